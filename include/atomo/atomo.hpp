@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Everything a user of codecs and compressors includes.
+
+#include "atomo/codec.hpp"
+#include "atomo/compressor.hpp"
+#include "atomo/container.hpp"
+#include "atomo/thread_pool.hpp"
+#include "atomo/types.hpp"
+#include "atomo/version.hpp"

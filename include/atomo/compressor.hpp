@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// A model: layers registered once, a policy that gives each its codec, one price for all of them.
+///
+/// ```cpp
+/// atomo::Compressor model({{"fc.weight", {128, 784}}, {"fc.bias", {128}}}, atomo::Policy::parse("*=atomo:bits=0.5"));
+/// auto status = model.encode(gradients, {.seed = 1, .step = t, .worker = rank}, payload, context);
+/// ```
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atomo/codec.hpp"
+#include "atomo/types.hpp"
+
+namespace atomo {
+
+/// Which codec a layer gets: the first rule whose pattern matches its name. Patterns know `*` and `?`.
+class Policy {
+ public:
+  struct Rule {
+    std::string pattern;
+    Codec codec;
+  };
+  /// One codec for every layer.
+  explicit Policy(Codec codec);
+  explicit Policy(std::vector<Rule> rules);
+  /// Rules `pattern = spec`, one a line or separated by `;`; `#` starts a comment. Every layer must match one.
+  /// \throws Error naming the line.
+  static Policy parse(std::string_view text);
+
+  /// \throws Error when no rule matches.
+  [[nodiscard]] const Codec& codec_for(std::string_view layer) const;
+  [[nodiscard]] const std::vector<Rule>& rules() const noexcept { return rules_; }
+  [[nodiscard]] std::string to_string() const;
+
+ private:
+  std::vector<Rule> rules_;
+};
+
+struct LayerSpec {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::f32;
+};
+
+struct CompressorOptions {
+  bool names_on_wire = false;  ///< whole-model containers carry the layers' names (files want them, networks do not)
+};
+
+/// Encodes and decodes all layers of a model. Layers of codecs with a budget (`bits=`) put their budgets in one pool
+/// and share one price, so bits go where they save most variance.
+///
+/// Set-up and `load` allocate; encode and decode do not. `encode`, `begin_step` and `end_step` are called by one thread
+/// at a time; between `begin_step` and `end_step`, `encode_layer` may run for different layers on any threads at once.
+/// The decoding calls are const and thread-safe with a workspace each.
+class Compressor {
+ public:
+  /// \throws Error for a duplicate or unmatched name or more than 65,536 layers.
+  Compressor(std::vector<LayerSpec> layers, Policy policy, CompressorOptions options = {});
+  Compressor(Compressor&&) noexcept;
+  Compressor& operator=(Compressor&&) noexcept;
+  ~Compressor();
+
+  [[nodiscard]] const std::vector<LayerSpec>& layers() const noexcept;
+  [[nodiscard]] const Codec& codec(std::size_t layer) const;
+  [[nodiscard]] std::uint64_t elements() const noexcept;
+
+  [[nodiscard]] std::size_t max_encoded_bytes() const noexcept;
+  [[nodiscard]] std::size_t max_encoded_bytes(std::size_t layer) const;
+  /// For encode, decode and decode_add of the whole model.
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept;
+  /// For encode_layer and decode_layer_add of one layer.
+  [[nodiscard]] std::size_t workspace_bytes(std::size_t layer) const;
+
+  /// One container of all layers, at one price found from the whole budget. `key.tensor` must be 0: layers are
+  /// numbered in registration order.
+  Status encode(std::span<const ConstTensorView> layers, const Key& key, const Payload& payload,
+                const Context& context) noexcept;
+  Status decode(ConstBytes message, std::span<const TensorView> layers, const Context& context) const noexcept;
+  Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> layers,
+                    const Context& context) const noexcept;
+  /// All workers' messages, added in the order given (rank order): bit for bit what single calls give.
+  Status decode_add(std::span<const ConstBytes> messages, float alpha, std::span<const TensorView> layers,
+                    const Context& context) const noexcept;
+
+  /// Fixes the key and the price of a step whose layers come one by one. The price is predicted from earlier steps;
+  /// in the first step each layer solves for its own.
+  Status begin_step(const Key& key) noexcept;
+  /// Fixes the prices by hand (both 0: as in the first step).
+  Status begin_step(const Key& key, float price, float grid_step) noexcept;
+  /// A complete container of layer i. Any order, any thread, each layer once a step.
+  Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
+                      const Context& context) noexcept;
+  /// Learns from the step: updates the predicted price. Layers that were not encoded are left out.
+  Status end_step() noexcept;
+  Status decode_layer(ConstBytes message, const TensorView& view, const Context& context) const noexcept;
+  Status decode_layer_add(ConstBytes message, float alpha, const TensorView& view,
+                          const Context& context) const noexcept;
+
+  /// The price of the step under way, or of the last one: the amplitude `a` (FORMAT.md), 0 before the first.
+  [[nodiscard]] float price() const noexcept;
+  [[nodiscard]] float grid_step() const noexcept;
+  /// The budget of a whole message in bytes, 0 when no layer has one.
+  [[nodiscard]] double budget_bytes() const noexcept;
+
+  /// Everything needed to go on after a crash, keyed by layer name.
+  [[nodiscard]] std::vector<std::byte> save() const;
+  /// \throws Error when the bytes are not a saved state. Layers unknown to this model are ignored.
+  void load(ConstBytes state);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atomo

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// An `Executor` over threads of its own, for callers that have none.
+///
+/// ```cpp
+/// atomo::ThreadPool pool(4);
+/// atomo::Context context{.workspace = workspace, .executor = &pool};
+/// ```
+
+#include <memory>
+
+#include "atomo/types.hpp"
+
+namespace atomo {
+
+/// `threads` counts the calling thread, which works too. One `run` at a time; a second caller waits.
+class ThreadPool final : public Executor {
+ public:
+  /// Starts threads; allocates. \throws Error when `threads` is 0.
+  explicit ThreadPool(unsigned threads);
+  ~ThreadPool() override;
+  void run(std::size_t count, void (*task)(void* state, std::size_t i), void* state) noexcept override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace atomo
