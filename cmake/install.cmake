@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` puts where: the library, its headers, a CMake package and a pkg-config file.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# Until 1.0 a minor release may change the ABI, so it is part of the soname.
+set_target_properties(atomo PROPERTIES
+  VERSION ${PROJECT_VERSION}
+  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/atomo)
+install(TARGETS atomo EXPORT atomoTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/atomo
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
+install(EXPORT atomoTargets NAMESPACE atomo:: DESTINATION ${package_dir})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/atomoConfig.cmake.in
+  ${CMAKE_CURRENT_BINARY_DIR}/atomoConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/atomoConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/atomoConfig.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/atomoConfigVersion.cmake ${CMAKE_CURRENT_LIST_DIR}/dependencies.cmake
+  DESTINATION ${package_dir})
+
+# A static library leaves its own dependencies to whoever links it.
+set(ATOMO_PC_PRIVATE_LIBS "-lblosc -llapacke -lopenblas -lhwy -pthread")
+get_target_property(atomo_type atomo TYPE)
+if(atomo_type STREQUAL "STATIC_LIBRARY")
+  set(ATOMO_PC_LIBS "-latomo ${ATOMO_PC_PRIVATE_LIBS}")
+  set(ATOMO_PC_PRIVATE_LIBS "")
+else()
+  set(ATOMO_PC_LIBS "-latomo")
+endif()
+cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_LIBDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}
+  NORMALIZE OUTPUT_VARIABLE ATOMO_PC_LIBDIR)
+cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_INCLUDEDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}
+  NORMALIZE OUTPUT_VARIABLE ATOMO_PC_INCLUDEDIR)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/atomo.pc.in ${CMAKE_CURRENT_BINARY_DIR}/atomo.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/atomo.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

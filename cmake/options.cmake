@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a build can be asked for, and what is left out because a library is missing: one status line each.
+
+set(ATOMO_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON or OFF")
+set_property(CACHE ATOMO_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(ATOMO_SANITIZE "" CACHE STRING "Sanitizers for everything built here, e.g. address,undefined or thread")
+option(ATOMO_INSTALL "Generate install rules" ${PROJECT_IS_TOP_LEVEL})
+option(ATOMO_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(ATOMO_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(ATOMO_CLI "Build the command line tool" ${PROJECT_IS_TOP_LEVEL})
+option(ATOMO_EXAMPLES "Build the examples and the trainer" ${PROJECT_IS_TOP_LEVEL})
+
+if(NOT ATOMO_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "ATOMO_CUDA is '${ATOMO_CUDA}'; AUTO, ON and OFF are accepted")
+elseif(ATOMO_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "ATOMO_CUDA=ON, but this version has no CUDA backend yet: use AUTO or OFF")
+elseif(ATOMO_CUDA STREQUAL "AUTO")
+  message(STATUS "atomo: no CUDA backend in this version, building for the CPU")
+endif()
+
+if(ATOMO_SANITIZE)
+  add_compile_options(-fsanitize=${ATOMO_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${ATOMO_SANITIZE})
+endif()
+
+include(${CMAKE_CURRENT_LIST_DIR}/dependencies.cmake)
+if(atomo_missing_dependencies)
+  list(JOIN atomo_missing_dependencies ", " names)
+  message(FATAL_ERROR "atomo needs ${names}; 'bash scripts/install.sh' installs them on Debian and Ubuntu")
+endif()
+
+# Turns `option` off, with one line, unless every one of the packages is there.
+# A macro: the packages' own variables and targets are wanted here.
+macro(atomo_require_packages option part)
+  if(${option})
+    foreach(package ${ARGN})
+      find_package(${package} QUIET)
+      if(${option} AND NOT ${package}_FOUND)
+        message(STATUS "atomo: ${package} was not found, leaving out ${part}")
+        set(${option} OFF)
+      endif()
+    endforeach()
+  endif()
+endmacro()
+
+atomo_require_packages(ATOMO_TESTS "the tests" GTest)
+atomo_require_packages(ATOMO_BENCH "the benchmarks" benchmark)
+atomo_require_packages(ATOMO_CLI "the command line tool" CLI11 fmt nlohmann_json libzip ZLIB)
+
+# The trainer needs torch, whose package sets compiler flags for everything after it: it is looked for in its own folder.
+# Tests and plots are run by the distribution's Python, the one the packages are installed for.
+find_program(ATOMO_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
+find_program(ATOMO_PYTHON python3)
+mark_as_advanced(ATOMO_PYTHON)

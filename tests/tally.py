@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Counts the outcomes in ctest's JUnit files, one row a part, and names what failed.
+
+usage: tally.py [--build-failures N] NAME=FILE.xml...
+
+Prints the rows to standard output and ends with `N passed, N failed` alone on its line (`, N skipped` is added when a
+test was skipped; skipped tests are never counted as passed). Exits 1 when anything failed or nothing passed.
+A file that is missing counts as one failure: the part never ran.
+"""
+import argparse
+import os
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def outcome(case):
+    """Says how one test case ended: "passed", "failed" or "skipped"."""
+    status = case.get("status")
+    if status == "run":
+        return "passed"
+    if status == "disabled":
+        return "skipped"
+    skipped = case.find("skipped")
+    # A test that says itself that it was skipped matched a skip rule; any other that did not run was broken.
+    if status == "notrun" and skipped is not None and "SKIP_" in (skipped.get("message") or ""):
+        return "skipped"
+    return "failed"
+
+
+def read(path):
+    """Returns {outcome: [names]} of a JUnit file."""
+    found = {"passed": [], "failed": [], "skipped": []}
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        found[outcome(case)].append(case.get("name"))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build-failures", type=int, default=0, metavar="N")
+    parser.add_argument("parts", nargs="+", metavar="NAME=FILE.xml")
+    arguments = parser.parse_args()
+
+    total = {"passed": 0, "failed": arguments.build_failures, "skipped": 0}
+    for part in arguments.parts:
+        name, path = part.split("=", 1)
+        if not os.path.exists(path):
+            print(f"{name}: did not run")
+            total["failed"] += 1
+            continue
+        found = read(path)
+        for key, names in found.items():
+            total[key] += len(names)
+        print(f"{name}: {len(found['passed'])} passed, {len(found['failed'])} failed, {len(found['skipped'])} skipped")
+        for key in ("failed", "skipped"):
+            for test in found[key]:
+                print(f"  {key}: {test}")
+    skipped = f", {total['skipped']} skipped" if total["skipped"] else ""
+    print(f"{total['passed']} passed, {total['failed']} failed{skipped}")
+    return 1 if total["failed"] or not total["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
