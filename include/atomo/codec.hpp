@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// A codec: an immutable, thread-safe value made from a spec string, which turns one tensor into a container and back.
+/// A codec: an immutable, thread-safe value made from a spec string, which turns one tensor into a
+/// container and back.
 ///
 /// ```cpp
 /// auto codec = atomo::Codec::parse("atomo:bits=0.5");
-/// std::vector<std::byte> payload(codec.max_encoded_bytes(shape)), workspace(codec.workspace_bytes(shape));
-/// std::uint64_t bytes = 0;
-/// auto status = codec.encode(view, {.seed = 1}, {payload.data(), payload.size(), &bytes}, {.workspace = workspace});
+/// std::vector<std::byte> payload(codec.max_encoded_bytes(shape)),
+/// workspace(codec.workspace_bytes(shape)); std::uint64_t bytes = 0; auto status =
+/// codec.encode(view, {.seed = 1}, {payload.data(), payload.size(), &bytes}, {.workspace =
+/// workspace});
 /// ```
 
 #include <memory>
@@ -17,40 +19,48 @@
 
 #include "atomo/types.hpp"
 
-namespace atomo {
+namespace [[gnu::visibility("default")]] atomo {
 
 namespace detail {
 class Method;
 }
 
+/// How one tensor becomes a message and a message a tensor.
 class Codec {
  public:
   /// Reads a spec: stages joined by `+`, each `name` or `name:key=value,...`. Allocates.
-  /// \throws Error naming the token, its position, what is accepted there and the nearest known name.
+  /// \throws Error naming the token, its position, what is accepted there and the nearest known
+  /// name.
   static Codec parse(std::string_view spec);
 
   /// The canonical spec; `parse(to_string())` equals this codec.
   [[nodiscard]] std::string to_string() const;
+  /// What this codec promises.
   [[nodiscard]] const Traits& traits() const noexcept;
 
-  /// Upper bound of a message of one tensor of this shape, header included; exact when `traits().fixed_size`.
+  /// Upper bound of a message of one tensor of this shape, header included; exact when
+  /// `traits().fixed_size`.
   [[nodiscard]] std::size_t max_encoded_bytes(const Shape& shape, DType dtype = DType::f32) const;
   /// Workspace that `encode`, `decode` and `decode_add` need for this shape; any alignment.
   [[nodiscard]] std::size_t workspace_bytes(const Shape& shape, DType dtype = DType::f32) const;
 
-  /// Writes `view` as a container of one layer. Neither allocates nor synchronises unless the traits say so.
-  /// Needs `payload.capacity >= max_encoded_bytes` and `context.workspace.size() >= workspace_bytes`.
+  /// Writes `view` as a container of one layer. Neither allocates nor synchronises unless the
+  /// traits say so. Needs `payload.capacity >= max_encoded_bytes` and `context.workspace.size() >=
+  /// workspace_bytes`.
   Status encode(const ConstTensorView& view, const Key& key, const Payload& payload,
                 const Context& context) const noexcept;
 
-  /// Reads a container of one layer into `view`. `message` may be longer than the message in it (a padded all-gather).
-  /// Any bytes at all give a Status; on failure the contents of `view` are unspecified. A half view is rounded
-  /// stochastically with the key of the message, so replicas agree.
+  /// Reads a container of one layer into `view`. `message` may be longer than the message in it (a
+  /// padded all-gather). Any bytes at all give a Status; on failure the contents of `view` are
+  /// unspecified. A half view is rounded stochastically with the key of the message, so replicas
+  /// agree.
   Status decode(ConstBytes message, const TensorView& view, const Context& context) const noexcept;
 
   /// `view[i] = view[i] + (alpha * decoded[i])`, two roundings, f32 views only.
-  Status decode_add(ConstBytes message, float alpha, const TensorView& view, const Context& context) const noexcept;
+  Status decode_add(ConstBytes message, float alpha, const TensorView& view,
+                    const Context& context) const noexcept;
 
+  /// The same canonical spec.
   friend bool operator==(const Codec& a, const Codec& b) { return a.to_string() == b.to_string(); }
 
   /// For the library's own rooms.
@@ -64,13 +74,13 @@ class Codec {
 
 /// A row of the table of codecs, for help texts.
 struct CodecHelp {
-  std::string name;      ///< "qsgd"
-  std::string keys;      ///< "bits=1..8, bucket=512, norm=max|l2"
-  std::string summary;   ///< one line
-  std::string example;   ///< a spec that parses
+  std::string name;     ///< "qsgd"
+  std::string keys;     ///< "bits=1..8, bucket=512, norm=max|l2"
+  std::string summary;  ///< one line
+  std::string example;  ///< a spec that parses
 };
 
 /// Every codec this build knows, in the order of the documentation.
 [[nodiscard]] std::vector<CodecHelp> list_codecs();
 
-}  // namespace atomo
+}  // namespace gnu::visibility("default")]]atomo

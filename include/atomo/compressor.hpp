@@ -4,8 +4,9 @@
 /// A model: layers registered once, a policy that gives each its codec, one price for all of them.
 ///
 /// ```cpp
-/// atomo::Compressor model({{"fc.weight", {128, 784}}, {"fc.bias", {128}}}, atomo::Policy::parse("*=atomo:bits=0.5"));
-/// auto status = model.encode(gradients, {.seed = 1, .step = t, .worker = rank}, payload, context);
+/// atomo::Compressor model({{"fc.weight", {128, 784}}, {"fc.bias", {128}}},
+/// atomo::Policy::parse("*=atomo:bits=0.5")); auto status = model.encode(gradients, {.seed = 1,
+/// .step = t, .worker = rank}, payload, context);
 /// ```
 
 #include <functional>
@@ -17,79 +18,100 @@
 #include "atomo/codec.hpp"
 #include "atomo/types.hpp"
 
-namespace atomo {
+namespace [[gnu::visibility("default")]] atomo {
 
-/// Which codec a layer gets: the first rule whose pattern matches its name. Patterns know `*` and `?`.
+/// Which codec a layer gets: the first rule whose pattern matches its name. Patterns know `*` and
+/// `?`.
 class Policy {
  public:
+  /// Layers whose name matches `pattern` get `codec`.
   struct Rule {
-    std::string pattern;
-    Codec codec;
+    std::string pattern;  ///< `*` any characters, `?` one
+    Codec codec;          ///< never a null one
   };
   /// One codec for every layer.
   explicit Policy(Codec codec);
+  /// Rules in the order in which they are tried.
   explicit Policy(std::vector<Rule> rules);
-  /// Rules `pattern = spec`, one a line or separated by `;`; `#` starts a comment. Every layer must match one.
-  /// \throws Error naming the line.
+  /// Rules `pattern = spec`, one a line or separated by `;`; `#` starts a comment. Every layer must
+  /// match one. \throws Error naming the line.
   static Policy parse(std::string_view text);
 
   /// \throws Error when no rule matches.
   [[nodiscard]] const Codec& codec_for(std::string_view layer) const;
+  /// In the order in which they are tried.
   [[nodiscard]] const std::vector<Rule>& rules() const noexcept { return rules_; }
+  /// `parse(to_string())` gives the same rules.
   [[nodiscard]] std::string to_string() const;
 
  private:
   std::vector<Rule> rules_;
 };
 
+/// A layer to register.
 struct LayerSpec {
-  std::string name;
-  Shape shape;
-  DType dtype = DType::f32;
+  std::string name;          ///< unique in the model
+  Shape shape;               ///< of its gradient
+  DType dtype = DType::f32;  ///< of its gradient
 };
 
+/// What is chosen once for a model.
 struct CompressorOptions {
-  bool names_on_wire = false;  ///< whole-model containers carry the layers' names (files want them, networks do not)
+  bool names_on_wire =
+      false;  ///< whole-model containers carry the layers' names (files want them, networks do not)
 };
 
-/// Encodes and decodes all layers of a model. Layers of codecs with a budget (`bits=`) put their budgets in one pool
-/// and share one price, so bits go where they save most variance.
+/// Encodes and decodes all layers of a model. Layers of codecs with a budget (`bits=`) put their
+/// budgets in one pool and share one price, so bits go where they save most variance.
 ///
-/// Set-up and `load` allocate; encode and decode do not. `encode`, `begin_step` and `end_step` are called by one thread
-/// at a time; between `begin_step` and `end_step`, `encode_layer` may run for different layers on any threads at once.
-/// The decoding calls are const and thread-safe with a workspace each.
+/// Set-up and `load` allocate; encode and decode do not. `encode`, `begin_step` and `end_step` are
+/// called by one thread at a time; between `begin_step` and `end_step`, `encode_layer` may run for
+/// different layers on any threads at once. The decoding calls are const and thread-safe with a
+/// workspace each.
 class Compressor {
  public:
   /// \throws Error for a duplicate or unmatched name or more than 65,536 layers.
   Compressor(std::vector<LayerSpec> layers, Policy policy, CompressorOptions options = {});
+  /// Leaves the other one fit for destruction alone.
   Compressor(Compressor&&) noexcept;
+  /// Leaves the other one fit for destruction alone.
   Compressor& operator=(Compressor&&) noexcept;
   ~Compressor();
 
+  /// As registered.
   [[nodiscard]] const std::vector<LayerSpec>& layers() const noexcept;
+  /// What the policy gave the layer.
   [[nodiscard]] const Codec& codec(std::size_t layer) const;
+  /// Of all layers together.
   [[nodiscard]] std::uint64_t elements() const noexcept;
 
+  /// Capacity that suffices for `encode`.
   [[nodiscard]] std::size_t max_encoded_bytes() const noexcept;
+  /// Capacity that suffices for `encode_layer`.
   [[nodiscard]] std::size_t max_encoded_bytes(std::size_t layer) const;
   /// For encode, decode and decode_add of the whole model.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept;
   /// For encode_layer and decode_layer_add of one layer.
   [[nodiscard]] std::size_t workspace_bytes(std::size_t layer) const;
 
-  /// One container of all layers, at one price found from the whole budget. `key.tensor` must be 0: layers are
-  /// numbered in registration order.
+  /// One container of all layers, at one price found from the whole budget. `key.tensor` must be 0:
+  /// layers are numbered in registration order.
   Status encode(std::span<const ConstTensorView> layers, const Key& key, const Payload& payload,
                 const Context& context) noexcept;
-  Status decode(ConstBytes message, std::span<const TensorView> layers, const Context& context) const noexcept;
+  /// Reads a container of all layers, in registration order. On failure the contents are
+  /// unspecified.
+  Status decode(ConstBytes message, std::span<const TensorView> layers,
+                const Context& context) const noexcept;
+  /// `view[i] + (alpha * decoded[i])` for every layer; f32 views only.
   Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> layers,
                     const Context& context) const noexcept;
-  /// All workers' messages, added in the order given (rank order): bit for bit what single calls give.
-  Status decode_add(std::span<const ConstBytes> messages, float alpha, std::span<const TensorView> layers,
-                    const Context& context) const noexcept;
+  /// All workers' messages, added in the order given (rank order): bit for bit what single calls
+  /// give.
+  Status decode_add(std::span<const ConstBytes> messages, float alpha,
+                    std::span<const TensorView> layers, const Context& context) const noexcept;
 
-  /// Fixes the key and the price of a step whose layers come one by one. The price is predicted from earlier steps;
-  /// in the first step each layer solves for its own.
+  /// Fixes the key and the price of a step whose layers come one by one. The price is predicted
+  /// from earlier steps; in the first step each layer solves for its own.
   Status begin_step(const Key& key) noexcept;
   /// Fixes the prices by hand (both 0: as in the first step).
   Status begin_step(const Key& key, float price, float grid_step) noexcept;
@@ -98,12 +120,17 @@ class Compressor {
                       const Context& context) noexcept;
   /// Learns from the step: updates the predicted price. Layers that were not encoded are left out.
   Status end_step() noexcept;
-  Status decode_layer(ConstBytes message, const TensorView& view, const Context& context) const noexcept;
+  /// Reads what `encode_layer` wrote, whichever layer it is: `view` must have that layer's shape.
+  Status decode_layer(ConstBytes message, const TensorView& view,
+                      const Context& context) const noexcept;
+  /// The same, added: f32 views only.
   Status decode_layer_add(ConstBytes message, float alpha, const TensorView& view,
                           const Context& context) const noexcept;
 
-  /// The price of the step under way, or of the last one: the amplitude `a` (FORMAT.md), 0 before the first.
+  /// The price of the step under way, or of the last one: the amplitude `a` (FORMAT.md), 0 before
+  /// the first.
   [[nodiscard]] float price() const noexcept;
+  /// The same for codecs on a grid: the step, 0 before the first.
   [[nodiscard]] float grid_step() const noexcept;
   /// The budget of a whole message in bytes, 0 when no layer has one.
   [[nodiscard]] double budget_bytes() const noexcept;
@@ -118,4 +145,4 @@ class Compressor {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace atomo
+}  // namespace gnu::visibility("default")]]atomo

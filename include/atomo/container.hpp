@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The container on the wire: what is in it, reading it without knowing the codec, and joining layers (FORMAT.md).
+/// The container on the wire: what is in it, reading it without knowing the codec, and joining
+/// layers (FORMAT.md).
 
 #include <cstdint>
 #include <string>
@@ -9,55 +10,61 @@
 
 #include "atomo/types.hpp"
 
-namespace atomo {
+namespace [[gnu::visibility("default")]] atomo {
 
 /// One layer of a container, as its row and kind say.
 struct LayerInfo {
-  std::string name;     ///< empty unless the container carries names
-  std::string codec;    ///< "atomo/rows", "qsgd:bits=4,bucket=512,norm=max", ...
+  std::string name;          ///< empty unless the container carries names
+  std::string codec;         ///< "atomo/rows", "qsgd:bits=4,bucket=512,norm=max", ...
   DType dtype = DType::f32;  ///< what the encoder was given
-  Shape shape;
-  float price = 0;      ///< the amplitude `a` of an atom that is only just certain, or the grid step; 0 when none
+  Shape shape;               ///< what the encoder was given
+  float price =
+      0;  ///< the amplitude `a` of an atom that is only just certain, or the grid step; 0 when none
   std::uint64_t atoms = 0;  ///< atoms (or elements) the layer has; 0 where the codec has none
   std::uint64_t kept = 0;   ///< of these, kept in this message
   std::uint64_t bytes = 0;  ///< of its body on the wire
-  bool non_finite = false;
+  bool non_finite = false;  ///< it held an Inf or NaN and decodes to NaN everywhere
   bool lossless = false;    ///< the body went through a lossless stage
 };
 
 /// A whole container.
 struct ContainerInfo {
-  int major = 0, minor = 0;
-  Key key;              ///< `tensor` is that of the first layer; layers are numbered on from it
-  float price = 0;      ///< of dithered atoms, 0 when none
-  float grid_step = 0;  ///< of coordinates, 0 when none
-  std::uint64_t bytes = 0;       ///< the whole message
-  std::uint64_t head_bytes = 0;  ///< header, rows, kinds, names
-  std::vector<LayerInfo> layers;
+  int major = 0;            ///< version of the format
+  int minor = 0;            ///< version of the format
+  Key key;                  ///< `tensor` is that of the first layer; layers are numbered on from it
+  float price = 0;          ///< of dithered atoms, 0 when none
+  float grid_step = 0;      ///< of coordinates, 0 when none
+  std::uint64_t bytes = 0;  ///< the whole message
+  std::uint64_t head_bytes = 0;   ///< header, rows, kinds, names
+  std::vector<LayerInfo> layers;  ///< in the order of the message
+  /// Of all layers together.
   [[nodiscard]] std::uint64_t elements() const noexcept;
 };
 
-/// Reads the head, verifies both checksums and walks every body's index. Allocates (never by an unchecked word).
-/// `exact`: refuse bytes after the message. On failure `info` is unspecified.
+/// Reads the head, verifies both checksums and walks every body's index. Allocates (never by an
+/// unchecked word). `exact`: refuse bytes after the message. On failure `info` is unspecified.
 Status inspect(ConstBytes message, ContainerInfo& info, bool exact = false);
 
-/// Decodes every layer of any container, whatever codec wrote each. `views[i]` must have the shape of layer i.
-/// Needs a workspace of `decode_workspace_bytes` of the largest layer. Neither allocates nor synchronises, but for
-/// layers behind a lossless stage or an exact SVD.
-Status decode(ConstBytes message, std::span<const TensorView> views, const Context& context) noexcept;
+/// Decodes every layer of any container, whatever codec wrote each. `views[i]` must have the shape
+/// of layer i. Needs a workspace of `decode_workspace_bytes` of the largest layer. Neither
+/// allocates nor synchronises, but for layers behind a lossless stage or an exact SVD.
+Status decode(ConstBytes message, std::span<const TensorView> views,
+              const Context& context) noexcept;
 
 /// The same, added: `view[i] + (alpha * decoded[i])`; f32 views only.
 Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> views,
                   const Context& context) noexcept;
 
-/// Workspace that `decode` and `decode_add` above need for a layer of this shape, whatever its codec.
+/// Workspace that `decode` and `decode_add` above need for a layer of this shape, whatever its
+/// codec.
 [[nodiscard]] std::size_t decode_workspace_bytes(const Shape& shape, DType dtype = DType::f32);
 
-/// Joins containers of consecutive layers (by `Key::tensor`) into one: the same bytes as encoding them together at the
-/// same prices. `parts` are in ascending order of tensor. Status::corrupt when keys or prices do not belong together.
+/// Joins containers of consecutive layers (by `Key::tensor`) into one: the same bytes as encoding
+/// them together at the same prices. `parts` are in ascending order of tensor. Status::corrupt when
+/// keys or prices do not belong together.
 Status join(std::span<const ConstBytes> parts, const Payload& payload) noexcept;
 
 /// Capacity that suffices for `join` of parts of these sizes.
 [[nodiscard]] std::size_t joined_bytes_bound(std::span<const ConstBytes> parts) noexcept;
 
-}  // namespace atomo
+}  // namespace gnu::visibility("default")]]atomo

@@ -23,10 +23,12 @@
 
 namespace atomo {
 
+/// Exact.
 [[nodiscard]] constexpr float from_bf16(std::uint16_t h) noexcept {
   return std::bit_cast<float>(std::uint32_t{h} << 16);
 }
 
+/// Exact.
 [[nodiscard]] constexpr float from_f16(std::uint16_t h) noexcept {
   const std::uint32_t sign = std::uint32_t{h & 0x8000u} << 16;
   const std::uint32_t exponent = (std::uint32_t{h} >> 10) & 31u;
@@ -119,6 +121,7 @@ template <typename Rounding>
 [[nodiscard]] constexpr std::uint16_t to_f16(float x, bool& overflow) noexcept {
   return detail::f32_to_f16(x, detail::NearestEven{}, overflow);
 }
+/// To nearest, ties to even.
 [[nodiscard]] constexpr std::uint16_t to_bf16(float x, bool& overflow) noexcept {
   return detail::f32_to_bf16(x, detail::NearestEven{}, overflow);
 }
@@ -128,6 +131,7 @@ template <typename Rounding>
                                              bool& overflow) noexcept {
   return detail::f32_to_f16(x, detail::Stochastic{random}, overflow);
 }
+/// Stochastic, from one uniform 32-bit word.
 [[nodiscard]] constexpr std::uint16_t to_bf16(float x, std::uint32_t random,
                                               bool& overflow) noexcept {
   return detail::f32_to_bf16(x, detail::Stochastic{random}, overflow);

@@ -55,6 +55,7 @@ enum class Purpose : std::uint8_t {
 /// The indices of one purpose: 40 bits.
 inline constexpr std::uint64_t kMaxDrawIndex = (std::uint64_t{1} << 40) - 1;
 
+/// A counter, or what it turns into.
 using PhiloxWords = std::array<std::uint32_t, 4>;
 
 /// The generator itself: ten rounds over a counter of four words under a key of two.
@@ -75,6 +76,7 @@ using PhiloxWords = std::array<std::uint32_t, 4>;
 /// The draws of one key and purpose, addressed by index.
 class Philox {
  public:
+  /// The draws of `purpose` under `key`.
   constexpr Philox(const Key& key, Purpose purpose) noexcept
       : fields_((static_cast<std::uint32_t>(purpose) << 8) | (std::uint32_t{key.channel} << 16)),
         step_(key.step),
@@ -92,7 +94,9 @@ class Philox {
     return philox4x32(counter(index), key0_, key1_);
   }
 
+  /// Lower word of the seed.
   [[nodiscard]] constexpr std::uint32_t key0() const noexcept { return key0_; }
+  /// Upper word of the seed.
   [[nodiscard]] constexpr std::uint32_t key1() const noexcept { return key1_; }
 
  private:

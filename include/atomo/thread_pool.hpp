@@ -12,19 +12,21 @@
 
 #include "atomo/types.hpp"
 
-namespace atomo {
+namespace [[gnu::visibility("default")]] atomo {
 
-/// `threads` counts the calling thread, which works too. One `run` at a time; a second caller waits.
+/// `threads` counts the calling thread, which works too. One `run` at a time; a second caller
+/// waits.
 class ThreadPool final : public Executor {
  public:
   /// Starts threads; allocates. \throws Error when `threads` is 0.
   explicit ThreadPool(unsigned threads);
   ~ThreadPool() override;
-  void run(std::size_t count, void (*task)(void* state, std::size_t i), void* state) noexcept override;
+  void run(std::size_t count, void (*task)(void* state, std::size_t i),
+           void* state) noexcept override;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace atomo
+}  // namespace gnu::visibility("default")]]atomo

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The types every level of atomo shares: tensors as views, keys, buffers, statuses, errors, traits.
+/// The types every level of atomo shares: tensors as views, keys, buffers, statuses, errors,
+/// traits.
 ///
-/// A view borrows memory; nothing in atomo owns a tensor or a payload. Tensors are dense and row-major.
+/// A view borrows memory; nothing in atomo owns a tensor or a payload. Tensors are dense and
+/// row-major.
 ///
 /// ```cpp
 /// float g[6] = {1, 2, 3, 4, 5, 6};
@@ -22,43 +24,46 @@
 
 struct CUstream_st;
 
-namespace atomo {
+namespace [[gnu::visibility("default")]] atomo {
 
 /// The same type as `cudaStream_t`, declared without a CUDA header. Null on the CPU.
 using Stream = CUstream_st*;
-using Bytes = std::span<std::byte>;
-using ConstBytes = std::span<const std::byte>;
+using Bytes = std::span<std::byte>;             ///< memory to write
+using ConstBytes = std::span<const std::byte>;  ///< memory to read
 
-/// A set-up mistake: a bad spec, shape or policy. The message names the value, the rule it broke and what would be
-/// accepted. The hot path (`encode`, `decode`) never throws; it returns a `Status`.
+/// A set-up mistake: a bad spec, shape or policy. The message names the value, the rule it broke
+/// and what would be accepted. The hot path (`encode`, `decode`) never throws; it returns a
+/// `Status`.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// What a call on the hot path came to. Values below 16 are success, possibly with a notice; from 16 on the call
-/// failed. See `failed`.
-enum class [[nodiscard]] Status : std::uint8_t {
-  ok = 0,
-  non_finite = 1,   ///< done; a layer held an Inf or NaN, is flagged and decodes to NaN everywhere
-  underspent = 2,   ///< done; the budget is above what the finest class can spend
-  overflow = 3,     ///< done; a value too large for the half output became +-Inf
+/// What a call on the hot path came to. Values below 16 are success, possibly with a notice; from
+/// 16 on the call failed. See `failed`.
+enum class [[nodiscard]] Status : std::uint8_t{
+    ok = 0,
+    non_finite = 1,  ///< done; a layer held an Inf or NaN, is flagged and decodes to NaN everywhere
+    underspent = 2,  ///< done; the budget is above what the finest class can spend
+    overflow = 3,    ///< done; a value too large for the half output became +-Inf
 
-  buffer_too_small = 16,  ///< the payload's capacity is below `max_encoded_bytes`
-  workspace_too_small,    ///< the workspace is below `workspace_bytes`
-  truncated,              ///< the message ends before its header says
-  bad_magic,              ///< not an atomo container
-  bad_version,            ///< a major version or a must-understand flag this build does not know
-  bad_checksum,           ///< bytes changed since they were written
-  corrupt,                ///< the checksums hold, the content breaks the format's rules
-  shape_mismatch,         ///< the container holds other layers than the caller's tensors
-  codec_mismatch,         ///< the container was written by another codec than the one asked to decode it
-  unsupported,            ///< this view, dtype or device is not supported by this call
-  external,               ///< a library below (LAPACK, blosc) reported failure
+    buffer_too_small = 16,  ///< the payload's capacity is below `max_encoded_bytes`
+    workspace_too_small,    ///< the workspace is below `workspace_bytes`
+    truncated,              ///< the message ends before its header says
+    bad_magic,              ///< not an atomo container
+    bad_version,            ///< a major version or a must-understand flag this build does not know
+    bad_checksum,           ///< bytes changed since they were written
+    corrupt,                ///< the checksums hold, the content breaks the format's rules
+    shape_mismatch,         ///< the container holds other layers than the caller's tensors
+    codec_mismatch,  ///< the container was written by another codec than the one asked to decode it
+    unsupported,     ///< this view, dtype or device is not supported by this call
+    external,        ///< a library below (LAPACK, blosc) reported failure
 };
 
 /// True when the call did not do what was asked.
-[[nodiscard]] constexpr bool failed(Status s) noexcept { return static_cast<std::uint8_t>(s) >= 16; }
+[[nodiscard]] constexpr bool failed(Status s) noexcept {
+  return static_cast<std::uint8_t>(s) >= 16;
+}
 
 /// One line for a person, e.g. "the checksum does not match: bytes were changed".
 [[nodiscard]] std::string_view describe(Status s) noexcept;
@@ -66,31 +71,43 @@ enum class [[nodiscard]] Status : std::uint8_t {
 /// Element types accepted at the boundary. Arithmetic is f32.
 enum class DType : std::uint8_t { f32 = 0, f16 = 1, bf16 = 2 };
 
+/// Bytes an element.
 [[nodiscard]] constexpr std::size_t size_of(DType t) noexcept { return t == DType::f32 ? 4 : 2; }
+/// "f32", "f16" or "bf16".
 [[nodiscard]] std::string_view name_of(DType t) noexcept;
 
 /// Where a tensor lives.
 enum class Device : std::uint8_t { cpu = 0, cuda = 1 };
 
-/// Up to 8 dimensions of at least 0; their product is at most 2^40 elements. A scalar has rank 0 and one element.
+/// Up to 8 dimensions of at least 0; their product is at most 2^40 elements. A scalar has rank 0
+/// and one element.
 class Shape {
  public:
-  static constexpr int kMaxRank = 8;
-  static constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
+  static constexpr int kMaxRank = 8;  ///< dimensions
+  static constexpr std::uint64_t kMaxElements = std::uint64_t{1}
+                                                << 40;  ///< of all dimensions together
 
   Shape() = default;
+  /// The same check for dimensions written out.
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
   /// \throws Error for more than 8 dimensions, a negative one, or more than 2^40 elements.
   explicit Shape(std::span<const std::int64_t> dims);
 
+  /// Dimensions, 0 for a scalar.
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] std::int64_t operator[](int i) const noexcept { return dims_[static_cast<std::size_t>(i)]; }
+  /// Extent of dimension `i`, which must be below `rank()`.
+  [[nodiscard]] std::int64_t operator[](int i) const noexcept {
+    return dims_[static_cast<std::size_t>(i)];
+  }
+  /// Product of the dimensions, 1 for a scalar.
   [[nodiscard]] std::size_t elements() const noexcept { return elements_; }
+  /// All extents, outermost first.
   [[nodiscard]] std::span<const std::int64_t> dims() const noexcept {
     return {dims_.data(), static_cast<std::size_t>(rank_)};
   }
   [[nodiscard]] std::string to_string() const;  ///< "[64, 3, 7, 7]"
 
+  /// Same rank, same extents.
   friend bool operator==(const Shape&, const Shape&) = default;
 
  private:
@@ -101,75 +118,85 @@ class Shape {
 
 /// A tensor to read. `data` needs only the alignment of its element type.
 struct ConstTensorView {
-  const void* data = nullptr;
-  DType dtype = DType::f32;
-  Shape shape;
-  Device device = Device::cpu;
+  const void* data = nullptr;   ///< the first element; may be null when there are none
+  DType dtype = DType::f32;     ///< of every element
+  Shape shape;                  ///< dense, row-major
+  Device device = Device::cpu;  ///< where `data` points
 };
 
 /// A tensor to write. `data` needs only the alignment of its element type.
 struct TensorView {
-  void* data = nullptr;
-  DType dtype = DType::f32;
-  Shape shape;
-  Device device = Device::cpu;
+  void* data = nullptr;         ///< the first element; may be null when there are none
+  DType dtype = DType::f32;     ///< of every element
+  Shape shape;                  ///< dense, row-major
+  Device device = Device::cpu;  ///< where `data` points
 };
 
-/// What every random draw of a message is a function of (FORMAT.md, "Randomness"). Two messages must not share a key:
-/// give each worker its number, each step its number; `channel` separates directions and re-encodes.
+/// What every random draw of a message is a function of (FORMAT.md, "Randomness"). Two messages
+/// must not share a key: give each worker its number, each step its number; `channel` separates
+/// directions and re-encodes.
 struct Key {
-  std::uint64_t seed = 0;
-  std::uint32_t step = 0;
-  std::uint16_t tensor = 0;
-  std::uint16_t worker = 0;
-  std::uint16_t channel = 0;
+  std::uint64_t seed = 0;     ///< of the run
+  std::uint32_t step = 0;     ///< of the training
+  std::uint16_t tensor = 0;   ///< the layer's number in its model
+  std::uint16_t worker = 0;   ///< the sender's rank
+  std::uint16_t channel = 0;  ///< direction, or how often this was encoded again on its way
 
+  /// Every field the same: the same draws.
   friend bool operator==(const Key&, const Key&) = default;
 };
 
-/// Where a message goes. `bytes` receives its length: a host word on the CPU, a device word on CUDA.
+/// Where a message goes. `bytes` receives its length: a host word on the CPU, a device word on
+/// CUDA.
 struct Payload {
-  std::byte* data = nullptr;
-  std::size_t capacity = 0;
-  std::uint64_t* bytes = nullptr;
+  std::byte* data = nullptr;       ///< any alignment
+  std::size_t capacity = 0;        ///< bytes that may be written at `data`
+  std::uint64_t* bytes = nullptr;  ///< receives the message's length
 };
 
 /// Runs the independent parts of one call on several threads. The bytes never depend on it.
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Calls `task(state, i)` once for every i in [0, count), in any order, on any thread; returns when all are done.
-  virtual void run(std::size_t count, void (*task)(void* state, std::size_t i), void* state) noexcept = 0;
+  /// Calls `task(state, i)` once for every i in [0, count), in any order, on any thread; returns
+  /// when all are done.
+  virtual void run(std::size_t count, void (*task)(void* state, std::size_t i),
+                   void* state) noexcept = 0;
 };
 
 struct Handles;  ///< library handles of a CUDA caller (cuBLAS, cuSOLVER); unused on the CPU
 
-/// What a call may use. Everything is optional but the workspace, whose size `workspace_bytes` states.
+/// What a call may use. Everything is optional but the workspace, whose size `workspace_bytes`
+/// states.
 struct Context {
-  Stream stream = nullptr;
-  Bytes workspace{};
-  Executor* executor = nullptr;
-  Handles* handles = nullptr;
-  Status* status = nullptr;             ///< receives the call's status too (a device word on CUDA)
-  const std::uint32_t* step = nullptr;  ///< overrides `Key::step` when not null (a device word on CUDA)
+  Stream stream = nullptr;  ///< unused on the CPU
+  Bytes workspace{};        ///< scratch of the call, any alignment, not shared by two calls at once
+  Executor* executor = nullptr;  ///< null: the calling thread alone
+  Handles* handles = nullptr;    ///< unused on the CPU
+  Status* status = nullptr;      ///< receives the call's status too (a device word on CUDA)
+  const std::uint32_t* step =
+      nullptr;  ///< overrides `Key::step` when not null (a device word on CUDA)
 };
 
 /// What a codec promises.
 struct Traits {
   bool unbiased = false;  ///< E[decode(encode(g))] = g for every finite g, up to `bias_bound`
-  /// |E[decode] - x| <= bias_bound * (|x| + step) for each entry, `step` being the quantisation step at that entry.
-  /// It covers float rounding alone. Infinite for a biased codec.
+  /// |E[decode] - x| <= bias_bound * (|x| + step) for each entry, `step` being the quantisation
+  /// step at that entry. It covers float rounding alone. Infinite for a biased codec.
   double bias_bound = 0;
-  std::optional<double> omega;        ///< E||decode - g||^2 <= omega ||g||^2, where a bound is known without g
-  std::optional<double> contraction;  ///< E||decode - g||^2 <= (1 - contraction) ||g||^2, where known
-  bool linear = false;                ///< payloads add without decoding
-  bool averages_over_workers = false;  ///< workers' errors are independent, so the mean's variance falls with 1/W
-  bool fixed_size = false;             ///< the size depends on the shape alone
-  bool allocates = false;              ///< encode or decode takes heap memory
-  bool synchronises = false;           ///< encode or decode waits for the device
-  bool capturable = true;              ///< can be captured into a CUDA graph, once there is a device twin
-  bool cpu = true;                     ///< has a CPU twin
-  bool cuda = false;                   ///< has a CUDA twin
+  std::optional<double>
+      omega;  ///< E||decode - g||^2 <= omega ||g||^2, where a bound is known without g
+  std::optional<double>
+      contraction;      ///< E||decode - g||^2 <= (1 - contraction) ||g||^2, where known
+  bool linear = false;  ///< payloads add without decoding
+  bool averages_over_workers =
+      false;  ///< workers' errors are independent, so the mean's variance falls with 1/W
+  bool fixed_size = false;    ///< the size depends on the shape alone
+  bool allocates = false;     ///< encode or decode takes heap memory
+  bool synchronises = false;  ///< encode or decode waits for the device
+  bool capturable = true;     ///< can be captured into a CUDA graph, once there is a device twin
+  bool cpu = true;            ///< has a CPU twin
+  bool cuda = false;          ///< has a CUDA twin
 };
 
-}  // namespace atomo
+}  // namespace gnu::visibility("default")]]atomo
