@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atomo/codec.hpp"
+
+#include <algorithm>
+
+#include "fp_guard.hpp"
+#include "layer.hpp"
+#include "price_search.hpp"
+#include "spec.hpp"
+
+namespace atomo {
+
+using detail::Carver;
+using detail::Head;
+using detail::LayerCursor;
+using detail::LayerPlan;
+using detail::LayerWork;
+using detail::Pool;
+
+namespace {
+
+Status report(const Context& context, Status status) noexcept {
+  if (context.status != nullptr) *context.status = status;
+  return status;
+}
+
+}  // namespace
+
+Codec::Codec(std::shared_ptr<const detail::Method> method)
+    : method_(std::move(method)), traits_(std::make_shared<const Traits>(method_->traits())) {}
+
+Codec Codec::parse(std::string_view spec) { return Codec(detail::parse_spec(spec)); }
+
+std::string Codec::to_string() const { return method_->to_string(); }
+
+const Traits& Codec::traits() const noexcept { return *traits_; }
+
+std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
+  const LayerPlan plan(*method_, shape, dtype);
+  return detail::one_layer_head_bytes(plan.kind) + static_cast<std::size_t>(detail::padded(plan.max_body_bytes));
+}
+
+std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype) const {
+  const LayerPlan plan(*method_, shape, dtype);
+  if (plan.n == 0) return 0;
+  Carver encode;
+  LayerWork().carve(plan, encode, true);
+  return std::max(encode.bytes(), detail::read_layer_workspace(plan.kind, dtype, true));
+}
+
+Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload& payload,
+                     const Context& context) const noexcept {
+  const detail::FpGuard guard;
+  const LayerPlan plan(*method_, view.shape, view.dtype);
+  const std::size_t head = detail::one_layer_head_bytes(plan.kind);
+  if (payload.data == nullptr || payload.bytes == nullptr) return report(context, Status::unsupported);
+  if (payload.capacity < head + detail::padded(plan.max_body_bytes)) return report(context, Status::buffer_too_small);
+  Carver carver(context.workspace);
+  LayerWork work;
+  work.carve(plan, carver, true);
+  if (!carver.fits()) return report(context, Status::workspace_too_small);
+
+  Key used = key;
+  if (context.step != nullptr) used.step = *context.step;
+  Status status = open_layer(plan, view, used, context.executor, work);
+  if (failed(status)) return report(context, status);
+
+  const double fixed_bits = 8.0 * static_cast<double>(head);
+  detail::Prices prices;
+  if (method_->pool() != Pool::none && method_->budget_bits() > 0 && work.sends()) {
+    const detail::Demand demand{method_.get(), &plan.kind.shape, work.demand};
+    const auto found = detail::find_price(
+        {&demand, 1}, detail::body_budget(method_->budget_bits() * static_cast<double>(plan.n), fixed_bits));
+    (method_->pool() == Pool::atoms ? prices.atoms : prices.grid) = found.price;
+    if (found.underspent) status = detail::worse(status, Status::underspent);
+  }
+  detail::Row row;
+  status = detail::worse(
+      status, write_layer(plan, work, prices, fixed_bits, {payload.data + head, payload.capacity - head}, row));
+  if (failed(status)) return report(context, status);
+
+  const auto body = static_cast<std::size_t>(row.bytes);
+  const auto total = head + static_cast<std::size_t>(detail::padded(row.bytes));
+  std::fill(payload.data + head + body, payload.data + total, std::byte{0});
+  detail::write_one_layer_head(payload.data, plan.kind, row, used, prices.atoms, prices.grid);
+  *payload.bytes = total;
+  return report(context, status);
+}
+
+namespace {
+
+Status decode_one(const detail::Method& method, ConstBytes message, bool add, float alpha, const TensorView& view,
+                  const Context& context) noexcept {
+  const detail::FpGuard guard;
+  Head head;
+  if (const Status s = Head::parse(message, false, head); failed(s)) return s;
+  if (head.layers() != 1) return Status::shape_mismatch;
+  LayerCursor layer(head);
+  Status status = Status::ok;
+  if (!layer.next(status)) return status;
+  if (view.shape != layer.kind.shape) return Status::shape_mismatch;
+  if (method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind) return Status::codec_mismatch;
+  return read_layer(layer, head.header(), view, add, alpha, context.workspace, context.executor);
+}
+
+}  // namespace
+
+Status Codec::decode(ConstBytes message, const TensorView& view, const Context& context) const noexcept {
+  return report(context, decode_one(*method_, message, false, 1, view, context));
+}
+
+Status Codec::decode_add(ConstBytes message, float alpha, const TensorView& view,
+                         const Context& context) const noexcept {
+  return report(context, decode_one(*method_, message, true, alpha, view, context));
+}
+
+}  // namespace atomo

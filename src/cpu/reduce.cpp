@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+/// 8 n bytes of arithmetic for 4 n bytes read: limited by memory beyond the caches.
+
+#include "cpu/reduce.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/run_tasks.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/reduce.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace atomo::detail {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr std::size_t kSumLanes = 32;
+constexpr std::size_t kSegment = 1024;
+
+float max_abs(const float* x, std::size_t n) {
+  const hn::CappedTag<float, 16> d;
+  const std::size_t lanes = hn::Lanes(d);
+  auto a = hn::Zero(d), b = a;
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    a = hn::Max(a, hn::Abs(hn::LoadU(d, x + i)));
+    b = hn::Max(b, hn::Abs(hn::LoadU(d, x + i + lanes)));
+  }
+  float m = hn::GetLane(hn::MaxOfLanes(d, hn::Max(a, b)));
+  for (; i < n; ++i) m = std::max(m, std::abs(x[i]));
+  return m;
+}
+
+/// Lanes [first, first + Lanes) of a segment whose length is a multiple of 32, then folded by the caller.
+template <bool kSquares>
+HWY_INLINE void add_lanes(const float* x, std::size_t n, double* lane_sums) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> narrow;
+  for (std::size_t first = 0; first < kSumLanes; first += hn::Lanes(d)) {
+    auto sum = hn::LoadU(d, lane_sums + first);
+    for (std::size_t i = first; i < n; i += kSumLanes) {
+      const auto v = hn::PromoteTo(d, hn::LoadU(narrow, x + i));
+      if constexpr (kSquares) {
+        sum = hn::Add(sum, hn::Mul(v, v));
+      } else {
+        sum = hn::Add(sum, hn::Abs(v));
+      }
+    }
+    hn::StoreU(sum, d, lane_sums + first);
+  }
+}
+
+template <bool kSquares>
+double segment_sum(const float* x, std::size_t n) {
+  double lane_sums[kSumLanes] = {};
+  const std::size_t whole = n / kSumLanes * kSumLanes;
+  add_lanes<kSquares>(x, whole, lane_sums);
+  if (whole < n) {
+    float tail[kSumLanes] = {};
+    std::memcpy(tail, x + whole, (n - whole) * sizeof(float));
+    add_lanes<kSquares>(tail, kSumLanes, lane_sums);
+  }
+  for (std::size_t half = kSumLanes / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) lane_sums[j] += lane_sums[j + half];
+  }
+  return lane_sums[0];
+}
+
+template <bool kSquares>
+double tree_sum(const float* x, std::size_t n) {
+  if (n <= kSegment) return segment_sum<kSquares>(x, n);
+  TreeSum sum;
+  for (std::size_t i = 0; i < n; i += kSegment)
+    sum.add(segment_sum<kSquares>(x + i, std::min(kSegment, n - i)));
+  return sum.total();
+}
+
+double sum_abs(const float* x, std::size_t n) { return tree_sum<false>(x, n); }
+double sum_squares(const float* x, std::size_t n) { return tree_sum<true>(x, n); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace atomo::detail
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace atomo::detail {
+HWY_EXPORT(max_abs);
+HWY_EXPORT(sum_abs);
+HWY_EXPORT(sum_squares);
+
+float max_abs(const float* x, std::size_t n) noexcept {
+  return HWY_DYNAMIC_DISPATCH(max_abs)(x, n);
+}
+double sum_abs(const float* x, std::size_t n) noexcept {
+  return HWY_DYNAMIC_DISPATCH(sum_abs)(x, n);
+}
+double sum_squares(const float* x, std::size_t n) noexcept {
+  return HWY_DYNAMIC_DISPATCH(sum_squares)(x, n);
+}
+
+namespace {
+
+double layer_sum(double (*sum)(const float*, std::size_t) noexcept, const float* x, std::size_t n,
+                 std::span<double> scratch, Executor* executor) noexcept {
+  run_ranges(executor, n, kReduceGrain, [&](std::size_t begin, std::size_t end) {
+    scratch[begin / kReduceGrain] = sum(x + begin, end - begin);
+  });
+  TreeSum total;
+  for (std::size_t i = 0; i < reduce_scratch(n); ++i) total.add(scratch[i]);
+  return total.total();
+}
+
+}  // namespace
+
+float layer_max_abs(const float* x, std::size_t n, std::span<double> scratch,
+                    Executor* executor) noexcept {
+  run_ranges(executor, n, kReduceGrain, [&](std::size_t begin, std::size_t end) {
+    scratch[begin / kReduceGrain] = max_abs(x + begin, end - begin);
+  });
+  double m = 0;
+  for (std::size_t i = 0; i < reduce_scratch(n); ++i) m = std::max(m, scratch[i]);
+  return static_cast<float>(m);
+}
+double layer_sum_abs(const float* x, std::size_t n, std::span<double> scratch,
+                     Executor* executor) noexcept {
+  return layer_sum(&sum_abs, x, n, scratch, executor);
+}
+double layer_sum_squares(const float* x, std::size_t n, std::span<double> scratch,
+                         Executor* executor) noexcept {
+  return layer_sum(&sum_squares, x, n, scratch, executor);
+}
+
+}  // namespace atomo::detail
+#endif

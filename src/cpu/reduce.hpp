@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Norms of f32 arrays. Sums are taken in f64, where |x| and x^2 are exact, in one order that depends on n alone:
+///  - a segment of 1,024 entries: entry i is added to lane i mod 32 in ascending i, then lanes fold 32 -> 16 -> ... -> 1
+///    (lane j + lane j + half);
+///  - segments: a binary tree over their numbers, subtrees aligned to powers of two, left + right; the incomplete ones
+///    at the end are joined from the right.
+
+#include <cstddef>
+#include <span>
+
+#include "atomo/types.hpp"
+
+namespace atomo::detail {
+
+/// Entries that one task of a layer's reduction takes; a power of two of segments, so that the tree does not depend on
+/// the split.
+inline constexpr std::size_t kReduceGrain = std::size_t{1} << 16;
+
+/// Doubles of scratch that the reductions of a whole layer need.
+[[nodiscard]] constexpr std::size_t reduce_scratch(std::size_t n) noexcept {
+  return n / kReduceGrain + (n % kReduceGrain != 0);
+}
+
+[[nodiscard]] float max_abs(const float* x, std::size_t n) noexcept;
+[[nodiscard]] double sum_abs(const float* x, std::size_t n) noexcept;
+[[nodiscard]] double sum_squares(const float* x, std::size_t n) noexcept;
+
+/// The same over a layer, its grains spread over the executor; `scratch` holds `reduce_scratch(n)` values.
+[[nodiscard]] float layer_max_abs(const float* x, std::size_t n, std::span<double> scratch,
+                                  Executor* executor) noexcept;
+[[nodiscard]] double layer_sum_abs(const float* x, std::size_t n, std::span<double> scratch,
+                                   Executor* executor) noexcept;
+[[nodiscard]] double layer_sum_squares(const float* x, std::size_t n, std::span<double> scratch,
+                                       Executor* executor) noexcept;
+
+/// The sum in the order of the tree above.
+class TreeSum {
+ public:
+  void add(double value) noexcept {
+    std::size_t level = 0;
+    for (; (count_ >> level) & 1; ++level) value = pending_[level] + value;
+    pending_[level] = value;
+    ++count_;
+  }
+  [[nodiscard]] double total() const noexcept {
+    double sum = 0;
+    bool any = false;
+    for (std::size_t level = 0; level < 64; ++level) {
+      if (!((count_ >> level) & 1)) continue;
+      sum = any ? pending_[level] + sum : pending_[level];
+      any = true;
+    }
+    return sum;
+  }
+
+ private:
+  double pending_[64];  ///< sum of a complete subtree of 2^level leaves, where bit `level` of the count is set
+  std::size_t count_ = 0;
+};
+
+}  // namespace atomo::detail

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "atomo/half.hpp"
+#include "atomo/philox.hpp"
+#include "price_search.hpp"
+
+namespace atomo::detail {
+namespace {
+
+constexpr std::size_t kPriceBytes = sizeof(float);
+
+template <typename Half>
+void convert(const void* from, std::size_t n, float* to, Half half) noexcept {
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint16_t bits;
+    std::memcpy(&bits, static_cast<const std::byte*>(from) + 2 * i, 2);
+    to[i] = half(bits);
+  }
+}
+
+bool all_finite(const float* x, std::size_t n) noexcept {
+  std::uint32_t bad = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto exponent = std::bit_cast<std::uint32_t>(x[i]) & 0x7F800000u;
+    bad |= exponent == 0x7F800000u ? 1u : 0u;
+  }
+  return bad == 0;
+}
+
+/// The f32 entries of a view: the view itself, or its copy in `work`.
+const float* as_f32(const ConstTensorView& view, std::size_t n, std::span<float> converted) noexcept {
+  switch (view.dtype) {
+    case DType::f32: return static_cast<const float*>(view.data);
+    case DType::f16: convert(view.data, n, converted.data(), from_f16); break;
+    case DType::bf16: convert(view.data, n, converted.data(), from_bf16); break;
+  }
+  return converted.data();
+}
+
+struct ChosenPrice {
+  float price = 0;
+  bool own = false;
+  Status status = Status::ok;
+};
+
+ChosenPrice choose_price(const LayerPlan& plan, const LayerWork& work, const Prices& prices,
+                         double fixed_bits) noexcept {
+  const Method& method = *plan.method;
+  if (method.pool() == Pool::none) return {};
+  if (method.budget_bits() == 0) return {method.own_price(plan.kind.shape, work.demand), true};
+  if (!prices.solve_alone) return {method.pool() == Pool::atoms ? prices.atoms : prices.grid, false};
+  const Demand demand{&method, &plan.kind.shape, work.demand};
+  const double budget = body_budget(method.budget_bits() * static_cast<double>(plan.n), fixed_bits);
+  const FoundPrice found = find_price({&demand, 1}, budget);
+  return {found.price, true, found.underspent ? Status::underspent : Status::ok};
+}
+
+}  // namespace
+
+LayerPlan::LayerPlan(const Method& m, const Shape& shape, DType dtype)
+    : method(&m), kind(m.kind(shape, dtype)), n(shape.elements()) {
+  if (n == 0) return;
+  max_body_bytes = m.max_body_bytes(shape) + (m.pool() == Pool::none ? 0 : kPriceBytes);
+  demand_bytes = m.demand_bytes(shape);
+}
+
+void LayerWork::carve(const LayerPlan& plan, Carver& carver, bool with_demand) {
+  if (plan.n == 0) return;
+  if (with_demand) demand = carver.take_bytes(plan.demand_bytes);
+  state = carver.take_bytes(plan.method->state_bytes(plan.kind.shape));
+  scratch = carver.take_bytes(plan.method->scratch_bytes(plan.kind.shape));
+  if (plan.kind.dtype != DType::f32) converted = carver.take<float>(plan.n);
+}
+
+Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key& key, Executor* executor,
+                  LayerWork& work) noexcept {
+  if (view.device != Device::cpu || view.dtype != plan.kind.dtype) return Status::unsupported;
+  if (view.shape != plan.kind.shape) return Status::shape_mismatch;
+  work.non_finite = false;
+  work.input = {nullptr, plan.n, &plan.kind.shape, key, executor};
+  if (plan.n == 0) return Status::ok;
+  if (view.data == nullptr) return Status::unsupported;
+  work.input.x = as_f32(view, plan.n, work.converted);
+  work.non_finite = !all_finite(work.input.x, plan.n);
+  if (work.non_finite) return Status::non_finite;
+  return plan.method->analyse(work.input, work.demand, work.state, work.scratch);
+}
+
+Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices, double fixed_bits, Bytes body,
+                   Row& row) noexcept {
+  row.bytes = 0;
+  row.flags = work.non_finite ? Row::kNonFinite : std::uint8_t{0};
+  if (!work.sends()) return work.non_finite ? Status::non_finite : Status::ok;
+  const ChosenPrice chosen = choose_price(plan, work, prices, fixed_bits);
+  const std::size_t skip = chosen.own ? kPriceBytes : 0;
+  if (body.size() < plan.max_body_bytes) return Status::buffer_too_small;
+  BodyResult result;
+  const Status status = plan.method->encode(work.input, chosen.price, work.demand, work.state, work.scratch,
+                                            body.subspan(skip), result);
+  if (failed(status)) return status;
+  if (result.bytes == 0) return worse(status, chosen.status);
+  if (chosen.own) {
+    std::memcpy(body.data(), &chosen.price, kPriceBytes);
+    row.flags |= Row::kOwnPrice;
+  }
+  if (result.lossless) row.flags |= Row::kLossless;
+  row.bytes = result.bytes + skip;
+  return row.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
+}
+
+Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype, void* out) noexcept {
+  const Philox draws(key, Purpose::output);
+  bool overflow = false;
+  for (std::size_t i = 0; i < n; i += 4) {
+    const PhiloxWords words = draws(i / 4);
+    for (std::size_t k = 0; k < 4 && i + k < n; ++k) {
+      const float v = y[i + k];
+      const std::uint16_t h = dtype == DType::f16 ? to_f16(v, words[k], overflow) : to_bf16(v, words[k], overflow);
+      std::memcpy(static_cast<std::byte*>(out) + 2 * (i + k), &h, 2);
+    }
+  }
+  return overflow ? Status::overflow : Status::ok;
+}
+
+double body_budget(double budget, double fixed) noexcept { return std::max(budget - fixed, budget / 2); }
+
+std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) noexcept {
+  Carver carver;
+  const BodyDecoder& decoder = *find_decoder(kind.method);
+  if (view != DType::f32) carver.take<float>(kind.shape.elements());
+  if (lossless) carver.take_bytes(decoder.max_body_bytes(kind));
+  carver.take_bytes(decoder.workspace_bytes(kind));
+  return carver.bytes();
+}
+
+Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add, float alpha,
+                  Bytes workspace, Executor* executor) noexcept {
+  const Kind& kind = layer.kind;
+  if (view.device != Device::cpu) return Status::unsupported;
+  if (view.shape != kind.shape) return Status::shape_mismatch;
+  const std::size_t n = kind.shape.elements();
+  const bool half = view.dtype != DType::f32;
+  if ((half && add) || (n > 0 && view.data == nullptr)) return Status::unsupported;
+  if ((n == 0 || (layer.row.flags & Row::kNonFinite) != 0) && !layer.body.empty()) return Status::corrupt;
+  if (n == 0) return Status::ok;
+
+  const BodyDecoder& decoder = *find_decoder(kind.method);
+  Carver carver(workspace);
+  auto values = carver.take<float>(half ? n : 0);
+  const bool lossless = (layer.row.flags & Row::kLossless) != 0;
+  const Bytes unpacked = carver.take_bytes(lossless ? decoder.max_body_bytes(kind) : 0);
+  const Bytes scratch = carver.take_bytes(decoder.workspace_bytes(kind));
+  if (!carver.fits()) return Status::workspace_too_small;
+
+  LayerOutput out;
+  out.y = half ? values.data() : static_cast<float*>(view.data);
+  if ((layer.row.flags & Row::kNonFinite) != 0) {
+    std::fill_n(out.y, n, std::numeric_limits<float>::quiet_NaN());
+    return half ? worse(Status::non_finite, round_to_half(out.y, n, layer.key, view.dtype, view.data))
+                : Status::non_finite;
+  }
+  out.body = layer.body;
+  out.price = kind.method == MethodId::coordinate ? header.grid_step : header.price;
+  if ((layer.row.flags & Row::kOwnPrice) != 0) {
+    if (out.body.size() < kPriceBytes) return Status::corrupt;
+    std::memcpy(&out.price, out.body.data(), kPriceBytes);
+    if (!(out.price > 0) || !std::isfinite(out.price)) return Status::corrupt;
+    out.body = out.body.subspan(kPriceBytes);
+  }
+  if (lossless) {
+    std::size_t bytes = 0;
+    if (const Status s = blosc_unpack(out.body, unpacked, bytes); failed(s)) return s;
+    out.body = unpacked.first(bytes);
+  }
+  out.kind = &kind;
+  out.key = layer.key;
+  out.n = n;
+  out.add = add;
+  out.alpha = alpha;
+  out.workspace = scratch;
+  out.executor = executor;
+  const Status status = decoder.decode(out);
+  if (failed(status) || !half) return status;
+  return worse(status, round_to_half(values.data(), n, layer.key, view.dtype, view.data));
+}
+
+}  // namespace atomo::detail

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+/// sign: one bit an entry, 1 where x < 0 (so zero, of either sign, is +).
+///
+/// Params: 0 decodes to +-1; 1 (scale=mean) to +-scale. Others are invalid.
+/// Body, exactly this long:
+///   scale=mean only: scale, f32 little-endian, finite, sign bit 0: mean |x| (f64 sum in the order of cpu/reduce.hpp,
+///                    divided by n, at most the largest f32, rounded to nearest)
+///   ceil(n / 8) bytes: entry i is bit i mod 8 of byte i / 8; bits from n on are 0.
+
+#include "atomo/sign.hpp"
+
+#include <limits>
+
+#include "spec.hpp"
+
+namespace atomo::detail {
+namespace {
+
+const std::vector<std::string> kScales = {"one", "mean"};
+
+std::string spec_of(SignScale scale) { return scale == SignScale::mean ? "sign:scale=mean" : "sign"; }
+SignConfig config_of(const Kind& kind) noexcept { return {static_cast<SignScale>(kind.params)}; }
+
+class Sign final : public Method {
+ public:
+  explicit Sign(SignConfig config) : config_(config) {}
+
+  std::string to_string() const override { return spec_of(config_.scale); }
+  Traits traits() const override {
+    Traits t;
+    t.bias_bound = std::numeric_limits<double>::infinity();
+    // ||x - s sign(x)||^2 = ||x||^2 - ||x||_1^2 / n at s = ||x||_1 / n. The contraction is at least 1/n, so no constant.
+    if (config_.scale == SignScale::mean) t.omega = 1;
+    t.fixed_size = true;
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::sign, dtype, static_cast<std::uint32_t>(config_.scale), shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return cpu::max_encoded_bytes(config_, shape.elements());
+  }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    return cpu::workspace_bytes(config_, shape.elements());
+  }
+  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
+                BodyResult& result) const noexcept override {
+    return cpu::encode(config_, in.x, in.n, scratch, in.executor, body, result.bytes);
+  }
+
+ private:
+  SignConfig config_;
+};
+
+bool valid(const Kind& kind) noexcept { return kind.params <= 1; }
+std::string describe(const Kind& kind) { return valid(kind) ? spec_of(config_of(kind).scale) : ""; }
+std::size_t max_bytes(const Kind& kind) noexcept {
+  return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
+}
+std::size_t workspace(const Kind&) noexcept { return 0; }
+
+Status decode_body(const LayerOutput& out) noexcept {
+  const SignConfig config = config_of(*out.kind);
+  if (out.add) return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.executor);
+  return cpu::decode(config, out.body, out.y, out.n, out.executor);
+}
+
+Status count(ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+  atoms = kept = 0;
+  return Status::ok;
+}
+
+}  // namespace
+
+const BodyDecoder kSignDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
+
+std::shared_ptr<const Method> make_sign(SpecArgs& args) {
+  const auto scale = static_cast<SignScale>(args.choice("scale", kScales, 0));
+  return std::make_shared<Sign>(SignConfig{scale});
+}
+
+}  // namespace atomo::detail

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atomo/compressor.hpp"
+
+namespace atomo {
+namespace {
+
+/// `*` stands for any run of characters, `?` for one.
+bool matches(std::string_view pattern, std::string_view text) {
+  std::size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t]) && pattern[p] != '*') {
+      ++p, ++t;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      mark = t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++mark;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+std::string_view trim(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+}  // namespace
+
+Policy::Policy(Codec codec) : rules_{{"*", std::move(codec)}} {}
+
+Policy::Policy(std::vector<Rule> rules) : rules_(std::move(rules)) {
+  if (rules_.empty()) throw Error("a policy without rules: expected at least one, e.g. * = atomo:bits=0.5");
+}
+
+Policy Policy::parse(std::string_view text) {
+  std::vector<Rule> rules;
+  std::size_t line_number = 1;
+  while (!text.empty()) {
+    const auto end = text.find_first_of("\n;");
+    const bool new_line = end != std::string_view::npos && text[end] == '\n';
+    std::string_view line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+    line = trim(line.substr(0, line.find('#')));
+    if (!line.empty()) {
+      const auto equals = line.find('=');
+      const std::string where = "policy, line " + std::to_string(line_number) + ": ";
+      if (equals == std::string_view::npos || trim(line.substr(0, equals)).empty()) {
+        throw Error(where + "expected 'pattern = spec', found '" + std::string(line) + "'");
+      }
+      try {
+        rules.push_back({std::string(trim(line.substr(0, equals))), Codec::parse(trim(line.substr(equals + 1)))});
+      } catch (const Error& e) {
+        throw Error(where + e.what());
+      }
+    }
+    line_number += new_line ? 1 : 0;
+  }
+  return Policy(std::move(rules));
+}
+
+const Codec& Policy::codec_for(std::string_view layer) const {
+  for (const auto& rule : rules_) {
+    if (matches(rule.pattern, layer)) return rule.codec;
+  }
+  throw Error("no rule of the policy matches the layer '" + std::string(layer) + "': end it with '* = SPEC'");
+}
+
+std::string Policy::to_string() const {
+  std::string text;
+  for (const auto& rule : rules_) text += rule.pattern + " = " + rule.codec.to_string() + "\n";
+  return text;
+}
+
+}  // namespace atomo

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "price_search.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace atomo::detail {
+namespace {
+
+std::uint64_t expected_bits256(std::span<const Demand> demands, std::uint16_t code) noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& d : demands) sum += d.method->expected_bits256(*d.shape, d.bytes, price_of_code(code));
+  return sum;
+}
+
+}  // namespace
+
+float price_of_code(std::uint16_t code) noexcept { return std::bit_cast<float>(std::uint32_t{code} << 16); }
+
+FoundPrice find_price(std::span<const Demand> demands, double budget_bits) noexcept {
+  const double limit = 1.8e19;  // fits 64 bits
+  const auto budget = static_cast<std::uint64_t>(std::clamp(budget_bits * 256, 0.0, limit));
+  if (expected_bits256(demands, 1) == 0) return {};
+  std::uint16_t low = 1;
+  for (const auto& d : demands) low = std::max(low, d.method->lowest_price(*d.shape, d.bytes));
+  const std::uint16_t lowest = low;
+  std::uint16_t high = kLastPriceCode;
+  while (low < high) {
+    const auto middle = static_cast<std::uint16_t>((low + high) / 2);
+    if (expected_bits256(demands, middle) > budget) {
+      low = static_cast<std::uint16_t>(middle + 1);
+    } else {
+      high = middle;
+    }
+  }
+  return {price_of_code(low), low == lowest && expected_bits256(demands, low) < budget - budget / 64};
+}
+
+}  // namespace atomo::detail

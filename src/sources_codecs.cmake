@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+target_sources(atomo PRIVATE
+  ${CMAKE_CURRENT_SOURCE_DIR}/cpu/reduce.cpp
+  ${CMAKE_CURRENT_SOURCE_DIR}/cpu/sign.cpp
+  ${CMAKE_CURRENT_SOURCE_DIR}/methods/sign.cpp)

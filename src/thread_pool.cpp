@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atomo/thread_pool.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace atomo {
+
+struct ThreadPool::Impl {
+  std::mutex one_run;  // held for a whole run
+  std::mutex mutex;    // guards what follows
+  std::condition_variable wake, done;
+  void (*task)(void*, std::size_t) = nullptr;
+  void* state = nullptr;
+  std::size_t count = 0;
+  std::uint64_t generation = 0;
+  std::size_t busy = 0;  // workers inside the current run
+  bool stop = false;
+  std::atomic<std::size_t> next{0};
+  std::vector<std::thread> threads;
+
+  void work() noexcept {
+    for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) task(state, i);
+  }
+
+  void loop() noexcept {
+    std::uint64_t seen = 0;
+    for (std::unique_lock lock(mutex);;) {
+      wake.wait(lock, [&] { return stop || generation != seen; });
+      if (stop) return;
+      seen = generation;
+      lock.unlock();
+      work();
+      lock.lock();
+      if (--busy == 0) done.notify_one();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(unsigned threads) : impl_(std::make_unique<Impl>()) {
+  if (threads == 0) throw Error("a thread pool of 0 threads: it needs at least 1, the calling thread");
+  for (unsigned i = 1; i < threads; ++i) impl_->threads.emplace_back([impl = impl_.get()] { impl->loop(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->stop = true;
+  }
+  impl_->wake.notify_all();
+  for (auto& thread : impl_->threads) thread.join();
+}
+
+void ThreadPool::run(std::size_t count, void (*task)(void* state, std::size_t i), void* state) noexcept {
+  std::lock_guard run_lock(impl_->one_run);
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->task = task;
+    impl_->state = state;
+    impl_->count = count;
+    impl_->next = 0;
+    impl_->busy = impl_->threads.size();
+    ++impl_->generation;
+  }
+  impl_->wake.notify_all();
+  impl_->work();
+  std::unique_lock lock(impl_->mutex);
+  impl_->done.wait(lock, [&] { return impl_->busy == 0; });
+}
+
+}  // namespace atomo
