@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "atomo/container.hpp"
+#include "commands.hpp"
+#include "failure.hpp"
+#include "files.hpp"
+#include "model.hpp"
+#include "progress.hpp"
+#include "table.hpp"
+
+namespace atomo::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Tensors for the layers of a container, not yet filled. A container of a few bytes may stand for
+/// a huge tensor of zeros, so what it claims is held against the machine's memory first.
+std::vector<Tensor> allocate(const ContainerInfo& info, const DecodeOptions& options,
+                             const std::string& label) {
+  const std::vector<std::string> names = layer_names(info, label);
+  std::vector<Tensor> tensors;
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const LayerInfo& layer = info.layers[i];
+    tensors.push_back({names[i], options.dtype.value_or(layer.dtype), layer.shape, {}});
+    total += tensors.back().bytes();  // 65,536 layers of 2^40 elements stay below 2^64
+  }
+  const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                      static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (total > memory) {
+    throw PayloadRefused(
+        fmt::format("{}: refused: it claims tensors of {} bytes, this machine's memory is {}",
+                    label, total, memory));
+  }
+  for (Tensor& t : tensors) {
+    t.data = Buffer(t.bytes()).data;
+  }
+  return tensors;
+}
+
+Format output_format(const DecodeOptions& options, const ContainerInfo& info) {
+  if (options.format) {
+    return *options.format;
+  }
+  if (options.output == "-") {
+    return info.layers.size() == 1 ? Format::npy : Format::npz;
+  }
+  return format_of_path(options.output);
+}
+
+Status decode_all(const Buffer& message, std::vector<Tensor>& tensors,
+                  const DecodeOptions& options) {
+  std::size_t workspace = 0;
+  for (const Tensor& t : tensors) {
+    workspace = std::max(workspace, decode_workspace_bytes(t.shape, t.dtype));
+  }
+  Scratch scratch(workspace, options.threads);
+  return decode(message.view(), writable_views_of(tensors), scratch.context());
+}
+
+void report(const DecodeOptions& options, const std::vector<Tensor>& tensors, Format format,
+            bool to_pipe) {
+  std::uint64_t elements = 0;
+  Json list = Json::array();
+  for (const Tensor& t : tensors) {
+    elements += t.shape.elements();
+    list.push_back({{"name", t.name}, {"dtype", name_of(t.dtype)}, {"shape", t.shape.dims()}});
+  }
+  if (options.json) {
+    const Json json{{"output", options.output},
+                    {"format", name_of(format)},
+                    {"elements", elements},
+                    {"tensors", list}};
+    const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    to_pipe ? fmt::print(stderr, "{}", text) : print(text);
+  } else if (!to_pipe) {
+    print(fmt::format("{}: {} tensors, {} elements\n", printable(options.output), tensors.size(),
+                      grouped(elements)));
+  }
+}
+
+}  // namespace
+
+void run_decode(const DecodeOptions& options) {
+  if (!options.format && options.output != "-") {
+    (void)format_of_path(options.output);
+  }
+  OutputFile out(options.output);
+  Progress progress("reading");
+  const std::string label = input_label(options.input);
+  const Buffer message = read_whole(options.input);
+  const ContainerInfo info = inspect_file(message, label);
+  const Format format = output_format(options, info);
+  if (format == Format::npy && info.layers.size() != 1) {
+    throw InputError(fmt::format(
+        "{}: holds {} tensors and a .npy file takes exactly one; write .npz or .safetensors", label,
+        info.layers.size()));
+  }
+  std::vector<Tensor> tensors = allocate(info, options, label);
+  progress.set(fmt::format("decoding {} elements", grouped(info.elements())));
+  const Status status = decode_all(message, tensors, options);
+  if (failed(status)) {
+    throw PayloadRefused(fmt::format("{}: refused: {}", label, describe(status)));
+  }
+  progress.set("writing");
+  out.commit(write_tensors(tensors, format).parts);
+  if (status != Status::ok) {
+    fmt::print(stderr, "atomo: note: {}\n", describe(status));
+  }
+  report(options, tensors, format, out.is_standard_output());
+}
+
+}  // namespace atomo::cli

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The command line. Exit codes: 0 done, 1 a payload was refused, 2 anything else, always with one
+/// line on standard error that says what was wrong and what would be right.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "atomo/version.hpp"
+#include "commands.hpp"
+#include "failure.hpp"
+#include "files.hpp"
+#include "table.hpp"
+
+namespace atomo::cli {
+namespace {
+
+constexpr std::uint64_t kMaxThreads = 1024;
+
+struct Options {
+  CodecsOptions codecs;
+  EncodeOptions encode;
+  DecodeOptions decode;
+  InspectOptions inspect;
+  MeasureOptions measure;
+  std::string decode_format, decode_dtype = "f32";
+};
+
+/// Accepts decimal integers from `lowest` to the largest the option can hold.
+CLI::Validator integer_between(std::uint64_t lowest, std::uint64_t highest) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = error == std::errc() && end == text.data() + text.size();
+        return whole && value >= lowest && value <= highest
+                   ? std::string()
+                   : fmt::format("'{}' is not an integer from {} to {}", text, lowest, highest);
+      },
+      "");
+}
+
+template <typename T>
+CLI::Option* add_integer(CLI::App& command, const std::string& name, T& value, std::uint64_t lowest,
+                         const std::string& help,
+                         std::uint64_t highest = std::numeric_limits<T>::max()) {
+  return command.add_option(name, value, help)
+      ->check(integer_between(lowest, highest))
+      ->capture_default_str();
+}
+
+unsigned all_cores() {
+  return std::clamp(std::thread::hardware_concurrency(), 1U, static_cast<unsigned>(kMaxThreads));
+}
+
+void add_common(CLI::App& command, bool& json, const std::string& example) {
+  command.add_flag("--json", json, "Report as JSON");
+  command.footer("Example:\n  " + example);
+}
+
+void add_threads(CLI::App& command, unsigned& threads) {
+  add_integer(command, "--threads", threads, 1,
+              "Threads to work with; the bytes never depend on it", kMaxThreads);
+}
+
+void add_codecs(CLI::App& app, Options& options) {
+  CLI::App* command =
+      app.add_subcommand("codecs", "List the codecs, their keys and what they promise");
+  add_common(*command, options.codecs.json, "atomo codecs");
+  command->callback([&] { run_codecs(options.codecs); });
+}
+
+void add_encode(CLI::App& app, Options& options) {
+  EncodeOptions& o = options.encode;
+  o.threads = all_cores();
+  CLI::App* command = app.add_subcommand("encode", "Encode tensors into a container");
+  command->add_option("--codec", o.codec, "What to encode with; see atomo codecs")
+      ->required()
+      ->type_name("SPEC");
+  command
+      ->add_option("paths", o.paths,
+                   "One or more .npy, .npz or .safetensors files, which make one model, then the "
+                   "container to write; "
+                   "'-' is a pipe")
+      ->required()
+      ->type_name("IN... OUT");
+  const std::string key = "Randomness";
+  add_integer(*command, "--seed", o.key.seed, 0, "Seed of every draw")->group(key);
+  add_integer(*command, "--step", o.key.step, 0, "Number of the training step")->group(key);
+  add_integer(*command, "--worker", o.key.worker, 0, "Number of the worker")->group(key);
+  command->add_flag("--without-names", o.without_names,
+                    "Leave the tensors' names out, as between workers");
+  add_threads(*command, o.threads);
+  add_common(*command, o.json,
+             "atomo encode --codec atomo:bits=0.5 --seed 1 grads.safetensors grads.atomo");
+  command->callback([&] { run_encode(o); });
+}
+
+void add_decode(CLI::App& app, Options& options) {
+  DecodeOptions& o = options.decode;
+  o.threads = all_cores();
+  CLI::App* command = app.add_subcommand("decode", "Decode a container into tensors");
+  command->add_option("in", o.input, "The container; '-' is a pipe")->required()->type_name("IN");
+  command
+      ->add_option("out", o.output,
+                   "A .npy (for one tensor), .npz or .safetensors file; '-' is a pipe")
+      ->required()
+      ->type_name("OUT");
+  command
+      ->add_option("--format", options.decode_format,
+                   "Format of OUT, by default what its extension says; on a pipe npy for one "
+                   "tensor, else npz")
+      ->check(CLI::IsMember({"npy", "npz", "safetensors"}));
+  command
+      ->add_option("--dtype", options.decode_dtype,
+                   "Elements to write: f32, f16, bf16, or what was encoded (same); halves are "
+                   "rounded stochastically")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "same"}))
+      ->capture_default_str();
+  add_threads(*command, o.threads);
+  add_common(*command, o.json, "atomo decode grads.atomo grads.npz");
+  command->callback([&options, &o] {
+    for (const Format f : {Format::npy, Format::npz, Format::safetensors}) {
+      if (options.decode_format == name_of(f)) {
+        o.format = f;
+      }
+    }
+    for (const DType t : {DType::f32, DType::f16, DType::bf16}) {
+      if (options.decode_dtype == name_of(t)) {
+        o.dtype = t;
+      }
+    }
+    run_decode(o);
+  });
+}
+
+void add_inspect(CLI::App& app, Options& options) {
+  InspectOptions& o = options.inspect;
+  CLI::App* command = app.add_subcommand("inspect", "Verify a container and show what is in it");
+  command->add_option("in", o.input, "The container; '-' is a pipe")->required()->type_name("FILE");
+  add_common(*command, o.json, "atomo inspect grads.atomo");
+  command->callback([&] { run_inspect(o); });
+}
+
+void add_measure(CLI::App& app, Options& options) {
+  MeasureOptions& o = options.measure;
+  CLI::App* command =
+      app.add_subcommand("measure", "Measure size, error, bias and speed of codecs on tensors");
+  command->add_option("--codec", o.codecs, "A codec to measure; give --codec once for each")
+      ->required()
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("SPEC");
+  command
+      ->add_option(
+          "in", o.inputs,
+          "One or more .npy, .npz or .safetensors files, which make one model; '-' is a pipe")
+      ->required()
+      ->type_name("IN...");
+  add_integer(*command, "--draws", o.draws, 1, "Messages to draw; draw d is step d of the seed");
+  add_integer(*command, "--seed", o.seed, 0, "Seed of every draw")->group("Randomness");
+  command->add_option("--plot", o.plot, "Also draw NMSE against bits a parameter")
+      ->type_name("FILE.png");
+  command->add_flag("--without-names", o.without_names,
+                    "Count containers without names, as between workers");
+  add_threads(*command, o.threads);
+  add_common(*command, o.json,
+             "atomo measure --codec atomo:bits=0.5 --codec qsgd:bits=2 --draws 50 --plot error.png "
+             "grads.npz");
+  command->callback([&] { run_measure(o); });
+}
+
+void build(CLI::App& app, Options& options) {
+  app.name("atomo");
+  app.set_version_flag("--version", fmt::format("atomo {} (container format {}.{})", kVersion,
+                                                kFormatMajor, kFormatMinor));
+  app.get_formatter()->column_width(34);
+  app.footer(
+      "Exit codes: 0 done; 1 a payload was refused; 2 wrong usage, a path or a tensor that cannot "
+      "be used.\n"
+      "Example:\n  atomo encode --codec atomo:bits=0.5 grads.npz grads.atomo && atomo inspect "
+      "grads.atomo");
+  add_codecs(app, options);
+  add_encode(app, options);
+  add_decode(app, options);
+  add_inspect(app, options);
+  add_measure(app, options);
+  app.require_subcommand(1);
+}
+
+/// One line for a mistake on the command line, with the help that tells more.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc,
+                          char** argv) {
+  const auto commands = app.get_subcommands();
+  if (commands.empty()) {
+    const std::string accepted = "codecs, encode, decode, inspect or measure (see atomo --help)";
+    return argc < 2 ? fmt::format("a command is needed: {}", accepted)
+                    : fmt::format("'{}' is no command; accepted is {}", argv[1], accepted);
+  }
+  std::string text = error.what();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return fmt::format("{} (see atomo {} --help)", text, commands.front()->get_name());
+}
+
+int complain(const std::string& message, int exit_code) {
+  fmt::print(stderr, "atomo: {}\n", printable(message));
+  return exit_code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Compress gradients: encode, decode, inspect and measure");
+  Options options;
+  build(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const auto commands = app.get_subcommands();
+    print(commands.empty() ? app.help() : commands.front()->help(app.get_name()));
+  } catch (const CLI::CallForVersion& version) {
+    print(std::string(version.what()) + "\n");
+  } catch (const CLI::ParseError& error) {
+    return complain(usage_message(app, error, argc, argv), kExitInput);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace atomo::cli
+
+int main(int argc, char** argv) {
+  using namespace atomo::cli;
+  try {
+    prepare_process();
+    return run(argc, argv);
+  } catch (const PayloadRefused& error) {
+    return complain(error.what(), kExitRefused);
+  } catch (const std::bad_alloc&) {
+    return complain("there is not enough memory for this", kExitInput);
+  } catch (const std::exception& error) {
+    return complain(error.what(), kExitInput);
+  }
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "failure.hpp"
+#include "table.hpp"
+
+namespace atomo::cli {
+
+std::vector<LayerSpec> layer_specs(const std::vector<Tensor>& tensors) {
+  std::vector<LayerSpec> layers;
+  for (const Tensor& t : tensors) {
+    layers.push_back({t.name, t.shape, t.dtype});
+  }
+  return layers;
+}
+
+std::vector<ConstTensorView> views_of(const std::vector<Tensor>& tensors) {
+  std::vector<ConstTensorView> views;
+  for (const Tensor& t : tensors) {
+    views.push_back(t.view());
+  }
+  return views;
+}
+
+std::vector<TensorView> writable_views_of(std::vector<Tensor>& tensors) {
+  std::vector<TensorView> views;
+  for (Tensor& t : tensors) {
+    views.push_back(t.writable());
+  }
+  return views;
+}
+
+ContainerInfo inspect_file(const Buffer& message, const std::string& label) {
+  ContainerInfo info;
+  const Status status = inspect(message.view(), info, true);
+  if (!failed(status)) {
+    return info;
+  }
+  ContainerInfo shorter;
+  if (!failed(inspect(message.view(), shorter, false)) && shorter.bytes < message.bytes) {
+    throw PayloadRefused(
+        fmt::format("{}: refused: {} bytes after the end of the container, whose length is {}",
+                    label, message.bytes - shorter.bytes, shorter.bytes));
+  }
+  if (message.bytes == 0) {
+    throw PayloadRefused(fmt::format("{}: refused: it is empty; a container was expected", label));
+  }
+  throw PayloadRefused(fmt::format("{}: refused: {}", label, describe(status)));
+}
+
+std::vector<std::string> layer_names(const ContainerInfo& info, const std::string& label) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;
+  for (const LayerInfo& layer : info.layers) {
+    names.push_back(layer.name.empty() ? fmt::format("tensor_{}", names.size()) : layer.name);
+    if (!taken.insert(names.back()).second) {
+      throw PayloadRefused(
+          fmt::format("{}: refused: two layers are called '{}'", label, printable(names.back())));
+    }
+  }
+  return names;
+}
+
+}  // namespace atomo::cli

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Tensors as the library wants them, and the memory and threads its calls need.
+
+#include <vector>
+
+#include "atomo/compressor.hpp"
+#include "atomo/container.hpp"
+#include "atomo/thread_pool.hpp"
+#include "tensor_io.hpp"
+
+namespace atomo::cli {
+
+[[nodiscard]] std::vector<LayerSpec> layer_specs(const std::vector<Tensor>& tensors);
+[[nodiscard]] std::vector<ConstTensorView> views_of(const std::vector<Tensor>& tensors);
+[[nodiscard]] std::vector<TensorView> writable_views_of(std::vector<Tensor>& tensors);
+
+/// A workspace and a pool of threads, handed out as a Context.
+class Scratch {
+ public:
+  Scratch(std::size_t workspace_bytes, unsigned threads)
+      : workspace_(workspace_bytes), pool_(threads) {}
+  [[nodiscard]] Context context() { return {.workspace = workspace_.span(), .executor = &pool_}; }
+
+ private:
+  Buffer workspace_;
+  ThreadPool pool_;
+};
+
+/// Reads the head of a container that must fill its file exactly. \throws PayloadRefused in one
+/// line naming the file.
+[[nodiscard]] ContainerInfo inspect_file(const Buffer& message, const std::string& label);
+
+/// A name for every layer: its own, or tensor_0, tensor_1, ... \throws PayloadRefused when two
+/// layers share one.
+[[nodiscard]] std::vector<std::string> layer_names(const ContainerInfo& info,
+                                                   const std::string& label);
+
+}  // namespace atomo::cli

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws error against size: reads the JSON of `atomo measure --json`, writes a PNG to standard output.
+
+    atomo measure --json --codec sign g.npy | python3 plot.py > plot.png
+
+`--check` only says whether the plot could be drawn. Failures end with one line on standard error.
+"""
+import importlib.util
+import json
+import re
+import sys
+
+SIZE_KEYS = re.compile(r"[:,](bits|ratio|price|keep|delta|level)=[^,+]*")
+
+
+def family(canonical: str) -> str:
+    """A codec's spec without the keys that set its size: the points of one family make one curve."""
+    text = SIZE_KEYS.sub(lambda m: m.group(0)[0], canonical)
+    return re.sub(r":?,*(?=\+|$)", "", re.sub(r"([:,]),+", r"\1", text))
+
+
+def curves(codecs: list) -> dict:
+    by_family: dict = {}
+    for codec in codecs:
+        if codec["nmse"] is not None:
+            by_family.setdefault(family(codec["canonical"]), []).append(codec)
+    return {name: sorted(rows, key=lambda r: r["bits_per_parameter"]) for name, rows in by_family.items()}
+
+
+def draw(report: dict, out) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5), dpi=130, layout="constrained")
+    groups = curves(report["codecs"])
+    positive = [row["nmse"] for rows in groups.values() for row in rows if row["nmse"] > 0]
+    bottom = min(positive, default=1.0) / 4  # where an exact codec, whose error has no logarithm, is shown
+    for number, (name, rows) in enumerate(groups.items()):
+        bits = [row["bits_per_parameter"] for row in rows]
+        nmse = [row["nmse"] if row["nmse"] > 0 else bottom for row in rows]
+        spread = [2 * (row["nmse_stderr"] or 0) if row["nmse"] > 0 else 0 for row in rows]
+        exact = all(row["nmse"] == 0 for row in rows)
+        axes.errorbar(bits, nmse, yerr=spread, marker="v" if exact else "osD^Pp*hX"[number % 9], capsize=3,
+                      linewidth=1.5, color=f"C{number % 10}", label=name + (" (exact)" if exact else ""))
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:.6g}"))
+    axes.set_xlabel("bits a parameter (whole container)")
+    axes.set_ylabel("NMSE, mean |decode − g|² / |g|²")
+    elements, tensors = report["input"]["elements"], report["input"]["tensors"]
+    axes.set_title(f"{elements:,} parameters in {tensors} tensor{'s' if tensors != 1 else ''}")
+    axes.grid(True, which="both", alpha=0.25)
+    if groups:
+        axes.legend(fontsize="small")
+    else:
+        axes.text(0.5, 0.5, "no codec has a finite error here", ha="center", transform=axes.transAxes)
+    pyplot.savefig(out, format="png")
+
+
+def main() -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        sys.exit("matplotlib is missing: install python3-matplotlib")
+    if "--check" not in sys.argv[1:]:
+        draw(json.load(sys.stdin), sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()
