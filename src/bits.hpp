@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Streams of bits, least significant bit first within bytes, and little-endian integers of a message. Neither the
-/// writer nor the reader ever touches a byte outside its buffer, whatever it is asked for.
+/// Streams of bits, least significant bit first within bytes, and little-endian integers of a
+/// message. Neither the writer nor the reader ever touches a byte outside its buffer, whatever it
+/// is asked for.
 
 #include <bit>
 #include <cstddef>
@@ -11,7 +12,8 @@
 
 namespace atomo::detail {
 
-static_assert(std::endian::native == std::endian::little, "the message's integers are copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "the message's integers are copied as they are");
 
 template <typename Int>
 [[nodiscard]] inline Int load_le(const std::byte* p) noexcept {
@@ -25,8 +27,8 @@ inline void store_le(std::byte* p, Int value) noexcept {
   std::memcpy(p, &value, sizeof value);
 }
 
-/// Appends bits to a buffer. Bytes beyond the last written bit are scratch until `finish`; when the buffer is full
-/// further bits are dropped and `overflowed` tells.
+/// Appends bits to a buffer. Bytes beyond the last written bit are scratch until `finish`; when the
+/// buffer is full further bits are dropped and `overflowed` tells.
 class BitWriter {
  public:
   BitWriter(std::byte* begin, std::size_t capacity) noexcept
@@ -87,7 +89,8 @@ class BitReader {
   /// At least 57 bits from `bit` on, in the low end of the word.
   [[nodiscard]] std::uint64_t peek(std::uint64_t bit) const noexcept {
     const std::uint64_t byte = bit >> 3;
-    if (byte + 8 <= bytes_) [[likely]] return load_le<std::uint64_t>(begin_ + byte) >> (bit & 7);
+    if (byte + 8 <= bytes_) [[likely]]
+      return load_le<std::uint64_t>(begin_ + byte) >> (bit & 7);
     return peek_near_end(byte) >> (bit & 7);
   }
 

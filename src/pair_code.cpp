@@ -65,9 +65,12 @@ class PairCodes {
   void build(std::size_t t, unsigned level, bool swapped) noexcept {
     const CodeLengths& table = kCodeLengths[t];
     const unsigned place = level + (swapped ? kMateOffset : 0u), width = table.width;
-    const std::uint32_t cells = 1u << (2 * width), half = 1u << (width - 1), low = (1u << width) - 1;
-    std::uint32_t* const encode = encode_.data() + kEncodeBegin[t] + (std::size_t{place} << (2 * width));
-    std::uint16_t* const decode = decode_.data() + kDecodeBegin[t] + (std::size_t{place} << table.limit);
+    const std::uint32_t cells = 1u << (2 * width), half = 1u << (width - 1),
+                        low = (1u << width) - 1;
+    std::uint32_t* const encode =
+        encode_.data() + kEncodeBegin[t] + (std::size_t{place} << (2 * width));
+    std::uint16_t* const decode =
+        decode_.data() + kDecodeBegin[t] + (std::size_t{place} << table.limit);
     const char* const lengths = table.lengths[level];
     std::uint32_t code = 0, escape = 0;
     for (unsigned length = 1; length <= table.limit; ++length, code <<= 1) {
@@ -101,7 +104,8 @@ class PairCodes {
 
 static_assert([] {
   for (const CodeLengths& t : kCodeLengths) {
-    if (t.width > kMaxWidth || t.limit > kMaxLimit || (t.levels != 1 && t.levels != 8)) return false;
+    if (t.width > kMaxWidth || t.limit > kMaxLimit || (t.levels != 1 && t.levels != 8))
+      return false;
   }
   return true;
 }());
@@ -112,8 +116,12 @@ PairCoding pair_coding(std::size_t step, unsigned escape_bits) noexcept {
   static const PairCodes codes;
   const CodingStep& s = kCodingSteps[step];
   const CodeLengths& table = kCodeLengths[s.table];
-  return {codes.encode(s.table), codes.decode(s.table), table.levels == 1 ? 0u : kLevels - 1,
-          table.width,           table.limit,           s.raw,
+  return {codes.encode(s.table),
+          codes.decode(s.table),
+          table.levels == 1 ? 0u : kLevels - 1,
+          table.width,
+          table.limit,
+          s.raw,
           escape_bits};
 }
 

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The price: one number `a` for all layers of a message, the rms amplitude of an atom that is only
+/// just certain to be kept. What one bit must save in variance follows from it, so every atom
+/// chooses its own bits (FORMAT.md).
+///
+/// The price is a float whose low 16 bits are zero, so it has a 16-bit code; codes are ordered as
+/// prices are. From a budget it is the smallest price whose expected bits fit, found by bisection
+/// over codes. Amplitudes enter as integer bins of 1/128 octave with integer weights, costs as
+/// integers in 1/256 bit: the result does not depend on the order of layers or atoms, nor on
+/// threads or devices.
+///
+/// ```cpp
+/// atomo::cpu::PriceLayer layer{bins, &costs, atoms, max_rms};
+/// auto found = atomo::cpu::find_price({&layer, 1}, budget_bits);
+/// ```
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace atomo::cpu {
+
+/// Atoms of about one amplitude. `weight` is what the cost of content is proportional to: entries,
+/// an odd length rounded up to even.
+struct PriceBin {
+  std::uint64_t weight = 0;
+  std::uint64_t count = 0;
+  std::uint32_t key = 0;  ///< upper 16 bits of float(rms), at least 1
+};
+
+/// What an atom costs in 1/256 bit.
+struct PriceCosts {
+  static constexpr int kClasses = 32, kParts = 8;
+  /// A unit of weight, by class and by where r stands in the eight equal parts of its class; class
+  /// 0 is uncertain.
+  std::array<std::array<std::uint32_t, kParts>, kClasses> unit{};
+  std::uint32_t uncertain = 0;  ///< a kept uncertain atom, beside its content
+  std::uint32_t certain = 0;    ///< a certain atom, beside its content
+};
+
+/// One family of atoms of one layer.
+struct PriceLayer {
+  std::span<const PriceBin> bins;     ///< in ascending order of key, each key once
+  const PriceCosts* costs = nullptr;  ///< not null when there are bins
+  std::uint64_t atoms = 0;            ///< zero atoms too: they cost a mark
+  double max_rms = 0;                 ///< of the largest atom, exactly
+};
+
+struct Price {
+  float a = 0;                          ///< 0 when every atom is zero
+  std::uint64_t expected_bits_256 = 0;  ///< at this price, in 1/256 bit
+  bool at_floor =
+      false;  ///< the finest class is spent: a lower price does not exist, however large the budget
+};
+
+/// The price of a code, 1..0x7F7F.
+[[nodiscard]] float price_of_code(std::uint32_t code) noexcept;
+
+/// The bin of an amplitude above 0.
+[[nodiscard]] std::uint32_t price_key(double rms) noexcept;
+
+/// Expected bits of all layers at the price `a`, in 1/256 bit; saturates at 2^64 - 1.
+[[nodiscard]] std::uint64_t expected_bits_256(std::span<const PriceLayer> layers, float a) noexcept;
+
+/// The lowest price at which no atom is above the last class.
+[[nodiscard]] float price_floor(std::span<const PriceLayer> layers) noexcept;
+
+/// The smallest price not below the floor whose expected bits are at most `budget_bits` (the
+/// largest price when none is).
+[[nodiscard]] Price find_price(std::span<const PriceLayer> layers,
+                               std::uint64_t budget_bits) noexcept;
+
+}  // namespace atomo::cpu
