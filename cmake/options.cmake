@@ -45,17 +45,9 @@ endmacro()
 
 atomo_require_packages(ATOMO_TESTS "the tests" GTest)
 atomo_require_packages(ATOMO_BENCH "the benchmarks" benchmark)
-atomo_require_packages(ATOMO_CLI "the command line tool" CLI11 fmt nlohmann_json ZLIB)
-if(ATOMO_CLI)
-  # libzip's own CMake package insists on programs that Debian ships apart.
-  atomo_find_dependency(libzip::zip libzip-dev zip.h LIBRARIES zip)
-  if(NOT TARGET libzip::zip)
-    message(STATUS "atomo: libzip was not found, leaving out the command line tool")
-    set(ATOMO_CLI OFF)
-  endif()
-endif()
+# The command line tool and the trainer look for their libraries in their own folders: torch's package sets compiler
+# flags for everything after it.
 
-# The trainer needs torch, whose package sets compiler flags for everything after it: it is looked for in its own folder.
 # Tests and plots are run by the distribution's Python, the one the packages are installed for.
 find_program(ATOMO_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
 find_program(ATOMO_PYTHON python3)

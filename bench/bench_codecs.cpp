@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encode, decode and decode_add of every codec, on one thread.
+//
+// Every figure is in bytes of the f32 tensor a second. `of_memcpy` relates it to a memcpy of the
+// same tensor, a byte copied counted once, timed in the same process right before. The 1M tensor
+// (4 MB) is worked on again and again and stays in a cache: hot. The 25M one (100 MB) does not fit
+// the caches of most machines: cold.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <array>
+#include <atomo/atomo.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr const char* kSpecs[] = {
+    "identity",
+    "identity:dtype=f16",
+    "identity:dtype=bf16",
+    "atomo:atoms=blocks,bits=1",
+    "atomo:atoms=blocks,bits=0.25",
+    "atomo:atoms=rows,bits=1",
+    "atomo:atoms=rows,bits=0.25",
+    "atomo:atoms=coordinate,bits=1",
+    "atomo:atoms=coordinate,bits=0.25",
+    "atomo:atoms=svd,bits=1",
+    "atomo:atoms=svd,keep=3,values=f32",
+    "qsgd:bits=1",
+    "qsgd:bits=2",
+    "qsgd:bits=4",
+    "qsgd:bits=8",
+    "qsgd:bits=4,norm=l2",
+    "terngrad",
+    "terngrad:clip=2.5",
+    "sign",
+    "sign:scale=mean",
+    "topk:keep=0.01",
+    "randomk:keep=0.01",
+    "identity+blosc:codec=lz4,shuffle=byte",
+    "qsgd:bits=4+blosc:codec=zstd,level=1",
+};
+
+struct Size {
+  const char* name;
+  atomo::Shape shape;
+};
+
+bool is_svd(const std::string& spec) { return spec.find("atoms=svd") != std::string::npos; }
+
+/// The exact SVD of a square matrix of 25 M takes minutes: it gets a flat one.
+std::array<Size, 2> sizes(const std::string& spec) {
+  return {Size{"1M_hot", {1024, 1024}},
+          Size{"25M_cold", is_svd(spec) ? atomo::Shape{512, 48828} : atomo::Shape{5000, 5000}}};
+}
+
+/// Rows of different scales, entries of a bell: the sum of four uniforms, from an xorshift.
+std::vector<float> make_gradient(const atomo::Shape& shape) {
+  std::vector<float> values(shape.elements());
+  const std::size_t width = values.size() / static_cast<std::size_t>(shape[0]);
+  std::uint64_t state = 0x9E3779B97F4A7C15u;
+  float scale = 1;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    if (i % width == 0) scale = 1e-3f * std::exp2(static_cast<float>(state % 1024) / 256.0f);
+    const std::uint64_t sum =
+        (state & 0xFFFF) + (state >> 16 & 0xFFFF) + (state >> 32 & 0xFFFF) + (state >> 48);
+    values[i] = scale * (static_cast<float>(sum) / 65536.0f - 2.0f);
+  }
+  return values;
+}
+
+/// Everything a codec needs at one size. Kept for one codec and size at a time.
+struct Bench {
+  Bench(const std::string& spec_text, const atomo::Shape& tensor_shape)
+      : spec(spec_text),
+        shape(tensor_shape),
+        codec(atomo::Codec::parse(spec)),
+        gradient(make_gradient(shape)),
+        decoded(gradient.size()),
+        message(codec.max_encoded_bytes(shape)),
+        workspace(codec.workspace_bytes(shape)) {
+    const atomo::Status status = encode();
+    if (atomo::failed(status)) throw atomo::Error(spec + ": " + std::string(describe(status)));
+  }
+
+  atomo::Status encode() {
+    return codec.encode({gradient.data(), atomo::DType::f32, shape}, {.seed = 1},
+                        {message.data(), message.size(), &bytes}, {.workspace = workspace});
+  }
+  atomo::Status decode() {
+    return codec.decode({message.data(), static_cast<std::size_t>(bytes)},
+                        {decoded.data(), atomo::DType::f32, shape}, {.workspace = workspace});
+  }
+  atomo::Status decode_add() {
+    return codec.decode_add({message.data(), static_cast<std::size_t>(bytes)}, 0.25f,
+                            {decoded.data(), atomo::DType::f32, shape}, {.workspace = workspace});
+  }
+  [[nodiscard]] std::size_t tensor_bytes() const { return gradient.size() * sizeof(float); }
+
+  std::string spec;
+  atomo::Shape shape;
+  atomo::Codec codec;
+  std::vector<float> gradient, decoded;
+  std::vector<std::byte> message, workspace;
+  std::uint64_t bytes = 0;
+};
+
+Bench& prepared(const std::string& spec, const atomo::Shape& shape) {
+  static std::unique_ptr<Bench> last;
+  if (!last || last->spec != spec || !(last->shape == shape)) {
+    last.reset();  // never two big ones at once
+    last = std::make_unique<Bench>(spec, shape);
+  }
+  return *last;
+}
+
+/// Bytes a second of a memcpy between the two buffers: the median of some copies after a first.
+double memcpy_speed(const std::vector<float>& from, std::vector<float>& to) {
+  const std::size_t bytes = from.size() * sizeof(float);
+  const std::size_t copies = std::max<std::size_t>(5, (std::size_t{1} << 26) / (bytes + 1));
+  std::vector<double> seconds;
+  std::memcpy(to.data(), from.data(), bytes);
+  for (std::size_t i = 0; i < copies; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    std::memcpy(to.data(), from.data(), bytes);
+    benchmark::ClobberMemory();
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(copies / 2),
+                   seconds.end());
+  return static_cast<double>(bytes) / seconds[copies / 2];
+}
+
+void run_codec(benchmark::State& state, const std::string& spec, const atomo::Shape& shape,
+               atomo::Status (Bench::*operation)()) {
+  Bench& bench = prepared(spec, shape);
+  const double copy_speed = memcpy_speed(bench.gradient, bench.decoded);
+  std::fill(bench.decoded.begin(), bench.decoded.end(), 0.0f);
+  const auto start = std::chrono::steady_clock::now();
+  for (auto _ : state) {
+    const atomo::Status status = (bench.*operation)();
+    if (atomo::failed(status)) {
+      state.SkipWithError(std::string(atomo::describe(status)).c_str());
+      break;
+    }
+    benchmark::ClobberMemory();
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double worked =
+      static_cast<double>(bench.tensor_bytes()) * static_cast<double>(state.iterations());
+  state.counters["gbs"] = worked / seconds * 1e-9;
+  state.counters["memcpy_gbs"] = copy_speed * 1e-9;
+  state.counters["of_memcpy"] = worked / seconds / copy_speed;
+  state.counters["bits_per_parameter"] =
+      8.0 * static_cast<double>(bench.bytes) / static_cast<double>(shape.elements());
+}
+
+void register_all() {
+  const std::array<std::pair<const char*, atomo::Status (Bench::*)()>, 3> operations = {
+      {{"encode", &Bench::encode}, {"decode", &Bench::decode}, {"decode_add", &Bench::decode_add}}};
+  for (std::size_t which = 0; which < 2; ++which) {
+    for (const std::string spec : kSpecs) {
+      const Size size = sizes(spec)[which];
+      for (const auto& [name, operation] : operations) {
+        auto* registered =
+            benchmark::RegisterBenchmark((std::string(size.name) + "/" + spec + "/" + name).c_str(),
+                                         [spec, size, operation](benchmark::State& state) {
+                                           run_codec(state, spec, size.shape, operation);
+                                         });
+        registered->Unit(benchmark::kMillisecond)->UseRealTime();
+        if (is_svd(spec)) registered->Iterations(1);
+      }
+    }
+  }
+}
+
+/// A codec that is not measured is a codec whose speed nobody knows.
+bool every_codec_is_listed() {
+  std::set<std::string> measured;
+  for (const std::string spec : kSpecs) {
+    for (std::size_t begin = 0; begin <= spec.size();) {
+      const std::size_t end = std::min(spec.find('+', begin), spec.size());
+      const std::string stage = spec.substr(begin, end - begin);
+      measured.insert(stage.substr(0, stage.find(':')));
+      begin = end + 1;
+    }
+  }
+  bool all = true;
+  for (const auto& row : atomo::list_codecs()) {
+    if (measured.contains(row.name)) continue;
+    std::fprintf(stderr, "bench_codecs: no spec of '%s' is measured\n", row.name.c_str());
+    all = false;
+  }
+  return all;
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  benchmark::AddCustomContext("cpu", cpu_model());
+  benchmark::AddCustomContext("atomo", atomo::kVersion);
+  benchmark::AddCustomContext("compiler", BENCH_COMPILER);
+  benchmark::AddCustomContext("build", BENCH_BUILD_TYPE);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv) || !every_codec_is_listed()) return 1;
+  try {
+    register_all();
+    benchmark::RunSpecifiedBenchmarks();
+  } catch (const atomo::Error& error) {
+    std::fprintf(stderr, "bench_codecs: %s\n", error.what());
+    return 1;
+  }
+  benchmark::Shutdown();
+  return 0;
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Reads every source file for the habits that a compiler does not check.
+
+usage: sources.py REPOSITORY
+"""
+import os
+import subprocess
+import sys
+
+CODE = (".cpp", ".hpp", ".h", ".py", ".sh", ".cmake")
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+MAX_LINES = 500
+
+
+def tracked(root):
+    """Returns the repository's files, or every file below it where there is no git."""
+    try:
+        text = subprocess.run(["git", "-C", root, "ls-files"], check=True, capture_output=True, text=True).stdout
+        return text.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        found = []
+        for folder, folders, files in os.walk(root):
+            folders[:] = [name for name in folders if name != "build" and not name.startswith(".")]
+            found += [os.path.relpath(os.path.join(folder, name), root) for name in files]
+        return found
+
+
+def faults(path, lines):
+    """Yields what is wrong with one file."""
+    # A script's first line is its interpreter.
+    if not any(LICENCE in line for line in lines[:2]):
+        yield f"no '{LICENCE}' at its top"
+    if path.endswith((".hpp", ".h")) and "#pragma once\n" not in lines and not any("#ifndef ATOMO_" in x for x in lines):
+        yield "no '#pragma once'"
+    if len(lines) >= MAX_LINES:
+        yield f"{len(lines)} lines, under {MAX_LINES} are wanted"
+    for number, line in enumerate(lines, 1):
+        if "TO" + "DO" in line or "FIX" + "ME" in line:
+            yield f"line {number}: unfinished work"
+
+
+def main():
+    root = sys.argv[1]
+    wrong = []
+    for path in tracked(root):
+        whole = os.path.join(root, path)
+        if not os.path.isfile(whole) or not (path.endswith(CODE) or os.path.basename(path) == "CMakeLists.txt"):
+            continue
+        with open(whole, encoding="utf-8") as file:
+            wrong += [f"{path}: {fault}" for fault in faults(path, file.readlines())]
+    print("\n".join(wrong) or "nothing to object to")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
