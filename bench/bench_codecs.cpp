@@ -200,7 +200,8 @@ bool every_codec_is_listed() {
   }
   bool all = true;
   for (const auto& row : atomo::list_codecs()) {
-    if (measured.contains(row.name)) continue;
+    const std::size_t name_at = row.name.starts_with('+') ? 1 : 0;  // a stage behind any codec
+    if (measured.contains(row.name.substr(name_at))) continue;
     std::fprintf(stderr, "bench_codecs: no spec of '%s' is measured\n", row.name.c_str());
     all = false;
   }
