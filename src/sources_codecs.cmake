@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 target_sources(atomo PRIVATE
+  ${CMAKE_CURRENT_SOURCE_DIR}/cpu/level_tile.cpp
+  ${CMAKE_CURRENT_SOURCE_DIR}/cpu/qsgd.cpp
   ${CMAKE_CURRENT_SOURCE_DIR}/cpu/reduce.cpp
-  ${CMAKE_CURRENT_SOURCE_DIR}/cpu/sign.cpp
-  ${CMAKE_CURRENT_SOURCE_DIR}/methods/sign.cpp)
+  ${CMAKE_CURRENT_SOURCE_DIR}/cpu/sign.cpp)

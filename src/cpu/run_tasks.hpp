@@ -11,19 +11,19 @@ namespace atomo::detail {
 
 /// Calls `body(i)` once for every i in [0, count). `body` must not throw; no two calls may write the same byte.
 template <typename Body>
-void run_tasks(Executor* executor, std::size_t count, Body&& body) noexcept {
+void run_tasks(Executor* executor, std::size_t count, const Body& body) noexcept {
   if (executor == nullptr || count <= 1) {
     for (std::size_t i = 0; i < count; ++i) body(i);
     return;
   }
   executor->run(
-      count, [](void* state, std::size_t i) { (*static_cast<Body*>(state))(i); },
+      count, [](void* state, std::size_t i) { (*static_cast<const Body*>(state))(i); },
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 
 /// Calls `body(begin, end)` for consecutive ranges of at most `grain` that cover [0, n).
 template <typename Body>
-void run_ranges(Executor* executor, std::size_t n, std::size_t grain, Body&& body) noexcept {
+void run_ranges(Executor* executor, std::size_t n, std::size_t grain, const Body& body) noexcept {
   const std::size_t count = n / grain + (n % grain != 0);
   auto range = [&](std::size_t i) { body(i * grain, std::min(n, (i + 1) * grain)); };
   run_tasks(executor, count, range);

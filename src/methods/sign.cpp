@@ -16,7 +16,7 @@
 namespace atomo::detail {
 namespace {
 
-const std::vector<std::string> kScales = {"one", "mean"};
+const std::vector<std::string> kScales = {"none", "mean"};
 
 std::string spec_of(SignScale scale) { return scale == SignScale::mean ? "sign:scale=mean" : "sign"; }
 SignConfig config_of(const Kind& kind) noexcept { return {static_cast<SignScale>(kind.params)}; }

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Tiles of 128 entries rounded to levels: the loops of level_math.hpp for each SIMD target. Included once a target.
+///
+/// Draws: entry e of tile t (e = 32 w + 16 h + l) takes half h (0: low) of word w of the Philox block 16 t + l.
+
+#if defined(ATOMO_CPU_LEVEL_TILE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATOMO_CPU_LEVEL_TILE_INL_HPP
+#undef ATOMO_CPU_LEVEL_TILE_INL_HPP
+#else
+#define ATOMO_CPU_LEVEL_TILE_INL_HPP
+#endif
+
+#include <hwy/highway.h>
+
+#include "cpu/level_tile.hpp"
+#include "cpu/philox_tile-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace atomo::detail {
+namespace HWY_NAMESPACE {
+
+/// 16 entries: codes level | sign << sign_bit; the lanes whose first 16 bits tie are collected in `ties`.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V level_codes(D di, V random, const float* x, const float* pre, const float* inv, float limit, int sign_bit,
+                         V& ties) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::Rebind<float, D> df;
+  const hn::RebindToUnsigned<D> du;
+  const auto entry = hn::LoadU(df, x);
+  const auto z = hn::Min(hn::Mul(hn::Mul(hn::Abs(entry), hn::Load(df, pre)), hn::Load(df, inv)), hn::Set(df, limit));
+  // threshold + (65535 - random) carries into the level exactly when random < threshold, and is all ones on a tie.
+  const auto low16 = hn::Set(di, 0xFFFF);
+  const auto sum = hn::Add(hn::ConvertTo(di, z), hn::Xor(random, low16));
+  ties = hn::Or(ties, hn::VecFromMask(di, hn::Eq(hn::And(sum, low16), low16)));
+  const auto level = hn::ShiftRight<16>(sum);
+  const auto negative = hn::BitCast(di, hn::ShiftRight<31>(hn::BitCast(du, entry)));
+  const auto sign = hn::ShiftLeftSame(negative, sign_bit);
+  return hn::Or(level, hn::IfThenElseZero(hn::Gt(level, hn::Zero(di)), sign));
+}
+
+/// 16 entries at one bit: code 1 where x decodes to -N.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V sign_codes(D di, V random, const float* x, const float* pre, const float* inv, V& ties) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::Rebind<float, D> df;
+  const auto scaled = hn::Mul(hn::Mul(hn::LoadU(df, x), hn::Load(df, pre)), hn::Load(df, inv));
+  const auto z = hn::Clamp(scaled, hn::Set(df, -32768.0f), hn::Set(df, 32768.0f));
+  const auto threshold = hn::Add(hn::ConvertTo(di, hn::Floor(z)), hn::Set(di, 32768));
+  const auto low16 = hn::Set(di, 0xFFFF);
+  const auto sum = hn::Add(threshold, hn::Xor(random, low16));
+  ties = hn::Or(ties, hn::VecFromMask(di, hn::Eq(hn::And(sum, low16), low16)));
+  return hn::Xor(hn::ShiftRight<16>(sum), hn::Set(di, 1));
+}
+
+/// Writes 128 codes of one byte. `bits` is 1, or one more than a level needs. Returns whether any entry tied.
+template <bool kOneBit>
+HWY_INLINE bool level_tile(const float* HWY_RESTRICT x, const LevelTileScales& scales, float limit, int bits,
+                           const std::uint32_t* HWY_RESTRICT words, std::uint8_t* HWY_RESTRICT codes) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::CappedTag<std::int32_t, kPhiloxTile> di;
+  const hn::Rebind<std::uint8_t, decltype(di)> d8;
+  const hn::RebindToUnsigned<decltype(di)> du;
+  auto ties = hn::Zero(di);
+  for (std::size_t w = 0; w < 4; ++w) {
+    for (std::size_t l = 0; l < kPhiloxTile; l += hn::Lanes(di)) {
+      const auto word = hn::LoadU(du, words + kPhiloxTile * w + l);
+      const auto low = hn::BitCast(di, hn::And(word, hn::Set(du, 0xFFFFu)));
+      const auto high = hn::BitCast(di, hn::ShiftRight<16>(word));
+      const std::size_t a = 32 * w + l, b = a + 16;
+      const auto code = [&](auto random, std::size_t e) {
+        if constexpr (kOneBit) {
+          return sign_codes(di, random, x + e, scales.pre + e, scales.inv + e, ties);
+        } else {
+          return level_codes(di, random, x + e, scales.pre + e, scales.inv + e, limit, bits - 1, ties);
+        }
+      };
+      hn::StoreU(hn::DemoteTo(d8, code(low, a)), d8, codes + a);
+      hn::StoreU(hn::DemoteTo(d8, code(high, b)), d8, codes + b);
+    }
+  }
+  return !hn::AllFalse(di, hn::Ne(ties, hn::Zero(di)));
+}
+
+/// 128 codes to values: +-level * step, one rounded product; at one bit +-step.
+template <bool kAdd>
+HWY_INLINE void value_tile(const std::uint8_t* HWY_RESTRICT codes, const float* HWY_RESTRICT step, int bits, float alpha,
+                           float* HWY_RESTRICT y) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::CappedTag<std::int32_t, kPhiloxTile> di;
+  const hn::Rebind<std::uint8_t, decltype(di)> d8;
+  const hn::Rebind<float, decltype(di)> df;
+  const auto one = hn::Set(di, 1);
+  const auto magnitude_mask = hn::Set(di, (1 << (bits - 1)) - 1);
+  for (std::size_t e = 0; e < kLevelTile; e += hn::Lanes(di)) {
+    const auto code = hn::PromoteTo(di, hn::LoadU(d8, codes + e));
+    const auto negative = hn::ShiftRightSame(code, bits - 1);
+    const auto magnitude = bits == 1 ? one : hn::And(code, magnitude_mask);
+    const auto level = hn::Add(hn::Xor(magnitude, hn::Neg(negative)), negative);
+    auto v = hn::Mul(hn::ConvertTo(df, level), hn::Load(df, step + e));
+    if constexpr (kAdd) v = hn::Add(hn::LoadU(df, y + e), hn::Mul(hn::Set(df, alpha), v));
+    hn::StoreU(v, df, y + e);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace atomo::detail
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Work is split into runs: whole buckets and whole tiles of 128 entries, so runs share neither a norm nor a byte.
+/// A run is read twice, for its norms and for its levels; a run of the default bucket stays in the L2 cache.
+
+#include "atomo/qsgd.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "cpu/level_tile.hpp"
+#include "cpu/reduce.hpp"
+#include "cpu/run_tasks.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/qsgd.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "cpu/level_tile-inl.hpp"
+
+#ifndef ATOMO_CPU_QSGD_ONCE
+#define ATOMO_CPU_QSGD_ONCE
+namespace atomo::cpu {
+namespace {
+
+/// A body of n entries, cut into its parts.
+struct QsgdShape {
+  std::size_t n, bucket, buckets, code_bytes;
+  int bits;
+
+  QsgdShape(const QsgdConfig& config, std::size_t entries) noexcept
+      : n(entries),
+        bucket(config.bucket),
+        buckets(n / bucket + (n % bucket != 0)),
+        code_bytes(n / 8 * static_cast<std::size_t>(config.bits) +
+                   (n % 8 * static_cast<std::size_t>(config.bits) + 7) / 8),
+        bits(config.bits) {}
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return 4 * buckets + code_bytes; }
+  [[nodiscard]] int levels() const noexcept { return bits == 1 ? 1 : (1 << (bits - 1)) - 1; }
+  [[nodiscard]] std::size_t code_at(std::size_t tile_begin) const noexcept {
+    return tile_begin / 8 * static_cast<std::size_t>(bits);
+  }
+  /// Entries of a run: the least multiple of a bucket and a tile from 32,768 on.
+  [[nodiscard]] std::size_t run() const noexcept {
+    const std::size_t unit = std::lcm(bucket, detail::kLevelTile);
+    return (32768 + unit - 1) / unit * unit;
+  }
+};
+
+float load_norm(const std::byte* norms, std::size_t bucket) noexcept {
+  float norm;
+  std::memcpy(&norm, norms + 4 * bucket, 4);
+  return norm;
+}
+
+/// Calls `set(begin, end, norm)` for the stretches of one bucket in the tile from entry `first` on, the entries beyond n
+/// counted to the last bucket.
+template <typename Set>
+void for_buckets(const QsgdShape& shape, const std::byte* norms, std::size_t first, Set&& set) noexcept {
+  std::size_t at = 0;
+  while (at < detail::kLevelTile) {
+    const std::size_t bucket = std::min((first + at) / shape.bucket, shape.buckets - 1);
+    const bool last = bucket + 1 == shape.buckets;
+    const std::size_t end = last ? detail::kLevelTile
+                                 : std::min(detail::kLevelTile, (bucket + 1) * shape.bucket - first);
+    set(at, end, load_norm(norms, bucket));
+    at = end;
+  }
+}
+
+/// Whether a tile's scales are those of the tile before it, in the same run.
+bool same_bucket(const QsgdShape& shape, std::size_t first, std::size_t run_begin) noexcept {
+  if (first == run_begin) return false;
+  const std::size_t before = first - detail::kLevelTile, last = first + detail::kLevelTile - 1;
+  return before / shape.bucket == last / shape.bucket;
+}
+
+}  // namespace
+}  // namespace atomo::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace atomo::cpu {
+namespace HWY_NAMESPACE {
+namespace level = atomo::detail::HWY_NAMESPACE;
+using detail::kLevelTile;
+
+/// Codes of [begin, end), from norms already written.
+template <bool kOneBit>
+HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::byte* norms, const Philox& draws,
+                             const Philox& low_draws, std::size_t begin, std::size_t end, std::byte* codes_out) {
+  detail::LevelTileScales scales;
+  alignas(64) std::uint32_t words[level::kPhiloxTileWords];
+  alignas(64) std::uint8_t codes[kLevelTile];
+  float padded[kLevelTile];
+  const float limit = 65536.0f * static_cast<float>(shape.levels());
+  bool zero_bucket = false;
+  for (std::size_t first = begin; first < end; first += kLevelTile) {
+    if (!same_bucket(shape, first, begin)) {
+      zero_bucket = false;
+      for_buckets(shape, norms, first, [&](std::size_t from, std::size_t to, float norm) {
+        zero_bucket = zero_bucket || norm == 0;
+        scales.set(from, to,
+                   detail::level_scale(detail::level_step(norm, shape.levels()), kOneBit ? 32768.0f : 65536.0f));
+      });
+    }
+    const std::size_t count = std::min(kLevelTile, end - first);
+    const float* in = x + first;
+    if (count < kLevelTile) {
+      std::memset(padded, 0, sizeof padded);
+      std::memcpy(padded, in, count * sizeof(float));
+      in = padded;
+    }
+    level::philox_tile(draws, first / 8, words);
+    if (level::level_tile<kOneBit>(in, scales, limit, shape.bits, words, codes))
+      detail::resolve_ties(in, scales, limit, shape.bits, words, low_draws, first, codes);
+    if (kOneBit && zero_bucket) {
+      for (std::size_t e = 0; e < count; ++e) codes[e] = scales.inv[e] == 0 ? 0 : codes[e];
+    }
+    std::byte* out = codes_out + shape.code_at(first);
+    if (count == kLevelTile) {
+      detail::pack_codes(codes, kLevelTile / 8, shape.bits, out);
+    } else {
+      std::memset(codes + count, 0, kLevelTile - count);
+      std::byte packed[kLevelTile];
+      detail::pack_codes(codes, kLevelTile / 8, shape.bits, packed);
+      std::memcpy(out, packed, shape.code_bytes - shape.code_at(first));
+    }
+  }
+}
+
+void encode_run(const QsgdShape& shape, const float* x, const std::byte* norms, const Philox& draws,
+                const Philox& low_draws, std::size_t begin, std::size_t end, std::byte* codes_out) {
+  if (shape.bits == 1) {
+    encode_tiles<true>(shape, x, norms, draws, low_draws, begin, end, codes_out);
+  } else {
+    encode_tiles<false>(shape, x, norms, draws, low_draws, begin, end, codes_out);
+  }
+}
+
+template <bool kAdd>
+HWY_INLINE void decode_tiles(const QsgdShape& shape, const std::byte* norms, const std::byte* codes_in,
+                             std::size_t begin, std::size_t end, float alpha, float* y) {
+  alignas(64) float step[kLevelTile];
+  alignas(64) std::uint8_t codes[kLevelTile];
+  for (std::size_t first = begin; first < end; first += kLevelTile) {
+    if (!same_bucket(shape, first, begin)) {
+      for_buckets(shape, norms, first, [&](std::size_t from, std::size_t to, float norm) {
+        std::fill(step + from, step + to, detail::level_step(norm, shape.levels()));
+      });
+    }
+    const std::size_t count = std::min(kLevelTile, end - first);
+    const std::byte* in = codes_in + shape.code_at(first);
+    if (count == kLevelTile) {
+      detail::unpack_codes(in, kLevelTile / 8, shape.bits, codes);
+      level::value_tile<kAdd>(codes, step, shape.bits, alpha, y + first);
+      continue;
+    }
+    std::byte packed[kLevelTile] = {};
+    float values[kLevelTile] = {};
+    std::memcpy(packed, in, shape.code_bytes - shape.code_at(first));
+    if constexpr (kAdd) std::memcpy(values, y + first, count * sizeof(float));
+    detail::unpack_codes(packed, kLevelTile / 8, shape.bits, codes);
+    level::value_tile<kAdd>(codes, step, shape.bits, alpha, values);
+    std::memcpy(y + first, values, count * sizeof(float));
+  }
+}
+
+void set_run(const QsgdShape& shape, const std::byte* norms, const std::byte* codes, std::size_t begin,
+             std::size_t end, float* y) {
+  decode_tiles<false>(shape, norms, codes, begin, end, 1, y);
+}
+void add_run(const QsgdShape& shape, const std::byte* norms, const std::byte* codes, std::size_t begin,
+             std::size_t end, float alpha, float* y) {
+  decode_tiles<true>(shape, norms, codes, begin, end, alpha, y);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace atomo::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace atomo::cpu {
+HWY_EXPORT(encode_run);
+HWY_EXPORT(set_run);
+HWY_EXPORT(add_run);
+
+namespace {
+
+void write_norms(const QsgdConfig& config, const float* x, std::size_t begin, std::size_t end,
+                 std::byte* norms) noexcept {
+  for (std::size_t at = begin; at < end; at += config.bucket) {
+    const std::size_t length = std::min<std::size_t>(config.bucket, end - at);
+    const float norm = config.norm == QsgdNorm::max
+                           ? detail::max_abs(x + at, length)
+                           : detail::norm_from_squares(detail::sum_squares(x + at, length));
+    std::memcpy(norms + at / config.bucket * 4, &norm, 4);
+  }
+}
+
+/// Checks everything a body can break.
+Status check(const QsgdShape& shape, ConstBytes body) noexcept {
+  if (body.size() != shape.bytes()) return body.size() < shape.bytes() ? Status::truncated : Status::corrupt;
+  for (std::size_t b = 0; b < shape.buckets; ++b) {
+    const float norm = load_norm(body.data(), b);
+    if (!std::isfinite(norm) || std::signbit(norm)) return Status::corrupt;
+  }
+  const std::size_t used = shape.n % 8 * static_cast<std::size_t>(shape.bits) % 8;
+  if (used != 0 && (std::to_integer<unsigned>(body.back()) >> used) != 0) return Status::corrupt;
+  return Status::ok;
+}
+
+}  // namespace
+
+std::size_t max_encoded_bytes(const QsgdConfig& config, std::size_t n) noexcept {
+  return QsgdShape(config, n).bytes();
+}
+
+std::size_t workspace_bytes(const QsgdConfig&, std::size_t) noexcept { return 0; }
+
+Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key& key, Executor* executor, Bytes body,
+              std::size_t& bytes) noexcept {
+  const QsgdShape shape(config, n);
+  bytes = shape.bytes();
+  if (body.size() < bytes) return Status::buffer_too_small;
+  const Philox draws(key, Purpose::qsgd), low_draws(key, Purpose::qsgd_low);
+  std::byte* codes = body.data() + 4 * shape.buckets;
+  detail::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
+    write_norms(config, x, begin, end, body.data());
+    HWY_DYNAMIC_DISPATCH(encode_run)(shape, x, body.data(), draws, low_draws, begin, end, codes);
+  });
+  return Status::ok;
+}
+
+Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n, Executor* executor) noexcept {
+  const QsgdShape shape(config, n);
+  if (const Status status = check(shape, body); failed(status)) return status;
+  const std::byte* codes = body.data() + 4 * shape.buckets;
+  detail::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
+    HWY_DYNAMIC_DISPATCH(set_run)(shape, body.data(), codes, begin, end, y);
+  });
+  return Status::ok;
+}
+
+Status decode_add(const QsgdConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
+                  Executor* executor) noexcept {
+  const QsgdShape shape(config, n);
+  if (const Status status = check(shape, body); failed(status)) return status;
+  const std::byte* codes = body.data() + 4 * shape.buckets;
+  detail::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
+    HWY_DYNAMIC_DISPATCH(add_run)(shape, body.data(), codes, begin, end, alpha, y);
+  });
+  return Status::ok;
+}
+
+}  // namespace atomo::cpu
+#endif
