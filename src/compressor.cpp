@@ -2,6 +2,7 @@
 #include "atomo/compressor.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -32,6 +33,11 @@ constexpr double kMeanPaddingBits = 12;
 Status report(const Context& context, Status status) noexcept {
   if (context.status != nullptr) *context.status = status;
   return status;
+}
+
+/// Prices are f32 whose lower 16 bits are zero; 0 stands for none.
+bool is_price(float p) noexcept {
+  return p >= 0 && std::isfinite(p) && (std::bit_cast<std::uint32_t>(p) & 0xFFFFu) == 0;
 }
 
 /// Runs `body(i)` for every layer, on the executor when there is one.
@@ -395,9 +401,7 @@ Status Compressor::begin_step(const Key& key) noexcept {
 
 Status Compressor::begin_step(const Key& key, float price, float grid_step) noexcept {
   if (impl_->in_step || key.tensor != 0) return Status::unsupported;
-  if (!(price >= 0) || !(grid_step >= 0) || !std::isfinite(price) || !std::isfinite(grid_step)) {
-    return Status::unsupported;
-  }
+  if (!is_price(price) || !is_price(grid_step)) return Status::unsupported;
   impl_->step_key = key;
   impl_->prices = {price, grid_step, false};
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
@@ -466,9 +470,8 @@ void Compressor::load(ConstBytes bytes) {
   SavedState state{};
   const bool sized = bytes.size() == sizeof state;
   if (sized) std::memcpy(&state, bytes.data(), sizeof state);
-  const auto valid = [](float p) { return p >= 0 && std::isfinite(p); };
-  if (!sized || std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0 || !valid(state.predicted_atoms) ||
-      !valid(state.predicted_grid)) {
+  if (!sized || std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0 || !is_price(state.predicted_atoms) ||
+      !is_price(state.predicted_grid)) {
     throw Error("not a saved compressor state: expected the " + std::to_string(sizeof state) +
                 " bytes that save() returned, found " + std::to_string(bytes.size()));
   }

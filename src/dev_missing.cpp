@@ -35,4 +35,19 @@ ATOMO_NONE(make_random_k) ATOMO_NODEC(kRandomKDecoder)
 std::shared_ptr<const Method> make_blosc(std::shared_ptr<const Method>, BloscOptions) { throw Error("not built"); }
 Status blosc_unpack(ConstBytes, Bytes, std::size_t&) noexcept { return Status::unsupported; }
 #endif
+
+}
+#include "pairs.hpp"
+namespace atomo::detail {
+#ifdef ATOMO_WITHOUT_pairs
+bool has_pairs(const Shape&) noexcept { return false; }
+std::uint64_t pair_count(const Shape&) noexcept { return 0; }
+std::size_t max_pairs_body_bytes(const Shape&) noexcept { return 0; }
+std::size_t decode_pairs_workspace_bytes(const Shape&) noexcept { return 0; }
+Status decode_pairs(ConstBytes, const Shape&, float, const Key&, float*, cpu::DecodeMode, Bytes) noexcept { return Status::corrupt; }
+Status inspect_pairs(ConstBytes, const Shape&, std::uint64_t&) noexcept { return Status::corrupt; }
+#endif
+#ifdef ATOMO_WITHOUT_atoms
+std::shared_ptr<const Method> make_atoms(SpecArgs& a, bool) { a.fail("", "not built"); }
+#endif
 }

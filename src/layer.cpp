@@ -55,7 +55,12 @@ ChosenPrice choose_price(const LayerPlan& plan, const LayerWork& work, const Pri
   const Method& method = *plan.method;
   if (method.pool() == Pool::none) return {};
   if (method.budget_bits() == 0) return {method.own_price(plan.kind.shape, work.demand), true};
-  if (!prices.solve_alone) return {method.pool() == Pool::atoms ? prices.atoms : prices.grid, false};
+  if (!prices.solve_alone) {
+    // A price predicted from earlier steps may be below what this layer can be sent at: then it takes its lowest.
+    const float shared = method.pool() == Pool::atoms ? prices.atoms : prices.grid;
+    const float lowest = price_of_code(method.lowest_price(plan.kind.shape, work.demand));
+    return shared < lowest && shared > 0 ? ChosenPrice{lowest, true} : ChosenPrice{shared, false};
+  }
   const Demand demand{&method, &plan.kind.shape, work.demand};
   const double budget = body_budget(method.budget_bits() * static_cast<double>(plan.n), fixed_bits);
   const FoundPrice found = find_price({&demand, 1}, budget);

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What a grid step costs: the magnitudes of a layer as a histogram over the upper 15 bits of |x|
+/// (128 bins an octave), and the expected size of its body at any step, in integers alone.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "atomo/types.hpp"
+
+namespace atomo::detail {
+
+/// Room for the histogram of n entries.
+[[nodiscard]] std::size_t magnitude_demand_bytes(std::size_t n) noexcept;
+[[nodiscard]] std::size_t magnitude_scratch_bytes(std::size_t n) noexcept;
+
+/// Fills `demand`: the entry count, the largest magnitude, then (bin, count) in ascending order.
+void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch) noexcept;
+
+/// Expected bits of the body, in 1/256 bit; 0 when every entry is zero. Falls as the step rises.
+[[nodiscard]] std::uint64_t expected_grid_bits256(ConstBytes demand, float step) noexcept;
+
+/// The step at which `keep` entries are expected not to become zero: sum of min(1, |x|/step), with
+/// each |x| at the middle of its bin (within 2^-8). When fewer are not zero, a step that keeps all
+/// of them. 0 when every entry is zero.
+[[nodiscard]] float step_that_keeps(ConstBytes demand, std::uint64_t keep) noexcept;
+
+[[nodiscard]] float largest_magnitude(ConstBytes demand) noexcept;
+
+}  // namespace atomo::detail

@@ -1,0 +1,522 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Coordinates on a grid, segment by segment: round 8 chunks of 4,096 entries, list what is not
+/// zero, take the shortest of one list, two lists and dense levels, write it. Segments need nothing
+/// of each other; those of one batch may run on several threads, each in a slot of the workspace,
+/// and are then laid end to end. The body's layout stands in methods/coordinate.cpp.
+
+#include "atomo/coordinate.hpp"
+
+#include <atomic>
+#include <bit>
+#include <cstring>
+
+#include "atomo/philox.hpp"
+#include "coordinate_format.hpp"
+#include "workspace.hpp"
+
+namespace atomo::cpu {
+namespace {
+
+using namespace detail;
+
+constexpr std::size_t kSlots = 8;  ///< segments in flight
+constexpr std::size_t kTableEntryBytes = 4;
+
+/// Memory of one segment being written.
+struct Slot {
+  std::span<std::uint32_t> levels, parts;
+  std::span<std::uint16_t> nonzero, ones, others;
+  Bytes out;
+
+  Slot() = default;
+  Slot(Carver& carver, std::size_t m) noexcept
+      : levels(carver.take<std::uint32_t>(m)),
+        parts(carver.take<std::uint32_t>(std::min(m, kCoordinateChunk))),
+        nonzero(carver.take<std::uint16_t>(m)),
+        ones(carver.take<std::uint16_t>(m)),
+        others(carver.take<std::uint16_t>(m)),
+        out(carver.take_bytes(max_segment_bytes(m) + 8)) {}
+};
+
+/// What both carving and counting of a workspace go through.
+struct EncodeMemory {
+  std::size_t count = 0;
+  Slot slots[kSlots];
+
+  EncodeMemory(Carver& carver, std::size_t n) noexcept
+      : count(std::min(kSlots, segments_of(n))) {
+    for (std::size_t i = 0; i < count; ++i) slots[i] = Slot(carver, std::min(n, kCoordinateSegment));
+  }
+};
+
+struct DecodeMemory {
+  std::size_t count = 0;
+  std::span<float> values[kSlots];
+  std::span<std::uint64_t> starts;
+
+  DecodeMemory(Carver& carver, std::size_t n) noexcept
+      : count(std::min(kSlots, segments_of(n))), starts(carver.take<std::uint64_t>(count)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      values[i] = carver.take<float>(std::min(n, kCoordinateSegment));
+    }
+  }
+};
+
+/// Calls task(i) for i in [0, count), on the executor's threads if there is one.
+template <typename Task>
+void run_all(Executor* executor, std::size_t count, Task& task) noexcept {
+  if (executor == nullptr || count < 2) {
+    for (std::size_t i = 0; i < count; ++i) task(i);
+    return;
+  }
+  executor->run(
+      count, [](void* state, std::size_t i) { (*static_cast<Task*>(state))(i); }, &task);
+}
+
+// ---- rounding
+
+/// Levels of one chunk; false when the step is too small for an entry.
+bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u,
+                 std::uint32_t* levels, std::uint32_t* parts) noexcept {
+  const double scale = grid_scale(step);
+  std::uint64_t top = 0;
+  for (std::size_t i = 0; i < m; ++i) {
+    const std::uint64_t fixed = grid_fixed(x[i], scale);
+    top = std::max(top, fixed);
+    levels[i] = static_cast<std::uint32_t>(fixed >> 32);
+    parts[i] = static_cast<std::uint32_t>(fixed);
+  }
+  if (top >> 32 >= kMaxLevel) return false;
+  if (static_cast<double>((top >> 32) + 1) * step > kLargest) {
+    for (std::size_t i = 0; i < m; ++i) {
+      const std::uint64_t fixed = grid_fixed_at_top(x[i], step, scale);
+      levels[i] = static_cast<std::uint32_t>(fixed >> 32);
+      parts[i] = static_cast<std::uint32_t>(fixed);
+    }
+  }
+  draw_chunk(
+      m, u, [&](std::size_t k) { return parts[k]; },
+      [&](std::size_t k, std::uint32_t carried) { levels[k] += carried; });
+  return true;
+}
+
+// ---- choosing how to write a segment
+
+struct RiceChoice {
+  unsigned k = 0;
+  std::uint64_t bits = 0;
+};
+
+/// A parameter near the best for `count` values of sum `total`, and what they cost under it.
+template <typename Value>
+RiceChoice choose_rice(std::size_t count, std::uint64_t total, unsigned max_k, unsigned raw,
+                       Value value) noexcept {
+  // The best parameter of a geometric distribution has 2^k near the mean times ln 2.
+  const std::uint64_t center = total * 11 / (16 * (static_cast<std::uint64_t>(count) + 1));
+  const unsigned middle =
+      std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1);
+  RiceChoice best{0, ~std::uint64_t{0}};
+  for (unsigned k = middle > 0 ? middle - 1 : 0; k <= std::min(max_k, middle + 1); ++k) {
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < count; ++i) bits += rice_bits(value(i), k, raw);
+    if (bits < best.bits) best = {k, bits};
+  }
+  return best;
+}
+
+/// Gaps of ascending places and the end mark: the gap to place m.
+struct Gaps {
+  std::span<const std::uint16_t> places;
+  std::size_t m;
+  std::uint32_t operator()(std::size_t i) const noexcept {
+    const std::size_t from = i == 0 ? 0 : std::size_t{places[i - 1]} + 1;
+    return static_cast<std::uint32_t>((i < places.size() ? places[i] : m) - from);
+  }
+};
+
+RiceChoice choose_gaps(std::span<const std::uint16_t> places, std::size_t m) noexcept {
+  return choose_rice(places.size() + 1, m - places.size(), kMaxGapRice, kGapRawBits,
+                     Gaps{places, m});
+}
+
+struct SegmentPlan {
+  SegmentWord word;
+  std::uint64_t bits = ~std::uint64_t{0};
+  void offer(std::uint64_t cost, SegmentWord how) noexcept {
+    if (cost < bits) {
+      bits = cost;
+      word = how;
+    }
+  }
+};
+
+struct SegmentLists {
+  std::span<const std::uint16_t> nonzero, ones, others;
+};
+
+SegmentLists list_segment(Slot& slot, std::size_t m) noexcept {
+  std::size_t count = 0, ones = 0, others = 0;
+  for (std::size_t i = 0; i < m; ++i) {
+    slot.nonzero[count] = static_cast<std::uint16_t>(i);
+    count += slot.levels[i] != 0 ? 1 : 0;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint16_t place = slot.nonzero[i];
+    slot.ones[ones] = slot.others[others] = place;
+    const bool one = slot.levels[place] == 1;
+    ones += one ? 1 : 0;
+    others += one ? 0 : 1;
+  }
+  return {slot.nonzero.first(count), slot.ones.first(ones), slot.others.first(others)};
+}
+
+void offer_lists(SegmentPlan& plan, const Slot& slot, const SegmentLists& lists,
+                 std::size_t m) noexcept {
+  const std::uint64_t signs = lists.nonzero.size();
+  std::uint64_t total = 0;
+  for (const std::uint16_t place : lists.nonzero) total += slot.levels[place];
+  const auto level_of = [&](std::span<const std::uint16_t> places, std::uint32_t base) {
+    return [&slot, places, base](std::size_t i) { return slot.levels[places[i]] - base; };
+  };
+  const RiceChoice every = choose_gaps(lists.nonzero, m);
+  const RiceChoice sizes = choose_rice(lists.nonzero.size(), total - lists.nonzero.size(),
+                                       kMaxLevelRice, kLevelBits, level_of(lists.nonzero, 1));
+  plan.offer(every.bits + sizes.bits + signs, {0, SegmentMode::one_list, 0, every.k, sizes.k});
+  const RiceChoice ones = choose_gaps(lists.ones, m);
+  const RiceChoice others = choose_gaps(lists.others, m);
+  const RiceChoice larger =
+      choose_rice(lists.others.size(), total - lists.ones.size() - 2 * lists.others.size(),
+                  kMaxLevelRice, kLevelBits, level_of(lists.others, 2));
+  plan.offer(ones.bits + others.bits + larger.bits + signs,
+             {0, SegmentMode::two_lists, ones.k, others.k, larger.k});
+}
+
+/// Lists cost at least a gap bit, a level bit and a sign an entry, dense levels a bit each zero:
+/// neither is counted where it cannot win. Dense under the largest parameter is the upper bound.
+SegmentPlan plan_segment(const Slot& slot, const SegmentLists& lists, std::size_t m) noexcept {
+  SegmentPlan plan;
+  const std::size_t count = lists.nonzero.size();
+  plan.offer((kLevelBits + 1) * std::uint64_t{m} + count,
+             {0, SegmentMode::dense, 0, 0, kMaxLevelRice});
+  if (count <= m / 2) offer_lists(plan, slot, lists, m);
+  if (count >= m / 8) {
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < m; ++i) total += slot.levels[i];
+    const RiceChoice levels = choose_rice(m, total, kMaxLevelRice, kLevelBits,
+                                          [&](std::size_t i) { return slot.levels[i]; });
+    plan.offer(levels.bits + count, {0, SegmentMode::dense, 0, 0, levels.k});
+  }
+  return plan;
+}
+
+// ---- writing
+
+std::uint64_t sign_of(float x) noexcept { return std::bit_cast<std::uint32_t>(x) >> 31; }
+
+/// Gap and sign of every place; with `levels`, then the level less `base` under `k`.
+void write_list(BitWriter& out, std::span<const std::uint16_t> places, std::size_t m,
+                unsigned gap_k, const float* x, const std::uint32_t* levels, std::uint32_t base,
+                unsigned k) noexcept {
+  const Gaps gaps{places, m};
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const RiceWord gap = rice_word(gaps(i), gap_k, kGapRawBits);
+    out.put(gap.bits | sign_of(x[places[i]]) << gap.count, gap.count + 1);
+    if (levels == nullptr) continue;
+    const RiceWord level = rice_word(levels[places[i]] - base, k, kLevelBits);
+    out.put(level.bits, level.count);
+  }
+  const RiceWord end = rice_word(gaps(places.size()), gap_k, kGapRawBits);
+  out.put(end.bits, end.count);
+}
+
+void write_dense(BitWriter& out, std::span<const std::uint32_t> levels, const float* x,
+                 unsigned k) noexcept {
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    const RiceWord word = rice_word(levels[i], k, kLevelBits);
+    const std::uint64_t has_sign = levels[i] != 0 ? 1 : 0;
+    out.put(word.bits | (sign_of(x[i]) & has_sign) << word.count,
+            word.count + static_cast<unsigned>(has_sign));
+  }
+}
+
+struct EncodeTask {
+  const float* x;
+  std::size_t n;
+  double step;
+  Philox draws;
+  EncodeMemory& memory;
+  std::size_t first = 0;  ///< segment of slot 0
+  SegmentWord words[kSlots] = {};
+  std::atomic<bool> too_small{false};
+
+  void operator()(std::size_t i) noexcept {
+    Slot& slot = memory.slots[i];
+    const std::size_t begin = (first + i) * kCoordinateSegment;
+    const std::size_t m = std::min(kCoordinateSegment, n - begin);
+    const float* entries = x + begin;
+    words[i] = {};
+    for (std::size_t at = 0; at < m; at += kCoordinateChunk) {
+      const std::uint32_t u = draws((begin + at) / kCoordinateChunk)[0];
+      if (!round_chunk(entries + at, std::min(kCoordinateChunk, m - at), step, u,
+                       slot.levels.data() + at, slot.parts.data())) {
+        too_small.store(true, std::memory_order_relaxed);
+        return;
+      }
+    }
+    const SegmentLists lists = list_segment(slot, m);
+    if (lists.nonzero.empty()) return;
+    const SegmentWord how = plan_segment(slot, lists, m).word;
+    BitWriter out(slot.out.data(), slot.out.size());
+    const std::uint32_t* levels = slot.levels.data();
+    if (how.mode == SegmentMode::dense) {
+      write_dense(out, slot.levels.first(m), entries, how.level);
+    } else if (how.mode == SegmentMode::one_list) {
+      write_list(out, lists.nonzero, m, how.others, entries, levels, 1, how.level);
+    } else {
+      write_list(out, lists.ones, m, how.ones, entries, nullptr, 0, 0);
+      write_list(out, lists.others, m, how.others, entries, levels, 2, how.level);
+    }
+    words[i] = how;
+    words[i].bytes = static_cast<std::uint32_t>(out.finish());
+  }
+};
+
+// ---- reading
+
+/// Calls found(place, signed level) for what a list holds; false when it breaks the format.
+template <typename Found>
+bool read_list(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned gap_k, bool with_levels, std::uint32_t base,
+               unsigned k, Found found) noexcept {
+  bool canonical = true;
+  for (std::size_t place = 0;; ++place) {
+    place += read_rice(in, bit, gap_k, kGapRawBits, canonical);
+    if (!canonical || place > m) return false;
+    if (place == m) return true;
+    const bool negative = (in.peek(bit++) & 1) != 0;
+    const std::uint32_t level = base + (with_levels ? read_rice(in, bit, k, kLevelBits, canonical) : 0);
+    if (!canonical || level > kMaxLevel) return false;
+    const auto magnitude = static_cast<std::int32_t>(level);
+    if (!found(place, negative ? -magnitude : magnitude)) return false;
+  }
+}
+
+template <typename Found>
+bool read_dense(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned k, Found found) noexcept {
+  bool canonical = true;
+  for (std::size_t i = 0; i < m; ++i) {
+    const std::uint32_t level = read_rice(in, bit, k, kLevelBits, canonical);
+    if (!canonical || level > kMaxLevel) return false;
+    if (level == 0) continue;
+    const auto magnitude = static_cast<std::int32_t>(level);
+    const bool negative = (in.peek(bit++) & 1) != 0;
+    if (!found(i, negative ? -magnitude : magnitude)) return false;
+  }
+  return true;
+}
+
+/// Reads a segment of m entries whose bytes begin `data`; `data` goes on to the body's end.
+template <typename Found>
+bool read_segment(ConstBytes data, SegmentWord word, std::size_t m, Found found) noexcept {
+  const BitReader in(data.data(), word.bytes);
+  std::uint64_t bit = 0;
+  bool good = true;
+  switch (word.mode) {
+    case SegmentMode::zero:
+      return true;
+    case SegmentMode::one_list:
+      good = read_list(in, bit, m, word.others, true, 1, word.level, found);
+      break;
+    case SegmentMode::two_lists: {
+      // No place may stand in both lists.
+      std::uint64_t taken[kCoordinateSegment / 64] = {};
+      const auto once = [&](std::size_t place, std::int32_t level) {
+        const std::uint64_t mask = std::uint64_t{1} << (place % 64);
+        if ((taken[place / 64] & mask) != 0) return false;
+        taken[place / 64] |= mask;
+        return found(place, level);
+      };
+      good = read_list(in, bit, m, word.ones, false, 1, 0, once) &&
+             read_list(in, bit, m, word.others, true, 2, word.level, once);
+      break;
+    }
+    case SegmentMode::dense:
+      good = read_dense(in, bit, m, word.level, found);
+      break;
+  }
+  // Exactly the stated bytes, the last one padded with zeros.
+  return good && (bit + 7) / 8 == word.bytes && in.peek(bit) == 0;
+}
+
+struct SegmentTable {
+  ConstBytes body;
+  std::size_t segments;
+
+  [[nodiscard]] SegmentWord word(std::size_t s) const noexcept {
+    return SegmentWord::unpack(load_le<std::uint32_t>(body.data() + s * kTableEntryBytes));
+  }
+  /// Every word is valid and the segments fill the body exactly; not every one is zero.
+  [[nodiscard]] bool valid() const noexcept {
+    if (body.size() / kTableEntryBytes < segments) return false;
+    std::uint64_t end = segments * kTableEntryBytes;
+    const std::uint64_t table = end;
+    for (std::size_t s = 0; s < segments; ++s) {
+      const SegmentWord w = word(s);
+      if (!w.valid()) return false;
+      end += w.bytes;
+    }
+    return end == body.size() && end > table;
+  }
+};
+
+struct DecodeTask {
+  SegmentTable table;
+  std::size_t n;
+  double step;
+  bool add;
+  float alpha;
+  float* y;
+  DecodeMemory& memory;
+  std::size_t first = 0;
+  std::atomic<bool> corrupt{false};
+
+  void operator()(std::size_t i) noexcept {
+    const std::size_t begin = (first + i) * kCoordinateSegment;
+    const std::size_t m = std::min(kCoordinateSegment, n - begin);
+    float* out = y + begin;
+    float* values = add ? memory.values[i].data() : out;
+    std::memset(values, 0, m * sizeof(float));
+    const auto found = [&](std::size_t place, std::int32_t level) {
+      values[place] = grid_value(level, step);
+      return true;
+    };
+    if (!read_segment(table.body.subspan(memory.starts[i]), table.word(first + i), m, found)) {
+      corrupt.store(true, std::memory_order_relaxed);
+      return;
+    }
+    if (!add) return;
+    for (std::size_t k = 0; k < m; ++k) out[k] = out[k] + (alpha * values[k]);
+  }
+};
+
+void fill_zero(std::size_t n, bool add, float alpha, float* y) noexcept {
+  if (!add) {
+    std::memset(y, 0, n * sizeof(float));
+    return;
+  }
+  for (std::size_t i = 0; i < n; ++i) y[i] = y[i] + (alpha * 0.0f);
+}
+
+Status decode_body(ConstBytes body, std::size_t n, float step, bool add, float alpha, float* y,
+                   Bytes workspace, Executor* executor) noexcept {
+  if (n == 0) return body.empty() ? Status::ok : Status::corrupt;
+  if (body.empty()) {
+    fill_zero(n, add, alpha, y);
+    return Status::ok;
+  }
+  if (!(step > 0) || !std::isfinite(step)) return Status::corrupt;
+  const SegmentTable table{body, segments_of(n)};
+  if (!table.valid()) return Status::corrupt;
+  Carver carver(workspace);
+  DecodeMemory memory(carver, n);
+  if (!carver.fits()) return Status::workspace_too_small;
+  DecodeTask task{table, n, step, add, alpha, y, memory};
+  std::uint64_t start = table.segments * kTableEntryBytes;
+  for (std::size_t s = 0; s < table.segments; s += memory.count) {
+    const std::size_t count = std::min(memory.count, table.segments - s);
+    for (std::size_t i = 0; i < count; ++i) {
+      memory.starts[i] = start;
+      start += table.word(s + i).bytes;
+    }
+    task.first = s;
+    run_all(executor, count, task);
+    if (task.corrupt.load(std::memory_order_relaxed)) return Status::corrupt;
+  }
+  return Status::ok;
+}
+
+}  // namespace
+
+std::size_t max_encoded_bytes(const CoordinateConfig&, std::size_t n) noexcept {
+  return segments_of(n) * kTableEntryBytes +
+         n / kCoordinateSegment * max_segment_bytes(kCoordinateSegment) +
+         max_segment_bytes(n % kCoordinateSegment);
+}
+
+std::size_t workspace_bytes(const CoordinateConfig&, std::size_t n) noexcept {
+  Carver encoding, decoding;
+  EncodeMemory(encoding, n);
+  DecodeMemory(decoding, n);
+  return std::max(encoding.bytes(), decoding.bytes());
+}
+
+Status encode(const CoordinateConfig& config, const float* x, std::size_t n, const Key& key,
+              Bytes workspace, Executor* executor, Bytes body, std::size_t& bytes) noexcept {
+  bytes = 0;
+  if (!(config.step > 0) || !std::isfinite(config.step)) return Status::unsupported;
+  if (body.size() < max_encoded_bytes(config, n)) return Status::buffer_too_small;
+  Carver carver(workspace);
+  EncodeMemory memory(carver, n);
+  if (!carver.fits()) return Status::workspace_too_small;
+  EncodeTask task{x, n, config.step, Philox(key, Purpose::select_coordinate), memory};
+  const std::size_t segments = segments_of(n);
+  const std::size_t table = segments * kTableEntryBytes;
+  std::size_t end = table;
+  for (std::size_t s = 0; s < segments; s += memory.count) {
+    const std::size_t count = std::min(memory.count, segments - s);
+    task.first = s;
+    run_all(executor, count, task);
+    if (task.too_small.load(std::memory_order_relaxed)) return Status::unsupported;
+    for (std::size_t i = 0; i < count; ++i) {
+      store_le(body.data() + (s + i) * kTableEntryBytes, task.words[i].pack());
+      std::memcpy(body.data() + end, memory.slots[i].out.data(), task.words[i].bytes);
+      end += task.words[i].bytes;
+    }
+  }
+  bytes = end > table ? end : 0;
+  return Status::ok;
+}
+
+Status decode(const CoordinateConfig& config, ConstBytes body, float* y, std::size_t n,
+              Bytes workspace, Executor* executor) noexcept {
+  return decode_body(body, n, config.step, false, 1, y, workspace, executor);
+}
+
+Status decode_add(const CoordinateConfig& config, ConstBytes body, float alpha, float* y,
+                  std::size_t n, Bytes workspace, Executor* executor) noexcept {
+  return decode_body(body, n, config.step, true, alpha, y, workspace, executor);
+}
+
+Status coordinate_count(ConstBytes body, std::size_t n, std::uint64_t& kept) noexcept {
+  kept = 0;
+  if (body.empty()) return Status::ok;
+  const SegmentTable table{body, segments_of(n)};
+  if (!table.valid()) return Status::corrupt;
+  std::uint64_t start = table.segments * kTableEntryBytes;
+  for (std::size_t s = 0; s < table.segments; ++s) {
+    const std::size_t m = std::min(kCoordinateSegment, n - s * kCoordinateSegment);
+    const auto found = [&](std::size_t, std::int32_t) {
+      ++kept;
+      return true;
+    };
+    if (!read_segment(body.subspan(start), table.word(s), m, found)) return Status::corrupt;
+    start += table.word(s).bytes;
+  }
+  return Status::ok;
+}
+
+float coordinate_lowest_step(float largest) noexcept {
+  // One level is left free for rounding up.
+  std::uint32_t low = 1, high = 0x7F7F;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    const auto step = static_cast<double>(std::bit_cast<float>(middle << 16));
+    if (static_cast<double>(std::fabs(largest)) < step * (kMaxLevel - 1)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return std::bit_cast<float>(low << 16);
+}
+
+}  // namespace atomo::cpu

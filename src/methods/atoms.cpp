@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+/// atomo:atoms=rows|blocks: atoms that each choose their own bits at the price of the model.
+///
+/// Params: the family, 0 blocks of 256, 1 rows (dim0), 2 singular pairs (methods/svd.cpp encodes them). A tensor of
+/// fewer than two dimensions, or with rows under 16 or over 2^22 entries, uses blocks. The body is laid out in FORMAT.md
+/// ("Dithered atoms"); no bytes at all mean zeros.
+
+#include "atomo/atoms.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "pairs.hpp"
+#include "spec.hpp"
+#include "workspace.hpp"
+
+namespace atomo::detail {
+namespace {
+
+constexpr std::uint32_t kBlocks = 0, kRows = 1, kPairs = 2;
+constexpr std::int64_t kShortestRow = 16;
+
+bool has_rows(const Shape& shape) noexcept {
+  if (shape.rank() < 2 || shape.elements() == 0) return false;
+  const auto length = static_cast<std::uint64_t>(shape.elements()) / static_cast<std::uint64_t>(shape[0]);
+  return length >= kShortestRow && length <= AtomLayout::kMaxRow;
+}
+
+AtomLayout layout_of(const Shape& shape, std::uint32_t family) noexcept {
+  if (family == kBlocks) return AtomLayout::blocks(shape.elements());
+  const auto rows = static_cast<std::uint64_t>(shape[0]);
+  return AtomLayout::rows(rows, shape.elements() / rows);
+}
+
+/// What `analyse` leaves for the price search.
+struct AtomDemand {
+  std::span<double> max_rms;    // one
+  std::span<std::uint64_t> used;  // one: bins in use
+  std::span<cpu::PriceBin> bins;
+
+  AtomDemand(const AtomLayout& layout, Carver& carver) noexcept
+      : max_rms(carver.take<double>(1)),
+        used(carver.take<std::uint64_t>(1)),
+        bins(carver.take<cpu::PriceBin>(cpu::max_price_bins(layout))) {}
+};
+
+AtomDemand open_demand(const AtomLayout& layout, ConstBytes demand) noexcept {
+  Carver carver(Bytes(const_cast<std::byte*>(demand.data()), demand.size()));
+  return {layout, carver};
+}
+
+class Atoms final : public Method {
+ public:
+  Atoms(bool rows, double bits, float price) : rows_(rows), bits_(bits), price_(price) {}
+
+  std::string to_string() const override {
+    const std::string budget = bits_ > 0 ? "bits=" + format_number(bits_) : "price=" + format_number(price_);
+    return "atomo:" + budget + ",atoms=" + (rows_ ? "rows" : "blocks");
+  }
+  Traits traits() const override {
+    Traits t;
+    t.unbiased = true;
+    t.bias_bound = 0x1p-20;  // 16 bits of pre-rounding and the roundings of x times the inverse step
+    t.averages_over_workers = true;
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override { return {MethodId::atoms, dtype, family(shape), shape}; }
+
+  std::size_t max_body_bytes(const Shape& shape) const override { return cpu::max_body_bytes(layout(shape)); }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    return std::max(cpu::analyse_workspace_bytes(layout(shape)), cpu::encode_workspace_bytes(layout(shape)));
+  }
+  Pool pool() const noexcept override { return Pool::atoms; }
+  double budget_bits() const noexcept override { return bits_; }
+  std::size_t demand_bytes(const Shape& shape) const override {
+    Carver carver;
+    AtomDemand(layout(shape), carver);
+    return carver.bytes();
+  }
+  std::size_t state_bytes(const Shape& shape) const override { return layout(shape).count * sizeof(double); }
+
+  Status analyse(const LayerInput& in, Bytes demand, Bytes state, Bytes scratch) const noexcept override {
+    const AtomLayout atoms = layout(*in.shape);
+    const AtomDemand out = open_demand(atoms, demand);
+    cpu::AtomAnalysis found;
+    const Status status = cpu::analyse(in.x, atoms, reinterpret_cast<double*>(state.data()), out.bins, scratch, found);
+    out.max_rms[0] = found.max_rms;
+    out.used[0] = found.bins.size();
+    return status;
+  }
+  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand, float price) const noexcept override {
+    const cpu::PriceCosts costs = cpu::price_costs(layout(shape));
+    const cpu::PriceLayer layer = price_layer(shape, demand, costs);
+    return cpu::expected_bits_256({&layer, 1}, price);
+  }
+  std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
+    const cpu::PriceCosts costs = cpu::price_costs(layout(shape));
+    const cpu::PriceLayer layer = price_layer(shape, demand, costs);
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(cpu::price_floor({&layer, 1})) >> 16);
+  }
+  float own_price(const Shape& shape, ConstBytes demand) const noexcept override {
+    return std::max(price_, cpu::price_of_code(std::max<std::uint32_t>(lowest_price(shape, demand), 1)));
+  }
+
+  Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch, Bytes body,
+                BodyResult& result) const noexcept override {
+    const AtomLayout atoms = layout(*in.shape);
+    if (open_demand(atoms, demand).max_rms[0] == 0 || price == 0) return Status::ok;
+    const float lowest = cpu::price_of_code(std::max<std::uint32_t>(lowest_price(*in.shape, demand), 1));
+    if (price < lowest) return Status::unsupported;
+    cpu::AtomBody written;
+    const Status status = cpu::encode_atoms(in.x, atoms, reinterpret_cast<const double*>(state.data()), price, in.key,
+                                            body, scratch, written);
+    result.bytes = written.bytes;
+    return status;
+  }
+
+ private:
+  std::uint32_t family(const Shape& shape) const noexcept { return rows_ && has_rows(shape) ? kRows : kBlocks; }
+  AtomLayout layout(const Shape& shape) const noexcept { return layout_of(shape, family(shape)); }
+  cpu::PriceLayer price_layer(const Shape& shape, ConstBytes demand, const cpu::PriceCosts& costs) const noexcept {
+    const AtomLayout atoms = layout(shape);
+    const AtomDemand in = open_demand(atoms, demand);
+    return {in.bins.first(in.used[0]), &costs, atoms.count, in.max_rms[0]};
+  }
+
+  bool rows_;
+  double bits_;
+  float price_;
+};
+
+bool valid(const Kind& kind) noexcept {
+  switch (kind.params) {
+    case kBlocks: return true;
+    case kRows: return has_rows(kind.shape);
+    case kPairs: return has_pairs(kind.shape);
+    default: return false;
+  }
+}
+
+std::string describe(const Kind& kind) {
+  return kind.params == kPairs ? "atomo:atoms=svd" : kind.params == kRows ? "atomo:atoms=rows" : "atomo:atoms=blocks";
+}
+
+std::size_t max_bytes(const Kind& kind) noexcept {
+  return kind.params == kPairs ? max_pairs_body_bytes(kind.shape)
+                               : cpu::max_body_bytes(layout_of(kind.shape, kind.params));
+}
+
+std::size_t workspace(const Kind& kind) noexcept {
+  return kind.params == kPairs ? decode_pairs_workspace_bytes(kind.shape) : 0;
+}
+
+Status decode(const LayerOutput& out) noexcept {
+  if (out.body.empty()) {
+    if (!out.add) std::fill_n(out.y, out.n, 0.0f);
+    return Status::ok;
+  }
+  if (!(out.price > 0)) return Status::corrupt;
+  const cpu::DecodeMode mode{out.add, out.alpha};
+  if (out.kind->params == kPairs) {
+    return decode_pairs(out.body, out.kind->shape, out.price, out.key, out.y, mode, out.workspace);
+  }
+  return cpu::decode_atoms(out.body, layout_of(out.kind->shape, out.kind->params), out.price, out.key, out.y, mode);
+}
+
+Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+  kept = 0;
+  if (kind.params == kPairs) {
+    atoms = pair_count(kind.shape);
+    return body.empty() ? Status::ok : inspect_pairs(body, kind.shape, kept);
+  }
+  const AtomLayout layout = layout_of(kind.shape, kind.params);
+  atoms = layout.count;
+  return body.empty() ? Status::ok : cpu::inspect_atoms(body, layout, kept);
+}
+
+}  // namespace
+
+const BodyDecoder kAtomsDecoder{describe, valid, max_bytes, workspace, decode, count};
+
+std::shared_ptr<const Method> make_atoms(SpecArgs& args, bool rows) {
+  if (!args.has("price")) return std::make_shared<Atoms>(rows, read_budget(args), 0.0f);
+  if (args.has("bits") || args.has("ratio")) args.fail("price", "price= fixes what bits= or ratio= would find: give one");
+  // A price has 16 bits: the nearest one is taken, and shown by the canonical spec.
+  const auto wanted = static_cast<float>(args.number("price", 1e-38, 1e38));
+  const std::uint32_t code = (std::bit_cast<std::uint32_t>(wanted) + 0x8000u) >> 16;
+  return std::make_shared<Atoms>(rows, 0.0, cpu::price_of_code(code));
+}
+
+}  // namespace atomo::detail

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What tests over all codecs share: the specs, data, and calls that own their buffers.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "atomo/atomo.hpp"
+
+namespace atomo::test {
+
+/// One spec of every codec and of every choice that changes its wire format.
+inline std::vector<std::string> all_specs() {
+  return {"identity",
+          "identity:dtype=f16",
+          "identity:dtype=bf16",
+          "atomo:bits=1",
+          "atomo:bits=0.25,atoms=blocks",
+          "atomo:bits=6,atoms=blocks",
+          "atomo:price=0.01,atoms=rows",
+          "atomo:bits=1,atoms=coordinate",
+          "atomo:bits=5,atoms=coordinate",
+          "atomo:atoms=coordinate,keep=0.1",
+          "atomo:atoms=coordinate,delta=0.01",
+          "atomo:bits=2,atoms=svd",
+          "atomo:atoms=svd,keep=3,values=f32",
+          "qsgd:bits=1",
+          "qsgd:bits=4",
+          "qsgd:bits=8,bucket=64,norm=l2",
+          "terngrad",
+          "terngrad:clip=2.5",
+          "sign",
+          "sign:scale=mean",
+          "topk:keep=0.05",
+          "topk:keep=3",
+          "randomk:keep=0.1",
+          "topk:keep=0.05+blosc:codec=zstd",
+          "qsgd:bits=2+blosc:codec=lz4,shuffle=none",
+          "identity+blosc:codec=blosclz,shuffle=bit,level=9"};
+}
+
+/// A fixed mixture of scales, like a gradient's: rows of very different size, some of them zero.
+inline std::vector<float> heavy_tailed(std::size_t n, std::uint64_t seed, std::size_t row = 256) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  float scale = 1;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i % row == 0) scale = generator() % 16 == 0 ? 0.0f : std::exp(1.5f * normal(generator));
+    x[i] = 0.01f * scale * normal(generator);
+  }
+  return x;
+}
+
+struct Message {
+  Status status = Status::ok;
+  std::vector<std::byte> bytes;
+};
+
+inline Message encode(const Codec& codec, const std::vector<float>& x, const Shape& shape, const Key& key = {},
+                      Executor* executor = nullptr) {
+  std::vector<std::byte> workspace(codec.workspace_bytes(shape));
+  Message message;
+  message.bytes.resize(codec.max_encoded_bytes(shape));
+  std::uint64_t bytes = 0;
+  Context context;
+  context.workspace = workspace;
+  context.executor = executor;
+  message.status = codec.encode({x.data(), DType::f32, shape}, key,
+                                {message.bytes.data(), message.bytes.size(), &bytes}, context);
+  message.bytes.resize(failed(message.status) ? 0 : bytes);
+  return message;
+}
+
+struct Decoded {
+  Status status = Status::ok;
+  std::vector<float> values;
+};
+
+inline Decoded decode(const Codec& codec, ConstBytes message, const Shape& shape) {
+  std::vector<std::byte> workspace(codec.workspace_bytes(shape));
+  Decoded decoded;
+  decoded.values.assign(shape.elements(), 7.0f);
+  Context context;
+  context.workspace = workspace;
+  decoded.status = codec.decode(message, {decoded.values.data(), DType::f32, shape}, context);
+  return decoded;
+}
+
+inline double squared_norm(const std::vector<float>& x) {
+  double sum = 0;
+  for (const float v : x) sum += double{v} * v;
+  return sum;
+}
+
+inline double nmse(const std::vector<float>& x, const std::vector<float>& y) {
+  double error = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) error += (double{y[i]} - x[i]) * (double{y[i]} - x[i]);
+  return error / squared_norm(x);
+}
+
+}  // namespace atomo::test

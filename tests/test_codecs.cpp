@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What every codec promises, whatever it does.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include "atomo/half.hpp"
+#include "support.hpp"
+
+namespace atomo {
+namespace {
+
+class EveryCodec : public testing::TestWithParam<std::string> {
+ protected:
+  Codec codec = Codec::parse(GetParam());
+};
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name;
+  for (const char c : info.param) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) name += c;
+    else if (c == '.') name += 'p';
+    else name += '_';
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, EveryCodec, testing::ValuesIn(test::all_specs()), test_name);
+
+bool is_exact_svd(const Codec& codec) { return codec.to_string().find("svd") != std::string::npos; }
+
+/// Edge sizes: every message fits its bound, decodes, and the bound is exact where the traits say so.
+TEST_P(EveryCodec, SizesAreBoundedAndDecode) {
+  for (const std::int64_t n : {1, 2, 7, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 4099}) {
+    for (const Shape& shape : {Shape{n}, Shape{3, n}, Shape{n, 20}}) {
+      const auto x = test::heavy_tailed(shape.elements(), 7, 50);
+      const auto m = test::encode(codec, x, shape, {.seed = 1, .step = 2, .tensor = 3, .worker = 4});
+      ASSERT_FALSE(failed(m.status)) << shape.to_string() << describe(m.status);
+      if (codec.traits().fixed_size) {
+        EXPECT_EQ(m.bytes.size(), codec.max_encoded_bytes(shape));
+      }
+      const auto d = test::decode(codec, m.bytes, shape);
+      ASSERT_EQ(d.status, Status::ok) << shape.to_string();
+      for (const float v : d.values) ASSERT_TRUE(std::isfinite(v));
+    }
+  }
+}
+
+TEST_P(EveryCodec, NeverWritesOutsideItsBuffers) {
+  const Shape shape{37, 29};
+  const std::size_t n = shape.elements();
+  const auto x = test::heavy_tailed(n, 11, 29);
+  const std::size_t capacity = codec.max_encoded_bytes(shape), work = codec.workspace_bytes(shape);
+  constexpr std::size_t kGuard = 64;
+  std::vector<std::byte> payload(capacity + 2 * kGuard, std::byte{0xA5}), workspace(work + 2 * kGuard, std::byte{0x5A});
+  std::vector<float> y(n + 32, -9.0f);
+  std::uint64_t bytes = 0;
+  Context context;
+  context.workspace = {workspace.data() + kGuard, work};
+  ASSERT_FALSE(failed(codec.encode({x.data(), DType::f32, shape}, {}, {payload.data() + kGuard, capacity, &bytes},
+                                   context)));
+  ASSERT_FALSE(failed(codec.decode({payload.data() + kGuard, bytes}, {y.data() + 16, DType::f32, shape}, context)));
+  for (std::size_t i = 0; i < kGuard; ++i) {
+    ASSERT_EQ(payload[i], std::byte{0xA5});
+    ASSERT_EQ(payload[kGuard + capacity + i], std::byte{0xA5});
+    ASSERT_EQ(workspace[i], std::byte{0x5A});
+    ASSERT_EQ(workspace[kGuard + work + i], std::byte{0x5A});
+  }
+  for (std::size_t i = 0; i < 16; ++i) {
+    ASSERT_EQ(y[i], -9.0f);
+    ASSERT_EQ(y[16 + n + i], -9.0f);
+  }
+}
+
+TEST_P(EveryCodec, RefusesBuffersThatAreTooSmall) {
+  const Shape shape{20, 30};
+  const auto x = test::heavy_tailed(600, 2, 30);
+  std::vector<std::byte> payload(codec.max_encoded_bytes(shape)), workspace(codec.workspace_bytes(shape));
+  std::uint64_t bytes = 0;
+  Context context;
+  context.workspace = workspace;
+  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {}, {payload.data(), payload.size() - 1, &bytes}, context),
+            Status::buffer_too_small);
+  if (!workspace.empty()) {
+    context.workspace = Bytes(workspace).first(workspace.size() / 4);
+    EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {}, {payload.data(), payload.size(), &bytes}, context),
+              Status::workspace_too_small);
+  }
+  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape, Device::cuda}, {}, {payload.data(), payload.size(), &bytes},
+                         {.workspace = workspace}),
+            Status::unsupported);
+}
+
+/// The same bytes at any alignment of input, workspace and payload, and at any number of threads.
+TEST_P(EveryCodec, BytesDependOnNothingButInputAndKey) {
+  const Shape shape{70, 113};
+  const std::size_t n = shape.elements();
+  const auto x = test::heavy_tailed(n, 21, 113);
+  const Key key{.seed = 5, .step = 6, .tensor = 7, .worker = 8};
+  const auto reference = test::encode(codec, x, shape, key);
+  ASSERT_FALSE(failed(reference.status));
+  ThreadPool pool(3);
+  for (std::size_t shift = 0; shift < 4; ++shift) {
+    std::vector<std::byte> input(4 * n + 16), workspace(codec.workspace_bytes(shape) + shift);
+    std::vector<std::byte> payload(codec.max_encoded_bytes(shape) + shift, std::byte{0xEE});
+    std::memcpy(input.data() + 4 * shift, x.data(), 4 * n);
+    std::uint64_t bytes = 0;
+    Context context;
+    context.workspace = Bytes(workspace).subspan(shift);
+    context.executor = shift % 2 == 1 ? &pool : nullptr;
+    ASSERT_FALSE(failed(codec.encode({input.data() + 4 * shift, DType::f32, shape}, key,
+                                     {payload.data() + shift, payload.size() - shift, &bytes}, context)));
+    ASSERT_EQ(bytes, reference.bytes.size());
+    EXPECT_EQ(std::memcmp(payload.data() + shift, reference.bytes.data(), bytes), 0) << "shift " << shift;
+  }
+}
+
+TEST_P(EveryCodec, KeysMatter) {
+  if (codec.traits().omega == 0.0 || !codec.traits().unbiased) GTEST_SKIP() << "draws nothing";
+  const Shape shape{64, 64};
+  const auto x = test::heavy_tailed(4096, 31, 64);
+  const auto base = test::decode(codec, test::encode(codec, x, shape, {.seed = 1}).bytes, shape).values;
+  const bool shared = !codec.traits().averages_over_workers;
+  for (const Key& key : {Key{2}, Key{1, 1}, Key{1, 0, 1}, Key{1, 0, 0, 1}, Key{1, 0, 0, 0, 1}}) {
+    const auto other = test::decode(codec, test::encode(codec, x, shape, key).bytes, shape).values;
+    EXPECT_EQ(other == base, shared && key.worker == 1) << "worker " << key.worker;
+  }
+}
+
+TEST_P(EveryCodec, DecodeAddIsTwoRoundings) {
+  const Shape shape{40, 33};
+  const std::size_t n = shape.elements();
+  const auto x = test::heavy_tailed(n, 8, 33);
+  const auto m = test::encode(codec, x, shape, {.seed = 3});
+  const auto d = test::decode(codec, m.bytes, shape);
+  std::vector<float> sum = test::heavy_tailed(n, 9, 20), expected = sum;
+  const float alpha = 0.3f;
+  for (std::size_t i = 0; i < n; ++i) {
+    const float scaled = alpha * d.values[i];
+    expected[i] = expected[i] + scaled;
+  }
+  std::vector<std::byte> workspace(codec.workspace_bytes(shape));
+  ASSERT_FALSE(failed(codec.decode_add(m.bytes, alpha, {sum.data(), DType::f32, shape}, {.workspace = workspace})));
+  for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], expected[i]) << i;
+}
+
+TEST_P(EveryCodec, NonFiniteLayersDecodeToNaN) {
+  const Shape shape{10, 30};
+  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
+    auto x = test::heavy_tailed(300, 2, 30);
+    x[217] = bad;
+    const auto m = test::encode(codec, x, shape);
+    EXPECT_EQ(m.status, Status::non_finite);
+    const auto d = test::decode(codec, m.bytes, shape);
+    EXPECT_EQ(d.status, Status::non_finite);
+    for (const float v : d.values) ASSERT_TRUE(std::isnan(v));
+    ContainerInfo info;
+    EXPECT_EQ(inspect(m.bytes, info, true), Status::ok);
+    EXPECT_TRUE(info.layers.at(0).non_finite);
+  }
+}
+
+TEST_P(EveryCodec, ZeroTensorsDecodeToZeroWhenUnbiased) {
+  const Shape shape{33, 40};
+  const auto m = test::encode(codec, std::vector<float>(shape.elements()), shape);
+  ASSERT_FALSE(failed(m.status));
+  const auto d = test::decode(codec, m.bytes, shape);
+  ASSERT_EQ(d.status, Status::ok);
+  if (!codec.traits().unbiased) return;
+  for (const float v : d.values) ASSERT_EQ(v, 0.0f);
+}
+
+/// Scaling the input by a power of two scales the output, from subnormal to almost too large.
+TEST_P(EveryCodec, ScalesOfAnySizeAreRight) {
+  const Shape shape{48, 40};
+  std::vector<float> x(shape.elements());
+  std::mt19937 generator(3);
+  std::normal_distribution<float> normal;
+  for (auto& v : x) v = normal(generator);
+  const bool scale_free = GetParam().find("price=") == std::string::npos &&
+                          GetParam().find("delta=") == std::string::npos && GetParam().find("f16") == std::string::npos &&
+                          GetParam() != "sign";
+  const auto unit = test::decode(codec, test::encode(codec, x, shape).bytes, shape).values;
+  for (const int exponent : {-140, -90, -76, 66, 120}) {
+    auto scaled = x;
+    for (auto& v : scaled) v = std::ldexp(v, exponent);
+    const auto m = test::encode(codec, scaled, shape);
+    ASSERT_FALSE(failed(m.status)) << describe(m.status);
+    const auto d = test::decode(codec, m.bytes, shape);
+    ASSERT_FALSE(failed(d.status)) << describe(d.status);
+    if (!scale_free || exponent < -100) continue;
+    double error = 0, size = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double back = std::ldexp(double{d.values[i]}, -exponent);
+      error += (back - unit[i]) * (back - unit[i]);
+      size += double{unit[i]} * unit[i];
+    }
+    EXPECT_LE(error, 1e-9 * size) << "2^" << exponent;
+  }
+}
+
+/// A caller's flush-to-zero and rounding modes neither change the bytes nor are changed.
+TEST_P(EveryCodec, IgnoresTheCallersFloatingPointModes) {
+#if defined(__SSE__)
+  const Shape shape{30, 40};
+  auto x = test::heavy_tailed(shape.elements(), 17, 40);
+  for (auto& v : x) v = std::ldexp(v, -125);
+  const auto reference = test::encode(codec, x, shape);
+  const unsigned saved = _mm_getcsr(), strange = saved | 0x8040 | 0x6000;  // FTZ, DAZ, round toward zero
+  _mm_setcsr(strange);
+  const auto m = test::encode(codec, x, shape);
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(saved);
+  EXPECT_EQ(after & 0xE040u, strange & 0xE040u);
+  EXPECT_TRUE(m.bytes == reference.bytes);
+#endif
+}
+
+/// Half inputs are the f32 they stand for; half outputs are rounded up or down, the same on every replica.
+TEST_P(EveryCodec, HalfTensors) {
+  const Shape shape{24, 50};
+  const std::size_t n = shape.elements();
+  const auto x = test::heavy_tailed(n, 5, 50);
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    bool overflow = false;
+    std::vector<std::uint16_t> half(n), out(n), again(n);
+    std::vector<float> widened(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      half[i] = dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
+      widened[i] = dtype == DType::f16 ? from_f16(half[i]) : from_bf16(half[i]);
+    }
+    std::vector<std::byte> payload(codec.max_encoded_bytes(shape, dtype)), workspace(codec.workspace_bytes(shape, dtype));
+    std::uint64_t bytes = 0;
+    const Context context{.workspace = workspace};
+    ASSERT_FALSE(failed(codec.encode({half.data(), dtype, shape}, {}, {payload.data(), payload.size(), &bytes}, context)));
+    const ConstBytes message(payload.data(), bytes);
+    const auto direct = test::decode(codec, test::encode(codec, widened, shape).bytes, shape).values;
+    ASSERT_FALSE(failed(codec.decode(message, {out.data(), dtype, shape}, context)));
+    ASSERT_FALSE(failed(codec.decode(message, {again.data(), dtype, shape}, context)));
+    EXPECT_EQ(out, again);
+    for (std::size_t i = 0; i < n; ++i) {
+      const float y = dtype == DType::f16 ? from_f16(out[i]) : from_bf16(out[i]);
+      const float spacing = dtype == DType::f16 ? std::max(std::fabs(direct[i]) / 1024, 0x1p-24f) : std::fabs(direct[i]) / 128;
+      ASSERT_LE(std::fabs(y - direct[i]), spacing) << i;
+    }
+    EXPECT_EQ(codec.decode_add(message, 1, {out.data(), dtype, shape}, context), Status::unsupported);
+  }
+}
+
+/// An unbiased codec's mean over keys comes near the input: the mean of K draws has error nmse / K.
+TEST_P(EveryCodec, MeanOverKeysApproachesTheInputWhenUnbiased) {
+  if (!codec.traits().unbiased) GTEST_SKIP() << "biased by its traits";
+  const Shape shape{16, 64};
+  const std::size_t n = shape.elements();
+  auto x = test::heavy_tailed(n, 13, 64);
+  const int draws = is_exact_svd(codec) ? 300 : 2000;
+  std::vector<double> mean(n), square(n);
+  for (int k = 0; k < draws; ++k) {
+    const auto d = test::decode(codec, test::encode(codec, x, shape, {.seed = 1000u + static_cast<unsigned>(k)}).bytes, shape);
+    ASSERT_EQ(d.status, Status::ok);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double e = double{d.values[i]} - x[i];
+      mean[i] += e / draws;
+      square[i] += e * e / draws;
+    }
+  }
+  // The sum over entries of mean^2 is near the sum of variance / K: its expectation is exactly that, and a bias b adds
+  // |b|^2. Entries of one atom are drawn together, so the spread of the ratio is taken generously at 1/2.
+  double observed = 0, expected = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    observed += mean[i] * mean[i];
+    expected += square[i] / draws;
+  }
+  const double rounding = 1e-12 * test::squared_norm(x);
+  EXPECT_LE(observed, 1.5 * expected + rounding) << GetParam();
+}
+
+}  // namespace
+}  // namespace atomo

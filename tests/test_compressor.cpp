@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+
+#include "atomo/half.hpp"
+#include "support.hpp"
+
+namespace atomo {
+namespace {
+
+/// A small convolutional network's layers; gradients of layers differ in scale by 100.
+struct Model {
+  std::vector<LayerSpec> specs{{"conv1.weight", {20, 1, 5, 5}}, {"conv1.bias", {20}},
+                               {"conv2.weight", {50, 20, 5, 5}}, {"conv2.bias", {50}},
+                               {"fc1.weight", {120, 800}},       {"fc1.bias", {120}},
+                               {"fc2.weight", {10, 120}},        {"fc2.bias", {10}},
+                               {"empty", {0, 4}}};
+  std::vector<std::vector<float>> values;
+  std::vector<ConstTensorView> views;
+
+  explicit Model(std::uint64_t seed = 1, float scale = 1) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      auto x = test::heavy_tailed(specs[i].shape.elements(), seed + i, 50);
+      const float layer_scale = scale * (i % 3 == 0 ? 1.0f : i % 3 == 1 ? 0.1f : 0.01f);
+      for (auto& v : x) v *= layer_scale;
+      values.push_back(std::move(x));
+    }
+    for (std::size_t i = 0; i < specs.size(); ++i) views.push_back({values[i].data(), DType::f32, specs[i].shape});
+  }
+  [[nodiscard]] std::vector<float> joined() const {
+    std::vector<float> all;
+    for (const auto& v : values) all.insert(all.end(), v.begin(), v.end());
+    return all;
+  }
+};
+
+test::Message encode(Compressor& c, const std::vector<ConstTensorView>& views, const Key& key,
+                     Executor* executor = nullptr) {
+  std::vector<std::byte> workspace(c.workspace_bytes());
+  test::Message m;
+  m.bytes.resize(c.max_encoded_bytes());
+  std::uint64_t bytes = 0;
+  Context context;
+  context.workspace = workspace;
+  context.executor = executor;
+  m.status = c.encode(views, key, {m.bytes.data(), m.bytes.size(), &bytes}, context);
+  m.bytes.resize(failed(m.status) ? 0 : bytes);
+  return m;
+}
+
+std::vector<std::byte> encode_layer(Compressor& c, std::size_t i, const ConstTensorView& view) {
+  std::vector<std::byte> workspace(c.workspace_bytes(i)), bytes(c.max_encoded_bytes(i));
+  std::uint64_t used = 0;
+  const Status s = c.encode_layer(i, view, {bytes.data(), bytes.size(), &used}, {.workspace = workspace});
+  EXPECT_FALSE(failed(s)) << describe(s);
+  bytes.resize(used);
+  return bytes;
+}
+
+std::vector<float> decode(const Compressor& c, ConstBytes message) {
+  std::vector<std::vector<float>> out;
+  std::vector<TensorView> views;
+  for (const auto& layer : c.layers()) out.emplace_back(layer.shape.elements());
+  for (std::size_t i = 0; i < out.size(); ++i) views.push_back({out[i].data(), DType::f32, c.layers()[i].shape});
+  std::vector<std::byte> workspace(c.workspace_bytes());
+  const Status s = c.decode(message, views, {.workspace = workspace});
+  EXPECT_FALSE(failed(s)) << describe(s);
+  std::vector<float> all;
+  for (const auto& v : out) all.insert(all.end(), v.begin(), v.end());
+  return all;
+}
+
+std::vector<std::byte> join_all(const std::vector<std::vector<std::byte>>& layers) {
+  const std::vector<ConstBytes> parts(layers.begin(), layers.end());
+  std::vector<std::byte> out(joined_bytes_bound(parts));
+  std::uint64_t bytes = 0;
+  EXPECT_EQ(join(parts, {out.data(), out.size(), &bytes}), Status::ok);
+  out.resize(bytes);
+  return out;
+}
+
+const char* kPolicies[] = {"*=atomo:bits=1", "*=atomo:bits=0.25,atoms=blocks", "*=atomo:bits=1,atoms=coordinate",
+                           "*.bias=identity;fc*=qsgd:bits=4;*=atomo:bits=0.5",
+                           "conv*=atomo:bits=2;fc1*=atomo:bits=1,atoms=coordinate;*=topk:keep=0.1+blosc",
+                           "fc*=atomo:bits=1,atoms=svd;*=sign:scale=mean"};
+
+/// Layers that leave one by one, in any order and from several threads, are the whole model's message at its price.
+TEST(Compressor, StreamedLayersJoinToTheWholeMessage) {
+  const Model model;
+  for (const char* policy : kPolicies) {
+    Compressor whole(model.specs, Policy::parse(policy)), streamed(model.specs, Policy::parse(policy));
+    const Key key{.seed = 4, .step = 9, .worker = 2, .channel = 1};
+    const auto reference = encode(whole, model.views, key);
+    ASSERT_FALSE(failed(reference.status)) << policy << describe(reference.status);
+    std::mt19937 generator(8);
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::size_t> order(model.specs.size());
+      std::iota(order.begin(), order.end(), 0u);
+      std::shuffle(order.begin(), order.end(), generator);
+      std::vector<std::vector<std::byte>> parts(order.size());
+      ASSERT_EQ(streamed.begin_step(key, whole.price(), whole.grid_step()), Status::ok);
+      std::vector<std::thread> threads;
+      for (std::size_t t = 0; t < 3; ++t) {
+        threads.emplace_back([&, t] {
+          for (std::size_t k = t; k < order.size(); k += 3) {
+            parts[order[k]] = encode_layer(streamed, order[k], model.views[order[k]]);
+          }
+        });
+      }
+      for (auto& thread : threads) thread.join();
+      ASSERT_FALSE(failed(streamed.end_step()));
+      ASSERT_TRUE(join_all(parts) == reference.bytes) << policy << " round " << round;
+    }
+  }
+}
+
+TEST(Compressor, BytesDoNotDependOnThreads) {
+  const Model model;
+  for (const char* policy : kPolicies) {
+    Compressor c(model.specs, Policy::parse(policy));
+    const auto one = encode(c, model.views, {.seed = 3});
+    for (const unsigned threads : {1u, 2u, 5u}) {
+      ThreadPool pool(threads);
+      EXPECT_TRUE(encode(c, model.views, {.seed = 3}, &pool).bytes == one.bytes) << policy;
+    }
+  }
+}
+
+TEST(Compressor, BudgetIsMetOnAverage) {
+  Model model;
+  std::uint64_t n = 0;
+  for (const auto& v : model.values) n += v.size();
+  for (const char* atoms : {"rows", "blocks", "coordinate"}) {
+    for (const double bits : {0.5, 1.0, 2.0, 4.0}) {
+      const std::string spec = "atomo:bits=" + std::to_string(bits) + ",atoms=" + atoms;
+      Compressor c(model.specs, Policy(Codec::parse(spec)));
+      double mean = 0;
+      const int draws = 40;
+      for (int k = 0; k < draws; ++k) {
+        const auto m = encode(c, model.views, {.seed = static_cast<std::uint64_t>(k)});
+        ASSERT_FALSE(failed(m.status));
+        mean += 8.0 * static_cast<double>(m.bytes.size()) / static_cast<double>(n) / draws;
+      }
+      EXPECT_NEAR(mean, bits, 0.03 * bits) << spec;
+    }
+  }
+}
+
+/// One price for the model against the same budget spent layer by layer.
+TEST(Compressor, OnePriceBeatsEqualBitsALayer) {
+  const Model model;
+  const auto x = model.joined();
+  for (const char* spec : {"atomo:bits=1", "atomo:bits=0.5,atoms=blocks", "atomo:bits=1,atoms=coordinate"}) {
+    Compressor shared(model.specs, Policy(Codec::parse(spec))), alone(model.specs, Policy(Codec::parse(spec)));
+    double shared_error = 0, alone_error = 0, shared_bytes = 0, alone_bytes = 0;
+    for (std::uint64_t k = 0; k < 20; ++k) {
+      const auto m = encode(shared, model.views, {.seed = k});
+      shared_error += test::nmse(x, decode(shared, m.bytes));
+      shared_bytes += static_cast<double>(m.bytes.size());
+      ASSERT_EQ(alone.begin_step({.seed = k}, 0, 0), Status::ok);  // each layer solves for its own price
+      std::vector<std::vector<std::byte>> parts;
+      for (std::size_t i = 0; i < model.views.size(); ++i) parts.push_back(encode_layer(alone, i, model.views[i]));
+      ASSERT_FALSE(failed(alone.end_step()));
+      const auto joined = join_all(parts);
+      alone_error += test::nmse(x, decode(alone, joined));
+      alone_bytes += static_cast<double>(joined.size());
+    }
+    EXPECT_LT(shared_bytes, 1.03 * alone_bytes) << spec;
+    EXPECT_LT(shared_error, 0.8 * alone_error) << spec;
+  }
+}
+
+TEST(Compressor, ControllerHoldsTheBudgetAndRecovers) {
+  const Model shapes;
+  Compressor c(shapes.specs, Policy::parse("*=atomo:bits=1"));
+  double late = 0;
+  for (std::uint32_t step = 0; step < 24; ++step) {
+    const Model model(100 * step + 1, step < 12 ? 1.0f : 100.0f);
+    ASSERT_EQ(c.begin_step({.seed = 1, .step = step}), Status::ok);
+    double bytes = 0;
+    for (std::size_t i = 0; i < model.views.size(); ++i) bytes += static_cast<double>(encode_layer(c, i, model.views[i]).size());
+    ASSERT_FALSE(failed(c.end_step()));
+    if (step >= 14) late += bytes / 10;
+  }
+  EXPECT_NEAR(late / c.budget_bytes(), 1.0, 0.1);
+}
+
+TEST(Compressor, PredictedPriceBelowALayersLowestStillEncodes) {
+  const Model small(1, 1e-6f), large(1, 1e6f);
+  Compressor c(small.specs, Policy::parse("*=atomo:bits=4"));
+  ASSERT_EQ(c.begin_step({.seed = 1}), Status::ok);
+  for (std::size_t i = 0; i < small.views.size(); ++i) (void)encode_layer(c, i, small.views[i]);
+  ASSERT_FALSE(failed(c.end_step()));
+  ASSERT_EQ(c.begin_step({.seed = 1, .step = 1}), Status::ok);
+  std::vector<std::vector<std::byte>> parts;
+  for (std::size_t i = 0; i < large.views.size(); ++i) parts.push_back(encode_layer(c, i, large.views[i]));
+  EXPECT_LT(test::nmse(large.joined(), decode(c, join_all(parts))), 0.01);
+}
+
+TEST(Compressor, AllWorkersMessagesAddInRankOrder) {
+  const Model model;
+  Compressor c(model.specs, Policy::parse("*=atomo:bits=1"));
+  std::vector<std::vector<std::byte>> messages;
+  for (std::uint16_t w = 0; w < 4; ++w) messages.push_back(encode(c, model.views, {.seed = 1, .worker = w}).bytes);
+  const std::vector<ConstBytes> spans(messages.begin(), messages.end());
+  std::vector<std::byte> workspace(c.workspace_bytes());
+  std::vector<std::vector<float>> at_once = model.values, one_by_one = model.values;
+  std::vector<TensorView> a, b;
+  for (std::size_t i = 0; i < at_once.size(); ++i) {
+    a.push_back({at_once[i].data(), DType::f32, c.layers()[i].shape});
+    b.push_back({one_by_one[i].data(), DType::f32, c.layers()[i].shape});
+  }
+  ASSERT_EQ(c.decode_add(spans, 0.25f, a, {.workspace = workspace}), Status::ok);
+  for (const auto& m : spans) ASSERT_EQ(c.decode_add(m, 0.25f, b, {.workspace = workspace}), Status::ok);
+  EXPECT_TRUE(at_once == one_by_one);
+}
+
+/// Half models are added in f32 and rounded once.
+TEST(Compressor, HalfModelsAreRoundedOnce) {
+  const std::vector<LayerSpec> specs{{"w", {32, 40}, DType::bf16}, {"b", {32}, DType::f32}};
+  Compressor c(specs, Policy::parse("*=identity"));
+  std::vector<std::uint16_t> w(32 * 40), sum(w.size());
+  std::vector<float> b(32, 0.5f), b_sum(32);
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<std::uint16_t>(0x3F80 + i % 128);  // 1 .. 2
+  const std::vector<ConstTensorView> views{{w.data(), DType::bf16, {32, 40}}, {b.data(), DType::f32, {32}}};
+  const auto m = encode(c, views, {.seed = 1});
+  ASSERT_EQ(m.status, Status::ok);
+  const ConstBytes messages[] = {m.bytes, m.bytes, m.bytes};
+  std::vector<std::byte> workspace(c.workspace_bytes());
+  const std::vector<TensorView> out{{sum.data(), DType::bf16, {32, 40}}, {b_sum.data(), DType::f32, {32}}};
+  ASSERT_EQ(c.decode_add(messages, 1.0f, out, {.workspace = workspace}), Status::ok);
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    const float exact = 3 * from_bf16(w[i]), y = from_bf16(sum[i]);
+    ASSERT_LE(std::fabs(y - exact), exact / 128) << i;
+  }
+  for (const float v : b_sum) ASSERT_EQ(v, 1.5f);
+}
+
+TEST(Compressor, NonFiniteLayersAreLeftOutOfThePrice) {
+  Model model, broken;
+  broken.values[4][17] = INFINITY;
+  broken.views[4].data = broken.values[4].data();
+  Compressor c(model.specs, Policy::parse("*=atomo:bits=1"));
+  const auto m = encode(c, broken.views, {.seed = 1});
+  EXPECT_EQ(m.status, Status::non_finite);
+  EXPECT_GT(c.price(), 0);
+  const auto y = decode(c, m.bytes);
+  const auto x = broken.joined();
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < broken.values.size(); ++i) {
+    for (std::size_t k = 0; k < broken.values[i].size(); ++k, ++at) ASSERT_EQ(std::isnan(y[at]), i == 4);
+  }
+}
+
+TEST(Compressor, SavedStateContinuesTheSameBytes) {
+  const Model model;
+  Compressor c(model.specs, Policy::parse("*=atomo:bits=0.5")), resumed(model.specs, Policy::parse("*=atomo:bits=0.5"));
+  for (std::uint32_t step = 0; step < 3; ++step) {
+    ASSERT_EQ(c.begin_step({.step = step}), Status::ok);
+    for (std::size_t i = 0; i < model.views.size(); ++i) (void)encode_layer(c, i, model.views[i]);
+    ASSERT_FALSE(failed(c.end_step()));
+  }
+  const auto state = c.save();
+  resumed.load(state);
+  ASSERT_EQ(c.begin_step({.step = 3}), Status::ok);
+  ASSERT_EQ(resumed.begin_step({.step = 3}), Status::ok);
+  EXPECT_GT(c.price(), 0);
+  for (std::size_t i = 0; i < model.views.size(); ++i) {
+    EXPECT_TRUE(encode_layer(c, i, model.views[i]) == encode_layer(resumed, i, model.views[i])) << i;
+  }
+  auto damaged = state;
+  damaged[0] ^= std::byte{1};
+  EXPECT_THROW(resumed.load(damaged), Error);
+  EXPECT_THROW(resumed.load(ConstBytes(state).first(state.size() - 1)), Error);
+}
+
+TEST(Compressor, SetUpMistakesAreNamed) {
+  EXPECT_THROW(Compressor({}, Policy::parse("*=sign")), Error);
+  EXPECT_THROW(Compressor({{"a", {2}}, {"a", {3}}}, Policy::parse("*=sign")), Error);
+  EXPECT_THROW(Compressor({{"b", {2}}}, Policy::parse("a=sign")), Error);
+}
+
+TEST(Compressor, WrongCallsAreRefused) {
+  const Model model;
+  Compressor c(model.specs, Policy::parse("*=sign"));
+  std::vector<std::byte> workspace(c.workspace_bytes()), out(c.max_encoded_bytes());
+  std::uint64_t bytes = 0;
+  const Payload payload{out.data(), out.size(), &bytes};
+  EXPECT_EQ(c.encode_layer(0, model.views[0], payload, {.workspace = workspace}), Status::unsupported);
+  EXPECT_EQ(c.end_step(), Status::unsupported);
+  EXPECT_EQ(c.begin_step({.tensor = 1}), Status::unsupported);
+  EXPECT_EQ(c.begin_step({}, 0.1f, 0), Status::unsupported);  // 0.1f is no price: its low bits are not zero
+  ASSERT_EQ(c.begin_step({}), Status::ok);
+  EXPECT_EQ(c.begin_step({}), Status::unsupported);
+  EXPECT_EQ(c.encode_layer(99, model.views[0], payload, {.workspace = workspace}), Status::shape_mismatch);
+  EXPECT_EQ(c.encode_layer(1, model.views[0], payload, {.workspace = workspace}), Status::shape_mismatch);
+  auto fewer = model.views;
+  fewer.pop_back();
+  EXPECT_EQ(c.encode(fewer, {}, payload, {.workspace = workspace}), Status::shape_mismatch);
+  EXPECT_EQ(c.encode(model.views, {}, {out.data(), 100, &bytes}, {.workspace = workspace}), Status::buffer_too_small);
+}
+
+}  // namespace
+}  // namespace atomo
