@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Everything a run needs to go on to the same curve, in one .safetensors file.
+///
+/// The order of the data is a function of the seed and the step, so the step is all of it that is
+/// stored.
+
+#include <atomo/compressor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace train {
+
+/// What each worker keeps to itself.
+struct WorkerState {
+  std::vector<std::byte> compressor;  ///< Compressor::save
+  std::vector<float> buffers;         ///< running statistics of batch normalisation
+
+  /// For a message to the process that writes the file.
+  [[nodiscard]] std::vector<std::byte> pack() const;
+  [[nodiscard]] static WorkerState unpack(atomo::ConstBytes bytes);
+};
+
+struct Checkpoint {
+  nlohmann::json fingerprint;    ///< of the options
+  std::uint32_t step = 0;        ///< the next one
+  std::uint64_t sent_bytes = 0;  ///< so far, by all workers
+  std::vector<float> weights;
+  std::vector<std::vector<float>> moments;  ///< of the optimiser
+  std::vector<WorkerState> workers;
+};
+
+void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
+                      const std::vector<atomo::LayerSpec>& layers);
+/// \throws std::runtime_error when it cannot be read, or was written by a run with other options
+/// than `fingerprint`.
+[[nodiscard]] Checkpoint read_checkpoint(const std::string& path,
+                                         const std::vector<atomo::LayerSpec>& layers,
+                                         const nlohmann::json& fingerprint);
+
+}  // namespace train

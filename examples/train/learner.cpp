@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "learner.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <stdexcept>
+
+#include "interrupt.hpp"
+#include "safetensors.hpp"
+
+namespace train {
+namespace {
+constexpr std::size_t kTestBatch = 100;
+}
+
+Learner::Learner(const Options& options, int worker, int workers, std::function<void()> breathe)
+    : options_(options),
+      worker_(worker),
+      workers_(workers),
+      breathe_(std::move(breathe)),
+      training_(load_dataset(options.data, Split::train)),
+      test_(load_dataset(options.data, Split::test)),
+      normalisation_(measure(training_)),
+      order_(training_.size(), static_cast<std::size_t>(workers), options.batch, options.seed),
+      replica_(options.model, training_.shape, options.seed),
+      compressor_(replica_.layers(), atomo::Policy::parse(options.policy)) {}
+
+atomo::Key Learner::key(std::uint32_t step) const noexcept {
+  return {.seed = options_.seed, .step = step, .worker = static_cast<std::uint16_t>(worker_)};
+}
+
+double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
+  gather(training_, normalisation_, order_.samples(step, static_cast<std::size_t>(worker_)),
+         batch_);
+  double loss = 0;
+  if (!options_.dump_gradients.empty() && step == options_.at) {
+    std::vector<float> copy(replica_.weights().size());
+    loss = replica_.backward(batch_, [&](std::size_t layer, std::span<const float> gradient) {
+      std::copy(gradient.begin(), gradient.end(),
+                copy.begin() + static_cast<std::ptrdiff_t>(replica_.offset(layer)));
+      on_gradient(layer, gradient);
+    });
+    dump(step, copy);
+  } else {
+    loss = replica_.backward(batch_, on_gradient);
+  }
+  if (!std::isfinite(loss)) {
+    throw std::runtime_error("the loss at step " + std::to_string(step) + " is " +
+                             std::to_string(loss) +
+                             ": the training diverged; lower --lr or take a codec with less error");
+  }
+  return loss;
+}
+
+Replica::Score Learner::evaluate() {
+  const std::size_t count = options_.eval_images == 0
+                                ? test_.size()
+                                : std::min<std::size_t>(options_.eval_images, test_.size());
+  const auto worker = static_cast<std::size_t>(worker_),
+             workers = static_cast<std::size_t>(workers_);
+  std::vector<std::uint32_t> mine(count * (worker + 1) / workers - count * worker / workers);
+  std::iota(mine.begin(), mine.end(), static_cast<std::uint32_t>(count * worker / workers));
+  Replica::Score total;
+  for (std::size_t at = 0; at < mine.size(); at += kTestBatch) {
+    if (interrupted()) {
+      total.broken_off = 1;
+      break;
+    }
+    gather(test_, normalisation_,
+           std::span(mine).subspan(at, std::min(kTestBatch, mine.size() - at)), batch_);
+    const auto score = replica_.evaluate(batch_);
+    total.correct += score.correct;
+    total.samples += score.samples;
+    total.loss += score.loss;
+    breathe_();
+  }
+  return total;
+}
+
+void Learner::dump(std::uint32_t step, std::span<const float> gradient) const {
+  std::filesystem::create_directories(options_.dump_gradients);
+  std::vector<StoredTensor> tensors;
+  for (std::size_t i = 0; i < replica_.layers().size(); ++i) {
+    const auto& layer = replica_.layers()[i];
+    const auto dims = layer.shape.dims();
+    tensors.push_back({layer.name,
+                       "F32",
+                       {dims.begin(), dims.end()},
+                       text_of(gradient.subspan(replica_.offset(i), layer.shape.elements()))});
+  }
+  const std::string name =
+      "step" + std::to_string(step) + "-worker" + std::to_string(worker_ + 1) + ".safetensors";
+  write_safetensors(options_.dump_gradients + "/" + name, tensors,
+                    {{"model", options_.model}, {"step", std::to_string(step)}});
+}
+
+WorkerState Learner::state() const { return {compressor_.save(), replica_.buffers()}; }
+
+void Learner::restore(const WorkerState& state) {
+  compressor_.load(state.compressor);
+  replica_.set_buffers(state.buffers);
+}
+
+}  // namespace train

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What every training process has, whatever the algorithm: data, network, compressor.
+
+#include <atomo/atomo.hpp>
+#include <functional>
+#include <string>
+
+#include "checkpoint.hpp"
+#include "dataset.hpp"
+#include "options.hpp"
+#include "replica.hpp"
+
+namespace train {
+
+class Learner {
+ public:
+  /// `worker` counts from 0. `breathe` is called now and then in long computations.
+  /// \throws std::runtime_error, atomo::Error for missing data or a codec that does not fit.
+  Learner(const Options& options, int worker, int workers, std::function<void()> breathe);
+
+  [[nodiscard]] Replica& replica() noexcept { return replica_; }
+  [[nodiscard]] atomo::Compressor& compressor() noexcept { return compressor_; }
+  /// Of every draw of this worker in a step.
+  [[nodiscard]] atomo::Key key(std::uint32_t step) const noexcept;
+
+  /// Forward and backward over this worker's samples of a step. Returns the mean loss.
+  double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
+  /// This worker's share of the test set. Breaks off when interrupted.
+  [[nodiscard]] Replica::Score evaluate();
+
+  [[nodiscard]] WorkerState state() const;
+  void restore(const WorkerState& state);
+
+ private:
+  void dump(std::uint32_t step, std::span<const float> gradient) const;
+
+  const Options& options_;
+  int worker_, workers_;
+  std::function<void()> breathe_;
+  Dataset training_, test_;
+  Normalisation normalisation_;
+  DataOrder order_;
+  Replica replica_;
+  atomo::Compressor compressor_;
+  Batch batch_;
+};
+
+}  // namespace train

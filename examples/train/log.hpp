@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the user sees: progress, JSON lines, the final table. Only rank 0 has one.
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "options.hpp"
+
+namespace train {
+
+/// Where the time of a step went, in milliseconds.
+struct StepTimes {
+  double compute = 0;  ///< forward and backward, without encoding; mean over workers
+  double encode = 0;   ///< mean over workers
+  double wire = 0;     ///< the rest: transfers, waiting for the slowest, the optimiser
+  double decode = 0;   ///< decode-add of all workers' payloads
+};
+
+struct StepRecord {
+  std::uint32_t step = 0;
+  double loss = 0;          ///< mean over workers
+  std::uint64_t bytes = 0;  ///< of gradients, sent by all workers in this step
+  StepTimes times;
+};
+
+class Log {
+ public:
+  /// \throws std::runtime_error when the log file cannot be written.
+  Log(const Options& options, int workers, std::uint64_t parameters, std::uint64_t sent_bytes);
+
+  void step(const StepRecord& record);
+  void evaluation(std::uint32_t steps_done, double accuracy, double loss);
+  void checkpoint(std::uint32_t steps_done);
+  /// One line for the user, above the progress line.
+  void note(const std::string& line);
+  void finish(std::uint32_t steps_done, bool interrupted);
+  [[nodiscard]] std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
+
+ private:
+  void emit(const nlohmann::json& line);
+  void print(const std::string& line);
+  void rewrite(const std::string& line);
+  void print_table();
+  [[nodiscard]] std::string progress_of(const StepRecord& record) const;
+  [[nodiscard]] StepTimes mean_times() const;
+
+  const Options& options_;
+  double workers_;
+  std::uint64_t parameters_;
+  std::uint64_t sent_bytes_;  ///< by all workers since step 0
+  std::uint64_t sent_here_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool live_;
+  bool line_open_ = false;
+  std::optional<double> accuracy_;
+  std::vector<StepTimes> times_;
+  std::ofstream file_;
+};
+
+}  // namespace train

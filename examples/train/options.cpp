@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <atomo/atomo.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <numbers>
+#include <sstream>
+
+namespace train {
+namespace {
+
+constexpr const char* kFooter =
+    R"(One process serves and the others train, or with --algorithm allgather all train:
+  mpirun --oversubscribe -n 5 atomo-train --model lenet --budget 0.5bit --steps 800
+  mpirun --oversubscribe -n 4 atomo-train --algorithm allgather --codec qsgd:bits=4
+As root add --allow-run-as-root. Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save) and stops.)";
+
+/// "0.5bit", "0.5bits" or "0.5" -> 0.5
+double parse_budget(const std::string& text) {
+  std::size_t used = 0;
+  double bits = 0;
+  try {
+    bits = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  const std::string unit = text.substr(used);
+  if (used == 0 || !(bits > 0) || !std::isfinite(bits) ||
+      (unit != "" && unit != "bit" && unit != "bits")) {
+    throw CLI::ValidationError("--budget", "'" + text +
+                                               "' is not a positive number of bits a parameter; "
+                                               "write for example 0.5bit");
+  }
+  return bits;
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw CLI::ValidationError("--policy", "cannot read '" + path + "'");
+  return text.str();
+}
+
+/// The launchers number their processes in the environment; without one this is the only process.
+bool first_process_of_job() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
+}
+
+void add_training_options(CLI::App& app, Options& o) {
+  app.add_option("--algorithm", o.algorithm, "ps: rank 0 serves; allgather: all ranks train")
+      ->check(CLI::IsMember({"ps", "allgather"}))
+      ->capture_default_str();
+  app.add_option("--model", o.model, "the network")
+      ->check(CLI::IsMember({"logistic", "lenet", "resnet20"}))
+      ->capture_default_str();
+  app.add_option("--data", o.data, "folder of MNIST-like idx files (.gz too) or CIFAR-10 binaries")
+      ->capture_default_str();
+  app.add_option("--steps", o.steps, "steps of the whole run")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", o.batch, "samples a step and worker")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--optimizer", o.optimizer, "how a gradient becomes a step")
+      ->check(CLI::IsMember({"sgd", "adamw"}))
+      ->capture_default_str();
+  app.add_option("--lr", o.lr, "learning rate of the first step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--schedule", o.schedule, "of the learning rate; cosine ends at 0")
+      ->check(CLI::IsMember({"cosine", "constant"}))
+      ->capture_default_str();
+  app.add_option("--momentum", o.momentum, "of sgd")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--weight-decay", o.weight_decay, "L2 for sgd, decoupled for adamw")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "of weights, data order and every draw of the codecs")
+      ->capture_default_str();
+  app.add_option("--eval-every", o.eval_every, "test every N steps (0: only at the end)")
+      ->capture_default_str();
+  app.add_option("--eval-images", o.eval_images, "test on the first N images (0: all)")
+      ->capture_default_str();
+  app.add_option("--timeout", o.timeout_seconds, "seconds without a sign of life from a process")
+      ->check(CLI::Range(0.5, 86400.0))
+      ->capture_default_str();
+}
+
+void add_file_options(CLI::App& app, Options& o) {
+  app.add_option("--save", o.save, "checkpoint, at the end, on Ctrl-C and with --save-every");
+  app.add_option("--save-every", o.save_every, "steps between checkpoints")->needs("--save");
+  app.add_option("--stop-at", o.stop_at, "stop (and save) before this step, to be resumed");
+  app.add_option("--resume", o.resume, "go on from this checkpoint; every process reads it");
+  app.add_flag("--json", o.json, "JSON lines on standard output instead of progress and table");
+  app.add_option("--log", o.log, "JSON lines to this file");
+  app.add_option("--progress", o.progress,
+                 "a line rewritten every step: on a terminal, or always, or never")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  app.add_option("--timeline", o.timeline,
+                 "trace of one step (chrome://tracing JSON; text at the end)");
+  app.add_option("--dump-gradients", o.dump_gradients,
+                 "folder for the workers' gradients of one step, .safetensors");
+  app.add_option("--at", o.at, "the step of --timeline and --dump-gradients")
+      ->capture_default_str();
+  app.add_option("--corrupt-payload-at", o.corrupt_payload_at,
+                 "flip a bit of a payload of worker 1")
+      ->group("");
+}
+
+}  // namespace
+
+Options parse_options(int argc, char** argv, std::optional<int>& exit_code) {
+  Options o;
+  CLI::App app{"Trains a network over MPI processes that exchange compressed gradients."};
+  app.footer(kFooter);
+  std::string budget, codec, policy;
+  auto* choice =
+      app.add_option_group("codec", "how gradients travel (default: identity:dtype=f32)");
+  choice->add_option("--budget", budget,
+                     "bits a parameter at one price for the model, e.g. 0.5bit");
+  choice->add_option("--codec", codec, "one codec for every layer, e.g. qsgd:bits=4");
+  choice->add_option("--policy", policy, "file of lines 'pattern = codec'")
+      ->check(CLI::ExistingFile);
+  choice->require_option(0, 1);
+  add_training_options(app, o);
+  add_file_options(app, o);
+  try {
+    app.parse(argc, argv);
+    if (!budget.empty()) {
+      parse_budget(budget);
+      codec = "atomo:bits=" + budget.substr(0, budget.find('b'));
+    }
+    if (!codec.empty()) {
+      o.codec_label = codec;
+      o.policy = "* = " + codec;
+      (void)atomo::Codec::parse(codec);
+    } else if (!policy.empty()) {
+      o.codec_label = "policy " + policy;
+      o.policy = read_text(policy);
+      (void)atomo::Policy::parse(o.policy);
+    }
+  } catch (const CLI::Success& e) {
+    std::ostringstream discarded;
+    exit_code = first_process_of_job() ? app.exit(e) : app.exit(e, discarded, discarded);
+  } catch (const CLI::Error& e) {
+    if (first_process_of_job()) std::cerr << "atomo-train: " << e.what() << '\n';
+    exit_code = 2;
+  } catch (const atomo::Error& e) {
+    if (first_process_of_job()) std::cerr << "atomo-train: " << e.what() << '\n';
+    exit_code = 2;
+  }
+  return o;
+}
+
+nlohmann::json Options::fingerprint(int workers) const {
+  return {{"algorithm", algorithm},
+          {"model", model},
+          {"optimizer", optimizer},
+          {"schedule", schedule},
+          {"steps", steps},
+          {"batch", batch},
+          {"lr", lr},
+          {"momentum", momentum},
+          {"weight-decay", weight_decay},
+          {"seed", seed},
+          {"policy", policy},
+          {"workers", workers}};
+}
+
+double Options::learning_rate(std::uint32_t step) const {
+  if (schedule == "constant") return lr;
+  return 0.5 * lr * (1 + std::cos(std::numbers::pi * step / steps));
+}
+
+}  // namespace train

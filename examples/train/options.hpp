@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The trainer's command line.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace train {
+
+inline constexpr const char* kFashionMnist = "/usr/share/datasets/fashion-mnist";
+
+/// Everything a run depends on. Every process of a run reads the same command line.
+struct Options {
+  std::string algorithm = "ps";
+  std::string model = "lenet";
+  std::string data = kFashionMnist;
+  std::string policy = "* = identity:dtype=f32";   ///< text of the policy, whichever option gave it
+  std::string codec_label = "identity:dtype=f32";  ///< how tables name it
+  std::string optimizer = "sgd";
+  std::string schedule = "cosine";
+  std::uint32_t steps = 800;
+  std::uint32_t batch = 32;  ///< of one worker
+  double lr = 0.05;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  std::uint64_t seed = 1;
+  std::uint32_t eval_every = 0;   ///< 0: only after the last step
+  std::uint32_t eval_images = 0;  ///< 0: the whole test set
+  double timeout_seconds = 30;
+
+  std::string save;
+  std::uint32_t save_every = 0;
+  std::string resume;
+  std::uint32_t stop_at = 0;  ///< 0: run to the last step
+
+  bool json = false;  ///< JSON lines on standard output instead of progress and table
+  std::string log;    ///< JSON lines to this file
+  std::string progress = "auto";
+
+  std::string timeline;
+  std::string dump_gradients;
+  std::uint32_t at = 2;  ///< the step that `timeline` and `dump_gradients` record
+
+  std::optional<std::uint32_t> corrupt_payload_at;  ///< fault planted by the tests
+
+  /// What has to be equal for a checkpoint to go on to the same curve.
+  [[nodiscard]] nlohmann::json fingerprint(int workers) const;
+  [[nodiscard]] double learning_rate(std::uint32_t step) const;
+};
+
+/// Reads the command line. When it asked for help or is wrong, prints (only in the first process of
+/// a job) and sets `exit_code`.
+[[nodiscard]] Options parse_options(int argc, char** argv, std::optional<int>& exit_code);
+
+}  // namespace train

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <set>
+
+namespace train {
+
+std::uint32_t Run::last_step() const {
+  return options.stop_at == 0 ? options.steps : std::min(options.stop_at, options.steps);
+}
+
+bool Run::tests_after(std::uint32_t done) const {
+  return done == options.steps || (options.eval_every != 0 && done % options.eval_every == 0);
+}
+
+bool Run::saves_after(std::uint32_t done, bool stopped) const {
+  if (options.save.empty()) return false;
+  return done == last_step() || stopped ||
+         (options.save_every != 0 && done % options.save_every == 0);
+}
+
+std::optional<Checkpoint> Run::resume(const Replica& replica) const {
+  if (options.resume.empty()) return std::nullopt;
+  return read_checkpoint(options.resume, replica.layers(),
+                         options.fingerprint(transport.workers()));
+}
+
+StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports) {
+  StepRecord record;
+  record.step = step;
+  const auto workers = static_cast<double>(reports.size());
+  for (const auto& report : reports) {
+    record.loss += report.loss / workers;
+    record.bytes += report.payload_bytes;
+    record.times.compute += report.compute / workers;
+    record.times.encode += report.encode / workers;
+  }
+  return record;
+}
+
+std::vector<float> mean_over_workers(std::span<const float> all, std::size_t workers) {
+  const std::size_t each = all.size() / workers;
+  std::vector<float> mean(each);
+  for (std::size_t k = 0; k < workers; ++k) {
+    for (std::size_t i = 0; i < each; ++i)
+      mean[i] += all[k * each + i] / static_cast<float>(workers);
+  }
+  return mean;
+}
+
+void log_scores(Log& log, std::uint32_t done, std::span<const Replica::Score> scores) {
+  Replica::Score total;
+  for (const auto& score : scores) {
+    if (score.broken_off != 0) return;
+    total.correct += score.correct;
+    total.samples += score.samples;
+    total.loss += score.loss;
+  }
+  const auto samples = static_cast<double>(total.samples);
+  log.evaluation(done, static_cast<double>(total.correct) / samples, total.loss / samples);
+}
+
+bool all_ready(Transport& transport, const std::string& error) {
+  constexpr std::size_t kText = 1024;
+  std::array<char, kText> mine{};
+  std::memcpy(mine.data(), error.data(), std::min(error.size(), kText - 1));
+  std::vector<char> all(kText * static_cast<std::size_t>(transport.size()));
+  auto transfer = transport.all_gather(bytes_of(mine), std::as_writable_bytes(std::span(all)));
+  transport.wait(transfer);
+  std::set<std::string> errors;
+  for (std::size_t at = 0; at < all.size(); at += kText) {
+    const std::string text = &all[at];
+    if (text.empty() || !errors.insert(text).second || transport.rank() != 0) continue;
+    const std::string line = "atomo-train: " + transport.name(static_cast<int>(at / kText)) +
+                             " cannot start: " + text + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+  transport.end_set_up();
+  return errors.empty();
+}
+
+}  // namespace train

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What both algorithms share: when to test, save and stop, and the mean state that goes on.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checkpoint.hpp"
+#include "log.hpp"
+#include "optimiser.hpp"
+#include "options.hpp"
+#include "replica.hpp"
+#include "transport.hpp"
+
+namespace train {
+
+struct Run {
+  const Options& options;
+  Transport& transport;
+
+  [[nodiscard]] std::uint32_t last_step() const;  ///< exclusive
+  /// `done`: steps finished so far.
+  [[nodiscard]] bool tests_after(std::uint32_t done) const;
+  /// `stopped`: no further step follows, whatever the options say.
+  [[nodiscard]] bool saves_after(std::uint32_t done, bool stopped) const;
+  [[nodiscard]] bool records(std::uint32_t step) const {
+    return !options.timeline.empty() && step == options.at;
+  }
+  /// The checkpoint of --resume, if there is one.
+  [[nodiscard]] std::optional<Checkpoint> resume(const Replica& replica) const;
+};
+
+/// What one process tells about its step.
+struct StepReport {
+  double loss = 0, compute = 0, encode = 0;  ///< milliseconds
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t interrupted = 0;
+};
+
+/// Sums over workers in rank order. `wire` and `decode` are left for the caller.
+[[nodiscard]] StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports);
+/// result[i] = mean over workers, added in rank order; `all` holds them one behind the other.
+[[nodiscard]] std::vector<float> mean_over_workers(std::span<const float> all, std::size_t workers);
+/// Adds scores in rank order and hands the result to the log, unless one was broken off.
+void log_scores(Log& log, std::uint32_t done, std::span<const Replica::Score> scores);
+
+/// True when no process has an error; rank 0 prints those there are, each once. Every process calls
+/// it.
+[[nodiscard]] bool all_ready(Transport& transport, const std::string& error);
+
+/// Sets a process's role up; null for all of them when one cannot.
+template <class Role>
+[[nodiscard]] std::unique_ptr<Role> prepare(Run& run) {
+  std::unique_ptr<Role> role;
+  std::string error;
+  try {
+    role = std::make_unique<Role>(run);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  if (!all_ready(run.transport, error)) role.reset();
+  return role;
+}
+
+enum class Outcome { finished, interrupted, cannot_start };
+
+/// The algorithms. \throws Lost, std::runtime_error
+[[nodiscard]] Outcome serve(Run& run);       ///< ps.cpp, rank 0
+[[nodiscard]] Outcome work(Run& run);        ///< ps.cpp, the others
+[[nodiscard]] Outcome all_gather(Run& run);  ///< allgather.cpp, every rank
+
+}  // namespace train

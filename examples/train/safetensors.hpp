@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// .safetensors: 8 bytes of header length (little-endian), a JSON header, the tensors' bytes.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace train {
+
+struct StoredTensor {
+  std::string name;
+  std::string dtype;  ///< "F32" or "U8"
+  std::vector<std::int64_t> shape;
+  std::string_view bytes;  ///< little-endian, row-major; borrowed
+};
+
+/// `metadata` is a flat object of strings. Written whole or not at all.
+void write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
+                       const nlohmann::json& metadata);
+
+/// A file in memory; the tensors' bytes point into it.
+struct SafetensorsFile {
+  std::string content;
+  nlohmann::json metadata;
+  std::vector<StoredTensor> tensors;
+  /// \throws std::runtime_error when there is none of that name.
+  [[nodiscard]] const StoredTensor& at(const std::string& name) const;
+  [[nodiscard]] std::vector<float> floats(const std::string& name) const;
+};
+/// \throws std::runtime_error when the file cannot be read or breaks the format.
+[[nodiscard]] SafetensorsFile read_safetensors(const std::string& path);
+
+[[nodiscard]] inline std::string_view text_of(std::span<const float> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+}  // namespace train
