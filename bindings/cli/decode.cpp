@@ -79,8 +79,8 @@ void report(const DecodeOptions& options, const std::vector<Tensor>& tensors, Fo
     const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     to_pipe ? fmt::print(stderr, "{}", text) : print(text);
   } else if (!to_pipe) {
-    print(fmt::format("{}: {} tensors, {} elements\n", printable(options.output), tensors.size(),
-                      grouped(elements)));
+    print(fmt::format("{}: {}, {}\n", printable(options.output), counted(tensors.size(), "tensor"),
+                      counted(elements, "element")));
   }
 }
 

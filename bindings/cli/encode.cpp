@@ -75,9 +75,9 @@ void run_encode(const EncodeOptions& options) {
     const std::string text = report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     to_pipe ? fmt::print(stderr, "{}", text) : print(text);
   } else if (!to_pipe) {
-    print(fmt::format("{}: {} tensors, {} elements, {} bytes, {} bits a parameter\n",
-                      printable(options.paths.back()), tensors.size(), grouped(model.elements()),
-                      grouped(bytes), significant(bits)));
+    print(fmt::format("{}: {}, {}, {}, {} bits a parameter\n", printable(options.paths.back()),
+                      counted(tensors.size(), "tensor"), counted(model.elements(), "element"),
+                      counted(bytes, "byte"), significant(bits)));
   }
 }
 

@@ -80,10 +80,11 @@ std::string text_report(const ContainerInfo& info, const std::vector<std::string
       "{}: atomo container, format {}.{}, checksums verified\n"
       "key: seed {}, step {}, worker {}, channel {}, first tensor {}\n"
       "price: {}   grid step: {}\n"
-      "{} layers, {} elements, {} bytes ({} of them head), {} bits a parameter\n\n",
+      "{}, {}, {} ({} of them head), {} bits a parameter\n\n",
       printable(label), info.major, info.minor, info.key.seed, info.key.step, info.key.worker,
       info.key.channel, info.key.tensor, price_text(info.price), price_text(info.grid_step),
-      info.layers.size(), grouped(info.elements()), grouped(info.bytes), grouped(info.head_bytes),
+      counted(info.layers.size(), "layer"), counted(info.elements(), "element"),
+      counted(info.bytes, "byte"), grouped(info.head_bytes),
       significant(bits_of(info.bytes, info.elements())));
   using Align = Table::Align;
   Table table({{"layer", Align::left},

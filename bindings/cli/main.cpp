@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <memory>
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "atomo/version.hpp"
 #include "commands.hpp"
@@ -34,6 +36,21 @@ struct Options {
   std::string decode_format, decode_dtype = "f32";
 };
 
+/// CLI11's help with a usage line that shows the order of the paths.
+class CommandHelp : public CLI::Formatter {
+ public:
+  explicit CommandHelp(std::string usage) : usage_(std::move(usage)) {
+    column_width(30);
+    label("Positionals", "Paths");
+  }
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return fmt::format("Usage: {}\n", usage_);
+  }
+
+ private:
+  std::string usage_;
+};
+
 /// Accepts decimal integers from `lowest` to the largest the option can hold.
 CLI::Validator integer_between(std::uint64_t lowest, std::uint64_t highest) {
   return CLI::Validator(
@@ -41,9 +58,11 @@ CLI::Validator integer_between(std::uint64_t lowest, std::uint64_t highest) {
         std::uint64_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool whole = error == std::errc() && end == text.data() + text.size();
-        return whole && value >= lowest && value <= highest
-                   ? std::string()
-                   : fmt::format("'{}' is not an integer from {} to {}", text, lowest, highest);
+        if (!whole || value < lowest || value > highest) {
+          return fmt::format("'{}' is not an integer from {} to {}", text, lowest, highest);
+        }
+        text = std::to_string(value);  // CLI11 would read a leading 0 as octal
+        return std::string();
       },
       "");
 }
@@ -53,12 +72,27 @@ CLI::Option* add_integer(CLI::App& command, const std::string& name, T& value, s
                          const std::string& help,
                          std::uint64_t highest = std::numeric_limits<T>::max()) {
   return command.add_option(name, value, help)
-      ->check(integer_between(lowest, highest))
-      ->capture_default_str();
+      ->transform(integer_between(lowest, highest))
+      ->capture_default_str()
+      ->type_name("N");
 }
 
 unsigned all_cores() {
   return std::clamp(std::thread::hardware_concurrency(), 1U, static_cast<unsigned>(kMaxThreads));
+}
+
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
+                      const std::string& arguments) {
+  CLI::App* command = app.add_subcommand(name, what);
+  command->formatter(
+      std::make_shared<CommandHelp>(fmt::format("atomo {} [OPTIONS]{}", name, arguments)));
+  return command;
+}
+
+/// A path, or several: its place on the command line is in the usage line.
+template <typename T>
+void add_path(CLI::App& command, const std::string& name, T& value, const std::string& help) {
+  command.add_option(name, value, help)->required()->option_text(" ");
 }
 
 void add_common(CLI::App& command, bool& json, const std::string& example) {
@@ -73,7 +107,7 @@ void add_threads(CLI::App& command, unsigned& threads) {
 
 void add_codecs(CLI::App& app, Options& options) {
   CLI::App* command =
-      app.add_subcommand("codecs", "List the codecs, their keys and what they promise");
+      add_command(app, "codecs", "List the codecs, their keys and what they promise", "");
   add_common(*command, options.codecs.json, "atomo codecs");
   command->callback([&] { run_codecs(options.codecs); });
 }
@@ -81,17 +115,16 @@ void add_codecs(CLI::App& app, Options& options) {
 void add_encode(CLI::App& app, Options& options) {
   EncodeOptions& o = options.encode;
   o.threads = all_cores();
-  CLI::App* command = app.add_subcommand("encode", "Encode tensors into a container");
+  CLI::App* command =
+      add_command(app, "encode", "Encode tensors into a container", " --codec SPEC IN... OUT");
   command->add_option("--codec", o.codec, "What to encode with; see atomo codecs")
       ->required()
       ->type_name("SPEC");
+  // Not required here: run_encode says which of the two is missing.
   command
-      ->add_option("paths", o.paths,
-                   "One or more .npy, .npz or .safetensors files, which make one model, then the "
-                   "container to write; "
-                   "'-' is a pipe")
-      ->required()
-      ->type_name("IN... OUT");
+      ->add_option("PATHS", o.paths,
+                   "The .npy, .npz or .safetensors files of one model, then OUT; '-' is a pipe")
+      ->option_text(" ");
   const std::string key = "Randomness";
   add_integer(*command, "--seed", o.key.seed, 0, "Seed of every draw")->group(key);
   add_integer(*command, "--step", o.key.step, 0, "Number of the training step")->group(key);
@@ -107,24 +140,22 @@ void add_encode(CLI::App& app, Options& options) {
 void add_decode(CLI::App& app, Options& options) {
   DecodeOptions& o = options.decode;
   o.threads = all_cores();
-  CLI::App* command = app.add_subcommand("decode", "Decode a container into tensors");
-  command->add_option("in", o.input, "The container; '-' is a pipe")->required()->type_name("IN");
-  command
-      ->add_option("out", o.output,
-                   "A .npy (for one tensor), .npz or .safetensors file; '-' is a pipe")
-      ->required()
-      ->type_name("OUT");
+  CLI::App* command = add_command(app, "decode", "Decode a container into tensors", " IN OUT");
+  add_path(*command, "IN", o.input, "The container; '-' is a pipe");
+  add_path(*command, "OUT", o.output,
+           "A .npy (for one tensor), .npz or .safetensors file; '-' is a pipe");
   command
       ->add_option("--format", options.decode_format,
                    "Format of OUT, by default what its extension says; on a pipe npy for one "
                    "tensor, else npz")
-      ->check(CLI::IsMember({"npy", "npz", "safetensors"}));
+      ->check(CLI::IsMember({"npy", "npz", "safetensors"}))
+      ->option_text("npy|npz|safetensors");
   command
       ->add_option("--dtype", options.decode_dtype,
-                   "Elements to write: f32, f16, bf16, or what was encoded (same); halves are "
+                   "Elements to write, by default f32; same: as they were encoded; halves are "
                    "rounded stochastically")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "same"}))
-      ->capture_default_str();
+      ->option_text("f32|f16|bf16|same");
   add_threads(*command, o.threads);
   add_common(*command, o.json, "atomo decode grads.atomo grads.npz");
   command->callback([&options, &o] {
@@ -144,8 +175,9 @@ void add_decode(CLI::App& app, Options& options) {
 
 void add_inspect(CLI::App& app, Options& options) {
   InspectOptions& o = options.inspect;
-  CLI::App* command = app.add_subcommand("inspect", "Verify a container and show what is in it");
-  command->add_option("in", o.input, "The container; '-' is a pipe")->required()->type_name("FILE");
+  CLI::App* command =
+      add_command(app, "inspect", "Verify a container and show what is in it", " FILE");
+  add_path(*command, "FILE", o.input, "The container; '-' is a pipe");
   add_common(*command, o.json, "atomo inspect grads.atomo");
   command->callback([&] { run_inspect(o); });
 }
@@ -153,18 +185,14 @@ void add_inspect(CLI::App& app, Options& options) {
 void add_measure(CLI::App& app, Options& options) {
   MeasureOptions& o = options.measure;
   CLI::App* command =
-      app.add_subcommand("measure", "Measure size, error, bias and speed of codecs on tensors");
+      add_command(app, "measure", "Measure size, error, bias and speed of codecs on tensors",
+                  " --codec SPEC [--codec SPEC]... IN...");
   command->add_option("--codec", o.codecs, "A codec to measure; give --codec once for each")
       ->required()
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
       ->type_name("SPEC");
-  command
-      ->add_option(
-          "in", o.inputs,
-          "One or more .npy, .npz or .safetensors files, which make one model; '-' is a pipe")
-      ->required()
-      ->type_name("IN...");
+  add_path(*command, "IN", o.inputs,
+           "The .npy, .npz or .safetensors files of one model; '-' is a pipe");
   add_integer(*command, "--draws", o.draws, 1, "Messages to draw; draw d is step d of the seed");
   add_integer(*command, "--seed", o.seed, 0, "Seed of every draw")->group("Randomness");
   command->add_option("--plot", o.plot, "Also draw NMSE against bits a parameter")

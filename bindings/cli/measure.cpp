@@ -70,8 +70,8 @@ std::string text_report(const std::vector<Tensor>& tensors, std::uint64_t elemen
                {"decode ms"},
                {"encode GB/s"},
                {"decode GB/s"},
-               {"of memcpy"},
-               {"of memcpy"}});
+               {"enc/memcpy"},
+               {"dec/memcpy"}});
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [spec, canonical, m] : rows) {
     table.add({printable(spec), grouped(static_cast<std::uint64_t>(std::llround(m.bytes))),
@@ -81,9 +81,9 @@ std::string text_report(const std::vector<Tensor>& tensors, std::uint64_t elemen
                significant(m.decode_ms), significant(m.encode_gbs), significant(m.decode_gbs),
                percent(m.encode_gbs, m.memcpy_gbs), percent(m.decode_gbs, m.memcpy_gbs)});
   }
-  return fmt::format("{} tensors, {} elements as one model; {} draws; memcpy {} GB/s\n\n",
-                     tensors.size(), grouped(elements), draws,
-                     significant(rows.back().measurement.memcpy_gbs)) +
+  return fmt::format("{}, {} as one model; {}; memcpy {} GB/s\n\n",
+                     counted(tensors.size(), "tensor"), counted(elements, "element"),
+                     counted(draws, "draw"), significant(rows.back().measurement.memcpy_gbs)) +
          table.render();
 }
 

@@ -37,6 +37,8 @@ class Table {
 
 /// "11,173,962".
 [[nodiscard]] std::string grouped(std::uint64_t value);
+/// "1 tensor", "1,024 tensors".
+[[nodiscard]] std::string counted(std::uint64_t count, std::string_view noun);
 /// Four significant digits, "-" when there is no number.
 [[nodiscard]] std::string significant(double value);
 /// Bits a parameter, 0 when there is no parameter.
