@@ -45,7 +45,7 @@ std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype) const {
   if (plan.n == 0) return 0;
   Carver encode;
   LayerWork().carve(plan, encode, true);
-  return std::max(encode.bytes(), detail::read_layer_workspace(plan.kind, dtype, true));
+  return std::max(encode.bytes(), detail::read_layer_workspace(plan.kind, dtype, method_->lossless()));
 }
 
 Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload& payload,
@@ -99,7 +99,10 @@ Status decode_one(const detail::Method& method, ConstBytes message, bool add, fl
   Status status = Status::ok;
   if (!layer.next(status)) return status;
   if (view.shape != layer.kind.shape) return Status::shape_mismatch;
-  if (method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind) return Status::codec_mismatch;
+  const bool lossless = (layer.row.flags & detail::Row::kLossless) != 0;
+  if (method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind || (lossless && !method.lossless())) {
+    return Status::codec_mismatch;
+  }
   return read_layer(layer, head.header(), view, add, alpha, context.workspace, context.executor);
 }
 

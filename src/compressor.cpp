@@ -156,7 +156,7 @@ void Compressor::Impl::set_up_memory() {
   std::size_t decoding = 0, accumulators = 0;
   for (const auto& plan : plans) {
     LayerWork().carve(plan, encoding, false);
-    decoding = std::max(decoding, detail::read_layer_workspace(plan.kind, plan.kind.dtype, true));
+    decoding = std::max(decoding, detail::read_layer_workspace(plan.kind, plan.kind.dtype, plan.method->lossless()));
     if (plan.kind.dtype != DType::f32) accumulators += plan.n * sizeof(float) + 64;
   }
   workspace = std::max(encoding.bytes(), decoding + accumulators + 63);
@@ -358,7 +358,7 @@ std::size_t Compressor::workspace_bytes(std::size_t layer) const {
   const LayerPlan& plan = impl_->plans.at(layer);
   Carver carver;
   LayerWork().carve(plan, carver, false);
-  return std::max(carver.bytes(), detail::read_layer_workspace(plan.kind, plan.kind.dtype, true));
+  return std::max(carver.bytes(), detail::read_layer_workspace(plan.kind, plan.kind.dtype, plan.method->lossless()));
 }
 
 Status Compressor::encode(std::span<const ConstTensorView> layers, const Key& key, const Payload& payload,

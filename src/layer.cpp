@@ -174,7 +174,7 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   out.body = layer.body;
   out.price = kind.method == MethodId::coordinate ? header.grid_step : header.price;
   if ((layer.row.flags & Row::kOwnPrice) != 0) {
-    if (out.body.size() < kPriceBytes) return Status::corrupt;
+    if (out.body.size() <= kPriceBytes) return Status::corrupt;
     std::memcpy(&out.price, out.body.data(), kPriceBytes);
     if (!(out.price > 0) || !std::isfinite(out.price)) return Status::corrupt;
     out.body = out.body.subspan(kPriceBytes);

@@ -67,6 +67,9 @@ class Method {
   [[nodiscard]] virtual Traits traits() const = 0;
   [[nodiscard]] virtual Kind kind(const Shape& shape, DType dtype) const = 0;
 
+  /// True when bodies may go through a lossless stage.
+  [[nodiscard]] virtual bool lossless() const noexcept { return false; }
+
   [[nodiscard]] virtual std::size_t max_body_bytes(const Shape& shape) const = 0;
   [[nodiscard]] virtual std::size_t scratch_bytes(const Shape&) const { return 0; }
 
