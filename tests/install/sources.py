@@ -33,7 +33,8 @@ def faults(path, lines):
         yield f"no '{LICENCE}' at its top"
     if path.endswith((".hpp", ".h")) and "#pragma once\n" not in lines and not any("#ifndef ATOMO_" in x for x in lines):
         yield "no '#pragma once'"
-    if len(lines) >= MAX_LINES:
+    # Tables are data: nobody reads them from top to bottom.
+    if len(lines) >= MAX_LINES and not path.endswith("_tables.hpp"):
         yield f"{len(lines)} lines, under {MAX_LINES} are wanted"
     for number, line in enumerate(lines, 1):
         if "TO" + "DO" in line or "FIX" + "ME" in line:
