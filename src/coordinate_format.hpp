@@ -17,8 +17,8 @@ enum class SegmentMode : std::uint32_t {
   dense = 3,      ///< every level
 };
 
-inline constexpr unsigned kGapRawBits = 16;     ///< gaps go up to 32,768: the end of an empty list
-inline constexpr unsigned kMaxGapRice = 15;     ///< Rice parameters of gaps
+inline constexpr unsigned kGapRawBits = 16;  ///< gaps go up to 32,768: the end of an empty list
+inline constexpr unsigned kMaxGapRice = 15;  ///< Rice parameters of gaps
 inline constexpr unsigned kMaxLevelRice = kLevelBits;  ///< and of levels
 
 struct SegmentWord {

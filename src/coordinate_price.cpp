@@ -11,8 +11,8 @@
 namespace atomo::detail {
 namespace {
 
-constexpr std::uint32_t kBins = 0x7F80;        ///< upper 15 bits of finite magnitudes
-constexpr std::size_t kSortedEntries = 4096;   ///< below, sorting beats clearing the bins
+constexpr std::uint32_t kBins = 0x7F80;       ///< upper 15 bits of finite magnitudes
+constexpr std::size_t kSortedEntries = 4096;  ///< below, sorting beats clearing the bins
 constexpr std::size_t kHeadBytes = 24;
 constexpr unsigned kCountBits = 48;
 
@@ -139,8 +139,8 @@ Levels expected_levels(const Histogram& histogram, double step) noexcept {
   for (std::size_t i = 0; i < histogram.size(); ++i) {
     const Bin bin = histogram[i];
     const std::uint64_t fixed = grid_fixed(bin.magnitude(), scale);
-    const auto level = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(fixed >> 32, kMaxLevel - 1));
+    const auto level =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(fixed >> 32, kMaxLevel - 1));
     const std::uint64_t part = fixed & 0xFFFFFFFFu;
     // count * part < 2^72: the two halves of the count apart.
     const std::uint64_t up =
@@ -161,8 +161,10 @@ std::uint64_t scaled(std::uint64_t count, std::uint64_t bits256) noexcept {
 std::uint64_t gap_bits256(std::uint64_t listed, std::uint64_t entries) noexcept {
   constexpr std::uint64_t kOne = std::uint64_t{1} << 32;
   // Both below 2^57: drop bits until the quotient fits.
-  const unsigned drop = entries >> 31 != 0 ? static_cast<unsigned>(std::bit_width(entries)) - 31 : 0;
-  const std::uint64_t density = (listed >> drop << 32) / std::max<std::uint64_t>(entries >> drop, 1);
+  const unsigned drop =
+      entries >> 31 != 0 ? static_cast<unsigned>(std::bit_width(entries)) - 31 : 0;
+  const std::uint64_t density =
+      (listed >> drop << 32) / std::max<std::uint64_t>(entries >> drop, 1);
   std::uint64_t out = kOne - std::min(kOne, density);  // (1 - q)^(2^k)
   std::uint64_t best = ~std::uint64_t{0};
   for (unsigned k = 0; k <= kMaxGapRice; ++k) {
@@ -228,11 +230,10 @@ std::uint64_t expected_grid_bits256(ConstBytes demand, float step) noexcept {
   // A segment that keeps nothing has its word and no content; every list has an end mark.
   const std::uint64_t written = std::min(nonzero, segments);
   const std::uint64_t every_gap = gap_bits256(nonzero, levels.entries);
-  const std::uint64_t one_list =
-      scaled(nonzero + written, every_gap) + level_bits256(levels, 1);
-  const std::uint64_t two_lists =
-      scaled(ones + written, gap_bits256(ones, levels.entries)) +
-      scaled(others + written, gap_bits256(others, levels.entries)) + level_bits256(levels, 2);
+  const std::uint64_t one_list = scaled(nonzero + written, every_gap) + level_bits256(levels, 1);
+  const std::uint64_t two_lists = scaled(ones + written, gap_bits256(ones, levels.entries)) +
+                                  scaled(others + written, gap_bits256(others, levels.entries)) +
+                                  level_bits256(levels, 2);
   Levels all = levels;
   all.counts[0] = levels.entries - nonzero;  // the histogram leaves zeros out
   const std::uint64_t dense = level_bits256(all, 0);

@@ -46,8 +46,7 @@ inline std::uint32_t read_rice(const BitReader& in, std::uint64_t& bit, unsigned
     return (q << k) | (static_cast<std::uint32_t>(word >> (q + 1)) & ((1u << k) - 1));
   }
   bit += kRiceLimit + raw;
-  const auto v =
-      static_cast<std::uint32_t>(word >> kRiceLimit) & ((std::uint32_t{1} << raw) - 1);
+  const auto v = static_cast<std::uint32_t>(word >> kRiceLimit) & ((std::uint32_t{1} << raw) - 1);
   canonical &= (v >> k) >= kRiceLimit;
   return v;
 }

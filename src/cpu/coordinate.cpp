@@ -12,6 +12,7 @@
 
 #include "atomo/philox.hpp"
 #include "coordinate_format.hpp"
+#include "cpu/run_tasks.hpp"
 #include "workspace.hpp"
 
 namespace atomo::cpu {
@@ -43,9 +44,9 @@ struct EncodeMemory {
   std::size_t count = 0;
   Slot slots[kSlots];
 
-  EncodeMemory(Carver& carver, std::size_t n) noexcept
-      : count(std::min(kSlots, segments_of(n))) {
-    for (std::size_t i = 0; i < count; ++i) slots[i] = Slot(carver, std::min(n, kCoordinateSegment));
+  EncodeMemory(Carver& carver, std::size_t n) noexcept : count(std::min(kSlots, segments_of(n))) {
+    for (std::size_t i = 0; i < count; ++i)
+      slots[i] = Slot(carver, std::min(n, kCoordinateSegment));
   }
 };
 
@@ -62,22 +63,11 @@ struct DecodeMemory {
   }
 };
 
-/// Calls task(i) for i in [0, count), on the executor's threads if there is one.
-template <typename Task>
-void run_all(Executor* executor, std::size_t count, Task& task) noexcept {
-  if (executor == nullptr || count < 2) {
-    for (std::size_t i = 0; i < count; ++i) task(i);
-    return;
-  }
-  executor->run(
-      count, [](void* state, std::size_t i) { (*static_cast<Task*>(state))(i); }, &task);
-}
-
 // ---- rounding
 
 /// Levels of one chunk; false when the step is too small for an entry.
-bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u,
-                 std::uint32_t* levels, std::uint32_t* parts) noexcept {
+bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u, std::uint32_t* levels,
+                 std::uint32_t* parts) noexcept {
   const double scale = grid_scale(step);
   std::uint64_t top = 0;
   for (std::size_t i = 0; i < m; ++i) {
@@ -113,8 +103,7 @@ RiceChoice choose_rice(std::size_t count, std::uint64_t total, unsigned max_k, u
                        Value value) noexcept {
   // The best parameter of a geometric distribution has 2^k near the mean times ln 2.
   const std::uint64_t center = total * 11 / (16 * (static_cast<std::uint64_t>(count) + 1));
-  const unsigned middle =
-      std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1);
+  const unsigned middle = std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1);
   RiceChoice best{0, ~std::uint64_t{0}};
   for (unsigned k = middle > 0 ? middle - 1 : 0; k <= std::min(max_k, middle + 1); ++k) {
     std::uint64_t bits = 0;
@@ -191,17 +180,18 @@ void offer_lists(SegmentPlan& plan, const Slot& slot, const SegmentLists& lists,
              {0, SegmentMode::two_lists, ones.k, others.k, larger.k});
 }
 
-/// Lists cost at least a gap bit, a level bit and a sign an entry, dense levels a bit each zero:
-/// neither is counted where it cannot win. Dense under the largest parameter is the upper bound.
+/// The shortest way. Lists cost at least a gap bit, a level bit and a sign an entry that is not
+/// zero, dense levels a bit each zero: neither is tried where it cannot win. Dense levels under the
+/// largest parameter are the upper bound.
 SegmentPlan plan_segment(const Slot& slot, const SegmentLists& lists, std::size_t m) noexcept {
   SegmentPlan plan;
   const std::size_t count = lists.nonzero.size();
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < m; ++i) total += slot.levels[i];
   plan.offer((kLevelBits + 1) * std::uint64_t{m} + count,
              {0, SegmentMode::dense, 0, 0, kMaxLevelRice});
-  if (count <= m / 2) offer_lists(plan, slot, lists, m);
+  if (count <= m / 2 || (count <= m - m / 8 && total <= 2 * m)) offer_lists(plan, slot, lists, m);
   if (count >= m / 8) {
-    std::uint64_t total = 0;
-    for (std::size_t i = 0; i < m; ++i) total += slot.levels[i];
     const RiceChoice levels = choose_rice(m, total, kMaxLevelRice, kLevelBits,
                                           [&](std::size_t i) { return slot.levels[i]; });
     plan.offer(levels.bits + count, {0, SegmentMode::dense, 0, 0, levels.k});
@@ -285,15 +275,16 @@ struct EncodeTask {
 
 /// Calls found(place, signed level) for what a list holds; false when it breaks the format.
 template <typename Found>
-bool read_list(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned gap_k, bool with_levels, std::uint32_t base,
-               unsigned k, Found found) noexcept {
+bool read_list(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned gap_k,
+               bool with_levels, std::uint32_t base, unsigned k, Found found) noexcept {
   bool canonical = true;
   for (std::size_t place = 0;; ++place) {
     place += read_rice(in, bit, gap_k, kGapRawBits, canonical);
     if (!canonical || place > m) return false;
     if (place == m) return true;
     const bool negative = (in.peek(bit++) & 1) != 0;
-    const std::uint32_t level = base + (with_levels ? read_rice(in, bit, k, kLevelBits, canonical) : 0);
+    const std::uint32_t level =
+        base + (with_levels ? read_rice(in, bit, k, kLevelBits, canonical) : 0);
     if (!canonical || level > kMaxLevel) return false;
     const auto magnitude = static_cast<std::int32_t>(level);
     if (!found(place, negative ? -magnitude : magnitude)) return false;
@@ -301,7 +292,8 @@ bool read_list(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned 
 }
 
 template <typename Found>
-bool read_dense(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned k, Found found) noexcept {
+bool read_dense(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned k,
+                Found found) noexcept {
   bool canonical = true;
   for (std::size_t i = 0; i < m; ++i) {
     const std::uint32_t level = read_rice(in, bit, k, kLevelBits, canonical);
@@ -428,7 +420,7 @@ Status decode_body(ConstBytes body, std::size_t n, float step, bool add, float a
       start += table.word(s + i).bytes;
     }
     task.first = s;
-    run_all(executor, count, task);
+    run_tasks(executor, count, [&](std::size_t i) { task(i); });
     if (task.corrupt.load(std::memory_order_relaxed)) return Status::corrupt;
   }
   return Status::ok;
@@ -464,7 +456,7 @@ Status encode(const CoordinateConfig& config, const float* x, std::size_t n, con
   for (std::size_t s = 0; s < segments; s += memory.count) {
     const std::size_t count = std::min(memory.count, segments - s);
     task.first = s;
-    run_all(executor, count, task);
+    run_tasks(executor, count, [&](std::size_t i) { task(i); });
     if (task.too_small.load(std::memory_order_relaxed)) return Status::unsupported;
     for (std::size_t i = 0; i < count; ++i) {
       store_le(body.data() + (s + i) * kTableEntryBytes, task.words[i].pack());

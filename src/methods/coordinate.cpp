@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// atomo:atoms=coordinate: every entry rounded stochastically to one grid step D, the layer's price.
-/// With `bits=` D comes from the budget, with `keep=` from the expected count of entries kept, or it
-/// is `delta=`; in these two cases the data may raise it to the lowest step that it can be sent at.
+/// atomo:atoms=coordinate: every entry rounded stochastically to one grid step D, the layer's
+/// price. With `bits=` D comes from the budget, with `keep=` from the expected count of entries
+/// kept, or it is `delta=`; in these two cases the data may raise it to the lowest step that it can
+/// be sent at.
 ///
 /// Values. coordinate_math.hpp: level and P of an entry, the draw by chunks of 4,096 entries
 /// (purpose select_coordinate, u = word 0 of index = chunk; places in the order 1597 i mod 4096,
@@ -15,18 +16,19 @@
 ///           bits 19..22  Rice parameter of the gaps of the list of ones (mode 2, else 0)
 ///           bits 23..26  Rice parameter of the gaps of the other list (modes 1 and 2, else 0)
 ///           bits 27..31  Rice parameter of levels, at most 29
-///   then the contents, one after another, each a stream of bits (lowest first) padded with zeros to
-///   whole bytes. rice(v, k, raw): v >> k ones, a zero, the k low bits of v; but when v >> k is 20 or
-///   more, 20 ones, then v in `raw` bits.
-///   mode 3: for every entry rice(level, k, 29), followed by a sign bit (1 is minus) unless the level
+///   then the contents, one after another, each a stream of bits (lowest first) padded with zeros
+///   to whole bytes. rice(v, k, raw): v >> k ones, a zero, the k low bits of v; but when v >> k is
+///   20 or more, 20 ones, then v in `raw` bits. mode 3: for every entry rice(level, k, 29),
+///   followed by a sign bit (1 is minus) unless the level
 ///           is 0.
 ///   mode 1: for every entry whose level is not 0: rice(gap, k', 16), sign, rice(level - 1, k, 29);
-///           then rice(gap, k', 16) up to the segment's end. A gap is the number of entries since the
-///           one before in the list, or since the segment's start.
-///   mode 2: for every entry of level 1: rice(gap), sign; the gap to the end; then for every entry of
+///           then rice(gap, k', 16) up to the segment's end. A gap is the number of entries since
+///           the one before in the list, or since the segment's start.
+///   mode 2: for every entry of level 1: rice(gap), sign; the gap to the end; then for every entry
+///   of
 ///           a larger level: rice(gap), sign, rice(level - 2, k, 29); the gap to the end.
-/// Levels are below 2^29. The contents fill the body exactly; a decoder refuses a raw value that has
-/// a shorter word, a level out of range, a place in both lists, and padding that is not zero.
+/// Levels are below 2^29. The contents fill the body exactly; a decoder refuses a raw value that
+/// has a shorter word, a level out of range, a place in both lists, and padding that is not zero.
 
 #include <algorithm>
 #include <bit>
@@ -55,9 +57,12 @@ class Coordinate final : public Method {
   std::string to_string() const override {
     const std::string name = "atomo:atoms=coordinate,";
     switch (options_.from) {
-      case StepFrom::keep: return name + "keep=" + options_.keep.to_string();
-      case StepFrom::fixed: return name + "delta=" + format_number(options_.delta);
-      case StepFrom::budget: break;
+      case StepFrom::keep:
+        return name + "keep=" + options_.keep.to_string();
+      case StepFrom::fixed:
+        return name + "delta=" + format_number(options_.delta);
+      case StepFrom::budget:
+        break;
     }
     return name + "bits=" + format_number(options_.bits);
   }
@@ -139,7 +144,8 @@ Status decode(const LayerOutput& out) noexcept {
   return cpu::decode(config, out.body, out.y, out.n, out.workspace, out.executor);
 }
 
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
+             std::uint64_t& kept) noexcept {
   atoms = kind.shape.elements();
   return cpu::coordinate_count(body, kind.shape.elements(), kept);
 }
@@ -161,10 +167,8 @@ std::shared_ptr<const Method> make_coordinate(SpecArgs& args) {
   } else if (args.has("delta")) {
     options.from = StepFrom::fixed;
     options.delta = static_cast<float>(args.number("delta", 0x1p-149, 0x1.fffffep127));
-  } else if (args.has("ratio")) {
-    options.bits = 32 / args.number("ratio", 1, 32768);
   } else {
-    options.bits = args.number("bits", 32.0 / 32768, 32);
+    options.bits = read_budget(args);
   }
   return std::make_shared<Coordinate>(options);
 }

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+atomo_test(test_coordinate test_coordinate.cpp)
