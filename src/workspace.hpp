@@ -28,7 +28,7 @@ class Carver {
   }
   Bytes take_bytes(std::size_t count) noexcept { return take<std::byte>(count); }
 
-  [[nodiscard]] bool fits() const noexcept { return !places_ || skip_ + used_ <= memory_.size(); }
+  [[nodiscard]] bool fits() const noexcept { return !places_ || used_ == 0 || skip_ + used_ <= memory_.size(); }
   [[nodiscard]] std::size_t bytes() const noexcept { return used_ == 0 ? 0 : used_ + 63; }
 
  private:
