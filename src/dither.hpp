@@ -89,10 +89,16 @@ struct EntryDraw {
   }
 };
 
-/// q of one entry, an integer. `Draw::uniform<Real>()` is 1 + u.
+/// |q| stays below 2^25 whatever x is (an Inf that slipped through), so that nothing overflows;
+/// what a class can hold is far below.
+inline constexpr float kLargestLevel = 33554430.0f;
+
+/// q of one entry. `Draw::uniform<Real>()` is 1 + u.
 template <typename Real, typename Draw>
-[[nodiscard]] inline Real quantise(Real x, Real inverse, const Draw& draw) noexcept {
-  return std::floor(std::fma(x, inverse, draw.template uniform<Real>())) - Real{1};
+[[nodiscard]] inline std::int32_t quantise(Real x, Real inverse, const Draw& draw) noexcept {
+  constexpr auto kBound = static_cast<Real>(kLargestLevel);
+  const Real y = std::floor(std::fma(x, inverse, draw.template uniform<Real>()));
+  return static_cast<std::int32_t>(std::max(std::min(kBound, y), -kBound)) - 1;
 }
 
 /// What q decodes to. One rounding: the integer is below 2^31 and step / 32 is exact.

@@ -21,7 +21,8 @@ void for_each_gap(std::span<const std::uint64_t> words, Visit visit) {
   }
 }
 
-std::span<const std::uint64_t> segment_words(std::span<const std::uint64_t> marks, std::uint64_t segment) noexcept {
+std::span<const std::uint64_t> segment_words(std::span<const std::uint64_t> marks,
+                                             std::uint64_t segment) noexcept {
   const std::size_t begin = segment * (kMarksSegment / 64);
   return marks.subspan(begin, std::min<std::size_t>(kMarksSegment / 64, marks.size() - begin));
 }
@@ -43,8 +44,8 @@ std::array<std::uint64_t, kMaxRiceBits + 1> gap_bits(std::span<const std::uint64
   return quotients;
 }
 
-void write_gaps(unsigned k, std::span<const std::uint64_t> marks, std::uint64_t segments, std::byte* heads,
-                std::size_t stream_bytes) noexcept {
+void write_gaps(unsigned k, std::span<const std::uint64_t> marks, std::uint64_t segments,
+                std::byte* heads, std::size_t stream_bytes) noexcept {
   std::byte* const stream = heads + 4 * segments;
   BitWriter out(stream, stream_bytes);
   for (std::uint64_t s = 0; s < segments; ++s) {
@@ -99,7 +100,8 @@ bool MarksReader::open(ConstBytes body, std::uint64_t atoms) noexcept {
   const std::size_t map_bytes = (atoms + 7) / 8;
   bytes_ = even(1 + map_bytes);
   if (body.size() < bytes_ || !all_zero(body.data(), 1 + map_bytes, bytes_)) return false;
-  if (atoms % 8 != 0 && (static_cast<unsigned>(data_[map_bytes - 1]) >> (atoms % 8)) != 0) return false;
+  if (atoms % 8 != 0 && (static_cast<unsigned>(data_[map_bytes - 1]) >> (atoms % 8)) != 0)
+    return false;
   for (std::size_t i = 0; i < map_bytes; i += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, data_ + i, std::min<std::size_t>(8, map_bytes - i));
@@ -145,7 +147,8 @@ bool MarksReader::next_gaps(std::uint64_t size, SegmentMarks& marks) noexcept {
   for (std::uint32_t i = 0; i < count; ++i, ++at) {
     std::uint64_t quotient = 0;
     for (;;) {
-      const auto ones = static_cast<std::uint64_t>(std::countr_one(stream_.peek(bit_) & 0xFFFFFFFFu));
+      const auto ones =
+          static_cast<std::uint64_t>(std::countr_one(stream_.peek(bit_) & 0xFFFFFFFFu));
       quotient += ones;
       bit_ += ones;
       if (ones < 32) break;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The marks of a body: which atoms are kept, as a bit map or as Rice-coded gaps, whichever is shorter.
+/// The marks of a body: which atoms are kept, as a bit map or as Rice-coded gaps, whichever is
+/// shorter.
 ///
 /// Layout, from the body's first byte: a mode byte, then
 /// - mode 0: a bit for each atom, bit i % 8 of byte i / 8;
-/// - mode 1 + k, k = 0..12: for each segment of 4,096 atoms a u16 count of kept atoms and a u16 length in bits, then the
-///   segments' streams one after the other without gaps: for each kept atom the number of atoms passed over since the
-///   one before in its segment (or since the segment's start), its quotient by 2^k in unary (ones, then a zero) and
-///   the k low bits.
-/// Zero bits follow up to an even number of bytes. A segment's gaps take fewer than 2^16 bits at every k up to 12, and
-/// a larger k would not shorten them.
+/// - mode 1 + k, k = 0..12: for each segment of 4,096 atoms a u16 count of kept atoms and a u16
+/// length in bits, then the
+///   segments' streams one after the other without gaps: for each kept atom the number of atoms
+///   passed over since the one before in its segment (or since the segment's start), its quotient
+///   by 2^k in unary (ones, then a zero) and the k low bits.
+/// Zero bits follow up to an even number of bytes. A segment's gaps take fewer than 2^16 bits at
+/// every k up to 12, and a larger k would not shorten them.
 
 #include <array>
 #include <cstddef>
@@ -48,7 +50,8 @@ struct MarksPlan {
 }
 
 /// `marks` has no bit beyond the last atom.
-[[nodiscard]] MarksPlan plan_marks(std::span<const std::uint64_t> marks, std::uint64_t atoms) noexcept;
+[[nodiscard]] MarksPlan plan_marks(std::span<const std::uint64_t> marks,
+                                   std::uint64_t atoms) noexcept;
 
 /// Writes `plan.bytes` bytes.
 void write_marks(const MarksPlan& plan, std::span<const std::uint64_t> marks, std::uint64_t atoms,
@@ -63,7 +66,8 @@ class MarksReader {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint64_t kept() const noexcept { return kept_; }
 
-  /// The marks of the next segment, in order. False: the stream is no sequence of gaps of the stated length.
+  /// The marks of the next segment, in order. False: the stream is no sequence of gaps of the
+  /// stated length.
   [[nodiscard]] bool next(SegmentMarks& marks) noexcept;
 
  private:

@@ -105,7 +105,8 @@ struct DecodedPair {
         static_cast<std::int32_t>(static_cast<std::uint32_t>(tail >> w) << (32 - w)) >> (32 - w);
     bit += 2 * w;
   } else if (coding.raw != 0) {
-    const std::uint64_t tail = in.peek(bit);
+    const std::uint64_t tail =
+        window >> (entry & 15u);  // a word of 11 bits and raw bits up to 2 * 13 are in sight
     const std::uint32_t low = (1u << coding.raw) - 1;
     const std::int32_t centre = 1 << (coding.raw - 1);
     pair.q0 = pair.q0 * (1 << coding.raw) +

@@ -35,7 +35,8 @@ enum class AtomFamily : std::uint8_t { blocks = 0, rows = 1 };
 /// How a layer of `elements()` entries is cut into atoms, in order.
 struct AtomLayout {
   static constexpr std::uint64_t kBlock = 256;
-  /// Longest row that can be an atom; a layer with longer rows takes blocks.
+  /// Rows that can be atoms; a layer with other rows takes blocks.
+  static constexpr std::uint64_t kMinRow = 16;
   static constexpr std::uint64_t kMaxRow = std::uint64_t{1} << 22;
 
   AtomFamily family = AtomFamily::blocks;
@@ -49,7 +50,7 @@ struct AtomLayout {
     return {AtomFamily::blocks, count, kBlock,
             count == 0 ? kBlock : elements - (count - 1) * kBlock};
   }
-  /// `count` rows of `length` entries, 1..kMaxRow; their product is at most Shape::kMaxElements.
+  /// `count` rows of `length` entries, kMinRow..kMaxRow; their product is at most Shape::kMaxElements.
   [[nodiscard]] static constexpr AtomLayout rows(std::uint64_t count,
                                                  std::uint64_t length) noexcept {
     return {AtomFamily::rows, count, length, length};

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The loops over the entries of dithered vectors (rows, blocks, factors of pairs), compiled for several instruction
-/// sets and chosen at run time; every one gives the same bytes.
+/// The loops over the entries of dithered vectors (rows, blocks, factors of pairs), compiled for
+/// several instruction sets and chosen at run time; every one gives the same bytes.
 ///
-/// A vector of L entries is cut into tiles of 32; the last may be shorter. A tile of r entries holds h = ceil(r / 2)
-/// pairs: pair l is its entries l and h + l, the last pair's second entry is missing when r is odd (it is dithered as a
-/// zero and dropped). Draws, for vector t of T tiles and pair l of its tile u:
-/// - level: nibble u mod 8 of word l / 4 at index 4 (t ceil(T / 8) + u / 8) + l mod 4; that of the pair's first entry,
+/// A vector of L entries is cut into tiles of 32; the last may be shorter. A tile of r entries
+/// holds h = ceil(r / 2) pairs: pair l is its entries l and h + l, the last pair's second entry is
+/// missing when r is odd (it is dithered as a zero and dropped). Draws, for vector t of T tiles and
+/// pair l of its tile u:
+/// - level: nibble u mod 8 of word l / 4 at index 4 (t ceil(T / 8) + u / 8) + l mod 4; that of the
+/// pair's first entry,
 ///   its second takes level xor 8;
-/// - pre-rounding: word u mod 4 at index 16 (t ceil(T / 4) + u / 4) + l, low half for the first entry, high half for the
+/// - pre-rounding: word u mod 4 at index 16 (t ceil(T / 4) + u / 4) + l, low half for the first
+/// entry, high half for the
 ///   second.
-/// Words are used whole and lanes need no shuffles: 36 generator calls a block of 256, of which a decoder draws 4.
+/// Words are used whole and lanes need no shuffles: 36 generator calls a block of 256, of which a
+/// decoder draws 4.
 
 #include <cstddef>
 #include <cstdint>
@@ -53,25 +57,31 @@ struct alignas(64) LevelWords {
   std::uint32_t word[kTilePairs];
 };
 
-/// How the content of a vector is scaled: entries are multiplied by `range` (a power of two), then dithered.
+/// How the content of a vector is scaled: entries are multiplied by `range` (a power of two), then
+/// dithered.
 struct VectorScale {
   float range = 1, step = 1, inverse = 1;
 };
 
 /// Draws the levels at `count` values of index / 4.
-void draw_levels(const Philox& draws, const std::uint64_t* bases, std::size_t count, LevelWords* levels) noexcept;
+void draw_levels(const Philox& draws, const std::uint64_t* bases, std::size_t count,
+                 LevelWords* levels) noexcept;
 
 /// Dithers and writes a piece. `x` is its first entry, `levels` its `level_groups`.
-void encode_piece(const float* x, const Piece& piece, const VectorScale& scale, const PairCoding& coding,
-                  const Philox& pre_round, const LevelWords* levels, BitWriter& out) noexcept;
+void encode_piece(const float* x, const Piece& piece, const VectorScale& scale,
+                  const PairCoding& coding, const Philox& pre_round, const LevelWords* levels,
+                  BitWriter& out) noexcept;
 
 /// Reads a piece from `bit` on, which it moves. `y` is its first entry.
-void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries, const VectorScale& scale,
-                  const PairCoding& coding, const LevelWords* levels, cpu::DecodeMode mode, float* y) noexcept;
+void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries,
+                  const VectorScale& scale, const PairCoding& coding, const LevelWords* levels,
+                  cpu::DecodeMode mode, float* y) noexcept;
 
-/// rms of each atom, and the sum of squares of all. Squares are exact in f64; element i of an atom is added to lane
-/// i mod 32, lanes are folded 32, 16, .. 1. Atoms longer than 1,024 are summed in segments of 1,024, the sums added as a
-/// balanced tree: level by level, neighbours, an odd last one carried up.
-[[nodiscard]] double atom_amplitudes(const float* x, const AtomLayout& layout, double* rms) noexcept;
+/// rms of each atom, and the sum of squares of all. Squares are exact in f64; element i of an atom
+/// is added to lane i mod 32, lanes are folded 32, 16, .. 1. Atoms longer than 1,024 are summed in
+/// segments of 1,024, the sums added as a balanced tree: level by level, neighbours, an odd last
+/// one carried up.
+[[nodiscard]] double atom_amplitudes(const float* x, const AtomLayout& layout,
+                                     double* rms) noexcept;
 
 }  // namespace atomo::detail

@@ -21,20 +21,24 @@ double representative(std::uint32_t key) noexcept {
   return static_cast<double>(std::bit_cast<float>((key << 16) | 0x8000u));
 }
 
-/// Which of the eight equal parts of its class a ratio stands in: the three bits below the class's own.
+/// Which of the eight equal parts of its class a ratio stands in: the three bits below the class's
+/// own.
 std::size_t part_of_ratio(double ratio) noexcept {
   return static_cast<std::size_t>(std::bit_cast<std::uint64_t>(ratio) >> 48) & 7u;
 }
 
-/// Cost of marking which of `atoms` atoms are the `kept_32` / 2^32 expected ones: a bit each, or gaps.
+/// Cost of marking which of `atoms` atoms are the `kept_32` / 2^32 expected ones: a bit each, or
+/// gaps.
 Wide marks_256(std::uint64_t atoms, Wide kept_32) noexcept {
   const Wide bit_map = Wide{atoms} * 256;
   const auto kept = static_cast<std::uint64_t>(kept_32 >> 32);
   if (kept == 0) return kept_32 == 0 ? 0 : std::min(bit_map, Wide{256 * 64});
-  // atoms / kept with 32 fraction bits; its logarithm in eighths of an octave, linear between the table's points.
+  // atoms / kept with 32 fraction bits; its logarithm in eighths of an octave, linear between the
+  // table's points.
   const auto ratio = static_cast<std::uint64_t>((Wide{atoms} << 32) / kept);
   const auto octave = static_cast<std::uint64_t>(std::bit_width(ratio)) - 33;
-  const std::uint64_t mantissa = (ratio << (31 - octave)) & 0x7FFFFFFFFFFFFFFFull;  // 63 bits below the leading one
+  const std::uint64_t mantissa =
+      (ratio << (31 - octave)) & 0x7FFFFFFFFFFFFFFFull;  // 63 bits below the leading one
   const std::uint64_t index = octave * 8 + (mantissa >> 60);
   const std::size_t last = std::size(detail::kGapCost256) - 1;
   std::uint64_t each = detail::kGapCost256[last];
@@ -53,11 +57,14 @@ Wide layer_bits_256(const PriceLayer& layer, float a) noexcept {
     const double ratio = representative(bin.key) / price;
     if (ratio < 1.0) {
       const std::uint64_t p = detail::probability_of_ratio(ratio);
-      uncertain += (Wide{bin.weight} * layer.costs->unit[0][0] + Wide{bin.count} * layer.costs->uncertain) * p;
+      uncertain +=
+          (Wide{bin.weight} * layer.costs->unit[0][0] + Wide{bin.count} * layer.costs->uncertain) *
+          p;
       kept_32 += Wide{bin.count} * p;
     } else {
       const int c = std::min(detail::certain_class(ratio), PriceCosts::kClasses - 1);
-      const std::uint32_t unit = layer.costs->unit[static_cast<std::size_t>(c)][part_of_ratio(ratio)];
+      const std::uint32_t unit =
+          layer.costs->unit[static_cast<std::size_t>(c)][part_of_ratio(ratio)];
       certain += Wide{bin.weight} * unit + Wide{bin.count} * layer.costs->certain;
       kept_32 += Wide{bin.count} << 32;
     }
@@ -91,10 +98,13 @@ std::uint32_t price_key(double rms) noexcept {
 std::uint64_t expected_bits_256(std::span<const PriceLayer> layers, float a) noexcept {
   Wide total = 0;
   for (const PriceLayer& layer : layers) total += layer_bits_256(layer, a);
-  return static_cast<std::uint64_t>(std::min(total, Wide{std::numeric_limits<std::uint64_t>::max()}));
+  return static_cast<std::uint64_t>(
+      std::min(total, Wide{std::numeric_limits<std::uint64_t>::max()}));
 }
 
-float price_floor(std::span<const PriceLayer> layers) noexcept { return price_of_code(floor_code(layers)); }
+float price_floor(std::span<const PriceLayer> layers) noexcept {
+  return price_of_code(floor_code(layers));
+}
 
 Price find_price(std::span<const PriceLayer> layers, std::uint64_t budget_bits) noexcept {
   bool empty = true;

@@ -14,7 +14,8 @@ AtomChoice choose_atom(double rms, float price) noexcept {
 }
 
 KeptMask select_chunk(const double* rms, std::size_t count, float price, std::uint32_t u) noexcept {
-  constexpr std::size_t kStride = 157;  // odd: a permutation of the 256 places, neighbours far apart
+  constexpr std::size_t kStride =
+      157;  // odd: a permutation of the 256 places, neighbours far apart
   KeptMask kept{};
   std::array<std::uint32_t, kSelectionChunk> probability;
   for (std::size_t k = 0; k < count; ++k) {

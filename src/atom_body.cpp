@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atom_body.hpp"
+
+#include <bit>
+#include <iterator>
+
+namespace atomo::detail {
+
+static_assert(std::size(kAtomClasses) == kAtomClassCount);
+static_assert(kMaxVectorEntries == AtomLayout::kMaxRow);
+
+namespace {
+
+/// Ones among `count` bits from the start of `bytes`.
+std::uint64_t count_ones(const std::byte* bytes, std::size_t size, std::uint64_t count) noexcept {
+  const BitReader reader(bytes, size);
+  std::uint64_t ones = 0, bit = 0;
+  for (; bit + 56 <= count; bit += 56)
+    ones += static_cast<std::uint64_t>(std::popcount(reader.bits(bit, 56)));
+  return ones + static_cast<std::uint64_t>(
+                    std::popcount(reader.bits(bit, static_cast<unsigned>(count - bit))));
+}
+
+/// True when the bits from `bit` up to byte `end` are all zero.
+bool zero_from_bit(const std::byte* bytes, std::uint64_t bit, std::size_t end) noexcept {
+  const std::size_t whole = (bit + 7) / 8;
+  if (bit % 8 != 0 && (static_cast<unsigned>(bytes[bit / 8]) >> (bit % 8)) != 0) return false;
+  return all_zero(bytes, whole, end);
+}
+
+}  // namespace
+
+bool BodyIndex::open(ConstBytes body, const AtomLayout& layout, MarksReader& marks) noexcept {
+  if (body.size() % 4 != 0 || !marks.open(body, layout.count)) return false;
+  kept = marks.kept();
+  if (kept > layout.count) return false;
+  flags = marks.bytes();
+  const std::size_t left = body.size() - flags;
+  if ((kept + 7) / 8 > left) return false;
+  certain = count_ones(body.data() + flags, left, kept);
+  const std::uint64_t flag_bits = kept + kClassBits * certain;
+  lengths = round_up(flags + (flag_bits + 7) / 8, 2);
+  groups = GroupShape::of(layout.length).groups(kept);
+  if (lengths > body.size() || groups > (body.size() - lengths) / 2) return false;
+  if (!zero_from_bit(body.data() + flags, flag_bits, lengths - flags)) return false;
+  const BitReader reader(body.data() + flags, left);
+  for (std::uint64_t i = 0; i < certain; ++i) {
+    if (reader.bits(kept + kClassBits * i, kClassBits) >= kAtomClassCount - 1) return false;
+  }
+  content = lengths + 2 * groups;
+  content_bits = 0;
+  for (std::uint64_t g = 0; g < groups; ++g)
+    content_bits += load_le<std::uint16_t>(body.data() + lengths + 2 * g);
+  if (round_up(content + (content_bits + 7) / 8, 4) != body.size()) return false;
+  return zero_from_bit(body.data() + content, content_bits, body.size() - content);
+}
+
+ClassCodings::ClassCodings(std::uint64_t length, float price) noexcept
+    : range_(range_scale(price)), price_(price * range_) {
+  for (std::size_t c = 0; c < kAtomClassCount; ++c) {
+    codings_[c] = pair_coding(kAtomClasses[c].step, escape_bits(length, kAtomClasses[c].reach));
+  }
+}
+
+VectorScale ClassCodings::scale(std::uint8_t atom_class, std::uint32_t probability) const noexcept {
+  const float delta = kAtomClasses[atom_class].delta;
+  const ContentScale<float> content =
+      probability == 0 ? certain_scale(price_, delta) : uncertain_scale(price_, delta, probability);
+  return {range_, content.step, content.inverse};
+}
+
+}  // namespace atomo::detail

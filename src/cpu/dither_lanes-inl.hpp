@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Per-target include guard: this file is included once for each instruction set, by
+// dither_kernels.cpp.
+#if defined(ATOMO_CPU_DITHER_LANES_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATOMO_CPU_DITHER_LANES_INL_HPP
+#undef ATOMO_CPU_DITHER_LANES_INL_HPP
+#else
+#define ATOMO_CPU_DITHER_LANES_INL_HPP
+#endif
+
+/// \file
+/// The arithmetic of one tile in lanes: sixteen draws, dithering and un-dithering of sixteen pairs,
+/// sums of squares. Written twice: in plain f32 for machines without FMA (dither.hpp's templates,
+/// which the tests enumerate), and in vectors. Both give the same bits.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <hwy/highway.h>
+
+#include "cpu/dither_kernels.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace atomo::detail {
+namespace HWY_NAMESPACE {
+namespace {
+
+/// Sixteen counters' words: word w of counter i is word[w][i].
+struct DrawBlock {
+  alignas(64) std::uint32_t word[4][kTilePairs];
+};
+
+/// What the tiles of a piece share.
+struct TileCoding {
+  float range, inverse;
+  std::uint32_t raw, width, level_mask;
+};
+
+/// A piece between dithering and writing, a slot a pair: 16 a tile, of which a short tile uses the
+/// first.
+struct PieceCells {
+  alignas(64) std::uint32_t entry[kPieceTiles * kTilePairs];  ///< index into PairCoding::encode
+  alignas(64) std::int32_t q0[kPieceTiles * kTilePairs];
+  alignas(64) std::int32_t q1[kPieceTiles * kTilePairs];
+};
+
+/// How a tile's integers become values.
+struct TileOutput {
+  float step;     ///< of the content, a 32nd
+  float unrange;  ///< 1 / range
+  float alpha;
+};
+
+#if HWY_TARGET == HWY_SCALAR
+
+void draw_block(const Philox& draws, const std::uint32_t* low, const std::uint32_t* high,
+                DrawBlock& out) {
+  const PhiloxWords rest = draws.counter(0);
+  for (std::size_t i = 0; i < kTilePairs; ++i) {
+    const PhiloxWords words =
+        philox4x32({low[i], high[i], rest[2], rest[3]}, draws.key0(), draws.key1());
+    for (std::size_t w = 0; w < 4; ++w) out.word[w][i] = words[w];
+  }
+}
+
+void quantise_tile(const float* first, const float* second, const std::uint32_t* level_word,
+                   int level_shift, const std::uint32_t* pre, const TileCoding& c,
+                   PieceCells& cells, std::size_t slot) {
+  const std::int32_t centre = static_cast<std::int32_t>((1u << c.raw) >> 1),
+                     half = 1 << (c.width - 1);
+  for (std::size_t l = 0; l < kTilePairs; ++l) {
+    const std::uint32_t level = (level_word[l] >> level_shift) & 15u;
+    const std::int32_t q0 =
+        quantise<float>(first[l] * c.range, c.inverse, EntryDraw{level, pre[l] & 0xFFFFu});
+    const std::int32_t q1 = quantise<float>(second[l] * c.range, c.inverse,
+                                            EntryDraw{level ^ kMateLevel, pre[l] >> 16});
+    const auto i0 = static_cast<std::uint32_t>(((q0 + centre) >> c.raw) + half);
+    const auto i1 = static_cast<std::uint32_t>(((q1 + centre) >> c.raw) + half);
+    const std::uint32_t cell = ((i0 | i1) >> c.width) != 0 ? 0 : (i0 << c.width) | i1;
+    cells.entry[slot + l] = ((level & c.level_mask) << (2 * c.width)) | cell;
+    cells.q0[slot + l] = q0;
+    cells.q1[slot + l] = q1;
+  }
+}
+
+template <bool kAdd>
+void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
+                     const std::uint32_t* level_word, int level_shift, const TileOutput& c,
+                     float* first, float* second) {
+  for (std::size_t l = 0; l < kTilePairs; ++l) {
+    const std::uint32_t level = (level_word[l] >> level_shift) & 15u;
+    const float v0 = dequantise<float>(q0[l], level, c.step * 32.0f) * c.unrange;
+    const float v1 = dequantise<float>(q1[l], level ^ kMateLevel, c.step * 32.0f) * c.unrange;
+    first[l] = kAdd ? first[l] + (c.alpha * v0) : v0;
+    second[l] = kAdd ? second[l] + (c.alpha * v1) : v1;
+  }
+}
+
+double segment_norm2(const float* x, std::size_t n) {
+  double sum[32] = {};
+  for (std::size_t i = 0; i < n; ++i)
+    sum[i % 32] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (std::size_t half = 16; half > 0; half /= 2) {
+    for (std::size_t l = 0; l < half; ++l) sum[l] += sum[l + half];
+  }
+  return sum[0];
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using U32 = hn::CappedTag<std::uint32_t, kTilePairs>;
+using I32 = hn::RebindToSigned<U32>;
+using F32 = hn::RebindToFloat<U32>;
+using F64 = hn::CappedTag<double, 8>;
+using VU = hn::Vec<U32>;
+using VI = hn::Vec<I32>;
+using VF = hn::Vec<F32>;
+
+HWY_INLINE VU odd_down(VU v) {
+  const hn::Repartition<std::uint64_t, U32> wide;
+  return hn::BitCast(U32(), hn::ShiftRight<32>(hn::BitCast(wide, v)));
+}
+
+HWY_INLINE VU multiply_even(VU a, VU b) { return hn::BitCast(U32(), hn::MulEven(a, b)); }
+
+struct Words {
+  VU word[4];
+};
+
+/// Philox of one counter a lane. Even and odd lanes run apart in the low halves of 64-bit lanes:
+/// the multiplication ignores what is above, so nothing needs masking.
+HWY_INLINE Words philox_lanes(const Philox& draws, VU c0, VU c1) {
+  const U32 d;
+  const hn::Repartition<std::uint64_t, U32> wide;
+  const PhiloxWords rest = draws.counter(0);
+  const VU m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
+  VU a0 = c0, a1 = odd_down(c0), b0 = c1, b1 = odd_down(c1);
+  VU c20 = hn::Set(d, rest[2]), c21 = c20, c30 = hn::Set(d, rest[3]), c31 = c30;
+  std::uint32_t key0 = draws.key0(), key1 = draws.key1();
+  for (int round = 0; round < 10; ++round) {
+    const VU p0 = multiply_even(a0, m0), p1 = multiply_even(a1, m0);
+    const VU q0 = multiply_even(c20, m1), q1 = multiply_even(c21, m1);
+    const VU k0 = hn::Set(d, key0), k1 = hn::Set(d, key1);
+    a0 = hn::Xor(hn::Xor(odd_down(q0), b0), k0);
+    a1 = hn::Xor(hn::Xor(odd_down(q1), b1), k0);
+    c20 = hn::Xor(hn::Xor(odd_down(p0), c30), k1);
+    c21 = hn::Xor(hn::Xor(odd_down(p1), c31), k1);
+    b0 = q0;
+    b1 = q1;
+    c30 = p0;
+    c31 = p1;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  const auto merge = [&](VU even, VU odd) HWY_ATTR {
+    return hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(hn::BitCast(wide, odd))), even);
+  };
+  return {{merge(a0, a1), merge(b0, b1), merge(c20, c21), merge(c30, c31)}};
+}
+
+void draw_block(const Philox& draws, const std::uint32_t* low, const std::uint32_t* high,
+                DrawBlock& out) {
+  const U32 d;
+  for (std::size_t i = 0; i < kTilePairs; i += hn::Lanes(d)) {
+    const Words words = philox_lanes(draws, hn::Load(d, low + i), hn::Load(d, high + i));
+    for (std::size_t w = 0; w < 4; ++w) hn::Store(words.word[w], d, out.word[w] + i);
+  }
+}
+
+/// floor(fma(x, inverse, U)) - 1.
+HWY_INLINE VI quantise_lane(VF x, VF inverse, VU uniform) {
+  const F32 d;
+  const VF y = hn::Floor(hn::MulAdd(x, inverse, hn::BitCast(d, uniform)));
+  const VF bound = hn::Set(d, kLargestLevel);
+  const VF inside = hn::Max(hn::Min(y, bound), hn::Neg(bound));
+  return hn::Sub(hn::ConvertTo(I32(), inside), hn::Set(I32(), 1));
+}
+
+HWY_INLINE void quantise_tile(const float* first, const float* second,
+                              const std::uint32_t* level_word, int level_shift,
+                              const std::uint32_t* pre, const TileCoding& c, PieceCells& cells,
+                              std::size_t slot) {
+  const U32 d;
+  const I32 di;
+  const F32 df;
+  const auto raw = static_cast<int>(c.raw), width = static_cast<int>(c.width);
+  const VF range = hn::Set(df, c.range), inverse = hn::Set(df, c.inverse);
+  const VI centre = hn::Set(di, static_cast<std::int32_t>((1u << c.raw) >> 1)),
+           half = hn::Set(di, 1 << (width - 1));
+  const VU outside = hn::Set(d, ~((1u << c.width) - 1)), level_mask = hn::Set(d, c.level_mask);
+  for (std::size_t l = 0; l < kTilePairs; l += hn::Lanes(d)) {
+    const VU level =
+        hn::And(hn::ShiftRightSame(hn::Load(d, level_word + l), level_shift), hn::Set(d, 15u));
+    const VU one = hn::Or(hn::ShiftLeft<19>(level), hn::Set(d, 0x3F800004u));
+    const VU word = hn::Load(d, pre + l);
+    const VU u0 = hn::Or(one, hn::ShiftRight<13>(hn::ShiftLeft<16>(word)));
+    const VU u1 = hn::Or(hn::Xor(one, hn::Set(d, kMateLevel << 19)),
+                         hn::ShiftLeft<3>(hn::ShiftRight<16>(word)));
+    const VI q0 = quantise_lane(hn::Mul(hn::LoadU(df, first + l), range), inverse, u0);
+    const VI q1 = quantise_lane(hn::Mul(hn::LoadU(df, second + l), range), inverse, u1);
+    const VU i0 = hn::BitCast(d, hn::Add(hn::ShiftRightSame(hn::Add(q0, centre), raw), half));
+    const VU i1 = hn::BitCast(d, hn::Add(hn::ShiftRightSame(hn::Add(q1, centre), raw), half));
+    const auto inside = hn::Eq(hn::And(hn::Or(i0, i1), outside), hn::Zero(d));
+    const VU cell = hn::IfThenElseZero(inside, hn::Or(hn::ShiftLeftSame(i0, width), i1));
+    const VU place = hn::ShiftLeftSame(hn::And(level, level_mask), 2 * width);
+    hn::Store(hn::Or(place, cell), d, cells.entry + slot + l);
+    hn::Store(q0, di, cells.q0 + slot + l);
+    hn::Store(q1, di, cells.q1 + slot + l);
+  }
+}
+
+/// Values of a tile into `first` and `second`, its two halves.
+template <bool kAdd>
+HWY_INLINE void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
+                                const std::uint32_t* level_word, int level_shift,
+                                const TileOutput& c, float* first, float* second) {
+  const I32 di;
+  const U32 d;
+  const F32 df;
+  const VF step = hn::Set(df, c.step), unrange = hn::Set(df, c.unrange),
+           alpha = hn::Set(df, c.alpha);
+  const auto value = [&](VI q, VI level) HWY_ATTR {
+    const VI n = hn::Add(hn::Sub(hn::ShiftLeft<5>(q), hn::ShiftLeft<1>(level)), hn::Set(di, 15));
+    return hn::Mul(hn::Mul(hn::ConvertTo(df, n), step), unrange);
+  };
+  for (std::size_t l = 0; l < kTilePairs; l += hn::Lanes(d)) {
+    const VU shifted = hn::ShiftRightSame(hn::Load(d, level_word + l), level_shift);
+    const VI level = hn::BitCast(di, hn::And(shifted, hn::Set(d, 15u)));
+    const VI mate = hn::Xor(level, hn::Set(di, static_cast<std::int32_t>(kMateLevel)));
+    VF v0 = value(hn::Load(di, q0 + l), level), v1 = value(hn::Load(di, q1 + l), mate);
+    if constexpr (kAdd) {
+      v0 = hn::Add(hn::LoadU(df, first + l), hn::Mul(alpha, v0));
+      v1 = hn::Add(hn::LoadU(df, second + l), hn::Mul(alpha, v1));
+    }
+    hn::StoreU(v0, df, first + l);
+    hn::StoreU(v1, df, second + l);
+  }
+}
+
+/// Sum of squares of at most 1,024 entries in 32 lanes.
+HWY_INLINE double segment_norm2(const float* x, std::size_t n) {
+  const F64 d;
+  const hn::Rebind<float, F64> narrow;
+  constexpr std::size_t lanes = hn::MaxLanes(F64()), vectors = 32 / lanes;
+  HWY_ALIGN double sum[32];
+  hn::Vec<F64> lane_sum[vectors];
+  for (std::size_t v = 0; v < vectors; ++v) lane_sum[v] = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    for (std::size_t v = 0; v < vectors; ++v) {
+      const auto value = hn::PromoteTo(d, hn::LoadU(narrow, x + i + v * lanes));
+      lane_sum[v] =
+          hn::MulAdd(value, value, lane_sum[v]);  // the product is exact: fused or not is the same
+    }
+  }
+  for (std::size_t v = 0; v < vectors; ++v) hn::Store(lane_sum[v], d, sum + v * lanes);
+  for (std::size_t l = 0; i + l < n; ++l)
+    sum[l] += static_cast<double>(x[i + l]) * static_cast<double>(x[i + l]);
+  for (std::size_t half = 16; half > 0; half /= 2) {
+    for (std::size_t l = 0; l < half; ++l) sum[l] += sum[l + half];
+  }
+  return sum[0];
+}
+
+#endif
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace atomo::detail
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
