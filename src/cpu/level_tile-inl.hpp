@@ -12,6 +12,8 @@
 
 #include <hwy/highway.h>
 
+#include <cstring>
+
 #include "cpu/level_tile.hpp"
 #include "cpu/philox_tile-inl.hpp"
 
@@ -100,6 +102,52 @@ HWY_INLINE void value_tile(const std::uint8_t* HWY_RESTRICT codes, const float* 
     if constexpr (kAdd) v = hn::Add(hn::LoadU(df, y + e), hn::Mul(hn::Set(df, alpha), v));
     hn::StoreU(v, df, y + e);
   }
+}
+
+/// 128 codes of `bits` bits, one a byte, to a bit stream: code i at bits [i * bits, (i + 1) * bits), least significant
+/// bit first. Eight codes are a 64-bit word, folded to 8 * bits bits in three halvings. Writes 16 * bits bytes and up to
+/// 8 more.
+HWY_INLINE void pack_tile(const std::uint8_t* HWY_RESTRICT codes, int bits, std::byte* HWY_RESTRICT out) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::CappedTag<std::uint64_t, 8> d;
+  const int gap = 8 - bits;
+  const auto fold = [&](auto v, std::uint64_t low, int shift) {
+    const auto keep = hn::Set(d, low);
+    return hn::Or(hn::And(v, keep), hn::ShiftRightSame(hn::AndNot(keep, v), shift));
+  };
+  alignas(64) std::uint64_t groups[kLevelTile / 8];
+  std::memcpy(groups, codes, sizeof groups);
+  for (std::size_t g = 0; g < kLevelTile / 8; g += hn::Lanes(d)) {
+    auto v = hn::Load(d, groups + g);
+    v = fold(v, 0x00FF00FF00FF00FFu, gap);
+    v = fold(v, 0x0000FFFF0000FFFFu, 2 * gap);
+    hn::Store(fold(v, 0x00000000FFFFFFFFu, 4 * gap), d, groups + g);
+  }
+  for (std::size_t g = 0; g < kLevelTile / 8; ++g) std::memcpy(out + static_cast<std::size_t>(bits) * g, groups + g, 8);
+}
+
+/// The inverse of `pack_tile`. Reads 16 * bits bytes and up to 8 more.
+HWY_INLINE void unpack_tile(const std::byte* HWY_RESTRICT in, int bits, std::uint8_t* HWY_RESTRICT codes) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::CappedTag<std::uint64_t, 8> d;
+  const int gap = 8 - bits;
+  const std::uint64_t low1 = ((std::uint64_t{1} << bits) - 1) * 0x0001000100010001u,
+                      low2 = ((std::uint64_t{1} << (2 * bits)) - 1) * 0x0000000100000001u,
+                      low4 = (std::uint64_t{1} << (4 * bits)) - 1;
+  const auto valid = hn::Set(d, low4 | (low4 << (4 * bits)));
+  const auto spread = [&](auto v, std::uint64_t low, int shift) {
+    const auto keep = hn::Set(d, low);
+    return hn::Or(hn::And(v, keep), hn::ShiftLeftSame(hn::AndNot(keep, v), shift));
+  };
+  alignas(64) std::uint64_t groups[kLevelTile / 8];
+  for (std::size_t g = 0; g < kLevelTile / 8; ++g) std::memcpy(groups + g, in + static_cast<std::size_t>(bits) * g, 8);
+  for (std::size_t g = 0; g < kLevelTile / 8; g += hn::Lanes(d)) {
+    auto v = hn::And(hn::Load(d, groups + g), valid);
+    v = spread(v, low4, 4 * gap);
+    v = spread(v, low2, 2 * gap);
+    hn::Store(spread(v, low1, gap), d, groups + g);
+  }
+  std::memcpy(codes, groups, sizeof groups);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -43,6 +43,10 @@ struct QsgdShape {
   [[nodiscard]] std::size_t code_at(std::size_t tile_begin) const noexcept {
     return tile_begin / 8 * static_cast<std::size_t>(bits);
   }
+  /// Bytes of the codes of the tile from an entry on: fewer in the last.
+  [[nodiscard]] std::size_t tile_bytes(std::size_t tile_begin) const noexcept {
+    return std::min(code_at(detail::kLevelTile), code_bytes - code_at(tile_begin));
+  }
   /// Entries of a run: the least multiple of a bucket and a tile from 32,768 on.
   [[nodiscard]] std::size_t run() const noexcept {
     const std::size_t unit = std::lcm(bucket, detail::kLevelTile);
@@ -95,6 +99,7 @@ HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::
   detail::LevelTileScales scales;
   alignas(64) std::uint32_t words[level::kPhiloxTileWords];
   alignas(64) std::uint8_t codes[kLevelTile];
+  std::byte packed[kLevelTile + 8];
   float padded[kLevelTile];
   const float limit = 65536.0f * static_cast<float>(shape.levels());
   bool zero_bucket = false;
@@ -120,15 +125,9 @@ HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::
     if (kOneBit && zero_bucket) {
       for (std::size_t e = 0; e < count; ++e) codes[e] = scales.inv[e] == 0 ? 0 : codes[e];
     }
-    std::byte* out = codes_out + shape.code_at(first);
-    if (count == kLevelTile) {
-      detail::pack_codes(codes, kLevelTile / 8, shape.bits, out);
-    } else {
-      std::memset(codes + count, 0, kLevelTile - count);
-      std::byte packed[kLevelTile];
-      detail::pack_codes(codes, kLevelTile / 8, shape.bits, packed);
-      std::memcpy(out, packed, shape.code_bytes - shape.code_at(first));
-    }
+    if (count < kLevelTile) std::memset(codes + count, 0, kLevelTile - count);
+    level::pack_tile(codes, shape.bits, packed);
+    std::memcpy(codes_out + shape.code_at(first), packed, shape.tile_bytes(first));
   }
 }
 
@@ -146,6 +145,7 @@ HWY_INLINE void decode_tiles(const QsgdShape& shape, const std::byte* norms, con
                              std::size_t begin, std::size_t end, float alpha, float* y) {
   alignas(64) float step[kLevelTile];
   alignas(64) std::uint8_t codes[kLevelTile];
+  std::byte packed[kLevelTile + 8] = {};
   for (std::size_t first = begin; first < end; first += kLevelTile) {
     if (!same_bucket(shape, first, begin)) {
       for_buckets(shape, norms, first, [&](std::size_t from, std::size_t to, float norm) {
@@ -153,17 +153,14 @@ HWY_INLINE void decode_tiles(const QsgdShape& shape, const std::byte* norms, con
       });
     }
     const std::size_t count = std::min(kLevelTile, end - first);
-    const std::byte* in = codes_in + shape.code_at(first);
+    std::memcpy(packed, codes_in + shape.code_at(first), shape.tile_bytes(first));
+    level::unpack_tile(packed, shape.bits, codes);
     if (count == kLevelTile) {
-      detail::unpack_codes(in, kLevelTile / 8, shape.bits, codes);
       level::value_tile<kAdd>(codes, step, shape.bits, alpha, y + first);
       continue;
     }
-    std::byte packed[kLevelTile] = {};
     float values[kLevelTile] = {};
-    std::memcpy(packed, in, shape.code_bytes - shape.code_at(first));
     if constexpr (kAdd) std::memcpy(values, y + first, count * sizeof(float));
-    detail::unpack_codes(packed, kLevelTile / 8, shape.bits, codes);
     level::value_tile<kAdd>(codes, step, shape.bits, alpha, values);
     std::memcpy(y + first, values, count * sizeof(float));
   }
