@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever the bytes of a payload, a refusal is exit 1 with one line; what is accepted is shown as it is."""
+import os
+import random
+
+import numpy
+
+from support import ToolTest, normal
+
+# A spec of every way a body is written.
+SPECS = ("identity:dtype=f32", "identity:dtype=bf16", "atomo:bits=2", "atomo:atoms=blocks,bits=1",
+         "atomo:atoms=coordinate,bits=2", "atomo:atoms=svd,keep=2,values=f32", "qsgd:bits=4", "terngrad",
+         "sign:scale=mean", "topk:keep=0.1", "randomk:keep=0.1", "qsgd:bits=8+blosc:codec=zstd")
+LONG = os.environ.get("ATOMO_TEST_ALL") == "1"
+
+
+class Refused(ToolTest):
+    def refuse_payload(self, content, *wanted):
+        self.write("x.atomo", content)
+        self.refuse(1, ["x.atomo: refused", *wanted], "decode", "x.atomo", "o.npy")
+        self.refuse(1, ["x.atomo: refused", *wanted], "inspect", "x.atomo")
+
+    def payload(self, spec="identity", shape=(6, 5)):
+        self.save("g.npy", normal(*shape))
+        self.succeed("encode", "--codec", spec, "g.npy", "g.atomo")
+        return self.read("g.atomo")
+
+    def test_empty(self):
+        self.refuse_payload(b"", "empty")
+        for command in (("decode", "-", "o.npy"), ("inspect", "-")):
+            self.refuse(1, ["standard input: refused", "empty"], *command, input=b"")
+
+    def test_foreign(self):
+        self.payload()
+        self.refuse_payload(self.read("g.npy"))
+        self.refuse_payload(bytes(4096))
+        self.refuse_payload(b"\xff" * 100)
+        self.refuse_payload(random.Random(1).randbytes(100000))
+
+    def test_every_truncation(self):
+        content = self.payload()
+        for length in range(len(content)):
+            with self.subTest(length=length):
+                self.refuse_payload(content[:length])
+
+    def test_damage_in_every_byte(self):
+        content = self.payload("qsgd:bits=4")
+        for at in range(len(content)):
+            with self.subTest(at=at):
+                damaged = bytearray(content)
+                damaged[at] ^= 1 << at % 8
+                self.refuse_payload(bytes(damaged))
+
+    def test_truncated_damaged_and_longer_messages_of_every_codec(self):
+        for spec in SPECS:
+            with self.subTest(spec=spec):
+                content = self.payload(spec, (40, 30))
+                self.refuse_payload(content[:-1])
+                self.refuse_payload(content[:len(content) // 2])
+                self.refuse_payload(content + b"\0", "1 bytes after the end of the container")
+                self.refuse_payload(content + content, f"{len(content)} bytes after the end")
+                draw = random.Random(spec)
+                for _ in range(40 if LONG else 4):
+                    damaged = bytearray(content)
+                    damaged[draw.randrange(len(content))] ^= draw.randrange(1, 256)
+                    self.refuse_payload(bytes(damaged))
+
+    def test_refusals_leave_an_old_output_alone(self):
+        content = self.payload()
+        self.write("o.npy", b"old")
+        self.refuse_payload(content[:-1])
+        self.assertEqual(self.read("o.npy"), b"old")
+
+    def test_a_refusal_writes_nothing_to_a_pipe(self):
+        content = self.payload()
+        self.refuse(1, "standard input: refused", "decode", "-", "-", input=content[:-1])
+
+
+class Accepted(ToolTest):
+    def test_every_codec_there_and_back(self):
+        g = {"conv": normal(40, 3, 5, 5), "fc": normal(30, 64), "bias": normal(33), "scalar": normal(), "none": normal(0, 4)}
+        numpy.savez(self.path("m.npz"), **g)
+        for spec in SPECS:
+            with self.subTest(spec=spec):
+                self.succeed("encode", "--codec", spec, "m.npz", "m.atomo")
+                self.succeed("decode", "m.atomo", "o.npz")
+                back = self.load("o.npz")
+                self.assertEqual(back.files, list(g))
+                for name, x in g.items():
+                    self.assertEqual(back[name].shape, x.shape)
+                    self.assertTrue(numpy.isfinite(back[name]).all())
+                dot = sum(float((back[name] * g[name]).sum()) for name in g)
+                self.assertGreater(dot, 0)
+
+    def test_inspect_tells_the_whole_container(self):
+        g = {"fc": normal(30, 64), "bias": normal(33)}
+        numpy.savez(self.path("m.npz"), **g)
+        for spec in SPECS:
+            with self.subTest(spec=spec):
+                self.succeed("encode", "--codec", spec, "--seed", 3, "m.npz", "m.atomo")
+                report = self.succeed_json("inspect", "m.atomo")
+                self.assertEqual(report["bytes"], len(self.read("m.atomo")))
+                self.assertEqual(report["elements"], 30 * 64 + 33)
+                self.assertEqual(report["bits_per_parameter"], 8 * report["bytes"] / report["elements"])
+                self.assertEqual(report["checksums"], "verified")
+                self.assertEqual([(layer["name"], layer["shape"], layer["dtype"]) for layer in report["layers"]],
+                                 [("fc", [30, 64], "f32"), ("bias", [33], "f32")])
+                self.assertLessEqual(report["head_bytes"] + sum(layer["bytes"] for layer in report["layers"]),
+                                     report["bytes"])
+                for layer in report["layers"]:
+                    self.assertLessEqual(layer["kept"], layer["atoms"])
+                    self.assertEqual(layer["lossless"], "blosc" in spec and layer["lossless"])
+                text = self.succeed("inspect", "m.atomo").decode()
+                self.assertIn("checksums verified", text)
+                self.assertIn("fc", text)
+
+    def test_prices_and_atoms_are_shown(self):
+        self.save("g.npy", normal(64, 256))
+        self.succeed("encode", "--codec", "atomo:atoms=rows,bits=0.5", "g.npy", "g.atomo")
+        report = self.succeed_json("inspect", "g.atomo")
+        layer = report["layers"][0]
+        self.assertGreater(report["price"], 0)
+        self.assertEqual(layer["atoms"], 64)
+        self.assertTrue(0 < layer["kept"] < 64)
+        self.succeed("encode", "--codec", "topk:keep=100", "g.npy", "g.atomo")
+        self.assertEqual(self.succeed_json("inspect", "g.atomo")["layers"][0]["kept"], 100)
+
+    def test_a_layer_that_is_not_finite(self):
+        bad = normal(10, 20)
+        bad[3, 4] = numpy.inf
+        numpy.savez(self.path("m.npz"), good=normal(10, 20), bad=bad)
+        done = self.run_tool("encode", "--codec", "atomo:bits=2", "m.npz", "m.atomo")
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stderr.count(b"atomo: note: "), 1)
+        report = self.succeed_json("inspect", "m.atomo")
+        self.assertEqual([layer["non_finite"] for layer in report["layers"]], [False, True])
+        self.assertIn("non-finite", self.succeed("inspect", "m.atomo").decode())
+        self.assertEqual(self.run_tool("decode", "m.atomo", "o.npz").returncode, 0)
+        self.assertTrue(numpy.isnan(self.load("o.npz")["bad"]).all())
+        self.assertTrue(numpy.isfinite(self.load("o.npz")["good"]).all())
