@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -76,6 +77,12 @@ struct LevelScale {
   if (root >= static_cast<double>(kMax)) return kMax;
   const auto norm = static_cast<float>(root);
   return static_cast<double>(norm) < root ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(norm) + 1) : norm;
+}
+
+/// The norm after entries were limited to clip * sigma, sigma^2 = squares / n: what the largest of them then is.
+[[nodiscard]] inline float clipped_norm(float largest, double squares, std::size_t n, float clip) noexcept {
+  const double limit = static_cast<double>(clip) * std::sqrt(squares / static_cast<double>(n));
+  return limit < static_cast<double>(largest) ? static_cast<float>(limit) : largest;
 }
 
 }  // namespace atomo::detail

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Random-k: k of n entries drawn without replacement, scaled by n/k on decode; unbiased, every entry kept with
+/// probability k/n. The positions follow from the key without its worker, so nothing but k values travels, all workers
+/// of a step send the same entries, and payloads add value by value.
+///
+/// ```cpp
+/// atomo::RandomKConfig config{.keep = n / 100};
+/// std::vector<std::byte> body(atomo::cpu::max_encoded_bytes(config, n));
+/// std::vector<std::byte> workspace(atomo::cpu::workspace_bytes(config, n));
+/// std::size_t bytes = 0;
+/// auto status = atomo::cpu::encode(config, x, n, {.seed = 1}, workspace, nullptr, body, bytes);
+/// ```
+///
+/// Nothing here allocates or throws; the bytes do not depend on the executor. `x` and `y` are n f32 in host memory, of
+/// their own alignment; inputs are finite.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "atomo/types.hpp"
+
+namespace [[gnu::visibility("default")]] atomo {
+
+/// \see atomo/random_k.hpp
+struct RandomKConfig {
+  std::uint64_t keep = 1;  ///< entries to keep, 1 to n
+};
+
+namespace cpu {
+
+/// The size of every body: 4 bytes an entry kept.
+[[nodiscard]] std::size_t max_encoded_bytes(const RandomKConfig& config, std::size_t n) noexcept;
+/// What `encode`, `decode` and `decode_add` need, of any alignment.
+[[nodiscard]] std::size_t workspace_bytes(const RandomKConfig& config, std::size_t n) noexcept;
+
+/// Writes `max_encoded_bytes` bytes to `body`, with the draws of `key` at worker 0. `executor` may be null.
+Status encode(const RandomKConfig& config, const float* x, std::size_t n, const Key& key, Bytes workspace,
+              Executor* executor, Bytes body, std::size_t& bytes) noexcept;
+/// y[i] = x[i] * (n/k) where kept, else 0, with the encoder's key. Any bytes give a Status: `truncated`, or `corrupt` for
+/// a wrong length or a value not finite; `overflow` (done) where x[i] * (n/k) became an infinity.
+Status decode(const RandomKConfig& config, ConstBytes body, float* y, std::size_t n, const Key& key, Bytes workspace,
+              Executor* executor) noexcept;
+/// y[i] = y[i] + (alpha * v), two roundings, v as `decode` gives it, zeros included.
+Status decode_add(const RandomKConfig& config, ConstBytes body, float alpha, float* y, std::size_t n, const Key& key,
+                  Bytes workspace, Executor* executor) noexcept;
+
+}  // namespace cpu
+}  // namespace atomo

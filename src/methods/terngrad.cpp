@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+/// terngrad: every entry -N, 0 or +N, five of them in a byte.
+///
+/// Params: the clip as the bits of an f32 above 0, or 0 for none (the decoder does not need it).
+/// Body of n >= 1 entries, exactly this long:
+///   N, f32 little-endian, finite, sign bit 0
+///   ceil(n / 5) bytes below 243, in blocks of 640 entries = 128 bytes; the last block, of m entries, has w = ceil(m / 5)
+///   bytes, any other w = 128. Byte j of a block is the sum of digit_k 3^k, k = 0 ... 4, digit_k that of the block's
+///   entry j + k w: 0 for 0, 1 for +N, 2 for -N; 0 where j + k w >= m.
+///
+/// Encoder: N = max|x|; with a clip the f32 nearest to min(max|x|, clip * sqrt(sum of squares / n)) (f64; order:
+/// cpu/reduce.hpp). Then as qsgd with L = 1 (methods/qsgd.cpp), step = N, purposes ternary and ternary_low, tiles of 128
+/// entries of the layer; a level that would be above 1 is 1.
+
+#include <bit>
+#include <charconv>
+#include <limits>
+
+#include "atomo/ternary.hpp"
+#include "spec.hpp"
+
+namespace atomo::detail {
+namespace {
+
+constexpr double kLeastClip = 0.01, kLargestClip = 1e6;
+
+std::string spec_of(float clip) {
+  if (!(clip > 0)) return "terngrad:clip=none";
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, clip);
+  return "terngrad:clip=" + std::string(text, error == std::errc{} ? end : text);
+}
+
+class TernGrad final : public Method {
+ public:
+  explicit TernGrad(TernaryConfig config) : config_(config) {}
+
+  std::string to_string() const override { return spec_of(config_.clip); }
+  Traits traits() const override {
+    Traits t;
+    t.unbiased = !(config_.clip > 0);
+    // 1/N, two products and P = |x|/N to 2^-32.
+    t.bias_bound = t.unbiased ? 0x1p-21 : std::numeric_limits<double>::infinity();
+    t.averages_over_workers = true;
+    t.fixed_size = true;
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::ternary, dtype, std::bit_cast<std::uint32_t>(config_.clip), shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return cpu::max_encoded_bytes(config_, shape.elements());
+  }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    return cpu::workspace_bytes(config_, shape.elements());
+  }
+  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
+                BodyResult& result) const noexcept override {
+    return cpu::encode(config_, in.x, in.n, in.key, scratch, in.executor, body, result.bytes);
+  }
+
+ private:
+  TernaryConfig config_;
+};
+
+TernaryConfig config_of(const Kind& kind) noexcept { return {std::bit_cast<float>(kind.params)}; }
+
+bool valid(const Kind& kind) noexcept {
+  const float clip = config_of(kind).clip;
+  return kind.params == 0 || (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
+}
+std::string describe(const Kind& kind) { return valid(kind) ? spec_of(config_of(kind).clip) : ""; }
+std::size_t max_bytes(const Kind& kind) noexcept {
+  return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
+}
+std::size_t workspace(const Kind&) noexcept { return 0; }
+
+Status decode_body(const LayerOutput& out) noexcept {
+  const TernaryConfig config = config_of(*out.kind);
+  if (out.add) return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.executor);
+  return cpu::decode(config, out.body, out.y, out.n, out.executor);
+}
+
+Status count(ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+  atoms = kept = 0;
+  return Status::ok;
+}
+
+}  // namespace
+
+const BodyDecoder kTernaryDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
+
+std::shared_ptr<const Method> make_terngrad(SpecArgs& args) {
+  TernaryConfig config;
+  const std::string clip = args.text("clip").value_or("none");
+  if (clip != "none") {
+    if (clip.find_first_of("0123456789") == std::string::npos)
+      args.fail("clip", "clip=" + clip + ": expected none, or a number of standard deviations such as 2.5");
+    config.clip = static_cast<float>(args.number("clip", kLeastClip, kLargestClip));
+  }
+  return std::make_shared<TernGrad>(config);
+}
+
+}  // namespace atomo::detail
