@@ -17,10 +17,10 @@
 namespace atomo::detail {
 
 /// Bits that decide first, and bits drawn on a tie.
-inline constexpr int kLevelBits = 16;
+inline constexpr int kDrawBits = 16;
 
 /// A `Draw` has `high()`, uniform over kBits bits, and `low()`, kBits further ones.
-template <int kBits = kLevelBits, typename Scalar, typename Draw>
+template <int kBits = kDrawBits, typename Scalar, typename Draw>
 [[nodiscard]] bool goes_up(Scalar z, Scalar whole, std::uint32_t threshold, Draw& draw) noexcept {
   const std::uint32_t high = draw.high();
   if (high != threshold) return high < threshold;
@@ -29,7 +29,7 @@ template <int kBits = kLevelBits, typename Scalar, typename Draw>
 }
 
 /// The level of |x|, given z = 2^kBits |x| / step >= 0: E[level] = z / 2^kBits.
-template <int kBits = kLevelBits, typename Scalar, typename Draw>
+template <int kBits = kDrawBits, typename Scalar, typename Draw>
 [[nodiscard]] std::uint32_t round_to_level(Scalar z, Draw&& draw) noexcept {
   const Scalar whole = std::floor(z);
   const auto t = static_cast<std::uint32_t>(whole);
@@ -39,7 +39,7 @@ template <int kBits = kLevelBits, typename Scalar, typename Draw>
 
 /// One bit: whether x decodes to +N rather than -N, given z = 2^(kBits-1) x / N in [-2^(kBits-1), 2^(kBits-1)]:
 /// P(+) = (1 + x/N) / 2.
-template <int kBits = kLevelBits, typename Scalar, typename Draw>
+template <int kBits = kDrawBits, typename Scalar, typename Draw>
 [[nodiscard]] bool round_to_sign(Scalar z, Draw&& draw) noexcept {
   const Scalar whole = std::floor(z);
   const auto threshold = static_cast<std::uint32_t>(static_cast<std::int32_t>(whole) + (1 << (kBits - 1)));

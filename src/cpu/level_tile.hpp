@@ -26,7 +26,7 @@ struct LevelTileScales {
 
 /// The draw of one entry: the first 16 bits from the tile's words, 16 more from another purpose on a tie: half i mod 2
 /// of word (i / 2) mod 4 of block i / 8.
-struct EntryDraw {
+struct LevelDraw {
   const std::uint32_t* words;
   const Philox* low_draws;
   std::uint64_t entry;
