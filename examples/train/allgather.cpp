@@ -117,9 +117,10 @@ class Peer {
       const auto status = learner_.compressor().decode_add(
           message, 1.0F / static_cast<float>(workers_), views_, {.workspace = workspace_});
       if (atomo::failed(status)) {
-        throw std::runtime_error(transport_.name(static_cast<int>(k)) +
-                                 " sent a payload that is refused, step " + std::to_string(step) +
-                                 ": " + std::string(atomo::describe(status)));
+        throw Fault(static_cast<int>(k), transport_.name(static_cast<int>(k)) +
+                                             " sent a payload that is refused, step " +
+                                             std::to_string(step) + ": " +
+                                             std::string(atomo::describe(status)));
       }
     }
     const auto end = Clock::now();

@@ -16,9 +16,12 @@ std::size_t largest_workspace(const atomo::Compressor& compressor) {
   return bytes;
 }
 
-void check(atomo::Status status, const std::string& what) {
-  if (atomo::failed(status))
-    throw std::runtime_error(what + ": " + std::string(atomo::describe(status)));
+/// Builds its message only when there is something to say: it is called for every layer.
+void check(atomo::Status status, const char* action, const std::string& layer, std::uint32_t step) {
+  if (!atomo::failed(status)) return;
+  throw std::runtime_error(std::string("cannot ") + action +
+                           (layer.empty() ? "" : " '" + layer + "'") + " at step " +
+                           std::to_string(step) + ": " + std::string(atomo::describe(status)));
 }
 
 }  // namespace
@@ -36,8 +39,7 @@ void GradientSender::begin(std::uint32_t step) {
   step_ = step;
   encode_milliseconds_ = 0;
   bytes_ = 0;
-  check(learner_.compressor().begin_step(learner_.key(step)),
-        "cannot begin step " + std::to_string(step));
+  check(learner_.compressor().begin_step(learner_.key(step)), "begin encoding", "", step);
 }
 
 void GradientSender::push(std::size_t layer, std::span<const float> gradient, Timeline& timeline) {
@@ -49,7 +51,7 @@ void GradientSender::push(std::size_t layer, std::span<const float> gradient, Ti
   check(learner_.compressor().encode_layer(layer, {gradient.data(), atomo::DType::f32, spec.shape},
                                            {payload.data(), payload.size(), &length},
                                            {.workspace = workspace_}),
-        "cannot encode layer '" + spec.name + "' at step " + std::to_string(step_));
+        "encode layer", spec.name, step_);
   if (std::exchange(corrupt_next_, false)) payload[length / 2] ^= std::byte{1};
   const auto end = Clock::now();
   transfers_[layer] = transport_.send(server_, kLayerTag + static_cast<int>(layer),
@@ -62,7 +64,7 @@ void GradientSender::push(std::size_t layer, std::span<const float> gradient, Ti
 }
 
 void GradientSender::finish() {
-  check(learner_.compressor().end_step(), "cannot end step " + std::to_string(step_));
+  check(learner_.compressor().end_step(), "end encoding", "", step_);
   transport_.wait(transfers_);
 }
 
@@ -122,14 +124,18 @@ void GradientReceiver::add(std::uint32_t step, std::size_t layer, std::size_t wo
       compressor_.decode_layer_add(message, 1.0F / static_cast<float>(workers_),
                                    view_of(gradient, replica_, layer), {.workspace = workspace_});
   const auto& name = compressor_.layers()[layer].name;
-  check(status, transport_.name(transport_.rank_of_worker(static_cast<int>(worker))) +
-                    " sent a payload that is refused, layer '" + name + "' of step " +
-                    std::to_string(step));
+  if (atomo::failed(status)) {
+    const int rank = transport_.rank_of_worker(static_cast<int>(worker));
+    throw Fault(rank, transport_.name(rank) + " sent a payload that is refused, layer '" + name +
+                          "' of step " + std::to_string(step) + ": " +
+                          std::string(atomo::describe(status)));
+  }
   const auto end = Clock::now();
   decode_milliseconds_ += milliseconds(end - begin);
   bytes_ += message.size();
-  if (timeline.on())
+  if (timeline.on()) {
     timeline.span(("decode worker " + std::to_string(worker + 1)).c_str(), name, begin, end);
+  }
 }
 
 }  // namespace train

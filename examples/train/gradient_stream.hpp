@@ -54,7 +54,7 @@ class GradientReceiver {
 
   /// Posts all receives of a step.
   void begin();
-  /// gradient = mean over workers of what they sent. \throws Lost; std::runtime_error naming the
+  /// gradient = mean over workers of what they sent. \throws Fault naming the
   /// worker whose payload is refused, and why.
   void add_all(std::uint32_t step, std::span<float> gradient, Timeline& timeline);
 

@@ -7,8 +7,11 @@
 /// (layers on their way to the server), ps and allgather (the algorithms), checkpoint, log,
 /// timeline.
 
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "interrupt.hpp"
 #include "options.hpp"
@@ -19,28 +22,41 @@ namespace {
 
 constexpr int kWrongUsage = 2, kInterrupted = 130;
 
+/// Empty when the run can begin.
+std::string objection(const train::Options& options, const train::Transport& transport) {
+  if (!options.error.empty()) return options.error;
+  if (transport.workers() < 1) {
+    return "--algorithm ps needs a server and at least one worker: mpirun -n 2 or more";
+  }
+  if (transport.workers() > 65535) return "at most 65,535 workers have random streams of their own";
+  return "";
+}
+
 /// \throws std::exception for whatever ends the run.
 train::Outcome train_on(train::Run& run) {
-  auto& transport = run.transport;
-  if (transport.workers() < 1) {
-    (void)train::all_ready(
-        transport, "--algorithm ps needs a server and at least one worker: mpirun -n 2 or more");
-    return train::Outcome::cannot_start;
-  }
-  if (transport.workers() > 65535) {
-    (void)train::all_ready(transport, "at most 65,535 workers have random streams of their own");
+  if (!train::all_ready(run.transport, objection(run.options, run.transport))) {
     return train::Outcome::cannot_start;
   }
   if (run.options.algorithm == "allgather") return train::all_gather(run);
-  return transport.rank() == 0 ? train::serve(run) : train::work(run);
+  return run.transport.rank() == 0 ? train::serve(run) : train::work(run);
+}
+
+/// The launchers number their processes in the environment; without one this is the only process.
+bool first_process_of_job() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::optional<int> exit_code;
-  const auto options = train::parse_options(argc, argv, exit_code);
-  if (exit_code) return *exit_code;
+  const auto options = train::parse_options(argc, argv);
+  if (!options.help.empty()) {
+    if (first_process_of_job()) std::fputs(options.help.c_str(), stdout);
+    return 0;
+  }
 
   train::Transport transport(&argc, &argv, options.timeout_seconds, options.algorithm == "ps");
   train::catch_interrupts();
@@ -56,8 +72,8 @@ int main(int argc, char** argv) {
       case train::Outcome::cannot_start:
         return kWrongUsage;
     }
-  } catch (const train::Lost& lost) {
-    transport.abort(lost.what(), lost.rank());
+  } catch (const train::Fault& fault) {
+    transport.abort(fault.what(), fault.rank());
   } catch (const std::exception& e) {
     transport.abort(transport.name(transport.rank()) + ": " + e.what());
   }

@@ -24,8 +24,8 @@ struct LeNet : Network {
         fc1(register_module("fc1", nn::Linear(50 * after(shape.height) * after(shape.width), 500))),
         fc2(register_module("fc2", nn::Linear(500, kClasses))) {}
   torch::Tensor forward(torch::Tensor images) override {
-    auto x = torch::max_pool2d(conv1(images), 2);
-    x = torch::max_pool2d(conv2(x), 2);
+    auto x = torch::relu(torch::max_pool2d(conv1(images), 2));
+    x = torch::relu(torch::max_pool2d(conv2(x), 2));
     return fc2(torch::relu(fc1(x.flatten(1))));
   }
   /// Side of an image behind both convolutions and poolings: 28 -> 4.

@@ -4,9 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <atomo/atomo.hpp>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <numbers>
 #include <sstream>
 
@@ -44,14 +42,6 @@ std::string read_text(const std::string& path) {
   text << file.rdbuf();
   if (!file) throw CLI::ValidationError("--policy", "cannot read '" + path + "'");
   return text.str();
-}
-
-/// The launchers number their processes in the environment; without one this is the only process.
-bool first_process_of_job() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
-  }
-  return true;
 }
 
 void add_training_options(CLI::App& app, Options& o) {
@@ -119,7 +109,7 @@ void add_file_options(CLI::App& app, Options& o) {
 
 }  // namespace
 
-Options parse_options(int argc, char** argv, std::optional<int>& exit_code) {
+Options parse_options(int argc, char** argv) {
   Options o;
   CLI::App app{"Trains a network over MPI processes that exchange compressed gradients."};
   app.footer(kFooter);
@@ -149,15 +139,10 @@ Options parse_options(int argc, char** argv, std::optional<int>& exit_code) {
       o.policy = read_text(policy);
       (void)atomo::Policy::parse(o.policy);
     }
-  } catch (const CLI::Success& e) {
-    std::ostringstream discarded;
-    exit_code = first_process_of_job() ? app.exit(e) : app.exit(e, discarded, discarded);
-  } catch (const CLI::Error& e) {
-    if (first_process_of_job()) std::cerr << "atomo-train: " << e.what() << '\n';
-    exit_code = 2;
-  } catch (const atomo::Error& e) {
-    if (first_process_of_job()) std::cerr << "atomo-train: " << e.what() << '\n';
-    exit_code = 2;
+  } catch (const CLI::Success&) {
+    o.help = app.help();
+  } catch (const std::exception& e) {
+    o.error = e.what();
   }
   return o;
 }

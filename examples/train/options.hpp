@@ -14,6 +14,9 @@ inline constexpr const char* kFashionMnist = "/usr/share/datasets/fashion-mnist"
 
 /// Everything a run depends on. Every process of a run reads the same command line.
 struct Options {
+  std::string help;   ///< not empty: it was asked for, and nothing else is set
+  std::string error;  ///< not empty: what is wrong with the command line
+
   std::string algorithm = "ps";
   std::string model = "lenet";
   std::string data = kFashionMnist;
@@ -51,8 +54,7 @@ struct Options {
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
 };
 
-/// Reads the command line. When it asked for help or is wrong, prints (only in the first process of
-/// a job) and sets `exit_code`.
-[[nodiscard]] Options parse_options(int argc, char** argv, std::optional<int>& exit_code);
+/// Reads the command line. Does not throw: see `help` and `error`.
+[[nodiscard]] Options parse_options(int argc, char** argv);
 
 }  // namespace train

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
-#include <set>
+#include <map>
 
 namespace train {
 
@@ -71,16 +71,18 @@ bool all_ready(Transport& transport, const std::string& error) {
   std::vector<char> all(kText * static_cast<std::size_t>(transport.size()));
   auto transfer = transport.all_gather(bytes_of(mine), std::as_writable_bytes(std::span(all)));
   transport.wait(transfer);
-  std::set<std::string> errors;
+  std::map<std::string, std::string> who;  // of each error
   for (std::size_t at = 0; at < all.size(); at += kText) {
     const std::string text = &all[at];
-    if (text.empty() || !errors.insert(text).second || transport.rank() != 0) continue;
-    const std::string line = "atomo-train: " + transport.name(static_cast<int>(at / kText)) +
-                             " cannot start: " + text + "\n";
-    std::fwrite(line.data(), 1, line.size(), stderr);
+    if (text.empty()) continue;
+    auto& names = who[text];
+    names += (names.empty() ? "" : ", ") + transport.name(static_cast<int>(at / kText));
   }
-  transport.end_set_up();
-  return errors.empty();
+  for (const auto& [text, names] : who) {
+    const std::string line = "atomo-train: cannot start: " + text + " [" + names + "]\n";
+    if (transport.rank() == 0) std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+  return who.empty();
 }
 
 }  // namespace train

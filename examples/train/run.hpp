@@ -61,12 +61,13 @@ template <class Role>
     error = e.what();
   }
   if (!all_ready(run.transport, error)) role.reset();
+  run.transport.end_set_up();
   return role;
 }
 
 enum class Outcome { finished, interrupted, cannot_start };
 
-/// The algorithms. \throws Lost, std::runtime_error
+/// The algorithms. \throws Fault, std::runtime_error
 [[nodiscard]] Outcome serve(Run& run);       ///< ps.cpp, rank 0
 [[nodiscard]] Outcome work(Run& run);        ///< ps.cpp, the others
 [[nodiscard]] Outcome all_gather(Run& run);  ///< allgather.cpp, every rank

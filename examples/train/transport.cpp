@@ -41,7 +41,7 @@ Transport::Transport(int* argc, char*** argv, double timeout_seconds, bool rank_
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  last_beat_ = Clock::now();
+  last_beat_ = awake_ = Clock::now();
   last_sign_.assign(static_cast<std::size_t>(size_), last_beat_ + kSetUpGrace);
 
   Home home{};
@@ -80,7 +80,7 @@ void Transport::check(int code, int peer, const char* action) const {
   int length = 0;
   MPI_Error_string(code, text, &length);
   const std::string whom = peer == kEverybody ? "all processes" : name(peer);
-  throw Lost(peer, std::string(action) + " " + whom + " failed: " + text);
+  throw Fault(peer, std::string(action) + " " + whom + " failed: " + text);
 }
 
 Transfer Transport::send(int to, int tag, atomo::ConstBytes bytes) {
@@ -158,7 +158,14 @@ std::vector<std::byte> Transport::receive_any_length(int from, int tag) {
   }
 }
 
+void Transport::look_around() {
+  const auto now = Clock::now();
+  was_frozen_ = was_frozen_ || now - awake_ > timeout_ / 2;
+  awake_ = now;
+}
+
 void Transport::beat() {
+  look_around();
   const auto now = Clock::now();
   if (now - last_beat_ > timeout_ / kBeatsPerTimeout) {
     last_beat_ = now;
@@ -181,7 +188,11 @@ void Transport::beat() {
   }
 }
 
-void Transport::end_set_up() { std::fill(last_sign_.begin(), last_sign_.end(), Clock::now()); }
+void Transport::end_set_up() {
+  awake_ = Clock::now();
+  was_frozen_ = false;
+  std::fill(last_sign_.begin(), last_sign_.end(), awake_);
+}
 
 void Transport::breathe() { beat(); }
 
@@ -195,19 +206,21 @@ bool Transport::is_dead(int rank) const {
 
 void Transport::check_alive(int rank, Clock::time_point since) const {
   if (rank == rank_) return;
-  if (is_dead(rank)) throw Lost(rank, name(rank) + " has died");
+  if (is_dead(rank)) throw Fault(rank, name(rank) + " has died");
   const auto silent = std::chrono::duration<double>(
       Clock::now() - std::max(since, last_sign_[static_cast<std::size_t>(rank)]));
   if (silent > timeout_) {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.1f", silent.count());
-    throw Lost(rank, name(rank) + " has given no sign of life for " + seconds +
-                         " seconds (--timeout): it is frozen or cut off");
+    throw Fault(rank, name(rank) + " has given no sign of life for " + seconds +
+                          " seconds (--timeout): it is frozen or cut off");
   }
 }
 
 Transport::Patience::Patience(Transport& transport)
-    : transport_(transport), since_(Clock::now()), looked_(since_) {}
+    : transport_(transport), since_(Clock::now()), looked_(since_) {
+  transport.look_around();
+}
 
 void Transport::Patience::idle(std::span<const int> awaited) {
   // Waiting processes share cores with computing ones: give way at once, then sleep.
@@ -231,9 +244,12 @@ void Transport::close() {
   MPI_Finalize();
 }
 
-void Transport::abort(const std::string& message, int lost) {
-  const int speaker = lost == 0 ? 1 : 0;
-  if (lost != kEverybody && rank_ != speaker) std::this_thread::sleep_for(std::chrono::seconds(5));
+void Transport::abort(const std::string& message, int culprit) {
+  look_around();
+  const int speaker = culprit == 0 ? 1 : 0;
+  if (was_frozen_ || (culprit != kEverybody && rank_ != speaker)) {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+  }
   const std::string line = "atomo-train: " + message + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);

@@ -6,7 +6,7 @@
 ///
 /// While a process waits or calls `breathe` it sends every other process an empty message, a beat,
 /// a few times within the time-out. A process that is frozen sends none; one that was killed is
-/// missing from its machine's process table. Either ends the run through `Lost`, which names it.
+/// missing from its machine's process table. Either ends the run through `Fault`, which names it.
 /// Peers that are merely waiting for somebody else keep beating, so that the one who holds
 /// everybody up is named and not the messenger.
 
@@ -23,10 +23,10 @@
 
 namespace train {
 
-/// A process died, froze, or its connection failed.
-class Lost : public std::runtime_error {
+/// A process that ends the run: it died, froze, cannot be reached, or sent what cannot be used.
+class Fault : public std::runtime_error {
  public:
-  Lost(int rank, const std::string& what) : std::runtime_error(what), rank_(rank) {}
+  Fault(int rank, const std::string& what) : std::runtime_error(what), rank_(rank) {}
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
  private:
@@ -71,10 +71,10 @@ class Transport {
 
   /// Whether a transfer is done; never waits.
   [[nodiscard]] bool done(Transfer& transfer);
-  /// \throws Lost
+  /// \throws Fault
   void wait(Transfer& transfer);
   void wait(std::span<Transfer> transfers);
-  /// A message of any length. \throws Lost
+  /// A message of any length. \throws Fault
   [[nodiscard]] std::vector<std::byte> receive_any_length(int from, int tag);
 
   /// Ends the grace that processes have for loading libraries and data.
@@ -86,7 +86,8 @@ class Transport {
   class Patience {
    public:
     explicit Patience(Transport& transport);
-    /// Nothing has come: sleeps a moment. \throws Lost when one of `awaited` gives no sign of life.
+    /// Nothing has come: sleeps a moment. \throws Fault when one of `awaited` gives no sign of
+    /// life.
     void idle(std::span<const int> awaited);
 
    private:
@@ -97,9 +98,10 @@ class Transport {
 
   /// Waits for all processes and shuts MPI down.
   void close();
-  /// Prints one line to standard error and ends all processes of the job. `lost`: the rank that
-  /// caused it, whose neighbours all notice: only the lowest survivor speaks at once.
-  [[noreturn]] void abort(const std::string& message, int lost = kEverybody);
+  /// Prints one line to standard error and ends all processes of the job. `culprit`: the rank
+  /// that caused it. All its neighbours notice, so only the lowest survivor speaks at once; nor
+  /// does a process that was itself frozen and woke up because the job is being ended.
+  [[noreturn]] void abort(const std::string& message, int culprit = kEverybody);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -113,6 +115,7 @@ class Transport {
 
   void check(int code, int peer, const char* action) const;
   void beat();
+  void look_around();
   [[nodiscard]] bool is_dead(int rank) const;
   void check_alive(int rank, Clock::time_point since) const;
   [[nodiscard]] int count(std::size_t bytes) const;
@@ -123,6 +126,8 @@ class Transport {
   std::vector<Home> homes_;
   std::vector<Clock::time_point> last_sign_;
   Clock::time_point last_beat_;
+  Clock::time_point awake_;  ///< when this process last looked around
+  bool was_frozen_ = false;  ///< for so long that others may have given it up
 };
 
 /// A trivially copyable value as bytes.
