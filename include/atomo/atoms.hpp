@@ -28,21 +28,25 @@
 #include "atomo/price.hpp"
 #include "atomo/types.hpp"
 
-namespace atomo {
+namespace [[gnu::visibility("default")]] atomo {
 
-enum class AtomFamily : std::uint8_t { blocks = 0, rows = 1 };
+/// What an atom is.
+enum class AtomFamily : std::uint8_t {
+  blocks = 0,  ///< 256 entries in a row of memory
+  rows = 1,    ///< one index of the first dimension
+};
 
 /// How a layer of `elements()` entries is cut into atoms, in order.
 struct AtomLayout {
-  static constexpr std::uint64_t kBlock = 256;
+  static constexpr std::uint64_t kBlock = 256;  ///< entries of a block
   /// Rows that can be atoms; a layer with other rows takes blocks.
   static constexpr std::uint64_t kMinRow = 16;
-  static constexpr std::uint64_t kMaxRow = std::uint64_t{1} << 22;
+  static constexpr std::uint64_t kMaxRow = std::uint64_t{1} << 22;  ///< see kMinRow
 
-  AtomFamily family = AtomFamily::blocks;
-  std::uint64_t count = 0;   ///< atoms
-  std::uint64_t length = 0;  ///< entries of each but the last
-  std::uint64_t last = 0;    ///< entries of the last, 1..length
+  AtomFamily family = AtomFamily::blocks;  ///< what an atom is
+  std::uint64_t count = 0;                 ///< atoms
+  std::uint64_t length = 0;                ///< entries of each but the last
+  std::uint64_t last = 0;                  ///< entries of the last, 1..length
 
   /// Blocks of 256, the last shorter.
   [[nodiscard]] static constexpr AtomLayout blocks(std::uint64_t elements) noexcept {
@@ -50,19 +54,23 @@ struct AtomLayout {
     return {AtomFamily::blocks, count, kBlock,
             count == 0 ? kBlock : elements - (count - 1) * kBlock};
   }
-  /// `count` rows of `length` entries, kMinRow..kMaxRow; their product is at most Shape::kMaxElements.
+  /// `count` rows of `length` entries, kMinRow..kMaxRow; their product is at most
+  /// Shape::kMaxElements.
   [[nodiscard]] static constexpr AtomLayout rows(std::uint64_t count,
                                                  std::uint64_t length) noexcept {
     return {AtomFamily::rows, count, length, length};
   }
 
+  /// Entries of all atoms.
   [[nodiscard]] constexpr std::uint64_t elements() const noexcept {
     return count == 0 ? 0 : (count - 1) * length + last;
   }
+  /// Entries of one atom.
   [[nodiscard]] constexpr std::uint64_t length_of(std::uint64_t atom) const noexcept {
     return atom + 1 == count ? last : length;
   }
 
+  /// Cut in the same way.
   friend constexpr bool operator==(const AtomLayout&, const AtomLayout&) = default;
 };
 
@@ -71,13 +79,14 @@ namespace cpu {
 /// What `analyse` finds beside the amplitudes.
 struct AtomAnalysis {
   std::span<const PriceBin> bins;  ///< the caller's memory, as much as was used
-  double max_rms = 0;
-  double energy = 0;   ///< sum of squares; within rounding, for diagnostics
+  double max_rms = 0;              ///< of the largest atom, exactly
+  double energy = 0;               ///< sum of squares; within rounding, for diagnostics
   bool finite = true;  ///< false: there is an Inf or NaN; nothing else is then meaningful
 };
 
 /// Bins that suffice for `analyse` of this layout.
 [[nodiscard]] std::size_t max_price_bins(const AtomLayout& layout) noexcept;
+/// What `analyse` needs, of any alignment.
 [[nodiscard]] std::size_t analyse_workspace_bytes(const AtomLayout& layout) noexcept;
 
 /// Writes the rms of each atom in f64 to `rms[layout.count]` and the amplitudes' bins to `bins`.
@@ -90,6 +99,7 @@ Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<
 
 /// Upper bound of a body, whatever the data and the price.
 [[nodiscard]] std::size_t max_body_bytes(const AtomLayout& layout) noexcept;
+/// What `encode_atoms` needs, of any alignment.
 [[nodiscard]] std::size_t encode_workspace_bytes(const AtomLayout& layout) noexcept;
 
 /// What `encode_atoms` wrote.
@@ -108,7 +118,7 @@ Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms,
 struct DecodeMode {
   bool add = false;  ///< false: y[i] = v, zeros where no atom was kept; true: y[i] = y[i] + (alpha
                      ///< * v), two roundings
-  float alpha = 1.0f;
+  float alpha = 1.0f;  ///< unused unless `add`
 };
 
 /// Reads a body, exactly as long as it is, into `y[layout.elements()]`. Any bytes at all give `ok`

@@ -83,4 +83,4 @@ struct CodecHelp {
 /// Every codec this build knows, in the order of the documentation.
 [[nodiscard]] std::vector<CodecHelp> list_codecs();
 
-}  // namespace gnu::visibility("default")]]atomo
+}  // namespace atomo

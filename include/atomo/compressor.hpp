@@ -145,4 +145,4 @@ class Compressor {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace gnu::visibility("default")]]atomo
+}  // namespace atomo

@@ -67,4 +67,4 @@ Status join(std::span<const ConstBytes> parts, const Payload& payload) noexcept;
 /// Capacity that suffices for `join` of parts of these sizes.
 [[nodiscard]] std::size_t joined_bytes_bound(std::span<const ConstBytes> parts) noexcept;
 
-}  // namespace gnu::visibility("default")]]atomo
+}  // namespace atomo

@@ -65,4 +65,4 @@ Status coordinate_count(ConstBytes body, std::size_t n, std::uint64_t& kept) noe
 [[nodiscard]] float coordinate_lowest_step(float largest) noexcept;
 
 }  // namespace cpu
-}  // namespace gnu::visibility("default")]]atomo
+}  // namespace atomo

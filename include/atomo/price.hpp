@@ -20,19 +20,21 @@
 #include <cstdint>
 #include <span>
 
-namespace atomo::cpu {
+namespace [[gnu::visibility("default")]] atomo {
+namespace cpu {
 
 /// Atoms of about one amplitude. `weight` is what the cost of content is proportional to: entries,
 /// an odd length rounded up to even.
 struct PriceBin {
-  std::uint64_t weight = 0;
-  std::uint64_t count = 0;
-  std::uint32_t key = 0;  ///< upper 16 bits of float(rms), at least 1
+  std::uint64_t weight = 0;  ///< of all its atoms together
+  std::uint64_t count = 0;   ///< atoms
+  std::uint32_t key = 0;     ///< upper 16 bits of float(rms), at least 1
 };
 
 /// What an atom costs in 1/256 bit.
 struct PriceCosts {
-  static constexpr int kClasses = 32, kParts = 8;
+  static constexpr int kClasses = 32;  ///< uncertain, then 31 finer and finer ones
+  static constexpr int kParts = 8;     ///< of a class
   /// A unit of weight, by class and by where r stands in the eight equal parts of its class; class
   /// 0 is uncertain.
   std::array<std::array<std::uint32_t, kParts>, kClasses> unit{};
@@ -48,6 +50,7 @@ struct PriceLayer {
   double max_rms = 0;                 ///< of the largest atom, exactly
 };
 
+/// What a search found.
 struct Price {
   float a = 0;                          ///< 0 when every atom is zero
   std::uint64_t expected_bits_256 = 0;  ///< at this price, in 1/256 bit
@@ -72,4 +75,5 @@ struct Price {
 [[nodiscard]] Price find_price(std::span<const PriceLayer> layers,
                                std::uint64_t budget_bits) noexcept;
 
-}  // namespace atomo::cpu
+}  // namespace cpu
+}  // namespace atomo

@@ -18,8 +18,10 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace atomo::cpu {
+namespace [[gnu::visibility("default")]] atomo {
+namespace cpu {
 
+/// Atoms that share one draw.
 inline constexpr std::size_t kSelectionChunk = 256;
 
 /// How an atom stands at a price.
@@ -38,4 +40,5 @@ using KeptMask = std::array<std::uint64_t, kSelectionChunk / 64>;
 [[nodiscard]] KeptMask select_chunk(const double* rms, std::size_t count, float price,
                                     std::uint32_t u) noexcept;
 
-}  // namespace atomo::cpu
+}  // namespace cpu
+}  // namespace atomo

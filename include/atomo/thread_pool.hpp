@@ -29,4 +29,4 @@ class ThreadPool final : public Executor {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace gnu::visibility("default")]]atomo
+}  // namespace atomo

@@ -199,4 +199,4 @@ struct Traits {
   bool cuda = false;          ///< has a CUDA twin
 };
 
-}  // namespace gnu::visibility("default")]]atomo
+}  // namespace atomo

@@ -31,7 +31,9 @@ def faults(path, lines):
     # A script's first line is its interpreter.
     if not any(LICENCE in line for line in lines[:2]):
         yield f"no '{LICENCE}' at its top"
-    if path.endswith((".hpp", ".h")) and "#pragma once\n" not in lines and not any("#ifndef ATOMO_" in x for x in lines):
+    # A `-inl.hpp` is read once for every processor it is compiled for, a C header has a guard for old compilers.
+    guarded = path.endswith("-inl.hpp") or any("#ifndef ATOMO_" in line for line in lines)
+    if path.endswith((".hpp", ".h")) and "#pragma once\n" not in lines and not guarded:
         yield "no '#pragma once'"
     # Tables are data: nobody reads them from top to bottom.
     if len(lines) >= MAX_LINES and not path.endswith("_tables.hpp"):
