@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "atomo/atomo.hpp"
+#include "atomo/half.hpp"
 
 namespace atomo::test {
 
@@ -57,6 +59,36 @@ inline std::vector<float> heavy_tailed(std::size_t n, std::uint64_t seed, std::s
   }
   return x;
 }
+
+/// tests/data/lenet_gradient.bf16 with its layers.
+struct RealGradient {
+  std::vector<LayerSpec> specs{{"conv1.weight", {20, 1, 5, 5}}, {"conv1.bias", {20}}, {"conv2.weight", {50, 20, 5, 5}},
+                               {"conv2.bias", {50}},            {"fc1.weight", {500, 800}}, {"fc1.bias", {500}},
+                               {"fc2.weight", {10, 500}},       {"fc2.bias", {10}}};
+  std::vector<std::vector<float>> values;
+  std::vector<ConstTensorView> views;
+  std::size_t elements = 0;
+
+  RealGradient() {
+    std::ifstream file(ATOMO_TESTS_DIR "/data/lenet_gradient.bf16", std::ios::binary);
+    for (const auto& spec : specs) {
+      std::vector<float>& x = values.emplace_back(spec.shape.elements());
+      for (auto& v : x) {
+        std::uint16_t h = 0;
+        file.read(reinterpret_cast<char*>(&h), 2);
+        v = from_bf16(h);
+      }
+      elements += x.size();
+    }
+    EXPECT_TRUE(file.good());
+    for (std::size_t i = 0; i < specs.size(); ++i) views.push_back({values[i].data(), DType::f32, specs[i].shape});
+  }
+  [[nodiscard]] std::vector<float> joined() const {
+    std::vector<float> all;
+    for (const auto& v : values) all.insert(all.end(), v.begin(), v.end());
+    return all;
+  }
+};
 
 struct Message {
   Status status = Status::ok;
