@@ -21,6 +21,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "systematic.hpp"
+
 namespace atomo::detail {
 
 inline constexpr std::size_t kCoordinateChunk = 4096;     ///< entries that share a draw
@@ -58,19 +60,10 @@ inline constexpr double kLargest = std::numeric_limits<float>::max();
 }
 
 /// Rounds up, among the m entries of one chunk, those whose P makes the running sum carry.
-/// `visit(k)` gives the P of place k, `round_up(k, carried)` receives 0 or 1.
-template <typename Visit, typename RoundUp>
-inline void draw_chunk(std::size_t m, std::uint32_t u, Visit visit, RoundUp round_up) noexcept {
-  std::uint32_t sum = u;
-  std::size_t k = 0;
-  for (std::size_t i = 0; i < kCoordinateChunk; ++i) {
-    if (k < m) {
-      const std::uint32_t next = sum + visit(k);
-      round_up(k, next < sum ? 1u : 0u);
-      sum = next;
-    }
-    k = (k + kCoordinateStride) % kCoordinateChunk;
-  }
+/// `part(k)` gives the P of place k, `round_up(k, carried)` receives 0 or 1.
+template <typename Part, typename RoundUp>
+inline void draw_chunk(std::size_t m, std::uint32_t u, Part part, RoundUp round_up) noexcept {
+  systematic_draw<kCoordinateChunk, kCoordinateStride>(m, u, part, round_up);
 }
 
 }  // namespace atomo::detail

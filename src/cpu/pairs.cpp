@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Writing and reading kept pairs: the sections of any dithered body (atom_body.hpp), whose content
+/// is, for each kept pair, the pieces of its first factor and then those of its second.
+
+#include "pairs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "atom_body.hpp"
+#include "atomo/selection.hpp"
+#include "cpu/outer_products.hpp"
+#include "matrix_view.hpp"
+#include "workspace.hpp"
+
+namespace atomo::detail {
+namespace {
+
+constexpr std::size_t kAspects = std::size(kPairKappa);
+
+/// Margin of a reach over roundings, as in the atoms' table.
+constexpr double kReachMargin = 1 + 0x1p-10;
+
+/// Upper end of r in a class; an uncertain pair's content is below 2 a, for P is rounded down.
+double top_of_class(std::size_t c) noexcept {
+  return c == 0 ? 2.0 : std::ldexp(c % 2 == 0 ? 1.0 : 1.5, static_cast<int>(c / 2));
+}
+
+std::uint64_t pieces_of(std::uint64_t entries) noexcept {
+  return (entries + kPieceEntries - 1) / kPieceEntries;
+}
+
+/// The body's frame as that of atoms: pairs of up to 1,024 entries in all share groups or have one,
+/// larger ones have a group for each piece of their factors.
+AtomLayout frame_of(const MatrixShape& shape) noexcept {
+  const std::uint64_t entries = shape.shorter() + shape.longer();
+  const std::uint64_t length =
+      entries <= kPieceEntries
+          ? entries
+          : kPieceEntries * (pieces_of(shape.shorter()) + pieces_of(shape.longer()));
+  return AtomLayout::rows(shape.shorter(), length);
+}
+
+/// How one factor of a class is coded.
+struct FactorCoding {
+  PairCoding coding{};
+  float step = 1;
+};
+
+/// Steps of every class at one price. The second factor carries the price and the range scale.
+class PairCodings {
+ public:
+  PairCodings(const MatrixShape& shape, float price) noexcept
+      : range_(range_scale(price)), root_(std::sqrt(static_cast<double>(shape.shorter()))) {
+    const std::size_t aspect = pair_aspect(shape);
+    const auto m = static_cast<double>(shape.shorter()), n = static_cast<double>(shape.longer());
+    // rms of the second factor of a pair that is just certain, in units of the price.
+    const double unit = kPairKappa[aspect] * std::sqrt((m + n) / (m * n));
+    const float scaled_price = price * range_;
+    for (std::size_t c = 0; c < kAtomClassCount; ++c) {
+      const PairSteps steps = kPairSteps[aspect][c];
+      const double shorter = kCodingSteps[steps.shorter].d;
+      const double longer = kCodingSteps[steps.longer].d * kClassMiddle[c];
+      shorter_[c] = {
+          pair_coding(steps.shorter, escape_bits(shape.shorter(), 1 / shorter * kReachMargin)),
+          static_cast<float>(shorter)};
+      longer_[c] = {pair_coding(steps.longer, escape_bits(shape.longer(),
+                                                          top_of_class(c) / longer * kReachMargin)),
+                    scaled_price * static_cast<float>(unit * longer)};
+    }
+  }
+
+  [[nodiscard]] const FactorCoding& shorter(std::uint8_t c) const noexcept { return shorter_[c]; }
+  [[nodiscard]] const FactorCoding& longer(std::uint8_t c) const noexcept { return longer_[c]; }
+
+  /// Of a unit vector u, which is sent as u sqrt m.
+  [[nodiscard]] VectorScale scale_of_shorter(std::uint8_t c) const noexcept {
+    const float step = shorter_[c].step;
+    return {1, step, static_cast<float>(root_ / static_cast<double>(step))};
+  }
+  /// Of sigma v 2^-exponent, which is sent as sigma v / sqrt m, over P 2^-32 when uncertain.
+  [[nodiscard]] VectorScale scale_of_longer(const cpu::AtomChoice& choice,
+                                            int exponent) const noexcept {
+    const float step = longer_[choice.atom_class].step;
+    const double weight =
+        choice.atom_class == 0 ? kTwo32 / static_cast<double>(choice.probability) : 1.0;
+    const double unit = std::ldexp(static_cast<double>(range_), exponent);
+    return {1, step, static_cast<float>(weight * unit / (root_ * static_cast<double>(step)))};
+  }
+  /// What decoded products are multiplied by.
+  [[nodiscard]] double unscale() const noexcept { return 1.0 / static_cast<double>(range_); }
+
+ private:
+  std::array<FactorCoding, kAtomClassCount> shorter_, longer_;
+  float range_;
+  double root_;
+};
+
+/// One factor of one pair: its draws and where its pieces are.
+struct Factor {
+  Philox levels;
+  std::uint64_t pair;
+  std::uint64_t entries;
+
+  /// Calls visit(piece, first entry, levels) for every piece until it returns false.
+  template <typename Visit>
+  bool for_each_piece(Visit visit) const noexcept {
+    LevelWords words[kPieceTiles / kLevelTiles];
+    std::uint64_t bases[kPieceTiles / kLevelTiles];
+    for (std::uint64_t from = 0; from < entries; from += kPieceEntries) {
+      const auto here =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(kPieceEntries, entries - from));
+      const Piece piece{pair, (entries + kTile - 1) / kTile, from / kTile, here};
+      const std::uint32_t groups = level_groups(here);
+      for (std::uint32_t g = 0; g < groups; ++g) bases[g] = level_base(piece) + g;
+      draw_levels(levels, bases, groups, words);
+      if (!visit(piece, from, words)) return false;
+    }
+    return true;
+  }
+};
+
+/// Calls visit(k) for every marked pair until it returns false.
+template <typename Visit>
+bool for_each_marked(std::span<const std::uint64_t> marks, Visit visit) noexcept {
+  for (std::size_t w = 0; w < marks.size(); ++w) {
+    for (std::uint64_t left = marks[w]; left != 0; left &= left - 1) {
+      if (!visit(std::uint64_t{w} * 64 + static_cast<std::uint64_t>(std::countr_zero(left)))) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/// Whole chunks of marks.
+std::size_t mask_words(const MatrixShape& shape) noexcept {
+  return round_up(marks_words(shape.shorter()), cpu::kSelectionChunk / 64);
+}
+
+std::uint64_t select_pairs(std::span<const double> amplitudes, float price, const Key& key,
+                           std::span<std::uint64_t> marks) noexcept {
+  const Philox draws(key, Purpose::select_pair);
+  std::uint64_t kept = 0;
+  for (std::size_t first = 0; first < amplitudes.size(); first += cpu::kSelectionChunk) {
+    const std::size_t size = std::min(cpu::kSelectionChunk, amplitudes.size() - first);
+    const cpu::KeptMask mask = cpu::select_chunk(amplitudes.data() + first, size, price,
+                                                 draws(first / cpu::kSelectionChunk)[0]);
+    for (std::size_t w = 0; w < mask.size(); ++w) {
+      marks[first / 64 + w] = mask[w];
+      kept += static_cast<std::uint64_t>(std::popcount(mask[w]));
+    }
+  }
+  return kept;
+}
+
+/// Certain flags, then classes. Returns the bytes written.
+std::size_t write_flags(std::span<const double> amplitudes, float price,
+                        std::span<const std::uint64_t> marks, Bytes out) noexcept {
+  BitWriter bits(out.data(), out.size());
+  const auto class_of = [&](std::uint64_t k) {
+    return cpu::choose_atom(amplitudes[k], price).atom_class;
+  };
+  for_each_marked(marks, [&](std::uint64_t k) {
+    bits.put(class_of(k) != 0 ? 1 : 0, 1);
+    return true;
+  });
+  for_each_marked(marks, [&](std::uint64_t k) {
+    if (class_of(k) != 0) bits.put(class_of(k) - 1u, kClassBits);
+    return true;
+  });
+  return bits.finish();
+}
+
+/// Content and the lengths of its groups.
+class PairWriter {
+ public:
+  PairWriter(const SingularPairs& pairs, const MatrixShape& shape, float price, const Key& key,
+             std::byte* lengths, Bytes content) noexcept
+      : pairs_(pairs),
+        shape_(shape),
+        codings_(shape, price),
+        key_(key),
+        groups_(GroupShape::of(frame_of(shape).length)),
+        lengths_(lengths),
+        bits_(content.data(), content.size()) {}
+
+  void add(std::uint64_t k, const cpu::AtomChoice& choice) noexcept {
+    const std::size_t m = shape_.shorter(), n = shape_.longer();
+    write({Philox(key_, Purpose::dither_u), k, m}, pairs_.shorter.data() + k * m,
+          Philox(key_, Purpose::pre_round_u), codings_.scale_of_shorter(choice.atom_class),
+          codings_.shorter(choice.atom_class).coding);
+    write({Philox(key_, Purpose::dither_v), k, n}, pairs_.longer.data() + k * n,
+          Philox(key_, Purpose::pre_round_v), codings_.scale_of_longer(choice, pairs_.exponent),
+          codings_.longer(choice.atom_class).coding);
+    if (groups_.pieces == 1 && ++in_group_ == groups_.atoms) end_group();
+  }
+
+  /// Returns the bytes of content.
+  std::size_t finish() noexcept {
+    if (in_group_ != 0) end_group();
+    return bits_.finish();
+  }
+
+ private:
+  void write(const Factor& factor, const float* x, const Philox& pre_round,
+             const VectorScale& scale, const PairCoding& coding) noexcept {
+    factor.for_each_piece([&](const Piece& piece, std::uint64_t from, const LevelWords* levels) {
+      encode_piece(x + from, piece, scale, coding, pre_round, levels, bits_);
+      if (groups_.pieces > 1) end_group();
+      return true;
+    });
+  }
+
+  void end_group() noexcept {
+    store_le(lengths_, static_cast<std::uint16_t>(bits_.position() - begin_));
+    lengths_ += 2;
+    begin_ = bits_.position();
+    in_group_ = 0;
+  }
+
+  const SingularPairs& pairs_;
+  MatrixShape shape_;
+  PairCodings codings_;
+  Key key_;
+  GroupShape groups_;
+  std::uint64_t in_group_ = 0, begin_ = 0;
+  std::byte* lengths_;
+  BitWriter bits_;
+};
+
+/// Reads flags, classes and content of kept pairs in order.
+class PairReader {
+ public:
+  PairReader(ConstBytes body, const BodyIndex& index, const MatrixShape& shape, float price,
+             const Key& key) noexcept
+      : shape_(shape),
+        codings_(shape, price),
+        levels_u_(key, Purpose::dither_u),
+        levels_v_(key, Purpose::dither_v),
+        groups_(GroupShape::of(frame_of(shape).length)),
+        flags_(body.data() + index.flags, index.lengths - index.flags),
+        content_(body.data() + index.content, body.size() - index.content),
+        lengths_(body.data() + index.lengths),
+        class_bit_(index.kept) {}
+
+  /// Decodes pair k; false when a group does not end where its length says.
+  [[nodiscard]] bool read(std::uint64_t k, float* shorter, float* longer) noexcept {
+    const std::uint8_t c = next_class();
+    if (!read_factor({levels_u_, k, shape_.shorter()}, codings_.shorter(c), shorter)) return false;
+    if (!read_factor({levels_v_, k, shape_.longer()}, codings_.longer(c), longer)) return false;
+    return groups_.pieces > 1 || ++in_group_ < groups_.atoms || end_group();
+  }
+  [[nodiscard]] bool finish() noexcept { return in_group_ == 0 || end_group(); }
+  [[nodiscard]] double unscale() const noexcept { return codings_.unscale(); }
+
+ private:
+  [[nodiscard]] std::uint8_t next_class() noexcept {
+    if (flags_.bits(flag_bit_++, 1) == 0) return 0;
+    const std::uint64_t c = flags_.bits(class_bit_, kClassBits) + 1;
+    class_bit_ += kClassBits;
+    return static_cast<std::uint8_t>(c);
+  }
+  [[nodiscard]] bool read_factor(const Factor& factor, const FactorCoding& coding,
+                                 float* out) noexcept {
+    return factor.for_each_piece(
+        [&](const Piece& piece, std::uint64_t from, const LevelWords* levels) {
+          decode_piece(content_, bit_, piece.entries, {1, coding.step, 1}, coding.coding, levels,
+                       {}, out + from);
+          return groups_.pieces == 1 || end_group();
+        });
+  }
+  [[nodiscard]] bool end_group() noexcept {
+    end_ += load_le<std::uint16_t>(lengths_);
+    lengths_ += 2;
+    in_group_ = 0;
+    return bit_ == end_;
+  }
+
+  MatrixShape shape_;
+  PairCodings codings_;
+  Philox levels_u_, levels_v_;
+  GroupShape groups_;
+  BitReader flags_, content_;
+  const std::byte* lengths_;
+  std::uint64_t flag_bit_ = 0, class_bit_, bit_ = 0, end_ = 0, in_group_ = 0;
+};
+
+/// Calls visit(k) for the pairs a body keeps, in order, until it returns false.
+template <typename Visit>
+bool for_each_kept(MarksReader& marks, std::uint64_t count, Visit visit) noexcept {
+  SegmentMarks segment;
+  std::uint64_t found = 0;
+  for (std::uint64_t first = 0; first < count; first += kMarksSegment) {
+    if (!marks.next(segment)) return false;
+    const bool good = for_each_marked(segment, [&](std::uint64_t k) {
+      ++found;
+      return visit(first + k);
+    });
+    if (!good) return false;
+  }
+  return found == marks.kept();
+}
+
+std::uint32_t cost_of(std::size_t step, std::size_t column) noexcept {
+  return kStepCost256[step][column];
+}
+
+}  // namespace
+
+bool has_pairs(const Shape& shape) noexcept { return is_matrix(shape); }
+
+std::uint64_t pair_count(const Shape& shape) noexcept { return matrix_view(shape).shorter(); }
+
+std::size_t pair_aspect(const MatrixShape& shape) noexcept {
+  // floor(log2(ratio^2) + 1/2), by the exponent of an f64.
+  const double ratio = static_cast<double>(shape.longer()) / static_cast<double>(shape.shorter());
+  const double squared = ratio * ratio * 1.4142135623730951;
+  const auto octave =
+      static_cast<std::size_t>((std::bit_cast<std::uint64_t>(squared) >> 52) - 1023);
+  return std::min(octave, kAspects - 1);
+}
+
+double pair_amplitude(const MatrixShape& shape) noexcept {
+  const double entries = static_cast<double>(shape.shorter() + shape.longer());
+  return 1.0 / (kPairKappa[pair_aspect(shape)] * std::sqrt(entries));
+}
+
+std::uint64_t pair_weight(const MatrixShape& shape) noexcept {
+  return 2 * (pairs_of(shape.shorter()) + pairs_of(shape.longer()));
+}
+
+cpu::PriceCosts pair_costs(const MatrixShape& shape) noexcept {
+  cpu::PriceCosts costs;
+  const std::size_t aspect = pair_aspect(shape);
+  const std::uint64_t u = 2 * pairs_of(shape.shorter()), v = 2 * pairs_of(shape.longer());
+  for (std::size_t c = 0; c < cpu::PriceCosts::kClasses; ++c) {
+    const PairSteps steps = kPairSteps[aspect][c];
+    for (std::size_t part = 0; part < cpu::PriceCosts::kParts; ++part) {
+      // The first factor has the nominal rms, the second stands where r does within its class.
+      const std::size_t column = c == 0 ? 0 : 1 + ((c - 1) % 2) * cpu::PriceCosts::kParts + part;
+      const std::uint64_t total = u * cost_of(steps.shorter, 0) + v * cost_of(steps.longer, column);
+      costs.unit[c][part] = static_cast<std::uint32_t>((total + (u + v) / 2) / (u + v));
+    }
+  }
+  const GroupShape groups = GroupShape::of(frame_of(shape).length);
+  const auto lengths = static_cast<std::uint32_t>(groups.pieces * 16 * 256 / groups.atoms);
+  costs.uncertain = 256 + lengths;
+  costs.certain = 256 * (1 + kClassBits) + lengths;
+  return costs;
+}
+
+std::size_t max_pairs_body_bytes(const Shape& shape) noexcept {
+  const MatrixShape view = matrix_view(shape);
+  const PairCodings codings(view, 1.0f);
+  const std::size_t aspect = pair_aspect(view);
+  std::uint64_t bits = 0;
+  for (std::size_t c = 0; c < kAtomClassCount; ++c) {
+    const PairSteps steps = kPairSteps[aspect][c];
+    const auto number = static_cast<std::uint8_t>(c);
+    const std::uint64_t u =
+        max_pair_bits(steps.shorter, codings.shorter(number).coding.escape_bits);
+    const std::uint64_t v = max_pair_bits(steps.longer, codings.longer(number).coding.escape_bits);
+    bits = std::max(bits, pairs_of(view.shorter()) * u + pairs_of(view.longer()) * v);
+  }
+  const std::uint64_t count = view.shorter();
+  const std::size_t flags = round_up((count * (1 + kClassBits) + 7) / 8, 2);
+  const std::size_t lengths = 2 * GroupShape::of(frame_of(view).length).groups(count);
+  return round_up(max_marks_bytes(count) + flags + lengths + (count * bits + 7) / 8, 4);
+}
+
+std::size_t encode_pairs_workspace_bytes(const MatrixShape& shape) noexcept {
+  Carver carver;
+  carver.take<std::uint64_t>(mask_words(shape));
+  return carver.bytes();
+}
+
+Status encode_pairs(const SingularPairs& pairs, const MatrixShape& shape,
+                    std::span<const double> amplitudes, float price, const Key& key, Bytes body,
+                    Bytes workspace, std::size_t& bytes) noexcept {
+  bytes = 0;
+  const double largest = *std::max_element(amplitudes.begin(), amplitudes.end());
+  if (largest == 0) return Status::ok;
+  if (!(price > 0) || !std::isfinite(price) ||
+      !(largest / static_cast<double>(price) < kTopRatio)) {
+    return Status::unsupported;
+  }
+  Carver carver(workspace);
+  const auto marks = carver.take<std::uint64_t>(mask_words(shape));
+  if (!carver.fits()) return Status::workspace_too_small;
+  const std::uint64_t kept = select_pairs(amplitudes, price, key, marks);
+  if (kept == 0) return Status::ok;
+
+  const auto used = marks.first(marks_words(amplitudes.size()));
+  const MarksPlan plan = plan_marks(used, amplitudes.size());
+  write_marks(plan, used, amplitudes.size(), body.data());
+  const std::size_t flags_end =
+      plan.bytes + write_flags(amplitudes, price, used, body.subspan(plan.bytes));
+  const std::size_t lengths = round_up(flags_end, 2);
+  if (lengths != flags_end) body[lengths - 1] = std::byte{0};
+  const std::size_t content = lengths + 2 * GroupShape::of(frame_of(shape).length).groups(kept);
+  PairWriter writer(pairs, shape, price, key, body.data() + lengths, body.subspan(content));
+  for_each_marked(used, [&](std::uint64_t k) {
+    writer.add(k, cpu::choose_atom(amplitudes[k], price));
+    return true;
+  });
+  const std::size_t end = content + writer.finish();
+  bytes = round_up(end, 4);
+  std::fill(body.data() + end, body.data() + bytes, std::byte{0});
+  return Status::ok;
+}
+
+std::size_t decode_pairs_workspace_bytes(const Shape& shape) noexcept {
+  const MatrixShape view = matrix_view(shape);
+  Carver carver;
+  carver.take<float>(view.shorter() * view.shorter());
+  carver.take<float>(view.shorter() * view.longer());
+  return carver.bytes();
+}
+
+Status decode_pairs(ConstBytes body, const Shape& shape, float price, const Key& key, float* y,
+                    cpu::DecodeMode mode, Bytes workspace) noexcept {
+  const MatrixShape view = matrix_view(shape);
+  const std::size_t m = view.shorter(), n = view.longer();
+  if (!(price > 0) || !std::isfinite(price)) return Status::corrupt;
+  Carver carver(workspace);
+  const auto shorter = carver.take<float>(m * m), longer = carver.take<float>(m * n);
+  if (!carver.fits()) return Status::workspace_too_small;
+  MarksReader marks;
+  BodyIndex index;
+  if (!index.open(body, frame_of(view), marks)) return Status::corrupt;
+  PairReader reader(body, index, view, price, key);
+  std::size_t count = 0;
+  const bool good = for_each_kept(marks, m, [&](std::uint64_t k) {
+    const bool read = reader.read(k, shorter.data() + count * m, longer.data() + count * n);
+    ++count;
+    return read;
+  });
+  if (!good || !reader.finish()) return Status::corrupt;
+  const bool wide = view.rows <= view.columns;
+  return sum_outer_products(
+      {wide ? shorter.data() : longer.data(), wide ? longer.data() : shorter.data(), count,
+       view.rows, view.columns, reader.unscale()},
+      mode, y, nullptr);
+}
+
+Status inspect_pairs(ConstBytes body, const Shape& shape, std::uint64_t& kept) noexcept {
+  kept = 0;
+  MarksReader marks;
+  BodyIndex index;
+  const MatrixShape view = matrix_view(shape);
+  if (!index.open(body, frame_of(view), marks)) return Status::corrupt;
+  if (!for_each_kept(marks, view.shorter(), [](std::uint64_t) { return true; })) {
+    return Status::corrupt;
+  }
+  kept = index.kept;
+  return Status::ok;
+}
+
+}  // namespace atomo::detail

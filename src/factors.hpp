@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Singular pairs kept with the probabilities of ATOMO's Algorithm 1 and sent as f32. The body's
+/// layout stands in methods/svd.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "atomo/atoms.hpp"
+#include "atomo/selection.hpp"
+#include "atomo/svd.hpp"
+#include "atomo/types.hpp"
+#include "systematic.hpp"
+
+namespace atomo::detail {
+
+inline constexpr std::uint64_t kCertainPair = std::uint64_t{1} << 32;
+
+/// Pairs that one body can hold at most when `keep` are expected: each chunk of 256 may round up.
+[[nodiscard]] std::size_t max_kept_pairs(const MatrixShape& shape, std::uint64_t keep) noexcept;
+[[nodiscard]] std::size_t factors_bytes(const MatrixShape& shape, std::size_t kept) noexcept;
+[[nodiscard]] std::size_t encode_factors_workspace_bytes(const MatrixShape& shape) noexcept;
+
+/// Which pairs a message keeps: pair k with probability P_k / 2^32 exactly (2^32: always).
+/// `draw(c)` is the uniform 32-bit word of chunk c. `kept` receives the numbers, in order.
+template <typename Draw>
+std::size_t draw_pairs(std::span<const std::uint64_t> probabilities, Draw draw,
+                       std::span<std::uint32_t> kept) noexcept {
+  constexpr std::size_t kChunk = cpu::kSelectionChunk, kStride = 157;
+  std::size_t count = 0;
+  for (std::size_t first = 0; first < probabilities.size(); first += kChunk) {
+    const std::size_t m = std::min(kChunk, probabilities.size() - first);
+    bool taken[kChunk] = {};
+    systematic_draw<kChunk, kStride>(
+        m, draw(first / kChunk),
+        [&](std::size_t k) { return static_cast<std::uint32_t>(probabilities[first + k]); },
+        [&](std::size_t k, std::uint32_t carried) {
+          taken[k] = carried != 0 || probabilities[first + k] == kCertainPair;
+        });
+    for (std::size_t k = 0; k < m; ++k) {
+      if (taken[k]) kept[count++] = static_cast<std::uint32_t>(first + k);
+    }
+  }
+  return count;
+}
+
+/// What a kept pair is multiplied by: the inverse of the probability it was drawn with.
+[[nodiscard]] constexpr double pair_scale(std::uint64_t probability) noexcept {
+  return static_cast<double>(kCertainPair) / static_cast<double>(probability);
+}
+
+Status encode_factors(const float* g, const MatrixShape& shape, std::uint64_t keep, const Key& key,
+                      Bytes workspace, Bytes body, std::size_t& bytes) noexcept;
+
+/// Any bytes at all give a Status.
+Status decode_factors(ConstBytes body, const MatrixShape& shape, cpu::DecodeMode mode, float* y,
+                      Bytes workspace, Executor* executor) noexcept;
+[[nodiscard]] std::size_t decode_factors_workspace_bytes(const MatrixShape& shape) noexcept;
+Status count_factors(ConstBytes body, const MatrixShape& shape, std::uint64_t& kept) noexcept;
+
+}  // namespace atomo::detail

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+/// atomo:atoms=svd: singular pairs by an exact decomposition of the view dim0 x rest.
+///
+/// m is the shorter side of the view, n the longer; pair k (0 <= k < m, in descending order of
+/// sigma) is a vector of m entries and one of n. A tensor of fewer than two dimensions, with fewer
+/// than 2 rows, with rows under 16 entries, or with sides beyond 2^22 or both beyond 2^14, is no
+/// matrix here.
+///
+/// `values=f32,keep=K|F` (method `factors`, params 0, no price): ATOMO's Algorithm 1 on the layer
+/// by itself. p_k = min(1, t sigma_k) with sum p_k = keep; as integers P_k of 2^-32 that sum to
+/// keep 2^32. Drawn as every selection is (selection.hpp) under select_pair: chunks of 256 pairs,
+/// order 157 i. Body; no bytes when nothing is kept:
+///   u32 kept, 1..m
+///   i32 exponent e, -160..160
+///   f32[kept][m]  first vectors: unit vectors u_k of the kept pairs, in order of k
+///   f32[kept][n]  second vectors: sigma_k v_k 2^-e 2^32 / P_k
+/// All finite. Decoded: y = 2^e sum_k first_k second_k, products and sums in f64 in order, rounded
+/// once. A tensor that is no matrix is one atom that is always kept: f32[elements], as it is.
+///
+/// `bits=B`, `price=A` (method `atoms`, params 2): pairs at the price with dithered factors; see
+/// pairs.hpp for amplitude, ratio and the meaning of a class. A tensor that is no matrix goes to
+/// blocks of 256 (params 0). Body; no bytes when nothing is kept:
+///   the sections of dithered atoms (atom_body.hpp) with m atoms: marks; certain flags and classes;
+///   group lengths; content. Groups: when m + n <= 512, floor(1024 / (m + n)) consecutive kept
+///   pairs share one; up to 1,024 each pair has one; beyond, each of the pieces of 1,024 entries
+///   (the last shorter) of its first factor has one, then each of its second. Content of a pair:
+///   the first factor, then the second, each as the content of an atom of m, or n, entries whose
+///   number is k, drawn under dither_u and pre_round_u, or dither_v and pre_round_v. With class c
+///   (0 uncertain), aspect row q and the steps t_u, t_v = kPairSteps[q][c]:
+///     first factor:  coding step t_u, step = f32(d[t_u]);
+///     second factor: coding step t_v, step = f32(a S) * f32(K * (d[t_v] * middle[c])), where
+///                    K = kappa[q] * sqrt((m + n) / (m n)) in f64 and S is the price's range scale.
+///   Escapes have `escape_bits` of the factor's length and reach (1 + 2^-10) / d[t_u] for the
+///   first, (1 + 2^-10) top[c] / (d[t_v] middle[c]) for the second, top the upper end of r (2 when
+///   c = 0). Decoded: y = (sum_k first_k second_k) / S, products and sums in f64 in order of k,
+///   rounded once.
+/// Values beyond the range of f32 decode to +-Inf, with Status::overflow.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "factors.hpp"
+#include "matrix_view.hpp"
+#include "pairs.hpp"
+#include "spec.hpp"
+#include "workspace.hpp"
+
+namespace atomo::detail {
+namespace {
+
+constexpr std::uint32_t kPairsFamily = 2;
+
+Traits svd_traits() {
+  Traits t;
+  t.unbiased = true;
+  t.averages_over_workers = true;
+  t.allocates = true;
+  t.capturable = false;
+  return t;
+}
+
+/// The f32 vectors sum to the matrix within 2^-23 of the norm of an entry's line: `step` in the
+/// bound is that norm.
+constexpr double kFactorisationBias = 0x1p-23 * (1 + 0x1p-6);
+
+// ---- f32 factors
+
+std::size_t raw_bytes(const Shape& shape) noexcept { return shape.elements() * sizeof(float); }
+
+class Factors final : public Method {
+ public:
+  explicit Factors(Keep keep) : keep_(keep) {}
+
+  std::string to_string() const override {
+    return "atomo:atoms=svd,keep=" + keep_.to_string() + ",values=f32";
+  }
+  Traits traits() const override {
+    Traits t = svd_traits();
+    t.bias_bound = kFactorisationBias;
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::factors, dtype, 0, shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    if (!is_matrix(shape)) return raw_bytes(shape);
+    const MatrixShape view = matrix_view(shape);
+    return factors_bytes(view, max_kept_pairs(view, keep_of(view)));
+  }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    return is_matrix(shape) ? encode_factors_workspace_bytes(matrix_view(shape)) : 0;
+  }
+  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
+                BodyResult& result) const noexcept override {
+    result = {};
+    if (is_matrix(*in.shape)) {
+      const MatrixShape view = matrix_view(*in.shape);
+      return encode_factors(in.x, view, keep_of(view), in.key, scratch, body, result.bytes);
+    }
+    result.bytes = raw_bytes(*in.shape);
+    std::memcpy(body.data(), in.x, result.bytes);
+    return Status::ok;
+  }
+
+ private:
+  std::uint64_t keep_of(const MatrixShape& view) const noexcept { return keep_.of(view.shorter()); }
+
+  Keep keep_;
+};
+
+bool valid(const Kind& kind) noexcept { return kind.params == 0; }
+std::string describe(const Kind&) { return "atomo:atoms=svd,values=f32"; }
+
+std::size_t max_bytes(const Kind& kind) noexcept {
+  if (!is_matrix(kind.shape)) return raw_bytes(kind.shape);
+  const MatrixShape view = matrix_view(kind.shape);
+  return factors_bytes(view, view.shorter());
+}
+std::size_t workspace(const Kind& kind) noexcept {
+  return is_matrix(kind.shape) ? decode_factors_workspace_bytes(matrix_view(kind.shape)) : 0;
+}
+
+Status decode(const LayerOutput& out) noexcept {
+  if (is_matrix(out.kind->shape)) {
+    return decode_factors(out.body, matrix_view(out.kind->shape), {out.add, out.alpha}, out.y,
+                          out.workspace, out.executor);
+  }
+  if (out.body.size() != raw_bytes(out.kind->shape)) return Status::corrupt;
+  for (std::size_t i = 0; i < out.n; ++i) {
+    float v;
+    std::memcpy(&v, out.body.data() + 4 * i, 4);
+    if (!std::isfinite(v)) return Status::corrupt;
+    out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
+  }
+  return Status::ok;
+}
+
+Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
+             std::uint64_t& kept) noexcept {
+  atoms = kept = 1;
+  if (!is_matrix(kind.shape)) return Status::ok;
+  const MatrixShape view = matrix_view(kind.shape);
+  atoms = view.shorter();
+  return count_factors(body, view, kept);
+}
+
+// ---- dithered factors at a price
+
+/// What `analyse` leaves for the price search.
+struct PairDemand {
+  std::span<double> largest;      ///< one: the largest amplitude
+  std::span<std::uint64_t> used;  ///< one: bins in use
+  std::span<cpu::PriceBin> bins;
+
+  PairDemand(const MatrixShape& view, Carver& carver) noexcept
+      : largest(carver.take<double>(1)),
+        used(carver.take<std::uint64_t>(1)),
+        bins(carver.take<cpu::PriceBin>(view.shorter())) {}
+};
+
+PairDemand open_demand(const MatrixShape& view, ConstBytes demand) noexcept {
+  Carver carver(Bytes(const_cast<std::byte*>(demand.data()), demand.size()));
+  return {view, carver};
+}
+
+/// What `analyse` leaves for `encode`: the decomposition.
+struct PairState {
+  std::span<int> exponent;  ///< one
+  std::span<double> amplitudes;
+  SingularPairs pairs;
+
+  PairState(const MatrixShape& view, Carver& carver) noexcept
+      : exponent(carver.take<int>(1)), amplitudes(carver.take<double>(view.shorter())) {
+    pairs.shorter = carver.take<float>(view.shorter() * view.shorter());
+    pairs.longer = carver.take<float>(view.shorter() * view.longer());
+    pairs.sigma = amplitudes;
+  }
+};
+
+PairState open_state(const MatrixShape& view, Bytes state) noexcept {
+  Carver carver(state);
+  return {view, carver};
+}
+
+/// Bins of equal keys, in ascending order; zero amplitudes cost nothing.
+void fill_bins(std::span<const double> amplitudes, std::uint64_t weight,
+               std::span<std::uint16_t> keys, const PairDemand& demand) noexcept {
+  std::size_t count = 0, used = 0;
+  for (const double a : amplitudes) {
+    if (a > 0) keys[count++] = static_cast<std::uint16_t>(cpu::price_key(a));
+  }
+  std::sort(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(count));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i == 0 || keys[i] != keys[i - 1]) demand.bins[used++] = {0, 0, keys[i]};
+    demand.bins[used - 1].count += 1;
+    demand.bins[used - 1].weight += weight;
+  }
+  demand.used[0] = used;
+}
+
+class Pairs final : public Method {
+ public:
+  /// `blocks` has the same budget or price and takes what is no matrix.
+  Pairs(std::shared_ptr<const Method> blocks, float price)
+      : blocks_(std::move(blocks)), price_(price) {}
+
+  std::string to_string() const override {
+    const std::string budget = budget_bits() > 0 ? "bits=" + format_number(budget_bits())
+                                                 : "price=" + format_number(price_);
+    return "atomo:" + budget + ",atoms=svd";
+  }
+  Traits traits() const override {
+    Traits t = svd_traits();
+    t.bias_bound = blocks_->traits().bias_bound + kFactorisationBias;
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    if (!is_matrix(shape)) return blocks_->kind(shape, dtype);
+    return {MethodId::atoms, dtype, kPairsFamily, shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return is_matrix(shape) ? max_pairs_body_bytes(shape) : blocks_->max_body_bytes(shape);
+  }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    if (!is_matrix(shape)) return blocks_->scratch_bytes(shape);
+    const MatrixShape view = matrix_view(shape);
+    return std::max(cpu::svd_workspace_bytes(view), encode_pairs_workspace_bytes(view));
+  }
+
+  Pool pool() const noexcept override { return Pool::atoms; }
+  double budget_bits() const noexcept override { return blocks_->budget_bits(); }
+  std::size_t demand_bytes(const Shape& shape) const override {
+    if (!is_matrix(shape)) return blocks_->demand_bytes(shape);
+    Carver carver;
+    PairDemand(matrix_view(shape), carver);
+    return carver.bytes();
+  }
+  std::size_t state_bytes(const Shape& shape) const override {
+    if (!is_matrix(shape)) return blocks_->state_bytes(shape);
+    Carver carver;
+    PairState(matrix_view(shape), carver);
+    return carver.bytes();
+  }
+
+  Status analyse(const LayerInput& in, Bytes demand, Bytes state,
+                 Bytes scratch) const noexcept override {
+    if (!is_matrix(*in.shape)) return blocks_->analyse(in, demand, state, scratch);
+    const MatrixShape view = matrix_view(*in.shape);
+    PairState found = open_state(view, state);
+    const Status status = cpu::svd(in.x, view, found.pairs, scratch);
+    if (failed(status)) return status;
+    found.exponent[0] = found.pairs.exponent;
+    const double unit = pair_amplitude(view);
+    for (double& a : found.amplitudes) a *= unit;
+    const PairDemand out = open_demand(view, demand);
+    out.largest[0] = *std::max_element(found.amplitudes.begin(), found.amplitudes.end());
+    Carver carver(scratch);
+    fill_bins(found.amplitudes, pair_weight(view), carver.take<std::uint16_t>(view.shorter()), out);
+    return Status::ok;
+  }
+  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
+                                 float price) const noexcept override {
+    if (!is_matrix(shape)) return blocks_->expected_bits256(shape, demand, price);
+    const cpu::PriceCosts costs = pair_costs(matrix_view(shape));
+    const cpu::PriceLayer layer = price_layer(shape, demand, costs);
+    return cpu::expected_bits_256({&layer, 1}, price);
+  }
+  std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
+    if (!is_matrix(shape)) return blocks_->lowest_price(shape, demand);
+    const cpu::PriceCosts costs{};
+    const cpu::PriceLayer layer = price_layer(shape, demand, costs);
+    const float floor = cpu::price_floor({&layer, 1});
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(floor) >> 16);
+  }
+  float own_price(const Shape& shape, ConstBytes demand) const noexcept override {
+    return std::max(price_, cpu::price_of_code(lowest_price(shape, demand)));
+  }
+
+  Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch,
+                Bytes body, BodyResult& result) const noexcept override {
+    if (!is_matrix(*in.shape)) {
+      return blocks_->encode(in, price, demand, state, scratch, body, result);
+    }
+    result = {};
+    if (price == 0) return Status::ok;
+    const MatrixShape view = matrix_view(*in.shape);
+    PairState found = open_state(view, state);
+    found.pairs.exponent = found.exponent[0];
+    return encode_pairs(found.pairs, view, found.amplitudes, price, in.key, body, scratch,
+                        result.bytes);
+  }
+
+ private:
+  static cpu::PriceLayer price_layer(const Shape& shape, ConstBytes demand,
+                                     const cpu::PriceCosts& costs) noexcept {
+    const MatrixShape view = matrix_view(shape);
+    const PairDemand in = open_demand(view, demand);
+    return {in.bins.first(in.used[0]), &costs, view.shorter(), in.largest[0]};
+  }
+
+  std::shared_ptr<const Method> blocks_;
+  float price_;
+};
+
+}  // namespace
+
+const BodyDecoder kFactorsDecoder{describe, valid, max_bytes, workspace, decode, count};
+
+std::shared_ptr<const Method> make_svd(SpecArgs& args) {
+  const bool f32 = args.choice("values", {"dither", "f32"}, 0) == 1;
+  if (f32) {
+    if (!args.has("keep")) {
+      args.fail("values",
+                "values=f32 goes with keep=, the expected count of singular pairs of a layer");
+    }
+    return std::make_shared<Factors>(read_keep(args));
+  }
+  if (args.has("keep")) {
+    args.fail("keep", "keep= counts pairs with f32 factors: add values=f32, or give bits= instead");
+  }
+  auto blocks = make_atoms(args, false);
+  if (!args.has("price")) return std::make_shared<Pairs>(std::move(blocks), 0.0f);
+  // A price has 16 bits: the nearest one is taken, as blocks take it.
+  const auto wanted = static_cast<float>(args.number("price", 1e-38, 1e38));
+  const std::uint32_t code = (std::bit_cast<std::uint32_t>(wanted) + 0x8000u) >> 16;
+  return std::make_shared<Pairs>(std::move(blocks), cpu::price_of_code(code));
+}
+
+}  // namespace atomo::detail
