@@ -30,6 +30,15 @@ namespace {
 /// A body is padded to 4 bytes: 1.5 of them on average.
 constexpr double kMeanPaddingBits = 12;
 
+/// How fast and how far the controller follows the ratio of actual to expected sizes.
+constexpr double kCorrectionRate = 0.25, kLargestCorrection = 1.25;
+
+/// What the steps so far say about the next: one a pool.
+struct PoolState {
+  float price = 0;        ///< that would have met the budget of the last step; 0 before the first
+  double correction = 1;  ///< actual over expected bits of bodies, smoothed
+};
+
 Status report(const Context& context, Status status) noexcept {
   if (context.status != nullptr) *context.status = status;
   return status;
@@ -79,7 +88,7 @@ struct Compressor::Impl {
 
   Key step_key;
   Prices prices;             // of the step under way
-  float predicted_atoms = 0, predicted_grid = 0;
+  PoolState atoms, grid;
   bool in_step = false;
 
   Impl(std::vector<LayerSpec> specs, Policy p, CompressorOptions options)
@@ -99,8 +108,8 @@ struct Compressor::Impl {
   [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
     return 8.0 * static_cast<double>(one_head[i]) + kMeanPaddingBits;
   }
-  detail::FoundPrice solve(Pool pool, bool streamed) noexcept;
-  Status solve_both(bool streamed, Prices& found) noexcept;
+  detail::FoundPrice solve(Pool pool, bool streamed, double correction) noexcept;
+  Status learn(Pool pool, float price, PoolState& state) noexcept;
   Status carve(Bytes memory) noexcept;
   Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,
                 const Context& context) noexcept;
@@ -162,7 +171,8 @@ void Compressor::Impl::set_up_memory() {
   workspace = std::max(encoding.bytes(), decoding + accumulators + 63);
 }
 
-detail::FoundPrice Compressor::Impl::solve(Pool pool, bool streamed) noexcept {
+/// The price at which the layers of a pool (those of this step, when streamed) meet their budget.
+detail::FoundPrice Compressor::Impl::solve(Pool pool, bool streamed, double correction) noexcept {
   pool_demands.clear();
   double budget = 0, fixed = 0, share = 0, all = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -175,14 +185,25 @@ detail::FoundPrice Compressor::Impl::solve(Pool pool, bool streamed) noexcept {
     if (seen[i] == 2) pool_demands.push_back({plans[i].method, &plans[i].kind.shape, demand[i]});
   }
   if (!streamed && all > 0) fixed += 8.0 * static_cast<double>(layout.bytes()) * share / all;
-  return detail::find_price(pool_demands, detail::body_budget(budget, fixed));
+  return detail::find_price(pool_demands, detail::body_budget(budget, fixed) / correction);
 }
 
-Status Compressor::Impl::solve_both(bool streamed, Prices& found) noexcept {
-  const auto atoms = solve(Pool::atoms, streamed), grid = solve(Pool::grid, streamed);
-  found.atoms = atoms.price;
-  found.grid = grid.price;
-  return atoms.underspent || grid.underspent ? Status::underspent : Status::ok;
+/// After a streamed step at `price`: compares the sizes of its bodies with what was expected, then finds the price that
+/// would have met the budget.
+Status Compressor::Impl::learn(Pool pool, float price, PoolState& state) noexcept {
+  double expected = 0, actual = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!in_pool(i, pool) || seen[i] != 2) continue;
+    expected += static_cast<double>(plans[i].method->expected_bits256(plans[i].kind.shape, demand[i], price)) / 256;
+    actual += 8.0 * static_cast<double>(rows[i].bytes);
+  }
+  if (price > 0 && expected > 0) {
+    const double ratio = std::clamp(actual / expected, 1 / kLargestCorrection, kLargestCorrection);
+    state.correction += kCorrectionRate * (ratio - state.correction);
+  }
+  const auto found = solve(pool, true, state.correction);
+  if (found.price > 0) state.price = found.price;
+  return found.underspent ? Status::underspent : Status::ok;
 }
 
 Status Compressor::Impl::carve(Bytes memory) noexcept {
@@ -215,8 +236,9 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   Status status = Status::ok;
   for (const Status s : statuses) status = worse(status, s);
   if (failed(status)) return status;
-  Prices found;
-  status = worse(status, solve_both(false, found));
+  const auto found_atoms = solve(Pool::atoms, false, 1), found_grid = solve(Pool::grid, false, 1);
+  if (found_atoms.underspent || found_grid.underspent) status = worse(status, Status::underspent);
+  const Prices found{found_atoms.price, found_grid.price, false};
 
   std::byte* bodies = payload.data + layout.bytes();
   for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
@@ -231,8 +253,8 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   layout.seal(payload.data, key, found.atoms, found.grid, total);
   *payload.bytes = total;
   prices = found;
-  if (found.atoms > 0) predicted_atoms = found.atoms;
-  if (found.grid > 0) predicted_grid = found.grid;
+  if (found.atoms > 0) atoms.price = found.atoms;
+  if (found.grid > 0) grid.price = found.grid;
   return status;
 }
 
@@ -282,6 +304,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   std::fill(payload.data + head + bytes, payload.data + head + whole, std::byte{0});
   detail::write_one_layer_head(payload.data, plan.kind, row, key, in_pool(i, Pool::atoms) ? prices.atoms : 0,
                                in_pool(i, Pool::grid) ? prices.grid : 0);
+  rows[i] = row;
   *payload.bytes = head + whole;
   return status;
 }
@@ -396,7 +419,7 @@ Status Compressor::decode_add(std::span<const ConstBytes> messages, float alpha,
 }
 
 Status Compressor::begin_step(const Key& key) noexcept {
-  return begin_step(key, impl_->predicted_atoms, impl_->predicted_grid);
+  return begin_step(key, impl_->atoms.price, impl_->grid.price);
 }
 
 Status Compressor::begin_step(const Key& key, float price, float grid_step) noexcept {
@@ -419,11 +442,8 @@ Status Compressor::end_step() noexcept {
   const detail::FpGuard guard;
   if (!impl_->in_step) return Status::unsupported;
   impl_->in_step = false;
-  Prices found;
-  const Status status = impl_->solve_both(true, found);
-  if (found.atoms > 0) impl_->predicted_atoms = found.atoms;
-  if (found.grid > 0) impl_->predicted_grid = found.grid;
-  return status;
+  const Status status = impl_->learn(Pool::atoms, impl_->prices.atoms, impl_->atoms);
+  return worse(status, impl_->learn(Pool::grid, impl_->prices.grid, impl_->grid));
 }
 
 Status Compressor::decode_layer(ConstBytes message, const TensorView& view, const Context& context) const noexcept {
@@ -450,17 +470,18 @@ constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '1'};
 
 struct SavedState {
   char magic[8];
-  float predicted_atoms, predicted_grid;
+  float atoms_price, grid_price;
+  double atoms_correction, grid_correction;
 };
-static_assert(sizeof(SavedState) == 16);
+static_assert(sizeof(SavedState) == 32);
+
+bool is_correction(double c) noexcept { return c >= 1 / kLargestCorrection && c <= kLargestCorrection; }
 
 }  // namespace
 
 std::vector<std::byte> Compressor::save() const {
-  SavedState state{};
+  SavedState state{{}, impl_->atoms.price, impl_->grid.price, impl_->atoms.correction, impl_->grid.correction};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
-  state.predicted_atoms = impl_->predicted_atoms;
-  state.predicted_grid = impl_->predicted_grid;
   std::vector<std::byte> bytes(sizeof state);
   std::memcpy(bytes.data(), &state, sizeof state);
   return bytes;
@@ -470,13 +491,13 @@ void Compressor::load(ConstBytes bytes) {
   SavedState state{};
   const bool sized = bytes.size() == sizeof state;
   if (sized) std::memcpy(&state, bytes.data(), sizeof state);
-  if (!sized || std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0 || !is_price(state.predicted_atoms) ||
-      !is_price(state.predicted_grid)) {
+  if (!sized || std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0 || !is_price(state.atoms_price) ||
+      !is_price(state.grid_price) || !is_correction(state.atoms_correction) || !is_correction(state.grid_correction)) {
     throw Error("not a saved compressor state: expected the " + std::to_string(sizeof state) +
                 " bytes that save() returned, found " + std::to_string(bytes.size()));
   }
-  impl_->predicted_atoms = state.predicted_atoms;
-  impl_->predicted_grid = state.predicted_grid;
+  impl_->atoms = {state.atoms_price, state.atoms_correction};
+  impl_->grid = {state.grid_price, state.grid_correction};
 }
 
 }  // namespace atomo
