@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "atomo/container.hpp"
@@ -53,14 +54,25 @@ Format output_format(const DecodeOptions& options, const ContainerInfo& info) {
   return format_of_path(options.output);
 }
 
-Status decode_all(const Buffer& message, std::vector<Tensor>& tensors,
-                  const DecodeOptions& options) {
-  std::size_t workspace = 0;
-  for (const Tensor& t : tensors) {
-    workspace = std::max(workspace, decode_workspace_bytes(t.shape, t.dtype));
+std::vector<Tensor> decode_all(const Buffer& message, const ContainerInfo& info,
+                               const DecodeOptions& options, const std::string& label,
+                               Status& status) {
+  try {
+    std::vector<Tensor> tensors = allocate(info, options, label);
+    std::size_t workspace = 0;
+    for (const Tensor& t : tensors) {
+      workspace = std::max(workspace, decode_workspace_bytes(t.shape, t.dtype));
+    }
+    Scratch scratch(workspace, options.threads);
+    status = decode(message.view(), writable_views_of(tensors), scratch.context());
+    if (failed(status)) {
+      throw PayloadRefused(fmt::format("{}: refused: {}", label, describe(status)));
+    }
+    return tensors;
+  } catch (const std::bad_alloc&) {
+    throw PayloadRefused(fmt::format("{}: refused: there is no memory for its {} elements", label,
+                                     grouped(info.elements())));
   }
-  Scratch scratch(workspace, options.threads);
-  return decode(message.view(), writable_views_of(tensors), scratch.context());
 }
 
 void report(const DecodeOptions& options, const std::vector<Tensor>& tensors, Format format,
@@ -101,12 +113,9 @@ void run_decode(const DecodeOptions& options) {
         "{}: holds {} tensors and a .npy file takes exactly one; write .npz or .safetensors", label,
         info.layers.size()));
   }
-  std::vector<Tensor> tensors = allocate(info, options, label);
   progress.set(fmt::format("decoding {} elements", grouped(info.elements())));
-  const Status status = decode_all(message, tensors, options);
-  if (failed(status)) {
-    throw PayloadRefused(fmt::format("{}: refused: {}", label, describe(status)));
-  }
+  Status status = Status::ok;
+  const std::vector<Tensor> tensors = decode_all(message, info, options, label, status);
   progress.set("writing");
   out.commit(write_tensors(tensors, format).parts);
   if (status != Status::ok) {

@@ -8,7 +8,9 @@ import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import time
+import unittest
 
 import numpy
 
@@ -118,12 +120,14 @@ class Written(ToolTest):
 
 
 class Interrupted(ToolTest):
+    CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+
     def start(self, *arguments, **options):
         return subprocess.Popen([ATOMO, *arguments], cwd=self.directory, stderr=subprocess.PIPE, **options)
 
     def test_interrupts_while_the_input_is_read(self):
         """The output is open by then: the input only comes once the tool waits for it."""
-        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        for name in self.CAUGHT:
             with self.subTest(signal=name):
                 tool = self.start("encode", "--codec", "identity", "-", "o.atomo", stdin=subprocess.PIPE)
                 tool.stdin.write(b"\x93NUMPY")
@@ -157,7 +161,7 @@ class Interrupted(ToolTest):
         for i in range(24):
             tool = self.start("encode", "--codec", "identity", "g.npy", "o.atomo", stdout=subprocess.DEVNULL)
             time.sleep(duration * i / 20)
-            tool.send_signal(signal.SIGINT if i % 2 else signal.SIGKILL)
+            tool.send_signal(self.CAUGHT[i % len(self.CAUGHT)])
             tool.communicate()
             ended_early += tool.returncode < 0
             left = sorted(os.listdir(self.directory))
@@ -166,6 +170,76 @@ class Interrupted(ToolTest):
                 self.assertEqual(self.read("o.atomo"), whole)
                 os.remove(self.path("o.atomo"))
         self.assertGreater(ended_early, 3)
+
+
+class WithoutNamelessFiles(Interrupted):
+    """The same where the file system only has files with names, played by a library that refuses O_TMPFILE."""
+
+    SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+static int named_only(const char* name, const char* path, int flags, int mode) {
+  if ((flags & O_TMPFILE) == O_TMPFILE) { errno = EOPNOTSUPP; return -1; }
+  return ((int (*)(const char*, int, ...))dlsym(RTLD_NEXT, name))(path, flags, mode);
+}
+#define OPEN(name)                                     \
+  int name(const char* path, int flags, ...) {         \
+    va_list rest;                                      \
+    va_start(rest, flags);                             \
+    const int mode = va_arg(rest, int);                \
+    va_end(rest);                                      \
+    return named_only(#name, path, flags, mode);       \
+  }
+OPEN(open)
+OPEN(open64)
+"""
+    CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # nothing can be tidied up after SIGKILL
+
+    @classmethod
+    def setUpClass(cls):
+        compiler = shutil.which("cc")
+        if compiler is None:
+            raise unittest.SkipTest("no C compiler")
+        cls.shim_directory = tempfile.mkdtemp(prefix="atomo-cli-")
+        cls.addClassCleanup(shutil.rmtree, cls.shim_directory, True)
+        cls.shim = os.path.join(cls.shim_directory, "named.so")
+        subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", cls.shim, "-ldl"], check=True,
+                       input=cls.SHIM.encode())
+
+    def environment(self):
+        sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+        return {**os.environ, "LD_PRELOAD": self.shim, "ASAN_OPTIONS": sanitizer}
+
+    def run_tool(self, *arguments, **options):
+        return super().run_tool(*arguments, env=self.environment(), **options)
+
+    def start(self, *arguments, **options):
+        return super().start(*arguments, env=self.environment(), **options)
+
+    def test_files_are_written_and_replaced(self):
+        self.save("g.npy", normal(100))
+        for _ in range(2):
+            self.succeed("encode", "--codec", "identity", "g.npy", "g.atomo")
+            self.succeed("decode", "g.atomo", "o.npy")
+        self.assertEqual(self.read("o.npy"), self.read("g.npy"))
+        self.assertEqual(sorted(os.listdir(self.directory)), ["g.atomo", "g.npy", "o.npy"])
+
+    def test_a_full_disk_leaves_nothing(self):
+        self.save("g.npy", normal(1000))
+        self.refuse(2, "cannot be written", "encode", "--codec", "identity", "g.npy", "o.atomo",
+                    preexec_fn=limit_files_to(1000))
+
+    def test_the_hidden_name_is_used(self):
+        tool = self.start("encode", "--codec", "identity", "-", "o.atomo", stdin=subprocess.PIPE)
+        self.wait_for_open_output(tool.pid)
+        self.assertEqual(os.listdir(self.directory), [f".atomo-{tool.pid}.unfinished"])
+        tool.stdin.close()
+        tool.wait()
+        tool.stderr.close()
+        self.assertEqual(os.listdir(self.directory), [])
 
 
 class OnATerminal(ToolTest):

@@ -2,10 +2,11 @@
 """Whatever the bytes of a payload, a refusal is exit 1 with one line; what is accepted is shown as it is."""
 import os
 import random
+import resource
 
 import numpy
 
-from support import ToolTest, normal
+from support import ATOMO, ToolTest, normal
 
 # A spec of every way a body is written.
 SPECS = ("identity:dtype=f32", "identity:dtype=bf16", "atomo:bits=2", "atomo:atoms=blocks,bits=1",
@@ -70,6 +71,19 @@ class Refused(ToolTest):
         self.write("o.npy", b"old")
         self.refuse_payload(content[:-1])
         self.assertEqual(self.read("o.npy"), b"old")
+
+    def test_more_than_the_memory(self):
+        """A short message may stand for a huge tensor of zeros."""
+        with open(ATOMO, "rb") as binary:
+            if b"__asan_init" in binary.read():
+                self.skipTest("the address sanitizer needs more address space than this test leaves")
+        self.save("g.npy", numpy.zeros((100_000, 256), "<f4"))
+        self.succeed("encode", "--codec", "atomo:bits=0.5", "g.npy", "g.atomo")
+        self.assertLess(len(self.read("g.atomo")), 200_000)
+        os.remove(self.path("g.npy"))
+        space = 90 << 20
+        self.refuse(1, ["g.atomo: refused", "25,600,000 elements"], "decode", "--threads", 1, "g.atomo", "o.npy",
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (space, space)))
 
     def test_a_refusal_writes_nothing_to_a_pipe(self):
         content = self.payload()

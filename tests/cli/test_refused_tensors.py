@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 import struct
 import warnings
 import zipfile
@@ -168,6 +169,27 @@ class Safetensors(Refused):
         self.refuse_file("m.safetensors", safetensors({"g": self.ENTRY}, bytes(13)), "1 bytes after")
         twice = json.dumps({"g": self.ENTRY})[:-1] + ', "g": {"dtype":"F32","shape":[1],"data_offsets":[12,16]}}'
         self.refuse_file("m.safetensors", safetensors(twice.encode(), bytes(16)), "m.safetensors")
+
+
+class Mutated(ToolTest):
+    """Files changed at random: taken or refused, always cleanly."""
+
+    def test_random_changes(self):
+        header = {"g": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}}
+        array = npy(GOOD, normal(3, 4).tobytes())
+        for name, content in (("g.npy", array), ("g.npz", npz([("a.npy", array)])),
+                              ("g.npz", npz([("a.npy", array)], zipfile.ZIP_DEFLATED)),
+                              ("g.safetensors", safetensors(header, bytes(48)))):
+            draw = random.Random(name)
+            for _ in range(2000 if os.environ.get("ATOMO_TEST_ALL") == "1" else 100):
+                changed = bytearray(content)
+                for _ in range(draw.randrange(1, 4)):
+                    at = draw.randrange(len(changed))
+                    changed[at] = draw.choice((0, 255, changed[at] ^ 1 << draw.randrange(8), draw.randrange(256)))
+                self.write(name, bytes(changed))
+                done = self.run_tool("encode", "--codec", "identity", name, "o")
+                self.assertIn(done.returncode, (0, 2), bytes(changed))
+                self.assertLessEqual(done.stderr.count(b"\n"), 1, bytes(changed))
 
 
 class Unreadable(Refused):
