@@ -136,11 +136,21 @@ TEST_P(DrawingCodec, KeysMatter) {
   const Shape shape{64, 64};
   const auto x = test::heavy_tailed(4096, 31, 64);
   const auto base = test::decode(codec, test::encode(codec, x, shape, {.seed = 1}).bytes, shape).values;
-  const bool shared = !codec.traits().averages_over_workers;
-  for (const Key& key : {Key{2}, Key{1, 1}, Key{1, 0, 1}, Key{1, 0, 0, 1}, Key{1, 0, 0, 0, 1}}) {
-    const auto other = test::decode(codec, test::encode(codec, x, shape, key).bytes, shape).values;
-    EXPECT_EQ(other == base, shared && key.worker == 1) << "worker " << key.worker;
-  }
+  const auto values = [&](const Key& key) {
+    return test::decode(codec, test::encode(codec, x, shape, key).bytes, shape).values;
+  };
+  // Few outcomes are possible where few atoms are kept, so of eight other values of a field one must differ.
+  const auto differs = [&](auto key_of) {
+    for (std::uint16_t k = 1; k <= 8; ++k) {
+      if (values(key_of(k)) != base) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(differs([](std::uint16_t k) { return Key{.seed = 1u + k}; }));
+  EXPECT_TRUE(differs([](std::uint16_t k) { return Key{.seed = 1, .step = k}; }));
+  EXPECT_TRUE(differs([](std::uint16_t k) { return Key{.seed = 1, .tensor = k}; }));
+  EXPECT_TRUE(differs([](std::uint16_t k) { return Key{.seed = 1, .channel = k}; }));
+  EXPECT_EQ(differs([](std::uint16_t k) { return Key{.seed = 1, .worker = k}; }), codec.traits().averages_over_workers);
 }
 
 TEST_P(EveryCodec, DecodeAddIsTwoRoundings) {
@@ -280,15 +290,15 @@ TEST_P(DrawingCodec, MeanOverKeysApproachesTheInput) {
       square[i] += e * e / draws;
     }
   }
-  // The sum over entries of mean^2 is near the sum of variance / K: its expectation is exactly that, and a bias b adds
-  // |b|^2. Entries of one atom are drawn together, so the spread of the ratio is taken generously at 1/2.
+  // The expected sum of mean^2 is the sum of variance / K; a bias b adds |b|^2. If all entries were drawn together the
+  // ratio would be the square of one normal, the widest it can be: above 30 once in 2e7.
   double observed = 0, expected = 0;
   for (std::size_t i = 0; i < n; ++i) {
     observed += mean[i] * mean[i];
     expected += square[i] / draws;
   }
   const double rounding = 1e-12 * test::squared_norm(x);
-  EXPECT_LE(observed, 1.5 * expected + rounding) << GetParam();
+  EXPECT_LE(observed, 30 * expected + rounding) << GetParam();
 }
 
 }  // namespace
