@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Every outcome of short dyadic draws: exact expectations and covariances of an estimator, in double.
+/// Every outcome of short dyadic draws: exact expectations and covariances of an estimator, in
+/// double.
 
 #include <cstdint>
 #include <functional>
@@ -20,9 +21,11 @@ struct Moments {
   std::vector<double> covariance;  ///< row-major, of n x n
 };
 
-/// Moments of `estimate(draws)` over all draws of `bits` high and `bits` low bits for each of `entries` entries.
-inline Moments enumerate_draws(int entries, int bits,
-                               const std::function<std::vector<double>(const std::vector<ChosenDraw>&)>& estimate) {
+/// Moments of `estimate(draws)` over all draws of `bits` high and `bits` low bits for each of
+/// `entries` entries.
+inline Moments enumerate_draws(
+    int entries, int bits,
+    const std::function<std::vector<double>(const std::vector<ChosenDraw>&)>& estimate) {
   const auto n = static_cast<std::size_t>(entries);
   const std::uint64_t each = std::uint64_t{1} << (2 * bits);
   std::uint64_t outcomes = 1;

@@ -46,7 +46,8 @@ class Guarded {
 /// Runs tasks from the last to the first.
 class BackwardExecutor final : public Executor {
  public:
-  void run(std::size_t count, void (*task)(void* state, std::size_t i), void* state) noexcept override {
+  void run(std::size_t count, void (*task)(void* state, std::size_t i),
+           void* state) noexcept override {
     while (count-- > 0) task(state, count);
   }
 };
@@ -57,9 +58,10 @@ struct Body {
   bool lossless = false;
 };
 
-/// Encodes with a method that has no price. `offset`: bytes that input and output are moved off alignment.
-inline Body encode_body(const detail::Method& method, const std::vector<float>& x, const Key& key = {},
-                        Executor* executor = nullptr, std::size_t offset = 0) {
+/// Encodes with a method that has no price. `offset`: bytes that input and output are moved off
+/// alignment.
+inline Body encode_body(const detail::Method& method, const std::vector<float>& x,
+                        const Key& key = {}, Executor* executor = nullptr, std::size_t offset = 0) {
   const Shape shape{static_cast<std::int64_t>(x.size())};
   Guarded input(x.size() * 4, offset * 4), scratch(method.scratch_bytes(shape)),
       out(method.max_body_bytes(shape), offset);
@@ -82,12 +84,13 @@ struct Values {
 };
 
 /// Decodes a body, or adds it to `onto`.
-inline Values decode_body(const detail::Kind& kind, const std::vector<std::byte>& bytes, const Key& key = {},
-                          Executor* executor = nullptr, std::size_t offset = 0,
+inline Values decode_body(const detail::Kind& kind, const std::vector<std::byte>& bytes,
+                          const Key& key = {}, Executor* executor = nullptr, std::size_t offset = 0,
                           const std::vector<float>* onto = nullptr, float alpha = 1) {
   const detail::BodyDecoder& decoder = *detail::find_decoder(kind.method);
   const std::size_t n = kind.shape.elements();
-  Guarded workspace(decoder.workspace_bytes(kind)), out(4 * n, 4 * offset), input(bytes.size(), offset);
+  Guarded workspace(decoder.workspace_bytes(kind)), out(4 * n, 4 * offset),
+      input(bytes.size(), offset);
   std::copy(bytes.begin(), bytes.end(), input.data());
   if (onto != nullptr && n > 0) std::memcpy(out.data(), onto->data(), 4 * n);
   detail::LayerOutput layer;
@@ -112,7 +115,8 @@ inline std::vector<float> normal_entries(std::size_t n, std::uint64_t seed, floa
   std::mt19937_64 generator(seed);
   std::normal_distribution<float> normal;
   std::vector<float> x(n);
-  for (auto& v : x) v = generator() % 8 == 0 ? 0.0f : scale * std::clamp(normal(generator), -4.0f, 4.0f);
+  for (auto& v : x)
+    v = generator() % 8 == 0 ? 0.0f : scale * std::clamp(normal(generator), -4.0f, 4.0f);
   if (n > 2) x[n / 2] = 6 * scale;
   return x;
 }

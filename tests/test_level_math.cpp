@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// QSGD and TernGrad, every outcome enumerated in double: E = g and the variance to 1e-12, and the same checks failing
-/// on the mistakes that published code makes.
+/// QSGD and TernGrad, every outcome enumerated in double: E = g and the variance to 1e-12, and the
+/// same checks failing on the mistakes that published code makes.
 
 #include <gtest/gtest.h>
 
@@ -29,8 +29,12 @@ struct Rounding {
   static double position(double magnitude, double norm, int levels) {
     return std::min(magnitude / norm * levels * kUnit, levels * kUnit);
   }
-  static double level(double z, const ChosenDraw& draw) { return detail::round_to_level<kBits>(z, draw); }
-  static const ChosenDraw& draw(const std::vector<ChosenDraw>& draws, std::size_t i) { return draws[i]; }
+  static double level(double z, const ChosenDraw& draw) {
+    return detail::round_to_level<kBits>(z, draw);
+  }
+  static const ChosenDraw& draw(const std::vector<ChosenDraw>& draws, std::size_t i) {
+    return draws[i];
+  }
 };
 
 struct InvertedRounding : Rounding {
@@ -40,34 +44,44 @@ struct InvertedRounding : Rounding {
   }
 };
 struct OneLevelTooMany : Rounding {
-  static double position(double magnitude, double norm, int levels) { return magnitude / norm * (levels + 1) * kUnit; }
+  static double position(double magnitude, double norm, int levels) {
+    return magnitude / norm * (levels + 1) * kUnit;
+  }
 };
 struct OneUniformForTwo : Rounding {
-  static const ChosenDraw& draw(const std::vector<ChosenDraw>& draws, std::size_t i) { return draws[i / 2 * 2]; }
+  static const ChosenDraw& draw(const std::vector<ChosenDraw>& draws, std::size_t i) {
+    return draws[i / 2 * 2];
+  }
 };
 struct NormBeforeClip : Rounding {
   static double norm(const std::vector<double>& x, double) { return Rounding::norm(x, 1e300); }
 };
 struct NoFurtherBits : Rounding {
-  static double level(double z, const ChosenDraw& draw) { return std::floor(z / kUnit) + (draw.high_bits < std::fmod(std::floor(z), kUnit) ? 1 : 0); }
+  static double level(double z, const ChosenDraw& draw) {
+    return std::floor(z / kUnit) + (draw.high_bits < std::fmod(std::floor(z), kUnit) ? 1 : 0);
+  }
 };
 
 template <typename R>
 Moments level_moments(const std::vector<double>& x, int levels, double clip = 1e300) {
   const double norm = R::norm(x, clip);
-  return enumerate_draws(static_cast<int>(x.size()), kBits, [&](const std::vector<ChosenDraw>& draws) {
-    std::vector<double> y(x.size());
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const double magnitude = std::min(std::abs(x[i]), clip);
-      const double level = norm > 0 ? R::level(R::position(magnitude, norm, levels), R::draw(draws, i)) : 0;
-      y[i] = std::copysign(level * norm / levels, x[i]);
-    }
-    return y;
-  });
+  return enumerate_draws(
+      static_cast<int>(x.size()), kBits, [&](const std::vector<ChosenDraw>& draws) {
+        std::vector<double> y(x.size());
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const double magnitude = std::min(std::abs(x[i]), clip);
+          const double level =
+              norm > 0 ? R::level(R::position(magnitude, norm, levels), R::draw(draws, i)) : 0;
+          y[i] = std::copysign(level * norm / levels, x[i]);
+        }
+        return y;
+      });
 }
 
-/// The largest of |E - x| and |covariance - step^2 f (1 - f) on the diagonal, 0 off it|, for clipped entries.
-double worst_moment(const Moments& moments, const std::vector<double>& x, int levels, double clip = 1e300) {
+/// The largest of |E - x| and |covariance - step^2 f (1 - f) on the diagonal, 0 off it|, for
+/// clipped entries.
+double worst_moment(const Moments& moments, const std::vector<double>& x, int levels,
+                    double clip = 1e300) {
   const std::size_t n = x.size();
   const double step = Rounding::norm(x, clip) / levels;
   double worst = 0;
@@ -106,7 +120,9 @@ double worst_over_buckets() {
   return worst;
 }
 
-TEST(LevelMath, ExpectationAndCovarianceAreExact) { EXPECT_LT(worst_over_buckets<Rounding>(), 1e-12); }
+TEST(LevelMath, ExpectationAndCovarianceAreExact) {
+  EXPECT_LT(worst_over_buckets<Rounding>(), 1e-12);
+}
 
 TEST(LevelMath, MutantsAreCaught) {
   EXPECT_GT(worst_over_buckets<InvertedRounding>(), 1e-3);
@@ -158,7 +174,8 @@ double up_probability(float z) {
 double expected_value(float x, float norm, int levels) {
   const float step = detail::level_step(norm, levels);
   const detail::LevelScale scale = detail::level_scale(step, 65536.0f);
-  const float z = std::min((std::abs(x) * scale.pre) * scale.inv, 65536.0f * static_cast<float>(levels));
+  const float z =
+      std::min((std::abs(x) * scale.pre) * scale.inv, 65536.0f * static_cast<float>(levels));
   const float low = std::floor(z / 65536.0f), p = static_cast<float>(up_probability(z));
   const double at_low = low * step, at_high = p > 0 ? (low + 1) * step : at_low;
   return std::copysign(at_low + up_probability(z) * (at_high - at_low), x);
@@ -169,8 +186,9 @@ TEST(LevelMath, SinglePrecisionStaysInsideTheStatedBias) {
   std::mt19937 generator(3);
   std::uniform_real_distribution<float> uniform(-1, 1);
   const float largest = std::numeric_limits<float>::max();
-  for (const float norm : {0x1p-149f, 0x7p-149f, 0x1.8p-140f, 0x1p-126f, 1e-38f, 1e-23f, 0x1.fffffep-61f, 0x1p-60f, 0.3f,
-                           1.0f, 0x1p60f, 0x1.000002p60f, 1e20f, 1e37f, 3e38f, largest}) {
+  for (const float norm :
+       {0x1p-149f, 0x7p-149f, 0x1.8p-140f, 0x1p-126f, 1e-38f, 1e-23f, 0x1.fffffep-61f, 0x1p-60f,
+        0.3f, 1.0f, 0x1p60f, 0x1.000002p60f, 1e20f, 1e37f, 3e38f, largest}) {
     for (const int levels : {1, 3, 7, 15, 31, 63, 127}) {
       const double step = detail::level_step(norm, levels);
       EXPECT_TRUE(std::isfinite(static_cast<float>(levels) * static_cast<float>(step)));
@@ -180,7 +198,8 @@ TEST(LevelMath, SinglePrecisionStaysInsideTheStatedBias) {
         if (trial % 3 == 2) x *= 1e-9f;
         if (trial == 0) x = norm;
         if (trial == 1) x = -norm;
-        ASSERT_LE(std::abs(expected_value(x, norm, levels) - x), kBound * (std::abs(double{x}) + step))
+        ASSERT_LE(std::abs(expected_value(x, norm, levels) - x),
+                  kBound * (std::abs(double{x}) + step))
             << "x " << x << " norm " << norm << " levels " << levels;
       }
     }
@@ -195,7 +214,8 @@ TEST(LevelMath, StepsReachTheNorm) {
       const float step = detail::level_step(norm, levels);
       const bool reached = double{step} * levels >= double{norm};
       // Only where the last level would overflow may it fall short, by one f32 of the step.
-      ASSERT_TRUE(reached || std::isinf(std::nextafter(step, INFINITY) * static_cast<float>(levels)));
+      ASSERT_TRUE(reached ||
+                  std::isinf(std::nextafter(step, INFINITY) * static_cast<float>(levels)));
       ASSERT_TRUE(norm == 0 || double{std::nextafter(step, 0.0f)} * levels < double{norm});
     }
   }

@@ -16,7 +16,8 @@ class MethodTest : public testing::TestWithParam<const char*> {
   [[nodiscard]] bool scales_up() const { return std::string(GetParam()).starts_with("randomk"); }
 };
 
-constexpr std::size_t kSizes[] = {1, 2, 5, 31, 32, 33, 127, 128, 129, 511, 512, 513, 639, 640, 641, 1009, 4096, 4099, 70001};
+constexpr std::size_t kSizes[] = {1,   2,   5,   31,  32,  33,   127,  128,  129,  511,
+                                  512, 513, 639, 640, 641, 1009, 4096, 4099, 70001};
 
 TEST_P(MethodTest, EverySizeComesBackFinite) {
   for (const std::size_t n : kSizes) {
@@ -28,7 +29,9 @@ TEST_P(MethodTest, EverySizeComesBackFinite) {
     }
     const Values values = decode_body(kind_of(*method_, n), body.bytes, {.seed = n});
     ASSERT_EQ(values.status, Status::ok) << n;
-    EXPECT_TRUE(std::all_of(values.y.begin(), values.y.end(), [](float v) { return std::isfinite(v); })) << n;
+    EXPECT_TRUE(std::all_of(values.y.begin(), values.y.end(), [](float v) {
+      return std::isfinite(v);
+    })) << n;
   }
 }
 
@@ -45,10 +48,12 @@ TEST_P(MethodTest, KindIsValidAndDescribed) {
 TEST_P(MethodTest, AlignmentDoesNotMatter) {
   for (const std::size_t n : {33u, 1009u, 4099u}) {
     const auto x = normal_entries(n, n);
-    const Body straight = encode_body(*method_, x), moved = encode_body(*method_, x, {}, nullptr, 3);
+    const Body straight = encode_body(*method_, x),
+               moved = encode_body(*method_, x, {}, nullptr, 3);
     EXPECT_EQ(straight.bytes, moved.bytes);
     const auto kind = kind_of(*method_, n);
-    EXPECT_EQ(decode_body(kind, straight.bytes).y, decode_body(kind, straight.bytes, {}, nullptr, 3).y);
+    EXPECT_EQ(decode_body(kind, straight.bytes).y,
+              decode_body(kind, straight.bytes, {}, nullptr, 3).y);
   }
 }
 
@@ -78,7 +83,9 @@ TEST_P(MethodTest, DecodeAddIsTwoRoundings) {
     const Values sum = decode_body(kind, body.bytes, {}, nullptr, 0, &onto, -0.7f);
     for (std::size_t i = 0; i < n; ++i) {
       const float product = -0.7f * values.y[i];
-      ASSERT_EQ(std::bit_cast<std::uint32_t>(sum.y[i]), std::bit_cast<std::uint32_t>(onto[i] + product)) << n << " " << i;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(sum.y[i]),
+                std::bit_cast<std::uint32_t>(onto[i] + product))
+          << n << " " << i;
     }
   }
 }
@@ -86,9 +93,11 @@ TEST_P(MethodTest, DecodeAddIsTwoRoundings) {
 TEST_P(MethodTest, ZerosDecodeToZeros) {
   const float zero = std::string(GetParam()) == "sign" ? 1.0f : 0.0f;  // the sign of zero is +
   for (const std::size_t n : kSizes) {
-    const Values values = decode_body(kind_of(*method_, n), encode_body(*method_, std::vector<float>(n)).bytes);
+    const Values values =
+        decode_body(kind_of(*method_, n), encode_body(*method_, std::vector<float>(n)).bytes);
     ASSERT_EQ(values.status, Status::ok);
-    for (const float v : values.y) ASSERT_EQ(std::bit_cast<std::uint32_t>(v), std::bit_cast<std::uint32_t>(zero)) << n;
+    for (const float v : values.y)
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(v), std::bit_cast<std::uint32_t>(zero)) << n;
   }
 }
 
@@ -99,7 +108,8 @@ TEST_P(MethodTest, EveryScaleStaysInRange) {
       const Body body = encode_body(*method_, x);
       ASSERT_EQ(body.status, Status::ok);
       const Values values = decode_body(kind_of(*method_, n), body.bytes);
-      if (scales_up() && scale == 5e37f) continue;  // n/k times an entry may not be an f32: a test of its own
+      if (scales_up() && scale == 5e37f)
+        continue;  // n/k times an entry may not be an f32: a test of its own
       ASSERT_EQ(values.status, Status::ok) << scale;
       for (const float v : values.y) ASSERT_TRUE(std::isfinite(v)) << scale;
     }
@@ -122,7 +132,8 @@ TEST_P(MethodTest, EveryTruncationIsRefused) {
     const auto kind = kind_of(*method_, n);
     const Body body = encode_body(*method_, normal_entries(n, n));
     for (std::size_t length = 0; length < body.bytes.size(); ++length) {
-      const std::vector<std::byte> cut(body.bytes.begin(), body.bytes.begin() + static_cast<std::ptrdiff_t>(length));
+      const std::vector<std::byte> cut(body.bytes.begin(),
+                                       body.bytes.begin() + static_cast<std::ptrdiff_t>(length));
       EXPECT_TRUE(failed(decode_body(kind, cut).status)) << n << " " << length;
     }
     auto longer = body.bytes;
@@ -139,7 +150,8 @@ TEST_P(MethodTest, EveryFlippedBitGivesAStatusOrFiniteValues) {
       bytes[bit / 8] ^= std::byte{1} << (bit % 8);
       const Values values = decode_body(kind, bytes);
       if (values.status == Status::ok) {
-        ASSERT_TRUE(std::all_of(values.y.begin(), values.y.end(), [](float v) { return std::isfinite(v); }));
+        ASSERT_TRUE(std::all_of(values.y.begin(), values.y.end(),
+                                [](float v) { return std::isfinite(v); }));
       } else {
         ASSERT_TRUE(failed(values.status) || values.status == Status::overflow);
       }
@@ -155,7 +167,8 @@ TEST_P(MethodTest, RandomBytesGiveAStatus) {
     const auto kind = kind_of(*method_, n);
     std::vector<std::byte> bytes(method_->max_body_bytes(kind.shape));
     if (trial % 2 == 1) bytes.resize(generator() % (bytes.size() + 9));
-    for (auto& b : bytes) b = static_cast<std::byte>(trial % 4 < 2 ? generator() : generator() & generator() & 0x3F);
+    for (auto& b : bytes)
+      b = static_cast<std::byte>(trial % 4 < 2 ? generator() : generator() & generator() & 0x3F);
     (void)decode_body(kind, bytes).status;
   }
 }
@@ -163,7 +176,8 @@ TEST_P(MethodTest, RandomBytesGiveAStatus) {
 TEST_P(MethodTest, SmallBuffersAreRefused) {
   const auto x = normal_entries(1000, 1);
   const Shape shape{1000};
-  std::vector<std::byte> scratch(method_->scratch_bytes(shape)), out(method_->max_body_bytes(shape));
+  std::vector<std::byte> scratch(method_->scratch_bytes(shape)),
+      out(method_->max_body_bytes(shape));
   const detail::LayerInput in{x.data(), x.size(), &shape, {}, nullptr};
   detail::BodyResult result;
   EXPECT_EQ(method_->encode(in, 0, {}, {}, scratch, Bytes(out).first(out.size() - 1), result),
@@ -174,18 +188,19 @@ TEST_P(MethodTest, SmallBuffersAreRefused) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, MethodTest,
-                         testing::Values("sign", "sign:scale=mean", "qsgd:bits=1", "qsgd:bits=1,norm=l2,bucket=64",
-                                         "qsgd:bits=2", "qsgd:bits=3,bucket=100", "qsgd:bits=4", "qsgd:bits=5,bucket=1",
-                                         "qsgd:bits=6,bucket=7,norm=l2", "qsgd:bits=7,bucket=131072",
-                                         "qsgd:bits=8,bucket=64,norm=l2", "terngrad", "terngrad:clip=2.5",
-                                         "topk:keep=0.01", "topk:keep=0.5", "topk:keep=3", "topk:keep=1.0",
-                                         "randomk:keep=0.01", "randomk:keep=0.7", "randomk:keep=3"),
-                         [](const auto& parameter) {
-                           std::string name = parameter.param;
-                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, MethodTest,
+    testing::Values("sign", "sign:scale=mean", "qsgd:bits=1", "qsgd:bits=1,norm=l2,bucket=64",
+                    "qsgd:bits=2", "qsgd:bits=3,bucket=100", "qsgd:bits=4", "qsgd:bits=5,bucket=1",
+                    "qsgd:bits=6,bucket=7,norm=l2", "qsgd:bits=7,bucket=131072",
+                    "qsgd:bits=8,bucket=64,norm=l2", "terngrad", "terngrad:clip=2.5",
+                    "topk:keep=0.01", "topk:keep=0.5", "topk:keep=3", "topk:keep=1.0",
+                    "randomk:keep=0.01", "randomk:keep=0.7", "randomk:keep=3"),
+    [](const auto& parameter) {
+      std::string name = parameter.param;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      return name;
+    });
 
 }  // namespace
 }  // namespace atomo::test

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// QSGD (arXiv 1610.02132, section 3): stochastic rounding to L = 2^(bits-1) - 1 levels a side of each bucket's norm;
-/// at one bit, +-N with P(+) = (1 + x/N) / 2. Unbiased: probabilities are 32-bit integers, and the norm used is an upper
-/// bound of every entry.
+/// QSGD (arXiv 1610.02132, section 3): stochastic rounding to L = 2^(bits-1) - 1 levels a side of
+/// each bucket's norm; at one bit, +-N with P(+) = (1 + x/N) / 2. Unbiased: probabilities are
+/// 32-bit integers, and the norm used is an upper bound of every entry.
 ///
 /// ```cpp
 /// atomo::QsgdConfig config{.bits = 4};
@@ -12,8 +12,8 @@
 /// auto status = atomo::cpu::encode(config, x, n, {.seed = 1}, nullptr, body, bytes);
 /// ```
 ///
-/// Nothing here allocates or throws; the bytes do not depend on the executor. `x` and `y` are n f32 in host memory, of
-/// their own alignment; inputs are finite.
+/// Nothing here allocates or throws; the bytes do not depend on the executor. `x` and `y` are n f32
+/// in host memory, of their own alignment; inputs are finite.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,15 +25,17 @@ namespace [[gnu::visibility("default")]] atomo {
 /// What the levels of a bucket divide.
 enum class QsgdNorm : std::uint8_t {
   max = 0,  ///< max|x|: the least error
-  l2 = 1,   ///< the Euclidean norm, as in the paper: more zeros; rounded up in f32, at most the largest f32
+  l2 = 1,   ///< the Euclidean norm, as in the paper: more zeros; rounded up in f32, at most the
+            ///< largest f32
 };
 
 /// \see atomo/qsgd.hpp
 struct QsgdConfig {
   static constexpr std::uint32_t kMaxBucket = 1u << 24;  ///< largest bucket
 
-  int bits = 4;                  ///< of an entry, sign included: 1 to 8
-  std::uint32_t bucket = 512;    ///< entries that share a norm: 1 to kMaxBucket; the last bucket may be shorter
+  int bits = 4;  ///< of an entry, sign included: 1 to 8
+  std::uint32_t bucket =
+      512;  ///< entries that share a norm: 1 to kMaxBucket; the last bucket may be shorter
   QsgdNorm norm = QsgdNorm::max;  ///< what the levels divide
 };
 
@@ -45,10 +47,12 @@ namespace cpu {
 [[nodiscard]] std::size_t workspace_bytes(const QsgdConfig& config, std::size_t n) noexcept;
 
 /// Writes `max_encoded_bytes` bytes to `body`, with the draws of `key`. `executor` may be null.
-Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key& key, Executor* executor, Bytes body,
-              std::size_t& bytes) noexcept;
-/// y[i] = +-level * step. Any bytes give a Status: `truncated`, or `corrupt` for a wrong length, padding or norm.
-Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n, Executor* executor) noexcept;
+Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key& key,
+              Executor* executor, Bytes body, std::size_t& bytes) noexcept;
+/// y[i] = +-level * step. Any bytes give a Status: `truncated`, or `corrupt` for a wrong length,
+/// padding or norm.
+Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n,
+              Executor* executor) noexcept;
 /// y[i] = y[i] + (alpha * v), v as `decode` gives it, two roundings.
 Status decode_add(const QsgdConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
                   Executor* executor) noexcept;

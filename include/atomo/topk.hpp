@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Top-k (arXiv 1712.01887 and others): the k entries of largest magnitude as they are, ties by the lowest index;
-/// everything else decodes to zero. Exactly k entries, always. Biased; with ||x||^2 lost at most (1 - k/n) ||x||^2.
+/// Top-k (arXiv 1712.01887 and others): the k entries of largest magnitude as they are, ties by the
+/// lowest index; everything else decodes to zero. Exactly k entries, always. Biased; with ||x||^2
+/// lost at most (1 - k/n) ||x||^2.
 ///
 /// ```cpp
 /// atomo::TopkConfig config{.keep = n / 100};
@@ -12,8 +13,8 @@
 /// auto status = atomo::cpu::encode(config, x, n, workspace, nullptr, body, bytes);
 /// ```
 ///
-/// Nothing here allocates, throws or draws; the bytes do not depend on the executor. `x` and `y` are n f32 in host
-/// memory, of their own alignment; inputs are finite.
+/// Nothing here allocates, throws or draws; the bytes do not depend on the executor. `x` and `y`
+/// are n f32 in host memory, of their own alignment; inputs are finite.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,14 +36,15 @@ namespace cpu {
 [[nodiscard]] std::size_t workspace_bytes(const TopkConfig& config, std::size_t n) noexcept;
 
 /// Writes at most `max_encoded_bytes` bytes to `body`. `executor` may be null.
-Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes workspace, Executor* executor, Bytes body,
-              std::size_t& bytes) noexcept;
-/// y[i] = x[i] where kept, else 0. Any bytes give a Status: `corrupt` for other than k entries or a value not finite.
+Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes workspace,
+              Executor* executor, Bytes body, std::size_t& bytes) noexcept;
+/// y[i] = x[i] where kept, else 0. Any bytes give a Status: `corrupt` for other than k entries or a
+/// value not finite.
 Status decode(const TopkConfig& config, ConstBytes body, float* y, std::size_t n, Bytes workspace,
               Executor* executor) noexcept;
 /// y[i] = y[i] + (alpha * v), two roundings, v as `decode` gives it, zeros included.
-Status decode_add(const TopkConfig& config, ConstBytes body, float alpha, float* y, std::size_t n, Bytes workspace,
-                  Executor* executor) noexcept;
+Status decode_add(const TopkConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
+                  Bytes workspace, Executor* executor) noexcept;
 
 }  // namespace cpu
 }  // namespace atomo

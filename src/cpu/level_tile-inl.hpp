@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Tiles of 128 entries rounded to levels: the loops of level_math.hpp for each SIMD target. Included once a target.
+/// Tiles of 128 entries rounded to levels: the loops of level_math.hpp for each SIMD target.
+/// Included once a target.
 ///
-/// Draws: entry e of tile t (e = 32 w + 16 h + l) takes half h (0: low) of word w of the Philox block 16 t + l.
+/// Draws: entry e of tile t (e = 32 w + 16 h + l) takes half h (0: low) of word w of the Philox
+/// block 16 t + l.
 
 #if defined(ATOMO_CPU_LEVEL_TILE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATOMO_CPU_LEVEL_TILE_INL_HPP
@@ -21,16 +23,19 @@ HWY_BEFORE_NAMESPACE();
 namespace atomo::detail {
 namespace HWY_NAMESPACE {
 
-/// 16 entries: codes level | sign << sign_bit; the lanes whose first 16 bits tie are collected in `ties`.
+/// 16 entries: codes level | sign << sign_bit; the lanes whose first 16 bits tie are collected in
+/// `ties`.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
-HWY_INLINE V level_codes(D di, V random, const float* x, const float* pre, const float* inv, float limit, int sign_bit,
-                         V& ties) {
+HWY_INLINE V level_codes(D di, V random, const float* x, const float* pre, const float* inv,
+                         float limit, int sign_bit, V& ties) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::Rebind<float, D> df;
   const hn::RebindToUnsigned<D> du;
   const auto entry = hn::LoadU(df, x);
-  const auto z = hn::Min(hn::Mul(hn::Mul(hn::Abs(entry), hn::Load(df, pre)), hn::Load(df, inv)), hn::Set(df, limit));
-  // threshold + (65535 - random) carries into the level exactly when random < threshold, and is all ones on a tie.
+  const auto z = hn::Min(hn::Mul(hn::Mul(hn::Abs(entry), hn::Load(df, pre)), hn::Load(df, inv)),
+                         hn::Set(df, limit));
+  // threshold + (65535 - random) carries into the level exactly when random < threshold, and is all
+  // ones on a tie.
   const auto low16 = hn::Set(di, 0xFFFF);
   const auto sum = hn::Add(hn::ConvertTo(di, z), hn::Xor(random, low16));
   ties = hn::Or(ties, hn::VecFromMask(di, hn::Eq(hn::And(sum, low16), low16)));
@@ -42,7 +47,8 @@ HWY_INLINE V level_codes(D di, V random, const float* x, const float* pre, const
 
 /// 16 entries at one bit: code 1 where x decodes to -N.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
-HWY_INLINE V sign_codes(D di, V random, const float* x, const float* pre, const float* inv, V& ties) {
+HWY_INLINE V sign_codes(D di, V random, const float* x, const float* pre, const float* inv,
+                        V& ties) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::Rebind<float, D> df;
   const auto scaled = hn::Mul(hn::Mul(hn::LoadU(df, x), hn::Load(df, pre)), hn::Load(df, inv));
@@ -54,10 +60,12 @@ HWY_INLINE V sign_codes(D di, V random, const float* x, const float* pre, const 
   return hn::Xor(hn::ShiftRight<16>(sum), hn::Set(di, 1));
 }
 
-/// Writes 128 codes of one byte. `bits` is 1, or one more than a level needs. Returns whether any entry tied.
+/// Writes 128 codes of one byte. `bits` is 1, or one more than a level needs. Returns whether any
+/// entry tied.
 template <bool kOneBit>
-HWY_INLINE bool level_tile(const float* HWY_RESTRICT x, const LevelTileScales& scales, float limit, int bits,
-                           const std::uint32_t* HWY_RESTRICT words, std::uint8_t* HWY_RESTRICT codes) {
+HWY_INLINE bool level_tile(const float* HWY_RESTRICT x, const LevelTileScales& scales, float limit,
+                           int bits, const std::uint32_t* HWY_RESTRICT words,
+                           std::uint8_t* HWY_RESTRICT codes) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::CappedTag<std::int32_t, kPhiloxTile> di;
   const hn::Rebind<std::uint8_t, decltype(di)> d8;
@@ -73,7 +81,8 @@ HWY_INLINE bool level_tile(const float* HWY_RESTRICT x, const LevelTileScales& s
         if constexpr (kOneBit) {
           return sign_codes(di, random, x + e, scales.pre + e, scales.inv + e, ties);
         } else {
-          return level_codes(di, random, x + e, scales.pre + e, scales.inv + e, limit, bits - 1, ties);
+          return level_codes(di, random, x + e, scales.pre + e, scales.inv + e, limit, bits - 1,
+                             ties);
         }
       };
       hn::StoreU(hn::DemoteTo(d8, code(low, a)), d8, codes + a);
@@ -85,8 +94,8 @@ HWY_INLINE bool level_tile(const float* HWY_RESTRICT x, const LevelTileScales& s
 
 /// 128 codes to values: +-level * step, one rounded product; at one bit +-step.
 template <bool kAdd>
-HWY_INLINE void value_tile(const std::uint8_t* HWY_RESTRICT codes, const float* HWY_RESTRICT step, int bits, float alpha,
-                           float* HWY_RESTRICT y) {
+HWY_INLINE void value_tile(const std::uint8_t* HWY_RESTRICT codes, const float* HWY_RESTRICT step,
+                           int bits, float alpha, float* HWY_RESTRICT y) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::CappedTag<std::int32_t, kPhiloxTile> di;
   const hn::Rebind<std::uint8_t, decltype(di)> d8;
@@ -104,10 +113,11 @@ HWY_INLINE void value_tile(const std::uint8_t* HWY_RESTRICT codes, const float* 
   }
 }
 
-/// 128 codes of `bits` bits, one a byte, to a bit stream: code i at bits [i * bits, (i + 1) * bits), least significant
-/// bit first. Eight codes are a 64-bit word, folded to 8 * bits bits in three halvings. Writes 16 * bits bytes and up to
-/// 8 more.
-HWY_INLINE void pack_tile(const std::uint8_t* HWY_RESTRICT codes, int bits, std::byte* HWY_RESTRICT out) {
+/// 128 codes of `bits` bits, one a byte, to a bit stream: code i at bits [i * bits, (i + 1) *
+/// bits), least significant bit first. Eight codes are a 64-bit word, folded to 8 * bits bits in
+/// three halvings. Writes 16 * bits bytes and up to 8 more.
+HWY_INLINE void pack_tile(const std::uint8_t* HWY_RESTRICT codes, int bits,
+                          std::byte* HWY_RESTRICT out) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::CappedTag<std::uint64_t, 8> d;
   const int gap = 8 - bits;
@@ -123,11 +133,13 @@ HWY_INLINE void pack_tile(const std::uint8_t* HWY_RESTRICT codes, int bits, std:
     v = fold(v, 0x0000FFFF0000FFFFu, 2 * gap);
     hn::Store(fold(v, 0x00000000FFFFFFFFu, 4 * gap), d, groups + g);
   }
-  for (std::size_t g = 0; g < kLevelTile / 8; ++g) std::memcpy(out + static_cast<std::size_t>(bits) * g, groups + g, 8);
+  for (std::size_t g = 0; g < kLevelTile / 8; ++g)
+    std::memcpy(out + static_cast<std::size_t>(bits) * g, groups + g, 8);
 }
 
 /// The inverse of `pack_tile`. Reads 16 * bits bytes and up to 8 more.
-HWY_INLINE void unpack_tile(const std::byte* HWY_RESTRICT in, int bits, std::uint8_t* HWY_RESTRICT codes) {
+HWY_INLINE void unpack_tile(const std::byte* HWY_RESTRICT in, int bits,
+                            std::uint8_t* HWY_RESTRICT codes) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::CappedTag<std::uint64_t, 8> d;
   const int gap = 8 - bits;
@@ -140,7 +152,8 @@ HWY_INLINE void unpack_tile(const std::byte* HWY_RESTRICT in, int bits, std::uin
     return hn::Or(hn::And(v, keep), hn::ShiftLeftSame(hn::AndNot(keep, v), shift));
   };
   alignas(64) std::uint64_t groups[kLevelTile / 8];
-  for (std::size_t g = 0; g < kLevelTile / 8; ++g) std::memcpy(groups + g, in + static_cast<std::size_t>(bits) * g, 8);
+  for (std::size_t g = 0; g < kLevelTile / 8; ++g)
+    std::memcpy(groups + g, in + static_cast<std::size_t>(bits) * g, 8);
   for (std::size_t g = 0; g < kLevelTile / 8; g += hn::Lanes(d)) {
     auto v = hn::And(hn::Load(d, groups + g), valid);
     v = spread(v, low4, 4 * gap);

@@ -7,8 +7,10 @@
 namespace atomo::detail {
 namespace {
 
-std::uint8_t code_of(float x, float pre, float inv, float limit, int bits, const LevelDraw& draw) noexcept {
-  if (bits == 1) return round_to_sign(std::clamp((x * pre) * inv, -32768.0f, 32768.0f), draw) ? 0 : 1;
+std::uint8_t code_of(float x, float pre, float inv, float limit, int bits,
+                     const LevelDraw& draw) noexcept {
+  if (bits == 1)
+    return round_to_sign(std::clamp((x * pre) * inv, -32768.0f, 32768.0f), draw) ? 0 : 1;
   const std::uint32_t level = round_to_level(std::min((std::abs(x) * pre) * inv, limit), draw);
   const std::uint32_t sign = level > 0 && std::signbit(x) ? 1u << (bits - 1) : 0u;
   return static_cast<std::uint8_t>(level | sign);
@@ -16,10 +18,12 @@ std::uint8_t code_of(float x, float pre, float inv, float limit, int bits, const
 
 }  // namespace
 
-void resolve_ties(const float* x, const LevelTileScales& scales, float limit, int bits, const std::uint32_t* words,
-                  const Philox& low_draws, std::uint64_t first, std::uint8_t* codes) noexcept {
+void resolve_ties(const float* x, const LevelTileScales& scales, float limit, int bits,
+                  const std::uint32_t* words, const Philox& low_draws, std::uint64_t first,
+                  std::uint8_t* codes) noexcept {
   for (std::size_t e = 0; e < kLevelTile; ++e) {
-    codes[e] = code_of(x[e], scales.pre[e], scales.inv[e], limit, bits, LevelDraw{words, &low_draws, first + e});
+    codes[e] = code_of(x[e], scales.pre[e], scales.inv[e], limit, bits,
+                       LevelDraw{words, &low_draws, first + e});
   }
 }
 

@@ -11,7 +11,8 @@
 
 namespace atomo::detail {
 
-inline constexpr std::size_t kLevelTile = 128;  ///< entries of a tile: 16 bits each of 16 Philox blocks
+inline constexpr std::size_t kLevelTile =
+    128;  ///< entries of a tile: 16 bits each of 16 Philox blocks
 
 /// Scales of the entries of one tile.
 struct LevelTileScales {
@@ -24,8 +25,8 @@ struct LevelTileScales {
   }
 };
 
-/// The draw of one entry: the first 16 bits from the tile's words, 16 more from another purpose on a tie: half i mod 2
-/// of word (i / 2) mod 4 of block i / 8.
+/// The draw of one entry: the first 16 bits from the tile's words, 16 more from another purpose on
+/// a tie: half i mod 2 of word (i / 2) mod 4 of block i / 8.
 struct LevelDraw {
   const std::uint32_t* words;
   const Philox* low_draws;
@@ -41,8 +42,10 @@ struct LevelDraw {
   }
 };
 
-/// Codes the whole tile again with its ties decided. `first` is the tile's first entry, a multiple of 128.
-void resolve_ties(const float* x, const LevelTileScales& scales, float limit, int bits, const std::uint32_t* words,
-                  const Philox& low_draws, std::uint64_t first, std::uint8_t* codes) noexcept;
+/// Codes the whole tile again with its ties decided. `first` is the tile's first entry, a multiple
+/// of 128.
+void resolve_ties(const float* x, const LevelTileScales& scales, float limit, int bits,
+                  const std::uint32_t* words, const Philox& low_draws, std::uint64_t first,
+                  std::uint8_t* codes) noexcept;
 
 }  // namespace atomo::detail

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Groups of 64 entries: a group without marks costs one store an entry when decoding and nothing when encoding.
+/// Groups of 64 entries: a group without marks costs one store an entry when decoding and nothing
+/// when encoding.
 
 #include "cpu/marked.hpp"
 
@@ -20,7 +21,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// Spreads the values of one group; returns the first value after them.
-HWY_INLINE const std::byte* spread64(std::uint64_t marks, const std::byte* values, float scale, float* group) {
+HWY_INLINE const std::byte* spread64(std::uint64_t marks, const std::byte* values, float scale,
+                                     float* group) {
   for (; marks != 0; marks &= marks - 1, values += 4) {
     float v;
     std::memcpy(&v, values, 4);
@@ -30,15 +32,16 @@ HWY_INLINE const std::byte* spread64(std::uint64_t marks, const std::byte* value
 }
 
 template <bool kAdd>
-HWY_INLINE void scatter_groups(const std::uint64_t* words, const std::byte* values, float scale, float alpha, float* y,
-                               std::size_t n) {
+HWY_INLINE void scatter_groups(const std::uint64_t* words, const std::byte* values, float scale,
+                               float alpha, float* y, std::size_t n) {
   const hn::CappedTag<float, 16> d;
   alignas(64) float group[64];
   for (std::size_t at = 0; at < n; at += 64) {
     for (std::size_t i = 0; i < 64; i += hn::Lanes(d)) hn::Store(hn::Zero(d), d, group + i);
     values = spread64(words[at / 64], values, scale, group);
     if (n - at < 64) {
-      for (std::size_t i = 0; i < n - at; ++i) y[at + i] = kAdd ? y[at + i] + (alpha * group[i]) : group[i];
+      for (std::size_t i = 0; i < n - at; ++i)
+        y[at + i] = kAdd ? y[at + i] + (alpha * group[i]) : group[i];
       return;
     }
     for (std::size_t i = 0; i < 64; i += hn::Lanes(d)) {
@@ -49,11 +52,12 @@ HWY_INLINE void scatter_groups(const std::uint64_t* words, const std::byte* valu
   }
 }
 
-void set_groups(const std::uint64_t* words, const std::byte* values, float scale, float* y, std::size_t n) {
+void set_groups(const std::uint64_t* words, const std::byte* values, float scale, float* y,
+                std::size_t n) {
   scatter_groups<false>(words, values, scale, 1, y, n);
 }
-void add_groups(const std::uint64_t* words, const std::byte* values, float scale, float alpha, float* y,
-                std::size_t n) {
+void add_groups(const std::uint64_t* words, const std::byte* values, float scale, float alpha,
+                float* y, std::size_t n) {
   scatter_groups<true>(words, values, scale, alpha, y, n);
 }
 
@@ -103,8 +107,8 @@ Status check_values(const std::byte* values, std::size_t count, float scale) noe
   return std::isinf(std::bit_cast<float>(largest) * scale) ? Status::overflow : Status::ok;
 }
 
-void scatter_marked(const std::byte* values, const MarkedSet& set, float scale, bool add, float alpha, float* y,
-                    std::size_t n, Executor* executor) noexcept {
+void scatter_marked(const std::byte* values, const MarkedSet& set, float scale, bool add,
+                    float alpha, float* y, std::size_t n, Executor* executor) noexcept {
   run_ranges(executor, n, kMarkedGrain, [&](std::size_t begin, std::size_t end) {
     const std::byte* in = values + 4 * set.before[begin / kMarkedGrain];
     const std::uint64_t* words = set.words.data() + begin / 64;

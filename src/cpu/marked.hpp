@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A layer of which some entries are sent: those marked in a bit map (entry i is bit i mod 64 of word i / 64; no bit from
-/// n on), in ascending order, as f32.
+/// A layer of which some entries are sent: those marked in a bit map (entry i is bit i mod 64 of
+/// word i / 64; no bit from n on), in ascending order, as f32.
 
 #include <algorithm>
 #include <cstddef>
@@ -29,7 +29,9 @@ struct MarkedSet {
   }
 
   void clear() noexcept { std::fill(words.begin(), words.end(), 0); }
-  [[nodiscard]] bool test(std::uint64_t i) const noexcept { return ((words[i / 64] >> (i % 64)) & 1) != 0; }
+  [[nodiscard]] bool test(std::uint64_t i) const noexcept {
+    return ((words[i / 64] >> (i % 64)) & 1) != 0;
+  }
   void mark(std::uint64_t i) noexcept { words[i / 64] |= std::uint64_t{1} << (i % 64); }
   /// Marks what was not marked and the reverse.
   void invert(std::size_t n) noexcept;
@@ -38,14 +40,16 @@ struct MarkedSet {
 };
 
 /// Writes the marked entries of x, 4 bytes each. `set.count()` has been called.
-void gather_marked(const float* x, std::size_t n, const MarkedSet& set, Executor* executor, std::byte* values) noexcept;
+void gather_marked(const float* x, std::size_t n, const MarkedSet& set, Executor* executor,
+                   std::byte* values) noexcept;
 
-/// `Status::corrupt` unless all `count` values are finite; `Status::overflow` when one times `scale` is not.
+/// `Status::corrupt` unless all `count` values are finite; `Status::overflow` when one times
+/// `scale` is not.
 [[nodiscard]] Status check_values(const std::byte* values, std::size_t count, float scale) noexcept;
 
-/// y[i] = v_i, or y[i] + (alpha * v_i) when `add`, v_i being value * scale (rounded) where marked and 0 elsewhere.
-/// `set.count()` has been called.
-void scatter_marked(const std::byte* values, const MarkedSet& set, float scale, bool add, float alpha, float* y,
-                    std::size_t n, Executor* executor) noexcept;
+/// y[i] = v_i, or y[i] + (alpha * v_i) when `add`, v_i being value * scale (rounded) where marked
+/// and 0 elsewhere. `set.count()` has been called.
+void scatter_marked(const std::byte* values, const MarkedSet& set, float scale, bool add,
+                    float alpha, float* y, std::size_t n, Executor* executor) noexcept;
 
 }  // namespace atomo::detail

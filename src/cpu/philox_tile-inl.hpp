@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Sixteen consecutive Philox blocks at once, for each SIMD target. Included once a target: no `#pragma once`.
+/// Sixteen consecutive Philox blocks at once, for each SIMD target. Included once a target: no
+/// `#pragma once`.
 
 #if defined(ATOMO_CPU_PHILOX_TILE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATOMO_CPU_PHILOX_TILE_INL_HPP
@@ -33,8 +34,8 @@ HWY_INLINE void philox_tile(const Philox& draws, std::uint64_t first, std::uint3
 
 #else
 
-/// Four counter words, each in the low half of a 64-bit lane: the multiplication reads nothing else, so the upper
-/// halves may hold anything.
+/// Four counter words, each in the low half of a 64-bit lane: the multiplication reads nothing
+/// else, so the upper halves may hold anything.
 template <class V>
 struct PhiloxLanes {
   V c0, c1, c2, c3;
@@ -52,16 +53,18 @@ HWY_INLINE void philox_round(D64 d64, PhiloxLanes<V>& s, V key0, V key1) {
   s.c3 = p;
 }
 
-/// words[16 w + l] = word w of block first + l, for l < 16. `first` is a multiple of 16, so that the blocks' counters
-/// differ in their low word alone.
-HWY_INLINE void philox_tile(const Philox& draws, std::uint64_t first, std::uint32_t* HWY_RESTRICT words) {
+/// words[16 w + l] = word w of block first + l, for l < 16. `first` is a multiple of 16, so that
+/// the blocks' counters differ in their low word alone.
+HWY_INLINE void philox_tile(const Philox& draws, std::uint64_t first,
+                            std::uint32_t* HWY_RESTRICT words) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::CappedTag<std::uint32_t, kPhiloxTile> d32;
   const hn::Repartition<std::uint64_t, decltype(d32)> d64;
   const PhiloxWords counter = draws.counter(first);
   for (std::size_t l = 0; l < kPhiloxTile; l += hn::Lanes(d32)) {
     const auto low = hn::Iota(d32, counter[0] + static_cast<std::uint32_t>(l));
-    const auto c1 = hn::Set(d64, counter[1]), c2 = hn::Set(d64, counter[2]), c3 = hn::Set(d64, counter[3]);
+    const auto c1 = hn::Set(d64, counter[1]), c2 = hn::Set(d64, counter[2]),
+               c3 = hn::Set(d64, counter[3]);
     PhiloxLanes<hn::Vec<decltype(d64)>> even{hn::BitCast(d64, low), c1, c2, c3};
     PhiloxLanes<hn::Vec<decltype(d64)>> odd{hn::ShiftRight<32>(hn::BitCast(d64, low)), c1, c2, c3};
     std::uint32_t key0 = draws.key0(), key1 = draws.key1();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Work is split into runs: whole buckets and whole tiles of 128 entries, so runs share neither a norm nor a byte.
-/// A run is read twice, for its norms and for its levels; a run of the default bucket stays in the L2 cache.
+/// Work is split into runs: whole buckets and whole tiles of 128 entries, so runs share neither a
+/// norm nor a byte. A run is read twice, for its norms and for its levels; a run of the default
+/// bucket stays in the L2 cache.
 
 #include "atomo/qsgd.hpp"
 
@@ -60,16 +61,18 @@ float load_norm(const std::byte* norms, std::size_t bucket) noexcept {
   return norm;
 }
 
-/// Calls `set(begin, end, norm)` for the stretches of one bucket in the tile from entry `first` on, the entries beyond n
-/// counted to the last bucket.
+/// Calls `set(begin, end, norm)` for the stretches of one bucket in the tile from entry `first` on,
+/// the entries beyond n counted to the last bucket.
 template <typename Set>
-void for_buckets(const QsgdShape& shape, const std::byte* norms, std::size_t first, Set&& set) noexcept {
+void for_buckets(const QsgdShape& shape, const std::byte* norms, std::size_t first,
+                 Set&& set) noexcept {
   std::size_t at = 0;
   while (at < detail::kLevelTile) {
     const std::size_t bucket = std::min((first + at) / shape.bucket, shape.buckets - 1);
     const bool last = bucket + 1 == shape.buckets;
-    const std::size_t end = last ? detail::kLevelTile
-                                 : std::min(detail::kLevelTile, (bucket + 1) * shape.bucket - first);
+    const std::size_t end = last
+                                ? detail::kLevelTile
+                                : std::min(detail::kLevelTile, (bucket + 1) * shape.bucket - first);
     set(at, end, load_norm(norms, bucket));
     at = end;
   }
@@ -94,8 +97,9 @@ using detail::kLevelTile;
 
 /// Codes of [begin, end), from norms already written.
 template <bool kOneBit>
-HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::byte* norms, const Philox& draws,
-                             const Philox& low_draws, std::size_t begin, std::size_t end, std::byte* codes_out) {
+HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::byte* norms,
+                             const Philox& draws, const Philox& low_draws, std::size_t begin,
+                             std::size_t end, std::byte* codes_out) {
   detail::LevelTileScales scales;
   alignas(64) std::uint32_t words[level::kPhiloxTileWords];
   alignas(64) std::uint8_t codes[kLevelTile];
@@ -109,7 +113,8 @@ HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::
       for_buckets(shape, norms, first, [&](std::size_t from, std::size_t to, float norm) {
         zero_bucket = zero_bucket || norm == 0;
         scales.set(from, to,
-                   detail::level_scale(detail::level_step(norm, shape.levels()), kOneBit ? 32768.0f : 65536.0f));
+                   detail::level_scale(detail::level_step(norm, shape.levels()),
+                                       kOneBit ? 32768.0f : 65536.0f));
       });
     }
     const std::size_t count = std::min(kLevelTile, end - first);
@@ -141,8 +146,9 @@ void encode_run(const QsgdShape& shape, const float* x, const std::byte* norms, 
 }
 
 template <bool kAdd>
-HWY_INLINE void decode_tiles(const QsgdShape& shape, const std::byte* norms, const std::byte* codes_in,
-                             std::size_t begin, std::size_t end, float alpha, float* y) {
+HWY_INLINE void decode_tiles(const QsgdShape& shape, const std::byte* norms,
+                             const std::byte* codes_in, std::size_t begin, std::size_t end,
+                             float alpha, float* y) {
   alignas(64) float step[kLevelTile];
   alignas(64) std::uint8_t codes[kLevelTile];
   std::byte packed[kLevelTile + 8] = {};
@@ -166,12 +172,12 @@ HWY_INLINE void decode_tiles(const QsgdShape& shape, const std::byte* norms, con
   }
 }
 
-void set_run(const QsgdShape& shape, const std::byte* norms, const std::byte* codes, std::size_t begin,
-             std::size_t end, float* y) {
+void set_run(const QsgdShape& shape, const std::byte* norms, const std::byte* codes,
+             std::size_t begin, std::size_t end, float* y) {
   decode_tiles<false>(shape, norms, codes, begin, end, 1, y);
 }
-void add_run(const QsgdShape& shape, const std::byte* norms, const std::byte* codes, std::size_t begin,
-             std::size_t end, float alpha, float* y) {
+void add_run(const QsgdShape& shape, const std::byte* norms, const std::byte* codes,
+             std::size_t begin, std::size_t end, float alpha, float* y) {
   decode_tiles<true>(shape, norms, codes, begin, end, alpha, y);
 }
 
@@ -200,7 +206,8 @@ void write_norms(const QsgdConfig& config, const float* x, std::size_t begin, st
 
 /// Checks everything a body can break.
 Status check(const QsgdShape& shape, ConstBytes body) noexcept {
-  if (body.size() != shape.bytes()) return body.size() < shape.bytes() ? Status::truncated : Status::corrupt;
+  if (body.size() != shape.bytes())
+    return body.size() < shape.bytes() ? Status::truncated : Status::corrupt;
   for (std::size_t b = 0; b < shape.buckets; ++b) {
     const float norm = load_norm(body.data(), b);
     if (!std::isfinite(norm) || std::signbit(norm)) return Status::corrupt;
@@ -218,8 +225,8 @@ std::size_t max_encoded_bytes(const QsgdConfig& config, std::size_t n) noexcept 
 
 std::size_t workspace_bytes(const QsgdConfig&, std::size_t) noexcept { return 0; }
 
-Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key& key, Executor* executor, Bytes body,
-              std::size_t& bytes) noexcept {
+Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key& key,
+              Executor* executor, Bytes body, std::size_t& bytes) noexcept {
   const QsgdShape shape(config, n);
   bytes = shape.bytes();
   if (body.size() < bytes) return Status::buffer_too_small;
@@ -232,7 +239,8 @@ Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key
   return Status::ok;
 }
 
-Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n, Executor* executor) noexcept {
+Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n,
+              Executor* executor) noexcept {
   const QsgdShape shape(config, n);
   if (const Status status = check(shape, body); failed(status)) return status;
   const std::byte* codes = body.data() + 4 * shape.buckets;

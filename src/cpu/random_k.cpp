@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// One Philox block a draw, into a bit map of n bits; then the marked entries are gathered or scattered. Time grows with
-/// min(k, n - k) draws, a random access into the map each, and n / 64 words.
+/// One Philox block a draw, into a bit map of n bits; then the marked entries are gathered or
+/// scattered. Time grows with min(k, n - k) draws, a random access into the map each, and n / 64
+/// words.
 
 #include "atomo/random_k.hpp"
 
@@ -23,7 +24,8 @@ namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace tile = atomo::detail::HWY_NAMESPACE;
 
-/// Draws m of n entries; draw d is block d: words 0 and 1 are the low, 2 and 3 the high half of its 128 bits.
+/// Draws m of n entries; draw d is block d: words 0 and 1 are the low, 2 and 3 the high half of its
+/// 128 bits.
 void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, detail::MarkedSet* set) {
   alignas(64) std::uint32_t words[tile::kPhiloxTileWords];
   detail::draw_subset(n, m, *set, [&](std::uint64_t j, std::uint64_t d) {
@@ -48,7 +50,8 @@ HWY_EXPORT(draw_marks);
 namespace {
 
 /// The kept entries of a layer; false when the workspace is too small.
-bool draw_kept(const RandomKConfig& config, std::size_t n, Key key, Bytes workspace, detail::MarkedSet& set) noexcept {
+bool draw_kept(const RandomKConfig& config, std::size_t n, Key key, Bytes workspace,
+               detail::MarkedSet& set) noexcept {
   detail::Carver carver(workspace);
   set = detail::MarkedSet::carve(carver, n);
   if (!carver.fits()) return false;
@@ -62,8 +65,8 @@ bool draw_kept(const RandomKConfig& config, std::size_t n, Key key, Bytes worksp
   return true;
 }
 
-Status scatter(const RandomKConfig& config, ConstBytes body, bool add, float alpha, float* y, std::size_t n,
-               const Key& key, Bytes workspace, Executor* executor) noexcept {
+Status scatter(const RandomKConfig& config, ConstBytes body, bool add, float alpha, float* y,
+               std::size_t n, const Key& key, Bytes workspace, Executor* executor) noexcept {
   const std::size_t want = max_encoded_bytes(config, n);
   if (body.size() != want) return body.size() < want ? Status::truncated : Status::corrupt;
   if (n == 0) return Status::ok;
@@ -88,8 +91,8 @@ std::size_t workspace_bytes(const RandomKConfig&, std::size_t n) noexcept {
   return carver.bytes();
 }
 
-Status encode(const RandomKConfig& config, const float* x, std::size_t n, const Key& key, Bytes workspace,
-              Executor* executor, Bytes body, std::size_t& bytes) noexcept {
+Status encode(const RandomKConfig& config, const float* x, std::size_t n, const Key& key,
+              Bytes workspace, Executor* executor, Bytes body, std::size_t& bytes) noexcept {
   bytes = max_encoded_bytes(config, n);
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
@@ -99,13 +102,13 @@ Status encode(const RandomKConfig& config, const float* x, std::size_t n, const 
   return Status::ok;
 }
 
-Status decode(const RandomKConfig& config, ConstBytes body, float* y, std::size_t n, const Key& key, Bytes workspace,
-              Executor* executor) noexcept {
+Status decode(const RandomKConfig& config, ConstBytes body, float* y, std::size_t n, const Key& key,
+              Bytes workspace, Executor* executor) noexcept {
   return scatter(config, body, false, 1, y, n, key, workspace, executor);
 }
 
-Status decode_add(const RandomKConfig& config, ConstBytes body, float alpha, float* y, std::size_t n, const Key& key,
-                  Bytes workspace, Executor* executor) noexcept {
+Status decode_add(const RandomKConfig& config, ConstBytes body, float alpha, float* y,
+                  std::size_t n, const Key& key, Bytes workspace, Executor* executor) noexcept {
   return scatter(config, body, true, alpha, y, n, key, workspace, executor);
 }
 

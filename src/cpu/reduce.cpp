@@ -36,7 +36,8 @@ float max_abs(const float* x, std::size_t n) {
   return m;
 }
 
-/// Lanes [first, first + Lanes) of a segment whose length is a multiple of 32, then folded by the caller.
+/// Lanes [first, first + Lanes) of a segment whose length is a multiple of 32, then folded by the
+/// caller.
 template <bool kSquares>
 HWY_INLINE void add_lanes(const float* x, std::size_t n, double* lane_sums) {
   const hn::CappedTag<double, 8> d;

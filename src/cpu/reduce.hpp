@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Norms of f32 arrays. Sums are taken in f64, where |x| and x^2 are exact, in one order that depends on n alone:
-///  - a segment of 1,024 entries: entry i is added to lane i mod 32 in ascending i, then lanes fold 32 -> 16 -> ... -> 1
+/// Norms of f32 arrays. Sums are taken in f64, where |x| and x^2 are exact, in one order that
+/// depends on n alone:
+///  - a segment of 1,024 entries: entry i is added to lane i mod 32 in ascending i, then lanes fold
+///  32 -> 16 -> ... -> 1
 ///    (lane j + lane j + half);
-///  - segments: a binary tree over their numbers, subtrees aligned to powers of two, left + right; the incomplete ones
+///  - segments: a binary tree over their numbers, subtrees aligned to powers of two, left + right;
+///  the incomplete ones
 ///    at the end are joined from the right.
 
 #include <cstddef>
@@ -13,8 +16,8 @@
 
 namespace atomo::detail {
 
-/// Entries that one task of a layer's reduction takes; a power of two of segments, so that the tree does not depend on
-/// the split.
+/// Entries that one task of a layer's reduction takes; a power of two of segments, so that the tree
+/// does not depend on the split.
 inline constexpr std::size_t kReduceGrain = std::size_t{1} << 16;
 
 /// Doubles of scratch that the reductions of a whole layer need.
@@ -26,7 +29,8 @@ inline constexpr std::size_t kReduceGrain = std::size_t{1} << 16;
 [[nodiscard]] double sum_abs(const float* x, std::size_t n) noexcept;
 [[nodiscard]] double sum_squares(const float* x, std::size_t n) noexcept;
 
-/// The same over a layer, its grains spread over the executor; `scratch` holds `reduce_scratch(n)` values.
+/// The same over a layer, its grains spread over the executor; `scratch` holds `reduce_scratch(n)`
+/// values.
 [[nodiscard]] float layer_max_abs(const float* x, std::size_t n, std::span<double> scratch,
                                   Executor* executor) noexcept;
 [[nodiscard]] double layer_sum_abs(const float* x, std::size_t n, std::span<double> scratch,
@@ -55,7 +59,8 @@ class TreeSum {
   }
 
  private:
-  double pending_[64];  ///< sum of a complete subtree of 2^level leaves, where bit `level` of the count is set
+  double pending_[64];  ///< sum of a complete subtree of 2^level leaves, where bit `level` of the
+                        ///< count is set
   std::size_t count_ = 0;
 };
 

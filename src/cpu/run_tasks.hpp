@@ -9,7 +9,8 @@
 
 namespace atomo::detail {
 
-/// Calls `body(i)` once for every i in [0, count). `body` must not throw; no two calls may write the same byte.
+/// Calls `body(i)` once for every i in [0, count). `body` must not throw; no two calls may write
+/// the same byte.
 template <typename Body>
 void run_tasks(Executor* executor, std::size_t count, const Body& body) noexcept {
   if (executor == nullptr || count <= 1) {

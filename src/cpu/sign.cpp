@@ -111,8 +111,7 @@ std::size_t scale_bytes(const SignConfig& config) noexcept {
 float mean_abs(const float* x, std::size_t n, std::span<double> scratch,
                Executor* executor) noexcept {
   const double mean = detail::layer_sum_abs(x, n, scratch, executor) / static_cast<double>(n);
-  return static_cast<float>(
-      std::min(mean, static_cast<double>(std::numeric_limits<float>::max())));
+  return static_cast<float>(std::min(mean, static_cast<double>(std::numeric_limits<float>::max())));
 }
 
 /// Checks everything a body can break and reads its scale.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Blocks of 640 entries, five tiles of 128: tile k gives digit k of the block's 128 bytes, so neither side shuffles.
-/// Reads the layer twice when encoding: for the norm, then for the digits.
+/// Blocks of 640 entries, five tiles of 128: tile k gives digit k of the block's 128 bytes, so
+/// neither side shuffles. Reads the layer twice when encoding: for the norm, then for the digits.
 
 #include "atomo/ternary.hpp"
 
@@ -40,8 +40,10 @@ namespace HWY_NAMESPACE {
 namespace level = atomo::detail::HWY_NAMESPACE;
 using detail::kLevelTile;
 
-/// `width` bytes, byte j of the base-3 digits codes[j + k * width]; a code is level | sign << 1, a digit 0, 1 for + or 2.
-HWY_INLINE void pack_trits(const std::uint8_t* HWY_RESTRICT codes, std::size_t width, std::uint8_t* HWY_RESTRICT out) {
+/// `width` bytes, byte j of the base-3 digits codes[j + k * width]; a code is level | sign << 1, a
+/// digit 0, 1 for + or 2.
+HWY_INLINE void pack_trits(const std::uint8_t* HWY_RESTRICT codes, std::size_t width,
+                           std::uint8_t* HWY_RESTRICT out) {
   for (std::size_t j = 0; j < width; ++j) {
     unsigned v = 0;
     for (std::size_t k = kTrits; k-- > 0;) v = 3 * v + std::min<unsigned>(codes[j + k * width], 2);
@@ -49,14 +51,16 @@ HWY_INLINE void pack_trits(const std::uint8_t* HWY_RESTRICT codes, std::size_t w
   }
 }
 
-HWY_INLINE void unpack_trits(const std::uint8_t* HWY_RESTRICT in, std::size_t width, std::uint8_t* HWY_RESTRICT codes) {
+HWY_INLINE void unpack_trits(const std::uint8_t* HWY_RESTRICT in, std::size_t width,
+                             std::uint8_t* HWY_RESTRICT codes) {
   std::uint8_t left[kLevelTile];
   std::memcpy(left, in, width);
   for (std::size_t k = 0; k < kTrits; ++k) {
     std::uint8_t* HWY_RESTRICT digit_codes = codes + k * width;
     for (std::size_t j = 0; j < width; ++j) {
       const auto v = static_cast<std::uint16_t>(left[j]);
-      const auto third = static_cast<std::uint16_t>(static_cast<std::uint16_t>(v * 171) >> 9);  // v / 3 for v < 256
+      const auto third = static_cast<std::uint16_t>(static_cast<std::uint16_t>(v * 171) >>
+                                                    9);  // v / 3 for v < 256
       const auto digit = static_cast<std::uint16_t>(v - 3 * third);
       digit_codes[j] = static_cast<std::uint8_t>(digit + (digit >> 1));
       left[j] = static_cast<std::uint8_t>(third);
@@ -64,8 +68,9 @@ HWY_INLINE void unpack_trits(const std::uint8_t* HWY_RESTRICT in, std::size_t wi
   }
 }
 
-void encode_blocks(const float* x, const Philox& draws, const Philox& low_draws, const detail::LevelScale& scale,
-                   std::size_t begin, std::size_t end, std::byte* out) {
+void encode_blocks(const float* x, const Philox& draws, const Philox& low_draws,
+                   const detail::LevelScale& scale, std::size_t begin, std::size_t end,
+                   std::byte* out) {
   detail::LevelTileScales scales;
   scales.set(0, kLevelTile, scale);
   alignas(64) std::uint32_t words[level::kPhiloxTileWords];
@@ -93,8 +98,8 @@ void encode_blocks(const float* x, const Philox& draws, const Philox& low_draws,
 }
 
 template <bool kAdd>
-HWY_INLINE void decode_blocks(const std::byte* in, float norm, std::size_t begin, std::size_t end, float alpha,
-                              float* y) {
+HWY_INLINE void decode_blocks(const std::byte* in, float norm, std::size_t begin, std::size_t end,
+                              float alpha, float* y) {
   alignas(64) float step[kLevelTile];
   std::fill_n(step, kLevelTile, norm);
   alignas(64) std::uint8_t codes[kTernaryBlock];
@@ -127,14 +132,16 @@ HWY_INLINE void decode_blocks(const std::byte* in, float norm, std::size_t begin
 void set_blocks(const std::byte* in, float norm, std::size_t begin, std::size_t end, float* y) {
   decode_blocks<false>(in, norm, begin, end, 1, y);
 }
-void add_blocks(const std::byte* in, float norm, std::size_t begin, std::size_t end, float alpha, float* y) {
+void add_blocks(const std::byte* in, float norm, std::size_t begin, std::size_t end, float alpha,
+                float* y) {
   decode_blocks<true>(in, norm, begin, end, alpha, y);
 }
 
 /// Whether every byte holds five digits.
 bool bytes_are_trits(const std::byte* in, std::size_t count) {
   std::uint8_t largest = 0;
-  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::to_integer<std::uint8_t>(in[i]));
+  for (std::size_t i = 0; i < count; ++i)
+    largest = std::max(largest, std::to_integer<std::uint8_t>(in[i]));
   return largest < 243;
 }
 
@@ -153,8 +160,8 @@ namespace {
 
 constexpr std::size_t kGrain = 64 * kTernaryBlock;  ///< entries a task
 
-/// Digits beyond the last entry are zero. They are the upper digits of the last block's bytes: digit k of byte j is entry
-/// j + k * width.
+/// Digits beyond the last entry are zero. They are the upper digits of the last block's bytes:
+/// digit k of byte j is entry j + k * width.
 bool padding_is_zero(const std::byte* trits, std::size_t n) noexcept {
   const std::size_t tail = n % kTernaryBlock, width = trit_bytes(tail);
   const std::byte* bytes = trits + (n - tail) / kTrits;
@@ -178,7 +185,9 @@ Status open(const TernaryConfig& config, ConstBytes body, std::size_t n, float& 
 
 }  // namespace
 
-std::size_t max_encoded_bytes(const TernaryConfig&, std::size_t n) noexcept { return n == 0 ? 0 : 4 + trit_bytes(n); }
+std::size_t max_encoded_bytes(const TernaryConfig&, std::size_t n) noexcept {
+  return n == 0 ? 0 : 4 + trit_bytes(n);
+}
 
 std::size_t workspace_bytes(const TernaryConfig&, std::size_t n) noexcept {
   detail::Carver carver;
@@ -186,8 +195,8 @@ std::size_t workspace_bytes(const TernaryConfig&, std::size_t n) noexcept {
   return carver.bytes();
 }
 
-Status encode(const TernaryConfig& config, const float* x, std::size_t n, const Key& key, Bytes workspace,
-              Executor* executor, Bytes body, std::size_t& bytes) noexcept {
+Status encode(const TernaryConfig& config, const float* x, std::size_t n, const Key& key,
+              Bytes workspace, Executor* executor, Bytes body, std::size_t& bytes) noexcept {
   bytes = max_encoded_bytes(config, n);
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
@@ -208,7 +217,8 @@ Status encode(const TernaryConfig& config, const float* x, std::size_t n, const 
   return Status::ok;
 }
 
-Status decode(const TernaryConfig& config, ConstBytes body, float* y, std::size_t n, Executor* executor) noexcept {
+Status decode(const TernaryConfig& config, ConstBytes body, float* y, std::size_t n,
+              Executor* executor) noexcept {
   float norm = 0;
   if (const Status status = open(config, body, n, norm); failed(status)) return status;
   detail::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
@@ -217,8 +227,8 @@ Status decode(const TernaryConfig& config, ConstBytes body, float* y, std::size_
   return Status::ok;
 }
 
-Status decode_add(const TernaryConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
-                  Executor* executor) noexcept {
+Status decode_add(const TernaryConfig& config, ConstBytes body, float alpha, float* y,
+                  std::size_t n, Executor* executor) noexcept {
   float norm = 0;
   if (const Status status = open(config, body, n, norm); failed(status)) return status;
   detail::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {

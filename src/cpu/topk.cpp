@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Selection by radix: magnitudes order as 31-bit integers, of which a histogram over 11, 10 and 10 bits finds the k-th
-/// largest in three passes; a fourth marks, a fifth (over the marks) gathers.
+/// Selection by radix: magnitudes order as 31-bit integers, of which a histogram over 11, 10 and 10
+/// bits finds the k-th largest in three passes; a fourth marks, a fifth (over the marks) gathers.
 
 #include "atomo/topk.hpp"
 
@@ -41,7 +41,8 @@ void compare64(const float* x, float threshold, std::uint64_t* above, std::uint6
 }
 
 /// Marks every entry above the threshold and the first `ties` equal to it.
-void mark_largest(const float* x, std::size_t n, float threshold, std::uint64_t ties, std::uint64_t* words) {
+void mark_largest(const float* x, std::size_t n, float threshold, std::uint64_t ties,
+                  std::uint64_t* words) {
   for (std::size_t at = 0; at < n; at += 64) {
     std::uint64_t above = 0, equal = 0;
     if (n - at < 64) {
@@ -74,7 +75,8 @@ using Histogram = std::array<std::uint64_t, kBins>;
 
 struct TopkMemory {
   detail::MarkedSet set;
-  std::span<Histogram> histograms;  ///< two, so that neighbours in one bin do not wait for each other
+  std::span<Histogram>
+      histograms;  ///< two, so that neighbours in one bin do not wait for each other
 
   TopkMemory(detail::Carver& carver, std::size_t n) noexcept
       : set(detail::MarkedSet::carve(carver, n)), histograms(carver.take<Histogram>(2)) {}
@@ -100,7 +102,8 @@ void fill_histogram(const float* x, std::size_t n, std::uint32_t key, int shift,
   }
 }
 
-Threshold find_threshold(const float* x, std::size_t n, std::uint64_t k, std::span<Histogram> histograms) noexcept {
+Threshold find_threshold(const float* x, std::size_t n, std::uint64_t k,
+                         std::span<Histogram> histograms) noexcept {
   constexpr int kShifts[] = {20, 10, 0}, kWidths[] = {11, 10, 10};
   Threshold found{0, k};
   for (int pass = 0; pass < 3; ++pass) {
@@ -116,8 +119,8 @@ Threshold find_threshold(const float* x, std::size_t n, std::uint64_t k, std::sp
   return found;
 }
 
-Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha, float* y, std::size_t n,
-               Bytes workspace, Executor* executor) noexcept {
+Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha, float* y,
+               std::size_t n, Bytes workspace, Executor* executor) noexcept {
   if (n == 0) return body.empty() ? Status::ok : Status::corrupt;
   detail::Carver carver(workspace);
   TopkMemory memory(carver, n);
@@ -133,7 +136,8 @@ Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha,
   }
   if (memory.set.count() != config.keep) return Status::corrupt;
   const std::byte* values = body.data() + reader.bytes();
-  if (const Status status = detail::check_values(values, config.keep, 1); failed(status)) return status;
+  if (const Status status = detail::check_values(values, config.keep, 1); failed(status))
+    return status;
   detail::scatter_marked(values, memory.set, 1, add, alpha, y, n, executor);
   return Status::ok;
 }
@@ -150,8 +154,8 @@ std::size_t workspace_bytes(const TopkConfig&, std::size_t n) noexcept {
   return carver.bytes();
 }
 
-Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes workspace, Executor* executor, Bytes body,
-              std::size_t& bytes) noexcept {
+Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes workspace,
+              Executor* executor, Bytes body, std::size_t& bytes) noexcept {
   bytes = 0;
   if (body.size() < max_encoded_bytes(config, n)) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
@@ -174,8 +178,8 @@ Status decode(const TopkConfig& config, ConstBytes body, float* y, std::size_t n
   return scatter(config, body, false, 1, y, n, workspace, executor);
 }
 
-Status decode_add(const TopkConfig& config, ConstBytes body, float alpha, float* y, std::size_t n, Bytes workspace,
-                  Executor* executor) noexcept {
+Status decode_add(const TopkConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
+                  Bytes workspace, Executor* executor) noexcept {
   return scatter(config, body, true, alpha, y, n, workspace, executor);
 }
 

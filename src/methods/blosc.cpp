@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/// +blosc: a lossless last stage over a finished body, through c-blosc. A body that would not shrink is stored as it is
-/// and its layer is not flagged lossless.
+/// +blosc: a lossless last stage over a finished body, through c-blosc. A body that would not
+/// shrink is stored as it is and its layer is not flagged lossless.
 ///
 /// Body of a flagged layer:
 ///   the size of the body before compression, u64 little-endian, at least 1
-///   for each piece of 2^30 bytes of it (the last may be shorter): a u32 little-endian size, then so many bytes, a
-///   c-blosc 1 buffer that unpacks to the whole piece
+///   for each piece of 2^30 bytes of it (the last may be shorter): a u32 little-endian size, then
+///   so many bytes, a c-blosc 1 buffer that unpacks to the whole piece
 /// and nothing after. The codec, level and shuffle stand in the c-blosc headers.
 ///
-/// c-blosc takes heap memory in both directions, at most a few blocks, and a block is no longer than its piece.
+/// c-blosc takes heap memory in both directions, at most a few blocks, and a block is no longer
+/// than its piece.
 
 #include <blosc.h>
 
@@ -23,7 +24,8 @@ namespace atomo::detail {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{1} << 30;  ///< below the 2 GiB of c-blosc's sizes
-constexpr std::size_t kElementBytes = 4;              ///< what is shuffled: most bodies hold f32 or words of codes
+constexpr std::size_t kElementBytes =
+    4;  ///< what is shuffled: most bodies hold f32 or words of codes
 
 int shuffle_of(const std::string& name) noexcept {
   if (name == "none") return BLOSC_NOSHUFFLE;
@@ -40,9 +42,9 @@ std::size_t pack(ConstBytes raw, const BloscOptions& options, Bytes out) noexcep
     const std::size_t length = std::min(kPiece, raw.size() - from);
     if (room - at < 4) return 0;
     const std::size_t limit = std::min(room - at - 4, length + BLOSC_MAX_OVERHEAD);
-    const int size =
-        blosc_compress_ctx(options.level, shuffle_of(options.shuffle), kElementBytes, length, raw.data() + from,
-                           out.data() + at + 4, limit, options.codec.c_str(), 0, 1);
+    const int size = blosc_compress_ctx(options.level, shuffle_of(options.shuffle), kElementBytes,
+                                        length, raw.data() + from, out.data() + at + 4, limit,
+                                        options.codec.c_str(), 0, 1);
     if (size <= 0) return 0;
     store_le(out.data() + at, static_cast<std::uint32_t>(size));
     at += 4 + static_cast<std::size_t>(size);
@@ -53,13 +55,14 @@ std::size_t pack(ConstBytes raw, const BloscOptions& options, Bytes out) noexcep
 /// Unpacks one c-blosc buffer to exactly `length` bytes.
 Status unpack_piece(ConstBytes packed, std::byte* out, std::size_t length) noexcept {
   std::size_t bytes = 0, compressed = 0, block = 0;
-  if (packed.size() < BLOSC_MIN_HEADER_LENGTH || blosc_cbuffer_validate(packed.data(), packed.size(), &bytes) != 0 ||
-      bytes != length)
+  if (packed.size() < BLOSC_MIN_HEADER_LENGTH ||
+      blosc_cbuffer_validate(packed.data(), packed.size(), &bytes) != 0 || bytes != length)
     return Status::corrupt;
   blosc_cbuffer_sizes(packed.data(), &bytes, &compressed, &block);
   if (compressed != packed.size() || block == 0 || block > length) return Status::corrupt;
   const int unpacked = blosc_decompress_ctx(packed.data(), out, length, 1);
-  return unpacked >= 0 && static_cast<std::size_t>(unpacked) == length ? Status::ok : Status::corrupt;
+  return unpacked >= 0 && static_cast<std::size_t>(unpacked) == length ? Status::ok
+                                                                       : Status::corrupt;
 }
 
 /// Any method with c-blosc behind it; everything but the body is the inner method's.
@@ -69,8 +72,8 @@ class Blosc final : public Method {
       : inner_(std::move(inner)), options_(std::move(options)) {}
 
   std::string to_string() const override {
-    return inner_->to_string() + "+blosc:codec=" + options_.codec + ",level=" + std::to_string(options_.level) +
-           ",shuffle=" + options_.shuffle;
+    return inner_->to_string() + "+blosc:codec=" + options_.codec +
+           ",level=" + std::to_string(options_.level) + ",shuffle=" + options_.shuffle;
   }
   Traits traits() const override {
     Traits t = inner_->traits();
@@ -79,7 +82,9 @@ class Blosc final : public Method {
     return t;
   }
   Kind kind(const Shape& shape, DType dtype) const override { return inner_->kind(shape, dtype); }
-  std::size_t max_body_bytes(const Shape& shape) const override { return inner_->max_body_bytes(shape); }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return inner_->max_body_bytes(shape);
+  }
   std::size_t scratch_bytes(const Shape& shape) const override {
     Carver carver;
     carver.take_bytes(inner_->scratch_bytes(shape));
@@ -90,14 +95,19 @@ class Blosc final : public Method {
   bool lossless() const noexcept override { return true; }
   Pool pool() const noexcept override { return inner_->pool(); }
   double budget_bits() const noexcept override { return inner_->budget_bits(); }
-  std::size_t demand_bytes(const Shape& shape) const override { return inner_->demand_bytes(shape); }
+  std::size_t demand_bytes(const Shape& shape) const override {
+    return inner_->demand_bytes(shape);
+  }
   std::size_t state_bytes(const Shape& shape) const override { return inner_->state_bytes(shape); }
-  Status analyse(const LayerInput& in, Bytes demand, Bytes state, Bytes scratch) const noexcept override {
+  Status analyse(const LayerInput& in, Bytes demand, Bytes state,
+                 Bytes scratch) const noexcept override {
     Carver carver(scratch);
     const Bytes inner_scratch = carver.take_bytes(inner_->scratch_bytes(*in.shape));
-    return carver.fits() ? inner_->analyse(in, demand, state, inner_scratch) : Status::workspace_too_small;
+    return carver.fits() ? inner_->analyse(in, demand, state, inner_scratch)
+                         : Status::workspace_too_small;
   }
-  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand, float price) const noexcept override {
+  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
+                                 float price) const noexcept override {
     return inner_->expected_bits256(shape, demand, price);
   }
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
@@ -107,8 +117,8 @@ class Blosc final : public Method {
     return inner_->own_price(shape, demand);
   }
 
-  Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch, Bytes body,
-                BodyResult& result) const noexcept override {
+  Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch,
+                Bytes body, BodyResult& result) const noexcept override {
     Carver carver(scratch);
     const Bytes inner_scratch = carver.take_bytes(inner_->scratch_bytes(*in.shape));
     const Bytes raw = carver.take_bytes(inner_->max_body_bytes(*in.shape));
@@ -134,9 +144,11 @@ class Blosc final : public Method {
 
 }  // namespace
 
-std::shared_ptr<const Method> make_blosc(std::shared_ptr<const Method> inner, BloscOptions options) {
+std::shared_ptr<const Method> make_blosc(std::shared_ptr<const Method> inner,
+                                         BloscOptions options) {
   if (blosc_compname_to_compcode(options.codec.c_str()) < 0) {
-    throw Error("blosc codec '" + options.codec + "' is not in this c-blosc, which has " + blosc_list_compressors());
+    throw Error("blosc codec '" + options.codec + "' is not in this c-blosc, which has " +
+                blosc_list_compressors());
   }
   return std::make_shared<Blosc>(std::move(inner), std::move(options));
 }
@@ -153,7 +165,8 @@ Status blosc_unpack(ConstBytes body, Bytes out, std::size_t& bytes) noexcept {
     at += 4;
     if (body.size() - at < size) return Status::truncated;
     const std::size_t length = std::min<std::size_t>(kPiece, raw - to);
-    if (const Status status = unpack_piece(body.subspan(at, size), out.data() + to, length); failed(status))
+    if (const Status status = unpack_piece(body.subspan(at, size), out.data() + to, length);
+        failed(status))
       return status;
     at += size;
   }

@@ -2,11 +2,12 @@
 /// randomk: k entries drawn without replacement with a shared seed, scaled by n/k.
 ///
 /// Params: k modulo 2^32; k is 1 to n and the body holds 4 k bytes.
-/// Body: k values, f32 little-endian, finite, unscaled, in ascending order of position. A kept entry decodes to
-/// value * s, one rounded f32 product, s = n/k in f64 rounded to f32; every other entry to +0.
-/// Positions: m = min(k, n - k) (k when equal). For d = 0 ... m - 1: R is Philox block d of purpose random_k, word 0
-/// lowest, under the key with worker 0; j = n - m + d; t = floor(R * (j + 1) / 2^128); t is marked, or j when t was
-/// marked before. The kept entries are the marked ones when k <= floor(n / 2), else the others.
+/// Body: k values, f32 little-endian, finite, unscaled, in ascending order of position. A kept
+/// entry decodes to value * s, one rounded f32 product, s = n/k in f64 rounded to f32; every other
+/// entry to +0. Positions: m = min(k, n - k) (k when equal). For d = 0 ... m - 1: R is Philox block
+/// d of purpose random_k, word 0 lowest, under the key with worker 0; j = n - m + d; t = floor(R *
+/// (j + 1) / 2^128); t is marked, or j when t was marked before. The kept entries are the marked
+/// ones when k <= floor(n / 2), else the others.
 
 #include "atomo/random_k.hpp"
 
@@ -46,7 +47,8 @@ class RandomK final : public Method {
   }
   Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
                 BodyResult& result) const noexcept override {
-    return cpu::encode(config(*in.shape), in.x, in.n, in.key, scratch, in.executor, body, result.bytes);
+    return cpu::encode(config(*in.shape), in.x, in.n, in.key, scratch, in.executor, body,
+                       result.bytes);
   }
 
  private:
@@ -63,33 +65,40 @@ bool valid(const Kind& kind) noexcept {
 }
 std::string describe(const Kind& kind) {
   if (!valid(kind)) return "";
-  return kind.shape.elements() >= kManyEntries ? "randomk" : "randomk:keep=" + std::to_string(kind.params);
+  return kind.shape.elements() >= kManyEntries ? "randomk"
+                                               : "randomk:keep=" + std::to_string(kind.params);
 }
 std::size_t max_bytes(const Kind& kind) noexcept {
   const std::size_t n = kind.shape.elements();
   return 4 * (n >= kManyEntries ? n : kind.params);
 }
-std::size_t workspace(const Kind& kind) noexcept { return cpu::workspace_bytes({}, kind.shape.elements()); }
+std::size_t workspace(const Kind& kind) noexcept {
+  return cpu::workspace_bytes({}, kind.shape.elements());
+}
 
-/// The k of a body, from the params, or from its length where they do not hold it. False when they disagree.
+/// The k of a body, from the params, or from its length where they do not hold it. False when they
+/// disagree.
 bool keep_of(ConstBytes body, const Kind& kind, RandomKConfig& config) noexcept {
   config.keep = kind.params;
   const std::size_t n = kind.shape.elements();
   if (n < kManyEntries) return true;
   config.keep = body.size() / 4;
-  return config.keep >= 1 && config.keep <= n && static_cast<std::uint32_t>(config.keep) == kind.params;
+  return config.keep >= 1 && config.keep <= n &&
+         static_cast<std::uint32_t>(config.keep) == kind.params;
 }
 
 Status decode_body(const LayerOutput& out) noexcept {
   RandomKConfig config;
   if (!keep_of(out.body, *out.kind, config)) return Status::corrupt;
   if (out.add) {
-    return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.key, out.workspace, out.executor);
+    return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.key, out.workspace,
+                           out.executor);
   }
   return cpu::decode(config, out.body, out.y, out.n, out.key, out.workspace, out.executor);
 }
 
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
+             std::uint64_t& kept) noexcept {
   RandomKConfig config;
   if (!keep_of(body, kind, config)) return Status::corrupt;
   atoms = kind.shape.elements();
@@ -101,6 +110,8 @@ Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint6
 
 const BodyDecoder kRandomKDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
 
-std::shared_ptr<const Method> make_random_k(SpecArgs& args) { return std::make_shared<RandomK>(read_keep(args)); }
+std::shared_ptr<const Method> make_random_k(SpecArgs& args) {
+  return std::make_shared<RandomK>(read_keep(args));
+}
 
 }  // namespace atomo::detail

@@ -3,7 +3,8 @@
 ///
 /// Params: 0 decodes to +-1; 1 (scale=mean) to +-scale. Others are invalid.
 /// Body, exactly this long:
-///   scale=mean only: scale, f32 little-endian, finite, sign bit 0: mean |x| (f64 sum in the order of cpu/reduce.hpp,
+///   scale=mean only: scale, f32 little-endian, finite, sign bit 0: mean |x| (f64 sum in the order
+///   of cpu/reduce.hpp,
 ///                    divided by n, at most the largest f32, rounded to nearest)
 ///   ceil(n / 8) bytes: entry i is bit i mod 8 of byte i / 8; bits from n on are 0.
 
@@ -18,7 +19,9 @@ namespace {
 
 const std::vector<std::string> kScales = {"none", "mean"};
 
-std::string spec_of(SignScale scale) { return scale == SignScale::mean ? "sign:scale=mean" : "sign"; }
+std::string spec_of(SignScale scale) {
+  return scale == SignScale::mean ? "sign:scale=mean" : "sign";
+}
 SignConfig config_of(const Kind& kind) noexcept { return {static_cast<SignScale>(kind.params)}; }
 
 class Sign final : public Method {
@@ -29,7 +32,8 @@ class Sign final : public Method {
   Traits traits() const override {
     Traits t;
     t.bias_bound = std::numeric_limits<double>::infinity();
-    // ||x - s sign(x)||^2 = ||x||^2 - ||x||_1^2 / n at s = ||x||_1 / n. The contraction is at least 1/n, so no constant.
+    // ||x - s sign(x)||^2 = ||x||^2 - ||x||_1^2 / n at s = ||x||_1 / n. The contraction is at least
+    // 1/n, so no constant.
     if (config_.scale == SignScale::mean) t.omega = 1;
     t.fixed_size = true;
     return t;

@@ -4,13 +4,14 @@
 /// Params: the clip as the bits of an f32 above 0, or 0 for none (the decoder does not need it).
 /// Body of n >= 1 entries, exactly this long:
 ///   N, f32 little-endian, finite, sign bit 0
-///   ceil(n / 5) bytes below 243, in blocks of 640 entries = 128 bytes; the last block, of m entries, has w = ceil(m / 5)
-///   bytes, any other w = 128. Byte j of a block is the sum of digit_k 3^k, k = 0 ... 4, digit_k that of the block's
-///   entry j + k w: 0 for 0, 1 for +N, 2 for -N; 0 where j + k w >= m.
+///   ceil(n / 5) bytes below 243, in blocks of 640 entries = 128 bytes; the last block, of m
+///   entries, has w = ceil(m / 5) bytes, any other w = 128. Byte j of a block is the sum of digit_k
+///   3^k, k = 0 ... 4, digit_k that of the block's entry j + k w: 0 for 0, 1 for +N, 2 for -N; 0
+///   where j + k w >= m.
 ///
-/// Encoder: N = max|x|; with a clip the f32 nearest to min(max|x|, clip * sqrt(sum of squares / n)) (f64; order:
-/// cpu/reduce.hpp). Then as qsgd with L = 1 (methods/qsgd.cpp), step = N, purposes ternary and ternary_low, tiles of 128
-/// entries of the layer; a level that would be above 1 is 1.
+/// Encoder: N = max|x|; with a clip the f32 nearest to min(max|x|, clip * sqrt(sum of squares / n))
+/// (f64; order: cpu/reduce.hpp). Then as qsgd with L = 1 (methods/qsgd.cpp), step = N, purposes
+/// ternary and ternary_low, tiles of 128 entries of the layer; a level that would be above 1 is 1.
 
 #include <bit>
 #include <charconv>
@@ -67,7 +68,8 @@ TernaryConfig config_of(const Kind& kind) noexcept { return {std::bit_cast<float
 
 bool valid(const Kind& kind) noexcept {
   const float clip = config_of(kind).clip;
-  return kind.params == 0 || (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
+  return kind.params == 0 ||
+         (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
 }
 std::string describe(const Kind& kind) { return valid(kind) ? spec_of(config_of(kind).clip) : ""; }
 std::size_t max_bytes(const Kind& kind) noexcept {
@@ -95,7 +97,8 @@ std::shared_ptr<const Method> make_terngrad(SpecArgs& args) {
   const std::string clip = args.text("clip").value_or("none");
   if (clip != "none") {
     if (clip.find_first_of("0123456789") == std::string::npos)
-      args.fail("clip", "clip=" + clip + ": expected none, or a number of standard deviations such as 2.5");
+      args.fail("clip",
+                "clip=" + clip + ": expected none, or a number of standard deviations such as 2.5");
     config.clip = static_cast<float>(args.number("clip", kLeastClip, kLargestClip));
   }
   return std::make_shared<TernGrad>(config);

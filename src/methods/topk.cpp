@@ -3,9 +3,9 @@
 ///
 /// Params: k modulo 2^32; k is 1 to n (read from the body where n >= 2^32).
 /// Body of n entries:
-///   marks of the kept entries (marks.hpp): a mode byte; mode 0 a bit map, mode 1 + r gaps in Rice code of parameter r,
-///   in segments of 4,096 entries; padded with zero bits to an even number of bytes; k marks in all
-///   k values, f32 little-endian, finite, in ascending order of position
+///   marks of the kept entries (marks.hpp): a mode byte; mode 0 a bit map, mode 1 + r gaps in Rice
+///   code of parameter r, in segments of 4,096 entries; padded with zero bits to an even number of
+///   bytes; k marks in all k values, f32 little-endian, finite, in ascending order of position
 /// Every other entry decodes to +0.
 
 #include "atomo/topk.hpp"
@@ -30,7 +30,8 @@ class Topk final : public Method {
     Traits t;
     t.bias_bound = std::numeric_limits<double>::infinity();
     t.omega = 1;
-    // The kept share of the energy is at least k/n. k is F n rounded to nearest and at least 1, so at least 2/3 of F n.
+    // The kept share of the energy is at least k/n. k is F n rounded to nearest and at least 1, so
+    // at least 2/3 of F n.
     if (keep_.fraction) t.contraction = keep_.value * 2 / 3;
     return t;
   }
@@ -62,13 +63,16 @@ bool valid(const Kind& kind) noexcept {
 }
 std::string describe(const Kind& kind) {
   if (!valid(kind)) return "";
-  return kind.shape.elements() >= kManyEntries ? "topk" : "topk:keep=" + std::to_string(kind.params);
+  return kind.shape.elements() >= kManyEntries ? "topk"
+                                               : "topk:keep=" + std::to_string(kind.params);
 }
 std::size_t max_bytes(const Kind& kind) noexcept {
   const std::size_t n = kind.shape.elements();
   return cpu::max_encoded_bytes({n >= kManyEntries ? n : kind.params}, n);
 }
-std::size_t workspace(const Kind& kind) noexcept { return cpu::workspace_bytes({}, kind.shape.elements()); }
+std::size_t workspace(const Kind& kind) noexcept {
+  return cpu::workspace_bytes({}, kind.shape.elements());
+}
 
 /// The k of a body, from the params or from its marks. False when they disagree.
 bool keep_of(ConstBytes body, const Kind& kind, TopkConfig& config) noexcept {
@@ -83,11 +87,13 @@ bool keep_of(ConstBytes body, const Kind& kind, TopkConfig& config) noexcept {
 Status decode_body(const LayerOutput& out) noexcept {
   TopkConfig config;
   if (!keep_of(out.body, *out.kind, config)) return Status::corrupt;
-  if (out.add) return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.workspace, out.executor);
+  if (out.add)
+    return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.workspace, out.executor);
   return cpu::decode(config, out.body, out.y, out.n, out.workspace, out.executor);
 }
 
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
+             std::uint64_t& kept) noexcept {
   TopkConfig config;
   if (!keep_of(body, kind, config)) return Status::corrupt;
   atoms = kind.shape.elements();
@@ -99,6 +105,8 @@ Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint6
 
 const BodyDecoder kTopkDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
 
-std::shared_ptr<const Method> make_topk(SpecArgs& args) { return std::make_shared<Topk>(read_keep(args)); }
+std::shared_ptr<const Method> make_topk(SpecArgs& args) {
+  return std::make_shared<Topk>(read_keep(args));
+}
 
 }  // namespace atomo::detail
