@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Containers to check the format with: one list for the independent decoder, a small one whose bytes are kept as
+/// goldens. Inputs come from integers alone, so every compiler and platform makes the same.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "atomo/atomo.hpp"
+
+namespace atomo::test {
+
+/// What the entries of a layer look like.
+enum class Content {
+  mixed,       ///< rows of scales from 2^-16 to 2^-4, one in 16 zero, an entry in 64 much larger
+  flat,        ///< one scale, 2^-6
+  tiny,        ///< mixed, times 2^-124: subnormals
+  huge,        ///< mixed, times 2^+104: about 1e30
+  zero,        ///< zeros of both signs
+  non_finite,  ///< mixed, with a NaN
+};
+
+/// A layer to encode, with the codec that does it.
+struct CaseLayer {
+  std::string spec;
+  Shape shape;
+  Content content = Content::mixed;
+  DType dtype = DType::f32;
+  std::string name = {};
+};
+
+/// How the layers of a case become one message.
+enum class Joining {
+  codec,       ///< one layer, by its codec alone
+  model,       ///< by a Compressor, at shared prices
+  own_prices,  ///< layer by layer in a model's first step, joined
+};
+
+struct FormatCase {
+  std::string name;  ///< also the stem of its files
+  std::vector<CaseLayer> layers;
+  Joining joining = Joining::codec;
+  bool names_on_wire = false;
+};
+
+/// Everything the independent decoder is checked with.
+std::vector<FormatCase> format_cases();
+/// A small part of it: one of every codec, and models.
+std::vector<FormatCase> golden_cases();
+/// Whether every build writes the same bytes: not behind a lossless stage or an SVD, which are libraries'.
+bool bytes_are_fixed(const FormatCase& c);
+
+/// \throws Error when the library refuses to encode it.
+std::vector<std::byte> encode_case(const FormatCase& c);
+/// Every layer decoded into `dtype`, one behind the other, little-endian.
+/// \throws Error when the library refuses to decode it.
+std::vector<std::byte> decode_case(const FormatCase& c, ConstBytes message, DType dtype);
+
+}  // namespace atomo::test

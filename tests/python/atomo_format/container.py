@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads, layers and checksums (FORMAT.md, "Container" and "Layers")."""
+import dataclasses
+import math
+import struct
+
+import numpy as np
+import xxhash
+
+from . import atoms, coordinate, half, lossless, quantisers, sparse
+from .bits import ByteReader, require
+from .philox import Key
+
+NON_FINITE, LOSSLESS, OWN_PRICE = 1, 2, 4
+COORDINATE, ATOMS = 2, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    method: int
+    dtype: int
+    parameters: int
+    shape: tuple
+
+    @property
+    def elements(self):
+        return math.prod(self.shape)
+
+
+@dataclasses.dataclass
+class Layer:
+    kind: Kind
+    flags: int
+    key: Key
+    price: np.float32
+    body: bytes
+    name: bytes = b""
+
+
+@dataclasses.dataclass
+class Container:
+    key: Key
+    minor: int
+    price: np.float32
+    grid_step: np.float32
+    head_bytes: int
+    layers: list
+
+
+METHODS = {
+    0: quantisers.identity,
+    1: atoms.decode,
+    2: coordinate.decode,
+    3: quantisers.qsgd,
+    4: quantisers.ternary,
+    5: quantisers.sign,
+    6: sparse.top_k,
+    7: sparse.random_k,
+}
+
+
+def parse(message, exact=True):
+    """Reads the head and cuts out the bodies; both checksums are verified."""
+    head = ByteReader(message)
+    require(head.take(4) == b"ATMO", "magic")
+    require(head.field("B") == 0, "major version")
+    minor = head.field("B")
+    flags = head.field("H")
+    require(flags & ~1 == 0, "unknown flags")
+    total = head.field("Q")
+    require(total <= len(message), "truncated")
+    require(not exact or total == len(message), "bytes after the message")
+    head.data = head.data[:total]
+    seed, step, tensor, worker, channel = (head.field(c) for c in "QIHHH")
+    kind_count, layer_count = head.field("H"), head.field("I")
+    require(tensor + layer_count <= 65536, "too many layers")
+    price, grid_step = (np.float32(head.field("f")) for _ in range(2))
+    require(all(np.isfinite(p) and p >= 0 for p in (price, grid_step)), "a price is negative or not finite")
+    body_sum, head_sum = head.field("Q"), head.field("Q")
+    rows = [_row(head.field("Q")) for _ in range(layer_count)]
+    kinds = [_kind(head) for _ in range(kind_count)]
+    names = [head.take(head.field("H")) if flags & 1 else b"" for _ in range(layer_count)]
+    head.zeros_until_multiple_of(4)
+    head_bytes = head.at
+    require(head_sum == _head_checksum(head.data[:head_bytes]), "checksum of the head")
+    require(body_sum == _body_checksum(head.data[head_bytes:]), "checksum of the bodies")
+    _check_kinds(rows, kinds)
+    layers = []
+    for i, (kind, layer_flags, size) in enumerate(rows):
+        body = head.take(size)
+        head.zeros_until_multiple_of(4)
+        key = Key(seed, step, tensor + i, worker, channel)
+        shared = {ATOMS: price, COORDINATE: grid_step}.get(kinds[kind].method, np.float32(0))
+        layers.append(Layer(kinds[kind], layer_flags, key, shared, body, names[i]))
+    head.end()
+    return Container(Key(seed, step, tensor, worker, channel), minor, price, grid_step, head_bytes, layers)
+
+
+def decode_layer(layer):
+    """A layer's values, f32, flat."""
+    n, body = layer.kind.elements, ByteReader(layer.body)
+    if n == 0 or layer.flags & NON_FINITE:
+        require(not layer.body and not layer.flags & (LOSSLESS | OWN_PRICE), "a body where none may be")
+        return np.full(n, np.nan, np.float32)
+    price = layer.price
+    if layer.flags & OWN_PRICE:
+        price = np.float32(body.field("f"))
+        require(np.isfinite(price) and price > 0, "own price")
+        require(len(layer.body) > 4, "an own price without a body")
+    rest = body.data[body.at:]
+    if layer.flags & LOSSLESS:
+        rest = lossless.unpack(rest)
+    require(layer.kind.method in METHODS, "unknown method")
+    with np.errstate(over="ignore", under="ignore"):
+        return METHODS[layer.kind.method](rest, layer.kind, layer.key, price)
+
+
+def decode(message):
+    """Every layer of a message: name, shape and values in f32."""
+    return [(layer.name.decode(), layer.kind.shape, decode_layer(layer)) for layer in parse(message).layers]
+
+
+def to_half(layer, values, dtype):
+    """What a decoder writes into a half tensor, as patterns."""
+    return half.round_layer(values, layer.key, dtype)
+
+
+def _row(word):
+    kind, flags, size = word & 0xFFFF, word >> 16 & 0xFF, word >> 24
+    require(flags & ~(NON_FINITE | LOSSLESS | OWN_PRICE) == 0, "unknown flags of a layer")
+    return kind, flags, size
+
+
+def _kind(head):
+    method, dtype, parameters, rank = (head.field(c) for c in "BBIB")
+    require(dtype <= 2 and rank <= 8, "a kind's dtype or rank")
+    shape = tuple(_base128(head) for _ in range(rank))
+    require(math.prod(shape) <= 1 << 40, "too many elements")
+    return Kind(method, dtype, parameters, shape)
+
+
+def _base128(head):
+    value, shift = 0, 0
+    while True:
+        byte = head.field("B")
+        value |= (byte & 127) << shift
+        require(byte != 0 or shift == 0, "a dimension is not in its shortest form")
+        if byte < 128:
+            return value
+        shift += 7
+        require(shift < 64, "a dimension is too long")
+
+
+def _check_kinds(rows, kinds):
+    used = 0
+    for kind, _, _ in rows:
+        require(kind <= used, "kinds are not in the order of their use")
+        used = max(used, kind + 1)
+    require(used == len(kinds), "kinds that no layer has, or layers without one")
+    require(len(set(kinds)) == len(kinds), "a kind stands twice")
+
+
+def _head_checksum(head):
+    return xxhash.xxh3_64_intdigest(head[64:], xxhash.xxh3_64_intdigest(head[:56], 0))
+
+
+def _body_checksum(bodies):
+    total = 0
+    for i, at in enumerate(range(0, len(bodies), 4096)):
+        total += xxhash.xxh3_64_intdigest(bodies[at:at + 4096].ljust(4096, b"\0"), i)
+    return total % 2**64
+
+
+def repair(message, head_bytes):
+    """The same message with its length and both checksums made to fit what is in it."""
+    message = bytearray(message)
+    struct.pack_into("<Q", message, 8, len(message))
+    struct.pack_into("<Q", message, 48, _body_checksum(bytes(message[head_bytes:])))
+    struct.pack_into("<Q", message, 56, _head_checksum(bytes(message[:head_bytes])))
+    return bytes(message)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Levels of single entries on a grid (FORMAT.md, section 2)."""
+import numpy as np
+
+from .bits import BitReader, ByteReader, require
+
+SEGMENT = 32768
+ESCAPE_ONES = 20
+LEVEL_BITS, GAP_BITS = 29, 16
+EMPTY, ONE_LIST, TWO_LISTS, DENSE = range(4)
+F32_MAX = float(np.finfo(np.float32).max)
+
+
+def _rice(stream, k, raw):
+    high = stream.ones(ESCAPE_ONES)
+    if high == ESCAPE_ONES:
+        value = stream.field(raw)
+        require(value >> k >= ESCAPE_ONES, "an escape where none was needed")
+        return value
+    return high << k | stream.field(k)
+
+
+def _level(stream, smallest, k):
+    """A sign and a magnitude of at least `smallest`."""
+    minus = stream.field(1)
+    magnitude = smallest + _rice(stream, k, LEVEL_BITS)
+    require(magnitude < 1 << LEVEL_BITS, "a level is too large")
+    return -magnitude if minus else magnitude
+
+
+def _dense(stream, levels, k):
+    for i in range(levels.size):
+        magnitude = _rice(stream, k, LEVEL_BITS)
+        require(magnitude < 1 << LEVEL_BITS, "a level is too large")
+        if magnitude:
+            levels[i] = -magnitude if stream.field(1) else magnitude
+
+
+def _listed(stream, levels, gap_k, read_level):
+    """One list: gaps and levels until a gap reaches the segment's end."""
+    at = 0
+    while True:
+        at += _rice(stream, gap_k, GAP_BITS)
+        require(at <= levels.size, "a gap leads behind the segment's end")
+        if at == levels.size:
+            return
+        require(levels[at] == 0, "a place stands in both lists")
+        levels[at] = read_level()
+        at += 1
+
+
+def _read_segment(word, content, levels):
+    mode = word >> 17 & 3
+    ones_k, others_k, level_k = word >> 19 & 15, word >> 23 & 15, word >> 27
+    require(ones_k == 0 or mode == TWO_LISTS, "a parameter of a list that is not there")
+    require(others_k == 0 or mode in (ONE_LIST, TWO_LISTS), "a parameter of a list that is not there")
+    require(level_k <= 29, "Rice parameter of levels")
+    stream = BitReader(content)
+    if mode == EMPTY:
+        require(word == 0, "a segment of zeros with content")
+    elif mode == DENSE:
+        _dense(stream, levels, level_k)
+    elif mode == ONE_LIST:
+        _listed(stream, levels, others_k, lambda: _level(stream, 1, level_k))
+    else:
+        _listed(stream, levels, ones_k, lambda: -1 if stream.field(1) else 1)
+        _listed(stream, levels, others_k, lambda: _level(stream, 2, level_k))
+    require(len(content) - stream.at // 8 <= (stream.at % 8 != 0), "a segment is longer than its content")
+    stream.zeros_to_the_end()
+
+
+def decode(body, kind, key, step):
+    n = kind.elements
+    require(kind.parameters == 0, "parameters of coordinate")
+    levels = np.zeros(n, np.int64)
+    if body:
+        require(step > 0, "coordinates without a grid step")
+        reader = ByteReader(body)
+        words = reader.array("<u4", -(-n // SEGMENT)).tolist()
+        for s, word in enumerate(words):
+            _read_segment(word, reader.take(word & 0x1FFFF), levels[s * SEGMENT:(s + 1) * SEGMENT])
+        reader.end()
+    values = levels.astype(np.float64) * np.float64(step)
+    return np.clip(values, -F32_MAX, F32_MAX).astype(np.float32)

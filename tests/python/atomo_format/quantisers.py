@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods that send every entry: identity, qsgd, ternary, sign (FORMAT.md, sections 0, 3, 4 and 5)."""
+import math
+
+import numpy as np
+
+from . import half
+from .bits import ByteReader, bytes_for, finite_scale, require
+
+F32_MAX = np.finfo(np.float32).max
+
+
+def identity(body, kind, key, price):
+    reader, dtype = ByteReader(body), kind.parameters
+    require(dtype <= half.BF16, "dtype on the wire")
+    if dtype == half.F32:
+        values = reader.array("<f4", kind.elements)
+    else:
+        values = half.widen(reader.array("<u2", kind.elements), dtype)
+    reader.end()
+    return values
+
+
+def least_step(norm, levels):
+    """The least f32 whose product with `levels` is at least norm, or the one below where f32 would overflow."""
+    if norm == 0:
+        return np.float32(0)
+    step = np.float32(float(norm) / levels)
+    # The division may have rounded either way; products of an f32 and a small integer are exact in f64.
+    while float(step) * levels < float(norm):
+        step = np.nextafter(step, np.float32(math.inf))
+    while (below := np.nextafter(step, np.float32(0))) > 0 and float(below) * levels >= float(norm):
+        step = below
+    if not np.isfinite(step * np.float32(levels)):
+        step = np.nextafter(step, np.float32(0))
+    return step
+
+
+def _bit_fields(data, count, width):
+    """`count` fields of `width` bits; the rest must be zero."""
+    flat = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    require(not flat[count * width:].any(), "padding is not zero")
+    return flat[:count * width].reshape(count, width) @ (1 << np.arange(width, dtype=np.int64))
+
+
+def qsgd(body, kind, key, price):
+    n, p = kind.elements, kind.parameters
+    bits, bucket = (p & 7) + 1, (p >> 4 & 0xFFFFFF) + 1
+    require(p >> 28 == 0, "parameters of qsgd")
+    reader = ByteReader(body)
+    norms = [finite_scale(v) for v in reader.array("<f4", -(-n // bucket))]
+    codes = _bit_fields(reader.take(bytes_for(n * bits)), n, bits)
+    reader.end()
+    if bits == 1:
+        levels, negative, steps = np.ones(n), codes == 1, norms
+    else:
+        half_range = 1 << (bits - 1)
+        levels, negative = codes % half_range, codes >= half_range
+        steps = [least_step(norm, half_range - 1) for norm in norms]
+    step = np.repeat(np.array(steps, np.float32), bucket)[:n]
+    return np.where(negative, -levels, levels).astype(np.float32) * step
+
+
+def ternary(body, kind, key, price):
+    n = kind.elements
+    reader = ByteReader(body)
+    scale = finite_scale(reader.field("f"))
+    packed = reader.array(np.uint8, -(-n // 5))
+    reader.end()
+    require((packed < 243).all(), "a byte of five digits is above 242")
+    digits = np.zeros(n, np.uint8)
+    for start in range(0, n, 640):
+        m = min(640, n - start)
+        w = -(-m // 5)
+        block = packed[start // 5:start // 5 + w]
+        spread = np.concatenate([block // 3**k % 3 for k in range(5)])
+        require(not spread[m:].any(), "a digit without an entry")
+        digits[start:start + m] = spread[:m]
+    return np.array([0, scale, -scale], np.float32)[digits]
+
+
+def sign(body, kind, key, price):
+    n = kind.elements
+    require(kind.parameters <= 1, "parameters of sign")
+    reader = ByteReader(body)
+    scale = finite_scale(reader.field("f")) if kind.parameters == 1 else np.float32(1)
+    negative = _bit_fields(reader.take(bytes_for(n)), n, 1)
+    reader.end()
+    return np.where(negative == 1, -scale, scale).astype(np.float32)

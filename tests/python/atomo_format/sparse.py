@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Marks of what was kept, and the methods that send some entries whole (FORMAT.md, sections 1, 6 and 7)."""
+import dataclasses
+
+import numpy as np
+
+from . import philox
+from .bits import BitReader, ByteReader, bytes_for, require
+
+SEGMENT = 4096
+
+
+def read_marks(reader, count):
+    """The numbers of the kept ones among `count`, ascending; leaves `reader` behind the padding."""
+    mode = reader.field("B")
+    require(mode <= 13, "mode of the marks")
+    if mode == 0:
+        flat = np.unpackbits(np.frombuffer(reader.take(bytes_for(count)), np.uint8), bitorder="little")
+        require(not flat[count:].any(), "padding is not zero")
+        kept = np.flatnonzero(flat).tolist()
+    else:
+        kept = _read_gaps(reader, count, mode - 1)
+    reader.zeros_until_multiple_of(2)
+    return kept
+
+
+def _read_gaps(reader, count, k):
+    segments = [(reader.field("H"), reader.field("H")) for _ in range(-(-count // SEGMENT))]
+    stream = BitReader(reader.take(bytes_for(sum(bits for _, bits in segments))))
+    kept = []
+    for s, (number, bits) in enumerate(segments):
+        end, next_free = stream.at + bits, s * SEGMENT
+        for _ in range(number):
+            high = stream.ones(SEGMENT)
+            place = next_free + (high << k | stream.field(k))
+            require(place < min(count, (s + 1) * SEGMENT), "a mark behind its segment's end")
+            kept.append(place)
+            next_free = place + 1
+        require(stream.at == end, "a segment of marks does not end at its length")
+    stream.zeros_to_the_end()
+    return kept
+
+
+def top_k(body, kind, key, price):
+    n = kind.elements
+    reader = ByteReader(body)
+    kept = read_marks(reader, n)
+    require(len(kept) >= 1 and len(kept) % 2**32 == kind.parameters, "the number of marks is not k")
+    values = reader.array("<f4", len(kept))
+    reader.end()
+    require(np.isfinite(values).all(), "a value is not finite")
+    out = np.zeros(n, np.float32)
+    out[kept] = values
+    return out
+
+
+def random_positions(n, k, key):
+    """The k of n entries that random-k keeps, ascending."""
+    m = min(k, n - k)
+    shared = dataclasses.replace(key, worker=0)
+    words = philox.blocks(shared, philox.RANDOM_K, np.arange(m)).astype(object)
+    marked = set()
+    for d in range(m):
+        r = sum(int(words[d, i]) << (32 * i) for i in range(4))
+        j = n - m + d
+        t = r * (j + 1) >> 128
+        marked.add(j if t in marked else t)
+    if k > n // 2:
+        marked = set(range(n)) - marked
+    return sorted(marked)
+
+
+def random_k(body, kind, key, price):
+    n = kind.elements
+    reader = ByteReader(body)
+    k = len(body) // 4
+    require(1 <= k <= n and k % 2**32 == kind.parameters, "the number of values is not k")
+    values = reader.array("<f4", k)
+    reader.end()
+    require(np.isfinite(values).all(), "a value is not finite")
+    out = np.zeros(n, np.float32)
+    out[random_positions(n, k, key)] = values * np.float32(n / k)
+    return out

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Decodes what the library writes with the decoder that was written from FORMAT.md, bit for bit."""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+import xxhash
+
+from atomo_format import FormatError, container, decode, decode_layer, half, parse, to_half
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+GOLDENS = HERE.parent / "golden"
+OPTIONS = argparse.Namespace(writer=None)
+
+
+def differences(expected, values):
+    """Where two arrays of bit patterns differ; NaN equals NaN."""
+    return np.flatnonzero((expected != values) & ~(_nan(expected) & _nan(values)))
+
+
+def _nan(patterns):
+    if patterns.dtype == np.uint32:
+        return np.isnan(patterns.view(np.float32))
+    return np.zeros(patterns.shape, bool)
+
+
+class Cases(unittest.TestCase):
+    """Every case of the writer: values, half outputs, sizes."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        subprocess.run([OPTIONS.writer, cls.folder.name], check=True, timeout=300)
+        cls.messages = sorted(pathlib.Path(cls.folder.name).glob("*.atomo"))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def check(self, pattern):
+        messages = [m for m in self.messages if re.search(pattern, m.name)]
+        self.assertGreater(len(messages), 0)
+        for message in messages:
+            with self.subTest(message.stem):
+                check_case(self, message)
+
+
+# The areas of the format, by the cases' names; together they hold all of them.
+AREAS = {
+    "identity": r"-identity(_dtype\w*)?\.",
+    "blocks": r"atoms_blocks|atomo_bits_1\.",
+    "rows": r"atoms_rows",
+    "coordinate": r"atoms_coordinate",
+    "singular_pairs": r"atoms_svd\.|bits_\w*_atoms_svd",
+    "factors": r"atoms_svd_keep",
+    "qsgd": r"-qsgd(?!.*blosc)",
+    "ternary": r"-terngrad",
+    "sign": r"-sign",
+    "top_k": r"-topk(?!.*blosc)",
+    "random_k": r"-randomk",
+    "lossless": r"blosc",
+    "models": r"^model",
+}
+for area, area_pattern in AREAS.items():
+    setattr(Cases, f"test_{area}", lambda self, p=area_pattern: self.check(p))
+
+
+def check_case(test, path):
+    message = path.read_bytes()
+    layers = parse(message).layers
+    values = [decode_layer(layer) for layer in layers]
+    expected = np.fromfile(path.with_suffix(".f32"), "<u4")
+    found = np.concatenate(values).view(np.uint32)
+    test.assertEqual(expected.size, found.size)
+    wrong = differences(expected, found)
+    test.assertEqual(wrong.size, 0, f"{wrong.size} of {found.size} values differ, the first at {wrong[:1]}")
+    for dtype, suffix in ((half.F16, ".f16"), (half.BF16, ".bf16")):
+        if not path.with_suffix(suffix).exists():
+            continue
+        halves = np.concatenate([to_half(layer, v, dtype) for layer, v in zip(layers, values)])
+        expected = half.widen(np.fromfile(path.with_suffix(suffix), "<u2"), dtype).view(np.uint32)
+        wrong = differences(expected, half.widen(halves, dtype).view(np.uint32))
+        test.assertEqual(wrong.size, 0, f"{suffix}: {wrong.size} differ, the first at {wrong[:1]}")
+
+
+class Parts(unittest.TestCase):
+    def test_every_case_belongs_to_an_area(self):
+        if OPTIONS.writer is None:
+            self.skipTest("no writer")
+
+
+class Goldens(unittest.TestCase):
+    def test_goldens_decode_to_their_values(self):
+        messages = sorted(GOLDENS.glob("*.atomo"))
+        self.assertGreater(len(messages), 20)
+        for message in messages:
+            with self.subTest(message.stem):
+                check_case(self, message)
+
+    def test_rejected_messages_are_refused(self):
+        messages = sorted((GOLDENS / "rejected").glob("*.atomo"))
+        self.assertGreater(len(messages), 40)
+        for message in messages:
+            with self.subTest(message.stem), self.assertRaises(FormatError):
+                decode(message.read_bytes())
+
+
+class Document(unittest.TestCase):
+    def test_the_numbers_are_the_ones_format_md_names(self):
+        found = xxhash.xxh3_64_hexdigest((HERE / "pair_code_tables.json").read_bytes(), seed=0)
+        named = re.findall(r"XXH3 of that file .*?`([0-9a-f]{16})`", (ROOT / "FORMAT.md").read_text())
+        self.assertEqual(named, [found])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--writer")
+    OPTIONS, rest = parser.parse_known_args()
+    unittest.main(argv=sys.argv[:1] + rest)
