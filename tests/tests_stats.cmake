@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+atomo_test(test_statistics test_statistics.cpp)
+atomo_test(test_mutants test_mutants.cpp)
