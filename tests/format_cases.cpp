@@ -154,7 +154,7 @@ void add_edges(std::vector<FormatCase>& cases) {
     add("huge", spec, {9, 70}, Content::huge);
     add("short", spec, {1283});
   }
-  for (const char* spec : {"atomo:bits=2,atoms=svd", "atomo:atoms=svd,keep=3,values=f32", "atomo:atoms=svd,keep=2"}) {
+  for (const char* spec : {"atomo:bits=2,atoms=svd", "atomo:atoms=svd,keep=3,values=f32", "atomo:atoms=svd,keep=1,values=f32"}) {
     add("zero", spec, {40, 70}, Content::zero);
     add("nonfinite", spec, {40, 70}, Content::non_finite);
     add("tiny", spec, {40, 70}, Content::tiny);
@@ -162,6 +162,10 @@ void add_edges(std::vector<FormatCase>& cases) {
     add("wide", spec, {20, 1100});
     add("tall", spec, {1101, 21});
     add("conv", spec, {24, 8, 3, 3});
+    add("square", spec, {33, 33});
+    add("small", spec, {2, 16});
+    add("vector", spec, {700});
+    add("slim", spec, {100, 8});
   }
   for (const char* spec : {"atomo:bits=2,atoms=rows", "atomo:price=0.00001,atoms=rows"}) {
     add("odd", spec, {9, 37});

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dithered blocks and rows (FORMAT.md, section 1); singular pairs are in factors.py."""
+"""Dithered blocks and rows (FORMAT.md, section 1); singular pairs, which share most of it, are in pairs.py."""
+import dataclasses
+
 import numpy as np
 
 from . import philox
@@ -14,6 +16,17 @@ GROUP = 1024
 DITHER = {BLOCKS: philox.DITHER_BLOCK, ROWS: philox.DITHER_ROW}
 
 
+@dataclasses.dataclass
+class Vector:
+    """What was quantised as one: an atom, or a factor of a pair."""
+    number: int
+    length: int
+    purpose: int
+    coding_step: int
+    reach: float
+    step: np.float32
+
+
 def decode(body, kind, key, price):
     require(kind.parameters in DITHER, "family of atoms")
     n = kind.elements
@@ -21,23 +34,30 @@ def decode(body, kind, key, price):
     out = np.zeros(n, np.float32)
     if not body:
         return out
-    require(price > 0, "atoms without a price")
+    scale = range_factor(price)
     reader = ByteReader(body)
     kept = read_marks(reader, -(-n // length))
-    classes = read_classes(reader, len(kept))
-    pieces = list(_pieces(kept, classes, length, n))
-    groups = _grouped(pieces, length)
-    ends = np.cumsum(reader.array("<u2", len(groups)), dtype=np.int64).tolist()
-    stream = BitReader(reader.take(bytes_for(ends[-1] if ends else 0)))
-    for group, end in zip(groups, ends):
-        for atom, class_number, first, entries, start in group:
-            out[start:start + entries] = _read_piece(
-                stream, key, DITHER[kind.parameters], price, class_number, atom, first, entries, min(length, n - atom * length))
-        require(stream.at == end, "a group does not end at its length")
-    stream.zeros_to_the_end()
-    reader.zeros_until_multiple_of(4)
-    reader.end()
+    vectors = [_atom(kind, t, min(length, n - t * length), class_number, np.float32(price * scale))
+               for t, class_number in zip(kept, read_classes(reader, len(kept)))]
+    pieces = [piece for vector in vectors for piece in cut(vector)]
+    together = GROUP // length if length <= GROUP // 2 else 1
+    groups = [pieces[i:i + together] for i in range(0, len(pieces), together)]
+    for (vector, first, _), values in read_groups(reader, groups, key):
+        start = vector.number * length + first
+        out[start:start + values.size] = values * (np.float32(1) / scale)
     return out
+
+
+def _atom(kind, number, length, class_number, scaled_price):
+    numbers = NUMBERS["classes"][class_number]
+    step = scaled_price * np.float32(numbers["delta"])
+    return Vector(number, length, DITHER[kind.parameters], numbers["step"], numbers["reach"], step)
+
+
+def range_factor(price):
+    """S."""
+    require(price > 0, "atoms without a price")
+    return np.float32(2.0**80 if price < 2.0**-60 else 2.0**-80 if price > 2.0**60 else 1)
 
 
 def _atom_length(kind):
@@ -64,53 +84,47 @@ def read_classes(reader, count):
     return classes
 
 
-def _pieces(kept, classes, length, n):
-    """(atom, class, first entry in the atom, entries, first entry in the tensor) of at most a group's entries."""
-    for atom, class_number in zip(kept, classes):
-        entries = min(length, n - atom * length)
-        for first in range(0, entries, GROUP):
-            yield atom, class_number, first, min(GROUP, entries - first), atom * length + first
+def cut(vector):
+    """Pieces (vector, first entry, entries) of at most a group's entries."""
+    return [(vector, first, min(GROUP, vector.length - first)) for first in range(0, vector.length, GROUP)]
 
 
-def _grouped(pieces, length):
-    together = GROUP // length if length <= GROUP // 2 else 1
-    return [pieces[i:i + together] for i in range(0, len(pieces), together)]
+def read_groups(reader, groups, key):
+    """(piece, values before the range factor is undone) for every piece of every group, to the body's end."""
+    ends = np.cumsum(reader.array("<u2", len(groups)), dtype=np.int64).tolist()
+    stream = BitReader(reader.take(bytes_for(ends[-1] if ends else 0)))
+    for group, end in zip(groups, ends):
+        for piece in group:
+            yield piece, _read_piece(stream, key, *piece)
+        require(stream.at == end, "a group does not end at its length")
+    stream.zeros_to_the_end()
+    reader.zeros_until_multiple_of(4)
+    reader.end()
 
 
-def levels_of(key, purpose, atom, entries):
-    """Levels of both entries of every pair: (tiles, 16, 2), for an atom of so many entries."""
-    tiles = -(-entries // TILE)
+def levels_of(key, vector):
+    """Levels of both entries of every pair: (tiles, 16, 2)."""
+    tiles = -(-vector.length // TILE)
     u, l = np.meshgrid(np.arange(tiles), np.arange(TILE // 2), indexing="ij")
-    index = 4 * (atom * -(-tiles // 8) + u // 8) + l % 4
-    word = philox.blocks(key, purpose, index.ravel())[np.arange(u.size), (l // 4).ravel()]
+    index = 4 * (vector.number * -(-tiles // 8) + u // 8) + l % 4
+    word = philox.blocks(key, vector.purpose, index)[np.arange(u.size), (l // 4).ravel()]
     first = word.reshape(u.shape) >> (4 * (u % 8)).astype(np.uint32) & np.uint32(15)
     return np.stack([first, first ^ np.uint32(8)], axis=2).astype(np.int64)
 
 
-def scaled_step(price, class_number):
-    """(step of the content, factor that undoes the range factor), f32."""
-    scale = np.float32(2.0**80 if price < 2.0**-60 else 2.0**-80 if price > 2.0**60 else 1)
-    delta = np.float32(NUMBERS["classes"][class_number]["delta"])
-    return np.float32(price * scale) * delta, np.float32(1) / scale
+def _dequantise(q, level, step):
+    centred = (32 * np.asarray(q, np.int64) - 2 * level + 15).astype(np.float32)
+    return centred * np.float32(step / np.float32(32))
 
 
-def dequantise(q, level, step, undo):
-    """Numbers and their levels to values, f32."""
-    centred = (32 * np.asarray(q, np.int64) - 2 * np.asarray(level, np.int64) + 15).astype(np.float32)
-    return centred * np.float32(step / np.float32(32)) * undo
-
-
-def _read_piece(stream, key, purpose, price, class_number, atom, first, entries, atom_entries):
-    levels = levels_of(key, purpose, atom, atom_entries)
-    step, undo = scaled_step(price, class_number)
-    escape = escape_bits(atom_entries, class_number)
-    coding_step = NUMBERS["classes"][class_number]["step"]
+def _read_piece(stream, key, vector, first, entries):
+    levels = levels_of(key, vector)
+    escape = escape_bits(vector.length, vector.reach)
     values = np.empty(entries, np.float32)
     for start in range(0, entries, TILE):
         e = min(TILE, entries - start)
         h = (e + 1) // 2
         tile_levels = levels[(first + start) // TILE, :h]
-        pairs = np.array([read_pair(stream, coding_step, escape, level) for level in tile_levels[:, 0].tolist()])
-        decoded = dequantise(pairs, tile_levels, step, undo)
-        values[start:start + e] = decoded.T.reshape(-1)[:e]
+        pairs = [read_pair(stream, vector.coding_step, escape, level) for level in tile_levels[:, 0].tolist()]
+        values[start:start + e] = _dequantise(pairs, tile_levels, vector.step).T.reshape(-1)[:e]
     return values

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import xxhash
 
-from . import atoms, coordinate, half, lossless, quantisers, sparse
+from . import atoms, coordinate, factors, half, lossless, pairs, quantisers, sparse
 from .bits import ByteReader, require
 from .philox import Key
 
@@ -49,13 +49,14 @@ class Container:
 
 METHODS = {
     0: quantisers.identity,
-    1: atoms.decode,
+    1: lambda body, kind, *rest: (pairs if kind.parameters == 2 else atoms).decode(body, kind, *rest),
     2: coordinate.decode,
     3: quantisers.qsgd,
     4: quantisers.ternary,
     5: quantisers.sign,
     6: sparse.top_k,
     7: sparse.random_k,
+    8: factors.decode,
 }
 
 

@@ -39,9 +39,8 @@ def _cell(stream, table, level):
     require(False, "no such word")
 
 
-def escape_bits(entries, class_number):
-    """Bits of each number behind an escape word, for an atom of so many entries."""
-    reach = NUMBERS["classes"][class_number]["reach"]
+def escape_bits(entries, reach):
+    """Bits of each number behind an escape word, for a vector of so many entries."""
     needed = 2 * (math.sqrt(entries) * reach) + 6
     return next((e for e in range(3, 27) if 2**e >= needed), 26)
 

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dithered singular pairs (FORMAT.md, "Singular pairs")."""
+import math
+
+import numpy as np
+
+from . import philox
+from .atoms import GROUP, Vector, cut, range_factor, read_classes, read_groups
+from .bits import ByteReader, require
+from .pair_code import NUMBERS
+from .sparse import read_marks
+
+
+def matrix_sides(kind):
+    """(rows, columns) of the tensor's view, or None when it is no matrix."""
+    if len(kind.shape) < 2:
+        return None
+    rows = kind.shape[0]
+    columns = math.prod(kind.shape[1:])
+    if rows < 2 or columns < 16 or max(rows, columns) > 1 << 22 or min(rows, columns) > 1 << 14:
+        return None
+    return rows, columns
+
+
+def add_products(first, second, sides):
+    """Sum of the outer products in order, f64, as the tensor lies in memory; `first` are the shorter vectors."""
+    rows, columns = sides
+    total = np.zeros(sides, np.float64)
+    for u, v in zip(first, second):
+        u, v = u.astype(np.float64), v.astype(np.float64)
+        total += np.outer(u, v) if rows <= columns else np.outer(v, u)
+    return total.reshape(-1)
+
+
+def decode(body, kind, key, price):
+    sides = matrix_sides(kind)
+    require(sides is not None, "pairs of a tensor that is no such matrix")
+    if not body:
+        return np.zeros(kind.elements, np.float32)
+    m, n = min(sides), max(sides)
+    scale = range_factor(price)
+    reader = ByteReader(body)
+    kept = read_marks(reader, m)
+    classes = read_classes(reader, len(kept))
+    pairs = [_vectors(k, m, n, c, np.float32(price * scale)) for k, c in zip(kept, classes)]
+    values = {}
+    for (vector, first, _), piece in read_groups(reader, _groups(pairs, m + n), key):
+        values.setdefault((vector.number, vector.purpose), np.empty(vector.length, np.float32))[
+            first:first + piece.size] = piece
+    shorter, longer = ([values[k, purpose] for k in kept] for purpose in (philox.DITHER_U, philox.DITHER_V))
+    return (add_products(shorter, longer, sides) / np.float64(scale)).astype(np.float32)
+
+
+def _groups(pairs, entries):
+    """Lists of pieces that share a length."""
+    if entries > GROUP:
+        return [[piece] for pair in pairs for vector in pair for piece in cut(vector)]
+    together = max(1, GROUP // entries)
+    whole = [[(vector, 0, vector.length) for vector in pair] for pair in pairs]
+    return [sum(whole[i:i + together], []) for i in range(0, len(whole), together)]
+
+
+def aspect_row(m, n):
+    """Half octaves of n / m, rounded."""
+    ratio = n / m
+    return min(12, math.frexp(ratio * ratio * 1.4142135623730951)[1] - 1)
+
+
+def _vectors(number, m, n, class_number, scaled_price):
+    """Both factors of a pair."""
+    q = aspect_row(m, n)
+    t_u, t_v = NUMBERS["pair_steps"][q][class_number]
+    d_u, d_v = NUMBERS["steps"][t_u]["d"], NUMBERS["steps"][t_v]["d"]
+    spread = d_v * NUMBERS["classes"][class_number]["middle"]
+    k = NUMBERS["pair_kappa"][q] * math.sqrt((m + n) / (m * n))
+    return (Vector(number, m, philox.DITHER_U, t_u, (1 + 2**-10) / d_u, np.float32(d_u)),
+            Vector(number, n, philox.DITHER_V, t_v, (1 + 2**-10) * _top(class_number) / spread,
+                   scaled_price * np.float32(k * spread)))
+
+
+def _top(class_number):
+    """The upper end of the amplitudes of a class, in units of the price."""
+    if class_number == 0:
+        return 2
+    return 1.5 * 2 ** (class_number // 2) if class_number % 2 else 2 ** (class_number // 2)
