@@ -57,10 +57,11 @@ struct BodyIndex {
   [[nodiscard]] bool open(ConstBytes body, const AtomLayout& layout, MarksReader& marks) noexcept;
 };
 
-/// A few pieces whose levels are drawn together, sixteen counters at a time.
+/// Pieces whose levels are drawn together, sixteen counters at a time, and which are decoded side
+/// by side.
 class PieceBatch {
  public:
-  static constexpr std::size_t kLevelGroups = 16;
+  static constexpr std::size_t kLevelGroups = 64;
 
   struct Item {
     Piece piece;

@@ -53,7 +53,7 @@ class ContentReader {
   [[nodiscard]] bool finish() noexcept {
     if (!flush()) return false;
     if (!mode_.add) zero_up_to(layout_.elements());
-    return in_group_ == 0 || end_group();
+    return !group_open_ || bit_ == group_end_;
   }
 
  private:
@@ -69,23 +69,69 @@ class ContentReader {
       std::memset(y_ + next_entry_, 0, (entry - next_entry_) * sizeof(float));
   }
 
+  /// The items of one group that are in the batch, decoded one after the other.
+  struct Run {
+    std::size_t next, end;
+    std::uint64_t bit;
+    std::uint64_t stop;  ///< where the group ends
+    bool complete;       ///< its last item is in the batch
+  };
+
+  /// Runs begin at bits that are known, so each step decodes the next item of every run side by
+  /// side.
   [[nodiscard]] bool flush() noexcept {
     batch_.draw(dither_);
-    for (const PieceBatch::Item& item : batch_.items()) {
-      const ClassCodings& codings =
-          item.piece.vector + 1 == layout_.count ? last_codings_ : codings_;
-      decode_piece(content_, bit_, item.piece.entries, codings.scale(item.atom_class, 0),
-                   codings.coding(item.atom_class), batch_.levels(item), mode_, y_ + item.offset);
-      if (item.ends_group && !end_group()) return false;
+    Run runs[PieceBatch::kLevelGroups];
+    const std::size_t count = find_runs(runs);
+    PieceStream pieces[PieceBatch::kLevelGroups];
+    std::size_t of_run[PieceBatch::kLevelGroups];
+    for (;;) {
+      std::size_t live = 0;
+      for (std::size_t r = 0; r < count; ++r) {
+        if (runs[r].next == runs[r].end) continue;
+        of_run[live] = r;
+        pieces[live++] = stream_of(batch_.items()[runs[r].next++], runs[r].bit);
+      }
+      if (live == 0) break;
+      decode_pieces(content_, pieces, live, mode_);
+      for (std::size_t i = 0; i < live; ++i) runs[of_run[i]].bit = pieces[i].bit;
+    }
+    for (std::size_t r = 0; r < count; ++r) {
+      if (runs[r].complete ? runs[r].bit != runs[r].stop : runs[r].bit > runs[r].stop) return false;
+      bit_ = runs[r].bit;
     }
     batch_.clear();
     return true;
   }
 
-  [[nodiscard]] bool end_group() noexcept {
-    group_end_ += load_le<std::uint16_t>(lengths_);
-    lengths_ += 2;
-    return bit_ == group_end_;
+  [[nodiscard]] std::size_t find_runs(Run* runs) noexcept {
+    const std::span<PieceBatch::Item> items = batch_.items();
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < items.size();) {
+      if (!group_open_) {
+        bit_ = group_end_;
+        group_end_ += load_le<std::uint16_t>(lengths_);
+        lengths_ += 2;
+      }
+      std::size_t end = i;
+      while (end < items.size() && !items[end].ends_group) ++end;
+      group_open_ = end == items.size();
+      if (!group_open_) ++end;
+      runs[count++] = {i, end, bit_, group_end_, !group_open_};
+      i = end;
+    }
+    return count;
+  }
+
+  [[nodiscard]] PieceStream stream_of(const PieceBatch::Item& item,
+                                      std::uint64_t bit) const noexcept {
+    const ClassCodings& codings = item.piece.vector + 1 == layout_.count ? last_codings_ : codings_;
+    return {bit,
+            item.piece.entries,
+            codings.scale(item.atom_class, 0),
+            &codings.coding(item.atom_class),
+            batch_.levels(item),
+            y_ + item.offset};
   }
 
   const AtomLayout& layout_;
@@ -96,6 +142,7 @@ class ContentReader {
   const std::byte* lengths_;
   PieceBatch batch_;
   std::uint64_t flag_bit_ = 0, class_bit_, bit_ = 0, group_end_ = 0, in_group_ = 0, next_entry_ = 0;
+  bool group_open_ = false;  ///< the last group begun goes on in the next batch
   float* y_;
   DecodeMode mode_;
 };

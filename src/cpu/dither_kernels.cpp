@@ -146,72 +146,132 @@ void dequantise_piece(const PieceCells& cells, std::uint32_t entries, const Vect
   }
 }
 
-/// The 16 pairs of a tile of a code without raw bits: four words of at most 11 bits to a look at
-/// the stream.
-HWY_INLINE std::uint64_t read_tile(const BitReader& in, std::uint64_t bit, const PairCoding& coding,
-                                   const std::uint32_t* level, std::int32_t* q0, std::int32_t* q1) {
-  const std::uint32_t mask = (1u << coding.limit) - 1;
-  const std::uint16_t* const decode = coding.decode;
-  std::uint32_t place[kTilePairs];
+/// One stream of a lockstep: a tile at a time of a piece whose code has no raw bits.
+struct TileStream {
+  std::uint64_t bit;
+  const PairCoding* coding;
+  std::uint32_t level[kTilePairs];
+  std::int32_t *q0, *q1;
+};
+
+HWY_INLINE void load_levels(const LevelWords* levels, std::uint32_t tile, std::uint32_t* level) {
+  const LevelWords& words = levels[tile / kLevelTiles];
   for (std::uint32_t l = 0; l < kTilePairs; ++l)
-    place[l] = (level[l] & coding.level_mask) << coding.limit;
-  for (std::uint32_t l = 0; l < kTilePairs; l += 4) {
-    std::uint64_t window = in.peek(bit);
-    std::uint32_t used = 0;
-    bool escaped = false;
-    for (std::uint32_t k = l; k < l + 4; ++k) {
-      const std::uint32_t entry = decode[place[k] | (static_cast<std::uint32_t>(window) & mask)];
-      const std::uint32_t length = entry & 15u;
-      window >>= length;
-      used += length;
-      q0[k] = static_cast<std::int32_t>(entry << 22) >> 26;
-      q1[k] = static_cast<std::int32_t>(entry << 16) >> 26;
-      escaped |= q0[k] == kEscapeCell;
-    }
-    if (!escaped) [[likely]] {
-      bit += used;
-      continue;
-    }
-    for (std::uint32_t k = l; k < l + 4; ++k) {
-      const DecodedPair pair = get_pair(in, coding, level[k], bit);
-      q0[k] = pair.q0;
-      q1[k] = pair.q1;
-    }
-  }
-  return bit;
+    level[l] = (words.word[l] >> (4 * (tile % kLevelTiles))) & 15u;
 }
 
-void DecodePiece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries,
-                 const VectorScale& scale, const PairCoding& coding, const LevelWords* levels,
-                 cpu::DecodeMode mode, float* y) {
-  PieceCells cells;
-  const BitReader stream = in;
-  std::uint64_t at = bit;
-  const std::uint32_t tiles = tiles_of_piece(entries);
-  for (std::uint32_t u = 0; u < tiles; ++u) {
-    const std::uint32_t here = std::min(kTile, entries - u * kTile), pairs = (here + 1) / 2;
-    std::uint32_t level[kTilePairs];
-    for (std::uint32_t l = 0; l < kTilePairs; ++l) {
-      level[l] = (levels[u / kLevelTiles].word[l] >> (4 * (u % kLevelTiles))) & 15u;
+HWY_INLINE void read_pairs(const BitReader& in, TileStream& s, std::uint32_t from,
+                           std::uint32_t to) {
+  for (std::uint32_t k = from; k < to; ++k) {
+    const DecodedPair pair = get_pair(in, *s.coding, s.level[k], s.bit);
+    s.q0[k] = pair.q0;
+    s.q1[k] = pair.q1;
+  }
+}
+
+/// The 16 pairs of a whole tile of each stream, four words of at most 11 bits to a look at the
+/// bits. A word's place is known only when the one before has been read; streams side by side hide
+/// that.
+template <std::size_t kStreams>
+HWY_INLINE void read_tiles(const BitReader& in, TileStream* streams) {
+  std::uint32_t place[kStreams][kTilePairs];
+  for (std::size_t s = 0; s < kStreams; ++s) {
+    const PairCoding& c = *streams[s].coding;
+    for (std::uint32_t l = 0; l < kTilePairs; ++l)
+      place[s][l] = (streams[s].level[l] & c.level_mask) << c.limit;
+  }
+  for (std::uint32_t l = 0; l < kTilePairs; l += 4) {
+    std::uint64_t window[kStreams];
+    std::uint32_t used[kStreams] = {};
+    bool escaped[kStreams] = {}, any = false;
+    for (std::size_t s = 0; s < kStreams; ++s) window[s] = in.peek(streams[s].bit);
+    for (std::uint32_t k = l; k < l + 4; ++k) {
+      for (std::size_t s = 0; s < kStreams; ++s) {
+        const std::uint32_t mask = (1u << streams[s].coding->limit) - 1;
+        const std::uint32_t entry =
+            streams[s].coding->decode[place[s][k] | (static_cast<std::uint32_t>(window[s]) & mask)];
+        window[s] >>= entry & 15u;
+        used[s] += entry & 15u;
+        streams[s].q0[k] = static_cast<std::int32_t>(entry << 22) >> 26;
+        streams[s].q1[k] = static_cast<std::int32_t>(entry << 16) >> 26;
+        escaped[s] |= streams[s].q0[k] == kEscapeCell;
+      }
     }
-    std::int32_t* const q0 = cells.q0 + u * kTilePairs;
-    std::int32_t* const q1 = cells.q1 + u * kTilePairs;
-    if (pairs == kTilePairs && coding.raw == 0) {
-      at = read_tile(stream, at, coding, level, q0, q1);
+    for (std::size_t s = 0; s < kStreams; ++s) any |= escaped[s];
+    if (!any) [[likely]] {
+      for (std::size_t s = 0; s < kStreams; ++s) streams[s].bit += used[s];
       continue;
     }
-    for (std::uint32_t l = 0; l < kTilePairs; ++l) {
-      const DecodedPair pair =
-          l < pairs ? get_pair(stream, coding, level[l], at) : DecodedPair{0, 0};
-      q0[l] = pair.q0;
-      q1[l] = pair.q1;
+    for (std::size_t s = 0; s < kStreams; ++s) {
+      if (escaped[s]) {
+        read_pairs(in, streams[s], l, l + 4);
+      } else {
+        streams[s].bit += used[s];
+      }
     }
   }
-  bit = at;
+}
+
+void finish_piece(const PieceCells& cells, const PieceStream& piece, cpu::DecodeMode mode) {
   if (mode.add) {
-    dequantise_piece<true>(cells, entries, scale, levels, mode.alpha, y);
+    dequantise_piece<true>(cells, piece.entries, piece.scale, piece.levels, mode.alpha, piece.y);
   } else {
-    dequantise_piece<false>(cells, entries, scale, levels, mode.alpha, y);
+    dequantise_piece<false>(cells, piece.entries, piece.scale, piece.levels, mode.alpha, piece.y);
+  }
+}
+
+/// Pieces of as many whole tiles, side by side; what is left of each is read alone.
+template <std::size_t kStreams>
+void decode_together(const BitReader& in, PieceStream* pieces, cpu::DecodeMode mode) {
+  PieceCells cells[kStreams];
+  TileStream streams[kStreams];
+  const std::uint32_t entries = pieces[0].entries, tiles = tiles_of_piece(entries);
+  bool raw = false;
+  for (std::size_t s = 0; s < kStreams; ++s) {
+    streams[s] = {pieces[s].bit, pieces[s].coding, {}, cells[s].q0, cells[s].q1};
+    raw |= pieces[s].coding->raw != 0;
+  }
+  for (std::uint32_t u = 0; u < tiles; ++u) {
+    const std::uint32_t pairs = (std::min(kTile, entries - u * kTile) + 1) / 2;
+    for (std::size_t s = 0; s < kStreams; ++s) load_levels(pieces[s].levels, u, streams[s].level);
+    if (pairs == kTilePairs && !raw) {
+      read_tiles<kStreams>(in, streams);
+    } else {
+      for (std::uint32_t k = 0; k < pairs; ++k) {
+        for (TileStream& stream : streams) read_pairs(in, stream, k, k + 1);
+      }
+      for (TileStream& stream : streams) {
+        std::fill(stream.q0 + pairs, stream.q0 + kTilePairs, 0);
+        std::fill(stream.q1 + pairs, stream.q1 + kTilePairs, 0);
+      }
+    }
+    for (TileStream& stream : streams) {
+      stream.q0 += kTilePairs;
+      stream.q1 += kTilePairs;
+    }
+  }
+  for (std::size_t s = 0; s < kStreams; ++s) {
+    pieces[s].bit = streams[s].bit;
+    finish_piece(cells[s], pieces[s], mode);
+  }
+}
+
+void DecodePieces(const BitReader& in, PieceStream* pieces, std::size_t count,
+                  cpu::DecodeMode mode) {
+  const BitReader stream = in;
+  while (count > 0) {
+    std::size_t same = 1;
+    while (same < count && same < 4 && pieces[same].entries == pieces[0].entries) ++same;
+    const std::size_t together = same == 4 ? 4 : same >= 2 ? 2 : 1;
+    if (together == 4) {
+      decode_together<4>(stream, pieces, mode);
+    } else if (together == 2) {
+      decode_together<2>(stream, pieces, mode);
+    } else {
+      decode_together<1>(stream, pieces, mode);
+    }
+    pieces += together;
+    count -= together;
   }
 }
 
@@ -253,7 +313,7 @@ namespace atomo::detail {
 
 HWY_EXPORT(DrawLevels);
 HWY_EXPORT(EncodePiece);
-HWY_EXPORT(DecodePiece);
+HWY_EXPORT(DecodePieces);
 HWY_EXPORT(AtomAmplitudes);
 
 void draw_levels(const Philox& draws, const std::uint64_t* bases, std::size_t count,
@@ -267,10 +327,17 @@ void encode_piece(const float* x, const Piece& piece, const VectorScale& scale,
   HWY_DYNAMIC_DISPATCH(EncodePiece)(x, piece, scale, coding, pre_round, levels, out);
 }
 
+void decode_pieces(const BitReader& in, PieceStream* pieces, std::size_t count,
+                   cpu::DecodeMode mode) noexcept {
+  HWY_DYNAMIC_DISPATCH(DecodePieces)(in, pieces, count, mode);
+}
+
 void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries,
                   const VectorScale& scale, const PairCoding& coding, const LevelWords* levels,
                   cpu::DecodeMode mode, float* y) noexcept {
-  HWY_DYNAMIC_DISPATCH(DecodePiece)(in, bit, entries, scale, coding, levels, mode, y);
+  PieceStream piece{bit, entries, scale, &coding, levels, y};
+  decode_pieces(in, &piece, 1, mode);
+  bit = piece.bit;
 }
 
 double atom_amplitudes(const float* x, const AtomLayout& layout, double* rms) noexcept {

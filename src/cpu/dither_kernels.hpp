@@ -72,6 +72,22 @@ void encode_piece(const float* x, const Piece& piece, const VectorScale& scale,
                   const PairCoding& coding, const Philox& pre_round, const LevelWords* levels,
                   BitWriter& out) noexcept;
 
+/// A piece to decode: where its bits begin (and, decoded, where they end), what they mean, where
+/// its first entry goes.
+struct PieceStream {
+  std::uint64_t bit = 0;
+  std::uint32_t entries = 0;
+  VectorScale scale;
+  const PairCoding* coding = nullptr;
+  const LevelWords* levels = nullptr;
+  float* y = nullptr;
+};
+
+/// Decodes pieces whose first bits are known. They are read side by side, so neighbours should be
+/// of the same size.
+void decode_pieces(const BitReader& in, PieceStream* pieces, std::size_t count,
+                   cpu::DecodeMode mode) noexcept;
+
 /// Reads a piece from `bit` on, which it moves. `y` is its first entry.
 void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries,
                   const VectorScale& scale, const PairCoding& coding, const LevelWords* levels,
