@@ -33,6 +33,7 @@ struct MarkedSet {
     return ((words[i / 64] >> (i % 64)) & 1) != 0;
   }
   void mark(std::uint64_t i) noexcept { words[i / 64] |= std::uint64_t{1} << (i % 64); }
+  void fetch(std::uint64_t i) const noexcept { __builtin_prefetch(&words[i / 64], 1); }
   /// Marks what was not marked and the reverse.
   void invert(std::size_t n) noexcept;
   /// Fills `before`; returns the marked entries in all.

@@ -66,15 +66,10 @@ float load_norm(const std::byte* norms, std::size_t bucket) noexcept {
 template <typename Set>
 void for_buckets(const QsgdShape& shape, const std::byte* norms, std::size_t first,
                  Set&& set) noexcept {
-  std::size_t at = 0;
-  while (at < detail::kLevelTile) {
-    const std::size_t bucket = std::min((first + at) / shape.bucket, shape.buckets - 1);
-    const bool last = bucket + 1 == shape.buckets;
-    const std::size_t end = last
-                                ? detail::kLevelTile
-                                : std::min(detail::kLevelTile, (bucket + 1) * shape.bucket - first);
-    set(at, end, load_norm(norms, bucket));
-    at = end;
+  std::size_t bucket = first / shape.bucket, end = (bucket + 1) * shape.bucket - first;
+  for (std::size_t at = 0; at < detail::kLevelTile; at = end, end += shape.bucket, ++bucket) {
+    if (bucket + 1 == shape.buckets) end = detail::kLevelTile;
+    set(at, std::min(detail::kLevelTile, end), load_norm(norms, bucket));
   }
 }
 
@@ -193,14 +188,21 @@ HWY_EXPORT(add_run);
 
 namespace {
 
+float bucket_norm(QsgdNorm norm, const float* x, std::size_t n) noexcept {
+  if (norm == QsgdNorm::l2) return detail::norm_from_squares(detail::sum_squares(x, n));
+  if (n >= 16) return detail::max_abs(x, n);
+  float largest = 0;  // without the call into the SIMD loops, for buckets of few entries
+  for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
+  return largest;
+}
+
 void write_norms(const QsgdConfig& config, const float* x, std::size_t begin, std::size_t end,
                  std::byte* norms) noexcept {
-  for (std::size_t at = begin; at < end; at += config.bucket) {
-    const std::size_t length = std::min<std::size_t>(config.bucket, end - at);
-    const float norm = config.norm == QsgdNorm::max
-                           ? detail::max_abs(x + at, length)
-                           : detail::norm_from_squares(detail::sum_squares(x + at, length));
-    std::memcpy(norms + at / config.bucket * 4, &norm, 4);
+  std::byte* out = norms + begin / config.bucket * 4;
+  for (std::size_t at = begin; at < end; at += config.bucket, out += 4) {
+    const float norm =
+        bucket_norm(config.norm, x + at, std::min<std::size_t>(config.bucket, end - at));
+    std::memcpy(out, &norm, 4);
   }
 }
 

@@ -26,9 +26,10 @@ namespace tile = atomo::detail::HWY_NAMESPACE;
 
 /// Draws m of n entries; draw d is block d: words 0 and 1 are the low, 2 and 3 the high half of its
 /// 128 bits.
-void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, detail::MarkedSet* set) {
+void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, detail::MarkedSet* marks) {
+  detail::MarkedSet set = *marks;  // a copy of the pointers, which no store into the map can change
   alignas(64) std::uint32_t words[tile::kPhiloxTileWords];
-  detail::draw_subset(n, m, *set, [&](std::uint64_t j, std::uint64_t d) {
+  detail::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t d) {
     const std::size_t l = d % tile::kPhiloxTile;
     if (l == 0) tile::philox_tile(draws, d, words);
     const auto half = [&](std::size_t w) {

@@ -165,7 +165,11 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
   const Threshold threshold = find_threshold(x, n, config.keep, memory.histograms);
   HWY_DYNAMIC_DISPATCH(mark_largest)
   (x, n, std::bit_cast<float>(threshold.key), threshold.ties, memory.set.words.data());
-  const detail::MarksPlan plan = detail::plan_marks(memory.set.words, n);
+  // Gaps take at least two bits a kept entry, or one bit an entry at parameter 0: from half of them
+  // on the bit map is the shorter form, short of long runs of zeros at segments' ends.
+  const detail::MarksPlan plan = config.keep >= n - config.keep
+                                     ? detail::MarksPlan{0, detail::max_marks_bytes(n)}
+                                     : detail::plan_marks(memory.set.words, n);
   detail::write_marks(plan, memory.set.words, n, body.data());
   memory.set.count();
   detail::gather_marked(x, n, memory.set, executor, body.data() + plan.bytes);
