@@ -177,10 +177,10 @@ void water_fill(std::span<const double> amplitudes, std::uint64_t keep,
     probabilities[order[i]] = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(p * 0x1p32));
     used += probabilities[order[i]];
   }
-  // What rounding left or took, one unit an atom at a time.
+  // What rounding left or took, one unit at a time, from those that are not certain.
   const std::uint64_t wanted = keep * kCertain;
   while (used != wanted) {
-    for (std::size_t i = count; i-- > 0 && used != wanted;) {
+    for (std::size_t i = count; i-- > certain && used != wanted;) {
       std::uint64_t& p = probabilities[order[i]];
       if (used < wanted && p < kCertain) {
         ++p;
