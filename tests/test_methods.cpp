@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What every method without a price must do, whatever it computes.
 
+#include <hwy/highway.h>
+
 #include <bit>
 #include <cctype>
 #include <limits>
+#include <tuple>
 
 #include "method_support.hpp"
 
@@ -72,6 +75,25 @@ TEST_P(MethodTest, ExecutorsDoNotMatter) {
     EXPECT_EQ(decode_body(kind, alone.bytes, {.seed = 9}, executor).y, values.y);
     EXPECT_EQ(decode_body(kind, alone.bytes, {.seed = 9}, executor, 0, &onto, 0.3f).y, sum.y);
   }
+}
+
+TEST_P(MethodTest, InstructionSetsDoNotMatter) {
+  const std::size_t n = 20'011;
+  const auto x = normal_entries(n, 21), onto = normal_entries(n, 22);
+  const auto kind = kind_of(*method_, n);
+  const auto results = [&] {
+    const Body body = encode_body(*method_, x, {.seed = 3});
+    return std::tuple{body.bytes, decode_body(kind, body.bytes, {.seed = 3}).y,
+                      decode_body(kind, body.bytes, {.seed = 3}, nullptr, 0, &onto, 0.3f).y};
+  };
+  const auto chosen = results();
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+    EXPECT_EQ(results(), chosen) << hwy::TargetName(target);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
 }
 
 TEST_P(MethodTest, DecodeAddIsTwoRoundings) {
