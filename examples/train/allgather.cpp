@@ -152,7 +152,7 @@ class Peer {
       transport_.wait(transfer);
       replica.set_buffers(mean_over_workers(all, workers_));
     }
-    const auto scores = gather(learner_.evaluate());
+    const auto scores = gather(learner_.evaluate(done));
     replica.set_buffers(own);
     if (first()) log_scores(*log_, done, scores);
   }

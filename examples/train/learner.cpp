@@ -54,8 +54,8 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
   return loss;
 }
 
-Replica::Score Learner::evaluate() {
-  const std::size_t count = options_.eval_images == 0
+Replica::Score Learner::evaluate(std::uint32_t done) {
+  const std::size_t count = options_.eval_images == 0 || done == options_.steps
                                 ? test_.size()
                                 : std::min<std::size_t>(options_.eval_images, test_.size());
   const auto worker = static_cast<std::size_t>(worker_),

@@ -27,8 +27,8 @@ class Learner {
 
   /// Forward and backward over this worker's samples of a step. Returns the mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
-  /// This worker's share of the test set. Breaks off when interrupted.
-  [[nodiscard]] Replica::Score evaluate();
+  /// This worker's share of the images to test after `done` steps. Breaks off when interrupted.
+  [[nodiscard]] Replica::Score evaluate(std::uint32_t done);
 
   [[nodiscard]] WorkerState state() const;
   void restore(const WorkerState& state);

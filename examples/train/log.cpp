@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomo/compressor.hpp>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +35,13 @@ bool shown_on_terminal() {
   return text;
 }
 
+/// Of every codec the policy may choose.
+bool unbiased(const std::string& policy) {
+  const auto rules = atomo::Policy::parse(policy).rules();
+  return std::all_of(rules.begin(), rules.end(),
+                     [](const auto& rule) { return rule.codec.traits().unbiased; });
+}
+
 nlohmann::json json_of(const StepTimes& t) {
   return {{"compute", t.compute}, {"encode", t.encode}, {"wire", t.wire}, {"decode", t.decode}};
 }
@@ -54,6 +63,7 @@ Log::Log(const Options& options, int workers, std::uint64_t parameters, std::uin
   line["event"] = "start";
   line["codec"] = options.codec_label;
   line["parameters"] = parameters;
+  line["unbiased"] = unbiased(options.policy);
   emit(line);
   print(format("%s on %s: %llu parameters, %d workers, %s, %s", options.model.c_str(),
                options.data.c_str(), static_cast<unsigned long long>(parameters), workers,

@@ -57,6 +57,10 @@ int main(int argc, char** argv) {
     if (first_process_of_job()) std::fputs(options.help.c_str(), stdout);
     return 0;
   }
+  if (options.check) {
+    if (!options.error.empty()) std::fprintf(stderr, "atomo-train: %s\n", options.error.c_str());
+    return options.error.empty() ? 0 : kWrongUsage;
+  }
 
   train::Transport transport(&argc, &argv, options.timeout_seconds, options.algorithm == "ps");
   train::catch_interrupts();

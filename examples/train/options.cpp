@@ -78,8 +78,10 @@ void add_training_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--eval-every", o.eval_every, "test every N steps (0: only at the end)")
       ->capture_default_str();
-  app.add_option("--eval-images", o.eval_images, "test on the first N images (0: all)")
+  app.add_option("--eval-images", o.eval_images,
+                 "test on the first N images (0: all); at the end on all")
       ->capture_default_str();
+  app.add_flag("--check", o.check, "only say whether the command line is right");
   app.add_option("--timeout", o.timeout_seconds, "seconds without a sign of life from a process")
       ->check(CLI::Range(0.5, 86400.0))
       ->capture_default_str();

@@ -17,6 +17,7 @@ struct Options {
   std::string help;   ///< not empty: it was asked for, and nothing else is set
   std::string error;  ///< not empty: what is wrong with the command line
 
+  bool check = false;  ///< only say whether the command line is right
   std::string algorithm = "ps";
   std::string model = "lenet";
   std::string data = kFashionMnist;
@@ -31,7 +32,7 @@ struct Options {
   double weight_decay = 0;
   std::uint64_t seed = 1;
   std::uint32_t eval_every = 0;   ///< 0: only after the last step
-  std::uint32_t eval_images = 0;  ///< 0: the whole test set
+  std::uint32_t eval_images = 0;  ///< before the end; 0: the whole test set
   double timeout_seconds = 30;
 
   std::string save;

@@ -242,7 +242,7 @@ class Worker {
     }
   }
 
-  void test() {
+  void test(std::uint32_t done) {
     receive(kWeightsTag, std::as_writable_bytes(learner_.replica().weights()));
     const auto own = learner_.replica().buffers();
     if (!own.empty()) {
@@ -251,7 +251,7 @@ class Worker {
       receive(kMeanBuffersTag, std::as_writable_bytes(std::span(mean)));
       learner_.replica().set_buffers(mean);
     }
-    const auto score = learner_.evaluate();
+    const auto score = learner_.evaluate(done);
     learner_.replica().set_buffers(own);
     send(kScoreTag, bytes_of(score));
   }
@@ -306,7 +306,7 @@ Outcome work(Run& run) {
         worker->train(order.step);
         break;
       case What::test:
-        worker->test();
+        worker->test(order.step);
         break;
       case What::save:
         worker->send_state();

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trains one network with several codecs and compares them.
+
+Runs atomo-train over MPI once for each codec and seed, the same steps for all, with a live line a run, and ends with
+an aligned table, the same as Markdown and JSON, and a plot of test accuracy against megabytes of gradient sent.
+
+    python3 examples/train/compare.py --trainer build/release/examples/train/atomo-train --workers 4 --steps 400
+"""
+
+import argparse
+import collections
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+UNCOMPRESSED = "identity:dtype=f32"
+DEFAULT_CODECS = [
+    UNCOMPRESSED,
+    "atomo:bits=0.5",
+    "atomo:bits=0.25",
+    "qsgd:bits=2",
+    "sign:scale=mean",
+    "topk:keep=0.01",
+]
+PHASES = ("compute", "encode", "wire", "decode")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--trainer", default=str(ROOT / "build/release/examples/train/atomo-train"))
+    parser.add_argument("--workers", type=int, default=4, help="worker processes; the server comes on top")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--codec", action="append", dest="codecs", metavar="SPEC",
+                        help="may be repeated; the uncompressed run is always there")
+    parser.add_argument("--model", default="lenet", choices=["logistic", "lenet", "resnet20"])
+    parser.add_argument("--hostfile", help="the machines to run on, as mpirun reads them")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="SEED")
+    parser.add_argument("--batch", type=int, default=32, help="of one worker")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--algorithm", default="ps", choices=["ps", "allgather"])
+    parser.add_argument("--data", help="folder of the data set (Fashion-MNIST when left out)")
+    parser.add_argument("--tests", type=int, default=8, help="tests on the way, for the plot")
+    parser.add_argument("--out", default=str(ROOT / "build/quickstart"),
+                        help="written: OUT.json, OUT.md and OUT.png")
+    options = parser.parse_args()
+    for name in ("workers", "steps", "batch", "tests"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}, it has to be at least 1")
+    codecs = options.codecs or DEFAULT_CODECS
+    options.codecs = list(dict.fromkeys([UNCOMPRESSED, *codecs]))
+    if not os.access(options.trainer, os.X_OK):
+        parser.error(f"there is no trainer at '{options.trainer}': build the target atomo-train")
+    if shutil.which("mpirun") is None:
+        parser.error("mpirun is missing: it is in the package openmpi-bin")
+    if options.hostfile and not os.path.isfile(options.hostfile):
+        parser.error(f"cannot read the host file '{options.hostfile}'")
+    for codec in options.codecs:
+        checked = subprocess.run([options.trainer, "--check", "--codec", codec], capture_output=True, text=True)
+        if checked.returncode != 0:
+            parser.error(checked.stderr.strip().removeprefix("atomo-train: "))
+    return options
+
+
+def command(options, codec, seed):
+    processes = options.workers + (1 if options.algorithm == "ps" else 0)
+    # More processes than cores is normal here: no binding, and waiting ranks give way.
+    launch = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
+              "-x", "OMP_NUM_THREADS=1", "-n", str(processes)]
+    if os.geteuid() == 0:
+        launch.insert(1, "--allow-run-as-root")
+    if options.hostfile:
+        launch += ["--hostfile", options.hostfile]
+    launch += [options.trainer, "--json", "--algorithm", options.algorithm, "--model", options.model,
+               "--steps", str(options.steps), "--batch", str(options.batch), "--lr", repr(options.lr),
+               "--seed", str(seed), "--codec", codec,
+               "--eval-every", str(max(1, options.steps // options.tests)), "--eval-images", "2000"]
+    if options.data:
+        launch += ["--data", options.data]
+    return launch
+
+
+class LiveLine:
+    """A line rewritten in place on a terminal, else a plain line now and then."""
+
+    def __init__(self, title):
+        self.title, self.live = title, sys.stdout.isatty()
+        self.shown = 0.0
+
+    def update(self, text):
+        now = time.monotonic()
+        if self.live and now - self.shown > 0.1:
+            print(f"\r{self.title}  {text}\033[K", end="", flush=True)
+            self.shown = now
+
+    def finish(self, text):
+        print(f"\r{self.title}  {text}\033[K" if self.live else f"{self.title}  {text}", flush=True)
+
+
+def run(options, codec, seed, title):
+    """One training. Returns its JSON lines; raises RuntimeError with the trainer's own words."""
+    line, events, accuracy = LiveLine(title), [], None
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command(options, codec, seed), stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            for text in process.stdout:
+                event = json.loads(text)
+                events.append(event)
+                if event["event"] == "evaluation":
+                    accuracy = event["accuracy"]
+                if event["event"] == "step":
+                    ms = event["ms"]
+                    shown = "-" if accuracy is None else f"{accuracy:.1%}"
+                    line.update(f"step {event['step'] + 1}/{options.steps}  loss {event['loss']:.3f}  "
+                                f"accuracy {shown}  sent {event['sent_bytes_per_worker'] / 1e6:.2f} MB a worker  ms "
+                                + " ".join(f"{phase} {ms[phase]:.1f}" for phase in PHASES))
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+        if process.wait() != 0 or not events or events[-1]["event"] != "end":
+            errors.seek(0)
+            said = [text.strip() for text in errors if text.startswith("atomo-train:")]
+            reason = said[0].removeprefix("atomo-train: ") if said else f"mpirun ended with {process.returncode}"
+            line.finish(f"failed: {reason}")
+            raise RuntimeError(reason)
+    end = events[-1]
+    line.finish(f"accuracy {end['accuracy']:.2%}  {end['bytes_per_step']:.0f} bytes a step  {end['seconds']:.1f} s")
+    return events
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def spread(values):
+    """Sample standard deviation; 0 with one value."""
+    centre = mean(values)
+    return (sum((v - centre) ** 2 for v in values) / max(len(values) - 1, 1)) ** 0.5
+
+
+def summarise(codec, runs):
+    ends = [events[-1] for events in runs]
+    curve = collections.defaultdict(list)
+    for events in runs:
+        for event in events:
+            if event["event"] == "evaluation":
+                curve[event["steps"]].append((event["sent_bytes_per_worker"], event["accuracy"]))
+    return {
+        "codec": codec,
+        "unbiased": runs[0][0]["unbiased"],
+        "bytes_per_step": mean([end["bytes_per_step"] for end in ends]),
+        "ratio": mean([end["ratio"] for end in ends]),
+        "accuracies": [end["accuracy"] for end in ends],
+        "accuracy": mean([end["accuracy"] for end in ends]),
+        "accuracy_spread": spread([end["accuracy"] for end in ends]),
+        "ms": {phase: mean([end["ms"][phase] for end in ends]) for phase in PHASES},
+        "seconds": [end["seconds"] for end in ends],
+        "curve": [{"steps": steps, "megabytes": mean([b for b, _ in points]) / 1e6,
+                   "accuracy": mean([a for _, a in points])} for steps, points in sorted(curve.items())],
+    }
+
+
+def table(results):
+    header = ["codec", "unbiased", "bytes a step", "ratio", "test accuracy", "ms a step: compute", "encode", "wire",
+              "decode"]
+    rows = []
+    for r in results:
+        if "failed" in r:
+            rows.append([r["codec"], "", "", "", "failed", "", "", "", ""])
+            continue
+        accuracy = f"{r['accuracy']:.2%}"
+        if len(r["accuracies"]) > 1:
+            accuracy += f" ± {100 * r['accuracy_spread']:.2f}"
+        rows.append([r["codec"], "yes" if r["unbiased"] else "no", f"{r['bytes_per_step']:,.0f}", f"{r['ratio']:.1f}",
+                     accuracy, *(f"{r['ms'][phase]:.2f}" for phase in PHASES)])
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    def draw(row):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+        return "| " + " | ".join(cells) + " |"
+    rule = "|" + "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])]) + "|"
+    return "\n".join([draw(header), rule, *map(draw, rows)])
+
+
+def plot(results, options, path):
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for r in results:
+        if "failed" not in r:
+            axes.plot([p["megabytes"] for p in r["curve"]], [100 * p["accuracy"] for p in r["curve"]], marker=".",
+                      label=f"{r['codec']} ({r['ratio']:.0f}x)", linestyle="-" if r["unbiased"] else "--")
+    axes.set_xscale("log")
+    axes.set_xlabel("megabytes of gradient a worker sent (log scale)")
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title(f"{options.model}, {options.workers} workers, {options.steps} steps (dashed: biased codecs)")
+    axes.grid(True, alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    partial = f"{path}.part.png"
+    figure.savefig(partial, dpi=150)
+    os.replace(partial, path)
+
+
+def machine():
+    model = platform.machine()
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    return {"processor": model, "cores": os.cpu_count(), "system": platform.platform()}
+
+
+def commit():
+    found = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return found.stdout.strip() or None
+
+
+def write(path, text):
+    partial = path + ".part"
+    pathlib.Path(partial).write_text(text)
+    os.replace(partial, path)
+
+
+def note(options, began):
+    seeds = f"{len(options.seeds)} seeds (mean ± standard deviation)" if len(options.seeds) > 1 else "one seed"
+    host = machine()
+    return (f"{options.model}, {options.workers} workers, batch {options.batch} each, {options.steps} steps, "
+            f"SGD {options.lr:g} momentum 0.9 cosine, no memory, {seeds}; {options.algorithm}. Bytes are the gradient "
+            f"bytes one worker sends; weights come back uncompressed. {host['cores']} cores, {host['processor']}, "
+            f"all processes on them, {began:%Y-%m-%d}.")
+
+
+def main():
+    options = arguments()
+    began, results, failed = datetime.datetime.now(), [], False
+    total, number = len(options.codecs) * len(options.seeds), 0
+    width = max(map(len, options.codecs))
+    for codec in options.codecs:
+        runs = []
+        try:
+            for seed in options.seeds:
+                number += 1
+                title = f"[{number}/{total}] {codec:{width}}" + (f" seed {seed}" if len(options.seeds) > 1 else "")
+                runs.append(run(options, codec, seed, title))
+            results.append(summarise(codec, runs))
+        except RuntimeError as error:
+            number = len(options.seeds) * (options.codecs.index(codec) + 1)
+            results.append({"codec": codec, "failed": str(error)})
+            failed = True
+    text = table(results)
+    pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
+    write(options.out + ".md", note(options, began) + "\n\n" + text + "\n")
+    write(options.out + ".json", json.dumps({
+        "date": began.isoformat(timespec="seconds"), "commit": commit(), "machine": machine(),
+        "options": {k: v for k, v in vars(options).items() if k not in ("trainer", "out")}, "results": results,
+    }, indent=1) + "\n")
+    plot(results, options, options.out + ".png")
+    print("\n" + note(options, began) + "\n\n" + text + "\n")
+    for r in results:
+        if "failed" in r:
+            print(f"{r['codec']} failed: {r['failed']}")
+    print(f"table {options.out}.md, data {options.out}.json, plot {options.out}.png")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\ncompare.py: interrupted", file=sys.stderr)
+        sys.exit(130)

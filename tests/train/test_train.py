@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs of atomo-train over MPI on one machine, on a small made-up data set in the format of MNIST."""
+
+import gzip
+import json
+import math
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import numpy
+
+TRAINER = os.environ.get("ATOMO_TRAIN", "")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TIMEOUT_SECONDS = 3  # given to --timeout where a process is hurt
+# What an end may take beyond the time-out: mpirun ends a job in steps of a second, and the machine may be busy.
+GRACE_SECONDS = 20
+TRAINING, TEST = 640, 200
+LENET_LAYERS = ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1.weight", "fc1.bias", "fc2.weight",
+                "fc2.bias"]
+
+
+def write_idx(path, array, compress):
+    header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    with (gzip.open if compress else open)(path + (".gz" if compress else ""), "wb") as file:
+        file.write(header + array.tobytes())
+
+
+def make_images(count, random):
+    """Each class is a bright square somewhere else, under noise."""
+    labels = random.integers(0, 10, count).astype(numpy.uint8)
+    images = random.integers(0, 60, (count, 28, 28))
+    for image, label in zip(images, labels):
+        row, column = divmod(int(label), 4)
+        image[2 + 8 * row: 8 + 8 * row, 1 + 7 * column: 7 + 7 * column] += 150
+    return images.astype(numpy.uint8), labels
+
+
+def setUpModule():
+    global folder, data
+    folder = tempfile.TemporaryDirectory()
+    data = os.path.join(folder.name, "data")
+    os.mkdir(data)
+    random = numpy.random.default_rng(5)
+    for prefix, count in (("train", TRAINING), ("t10k", TEST)):
+        images, labels = make_images(count, random)
+        write_idx(f"{data}/{prefix}-images-idx3-ubyte", images, compress=prefix == "train")
+        write_idx(f"{data}/{prefix}-labels-idx1-ubyte", labels, compress=False)
+
+
+def tearDownModule():
+    folder.cleanup()
+
+
+def path(name):
+    return os.path.join(folder.name, name)
+
+
+class Job:
+    """A run under mpirun. `processes` counts the server."""
+
+    def __init__(self, processes, *options, data_folder=None):
+        self.log = tempfile.mktemp(suffix=".jsonl", dir=folder.name)
+        launch = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+        if os.geteuid() == 0:
+            launch.append("--allow-run-as-root")
+        batch = () if "--batch" in options else ("--batch", "16")
+        self.process = subprocess.Popen(
+            [*launch, "-n", str(processes), TRAINER, "--data", data_folder or data, *batch, "--log", self.log,
+             "--progress", "off", *map(str, options)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def end(self, seconds=120):
+        """Exit status, standard output, standard error."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, err = self.process.communicate()
+            raise AssertionError(f"still running after {seconds} s:\n{out}\n{err}") from None
+        return self.process.returncode, out, err
+
+    def events(self, kind):
+        with open(self.log, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file if line.endswith("\n")]
+        return [line for line in lines if line["event"] == kind]
+
+    def wait_for_steps(self, steps):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if os.path.exists(self.log) and len(self.events("step")) >= steps:
+                return
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended early: {self.end()}")
+            time.sleep(0.05)
+        raise AssertionError("no steps within a minute")
+
+    def process_of(self, rank):
+        """Process number of a rank: the child of mpirun with that number in its environment."""
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                environment = (entry / "environ").read_bytes().split(b"\0")
+            except (OSError, ValueError):
+                continue
+            if parent == self.process.pid and f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
+                return int(entry.name)
+        raise AssertionError(f"rank {rank} was not found")
+
+
+def losses(*arguments, **keywords):
+    job = Job(*arguments, **keywords)
+    status, out, err = job.end()
+    if status != 0:
+        raise AssertionError(f"exit status {status}\n{out}\n{err}")
+    return [event["loss"] for event in job.events("step")]
+
+
+class CurvesTest(unittest.TestCase):
+    def test_same_seed_same_curve(self):
+        options = (3, "--model", "lenet", "--steps", 8, "--codec", "atomo:bits=1")
+        first = losses(*options, "--seed", 3)
+        self.assertEqual(len(first), 8)
+        self.assertEqual(first, losses(*options, "--seed", 3))
+        self.assertNotEqual(first, losses(*options, "--seed", 4))
+
+    def resumed(self, processes, *options):
+        whole = losses(processes, *options)
+        saved = path(f"checkpoint-{len(os.listdir(folder.name))}.safetensors")
+        begun = losses(processes, *options, "--save", saved, "--stop-at", 4)
+        self.assertEqual(begun, whole[:4])
+        self.assertEqual(losses(processes, *options, "--resume", saved), whole[4:])
+
+    def test_resume_goes_on_to_the_same_curve(self):
+        self.resumed(3, "--model", "lenet", "--steps", 9, "--codec", "atomo:bits=0.5", "--optimizer", "adamw", "--lr",
+                     0.001)
+
+    def test_resume_with_batch_normalisation_over_all_gather(self):
+        self.resumed(2, "--model", "resnet20", "--steps", 7, "--codec", "atomo:bits=0.5", "--algorithm", "allgather",
+                     "--batch", 4, "--eval-every", 3, "--eval-images", 20)
+
+    def test_resume_refuses_other_options(self):
+        saved = path("other.safetensors")
+        losses(2, "--model", "logistic", "--steps", 4, "--save", saved)
+        status, _, err = Job(2, "--model", "logistic", "--steps", 4, "--lr", 0.3, "--resume", saved).end()
+        self.assertNotEqual(status, 0)
+        self.assertIn("--lr 0.05", err)
+
+    def test_killed_run_resumes_to_the_same_curve(self):
+        options = ("--model", "logistic", "--steps", 5000, "--codec", "atomo:bits=1", "--eval-images", 10)
+        saved = path("killed.safetensors")
+        job = Job(3, *options, "--save", saved, "--save-every", 10)
+        job.wait_for_steps(25)
+        os.kill(job.process_of(1), signal.SIGKILL)
+        job.end()
+        seen = {event["step"]: event["loss"] for event in job.events("step")}
+        step = job.events("checkpoint")[-1]["steps"]
+        again = Job(3, *options, "--resume", saved, "--stop-at", step + 5)
+        self.assertEqual(again.end()[0], 0)
+        resumed = [event["loss"] for event in again.events("step")]
+        whole = losses(3, *options, "--stop-at", step + 5)
+        self.assertEqual(resumed, whole[step:])
+        self.assertEqual([seen[s] for s in range(step)], whole[:step])
+
+    def test_both_algorithms_agree_without_compression(self):
+        options = ("--model", "lenet", "--steps", 6)
+        served = losses(4, *options)
+        gathered = losses(3, *options, "--algorithm", "allgather")
+        for a, b in zip(served, gathered, strict=True):
+            # Sums in the same order over the same numbers: at most a rounding a step.
+            self.assertLessEqual(abs(a - b), 1e-5 * abs(a))
+
+    def test_codecs_learn(self):
+        for codec in ("identity:dtype=f32", "atomo:bits=1", "qsgd:bits=4", "terngrad"):
+            with self.subTest(codec=codec):
+                curve = losses(3, "--model", "logistic", "--steps", 30, "--codec", codec, "--lr", 0.02)
+                self.assertLess(sum(curve[-5:]) / 5, 0.6 * curve[0])
+                self.assertTrue(all(math.isfinite(loss) for loss in curve))
+
+
+class FaultsTest(unittest.TestCase):
+    def hurt(self, how, rank, named, algorithm="ps"):
+        processes = 3 if algorithm == "ps" else 2
+        job = Job(processes, "--algorithm", algorithm, "--model", "logistic", "--steps", 10_000_000, "--lr", 1e-4,
+                  "--timeout", TIMEOUT_SECONDS)
+        job.wait_for_steps(5)
+        process = job.process_of(rank)
+        began = time.monotonic()
+        os.kill(process, how)
+        status, out, err = job.end(TIMEOUT_SECONDS + GRACE_SECONDS)
+        took = time.monotonic() - began
+        said = [line for line in err.splitlines() if line.startswith("atomo-train:")]
+        self.assertNotEqual(status, 0)
+        self.assertEqual(len(set(said)), 1, f"{took:.1f} s\n{out}\n{err}")
+        self.assertIn(f"{named} (rank {rank}, process {process}", said[0])
+        return said[0]
+
+    def test_killed_worker(self):
+        self.assertIn("has died", self.hurt(signal.SIGKILL, 2, "worker 2"))
+
+    def test_killed_server(self):
+        self.assertIn("has died", self.hurt(signal.SIGKILL, 0, "the server"))
+
+    def test_frozen_worker(self):
+        self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 1, "worker 1"))
+
+    def test_frozen_server(self):
+        self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 0, "the server"))
+
+    def test_killed_in_all_gather(self):
+        self.assertIn("has died", self.hurt(signal.SIGKILL, 0, "worker 1", "allgather"))
+
+    def test_frozen_in_all_gather(self):
+        self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 1, "worker 2", "allgather"))
+
+    def test_refused_payload(self):
+        for algorithm, processes in (("ps", 3), ("allgather", 2)):
+            with self.subTest(algorithm=algorithm):
+                rank = 1 if algorithm == "ps" else 0
+                job = Job(processes, "--algorithm", algorithm, "--model", "logistic", "--steps", 50, "--codec",
+                          "atomo:bits=1", "--corrupt-payload-at", 7)
+                status, _, err = job.end(60)
+                self.assertNotEqual(status, 0)
+                self.assertRegex(err, rf"worker 1 \(rank {rank}, .*\) sent a payload that is refused.*step 7: "
+                                      "the checksum does not match")
+                self.assertEqual(len(job.events("step")), 7)
+
+    def test_divergence_is_said(self):
+        status, _, err = Job(3, "--model", "lenet", "--steps", 50, "--lr", 1e6).end(60)
+        self.assertNotEqual(status, 0)
+        self.assertRegex(err, r"worker \d .*the training diverged")
+
+    def test_missing_data(self):
+        status, _, err = Job(2, "--steps", 2, data_folder=path("nowhere")).end()
+        self.assertNotEqual(status, 0)
+        self.assertIn("dataset-fashion-mnist", err)
+        self.assertIn("train-images-idx3-ubyte", err)
+        self.assertIn("data_batch_1.bin", err)
+
+    def test_damaged_data(self):
+        broken = path("broken")
+        os.mkdir(broken)
+        for name in os.listdir(data):
+            os.symlink(f"{data}/{name}", f"{broken}/{name}")
+        os.remove(f"{broken}/t10k-labels-idx1-ubyte")
+        pathlib.Path(f"{broken}/t10k-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x09abc")
+        status, _, err = Job(2, "--steps", 2, data_folder=broken).end()
+        self.assertNotEqual(status, 0)
+        self.assertIn("t10k-labels-idx1-ubyte", err)
+
+    def test_wrong_usage(self):
+        for options, expected in ((("--codec", "qsdg"), "qsgd"), (("--budget", "1kg"), "0.5bit"),
+                                  (("--steps", 0), "steps"), (("--codec", "sign", "--budget", "1bit"), "codec")):
+            with self.subTest(options=options):
+                status, _, err = Job(2, *options).end()
+                self.assertNotEqual(status, 0)
+                self.assertIn(expected, err)
+        self.assertIn("at least one worker", Job(1, "--steps", 2).end()[2])
+
+
+class InterruptsTest(unittest.TestCase):
+    def saves(self, how):
+        options = ("--model", "logistic", "--steps", 1_000_000, "--codec", "atomo:bits=1", "--lr", 1e-3)
+        saved = path(f"interrupted-{int(how)}.safetensors")
+        job = Job(3, *options, "--save", saved)
+        job.wait_for_steps(10)
+        job.process.send_signal(how)
+        _, out, err = job.end()
+        self.assertIn("interrupted after", out, err)
+        done = job.events("end")[0]["steps"]
+        self.assertTrue(job.events("end")[0]["interrupted"])
+        self.assertEqual(job.events("checkpoint")[-1]["steps"], done)
+        self.assertEqual([name for name in os.listdir(folder.name) if ".part" in name], [])
+        again = Job(3, *options, "--resume", saved, "--stop-at", done + 3)
+        self.assertEqual(again.end()[0], 0)
+        self.assertEqual([event["step"] for event in again.events("step")], [done, done + 1, done + 2])
+
+    def test_ctrl_c_saves(self):
+        self.saves(signal.SIGINT)
+
+    def test_user_signal_saves(self):
+        self.saves(signal.SIGUSR1)
+
+
+def read_safetensors(name):
+    content = pathlib.Path(name).read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8: 8 + length])
+    tensors = {}
+    for key, entry in header.items():
+        if key != "__metadata__":
+            begin, end = entry["data_offsets"]
+            kind = {"F32": numpy.float32, "U8": numpy.uint8}[entry["dtype"]]
+            tensors[key] = numpy.frombuffer(content[8 + length:][begin:end], kind).reshape(entry["shape"])
+    return tensors
+
+
+class OutputsTest(unittest.TestCase):
+    def test_layers_leave_while_back_propagation_runs(self):
+        name = path("timeline.json")
+        status, out, err = Job(3, "--model", "lenet", "--steps", 4, "--timeline", name, "--at", 3).end()
+        self.assertEqual(status, 0, err)
+        events = json.loads(pathlib.Path(name).read_text())["traceEvents"]
+        for rank in (1, 2):
+            mine = [event for event in events if event["pid"] == rank]
+            gradients = {e["args"]["layer"]: e["ts"] for e in mine if e.get("cat") == "gradient"}
+            sends = {e["args"]["layer"]: e["ts"] for e in mine if e.get("cat") == "send"}
+            self.assertEqual(sorted(gradients), sorted(LENET_LAYERS))
+            self.assertEqual(sorted(sends), sorted(LENET_LAYERS))
+            for last in ("fc2.weight", "fc2.bias", "fc1.weight"):
+                for first in ("conv1.weight", "conv1.bias"):
+                    self.assertLess(sends[last], gradients[first])
+            (backward,) = [e for e in mine if e.get("cat") == "backward"]
+            self.assertLess(sends["fc2.weight"], backward["ts"] + backward["dur"])
+        decoded = [e for e in events if e["pid"] == 0 and e.get("cat", "").startswith("decode")]
+        self.assertEqual(len(decoded), 2 * len(LENET_LAYERS))
+        for layer in LENET_LAYERS:  # in rank order, whoever was first
+            order = [e["cat"] for e in sorted(decoded, key=lambda e: e["ts"]) if e["args"]["layer"] == layer]
+            self.assertEqual(order, ["decode worker 1", "decode worker 2"])
+        self.assertIn("Time line of rank 1 in step 3", out)
+        self.assertRegex(out, r"send fc2.weight .*>")
+
+    def test_dumped_gradients(self):
+        gradients = path("gradients")
+        status, _, err = Job(3, "--model", "lenet", "--steps", 3, "--dump-gradients", gradients, "--at", 1).end()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(sorted(os.listdir(gradients)), ["step1-worker1.safetensors", "step1-worker2.safetensors"])
+        first, second = (read_safetensors(f"{gradients}/step1-worker{k}.safetensors") for k in (1, 2))
+        self.assertEqual(sorted(first), sorted(LENET_LAYERS))
+        self.assertEqual(first["conv2.weight"].shape, (50, 20, 5, 5))
+        self.assertEqual(first["fc1.weight"].shape, (500, 800))
+        for name in LENET_LAYERS:
+            self.assertTrue(numpy.isfinite(first[name]).all())
+            self.assertGreater(numpy.abs(first[name]).max(), 0)
+            self.assertFalse(numpy.array_equal(first[name], second[name]))
+
+    def test_one_step_of_sgd(self):
+        """The weights move by the learning rate times the mean of the workers' gradients."""
+        options = ("--model", "logistic", "--steps", 2, "--schedule", "constant", "--lr", 0.5, "--momentum", 0)
+        gradients = path("one-step")
+        losses(3, *options, "--save", path("one.safetensors"), "--stop-at", 1)
+        losses(3, *options, "--resume", path("one.safetensors"), "--save", path("two.safetensors"),
+               "--dump-gradients", gradients, "--at", 1)
+        before, after = read_safetensors(path("one.safetensors")), read_safetensors(path("two.safetensors"))
+        dumped = [read_safetensors(f"{gradients}/step1-worker{k}.safetensors") for k in (1, 2)]
+        for name in ("fc.weight", "fc.bias"):
+            mean = (dumped[0][name].astype(float) + dumped[1][name]) / 2
+            expected = before[f"weights.{name}"] - 0.5 * mean
+            numpy.testing.assert_allclose(after[f"weights.{name}"], expected, rtol=1e-6, atol=1e-7)
+
+    def test_json_lines_and_bytes(self):
+        job = Job(3, "--model", "lenet", "--steps", 6, "--json", "--budget", "0.5bit", "--eval-every", 3)
+        status, out, err = job.end()
+        self.assertEqual(status, 0, err)
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([line["event"] for line in lines],
+                         ["start", *["step"] * 3, "evaluation", *["step"] * 3, "evaluation", "end"])
+        self.assertEqual(lines[0]["parameters"], 431080)
+        self.assertTrue(lines[0]["unbiased"])
+        sent = [line["bytes_per_worker"] for line in lines if line["event"] == "step"]
+        self.assertEqual(lines[-2]["sent_bytes_per_worker"], sum(sent))
+        self.assertAlmostEqual(lines[-1]["ratio"], 4 * 431080 * 6 / sum(sent))
+        self.assertGreater(lines[-1]["ratio"], 40)
+        self.assertEqual(sorted(lines[-1]["ms"]), ["compute", "decode", "encode", "wire"])
+
+    def test_policy_file(self):
+        policy = path("policy")
+        pathlib.Path(policy).write_text("*.bias = identity:dtype=f32\n* = qsgd:bits=4\n")
+        job = Job(3, "--model", "lenet", "--steps", 2, "--policy", policy)
+        status, out, err = job.end()
+        self.assertEqual(status, 0, err)
+        bytes_sent = job.events("step")[0]["bytes_per_worker"]
+        self.assertTrue(431080 / 2 < bytes_sent < 431080 / 2 * 1.1 + 4 * 580, bytes_sent)
+        self.assertIn("test accuracy", out)
+
+    def test_cifar(self):
+        cifar = path("cifar")
+        os.mkdir(cifar)
+        random = numpy.random.default_rng(9)
+        for name in [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]:
+            records = random.integers(0, 256, (40, 3073)).astype(numpy.uint8)
+            records[:, 0] %= 10
+            records.tofile(f"{cifar}/{name}")
+        curve = losses(3, "--model", "resnet20", "--steps", 2, "--batch", 8, data_folder=cifar)
+        self.assertEqual(len(curve), 2)
+        self.assertTrue(all(math.isfinite(loss) for loss in curve))
+
+    def test_help_has_an_example(self):
+        done = subprocess.run([TRAINER, "--help"], capture_output=True, text=True, check=True)
+        self.assertIn("mpirun", done.stdout)
+        self.assertNotIn("--corrupt-payload-at", done.stdout)
+
+
+class CompareTest(unittest.TestCase):
+    def compare(self, *options):
+        return subprocess.run([sys.executable, str(ROOT / "examples/train/compare.py"), "--trainer", TRAINER,
+                               "--data", data, "--workers", "2", "--steps", "8", "--batch", "16", "--tests", "2",
+                               "--model", "logistic", "--out", path("compare"), *options],
+                              capture_output=True, text=True)
+
+    def test_table_and_plot(self):
+        done = self.compare("--codec", "atomo:bits=1", "--codec", "sign:scale=mean", "--seeds", "1", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = json.loads(pathlib.Path(path("compare.json")).read_text())["results"]
+        self.assertEqual([r["codec"] for r in results], ["identity:dtype=f32", "atomo:bits=1", "sign:scale=mean"])
+        self.assertEqual([r["unbiased"] for r in results], [True, True, False])
+        self.assertEqual([len(r["accuracies"]) for r in results], [2, 2, 2])
+        self.assertEqual([point["steps"] for point in results[0]["curve"]], [4, 8])
+        self.assertIn("| codec", done.stdout)
+        self.assertEqual(pathlib.Path(path("compare.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertIn("| atomo:bits=1 ", pathlib.Path(path("compare.md")).read_text())
+
+    def test_refuses_a_wrong_codec_before_training(self):
+        done = self.compare("--codec", "qsgd:bits=99")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("bits=99", done.stderr)
+        self.assertEqual(done.stdout, "")
+
+
+if __name__ == "__main__":
+    if not TRAINER:
+        sys.exit("set ATOMO_TRAIN to the path of atomo-train")
+    unittest.main()
