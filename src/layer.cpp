@@ -58,7 +58,7 @@ ChosenPrice choose_price(const LayerPlan& plan, const LayerWork& work, const Pri
   if (!prices.solve_alone) {
     // A price predicted from earlier steps may be below what this layer can be sent at: then it takes its lowest.
     const float shared = method.pool() == Pool::atoms ? prices.atoms : prices.grid;
-    const float lowest = price_of_code(method.lowest_price(plan.kind.shape, work.demand));
+    const float lowest = cpu::price_of_code(method.lowest_price(plan.kind.shape, work.demand));
     return shared < lowest && shared > 0 ? ChosenPrice{lowest, true} : ChosenPrice{shared, false};
   }
   const Demand demand{&method, &plan.kind.shape, work.demand};

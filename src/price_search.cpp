@@ -2,20 +2,17 @@
 #include "price_search.hpp"
 
 #include <algorithm>
-#include <bit>
 
 namespace atomo::detail {
 namespace {
 
 std::uint64_t expected_bits256(std::span<const Demand> demands, std::uint16_t code) noexcept {
   std::uint64_t sum = 0;
-  for (const auto& d : demands) sum += d.method->expected_bits256(*d.shape, d.bytes, price_of_code(code));
+  for (const auto& d : demands) sum += d.method->expected_bits256(*d.shape, d.bytes, cpu::price_of_code(code));
   return sum;
 }
 
 }  // namespace
-
-float price_of_code(std::uint16_t code) noexcept { return std::bit_cast<float>(std::uint32_t{code} << 16); }
 
 FoundPrice find_price(std::span<const Demand> demands, double budget_bits) noexcept {
   const double limit = 1.8e19;  // fits 64 bits
@@ -33,7 +30,7 @@ FoundPrice find_price(std::span<const Demand> demands, double budget_bits) noexc
       high = middle;
     }
   }
-  return {price_of_code(low), low == lowest && expected_bits256(demands, low) < budget - budget / 64};
+  return {cpu::price_of_code(low), low == lowest && expected_bits256(demands, low) < budget - budget / 64};
 }
 
 }  // namespace atomo::detail

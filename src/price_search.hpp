@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "atomo/price.hpp"
 #include "method.hpp"
 
 namespace atomo::detail {
@@ -17,8 +18,6 @@ struct Demand {
 };
 
 inline constexpr std::uint16_t kLastPriceCode = 0x7F7F;  ///< the largest finite candidate
-
-[[nodiscard]] float price_of_code(std::uint16_t code) noexcept;
 
 struct FoundPrice {
   float price = 0;          ///< 0 when there is nothing to send
