@@ -266,9 +266,12 @@ class OnATerminal(ToolTest):
 
     def test_progress_after_two_seconds_only(self):
         command = ("measure", "--codec", "identity", "--json", "-")
-        self.assertEqual(self.output_on_terminal(0, *command), "")
-        shown = self.output_on_terminal(2.8, *command)
-        self.assertIn("reading ... 2 s", shown)
+        started = time.monotonic()
+        shown = self.output_on_terminal(0, *command)
+        if time.monotonic() - started < 2:  # a machine under load may need longer for anything
+            self.assertEqual(shown, "")
+        shown = self.output_on_terminal(3, *command)
+        self.assertRegex(shown, r"reading \.\.\. \d+ s")
         self.assertTrue(shown.endswith("\r\x1b[K"), "the line is not erased")
 
     def test_no_progress_elsewhere(self):
