@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Checks of what goes around the arithmetic: factors of pairs, choices made after a draw, the price, which draw is
-/// whose. As in statistics_checks.hpp, the default arithmetic is the library's.
+/// Checks of what goes around the arithmetic: factors of pairs, choices made after a draw, the
+/// price, which draw is whose. As in statistics_checks.hpp, the default arithmetic is the
+/// library's.
 
 #include <algorithm>
 #include <array>
@@ -24,26 +25,32 @@ struct FactorArithmetic {
   static constexpr Purpose kDitherU = Purpose::dither_u, kDitherV = Purpose::dither_v;
 };
 
-/// E[u v] = u v for an entry of each factor. A purpose is one uniform: two draws of one purpose are the same draw.
+/// E[u v] = u v for an entry of each factor. A purpose is one uniform: two draws of one purpose are
+/// the same draw.
 template <typename Arithmetic = FactorArithmetic>
 std::string check_factors() {
   std::map<Purpose, std::size_t> slots;
-  for (const Purpose p : {Arithmetic::kPreRoundU, Arithmetic::kPreRoundV, Arithmetic::kDitherU, Arithmetic::kDitherV})
+  for (const Purpose p :
+       {Arithmetic::kPreRoundU, Arithmetic::kPreRoundV, Arithmetic::kDitherU, Arithmetic::kDitherV})
     slots.emplace(p, slots.size());
   const std::vector<std::uint32_t> sizes(slots.size(), 16);
   const double outcomes = std::pow(16.0, static_cast<double>(slots.size()));
   const double step_u = 0.5, step_v = 3;
-  for (const auto& [u, v] : {std::pair{37 / 256.0, 37 / 256.0}, {-5 / 256.0, 259 / 256.0}, {2.5, 3 / 256.0}}) {
+  for (const auto& [u, v] :
+       {std::pair{37 / 256.0, 37 / 256.0}, {-5 / 256.0, 259 / 256.0}, {2.5, 3 / 256.0}}) {
     long double sum = 0;
     for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
       const ShortDraw du{d[slots.at(Arithmetic::kDitherU)], d[slots.at(Arithmetic::kPreRoundU)]};
       const ShortDraw dv{d[slots.at(Arithmetic::kDitherV)], d[slots.at(Arithmetic::kPreRoundV)]};
-      const double a = detail::dequantise<double>(detail::quantise<double>(u, 1.0, du), du.level, step_u);
-      const double b = detail::dequantise<double>(detail::quantise<double>(v, 1.0, dv), dv.level, step_v);
+      const double a =
+          detail::dequantise<double>(detail::quantise<double>(u, 1.0, du), du.level, step_u);
+      const double b =
+          detail::dequantise<double>(detail::quantise<double>(v, 1.0, dv), dv.level, step_v);
       sum += static_cast<long double>(a) * b;
     });
     const double mean = static_cast<double>(sum) / outcomes, expected = u * step_u * v * step_v;
-    if (!is_exact(mean, expected, step_u * step_v)) return complaint("E[u v] = ", mean, " for ", expected);
+    if (!is_exact(mean, expected, step_u * step_v))
+      return complaint("E[u v] = ", mean, " for ", expected);
   }
   return {};
 }
@@ -60,27 +67,31 @@ template <typename Arithmetic = WrittenArithmetic>
 std::string check_values_and_lengths() {
   for (const std::size_t c : {std::size_t{0}, std::size_t{1}, std::size_t{4}}) {
     const detail::AtomClass& atom_class = detail::kAtomClasses[c];
-    const detail::PairCoding coding = detail::pair_coding(atom_class.step, detail::escape_bits(256, atom_class.reach));
+    const detail::PairCoding coding =
+        detail::pair_coding(atom_class.step, detail::escape_bits(256, atom_class.reach));
     for (const auto& [y0, y1] : {std::pair{2.5, 0.25}, {-1.75, 3 + 5 / 256.0}, {0.125, -0.5}}) {
       Outcomes o({y0, y1});
       const std::array<std::uint32_t, 3> sizes = {kLevels, kPre, kPre};
       for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
         const ShortDraw first{d[0], d[1]}, second{d[0] ^ detail::kMateLevel, d[2]};
-        const std::int32_t q0 = detail::quantise<double>(y0, 1, first), q1 = detail::quantise<double>(y1, 1, second);
+        const std::int32_t q0 = detail::quantise<double>(y0, 1, first),
+                           q1 = detail::quantise<double>(y1, 1, second);
         std::byte buffer[32];
         detail::BitWriter out(buffer, sizeof buffer);
         detail::put_pair(out, coding, first.level, q0, q1);
         const auto bits = static_cast<unsigned>(out.position());
         out.finish();
         std::uint64_t bit = 0;
-        const auto read = detail::get_pair(detail::BitReader(buffer, sizeof buffer), coding, first.level, bit);
+        const auto read =
+            detail::get_pair(detail::BitReader(buffer, sizeof buffer), coding, first.level, bit);
         const std::array<double, 2> y = {
             Arithmetic::decoded(y0, detail::dequantise<double>(read.q0, first.level, 1), bits),
             Arithmetic::decoded(y1, detail::dequantise<double>(read.q1, second.level, 1), bits)};
         o.add(1.0 / (kLevels * kPre * kPre), y);
       });
       for (std::size_t k = 0; k < 2; ++k) {
-        if (!is_exact(o.bias(k), 0, 4)) return complaint("class ", c, ", (", y0, ", ", y1, "): bias ", o.bias(k), " steps");
+        if (!is_exact(o.bias(k), 0, 4))
+          return complaint("class ", c, ", (", y0, ", ", y1, "): bias ", o.bias(k), " steps");
       }
     }
   }
@@ -104,7 +115,8 @@ struct TwoAmplitudes {
 
 using PriceSearch = float (*)(const cpu::PriceLayer& layer, std::uint64_t budget_bits);
 
-/// However large the budget, the largest entry an atom can hold (all of its norm) decodes to within a step.
+/// However large the budget, the largest entry an atom can hold (all of its norm) decodes to within
+/// a step.
 inline std::string check_floor(PriceSearch search) {
   for (const double large : {1.0, 3.0, 0x1p-100, 0x1.8p100}) {
     const TwoAmplitudes atoms(large / 1000, large);
@@ -115,13 +127,16 @@ inline std::string check_floor(PriceSearch search) {
       if (c == 0) continue;
       const detail::AtomClass& atom_class = detail::kAtomClasses[c];
       const double x = 16 * large;  // sqrt(256) times the rms
-      const auto scale = detail::certain_scale<double>(static_cast<double>(a), static_cast<double>(atom_class.delta));
+      const auto scale = detail::certain_scale<double>(static_cast<double>(a),
+                                                       static_cast<double>(atom_class.delta));
       const unsigned w = detail::escape_bits(256, atom_class.reach);
       const std::int32_t q = detail::quantise<double>(x, scale.inverse, ShortDraw{3, 5});
-      const auto sent = static_cast<std::int32_t>(static_cast<std::uint32_t>(q) << (32 - w)) >> (32 - w);
+      const auto sent =
+          static_cast<std::int32_t>(static_cast<std::uint32_t>(q) << (32 - w)) >> (32 - w);
       const double back = detail::dequantise<double>(sent, 3, scale.step);
       if (!(std::fabs(back - x) <= scale.step))
-        return complaint("budget of 2^", octave, " bits: r = ", ratio, ", ", x, " decoded to ", back);
+        return complaint("budget of 2^", octave, " bits: r = ", ratio, ", ", x, " decoded to ",
+                         back);
     }
   }
   return {};
@@ -133,15 +148,18 @@ inline std::string check_floor(PriceSearch search) {
 class DrawLedger {
  public:
   /// `bits` bits from `first` of word `word` at `index`.
-  void take(std::uint16_t tensor, Purpose purpose, std::uint64_t index, std::uint32_t word, std::uint32_t first,
-            std::uint32_t bits) {
-    const std::uint64_t place = (std::uint64_t{tensor} << 48) | (static_cast<std::uint64_t>(purpose) << 40) |
+  void take(std::uint16_t tensor, Purpose purpose, std::uint64_t index, std::uint32_t word,
+            std::uint32_t first, std::uint32_t bits) {
+    const std::uint64_t place = (std::uint64_t{tensor} << 48) |
+                                (static_cast<std::uint64_t>(purpose) << 40) |
                                 (index & ((std::uint64_t{1} << 38) - 1)) << 2 | word;
-    const std::uint32_t mask = static_cast<std::uint32_t>(((std::uint64_t{1} << bits) - 1) << first);
+    const std::uint32_t mask =
+        static_cast<std::uint32_t>(((std::uint64_t{1} << bits) - 1) << first);
     std::uint32_t& used = used_[place];
     if ((used & mask) != 0 && complaint_.empty()) {
-      complaint_ = complaint("tensor ", tensor, ", purpose ", static_cast<int>(purpose), ", index ", index, ", word ",
-                             word, ": bits ", first, " to ", first + bits - 1, " are drawn twice");
+      complaint_ = complaint("tensor ", tensor, ", purpose ", static_cast<int>(purpose), ", index ",
+                             index, ", word ", word, ": bits ", first, " to ", first + bits - 1,
+                             " are drawn twice");
     }
     used |= mask;
     bits_ += bits;
@@ -155,14 +173,16 @@ class DrawLedger {
   std::uint64_t bits_ = 0;
 };
 
-/// Where the draws of a pair of entries stand: level (4 bits) and the pre-rounding of both (16 each).
+/// Where the draws of a pair of entries stand: level (4 bits) and the pre-rounding of both (16
+/// each).
 struct PairDraws {
   std::uint64_t level_index, pre_index;
   std::uint32_t level_word, level_bit, pre_word, first_bit = 0, second_bit = 16;
 };
 
 /// Pair l of tile u of vector t, of `tiles` tiles.
-inline PairDraws pair_draws(std::uint64_t t, std::uint64_t tiles, std::uint64_t u, std::uint32_t l) {
+inline PairDraws pair_draws(std::uint64_t t, std::uint64_t tiles, std::uint64_t u,
+                            std::uint32_t l) {
   return {4 * (t * ((tiles + 7) / 8) + u / 8) + l % 4, 16 * (t * ((tiles + 3) / 4) + u / 4) + l,
           l / 4, static_cast<std::uint32_t>(4 * (u % 8)), static_cast<std::uint32_t>(u % 4)};
 }
@@ -172,8 +192,9 @@ struct VectorPurposes {
 };
 
 /// Draws of `count` vectors of `length` entries.
-inline void take_vectors(DrawLedger& ledger, std::uint16_t tensor, std::uint64_t count, std::uint64_t length,
-                         VectorPurposes purposes, bool one_pre_round = false) {
+inline void take_vectors(DrawLedger& ledger, std::uint16_t tensor, std::uint64_t count,
+                         std::uint64_t length, VectorPurposes purposes,
+                         bool one_pre_round = false) {
   const std::uint64_t tiles = (length + 31) / 32;
   for (std::uint64_t t = 0; t < count; ++t) {
     for (std::uint64_t u = 0; u < tiles; ++u) {
@@ -182,7 +203,8 @@ inline void take_vectors(DrawLedger& ledger, std::uint16_t tensor, std::uint64_t
         const PairDraws d = pair_draws(t, tiles, u, l);
         ledger.take(tensor, purposes.dither, d.level_index, d.level_word, d.level_bit, 4);
         ledger.take(tensor, purposes.pre_round, d.pre_index, d.pre_word, d.first_bit, 16);
-        ledger.take(tensor, purposes.pre_round, d.pre_index, d.pre_word, one_pre_round ? d.first_bit : d.second_bit, 16);
+        ledger.take(tensor, purposes.pre_round, d.pre_index, d.pre_word,
+                    one_pre_round ? d.first_bit : d.second_bit, 16);
       }
     }
   }
@@ -195,7 +217,8 @@ struct EntryPlace {
 };
 inline EntryPlace high_place(std::uint64_t i) {
   const std::uint64_t e = i % 128;
-  return {16 * (i / 128) + e % 16, static_cast<std::uint32_t>(e / 32), static_cast<std::uint32_t>(e % 32 / 16 * 16)};
+  return {16 * (i / 128) + e % 16, static_cast<std::uint32_t>(e / 32),
+          static_cast<std::uint32_t>(e % 32 / 16 * 16)};
 }
 inline EntryPlace low_place(std::uint64_t i) {
   return {i / 8, static_cast<std::uint32_t>(i / 2 % 4), static_cast<std::uint32_t>(i % 2 * 16)};
@@ -208,32 +231,39 @@ struct MessageDraws {
   static constexpr bool kOnePreRound = false;
 };
 
-/// No two draws of a message share a bit. Every layer draws for every codec that could have sent it.
+/// No two draws of a message share a bit. Every layer draws for every codec that could have sent
+/// it.
 template <typename Draws = MessageDraws>
 std::string check_draws() {
   DrawLedger ledger;
-  const auto vectors = [&](std::uint16_t layer, std::uint64_t count, std::uint64_t length, Purpose pre, Purpose dither,
-                           Purpose select) {
-    take_vectors(ledger, Draws::tensor(layer), count, length, {Draws::of(pre), Draws::of(dither)}, Draws::kOnePreRound);
+  const auto vectors = [&](std::uint16_t layer, std::uint64_t count, std::uint64_t length,
+                           Purpose pre, Purpose dither, Purpose select) {
+    take_vectors(ledger, Draws::tensor(layer), count, length, {Draws::of(pre), Draws::of(dither)},
+                 Draws::kOnePreRound);
     for (std::uint64_t chunk = 0; chunk * 256 < count; ++chunk)
       ledger.take(Draws::tensor(layer), Draws::of(select), chunk, 0, 0, 32);
   };
-  constexpr std::array<std::array<std::uint64_t, 2>, 4> kShapes = {{{300, 70}, {16, 1025}, {1, 33}, {5, 4100}}};
+  constexpr std::array<std::array<std::uint64_t, 2>, 4> kShapes = {
+      {{300, 70}, {16, 1025}, {1, 33}, {5, 4100}}};
   for (std::uint16_t layer = 0; layer < kShapes.size(); ++layer) {
     const auto [rows, columns] = kShapes[layer];
     const std::uint64_t n = rows * columns;
     vectors(layer, rows, columns, Purpose::pre_round_row, Purpose::dither_row, Purpose::select_row);
-    vectors(layer, (n + 255) / 256, 256, Purpose::pre_round_block, Purpose::dither_block, Purpose::select_block);
+    vectors(layer, (n + 255) / 256, 256, Purpose::pre_round_block, Purpose::dither_block,
+            Purpose::select_block);
     const std::uint64_t pairs = std::min<std::uint64_t>(std::min(rows, columns), 20);
-    vectors(layer, pairs, std::min(rows, columns), Purpose::pre_round_u, Purpose::dither_u, Purpose::select_pair);
+    vectors(layer, pairs, std::min(rows, columns), Purpose::pre_round_u, Purpose::dither_u,
+            Purpose::select_pair);
     take_vectors(ledger, Draws::tensor(layer), pairs, std::max(rows, columns),
-                 {Draws::of(Purpose::pre_round_v), Draws::of(Purpose::dither_v)}, Draws::kOnePreRound);
+                 {Draws::of(Purpose::pre_round_v), Draws::of(Purpose::dither_v)},
+                 Draws::kOnePreRound);
     const std::uint16_t tensor = Draws::tensor(layer);
     for (std::uint64_t chunk = 0; chunk * 4096 < n; ++chunk)
       ledger.take(tensor, Draws::of(Purpose::select_coordinate), chunk, 0, 0, 32);
     for (std::uint64_t i = 0; i < n; ++i) {
       const EntryPlace high = high_place(i), low = low_place(i);
-      for (const auto& [first, second] : {std::pair{Purpose::qsgd, Purpose::qsgd_low}, {Purpose::ternary, Purpose::ternary_low}}) {
+      for (const auto& [first, second] : {std::pair{Purpose::qsgd, Purpose::qsgd_low},
+                                          {Purpose::ternary, Purpose::ternary_low}}) {
         ledger.take(tensor, Draws::of(first), high.index, high.word, high.bit, 16);
         ledger.take(tensor, Draws::of(second), low.index, low.word, low.bit, 16);
       }
@@ -241,7 +271,8 @@ std::string check_draws() {
         ledger.take(tensor, Draws::of(p), i / 4, static_cast<std::uint32_t>(i % 4), 0, 32);
     }
     for (std::uint64_t d = 0; d < n / 10; ++d) {
-      for (std::uint32_t word = 0; word < 4; ++word) ledger.take(tensor, Draws::of(Purpose::random_k), d, word, 0, 32);
+      for (std::uint32_t word = 0; word < 4; ++word)
+        ledger.take(tensor, Draws::of(Purpose::random_k), d, word, 0, 32);
     }
   }
   return ledger.complaints();

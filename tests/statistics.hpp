@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What tests of distributions share: moments over enumerated outcomes, and bounds for Monte Carlo runs that state
-/// their error.
+/// What tests of distributions share: moments over enumerated outcomes, and bounds for Monte Carlo
+/// runs that state their error.
 ///
-/// A check returns an empty string or what is wrong, so that the same check can be asked of the library and of a
-/// planted mistake (test_mutants.cpp).
+/// A check returns an empty string or what is wrong, so that the same check can be asked of the
+/// library and of a planted mistake (test_mutants.cpp).
 
 #include <cmath>
 #include <cstddef>
@@ -46,7 +46,8 @@ class Outcomes {
       const long double e = static_cast<long double>(estimate[i]) - truth_[i];
       error_[i] += probability * e;
       for (std::size_t j = 0; j <= i; ++j) {
-        products_[i * truth_.size() + j] += probability * e * (static_cast<long double>(estimate[j]) - truth_[j]);
+        products_[i * truth_.size() + j] +=
+            probability * e * (static_cast<long double>(estimate[j]) - truth_[j]);
       }
     }
   }
@@ -66,7 +67,8 @@ class Outcomes {
   long double weight_ = 0;
 };
 
-/// Calls `visit(digits)` for every tuple with digits[i] < sizes[i]: the outcomes of independent uniforms.
+/// Calls `visit(digits)` for every tuple with digits[i] < sizes[i]: the outcomes of independent
+/// uniforms.
 template <typename Visit>
 void for_each_tuple(std::span<const std::uint32_t> sizes, Visit visit) {
   std::vector<std::uint32_t> digits(sizes.size(), 0);
@@ -81,9 +83,10 @@ void for_each_tuple(std::span<const std::uint32_t> sizes, Visit visit) {
   }
 }
 
-/// Bernstein and Bonferroni. A family of `count` sums, each of independent errors with variances that add up to
-/// `variance` and none above `largest` in magnitude: with probability at least 1 - `family_error` no sum is above its
-/// reach, because P(|S| > t) <= 2 exp(-t^2 / (2 variance + 2 largest t / 3)) = family_error / count.
+/// Bernstein and Bonferroni. A family of `count` sums, each of independent errors with variances
+/// that add up to `variance` and none above `largest` in magnitude: with probability at least 1 -
+/// `family_error` no sum is above its reach, because P(|S| > t) <= 2 exp(-t^2 / (2 variance + 2
+/// largest t / 3)) = family_error / count.
 class BernsteinFamily {
  public:
   BernsteinFamily(double count, double family_error) : log_(std::log(2 * count / family_error)) {}
@@ -92,7 +95,8 @@ class BernsteinFamily {
     const double edge = log_ * largest / 3;
     return edge + std::sqrt(edge * edge + 2 * log_ * variance);
   }
-  /// The same for z = S / sqrt(variance) of many small errors: about 7.5 for a million sums and 1e-9.
+  /// The same for z = S / sqrt(variance) of many small errors: about 7.5 for a million sums and
+  /// 1e-9.
   [[nodiscard]] double largest_z() const { return std::sqrt(2 * log_); }
 
  private:

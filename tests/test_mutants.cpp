@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Planted mistakes: each is the library's arithmetic with one thing wrong, and a check that the library passes must
-/// fail on it. Most of them were found in published code.
+/// Planted mistakes: each is the library's arithmetic with one thing wrong, and a check that the
+/// library passes must fail on it. Most of them were found in published code.
 #include <gtest/gtest.h>
 
 #include "message_checks.hpp"
@@ -12,7 +12,8 @@ namespace {
 // ---- selection
 
 /// An empty draw is drawn again.
-cpu::KeptMask redraw_when_empty(const double* rms, std::size_t count, float price, std::uint32_t u) {
+cpu::KeptMask redraw_when_empty(const double* rms, std::size_t count, float price,
+                                std::uint32_t u) {
   cpu::KeptMask kept = cpu::select_chunk(rms, count, price, u);
   for (int again = 0; again < 256 && kept == cpu::KeptMask{}; ++again)
     kept = cpu::select_chunk(rms, count, price, u += 157u << 24);
@@ -20,7 +21,8 @@ cpu::KeptMask redraw_when_empty(const double* rms, std::size_t count, float pric
 }
 
 /// The scrambled order is taken modulo the chunk's own size, where it is no permutation.
-cpu::KeptMask scramble_short_chunk(const double* rms, std::size_t count, float price, std::uint32_t u) {
+cpu::KeptMask scramble_short_chunk(const double* rms, std::size_t count, float price,
+                                   std::uint32_t u) {
   cpu::KeptMask kept{};
   std::uint32_t sum = u;
   for (std::size_t i = 0; i < count; ++i) {
@@ -38,25 +40,31 @@ cpu::KeptMask scramble_short_chunk(const double* rms, std::size_t count, float p
 cpu::KeptMask invert_choice(const double* rms, std::size_t count, float price, std::uint32_t u) {
   cpu::KeptMask kept = cpu::select_chunk(rms, count, price, u);
   for (std::size_t k = 0; k < count; ++k) {
-    if (rms[k] > 0 && cpu::choose_atom(rms[k], price).atom_class == 0) kept[k / 64] ^= std::uint64_t{1} << (k % 64);
+    if (rms[k] > 0 && cpu::choose_atom(rms[k], price).atom_class == 0)
+      kept[k / 64] ^= std::uint64_t{1} << (k % 64);
   }
   return kept;
 }
 
 /// Atoms below 2^-32 are never kept.
-cpu::KeptMask round_small_to_zero(const double* rms, std::size_t count, float price, std::uint32_t u) {
+cpu::KeptMask round_small_to_zero(const double* rms, std::size_t count, float price,
+                                  std::uint32_t u) {
   std::array<double, cpu::kSelectionChunk> rounded;
-  for (std::size_t k = 0; k < count; ++k) rounded[k] = rms[k] < 0x1p-32 * static_cast<double>(price) ? 0 : rms[k];
+  for (std::size_t k = 0; k < count; ++k)
+    rounded[k] = rms[k] < 0x1p-32 * static_cast<double>(price) ? 0 : rms[k];
   return cpu::select_chunk(rounded.data(), count, price, u);
 }
 
 // ---- atoms
 
 struct NoLeastProbability : AtomArithmetic {
-  static std::uint32_t probability(double ratio) { return static_cast<std::uint32_t>(ratio * detail::kTwo32); }
+  static std::uint32_t probability(double ratio) {
+    return static_cast<std::uint32_t>(ratio * detail::kTwo32);
+  }
 };
 struct IdealDivisor : AtomArithmetic {
-  static detail::ContentScale<double> scale(double price, double delta, double ratio, std::uint32_t) {
+  static detail::ContentScale<double> scale(double price, double delta, double ratio,
+                                            std::uint32_t) {
     return {price * delta, 1 / (ratio * (price * delta))};
   }
 };
@@ -110,7 +118,9 @@ struct OneLevelTooMany : LevelArithmetic {  // level L + 1 overflows into the si
   static int levels(int bits) { return LevelArithmetic::levels(bits) + 1; }
 };
 struct NearestLevel : LevelArithmetic {
-  static std::uint32_t level(double z, ShortLevelDraw) { return static_cast<std::uint32_t>(z / 16 + 0.5); }
+  static std::uint32_t level(double z, ShortLevelDraw) {
+    return static_cast<std::uint32_t>(z / 16 + 0.5);
+  }
 };
 struct NoFurtherBits : LevelArithmetic {
   static std::uint32_t level(double z, ShortLevelDraw draw) {
@@ -165,16 +175,22 @@ struct OneDitherPurpose : FactorArithmetic {
   static constexpr Purpose kDitherV = kDitherU;
 };
 struct RawWhenLong : WrittenArithmetic {
-  static double decoded(double x, double dithered, unsigned bits) { return bits > 11 ? x : dithered; }
+  static double decoded(double x, double dithered, unsigned bits) {
+    return bits > 11 ? x : dithered;
+  }
 };
 
-float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) { return cpu::find_price({&layer, 1}, budget).a; }
+float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) {
+  return cpu::find_price({&layer, 1}, budget).a;
+}
 float price_without_floor(const cpu::PriceLayer& layer, std::uint64_t budget) {
   std::uint32_t low = 1, high = 0x7F7F;
   while (low < high) {
     const std::uint32_t middle = (low + high) / 2;
-    if (cpu::expected_bits_256({&layer, 1}, cpu::price_of_code(middle)) / 256 <= budget) high = middle;
-    else low = middle + 1;
+    if (cpu::expected_bits_256({&layer, 1}, cpu::price_of_code(middle)) / 256 <= budget)
+      high = middle;
+    else
+      low = middle + 1;
   }
   return cpu::price_of_code(low);
 }
@@ -201,7 +217,8 @@ const Mutant kMutants[] = {
     {"RedrawOfAnEmptyDraw", [] { return check_marginals(cpu::select_chunk); },
      [] { return check_marginals(redraw_when_empty); }},
     {"InvertedRounding", check_levels<>, check_levels<InvertedRounding>},
-    {"InvertedChoice", [] { return check_marginals(cpu::select_chunk); }, [] { return check_marginals(invert_choice); }},
+    {"InvertedChoice", [] { return check_marginals(cpu::select_chunk); },
+     [] { return check_marginals(invert_choice); }},
     {"InvertedDither", check_certain_content<>, check_certain_content<InvertedDither>},
     {"ClippedMassNotRedistributed", [] { return check_water_filling(filled); },
      [] { return check_water_filling(clipped_mass_lost); }},
@@ -213,15 +230,21 @@ const Mutant kMutants[] = {
     {"FurtherBitsOfADrawLeftOut", check_levels<>, check_levels<NoFurtherBits>},
     {"EpsilonInTheNorm", check_levels<>, check_levels<NormPlusEpsilon>},
     {"OneUniformForTwoElements", check_levels<>, check_levels<OneUniformForTwo>},
-    {"OneUniformForTwoEntriesOfAPair", check_pair_independence<>, check_pair_independence<OnePreRounding>},
+    {"OneUniformForTwoEntriesOfAPair", check_pair_independence<>,
+     check_pair_independence<OnePreRounding>},
     {"OneHalfOfAWordForTwoEntries", check_draws<>, check_draws<OneHalfForTwo>},
-    {"SeedSharedByWorkers", [] { return check_workers(worker_key); }, [] { return check_workers(shared_key); }},
+    {"SeedSharedByWorkers", [] { return check_workers(worker_key); },
+     [] { return check_workers(shared_key); }},
     {"PurposeSharedByPreRoundingAndDither", check_draws<>,
      check_draws<SharedPurpose<Purpose::dither_block, Purpose::pre_round_block>>},
-    {"PurposeSharedByFamilies", check_draws<>, check_draws<SharedPurpose<Purpose::select_row, Purpose::select_block>>},
-    {"PurposeSharedByFactors", check_draws<>, check_draws<SharedPurpose<Purpose::dither_u, Purpose::dither_v>>},
-    {"PurposeSharedByRoundingInAndOut", check_draws<>, check_draws<SharedPurpose<Purpose::identity, Purpose::output>>},
-    {"PurposeSharedByADrawAndItsFurtherBits", check_draws<>, check_draws<SharedPurpose<Purpose::qsgd, Purpose::qsgd_low>>},
+    {"PurposeSharedByFamilies", check_draws<>,
+     check_draws<SharedPurpose<Purpose::select_row, Purpose::select_block>>},
+    {"PurposeSharedByFactors", check_draws<>,
+     check_draws<SharedPurpose<Purpose::dither_u, Purpose::dither_v>>},
+    {"PurposeSharedByRoundingInAndOut", check_draws<>,
+     check_draws<SharedPurpose<Purpose::identity, Purpose::output>>},
+    {"PurposeSharedByADrawAndItsFurtherBits", check_draws<>,
+     check_draws<SharedPurpose<Purpose::qsgd, Purpose::qsgd_low>>},
     {"KeySharedByLayers", check_draws<>, check_draws<SharedTensor>},
     {"DitherWithoutPreRounding", check_certain_content<>, check_certain_content<NoPreRounding>},
     {"UncentredDither", check_certain_content<>, check_certain_content<UncentredDither>},
@@ -229,7 +252,8 @@ const Mutant kMutants[] = {
     {"DitherNotSubtracted", check_certain_content<>, check_certain_content<UnusedDither>},
     {"DivisionByTheIdealProbability", check_uncertain_atom<>, check_uncertain_atom<IdealDivisor>},
     {"DivisionByACoarseProbability", check_divisor<>, check_divisor<CoarseDivisor>},
-    {"NoFloorUnderThePrice", [] { return check_floor(found_price); }, [] { return check_floor(price_without_floor); }},
+    {"NoFloorUnderThePrice", [] { return check_floor(found_price); },
+     [] { return check_floor(price_without_floor); }},
     {"ProbabilityRoundedToZero", check_uncertain_atom<>, check_uncertain_atom<NoLeastProbability>},
     {"SmallAtomsNeverKept", [] { return check_marginals_of_any_p(cpu::select_chunk); },
      [] { return check_marginals_of_any_p(round_small_to_zero); }},
@@ -255,7 +279,9 @@ TEST_P(Mutants, AreCaught) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Planted, Mutants, testing::ValuesIn(kMutants),
-                         [](const testing::TestParamInfo<Mutant>& row) { return std::string(row.param.name); });
+                         [](const testing::TestParamInfo<Mutant>& row) {
+                           return std::string(row.param.name);
+                         });
 
 }  // namespace
 

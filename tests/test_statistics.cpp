@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// What the codecs promise of their distributions, over every outcome: expectation, variance, probabilities. The checks
-/// themselves are in statistics_checks.hpp; test_mutants.cpp shows what they catch.
+/// What the codecs promise of their distributions, over every outcome: expectation, variance,
+/// probabilities. The checks themselves are in statistics_checks.hpp; test_mutants.cpp shows what
+/// they catch.
 #include <gtest/gtest.h>
 
 #include "atomo/half.hpp"
@@ -13,8 +14,12 @@ TEST(Statistics, DitheredContentIsExact) { EXPECT_EQ(check_certain_content(), ""
 TEST(Statistics, EntriesOfAPairDrawOfTheirOwn) { EXPECT_EQ(check_pair_independence(), ""); }
 TEST(Statistics, UncertainAtomsAreExact) { EXPECT_EQ(check_uncertain_atom(), ""); }
 TEST(Statistics, TheDivisorIsTheIntegerInUse) { EXPECT_EQ(check_divisor(), ""); }
-TEST(Statistics, AtomsAreKeptWithTheirProbability) { EXPECT_EQ(check_marginals(cpu::select_chunk), ""); }
-TEST(Statistics, AtomsOfAnyProbabilityToo) { EXPECT_EQ(check_marginals_of_any_p(cpu::select_chunk), ""); }
+TEST(Statistics, AtomsAreKeptWithTheirProbability) {
+  EXPECT_EQ(check_marginals(cpu::select_chunk), "");
+}
+TEST(Statistics, AtomsOfAnyProbabilityToo) {
+  EXPECT_EQ(check_marginals_of_any_p(cpu::select_chunk), "");
+}
 TEST(Statistics, FactorsMultiplyToTheirPair) { EXPECT_EQ(check_factors(), ""); }
 TEST(Statistics, LengthsDoNotChangeValues) { EXPECT_EQ(check_values_and_lengths(), ""); }
 TEST(Statistics, LevelsAreExact) { EXPECT_EQ(check_levels(), ""); }
@@ -22,7 +27,9 @@ TEST(Statistics, RandomKIsExact) { EXPECT_EQ(check_random_k(), ""); }
 TEST(Statistics, WaterFillingIsOptimal) { EXPECT_EQ(check_water_filling(filled), ""); }
 TEST(Statistics, NoTwoDrawsShareABit) { EXPECT_EQ(check_draws(), ""); }
 
-float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) { return cpu::find_price({&layer, 1}, budget).a; }
+float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) {
+  return cpu::find_price({&layer, 1}, budget).a;
+}
 
 TEST(Statistics, NoBudgetClips) { EXPECT_EQ(check_floor(found_price), ""); }
 
@@ -32,18 +39,23 @@ TEST(Statistics, HalvesAreExact) {
     for (const bool bf16 : {false, true}) {
       bool overflow = false;
       const auto value = [&](std::uint32_t random) {
-        return static_cast<double>(bf16 ? from_bf16(to_bf16(x, random, overflow)) : from_f16(to_f16(x, random, overflow)));
+        return static_cast<double>(bf16 ? from_bf16(to_bf16(x, random, overflow))
+                                        : from_f16(to_f16(x, random, overflow)));
       };
       // The result is one value below some draw, another from there on.
       std::uint64_t low = 0, high = std::uint64_t{1} << 32;
       const double up = value(0), down = value(0xFFFFFFFFu);
       while (low < high) {
         const std::uint64_t middle = (low + high) / 2;
-        if (value(static_cast<std::uint32_t>(middle)) == up && up != down) low = middle + 1;
-        else high = middle;
+        if (value(static_cast<std::uint32_t>(middle)) == up && up != down)
+          low = middle + 1;
+        else
+          high = middle;
       }
-      const double p = static_cast<double>(low) * 0x1p-32, wide = std::fabs(up - down), exact = static_cast<double>(x);
-      EXPECT_NEAR(p * up + (1 - p) * down, exact, kExact * std::fabs(exact)) << x << (bf16 ? " bf16" : " f16");
+      const double p = static_cast<double>(low) * 0x1p-32, wide = std::fabs(up - down),
+                   exact = static_cast<double>(x);
+      EXPECT_NEAR(p * up + (1 - p) * down, exact, kExact * std::fabs(exact))
+          << x << (bf16 ? " bf16" : " f16");
       const double f = wide > 0 ? std::fabs(exact - down) / wide : 0;
       EXPECT_NEAR(p * (1 - p), f * (1 - f), kExact);
     }
@@ -54,11 +66,13 @@ TEST(Statistics, HalvesAreExact) {
 
 /// The middle of one of the eight parts of a class.
 double ratio_of(std::size_t c, std::size_t part) {
-  const double octave = std::exp2(static_cast<double>((c - 1) / 2)), low = c % 2 == 1 ? octave : 1.5 * octave;
+  const double octave = std::exp2(static_cast<double>((c - 1) / 2)),
+               low = c % 2 == 1 ? octave : 1.5 * octave;
   return low + 0.5 * octave * (static_cast<double>(part) + 0.5) / cpu::PriceCosts::kParts;
 }
 
-/// Bits an entry costs against rms / step, from the table of every class: what one could pay for any step.
+/// Bits an entry costs against rms / step, from the table of every class: what one could pay for
+/// any step.
 class BitsOfContent {
  public:
   explicit BitsOfContent(const cpu::PriceCosts& costs) {
@@ -74,17 +88,19 @@ class BitsOfContent {
     const auto above = points_.lower_bound(at);
     if (above == points_.begin() || above == points_.end()) return INFINITY;
     const auto below = std::prev(above);
-    return std::lerp(below->second, above->second, (at - below->first) / (above->first - below->first));
+    return std::lerp(below->second, above->second,
+                     (at - below->first) / (above->first - below->first));
   }
 
  private:
   std::map<double, double> points_;
 };
 
-/// An atom of rms r (in units of the price) kept with probability r / t, its content in steps of s t, adds
-/// r t - r^2 + r t s^2 v to the variance of an entry and r / t bits(1 / s) to its size. The library takes t = 1 and its own
-/// step; the price of a bit, mu, is what makes t = 1 stationary. No other probability and step may be better by 1 %; of
-/// a certain atom no other step by 3 %: a class is half an octave wide.
+/// An atom of rms r (in units of the price) kept with probability r / t, its content in steps of s
+/// t, adds r t - r^2 + r t s^2 v to the variance of an entry and r / t bits(1 / s) to its size. The
+/// library takes t = 1 and its own step; the price of a bit, mu, is what makes t = 1 stationary. No
+/// other probability and step may be better by 1 %; of a certain atom no other step by 3 %: a class
+/// is half an octave wide.
 TEST(Statistics, AtomsSpendBitsWhereTheySaveMost) {
   const cpu::PriceCosts costs = cpu::price_costs(AtomLayout::blocks(1 << 20));
   const BitsOfContent bits(costs);
@@ -95,13 +111,15 @@ TEST(Statistics, AtomsSpendBitsWhereTheySaveMost) {
   double best = INFINITY;
   for (double t = 0.5; t < 2; t *= 1.01) {
     for (double s = 0.5; s < 5; s *= 1.01)
-      best = std::min(best, t + t * s * s * detail::kDitherVariance + mu * (bits(1 / s) + mark) / t);
+      best =
+          std::min(best, t + t * s * s * detail::kDitherVariance + mu * (bits(1 / s) + mark) / t);
   }
   EXPECT_LT(own, best * 1.01) << own / best;
   double worst = 0;
   for (std::size_t c = 1; c < 20; ++c) {
     for (std::size_t part = 0; part < cpu::PriceCosts::kParts; ++part) {
-      const double taken = static_cast<double>(detail::kAtomClasses[c].delta), r = ratio_of(c, part);
+      const double taken = static_cast<double>(detail::kAtomClasses[c].delta),
+                   r = ratio_of(c, part);
       const double ours = taken * taken * detail::kDitherVariance + mu * costs.unit[c][part] / 256;
       double least = INFINITY;
       for (double s = taken / 4; s < 4 * taken; s *= 1.01)
@@ -116,7 +134,8 @@ TEST(Statistics, AtomsSpendBitsWhereTheySaveMost) {
 
 // ---- the f32 path of levels
 
-/// P and the level as f32 arithmetic gives them, for entries of any size: the bias stays inside the one stated.
+/// P and the level as f32 arithmetic gives them, for entries of any size: the bias stays inside the
+/// one stated.
 TEST(Statistics, LevelsInFloatStayInsideTheirBias) {
   std::mt19937_64 random(77);
   std::uniform_real_distribution<float> part(0, 1);
@@ -129,9 +148,12 @@ TEST(Statistics, LevelsInFloatStayInsideTheirBias) {
     const detail::LevelScale scale = detail::level_scale(step, 65536.0f);
     const float z = std::min((x * scale.pre) * scale.inv, 65536.0f * static_cast<float>(levels));
     const float whole = std::floor(z);
-    const double p = (static_cast<double>(whole) + static_cast<double>(std::floor((z - whole) * 65536.0f + 0.5f)) / 65536) / 65536;
+    const double p = (static_cast<double>(whole) +
+                      static_cast<double>(std::floor((z - whole) * 65536.0f + 0.5f)) / 65536) /
+                     65536;
     ASSERT_LE(p, levels);
-    // E = p steps; each decoded value is rounded once more, by 2^-24 of itself or half the least f32.
+    // E = p steps; each decoded value is rounded once more, by 2^-24 of itself or half the least
+    // f32.
     const double bound = 0x1p-21 * (static_cast<double>(x) + static_cast<double>(step));
     const double bias = std::fabs(p * static_cast<double>(step) - static_cast<double>(x));
     worst = std::max(worst, bias / bound);

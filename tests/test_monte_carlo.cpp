@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Whole codecs through the public face, fixed seeds: no bias and no more variance than predicted.
+///
+/// The family. Every trial (codec and shape) sums the errors of each entry over all draws, and
+/// where lines of entries are independent also <y - x, x> of each line. Each sum has a Bernstein
+/// bound from its predicted variance; all bounds of all trials together fail in fewer than 1 of
+/// 10^9 choices of the seed (kFamilyError), if nothing is biased. The squared error of all draws is
+/// within 5 % of its prediction.
+#include <gtest/gtest.h>
+
+#include <cctype>
+
+#include "predictions.hpp"
+#include "support.hpp"
+
+namespace atomo::test {
+namespace {
+
+constexpr double kFamilyError = 1e-9, kTrials = 64;
+
+struct Trial {
+  std::string spec;
+  Shape shape;
+  std::uint32_t draws;
+};
+
+void PrintTo(const Trial& trial, std::ostream* out) {
+  *out << trial.spec << " on " << trial.shape.to_string();
+}
+
+/// The number behind `key=`, or `fallback`.
+double number_of(const std::string& spec, const std::string& key, double fallback) {
+  const std::size_t at = spec.find(key + "=");
+  return at == std::string::npos ? fallback : std::stod(spec.substr(at + key.size() + 1));
+}
+
+bool holds(const std::string& spec, const char* word) {
+  return spec.find(word) != std::string::npos;
+}
+
+/// Steps and probabilities of the dithered pairs at a price (pairs.hpp).
+PairPrediction predict_dithered_pairs(const std::vector<float>& x, const Shape& shape,
+                                      float price) {
+  const Pairs pairs(x, shape);
+  const auto m = static_cast<double>(pairs.view.shorter()),
+             n = static_cast<double>(pairs.view.longer());
+  const std::size_t aspect = detail::pair_aspect(pairs.view);
+  const double unit = detail::pair_amplitude(pairs.view);
+  const auto choice = [&](std::size_t k) { return cpu::choose_atom(pairs.sigma[k] * unit, price); };
+  return predict_pairs(
+      pairs, shape,
+      [&](std::size_t k) {
+        const cpu::AtomChoice c = choice(k);
+        return pairs.sigma[k] == 0 ? 0.0 : c.atom_class != 0 ? 1.0 : c.probability / detail::kTwo32;
+      },
+      [&](std::size_t k) {
+        const std::size_t c = choice(k).atom_class;
+        const detail::PairSteps steps = detail::kPairSteps[aspect][c];
+        // u sqrt m and sigma v / sqrt m have these steps.
+        const double shorter = detail::kCodingSteps[steps.shorter].d;
+        const double longer = detail::kCodingSteps[steps.longer].d * detail::kClassMiddle[c] *
+                              static_cast<double>(price) * detail::kPairKappa[aspect] *
+                              std::sqrt((m + n) / (m * n));
+        return std::pair{shorter / std::sqrt(m), longer * std::sqrt(m)};
+      });
+}
+
+PairPrediction predict_plain_pairs(const std::vector<float>& x, const Shape& shape,
+                                   std::uint64_t keep) {
+  const Pairs pairs(x, shape);
+  std::vector<std::uint64_t> probabilities(pairs.sigma.size());
+  std::vector<std::uint32_t> order(pairs.sigma.size());
+  cpu::water_fill(pairs.sigma, keep, probabilities, order);
+  return predict_pairs(
+      pairs, shape,
+      [&](std::size_t k) { return static_cast<double>(probabilities[k]) / detail::kTwo32; },
+      [](std::size_t) {
+        return std::pair{0.0, 0.0};
+      });
+}
+
+struct Expected {
+  Prediction entries{0};
+  double squared_error = 0;
+};
+
+Expected predict(const Trial& trial, const std::vector<float>& x,
+                 const std::vector<std::byte>& message) {
+  ContainerInfo info;
+  EXPECT_FALSE(failed(inspect(message, info)));
+  const float price = info.layers.at(0).price;
+  const double bound = Codec::parse(trial.spec).traits().bias_bound;
+  const std::string& spec = trial.spec;
+  if (holds(spec, "atoms=svd")) {
+    const PairPrediction p =
+        holds(spec, "f32")
+            ? predict_plain_pairs(x, trial.shape,
+                                  static_cast<std::uint64_t>(number_of(spec, "keep", 0)))
+            : predict_dithered_pairs(x, trial.shape, price);
+    return {p, p.total};
+  }
+  Prediction p(0);
+  if (holds(spec, "identity")) {
+    p = predict_half(x, holds(spec, "=f16"));
+  } else if (holds(spec, "coordinate")) {
+    p = predict_coordinates(x, static_cast<double>(price), bound);
+  } else if (holds(spec, "qsgd")) {
+    p = predict_qsgd(x, static_cast<int>(number_of(spec, "bits", 4)),
+                     static_cast<std::size_t>(number_of(spec, "bucket", 512)), holds(spec, "l2"),
+                     bound);
+  } else if (holds(spec, "terngrad")) {
+    p = predict_qsgd(x, 2, x.size(), false, bound);
+  } else if (holds(spec, "randomk")) {
+    p = predict_random_k(x, static_cast<std::size_t>(std::round(number_of(spec, "keep", 1) *
+                                                                static_cast<double>(x.size()))));
+  } else {
+    const auto rows = static_cast<std::uint64_t>(trial.shape[0]);
+    p = predict_atoms(x,
+                      holds(spec, "blocks") ? AtomLayout::blocks(x.size())
+                                            : AtomLayout::rows(rows, x.size() / rows),
+                      static_cast<double>(price), bound);
+  }
+  const double total = p.squared_error();
+  return {std::move(p), total};
+}
+
+/// Sums of errors over draws.
+struct Sums {
+  std::vector<double> entries, lines;
+  double squared_error = 0;
+
+  void add(const std::vector<float>& x, const std::vector<float>& y, std::size_t line) {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double e = static_cast<double>(y[i]) - static_cast<double>(x[i]);
+      entries[i] += e;
+      squared_error += e * e;
+    }
+    for (std::size_t i = 0; line != 0 && i < x.size(); ++i)
+      lines[i / line] +=
+          (static_cast<double>(y[i]) - static_cast<double>(x[i])) * static_cast<double>(x[i]);
+  }
+};
+
+/// What is done to decoded values before they are judged: nothing, or a planted bias.
+using Tamper = void (*)(std::vector<float>& y);
+void leave(std::vector<float>&) {}
+
+/// The worst sum against its bound; above 1 there is a bias.
+double worst_of_bound(const Sums& sums, const Prediction& p, const std::vector<float>& x,
+                      double draws) {
+  const std::size_t n = x.size();
+  const BernsteinFamily family(static_cast<double>(n + sums.lines.size()), kFamilyError / kTrials);
+  double worst = 0;
+  std::vector<double> line_slack(sums.lines.size());
+  for (std::size_t i = 0; i < n; ++i) {
+    const double reach = family.reach(draws * p.variance[i], p.largest[i]) + draws * p.slack[i];
+    if (sums.entries[i] != 0) worst = std::max(worst, std::fabs(sums.entries[i]) / reach);
+    if (p.line != 0) line_slack[i / p.line] += std::fabs(static_cast<double>(x[i])) * p.slack[i];
+  }
+  for (std::size_t l = 0; l < sums.lines.size(); ++l) {
+    const double reach =
+        family.reach(draws * p.line_variance[l], p.line_largest[l]) + draws * line_slack[l];
+    if (sums.lines[l] != 0) worst = std::max(worst, std::fabs(sums.lines[l]) / reach);
+  }
+  return worst;
+}
+
+struct Verdict {
+  double bias = 0;   ///< of its bound
+  double error = 0;  ///< of its prediction
+  double nmse = 0;   ///< predicted
+};
+
+Verdict judge(const Trial& trial, Tamper tamper) {
+  const std::size_t n = trial.shape.elements();
+  const std::vector<float> x = heavy_tailed(n, 1234 + n, static_cast<std::size_t>(trial.shape[1]));
+  const Codec codec = Codec::parse(trial.spec);
+  EXPECT_TRUE(codec.traits().unbiased);
+  std::vector<std::byte> payload(codec.max_encoded_bytes(trial.shape));
+  std::vector<std::byte> workspace(codec.workspace_bytes(trial.shape));
+  std::vector<float> y(n);
+  Context context;
+  context.workspace = workspace;
+  Expected expected;
+  Sums sums{std::vector<double>(n), {}, 0};
+  for (std::uint32_t step = 0; step < trial.draws; ++step) {
+    std::uint64_t bytes = 0;
+    EXPECT_FALSE(
+        failed(codec.encode({x.data(), DType::f32, trial.shape}, {.seed = 77, .step = step},
+                            {payload.data(), payload.size(), &bytes}, context)));
+    EXPECT_FALSE(failed(
+        codec.decode({payload.data(), bytes}, {y.data(), DType::f32, trial.shape}, context)));
+    if (step == 0) {
+      expected = predict(trial, x,
+                         {payload.begin(), payload.begin() + static_cast<std::ptrdiff_t>(bytes)});
+      sums.lines.resize(expected.entries.line_variance.size());
+    }
+    tamper(y);
+    sums.add(x, y, expected.entries.line);
+  }
+  return {worst_of_bound(sums, expected.entries, x, trial.draws),
+          sums.squared_error / (trial.draws * expected.squared_error),
+          expected.squared_error / squared_norm(x)};
+}
+
+class MonteCarlo : public testing::TestWithParam<Trial> {};
+
+TEST_P(MonteCarlo, NoBiasAndThePredictedError) {
+  const Verdict verdict = judge(GetParam(), leave);
+  EXPECT_LE(verdict.bias, 1);
+  EXPECT_NEAR(verdict.error, 1, 0.05);
+  std::cout << "  " << GetParam().spec << " " << GetParam().shape.to_string() << ": worst sum "
+            << verdict.bias << " of its bound, error " << verdict.error
+            << " of predicted, predicted NMSE " << verdict.nmse << "\n";
+}
+
+/// The bounds have teeth.
+TEST(MonteCarloBounds, SeePlantedBiases) {
+  const Tamper shrink = [](std::vector<float>& y) {
+    for (float& v : y) v *= 0.97f;
+  };
+  const Tamper drop_one = [](std::vector<float>& y) { y[y.size() / 2] = 0; };
+  const Tamper drift = [](std::vector<float>& y) {
+    for (float& v : y) v += 3e-3f;
+  };
+  for (const char* spec : {"qsgd:bits=4", "atomo:bits=2,atoms=rows", "atomo:bits=2,atoms=blocks",
+                           "identity:dtype=bf16"}) {
+    const Trial trial{spec, Shape{25, 40}, 4000};
+    EXPECT_LE(judge(trial, leave).bias, 1) << spec;
+    EXPECT_GT(judge(trial, shrink).bias, 1) << spec;
+    EXPECT_GT(judge(trial, drift).bias, 1) << spec;
+    EXPECT_GT(judge(trial, drop_one).bias, 1) << spec;
+  }
+}
+
+std::vector<Trial> trials() {
+  const std::vector<std::string> specs = {"identity:dtype=f16",
+                                          "identity:dtype=bf16",
+                                          "qsgd:bits=1",
+                                          "qsgd:bits=2",
+                                          "qsgd:bits=4",
+                                          "qsgd:bits=8,bucket=64,norm=l2",
+                                          "terngrad",
+                                          "randomk:keep=0.1",
+                                          "atomo:bits=1,atoms=coordinate",
+                                          "atomo:bits=4,atoms=coordinate",
+                                          "atomo:bits=0.25,atoms=rows",
+                                          "atomo:bits=1,atoms=rows",
+                                          "atomo:bits=4,atoms=rows",
+                                          "atomo:bits=0.5,atoms=blocks"};
+  std::vector<Trial> all;
+  for (const std::string& spec : specs) {
+    all.push_back({spec, Shape{25, 40}, 8000});
+    all.push_back({spec, Shape{1000, 1000}, 16});
+  }
+  for (const char* spec : {"atomo:bits=0.5,atoms=rows", "atomo:bits=2,atoms=blocks",
+                           "atomo:atoms=coordinate,keep=0.02"})
+    all.push_back({spec, Shape{300, 104}, 300});
+  for (const char* spec :
+       {"atomo:bits=2,atoms=svd", "atomo:bits=6,atoms=svd", "atomo:atoms=svd,keep=3,values=f32"})
+    all.push_back({spec, Shape{24, 40}, 1500});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, MonteCarlo, testing::ValuesIn(trials()),
+                         [](const testing::TestParamInfo<Trial>& row) {
+                           std::string name =
+                               row.param.spec + "_" + std::to_string(row.param.shape.elements());
+                           for (char& c : name)
+                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace atomo::test
