@@ -5,6 +5,7 @@
 
 #include "atomo/half.hpp"
 #include "message_checks.hpp"
+#include "predictions.hpp"
 #include "support.hpp"
 
 namespace atomo::test {
@@ -163,6 +164,67 @@ TEST(Draws, OfAtomsAreWhereTheLedgerSays) {
         }
       }
     }
+  }
+}
+
+/// One factor of pair k as it is decoded, from the places of its draws.
+std::vector<double> factor(const float* x, std::uint64_t entries, std::uint64_t k, float inverse,
+                           float step, const VectorPurposes& purposes) {
+  const Philox dither(kKey, purposes.dither), pre(kKey, purposes.pre_round);
+  const std::uint64_t tiles = (entries + 31) / 32;
+  std::vector<double> y(entries);
+  for (std::uint64_t i = 0; i < entries; ++i) {
+    const std::uint64_t in_tile = std::min<std::uint64_t>(32, entries - i / 32 * 32);
+    const std::uint64_t half = (in_tile + 1) / 2;
+    const bool second = i % 32 >= half;
+    const PairDraws d = pair_draws(k, tiles, i / 32, static_cast<std::uint32_t>(i % 32 % half));
+    const std::uint32_t level =
+        ((dither(d.level_index)[d.level_word] >> d.level_bit) & 15u) ^ (second ? 8u : 0u);
+    const std::uint32_t h =
+        (pre(d.pre_index)[d.pre_word] >> (second ? d.second_bit : d.first_bit)) & 0xFFFFu;
+    const std::int32_t q = detail::quantise<float>(x[i], inverse, detail::EntryDraw{level, h});
+    y[i] = static_cast<double>(detail::dequantise<float>(q, level, step));
+  }
+  return y;
+}
+
+/// Singular pairs, all certain: the sum of their dithered factors, up to the rounding of that sum.
+TEST(Draws, OfPairsAreWhereTheLedgerSays) {
+  for (const Shape& shape : {Shape{18, 70}, Shape{45, 17}}) {
+    std::vector<float> x(shape.elements());
+    std::mt19937 random(3);
+    for (float& v : x) v = static_cast<float>(random() >> 8) * 0x1p-24f - 0.5f;
+    const float price = 0x1p-9f;
+    const std::vector<float> y = decoded("atomo:price=0.001953125,atoms=svd", x, shape);
+    const Pairs pairs(x, shape);
+    const std::size_t m = pairs.view.shorter(), n = pairs.view.longer();
+    const std::size_t aspect = detail::pair_aspect(pairs.view);
+    const double root = std::sqrt(static_cast<double>(m));
+    const double unit = detail::kPairKappa[aspect] *
+                        std::sqrt(static_cast<double>(m + n) / static_cast<double>(m * n));
+    std::vector<double> sum(x.size());
+    for (std::size_t k = 0; k < m; ++k) {
+      const auto choice =
+          cpu::choose_atom(pairs.sigma[k] * detail::pair_amplitude(pairs.view), price);
+      ASSERT_GT(choice.atom_class, 0);
+      const detail::PairSteps steps = detail::kPairSteps[aspect][choice.atom_class];
+      const auto step_u = static_cast<float>(detail::kCodingSteps[steps.shorter].d);
+      const float step_v =
+          price * static_cast<float>(unit * (detail::kCodingSteps[steps.longer].d *
+                                             detail::kClassMiddle[choice.atom_class]));
+      const auto u = factor(pairs.shorter.data() + k * m, m, k,
+                            static_cast<float>(root / static_cast<double>(step_u)), step_u,
+                            {Purpose::pre_round_u, Purpose::dither_u});
+      const auto v = factor(pairs.longer.data() + k * n, n, k,
+                            static_cast<float>(pairs.unit / (root * static_cast<double>(step_v))),
+                            step_v, {Purpose::pre_round_v, Purpose::dither_v});
+      const bool wide = pairs.view.rows <= pairs.view.columns;
+      for (std::size_t i = 0; i < m; ++i) {
+        for (std::size_t j = 0; j < n; ++j) sum[wide ? i * n + j : j * m + i] += u[i] * v[j];
+      }
+    }
+    // A draw from elsewhere would move a factor by steps: many times this.
+    for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(y[i], sum[i], 1e-6) << i;
   }
 }
 
