@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The workspace of coordinates, for a batch of segments in flight.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "coordinate_format.hpp"
+#include "workspace.hpp"
+
+namespace atomo::detail {
+
+inline constexpr std::size_t kSlots = 8;  ///< segments in flight
+inline constexpr std::size_t kTableEntryBytes = 4;
+
+/// Memory of one segment being written.
+struct Slot {
+  std::span<std::uint32_t> levels, parts;
+  std::span<std::uint16_t> nonzero, ones, others;
+  Bytes out;
+
+  Slot() = default;
+  Slot(Carver& carver, std::size_t m) noexcept
+      : levels(carver.take<std::uint32_t>(m)),
+        parts(carver.take<std::uint32_t>(std::min(m, kCoordinateChunk))),
+        nonzero(carver.take<std::uint16_t>(m)),
+        ones(carver.take<std::uint16_t>(m)),
+        others(carver.take<std::uint16_t>(m)),
+        out(carver.take_bytes(max_segment_bytes(m) + 8)) {}
+};
+
+/// What both carving and counting of a workspace go through.
+struct EncodeMemory {
+  std::size_t count = 0;
+  Slot slots[kSlots];
+
+  EncodeMemory(Carver& carver, std::size_t n) noexcept : count(std::min(kSlots, segments_of(n))) {
+    for (std::size_t i = 0; i < count; ++i)
+      slots[i] = Slot(carver, std::min(n, kCoordinateSegment));
+  }
+};
+
+struct DecodeMemory {
+  std::size_t count = 0;
+  std::span<float> values[kSlots];
+  std::span<std::uint64_t> starts;
+
+  DecodeMemory(Carver& carver, std::size_t n) noexcept
+      : count(std::min(kSlots, segments_of(n))), starts(carver.take<std::uint64_t>(count)) {
+    for (std::size_t i = 0; i < count; ++i) {
+      values[i] = carver.take<float>(std::min(n, kCoordinateSegment));
+    }
+  }
+};
+
+}  // namespace atomo::detail
