@@ -4,7 +4,8 @@
 /// Random-k: k of n entries drawn without replacement, scaled by n/k on decode; unbiased, every
 /// entry kept with probability k/n. The positions follow from the key without its worker, so
 /// nothing but k values travels, all workers of a step send the same entries, and payloads add
-/// value by value.
+/// value by value. Entries below 2^-126 land on f32's grid after scaling, which can bias them by up
+/// to 2^-150.
 ///
 /// ```cpp
 /// atomo::RandomKConfig config{.keep = n / 100};
@@ -15,7 +16,8 @@
 /// ```
 ///
 /// Nothing here allocates or throws; the bytes do not depend on the executor. `x` and `y` are n f32
-/// in host memory, of their own alignment; inputs are finite.
+/// in host memory, of their own alignment; inputs are finite. The processor must not flush
+/// subnormals to zero (a Codec sees to that).
 
 #include <cstddef>
 #include <cstdint>

@@ -15,7 +15,8 @@
 /// ```
 ///
 /// Nothing here allocates or throws; the bytes do not depend on the executor. `x` and `y` are n f32
-/// in host memory, of their own alignment; inputs are finite.
+/// in host memory, of their own alignment; inputs are finite. The processor must not flush
+/// subnormals to zero (a Codec sees to that).
 
 #include <cstddef>
 #include <cstdint>

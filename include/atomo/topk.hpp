@@ -14,7 +14,8 @@
 /// ```
 ///
 /// Nothing here allocates, throws or draws; the bytes do not depend on the executor. `x` and `y`
-/// are n f32 in host memory, of their own alignment; inputs are finite.
+/// are n f32 in host memory, of their own alignment; inputs are finite. The processor must not
+/// flush subnormals to zero (a Codec sees to that).
 
 #include <cstddef>
 #include <cstdint>

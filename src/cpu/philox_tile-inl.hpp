@@ -42,7 +42,7 @@ struct PhiloxLanes {
 };
 
 template <class D64, class V>
-HWY_INLINE void philox_round(D64 d64, PhiloxLanes<V>& s, V key0, V key1) {
+HWY_INLINE void philox_round(D64 /*tag*/, PhiloxLanes<V>& s, V key0, V key1) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::Repartition<std::uint32_t, D64> d32;
   const V p = hn::MulEven(hn::BitCast(d32, s.c0), hn::Set(d32, 0xD2511F53u));

@@ -19,8 +19,9 @@
 /// rounded f32 products, pre = 2^64 for step < 2^-60, 2^-64 for step > 2^60, else 1, inv = 65536 /
 /// (step * pre); at most 65536 L. With t = floor(z), r the entry's draw of 16 bits: level = t >>
 /// 16, plus one if r < t mod 65536, or if r equals it and the entry's further 16 bits are below
-/// floor((z - t) * 65536 + 0.5). At one bit z = (x * pre) * inv with inv = 32768 / (step * pre), t
-/// = floor(z) + 32768. Draws: r is half h (0 low) of word w of block 16 (i / 128) + l of purpose
+/// floor((z - t) * 65536 + 0.5). At one bit z = (x * pre) * inv with inv = 32768 / (step * pre),
+/// limited to +-32768, t = floor(z) + 32768, and r < t, or r = t and further bits below the same
+/// bound, is +. Draws: r is half h (0 low) of word w of block 16 (i / 128) + l of purpose
 /// qsgd, i mod 128 = 32 w + 16 h + l; the further bits are half i mod 2 of word (i / 2) mod 4 of
 /// block i / 8 of purpose qsgd_low.
 
