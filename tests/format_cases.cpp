@@ -15,6 +15,8 @@ namespace {
 
 constexpr Key kKey{.seed = 0x9E3779B97F4A7C15, .step = 1234567, .tensor = 0, .worker = 3, .channel = 2};
 
+constexpr float kLargest = std::numeric_limits<float>::max();
+
 class SplitMix {
  public:
   explicit SplitMix(std::uint64_t seed) : state_(seed) {}
@@ -36,16 +38,18 @@ std::vector<float> make_values(const CaseLayer& layer) {
       layer.shape.rank() > 1 && layer.shape[0] > 0 ? std::max<std::size_t>(1, n / static_cast<std::size_t>(layer.shape[0])) : 64;
   SplitMix draw(n + 1000 * static_cast<std::uint64_t>(layer.content));
   std::vector<float> x(n);
+  const bool one_scale = layer.content == Content::flat || layer.content == Content::largest;
   int exponent = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (i % run == 0) exponent = draw() % 16 == 0 ? -400 : -16 + static_cast<int>(draw() % 13);
     const std::uint64_t bits = draw();
     const auto sum = static_cast<int>((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24 & 255)) - 510;
-    int shift = (layer.content == Content::flat ? -6 : exponent) - 8 + (bits >> 58 == 0 ? 5 : 0);
+    int shift = (one_scale ? -6 : exponent) - 8 + (bits >> 58 == 0 ? 5 : 0);
     if (layer.content == Content::tiny) shift -= 124;
     if (layer.content == Content::huge) shift += 104;
     x[i] = std::ldexp(static_cast<float>(sum), shift);
     if (layer.content == Content::zero) x[i] = sum < 0 ? -0.0f : 0.0f;
+    if (layer.content == Content::largest && i % 7 == 0) x[i] = sum < 0 ? -kLargest : kLargest;
   }
   if (layer.content == Content::non_finite) x[n / 2] = std::numeric_limits<float>::quiet_NaN();
   return x;
@@ -152,6 +156,7 @@ void add_edges(std::vector<FormatCase>& cases) {
     add("nonfinite", spec, {9, 70}, Content::non_finite);
     add("tiny", spec, {9, 70}, Content::tiny);
     add("huge", spec, {9, 70}, Content::huge);
+    add("largest", spec, {9, 70}, Content::largest);
     add("short", spec, {1283});
   }
   for (const char* spec : {"atomo:bits=2,atoms=svd", "atomo:atoms=svd,keep=3,values=f32", "atomo:atoms=svd,keep=1,values=f32"}) {
@@ -183,8 +188,10 @@ void add_edges(std::vector<FormatCase>& cases) {
   add("raw", "atomo:bits=9,atoms=blocks", {1300}, Content::flat);
   add("segments", "atomo:bits=0.2,atoms=coordinate", {100001});
   add("segments", "atomo:bits=3,atoms=coordinate", {70001});
+  add("gaps", "atomo:atoms=coordinate,delta=500", {200001}, Content::flat);
   add("steep", "atomo:atoms=coordinate,delta=0.0000001", {3000});
   add("coarse", "atomo:atoms=coordinate,delta=1e38", {3000}, Content::huge);
+  add("largest", "qsgd:bits=8,norm=l2", {1000}, Content::largest);
   add("bucket", "qsgd:bits=5,bucket=7", {1000});
   add("huge", "qsgd:bits=8,norm=l2", {1000}, Content::huge);
   add("tiny", "qsgd:bits=8,norm=l2", {1000}, Content::tiny);

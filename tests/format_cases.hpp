@@ -20,6 +20,7 @@ enum class Content {
   huge,        ///< mixed, times 2^+104: about 1e30
   zero,        ///< zeros of both signs
   non_finite,  ///< mixed, with a NaN
+  largest,     ///< flat, an entry in 7 the largest f32 of either sign
 };
 
 /// A layer to encode, with the codec that does it.

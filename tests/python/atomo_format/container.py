@@ -2,7 +2,6 @@
 """Heads, layers and checksums (FORMAT.md, "Container" and "Layers")."""
 import dataclasses
 import math
-import struct
 
 import numpy as np
 import xxhash
@@ -158,7 +157,6 @@ def _check_kinds(rows, kinds):
         require(kind <= used, "kinds are not in the order of their use")
         used = max(used, kind + 1)
     require(used == len(kinds), "kinds that no layer has, or layers without one")
-    require(len(set(kinds)) == len(kinds), "a kind stands twice")
 
 
 def _head_checksum(head):
@@ -170,12 +168,3 @@ def _body_checksum(bodies):
     for i, at in enumerate(range(0, len(bodies), 4096)):
         total += xxhash.xxh3_64_intdigest(bodies[at:at + 4096].ljust(4096, b"\0"), i)
     return total % 2**64
-
-
-def repair(message, head_bytes):
-    """The same message with its length and both checksums made to fit what is in it."""
-    message = bytearray(message)
-    struct.pack_into("<Q", message, 8, len(message))
-    struct.pack_into("<Q", message, 48, _body_checksum(bytes(message[head_bytes:])))
-    struct.pack_into("<Q", message, 56, _head_checksum(bytes(message[:head_bytes])))
-    return bytes(message)

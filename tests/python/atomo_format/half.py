@@ -5,8 +5,8 @@ import numpy as np
 from . import philox
 
 F32, F16, BF16 = 0, 1, 2
-# dtype: (bits of the mantissa, least exponent, largest finite pattern)
-_HALVES = {F16: (10, -14, 0x7BFF), BF16: (7, -126, 0x7F7F)}
+# dtype: (bits of the mantissa, least exponent, what stands as infinity)
+_HALVES = {F16: (10, -14, 2.0**16), BF16: (7, -126, 2.0**128)}
 
 
 def widen(patterns, dtype):
@@ -19,7 +19,7 @@ def widen(patterns, dtype):
 
 def round_with(values, words, dtype):
     """f32 values to half patterns, one word a value."""
-    mantissa, least, largest = _HALVES[dtype]
+    mantissa, least, limit = _HALVES[dtype]
     values = np.asarray(values, np.float32)
     magnitude = np.abs(values).astype(np.float64)
     _, exponent = np.frexp(magnitude)
@@ -27,11 +27,10 @@ def round_with(values, words, dtype):
     with np.errstate(invalid="ignore"):
         units = np.ldexp(magnitude, -spacing_exponent)  # exact: spacings are powers of two
         lower = np.floor(units)
-        fraction = np.floor((units - lower) * 2.0**32)
+        fraction = np.floor((units - lower) * 2.0**32 + 0.5)
         rounded = np.where(words < fraction, lower + 1, lower)
         result = np.ldexp(rounded, spacing_exponent)
-    maximum = float(widen([largest], dtype)[0])
-    result = np.where(magnitude > maximum, np.inf, result)
+    result = np.where(result >= limit, np.inf, result)
     result = np.copysign(result, values)
     if dtype == F16:
         return result.astype(np.float16).view(np.uint16)

@@ -7,8 +7,6 @@ import numpy as np
 from . import half
 from .bits import ByteReader, bytes_for, finite_scale, require
 
-F32_MAX = np.finfo(np.float32).max
-
 
 def identity(body, kind, key, price):
     reader, dtype = ByteReader(body), kind.parameters
@@ -26,11 +24,9 @@ def least_step(norm, levels):
     if norm == 0:
         return np.float32(0)
     step = np.float32(float(norm) / levels)
-    # The division may have rounded either way; products of an f32 and a small integer are exact in f64.
-    while float(step) * levels < float(norm):
+    # The division rounded either way; the product of an f32 and a small integer is exact in f64.
+    if float(step) * levels < float(norm):
         step = np.nextafter(step, np.float32(math.inf))
-    while (below := np.nextafter(step, np.float32(0))) > 0 and float(below) * levels >= float(norm):
-        step = below
     if not np.isfinite(step * np.float32(levels)):
         step = np.nextafter(step, np.float32(0))
     return step
