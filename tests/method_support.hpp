@@ -66,7 +66,12 @@ inline Body encode_body(const detail::Method& method, const std::vector<float>& 
   Guarded input(x.size() * 4, offset * 4), scratch(method.scratch_bytes(shape)),
       out(method.max_body_bytes(shape), offset);
   if (!x.empty()) std::memcpy(input.data(), x.data(), x.size() * 4);
-  detail::LayerInput in{input.floats(), x.size(), &shape, key, executor};
+  detail::LayerInput in;
+  in.x = input.floats();
+  in.n = x.size();
+  in.shape = &shape;
+  in.key = key;
+  in.executor = executor;
   detail::BodyResult result;
   Body body;
   body.status = method.encode(in, 0, {}, {}, scratch.bytes(), out.bytes(), result);

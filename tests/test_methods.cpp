@@ -200,7 +200,10 @@ TEST_P(MethodTest, SmallBuffersAreRefused) {
   const Shape shape{1000};
   std::vector<std::byte> scratch(method_->scratch_bytes(shape)),
       out(method_->max_body_bytes(shape));
-  const detail::LayerInput in{x.data(), x.size(), &shape, {}, nullptr};
+  detail::LayerInput in;
+  in.x = x.data();
+  in.n = x.size();
+  in.shape = &shape;
   detail::BodyResult result;
   EXPECT_EQ(method_->encode(in, 0, {}, {}, scratch, Bytes(out).first(out.size() - 1), result),
             Status::buffer_too_small);
