@@ -55,8 +55,8 @@ bool BodyIndex::open(ConstBytes body, const AtomLayout& layout, MarksReader& mar
   return zero_from_bit(body.data() + content, content_bits, body.size() - content);
 }
 
-ClassCodings::ClassCodings(std::uint64_t length, float price) noexcept
-    : range_(range_scale(price)), price_(price * range_) {
+ClassCodings::ClassCodings(std::uint64_t length, float price, float gain) noexcept
+    : range_(range_scale(price)), price_(price * range_), gain_(gain) {
   for (std::size_t c = 0; c < kAtomClassCount; ++c) {
     codings_[c] = pair_coding(kAtomClasses[c].step, escape_bits(length, kAtomClasses[c].reach));
   }
@@ -66,7 +66,7 @@ VectorScale ClassCodings::scale(std::uint8_t atom_class, std::uint32_t probabili
   const float delta = kAtomClasses[atom_class].delta;
   const ContentScale<float> content =
       probability == 0 ? certain_scale(price_, delta) : uncertain_scale(price_, delta, probability);
-  return {range_, content.step, content.inverse};
+  return {range_, content.step * gain_, content.inverse};
 }
 
 }  // namespace atomo::detail

@@ -100,7 +100,8 @@ class PieceBatch {
 /// Steps of every class for atoms of one length at one price.
 class ClassCodings {
  public:
-  ClassCodings(std::uint64_t length, float price) noexcept;
+  /// Decoding multiplies the steps by `gain`.
+  ClassCodings(std::uint64_t length, float price, float gain = 1.0f) noexcept;
   [[nodiscard]] const PairCoding& coding(std::uint8_t atom_class) const noexcept {
     return codings_[atom_class];
   }
@@ -110,7 +111,7 @@ class ClassCodings {
 
  private:
   PairCoding codings_[kAtomClassCount];
-  float range_, price_;
+  float range_, price_, gain_;
 };
 
 /// Purposes of a family's draws.

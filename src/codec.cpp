@@ -24,6 +24,12 @@ Status report(const Context& context, Status status) noexcept {
   return status;
 }
 
+/// Bytes a body may have under the codec's cap (at least 1, so that a cap without room is seen), 0 without one.
+std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
+  if (plan.least_limit_bytes == 0) return 0;
+  return std::max<std::size_t>(detail::capped_bytes(plan.method->cap_bits(), plan.n, head), 1);
+}
+
 }  // namespace
 
 Codec::Codec(std::shared_ptr<const detail::Method> method)
@@ -37,7 +43,14 @@ const Traits& Codec::traits() const noexcept { return *traits_; }
 
 std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
   const LayerPlan plan(*method_, shape, dtype);
-  return detail::one_layer_head_bytes(plan.kind) + static_cast<std::size_t>(detail::padded(plan.max_body_bytes));
+  const std::size_t head = detail::one_layer_head_bytes(plan.kind), limit = limit_of(plan, head);
+  if (limit > 0 && limit < plan.least_limit_bytes) {
+    const double least = 8.0 * static_cast<double>(head + plan.least_limit_bytes) / static_cast<double>(plan.n);
+    throw Error("cap=" + detail::format_number(method_->cap_bits()) + " for a tensor " + shape.to_string() +
+                ": one run of its atoms may need " + detail::format_number(least) + " bits a parameter");
+  }
+  return head + static_cast<std::size_t>(detail::padded(limit > 0 ? std::min(limit, plan.max_body_bytes)
+                                                                  : plan.max_body_bytes));
 }
 
 std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype) const {
@@ -51,8 +64,12 @@ std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype) const {
 Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload& payload,
                      const Context& context) const noexcept {
   const detail::FpGuard guard;
-  const LayerPlan plan(*method_, view.shape, view.dtype);
-  const std::size_t head = detail::one_layer_head_bytes(plan.kind);
+  LayerPlan plan(*method_, view.shape, view.dtype);
+  const std::size_t head = detail::one_layer_head_bytes(plan.kind), limit = limit_of(plan, head);
+  if (limit > 0) {
+    if (limit < plan.least_limit_bytes) return report(context, Status::unsupported);
+    plan.max_body_bytes = std::min(plan.max_body_bytes, limit);
+  }
   if (payload.data == nullptr || payload.bytes == nullptr) return report(context, Status::unsupported);
   if (payload.capacity < head + detail::padded(plan.max_body_bytes)) return report(context, Status::buffer_too_small);
   Carver carver(context.workspace);
@@ -64,6 +81,7 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   if (context.step != nullptr) used.step = *context.step;
   Status status = open_layer(plan, view, used, context.executor, work);
   if (failed(status)) return report(context, status);
+  work.input.limit_bytes = limit;
 
   const double fixed_bits = 8.0 * static_cast<double>(head);
   detail::Prices prices;

@@ -85,6 +85,9 @@ struct Compressor::Impl {
   std::vector<Status> statuses;
   std::vector<std::uint8_t> seen;
   std::vector<Demand> pool_demands;
+  // Layers under a cap: what the last step expected of each, and the bytes each may take in this one.
+  std::vector<double> expected_bits;
+  std::vector<std::size_t> limits;
 
   Key step_key;
   Prices prices;             // of the step under way
@@ -95,6 +98,7 @@ struct Compressor::Impl {
       : layers(std::move(specs)), policy(std::move(p)) {
     set_up_layers(options);
     set_up_memory();
+    check_cap();
   }
 
   void set_up_layers(const CompressorOptions& options);
@@ -105,6 +109,11 @@ struct Compressor::Impl {
   [[nodiscard]] double budget_bits(std::size_t i) const {
     return plans[i].method->budget_bits() * static_cast<double>(plans[i].n);
   }
+  [[nodiscard]] bool capped(std::size_t i) const { return plans[i].least_limit_bytes > 0; }
+  void check_cap() const;
+  [[nodiscard]] std::size_t cap_room(bool streamed) const noexcept;
+  void expect_sizes(float price) noexcept;
+  void set_limits(bool streamed) noexcept;
   [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
     return 8.0 * static_cast<double>(one_head[i]) + kMeanPaddingBits;
   }
@@ -153,6 +162,8 @@ void Compressor::Impl::set_up_memory() {
   rows.resize(count);
   statuses.resize(count);
   seen.resize(count);
+  limits.resize(count);
+  for (const auto& plan : plans) expected_bits.push_back(static_cast<double>(plan.n));
   pool_demands.reserve(count);
 
   Carver counted;
@@ -169,6 +180,57 @@ void Compressor::Impl::set_up_memory() {
     if (plan.kind.dtype != DType::f32) accumulators += plan.n * sizeof(float) + 64;
   }
   workspace = std::max(encoding.bytes(), decoding + accumulators + 63);
+}
+
+/// Bytes that the caps leave for the bodies of the capped layers.
+std::size_t Compressor::Impl::cap_room(bool streamed) const noexcept {
+  double bytes = 0;
+  std::size_t head = streamed ? 0 : layout.bytes();
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!capped(i)) continue;
+    bytes += plans[i].method->cap_bits() * static_cast<double>(plans[i].n) / 8;
+    if (streamed) head += one_head[i];
+  }
+  return detail::capped_bytes(bytes * 8, 1, head);
+}
+
+void Compressor::Impl::check_cap() const {
+  std::size_t least = 0, n = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    least += plans[i].least_limit_bytes;
+    if (capped(i)) n += plans[i].n;
+  }
+  if (n == 0) return;
+  const std::size_t room = std::min(cap_room(false), cap_room(true));
+  if (room >= least) return;
+  throw Error("cap= leaves " + std::to_string(room) + " bytes for the layers' bodies, but one run of atoms of each may need " +
+              std::to_string(least) + " (" + std::to_string(8.0 * static_cast<double>(least) / static_cast<double>(n)) +
+              " bits a parameter)");
+}
+
+/// What each capped layer is expected to take at a price: a function of the gradients alone.
+void Compressor::Impl::expect_sizes(float price) noexcept {
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!capped(i)) continue;
+    const bool sends = seen[i] == 2 && price > 0;
+    expected_bits[i] = sends ? static_cast<double>(plans[i].method->expected_bits256(plans[i].kind.shape, demand[i], price)) : 0;
+  }
+}
+
+/// Shares the room under the cap out: to each layer what one run may need, the rest as expected.
+void Compressor::Impl::set_limits(bool streamed) noexcept {
+  std::size_t least = 0;
+  double all = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    least += plans[i].least_limit_bytes;
+    if (capped(i)) all += expected_bits[i];
+  }
+  if (least == 0) return;
+  const auto rest = static_cast<double>(cap_room(streamed) - least);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const double share = all > 0 && capped(i) ? rest * (expected_bits[i] / all) : 0;
+    limits[i] = plans[i].least_limit_bytes + static_cast<std::size_t>(share) / 4 * 4;
+  }
 }
 
 /// The price at which the layers of a pool (those of this step, when streamed) meet their budget.
@@ -240,9 +302,13 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   if (found_atoms.underspent || found_grid.underspent) status = worse(status, Status::underspent);
   const Prices found{found_atoms.price, found_grid.price, false};
 
+  expect_sizes(found.atoms);
+  set_limits(false);
+
   std::byte* bodies = payload.data + layout.bytes();
   for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
     const auto capacity = static_cast<std::size_t>(detail::padded(plans[i].max_body_bytes));
+    work[i].input.limit_bytes = limits[i];
     statuses[i] = write_layer(plans[i], work[i], found, 0, {bodies + body_offset[i], capacity}, rows[i]);
   });
   for (const Status s : statuses) status = worse(status, s);
@@ -294,6 +360,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   if (failed(status)) return status;
   seen[i] = layer.sends() ? 2 : 1;
   const bool alone = plan.method->pool() == Pool::grid ? prices.grid == 0 : prices.atoms == 0;
+  layer.input.limit_bytes = limits[i];
   Prices used = prices;
   used.solve_alone = alone;
   Row row;
@@ -428,6 +495,7 @@ Status Compressor::begin_step(const Key& key, float price, float grid_step) noex
   impl_->step_key = key;
   impl_->prices = {price, grid_step, false};
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
+  impl_->set_limits(true);
   impl_->in_step = true;
   return Status::ok;
 }
@@ -443,6 +511,7 @@ Status Compressor::end_step() noexcept {
   if (!impl_->in_step) return Status::unsupported;
   impl_->in_step = false;
   const Status status = impl_->learn(Pool::atoms, impl_->prices.atoms, impl_->atoms);
+  impl_->expect_sizes(impl_->atoms.price);
   return worse(status, impl_->learn(Pool::grid, impl_->prices.grid, impl_->grid));
 }
 

@@ -7,6 +7,7 @@
 
 #include "fp_guard.hpp"
 #include "layer.hpp"
+#include "thinning.hpp"
 
 namespace atomo {
 
@@ -49,6 +50,11 @@ Status describe_layer(const LayerCursor& layer, const detail::Header& header, La
     std::size_t bytes = 0;
     if (const Status s = detail::blosc_unpack(body, unpacked, bytes); failed(s)) return s;
     body = ConstBytes(unpacked).first(bytes);
+  }
+  info.thinned = (layer.row.flags & Row::kThinned) != 0;
+  if (info.thinned) {
+    if (body.size() < detail::kThinningBytes) return Status::corrupt;
+    body = body.subspan(detail::kThinningBytes);
   }
   if (info.non_finite || info.shape.elements() == 0) return body.empty() ? Status::ok : Status::corrupt;
   return decoder.count(body, layer.kind, info.atoms, info.kept);

@@ -21,7 +21,7 @@ inline constexpr std::size_t kMaxLayers = 65536;
 
 /// One layer's row: u16 kind, u8 flags, u40 bytes of the body before padding.
 struct Row {
-  static constexpr std::uint8_t kNonFinite = 1, kLossless = 2, kOwnPrice = 4, kAllFlags = 7;
+  static constexpr std::uint8_t kNonFinite = 1, kLossless = 2, kOwnPrice = 4, kThinned = 8, kAllFlags = 15;
   std::uint16_t kind = 0;
   std::uint8_t flags = 0;
   std::uint64_t bytes = 0;

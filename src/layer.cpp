@@ -74,6 +74,7 @@ LayerPlan::LayerPlan(const Method& m, const Shape& shape, DType dtype)
   if (n == 0) return;
   max_body_bytes = m.max_body_bytes(shape) + (m.pool() == Pool::none ? 0 : kPriceBytes);
   demand_bytes = m.demand_bytes(shape);
+  if (m.cap_bits() > 0) least_limit_bytes = static_cast<std::size_t>(padded(m.least_limit_bytes(shape) + kPriceBytes));
 }
 
 void LayerWork::carve(const LayerPlan& plan, Carver& carver, bool with_demand) {
@@ -89,7 +90,11 @@ Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key&
   if (view.device != Device::cpu || view.dtype != plan.kind.dtype) return Status::unsupported;
   if (view.shape != plan.kind.shape) return Status::shape_mismatch;
   work.non_finite = false;
-  work.input = {nullptr, plan.n, &plan.kind.shape, key, executor};
+  work.input = {};
+  work.input.n = plan.n;
+  work.input.shape = &plan.kind.shape;
+  work.input.key = key;
+  work.input.executor = executor;
   if (plan.n == 0) return Status::ok;
   if (view.data == nullptr) return Status::unsupported;
   work.input.x = as_f32(view, plan.n, work.converted);
@@ -106,6 +111,7 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
   const ChosenPrice chosen = choose_price(plan, work, prices, fixed_bits);
   const std::size_t skip = chosen.own ? kPriceBytes : 0;
   if (body.size() < plan.max_body_bytes) return Status::buffer_too_small;
+  if (work.input.limit_bytes > 0) work.input.limit_bytes -= skip;
   BodyResult result;
   const Status status = plan.method->encode(work.input, chosen.price, work.demand, work.state, work.scratch,
                                             body.subspan(skip), result);
@@ -116,6 +122,7 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
     row.flags |= Row::kOwnPrice;
   }
   if (result.lossless) row.flags |= Row::kLossless;
+  if (result.thinned) row.flags |= Row::kThinned;
   row.bytes = result.bytes + skip;
   return row.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
 }
@@ -132,6 +139,11 @@ Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,
     }
   }
   return overflow ? Status::overflow : Status::ok;
+}
+
+std::size_t capped_bytes(double cap, std::size_t n, std::size_t head) noexcept {
+  const double bytes = std::floor(cap * static_cast<double>(n) / 8) - static_cast<double>(head);
+  return bytes < 4 ? 0 : static_cast<std::size_t>(bytes) / 4 * 4;
 }
 
 double body_budget(double budget, double fixed) noexcept { return std::max(budget - fixed, budget / 2); }
@@ -155,6 +167,7 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   if ((half && add) || (n > 0 && view.data == nullptr)) return Status::unsupported;
   if ((n == 0 || (layer.row.flags & Row::kNonFinite) != 0) && !layer.body.empty()) return Status::corrupt;
   if (n == 0) return Status::ok;
+  if ((layer.row.flags & Row::kThinned) != 0 && kind.method != MethodId::atoms) return Status::corrupt;
 
   const BodyDecoder& decoder = *find_decoder(kind.method);
   Carver carver(workspace);
@@ -188,6 +201,7 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   out.key = layer.key;
   out.n = n;
   out.add = add;
+  out.thinned = (layer.row.flags & Row::kThinned) != 0;
   out.alpha = alpha;
   out.workspace = scratch;
   out.executor = executor;

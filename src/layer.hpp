@@ -15,6 +15,7 @@ struct LayerPlan {
   std::size_t n = 0;
   std::size_t max_body_bytes = 0;  ///< own price included, padding not
   std::size_t demand_bytes = 0;
+  std::size_t least_limit_bytes = 0;  ///< under a cap: what a limit must allow; 0 without one
 
   LayerPlan() = default;
   LayerPlan(const Method& method, const Shape& shape, DType dtype);
@@ -56,6 +57,9 @@ std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) no
 
 /// Rounds n decoded values to half, stochastically (purpose `output`).
 Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype, void* out) noexcept;
+
+/// Of `cap` bits a parameter for n parameters, what `head` bytes leave for bodies; 0 when they leave nothing.
+[[nodiscard]] std::size_t capped_bytes(double cap, std::size_t n, std::size_t head) noexcept;
 
 /// Bits that may go into bodies when `budget` is meant to pay for `fixed` too: never under half of the budget, so that
 /// a message smaller than its head still says something.

@@ -48,12 +48,14 @@ struct LayerInput {
   std::size_t n = 0;
   const Shape* shape = nullptr;
   Key key;                       ///< `tensor` is this layer's
+  std::size_t limit_bytes = 0;   ///< of the body, where the method has a cap
   Executor* executor = nullptr;  ///< may be null
 };
 
 struct BodyResult {
   std::size_t bytes = 0;
   bool lossless = false;  ///< the body went through a lossless stage
+  bool thinned = false;   ///< runs were left out to keep a cap
 };
 
 /// The encoder of one codec: immutable, thread-safe. A priced method works in two steps: `analyse` leaves what the
@@ -79,6 +81,10 @@ class Method {
   [[nodiscard]] virtual double budget_bits() const noexcept { return 0; }
   [[nodiscard]] virtual std::size_t demand_bytes(const Shape&) const { return 0; }
   [[nodiscard]] virtual std::size_t state_bytes(const Shape&) const { return 0; }
+  /// Bits a parameter that no message exceeds, 0 without a cap.
+  [[nodiscard]] virtual double cap_bits() const noexcept { return 0; }
+  /// The smallest `LayerInput::limit_bytes` that a body of this shape can always keep.
+  [[nodiscard]] virtual std::size_t least_limit_bytes(const Shape&) const { return 0; }
   virtual Status analyse(const LayerInput&, Bytes /*demand*/, Bytes /*state*/, Bytes /*scratch*/) const noexcept {
     return Status::ok;
   }
@@ -106,6 +112,7 @@ struct LayerOutput {
   std::size_t n = 0;
   bool add = false;
   float alpha = 1;
+  bool thinned = false;  ///< the row's flag
   Bytes workspace;
   Executor* executor = nullptr;
 };

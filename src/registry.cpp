@@ -10,9 +10,9 @@ const std::vector<CodecEntry>& codec_table() {
   static const std::vector<CodecEntry> table{
       {"identity", "dtype=f32|f16|bf16", "raw values, or stochastically rounded to half", "identity:dtype=bf16",
        {"dtype"}, make_identity},
-      {"atomo", "bits=B|ratio=R|price=A, atoms=rows|blocks|coordinate|svd, keep=, delta=, values=dither|f32",
+      {"atomo", "bits=B|ratio=R|price=A, cap=C, atoms=rows|blocks|coordinate|svd, keep=, delta=, values=dither|f32",
        "atoms kept at one price for the model, each choosing its own bits", "atomo:bits=0.5",
-       {"bits", "ratio", "price", "atoms", "keep", "delta", "values"}, make_atomo},
+       {"bits", "ratio", "price", "cap", "atoms", "keep", "delta", "values"}, make_atomo},
       {"qsgd", "bits=1..8, bucket=512, norm=max|l2", "stochastic levels of a bucket's norm", "qsgd:bits=4",
        {"bits", "bucket", "norm"}, make_qsgd},
       {"terngrad", "clip=none|C", "-1, 0, 1 times the layer's largest magnitude", "terngrad", {"clip"},

@@ -33,6 +33,11 @@ TEST(Spec, NumbersSurviveTheRoundTrip) {
   }
 }
 
+TEST(Spec, CapsSurviveTheRoundTrip) {
+  EXPECT_EQ(Codec::parse("atomo:cap=0.3,bits=0.25").to_string(), "atomo:bits=0.25,cap=0.3,atoms=rows");
+  EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=2,atoms=svd"), Error);
+}
+
 TEST(Spec, ListedExamplesParse) {
   for (const auto& row : list_codecs()) EXPECT_NO_THROW((void)Codec::parse(row.example)) << row.name;
 }

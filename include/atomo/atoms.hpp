@@ -119,6 +119,7 @@ struct DecodeMode {
   bool add = false;  ///< false: y[i] = v, zeros where no atom was kept; true: y[i] = y[i] + (alpha
                      ///< * v), two roundings
   float alpha = 1.0f;  ///< unused unless `add`
+  float gain = 1.0f;   ///< of the steps: what makes up for atoms that a size cap left out
 };
 
 /// Reads a body, exactly as long as it is, into `y[layout.elements()]`. Any bytes at all give `ok`

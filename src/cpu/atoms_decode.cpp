@@ -18,8 +18,8 @@ class ContentReader {
   ContentReader(ConstBytes body, const BodyIndex& index, const AtomLayout& layout, float price,
                 const Key& key, float* y, DecodeMode mode) noexcept
       : layout_(layout),
-        codings_(layout.length, price),
-        last_codings_(layout.last, price),
+        codings_(layout.length, price, mode.gain),
+        last_codings_(layout.last, price, mode.gain),
         dither_(key, purposes_of(layout.family).dither),
         shape_(GroupShape::of(layout.length)),
         flags_(body.data() + index.flags, index.lengths - index.flags),

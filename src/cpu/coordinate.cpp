@@ -19,6 +19,9 @@ namespace {
 
 using namespace detail;
 
+/// What one `BitWriter::put` takes.
+constexpr unsigned kMaxPutBits = 56;
+
 // ---- rounding
 
 /// Levels of one chunk; false when the step is too small for an entry.
@@ -53,35 +56,54 @@ struct RiceChoice {
   std::uint64_t bits = 0;
 };
 
-/// A parameter near the best for `count` values of sum `total`, and what they cost under it.
-template <typename Value>
-RiceChoice choose_rice(std::size_t count, std::uint64_t total, unsigned max_k, unsigned raw,
-                       Value value) noexcept {
+/// A parameter near the best for `count` values of sum `total`. `bits_at(k)` is what they cost: at
+/// most 49 bits each, so a segment's sum fits 32 bits.
+template <typename BitsAt>
+RiceChoice choose_rice(std::size_t count, std::uint64_t total, unsigned max_k,
+                       BitsAt bits_at) noexcept {
   // The best parameter of a geometric distribution has 2^k near the mean times ln 2.
   const std::uint64_t center = total * 11 / (16 * (static_cast<std::uint64_t>(count) + 1));
   const unsigned middle = std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1);
   RiceChoice best{0, ~std::uint64_t{0}};
   for (unsigned k = middle > 0 ? middle - 1 : 0; k <= std::min(max_k, middle + 1); ++k) {
-    std::uint64_t bits = 0;
-    for (std::size_t i = 0; i < count; ++i) bits += rice_bits(value(i), k, raw);
+    const std::uint32_t bits = bits_at(k);
     if (bits < best.bits) best = {k, bits};
   }
   return best;
 }
 
-/// Gaps of ascending places and the end mark: the gap to place m.
-struct Gaps {
-  std::span<const std::uint16_t> places;
-  std::size_t m;
-  std::uint32_t operator()(std::size_t i) const noexcept {
-    const std::size_t from = i == 0 ? 0 : std::size_t{places[i - 1]} + 1;
-    return static_cast<std::uint32_t>((i < places.size() ? places[i] : m) - from);
-  }
-};
-
+/// Of ascending places, and of the end mark: the gap to place m.
 RiceChoice choose_gaps(std::span<const std::uint16_t> places, std::size_t m) noexcept {
-  return choose_rice(places.size() + 1, m - places.size(), kMaxGapRice, kGapRawBits,
-                     Gaps{places, m});
+  const std::uint16_t* const at = places.data();
+  const std::size_t count = places.size();
+  return choose_rice(count + 1, m - count, kMaxGapRice, [=](unsigned k) {
+    const auto end = static_cast<std::uint32_t>(count == 0 ? m : m - at[count - 1] - 1);
+    std::uint32_t bits = rice_bits(end, k, kGapRawBits);
+    if (count > 0) bits += rice_bits(at[0], k, kGapRawBits);
+    for (std::size_t i = 1; i < count; ++i) {
+      bits += rice_bits(std::uint32_t{at[i]} - at[i - 1] - 1u, k, kGapRawBits);
+    }
+    return bits;
+  });
+}
+
+/// Of the levels at `places`, less `base`.
+RiceChoice choose_levels(std::span<const std::uint16_t> places, const std::uint32_t* levels,
+                         std::uint64_t total, std::uint32_t base) noexcept {
+  return choose_rice(places.size(), total, kMaxLevelRice, [=](unsigned k) {
+    std::uint32_t bits = 0;
+    for (const std::uint16_t place : places) bits += rice_bits(levels[place] - base, k, kLevelBits);
+    return bits;
+  });
+}
+
+/// Of all m levels.
+RiceChoice choose_dense(const std::uint32_t* levels, std::size_t m, std::uint64_t total) noexcept {
+  return choose_rice(m, total, kMaxLevelRice, [=](unsigned k) {
+    std::uint32_t bits = 0;
+    for (std::size_t i = 0; i < m; ++i) bits += rice_bits(levels[i], k, kLevelBits);
+    return bits;
+  });
 }
 
 struct SegmentPlan {
@@ -99,39 +121,34 @@ struct SegmentLists {
   std::span<const std::uint16_t> nonzero, ones, others;
 };
 
-SegmentLists list_segment(Slot& slot, std::size_t m) noexcept {
-  std::size_t count = 0, ones = 0, others = 0;
+SegmentLists list_segment(const Slot& slot, std::size_t m) noexcept {
+  // Every place is written, what does not belong is overwritten by the next: no branch on the data.
+  const std::uint32_t* const levels = slot.levels.data();
+  std::uint16_t* const nonzero = slot.nonzero.data();
+  std::uint16_t* const ones = slot.ones.data();
+  std::uint16_t* const others = slot.others.data();
+  std::size_t count = 0, large = 0;
   for (std::size_t i = 0; i < m; ++i) {
-    slot.nonzero[count] = static_cast<std::uint16_t>(i);
-    count += slot.levels[i] != 0 ? 1 : 0;
+    nonzero[count] = static_cast<std::uint16_t>(i);
+    count += std::size_t{levels[i] != 0};
   }
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint16_t place = slot.nonzero[i];
-    slot.ones[ones] = slot.others[others] = place;
-    const bool one = slot.levels[place] == 1;
-    ones += one ? 1 : 0;
-    others += one ? 0 : 1;
+    ones[i - large] = others[large] = nonzero[i];
+    large += std::size_t{levels[nonzero[i]] > 1};
   }
-  return {slot.nonzero.first(count), slot.ones.first(ones), slot.others.first(others)};
+  return {slot.nonzero.first(count), slot.ones.first(count - large), slot.others.first(large)};
 }
 
-void offer_lists(SegmentPlan& plan, const Slot& slot, const SegmentLists& lists,
-                 std::size_t m) noexcept {
+void offer_lists(SegmentPlan& plan, const std::uint32_t* levels, const SegmentLists& lists,
+                 std::uint64_t total, std::size_t m) noexcept {
   const std::uint64_t signs = lists.nonzero.size();
-  std::uint64_t total = 0;
-  for (const std::uint16_t place : lists.nonzero) total += slot.levels[place];
-  const auto level_of = [&](std::span<const std::uint16_t> places, std::uint32_t base) {
-    return [&slot, places, base](std::size_t i) { return slot.levels[places[i]] - base; };
-  };
   const RiceChoice every = choose_gaps(lists.nonzero, m);
-  const RiceChoice sizes = choose_rice(lists.nonzero.size(), total - lists.nonzero.size(),
-                                       kMaxLevelRice, kLevelBits, level_of(lists.nonzero, 1));
+  const RiceChoice sizes = choose_levels(lists.nonzero, levels, total - signs, 1);
   plan.offer(every.bits + sizes.bits + signs, {0, SegmentMode::one_list, 0, every.k, sizes.k});
   const RiceChoice ones = choose_gaps(lists.ones, m);
   const RiceChoice others = choose_gaps(lists.others, m);
   const RiceChoice larger =
-      choose_rice(lists.others.size(), total - lists.ones.size() - 2 * lists.others.size(),
-                  kMaxLevelRice, kLevelBits, level_of(lists.others, 2));
+      choose_levels(lists.others, levels, total - signs - lists.others.size(), 2);
   plan.offer(ones.bits + others.bits + larger.bits + signs,
              {0, SegmentMode::two_lists, ones.k, others.k, larger.k});
 }
@@ -139,18 +156,20 @@ void offer_lists(SegmentPlan& plan, const Slot& slot, const SegmentLists& lists,
 /// The shortest way. Lists cost at least a gap bit, a level bit and a sign an entry that is not
 /// zero, dense levels a bit each zero: neither is tried where it cannot win. Dense levels under the
 /// largest parameter are the upper bound.
-SegmentPlan plan_segment(const Slot& slot, const SegmentLists& lists, std::size_t m) noexcept {
+SegmentPlan plan_segment(const std::uint32_t* levels, const SegmentLists& lists,
+                         std::size_t m) noexcept {
   SegmentPlan plan;
   const std::size_t count = lists.nonzero.size();
   std::uint64_t total = 0;
-  for (std::size_t i = 0; i < m; ++i) total += slot.levels[i];
+  for (std::size_t i = 0; i < m; ++i) total += levels[i];
   plan.offer((kLevelBits + 1) * std::uint64_t{m} + count,
              {0, SegmentMode::dense, 0, 0, kMaxLevelRice});
-  if (count <= m / 2 || (count <= m - m / 8 && total <= 2 * m)) offer_lists(plan, slot, lists, m);
+  if (count <= m / 2 || (count <= m - m / 8 && total <= 2 * m)) {
+    offer_lists(plan, levels, lists, total, m);
+  }
   if (count >= m / 8) {
-    const RiceChoice levels = choose_rice(m, total, kMaxLevelRice, kLevelBits,
-                                          [&](std::size_t i) { return slot.levels[i]; });
-    plan.offer(levels.bits + count, {0, SegmentMode::dense, 0, 0, levels.k});
+    const RiceChoice dense = choose_dense(levels, m, total);
+    plan.offer(dense.bits + count, {0, SegmentMode::dense, 0, 0, dense.k});
   }
   return plan;
 }
@@ -159,30 +178,44 @@ SegmentPlan plan_segment(const Slot& slot, const SegmentLists& lists, std::size_
 
 std::uint64_t sign_of(float x) noexcept { return std::bit_cast<std::uint32_t>(x) >> 31; }
 
-/// Gap and sign of every place; with `levels`, then the level less `base` under `k`.
-void write_list(BitWriter& out, std::span<const std::uint16_t> places, std::size_t m,
+/// Gap and sign of every place; when `with_levels`, then the level less `base` under `k`. At the
+/// end the gap to place m.
+template <bool with_levels>
+void write_list(BitWriter& stream, std::span<const std::uint16_t> places, std::size_t m,
                 unsigned gap_k, const float* x, const std::uint32_t* levels, std::uint32_t base,
                 unsigned k) noexcept {
-  const Gaps gaps{places, m};
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const RiceWord gap = rice_word(gaps(i), gap_k, kGapRawBits);
-    out.put(gap.bits | sign_of(x[places[i]]) << gap.count, gap.count + 1);
-    if (levels == nullptr) continue;
-    const RiceWord level = rice_word(levels[places[i]] - base, k, kLevelBits);
-    out.put(level.bits, level.count);
+  BitWriter out = stream;  // a copy the compiler can keep in registers
+  std::size_t next = 0;
+  for (const std::uint16_t place : places) {
+    RiceWord word = rice_word(static_cast<std::uint32_t>(place - next), gap_k, kGapRawBits);
+    next = std::size_t{place} + 1;
+    word.bits |= sign_of(x[place]) << word.count++;
+    if (with_levels) {
+      const RiceWord level = rice_word(levels[place] - base, k, kLevelBits);
+      if (word.count + level.count > kMaxPutBits) {
+        out.put(word.bits, word.count);
+        word = {0, 0};
+      }
+      word.bits |= level.bits << word.count;
+      word.count += level.count;
+    }
+    out.put(word.bits, word.count);
   }
-  const RiceWord end = rice_word(gaps(places.size()), gap_k, kGapRawBits);
+  const RiceWord end = rice_word(static_cast<std::uint32_t>(m - next), gap_k, kGapRawBits);
   out.put(end.bits, end.count);
+  stream = out;
 }
 
 void write_dense(BitWriter& out, std::span<const std::uint32_t> levels, const float* x,
                  unsigned k) noexcept {
+  BitWriter local = out;
   for (std::size_t i = 0; i < levels.size(); ++i) {
     const RiceWord word = rice_word(levels[i], k, kLevelBits);
     const std::uint64_t has_sign = levels[i] != 0 ? 1 : 0;
-    out.put(word.bits | (sign_of(x[i]) & has_sign) << word.count,
-            word.count + static_cast<unsigned>(has_sign));
+    local.put(word.bits | (sign_of(x[i]) & has_sign) << word.count,
+              word.count + static_cast<unsigned>(has_sign));
   }
+  out = local;
 }
 
 struct EncodeTask {
@@ -211,16 +244,16 @@ struct EncodeTask {
     }
     const SegmentLists lists = list_segment(slot, m);
     if (lists.nonzero.empty()) return;
-    const SegmentWord how = plan_segment(slot, lists, m).word;
+    const SegmentWord how = plan_segment(slot.levels.data(), lists, m).word;
     BitWriter out(slot.out.data(), slot.out.size());
     const std::uint32_t* levels = slot.levels.data();
     if (how.mode == SegmentMode::dense) {
       write_dense(out, slot.levels.first(m), entries, how.level);
     } else if (how.mode == SegmentMode::one_list) {
-      write_list(out, lists.nonzero, m, how.others, entries, levels, 1, how.level);
+      write_list<true>(out, lists.nonzero, m, how.others, entries, levels, 1, how.level);
     } else {
-      write_list(out, lists.ones, m, how.ones, entries, nullptr, 0, 0);
-      write_list(out, lists.others, m, how.others, entries, levels, 2, how.level);
+      write_list<false>(out, lists.ones, m, how.ones, entries, nullptr, 0, 0);
+      write_list<true>(out, lists.others, m, how.others, entries, levels, 2, how.level);
     }
     words[i] = how;
     words[i].bytes = static_cast<std::uint32_t>(out.finish());

@@ -3,7 +3,7 @@
 ///
 /// Params: the family, 0 blocks of 256, 1 rows (dim0), 2 singular pairs (methods/svd.cpp encodes them). A tensor of
 /// fewer than two dimensions, or with rows under 16 or over 2^22 entries, uses blocks. The body is laid out in FORMAT.md
-/// ("Dithered atoms"); no bytes at all mean zeros.
+/// ("atoms"); no bytes at all mean zeros. With `cap=` a body above its limit is thinned (thinning.hpp).
 
 #include "atomo/atoms.hpp"
 
@@ -11,8 +11,10 @@
 #include <bit>
 #include <cmath>
 
+#include "bits.hpp"
 #include "pairs.hpp"
 #include "spec.hpp"
+#include "thinning.hpp"
 #include "workspace.hpp"
 
 namespace atomo::detail {
@@ -50,13 +52,23 @@ AtomDemand open_demand(const AtomLayout& layout, ConstBytes demand) noexcept {
   return {layout, carver};
 }
 
+/// What encoding under a cap needs: the whole body is written here first.
+struct CappedScratch {
+  Bytes body, encode, thin;
+  CappedScratch(const AtomLayout& layout, Carver& carver) noexcept
+      : body(carver.take_bytes(cpu::max_body_bytes(layout))),
+        encode(carver.take_bytes(cpu::encode_workspace_bytes(layout))),
+        thin(carver.take_bytes(thinning_workspace_bytes(layout))) {}
+};
+
 class Atoms final : public Method {
  public:
-  Atoms(bool rows, double bits, float price) : rows_(rows), bits_(bits), price_(price) {}
+  Atoms(bool rows, double bits, double cap, float price) : rows_(rows), bits_(bits), cap_(cap), price_(price) {}
 
   std::string to_string() const override {
     const std::string budget = bits_ > 0 ? "bits=" + format_number(bits_) : "price=" + format_number(price_);
-    return "atomo:" + budget + ",atoms=" + (rows_ ? "rows" : "blocks");
+    const std::string cap = cap_ > 0 ? ",cap=" + format_number(cap_) : "";
+    return "atomo:" + budget + cap + ",atoms=" + (rows_ ? "rows" : "blocks");
   }
   Traits traits() const override {
     Traits t;
@@ -69,10 +81,16 @@ class Atoms final : public Method {
 
   std::size_t max_body_bytes(const Shape& shape) const override { return cpu::max_body_bytes(layout(shape)); }
   std::size_t scratch_bytes(const Shape& shape) const override {
-    return std::max(cpu::analyse_workspace_bytes(layout(shape)), cpu::encode_workspace_bytes(layout(shape)));
+    const AtomLayout atoms = layout(shape);
+    if (cap_ == 0) return std::max(cpu::analyse_workspace_bytes(atoms), cpu::encode_workspace_bytes(atoms));
+    Carver carver;
+    CappedScratch(atoms, carver);
+    return std::max(carver.bytes(), cpu::analyse_workspace_bytes(atoms));
   }
   Pool pool() const noexcept override { return Pool::atoms; }
   double budget_bits() const noexcept override { return bits_; }
+  double cap_bits() const noexcept override { return cap_; }
+  std::size_t least_limit_bytes(const Shape& shape) const override { return least_thinned_bytes(layout(shape)); }
   std::size_t demand_bytes(const Shape& shape) const override {
     Carver carver;
     AtomDemand(layout(shape), carver);
@@ -109,11 +127,25 @@ class Atoms final : public Method {
     if (open_demand(atoms, demand).max_rms[0] == 0 || price == 0) return Status::ok;
     const float lowest = cpu::price_of_code(std::max<std::uint32_t>(lowest_price(*in.shape, demand), 1));
     if (price < lowest) return Status::unsupported;
+    const auto* rms = reinterpret_cast<const double*>(state.data());
     cpu::AtomBody written;
-    const Status status = cpu::encode_atoms(in.x, atoms, reinterpret_cast<const double*>(state.data()), price, in.key,
-                                            body, scratch, written);
+    if (cap_ == 0 || in.limit_bytes == 0) {
+      const Status status = cpu::encode_atoms(in.x, atoms, rms, price, in.key, body, scratch, written);
+      result.bytes = written.bytes;
+      return status;
+    }
+    Carver carver(scratch);
+    const CappedScratch memory(atoms, carver);
+    const Status status = cpu::encode_atoms(in.x, atoms, rms, price, in.key, memory.body, memory.encode, written);
+    if (failed(status)) return status;
     result.bytes = written.bytes;
-    return status;
+    result.thinned = written.bytes > in.limit_bytes;
+    if (result.thinned) {
+      return thin(memory.body.first(written.bytes), atoms, in.limit_bytes, in.key, body.first(in.limit_bytes),
+                  memory.thin, result.bytes);
+    }
+    std::copy_n(memory.body.data(), written.bytes, body.data());
+    return Status::ok;
   }
 
  private:
@@ -126,7 +158,7 @@ class Atoms final : public Method {
   }
 
   bool rows_;
-  double bits_;
+  double bits_, cap_;
   float price_;
 };
 
@@ -152,17 +184,29 @@ std::size_t workspace(const Kind& kind) noexcept {
   return kind.params == kPairs ? decode_pairs_workspace_bytes(kind.shape) : 0;
 }
 
+/// Takes the word of a thinned body off its front.
+bool open_thinned(const Kind& kind, ConstBytes& body, float& gain) noexcept {
+  Thinning thinning;
+  if (kind.params == kPairs || body.size() <= kThinningBytes) return false;
+  if (!Thinning::read(load_le<std::uint32_t>(body.data()), thinning)) return false;
+  gain = thinning.gain();
+  body = body.subspan(kThinningBytes);
+  return true;
+}
+
 Status decode(const LayerOutput& out) noexcept {
   if (out.body.empty()) {
     if (!out.add) std::fill_n(out.y, out.n, 0.0f);
     return Status::ok;
   }
   if (!(out.price > 0)) return Status::corrupt;
-  const cpu::DecodeMode mode{out.add, out.alpha};
+  cpu::DecodeMode mode{out.add, out.alpha};
+  ConstBytes body = out.body;
+  if (out.thinned && !open_thinned(*out.kind, body, mode.gain)) return Status::corrupt;
   if (out.kind->params == kPairs) {
-    return decode_pairs(out.body, out.kind->shape, out.price, out.key, out.y, mode, out.workspace);
+    return decode_pairs(body, out.kind->shape, out.price, out.key, out.y, mode, out.workspace);
   }
-  return cpu::decode_atoms(out.body, layout_of(out.kind->shape, out.kind->params), out.price, out.key, out.y, mode);
+  return cpu::decode_atoms(body, layout_of(out.kind->shape, out.kind->params), out.price, out.key, out.y, mode);
 }
 
 Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
@@ -181,12 +225,16 @@ Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint6
 const BodyDecoder kAtomsDecoder{describe, valid, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const Method> make_atoms(SpecArgs& args, bool rows) {
-  if (!args.has("price")) return std::make_shared<Atoms>(rows, read_budget(args), 0.0f);
+  if (!args.has("price")) {
+    const double bits = read_budget(args);
+    const double cap = args.has("cap") ? args.number("cap", bits, 64) : 0;
+    return std::make_shared<Atoms>(rows, bits, cap, 0.0f);
+  }
   if (args.has("bits") || args.has("ratio")) args.fail("price", "price= fixes what bits= or ratio= would find: give one");
   // A price has 16 bits: the nearest one is taken, and shown by the canonical spec.
   const auto wanted = static_cast<float>(args.number("price", 1e-38, 1e38));
   const std::uint32_t code = (std::bit_cast<std::uint32_t>(wanted) + 0x8000u) >> 16;
-  return std::make_shared<Atoms>(rows, 0.0, cpu::price_of_code(code));
+  return std::make_shared<Atoms>(rows, 0.0, 0.0, cpu::price_of_code(code));
 }
 
 }  // namespace atomo::detail

@@ -95,6 +95,10 @@ class Blosc final : public Method {
   bool lossless() const noexcept override { return true; }
   Pool pool() const noexcept override { return inner_->pool(); }
   double budget_bits() const noexcept override { return inner_->budget_bits(); }
+  double cap_bits() const noexcept override { return inner_->cap_bits(); }
+  std::size_t least_limit_bytes(const Shape& shape) const override {
+    return inner_->least_limit_bytes(shape);
+  }
   std::size_t demand_bytes(const Shape& shape) const override {
     return inner_->demand_bytes(shape);
   }

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "thinning.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "atom_body.hpp"
+#include "atomo/philox.hpp"
+#include "workspace.hpp"
+
+namespace atomo::detail {
+namespace {
+
+constexpr std::size_t kMostRuns = std::size_t{1} << Thinning::kMostRunsLog2;
+/// Zero bits at the ends of the sections of a body, at most, and the rounding of its bytes.
+constexpr std::uint64_t kPaddingBits = 8 * (2 + 2 + 4);
+
+/// The kept atoms of a body as units that can be left out: those that share a group, or one atom with its groups.
+class Units {
+ public:
+  bool open(ConstBytes body, const AtomLayout& layout) noexcept {
+    shape_ = GroupShape::of(layout.length);
+    if (!index_.open(body, layout, marks_) || index_.kept == 0) return false;
+    body_ = body;
+    flags_ = BitReader(body.data() + index_.flags, index_.lengths - index_.flags);
+    count_ = (index_.kept + shape_.atoms - 1) / shape_.atoms;
+    return true;
+  }
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] std::uint64_t kept() const noexcept { return index_.kept; }
+  [[nodiscard]] std::size_t marks_bytes() const noexcept { return marks_.bytes(); }
+  [[nodiscard]] MarksReader& marks() noexcept { return marks_; }
+  [[nodiscard]] const GroupShape& shape() const noexcept { return shape_; }
+
+  [[nodiscard]] bool certain(std::uint64_t kept) const noexcept { return flags_.bits(kept, 1) != 0; }
+  [[nodiscard]] std::uint64_t class_bits(std::uint64_t certain) const noexcept {
+    return flags_.bits(index_.kept + kClassBits * certain, kClassBits);
+  }
+  [[nodiscard]] std::uint64_t first_atom(std::uint64_t unit) const noexcept { return unit * shape_.atoms; }
+  [[nodiscard]] std::uint64_t end_atom(std::uint64_t unit) const noexcept {
+    return std::min(index_.kept, (unit + 1) * shape_.atoms);
+  }
+  [[nodiscard]] std::uint64_t group_bits(std::uint64_t group) const noexcept {
+    return load_le<std::uint16_t>(body_.data() + index_.lengths + 2 * group);
+  }
+  /// Everything the unit adds to a body.
+  [[nodiscard]] std::uint64_t bits(std::uint64_t unit) const noexcept {
+    std::uint64_t sum = 16 * shape_.pieces;
+    for (std::uint64_t g = 0; g < shape_.pieces; ++g) sum += group_bits(unit * shape_.pieces + g);
+    for (std::uint64_t a = first_atom(unit); a < end_atom(unit); ++a) sum += certain(a) ? 1 + kClassBits : 1;
+    return sum;
+  }
+  [[nodiscard]] BitReader content() const noexcept {
+    return {body_.data() + index_.content, body_.size() - index_.content};
+  }
+
+ private:
+  ConstBytes body_;
+  BodyIndex index_;
+  MarksReader marks_;
+  GroupShape shape_;
+  BitReader flags_{nullptr, 0};
+  std::uint64_t count_ = 0;
+};
+
+/// Which run a unit is in, and whether a thinning leaves it out.
+struct Runs {
+  std::uint64_t units, count;
+  [[nodiscard]] std::uint64_t of(std::uint64_t unit) const noexcept {
+    // The run r holds the units from floor(units r / count) on.
+    std::uint64_t r = unit * count / units;
+    while (r + 1 < count && units * (r + 1) / count <= unit) ++r;
+    return r;
+  }
+  [[nodiscard]] bool dropped(std::uint64_t unit, const Thinning& t) const noexcept {
+    return ((of(unit) + count - t.start) & (count - 1)) < t.dropped;
+  }
+};
+
+/// The least that d consecutive runs take, whatever the start.
+std::uint64_t least_window(std::span<const std::uint64_t> runs, std::uint64_t d) noexcept {
+  std::uint64_t window = 0;
+  for (std::uint64_t i = 0; i < d; ++i) window += runs[i];
+  std::uint64_t least = window;
+  for (std::uint64_t s = 1; s < runs.size(); ++s) {
+    window += runs[(s + d - 1) % runs.size()] - runs[s - 1];
+    least = std::min(least, window);
+  }
+  return least;
+}
+
+/// The least d with total - least_window(d) <= limit; the count when there is none.
+std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t total, std::uint64_t limit) noexcept {
+  std::uint64_t low = 0, high = runs.size();
+  while (low < high) {
+    const std::uint64_t d = (low + high) / 2;
+    if (total - least_window(runs, d) <= limit) high = d;
+    else low = d + 1;
+  }
+  return low;
+}
+
+/// The marks of the atoms that stay, from those of all kept atoms, in place.
+bool mark_those_left(Units& units, const Runs& runs, const Thinning& t, const AtomLayout& layout,
+                     std::span<std::uint64_t> marks) noexcept {
+  SegmentMarks segment;
+  std::uint64_t kept = 0;
+  std::fill(marks.begin(), marks.end(), 0u);
+  for (std::uint64_t first = 0; first < layout.count; first += kMarksSegment) {
+    if (!units.marks().next(segment)) return false;
+    for (std::size_t w = 0; w < segment.size() && first / 64 + w < marks.size(); ++w) {
+      for (std::uint64_t left = segment[w]; left != 0; left &= left - 1, ++kept) {
+        const bool stays = !runs.dropped(kept / units.shape().atoms, t);
+        if (stays) marks[first / 64 + w] |= std::uint64_t{1} << std::countr_zero(left);
+      }
+    }
+  }
+  return kept == units.kept();
+}
+
+void copy_bits(const BitReader& from, std::uint64_t at, std::uint64_t length, BitWriter& to) noexcept {
+  for (; length >= 48; length -= 48, at += 48) to.put(from.bits(at, 48), 48);
+  to.put(from.bits(at, static_cast<unsigned>(length)), static_cast<unsigned>(length));
+}
+
+/// Flags, lengths and content of the units that stay, behind the marks. Returns the body's bytes.
+std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, std::byte* body, std::size_t at,
+                       std::size_t capacity) noexcept {
+  BitWriter flags(body + at, capacity - at);
+  const auto for_each_left = [&](auto visit) {
+    for (std::uint64_t u = 0; u < units.count(); ++u) {
+      if (!runs.dropped(u, t)) visit(u);
+    }
+  };
+  for_each_left([&](std::uint64_t u) {
+    for (std::uint64_t a = units.first_atom(u); a < units.end_atom(u); ++a) flags.put(units.certain(a) ? 1 : 0, 1);
+  });
+  std::uint64_t atom = 0, certain = 0;
+  for (std::uint64_t u = 0; u < units.count(); ++u) {
+    for (; atom < units.end_atom(u); ++atom) {
+      if (!units.certain(atom)) continue;
+      if (!runs.dropped(u, t)) flags.put(units.class_bits(certain), kClassBits);
+      ++certain;
+    }
+  }
+  const std::size_t end_of_flags = at + flags.finish(), lengths = round_up(end_of_flags, 2);
+  std::fill(body + end_of_flags, body + lengths, std::byte{0});
+  std::size_t content = lengths;
+  const std::uint64_t pieces = units.shape().pieces;
+  for_each_left([&](std::uint64_t u) {
+    for (std::uint64_t g = u * pieces; g < (u + 1) * pieces; ++g, content += 2) {
+      store_le(body + content, static_cast<std::uint16_t>(units.group_bits(g)));
+    }
+  });
+  BitWriter out(body + content, capacity - content);
+  const BitReader from = units.content();
+  std::uint64_t bit = 0;
+  for (std::uint64_t u = 0; u < units.count(); ++u) {
+    std::uint64_t bits = 0;
+    for (std::uint64_t g = u * pieces; g < (u + 1) * pieces; ++g) bits += units.group_bits(g);
+    if (!runs.dropped(u, t)) copy_bits(from, bit, bits, out);
+    bit += bits;
+  }
+  const std::size_t end = content + out.finish(), whole = round_up(end, 4);
+  std::fill(body + end, body + whole, std::byte{0});
+  return whole;
+}
+
+}  // namespace
+
+bool Thinning::read(std::uint32_t word, Thinning& t) noexcept {
+  t = {word & 0xFF, (word >> 8) & 0xFFF, word >> 20};
+  if (t.runs_log2 > kMostRunsLog2) return false;
+  const std::uint32_t runs = 1u << t.runs_log2;
+  return t.dropped >= 1 && t.dropped < runs && t.start < runs;
+}
+
+float Thinning::gain() const noexcept {
+  const double runs = static_cast<double>(std::uint64_t{1} << runs_log2);
+  return static_cast<float>(runs / (runs - static_cast<double>(dropped)));
+}
+
+std::size_t least_thinned_bytes(const AtomLayout& layout) noexcept {
+  // A run holds fewer than two units more than a whole number of them: with K above half the units, at most two.
+  const std::uint64_t in_unit = GroupShape::of(layout.length).atoms;
+  const std::uint64_t in_run = (layout.count / in_unit / kMostRuns + 2) * in_unit;
+  AtomLayout run = layout;
+  run.count = std::min(layout.count, in_run);
+  if (run.count < layout.count) run.last = layout.length;
+  return kThinningBytes + max_marks_bytes(layout.count) + cpu::max_body_bytes(run) + kPaddingBits / 8;
+}
+
+std::size_t thinning_workspace_bytes(const AtomLayout& layout) noexcept {
+  Carver carver;
+  carver.take<std::uint64_t>(kMostRuns);
+  carver.take<std::uint64_t>(marks_words(layout.count));
+  return carver.bytes();
+}
+
+Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const Key& key, Bytes out, Bytes workspace,
+            std::size_t& bytes) noexcept {
+  Carver carver(workspace);
+  const auto run_bits = carver.take<std::uint64_t>(kMostRuns);
+  const auto marks = carver.take<std::uint64_t>(marks_words(layout.count));
+  if (!carver.fits()) return Status::workspace_too_small;
+  Units units;
+  if (!units.open(body, layout)) return Status::corrupt;
+
+  Thinning t;
+  t.runs_log2 = std::min(Thinning::kMostRunsLog2, static_cast<unsigned>(std::bit_width(units.count())) - 1);
+  const Runs runs{units.count(), std::uint64_t{1} << t.runs_log2};
+  const auto sizes = run_bits.first(static_cast<std::size_t>(runs.count));
+  std::fill(sizes.begin(), sizes.end(), 0u);
+  std::uint64_t total = 8 * (units.marks_bytes() + kThinningBytes) + kPaddingBits;
+  for (std::uint64_t u = 0; u < units.count(); ++u) {
+    const std::uint64_t bits = units.bits(u);
+    sizes[runs.of(u)] += bits;
+    total += bits;
+  }
+  const std::uint64_t dropped = least_dropped(sizes, total, 8 * std::uint64_t{limit});
+  if (dropped == 0 || dropped >= runs.count) return Status::unsupported;
+  t.dropped = static_cast<std::uint32_t>(dropped);
+  const std::uint32_t u = Philox(key, Purpose::thinning)(0)[0];
+  t.start = t.runs_log2 == 0 ? 0 : u >> (32 - t.runs_log2);
+
+  if (!mark_those_left(units, runs, t, layout, marks)) return Status::corrupt;
+  const MarksPlan plan = plan_marks(marks, layout.count);
+  store_le(out.data(), t.word());
+  std::byte* const thinned = out.data() + kThinningBytes;
+  write_marks(plan, marks, layout.count, thinned);
+  bytes = kThinningBytes + write_rest(units, runs, t, thinned, plan.bytes, out.size() - kThinningBytes);
+  return bytes <= limit ? Status::ok : Status::unsupported;
+}
+
+}  // namespace atomo::detail

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+/// `cap=`: no message exceeds it, and the estimate stays unbiased while it binds.
+#include <gtest/gtest.h>
+
+#include "head.hpp"
+#include "support.hpp"
+#include "thinning.hpp"
+
+namespace atomo {
+namespace {
+
+const Shape kShape{1024, 64};
+
+/// K / (K - d) of a message of one layer, 1 when it is not thinned.
+double gain_of(ConstBytes message) {
+  detail::Head head;
+  EXPECT_EQ(detail::Head::parse(message, true, head), Status::ok);
+  detail::LayerCursor layer(head);
+  Status status = Status::ok;
+  EXPECT_TRUE(layer.next(status));
+  if ((layer.row.flags & detail::Row::kThinned) == 0) return 1;
+  std::uint32_t word = 0;
+  std::memcpy(&word, layer.body.data(), sizeof word);
+  detail::Thinning thinning;
+  EXPECT_TRUE(detail::Thinning::read(word, thinning));
+  return thinning.gain();
+}
+
+TEST(Cap, NoMessageExceedsIt) {
+  const auto x = test::heavy_tailed(kShape.elements(), 5, 64);
+  const auto cap_of = [](const char* spec) { return std::atof(std::strstr(spec, "cap=") + 4); };
+  const std::pair<const char*, std::uint64_t> cases[] = {{"atomo:bits=1,cap=1", 10000},
+                                                         {"atomo:bits=1.5,cap=1.5,atoms=blocks", 1000},
+                                                         {"atomo:bits=1,cap=1+blosc", 300}};
+  for (const auto& [spec, messages] : cases) {
+    const Codec codec = Codec::parse(spec);
+    const auto limit = static_cast<std::size_t>(cap_of(spec) * static_cast<double>(kShape.elements()) / 8);
+    int thinned = 0;
+    for (std::uint64_t seed = 0; seed < messages; ++seed) {
+      const auto m = test::encode(codec, x, kShape, {.seed = seed});
+      ASSERT_FALSE(failed(m.status)) << describe(m.status);
+      ASSERT_LE(m.bytes.size(), limit) << spec << " seed " << seed;
+      if (seed % 8 != 0) continue;
+      ContainerInfo info;
+      ASSERT_EQ(inspect(m.bytes, info, true), Status::ok);
+      thinned += info.layers[0].thinned ? 1 : 0;
+      ASSERT_EQ(test::decode(codec, m.bytes, kShape).status, Status::ok);
+    }
+    EXPECT_GT(thinned, 5) << spec << ": the cap must bind for this test to say anything";
+  }
+}
+
+/// Every entry's mean over draws against its input, the cap binding in most messages: the largest of the z-values stays
+/// below what 65,536 normals reach with probability 1e-9, and a decoder without the gain is far above.
+TEST(Cap, UnbiasedWhileItBinds) {
+  const std::size_t n = kShape.elements();
+  const auto x = test::heavy_tailed(n, 6, 64);
+  const Codec codec = Codec::parse("atomo:bits=1,cap=1");
+  const int draws = 1500;
+  std::vector<double> sum(n), square(n);
+  double projection = 0, projection_square = 0, ungained = 0;
+  const double energy = test::squared_norm(x);
+  int bound = 0;
+  for (int k = 0; k < draws; ++k) {
+    const auto m = test::encode(codec, x, kShape, {.seed = 77, .step = static_cast<std::uint32_t>(k)});
+    const auto d = test::decode(codec, m.bytes, kShape);
+    ASSERT_EQ(d.status, Status::ok);
+    const double gain = gain_of(m.bytes);
+    bound += gain > 1 ? 1 : 0;
+    double dot = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double e = double{d.values[i]} - x[i];
+      sum[i] += e;
+      square[i] += e * e;
+      dot += e * x[i] / energy;
+    }
+    projection += dot;
+    projection_square += dot * dot;
+    ungained += (1 + dot) / gain - 1;  // what a decoder that forgets the gain would see
+  }
+  EXPECT_GT(bound, draws / 4);
+  double largest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (square[i] > 0) largest = std::max(largest, std::fabs(sum[i]) / std::sqrt(square[i]));
+  }
+  std::printf("[ bias     ] cap bound in %d of %d, largest z of %zu entries %.2f\n", bound, draws, n, largest);
+  EXPECT_LT(largest, 8.1);
+  const double error = std::sqrt(projection_square);
+  std::printf("[ bias     ] along the gradient: z %.2f, without the gain %.2f\n", projection / error, ungained / error);
+  EXPECT_LT(std::fabs(projection) / error, 6.2);
+  EXPECT_GT(std::fabs(ungained) / error, 6.2) << "the mutant without the gain must be seen";
+}
+
+/// Thinned bodies take any bytes too.
+TEST(Cap, MutatedThinnedMessagesGiveAStatus) {
+  const auto x = test::heavy_tailed(kShape.elements(), 6, 64);
+  const Codec codec = Codec::parse("atomo:bits=1,cap=1");
+  test::Message m;
+  for (std::uint64_t seed = 0; m.bytes.empty() || gain_of(m.bytes) == 1; ++seed) m = test::encode(codec, x, kShape, {.seed = seed});
+  detail::Head head;
+  ASSERT_EQ(detail::Head::parse(m.bytes, true, head), Status::ok);
+  std::mt19937_64 generator(4);
+  int refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    auto changed = m.bytes;
+    const std::size_t at = head.head_bytes() + (i % 2 == 0 ? generator() % 12 : generator() % (m.bytes.size() - head.head_bytes()));
+    changed[at] ^= static_cast<std::byte>(1 + generator() % 255);
+    detail::write_checksums(changed, head.head_bytes());
+    refused += failed(test::decode(codec, changed, kShape).status) ? 1 : 0;
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(Cap, ModelsKeepItWholeAndStreamed) {
+  const test::RealGradient model;
+  Compressor whole(model.specs, Policy::parse("*=atomo:bits=0.5,cap=0.505")),
+      streamed(model.specs, Policy::parse("*=atomo:bits=0.5,cap=0.505"));
+  const auto limit = static_cast<std::size_t>(0.505 * static_cast<double>(model.elements) / 8);
+  std::vector<std::byte> bytes(whole.max_encoded_bytes()), workspace(whole.workspace_bytes());
+  std::uint64_t used = 0;
+  int bound = 0;
+  for (std::uint32_t step = 0; step < 300; ++step) {
+    ASSERT_FALSE(failed(whole.encode(model.views, {.step = step}, {bytes.data(), bytes.size(), &used}, {.workspace = workspace})));
+    ASSERT_LE(used, limit);
+    ContainerInfo info;
+    ASSERT_EQ(inspect(ConstBytes(bytes).first(used), info, true), Status::ok);
+    for (const auto& layer : info.layers) bound += layer.thinned ? 1 : 0;
+    ASSERT_EQ(streamed.begin_step({.step = step}), Status::ok);
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < model.views.size(); ++i) {
+      ASSERT_FALSE(failed(streamed.encode_layer(i, model.views[i], {bytes.data(), bytes.size(), &used}, {.workspace = workspace})));
+      sum += used;
+    }
+    ASSERT_FALSE(failed(streamed.end_step()));
+    ASSERT_LE(sum, limit) << "step " << step;
+  }
+  EXPECT_GT(bound, 50);
+}
+
+TEST(Cap, TooTightIsRefusedAtSetUp) {
+  EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=0.5"), Error);
+  EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=1.2").max_encoded_bytes({100}), Error);
+  EXPECT_THROW(Compressor({{"a", {100}}}, Policy::parse("*=atomo:bits=1,cap=1.2")), Error);
+  EXPECT_NO_THROW((void)Codec::parse("atomo:bits=1,cap=1.2").max_encoded_bytes({1000, 1000}));
+}
+
+TEST(Thinning, WordsThatNoEncoderWritesAreRefused) {
+  detail::Thinning t;
+  EXPECT_TRUE(detail::Thinning::read(detail::Thinning{3, 7, 7}.word(), t));
+  EXPECT_EQ(t.gain(), 8.0f);
+  EXPECT_FALSE(detail::Thinning::read(detail::Thinning{3, 8, 0}.word(), t));
+  EXPECT_FALSE(detail::Thinning::read(detail::Thinning{3, 1, 8}.word(), t));
+  EXPECT_FALSE(detail::Thinning::read(detail::Thinning{3, 0, 0}.word(), t));
+  EXPECT_FALSE(detail::Thinning::read(detail::Thinning{12, 1, 0}.word(), t));
+}
+
+}  // namespace
+}  // namespace atomo
