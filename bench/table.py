@@ -4,8 +4,8 @@
 
 usage: table.py [--check] [--tidy OUT.json] FILE.json
 
-Each figure is the median of the repetitions; the spread is (largest - smallest) / median of the slowest-varying
-operation's worst case in that row. Speeds are GB/s of the f32 tensor; `x memcpy` relates them to a memcpy of the same
+Each figure is the median of the repetitions; the spread is (largest - smallest) / median of the operation that varies
+most in that row. Speeds are GB/s of the f32 tensor; `x memcpy` relates them to a memcpy of the same
 tensor in the same process.
 
   --tidy OUT   also writes the JSON without what names the machine's owner (host name, path of the program)
@@ -47,6 +47,11 @@ def spread(runs):
     return (max(speeds) - min(speeds)) / statistics.median(speeds)
 
 
+def figure(value):
+    """Two decimals, more where they would all be zero."""
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
+
+
 def lines_of(rows):
     """Yields the cells of every line, heads first."""
     yield (["size", "codec", "bits"] + [f"{name} GB/s" for name in OPERATIONS]
@@ -55,8 +60,8 @@ def lines_of(rows):
         runs = [operations.get(name) for name in OPERATIONS]
         present = [one for one in runs if one]
         yield ([size, spec, f"{median(present[0], 'bits_per_parameter'):.3f}"]
-               + [f"{median(one, 'gbs'):.2f}" if one else "-" for one in runs]
-               + [f"{median(one, 'of_memcpy'):.2f}" if one else "-" for one in runs]
+               + [figure(median(one, "gbs")) if one else "-" for one in runs]
+               + [figure(median(one, "of_memcpy")) if one else "-" for one in runs]
                + [f"{statistics.median(median(one, 'memcpy_gbs') for one in present):.1f}",
                   f"{100 * max(spread(one) for one in present):.0f}%"])
 
