@@ -12,7 +12,9 @@ double read_budget(SpecArgs& args) {
 }
 
 std::shared_ptr<const Method> make_atomo(SpecArgs& args) {
-  switch (args.choice("atoms", {"rows", "blocks", "coordinate", "svd"}, 0)) {
+  const std::size_t atoms = args.choice("atoms", {"rows", "blocks", "coordinate", "svd"}, 0);
+  if (atoms > 1 && args.has("cap")) args.fail("cap", "cap= goes with atoms=rows and atoms=blocks alone");
+  switch (atoms) {
     case 0: return make_atoms(args, true);
     case 1: return make_atoms(args, false);
     case 2: return make_coordinate(args);
