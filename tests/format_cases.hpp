@@ -12,6 +12,21 @@
 
 namespace atomo::test {
 
+/// Uniform integers, the same everywhere.
+class SplitMix {
+ public:
+  explicit SplitMix(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t operator()() {
+    std::uint64_t z = state_ += 0x9E3779B97F4A7C15;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+    return z ^ (z >> 31);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
 /// What the entries of a layer look like.
 enum class Content {
   mixed,       ///< rows of scales from 2^-16 to 2^-4, one in 16 zero, an entry in 64 much larger
@@ -58,5 +73,7 @@ std::vector<std::byte> encode_case(const FormatCase& c);
 /// Every layer decoded into `dtype`, one behind the other, little-endian.
 /// \throws Error when the library refuses to decode it.
 std::vector<std::byte> decode_case(const FormatCase& c, ConstBytes message, DType dtype);
+/// Whether the library decodes `message`, which may be damaged, as the case's layers; into f32.
+bool decodes(const FormatCase& c, ConstBytes message, std::vector<std::byte>& values);
 
 }  // namespace atomo::test

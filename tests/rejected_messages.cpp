@@ -102,7 +102,7 @@ void add_heads(List& list) {
   add("corrupt-price_not_a_number", [](Buffer& h) { put(h, 40, kNan); });
   add("corrupt-grid_step_below_zero", [](Buffer& h) { put(h, 44, -1.0f); });
   add("corrupt-kind_unknown", [](Buffer& h) { put_byte(h, 64, 1); });
-  add("corrupt-flag_of_a_layer", [](Buffer& h) { put_byte(h, 66, 8); });
+  add("corrupt-flag_of_a_layer", [](Buffer& h) { put_byte(h, 66, 128); });
   add("corrupt-non_finite_with_a_body", [](Buffer& h) { put_byte(h, 66, 1); });
   add("corrupt-dtype", [](Buffer& h) { put_byte(h, 73, 3); });
   add("corrupt-rank", [](Buffer& h) { put_byte(h, 78, 9); });

@@ -7,4 +7,9 @@ target_compile_options(atomo_format_cases PRIVATE -ffp-contract=off -Wall -Wextr
 target_compile_definitions(atomo_format_cases PRIVATE ATOMO_TESTS_DIR="${PROJECT_SOURCE_DIR}/tests")
 
 add_executable(write_format_cases write_format_cases.cpp)
+target_include_directories(write_format_cases PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(write_format_cases PRIVATE -Wall -Wextra -Wshadow -Werror)
 target_link_libraries(write_format_cases PRIVATE atomo_format_cases ${atomo_inside})
+
+atomo_test(test_golden test_golden.cpp)
+target_link_libraries(test_golden PRIVATE atomo_format_cases)

@@ -12,12 +12,19 @@ import unittest
 import numpy as np
 import xxhash
 
-from atomo_format import FormatError, container, decode, decode_layer, half, parse, to_half
+from atomo_format import FormatError, decode, decode_layer, half, parse, to_half
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 GOLDENS = HERE.parent / "golden"
 OPTIONS = argparse.Namespace(writer=None)
+
+
+def written(*options):
+    """A folder that the writer filled."""
+    folder = tempfile.TemporaryDirectory()
+    subprocess.run([OPTIONS.writer, folder.name, *options], check=True, timeout=300)
+    return folder
 
 
 def differences(expected, values):
@@ -36,8 +43,7 @@ class Cases(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        subprocess.run([OPTIONS.writer, cls.folder.name], check=True, timeout=300)
+        cls.folder = written()
         cls.messages = sorted(pathlib.Path(cls.folder.name).glob("*.atomo"))
 
     @classmethod
@@ -68,6 +74,15 @@ AREAS = {
     "lossless": r"blosc",
     "models": r"^model",
 }
+
+
+def test_areas_hold_every_case(self):
+    for message in self.messages:
+        areas = [area for area, pattern in AREAS.items() if re.search(pattern, message.name)]
+        self.assertEqual(len(areas), 1, message.name)
+
+
+Cases.test_areas_hold_every_case = test_areas_hold_every_case
 for area, area_pattern in AREAS.items():
     setattr(Cases, f"test_{area}", lambda self, p=area_pattern: self.check(p))
 
@@ -90,10 +105,23 @@ def check_case(test, path):
         test.assertEqual(wrong.size, 0, f"{suffix}: {wrong.size} differ, the first at {wrong[:1]}")
 
 
-class Parts(unittest.TestCase):
-    def test_every_case_belongs_to_an_area(self):
-        if OPTIONS.writer is None:
-            self.skipTest("no writer")
+class Mutations(unittest.TestCase):
+    """Damaged messages whose checksums hold: both decoders refuse them, or both decode them to the same values."""
+
+    def test_both_decoders_agree(self):
+        with written("--mutations") as folder:
+            messages = sorted(pathlib.Path(folder).glob("*.atomo"))
+            refused = 0
+            for message in messages:
+                with self.subTest(message.stem):
+                    accepted = message.with_suffix(".f32").exists()
+                    refused += not accepted
+                    if accepted:
+                        check_case(self, message)
+                    else:
+                        self.assertRaises(FormatError, decode, message.read_bytes())
+        self.assertGreater(refused, 100)
+        self.assertGreater(len(messages) - refused, 100)
 
 
 class Goldens(unittest.TestCase):
@@ -103,6 +131,14 @@ class Goldens(unittest.TestCase):
         for message in messages:
             with self.subTest(message.stem):
                 check_case(self, message)
+
+    def test_any_changed_byte_is_noticed(self):
+        for message in sorted(GOLDENS.glob("*.atomo")):
+            data = message.read_bytes()
+            for at in range(0, len(data), 37):
+                changed = data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1:]
+                with self.subTest(message.stem, at=at), self.assertRaises(FormatError):
+                    parse(changed)
 
     def test_rejected_messages_are_refused(self):
         messages = sorted((GOLDENS / "rejected").glob("*.atomo"))
@@ -121,6 +157,6 @@ class Document(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--writer")
+    parser.add_argument("--writer", required=True)
     OPTIONS, rest = parser.parse_known_args()
     unittest.main(argv=sys.argv[:1] + rest)

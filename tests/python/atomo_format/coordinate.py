@@ -73,12 +73,13 @@ def decode(body, kind, key, step):
     n = kind.elements
     require(kind.parameters == 0, "parameters of coordinate")
     levels = np.zeros(n, np.int64)
-    if body:
-        require(step > 0, "coordinates without a grid step")
-        reader = ByteReader(body)
-        words = reader.array("<u4", -(-n // SEGMENT)).tolist()
-        for s, word in enumerate(words):
-            _read_segment(word, reader.take(word & 0x1FFFF), levels[s * SEGMENT:(s + 1) * SEGMENT])
-        reader.end()
+    if not body:
+        return levels.astype(np.float32)
+    require(step > 0, "coordinates without a grid step")
+    reader = ByteReader(body)
+    words = reader.array("<u4", -(-n // SEGMENT)).tolist()
+    for s, word in enumerate(words):
+        _read_segment(word, reader.take(word & 0x1FFFF), levels[s * SEGMENT:(s + 1) * SEGMENT])
+    reader.end()
     values = levels.astype(np.float64) * np.float64(step)
     return np.clip(values, -F32_MAX, F32_MAX).astype(np.float32)

@@ -59,6 +59,8 @@ def qsgd(body, kind, key, price):
 
 def ternary(body, kind, key, price):
     n = kind.elements
+    clip = np.uint32(kind.parameters).view(np.float32)
+    require(kind.parameters == 0 or np.float32(0.01) <= clip <= 1e6, "parameters of ternary")
     reader = ByteReader(body)
     scale = finite_scale(reader.field("f"))
     packed = reader.array(np.uint8, -(-n // 5))
