@@ -102,7 +102,7 @@ void add_file_options(CLI::App& app, Options& o) {
                  "trace of one step (chrome://tracing JSON; text at the end)");
   app.add_option("--dump-gradients", o.dump_gradients,
                  "folder for the workers' gradients of one step, .safetensors");
-  app.add_option("--at", o.at, "the step of --timeline and --dump-gradients")
+  app.add_option("--at", o.at, "the step of --timeline and --dump-gradients, from 0")
       ->capture_default_str();
   app.add_option("--corrupt-payload-at", o.corrupt_payload_at,
                  "flip a bit of a payload of worker 1")

@@ -2,8 +2,10 @@
 #include "timeline.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
 #include "whole_file.hpp"
 
@@ -16,6 +18,22 @@ double microseconds(Clock::time_point at) {
 
 /// Columns of the drawing.
 constexpr double kWidth = 72;
+
+/// Of the first process with a backward pass, in order of time; gradients are drawn as their
+/// encoding.
+std::vector<nlohmann::json> events_of_first_trainer(const nlohmann::json& events) {
+  const auto trains = [](const auto& e) { return e.value("cat", "") == "backward"; };
+  const auto trainer = std::find_if(events.begin(), events.end(), trains);
+  std::vector<nlohmann::json> rows;
+  if (trainer == events.end()) return rows;
+  for (const auto& e : events) {
+    const bool drawn = e["ph"] != "M" && e.value("cat", "") != "gradient";
+    if (drawn && e["pid"] == (*trainer)["pid"]) rows.push_back(e);
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a["ts"] < b["ts"]; });
+  return rows;
+}
 
 }  // namespace
 
@@ -67,36 +85,27 @@ void write_timeline(const std::string& path, const nlohmann::json& events) {
 }
 
 std::string draw_timeline(const nlohmann::json& events, std::uint32_t step) {
-  int worker = -1;  // the first process with a backward pass
-  double begin = 0, end = 0;
-  for (const auto& e : events) {
-    if (worker < 0 && e.value("cat", "") == "backward") worker = e["pid"].get<int>();
-  }
-  for (const auto& e : events) {
-    if (e["pid"] != worker || e["ph"] == "M") continue;
-    const double from = e["ts"], to = from + e.value("dur", 0.0);
-    begin = begin == 0 ? from : std::min(begin, from);
-    end = std::max(end, to);
-  }
-  std::string text;
-  const double column = (end - begin) / kWidth;
-  char head[160];
-  std::snprintf(head, sizeof head,
-                "Time line of rank %d in step %u, %.2f ms (= a span, > a send posted)\n", worker,
-                step, (end - begin) / 1000);
-  text += head;
-  for (const auto& e : events) {
-    if (e["pid"] != worker || e["ph"] == "M" || e.value("cat", "") == "gradient") continue;
-    const bool point = e["ph"] == "i";
-    const double from = e["ts"];
-    const auto first =
-        static_cast<std::size_t>(std::clamp((from - begin) / column, 0.0, kWidth - 1));
-    const auto length = static_cast<std::size_t>(std::max(1.0, e.value("dur", 0.0) / column));
-    char row[160];
-    std::snprintf(row, sizeof row, "  %-28s %8.3f ms ", e["name"].get<std::string>().c_str(),
-                  (from - begin) / 1000);
-    text +=
-        row + std::string(first, ' ') + std::string(point ? 1 : length, point ? '>' : '=') + "\n";
+  const auto rows = events_of_first_trainer(events);
+  if (rows.empty()) return "";
+  const double begin = rows.front()["ts"];
+  double end = begin;
+  for (const auto& e : rows) end = std::max(end, e["ts"].get<double>() + e.value("dur", 0.0));
+  const double column = std::max(end - begin, 1e-3) / kWidth;
+
+  std::array<char, 160> line{};
+  std::snprintf(line.data(), line.size(),
+                "Time line of rank %d in step %u, %.2f ms (= a span, > a send posted)\n",
+                rows.front()["pid"].get<int>(), step, (end - begin) / 1000);
+  std::string text = line.data();
+  for (const auto& e : rows) {
+    const double from = e["ts"].get<double>() - begin;
+    const auto first = static_cast<std::size_t>(std::min(from / column, kWidth - 1));
+    const auto length = static_cast<std::size_t>(
+        std::clamp(e.value("dur", 0.0) / column, 1.0, kWidth - static_cast<double>(first)));
+    std::snprintf(line.data(), line.size(), "  %-28s %8.3f ms ",
+                  e["name"].get<std::string>().c_str(), from / 1000);
+    text += line.data() + std::string(first, ' ') + std::string(length, e["ph"] == "i" ? '>' : '=');
+    text += '\n';
   }
   return text;
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr int kBeatTag = 1;
 constexpr int kBeatsPerTimeout = 8;
 constexpr auto kSetUpGrace = std::chrono::seconds(60);
-constexpr auto kNap = std::chrono::microseconds(50);
+constexpr auto kNap = std::chrono::microseconds(100);
 constexpr auto kLook = std::chrono::milliseconds(50);  ///< between looks at the process table
 
 void copy_text(std::span<char> to, const std::string& from) {

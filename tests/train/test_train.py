@@ -117,28 +117,55 @@ class Job:
         raise AssertionError(f"rank {rank} was not found")
 
 
-def losses(*arguments, **keywords):
+def finished(*arguments, **keywords):
     job = Job(*arguments, **keywords)
     status, out, err = job.end()
     if status != 0:
         raise AssertionError(f"exit status {status}\n{out}\n{err}")
-    return [event["loss"] for event in job.events("step")]
+    return job
+
+
+def losses(*arguments, **keywords):
+    return [event["loss"] for event in finished(*arguments, **keywords).events("step")]
 
 
 class CurvesTest(unittest.TestCase):
     def test_same_seed_same_curve(self):
-        options = (3, "--model", "lenet", "--steps", 8, "--codec", "atomo:bits=1")
+        # Three workers: with two, a sum in the order of arrival would still be the same.
+        options = (4, "--model", "lenet", "--steps", 8, "--codec", "atomo:bits=1")
         first = losses(*options, "--seed", 3)
         self.assertEqual(len(first), 8)
         self.assertEqual(first, losses(*options, "--seed", 3))
         self.assertNotEqual(first, losses(*options, "--seed", 4))
 
+    def test_a_slow_worker_changes_nothing(self):
+        """Sums are taken in rank order, whoever is first: three workers, the first of them held up."""
+        options = (4, "--model", "lenet", "--steps", 60, "--eval-images", 10)
+        undisturbed = losses(*options)
+        job = Job(*options)
+        for steps in (10, 25, 40):
+            job.wait_for_steps(steps)
+            worker = job.process_of(1)
+            os.kill(worker, signal.SIGSTOP)
+            time.sleep(0.3)
+            os.kill(worker, signal.SIGCONT)
+        self.assertEqual(job.end()[0], 0)
+        self.assertEqual([event["loss"] for event in job.events("step")], undisturbed)
+
     def resumed(self, processes, *options):
-        whole = losses(processes, *options)
+        def story(*more):
+            """Losses by step, test losses by steps done."""
+            job = finished(processes, *options, *more)
+            return ({event["step"]: event["loss"] for event in job.events("step")},
+                    {event["steps"]: event["loss"] for event in job.events("evaluation")})
+
+        whole, tests = story()
         saved = path(f"checkpoint-{len(os.listdir(folder.name))}.safetensors")
-        begun = losses(processes, *options, "--save", saved, "--stop-at", 4)
-        self.assertEqual(begun, whole[:4])
-        self.assertEqual(losses(processes, *options, "--resume", saved), whole[4:])
+        begun, _ = story("--save", saved, "--stop-at", 4)
+        resumed, resumed_tests = story("--resume", saved)
+        self.assertEqual(begun | resumed, whole)
+        self.assertEqual(min(resumed), 4)
+        self.assertEqual(resumed_tests, {steps: loss for steps, loss in tests.items() if steps > 4})
 
     def test_resume_goes_on_to_the_same_curve(self):
         self.resumed(3, "--model", "lenet", "--steps", 9, "--codec", "atomo:bits=0.5", "--optimizer", "adamw", "--lr",
@@ -268,8 +295,8 @@ class FaultsTest(unittest.TestCase):
 
 
 class InterruptsTest(unittest.TestCase):
-    def saves(self, how):
-        options = ("--model", "logistic", "--steps", 1_000_000, "--codec", "atomo:bits=1", "--lr", 1e-3)
+    def saves(self, how, algorithm="ps"):
+        options = ("--algorithm", algorithm, "--model", "logistic", "--steps", 1_000_000, "--codec", "atomo:bits=1", "--lr", 1e-3)
         saved = path(f"interrupted-{int(how)}.safetensors")
         job = Job(3, *options, "--save", saved)
         job.wait_for_steps(10)
@@ -289,6 +316,9 @@ class InterruptsTest(unittest.TestCase):
 
     def test_user_signal_saves(self):
         self.saves(signal.SIGUSR1)
+
+    def test_termination_saves_in_all_gather(self):
+        self.saves(signal.SIGTERM, "allgather")
 
 
 def read_safetensors(name):
