@@ -270,6 +270,7 @@ std::string check_draws() {
       for (const Purpose p : {Purpose::identity, Purpose::output})
         ledger.take(tensor, Draws::of(p), i / 4, static_cast<std::uint32_t>(i % 4), 0, 32);
     }
+    ledger.take(tensor, Draws::of(Purpose::thinning), 0, 0, 0, 32);
     for (std::uint64_t d = 0; d < n / 10; ++d) {
       for (std::uint32_t word = 0; word < 4; ++word)
         ledger.take(tensor, Draws::of(Purpose::random_k), d, word, 0, 32);
