@@ -182,8 +182,8 @@ struct Context {
 struct Traits {
   bool unbiased = false;  ///< E[decode(encode(g))] = g for every finite g, up to `bias_bound`
   /// |E[decode] - x| <= bias_bound * (|x| + step) for each entry, `step` being the quantisation
-  /// step at that entry; for singular pairs the norm of the entry's row or column of the matrix,
-  /// the larger of the two. It covers float rounding alone. Infinite for a biased codec.
+  /// step at that entry; for singular pairs the norm of the entry's line along the matrix's shorter
+  /// side. It covers float rounding alone. Infinite for a biased codec.
   double bias_bound = 0;
   std::optional<double>
       omega;  ///< E||decode - g||^2 <= omega ||g||^2, where a bound is known without g
