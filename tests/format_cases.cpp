@@ -13,24 +13,32 @@
 namespace atomo::test {
 namespace {
 
-constexpr Key kKey{.seed = 0x9E3779B97F4A7C15, .step = 1234567, .tensor = 0, .worker = 3, .channel = 2};
+constexpr Key kKey{
+    .seed = 0x9E3779B97F4A7C15, .step = 1234567, .tensor = 0, .worker = 3, .channel = 2};
 
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-/// Entries in runs of one scale each: sums of four uniform integers times powers of two, exact in f32.
+/// Entries in runs of one scale each: sums of four uniform integers times powers of two, exact in
+/// f32.
 std::vector<float> make_values(const CaseLayer& layer) {
   const std::size_t n = layer.shape.elements();
   const std::size_t run =
-      layer.shape.rank() > 1 && layer.shape[0] > 0 ? std::max<std::size_t>(1, n / static_cast<std::size_t>(layer.shape[0])) : 64;
+      layer.shape.rank() > 1 && layer.shape[0] > 0
+          ? std::max<std::size_t>(1, n / static_cast<std::size_t>(layer.shape[0]))
+          : 64;
   SplitMix draw(n + 1000 * static_cast<std::uint64_t>(layer.content));
   std::vector<float> x(n);
-  const bool one_scale = layer.content == Content::flat || layer.content == Content::largest;
+  const bool one_scale = layer.content == Content::flat || layer.content == Content::even ||
+                         layer.content == Content::largest;
   int exponent = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (i % run == 0) exponent = draw() % 16 == 0 ? -400 : -16 + static_cast<int>(draw() % 13);
     const std::uint64_t bits = draw();
-    const auto sum = static_cast<int>((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24 & 255)) - 510;
-    int shift = (one_scale ? -6 : exponent) - 8 + (bits >> 58 == 0 ? 5 : 0);
+    const auto sum = static_cast<int>((bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) +
+                                      (bits >> 24 & 255)) -
+                     510;
+    int shift = (one_scale ? -6 : exponent) - 8 +
+                (bits >> 58 == 0 && layer.content != Content::even ? 5 : 0);
     if (layer.content == Content::tiny) shift -= 124;
     if (layer.content == Content::huge) shift += 104;
     x[i] = std::ldexp(static_cast<float>(sum), shift);
@@ -52,7 +60,8 @@ std::vector<std::byte> make_data(const CaseLayer& layer) {
     auto half = static_cast<std::uint16_t>(bits >> 16);
     if (layer.dtype == DType::f16) {
       const int exponent = static_cast<int>(bits >> 23 & 255) - 112;
-      const std::uint32_t magnitude = exponent <= 0 ? 0 : static_cast<std::uint32_t>(exponent) << 10 | (bits >> 13 & 1023);
+      const std::uint32_t magnitude =
+          exponent <= 0 ? 0 : static_cast<std::uint32_t>(exponent) << 10 | (bits >> 13 & 1023);
       half = static_cast<std::uint16_t>((bits >> 16 & 0x8000) | magnitude);
     }
     if (layer.dtype != DType::f32) std::memcpy(&data[2 * i], &half, 2);
@@ -70,7 +79,8 @@ struct Inputs {
   std::vector<ConstTensorView> views;
   explicit Inputs(const FormatCase& c) {
     for (const CaseLayer& layer : c.layers) data.push_back(make_data(layer));
-    for (std::size_t i = 0; i < data.size(); ++i) views.push_back({data[i].data(), c.layers[i].dtype, c.layers[i].shape});
+    for (std::size_t i = 0; i < data.size(); ++i)
+      views.push_back({data[i].data(), c.layers[i].dtype, c.layers[i].shape});
   }
 };
 
@@ -85,7 +95,8 @@ Compressor make_model(const FormatCase& c) {
     layers.push_back({layer_name(c, i), c.layers[i].shape, c.layers[i].dtype});
     rules.push_back({layer_name(c, i), Codec::parse(c.layers[i].spec)});
   }
-  return Compressor(std::move(layers), Policy(std::move(rules)), {.names_on_wire = c.names_on_wire});
+  return Compressor(std::move(layers), Policy(std::move(rules)),
+                    {.names_on_wire = c.names_on_wire});
 }
 
 /// Calls `write(payload)` with `capacity` bytes and cuts the result to its length.
@@ -108,7 +119,7 @@ std::vector<std::byte> encode_model(const FormatCase& c, const Inputs& inputs) {
 
 std::vector<std::byte> encode_layers_and_join(const FormatCase& c, const Inputs& inputs) {
   Compressor model = make_model(c);
-  require(model.begin_step(kKey, 0, 0), c.name);
+  require(model.begin_step(kKey, c.joining == Joining::low_price ? 0x1p-22f : 0, 0), c.name);
   std::vector<std::vector<std::byte>> parts;
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     std::vector<std::byte> workspace(model.workspace_bytes(i));
@@ -118,22 +129,27 @@ std::vector<std::byte> encode_layers_and_join(const FormatCase& c, const Inputs&
   }
   require(model.end_step(), c.name);
   const std::vector<ConstBytes> views(parts.begin(), parts.end());
-  return written(c, joined_bytes_bound(views), [&](const Payload& payload) { return join(views, payload); });
+  return written(c, joined_bytes_bound(views),
+                 [&](const Payload& payload) { return join(views, payload); });
 }
 
 FormatCase single(const std::string& prefix, const std::string& spec, const Shape& shape,
                   Content content = Content::mixed, DType dtype = DType::f32) {
   std::string name = prefix + "-";
-  for (const char letter : spec) name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
+  for (const char letter : spec)
+    name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
   return {name, {{spec, shape, content, dtype}}};
 }
 
 /// Sizes and contents at which something in a format changes.
 void add_edges(std::vector<FormatCase>& cases) {
-  const auto add = [&](const char* prefix, const char* spec, const Shape& shape, Content content = Content::mixed) {
+  const auto add = [&](const char* prefix, const char* spec, const Shape& shape,
+                       Content content = Content::mixed) {
     cases.push_back(single(prefix, spec, shape, content));
   };
-  for (const char* spec : {"atomo:bits=3,atoms=blocks", "atomo:bits=0.5,atoms=coordinate", "atomo:bits=3,atoms=coordinate", "qsgd:bits=3", "terngrad", "topk:keep=0.3"}) {
+  for (const char* spec :
+       {"atomo:bits=3,atoms=blocks", "atomo:bits=0.5,atoms=coordinate",
+        "atomo:bits=3,atoms=coordinate", "qsgd:bits=3", "terngrad", "topk:keep=0.3"}) {
     add("one", spec, {1});
     add("scalar", spec, Shape{});
     add("rank8", spec, {2, 1, 3, 1, 2, 5, 1, 7});
@@ -145,7 +161,8 @@ void add_edges(std::vector<FormatCase>& cases) {
     add("largest", spec, {9, 70}, Content::largest);
     add("short", spec, {1283});
   }
-  for (const char* spec : {"atomo:bits=2,atoms=svd", "atomo:atoms=svd,keep=3,values=f32", "atomo:atoms=svd,keep=1,values=f32"}) {
+  for (const char* spec : {"atomo:bits=2,atoms=svd", "atomo:atoms=svd,keep=3,values=f32",
+                           "atomo:atoms=svd,keep=1,values=f32"}) {
     add("zero", spec, {40, 70}, Content::zero);
     add("nonfinite", spec, {40, 70}, Content::non_finite);
     add("tiny", spec, {40, 70}, Content::tiny);
@@ -202,10 +219,19 @@ std::vector<CaseLayer> model_layers() {
           {"sign:scale=mean", {101}, Content::mixed, DType::f32, "sign"}};
 }
 
+std::vector<CaseLayer> capped_layers() {
+  return {{"atomo:bits=1,cap=13,atoms=rows", {50, 50}, Content::even},
+          {"atomo:bits=1,cap=13,atoms=rows", {15, 101}, Content::even},
+          {"atomo:bits=1,cap=13,atoms=rows", {7, 1025}, Content::even},
+          {"atomo:bits=1,cap=13,atoms=blocks", {4100}, Content::even},
+          {"atomo:bits=1,atoms=blocks", {300}, Content::even}};
+}
+
 void add_models(std::vector<FormatCase>& cases) {
   cases.push_back({"model", model_layers(), Joining::model, false});
   cases.push_back({"model-names", model_layers(), Joining::model, true});
   cases.push_back({"model-own-prices", model_layers(), Joining::own_prices, false});
+  cases.push_back({"model-thinned", capped_layers(), Joining::low_price, false});
 }
 
 }  // namespace
@@ -232,14 +258,16 @@ std::vector<FormatCase> golden_cases() {
 
 bool bytes_are_fixed(const FormatCase& c) {
   return std::none_of(c.layers.begin(), c.layers.end(), [](const CaseLayer& layer) {
-    return layer.spec.find("svd") != std::string::npos || layer.spec.find("blosc") != std::string::npos;
+    return layer.spec.find("svd") != std::string::npos ||
+           layer.spec.find("blosc") != std::string::npos;
   });
 }
 
 std::vector<std::byte> encode_case(const FormatCase& c) {
   const Inputs inputs(c);
   if (c.joining == Joining::model) return encode_model(c, inputs);
-  if (c.joining == Joining::own_prices) return encode_layers_and_join(c, inputs);
+  if (c.joining == Joining::own_prices || c.joining == Joining::low_price)
+    return encode_layers_and_join(c, inputs);
   const CaseLayer& layer = c.layers.at(0);
   const Codec codec = Codec::parse(layer.spec);
   std::vector<std::byte> workspace(codec.workspace_bytes(layer.shape, layer.dtype));
@@ -250,7 +278,8 @@ std::vector<std::byte> encode_case(const FormatCase& c) {
 
 namespace {
 
-Status decode_into(const FormatCase& c, ConstBytes message, DType dtype, std::vector<std::byte>& values) {
+Status decode_into(const FormatCase& c, ConstBytes message, DType dtype,
+                   std::vector<std::byte>& values) {
   std::size_t elements = 0, workspace_bytes = 0;
   for (const CaseLayer& layer : c.layers) {
     elements += layer.shape.elements();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Containers to check the format with: one list for the independent decoder, a small one whose bytes are kept as
-/// goldens. Inputs come from integers alone, so every compiler and platform makes the same.
+/// Containers to check the format with: one list for the independent decoder, a small one whose
+/// bytes are kept as goldens. Inputs come from integers alone, so every compiler and platform makes
+/// the same.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,11 +31,12 @@ class SplitMix {
 /// What the entries of a layer look like.
 enum class Content {
   mixed,       ///< rows of scales from 2^-16 to 2^-4, one in 16 zero, an entry in 64 much larger
-  flat,        ///< one scale, 2^-6
+  flat,        ///< one scale, 2^-6, an entry in 64 much larger
   tiny,        ///< mixed, times 2^-124: subnormals
   huge,        ///< mixed, times 2^+104: about 1e30
   zero,        ///< zeros of both signs
   non_finite,  ///< mixed, with a NaN
+  even,        ///< flat, without the larger entries
   largest,     ///< flat, an entry in 7 the largest f32 of either sign
 };
 
@@ -52,6 +54,8 @@ enum class Joining {
   codec,       ///< one layer, by its codec alone
   model,       ///< by a Compressor, at shared prices
   own_prices,  ///< layer by layer in a model's first step, joined
+  low_price,   ///< layer by layer at a shared price of 2^-22, joined: for layers with a cap, which
+               ///< it breaks
 };
 
 struct FormatCase {
@@ -65,7 +69,8 @@ struct FormatCase {
 std::vector<FormatCase> format_cases();
 /// A small part of it: one of every codec, and models.
 std::vector<FormatCase> golden_cases();
-/// Whether every build writes the same bytes: not behind a lossless stage or an SVD, which are libraries'.
+/// Whether every build writes the same bytes: not behind a lossless stage or an SVD, which are
+/// libraries'.
 bool bytes_are_fixed(const FormatCase& c);
 
 /// \throws Error when the library refuses to encode it.

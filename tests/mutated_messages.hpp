@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Messages damaged behind their checksums: what two decoders make of them shows where the format leaves a choice.
+/// Messages damaged behind their checksums: what two decoders make of them shows where the format
+/// leaves a choice.
 
 #include <cstdint>
 #include <cstring>
@@ -11,12 +12,14 @@
 
 namespace atomo::test {
 
-/// One change to prices, flags of the first layer, its kind or (mostly) the bodies; length and shapes stay.
+/// One change to prices, flags of the first layer, its kind or (mostly) the bodies; length and
+/// shapes stay.
 inline std::vector<std::byte> mutated_message(std::vector<std::byte> message, std::uint64_t seed) {
   ContainerInfo info;
   if (failed(inspect(message, info, true))) throw Error("not a message");
   SplitMix draw(seed + 1000 * message.size());
-  const std::size_t head = info.head_bytes, kinds = detail::kHeaderBytes + detail::kRowBytes * info.layers.size();
+  const std::size_t head = info.head_bytes,
+                    kinds = detail::kHeaderBytes + detail::kRowBytes * info.layers.size();
   std::size_t first = head, count = message.size() - head;
   const std::uint64_t where = draw() % 10;
   if (where == 0 || count == 0) {
@@ -29,7 +32,8 @@ inline std::vector<std::byte> mutated_message(std::vector<std::byte> message, st
     count = std::min<std::size_t>(count, 16);  // the front of the first body
   }
   const std::size_t at = first + draw() % count;
-  message[at] = draw() % 4 == 0 ? static_cast<std::byte>(draw()) : message[at] ^ static_cast<std::byte>(1 << draw() % 8);
+  message[at] = draw() % 4 == 0 ? static_cast<std::byte>(draw())
+                                : message[at] ^ static_cast<std::byte>(1 << draw() % 8);
   detail::write_checksums(message, head);
   return message;
 }

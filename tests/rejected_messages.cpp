@@ -18,9 +18,13 @@ template <typename T>
 void put(Buffer& b, std::size_t at, T value) {
   std::memcpy(b.data() + at, &value, sizeof value);
 }
-void put_byte(Buffer& b, std::size_t at, unsigned value) { b.at(at) = static_cast<std::byte>(value); }
+void put_byte(Buffer& b, std::size_t at, unsigned value) {
+  b.at(at) = static_cast<std::byte>(value);
+}
 
-FormatCase one_layer(const char* spec, const Shape& shape = {4, 40}) { return {spec, {{spec, shape, Content::flat}}}; }
+FormatCase one_layer(const char* spec, const Shape& shape = {4, 40}) {
+  return {spec, {{spec, shape, Content::flat}}};
+}
 
 /// A message of one layer taken apart, so that body and head can be changed and put together again.
 struct Parts {
@@ -47,7 +51,9 @@ struct Parts {
 
 class List {
  public:
-  void add(const std::string& name, Buffer bytes) { messages_.push_back({name + ".atomo", std::move(bytes)}); }
+  void add(const std::string& name, Buffer bytes) {
+    messages_.push_back({name + ".atomo", std::move(bytes)});
+  }
   /// Changes the body of `spec`'s message and makes the checksums hold.
   void add_body(const std::string& name, const char* spec, const Edit& edit) {
     Parts parts(one_layer(spec));
@@ -73,7 +79,9 @@ void add_framing(List& list) {
     b.at(at) ^= static_cast<std::byte>(bits);
     return b;
   };
-  const auto first = [&](std::size_t n) { return Buffer(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n)); };
+  const auto first = [&](std::size_t n) {
+    return Buffer(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n));
+  };
   list.add("truncated-nothing", {});
   list.add("truncated-header", first(30));
   list.add("truncated-rows", first(66));
@@ -95,7 +103,9 @@ void add_framing(List& list) {
 void add_heads(List& list) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   // Row at 64; kind at 72: method, dtype, parameters (4), rank, dimensions 4 and 40; padding at 81.
-  const auto add = [&](const char* name, const Edit& edit) { list.add_head(name, "identity", edit); };
+  const auto add = [&](const char* name, const Edit& edit) {
+    list.add_head(name, "identity", edit);
+  };
   add("bad_version-major", [](Buffer& h) { put_byte(h, 4, 1); });
   add("bad_version-flag", [](Buffer& h) { put_byte(h, 6, 2); });
   add("corrupt-too_many_layers", [](Buffer& h) { put(h, 36, std::uint32_t{65537}); });
@@ -120,23 +130,28 @@ void add_heads(List& list) {
     h.resize(92);
   });
   add("corrupt-identity_parameters", [](Buffer& h) { put_byte(h, 74, 3); });
-  list.add_head("corrupt-atoms_family", "atomo:bits=2,atoms=blocks", [](Buffer& h) { put_byte(h, 74, 3); });
-  list.add_head("corrupt-atoms_without_a_price", "atomo:bits=2,atoms=blocks", [](Buffer& h) { put(h, 40, 0.0f); });
+  list.add_head("corrupt-atoms_family", "atomo:bits=2,atoms=blocks",
+                [](Buffer& h) { put_byte(h, 74, 3); });
+  list.add_head("corrupt-atoms_without_a_price", "atomo:bits=2,atoms=blocks",
+                [](Buffer& h) { put(h, 40, 0.0f); });
   list.add_head("corrupt-coordinates_without_a_step", "atomo:bits=2,atoms=coordinate",
                 [](Buffer& h) { put(h, 44, 0.0f); });
   list.add_head("corrupt-qsgd_parameters", "qsgd:bits=4", [](Buffer& h) { put_byte(h, 77, 0x10); });
   list.add_head("corrupt-sign_parameters", "sign", [](Buffer& h) { put_byte(h, 74, 2); });
   list.add_head("corrupt-topk_count", "topk:keep=5", [](Buffer& h) { put_byte(h, 74, 6); });
   list.add_head("corrupt-randomk_count", "randomk:keep=5", [](Buffer& h) { put_byte(h, 74, 4); });
-  list.add_head("corrupt-own_price_of_zero", "randomk:keep=5", [](Buffer& h) { put_byte(h, 66, 4); });
+  list.add_head("corrupt-own_price_of_zero", "randomk:keep=5",
+                [](Buffer& h) { put_byte(h, 66, 4); });
 }
 
 void add_bodies(List& list) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const char* const atoms = "atomo:bits=2,atoms=blocks";
   list.add_body("corrupt-identity_too_long", "identity", [](Buffer& b) { b.resize(b.size() + 4); });
-  list.add_body("corrupt-identity_too_short", "identity", [](Buffer& b) { b.resize(b.size() - 4); });
-  // One block, kept and certain: mode, marks, flag and class in 6 bits, padding, one length, content.
+  list.add_body("corrupt-identity_too_short", "identity",
+                [](Buffer& b) { b.resize(b.size() - 4); });
+  // One block, kept and certain: mode, marks, flag and class in 6 bits, padding, one length,
+  // content.
   list.add_body("corrupt-marks_mode", atoms, [](Buffer& b) { put_byte(b, 0, 14); });
   list.add_body("corrupt-marks_padding", atoms, [](Buffer& b) { b.at(1) |= std::byte{2}; });
   list.add_body("corrupt-atom_class", atoms, [](Buffer& b) { b.at(2) |= std::byte{62}; });
@@ -145,19 +160,46 @@ void add_bodies(List& list) {
   list.add_body("corrupt-atoms_too_long", atoms, [](Buffer& b) { b.resize(b.size() + 4); });
   const char* const grid = "atomo:bits=2,atoms=coordinate";
   list.add_body("corrupt-coordinate_mode", grid, [](Buffer& b) { b.at(2) &= std::byte{0xF9}; });
-  list.add_body("corrupt-coordinate_level_parameter", grid, [](Buffer& b) { put_byte(b, 3, 0xF7); });
+  list.add_body("corrupt-coordinate_level_parameter", grid,
+                [](Buffer& b) { put_byte(b, 3, 0xF7); });
   list.add_body("corrupt-coordinate_too_long", grid, [](Buffer& b) { b.resize(b.size() + 1); });
   list.add_body("corrupt-qsgd_norm", "qsgd:bits=3", [](Buffer& b) { b.at(3) |= std::byte{128}; });
-  list.add_body("corrupt-qsgd_norm_infinite", "qsgd:bits=3", [&](Buffer& b) { put(b, 0, kInfinity); });
+  list.add_body("corrupt-qsgd_norm_infinite", "qsgd:bits=3",
+                [&](Buffer& b) { put(b, 0, kInfinity); });
   list.add_body("corrupt-qsgd_too_long", "qsgd:bits=3", [](Buffer& b) { b.resize(b.size() + 1); });
   list.add_body("corrupt-ternary_byte", "terngrad", [](Buffer& b) { put_byte(b, 5, 243); });
   list.add_body("corrupt-ternary_norm", "terngrad", [&](Buffer& b) { put(b, 0, kInfinity); });
-  list.add_body("corrupt-sign_scale", "sign:scale=mean", [](Buffer& b) { b.at(3) |= std::byte{128}; });
-  list.add_body("corrupt-topk_value", "topk:keep=5", [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
-  list.add_body("corrupt-randomk_value", "randomk:keep=5", [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
-  list.add_body("corrupt-lossless_nothing", "identity+blosc:codec=lz4", [](Buffer& b) { put(b, 0, std::uint64_t{0}); });
-  list.add_body("corrupt-lossless_size", "identity+blosc:codec=lz4", [](Buffer& b) { put(b, 0, std::uint64_t{636}); });
-  list.add_body("corrupt-lossless_too_long", "identity+blosc:codec=lz4", [](Buffer& b) { b.resize(b.size() + 4); });
+  list.add_body("corrupt-sign_scale", "sign:scale=mean",
+                [](Buffer& b) { b.at(3) |= std::byte{128}; });
+  list.add_body("corrupt-topk_value", "topk:keep=5",
+                [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
+  list.add_body("corrupt-randomk_value", "randomk:keep=5",
+                [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
+  list.add_body("corrupt-lossless_nothing", "identity+blosc:codec=lz4",
+                [](Buffer& b) { put(b, 0, std::uint64_t{0}); });
+  list.add_body("corrupt-lossless_size", "identity+blosc:codec=lz4",
+                [](Buffer& b) { put(b, 0, std::uint64_t{636}); });
+  list.add_body("corrupt-lossless_too_long", "identity+blosc:codec=lz4",
+                [](Buffer& b) { b.resize(b.size() + 4); });
+}
+
+/// `word` in front of the body and the flag that announces it.
+void add_thinning(List& list) {
+  const auto add = [&](const char* name, const char* spec, std::uint32_t word) {
+    Parts parts(one_layer(spec));
+    put_byte(parts.head, 66, 8);
+    parts.body.insert(parts.body.begin(), 4, std::byte{0});
+    put(parts.body, 0, word);
+    list.add(name, parts.joined());
+  };
+  constexpr std::uint32_t kRunsOfTwo = 1, kOne = 1u << 8, kFromOne = 1u << 20;
+  const char* const rows = "atomo:bits=2,atoms=rows";
+  add("corrupt-thinned_nothing_left_out", rows, kRunsOfTwo);
+  add("corrupt-thinned_everything_left_out", rows, kRunsOfTwo + 2 * kOne);
+  add("corrupt-thinned_start", rows, kRunsOfTwo + kOne + 2 * kFromOne);
+  add("corrupt-thinned_too_many_runs", rows, 12 + kOne);
+  add("corrupt-thinned_coordinates", "atomo:bits=2,atoms=coordinate", kRunsOfTwo + kOne);
+  add("corrupt-thinned_identity", "identity", kRunsOfTwo + kOne);
 }
 
 }  // namespace
@@ -167,6 +209,7 @@ std::vector<RejectedMessage> rejected_messages() {
   add_framing(list);
   add_heads(list);
   add_bodies(list);
+  add_thinning(list);
   return list.take();
 }
 

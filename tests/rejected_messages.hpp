@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Messages that break one rule of the format each. Where a rule lies behind the checksums, they are made to hold.
+/// Messages that break one rule of the format each. Where a rule lies behind the checksums, they
+/// are made to hold.
 
 #include <string>
 #include <vector>
@@ -10,7 +11,8 @@
 namespace atomo::test {
 
 struct RejectedMessage {
-  std::string file;  ///< STATUS-RULE.atomo, e.g. corrupt-marks_mode.atomo; "exact-": refused by exact reading alone
+  std::string file;  ///< STATUS-RULE.atomo, e.g. corrupt-marks_mode.atomo; "exact-": refused by
+                     ///< exact reading alone
   std::vector<std::byte> bytes;
 };
 

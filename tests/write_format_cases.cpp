@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/// write_format_cases DIR [--goldens]: for every case a container (NAME.atomo) and what the library decodes from it
-/// into each element type (NAME.f32, NAME.f16, NAME.bf16), all raw bytes.
+/// write_format_cases DIR [--goldens]: for every case a container (NAME.atomo) and what the library
+/// decodes from it into each element type (NAME.f32, NAME.f16, NAME.bf16), all raw bytes.
 ///
-/// --goldens writes the goldens instead, and the messages that must be refused into DIR/rejected. --mutations writes
-/// damaged messages whose checksums hold; where the library decodes one, its values stand beside it.
+/// --goldens writes the goldens instead, and the messages that must be refused into DIR/rejected.
+/// --mutations writes damaged messages whose checksums hold; where the library decodes one, its
+/// values stand beside it.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +21,8 @@ using namespace atomo;  // NOLINT: a program of its own
 
 void write(const fs::path& path, const std::vector<std::byte>& bytes) {
   std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
   if (!file) throw Error("could not write " + path.string());
 }
 
@@ -40,7 +42,8 @@ void write_cases(const fs::path& folder, const std::vector<test::FormatCase>& ca
 void write_goldens(const fs::path& folder) {
   write_cases(folder, test::golden_cases(), false);
   fs::create_directories(folder / "rejected");
-  for (const test::RejectedMessage& m : test::rejected_messages()) write(folder / "rejected" / m.file, m.bytes);
+  for (const test::RejectedMessage& m : test::rejected_messages())
+    write(folder / "rejected" / m.file, m.bytes);
 }
 
 void write_mutations(const fs::path& folder) {
@@ -50,7 +53,8 @@ void write_mutations(const fs::path& folder) {
     const std::vector<std::byte> message = test::encode_case(c);
     for (int i = 0; message.size() <= kLongest && i < kMutations; ++i) {
       const std::string name = c.name + "-" + std::to_string(i);
-      const std::vector<std::byte> mutated = test::mutated_message(message, static_cast<std::uint64_t>(i));
+      const std::vector<std::byte> mutated =
+          test::mutated_message(message, static_cast<std::uint64_t>(i));
       write(folder / (name + ".atomo"), mutated);
       std::vector<std::byte> values;
       if (test::decodes(c, mutated, values)) write(folder / (name + ".f32"), values);

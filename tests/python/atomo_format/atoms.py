@@ -27,18 +27,22 @@ class Vector:
     step: np.float32
 
 
-def decode(body, kind, key, price):
+def decode(body, kind, key, price, thinned=False):
     require(kind.parameters in DITHER, "family of atoms")
     n = kind.elements
     length = _atom_length(kind)
     out = np.zeros(n, np.float32)
-    if not body:
+    reader = ByteReader(body)
+    gain = _thinning_gain(reader) if thinned else np.float32(1)
+    reader = ByteReader(reader.rest())
+    if not reader.data:
         return out
     scale = range_factor(price)
-    reader = ByteReader(body)
     kept = read_marks(reader, -(-n // length))
     vectors = [_atom(kind, t, min(length, n - t * length), class_number, np.float32(price * scale))
                for t, class_number in zip(kept, read_classes(reader, len(kept)))]
+    for vector in vectors:
+        vector.step *= gain
     pieces = [piece for vector in vectors for piece in cut(vector)]
     together = GROUP // length if length <= GROUP // 2 else 1
     groups = [pieces[i:i + together] for i in range(0, len(pieces), together)]
@@ -52,6 +56,16 @@ def _atom(kind, number, length, class_number, scaled_price):
     numbers = NUMBERS["classes"][class_number]
     step = scaled_price * np.float32(numbers["delta"])
     return Vector(number, length, DITHER[kind.parameters], numbers["step"], numbers["reach"], step)
+
+
+def _thinning_gain(reader):
+    """What makes up for the runs that were left out."""
+    word = reader.field("I")
+    log_runs, left_out, start = word & 0xFF, word >> 8 & 0xFFF, word >> 20
+    require(log_runs <= 11, "runs of a thinned layer")
+    runs = 1 << log_runs
+    require(1 <= left_out < runs and start < runs, "runs left out of a thinned layer")
+    return np.float32(runs / (runs - left_out))
 
 
 def range_factor(price):

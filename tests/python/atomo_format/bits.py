@@ -35,6 +35,9 @@ class ByteReader:
         """`count` numbers of a little-endian NumPy type."""
         return np.frombuffer(self.take(count * np.dtype(dtype).itemsize), dtype)
 
+    def rest(self):
+        return self.data[self.at:]
+
     def zeros_until_multiple_of(self, size):
         """Zero padding up to a multiple of `size` bytes from the start."""
         require(not any(self.take(-self.at % size)), "padding is not zero")

@@ -10,7 +10,7 @@ from . import atoms, coordinate, factors, half, lossless, pairs, quantisers, spa
 from .bits import ByteReader, require
 from .philox import Key
 
-NON_FINITE, LOSSLESS, OWN_PRICE = 1, 2, 4
+NON_FINITE, LOSSLESS, OWN_PRICE, THINNED = 1, 2, 4, 8
 COORDINATE, ATOMS = 2, 1
 
 
@@ -100,18 +100,22 @@ def decode_layer(layer):
     """A layer's values, f32, flat."""
     n, body = layer.kind.elements, ByteReader(layer.body)
     if n == 0 or layer.flags & NON_FINITE:
-        require(not layer.body and not layer.flags & (LOSSLESS | OWN_PRICE), "a body where none may be")
+        require(not layer.body and not layer.flags & (LOSSLESS | OWN_PRICE | THINNED), "a body where none may be")
         return np.full(n, np.nan, np.float32)
     price = layer.price
     if layer.flags & OWN_PRICE:
         price = np.float32(body.field("f"))
         require(np.isfinite(price) and price > 0, "own price")
         require(len(layer.body) > 4, "an own price without a body")
-    rest = body.data[body.at:]
+    rest = body.rest()
     if layer.flags & LOSSLESS:
         rest = lossless.unpack(rest)
     require(layer.kind.method in METHODS, "unknown method")
+    thinned = bool(layer.flags & THINNED)
+    require(not thinned or layer.kind.method == ATOMS and layer.kind.parameters in atoms.DITHER, "thinned, but no atoms")
     with np.errstate(over="ignore", under="ignore"):
+        if thinned:
+            return atoms.decode(rest, layer.kind, layer.key, price, thinned)
         return METHODS[layer.kind.method](rest, layer.kind, layer.key, price)
 
 
@@ -127,7 +131,7 @@ def to_half(layer, values, dtype):
 
 def _row(word):
     kind, flags, size = word & 0xFFFF, word >> 16 & 0xFF, word >> 24
-    require(flags & ~(NON_FINITE | LOSSLESS | OWN_PRICE) == 0, "unknown flags of a layer")
+    require(flags & ~(NON_FINITE | LOSSLESS | OWN_PRICE | THINNED) == 0, "unknown flags of a layer")
     return kind, flags, size
 
 
