@@ -124,10 +124,11 @@ std::uint32_t level_of_bin(std::size_t bin) noexcept {
 struct Levels {
   std::array<std::uint64_t, kLevelBins> counts{};
   std::uint64_t entries = 0;
+  std::size_t end = 1;  ///< bins from here on are empty
 
   [[nodiscard]] std::uint64_t from(std::uint32_t level) const noexcept {
     std::uint64_t sum = 0;
-    for (std::size_t b = level; b < kLevelBins; ++b) sum += counts[b];
+    for (std::size_t b = level; b < end; ++b) sum += counts[b];
     return sum;
   }
 };
@@ -147,6 +148,7 @@ Levels expected_levels(const Histogram& histogram, double step) noexcept {
         ((bin.count >> 20) * part << 4) + ((bin.count & 0xFFFFFu) * part >> kUnitBits);
     levels.counts[level_bin(level)] += (bin.count << kUnitBits) - up;
     levels.counts[level_bin(level + 1)] += up;
+    levels.end = level_bin(level + 1) + 1;  // bins ascend
   }
   return levels;
 }
@@ -180,7 +182,7 @@ std::uint64_t level_bits256(const Levels& levels, std::uint32_t base) noexcept {
   std::uint64_t best = ~std::uint64_t{0};
   for (unsigned k = 0; k <= kMaxLevelRice; ++k) {
     std::uint64_t sum = 0;
-    for (std::size_t b = base; b < kLevelBins; ++b) {
+    for (std::size_t b = base; b < levels.end; ++b) {
       if (levels.counts[b] == 0) continue;
       sum += scaled(levels.counts[b], 256 * rice_bits(level_of_bin(b) - base, k, kLevelBits));
     }
