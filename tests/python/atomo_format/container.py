@@ -112,7 +112,8 @@ def decode_layer(layer):
         rest = lossless.unpack(rest)
     require(layer.kind.method in METHODS, "unknown method")
     thinned = bool(layer.flags & THINNED)
-    require(not thinned or layer.kind.method == ATOMS and layer.kind.parameters in atoms.DITHER, "thinned, but no atoms")
+    is_atoms = layer.kind.method == ATOMS and layer.kind.parameters in atoms.DITHER
+    require(is_atoms or not thinned, "thinned, but neither rows nor blocks")
     with np.errstate(over="ignore", under="ignore"):
         if thinned:
             return atoms.decode(rest, layer.kind, layer.key, price, thinned)
