@@ -223,8 +223,8 @@ std::vector<CaseLayer> capped_layers() {
   return {{"atomo:bits=1,cap=13,atoms=rows", {50, 50}, Content::even},
           {"atomo:bits=1,cap=13,atoms=rows", {15, 101}, Content::even},
           {"atomo:bits=1,cap=13,atoms=rows", {7, 1025}, Content::even},
-          {"atomo:bits=1,cap=13,atoms=blocks", {4100}, Content::even},
-          {"atomo:bits=1,atoms=blocks", {300}, Content::even}};
+          {"atomo:bits=1,cap=13,atoms=blocks", {4250}, Content::even},
+          {"atomo:bits=1,atoms=blocks", {412}, Content::even}};
 }
 
 void add_models(std::vector<FormatCase>& cases) {
