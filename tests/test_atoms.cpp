@@ -46,6 +46,7 @@ struct Reference {
   void add_atom(const Layer& layer, const Key& key, std::uint64_t t, const AtomChoice& choice) {
     ++kept;
     const std::uint64_t length = layer.layout.length_of(t), tiles = (length + 31) / 32;
+    const std::uint64_t whole_tiles = (layer.layout.length + 31) / 32;
     const bool rows = layer.layout.family == AtomFamily::rows;
     const Philox pre(key, rows ? Purpose::pre_round_row : Purpose::pre_round_block);
     const Philox dither(key, rows ? Purpose::dither_row : Purpose::dither_block);
@@ -63,9 +64,9 @@ struct Reference {
       const std::uint64_t entries = std::min<std::uint64_t>(32, length - 32 * u),
                           half = (entries + 1) / 2;
       for (std::uint64_t l = 0; l < half; ++l) {
-        const std::uint32_t word = dither(4 * (t * ((tiles + 7) / 8) + u / 8) + l % 4)[l / 4];
+        const std::uint32_t word = dither(4 * (t * ((whole_tiles + 7) / 8) + u / 8) + l % 4)[l / 4];
         const std::uint32_t level = (word >> (4 * (u % 8))) & 15;
-        const std::uint32_t h = pre(16 * (t * ((tiles + 3) / 4) + u / 4) + l)[u % 4];
+        const std::uint32_t h = pre(16 * (t * ((whole_tiles + 3) / 4) + u / 4) + l)[u % 4];
         const std::uint64_t at = t * layer.layout.length + 32 * u + l;
         const bool has_second = l + half < entries;
         const float second = has_second ? layer.x[at + half] : 0.0f;

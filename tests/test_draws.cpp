@@ -139,7 +139,7 @@ TEST(Draws, OfAtomsAreWhereTheLedgerSays) {
       const Philox dither(kKey, rows ? Purpose::dither_row : Purpose::dither_block);
       const Philox pre(kKey, rows ? Purpose::pre_round_row : Purpose::pre_round_block);
       for (std::uint64_t t = 0; t * atom < n; ++t) {
-        const std::uint64_t entries = std::min(atom, n - t * atom), tiles = (entries + 31) / 32;
+        const std::uint64_t entries = std::min(atom, n - t * atom), tiles = (atom + 31) / 32;
         double squares = 0;
         for (std::uint64_t i = 0; i < entries; ++i)
           squares += static_cast<double>(x[t * atom + i]) * static_cast<double>(x[t * atom + i]);

@@ -40,7 +40,7 @@ class ContentReader {
           static_cast<std::uint32_t>(std::min<std::uint64_t>(kPieceEntries, length - from));
       if (!batch_.fits(entries) && !flush()) return false;
       PieceBatch::Item item;
-      item.piece = {atom, (length + kTile - 1) / kTile, from / kTile, entries};
+      item.piece = {atom, (layout_.length + kTile - 1) / kTile, from / kTile, entries};
       item.offset = atom * layout_.length + from;
       item.atom_class = atom_class;
       item.ends_group = shape_.atoms == 1 || ++in_group_ == shape_.atoms;
