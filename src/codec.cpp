@@ -16,13 +16,9 @@ using detail::LayerCursor;
 using detail::LayerPlan;
 using detail::LayerWork;
 using detail::Pool;
+using detail::report;
 
 namespace {
-
-Status report(const Context& context, Status status) noexcept {
-  if (context.status != nullptr) *context.status = status;
-  return status;
-}
 
 /// Bytes a body may have under the codec's cap (at least 1, so that a cap without room is seen), 0 without one.
 std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {

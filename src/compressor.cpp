@@ -22,6 +22,7 @@ using detail::LayerPlan;
 using detail::LayerWork;
 using detail::Pool;
 using detail::Prices;
+using detail::report;
 using detail::Row;
 using detail::worse;
 
@@ -30,19 +31,14 @@ namespace {
 /// A body is padded to 4 bytes: 1.5 of them on average.
 constexpr double kMeanPaddingBits = 12;
 
-/// How fast and how far the controller follows the ratio of actual to expected sizes.
-constexpr double kCorrectionRate = 0.25, kLargestCorrection = 1.25;
+/// How fast and how far the controller follows the ratio of sizes to the budget.
+constexpr double kCorrectionRate = 0.1, kLargestCorrection = 1.5;
 
 /// What the steps so far say about the next: one a pool.
 struct PoolState {
   float price = 0;        ///< that would have met the budget of the last step; 0 before the first
-  double correction = 1;  ///< actual over expected bits of bodies, smoothed
+  double correction = 1;  ///< what the budget is divided by so that messages meet it
 };
-
-Status report(const Context& context, Status status) noexcept {
-  if (context.status != nullptr) *context.status = status;
-  return status;
-}
 
 /// Prices are f32 whose lower 16 bits are zero; 0 stands for none.
 bool is_price(float p) noexcept {
@@ -117,7 +113,7 @@ struct Compressor::Impl {
   [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
     return 8.0 * static_cast<double>(one_head[i]) + kMeanPaddingBits;
   }
-  detail::FoundPrice solve(Pool pool, bool streamed, double correction) noexcept;
+  double gather(Pool pool, bool streamed) noexcept;
   Status learn(Pool pool, float price, PoolState& state) noexcept;
   Status carve(Bytes memory) noexcept;
   Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,
@@ -233,8 +229,9 @@ void Compressor::Impl::set_limits(bool streamed) noexcept {
   }
 }
 
-/// The price at which the layers of a pool (those of this step, when streamed) meet their budget.
-detail::FoundPrice Compressor::Impl::solve(Pool pool, bool streamed, double correction) noexcept {
+/// Gathers the layers of a pool (those of this step, when streamed) for the price search; returns the bits that their
+/// budget leaves for bodies.
+double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
   pool_demands.clear();
   double budget = 0, fixed = 0, share = 0, all = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -247,23 +244,24 @@ detail::FoundPrice Compressor::Impl::solve(Pool pool, bool streamed, double corr
     if (seen[i] == 2) pool_demands.push_back({plans[i].method, &plans[i].kind.shape, demand[i]});
   }
   if (!streamed && all > 0) fixed += 8.0 * static_cast<double>(layout.bytes()) * share / all;
-  return detail::find_price(pool_demands, detail::body_budget(budget, fixed) / correction);
+  return detail::body_budget(budget, fixed);
 }
 
-/// After a streamed step at `price`: compares the sizes of its bodies with what was expected, then finds the price that
-/// would have met the budget.
+/// After a streamed step at `price`: corrects by how far its bodies were from the budget (the price came from the step
+/// before, and content costs a little more or less than the tables say), then finds the price for the next.
 Status Compressor::Impl::learn(Pool pool, float price, PoolState& state) noexcept {
-  double expected = 0, actual = 0;
+  const double target = gather(pool, true);
+  if (pool_demands.empty()) return Status::ok;
+  double actual = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    if (!in_pool(i, pool) || seen[i] != 2) continue;
-    expected += static_cast<double>(plans[i].method->expected_bits256(plans[i].kind.shape, demand[i], price)) / 256;
-    actual += 8.0 * static_cast<double>(rows[i].bytes);
+    if (in_pool(i, pool) && seen[i] == 2) actual += 8.0 * static_cast<double>(rows[i].bytes);
   }
-  if (price > 0 && expected > 0) {
-    const double ratio = std::clamp(actual / expected, 1 / kLargestCorrection, kLargestCorrection);
-    state.correction += kCorrectionRate * (ratio - state.correction);
+  if (price > 0) {
+    const double ratio = std::clamp(actual / target, 0.5, 2.0);
+    state.correction = std::clamp(state.correction * (1 + kCorrectionRate * (ratio - 1)), 1 / kLargestCorrection,
+                                  kLargestCorrection);
   }
-  const auto found = solve(pool, true, state.correction);
+  const auto found = detail::find_price(pool_demands, target / state.correction);
   if (found.price > 0) state.price = found.price;
   return found.underspent ? Status::underspent : Status::ok;
 }
@@ -298,7 +296,10 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   Status status = Status::ok;
   for (const Status s : statuses) status = worse(status, s);
   if (failed(status)) return status;
-  const auto found_atoms = solve(Pool::atoms, false, 1), found_grid = solve(Pool::grid, false, 1);
+  const double atoms_target = gather(Pool::atoms, false);
+  const auto found_atoms = detail::find_price(pool_demands, atoms_target);
+  const double grid_target = gather(Pool::grid, false);
+  const auto found_grid = detail::find_price(pool_demands, grid_target);
   if (found_atoms.underspent || found_grid.underspent) status = worse(status, Status::underspent);
   const Prices found{found_atoms.price, found_grid.price, false};
 

@@ -15,14 +15,10 @@ using detail::Head;
 using detail::HeadLayout;
 using detail::Kind;
 using detail::LayerCursor;
+using detail::report;
 using detail::Row;
 
 namespace {
-
-Status report(const Context& context, Status status) noexcept {
-  if (context.status != nullptr) *context.status = status;
-  return status;
-}
 
 Status describe_layer(const LayerCursor& layer, const detail::Header& header, LayerInfo& info) {
   const auto& decoder = *detail::find_decoder(layer.kind.method);

@@ -260,17 +260,21 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
   head.kinds_ = message.subspan(kinds_at, names_at - kinds_at);
   head.names_ = message.subspan(names_at, at - names_at);
   std::size_t body_at = head_bytes;
+  std::uint32_t used_kinds = 0;
+  bool padding_is_zero = true;
   for (std::uint32_t i = 0; i < h.layers; ++i) {
     const Row row = head.row(i);
-    if (row.kind >= h.kinds || (row.flags & ~Row::kAllFlags) != 0) return Status::corrupt;
+    if (row.kind > used_kinds || (row.flags & ~Row::kAllFlags) != 0) return Status::corrupt;
+    used_kinds = std::max(used_kinds, row.kind + 1u);
     if (message.size() - body_at < padded(row.bytes)) return Status::corrupt;
     const auto used = static_cast<std::size_t>(row.bytes);
     const auto whole = static_cast<std::size_t>(padded(row.bytes));
-    if (!all_zero(message.subspan(body_at + used, whole - used))) return Status::corrupt;
+    padding_is_zero = padding_is_zero && all_zero(message.subspan(body_at + used, whole - used));
     body_at += whole;
   }
-  if (body_at != message.size()) return Status::corrupt;
-  return body_checksum(message.subspan(head_bytes)) == h.body_checksum ? Status::ok : Status::bad_checksum;
+  if (body_at != message.size() || used_kinds != h.kinds) return Status::corrupt;
+  if (body_checksum(message.subspan(head_bytes)) != h.body_checksum) return Status::bad_checksum;
+  return padding_is_zero ? Status::ok : Status::corrupt;
 }
 
 Status LayerCursor::seek_kind(std::uint32_t wanted) noexcept {

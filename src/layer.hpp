@@ -65,6 +65,12 @@ Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,
 /// a message smaller than its head still says something.
 [[nodiscard]] double body_budget(double budget, double fixed) noexcept;
 
+/// Leaves the status where the caller looks for it, and hands it on.
+inline Status report(const Context& context, Status status) noexcept {
+  if (context.status != nullptr) *context.status = status;
+  return status;
+}
+
 [[nodiscard]] constexpr Status worse(Status a, Status b) noexcept {
   return static_cast<int>(a) >= static_cast<int>(b) ? a : b;
 }

@@ -40,6 +40,9 @@ namespace cpu {
 
 /// What `encode`, `decode` and `decode_add` need, of any alignment. It does not depend on the step.
 [[nodiscard]] std::size_t workspace_bytes(const CoordinateConfig& config, std::size_t n) noexcept;
+/// What `decode` and `decode_add` need alone: about 4 bytes an entry at most.
+[[nodiscard]] std::size_t decode_workspace_bytes(const CoordinateConfig& config,
+                                                 std::size_t n) noexcept;
 
 /// Rounds x to multiples of the step and writes the body; `bytes` is its size, 0 when every entry
 /// became zero. Draws under `Purpose::select_coordinate`. `executor` may be null.

@@ -169,6 +169,12 @@ Status decode_body(ConstBytes body, std::size_t n, float step, bool add, float a
 
 }  // namespace
 
+std::size_t decode_workspace_bytes(const CoordinateConfig&, std::size_t n) noexcept {
+  Carver decoding;
+  DecodeMemory(decoding, n);
+  return decoding.bytes();
+}
+
 Status decode(const CoordinateConfig& config, ConstBytes body, float* y, std::size_t n,
               Bytes workspace, Executor* executor) noexcept {
   return decode_body(body, n, config.step, false, 1, y, workspace, executor);

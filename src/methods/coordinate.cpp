@@ -133,7 +133,7 @@ std::size_t max_bytes(const Kind& kind) noexcept {
   return cpu::max_encoded_bytes(CoordinateConfig{}, kind.shape.elements());
 }
 std::size_t workspace(const Kind& kind) noexcept {
-  return cpu::workspace_bytes(CoordinateConfig{}, kind.shape.elements());
+  return cpu::decode_workspace_bytes(CoordinateConfig{}, kind.shape.elements());
 }
 
 Status decode(const LayerOutput& out) noexcept {
