@@ -30,7 +30,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "spec.hpp"
+#include "methods/operation_method.hpp"
 
 namespace atomo::detail {
 namespace {
@@ -98,26 +98,10 @@ class Qsgd final : public Method {
 };
 
 bool valid(const Kind& kind) noexcept { return kind.params >> 28 == 0; }
-std::string describe(const Kind& kind) { return valid(kind) ? spec_of(config_of(kind)) : ""; }
-std::size_t max_bytes(const Kind& kind) noexcept {
-  return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
-}
-std::size_t workspace(const Kind&) noexcept { return 0; }
-
-Status decode_body(const LayerOutput& out) noexcept {
-  const QsgdConfig config = config_of(*out.kind);
-  if (out.add) return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.executor);
-  return cpu::decode(config, out.body, out.y, out.n, out.executor);
-}
-
-Status count(ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
-  atoms = kept = 0;
-  return Status::ok;
-}
 
 }  // namespace
 
-const BodyDecoder kQsgdDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
+const BodyDecoder kQsgdDecoder = kEveryEntryDecoder<valid, config_of, spec_of>;
 
 std::shared_ptr<const Method> make_qsgd(SpecArgs& args) {
   QsgdConfig config;

@@ -11,20 +11,29 @@
 
 #include "atomo/random_k.hpp"
 
-#include <algorithm>
-
-#include "spec.hpp"
+#include "methods/operation_method.hpp"
 
 namespace atomo::detail {
 namespace {
 
-constexpr std::size_t kManyEntries = std::size_t{1} << 32;  ///< from here on params do not hold k
+struct Format {
+  using Config = RandomKConfig;
+  static constexpr MethodId kId = MethodId::random_k;
+  static constexpr const char* kName = "randomk";
 
-class RandomK final : public Method {
+  static std::uint64_t keep_in(ConstBytes body, std::size_t n) noexcept {
+    const std::size_t keep = body.size() / 4;
+    return keep <= n ? keep : 0;
+  }
+  static Status decode(const Config& config, const LayerOutput& out) noexcept {
+    return decode_with(config, out, out.key, out.workspace);
+  }
+};
+
+class RandomK final : public KeepMethod<Format> {
  public:
-  explicit RandomK(Keep keep) : keep_(keep) {}
+  using KeepMethod::KeepMethod;
 
-  std::string to_string() const override { return "randomk:keep=" + keep_.to_string(); }
   Traits traits() const override {
     Traits t;
     t.unbiased = true;
@@ -36,79 +45,16 @@ class RandomK final : public Method {
     t.fixed_size = true;
     return t;
   }
-  Kind kind(const Shape& shape, DType dtype) const override {
-    return {MethodId::random_k, dtype, static_cast<std::uint32_t>(config(shape).keep), shape};
-  }
-  std::size_t max_body_bytes(const Shape& shape) const override {
-    return cpu::max_encoded_bytes(config(shape), shape.elements());
-  }
-  std::size_t scratch_bytes(const Shape& shape) const override {
-    return cpu::workspace_bytes(config(shape), shape.elements());
-  }
   Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
                 BodyResult& result) const noexcept override {
     return cpu::encode(config(*in.shape), in.x, in.n, in.key, scratch, in.executor, body,
                        result.bytes);
   }
-
- private:
-  [[nodiscard]] RandomKConfig config(const Shape& shape) const noexcept {
-    return {shape.elements() == 0 ? 0 : keep_.of(shape.elements())};
-  }
-  Keep keep_;
 };
-
-bool valid(const Kind& kind) noexcept {
-  const std::size_t n = kind.shape.elements();
-  if (n == 0) return kind.params == 0;
-  return n >= kManyEntries || (kind.params >= 1 && kind.params <= n);
-}
-std::string describe(const Kind& kind) {
-  if (!valid(kind)) return "";
-  return kind.shape.elements() >= kManyEntries ? "randomk"
-                                               : "randomk:keep=" + std::to_string(kind.params);
-}
-std::size_t max_bytes(const Kind& kind) noexcept {
-  const std::size_t n = kind.shape.elements();
-  return 4 * (n >= kManyEntries ? n : kind.params);
-}
-std::size_t workspace(const Kind& kind) noexcept {
-  return cpu::workspace_bytes({}, kind.shape.elements());
-}
-
-/// The k of a body, from the params, or from its length where they do not hold it. False when they
-/// disagree.
-bool keep_of(ConstBytes body, const Kind& kind, RandomKConfig& config) noexcept {
-  config.keep = kind.params;
-  const std::size_t n = kind.shape.elements();
-  if (n < kManyEntries) return true;
-  config.keep = body.size() / 4;
-  return config.keep >= 1 && config.keep <= n &&
-         static_cast<std::uint32_t>(config.keep) == kind.params;
-}
-
-Status decode_body(const LayerOutput& out) noexcept {
-  RandomKConfig config;
-  if (!keep_of(out.body, *out.kind, config)) return Status::corrupt;
-  if (out.add) {
-    return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.key, out.workspace,
-                           out.executor);
-  }
-  return cpu::decode(config, out.body, out.y, out.n, out.key, out.workspace, out.executor);
-}
-
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
-             std::uint64_t& kept) noexcept {
-  RandomKConfig config;
-  if (!keep_of(body, kind, config)) return Status::corrupt;
-  atoms = kind.shape.elements();
-  kept = config.keep;
-  return Status::ok;
-}
 
 }  // namespace
 
-const BodyDecoder kRandomKDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
+const BodyDecoder kRandomKDecoder = kKeepDecoder<Format>;
 
 std::shared_ptr<const Method> make_random_k(SpecArgs& args) {
   return std::make_shared<RandomK>(read_keep(args));

@@ -12,15 +12,15 @@
 
 #include <limits>
 
-#include "spec.hpp"
+#include "methods/operation_method.hpp"
 
 namespace atomo::detail {
 namespace {
 
 const std::vector<std::string> kScales = {"none", "mean"};
 
-std::string spec_of(SignScale scale) {
-  return scale == SignScale::mean ? "sign:scale=mean" : "sign";
+std::string spec_of(const SignConfig& config) {
+  return config.scale == SignScale::mean ? "sign:scale=mean" : "sign";
 }
 SignConfig config_of(const Kind& kind) noexcept { return {static_cast<SignScale>(kind.params)}; }
 
@@ -28,7 +28,7 @@ class Sign final : public Method {
  public:
   explicit Sign(SignConfig config) : config_(config) {}
 
-  std::string to_string() const override { return spec_of(config_.scale); }
+  std::string to_string() const override { return spec_of(config_); }
   Traits traits() const override {
     Traits t;
     t.bias_bound = std::numeric_limits<double>::infinity();
@@ -57,26 +57,10 @@ class Sign final : public Method {
 };
 
 bool valid(const Kind& kind) noexcept { return kind.params <= 1; }
-std::string describe(const Kind& kind) { return valid(kind) ? spec_of(config_of(kind).scale) : ""; }
-std::size_t max_bytes(const Kind& kind) noexcept {
-  return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
-}
-std::size_t workspace(const Kind&) noexcept { return 0; }
-
-Status decode_body(const LayerOutput& out) noexcept {
-  const SignConfig config = config_of(*out.kind);
-  if (out.add) return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.executor);
-  return cpu::decode(config, out.body, out.y, out.n, out.executor);
-}
-
-Status count(ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
-  atoms = kept = 0;
-  return Status::ok;
-}
 
 }  // namespace
 
-const BodyDecoder kSignDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
+const BodyDecoder kSignDecoder = kEveryEntryDecoder<valid, config_of, spec_of>;
 
 std::shared_ptr<const Method> make_sign(SpecArgs& args) {
   const auto scale = static_cast<SignScale>(args.choice("scale", kScales, 0));

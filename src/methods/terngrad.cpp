@@ -18,17 +18,17 @@
 #include <limits>
 
 #include "atomo/ternary.hpp"
-#include "spec.hpp"
+#include "methods/operation_method.hpp"
 
 namespace atomo::detail {
 namespace {
 
 constexpr double kLeastClip = 0.01, kLargestClip = 1e6;
 
-std::string spec_of(float clip) {
-  if (!(clip > 0)) return "terngrad:clip=none";
+std::string spec_of(const TernaryConfig& config) {
+  if (!(config.clip > 0)) return "terngrad:clip=none";
   char text[32];
-  const auto [end, error] = std::to_chars(text, text + sizeof text, clip);
+  const auto [end, error] = std::to_chars(text, text + sizeof text, config.clip);
   return "terngrad:clip=" + std::string(text, error == std::errc{} ? end : text);
 }
 
@@ -36,7 +36,7 @@ class TernGrad final : public Method {
  public:
   explicit TernGrad(TernaryConfig config) : config_(config) {}
 
-  std::string to_string() const override { return spec_of(config_.clip); }
+  std::string to_string() const override { return spec_of(config_); }
   Traits traits() const override {
     Traits t;
     t.unbiased = !(config_.clip > 0);
@@ -71,26 +71,10 @@ bool valid(const Kind& kind) noexcept {
   return kind.params == 0 ||
          (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
 }
-std::string describe(const Kind& kind) { return valid(kind) ? spec_of(config_of(kind).clip) : ""; }
-std::size_t max_bytes(const Kind& kind) noexcept {
-  return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
-}
-std::size_t workspace(const Kind&) noexcept { return 0; }
-
-Status decode_body(const LayerOutput& out) noexcept {
-  const TernaryConfig config = config_of(*out.kind);
-  if (out.add) return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.executor);
-  return cpu::decode(config, out.body, out.y, out.n, out.executor);
-}
-
-Status count(ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
-  atoms = kept = 0;
-  return Status::ok;
-}
 
 }  // namespace
 
-const BodyDecoder kTernaryDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
+const BodyDecoder kTernaryDecoder = kEveryEntryDecoder<valid, config_of, spec_of>;
 
 std::shared_ptr<const Method> make_terngrad(SpecArgs& args) {
   TernaryConfig config;

@@ -10,22 +10,32 @@
 
 #include "atomo/topk.hpp"
 
-#include <algorithm>
 #include <limits>
 
 #include "marks.hpp"
-#include "spec.hpp"
+#include "methods/operation_method.hpp"
 
 namespace atomo::detail {
 namespace {
 
-constexpr std::size_t kManyEntries = std::size_t{1} << 32;  ///< from here on params do not hold k
+struct Format {
+  using Config = TopkConfig;
+  static constexpr MethodId kId = MethodId::topk;
+  static constexpr const char* kName = "topk";
 
-class Topk final : public Method {
+  static std::uint64_t keep_in(ConstBytes body, std::size_t n) noexcept {
+    MarksReader reader;
+    return reader.open(body, n) ? reader.kept() : 0;
+  }
+  static Status decode(const Config& config, const LayerOutput& out) noexcept {
+    return decode_with(config, out, out.workspace);
+  }
+};
+
+class Topk final : public KeepMethod<Format> {
  public:
-  explicit Topk(Keep keep) : keep_(keep) {}
+  using KeepMethod::KeepMethod;
 
-  std::string to_string() const override { return "topk:keep=" + keep_.to_string(); }
   Traits traits() const override {
     Traits t;
     t.bias_bound = std::numeric_limits<double>::infinity();
@@ -35,75 +45,15 @@ class Topk final : public Method {
     if (keep_.fraction) t.contraction = keep_.value * 2 / 3;
     return t;
   }
-  Kind kind(const Shape& shape, DType dtype) const override {
-    return {MethodId::topk, dtype, static_cast<std::uint32_t>(config(shape).keep), shape};
-  }
-  std::size_t max_body_bytes(const Shape& shape) const override {
-    return cpu::max_encoded_bytes(config(shape), shape.elements());
-  }
-  std::size_t scratch_bytes(const Shape& shape) const override {
-    return cpu::workspace_bytes(config(shape), shape.elements());
-  }
   Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
                 BodyResult& result) const noexcept override {
     return cpu::encode(config(*in.shape), in.x, in.n, scratch, in.executor, body, result.bytes);
   }
-
- private:
-  [[nodiscard]] TopkConfig config(const Shape& shape) const noexcept {
-    return {shape.elements() == 0 ? 0 : keep_.of(shape.elements())};
-  }
-  Keep keep_;
 };
-
-bool valid(const Kind& kind) noexcept {
-  const std::size_t n = kind.shape.elements();
-  if (n == 0) return kind.params == 0;
-  return n >= kManyEntries || (kind.params >= 1 && kind.params <= n);
-}
-std::string describe(const Kind& kind) {
-  if (!valid(kind)) return "";
-  return kind.shape.elements() >= kManyEntries ? "topk"
-                                               : "topk:keep=" + std::to_string(kind.params);
-}
-std::size_t max_bytes(const Kind& kind) noexcept {
-  const std::size_t n = kind.shape.elements();
-  return cpu::max_encoded_bytes({n >= kManyEntries ? n : kind.params}, n);
-}
-std::size_t workspace(const Kind& kind) noexcept {
-  return cpu::workspace_bytes({}, kind.shape.elements());
-}
-
-/// The k of a body, from the params or from its marks. False when they disagree.
-bool keep_of(ConstBytes body, const Kind& kind, TopkConfig& config) noexcept {
-  config.keep = kind.params;
-  if (kind.shape.elements() < kManyEntries) return true;
-  MarksReader reader;
-  if (!reader.open(body, kind.shape.elements())) return false;
-  config.keep = reader.kept();
-  return static_cast<std::uint32_t>(config.keep) == kind.params;
-}
-
-Status decode_body(const LayerOutput& out) noexcept {
-  TopkConfig config;
-  if (!keep_of(out.body, *out.kind, config)) return Status::corrupt;
-  if (out.add)
-    return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.workspace, out.executor);
-  return cpu::decode(config, out.body, out.y, out.n, out.workspace, out.executor);
-}
-
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
-             std::uint64_t& kept) noexcept {
-  TopkConfig config;
-  if (!keep_of(body, kind, config)) return Status::corrupt;
-  atoms = kind.shape.elements();
-  kept = config.keep;
-  return Status::ok;
-}
 
 }  // namespace
 
-const BodyDecoder kTopkDecoder = {describe, valid, max_bytes, workspace, decode_body, count};
+const BodyDecoder kTopkDecoder = kKeepDecoder<Format>;
 
 std::shared_ptr<const Method> make_topk(SpecArgs& args) {
   return std::make_shared<Topk>(read_keep(args));

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What codecs whose bodies are written and read by one operation do alike: qsgd, terngrad and
+/// sign, which send every entry, and topk and randomk, which send k of them.
+
+#include <optional>
+
+#include "atomo/qsgd.hpp"
+#include "atomo/random_k.hpp"
+#include "atomo/sign.hpp"
+#include "atomo/ternary.hpp"
+#include "atomo/topk.hpp"
+#include "spec.hpp"
+
+namespace atomo::detail {
+
+/// Through `cpu::decode` or `cpu::decode_add`; `more` is what they take before the executor.
+template <typename Config, typename... More>
+Status decode_with(const Config& config, const LayerOutput& out, const More&... more) noexcept {
+  if (out.add)
+    return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, more..., out.executor);
+  return cpu::decode(config, out.body, out.y, out.n, more..., out.executor);
+}
+
+/// Decoder of a method that sends every entry: the kind gives the configuration, decoding needs no
+/// workspace.
+template <bool (*kValid)(const Kind&) noexcept, auto kConfigOf, auto kSpecOf>
+inline constexpr BodyDecoder kEveryEntryDecoder = {
+    [](const Kind& kind) { return kValid(kind) ? kSpecOf(kConfigOf(kind)) : std::string(); },
+    kValid,
+    [](const Kind& kind) noexcept {
+      return cpu::max_encoded_bytes(kConfigOf(kind), kind.shape.elements());
+    },
+    [](const Kind&) noexcept { return std::size_t{0}; },
+    [](const LayerOutput& out) noexcept { return decode_with(kConfigOf(*out.kind), out); },
+    [](ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+      atoms = kept = 0;
+      return Status::ok;
+    }};
+
+/// From here on params do not hold k.
+inline constexpr std::size_t kManyEntries = std::size_t{1} << 32;
+
+/// A method that sends k of n entries, k from 1 to n; params hold k modulo 2^32. `Format` names it
+/// (`kId`, `kName`, `Config`), has `keep_in(body, n)`, the k that a body says, 0 when it says none,
+/// and `decode(config, out)`.
+template <typename Format>
+class KeepMethod : public Method {
+ public:
+  explicit KeepMethod(Keep keep) : keep_(keep) {}
+
+  std::string to_string() const final { return Format::kName + (":keep=" + keep_.to_string()); }
+  Kind kind(const Shape& shape, DType dtype) const final {
+    return {Format::kId, dtype, static_cast<std::uint32_t>(config(shape).keep), shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const final {
+    return cpu::max_encoded_bytes(config(shape), shape.elements());
+  }
+  std::size_t scratch_bytes(const Shape& shape) const final {
+    return cpu::workspace_bytes(config(shape), shape.elements());
+  }
+
+ protected:
+  [[nodiscard]] typename Format::Config config(const Shape& shape) const noexcept {
+    return {shape.elements() == 0 ? 0 : keep_.of(shape.elements())};
+  }
+  Keep keep_;
+};
+
+inline bool valid_keep(const Kind& kind) noexcept {
+  const std::size_t n = kind.shape.elements();
+  if (n == 0) return kind.params == 0;
+  return n >= kManyEntries || (kind.params >= 1 && kind.params <= n);
+}
+
+/// The k of a body, from the params or, where they do not hold it, from the body. Nothing when they
+/// disagree.
+template <typename Format>
+std::optional<typename Format::Config> keep_of(ConstBytes body, const Kind& kind) noexcept {
+  using Config = typename Format::Config;
+  const std::size_t n = kind.shape.elements();
+  if (n < kManyEntries) return Config{kind.params};
+  const std::uint64_t keep = Format::keep_in(body, n);
+  if (keep == 0 || static_cast<std::uint32_t>(keep) != kind.params) return {};
+  return Config{keep};
+}
+
+template <typename Format>
+inline constexpr BodyDecoder kKeepDecoder = {
+    [](const Kind& kind) -> std::string {
+      if (!valid_keep(kind)) return "";
+      if (kind.shape.elements() >= kManyEntries) return Format::kName;
+      return Format::kName + (":keep=" + std::to_string(kind.params));
+    },
+    valid_keep,
+    [](const Kind& kind) noexcept {
+      const std::size_t n = kind.shape.elements();
+      return cpu::max_encoded_bytes(typename Format::Config{n >= kManyEntries ? n : kind.params},
+                                    n);
+    },
+    [](const Kind& kind) noexcept {
+      return cpu::workspace_bytes(typename Format::Config{}, kind.shape.elements());
+    },
+    [](const LayerOutput& out) noexcept {
+      const auto config = keep_of<Format>(out.body, *out.kind);
+      return config ? Format::decode(*config, out) : Status::corrupt;
+    },
+    [](ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+      const auto config = keep_of<Format>(body, kind);
+      if (!config) return Status::corrupt;
+      atoms = kind.shape.elements();
+      kept = config->keep;
+      return Status::ok;
+    }};
+
+}  // namespace atomo::detail
