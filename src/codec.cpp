@@ -20,7 +20,8 @@ using detail::report;
 
 namespace {
 
-/// Bytes a body may have under the codec's cap (at least 1, so that a cap without room is seen), 0 without one.
+/// Bytes a body may have under the codec's cap (at least 1, so that a cap without room is seen), 0
+/// without one.
 std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
   if (plan.least_limit_bytes == 0) return 0;
   return std::max<std::size_t>(detail::capped_bytes(plan.method->cap_bits(), plan.n, head), 1);
@@ -41,12 +42,14 @@ std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
   const LayerPlan plan(*method_, shape, dtype);
   const std::size_t head = detail::one_layer_head_bytes(plan.kind), limit = limit_of(plan, head);
   if (limit > 0 && limit < plan.least_limit_bytes) {
-    const double least = 8.0 * static_cast<double>(head + plan.least_limit_bytes) / static_cast<double>(plan.n);
-    throw Error("cap=" + detail::format_number(method_->cap_bits()) + " for a tensor " + shape.to_string() +
-                ": one run of its atoms may need " + detail::format_number(least) + " bits a parameter");
+    const double least =
+        8.0 * static_cast<double>(head + plan.least_limit_bytes) / static_cast<double>(plan.n);
+    throw Error("cap=" + detail::format_number(method_->cap_bits()) + " for a tensor " +
+                shape.to_string() + ": one run of its atoms may need " +
+                detail::format_number(least) + " bits a parameter");
   }
-  return head + static_cast<std::size_t>(detail::padded(limit > 0 ? std::min(limit, plan.max_body_bytes)
-                                                                  : plan.max_body_bytes));
+  return head + static_cast<std::size_t>(detail::padded(
+                    limit > 0 ? std::min(limit, plan.max_body_bytes) : plan.max_body_bytes));
 }
 
 std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype) const {
@@ -54,7 +57,8 @@ std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype) const {
   if (plan.n == 0) return 0;
   Carver encode;
   LayerWork().carve(plan, encode, true);
-  return std::max(encode.bytes(), detail::read_layer_workspace(plan.kind, dtype, method_->lossless()));
+  return std::max(encode.bytes(),
+                  detail::read_layer_workspace(plan.kind, dtype, method_->lossless()));
 }
 
 Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload& payload,
@@ -66,8 +70,10 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
     if (limit < plan.least_limit_bytes) return report(context, Status::unsupported);
     plan.max_body_bytes = std::min(plan.max_body_bytes, limit);
   }
-  if (payload.data == nullptr || payload.bytes == nullptr) return report(context, Status::unsupported);
-  if (payload.capacity < head + detail::padded(plan.max_body_bytes)) return report(context, Status::buffer_too_small);
+  if (payload.data == nullptr || payload.bytes == nullptr)
+    return report(context, Status::unsupported);
+  if (payload.capacity < head + detail::padded(plan.max_body_bytes))
+    return report(context, Status::buffer_too_small);
   Carver carver(context.workspace);
   LayerWork work;
   work.carve(plan, carver, true);
@@ -84,13 +90,14 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   if (method_->pool() != Pool::none && method_->budget_bits() > 0 && work.sends()) {
     const detail::Demand demand{method_.get(), &plan.kind.shape, work.demand};
     const auto found = detail::find_price(
-        {&demand, 1}, detail::body_budget(method_->budget_bits() * static_cast<double>(plan.n), fixed_bits));
+        {&demand, 1},
+        detail::body_budget(method_->budget_bits() * static_cast<double>(plan.n), fixed_bits));
     (method_->pool() == Pool::atoms ? prices.atoms : prices.grid) = found.price;
     if (found.underspent) status = detail::worse(status, Status::underspent);
   }
   detail::Row row;
-  status = detail::worse(
-      status, write_layer(plan, work, prices, fixed_bits, {payload.data + head, payload.capacity - head}, row));
+  status = detail::worse(status, write_layer(plan, work, prices, fixed_bits,
+                                             {payload.data + head, payload.capacity - head}, row));
   if (failed(status)) return report(context, status);
 
   const auto body = static_cast<std::size_t>(row.bytes);
@@ -103,8 +110,8 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
 
 namespace {
 
-Status decode_one(const detail::Method& method, ConstBytes message, bool add, float alpha, const TensorView& view,
-                  const Context& context) noexcept {
+Status decode_one(const detail::Method& method, ConstBytes message, bool add, float alpha,
+                  const TensorView& view, const Context& context) noexcept {
   const detail::FpGuard guard;
   Head head;
   if (const Status s = Head::parse(message, false, head); failed(s)) return s;
@@ -114,7 +121,8 @@ Status decode_one(const detail::Method& method, ConstBytes message, bool add, fl
   if (!layer.next(status)) return status;
   if (view.shape != layer.kind.shape) return Status::shape_mismatch;
   const bool lossless = (layer.row.flags & detail::Row::kLossless) != 0;
-  if (method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind || (lossless && !method.lossless())) {
+  if (method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind ||
+      (lossless && !method.lossless())) {
     return Status::codec_mismatch;
   }
   return read_layer(layer, head.header(), view, add, alpha, context.workspace, context.executor);
@@ -122,7 +130,8 @@ Status decode_one(const detail::Method& method, ConstBytes message, bool add, fl
 
 }  // namespace
 
-Status Codec::decode(ConstBytes message, const TensorView& view, const Context& context) const noexcept {
+Status Codec::decode(ConstBytes message, const TensorView& view,
+                     const Context& context) const noexcept {
   return report(context, decode_one(*method_, message, false, 1, view, context));
 }
 

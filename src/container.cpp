@@ -39,9 +39,10 @@ Status describe_layer(const LayerCursor& layer, const detail::Header& header, La
   }
   std::vector<std::byte> unpacked;
   if (info.lossless) {
-    // A body never unpacks to more than 255 times its size under the codecs allowed, so the payload's own length and
-    // the shape bound the buffer together.
-    const std::size_t bound = std::min(decoder.max_body_bytes(layer.kind), body.size() * 256 + 4096);
+    // A body never unpacks to more than 255 times its size under the codecs allowed, so the
+    // payload's own length and the shape bound the buffer together.
+    const std::size_t bound =
+        std::min(decoder.max_body_bytes(layer.kind), body.size() * 256 + 4096);
     unpacked.resize(bound);
     std::size_t bytes = 0;
     if (const Status s = detail::blosc_unpack(body, unpacked, bytes); failed(s)) return s;
@@ -52,7 +53,8 @@ Status describe_layer(const LayerCursor& layer, const detail::Header& header, La
     if (body.size() < detail::kThinningBytes) return Status::corrupt;
     body = body.subspan(detail::kThinningBytes);
   }
-  if (info.non_finite || info.shape.elements() == 0) return body.empty() ? Status::ok : Status::corrupt;
+  if (info.non_finite || info.shape.elements() == 0)
+    return body.empty() ? Status::ok : Status::corrupt;
   return decoder.count(body, layer.kind, info.atoms, info.kept);
 }
 
@@ -64,8 +66,8 @@ Status decode_all(ConstBytes message, bool add, float alpha, std::span<const Ten
   if (head.layers() != views.size()) return Status::shape_mismatch;
   Status status = Status::ok;
   for (LayerCursor layer(head); layer.next(status);) {
-    const Status s = detail::read_layer(layer, head.header(), views[layer.index], add, alpha, context.workspace,
-                                        context.executor);
+    const Status s = detail::read_layer(layer, head.header(), views[layer.index], add, alpha,
+                                        context.workspace, context.executor);
     if (failed(s)) return s;
     status = detail::worse(status, s);
   }
@@ -93,7 +95,8 @@ Status inspect(ConstBytes message, ContainerInfo& info, bool exact) {
   return status;
 }
 
-Status decode(ConstBytes message, std::span<const TensorView> views, const Context& context) noexcept {
+Status decode(ConstBytes message, std::span<const TensorView> views,
+              const Context& context) noexcept {
   return report(context, decode_all(message, false, 1, views, context));
 }
 
@@ -103,8 +106,8 @@ Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> v
 }
 
 std::size_t decode_workspace_bytes(const Shape& shape, DType) {
-  // The f32 copy behind a half view, an unpacked body (the longest bodies are those of full-rank pairs, under 9 bytes
-  // an entry) and a method's own need of at most 4 bytes an entry.
+  // The f32 copy behind a half view, an unpacked body (the longest bodies are those of full-rank
+  // pairs, under 9 bytes an entry) and a method's own need of at most 4 bytes an entry.
   return 20 * shape.elements() + 65536;
 }
 
@@ -135,7 +138,8 @@ Status gather(std::span<const ConstBytes> parts, Joined& all) {
     Key expected = all.key;
     expected.tensor = static_cast<std::uint16_t>(expected.tensor + all.rows.size());
     if (p == 0) all.key = h.key;
-    if ((p > 0 && expected != h.key) || !merge_price(all.price, h.price) || !merge_price(all.grid_step, h.grid_step)) {
+    if ((p > 0 && expected != h.key) || !merge_price(all.price, h.price) ||
+        !merge_price(all.grid_step, h.grid_step)) {
       return Status::corrupt;
     }
     all.named = all.named && (h.flags & detail::kFlagNames) != 0;
@@ -179,7 +183,8 @@ Status join_parts(std::span<const ConstBytes> parts, const Payload& payload) {
 }  // namespace
 
 Status join(std::span<const ConstBytes> parts, const Payload& payload) noexcept {
-  if (payload.data == nullptr || payload.bytes == nullptr || parts.empty()) return Status::unsupported;
+  if (payload.data == nullptr || payload.bytes == nullptr || parts.empty())
+    return Status::unsupported;
   try {
     return join_parts(parts, payload);
   } catch (...) {  // out of memory

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The caller's process may flush subnormals to zero or round another way; results must not depend on it.
+/// The caller's process may flush subnormals to zero or round another way; results must not depend
+/// on it.
 
 #include <cfenv>
 #if defined(__SSE__)
@@ -9,7 +10,8 @@
 
 namespace atomo::detail {
 
-/// Saves the floating-point modes of this thread, sets round-to-nearest without flush-to-zero, restores on exit.
+/// Saves the floating-point modes of this thread, sets round-to-nearest without flush-to-zero,
+/// restores on exit.
 class FpGuard {
  public:
 #if defined(__SSE__)

@@ -65,8 +65,8 @@ class KindBytes {
 };
 
 /// Moves `at` past one kind; fills `dims` and `rank`.
-bool read_kind(ConstBytes in, std::size_t& at, Kind& kind, std::array<std::int64_t, Shape::kMaxRank>& dims,
-               int& rank) noexcept {
+bool read_kind(ConstBytes in, std::size_t& at, Kind& kind,
+               std::array<std::int64_t, Shape::kMaxRank>& dims, int& rank) noexcept {
   if (in.size() - at < 7) return false;
   kind.method = static_cast<MethodId>(in[at]);
   kind.dtype = static_cast<DType>(in[at + 1]);
@@ -81,8 +81,10 @@ bool read_kind(ConstBytes in, std::size_t& at, Kind& kind, std::array<std::int64
     if (!read_varint(in, at, d) || d > (std::uint64_t{1} << 62)) return false;
     dims[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(d);
     empty = empty || d == 0;
-    if (!empty && d > Shape::kMaxElements / elements) elements = Shape::kMaxElements + 1;
-    else if (!empty) elements *= d;
+    if (!empty && d > Shape::kMaxElements / elements)
+      elements = Shape::kMaxElements + 1;
+    else if (!empty)
+      elements *= d;
   }
   return empty || elements <= Shape::kMaxElements;
 }
@@ -151,7 +153,8 @@ HeadLayout::HeadLayout(std::span<const Kind> layers, std::span<const std::string
   if (!names.empty()) {
     flags_ |= kFlagNames;
     for (const auto& name : names) {
-      if (name.size() > 65535) throw Error("a layer's name of " + std::to_string(name.size()) + " bytes: at most 65535");
+      if (name.size() > 65535)
+        throw Error("a layer's name of " + std::to_string(name.size()) + " bytes: at most 65535");
       tables_.push_back(static_cast<std::byte>(name.size()));
       tables_.push_back(static_cast<std::byte>(name.size() >> 8));
       for (const char c : name) tables_.push_back(static_cast<std::byte>(c));
@@ -170,16 +173,18 @@ void HeadLayout::write_tables(std::byte* message) const noexcept {
 void HeadLayout::seal(std::byte* message, const Key& key, float price, float grid_step,
                       std::uint64_t total) const noexcept {
   const auto count = static_cast<std::uint32_t>(layers());
-  write_header(message, {kFormatMajor, kFormatMinor, flags_, total, key, kinds_, count, price, grid_step, 0});
+  write_header(message, {kFormatMajor, kFormatMinor, flags_, total, key, kinds_, count, price,
+                         grid_step, 0});
   write_checksums({message, static_cast<std::size_t>(total)}, bytes_);
 }
 
 std::size_t one_layer_head_bytes(const Kind& kind) noexcept {
-  return static_cast<std::size_t>(padded(kHeaderBytes + kRowBytes + KindBytes(kind).bytes().size()));
+  return static_cast<std::size_t>(
+      padded(kHeaderBytes + kRowBytes + KindBytes(kind).bytes().size()));
 }
 
-void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, const Key& key, float price,
-                          float grid_step) noexcept {
+void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, const Key& key,
+                          float price, float grid_step) noexcept {
   const KindBytes bytes(kind);
   const std::size_t head = one_layer_head_bytes(kind), at = kHeaderBytes + kRowBytes;
   std::memset(message, 0, head);
@@ -229,7 +234,8 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
   const Header h = read_header(message);
   if (h.major != kFormatMajor || (h.flags & ~kFlagNames) != 0) return Status::bad_version;
   if (h.total_bytes > message.size()) return Status::truncated;
-  if (h.total_bytes < kHeaderBytes || (exact && h.total_bytes != message.size())) return Status::corrupt;
+  if (h.total_bytes < kHeaderBytes || (exact && h.total_bytes != message.size()))
+    return Status::corrupt;
   message = message.first(static_cast<std::size_t>(h.total_bytes));
   if (h.layers + std::size_t{h.key.tensor} > kMaxLayers) return Status::corrupt;
 
@@ -250,8 +256,10 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
     at += 2 + length;
   }
   const std::size_t head_bytes = padded(at);
-  if (head_bytes > message.size() || !all_zero(message.subspan(at, head_bytes - at))) return Status::corrupt;
-  if (load<std::uint64_t>(&message[56]) != head_checksum(message, head_bytes)) return Status::bad_checksum;
+  if (head_bytes > message.size() || !all_zero(message.subspan(at, head_bytes - at)))
+    return Status::corrupt;
+  if (load<std::uint64_t>(&message[56]) != head_checksum(message, head_bytes))
+    return Status::bad_checksum;
   if (!is_price(h.price) || !is_price(h.grid_step)) return Status::corrupt;
 
   head.message_ = message;

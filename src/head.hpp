@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The head of a container, byte by byte (FORMAT.md, "Container"): a header of 64 bytes, a row of 8 bytes a layer, the
-/// table of kinds, the names if any, zeros up to a multiple of 4. Bodies follow, each padded to a multiple of 4.
+/// The head of a container, byte by byte (FORMAT.md, "Container"): a header of 64 bytes, a row of 8
+/// bytes a layer, the table of kinds, the names if any, zeros up to a multiple of 4. Bodies follow,
+/// each padded to a multiple of 4.
 
 #include <cstdint>
 #include <span>
@@ -13,15 +14,19 @@
 namespace atomo::detail {
 
 inline constexpr std::size_t kHeaderBytes = 64, kRowBytes = 8;
-inline constexpr std::uint16_t kFlagNames = 1;  ///< must-understand: a table of names follows the kinds
+inline constexpr std::uint16_t kFlagNames =
+    1;  ///< must-understand: a table of names follows the kinds
 inline constexpr std::uint64_t kMaxBodyBytes = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::size_t kMaxLayers = 65536;
 
-[[nodiscard]] constexpr std::uint64_t padded(std::uint64_t bytes) noexcept { return (bytes + 3) / 4 * 4; }
+[[nodiscard]] constexpr std::uint64_t padded(std::uint64_t bytes) noexcept {
+  return (bytes + 3) / 4 * 4;
+}
 
 /// One layer's row: u16 kind, u8 flags, u40 bytes of the body before padding.
 struct Row {
-  static constexpr std::uint8_t kNonFinite = 1, kLossless = 2, kOwnPrice = 4, kThinned = 8, kAllFlags = 15;
+  static constexpr std::uint8_t kNonFinite = 1, kLossless = 2, kOwnPrice = 4, kThinned = 8,
+                                kAllFlags = 15;
   std::uint16_t kind = 0;
   std::uint8_t flags = 0;
   std::uint64_t bytes = 0;
@@ -48,9 +53,11 @@ class HeadLayout {
   [[nodiscard]] std::uint16_t kind_of(std::size_t layer) const noexcept { return kind_of_[layer]; }
   [[nodiscard]] std::size_t layers() const noexcept { return kind_of_.size(); }
 
-  /// Writes the tables; rows come from `write_row`, then `seal` writes header and checksums over the whole message.
+  /// Writes the tables; rows come from `write_row`, then `seal` writes header and checksums over
+  /// the whole message.
   void write_tables(std::byte* message) const noexcept;
-  void seal(std::byte* message, const Key& key, float price, float grid_step, std::uint64_t total) const noexcept;
+  void seal(std::byte* message, const Key& key, float price, float grid_step,
+            std::uint64_t total) const noexcept;
 
  private:
   std::vector<std::uint16_t> kind_of_;
@@ -60,11 +67,12 @@ class HeadLayout {
   std::uint16_t flags_ = 0;
 };
 
-/// The head of a message of one unnamed layer, without a layout made before (and so without the heap).
+/// The head of a message of one unnamed layer, without a layout made before (and so without the
+/// heap).
 [[nodiscard]] std::size_t one_layer_head_bytes(const Kind& kind) noexcept;
 /// Writes the whole head and both checksums; the body, padded, is in place behind it.
-void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, const Key& key, float price,
-                          float grid_step) noexcept;
+void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, const Key& key,
+                          float price, float grid_step) noexcept;
 
 void write_row(std::byte* message, std::size_t layer, const Row& row) noexcept;
 void write_header(std::byte* message, const Header& header) noexcept;
@@ -96,7 +104,8 @@ class LayerCursor {
  public:
   explicit LayerCursor(const Head& head) noexcept
       : head_(&head), body_at_(head.head_bytes()), names_(head.names()) {}
-  /// False after the last layer, or (with `status` set) when the layer's kind is not one this build can read.
+  /// False after the last layer, or (with `status` set) when the layer's kind is not one this build
+  /// can read.
   bool next(Status& status) noexcept;
 
   Row row;
@@ -111,7 +120,7 @@ class LayerCursor {
   const Head* head_;
   std::size_t body_at_, next_layer_ = 0;
   ConstBytes names_;
-  std::size_t kind_at_ = 0;       // where kind number `kind_next_` starts
+  std::size_t kind_at_ = 0;  // where kind number `kind_next_` starts
   std::uint32_t kind_next_ = 0;
 };
 

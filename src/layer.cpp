@@ -35,11 +35,17 @@ bool all_finite(const float* x, std::size_t n) noexcept {
 }
 
 /// The f32 entries of a view: the view itself, or its copy in `work`.
-const float* as_f32(const ConstTensorView& view, std::size_t n, std::span<float> converted) noexcept {
+const float* as_f32(const ConstTensorView& view, std::size_t n,
+                    std::span<float> converted) noexcept {
   switch (view.dtype) {
-    case DType::f32: return static_cast<const float*>(view.data);
-    case DType::f16: convert(view.data, n, converted.data(), from_f16); break;
-    case DType::bf16: convert(view.data, n, converted.data(), from_bf16); break;
+    case DType::f32:
+      return static_cast<const float*>(view.data);
+    case DType::f16:
+      convert(view.data, n, converted.data(), from_f16);
+      break;
+    case DType::bf16:
+      convert(view.data, n, converted.data(), from_bf16);
+      break;
   }
   return converted.data();
 }
@@ -56,7 +62,8 @@ ChosenPrice choose_price(const LayerPlan& plan, const LayerWork& work, const Pri
   if (method.pool() == Pool::none) return {};
   if (method.budget_bits() == 0) return {method.own_price(plan.kind.shape, work.demand), true};
   if (!prices.solve_alone) {
-    // A price predicted from earlier steps may be below what this layer can be sent at: then it takes its lowest.
+    // A price predicted from earlier steps may be below what this layer can be sent at: then it
+    // takes its lowest.
     const float shared = method.pool() == Pool::atoms ? prices.atoms : prices.grid;
     const float lowest = cpu::price_of_code(method.lowest_price(plan.kind.shape, work.demand));
     return shared < lowest && shared > 0 ? ChosenPrice{lowest, true} : ChosenPrice{shared, false};
@@ -74,7 +81,8 @@ LayerPlan::LayerPlan(const Method& m, const Shape& shape, DType dtype)
   if (n == 0) return;
   max_body_bytes = m.max_body_bytes(shape) + (m.pool() == Pool::none ? 0 : kPriceBytes);
   demand_bytes = m.demand_bytes(shape);
-  if (m.cap_bits() > 0) least_limit_bytes = static_cast<std::size_t>(padded(m.least_limit_bytes(shape) + kPriceBytes));
+  if (m.cap_bits() > 0)
+    least_limit_bytes = static_cast<std::size_t>(padded(m.least_limit_bytes(shape) + kPriceBytes));
 }
 
 void LayerWork::carve(const LayerPlan& plan, Carver& carver, bool with_demand) {
@@ -85,8 +93,8 @@ void LayerWork::carve(const LayerPlan& plan, Carver& carver, bool with_demand) {
   if (plan.kind.dtype != DType::f32) converted = carver.take<float>(plan.n);
 }
 
-Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key& key, Executor* executor,
-                  LayerWork& work) noexcept {
+Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key& key,
+                  Executor* executor, LayerWork& work) noexcept {
   if (view.device != Device::cpu || view.dtype != plan.kind.dtype) return Status::unsupported;
   if (view.shape != plan.kind.shape) return Status::shape_mismatch;
   work.non_finite = false;
@@ -103,8 +111,8 @@ Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key&
   return plan.method->analyse(work.input, work.demand, work.state, work.scratch);
 }
 
-Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices, double fixed_bits, Bytes body,
-                   Row& row) noexcept {
+Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices, double fixed_bits,
+                   Bytes body, Row& row) noexcept {
   row.bytes = 0;
   row.flags = work.non_finite ? Row::kNonFinite : std::uint8_t{0};
   if (!work.sends()) return work.non_finite ? Status::non_finite : Status::ok;
@@ -113,8 +121,8 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
   if (body.size() < plan.max_body_bytes) return Status::buffer_too_small;
   if (work.input.limit_bytes > 0) work.input.limit_bytes -= skip;
   BodyResult result;
-  const Status status = plan.method->encode(work.input, chosen.price, work.demand, work.state, work.scratch,
-                                            body.subspan(skip), result);
+  const Status status = plan.method->encode(work.input, chosen.price, work.demand, work.state,
+                                            work.scratch, body.subspan(skip), result);
   if (failed(status)) return status;
   if (result.bytes == 0) return worse(status, chosen.status);
   if (chosen.own) {
@@ -127,14 +135,16 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
   return row.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
 }
 
-Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype, void* out) noexcept {
+Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,
+                     void* out) noexcept {
   const Philox draws(key, Purpose::output);
   bool overflow = false;
   for (std::size_t i = 0; i < n; i += 4) {
     const PhiloxWords words = draws(i / 4);
     for (std::size_t k = 0; k < 4 && i + k < n; ++k) {
       const float v = y[i + k];
-      const std::uint16_t h = dtype == DType::f16 ? to_f16(v, words[k], overflow) : to_bf16(v, words[k], overflow);
+      const std::uint16_t h =
+          dtype == DType::f16 ? to_f16(v, words[k], overflow) : to_bf16(v, words[k], overflow);
       std::memcpy(static_cast<std::byte*>(out) + 2 * (i + k), &h, 2);
     }
   }
@@ -146,7 +156,9 @@ std::size_t capped_bytes(double cap, std::size_t n, std::size_t head) noexcept {
   return bytes < 4 ? 0 : static_cast<std::size_t>(bytes) / 4 * 4;
 }
 
-double body_budget(double budget, double fixed) noexcept { return std::max(budget - fixed, budget / 2); }
+double body_budget(double budget, double fixed) noexcept {
+  return std::max(budget - fixed, budget / 2);
+}
 
 std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) noexcept {
   Carver carver;
@@ -157,17 +169,19 @@ std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) no
   return carver.bytes();
 }
 
-Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add, float alpha,
-                  Bytes workspace, Executor* executor) noexcept {
+Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add,
+                  float alpha, Bytes workspace, Executor* executor) noexcept {
   const Kind& kind = layer.kind;
   if (view.device != Device::cpu) return Status::unsupported;
   if (view.shape != kind.shape) return Status::shape_mismatch;
   const std::size_t n = kind.shape.elements();
   const bool half = view.dtype != DType::f32;
   if ((half && add) || (n > 0 && view.data == nullptr)) return Status::unsupported;
-  if ((n == 0 || (layer.row.flags & Row::kNonFinite) != 0) && !layer.body.empty()) return Status::corrupt;
+  if ((n == 0 || (layer.row.flags & Row::kNonFinite) != 0) && !layer.body.empty())
+    return Status::corrupt;
   if (n == 0) return Status::ok;
-  if ((layer.row.flags & Row::kThinned) != 0 && kind.method != MethodId::atoms) return Status::corrupt;
+  if ((layer.row.flags & Row::kThinned) != 0 && kind.method != MethodId::atoms)
+    return Status::corrupt;
 
   const BodyDecoder& decoder = *find_decoder(kind.method);
   Carver carver(workspace);
@@ -181,7 +195,8 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   out.y = half ? values.data() : static_cast<float*>(view.data);
   if ((layer.row.flags & Row::kNonFinite) != 0) {
     std::fill_n(out.y, n, std::numeric_limits<float>::quiet_NaN());
-    return half ? worse(Status::non_finite, round_to_half(out.y, n, layer.key, view.dtype, view.data))
+    return half ? worse(Status::non_finite,
+                        round_to_half(out.y, n, layer.key, view.dtype, view.data))
                 : Status::non_finite;
   }
   out.body = layer.body;

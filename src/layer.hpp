@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// One layer through a method: what a single tensor (codec.cpp) and a model (compressor.cpp) do alike.
+/// One layer through a method: what a single tensor (codec.cpp) and a model (compressor.cpp) do
+/// alike.
 
 #include "head.hpp"
 #include "method.hpp"
@@ -23,7 +24,7 @@ struct LayerPlan {
 
 /// A layer being encoded: its memory and what `open` found.
 struct LayerWork {
-  Bytes demand;   ///< outlives the message (the controller reads it)
+  Bytes demand;  ///< outlives the message (the controller reads it)
   Bytes state, scratch;
   std::span<float> converted;  ///< f32 copy of a half input
   LayerInput input;
@@ -34,9 +35,10 @@ struct LayerWork {
   void carve(const LayerPlan& plan, Carver& carver, bool with_demand);
 };
 
-/// Converts, looks for non-finite entries, analyses priced methods. `key` carries the layer's tensor.
-Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key& key, Executor* executor,
-                  LayerWork& work) noexcept;
+/// Converts, looks for non-finite entries, analyses priced methods. `key` carries the layer's
+/// tensor.
+Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key& key,
+                  Executor* executor, LayerWork& work) noexcept;
 
 /// Where a layer's price comes from.
 struct Prices {
@@ -44,25 +46,27 @@ struct Prices {
   bool solve_alone = false;   ///< layers with a budget find their own (the first step of a stream)
 };
 
-/// Writes one body (not its padding) and fills its row but for the kind. `fixed_bits`: what a layer that solves alone
-/// must leave of its budget for the rest of its message.
-Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices, double fixed_bits, Bytes body,
-                   Row& row) noexcept;
+/// Writes one body (not its padding) and fills its row but for the kind. `fixed_bits`: what a layer
+/// that solves alone must leave of its budget for the rest of its message.
+Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices, double fixed_bits,
+                   Bytes body, Row& row) noexcept;
 
 /// Decodes the layer under the cursor. `as_method`: refuse other kinds unless null.
-Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add, float alpha,
-                  Bytes workspace, Executor* executor) noexcept;
+Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add,
+                  float alpha, Bytes workspace, Executor* executor) noexcept;
 /// Workspace `read_layer` needs for a layer of this kind into a view of this dtype.
 std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) noexcept;
 
 /// Rounds n decoded values to half, stochastically (purpose `output`).
-Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype, void* out) noexcept;
+Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,
+                     void* out) noexcept;
 
-/// Of `cap` bits a parameter for n parameters, what `head` bytes leave for bodies; 0 when they leave nothing.
+/// Of `cap` bits a parameter for n parameters, what `head` bytes leave for bodies; 0 when they
+/// leave nothing.
 [[nodiscard]] std::size_t capped_bytes(double cap, std::size_t n, std::size_t head) noexcept;
 
-/// Bits that may go into bodies when `budget` is meant to pay for `fixed` too: never under half of the budget, so that
-/// a message smaller than its head still says something.
+/// Bits that may go into bodies when `budget` is meant to pay for `fixed` too: never under half of
+/// the budget, so that a message smaller than its head still says something.
 [[nodiscard]] double body_budget(double budget, double fixed) noexcept;
 
 /// Leaves the status where the caller looks for it, and hands it on.

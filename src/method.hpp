@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What a codec is inside: one `Method` (the encoder, made from a spec) and one `BodyDecoder` (found by the method's
-/// number on the wire, so any container can be read without its spec). Everything around a layer's body (container,
-/// dtypes, non-finite layers, prices, checksums) is done once, in codec.cpp, compressor.cpp and container.cpp.
+/// What a codec is inside: one `Method` (the encoder, made from a spec) and one `BodyDecoder`
+/// (found by the method's number on the wire, so any container can be read without its spec).
+/// Everything around a layer's body (container, dtypes, non-finite layers, prices, checksums) is
+/// done once, in codec.cpp, compressor.cpp and container.cpp.
 
 #include <cstdint>
 #include <memory>
@@ -26,7 +27,8 @@ enum class MethodId : std::uint8_t {
 };
 inline constexpr int kMethods = 9;
 
-/// What decodes a body: the method, its parameters (a word each method defines), and what was encoded.
+/// What decodes a body: the method, its parameters (a word each method defines), and what was
+/// encoded.
 struct Kind {
   MethodId method = MethodId::identity;
   DType dtype = DType::f32;
@@ -58,9 +60,10 @@ struct BodyResult {
   bool thinned = false;   ///< runs were left out to keep a cap
 };
 
-/// The encoder of one codec: immutable, thread-safe. A priced method works in two steps: `analyse` leaves what the
-/// price search needs in `demand` (kept by a Compressor for its controller) and what `encode` needs in `state`;
-/// then, the price known, `encode`. Sizes are functions of the shape alone; memory is aligned to 64 bytes.
+/// The encoder of one codec: immutable, thread-safe. A priced method works in two steps: `analyse`
+/// leaves what the price search needs in `demand` (kept by a Compressor for its controller) and
+/// what `encode` needs in `state`; then, the price known, `encode`. Sizes are functions of the
+/// shape alone; memory is aligned to 64 bytes.
 class Method {
  public:
   virtual ~Method() = default;
@@ -85,21 +88,29 @@ class Method {
   [[nodiscard]] virtual double cap_bits() const noexcept { return 0; }
   /// The smallest `LayerInput::limit_bytes` that a body of this shape can always keep.
   [[nodiscard]] virtual std::size_t least_limit_bytes(const Shape&) const { return 0; }
-  virtual Status analyse(const LayerInput&, Bytes /*demand*/, Bytes /*state*/, Bytes /*scratch*/) const noexcept {
+  virtual Status analyse(const LayerInput&, Bytes /*demand*/, Bytes /*state*/,
+                         Bytes /*scratch*/) const noexcept {
     return Status::ok;
   }
   /// Expected bits of the body at a price, in 1/256 bit; falls as the price rises.
-  [[nodiscard]] virtual std::uint64_t expected_bits256(const Shape&, ConstBytes /*demand*/, float) const noexcept {
+  [[nodiscard]] virtual std::uint64_t expected_bits256(const Shape&, ConstBytes /*demand*/,
+                                                       float) const noexcept {
     return 0;
   }
-  /// The lowest price this layer can be sent at, as a code (the upper 16 bits of the f32), at least 1.
-  [[nodiscard]] virtual std::uint16_t lowest_price(const Shape&, ConstBytes /*demand*/) const noexcept { return 1; }
+  /// The lowest price this layer can be sent at, as a code (the upper 16 bits of the f32), at
+  /// least 1.
+  [[nodiscard]] virtual std::uint16_t lowest_price(const Shape&,
+                                                   ConstBytes /*demand*/) const noexcept {
+    return 1;
+  }
   /// For methods with a price but no budget (`delta=`, `keep=`, `price=`): the price of this layer.
-  [[nodiscard]] virtual float own_price(const Shape&, ConstBytes /*demand*/) const noexcept { return 0; }
+  [[nodiscard]] virtual float own_price(const Shape&, ConstBytes /*demand*/) const noexcept {
+    return 0;
+  }
 
   /// Writes the body. `price` is 0 when the pool is none, or when the layer has nothing to send.
-  virtual Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch, Bytes body,
-                        BodyResult& result) const noexcept = 0;
+  virtual Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch,
+                        Bytes body, BodyResult& result) const noexcept = 0;
 };
 
 /// A layer on its way out. `add`: y[i] = y[i] + (alpha * v), else y[i] = v for every i.
@@ -119,7 +130,8 @@ struct LayerOutput {
 
 /// The decoder of one method. Bodies are any bytes at all; nothing is read outside `body`.
 struct BodyDecoder {
-  /// Empty when the parameters or the shape are not valid for this method; else e.g. "qsgd:bits=4,bucket=512".
+  /// Empty when the parameters or the shape are not valid for this method; else e.g.
+  /// "qsgd:bits=4,bucket=512".
   std::string (*describe)(const Kind&);
   bool (*valid)(const Kind&) noexcept;
   /// Upper bound of a body of this kind: what a lossless stage may unpack to.
@@ -134,19 +146,21 @@ struct BodyDecoder {
 [[nodiscard]] const BodyDecoder* find_decoder(MethodId id) noexcept;
 
 // One a method; methods/*.cpp.
-extern const BodyDecoder kIdentityDecoder, kAtomsDecoder, kCoordinateDecoder, kQsgdDecoder, kTernaryDecoder,
-    kSignDecoder, kTopkDecoder, kRandomKDecoder, kFactorsDecoder;
+extern const BodyDecoder kIdentityDecoder, kAtomsDecoder, kCoordinateDecoder, kQsgdDecoder,
+    kTernaryDecoder, kSignDecoder, kTopkDecoder, kRandomKDecoder, kFactorsDecoder;
 
 /// Puts a lossless stage behind a method.
 struct BloscOptions {
-  std::string codec = "lz4";  ///< lz4, zstd, blosclz
-  int level = 5;              ///< 0..9
+  std::string codec = "lz4";     ///< lz4, zstd, blosclz
+  int level = 5;                 ///< 0..9
   std::string shuffle = "byte";  ///< none, byte, bit
   friend bool operator==(const BloscOptions&, const BloscOptions&) = default;
 };
-[[nodiscard]] std::shared_ptr<const Method> make_blosc(std::shared_ptr<const Method> inner, BloscOptions options);
+[[nodiscard]] std::shared_ptr<const Method> make_blosc(std::shared_ptr<const Method> inner,
+                                                       BloscOptions options);
 
-/// Unpacks a lossless body into `out` (its whole size is `bytes` on return). Any input gives a Status.
+/// Unpacks a lossless body into `out` (its whole size is `bytes` on return). Any input gives a
+/// Status.
 Status blosc_unpack(ConstBytes body, Bytes out, std::size_t& bytes) noexcept;
 
 }  // namespace atomo::detail

@@ -35,7 +35,8 @@ std::string_view trim(std::string_view text) {
 Policy::Policy(Codec codec) : rules_{{"*", std::move(codec)}} {}
 
 Policy::Policy(std::vector<Rule> rules) : rules_(std::move(rules)) {
-  if (rules_.empty()) throw Error("a policy without rules: expected at least one, e.g. * = atomo:bits=0.5");
+  if (rules_.empty())
+    throw Error("a policy without rules: expected at least one, e.g. * = atomo:bits=0.5");
 }
 
 Policy Policy::parse(std::string_view text) {
@@ -54,7 +55,8 @@ Policy Policy::parse(std::string_view text) {
         throw Error(where + "expected 'pattern = spec', found '" + std::string(line) + "'");
       }
       try {
-        rules.push_back({std::string(trim(line.substr(0, equals))), Codec::parse(trim(line.substr(equals + 1)))});
+        rules.push_back({std::string(trim(line.substr(0, equals))),
+                         Codec::parse(trim(line.substr(equals + 1)))});
       } catch (const Error& e) {
         throw Error(where + e.what());
       }
@@ -68,7 +70,8 @@ const Codec& Policy::codec_for(std::string_view layer) const {
   for (const auto& rule : rules_) {
     if (matches(rule.pattern, layer)) return rule.codec;
   }
-  throw Error("no rule of the policy matches the layer '" + std::string(layer) + "': end it with '* = SPEC'");
+  throw Error("no rule of the policy matches the layer '" + std::string(layer) +
+              "': end it with '* = SPEC'");
 }
 
 std::string Policy::to_string() const {

@@ -8,7 +8,8 @@ namespace {
 
 std::uint64_t expected_bits256(std::span<const Demand> demands, std::uint16_t code) noexcept {
   std::uint64_t sum = 0;
-  for (const auto& d : demands) sum += d.method->expected_bits256(*d.shape, d.bytes, cpu::price_of_code(code));
+  for (const auto& d : demands)
+    sum += d.method->expected_bits256(*d.shape, d.bytes, cpu::price_of_code(code));
   return sum;
 }
 
@@ -30,7 +31,8 @@ FoundPrice find_price(std::span<const Demand> demands, double budget_bits) noexc
       high = middle;
     }
   }
-  return {cpu::price_of_code(low), low == lowest && expected_bits256(demands, low) < budget - budget / 64};
+  return {cpu::price_of_code(low),
+          low == lowest && expected_bits256(demands, low) < budget - budget / 64};
 }
 
 }  // namespace atomo::detail

@@ -33,7 +33,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 [[noreturn]] void fail_at(std::string_view spec, std::size_t at, const std::string& what) {
-  throw Error("in the spec '" + std::string(spec) + "', position " + std::to_string(at + 1) + ": " + what);
+  throw Error("in the spec '" + std::string(spec) + "', position " + std::to_string(at + 1) + ": " +
+              what);
 }
 
 bool is_word(std::string_view text) {
@@ -55,14 +56,17 @@ StageText read_stage(std::string_view spec, std::size_t begin, std::size_t end) 
   const std::size_t colon = text.find(':');
   stage.name = text.substr(0, colon);
   if (!is_word(stage.name)) {
-    fail_at(spec, begin, "expected a codec's name, found '" + stage.name + "'; names are small letters, e.g. qsgd");
+    fail_at(
+        spec, begin,
+        "expected a codec's name, found '" + stage.name + "'; names are small letters, e.g. qsgd");
   }
   if (colon == std::string_view::npos) return stage;
   for (std::size_t at = begin + colon + 1; at <= end;) {
     const std::size_t stop = std::min(spec.find(',', at), end);
     const std::string_view pair = spec.substr(at, stop - at);
     const std::size_t equals = pair.find('=');
-    if (equals == std::string_view::npos || !is_word(pair.substr(0, equals)) || equals + 1 == pair.size()) {
+    if (equals == std::string_view::npos || !is_word(pair.substr(0, equals)) ||
+        equals + 1 == pair.size()) {
       fail_at(spec, at, "expected key=value, found '" + std::string(pair) + "'");
     }
     SpecArgs::Arg arg;
@@ -128,12 +132,14 @@ void SpecArgs::fail(std::string_view key, const std::string& what) const {
   throw Error("in the spec '" + spec_ + "': " + what);
 }
 
-double SpecArgs::number(std::string_view key, double low, double high, std::optional<double> fallback) {
+double SpecArgs::number(std::string_view key, double low, double high,
+                        std::optional<double> fallback) {
   const std::string range = "a number from " + format_number(low) + " to " + format_number(high);
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=, " + range);
+    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=, " +
+                range);
   }
   double value = 0;
   const char* end = arg->value.data() + arg->value.size();
@@ -146,11 +152,13 @@ double SpecArgs::number(std::string_view key, double low, double high, std::opti
 
 std::int64_t SpecArgs::integer(std::string_view key, std::int64_t low, std::int64_t high,
                                std::optional<std::int64_t> fallback) {
-  const std::string range = "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+  const std::string range =
+      "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=, " + range);
+    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=, " +
+                range);
   }
   std::int64_t value = 0;
   const char* end = arg->value.data() + arg->value.size();
@@ -166,12 +174,13 @@ std::size_t SpecArgs::choice(std::string_view key, const std::vector<std::string
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=" + join_words(choices));
+    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=" +
+                join_words(choices));
   }
   const auto it = std::find(choices.begin(), choices.end(), arg->value);
   if (it == choices.end()) {
-    fail(key, std::string(key) + "=" + arg->value + ": expected " + join_words(choices) + "; the nearest is " +
-                  nearest(arg->value, choices));
+    fail(key, std::string(key) + "=" + arg->value + ": expected " + join_words(choices) +
+                  "; the nearest is " + nearest(arg->value, choices));
   }
   return static_cast<std::size_t>(it - choices.begin());
 }
@@ -185,11 +194,13 @@ void SpecArgs::finish(const std::vector<std::string>& known) const {
   for (const auto& arg : args_) {
     if (arg.used) continue;
     if (std::find(known.begin(), known.end(), arg.key) != known.end()) {
-      fail_at(spec_, arg.key_at, "the key '" + arg.key + "' does not go with the other keys of " + stage_ + " here");
+      fail_at(spec_, arg.key_at,
+              "the key '" + arg.key + "' does not go with the other keys of " + stage_ + " here");
     }
     std::string what = "unknown key '" + arg.key + "' of " + stage_;
-    what += known.empty() ? ": it takes none"
-                          : ": it takes " + join_words(known) + "; the nearest is " + nearest(arg.key, known);
+    what += known.empty()
+                ? ": it takes none"
+                : ": it takes " + join_words(known) + "; the nearest is " + nearest(arg.key, known);
     fail_at(spec_, arg.key_at, what);
   }
 }
@@ -208,12 +219,15 @@ std::string Keep::to_string() const {
 
 Keep read_keep(SpecArgs& args) {
   const auto text = args.text("keep");
-  if (!text) args.fail("keep", "keep= is missing: a whole number is a count, a number with a point a fraction");
+  if (!text)
+    args.fail("keep",
+              "keep= is missing: a whole number is a count, a number with a point a fraction");
   Keep keep;
   keep.fraction = text->find_first_of(".e") != std::string::npos;
   keep.value = keep.fraction ? args.number("keep", 0, 1)
                              : static_cast<double>(args.integer("keep", 1, std::int64_t{1} << 40));
-  if (keep.value <= 0) args.fail("keep", "keep=" + *text + ": expected a fraction above 0 and at most 1.0");
+  if (keep.value <= 0)
+    args.fail("keep", "keep=" + *text + ": expected a fraction above 0 and at most 1.0");
   return keep;
 }
 
@@ -235,11 +249,14 @@ std::shared_ptr<const Method> parse_spec(std::string_view spec) {
   bool behind_lossless = false;
   for (const auto& stage : stages) {
     SpecArgs args(std::string(spec), stage.name, stage.args);
-    if (behind_lossless) fail_at(spec, stage.at, "'" + stage.name + "' stands behind blosc, which must be last");
+    if (behind_lossless)
+      fail_at(spec, stage.at, "'" + stage.name + "' stands behind blosc, which must be last");
     if (stage.name == "blosc") {
-      if (method == nullptr) fail_at(spec, stage.at, "blosc needs a codec before it, e.g. topk:keep=0.01+blosc");
+      if (method == nullptr)
+        fail_at(spec, stage.at, "blosc needs a codec before it, e.g. topk:keep=0.01+blosc");
       BloscOptions options;
-      const std::vector<std::string> codecs{"lz4", "zstd", "blosclz"}, shuffles{"none", "byte", "bit"};
+      const std::vector<std::string> codecs{"lz4", "zstd", "blosclz"},
+          shuffles{"none", "byte", "bit"};
       options.codec = codecs[args.choice("codec", codecs, 0)];
       options.level = static_cast<int>(args.integer("level", 0, 9, 5));
       options.shuffle = shuffles[args.choice("shuffle", shuffles, 1)];
@@ -249,13 +266,15 @@ std::shared_ptr<const Method> parse_spec(std::string_view spec) {
       continue;
     }
     const auto& table = codec_table();
-    const auto entry = std::find_if(table.begin(), table.end(), [&](const auto& e) { return e.name == stage.name; });
+    const auto entry = std::find_if(table.begin(), table.end(),
+                                    [&](const auto& e) { return e.name == stage.name; });
     if (entry == table.end()) {
       auto names = codec_names();
       const std::string known = join_words(names);
       names.emplace_back("blosc");
       fail_at(spec, stage.at,
-              "unknown codec '" + stage.name + "': expected " + known + "; the nearest is " + nearest(stage.name, names));
+              "unknown codec '" + stage.name + "': expected " + known + "; the nearest is " +
+                  nearest(stage.name, names));
     }
     if (method != nullptr) {
       fail_at(spec, stage.at, "'" + stage.name + "' cannot follow another codec: only blosc can");

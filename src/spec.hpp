@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Reading specs: stages joined by `+`, each `name` or `name:key=value,...`. Errors name the token, its position
-/// (counted from 1), what is accepted there and the nearest known name.
+/// Reading specs: stages joined by `+`, each `name` or `name:key=value,...`. Errors name the token,
+/// its position (counted from 1), what is accepted there and the nearest known name.
 
 #include <cstdint>
 #include <memory>
@@ -62,7 +62,8 @@ struct Keep {
 [[nodiscard]] std::string format_number(double value);
 
 /// The candidate with the least edit distance to `word`.
-[[nodiscard]] std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+[[nodiscard]] std::string nearest(std::string_view word,
+                                  const std::vector<std::string>& candidates);
 
 /// A row of the table of codecs (registry.cpp).
 struct CodecEntry {

@@ -15,7 +15,8 @@ constexpr std::size_t kMostRuns = std::size_t{1} << Thinning::kMostRunsLog2;
 /// Zero bits at the ends of the sections of a body, at most, and the rounding of its bytes.
 constexpr std::uint64_t kPaddingBits = 8 * (2 + 2 + 4);
 
-/// The kept atoms of a body as units that can be left out: those that share a group, or one atom with its groups.
+/// The kept atoms of a body as units that can be left out: those that share a group, or one atom
+/// with its groups.
 class Units {
  public:
   bool open(ConstBytes body, const AtomLayout& layout) noexcept {
@@ -32,11 +33,15 @@ class Units {
   [[nodiscard]] MarksReader& marks() noexcept { return marks_; }
   [[nodiscard]] const GroupShape& shape() const noexcept { return shape_; }
 
-  [[nodiscard]] bool certain(std::uint64_t kept) const noexcept { return flags_.bits(kept, 1) != 0; }
+  [[nodiscard]] bool certain(std::uint64_t kept) const noexcept {
+    return flags_.bits(kept, 1) != 0;
+  }
   [[nodiscard]] std::uint64_t class_bits(std::uint64_t certain) const noexcept {
     return flags_.bits(index_.kept + kClassBits * certain, kClassBits);
   }
-  [[nodiscard]] std::uint64_t first_atom(std::uint64_t unit) const noexcept { return unit * shape_.atoms; }
+  [[nodiscard]] std::uint64_t first_atom(std::uint64_t unit) const noexcept {
+    return unit * shape_.atoms;
+  }
   [[nodiscard]] std::uint64_t end_atom(std::uint64_t unit) const noexcept {
     return std::min(index_.kept, (unit + 1) * shape_.atoms);
   }
@@ -47,7 +52,8 @@ class Units {
   [[nodiscard]] std::uint64_t bits(std::uint64_t unit) const noexcept {
     std::uint64_t sum = 16 * shape_.pieces;
     for (std::uint64_t g = 0; g < shape_.pieces; ++g) sum += group_bits(unit * shape_.pieces + g);
-    for (std::uint64_t a = first_atom(unit); a < end_atom(unit); ++a) sum += certain(a) ? 1 + kClassBits : 1;
+    for (std::uint64_t a = first_atom(unit); a < end_atom(unit); ++a)
+      sum += certain(a) ? 1 + kClassBits : 1;
     return sum;
   }
   [[nodiscard]] BitReader content() const noexcept {
@@ -90,12 +96,15 @@ std::uint64_t least_window(std::span<const std::uint64_t> runs, std::uint64_t d)
 }
 
 /// The least d with total - least_window(d) <= limit; the count when there is none.
-std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t total, std::uint64_t limit) noexcept {
+std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t total,
+                            std::uint64_t limit) noexcept {
   std::uint64_t low = 0, high = runs.size();
   while (low < high) {
     const std::uint64_t d = (low + high) / 2;
-    if (total - least_window(runs, d) <= limit) high = d;
-    else low = d + 1;
+    if (total - least_window(runs, d) <= limit)
+      high = d;
+    else
+      low = d + 1;
   }
   return low;
 }
@@ -118,14 +127,15 @@ bool mark_those_left(Units& units, const Runs& runs, const Thinning& t, const At
   return kept == units.kept();
 }
 
-void copy_bits(const BitReader& from, std::uint64_t at, std::uint64_t length, BitWriter& to) noexcept {
+void copy_bits(const BitReader& from, std::uint64_t at, std::uint64_t length,
+               BitWriter& to) noexcept {
   for (; length >= 48; length -= 48, at += 48) to.put(from.bits(at, 48), 48);
   to.put(from.bits(at, static_cast<unsigned>(length)), static_cast<unsigned>(length));
 }
 
 /// Flags, lengths and content of the units that stay, behind the marks. Returns the body's bytes.
-std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, std::byte* body, std::size_t at,
-                       std::size_t capacity) noexcept {
+std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, std::byte* body,
+                       std::size_t at, std::size_t capacity) noexcept {
   BitWriter flags(body + at, capacity - at);
   const auto for_each_left = [&](auto visit) {
     for (std::uint64_t u = 0; u < units.count(); ++u) {
@@ -133,7 +143,8 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
     }
   };
   for_each_left([&](std::uint64_t u) {
-    for (std::uint64_t a = units.first_atom(u); a < units.end_atom(u); ++a) flags.put(units.certain(a) ? 1 : 0, 1);
+    for (std::uint64_t a = units.first_atom(u); a < units.end_atom(u); ++a)
+      flags.put(units.certain(a) ? 1 : 0, 1);
   });
   std::uint64_t atom = 0, certain = 0;
   for (std::uint64_t u = 0; u < units.count(); ++u) {
@@ -181,13 +192,15 @@ float Thinning::gain() const noexcept {
 }
 
 std::size_t least_thinned_bytes(const AtomLayout& layout) noexcept {
-  // A run holds fewer than two units more than a whole number of them: with K above half the units, at most two.
+  // A run holds fewer than two units more than a whole number of them: with K above half the units,
+  // at most two.
   const std::uint64_t in_unit = GroupShape::of(layout.length).atoms;
   const std::uint64_t in_run = (layout.count / in_unit / kMostRuns + 2) * in_unit;
   AtomLayout run = layout;
   run.count = std::min(layout.count, in_run);
   if (run.count < layout.count) run.last = layout.length;
-  return kThinningBytes + max_marks_bytes(layout.count) + cpu::max_body_bytes(run) + kPaddingBits / 8;
+  return kThinningBytes + max_marks_bytes(layout.count) + cpu::max_body_bytes(run) +
+         kPaddingBits / 8;
 }
 
 std::size_t thinning_workspace_bytes(const AtomLayout& layout) noexcept {
@@ -197,8 +210,8 @@ std::size_t thinning_workspace_bytes(const AtomLayout& layout) noexcept {
   return carver.bytes();
 }
 
-Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const Key& key, Bytes out, Bytes workspace,
-            std::size_t& bytes) noexcept {
+Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const Key& key, Bytes out,
+            Bytes workspace, std::size_t& bytes) noexcept {
   Carver carver(workspace);
   const auto run_bits = carver.take<std::uint64_t>(kMostRuns);
   const auto marks = carver.take<std::uint64_t>(marks_words(layout.count));
@@ -207,7 +220,8 @@ Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const 
   if (!units.open(body, layout)) return Status::corrupt;
 
   Thinning t;
-  t.runs_log2 = std::min(Thinning::kMostRunsLog2, static_cast<unsigned>(std::bit_width(units.count())) - 1);
+  t.runs_log2 =
+      std::min(Thinning::kMostRunsLog2, static_cast<unsigned>(std::bit_width(units.count())) - 1);
   const Runs runs{units.count(), std::uint64_t{1} << t.runs_log2};
   const auto sizes = run_bits.first(static_cast<std::size_t>(runs.count));
   std::fill(sizes.begin(), sizes.end(), 0u);
@@ -228,7 +242,8 @@ Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const 
   store_le(out.data(), t.word());
   std::byte* const thinned = out.data() + kThinningBytes;
   write_marks(plan, marks, layout.count, thinned);
-  bytes = kThinningBytes + write_rest(units, runs, t, thinned, plan.bytes, out.size() - kThinningBytes);
+  bytes =
+      kThinningBytes + write_rest(units, runs, t, thinned, plan.bytes, out.size() - kThinningBytes);
   return bytes <= limit ? Status::ok : Status::unsupported;
 }
 

@@ -2,9 +2,10 @@
 #pragma once
 /// A hard cap on the size of a layer of dithered atoms, without bias (FORMAT.md, "Thinning").
 ///
-/// The kept atoms of a finished body form K runs. d consecutive runs (cyclic) from a uniform start are left out, d the
-/// least such that every start fits, and the others are scaled by K / (K - d). Whatever d came out to be, a run is left
-/// out with probability d / K exactly, so the estimate stays unbiased (the tower rule); drawing again would not be.
+/// The kept atoms of a finished body form K runs. d consecutive runs (cyclic) from a uniform start
+/// are left out, d the least such that every start fits, and the others are scaled by K / (K - d).
+/// Whatever d came out to be, a run is left out with probability d / K exactly, so the estimate
+/// stays unbiased (the tower rule); drawing again would not be.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,12 +15,15 @@
 
 namespace atomo::detail {
 
-/// What a thinned body starts with, as a u32: log2 K in bits 0-7, d in bits 8-19, the start in bits 20-31.
+/// What a thinned body starts with, as a u32: log2 K in bits 0-7, d in bits 8-19, the start in bits
+/// 20-31.
 struct Thinning {
   static constexpr unsigned kMostRunsLog2 = 11;
   std::uint32_t runs_log2 = 0, dropped = 0, start = 0;
 
-  [[nodiscard]] std::uint32_t word() const noexcept { return runs_log2 | (dropped << 8) | (start << 20); }
+  [[nodiscard]] std::uint32_t word() const noexcept {
+    return runs_log2 | (dropped << 8) | (start << 20);
+  }
   /// False when no encoder writes this word.
   [[nodiscard]] static bool read(std::uint32_t word, Thinning& thinning) noexcept;
   /// K / (K - d).
@@ -31,9 +35,10 @@ inline constexpr std::size_t kThinningBytes = 4;
 [[nodiscard]] std::size_t least_thinned_bytes(const AtomLayout& layout) noexcept;
 [[nodiscard]] std::size_t thinning_workspace_bytes(const AtomLayout& layout) noexcept;
 
-/// Writes `body` with as few runs left out as `limit` bytes ask for, behind its word. `out` has at least `limit` bytes,
-/// `limit` is below the body's size and at least `least_thinned_bytes`. Neither allocates nor synchronises.
-Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const Key& key, Bytes out, Bytes workspace,
-            std::size_t& bytes) noexcept;
+/// Writes `body` with as few runs left out as `limit` bytes ask for, behind its word. `out` has at
+/// least `limit` bytes, `limit` is below the body's size and at least `least_thinned_bytes`.
+/// Neither allocates nor synchronises.
+Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const Key& key, Bytes out,
+            Bytes workspace, std::size_t& bytes) noexcept;
 
 }  // namespace atomo::detail

@@ -41,8 +41,10 @@ struct ThreadPool::Impl {
 };
 
 ThreadPool::ThreadPool(unsigned threads) : impl_(std::make_unique<Impl>()) {
-  if (threads == 0) throw Error("a thread pool of 0 threads: it needs at least 1, the calling thread");
-  for (unsigned i = 1; i < threads; ++i) impl_->threads.emplace_back([impl = impl_.get()] { impl->loop(); });
+  if (threads == 0)
+    throw Error("a thread pool of 0 threads: it needs at least 1, the calling thread");
+  for (unsigned i = 1; i < threads; ++i)
+    impl_->threads.emplace_back([impl = impl_.get()] { impl->loop(); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -54,7 +56,8 @@ ThreadPool::~ThreadPool() {
   for (auto& thread : impl_->threads) thread.join();
 }
 
-void ThreadPool::run(std::size_t count, void (*task)(void* state, std::size_t i), void* state) noexcept {
+void ThreadPool::run(std::size_t count, void (*task)(void* state, std::size_t i),
+                     void* state) noexcept {
   std::lock_guard run_lock(impl_->one_run);
   {
     std::lock_guard lock(impl_->mutex);

@@ -5,43 +5,63 @@ namespace atomo {
 
 std::string_view describe(Status s) noexcept {
   switch (s) {
-    case Status::ok: return "ok";
-    case Status::non_finite: return "done, but a layer holds an Inf or NaN and decodes to NaN";
-    case Status::underspent: return "done, but the budget is above what the finest class can spend";
-    case Status::overflow: return "done, but a value too large for the half output became infinite";
-    case Status::buffer_too_small: return "the payload's buffer is too small: max_encoded_bytes says what is needed";
-    case Status::workspace_too_small: return "the workspace is too small: workspace_bytes says what is needed";
-    case Status::truncated: return "the message ends before its header says";
-    case Status::bad_magic: return "not an atomo container";
-    case Status::bad_version: return "a format version or flag this build does not know";
-    case Status::bad_checksum: return "the checksum does not match: bytes were changed";
-    case Status::corrupt: return "the checksums hold, but the content breaks the format's rules";
-    case Status::shape_mismatch: return "the container holds other layers than the tensors given";
-    case Status::codec_mismatch: return "the container was written by another codec";
-    case Status::unsupported: return "this view, dtype or device is not supported by this call";
-    case Status::external: return "a library below (LAPACK, blosc) reported failure";
+    case Status::ok:
+      return "ok";
+    case Status::non_finite:
+      return "done, but a layer holds an Inf or NaN and decodes to NaN";
+    case Status::underspent:
+      return "done, but the budget is above what the finest class can spend";
+    case Status::overflow:
+      return "done, but a value too large for the half output became infinite";
+    case Status::buffer_too_small:
+      return "the payload's buffer is too small: max_encoded_bytes says what is needed";
+    case Status::workspace_too_small:
+      return "the workspace is too small: workspace_bytes says what is needed";
+    case Status::truncated:
+      return "the message ends before its header says";
+    case Status::bad_magic:
+      return "not an atomo container";
+    case Status::bad_version:
+      return "a format version or flag this build does not know";
+    case Status::bad_checksum:
+      return "the checksum does not match: bytes were changed";
+    case Status::corrupt:
+      return "the checksums hold, but the content breaks the format's rules";
+    case Status::shape_mismatch:
+      return "the container holds other layers than the tensors given";
+    case Status::codec_mismatch:
+      return "the container was written by another codec";
+    case Status::unsupported:
+      return "this view, dtype or device is not supported by this call";
+    case Status::external:
+      return "a library below (LAPACK, blosc) reported failure";
   }
   return "unknown status";
 }
 
 std::string_view name_of(DType t) noexcept {
   switch (t) {
-    case DType::f32: return "f32";
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
+    case DType::f32:
+      return "f32";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
   }
   return "unknown";
 }
 
 Shape::Shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(kMaxRank)) {
-    throw Error("a shape of " + std::to_string(dims.size()) + " dimensions: at most 8 are supported");
+    throw Error("a shape of " + std::to_string(dims.size()) +
+                " dimensions: at most 8 are supported");
   }
   rank_ = static_cast<int>(dims.size());
   bool empty = false;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] < 0) {
-      throw Error("dimension " + std::to_string(i) + " is " + std::to_string(dims[i]) + ": it must be at least 0");
+      throw Error("dimension " + std::to_string(i) + " is " + std::to_string(dims[i]) +
+                  ": it must be at least 0");
     }
     dims_[i] = dims[i];
     empty = empty || dims[i] == 0;
@@ -49,7 +69,8 @@ Shape::Shape(std::span<const std::int64_t> dims) {
   std::uint64_t elements = empty ? 0 : 1;
   for (std::size_t i = 0; i < dims.size() && !empty; ++i) {
     const auto d = static_cast<std::uint64_t>(dims[i]);
-    if (d > kMaxElements / elements) throw Error("the shape " + to_string() + " has more than 2^40 elements");
+    if (d > kMaxElements / elements)
+      throw Error("the shape " + to_string() + " has more than 2^40 elements");
     elements *= d;
   }
   elements_ = static_cast<std::size_t>(elements);

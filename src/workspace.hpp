@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// One carving routine both counts and places a workspace: run on an empty span it counts, on a real one it places.
+/// One carving routine both counts and places a workspace: run on an empty span it counts, on a
+/// real one it places.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace atomo::detail {
 
-/// Hands out consecutive pieces aligned to 64 bytes. `bytes()` is what a workspace of any alignment must hold.
+/// Hands out consecutive pieces aligned to 64 bytes. `bytes()` is what a workspace of any alignment
+/// must hold.
 class Carver {
  public:
   Carver() = default;  ///< counts only
@@ -18,7 +20,8 @@ class Carver {
     skip_ = static_cast<std::size_t>((64 - address % 64) % 64);
   }
 
-  /// Room for `count` values of T; null data when counting or when the memory does not suffice (see `fits`).
+  /// Room for `count` values of T; null data when counting or when the memory does not suffice (see
+  /// `fits`).
   template <typename T>
   std::span<T> take(std::size_t count) noexcept {
     const std::size_t at = used_;
@@ -28,7 +31,9 @@ class Carver {
   }
   Bytes take_bytes(std::size_t count) noexcept { return take<std::byte>(count); }
 
-  [[nodiscard]] bool fits() const noexcept { return !places_ || used_ == 0 || skip_ + used_ <= memory_.size(); }
+  [[nodiscard]] bool fits() const noexcept {
+    return !places_ || used_ == 0 || skip_ + used_ <= memory_.size();
+  }
   [[nodiscard]] std::size_t bytes() const noexcept { return used_ == 0 ? 0 : used_ + 63; }
 
  private:

@@ -62,9 +62,10 @@ inline std::vector<float> heavy_tailed(std::size_t n, std::uint64_t seed, std::s
 
 /// tests/data/lenet_gradient.bf16 with its layers.
 struct RealGradient {
-  std::vector<LayerSpec> specs{{"conv1.weight", {20, 1, 5, 5}}, {"conv1.bias", {20}}, {"conv2.weight", {50, 20, 5, 5}},
-                               {"conv2.bias", {50}},            {"fc1.weight", {500, 800}}, {"fc1.bias", {500}},
-                               {"fc2.weight", {10, 500}},       {"fc2.bias", {10}}};
+  std::vector<LayerSpec> specs{{"conv1.weight", {20, 1, 5, 5}},  {"conv1.bias", {20}},
+                               {"conv2.weight", {50, 20, 5, 5}}, {"conv2.bias", {50}},
+                               {"fc1.weight", {500, 800}},       {"fc1.bias", {500}},
+                               {"fc2.weight", {10, 500}},        {"fc2.bias", {10}}};
   std::vector<std::vector<float>> values;
   std::vector<ConstTensorView> views;
   std::size_t elements = 0;
@@ -81,7 +82,8 @@ struct RealGradient {
       elements += x.size();
     }
     EXPECT_TRUE(file.good());
-    for (std::size_t i = 0; i < specs.size(); ++i) views.push_back({values[i].data(), DType::f32, specs[i].shape});
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      views.push_back({values[i].data(), DType::f32, specs[i].shape});
   }
   [[nodiscard]] std::vector<float> joined() const {
     std::vector<float> all;
@@ -95,8 +97,8 @@ struct Message {
   std::vector<std::byte> bytes;
 };
 
-inline Message encode(const Codec& codec, const std::vector<float>& x, const Shape& shape, const Key& key = {},
-                      Executor* executor = nullptr) {
+inline Message encode(const Codec& codec, const std::vector<float>& x, const Shape& shape,
+                      const Key& key = {}, Executor* executor = nullptr) {
   std::vector<std::byte> workspace(codec.workspace_bytes(shape));
   Message message;
   message.bytes.resize(codec.max_encoded_bytes(shape));

@@ -40,15 +40,19 @@ TEST(Allocations, CodecsTakeNoMemoryWhileEncodingAndDecoding) {
   for (const auto& spec : test::all_specs()) {
     const Codec codec = Codec::parse(spec);
     if (codec.traits().allocates) continue;
-    std::vector<std::byte> payload(codec.max_encoded_bytes(shape)), workspace(codec.workspace_bytes(shape));
+    std::vector<std::byte> payload(codec.max_encoded_bytes(shape)),
+        workspace(codec.workspace_bytes(shape));
     std::vector<float> y(x.size());
     std::uint64_t bytes = 0;
     const Context context{.workspace = workspace};
     const long before = allocations;
-    const Status encoded = codec.encode({x.data(), DType::f32, shape}, {}, {payload.data(), payload.size(), &bytes}, context);
+    const Status encoded = codec.encode({x.data(), DType::f32, shape}, {},
+                                        {payload.data(), payload.size(), &bytes}, context);
     const long after_encode = allocations;
-    const Status decoded = codec.decode({payload.data(), bytes}, {y.data(), DType::f32, shape}, context);
-    const Status added = codec.decode_add({payload.data(), bytes}, 2, {y.data(), DType::f32, shape}, context);
+    const Status decoded =
+        codec.decode({payload.data(), bytes}, {y.data(), DType::f32, shape}, context);
+    const Status added =
+        codec.decode_add({payload.data(), bytes}, 2, {y.data(), DType::f32, shape}, context);
     const long after = allocations;
     EXPECT_EQ(after_encode - before, 0) << spec << " encode";
     EXPECT_EQ(after - after_encode, 0) << spec << " decode";
@@ -57,7 +61,8 @@ TEST(Allocations, CodecsTakeNoMemoryWhileEncodingAndDecoding) {
 }
 
 TEST(Allocations, ModelsTakeNoMemoryAfterSetUp) {
-  Compressor model({{"a", {64, 300}}, {"b", {64}}, {"c", {10, 64, 3, 3}}}, Policy::parse("b=qsgd:bits=4;*=atomo:bits=1"));
+  Compressor model({{"a", {64, 300}}, {"b", {64}}, {"c", {10, 64, 3, 3}}},
+                   Policy::parse("b=qsgd:bits=4;*=atomo:bits=1"));
   std::vector<std::vector<float>> x, y;
   std::vector<ConstTensorView> views;
   std::vector<TensorView> outs;

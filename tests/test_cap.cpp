@@ -29,12 +29,14 @@ double gain_of(ConstBytes message) {
 TEST(Cap, NoMessageExceedsIt) {
   const auto x = test::heavy_tailed(kShape.elements(), 5, 64);
   const auto cap_of = [](const char* spec) { return std::atof(std::strstr(spec, "cap=") + 4); };
-  const std::pair<const char*, std::uint64_t> cases[] = {{"atomo:bits=1,cap=1", 10000},
-                                                         {"atomo:bits=1.5,cap=1.5,atoms=blocks", 1000},
-                                                         {"atomo:bits=1,cap=1+blosc", 300}};
+  const std::pair<const char*, std::uint64_t> cases[] = {
+      {"atomo:bits=1,cap=1", 10000},
+      {"atomo:bits=1.5,cap=1.5,atoms=blocks", 1000},
+      {"atomo:bits=1,cap=1+blosc", 300}};
   for (const auto& [spec, messages] : cases) {
     const Codec codec = Codec::parse(spec);
-    const auto limit = static_cast<std::size_t>(cap_of(spec) * static_cast<double>(kShape.elements()) / 8);
+    const auto limit =
+        static_cast<std::size_t>(cap_of(spec) * static_cast<double>(kShape.elements()) / 8);
     int thinned = 0;
     for (std::uint64_t seed = 0; seed < messages; ++seed) {
       const auto m = test::encode(codec, x, kShape, {.seed = seed});
@@ -50,8 +52,9 @@ TEST(Cap, NoMessageExceedsIt) {
   }
 }
 
-/// Every entry's mean over draws against its input, the cap binding in most messages: the largest of the z-values stays
-/// below what 65,536 normals reach with probability 1e-9, and a decoder without the gain is far above.
+/// Every entry's mean over draws against its input, the cap binding in most messages: the largest
+/// of the z-values stays below what 65,536 normals reach with probability 1e-9, and a decoder
+/// without the gain is far above.
 TEST(Cap, UnbiasedWhileItBinds) {
   const std::size_t n = kShape.elements();
   const auto x = test::heavy_tailed(n, 6, 64);
@@ -62,7 +65,8 @@ TEST(Cap, UnbiasedWhileItBinds) {
   const double energy = test::squared_norm(x);
   int bound = 0;
   for (int k = 0; k < draws; ++k) {
-    const auto m = test::encode(codec, x, kShape, {.seed = 77, .step = static_cast<std::uint32_t>(k)});
+    const auto m =
+        test::encode(codec, x, kShape, {.seed = 77, .step = static_cast<std::uint32_t>(k)});
     const auto d = test::decode(codec, m.bytes, kShape);
     ASSERT_EQ(d.status, Status::ok);
     const double gain = gain_of(m.bytes);
@@ -83,10 +87,12 @@ TEST(Cap, UnbiasedWhileItBinds) {
   for (std::size_t i = 0; i < n; ++i) {
     if (square[i] > 0) largest = std::max(largest, std::fabs(sum[i]) / std::sqrt(square[i]));
   }
-  std::printf("[ bias     ] cap bound in %d of %d, largest z of %zu entries %.2f\n", bound, draws, n, largest);
+  std::printf("[ bias     ] cap bound in %d of %d, largest z of %zu entries %.2f\n", bound, draws,
+              n, largest);
   EXPECT_LT(largest, 8.1);
   const double error = std::sqrt(projection_square);
-  std::printf("[ bias     ] along the gradient: z %.2f, without the gain %.2f\n", projection / error, ungained / error);
+  std::printf("[ bias     ] along the gradient: z %.2f, without the gain %.2f\n",
+              projection / error, ungained / error);
   EXPECT_LT(std::fabs(projection) / error, 6.2);
   EXPECT_GT(std::fabs(ungained) / error, 6.2) << "the mutant without the gain must be seen";
 }
@@ -96,14 +102,17 @@ TEST(Cap, MutatedThinnedMessagesGiveAStatus) {
   const auto x = test::heavy_tailed(kShape.elements(), 6, 64);
   const Codec codec = Codec::parse("atomo:bits=1,cap=1");
   test::Message m;
-  for (std::uint64_t seed = 0; m.bytes.empty() || gain_of(m.bytes) == 1; ++seed) m = test::encode(codec, x, kShape, {.seed = seed});
+  for (std::uint64_t seed = 0; m.bytes.empty() || gain_of(m.bytes) == 1; ++seed)
+    m = test::encode(codec, x, kShape, {.seed = seed});
   detail::Head head;
   ASSERT_EQ(detail::Head::parse(m.bytes, true, head), Status::ok);
   std::mt19937_64 generator(4);
   int refused = 0;
   for (int i = 0; i < 2000; ++i) {
     auto changed = m.bytes;
-    const std::size_t at = head.head_bytes() + (i % 2 == 0 ? generator() % 12 : generator() % (m.bytes.size() - head.head_bytes()));
+    const std::size_t at =
+        head.head_bytes() +
+        (i % 2 == 0 ? generator() % 12 : generator() % (m.bytes.size() - head.head_bytes()));
     changed[at] ^= static_cast<std::byte>(1 + generator() % 255);
     detail::write_checksums(changed, head.head_bytes());
     refused += failed(test::decode(codec, changed, kShape).status) ? 1 : 0;
@@ -120,7 +129,9 @@ TEST(Cap, ModelsKeepItWholeAndStreamed) {
   std::uint64_t used = 0;
   int bound = 0;
   for (std::uint32_t step = 0; step < 300; ++step) {
-    ASSERT_FALSE(failed(whole.encode(model.views, {.step = step}, {bytes.data(), bytes.size(), &used}, {.workspace = workspace})));
+    ASSERT_FALSE(
+        failed(whole.encode(model.views, {.step = step}, {bytes.data(), bytes.size(), &used},
+                            {.workspace = workspace})));
     ASSERT_LE(used, limit);
     ContainerInfo info;
     ASSERT_EQ(inspect(ConstBytes(bytes).first(used), info, true), Status::ok);
@@ -128,7 +139,8 @@ TEST(Cap, ModelsKeepItWholeAndStreamed) {
     ASSERT_EQ(streamed.begin_step({.step = step}), Status::ok);
     std::size_t sum = 0;
     for (std::size_t i = 0; i < model.views.size(); ++i) {
-      ASSERT_FALSE(failed(streamed.encode_layer(i, model.views[i], {bytes.data(), bytes.size(), &used}, {.workspace = workspace})));
+      ASSERT_FALSE(failed(streamed.encode_layer(
+          i, model.views[i], {bytes.data(), bytes.size(), &used}, {.workspace = workspace})));
       sum += used;
     }
     ASSERT_FALSE(failed(streamed.end_step()));

@@ -22,9 +22,12 @@ class EveryCodec : public testing::TestWithParam<std::string> {
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
   std::string name;
   for (const char c : info.param) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) name += c;
-    else if (c == '.') name += 'p';
-    else name += '_';
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      name += c;
+    else if (c == '.')
+      name += 'p';
+    else
+      name += '_';
   }
   return name;
 }
@@ -46,12 +49,14 @@ INSTANTIATE_TEST_SUITE_P(Specs, DrawingCodec, testing::ValuesIn(drawing_specs())
 
 bool is_exact_svd(const Codec& codec) { return codec.to_string().find("svd") != std::string::npos; }
 
-/// Edge sizes: every message fits its bound, decodes, and the bound is exact where the traits say so.
+/// Edge sizes: every message fits its bound, decodes, and the bound is exact where the traits say
+/// so.
 TEST_P(EveryCodec, SizesAreBoundedAndDecode) {
   for (const std::int64_t n : {1, 2, 7, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 4099}) {
     for (const Shape& shape : {Shape{n}, Shape{3, n}, Shape{n, 20}}) {
       const auto x = test::heavy_tailed(shape.elements(), 7, 50);
-      const auto m = test::encode(codec, x, shape, {.seed = 1, .step = 2, .tensor = 3, .worker = 4});
+      const auto m =
+          test::encode(codec, x, shape, {.seed = 1, .step = 2, .tensor = 3, .worker = 4});
       ASSERT_FALSE(failed(m.status)) << shape.to_string() << describe(m.status);
       if (codec.traits().fixed_size) {
         EXPECT_EQ(m.bytes.size(), codec.max_encoded_bytes(shape));
@@ -69,14 +74,16 @@ TEST_P(EveryCodec, NeverWritesOutsideItsBuffers) {
   const auto x = test::heavy_tailed(n, 11, 29);
   const std::size_t capacity = codec.max_encoded_bytes(shape), work = codec.workspace_bytes(shape);
   constexpr std::size_t kGuard = 64;
-  std::vector<std::byte> payload(capacity + 2 * kGuard, std::byte{0xA5}), workspace(work + 2 * kGuard, std::byte{0x5A});
+  std::vector<std::byte> payload(capacity + 2 * kGuard, std::byte{0xA5}),
+      workspace(work + 2 * kGuard, std::byte{0x5A});
   std::vector<float> y(n + 32, -9.0f);
   std::uint64_t bytes = 0;
   Context context;
   context.workspace = {workspace.data() + kGuard, work};
-  ASSERT_FALSE(failed(codec.encode({x.data(), DType::f32, shape}, {}, {payload.data() + kGuard, capacity, &bytes},
-                                   context)));
-  ASSERT_FALSE(failed(codec.decode({payload.data() + kGuard, bytes}, {y.data() + 16, DType::f32, shape}, context)));
+  ASSERT_FALSE(failed(codec.encode({x.data(), DType::f32, shape}, {},
+                                   {payload.data() + kGuard, capacity, &bytes}, context)));
+  ASSERT_FALSE(failed(
+      codec.decode({payload.data() + kGuard, bytes}, {y.data() + 16, DType::f32, shape}, context)));
   for (std::size_t i = 0; i < kGuard; ++i) {
     ASSERT_EQ(payload[i], std::byte{0xA5});
     ASSERT_EQ(payload[kGuard + capacity + i], std::byte{0xA5});
@@ -92,19 +99,22 @@ TEST_P(EveryCodec, NeverWritesOutsideItsBuffers) {
 TEST_P(EveryCodec, RefusesBuffersThatAreTooSmall) {
   const Shape shape{20, 30};
   const auto x = test::heavy_tailed(600, 2, 30);
-  std::vector<std::byte> payload(codec.max_encoded_bytes(shape)), workspace(codec.workspace_bytes(shape));
+  std::vector<std::byte> payload(codec.max_encoded_bytes(shape)),
+      workspace(codec.workspace_bytes(shape));
   std::uint64_t bytes = 0;
   Context context;
   context.workspace = workspace;
-  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {}, {payload.data(), payload.size() - 1, &bytes}, context),
+  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {},
+                         {payload.data(), payload.size() - 1, &bytes}, context),
             Status::buffer_too_small);
   if (!workspace.empty()) {
     context.workspace = Bytes(workspace).first(workspace.size() / 4);
-    EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {}, {payload.data(), payload.size(), &bytes}, context),
+    EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {},
+                           {payload.data(), payload.size(), &bytes}, context),
               Status::workspace_too_small);
   }
-  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape, Device::cuda}, {}, {payload.data(), payload.size(), &bytes},
-                         {.workspace = workspace}),
+  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape, Device::cuda}, {},
+                         {payload.data(), payload.size(), &bytes}, {.workspace = workspace}),
             Status::unsupported);
 }
 
@@ -125,21 +135,25 @@ TEST_P(EveryCodec, BytesDependOnNothingButInputAndKey) {
     Context context;
     context.workspace = Bytes(workspace).subspan(shift);
     context.executor = shift % 2 == 1 ? &pool : nullptr;
-    ASSERT_FALSE(failed(codec.encode({input.data() + 4 * shift, DType::f32, shape}, key,
-                                     {payload.data() + shift, payload.size() - shift, &bytes}, context)));
+    ASSERT_FALSE(
+        failed(codec.encode({input.data() + 4 * shift, DType::f32, shape}, key,
+                            {payload.data() + shift, payload.size() - shift, &bytes}, context)));
     ASSERT_EQ(bytes, reference.bytes.size());
-    EXPECT_EQ(std::memcmp(payload.data() + shift, reference.bytes.data(), bytes), 0) << "shift " << shift;
+    EXPECT_EQ(std::memcmp(payload.data() + shift, reference.bytes.data(), bytes), 0)
+        << "shift " << shift;
   }
 }
 
 TEST_P(DrawingCodec, KeysMatter) {
   const Shape shape{64, 64};
   const auto x = test::heavy_tailed(4096, 31, 64);
-  const auto base = test::decode(codec, test::encode(codec, x, shape, {.seed = 1}).bytes, shape).values;
+  const auto base =
+      test::decode(codec, test::encode(codec, x, shape, {.seed = 1}).bytes, shape).values;
   const auto values = [&](const Key& key) {
     return test::decode(codec, test::encode(codec, x, shape, key).bytes, shape).values;
   };
-  // Few outcomes are possible where few atoms are kept, so of eight other values of a field one must differ.
+  // Few outcomes are possible where few atoms are kept, so of eight other values of a field one
+  // must differ.
   const auto differs = [&](auto key_of) {
     for (std::uint16_t k = 1; k <= 8; ++k) {
       if (values(key_of(k)) != base) return true;
@@ -150,7 +164,8 @@ TEST_P(DrawingCodec, KeysMatter) {
   EXPECT_TRUE(differs([](std::uint16_t k) { return Key{.seed = 1, .step = k}; }));
   EXPECT_TRUE(differs([](std::uint16_t k) { return Key{.seed = 1, .tensor = k}; }));
   EXPECT_TRUE(differs([](std::uint16_t k) { return Key{.seed = 1, .channel = k}; }));
-  EXPECT_EQ(differs([](std::uint16_t k) { return Key{.seed = 1, .worker = k}; }), codec.traits().averages_over_workers);
+  EXPECT_EQ(differs([](std::uint16_t k) { return Key{.seed = 1, .worker = k}; }),
+            codec.traits().averages_over_workers);
 }
 
 TEST_P(EveryCodec, DecodeAddIsTwoRoundings) {
@@ -166,14 +181,16 @@ TEST_P(EveryCodec, DecodeAddIsTwoRoundings) {
     expected[i] = expected[i] + scaled;
   }
   std::vector<std::byte> workspace(codec.workspace_bytes(shape));
-  ASSERT_FALSE(failed(codec.decode_add(m.bytes, alpha, {sum.data(), DType::f32, shape}, {.workspace = workspace})));
+  ASSERT_FALSE(failed(
+      codec.decode_add(m.bytes, alpha, {sum.data(), DType::f32, shape}, {.workspace = workspace})));
   for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], expected[i]) << i;
 }
 
 TEST_P(EveryCodec, NonFiniteLayersDecodeToNaN) {
   const Shape shape{10, 30};
-  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                          std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN()}) {
     auto x = test::heavy_tailed(300, 2, 30);
     x[217] = bad;
     const auto m = test::encode(codec, x, shape);
@@ -205,8 +222,8 @@ TEST_P(EveryCodec, ScalesOfAnySizeAreRight) {
   std::normal_distribution<float> normal;
   for (auto& v : x) v = normal(generator);
   const bool scale_free = GetParam().find("price=") == std::string::npos &&
-                          GetParam().find("delta=") == std::string::npos && GetParam().find("f16") == std::string::npos &&
-                          GetParam() != "sign";
+                          GetParam().find("delta=") == std::string::npos &&
+                          GetParam().find("f16") == std::string::npos && GetParam() != "sign";
   const auto unit = test::decode(codec, test::encode(codec, x, shape).bytes, shape).values;
   for (const int exponent : {-140, -90, -76, 66, 120}) {
     auto scaled = x;
@@ -233,7 +250,8 @@ TEST_P(EveryCodec, IgnoresTheCallersFloatingPointModes) {
   auto x = test::heavy_tailed(shape.elements(), 17, 40);
   for (auto& v : x) v = std::ldexp(v, -125);
   const auto reference = test::encode(codec, x, shape);
-  const unsigned saved = _mm_getcsr(), strange = saved | 0x8040 | 0x6000;  // FTZ, DAZ, round toward zero
+  const unsigned saved = _mm_getcsr(),
+                 strange = saved | 0x8040 | 0x6000;  // FTZ, DAZ, round toward zero
   _mm_setcsr(strange);
   const auto m = test::encode(codec, x, shape);
   const unsigned after = _mm_getcsr();
@@ -243,7 +261,8 @@ TEST_P(EveryCodec, IgnoresTheCallersFloatingPointModes) {
 #endif
 }
 
-/// Half inputs are the f32 they stand for; half outputs are rounded up or down, the same on every replica.
+/// Half inputs are the f32 they stand for; half outputs are rounded up or down, the same on every
+/// replica.
 TEST_P(EveryCodec, HalfTensors) {
   const Shape shape{24, 50};
   const std::size_t n = shape.elements();
@@ -256,21 +275,26 @@ TEST_P(EveryCodec, HalfTensors) {
       half[i] = dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
       widened[i] = dtype == DType::f16 ? from_f16(half[i]) : from_bf16(half[i]);
     }
-    std::vector<std::byte> payload(codec.max_encoded_bytes(shape, dtype)), workspace(codec.workspace_bytes(shape, dtype));
+    std::vector<std::byte> payload(codec.max_encoded_bytes(shape, dtype)),
+        workspace(codec.workspace_bytes(shape, dtype));
     std::uint64_t bytes = 0;
     const Context context{.workspace = workspace};
-    ASSERT_FALSE(failed(codec.encode({half.data(), dtype, shape}, {}, {payload.data(), payload.size(), &bytes}, context)));
+    ASSERT_FALSE(failed(codec.encode({half.data(), dtype, shape}, {},
+                                     {payload.data(), payload.size(), &bytes}, context)));
     const ConstBytes message(payload.data(), bytes);
-    const auto direct = test::decode(codec, test::encode(codec, widened, shape).bytes, shape).values;
+    const auto direct =
+        test::decode(codec, test::encode(codec, widened, shape).bytes, shape).values;
     ASSERT_FALSE(failed(codec.decode(message, {out.data(), dtype, shape}, context)));
     ASSERT_FALSE(failed(codec.decode(message, {again.data(), dtype, shape}, context)));
     EXPECT_EQ(out, again);
     for (std::size_t i = 0; i < n; ++i) {
       const float y = dtype == DType::f16 ? from_f16(out[i]) : from_bf16(out[i]);
-      const float spacing = dtype == DType::f16 ? std::max(std::fabs(direct[i]) / 1024, 0x1p-24f) : std::fabs(direct[i]) / 128;
+      const float spacing = dtype == DType::f16 ? std::max(std::fabs(direct[i]) / 1024, 0x1p-24f)
+                                                : std::fabs(direct[i]) / 128;
       ASSERT_LE(std::fabs(y - direct[i]), spacing) << i;
     }
-    EXPECT_EQ(codec.decode_add(message, 1, {out.data(), dtype, shape}, context), Status::unsupported);
+    EXPECT_EQ(codec.decode_add(message, 1, {out.data(), dtype, shape}, context),
+              Status::unsupported);
   }
 }
 
@@ -282,7 +306,9 @@ TEST_P(DrawingCodec, MeanOverKeysApproachesTheInput) {
   const int draws = is_exact_svd(codec) ? 300 : 2000;
   std::vector<double> mean(n), square(n);
   for (int k = 0; k < draws; ++k) {
-    const auto d = test::decode(codec, test::encode(codec, x, shape, {.seed = 1000u + static_cast<unsigned>(k)}).bytes, shape);
+    const auto d = test::decode(
+        codec, test::encode(codec, x, shape, {.seed = 1000u + static_cast<unsigned>(k)}).bytes,
+        shape);
     ASSERT_EQ(d.status, Status::ok);
     for (std::size_t i = 0; i < n; ++i) {
       const double e = double{d.values[i]} - x[i];
@@ -290,8 +316,9 @@ TEST_P(DrawingCodec, MeanOverKeysApproachesTheInput) {
       square[i] += e * e / draws;
     }
   }
-  // The expected sum of mean^2 is the sum of variance / K; a bias b adds |b|^2. If all entries were drawn together the
-  // ratio would be the square of one normal, the widest it can be: above 30 once in 2e7.
+  // The expected sum of mean^2 is the sum of variance / K; a bias b adds |b|^2. If all entries were
+  // drawn together the ratio would be the square of one normal, the widest it can be: above 30 once
+  // in 2e7.
   double observed = 0, expected = 0;
   for (std::size_t i = 0; i < n; ++i) {
     observed += mean[i] * mean[i];

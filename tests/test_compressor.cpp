@@ -14,10 +14,14 @@ namespace {
 
 /// A small convolutional network's layers; gradients of layers differ in scale by 100.
 struct Model {
-  std::vector<LayerSpec> specs{{"conv1.weight", {20, 1, 5, 5}}, {"conv1.bias", {20}},
-                               {"conv2.weight", {50, 20, 5, 5}}, {"conv2.bias", {50}},
-                               {"fc1.weight", {120, 800}},       {"fc1.bias", {120}},
-                               {"fc2.weight", {10, 120}},        {"fc2.bias", {10}},
+  std::vector<LayerSpec> specs{{"conv1.weight", {20, 1, 5, 5}},
+                               {"conv1.bias", {20}},
+                               {"conv2.weight", {50, 20, 5, 5}},
+                               {"conv2.bias", {50}},
+                               {"fc1.weight", {120, 800}},
+                               {"fc1.bias", {120}},
+                               {"fc2.weight", {10, 120}},
+                               {"fc2.bias", {10}},
                                {"empty", {0, 4}}};
   std::vector<std::vector<float>> values;
   std::vector<ConstTensorView> views;
@@ -29,7 +33,8 @@ struct Model {
       for (auto& v : x) v *= layer_scale;
       values.push_back(std::move(x));
     }
-    for (std::size_t i = 0; i < specs.size(); ++i) views.push_back({values[i].data(), DType::f32, specs[i].shape});
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      views.push_back({values[i].data(), DType::f32, specs[i].shape});
   }
   [[nodiscard]] std::vector<float> joined() const {
     std::vector<float> all;
@@ -55,7 +60,8 @@ test::Message encode(Compressor& c, const std::vector<ConstTensorView>& views, c
 std::vector<std::byte> encode_layer(Compressor& c, std::size_t i, const ConstTensorView& view) {
   std::vector<std::byte> workspace(c.workspace_bytes(i)), bytes(c.max_encoded_bytes(i));
   std::uint64_t used = 0;
-  const Status s = c.encode_layer(i, view, {bytes.data(), bytes.size(), &used}, {.workspace = workspace});
+  const Status s =
+      c.encode_layer(i, view, {bytes.data(), bytes.size(), &used}, {.workspace = workspace});
   EXPECT_FALSE(failed(s)) << describe(s);
   bytes.resize(used);
   return bytes;
@@ -65,7 +71,8 @@ std::vector<float> decode(const Compressor& c, ConstBytes message) {
   std::vector<std::vector<float>> out;
   std::vector<TensorView> views;
   for (const auto& layer : c.layers()) out.emplace_back(layer.shape.elements());
-  for (std::size_t i = 0; i < out.size(); ++i) views.push_back({out[i].data(), DType::f32, c.layers()[i].shape});
+  for (std::size_t i = 0; i < out.size(); ++i)
+    views.push_back({out[i].data(), DType::f32, c.layers()[i].shape});
   std::vector<std::byte> workspace(c.workspace_bytes());
   const Status s = c.decode(message, views, {.workspace = workspace});
   EXPECT_FALSE(failed(s)) << describe(s);
@@ -83,16 +90,21 @@ std::vector<std::byte> join_all(const std::vector<std::vector<std::byte>>& layer
   return out;
 }
 
-const char* kPolicies[] = {"*=atomo:bits=1", "*=atomo:bits=0.25,atoms=blocks", "*=atomo:bits=1,atoms=coordinate",
-                           "*.bias=identity;fc*=qsgd:bits=4;*=atomo:bits=0.5",
-                           "conv*=atomo:bits=2;fc1*=atomo:bits=1,atoms=coordinate;*=topk:keep=0.1+blosc",
-                           "fc*=sign;*=sign:scale=mean"};
+const char* kPolicies[] = {
+    "*=atomo:bits=1",
+    "*=atomo:bits=0.25,atoms=blocks",
+    "*=atomo:bits=1,atoms=coordinate",
+    "*.bias=identity;fc*=qsgd:bits=4;*=atomo:bits=0.5",
+    "conv*=atomo:bits=2;fc1*=atomo:bits=1,atoms=coordinate;*=topk:keep=0.1+blosc",
+    "fc*=sign;*=sign:scale=mean"};
 
-/// Layers that leave one by one, in any order and from several threads, are the whole model's message at its price.
+/// Layers that leave one by one, in any order and from several threads, are the whole model's
+/// message at its price.
 TEST(Compressor, StreamedLayersJoinToTheWholeMessage) {
   const Model model;
   for (const char* policy : kPolicies) {
-    Compressor whole(model.specs, Policy::parse(policy)), streamed(model.specs, Policy::parse(policy));
+    Compressor whole(model.specs, Policy::parse(policy)),
+        streamed(model.specs, Policy::parse(policy));
     const Key key{.seed = 4, .step = 9, .worker = 2, .channel = 1};
     const auto reference = encode(whole, model.views, key);
     ASSERT_FALSE(failed(reference.status)) << policy << describe(reference.status);
@@ -130,8 +142,8 @@ TEST(Compressor, BytesDoNotDependOnThreads) {
   }
 }
 
-/// On a real gradient the mean message is within 1.5 % of the budget: content that is not Gaussian costs a little less or
-/// more than the tables say.
+/// On a real gradient the mean message is within 1.5 % of the budget: content that is not Gaussian
+/// costs a little less or more than the tables say.
 TEST(Compressor, BudgetIsMetOnAverage) {
   const test::RealGradient model;
   for (const char* atoms : {"rows", "blocks"}) {
@@ -143,7 +155,8 @@ TEST(Compressor, BudgetIsMetOnAverage) {
       for (int k = 0; k < draws; ++k) {
         const auto m = encode(c, model.views, {.seed = static_cast<std::uint64_t>(k)});
         ASSERT_FALSE(failed(m.status));
-        mean += 8.0 * static_cast<double>(m.bytes.size()) / static_cast<double>(model.elements) / draws;
+        mean +=
+            8.0 * static_cast<double>(m.bytes.size()) / static_cast<double>(model.elements) / draws;
       }
       std::printf("[ size     ] %-40s %.4f bits a parameter\n", spec.c_str(), mean);
       EXPECT_NEAR(mean, bits, 0.015 * bits) << spec;
@@ -155,29 +168,34 @@ TEST(Compressor, BudgetIsMetOnAverage) {
 TEST(Compressor, OnePriceBeatsEqualBitsALayer) {
   const test::RealGradient model;
   const auto x = model.joined();
-  for (const char* spec : {"atomo:bits=1", "atomo:bits=0.5,atoms=blocks", "atomo:bits=1,atoms=coordinate"}) {
-    Compressor shared(model.specs, Policy(Codec::parse(spec))), alone(model.specs, Policy(Codec::parse(spec)));
+  for (const char* spec :
+       {"atomo:bits=1", "atomo:bits=0.5,atoms=blocks", "atomo:bits=1,atoms=coordinate"}) {
+    Compressor shared(model.specs, Policy(Codec::parse(spec))),
+        alone(model.specs, Policy(Codec::parse(spec)));
     double shared_error = 0, alone_error = 0, shared_bytes = 0, alone_bytes = 0;
     for (std::uint64_t k = 0; k < 20; ++k) {
       const auto m = encode(shared, model.views, {.seed = k});
       shared_error += test::nmse(x, decode(shared, m.bytes));
       shared_bytes += static_cast<double>(m.bytes.size());
-      ASSERT_EQ(alone.begin_step({.seed = k}, 0, 0), Status::ok);  // each layer solves for its own price
+      ASSERT_EQ(alone.begin_step({.seed = k}, 0, 0),
+                Status::ok);  // each layer solves for its own price
       std::vector<std::vector<std::byte>> parts;
-      for (std::size_t i = 0; i < model.views.size(); ++i) parts.push_back(encode_layer(alone, i, model.views[i]));
+      for (std::size_t i = 0; i < model.views.size(); ++i)
+        parts.push_back(encode_layer(alone, i, model.views[i]));
       ASSERT_FALSE(failed(alone.end_step()));
       const auto joined = join_all(parts);
       alone_error += test::nmse(x, decode(alone, joined));
       alone_bytes += static_cast<double>(joined.size());
     }
     EXPECT_LT(shared_bytes, 1.03 * alone_bytes) << spec;
-    std::printf("[ nmse     ] %-40s one price %.4f, layer by layer %.4f\n", spec, shared_error / 20, alone_error / 20);
+    std::printf("[ nmse     ] %-40s one price %.4f, layer by layer %.4f\n", spec, shared_error / 20,
+                alone_error / 20);
     EXPECT_LT(shared_error, alone_error) << spec;
   }
 }
 
-/// Streamed on a real gradient that changes a little from step to step and jumps by 100 once: within 2 % of the budget
-/// on average, and back within 5 steps.
+/// Streamed on a real gradient that changes a little from step to step and jumps by 100 once:
+/// within 2 % of the budget on average, and back within 5 steps.
 TEST(Compressor, ControllerHoldsTheBudgetAndRecovers) {
   const test::RealGradient model;
   Compressor c(model.specs, Policy::parse("*=atomo:bits=1"));
@@ -193,14 +211,15 @@ TEST(Compressor, ControllerHoldsTheBudgetAndRecovers) {
     ASSERT_EQ(c.begin_step({.seed = 1, .step = step}), Status::ok);
     double bytes = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      bytes += static_cast<double>(encode_layer(c, i, {values[i].data(), DType::f32, model.specs[i].shape}).size());
+      bytes += static_cast<double>(
+          encode_layer(c, i, {values[i].data(), DType::f32, model.specs[i].shape}).size());
     }
     ASSERT_FALSE(failed(c.end_step()));
     if (step >= 3 && step < 40) settled += bytes / 37;
     if (step >= 45) recovered += bytes / 15;
   }
-  std::printf("[ size     ] settled at %.4f of the budget, recovered to %.4f\n", settled / c.budget_bytes(),
-              recovered / c.budget_bytes());
+  std::printf("[ size     ] settled at %.4f of the budget, recovered to %.4f\n",
+              settled / c.budget_bytes(), recovered / c.budget_bytes());
   EXPECT_NEAR(settled / c.budget_bytes(), 1.0, 0.02);
   EXPECT_NEAR(recovered / c.budget_bytes(), 1.0, 0.05);
 }
@@ -213,7 +232,8 @@ TEST(Compressor, PredictedPriceBelowALayersLowestStillEncodes) {
   ASSERT_FALSE(failed(c.end_step()));
   ASSERT_EQ(c.begin_step({.seed = 1, .step = 1}), Status::ok);
   std::vector<std::vector<std::byte>> parts;
-  for (std::size_t i = 0; i < large.views.size(); ++i) parts.push_back(encode_layer(c, i, large.views[i]));
+  for (std::size_t i = 0; i < large.views.size(); ++i)
+    parts.push_back(encode_layer(c, i, large.views[i]));
   EXPECT_LT(test::nmse(large.joined(), decode(c, join_all(parts))), 0.01);
 }
 
@@ -221,7 +241,8 @@ TEST(Compressor, AllWorkersMessagesAddInRankOrder) {
   const Model model;
   Compressor c(model.specs, Policy::parse("*=atomo:bits=1"));
   std::vector<std::vector<std::byte>> messages;
-  for (std::uint16_t w = 0; w < 4; ++w) messages.push_back(encode(c, model.views, {.seed = 1, .worker = w}).bytes);
+  for (std::uint16_t w = 0; w < 4; ++w)
+    messages.push_back(encode(c, model.views, {.seed = 1, .worker = w}).bytes);
   const std::vector<ConstBytes> spans(messages.begin(), messages.end());
   std::vector<std::byte> workspace(c.workspace_bytes());
   std::vector<std::vector<float>> at_once = model.values, one_by_one = model.values;
@@ -231,7 +252,8 @@ TEST(Compressor, AllWorkersMessagesAddInRankOrder) {
     b.push_back({one_by_one[i].data(), DType::f32, c.layers()[i].shape});
   }
   ASSERT_EQ(c.decode_add(spans, 0.25f, a, {.workspace = workspace}), Status::ok);
-  for (const auto& m : spans) ASSERT_EQ(c.decode_add(m, 0.25f, b, {.workspace = workspace}), Status::ok);
+  for (const auto& m : spans)
+    ASSERT_EQ(c.decode_add(m, 0.25f, b, {.workspace = workspace}), Status::ok);
   EXPECT_TRUE(at_once == one_by_one);
 }
 
@@ -241,13 +263,16 @@ TEST(Compressor, HalfModelsAreRoundedOnce) {
   Compressor c(specs, Policy::parse("*=identity"));
   std::vector<std::uint16_t> w(32 * 40), sum(w.size());
   std::vector<float> b(32, 0.5f), b_sum(32);
-  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<std::uint16_t>(0x3F80 + i % 128);  // 1 .. 2
-  const std::vector<ConstTensorView> views{{w.data(), DType::bf16, {32, 40}}, {b.data(), DType::f32, {32}}};
+  for (std::size_t i = 0; i < w.size(); ++i)
+    w[i] = static_cast<std::uint16_t>(0x3F80 + i % 128);  // 1 .. 2
+  const std::vector<ConstTensorView> views{{w.data(), DType::bf16, {32, 40}},
+                                           {b.data(), DType::f32, {32}}};
   const auto m = encode(c, views, {.seed = 1});
   ASSERT_EQ(m.status, Status::ok);
   const ConstBytes messages[] = {m.bytes, m.bytes, m.bytes};
   std::vector<std::byte> workspace(c.workspace_bytes());
-  const std::vector<TensorView> out{{sum.data(), DType::bf16, {32, 40}}, {b_sum.data(), DType::f32, {32}}};
+  const std::vector<TensorView> out{{sum.data(), DType::bf16, {32, 40}},
+                                    {b_sum.data(), DType::f32, {32}}};
   ASSERT_EQ(c.decode_add(messages, 1.0f, out, {.workspace = workspace}), Status::ok);
   for (std::size_t i = 0; i < w.size(); ++i) {
     const float exact = 3 * from_bf16(w[i]), y = from_bf16(sum[i]);
@@ -268,13 +293,15 @@ TEST(Compressor, NonFiniteLayersAreLeftOutOfThePrice) {
   const auto x = broken.joined();
   std::size_t at = 0;
   for (std::size_t i = 0; i < broken.values.size(); ++i) {
-    for (std::size_t k = 0; k < broken.values[i].size(); ++k, ++at) ASSERT_EQ(std::isnan(y[at]), i == 4);
+    for (std::size_t k = 0; k < broken.values[i].size(); ++k, ++at)
+      ASSERT_EQ(std::isnan(y[at]), i == 4);
   }
 }
 
 TEST(Compressor, SavedStateContinuesTheSameBytes) {
   const Model model;
-  Compressor c(model.specs, Policy::parse("*=atomo:bits=0.5")), resumed(model.specs, Policy::parse("*=atomo:bits=0.5"));
+  Compressor c(model.specs, Policy::parse("*=atomo:bits=0.5")),
+      resumed(model.specs, Policy::parse("*=atomo:bits=0.5"));
   for (std::uint32_t step = 0; step < 3; ++step) {
     ASSERT_EQ(c.begin_step({.step = step}), Status::ok);
     for (std::size_t i = 0; i < model.views.size(); ++i) (void)encode_layer(c, i, model.views[i]);
@@ -286,7 +313,8 @@ TEST(Compressor, SavedStateContinuesTheSameBytes) {
   ASSERT_EQ(resumed.begin_step({.step = 3}), Status::ok);
   EXPECT_GT(c.price(), 0);
   for (std::size_t i = 0; i < model.views.size(); ++i) {
-    EXPECT_TRUE(encode_layer(c, i, model.views[i]) == encode_layer(resumed, i, model.views[i])) << i;
+    EXPECT_TRUE(encode_layer(c, i, model.views[i]) == encode_layer(resumed, i, model.views[i]))
+        << i;
   }
   auto damaged = state;
   damaged[0] ^= std::byte{1};
@@ -306,18 +334,23 @@ TEST(Compressor, WrongCallsAreRefused) {
   std::vector<std::byte> workspace(c.workspace_bytes()), out(c.max_encoded_bytes());
   std::uint64_t bytes = 0;
   const Payload payload{out.data(), out.size(), &bytes};
-  EXPECT_EQ(c.encode_layer(0, model.views[0], payload, {.workspace = workspace}), Status::unsupported);
+  EXPECT_EQ(c.encode_layer(0, model.views[0], payload, {.workspace = workspace}),
+            Status::unsupported);
   EXPECT_EQ(c.end_step(), Status::unsupported);
   EXPECT_EQ(c.begin_step({.tensor = 1}), Status::unsupported);
-  EXPECT_EQ(c.begin_step({}, 0.1f, 0), Status::unsupported);  // 0.1f is no price: its low bits are not zero
+  EXPECT_EQ(c.begin_step({}, 0.1f, 0),
+            Status::unsupported);  // 0.1f is no price: its low bits are not zero
   ASSERT_EQ(c.begin_step({}), Status::ok);
   EXPECT_EQ(c.begin_step({}), Status::unsupported);
-  EXPECT_EQ(c.encode_layer(99, model.views[0], payload, {.workspace = workspace}), Status::shape_mismatch);
-  EXPECT_EQ(c.encode_layer(1, model.views[0], payload, {.workspace = workspace}), Status::shape_mismatch);
+  EXPECT_EQ(c.encode_layer(99, model.views[0], payload, {.workspace = workspace}),
+            Status::shape_mismatch);
+  EXPECT_EQ(c.encode_layer(1, model.views[0], payload, {.workspace = workspace}),
+            Status::shape_mismatch);
   auto fewer = model.views;
   fewer.pop_back();
   EXPECT_EQ(c.encode(fewer, {}, payload, {.workspace = workspace}), Status::shape_mismatch);
-  EXPECT_EQ(c.encode(model.views, {}, {out.data(), 100, &bytes}, {.workspace = workspace}), Status::buffer_too_small);
+  EXPECT_EQ(c.encode(model.views, {}, {out.data(), 100, &bytes}, {.workspace = workspace}),
+            Status::buffer_too_small);
 }
 
 }  // namespace

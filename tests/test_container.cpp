@@ -12,8 +12,9 @@ namespace {
 const Shape kShape{4, 40};
 
 test::Message sample(const char* spec = "identity") {
-  return test::encode(Codec::parse(spec), test::heavy_tailed(160, 1, 40), kShape,
-                      {.seed = 0x0123456789abcdef, .step = 77, .tensor = 5, .worker = 3, .channel = 9});
+  return test::encode(
+      Codec::parse(spec), test::heavy_tailed(160, 1, 40), kShape,
+      {.seed = 0x0123456789abcdef, .step = 77, .tensor = 5, .worker = 3, .channel = 9});
 }
 
 TEST(Container, HeaderIsLaidOutAsTheFormatSays) {
@@ -24,8 +25,10 @@ TEST(Container, HeaderIsLaidOutAsTheFormatSays) {
       {8, {0xD4, 2, 0, 0, 0, 0, 0, 0}},  // 84 bytes of head, 640 of body
       {16, {0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01}},
       {24, {77, 0, 0, 0, 5, 0, 3, 0, 9, 0, 1, 0, 1, 0, 0, 0}},
-      {64, {0, 0, 0, 0x80, 2, 0, 0, 0}},         // row: kind 0, flags 0, 640 bytes
-      {72, {0, 0, 0, 0, 0, 0, 2, 4, 40, 0, 0, 0}}};  // kind: identity, f32, params 0, rank 2, 4, 40; padding
+      {64, {0, 0, 0, 0x80, 2, 0, 0, 0}},  // row: kind 0, flags 0, 640 bytes
+      {72,
+       {0, 0, 0, 0, 0, 0, 2, 4, 40, 0, 0,
+        0}}};  // kind: identity, f32, params 0, rank 2, 4, 40; padding
   for (const auto& [at, bytes] : fields) {
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       EXPECT_EQ(static_cast<int>(m.bytes[at + i]), bytes[i]) << "byte " << at + i;
@@ -60,7 +63,8 @@ TEST(Container, RefusalsSayWhy) {
   EXPECT_EQ(test::decode(codec, {}, kShape).status, Status::truncated);
   EXPECT_EQ(test::decode(codec, ConstBytes(m.bytes).first(100), kShape).status, Status::truncated);
   EXPECT_EQ(test::decode(codec, m.bytes, {40, 4}).status, Status::shape_mismatch);
-  EXPECT_EQ(test::decode(Codec::parse("identity:dtype=f16"), m.bytes, kShape).status, Status::codec_mismatch);
+  EXPECT_EQ(test::decode(Codec::parse("identity:dtype=f16"), m.bytes, kShape).status,
+            Status::codec_mismatch);
   auto changed = m.bytes;
   changed[0] = std::byte{'Z'};
   EXPECT_EQ(test::decode(codec, changed, kShape).status, Status::bad_magic);
@@ -84,7 +88,8 @@ TEST(Container, EveryBitFlipIsRefused) {
   }
 }
 
-/// Bodies of several checksum blocks: a change anywhere is seen, and so are two blocks that change places.
+/// Bodies of several checksum blocks: a change anywhere is seen, and so are two blocks that change
+/// places.
 TEST(Container, ChecksumCoversLongBodiesAndTheirOrder) {
   const Codec codec = Codec::parse("identity");
   const Shape shape{4096};
@@ -96,7 +101,8 @@ TEST(Container, ChecksumCoversLongBodiesAndTheirOrder) {
     EXPECT_EQ(test::decode(codec, changed, shape).status, Status::bad_checksum);
   }
   auto swapped = m.bytes;
-  std::swap_ranges(swapped.begin() + static_cast<long>(head), swapped.begin() + static_cast<long>(head) + 4096,
+  std::swap_ranges(swapped.begin() + static_cast<long>(head),
+                   swapped.begin() + static_cast<long>(head) + 4096,
                    swapped.begin() + static_cast<long>(head) + 4096);
   EXPECT_EQ(test::decode(codec, swapped, shape).status, Status::bad_checksum);
 }
@@ -125,11 +131,12 @@ TEST(Container, JoinRefusesPartsThatDoNotBelongTogether) {
 TEST(Container, MaxRankZeroRankAndEmptyTensors) {
   for (const auto& spec : test::all_specs()) {
     const Codec codec = Codec::parse(spec);
-    for (const Shape& shape : {Shape{}, Shape{1}, Shape{0}, Shape{3, 0, 2}, Shape{1, 2, 1, 2, 1, 2, 1, 2},
-                               Shape{2, 1, 3, 1, 2, 1, 1, 40}}) {
+    for (const Shape& shape : {Shape{}, Shape{1}, Shape{0}, Shape{3, 0, 2},
+                               Shape{1, 2, 1, 2, 1, 2, 1, 2}, Shape{2, 1, 3, 1, 2, 1, 1, 40}}) {
       const auto x = test::heavy_tailed(shape.elements(), 4, 7);
       const auto m = test::encode(codec, x, shape, {.seed = 3});
-      ASSERT_FALSE(failed(m.status)) << spec << " " << shape.to_string() << ": " << describe(m.status);
+      ASSERT_FALSE(failed(m.status))
+          << spec << " " << shape.to_string() << ": " << describe(m.status);
       ASSERT_LE(m.bytes.size(), codec.max_encoded_bytes(shape)) << spec << shape.to_string();
       const auto d = test::decode(codec, m.bytes, shape);
       EXPECT_EQ(d.status, Status::ok) << spec << " " << shape.to_string();

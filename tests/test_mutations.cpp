@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Decoders take any bytes at all: every truncation, every bit flip and many random mutations of a message of every
-/// codec, with the checksums left broken and repaired, give a Status or a tensor. Run under ASan and UBSan too.
+/// Decoders take any bytes at all: every truncation, every bit flip and many random mutations of a
+/// message of every codec, with the checksums left broken and repaired, give a Status or a tensor.
+/// Run under ASan and UBSan too.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -37,13 +38,15 @@ void repair(std::vector<std::byte>& m) {
 class Mutations : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    message = test::encode(codec, test::heavy_tailed(shape.elements(), 3, 40), shape, {.seed = 9}).bytes;
+    message =
+        test::encode(codec, test::heavy_tailed(shape.elements(), 3, 40), shape, {.seed = 9}).bytes;
     ASSERT_FALSE(message.empty());
     workspace.resize(std::max(codec.workspace_bytes(shape), decode_workspace_bytes(shape)));
     values.resize(shape.elements());
   }
 
-  /// Decodes a copy on the heap of exactly this size, so that a sanitizer sees any read past its end.
+  /// Decodes a copy on the heap of exactly this size, so that a sanitizer sees any read past its
+  /// end.
   Status decode_exactly(const std::vector<std::byte>& bytes) {
     const std::vector<std::byte> copy(bytes);
     const Context context{.workspace = workspace};
@@ -66,7 +69,8 @@ class Mutations : public testing::TestWithParam<std::string> {
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = std::to_string(info.index) + "_";
-  for (const char c : info.param) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  for (const char c : info.param)
+    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
 INSTANTIATE_TEST_SUITE_P(Specs, Mutations, testing::ValuesIn(test::all_specs()), test_name);
@@ -99,13 +103,24 @@ TEST_P(Mutations, Random) {
     for (std::size_t k = 1 + generator() % 6; k > 0; --k) {
       const std::size_t at = generator() % m.size();
       switch (generator() % 6) {
-        case 0: m[at] = static_cast<std::byte>(generator()); break;
-        case 1: m[at] ^= static_cast<std::byte>(1u << (generator() % 8)); break;
-        case 2: m.resize(at + 1); break;
-        case 3: m.insert(m.begin() + static_cast<long>(at), static_cast<std::byte>(generator())); break;
-        case 4: m[at] = std::byte{0xFF}; break;
+        case 0:
+          m[at] = static_cast<std::byte>(generator());
+          break;
+        case 1:
+          m[at] ^= static_cast<std::byte>(1u << (generator() % 8));
+          break;
+        case 2:
+          m.resize(at + 1);
+          break;
+        case 3:
+          m.insert(m.begin() + static_cast<long>(at), static_cast<std::byte>(generator()));
+          break;
+        case 4:
+          m[at] = std::byte{0xFF};
+          break;
         case 5: {
-          const std::size_t from = generator() % m.size(), length = std::min(m.size() - std::max(at, from), std::size_t{8});
+          const std::size_t from = generator() % m.size(),
+                            length = std::min(m.size() - std::max(at, from), std::size_t{8});
           std::memmove(m.data() + at, m.data() + from, length);
           break;
         }

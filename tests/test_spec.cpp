@@ -34,12 +34,14 @@ TEST(Spec, NumbersSurviveTheRoundTrip) {
 }
 
 TEST(Spec, CapsSurviveTheRoundTrip) {
-  EXPECT_EQ(Codec::parse("atomo:cap=0.3,bits=0.25").to_string(), "atomo:bits=0.25,cap=0.3,atoms=rows");
+  EXPECT_EQ(Codec::parse("atomo:cap=0.3,bits=0.25").to_string(),
+            "atomo:bits=0.25,cap=0.3,atoms=rows");
   EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=2,atoms=svd"), Error);
 }
 
 TEST(Spec, ListedExamplesParse) {
-  for (const auto& row : list_codecs()) EXPECT_NO_THROW((void)Codec::parse(row.example)) << row.name;
+  for (const auto& row : list_codecs())
+    EXPECT_NO_THROW((void)Codec::parse(row.example)) << row.name;
 }
 
 struct Refusal {
@@ -81,7 +83,8 @@ TEST(Spec, ErrorsNameTheTokenItsPlaceAndWhatWouldBeRight) {
       ADD_FAILURE() << "accepted '" << refusal.spec << "'";
     } catch (const Error& e) {
       for (const char* part : refusal.says) {
-        EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << refusal.spec << ": " << e.what();
+        EXPECT_NE(std::string(e.what()).find(part), std::string::npos)
+            << refusal.spec << ": " << e.what();
       }
       EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos);
     }
@@ -99,9 +102,12 @@ TEST(Spec, AnyTextParsesOrIsRefused) {
     for (std::size_t k = 1 + generator() % 3; k > 0; --k) {
       const char c = alphabet[generator() % alphabet.size()];
       const std::size_t at = generator() % (text.size() + 1);
-      if (generator() % 3 == 0 && at < text.size()) text.erase(at, 1);
-      else if (generator() % 2 == 0 && at < text.size()) text[at] = c;
-      else text.insert(at, 1, c);
+      if (generator() % 3 == 0 && at < text.size())
+        text.erase(at, 1);
+      else if (generator() % 2 == 0 && at < text.size())
+        text[at] = c;
+      else
+        text.insert(at, 1, c);
     }
     try {
       const std::string canonical = Codec::parse(text).to_string();
@@ -114,12 +120,14 @@ TEST(Spec, AnyTextParsesOrIsRefused) {
 }
 
 TEST(Policy, FirstMatchWinsAndErrorsNameTheLine) {
-  const Policy policy = Policy::parse("*.bias = identity  # exact\n\nfc? = qsgd:bits=4; * = atomo:bits=0.5");
+  const Policy policy =
+      Policy::parse("*.bias = identity  # exact\n\nfc? = qsgd:bits=4; * = atomo:bits=0.5");
   EXPECT_EQ(policy.codec_for("conv1.bias").to_string(), "identity:dtype=f32");
   EXPECT_EQ(policy.codec_for("fc1").to_string(), Codec::parse("qsgd:bits=4").to_string());
   EXPECT_EQ(policy.codec_for("fc10").to_string(), Codec::parse("atomo:bits=0.5").to_string());
   EXPECT_EQ(Policy::parse(policy.to_string()).to_string(), policy.to_string());
-  for (const char* bad : {"a = identity\nb identity", "a = identity\nb = qsdg", "a = identity\n= sign"}) {
+  for (const char* bad :
+       {"a = identity\nb identity", "a = identity\nb = qsdg", "a = identity\n= sign"}) {
     try {
       (void)Policy::parse(bad);
       ADD_FAILURE() << bad;

@@ -25,7 +25,7 @@ struct LayerInfo {
   std::uint64_t bytes = 0;  ///< of its body on the wire
   bool non_finite = false;  ///< it held an Inf or NaN and decodes to NaN everywhere
   bool lossless = false;    ///< the body went through a lossless stage
-  bool thinned = false;  ///< atoms were left out to keep a cap
+  bool thinned = false;     ///< atoms were left out to keep a cap
 };
 
 /// A whole container.

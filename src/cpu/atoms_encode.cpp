@@ -90,7 +90,8 @@ class ContentWriter {
           static_cast<std::uint32_t>(std::min<std::uint64_t>(kPieceEntries, length - from));
       if (!batch_.fits(entries)) flush();
       PieceBatch::Item item;
-      // Draws are laid out by the tiles of a whole atom: a short last one must not reach into another's.
+      // Draws are laid out by the tiles of a whole atom: a short last one must not reach into
+      // another's.
       item.piece = {atom, (encoding_.layout.length + kTile - 1) / kTile, from / kTile, entries};
       item.offset = atom * encoding_.layout.length + from;
       item.atom_class = choice.atom_class;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /// atomo:atoms=rows|blocks: atoms that each choose their own bits at the price of the model.
 ///
-/// Params: the family, 0 blocks of 256, 1 rows (dim0), 2 singular pairs (methods/svd.cpp encodes them). A tensor of
-/// fewer than two dimensions, or with rows under 16 or over 2^22 entries, uses blocks. The body is laid out in FORMAT.md
-/// ("atoms"); no bytes at all mean zeros. With `cap=` a body above its limit is thinned (thinning.hpp).
+/// Params: the family, 0 blocks of 256, 1 rows (dim0), 2 singular pairs (methods/svd.cpp encodes
+/// them). A tensor of fewer than two dimensions, or with rows under 16 or over 2^22 entries, uses
+/// blocks. The body is laid out in FORMAT.md
+/// ("atoms"); no bytes at all mean zeros. With `cap=` a body above its limit is thinned
+/// (thinning.hpp).
 
 #include "atomo/atoms.hpp"
 
@@ -25,7 +27,8 @@ constexpr std::int64_t kShortestRow = 16;
 
 bool has_rows(const Shape& shape) noexcept {
   if (shape.rank() < 2 || shape.elements() == 0) return false;
-  const auto length = static_cast<std::uint64_t>(shape.elements()) / static_cast<std::uint64_t>(shape[0]);
+  const auto length =
+      static_cast<std::uint64_t>(shape.elements()) / static_cast<std::uint64_t>(shape[0]);
   return length >= kShortestRow && length <= AtomLayout::kMaxRow;
 }
 
@@ -37,7 +40,7 @@ AtomLayout layout_of(const Shape& shape, std::uint32_t family) noexcept {
 
 /// What `analyse` leaves for the price search.
 struct AtomDemand {
-  std::span<double> max_rms;    // one
+  std::span<double> max_rms;      // one
   std::span<std::uint64_t> used;  // one: bins in use
   std::span<cpu::PriceBin> bins;
 
@@ -63,26 +66,34 @@ struct CappedScratch {
 
 class Atoms final : public Method {
  public:
-  Atoms(bool rows, double bits, double cap, float price) : rows_(rows), bits_(bits), cap_(cap), price_(price) {}
+  Atoms(bool rows, double bits, double cap, float price)
+      : rows_(rows), bits_(bits), cap_(cap), price_(price) {}
 
   std::string to_string() const override {
-    const std::string budget = bits_ > 0 ? "bits=" + format_number(bits_) : "price=" + format_number(price_);
+    const std::string budget =
+        bits_ > 0 ? "bits=" + format_number(bits_) : "price=" + format_number(price_);
     const std::string cap = cap_ > 0 ? ",cap=" + format_number(cap_) : "";
     return "atomo:" + budget + cap + ",atoms=" + (rows_ ? "rows" : "blocks");
   }
   Traits traits() const override {
     Traits t;
     t.unbiased = true;
-    t.bias_bound = 0x1p-20;  // 16 bits of pre-rounding and the roundings of x times the inverse step
+    t.bias_bound =
+        0x1p-20;  // 16 bits of pre-rounding and the roundings of x times the inverse step
     t.averages_over_workers = true;
     return t;
   }
-  Kind kind(const Shape& shape, DType dtype) const override { return {MethodId::atoms, dtype, family(shape), shape}; }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::atoms, dtype, family(shape), shape};
+  }
 
-  std::size_t max_body_bytes(const Shape& shape) const override { return cpu::max_body_bytes(layout(shape)); }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return cpu::max_body_bytes(layout(shape));
+  }
   std::size_t scratch_bytes(const Shape& shape) const override {
     const AtomLayout atoms = layout(shape);
-    if (cap_ == 0) return std::max(cpu::analyse_workspace_bytes(atoms), cpu::encode_workspace_bytes(atoms));
+    if (cap_ == 0)
+      return std::max(cpu::analyse_workspace_bytes(atoms), cpu::encode_workspace_bytes(atoms));
     Carver carver;
     CappedScratch(atoms, carver);
     return std::max(carver.bytes(), cpu::analyse_workspace_bytes(atoms));
@@ -90,24 +101,31 @@ class Atoms final : public Method {
   Pool pool() const noexcept override { return Pool::atoms; }
   double budget_bits() const noexcept override { return bits_; }
   double cap_bits() const noexcept override { return cap_; }
-  std::size_t least_limit_bytes(const Shape& shape) const override { return least_thinned_bytes(layout(shape)); }
+  std::size_t least_limit_bytes(const Shape& shape) const override {
+    return least_thinned_bytes(layout(shape));
+  }
   std::size_t demand_bytes(const Shape& shape) const override {
     Carver carver;
     AtomDemand(layout(shape), carver);
     return carver.bytes();
   }
-  std::size_t state_bytes(const Shape& shape) const override { return layout(shape).count * sizeof(double); }
+  std::size_t state_bytes(const Shape& shape) const override {
+    return layout(shape).count * sizeof(double);
+  }
 
-  Status analyse(const LayerInput& in, Bytes demand, Bytes state, Bytes scratch) const noexcept override {
+  Status analyse(const LayerInput& in, Bytes demand, Bytes state,
+                 Bytes scratch) const noexcept override {
     const AtomLayout atoms = layout(*in.shape);
     const AtomDemand out = open_demand(atoms, demand);
     cpu::AtomAnalysis found;
-    const Status status = cpu::analyse(in.x, atoms, reinterpret_cast<double*>(state.data()), out.bins, scratch, found);
+    const Status status = cpu::analyse(in.x, atoms, reinterpret_cast<double*>(state.data()),
+                                       out.bins, scratch, found);
     out.max_rms[0] = found.max_rms;
     out.used[0] = found.bins.size();
     return status;
   }
-  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand, float price) const noexcept override {
+  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
+                                 float price) const noexcept override {
     const cpu::PriceCosts costs = cpu::price_costs(layout(shape));
     const cpu::PriceLayer layer = price_layer(shape, demand, costs);
     return cpu::expected_bits_256({&layer, 1}, price);
@@ -115,43 +133,51 @@ class Atoms final : public Method {
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
     const cpu::PriceCosts costs = cpu::price_costs(layout(shape));
     const cpu::PriceLayer layer = price_layer(shape, demand, costs);
-    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(cpu::price_floor({&layer, 1})) >> 16);
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(cpu::price_floor({&layer, 1})) >>
+                                      16);
   }
   float own_price(const Shape& shape, ConstBytes demand) const noexcept override {
-    return std::max(price_, cpu::price_of_code(std::max<std::uint32_t>(lowest_price(shape, demand), 1)));
+    return std::max(price_,
+                    cpu::price_of_code(std::max<std::uint32_t>(lowest_price(shape, demand), 1)));
   }
 
-  Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch, Bytes body,
-                BodyResult& result) const noexcept override {
+  Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch,
+                Bytes body, BodyResult& result) const noexcept override {
     const AtomLayout atoms = layout(*in.shape);
     if (open_demand(atoms, demand).max_rms[0] == 0 || price == 0) return Status::ok;
-    const float lowest = cpu::price_of_code(std::max<std::uint32_t>(lowest_price(*in.shape, demand), 1));
+    const float lowest =
+        cpu::price_of_code(std::max<std::uint32_t>(lowest_price(*in.shape, demand), 1));
     if (price < lowest) return Status::unsupported;
     const auto* rms = reinterpret_cast<const double*>(state.data());
     cpu::AtomBody written;
     if (cap_ == 0 || in.limit_bytes == 0) {
-      const Status status = cpu::encode_atoms(in.x, atoms, rms, price, in.key, body, scratch, written);
+      const Status status =
+          cpu::encode_atoms(in.x, atoms, rms, price, in.key, body, scratch, written);
       result.bytes = written.bytes;
       return status;
     }
     Carver carver(scratch);
     const CappedScratch memory(atoms, carver);
-    const Status status = cpu::encode_atoms(in.x, atoms, rms, price, in.key, memory.body, memory.encode, written);
+    const Status status =
+        cpu::encode_atoms(in.x, atoms, rms, price, in.key, memory.body, memory.encode, written);
     if (failed(status)) return status;
     result.bytes = written.bytes;
     result.thinned = written.bytes > in.limit_bytes;
     if (result.thinned) {
-      return thin(memory.body.first(written.bytes), atoms, in.limit_bytes, in.key, body.first(in.limit_bytes),
-                  memory.thin, result.bytes);
+      return thin(memory.body.first(written.bytes), atoms, in.limit_bytes, in.key,
+                  body.first(in.limit_bytes), memory.thin, result.bytes);
     }
     std::copy_n(memory.body.data(), written.bytes, body.data());
     return Status::ok;
   }
 
  private:
-  std::uint32_t family(const Shape& shape) const noexcept { return rows_ && has_rows(shape) ? kRows : kBlocks; }
+  std::uint32_t family(const Shape& shape) const noexcept {
+    return rows_ && has_rows(shape) ? kRows : kBlocks;
+  }
   AtomLayout layout(const Shape& shape) const noexcept { return layout_of(shape, family(shape)); }
-  cpu::PriceLayer price_layer(const Shape& shape, ConstBytes demand, const cpu::PriceCosts& costs) const noexcept {
+  cpu::PriceLayer price_layer(const Shape& shape, ConstBytes demand,
+                              const cpu::PriceCosts& costs) const noexcept {
     const AtomLayout atoms = layout(shape);
     const AtomDemand in = open_demand(atoms, demand);
     return {in.bins.first(in.used[0]), &costs, atoms.count, in.max_rms[0]};
@@ -164,15 +190,21 @@ class Atoms final : public Method {
 
 bool valid(const Kind& kind) noexcept {
   switch (kind.params) {
-    case kBlocks: return true;
-    case kRows: return has_rows(kind.shape);
-    case kPairs: return has_pairs(kind.shape);
-    default: return false;
+    case kBlocks:
+      return true;
+    case kRows:
+      return has_rows(kind.shape);
+    case kPairs:
+      return has_pairs(kind.shape);
+    default:
+      return false;
   }
 }
 
 std::string describe(const Kind& kind) {
-  return kind.params == kPairs ? "atomo:atoms=svd" : kind.params == kRows ? "atomo:atoms=rows" : "atomo:atoms=blocks";
+  return kind.params == kPairs  ? "atomo:atoms=svd"
+         : kind.params == kRows ? "atomo:atoms=rows"
+                                : "atomo:atoms=blocks";
 }
 
 std::size_t max_bytes(const Kind& kind) noexcept {
@@ -206,10 +238,12 @@ Status decode(const LayerOutput& out) noexcept {
   if (out.kind->params == kPairs) {
     return decode_pairs(body, out.kind->shape, out.price, out.key, out.y, mode, out.workspace);
   }
-  return cpu::decode_atoms(body, layout_of(out.kind->shape, out.kind->params), out.price, out.key, out.y, mode);
+  return cpu::decode_atoms(body, layout_of(out.kind->shape, out.kind->params), out.price, out.key,
+                           out.y, mode);
 }
 
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
+             std::uint64_t& kept) noexcept {
   kept = 0;
   if (kind.params == kPairs) {
     atoms = pair_count(kind.shape);
@@ -230,7 +264,8 @@ std::shared_ptr<const Method> make_atoms(SpecArgs& args, bool rows) {
     const double cap = args.has("cap") ? args.number("cap", bits, 64) : 0;
     return std::make_shared<Atoms>(rows, bits, cap, 0.0f);
   }
-  if (args.has("bits") || args.has("ratio")) args.fail("price", "price= fixes what bits= or ratio= would find: give one");
+  if (args.has("bits") || args.has("ratio"))
+    args.fail("price", "price= fixes what bits= or ratio= would find: give one");
   // A price has 16 bits: the nearest one is taken, and shown by the canonical spec.
   const auto wanted = static_cast<float>(args.number("price", 1e-38, 1e38));
   const std::uint32_t code = (std::bit_cast<std::uint32_t>(wanted) + 0x8000u) >> 16;

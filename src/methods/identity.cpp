@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// identity: the entries as they are, or stochastically rounded to half (purpose `identity`, word i mod 4 of index i/4).
+/// identity: the entries as they are, or stochastically rounded to half (purpose `identity`, word i
+/// mod 4 of index i/4).
 ///
 /// Body: n entries of the wire's dtype, little-endian. Params: the wire's dtype.
 
@@ -22,7 +23,8 @@ Status round_entries(const LayerInput& in, DType wire, std::byte* out) noexcept 
     const PhiloxWords words = draws(i / 4);
     for (std::size_t k = 0; k < 4 && i + k < in.n; ++k) {
       const float x = in.x[i + k];
-      const std::uint16_t h = wire == DType::f16 ? to_f16(x, words[k], overflow) : to_bf16(x, words[k], overflow);
+      const std::uint16_t h =
+          wire == DType::f16 ? to_f16(x, words[k], overflow) : to_bf16(x, words[k], overflow);
       std::memcpy(out + 2 * (i + k), &h, 2);
     }
   }
@@ -41,8 +43,8 @@ class Identity final : public Method {
     t.linear = wire_ == DType::f32;
     t.averages_over_workers = true;
     t.fixed_size = true;
-    // bf16 keeps 8 significant bits: |error| <= 2^-7 |x|, and the variance of a rounding is at most a quarter of its
-    // square. f16 is coarser below 2^-14, where no relative bound holds.
+    // bf16 keeps 8 significant bits: |error| <= 2^-7 |x|, and the variance of a rounding is at most
+    // a quarter of its square. f16 is coarser below 2^-14, where no relative bound holds.
     if (wire_ == DType::f32) t.omega = 0;
     if (wire_ == DType::bf16) t.omega = 0x1p-16;
     return t;
@@ -50,9 +52,12 @@ class Identity final : public Method {
   Kind kind(const Shape& shape, DType dtype) const override {
     return {MethodId::identity, dtype, static_cast<std::uint32_t>(wire_), shape};
   }
-  std::size_t max_body_bytes(const Shape& shape) const override { return shape.elements() * size_of(wire_); }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return shape.elements() * size_of(wire_);
+  }
 
-  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes, Bytes body, BodyResult& result) const noexcept override {
+  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes, Bytes body,
+                BodyResult& result) const noexcept override {
     result.bytes = in.n * size_of(wire_);
     if (wire_ != DType::f32) return round_entries(in, wire_, body.data());
     std::memcpy(body.data(), in.x, result.bytes);
@@ -64,8 +69,12 @@ class Identity final : public Method {
 };
 
 bool valid(const Kind& kind) noexcept { return kind.params <= 2; }
-std::string describe(const Kind& kind) { return "identity:dtype=" + std::string(name_of(wire_dtype(kind))); }
-std::size_t max_bytes(const Kind& kind) noexcept { return kind.shape.elements() * size_of(wire_dtype(kind)); }
+std::string describe(const Kind& kind) {
+  return "identity:dtype=" + std::string(name_of(wire_dtype(kind)));
+}
+std::size_t max_bytes(const Kind& kind) noexcept {
+  return kind.shape.elements() * size_of(wire_dtype(kind));
+}
 std::size_t workspace(const Kind&) noexcept { return 0; }
 
 float entry(const std::byte* body, DType wire, std::size_t i) noexcept {
@@ -99,7 +108,8 @@ Status count(ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept)
 const BodyDecoder kIdentityDecoder{describe, valid, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const Method> make_identity(SpecArgs& args) {
-  return std::make_shared<Identity>(static_cast<DType>(args.choice("dtype", {"f32", "f16", "bf16"}, 0)));
+  return std::make_shared<Identity>(
+      static_cast<DType>(args.choice("dtype", {"f32", "f16", "bf16"}, 0)));
 }
 
 }  // namespace atomo::detail

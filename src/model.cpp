@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "atomo/half.hpp"
+#include "fp_guard.hpp"
+
+namespace atomo {
+
+using detail::Carver;
+using detail::HeadLayout;
+using detail::LayerPlan;
+using detail::LayerWork;
+using detail::Pool;
+using detail::Prices;
+using detail::Row;
+using detail::worse;
+
+namespace {
+
+/// Runs `body(i)` for every layer, on the executor when there is one.
+template <typename Body>
+void for_each_layer(Executor* executor, std::size_t count, Body body) noexcept {
+  if (executor == nullptr) {
+    for (std::size_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  executor->run(
+      count,
+      [](void* state, std::size_t i) {
+        const detail::FpGuard guard;
+        (*static_cast<Body*>(state))(i);
+      },
+      &body);
+}
+
+}  // namespace
+
+void Compressor::Impl::set_up_layers(const CompressorOptions& options) {
+  if (layers.empty()) throw Error("a model without layers: expected at least one");
+  if (layers.size() > detail::kMaxLayers) {
+    throw Error("a model of " + std::to_string(layers.size()) +
+                " layers: at most 65536 are supported");
+  }
+  std::set<std::string> names;
+  std::vector<detail::Kind> kinds;
+  std::vector<std::string> on_wire;
+  for (const auto& layer : layers) {
+    if (!names.insert(layer.name).second)
+      throw Error("two layers are called '" + layer.name + "': names must differ");
+    codecs.push_back(policy.codec_for(layer.name));
+    plans.emplace_back(codecs.back().method(), layer.shape, layer.dtype);
+    kinds.push_back(plans.back().kind);
+    one_head.push_back(detail::one_layer_head_bytes(kinds.back()));
+    if (options.names_on_wire) on_wire.push_back(layer.name);
+  }
+  layout = HeadLayout(kinds, on_wire);
+}
+
+void Compressor::Impl::set_up_memory() {
+  const std::size_t count = layers.size();
+  std::size_t bodies = 0;
+  for (const auto& plan : plans) {
+    body_offset.push_back(bodies);
+    bodies += static_cast<std::size_t>(detail::padded(plan.max_body_bytes));
+  }
+  max_bytes = layout.bytes() + bodies;
+  demand.resize(count);
+  work.resize(count);
+  rows.resize(count);
+  statuses.resize(count);
+  seen.resize(count);
+  limits.resize(count);
+  for (const auto& plan : plans) expected_bits.push_back(static_cast<double>(plan.n));
+  pool_demands.reserve(count);
+
+  Carver counted;
+  for (const auto& plan : plans) counted.take_bytes(plan.demand_bytes);
+  demand_memory.resize(counted.bytes());
+  Carver placed{Bytes(demand_memory)};
+  for (std::size_t i = 0; i < count; ++i) demand[i] = placed.take_bytes(plans[i].demand_bytes);
+
+  Carver encoding;
+  std::size_t decoding = 0, accumulators = 0;
+  for (const auto& plan : plans) {
+    LayerWork().carve(plan, encoding, false);
+    decoding = std::max(decoding, detail::read_layer_workspace(plan.kind, plan.kind.dtype,
+                                                               plan.method->lossless()));
+    if (plan.kind.dtype != DType::f32) accumulators += plan.n * sizeof(float) + 64;
+  }
+  workspace = std::max(encoding.bytes(), decoding + accumulators + 63);
+}
+
+Status Compressor::Impl::carve(Bytes memory) noexcept {
+  Carver carver(memory);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    work[i].demand = demand[i];
+    work[i].carve(plans[i], carver, false);
+  }
+  return carver.fits() ? Status::ok : Status::workspace_too_small;
+}
+
+/// `seen` says per layer: 0 not in this step, 1 encoded but nothing to send, 2 sends.
+Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
+                                const Payload& payload, const Context& context) noexcept {
+  if (views.size() != layers.size() || key.tensor != 0) return Status::shape_mismatch;
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (payload.capacity < max_bytes) return Status::buffer_too_small;
+  if (const Status s = carve(context.workspace); failed(s)) return s;
+  if (context.step != nullptr) key.step = *context.step;
+
+  const auto key_of = [&](std::size_t i) {
+    Key k = key;
+    k.tensor = static_cast<std::uint16_t>(i);
+    return k;
+  };
+  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
+    statuses[i] = open_layer(plans[i], views[i], key_of(i), nullptr, work[i]);
+    seen[i] = work[i].sends() ? 2 : 1;
+  });
+  Status status = Status::ok;
+  for (const Status s : statuses) status = worse(status, s);
+  if (failed(status)) return status;
+  const double atoms_target = gather(Pool::atoms, false);
+  const auto found_atoms = detail::find_price(pool_demands, atoms_target);
+  const double grid_target = gather(Pool::grid, false);
+  const auto found_grid = detail::find_price(pool_demands, grid_target);
+  if (found_atoms.underspent || found_grid.underspent) status = worse(status, Status::underspent);
+  const Prices found{found_atoms.price, found_grid.price, false};
+
+  expect_sizes(found.atoms);
+  set_limits(false);
+
+  std::byte* bodies = payload.data + layout.bytes();
+  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
+    const auto capacity = static_cast<std::size_t>(detail::padded(plans[i].max_body_bytes));
+    work[i].input.limit_bytes = limits[i];
+    statuses[i] =
+        write_layer(plans[i], work[i], found, 0, {bodies + body_offset[i], capacity}, rows[i]);
+  });
+  for (const Status s : statuses) status = worse(status, s);
+  if (failed(status)) return status;
+
+  const std::uint64_t total = close_gaps(payload.data);
+  layout.write_tables(payload.data);
+  layout.seal(payload.data, key, found.atoms, found.grid, total);
+  *payload.bytes = total;
+  prices = found;
+  if (found.atoms > 0) atoms.price = found.atoms;
+  if (found.grid > 0) grid.price = found.grid;
+  return status;
+}
+
+/// Moves the bodies, written where the largest would be, behind one another; writes the rows.
+/// Returns the total.
+std::uint64_t Compressor::Impl::close_gaps(std::byte* message) noexcept {
+  std::byte* to = message + layout.bytes();
+  const std::byte* bodies = to;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto bytes = static_cast<std::size_t>(rows[i].bytes);
+    const auto whole = static_cast<std::size_t>(detail::padded(bytes));
+    if (bytes > 0) std::memmove(to, bodies + body_offset[i], bytes);
+    std::fill(to + bytes, to + whole, std::byte{0});
+    to += whole;
+    rows[i].kind = layout.kind_of(i);
+    detail::write_row(message, i, rows[i]);
+  }
+  return static_cast<std::uint64_t>(to - message);
+}
+
+Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view,
+                                      const Payload& payload, const Context& context) noexcept {
+  if (i >= layers.size()) return Status::shape_mismatch;
+  if (!in_step || payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  const LayerPlan& plan = plans[i];
+  const std::size_t head = one_head[i];
+  if (payload.capacity < head + detail::padded(plan.max_body_bytes))
+    return Status::buffer_too_small;
+  Carver carver(context.workspace);
+  LayerWork layer;
+  layer.demand = demand[i];
+  layer.carve(plan, carver, false);
+  if (!carver.fits()) return Status::workspace_too_small;
+
+  Key key = step_key;
+  if (context.step != nullptr) key.step = *context.step;
+  key.tensor = static_cast<std::uint16_t>(i);
+  Status status = open_layer(plan, view, key, context.executor, layer);
+  if (failed(status)) return status;
+  seen[i] = layer.sends() ? 2 : 1;
+  const bool alone = plan.method->pool() == Pool::grid ? prices.grid == 0 : prices.atoms == 0;
+  layer.input.limit_bytes = limits[i];
+  Prices used = prices;
+  used.solve_alone = alone;
+  Row row;
+  status = worse(status, write_layer(plan, layer, used, one_layer_fixed_bits(i),
+                                     {payload.data + head, payload.capacity - head}, row));
+  if (failed(status)) return status;
+  const auto bytes = static_cast<std::size_t>(row.bytes),
+             whole = static_cast<std::size_t>(detail::padded(bytes));
+  std::fill(payload.data + head + bytes, payload.data + head + whole, std::byte{0});
+  detail::write_one_layer_head(payload.data, plan.kind, row, key,
+                               in_pool(i, Pool::atoms) ? prices.atoms : 0,
+                               in_pool(i, Pool::grid) ? prices.grid : 0);
+  rows[i] = row;
+  *payload.bytes = head + whole;
+  return status;
+}
+
+Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept {
+  if (views.size() != layers.size()) return Status::shape_mismatch;
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (views[i].shape != layers[i].shape) return Status::shape_mismatch;
+  }
+  return Status::ok;
+}
+
+/// Half views: all messages are added in f32 and rounded once, with the first message's key.
+Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, float alpha,
+                                         std::span<const TensorView> views,
+                                         const Context& context) const noexcept {
+  detail::Head first;
+  if (const Status s = detail::Head::parse(messages[0], false, first); failed(s)) return s;
+  Status status = Status::ok;
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    Carver carver(context.workspace);
+    auto sum = carver.take<float>(views[i].dtype == DType::f32 ? 0 : plans[i].n);
+    const std::size_t used = carver.bytes();
+    if (!carver.fits() || used > context.workspace.size()) return Status::workspace_too_small;
+    TensorView target = views[i];
+    if (views[i].dtype != DType::f32) {
+      target = {sum.data(), DType::f32, views[i].shape, views[i].device};
+      for (std::size_t k = 0; k < plans[i].n; ++k) {
+        std::uint16_t h;
+        std::memcpy(&h, static_cast<const std::byte*>(views[i].data) + 2 * k, 2);
+        sum[k] = views[i].dtype == DType::f16 ? from_f16(h) : from_bf16(h);
+      }
+    }
+    for (const ConstBytes message : messages) {
+      detail::Head head;
+      if (const Status s = detail::Head::parse(message, false, head); failed(s)) return s;
+      if (head.layers() != views.size()) return Status::shape_mismatch;
+      detail::LayerCursor layer(head);
+      Status s = Status::ok;
+      do {
+        if (!layer.next(s)) return worse(s, Status::corrupt);
+      } while (layer.index < i);
+      s = detail::read_layer(layer, head.header(), target, true, alpha,
+                             context.workspace.subspan(used), context.executor);
+      if (failed(s)) return s;
+      status = worse(status, s);
+    }
+    if (views[i].dtype == DType::f32) continue;
+    Key key = first.header().key;
+    key.tensor = static_cast<std::uint16_t>(i);
+    status = worse(
+        status, detail::round_to_half(sum.data(), plans[i].n, key, views[i].dtype, views[i].data));
+  }
+  return status;
+}
+
+}  // namespace atomo

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// A model inside: its layers, the memory a step needs, its budget. The parts are in model.cpp
+/// (set-up, encoding, decoding into halves) and model_budget.cpp (prices, controller, caps);
+/// compressor.cpp is the face.
+
+#include <cstdint>
+#include <vector>
+
+#include "atomo/compressor.hpp"
+#include "layer.hpp"
+#include "price_search.hpp"
+
+namespace atomo {
+
+namespace detail {
+
+/// A body is padded to 4 bytes: 1.5 of them on average.
+inline constexpr double kMeanPaddingBits = 12;
+/// How far the controller corrects the budget.
+inline constexpr double kLargestCorrection = 1.5;
+
+/// What the steps so far say about the next: one a pool.
+struct PoolState {
+  float price = 0;        ///< that would have met the budget of the last step; 0 before the first
+  double correction = 1;  ///< what the budget is divided by so that messages meet it
+};
+
+}  // namespace detail
+
+struct Compressor::Impl {
+  std::vector<LayerSpec> layers;
+  Policy policy;
+  std::vector<Codec> codecs;
+  std::vector<detail::LayerPlan> plans;
+  detail::HeadLayout layout;
+  std::vector<std::size_t> one_head;     // head bytes of a message of this layer alone
+  std::vector<std::size_t> body_offset;  // of each body at its largest, within the bodies
+  std::size_t max_bytes = 0, workspace = 0;
+
+  // Per layer, written by whoever encodes it: what the price search needs, and whether it was seen
+  // this step.
+  std::vector<std::byte> demand_memory;
+  std::vector<Bytes> demand;
+  std::vector<detail::LayerWork> work;
+  std::vector<detail::Row> rows;
+  std::vector<Status> statuses;
+  std::vector<std::uint8_t> seen;
+  std::vector<detail::Demand> pool_demands;
+  // Layers under a cap: what the last step expected of each, and the bytes each may take in this
+  // one.
+  std::vector<double> expected_bits;
+  std::vector<std::size_t> limits;
+
+  Key step_key;
+  detail::Prices prices;  // of the step under way
+  detail::PoolState atoms, grid;
+  bool in_step = false;
+
+  Impl(std::vector<LayerSpec> specs, Policy p, CompressorOptions options)
+      : layers(std::move(specs)), policy(std::move(p)) {
+    set_up_layers(options);
+    set_up_memory();
+    check_cap();
+  }
+
+  void set_up_layers(const CompressorOptions& options);
+  void set_up_memory();
+  [[nodiscard]] bool in_pool(std::size_t i, detail::Pool pool) const {
+    return plans[i].n > 0 && plans[i].method->pool() == pool && plans[i].method->budget_bits() > 0;
+  }
+  [[nodiscard]] double budget_bits(std::size_t i) const {
+    return plans[i].method->budget_bits() * static_cast<double>(plans[i].n);
+  }
+  [[nodiscard]] bool capped(std::size_t i) const { return plans[i].least_limit_bytes > 0; }
+  void check_cap() const;
+  [[nodiscard]] std::size_t cap_room(bool streamed) const noexcept;
+  void expect_sizes(float price) noexcept;
+  void set_limits(bool streamed) noexcept;
+  [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
+    return 8.0 * static_cast<double>(one_head[i]) + detail::kMeanPaddingBits;
+  }
+  double gather(detail::Pool pool, bool streamed) noexcept;
+  Status learn(detail::Pool pool, float price, detail::PoolState& state) noexcept;
+  Status carve(Bytes memory) noexcept;
+  Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,
+                const Context& context) noexcept;
+  std::uint64_t close_gaps(std::byte* message) noexcept;
+  Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
+                      const Context& context) noexcept;
+  Status check(std::span<const TensorView> views) const noexcept;
+  Status add_through_f32(std::span<const ConstBytes> messages, float alpha,
+                         std::span<const TensorView> views, const Context& context) const noexcept;
+};
+
+}  // namespace atomo
