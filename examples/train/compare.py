@@ -33,6 +33,7 @@ DEFAULT_CODECS = [
     "topk:keep=0.01",
 ]
 PHASES = ("compute", "encode", "wire", "decode")
+TEST_IMAGES = 2000  # of a test on the way; the last one is of all
 
 
 def arguments():
@@ -84,7 +85,7 @@ def command(options, codec, seed):
     launch += [options.trainer, "--json", "--algorithm", options.algorithm, "--model", options.model,
                "--steps", str(options.steps), "--batch", str(options.batch), "--lr", repr(options.lr),
                "--seed", str(seed), "--codec", codec,
-               "--eval-every", str(max(1, options.steps // options.tests)), "--eval-images", "2000"]
+               "--eval-every", str(max(1, options.steps // options.tests)), "--eval-images", str(TEST_IMAGES)]
     if options.data:
         launch += ["--data", options.data]
     return launch
@@ -198,12 +199,16 @@ def plot(results, options, path):
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(figsize=(8, 5))
     for r in results:
-        if "failed" not in r:
-            axes.plot([p["megabytes"] for p in r["curve"]], [100 * p["accuracy"] for p in r["curve"]], marker=".",
-                      label=f"{r['codec']} ({r['ratio']:.0f}x)", linestyle="-" if r["unbiased"] else "--")
+        if "failed" in r:
+            continue
+        # The last test is of all images, those on the way of a part: they do not belong on one line.
+        *on_the_way, last = [(p["megabytes"], 100 * p["accuracy"]) for p in r["curve"]]
+        line, = axes.plot([x for x, _ in on_the_way], [y for _, y in on_the_way], marker=".",
+                          label=f"{r['codec']} ({r['ratio']:.0f}x)", linestyle="-" if r["unbiased"] else "--")
+        axes.plot(*last, marker="x", markersize=8, color=line.get_color())
     axes.set_xscale("log")
     axes.set_xlabel("megabytes of gradient a worker sent (log scale)")
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel(f"test accuracy, % (lines: the first {TEST_IMAGES:,} images, crosses: all)")
     axes.set_title(f"{options.model}, {options.workers} workers, {options.steps} steps (dashed: biased codecs)")
     axes.grid(True, alpha=0.3)
     axes.legend(fontsize="small")
