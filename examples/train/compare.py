@@ -228,7 +228,10 @@ def machine():
 
 
 def commit():
-    found = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    try:
+        found = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    except OSError:
+        return None  # no git here, or the sources came without it
     return found.stdout.strip() or None
 
 
