@@ -55,7 +55,7 @@ jobs=$(nproc)
 by_memory=$((memory_gb / 2 > 0 ? memory_gb / 2 : 1))
 [ "$jobs" -le "$by_memory" ] || jobs=$by_memory
 
-say "build (release), about four minutes the first time; its output is in $log"
+say "build (release), a few minutes the first time; its output is in $log"
 build() {
   cd "$root"
   cmake --preset release
