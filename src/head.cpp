@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
+#include <string>
 
 #include "atomo/version.hpp"
 
@@ -137,19 +139,20 @@ bool all_zero(ConstBytes bytes) noexcept {
 }  // namespace
 
 HeadLayout::HeadLayout(std::span<const Kind> layers, std::span<const std::string> names) {
-  std::vector<Kind> kinds;
+  std::map<std::string, std::size_t> numbers;  // by the bytes of the kind
   for (const auto& kind : layers) {
-    // Layers of one kind stand near each other, so the search starts at the end.
-    auto it = std::find(kinds.rbegin(), kinds.rend(), kind);
-    if (it == kinds.rend()) {
-      kinds.push_back(kind);
-      const KindBytes bytes(kind);
-      tables_.insert(tables_.end(), bytes.bytes().begin(), bytes.bytes().end());
-      it = kinds.rbegin();
-    }
-    kind_of_.push_back(static_cast<std::uint16_t>(kinds.rend() - it - 1));
+    const KindBytes kind_bytes(kind);
+    const ConstBytes bytes = kind_bytes.bytes();
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const auto [it, is_first] = numbers.try_emplace(text, numbers.size());
+    if (is_first) tables_.insert(tables_.end(), bytes.begin(), bytes.end());
+    kind_of_.push_back(static_cast<std::uint16_t>(it->second));
   }
-  kinds_ = static_cast<std::uint32_t>(kinds.size());
+  if (numbers.size() > 65535) {
+    throw Error("a model of " + std::to_string(numbers.size()) +
+                " kinds of layers (codec, dtype, shape): at most 65535 are supported");
+  }
+  kinds_ = static_cast<std::uint32_t>(numbers.size());
   if (!names.empty()) {
     flags_ |= kFlagNames;
     for (const auto& name : names) {
@@ -287,10 +290,18 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
 
 Status LayerCursor::seek_kind(std::uint32_t wanted) noexcept {
   if (wanted + 1 == kind_next_) return Status::ok;
-  if (wanted < kind_next_) kind_at_ = kind_next_ = 0;
+  if (wanted < kind_next_) {
+    // From the nearest milestone before it: a walk is short, whatever the order of the rows.
+    const std::uint32_t milestone = wanted / kMilestone;
+    kind_next_ = milestone * kMilestone;
+    kind_at_ = milestones_[milestone];
+  }
   std::array<std::int64_t, Shape::kMaxRank> dims{};
   int rank = 0;
   while (kind_next_ <= wanted) {
+    if (kind_next_ % kMilestone == 0) {
+      milestones_[kind_next_ / kMilestone] = static_cast<std::uint32_t>(kind_at_);
+    }
     if (!read_kind(head_->kinds(), kind_at_, kind, dims, rank)) return Status::corrupt;
     ++kind_next_;
   }

@@ -4,6 +4,7 @@
 /// bytes a layer, the table of kinds, the names if any, zeros up to a multiple of 4. Bodies follow,
 /// each padded to a multiple of 4.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -120,8 +121,10 @@ class LayerCursor {
   const Head* head_;
   std::size_t body_at_, next_layer_ = 0;
   ConstBytes names_;
+  static constexpr std::uint32_t kMilestone = 256;
   std::size_t kind_at_ = 0;  // where kind number `kind_next_` starts
   std::uint32_t kind_next_ = 0;
+  std::array<std::uint32_t, 65536 / kMilestone> milestones_{};  // where every 256th kind starts
 };
 
 }  // namespace atomo::detail

@@ -128,6 +128,27 @@ TEST(Container, JoinRefusesPartsThatDoNotBelongTogether) {
   EXPECT_EQ(join(parts, {out.data(), 100, &bytes}), Status::buffer_too_small);
 }
 
+/// Thousands of kinds, used forth and back: a walk through the layers takes no longer for it.
+TEST(Container, ManyKindsInAnyOrder) {
+  std::vector<LayerSpec> specs;
+  std::vector<ConstTensorView> views;
+  const std::int64_t kinds = 3000;
+  for (std::int64_t i = 0; i < 2 * kinds; ++i) {
+    const std::int64_t n = i < kinds ? i + 1 : (i % 2 == 0 ? i - kinds + 1 : 2 * kinds - i);
+    specs.push_back({"layer" + std::to_string(i), {n, 0}});
+    views.push_back({nullptr, DType::f32, specs.back().shape});
+  }
+  Compressor c(specs, Policy(Codec::parse("identity")));
+  std::vector<std::byte> bytes(c.max_encoded_bytes()), workspace(c.workspace_bytes());
+  std::uint64_t used = 0;
+  ASSERT_EQ(c.encode(views, {}, {bytes.data(), bytes.size(), &used}, {.workspace = workspace}),
+            Status::ok);
+  ContainerInfo info;
+  ASSERT_EQ(inspect(ConstBytes(bytes).first(used), info, true), Status::ok);
+  ASSERT_EQ(info.layers.size(), specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) ASSERT_EQ(info.layers[i].shape, specs[i].shape);
+}
+
 TEST(Container, MaxRankZeroRankAndEmptyTensors) {
   for (const auto& spec : test::all_specs()) {
     const Codec codec = Codec::parse(spec);
