@@ -45,13 +45,7 @@ missing_of() {
 }
 
 as_root() {
-  if [ "$(id -u)" -eq 0 ]; then
-    env DEBIAN_FRONTEND=noninteractive "$@"
-  elif command -v sudo >/dev/null; then
-    sudo env DEBIAN_FRONTEND=noninteractive "$@"
-  else
-    fail "installing needs root or sudo, and there is neither; ask for: ${missing[*]}"
-  fi
+  if [ "$(id -u)" -eq 0 ]; then env DEBIAN_FRONTEND=noninteractive "$@"; else sudo env DEBIAN_FRONTEND=noninteractive "$@"; fi
 }
 
 apt() { as_root apt-get -y -o DPkg::Lock::Timeout=120 -o APT::Color=0 "$@"; }
@@ -102,6 +96,10 @@ if [ ${#missing[@]} -eq 0 ]; then
 fi
 if [ "${1:-}" = --check ]; then
   fail "missing: ${missing[*]}"
+fi
+
+if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
+  fail "installing needs root or sudo, and there is neither; ask for: ${missing[*]}"
 fi
 
 log=$(mktemp)
