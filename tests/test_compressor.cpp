@@ -142,11 +142,13 @@ TEST(Compressor, BytesDoNotDependOnThreads) {
   }
 }
 
-/// On a real gradient the mean message is within 1.5 % of the budget: content that is not Gaussian
-/// costs a little less or more than the tables say.
+/// On a real gradient the mean message of rows and blocks is within 1.5 % of the budget: content
+/// that is not Gaussian costs a little less or more than the tables say. Coordinates stay up to 5 %
+/// below it here, where a fifth of the entries are zeros in whole rows: their places cost less than
+/// those of zeros strewn about, which is what a histogram can know.
 TEST(Compressor, BudgetIsMetOnAverage) {
   const test::RealGradient model;
-  for (const char* atoms : {"rows", "blocks"}) {
+  for (const char* atoms : {"rows", "blocks", "coordinate"}) {
     for (const double bits : {0.25, 0.5, 1.0, 2.0, 4.0}) {
       const std::string spec = "atomo:bits=" + std::to_string(bits) + ",atoms=" + atoms;
       Compressor c(model.specs, Policy(Codec::parse(spec)));
@@ -159,7 +161,8 @@ TEST(Compressor, BudgetIsMetOnAverage) {
             8.0 * static_cast<double>(m.bytes.size()) / static_cast<double>(model.elements) / draws;
       }
       std::printf("[ size     ] %-40s %.4f bits a parameter\n", spec.c_str(), mean);
-      EXPECT_NEAR(mean, bits, 0.015 * bits) << spec;
+      EXPECT_LT(mean, 1.015 * bits) << spec;
+      EXPECT_GT(mean, (spec.find("coordinate") == std::string::npos ? 0.985 : 0.95) * bits) << spec;
     }
   }
 }

@@ -154,8 +154,8 @@ void offer_lists(SegmentPlan& plan, const std::uint32_t* levels, const SegmentLi
 }
 
 /// The shortest way. Lists cost at least a gap bit, a level bit and a sign an entry that is not
-/// zero, dense levels a bit each zero: neither is tried where it cannot win. Dense levels under the
-/// largest parameter are the upper bound.
+/// zero, dense levels a bit each zero: lists are not tried where nearly all entries are not zero,
+/// dense levels where nearly all are. Dense levels under the largest parameter are the upper bound.
 SegmentPlan plan_segment(const std::uint32_t* levels, const SegmentLists& lists,
                          std::size_t m) noexcept {
   SegmentPlan plan;
@@ -164,9 +164,7 @@ SegmentPlan plan_segment(const std::uint32_t* levels, const SegmentLists& lists,
   for (std::size_t i = 0; i < m; ++i) total += levels[i];
   plan.offer((kLevelBits + 1) * std::uint64_t{m} + count,
              {0, SegmentMode::dense, 0, 0, kMaxLevelRice});
-  if (count <= m / 2 || (count <= m - m / 8 && total <= 2 * m)) {
-    offer_lists(plan, levels, lists, total, m);
-  }
+  if (count <= m - m / 8) offer_lists(plan, levels, lists, total, m);
   if (count >= m / 8) {
     const RiceChoice dense = choose_dense(levels, m, total);
     plan.offer(dense.bits + count, {0, SegmentMode::dense, 0, 0, dense.k});
