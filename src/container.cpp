@@ -37,18 +37,21 @@ Status describe_layer(const LayerCursor& layer, const detail::Header& header, La
     std::memcpy(&info.price, body.data(), sizeof(float));
     body = body.subspan(sizeof(float));
   }
+  info.thinned = (layer.row.flags & Row::kThinned) != 0;
   std::vector<std::byte> unpacked;
   if (info.lossless) {
-    // A body never unpacks to more than 255 times its size under the codecs allowed, so the
-    // payload's own length and the shape bound the buffer together.
-    const std::size_t bound =
-        std::min(decoder.max_body_bytes(layer.kind), body.size() * 256 + 4096);
-    unpacked.resize(bound);
+    // The memory to look inside is bounded by the message's own length. A body that unpacks to more
+    // (zeros under zstd do) is checked when it is decoded, into the caller's memory.
+    const std::size_t bound = body.size() * 256 + 4096;
+    std::uint64_t raw = 0;
+    if (body.size() >= sizeof raw) std::memcpy(&raw, body.data(), sizeof raw);
+    if (raw > decoder.max_body_bytes(layer.kind)) return Status::corrupt;
+    if (raw > bound) return Status::ok;
+    unpacked.resize(static_cast<std::size_t>(raw));
     std::size_t bytes = 0;
     if (const Status s = detail::blosc_unpack(body, unpacked, bytes); failed(s)) return s;
     body = ConstBytes(unpacked).first(bytes);
   }
-  info.thinned = (layer.row.flags & Row::kThinned) != 0;
   if (info.thinned) {
     if (body.size() < detail::kThinningBytes) return Status::corrupt;
     body = body.subspan(detail::kThinningBytes);

@@ -51,7 +51,7 @@ struct Prices {
 Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices, double fixed_bits,
                    Bytes body, Row& row) noexcept;
 
-/// Decodes the layer under the cursor. `as_method`: refuse other kinds unless null.
+/// Decodes the layer under the cursor.
 Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add,
                   float alpha, Bytes workspace, Executor* executor) noexcept;
 /// Workspace `read_layer` needs for a layer of this kind into a view of this dtype.

@@ -107,6 +107,23 @@ TEST(Container, ChecksumCoversLongBodiesAndTheirOrder) {
   EXPECT_EQ(test::decode(codec, swapped, shape).status, Status::bad_checksum);
 }
 
+/// A lossless stage can shrink a message a thousand times; it is still inspected and decoded.
+TEST(Container, VeryCompressibleMessagesAreInspected) {
+  const Shape shape{1000, 1000};
+  const std::vector<float> x(shape.elements(), 1.0f);
+  for (const char* spec : {"identity+blosc:codec=zstd,level=9", "qsgd:bits=4+blosc:codec=zstd"}) {
+    const Codec codec = Codec::parse(spec);
+    const auto m = test::encode(codec, x, shape);
+    ASSERT_EQ(m.status, Status::ok);
+    ASSERT_LT(m.bytes.size(), std::size_t{2000}) << spec;
+    ContainerInfo info;
+    EXPECT_EQ(inspect(m.bytes, info, true), Status::ok) << spec;
+    const auto d = test::decode(codec, m.bytes, shape);
+    EXPECT_EQ(d.status, Status::ok) << spec;
+    EXPECT_TRUE(d.values == x) << spec;
+  }
+}
+
 TEST(Container, JoinRefusesPartsThatDoNotBelongTogether) {
   const Codec codec = Codec::parse("identity");
   const auto part = [&](std::uint32_t step, std::uint16_t tensor) {

@@ -9,7 +9,6 @@
 /// .step = t, .worker = rank}, payload, context);
 /// ```
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -113,7 +112,8 @@ class Compressor {
   /// Fixes the key and the price of a step whose layers come one by one. The price is predicted
   /// from earlier steps; in the first step each layer solves for its own.
   Status begin_step(const Key& key) noexcept;
-  /// Fixes the prices by hand (both 0: as in the first step).
+  /// Fixes the prices by hand (both 0: as in the first step). `unsupported` for a price whose lower
+  /// 16 bits are not zero.
   Status begin_step(const Key& key, float price, float grid_step) noexcept;
   /// A complete container of layer i. Any order, any thread, each layer once a step.
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
@@ -135,9 +135,9 @@ class Compressor {
   /// The budget of a whole message in bytes, 0 when no layer has one.
   [[nodiscard]] double budget_bytes() const noexcept;
 
-  /// Everything needed to go on after a crash, keyed by layer name.
+  /// Everything needed to go on after a crash: what the controller has learnt of the model's price.
   [[nodiscard]] std::vector<std::byte> save() const;
-  /// \throws Error when the bytes are not a saved state. Layers unknown to this model are ignored.
+  /// \throws Error when the bytes are not a saved state.
   void load(ConstBytes state);
 
  private:

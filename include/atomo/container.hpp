@@ -20,7 +20,9 @@ struct LayerInfo {
   Shape shape;               ///< what the encoder was given
   float price =
       0;  ///< the amplitude `a` of an atom that is only just certain, or the grid step; 0 when none
-  std::uint64_t atoms = 0;  ///< atoms (or elements) the layer has; 0 where the codec has none
+  /// Atoms (or elements) the layer has; 0 where the codec has none, or where a lossless stage shrank
+  /// the body more than 256 times (`inspect` does not unpack those).
+  std::uint64_t atoms = 0;
   std::uint64_t kept = 0;   ///< of these, kept in this message
   std::uint64_t bytes = 0;  ///< of its body on the wire
   bool non_finite = false;  ///< it held an Inf or NaN and decodes to NaN everywhere
