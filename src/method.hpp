@@ -60,6 +60,14 @@ struct BodyResult {
   bool thinned = false;   ///< runs were left out to keep a cap
 };
 
+/// Where the price of a layer comes from.
+struct PriceRule {
+  enum class From : std::uint8_t { none, budget, price, keep };
+  From from = From::none;
+  float price = 0;         ///< price: at least this, or the lowest that the layer can be sent at
+  std::uint64_t keep = 0;  ///< keep: entries expected not to become zero
+};
+
 /// The encoder of one codec: immutable, thread-safe. A priced method works in two steps: `analyse`
 /// leaves what the price search needs in `demand` (kept by a Compressor for its controller) and
 /// what `encode` needs in `state`; then, the price known, `encode`. Sizes are functions of the
@@ -82,6 +90,7 @@ class Method {
   [[nodiscard]] virtual Pool pool() const noexcept { return Pool::none; }
   /// Bits a parameter that this method may spend, 0 when its price does not come from a budget.
   [[nodiscard]] virtual double budget_bits() const noexcept { return 0; }
+  [[nodiscard]] virtual PriceRule price_rule(const Shape&) const noexcept { return {}; }
   [[nodiscard]] virtual std::size_t demand_bytes(const Shape&) const { return 0; }
   [[nodiscard]] virtual std::size_t state_bytes(const Shape&) const { return 0; }
   /// Bits a parameter that no message exceeds, 0 without a cap.

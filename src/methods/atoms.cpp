@@ -100,6 +100,9 @@ class Atoms final : public Method {
   }
   Pool pool() const noexcept override { return Pool::atoms; }
   double budget_bits() const noexcept override { return bits_; }
+  PriceRule price_rule(const Shape&) const noexcept override {
+    return {bits_ > 0 ? PriceRule::From::budget : PriceRule::From::price, price_, 0};
+  }
   double cap_bits() const noexcept override { return cap_; }
   std::size_t least_limit_bytes(const Shape& shape) const override {
     return least_thinned_bytes(layout(shape));

@@ -91,6 +91,17 @@ class Coordinate final : public Method {
   double budget_bits() const noexcept override {
     return options_.from == StepFrom::budget ? options_.bits : 0;
   }
+  PriceRule price_rule(const Shape& shape) const noexcept override {
+    switch (options_.from) {
+      case StepFrom::keep:
+        return {PriceRule::From::keep, 0, options_.keep.of(shape.elements())};
+      case StepFrom::fixed:
+        return {PriceRule::From::price, options_.delta, 0};
+      case StepFrom::budget:
+        break;
+    }
+    return {PriceRule::From::budget, 0, 0};
+  }
   std::size_t demand_bytes(const Shape& shape) const override {
     return magnitude_demand_bytes(shape.elements());
   }

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// A message on the device: what every operation shares. The message's head, where bodies go,
+/// prices and statuses are kept here; the operations fill and read bodies.
+///
+/// Encoding goes through stages, each a few launches over all layers at once:
+///   begin      the workspace's zeroed part, the call's pointers and key        (container.cu)
+///   analyse    what sizes and prices follow from: norms, histograms            (operations)
+///   price      the price of each pool from its budget                          (price.cu,
+///   coordinate_price.cu) size       bodies of varying length, in the workspace; their lengths
+///   (operations) place      where each body stands; rows and head (container.cu) write      bodies
+///   of fixed length straight into the message                (operations) assemble   bodies of
+///   varying length, from the workspace                    (container.cu) seal       non-finite
+///   layers taken out, checksums                          (container.cu)
+/// Decoding: open (parse and check the head), the operations' decode, half outputs, close (checksum
+/// of the bodies, the call's status).
+
+#include "atomo/half.hpp"
+#include "cuda/gpu.cuh"
+#include "cuda/plan.hpp"
+
+namespace atomo::cuda {
+
+/// Layers that share a price, numbers of `FramePlan::pools`.
+enum PoolNumber : std::uint32_t { kAtomsPool = 0, kGridPool = 1 };
+
+/// A price and how it is found (price_search.hpp); zeroed, then filled by `begin` and the price
+/// stage.
+struct PoolState {
+  std::uint64_t budget_256 = 0;  ///< bits for the pool's bodies, in 1/256
+  float given = 0;               ///< > 0: the price of this step, nothing is searched
+  std::uint32_t alone = 0;       ///< 1: the layer finds its own price, which stands in its body
+  float price = 0;               ///< found or given; 0 when there is nothing to send
+  std::uint32_t low = 0, high = 0, lowest = 0;  ///< codes of the bisection
+  std::uint32_t tickets = 0;
+};
+
+/// A layer in the tables.
+struct LayerInfo {
+  std::uint64_t n = 0;
+  std::uint64_t fixed_bytes = 0;  ///< of the body where its length is known beforehand, else 0
+  std::uint32_t params = 0;
+  std::uint16_t kind = 0;  ///< its number in the message's table of kinds
+  MethodId method = MethodId::identity;
+  DType dtype = DType::f32;  ///< of what is encoded
+};
+
+/// A layer in the workspace; zeroed, then filled by `begin` and `open`.
+struct LayerState {
+  const void* x = nullptr;  ///< encoding: the caller's tensor, aligned to its entries
+  float* y = nullptr;       ///< decoding: f32 values go here (the caller's tensor, or room for it)
+  void* half = nullptr;     ///< decoding: the caller's tensor when it is no f32
+  std::uint64_t bytes =
+      0;  ///< of the body, own price included, padding not; decoding: of the body proper
+  std::uint64_t body_at = 0;  ///< bytes from the message's start; decoding: of the body proper
+  float price = 0;            ///< that the layer is sent at
+  std::uint32_t flags = 0;    ///< detail::Row's; atomicOr
+  std::uint32_t decodes =
+      0;  ///< decoding: 1 when there is a body proper to read (n > 0, finite, no fault yet)
+};
+
+/// Bodies of varying length, as the size stage leaves them: a prefix of whole bytes, then pieces,
+/// bit streams that follow one another without gaps. `assemble` copies them behind the own price.
+struct StagedBody {
+  std::uint64_t prefix = 0;  ///< in the workspace, bytes from its start, a multiple of 4
+  std::uint64_t prefix_bytes = 0;
+  std::uint64_t slots = 0;       ///< of piece 0, likewise; bits from the lowest of each u32 on
+  std::uint64_t slot_words = 0;  ///< u32 from one piece to the next
+  std::uint64_t ends = 0;  ///< u64 for each piece, likewise: where it ends in the stream, in bits
+  std::uint64_t pieces = 0;
+};
+
+/// One a message, in the workspace; zeroed, then filled by `begin` and `open`.
+struct MessageState {
+  Key key;                         ///< `tensor` is the first layer's; the step already the device's
+  float price = 0, grid_step = 0;  ///< of the header
+  std::uint64_t total_bytes = 0, head_bytes = 0;
+  unsigned long long checksum = 0;  ///< of the bodies, a sum in any order
+  std::uint32_t tickets = 0;        ///< of blocks that are done
+  std::uint32_t late_faults = 0;    ///< layers of fixed length found non-finite while written
+  std::uint32_t notice = 0;         ///< the largest Status below 16; atomicMax
+  std::uint32_t fault =
+      0;  ///< decoding: ~(layer << 8 | status) of the first layer that failed; atomicMax
+  std::uint32_t head_status = 0;  ///< a Status: the head's
+};
+
+/// The shared part of a plan.
+struct FramePlan {
+  Table<LayerInfo> infos;
+  Table<std::byte> head_tables;  ///< kinds, names and padding, as in the message
+  Scratch<MessageState> message;
+  Scratch<LayerState> layers;
+  Scratch<StagedBody> staged;  ///< one a layer
+  Scratch<PoolState> pools;    ///< two
+  std::uint32_t count = 0;     ///< layers
+  std::uint32_t kinds = 0;
+  std::uint64_t head_bytes = 0, head_table_bytes = 0, max_bytes = 0;
+  std::uint64_t zeroed_bytes = 0;
+  bool fixed_layers = false;   ///< there are bodies of fixed length
+  bool staged_layers = false;  ///< there are bodies of varying length
+};
+
+struct Entries;
+
+/// What every kernel takes: the plan's places as pointers.
+struct Frame {
+  FramePlan plan;
+  const std::byte* tables = nullptr;
+  std::byte* work = nullptr;
+  std::byte* message = nullptr;  ///< any alignment; only read when decoding
+  std::uint64_t capacity = 0;    ///< bytes at `message`
+
+  template <typename T>
+  __host__ __device__ const T* operator()(Table<T> place) const {
+    return reinterpret_cast<const T*>(tables + place.at);
+  }
+  template <typename T>
+  __host__ __device__ T* operator()(Scratch<T> place) const {
+    return reinterpret_cast<T*>(work + place.at);
+  }
+  __device__ const LayerInfo& info(std::uint32_t layer) const { return (*this)(plan.infos)[layer]; }
+  __device__ LayerState& layer(std::uint32_t i) const { return (*this)(plan.layers)[i]; }
+  __device__ Entries entries(std::uint32_t layer) const;
+  __device__ MessageState& state() const { return *(*this)(plan.message); }
+  __device__ PoolState& pool(PoolNumber number) const { return (*this)(plan.pools)[number]; }
+  /// What a layer draws under.
+  __device__ Key key(std::uint32_t layer) const {
+    Key key = state().key;
+    key.tensor = static_cast<std::uint16_t>(key.tensor + layer);
+    return key;
+  }
+  /// Notes a status below 16.
+  __device__ void notice(Status status) const {
+    atomicMax(&state().notice, static_cast<std::uint32_t>(status));
+  }
+  /// An entry of the layer is Inf or NaN (encoding).
+  __device__ void mark_non_finite(std::uint32_t layer) const {
+    atomicOr(&(*this)(plan.layers)[layer].flags, std::uint32_t{detail::Row::kNonFinite});
+  }
+  /// The layer's body is refused; of several layers the first one's status is reported.
+  __device__ void refuse(std::uint32_t layer, Status status) const {
+    atomicMax(&state().fault, ~(layer << 8 | static_cast<std::uint32_t>(status)));
+  }
+};
+
+/// How decoded values meet the output: y[i] = v, or y[i] = y[i] + (alpha * v), two roundings.
+struct DecodeInto {
+  bool add = false;
+  float alpha = 1;
+};
+
+struct UnitOf {
+  std::uint32_t job = 0;
+  std::uint64_t index = 0;  ///< of the unit within its job
+};
+
+/// The job that a unit belongs to.
+__device__ inline UnitOf find_unit(const Frame& frame, const Split& split, std::uint64_t unit) {
+  const std::uint64_t* const begin = frame(split.begin);
+  std::uint32_t low = 0, high = split.jobs - 1;
+  while (low < high) {
+    const std::uint32_t middle = (low + high + 1) / 2;
+    if (begin[middle] <= unit)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return {low, unit - begin[low]};
+}
+
+/// The entries of a tensor, which is aligned to its entries alone, as f32.
+struct Entries {
+  const void* x = nullptr;
+  DType dtype = DType::f32;
+
+  __device__ float operator()(std::uint64_t i) const {
+    if (dtype == DType::f32) return static_cast<const float*>(x)[i];
+    const std::uint16_t half = static_cast<const std::uint16_t*>(x)[i];
+    return dtype == DType::f16 ? from_f16(half) : from_bf16(half);
+  }
+  /// Entries i to i + 3; those from n on are 0. One vector load where the address allows it.
+  __device__ void four(std::uint64_t i, std::uint64_t n, float (&out)[4]) const {
+    const std::uint64_t bytes = dtype == DType::f32 ? 16 : 8;
+    const auto address = reinterpret_cast<std::uintptr_t>(x) + i * (bytes / 4);
+    if (i + 4 > n || address % bytes != 0) {
+      for (unsigned k = 0; k < 4; ++k) out[k] = i + k < n ? (*this)(i + k) : 0.0f;
+    } else if (dtype == DType::f32) {
+      const float4 v = *reinterpret_cast<const float4*>(address);
+      out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+    } else {
+      const ushort4 v = *reinterpret_cast<const ushort4*>(address);
+      const std::uint16_t h[4] = {v.x, v.y, v.z, v.w};
+      for (unsigned k = 0; k < 4; ++k)
+        out[k] = dtype == DType::f16 ? from_f16(h[k]) : from_bf16(h[k]);
+    }
+  }
+};
+
+__device__ inline Entries Frame::entries(std::uint32_t i) const {
+  return {layer(i).x, info(i).dtype};
+}
+
+__device__ inline bool is_finite(float x) {
+  return (__float_as_uint(x) & 0x7F800000u) != 0x7F800000u;
+}
+
+// ---- words of a message, which may stand at any address
+
+__device__ inline std::uint32_t load_word(const std::byte* p) {
+  if (reinterpret_cast<std::uintptr_t>(p) % 4 == 0)
+    return *reinterpret_cast<const std::uint32_t*>(p);
+  std::uint32_t word = 0;
+  for (unsigned k = 0; k < 4; ++k) word |= static_cast<std::uint32_t>(p[k]) << (8 * k);
+  return word;
+}
+__device__ inline void store_word(std::byte* p, std::uint32_t word) {
+  if (reinterpret_cast<std::uintptr_t>(p) % 4 == 0) {
+    *reinterpret_cast<std::uint32_t*>(p) = word;
+    return;
+  }
+  for (unsigned k = 0; k < 4; ++k) p[k] = static_cast<std::byte>(word >> (8 * k));
+}
+/// The first `count` of 4 bytes, for the end of a body.
+__device__ inline void store_bytes(std::byte* p, std::uint32_t word, unsigned count) {
+  for (unsigned k = 0; k < count; ++k) p[k] = static_cast<std::byte>(word >> (8 * k));
+}
+
+}  // namespace atomo::cuda

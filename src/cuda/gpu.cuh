@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What kernels are written with: launches, shared memory, a warp's lanes. The only header that
+/// knows that kernels may also be compiled for the host executor (tests/hostexec).
+///
+/// Kernels here are written for a warp a unit of work: block sizes only group warps, so any
+/// multiple of 32 threads gives the same bytes. Where a kernel needs a whole block (scans), it is
+/// launched with `launch_blocks` and a fixed number of threads.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace atomo::cuda {
+
+inline constexpr unsigned kLanes = 32, kAllLanes = 0xFFFFFFFFu;
+
+/// Warps that share a block in `Queue::launch_warps`, 1 to 8. Tests change it: results must not.
+inline unsigned warps_per_block = 4;
+inline constexpr unsigned kMaxWarps = 8;
+
+/// One static object in shared memory, its contents undefined at first. `T` is private to a kernel.
+template <typename T>
+__device__ inline T& shared() {
+  static_assert(std::is_trivial_v<T>);
+#ifdef ATOMO_HOSTEXEC
+  static char key;
+  return *static_cast<T*>(hostexec::shared_object(&key, sizeof(T), alignof(T)));
+#else
+  __shared__ T object;
+  return object;
+#endif
+}
+
+/// The shared memory whose size the launch gave, aligned to 16 bytes.
+template <typename T>
+__device__ inline T* dynamic_shared() {
+#ifdef ATOMO_HOSTEXEC
+  return static_cast<T*>(hostexec::dynamic_shared());
+#else
+  extern __shared__ __align__(16) unsigned char atomo_dynamic_shared[];
+  return reinterpret_cast<T*>(atomo_dynamic_shared);
+#endif
+}
+
+__device__ inline unsigned lane() { return threadIdx.x % kLanes; }
+/// Number of this warp in its block.
+__device__ inline unsigned warp_in_block() { return threadIdx.x / kLanes; }
+/// Number of this warp in the grid.
+__device__ inline std::uint64_t warp_in_grid() {
+  return std::uint64_t{blockIdx.x} * (blockDim.x / kLanes) + warp_in_block();
+}
+__device__ inline std::uint64_t warps_in_grid() {
+  return std::uint64_t{gridDim.x} * (blockDim.x / kLanes);
+}
+
+/// A stream and the first error of what was launched on it. Nothing waits, nothing allocates.
+class Queue {
+ public:
+  explicit Queue(cudaStream_t stream) noexcept : stream_(stream) {}
+
+  /// A warp for each of `units`; the kernel leaves warps beyond them idle
+  /// (`warp_in_grid() >= units`). Nothing is launched for 0 units.
+  template <typename... P, typename... A>
+  void launch_warps(void (*kernel)(P...), std::uint64_t units, A&&... arguments) noexcept {
+    if (units == 0) return;
+    const std::uint64_t blocks = (units + warps_per_block - 1) / warps_per_block;
+    launch(kernel, blocks, warps_per_block * kLanes, 0, std::forward<A>(arguments)...);
+  }
+  /// Blocks of `threads` threads with `shared_bytes` of dynamic shared memory.
+  template <typename... P, typename... A>
+  void launch_blocks(void (*kernel)(P...), std::uint64_t blocks, unsigned threads,
+                     std::size_t shared_bytes, A&&... arguments) noexcept {
+    if (blocks == 0) return;
+    launch(kernel, blocks, threads, shared_bytes, std::forward<A>(arguments)...);
+  }
+
+  [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+  [[nodiscard]] cudaError_t error() const noexcept { return error_; }
+  void note(cudaError_t error) noexcept {
+    if (error_ == cudaSuccess) error_ = error;
+  }
+
+ private:
+  template <typename... P, typename... A>
+  void launch(void (*kernel)(P...), std::uint64_t blocks, unsigned threads,
+              std::size_t shared_bytes, A&&... arguments) noexcept {
+    if (error_ != cudaSuccess) return;
+    if (blocks > 0x7FFFFFFFu) return note(cudaErrorInvalidConfiguration);
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream_;
+    note(cudaLaunchKernelEx(&config, kernel, std::forward<A>(arguments)...));
+  }
+
+  cudaStream_t stream_;
+  cudaError_t error_ = cudaSuccess;
+};
+
+}  // namespace atomo::cuda

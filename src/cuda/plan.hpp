@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What a message needs on the device: tables, which do not change from message to message, and a
+/// workspace.
+///
+/// A plan is made on the host from the kinds of the layers, by each operation for the layers that
+/// are its own, in two runs of the same code over a `Layout`: the first counts, the second fills
+/// the tables and says where everything in the workspace will be. A plan of one layer is made at
+/// every call, on the stack, and its tables travel as an argument of the first launch; a model
+/// makes its plan once and keeps the tables on the device. Kernels take the plan of their operation
+/// by value, and a `Frame` that turns its places into pointers.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "head.hpp"
+#include "method.hpp"
+
+namespace atomo::cuda {
+
+using detail::Kind;
+using detail::Method;
+using detail::MethodId;
+
+/// `count` values of T in the tables.
+template <typename T>
+struct Table {
+  std::uint64_t at = 0;  ///< bytes from the start of the tables
+};
+
+/// Values of T in the workspace.
+template <typename T>
+struct Scratch {
+  std::uint64_t at = 0;  ///< bytes from the start of the workspace
+};
+
+/// A layer as plans see it.
+struct PlannedLayer {
+  const Method* method = nullptr;  ///< null when the plan only decodes by kind
+  const Kind* kind = nullptr;
+  std::size_t n = 0;
+  /// Most bytes of a body, own price included (as LayerPlan::max_body_bytes).
+  std::size_t max_body_bytes = 0;
+};
+
+/// Counts tables and workspace, then fills and places them. Everything is aligned to 64 bytes.
+class Layout {
+ public:
+  Layout() = default;  ///< counts
+  /// Fills `tables`; `counted` is a layout that went through the same calls.
+  Layout(std::span<std::byte> tables, const Layout& counted) noexcept
+      : tables_(tables), zeroed_total_(counted.zeroed_), fills_(true) {}
+
+  template <typename T>
+  struct NewTable {
+    Table<T> place;
+    std::span<T> values;  ///< to fill; empty while counting
+  };
+  template <typename T>
+  [[nodiscard]] NewTable<T> table(std::size_t count) noexcept {
+    const std::uint64_t at = grow(table_bytes_, count * sizeof(T));
+    if (!fills_) return {{at}, {}};
+    return {{at}, {reinterpret_cast<T*>(tables_.data() + at), count}};
+  }
+  /// Room in the workspace whose contents are undefined when a message begins.
+  template <typename T>
+  [[nodiscard]] Scratch<T> scratch(std::size_t count) noexcept {
+    return {zeroed_total_ + grow(scratch_, count * sizeof(T))};
+  }
+  /// Room in the workspace that is zero when a message begins.
+  template <typename T>
+  [[nodiscard]] Scratch<T> zeroed(std::size_t count) noexcept {
+    return {grow(zeroed_, count * sizeof(T))};
+  }
+
+  [[nodiscard]] std::uint64_t table_bytes() const noexcept { return table_bytes_; }
+  [[nodiscard]] std::uint64_t zeroed_bytes() const noexcept { return zeroed_; }
+  [[nodiscard]] std::uint64_t workspace_bytes() const noexcept { return zeroed_ + scratch_; }
+
+ private:
+  static std::uint64_t grow(std::uint64_t& used, std::uint64_t bytes) noexcept {
+    const std::uint64_t at = used;
+    used += (bytes + 63) / 64 * 64;
+    return at;
+  }
+  std::span<std::byte> tables_;
+  std::uint64_t table_bytes_ = 0, zeroed_ = 0, scratch_ = 0, zeroed_total_ = 0;
+  bool fills_ = false;
+};
+
+/// Work over jobs, cut into units: unit u belongs to the last job j with begin[j] <= u, begin
+/// having jobs + 1 ascending values, 0 first, `units` last.
+struct Split {
+  Table<std::uint64_t> begin;
+  std::uint32_t jobs = 0;
+  std::uint64_t units = 0;
+};
+
+/// Makes a split: `add` once a job, in order, in both runs.
+class SplitMaker {
+ public:
+  SplitMaker(Layout& layout, std::size_t jobs) noexcept
+      : begin_(layout.table<std::uint64_t>(jobs + 1)) {
+    if (!begin_.values.empty()) begin_.values[0] = 0;
+  }
+  void add(std::uint64_t units) noexcept {
+    units_ += units;
+    ++jobs_;
+    if (!begin_.values.empty()) begin_.values[jobs_] = units_;
+  }
+  [[nodiscard]] Split split() const noexcept { return {begin_.place, jobs_, units_}; }
+
+ private:
+  Layout::NewTable<std::uint64_t> begin_;
+  std::uint64_t units_ = 0;
+  std::uint32_t jobs_ = 0;
+};
+
+[[nodiscard]] constexpr std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) noexcept {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+}  // namespace atomo::cuda
