@@ -27,6 +27,12 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/atomoConfig.cmake
 
 # A static library leaves its own dependencies to whoever links it.
 set(ATOMO_PC_PRIVATE_LIBS "-lblosc -llapacke -lopenblas -lhwy -pthread")
+if(ATOMO_WITH_CUDA)
+  set(cuda_libraries ${ATOMO_CUDA_LIBRARIES} CUDA::cudart_static)
+  list(TRANSFORM cuda_libraries REPLACE "^CUDA::" "-l")
+  list(JOIN cuda_libraries " " cuda_libraries)
+  string(APPEND ATOMO_PC_PRIVATE_LIBS " -L${CUDAToolkit_LIBRARY_DIR} ${cuda_libraries} -ldl -lrt")
+endif()
 get_target_property(atomo_type atomo TYPE)
 if(atomo_type STREQUAL "STATIC_LIBRARY")
   set(ATOMO_PC_LIBS "-latomo ${ATOMO_PC_PRIVATE_LIBS}")

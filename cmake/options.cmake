@@ -10,20 +10,14 @@ option(ATOMO_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_CLI "Build the command line tool" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_EXAMPLES "Build the examples and the trainer" ${PROJECT_IS_TOP_LEVEL})
 
-if(NOT ATOMO_CUDA MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "ATOMO_CUDA is '${ATOMO_CUDA}'; AUTO, ON and OFF are accepted")
-elseif(ATOMO_CUDA STREQUAL "ON")
-  message(FATAL_ERROR "ATOMO_CUDA=ON, but this version has no CUDA backend yet: use AUTO or OFF")
-elseif(ATOMO_CUDA STREQUAL "AUTO")
-  message(STATUS "atomo: no CUDA backend in this version, building for the CPU")
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 
 if(ATOMO_SANITIZE)
-  add_compile_options(-fsanitize=${ATOMO_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
-  add_link_options(-fsanitize=${ATOMO_SANITIZE})
   # With their checks between, g++ sees paths that do not exist.
-  add_compile_options(-Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict
-    -Wno-stringop-overflow -Wno-stringop-overread)
+  set(sanitize -fsanitize=${ATOMO_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-array-bounds
+    -Wno-maybe-uninitialized -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${sanitize}>")
+  add_link_options(-fsanitize=${ATOMO_SANITIZE})
 endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/dependencies.cmake)

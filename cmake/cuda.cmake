@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA backend: whether it is built (ATOMO_CUDA), with what flags and for which GPUs.
+# Sets ATOMO_WITH_CUDA, ATOMO_CUDA_SOURCES (relative to src/), ATOMO_CUDA_LIBRARIES, and ATOMO_NVCC and
+# ATOMO_CUDA_FLAGS, which the tests compile the same files with where the library is built without them.
+include(${PROJECT_SOURCE_DIR}/src/cuda/sources.cmake)
+
+# Results are the same bytes on a CPU and on a GPU: no contraction into FMA, divisions and square roots rounded to
+# nearest, nothing flushed to zero.
+set(ATOMO_CUDA_FLAGS --expt-relaxed-constexpr -fmad=false -prec-div=true -prec-sqrt=true -ftz=false
+  -Werror=all-warnings -Xcompiler=-ffp-contract=off,-Wall,-Wextra,-Werror)
+
+# nvcc stands beside its toolkit, which is often on no path.
+if(CMAKE_CUDA_COMPILER)
+  set(ATOMO_NVCC ${CMAKE_CUDA_COMPILER})
+elseif(DEFINED ENV{CUDACXX} AND NOT DEFINED CACHE{ATOMO_NVCC})
+  set(ATOMO_NVCC $ENV{CUDACXX})
+else()
+  find_program(ATOMO_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  mark_as_advanced(ATOMO_NVCC)
+endif()
+
+# Sets `result` to why the backend cannot be built, and to nothing when it can; from then on CUDA is a language.
+# A macro: enable_language wants the scope of the folder.
+macro(atomo_enable_cuda result)
+  set(${result})
+  set(atomo_nvcc_version)
+  if(ATOMO_NVCC)
+    execute_process(COMMAND ${ATOMO_NVCC} --version OUTPUT_VARIABLE atomo_nvcc_text ERROR_QUIET)
+    if(atomo_nvcc_text MATCHES "release ([0-9]+\\.[0-9]+)")
+      set(atomo_nvcc_version ${CMAKE_MATCH_1})
+    endif()
+  endif()
+  if(NOT ATOMO_CUDA_SOURCES)
+    set(${result} "this version has no CUDA sources")
+  elseif(NOT ATOMO_NVCC)
+    set(${result} "nvcc was not found (CUDACXX or PATH may name it)")
+  elseif(NOT atomo_nvcc_version)
+    set(${result} "${ATOMO_NVCC} does not say its version")
+  elseif(atomo_nvcc_version VERSION_LESS 12.0)
+    set(${result} "nvcc 12.0 or newer is needed for C++20, ${ATOMO_NVCC} is ${atomo_nvcc_version}")
+  else()
+    # Every GPU since the A100; PTX once, for those still to come.
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+      if(atomo_nvcc_version VERSION_LESS 12.8)
+        set(CMAKE_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "GPUs to build for")
+      else()
+        set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100" CACHE STRING "GPUs to build for")
+      endif()
+    endif()
+    if(NOT DEFINED CMAKE_CUDA_COMPILER)
+      set(ENV{CUDACXX} ${ATOMO_NVCC})
+    endif()
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(NOT CMAKE_CUDA_COMPILER)
+      set(${result} "${ATOMO_NVCC} does not compile with this host compiler (CMakeFiles/CMakeError.log)")
+    else()
+      enable_language(CUDA)
+      # CMake 3.25 does not know that this nvcc has C++20.
+      if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      endif()
+      find_package(CUDAToolkit QUIET GLOBAL)
+      foreach(library CUDA::cudart_static ${ATOMO_CUDA_LIBRARIES})
+        if(NOT ${result} AND NOT TARGET ${library})
+          set(${result} "the CUDA toolkit of ${ATOMO_NVCC} has no ${library}")
+        endif()
+      endforeach()
+    endif()
+  endif()
+endmacro()
+
+set(ATOMO_WITH_CUDA OFF)
+if(NOT ATOMO_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "ATOMO_CUDA is '${ATOMO_CUDA}'; AUTO, ON and OFF are accepted")
+elseif(NOT ATOMO_CUDA STREQUAL "OFF")
+  atomo_enable_cuda(atomo_no_cuda)
+  if(NOT atomo_no_cuda)
+    set(ATOMO_WITH_CUDA ON)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_EXTENSIONS OFF)
+    set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+    list(JOIN CMAKE_CUDA_ARCHITECTURES " " atomo_architectures)
+    message(STATUS "atomo: CUDA backend with nvcc ${atomo_nvcc_version} for ${atomo_architectures}")
+  elseif(ATOMO_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "ATOMO_CUDA=ON, but ${atomo_no_cuda}")
+  else()
+    message(STATUS "atomo: no CUDA backend, ${atomo_no_cuda}")
+  endif()
+endif()
+
+# atomo_gpu_test(TARGET): marks a test program that needs a GPU. tests/gpu.sh builds the target `gpu_tests` and runs
+# every program in the build tree's folder gpu_tests/.
+function(atomo_gpu_test target)
+  if(NOT TARGET gpu_tests)
+    add_custom_target(gpu_tests)
+  endif()
+  add_dependencies(gpu_tests ${target})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu_tests)
+endfunction()
