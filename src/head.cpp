@@ -186,6 +186,13 @@ std::size_t one_layer_head_bytes(const Kind& kind) noexcept {
       padded(kHeaderBytes + kRowBytes + KindBytes(kind).bytes().size()));
 }
 
+std::size_t one_layer_tables(const Kind& kind, OneLayerTables& tables) noexcept {
+  tables = {};
+  const KindBytes bytes(kind);
+  std::copy(bytes.bytes().begin(), bytes.bytes().end(), tables.begin());
+  return one_layer_head_bytes(kind) - kHeaderBytes - kRowBytes;
+}
+
 void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, const Key& key,
                           float price, float grid_step) noexcept {
   const KindBytes bytes(kind);

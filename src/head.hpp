@@ -53,6 +53,10 @@ class HeadLayout {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint16_t kind_of(std::size_t layer) const noexcept { return kind_of_[layer]; }
   [[nodiscard]] std::size_t layers() const noexcept { return kind_of_.size(); }
+  [[nodiscard]] std::span<const std::uint16_t> kinds_of() const noexcept { return kind_of_; }
+  [[nodiscard]] std::uint32_t kinds() const noexcept { return kinds_; }
+  /// What follows the rows: kinds, names, padding.
+  [[nodiscard]] ConstBytes tables() const noexcept { return tables_; }
 
   /// Writes the tables; rows come from `write_row`, then `seal` writes header and checksums over
   /// the whole message.
@@ -71,6 +75,10 @@ class HeadLayout {
 /// The head of a message of one unnamed layer, without a layout made before (and so without the
 /// heap).
 [[nodiscard]] std::size_t one_layer_head_bytes(const Kind& kind) noexcept;
+/// What follows the row in that head, padding included.
+using OneLayerTables = std::array<std::byte, 7 + Shape::kMaxRank * 9 + 3>;
+/// Fills `tables`; returns the bytes in use.
+std::size_t one_layer_tables(const Kind& kind, OneLayerTables& tables) noexcept;
 /// Writes the whole head and both checksums; the body, padded, is in place behind it.
 void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, const Key& key,
                           float price, float grid_step) noexcept;
