@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Which atoms of a layer are kept, on the device (marks.hpp has the section's layout): the device
-/// functions from which the operations that have marks (atoms, pairs, top-k) make their kernels. A
-/// warp handles a segment of 4,096 atoms.
+/// functions from which the operations that have marks (atoms, pairs, top-k) make their kernels.
+///
+/// Mapping: a warp handles a segment of 4,096 atoms, each lane the marks of 128 of them; gaps are
+/// read 1,024 bits at a time, 32 a lane. A block of kScanThreads sums a job's segments up.
 ///
 /// Encoding: the operation sets the bits of `words` (zero at first) and calls `measure_segment` for
 /// each segment once its bits are there; then, a launch later, a scanning block a job calls
 /// `layout_marks`, after which `states[job]` and the segments' `rank` and `bit` are final; then, a
-/// launch later, `write_segment` for each segment. Decoding: `open_marks` by a scanning block a
-/// job, then `read_segment` for each segment.
+/// launch later, `write_segment` for each segment. Decoding: `count_segment` for each segment;
+/// then, a launch later, `open_marks` by a scanning block a job; then, a launch later,
+/// `read_segment` for each segment.
 
+#include "cuda/bit_stream.cuh"
+#include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
 #include "marks.hpp"
 
 namespace atomo::cuda {
 
+/// Words of a segment.
+inline constexpr std::uint64_t kSegmentWords = detail::kMarksSegment / 64;
+
 struct MarksJob {
   std::uint32_t layer = 0;
   std::uint64_t atoms = 0;
-  std::uint64_t first_word = 0;     ///< of the job's (atoms + 63) / 64 words, a multiple of 64
-  std::uint64_t first_segment = 0;  ///< of the job's segments
+  std::uint64_t first_word = 0;  ///< of the job's words, kSegmentWords a segment
+  std::uint64_t first_segment = 0;
 };
 
 /// One a job; zeroed.
@@ -35,7 +43,8 @@ struct MarksSegment {
   std::uint64_t rank = 0;  ///< kept atoms of the job before it
   std::uint64_t bit = 0;   ///< where its gaps begin in the stream of gaps
   std::uint32_t kept = 0;
-  std::uint32_t gap_bits[detail::kMaxRiceBits + 1] = {};  ///< of its gaps at every parameter
+  /// Of its gaps at every parameter; once a section is read, [0] alone: as stated.
+  std::uint32_t gap_bits[detail::kMaxRiceBits + 1] = {};
 };
 
 struct MarksPlan {
@@ -49,40 +58,376 @@ struct MarksPlan {
 /// Plans marks for jobs added in order.
 class MarksPlanner {
  public:
-  MarksPlanner(Layout& layout, std::size_t jobs);
-  void add(std::uint32_t layer, std::uint64_t atoms);
-  [[nodiscard]] MarksPlan finish();
+  MarksPlanner(Layout& layout, std::size_t jobs) noexcept
+      : layout_(layout), jobs_(layout.table<MarksJob>(jobs)), segments_(layout, jobs) {}
+
+  void add(std::uint32_t layer, std::uint64_t atoms) noexcept {
+    const std::uint64_t segments = detail::marks_segments(atoms);
+    if (!jobs_.values.empty())
+      jobs_.values[count_] = {layer, atoms, count_segments_ * kSegmentWords, count_segments_};
+    segments_.add(segments);
+    count_segments_ += segments;
+    ++count_;
+  }
+
+  [[nodiscard]] MarksPlan finish() noexcept {
+    return {jobs_.place, segments_.split(),
+            layout_.zeroed<std::uint64_t>(count_segments_ * kSegmentWords),
+            layout_.zeroed<MarksState>(count_), layout_.scratch<MarksSegment>(count_segments_)};
+  }
 
  private:
   Layout& layout_;
   Layout::NewTable<MarksJob> jobs_;
   SplitMaker segments_;
   std::uint32_t count_ = 0;
-  std::uint64_t words_ = 0;
+  std::uint64_t count_segments_ = 0;
 };
+
+/// Where the words of segment `at.index` of job `at.job` are.
+__device__ inline std::uint64_t* segment_words(const Frame& frame, const MarksPlan& plan,
+                                               const UnitOf& at) {
+  return frame(plan.words) + frame(plan.jobs)[at.job].first_word + at.index * kSegmentWords;
+}
+
+namespace marks {
+
+/// The marks of a lane: 128 atoms of a segment.
+struct LaneMarks {
+  std::uint64_t word[2];
+  std::uint32_t next;  ///< the atom of the segment behind the last one kept before these
+};
+
+/// By a whole warp, from the segment's words.
+__device__ inline LaneMarks load_lane(const std::uint64_t* words) {
+  const std::uint64_t low = words[2 * lane()], high = words[2 * lane() + 1];
+  std::uint32_t behind = 0;
+  if (high != 0) {
+    behind = 128 * lane() + 128 - static_cast<std::uint32_t>(__clzll(static_cast<long long>(high)));
+  } else if (low != 0) {
+    behind = 128 * lane() + 64 - static_cast<std::uint32_t>(__clzll(static_cast<long long>(low)));
+  }
+  for (unsigned step = 1; step < kLanes; step *= 2) {
+    const std::uint32_t other = __shfl_up_sync(kAllLanes, behind, step);
+    if (lane() >= step && other > behind) behind = other;
+  }
+  const std::uint32_t next = __shfl_up_sync(kAllLanes, behind, 1);
+  return {{low, high}, lane() == 0 ? 0 : next};
+}
+
+/// Calls `visit(gap)` for every kept atom of the lane.
+template <typename Visit>
+__device__ inline void for_each_gap(const LaneMarks& marks, Visit visit) {
+  std::uint32_t next = marks.next;
+  for (unsigned w = 0; w < 2; ++w) {
+    for (std::uint64_t left = marks.word[w]; left != 0; left &= left - 1) {
+      const std::uint32_t at = 128 * lane() + 64 * w +
+                               static_cast<std::uint32_t>(__ffsll(static_cast<long long>(left))) -
+                               1;
+      visit(at - next);
+      next = at + 1;
+    }
+  }
+}
+
+__device__ inline void set_bits(std::uint32_t* word, std::uint32_t bits) {
+  if (bits != 0) atomicOr(word, bits);
+}
+
+/// A segment of the bit map, which begins at bit 8.
+__device__ inline void write_map(const LaneMarks& marks, std::uint64_t segment,
+                                 std::uint32_t* section) {
+  std::uint32_t* const out = section + segment * (detail::kMarksSegment / 32) + 4 * lane();
+  std::uint64_t carried = 0;
+  for (unsigned w = 0; w < 2; ++w) {
+    set_bits(out + 2 * w, static_cast<std::uint32_t>((marks.word[w] << 8) | carried));
+    set_bits(out + 2 * w + 1, static_cast<std::uint32_t>(marks.word[w] >> 24));
+    carried = marks.word[w] >> 56;
+  }
+  set_bits(out + 4, static_cast<std::uint32_t>(carried));
+}
+
+/// The gaps of a segment under parameter k, and its head. `stream` is the first bit of its gaps.
+__device__ inline void write_gaps(const LaneMarks& marks, unsigned k, std::uint64_t stream,
+                                  std::uint32_t* section) {
+  std::uint32_t bits = 0, total;
+  for_each_gap(marks, [&](std::uint32_t gap) { bits += (gap >> k) + 1 + k; });
+  BitSetter out(section, stream + warp_exclusive_sum(bits, total));
+  for_each_gap(marks, [&](std::uint32_t gap) {
+    std::uint32_t ones = gap >> k;
+    for (; ones >= 31; ones -= 31) out.put(0x7FFFFFFFu, 31);
+    out.put((1u << ones) - 1, ones + 1);
+    out.put(gap & ((1u << k) - 1), k);
+  });
+  out.flush();
+}
+
+}  // namespace marks
 
 /// By a whole warp: counts what segment `unit` keeps and what its gaps take, and adds it to the
 /// job's. The segment's words must be written (by this warp, or a launch before).
-__device__ void measure_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit);
+__device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan,
+                                       std::uint64_t unit) {
+  __syncwarp();  // words that this warp wrote are seen by all of it
+  const UnitOf at = find_unit(frame, plan.segments, unit);
+  const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan, at));
+  std::uint32_t bits[detail::kMaxRiceBits + 1] = {};
+  marks::for_each_gap(own, [&](std::uint32_t gap) {
+    for (unsigned k = 0; k <= detail::kMaxRiceBits; ++k) bits[k] += (gap >> k) + 1 + k;
+  });
+  const auto kept =
+      warp_sum(static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1])));
+  MarksSegment& segment = frame(plan.segment_states)[unit];
+  MarksState& state = frame(plan.states)[at.job];
+  for (unsigned k = 0; k <= detail::kMaxRiceBits; ++k) {
+    const std::uint32_t sum = warp_sum(bits[k]);
+    if (lane() == k) {
+      segment.gap_bits[k] = sum;
+      if (sum != 0) atomicAdd(&state.gap_bits[k], sum);
+    }
+  }
+  if (lane() == 0) {
+    segment.kept = kept;
+    if (kept != 0) atomicAdd(&state.kept, kept);
+  }
+}
 
 /// By a block of kScanThreads: chooses the shorter section (marks.cpp, plan_marks) and sums ranks
-/// and bits up. Afterwards, in every thread, `states[job]` is complete.
-__device__ void layout_marks(const Frame& frame, const MarksPlan& plan, std::uint32_t job);
+/// and bits up. Afterwards, in every thread, `states[job]` is complete. `map_only`: the bit map
+/// whatever the gaps take (top-k from half of the entries on).
+__device__ inline void layout_marks(const Frame& frame, const MarksPlan& plan, std::uint32_t job,
+                                    bool map_only = false) {
+  const MarksJob& of = frame(plan.jobs)[job];
+  const std::uint64_t segments = detail::marks_segments(of.atoms);
+  MarksState& state = frame(plan.states)[job];
+  std::uint32_t mode = 0;
+  std::uint64_t bytes = detail::max_marks_bytes(of.atoms);
+  for (unsigned k = 0; k <= detail::kMaxRiceBits && !map_only; ++k) {
+    const std::uint64_t with = (1 + 4 * segments + (state.gap_bits[k] + 7) / 8 + 1) / 2 * 2;
+    if (with < bytes) {
+      mode = 1 + k;
+      bytes = with;
+    }
+  }
+  if (threadIdx.x == 0) {
+    state.mode = mode;
+    state.bytes = bytes;
+  }
+  MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
+  scan_blockwide<std::uint64_t>(
+      segments, [&](std::uint64_t i) { return all[i].kept; },
+      [&](std::uint64_t i, std::uint64_t before) { all[i].rank = before; });
+  if (mode != 0) {
+    scan_blockwide<std::uint64_t>(
+        segments, [&](std::uint64_t i) { return all[i].gap_bits[mode - 1]; },
+        [&](std::uint64_t i, std::uint64_t before) { all[i].bit = before; });
+  }
+  __syncthreads();  // ranks and state are seen by the whole block
+}
 
 /// By a whole warp: writes the segment's part of the section into `section`, staging memory that is
 /// zero and aligned to 4 bytes; neighbours share words, so bits are set with atomicOr.
-__device__ void write_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
-                              std::uint32_t* section);
+__device__ inline void write_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
+                                     std::uint32_t* section) {
+  const UnitOf at = find_unit(frame, plan.segments, unit);
+  const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan, at));
+  const std::uint32_t mode = frame(plan.states)[at.job].mode;
+  if (mode == 0) return marks::write_map(own, at.index, section);
+  const MarksSegment& segment = frame(plan.segment_states)[unit];
+  const std::uint64_t segments = detail::marks_segments(frame(plan.jobs)[at.job].atoms);
+  if (lane() == 0) {
+    if (at.index == 0) marks::set_bits(section, mode);
+    const std::uint32_t head = segment.kept | (segment.gap_bits[mode - 1] << 16);
+    marks::set_bits(section + at.index, head << 8);
+    marks::set_bits(section + at.index + 1, head >> 24);
+  }
+  marks::write_gaps(own, mode - 1, 8 + 32 * segments + segment.bit, section);
+}
+
+namespace marks {
+
+/// The lane's part of a segment of `size` atoms of the bit map.
+__device__ inline void load_map(const BitView& body, std::uint64_t segment, std::uint32_t size,
+                                std::uint64_t (&word)[2]) {
+  for (unsigned w = 0; w < 2; ++w) {
+    const std::uint32_t first = 128 * lane() + 64 * w;
+    const std::uint32_t bits = size > first ? size - first : 0;
+    word[w] = bits == 0 ? 0 : body.peek64(8 + segment * detail::kMarksSegment + first);
+    if (bits < 64) word[w] &= (std::uint64_t{1} << bits) - 1;
+  }
+}
+
+/// Atoms of segment `index`.
+__device__ inline std::uint32_t segment_size(const MarksJob& job, std::uint64_t index) {
+  const std::uint64_t left = job.atoms - index * detail::kMarksSegment;
+  return static_cast<std::uint32_t>(left < detail::kMarksSegment ? left : detail::kMarksSegment);
+}
+
+/// True when the bits from `bit` to the end of byte `end` - 1 are zero: at most 15 of them.
+__device__ inline bool zero_up_to(const BitView& body, std::uint64_t bit, std::uint64_t end) {
+  return (body.peek32(bit) & ((1u << (8 * end - bit)) - 1)) == 0;
+}
+
+/// A lane's 32 bits of a stream of gaps, and what it sees of those behind them.
+struct GapWindow {
+  std::uint64_t bits;
+  std::uint32_t own;  ///< bits that are this lane's and the stream's
+  unsigned k;
+
+  /// The words that end their ones in the lane's bits, the first of which begins `skip` bits in:
+  /// `visit(ones, low)` for each. `open` becomes the ones of a word that goes on behind the lane.
+  /// Returns how many of the bits behind it are the last word's.
+  template <typename Visit>
+  __device__ std::uint32_t walk(std::uint32_t skip, std::uint32_t& open, Visit visit) const {
+    const std::uint32_t valid = own == 32 ? ~0u : (1u << own) - 1;
+    const std::uint32_t zeros = ~static_cast<std::uint32_t>(bits) & valid;
+    std::uint32_t at = skip;
+    open = 0;
+    while (at < own) {
+      const std::uint32_t left = zeros >> at;
+      if (left == 0) {
+        open = own - at;
+        return 0;
+      }
+      const std::uint32_t ones = static_cast<std::uint32_t>(__ffs(static_cast<int>(left))) - 1;
+      at += ones + 1;
+      visit(ones, static_cast<std::uint32_t>(bits >> at) & ((1u << k) - 1));
+      at += k;
+    }
+    return at - own;
+  }
+};
+
+/// Reads a segment's gaps: `bits` bits of `body` from `first` on, `count` words under parameter k.
+/// Sets the bits of `marks`, which is zero. Where a lane's first word begins is known only once the
+/// lane before has been read: all guess 0 and read again until nothing changes, which words make
+/// likely at once (a wrong start falls into step within a few words).
+__device__ inline bool read_gaps(const BitView& body, std::uint64_t first, std::uint32_t bits,
+                                 std::uint32_t count, unsigned k, std::uint32_t size,
+                                 std::uint32_t* marks) {
+  std::uint32_t rest = 0, open = 0, at = 0, found = 0;
+  bool good = true;
+  for (std::uint32_t from = 0; from < bits; from += 32 * kLanes) {
+    const std::uint32_t begin = from + 32 * lane(), left = begin < bits ? bits - begin : 0;
+    const GapWindow window{body.peek64(first + begin), left < 32 ? left : 32, k};
+    std::uint32_t skip = lane() == 0 ? rest : 0, leave, lane_open;
+    for (bool again = true; again;) {
+      leave = window.walk(skip, lane_open, [](std::uint32_t, std::uint32_t) {});
+      const std::uint32_t before = __shfl_up_sync(kAllLanes, leave, 1);
+      again = __any_sync(kAllLanes, lane() != 0 && before != skip);
+      if (lane() != 0) skip = before;
+    }
+    std::uint32_t span = 0, words = 0, total_span, total_words;
+    window.walk(skip, lane_open, [&](std::uint32_t ones, std::uint32_t low) {
+      span += (ones << k) + low + 1;
+      ++words;
+    });
+    span += lane_open << k;
+    std::uint32_t place = at + warp_exclusive_sum(span, total_span);
+    window.walk(skip, lane_open, [&](std::uint32_t ones, std::uint32_t low) {
+      place += (ones << k) + low;
+      if (place < size) {
+        atomicOr(&marks[place / 32], 1u << (place % 32));
+      } else {
+        good = false;
+      }
+      ++place;
+    });
+    total_words = warp_sum(words);
+    at += total_span;
+    found += total_words;
+    const int last =
+        static_cast<int>(((bits - from < 32 * kLanes ? bits - from : 32 * kLanes) - 1) / 32);
+    rest = __shfl_sync(kAllLanes, leave, last);
+    open = __shfl_sync(kAllLanes, lane_open, last);
+  }
+  return __all_sync(kAllLanes, good) != 0 && rest == 0 && open == 0 && found == count;
+}
+
+struct SegmentBits {
+  std::uint32_t word[kMaxWarps][2 * kSegmentWords];
+};
+
+}  // namespace marks
+
+/// By a whole warp: what segment `unit` states that it keeps, for `open_marks`. Any bytes will do.
+__device__ inline void count_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
+                                     const std::byte* body, std::uint64_t body_bytes) {
+  const UnitOf at = find_unit(frame, plan.segments, unit);
+  const BitView view(body, body_bytes);
+  std::uint32_t kept, bits = 0;
+  if ((view.peek32(0) & 0xFFu) == 0) {
+    std::uint64_t word[2];
+    marks::load_map(view, at.index, marks::segment_size(frame(plan.jobs)[at.job], at.index), word);
+    kept = warp_sum(static_cast<std::uint32_t>(__popcll(word[0]) + __popcll(word[1])));
+  } else {
+    const std::uint32_t head = view.peek32(8 + 32 * at.index);
+    kept = head & 0xFFFFu;
+    bits = head >> 16;
+  }
+  if (lane() != 0) return;
+  frame(plan.segment_states)[unit].kept = kept;
+  frame(plan.segment_states)[unit].gap_bits[0] = bits;
+}
 
 /// By a block of kScanThreads: checks frame and padding of the section at the front of `body`
-/// (MarksReader::open), fills `states[job]` and the segments' kept, rank and bit. False, in every
-/// thread, when the bytes are no section of so many atoms.
-__device__ bool open_marks(const Frame& frame, const MarksPlan& plan, std::uint32_t job,
-                           const std::byte* body, std::uint64_t body_bytes);
+/// (MarksReader::open), fills `states[job]` and the segments' rank and bit. False, in every thread,
+/// when the bytes are no section of so many atoms.
+__device__ inline bool open_marks(const Frame& frame, const MarksPlan& plan, std::uint32_t job,
+                                  const std::byte* body, std::uint64_t body_bytes) {
+  const MarksJob& of = frame(plan.jobs)[job];
+  const std::uint64_t segments = detail::marks_segments(of.atoms);
+  const BitView view(body, body_bytes);
+  const std::uint32_t mode = view.peek32(0) & 0xFFu;
+  if (body_bytes == 0 || of.atoms == 0 || mode > 1 + detail::kMaxRiceBits) return false;
+  const std::uint64_t least = mode == 0 ? detail::max_marks_bytes(of.atoms) : 1 + 4 * segments;
+  if (body_bytes < least) return false;
+  MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
+  const auto kept = scan_blockwide<std::uint64_t>(
+      segments, [&](std::uint64_t i) { return all[i].kept; },
+      [&](std::uint64_t i, std::uint64_t before) { all[i].rank = before; });
+  const auto bits = scan_blockwide<std::uint64_t>(
+      segments, [&](std::uint64_t i) { return all[i].gap_bits[0]; },
+      [&](std::uint64_t i, std::uint64_t before) { all[i].bit = before; });
+  const std::uint64_t end = mode == 0 ? 8 + of.atoms : 8 + 32 * segments + bits;  // in bits
+  const std::uint64_t bytes = ((end + 7) / 8 + 1) / 2 * 2;
+  if (threadIdx.x == 0) {
+    MarksState& state = frame(plan.states)[job];
+    state.kept = kept;
+    state.bytes = bytes;
+    state.mode = mode;
+  }
+  __syncthreads();  // ranks and state are seen by the whole block
+  return bytes <= body_bytes && kept != 0 && marks::zero_up_to(view, end, bytes);
+}
 
 /// By a whole warp: writes the segment's `words`. False, in every lane, when the stream is no
 /// sequence of gaps of the stated count and length.
-__device__ bool read_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
-                             const std::byte* body, std::uint64_t body_bytes);
-
+__device__ inline bool read_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
+                                    const std::byte* body, std::uint64_t body_bytes) {
+  const UnitOf at = find_unit(frame, plan.segments, unit);
+  const MarksJob& job = frame(plan.jobs)[at.job];
+  const std::uint32_t size = marks::segment_size(job, at.index);
+  const std::uint32_t mode = frame(plan.states)[at.job].mode;
+  const BitView view(body, body_bytes);
+  std::uint64_t word[2];
+  bool good = true;
+  if (mode == 0) {
+    marks::load_map(view, at.index, size, word);
+  } else {
+    std::uint32_t* const bits = shared<marks::SegmentBits>().word[warp_in_block()];
+    for (unsigned w = 0; w < 4; ++w) bits[4 * lane() + w] = 0;
+    __syncwarp();
+    const MarksSegment& segment = frame(plan.segment_states)[unit];
+    const std::uint64_t first = 8 + 32 * detail::marks_segments(job.atoms) + segment.bit;
+    good = marks::read_gaps(view, first, segment.gap_bits[0], segment.kept, mode - 1, size, bits);
+    __syncwarp();
+    for (unsigned w = 0; w < 2; ++w)
+      word[w] = bits[4 * lane() + 2 * w] | (std::uint64_t{bits[4 * lane() + 2 * w + 1]} << 32);
+  }
+  std::uint64_t* const out = segment_words(frame, plan, at);
+  out[2 * lane()] = word[0];
+  out[2 * lane() + 1] = word[1];
+  return good;
+}
 }  // namespace atomo::cuda
