@@ -35,11 +35,15 @@ void assemble(const Frame& frame, Queue& queue);
 void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue);
 
 /// First launches of a decode: parses and checks the head against the plan's layers, whose states
-/// then say what to decode where. `f32_room` holds the f32 values of all half views, one after
+/// then say what to decode where. The kinds' dtypes (of what was encoded) are not compared: any of the
+/// three may be decoded into any view, as on the CPU. `f32_room` holds the f32 values of all half views, one after
 /// another.
 void open(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
           Scratch<float> f32_room, Queue& queue);
-/// Rounds the values of half views (purpose `output`).
+/// Entries of a unit of `round_halves`.
+inline constexpr std::uint64_t kHalfUnit = 1024;
+/// Rounds the values of half views (purpose `output`); job i is layer i, without units where its
+/// view is f32.
 void round_halves(const Frame& frame, Split halves, Queue& queue);
 /// Layers that are empty, non-finite or without a body (NaNs, zeros), the checksum of the bodies,
 /// the call's status.
