@@ -7,10 +7,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "cpu/reduce.hpp"
 #include "cpu/run_tasks.hpp"
+#include "level_math.hpp"
 #include "workspace.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -107,13 +107,6 @@ std::size_t scale_bytes(const SignConfig& config) noexcept {
   return config.scale == SignScale::mean ? 4 : 0;
 }
 
-/// mean|x| as f32; the sum's rounding must not carry it beyond the largest f32.
-float mean_abs(const float* x, std::size_t n, std::span<double> scratch,
-               Executor* executor) noexcept {
-  const double mean = detail::layer_sum_abs(x, n, scratch, executor) / static_cast<double>(n);
-  return static_cast<float>(std::min(mean, static_cast<double>(std::numeric_limits<float>::max())));
-}
-
 /// Checks everything a body can break and reads its scale.
 Status open(const SignConfig& config, ConstBytes body, std::size_t n, float& scale) noexcept {
   const std::size_t want = max_encoded_bytes(config, n);
@@ -149,7 +142,7 @@ Status encode(const SignConfig& config, const float* x, std::size_t n, Bytes wor
     detail::Carver carver(workspace);
     const auto scratch = carver.take<double>(detail::reduce_scratch(n));
     if (!carver.fits()) return Status::workspace_too_small;
-    const float scale = mean_abs(x, n, scratch, executor);
+    const float scale = detail::mean_magnitude(detail::layer_sum_abs(x, n, scratch, executor), n);
     std::memcpy(body.data(), &scale, 4);
   }
   std::byte* out = body.data() + scale_bytes(config);
