@@ -3,14 +3,15 @@
 
 #include <array>
 #include <cstddef>
-#include <iterator>
 #include <utility>
+
+#include "pair_code_words.hpp"
 
 namespace atomo::detail {
 namespace {
 
-constexpr std::size_t kTables = std::size(kCodeLengths);
-constexpr unsigned kLevels = 16, kMaxWidth = 5, kMaxLimit = 15;
+constexpr std::size_t kTables = kCodeTables;
+constexpr unsigned kLevels = 16;
 
 constexpr std::size_t encode_entries(const CodeLengths& t) {
   return (t.levels == 1 ? std::size_t{1} : kLevels) << (2 * t.width);
@@ -28,17 +29,6 @@ constexpr auto offsets(Count count) {
 
 constexpr auto kEncodeBegin = offsets(encode_entries);
 constexpr auto kDecodeBegin = offsets(decode_entries);
-
-constexpr unsigned length_of(char digit) {
-  return static_cast<unsigned>(digit <= '9' ? digit - '0' : digit - 'a' + 10);
-}
-
-/// The lowest `length` bits of `code`, first bit last: the stream is read from its low end.
-constexpr std::uint32_t reversed(std::uint32_t code, unsigned length) {
-  std::uint32_t r = 0;
-  for (unsigned i = 0; i < length; ++i) r |= ((code >> i) & 1u) << (length - 1 - i);
-  return r;
-}
 
 /// Every code of every table, a megabyte of static storage.
 class PairCodes {
@@ -71,27 +61,22 @@ class PairCodes {
         encode_.data() + kEncodeBegin[t] + (std::size_t{place} << (2 * width));
     std::uint16_t* const decode =
         decode_.data() + kDecodeBegin[t] + (std::size_t{place} << table.limit);
-    const char* const lengths = table.lengths[level];
-    std::uint32_t code = 0, escape = 0;
-    for (unsigned length = 1; length <= table.limit; ++length, code <<= 1) {
-      for (std::uint32_t symbol = 0; symbol <= cells; ++symbol) {
-        if (length_of(lengths[symbol]) != length) continue;
-        const std::uint32_t word = reversed(code++, length);
-        std::uint32_t h0 = symbol >> width, h1 = symbol & low;
-        if (swapped) std::swap(h0, h1);
-        std::uint32_t entry = length;
-        if (symbol == cells) {
-          escape = word | (length << 16) | kEscapeFlag;
-          entry |= (static_cast<std::uint32_t>(kEscapeCell) & 63u) << 4;
-        } else {
-          encode[(h0 << width) | h1] = word | (length << 16);
-          entry |= (((h0 - half) & 63u) << 4) | (((h1 - half) & 63u) << 10);
-        }
-        for (std::uint32_t i = word; i < (1u << table.limit); i += 1u << length) {
-          decode[i] = static_cast<std::uint16_t>(entry);
-        }
+    std::uint32_t escape = 0;
+    for_each_word(table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
+      std::uint32_t h0 = symbol >> width, h1 = symbol & low;
+      if (swapped) std::swap(h0, h1);
+      std::uint32_t entry = length;
+      if (symbol == cells) {
+        escape = word | (length << 16) | kEscapeFlag;
+        entry |= (static_cast<std::uint32_t>(kEscapeCell) & 63u) << 4;
+      } else {
+        encode[(h0 << width) | h1] = word | (length << 16);
+        entry |= (((h0 - half) & 63u) << 4) | (((h1 - half) & 63u) << 10);
       }
-    }
+      for (std::uint32_t i = word; i < (1u << table.limit); i += 1u << length) {
+        decode[i] = static_cast<std::uint16_t>(entry);
+      }
+    });
     for (std::uint32_t cell = 0; cell < cells; ++cell) {
       if (encode[cell] == 0) encode[cell] = escape;
     }
@@ -101,14 +86,6 @@ class PairCodes {
   std::array<std::uint32_t, kEncodeBegin[kTables]> encode_{};
   std::array<std::uint16_t, kDecodeBegin[kTables]> decode_{};
 };
-
-static_assert([] {
-  for (const CodeLengths& t : kCodeLengths) {
-    if (t.width > kMaxWidth || t.limit > kMaxLimit || (t.levels != 1 && t.levels != 8))
-      return false;
-  }
-  return true;
-}());
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "bits.hpp"
+#include "hd.hpp"
 #include "pair_code_tables.hpp"
 
 namespace atomo::detail {
@@ -31,7 +32,7 @@ inline constexpr std::uint64_t kMaxVectorEntries = std::uint64_t{1} << 22;
 /// sqrt(entries) (every reach carries a margin of 2^-10, roundings are below 2^-20), q = floor(y +
 /// u) with 0 <= u < 1 lies in [-Y - 1, Y + 1], one more when fma rounds up to an integer, and
 /// 2^(w-1) >= Y + 3. The product and the root are IEEE f64.
-[[nodiscard]] inline unsigned escape_bits(std::uint64_t entries, double reach) noexcept {
+[[nodiscard]] ATOMO_HD inline unsigned escape_bits(std::uint64_t entries, double reach) noexcept {
   const double bound = 2.0 * (std::sqrt(static_cast<double>(entries)) * reach) + 6.0;
   unsigned w = 3;
   while (w < kMaxEscapeBits && static_cast<double>(std::uint64_t{1} << w) < bound) ++w;

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The pair code on the device (pair_code.hpp): its words as constants that the compiler makes from
+/// the committed lengths, 114 KiB to encode, 320 KiB to decode. A file that only encodes, or only
+/// decodes, carries the one it uses.
+///
+/// Only the eight levels that the format gives are kept; the code of level j + 8 is that of level j
+/// with h0 and h1 exchanged.
+
+#include "cuda/gpu.cuh"
+#include "pair_code.hpp"
+#include "pair_code_words.hpp"
+
+namespace atomo::cuda {
+
+using detail::kCodeTables;
+
+/// Where each table's words begin.
+struct WordPlaces {
+  std::uint32_t encode[kCodeTables + 1] = {}, decode[kCodeTables + 1] = {};
+};
+[[nodiscard]] constexpr WordPlaces word_places() {
+  WordPlaces places;
+  for (std::size_t t = 0; t < kCodeTables; ++t) {
+    const detail::CodeLengths& table = detail::kCodeLengths[t];
+    places.encode[t + 1] = places.encode[t] + (std::uint32_t{table.levels} << (2 * table.width));
+    places.decode[t + 1] = places.decode[t] + (std::uint32_t{table.levels} << table.limit);
+  }
+  return places;
+}
+
+/// [table][level][h0 + half][h1 + half]: word | length << 12; cells without a word, cell 0 among
+/// them, have the level's escape word and this flag.
+inline constexpr std::uint32_t kEscapeBit = 1u << detail::kLongestWord;
+struct EncodeWords {
+  std::uint16_t cell[word_places().encode[kCodeTables]] = {};
+};
+[[nodiscard]] constexpr EncodeWords encode_words() {
+  EncodeWords words;
+  for (std::size_t t = 0; t < kCodeTables; ++t) {
+    const detail::CodeLengths& table = detail::kCodeLengths[t];
+    const std::uint32_t cells = 1u << (2 * table.width);
+    for (unsigned level = 0; level < table.levels; ++level) {
+      std::uint16_t* const out = words.cell + word_places().encode[t] + level * cells;
+      std::uint16_t escape = 0;
+      detail::for_each_word(table, level,
+                            [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
+                              const std::uint32_t entry = word | length << 12;
+                              if (symbol == cells) {
+                                escape = static_cast<std::uint16_t>(entry | kEscapeBit);
+                              } else {
+                                out[symbol] = static_cast<std::uint16_t>(entry);
+                              }
+                            });
+      for (std::uint32_t cell = 0; cell < cells; ++cell) {
+        if (out[cell] == 0) out[cell] = escape;
+      }
+    }
+  }
+  return words;
+}
+
+/// [table][level][the next `limit` bits of the stream]: as `PairCoding::decode`, length | (h0 & 63)
+/// << 4 | (h1 & 63) << 10, the escape word with h0 = kEscapeCell.
+struct DecodeWords {
+  std::uint16_t entry[word_places().decode[kCodeTables]] = {};
+};
+[[nodiscard]] constexpr DecodeWords decode_words() {
+  DecodeWords words;
+  for (std::size_t t = 0; t < kCodeTables; ++t) {
+    const detail::CodeLengths& table = detail::kCodeLengths[t];
+    const std::uint32_t width = table.width, half = 1u << (width - 1), places = 1u << table.limit;
+    for (unsigned level = 0; level < table.levels; ++level) {
+      std::uint16_t* const out = words.entry + word_places().decode[t] + level * places;
+      detail::for_each_word(
+          table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
+            std::uint32_t h0 = (symbol >> width) - half, h1 = (symbol & (2 * half - 1)) - half;
+            if (symbol == 1u << (2 * width)) {
+              h0 = static_cast<std::uint32_t>(detail::kEscapeCell);
+              h1 = 0;
+            }
+            const std::uint32_t entry = length | (h0 & 63u) << 4 | (h1 & 63u) << 10;
+            for (std::uint32_t i = word; i < places; i += 1u << length)
+              out[i] = static_cast<std::uint16_t>(entry);
+          });
+    }
+  }
+  return words;
+}
+
+/// A coding step of the ladder, all but its nominal size.
+struct DeviceStep {
+  std::uint32_t encode = 0, decode = 0;  ///< first entries of its table
+  std::uint8_t width = 0, limit = 0, raw = 0;
+  std::uint8_t level_mask = 0;  ///< 7, or 0 when all levels share a code
+};
+struct DeviceSteps {
+  DeviceStep step[std::size(detail::kCodingSteps)];
+};
+[[nodiscard]] constexpr DeviceSteps device_steps() {
+  DeviceSteps steps;
+  for (std::size_t i = 0; i < std::size(detail::kCodingSteps); ++i) {
+    const detail::CodingStep& s = detail::kCodingSteps[i];
+    const detail::CodeLengths& table = detail::kCodeLengths[s.table];
+    steps.step[i] = {word_places().encode[s.table],
+                     word_places().decode[s.table],
+                     table.width,
+                     table.limit,
+                     s.raw,
+                     static_cast<std::uint8_t>(table.levels - 1)};
+  }
+  return steps;
+}
+
+/// A class of atoms: its coding step, and its step in units of the price.
+struct DeviceClass {
+  std::uint32_t step = 0;
+  float delta = 0;
+};
+struct DeviceClasses {
+  DeviceClass of[std::size(detail::kAtomClasses)];
+};
+[[nodiscard]] constexpr DeviceClasses device_classes() {
+  DeviceClasses classes;
+  for (std::size_t c = 0; c < std::size(detail::kAtomClasses); ++c)
+    classes.of[c] = {detail::kAtomClasses[c].step, detail::kAtomClasses[c].delta};
+  return classes;
+}
+
+// Within functions, so that a kernel carries what it calls for alone.
+__device__ inline const std::uint16_t* encode_table() {
+  static constexpr EncodeWords kWords = encode_words();
+  return kWords.cell;
+}
+__device__ inline const std::uint16_t* decode_table() {
+  static constexpr DecodeWords kWords = decode_words();
+  return kWords.entry;
+}
+/// The ladder, in place of kCodingSteps.
+__device__ inline const DeviceStep& device_step(std::uint32_t i) {
+  static constexpr DeviceSteps kSteps = device_steps();
+  return kSteps.step[i];
+}
+/// In place of kAtomClasses.
+__device__ inline const DeviceClass& device_class(std::uint32_t atom_class) {
+  static constexpr DeviceClasses kClasses = device_classes();
+  return kClasses.of[atom_class];
+}
+
+/// Bits in the order of the stream, the first the lowest.
+struct PairBits {
+  std::uint64_t bits;
+  unsigned count;  ///< at most 63: a word of 11 and two integers of 26
+};
+
+/// A pair's word and what follows it. `level` is the first entry's; q0 and q1 fit `escape_bits`.
+__device__ inline PairBits put_pair(const DeviceStep& step, unsigned escape_bits,
+                                    std::uint32_t level, std::int32_t q0, std::int32_t q1) {
+  const unsigned width = step.width, raw = step.raw;
+  const std::int32_t centre = static_cast<std::int32_t>((1u << raw) >> 1), half = 1 << (width - 1);
+  const auto i0 = static_cast<std::uint32_t>(((q0 + centre) >> raw) + half);
+  const auto i1 = static_cast<std::uint32_t>(((q1 + centre) >> raw) + half);
+  const bool swapped = (level & 8u & (step.level_mask + 1u)) != 0;
+  const std::uint32_t cell = ((i0 | i1) >> width) != 0 ? 0
+                             : swapped                 ? i1 << width | i0
+                                                       : i0 << width | i1;
+  const std::uint32_t entry =
+      encode_table()[step.encode + ((level & step.level_mask) << (2 * width) | cell)];
+  const bool escaped = (entry & kEscapeBit) != 0;
+  const unsigned each = escaped ? escape_bits : raw, length = entry >> 12;
+  const std::uint32_t mask = (1u << each) - 1;
+  const std::int32_t shift = escaped ? 0 : centre;
+  const std::uint64_t low0 = static_cast<std::uint32_t>(q0 + shift) & mask;
+  const std::uint64_t low1 = static_cast<std::uint32_t>(q1 + shift) & mask;
+  return {(entry & (kEscapeBit - 1)) | (low0 | low1 << each) << length, length + 2 * each};
+}
+
+struct PairRead {
+  std::int32_t q0, q1;
+  unsigned count;  ///< bits read, at most 63
+};
+
+/// The pair whose bits begin at the lowest of `window`; what of them the window lacks counts as
+/// zeros. Any bits give some pair, at least a bit long.
+__device__ inline PairRead get_pair(const DeviceStep& step, unsigned escape_bits,
+                                    std::uint32_t level, std::uint64_t window) {
+  const std::uint32_t looked_up = (level & step.level_mask) << step.limit |
+                                  (static_cast<std::uint32_t>(window) & ((1u << step.limit) - 1));
+  const std::uint32_t entry = decode_table()[step.decode + looked_up];
+  const unsigned length = entry & 15u, raw = step.raw;
+  const std::uint64_t tail = window >> length;
+  std::int32_t h0 = static_cast<std::int32_t>(entry << 22) >> 26;
+  std::int32_t h1 = static_cast<std::int32_t>(entry << 16) >> 26;
+  if (h0 == detail::kEscapeCell) {
+    const unsigned w = escape_bits, above = 32 - w;
+    return {static_cast<std::int32_t>(static_cast<std::uint32_t>(tail) << above) >> above,
+            static_cast<std::int32_t>(static_cast<std::uint32_t>(tail >> w) << above) >> above,
+            length + 2 * w};
+  }
+  if ((level & 8u & (step.level_mask + 1u)) != 0) {
+    const std::int32_t other = h0;
+    h0 = h1;
+    h1 = other;
+  }
+  const std::uint32_t low = (1u << raw) - 1;
+  const std::int32_t centre = static_cast<std::int32_t>((1u << raw) >> 1);
+  return {
+      h0 * (1 << raw) + static_cast<std::int32_t>(static_cast<std::uint32_t>(tail) & low) - centre,
+      h1 * (1 << raw) + static_cast<std::int32_t>(static_cast<std::uint32_t>(tail >> raw) & low) -
+          centre,
+      length + 2 * raw};
+}
+
+}  // namespace atomo::cuda
