@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles CUDA files for every architecture and checks what nvcc made of them; no GPU is needed.
+
+usage: check_kernels.py [options] FILE.cu... -- NVCC_FLAGS...
+       check_kernels.py --tables FILE.cu...
+
+A file passes when
+  - it compiles for every architecture without a warning;
+  - no kernel spills registers, and none keeps a stack in local memory;
+  - its PTX has no instruction whose result the CPU would not reproduce (ptx.py lists them);
+  - its kernels take the registers, the memory and the barriers that resources.txt says (`--write` rewrites it).
+Exceptions to the second and third stand in allowed.txt, each with its reason. One call of nvcc a file; what it made
+stays in the work folder (DIR/STEM/STEM.o too) and is used again while neither a source nor a flag changes.
+
+With --tables, checks that both tables speak of these files, all of them (resources.txt) and no others.
+"""
+import argparse
+import collections
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+import ptx
+import report
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+Allowance = collections.namedtuple("Allowance", "file kernel rule count reason line")
+
+
+def parse_arguments(arguments):
+    flags = []
+    if "--" in arguments:
+        split = arguments.index("--")
+        arguments, flags = arguments[:split], arguments[split + 1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE.cu")
+    parser.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
+    parser.add_argument("--work", default="build/cuda_compile", metavar="DIR")
+    parser.add_argument("--architectures", default="80,90,100", help="the newest is embedded as PTX too")
+    parser.add_argument("--allowed", default=os.path.join(HERE, "allowed.txt"), metavar="TABLE")
+    parser.add_argument("--resources", default=os.path.join(HERE, "resources.txt"), metavar="TABLE")
+    parser.add_argument("--write", action="store_true", help="rewrite the files' rows of resources.txt")
+    parser.add_argument("--tables", action="store_true", help="check the tables alone")
+    options = parser.parse_args(arguments)
+    options.flags = flags
+    return options
+
+
+# --- compiling
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def dependencies(path):
+    """Returns the files named in a make rule that nvcc wrote."""
+    with open(path, encoding="utf-8") as file:
+        words = file.read().replace("\\\n", " ").split(":", 1)[1]
+    return sorted({os.path.normpath(word) for word in words.split()})
+
+
+def nvcc_version(nvcc):
+    text = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
+    return re.search(r"\bV(\d+\.\d+\.\d+)", text)[1]
+
+
+class Compilation:
+    """One file, compiled for every architecture in a folder of its own."""
+
+    def __init__(self, options, source):
+        stem = os.path.splitext(os.path.basename(source))[0]
+        self.folder = os.path.join(options.work, stem)
+        self.rule = os.path.join(self.folder, "rule.d")
+        self.stamp = os.path.join(self.folder, "stamp.json")
+        architectures = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in options.architectures.split(",")]
+        newest = options.architectures.rsplit(",", maxsplit=1)[-1]
+        architectures[-1] = f"-gencode=arch=compute_{newest},code=[sm_{newest},compute_{newest}]"
+        self.command = [options.nvcc, "-std=c++20", "-O3", *options.flags, *architectures,
+                        "-Xptxas=-v,-Werror,--warn-on-spills", "--keep", f"--keep-dir={self.folder}",
+                        "-MD", f"-MF={self.rule}", "-c", source, "-o", os.path.join(self.folder, stem + ".o")]
+        self.version = nvcc_version(options.nvcc)
+
+    def run(self):
+        """Compiles where something changed; returns (exit status, nvcc's output, seconds or None)."""
+        text = self._unchanged()
+        if text is not None:
+            return 0, text, None
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(self.folder)
+        started = time.monotonic()
+        made = subprocess.run(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        seconds = time.monotonic() - started
+        if made.returncode == 0:
+            state = {"command": self.command, "version": self.version, "output": made.stdout,
+                     "files": {path: digest(path) for path in dependencies(self.rule)}}
+            with open(self.stamp, "w", encoding="utf-8") as file:
+                json.dump(state, file)
+        return made.returncode, made.stdout, seconds
+
+    def _unchanged(self):
+        try:
+            with open(self.stamp, encoding="utf-8") as file:
+                state = json.load(file)
+            same = state["command"] == self.command and state["version"] == self.version
+            same = same and all(digest(path) == old for path, old in state["files"].items())
+        except (OSError, ValueError, KeyError):
+            return None
+        return state["output"] if same else None
+
+    def ptx(self):
+        """Returns the PTX texts, one an architecture."""
+        texts = []
+        for name in sorted(os.listdir(self.folder)):
+            if name.endswith(".ptx"):
+                with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+                    texts.append(file.read())
+        return texts
+
+
+# --- checking
+
+def read_allowed(path):
+    """Returns the exceptions in a table: file, kernel (a regular expression), rule, count, reason."""
+    found = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            cells = line.split(maxsplit=4)
+            rules = {*ptx.RULES, "stack", "*"}
+            if len(cells) < 5 or cells[2] not in rules or not re.fullmatch(r"\d+|\*", cells[3]):
+                raise SystemExit(f"{path}:{number}: 'file.cu kernel rule count reason' is wanted, a rule is one of "
+                                 f"{', '.join(sorted(rules))}, a count a number or *")
+            found.append(Allowance(*cells[:4], cells[4].strip(), number))
+    return found
+
+
+def judge(file, found, allowed, opcodes):
+    """Yields what is wrong with {(kernel, rule): count}; `opcodes` says what was counted. Counts allowed are exact."""
+    most = collections.Counter()
+    for (kernel, rule), count in sorted(found.items()):
+        entry = next((entry for entry in allowed if entry.file == file and entry.rule in (rule, "*")
+                      and not (entry.rule == "*" and rule == "stack") and re.fullmatch(entry.kernel, kernel)), None)
+        why = ptx.RULES[rule][1] if rule in ptx.RULES else "keeps a stack in local memory"
+        what = f"{file}: {kernel}: {rule}: {opcodes[kernel, rule]} {why}"
+        if entry is None:
+            yield what
+        elif entry.count != "*" and count > int(entry.count):
+            yield f"{what}; allowed.txt allows {entry.count}, not {count}"
+        if entry:
+            most[entry] = max(most[entry], count)
+    for entry in allowed:
+        if entry.file == file and entry.count != "*" and most[entry] < int(entry.count):
+            yield (f"allowed.txt:{entry.line}: {file} {entry.kernel} may have {entry.count} '{entry.rule}', "
+                   f"the most found is {most[entry]}: write that")
+
+
+def forbidden_instructions(file, texts, names, allowed):
+    """Yields the instructions that break the promise of equal bytes, counted where they are most over the texts."""
+    counts, opcodes = {}, {}
+    for text in texts:
+        for function, rules in ptx.forbidden(text).items():
+            for rule, words in rules.items():
+                key = names[function] if function else "(file)", rule
+                if words.total() > counts.get(key, 0):
+                    counts[key] = words.total()
+                    opcodes[key] = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+    yield from judge(file, counts, [entry for entry in allowed if entry.rule != "stack"], opcodes)
+
+
+def local_memory(file, output, names, allowed):
+    """Yields spills, and stacks that are not allowed."""
+    counts, opcodes = {}, {}
+    for (function, arch), (stack, spills) in sorted(report.parse_ptxas(output)[1].items()):
+        name = names.get(function, function)
+        if spills:
+            yield f"{file}: {name}: {spills} bytes spilled on {arch}"
+        if stack > counts.get((name, "stack"), 0):
+            counts[name, "stack"] = stack
+            opcodes[name, "stack"] = f"{stack} bytes on {arch}"
+    yield from judge(file, counts, [entry for entry in allowed if entry.rule == "stack"], opcodes)
+
+
+def compare(file, version, rows, path, command):
+    """Yields the differences between a file's rows and the committed ones."""
+    old_version, old = report.read(path)
+    if old and old_version != version:
+        print(f"{os.path.basename(path)} was written with nvcc {old_version}, this is {version}: not compared")
+        return
+    gone = {row for row in old if row.file == file} - {*rows}
+    come = {*rows} - {*old}
+    if gone or come:
+        changed = sorted([*gone, *come], key=lambda row: (report.order(row), row in come))
+        title, *lines = report.aligned(changed)
+        yield f"{file}: its kernels are not what {os.path.basename(path)} says (-), but (+)"
+        yield f"    {title}"
+        yield from (f"  {'+' if row in come else '-'} {line}" for row, line in zip(changed, lines))
+        yield f"    to take it as it is: {command}"
+
+
+def rewrite(file, version, rows, path):
+    with open(path + ".lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        old_version, old = report.read(path)
+        if old and old_version != version:
+            print(f"{os.path.basename(path)} was written with nvcc {old_version}: its rows are left out")
+            old = []
+        report.write(path, version, [row for row in old if row.file != file] + rows)
+    os.remove(path + ".lock")
+
+
+def check(options, source):
+    """Returns what is wrong with one file."""
+    file = os.path.basename(source)
+    compilation = Compilation(options, source)
+    status, output, seconds = compilation.run()
+    if status:
+        return [f"{file}: does not compile", output.rstrip()]
+    texts = compilation.ptx()
+    kernels = [(name, ptx.target(text)) for text in texts for name in ptx.entries(text)]
+    architectures = {f"sm_{arch}" for arch in options.architectures.split(",")}
+    if {ptx.target(text) for text in texts} != architectures:
+        return [f"{file}: nvcc left PTX for {sorted(map(ptx.target, texts))}, not for {sorted(architectures)}"]
+    functions = {function for text in texts for function in ptx.forbidden(text) if function}
+    functions |= {function for function, _ in report.parse_ptxas(output)[1]}
+    names = ptx.readable_names({name for name, _ in kernels} | functions)
+    allowed = read_allowed(options.allowed)
+    wrong = [*forbidden_instructions(file, texts, names, allowed), *local_memory(file, output, names, allowed)]
+    try:
+        rows = report.rows_of(file, output, kernels, names)
+    except ValueError as error:
+        return wrong + [f"{file}: {error}"]
+    if options.write and not wrong:
+        rewrite(file, compilation.version, rows, options.resources)
+    elif not options.write:
+        command = shlex.join([sys.executable, *sys.argv[:1], "--write", *sys.argv[1:]])
+        wrong += compare(file, compilation.version, rows, options.resources, command)
+    spent = f"compiled in {seconds:.1f} s" if seconds else "unchanged since it was last compiled"
+    print(f"{file}: {len({name for name, _ in kernels})} kernels for {options.architectures}, {spent}")
+    return wrong
+
+
+def check_tables(options):
+    """Returns what the tables say of files that are not there, or leave unsaid."""
+    there = {os.path.basename(path) for path in options.files}
+    listed = {row.file for row in report.read(options.resources)[1]}
+    empty = {os.path.basename(path) for path in options.files if not has_kernels(path)}
+    excepted = {entry.file for entry in read_allowed(options.allowed)}
+    return ([f"resources.txt has rows of {name}, which is not compiled" for name in sorted(listed - there)] +
+            [f"resources.txt has no row of {name}" for name in sorted(there - listed - empty)] +
+            [f"allowed.txt speaks of {name}, which is not compiled" for name in sorted(excepted - there)])
+
+
+def has_kernels(path):
+    with open(path, encoding="utf-8") as file:
+        return "__global__" in file.read()
+
+
+def main():
+    options = parse_arguments(sys.argv[1:])
+    if options.tables:
+        wrong = check_tables(options)
+    else:
+        wrong = [fault for source in options.files for fault in check(options, source)]
+    print("\n".join(wrong) or "nothing to object to")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sets up a model on the GPU: it works, or one line says why not. Ends with 0 either way, with 1
+// when the CUDA backend is not in the program or its refusal says nothing.
+#include <atomo/codec.hpp>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "device.hpp"
+#include "head.hpp"
+#include "layer.hpp"
+
+int main() {
+  const atomo::detail::DeviceBackend* backend = atomo::detail::device_backend();
+  if (backend == nullptr) {
+    std::puts("no CUDA backend in this program");
+    return 1;
+  }
+  try {
+    const auto codec = atomo::Codec::parse("qsgd:bits=4");
+    const std::vector<atomo::detail::LayerPlan> layers{
+        {codec.method(), {64, 1024}, atomo::DType::f32}};
+    const std::vector<atomo::detail::Kind> kinds{layers[0].kind};
+    const atomo::detail::HeadLayout head(kinds, {});
+    const auto model = backend->make_model(layers, head);
+    std::printf("CUDA backend: a model takes a workspace of %zu bytes\n", model->workspace_bytes());
+  } catch (const atomo::Error& error) {
+    std::printf("CUDA backend: %s\n", error.what());
+    const bool says_why = std::strncmp(error.what(), "CUDA: ", 6) == 0;
+    return says_why && std::strchr(error.what(), '\n') == nullptr ? 0 : 1;
+  }
+  return 0;
+}
