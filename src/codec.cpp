@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "device.hpp"
 #include "fp_guard.hpp"
 #include "layer.hpp"
 #include "price_search.hpp"
@@ -29,6 +30,21 @@ std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
 
 }  // namespace
 
+namespace detail {
+
+const DeviceBackend& device_backend_for(const Method& method) {
+  const DeviceBackend* const device = device_backend();
+  if (device == nullptr) {
+    throw Error(
+        "this build of atomo has no CUDA backend: configure with -DATOMO_CUDA=ON where nvcc is");
+  }
+  if (!method.traits().cuda)
+    throw Error("'" + method.to_string() + "' has no CUDA twin: encode it on the CPU");
+  return *device;
+}
+
+}  // namespace detail
+
 Codec::Codec(std::shared_ptr<const detail::Method> method)
     : method_(std::move(method)), traits_(std::make_shared<const Traits>(method_->traits())) {}
 
@@ -52,7 +68,9 @@ std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
                     limit > 0 ? std::min(limit, plan.max_body_bytes) : plan.max_body_bytes));
 }
 
-std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype) const {
+std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype, Device device) const {
+  if (device == Device::cuda)
+    return detail::device_backend_for(*method_).workspace_bytes(*method_, shape, dtype);
   const LayerPlan plan(*method_, shape, dtype);
   if (plan.n == 0) return 0;
   Carver encode;
@@ -63,6 +81,11 @@ std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype) const {
 
 Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload& payload,
                      const Context& context) const noexcept {
+  if (view.device == Device::cuda) {
+    const detail::DeviceBackend* const device = detail::device_backend();
+    return device == nullptr ? Status::unsupported
+                             : device->encode(*method_, view, key, payload, context);
+  }
   const detail::FpGuard guard;
   LayerPlan plan(*method_, view.shape, view.dtype);
   const std::size_t head = detail::one_layer_head_bytes(plan.kind), limit = limit_of(plan, head);
@@ -128,16 +151,26 @@ Status decode_one(const detail::Method& method, ConstBytes message, bool add, fl
   return read_layer(layer, head.header(), view, add, alpha, context.workspace, context.executor);
 }
 
+/// On the host or on the view's device.
+Status decode_anywhere(const detail::Method& method, ConstBytes message, bool add, float alpha,
+                       const TensorView& view, const Context& context) noexcept {
+  if (view.device == Device::cpu)
+    return report(context, decode_one(method, message, add, alpha, view, context));
+  const detail::DeviceBackend* const device = detail::device_backend();
+  return device == nullptr ? Status::unsupported
+                           : device->decode(method, message, add, alpha, view, context);
+}
+
 }  // namespace
 
 Status Codec::decode(ConstBytes message, const TensorView& view,
                      const Context& context) const noexcept {
-  return report(context, decode_one(*method_, message, false, 1, view, context));
+  return decode_anywhere(*method_, message, false, 1, view, context);
 }
 
 Status Codec::decode_add(ConstBytes message, float alpha, const TensorView& view,
                          const Context& context) const noexcept {
-  return report(context, decode_one(*method_, message, true, alpha, view, context));
+  return decode_anywhere(*method_, message, true, alpha, view, context);
 }
 
 }  // namespace atomo

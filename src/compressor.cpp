@@ -58,18 +58,23 @@ std::size_t Compressor::workspace_bytes(std::size_t layer) const {
 
 Status Compressor::encode(std::span<const ConstTensorView> layers, const Key& key,
                           const Payload& payload, const Context& context) noexcept {
+  if (impl_->device != nullptr) return impl_->encode_on_device(layers, key, payload, context);
   const detail::FpGuard guard;
   return report(context, impl_->encode(layers, key, payload, context));
 }
 
 Status Compressor::decode(ConstBytes message, std::span<const TensorView> layers,
                           const Context& context) const noexcept {
+  if (impl_->device != nullptr)
+    return impl_->device->decode({&message, 1}, false, 1, layers, context);
   if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
   return atomo::decode(message, layers, context);
 }
 
 Status Compressor::decode_add(ConstBytes message, float alpha, std::span<const TensorView> layers,
                               const Context& context) const noexcept {
+  if (impl_->device != nullptr)
+    return impl_->device->decode({&message, 1}, true, alpha, layers, context);
   if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
   return atomo::decode_add(message, alpha, layers, context);
 }
@@ -77,6 +82,8 @@ Status Compressor::decode_add(ConstBytes message, float alpha, std::span<const T
 Status Compressor::decode_add(std::span<const ConstBytes> messages, float alpha,
                               std::span<const TensorView> layers,
                               const Context& context) const noexcept {
+  if (impl_->device != nullptr)
+    return impl_->device->decode(messages, true, alpha, layers, context);
   const detail::FpGuard guard;
   if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
   if (messages.empty()) return report(context, Status::ok);

@@ -77,6 +77,11 @@ Status decode_all(ConstBytes message, bool add, float alpha, std::span<const Ten
   return status;
 }
 
+bool on_host(std::span<const TensorView> views) noexcept {
+  return std::all_of(views.begin(), views.end(),
+                     [](const TensorView& v) { return v.device == Device::cpu; });
+}
+
 }  // namespace
 
 std::uint64_t ContainerInfo::elements() const noexcept {
@@ -100,11 +105,13 @@ Status inspect(ConstBytes message, ContainerInfo& info, bool exact) {
 
 Status decode(ConstBytes message, std::span<const TensorView> views,
               const Context& context) noexcept {
+  if (!on_host(views)) return Status::unsupported;
   return report(context, decode_all(message, false, 1, views, context));
 }
 
 Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> views,
                   const Context& context) noexcept {
+  if (!on_host(views)) return Status::unsupported;
   return report(context, decode_all(message, true, alpha, views, context));
 }
 

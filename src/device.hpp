@@ -44,5 +44,7 @@ struct DeviceBackend {
 
 /// Null when there is no CUDA backend in this build.
 [[nodiscard]] const DeviceBackend* device_backend() noexcept;
+/// \throws Error when there is none, or it cannot run this method.
+[[nodiscard]] const DeviceBackend& device_backend_for(const Method& method);
 
 }  // namespace atomo::detail

@@ -94,6 +94,22 @@ void Compressor::Impl::set_up_memory() {
   workspace = std::max(encoding.bytes(), decoding + accumulators + 63);
 }
 
+void Compressor::Impl::set_up_device() {
+  for (const auto& codec : codecs) static_cast<void>(detail::device_backend_for(codec.method()));
+  device = detail::device_backend()->make_model(plans, layout);
+  workspace = device->workspace_bytes();
+}
+
+Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views, const Key& key,
+                                          const Payload& payload, const Context& context) noexcept {
+  if (views.size() != layers.size() || key.tensor != 0) return Status::shape_mismatch;
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (payload.capacity < max_bytes) return Status::buffer_too_small;
+  std::fill(seen.begin(), seen.end(), std::uint8_t{2});  // what sends is known on the device alone
+  const double budgets[2] = {gather(Pool::atoms, false), gather(Pool::grid, false)};
+  return device->encode(views, key, budgets, payload, context);
+}
+
 Status Compressor::Impl::carve(Bytes memory) noexcept {
   Carver carver(memory);
   for (std::size_t i = 0; i < plans.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "atomo/compressor.hpp"
+#include "device.hpp"
 #include "layer.hpp"
 #include "price_search.hpp"
 
@@ -34,8 +35,9 @@ struct Compressor::Impl {
   std::vector<Codec> codecs;
   std::vector<detail::LayerPlan> plans;
   detail::HeadLayout layout;
-  std::vector<std::size_t> one_head;     // head bytes of a message of this layer alone
-  std::vector<std::size_t> body_offset;  // of each body at its largest, within the bodies
+  std::unique_ptr<detail::DeviceModel> device;  // null for a model on the CPU
+  std::vector<std::size_t> one_head;            // head bytes of a message of this layer alone
+  std::vector<std::size_t> body_offset;         // of each body at its largest, within the bodies
   std::size_t max_bytes = 0, workspace = 0;
 
   // Per layer, written by whoever encodes it: what the price search needs, and whether it was seen
@@ -62,10 +64,12 @@ struct Compressor::Impl {
     set_up_layers(options);
     set_up_memory();
     check_cap();
+    if (options.device == Device::cuda) set_up_device();
   }
 
   void set_up_layers(const CompressorOptions& options);
   void set_up_memory();
+  void set_up_device();
   [[nodiscard]] bool in_pool(std::size_t i, detail::Pool pool) const {
     return plans[i].n > 0 && plans[i].method->pool() == pool && plans[i].method->budget_bits() > 0;
   }
@@ -83,6 +87,8 @@ struct Compressor::Impl {
   double gather(detail::Pool pool, bool streamed) noexcept;
   Status learn(detail::Pool pool, float price, detail::PoolState& state) noexcept;
   Status carve(Bytes memory) noexcept;
+  Status encode_on_device(std::span<const ConstTensorView> views, const Key& key,
+                          const Payload& payload, const Context& context) noexcept;
   Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,
                 const Context& context) noexcept;
   std::uint64_t close_gaps(std::byte* message) noexcept;

@@ -41,12 +41,21 @@ class Codec {
   /// Upper bound of a message of one tensor of this shape, header included; exact when
   /// `traits().fixed_size`.
   [[nodiscard]] std::size_t max_encoded_bytes(const Shape& shape, DType dtype = DType::f32) const;
-  /// Workspace that `encode`, `decode` and `decode_add` need for this shape; any alignment.
-  [[nodiscard]] std::size_t workspace_bytes(const Shape& shape, DType dtype = DType::f32) const;
+  /// Workspace that `encode`, `decode` and `decode_add` need for this shape; any alignment. For
+  /// `Device::cuda` it is device memory. \throws Error when this codec, or this build, has no CUDA
+  /// twin.
+  [[nodiscard]] std::size_t workspace_bytes(const Shape& shape, DType dtype = DType::f32,
+                                            Device device = Device::cpu) const;
 
   /// Writes `view` as a container of one layer. Neither allocates nor synchronises unless the
   /// traits say so. Needs `payload.capacity >= max_encoded_bytes` and `context.workspace.size() >=
   /// workspace_bytes`.
+  ///
+  /// With a view on a CUDA device all pointers (tensor, payload, its length, workspace, `status`,
+  /// `step`) are device pointers, the work is queued on `context.stream` and can be captured into a
+  /// graph. The value returned is what the host can see (sizes, pointers, a failed launch); what
+  /// the data brings is in `*context.status` when the stream is done. The same holds for `decode`
+  /// and `decode_add`.
   Status encode(const ConstTensorView& view, const Key& key, const Payload& payload,
                 const Context& context) const noexcept;
 

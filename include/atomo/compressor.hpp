@@ -58,6 +58,10 @@ struct LayerSpec {
 struct CompressorOptions {
   bool names_on_wire =
       false;  ///< whole-model containers carry the layers' names (files want them, networks do not)
+  /// Where the gradients are. On `cuda` the model keeps its tables on the device that is current
+  /// when it is made; `encode`, `decode` and `decode_add` take device pointers (see
+  /// `Codec::encode`) and only messages of its own layers and codecs.
+  Device device = Device::cpu;
 };
 
 /// Encodes and decodes all layers of a model. Layers of codecs with a budget (`bits=`) put their

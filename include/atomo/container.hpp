@@ -20,8 +20,8 @@ struct LayerInfo {
   Shape shape;               ///< what the encoder was given
   float price =
       0;  ///< the amplitude `a` of an atom that is only just certain, or the grid step; 0 when none
-  /// Atoms (or elements) the layer has; 0 where the codec has none, or where a lossless stage shrank
-  /// the body more than 256 times (`inspect` does not unpack those).
+  /// Atoms (or elements) the layer has; 0 where the codec has none, or where a lossless stage
+  /// shrank the body more than 256 times (`inspect` does not unpack those).
   std::uint64_t atoms = 0;
   std::uint64_t kept = 0;   ///< of these, kept in this message
   std::uint64_t bytes = 0;  ///< of its body on the wire
@@ -49,7 +49,8 @@ struct ContainerInfo {
 Status inspect(ConstBytes message, ContainerInfo& info, bool exact = false);
 
 /// Decodes every layer of any container, whatever codec wrote each. `views[i]` must have the shape
-/// of layer i. Needs a workspace of `decode_workspace_bytes` of the largest layer. Neither
+/// of layer i, in host memory (a device decodes through the `Codec` or the `Compressor`, which know
+/// what to expect). Needs a workspace of `decode_workspace_bytes` of the largest layer. Neither
 /// allocates nor synchronises, but for layers behind a lossless stage or an exact SVD.
 Status decode(ConstBytes message, std::span<const TensorView> views,
               const Context& context) noexcept;

@@ -195,7 +195,7 @@ struct Traits {
   bool fixed_size = false;    ///< the size depends on the shape alone
   bool allocates = false;     ///< encode or decode takes heap memory
   bool synchronises = false;  ///< encode or decode waits for the device
-  bool capturable = true;     ///< can be captured into a CUDA graph, once there is a device twin
+  bool capturable = true;     ///< can be captured into a CUDA graph
   bool cpu = true;            ///< has a CPU twin
   bool cuda = false;          ///< has a CUDA twin
 };

@@ -77,7 +77,7 @@ class Blosc final : public Method {
   }
   Traits traits() const override {
     Traits t = inner_->traits();
-    t.linear = t.fixed_size = t.capturable = false;
+    t.linear = t.fixed_size = t.capturable = t.cuda = false;
     t.allocates = true;
     return t;
   }

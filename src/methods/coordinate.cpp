@@ -69,6 +69,7 @@ class Coordinate final : public Method {
 
   Traits traits() const override {
     Traits t;
+    t.cuda = true;
     t.unbiased = true;
     // P is off by 2^-33 (1 + 2^-20) of a step and 2^-51 of x; what is decoded is rounded once.
     t.bias_bound = 0x1p-24 * (1 + 0x1p-7);

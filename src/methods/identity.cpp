@@ -38,6 +38,7 @@ class Identity final : public Method {
   std::string to_string() const override { return "identity:dtype=" + std::string(name_of(wire_)); }
   Traits traits() const override {
     Traits t;
+    t.cuda = true;
     t.unbiased = true;
     t.bias_bound = wire_ == DType::f16 ? 0x1p-57 : 0;
     t.linear = wire_ == DType::f32;

@@ -73,6 +73,7 @@ class Qsgd final : public Method {
   std::string to_string() const override { return spec_of(config_); }
   Traits traits() const override {
     Traits t;
+    t.cuda = true;
     t.unbiased = true;
     // 1/step, the product with it and the product on decode round by 2^-24 each, a step one f32
     // short by 2^-23, P by 2^-33 of a step.

@@ -36,6 +36,7 @@ class RandomK final : public KeepMethod<Format> {
 
   Traits traits() const override {
     Traits t;
+    t.cuda = true;
     t.unbiased = true;
     // n/k and the product with it round by 2^-24 each; the 128-bit draws add at most 2^-48.
     t.bias_bound = 0x1p-22;

@@ -31,6 +31,7 @@ class Sign final : public Method {
   std::string to_string() const override { return spec_of(config_); }
   Traits traits() const override {
     Traits t;
+    t.cuda = true;
     t.bias_bound = std::numeric_limits<double>::infinity();
     // ||x - s sign(x)||^2 = ||x||^2 - ||x||_1^2 / n at s = ||x||_1 / n. The contraction is at least
     // 1/n, so no constant.

@@ -39,6 +39,7 @@ class TernGrad final : public Method {
   std::string to_string() const override { return spec_of(config_); }
   Traits traits() const override {
     Traits t;
+    t.cuda = true;
     t.unbiased = !(config_.clip > 0);
     // 1/N, two products and P = |x|/N to 2^-32.
     t.bias_bound = t.unbiased ? 0x1p-21 : std::numeric_limits<double>::infinity();

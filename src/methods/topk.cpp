@@ -38,6 +38,7 @@ class Topk final : public KeepMethod<Format> {
 
   Traits traits() const override {
     Traits t;
+    t.cuda = true;
     t.bias_bound = std::numeric_limits<double>::infinity();
     t.omega = 1;
     // The kept share of the energy is at least k/n. k is F n rounded to nearest and at least 1, so
