@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-CODE = (".cpp", ".hpp", ".h", ".py", ".sh", ".cmake")
+CODE = (".cpp", ".hpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 MAX_LINES = 500
 
@@ -33,7 +33,7 @@ def faults(path, lines):
         yield f"no '{LICENCE}' at its top"
     # A `-inl.hpp` is read once for every processor it is compiled for, a C header has a guard for old compilers.
     guarded = path.endswith("-inl.hpp") or any("#ifndef ATOMO_" in line for line in lines)
-    if path.endswith((".hpp", ".h")) and "#pragma once\n" not in lines and not guarded:
+    if path.endswith((".hpp", ".h", ".cuh")) and "#pragma once\n" not in lines and not guarded:
         yield "no '#pragma once'"
     # Tables are data: nobody reads them from top to bottom.
     if len(lines) >= MAX_LINES and not path.endswith("_tables.hpp"):
