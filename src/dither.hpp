@@ -25,6 +25,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "hd.hpp"
+
 namespace atomo::detail {
 
 inline constexpr double kTwo32 = 4294967296.0;
@@ -35,23 +37,23 @@ inline constexpr double kTopRatio = 1.5 * 32768.0;
 inline constexpr std::uint32_t kMateLevel = 8;
 
 /// Class of a ratio in [1, kTopRatio): exponent and top bit of the mantissa.
-[[nodiscard]] inline int certain_class(double ratio) noexcept {
+[[nodiscard]] ATOMO_HD inline int certain_class(double ratio) noexcept {
   return static_cast<int>(std::bit_cast<std::uint64_t>(ratio) >> 51) - (1023 * 2) + 1;
 }
 
 /// 0 when uncertain.
-[[nodiscard]] inline int class_of_ratio(double ratio) noexcept {
+[[nodiscard]] ATOMO_HD inline int class_of_ratio(double ratio) noexcept {
   return ratio < 1.0 ? 0 : certain_class(ratio);
 }
 
 /// Of a ratio below 1: the probability of being kept, in units of 2^-32.
-[[nodiscard]] inline std::uint32_t probability_of_ratio(double ratio) noexcept {
+[[nodiscard]] ATOMO_HD inline std::uint32_t probability_of_ratio(double ratio) noexcept {
   return std::max<std::uint32_t>(static_cast<std::uint32_t>(ratio * kTwo32), 1u);
 }
 
 /// The steps of tiny and huge prices leave the range of normal f32, so content is dithered after
 /// scaling by this power of two, and decoded values are scaled back.
-[[nodiscard]] inline float range_scale(float price) noexcept {
+[[nodiscard]] ATOMO_HD inline float range_scale(float price) noexcept {
   return price < 0x1p-60f ? 0x1p80f : price > 0x1p60f ? 0x1p-80f : 1.0f;
 }
 
@@ -63,14 +65,14 @@ struct ContentScale {
 
 /// `price` is the price times its range scale.
 template <typename Real>
-[[nodiscard]] inline ContentScale<Real> certain_scale(Real price, Real delta) noexcept {
+[[nodiscard]] ATOMO_HD inline ContentScale<Real> certain_scale(Real price, Real delta) noexcept {
   const Real step = price * delta;
   return {step, static_cast<Real>(1.0 / static_cast<double>(step))};
 }
 
 template <typename Real>
-[[nodiscard]] inline ContentScale<Real> uncertain_scale(Real price, Real delta,
-                                                        std::uint32_t probability) noexcept {
+[[nodiscard]] ATOMO_HD inline ContentScale<Real> uncertain_scale(
+    Real price, Real delta, std::uint32_t probability) noexcept {
   const Real step = price * delta;
   return {step, static_cast<Real>(kTwo32 /
                                   (static_cast<double>(probability) * static_cast<double>(step)))};
@@ -84,7 +86,7 @@ struct EntryDraw {
   std::uint32_t pre;    ///< 0..65535
 
   template <typename Real>
-  [[nodiscard]] Real uniform() const noexcept {
+  [[nodiscard]] ATOMO_HD Real uniform() const noexcept {
     return static_cast<Real>(std::bit_cast<float>(0x3F800004u | (level << 19) | (pre << 3)));
   }
 };
@@ -95,7 +97,8 @@ inline constexpr float kLargestLevel = 33554430.0f;
 
 /// q of one entry. `Draw::uniform<Real>()` is 1 + u.
 template <typename Real, typename Draw>
-[[nodiscard]] inline std::int32_t quantise(Real x, Real inverse, const Draw& draw) noexcept {
+[[nodiscard]] ATOMO_HD inline std::int32_t quantise(Real x, Real inverse,
+                                                    const Draw& draw) noexcept {
   constexpr auto kBound = static_cast<Real>(kLargestLevel);
   const Real y = std::floor(std::fma(x, inverse, draw.template uniform<Real>()));
   return static_cast<std::int32_t>(std::max(std::min(kBound, y), -kBound)) - 1;
@@ -103,7 +106,8 @@ template <typename Real, typename Draw>
 
 /// What q decodes to. One rounding: the integer is below 2^31 and step / 32 is exact.
 template <typename Real>
-[[nodiscard]] inline Real dequantise(std::int32_t q, std::uint32_t level, Real step) noexcept {
+[[nodiscard]] ATOMO_HD inline Real dequantise(std::int32_t q, std::uint32_t level,
+                                              Real step) noexcept {
   return static_cast<Real>(32 * q - 2 * static_cast<std::int32_t>(level) + 15) *
          (step * Real{0.03125});
 }
