@@ -179,18 +179,6 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
 
 }  // namespace
 
-bool Thinning::read(std::uint32_t word, Thinning& t) noexcept {
-  t = {word & 0xFF, (word >> 8) & 0xFFF, word >> 20};
-  if (t.runs_log2 > kMostRunsLog2) return false;
-  const std::uint32_t runs = 1u << t.runs_log2;
-  return t.dropped >= 1 && t.dropped < runs && t.start < runs;
-}
-
-float Thinning::gain() const noexcept {
-  const double runs = static_cast<double>(std::uint64_t{1} << runs_log2);
-  return static_cast<float>(runs / (runs - static_cast<double>(dropped)));
-}
-
 std::size_t least_thinned_bytes(const AtomLayout& layout) noexcept {
   // A run holds fewer than two units more than a whole number of them: with K above half the units,
   // at most two.

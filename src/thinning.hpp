@@ -25,9 +25,17 @@ struct Thinning {
     return runs_log2 | (dropped << 8) | (start << 20);
   }
   /// False when no encoder writes this word.
-  [[nodiscard]] static bool read(std::uint32_t word, Thinning& thinning) noexcept;
+  [[nodiscard]] static constexpr bool read(std::uint32_t word, Thinning& thinning) noexcept {
+    thinning = {word & 0xFF, (word >> 8) & 0xFFF, word >> 20};
+    if (thinning.runs_log2 > kMostRunsLog2) return false;
+    const std::uint32_t runs = 1u << thinning.runs_log2;
+    return thinning.dropped >= 1 && thinning.dropped < runs && thinning.start < runs;
+  }
   /// K / (K - d).
-  [[nodiscard]] float gain() const noexcept;
+  [[nodiscard]] constexpr float gain() const noexcept {
+    const auto runs = static_cast<double>(std::uint64_t{1} << runs_log2);
+    return static_cast<float>(runs / (runs - static_cast<double>(dropped)));
+  }
 };
 inline constexpr std::size_t kThinningBytes = 4;
 
