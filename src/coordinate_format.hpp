@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The word that heads a segment of coordinates: its bytes and how they are to be read.
+/// The word that heads a segment of coordinates (its bytes and how they are to be read), and how an
+/// encoder chooses it.
 
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +53,94 @@ static_assert(max_segment_bytes(kCoordinateSegment) <= 0x1FFFF);
 
 [[nodiscard]] constexpr std::size_t segments_of(std::size_t n) noexcept {
   return n / kCoordinateSegment + (n % kCoordinateSegment != 0 ? 1 : 0);
+}
+
+// ---- choosing
+
+/// What the choice follows from, beside the words' lengths.
+struct SegmentCounts {
+  std::uint32_t entries = 0;
+  std::uint32_t nonzero = 0;  ///< levels that are not 0
+  std::uint32_t large = 0;    ///< levels above 1
+  std::uint64_t total = 0;    ///< sum of levels
+
+  /// Lists cost at least a gap bit, a level bit and a sign an entry that is not zero, dense levels
+  /// a bit each zero: lists are not tried where nearly all entries are not zero, dense levels where
+  /// nearly all are.
+  [[nodiscard]] constexpr bool tries_lists() const noexcept {
+    return nonzero <= entries - entries / 8;
+  }
+  [[nodiscard]] constexpr bool tries_dense() const noexcept { return nonzero >= entries / 8; }
+};
+
+/// Rice words of a segment that share a parameter. The gaps of a list include its end mark.
+enum SegmentSum : unsigned {
+  kEveryGaps = 0,     ///< of entries that are not zero
+  kEveryLevels = 1,   ///< their levels less 1
+  kOnesGaps = 2,      ///< of levels of 1
+  kOthersGaps = 3,    ///< of larger levels
+  kOthersLevels = 4,  ///< these less 2
+  kDenseLevels = 5,   ///< all levels
+};
+inline constexpr unsigned kSegmentSums = 6;
+inline constexpr unsigned kRiceTries = 3;  ///< parameters in the longest range
+
+/// The parameters that are tried for a sum.
+[[nodiscard]] constexpr RiceRange sum_range(SegmentSum sum, const SegmentCounts& c) noexcept {
+  const std::uint32_t m = c.entries, ones = c.nonzero - c.large;
+  switch (sum) {
+    case kEveryGaps:
+      return rice_range(c.nonzero + 1, m - c.nonzero, kMaxGapRice);
+    case kEveryLevels:
+      return rice_range(c.nonzero, c.total - c.nonzero, kMaxLevelRice);
+    case kOnesGaps:
+      return rice_range(ones + 1, m - ones, kMaxGapRice);
+    case kOthersGaps:
+      return rice_range(c.large + 1, m - c.large, kMaxGapRice);
+    case kOthersLevels:
+      return rice_range(c.large, c.total - c.nonzero - c.large, kMaxLevelRice);
+    case kDenseLevels:
+      break;
+  }
+  return rice_range(m, c.total, kMaxLevelRice);
+}
+
+struct SegmentPlan {
+  SegmentWord word;  ///< without its bytes
+  std::uint64_t bits = ~std::uint64_t{0};
+  constexpr void offer(std::uint64_t cost, SegmentWord how) noexcept {
+    if (cost < bits) {
+      bits = cost;
+      word = how;
+    }
+  }
+};
+
+/// The shortest way to write a segment that is not all zero, of equals the first. `bits_at(sum, k)`
+/// is what a sum's words cost: at most 49 bits each, so it fits 32 bits. Dense levels under the
+/// largest parameter are the upper bound.
+template <typename BitsAt>
+[[nodiscard]] constexpr SegmentPlan plan_segment(const SegmentCounts& c, BitsAt bits_at) noexcept {
+  const std::uint64_t signs = c.nonzero;
+  const auto choose = [&](SegmentSum sum) {
+    return choose_rice(sum_range(sum, c), [&](unsigned k) { return bits_at(sum, k); });
+  };
+  SegmentPlan plan;
+  plan.offer((kLevelBits + 1) * std::uint64_t{c.entries} + signs,
+             {0, SegmentMode::dense, 0, 0, kMaxLevelRice});
+  if (c.tries_lists()) {
+    const RiceChoice every = choose(kEveryGaps), sizes = choose(kEveryLevels);
+    plan.offer(every.bits + sizes.bits + signs, {0, SegmentMode::one_list, 0, every.k, sizes.k});
+    const RiceChoice ones = choose(kOnesGaps), others = choose(kOthersGaps);
+    const RiceChoice larger = choose(kOthersLevels);
+    plan.offer(ones.bits + others.bits + larger.bits + signs,
+               {0, SegmentMode::two_lists, ones.k, others.k, larger.k});
+  }
+  if (c.tries_dense()) {
+    const RiceChoice dense = choose(kDenseLevels);
+    plan.offer(dense.bits + signs, {0, SegmentMode::dense, 0, 0, dense.k});
+  }
+  return plan;
 }
 
 }  // namespace atomo::detail

@@ -16,11 +16,13 @@
 /// P follows from its true width, so nothing is biased and nothing becomes infinite.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
+#include "hd.hpp"
 #include "systematic.hpp"
 
 namespace atomo::detail {
@@ -37,12 +39,13 @@ inline constexpr double kLargest = std::numeric_limits<float>::max();
 [[nodiscard]] constexpr double grid_scale(double step) noexcept { return 4294967296.0 / step; }
 
 /// T of an entry. Values beyond the last level come out as 2^61 or more.
-[[nodiscard]] inline std::uint64_t grid_fixed(double x, double scale) noexcept {
+[[nodiscard]] ATOMO_HD inline std::uint64_t grid_fixed(double x, double scale) noexcept {
   return static_cast<std::uint64_t>(std::min(std::fabs(x) * scale + 0.5, 0x1p62));
 }
 
 /// T where the next level may lie beyond the largest f32.
-[[nodiscard]] inline std::uint64_t grid_fixed_at_top(double x, double step, double scale) noexcept {
+[[nodiscard]] ATOMO_HD inline std::uint64_t grid_fixed_at_top(double x, double step,
+                                                              double scale) noexcept {
   const std::uint64_t fixed = grid_fixed(x, scale);
   const double low = static_cast<double>(fixed >> 32) * step;
   if (low + step <= kLargest) return fixed;
@@ -53,10 +56,33 @@ inline constexpr double kLargest = std::numeric_limits<float>::max();
   return (fixed >> 32 << 32) + static_cast<std::uint64_t>(part);
 }
 
+/// Whether entries that reach `level`, the largest of their chunk before it is rounded up, need
+/// `grid_fixed_at_top`.
+[[nodiscard]] constexpr bool grid_at_top(std::uint64_t level, double step) noexcept {
+  return static_cast<double>(level + 1) * step > kLargest;
+}
+
 /// What a signed level decodes to.
-[[nodiscard]] inline float grid_value(std::int32_t level, double step) noexcept {
+[[nodiscard]] constexpr float grid_value(std::int32_t level, double step) noexcept {
   const double value = static_cast<double>(level) * step;
-  return static_cast<float>(std::clamp(value, -kLargest, kLargest));
+  return static_cast<float>(value > kLargest ? kLargest : value < -kLargest ? -kLargest : value);
+}
+
+/// The code (upper 16 bits) of the smallest step for entries up to `largest` in magnitude, at which
+/// levels stay below 2^29.
+[[nodiscard]] constexpr std::uint32_t lowest_step_code(float largest) noexcept {
+  std::uint32_t low = 1, high = 0x7F7F;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    const double step = std::bit_cast<float>(middle << 16);
+    // One level is left free for rounding up.
+    if (static_cast<double>(largest) < step * (kMaxLevel - 1)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
 }
 
 /// Rounds up, among the m entries of one chunk, those whose P makes the running sum carry.

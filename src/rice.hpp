@@ -6,10 +6,11 @@
 /// `kRiceLimit` or more: `kRiceLimit` ones and no zero, then v in `raw` bits. So a word is never
 /// longer than `kRiceLimit` + raw bits, and one outlier cannot make a stream long.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
-#include "bits.hpp"
+#include "hd.hpp"
 
 namespace atomo::detail {
 
@@ -35,10 +36,41 @@ struct RiceWord {
   return {((std::uint64_t{1} << q) - 1) | (low << (q + 1)), q + 1 + k};
 }
 
-/// Reads a word at `bit` and moves past it. `canonical` turns false on a raw value that a shorter
-/// word exists for; any bits give some value.
-inline std::uint32_t read_rice(const BitReader& in, std::uint64_t& bit, unsigned k, unsigned raw,
-                               bool& canonical) noexcept {
+/// Parameters that are tried, ascending.
+struct RiceRange {
+  unsigned first, last;
+};
+
+/// Those near the best for `count` values of sum `total`: the best for a geometric distribution has
+/// 2^k near the mean times ln 2.
+[[nodiscard]] constexpr RiceRange rice_range(std::uint64_t count, std::uint64_t total,
+                                             unsigned max_k) noexcept {
+  const std::uint64_t center = total * 11 / (16 * (count + 1));
+  const unsigned middle = std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1);
+  return {middle > 0 ? middle - 1 : 0, std::min(max_k, middle + 1)};
+}
+
+struct RiceChoice {
+  unsigned k = 0;
+  std::uint64_t bits = ~std::uint64_t{0};
+};
+
+/// The shortest; of equals the smallest parameter. `bits_at(k)` is what all words cost.
+template <typename BitsAt>
+[[nodiscard]] constexpr RiceChoice choose_rice(RiceRange range, BitsAt bits_at) noexcept {
+  RiceChoice best;
+  for (unsigned k = range.first; k <= range.last; ++k) {
+    const std::uint64_t bits = bits_at(k);
+    if (bits < best.bits) best = {k, bits};
+  }
+  return best;
+}
+
+/// Reads a word at `bit` and moves past it; `in.peek(bit)` gives at least 57 bits. `canonical`
+/// turns false on a raw value that a shorter word exists for; any bits give some value.
+template <typename Reader>
+ATOMO_HD inline std::uint32_t read_rice(const Reader& in, std::uint64_t& bit, unsigned k,
+                                        unsigned raw, bool& canonical) noexcept {
   const std::uint64_t word = in.peek(bit);
   const auto q = static_cast<unsigned>(std::countr_one(word));
   if (q < kRiceLimit) {

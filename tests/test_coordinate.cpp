@@ -9,6 +9,7 @@
 #include <random>
 
 #include "atomo/philox.hpp"
+#include "bits.hpp"
 #include "coordinate_format.hpp"
 #include "support.hpp"
 

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "atomo/philox.hpp"
+#include "bits.hpp"
 #include "cpu/coordinate_memory.hpp"
 #include "cpu/run_tasks.hpp"
 
@@ -36,7 +37,7 @@ bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u, st
     parts[i] = static_cast<std::uint32_t>(fixed);
   }
   if (top >> 32 >= kMaxLevel) return false;
-  if (static_cast<double>((top >> 32) + 1) * step > kLargest) {
+  if (grid_at_top(top >> 32, step)) {
     for (std::size_t i = 0; i < m; ++i) {
       const std::uint64_t fixed = grid_fixed_at_top(x[i], step, scale);
       levels[i] = static_cast<std::uint32_t>(fixed >> 32);
@@ -50,72 +51,6 @@ bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u, st
 }
 
 // ---- choosing how to write a segment
-
-struct RiceChoice {
-  unsigned k = 0;
-  std::uint64_t bits = 0;
-};
-
-/// A parameter near the best for `count` values of sum `total`. `bits_at(k)` is what they cost: at
-/// most 49 bits each, so a segment's sum fits 32 bits.
-template <typename BitsAt>
-RiceChoice choose_rice(std::size_t count, std::uint64_t total, unsigned max_k,
-                       BitsAt bits_at) noexcept {
-  // The best parameter of a geometric distribution has 2^k near the mean times ln 2.
-  const std::uint64_t center = total * 11 / (16 * (static_cast<std::uint64_t>(count) + 1));
-  const unsigned middle = std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1);
-  RiceChoice best{0, ~std::uint64_t{0}};
-  for (unsigned k = middle > 0 ? middle - 1 : 0; k <= std::min(max_k, middle + 1); ++k) {
-    const std::uint32_t bits = bits_at(k);
-    if (bits < best.bits) best = {k, bits};
-  }
-  return best;
-}
-
-/// Of ascending places, and of the end mark: the gap to place m.
-RiceChoice choose_gaps(std::span<const std::uint16_t> places, std::size_t m) noexcept {
-  const std::uint16_t* const at = places.data();
-  const std::size_t count = places.size();
-  return choose_rice(count + 1, m - count, kMaxGapRice, [=](unsigned k) {
-    const auto end = static_cast<std::uint32_t>(count == 0 ? m : m - at[count - 1] - 1);
-    std::uint32_t bits = rice_bits(end, k, kGapRawBits);
-    if (count > 0) bits += rice_bits(at[0], k, kGapRawBits);
-    for (std::size_t i = 1; i < count; ++i) {
-      bits += rice_bits(std::uint32_t{at[i]} - at[i - 1] - 1u, k, kGapRawBits);
-    }
-    return bits;
-  });
-}
-
-/// Of the levels at `places`, less `base`.
-RiceChoice choose_levels(std::span<const std::uint16_t> places, const std::uint32_t* levels,
-                         std::uint64_t total, std::uint32_t base) noexcept {
-  return choose_rice(places.size(), total, kMaxLevelRice, [=](unsigned k) {
-    std::uint32_t bits = 0;
-    for (const std::uint16_t place : places) bits += rice_bits(levels[place] - base, k, kLevelBits);
-    return bits;
-  });
-}
-
-/// Of all m levels.
-RiceChoice choose_dense(const std::uint32_t* levels, std::size_t m, std::uint64_t total) noexcept {
-  return choose_rice(m, total, kMaxLevelRice, [=](unsigned k) {
-    std::uint32_t bits = 0;
-    for (std::size_t i = 0; i < m; ++i) bits += rice_bits(levels[i], k, kLevelBits);
-    return bits;
-  });
-}
-
-struct SegmentPlan {
-  SegmentWord word;
-  std::uint64_t bits = ~std::uint64_t{0};
-  void offer(std::uint64_t cost, SegmentWord how) noexcept {
-    if (cost < bits) {
-      bits = cost;
-      word = how;
-    }
-  }
-};
 
 struct SegmentLists {
   std::span<const std::uint16_t> nonzero, ones, others;
@@ -139,37 +74,58 @@ SegmentLists list_segment(const Slot& slot, std::size_t m) noexcept {
   return {slot.nonzero.first(count), slot.ones.first(count - large), slot.others.first(large)};
 }
 
-void offer_lists(SegmentPlan& plan, const std::uint32_t* levels, const SegmentLists& lists,
-                 std::uint64_t total, std::size_t m) noexcept {
-  const std::uint64_t signs = lists.nonzero.size();
-  const RiceChoice every = choose_gaps(lists.nonzero, m);
-  const RiceChoice sizes = choose_levels(lists.nonzero, levels, total - signs, 1);
-  plan.offer(every.bits + sizes.bits + signs, {0, SegmentMode::one_list, 0, every.k, sizes.k});
-  const RiceChoice ones = choose_gaps(lists.ones, m);
-  const RiceChoice others = choose_gaps(lists.others, m);
-  const RiceChoice larger =
-      choose_levels(lists.others, levels, total - signs - lists.others.size(), 2);
-  plan.offer(ones.bits + others.bits + larger.bits + signs,
-             {0, SegmentMode::two_lists, ones.k, others.k, larger.k});
+/// Bits of the gaps of ascending places, and of the end mark: the gap to place m.
+std::uint32_t gaps_bits(std::span<const std::uint16_t> places, std::size_t m, unsigned k) noexcept {
+  const std::uint16_t* const at = places.data();
+  const std::size_t count = places.size();
+  const auto end = static_cast<std::uint32_t>(count == 0 ? m : m - at[count - 1] - 1);
+  std::uint32_t bits = rice_bits(end, k, kGapRawBits);
+  if (count > 0) bits += rice_bits(at[0], k, kGapRawBits);
+  for (std::size_t i = 1; i < count; ++i)
+    bits += rice_bits(std::uint32_t{at[i]} - at[i - 1] - 1u, k, kGapRawBits);
+  return bits;
 }
 
-/// The shortest way. Lists cost at least a gap bit, a level bit and a sign an entry that is not
-/// zero, dense levels a bit each zero: lists are not tried where nearly all entries are not zero,
-/// dense levels where nearly all are. Dense levels under the largest parameter are the upper bound.
-SegmentPlan plan_segment(const std::uint32_t* levels, const SegmentLists& lists,
-                         std::size_t m) noexcept {
-  SegmentPlan plan;
-  const std::size_t count = lists.nonzero.size();
+/// Bits of the levels at `places`, less `base`.
+std::uint32_t levels_bits(std::span<const std::uint16_t> places, const std::uint32_t* levels,
+                          std::uint32_t base, unsigned k) noexcept {
+  std::uint32_t bits = 0;
+  for (const std::uint16_t place : places) bits += rice_bits(levels[place] - base, k, kLevelBits);
+  return bits;
+}
+
+/// Bits of all m levels.
+std::uint32_t dense_bits(const std::uint32_t* levels, std::size_t m, unsigned k) noexcept {
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < m; ++i) bits += rice_bits(levels[i], k, kLevelBits);
+  return bits;
+}
+
+SegmentWord choose_word(const std::uint32_t* levels, const SegmentLists& lists,
+                        std::size_t m) noexcept {
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < m; ++i) total += levels[i];
-  plan.offer((kLevelBits + 1) * std::uint64_t{m} + count,
-             {0, SegmentMode::dense, 0, 0, kMaxLevelRice});
-  if (count <= m - m / 8) offer_lists(plan, levels, lists, total, m);
-  if (count >= m / 8) {
-    const RiceChoice dense = choose_dense(levels, m, total);
-    plan.offer(dense.bits + count, {0, SegmentMode::dense, 0, 0, dense.k});
-  }
-  return plan;
+  const SegmentCounts counts{static_cast<std::uint32_t>(m),
+                             static_cast<std::uint32_t>(lists.nonzero.size()),
+                             static_cast<std::uint32_t>(lists.others.size()), total};
+  const auto bits_at = [&](SegmentSum sum, unsigned k) noexcept -> std::uint32_t {
+    switch (sum) {
+      case kEveryGaps:
+        return gaps_bits(lists.nonzero, m, k);
+      case kEveryLevels:
+        return levels_bits(lists.nonzero, levels, 1, k);
+      case kOnesGaps:
+        return gaps_bits(lists.ones, m, k);
+      case kOthersGaps:
+        return gaps_bits(lists.others, m, k);
+      case kOthersLevels:
+        return levels_bits(lists.others, levels, 2, k);
+      case kDenseLevels:
+        break;
+    }
+    return dense_bits(levels, m, k);
+  };
+  return plan_segment(counts, bits_at).word;
 }
 
 // ---- writing
@@ -242,7 +198,7 @@ struct EncodeTask {
     }
     const SegmentLists lists = list_segment(slot, m);
     if (lists.nonzero.empty()) return;
-    const SegmentWord how = plan_segment(slot.levels.data(), lists, m).word;
+    const SegmentWord how = choose_word(slot.levels.data(), lists, m);
     BitWriter out(slot.out.data(), slot.out.size());
     const std::uint32_t* levels = slot.levels.data();
     if (how.mode == SegmentMode::dense) {
@@ -301,18 +257,7 @@ Status encode(const CoordinateConfig& config, const float* x, std::size_t n, con
 }
 
 float coordinate_lowest_step(float largest) noexcept {
-  // One level is left free for rounding up.
-  std::uint32_t low = 1, high = 0x7F7F;
-  while (low < high) {
-    const std::uint32_t middle = (low + high) / 2;
-    const auto step = static_cast<double>(std::bit_cast<float>(middle << 16));
-    if (static_cast<double>(std::fabs(largest)) < step * (kMaxLevel - 1)) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return std::bit_cast<float>(low << 16);
+  return std::bit_cast<float>(lowest_step_code(std::fabs(largest)) << 16);
 }
 
 }  // namespace atomo::cpu

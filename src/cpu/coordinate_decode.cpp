@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "atomo/coordinate.hpp"
+#include "bits.hpp"
 #include "cpu/coordinate_memory.hpp"
 #include "cpu/run_tasks.hpp"
 
