@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "price_math.hpp"
+
 namespace atomo::detail {
 namespace {
 
@@ -32,7 +34,7 @@ FoundPrice find_price(std::span<const Demand> demands, double budget_bits) noexc
     }
   }
   return {cpu::price_of_code(low),
-          low == lowest && expected_bits256(demands, low) < budget - budget / 64};
+          low == lowest && leaves_budget(expected_bits256(demands, low), budget)};
 }
 
 }  // namespace atomo::detail

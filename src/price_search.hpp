@@ -18,8 +18,6 @@ struct Demand {
   ConstBytes bytes;
 };
 
-inline constexpr std::uint16_t kLastPriceCode = 0x7F7F;  ///< the largest finite candidate
-
 struct FoundPrice {
   float price = 0;  ///< 0 when there is nothing to send
   bool underspent =

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What atoms cost at a price, for the host and the device: exact integers, so that sums do not
+/// depend on their order. Costs are in 1/256 bit.
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+
+#include "dither.hpp"
+#include "hd.hpp"
+#include "pair_code_tables.hpp"
+
+namespace atomo::detail {
+
+__extension__ typedef unsigned __int128 Wide;  // sums of products of two 64-bit integers
+
+inline constexpr std::uint32_t kFirstPriceCode = 1, kLastPriceCode = 0x7F7F;
+/// Points of the table of gaps' costs, eight an octave.
+inline constexpr std::size_t kGapCosts = std::size(kGapCost256);
+
+/// The price of a code: the positive f32 with these upper 16 bits.
+[[nodiscard]] constexpr float code_price(std::uint32_t code) noexcept {
+  return std::bit_cast<float>(code << 16);
+}
+
+/// The bin of an amplitude above 0.
+[[nodiscard]] constexpr std::uint32_t amplitude_key(double rms) noexcept {
+  return std::max(std::bit_cast<std::uint32_t>(static_cast<float>(rms)) >> 16, 1u);
+}
+
+/// The amplitude that stands for a bin: its middle.
+[[nodiscard]] constexpr double representative(std::uint32_t key) noexcept {
+  return static_cast<double>(std::bit_cast<float>((key << 16) | 0x8000u));
+}
+
+/// Which of the eight equal parts of its class a ratio stands in: the three bits below the class's
+/// own.
+[[nodiscard]] constexpr std::size_t part_of_ratio(double ratio) noexcept {
+  return static_cast<std::size_t>(std::bit_cast<std::uint64_t>(ratio) >> 48) & 7u;
+}
+
+/// Code of the lowest price at which the largest atom is in the last class or below it.
+[[nodiscard]] constexpr std::uint32_t lowest_code(double max_rms) noexcept {
+  std::uint32_t low = kFirstPriceCode, high = kLastPriceCode;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    if (max_rms / static_cast<double>(code_price(middle)) < kTopRatio) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+/// Cost of marking which of `atoms` atoms are the `kept_32` / 2^32 expected ones: a bit each, or
+/// gaps. `gap_cost` is kGapCost256.
+[[nodiscard]] constexpr Wide marks_cost(std::uint64_t atoms, Wide kept_32,
+                                        const std::uint32_t* gap_cost) noexcept {
+  const Wide bit_map = Wide{atoms} * 256;
+  const auto kept = static_cast<std::uint64_t>(kept_32 >> 32);
+  if (kept == 0) return kept_32 == 0 ? 0 : std::min(bit_map, Wide{256 * 64});
+  // atoms / kept with 32 fraction bits; its logarithm in eighths of an octave, linear between the
+  // table's points.
+  const auto ratio = static_cast<std::uint64_t>((Wide{atoms} << 32) / kept);
+  const auto octave = static_cast<std::uint64_t>(std::bit_width(ratio)) - 33;
+  const std::uint64_t mantissa =
+      (ratio << (31 - octave)) & 0x7FFFFFFFFFFFFFFFull;  // 63 bits below the leading one
+  const std::uint64_t index = octave * 8 + (mantissa >> 60);
+  std::uint64_t each = gap_cost[kGapCosts - 1];
+  if (index < kGapCosts - 1) {
+    const std::uint64_t from = gap_cost[index], to = gap_cost[index + 1];
+    each = from + (((to - from) * ((mantissa >> 52) & 0xFFu)) >> 8);
+  }
+  const Wide segments = (Wide{atoms} + 4095) / 4096;
+  return std::min(bit_map, Wide{kept} * each + segments * (32 * 256));
+}
+
+/// A cost that fits 64 bits.
+[[nodiscard]] constexpr std::uint64_t saturated(Wide cost) noexcept {
+  return static_cast<std::uint64_t>(
+      std::min(cost, Wide{std::numeric_limits<std::uint64_t>::max()}));
+}
+
+/// A price at the end of a search is too low for its budget to be spent: more than a 64th is left.
+[[nodiscard]] constexpr bool leaves_budget(std::uint64_t cost, std::uint64_t budget) noexcept {
+  return cost < budget - budget / 64;
+}
+
+}  // namespace atomo::detail
