@@ -85,7 +85,7 @@ class Compilation:
         newest = options.architectures.rsplit(",", maxsplit=1)[-1]
         architectures[-1] = f"-gencode=arch=compute_{newest},code=[sm_{newest},compute_{newest}]"
         self.command = [options.nvcc, "-std=c++20", "-O3", *options.flags, *architectures,
-                        "-Xptxas=-v,-Werror,--warn-on-spills", "--keep", f"--keep-dir={self.folder}",
+                        "-Xptxas=-v,-Werror", "--keep", f"--keep-dir={self.folder}",
                         "-MD", f"-MF={self.rule}", "-c", source, "-o", os.path.join(self.folder, stem + ".o")]
         self.version = nvcc_version(options.nvcc)
 
@@ -178,13 +178,13 @@ def forbidden_instructions(file, texts, names, allowed):
 
 
 def local_memory(file, output, names, allowed):
-    """Yields spills, and stacks that are not allowed."""
+    """Yields spills, and stacks that are not allowed (a spill has one too, and is named for itself)."""
     counts, opcodes = {}, {}
     for (function, arch), (stack, spills) in sorted(report.parse_ptxas(output)[1].items()):
         name = names.get(function, function)
         if spills:
             yield f"{file}: {name}: {spills} bytes spilled on {arch}"
-        if stack > counts.get((name, "stack"), 0):
+        elif stack > counts.get((name, "stack"), 0):
             counts[name, "stack"] = stack
             opcodes[name, "stack"] = f"{stack} bytes on {arch}"
     yield from judge(file, counts, [entry for entry in allowed if entry.rule == "stack"], opcodes)
@@ -224,7 +224,8 @@ def check(options, source):
     compilation = Compilation(options, source)
     status, output, seconds = compilation.run()
     if status:
-        return [f"{file}: does not compile", output.rstrip()]
+        said = [line for line in output.splitlines() if not re.match(r"ptxas info|    \d+ bytes stack frame", line)]
+        return [f"{file}: does not compile", *said]
     texts = compilation.ptx()
     kernels = [(name, ptx.target(text)) for text in texts for name in ptx.entries(text)]
     architectures = {f"sm_{arch}" for arch in options.architectures.split(",")}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// refused: Registers are spilled
+// refused: spill_kernel: [0-9]+ bytes spilled on sm_90
 // 256 live values, where 64 registers are a thread's.
 __global__ void __launch_bounds__(1024) spill_kernel(const float* x, float* y) {
   float value[256];
