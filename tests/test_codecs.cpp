@@ -70,77 +70,69 @@ TEST_P(EveryCodec, SizesAreBoundedAndDecode) {
 
 TEST_P(EveryCodec, NeverWritesOutsideItsBuffers) {
   const Shape shape{37, 29};
-  const std::size_t n = shape.elements();
-  const auto x = test::heavy_tailed(n, 11, 29);
-  const std::size_t capacity = codec.max_encoded_bytes(shape), work = codec.workspace_bytes(shape);
+  const auto x = test::heavy_tailed(shape.elements(), 11, 29);
+  const std::size_t capacity = codec.max_encoded_bytes(shape),
+                    work = test::workspace_bytes(codec, shape);
   constexpr std::size_t kGuard = 64;
-  std::vector<std::byte> payload(capacity + 2 * kGuard, std::byte{0xA5}),
-      workspace(work + 2 * kGuard, std::byte{0x5A});
-  std::vector<float> y(n + 32, -9.0f);
-  std::uint64_t bytes = 0;
+  const test::StreamOwner stream;
+  const test::Memory input(4 * x.size()), payload(capacity + 2 * kGuard),
+      workspace(work + 2 * kGuard), y(4 * x.size() + 2 * kGuard);
+  input.put(std::as_bytes(std::span(x)));
+  for (const auto* memory : {&payload, &workspace, &y}) memory->fill(0xA5);
+  const test::Word<std::uint64_t> bytes;
   Context context;
+  context.stream = stream.get();
   context.workspace = {workspace.data() + kGuard, work};
-  ASSERT_FALSE(failed(codec.encode({x.data(), DType::f32, shape}, {},
-                                   {payload.data() + kGuard, capacity, &bytes}, context)));
-  ASSERT_FALSE(failed(
-      codec.decode({payload.data() + kGuard, bytes}, {y.data() + 16, DType::f32, shape}, context)));
-  for (std::size_t i = 0; i < kGuard; ++i) {
-    ASSERT_EQ(payload[i], std::byte{0xA5});
-    ASSERT_EQ(payload[kGuard + capacity + i], std::byte{0xA5});
-    ASSERT_EQ(workspace[i], std::byte{0x5A});
-    ASSERT_EQ(workspace[kGuard + work + i], std::byte{0x5A});
-  }
-  for (std::size_t i = 0; i < 16; ++i) {
-    ASSERT_EQ(y[i], -9.0f);
-    ASSERT_EQ(y[16 + n + i], -9.0f);
+  ASSERT_FALSE(failed(codec.encode({input.data(), DType::f32, shape, test::kDevice}, {},
+                                   {payload.data() + kGuard, capacity, bytes.data()}, context)));
+  stream.wait();
+  ASSERT_FALSE(
+      failed(codec.decode({payload.data() + kGuard, bytes.get()},
+                          {y.data() + kGuard, DType::f32, shape, test::kDevice}, context)));
+  stream.wait();
+  for (const auto* memory : {&payload, &workspace, &y}) {
+    const auto all = memory->get(memory->bytes().size());
+    for (std::size_t i = 0; i < kGuard; ++i) {
+      ASSERT_EQ(all[i], std::byte{0xA5});
+      ASSERT_EQ(all[all.size() - 1 - i], std::byte{0xA5});
+    }
   }
 }
 
 TEST_P(EveryCodec, RefusesBuffersThatAreTooSmall) {
   const Shape shape{20, 30};
   const auto x = test::heavy_tailed(600, 2, 30);
-  std::vector<std::byte> payload(codec.max_encoded_bytes(shape)),
-      workspace(codec.workspace_bytes(shape));
-  std::uint64_t bytes = 0;
+  const test::Memory input(2400), payload(codec.max_encoded_bytes(shape)),
+      workspace(test::workspace_bytes(codec, shape));
+  input.put(std::as_bytes(std::span(x)));
+  const test::StreamOwner stream;
+  const test::Word<std::uint64_t> bytes;
   Context context;
-  context.workspace = workspace;
-  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {},
-                         {payload.data(), payload.size() - 1, &bytes}, context),
+  context.stream = stream.get();
+  context.workspace = workspace.bytes();
+  const ConstTensorView view{input.data(), DType::f32, shape, test::kDevice};
+  const std::size_t capacity = payload.bytes().size();
+  EXPECT_EQ(codec.encode(view, {}, {payload.data(), capacity - 1, bytes.data()}, context),
             Status::buffer_too_small);
-  if (!workspace.empty()) {
-    context.workspace = Bytes(workspace).first(workspace.size() / 4);
-    EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {},
-                           {payload.data(), payload.size(), &bytes}, context),
+  if (!workspace.bytes().empty()) {
+    context.workspace = workspace.bytes().first(workspace.bytes().size() / 4);
+    EXPECT_EQ(codec.encode(view, {}, {payload.data(), capacity, bytes.data()}, context),
               Status::workspace_too_small);
   }
-  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape, Device::cuda}, {},
-                         {payload.data(), payload.size(), &bytes}, {.workspace = workspace}),
-            Status::unsupported);
 }
 
 /// The same bytes at any alignment of input, workspace and payload, and at any number of threads.
 TEST_P(EveryCodec, BytesDependOnNothingButInputAndKey) {
   const Shape shape{70, 113};
-  const std::size_t n = shape.elements();
-  const auto x = test::heavy_tailed(n, 21, 113);
+  const auto x = test::heavy_tailed(shape.elements(), 21, 113);
   const Key key{.seed = 5, .step = 6, .tensor = 7, .worker = 8};
   const auto reference = test::encode(codec, x, shape, key);
   ASSERT_FALSE(failed(reference.status));
   ThreadPool pool(3);
   for (std::size_t shift = 0; shift < 4; ++shift) {
-    std::vector<std::byte> input(4 * n + 16), workspace(codec.workspace_bytes(shape) + shift);
-    std::vector<std::byte> payload(codec.max_encoded_bytes(shape) + shift, std::byte{0xEE});
-    std::memcpy(input.data() + 4 * shift, x.data(), 4 * n);
-    std::uint64_t bytes = 0;
-    Context context;
-    context.workspace = Bytes(workspace).subspan(shift);
-    context.executor = shift % 2 == 1 ? &pool : nullptr;
-    ASSERT_FALSE(
-        failed(codec.encode({input.data() + 4 * shift, DType::f32, shape}, key,
-                            {payload.data() + shift, payload.size() - shift, &bytes}, context)));
-    ASSERT_EQ(bytes, reference.bytes.size());
-    EXPECT_EQ(std::memcmp(payload.data() + shift, reference.bytes.data(), bytes), 0)
-        << "shift " << shift;
+    const auto m = test::encode_bytes(codec, std::as_bytes(std::span(x)), DType::f32, shape, key,
+                                      shift % 2 == 1 ? &pool : nullptr, shift);
+    EXPECT_TRUE(m.bytes == reference.bytes) << "shift " << shift;
   }
 }
 
@@ -174,16 +166,17 @@ TEST_P(EveryCodec, DecodeAddIsTwoRoundings) {
   const auto x = test::heavy_tailed(n, 8, 33);
   const auto m = test::encode(codec, x, shape, {.seed = 3});
   const auto d = test::decode(codec, m.bytes, shape);
-  std::vector<float> sum = test::heavy_tailed(n, 9, 20), expected = sum;
+  const std::vector<float> before = test::heavy_tailed(n, 9, 20);
   const float alpha = 0.3f;
+  const auto added = test::decode_bytes(codec, m.bytes, std::as_bytes(std::span(before)),
+                                        DType::f32, shape, true, alpha);
+  ASSERT_FALSE(failed(added.status));
   for (std::size_t i = 0; i < n; ++i) {
-    const float scaled = alpha * d.values[i];
-    expected[i] = expected[i] + scaled;
+    const float scaled = alpha * d.values[i], expected = before[i] + scaled;
+    float sum;
+    std::memcpy(&sum, added.values.data() + 4 * i, 4);
+    ASSERT_EQ(sum, expected) << i;
   }
-  std::vector<std::byte> workspace(codec.workspace_bytes(shape));
-  ASSERT_FALSE(failed(
-      codec.decode_add(m.bytes, alpha, {sum.data(), DType::f32, shape}, {.workspace = workspace})));
-  for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], expected[i]) << i;
 }
 
 TEST_P(EveryCodec, NonFiniteLayersDecodeToNaN) {
@@ -269,31 +262,28 @@ TEST_P(EveryCodec, HalfTensors) {
   const auto x = test::heavy_tailed(n, 5, 50);
   for (const DType dtype : {DType::f16, DType::bf16}) {
     bool overflow = false;
-    std::vector<std::uint16_t> half(n), out(n), again(n);
+    std::vector<std::uint16_t> half(n), out(n);
     std::vector<float> widened(n);
     for (std::size_t i = 0; i < n; ++i) {
       half[i] = dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
       widened[i] = dtype == DType::f16 ? from_f16(half[i]) : from_bf16(half[i]);
     }
-    std::vector<std::byte> payload(codec.max_encoded_bytes(shape, dtype)),
-        workspace(codec.workspace_bytes(shape, dtype));
-    std::uint64_t bytes = 0;
-    const Context context{.workspace = workspace};
-    ASSERT_FALSE(failed(codec.encode({half.data(), dtype, shape}, {},
-                                     {payload.data(), payload.size(), &bytes}, context)));
-    const ConstBytes message(payload.data(), bytes);
+    const auto room = std::as_bytes(std::span(out));
+    const auto m = test::encode_bytes(codec, std::as_bytes(std::span(half)), dtype, shape);
+    ASSERT_FALSE(failed(m.status));
     const auto direct =
         test::decode(codec, test::encode(codec, widened, shape).bytes, shape).values;
-    ASSERT_FALSE(failed(codec.decode(message, {out.data(), dtype, shape}, context)));
-    ASSERT_FALSE(failed(codec.decode(message, {again.data(), dtype, shape}, context)));
-    EXPECT_EQ(out, again);
+    const auto first = test::decode_bytes(codec, m.bytes, room, dtype, shape);
+    ASSERT_FALSE(failed(first.status));
+    EXPECT_TRUE(test::decode_bytes(codec, m.bytes, room, dtype, shape).values == first.values);
+    std::memcpy(out.data(), first.values.data(), 2 * n);
     for (std::size_t i = 0; i < n; ++i) {
       const float y = dtype == DType::f16 ? from_f16(out[i]) : from_bf16(out[i]);
       const float spacing = dtype == DType::f16 ? std::max(std::fabs(direct[i]) / 1024, 0x1p-24f)
                                                 : std::fabs(direct[i]) / 128;
       ASSERT_LE(std::fabs(y - direct[i]), spacing) << i;
     }
-    EXPECT_EQ(codec.decode_add(message, 1, {out.data(), dtype, shape}, context),
+    EXPECT_EQ(test::decode_bytes(codec, m.bytes, room, dtype, shape, true).status,
               Status::unsupported);
   }
 }

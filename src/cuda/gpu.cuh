@@ -14,12 +14,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "cuda/tuning.hpp"
+
 namespace atomo::cuda {
 
 inline constexpr unsigned kLanes = 32, kAllLanes = 0xFFFFFFFFu;
 
-/// Warps that share a block in `Queue::launch_warps`, 1 to 8. Tests change it: results must not.
-inline unsigned warps_per_block = 4;
 inline constexpr unsigned kMaxWarps = 8;
 
 /// One static object in shared memory, its contents undefined at first. `T` is private to a kernel.

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The device's messages are the CPU's, byte for byte, and mean the same on both: every codec, over
+/// sizes, dtypes, alignments and block sizes.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <iostream>
+
+#include "cuda/tuning.hpp"
+#include "support.hpp"
+
+namespace atomo {
+namespace {
+
+static_assert(test::kDevice == Device::cuda, "this suite compares a device with the CPU");
+
+/// What the CPU makes of the same bytes.
+struct OnCpu {
+  const Codec& codec;
+  const Shape& shape;
+  DType dtype;
+
+  [[nodiscard]] test::Message encode(ConstBytes x, const Key& key) const {
+    std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
+    test::Message m;
+    m.bytes.resize(codec.max_encoded_bytes(shape, dtype));
+    std::uint64_t bytes = 0;
+    m.status = codec.encode({x.data(), dtype, shape}, key, {m.bytes.data(), m.bytes.size(), &bytes},
+                            {.workspace = workspace});
+    m.bytes.resize(failed(m.status) ? 0 : bytes);
+    return m;
+  }
+  [[nodiscard]] test::DecodedBytes decode(ConstBytes message, std::vector<std::byte> y, bool add,
+                                          float alpha) const {
+    std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
+    const TensorView view{y.data(), dtype, shape};
+    const Context context{.workspace = workspace};
+    const Status status = add ? codec.decode_add(message, alpha, view, context)
+                              : codec.decode(message, view, context);
+    return {status, y};
+  }
+};
+
+std::vector<std::byte> entries_of(const std::vector<float>& x, DType dtype) {
+  std::vector<std::byte> bytes(x.size() * size_of(dtype));
+  bool overflow = false;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::uint16_t half =
+        dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
+    if (dtype == DType::f32)
+      std::memcpy(bytes.data() + 4 * i, &x[i], 4);
+    else
+      std::memcpy(bytes.data() + 2 * i, &half, 2);
+  }
+  return bytes;
+}
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> all = {
+      Shape{0},       Shape{},         Shape{31},      Shape{33},     Shape{257},
+      Shape{17, 16},  Shape{40, 25},   Shape{1023},    Shape{9, 513}, Shape{300, 16},
+      Shape{3, 2051}, Shape{64, 3, 3}, Shape{2, 16411}};
+  return all;
+}
+constexpr std::array<DType, 3> kDTypes = {DType::f32, DType::f16, DType::bf16};
+constexpr std::array<unsigned, 3> kWarps = {1, 4, 8};
+constexpr std::size_t kShifts = 4;
+
+std::size_t compared = 0;  ///< whole messages, over all codecs
+
+class Parity : public testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override { cuda::warps_per_block = 4; }
+  Codec codec = Codec::parse(GetParam());
+};
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name;
+  for (const char c : info.param)
+    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : c == '.' ? 'p' : '_';
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Specs, Parity, testing::ValuesIn(test::all_specs()), test_name);
+
+TEST_P(Parity, MessagesAndValuesAreTheCpus) {
+  std::size_t count = 0;
+  for (const Shape& shape : shapes()) {
+    const auto x = test::heavy_tailed(shape.elements(), 3 + shape.elements(), 47);
+    for (const DType dtype : kDTypes) {
+      const OnCpu cpu{codec, shape, dtype};
+      const auto entries = entries_of(x, dtype);
+      const Key key{.seed = 77, .step = 5, .tensor = 6, .worker = 7, .channel = 8};
+      const auto expected = cpu.encode(entries, key);
+      ASSERT_FALSE(failed(expected.status)) << describe(expected.status);
+      const auto before = entries_of(test::heavy_tailed(shape.elements(), 9, 20), dtype);
+      const auto decoded = cpu.decode(expected.bytes, before, false, 1);
+      const auto added = cpu.decode(expected.bytes, before, true, -0.7f);
+      for (std::size_t shift = 0; shift < kShifts; ++shift) {
+        for (const unsigned warps : kWarps) {
+          cuda::warps_per_block = warps;
+          const auto where = shape.to_string() + " " + std::string(name_of(dtype)) + " shift " +
+                             std::to_string(shift) + " warps " + std::to_string(warps);
+          const auto m = test::encode_bytes(codec, entries, dtype, shape, key, nullptr, shift);
+          ASSERT_EQ(m.status, expected.status) << where << ": " << describe(m.status);
+          ASSERT_EQ(m.bytes.size(), expected.bytes.size()) << where;
+          ASSERT_TRUE(m.bytes == expected.bytes) << where;
+          const auto d =
+              test::decode_bytes(codec, expected.bytes, before, dtype, shape, false, 1, shift);
+          ASSERT_EQ(d.status, decoded.status) << where << ": " << describe(d.status);
+          ASSERT_TRUE(d.values == decoded.values) << where;
+          const auto a =
+              test::decode_bytes(codec, expected.bytes, before, dtype, shape, true, -0.7f, shift);
+          ASSERT_EQ(a.status, added.status) << where << ": " << describe(a.status);
+          if (!failed(a.status)) ASSERT_TRUE(a.values == added.values) << where;
+          ++count;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(count, shapes().size() * kDTypes.size() * kShifts * kWarps.size());
+  EXPECT_GE(count, 12u * 3 * 4 * 3);
+  compared += count;
+  std::cout << "[ messages ] " << compared << " compared so far\n";
+}
+
+/// Larger than any tile, segment or chunk, and at several scales of the data.
+TEST_P(Parity, LargeTensors) {
+  for (const Shape& shape : {Shape{70001}, Shape{130, 1025}, Shape{5000, 20}}) {
+    for (const float scale : {1.0f, 0x1p-130f, 0x1p100f}) {
+      auto x = test::heavy_tailed(shape.elements(), 5, 900);
+      for (float& v : x) v *= scale;
+      const OnCpu cpu{codec, shape, DType::f32};
+      const auto expected = cpu.encode(std::as_bytes(std::span(x)), {.seed = 2});
+      const auto m = test::encode(codec, x, shape, {.seed = 2});
+      ASSERT_EQ(m.status, expected.status) << shape.to_string() << " " << scale;
+      ASSERT_TRUE(m.bytes == expected.bytes) << shape.to_string() << " " << scale;
+      const auto before = entries_of(test::heavy_tailed(shape.elements(), 9, 20), DType::f32);
+      const auto d = test::decode_bytes(codec, m.bytes, before, DType::f32, shape);
+      const auto on_cpu = cpu.decode(m.bytes, before, false, 1);
+      ASSERT_EQ(d.status, on_cpu.status);
+      ASSERT_TRUE(d.values == on_cpu.values) << shape.to_string() << " " << scale;
+    }
+  }
+}
+
+/// Whatever the bytes, the device accepts what the CPU accepts and refuses the rest for the same
+/// reason.
+TEST_P(Parity, DamagedMessages) {
+  const Shape shape{23, 45};
+  const auto x = test::heavy_tailed(shape.elements(), 4, 45);
+  const OnCpu cpu{codec, shape, DType::f32};
+  const auto sound = cpu.encode(std::as_bytes(std::span(x)), {.seed = 3}).bytes;
+  const auto before = entries_of(x, DType::f32);
+  std::mt19937_64 generator(11);
+  for (int trial = 0; trial < 300; ++trial) {
+    auto bytes = sound;
+    if (trial % 3 == 0) bytes.resize(generator() % (sound.size() + 1));
+    for (std::uint64_t flips = trial % 3 == 0 ? 0 : 1 + generator() % 3; flips > 0; --flips)
+      bytes[generator() % bytes.size()] ^= static_cast<std::byte>(1u << (generator() % 8));
+    const auto on_cpu = cpu.decode(bytes, before, false, 1);
+    const auto d = test::decode_bytes(codec, bytes, before, DType::f32, shape);
+    ASSERT_EQ(d.status, on_cpu.status)
+        << trial << ": " << describe(d.status) << ", on the CPU " << describe(on_cpu.status);
+    if (!failed(d.status)) ASSERT_TRUE(d.values == on_cpu.values) << trial;
+  }
+}
+
+}  // namespace
+}  // namespace atomo
