@@ -8,26 +8,33 @@
 namespace atomo::cuda {
 
 /// Looks at bits anywhere in `bytes` bytes at any address; beyond their end everything is zero.
-/// Memory is read in aligned words, those at the ends a byte at a time.
+/// Memory is read in aligned words, those at the ends a byte at a time. Bit 0 is bit `from` of the
+/// first byte.
 class BitView {
  public:
-  __device__ BitView(const std::byte* begin, std::uint64_t bytes)
+  __device__ BitView(const std::byte* begin, std::uint64_t bytes, unsigned from = 0)
       : words_(reinterpret_cast<std::uintptr_t>(begin) & ~std::uintptr_t{3}),
         begin_(reinterpret_cast<std::uintptr_t>(begin)),
-        end_(begin_ + bytes) {}
+        end_(begin_ + bytes),
+        lead_(static_cast<unsigned>(begin_ - words_) * 8 + from) {}
 
   /// 32 bits from `bit` on.
   __device__ std::uint32_t peek32(std::uint64_t bit) const {
-    bit += (begin_ - words_) * 8;
+    bit += lead_;
     return __funnelshift_r(word(bit / 32), word(bit / 32 + 1), static_cast<unsigned>(bit % 32));
   }
   /// 64 bits from `bit` on.
   __device__ std::uint64_t peek64(std::uint64_t bit) const {
-    bit += (begin_ - words_) * 8;
+    bit += lead_;
     const auto shift = static_cast<unsigned>(bit % 32);
     const std::uint32_t middle = word(bit / 32 + 1);
     const std::uint64_t low = __funnelshift_r(word(bit / 32), middle, shift);
     return low | (std::uint64_t{__funnelshift_r(middle, word(bit / 32 + 2), shift)} << 32);
+  }
+
+  /// True when the bits from `bit` up to byte `end` are zero: at most 31 of them.
+  __device__ bool zero(std::uint64_t bit, std::uint64_t end) const {
+    return (peek32(bit) & ((1u << (8 * end - bit)) - 1)) == 0;
   }
 
   /// The aligned word `index`, counted from the one that holds the first byte; zero outside.
@@ -42,11 +49,10 @@ class BitView {
     }
     return value;
   }
-  /// Bits of word 0 before the first byte.
-  __device__ unsigned lead() const { return static_cast<unsigned>(begin_ - words_) * 8; }
 
  private:
   std::uintptr_t words_, begin_, end_;
+  unsigned lead_;  ///< bits of the first word before bit 0
 };
 
 /// Sets bits from `bit` on, one after the other. The words are zero where it writes but for what

@@ -263,11 +263,6 @@ __device__ inline std::uint32_t segment_size(const MarksJob& job, std::uint64_t 
   return static_cast<std::uint32_t>(left < detail::kMarksSegment ? left : detail::kMarksSegment);
 }
 
-/// True when the bits from `bit` to the end of byte `end` - 1 are zero: at most 15 of them.
-__device__ inline bool zero_up_to(const BitView& body, std::uint64_t bit, std::uint64_t end) {
-  return (body.peek32(bit) & ((1u << (8 * end - bit)) - 1)) == 0;
-}
-
 /// A lane's 32 bits of a stream of gaps, and what it sees of those behind them.
 struct GapWindow {
   std::uint64_t bits;
@@ -398,7 +393,7 @@ __device__ inline bool open_marks(const Frame& frame, const MarksPlan& plan, std
     state.mode = mode;
   }
   __syncthreads();  // ranks and state are seen by the whole block
-  return bytes <= body_bytes && kept != 0 && marks::zero_up_to(view, end, bytes);
+  return bytes <= body_bytes && kept != 0 && view.zero(end, bytes);
 }
 
 /// By a whole warp: writes the segment's `words`. False, in every lane, when the stream is no

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Reading the sections of bodies of atoms: marks, flags and classes, lengths of groups.
+///
+/// What it computes. With K kept atoms, C of them certain, G groups: where each section begins
+/// (flags after the marks, then C classes of 5 bits, then G lengths of 16 bits, then the content),
+/// which follows from sums over the sections before it; the list of kept atoms with their classes;
+/// where each group begins. What an encoder would not write is refused as on the CPU.
+///
+/// Mapping. Sums are taken in two levels: a warp a segment of 4,096 atoms (marks, certain flags) or
+/// a unit of 32 groups (lengths), then one block a job over segments or units. Each level needs the
+/// one before, hence six launches: counts, frame of the marks, marks and certain flags, frame of
+/// the sections, list and lengths, frame of the content. A fault found by one warp is noted in
+/// `faults` and acted upon by the block of the next launch.
+///
+/// Traffic. The body's index is read once (marks twice): at most 4 bits and 16 bits / group an
+/// atom; 8 bytes a kept atom are written and read. Of a layer of blocks of 256 that is 1/64 of the
+/// output.
+///
+/// Shared memory: 4 KiB for a block of 8 warps that reads gaps, the scans' own. Determinism: all
+/// integers, each result written by one thread. Alignment: bodies may begin at any byte.
+
+#include "cuda/atom_body.cuh"
+
+#include "atom_body.hpp"
+#include "thinning.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using detail::kClassBits;
+
+__device__ bool has_body(const Frame& frame, const BodyJob& job) {
+  const LayerState& layer = frame.layer(job.layer);
+  return layer.decodes != 0 && layer.bytes != 0;
+}
+
+/// By one thread of the job's block.
+__device__ void refuse(const Frame& frame, const BodyJob& job, BodyState& state) {
+  state.stands = 0;
+  frame.refuse(job.layer, Status::corrupt);
+}
+
+/// Ones among the `count` bits from `bit` on that are this lane's: 128 of at most 4,096.
+__device__ std::uint32_t count_ones(const BitView& view, std::uint64_t bit, std::uint32_t count) {
+  std::uint32_t ones = 0;
+  for (std::uint32_t i = 128 * lane(); i < 128 * lane() + 128 && i < count; i += 64) {
+    std::uint64_t bits = view.peek64(bit + i);
+    if (count - i < 64) bits &= (std::uint64_t{1} << (count - i)) - 1;
+    ones += static_cast<std::uint32_t>(__popcll(bits));
+  }
+  return ones;
+}
+
+__global__ void count_marks(Frame frame, BodyPlan plan) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.marks.segments.units) return;
+  const BodyJob& job = frame(plan.jobs)[find_unit(frame, plan.marks.segments, unit).job];
+  if (!has_body(frame, job)) return;
+  const BodyBytes body = body_of(frame, job.layer);
+  count_segment(frame, plan.marks, unit, body.begin, body.bytes);
+}
+
+/// The word of a thinned body, when it has one, and the price.
+__device__ bool open_front(const Frame& frame, const BodyJob& job, float& gain) {
+  const LayerState& layer = frame.layer(job.layer);
+  gain = 1;
+  if (!(layer.price > 0) || !is_finite(layer.price)) return false;
+  if ((layer.flags & detail::Row::kThinned) == 0) return true;
+  detail::Thinning thinning;
+  if (job.thins == 0 || layer.bytes <= detail::kThinningBytes) return false;
+  if (!detail::Thinning::read(load_word(frame.message + layer.body_at), thinning)) return false;
+  gain = thinning.gain();
+  return true;
+}
+
+__global__ void open_frame(Frame frame, BodyPlan plan) {
+  const BodyJob& job = frame(plan.jobs)[blockIdx.x];
+  if (!has_body(frame, job)) return;
+  const BodyBytes body = body_of(frame, job.layer);
+  float gain;
+  bool good = open_front(frame, job, gain) && body.bytes % 4 == 0;
+  good = good && open_marks(frame, plan.marks, blockIdx.x, body.begin, body.bytes);
+  if (threadIdx.x != 0) return;
+  BodyState& state = frame(plan.states)[blockIdx.x];
+  const MarksState& marks = frame(plan.marks.states)[blockIdx.x];
+  if (!good || marks.kept > job.atoms) return refuse(frame, job, state);
+  state.stands = 1;
+  state.gain = gain;
+  state.kept = marks.kept;
+  state.flags = marks.bytes;
+}
+
+__global__ void read_marks(Frame frame, BodyPlan plan) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.marks.segments.units) return;
+  const std::uint32_t j = find_unit(frame, plan.marks.segments, unit).job;
+  BodyState& state = frame(plan.states)[j];
+  if (state.stands == 0) return;
+  const BodyBytes body = body_of(frame, frame(plan.jobs)[j].layer);
+  const bool good = read_segment(frame, plan.marks, unit, body.begin, body.bytes);
+  const MarksSegment& segment = frame(plan.marks.segment_states)[unit];
+  const BitView view(body.begin, body.bytes);
+  const std::uint32_t kept = segment.kept < 4096 ? segment.kept : 4096;
+  const std::uint32_t certain = warp_sum(count_ones(view, 8 * state.flags + segment.rank, kept));
+  if (lane() != 0) return;
+  frame(plan.certain)[unit] = certain;
+  if (!good) atomicOr(&state.faults, 1u);
+}
+
+__global__ void place_sections(Frame frame, BodyPlan plan) {
+  BodyState& state = frame(plan.states)[blockIdx.x];
+  if (state.stands == 0) return;
+  const BodyJob& job = frame(plan.jobs)[blockIdx.x];
+  const MarksJob& marks = frame(plan.marks.jobs)[blockIdx.x];
+  std::uint64_t* const all = frame(plan.certain) + marks.first_segment;
+  const auto certain = scan_blockwide<std::uint64_t>(
+      detail::marks_segments(job.atoms), [&](std::uint64_t i) { return all[i]; },
+      [&](std::uint64_t i, std::uint64_t before) { all[i] = before; });
+  if (threadIdx.x != 0) return;
+  const BodyBytes body = body_of(frame, job.layer);
+  const std::uint64_t flag_bits = state.kept + kClassBits * certain;
+  const std::uint64_t lengths = detail::round_up(state.flags + (flag_bits + 7) / 8, 2);
+  const std::uint64_t groups = divide_up(state.kept, job.group_atoms) * job.group_pieces;
+  if (state.faults != 0 || lengths > body.bytes || groups > (body.bytes - lengths) / 2)
+    return refuse(frame, job, state);
+  if (!BitView(body.begin, body.bytes).zero(8 * state.flags + flag_bits, lengths))
+    return refuse(frame, job, state);
+  state.certain = certain;
+  state.lengths = lengths;
+  state.groups = groups;
+  state.content = lengths + 2 * groups;
+}
+
+/// The kept atoms of a segment, with their classes; a lane those of its 128.
+__device__ void list_segment(const Frame& frame, const BodyPlan& plan, std::uint64_t unit) {
+  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  BodyState& state = frame(plan.states)[at.job];
+  if (state.stands == 0) return;
+  const BodyJob& job = frame(plan.jobs)[at.job];
+  const BodyBytes body = body_of(frame, job.layer);
+  const BitView view(body.begin, body.bytes);
+  const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan.marks, at));
+  const auto count = static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1]));
+  std::uint32_t total;
+  std::uint64_t rank =
+      frame(plan.marks.segment_states)[unit].rank + warp_exclusive_sum(count, total);
+  const std::uint64_t flags = 8 * state.flags;
+  std::uint32_t ones = 0;
+  for (std::uint32_t i = 0; i < count; i += 32) {
+    const std::uint32_t mask = count - i < 32 ? (1u << (count - i)) - 1 : ~0u;
+    ones += static_cast<std::uint32_t>(__popc(view.peek32(flags + rank + i) & mask));
+  }
+  std::uint64_t certain = frame(plan.certain)[unit] + warp_exclusive_sum(ones, total);
+  std::uint64_t* const kept = frame(plan.kept) + job.first_kept;
+  std::uint64_t atom = at.index * detail::kMarksSegment + own.next;
+  bool good = true;
+  marks::for_each_gap(own, [&](std::uint32_t gap) {
+    std::uint64_t atom_class = 0;
+    if ((view.peek32(flags + rank) & 1u) != 0) {
+      const std::uint64_t place = flags + state.kept + kClassBits * certain++;
+      atom_class = (view.peek32(place) & ((1u << kClassBits) - 1)) + 1;
+      good = good && atom_class < detail::kAtomClassCount;
+    }
+    atom += gap;
+    kept[rank++] = atom++ | (atom_class << kClassShift);
+  });
+  if (!good) atomicOr(&state.faults, 1u);
+}
+
+/// The bits of a unit of groups.
+__device__ void sum_lengths(const Frame& frame, const BodyPlan& plan, std::uint64_t unit) {
+  const UnitOf at = find_unit(frame, plan.groups, unit);
+  const BodyState& state = frame(plan.states)[at.job];
+  const std::uint64_t group = at.index * kUnitGroups + lane();
+  if (state.stands == 0) return;
+  const BodyBytes body = body_of(frame, frame(plan.jobs)[at.job].layer);
+  const std::uint32_t bits = warp_sum(group_bits(body, state, group));
+  if (lane() == 0) frame(plan.unit_bits)[unit] = bits;
+}
+
+__global__ void list_and_sum(Frame frame, BodyPlan plan) {
+  const std::uint64_t unit = warp_in_grid(), segments = plan.marks.segments.units;
+  if (unit < segments) {
+    list_segment(frame, plan, unit);
+  } else if (unit - segments < plan.groups.units) {
+    sum_lengths(frame, plan, unit - segments);
+  }
+}
+
+__global__ void close_frame(Frame frame, BodyPlan plan) {
+  BodyState& state = frame(plan.states)[blockIdx.x];
+  if (state.stands == 0) return;
+  const BodyJob& job = frame(plan.jobs)[blockIdx.x];
+  std::uint64_t* const all = frame(plan.unit_bits) + frame(plan.groups.begin)[blockIdx.x];
+  const auto bits = scan_blockwide<std::uint64_t>(
+      divide_up(state.groups, kUnitGroups), [&](std::uint64_t i) { return all[i]; },
+      [&](std::uint64_t i, std::uint64_t before) { all[i] = before; });
+  if (threadIdx.x != 0) return;
+  const BodyBytes body = body_of(frame, job.layer);
+  const bool good = state.faults == 0 &&
+                    detail::round_up(state.content + (bits + 7) / 8, 4) == body.bytes &&
+                    BitView(body.begin, body.bytes).zero(8 * state.content + bits, body.bytes);
+  if (!good) refuse(frame, job, state);
+}
+
+}  // namespace
+
+void open_bodies(const BodyPlan& plan, const Frame& frame, Queue& queue) {
+  const std::uint64_t segments = plan.marks.segments.units;
+  const std::uint32_t jobs = plan.groups.jobs;
+  queue.launch_warps(count_marks, segments, frame, plan);
+  queue.launch_blocks(open_frame, jobs, kScanThreads, 0, frame, plan);
+  queue.launch_warps(read_marks, segments, frame, plan);
+  queue.launch_blocks(place_sections, jobs, kScanThreads, 0, frame, plan);
+  queue.launch_warps(list_and_sum, segments + plan.groups.units, frame, plan);
+  queue.launch_blocks(close_frame, jobs, kScanThreads, 0, frame, plan);
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The sections of bodies of atoms and of singular pairs on the device (atom_body.hpp has their
+/// layout): read, checked, and laid open for what decodes the content.
+
+#include "cuda/marks.cuh"
+
+namespace atomo::cuda {
+
+/// Groups whose lengths a warp sums, and which a warp may decode side by side.
+inline constexpr std::uint64_t kUnitGroups = kLanes;
+
+struct BodyJob {
+  std::uint64_t atoms = 0;
+  std::uint64_t first_kept = 0;  ///< of the job's room in `kept`
+  std::uint32_t layer = 0;
+  std::uint32_t group_atoms = 1;   ///< that share a group (GroupShape)
+  std::uint32_t group_pieces = 1;  ///< groups of one atom
+  std::uint32_t thins = 0;         ///< 1: bodies may be thinned
+};
+
+/// One a job; zeroed.
+struct BodyState {
+  std::uint32_t stands = 0;  ///< 1: there is a body, in order as far as it has been read
+  std::uint32_t faults = 0;  ///< set by the warps that read a section in parallel
+  float gain = 1;            ///< of the steps, of a thinned body
+  std::uint64_t kept = 0, certain = 0, groups = 0;
+  std::uint64_t flags = 0, lengths = 0, content = 0;  ///< first byte of each, from the body's
+};
+
+struct BodyPlan {
+  Table<BodyJob> jobs;
+  MarksPlan marks;  ///< its jobs are these jobs
+  Split groups;     ///< units of kUnitGroups groups, as many as there can be
+  Scratch<BodyState> states;
+  Scratch<std::uint64_t> certain;    ///< for each segment of the marks: certain atoms before it
+  Scratch<std::uint64_t> unit_bits;  ///< for each unit of groups: where it begins in the content
+  Scratch<std::uint64_t> kept;       ///< by rank: atom | class << kClassShift
+};
+inline constexpr unsigned kClassShift = 56;
+
+/// Plans bodies for jobs added in order.
+class BodyPlanner {
+ public:
+  BodyPlanner(Layout& layout, std::size_t jobs) noexcept
+      : layout_(layout),
+        jobs_(layout.table<BodyJob>(jobs)),
+        marks_(layout, jobs),
+        groups_(layout, jobs) {}
+
+  /// `job.first_kept` is set here.
+  void add(BodyJob job) noexcept {
+    job.first_kept = atoms_;
+    if (!jobs_.values.empty()) jobs_.values[count_] = job;
+    marks_.add(job.layer, job.atoms);
+    segments_ += detail::marks_segments(job.atoms);
+    groups_.add(divide_up(divide_up(job.atoms, job.group_atoms) * job.group_pieces, kUnitGroups));
+    atoms_ += job.atoms;
+    ++count_;
+  }
+
+  [[nodiscard]] BodyPlan finish() noexcept {
+    const Split groups = groups_.split();
+    return {jobs_.place,
+            marks_.finish(),
+            groups,
+            layout_.zeroed<BodyState>(count_),
+            layout_.scratch<std::uint64_t>(segments_),
+            layout_.scratch<std::uint64_t>(groups.units),
+            layout_.scratch<std::uint64_t>(atoms_)};
+  }
+
+ private:
+  Layout& layout_;
+  Layout::NewTable<BodyJob> jobs_;
+  MarksPlanner marks_;
+  SplitMaker groups_;
+  std::uint64_t atoms_ = 0, segments_ = 0;
+  std::uint32_t count_ = 0;
+};
+
+/// A body behind the word of a thinned one.
+struct BodyBytes {
+  const std::byte* begin;
+  std::uint64_t bytes;
+};
+__device__ inline BodyBytes body_of(const Frame& frame, std::uint32_t layer) {
+  const LayerState& state = frame.layer(layer);
+  const bool thinned = (state.flags & detail::Row::kThinned) != 0;
+  const std::uint64_t word = !thinned ? 0 : state.bytes < 4 ? state.bytes : 4;
+  return {frame.message + state.body_at + word, state.bytes - word};
+}
+
+/// Bits of a group, 0 of one that is not there. `state` is the body's.
+__device__ inline std::uint32_t group_bits(const BodyBytes& body, const BodyState& state,
+                                           std::uint64_t group) {
+  if (group >= state.groups) return 0;
+  const std::byte* const place = body.begin + state.lengths + 2 * group;
+  return static_cast<std::uint32_t>(place[0]) | (static_cast<std::uint32_t>(place[1]) << 8);
+}
+
+/// Opens the bodies of all jobs' layers that decode and have bytes: afterwards, a launch later,
+/// `states[job].stands` where everything but the content is in order, then with `kept` and
+/// `unit_bits`; the other layers are refused. Six launches.
+void open_bodies(const BodyPlan& plan, const Frame& frame, Queue& queue);
+
+}  // namespace atomo::cuda
