@@ -10,38 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "method.hpp"
+#include "head_rules.hpp"
 
 namespace atomo::detail {
-
-inline constexpr std::size_t kHeaderBytes = 64, kRowBytes = 8;
-inline constexpr std::uint16_t kFlagNames =
-    1;  ///< must-understand: a table of names follows the kinds
-inline constexpr std::uint64_t kMaxBodyBytes = (std::uint64_t{1} << 40) - 1;
-inline constexpr std::size_t kMaxLayers = 65536;
-
-[[nodiscard]] constexpr std::uint64_t padded(std::uint64_t bytes) noexcept {
-  return (bytes + 3) / 4 * 4;
-}
-
-/// One layer's row: u16 kind, u8 flags, u40 bytes of the body before padding.
-struct Row {
-  static constexpr std::uint8_t kNonFinite = 1, kLossless = 2, kOwnPrice = 4, kThinned = 8,
-                                kAllFlags = 15;
-  std::uint16_t kind = 0;
-  std::uint8_t flags = 0;
-  std::uint64_t bytes = 0;
-};
-
-struct Header {
-  int major = 0, minor = 0;
-  std::uint16_t flags = 0;
-  std::uint64_t total_bytes = 0;
-  Key key;
-  std::uint32_t kinds = 0, layers = 0;
-  float price = 0, grid_step = 0;
-  std::uint64_t body_checksum = 0;
-};
 
 /// What does not change from message to message: the table of kinds and the names. Made at set-up.
 class HeadLayout {
@@ -55,6 +26,8 @@ class HeadLayout {
   [[nodiscard]] std::size_t layers() const noexcept { return kind_of_.size(); }
   [[nodiscard]] std::span<const std::uint16_t> kinds_of() const noexcept { return kind_of_; }
   [[nodiscard]] std::uint32_t kinds() const noexcept { return kinds_; }
+  /// Of the header.
+  [[nodiscard]] std::uint16_t flags() const noexcept { return flags_; }
   /// What follows the rows: kinds, names, padding.
   [[nodiscard]] ConstBytes tables() const noexcept { return tables_; }
 
@@ -84,7 +57,6 @@ void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, 
                           float price, float grid_step) noexcept;
 
 void write_row(std::byte* message, std::size_t layer, const Row& row) noexcept;
-void write_header(std::byte* message, const Header& header) noexcept;
 /// Both checksums of a message whose header, rows, tables and bodies are in place.
 void write_checksums(Bytes message, std::size_t head_bytes) noexcept;
 

@@ -14,8 +14,6 @@
 namespace atomo::detail {
 namespace {
 
-constexpr std::size_t kPriceBytes = sizeof(float);
-
 template <typename Half>
 void convert(const void* from, std::size_t n, float* to, Half half) noexcept {
   for (std::size_t i = 0; i < n; ++i) {
@@ -177,11 +175,8 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   const std::size_t n = kind.shape.elements();
   const bool half = view.dtype != DType::f32;
   if ((half && add) || (n > 0 && view.data == nullptr)) return Status::unsupported;
-  if ((n == 0 || (layer.row.flags & Row::kNonFinite) != 0) && !layer.body.empty())
-    return Status::corrupt;
+  if (const Status s = check_row(layer.row, kind.method, n); failed(s)) return s;
   if (n == 0) return Status::ok;
-  if ((layer.row.flags & Row::kThinned) != 0 && kind.method != MethodId::atoms)
-    return Status::corrupt;
 
   const BodyDecoder& decoder = *find_decoder(kind.method);
   Carver carver(workspace);
@@ -204,7 +199,7 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   if ((layer.row.flags & Row::kOwnPrice) != 0) {
     if (out.body.size() <= kPriceBytes) return Status::corrupt;
     std::memcpy(&out.price, out.body.data(), kPriceBytes);
-    if (!(out.price > 0) || !std::isfinite(out.price)) return Status::corrupt;
+    if (!is_own_price(out.price)) return Status::corrupt;
     out.body = out.body.subspan(kPriceBytes);
   }
   if (lossless) {

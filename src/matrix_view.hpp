@@ -4,10 +4,9 @@
 
 #include "atomo/svd.hpp"
 #include "atomo/types.hpp"
+#include "kind_rules.hpp"
 
 namespace atomo::detail {
-
-inline constexpr std::size_t kLeastRows = 2, kLeastColumns = 16;
 
 /// The shape must have two dimensions or more and at least one element.
 [[nodiscard]] inline MatrixShape matrix_view(const Shape& shape) noexcept {
@@ -17,9 +16,9 @@ inline constexpr std::size_t kLeastRows = 2, kLeastColumns = 16;
 
 /// Whether the tensor is taken as a matrix at all.
 [[nodiscard]] inline bool is_matrix(const Shape& shape) noexcept {
-  if (shape.rank() < 2 || shape.elements() == 0) return false;
-  const MatrixShape view = matrix_view(shape);
-  return view.rows >= kLeastRows && view.columns >= kLeastColumns && cpu::svd_supports(view);
+  Kind kind;
+  kind.shape = shape;
+  return is_matrix(fields_of(kind));
 }
 
 }  // namespace atomo::detail

@@ -142,7 +142,6 @@ struct BodyDecoder {
   /// Empty when the parameters or the shape are not valid for this method; else e.g.
   /// "qsgd:bits=4,bucket=512".
   std::string (*describe)(const Kind&);
-  bool (*valid)(const Kind&) noexcept;
   /// Upper bound of a body of this kind: what a lossless stage may unpack to.
   std::size_t (*max_body_bytes)(const Kind&) noexcept;
   std::size_t (*workspace_bytes)(const Kind&) noexcept;

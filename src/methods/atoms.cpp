@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "bits.hpp"
+#include "kind_rules.hpp"
 #include "pairs.hpp"
 #include "spec.hpp"
 #include "thinning.hpp"
@@ -22,15 +23,7 @@
 namespace atomo::detail {
 namespace {
 
-constexpr std::uint32_t kBlocks = 0, kRows = 1, kPairs = 2;
-constexpr std::int64_t kShortestRow = 16;
-
-bool has_rows(const Shape& shape) noexcept {
-  if (shape.rank() < 2 || shape.elements() == 0) return false;
-  const auto length =
-      static_cast<std::uint64_t>(shape.elements()) / static_cast<std::uint64_t>(shape[0]);
-  return length >= kShortestRow && length <= AtomLayout::kMaxRow;
-}
+static_assert(kShortestRow == AtomLayout::kMinRow && kLongestRow == AtomLayout::kMaxRow);
 
 AtomLayout layout_of(const Shape& shape, std::uint32_t family) noexcept {
   if (family == kBlocks) return AtomLayout::blocks(shape.elements());
@@ -177,7 +170,8 @@ class Atoms final : public Method {
 
  private:
   std::uint32_t family(const Shape& shape) const noexcept {
-    return rows_ && has_rows(shape) ? kRows : kBlocks;
+    return rows_ && has_rows(fields_of({MethodId::atoms, DType::f32, kRows, shape})) ? kRows
+                                                                                     : kBlocks;
   }
   AtomLayout layout(const Shape& shape) const noexcept { return layout_of(shape, family(shape)); }
   cpu::PriceLayer price_layer(const Shape& shape, ConstBytes demand,
@@ -191,19 +185,6 @@ class Atoms final : public Method {
   double bits_, cap_;
   float price_;
 };
-
-bool valid(const Kind& kind) noexcept {
-  switch (kind.params) {
-    case kBlocks:
-      return true;
-    case kRows:
-      return has_rows(kind.shape);
-    case kPairs:
-      return has_pairs(kind.shape);
-    default:
-      return false;
-  }
-}
 
 std::string describe(const Kind& kind) {
   return kind.params == kPairs  ? "atomo:atoms=svd"
@@ -260,7 +241,7 @@ Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
 
 }  // namespace
 
-const BodyDecoder kAtomsDecoder{describe, valid, max_bytes, workspace, decode, count};
+const BodyDecoder kAtomsDecoder{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const Method> make_atoms(SpecArgs& args, bool rows) {
   if (!args.has("price")) {

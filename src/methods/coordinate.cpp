@@ -139,7 +139,6 @@ class Coordinate final : public Method {
   CoordinateOptions options_;
 };
 
-bool valid(const Kind& kind) noexcept { return kind.params == 0; }
 std::string describe(const Kind&) { return "atomo/coordinate"; }
 std::size_t max_bytes(const Kind& kind) noexcept {
   return cpu::max_encoded_bytes(CoordinateConfig{}, kind.shape.elements());
@@ -164,7 +163,7 @@ Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
 
 }  // namespace
 
-const BodyDecoder kCoordinateDecoder{describe, valid, max_bytes, workspace, decode, count};
+const BodyDecoder kCoordinateDecoder{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const Method> make_coordinate(SpecArgs& args) {
   const int given = (args.has("bits") ? 1 : 0) + (args.has("ratio") ? 1 : 0) +

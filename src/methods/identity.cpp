@@ -69,7 +69,6 @@ class Identity final : public Method {
   DType wire_;
 };
 
-bool valid(const Kind& kind) noexcept { return kind.params <= 2; }
 std::string describe(const Kind& kind) {
   return "identity:dtype=" + std::string(name_of(wire_dtype(kind)));
 }
@@ -106,7 +105,7 @@ Status count(ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept)
 
 }  // namespace
 
-const BodyDecoder kIdentityDecoder{describe, valid, max_bytes, workspace, decode, count};
+const BodyDecoder kIdentityDecoder{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const Method> make_identity(SpecArgs& args) {
   return std::make_shared<Identity>(

@@ -10,6 +10,7 @@
 #include "atomo/sign.hpp"
 #include "atomo/ternary.hpp"
 #include "atomo/topk.hpp"
+#include "kind_rules.hpp"
 #include "spec.hpp"
 
 namespace atomo::detail {
@@ -24,10 +25,9 @@ Status decode_with(const Config& config, const LayerOutput& out, const More&... 
 
 /// Decoder of a method that sends every entry: the kind gives the configuration, decoding needs no
 /// workspace.
-template <bool (*kValid)(const Kind&) noexcept, auto kConfigOf, auto kSpecOf>
+template <auto kConfigOf, auto kSpecOf>
 inline constexpr BodyDecoder kEveryEntryDecoder = {
-    [](const Kind& kind) { return kValid(kind) ? kSpecOf(kConfigOf(kind)) : std::string(); },
-    kValid,
+    [](const Kind& kind) { return valid_kind(kind) ? kSpecOf(kConfigOf(kind)) : std::string(); },
     [](const Kind& kind) noexcept {
       return cpu::max_encoded_bytes(kConfigOf(kind), kind.shape.elements());
     },
@@ -37,9 +37,6 @@ inline constexpr BodyDecoder kEveryEntryDecoder = {
       atoms = kept = 0;
       return Status::ok;
     }};
-
-/// From here on params do not hold k.
-inline constexpr std::size_t kManyEntries = std::size_t{1} << 32;
 
 /// A method that sends k of n entries, k from 1 to n; params hold k modulo 2^32. `Format` names it
 /// (`kId`, `kName`, `Config`), has `keep_in(body, n)`, the k that a body says, 0 when it says none,
@@ -67,12 +64,6 @@ class KeepMethod : public Method {
   Keep keep_;
 };
 
-inline bool valid_keep(const Kind& kind) noexcept {
-  const std::size_t n = kind.shape.elements();
-  if (n == 0) return kind.params == 0;
-  return n >= kManyEntries || (kind.params >= 1 && kind.params <= n);
-}
-
 /// The k of a body, from the params or, where they do not hold it, from the body. Nothing when they
 /// disagree.
 template <typename Format>
@@ -88,11 +79,10 @@ std::optional<typename Format::Config> keep_of(ConstBytes body, const Kind& kind
 template <typename Format>
 inline constexpr BodyDecoder kKeepDecoder = {
     [](const Kind& kind) -> std::string {
-      if (!valid_keep(kind)) return "";
+      if (!valid_kind(kind)) return "";
       if (kind.shape.elements() >= kManyEntries) return Format::kName;
       return Format::kName + (":keep=" + std::to_string(kind.params));
     },
-    valid_keep,
     [](const Kind& kind) noexcept {
       const std::size_t n = kind.shape.elements();
       return cpu::max_encoded_bytes(typename Format::Config{n >= kManyEntries ? n : kind.params},

@@ -98,11 +98,9 @@ class Qsgd final : public Method {
   QsgdConfig config_;
 };
 
-bool valid(const Kind& kind) noexcept { return kind.params >> 28 == 0; }
-
 }  // namespace
 
-const BodyDecoder kQsgdDecoder = kEveryEntryDecoder<valid, config_of, spec_of>;
+const BodyDecoder kQsgdDecoder = kEveryEntryDecoder<config_of, spec_of>;
 
 std::shared_ptr<const Method> make_qsgd(SpecArgs& args) {
   QsgdConfig config;

@@ -57,11 +57,9 @@ class Sign final : public Method {
   SignConfig config_;
 };
 
-bool valid(const Kind& kind) noexcept { return kind.params <= 1; }
-
 }  // namespace
 
-const BodyDecoder kSignDecoder = kEveryEntryDecoder<valid, config_of, spec_of>;
+const BodyDecoder kSignDecoder = kEveryEntryDecoder<config_of, spec_of>;
 
 std::shared_ptr<const Method> make_sign(SpecArgs& args) {
   const auto scale = static_cast<SignScale>(args.choice("scale", kScales, 0));

@@ -42,6 +42,7 @@
 #include <cstring>
 
 #include "factors.hpp"
+#include "kind_rules.hpp"
 #include "matrix_view.hpp"
 #include "pairs.hpp"
 #include "spec.hpp"
@@ -49,8 +50,6 @@
 
 namespace atomo::detail {
 namespace {
-
-constexpr std::uint32_t kPairsFamily = 2;
 
 Traits svd_traits() {
   Traits t;
@@ -110,7 +109,6 @@ class Factors final : public Method {
   Keep keep_;
 };
 
-bool valid(const Kind& kind) noexcept { return kind.params == 0; }
 std::string describe(const Kind&) { return "atomo:atoms=svd,values=f32"; }
 
 std::size_t max_bytes(const Kind& kind) noexcept {
@@ -218,7 +216,7 @@ class Pairs final : public Method {
   }
   Kind kind(const Shape& shape, DType dtype) const override {
     if (!is_matrix(shape)) return blocks_->kind(shape, dtype);
-    return {MethodId::atoms, dtype, kPairsFamily, shape};
+    return {MethodId::atoms, dtype, kPairs, shape};
   }
   std::size_t max_body_bytes(const Shape& shape) const override {
     return is_matrix(shape) ? max_pairs_body_bytes(shape) : blocks_->max_body_bytes(shape);
@@ -306,7 +304,7 @@ class Pairs final : public Method {
 
 }  // namespace
 
-const BodyDecoder kFactorsDecoder{describe, valid, max_bytes, workspace, decode, count};
+const BodyDecoder kFactorsDecoder{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const Method> make_svd(SpecArgs& args) {
   const bool f32 = args.choice("values", {"dither", "f32"}, 0) == 1;

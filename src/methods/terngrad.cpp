@@ -23,8 +23,6 @@
 namespace atomo::detail {
 namespace {
 
-constexpr double kLeastClip = 0.01, kLargestClip = 1e6;
-
 std::string spec_of(const TernaryConfig& config) {
   if (!(config.clip > 0)) return "terngrad:clip=none";
   char text[32];
@@ -67,15 +65,9 @@ class TernGrad final : public Method {
 
 TernaryConfig config_of(const Kind& kind) noexcept { return {std::bit_cast<float>(kind.params)}; }
 
-bool valid(const Kind& kind) noexcept {
-  const float clip = config_of(kind).clip;
-  return kind.params == 0 ||
-         (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
-}
-
 }  // namespace
 
-const BodyDecoder kTernaryDecoder = kEveryEntryDecoder<valid, config_of, spec_of>;
+const BodyDecoder kTernaryDecoder = kEveryEntryDecoder<config_of, spec_of>;
 
 std::shared_ptr<const Method> make_terngrad(SpecArgs& args) {
   TernaryConfig config;

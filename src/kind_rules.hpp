@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Which parameters and shapes a method may have on the wire (FORMAT.md), for host and device.
+/// Whatever else stands in a table of kinds is corrupt.
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "hd.hpp"
+#include "method.hpp"
+
+namespace atomo::detail {
+
+/// A `Kind` as its bytes say it, in a form that the device can hold too.
+struct KindFields {
+  MethodId method = MethodId::identity;
+  DType dtype = DType::f32;
+  std::uint32_t params = 0;
+  int rank = 0;
+  std::uint64_t elements = 1;
+  std::array<std::int64_t, Shape::kMaxRank> dims{};
+  friend bool operator==(const KindFields&, const KindFields&) = default;
+};
+
+[[nodiscard]] inline KindFields fields_of(const Kind& kind) noexcept {
+  KindFields fields{kind.method, kind.dtype, kind.params, kind.shape.rank(), kind.shape.elements()};
+  for (int i = 0; i < fields.rank; ++i) fields.dims[static_cast<std::size_t>(i)] = kind.shape[i];
+  return fields;
+}
+
+/// Families of atoms, their params.
+inline constexpr std::uint32_t kBlocks = 0, kRows = 1, kPairs = 2;
+/// Entries of a row.
+inline constexpr std::uint64_t kShortestRow = 16, kLongestRow = std::uint64_t{1} << 22;
+/// Sides of a matrix that has singular pairs: dim0 x rest.
+inline constexpr std::uint64_t kLeastRows = 2, kLeastColumns = 16,
+                               kLongestSide = std::uint64_t{1} << 22,
+                               kLongestShorterSide = std::uint64_t{1} << 14;
+/// Clips of ternary, as f32.
+inline constexpr double kLeastClip = 0.01, kLargestClip = 1e6;
+/// From here on params do not hold the k of top-k and random-k.
+inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
+
+[[nodiscard]] constexpr bool has_rows(const KindFields& kind) noexcept {
+  if (kind.rank < 2 || kind.elements == 0) return false;
+  const std::uint64_t length = kind.elements / static_cast<std::uint64_t>(kind.dims[0]);
+  return length >= kShortestRow && length <= kLongestRow;
+}
+
+[[nodiscard]] constexpr bool is_matrix(const KindFields& kind) noexcept {
+  if (kind.rank < 2 || kind.elements == 0) return false;
+  const auto rows = static_cast<std::uint64_t>(kind.dims[0]), columns = kind.elements / rows;
+  const std::uint64_t shorter = rows < columns ? rows : columns;
+  const std::uint64_t longer = rows < columns ? columns : rows;
+  return rows >= kLeastRows && columns >= kLeastColumns && shorter <= kLongestShorterSide &&
+         longer <= kLongestSide;
+}
+
+[[nodiscard]] constexpr bool valid_kind(const KindFields& kind) noexcept {
+  const float clip = std::bit_cast<float>(kind.params);
+  switch (kind.method) {
+    case MethodId::identity:
+      return kind.params <= 2;
+    case MethodId::atoms:
+      return kind.params == kBlocks || (kind.params == kRows && has_rows(kind)) ||
+             (kind.params == kPairs && is_matrix(kind));
+    case MethodId::coordinate:
+    case MethodId::factors:
+      return kind.params == 0;
+    case MethodId::qsgd:
+      return kind.params >> 28 == 0;
+    case MethodId::ternary:
+      return kind.params == 0 ||
+             (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
+    case MethodId::sign:
+      return kind.params <= 1;
+    case MethodId::topk:
+    case MethodId::random_k:
+      if (kind.elements == 0) return kind.params == 0;
+      return kind.elements >= kManyEntries || (kind.params >= 1 && kind.params <= kind.elements);
+  }
+  return false;
+}
+[[nodiscard]] inline bool valid_kind(const Kind& kind) noexcept {
+  return valid_kind(fields_of(kind));
+}
+
+}  // namespace atomo::detail
