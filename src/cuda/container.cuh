@@ -6,9 +6,11 @@
 
 namespace atomo::cuda {
 
-/// Takes its part of tables and workspace. `head_tables` is what follows the rows of the head.
+/// Takes its part of tables and workspace; `zeroed_bytes` is left to the caller. `head_tables` is
+/// what follows the rows of the head, `flags` the header's (HeadLayout::flags).
 void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint16_t> kind_of,
-                std::uint32_t kinds, ConstBytes head_tables, Layout& layout, FramePlan& plan);
+                std::uint32_t kinds, ConstBytes head_tables, Layout& layout, FramePlan& plan,
+                std::uint16_t flags = 0);
 
 /// What a call is given, beside its tensors.
 struct MessageCall {
@@ -20,33 +22,45 @@ struct MessageCall {
   const float* given = nullptr;
 };
 
-/// Pointers that travel with a launch, so that a captured graph keeps them.
-inline constexpr std::uint32_t kPointersInLaunch = 3800;
+/// Tensors whose pointers travel with a launch, so that a captured graph keeps them; more take more
+/// launches. Tables may take the place of some.
+inline constexpr std::uint32_t kTensorsInLaunch = 1900;
+inline constexpr std::size_t kTablesInLaunch = 8192;
 
 /// First launch of an encode: clears what must be zero and fills the states. `tables` on the host
 /// (of at most kTablesInLaunch bytes) are put at `frame.tables` first; empty when they are there.
-inline constexpr std::size_t kTablesInLaunch = 8192;
+/// The tensors of a message need one launch for every kTensorsInLaunch of them.
 void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
            std::span<const ConstTensorView> views, Queue& queue);
 
+/// The same for decoding: `open` calls it.
+void begin(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
+           Scratch<float> f32_room, Queue& queue);
+
+/// Where bodies go; everything of the head but the header; the zeros behind bodies. One launch.
 void place(const Frame& frame, Queue& queue);
+/// Bodies of varying length, from the workspace. One launch, none without such layers.
 void assemble(const Frame& frame, Queue& queue);
-/// `bytes` and `status` are device words; `status` may be null.
+/// Checksums and header. `bytes` and `status` are device words; `status` may be null. One launch,
+/// and one before it where layers have bodies of fixed length.
 void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue);
 
-/// First launches of a decode: parses and checks the head against the plan's layers, whose states
-/// then say what to decode where. The kinds' dtypes (of what was encoded) are not compared: any of the
-/// three may be decoded into any view, as on the CPU. `f32_room` holds the f32 values of all half views, one after
-/// another.
+/// First launches of a decode: `begin`, then one that parses and checks the head against the plan's
+/// layers, whose states then say what to decode where, and one that checks the bodies' checksum.
+/// From then on `decodes` is 1 only where head, checksums and row are sound, so the outputs of
+/// damaged messages stay as they are. The dtypes of what was encoded are not compared: any of the
+/// three may be decoded into any view, as on the CPU. `f32_room` holds the f32 values of all half
+/// views, one after another.
 void open(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
           Scratch<float> f32_room, Queue& queue);
 /// Entries of a unit of `round_halves`.
 inline constexpr std::uint64_t kHalfUnit = 1024;
 /// Rounds the values of half views (purpose `output`); job i is layer i, without units where its
-/// view is f32.
+/// view is f32. One launch, none without units.
 void round_halves(const Frame& frame, Split halves, Queue& queue);
-/// Layers that are empty, non-finite or without a body (NaNs, zeros), the checksum of the bodies,
-/// the call's status.
-void close(const Frame& frame, DecodeInto into, Status* status, Queue& queue);
+/// NaNs for non-finite layers, and the call's status, which may be null. `follows`: `*status` holds
+/// that of another message of the same call; it becomes the first failure, or else the worse. One
+/// launch.
+void close(const Frame& frame, DecodeInto into, Status* status, Queue& queue, bool follows = false);
 
 }  // namespace atomo::cuda

@@ -50,6 +50,7 @@ struct LayerState {
   const void* x = nullptr;  ///< encoding: the caller's tensor, aligned to its entries
   float* y = nullptr;       ///< decoding: f32 values go here (the caller's tensor, or room for it)
   void* half = nullptr;     ///< decoding: the caller's tensor when it is no f32
+  DType half_dtype = DType::f32;  ///< its entries
   std::uint64_t bytes =
       0;  ///< of the body, own price included, padding not; decoding: of the body proper
   std::uint64_t body_at = 0;  ///< bytes from the message's start; decoding: of the body proper
@@ -78,26 +79,40 @@ struct MessageState {
   unsigned long long checksum = 0;  ///< of the bodies, a sum in any order
   std::uint32_t tickets = 0;        ///< of blocks that are done
   std::uint32_t late_faults = 0;    ///< layers of fixed length found non-finite while written
+  std::uint32_t non_finite = 0;     ///< decoding: layers to fill with NaN
   std::uint32_t notice = 0;         ///< the largest Status below 16; atomicMax
   std::uint32_t fault =
       0;  ///< decoding: ~(layer << 8 | status) of the first layer that failed; atomicMax
-  std::uint32_t head_status = 0;  ///< a Status: the head's
+  /// A Status, decoding: the head's; from the end of `open` on also that of what stands behind the
+  /// checksum of the bodies.
+  std::uint32_t head_status = 0;
+  std::uint32_t later_status = 0;     ///< what the head comes to if that checksum holds
+  std::uint64_t stated_checksum = 0;  ///< decoding: of the bodies, as the header has it
 };
+
+/// Entries that are filled by a warp.
+inline constexpr std::uint64_t kFillEntries = 4096;
 
 /// The shared part of a plan.
 struct FramePlan {
   Table<LayerInfo> infos;
-  Table<std::byte> head_tables;  ///< kinds, names and padding, as in the message
+  Table<std::byte> head_tables;           ///< kinds, names and padding, as in the message
+  Table<detail::KindFields> kind_fields;  ///< by number
+  Split fills;                            ///< a job a layer, a unit for kFillEntries of its entries
   Scratch<MessageState> message;
   Scratch<LayerState> layers;
-  Scratch<StagedBody> staged;  ///< one a layer
-  Scratch<PoolState> pools;    ///< two
-  std::uint32_t count = 0;     ///< layers
+  Scratch<StagedBody> staged;       ///< one a layer
+  Scratch<PoolState> pools;         ///< two
+  Scratch<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
+  std::uint64_t states_begin = 0, states_end = 0;  ///< bytes of the workspace that `begin` fills
+  std::uint32_t count = 0;                         ///< layers
   std::uint32_t kinds = 0;
   std::uint64_t head_bytes = 0, head_table_bytes = 0, max_bytes = 0;
-  std::uint64_t zeroed_bytes = 0;
-  bool fixed_layers = false;   ///< there are bodies of fixed length
-  bool staged_layers = false;  ///< there are bodies of varying length
+  std::uint64_t zeroed_bytes = 0;  ///< set when all is planned (Layout::zeroed_bytes)
+  std::uint16_t flags = 0;         ///< of the header
+  bool pooled[2] = {};             ///< layers with a budget share the pool's price
+  bool fixed_layers = false;       ///< there are bodies of fixed length
+  bool staged_layers = false;      ///< there are bodies of varying length
 };
 
 struct Entries;
