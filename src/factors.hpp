@@ -28,12 +28,12 @@ inline constexpr std::uint64_t kCertainPair = std::uint64_t{1} << 32;
 template <typename Draw>
 std::size_t draw_pairs(std::span<const std::uint64_t> probabilities, Draw draw,
                        std::span<std::uint32_t> kept) noexcept {
-  constexpr std::size_t kChunk = cpu::kSelectionChunk, kStride = 157;
+  constexpr std::size_t kChunk = cpu::kSelectionChunk;
   std::size_t count = 0;
   for (std::size_t first = 0; first < probabilities.size(); first += kChunk) {
     const std::size_t m = std::min(kChunk, probabilities.size() - first);
     bool taken[kChunk] = {};
-    systematic_draw<kChunk, kStride>(
+    systematic_draw<kChunk, cpu::kSelectionStride>(
         m, draw(first / kChunk),
         [&](std::size_t k) { return static_cast<std::uint32_t>(probabilities[first + k]); },
         [&](std::size_t k, std::uint32_t carried) {

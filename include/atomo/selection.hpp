@@ -23,6 +23,9 @@ namespace cpu {
 
 /// Atoms that share one draw.
 inline constexpr std::size_t kSelectionChunk = 256;
+/// Place i of the order in which a chunk is walked is atom kSelectionStride * i mod
+/// kSelectionChunk: odd, a permutation, neighbours far apart.
+inline constexpr std::size_t kSelectionStride = 157;
 
 /// How an atom stands at a price.
 struct AtomChoice {

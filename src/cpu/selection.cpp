@@ -14,8 +14,6 @@ AtomChoice choose_atom(double rms, float price) noexcept {
 }
 
 KeptMask select_chunk(const double* rms, std::size_t count, float price, std::uint32_t u) noexcept {
-  constexpr std::size_t kStride =
-      157;  // odd: a permutation of the 256 places, neighbours far apart
   KeptMask kept{};
   std::array<std::uint32_t, kSelectionChunk> probability;
   for (std::size_t k = 0; k < count; ++k) {
@@ -28,7 +26,7 @@ KeptMask select_chunk(const double* rms, std::size_t count, float price, std::ui
   // Places beyond a short chunk are skipped: the order stays that of the full chunk.
   std::uint32_t sum = u;
   for (std::size_t i = 0; i < kSelectionChunk; ++i) {
-    const std::size_t k = i * kStride % kSelectionChunk;
+    const std::size_t k = i * kSelectionStride % kSelectionChunk;
     if (k >= count) continue;
     const std::uint32_t next = sum + probability[k];
     kept[k / 64] |= std::uint64_t{next < sum} << (k % 64);

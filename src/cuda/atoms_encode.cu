@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Bodies of dithered blocks and rows: selection, index, content.
+///
+/// Mathematics: an atom of rms r is kept for certain when r >= price, else with a probability of
+/// r / price, systematically within chunks of 256 atoms; a kept atom's entries are dithered to
+/// integers, whose pairs are written in a static prefix code (dither.hpp, pair_code.cuh).
+///
+/// Mapping: five launches.
+///   select   a warp a chunk: a lane has eight neighbouring places of the order of visits, a scan
+///            over lanes gives each its sum. The warp that ends a segment of 4,096 atoms measures
+///            its marks.
+///   layout   a block a job: where the sections of the body's index begin
+///   index    a warp a chunk: flags, classes, the list of kept atoms with their scales; marks
+///   content  a warp a group of up to 1,024 entries, 256 at a time: *quads* of four tiles of one
+///            atom, two side by side. 16 lanes draw a quad's pre-rounding, a word a tile; 4 lanes
+///            the levels of a quad, eight quads at once. Then lane 4u + k codes pairs 4k .. 4k + 3
+///            of tile u: they are neighbours in the body, so a lane's bits are one stretch, placed
+///            by a scan over lanes. Bits meet in shared memory, whole words go to the group's slot.
+///   lengths  a block a job: where groups end in the stream, their lengths, the body's
+///
+/// Traffic an entry: 4 bytes read (2 of a half), once, of kept atoms alone; its bits written once.
+/// An atom adds 8 bytes read three times, 16 bytes a kept one written and read, some 1/2 byte of
+/// marks.
+///
+/// Shared memory: 2,272 bytes a warp in content. Determinism: draws are functions of their place,
+/// sums are integers, bits that meet in a word are OR-ed. Alignment: tensors as their entries, 16
+/// bytes are read at once where the address allows it; bodies are staged in the workspace.
+
+#include "atom_body.hpp"
+#include "atomo/philox.hpp"
+#include "atomo/selection.hpp"
+#include "cuda/atoms.cuh"
+#include "cuda/pair_code.cuh"
+#include "dither.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using namespace atomo::detail;
+
+constexpr std::uint32_t kChunk = cpu::kSelectionChunk, kChunkWords = kChunk / 64;
+constexpr std::uint32_t kChunksOfSegment = kMarksSegment / kChunk;
+
+// ---- select
+
+struct ChunkBits {
+  std::uint32_t kept[kMaxWarps][kChunk / 32], certain[kMaxWarps][kChunk / 32];
+};
+
+/// By a whole warp, from the chunk's amplitudes: bits of the kept and of the certain atoms.
+__device__ void select_chunk(const double* amplitudes, std::uint64_t count, double price,
+                             std::uint32_t start, std::uint32_t* kept, std::uint32_t* certain) {
+  constexpr std::uint32_t kOwn = kChunk / kLanes;
+  std::uint32_t probability[kOwn], place[kOwn], sum = 0, total;
+  for (std::uint32_t i = 0; i < kOwn; ++i) {
+    const std::uint32_t k = (lane() * kOwn + i) * cpu::kSelectionStride % kChunk;
+    const double rms = k < count ? amplitudes[k] : 0.0;
+    const double ratio = rms / price;
+    place[i] = k;
+    probability[i] = rms > 0 && ratio < 1.0 ? probability_of_ratio(ratio) : 0;
+    sum += probability[i];
+    if (ratio >= 1.0) {
+      atomicOr(&kept[k / 32], 1u << k % 32);
+      atomicOr(&certain[k / 32], 1u << k % 32);
+    }
+  }
+  std::uint32_t before = start + warp_exclusive_sum(sum, total);
+  for (std::uint32_t i = 0; i < kOwn; ++i) {
+    const std::uint32_t next = before + probability[i];
+    if (next < before) atomicOr(&kept[place[i] / 32], 1u << place[i] % 32);
+    before = next;
+  }
+}
+
+__device__ FamilyPurposes purposes(const AtomsJob& job) { return purposes_of(job.layout.family); }
+
+__global__ void select_atoms(AtomsPlan plan, Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.chunks.units) return;
+  const UnitOf at = find_unit(frame, plan.chunks, unit);
+  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const ChosenPrice chosen = choose_price(frame, plan.price, at.job);
+  if (chosen.price == 0) return;
+  if (at.index == 0 && lane() == 0) {
+    frame.layer(job.layer).price = chosen.price;
+    frame(plan.states)[at.job].own = chosen.own;
+  }
+  auto& memory = shared<ChunkBits>();
+  std::uint32_t* const kept = memory.kept[warp_in_block()];
+  std::uint32_t* const certain = memory.certain[warp_in_block()];
+  if (lane() < kChunk / 32) kept[lane()] = certain[lane()] = 0;
+  __syncwarp();
+  const std::uint64_t first = at.index * kChunk, left = job.layout.count - first;
+  const Philox draws(frame.key(job.layer), purposes(job).select);
+  select_chunk(frame(plan.amplitudes) + job.first_atom + first, left < kChunk ? left : kChunk,
+               static_cast<double>(chosen.price), draws(at.index)[0], kept, certain);
+  __syncwarp();
+  const MarksJob& marks = frame(plan.marks.jobs)[at.job];
+  const std::uint64_t word = marks.first_word + at.index * kChunkWords;
+  const std::uint64_t segment = marks.first_segment + at.index / kChunksOfSegment;
+  if (lane() < kChunkWords) {
+    const auto wide = [&](const std::uint32_t* bits) {
+      return bits[2 * lane()] | std::uint64_t{bits[2 * lane() + 1]} << 32;
+    };
+    frame(plan.marks.words)[word + lane()] = wide(kept);
+    frame(plan.certain)[word + lane()] = wide(certain);
+  }
+  const auto ones =
+      warp_sum(lane() < kChunk / 32 ? static_cast<std::uint32_t>(__popc(certain[lane()])) : 0u);
+  AtomsSegment& state = frame(plan.segments)[segment];
+  if (lane() == 0 && ones != 0) atomicAdd(&state.certain, ones);
+  const std::uint64_t chunks =
+      divide_up(job.layout.count, kChunk) - at.index / kChunksOfSegment * kChunksOfSegment;
+  const auto of_segment =
+      static_cast<std::uint32_t>(chunks < kChunksOfSegment ? chunks : kChunksOfSegment);
+  if (warp_comes_last(&state.tickets, of_segment)) measure_segment(frame, plan.marks, segment);
+}
+
+// ---- layout
+
+__global__ void lay_out_index(AtomsPlan plan, Frame frame) {
+  const std::uint32_t number = blockIdx.x;
+  const AtomsJob& job = frame(plan.jobs)[number];
+  if (frame.layer(job.layer).price == 0) return;
+  layout_marks(frame, plan.marks, number);
+  const MarksState& marks = frame(plan.marks.states)[number];
+  const std::uint64_t first = frame(plan.marks.jobs)[number].first_segment;
+  const auto certain = scan_blockwide<std::uint64_t>(
+      marks_segments(job.layout.count),
+      [&](std::uint64_t i) { return frame(plan.segments)[first + i].certain; },
+      [&](std::uint64_t i, std::uint64_t before) { frame(plan.certain_rank)[first + i] = before; });
+  if (threadIdx.x != 0 || marks.kept == 0) return;
+  AtomsState& state = frame(plan.states)[number];
+  state.kept = marks.kept;
+  state.groups = GroupShape::of(job.layout.length).groups(marks.kept);
+  state.flags_bit = 8 * marks.bytes;
+  state.lengths_at = round_up(marks.bytes + (marks.kept + kClassBits * certain + 7) / 8, 2);
+}
+
+// ---- index
+
+/// What a kept atom's entries are multiplied by.
+__device__ KeptAtom kept_atom(std::uint64_t atom, double amplitude, float price) {
+  const double ratio = amplitude / static_cast<double>(price);
+  const auto atom_class = static_cast<std::uint32_t>(class_of_ratio(ratio));
+  const float delta = device_class(atom_class).delta, ranged = price * range_scale(price);
+  const auto scale = atom_class != 0 ? certain_scale(ranged, delta)
+                                     : uncertain_scale(ranged, delta, probability_of_ratio(ratio));
+  return {atom, scale.inverse, atom_class};
+}
+
+/// Ones among the first `count` of a segment's words.
+__device__ std::uint32_t ones_before(const std::uint64_t* words, std::uint32_t count) {
+  std::uint32_t ones = 0;
+  for (std::uint32_t i = lane(); i < count; i += kLanes)
+    ones += static_cast<std::uint32_t>(__popcll(words[i]));
+  return warp_sum(ones);
+}
+
+__global__ void write_index(AtomsPlan plan, Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.chunks.units) return;
+  const UnitOf at = find_unit(frame, plan.chunks, unit);
+  const AtomsState& state = frame(plan.states)[at.job];
+  if (state.kept == 0) return;
+  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const MarksJob& marks = frame(plan.marks.jobs)[at.job];
+  const std::uint64_t segment = marks.first_segment + at.index / kChunksOfSegment;
+  std::uint32_t* const index = frame(plan.index) + job.first_index;
+  const auto chunk = static_cast<std::uint32_t>(at.index % kChunksOfSegment);
+  if (chunk == 0) write_segment(frame, plan.marks, segment, index);
+  const std::uint64_t word = marks.first_word + (at.index - chunk) * kChunkWords;
+  const std::uint64_t* const kept = frame(plan.marks.words) + word;
+  const std::uint64_t* const certain = frame(plan.certain) + word;
+  std::uint64_t rank =
+      frame(plan.marks.segment_states)[segment].rank + ones_before(kept, chunk * kChunkWords);
+  std::uint64_t certain_rank =
+      frame(plan.certain_rank)[segment] + ones_before(certain, chunk * kChunkWords);
+  const float price = frame.layer(job.layer).price;
+  for (std::uint32_t w = 0; w < kChunk / 32; ++w) {
+    const unsigned shift = 32 * (w % 2);
+    const auto kept_bits = static_cast<std::uint32_t>(kept[chunk * kChunkWords + w / 2] >> shift);
+    const auto certain_bits =
+        static_cast<std::uint32_t>(certain[chunk * kChunkWords + w / 2] >> shift);
+    const std::uint32_t before = (1u << lane()) - 1;
+    if ((kept_bits >> lane() & 1u) != 0) {
+      const std::uint64_t atom = at.index * kChunk + 32 * w + lane();
+      const std::uint64_t own = rank + static_cast<std::uint32_t>(__popc(kept_bits & before));
+      const KeptAtom one = kept_atom(atom, frame(plan.amplitudes)[job.first_atom + atom], price);
+      frame(plan.kept)[job.first_atom + own] = one;
+      if (one.atom_class != 0) {
+        const std::uint64_t flag = state.flags_bit + own;
+        atomicOr(&index[flag / 32], 1u << flag % 32);
+        const auto passed = static_cast<std::uint32_t>(__popc(certain_bits & before));
+        BitSetter out(index, state.flags_bit + state.kept + kClassBits * (certain_rank + passed));
+        out.put(one.atom_class - 1, kClassBits);
+        out.flush();
+      }
+    }
+    rank += static_cast<std::uint32_t>(__popc(kept_bits));
+    certain_rank += static_cast<std::uint32_t>(__popc(certain_bits));
+  }
+}
+
+// ---- content
+
+constexpr std::uint32_t kQuadTiles = 4;  // of an atom, whose pre-rounding shares blocks
+constexpr std::uint32_t kQuads = 8;      // whose levels are drawn together
+constexpr std::uint32_t kPreStride = 5 * kTilePairs;  // keeps two quads in different banks
+constexpr std::uint32_t kWindowWords = 256;           // 128 pairs of 63 bits, and what was left
+
+/// Of a warp.
+struct alignas(16) ContentMemory {
+  std::uint32_t levels[kQuads][kTilePairs];
+  std::uint32_t pre[2 * kPreStride];  ///< [quad][tile][pair]
+  std::uint32_t window[kWindowWords];
+};
+struct ContentMemories {
+  ContentMemory warp[kMaxWarps];
+};
+
+/// Bits of a group on their way to its slot, by a whole warp.
+class BitWindow {
+ public:
+  __device__ BitWindow(std::uint32_t* window, std::uint32_t* slot) : window_(window), slot_(slot) {
+    for (std::uint32_t i = lane(); i < kWindowWords; i += kLanes) window_[i] = 0;
+    __syncwarp();
+  }
+
+  /// Each lane's pairs behind those of the lanes before it; a count of 0 where there is no pair.
+  template <unsigned kPairs>
+  __device__ void put(const PairBits (&pairs)[kPairs]) {
+    std::uint32_t own = 0, total;
+    for (const PairBits& pair : pairs) own += pair.count;
+    std::uint32_t bit = fill_ + warp_exclusive_sum(own, total), held = 0;
+    std::uint64_t bits = 0;
+    for (const PairBits& pair : pairs) {
+      if (held + pair.count > 64) {
+        set(bit, bits);
+        bit += held;
+        bits = held = 0;
+      }
+      if (pair.count != 0) bits |= pair.bits << held;
+      held += pair.count;
+    }
+    set(bit, bits);
+    __syncwarp();
+    drain(fill_ + total);
+  }
+
+  /// Returns the bits of all.
+  __device__ std::uint64_t finish() {
+    if (fill_ != 0 && lane() == 0) slot_[0] = window_[0];
+    return bits_ + fill_;
+  }
+
+ private:
+  /// ORs 64 bits in from `bit` on.
+  __device__ void set(std::uint32_t bit, std::uint64_t bits) {
+    const unsigned shift = bit % 32;
+    const auto low = static_cast<std::uint32_t>(bits),
+               high = static_cast<std::uint32_t>(bits >> 32);
+    const std::uint32_t words[3] = {low << shift, __funnelshift_l(low, high, shift),
+                                    __funnelshift_l(high, 0u, shift)};
+    for (unsigned k = 0; k < 3; ++k) {
+      if (words[k] != 0) atomicOr(&window_[bit / 32 + k], words[k]);
+    }
+  }
+  /// Writes the whole words of `total` bits out and keeps the rest.
+  __device__ void drain(std::uint32_t total) {
+    const std::uint32_t whole = total / 32, rest = window_[whole];
+    for (std::uint32_t i = lane(); i < whole; i += kLanes) slot_[i] = window_[i];
+    __syncwarp();
+    for (std::uint32_t i = lane(); i <= whole; i += kLanes) window_[i] = i == 0 ? rest : 0;
+    __syncwarp();
+    slot_ += whole;
+    bits_ += 32 * whole;
+    fill_ = total % 32;
+  }
+
+  std::uint32_t* window_;
+  std::uint32_t* slot_;
+  std::uint32_t fill_ = 0;
+  std::uint64_t bits_ = 0;
+};
+
+/// A group: some kept atoms, or a piece of one.
+struct Group {
+  const AtomsJob* job;
+  const KeptAtom* kept;      ///< its first atom
+  std::uint32_t quads_each;  ///< of an atom, or of the piece
+  std::uint32_t quads;
+  std::uint32_t first_tile;  ///< within the atom
+  std::uint64_t atom_tiles;  ///< of a whole atom
+};
+
+__device__ Group group_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
+                          std::uint64_t kept, std::uint64_t group) {
+  const KeptAtom* const first = frame(plan.kept) + job.first_atom;
+  const std::uint64_t tiles = (job.layout.length + kTile - 1) / kTile;
+  const auto quads = [](std::uint64_t of) {
+    return static_cast<std::uint32_t>((of + kQuadTiles - 1) / kQuadTiles);
+  };
+  if (job.pieces > 1) {
+    const auto tile = static_cast<std::uint32_t>(group % job.pieces * kPieceTiles);
+    const std::uint64_t left = tiles - tile;
+    const std::uint32_t own = quads(left < kPieceTiles ? left : kPieceTiles);
+    return {&job, first + group / job.pieces, own, own, tile, tiles};
+  }
+  const std::uint64_t atoms = GroupShape::of(job.layout.length).atoms, rank = group * atoms;
+  const std::uint64_t members = kept - rank < atoms ? kept - rank : atoms;
+  const std::uint32_t each = quads(tiles);
+  return {&job, first + rank, each, each * static_cast<std::uint32_t>(members), 0, tiles};
+}
+
+/// A quad of a group: four tiles of an atom from `tile` on.
+struct Quad {
+  KeptAtom atom;
+  std::uint64_t tile;
+};
+
+__device__ Quad quad_of(const Group& group, std::uint32_t quad) {
+  const std::uint32_t member = quad / group.quads_each;
+  return {group.kept[member],
+          group.first_tile + std::uint64_t{kQuadTiles} * (quad - member * group.quads_each)};
+}
+
+/// By a whole warp: words of the levels of eight quads from `first` on, four blocks each.
+__device__ void draw_levels(const Philox& draws, const Group& group, std::uint32_t first,
+                            ContentMemory& memory) {
+  const std::uint32_t own = lane() / 4, block = lane() % 4;
+  if (first + own >= group.quads) return;
+  const Quad quad = quad_of(group, first + own);
+  const std::uint64_t index = quad.atom.atom * ((group.atom_tiles + 7) / 8) + quad.tile / 8;
+  const PhiloxWords words = draws(4 * index + block);
+  for (unsigned w = 0; w < 4; ++w) memory.levels[own][4 * w + block] = words[w];
+}
+
+/// By 16 lanes: words of the pre-rounding of a quad, one a tile and pair.
+__device__ void draw_pre_rounding(const Philox& draws, const Group& group, const Quad& quad,
+                                  ContentMemory& memory) {
+  const std::uint32_t half = lane() / kTilePairs, pair = lane() % kTilePairs;
+  const std::uint64_t index = quad.atom.atom * ((group.atom_tiles + 3) / 4) + quad.tile / 4;
+  const PhiloxWords words = draws(kTilePairs * index + pair);
+  for (unsigned w = 0; w < kQuadTiles; ++w)
+    memory.pre[half * kPreStride + w * kTilePairs + pair] = words[w];
+}
+
+/// Both entries of pairs 4k .. 4k + 3 of a tile. Returns how many of these there are.
+__device__ std::uint32_t load_pairs(const Entries& x, std::uint64_t first, std::uint32_t entries,
+                                    std::uint32_t k, float (&x0)[4], float (&x1)[4]) {
+  const std::uint32_t half = (entries + 1) / 2, begin = 4 * k;
+  if (begin >= half) return 0;
+  x.four(first + begin, first + half, x0);
+  x.four(first + half + begin, first + entries, x1);
+  return half - begin < 4 ? half - begin : 4;
+}
+
+/// A lane's pairs: 4k .. 4k + 3 of tile u mod 4 of its quad.
+__device__ void code_pairs(const Entries& x, const Group& group, const Quad& quad, float range,
+                           const std::uint32_t* levels, const std::uint32_t* pre,
+                           PairBits (&out)[4]) {
+  const AtomLayout& layout = group.job->layout;
+  const std::uint32_t u = lane() / 4 % kQuadTiles, k = lane() % 4;
+  const std::uint64_t length = layout.length_of(quad.atom.atom), at = kTile * (quad.tile + u);
+  const std::uint64_t left = at < length ? length - at : 0;
+  float x0[4], x1[4];
+  const std::uint32_t count =
+      load_pairs(x, quad.atom.atom * layout.length + at,
+                 static_cast<std::uint32_t>(left < kTile ? left : kTile), k, x0, x1);
+  const bool is_last = quad.atom.atom + 1 == layout.count;
+  const unsigned escape = group.job->escape_bits[is_last ? 1 : 0][quad.atom.atom_class];
+  const DeviceStep step = device_step(device_class(quad.atom.atom_class).step);
+  const auto shift = static_cast<unsigned>(4 * ((quad.tile + u) % kLevelTiles));
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    out[i] = {0, 0};
+    if (i >= count) continue;
+    const std::uint32_t level = levels[4 * k + i] >> shift & 15u;
+    const std::uint32_t word = pre[u * kTilePairs + 4 * k + i];
+    const std::int32_t q0 =
+        quantise<float>(x0[i] * range, quad.atom.inverse, EntryDraw{level, word & 0xFFFFu});
+    const std::int32_t q1 = quantise<float>(x1[i] * range, quad.atom.inverse,
+                                            EntryDraw{level ^ kMateLevel, word >> 16});
+    out[i] = put_pair(step, escape, level, q0, q1);
+  }
+}
+
+__global__ void write_content(AtomsPlan plan, Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.groups.units) return;
+  const UnitOf at = find_unit(frame, plan.groups, unit);
+  const AtomsState& state = frame(plan.states)[at.job];
+  if (at.index >= state.groups) return;
+  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const Group group = group_of(frame, plan, job, state.kept, at.index);
+  const Entries x = frame.entries(job.layer);
+  const float range = range_scale(frame.layer(job.layer).price);
+  const Key key = frame.key(job.layer);
+  const Philox dither(key, purposes(job).dither), pre_round(key, purposes(job).pre_round);
+  ContentMemory& memory = shared<ContentMemories>().warp[warp_in_block()];
+  BitWindow window(memory.window, frame(plan.slots) + job.first_slot + at.index * job.slot_words);
+  const std::uint32_t half = lane() / kTilePairs;
+  for (std::uint32_t first = 0; first < group.quads; first += kQuads) {
+    draw_levels(dither, group, first, memory);
+    const std::uint32_t end = first + kQuads < group.quads ? first + kQuads : group.quads;
+    for (std::uint32_t two = first; two < end; two += 2) {
+      const bool there = two + half < end;
+      const Quad quad = quad_of(group, there ? two + half : two);
+      if (there) draw_pre_rounding(pre_round, group, quad, memory);
+      __syncwarp();
+      PairBits bits[4] = {};
+      if (there) {
+        code_pairs(x, group, quad, range, memory.levels[two - first + half],
+                   memory.pre + half * kPreStride, bits);
+      }
+      window.put(bits);
+    }
+  }
+  const std::uint64_t bits = window.finish();
+  if (lane() == 0)
+    frame(plan.group_bits)[job.first_group + at.index] = static_cast<std::uint32_t>(bits);
+}
+
+// ---- lengths
+
+__global__ void sum_lengths(AtomsPlan plan, Frame frame) {
+  const AtomsJob& job = frame(plan.jobs)[blockIdx.x];
+  const AtomsState& state = frame(plan.states)[blockIdx.x];
+  const std::uint32_t* const bits = frame(plan.group_bits) + job.first_group;
+  std::uint64_t* const ends = frame(plan.group_ends) + job.first_group;
+  std::uint32_t* const index = frame(plan.index) + job.first_index;
+  auto* const lengths = reinterpret_cast<std::uint16_t*>(index) + state.lengths_at / 2;
+  const auto total = scan_blockwide<std::uint64_t>(
+      state.groups, [&](std::uint64_t i) { return bits[i]; },
+      [&](std::uint64_t i, std::uint64_t before) {
+        ends[i] = before + bits[i];
+        lengths[i] = static_cast<std::uint16_t>(bits[i]);
+      });
+  if (threadIdx.x != 0) return;
+  StagedBody& staged = frame(frame.plan.staged)[job.layer];
+  staged = {};
+  if (state.kept == 0) return;
+  const std::uint64_t content = state.lengths_at + 2 * state.groups;
+  staged.prefix = plan.index.at + job.first_index * sizeof(std::uint32_t);
+  staged.prefix_bytes = content;
+  staged.slots = plan.slots.at + job.first_slot * sizeof(std::uint32_t);
+  staged.slot_words = job.slot_words;
+  staged.ends = plan.group_ends.at + job.first_group * sizeof(std::uint64_t);
+  staged.pieces = state.groups;
+  LayerState& layer = frame.layer(job.layer);
+  layer.bytes = round_up(content + (total + 7) / 8, 4) + (state.own ? sizeof(float) : 0);
+  if (state.own) layer.flags |= detail::Row::kOwnPrice;
+}
+
+}  // namespace
+
+void size(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_warps(select_atoms, plan.chunks.units, plan, frame);
+  queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, plan, frame);
+  queue.launch_warps(write_index, plan.chunks.units, plan, frame);
+  queue.launch_warps(write_content, plan.groups.units, plan, frame);
+  queue.launch_blocks(sum_lengths, plan.count, kScanThreads, 0, plan, frame);
+}
+
+}  // namespace atomo::cuda
