@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which fibre runs when: blocks, barriers and warps. Built without sanitizers (see fiber.hpp), so
+// only fixed arrays here: what the standard library instantiates may come from an instrumented
+// object.
+#include <xmmintrin.h>
+
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+
+#include "block_memory.hpp"
+#include "executor.hpp"
+#include "fiber.hpp"
+#include "settings.hpp"
+
+namespace hostexec {
+
+uint3 thread_idx, block_idx;
+dim3 block_dim, grid_dim;
+
+namespace {
+
+constexpr int kThreads = kMaxThreads, kFibers = 2 * kThreads, kWarp = 32;
+constexpr std::uint32_t kComplete = 0x80000000u;  // in Meeting::left
+// Yields in a row during which nothing of a block changed: it waits for what never comes.
+constexpr int kPatience = 1 << 20;
+// Atomic operations in a row that found nothing changed before others get their turn.
+constexpr int kSpins = 64;
+
+enum class State : std::uint8_t { ready, at_barrier, at_meeting, returned };
+struct Thread {
+  Fiber* fiber;
+  State state;
+  Location where;  // it waits at
+  uint3 index;
+};
+
+Fiber fibers[kFibers], *idle[kFibers];
+int fibers_made, fibers_idle;
+
+Thread threads[kThreads];
+int threads_in_block, alive, waiting;
+std::uint32_t alive_lanes[kThreads / kWarp];
+Meeting meetings[kThreads / kWarp][kWarp + 1];  // a warp's; those once used come first
+
+int ready[kThreads], ready_first, ready_count;  // a ring
+
+int votes, vote_sum, voters;  // running, and of the barrier passed last
+int idle_yields, spins;
+
+const Launch* running;
+Settings settings;
+
+// TSan: blocks of a group count as concurrent, so each has fibres and memory of its own.
+constexpr std::size_t kMaxGroup = 8;
+std::size_t place_in_group;
+int epoch;
+char grid_begins, grid_ends, fences, barriers[kMaxGroup][2];
+
+void become_ready(int t) {
+  threads[t].state = State::ready;
+  ready[(ready_first + ready_count++) % kThreads] = t;
+}
+
+int take_ready() {
+  if (settings.order == Order::random) {
+    const int pick = (ready_first + int(settings.draw() % unsigned(ready_count))) % kThreads;
+    std::swap(ready[ready_first], ready[pick]);
+  }
+  const int t = ready[ready_first];
+  ready_first = (ready_first + 1) % kThreads;
+  --ready_count;
+  return t;
+}
+
+// The i-th thread in the order chosen; the random order picks among the ready ones instead.
+int in_order(int i) { return settings.order == Order::descending ? threads_in_block - 1 - i : i; }
+
+void print_waiting() {
+  static const char* const names[] = {"could run", "at __syncthreads", "at a warp operation",
+                                      "returned"};
+  int lines = 0;
+  for (int t = 0; t < threads_in_block && lines < 16; ++t) {
+    const Thread& x = threads[t];
+    const Thread& before = threads[t == 0 ? 0 : t - 1];
+    if (t != 0 && x.state == before.state && x.where.line() == before.where.line()) continue;
+    ++lines;
+    std::fprintf(stderr, "  from thread %d on: %s", t, names[int(x.state)]);
+    if (x.state == State::at_barrier || x.state == State::at_meeting)
+      std::fprintf(stderr, ", %s:%u", x.where.file_name(), x.where.line());
+    std::fputc('\n', stderr);
+  }
+}
+
+bool same_place(const Location& a, const Location& b) {
+  return a.line() == b.line() && a.column() == b.column();
+}
+
+void fibre_main();
+
+void start(int t) {
+  Fiber* fiber = nullptr;
+  if (fibers_idle != 0) {
+    fiber = idle[--fibers_idle];
+  } else {
+    fiber = &fibers[fibers_made++];
+    make_fiber(*fiber, fibre_main);
+  }
+  fiber->thread = t;
+  threads[t].fiber = fiber;
+}
+
+void pass_barrier() {
+  if (waiting != alive) {
+    print_waiting();
+    fail("deadlock: threads wait for others that never come", Location::current());
+  }
+  const Thread* first = nullptr;
+  for (int t = 0; t < threads_in_block; ++t) {
+    const Thread& x = threads[t];
+    if (x.state != State::at_barrier) continue;
+    if (first == nullptr) first = &x;
+    if (same_place(x.where, first->where)) continue;
+    print_waiting();
+    fail("threads of a block wait at different __syncthreads", x.where);
+  }
+  for (int i = 0; i < threads_in_block; ++i) {
+    if (threads[in_order(i)].state == State::at_barrier) become_ready(in_order(i));
+  }
+  vote_sum = votes;
+  voters = alive;
+  votes = waiting = idle_yields = 0;
+  ++epoch;
+}
+
+// Who runs now: the caller when all threads of the block have returned.
+Fiber& next() {
+  if (ready_count == 0) {
+    if (alive == 0) return caller;
+    pass_barrier();
+  }
+  const int t = take_ready();
+  if (threads[t].fiber == nullptr) start(t);
+  return *threads[t].fiber;
+}
+
+void wait_as(State state, Location where) {
+  const int t = current->thread;
+  threads[t].state = state;
+  threads[t].where = where;
+  switch_to(next());
+  thread_idx = threads[t].index;
+  spins = 0;
+}
+
+void wake(const Meeting& meeting, int warp, int except) {
+  for (int i = 0; i < kWarp; ++i) {
+    const int t = warp * kWarp + i;
+    if ((meeting.arrived >> i & 1) != 0 && t != except) become_ready(t);
+  }
+}
+
+void thread_returned(int t) {
+  const int warp = t / kWarp;
+  threads[t].state = State::returned;
+  idle_yields = 0;
+  --alive;
+  alive_lanes[warp] &= ~(1u << (t % kWarp));
+  for (Meeting& m : meetings[warp]) {  // that waited for this lane only
+    if (m.mask == 0) break;
+    if (m.arrived == 0 || m.left != 0 || m.arrived != (m.mask & alive_lanes[warp])) continue;
+    m.left = kComplete;
+    wake(m, warp, -1);
+  }
+}
+
+void fibre_main() {
+  entered();
+  for (;;) {
+    Fiber* const me = current;
+    thread_idx = threads[me->thread].index;
+    spins = 0;
+    acquire(&grid_begins);
+    running->call(running->arguments.get());
+    release(&grid_ends);
+    thread_returned(me->thread);
+    // Under TSan it may serve another thread only after the group.
+    if (!kTsan) idle[fibers_idle++] = me;
+    switch_to(next());
+  }
+}
+
+Meeting& find_meeting(int warp, std::uint32_t mask, Location where) {
+  Meeting* spare = nullptr;
+  for (Meeting& m : meetings[warp]) {
+    if (m.arrived != 0) {
+      if (m.left == 0 && m.mask == mask) return m;
+      continue;
+    }
+    if (spare == nullptr) spare = &m;
+    if (m.mask == 0) break;
+  }
+  spare->mask = mask;
+  spare->where = where;
+  return *spare;
+}
+
+void run_block(std::size_t number) {
+  const dim3& g = grid_dim;
+  block_idx = {unsigned(number % g.x), unsigned(number / g.x % g.y), unsigned(number / g.x / g.y)};
+  begin_block_memory(running->shared_bytes, settings);
+  const int warps = (threads_in_block + kWarp - 1) / kWarp;
+  for (int w = 0; w < warps; ++w) {
+    alive_lanes[w] = 0;
+    for (Meeting& m : meetings[w]) {
+      if (m.mask == 0) break;
+      m.mask = m.arrived = m.left = 0;
+    }
+  }
+  ready_first = ready_count = 0;
+  for (int i = 0; i < threads_in_block; ++i) {
+    const int t = in_order(i);
+    threads[t].fiber = nullptr;
+    alive_lanes[t / kWarp] |= 1u << (t % kWarp);
+    become_ready(t);
+  }
+  alive = threads_in_block;
+  waiting = votes = idle_yields = 0;
+  switch_to(next());
+}
+
+void run_blocks(std::size_t blocks) {
+  std::size_t group = 1;
+  if (kTsan) group = std::min(kMaxGroup, std::size_t(kFibers / threads_in_block));
+  // In the random order a stride without a common divisor visits every block once.
+  std::size_t stride = 1;
+  if (settings.order == Order::random) do {
+      stride = settings.draw() % blocks + 1;
+    } while (std::gcd(stride, blocks) != 1);
+  std::size_t number = 0;
+  for (std::size_t i = 0; i < blocks; ++i, number = (number + stride) % blocks) {
+    place_in_group = i % group;
+    if (kTsan && place_in_group == 0) {
+      acquire(&grid_ends);
+      release(&grid_begins);
+      begin_group_memory();
+      for (fibers_idle = 0; fibers_idle < fibers_made; ++fibers_idle)
+        idle[fibers_idle] = &fibers[fibers_idle];
+    }
+    run_block(settings.order == Order::descending ? blocks - 1 - i : number);
+  }
+  acquire(&grid_ends);
+}
+
+}  // namespace
+
+void fail(const char* what, Location where) {
+  std::fprintf(stderr, "hostexec: %s\n  %s:%u: %s\n", what, where.file_name(), where.line(),
+               where.function_name());
+  if (running != nullptr)
+    std::fprintf(stderr, "  kernel %s block (%u,%u,%u) thread (%u,%u,%u)\n",
+                 kernel_name(running->kernel), block_idx.x, block_idx.y, block_idx.z, thread_idx.x,
+                 thread_idx.y, thread_idx.z);
+  std::abort();
+}
+
+unsigned lane() { return unsigned(current->thread) % kWarp; }
+
+int barrier(Vote vote, bool predicate, Location where) {
+  void* const place = &barriers[place_in_group][epoch & 1];
+  votes += predicate ? 1 : 0;
+  ++waiting;
+  release(place);
+  wait_as(State::at_barrier, where);
+  acquire(place);
+  if (vote == Vote::count) return vote_sum;
+  return vote == Vote::all ? vote_sum == voters : vote_sum != 0;
+}
+
+Meeting& meet(std::uint32_t mask, std::uint64_t value, bool orders_memory, Location where) {
+  const int t = current->thread, warp = t / kWarp;
+  const std::uint32_t bit = 1u << (t % kWarp);
+  if ((mask & bit) == 0) fail("warp operation by a lane that its mask does not name", where);
+  Meeting& m = find_meeting(warp, mask, where);
+  if (!same_place(m.where, where)) {
+    print_waiting();
+    fail("lanes of a warp meet at different warp operations", where);
+  }
+  m.arrived |= bit;
+  m.value[t % kWarp] = value;
+  if (orders_memory) release(&m);
+  if (m.arrived == (mask & alive_lanes[warp])) {
+    m.left = kComplete;
+    idle_yields = 0;
+    const bool go_on = settings.order != Order::random;
+    wake(m, warp, go_on ? t : -1);
+    if (!go_on) wait_as(State::ready, where);
+  } else {
+    wait_as(State::at_meeting, where);
+  }
+  if (orders_memory) acquire(&m);
+  return m;
+}
+
+void leave(Meeting& m) {
+  ++m.left;
+  if (int(m.left & ~kComplete) == std::popcount(m.arrived)) m.arrived = m.left = 0;
+}
+
+void fence() {
+  acquire(&fences);
+  release(&fences);
+}
+
+void yield() {
+  if (current == &caller) return;
+  if (++idle_yields > kPatience)
+    fail("a thread waits for what no other thread of its block will do", Location::current());
+  spins = 0;
+  if (ready_count == 0) return;
+  become_ready(current->thread);
+  wait_as(State::ready, Location::current());
+}
+
+void atomic_done(bool changed) {
+  if (current == &caller) return;
+  if (changed) {
+    idle_yields = spins = 0;
+    if (settings.order != Order::random || settings.draw() % 4 != 0 || ready_count == 0) return;
+    become_ready(current->thread);
+    wait_as(State::ready, Location::current());
+  } else if (++spins > kSpins || (settings.order == Order::random && settings.draw() % 4 == 0)) {
+    yield();
+  }
+}
+
+void run(const Launch& launch) {
+  const unsigned floating_point = _mm_getcsr();
+  _mm_setcsr(0x1F80);  // round to nearest, subnormals kept: whatever the caller's mode is
+  running = &launch;
+  settings = Settings::from_environment();
+  grid_dim = launch.grid;
+  block_dim = launch.block;
+  threads_in_block = int(block_dim.x * block_dim.y * block_dim.z);
+  for (int t = 0; t < threads_in_block; ++t) {
+    const unsigned u = unsigned(t);
+    threads[t].index = {u % block_dim.x, u / block_dim.x % block_dim.y,
+                        u / block_dim.x / block_dim.y};
+  }
+  begin_switching();
+  run_blocks(std::size_t{grid_dim.x} * grid_dim.y * grid_dim.z);
+  end_grid_memory();
+  running = nullptr;
+  _mm_setcsr(floating_point);
+}
+
+}  // namespace hostexec

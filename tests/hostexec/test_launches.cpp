@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What a message asks of the CUDA runtime: nothing that allocates, waits or touches the default
+/// stream, and as many launches for a thousand layers as for one.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <map>
+
+#include "calls.hpp"
+#include "device_model.hpp"
+
+namespace atomo {
+namespace {
+
+constexpr CompressorOptions kOnDevice{.device = Device::cuda};
+
+struct Launches {
+  std::size_t encode = 0, decode = 0;
+  std::vector<std::string> kernels;
+};
+
+/// Encodes and decodes once; nothing forbidden may be called.
+Launches launches_of(const std::vector<LayerSpec>& specs, const std::string& policy) {
+  Compressor model(specs, Policy::parse(policy), kOnDevice);
+  const test::Gradients gradients(specs);
+  const test::ModelBuffers buffers(model);
+  Launches launches;
+  hostexec::reset_calls();
+  EXPECT_EQ(model.encode(gradients.views(), {.seed = 1}, buffers.target(), buffers.context()),
+            Status::ok);
+  launches.encode = hostexec::launch_count();
+  for (const auto& launch : hostexec::launches()) launches.kernels.push_back(launch.kernel);
+  EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
+  const ConstBytes message = buffers.payload.bytes();
+  buffers.stream.wait();
+  hostexec::reset_calls();
+  EXPECT_EQ(model.decode_add(message, 1, gradients.targets(), buffers.context()), Status::ok);
+  launches.decode = hostexec::launch_count();
+  EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
+  buffers.stream.wait();
+  EXPECT_EQ(buffers.status.get(), Status::ok);
+  return launches;
+}
+
+TEST(Launches, AreAsManyForAThousandLayersAsForOne) {
+  const std::vector<LayerSpec> one{{"layer", {64, 300}}};
+  for (const std::string policy :
+       {"*=atomo:bits=1", "*=atomo:bits=1,atoms=coordinate", "*=qsgd:bits=4", "*=terngrad",
+        "*=sign", "*=sign:scale=mean", "*=topk:keep=0.05", "*=randomk:keep=0.1", "*=identity"}) {
+    const Launches single = launches_of(one, policy);
+    std::cout << policy << ": encode " << single.encode << ", decode_add " << single.decode
+              << " launches\n";
+    for (const auto& specs : {test::resnet50(16), test::many_layers(1000)}) {
+      const Launches many = launches_of(specs, policy);
+      EXPECT_EQ(many.encode, single.encode) << policy << ", " << specs.size() << " layers";
+      EXPECT_EQ(many.decode, single.decode) << policy << ", " << specs.size() << " layers";
+    }
+    EXPECT_LE(single.encode, 13u) << policy;
+    EXPECT_LE(single.decode, 13u) << policy;
+  }
+}
+
+TEST(Launches, CodecsCallNothingForbidden) {
+  for (const std::string& spec : test::all_specs()) {
+    const Codec codec = Codec::parse(spec);
+    const Shape shape{30, 41};
+    const auto x = test::heavy_tailed(shape.elements(), 1, 41);
+    const test::Memory input(4 * x.size()), payload(codec.max_encoded_bytes(shape)),
+        workspace(test::workspace_bytes(codec, shape));
+    input.put(std::as_bytes(std::span(x)));
+    const test::StreamOwner stream;
+    const test::Word<std::uint64_t> bytes;
+    Context context;
+    context.stream = stream.get();
+    context.workspace = workspace.bytes();
+    hostexec::reset_calls();
+    EXPECT_EQ(codec.encode({input.data(), DType::f32, shape, Device::cuda}, {},
+                           {payload.data(), payload.bytes().size(), bytes.data()}, context),
+              Status::ok);
+    EXPECT_EQ(
+        codec.decode(payload.bytes(), {input.data(), DType::f32, shape, Device::cuda}, context),
+        Status::ok);
+    EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{}) << spec;
+    stream.wait();
+  }
+}
+
+}  // namespace
+}  // namespace atomo
