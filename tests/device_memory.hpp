@@ -45,7 +45,9 @@ class Memory {
  public:
   explicit Memory(std::size_t bytes, std::size_t offset = 0) : bytes_(bytes), offset_(offset) {
     void* memory = nullptr;
-    if (bytes + offset > 0) EXPECT_EQ(cudaMalloc(&memory, bytes + offset), cudaSuccess);
+    if (bytes + offset > 0) {
+      EXPECT_EQ(cudaMalloc(&memory, bytes + offset), cudaSuccess);
+    }
     base_ = static_cast<std::byte*>(memory);
   }
   Memory(const Memory&) = delete;
@@ -61,7 +63,9 @@ class Memory {
     }
   }
   void fill(int byte) const {
-    if (bytes_ > 0) EXPECT_EQ(cudaMemset(data(), byte, bytes_), cudaSuccess);
+    if (bytes_ > 0) {
+      EXPECT_EQ(cudaMemset(data(), byte, bytes_), cudaSuccess);
+    }
   }
   [[nodiscard]] std::vector<std::byte> get(std::size_t count) const {
     std::vector<std::byte> values(count);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Decoders take any bytes at all: every truncation, every bit flip and many random mutations of a
 /// message of every codec, with the checksums left broken and repaired, give a Status or a tensor.
-/// Run under ASan and UBSan too.
+/// Run under ASan and UBSan too, and on devices, which must judge as the CPU does.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,10 +12,16 @@
 namespace atomo {
 namespace {
 
+constexpr bool kOnCpu = test::kDevice == Device::cpu;
+/// A call on a device costs a dozen launches: fewer messages there, a part of the flips.
+constexpr int kMutations = kOnCpu ? 20000 : 400;
+constexpr std::size_t kFlipStride = kOnCpu ? 1 : 37;
+constexpr std::size_t kCutStride = kOnCpu ? 1 : 11;
+
 /// `tests/run.sh --all` asks for ten times as many.
 int mutations() {
   const char* all = std::getenv("ATOMO_TESTS_ALL");
-  return all != nullptr && std::string(all) == "1" ? 200000 : 20000;
+  return all != nullptr && std::string(all) == "1" ? 10 * kMutations : kMutations;
 }
 
 /// Makes a mutated message pass its checksums, when its head can still be walked.
@@ -48,10 +54,24 @@ class Mutations : public testing::TestWithParam<std::string> {
   /// Decodes a copy on the heap of exactly this size, so that a sanitizer sees any read past its
   /// end.
   Status decode_exactly(const std::vector<std::byte>& bytes) {
+    const Status on_cpu = decode_on_cpu(bytes);
+    if constexpr (!kOnCpu) {
+      const auto there =
+          test::decode_bytes(codec, bytes, std::as_bytes(std::span(before)), DType::f32, shape);
+      EXPECT_EQ(there.status, on_cpu);
+      if (!failed(on_cpu)) {
+        EXPECT_EQ(std::memcmp(there.values.data(), decoded.data(), there.values.size()), 0);
+      }
+    }
+    return on_cpu;
+  }
+
+  Status decode_on_cpu(const std::vector<std::byte>& bytes) {
     const std::vector<std::byte> copy(bytes);
     const Context context{.workspace = workspace};
     const TensorView view{values.data(), DType::f32, shape};
     const Status alone = codec.decode(copy, view, context);
+    decoded = values;
     const Status any = decode(copy, {&view, 1}, context);
     const Status added = codec.decode_add(copy, 0.5f, view, context);
     EXPECT_EQ(failed(alone), failed(added));
@@ -64,7 +84,8 @@ class Mutations : public testing::TestWithParam<std::string> {
   Codec codec = Codec::parse(GetParam());
   Shape shape{12, 40};
   std::vector<std::byte> message, workspace;
-  std::vector<float> values;
+  std::vector<float> values, decoded;
+  std::vector<float> before = std::vector<float>(shape.elements(), 7.0f);
 };
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) {
@@ -76,7 +97,7 @@ std::string test_name(const testing::TestParamInfo<std::string>& info) {
 INSTANTIATE_TEST_SUITE_P(Specs, Mutations, testing::ValuesIn(test::all_specs()), test_name);
 
 TEST_P(Mutations, EveryTruncation) {
-  for (std::size_t n = 0; n < message.size(); ++n) {
+  for (std::size_t n = 0; n < message.size(); n += kCutStride) {
     std::vector<std::byte> cut(message.begin(), message.begin() + static_cast<long>(n));
     EXPECT_TRUE(failed(decode_exactly(cut))) << n;
     repair(cut);
@@ -85,7 +106,7 @@ TEST_P(Mutations, EveryTruncation) {
 }
 
 TEST_P(Mutations, EveryBitFlip) {
-  for (std::size_t bit = 0; bit < 8 * message.size(); ++bit) {
+  for (std::size_t bit = 0; bit < 8 * message.size(); bit += kFlipStride) {
     auto flipped = message;
     flipped[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
     EXPECT_TRUE(failed(decode_exactly(flipped))) << bit;
