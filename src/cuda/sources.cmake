@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA backend, relative to src/: compiled by nvcc into the library, and by g++ for the host executor.
 set(ATOMO_CUDA_SOURCES
+  cuda/atom_body.cu
+  cuda/atoms_decode.cu
 )

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Decoding of dithered blocks and rows: content, and zeros where no atom was kept.
+///
+/// The mathematics. A pair (q0, q1) of the content at level j stands for the values
+///     v = f32(32 q - 2 j + 15) * (step / 32),  step = (price * delta[class]) * gain,
+/// j and j xor 8 (FORMAT.md, "Content"); then v * (1 / range), where tiny and huge prices were
+/// scaled. y becomes v, or y + (alpha * v).
+///
+/// Mapping. Words have no ends that can be seen, and the code of a pair depends on its number, so a
+/// group (1,024 entries or little less) can only be read front to back: a lane reads a group, the
+/// 32 groups of a warp in lockstep, a tile of 32 entries at a time. Four words of a code without
+/// raw bits are looked up in one view of the stream; escapes and raw bits are read pair by pair. A
+/// lane leaves its tile's values in shared memory; then the warp takes the 32 tiles one after the
+/// other, a lane an entry, so that stores are whole lines. A lane draws its levels once for 8
+/// tiles, 4 generator calls. Zeros are written by the warps behind those of the content, 4,096
+/// entries each, in the same launch: they fill the memory's time while groups wait for their bits.
+///
+/// Traffic in bytes an entry: 4 written (8 more for adding: kept atoms alone are read and written),
+/// plus the body, 0.05 to 2; nothing more is possible. The index of the body: atom_body.cu.
+///
+/// Shared memory: 6,912 bytes a warp (values 33 words a row and levels 17, so that neither rows nor
+/// columns meet in a bank). Determinism: every entry is written by one lane. Alignment: y is
+/// aligned to its entries; bodies begin at any byte.
+
+#include "cuda/atoms_decode.cuh"
+
+#include <algorithm>
+
+#include "atom_body.hpp"
+#include "atomo/philox.hpp"
+#include "cuda/pair_code.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+using detail::kTile;
+using detail::kTilePairs;
+
+constexpr std::uint64_t kZeroedEntries = 4096;
+/// Warps of a block, at most: what static shared memory holds with room for other blocks.
+constexpr unsigned kContentWarps = 4;
+
+/// Where a tile's values go.
+struct TileRow {
+  float* y;
+  std::uint32_t entries;  ///< 0 when there is no tile
+};
+
+/// A warp's tiles, one of each of its groups.
+struct Tiles {
+  float value[kLanes][kTile + 1];
+  std::uint32_t level[kLanes][kTilePairs + 1];  ///< of 8 tiles, nibble u mod 8
+  TileRow row[kLanes];
+};
+struct BlockTiles {
+  Tiles of[kContentWarps];
+};
+
+/// How the atom under a lane is read.
+struct LaneAtom {
+  std::uint64_t number = 0;
+  std::uint64_t entries = 0;  ///< 0: there is none
+  DeviceStep coding;
+  std::uint32_t escape_bits = 0;
+  float step = 0;
+};
+
+/// What a warp's lanes share.
+struct Content {
+  const AtomsDecodeJob& job;
+  const BodyJob& body_job;
+  const BodyState& state;
+  const std::uint64_t* kept;
+  float* y;
+  float range;   ///< what entries were multiplied by before they were dithered
+  float scaled;  ///< price * range
+};
+
+/// The kept atom of that rank, or none.
+__device__ LaneAtom load_atom(const Content& c, std::uint64_t rank) {
+  LaneAtom atom;
+  if (rank >= c.state.kept) return atom;
+  const std::uint64_t entry = c.kept[rank];
+  const auto atom_class = static_cast<std::uint32_t>(entry >> kClassShift);
+  atom.number = entry & ((std::uint64_t{1} << kClassShift) - 1);
+  const bool last = atom.number + 1 == c.job.count;
+  atom.entries = last ? c.job.last : c.job.length;
+  const DeviceClass of = device_class(atom_class);
+  atom.coding = device_step(of.step);
+  atom.escape_bits = last ? c.job.last_escape.of[atom_class] : c.job.escape.of[atom_class];
+  atom.step = (c.scaled * of.delta) * c.state.gain;
+  return atom;
+}
+
+/// The levels of 8 tiles, a nibble each: word l / 4 at index 4 `base` + l mod 4 for pair l.
+__device__ void draw_levels(const Philox& draws, std::uint64_t base, std::uint32_t* level) {
+  for (unsigned i = 0; i < 4; ++i) {
+    const PhiloxWords words = draws(4 * base + i);
+    for (unsigned w = 0; w < 4; ++w) level[4 * w + i] = words[w];
+  }
+}
+
+/// A tile as one lane reads it.
+struct LaneTile {
+  const LaneAtom& atom;
+  const std::uint32_t* level;
+  unsigned shift;  ///< of the tile's nibble
+  float unrange;
+  std::uint32_t half;  ///< its pairs
+  float* value;
+
+  __device__ std::uint32_t level_of(std::uint32_t l) const { return (level[l] >> shift) & 15u; }
+
+  __device__ void put(std::uint32_t l, std::uint32_t j, std::int32_t q0, std::int32_t q1) const {
+    value[l] = detail::dequantise<float>(q0, j, atom.step) * unrange;
+    value[half + l] = detail::dequantise<float>(q1, j ^ detail::kMateLevel, atom.step) * unrange;
+  }
+
+  /// Pairs l to l + 3 of a code without raw bits; the bits they take, 0 when one is escaped.
+  __device__ std::uint32_t read_four(std::uint64_t window, std::uint32_t l) const {
+    const DeviceStep& c = atom.coding;
+    std::uint32_t used = 0;
+    bool escaped = false;
+    for (std::uint32_t k = l; k < l + 4; ++k) {
+      const std::uint32_t j = level_of(k);
+      const std::uint32_t place = (j & c.level_mask) << c.limit |
+                                  (static_cast<std::uint32_t>(window) & ((1u << c.limit) - 1));
+      const std::uint32_t entry = decode_table()[c.decode + place];
+      window >>= entry & 15u;
+      used += entry & 15u;
+      const std::int32_t h0 = static_cast<std::int32_t>(entry << 22) >> 26;
+      const std::int32_t h1 = static_cast<std::int32_t>(entry << 16) >> 26;
+      escaped = escaped || h0 == detail::kEscapeCell;
+      const bool swapped = (j & 8u & (c.level_mask + 1u)) != 0;
+      put(k, j, swapped ? h1 : h0, swapped ? h0 : h1);
+    }
+    return escaped ? 0 : used;
+  }
+
+  /// Reads the tile from `bit` on; returns the bit behind it.
+  __device__ std::uint32_t read(const BitView& group, std::uint32_t bit) const {
+    for (std::uint32_t l = 0; l < half; l += 4) {
+      const bool four = atom.coding.raw == 0 && l + 4 <= half;
+      const std::uint32_t used = four ? read_four(group.peek64(bit), l) : 0;
+      bit += used;
+      if (used != 0) continue;
+      for (std::uint32_t k = l; k < l + 4 && k < half; ++k) {
+        const std::uint32_t j = level_of(k);
+        const PairRead pair = get_pair(atom.coding, atom.escape_bits, j, group.peek64(bit));
+        put(k, j, pair.q0, pair.q1);
+        bit += pair.count;
+      }
+    }
+    return bit;
+  }
+};
+
+/// The warp's tiles into the output, an entry a lane.
+__device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto into) {
+  for (std::uint32_t r = 0; r < rows; ++r) {
+    const TileRow row = tiles.row[r];
+    if (lane() >= row.entries) continue;
+    const float v = tiles.value[r][lane()];
+    row.y[lane()] = into.add ? row.y[lane()] + (into.alpha * v) : v;
+  }
+}
+
+/// The groups of a unit: `group` is this lane's, `rows` how many the warp has. True when the lane's
+/// group ends where its length says.
+__device__ bool decode_groups(const Content& c, const Philox& draws, const BitView& bits,
+                              std::uint64_t group, std::uint32_t length, std::uint32_t rows,
+                              DecodeInto into, Tiles& tiles) {
+  const std::uint64_t first_rank = group / c.body_job.group_pieces * c.body_job.group_atoms;
+  const auto piece_tile =
+      static_cast<std::uint32_t>(group % c.body_job.group_pieces) * detail::kPieceTiles;
+  std::uint64_t rank = lane() < rows ? first_rank : c.state.kept;
+  std::uint32_t bit = 0, tile = 0;
+  LaneAtom atom;
+  for (std::uint32_t s = 0; s < c.job.group_tiles; ++s) {
+    if (tile == 0) atom = load_atom(c, rank++);
+    const std::uint32_t u = piece_tile + tile;
+    const std::uint64_t from = std::uint64_t{u} * kTile;
+    const auto left = static_cast<std::uint32_t>(from >= atom.entries          ? 0
+                                                 : atom.entries - from < kTile ? atom.entries - from
+                                                                               : kTile);
+    if (left != 0) {
+      std::uint32_t* const level = tiles.level[lane()];
+      const std::uint64_t stretches = divide_up(c.job.tiles, detail::kLevelTiles);
+      if (u % detail::kLevelTiles == 0)
+        draw_levels(draws, atom.number * stretches + u / detail::kLevelTiles, level);
+      const LaneTile own{atom,           level,          4 * (u % detail::kLevelTiles),
+                         1.0f / c.range, (left + 1) / 2, tiles.value[lane()]};
+      bit = own.read(bits, bit);
+    }
+    tiles.row[lane()] = {c.y + atom.number * c.job.length + from, left};
+    __syncwarp();
+    write_tiles(tiles, rows, into);
+    __syncwarp();
+    if (++tile == c.job.tiles) tile = 0;
+  }
+  return lane() >= rows || bit == length;
+}
+
+__device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std::uint64_t unit,
+                            DecodeInto into) {
+  const UnitOf at = find_unit(frame, plan.bodies.groups, unit);
+  const BodyState& state = frame(plan.bodies.states)[at.job];
+  const std::uint64_t first = at.index * kUnitGroups, group = first + lane();
+  if (state.stands == 0 || first >= state.groups) return;
+  const AtomsDecodeJob& job = frame(plan.jobs)[at.job];
+  const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
+  const LayerState& layer = frame.layer(job.layer);
+  const BodyBytes body = body_of(frame, job.layer);
+  const float range = detail::range_scale(layer.price);
+  const Content content{
+      job,   body_job,           state, frame(plan.bodies.kept) + body_job.first_kept, layer.y,
+      range, layer.price * range};
+  const std::uint32_t length = group_bits(body, state, group);
+  std::uint32_t total;
+  const std::uint64_t start =
+      8 * state.content + frame(plan.bodies.unit_bits)[unit] + warp_exclusive_sum(length, total);
+  const std::uint64_t rows = state.groups - first < kLanes ? state.groups - first : kLanes;
+  // The lane's group from the byte in which it begins on.
+  const BitView bits(body.begin + start / 8, body.bytes - start / 8,
+                     static_cast<unsigned>(start % 8));
+  const bool good = decode_groups(content, Philox(frame.key(job.layer), job.dither), bits, group,
+                                  length, static_cast<std::uint32_t>(rows), into,
+                                  shared<BlockTiles>().of[warp_in_block()]);
+  if (!good) frame.refuse(job.layer, Status::corrupt);
+}
+
+/// Zeros for the entries of a unit whose atoms are not kept.
+__device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::uint64_t unit) {
+  const UnitOf at = find_unit(frame, plan.fill, unit);
+  const AtomsDecodeJob& job = frame(plan.jobs)[at.job];
+  const LayerState& layer = frame.layer(job.layer);
+  if (layer.decodes == 0) return;
+  if (layer.bytes != 0 && frame(plan.bodies.states)[at.job].stands == 0) return;
+  const std::uint64_t* const words = segment_words(frame, plan.bodies.marks, {at.job, 0});
+  const std::uint64_t n = frame.info(job.layer).n;
+  std::uint64_t begin = at.index * kZeroedEntries, atom = begin / job.length;
+  const std::uint64_t end = n - begin < kZeroedEntries ? n : begin + kZeroedEntries;
+  for (; begin < end; ++atom) {
+    const std::uint64_t next = (atom + 1) * job.length, stop = next < end ? next : end;
+    if (((words[atom / 64] >> (atom % 64)) & 1u) == 0) {
+      for (std::uint64_t i = begin + lane(); i < stop; i += kLanes) layer.y[i] = 0;
+    }
+    begin = stop;
+  }
+}
+
+__global__ void decode_and_fill(Frame frame, AtomsDecodePlan plan, DecodeInto into) {
+  const std::uint64_t unit = warp_in_grid(), units = plan.bodies.groups.units;
+  if (unit < units) {
+    decode_unit(frame, plan, unit, into);
+  } else if (!into.add && unit - units < plan.fill.units) {
+    fill_unit(frame, plan, unit - units);
+  }
+}
+
+bool is_own(const PlannedLayer& layer) {
+  return layer.kind->method == MethodId::atoms && layer.kind->params <= 1 && layer.n > 0;
+}
+
+/// As methods/atoms.cpp cuts a layer.
+AtomLayout layout_of(const PlannedLayer& layer) {
+  if (layer.kind->params == 0) return AtomLayout::blocks(layer.n);
+  const auto rows = static_cast<std::uint64_t>(layer.kind->shape[0]);
+  return AtomLayout::rows(rows, layer.n / rows);
+}
+
+EscapeBits escape_bits_of(std::uint64_t length) {
+  EscapeBits bits;
+  for (std::size_t c = 0; c < detail::kAtomClassCount; ++c)
+    bits.of[c] =
+        static_cast<std::uint8_t>(detail::escape_bits(length, detail::kAtomClasses[c].reach));
+  return bits;
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsDecodePlan& plan) {
+  const auto count = static_cast<std::size_t>(std::count_if(layers.begin(), layers.end(), is_own));
+  BodyPlanner bodies(layout, count);
+  const auto jobs = layout.table<AtomsDecodeJob>(count);
+  SplitMaker fill(layout, count);
+  std::size_t j = 0;
+  for (std::uint32_t i = 0; i < layers.size(); ++i) {
+    if (!is_own(layers[i])) continue;
+    const AtomLayout atoms = layout_of(layers[i]);
+    const auto shape = detail::GroupShape::of(atoms.length);
+    const auto tiles = static_cast<std::uint32_t>(divide_up(atoms.length, kTile));
+    const auto in_group = static_cast<std::uint32_t>(shape.atoms);
+    bodies.add({atoms.count, 0, i, in_group, static_cast<std::uint32_t>(shape.pieces), 1});
+    fill.add(divide_up(layers[i].n, kZeroedEntries));
+    if (!jobs.values.empty()) {
+      jobs.values[j] = {atoms.count,
+                        atoms.length,
+                        atoms.last,
+                        i,
+                        tiles,
+                        in_group * std::min(tiles, detail::kPieceTiles),
+                        detail::purposes_of(atoms.family).dither,
+                        escape_bits_of(atoms.length),
+                        escape_bits_of(atoms.last)};
+    }
+    ++j;
+  }
+  plan = {bodies.finish(), jobs.place, fill.split()};
+}
+
+void decode(const AtomsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+  open_bodies(plan.bodies, frame, queue);
+  const std::uint64_t units = plan.bodies.groups.units + (into.add ? 0 : plan.fill.units);
+  const unsigned warps = std::min(warps_per_block, kContentWarps);
+  queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
+                      into);
+}
+
+}  // namespace atomo::cuda
