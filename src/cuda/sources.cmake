@@ -3,4 +3,7 @@
 set(ATOMO_CUDA_SOURCES
   cuda/atom_body.cu
   cuda/atoms_decode.cu
+  cuda/atoms.cu
+  cuda/atoms_encode.cu
+  cuda/price.cu
 )
