@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What operations that send every entry share: a warp's reads of a tensor, and values on their way
+/// into one.
+
+#include "cuda/frame.cuh"
+
+namespace atomo::cuda {
+
+/// out[k] = entry first + k * step, 0 where that is not below `end`; a non-finite entry counts as 0
+/// and makes the answer false. All loads are on their way before the first is needed.
+template <unsigned kCount>
+__device__ inline bool load_entries(const Entries& entries, std::uint64_t first, unsigned step,
+                                    std::uint64_t end, float (&out)[kCount]) {
+  if (entries.dtype == DType::f32) {
+    const auto* const x = static_cast<const float*>(entries.x);
+#pragma unroll
+    for (unsigned k = 0; k < kCount; ++k) {
+      const std::uint64_t i = first + std::uint64_t{k} * step;
+      out[k] = i < end ? x[i] : 0.0f;
+    }
+  } else {
+    const auto* const x = static_cast<const std::uint16_t*>(entries.x);
+    std::uint16_t half[kCount];
+#pragma unroll
+    for (unsigned k = 0; k < kCount; ++k) {
+      const std::uint64_t i = first + std::uint64_t{k} * step;
+      half[k] = i < end ? x[i] : std::uint16_t{0};
+    }
+    if (entries.dtype == DType::f16) {
+#pragma unroll
+      for (unsigned k = 0; k < kCount; ++k) out[k] = from_f16(half[k]);
+    } else {
+#pragma unroll
+      for (unsigned k = 0; k < kCount; ++k) out[k] = from_bf16(half[k]);
+    }
+  }
+  bool finite = true;
+#pragma unroll
+  for (unsigned k = 0; k < kCount; ++k) {
+    if (is_finite(out[k])) continue;
+    out[k] = 0;
+    finite = false;
+  }
+  return finite;
+}
+
+/// By a whole warp that writes a body, each lane with what it met: `seal` takes a layer out that is
+/// found non-finite only now.
+__device__ inline void note_finite(const Frame& frame, std::uint32_t layer, bool finite) {
+  if (__all_sync(kAllLanes, finite) != 0 || lane() != 0) return;
+  frame.mark_non_finite(layer);
+  atomicAdd(&frame.state().late_faults, 1u);
+}
+
+/// Whether the layer was found non-finite by an earlier launch: it has no body to write.
+__device__ inline bool was_non_finite(const Frame& frame, std::uint32_t layer) {
+  return (frame.layer(layer).flags & detail::Row::kNonFinite) != 0;
+}
+
+__device__ inline void put(float* y, float v, DecodeInto into) {
+  *y = into.add ? *y + (into.alpha * v) : v;
+}
+
+/// Entries i to i + 3, those from n on dropped. One vector access where the address allows it.
+__device__ inline void put_four(float* y, std::uint64_t i, std::uint64_t n, const float (&v)[4],
+                                DecodeInto into) {
+  if (i + 4 > n || reinterpret_cast<std::uintptr_t>(y + i) % 16 != 0) {
+    for (unsigned k = 0; k < 4; ++k) {
+      if (i + k < n) put(y + i + k, v[k], into);
+    }
+    return;
+  }
+  auto* const at = reinterpret_cast<float4*>(y + i);
+  float4 out = into.add ? *at : float4{};
+  put(&out.x, v[0], into);
+  put(&out.y, v[1], into);
+  put(&out.z, v[2], into);
+  put(&out.w, v[3], into);
+  *at = out;
+}
+
+/// By a whole warp: refuses a body proper that has not `bytes` bytes. False when there is nothing
+/// to decode.
+__device__ inline bool open_fixed_body(const Frame& frame, std::uint32_t layer, std::uint64_t bytes,
+                                       Status when_short) {
+  const LayerState& state = frame.layer(layer);
+  if (state.decodes == 0) return false;
+  if (state.bytes == bytes) return true;
+  if (lane() == 0) frame.refuse(layer, state.bytes < bytes ? when_short : Status::corrupt);
+  return false;
+}
+
+/// A norm or a scale as a decoder accepts it: finite, sign bit 0.
+__device__ inline bool is_magnitude(std::uint32_t bits) { return bits < 0x7F800000u; }
+
+}  // namespace atomo::cuda

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+/// identity: entries as they are (f32), or rounded stochastically to halves, entry i with word
+/// i mod 4 of Philox block i / 4.
+///
+/// Mapping: a warp a unit of 2,048 entries. f32 goes 32 neighbours at a time, a lane an entry; of
+/// halves a lane owns four neighbours, which are a whole block of draws and two words of the
+/// message.
+///
+/// Traffic an element, the least: written from 4 bytes read (2 for halves), 4 or 2 written; decoded
+/// from 4 or 2 read, 4 written (and 4 read when added). No shared memory. Draws depend on the entry
+/// alone. Words of the message are read and stored whole where it is aligned to 4, else in bytes;
+/// tensors in 16 bytes where they are aligned to them and the message holds halves.
+///
+/// Status::overflow is noted by the last unit of a layer to finish, and only when no unit met an
+/// Inf or NaN: such a layer is not sent.
+
+#include "cuda/identity.cuh"
+
+#include <algorithm>
+
+#include "atomo/philox.hpp"
+#include "cuda/bit_stream.cuh"
+#include "cuda/entries.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+constexpr unsigned kUnit = 2048, kBatch = 16;
+constexpr unsigned long long kOverflowed = 1ull << 32;
+
+/// False in a lane that met a non-finite entry.
+__device__ bool write_f32(const Entries& entries, std::uint64_t first, std::uint64_t n,
+                          std::byte* body) {
+  bool finite = true;
+#pragma unroll 1
+  for (unsigned row = 0; row < kUnit && first + row < n; row += kBatch * kLanes) {
+    float x[kBatch];
+    const std::uint64_t i = first + row + lane();
+    finite &= load_entries(entries, i, kLanes, n, x);
+#pragma unroll
+    for (unsigned k = 0; k < kBatch; ++k) {
+      if (i + k * kLanes < n) store_word(body + 4 * (i + k * kLanes), __float_as_uint(x[k]));
+    }
+  }
+  return finite;
+}
+
+/// Likewise; the half beyond an odd last entry is padding.
+__device__ bool write_halves(const Entries& entries, DType wire, const Philox& draws,
+                             std::uint64_t first, std::uint64_t n, std::byte* body,
+                             bool& overflow) {
+  bool finite = true;
+#pragma unroll 2
+  for (unsigned row = 0; row < kUnit && first + row < n; row += 4 * kLanes) {
+    const std::uint64_t i = first + row + 4 * lane();
+    if (i >= n) continue;
+    float x[4];
+    entries.four(i, n, x);
+    const PhiloxWords words = draws(i / 4);
+    std::uint32_t half[4];
+    for (unsigned k = 0; k < 4; ++k) {
+      const bool sound = is_finite(x[k]);
+      finite &= sound;
+      const float v = sound ? x[k] : 0.0f;
+      half[k] = wire == DType::f16 ? to_f16(v, words[k], overflow) : to_bf16(v, words[k], overflow);
+    }
+    store_word(body + 2 * i, half[0] | half[1] << 16);
+    if (i + 2 < n) store_word(body + 2 * i + 4, half[2] | half[3] << 16);
+  }
+  return finite;
+}
+
+__global__ void write_identity(const IdentityPlan plan, const Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.units.units) return;
+  const UnitOf at = find_unit(frame, plan.units, unit);
+  const IdentityJob& job = frame(plan.jobs)[at.job];
+  const Entries entries = frame.entries(job.layer);
+  std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+  const std::uint64_t first = at.index * kUnit;
+  if (job.wire == DType::f32) {
+    note_finite(frame, job.layer, write_f32(entries, first, job.n, body));
+    return;
+  }
+  bool overflow = false;
+  const Philox draws(frame.key(job.layer), Purpose::identity);
+  note_finite(frame, job.layer,
+              write_halves(entries, job.wire, draws, first, job.n, body, overflow));
+  overflow = __any_sync(kAllLanes, overflow) != 0;
+  if (lane() != 0) return;
+  __threadfence();  // the layer's flag is seen before this unit is counted
+  const unsigned long long one = overflow ? kOverflowed + 1 : 1;
+  const unsigned long long done = atomicAdd(&frame(plan.states)[at.job].done, one) + one;
+  if (static_cast<std::uint32_t>(done) != divide_up(job.n, kUnit)) return;
+  __threadfence();
+  const std::uint32_t flags = atomicOr(&frame.layer(job.layer).flags, 0u);
+  if (done >= kOverflowed && (flags & detail::Row::kNonFinite) == 0) frame.notice(Status::overflow);
+}
+
+__device__ float from_half(std::uint32_t half, DType wire) {
+  const auto bits = static_cast<std::uint16_t>(half);
+  return wire == DType::f16 ? from_f16(bits) : from_bf16(bits);
+}
+
+__global__ void decode_identity(const IdentityPlan plan, const Frame frame, const DecodeInto into) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.units.units) return;
+  const UnitOf at = find_unit(frame, plan.units, unit);
+  const IdentityJob& job = frame(plan.jobs)[at.job];
+  const std::uint64_t bytes = job.n * size_of(job.wire);
+  if (!open_fixed_body(frame, job.layer, bytes, Status::corrupt)) return;
+
+  const LayerState& state = frame.layer(job.layer);
+  const std::byte* const body = frame.message + state.body_at;
+  const std::uint64_t first = at.index * kUnit;
+  if (job.wire == DType::f32) {
+#pragma unroll 8
+    for (unsigned row = 0; row < kUnit; row += kLanes) {
+      const std::uint64_t i = first + row + lane();
+      if (i < job.n) put(state.y + i, __uint_as_float(load_word(body + 4 * i)), into);
+    }
+    return;
+  }
+  const BitView halves(body, bytes);
+#pragma unroll 4
+  for (unsigned row = 0; row < kUnit; row += 4 * kLanes) {
+    const std::uint64_t i = first + row + 4 * lane();
+    if (i >= job.n) continue;
+    const std::uint64_t four = halves.peek64(16 * i);
+    float v[4];
+    for (unsigned k = 0; k < 4; ++k)
+      v[k] = from_half(static_cast<std::uint32_t>(four >> (16 * k)), job.wire);
+    put_four(state.y, i, job.n, v, into);
+  }
+}
+
+bool own(const PlannedLayer& layer) {
+  return layer.kind->method == MethodId::identity && layer.n > 0;
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, IdentityPlan& plan) {
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
+  plan = {};
+  if (count == 0) return;
+  const auto jobs = layout.table<IdentityJob>(count);
+  SplitMaker units(layout, count);
+  std::size_t made = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const PlannedLayer& layer = layers[i];
+    if (!own(layer)) continue;
+    if (!jobs.values.empty())
+      jobs.values[made] = {.n = layer.n,
+                           .layer = static_cast<std::uint32_t>(i),
+                           .wire = static_cast<DType>(layer.kind->params)};
+    ++made;
+    units.add(divide_up(layer.n, kUnit));
+  }
+  plan.jobs = jobs.place;
+  plan.units = units.split();
+  plan.states = layout.zeroed<IdentityState>(count);
+}
+
+void write(const IdentityPlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_warps(write_identity, plan.units.units, plan, frame);
+}
+
+void decode(const IdentityPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_identity, plan.units.units, plan, frame, into);
+}
+
+}  // namespace atomo::cuda

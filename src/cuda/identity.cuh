@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// identity on the device: src/methods/identity.cpp has the body. Fixed length, so there is no size
+/// stage, and nothing to analyse.
+
+#include "cuda/frame.cuh"
+
+namespace atomo::cuda {
+
+struct IdentityJob {
+  std::uint64_t n = 0;
+  std::uint32_t layer = 0;
+  DType wire = DType::f32;
+};
+
+/// One a job; zeroed.
+struct IdentityState {
+  unsigned long long done = 0;  ///< units written, plus 2^32 for each that overflowed
+};
+
+struct IdentityPlan {
+  Table<IdentityJob> jobs;
+  Split units;
+  Scratch<IdentityState> states;
+  [[nodiscard]] bool empty() const { return units.jobs == 0; }
+};
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, IdentityPlan& plan);
+void write(const IdentityPlan& plan, const Frame& frame, Queue& queue);
+void decode(const IdentityPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+
+}  // namespace atomo::cuda

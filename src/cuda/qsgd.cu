@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+/// QSGD (arXiv 1610.02132, section 3): a norm for each bucket, each entry rounded stochastically to
+/// one of 2^(bits-1) - 1 levels a side; src/methods/qsgd.cpp and level_math.hpp have it to the bit.
+///
+/// Mapping: a warp a unit of 1,024 entries (128 when buckets hold fewer than 8), whole tiles of 128
+/// and so whole words of codes, whatever the bucket: neighbours share no word. The unit is staged
+/// in shared memory; from there come the norms of all buckets it touches (of those that reach
+/// beyond it the rest is read from the tensor, which the neighbour reads too, so from a cache),
+/// then its codes, two tiles at a time, half a warp each (level_tile.cuh). The unit in which a
+/// bucket begins writes its norm. Norms of buckets of more than 1,024 entries are reduced
+/// beforehand (reduce.cu). Sums of squares follow cpu/reduce.hpp: a bucket here is one segment,
+/// lane = lane.
+///
+/// Decoding: a lane reads the codes of four neighbours of a row of 128 entries, whose steps are
+/// made once a bucket and unit.
+///
+/// Traffic an element: written from 4 bytes read (2 for halves), the least, once more when buckets
+/// are reduced beforehand, bits / 8 + 4 / bucket written; decoded from as much, 4 written (and 4
+/// read when added). Shared memory: 5.6 KiB a warp to write, 0.5 KiB to decode. Words of the
+/// message are stored whole where it is aligned to 4, else in bytes; values in 16 bytes where the
+/// tensor is aligned to them.
+
+#include "cuda/qsgd.cuh"
+
+#include <algorithm>
+
+#include "atomo/qsgd.hpp"
+#include "cuda/bit_stream.cuh"
+#include "cuda/entries.cuh"
+#include "cuda/level_tile.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+constexpr unsigned kUnit = 1024, kSmallUnit = kLevelTile;
+constexpr unsigned kSmallBucket = 8;       ///< below it the unit is small
+constexpr unsigned kLongestDirect = 1024;  ///< entries of a bucket that is one segment of a sum
+/// Buckets that a unit touches: 128 of 8 entries or of 1, or fewer and two cut off.
+constexpr unsigned kMaxBuckets = 130;
+constexpr unsigned kPair = 2 * kLevelTile;  ///< entries coded at once
+/// Words from one tile's codes to the next's: the two halves of a warp then use other banks.
+constexpr unsigned kCodeWords = kLevelTile / 8 + 2;
+
+struct Scale {
+  float pre, inv;
+};
+
+/// Of one warp that writes.
+struct WriteMemory {
+  float x[kUnit];
+  Scale scales[kMaxBuckets];
+  std::uint64_t codes[2 * kCodeWords];  ///< a byte a code
+  std::uint32_t packed[kPair * 8 / 32];
+};
+
+/// Of one warp that decodes.
+struct DecodeMemory {
+  float steps[kMaxBuckets];
+};
+
+__host__ __device__ constexpr int levels_of(std::uint32_t bits) {
+  return bits == 1 ? 1 : (1 << (bits - 1)) - 1;
+}
+
+/// The entries of one unit and the buckets that they belong to.
+struct UnitView {
+  const QsgdJob& job;
+  std::uint64_t first;         ///< entry of the layer
+  std::uint32_t count;         ///< entries
+  std::uint64_t first_bucket;  ///< that the unit touches
+  std::uint32_t skip;          ///< entries of that bucket before the unit
+  std::uint32_t buckets;       ///< that the unit touches
+
+  __device__ UnitView(const QsgdJob& of, std::uint64_t index) : job(of), first(index * of.unit) {
+    count = static_cast<std::uint32_t>(job.n - first < job.unit ? job.n - first : job.unit);
+    first_bucket = first / job.bucket;
+    skip = static_cast<std::uint32_t>(first - first_bucket * job.bucket);
+    buckets = (skip + count - 1) / job.bucket + 1;
+  }
+  /// Of the unit's entry e, counted from the first. `inverse` + 1 is 2^32 / bucket rounded up, and
+  /// place * bucket is below 2^32: the quotient is exact. Of longer buckets there are two at most.
+  __device__ std::uint32_t bucket_of(std::uint32_t e) const {
+    const std::uint32_t place = skip + e;
+    if (job.inverse == 0) return place >= job.bucket ? 1 : 0;
+    return static_cast<std::uint32_t>((std::uint64_t{place} * job.inverse + place) >> 32);
+  }
+  __device__ bool is_last() const { return first + count == job.n; }
+};
+
+/// Reads the unit; false in a lane that met a non-finite entry.
+__device__ bool stage(const UnitView& unit, const Entries& entries, float* x) {
+  constexpr unsigned kBatch = 8;
+  bool finite = true;
+#pragma unroll 1
+  for (unsigned begin = 0; begin < unit.count; begin += kBatch * kLanes) {
+    float v[kBatch];
+    finite &=
+        load_entries(entries, unit.first + begin + lane(), kLanes, unit.first + unit.count, v);
+#pragma unroll
+    for (unsigned k = 0; k < kBatch; ++k) {
+      if (begin + k * kLanes < unit.count) x[begin + k * kLanes + lane()] = v[k];
+    }
+  }
+  return finite;
+}
+
+/// The norm of the bucket whose entries are [begin, end) counted from the unit's first, by a group
+/// of lanes, in the group's first lane. A group has at least as many lanes as the bucket entries,
+/// or is the warp.
+__device__ float group_norm(const UnitView& unit, const Entries& entries, const float* x, int begin,
+                            int end, unsigned group) {
+  double sum = 0;
+  float largest = 0;
+  for (int i = begin + static_cast<int>(lane() % group); i < end; i += static_cast<int>(group)) {
+    float v;
+    if (i >= 0 && i < static_cast<int>(unit.count)) {
+      v = x[i];
+    } else {  // another unit's
+      v = entries(unit.first + static_cast<std::uint64_t>(static_cast<std::int64_t>(i)));
+      v = is_finite(v) ? v : 0.0f;
+    }
+    if (unit.job.l2) {
+      sum += static_cast<double>(v) * static_cast<double>(v);
+    } else {
+      largest = std::fabs(v) > largest ? std::fabs(v) : largest;
+    }
+  }
+  for (unsigned half = group / 2; half != 0; half /= 2) {
+    if (unit.job.l2) {
+      sum += __shfl_down_sync(kAllLanes, sum, half);
+    } else {
+      const float other = __shfl_down_sync(kAllLanes, largest, half);
+      largest = other > largest ? other : largest;
+    }
+  }
+  return unit.job.l2 ? detail::norm_from_squares(sum) : largest;
+}
+
+/// Scales of all buckets that the unit touches, and the norms of those that begin in it.
+__device__ void write_norms(const UnitView& unit, const Entries& entries, const float* norms,
+                            const float* x, Scale* scales, std::byte* body) {
+  const QsgdJob& job = unit.job;
+  unsigned group = 1;
+  while (norms == nullptr && group < kLanes && group < job.bucket) group *= 2;
+  const unsigned groups = kLanes / group;
+  for (std::uint32_t base = 0; base < unit.buckets; base += groups) {
+    const std::uint32_t b = base + lane() / group;
+    float norm = 0;
+    if (norms == nullptr) {
+      const int begin = static_cast<int>(b * job.bucket) - static_cast<int>(unit.skip);
+      const std::uint64_t left = job.n - unit.first;
+      const int end =
+          b >= unit.buckets ? begin
+          : begin + static_cast<std::int64_t>(job.bucket) > static_cast<std::int64_t>(left)
+              ? static_cast<int>(left)
+              : begin + static_cast<int>(job.bucket);
+      norm = group_norm(unit, entries, x, begin, end, group);
+    } else if (b < unit.buckets) {
+      norm = norms[unit.first_bucket + b];
+    }
+    if (b >= unit.buckets || lane() % group != 0) continue;
+    const detail::LevelScale scale = detail::level_scale(
+        detail::level_step(norm, levels_of(job.bits)), job.bits == 1 ? 32768.0f : 65536.0f);
+    scales[b] = {scale.pre, scale.inv};
+    if (b > 0 || unit.skip == 0)
+      store_word(body + 4 * (unit.first_bucket + b), __float_as_uint(norm));
+  }
+}
+
+/// Eight codes of one byte to 8 * bits bits, in three halvings.
+__device__ std::uint64_t pack_eight(std::uint64_t codes, unsigned bits) {
+  const unsigned gap = 8 - bits;
+  const auto fold = [](std::uint64_t v, std::uint64_t low, unsigned shift) {
+    return (v & low) | ((v & ~low) >> shift);
+  };
+  codes = fold(codes, 0x00FF00FF00FF00FFu, gap);
+  codes = fold(codes, 0x0000FFFF0000FFFFu, 2 * gap);
+  return fold(codes, 0x00000000FFFFFFFFu, 4 * gap);
+}
+
+/// Codes of all entries of the unit.
+template <bool kOneBit>
+__device__ void write_codes(const UnitView& unit, const LevelDraws& draws, WriteMemory& memory,
+                            std::byte* out) {
+  const unsigned bits = unit.job.bits, half = lane() / kTileLanes, l = lane() % kTileLanes;
+  const LevelCode<kOneBit> rule{kOneBit ? 32768.0f : 65536.0f * static_cast<float>(levels_of(bits)),
+                                bits - 1};
+  // The second tile of a pair may be the next unit's, or beyond the last entry.
+  const std::uint64_t words =
+      divide_up(unit.is_last() ? 8 * unit.job.code_bytes : (unit.first + unit.count) * bits, 32);
+  auto* const bytes = reinterpret_cast<unsigned char*>(memory.codes + half * kCodeWords);
+  auto* const packed = reinterpret_cast<unsigned char*>(memory.packed);
+#pragma unroll 1
+  for (std::uint32_t begin = 0; begin < unit.count; begin += kPair) {
+    const std::uint32_t tile = begin + half * kLevelTile;  // its first entry
+    const auto there = [&](unsigned k) { return tile + kTileLanes * k + l < unit.count; };
+    const auto value = [&](unsigned k) {
+      return there(k) ? memory.x[tile + kTileLanes * k + l] : 0.0f;
+    };
+    const auto scale = [&](unsigned k) {
+      if (!there(k)) return detail::LevelScale{};
+      const Scale of = memory.scales[unit.bucket_of(tile + kTileLanes * k + l)];
+      return detail::LevelScale{of.pre, of.inv};
+    };
+    std::uint32_t codes[2];
+    tile_codes(rule, draws, (unit.first + tile) / kLevelTile, value, scale, codes);
+#pragma unroll
+    for (unsigned k = 0; k < 8; ++k)
+      bytes[kTileLanes * k + l] = static_cast<unsigned char>(codes[k / 4] >> (k % 4 * 8));
+    __syncwarp();
+    const std::uint64_t eight = pack_eight(memory.codes[half * kCodeWords + l], bits);
+    for (unsigned k = 0; k < bits; ++k)
+      packed[lane() * bits + k] = static_cast<unsigned char>(eight >> (8 * k));
+    __syncwarp();
+    const std::uint64_t first_word = (unit.first + begin) / 32 * bits;
+    for (unsigned k = lane(); k < kPair * bits / 32 && first_word + k < words; k += kLanes)
+      store_word(out + 4 * (first_word + k), memory.packed[k]);
+  }
+}
+
+__global__ void write_qsgd(const QsgdPlan plan, const Frame frame) {
+  const std::uint64_t number = warp_in_grid();
+  if (number >= plan.units.units) return;
+  const UnitOf at = find_unit(frame, plan.units, number);
+  const QsgdJob& job = frame(plan.jobs)[at.job];
+  const bool reduced = job.inverse == 0;
+  if (reduced && was_non_finite(frame, job.layer)) return;
+
+  const UnitView unit(job, at.index);
+  const Entries entries = frame.entries(job.layer);
+  WriteMemory& memory = dynamic_shared<WriteMemory>()[warp_in_block()];
+  std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+  const bool finite = stage(unit, entries, memory.x);
+  if (!reduced) note_finite(frame, job.layer, finite);
+  __syncwarp();
+  write_norms(unit, entries, reduced ? frame(plan.norms.results) + job.first_norm : nullptr,
+              memory.x, memory.scales, body);
+  __syncwarp();
+
+  const Key key = frame.key(job.layer);
+  const LevelDraws draws{Philox(key, Purpose::qsgd), Philox(key, Purpose::qsgd_low)};
+  std::byte* const codes = body + 4 * job.buckets;
+  if (job.bits == 1) {
+    write_codes<true>(unit, draws, memory, codes);
+  } else {
+    write_codes<false>(unit, draws, memory, codes);
+  }
+}
+
+/// Steps of the buckets that the unit touches; refuses what qsgd.cpp refuses of a body of the right
+/// size.
+__device__ void open_qsgd(const Frame& frame, const UnitView& unit, const std::byte* body,
+                          float* steps) {
+  const QsgdJob& job = unit.job;
+  bool valid = true;
+  for (std::uint32_t b = lane(); b < unit.buckets; b += kLanes) {
+    const std::uint32_t norm = load_word(body + 4 * (unit.first_bucket + b));
+    valid &= is_magnitude(norm);
+    steps[b] =
+        is_magnitude(norm) ? detail::level_step(__uint_as_float(norm), levels_of(job.bits)) : 0.0f;
+  }
+  const unsigned used = static_cast<unsigned>(job.n % 8) * job.bits % 8;
+  if (unit.is_last() && used != 0) {
+    const std::byte last = body[4 * job.buckets + job.code_bytes - 1];
+    valid &= (static_cast<unsigned>(last) >> used) == 0;
+  }
+  if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
+}
+
+__device__ float value_of(std::uint32_t code, unsigned bits, float step) {
+  const bool negative = (code >> (bits - 1)) != 0;
+  const auto magnitude =
+      static_cast<std::int32_t>(bits == 1 ? 1u : code & ((1u << (bits - 1)) - 1));
+  return static_cast<float>(negative ? -magnitude : magnitude) * step;
+}
+
+__global__ void decode_qsgd(const QsgdPlan plan, const Frame frame, const DecodeInto into) {
+  const std::uint64_t number = warp_in_grid();
+  if (number >= plan.units.units) return;
+  const UnitOf at = find_unit(frame, plan.units, number);
+  const QsgdJob& job = frame(plan.jobs)[at.job];
+  const std::uint64_t bytes = 4 * job.buckets + job.code_bytes;
+  if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
+
+  const UnitView unit(job, at.index);
+  const LayerState& state = frame.layer(job.layer);
+  const std::byte* const body = frame.message + state.body_at;
+  float* const steps = dynamic_shared<DecodeMemory>()[warp_in_block()].steps;
+  open_qsgd(frame, unit, body, steps);
+  __syncwarp();
+
+  const BitView codes(body + 4 * job.buckets, job.code_bytes);
+  const unsigned mask = (1u << job.bits) - 1;
+  for (std::uint32_t e = 4 * lane(); e < unit.count; e += 4 * kLanes) {
+    const std::uint32_t four = codes.peek32((unit.first + e) * job.bits);
+    float v[4];
+    for (unsigned k = 0; k < 4; ++k) {
+      const std::uint32_t bucket = e + k < unit.count ? unit.bucket_of(e + k) : 0;
+      v[k] = value_of((four >> (k * job.bits)) & mask, job.bits, steps[bucket]);
+    }
+    put_four(state.y, unit.first + e, job.n, v, into);
+  }
+}
+
+bool own(const PlannedLayer& layer) { return layer.kind->method == MethodId::qsgd && layer.n > 0; }
+QsgdConfig config_of(const PlannedLayer& layer) {
+  const std::uint32_t params = layer.kind->params;
+  QsgdConfig config;
+  config.bits = static_cast<int>(params & 7u) + 1;
+  config.norm = static_cast<QsgdNorm>((params >> 3) & 1u);
+  const std::uint32_t bucket = ((params >> 4) & 0xFFFFFFu) + 1;
+  config.bucket = layer.n < bucket ? static_cast<std::uint32_t>(layer.n) : bucket;
+  return config;
+}
+bool needs_reduction(const PlannedLayer& layer) {
+  return own(layer) && config_of(layer).bucket > kLongestDirect;
+}
+
+QsgdJob job_of(const PlannedLayer& layer, std::size_t number) {
+  const QsgdConfig config = config_of(layer);
+  QsgdJob job{.n = layer.n,
+              .layer = static_cast<std::uint32_t>(number),
+              .bucket = config.bucket,
+              .bits = static_cast<std::uint32_t>(config.bits),
+              .unit = config.bucket < kSmallBucket ? kSmallUnit : kUnit,
+              .l2 = config.norm == QsgdNorm::l2};
+  job.buckets = divide_up(layer.n, config.bucket);
+  job.code_bytes = cpu::max_encoded_bytes(config, layer.n) - 4 * job.buckets;
+  if (!needs_reduction(layer)) job.inverse = 0xFFFFFFFFu / config.bucket;
+  return job;
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, QsgdPlan& plan) {
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
+  plan = {};
+  if (count == 0) return;
+  const auto jobs = layout.table<QsgdJob>(count);
+  SplitMaker units(layout, count);
+  ReducePlanner norms(layout,
+                      static_cast<std::size_t>(std::ranges::count_if(layers, needs_reduction)));
+  std::size_t made = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!own(layers[i])) continue;
+    QsgdJob job = job_of(layers[i], i);
+    if (needs_reduction(layers[i])) {
+      job.first_norm = norms.add({.n = job.n,
+                                  .span = job.bucket,
+                                  .layer = job.layer,
+                                  .rule = job.l2 ? ReduceRule::norm : ReduceRule::max_abs});
+    }
+    if (!jobs.values.empty()) jobs.values[made] = job;
+    ++made;
+    units.add(divide_up(job.n, job.unit));
+  }
+  plan.jobs = jobs.place;
+  plan.units = units.split();
+  plan.norms = norms.finish();
+}
+
+void analyse(const QsgdPlan& plan, const Frame& frame, Queue& queue) {
+  reduce(plan.norms, frame, queue);
+}
+
+void write(const QsgdPlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_blocks(write_qsgd, divide_up(plan.units.units, warps_per_block),
+                      warps_per_block * kLanes, warps_per_block * sizeof(WriteMemory), plan, frame);
+}
+
+void decode(const QsgdPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+  queue.launch_blocks(decode_qsgd, divide_up(plan.units.units, warps_per_block),
+                      warps_per_block * kLanes, warps_per_block * sizeof(DecodeMemory), plan, frame,
+                      into);
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// qsgd on the device: src/methods/qsgd.cpp has the body. Fixed length, so there is no size stage.
+
+#include "cuda/reduce.cuh"
+
+namespace atomo::cuda {
+
+struct QsgdJob {
+  std::uint64_t n = 0;
+  std::uint64_t buckets = 0;
+  std::uint64_t code_bytes = 0;
+  std::uint64_t first_norm = 0;  ///< number of the first bucket's norm in the reduction's results
+  std::uint32_t layer = 0;
+  std::uint32_t bucket = 0;  ///< entries, at most n
+  std::uint32_t bits = 0;
+  std::uint32_t unit = 0;     ///< entries of a warp's unit, a multiple of a tile
+  std::uint32_t inverse = 0;  ///< floor(2^32 / bucket); 0 when the norms are reduced beforehand
+  bool l2 = false;
+};
+
+struct QsgdPlan {
+  Table<QsgdJob> jobs;
+  Split units;
+  ReducePlan norms;  ///< of layers whose buckets are longer than a warp's unit
+  [[nodiscard]] bool empty() const { return units.jobs == 0; }
+};
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, QsgdPlan& plan);
+void analyse(const QsgdPlan& plan, const Frame& frame, Queue& queue);
+void write(const QsgdPlan& plan, const Frame& frame, Queue& queue);
+void decode(const QsgdPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+
+}  // namespace atomo::cuda

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+/// sign: one bit an entry, 1 where x < 0; with a scale, mean |x| before the bits.
+///
+/// Mapping: a warp a unit of 1,024 entries = 32 words of bits. Writing, a row of 32 entries is a
+/// ballot, kept by the lane of its number, and the words leave together. Decoding, lane l reads
+/// word l; of a row of 128 entries each lane takes four bits from the lane that has them.
+///
+/// Traffic an element, the least: written from 4 bytes read (2 for halves), 1/8 written, and with a
+/// scale 4 read once more before (reduce.cu); decoded from 1/8 read, 4 written (and 4 read when
+/// added). No shared memory. Bits need no order. Words of the message are stored whole where it is
+/// aligned to 4, else in bytes; values in 16 bytes where the tensor is aligned to them.
+
+#include "cuda/sign.cuh"
+
+#include <algorithm>
+
+#include "atomo/sign.hpp"
+#include "cuda/bit_stream.cuh"
+#include "cuda/entries.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+constexpr unsigned kUnit = kLanes * 32, kBatch = 16;
+
+__global__ void write_sign(const SignPlan plan, const Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.units.units) return;
+  const UnitOf at = find_unit(frame, plan.units, unit);
+  const SignJob& job = frame(plan.jobs)[at.job];
+  if (job.scale_bytes != 0 && was_non_finite(frame, job.layer)) return;
+
+  const Entries entries = frame.entries(job.layer);
+  const std::uint64_t first = at.index * kUnit;
+  std::uint32_t word = 0;
+  bool finite = true;
+#pragma unroll 1
+  for (unsigned row = 0; row < kUnit / kLanes; row += kBatch) {
+    float x[kBatch];
+    finite &= load_entries(entries, first + row * kLanes + lane(), kLanes, job.n, x);
+#pragma unroll
+    for (unsigned k = 0; k < kBatch; ++k) {
+      const std::uint32_t negative = __ballot_sync(kAllLanes, x[k] < 0);
+      if (lane() == row + k) word = negative;
+    }
+  }
+  if (job.scale_bytes == 0) note_finite(frame, job.layer, finite);
+
+  std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+  if (job.scale_bytes != 0 && at.index == 0 && lane() == 0)
+    store_word(body, __float_as_uint(frame(plan.scales.results)[job.scale]));
+  if (first + lane() * 32 < job.n)
+    store_word(body + job.scale_bytes + first / 8 + 4 * lane(), word);
+}
+
+/// The scale of a body of the right size; refuses what sign.cpp refuses.
+__device__ float open_sign(const Frame& frame, const SignJob& job, const std::byte* body,
+                           std::uint64_t bytes, bool last_unit) {
+  const std::uint32_t scale = job.scale_bytes != 0 ? load_word(body) : __float_as_uint(1.0f);
+  bool valid = is_magnitude(scale);
+  if (last_unit && job.n % 8 != 0)
+    valid &= (static_cast<unsigned>(body[bytes - 1]) >> (job.n % 8)) == 0;
+  if (!valid && lane() == 0) frame.refuse(job.layer, Status::corrupt);
+  return __uint_as_float(scale);
+}
+
+__global__ void decode_sign(const SignPlan plan, const Frame frame, const DecodeInto into) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.units.units) return;
+  const UnitOf at = find_unit(frame, plan.units, unit);
+  const SignJob& job = frame(plan.jobs)[at.job];
+  const std::uint64_t bytes = job.scale_bytes + divide_up(job.n, 8);
+  if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
+
+  const LayerState& state = frame.layer(job.layer);
+  const std::byte* const body = frame.message + state.body_at;
+  const std::uint64_t first = at.index * kUnit;
+  const float scale = open_sign(frame, job, body, bytes, first + kUnit >= job.n);
+  const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));
+  const std::uint32_t word = bits.peek32(first + 32 * lane());
+  for (unsigned row = 0; row < kUnit && first + row < job.n; row += 4 * kLanes) {
+    const std::uint32_t mine =
+        __shfl_sync(kAllLanes, word, static_cast<int>(row / 32 + lane() / 8)) >> (lane() % 8 * 4);
+    float v[4];
+    for (unsigned k = 0; k < 4; ++k)
+      v[k] = __uint_as_float(__float_as_uint(scale) ^ ((mine >> k & 1u) << 31));
+    put_four(state.y, first + row + 4 * lane(), job.n, v, into);
+  }
+}
+
+bool own(const PlannedLayer& layer) { return layer.kind->method == MethodId::sign && layer.n > 0; }
+bool scaled(const PlannedLayer& layer) {
+  return own(layer) && static_cast<SignScale>(layer.kind->params) == SignScale::mean;
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, SignPlan& plan) {
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
+  plan = {};
+  if (count == 0) return;
+  const auto jobs = layout.table<SignJob>(count);
+  SplitMaker units(layout, count);
+  ReducePlanner scales(layout, static_cast<std::size_t>(std::ranges::count_if(layers, scaled)));
+  std::size_t job = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const PlannedLayer& layer = layers[i];
+    if (!own(layer)) continue;
+    SignJob made{.n = layer.n, .layer = static_cast<std::uint32_t>(i)};
+    if (scaled(layer)) {
+      made.scale_bytes = 4;
+      made.scale = scales.add(
+          {.n = layer.n, .span = layer.n, .layer = made.layer, .rule = ReduceRule::mean_abs});
+    }
+    if (!jobs.values.empty()) jobs.values[job] = made;
+    ++job;
+    units.add(divide_up(layer.n, kUnit));
+  }
+  plan.jobs = jobs.place;
+  plan.units = units.split();
+  plan.scales = scales.finish();
+}
+
+void analyse(const SignPlan& plan, const Frame& frame, Queue& queue) {
+  reduce(plan.scales, frame, queue);
+}
+
+void write(const SignPlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_warps(write_sign, plan.units.units, plan, frame);
+}
+
+void decode(const SignPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_sign, plan.units.units, plan, frame, into);
+}
+
+}  // namespace atomo::cuda

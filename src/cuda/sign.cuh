@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// sign on the device: src/methods/sign.cpp has the body. Fixed length, so there is no size stage.
+
+#include "cuda/reduce.cuh"
+
+namespace atomo::cuda {
+
+struct SignJob {
+  std::uint64_t n = 0;
+  std::uint64_t scale = 0;  ///< number of the scale in the reduction's results
+  std::uint32_t layer = 0;
+  std::uint32_t scale_bytes = 0;  ///< 4 with a scale, 0 without
+};
+
+struct SignPlan {
+  Table<SignJob> jobs;
+  Split units;
+  ReducePlan scales;
+  [[nodiscard]] bool empty() const { return units.jobs == 0; }
+};
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, SignPlan& plan);
+void analyse(const SignPlan& plan, const Frame& frame, Queue& queue);
+void write(const SignPlan& plan, const Frame& frame, Queue& queue);
+void decode(const SignPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+
+}  // namespace atomo::cuda

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+/// TernGrad (arXiv 1705.07878, section 3): every entry -N, 0 or +N, N the layer's largest
+/// magnitude, perhaps clipped, five entries a byte; src/methods/terngrad.cpp and level_math.hpp
+/// have it to the bit.
+///
+/// Mapping: a warp a unit of two blocks of 640 entries = 128 bytes. Writing, half a warp owns a
+/// block, whose digits k are the levels of its tile k (level_tile.cuh): a lane meets the digits of
+/// the same eight bytes in all five tiles and adds them up in two registers, four bytes each. In
+/// the unit with a layer's last block, where digit k is w entries from digit k - 1 and w no tile,
+/// digits go through shared memory. Decoding, a lane takes four bytes of a block, digit k of which
+/// are four neighbours of tile k.
+///
+/// Traffic an element: written from 4 bytes read twice (2 for halves; N comes first, reduce.cu),
+/// 1/5 written; decoded from 1/5 read, 4 written (and 4 read when added). Shared memory: 1.5 KiB a
+/// warp to write. Draws depend on the entry alone. Words of the message are stored whole where it
+/// is aligned to 4, else in bytes; values in 16 bytes where the tensor is aligned to them.
+
+#include "cuda/ternary.cuh"
+
+#include <algorithm>
+#include <bit>
+
+#include "atomo/ternary.hpp"
+#include "cuda/bit_stream.cuh"
+#include "cuda/entries.cuh"
+#include "cuda/level_tile.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+constexpr unsigned kTrits = 5;  ///< digits a byte
+constexpr unsigned kBlock = kTrits * kLevelTile, kBlocks = 2, kUnit = kBlocks * kBlock;
+constexpr unsigned kBlockBytes = kLevelTile;
+
+/// Of one warp that writes.
+struct WriteMemory {
+  unsigned char digits[kBlocks][kBlock];
+  std::uint32_t out[kBlocks * kBlockBytes / 4];
+};
+struct WriteMemories {
+  WriteMemory warp[kMaxWarps];
+};
+
+/// Bytes of `length` digits.
+__device__ unsigned width_of(unsigned length) { return (length + kTrits - 1) / kTrits; }
+
+/// Entries of the block from `begin` on.
+__device__ unsigned block_length(std::uint64_t begin, std::uint64_t n) {
+  if (begin >= n) return 0;
+  return n - begin < kBlock ? static_cast<unsigned>(n - begin) : kBlock;
+}
+
+/// Digits of this lane's entries of a tile of the layer, as `tile_codes` places codes.
+struct TernaryDigits {
+  LevelDraws draws;
+  detail::LevelScale scale;
+
+  __device__ void operator()(const Entries& entries, std::uint64_t tile, std::uint64_t n,
+                             std::uint32_t (&digits)[2]) const {
+    constexpr LevelCode<false> kRule{65536.0f, 1};
+    float x[8];
+    const std::uint64_t first = tile * kLevelTile + lane() % kTileLanes;
+    load_entries(entries, first, kTileLanes, n, x);  // all finite: the norm came first
+    // A select where k is no constant, so that the entries stay in registers.
+    const auto value = [&](unsigned k) {
+      float v = x[0];
+#pragma unroll
+      for (unsigned j = 1; j < 8; ++j) v = j == k ? x[j] : v;
+      return v;
+    };
+    tile_codes(
+        kRule, draws, tile, value, [&](unsigned) { return scale; }, digits);
+    for (std::uint32_t& d : digits) d -= (d >> 1) & 0x01010101u;  // level + 2 sign is 0, 1 or 3
+  }
+};
+
+/// Bytes of two whole blocks: those of a lane are 16 k + l of its block.
+__device__ void write_whole_blocks(const TernaryDigits& digits_of, const Entries& entries,
+                                   std::uint64_t first, std::uint64_t n, std::uint32_t* out) {
+  const unsigned half = lane() / kTileLanes, l = lane() % kTileLanes;
+  const std::uint64_t tile = (first + half * kBlock) / kLevelTile;
+  std::uint32_t sums[2] = {0, 0};
+#pragma unroll 1
+  for (unsigned k = kTrits; k-- > 0;) {
+    std::uint32_t digits[2];
+    digits_of(entries, tile + k, n, digits);
+    for (unsigned i = 0; i < 2; ++i) sums[i] = 3 * sums[i] + digits[i];  // below 243 in each byte
+  }
+  auto* const bytes = reinterpret_cast<unsigned char*>(out) + half * kBlockBytes;
+#pragma unroll
+  for (unsigned k = 0; k < 8; ++k)
+    bytes[kTileLanes * k + l] = static_cast<unsigned char>(sums[k / 4] >> (k % 4 * 8));
+}
+
+/// Bytes of the unit that holds the layer's last block; those behind it are zero.
+__device__ void write_last_blocks(const TernaryDigits& digits_of, const Entries& entries,
+                                  std::uint64_t first, std::uint64_t n, WriteMemory& memory) {
+  const unsigned half = lane() / kTileLanes, l = lane() % kTileLanes;
+  const std::uint64_t tile = (first + half * kBlock) / kLevelTile;
+#pragma unroll 1
+  for (unsigned k = 0; k < kTrits; ++k) {
+    std::uint32_t digits[2];
+    digits_of(entries, tile + k, n, digits);
+    for (unsigned j = 0; j < 8; ++j)
+      memory.digits[half][k * kLevelTile + kTileLanes * j + l] =
+          static_cast<unsigned char>(digits[j / 4] >> (j % 4 * 8));
+  }
+  __syncwarp();
+  const unsigned width = width_of(block_length(first + half * kBlock, n));
+  auto* const bytes = reinterpret_cast<unsigned char*>(memory.out) + half * kBlockBytes;
+  for (unsigned j = l; j < kBlockBytes; j += kTileLanes) {
+    unsigned v = 0;  // digits that do not exist are 0, as entries beyond the last are
+    for (unsigned k = kTrits; k-- > 0;)
+      v = 3 * v + (j < width ? memory.digits[half][j + k * width] : 0u);
+    bytes[j] = static_cast<unsigned char>(v);
+  }
+}
+
+__global__ void write_ternary(const TernaryPlan plan, const Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.units.units) return;
+  const UnitOf at = find_unit(frame, plan.units, unit);
+  const TernaryJob& job = frame(plan.jobs)[at.job];
+  if (was_non_finite(frame, job.layer)) return;
+
+  const float norm = frame(plan.norms.results)[job.norm];
+  const Key key = frame.key(job.layer);
+  const TernaryDigits digits{{Philox(key, Purpose::ternary), Philox(key, Purpose::ternary_low)},
+                             detail::level_scale(detail::level_step(norm, 1), 65536.0f)};
+  const Entries entries = frame.entries(job.layer);
+  const std::uint64_t first = at.index * kUnit;
+  WriteMemory& memory = shared<WriteMemories>().warp[warp_in_block()];
+  if (first + kUnit <= job.n) {
+    write_whole_blocks(digits, entries, first, job.n, memory.out);
+  } else {
+    write_last_blocks(digits, entries, first, job.n, memory);
+  }
+  __syncwarp();
+
+  std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+  if (at.index == 0 && lane() == 0) store_word(body, __float_as_uint(norm));
+  const std::uint64_t trits = divide_up(job.n, kTrits), begin = at.index * kBlocks * kBlockBytes;
+  for (unsigned k = lane(); k < kBlocks * kBlockBytes / 4 && begin + 4 * k < trits; k += kLanes)
+    store_word(body + 4 + begin + 4 * k, memory.out[k]);
+}
+
+__device__ float value_of(unsigned digit, float norm) {
+  return digit == 0 ? 0.0f : digit == 1 ? norm : -norm;
+}
+
+/// A whole block from `begin` on; false when a byte is no five digits.
+__device__ bool decode_block(const BitView& trits, std::uint64_t begin, std::uint64_t n, float norm,
+                             float* y, DecodeInto into) {
+  const std::uint32_t bytes = trits.peek32(begin / kTrits * 8 + 32 * lane());
+  unsigned left[4];
+  bool valid = true;
+  for (unsigned b = 0; b < 4; ++b) {
+    left[b] = (bytes >> (8 * b)) & 0xFFu;
+    valid &= left[b] < 243;
+  }
+#pragma unroll
+  for (unsigned k = 0; k < kTrits; ++k) {
+    float v[4];
+    for (unsigned b = 0; b < 4; ++b) {
+      v[b] = value_of(left[b] % 3, norm);
+      left[b] /= 3;
+    }
+    put_four(y, begin + k * kLevelTile + 4 * lane(), n, v, into);
+  }
+  return valid;
+}
+
+/// The same of a layer's last block, of fewer entries: digits of no entry must be zero.
+__device__ bool decode_last_block(const BitView& trits, std::uint64_t begin, unsigned length,
+                                  float norm, float* y, DecodeInto into) {
+  const unsigned width = width_of(length);
+  bool valid = true;
+  for (unsigned j = lane(); j < width; j += kLanes) {
+    unsigned left = trits.peek32((begin / kTrits + j) * 8) & 0xFFu;
+    valid &= left < 243;
+    for (unsigned e = j; e < length; e += width) {
+      put(y + begin + e, value_of(left % 3, norm), into);
+      left /= 3;
+    }
+    valid &= left == 0;
+  }
+  return valid;
+}
+
+__global__ void decode_ternary(const TernaryPlan plan, const Frame frame, const DecodeInto into) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.units.units) return;
+  const UnitOf at = find_unit(frame, plan.units, unit);
+  const TernaryJob& job = frame(plan.jobs)[at.job];
+  const std::uint64_t bytes = divide_up(job.n, kTrits);
+  if (!open_fixed_body(frame, job.layer, 4 + bytes, Status::truncated)) return;
+
+  const LayerState& state = frame.layer(job.layer);
+  const std::byte* const body = frame.message + state.body_at;
+  const std::uint32_t norm_bits = load_word(body);
+  const float norm = __uint_as_float(norm_bits);
+  const BitView trits(body + 4, bytes);
+  bool valid = is_magnitude(norm_bits);
+  for (unsigned b = 0; b < kBlocks; ++b) {
+    const std::uint64_t begin = at.index * kUnit + b * kBlock;
+    const unsigned length = block_length(begin, job.n);
+    if (length == kBlock) {
+      valid &= decode_block(trits, begin, job.n, norm, state.y, into);
+    } else if (length != 0) {
+      valid &= decode_last_block(trits, begin, length, norm, state.y, into);
+    }
+  }
+  if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
+}
+
+bool own(const PlannedLayer& layer) {
+  return layer.kind->method == MethodId::ternary && layer.n > 0;
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, TernaryPlan& plan) {
+  const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
+  plan = {};
+  if (count == 0) return;
+  const auto jobs = layout.table<TernaryJob>(count);
+  SplitMaker units(layout, count);
+  ReducePlanner norms(layout, count);
+  std::size_t made = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const PlannedLayer& layer = layers[i];
+    if (!own(layer)) continue;
+    const float clip = std::bit_cast<float>(layer.kind->params);
+    TernaryJob job{.n = layer.n, .layer = static_cast<std::uint32_t>(i)};
+    job.norm = norms.add({.n = layer.n,
+                          .span = layer.n,
+                          .layer = job.layer,
+                          .rule = clip > 0 ? ReduceRule::clipped_max : ReduceRule::max_abs,
+                          .clip = clip});
+    if (!jobs.values.empty()) jobs.values[made] = job;
+    ++made;
+    units.add(divide_up(layer.n, kUnit));
+  }
+  plan.jobs = jobs.place;
+  plan.units = units.split();
+  plan.norms = norms.finish();
+}
+
+void analyse(const TernaryPlan& plan, const Frame& frame, Queue& queue) {
+  reduce(plan.norms, frame, queue);
+}
+
+void write(const TernaryPlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_warps(write_ternary, plan.units.units, plan, frame);
+}
+
+void decode(const TernaryPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_ternary, plan.units.units, plan, frame, into);
+}
+
+}  // namespace atomo::cuda
