@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// A layer of which some entries are sent (cpu/marked.hpp): a warp walks the marks of a segment of
+/// 4,096 entries, a lane four neighbours at a time, so that tensors move in vectors and the rank of
+/// an entry is a count of bits below it.
+
+#include "cuda/entries.cuh"
+#include "marks.hpp"
+
+namespace atomo::cuda {
+
+/// Entries of a segment, which a warp gathers or scatters.
+inline constexpr std::uint64_t kMarkedSegment = detail::kMarksSegment;
+/// Entries that a warp looks at together.
+inline constexpr std::uint64_t kMarkedStep = 4 * kLanes;
+
+/// Entry `segment` * 4,096 of a layer of n, and the one behind the segment.
+struct SegmentRange {
+  std::uint64_t begin, end;
+
+  __device__ SegmentRange(std::uint64_t n, std::uint64_t segment)
+      : begin(segment * kMarkedSegment),
+        end(n - begin < kMarkedSegment ? n : begin + kMarkedSegment) {}
+};
+
+/// By a whole warp: `visit(i, bits, rank)` for every fourth entry i of the segment, by one lane
+/// each. Bit k of `bits`: entry i + k is marked; `rank`: marked entries of the segment before i.
+/// `word(w)` gives the marks of entries 64 w to 64 w + 63, none of them from n on.
+template <typename Word, typename Visit>
+__device__ inline void visit_marked(const SegmentRange& range, Word word, Visit visit) {
+  std::uint32_t rank = 0;
+  for (std::uint64_t base = range.begin; base < range.end; base += kMarkedStep) {
+    const std::uint64_t low = word(base / 64);
+    const std::uint64_t high = base + 64 < range.end ? word(base / 64 + 1) : 0;
+    const bool upper = lane() >= kLanes / 2;
+    const std::uint64_t own = upper ? high : low;
+    const unsigned shift = 4 * (lane() % (kLanes / 2));
+    const auto in_low = static_cast<std::uint32_t>(__popcll(low));
+    const auto below =
+        static_cast<std::uint32_t>(__popcll(own & ((std::uint64_t{1} << shift) - 1)));
+    const std::uint64_t at = base + 4 * lane();
+    if (at < range.end)
+      visit(at, static_cast<unsigned>(own >> shift) & 15u, rank + (upper ? in_low : 0) + below);
+    rank += in_low + static_cast<std::uint32_t>(__popcll(high));
+  }
+}
+
+/// y[i + k] = y[i + k] + (alpha * v[k]) for the entries before `end`. A sum that changes nothing is
+/// not stored: most are, where few entries are marked.
+__device__ inline void add_four_marked(float* y, std::uint64_t i, std::uint64_t end,
+                                       const float (&v)[4], float alpha) {
+  const bool vector = i + 4 <= end && reinterpret_cast<std::uintptr_t>(y + i) % 16 == 0;
+  float old[4] = {}, sum[4];
+  if (vector) {
+    const float4 four = *reinterpret_cast<const float4*>(y + i);
+    old[0] = four.x, old[1] = four.y, old[2] = four.z, old[3] = four.w;
+  } else {
+    for (unsigned k = 0; k < 4; ++k) old[k] = i + k < end ? y[i + k] : 0.0f;
+  }
+  bool changed = false;
+  for (unsigned k = 0; k < 4; ++k) {
+    sum[k] = old[k] + (alpha * v[k]);
+    changed = changed || __float_as_uint(sum[k]) != __float_as_uint(old[k]);
+  }
+  if (changed) put_four(y, i, end, sum, {});
+}
+
+/// By a whole warp: puts `value(rank)` where an entry is marked and 0 elsewhere.
+template <typename Word, typename Value>
+__device__ inline void scatter_marked(const SegmentRange& range, Word word, Value value, float* y,
+                                      DecodeInto into) {
+  visit_marked(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
+    float v[4];
+    for (unsigned k = 0; k < 4; ++k) v[k] = ((bits >> k) & 1u) != 0 ? value(rank++) : 0.0f;
+    if (into.add) {
+      add_four_marked(y, i, range.end, v, into.alpha);
+    } else {
+      put_four(y, i, range.end, v, into);
+    }
+  });
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Top-k by radix selection, over all layers at once.
+///
+/// Mathematics: magnitudes order as integers of 31 bits. A histogram of their upper 11 bits says
+/// which value of these the k-th largest has, one of the next 10 bits among those that agree, one
+/// of the last 10 likewise: then the k-th largest is known as `key`, and how many entries equal to
+/// it are kept, `ties` >= 1, the first of them in the order of entries. All counts are integers.
+///
+/// Mapping: analyse, three launches: a block of 256 threads a tile of 16,384 entries counts in
+/// shared memory and adds to its job's histogram; the block that finishes a job last chooses the
+/// digit and leaves the histogram zero. A job of one tile needs no histogram elsewhere. Digit 0 is
+/// never counted: it is what is left when no other reaches k, and a tensor full of zeros would have
+/// all threads wait for one counter. Size, five launches, a warp a segment of 4,096 entries but for
+/// the scans, a block a job:
+///   mark    marks all entries from `key` up, counts those equal to it
+///   rank    sums these counts up
+///   settle  unmarks ties beyond the last kept one, in the few segments that have them; measures
+///           the marks
+///   layout  chooses how the marks are sent, sets the length
+///   stage   writes marks and values
+/// Decode, three launches: count what segments state, open the frames, read marks and put values.
+///
+/// Traffic an entry: encoding reads it four times, 16 bytes (least possible: 4), of which a layer
+/// that the L2 cache holds comes from memory once; ties may add 4, what is kept a sector; marks are
+/// 1/8 byte written twice and read four times. Decoding writes 4 bytes (the least; `add` reads 4
+/// and writes the sectors that change) beside the body and 3/8 byte of marks.
+///
+/// Shared memory: 8 KiB of counters and a scan's in analyse. Workspace: 1/8 byte of marks and 1/8
+/// of their section an entry, 4 bytes a kept entry, up to 1/2 byte of histograms.
+///
+/// Determinism: integer counts, whatever the order. Alignment: tensors as their entries, the
+/// message any.
+
+#include "cuda/topk.cuh"
+
+#include "cuda/marked.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+constexpr std::uint64_t kTile = 16384;
+constexpr unsigned kBins = 2048, kPasses = 3;
+
+struct Bins {
+  std::uint32_t count[kBins];
+};
+struct Turn {
+  bool last;
+};
+
+/// Bits of the magnitude that a pass looks at.
+struct Digit {
+  unsigned shift, width;
+
+  __device__ explicit Digit(unsigned pass) : shift(20 - 10 * pass), width(pass == 0 ? 11 : 10) {}
+  __device__ std::uint32_t bins() const { return 1u << width; }
+  __device__ std::uint32_t of(std::uint32_t magnitude) const {
+    return (magnitude >> shift) & (bins() - 1);
+  }
+  /// The bits above the digit; there are none in the first pass.
+  __device__ std::uint32_t prefix(std::uint32_t magnitude) const {
+    return magnitude >> shift >> width;
+  }
+};
+
+__device__ std::uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
+
+/// By a whole block: counts the digits of a tile's entries that agree with `key` above. Returns
+/// true in the threads that saw an Inf or NaN.
+__device__ bool count_tile(const Entries& x, std::uint64_t begin, std::uint64_t n, Digit digit,
+                           std::uint32_t key, std::uint32_t* bins) {
+  const std::uint64_t end = n - begin < kTile ? n : begin + kTile;
+  std::uint32_t largest = 0;
+#pragma unroll 4
+  for (std::uint64_t at = begin + 4 * threadIdx.x; at < end; at += 4 * kScanThreads) {
+    float v[4];
+    x.four(at, end, v);  // the zeros behind the end have no digit but 0
+    for (unsigned k = 0; k < 4; ++k) {
+      const std::uint32_t m = magnitude(v[k]), d = digit.of(m);
+      largest = m > largest ? m : largest;
+      if (d != 0 && digit.prefix(m) == digit.prefix(key)) atomicAdd(&bins[d], 1u);
+    }
+  }
+  return largest >= 0x7F800000u;
+}
+
+/// By a whole block: true in every thread of the block that is the last of the job's in this pass.
+/// What the others added before is then seen by it.
+__device__ bool is_last(TopkState& state, std::uint32_t tiles, unsigned pass) {
+  __threadfence();
+  __syncthreads();
+  bool& last = shared<Turn>().last;
+  if (threadIdx.x == 0) last = atomicAdd(&state.tickets, 1u) + 1 == (pass + 1) * tiles;
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+/// By a whole block: the largest digit that, with those above it, reaches what is wanted.
+__device__ void choose_digit(const TopkJob& job, TopkState& state, unsigned pass, Digit digit,
+                             std::uint32_t* bins) {
+  const std::uint32_t wanted = pass == 0 ? job.keep : state.ties;
+  const std::uint32_t key = state.key, top = digit.bins() - 1;
+  if (threadIdx.x == 0) bins[0] = wanted;  // all that is left
+  __syncthreads();
+  scan_blockwide<std::uint32_t>(
+      digit.bins(), [&](std::uint64_t i) { return bins[top - i]; },
+      [&](std::uint64_t i, std::uint32_t above) {
+        const std::uint32_t value = top - static_cast<std::uint32_t>(i);
+        if (above >= wanted || bins[value] < wanted - above) return;
+        state.key = key | (value << digit.shift);
+        state.ties = wanted - above;
+      });
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    count_digits(Frame frame, TopkPlan plan, unsigned pass) {
+  const UnitOf at = find_unit(frame, plan.tiles, blockIdx.x);
+  const TopkJob job = frame(plan.jobs)[at.job];
+  TopkState& state = frame(plan.states)[at.job];
+  const Digit digit(pass);
+  std::uint32_t* const bins = shared<Bins>().count;
+  for (unsigned b = threadIdx.x; b < kBins; b += kScanThreads) bins[b] = 0;
+  __syncthreads();
+  const bool infinite =
+      count_tile(frame.entries(job.layer), at.index * kTile, job.n, digit, state.key, bins);
+  if (infinite && pass == 0) frame.mark_non_finite(job.layer);
+  __syncthreads();
+  if (job.tiles > 1) {
+    std::uint32_t* const all = frame(plan.histograms) + std::uint64_t{job.histogram} * kBins;
+    for (unsigned b = threadIdx.x; b < digit.bins(); b += kScanThreads) {
+      if (bins[b] != 0) atomicAdd(&all[b], bins[b]);
+    }
+    if (!is_last(state, job.tiles, pass)) return;
+    for (unsigned b = threadIdx.x; b < digit.bins(); b += kScanThreads)
+      bins[b] = atomicExch(&all[b], 0u);
+  }
+  choose_digit(job, state, pass, digit, bins);
+}
+
+/// By a whole warp: sets the segment's words. Marked are the entries above `key` and, of those
+/// equal to it, the first `ties`. Returns how many are equal to it.
+__device__ std::uint32_t mark_segment(const Entries& x, const SegmentRange& range,
+                                      std::uint32_t key, std::uint32_t ties, std::uint64_t* words) {
+  std::uint32_t equals = 0;
+  for (std::uint64_t base = range.begin; base < range.end; base += kMarkedStep) {
+    const std::uint64_t at = base + 4 * lane();
+    float v[4];
+    x.four(at, range.end, v);
+    std::uint32_t marked = 0, equal = 0;
+    for (unsigned k = 0; k < 4; ++k) {
+      const std::uint32_t m = magnitude(v[k]);
+      if (at + k >= range.end) continue;
+      marked |= (m >= key ? 1u : 0u) << k;
+      equal |= (m == key ? 1u : 0u) << k;
+    }
+    if (__any_sync(kAllLanes, equal != 0)) {
+      std::uint32_t total;
+      std::uint32_t rank =
+          equals + warp_exclusive_sum(static_cast<std::uint32_t>(__popc(equal)), total);
+      for (unsigned k = 0; k < 4; ++k) {
+        if (((equal >> k) & 1u) != 0 && rank++ >= ties) marked &= ~(1u << k);
+      }
+      equals += total;
+    }
+    std::uint32_t half = marked << (4 * (lane() % 8));
+    for (int step = 1; step < 8; step *= 2) half |= __shfl_xor_sync(kAllLanes, half, step);
+    const std::uint32_t upper = __shfl_xor_sync(kAllLanes, half, 8);
+    if (lane() % 16 == 0 && at < range.end)
+      words[(at - range.begin) / 64] = half | (std::uint64_t{upper} << 32);
+  }
+  return equals;
+}
+
+__global__ void mark(Frame frame, TopkPlan plan) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.marks.segments.units) return;
+  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const TopkJob& job = frame(plan.jobs)[at.job];
+  const std::uint32_t equals =
+      mark_segment(frame.entries(job.layer), SegmentRange(job.n, at.index),
+                   frame(plan.states)[at.job].key, ~0u, segment_words(frame, plan.marks, at));
+  if (lane() == 0) frame(plan.equal)[unit] = equals;
+}
+
+__global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, TopkPlan plan) {
+  const std::uint64_t first = frame(plan.marks.jobs)[blockIdx.x].first_segment;
+  const std::uint32_t* const equal = frame(plan.equal) + first;
+  std::uint32_t* const before = frame(plan.equal_before) + first;
+  scan_blockwide<std::uint32_t>(
+      detail::marks_segments(frame(plan.jobs)[blockIdx.x].n),
+      [&](std::uint64_t i) { return equal[i]; },
+      [&](std::uint64_t i, std::uint32_t sum) { before[i] = sum; });
+}
+
+__global__ void settle(Frame frame, TopkPlan plan) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.marks.segments.units) return;
+  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const TopkJob& job = frame(plan.jobs)[at.job];
+  const TopkState& state = frame(plan.states)[at.job];
+  const std::uint32_t before = frame(plan.equal_before)[unit];
+  const std::uint32_t left = before < state.ties ? state.ties - before : 0;
+  if (frame(plan.equal)[unit] > left) {
+    mark_segment(frame.entries(job.layer), SegmentRange(job.n, at.index), state.key, left,
+                 segment_words(frame, plan.marks, at));
+  }
+  measure_segment(frame, plan.marks, unit);
+}
+
+/// From half of the entries on the CPU sends the bit map without looking at gaps.
+__global__ void __launch_bounds__(kScanThreads) layout_bodies(Frame frame, TopkPlan plan) {
+  const TopkJob& job = frame(plan.jobs)[blockIdx.x];
+  layout_marks(frame, plan.marks, blockIdx.x, job.keep >= job.n - job.keep);
+  if (threadIdx.x != 0) return;
+  const std::uint64_t marks = frame(plan.marks.states)[blockIdx.x].bytes;
+  LayerState& layer = frame.layer(job.layer);
+  const bool finite = (layer.flags & detail::Row::kNonFinite) == 0;
+  layer.bytes = finite ? marks + 4 * std::uint64_t{job.keep} : 0;
+  frame(plan.ends)[blockIdx.x] = 32 * std::uint64_t{job.keep};
+  StagedBody& body = frame(frame.plan.staged)[job.layer];
+  body.prefix = plan.sections.at + 4 * job.first_word;
+  body.prefix_bytes = marks;
+  body.slots = plan.values.at + 4 * job.first_value;
+  body.slot_words = job.keep;
+  body.ends = plan.ends.at + 8 * std::uint64_t{blockIdx.x};
+  body.pieces = 1;
+}
+
+__global__ void stage(Frame frame, TopkPlan plan) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.marks.segments.units) return;
+  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const TopkJob& job = frame(plan.jobs)[at.job];
+  write_segment(frame, plan.marks, unit, frame(plan.sections) + job.first_word);
+  const Entries x = frame.entries(job.layer);
+  const std::uint64_t* const words = segment_words(frame, plan.marks, at);
+  const SegmentRange range(job.n, at.index);
+  std::uint32_t* const values =
+      frame(plan.values) + job.first_value + frame(plan.marks.segment_states)[unit].rank;
+  const auto word = [&](std::uint64_t w) { return words[w - range.begin / 64]; };
+  visit_marked(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
+    for (unsigned k = 0; k < 4; ++k) {
+      if (((bits >> k) & 1u) != 0) values[rank++] = __float_as_uint(x(i + k));
+    }
+  });
+}
+
+__global__ void count_kept(Frame frame, TopkPlan plan) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.marks.segments.units) return;
+  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const LayerState& layer = frame.layer(frame(plan.jobs)[at.job].layer);
+  if (layer.decodes == 0) return;
+  count_segment(frame, plan.marks, unit, frame.message + layer.body_at, layer.bytes);
+}
+
+/// k marks, and nothing but their values behind them.
+__global__ void __launch_bounds__(kScanThreads, 1) open_bodies(Frame frame, TopkPlan plan) {
+  const TopkJob& job = frame(plan.jobs)[blockIdx.x];
+  const LayerState& layer = frame.layer(job.layer);
+  if (layer.decodes == 0) return;
+  const std::byte* const body = frame.message + layer.body_at;
+  const bool opens = open_marks(frame, plan.marks, blockIdx.x, body, layer.bytes);
+  if (threadIdx.x != 0) return;
+  const MarksState& marks = frame(plan.marks.states)[blockIdx.x];
+  const std::uint64_t keep = job.keep;
+  const bool good = opens && marks.kept == keep && layer.bytes - marks.bytes == 4 * keep;
+  frame(plan.states)[blockIdx.x].readable = good ? 1 : 0;
+  if (!good) frame.refuse(job.layer, Status::corrupt);
+}
+
+/// Segments that hold what they state have k marks together, so every value belongs to one.
+__global__ void read(Frame frame, TopkPlan plan, DecodeInto into) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.marks.segments.units) return;
+  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const TopkJob& job = frame(plan.jobs)[at.job];
+  const LayerState& layer = frame.layer(job.layer);
+  if (layer.decodes == 0 || frame(plan.states)[at.job].readable == 0) return;
+  const std::byte* const body = frame.message + layer.body_at;
+  bool good = read_segment(frame, plan.marks, unit, body, layer.bytes);
+  __syncwarp();  // the words are seen by the whole warp
+  if (good) {
+    const std::uint64_t* const words = segment_words(frame, plan.marks, at);
+    const SegmentRange range(job.n, at.index);
+    const std::byte* const values = body + frame(plan.marks.states)[at.job].bytes +
+                                    4 * frame(plan.marks.segment_states)[unit].rank;
+    const auto word = [&](std::uint64_t w) { return words[w - range.begin / 64]; };
+    const auto value = [&](std::uint32_t rank) {
+      const float v = __uint_as_float(load_word(values + 4 * std::uint64_t{rank}));
+      good = good && is_finite(v);
+      return v;
+    };
+    scatter_marked(range, word, value, layer.y, into);
+  }
+  if (!good) frame.refuse(job.layer, Status::corrupt);
+}
+
+bool is_topk(const PlannedLayer& layer) {
+  return layer.kind->method == MethodId::topk && layer.n > 0;
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, TopkPlan& plan) {
+  plan.count = 0;
+  for (const PlannedLayer& layer : layers) plan.count += is_topk(layer) ? 1 : 0;
+  const auto jobs = layout.table<TopkJob>(plan.count);
+  plan.jobs = jobs.place;
+  SplitMaker tiles(layout, plan.count);
+  MarksPlanner marks(layout, plan.count);
+  std::uint64_t values = 0, words = 0;
+  std::uint32_t histograms = 0, count = 0;
+  for (std::uint32_t i = 0; i < layers.size(); ++i) {
+    if (!is_topk(layers[i])) continue;
+    const std::uint64_t n = layers[i].n;
+    const std::uint32_t keep = layers[i].kind->params;
+    const auto job_tiles = static_cast<std::uint32_t>(divide_up(n, kTile));
+    if (!jobs.values.empty())
+      jobs.values[count] = {n, values, words, i, keep, job_tiles, histograms};
+    tiles.add(job_tiles);
+    marks.add(i, n);
+    values += keep;
+    words += divide_up(detail::max_marks_bytes(n), 4);
+    histograms += job_tiles > 1 ? 1 : 0;
+    ++count;
+  }
+  plan.tiles = tiles.split();
+  plan.marks = marks.finish();
+  plan.states = layout.zeroed<TopkState>(count);
+  plan.histograms = layout.zeroed<std::uint32_t>(std::size_t{histograms} * kBins);
+  plan.sections = layout.zeroed<std::uint32_t>(words);
+  plan.equal = layout.scratch<std::uint32_t>(plan.marks.segments.units);
+  plan.equal_before = layout.scratch<std::uint32_t>(plan.marks.segments.units);
+  plan.values = layout.scratch<std::uint32_t>(values);
+  plan.ends = layout.scratch<std::uint64_t>(count);
+}
+
+void analyse(const TopkPlan& plan, const Frame& frame, Queue& queue) {
+  for (unsigned pass = 0; pass < kPasses; ++pass)
+    queue.launch_blocks(count_digits, plan.tiles.units, kScanThreads, 0, frame, plan, pass);
+}
+
+void size(const TopkPlan& plan, const Frame& frame, Queue& queue) {
+  const std::uint64_t segments = plan.marks.segments.units;
+  queue.launch_warps(mark, segments, frame, plan);
+  queue.launch_blocks(rank_ties, plan.count, kScanThreads, 0, frame, plan);
+  queue.launch_warps(settle, segments, frame, plan);
+  queue.launch_blocks(layout_bodies, plan.count, kScanThreads, 0, frame, plan);
+  queue.launch_warps(stage, segments, frame, plan);
+}
+
+void decode(const TopkPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+  const std::uint64_t segments = plan.marks.segments.units;
+  queue.launch_warps(count_kept, segments, frame, plan);
+  queue.launch_blocks(open_bodies, plan.count, kScanThreads, 0, frame, plan);
+  queue.launch_warps(read, segments, frame, plan, into);
+}
+
+}  // namespace atomo::cuda
