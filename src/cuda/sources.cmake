@@ -2,8 +2,13 @@
 # The CUDA backend, relative to src/: compiled by nvcc into the library, and by g++ for the host executor.
 set(ATOMO_CUDA_SOURCES
   cuda/atom_body.cu
-  cuda/atoms_decode.cu
   cuda/atoms.cu
+  cuda/atoms_decode.cu
   cuda/atoms_encode.cu
+  cuda/identity.cu
   cuda/price.cu
+  cuda/qsgd.cu
+  cuda/reduce.cu
+  cuda/sign.cu
+  cuda/ternary.cu
 )
