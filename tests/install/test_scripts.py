@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the scripts around the build: what they answer, and that the count of tests is honest."""
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ class Scripts(unittest.TestCase):
     """Each script answers --help and refuses what it does not know."""
 
     def test_help_and_unknown_options(self):
-        for script in ("scripts/install.sh", "tests/run.sh", "examples/quickstart.sh", "bench/run.sh"):
+        for script in ("scripts/install.sh", "tests/run.sh", "tests/gpu.sh", "examples/quickstart.sh", "bench/run.sh"):
             path = os.path.join(ROOT, script)
             with self.subTest(script=script), tempfile.TemporaryDirectory() as folder:
                 answer = run("bash", path, "--help", cwd=folder)
@@ -69,6 +70,55 @@ class Tally(unittest.TestCase):
         self.assertEqual(self.tally("passed", options=["--build-failures", "1"]), ("1 passed, 1 failed", 1))
         self.assertEqual(self.tally("passed", options=["gone=no-such-file.xml"]), ("1 passed, 1 failed", 1))
         self.assertEqual(self.tally()[1], 1)
+
+
+class GpuReport(unittest.TestCase):
+    """The report of tests/gpu.sh is as honest as the tally."""
+
+    CASE = '{"name": "n", "classname": "C", "status": "RUN", "result": "%s"%s}'
+    FAILURE = ', "failures": [{"failure": "x"}]'
+    CLEAN = "[==========] 3 tests from 1 test suite ran. (1 ms total)\n========= ERROR SUMMARY: 0 errors\n"
+
+    def report(self, files, steps):
+        """Writes what a run leaves, `steps` as (name, exit status), and returns (exit status, the JSON)."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in {**files, "steps.tsv": "".join(f"{name}\t{code}\t1\n" for name, code in steps)}.items():
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            out = os.path.join(folder, "gpu.json")
+            answer = run(sys.executable, os.path.join(ROOT, "tests", "gpu_report.py"), "--results", folder,
+                         "--commit", "c0ffee", "--out", out)
+            with open(out, encoding="utf-8") as file:
+                return answer.returncode, json.load(file)
+
+    def suite(self, *cases):
+        return {"tests.a.json": '{"testsuites": [{"testsuite": [' + ", ".join(cases) + "]}]}"}
+
+    def test_outcomes_are_counted(self):
+        passed, skipped = self.CASE % ("COMPLETED", ""), self.CASE % ("SKIPPED", "")
+        status, report = self.report(self.suite(passed, passed, skipped), [("build.configure", 0), ("tests.a", 0)])
+        self.assertEqual((status, report["passed"], report["commit"]), (0, True, "c0ffee"))
+        self.assertEqual([report["suites"][0][key] for key in ("passed", "failed", "skipped")], [2, 0, 1])
+        failed = self.CASE % ("COMPLETED", self.FAILURE)
+        status, report = self.report(self.suite(passed, failed), [("tests.a", 1)])
+        self.assertEqual((status, report["suites"][0]["failures"]), (1, ["C.n"]))
+
+    def test_what_did_not_run_has_failed(self):
+        passed, skipped = self.CASE % ("COMPLETED", ""), self.CASE % ("SKIPPED", "")
+        for files, steps in (({}, []), ({}, [("build.configure", 1)]), ({}, [("build.configure", 0)]),
+                             ({}, [("tests.a", 139)]), ({}, [("tests.a", 0)]),
+                             (self.suite(skipped), [("tests.a", 0)]), (self.suite(passed), [("tests.a", 124)])):
+            with self.subTest(steps=steps):
+                status, report = self.report(files, steps)
+                self.assertEqual((status, report["passed"]), (1, False))
+
+    def test_a_sanitizer_passes_only_with_a_summary_and_tests(self):
+        name = "sanitizer.memcheck.a"
+        for text, code, passes in ((self.CLEAN, 0, True), (self.CLEAN, 9, False), ("", 0, False),
+                                   (self.CLEAN.splitlines()[0], 0, False), (self.CLEAN.splitlines()[1], 0, False)):
+            with self.subTest(text=text, code=code):
+                status, report = self.report({name + ".log": text}, [(name, code)])
+                self.assertEqual((status == 0, report["sanitizer"][0]["passed"]), (passes, passes))
 
 
 if __name__ == "__main__":
