@@ -113,7 +113,8 @@ pack() {
 
 # newest_glibc_symbol FOLDER: the version of glibc that the shared libraries there want.
 newest_glibc_symbol() {
-  find "$1" -name '*.so*' -type f -exec readelf -V {} + | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 | cut -d _ -f 2
+  find "$1" -name '*.so*' -type f -exec readelf -V {} + | grep -oE '\bGLIBC_[0-9.]+' | sort -uV | tail -n 1 |
+    cut -d _ -f 2
 }
 
 # gather_kit ROOT KIT: moves what a build and a run read from unpacked packages into KIT.
@@ -227,6 +228,7 @@ fi
 architecture=$(gpu_architecture)
 [ $keep -eq 1 ] || rm -rf $results
 mkdir -p $results
+touch $results/steps.tsv
 export CUDA_MODULE_LOADING=EAGER OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 if wants build; then
@@ -238,7 +240,7 @@ if wants build; then
   done
 fi
 if [ -z "$architecture" ]; then
-  if [ -f $results/steps.tsv ] && cut -f 2 $results/steps.tsv | grep -qv '^0$'; then
+  if cut -f 2 $results/steps.tsv | grep -qv '^0$'; then
     fail "a step of the build failed, and there is no NVIDIA GPU on this machine"
   fi
   echo "gpu.sh: there is no NVIDIA GPU on this machine: nothing was run" >&2

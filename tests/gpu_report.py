@@ -82,9 +82,9 @@ def read_sanitizer(folder, step):
         text = file.read()
     found = re.findall(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", text)
     ran = re.search(r"\[==========\] (\d+) tests? from .* ran", text)
-    return {"tool": tool, "suite": suite, "passed": step["exit_status"] == 0 and bool(found) and bool(ran),
-            "errors": sum(int(number) for pair in found for number in pair if number) if found else None,
-            "tests": int(ran[1]) if ran else 0, "exit_status": step["exit_status"]}
+    errors = sum(int(number) for pair in found for number in pair if number) if found else None
+    return {"tool": tool, "suite": suite, "passed": step["exit_status"] == 0 and errors == 0 and bool(ran),
+            "errors": errors, "tests": int(ran[1]) if ran else 0, "exit_status": step["exit_status"]}
 
 
 def read_bench(folder):
@@ -109,7 +109,7 @@ def faults(report):
             yield f"{suite['name']}: no test passed"
     for run in report["sanitizer"]:
         if not run["passed"] and not run["exit_status"]:
-            yield f"{run['tool']} {run['suite']}: ended well, but its log shows no test or no summary"
+            yield f"{run['tool']} {run['suite']}: ended well, but its log shows errors, no summary or no test"
 
 
 def main():

@@ -115,6 +115,7 @@ class GpuReport(unittest.TestCase):
     def test_a_sanitizer_passes_only_with_a_summary_and_tests(self):
         name = "sanitizer.memcheck.a"
         for text, code, passes in ((self.CLEAN, 0, True), (self.CLEAN, 9, False), ("", 0, False),
+                                   (self.CLEAN.replace("0 errors", "2 errors"), 0, False),
                                    (self.CLEAN.splitlines()[0], 0, False), (self.CLEAN.splitlines()[1], 0, False)):
             with self.subTest(text=text, code=code):
                 status, report = self.report({name + ".log": text}, [(name, code)])
