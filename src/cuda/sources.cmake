@@ -5,6 +5,9 @@ set(ATOMO_CUDA_SOURCES
   cuda/atoms.cu
   cuda/atoms_decode.cu
   cuda/atoms_encode.cu
+  cuda/container.cu
+  cuda/container_begin.cu
+  cuda/container_open.cu
   cuda/identity.cu
   cuda/price.cu
   cuda/qsgd.cu

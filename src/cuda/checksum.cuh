@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The checksums of a container by warps (FORMAT.md, "Checksums"): XXH3 as in xxh3.hpp, the eight
+/// accumulators in four copies, each of which takes every fourth stripe of a region.
+
+#include "cuda/cub.cuh"
+#include "cuda/frame.cuh"
+#include "xxh3.hpp"
+
+namespace atomo::cuda {
+
+namespace xxh3 = detail::xxh3;
+
+__device__ const std::array<std::uint64_t, 24> kDeviceSecret = xxh3::kSecret;
+
+/// Bytes of a message, zeros behind its end.
+struct MessageBytes {
+  const std::byte* begin = nullptr;
+  std::uint64_t size = 0;
+
+  /// Bytes `at` to `at` + 7 at any address.
+  __device__ std::uint64_t operator()(std::uint64_t at) const {
+    if (at + 8 <= size) {
+      const std::byte* const p = begin + at;
+      return reinterpret_cast<std::uintptr_t>(p) % 8 == 0
+                 ? *reinterpret_cast<const std::uint64_t*>(p)
+                 : load_word(p) | std::uint64_t{load_word(p + 4)} << 32;
+    }
+    std::uint64_t word = 0;
+    for (unsigned k = 0; k < 8 && at + k < size; ++k)
+      word |= static_cast<std::uint64_t>(begin[at + k]) << (8 * k);
+    return word;
+  }
+};
+
+/// XXH3 of `length` bytes from byte `from` on, above xxh3::kLongestShort, by a whole warp; the same
+/// in every lane. Lane 8g + i has copy g of accumulator i.
+__device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64_t from,
+                                          std::uint64_t length, std::uint64_t seed) {
+  constexpr unsigned kCopies = kLanes / xxh3::kAccumulators;
+  const std::uint64_t* const secret = kDeviceSecret.data();
+  const unsigned i = lane() % xxh3::kAccumulators, copy = lane() / xxh3::kAccumulators;
+  std::uint64_t keys[xxh3::kRegionStripes / kCopies];
+  for (unsigned k = 0; k < xxh3::kRegionStripes / kCopies; ++k)
+    keys[k] = xxh3::seeded_word(secret, kCopies * k + copy + i, seed);
+  const std::uint64_t scramble_key = xxh3::seeded_at(secret, xxh3::kScrambleKey + 8 * i, seed);
+
+  std::uint64_t sum = copy == 0 ? xxh3::initial(i) : 0;
+  const auto gain = [&](std::uint64_t stripe_at, std::uint64_t key) {
+    const std::uint64_t word = bytes(stripe_at + 8 * i);
+    return xxh3::gain(word, __shfl_xor_sync(kAllLanes, word, 1), key);
+  };
+  const auto add_copies = [&] {
+    for (unsigned step = xxh3::kAccumulators; step < kLanes; step *= 2)
+      sum += __shfl_xor_sync(kAllLanes, sum, static_cast<int>(step));
+  };
+  const std::uint64_t stripes = (length - 1) / xxh3::kStripeBytes;  // but for the last
+  for (std::uint64_t first = 0; first < stripes; first += xxh3::kRegionStripes) {
+    for (unsigned k = 0; k < xxh3::kRegionStripes / kCopies; ++k) {
+      const std::uint64_t stripe = first + kCopies * k + copy;
+      // Stripes that the region does not have: any that exists, and then not added.
+      const bool exists = stripe < stripes;
+      const std::uint64_t more =
+          gain(from + xxh3::kStripeBytes * (exists ? stripe : first), keys[k]);
+      sum += exists ? more : 0;
+    }
+    if (first + xxh3::kRegionStripes > stripes) break;
+    add_copies();
+    sum = copy == 0 ? xxh3::scramble(sum, scramble_key) : 0;
+  }
+  const std::uint64_t last = gain(from + length - xxh3::kStripeBytes,
+                                  xxh3::seeded_at(secret, xxh3::kLastKey + 8 * i, seed));
+  sum += copy == 0 ? last : 0;
+  add_copies();
+
+  const std::uint64_t keyed = sum ^ xxh3::seeded_at(secret, xxh3::kEndKey + 8 * i, seed);
+  std::uint64_t end = xxh3::fold(keyed, __shfl_xor_sync(kAllLanes, keyed, 1));
+  end += __shfl_xor_sync(kAllLanes, end, 2);
+  end += __shfl_xor_sync(kAllLanes, end, 4);
+  return xxh3::avalanche(length * xxh3::kPrime64_1 + end);
+}
+
+/// The checksum of a head whose first 56 bytes are in place, by a whole warp; the same in every
+/// lane.
+__device__ inline std::uint64_t head_checksum(const std::byte* message, std::uint64_t head_bytes) {
+  const std::uint64_t* const secret = kDeviceSecret.data();
+  const std::uint64_t seed = xxh3::hash_up_to_240(secret, message, detail::kHeadChecksumAt, 0);
+  const std::uint64_t length = head_bytes - detail::kHeaderBytes;
+  const MessageBytes rest{message + detail::kHeaderBytes, length};
+  if (length > xxh3::kLongestShort) return hash_long(rest, 0, length, seed);
+  return length <= 16 ? xxh3::hash_up_to_16(secret, rest.begin, length, seed)
+                      : xxh3::hash_up_to_240(secret, rest.begin, length, seed);
+}
+
+/// Warps that share the blocks of bodies of up to `bytes` bytes.
+inline std::uint64_t checksum_warps(std::uint64_t bytes) {
+  constexpr std::uint64_t kMostWarps = 8192;  // as many as the largest GPU runs at once
+  return std::clamp<std::uint64_t>(divide_up(bytes, detail::kChecksumBlock), 1, kMostWarps);
+}
+
+/// Adds this warp's blocks of the bodies to the message's checksum.
+__device__ inline void add_body_checksums(const Frame& frame) {
+  MessageState& state = frame.state();
+  const MessageBytes bodies{frame.message + state.head_bytes, state.total_bytes - state.head_bytes};
+  const std::uint64_t blocks = (bodies.size + detail::kChecksumBlock - 1) / detail::kChecksumBlock;
+  std::uint64_t sum = 0;
+  for (std::uint64_t block = warp_in_grid(); block < blocks; block += warps_in_grid())
+    sum += hash_long(bodies, block * detail::kChecksumBlock, detail::kChecksumBlock, block);
+  if (lane() == 0 && sum != 0) atomicAdd(&state.checksum, static_cast<unsigned long long>(sum));
+}
+
+/// Called by every thread of a grid once: true in all threads of the block that comes last, which
+/// then sees what the others wrote before.
+__device__ inline bool is_last_block(std::uint32_t& tickets) {
+  auto& last = shared<std::uint32_t>();
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(&tickets, 1u) + 1 == gridDim.x ? 1 : 0;
+  __syncthreads();
+  if (last == 0) return false;
+  __threadfence();
+  return true;
+}
+
+}  // namespace atomo::cuda

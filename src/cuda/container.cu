@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The container on the device: what encoding a message takes beside the methods (FORMAT.md,
+/// "Container"). container_begin.cu has the first launch, container_open.cu the other way.
+///
+/// place     One block scans the layers' lengths; further ones copy the head's tables.
+/// assemble  A warp makes 1 KiB of the message's bodies, a lane a word: it finds the layer of the
+///           word among the places of the bodies and gathers the word's bits from the pieces that
+///           hold them, found among their ends.
+/// seal      A warp hashes blocks of 4 KiB (checksum.cuh); the block that comes last writes the
+///           header. Before that, and only when a body of fixed length met an Inf or NaN as it was
+///           written, one block closes the gap.
+///
+/// Traffic: bodies of varying length are read and written once by `assemble`, all bodies are read
+/// once by `seal`: two reads and a write of the compressed bytes, of which the least possible is
+/// the write. Shared memory: a block's scan. Determinism: integers alone; sums are of 64 bits in
+/// any order. The message may stand at any address: it is read and written in words where it is
+/// aligned to 4 bytes, in bytes elsewhere.
+
+#include "cuda/container.cuh"
+
+#include <algorithm>
+
+#include "cuda/checksum.cuh"
+#include "cuda/cub.cuh"
+
+namespace atomo::cuda {
+
+using detail::padded;
+using detail::Row;
+
+void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint16_t> kind_of,
+                std::uint32_t kinds, ConstBytes head_tables, Layout& layout, FramePlan& plan,
+                std::uint16_t flags) {
+  plan = {};
+  plan.count = static_cast<std::uint32_t>(layers.size());
+  plan.kinds = kinds;
+  plan.flags = flags;
+  plan.head_table_bytes = head_tables.size();
+  plan.head_bytes = detail::kHeaderBytes + detail::kRowBytes * layers.size() + head_tables.size();
+  plan.max_bytes = plan.head_bytes;
+
+  const auto infos = layout.table<LayerInfo>(layers.size());
+  const auto tables = layout.table<std::byte>(head_tables.size());
+  const auto fields = layout.table<detail::KindFields>(kinds);
+  SplitMaker fills(layout, layers.size());
+  std::copy_n(head_tables.begin(), tables.values.size(), tables.values.begin());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const PlannedLayer& layer = layers[i];
+    const bool fixed = layer.method != nullptr && layer.method->traits().fixed_size;
+    const std::uint64_t fixed_bytes = fixed && layer.n > 0 ? layer.max_body_bytes : 0;
+    if (!infos.values.empty()) {
+      infos.values[i] = {layer.n,    fixed_bytes,        layer.kind->params,
+                         kind_of[i], layer.kind->method, layer.kind->dtype};
+      fields.values[kind_of[i]] = detail::fields_of(*layer.kind);
+    }
+    fills.add(divide_up(layer.n, kFillEntries));
+    plan.max_bytes += padded(layer.max_body_bytes);
+    plan.fixed_layers = plan.fixed_layers || fixed_bytes > 0;
+    plan.staged_layers = plan.staged_layers || (layer.n > 0 && fixed_bytes == 0);
+    if (layer.method == nullptr || layer.n == 0 || layer.method->budget_bits() == 0) continue;
+    if (layer.method->pool() == detail::Pool::atoms) plan.pooled[kAtomsPool] = true;
+    if (layer.method->pool() == detail::Pool::grid) plan.pooled[kGridPool] = true;
+  }
+  plan.infos = infos.place;
+  plan.head_tables = tables.place;
+  plan.kind_fields = fields.place;
+  plan.fills = fills.split();
+
+  plan.message = layout.zeroed<MessageState>(1);
+  plan.pools = layout.zeroed<PoolState>(2);
+  plan.layers = layout.zeroed<LayerState>(layers.size());
+  plan.states_begin = plan.message.at;
+  plan.states_end = plan.layers.at + layers.size() * sizeof(LayerState);
+  plan.staged = layout.scratch<StagedBody>(layers.size());
+  plan.kinds_at = layout.scratch<std::uint32_t>(layers.size());
+}
+
+namespace {
+
+// ---- place
+
+__device__ void store_row(const Frame& frame, std::uint32_t layer) {
+  const LayerState& state = frame.layer(layer);
+  const std::uint64_t word =
+      Row{frame.info(layer).kind, static_cast<std::uint8_t>(state.flags), state.bytes}.word();
+  std::byte* const to = frame.message + detail::kHeaderBytes + detail::kRowBytes * layer;
+  store_word(to, static_cast<std::uint32_t>(word));
+  store_word(to + 4, static_cast<std::uint32_t>(word >> 32));
+}
+
+/// What the header says of a pool whose layers share a price.
+__device__ float shared_price(const Frame& frame, PoolNumber number) {
+  const PoolState& pool = frame.pool(number);
+  if (!frame.plan.pooled[number] || pool.alone != 0) return 0;
+  return pool.given > 0 ? pool.given : pool.price;
+}
+
+__device__ void place_layers(const Frame& frame) {
+  const std::uint64_t bodies = scan_blockwide<std::uint64_t>(
+      frame.plan.count,
+      [&](std::uint64_t i) {
+        LayerState& layer = frame.layer(static_cast<std::uint32_t>(i));
+        if ((layer.flags & Row::kNonFinite) != 0) {
+          layer.bytes = 0;
+          frame.notice(Status::non_finite);
+        }
+        // No other flag goes with an empty body.
+        if (layer.bytes == 0) layer.flags &= Row::kNonFinite;
+        return padded(layer.bytes);
+      },
+      [&](std::uint64_t i, std::uint64_t before) {
+        LayerState& layer = frame.layer(static_cast<std::uint32_t>(i));
+        layer.body_at = frame.plan.head_bytes + before;
+        store_row(frame, static_cast<std::uint32_t>(i));
+        store_bytes(frame.message + layer.body_at + layer.bytes, 0,
+                    static_cast<unsigned>(padded(layer.bytes) - layer.bytes));
+      });
+  if (threadIdx.x != 0) return;
+  MessageState& state = frame.state();
+  state.head_bytes = frame.plan.head_bytes;
+  state.total_bytes = frame.plan.head_bytes + bodies;
+  state.price = shared_price(frame, kAtomsPool);
+  state.grid_step = shared_price(frame, kGridPool);
+}
+
+__global__ void place_bodies(const Frame frame) {
+  const std::byte* const tables = frame(frame.plan.head_tables);
+  std::byte* const to =
+      frame.message + detail::kHeaderBytes + detail::kRowBytes * std::uint64_t{frame.plan.count};
+  const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+       i < frame.plan.head_table_bytes / 4; i += threads) {
+    store_word(to + 4 * i, load_word(tables + 4 * i));
+  }
+  if (blockIdx.x == 0) place_layers(frame);
+}
+
+// ---- assemble
+
+constexpr std::uint64_t kWordsByWarp = 256;
+
+/// The first i in [low, high) with `above(i)`, which is false up to some i and true from there on;
+/// `high` when there is none.
+template <typename Above>
+__device__ std::uint64_t first_above(std::uint64_t low, std::uint64_t high, Above above) {
+  while (low < high) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    if (above(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+/// Numbers [low, high).
+struct Range {
+  std::uint64_t low = 0, high = 0;
+};
+
+/// The layer of the word at `at`, one of `layers`.
+__device__ std::uint32_t layer_of(const Frame& frame, std::uint64_t at, Range layers) {
+  return static_cast<std::uint32_t>(
+      first_above(layers.low + 1, layers.high,
+                  [&](std::uint64_t i) {
+                    return frame.layer(static_cast<std::uint32_t>(i)).body_at > at;
+                  }) -
+      1);
+}
+
+/// A body of varying length where it was staged.
+class Staged {
+ public:
+  __device__ Staged(const Frame& frame, std::uint32_t layer)
+      : body_(frame(frame.plan.staged)[layer]),
+        prefix_(frame(Scratch<std::uint32_t>{body_.prefix})),
+        slots_(frame(Scratch<std::uint32_t>{body_.slots})),
+        ends_(frame(Scratch<std::uint64_t>{body_.ends})),
+        price_(frame.layer(layer).price),
+        price_bytes_((frame.layer(layer).flags & Row::kOwnPrice) != 0 ? 4 : 0) {}
+
+  [[nodiscard]] __device__ Range all_pieces() const { return {0, body_.pieces}; }
+  /// Those that the bytes [begin, end) of the body are made of.
+  [[nodiscard]] __device__ Range pieces(std::uint64_t begin, std::uint64_t end) const {
+    const std::uint64_t front = price_bytes_ + body_.prefix_bytes;
+    if (end <= front) return {0, 0};
+    const std::uint64_t low = piece_at(begin > front ? 8 * (begin - front) : 0, all_pieces());
+    const std::uint64_t high = piece_at(8 * (end - front) - 1, {low, body_.pieces});
+    return {low, high < body_.pieces ? high + 1 : high};
+  }
+  /// The word at byte `at` of the body, a multiple of 4, from `pieces` at most.
+  [[nodiscard]] __device__ std::uint32_t word(std::uint64_t at, Range pieces) const {
+    if (at < price_bytes_) return __float_as_uint(price_);
+    at -= price_bytes_;
+    if (at >= body_.prefix_bytes) return stream(8 * (at - body_.prefix_bytes), pieces);
+    const std::uint32_t front = prefix_[at / 4];
+    const std::uint64_t bits = 8 * (body_.prefix_bytes - at);
+    if (bits >= 32) return front;
+    return (front & ((1u << bits) - 1)) | stream(0, pieces) << bits;
+  }
+
+ private:
+  [[nodiscard]] __device__ std::uint64_t piece_at(std::uint64_t bit, Range pieces) const {
+    return first_above(pieces.low, pieces.high, [&](std::uint64_t i) { return ends_[i] > bit; });
+  }
+  /// 32 bits of the stream from bit `from` on, zeros behind its end.
+  [[nodiscard]] __device__ std::uint32_t stream(std::uint64_t from, Range pieces) const {
+    std::uint32_t word = 0;
+    for (unsigned have = 0; have < 32;) {
+      const std::uint64_t piece = piece_at(from, pieces);
+      if (piece == pieces.high) break;
+      const std::uint64_t begin = piece == 0 ? 0 : ends_[piece - 1];
+      const std::uint64_t left = ends_[piece] - from;
+      const unsigned take = left < 32 - have ? static_cast<unsigned>(left) : 32 - have;
+      word |= slot_bits(slots_ + piece * body_.slot_words, from - begin, take) << have;
+      have += take;
+      from += take;
+      pieces.low = piece + 1;
+    }
+    return word;
+  }
+  /// `count` bits, 1 to 32, from bit `from` of a piece on.
+  [[nodiscard]] static __device__ std::uint32_t slot_bits(const std::uint32_t* slot,
+                                                          std::uint64_t from, unsigned count) {
+    const unsigned shift = from % 32;
+    std::uint32_t bits = slot[from / 32] >> shift;
+    if (shift + count > 32) bits |= slot[from / 32 + 1] << (32 - shift);
+    return count == 32 ? bits : bits & ((1u << count) - 1);
+  }
+
+  StagedBody body_;
+  const std::uint32_t* prefix_;
+  const std::uint32_t* slots_;
+  const std::uint64_t* ends_;
+  float price_;
+  unsigned price_bytes_;
+};
+
+/// Writes kWordsByWarp words of the message from `begin` on, none from `end` on.
+__device__ void assemble_words(const Frame& frame, std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t behind = std::min(begin + 4 * kWordsByWarp, end);
+  const std::uint32_t first = layer_of(frame, begin, {0, frame.plan.count});
+  const std::uint32_t last = layer_of(frame, behind - 4, {first, frame.plan.count});
+  if (first == last) {
+    if (frame.info(first).fixed_bytes != 0) return;
+    const Staged staged(frame, first);
+    const std::uint64_t body_at = frame.layer(first).body_at;
+    const Range pieces = staged.pieces(begin - body_at, behind - body_at);
+    for (std::uint64_t at = begin + 4 * lane(); at < behind; at += 4 * kLanes)
+      store_word(frame.message + at, staged.word(at - body_at, pieces));
+    return;
+  }
+  for (std::uint64_t at = begin + 4 * lane(); at < behind; at += 4 * kLanes) {
+    const std::uint32_t layer = layer_of(frame, at, {first, last + 1ull});
+    if (frame.info(layer).fixed_bytes != 0) continue;
+    const Staged staged(frame, layer);
+    store_word(frame.message + at,
+               staged.word(at - frame.layer(layer).body_at, staged.all_pieces()));
+  }
+}
+
+__global__ void assemble_bodies(const Frame frame) {
+  const std::uint64_t end = frame.state().total_bytes;
+  const std::uint64_t step = 4 * kWordsByWarp;
+  for (std::uint64_t at = frame.plan.head_bytes + warp_in_grid() * step; at < end;
+       at += warps_in_grid() * step) {
+    assemble_words(frame, at, end);
+  }
+}
+
+// ---- seal
+
+/// Moves words of the message down, by a whole block.
+__device__ void move_down(const Frame& frame, std::uint64_t to, std::uint64_t from,
+                          std::uint64_t bytes) {
+  constexpr unsigned kWords = 8;  // of a thread at a time
+  const std::uint64_t step = std::uint64_t{kWords} * 4 * blockDim.x;
+  for (std::uint64_t done = 0; done < bytes; done += step) {
+    std::uint32_t words[kWords];
+    for (unsigned k = 0; k < kWords; ++k) {
+      const std::uint64_t at = done + 4 * (k * blockDim.x + threadIdx.x);
+      words[k] = at < bytes ? load_word(frame.message + from + at) : 0;
+    }
+    __syncthreads();
+    for (unsigned k = 0; k < kWords; ++k) {
+      const std::uint64_t at = done + 4 * (k * blockDim.x + threadIdx.x);
+      if (at < bytes) store_word(frame.message + to + at, words[k]);
+    }
+    __syncthreads();
+  }
+}
+
+/// Takes the bodies of layers out that were found non-finite as they were written.
+__global__ void close_gaps(const Frame frame) {
+  MessageState& state = frame.state();
+  if (state.late_faults == 0) return;
+  std::uint64_t to = frame.plan.head_bytes;
+  for (std::uint32_t i = 0; i < frame.plan.count; ++i) {
+    LayerState& layer = frame.layer(i);
+    const std::uint64_t from = layer.body_at;
+    const std::uint64_t bytes = (layer.flags & Row::kNonFinite) != 0 ? 0 : layer.bytes;
+    if (from != to) move_down(frame, to, from, padded(bytes));
+    __syncthreads();
+    if (threadIdx.x == 0 && layer.bytes != bytes) {
+      layer.bytes = 0;
+      layer.flags = Row::kNonFinite;
+      store_row(frame, i);
+    }
+    to += padded(bytes);
+  }
+  if (threadIdx.x != 0) return;
+  state.total_bytes = to;
+  frame.notice(Status::non_finite);
+}
+
+__device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* status) {
+  const MessageState& state = frame.state();
+  if (lane() == 0) {
+    const detail::Header header{
+        kFormatMajor,     kFormatMinor,     frame.plan.flags, state.total_bytes, state.key,
+        frame.plan.kinds, frame.plan.count, state.price,      state.grid_step,   state.checksum};
+    detail::store_header(frame.message, header);
+  }
+  __syncwarp();
+  const std::uint64_t checksum = head_checksum(frame.message, frame.plan.head_bytes);
+  if (lane() != 0) return;
+  detail::store_as(frame.message + detail::kHeadChecksumAt, checksum);
+  *bytes = state.total_bytes;
+  if (status != nullptr) *status = static_cast<Status>(state.notice);
+}
+
+__global__ void seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {
+  add_body_checksums(frame);
+  if (is_last_block(frame.state().tickets) && warp_in_block() == 0)
+    write_header(frame, bytes, status);
+}
+
+}  // namespace
+
+void place(const Frame& frame, Queue& queue) {
+  constexpr std::uint64_t kTableBytesByBlock = 16384, kMostBlocks = 256;
+  const std::uint64_t blocks = std::clamp<std::uint64_t>(
+      divide_up(frame.plan.head_table_bytes, kTableBytesByBlock), 1, kMostBlocks);
+  queue.launch_blocks(place_bodies, blocks, kScanThreads, 0, frame);
+}
+
+void assemble(const Frame& frame, Queue& queue) {
+  constexpr std::uint64_t kMostWarps = 16384;
+  if (!frame.plan.staged_layers) return;
+  const std::uint64_t bodies = frame.plan.max_bytes - frame.plan.head_bytes;
+  queue.launch_warps(assemble_bodies, std::min(divide_up(bodies, 4 * kWordsByWarp), kMostWarps),
+                     frame);
+}
+
+void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue) {
+  if (frame.plan.fixed_layers) queue.launch_blocks(close_gaps, 1, kScanThreads, 0, frame);
+  queue.launch_warps(seal_message, checksum_warps(frame.plan.max_bytes - frame.plan.head_bytes),
+                     frame, bytes, status);
+}
+
+}  // namespace atomo::cuda

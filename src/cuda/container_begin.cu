@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The first launch of a message, encoded or decoded: the workspace's zeros, the call's key, prices
+/// and tensors, and the tables of a plan that is made anew for every call. Pointers and tables
+/// travel in the launch's argument, so that a captured graph keeps them.
+///
+/// A thread fills the state of a layer, whole, in memory that nobody clears; all threads clear the
+/// rest in words of 16 bytes, 4 KiB a warp. So one launch does both, and no order between its parts
+/// matters. A model of very many layers takes a launch for every kTensorsInLaunch.
+///
+/// Traffic: a write of the zeroed part of the workspace, which is aligned to 256 bytes. No shared
+/// memory, nothing random.
+
+#include <algorithm>
+#include <bit>
+
+#include "cuda/container.cuh"
+
+namespace atomo::cuda {
+
+namespace {
+
+/// A tensor in a launch's argument.
+struct TensorInLaunch {
+  const void* data = nullptr;
+  /// Decoding a half: entries before its own in the f32 room, times 4; plus the dtype.
+  std::uint64_t room_and_dtype = 0;
+
+  [[nodiscard]] __device__ DType dtype() const { return static_cast<DType>(room_and_dtype % 4); }
+  [[nodiscard]] __device__ std::uint64_t room() const { return room_and_dtype / 4; }
+};
+
+/// Tables, then tensors.
+template <std::size_t kBytes>
+struct InLaunch {
+  alignas(16) std::byte bytes[kBytes];
+};
+constexpr std::size_t kSizes[] = {512, 2048, kTablesInLaunch + 2048,
+                                  kTensorsInLaunch * sizeof(TensorInLaunch)};
+
+/// A part of the layers, and what is done with the first of them.
+struct BeginJob {
+  MessageCall call;
+  Scratch<float> room;
+  std::uint32_t first = 0, layers = 0;
+  std::uint32_t table_bytes = 0;  ///< in the argument, a multiple of 16
+  bool decodes = false;
+};
+
+/// The whole states that no layer has.
+__device__ void fill_message(const Frame& frame, const MessageCall& call) {
+  MessageState state;
+  state.key = call.key;
+  if (call.step != nullptr) state.key.step = *call.step;
+  frame.state() = state;
+  for (const PoolNumber number : {kAtomsPool, kGridPool}) {
+    PoolState pool;
+    pool.budget_256 = call.budget_256[number];
+    if (call.given != nullptr) {
+      const float given = call.given[number];
+      pool.given = detail::is_own_price(given) ? given : 0;
+      pool.alone = pool.given > 0 ? 0 : 1;
+    }
+    frame.pool(number) = pool;
+  }
+}
+
+/// Clears the 16-byte words [begin, end) of the workspace, a thread of all every so many.
+__device__ void clear(const Frame& frame, std::uint64_t begin, std::uint64_t end,
+                      std::uint64_t thread, std::uint64_t threads) {
+  auto* const words = reinterpret_cast<uint4*>(frame.work);
+  for (std::uint64_t i = begin / 16 + thread; i < end / 16; i += threads)
+    words[i] = make_uint4(0, 0, 0, 0);
+}
+
+template <std::size_t kBytes>
+__global__ void begin_message(const Frame frame, const BeginJob job,
+                              const __grid_constant__ InLaunch<kBytes> argument) {
+  const std::uint64_t thread = warp_in_grid() * kLanes + lane();
+  const std::uint64_t threads = warps_in_grid() * kLanes;
+  if (job.first == 0) {
+    clear(frame, 0, frame.plan.states_begin, thread, threads);
+    clear(frame, (frame.plan.states_end + 63) / 64 * 64, frame.plan.zeroed_bytes, thread, threads);
+    if (thread == 0) fill_message(frame, job.call);
+    auto* const tables = reinterpret_cast<uint4*>(const_cast<std::byte*>(frame.tables));
+    for (std::uint64_t i = thread; i < job.table_bytes / 16; i += threads)
+      tables[i] = reinterpret_cast<const uint4*>(argument.bytes)[i];
+  }
+  // Tables that this launch puts are not there yet.
+  const std::byte* const tables = job.table_bytes > 0 ? argument.bytes : frame.tables;
+  const auto* const infos = reinterpret_cast<const LayerInfo*>(tables + frame.plan.infos.at);
+  const auto* const tensors =
+      reinterpret_cast<const TensorInLaunch*>(argument.bytes + job.table_bytes);
+  for (std::uint64_t i = thread; i < job.layers; i += threads) {
+    LayerState state;
+    if (!job.decodes) {
+      state.x = tensors[i].data;
+      state.bytes = infos[job.first + i].fixed_bytes;
+    } else if (tensors[i].dtype() == DType::f32) {
+      state.y = static_cast<float*>(const_cast<void*>(tensors[i].data));
+    } else {
+      state.y = frame(job.room) + tensors[i].room();
+      state.half = const_cast<void*>(tensors[i].data);
+      state.half_dtype = tensors[i].dtype();
+    }
+    frame.layer(static_cast<std::uint32_t>(job.first + i)) = state;
+  }
+}
+
+/// Launches with the smallest argument that `bytes` fit into.
+template <std::size_t kChoice = 0>
+void launch_begin(const Frame& frame, const BeginJob& job, ConstBytes bytes, std::uint64_t warps,
+                  Queue& queue) {
+  if constexpr (kChoice + 1 < std::size(kSizes)) {
+    if (bytes.size() > kSizes[kChoice])
+      return launch_begin<kChoice + 1>(frame, job, bytes, warps, queue);
+  }
+  InLaunch<kSizes[kChoice]> argument;
+  std::copy(bytes.begin(), bytes.end(), argument.bytes);
+  std::fill(argument.bytes + bytes.size(), std::end(argument.bytes), std::byte{0});
+  queue.launch_warps(begin_message<kSizes[kChoice]>, warps, frame, job, argument);
+}
+
+/// `tensor(i)` is what travels of layer i.
+template <typename Tensor>
+void begin_layers(const Frame& frame, ConstBytes tables, BeginJob job, Tensor tensor,
+                  Queue& queue) {
+  constexpr std::uint64_t kClearedByWarp = 4096, kMostWarps = 8192;
+  constexpr std::size_t kEach = sizeof(TensorInLaunch);
+  std::array<std::byte, kSizes[std::size(kSizes) - 1]> bytes;
+  std::size_t used = tables.size();
+  std::copy(tables.begin(), tables.end(), bytes.begin());
+  job.table_bytes = static_cast<std::uint32_t>(used);
+  std::uint64_t warps = std::min(divide_up(frame.plan.zeroed_bytes, kClearedByWarp), kMostWarps);
+  for (std::uint32_t i = 0; i < frame.plan.count;) {
+    job.first = i;
+    for (; i < frame.plan.count && used + kEach <= bytes.size(); ++i, used += kEach) {
+      const auto packed = std::bit_cast<std::array<std::byte, kEach>>(tensor(i));
+      std::copy(packed.begin(), packed.end(), bytes.begin() + static_cast<std::ptrdiff_t>(used));
+    }
+    job.layers = i - job.first;
+    launch_begin(frame, job, ConstBytes(bytes.data(), used),
+                 std::max(warps, divide_up(job.layers, kLanes)), queue);
+    used = job.table_bytes = 0;
+    warps = 1;
+  }
+}
+
+}  // namespace
+
+void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
+           std::span<const ConstTensorView> views, Queue& queue) {
+  BeginJob job;
+  job.call = call;
+  begin_layers(
+      frame, tables, job,
+      [&](std::uint32_t i) {
+        return TensorInLaunch{views[i].data, static_cast<std::uint64_t>(views[i].dtype)};
+      },
+      queue);
+}
+
+void begin(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
+           Scratch<float> f32_room, Queue& queue) {
+  BeginJob job;
+  job.room = f32_room;
+  job.decodes = true;
+  std::uint64_t room = 0;
+  begin_layers(
+      frame, tables, job,
+      [&](std::uint32_t i) {
+        const TensorView& view = views[i];
+        const TensorInLaunch tensor{view.data, 4 * room + static_cast<std::uint64_t>(view.dtype)};
+        if (view.dtype != DType::f32) room += view.shape.elements();
+        return tensor;
+      },
+      queue);
+}
+
+}  // namespace atomo::cuda

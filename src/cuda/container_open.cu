@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The container on the device: what decoding a message takes beside the methods. The outcome is
+/// that of the host for any bytes (head_rules.hpp has the rules of both): of all that is wrong with
+/// a message, the status of what the host would meet first.
+///
+/// open_head     One block. A head whose tables are those of the plan, which is nearly every one,
+/// is
+///               compared in parallel; any other is walked by one thread, as on the host. A warp
+///               hashes the head; the block scans the rows for the bodies' places and checks the
+///               padding; a thread a layer checks the row and fills the layer's state.
+/// check_bodies  A warp hashes blocks of 4 KiB of the bodies (checksum.cuh). The block that comes
+///               last compares, and if the sum differs, takes back that layers have a body to
+///               decode.
+/// round_output  A warp rounds 1,024 f32 values to halves, a lane four at a time (one Philox
+/// block). close_message A warp fills 4,096 entries of a non-finite layer with NaN; the first
+/// thread writes
+///               the status.
+///
+/// Traffic: the message is read once, the least possible for a checksum; a half output costs 4
+/// bytes an entry to read and 2 to write, beside what its method wrote. Shared memory: a block's
+/// scan. Determinism: integers alone. The message may stand at any address; nothing is read outside
+/// [message, message + capacity).
+
+#include <limits>
+
+#include "atomo/philox.hpp"
+#include "cuda/checksum.cuh"
+#include "cuda/container.cuh"
+#include "cuda/cub.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+using detail::Header;
+using detail::KindFields;
+using detail::padded;
+using detail::Row;
+
+/// What the threads of the block tell each other.
+struct HeadShared {
+  std::uint64_t head_bytes;
+  std::uint32_t status;
+  std::uint32_t sound;
+};
+
+__device__ bool is_set(const Row& row, std::uint8_t flag) { return (row.flags & flag) != 0; }
+
+/// Whether the head has the plan's kinds, names and rows' kinds, byte by byte; by a whole block.
+__device__ bool has_planned_tables(const Frame& frame, ConstBytes message, const Header& header) {
+  const FramePlan& plan = frame.plan;
+  if (header.layers != plan.count || header.kinds != plan.kinds || header.flags != plan.flags ||
+      message.size() < plan.head_bytes) {
+    return false;
+  }
+  bool same = true;
+  const std::byte* const expected = frame(plan.head_tables);
+  const std::byte* const tables = message.data() + plan.head_bytes - plan.head_table_bytes;
+  for (std::uint64_t i = threadIdx.x; i < plan.head_table_bytes / 4; i += blockDim.x)
+    same = same && load_word(tables + 4 * i) == load_word(expected + 4 * i);
+  for (std::uint32_t i = threadIdx.x; i < plan.count; i += blockDim.x)
+    same = same && detail::read_row(message.data(), i).kind == frame.info(i).kind;
+  return __syncthreads_and(same ? 1 : 0) != 0;
+}
+
+/// By one thread: the tables of any head, and whether rows use kinds in order.
+__device__ void walk_head(const Frame& frame, ConstBytes message, const Header& header,
+                          HeadShared& found) {
+  detail::TablePlaces places;
+  std::uint32_t* const kinds_at = frame(frame.plan.kinds_at);
+  const Status status =
+      detail::walk_tables(message, header, places, [&](std::uint32_t kind, std::size_t at) {
+        if (kind < frame.plan.count) kinds_at[kind] = static_cast<std::uint32_t>(at);
+      });
+  found.status = static_cast<std::uint32_t>(status);
+  found.head_bytes = places.head_bytes;
+  if (failed(status)) return;
+  std::uint32_t used = 0;
+  bool in_order = true;
+  for (std::uint32_t i = 0; i < header.layers && in_order; ++i)
+    in_order = detail::follows(detail::read_row(message.data(), i).kind, used);
+  found.sound = in_order && used == header.kinds ? 1 : 0;
+}
+
+/// Rows behind their kinds: flags, lengths, padding. True when they fit the message; by a whole
+/// block. `zeros`: whether all padding is zero.
+__device__ bool scan_rows(const Frame& frame, ConstBytes message, const Header& header,
+                          std::uint64_t head_bytes, bool& zeros) {
+  bool sound = true, clean = true;
+  const std::uint64_t bodies = scan_blockwide<std::uint64_t>(
+      header.layers,
+      [&](std::uint64_t i) {
+        const Row row = detail::read_row(message.data(), i);
+        sound = sound && (row.flags & ~Row::kAllFlags) == 0;
+        return padded(row.bytes);
+      },
+      [&](std::uint64_t i, std::uint64_t before) {
+        const Row row = detail::read_row(message.data(), i);
+        const std::uint64_t begin = head_bytes + before;
+        if (i < frame.plan.count) frame.layer(static_cast<std::uint32_t>(i)).body_at = begin;
+        if (begin + padded(row.bytes) > message.size()) return;
+        for (std::uint64_t at = row.bytes; at < padded(row.bytes); ++at)
+          clean = clean && message[begin + at] == std::byte{0};
+      });
+  zeros = __syncthreads_and(clean ? 1 : 0) != 0;
+  return __syncthreads_and(sound ? 1 : 0) != 0 && head_bytes + bodies == message.size();
+}
+
+/// Compares the layer's kind with the plan's; dtypes may differ.
+__device__ Status check_kind(const Frame& frame, ConstBytes message, std::uint16_t kind,
+                             std::uint32_t layer) {
+  KindFields found, expected = frame(frame.plan.kind_fields)[frame.info(layer).kind];
+  std::size_t at = frame(frame.plan.kinds_at)[kind];
+  if (!detail::read_kind(message, at, found) || !detail::valid_kind(found)) return Status::corrupt;
+  if (found.rank != expected.rank || found.dims != expected.dims) return Status::shape_mismatch;
+  expected.dtype = found.dtype;
+  return found == expected ? Status::ok : Status::codec_mismatch;
+}
+
+/// Checks one layer's row against its kind and takes the own price off its body; fills the state.
+__device__ Status open_layer(const Frame& frame, ConstBytes message, const Header& header,
+                             std::uint32_t i) {
+  const LayerInfo& info = frame.info(i);
+  LayerState& layer = frame.layer(i);
+  const Row row = detail::read_row(message.data(), i);
+  layer.flags = row.flags;
+  // No method of the device has a lossless stage.
+  if (is_set(row, Row::kLossless)) return Status::codec_mismatch;
+  if (const Status s = detail::check_row(row, info.method, info.n); failed(s)) return s;
+  if (info.n == 0) return Status::ok;
+  if (is_set(row, Row::kNonFinite)) {
+    atomicAdd(&frame.state().non_finite, 1u);
+    return Status::non_finite;
+  }
+  std::uint64_t own = 0;
+  layer.price = info.method == MethodId::coordinate ? header.grid_step : header.price;
+  if (is_set(row, Row::kOwnPrice)) {
+    own = detail::kPriceBytes;
+    if (row.bytes <= own) return Status::corrupt;
+    layer.price = __uint_as_float(load_word(message.data() + layer.body_at));
+    if (!detail::is_own_price(layer.price)) return Status::corrupt;
+  }
+  layer.body_at += own;
+  layer.bytes = row.bytes - own;
+  layer.decodes = 1;
+  return Status::ok;
+}
+
+/// The head's status, with `head_bytes` found and the rows scanned; by a whole block. `later`: what
+/// it comes to when the checksum of the bodies holds.
+__device__ Status check_head(const Frame& frame, ConstBytes message, const Header& header,
+                             bool planned, HeadShared& found, Status& later) {
+  if (planned) {
+    if (threadIdx.x == 0) found = {frame.plan.head_bytes, 0, 1};
+  } else if (threadIdx.x == 0) {
+    found = {0, 0, 0};
+    walk_head(frame, message, header, found);
+  }
+  __syncthreads();
+  const HeadShared walked = found;
+  __syncthreads();
+  if (walked.status != 0) return static_cast<Status>(walked.status);
+  if (warp_in_block() == 0) {
+    const std::uint64_t checksum = head_checksum(message.data(), walked.head_bytes);
+    const auto stated = detail::load_as<std::uint64_t>(message.data() + detail::kHeadChecksumAt);
+    if (lane() == 0) found.status = checksum == stated ? 0 : 1;
+  }
+  __syncthreads();
+  if (found.status != 0) return Status::bad_checksum;
+  if (!detail::is_price(header.price) || !detail::is_price(header.grid_step))
+    return Status::corrupt;
+  bool zeros = true;
+  if (!scan_rows(frame, message, header, walked.head_bytes, zeros) || walked.sound == 0)
+    return Status::corrupt;
+  later = !zeros                              ? Status::corrupt
+          : header.layers != frame.plan.count ? Status::shape_mismatch
+                                              : Status::ok;
+  return Status::ok;
+}
+
+__device__ void open_layers(const Frame& frame, ConstBytes message, const Header& header,
+                            bool planned) {
+  for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x) {
+    Status status = Status::ok;
+    if (!planned) status = check_kind(frame, message, detail::read_row(message.data(), i).kind, i);
+    if (!failed(status)) status = open_layer(frame, message, header, i);
+    if (failed(status))
+      frame.refuse(i, status);
+    else
+      frame.notice(status);
+  }
+}
+
+__global__ void open_head(const Frame frame) {
+  auto& found = shared<HeadShared>();
+  MessageState& state = frame.state();
+  const ConstBytes all(frame.message, static_cast<std::size_t>(frame.capacity));
+  // Every thread reads the header: what follows is the same for all of them.
+  Header header;
+  Status status = detail::check_header(all, header), later = Status::ok;
+  if (!failed(status)) {
+    const ConstBytes message = all.first(static_cast<std::size_t>(header.total_bytes));
+    const bool planned = has_planned_tables(frame, message, header);
+    status = check_head(frame, message, header, planned, found, later);
+    if (!failed(status) && !failed(later)) open_layers(frame, message, header, planned);
+  }
+  if (threadIdx.x != 0) return;
+  state.head_status = static_cast<std::uint32_t>(status);
+  state.later_status = static_cast<std::uint32_t>(later);
+  if (failed(status)) return;
+  state.key = header.key;
+  state.price = header.price;
+  state.grid_step = header.grid_step;
+  state.total_bytes = header.total_bytes;
+  state.head_bytes = found.head_bytes;
+  state.stated_checksum = header.body_checksum;
+}
+
+__global__ void check_bodies(const Frame frame) {
+  MessageState& state = frame.state();
+  if (failed(static_cast<Status>(state.head_status))) return;
+  add_body_checksums(frame);
+  if (!is_last_block(state.tickets)) return;
+  const bool holds = state.checksum == state.stated_checksum;
+  const auto status = holds ? static_cast<Status>(state.later_status) : Status::bad_checksum;
+  if (!failed(status)) return;
+  for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x)
+    frame.layer(i).decodes = 0;
+  if (threadIdx.x != 0) return;
+  state.non_finite = 0;
+  state.head_status = static_cast<std::uint32_t>(status);
+}
+
+__global__ void round_output(const Frame frame, const Split halves) {
+  if (warp_in_grid() >= halves.units) return;
+  const UnitOf unit = find_unit(frame, halves, warp_in_grid());
+  const LayerState& layer = frame.layer(unit.job);
+  if (layer.decodes == 0) return;
+  const std::uint64_t n = frame.info(unit.job).n, first = unit.index * kHalfUnit;
+  const std::uint64_t end = std::min(first + kHalfUnit, n);
+  const Philox draws(frame.key(unit.job), Purpose::output);
+  const Entries values{layer.y, DType::f32};
+  auto* const out = static_cast<std::uint16_t*>(layer.half);
+  bool overflow = false;
+  for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
+    const PhiloxWords words = draws(i / 4);
+    float v[4];
+    values.four(i, end, v);
+    std::uint16_t h[4];
+    for (unsigned k = 0; k < 4; ++k)
+      h[k] = layer.half_dtype == DType::f16 ? to_f16(v[k], words[k], overflow)
+                                            : to_bf16(v[k], words[k], overflow);
+    if (i + 4 <= end && reinterpret_cast<std::uintptr_t>(out + i) % 8 == 0) {
+      *reinterpret_cast<ushort4*>(out + i) = make_ushort4(h[0], h[1], h[2], h[3]);
+    } else {
+      for (unsigned k = 0; k < 4 && i + k < end; ++k) out[i + k] = h[k];
+    }
+  }
+  if (overflow) frame.notice(Status::overflow);
+}
+
+/// NaNs into one unit of a layer, as the host rounds them into halves.
+__device__ void fill_unit(const Frame& frame, UnitOf unit, bool add) {
+  const LayerState& layer = frame.layer(unit.job);
+  if ((layer.flags & Row::kNonFinite) == 0) return;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  bool overflow = false;
+  const std::uint16_t half =
+      layer.half_dtype == DType::f16 ? to_f16(kNan, overflow) : to_bf16(kNan, overflow);
+  const std::uint64_t first = unit.index * kFillEntries;
+  const std::uint64_t end = std::min(first + kFillEntries, frame.info(unit.job).n);
+  for (std::uint64_t i = first + lane(); i < end; i += kLanes) {
+    if (layer.half != nullptr && !add)
+      static_cast<std::uint16_t*>(layer.half)[i] = half;
+    else
+      layer.y[i] = kNan;
+  }
+}
+
+__global__ void close_message(const Frame frame, const DecodeInto into, Status* status,
+                              bool follows) {
+  const MessageState& state = frame.state();
+  if (state.non_finite != 0) {
+    for (std::uint64_t u = warp_in_grid(); u < frame.plan.fills.units; u += warps_in_grid())
+      fill_unit(frame, find_unit(frame, frame.plan.fills, u), into.add);
+  }
+  if (status == nullptr || blockIdx.x != 0 || threadIdx.x != 0) return;
+  auto own = static_cast<Status>(state.notice);
+  if (state.fault != 0) own = static_cast<Status>(~state.fault & 0xFFu);
+  if (const auto head = static_cast<Status>(state.head_status); failed(head)) own = head;
+  if (follows && (failed(*status) || *status >= own)) return;
+  *status = own;
+}
+
+}  // namespace
+
+void open(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
+          Scratch<float> f32_room, Queue& queue) {
+  begin(frame, tables, views, f32_room, queue);
+  queue.launch_blocks(open_head, 1, kScanThreads, 0, frame);
+  queue.launch_warps(check_bodies, checksum_warps(frame.capacity), frame);
+}
+
+void round_halves(const Frame& frame, Split halves, Queue& queue) {
+  queue.launch_warps(round_output, halves.units, frame, halves);
+}
+
+void close(const Frame& frame, DecodeInto into, Status* status, Queue& queue, bool follows) {
+  constexpr std::uint64_t kMostWarps = 2048;  // nearly always with nothing to fill
+  queue.launch_warps(close_message,
+                     std::clamp<std::uint64_t>(frame.plan.fills.units, 1, kMostWarps), frame, into,
+                     status, follows);
+}
+
+}  // namespace atomo::cuda
