@@ -27,6 +27,11 @@ bool is_price(float p) noexcept {
   return p >= 0 && std::isfinite(p) && (std::bit_cast<std::uint32_t>(p) & 0xFFFFu) == 0;
 }
 
+bool any_half(std::span<const TensorView> views) noexcept {
+  return std::any_of(views.begin(), views.end(),
+                     [](const TensorView& v) { return v.dtype != DType::f32; });
+}
+
 }  // namespace
 
 Compressor::Compressor(std::vector<LayerSpec> layers, Policy policy, CompressorOptions options)
@@ -73,8 +78,10 @@ Status Compressor::decode(ConstBytes message, std::span<const TensorView> layers
 
 Status Compressor::decode_add(ConstBytes message, float alpha, std::span<const TensorView> layers,
                               const Context& context) const noexcept {
-  if (impl_->device != nullptr)
-    return impl_->device->decode({&message, 1}, true, alpha, layers, context);
+  if (impl_->device != nullptr) {
+    return any_half(layers) ? Status::unsupported
+                            : impl_->device->decode({&message, 1}, true, alpha, layers, context);
+  }
   if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
   return atomo::decode_add(message, alpha, layers, context);
 }
@@ -87,9 +94,8 @@ Status Compressor::decode_add(std::span<const ConstBytes> messages, float alpha,
   const detail::FpGuard guard;
   if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
   if (messages.empty()) return report(context, Status::ok);
-  const bool half = std::any_of(layers.begin(), layers.end(),
-                                [](const auto& v) { return v.dtype != DType::f32; });
-  if (half) return report(context, impl_->add_through_f32(messages, alpha, layers, context));
+  if (any_half(layers))
+    return report(context, impl_->add_through_f32(messages, alpha, layers, context));
   Status status = Status::ok;
   for (const ConstBytes message : messages) {
     const Status s = atomo::decode_add(message, alpha, layers, context);
