@@ -100,6 +100,14 @@ __device__ void draw_levels(const Philox& draws, std::uint64_t base, std::uint32
   }
 }
 
+/// The cell of an entry of `decode_table`.
+__device__ std::int32_t first_of(std::uint32_t entry) {
+  return static_cast<std::int32_t>(entry << 22) >> 26;
+}
+__device__ std::int32_t second_of(std::uint32_t entry) {
+  return static_cast<std::int32_t>(entry << 16) >> 26;
+}
+
 /// A tile as one lane reads it.
 struct LaneTile {
   const LaneAtom& atom;
@@ -116,25 +124,28 @@ struct LaneTile {
     value[half + l] = detail::dequantise<float>(q1, j ^ detail::kMateLevel, atom.step) * unrange;
   }
 
-  /// Pairs l to l + 3 of a code without raw bits; the bits they take, 0 when one is escaped.
+  /// Pairs l to l + 3 of a code without raw bits; the bits they take, 0 when one is escaped. The
+  /// look-ups wait for each other, so nothing else stands between them.
   __device__ std::uint32_t read_four(std::uint64_t window, std::uint32_t l) const {
     const DeviceStep& c = atom.coding;
-    std::uint32_t used = 0;
+    const std::uint32_t seen = (1u << c.limit) - 1;
+    std::uint32_t j[4], entry[4], used = 0;
     bool escaped = false;
-    for (std::uint32_t k = l; k < l + 4; ++k) {
-      const std::uint32_t j = level_of(k);
-      const std::uint32_t place = (j & c.level_mask) << c.limit |
-                                  (static_cast<std::uint32_t>(window) & ((1u << c.limit) - 1));
-      const std::uint32_t entry = decode_table()[c.decode + place];
-      window >>= entry & 15u;
-      used += entry & 15u;
-      const std::int32_t h0 = static_cast<std::int32_t>(entry << 22) >> 26;
-      const std::int32_t h1 = static_cast<std::int32_t>(entry << 16) >> 26;
-      escaped = escaped || h0 == detail::kEscapeCell;
-      const bool swapped = (j & 8u & (c.level_mask + 1u)) != 0;
-      put(k, j, swapped ? h1 : h0, swapped ? h0 : h1);
+    for (unsigned k = 0; k < 4; ++k) j[k] = level_of(l + k);
+    for (unsigned k = 0; k < 4; ++k) {
+      const std::uint32_t place = (j[k] & c.level_mask) << c.limit;
+      entry[k] = decode_table()[c.decode + (place | (static_cast<std::uint32_t>(window) & seen))];
+      window >>= entry[k] & 15u;
+      used += entry[k] & 15u;
     }
-    return escaped ? 0 : used;
+    for (unsigned k = 0; k < 4; ++k) escaped = escaped || first_of(entry[k]) == detail::kEscapeCell;
+    if (escaped) return 0;
+    for (unsigned k = 0; k < 4; ++k) {
+      const std::int32_t h0 = first_of(entry[k]), h1 = second_of(entry[k]);
+      const bool swapped = (j[k] & 8u & (c.level_mask + 1u)) != 0;
+      put(l + k, j[k], swapped ? h1 : h0, swapped ? h0 : h1);
+    }
+    return used;
   }
 
   /// Reads the tile from `bit` on; returns the bit behind it.
@@ -155,13 +166,23 @@ struct LaneTile {
   }
 };
 
-/// The warp's tiles into the output, an entry a lane.
+/// The warp's tiles into the output, an entry a lane. What is added to is read for several tiles at
+/// once; rows from `rows` on are empty.
 __device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto into) {
-  for (std::uint32_t r = 0; r < rows; ++r) {
-    const TileRow row = tiles.row[r];
-    if (lane() >= row.entries) continue;
-    const float v = tiles.value[r][lane()];
-    row.y[lane()] = into.add ? row.y[lane()] + (into.alpha * v) : v;
+  constexpr unsigned kTogether = 16;
+  for (std::uint32_t first = 0; first < rows; first += kTogether) {
+    float old[kTogether] = {};
+    if (into.add) {
+      for (unsigned k = 0; k < kTogether; ++k) {
+        const TileRow row = tiles.row[first + k];
+        if (lane() < row.entries) old[k] = row.y[lane()];
+      }
+    }
+    for (unsigned k = 0; k < kTogether; ++k) {
+      const TileRow row = tiles.row[first + k];
+      const float v = tiles.value[first + k][lane()];
+      if (lane() < row.entries) row.y[lane()] = into.add ? old[k] + (into.alpha * v) : v;
+    }
   }
 }
 
@@ -220,9 +241,7 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
   const std::uint64_t start =
       8 * state.content + frame(plan.bodies.unit_bits)[unit] + warp_exclusive_sum(length, total);
   const std::uint64_t rows = state.groups - first < kLanes ? state.groups - first : kLanes;
-  // The lane's group from the byte in which it begins on.
-  const BitView bits(body.begin + start / 8, body.bytes - start / 8,
-                     static_cast<unsigned>(start % 8));
+  const BitView bits = BitView(body.begin, body.bytes).from(start);
   const bool good = decode_groups(content, Philox(frame.key(job.layer), job.dither), bits, group,
                                   length, static_cast<std::uint32_t>(rows), into,
                                   shared<BlockTiles>().of[warp_in_block()]);

@@ -8,51 +8,65 @@
 namespace atomo::cuda {
 
 /// Looks at bits anywhere in `bytes` bytes at any address; beyond their end everything is zero.
-/// Memory is read in aligned words, those at the ends a byte at a time. Bit 0 is bit `from` of the
-/// first byte.
+/// Memory is read in aligned words, those at the ends a byte at a time.
 class BitView {
  public:
-  __device__ BitView(const std::byte* begin, std::uint64_t bytes, unsigned from = 0)
-      : words_(reinterpret_cast<std::uintptr_t>(begin) & ~std::uintptr_t{3}),
-        begin_(reinterpret_cast<std::uintptr_t>(begin)),
-        end_(begin_ + bytes),
-        lead_(static_cast<unsigned>(begin_ - words_) * 8 + from) {}
+  __device__ BitView(const std::byte* begin, std::uint64_t bytes)
+      : skipped_(reinterpret_cast<std::uintptr_t>(begin) % 4),
+        words_(begin - skipped_),
+        end_(skipped_ + bytes),
+        lead_(8 * skipped_) {}
+
+  /// The same bits, counted from `bit`.
+  __device__ BitView from(std::uint64_t bit) const {
+    BitView view = *this;
+    view.lead_ += bit;
+    return view;
+  }
 
   /// 32 bits from `bit` on.
   __device__ std::uint32_t peek32(std::uint64_t bit) const {
     bit += lead_;
-    return __funnelshift_r(word(bit / 32), word(bit / 32 + 1), static_cast<unsigned>(bit % 32));
+    const std::uint64_t at = bit / 32 * 4;
+    return __funnelshift_r(word(at), word(at + 4), static_cast<unsigned>(bit % 32));
   }
   /// 64 bits from `bit` on.
   __device__ std::uint64_t peek64(std::uint64_t bit) const {
     bit += lead_;
+    const std::uint64_t at = bit / 32 * 4;
+    std::uint32_t low, middle, high;
+    if (at >= skipped_ && at + 12 <= end_) {
+      const auto* const three = reinterpret_cast<const std::uint32_t*>(words_ + at);
+      low = three[0], middle = three[1], high = three[2];
+    } else {
+      low = word(at), middle = word(at + 4), high = word(at + 8);
+    }
     const auto shift = static_cast<unsigned>(bit % 32);
-    const std::uint32_t middle = word(bit / 32 + 1);
-    const std::uint64_t low = __funnelshift_r(word(bit / 32), middle, shift);
-    return low | (std::uint64_t{__funnelshift_r(middle, word(bit / 32 + 2), shift)} << 32);
+    return __funnelshift_r(low, middle, shift) |
+           (std::uint64_t{__funnelshift_r(middle, high, shift)} << 32);
   }
-
   /// True when the bits from `bit` up to byte `end` are zero: at most 31 of them.
   __device__ bool zero(std::uint64_t bit, std::uint64_t end) const {
     return (peek32(bit) & ((1u << (8 * end - bit)) - 1)) == 0;
   }
 
-  /// The aligned word `index`, counted from the one that holds the first byte; zero outside.
-  __device__ std::uint32_t word(std::uint64_t index) const {
-    const std::uintptr_t address = words_ + 4 * index;
-    if (address >= begin_ && address + 4 <= end_)
-      return *reinterpret_cast<const std::uint32_t*>(address);
+ private:
+  /// The word `at` bytes from `words_`; zero outside.
+  __device__ std::uint32_t word(std::uint64_t at) const {
+    if (at >= skipped_ && at + 4 <= end_)
+      return *reinterpret_cast<const std::uint32_t*>(words_ + at);
     std::uint32_t value = 0;
     for (unsigned k = 0; k < 4; ++k) {
-      if (address + k >= begin_ && address + k < end_)
-        value |= std::uint32_t{*reinterpret_cast<const std::uint8_t*>(address + k)} << (8 * k);
+      if (at + k >= skipped_ && at + k < end_)
+        value |= static_cast<std::uint32_t>(words_[at + k]) << (8 * k);
     }
     return value;
   }
 
- private:
-  std::uintptr_t words_, begin_, end_;
-  unsigned lead_;  ///< bits of the first word before bit 0
+  std::uint64_t skipped_;   ///< bytes of the first word before the first byte
+  const std::byte* words_;  ///< the first word
+  std::uint64_t end_;       ///< from `words_`, in bytes
+  std::uint64_t lead_;      ///< bits from `words_` to bit 0
 };
 
 /// Sets bits from `bit` on, one after the other. The words are zero where it writes but for what
