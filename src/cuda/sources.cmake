@@ -5,13 +5,20 @@ set(ATOMO_CUDA_SOURCES
   cuda/atoms.cu
   cuda/atoms_decode.cu
   cuda/atoms_encode.cu
+  cuda/backend.cu
   cuda/container.cu
   cuda/container_begin.cu
   cuda/container_open.cu
+  cuda/coordinate.cu
+  cuda/coordinate_decode.cu
+  cuda/coordinate_price.cu
+  cuda/coordinate_write.cu
   cuda/identity.cu
   cuda/price.cu
   cuda/qsgd.cu
+  cuda/random_k.cu
   cuda/reduce.cu
   cuda/sign.cu
   cuda/ternary.cu
+  cuda/topk.cu
 )

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Coordinates on their way out: the plan, the rounding to the grid, where bodies stand.
+///
+/// The mathematics stands in coordinate_math.hpp; the steps come from coordinate_price.cu, the
+/// segments are written by coordinate_write.cu. No level is ever out of range: a layer's step is
+/// never below its lowest, at which levels stay below 2^29 (lowest_step_code).
+///
+/// Mapping. A level is not stored but computed again from the entry where it is needed; what is
+/// stored is 4 bits an entry: rounded up, not zero, above 1, negative. round_chunk: a block a chunk
+/// of 4,096 entries; threads take the visited places in order, so a scan gives every place the
+/// running 32-bit sum of the draw. lay_out: a block a layer, a scan over its segments' bytes.
+///
+/// Traffic an entry: round_chunk reads the entry and writes half a byte, the least but for the half
+/// byte; lay_out reads 4 bytes and writes 8 for every 32,768 entries. The workspace takes 4.5 bytes
+/// an entry, nearly all for content of the longest kind.
+///
+/// Shared memory: 19 KiB (round_chunk), 2 KiB (lay_out). Sums are integers: no order matters.
+/// Tensors are aligned to their entries, everything else is the workspace.
+
+#include "cuda/coordinate.cuh"
+
+#include "atomo/philox.hpp"
+#include "coordinate_levels.hpp"
+#include "cuda/cub.cuh"
+#include "cuda/entries.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+using namespace detail;
+
+/// Above, a layer has a histogram, which is then at most 32 bytes an entry.
+constexpr std::size_t kListed = 8192;
+
+// ---- rounding
+
+constexpr unsigned kThreadEntries = kCoordinateChunk / kScanThreads;
+constexpr unsigned kAhead = 8;  // loads on their way together
+
+struct RoundMemory {
+  std::uint32_t parts[kCoordinateChunk];  ///< P of a place, then whether it is rounded up
+  ChunkBits bits;
+  std::uint32_t top;
+  std::uint64_t total;
+};
+
+/// By a whole block: parts[k] becomes 1 where the running sum carries at place k, else 0.
+__device__ void draw(std::uint32_t* parts, std::uint32_t m, std::uint32_t u) {
+  const auto place = [](std::uint64_t i) {
+    return static_cast<std::uint32_t>(i * kCoordinateStride % kCoordinateChunk);
+  };
+  scan_blockwide<std::uint32_t>(
+      kCoordinateChunk,
+      [&](std::uint64_t i) { return place(i) < m ? parts[place(i)] : std::uint32_t{0}; },
+      [&](std::uint64_t i, std::uint32_t before) {
+        const std::uint32_t k = place(i);
+        if (k < m) parts[k] = u + before + parts[k] < u + before ? 1 : 0;
+      });
+  __syncthreads();
+}
+
+/// What a thread keeps of its entries, which are kScanThreads apart.
+struct Rounded {
+  std::uint32_t level[kThreadEntries];
+  std::uint32_t negative = 0;  ///< a bit an entry
+};
+
+/// By a whole block: levels before they are rounded up, and the P of every place.
+template <typename Fixed>
+__device__ void fix_entries(const Entries& entries, std::uint64_t first, std::uint64_t end,
+                            std::uint32_t* parts, Rounded& mine, Fixed fixed_of) {
+  mine.negative = 0;
+#pragma unroll
+  for (unsigned base = 0; base < kThreadEntries; base += kAhead) {
+    float x[kAhead];
+    load_entries(entries, first + threadIdx.x + base * kScanThreads, kScanThreads, end, x);
+#pragma unroll
+    for (unsigned k = 0; k < kAhead; ++k) {
+      const unsigned j = base + k;
+      const std::uint64_t fixed = fixed_of(x[k]);
+      mine.level[j] = static_cast<std::uint32_t>(fixed >> 32);
+      mine.negative |= __float_as_uint(x[k]) >> 31 << j;
+      parts[threadIdx.x + j * kScanThreads] = static_cast<std::uint32_t>(fixed);
+    }
+  }
+}
+
+/// By a whole block: whether the chunk, whose largest entry reaches the largest level here, is at
+/// the top of f32.
+__device__ bool is_at_top(const Rounded& mine, double step, std::uint32_t& top) {
+  std::uint32_t largest = 0;
+  for (const std::uint32_t level : mine.level) largest = level > largest ? level : largest;
+  largest = warp_max(largest);
+  if (lane() == 0) atomicMax(&top, largest);
+  __syncthreads();
+  return grid_at_top(top, step);
+}
+
+/// By a whole block, parts being drawn: the chunk's bits and the sum of its levels.
+__device__ void mark_entries(const Rounded& mine, RoundMemory& memory) {
+  std::uint64_t total = 0;
+#pragma unroll
+  for (unsigned j = 0; j < kThreadEntries; ++j) {
+    const std::uint32_t carried = memory.parts[threadIdx.x + j * kScanThreads];
+    const std::uint32_t level = mine.level[j] + carried;
+    total += level;
+    const std::uint32_t words[4] = {
+        __ballot_sync(kAllLanes, carried != 0), __ballot_sync(kAllLanes, level != 0),
+        __ballot_sync(kAllLanes, level > 1), __ballot_sync(kAllLanes, mine.negative >> j & 1)};
+    const unsigned w = warp_in_block() + j * (kScanThreads / kLanes);
+    if (lane() != 0) continue;
+    memory.bits.carried[w] = words[0];
+    memory.bits.nonzero[w] = words[1];
+    memory.bits.large[w] = words[2];
+    memory.bits.negative[w] = words[3];
+  }
+  total = warp_sum(total);
+  if (lane() == 0) atomic_add(&memory.total, total);
+  __syncthreads();
+}
+
+/// By a whole warp. `chunk_place`: the chunk's first place in its segment.
+__device__ void describe_chunk(const ChunkBits& bits, std::uint32_t chunk_place,
+                               CoordinateChunk& chunk) {
+  std::uint32_t counts[kLists];
+  for (unsigned list = 0; list < kLists; ++list) {
+    const ListWords words = list_words(bits, list);
+    counts[list] = 0;
+    for (const std::uint32_t word : words.word)
+      counts[list] += static_cast<std::uint32_t>(__popc(word));
+    counts[list] = warp_sum(counts[list]);
+    const std::uint32_t after = warp_max(words.after(chunk_place + 4 * kLanes * lane()));
+    if (lane() == 0) chunk.after[list] = after;
+  }
+  if (lane() != 0) return;
+  chunk.nonzero = counts[kEvery];
+  chunk.large = counts[kOthers];
+}
+
+__global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, CoordinatePlan plan) {
+  const UnitOf unit = find_unit(frame, plan.chunks, blockIdx.x);
+  const std::uint32_t number = frame(plan.jobs)[unit.job].layer;
+  const float price = frame.layer(number).price;
+  if (!(price > 0)) return;
+  auto& memory = shared<RoundMemory>();
+  const std::uint64_t begin = unit.index * kCoordinateChunk, rest = frame.info(number).n - begin;
+  const auto m = static_cast<std::uint32_t>(rest < kCoordinateChunk ? rest : kCoordinateChunk);
+  if (threadIdx.x == 0) memory.top = 0, memory.total = 0;
+  __syncthreads();
+  const Entries entries = frame.entries(number);
+  const double step = price, scale = grid_scale(step);
+  Rounded mine;
+  fix_entries(entries, begin, begin + m, memory.parts, mine,
+              [&](double x) { return grid_fixed(x, scale); });
+  const bool at_top = is_at_top(mine, step, memory.top);
+  if (at_top) {
+    fix_entries(entries, begin, begin + m, memory.parts, mine,
+                [&](double x) { return grid_fixed_at_top(x, step, scale); });
+  }
+  __syncthreads();
+  draw(memory.parts, m, Philox(frame.key(number), Purpose::select_coordinate)(unit.index)[0]);
+  mark_entries(mine, memory);
+  if (threadIdx.x < kChunkWords) {
+    ChunkBits& out = frame(plan.bits)[blockIdx.x];
+    out.carried[threadIdx.x] = memory.bits.carried[threadIdx.x];
+    out.nonzero[threadIdx.x] = memory.bits.nonzero[threadIdx.x];
+    out.large[threadIdx.x] = memory.bits.large[threadIdx.x];
+    out.negative[threadIdx.x] = memory.bits.negative[threadIdx.x];
+  } else if (warp_in_block() == kChunkWords / kLanes) {
+    CoordinateChunk& chunk = frame(plan.chunk_states)[blockIdx.x];
+    describe_chunk(memory.bits,
+                   static_cast<std::uint32_t>(unit.index % kSegmentChunks * kCoordinateChunk),
+                   chunk);
+    if (lane() == 0) {
+      chunk.total = memory.total;
+      chunk.at_top = at_top ? 1 : 0;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kScanThreads) lay_out(Frame frame, CoordinatePlan plan) {
+  const CoordinateJob job = frame(plan.jobs)[blockIdx.x];
+  LayerState& layer = frame.layer(job.layer);
+  if (!(layer.price > 0)) return;
+  const std::uint64_t first = frame(plan.segments.begin)[blockIdx.x];
+  const std::uint64_t segments = frame(plan.segments.begin)[blockIdx.x + 1] - first;
+  const std::uint32_t* const words = frame(plan.words) + first;
+  std::uint64_t* const ends = frame(plan.ends) + first;
+  const auto bytes = [&](std::uint64_t s) {
+    return std::uint64_t{SegmentWord::unpack(words[s]).bytes};
+  };
+  const std::uint64_t content = scan_blockwide<std::uint64_t>(
+      segments, bytes,
+      [&](std::uint64_t s, std::uint64_t before) { ends[s] = 8 * (before + bytes(s)); });
+  if (threadIdx.x != 0 || content == 0) return;
+  const bool own = frame(plan.states)[blockIdx.x].own != 0;
+  if (own) atomicOr(&layer.flags, std::uint32_t{Row::kOwnPrice});
+  layer.bytes = 4 * segments + content + (own ? sizeof(float) : 0);
+  StagedBody& body = frame(frame.plan.staged)[job.layer];
+  body.prefix = plan.words.at + 4 * first;
+  body.prefix_bytes = 4 * segments;
+  body.slots = job.slots;
+  body.slot_words = job.slot_words;
+  body.ends = plan.ends.at + 8 * first;
+  body.pieces = segments;
+}
+
+/// u32 from one segment to the next: the content, one word more, a multiple of 16 bytes.
+std::size_t slot_words_of(std::size_t n) {
+  const std::size_t bytes = max_segment_bytes(std::min(n, kCoordinateSegment));
+  return divide_up(bytes + 4, 16) * 4;
+}
+
+/// What the plan has of everything.
+struct Sizes {
+  std::size_t jobs = 0, segments = 0, chunks = 0, histograms = 0;
+};
+
+void place_scratch(const Sizes& sizes, Layout& layout, CoordinatePlan& plan) {
+  plan.states = layout.zeroed<CoordinateState>(sizes.jobs);
+  plan.search = layout.zeroed<GridSearch>(1);
+  plan.counts = layout.zeroed<std::uint64_t>(sizes.histograms * kMagnitudeBins);
+  plan.tickets = layout.zeroed<std::uint32_t>(sizes.segments);
+  plan.chunk_states = layout.scratch<CoordinateChunk>(sizes.chunks);
+  plan.bits = layout.scratch<ChunkBits>(sizes.chunks);
+  plan.words = layout.scratch<std::uint32_t>(sizes.segments);
+  plan.ends = layout.scratch<std::uint64_t>(sizes.segments);
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
+  const auto own = [](const PlannedLayer& layer) {
+    return layer.kind->method == MethodId::coordinate && layer.n > 0;
+  };
+  plan = {};
+  for (const PlannedLayer& layer : layers) plan.count += own(layer) ? 1 : 0;
+  if (plan.count == 0) return;
+  const auto jobs = layout.table<CoordinateJob>(plan.count);
+  const auto budgeted = layout.table<std::uint32_t>(plan.count);
+  const auto keeping = layout.table<std::uint32_t>(plan.count);
+  SplitMaker segments(layout, plan.count), chunks(layout, plan.count);
+  Sizes sizes;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const PlannedLayer& layer = layers[i];
+    if (!own(layer)) continue;
+    CoordinateJob job;
+    job.layer = static_cast<std::uint32_t>(i);
+    const PriceRule rule = layer.method->price_rule(layer.kind->shape);
+    job.from = rule.from;
+    job.price = rule.price;
+    job.keep = rule.keep;
+    if (layer.n > kListed && rule.from != PriceRule::From::price)
+      job.counts = static_cast<std::uint32_t>(sizes.histograms++);
+    job.slot_words = slot_words_of(layer.n);
+    job.slots = layout.scratch<std::uint32_t>(segments_of(layer.n) * job.slot_words).at;
+    const auto number = static_cast<std::uint32_t>(sizes.jobs++);
+    if (job.from == PriceRule::From::budget) {
+      if (!budgeted.values.empty()) budgeted.values[plan.budgeted_count] = number;
+      ++plan.budgeted_count;
+    }
+    if (job.from == PriceRule::From::keep) {
+      if (!keeping.values.empty()) keeping.values[plan.keeping_count] = number;
+      ++plan.keeping_count;
+    }
+    if (!jobs.values.empty()) jobs.values[number] = job;
+    segments.add(segments_of(layer.n));
+    chunks.add(divide_up(layer.n, kCoordinateChunk));
+    sizes.segments += segments_of(layer.n);
+    sizes.chunks += divide_up(layer.n, kCoordinateChunk);
+  }
+  plan.jobs = jobs.place;
+  plan.budgeted = budgeted.place;
+  plan.keeping = keeping.place;
+  plan.segments = segments.split();
+  plan.chunks = chunks.split();
+  place_scratch(sizes, layout, plan);
+}
+
+void size(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_blocks(round_chunk, plan.chunks.units, kScanThreads, 0, frame, plan);
+  write_segments(plan, frame, queue);
+  queue.launch_blocks(lay_out, plan.count, kScanThreads, 0, frame, plan);
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Coordinates on one grid (FORMAT.md, "2 coordinate") on the device: coordinate_price.cu finds the
+/// step (`analyse`, `price`), coordinate.cu rounds and coordinate_write.cu writes (`size`),
+/// coordinate_decode.cu reads.
+/// Bodies are of varying length, so there is no `write`.
+
+#include "coordinate_format.hpp"
+#include "cuda/frame.cuh"
+
+namespace atomo::cuda {
+
+inline constexpr std::uint32_t kNoCounts = ~std::uint32_t{0};
+inline constexpr unsigned kSegmentChunks = detail::kCoordinateSegment / detail::kCoordinateChunk;
+inline constexpr unsigned kChunkWords = detail::kCoordinateChunk / kLanes;
+
+struct CoordinateJob {
+  std::uint32_t layer = 0;
+  std::uint32_t counts = kNoCounts;  ///< number of its histogram, if it has one
+  detail::PriceRule::From from = detail::PriceRule::From::none;
+  float price = 0;               ///< of the rule
+  std::uint64_t keep = 0;        ///< of the rule
+  std::uint64_t slots = 0;       ///< of its first segment, bytes from the workspace's start
+  std::uint64_t slot_words = 0;  ///< from one segment to the next, a multiple of 4
+};
+
+/// What prices follow from; one a job, zeroed.
+struct CoordinateState {
+  std::uint64_t nonzero = 0;   ///< entries that are not 0
+  std::uint32_t largest = 0;   ///< bits of the largest |x|
+  std::uint32_t smallest = 0;  ///< ~bits of the smallest |x| that is not 0
+  std::uint32_t lowest = 0;    ///< code of the lowest step it can be sent at
+  std::uint32_t own = 0;       ///< 1: its price stands in its body
+};
+
+/// The bisection (price_search.cpp) of the layers that share a step; zeroed.
+struct GridSearch {
+  static constexpr unsigned kRounds = 3, kDepth = 5, kCandidates = 1u << kDepth;
+  /// Expected bits of all layers at the round's codes, in 1/256.
+  std::uint64_t totals[kRounds][kCandidates] = {};
+  std::uint32_t any = 0;  ///< 1: there is something to send
+};
+
+/// The lists of a segment: entries that are not zero, of level 1, of a larger level.
+enum CoordinateList : unsigned { kEvery = 0, kOnes = 1, kOthers = 2, kLists = 3 };
+
+/// A chunk of 4,096 entries once it is rounded, a bit an entry. An entry's level is that of
+/// `grid_fixed` plus `carried`.
+struct ChunkBits {
+  std::uint32_t carried[kChunkWords], nonzero[kChunkWords], large[kChunkWords],
+      negative[kChunkWords];
+};
+
+struct CoordinateChunk {
+  std::uint64_t total = 0;  ///< sum of levels
+  std::uint32_t nonzero = 0, large = 0;
+  std::uint32_t at_top = 0;          ///< 1: levels are those of `grid_fixed_at_top`
+  std::uint32_t after[kLists] = {};  ///< place in the segment behind the list's last, 0 for none
+  std::uint32_t bit[2] = {};         ///< where its part of the streams begins
+  std::uint32_t sums[detail::kSegmentSums * detail::kRiceTries] = {};  ///< bits, end marks apart
+};
+
+struct CoordinatePlan {
+  Table<CoordinateJob> jobs;
+  Table<std::uint32_t> budgeted, keeping;  ///< numbers of jobs
+  std::uint32_t count = 0, budgeted_count = 0, keeping_count = 0;
+  Split segments;  ///< unit u has word, end and ticket u
+  Split chunks;    ///< unit u has chunk state and bits u
+  Scratch<CoordinateState> states;
+  Scratch<GridSearch> search;
+  Scratch<std::uint64_t> counts;   ///< zeroed; kMagnitudeBins a histogram
+  Scratch<std::uint32_t> tickets;  ///< zeroed
+  Scratch<CoordinateChunk> chunk_states;
+  Scratch<ChunkBits> bits;
+  Scratch<std::uint32_t> words;
+  Scratch<std::uint64_t> ends;
+  [[nodiscard]] bool empty() const { return count == 0; }
+};
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan);
+void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+/// The step of the grid pool and of every layer: PoolState, LayerState.price.
+void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+void size(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+
+// ---- for these files
+
+/// std::uint64_t and what atomics take are different types of the same width.
+__device__ inline void atomic_add(std::uint64_t* sum, std::uint64_t value) {
+  static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t));
+  atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
+}
+
+__device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
+
+/// By a whole warp: the words of a list that this lane has in hand, entries 128 l to 128 l + 127.
+struct ListWords {
+  std::uint32_t word[4];
+  /// Place behind the last entry, 0 for none.
+  __device__ std::uint32_t after(std::uint32_t first) const {
+    for (unsigned w = 4; w-- > 0;) {
+      if (word[w] != 0)
+        return first + kLanes * (w + 1) -
+               static_cast<std::uint32_t>(__clz(static_cast<int>(word[w])));
+    }
+    return 0;
+  }
+};
+
+__device__ inline ListWords list_words(const ChunkBits& bits, unsigned list) {
+  ListWords out;
+  for (unsigned w = 0; w < 4; ++w) {
+    const std::uint32_t nonzero = bits.nonzero[4 * lane() + w], large = bits.large[4 * lane() + w];
+    out.word[w] = list == kEvery ? nonzero : list == kOnes ? nonzero & ~large : large;
+  }
+  return out;
+}
+
+/// The later half of `size`, chunks being rounded: the choice of how to write each segment, its
+/// word and its content (coordinate_write.cu).
+void write_segments(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+
+}  // namespace atomo::cuda

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Reading coordinates; nothing of a body is trusted. FORMAT.md, "2 coordinate", says what a body
+/// is, coordinate_format.hpp its words, rice.hpp the codes.
+///
+/// Mapping. check_words: a block a layer looks at the segments' words and adds their bytes up; they
+/// must fill the body exactly. read_segment: a warp a segment of 32,768 entries, in windows of
+/// 1,024 levels in shared memory: one lane reads the bits of a list up to the window's end (two
+/// lanes when there are two lists, the second after it has passed over the first once), then all
+/// lanes write the window. Reading is serial within a segment, so a tensor of few segments waits
+/// for it: several entry points a segment, found by lanes that start at guessed bits and agree
+/// after some words, would be faster without any change to the format.
+///
+/// Traffic an entry: 4 bytes written (8 read and written when adding) and the content read once,
+/// ones of two lists twice. The least possible but for those.
+///
+/// Shared memory: 32 KiB (read_segment), 2 KiB (check_words). Every entry is written by one lane,
+/// so no order matters. The message has any alignment, y that of f32.
+
+#include "coordinate_format.hpp"
+#include "cuda/bit_stream.cuh"
+#include "cuda/coordinate_decode.cuh"
+#include "cuda/cub.cuh"
+#include "cuda/entries.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+using namespace detail;
+
+/// What becomes of a layer.
+enum DecodeMode : std::uint32_t { kNothing = 0, kZeros = 1, kSegments = 2 };
+
+constexpr std::uint64_t kWordBytes = 4;
+
+/// By a whole block: where the segments' contents begin; false when the words are none of a body of
+/// `bytes` bytes.
+__device__ bool place_segments(const std::byte* body, std::uint64_t bytes, std::uint64_t segments,
+                               std::uint64_t* starts) {
+  if (bytes / kWordBytes < segments) return false;
+  bool valid = true;
+  const auto content = [&](std::uint64_t s) {
+    const SegmentWord word = SegmentWord::unpack(load_word(body + s * kWordBytes));
+    valid = valid && word.valid();
+    return std::uint64_t{word.bytes};
+  };
+  const std::uint64_t table = segments * kWordBytes;
+  const std::uint64_t all = scan_blockwide<std::uint64_t>(
+      segments, content,
+      [&](std::uint64_t s, std::uint64_t before) { starts[s] = table + before; });
+  return __syncthreads_and(valid && all != 0 && table + all == bytes ? 1 : 0) != 0;
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    check_words(Frame frame, CoordinateDecodePlan plan) {
+  const std::uint32_t number = frame(plan.layers)[blockIdx.x];
+  const LayerState& layer = frame.layer(number);
+  const std::uint64_t first = frame(plan.segments.begin)[blockIdx.x];
+  const std::uint64_t segments = frame(plan.segments.begin)[blockIdx.x + 1] - first;
+  DecodeMode mode = kNothing;
+  if (layer.decodes != 0) {
+    mode = kZeros;
+    if (layer.bytes != 0) {
+      const bool good = layer.price > 0 && is_finite(layer.price) &&
+                        place_segments(frame.message + layer.body_at, layer.bytes, segments,
+                                       frame(plan.starts) + first);
+      mode = good ? kSegments : kNothing;
+      if (!good && threadIdx.x == 0) frame.refuse(number, Status::corrupt);
+    }
+  }
+  if (threadIdx.x == 0) frame(plan.modes)[blockIdx.x] = mode;
+}
+
+/// A segment's content, as read_rice looks at it.
+struct Content {
+  BitView view;
+  [[nodiscard]] __device__ std::uint64_t peek(std::uint64_t bit) const { return view.peek64(bit); }
+};
+
+constexpr std::uint32_t kWindow = 1024;
+
+struct Windows {
+  std::int32_t levels[kMaxWarps][kWindow];
+};
+
+/// One lane's way through a list, or through dense levels, of a segment of `entries` entries.
+class ListReader {
+ public:
+  /// Nothing to read.
+  __device__ explicit ListReader(Content in) : in_(in) {}
+  /// A list from `bit` on; its first gap is read at once.
+  __device__ void begin(std::uint64_t bit, std::uint32_t entries, unsigned gap_k, bool with_levels,
+                        std::uint32_t base, unsigned level_k) {
+    bit_ = bit, entries_ = entries, gap_k_ = gap_k, level_k_ = level_k, base_ = base;
+    with_levels_ = with_levels;
+    next_ = 0;
+    find_next();
+  }
+  /// Dense levels from bit 0 on.
+  __device__ void begin_dense(std::uint32_t entries, unsigned level_k) {
+    entries_ = entries, level_k_ = level_k;
+    dense_ = with_levels_ = true;
+    next_ = 0;
+  }
+
+  /// Calls found(place, level), level not 0, for the entries before `end`; a false answer breaks
+  /// the format.
+  template <typename Found>
+  __device__ void read(std::uint32_t end, Found found) {
+    while (good_ && next_ < end) {
+      const std::uint32_t level = read_level();
+      if (!good_) return;
+      if (level != 0) {
+        const auto magnitude = static_cast<std::int32_t>(level);
+        good_ = found(next_, negative_ ? -magnitude : magnitude);
+      }
+      ++next_;
+      if (!dense_ && good_) find_next();
+    }
+  }
+
+  [[nodiscard]] __device__ bool good() const { return good_; }
+  [[nodiscard]] __device__ std::uint64_t bit() const { return bit_; }
+
+ private:
+  /// Passes over a gap; behind the last entry stands the gap to the segment's end.
+  __device__ void find_next() {
+    next_ += read_rice(in_, bit_, gap_k_, kGapRawBits, good_);
+    good_ = good_ && next_ <= entries_;
+  }
+  /// In a list the sign comes first, in dense levels last, and not at all for 0.
+  __device__ std::uint32_t read_level() {
+    if (!dense_) read_sign();
+    const std::uint32_t level =
+        base_ + (with_levels_ ? read_rice(in_, bit_, level_k_, kLevelBits, good_) : 0);
+    good_ = good_ && level <= kMaxLevel;
+    if (dense_ && good_ && level != 0) read_sign();
+    return level;
+  }
+  __device__ void read_sign() { negative_ = (in_.peek(bit_++) & 1) != 0; }
+
+  Content in_;
+  std::uint64_t bit_ = 0;
+  std::uint32_t next_ = ~std::uint32_t{0};  ///< place of the entry to read
+  std::uint32_t entries_ = 0, base_ = 0;
+  unsigned gap_k_ = 0, level_k_ = 0;
+  bool with_levels_ = false, dense_ = false, negative_ = false, good_ = true;
+};
+
+/// The readers of a segment: lane 0's, and lane 1's of the second of two lists.
+__device__ ListReader begin_reading(const Content& in, SegmentWord word, std::uint32_t entries) {
+  ListReader reader(in);
+  if (lane() == 0) {
+    if (word.mode == SegmentMode::one_list)
+      reader.begin(0, entries, word.others, true, 1, word.level);
+    else if (word.mode == SegmentMode::two_lists)
+      reader.begin(0, entries, word.ones, false, 1, 0);
+    else if (word.mode == SegmentMode::dense)
+      reader.begin_dense(entries, word.level);
+  } else if (lane() == 1 && word.mode == SegmentMode::two_lists) {
+    ListReader ones(in);
+    ones.begin(0, entries, word.ones, false, 1, 0);
+    ones.read(entries, [](std::uint32_t, std::int32_t) { return true; });
+    // Where the first list is broken lane 0 says so.
+    if (ones.good()) reader.begin(ones.bit(), entries, word.others, true, 2, word.level);
+  }
+  return reader;
+}
+
+/// Exactly the stated bytes, the last one padded with zeros.
+__device__ bool ends_well(const Content& in, std::uint64_t bit, std::uint32_t bytes) {
+  return (bit + 7) / 8 == bytes && in.peek(bit) == 0;
+}
+
+/// By a whole warp: writes or adds the window's levels to y and clears it.
+__device__ void put_window(std::int32_t* levels, std::uint32_t count, double step, float* y,
+                           DecodeInto into) {
+  for (std::uint32_t i = lane(); i < count; i += kLanes) {
+    put(y + i, grid_value(levels[i], step), into);
+    levels[i] = 0;
+  }
+  __syncwarp();
+}
+
+__global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto into) {
+  const std::uint64_t number = warp_in_grid();
+  if (number >= plan.segments.units) return;
+  const UnitOf unit = find_unit(frame, plan.segments, number);
+  const std::uint32_t mode = frame(plan.modes)[unit.job];
+  if (mode == kNothing) return;
+  const std::uint32_t layer_number = frame(plan.layers)[unit.job];
+  const LayerState& layer = frame.layer(layer_number);
+  const std::uint64_t begin = unit.index * kCoordinateSegment;
+  const std::uint64_t rest = frame.info(layer_number).n - begin;
+  const auto entries =
+      static_cast<std::uint32_t>(rest < kCoordinateSegment ? rest : kCoordinateSegment);
+  const std::byte* const body = frame.message + layer.body_at;
+  SegmentWord word;
+  const std::byte* content = body;
+  if (mode == kSegments) {
+    word = SegmentWord::unpack(load_word(body + unit.index * kWordBytes));
+    content += frame(plan.starts)[number];
+  }
+  const Content in{BitView(content, word.bytes)};
+  ListReader reader = begin_reading(in, word, entries);
+  std::int32_t* const levels = shared<Windows>().levels[warp_in_block()];
+  for (std::uint32_t i = lane(); i < kWindow; i += kLanes) levels[i] = 0;
+  __syncwarp();
+  for (std::uint32_t first = 0; first < entries; first += kWindow) {
+    const std::uint32_t end = entries - first < kWindow ? entries : first + kWindow;
+    reader.read(end, [&](std::uint32_t place, std::int32_t level) {
+      return atomicCAS(&levels[place - first], 0, level) == 0;  // no place is in both lists
+    });
+    if (__any_sync(kAllLanes, reader.good() ? 0 : 1) != 0) break;
+    put_window(levels, end - first, layer.price, layer.y + begin + first, into);
+  }
+  if (word.mode == SegmentMode::zero) return;
+  const bool last = lane() == (word.mode == SegmentMode::two_lists ? 1 : 0);
+  const bool good = reader.good() && (!last || ends_well(in, reader.bit(), word.bytes));
+  if (!good) frame.refuse(layer_number, Status::corrupt);
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinateDecodePlan& plan) {
+  const auto own = [](const PlannedLayer& layer) {
+    return layer.kind->method == MethodId::coordinate && layer.n > 0;
+  };
+  plan = {};
+  for (const PlannedLayer& layer : layers) plan.count += own(layer) ? 1 : 0;
+  if (plan.count == 0) return;
+  const auto numbers = layout.table<std::uint32_t>(plan.count);
+  SplitMaker segments(layout, plan.count);
+  std::size_t job = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!own(layers[i])) continue;
+    if (!numbers.values.empty()) numbers.values[job++] = static_cast<std::uint32_t>(i);
+    segments.add(segments_of(layers[i].n));
+  }
+  plan.layers = numbers.place;
+  plan.segments = segments.split();
+  plan.starts = layout.scratch<std::uint64_t>(plan.segments.units);
+  plan.modes = layout.scratch<std::uint32_t>(plan.count);
+}
+
+void decode(const CoordinateDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+  queue.launch_blocks(check_words, plan.count, kScanThreads, 0, frame, plan);
+  queue.launch_warps(read_segment, plan.segments.units, frame, plan, into);
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The grid step of coordinates: histograms of magnitudes, the step that meets a budget, the steps
+/// of layers that find their own.
+///
+/// The mathematics stands in coordinate_levels.hpp, the search in price_search.cpp: the smallest
+/// code at which the expected bits of all layers of the pool fit, by bisection over at most 2^15
+/// codes. Here three launches do five levels of the bisection each: the 31 codes that five probes
+/// can lead to are evaluated side by side, together with the code that the bisection begins at; the
+/// last block adds up nothing more but walks the five levels, so it takes the probes that a serial
+/// search takes.
+///
+/// Mapping. measure: a block a segment of 32,768 entries. A layer above kListed entries has a
+/// histogram of u64 counts in the workspace (32,640 bins, 255 KiB); a block counts the 96 octaves
+/// from 2^-64 up in shared memory (16 bits a bin: a block has no more entries) and adds what is not
+/// zero, other magnitudes go to the workspace one by one. In a smaller layer every entry is a bin
+/// of one: expected counts are linear. grow_tree: a block a layer and code; it visits the bins
+/// between the layer's smallest and largest magnitude, or its entries. keep_count: a block a layer
+/// that keeps a count; one warp goes through its bins in ascending order, the sum being f64.
+/// find_lowest, settle: a thread a layer.
+///
+/// Traffic. measure reads each entry once and writes at most 2 bytes an entry, in the worst case of
+/// as many bins as entries. grow_tree reads at most 8 bytes a bin and code, or a small layer's
+/// entries, from L2: 96 times.
+///
+/// Shared memory: 24 KiB (measure, keep_count), 3 KiB (grow_tree). Integers but for the one serial
+/// f64 sum, so results depend on no order. Tensors are aligned to their entries.
+
+#include "coordinate_levels.hpp"
+#include "cuda/coordinate.cuh"
+#include "cuda/cub.cuh"
+#include "cuda/entries.cuh"
+#include "price_math.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using namespace detail;
+
+/// Bins counted in shared memory, the first of them.
+constexpr std::uint32_t kWindowBins = 96 * 128, kWindowFirst = (127 - 64) * 128;
+
+/// Two counts of 16 bits a word.
+struct Window {
+  std::uint32_t pairs[kWindowBins / 2];
+};
+
+/// By a whole block, as everything here that takes a window.
+__device__ void clear(Window& window) {
+  for (std::uint32_t i = threadIdx.x; i < kWindowBins / 2; i += kScanThreads) window.pairs[i] = 0;
+  __syncthreads();
+}
+/// `at` is below kWindowBins.
+__device__ void count_in(Window& window, std::uint32_t at) {
+  atomicAdd(&window.pairs[at / 2], 1u << (16 * (at % 2)));
+}
+__device__ std::uint32_t count_of(const Window& window, std::uint32_t at) {
+  return window.pairs[at / 2] >> (16 * (at % 2)) & 0xFFFFu;
+}
+
+__device__ std::uint64_t* counts_of(const Frame& frame, const CoordinatePlan& plan,
+                                    const CoordinateJob& job) {
+  return frame(plan.counts) + std::uint64_t{job.counts} * kMagnitudeBins;
+}
+
+__device__ float price_of(std::uint32_t code) { return __uint_as_float(code << 16); }
+
+// ---- analyse
+
+/// Of the entries a block has seen.
+struct Extent {
+  std::uint32_t largest, smallest, nonzero, non_finite;
+};
+
+__device__ void note(Extent& all, const Extent& mine) {
+  const std::uint32_t largest = warp_max(mine.largest), smallest = warp_max(mine.smallest),
+                      nonzero = warp_sum(mine.nonzero), non_finite = warp_max(mine.non_finite);
+  if (lane() != 0) return;
+  atomicMax(&all.largest, largest);
+  atomicMax(&all.smallest, smallest);
+  atomicAdd(&all.nonzero, nonzero);
+  atomicOr(&all.non_finite, non_finite);
+}
+
+/// Counts entries begin to end - 1 into the window, or into `counts` where it has no bin; null:
+/// looks at their extent alone.
+__device__ Extent count_entries(const Entries& x, std::uint64_t begin, std::uint64_t end,
+                                Window& window, std::uint64_t* counts) {
+  Extent mine{};
+  for (std::uint64_t at = begin + 4 * threadIdx.x; at < end; at += 4 * kScanThreads) {
+    float v[4];
+    x.four(at, end, v);
+    for (const float entry : v) {
+      const std::uint32_t bits = magnitude_bits(entry);
+      if (bits == 0) continue;
+      if (bits >= 0x7F800000u) {
+        mine.non_finite = 1;
+        continue;
+      }
+      mine.largest = bits > mine.largest ? bits : mine.largest;
+      mine.smallest = ~bits > mine.smallest ? ~bits : mine.smallest;
+      ++mine.nonzero;
+      if (counts == nullptr) continue;
+      const std::uint32_t bin = bits >> 16, place = bin - kWindowFirst;
+      if (place < kWindowBins)
+        count_in(window, place);
+      else
+        atomic_add(&counts[bin], 1);
+    }
+  }
+  return mine;
+}
+
+__global__ void __launch_bounds__(kScanThreads) measure(Frame frame, CoordinatePlan plan) {
+  const UnitOf unit = find_unit(frame, plan.segments, blockIdx.x);
+  const CoordinateJob job = frame(plan.jobs)[unit.job];
+  const std::uint64_t n = frame.info(job.layer).n, begin = unit.index * kCoordinateSegment;
+  const std::uint64_t end = n - begin < kCoordinateSegment ? n : begin + kCoordinateSegment;
+  std::uint64_t* const counts = job.counts == kNoCounts ? nullptr : counts_of(frame, plan, job);
+  auto& window = shared<Window>();
+  auto& all = shared<Extent>();
+  if (threadIdx.x == 0) all = {};
+  if (counts != nullptr) clear(window);
+  __syncthreads();
+  note(all, count_entries(frame.entries(job.layer), begin, end, window, counts));
+  __syncthreads();
+  if (counts != nullptr) {
+    for (std::uint32_t i = threadIdx.x; i < kWindowBins; i += kScanThreads) {
+      const std::uint32_t count = count_of(window, i);
+      if (count != 0) atomic_add(&counts[kWindowFirst + i], count);
+    }
+  }
+  if (threadIdx.x != 0) return;
+  CoordinateState& state = frame(plan.states)[unit.job];
+  atomicMax(&state.largest, all.largest);
+  atomicMax(&state.smallest, all.smallest);
+  atomic_add(&state.nonzero, all.nonzero);
+  if (all.non_finite != 0) frame.mark_non_finite(job.layer);
+}
+
+/// There is a step to find: the layer is finite and not all zero.
+__device__ bool demands(const Frame& frame, const CoordinateJob& job,
+                        const CoordinateState& state) {
+  return !was_non_finite(frame, job.layer) && state.nonzero != 0;
+}
+
+__global__ void find_lowest(Frame frame, CoordinatePlan plan) {
+  const std::uint64_t number = warp_in_grid() * kLanes + lane();
+  if (number >= plan.count) return;
+  const CoordinateJob job = frame(plan.jobs)[number];
+  CoordinateState& state = frame(plan.states)[number];
+  if (was_non_finite(frame, job.layer)) return;
+  state.lowest = lowest_step_code(__uint_as_float(state.largest));
+  if (job.from != PriceRule::From::budget) return;
+  atomicMax(&frame.pool(kGridPool).lowest, state.lowest);
+  if (state.nonzero != 0) atomicOr(&frame(plan.search)->any, 1u);
+}
+
+// ---- a budget
+
+/// A round's candidate is the code of a node of the tree of probes: node 1 is the first probe, 2i
+/// follows i where the bits fit, 2i + 1 where they do not. 0 when the bisection has ended before.
+__device__ std::uint32_t code_of_node(std::uint32_t low, std::uint32_t high, std::uint32_t node) {
+  const auto depth = 31 - static_cast<unsigned>(__clz(static_cast<int>(node)));
+  for (unsigned level = depth; level-- > 0 && low < high;) {
+    const std::uint32_t middle = (low + high) / 2;
+    if ((node >> level & 1) != 0)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < high ? (low + high) / 2 : 0;
+}
+
+/// Candidate 0 is where the bisection begins, in the first round; the others are nodes.
+__device__ std::uint32_t code_of(const PoolState& pool, unsigned round, std::uint32_t candidate) {
+  if (candidate == 0) return round == 0 ? pool.lowest : 0;
+  return round == 0 ? code_of_node(pool.lowest, kLastPriceCode, candidate)
+                    : code_of_node(pool.low, pool.high, candidate);
+}
+
+struct SizeMemory {
+  std::uint64_t units[kLevelBins];
+  std::uint64_t level_bits[3][kLanes];  ///< from base 0, 1, 2 at every parameter
+  std::uint64_t gaps[kLists];
+  std::uint64_t nonzero, others;
+};
+
+/// Expected counts of the layer's levels above 0 at a step.
+__device__ void count_levels(const Frame& frame, const CoordinatePlan& plan,
+                             const CoordinateJob& job, const CoordinateState& state, double scale,
+                             std::uint64_t* units) {
+  for (unsigned i = threadIdx.x; i < kLevelBins; i += kScanThreads) units[i] = 0;
+  __syncthreads();
+  std::uint64_t low[3] = {};  // the bins that most threads meet at the same time
+  const auto put = [&](std::uint32_t bin, std::uint64_t count) {
+    if (bin == 1)
+      low[1] += count;
+    else if (bin == 2)
+      low[2] += count;
+    else if (bin != 0 && count != 0)
+      atomic_add(&units[bin], count);
+  };
+  const auto add = [&](std::uint32_t bin, std::uint64_t count) {
+    const LevelShare share = share_of_bin(bin, scale);
+    const std::uint64_t up = count * share.up;
+    put(level_bin(share.level), (count << kUnitBits) - up);
+    put(level_bin(share.level + 1), up);
+  };
+  if (job.counts == kNoCounts) {
+    const Entries x = frame.entries(job.layer);
+    const std::uint64_t n = frame.info(job.layer).n;
+    for (std::uint64_t i = threadIdx.x; i < n; i += kScanThreads) {
+      const std::uint32_t bits = magnitude_bits(x(i));
+      if (bits != 0) add(bits >> 16, 1);
+    }
+  } else {
+    const std::uint64_t* const counts = counts_of(frame, plan, job);
+    const std::uint32_t last = state.largest >> 16;
+    for (std::uint32_t bin = (~state.smallest >> 16) + threadIdx.x; bin <= last;
+         bin += kScanThreads) {
+      if (counts[bin] != 0) add(bin, counts[bin]);
+    }
+  }
+  for (unsigned b = 1; b <= 2; ++b) {
+    low[b] = warp_sum(low[b]);
+    if (lane() == 0) atomic_add(&units[b], low[b]);
+  }
+  __syncthreads();
+}
+
+/// By a whole block: expected_grid_bits256 of a layer, in thread 0.
+__device__ std::uint64_t expected_bits(const Frame& frame, const CoordinatePlan& plan,
+                                       const CoordinateJob& job, const CoordinateState& state,
+                                       float step) {
+  auto& memory = shared<SizeMemory>();
+  const double scale = grid_scale(step);
+  count_levels(frame, plan, job, state, scale, memory.units);
+  const std::uint64_t n = frame.info(job.layer).n, entries = n << kUnitBits;
+  if (warp_in_block() == 0) {
+    std::uint64_t others = 0;
+    for (unsigned b = 2 + lane(); b < kLevelBins; b += kLanes) others += memory.units[b];
+    others = warp_sum(others);
+    if (lane() == 0) {
+      memory.others = others;
+      memory.nonzero = others + memory.units[1];
+      memory.units[0] = entries - memory.nonzero;
+    }
+  }
+  __syncthreads();
+  const unsigned row = warp_in_block();
+  if (row < 3) {
+    const std::uint32_t end = level_bin(share_of_bin(state.largest >> 16, scale).level + 1) + 1;
+    memory.level_bits[row][lane()] =
+        lane() <= kMaxLevelRice ? level_bits256_at(memory.units, end, row, lane()) : 0;
+  } else if (row == 3 && lane() < kLists) {
+    const std::uint64_t listed = lane() == kEvery  ? memory.nonzero
+                                 : lane() == kOnes ? memory.nonzero - memory.others
+                                                   : memory.others;
+    memory.gaps[lane()] = gap_bits256(listed, entries);
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return 0;
+  GridDemand demand{n, memory.nonzero, memory.others};
+  demand.every_gap = memory.gaps[kEvery];
+  demand.ones_gap = memory.gaps[kOnes];
+  demand.others_gap = memory.gaps[kOthers];
+  for (unsigned base = 0; base < 3; ++base)
+    demand.levels_from[base] =
+        least_level_bits256([&](unsigned k) { return memory.level_bits[base][k]; });
+  return grid_bits256(demand);
+}
+
+/// Takes the round's probes, all totals known; in the last round leaves the price.
+__device__ void walk(const Frame& frame, PoolState& pool, const GridSearch& search,
+                     unsigned round) {
+  if (round == 0) {
+    pool.low = pool.lowest;
+    pool.high = kLastPriceCode;
+  }
+  std::uint32_t node = 1;
+  for (unsigned level = 0; level < GridSearch::kDepth && pool.low < pool.high; ++level) {
+    const std::uint32_t middle = (pool.low + pool.high) / 2;
+    const bool above = __ldcg(&search.totals[round][node]) > pool.budget_256;
+    if (above)
+      pool.low = middle + 1;
+    else
+      pool.high = middle;
+    node = 2 * node + (above ? 1 : 0);
+  }
+  if (round + 1 < GridSearch::kRounds || search.any == 0) return;
+  pool.price = price_of(pool.low);
+  if (pool.low == pool.lowest && search.totals[0][0] < pool.budget_256 - pool.budget_256 / 64)
+    frame.notice(Status::underspent);
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    grow_tree(Frame frame, CoordinatePlan plan, unsigned round) {
+  PoolState& pool = frame.pool(kGridPool);
+  if (pool.given > 0) return;
+  GridSearch& search = *frame(plan.search);
+  const std::uint32_t number = frame(plan.budgeted)[blockIdx.x / GridSearch::kCandidates];
+  const std::uint32_t candidate = blockIdx.x % GridSearch::kCandidates;
+  const CoordinateJob job = frame(plan.jobs)[number];
+  const CoordinateState state = frame(plan.states)[number];
+  const std::uint32_t code = code_of(pool, round, candidate);
+  std::uint64_t bits = 0;
+  if (code != 0 && demands(frame, job, state))
+    bits = expected_bits(frame, plan, job, state, price_of(code));
+  if (threadIdx.x != 0) return;
+  if (bits != 0) atomic_add(&search.totals[round][candidate], bits);
+  __threadfence();
+  if (atomicAdd(&pool.tickets, 1u) + 1 != gridDim.x) return;
+  __threadfence();
+  pool.tickets = 0;
+  walk(frame, pool, search, round);
+}
+
+// ---- steps of their own
+
+/// By a whole warp: hands the bins from `first` to `last` that are not empty to `search`; true when
+/// it wants no more. `count_at(bin)` is asked of one lane each.
+template <typename CountAt>
+__device__ bool search_bins(KeepSearch& search, std::uint32_t first, std::uint32_t last,
+                            CountAt count_at) {
+  constexpr unsigned kAhead = 4;  // loads on their way together
+  for (std::uint32_t base = first; base <= last; base += kAhead * kLanes) {
+    std::uint64_t counts[kAhead];
+#pragma unroll
+    for (unsigned k = 0; k < kAhead; ++k) {
+      const std::uint32_t bin = base + k * kLanes + lane();
+      counts[k] = bin <= last ? count_at(bin) : 0;
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kAhead; ++k) {
+      std::uint32_t filled = __ballot_sync(kAllLanes, counts[k] != 0);
+      for (; filled != 0; filled &= filled - 1) {
+        const int from = __ffs(static_cast<int>(filled)) - 1;
+        const std::uint64_t count = __shfl_sync(kAllLanes, counts[k], from);
+        if (search.add(base + k * kLanes + static_cast<std::uint32_t>(from), count)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+__global__ void __launch_bounds__(kScanThreads) keep_count(Frame frame, CoordinatePlan plan) {
+  const std::uint32_t number = frame(plan.keeping)[blockIdx.x];
+  const CoordinateJob job = frame(plan.jobs)[number];
+  const CoordinateState state = frame(plan.states)[number];
+  if (!demands(frame, job, state)) return;
+  const std::uint32_t first = ~state.smallest >> 16, last = state.largest >> 16;
+  KeepSearch search(job.keep, state.nonzero);
+  if (job.counts != kNoCounts) {
+    const std::uint64_t* const counts = counts_of(frame, plan, job);
+    if (warp_in_block() == 0)
+      search_bins(search, first, last, [&](std::uint32_t bin) { return counts[bin]; });
+  } else {
+    auto& window = shared<Window>();
+    const Entries x = frame.entries(job.layer);
+    const std::uint64_t n = frame.info(job.layer).n;
+    for (std::uint32_t base = first; base <= last; base += kWindowBins) {
+      clear(window);
+      for (std::uint64_t i = threadIdx.x; i < n; i += kScanThreads) {
+        const std::uint32_t bits = magnitude_bits(x(i)), place = (bits >> 16) - base;
+        if (bits != 0 && place < kWindowBins) count_in(window, place);
+      }
+      __syncthreads();
+      const std::uint32_t end = last - base < kWindowBins ? last : base + kWindowBins - 1;
+      if (warp_in_block() == 0)
+        search_bins(search, base, end,
+                    [&](std::uint32_t bin) { return std::uint64_t{count_of(window, bin - base)}; });
+      __syncthreads();
+    }
+  }
+  if (threadIdx.x == 0) frame.layer(job.layer).price = search.step();
+}
+
+/// Every layer's step: the pool's, or its own and never below the lowest it can be sent at
+/// (layer.cpp, choose_price).
+__global__ void settle(Frame frame, CoordinatePlan plan) {
+  const std::uint64_t number = warp_in_grid() * kLanes + lane();
+  if (number >= plan.count) return;
+  PoolState& pool = frame.pool(kGridPool);
+  const float common = pool.given > 0 ? pool.given : pool.price;
+  const bool alone = pool.alone != 0 && !(pool.given > 0);
+  if (number == 0 && pool.given > 0) pool.price = pool.given;
+  const CoordinateJob job = frame(plan.jobs)[number];
+  CoordinateState& state = frame(plan.states)[number];
+  if (!demands(frame, job, state)) return;
+  LayerState& layer = frame.layer(job.layer);
+  const float lowest = price_of(state.lowest);
+  if (job.from == PriceRule::From::budget) {
+    const bool raised = !alone && common < lowest && common > 0;
+    layer.price = raised ? lowest : common;
+    state.own = alone || raised ? 1 : 0;
+    return;
+  }
+  const float step = job.from == PriceRule::From::keep ? layer.price : job.price;
+  layer.price = step < lowest ? lowest : step;
+  state.own = 1;
+}
+
+}  // namespace
+
+void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_blocks(measure, plan.segments.units, kScanThreads, 0, frame, plan);
+}
+
+void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+  const std::uint64_t warps = divide_up(plan.count, kLanes);
+  queue.launch_warps(find_lowest, warps, frame, plan);
+  for (unsigned round = 0; round < GridSearch::kRounds; ++round) {
+    queue.launch_blocks(grow_tree, std::uint64_t{plan.budgeted_count} * GridSearch::kCandidates,
+                        kScanThreads, 0, frame, plan, round);
+  }
+  queue.launch_blocks(keep_count, plan.keeping_count, kScanThreads, 0, frame, plan);
+  queue.launch_warps(settle, warps, frame, plan);
+}
+
+}  // namespace atomo::cuda
