@@ -112,7 +112,9 @@ TEST_P(Parity, MessagesAndValuesAreTheCpus) {
           const auto a =
               test::decode_bytes(codec, expected.bytes, before, dtype, shape, true, -0.7f, shift);
           ASSERT_EQ(a.status, added.status) << where << ": " << describe(a.status);
-          if (!failed(a.status)) ASSERT_TRUE(a.values == added.values) << where;
+          if (!failed(a.status)) {
+            ASSERT_TRUE(a.values == added.values) << where;
+          }
           ++count;
         }
       }
