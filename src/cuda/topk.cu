@@ -20,10 +20,11 @@
 ///   stage   writes marks and values
 /// Decode, three launches: count what segments state, open the frames, read marks and put values.
 ///
-/// Traffic an entry: encoding reads it four times, 16 bytes (least possible: 4), of which a layer
-/// that the L2 cache holds comes from memory once; ties may add 4, what is kept a sector; marks are
-/// 1/8 byte written twice and read four times. Decoding writes 4 bytes (the least; `add` reads 4
-/// and writes the sectors that change) beside the body and 3/8 byte of marks.
+/// Traffic an entry: encoding reads it four times, 16 bytes (the least: 4), of which a layer that
+/// the L2 cache holds comes from memory once; segments with ties to unmark read 4 more, a kept
+/// entry a sector. Marks, 1/8 byte, are zeroed, written and read three times; their section is
+/// zeroed and written. Decoding writes 4 bytes (the least; `add` reads 4 and writes the sectors
+/// that change) beside the body and 3/8 byte of marks.
 ///
 /// Shared memory: 8 KiB of counters and a scan's in analyse. Workspace: 1/8 byte of marks and 1/8
 /// of their section an entry, 4 bytes a kept entry, up to 1/2 byte of histograms.
@@ -209,14 +210,13 @@ __global__ void settle(Frame frame, TopkPlan plan) {
 }
 
 /// From half of the entries on the CPU sends the bit map without looking at gaps.
-__global__ void __launch_bounds__(kScanThreads) layout_bodies(Frame frame, TopkPlan plan) {
+__global__ void __launch_bounds__(kScanThreads, 1) layout_bodies(Frame frame, TopkPlan plan) {
   const TopkJob& job = frame(plan.jobs)[blockIdx.x];
   layout_marks(frame, plan.marks, blockIdx.x, job.keep >= job.n - job.keep);
   if (threadIdx.x != 0) return;
   const std::uint64_t marks = frame(plan.marks.states)[blockIdx.x].bytes;
   LayerState& layer = frame.layer(job.layer);
-  const bool finite = (layer.flags & detail::Row::kNonFinite) == 0;
-  layer.bytes = finite ? marks + 4 * std::uint64_t{job.keep} : 0;
+  layer.bytes = was_non_finite(frame, job.layer) ? 0 : marks + 4 * std::uint64_t{job.keep};
   frame(plan.ends)[blockIdx.x] = 32 * std::uint64_t{job.keep};
   StagedBody& body = frame(frame.plan.staged)[job.layer];
   body.prefix = plan.sections.at + 4 * job.first_word;
