@@ -211,6 +211,7 @@ __global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto 
       return atomicCAS(&levels[place - first], 0, level) == 0;  // no place is in both lists
     });
     if (__any_sync(kAllLanes, reader.good() ? 0 : 1) != 0) break;
+    __syncwarp();
     put_window(levels, end - first, layer.price, layer.y + begin + first, into);
   }
   if (word.mode == SegmentMode::zero) return;

@@ -303,15 +303,15 @@ __global__ void __launch_bounds__(kScanThreads)
   const CoordinateJob job = frame(plan.jobs)[number];
   const CoordinateState state = frame(plan.states)[number];
   const std::uint32_t code = code_of(pool, round, candidate);
+  __syncthreads();  // no thread reads the pool once another may be done
   std::uint64_t bits = 0;
   if (code != 0 && demands(frame, job, state))
     bits = expected_bits(frame, plan, job, state, price_of(code));
   if (threadIdx.x != 0) return;
   if (bits != 0) atomic_add(&search.totals[round][candidate], bits);
   __threadfence();
-  if (atomicAdd(&pool.tickets, 1u) + 1 != gridDim.x) return;
+  if (atomicAdd(&pool.tickets, 1u) + 1 != (round + 1) * gridDim.x) return;
   __threadfence();
-  pool.tickets = 0;
   walk(frame, pool, search, round);
 }
 
