@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The stages of a message in their order, for one tensor and for a model. Adding an operation is a
+/// line in `EncodePlans` and one in `DecodePlans`.
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <new>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cuda/atoms.cuh"
+#include "cuda/atoms_decode.cuh"
+#include "cuda/container.cuh"
+#include "cuda/coordinate.cuh"
+#include "cuda/coordinate_decode.cuh"
+#include "cuda/cub.cuh"
+#include "cuda/identity.cuh"
+#include "cuda/qsgd.cuh"
+#include "cuda/random_k.cuh"
+#include "cuda/sign.cuh"
+#include "cuda/ternary.cuh"
+#include "cuda/topk.cuh"
+#include "device.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using detail::LayerPlan;
+using detail::Pool;
+
+using EncodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
+                               AtomsPlan, CoordinatePlan>;
+using DecodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
+                               AtomsDecodePlan, CoordinateDecodePlan>;
+
+/// Methods that have a device twin. Those behind a lossless stage, under a cap or of singular pairs
+/// have none.
+bool has_twin(const Method& method) { return method.traits().cuda; }
+
+/// The layers of a message as plans take them, with the head's tables.
+struct MessageShape {
+  std::span<const PlannedLayer> layers;
+  std::span<const std::uint16_t> kind_of;
+  std::uint32_t kinds = 0;
+  ConstBytes head_tables;
+  std::uint16_t flags = 0;  ///< of the header
+};
+
+/// Plans of one direction: the frame's and each operation's.
+template <typename Plans>
+struct MessagePlan {
+  FramePlan frame;
+  Plans operations;
+  Split halves;            ///< decoding: a job a layer, without units where the view is f32
+  Scratch<float> room;     ///< decoding: f32 values of the other views
+  Scratch<Key> first_key;  ///< decoding: of the first of several messages
+
+  void make(const MessageShape& shape, Layout& layout, bool decodes) {
+    plan_frame(shape.layers, shape.kind_of, shape.kinds, shape.head_tables, layout, frame,
+               shape.flags);
+    if (decodes) plan_halves(shape.layers, layout);
+    std::apply([&](auto&... p) { (plan(shape.layers, layout, p), ...); }, operations);
+    frame.zeroed_bytes = layout.zeroed_bytes();
+  }
+  void plan_halves(std::span<const PlannedLayer> layers, Layout& layout) {
+    SplitMaker split(layout, layers.size());
+    std::uint64_t entries = 0;
+    for (const PlannedLayer& layer : layers) {
+      const std::uint64_t n = layer.kind->dtype == DType::f32 ? 0 : layer.n;
+      split.add(divide_up(n, kHalfUnit));
+      entries += n;
+    }
+    halves = split.split();
+    room = layout.scratch<float>(entries);
+    first_key = layout.scratch<Key>(1);
+  }
+  /// Calls `stage(plan)` for the operations that have layers.
+  template <typename Stage>
+  void each(Stage stage) const {
+    std::apply([&](const auto&... p) { ((p.empty() ? void() : stage(p)), ...); }, operations);
+  }
+};
+
+/// Launches all stages of an encode.
+void encode_message(const MessagePlan<EncodePlans>& plan, const Frame& frame, ConstBytes tables,
+                    const MessageCall& call, std::span<const ConstTensorView> views,
+                    std::uint64_t* bytes, Status* status, Queue& queue) {
+  begin(frame, tables, call, views, queue);
+  plan.each([&](const auto& p) {
+    if constexpr (requires { analyse(p, frame, queue); }) analyse(p, frame, queue);
+  });
+  plan.each([&](const auto& p) {
+    if constexpr (requires { price(p, frame, queue); }) price(p, frame, queue);
+  });
+  plan.each([&](const auto& p) {
+    if constexpr (requires { size(p, frame, queue); }) size(p, frame, queue);
+  });
+  place(frame, queue);
+  plan.each([&](const auto& p) {
+    if constexpr (requires { write(p, frame, queue); }) write(p, frame, queue);
+  });
+  assemble(frame, queue);
+  seal(frame, bytes, status, queue);
+}
+
+/// Launches all stages of decoding one message; halves stay f32.
+void decode_message(const MessagePlan<DecodePlans>& plan, const Frame& frame, ConstBytes tables,
+                    DecodeInto into, std::span<const TensorView> views, Queue& queue) {
+  open(frame, tables, views, plan.room, queue);
+  plan.each([&](const auto& p) { cuda::decode(p, frame, into, queue); });
+}
+
+// ---- several messages added into halves: in f32 from the tensors' values on, rounded once
+
+/// Puts the values of half views where they are added to.
+__global__ void widen_halves(Frame frame, Split halves) {
+  if (warp_in_grid() >= halves.units) return;
+  const UnitOf at = find_unit(frame, halves, warp_in_grid());
+  const LayerState& layer = frame.layer(at.job);
+  const Entries x{layer.half, frame.info(at.job).dtype};
+  const std::uint64_t first = at.index * kHalfUnit, n = frame.info(at.job).n;
+  const std::uint64_t end = first + kHalfUnit < n ? first + kHalfUnit : n;
+  for (std::uint64_t i = first + lane(); i < end; i += kLanes) layer.y[i] = x(i);
+}
+
+__global__ void keep_key(Frame frame, Scratch<Key> kept) {
+  if (threadIdx.x == 0 && blockIdx.x == 0) *frame(kept) = frame.state().key;
+}
+/// Sums are rounded whatever the last message held, under the first one's key.
+__global__ void round_sums(Frame frame, Scratch<Key> kept) {
+  if (failed(static_cast<Status>(frame.state().head_status))) return;
+  if (threadIdx.x == 0) frame.state().key = *frame(kept);
+  for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x)
+    frame.layer(i).decodes = 1;
+}
+
+Status status_of(const Queue& queue, Status sound) noexcept {
+  return queue.error() == cudaSuccess ? sound : Status::external;
+}
+
+/// Memory of a call: the workspace from its first multiple of 256 bytes on.
+constexpr std::size_t kAlignment = 256;
+std::byte* aligned(Bytes memory) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  return memory.data() + (kAlignment - address % kAlignment) % kAlignment;
+}
+
+// ---- one tensor
+
+/// Everything of a message of one layer, on the stack.
+struct OneLayer {
+  detail::LayerPlan layer;
+  PlannedLayer planned;
+  detail::OneLayerTables head{};
+  std::uint16_t kind_of = 0;
+  MessageShape shape;
+
+  OneLayer(const Method& method, const Shape& tensor, DType dtype)
+      : layer(method, tensor, dtype),
+        planned{&method, &layer.kind, layer.n, layer.max_body_bytes},
+        shape{{&planned, 1},
+              {&kind_of, 1},
+              1,
+              {head.data(), detail::one_layer_tables(layer.kind, head)}} {}
+  OneLayer(const OneLayer&) = delete;
+  OneLayer& operator=(const OneLayer&) = delete;
+
+  [[nodiscard]] std::size_t max_bytes() const noexcept {
+    return detail::one_layer_head_bytes(layer.kind) +
+           static_cast<std::size_t>(detail::padded(layer.max_body_bytes));
+  }
+};
+
+/// A plan of one layer whose tables stand behind the rest of the workspace.
+template <typename Plans>
+struct OneLayerPlan {
+  MessagePlan<Plans> plan;
+  std::array<std::byte, kTablesInLaunch> tables;
+  std::uint64_t table_bytes = 0, tables_at = 0;
+
+  /// Counts; `place` fills.
+  OneLayerPlan(const OneLayer& one, bool decodes, bool places) {
+    Layout counted;
+    plan.make(one.shape, counted, decodes);
+    table_bytes = counted.table_bytes();
+    tables_at = counted.workspace_bytes();
+    if (!places || !fits()) return;
+    Layout placed(tables, counted);
+    plan.make(one.shape, placed, decodes);
+  }
+  [[nodiscard]] bool fits() const noexcept { return table_bytes <= tables.size(); }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept {
+    return tables_at + table_bytes + kAlignment;
+  }
+  [[nodiscard]] Frame frame(Bytes workspace, std::byte* message, std::uint64_t capacity) const {
+    std::byte* const work = aligned(workspace);
+    return {plan.frame, work + tables_at, work, message, capacity};
+  }
+  [[nodiscard]] ConstBytes used_tables() const noexcept {
+    return {tables.data(), static_cast<std::size_t>(table_bytes)};
+  }
+};
+
+std::size_t tensor_workspace_bytes(const Method& method, const Shape& shape, DType dtype) noexcept {
+  if (!has_twin(method)) return 0;
+  const OneLayer one(method, shape, dtype);
+  return std::max(OneLayerPlan<EncodePlans>(one, false, false).workspace_bytes(),
+                  OneLayerPlan<DecodePlans>(one, true, false).workspace_bytes());
+}
+
+/// Bits in 1/256, as the price search takes a budget.
+std::uint64_t budget_256(double bits) noexcept {
+  return static_cast<std::uint64_t>(std::clamp(bits * 256, 0.0, 1.8e19));
+}
+
+Status encode_tensor(const Method& method, const ConstTensorView& view, const Key& key,
+                     const Payload& payload, const Context& context) noexcept {
+  if (!has_twin(method) || view.device != Device::cuda) return Status::unsupported;
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  const OneLayer one(method, view.shape, view.dtype);
+  if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
+  if (payload.capacity < one.max_bytes()) return Status::buffer_too_small;
+  const OneLayerPlan<EncodePlans> plan(one, false, true);
+  if (!plan.fits()) return Status::unsupported;
+  if (context.workspace.size() < plan.workspace_bytes()) return Status::workspace_too_small;
+
+  MessageCall call;
+  call.key = key;
+  call.step = context.step;
+  const std::size_t head = detail::one_layer_head_bytes(one.layer.kind);
+  const std::uint64_t budget = budget_256(detail::body_budget(
+      method.budget_bits() * static_cast<double>(one.layer.n), 8.0 * static_cast<double>(head)));
+  call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = budget;
+  Queue queue(context.stream);
+  encode_message(plan.plan, plan.frame(context.workspace, payload.data, payload.capacity),
+                 plan.used_tables(), call, {&view, 1}, payload.bytes, context.status, queue);
+  return status_of(queue, Status::ok);
+}
+
+Status decode_tensor(const Method& method, ConstBytes message, bool add, float alpha,
+                     const TensorView& view, const Context& context) noexcept {
+  if (!has_twin(method) || view.device != Device::cuda) return Status::unsupported;
+  const OneLayer one(method, view.shape, view.dtype);
+  if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
+  if (add && view.dtype != DType::f32) return Status::unsupported;
+  const OneLayerPlan<DecodePlans> plan(one, true, true);
+  if (!plan.fits()) return Status::unsupported;
+  if (context.workspace.size() < plan.workspace_bytes()) return Status::workspace_too_small;
+  const Frame frame =
+      plan.frame(context.workspace, const_cast<std::byte*>(message.data()), message.size());
+  Queue queue(context.stream);
+  const DecodeInto into{add, alpha};
+  decode_message(plan.plan, frame, plan.used_tables(), into, {&view, 1}, queue);
+  round_halves(frame, plan.plan.halves, queue);
+  close(frame, into, context.status, queue);
+  return status_of(queue, Status::ok);
+}
+
+// ---- a model
+
+/// Throws what a set-up call of the runtime reports.
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess)
+    throw Error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error));
+}
+
+struct FreeDevice {
+  void operator()(std::byte* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
+};
+using DeviceBytes = std::unique_ptr<std::byte, FreeDevice>;
+
+/// Tables on the device, made once.
+template <typename Plans>
+class ResidentPlan {
+ public:
+  ResidentPlan(const MessageShape& shape, bool decodes) {
+    Layout counted;
+    plan_.make(shape, counted, decodes);
+    std::vector<std::byte> tables(counted.table_bytes());
+    Layout placed(tables, counted);
+    plan_.make(shape, placed, decodes);
+    workspace_ = placed.workspace_bytes() + kAlignment;
+    std::byte* memory = nullptr;
+    check(cudaMalloc(reinterpret_cast<void**>(&memory), tables.size()), "memory for a model");
+    tables_.reset(memory);
+    check(cudaMemcpy(memory, tables.data(), tables.size(), cudaMemcpyHostToDevice),
+          "a model's tables");
+  }
+  [[nodiscard]] const MessagePlan<Plans>& plan() const noexcept { return plan_; }
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
+  [[nodiscard]] Frame frame(Bytes workspace, std::byte* message, std::uint64_t capacity) const {
+    return {plan_.frame, tables_.get(), aligned(workspace), message, capacity};
+  }
+
+ private:
+  MessagePlan<Plans> plan_;
+  std::size_t workspace_ = 0;
+  DeviceBytes tables_;
+};
+
+class Model final : public detail::DeviceModel {
+ public:
+  Model(std::span<const LayerPlan> layers, const detail::HeadLayout& head)
+      : layers_(layers),
+        shape_{planned(layers), head.kinds_of(), head.kinds(), head.tables(), head.flags()},
+        encode_(shape_, false),
+        decode_(shape_, true) {}
+
+  std::size_t workspace_bytes() const noexcept override {
+    return std::max(encode_.workspace_bytes(), decode_.workspace_bytes());
+  }
+
+  Status encode(std::span<const ConstTensorView> views, const Key& key,
+                const double (&budget_bits)[2], const Payload& payload,
+                const Context& context) const noexcept override {
+    if (const Status s = check_views(views); failed(s)) return s;
+    if (context.workspace.size() < encode_.workspace_bytes()) return Status::workspace_too_small;
+    MessageCall call;
+    call.key = key;
+    call.step = context.step;
+    for (int pool = 0; pool < 2; ++pool) call.budget_256[pool] = budget_256(budget_bits[pool]);
+    Queue queue(context.stream);
+    encode_message(encode_.plan(), encode_.frame(context.workspace, payload.data, payload.capacity),
+                   {}, call, views, payload.bytes, context.status, queue);
+    return status_of(queue, Status::ok);
+  }
+
+  Status decode(std::span<const ConstBytes> messages, bool add, float alpha,
+                std::span<const TensorView> views, const Context& context) const noexcept override {
+    if (const Status s = check_views(views); failed(s)) return s;
+    if (context.workspace.size() < decode_.workspace_bytes()) return Status::workspace_too_small;
+    const MessagePlan<DecodePlans>& plan = decode_.plan();
+    const bool halves = plan.halves.units > 0, sums = halves && add;
+    Queue queue(context.stream);
+    bool follows = false;
+    for (const ConstBytes message : messages) {
+      const Frame frame =
+          decode_.frame(context.workspace, const_cast<std::byte*>(message.data()), message.size());
+      const DecodeInto into{add, alpha};
+      open(frame, {}, views, plan.room, queue);
+      if (sums && !follows) {
+        queue.launch_warps(widen_halves, plan.halves.units, frame, plan.halves);
+        queue.launch_warps(keep_key, 1, frame, plan.first_key);
+      }
+      plan.each([&](const auto& p) { cuda::decode(p, frame, into, queue); });
+      if (halves && !sums) round_halves(frame, plan.halves, queue);
+      close(frame, into, context.status, queue, follows);
+      follows = true;
+      if (!sums || &message != &messages.back()) continue;
+      queue.launch_blocks(round_sums, 1, kScanThreads, 0, frame, plan.first_key);
+      round_halves(frame, plan.halves, queue);
+      close(frame, into, context.status, queue, true);
+    }
+    return status_of(queue, Status::ok);
+  }
+
+ private:
+  std::span<const PlannedLayer> planned(std::span<const LayerPlan> layers) {
+    for (const LayerPlan& layer : layers) {
+      static_cast<void>(
+          detail::device_backend_for(*layer.method));  // throws where there is no twin
+      planned_.push_back({layer.method, &layer.kind, layer.n, layer.max_body_bytes});
+    }
+    return planned_;
+  }
+  template <typename View>
+  Status check_views(std::span<const View> views) const noexcept {
+    if (views.size() != layers_.size()) return Status::shape_mismatch;
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      if (views[i].shape != layers_[i].kind.shape) return Status::shape_mismatch;
+      if (views[i].device != Device::cuda || views[i].dtype != layers_[i].kind.dtype ||
+          (layers_[i].n > 0 && views[i].data == nullptr))
+        return Status::unsupported;
+    }
+    return Status::ok;
+  }
+
+  std::span<const LayerPlan> layers_;
+  std::vector<PlannedLayer> planned_;
+  MessageShape shape_;
+  ResidentPlan<EncodePlans> encode_;
+  ResidentPlan<DecodePlans> decode_;
+};
+
+std::unique_ptr<detail::DeviceModel> make_model(std::span<const LayerPlan> layers,
+                                                const detail::HeadLayout& head) {
+  return std::make_unique<Model>(layers, head);
+}
+
+}  // namespace
+}  // namespace atomo::cuda
+
+namespace atomo::detail {
+
+const DeviceBackend* device_backend() noexcept {
+  static constexpr DeviceBackend kBackend{cuda::tensor_workspace_bytes, cuda::encode_tensor,
+                                          cuda::decode_tensor, cuda::make_model};
+  return &kBackend;
+}
+
+}  // namespace atomo::detail

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# The suites over all codecs and over whole models, on the device that the host executor is. Their tensors, messages and
+# workspaces are device memory.
+set(tests ${PROJECT_SOURCE_DIR}/tests)
+atomo_hostexec_test(parity ${tests}/test_device_parity.cpp
+  ORDERS_FILTER "*LargeTensors*" TSAN_FILTER "*DamagedMessages*")
+atomo_hostexec_test(codecs ${tests}/test_codecs.cpp ORDERS_FILTER "*SizesAreBounded*" TSAN_FILTER "*SizesAreBounded*")
+atomo_hostexec_test(mutations ${tests}/test_mutations.cpp ORDERS_FILTER "*Random*" TSAN_FILTER "*EveryTruncation*")
+atomo_hostexec_test(model ${tests}/test_device_model.cpp ORDERS_FILTER "*MessagesAreTheCpus*"
+  TSAN_FILTER "*MessagesAreTheCpus*")
+atomo_hostexec_test(launches ${here}/test_launches.cpp)
