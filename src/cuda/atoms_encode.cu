@@ -22,7 +22,7 @@
 /// An atom adds 8 bytes read three times, 16 bytes a kept one written and read, some 1/2 byte of
 /// marks.
 ///
-/// Shared memory: 2,272 bytes a warp in content. Determinism: draws are functions of their place,
+/// Shared memory: 2,176 bytes a warp in content. Determinism: draws are functions of their place,
 /// sums are integers, bits that meet in a word are OR-ed. Alignment: tensors as their entries, 16
 /// bytes are read at once where the address allows it; bodies are staged in the workspace.
 
