@@ -12,7 +12,7 @@ namespace hostexec {
 
 namespace {
 
-constexpr std::size_t kMaxObjects = 64, kMaxAlign = 256, kMaxGroup = 8;
+constexpr std::size_t kMaxObjects = 64, kMaxAlign = 256;
 
 struct Object {
   const void* key;

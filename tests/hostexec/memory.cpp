@@ -41,12 +41,17 @@ bool on_device(const void* p, std::size_t bytes) { return lies_in(device_blocks(
 
 int visible_depth;
 
+// Of large blocks only the ends are poisoned: who takes a device pointer for a host's begins at
+// one.
+[[maybe_unused]] constexpr std::size_t kPoisonedEnd = 256 * 1024;
+
 void set_visible([[maybe_unused]] const Blocks::value_type& block, [[maybe_unused]] bool visible) {
 #ifdef HOSTEXEC_ASAN
-  if (visible)
-    __asan_unpoison_memory_region(block.first, block.second);
-  else
-    __asan_poison_memory_region(block.first, block.second);
+  const auto set = visible ? __asan_unpoison_memory_region : __asan_poison_memory_region;
+  const auto [first, bytes] = block;
+  if (bytes <= 2 * kPoisonedEnd) return set(first, bytes);
+  set(first, kPoisonedEnd);
+  set(first + bytes - kPoisonedEnd, kPoisonedEnd);
 #endif
 }
 

@@ -53,7 +53,6 @@ const Launch* running;
 Settings settings;
 
 // TSan: blocks of a group count as concurrent, so each has fibres and memory of its own.
-constexpr std::size_t kMaxGroup = 8;
 std::size_t place_in_group;
 int epoch;
 char grid_begins, grid_ends, fences, barriers[kMaxGroup][2];

@@ -42,18 +42,27 @@ class BlockRadixSort {
   void sort(Key (&keys)[ItemsPerThread], Value (&values)[ItemsPerThread], int begin, int end,
             bool descending) {
     const unsigned first = Group::rank() * ItemsPerThread;
+    // See collective.hpp: into slots that others read.
     for (unsigned i = 0; i < ItemsPerThread; ++i) {
-      slots_.keys[0][first + i] = keys[i];
-      slots_.values[0][first + i] = values[i];
+      slots_.keys[1][kCount - 1 - first - i] = keys[i];
+      slots_.values[1][kCount - 1 - first - i] = values[i];
     }
     Group::wait();
     if (first == 0) {
+      for (int i = 0; i < kCount; ++i) {
+        slots_.keys[0][i] = slots_.keys[1][kCount - 1 - i];
+        slots_.values[0][i] = slots_.values[1][kCount - 1 - i];
+      }
       for (int bit = begin; bit < end; ++bit) split(bit, descending);
+      for (int i = 0; i < kCount; ++i) {
+        slots_.keys[1][i] = slots_.keys[0][i];
+        slots_.values[1][i] = slots_.values[0][i];
+      }
     }
     Group::wait();
     for (unsigned i = 0; i < ItemsPerThread; ++i) {
-      keys[i] = slots_.keys[0][first + i];
-      values[i] = slots_.values[0][first + i];
+      keys[i] = slots_.keys[1][first + i];
+      values[i] = slots_.values[1][first + i];
     }
   }
 

@@ -62,19 +62,28 @@ struct Slots {
   T total;
 };
 
+/// Where a thread leaves what it brings: in the slot that another one reads its result from, so
+/// that memory used again too early is a race, and wrong in some order of threads.
+template <int Count>
+int other_end(int i) {
+  return Count - 1 - i;
+}
+
 /// Leaves in slot r what the values of ranks 0 to r (inclusive) or to r - 1 combine to, and in
 /// `total` all. Slot 0 of an exclusive scan gets `first`.
 template <typename Group, typename T, int Count, typename Op>
 void scan(Slots<T, Count>& slots, T mine, bool inclusive, T first, Op op) {
-  const unsigned rank = Group::rank();
-  slots.value[rank] = mine;
+  const int rank = static_cast<int>(Group::rank());
+  slots.value[other_end<Count>(rank)] = mine;
   Group::wait();
   if (rank == 0) {
-    T sum = inclusive ? slots.value[0] : op(first, slots.value[0]);
-    if (!inclusive) slots.value[0] = first;
+    T values[Count];
+    for (int i = 0; i < Count; ++i) values[i] = slots.value[other_end<Count>(i)];
+    T sum = inclusive ? values[0] : op(first, values[0]);
+    slots.value[0] = inclusive ? values[0] : first;
     for (int i = 1; i < Count; ++i) {
       const T before = sum;
-      sum = op(sum, slots.value[i]);
+      sum = op(sum, values[i]);
       slots.value[i] = inclusive ? sum : before;
     }
     slots.total = sum;
