@@ -119,22 +119,17 @@ __device__ void mark_entries(const Rounded& mine, RoundMemory& memory) {
   __syncthreads();
 }
 
-/// By a whole warp. `chunk_place`: the chunk's first place in its segment.
-__device__ void describe_chunk(const ChunkBits& bits, std::uint32_t chunk_place,
-                               CoordinateChunk& chunk) {
-  std::uint32_t counts[kLists];
+/// By a whole warp. `place`: the chunk's first in its segment.
+__device__ void describe_chunk(const ChunkBits& bits, std::uint32_t place, CoordinateChunk& chunk) {
+#pragma unroll
   for (unsigned list = 0; list < kLists; ++list) {
-    const ListWords words = list_words(bits, list);
-    counts[list] = 0;
-    for (const std::uint32_t word : words.word)
-      counts[list] += static_cast<std::uint32_t>(__popc(word));
-    counts[list] = warp_sum(counts[list]);
-    const std::uint32_t after = warp_max(words.after(chunk_place + 4 * kLanes * lane()));
-    if (lane() == 0) chunk.after[list] = after;
+    const LaneEntries entries = lane_entries(bits, list);
+    const std::uint32_t count = warp_sum(entries.count()), after = warp_max(entries.after());
+    if (lane() != 0) continue;
+    chunk.after[list] = after == 0 ? 0 : place + after;
+    if (list == kEvery) chunk.nonzero = count;
+    if (list == kOthers) chunk.large = count;
   }
-  if (lane() != 0) return;
-  chunk.nonzero = counts[kEvery];
-  chunk.large = counts[kOthers];
 }
 
 __global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, CoordinatePlan plan) {

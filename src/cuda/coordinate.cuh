@@ -93,25 +93,50 @@ __device__ inline void atomic_add(std::uint64_t* sum, std::uint64_t value) {
 
 __device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
 
-/// By a whole warp: the words of a list that this lane has in hand, entries 128 l to 128 l + 127.
-struct ListWords {
-  std::uint32_t word[4];
-  /// Place behind the last entry, 0 for none.
-  __device__ std::uint32_t after(std::uint32_t first) const {
-    for (unsigned w = 4; w-- > 0;) {
-      if (word[w] != 0)
-        return first + kLanes * (w + 1) -
-               static_cast<std::uint32_t>(__clz(static_cast<int>(word[w])));
+/// Entries 128 l to 128 l + 127 of a chunk, l the lane, that are in a list; a bit each.
+struct LaneEntries {
+  static constexpr std::uint32_t kCount = 4 * kLanes;
+  std::uint64_t half[2];
+  /// Number of the lane's first.
+  __device__ static std::uint32_t first() { return kCount * lane(); }
+  /// Number behind the last in the list, 0 for none.
+  [[nodiscard]] __device__ std::uint32_t after() const {
+    if (half[1] != 0) return first() + 128 - static_cast<unsigned>(leading_zeros(half[1]));
+    return half[0] != 0 ? first() + 64 - static_cast<unsigned>(leading_zeros(half[0])) : 0;
+  }
+  [[nodiscard]] __device__ std::uint32_t count() const {
+    return static_cast<std::uint32_t>(__popcll(half[0]) + __popcll(half[1]));
+  }
+  /// Calls found(number) in ascending order.
+  template <typename Found>
+  __device__ void visit(Found found) const {
+    std::uint64_t left = half[0];
+    for (std::uint32_t number = first();; number = first() + 64) {
+      for (; left != 0; left &= left - 1)
+        found(number + static_cast<unsigned>(__ffsll(static_cast<long long>(left))) - 1);
+      if (number != first()) return;
+      left = half[1];
     }
-    return 0;
+  }
+
+ private:
+  __device__ static int leading_zeros(std::uint64_t word) {
+    return __clzll(static_cast<long long>(word));
   }
 };
 
-__device__ inline ListWords list_words(const ChunkBits& bits, unsigned list) {
-  ListWords out;
-  for (unsigned w = 0; w < 4; ++w) {
-    const std::uint32_t nonzero = bits.nonzero[4 * lane() + w], large = bits.large[4 * lane() + w];
-    out.word[w] = list == kEvery ? nonzero : list == kOnes ? nonzero & ~large : large;
+__device__ inline bool has(const std::uint32_t* words, std::uint32_t i) {
+  return (words[i / kLanes] >> (i % kLanes) & 1) != 0;
+}
+
+__device__ inline LaneEntries lane_entries(const ChunkBits& bits, unsigned list) {
+  LaneEntries out;
+#pragma unroll
+  for (unsigned h = 0; h < 2; ++h) {
+    const unsigned w = 4 * lane() + 2 * h;
+    const std::uint64_t nonzero = bits.nonzero[w] | std::uint64_t{bits.nonzero[w + 1]} << 32;
+    const std::uint64_t large = bits.large[w] | std::uint64_t{bits.large[w + 1]} << 32;
+    out.half[h] = list == kEvery ? nonzero : list == kOnes ? nonzero & ~large : large;
   }
   return out;
 }

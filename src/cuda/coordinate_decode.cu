@@ -13,7 +13,7 @@
 /// Traffic an entry: 4 bytes written (8 read and written when adding) and the content read once,
 /// ones of two lists twice. The least possible but for those.
 ///
-/// Shared memory: 32 KiB (read_segment), 2 KiB (check_words). Every entry is written by one lane,
+/// Shared memory: 16 KiB (read_segment), 2 KiB (check_words). Every entry is written by one lane,
 /// so no order matters. The message has any alignment, y that of f32.
 
 #include "coordinate_format.hpp"
@@ -76,7 +76,7 @@ struct Content {
   [[nodiscard]] __device__ std::uint64_t peek(std::uint64_t bit) const { return view.peek64(bit); }
 };
 
-constexpr std::uint32_t kWindow = 1024;
+constexpr std::uint32_t kWindow = 512;
 
 struct Windows {
   std::int32_t levels[kMaxWarps][kWindow];

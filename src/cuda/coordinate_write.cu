@@ -103,24 +103,14 @@ __device__ std::uint32_t place_after(const ChunkInHand& chunk, unsigned list, st
 
 /// By a whole warp: the place from which this lane's first gap of the list counts.
 __device__ std::uint32_t gap_begin(const ChunkInHand& chunk, unsigned list,
-                                   const ListWords& words) {
-  const std::uint32_t after = words.after(chunk.place + 4 * kLanes * lane());
+                                   const LaneEntries& entries) {
+  const std::uint32_t after = entries.after();
   const std::uint32_t before =
       __ballot_sync(kAllLanes, after != 0) & ((std::uint32_t{1} << lane()) - 1);
   const int from = before == 0 ? 0 : 31 - __clz(static_cast<int>(before));
-  const std::uint32_t neighbour = __shfl_sync(kAllLanes, after, from);
+  const std::uint32_t neighbour = chunk.place + __shfl_sync(kAllLanes, after, from);
   const std::uint32_t seed = place_after(chunk, list, chunk.index);
   return before == 0 ? seed : neighbour;
-}
-
-/// Calls found(word, bit) for this lane's entries in order.
-template <typename Found>
-__device__ void visit(const ListWords& words, Found found) {
-#pragma unroll
-  for (unsigned w = 0; w < 4; ++w) {
-    for (std::uint32_t left = words.word[w]; left != 0; left &= left - 1)
-      found(w, static_cast<unsigned>(__ffs(static_cast<int>(left)) - 1));
-  }
 }
 
 // ---- the choice
@@ -128,10 +118,10 @@ __device__ void visit(const ListWords& words, Found found) {
 using Tries = std::uint32_t[kRiceTries];
 
 __device__ void add_gaps(const ChunkInHand& chunk, unsigned list, unsigned k, Tries& bits) {
-  const ListWords words = list_words(*chunk.bits, list);
-  std::uint32_t next = gap_begin(chunk, list, words);
-  visit(words, [&](unsigned w, unsigned b) {
-    const std::uint32_t place = chunk.place + kLanes * (4 * lane() + w) + b, gap = place - next;
+  const LaneEntries entries = lane_entries(*chunk.bits, list);
+  std::uint32_t next = gap_begin(chunk, list, entries);
+  entries.visit([&](std::uint32_t i) {
+    const std::uint32_t place = chunk.place + i, gap = place - next;
     next = place + 1;
     for (unsigned j = 0; j < kRiceTries; ++j) bits[j] += rice_bits(gap, k + j, kGapRawBits);
   });
@@ -305,32 +295,30 @@ struct Stream {
 template <typename Out>
 __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Out& out) {
   const ChunkBits& bits = *chunk.bits;
-  const auto level_at = [&](unsigned w, unsigned b) {
-    if ((bits.large[w] >> b & 1) == 0) return bits.nonzero[w] >> b & 1;
-    return chunk.level(w * kLanes + b, bits.carried[w] >> b & 1);
+  const auto level_at = [&](std::uint32_t i) {
+    if (!has(bits.large, i)) return has(bits.nonzero, i) ? 1u : 0u;
+    return chunk.level(i, has(bits.carried, i) ? 1 : 0);
   };
+  const auto sign_at = [&](std::uint32_t i) { return std::uint64_t{has(bits.negative, i)}; };
   if (stream.dense) {
-    const std::uint32_t first = 4 * kLanes * lane();
-    for (std::uint32_t i = first; i < first + 4 * kLanes && i < chunk.entries; ++i) {
-      const unsigned w = i / kLanes, b = i % kLanes;
-      RiceWord word = rice_word(level_at(w, b), stream.level_k, kLevelBits);
-      if ((bits.nonzero[w] >> b & 1) != 0)
-        word.bits |= std::uint64_t{bits.negative[w] >> b & 1} << word.count++;
+    const std::uint32_t first = LaneEntries::first();
+    for (std::uint32_t i = first; i < first + LaneEntries::kCount && i < chunk.entries; ++i) {
+      RiceWord word = rice_word(level_at(i), stream.level_k, kLevelBits);
+      if (has(bits.nonzero, i)) word.bits |= sign_at(i) << word.count++;
       out.put(word);
     }
     return;
   }
-  const ListWords words = list_words(bits, stream.list);
-  std::uint32_t next = gap_begin(chunk, stream.list, words);
-  visit(words, [&](unsigned word_of_lane, unsigned b) {
-    const unsigned w = 4 * lane() + word_of_lane;
-    const std::uint32_t place = chunk.place + kLanes * w + b;
+  const LaneEntries entries = lane_entries(bits, stream.list);
+  std::uint32_t next = gap_begin(chunk, stream.list, entries);
+  entries.visit([&](std::uint32_t i) {
+    const std::uint32_t place = chunk.place + i;
     RiceWord word = rice_word(place - next, stream.gap_k, kGapRawBits);
     next = place + 1;
-    word.bits |= std::uint64_t{bits.negative[w] >> b & 1} << word.count++;
+    word.bits |= sign_at(i) << word.count++;
     out.put(word);
     if (stream.with_levels)
-      out.put(rice_word(level_at(w, b) - stream.base, stream.level_k, kLevelBits));
+      out.put(rice_word(level_at(i) - stream.base, stream.level_k, kLevelBits));
   });
 }
 
