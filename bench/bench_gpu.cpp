@@ -241,7 +241,7 @@ void register_all() {
 int main(int argc, char** argv) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::fprintf(stderr, "bench_device: no CUDA device\n");
+    std::fprintf(stderr, "bench_gpu: no CUDA device\n");
     return 2;
   }
   cudaDeviceProp properties{};
@@ -255,7 +255,7 @@ int main(int argc, char** argv) {
     register_all();
     benchmark::RunSpecifiedBenchmarks();
   } catch (const atomo::Error& error) {
-    std::fprintf(stderr, "bench_device: %s\n", error.what());
+    std::fprintf(stderr, "bench_gpu: %s\n", error.what());
     return 1;
   }
   benchmark::Shutdown();
