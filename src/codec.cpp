@@ -32,14 +32,17 @@ std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
 
 namespace detail {
 
-const DeviceBackend& device_backend_for(const Method& method) {
+const DeviceBackend& device_backend_for(const Method& method, const Shape& shape) {
   const DeviceBackend* const device = device_backend();
   if (device == nullptr) {
     throw Error(
         "this build of atomo has no CUDA backend: configure with -DATOMO_CUDA=ON where nvcc is");
   }
-  if (!method.traits().cuda)
-    throw Error("'" + method.to_string() + "' has no CUDA twin: encode it on the CPU");
+  if (!device->runs(method, shape)) {
+    throw Error("'" + method.to_string() + "' has no CUDA twin" +
+                (method.traits().cuda ? " for a tensor " + shape.to_string() : "") +
+                ": encode it on the CPU");
+  }
   return *device;
 }
 
@@ -70,7 +73,7 @@ std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
 
 std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype, Device device) const {
   if (device == Device::cuda)
-    return detail::device_backend_for(*method_).workspace_bytes(*method_, shape, dtype);
+    return detail::device_backend_for(*method_, shape).workspace_bytes(*method_, shape, dtype);
   const LayerPlan plan(*method_, shape, dtype);
   if (plan.n == 0) return 0;
   Carver encode;

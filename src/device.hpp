@@ -32,6 +32,8 @@ class DeviceModel {
 };
 
 struct DeviceBackend {
+  /// Whether it can encode and decode tensors of this shape.
+  bool (*runs)(const Method&, const Shape&);
   // One codec, one tensor.
   std::size_t (*workspace_bytes)(const Method&, const Shape&, DType) noexcept;
   Status (*encode)(const Method&, const ConstTensorView&, const Key&, const Payload&,
@@ -44,7 +46,7 @@ struct DeviceBackend {
 
 /// Null when there is no CUDA backend in this build.
 [[nodiscard]] const DeviceBackend* device_backend() noexcept;
-/// \throws Error when there is none, or it cannot run this method.
-[[nodiscard]] const DeviceBackend& device_backend_for(const Method& method);
+/// \throws Error when there is none, or it cannot run this method for this shape.
+[[nodiscard]] const DeviceBackend& device_backend_for(const Method& method, const Shape& shape);
 
 }  // namespace atomo::detail

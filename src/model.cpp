@@ -95,7 +95,8 @@ void Compressor::Impl::set_up_memory() {
 }
 
 void Compressor::Impl::set_up_device() {
-  for (const auto& codec : codecs) static_cast<void>(detail::device_backend_for(codec.method()));
+  for (const auto& plan : plans)
+    static_cast<void>(detail::device_backend_for(*plan.method, plan.kind.shape));
   device = detail::device_backend()->make_model(plans, layout);
   workspace = device->workspace_bytes();
 }

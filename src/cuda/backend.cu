@@ -35,9 +35,14 @@ using EncodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, To
 using DecodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
                                AtomsDecodePlan, CoordinateDecodePlan>;
 
-/// Methods that have a device twin. Those behind a lossless stage, under a cap or of singular pairs
-/// have none.
-bool has_twin(const Method& method) { return method.traits().cuda; }
+/// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.
+bool has_twin(const Method& method, const Shape& shape) {
+  const MethodId id = method.kind(shape, DType::f32).method;
+  const std::uint64_t most = id == MethodId::topk       ? kMaxTopkEntries
+                             : id == MethodId::random_k ? kMaxRandomKEntries
+                                                        : Shape::kMaxElements;
+  return method.traits().cuda && shape.elements() <= most;
+}
 
 /// The layers of a message as plans take them, with the head's tables.
 struct MessageShape {
@@ -204,7 +209,6 @@ struct OneLayerPlan {
 };
 
 std::size_t tensor_workspace_bytes(const Method& method, const Shape& shape, DType dtype) noexcept {
-  if (!has_twin(method)) return 0;
   const OneLayer one(method, shape, dtype);
   return std::max(OneLayerPlan<EncodePlans>(one, false, false).workspace_bytes(),
                   OneLayerPlan<DecodePlans>(one, true, false).workspace_bytes());
@@ -217,7 +221,7 @@ std::uint64_t budget_256(double bits) noexcept {
 
 Status encode_tensor(const Method& method, const ConstTensorView& view, const Key& key,
                      const Payload& payload, const Context& context) noexcept {
-  if (!has_twin(method) || view.device != Device::cuda) return Status::unsupported;
+  if (!has_twin(method, view.shape) || view.device != Device::cuda) return Status::unsupported;
   if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
   const OneLayer one(method, view.shape, view.dtype);
   if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
@@ -241,7 +245,7 @@ Status encode_tensor(const Method& method, const ConstTensorView& view, const Ke
 
 Status decode_tensor(const Method& method, ConstBytes message, bool add, float alpha,
                      const TensorView& view, const Context& context) noexcept {
-  if (!has_twin(method) || view.device != Device::cuda) return Status::unsupported;
+  if (!has_twin(method, view.shape) || view.device != Device::cuda) return Status::unsupported;
   const OneLayer one(method, view.shape, view.dtype);
   if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
   if (add && view.dtype != DType::f32) return Status::unsupported;
@@ -359,8 +363,6 @@ class Model final : public detail::DeviceModel {
  private:
   std::span<const PlannedLayer> planned(std::span<const LayerPlan> layers) {
     for (const LayerPlan& layer : layers) {
-      static_cast<void>(
-          detail::device_backend_for(*layer.method));  // throws where there is no twin
       planned_.push_back({layer.method, &layer.kind, layer.n, layer.max_body_bytes});
     }
     return planned_;
@@ -395,8 +397,9 @@ std::unique_ptr<detail::DeviceModel> make_model(std::span<const LayerPlan> layer
 namespace atomo::detail {
 
 const DeviceBackend* device_backend() noexcept {
-  static constexpr DeviceBackend kBackend{cuda::tensor_workspace_bytes, cuda::encode_tensor,
-                                          cuda::decode_tensor, cuda::make_model};
+  static constexpr DeviceBackend kBackend{cuda::has_twin, cuda::tensor_workspace_bytes,
+                                          cuda::encode_tensor, cuda::decode_tensor,
+                                          cuda::make_model};
   return &kBackend;
 }
 
