@@ -4,7 +4,7 @@
 ///
 /// Mapping. check_words: a block a layer looks at the segments' words and adds their bytes up; they
 /// must fill the body exactly. read_segment: a warp a segment of 32,768 entries, in windows of
-/// 1,024 levels in shared memory: one lane reads the bits of a list up to the window's end (two
+/// 512 levels in shared memory: one lane reads the bits of a list up to the window's end (two
 /// lanes when there are two lists, the second after it has passed over the first once), then all
 /// lanes write the window. Reading is serial within a segment, so a tensor of few segments waits
 /// for it: several entry points a segment, found by lanes that start at guessed bits and agree
