@@ -78,12 +78,12 @@ __global__ void open_frame(Frame frame, BodyPlan plan) {
   if (!has_body(frame, job)) return;
   const BodyBytes body = body_of(frame, job.layer);
   float gain;
-  bool good = open_front(frame, job, gain) && body.bytes % 4 == 0;
-  good = good && open_marks(frame, plan.marks, blockIdx.x, body.begin, body.bytes);
+  const bool good = open_front(frame, job, gain) &&
+                    open_marks(frame, plan.marks, blockIdx.x, body.begin, body.bytes);
   if (threadIdx.x != 0) return;
   BodyState& state = frame(plan.states)[blockIdx.x];
   const MarksState& marks = frame(plan.marks.states)[blockIdx.x];
-  if (!good || marks.kept > job.atoms) return refuse(frame, job, state);
+  if (!good) return refuse(frame, job, state);
   state.stands = 1;
   state.gain = gain;
   state.kept = marks.kept;
