@@ -187,16 +187,18 @@ Status LayerCursor::seek_kind(std::uint32_t wanted) noexcept {
     kind_at_ = milestones_[milestone];
   }
   KindFields fields;
+  std::array<std::int64_t, Shape::kMaxRank> dims{};
+  const auto keep = [&](int i, std::int64_t d) { dims[static_cast<std::size_t>(i)] = d; };
   while (kind_next_ <= wanted) {
     if (kind_next_ % kMilestone == 0) {
       milestones_[kind_next_ / kMilestone] = static_cast<std::uint32_t>(kind_at_);
     }
-    if (!read_kind(head_->kinds(), kind_at_, fields)) return Status::corrupt;
+    if (!read_kind(head_->kinds(), kind_at_, fields, keep)) return Status::corrupt;
     ++kind_next_;
   }
   // The dimensions were checked by read_kind, so this cannot throw.
   kind = {fields.method, fields.dtype, fields.params,
-          Shape(std::span(fields.dims.data(), static_cast<std::size_t>(fields.rank)))};
+          Shape(std::span(dims.data(), static_cast<std::size_t>(fields.rank)))};
   return valid_kind(fields) ? Status::ok : Status::corrupt;
 }
 

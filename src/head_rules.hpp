@@ -4,7 +4,6 @@
 /// takes any bytes at any address, reads nothing outside them and needs no memory.
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
 
@@ -138,8 +137,9 @@ ATOMO_HD inline bool read_varint(ConstBytes in, std::size_t& at, std::uint64_t& 
   return false;
 }
 
-/// Moves `at` past one kind.
-ATOMO_HD inline bool read_kind(ConstBytes in, std::size_t& at, KindFields& kind) noexcept {
+/// Moves `at` past one kind; calls `on_dim(i, d)` for its dimensions.
+template <typename OnDim>
+ATOMO_HD bool read_kind(ConstBytes in, std::size_t& at, KindFields& kind, OnDim on_dim) noexcept {
   if (in.size() - at < 7) return false;
   kind = {};
   kind.method = static_cast<MethodId>(in[at]);
@@ -152,7 +152,8 @@ ATOMO_HD inline bool read_kind(ConstBytes in, std::size_t& at, KindFields& kind)
   for (int i = 0; i < kind.rank; ++i) {
     std::uint64_t d = 0;
     if (!read_varint(in, at, d) || d > (std::uint64_t{1} << 62)) return false;
-    kind.dims[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(d);
+    if (i == 0) kind.dim0 = static_cast<std::int64_t>(d);
+    on_dim(i, static_cast<std::int64_t>(d));
     empty = empty || d == 0;
     if (!empty && d > Shape::kMaxElements / kind.elements)
       kind.elements = Shape::kMaxElements + 1;
@@ -180,7 +181,7 @@ ATOMO_HD Status walk_tables(ConstBytes message, const Header& header, TablePlace
   KindFields kind;
   for (std::uint32_t i = 0; i < header.kinds; ++i) {
     on_kind(i, at);
-    if (!read_kind(message, at, kind)) return Status::corrupt;
+    if (!read_kind(message, at, kind, [](int, std::int64_t) {})) return Status::corrupt;
   }
   places.names = at;
   for (std::uint32_t i = 0; (header.flags & kFlagNames) != 0 && i < header.layers; ++i) {

@@ -3,7 +3,6 @@
 /// Which parameters and shapes a method may have on the wire (FORMAT.md), for host and device.
 /// Whatever else stands in a table of kinds is corrupt.
 
-#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -12,21 +11,21 @@
 
 namespace atomo::detail {
 
-/// A `Kind` as its bytes say it, in a form that the device can hold too.
+/// A `Kind` but for its further dimensions, in a form that the device can hold too.
 struct KindFields {
   MethodId method = MethodId::identity;
   DType dtype = DType::f32;
   std::uint32_t params = 0;
   int rank = 0;
+  std::int64_t dim0 = 0;  ///< 0 for a scalar
   std::uint64_t elements = 1;
-  std::array<std::int64_t, Shape::kMaxRank> dims{};
   friend bool operator==(const KindFields&, const KindFields&) = default;
 };
 
 [[nodiscard]] inline KindFields fields_of(const Kind& kind) noexcept {
-  KindFields fields{kind.method, kind.dtype, kind.params, kind.shape.rank(), kind.shape.elements()};
-  for (int i = 0; i < fields.rank; ++i) fields.dims[static_cast<std::size_t>(i)] = kind.shape[i];
-  return fields;
+  const Shape& shape = kind.shape;
+  const std::int64_t dim0 = shape.rank() > 0 ? shape[0] : 0;
+  return {kind.method, kind.dtype, kind.params, shape.rank(), dim0, shape.elements()};
 }
 
 /// Families of atoms, their params.
@@ -44,13 +43,13 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
 
 [[nodiscard]] constexpr bool has_rows(const KindFields& kind) noexcept {
   if (kind.rank < 2 || kind.elements == 0) return false;
-  const std::uint64_t length = kind.elements / static_cast<std::uint64_t>(kind.dims[0]);
+  const std::uint64_t length = kind.elements / static_cast<std::uint64_t>(kind.dim0);
   return length >= kShortestRow && length <= kLongestRow;
 }
 
 [[nodiscard]] constexpr bool is_matrix(const KindFields& kind) noexcept {
   if (kind.rank < 2 || kind.elements == 0) return false;
-  const auto rows = static_cast<std::uint64_t>(kind.dims[0]), columns = kind.elements / rows;
+  const auto rows = static_cast<std::uint64_t>(kind.dim0), columns = kind.elements / rows;
   const std::uint64_t shorter = rows < columns ? rows : columns;
   const std::uint64_t longer = rows < columns ? columns : rows;
   return rows >= kLeastRows && columns >= kLeastColumns && shorter <= kLongestShorterSide &&

@@ -41,7 +41,7 @@ void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint1
 
   const auto infos = layout.table<LayerInfo>(layers.size());
   const auto tables = layout.table<std::byte>(head_tables.size());
-  const auto fields = layout.table<detail::KindFields>(kinds);
+  const auto planned_kinds = layout.table<PlannedKind>(kinds);
   SplitMaker fills(layout, layers.size());
   std::copy_n(head_tables.begin(), tables.values.size(), tables.values.begin());
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -51,7 +51,10 @@ void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint1
     if (!infos.values.empty()) {
       infos.values[i] = {layer.n,    fixed_bytes,        layer.kind->params,
                          kind_of[i], layer.kind->method, layer.kind->dtype};
-      fields.values[kind_of[i]] = detail::fields_of(*layer.kind);
+      PlannedKind& planned = planned_kinds.values[kind_of[i]];
+      planned = {detail::fields_of(*layer.kind), {}};
+      const auto dims = layer.kind->shape.dims();
+      std::copy(dims.begin(), dims.end(), planned.dims);
     }
     fills.add(divide_up(layer.n, kFillEntries));
     plan.max_bytes += padded(layer.max_body_bytes);
@@ -63,7 +66,7 @@ void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint1
   }
   plan.infos = infos.place;
   plan.head_tables = tables.place;
-  plan.kind_fields = fields.place;
+  plan.planned_kinds = planned_kinds.place;
   plan.fills = fills.split();
 
   plan.message = layout.zeroed<MessageState>(1);

@@ -108,12 +108,17 @@ __device__ bool scan_rows(const Frame& frame, ConstBytes message, const Header& 
 /// Compares the layer's kind with the plan's; dtypes may differ.
 __device__ Status check_kind(const Frame& frame, ConstBytes message, std::uint16_t kind,
                              std::uint32_t layer) {
-  KindFields found, expected = frame(frame.plan.kind_fields)[frame.info(layer).kind];
+  const PlannedKind& expected = frame(frame.plan.planned_kinds)[frame.info(layer).kind];
+  KindFields found;
+  bool same_shape = true;
   std::size_t at = frame(frame.plan.kinds_at)[kind];
-  if (!detail::read_kind(message, at, found) || !detail::valid_kind(found)) return Status::corrupt;
-  if (found.rank != expected.rank || found.dims != expected.dims) return Status::shape_mismatch;
-  expected.dtype = found.dtype;
-  return found == expected ? Status::ok : Status::codec_mismatch;
+  const bool read = detail::read_kind(message, at, found, [&](int i, std::int64_t d) {
+    same_shape = same_shape && expected.dims[i] == d;
+  });
+  if (!read || !detail::valid_kind(found)) return Status::corrupt;
+  if (!same_shape || found.rank != expected.fields.rank) return Status::shape_mismatch;
+  found.dtype = expected.fields.dtype;
+  return found == expected.fields ? Status::ok : Status::codec_mismatch;
 }
 
 /// Checks one layer's row against its kind and takes the own price off its body; fills the state.

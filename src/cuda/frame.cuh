@@ -90,15 +90,21 @@ struct MessageState {
   std::uint64_t stated_checksum = 0;  ///< decoding: of the bodies, as the header has it
 };
 
+/// A kind of the head's tables, as decoding compares it.
+struct PlannedKind {
+  detail::KindFields fields;
+  std::int64_t dims[Shape::kMaxRank] = {};
+};
+
 /// Entries that are filled by a warp.
 inline constexpr std::uint64_t kFillEntries = 4096;
 
 /// The shared part of a plan.
 struct FramePlan {
   Table<LayerInfo> infos;
-  Table<std::byte> head_tables;           ///< kinds, names and padding, as in the message
-  Table<detail::KindFields> kind_fields;  ///< by number
-  Split fills;                            ///< a job a layer, a unit for kFillEntries of its entries
+  Table<std::byte> head_tables;      ///< kinds, names and padding, as in the message
+  Table<PlannedKind> planned_kinds;  ///< by number
+  Split fills;                       ///< a job a layer, a unit for kFillEntries of its entries
   Scratch<MessageState> message;
   Scratch<LayerState> layers;
   Scratch<StagedBody> staged;       ///< one a layer
