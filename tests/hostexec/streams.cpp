@@ -36,12 +36,16 @@ void run_first(cudaStream_t stream) {
 // Streams that have something waiting run in the order chosen: of two that do not wait for each
 // other either may come first.
 void finish_those(bool only_blocking) {
+  const auto waits = [only_blocking](cudaStream_t s) {
+    return !s->waiting.empty() && (s->blocking || !only_blocking);
+  };
+  if (std::none_of(streams().begin(), streams().end(), waits)) return;
   const DeviceVisible visible;
   Settings settings = Settings::from_environment();
   for (;;) {
     std::vector<cudaStream_t> busy;
     for (const cudaStream_t s : streams()) {
-      if (!s->waiting.empty() && (s->blocking || !only_blocking)) busy.push_back(s);
+      if (waits(s)) busy.push_back(s);
     }
     if (busy.empty()) return;
     if (settings.order == Order::random)
@@ -52,6 +56,7 @@ void finish_those(bool only_blocking) {
 }
 
 void complete(EventState& event, std::size_t record) {
+  if (event.completed >= record) return;
   const DeviceVisible visible;
   while (event.completed < record) run_first(event.stream);
 }
@@ -89,6 +94,7 @@ cudaError_t enqueue(cudaStream_t stream, Operation operation) {
 
 void finish(cudaStream_t stream) {
   if (is_default(stream)) return finish_blocking();
+  if (stream->waiting.empty()) return;
   const DeviceVisible visible;
   while (!stream->waiting.empty()) run_first(stream);
 }

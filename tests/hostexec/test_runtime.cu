@@ -17,13 +17,16 @@ using test::StreamOwner;
 __global__ void add(unsigned* p, unsigned value) { p[threadIdx.x] += value; }
 template <typename T>
 __global__ void multiply(T* p, T value) {
-  p[threadIdx.x] *= value;
+  if (blockIdx.x == 0) p[threadIdx.x] *= value;
 }
 __global__ void two_dimensional(unsigned* p) { atomicAdd(p, blockIdx.y * gridDim.x + blockIdx.x); }
 
 class Runtime : public testing::Test {
  protected:
-  Runtime() { memory_.fill(0); }
+  Runtime() {
+    static_cast<void>(cudaGetLastError());  // of other tests
+    memory_.fill(0);
+  }
   [[nodiscard]] unsigned* words() const { return reinterpret_cast<unsigned*>(memory_.data()); }
   [[nodiscard]] unsigned word(std::size_t i = 0) const {
     unsigned value;
