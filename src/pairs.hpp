@@ -35,6 +35,21 @@ Status decode_pairs(ConstBytes body, const Shape& shape, float price, const Key&
 /// Walks the index of a body: how many pairs it holds.
 Status inspect_pairs(ConstBytes body, const Shape& shape, std::uint64_t& kept) noexcept;
 
+/// The body's frame as that of atoms: pairs of up to 1,024 entries in all share groups or have one,
+/// larger ones have a group for each piece of their factors.
+[[nodiscard]] AtomLayout pairs_frame(const MatrixShape& shape) noexcept;
+
+/// How one factor of a class is coded.
+struct FactorStep {
+  std::uint32_t step = 0;  ///< of kCodingSteps
+  unsigned escape_bits = 0;
+  float size = 1;  ///< the step; of the second factor in units of the price
+};
+struct PairStep {
+  FactorStep shorter, longer;
+};
+[[nodiscard]] PairStep pair_step(const MatrixShape& shape, std::size_t atom_class) noexcept;
+
 /// Half octaves of longer / shorter side, rounded: the row of the pairs' tables.
 [[nodiscard]] std::size_t pair_aspect(const MatrixShape& shape) noexcept;
 /// Amplitude of a pair of sigma 1.

@@ -32,17 +32,6 @@ std::uint64_t pieces_of(std::uint64_t entries) noexcept {
   return (entries + kPieceEntries - 1) / kPieceEntries;
 }
 
-/// The body's frame as that of atoms: pairs of up to 1,024 entries in all share groups or have one,
-/// larger ones have a group for each piece of their factors.
-AtomLayout frame_of(const MatrixShape& shape) noexcept {
-  const std::uint64_t entries = shape.shorter() + shape.longer();
-  const std::uint64_t length =
-      entries <= kPieceEntries
-          ? entries
-          : kPieceEntries * (pieces_of(shape.shorter()) + pieces_of(shape.longer()));
-  return AtomLayout::rows(shape.shorter(), length);
-}
-
 /// How one factor of a class is coded.
 struct FactorCoding {
   PairCoding coding{};
@@ -54,21 +43,12 @@ class PairCodings {
  public:
   PairCodings(const MatrixShape& shape, float price) noexcept
       : range_(range_scale(price)), root_(std::sqrt(static_cast<double>(shape.shorter()))) {
-    const std::size_t aspect = pair_aspect(shape);
-    const auto m = static_cast<double>(shape.shorter()), n = static_cast<double>(shape.longer());
-    // rms of the second factor of a pair that is just certain, in units of the price.
-    const double unit = kPairKappa[aspect] * std::sqrt((m + n) / (m * n));
     const float scaled_price = price * range_;
     for (std::size_t c = 0; c < kAtomClassCount; ++c) {
-      const PairSteps steps = kPairSteps[aspect][c];
-      const double shorter = kCodingSteps[steps.shorter].d;
-      const double longer = kCodingSteps[steps.longer].d * kClassMiddle[c];
-      shorter_[c] = {
-          pair_coding(steps.shorter, escape_bits(shape.shorter(), 1 / shorter * kReachMargin)),
-          static_cast<float>(shorter)};
-      longer_[c] = {pair_coding(steps.longer, escape_bits(shape.longer(),
-                                                          top_of_class(c) / longer * kReachMargin)),
-                    scaled_price * static_cast<float>(unit * longer)};
+      const PairStep step = pair_step(shape, c);
+      shorter_[c] = {pair_coding(step.shorter.step, step.shorter.escape_bits), step.shorter.size};
+      longer_[c] = {pair_coding(step.longer.step, step.longer.escape_bits),
+                    scaled_price * step.longer.size};
     }
   }
 
@@ -183,7 +163,7 @@ class PairWriter {
         shape_(shape),
         codings_(shape, price),
         key_(key),
-        groups_(GroupShape::of(frame_of(shape).length)),
+        groups_(GroupShape::of(pairs_frame(shape).length)),
         lengths_(lengths),
         bits_(content.data(), content.size()) {}
 
@@ -240,7 +220,7 @@ class PairReader {
         codings_(shape, price),
         levels_u_(key, Purpose::dither_u),
         levels_v_(key, Purpose::dither_v),
-        groups_(GroupShape::of(frame_of(shape).length)),
+        groups_(GroupShape::of(pairs_frame(shape).length)),
         flags_(body.data() + index.flags, index.lengths - index.flags),
         content_(body.data() + index.content, body.size() - index.content),
         lengths_(body.data() + index.lengths),
@@ -314,6 +294,30 @@ bool has_pairs(const Shape& shape) noexcept { return is_matrix(shape); }
 
 std::uint64_t pair_count(const Shape& shape) noexcept { return matrix_view(shape).shorter(); }
 
+AtomLayout pairs_frame(const MatrixShape& shape) noexcept {
+  const std::uint64_t entries = shape.shorter() + shape.longer();
+  const std::uint64_t length =
+      entries <= kPieceEntries
+          ? entries
+          : kPieceEntries * (pieces_of(shape.shorter()) + pieces_of(shape.longer()));
+  return AtomLayout::rows(shape.shorter(), length);
+}
+
+PairStep pair_step(const MatrixShape& shape, std::size_t atom_class) noexcept {
+  const std::size_t aspect = pair_aspect(shape);
+  const auto m = static_cast<double>(shape.shorter()), n = static_cast<double>(shape.longer());
+  // rms of the second factor of a pair that is just certain, in units of the price.
+  const double unit = kPairKappa[aspect] * std::sqrt((m + n) / (m * n));
+  const PairSteps steps = kPairSteps[aspect][atom_class];
+  const double shorter = kCodingSteps[steps.shorter].d;
+  const double longer = kCodingSteps[steps.longer].d * kClassMiddle[atom_class];
+  const double top = top_of_class(atom_class) / longer;
+  return {{steps.shorter, escape_bits(shape.shorter(), 1 / shorter * kReachMargin),
+           static_cast<float>(shorter)},
+          {steps.longer, escape_bits(shape.longer(), top * kReachMargin),
+           static_cast<float>(unit * longer)}};
+}
+
 std::size_t pair_aspect(const MatrixShape& shape) noexcept {
   // floor(log2(ratio^2) + 1/2), by the exponent of an f64.
   const double ratio = static_cast<double>(shape.longer()) / static_cast<double>(shape.shorter());
@@ -345,7 +349,7 @@ cpu::PriceCosts pair_costs(const MatrixShape& shape) noexcept {
       costs.unit[c][part] = static_cast<std::uint32_t>((total + (u + v) / 2) / (u + v));
     }
   }
-  const GroupShape groups = GroupShape::of(frame_of(shape).length);
+  const GroupShape groups = GroupShape::of(pairs_frame(shape).length);
   const auto lengths = static_cast<std::uint32_t>(groups.pieces * 16 * 256 / groups.atoms);
   costs.uncertain = 256 + lengths;
   costs.certain = 256 * (1 + kClassBits) + lengths;
@@ -367,7 +371,7 @@ std::size_t max_pairs_body_bytes(const Shape& shape) noexcept {
   }
   const std::uint64_t count = view.shorter();
   const std::size_t flags = round_up((count * (1 + kClassBits) + 7) / 8, 2);
-  const std::size_t lengths = 2 * GroupShape::of(frame_of(view).length).groups(count);
+  const std::size_t lengths = 2 * GroupShape::of(pairs_frame(view).length).groups(count);
   return round_up(max_marks_bytes(count) + flags + lengths + (count * bits + 7) / 8, 4);
 }
 
@@ -400,7 +404,7 @@ Status encode_pairs(const SingularPairs& pairs, const MatrixShape& shape,
       plan.bytes + write_flags(amplitudes, price, used, body.subspan(plan.bytes));
   const std::size_t lengths = round_up(flags_end, 2);
   if (lengths != flags_end) body[lengths - 1] = std::byte{0};
-  const std::size_t content = lengths + 2 * GroupShape::of(frame_of(shape).length).groups(kept);
+  const std::size_t content = lengths + 2 * GroupShape::of(pairs_frame(shape).length).groups(kept);
   PairWriter writer(pairs, shape, price, key, body.data() + lengths, body.subspan(content));
   for_each_marked(used, [&](std::uint64_t k) {
     writer.add(k, cpu::choose_atom(amplitudes[k], price));
@@ -430,7 +434,7 @@ Status decode_pairs(ConstBytes body, const Shape& shape, float price, const Key&
   if (!carver.fits()) return Status::workspace_too_small;
   MarksReader marks;
   BodyIndex index;
-  if (!index.open(body, frame_of(view), marks)) return Status::corrupt;
+  if (!index.open(body, pairs_frame(view), marks)) return Status::corrupt;
   PairReader reader(body, index, view, price, key);
   std::size_t count = 0;
   const bool good = for_each_kept(marks, m, [&](std::uint64_t k) {
@@ -451,7 +455,7 @@ Status inspect_pairs(ConstBytes body, const Shape& shape, std::uint64_t& kept) n
   MarksReader marks;
   BodyIndex index;
   const MatrixShape view = matrix_view(shape);
-  if (!index.open(body, frame_of(view), marks)) return Status::corrupt;
+  if (!index.open(body, pairs_frame(view), marks)) return Status::corrupt;
   if (!for_each_kept(marks, view.shorter(), [](std::uint64_t) { return true; })) {
     return Status::corrupt;
   }
