@@ -148,12 +148,10 @@ __device__ void write_norms(const UnitView& unit, const Entries& entries, const 
     float norm = 0;
     if (norms == nullptr) {
       const int begin = static_cast<int>(b * job.bucket) - static_cast<int>(unit.skip);
-      const std::uint64_t left = job.n - unit.first;
-      const int end =
-          b >= unit.buckets ? begin
-          : begin + static_cast<std::int64_t>(job.bucket) > static_cast<std::int64_t>(left)
-              ? static_cast<int>(left)
-              : begin + static_cast<int>(job.bucket);
+      const std::uint64_t left = job.n - unit.first;  // the layer's last bucket may be shorter
+      int end = begin + static_cast<int>(job.bucket);
+      if (end > 0 && static_cast<unsigned>(end) > left) end = static_cast<int>(left);
+      if (b >= unit.buckets) end = begin;
       norm = group_norm(unit, entries, x, begin, end, group);
     } else if (b < unit.buckets) {
       norm = norms[unit.first_bucket + b];

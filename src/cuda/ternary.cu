@@ -177,12 +177,11 @@ __device__ bool decode_last_block(const BitView& trits, std::uint64_t begin, uns
   bool valid = true;
   for (unsigned j = lane(); j < width; j += kLanes) {
     unsigned left = trits.peek32((begin / kTrits + j) * 8) & 0xFFu;
-    valid &= left < 243;
     for (unsigned e = j; e < length; e += width) {
       put(y + begin + e, value_of(left % 3, norm), into);
       left /= 3;
     }
-    valid &= left == 0;
+    valid &= left == 0;  // nor may a byte be 243 or more
   }
   return valid;
 }
