@@ -11,7 +11,7 @@ namespace hostexec {
 /// Blocks that count as concurrent under TSan. Its cost grows with the fibres there are.
 inline constexpr std::size_t kMaxGroup = 2;
 
-/// Before each block. Frees nothing that the block before used when `settings` and sizes agree.
+/// Before each block: what the block before left is garbage again.
 void begin_block_memory(std::size_t dynamic_bytes, Settings& settings);
 /// Before each group of blocks that count as concurrent (TSan): all memory may be used anew.
 void begin_group_memory();

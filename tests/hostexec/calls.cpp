@@ -12,8 +12,6 @@ namespace hostexec {
 
 namespace {
 
-std::recursive_mutex lock;
-
 struct Key {
   std::string_view name;
   bool has_stream;
@@ -49,8 +47,13 @@ bool allocates_or_waits(std::string_view name) {
 
 }  // namespace
 
-Called::Called(const char* name) : lock_(lock) { ++counts()[{name, false, nullptr}]; }
-Called::Called(const char* name, cudaStream_t stream) : lock_(lock) {
+std::recursive_mutex& runtime_lock() {
+  static std::recursive_mutex lock;
+  return lock;
+}
+
+Called::Called(const char* name) : lock_(runtime_lock()) { ++counts()[{name, false, nullptr}]; }
+Called::Called(const char* name, cudaStream_t stream) : lock_(runtime_lock()) {
   ++counts()[{name, true, stream}];
 }
 
@@ -60,7 +63,7 @@ void note_launch(const void* kernel, dim3 grid, dim3 block, std::size_t shared_b
 }
 
 std::vector<Call> calls() {
-  const std::lock_guard guard(lock);
+  const std::lock_guard guard(runtime_lock());
   std::vector<Call> all;
   for (const auto& [key, count] : counts())
     all.push_back({std::string(key.name), key.has_stream, key.stream, count});
@@ -68,7 +71,7 @@ std::vector<Call> calls() {
 }
 
 std::vector<LaunchRecord> launches() {
-  const std::lock_guard guard(lock);
+  const std::lock_guard guard(runtime_lock());
   std::vector<LaunchRecord> all;
   for (const Noted& n : noted())
     all.push_back({kernel_name(n.kernel), n.grid, n.block, n.shared_bytes, n.stream});
@@ -76,12 +79,12 @@ std::vector<LaunchRecord> launches() {
 }
 
 std::size_t launch_count() {
-  const std::lock_guard guard(lock);
+  const std::lock_guard guard(runtime_lock());
   return noted().size();
 }
 
 std::vector<std::string> forbidden_calls() {
-  const std::lock_guard guard(lock);
+  const std::lock_guard guard(runtime_lock());
   std::vector<std::string> found;
   for (const auto& [key, count] : counts()) {
     if (allocates_or_waits(key.name))
@@ -93,7 +96,7 @@ std::vector<std::string> forbidden_calls() {
 }
 
 void reset_calls() {
-  const std::lock_guard guard(lock);
+  const std::lock_guard guard(runtime_lock());
   counts().clear();
   noted().clear();
 }

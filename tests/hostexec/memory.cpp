@@ -119,6 +119,7 @@ DeviceVisible::~DeviceVisible() {
 }
 
 void check_argument(const void* pointer, const void* kernel) {
+  const std::lock_guard guard(runtime_lock());
   if (pointer == nullptr || on_device(pointer, 0) || lies_in(pinned_blocks(), pointer, 0)) return;
   std::fprintf(stderr, "hostexec: kernel %s is given %p, which is no device memory\n",
                kernel_name(kernel), pointer);

@@ -51,8 +51,10 @@ struct CUgraphExec_st {
 
 namespace hostexec {
 
-/// Holds the runtime's lock and writes the call down; every function of the runtime begins with
-/// one.
+/// Host threads take turns.
+[[nodiscard]] std::recursive_mutex& runtime_lock();
+
+/// Holds the lock and writes the call down; every function of the runtime begins with one.
 class Called {
  public:
   explicit Called(const char* name);

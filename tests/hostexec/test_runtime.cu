@@ -2,6 +2,7 @@
 // The stand-in for the CUDA runtime: streams, events, graphs, errors, and the record of calls.
 #include <gtest/gtest.h>
 
+#include <thread>
 #include <vector>
 
 #include "calls.hpp"
@@ -263,6 +264,21 @@ TEST_F(Runtime, ForbiddenCallsAreNamed) {
   EXPECT_EQ(forbidden([&] { return launch(cudaStreamPerThread, add, words(), 1); }),
             "cudaLaunchKernelExC on the default stream");
   EXPECT_EQ(forbidden([] { return cudaPeekAtLastError(); }), "0");
+}
+
+TEST_F(Runtime, HostThreadsTakeTurns) {
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      const StreamOwner stream;
+      for (unsigned k = 0; k < 20; ++k) {
+        if (launch(stream.get(), add, words() + i % 2 * 8, 1) == cudaSuccess) stream.wait();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(word(0), 40u);
+  EXPECT_EQ(word(15), 40u);
 }
 
 TEST_F(Runtime, PointersKnowWhereTheyPoint) {
