@@ -83,6 +83,9 @@ struct Launch {
 };
 /// Runs a whole grid now.
 void run(const Launch& launch);
+/// The grid that runs, and how many began before it; null when none does.
+extern const Launch* running;
+extern std::size_t runs_before;
 /// Puts it into the stream, or into the graph that the stream captures.
 cudaError_t submit(Launch launch, cudaStream_t stream);
 /// Fails when a kernel is given a pointer that is not null and not the device's.

@@ -18,6 +18,8 @@ namespace hostexec {
 
 uint3 thread_idx, block_idx;
 dim3 block_dim, grid_dim;
+const Launch* running;
+std::size_t runs_before;
 
 namespace {
 
@@ -49,7 +51,6 @@ int ready[kThreads], ready_first, ready_count;  // a ring
 int votes, vote_sum, voters;  // running, and of the barrier passed last
 int idle_yields, spins;
 
-const Launch* running;
 Settings settings;
 
 // TSan: blocks of a group count as concurrent, so each has fibres and memory of its own.
@@ -351,6 +352,7 @@ void run(const Launch& launch) {
   run_blocks(std::size_t{grid_dim.x} * grid_dim.y * grid_dim.z);
   end_grid_memory();
   running = nullptr;
+  ++runs_before;
   _mm_setcsr(floating_point);
 }
 

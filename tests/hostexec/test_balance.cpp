@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Work is split by segments: no block of a grid does more than four times what the mean block
+/// does.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+#include <numeric>
+
+#include "device_model.hpp"
+#include "work.hpp"
+
+namespace atomo {
+namespace {
+
+/// Of a message's work: a grid below this share is not worth splitting.
+constexpr double kSmallShare = 0.02;
+
+void expect_balance(const std::string& policy, const std::string& what) {
+  const auto grids = hostexec::work();
+  double all = 0;
+  for (const auto& grid : grids)
+    all += std::accumulate(grid.blocks.begin(), grid.blocks.end(), 0.0);
+  ASSERT_GT(all, 0);
+  for (const auto& grid : grids) {
+    const double sum = std::accumulate(grid.blocks.begin(), grid.blocks.end(), 0.0);
+    const double mean = sum / static_cast<double>(grid.blocks.size());
+    const auto most =
+        static_cast<double>(*std::max_element(grid.blocks.begin(), grid.blocks.end()));
+    std::cout << policy << ", " << what << ": " << grid.kernel << ": " << grid.blocks.size()
+              << " blocks, the busiest " << most / mean << " times the mean, " << 100 * sum / all
+              << " % of the work\n";
+    if (sum < kSmallShare * all) continue;
+    EXPECT_LE(most, 4 * mean) << policy << ", " << what << ": " << grid.kernel;
+  }
+}
+
+class Balance : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Policies, Balance,
+                         testing::Values("*=atomo:bits=1", "*=atomo:bits=0.25,atoms=blocks",
+                                         "*=atomo:bits=1,atoms=coordinate", "*=qsgd:bits=4",
+                                         "*=terngrad", "*=sign:scale=mean", "*=topk:keep=0.05",
+                                         "*=randomk:keep=0.1", "*=identity"),
+                         [](const auto& info) { return std::to_string(info.index); });
+
+TEST_P(Balance, OfAResNet50) {
+  const auto specs = test::resnet50(4);
+  Compressor model(specs, Policy::parse(GetParam()), {.device = Device::cuda});
+  const test::Gradients gradients(specs);
+  const test::ModelBuffers buffers(model);
+  hostexec::reset_work();
+  ASSERT_EQ(model.encode(gradients.views(), {.seed = 1}, buffers.target(), buffers.context()),
+            Status::ok);
+  buffers.stream.wait();
+  expect_balance(GetParam(), "encode");
+  hostexec::reset_work();
+  ASSERT_EQ(model.decode(buffers.payload.bytes(), gradients.targets(), buffers.context()),
+            Status::ok);
+  buffers.stream.wait();
+  expect_balance(GetParam(), "decode");
+}
+
+}  // namespace
+}  // namespace atomo

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# How evenly work is spread over blocks: kernels compiled once more, to count what each block runs.
+if(NOT ATOMO_SANITIZE)
+  add_library(atomo_hostexec_counted OBJECT ${executor} ${kernels})
+  atomo_hostexec_flags(atomo_hostexec_counted none)
+  target_compile_options(atomo_hostexec_counted PRIVATE -fsanitize-coverage=trace-pc)
+  atomo_hostexec_program(hostexec_balance atomo_hostexec_counted none ${here}/test_balance.cpp ${here}/work.cpp)
+  target_link_libraries(hostexec_balance PRIVATE ${atomo_inside} GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(hostexec_balance DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
+    TEST_PREFIX hostexec.balance. PROPERTIES TIMEOUT 600 ENVIRONMENT ATOMO_HOSTEXEC_ORDER=ascending)
+endif()
