@@ -16,6 +16,10 @@
 
 namespace atomo::detail {
 
+inline constexpr std::size_t kFactorsHeadBytes = 8;  ///< of a body: u32 kept, i32 exponent
+/// Largest magnitude of an exponent: entries are f32, 2^-149 to 2^128.
+inline constexpr std::int32_t kMaxFactorsExponent = 160;
+
 inline constexpr std::uint64_t kCertainPair = std::uint64_t{1} << 32;
 
 /// Pairs that one body can hold at most when `keep` are expected: each chunk of 256 may round up.

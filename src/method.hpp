@@ -64,8 +64,9 @@ struct BodyResult {
 struct PriceRule {
   enum class From : std::uint8_t { none, budget, price, keep };
   From from = From::none;
-  float price = 0;         ///< price: at least this, or the lowest that the layer can be sent at
-  std::uint64_t keep = 0;  ///< keep: entries expected not to become zero
+  float price = 0;  ///< price: at least this, or the lowest that the layer can be sent at
+  std::uint64_t keep =
+      0;  ///< keep: entries expected not to become zero, or pairs expected to be kept
 };
 
 /// The encoder of one codec: immutable, thread-safe. A priced method works in two steps: `analyse`

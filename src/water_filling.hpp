@@ -5,7 +5,11 @@
 /// They minimise sum a_i^2 / p_i, the second moment of an unbiased sample. ATOMO's Algorithm 1:
 /// while the largest a_i asks for more than 1, it gets 1 and the rest share what is left.
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+
+#include "hd.hpp"
 
 namespace atomo::detail {
 
@@ -17,8 +21,8 @@ struct WaterLevel {
 
 /// `amplitude(i)`, i < count, descends and is above 0; 0 < keep < count.
 template <typename Real, typename Amplitude>
-[[nodiscard]] WaterLevel<Real> find_water_level(std::size_t count, Real keep,
-                                                Amplitude amplitude) noexcept {
+[[nodiscard]] ATOMO_HD inline WaterLevel<Real> find_water_level(std::size_t count, Real keep,
+                                                                Amplitude amplitude) noexcept {
   // From the smallest up, so that small ones are not lost beside large ones.
   Real sum = 0;
   WaterLevel<Real> level{count, 0};
@@ -29,6 +33,40 @@ template <typename Real, typename Amplitude>
     if (left > 0 && amplitude(certain) * left <= sum) level = {certain, left / sum};
   }
   return level;
+}
+
+/// The probabilities of the first `count` amplitudes as integers of 2^-32 that sum to keep * 2^32,
+/// or all 2^32 when `keep` is their count or more: `probability(i)` is assigned to.
+template <typename Amplitude, typename Probability>
+ATOMO_HD inline void fill_water(std::size_t count, std::uint64_t keep, Amplitude amplitude,
+                                Probability probability) noexcept {
+  constexpr std::uint64_t kCertain = std::uint64_t{1} << 32;
+  if (keep >= count) {
+    for (std::size_t i = 0; i < count; ++i) probability(i) = kCertain;
+    return;
+  }
+  const WaterLevel<double> level = find_water_level(count, static_cast<double>(keep), amplitude);
+  std::uint64_t used = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double share = amplitude(i) * level.per_amplitude;
+    const double p = i < level.certain || share > 1.0 ? 1.0 : share;
+    probability(i) = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(p * 0x1p32));
+    used += probability(i);
+  }
+  // What rounding left or took, one unit at a time, from those that are not certain.
+  const std::uint64_t wanted = keep * kCertain;
+  while (used != wanted) {
+    for (std::size_t i = count; i-- > level.certain && used != wanted;) {
+      std::uint64_t& p = probability(i);
+      if (used < wanted && p < kCertain) {
+        ++p;
+        ++used;
+      } else if (used > wanted && p > 1) {
+        --p;
+        --used;
+      }
+    }
+  }
 }
 
 }  // namespace atomo::detail

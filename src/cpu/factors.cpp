@@ -13,10 +13,6 @@
 namespace atomo::detail {
 namespace {
 
-constexpr std::size_t kHeadBytes = 8;  // u32 kept, i32 exponent
-/// Largest magnitude of an exponent: entries are f32, 2^-149 to 2^128.
-constexpr std::int32_t kMaxExponent = 160;
-
 struct FactorsMemory {
   std::span<float> shorter, longer;
   std::span<double> sigma;
@@ -41,14 +37,14 @@ struct FactorsBody {
   const std::byte* longer = nullptr;
 
   [[nodiscard]] bool open(ConstBytes body, const MatrixShape& shape) noexcept {
-    if (body.size() < kHeadBytes) return false;
+    if (body.size() < kFactorsHeadBytes) return false;
     kept = load_le<std::uint32_t>(body.data());
     exponent = load_le<std::int32_t>(body.data() + 4);
     if (kept == 0 || kept > shape.shorter() || body.size() != factors_bytes(shape, kept)) {
       return false;
     }
-    if (exponent < -kMaxExponent || exponent > kMaxExponent) return false;
-    shorter = body.data() + kHeadBytes;
+    if (exponent < -kMaxFactorsExponent || exponent > kMaxFactorsExponent) return false;
+    shorter = body.data() + kFactorsHeadBytes;
     longer = shorter + 4 * kept * shape.shorter();
     return all_finite(shorter, kept * (shape.shorter() + shape.longer()));
   }
@@ -76,7 +72,7 @@ std::size_t max_kept_pairs(const MatrixShape& shape, std::uint64_t keep) noexcep
 }
 
 std::size_t factors_bytes(const MatrixShape& shape, std::size_t kept) noexcept {
-  return kHeadBytes + 4 * kept * (shape.shorter() + shape.longer());
+  return kFactorsHeadBytes + 4 * kept * (shape.shorter() + shape.longer());
 }
 
 std::size_t encode_factors_workspace_bytes(const MatrixShape& shape) noexcept {
@@ -104,7 +100,7 @@ Status encode_factors(const float* g, const MatrixShape& shape, std::uint64_t ke
   if (kept == 0) return status;
   store_le(body.data(), static_cast<std::uint32_t>(kept));
   store_le(body.data() + 4, std::int32_t{pairs.exponent});
-  std::byte* out = body.data() + kHeadBytes;
+  std::byte* out = body.data() + kFactorsHeadBytes;
   const std::size_t side = shape.shorter(), length = shape.longer();
   for (const std::uint32_t k : memory.numbers.first(kept)) {
     std::memcpy(out, pairs.shorter.data() + k * side, 4 * side);
@@ -122,7 +118,7 @@ Status encode_factors(const float* g, const MatrixShape& shape, std::uint64_t ke
 
 std::size_t decode_factors_workspace_bytes(const MatrixShape& shape) noexcept {
   Carver carver;
-  carver.take_bytes(factors_bytes(shape, shape.shorter()) - kHeadBytes);
+  carver.take_bytes(factors_bytes(shape, shape.shorter()) - kFactorsHeadBytes);
   return carver.bytes();
 }
 

@@ -157,7 +157,6 @@ Status svd(const float* g, const MatrixShape& shape, SingularPairs& pairs,
 
 void water_fill(std::span<const double> amplitudes, std::uint64_t keep,
                 std::span<std::uint64_t> probabilities, std::span<std::uint32_t> order) noexcept {
-  constexpr std::uint64_t kCertain = std::uint64_t{1} << 32;
   std::iota(order.begin(), order.end(), 0u);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return amplitudes[a] != amplitudes[b] ? amplitudes[a] > amplitudes[b] : a < b;
@@ -165,32 +164,9 @@ void water_fill(std::span<const double> amplitudes, std::uint64_t keep,
   std::fill(probabilities.begin(), probabilities.end(), 0);
   std::size_t count = 0;
   while (count < order.size() && amplitudes[order[count]] > 0) ++count;
-  if (keep >= count) {
-    for (std::size_t i = 0; i < count; ++i) probabilities[order[i]] = kCertain;
-    return;
-  }
-  const auto ranked = [&](std::size_t i) { return amplitudes[order[i]]; };
-  const auto [certain, share] = detail::find_water_level(count, static_cast<double>(keep), ranked);
-  std::uint64_t used = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const double p = i < certain ? 1.0 : std::min(ranked(i) * share, 1.0);
-    probabilities[order[i]] = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(p * 0x1p32));
-    used += probabilities[order[i]];
-  }
-  // What rounding left or took, one unit at a time, from those that are not certain.
-  const std::uint64_t wanted = keep * kCertain;
-  while (used != wanted) {
-    for (std::size_t i = count; i-- > certain && used != wanted;) {
-      std::uint64_t& p = probabilities[order[i]];
-      if (used < wanted && p < kCertain) {
-        ++p;
-        ++used;
-      } else if (used > wanted && p > 1) {
-        --p;
-        --used;
-      }
-    }
-  }
+  detail::fill_water(
+      count, keep, [&](std::size_t i) { return amplitudes[order[i]]; },
+      [&](std::size_t i) -> std::uint64_t& { return probabilities[order[i]]; });
 }
 
 }  // namespace atomo::cpu

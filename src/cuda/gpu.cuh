@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "atomo/types.hpp"
+#include "cuda/plan.hpp"
 #include "cuda/tuning.hpp"
 
 namespace atomo::cuda {
@@ -60,7 +62,10 @@ __device__ inline std::uint64_t warps_in_grid() {
 /// A stream and the first error of what was launched on it. Nothing waits, nothing allocates.
 class Queue {
  public:
-  explicit Queue(cudaStream_t stream) noexcept : stream_(stream) {}
+  /// `handles` and `tables`, the plan's on the host, are for operations that call libraries.
+  explicit Queue(cudaStream_t stream, Handles* handles = nullptr,
+                 const std::byte* tables = nullptr) noexcept
+      : stream_(stream), handles_(handles), tables_(tables) {}
 
   /// A warp for each of `units`; the kernel leaves warps beyond them idle
   /// (`warp_in_grid() >= units`). Nothing is launched for 0 units.
@@ -79,6 +84,12 @@ class Queue {
   }
 
   [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
+  [[nodiscard]] Handles* handles() const noexcept { return handles_; }
+  /// What the host put into a table, where the queue was made with the plan's tables.
+  template <typename T>
+  [[nodiscard]] const T* on_host(Table<T> table) const noexcept {
+    return reinterpret_cast<const T*>(tables_ + table.at);
+  }
   [[nodiscard]] cudaError_t error() const noexcept { return error_; }
   void note(cudaError_t error) noexcept {
     if (error_ == cudaSuccess) error_ = error;
@@ -99,6 +110,8 @@ class Queue {
   }
 
   cudaStream_t stream_;
+  Handles* handles_;
+  const std::byte* tables_;
   cudaError_t error_ = cudaSuccess;
 };
 

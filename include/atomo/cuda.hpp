@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What a caller with CUDA tensors makes once: the handles of the libraries that decompose matrices
+/// (cuBLAS, cuSOLVER). Only encoding under `atomo:atoms=svd` needs them; decoding needs none.
+///
+/// ```cpp
+/// const atomo::HandlesPtr handles = atomo::make_handles();  // on the current device
+/// context.handles = handles.get();
+/// ```
+
+#include <memory>
+
+#include "atomo/types.hpp"
+
+namespace [[gnu::visibility("default")]] atomo {
+
+/// Waits for the device and gives everything back.
+struct DestroyHandles {
+  /// `handles` may be null.
+  void operator()(Handles* handles) const noexcept;
+};
+using HandlesPtr = std::unique_ptr<Handles, DestroyHandles>;
+
+/// Handles for the current device, and the memory that the solver asks for: it grows when a matrix
+/// needs more than any before. One call at a time may use them, and calls that follow one another
+/// go to one stream, or to streams that wait for one another.
+/// \throws Error in a build without a CUDA backend, or where the libraries fail.
+[[nodiscard]] HandlesPtr make_handles();
+
+}  // namespace atomo

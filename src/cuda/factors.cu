@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Bodies of singular pairs with f32 factors.
+///
+/// The mathematics: ATOMO's Algorithm 1. p_k = min(1, t sigma_k) with sum p_k = keep as integers of
+/// 2^-32 (water_filling.hpp); pairs are drawn systematically in chunks of 256 in the order 157 i; a
+/// kept pair's second vector is divided by its probability.
+///
+/// Mapping: three launches.
+///   rank     a thread a pair counts the pairs before it: m^2 comparisons of values in the cache
+///   choose   a warp a layer: one lane finds the water level, which is a sum in order, then all
+///            lanes draw, eight neighbouring places each. 3 m steps beside a decomposition of some
+///            9 m^3.
+///   write    a warp for 1,024 entries of a vector; or of a tensor that is no matrix, which is
+///            sent as it is
+///
+/// Traffic in bytes an entry of a vector: 4 read, 4 written to the staged body, which `assemble`
+/// copies.
+///
+/// Shared memory: 256 bytes. Determinism: sums in order, the rest are integers. Alignment: tensors
+/// as their entries; bodies are staged.
+
+#include "cuda/factors.cuh"
+
+#include <algorithm>
+
+#include "atom_body.hpp"
+#include "atomo/philox.hpp"
+#include "atomo/selection.hpp"
+#include "cuda/entries.cuh"
+#include "factors.hpp"
+#include "matrix_view.hpp"
+#include "water_filling.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using detail::kPieceEntries;
+
+constexpr std::uint32_t kChunk = cpu::kSelectionChunk;
+
+__host__ __device__ constexpr std::uint64_t pieces_of(std::uint64_t entries) {
+  return divide_up(entries, kPieceEntries);
+}
+
+// ---- rank
+
+__global__ void rank_pairs(FactorsPlan plan, Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.ranks.units) return;
+  const UnitOf at = find_unit(frame, plan.ranks, unit);
+  const FactorsJob& job = frame(plan.jobs)[at.job];
+  const double* const sigma = frame(plan.sigma) + job.first_pair;
+  const std::uint64_t k = at.index * kLanes + lane();
+  if (k >= job.pairs) return;
+  const double own = sigma[k];
+  std::uint64_t before = 0;
+  for (std::uint64_t i = 0; i < job.pairs; ++i)
+    before += sigma[i] > own || (sigma[i] == own && i < k) ? 1 : 0;
+  frame(plan.order)[job.first_pair + before] = static_cast<std::uint32_t>(k);
+}
+
+// ---- choose
+
+struct ChosenBits {
+  std::uint32_t of[kMaxWarps][kChunk / kLanes];
+};
+
+/// By one lane: the probabilities of a job's pairs.
+__device__ void fill_probabilities(const FactorsJob& job, const double* sigma,
+                                   const std::uint32_t* order, std::uint64_t* probabilities) {
+  std::uint64_t count = 0;
+  for (std::uint64_t k = 0; k < job.pairs; ++k) {
+    probabilities[k] = 0;
+    count += sigma[k] > 0 ? 1 : 0;
+  }
+  detail::fill_water(
+      count, job.keep, [&](std::size_t i) { return sigma[order[i]]; },
+      [&](std::size_t i) -> std::uint64_t& { return probabilities[order[i]]; });
+}
+
+/// By a whole warp: bits of the pairs of a chunk that are kept, zero before.
+__device__ void draw_chunk(const std::uint64_t* probabilities, std::uint64_t count,
+                           std::uint32_t start, std::uint32_t* bits) {
+  constexpr std::uint32_t kOwn = kChunk / kLanes;
+  std::uint64_t own[kOwn];
+  std::uint32_t sum = 0, total;
+  for (std::uint32_t i = 0; i < kOwn; ++i) {
+    const std::uint32_t k = (lane() * kOwn + i) * cpu::kSelectionStride % kChunk;
+    own[i] = k < count ? probabilities[k] : 0;
+    sum += static_cast<std::uint32_t>(own[i]);
+  }
+  std::uint32_t before = start + warp_exclusive_sum(sum, total);
+  for (std::uint32_t i = 0; i < kOwn; ++i) {
+    const std::uint32_t k = (lane() * kOwn + i) * cpu::kSelectionStride % kChunk;
+    const std::uint32_t next = before + static_cast<std::uint32_t>(own[i]);
+    if (next < before || own[i] == detail::kCertainPair)
+      atomicOr(&bits[k / kLanes], 1u << k % kLanes);
+    before = next;
+  }
+}
+
+/// By a whole warp: the numbers of the kept pairs; returns how many.
+__device__ std::uint64_t draw_kept(const FactorsJob& job, const std::uint64_t* probabilities,
+                                   const Philox& draws, std::uint32_t* kept) {
+  std::uint32_t* const bits = shared<ChosenBits>().of[warp_in_block()];
+  std::uint64_t count = 0;
+  for (std::uint64_t first = 0; first < job.pairs; first += kChunk) {
+    if (lane() < kChunk / kLanes) bits[lane()] = 0;
+    __syncwarp();
+    draw_chunk(probabilities + first, job.pairs - first, draws(first / kChunk)[0], bits);
+    __syncwarp();
+    for (std::uint32_t w = 0; w < kChunk / kLanes; ++w) {
+      const std::uint32_t word = bits[w];
+      const auto before = static_cast<std::uint32_t>(__popc(word & ((1u << lane()) - 1)));
+      if ((word >> lane() & 1u) != 0)
+        kept[count + before] = static_cast<std::uint32_t>(first + w * kLanes + lane());
+      count += static_cast<std::uint32_t>(__popc(word));
+    }
+    __syncwarp();
+  }
+  return count;
+}
+
+/// Lengths, and the fronts of bodies.
+__global__ void choose_pairs(FactorsPlan plan, Frame frame) {
+  const std::uint64_t number = warp_in_grid();
+  if (number >= plan.pieces.jobs) return;
+  const FactorsJob& job = frame(plan.jobs)[number];
+  std::uint64_t* const probabilities = frame(plan.probabilities) + job.first_pair;
+  if (lane() == 0 && job.matrix != 0) {
+    fill_probabilities(job, frame(plan.sigma) + job.first_pair, frame(plan.order) + job.first_pair,
+                       probabilities);
+  }
+  __syncwarp();
+  const std::uint64_t kept =
+      draw_kept(job, probabilities, Philox(frame.key(job.layer), Purpose::select_pair),
+                frame(plan.kept) + job.first_pair);
+  if (lane() != 0) return;
+  std::uint64_t bytes = sizeof(float) * frame.info(job.layer).n;
+  if (job.matrix != 0) {
+    const MatrixShape shape = frame(plan.svd.jobs)[job.svd].shape();
+    bytes =
+        kept == 0 ? 0 : detail::kFactorsHeadBytes + 4 * kept * (shape.shorter() + shape.longer());
+    std::uint32_t* const body = frame(job.body);
+    body[0] = static_cast<std::uint32_t>(kept);
+    body[1] = static_cast<std::uint32_t>(exponent_of(frame(plan.svd.states)[job.svd]));
+  }
+  frame(plan.states)[number].kept = kept;
+  StagedBody& staged = frame(frame.plan.staged)[job.layer];
+  staged = {};
+  staged.prefix = job.body.at;
+  staged.prefix_bytes = bytes;
+  frame.layer(job.layer).bytes = bytes;
+}
+
+// ---- write
+
+/// A tensor that is no matrix.
+__device__ void write_raw(const Frame& frame, const FactorsJob& job, std::uint64_t piece) {
+  const Entries x = frame.entries(job.layer);
+  const std::uint64_t n = frame.info(job.layer).n, first = piece * kPieceEntries;
+  const std::uint64_t end = n - first < kPieceEntries ? n : first + kPieceEntries;
+  bool finite = true;
+  for (std::uint64_t i = first + lane(); i < end; i += kLanes) {
+    const float v = x(i);
+    finite = finite && is_finite(v);
+    frame(job.body)[i] = __float_as_uint(v);
+  }
+  if (!finite) frame.mark_non_finite(job.layer);
+}
+
+/// A piece of one vector of a kept pair.
+__device__ void write_vector(const Frame& frame, const FactorsPlan& plan, const FactorsJob& job,
+                             std::uint64_t kept, std::uint64_t piece) {
+  const SvdJob& svd = frame(plan.svd.jobs)[job.svd];
+  const std::uint64_t m = svd.shape().shorter(), n = svd.shape().longer();
+  const std::uint64_t of_pair = pieces_of(m) + pieces_of(n), rank = piece / of_pair;
+  if (rank >= kept) return;
+  const std::uint64_t k = frame(plan.kept)[job.first_pair + rank], part = piece % of_pair;
+  const bool second = part >= pieces_of(m);
+  const std::uint64_t entries = second ? n : m;
+  const std::uint64_t first = kPieceEntries * (second ? part - pieces_of(m) : part);
+  const std::uint64_t end = entries - first < kPieceEntries ? entries : first + kPieceEntries;
+  const double weight =
+      second ? detail::pair_scale(frame(plan.probabilities)[job.first_pair + k]) : 1.0;
+  const float* const from = frame(second ? svd.longer : svd.shorter) + k * entries;
+  std::uint32_t* const to =
+      frame(job.body) + detail::kFactorsHeadBytes / 4 + (second ? kept * m + rank * n : rank * m);
+  for (std::uint64_t i = first + lane(); i < end; i += kLanes)
+    to[i] = __float_as_uint(static_cast<float>(static_cast<double>(from[i]) * weight));
+}
+
+__global__ void write_factors(FactorsPlan plan, Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.pieces.units) return;
+  const UnitOf at = find_unit(frame, plan.pieces, unit);
+  const FactorsJob& job = frame(plan.jobs)[at.job];
+  if (job.matrix == 0) {
+    write_raw(frame, job, at.index);
+  } else {
+    write_vector(frame, plan, job, frame(plan.states)[at.job].kept, at.index);
+  }
+}
+
+// ---- plan
+
+bool is_own(const PlannedLayer& layer) {
+  return layer.method != nullptr && layer.kind->method == MethodId::factors && layer.n > 0;
+}
+
+/// Pairs of a layer, 0 when it is no matrix.
+std::uint64_t pairs_of(const PlannedLayer& layer) {
+  const Shape& shape = layer.kind->shape;
+  return detail::is_matrix(shape) ? detail::matrix_view(shape).shorter() : 0;
+}
+
+/// Adds layers one by one, in both runs of a plan.
+class Planner {
+ public:
+  Planner(Layout& layout, std::size_t jobs, std::size_t matrices, std::uint64_t pairs,
+          FactorsPlan& plan)
+      : layout_(layout),
+        plan_(plan),
+        jobs_(layout.table<FactorsJob>(jobs)),
+        svd_(layout, matrices),
+        ranks_(layout, jobs),
+        pieces_(layout, jobs) {
+    plan.sigma = layout.scratch<double>(pairs);
+    plan.order = layout.scratch<std::uint32_t>(pairs);
+    plan.probabilities = layout.scratch<std::uint64_t>(pairs);
+    plan.kept = layout.scratch<std::uint32_t>(pairs);
+  }
+
+  void add(const PlannedLayer& layer, std::uint32_t number) {
+    FactorsJob job;
+    job.body = layout_.scratch<std::uint32_t>(divide_up(layer.max_body_bytes, 4));
+    job.layer = number;
+    job.pairs = pairs_of(layer);
+    job.first_pair = pairs_;
+    job.keep = layer.method->price_rule(layer.kind->shape).keep;
+    if (job.pairs > 0) {
+      const MatrixShape shape = detail::matrix_view(layer.kind->shape);
+      job.matrix = 1;
+      job.svd = matrices_++;
+      svd_.add(shape, number, {plan_.sigma.at + pairs_ * sizeof(double)}, 1.0);
+      pieces_.add(detail::max_kept_pairs(shape, job.keep) *
+                  (pieces_of(shape.shorter()) + pieces_of(shape.longer())));
+    } else {
+      pieces_.add(pieces_of(layer.n));
+    }
+    ranks_.add(divide_up(job.pairs, kLanes));
+    pairs_ += job.pairs;
+    if (!jobs_.values.empty()) jobs_.values[count_] = job;
+    ++count_;
+  }
+
+  void finish() {
+    plan_.jobs = jobs_.place;
+    plan_.svd = svd_.finish();
+    plan_.ranks = ranks_.split();
+    plan_.pieces = pieces_.split();
+    plan_.states = layout_.zeroed<FactorsState>(count_);
+  }
+
+ private:
+  Layout& layout_;
+  FactorsPlan& plan_;
+  Layout::NewTable<FactorsJob> jobs_;
+  SvdPlanner svd_;
+  SplitMaker ranks_, pieces_;
+  std::uint32_t count_ = 0, matrices_ = 0;
+  std::uint64_t pairs_ = 0;
+};
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, FactorsPlan& plan) {
+  plan = {};
+  std::size_t jobs = 0, matrices = 0;
+  std::uint64_t pairs = 0;
+  for (const PlannedLayer& layer : layers) {
+    if (!is_own(layer)) continue;
+    ++jobs;
+    matrices += pairs_of(layer) > 0 ? 1 : 0;
+    pairs += pairs_of(layer);
+  }
+  if (jobs == 0) return;
+  Planner planner(layout, jobs, matrices, pairs, plan);
+  for (std::uint32_t i = 0; i < layers.size(); ++i) {
+    if (is_own(layers[i])) planner.add(layers[i], i);
+  }
+  planner.finish();
+}
+
+void analyse(const FactorsPlan& plan, const Frame& frame, Queue& queue) {
+  factorise(plan.svd, frame, queue);
+}
+
+void size(const FactorsPlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_warps(rank_pairs, plan.ranks.units, plan, frame);
+  queue.launch_warps(choose_pairs, plan.pieces.jobs, plan, frame);
+  queue.launch_warps(write_factors, plan.pieces.units, plan, frame);
+}
+
+}  // namespace atomo::cuda
