@@ -19,17 +19,6 @@ using detail::LayerWork;
 using detail::Pool;
 using detail::report;
 
-namespace {
-
-/// Bytes a body may have under the codec's cap (at least 1, so that a cap without room is seen), 0
-/// without one.
-std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
-  if (plan.least_limit_bytes == 0) return 0;
-  return std::max<std::size_t>(detail::capped_bytes(plan.method->cap_bits(), plan.n, head), 1);
-}
-
-}  // namespace
-
 namespace detail {
 
 const DeviceBackend& device_backend_for(const Method& method, const Shape& shape) {
@@ -59,7 +48,8 @@ const Traits& Codec::traits() const noexcept { return *traits_; }
 
 std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
   const LayerPlan plan(*method_, shape, dtype);
-  const std::size_t head = detail::one_layer_head_bytes(plan.kind), limit = limit_of(plan, head);
+  const std::size_t head = detail::one_layer_head_bytes(plan.kind),
+                    limit = detail::limit_of(plan, head);
   if (limit > 0 && limit < plan.least_limit_bytes) {
     const double least =
         8.0 * static_cast<double>(head + plan.least_limit_bytes) / static_cast<double>(plan.n);
@@ -91,7 +81,8 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   }
   const detail::FpGuard guard;
   LayerPlan plan(*method_, view.shape, view.dtype);
-  const std::size_t head = detail::one_layer_head_bytes(plan.kind), limit = limit_of(plan, head);
+  const std::size_t head = detail::one_layer_head_bytes(plan.kind),
+                    limit = detail::limit_of(plan, head);
   if (limit > 0) {
     if (limit < plan.least_limit_bytes) return report(context, Status::unsupported);
     plan.max_body_bytes = std::min(plan.max_body_bytes, limit);

@@ -154,6 +154,11 @@ std::size_t capped_bytes(double cap, std::size_t n, std::size_t head) noexcept {
   return bytes < 4 ? 0 : static_cast<std::size_t>(bytes) / 4 * 4;
 }
 
+std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
+  if (plan.least_limit_bytes == 0) return 0;
+  return std::max<std::size_t>(capped_bytes(plan.method->cap_bits(), plan.n, head), 1);
+}
+
 double body_budget(double budget, double fixed) noexcept {
   return std::max(budget - fixed, budget / 2);
 }

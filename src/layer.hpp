@@ -65,6 +65,10 @@ Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,
 /// leave nothing.
 [[nodiscard]] std::size_t capped_bytes(double cap, std::size_t n, std::size_t head) noexcept;
 
+/// Bytes the body of a message of one layer may have under its codec's cap (at least 1, so that a
+/// cap without room is seen), 0 without one.
+[[nodiscard]] std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept;
+
 /// Bits that may go into bodies when `budget` is meant to pay for `fixed` too: never under half of
 /// the budget, so that a message smaller than its head still says something.
 [[nodiscard]] double body_budget(double budget, double fixed) noexcept;

@@ -11,10 +11,6 @@
 namespace atomo::detail {
 namespace {
 
-constexpr std::size_t kMostRuns = std::size_t{1} << Thinning::kMostRunsLog2;
-/// Zero bits at the ends of the sections of a body, at most, and the rounding of its bytes.
-constexpr std::uint64_t kPaddingBits = 8 * (2 + 2 + 4);
-
 /// The kept atoms of a body as units that can be left out: those that share a group, or one atom
 /// with its groups.
 class Units {
@@ -69,19 +65,16 @@ class Units {
   std::uint64_t count_ = 0;
 };
 
-/// Which run a unit is in, and whether a thinning leaves it out.
-struct Runs {
-  std::uint64_t units, count;
-  [[nodiscard]] std::uint64_t of(std::uint64_t unit) const noexcept {
-    // The run r holds the units from floor(units r / count) on.
-    std::uint64_t r = unit * count / units;
-    while (r + 1 < count && units * (r + 1) / count <= unit) ++r;
-    return r;
-  }
-  [[nodiscard]] bool dropped(std::uint64_t unit, const Thinning& t) const noexcept {
-    return ((of(unit) + count - t.start) & (count - 1)) < t.dropped;
-  }
-};
+std::uint64_t run_of(const Runs& runs, std::uint64_t unit) noexcept {
+  std::uint64_t r = (unit << runs.log2) / runs.units;
+  while (r + 1 < runs.count() && runs.first_unit(r + 1) <= unit) ++r;
+  return r;
+}
+
+/// Whether a thinning leaves a unit out.
+bool is_dropped(const Runs& runs, std::uint64_t unit, const Thinning& t) noexcept {
+  return ((run_of(runs, unit) + runs.count() - t.start) & (runs.count() - 1)) < t.dropped;
+}
 
 /// The least that d consecutive runs take, whatever the start.
 std::uint64_t least_window(std::span<const std::uint64_t> runs, std::uint64_t d) noexcept {
@@ -119,7 +112,7 @@ bool mark_those_left(Units& units, const Runs& runs, const Thinning& t, const At
     if (!units.marks().next(segment)) return false;
     for (std::size_t w = 0; w < segment.size() && first / 64 + w < marks.size(); ++w) {
       for (std::uint64_t left = segment[w]; left != 0; left &= left - 1, ++kept) {
-        const bool stays = !runs.dropped(kept / units.shape().atoms, t);
+        const bool stays = !is_dropped(runs, kept / units.shape().atoms, t);
         if (stays) marks[first / 64 + w] |= std::uint64_t{1} << std::countr_zero(left);
       }
     }
@@ -139,7 +132,7 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
   BitWriter flags(body + at, capacity - at);
   const auto for_each_left = [&](auto visit) {
     for (std::uint64_t u = 0; u < units.count(); ++u) {
-      if (!runs.dropped(u, t)) visit(u);
+      if (!is_dropped(runs, u, t)) visit(u);
     }
   };
   for_each_left([&](std::uint64_t u) {
@@ -150,7 +143,7 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
   for (std::uint64_t u = 0; u < units.count(); ++u) {
     for (; atom < units.end_atom(u); ++atom) {
       if (!units.certain(atom)) continue;
-      if (!runs.dropped(u, t)) flags.put(units.class_bits(certain), kClassBits);
+      if (!is_dropped(runs, u, t)) flags.put(units.class_bits(certain), kClassBits);
       ++certain;
     }
   }
@@ -169,7 +162,7 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
   for (std::uint64_t u = 0; u < units.count(); ++u) {
     std::uint64_t bits = 0;
     for (std::uint64_t g = u * pieces; g < (u + 1) * pieces; ++g) bits += units.group_bits(g);
-    if (!runs.dropped(u, t)) copy_bits(from, bit, bits, out);
+    if (!is_dropped(runs, u, t)) copy_bits(from, bit, bits, out);
     bit += bits;
   }
   const std::size_t end = content + out.finish(), whole = round_up(end, 4);
@@ -183,17 +176,17 @@ std::size_t least_thinned_bytes(const AtomLayout& layout) noexcept {
   // A run holds fewer than two units more than a whole number of them: with K above half the units,
   // at most two.
   const std::uint64_t in_unit = GroupShape::of(layout.length).atoms;
-  const std::uint64_t in_run = (layout.count / in_unit / kMostRuns + 2) * in_unit;
+  const std::uint64_t in_run = (layout.count / in_unit / Runs::kMost + 2) * in_unit;
   AtomLayout run = layout;
   run.count = std::min(layout.count, in_run);
   if (run.count < layout.count) run.last = layout.length;
   return kThinningBytes + max_marks_bytes(layout.count) + cpu::max_body_bytes(run) +
-         kPaddingBits / 8;
+         kThinningPaddingBits / 8;
 }
 
 std::size_t thinning_workspace_bytes(const AtomLayout& layout) noexcept {
   Carver carver;
-  carver.take<std::uint64_t>(kMostRuns);
+  carver.take<std::uint64_t>(Runs::kMost);
   carver.take<std::uint64_t>(marks_words(layout.count));
   return carver.bytes();
 }
@@ -201,29 +194,25 @@ std::size_t thinning_workspace_bytes(const AtomLayout& layout) noexcept {
 Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const Key& key, Bytes out,
             Bytes workspace, std::size_t& bytes) noexcept {
   Carver carver(workspace);
-  const auto run_bits = carver.take<std::uint64_t>(kMostRuns);
+  const auto run_bits = carver.take<std::uint64_t>(Runs::kMost);
   const auto marks = carver.take<std::uint64_t>(marks_words(layout.count));
   if (!carver.fits()) return Status::workspace_too_small;
   Units units;
   if (!units.open(body, layout)) return Status::corrupt;
 
-  Thinning t;
-  t.runs_log2 =
-      std::min(Thinning::kMostRunsLog2, static_cast<unsigned>(std::bit_width(units.count())) - 1);
-  const Runs runs{units.count(), std::uint64_t{1} << t.runs_log2};
-  const auto sizes = run_bits.first(static_cast<std::size_t>(runs.count));
+  const Runs runs = Runs::of(units.count());
+  const auto sizes = run_bits.first(static_cast<std::size_t>(runs.count()));
   std::fill(sizes.begin(), sizes.end(), 0u);
-  std::uint64_t total = 8 * (units.marks_bytes() + kThinningBytes) + kPaddingBits;
+  std::uint64_t total = 8 * (units.marks_bytes() + kThinningBytes) + kThinningPaddingBits;
   for (std::uint64_t u = 0; u < units.count(); ++u) {
     const std::uint64_t bits = units.bits(u);
-    sizes[runs.of(u)] += bits;
+    sizes[run_of(runs, u)] += bits;
     total += bits;
   }
   const std::uint64_t dropped = least_dropped(sizes, total, 8 * std::uint64_t{limit});
-  if (dropped == 0 || dropped >= runs.count) return Status::unsupported;
-  t.dropped = static_cast<std::uint32_t>(dropped);
-  const std::uint32_t u = Philox(key, Purpose::thinning)(0)[0];
-  t.start = t.runs_log2 == 0 ? 0 : u >> (32 - t.runs_log2);
+  if (dropped == 0 || dropped >= runs.count()) return Status::unsupported;
+  const Thinning t{runs.log2, static_cast<std::uint32_t>(dropped),
+                   runs.start(Philox(key, Purpose::thinning)(0)[0])};
 
   if (!mark_those_left(units, runs, t, layout, marks)) return Status::corrupt;
   const MarksPlan plan = plan_marks(marks, layout.count);

@@ -7,6 +7,7 @@
 /// Whatever d came out to be, a run is left out with probability d / K exactly, so the estimate
 /// stays unbiased (the tower rule); drawing again would not be.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,7 +22,7 @@ struct Thinning {
   static constexpr unsigned kMostRunsLog2 = 11;
   std::uint32_t runs_log2 = 0, dropped = 0, start = 0;
 
-  [[nodiscard]] std::uint32_t word() const noexcept {
+  [[nodiscard]] constexpr std::uint32_t word() const noexcept {
     return runs_log2 | (dropped << 8) | (start << 20);
   }
   /// False when no encoder writes this word.
@@ -38,6 +39,29 @@ struct Thinning {
   }
 };
 inline constexpr std::size_t kThinningBytes = 4;
+/// Zero bits at the ends of the sections of a body, at most, and the rounding of its bytes.
+inline constexpr std::uint64_t kThinningPaddingBits = 8 * (2 + 2 + 4);
+
+/// The runs that the units of a body fall into.
+struct Runs {
+  static constexpr std::size_t kMost = std::size_t{1} << Thinning::kMostRunsLog2;
+  std::uint64_t units = 0;
+  std::uint32_t log2 = 0;
+
+  [[nodiscard]] static constexpr Runs of(std::uint64_t units) noexcept {
+    const auto log2 = static_cast<std::uint32_t>(std::bit_width(units)) - 1;
+    return {units, log2 < Thinning::kMostRunsLog2 ? log2 : Thinning::kMostRunsLog2};
+  }
+  [[nodiscard]] constexpr std::uint64_t count() const noexcept { return std::uint64_t{1} << log2; }
+  /// The first unit of a run; its last is the one before the next run's.
+  [[nodiscard]] constexpr std::uint64_t first_unit(std::uint64_t run) const noexcept {
+    return units * run >> log2;
+  }
+  /// The run that the draw chooses.
+  [[nodiscard]] constexpr std::uint32_t start(std::uint32_t draw) const noexcept {
+    return log2 == 0 ? 0 : draw >> (32 - log2);
+  }
+};
 
 /// A limit (the word included) that suffices whatever the data: the marks and one run.
 [[nodiscard]] std::size_t least_thinned_bytes(const AtomLayout& layout) noexcept;

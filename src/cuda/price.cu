@@ -49,29 +49,6 @@ __device__ Candidate candidate_of(std::uint32_t node, std::uint32_t lowest, std:
   return {(low + high) / 2, low < high};
 }
 
-/// What atoms add at one candidate.
-struct AtomSums {
-  std::uint64_t kept = 0;  ///< probabilities of uncertain atoms
-  std::uint32_t certain = 0, units = 0;
-
-  __device__ void add(const PriceUnits& unit, std::uint32_t key, double price) {
-    const double ratio = detail::representative(key) / price;
-    if (ratio < 1.0) {
-      kept += detail::probability_of_ratio(ratio);
-    } else {
-      const int c = detail::certain_class(ratio);
-      constexpr int kLast = cpu::PriceCosts::kClasses - 1;
-      ++certain;
-      units += unit[static_cast<std::size_t>(c < kLast ? c : kLast)][detail::part_of_ratio(ratio)];
-    }
-  }
-};
-
-/// The bin of an atom, 0 when it is zero.
-__device__ std::uint32_t key_of(double amplitude) {
-  return amplitude > 0 ? detail::amplitude_key(amplitude) : 0;
-}
-
 /// By a whole warp: adds a part of a job at the lane's candidate to the job's sums.
 __device__ void add_part(const Frame& frame, const PriceJob& job, std::uint64_t part, double price,
                          PriceSums& sums) {
@@ -80,7 +57,7 @@ __device__ void add_part(const Frame& frame, const PriceJob& job, std::uint64_t 
   AtomSums own;
   for (std::uint64_t first = part * kPricePart; first < (part + 1) * kPricePart; first += kLanes) {
     const std::uint64_t atom = first + lane();
-    const std::uint32_t key = atom < job.atoms ? key_of(amplitudes[atom]) : 0;
+    const std::uint32_t key = atom < job.atoms ? price_key_of(amplitudes[atom]) : 0;
     for (unsigned i = 0; i < kLanes; ++i) {
       const std::uint32_t seen = __shfl_sync(kAllLanes, key, static_cast<int>(i));
       if (seen != 0) own.add(unit, seen, price);
@@ -93,30 +70,6 @@ __device__ void add_part(const Frame& frame, const PriceJob& job, std::uint64_t 
     atomicAdd(&sums.certain[lane()], own.certain);
     atomicAdd(&sums.units[lane()], own.units);
   }
-}
-
-/// The cost of a job at the lane's candidate from its sums, which become zero.
-__device__ std::uint64_t job_cost(const Frame& frame, const PriceJob& job, double price,
-                                  PriceSums& sums) {
-  static constexpr auto kGapCosts = std::to_array(detail::kGapCost256);
-  const PriceUnits& unit = *frame(job.units);
-  const std::uint64_t kept_low = atomicExch(&sums.kept_low[lane()], 0ull);
-  const Wide kept = (Wide{atomicExch(&sums.kept_high[lane()], 0ull)} << 32) + kept_low;
-  const std::uint64_t certain = atomicExch(&sums.certain[lane()], 0ull);
-  const std::uint64_t units = atomicExch(&sums.units[lane()], 0ull);
-  const std::uint64_t each = unit[0][0];
-  Wide of_uncertain = kept * (job.weight * each + job.uncertain);
-  Wide of_certain = Wide{units} * job.weight + Wide{certain} * job.certain;
-  const std::uint32_t key = key_of(frame(job.amplitudes)[job.atoms - 1]);
-  if (key != 0) {  // the last atom may be shorter
-    AtomSums last;
-    last.add(unit, key, price);
-    const std::uint64_t less = job.weight - job.last_weight;
-    of_uncertain -= Wide{last.kept} * (less * each);
-    of_certain -= Wide{last.units} * less;
-  }
-  const Wide marks = detail::marks_cost(job.atoms, kept + (Wide{certain} << 32), kGapCosts.data());
-  return detail::saturated((of_uncertain >> 32) + of_certain + marks);
 }
 
 /// By a whole warp with the pool's cost at each lane's candidate: walks the tree.

@@ -133,6 +133,55 @@ __device__ inline void offer_amplitudes(const Frame& frame, const PricePlan& pla
   if (all != 0) atomicMax(&frame(plan.totals)->largest, all);
 }
 
+/// What atoms add to a job's sums at a price.
+struct AtomSums {
+  std::uint64_t kept = 0;  ///< probabilities of uncertain atoms
+  std::uint32_t certain = 0, units = 0;
+
+  __device__ void add(const PriceUnits& unit, std::uint32_t key, double price) {
+    const double ratio = detail::representative(key) / price;
+    if (ratio < 1.0) {
+      kept += detail::probability_of_ratio(ratio);
+    } else {
+      const int c = detail::certain_class(ratio);
+      constexpr int kLast = cpu::PriceCosts::kClasses - 1;
+      ++certain;
+      units += unit[static_cast<std::size_t>(c < kLast ? c : kLast)][detail::part_of_ratio(ratio)];
+    }
+  }
+};
+
+/// The bin of an atom, 0 when it is zero.
+__device__ inline std::uint32_t price_key_of(double amplitude) {
+  return amplitude > 0 ? detail::amplitude_key(amplitude) : 0;
+}
+
+/// What a job takes at `price`, in 1/256 bit, from the sums of the lane, which become zero.
+__device__ inline std::uint64_t job_cost(const Frame& frame, const PriceJob& job, double price,
+                                         PriceSums& sums) {
+  static constexpr auto kGapCosts = std::to_array(detail::kGapCost256);
+  const PriceUnits& unit = *frame(job.units);
+  const std::uint64_t kept_low = atomicExch(&sums.kept_low[lane()], 0ull);
+  const detail::Wide kept =
+      (detail::Wide{atomicExch(&sums.kept_high[lane()], 0ull)} << 32) + kept_low;
+  const std::uint64_t certain = atomicExch(&sums.certain[lane()], 0ull);
+  const std::uint64_t units = atomicExch(&sums.units[lane()], 0ull);
+  const std::uint64_t each = unit[0][0];
+  detail::Wide of_uncertain = kept * (job.weight * each + job.uncertain);
+  detail::Wide of_certain = detail::Wide{units} * job.weight + detail::Wide{certain} * job.certain;
+  const std::uint32_t key = price_key_of(frame(job.amplitudes)[job.atoms - 1]);
+  if (key != 0) {  // the last atom may be shorter
+    AtomSums last;
+    last.add(unit, key, price);
+    const std::uint64_t less = job.weight - job.last_weight;
+    of_uncertain -= detail::Wide{last.kept} * (less * each);
+    of_certain -= detail::Wide{last.units} * less;
+  }
+  const detail::Wide marks =
+      detail::marks_cost(job.atoms, kept + (detail::Wide{certain} << 32), kGapCosts.data());
+  return detail::saturated((of_uncertain >> 32) + of_certain + marks);
+}
+
 struct ChosenPrice {
   float price = 0;  ///< 0 when there is nothing to send
   bool own = false;
