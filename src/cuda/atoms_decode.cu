@@ -12,8 +12,8 @@
 /// raw bits are looked up in one view of the stream; escapes and raw bits are read pair by pair. A
 /// lane leaves its tile's values in shared memory; then the warp takes the 32 tiles one after the
 /// other, a lane an entry, so that stores are whole lines. A lane draws its levels once for 8
-/// tiles, 4 generator calls. Zeros are written by the warps behind those of the content, 4,096
-/// entries each, in the same launch: they fill the memory's time while groups wait for their bits.
+/// tiles, 4 generator calls. Zeros are written by the same launch: a warp writes those of 32,768
+/// entries before it reads its groups, so blocks have like work however many atoms are kept.
 ///
 /// Traffic in bytes an entry: 4 written (8 more for adding: kept atoms alone are read and written),
 /// plus the body, 0.05 to 2; nothing more is possible. The index of the body: atom_body.cu.
@@ -36,7 +36,7 @@ namespace {
 using detail::kTile;
 using detail::kTilePairs;
 
-constexpr std::uint64_t kZeroedEntries = 4096;
+constexpr std::uint64_t kZeroedEntries = 32768;
 /// Warps of a block, at most: what static shared memory holds with room for other blocks.
 constexpr unsigned kContentWarps = 4;
 
@@ -269,12 +269,9 @@ __device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::
 }
 
 __global__ void decode_and_fill(Frame frame, AtomsDecodePlan plan, DecodeInto into) {
-  const std::uint64_t unit = warp_in_grid(), units = plan.bodies.groups.units;
-  if (unit < units) {
-    decode_unit(frame, plan, unit, into);
-  } else if (!into.add && unit - units < plan.fill.units) {
-    fill_unit(frame, plan, unit - units);
-  }
+  const std::uint64_t unit = warp_in_grid();
+  if (!into.add && unit < plan.fill.units) fill_unit(frame, plan, unit);
+  if (unit < plan.bodies.groups.units) decode_unit(frame, plan, unit, into);
 }
 
 bool is_own(const PlannedLayer& layer) {
@@ -330,7 +327,7 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsDecodePlan&
 
 void decode(const AtomsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
   open_bodies(plan.bodies, frame, queue);
-  const std::uint64_t units = plan.bodies.groups.units + (into.add ? 0 : plan.fill.units);
+  const std::uint64_t units = std::max(plan.bodies.groups.units, into.add ? 0 : plan.fill.units);
   const unsigned warps = std::min(warps_per_block, kContentWarps);
   queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
                       into);

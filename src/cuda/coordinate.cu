@@ -234,7 +234,7 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& 
   const auto jobs = layout.table<CoordinateJob>(plan.count);
   const auto budgeted = layout.table<std::uint32_t>(plan.count);
   const auto keeping = layout.table<std::uint32_t>(plan.count);
-  SplitMaker segments(layout, plan.count), chunks(layout, plan.count);
+  SplitMaker segments(layout, plan.count), chunks(layout, plan.count), searches(layout, plan.count);
   Sizes sizes;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const PlannedLayer& layer = layers[i];
@@ -253,6 +253,7 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& 
     if (job.from == PriceRule::From::budget) {
       if (!budgeted.values.empty()) budgeted.values[plan.budgeted_count] = number;
       ++plan.budgeted_count;
+      searches.add(GridSearch::kCandidates / candidates_together(layer.n));
     }
     if (job.from == PriceRule::From::keep) {
       if (!keeping.values.empty()) keeping.values[plan.keeping_count] = number;
@@ -269,6 +270,7 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& 
   plan.keeping = keeping.place;
   plan.segments = segments.split();
   plan.chunks = chunks.split();
+  plan.searches = searches.split();
   place_scratch(sizes, layout, plan);
 }
 

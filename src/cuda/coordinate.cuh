@@ -41,6 +41,12 @@ struct GridSearch {
   std::uint32_t any = 0;  ///< 1: there is something to send
 };
 
+/// Candidates that one block looks at, one after the other: more of a small layer, so that blocks
+/// have like work. A power of two.
+__host__ __device__ constexpr std::uint32_t candidates_together(std::uint64_t n) {
+  return n <= 512 ? 8 : n <= 1024 ? 4 : n <= 2048 ? 2 : 1;
+}
+
 /// The lists of a segment: entries that are not zero, of level 1, of a larger level.
 enum CoordinateList : unsigned { kEvery = 0, kOnes = 1, kOthers = 2, kLists = 3 };
 
@@ -66,6 +72,7 @@ struct CoordinatePlan {
   std::uint32_t count = 0, budgeted_count = 0, keeping_count = 0;
   Split segments;  ///< unit u has word, end and ticket u
   Split chunks;    ///< unit u has chunk state and bits u
+  Split searches;  ///< a job a budgeted layer, a unit the next of its candidates
   Scratch<CoordinateState> states;
   Scratch<GridSearch> search;
   Scratch<std::uint64_t> counts;   ///< zeroed; kMagnitudeBins a histogram

@@ -13,7 +13,8 @@
 /// histogram of u64 counts in the workspace (32,640 bins, 255 KiB); a block counts the 96 octaves
 /// from 2^-64 up in shared memory (16 bits a bin: a block has no more entries) and adds what is not
 /// zero, other magnitudes go to the workspace one by one. In a smaller layer every entry is a bin
-/// of one: expected counts are linear. grow_tree: a block a layer and code; it visits the bins
+/// of one: expected counts are linear. grow_tree: a block a layer and code, or several
+/// codes of a small layer; it visits the bins
 /// between the layer's smallest and largest magnitude, or its entries. keep_count: a block a layer
 /// that keeps a count; one warp goes through its bins in ascending order, the sum being f64.
 /// find_lowest, settle: a thread a layer.
@@ -298,17 +299,20 @@ __global__ void __launch_bounds__(kScanThreads)
   PoolState& pool = frame.pool(kGridPool);
   if (pool.given > 0) return;
   GridSearch& search = *frame(plan.search);
-  const std::uint32_t number = frame(plan.budgeted)[blockIdx.x / GridSearch::kCandidates];
-  const std::uint32_t candidate = blockIdx.x % GridSearch::kCandidates;
+  const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
+  const std::uint32_t number = frame(plan.budgeted)[unit.job];
   const CoordinateJob job = frame(plan.jobs)[number];
   const CoordinateState state = frame(plan.states)[number];
-  const std::uint32_t code = code_of(pool, round, candidate);
-  __syncthreads();  // no thread reads the pool once another may be done
-  std::uint64_t bits = 0;
-  if (code != 0 && demands(frame, job, state))
-    bits = expected_bits(frame, plan, job, state, price_of(code));
+  const std::uint32_t together = candidates_together(frame.info(job.layer).n);
+  const auto first = static_cast<std::uint32_t>(unit.index) * together;
+  for (std::uint32_t candidate = first; candidate < first + together; ++candidate) {
+    const std::uint32_t code = code_of(pool, round, candidate);
+    __syncthreads();  // no thread reads the pool once another may be done, nor the memory too early
+    if (code == 0 || !demands(frame, job, state)) continue;
+    const std::uint64_t bits = expected_bits(frame, plan, job, state, price_of(code));
+    if (threadIdx.x == 0 && bits != 0) atomic_add(&search.totals[round][candidate], bits);
+  }
   if (threadIdx.x != 0) return;
-  if (bits != 0) atomic_add(&search.totals[round][candidate], bits);
   __threadfence();
   if (atomicAdd(&pool.tickets, 1u) + 1 != (round + 1) * gridDim.x) return;
   __threadfence();
@@ -410,8 +414,7 @@ void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
   const std::uint64_t warps = divide_up(plan.count, kLanes);
   queue.launch_warps(find_lowest, warps, frame, plan);
   for (unsigned round = 0; round < GridSearch::kRounds; ++round) {
-    queue.launch_blocks(grow_tree, std::uint64_t{plan.budgeted_count} * GridSearch::kCandidates,
-                        kScanThreads, 0, frame, plan, round);
+    queue.launch_blocks(grow_tree, plan.searches.units, kScanThreads, 0, frame, plan, round);
   }
   queue.launch_blocks(keep_count, plan.keeping_count, kScanThreads, 0, frame, plan);
   queue.launch_warps(settle, warps, frame, plan);

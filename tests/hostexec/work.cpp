@@ -14,6 +14,7 @@ std::vector<GridWork> grids;
 std::size_t current_run = ~std::size_t{0};
 std::uint32_t current_block = 0;
 std::uint64_t* count = nullptr;
+bool inside = false;  // what the standard library instantiates may come from a counted object
 
 // Another grid or block than before.
 void move_on() {
@@ -39,7 +40,11 @@ std::vector<GridWork> work() { return grids; }
 
 extern "C" void __sanitizer_cov_trace_pc() {
   using namespace hostexec;
-  if (running == nullptr) return;
-  if (count == nullptr || current_run != runs_before || current_block != block_idx.x) move_on();
+  if (running == nullptr || inside) return;
+  if (count == nullptr || current_run != runs_before || current_block != block_idx.x) {
+    inside = true;
+    move_on();
+    inside = false;
+  }
   ++*count;
 }
