@@ -21,6 +21,7 @@ struct EncodeOptions {
   std::string codec;
   Key key;
   bool without_names = false;
+  Device device = Device::cpu;
   unsigned threads = 1;
   bool json = false;
   std::vector<std::string> paths;  ///< the inputs, then the output
@@ -30,6 +31,7 @@ struct DecodeOptions {
   std::string input, output;
   std::optional<Format> format;  ///< by default the output's extension says it
   std::optional<DType> dtype;    ///< none: each layer's own
+  Device device = Device::cpu;
   unsigned threads = 1;
   bool json = false;
 };
@@ -44,6 +46,7 @@ struct MeasureOptions {
   std::uint64_t seed = 0;
   std::uint32_t draws = 20;
   bool without_names = false;
+  Device device = Device::cpu;
   unsigned threads = 1;
   std::string plot;  ///< empty: none
   bool json = false;

@@ -8,6 +8,7 @@
 
 #include "atomo/container.hpp"
 #include "commands.hpp"
+#include "device.hpp"
 #include "failure.hpp"
 #include "files.hpp"
 #include "model.hpp"
@@ -54,17 +55,32 @@ Format output_format(const DecodeOptions& options, const ContainerInfo& info) {
   return format_of_path(options.output);
 }
 
+Status decode_on_host(const Buffer& message, std::vector<Tensor>& tensors, unsigned threads) {
+  std::size_t workspace = 0;
+  for (const Tensor& t : tensors) {
+    workspace = std::max(workspace, decode_workspace_bytes(t.shape, t.dtype));
+  }
+  Scratch scratch(workspace, threads);
+  return decode(message.view(), writable_views_of(tensors), scratch.context());
+}
+
+Status decode_on_device(const Buffer& message, const ContainerInfo& info,
+                        std::vector<Tensor>& tensors, const std::string& label) {
+  const auto model = make_device_decoder(info, tensors, label);
+  const Status status = model->decode_from_host(message.view()).status;
+  if (!failed(status)) {
+    model->download(tensors);
+  }
+  return status;
+}
+
 std::vector<Tensor> decode_all(const Buffer& message, const ContainerInfo& info,
                                const DecodeOptions& options, const std::string& label,
                                Status& status) {
   try {
     std::vector<Tensor> tensors = allocate(info, options, label);
-    std::size_t workspace = 0;
-    for (const Tensor& t : tensors) {
-      workspace = std::max(workspace, decode_workspace_bytes(t.shape, t.dtype));
-    }
-    Scratch scratch(workspace, options.threads);
-    status = decode(message.view(), writable_views_of(tensors), scratch.context());
+    status = options.device == Device::cuda ? decode_on_device(message, info, tensors, label)
+                                            : decode_on_host(message, tensors, options.threads);
     if (failed(status)) {
       throw PayloadRefused(fmt::format("{}: refused: {}", label, describe(status)));
     }
@@ -77,10 +93,9 @@ std::vector<Tensor> decode_all(const Buffer& message, const ContainerInfo& info,
 
 void report(const DecodeOptions& options, const std::vector<Tensor>& tensors, Format format,
             bool to_pipe) {
-  std::uint64_t elements = 0;
+  const std::uint64_t elements = elements_of(tensors);
   Json list = Json::array();
   for (const Tensor& t : tensors) {
-    elements += t.shape.elements();
     list.push_back({{"name", t.name}, {"dtype", name_of(t.dtype)}, {"shape", t.shape.dims()}});
   }
   if (options.json) {
@@ -101,6 +116,9 @@ void report(const DecodeOptions& options, const std::vector<Tensor>& tensors, Fo
 void run_decode(const DecodeOptions& options) {
   if (!options.format && options.output != "-") {
     (void)format_of_path(options.output);
+  }
+  if (options.device == Device::cuda) {
+    require_cuda();
   }
   OutputFile out(options.output);
   Progress progress("reading");

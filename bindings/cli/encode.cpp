@@ -5,6 +5,7 @@
 
 #include "atomo/compressor.hpp"
 #include "commands.hpp"
+#include "device.hpp"
 #include "failure.hpp"
 #include "files.hpp"
 #include "model.hpp"
@@ -35,24 +36,50 @@ void note(Status status) {
   }
 }
 
+struct Encoded {
+  Buffer message;
+  std::uint64_t bytes = 0;  ///< of it that were written
+  Status status = Status::ok;
+};
+
+Encoded encode_on_host(const std::vector<Tensor>& tensors, const Codec& codec,
+                       const EncodeOptions& options) {
+  Compressor model(layer_specs(tensors), Policy(codec), {.names_on_wire = !options.without_names});
+  Scratch scratch(model.workspace_bytes(), options.threads);
+  Encoded encoded{Buffer(model.max_encoded_bytes())};
+  encoded.status = model.encode(views_of(tensors), options.key,
+                                {encoded.message.data.get(), encoded.message.bytes, &encoded.bytes},
+                                scratch.context());
+  return encoded;
+}
+
+Encoded encode_on_device(const std::vector<Tensor>& tensors, const Codec& codec,
+                         const EncodeOptions& options) {
+  const auto model = make_device_model(layer_specs(tensors), Policy(codec), !options.without_names);
+  model->upload(tensors);
+  const DeviceRun run = model->encode(options.key);
+  if (failed(run.status)) {
+    return {{}, 0, run.status};
+  }
+  return {model->download_message(run.bytes), run.bytes, run.status};
+}
+
 }  // namespace
 
 void run_encode(const EncodeOptions& options) {
   const std::vector<std::string> inputs = inputs_of(options);
   const Codec codec = Codec::parse(options.codec);
+  if (options.device == Device::cuda) {
+    require_device_codec(codec);
+    require_cuda();
+  }
   OutputFile out(options.paths.back());
   Progress progress("reading");
   const std::vector<Tensor> tensors = read_model(inputs);
-  Compressor model(layer_specs(tensors), Policy(codec), {.names_on_wire = !options.without_names});
-  progress.set(
-      fmt::format("encoding {} elements by {}", grouped(model.elements()), codec.to_string()));
-
-  Scratch scratch(model.workspace_bytes(), options.threads);
-  Buffer message(model.max_encoded_bytes());
-  std::uint64_t bytes = 0;
-  const Status status =
-      model.encode(views_of(tensors), options.key, {message.data.get(), message.bytes, &bytes},
-                   scratch.context());
+  const std::uint64_t elements = elements_of(tensors);
+  progress.set(fmt::format("encoding {} elements by {}", grouped(elements), codec.to_string()));
+  const auto encode = options.device == Device::cuda ? encode_on_device : encode_on_host;
+  const auto [message, bytes, status] = encode(tensors, codec, options);
   if (failed(status)) {
     throw InputError(
         fmt::format("{} could not encode this: {}", codec.to_string(), describe(status)));
@@ -62,13 +89,13 @@ void run_encode(const EncodeOptions& options) {
   out.commit(parts);
   note(status);
 
-  const double bits = bits_per_parameter(static_cast<double>(bytes), model.elements());
+  const double bits = bits_per_parameter(static_cast<double>(bytes), elements);
   const bool to_pipe = out.is_standard_output();
   if (options.json) {
     const Json report{{"output", options.paths.back()},
                       {"codec", codec.to_string()},
                       {"tensors", tensors.size()},
-                      {"elements", model.elements()},
+                      {"elements", elements},
                       {"bytes", bytes},
                       {"bits_per_parameter", bits},
                       {"status", describe(status)}};
@@ -76,7 +103,7 @@ void run_encode(const EncodeOptions& options) {
     to_pipe ? fmt::print(stderr, "{}", text) : print(text);
   } else if (!to_pipe) {
     print(fmt::format("{}: {}, {}, {}, {} bits a parameter\n", printable(options.paths.back()),
-                      counted(tensors.size(), "tensor"), counted(model.elements(), "element"),
+                      counted(tensors.size(), "tensor"), counted(elements, "element"),
                       counted(bytes, "byte"), significant(bits)));
   }
 }

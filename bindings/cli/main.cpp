@@ -102,7 +102,19 @@ void add_common(CLI::App& command, bool& json, const std::string& example) {
 
 void add_threads(CLI::App& command, unsigned& threads) {
   add_integer(command, "--threads", threads, 1,
-              "Threads to work with; the bytes never depend on it", kMaxThreads);
+              "Threads to work with on the CPU; the bytes never depend on it", kMaxThreads);
+}
+
+void add_device(CLI::App& command, Device& device, const std::string& help) {
+  command
+      .add_option_function<std::string>(
+          "--device",
+          [&device](const std::string& name) {
+            device = name == "cuda" ? Device::cuda : Device::cpu;
+          },
+          help)
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->option_text("cpu|cuda");
 }
 
 void add_codecs(CLI::App& app, Options& options) {
@@ -131,6 +143,10 @@ void add_encode(CLI::App& app, Options& options) {
   add_integer(*command, "--worker", o.key.worker, 0, "Number of the worker")->group(key);
   command->add_flag("--without-names", o.without_names,
                     "Leave the tensors' names out, as between workers");
+  add_device(
+      *command, o.device,
+      "Where to encode, by default cpu; the bytes are the same. A lossless stage runs on the "
+      "CPU only");
   add_threads(*command, o.threads);
   add_common(*command, o.json,
              "atomo encode --codec atomo:bits=0.5 --seed 1 grads.safetensors grads.atomo");
@@ -156,6 +172,10 @@ void add_decode(CLI::App& app, Options& options) {
                    "rounded stochastically")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "same"}))
       ->option_text("f32|f16|bf16|same");
+  add_device(
+      *command, o.device,
+      "Where to decode, by default cpu; the tensors are the same. Lossless stages are undone "
+      "on the CPU only");
   add_threads(*command, o.threads);
   add_common(*command, o.json, "atomo decode grads.atomo grads.npz");
   command->callback([&options, &o] {
@@ -199,6 +219,9 @@ void add_measure(CLI::App& app, Options& options) {
       ->type_name("FILE.png");
   command->add_flag("--without-names", o.without_names,
                     "Count containers without names, as between workers");
+  add_device(*command, o.device,
+             "Where to measure, by default cpu; on cuda times are the GPU's own, without copies to "
+             "and from the host, and memcpy is a copy in its memory");
   add_threads(*command, o.threads);
   add_common(*command, o.json,
              "atomo measure --codec atomo:bits=0.5 --codec qsgd:bits=2 --draws 50 --plot error.png "

@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "device.hpp"
 #include "failure.hpp"
 #include "measurement.hpp"
+#include "model.hpp"
 #include "plot.hpp"
 #include "progress.hpp"
 #include "table.hpp"
@@ -34,8 +36,7 @@ Json finite_or_null(const std::optional<double>& value) {
   return std::clamp(*value, -kLargest, kLargest);
 }
 
-Json to_json(const std::vector<Tensor>& tensors, std::uint64_t elements,
-             const std::vector<Row>& rows) {
+Json to_json(const std::vector<Tensor>& tensors, Device device, const std::vector<Row>& rows) {
   Json codecs = Json::array();
   for (const auto& [spec, canonical, m] : rows) {
     codecs.push_back({{"spec", spec},
@@ -51,15 +52,17 @@ Json to_json(const std::vector<Tensor>& tensors, std::uint64_t elements,
                       {"decode_gbs", m.decode_gbs},
                       {"memcpy_gbs", m.memcpy_gbs}});
   }
-  return {{"input", {{"tensors", tensors.size()}, {"elements", elements}}}, {"codecs", codecs}};
+  return {{"input", {{"tensors", tensors.size()}, {"elements", elements_of(tensors)}}},
+          {"device", name_of(device)},
+          {"codecs", codecs}};
 }
 
 std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "-";
 }
 
-std::string text_report(const std::vector<Tensor>& tensors, std::uint64_t elements,
-                        const std::vector<Row>& rows, std::uint32_t draws) {
+std::string text_report(const std::vector<Tensor>& tensors, const MeasureOptions& options,
+                        const std::vector<Row>& rows) {
   Table table({{"codec", Table::Align::left},
                {"bytes"},
                {"bits"},
@@ -81,9 +84,10 @@ std::string text_report(const std::vector<Tensor>& tensors, std::uint64_t elemen
                significant(m.decode_ms), significant(m.encode_gbs), significant(m.decode_gbs),
                percent(m.encode_gbs, m.memcpy_gbs), percent(m.decode_gbs, m.memcpy_gbs)});
   }
-  return fmt::format("{}, {} as one model; {}; memcpy {} GB/s\n\n",
-                     counted(tensors.size(), "tensor"), counted(elements, "element"),
-                     counted(draws, "draw"), significant(rows.back().measurement.memcpy_gbs)) +
+  return fmt::format("{}, {} as one model; {}; {} {} GB/s\n\n", counted(tensors.size(), "tensor"),
+                     counted(elements_of(tensors), "element"), counted(options.draws, "draw"),
+                     options.device == Device::cuda ? "on cuda; memcpy there" : "memcpy",
+                     significant(rows.back().measurement.memcpy_gbs)) +
          table.render();
 }
 
@@ -104,22 +108,24 @@ void run_measure(const MeasureOptions& options) {
   for (const std::string& spec : options.codecs) {
     codecs.push_back(Codec::parse(spec));
   }
+  if (options.device == Device::cuda) {
+    for (const Codec& codec : codecs) {
+      require_device_codec(codec);
+    }
+    require_cuda();
+  }
   check_plot_path(options.plot);
   std::unique_ptr<OutputFile> plot_file;
   if (!options.plot.empty()) {
     plot_file = std::make_unique<OutputFile>(options.plot);
   }
-  const MeasureSettings settings{options.seed, options.draws, options.threads,
+  const MeasureSettings settings{options.seed, options.draws, options.device, options.threads,
                                  !options.without_names};
   std::vector<Row> rows;
   std::vector<Tensor> tensors;
-  std::uint64_t elements = 0;
   {
     Progress progress("reading");
     tensors = read_model(options.inputs);
-    for (const Tensor& t : tensors) {
-      elements += t.shape.elements();
-    }
     for (std::size_t c = 0; c < codecs.size(); ++c) {
       const auto on_draw = [&](std::uint32_t draw) {
         progress.set(fmt::format("codec {} of {}: {}, draw {} of {}", c + 1, codecs.size(),
@@ -130,16 +136,16 @@ void run_measure(const MeasureOptions& options) {
     }
     if (plot_file) {
       progress.set("drawing");
-      const Buffer png = draw_plot(
-          to_json(tensors, elements, rows).dump(-1, ' ', false, Json::error_handler_t::replace));
+      const Buffer png = draw_plot(to_json(tensors, options.device, rows)
+                                       .dump(-1, ' ', false, Json::error_handler_t::replace));
       const std::vector<ConstBytes> parts{png.view()};
       plot_file->commit(parts);
     }
   }
-  print(options.json
-            ? to_json(tensors, elements, rows).dump(2, ' ', false, Json::error_handler_t::replace) +
-                  "\n"
-            : text_report(tensors, elements, rows, options.draws));
+  print(options.json ? to_json(tensors, options.device, rows)
+                               .dump(2, ' ', false, Json::error_handler_t::replace) +
+                           "\n"
+                     : text_report(tensors, options, rows));
 }
 
 }  // namespace atomo::cli

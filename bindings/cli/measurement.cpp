@@ -8,8 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
 
+#include "device.hpp"
 #include "failure.hpp"
 #include "model.hpp"
 #include "table.hpp"
@@ -76,34 +78,64 @@ std::size_t bytes_of(const std::vector<Tensor>& tensors) {
 /// One model, one codec and all the memory a draw needs.
 class Bench {
  public:
-  Bench(const std::vector<Tensor>& tensors, const Codec& codec, const MeasureSettings& settings)
+  Bench(const std::vector<Tensor>& tensors, const Codec& codec, std::uint64_t seed)
       : tensors_(tensors),
-        settings_(settings),
         name_(codec.to_string()),
-        model_(layer_specs(tensors), Policy(codec), {.names_on_wire = settings.names_on_wire}),
-        scratch_(workspace_of(), settings.threads),
-        message_(model_.max_encoded_bytes()),
-        decoded_(tensors_like(tensors, DType::f32)),
-        copies_(tensors_like(tensors, std::nullopt)),
-        inputs_(views_of(tensors)),
-        outputs_(writable_views_of(decoded_)) {
+        seed_(seed),
+        decoded_(tensors_like(tensors, DType::f32)) {
     for (const Tensor& t : tensors) {
       reference_.push_back(to_f32(t));
     }
   }
+  virtual ~Bench() = default;
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
 
   /// Seconds.
-  double encode(std::uint32_t draw) {
+  virtual double encode(std::uint32_t draw) = 0;
+  virtual double decode() = 0;
+  virtual double copy() = 0;
+  [[nodiscard]] virtual Difference difference() { return compare(reference_, decoded_); }
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ protected:
+  [[nodiscard]] Key key(std::uint32_t draw) const { return {.seed = seed_, .step = draw}; }
+  void check(Status status, const char* what) const {
+    if (failed(status)) {
+      throw InputError(fmt::format("{} could not {} this: {}", name_, what, describe(status)));
+    }
+  }
+
+  const std::vector<Tensor>& tensors_;
+  const std::string name_;
+  const std::uint64_t seed_;
+  std::vector<Tensor> decoded_, reference_;
+  std::uint64_t bytes_ = 0;  ///< of the last message
+};
+
+class HostBench final : public Bench {
+ public:
+  HostBench(const std::vector<Tensor>& tensors, const Codec& codec, const MeasureSettings& settings)
+      : Bench(tensors, codec, settings.seed),
+        model_(layer_specs(tensors), Policy(codec), {.names_on_wire = settings.names_on_wire}),
+        scratch_(workspace_of(), settings.threads),
+        message_(model_.max_encoded_bytes()),
+        copies_(tensors_like(tensors, std::nullopt)),
+        inputs_(views_of(tensors)),
+        outputs_(writable_views_of(decoded_)) {}
+
+  double encode(std::uint32_t draw) override {
     Status status = Status::ok;
     const double seconds = seconds_of([&] {
-      status = model_.encode(inputs_, {.seed = settings_.seed, .step = draw},
-                             {message_.data.get(), message_.bytes, &bytes_}, scratch_.context());
+      status = model_.encode(inputs_, key(draw), {message_.data.get(), message_.bytes, &bytes_},
+                             scratch_.context());
     });
     check(status, "encode");
     return seconds;
   }
 
-  double decode() {
+  double decode() override {
     Status status = Status::ok;
     const ConstBytes sent = message_.view().first(bytes_);
     const double seconds =
@@ -112,7 +144,7 @@ class Bench {
     return seconds;
   }
 
-  double copy() {
+  double copy() override {
     return seconds_of([&] {
       for (std::size_t t = 0; t < tensors_.size(); ++t) {
         std::memcpy(copies_[t].data.get(), tensors_[t].data.get(), tensors_[t].bytes());
@@ -121,10 +153,6 @@ class Bench {
       }
     });
   }
-
-  [[nodiscard]] Difference difference() const { return compare(reference_, decoded_); }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::uint64_t elements() const noexcept { return model_.elements(); }
 
  private:
   [[nodiscard]] std::size_t workspace_of() const {
@@ -135,23 +163,53 @@ class Bench {
     return bytes;
   }
 
-  void check(Status status, const char* what) const {
-    if (failed(status)) {
-      throw InputError(fmt::format("{} could not {} this: {}", name_, what, describe(status)));
-    }
-  }
-
-  const std::vector<Tensor>& tensors_;
-  const MeasureSettings settings_;
-  const std::string name_;
   Compressor model_;
   Scratch scratch_;
   Buffer message_;
-  std::vector<Tensor> decoded_, copies_, reference_;
+  std::vector<Tensor> copies_;
   std::vector<ConstTensorView> inputs_;
   std::vector<TensorView> outputs_;
-  std::uint64_t bytes_ = 0;
 };
+
+/// Messages stay on the device; half tensors are decoded into f32 there, as on the host.
+class DeviceBench final : public Bench {
+ public:
+  DeviceBench(const std::vector<Tensor>& tensors, const Codec& codec,
+              const MeasureSettings& settings)
+      : Bench(tensors, codec, settings.seed),
+        encoder_(make_device_model(layer_specs(tensors), Policy(codec), settings.names_on_wire)),
+        decoder_(make_device_model(layer_specs(decoded_), Policy(codec), settings.names_on_wire)) {
+    encoder_->upload(tensors);
+  }
+
+  double encode(std::uint32_t draw) override {
+    const DeviceRun run = encoder_->encode(key(draw));
+    check(run.status, "encode");
+    bytes_ = run.bytes;
+    return run.seconds;
+  }
+  double decode() override {
+    const DeviceRun run = decoder_->decode(encoder_->message(bytes_));
+    check(run.status, "decode");
+    return run.seconds;
+  }
+  double copy() override { return encoder_->copy(); }
+  Difference difference() override {
+    decoder_->download(decoded_);
+    return Bench::difference();
+  }
+
+ private:
+  std::unique_ptr<DeviceModel> encoder_, decoder_;
+};
+
+std::unique_ptr<Bench> make_bench(const std::vector<Tensor>& tensors, const Codec& codec,
+                                  const MeasureSettings& settings) {
+  if (settings.device == Device::cuda) {
+    return std::make_unique<DeviceBench>(tensors, codec, settings);
+  }
+  return std::make_unique<HostBench>(tensors, codec, settings);
+}
 
 /// 10^9 bytes a second; 0 for no bytes.
 double rate(std::size_t bytes, double seconds) {
@@ -186,27 +244,27 @@ std::optional<double> z_score(const MeanAndError& m) {
 Measurement measure_codec(const std::vector<Tensor>& tensors, const Codec& codec,
                           const MeasureSettings& settings,
                           const std::function<void(std::uint32_t)>& on_draw) {
-  Bench bench(tensors, codec, settings);
+  const std::unique_ptr<Bench> bench = make_bench(tensors, codec, settings);
   on_draw(0);
-  (void)bench.encode(0);
-  (void)bench.decode();
-  (void)bench.copy();
+  (void)bench->encode(0);
+  (void)bench->decode();
+  (void)bench->copy();
   std::vector<double> bytes, nmse, bias, encode_s, decode_s, copy_s;
   double energy = 0;
   for (std::uint32_t draw = 0; draw < settings.draws; ++draw) {
     on_draw(draw);
-    encode_s.push_back(bench.encode(draw));
-    decode_s.push_back(bench.decode());
-    copy_s.push_back(bench.copy());
-    bytes.push_back(static_cast<double>(bench.bytes()));
-    const Difference d = bench.difference();
+    encode_s.push_back(bench->encode(draw));
+    decode_s.push_back(bench->decode());
+    copy_s.push_back(bench->copy());
+    bytes.push_back(static_cast<double>(bench->bytes()));
+    const Difference d = bench->difference();
     energy = d.energy;
     nmse.push_back(d.squared / d.energy);
     bias.push_back(d.along / d.energy);
   }
   Measurement m;
   m.bytes = mean_and_error(bytes).mean;
-  m.bits_per_parameter = bits_per_parameter(m.bytes, bench.elements());
+  m.bits_per_parameter = bits_per_parameter(m.bytes, elements_of(tensors));
   if (std::isfinite(energy) && energy > 0) {
     const MeanAndError error = mean_and_error(nmse);
     m.nmse = error.mean;

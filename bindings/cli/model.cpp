@@ -10,6 +10,14 @@
 
 namespace atomo::cli {
 
+std::uint64_t elements_of(const std::vector<Tensor>& tensors) {
+  std::uint64_t elements = 0;
+  for (const Tensor& t : tensors) {
+    elements += t.shape.elements();
+  }
+  return elements;
+}
+
 std::vector<LayerSpec> layer_specs(const std::vector<Tensor>& tensors) {
   std::vector<LayerSpec> layers;
   for (const Tensor& t : tensors) {

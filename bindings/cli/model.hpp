@@ -3,6 +3,8 @@
 /// \file
 /// Tensors as the library wants them, and the memory and threads its calls need.
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "atomo/compressor.hpp"
@@ -12,6 +14,8 @@
 
 namespace atomo::cli {
 
+/// Of all tensors together.
+[[nodiscard]] std::uint64_t elements_of(const std::vector<Tensor>& tensors);
 [[nodiscard]] std::vector<LayerSpec> layer_specs(const std::vector<Tensor>& tensors);
 [[nodiscard]] std::vector<ConstTensorView> views_of(const std::vector<Tensor>& tensors);
 [[nodiscard]] std::vector<TensorView> writable_views_of(std::vector<Tensor>& tensors);

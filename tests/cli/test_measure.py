@@ -58,7 +58,8 @@ class Measure(ToolTest):
     def test_schema(self):
         self.save("g.npy", normal(100, 100))
         report = self.measure("--codec", "qsgd:bits=2", "--codec", "sign", "--draws", 3, "g.npy")
-        self.assertEqual(list(report), ["input", "codecs"])
+        self.assertEqual(list(report), ["input", "device", "codecs"])
+        self.assertEqual(report["device"], "cpu")
         self.assertEqual(report["input"], {"tensors": 1, "elements": 10000})
         self.assertEqual([row["spec"] for row in report["codecs"]], ["qsgd:bits=2", "sign"])
         for row in report["codecs"]:
