@@ -16,6 +16,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "exchange.hpp"
 #include "interrupt.hpp"
 #include "learner.hpp"
 #include "run.hpp"
@@ -35,21 +36,13 @@ class Peer {
         learner_(run.options, transport_.rank(), transport_.workers(),
                  [this] { transport_.breathe(); }),
         optimiser_(make_optimiser(run.options, learner_.replica().weights().size())),
-        own_gradient_(learner_.replica().weights().size()),
-        gradient_(own_gradient_.size()),
-        payload_(learner_.compressor().max_encoded_bytes()),
-        payloads_(payload_.size() * workers_),
-        workspace_(learner_.compressor().workspace_bytes()) {
+        exchange_(run.options.on_device() ? make_device_exchange(learner_.compressor(), workers_,
+                                                                 run.options.cuda_aware_mpi)
+                                          : make_host_exchange(learner_.compressor(), workers_)) {
     const std::uint64_t sent_before = restore();
     if (first())
       log_.emplace(run.options, transport_.workers(), learner_.compressor().elements(),
                    sent_before);
-    auto& replica = learner_.replica();
-    for (std::size_t i = 0; i < replica.layers().size(); ++i) {
-      const auto& shape = replica.layers()[i].shape;
-      own_views_.push_back({own_gradient_.data() + replica.offset(i), atomo::DType::f32, shape});
-      views_.push_back({gradient_.data() + replica.offset(i), atomo::DType::f32, shape});
-    }
   }
 
   [[nodiscard]] std::uint32_t first_step() const noexcept { return first_step_; }
@@ -61,8 +54,7 @@ class Peer {
     report_ = {};
     report_.loss = learner_.backward(step, [&](std::size_t layer, std::span<const float> gradient) {
       timeline_.instant("gradient", replica.layers()[layer].name, Clock::now());
-      std::copy(gradient.begin(), gradient.end(),
-                own_gradient_.begin() + static_cast<std::ptrdiff_t>(replica.offset(layer)));
+      exchange_->put(layer, gradient);
     });
     const auto end = Clock::now();
     report_.compute = milliseconds(end - step_began_);
@@ -72,16 +64,13 @@ class Peer {
 
   void encode(std::uint32_t step) {
     const auto begin = Clock::now();
-    const auto status = learner_.compressor().encode(
-        own_views_, learner_.key(step), {payload_.data(), payload_.size(), &report_.payload_bytes},
-        {.workspace = workspace_});
+    const auto [status, bytes] = exchange_->encode(learner_.key(step));
     if (atomo::failed(status)) {
       throw std::runtime_error("cannot encode the gradient of step " + std::to_string(step) + ": " +
                                std::string(atomo::describe(status)));
     }
-    if (transport_.rank() == 0 && run_.options.corrupt_payload_at == step) {
-      payload_[report_.payload_bytes / 2] ^= std::byte{1};
-    }
+    report_.payload_bytes = bytes;
+    if (transport_.rank() == 0 && run_.options.corrupt_payload_at == step) exchange_->corrupt();
     const auto end = Clock::now();
     report_.encode = milliseconds(end - begin);
     report_.interrupted = interrupted() ? 1 : 0;
@@ -92,15 +81,13 @@ class Peer {
   void gather_payloads() {
     const auto begin = Clock::now();
     reports_ = gather(report_);
-    longest_ = 0;
+    std::size_t longest = 0;
     for (const auto& report : reports_)
-      longest_ = std::max<std::size_t>(longest_, report.payload_bytes);
-    if (longest_ > payload_.size())
+      longest = std::max<std::size_t>(longest, report.payload_bytes);
+    if (longest > learner_.compressor().max_encoded_bytes())
       throw std::runtime_error("a payload is longer than this model's can be");
-    std::fill(payload_.begin() + static_cast<std::ptrdiff_t>(report_.payload_bytes),
-              payload_.begin() + static_cast<std::ptrdiff_t>(longest_), std::byte{0});
-    auto transfer = transport_.all_gather(std::span(payload_).first(longest_),
-                                          std::span(payloads_).first(longest_ * workers_));
+    auto transfer =
+        transport_.all_gather(exchange_->outgoing(longest), exchange_->incoming(longest));
     transport_.wait(transfer);
     const auto end = Clock::now();
     wire_ = milliseconds(end - begin);
@@ -109,19 +96,14 @@ class Peer {
 
   void decode_add_all(std::uint32_t step) {
     const auto begin = Clock::now();
-    std::fill(gradient_.begin(), gradient_.end(), 0.0F);
-    for (std::size_t k = 0; k < workers_; ++k) {
-      const auto message =
-          std::span<const std::byte>(payloads_).subspan(k * longest_, reports_[k].payload_bytes);
-      // One call a worker, so that a refusal can name it; the sum is that of a single call.
-      const auto status = learner_.compressor().decode_add(
-          message, 1.0F / static_cast<float>(workers_), views_, {.workspace = workspace_});
-      if (atomo::failed(status)) {
-        throw Fault(static_cast<int>(k), transport_.name(static_cast<int>(k)) +
-                                             " sent a payload that is refused, step " +
-                                             std::to_string(step) + ": " +
-                                             std::string(atomo::describe(status)));
-      }
+    std::vector<std::uint64_t> bytes;
+    for (const auto& report : reports_) bytes.push_back(report.payload_bytes);
+    const auto statuses = exchange_->add_all(bytes);
+    const auto refused = std::find_if(statuses.begin(), statuses.end(), atomo::failed);
+    if (refused != statuses.end()) {
+      const auto rank = static_cast<int>(refused - statuses.begin());
+      throw Fault(rank, transport_.name(rank) + " sent a payload that is refused, step " +
+                            std::to_string(step) + ": " + std::string(atomo::describe(*refused)));
     }
     const auto end = Clock::now();
     decode_ = milliseconds(end - begin);
@@ -130,8 +112,9 @@ class Peer {
 
   /// Returns whether any process was interrupted.
   bool take_step(std::uint32_t step) {
-    optimiser_->step(learner_.replica().weights(), gradient_, run_.options.learning_rate(step),
-                     step);
+    optimiser_->step(learner_.replica().weights(), exchange_->sum(),
+                     run_.options.learning_rate(step), step);
+    learner_.replica().weights_changed();
     auto record = record_of(step, reports_);
     record.times.wire = wire_;
     record.times.decode = decode_;
@@ -192,6 +175,7 @@ class Peer {
     first_step_ = checkpoint->step;
     std::copy(checkpoint->weights.begin(), checkpoint->weights.end(),
               learner_.replica().weights().begin());
+    learner_.replica().weights_changed();
     optimiser_->moments() = std::move(checkpoint->moments);
     learner_.restore(checkpoint->workers[static_cast<std::size_t>(transport_.rank())]);
     return sent_bytes_ = checkpoint->sent_bytes;
@@ -225,11 +209,7 @@ class Peer {
   std::uint64_t sent_bytes_ = 0;
   Learner learner_;
   std::unique_ptr<Optimiser> optimiser_;
-  std::vector<float> own_gradient_, gradient_;
-  std::vector<atomo::ConstTensorView> own_views_;
-  std::vector<atomo::TensorView> views_;
-  std::vector<std::byte> payload_, payloads_, workspace_;
-  std::size_t longest_ = 0;  ///< bytes a rank in `payloads_`
+  std::unique_ptr<Exchange> exchange_;
   StepReport report_;
   std::vector<StepReport> reports_;
   double wire_ = 0, decode_ = 0;

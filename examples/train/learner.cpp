@@ -24,8 +24,9 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
       test_(load_dataset(options.data, Split::test)),
       normalisation_(measure(training_)),
       order_(training_.size(), static_cast<std::size_t>(workers), options.batch, options.seed),
-      replica_(options.model, training_.shape, options.seed),
-      compressor_(replica_.layers(), atomo::Policy::parse(options.policy)) {}
+      replica_(options.model, training_.shape, options.seed, options.gpu),
+      compressor_(replica_.layers(), atomo::Policy::parse(options.policy),
+                  {.device = options.on_device() ? atomo::Device::cuda : atomo::Device::cpu}) {}
 
 atomo::Key Learner::key(std::uint32_t step) const noexcept {
   return {.seed = options_.seed, .step = step, .worker = static_cast<std::uint16_t>(worker_)};

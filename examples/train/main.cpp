@@ -4,8 +4,8 @@
 ///
 /// Files: options, dataset, models, replica (the network behind plain arrays; these two alone see
 /// torch), optimiser, learner (what every training process has), transport (MPI), gradient_stream
-/// (layers on their way to the server), ps and allgather (the algorithms), checkpoint, log,
-/// timeline.
+/// (layers on their way to the server), exchange (where gradients and payloads live in an
+/// all-gather), ps and allgather (the algorithms), checkpoint, log, timeline.
 
 #include <cstdio>
 #include <cstdlib>
@@ -13,8 +13,10 @@
 #include <string>
 #include <string_view>
 
+#include "exchange.hpp"
 #include "interrupt.hpp"
 #include "options.hpp"
+#include "replica.hpp"
 #include "run.hpp"
 #include "transport.hpp"
 
@@ -29,14 +31,17 @@ std::string objection(const train::Options& options, const train::Transport& tra
     return "--algorithm ps needs a server and at least one worker: mpirun -n 2 or more";
   }
   if (transport.workers() > 65535) return "at most 65,535 workers have random streams of their own";
-  return "";
+  if (!options.on_device()) return "";
+  const std::string torch = train::torch_cuda_objection();
+  return torch.empty() ? train::device_objection() : torch;
 }
 
 /// \throws std::exception for whatever ends the run.
-train::Outcome train_on(train::Run& run) {
+train::Outcome train_on(train::Options& options, train::Run& run) {
   if (!train::all_ready(run.transport, objection(run.options, run.transport))) {
     return train::Outcome::cannot_start;
   }
+  if (options.on_device()) options.gpu = train::choose_gpu();
   if (run.options.algorithm == "allgather") return train::all_gather(run);
   return run.transport.rank() == 0 ? train::serve(run) : train::work(run);
 }
@@ -52,7 +57,7 @@ bool first_process_of_job() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto options = train::parse_options(argc, argv);
+  auto options = train::parse_options(argc, argv);
   if (!options.help.empty()) {
     if (first_process_of_job()) std::fputs(options.help.c_str(), stdout);
     return 0;
@@ -66,7 +71,7 @@ int main(int argc, char** argv) {
   train::catch_interrupts();
   train::Run run{options, transport};
   try {
-    const auto outcome = train_on(run);
+    const auto outcome = train_on(options, run);
     transport.close();
     switch (outcome) {
       case train::Outcome::finished:

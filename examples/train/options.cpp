@@ -11,6 +11,32 @@
 namespace train {
 namespace {
 
+/// \throws CLI::ValidationError for what does not go with the device.
+void check_device(const Options& o) {
+  if (!o.on_device()) {
+    if (o.cuda_aware_mpi)
+      throw CLI::ValidationError("--cuda-aware-mpi", "goes with --device cuda only");
+    return;
+  }
+  if (o.algorithm == "ps") {
+    throw CLI::ValidationError("--device",
+                               "cuda goes with --algorithm allgather only: the "
+                               "parameter server takes layers one by one, which a GPU "
+                               "does not encode");
+  }
+  if (!o.dump_gradients.empty())
+    throw CLI::ValidationError("--dump-gradients", "works with --device cpu only");
+  const auto policy = atomo::Policy::parse(o.policy);
+  for (const auto& rule : policy.rules()) {
+    const std::string spec = rule.codec.to_string();
+    if (const auto stage = spec.find('+'); stage != std::string::npos) {
+      throw CLI::ValidationError(
+          "--device", "cuda: a lossless stage runs on the CPU only; leave '" + spec.substr(stage) +
+                          "' out or take --device cpu");
+    }
+  }
+}
+
 constexpr const char* kFooter =
     R"(One process serves and the others train, or with --algorithm allgather all train:
   mpirun --oversubscribe -n 5 atomo-train --model lenet --budget 0.5bit --steps 800
@@ -48,6 +74,12 @@ void add_training_options(CLI::App& app, Options& o) {
   app.add_option("--algorithm", o.algorithm, "ps: rank 0 serves; allgather: all ranks train")
       ->check(CLI::IsMember({"ps", "allgather"}))
       ->capture_default_str();
+  app.add_option("--device", o.device,
+                 "cuda: compute and encode on a GPU, one a process; with --algorithm allgather")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_flag("--cuda-aware-mpi", o.cuda_aware_mpi,
+               "hand MPI the GPU's memory instead of pinned copies");
   app.add_option("--model", o.model, "the network")
       ->check(CLI::IsMember({"logistic", "lenet", "resnet20"}))
       ->capture_default_str();
@@ -141,6 +173,7 @@ Options parse_options(int argc, char** argv) {
       o.policy = read_text(policy);
       (void)atomo::Policy::parse(o.policy);
     }
+    check_device(o);
   } catch (const CLI::Success&) {
     o.help = app.help();
   } catch (const std::exception& e) {
@@ -150,18 +183,15 @@ Options parse_options(int argc, char** argv) {
 }
 
 nlohmann::json Options::fingerprint(int workers) const {
-  return {{"algorithm", algorithm},
-          {"model", model},
-          {"optimizer", optimizer},
-          {"schedule", schedule},
-          {"steps", steps},
-          {"batch", batch},
-          {"lr", lr},
-          {"momentum", momentum},
-          {"weight-decay", weight_decay},
-          {"seed", seed},
-          {"policy", policy},
-          {"workers", workers}};
+  return {
+      {"algorithm", algorithm}, {"device", device},
+      {"model", model},         {"optimizer", optimizer},
+      {"schedule", schedule},   {"steps", steps},
+      {"batch", batch},         {"lr", lr},
+      {"momentum", momentum},   {"weight-decay", weight_decay},
+      {"seed", seed},           {"policy", policy},
+      {"workers", workers},
+  };
 }
 
 double Options::learning_rate(std::uint32_t step) const {

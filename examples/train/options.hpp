@@ -19,6 +19,9 @@ struct Options {
 
   bool check = false;  ///< only say whether the command line is right
   std::string algorithm = "ps";
+  std::string device = "cpu";
+  bool cuda_aware_mpi = false;
+  std::optional<int> gpu;  ///< that this process uses, once chosen
   std::string model = "lenet";
   std::string data = kFashionMnist;
   std::string policy = "* = identity:dtype=f32";   ///< text of the policy, whichever option gave it
@@ -52,6 +55,7 @@ struct Options {
 
   /// What has to be equal for a checkpoint to go on to the same curve.
   [[nodiscard]] nlohmann::json fingerprint(int workers) const;
+  [[nodiscard]] bool on_device() const noexcept { return device == "cuda"; }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
 };
 

@@ -13,7 +13,9 @@ struct Replica::Impl {
   std::vector<torch::Tensor> parameters, buffers;
   std::vector<atomo::LayerSpec> layers;
   std::vector<std::size_t> offsets;
-  torch::Tensor weights;  ///< one flat tensor; the parameters are views of it
+  torch::Device device = torch::kCPU;
+  torch::Tensor weights;  ///< one flat tensor in host memory
+  torch::Tensor used;     ///< the same where the network computes; the parameters are views of it
   std::chrono::steady_clock::time_point backward_began;
   const OnGradient* on_gradient = nullptr;
   std::exception_ptr failure;  ///< of a callback, carried past torch
@@ -31,31 +33,40 @@ struct Replica::Impl {
   [[nodiscard]] torch::Tensor images(const Batch& batch) const {
     return torch::from_blob(const_cast<float*>(batch.images.data()),
                             {static_cast<std::int64_t>(batch.labels.size()), shape.channels,
-                             shape.height, shape.width});
+                             shape.height, shape.width})
+        .to(device);
   }
-  [[nodiscard]] static torch::Tensor labels(const Batch& batch) {
+  [[nodiscard]] torch::Tensor labels(const Batch& batch) const {
     return torch::from_blob(const_cast<std::int64_t*>(batch.labels.data()),
-                            {static_cast<std::int64_t>(batch.labels.size())}, torch::kLong);
+                            {static_cast<std::int64_t>(batch.labels.size())}, torch::kLong)
+        .to(device);
   }
 };
 
-Replica::Replica(const std::string& model, const ImageShape& shape, std::uint64_t seed)
+Replica::Replica(const std::string& model, const ImageShape& shape, std::uint64_t seed,
+                 std::optional<int> gpu)
     : impl_(std::make_unique<Impl>()) {
   at::set_num_threads(1);
   torch::manual_seed(seed);
   at::globalContext().setDeterministicAlgorithms(true, false);
   impl_->shape = shape;
   impl_->network = make_network(model, shape);
+  if (gpu) impl_->device = torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(*gpu));
 
   std::int64_t total = 0;
   for (const auto& parameter : impl_->network->parameters()) total += parameter.numel();
   impl_->weights = torch::empty({total});
   std::int64_t at = 0;
+  for (const auto& parameter : impl_->network->parameters()) {
+    impl_->weights.narrow(0, at, parameter.numel()).copy_(parameter.detach().flatten());
+    at += parameter.numel();
+  }
+  impl_->network->to(impl_->device);
+  impl_->used = impl_->weights.to(impl_->device);
+  at = 0;
   for (auto& item : impl_->network->named_parameters()) {
     auto& parameter = item.value();
-    auto view = impl_->weights.narrow(0, at, parameter.numel()).view(parameter.sizes());
-    view.copy_(parameter.detach());
-    parameter.set_data(view);
+    parameter.set_data(impl_->used.narrow(0, at, parameter.numel()).view(parameter.sizes()));
     impl_->layers.push_back(
         {item.key(), atomo::Shape(std::span(parameter.sizes().data(), parameter.sizes().size()))});
     impl_->offsets.push_back(static_cast<std::size_t>(at));
@@ -79,9 +90,14 @@ std::span<float> Replica::weights() noexcept {
   return {impl_->weights.data_ptr<float>(), static_cast<std::size_t>(impl_->weights.numel())};
 }
 
+void Replica::weights_changed() {
+  if (!impl_->used.is_alias_of(impl_->weights)) impl_->used.copy_(impl_->weights);
+}
+
 std::vector<float> Replica::buffers() const {
   std::vector<float> values;
-  for (const auto& buffer : impl_->buffers) {
+  for (const auto& on_device : impl_->buffers) {
+    const auto buffer = on_device.cpu();
     const float* data = buffer.data_ptr<float>();
     values.insert(values.end(), data, data + buffer.numel());
   }
@@ -91,7 +107,7 @@ std::vector<float> Replica::buffers() const {
 void Replica::set_buffers(std::span<const float> values) {
   for (auto& buffer : impl_->buffers) {
     const auto n = static_cast<std::size_t>(buffer.numel());
-    std::copy_n(values.begin(), n, buffer.data_ptr<float>());
+    buffer.copy_(torch::from_blob(const_cast<float*>(values.data()), buffer.sizes()));
     values = values.subspan(n);
   }
 }
@@ -99,8 +115,8 @@ void Replica::set_buffers(std::span<const float> values) {
 double Replica::backward(const Batch& batch, const OnGradient& on_gradient) {
   impl_->network->train();
   for (auto& parameter : impl_->parameters) parameter.mutable_grad() = torch::Tensor();
-  const auto loss =
-      torch::cross_entropy_loss(impl_->network->forward(impl_->images(batch)), Impl::labels(batch));
+  const auto loss = torch::cross_entropy_loss(impl_->network->forward(impl_->images(batch)),
+                                              impl_->labels(batch));
   impl_->on_gradient = &on_gradient;
   impl_->backward_began = std::chrono::steady_clock::now();
   loss.backward();
@@ -117,10 +133,16 @@ Replica::Score Replica::evaluate(const Batch& batch) {
   const torch::NoGradGuard no_gradients;
   impl_->network->eval();
   const auto logits = impl_->network->forward(impl_->images(batch));
-  const auto labels = Impl::labels(batch);
+  const auto labels = impl_->labels(batch);
   return {static_cast<std::uint64_t>(logits.argmax(1).eq(labels).sum().item<std::int64_t>()),
           batch.labels.size(),
           torch::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum).item<float>(), 0};
+}
+
+std::string torch_cuda_objection() {
+  if (torch::cuda::is_available()) return "";
+  return "--device cuda: this libtorch has no CUDA, or sees no GPU; build with a libtorch that has "
+         "(-DCMAKE_PREFIX_PATH), or take --device cpu";
 }
 
 }  // namespace train

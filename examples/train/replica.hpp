@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// A process's copy of the network, behind plain arrays: the rest of the trainer does not see
-/// torch.
+/// torch. On a GPU the network computes there; its master weights stay in host memory.
 
 #include <atomo/compressor.hpp>
 #include <chrono>
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,7 +22,7 @@ namespace train {
 class Replica {
  public:
   /// Called while back-propagation runs, once a layer, as soon as its gradient exists. The last
-  /// layers come first.
+  /// layers come first. On a GPU the gradient is there, written in the order of the default stream.
   using OnGradient = std::function<void(std::size_t layer, std::span<const float> gradient)>;
   struct Score {
     std::uint64_t correct = 0, samples = 0;
@@ -29,15 +30,18 @@ class Replica {
     std::uint64_t broken_off = 0;  ///< not 0 when not all samples were tried
   };
 
-  /// Weights are a function of the seed.
-  Replica(const std::string& model, const ImageShape& shape, std::uint64_t seed);
+  /// Weights are a function of the seed. `gpu` is the number of one, or none.
+  Replica(const std::string& model, const ImageShape& shape, std::uint64_t seed,
+          std::optional<int> gpu = std::nullopt);
   ~Replica();
 
   /// Parameters in the order of the network.
   [[nodiscard]] const std::vector<atomo::LayerSpec>& layers() const noexcept;
   [[nodiscard]] std::size_t offset(std::size_t layer) const noexcept;  ///< of a layer in `weights`
-  /// All parameters, one behind the other; writing here changes the network.
+  /// All parameters, one behind the other; writing here changes the network, on a GPU once
+  /// `weights_changed` was called.
   [[nodiscard]] std::span<float> weights() noexcept;
+  void weights_changed();
   /// Running means and variances of batch normalisation; no part of `weights`.
   [[nodiscard]] std::vector<float> buffers() const;
   void set_buffers(std::span<const float> values);
@@ -52,5 +56,8 @@ class Replica {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Why torch cannot compute on a GPU here and what would help; empty when it can.
+[[nodiscard]] std::string torch_cuda_objection();
 
 }  // namespace train

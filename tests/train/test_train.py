@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import numpy
 
@@ -428,6 +429,37 @@ class OutputsTest(unittest.TestCase):
         done = subprocess.run([TRAINER, "--help"], capture_output=True, text=True, check=True)
         self.assertIn("mpirun", done.stdout)
         self.assertNotIn("--corrupt-payload-at", done.stdout)
+
+
+class DeviceTest(unittest.TestCase):
+    def check(self, *options):
+        return subprocess.run([TRAINER, "--check", *options], capture_output=True, text=True)
+
+    def test_what_does_not_go_with_a_device(self):
+        for options, expected in (
+                (("--device", "cuda"), "--device: cuda goes with --algorithm allgather only"),
+                (("--device", "cuda", "--algorithm", "ps"), "--device: cuda goes with --algorithm allgather only"),
+                (("--device", "cuda", "--algorithm", "allgather", "--codec", "qsgd:bits=8+blosc:codec=zstd"),
+                 "--device: cuda: a lossless stage runs on the CPU only; leave '+blosc:codec=zstd"),
+                (("--device", "cuda", "--algorithm", "allgather", "--dump-gradients", "g"),
+                 "--dump-gradients: works with --device cpu only"),
+                (("--algorithm", "allgather", "--cuda-aware-mpi"), "--cuda-aware-mpi: goes with --device cuda only")):
+            with self.subTest(options=options):
+                done = self.check(*options)
+                self.assertEqual(done.returncode, 2)
+                self.assertTrue(done.stderr.startswith(f"atomo-train: {expected}"), done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for options in (("--device", "cpu"), ("--device", "cuda", "--algorithm", "allgather", "--cuda-aware-mpi")):
+            self.assertEqual(self.check(*options).returncode, 0)
+
+    def test_no_gpu(self):
+        with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+            status, out, err = Job(2, "--algorithm", "allgather", "--device", "cuda", "--steps", 2).end()
+        self.assertEqual(status, 2, err)
+        said = [line for line in err.splitlines() if "atomo-train" in line and "cannot start" in line]
+        self.assertEqual(len(said), 1, err)
+        self.assertRegex(said[0], r"--device cuda: .*this libtorch has no CUDA, or sees no GPU; .* take --device cpu")
+        self.assertNotIn("step", out)
 
 
 class CompareTest(unittest.TestCase):

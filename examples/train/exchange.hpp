@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Where gradients and payloads live in an all-gather: in host memory, or on a CUDA device.
+///
+///   put(layer, gradient)...   -> encode(key)           every rank
+///   outgoing(longest)         -> all-gather -> incoming(longest)
+///   add_all(bytes)            -> sum()
+///
+/// The sums are the same to the bit wherever they are made.
+
+#include <atomo/compressor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace train {
+
+class Exchange {
+ public:
+  struct Encoded {
+    atomo::Status status = atomo::Status::ok;
+    std::uint64_t bytes = 0;  ///< of the payload
+  };
+
+  virtual ~Exchange() = default;
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  /// A layer of this process's gradient, in the memory that the network computes in.
+  virtual void put(std::size_t layer, std::span<const float> gradient) = 0;
+  /// The whole gradient into one payload.
+  [[nodiscard]] virtual Encoded encode(const atomo::Key& key) = 0;
+  /// Flips a bit of the payload: whoever gets it must refuse it.
+  virtual void corrupt() = 0;
+
+  /// The payload, padded with zeros to `longest` bytes, where MPI can read it.
+  [[nodiscard]] virtual atomo::ConstBytes outgoing(std::size_t longest) = 0;
+  /// Room for `longest` bytes of every worker, in rank order.
+  [[nodiscard]] virtual atomo::Bytes incoming(std::size_t longest) = 0;
+  /// The sum over workers, in rank order, of decode(payload) / W; worker k sent bytes[k] bytes.
+  /// Returns what became of each payload.
+  [[nodiscard]] virtual std::vector<atomo::Status> add_all(
+      std::span<const std::uint64_t> bytes) = 0;
+  /// Of all layers, one behind the other, in host memory.
+  [[nodiscard]] virtual std::span<const float> sum() const = 0;
+
+ protected:
+  Exchange() = default;
+};
+
+/// `compressor` is one for host memory and outlives the exchange.
+[[nodiscard]] std::unique_ptr<Exchange> make_host_exchange(atomo::Compressor& compressor,
+                                                           std::size_t workers);
+
+/// `compressor` is one for the current CUDA device and outlives the exchange. Gradients are taken
+/// in the order of the default stream, torch's own. Without `cuda_aware_mpi` payloads go through
+/// pinned host memory. \throws std::runtime_error when the device has not the memory.
+[[nodiscard]] std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor& compressor,
+                                                             std::size_t workers,
+                                                             bool cuda_aware_mpi);
+/// Why `make_device_exchange` cannot work here and what would help; empty when it can.
+[[nodiscard]] std::string device_objection();
+/// Makes a GPU current: each process of a machine gets its own while there are enough. Returns its
+/// number.
+int choose_gpu();
+
+}  // namespace train

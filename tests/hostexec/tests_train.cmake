@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+# The trainer's exchange on the device that the host executor is; neither torch nor MPI is needed.
+set(trainer ${PROJECT_SOURCE_DIR}/examples/train)
+atomo_hostexec_test(exchange ${PROJECT_SOURCE_DIR}/tests/train/test_exchange.cpp ${trainer}/host_exchange.cpp
+  ${trainer}/device_exchange.cpp)
+foreach(program hostexec_exchange hostexec_exchange_tsan)
+  if(TARGET ${program})
+    target_include_directories(${program} PRIVATE ${trainer})
+  endif()
+endforeach()
