@@ -134,7 +134,7 @@ __global__ void sum_trees(AtomsPlan plan, Frame frame) {
 
 bool is_own(const PlannedLayer& layer) {
   return layer.method != nullptr && layer.kind->method == MethodId::atoms &&
-         layer.kind->params <= 1 && layer.n > 0 && layer.method->cap_bits() == 0;
+         layer.kind->params <= 1 && layer.n > 0;
 }
 
 AtomLayout layout_of(const PlannedLayer& layer) {
@@ -193,6 +193,8 @@ class Planner {
     job.first_group = group_count_;
     job.first_slot = slots_;
     job.first_index = index_;
+    job.first_thinned = thinned_;
+    job.least_limit = layer.least_limit_bytes;
     for (std::size_t c = 0; c < detail::kAtomClassCount; ++c) {
       const double reach = detail::kAtomClasses[c].reach;
       job.escape_bits[0][c] = static_cast<std::uint8_t>(detail::escape_bits(atoms.length, reach));
@@ -212,6 +214,11 @@ class Planner {
     group_count_ += groups;
     slots_ += groups * job.slot_words;
     index_ += index_words(atoms);
+    if (job.least_limit == 0) return;
+    ++cap_.layers;
+    cap_.least += job.least_limit;
+    cap_.bytes += layer.method->cap_bits() * static_cast<double>(layer.n) / 8;
+    thinned_ += 1 + index_words(atoms);
   }
 
   void finish(Layout& layout, AtomsPlan& plan) {
@@ -231,9 +238,14 @@ class Planner {
     plan.certain_rank = layout.scratch<std::uint64_t>(segments);
     plan.kept = layout.scratch<KeptAtom>(atoms_);
     plan.index = layout.zeroed<std::uint32_t>(index_);
+    plan.thinned = layout.zeroed<std::uint32_t>(thinned_);
     plan.slots = layout.scratch<std::uint32_t>(slots_);
     plan.group_bits = layout.scratch<std::uint32_t>(group_count_);
     plan.group_ends = layout.scratch<std::uint64_t>(group_count_);
+    const std::uint32_t sharing = cap_.layers > 1 ? count_ : 0;
+    cap_.expected = layout.scratch<double>(sharing);
+    cap_.limits = layout.scratch<std::uint64_t>(sharing);
+    plan.cap = cap_;
   }
 
  private:
@@ -262,8 +274,9 @@ class Planner {
   PricePlanner price_;
   Layout::NewTable<PriceUnits> units_;
   Scratch<double> amplitudes_;
+  CapPlan cap_;
   std::uint32_t count_ = 0;
-  std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0;
+  std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;
 };
 
 }  // namespace

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Encoding dithered blocks and rows on the device (method atoms, families 0 and 1): the plan and
-/// the amplitudes (atoms.cu), the bodies (atoms_encode.cu). All four stages but `write`: bodies are
-/// of varying length.
+/// the amplitudes (atoms.cu), the bodies (atoms_encode.cu), what is left of them under a cap
+/// (thinning.cu). All four stages but `write`: bodies are of varying length.
 
 #include "atomo/atoms.hpp"
 #include "cuda/marks.cuh"
 #include "cuda/price.cuh"
+#include "cuda/thinning.cuh"
 
 namespace atomo::cuda {
 
@@ -21,6 +22,8 @@ struct AtomsJob {
   std::uint64_t first_slot = 0;          ///< word of its first group's content
   std::uint64_t slot_words = 0;          ///< the longest content of a group
   std::uint64_t first_index = 0;         ///< word of its marks, flags and lengths
+  std::uint64_t first_thinned = 0;       ///< word of those of a thinned body, behind the body's own
+  std::uint64_t least_limit = 0;         ///< under a cap: bytes its body may always have; else 0
   std::uint8_t escape_bits[2][32] = {};  ///< by class: of all atoms but the last, of the last
 };
 
@@ -39,10 +42,13 @@ struct AtomsSegment {
 
 /// One a job; zeroed, and left so where nothing is kept.
 struct AtomsState {
-  std::uint64_t kept = 0, groups = 0;
+  std::uint64_t kept = 0, certain = 0, groups = 0;
   std::uint64_t flags_bit = 0;   ///< of the body's index, likewise:
   std::uint64_t lengths_at = 0;  ///< byte
+  std::uint64_t written = 0;     ///< groups with content; of a thinned body not all are in `groups`
+  std::uint32_t thinning = 0;    ///< the word that a thinned body starts with, 0 of another
   bool own = false;              ///< the price stands in the body
+  UnitsLeft left;
 };
 
 struct AtomsPlan {
@@ -61,22 +67,24 @@ struct AtomsPlan {
   Scratch<std::uint64_t> certain;       ///< marks of the certain atoms, as `marks.words`
   Scratch<std::uint64_t> certain_rank;  ///< a segment: certain atoms of the job before it
   Scratch<KeptAtom> kept;
-  Scratch<std::uint32_t> index;  ///< zeroed: marks, flags and lengths of each job
+  Scratch<std::uint32_t> index;    ///< zeroed: marks, flags and lengths of each job
+  Scratch<std::uint32_t> thinned;  ///< zeroed: the same of those under a cap, behind their words
   Scratch<std::uint32_t> slots;
   Scratch<std::uint32_t> group_bits;
   Scratch<std::uint64_t> group_ends;
+  CapPlan cap;
 
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-/// Takes the layers of blocks and rows whose method encodes without a cap.
+/// Takes the layers of blocks and rows.
 void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan);
 
 /// Amplitudes; a launch, two when there are rows of more than 1,024 entries.
 void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue);
 /// Three launches.
 void price(const AtomsPlan& plan, const Frame& frame, Queue& queue);
-/// Bodies: five launches.
+/// Bodies: five launches; with layers under a cap four more, five when there are several of them.
 void size(const AtomsPlan& plan, const Frame& frame, Queue& queue);
 
 }  // namespace atomo::cuda

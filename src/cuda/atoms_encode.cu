@@ -5,7 +5,8 @@
 /// r / price, systematically within chunks of 256 atoms; a kept atom's entries are dithered to
 /// integers, whose pairs are written in a static prefix code (dither.hpp, pair_code.cuh).
 ///
-/// Mapping: five launches.
+/// Mapping: five launches; with layers under a cap those of thinning.cu before the last, then
+/// layout and index once more for the bodies that are thinned.
 ///   select   a warp a chunk: a lane has eight neighbouring places of the order of visits, a scan
 ///            over lanes gives each its sum. The warp that ends a segment of 4,096 atoms measures
 ///            its marks.
@@ -32,6 +33,7 @@
 #include "cuda/atoms.cuh"
 #include "cuda/pair_code.cuh"
 #include "dither.hpp"
+#include "thinning.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -118,10 +120,12 @@ __global__ void select_atoms(AtomsPlan plan, Frame frame) {
 
 // ---- layout
 
-__global__ void lay_out_index(AtomsPlan plan, Frame frame) {
+/// `again`: of the thinned bodies alone, from the marks that are left.
+__global__ void lay_out_index(AtomsPlan plan, Frame frame, bool again) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
-  if (frame.layer(job.layer).price == 0) return;
+  AtomsState& state = frame(plan.states)[number];
+  if (frame.layer(job.layer).price == 0 || (again && state.thinning == 0)) return;
   layout_marks(frame, plan.marks, number);
   const MarksState& marks = frame(plan.marks.states)[number];
   const std::uint64_t first = frame(plan.marks.jobs)[number].first_segment;
@@ -130,9 +134,10 @@ __global__ void lay_out_index(AtomsPlan plan, Frame frame) {
       [&](std::uint64_t i) { return frame(plan.segments)[first + i].certain; },
       [&](std::uint64_t i, std::uint64_t before) { frame(plan.certain_rank)[first + i] = before; });
   if (threadIdx.x != 0 || marks.kept == 0) return;
-  AtomsState& state = frame(plan.states)[number];
   state.kept = marks.kept;
+  state.certain = certain;
   state.groups = GroupShape::of(job.layout.length).groups(marks.kept);
+  if (!again) state.written = state.groups;
   state.flags_bit = 8 * marks.bytes;
   state.lengths_at = round_up(marks.bytes + (marks.kept + kClassBits * certain + 7) / 8, 2);
 }
@@ -157,16 +162,25 @@ __device__ std::uint32_t ones_before(const std::uint64_t* words, std::uint32_t c
   return warp_sum(ones);
 }
 
-__global__ void write_index(AtomsPlan plan, Frame frame) {
+/// The u32 that hold a job's marks, flags and lengths, behind the word of a thinned body.
+__device__ std::uint32_t* index_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
+                                   bool thinned) {
+  return thinned ? frame(plan.thinned) + job.first_thinned + 1
+                 : frame(plan.index) + job.first_index;
+}
+
+/// `again`: of the thinned bodies alone; the list of kept atoms stays as it is.
+__global__ void write_index(AtomsPlan plan, Frame frame, bool again) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.chunks.units) return;
   const UnitOf at = find_unit(frame, plan.chunks, unit);
   const AtomsState& state = frame(plan.states)[at.job];
-  if (state.kept == 0) return;
+  if (state.kept == 0 || (again && state.thinning == 0)) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
   const MarksJob& marks = frame(plan.marks.jobs)[at.job];
   const std::uint64_t segment = marks.first_segment + at.index / kChunksOfSegment;
-  std::uint32_t* const index = frame(plan.index) + job.first_index;
+  std::uint32_t* const index = index_of(frame, plan, job, again);
+  if (again && at.index == 0 && lane() == 0) index[-1] = state.thinning;
   const auto chunk = static_cast<std::uint32_t>(at.index % kChunksOfSegment);
   if (chunk == 0) write_segment(frame, plan.marks, segment, index);
   const std::uint64_t word = marks.first_word + (at.index - chunk) * kChunkWords;
@@ -187,7 +201,7 @@ __global__ void write_index(AtomsPlan plan, Frame frame) {
       const std::uint64_t atom = at.index * kChunk + 32 * w + lane();
       const std::uint64_t own = rank + static_cast<std::uint32_t>(__popc(kept_bits & before));
       const KeptAtom one = kept_atom(atom, frame(plan.amplitudes)[job.first_atom + atom], price);
-      frame(plan.kept)[job.first_atom + own] = one;
+      if (!again) frame(plan.kept)[job.first_atom + own] = one;
       if (one.atom_class != 0) {
         const std::uint64_t flag = state.flags_bit + own;
         atomicOr(&index[flag / 32], 1u << flag % 32);
@@ -426,39 +440,51 @@ __global__ void write_content(AtomsPlan plan, Frame frame) {
 __global__ void sum_lengths(AtomsPlan plan, Frame frame) {
   const AtomsJob& job = frame(plan.jobs)[blockIdx.x];
   const AtomsState& state = frame(plan.states)[blockIdx.x];
+  const bool thinned = state.thinning != 0;
+  const UnitsLeft left = state.left.times(job.pieces);  // in groups
   const std::uint32_t* const bits = frame(plan.group_bits) + job.first_group;
   std::uint64_t* const ends = frame(plan.group_ends) + job.first_group;
-  std::uint32_t* const index = frame(plan.index) + job.first_index;
+  std::uint32_t* const index = index_of(frame, plan, job, thinned);
   auto* const lengths = reinterpret_cast<std::uint16_t*>(index) + state.lengths_at / 2;
+  // Groups that are left out become pieces without bits.
   const auto total = scan_blockwide<std::uint64_t>(
-      state.groups, [&](std::uint64_t i) { return bits[i]; },
+      state.written, [&](std::uint64_t i) { return left.stays(i) ? bits[i] : 0u; },
       [&](std::uint64_t i, std::uint64_t before) {
-        ends[i] = before + bits[i];
-        lengths[i] = static_cast<std::uint16_t>(bits[i]);
+        const bool stays = left.stays(i);
+        ends[i] = before + (stays ? bits[i] : 0);
+        if (stays) lengths[left.before(i)] = static_cast<std::uint16_t>(bits[i]);
       });
   if (threadIdx.x != 0) return;
   StagedBody& staged = frame(frame.plan.staged)[job.layer];
   staged = {};
   if (state.kept == 0) return;
+  const std::uint64_t word = thinned ? kThinningBytes : 0;
   const std::uint64_t content = state.lengths_at + 2 * state.groups;
-  staged.prefix = plan.index.at + job.first_index * sizeof(std::uint32_t);
-  staged.prefix_bytes = content;
+  staged.prefix =
+      static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(index) - frame.work) - word;
+  staged.prefix_bytes = word + content;
   staged.slots = plan.slots.at + job.first_slot * sizeof(std::uint32_t);
   staged.slot_words = job.slot_words;
   staged.ends = plan.group_ends.at + job.first_group * sizeof(std::uint64_t);
-  staged.pieces = state.groups;
+  staged.pieces = state.written;
   LayerState& layer = frame.layer(job.layer);
-  layer.bytes = round_up(content + (total + 7) / 8, 4) + (state.own ? sizeof(float) : 0);
+  layer.bytes = word + round_up(content + (total + 7) / 8, 4) + (state.own ? sizeof(float) : 0);
   if (state.own) layer.flags |= detail::Row::kOwnPrice;
+  if (thinned) layer.flags |= detail::Row::kThinned;
 }
 
 }  // namespace
 
 void size(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
   queue.launch_warps(select_atoms, plan.chunks.units, plan, frame);
-  queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, plan, frame);
-  queue.launch_warps(write_index, plan.chunks.units, plan, frame);
+  queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, plan, frame, false);
+  queue.launch_warps(write_index, plan.chunks.units, plan, frame, false);
   queue.launch_warps(write_content, plan.groups.units, plan, frame);
+  if (plan.cap.layers > 0) {
+    thin(plan, frame, queue);
+    queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, plan, frame, true);
+    queue.launch_warps(write_index, plan.chunks.units, plan, frame, true);
+  }
   queue.launch_blocks(sum_lengths, plan.count, kScanThreads, 0, plan, frame);
 }
 

@@ -164,7 +164,7 @@ struct OneLayer {
 
   OneLayer(const Method& method, const Shape& tensor, DType dtype)
       : layer(method, tensor, dtype),
-        planned{&method, &layer.kind, layer.n, layer.max_body_bytes},
+        planned{&method, &layer.kind, layer.n, layer.max_body_bytes, layer.least_limit_bytes},
         shape{{&planned, 1},
               {&kind_of, 1},
               1,
@@ -172,9 +172,14 @@ struct OneLayer {
   OneLayer(const OneLayer&) = delete;
   OneLayer& operator=(const OneLayer&) = delete;
 
+  /// Most bytes of a message, 0 where a cap is too tight.
   [[nodiscard]] std::size_t max_bytes() const noexcept {
-    return detail::one_layer_head_bytes(layer.kind) +
-           static_cast<std::size_t>(detail::padded(layer.max_body_bytes));
+    const std::size_t head = detail::one_layer_head_bytes(layer.kind);
+    const std::size_t limit = detail::limit_of(layer, head);
+    if (limit > 0 && limit < layer.least_limit_bytes) return 0;
+    const std::size_t body =
+        limit > 0 ? std::min(limit, layer.max_body_bytes) : layer.max_body_bytes;
+    return head + static_cast<std::size_t>(detail::padded(body));
   }
 };
 
@@ -225,6 +230,7 @@ Status encode_tensor(const Method& method, const ConstTensorView& view, const Ke
   if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
   const OneLayer one(method, view.shape, view.dtype);
   if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
+  if (one.max_bytes() == 0) return Status::unsupported;
   if (payload.capacity < one.max_bytes()) return Status::buffer_too_small;
   const OneLayerPlan<EncodePlans> plan(one, false, true);
   if (!plan.fits()) return Status::unsupported;
@@ -363,7 +369,8 @@ class Model final : public detail::DeviceModel {
  private:
   std::span<const PlannedLayer> planned(std::span<const LayerPlan> layers) {
     for (const LayerPlan& layer : layers) {
-      planned_.push_back({layer.method, &layer.kind, layer.n, layer.max_body_bytes});
+      planned_.push_back(
+          {layer.method, &layer.kind, layer.n, layer.max_body_bytes, layer.least_limit_bytes});
     }
     return planned_;
   }

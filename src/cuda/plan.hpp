@@ -42,6 +42,7 @@ struct PlannedLayer {
   std::size_t n = 0;
   /// Most bytes of a body, own price included (as LayerPlan::max_body_bytes).
   std::size_t max_body_bytes = 0;
+  std::size_t least_limit_bytes = 0;  ///< under a cap (as LayerPlan::least_limit_bytes); else 0
 };
 
 /// Counts tables and workspace, then fills and places them. Everything is aligned to 64 bytes.

@@ -20,5 +20,6 @@ set(ATOMO_CUDA_SOURCES
   cuda/reduce.cu
   cuda/sign.cu
   cuda/ternary.cu
+  cuda/thinning.cu
   cuda/topk.cu
 )

@@ -70,7 +70,7 @@ class Atoms final : public Method {
   }
   Traits traits() const override {
     Traits t;
-    t.cuda = cap_ == 0;
+    t.cuda = true;
     t.unbiased = true;
     t.bias_bound =
         0x1p-20;  // 16 bits of pre-rounding and the roundings of x times the inverse step

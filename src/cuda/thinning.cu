@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Bodies of atoms above their limit: how many runs they lose, which, and the marks of what stays.
+///
+/// Mathematics: the limits of several layers share the room under their caps out as
+/// model_budget.cpp does: a layer's least, and of the rest the part that its expected bits are of
+/// all, in f64, summed in the order of the layers. The kept atoms of a body fall into U units,
+/// these into K <= 2,048 runs. d is the least number such that the body fits when any d consecutive
+/// runs (cyclic) are left out: with P the prefix sums of the runs' bits, P(K) - window(s, d) fits
+/// for every s. A binary search finds it, as windows grow with d. The runs that go are one stretch
+/// of units, or all but one, so neither place needs a search: UnitsLeft.
+///
+/// Mapping: two launches, a third before them when several layers are under a cap.
+///   share    a warp 128 atoms of a layer, four a lane: sums of what they take at the pool's price.
+///            The warp that ends a layer has its expected bits, the one that ends the last layer
+///            shares the room out.
+///   choose   a block a layer: a thread a run, then a scan, then every start of a window at each
+///            step of the search
+///   leave    a warp a segment of 4,096 atoms: takes the marks of the atoms that go away and
+///            measures it again; lanes find ranks by a scan
+///
+/// Traffic: an amplitude of 8 bytes an atom (share), 4 bytes a group and a bit a kept atom
+/// (choose), two bits read and written an atom (leave): under 1/16 byte an entry of a block of 256.
+///
+/// Shared memory: 16,392 bytes in choose, and a scan's. Determinism: integers, but for the limits,
+/// which one lane order of f64 operations gives. Alignment: only the workspace is touched.
+
+#include "thinning.hpp"
+
+#include "atom_body.hpp"
+#include "atomo/philox.hpp"
+#include "cuda/atoms.cuh"
+#include "layer.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using namespace atomo::detail;
+
+// ---- share
+
+/// By a whole warp: adds what a part of a job takes at `price` to the first of the job's sums.
+__device__ void add_expected(const Frame& frame, const PriceJob& job, std::uint64_t part,
+                             double price, PriceSums& sums) {
+  const double* const amplitudes = frame(job.amplitudes);
+  AtomSums own;
+  for (std::uint64_t atom = part * kPricePart + lane(); atom < (part + 1) * kPricePart;
+       atom += kLanes) {
+    const std::uint32_t key = atom < job.atoms ? price_key_of(amplitudes[atom]) : 0;
+    if (key != 0) own.add(*frame(job.units), key, price);
+  }
+  const std::uint64_t kept = warp_sum(own.kept);
+  const std::uint32_t certain = warp_sum(own.certain), units = warp_sum(own.units);
+  if (lane() != 0) return;
+  atomicAdd(&sums.kept_low[0], static_cast<unsigned long long>(kept & 0xFFFFFFFFu));
+  atomicAdd(&sums.kept_high[0], static_cast<unsigned long long>(kept >> 32));
+  atomicAdd(&sums.certain[0], static_cast<unsigned long long>(certain));
+  atomicAdd(&sums.units[0], static_cast<unsigned long long>(units));
+}
+
+/// By a whole warp, once all expected bits are there: the limits.
+__device__ void set_limits(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
+  const AtomsJob* const jobs = frame(plan.jobs);
+  const double* const expected = frame(plan.cap.expected);
+  double all = 0;
+  for (std::uint32_t first = 0; first < plan.count; first += kLanes) {
+    const std::uint32_t j = first + lane();
+    const double own = j < plan.count && jobs[j].least_limit != 0 ? expected[j] : 0.0;
+    for (unsigned i = 0; i < kLanes; ++i) all += __shfl_sync(kAllLanes, own, static_cast<int>(i));
+  }
+  const auto rest = static_cast<double>(room - plan.cap.least);
+  for (std::uint32_t j = lane(); j < plan.count; j += kLanes) {
+    if (jobs[j].least_limit == 0) continue;
+    const double share = all > 0 ? rest * (expected[j] / all) : 0;
+    frame(plan.cap.limits)[j] = jobs[j].least_limit + static_cast<std::uint64_t>(share) / 4 * 4;
+  }
+}
+
+__global__ void share_room(AtomsPlan plan, Frame frame, std::uint64_t room) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.price.parts.units) return;
+  const UnitOf at = find_unit(frame, plan.price.parts, unit);
+  if (frame(plan.jobs)[at.job].least_limit == 0) return;
+  const PriceJob& job = frame(plan.price.jobs)[at.job];
+  PriceSums& sums = frame(plan.price.sums)[at.job];
+  const auto price = static_cast<double>(frame.pool(kAtomsPool).price);
+  const bool sends = price > 0 && (frame.layer(job.layer).flags & Row::kNonFinite) == 0;
+  if (sends) add_expected(frame, job, at.index, price, sums);
+  if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
+  if (lane() == 0) {
+    frame(plan.cap.expected)[at.job] =
+        sends ? static_cast<double>(job_cost(frame, job, price, sums)) : 0.0;
+  }
+  if (warp_comes_last(&frame(plan.price.totals)->tickets, plan.cap.layers))
+    set_limits(plan, frame, room);
+}
+
+// ---- choose
+
+/// Ones among the bits [from, to) of a stream.
+__device__ std::uint64_t ones_between(const std::uint32_t* words, std::uint64_t from,
+                                      std::uint64_t to) {
+  std::uint64_t ones = 0;
+  while (from < to) {
+    const unsigned shift = from % 32;
+    const std::uint64_t left = to - from;
+    const unsigned take = left < 32 - shift ? static_cast<unsigned>(left) : 32 - shift;
+    const std::uint32_t mask = ~0u >> (32 - take);
+    ones += static_cast<std::uint32_t>(__popc(words[from / 32] >> shift & mask));
+    from += take;
+  }
+  return ones;
+}
+
+/// A body before it is thinned.
+struct WholeBody {
+  const AtomsJob& job;
+  const AtomsState& state;
+  const std::uint32_t* index;
+  const std::uint32_t* group_bits;
+
+  [[nodiscard]] __device__ std::uint64_t units() const { return state.groups / job.pieces; }
+  /// What the units [from, to) add to it.
+  [[nodiscard]] __device__ std::uint64_t bits(std::uint64_t from, std::uint64_t to) const {
+    const std::uint64_t each = GroupShape::of(job.layout.length).atoms;
+    const std::uint64_t first = from * each, last = to * each < state.kept ? to * each : state.kept;
+    std::uint64_t sum = 16 * (to - from) * job.pieces + (last - first);
+    sum += kClassBits * ones_between(index, state.flags_bit + first, state.flags_bit + last);
+    for (std::uint64_t g = from * job.pieces; g < to * job.pieces; ++g) sum += group_bits[g];
+    return sum;
+  }
+  /// Its bytes, from what all units add.
+  [[nodiscard]] __device__ std::uint64_t bytes(std::uint64_t all) const {
+    const std::uint64_t content = all - 16 * state.groups - state.kept - kClassBits * state.certain;
+    return round_up(state.lengths_at + 2 * state.groups + (content + 7) / 8, 4);
+  }
+};
+
+struct RunEnds {
+  std::uint64_t bits[Runs::kMost + 1];  ///< of all runs before
+};
+
+/// By a whole block: the least d such that `total` bits without any d consecutive runs fit `limit`
+/// bits, the same in every thread. One run always fits.
+__device__ std::uint32_t least_dropped(const RunEnds& ends, const Runs& runs, std::uint64_t total,
+                                       std::uint64_t limit) {
+  const auto count = static_cast<std::uint32_t>(runs.count());
+  std::uint32_t low = 0, high = count;
+  while (low < high) {
+    const std::uint32_t d = (low + high) / 2;
+    bool fits = true;
+    for (std::uint32_t s = threadIdx.x; s < count; s += blockDim.x) {
+      const std::uint32_t end = s + d;
+      const std::uint64_t window = end <= count
+                                       ? ends.bits[end] - ends.bits[s]
+                                       : ends.bits[count] - ends.bits[s] + ends.bits[end - count];
+      fits = fits && total - window <= limit;
+    }
+    if (__syncthreads_and(fits ? 1 : 0) != 0) {
+      high = d;
+    } else {
+      low = d + 1;
+    }
+  }
+  return low;
+}
+
+/// What stays when `dropped` runs go from `start` on.
+__device__ UnitsLeft units_left(const Runs& runs, const Thinning& thinning) {
+  const std::uint64_t end = thinning.start + std::uint64_t{thinning.dropped};
+  if (end <= runs.count()) return {runs.first_unit(thinning.start), runs.first_unit(end), false};
+  return {runs.first_unit(end - runs.count()), runs.first_unit(thinning.start), true};
+}
+
+__global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
+  const std::uint32_t number = blockIdx.x;
+  const AtomsJob& job = frame(plan.jobs)[number];
+  AtomsState& state = frame(plan.states)[number];
+  if (job.least_limit == 0 || state.kept == 0) return;
+  const WholeBody body{job, state, frame(plan.index) + job.first_index,
+                       frame(plan.group_bits) + job.first_group};
+  const Runs runs = Runs::of(body.units());
+  RunEnds& ends = shared<RunEnds>();
+  const auto all = scan_blockwide<std::uint64_t>(
+      runs.count(),
+      [&](std::uint64_t r) { return body.bits(runs.first_unit(r), runs.first_unit(r + 1)); },
+      [&](std::uint64_t r, std::uint64_t before) { ends.bits[r] = before; });
+  if (threadIdx.x == 0) ends.bits[runs.count()] = all;
+  std::uint64_t limit = plan.cap.layers > 1 ? frame(plan.cap.limits)[number] : room;
+  if (state.own) limit -= sizeof(float);
+  const bool fits = body.bytes(all) <= limit;
+  __syncthreads();  // ends are there, and everybody has read the state
+  if (fits) return;
+  MarksState& marks = frame(plan.marks.states)[number];
+  const std::uint64_t total = all + 8 * (marks.bytes + kThinningBytes) + kThinningPaddingBits;
+  const std::uint32_t dropped = least_dropped(ends, runs, total, 8 * limit);
+  if (threadIdx.x != 0) return;
+  const Philox draws(frame.key(job.layer), Purpose::thinning);
+  const Thinning thinning{runs.log2, dropped, runs.start(draws(0)[0])};
+  state.thinning = thinning.word();
+  state.left = units_left(runs, thinning);
+  for (auto& bits : marks.gap_bits) bits = 0;  // measured again
+  marks.kept = 0;
+}
+
+// ---- leave
+
+/// The marks of `word` whose atoms stay; `rank` is that of the first and becomes that behind them.
+__device__ std::uint64_t stay_of(std::uint64_t word, const UnitsLeft& left, std::uint64_t& rank) {
+  std::uint64_t stays = 0;
+  for (std::uint64_t rest = word; rest != 0; rest &= rest - 1, ++rank) {
+    if (left.stays(rank)) stays |= rest & (~rest + 1);
+  }
+  return stays;
+}
+
+__global__ void leave_out(AtomsPlan plan, Frame frame) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= plan.marks.segments.units) return;
+  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const AtomsState& state = frame(plan.states)[at.job];
+  if (state.thinning == 0) return;
+  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const UnitsLeft left = state.left.times(GroupShape::of(job.layout.length).atoms);  // in ranks
+  std::uint64_t* const kept = segment_words(frame, plan.marks, at) + 2 * lane();
+  std::uint64_t* const certain = frame(plan.certain) + (kept - frame(plan.marks.words));
+  const std::uint64_t words[2] = {kept[0], kept[1]};
+  const auto own = static_cast<std::uint32_t>(__popcll(words[0]) + __popcll(words[1]));
+  std::uint32_t total;
+  std::uint64_t rank = frame(plan.marks.segment_states)[unit].rank + warp_exclusive_sum(own, total);
+  std::uint32_t ones = 0;
+  for (unsigned w = 0; w < 2; ++w) {
+    kept[w] = stay_of(words[w], left, rank);
+    certain[w] = kept[w] != 0 ? certain[w] & kept[w] : 0;  // there may be no such chunk
+    ones += static_cast<std::uint32_t>(__popcll(certain[w]));
+  }
+  const std::uint32_t of_segment = warp_sum(ones);
+  if (lane() == 0) frame(plan.segments)[unit].certain = of_segment;
+  measure_segment(frame, plan.marks, unit);
+}
+
+}  // namespace
+
+void thin(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+  const std::uint64_t room = capped_bytes(8 * plan.cap.bytes, 1, frame.plan.head_bytes);
+  if (plan.cap.layers > 1)
+    queue.launch_warps(share_room, plan.price.parts.units, plan, frame, room);
+  queue.launch_blocks(choose_runs, plan.count, kScanThreads, 0, plan, frame, room);
+  queue.launch_warps(leave_out, plan.marks.segments.units, plan, frame);
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Bodies of atoms above the limit that a cap sets them, on the device (thinning.cu): what is left
+/// out of them, and the stages between their content and their lengths.
+
+#include "cuda/frame.cuh"
+
+namespace atomo::cuda {
+
+/// Which units of a body stay (thinning.hpp); zero: all of them.
+struct UnitsLeft {
+  std::uint64_t begin = 0, end = 0;
+  bool inside = false;  ///< those of [begin, end) stay, else all but those
+
+  [[nodiscard]] __device__ bool stays(std::uint64_t unit) const {
+    return (begin <= unit && unit < end) == inside;
+  }
+  /// How many stay of those before one that stays.
+  [[nodiscard]] __device__ std::uint64_t before(std::uint64_t unit) const {
+    if (inside) return unit - begin;
+    return unit < begin ? unit : unit - (end - begin);
+  }
+  /// The same in what each unit has `count` of.
+  [[nodiscard]] __device__ UnitsLeft times(std::uint64_t count) const {
+    return {begin * count, end * count, inside};
+  }
+};
+
+/// The layers under a cap, and what bounds them together.
+struct CapPlan {
+  std::uint32_t layers = 0;  ///< without them nothing is thinned
+  std::uint64_t least = 0;   ///< bytes: the sum of AtomsJob::least_limit
+  double bytes = 0;          ///< that the caps leave for heads and bodies
+  /// By job, where several layers share the room: bits expected at the pool's price, in 1/256; most
+  /// bytes of the body, own price included.
+  Scratch<double> expected;
+  Scratch<std::uint64_t> limits;
+};
+
+struct AtomsPlan;
+
+/// Leaves units out of the bodies above their limits: afterwards `states[job].thinning` and `left`
+/// say which, and the marks are those of the atoms that stay, measured again. Two launches, three
+/// when several layers are under a cap.
+void thin(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+
+}  // namespace atomo::cuda
