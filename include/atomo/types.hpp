@@ -164,7 +164,7 @@ class Executor {
                    void* state) noexcept = 0;
 };
 
-struct Handles;  ///< library handles of a CUDA caller (cuBLAS, cuSOLVER); unused on the CPU
+struct Handles;  ///< library handles of a CUDA caller (cuBLAS, cuSOLVER): atomo/cuda.hpp
 
 /// What a call may use. Everything is optional but the workspace, whose size `workspace_bytes`
 /// states.
@@ -172,7 +172,7 @@ struct Context {
   Stream stream = nullptr;  ///< unused on the CPU
   Bytes workspace{};        ///< scratch of the call, any alignment, not shared by two calls at once
   Executor* executor = nullptr;  ///< null: the calling thread alone
-  Handles* handles = nullptr;    ///< unused on the CPU
+  Handles* handles = nullptr;    ///< for encoding singular pairs on CUDA; unused on the CPU
   Status* status = nullptr;      ///< receives the call's status too (a device word on CUDA)
   const std::uint32_t* step =
       nullptr;  ///< overrides `Key::step` when not null (a device word on CUDA)

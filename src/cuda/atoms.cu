@@ -21,6 +21,7 @@
 
 #include "atom_body.hpp"
 #include "atomo/selection.hpp"
+#include "matrix_view.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -133,11 +134,13 @@ __global__ void sum_trees(AtomsPlan plan, Frame frame) {
 }
 
 bool is_own(const PlannedLayer& layer) {
-  return layer.method != nullptr && layer.kind->method == MethodId::atoms &&
-         layer.kind->params <= 1 && layer.n > 0;
+  return layer.method != nullptr && layer.kind->method == MethodId::atoms && layer.n > 0;
 }
 
+bool has_pairs(const PlannedLayer& layer) { return layer.kind->params == detail::kPairs; }
+
 AtomLayout layout_of(const PlannedLayer& layer) {
+  if (has_pairs(layer)) return detail::pairs_frame(detail::matrix_view(layer.kind->shape));
   if (layer.kind->params == 0) return AtomLayout::blocks(layer.n);
   const auto rows = static_cast<std::uint64_t>(layer.kind->shape[0]);
   return AtomLayout::rows(rows, layer.n / rows);
@@ -150,8 +153,14 @@ std::uint64_t index_words(const AtomLayout& layout) {
   return (detail::max_marks_bytes(layout.count) + flags / 8 + 2 + lengths) / 4 + 2;
 }
 
+Purpose purpose_of(const PlannedLayer& layer) {
+  return has_pairs(layer) ? Purpose::select_pair
+                          : detail::purposes_of(layout_of(layer).family).select;
+}
+
 /// u32 that hold the longest content of a group.
-std::uint64_t slot_words(const AtomLayout& layout) {
+std::uint64_t slot_words(const PlannedLayer& layer, const AtomLayout& layout) {
+  if (has_pairs(layer)) return pairs_slot_words(detail::matrix_view(layer.kind->shape));
   unsigned bits = 0;
   for (const detail::AtomClass& c : detail::kAtomClasses) {
     const unsigned escape = detail::escape_bits(layout.length, c.reach);
@@ -165,7 +174,7 @@ std::uint64_t slot_words(const AtomLayout& layout) {
 /// Adds layers one by one, in both runs of a plan.
 class Planner {
  public:
-  Planner(Layout& layout, std::size_t jobs)
+  Planner(Layout& layout, std::size_t jobs, std::size_t of_pairs)
       : jobs_(layout.table<AtomsJob>(jobs)),
         sums_(layout, jobs),
         trees_(layout, jobs),
@@ -173,6 +182,7 @@ class Planner {
         groups_(layout, jobs),
         marks_(layout, jobs),
         price_(layout, jobs),
+        pairs_(layout, of_pairs),
         units_(layout.table<PriceUnits>(1)) {}
 
   void place(std::uint64_t atoms, Layout& layout, AtomsPlan& plan) {
@@ -187,7 +197,8 @@ class Planner {
     const AtomLayout& atoms = job.layout;
     const GroupShape shape = GroupShape::of(atoms.length);
     job.pieces = static_cast<std::uint32_t>(shape.pieces);
-    job.slot_words = slot_words(atoms);
+    job.select = purpose_of(layer);
+    job.slot_words = slot_words(layer, atoms);
     job.first_atom = atoms_;
     job.first_sum = piece_sums_;
     job.first_group = group_count_;
@@ -202,15 +213,21 @@ class Planner {
     }
     if (!jobs_.values.empty()) jobs_.values[count_] = job;
     const std::uint64_t groups = shape.groups(atoms.count);
-    sums_.add(divide_up(atoms.count * shape.pieces, segments_of_unit(atoms.length)));
-    trees_.add(shape.pieces > 1 ? atoms.count : 0);
+    const bool pairs = has_pairs(layer), long_atoms = shape.pieces > 1 && !pairs;
+    const std::uint64_t unit = segments_of_unit(atoms.length);
+    sums_.add(pairs ? 0 : divide_up(atoms.count * shape.pieces, unit));
+    trees_.add(long_atoms ? atoms.count : 0);
     chunks_.add(divide_up(atoms.count, cpu::kSelectionChunk));
-    groups_.add(groups);
+    groups_.add(pairs ? 0 : groups);
+    if (pairs) {
+      pairs_.add(detail::matrix_view(layer.kind->shape), number, count_, groups,
+                 {amplitudes_.at + atoms_ * sizeof(double)});
+    }
     marks_.add(number, atoms.count);
     add_price(layer, job);
     ++count_;
     atoms_ += atoms.count;
-    piece_sums_ += shape.pieces > 1 ? atoms.count * shape.pieces : 0;
+    piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
     group_count_ += groups;
     slots_ += groups * job.slot_words;
     index_ += index_words(atoms);
@@ -230,6 +247,7 @@ class Planner {
     plan.groups = groups_.split();
     plan.marks = marks_.finish();
     plan.price = price_.finish();
+    plan.pairs = pairs_.finish();
     plan.piece_sums = layout.scratch<double>(piece_sums_);
     plan.states = layout.zeroed<AtomsState>(count_);
     const std::uint64_t segments = plan.marks.segments.units;
@@ -250,16 +268,19 @@ class Planner {
 
  private:
   void add_price(const PlannedLayer& layer, const AtomsJob& job) {
-    // What a unit of weight costs is the same for every layout.
-    const cpu::PriceCosts costs = cpu::price_costs(job.layout);
-    if (!units_.values.empty()) units_.values[0] = costs.unit;
+    // What a unit of weight costs is the same for every layout of blocks and rows.
+    const bool pairs = has_pairs(layer);
+    const MatrixShape shape = pairs ? detail::matrix_view(layer.kind->shape) : MatrixShape{};
+    const cpu::PriceCosts costs = pairs ? detail::pair_costs(shape) : cpu::price_costs(job.layout);
+    const auto& units = pairs ? pairs_.units() : units_;
+    if (!units.values.empty()) units.values[0] = costs.unit;
     const auto weight = [](std::uint64_t entries) { return entries + entries % 2; };
     PriceJob price;
     price.amplitudes = {amplitudes_.at + job.first_atom * sizeof(double)};
     price.atoms = job.layout.count;
-    price.weight = weight(job.layout.length);
-    price.last_weight = weight(job.layout.last);
-    price.units = units_.place;
+    price.weight = pairs ? detail::pair_weight(shape) : weight(job.layout.length);
+    price.last_weight = pairs ? price.weight : weight(job.layout.last);
+    price.units = units.place;
     price.uncertain = costs.uncertain;
     price.certain = costs.certain;
     price.layer = job.layer;
@@ -272,6 +293,7 @@ class Planner {
   SplitMaker sums_, trees_, chunks_, groups_;
   MarksPlanner marks_;
   PricePlanner price_;
+  PairsPlanner pairs_;
   Layout::NewTable<PriceUnits> units_;
   Scratch<double> amplitudes_;
   CapPlan cap_;
@@ -283,15 +305,16 @@ class Planner {
 
 void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan) {
   plan = {};
-  std::size_t jobs = 0;
+  std::size_t jobs = 0, of_pairs = 0;
   std::uint64_t atoms = 0;
   for (const PlannedLayer& layer : layers) {
     if (!is_own(layer)) continue;
     ++jobs;
+    of_pairs += has_pairs(layer) ? 1 : 0;
     atoms += layout_of(layer).count;
   }
   if (jobs == 0) return;
-  Planner planner(layout, jobs);
+  Planner planner(layout, jobs, of_pairs);
   planner.place(atoms, layout, plan);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (is_own(layers[i])) planner.add(layers[i], static_cast<std::uint32_t>(i));
@@ -302,6 +325,7 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan)
 void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
   queue.launch_warps(sum_segments, plan.sums.units, plan, frame);
   queue.launch_warps(sum_trees, plan.trees.units, plan, frame);
+  analyse_pairs(plan, frame, queue);
 }
 
 void price(const AtomsPlan& plan, const Frame& frame, Queue& queue) {

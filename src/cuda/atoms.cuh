@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Encoding dithered blocks and rows on the device (method atoms, families 0 and 1): the plan and
-/// the amplitudes (atoms.cu), the bodies (atoms_encode.cu), what is left of them under a cap
-/// (thinning.cu). All four stages but `write`: bodies are of varying length.
+/// Encoding dithered atoms on the device (method atoms): the plan and the amplitudes of blocks and
+/// rows (atoms.cu), what is different for singular pairs (pairs.cu), the bodies (atoms_encode.cu),
+/// what is left of them under a cap (thinning.cu). All four stages but `write`: bodies are of
+/// varying length.
 
 #include "atomo/atoms.hpp"
+#include "atomo/philox.hpp"
 #include "cuda/marks.cuh"
+#include "cuda/pairs.cuh"
 #include "cuda/price.cuh"
 #include "cuda/thinning.cuh"
 
@@ -16,6 +19,7 @@ struct AtomsJob {
   AtomLayout layout;
   std::uint32_t layer = 0;
   std::uint32_t pieces = 1;  ///< of 1,024 entries, of an atom
+  Purpose select = Purpose::select_block;
   std::uint64_t first_atom = 0;
   std::uint64_t first_sum = 0;  ///< of its pieces' sums of squares, where atoms have several
   std::uint64_t first_group = 0;
@@ -54,10 +58,11 @@ struct AtomsState {
 struct AtomsPlan {
   Table<AtomsJob> jobs;
   std::uint32_t count = 0;
-  Split sums;    ///< units of kSumsOfUnit or more segments of up to 1,024 entries
-  Split trees;   ///< a unit an atom of more than one piece
-  Split chunks;  ///< a unit 256 atoms
-  Split groups;  ///< a unit each group that there can be
+  Split sums;       ///< units of kSumsOfUnit or more segments of up to 1,024 entries
+  Split trees;      ///< a unit an atom of more than one piece
+  Split chunks;     ///< a unit 256 atoms
+  Split groups;     ///< a unit each group that there can be
+  PairsPlan pairs;  ///< the jobs of singular pairs, which have no sums, trees and groups above
   MarksPlan marks;
   PricePlan price;
   Scratch<double> amplitudes;  ///< of each atom
@@ -77,14 +82,19 @@ struct AtomsPlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-/// Takes the layers of blocks and rows.
+/// Takes the layers of the method atoms. The atoms of pairs are laid out as detail::pairs_frame.
 void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan);
 
-/// Amplitudes; a launch, two when there are rows of more than 1,024 entries.
+/// Matrices are decomposed by the caller's libraries.
+[[nodiscard]] inline bool needs_handles(const AtomsPlan& plan) { return !plan.pairs.empty(); }
+
+/// Amplitudes; a launch, two when there are rows of more than 1,024 entries. With pairs their
+/// decomposition, and one more.
 void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue);
 /// Three launches.
 void price(const AtomsPlan& plan, const Frame& frame, Queue& queue);
-/// Bodies: five launches; with layers under a cap four more, five when there are several of them.
+/// Bodies: five launches; with pairs one more; with layers under a cap four more, five when there
+/// are several of them.
 void size(const AtomsPlan& plan, const Frame& frame, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -31,6 +31,7 @@
 #include "atomo/philox.hpp"
 #include "atomo/selection.hpp"
 #include "cuda/atoms.cuh"
+#include "cuda/bit_window.cuh"
 #include "cuda/pair_code.cuh"
 #include "dither.hpp"
 #include "thinning.hpp"
@@ -93,7 +94,7 @@ __global__ void select_atoms(AtomsPlan plan, Frame frame) {
   if (lane() < kChunk / 32) kept[lane()] = certain[lane()] = 0;
   __syncwarp();
   const std::uint64_t first = at.index * kChunk, left = job.layout.count - first;
-  const Philox draws(frame.key(job.layer), purposes(job).select);
+  const Philox draws(frame.key(job.layer), job.select);
   select_chunk(frame(plan.amplitudes) + job.first_atom + first, left < kChunk ? left : kChunk,
                static_cast<double>(chosen.price), draws(at.index)[0], kept, certain);
   __syncwarp();
@@ -221,7 +222,6 @@ __global__ void write_index(AtomsPlan plan, Frame frame, bool again) {
 constexpr std::uint32_t kQuadTiles = 4;  // of an atom, whose pre-rounding shares blocks
 constexpr std::uint32_t kQuads = 8;      // whose levels are drawn together
 constexpr std::uint32_t kPreStride = 5 * kTilePairs;  // keeps two quads in different banks
-constexpr std::uint32_t kWindowWords = 256;           // 128 pairs of 63 bits, and what was left
 
 /// Of a warp.
 struct alignas(16) ContentMemory {
@@ -231,71 +231,6 @@ struct alignas(16) ContentMemory {
 };
 struct ContentMemories {
   ContentMemory warp[kMaxWarps];
-};
-
-/// Bits of a group on their way to its slot, by a whole warp.
-class BitWindow {
- public:
-  __device__ BitWindow(std::uint32_t* window, std::uint32_t* slot) : window_(window), slot_(slot) {
-    for (std::uint32_t i = lane(); i < kWindowWords; i += kLanes) window_[i] = 0;
-    __syncwarp();
-  }
-
-  /// Each lane's pairs behind those of the lanes before it; a count of 0 where there is no pair.
-  template <unsigned kPairs>
-  __device__ void put(const PairBits (&pairs)[kPairs]) {
-    std::uint32_t own = 0, total;
-    for (const PairBits& pair : pairs) own += pair.count;
-    std::uint32_t bit = fill_ + warp_exclusive_sum(own, total), held = 0;
-    std::uint64_t bits = 0;
-    for (const PairBits& pair : pairs) {
-      if (held + pair.count > 64) {
-        set(bit, bits);
-        bit += held;
-        bits = held = 0;
-      }
-      if (pair.count != 0) bits |= pair.bits << held;
-      held += pair.count;
-    }
-    set(bit, bits);
-    __syncwarp();
-    drain(fill_ + total);
-  }
-
-  /// Returns the bits of all.
-  __device__ std::uint64_t finish() {
-    if (fill_ != 0 && lane() == 0) slot_[0] = window_[0];
-    return bits_ + fill_;
-  }
-
- private:
-  /// ORs 64 bits in from `bit` on.
-  __device__ void set(std::uint32_t bit, std::uint64_t bits) {
-    const unsigned shift = bit % 32;
-    const auto low = static_cast<std::uint32_t>(bits),
-               high = static_cast<std::uint32_t>(bits >> 32);
-    const std::uint32_t words[3] = {low << shift, __funnelshift_l(low, high, shift),
-                                    __funnelshift_l(high, 0u, shift)};
-    for (unsigned k = 0; k < 3; ++k) {
-      if (words[k] != 0) atomicOr(&window_[bit / 32 + k], words[k]);
-    }
-  }
-  /// Writes the whole words of `total` bits out and keeps the rest.
-  __device__ void drain(std::uint32_t total) {
-    const std::uint32_t whole = total / 32, rest = window_[whole];
-    for (std::uint32_t i = lane(); i < whole; i += kLanes) slot_[i] = window_[i];
-    __syncwarp();
-    for (std::uint32_t i = lane(); i <= whole; i += kLanes) window_[i] = i == 0 ? rest : 0;
-    __syncwarp();
-    slot_ += whole;
-    bits_ += 32 * whole;
-    fill_ = total % 32;
-  }
-
-  std::uint32_t* window_;
-  std::uint32_t* slot_;
-  std::uint32_t fill_ = 0;
-  std::uint64_t bits_ = 0;
 };
 
 /// A group: some kept atoms, or a piece of one.
@@ -480,6 +415,7 @@ void size(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
   queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, plan, frame, false);
   queue.launch_warps(write_index, plan.chunks.units, plan, frame, false);
   queue.launch_warps(write_content, plan.groups.units, plan, frame);
+  write_pair_content(plan, frame, queue);
   if (plan.cap.layers > 0) {
     thin(plan, frame, queue);
     queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, plan, frame, true);

@@ -16,7 +16,9 @@
 #include "cuda/coordinate.cuh"
 #include "cuda/coordinate_decode.cuh"
 #include "cuda/cub.cuh"
+#include "cuda/factors.cuh"
 #include "cuda/identity.cuh"
+#include "cuda/pairs_decode.cuh"
 #include "cuda/qsgd.cuh"
 #include "cuda/random_k.cuh"
 #include "cuda/sign.cuh"
@@ -31,9 +33,9 @@ using detail::LayerPlan;
 using detail::Pool;
 
 using EncodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
-                               AtomsPlan, CoordinatePlan>;
+                               AtomsPlan, CoordinatePlan, FactorsPlan>;
 using DecodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
-                               AtomsDecodePlan, CoordinateDecodePlan>;
+                               AtomsDecodePlan, CoordinateDecodePlan, PairsDecodePlan>;
 
 /// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.
 bool has_twin(const Method& method, const Shape& shape) {
@@ -80,6 +82,14 @@ struct MessagePlan {
     halves = split.split();
     room = layout.scratch<float>(entries);
     first_key = layout.scratch<Key>(1);
+  }
+  /// Whether an operation calls the caller's libraries.
+  [[nodiscard]] bool needs_handles() const {
+    const auto needs = [](const auto& p) {
+      if constexpr (requires { cuda::needs_handles(p); }) return cuda::needs_handles(p);
+      return false;
+    };
+    return std::apply([&](const auto&... p) { return (needs(p) || ...); }, operations);
   }
   /// Calls `stage(plan)` for the operations that have layers.
   template <typename Stage>
@@ -235,6 +245,7 @@ Status encode_tensor(const Method& method, const ConstTensorView& view, const Ke
   const OneLayerPlan<EncodePlans> plan(one, false, true);
   if (!plan.fits()) return Status::unsupported;
   if (context.workspace.size() < plan.workspace_bytes()) return Status::workspace_too_small;
+  if (plan.plan.needs_handles() && context.handles == nullptr) return Status::unsupported;
 
   MessageCall call;
   call.key = key;
@@ -243,7 +254,7 @@ Status encode_tensor(const Method& method, const ConstTensorView& view, const Ke
   const std::uint64_t budget = budget_256(detail::body_budget(
       method.budget_bits() * static_cast<double>(one.layer.n), 8.0 * static_cast<double>(head)));
   call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = budget;
-  Queue queue(context.stream);
+  Queue queue(context.stream, context.handles, plan.tables.data());
   encode_message(plan.plan, plan.frame(context.workspace, payload.data, payload.capacity),
                  plan.used_tables(), call, {&view, 1}, payload.bytes, context.status, queue);
   return status_of(queue, Status::ok);
@@ -288,18 +299,19 @@ class ResidentPlan {
   ResidentPlan(const MessageShape& shape, bool decodes) {
     Layout counted;
     plan_.make(shape, counted, decodes);
-    std::vector<std::byte> tables(counted.table_bytes());
-    Layout placed(tables, counted);
+    host_tables_.resize(counted.table_bytes());
+    Layout placed(host_tables_, counted);
     plan_.make(shape, placed, decodes);
     workspace_ = placed.workspace_bytes() + kAlignment;
     std::byte* memory = nullptr;
-    check(cudaMalloc(reinterpret_cast<void**>(&memory), tables.size()), "memory for a model");
+    check(cudaMalloc(reinterpret_cast<void**>(&memory), host_tables_.size()), "memory for a model");
     tables_.reset(memory);
-    check(cudaMemcpy(memory, tables.data(), tables.size(), cudaMemcpyHostToDevice),
+    check(cudaMemcpy(memory, host_tables_.data(), host_tables_.size(), cudaMemcpyHostToDevice),
           "a model's tables");
   }
   [[nodiscard]] const MessagePlan<Plans>& plan() const noexcept { return plan_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
+  [[nodiscard]] const std::byte* host_tables() const noexcept { return host_tables_.data(); }
   [[nodiscard]] Frame frame(Bytes workspace, std::byte* message, std::uint64_t capacity) const {
     return {plan_.frame, tables_.get(), aligned(workspace), message, capacity};
   }
@@ -307,6 +319,7 @@ class ResidentPlan {
  private:
   MessagePlan<Plans> plan_;
   std::size_t workspace_ = 0;
+  std::vector<std::byte> host_tables_;
   DeviceBytes tables_;
 };
 
@@ -327,11 +340,12 @@ class Model final : public detail::DeviceModel {
                 const Context& context) const noexcept override {
     if (const Status s = check_views(views); failed(s)) return s;
     if (context.workspace.size() < encode_.workspace_bytes()) return Status::workspace_too_small;
+    if (encode_.plan().needs_handles() && context.handles == nullptr) return Status::unsupported;
     MessageCall call;
     call.key = key;
     call.step = context.step;
     for (int pool = 0; pool < 2; ++pool) call.budget_256[pool] = budget_256(budget_bits[pool]);
-    Queue queue(context.stream);
+    Queue queue(context.stream, context.handles, encode_.host_tables());
     encode_message(encode_.plan(), encode_.frame(context.workspace, payload.data, payload.capacity),
                    {}, call, views, payload.bytes, context.status, queue);
     return status_of(queue, Status::ok);

@@ -36,6 +36,9 @@ struct FactorsPlan {
   [[nodiscard]] bool empty() const { return pieces.jobs == 0; }
 };
 
+/// Matrices are decomposed by the caller's libraries.
+[[nodiscard]] inline bool needs_handles(const FactorsPlan& plan) { return !plan.svd.empty(); }
+
 void plan(std::span<const PlannedLayer> layers, Layout& layout, FactorsPlan& plan);
 /// The decomposition.
 void analyse(const FactorsPlan& plan, const Frame& frame, Queue& queue);

@@ -199,23 +199,20 @@ __global__ void write_pairs(AtomsPlan plan, Frame frame) {
                             Philox(key, Purpose::pre_round_v)};
   PairMemory& memory = shared<PairMemories>().warp[warp_in_block()];
   BitWindow window(memory.window, frame(plan.slots) + job.first_slot + at.index * job.slot_words);
-  if (job.pieces > 1) {
-    const std::uint64_t piece = at.index % job.pieces,
-                        pieces_u = divide_up(pairs.tiles_u, kPieceTiles);
-    const bool second = piece >= pieces_u;
-    const std::uint64_t first = kPieceTiles * (second ? piece - pieces_u : piece);
-    const std::uint64_t tiles = second ? pairs.tiles_v : pairs.tiles_u;
-    const std::uint64_t end = tiles - first < kPieceTiles ? tiles : first + kPieceTiles;
-    const Factor factor = factor_of(frame, content, at.index / job.pieces, second);
-    write_tiles(content, factor, first, end, memory, window);
-  } else {
-    const std::uint64_t members = detail::GroupShape::of(job.layout.length).atoms;
-    const std::uint64_t rank = at.index * members;
-    for (std::uint64_t k = rank; k < rank + members && k < state.kept; ++k) {
-      for (unsigned v = 0; v < 2; ++v) {
-        const Factor factor = factor_of(frame, content, k, v == 1);
-        write_tiles(content, factor, 0, v == 1 ? pairs.tiles_v : pairs.tiles_u, memory, window);
-      }
+  // A piece of one vector, or whole pairs.
+  const bool cut = job.pieces > 1;
+  const std::uint64_t pieces_u = divide_up(pairs.tiles_u, kPieceTiles);
+  const std::uint64_t piece = at.index % job.pieces;
+  const std::uint64_t members = detail::GroupShape::of(job.layout.length).atoms;
+  const std::uint64_t rank = cut ? at.index / job.pieces : at.index * members;
+  for (std::uint64_t k = rank; k < rank + members && k < state.kept; ++k) {
+    for (unsigned v = 0; v < 2; ++v) {
+      const bool second = v == 1;
+      if (cut && second != (piece >= pieces_u)) continue;
+      const std::uint64_t tiles = second ? pairs.tiles_v : pairs.tiles_u;
+      const std::uint64_t first = cut ? kPieceTiles * (second ? piece - pieces_u : piece) : 0;
+      const std::uint64_t end = tiles - first < kPieceTiles ? tiles : first + kPieceTiles;
+      write_tiles(content, factor_of(frame, content, k, second), first, end, memory, window);
     }
   }
   const std::uint64_t bits = window.finish();

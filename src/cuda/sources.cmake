@@ -13,13 +13,21 @@ set(ATOMO_CUDA_SOURCES
   cuda/coordinate_decode.cu
   cuda/coordinate_price.cu
   cuda/coordinate_write.cu
+  cuda/factors.cu
+  cuda/handles.cu
   cuda/identity.cu
+  cuda/outer_products.cu
+  cuda/pairs.cu
+  cuda/pairs_decode.cu
   cuda/price.cu
   cuda/qsgd.cu
   cuda/random_k.cu
   cuda/reduce.cu
   cuda/sign.cu
+  cuda/svd.cu
   cuda/ternary.cu
   cuda/thinning.cu
   cuda/topk.cu
 )
+# Of the toolkit, beside its runtime.
+set(ATOMO_CUDA_LIBRARIES CUDA::cublas CUDA::cusolver)

@@ -56,7 +56,9 @@ Traits svd_traits() {
   t.unbiased = true;
   t.averages_over_workers = true;
   t.allocates = true;
+  t.synchronises = true;  // inside the solver, on a device
   t.capturable = false;
+  t.cuda = true;
   return t;
 }
 
@@ -82,6 +84,9 @@ class Factors final : public Method {
   }
   Kind kind(const Shape& shape, DType dtype) const override {
     return {MethodId::factors, dtype, 0, shape};
+  }
+  PriceRule price_rule(const Shape& shape) const noexcept override {
+    return {PriceRule::From::keep, 0, is_matrix(shape) ? keep_of(matrix_view(shape)) : 1};
   }
   std::size_t max_body_bytes(const Shape& shape) const override {
     if (!is_matrix(shape)) return raw_bytes(shape);
@@ -229,6 +234,9 @@ class Pairs final : public Method {
 
   Pool pool() const noexcept override { return Pool::atoms; }
   double budget_bits() const noexcept override { return blocks_->budget_bits(); }
+  PriceRule price_rule(const Shape& shape) const noexcept override {
+    return blocks_->price_rule(shape);
+  }
   std::size_t demand_bytes(const Shape& shape) const override {
     if (!is_matrix(shape)) return blocks_->demand_bytes(shape);
     Carver carver;

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What singular pairs ask of the CUDA runtime, and what comes of a solver that fails.
+#include <gtest/gtest.h>
+
+#include "atomo/cuda.hpp"
+#include "calls.hpp"
+#include "cusolver.hpp"
+#include "device_model.hpp"
+
+namespace atomo {
+namespace {
+
+constexpr CompressorOptions kOnDevice{.device = Device::cuda};
+const char* const kPolicies[] = {"*=atomo:bits=1,atoms=svd", "*=atomo:atoms=svd,keep=2,values=f32"};
+
+/// Launches of decoding a message of the CPU; nothing forbidden may be called.
+std::size_t decode_launches(const std::vector<LayerSpec>& specs, const char* policy) {
+  Compressor on_host(specs, Policy::parse(policy));
+  Compressor model(specs, Policy::parse(policy), kOnDevice);
+  const test::Gradients gradients(specs);
+  const test::ModelBuffers buffers(model);
+  const auto m = test::encode_on_host(on_host, gradients.on_host(), {.seed = 1});
+  const test::Memory message(m.bytes.size());
+  message.put(m.bytes);
+  const ConstBytes bytes = message.bytes();
+  hostexec::reset_calls();
+  EXPECT_EQ(model.decode_add(bytes, 1, gradients.targets(), buffers.context()), Status::ok);
+  EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
+  const std::size_t launches = hostexec::launch_count();
+  buffers.stream.wait();
+  EXPECT_EQ(buffers.status.get(), Status::ok);
+  return launches;
+}
+
+TEST(SvdCalls, DecodingTakesAsManyLaunchesForManyLayersAsForOne) {
+  for (const char* const policy : kPolicies) {
+    const std::size_t one = decode_launches({{"layer", {20, 30}}}, policy);
+    std::vector<LayerSpec> many;
+    for (std::int64_t i = 0; i < 40; ++i)
+      many.push_back({"layer" + std::to_string(i), {2 + i, 16 + i}});
+    EXPECT_EQ(decode_launches(many, policy), one) << policy;
+    EXPECT_LE(one, 13u) << policy;
+  }
+}
+
+/// The memory for the solver is taken once.
+TEST(SvdCalls, EncodingAgainAllocatesNothing) {
+  for (const char* const policy : kPolicies) {
+    const std::vector<LayerSpec> specs{{"small", {20, 30}}, {"large", {40, 30}}};
+    Compressor model(specs, Policy::parse(policy), kOnDevice);
+    const test::Gradients gradients(specs);
+    const test::ModelBuffers buffers(model);
+    const HandlesPtr handles = make_handles();
+    Context context = buffers.context();
+    context.handles = handles.get();
+    for (int time = 0; time < 2; ++time) {
+      hostexec::reset_calls();
+      EXPECT_EQ(model.encode(gradients.views(), {.seed = 1}, buffers.target(), context),
+                Status::ok);
+      EXPECT_EQ(hostexec::forbidden_calls().empty(), time == 1);
+      buffers.stream.wait();
+    }
+  }
+}
+
+/// Unit vectors stand in for eigenvectors: the estimate stays without bias.
+TEST(SvdCalls, SolversThatFailCostAccuracyAlone) {
+  const Shape shape{16, 20};
+  const std::vector<LayerSpec> specs{{"layer", shape}};
+  for (const char* const policy : kPolicies) {
+    Compressor model(specs, Policy::parse(policy), kOnDevice);
+    const test::Gradients gradients(specs);
+    const test::ModelBuffers buffers(model);
+    const HandlesPtr handles = make_handles();
+    Context context = buffers.context();
+    context.handles = handles.get();
+    const std::vector<float> x = test::Gradients(specs).values()[0];
+    std::vector<double> mean(x.size());
+    double error = 0;
+    constexpr int kKeys = 300;
+    hostexec::solver_fails = true;
+    for (std::uint64_t seed = 0; seed < kKeys; ++seed) {
+      gradients.upload();
+      ASSERT_EQ(model.encode(gradients.views(), {.seed = seed}, buffers.target(), context),
+                Status::ok);
+      const ConstBytes message = buffers.payload.bytes();
+      ASSERT_EQ(model.decode(message, gradients.targets(), context), Status::ok);
+      buffers.stream.wait();
+      ASSERT_EQ(buffers.status.get(), Status::ok);
+      const auto bytes = gradients.download();
+      std::vector<float> y(x.size());
+      std::memcpy(y.data(), bytes.data(), bytes.size());
+      error += test::nmse(x, y) / kKeys;
+      for (std::size_t i = 0; i < x.size(); ++i) mean[i] += double{y[i]} / kKeys;
+    }
+    hostexec::solver_fails = false;
+    double bias = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) bias += (mean[i] - x[i]) * (mean[i] - x[i]);
+    EXPECT_LT(bias / test::squared_norm(x), 2.0 * error / kKeys) << policy;
+  }
+}
+
+}  // namespace
+}  // namespace atomo
