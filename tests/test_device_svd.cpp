@@ -361,7 +361,13 @@ class DeviceSvdModel : public testing::TestWithParam<const char*> {
     return buffers.message();
   }
 
-  std::vector<LayerSpec> specs = test::resnet50(16);
+  static std::vector<LayerSpec> layers() {
+    std::vector<LayerSpec> specs = test::resnet50(16);
+    specs.push_back({"capped.weight", {200, 320}});  // of many runs, which a cap can choose from
+    return specs;
+  }
+
+  std::vector<LayerSpec> specs = layers();
   Compressor on_host{specs, Policy::parse(GetParam())};
   Compressor on_device{specs, Policy::parse(GetParam()), {.device = Device::cuda}};
   test::Gradients gradients{specs};
@@ -371,7 +377,8 @@ class DeviceSvdModel : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(
     Policies, DeviceSvdModel,
     testing::Values("*=atomo:bits=1,atoms=svd",
-                    "*.middle.weight=atomo:bits=1,atoms=svd; *=atomo:bits=1,cap=1.25,atoms=blocks",
+                    "*.middle.weight=atomo:bits=1,atoms=svd; "
+                    "capped.*=atomo:bits=1.25,cap=1.25,atoms=blocks; *=atomo:bits=2",
                     "*.middle.weight=atomo:bits=1,atoms=svd; *.expand.weight=atomo:bits=0.5; "
                     "*.norm.bias=atomo:bits=2,atoms=blocks; *=atomo:atoms=svd,keep=2,values=f32"),
     [](const auto& info) { return std::to_string(info.index); });

@@ -20,6 +20,7 @@ struct DestroyHandles {
   /// `handles` may be null.
   void operator()(Handles* handles) const noexcept;
 };
+/// Owns the handles that make_handles() makes.
 using HandlesPtr = std::unique_ptr<Handles, DestroyHandles>;
 
 /// Handles for the current device, and the memory that the solver asks for: it grows when a matrix
