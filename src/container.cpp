@@ -33,7 +33,7 @@ Status describe_layer(const LayerCursor& layer, const detail::Header& header, La
   if (layer.kind.method == detail::MethodId::atoms) info.price = header.price;
   if (layer.kind.method == detail::MethodId::coordinate) info.price = header.grid_step;
   if ((layer.row.flags & Row::kOwnPrice) != 0) {
-    if (body.size() < sizeof(float)) return Status::corrupt;
+    if (body.size() <= sizeof(float)) return Status::corrupt;
     std::memcpy(&info.price, body.data(), sizeof(float));
     body = body.subspan(sizeof(float));
   }
