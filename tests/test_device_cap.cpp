@@ -8,15 +8,14 @@
 #include <sstream>
 
 #include "cuda/tuning.hpp"
-#include "device_model.hpp"
+
 #include "head.hpp"
 #include "layer.hpp"
+#include "on_cpu.hpp"
 #include "thinning.hpp"
 
 namespace atomo {
 namespace {
-
-static_assert(test::kDevice == Device::cuda, "this suite compares a device with the CPU");
 
 /// What was compared so far, printed so that a suite that thins nothing is seen.
 struct Tally {
@@ -59,32 +58,6 @@ std::vector<float> make_data(Data data, std::size_t n, std::uint64_t seed, std::
   return x;
 }
 
-std::vector<std::byte> entries_of(const std::vector<float>& x, DType dtype) {
-  std::vector<std::byte> bytes(x.size() * size_of(dtype));
-  bool overflow = false;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const std::uint16_t half =
-        dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
-    if (dtype == DType::f32)
-      std::memcpy(bytes.data() + 4 * i, &x[i], 4);
-    else
-      std::memcpy(bytes.data() + 2 * i, &half, 2);
-  }
-  return bytes;
-}
-
-test::Message encode_on_cpu(const Codec& codec, ConstBytes x, DType dtype, const Shape& shape,
-                            const Key& key) {
-  std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
-  test::Message m;
-  m.bytes.resize(codec.max_encoded_bytes(shape, dtype));
-  std::uint64_t bytes = 0;
-  m.status = codec.encode({x.data(), dtype, shape}, key, {m.bytes.data(), m.bytes.size(), &bytes},
-                          {.workspace = workspace});
-  m.bytes.resize(failed(m.status) ? 0 : bytes);
-  return m;
-}
-
 /// Bits a parameter: the tightest cap of a tensor under `atoms`, and a little more.
 double tightest_cap(const std::string& atoms, const Shape& shape) {
   const Codec codec = Codec::parse("atomo:bits=1,cap=1,atoms=" + atoms);
@@ -122,10 +95,10 @@ TEST_P(DeviceCap, MessagesAreTheCpus) {
       for (const Data data : {Data::heavy, Data::flat, Data::spiky}) {
         const auto x = make_data(data, shape.elements(), 3 + shape.elements(), 47);
         for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-          const auto entries = entries_of(x, dtype);
+          const auto entries = test::entries_of(x, dtype);
           for (std::uint64_t seed = 0; seed < 4; ++seed, ++turn) {
             const Key key{.seed = seed, .step = 5, .tensor = 6, .worker = 7, .channel = 8};
-            const auto expected = encode_on_cpu(codec, entries, dtype, shape, key);
+            const auto expected = test::encode_on_cpu(codec, entries, dtype, shape, key);
             ASSERT_FALSE(failed(expected.status)) << describe(expected.status);
             cuda::warps_per_block = kWarps[turn % 3];
             const auto m =
@@ -152,12 +125,13 @@ TEST_P(DeviceCap, LargeTensors) {
   for (const Shape& shape : {Shape{40000, 20}, Shape{1500, 700}, Shape{30, 20011}}) {
     for (const Data data : {Data::heavy, Data::flat, Data::spiky}) {
       auto x = make_data(data, shape.elements(), 5, 900);
-      const auto entries = entries_of(x, DType::f32);
+      const auto entries = test::entries_of(x, DType::f32);
       for (const double wanted : {0.3, 1.0, 3.0}) {
         const double bits = std::max(wanted, 1.01 * tightest_cap(GetParam(), shape));
         const Codec codec = Codec::parse(spec_of(GetParam(), bits, bits));
         for (std::uint64_t seed = 0; seed < 2; ++seed) {
-          const auto expected = encode_on_cpu(codec, entries, DType::f32, shape, {.seed = seed});
+          const auto expected =
+              test::encode_on_cpu(codec, entries, DType::f32, shape, {.seed = seed});
           const auto m = test::encode(codec, x, shape, {.seed = seed});
           ASSERT_EQ(m.status, expected.status) << shape.to_string();
           ASSERT_TRUE(m.bytes == expected.bytes) << shape.to_string();
@@ -279,28 +253,7 @@ TEST_P(DeviceCapModels, WithLayersThatSendNothing) {
 
 /// A capture replays with the step of the device: another step's runs are left out.
 TEST_P(DeviceCapModels, GraphsReplay) {
-  const test::Word<std::uint32_t> step(0);
-  Context context = buffers.context();
-  context.step = step.data();
-  const test::StreamOwner capturing;
-  context.stream = capturing.get();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(capturing.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  EXPECT_EQ(on_device.encode(gradients.views(), {.seed = 4}, buffers.target(), context),
-            Status::ok);
-  ASSERT_EQ(cudaStreamEndCapture(capturing.get(), &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
-  for (const std::uint32_t now : {3u, 11u}) {
-    step.set(now);
-    ASSERT_EQ(cudaGraphLaunch(replay, buffers.stream.get()), cudaSuccess);
-    const auto m = buffers.message();
-    const auto expected =
-        test::encode_on_host(on_host, gradients.on_host(), {.seed = 4, .step = now});
-    EXPECT_TRUE(m.bytes == expected.bytes) << "step " << now;
-  }
-  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  test::expect_replays_are_the_cpus(on_host, on_device, gradients, buffers);
 }
 
 }  // namespace

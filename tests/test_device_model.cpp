@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "device_model.hpp"
+#include "on_cpu.hpp"
 
 namespace atomo {
 namespace {
@@ -50,32 +50,7 @@ TEST_P(DeviceModel, AddsMessagesInRankOrder) {
     sent.push_back(
         test::encode_on_host(on_host, own.on_host(), {.seed = 9, .worker = worker}).bytes);
   }
-  std::vector<std::vector<float>> sums = gradients.values();
-  std::vector<TensorView> views;
-  for (std::size_t i = 0; i < specs.size(); ++i)
-    views.push_back({sums[i].data(), DType::f32, specs[i].shape});
-  std::vector<ConstBytes> messages(sent.begin(), sent.end());
-  std::vector<std::byte> workspace(on_host.workspace_bytes());
-  ASSERT_FALSE(failed(on_host.decode_add(messages, 0.25f, views, {.workspace = workspace})));
-
-  std::vector<std::unique_ptr<test::Memory>> received;
-  std::vector<ConstBytes> on_device_bytes;
-  for (const auto& message : sent) {
-    received.push_back(std::make_unique<test::Memory>(message.size() + 100, received.size()));
-    received.back()->fill(0xEE);  // an all-gather pads to the longest
-    received.back()->put(message);
-    on_device_bytes.push_back(received.back()->bytes());
-  }
-  ASSERT_EQ(on_device.decode_add(on_device_bytes, 0.25f, gradients.targets(), buffers.context()),
-            Status::ok);
-  buffers.stream.wait();
-  EXPECT_EQ(buffers.status.get(), Status::ok);
-  const auto all = gradients.download();
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    ASSERT_EQ(std::memcmp(all.data() + at, sums[i].data(), 4 * sums[i].size()), 0) << specs[i].name;
-    at += 4 * sums[i].size();
-  }
+  test::expect_the_cpus_sums(on_host, on_device, sent, gradients, buffers);
 }
 
 TEST_P(DeviceModel, NonFiniteLayersAreLeftOut) {
@@ -104,28 +79,7 @@ TEST_P(DeviceModel, RefusesOtherMessages) {
 
 /// Encode and decode captured once and replayed with another step, read from device memory.
 TEST_P(DeviceModel, GraphsReplayWithTheStepOfTheDevice) {
-  const test::Word<std::uint32_t> step(0);
-  Context context = buffers.context();
-  context.step = step.data();
-  const test::StreamOwner capturing;
-  context.stream = capturing.get();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(capturing.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  EXPECT_EQ(on_device.encode(gradients.views(), {.seed = 4}, buffers.target(), context),
-            Status::ok);
-  ASSERT_EQ(cudaStreamEndCapture(capturing.get(), &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
-  for (const std::uint32_t now : {3u, 11u}) {
-    step.set(now);
-    ASSERT_EQ(cudaGraphLaunch(replay, buffers.stream.get()), cudaSuccess);
-    const auto m = buffers.message();
-    const auto expected =
-        test::encode_on_host(on_host, gradients.on_host(), {.seed = 4, .step = now});
-    EXPECT_TRUE(m.bytes == expected.bytes) << "step " << now;
-  }
-  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  test::expect_replays_are_the_cpus(on_host, on_device, gradients, buffers);
 }
 
 /// Two messages under way at once need nothing of each other.

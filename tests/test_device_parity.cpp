@@ -8,53 +8,10 @@
 
 #include "cuda/tuning.hpp"
 #include "mutated_messages.hpp"
-#include "support.hpp"
+#include "on_cpu.hpp"
 
 namespace atomo {
 namespace {
-
-static_assert(test::kDevice == Device::cuda, "this suite compares a device with the CPU");
-
-/// What the CPU makes of the same bytes.
-struct OnCpu {
-  const Codec& codec;
-  const Shape& shape;
-  DType dtype;
-
-  [[nodiscard]] test::Message encode(ConstBytes x, const Key& key) const {
-    std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
-    test::Message m;
-    m.bytes.resize(codec.max_encoded_bytes(shape, dtype));
-    std::uint64_t bytes = 0;
-    m.status = codec.encode({x.data(), dtype, shape}, key, {m.bytes.data(), m.bytes.size(), &bytes},
-                            {.workspace = workspace});
-    m.bytes.resize(failed(m.status) ? 0 : bytes);
-    return m;
-  }
-  [[nodiscard]] test::DecodedBytes decode(ConstBytes message, std::vector<std::byte> y, bool add,
-                                          float alpha) const {
-    std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
-    const TensorView view{y.data(), dtype, shape};
-    const Context context{.workspace = workspace};
-    const Status status = add ? codec.decode_add(message, alpha, view, context)
-                              : codec.decode(message, view, context);
-    return {status, y};
-  }
-};
-
-std::vector<std::byte> entries_of(const std::vector<float>& x, DType dtype) {
-  std::vector<std::byte> bytes(x.size() * size_of(dtype));
-  bool overflow = false;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const std::uint16_t half =
-        dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
-    if (dtype == DType::f32)
-      std::memcpy(bytes.data() + 4 * i, &x[i], 4);
-    else
-      std::memcpy(bytes.data() + 2 * i, &half, 2);
-  }
-  return bytes;
-}
 
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> all = {
@@ -88,14 +45,14 @@ TEST_P(Parity, MessagesAndValuesAreTheCpus) {
   for (const Shape& shape : shapes()) {
     const auto x = test::heavy_tailed(shape.elements(), 3 + shape.elements(), 47);
     for (const DType dtype : kDTypes) {
-      const OnCpu cpu{codec, shape, dtype};
-      const auto entries = entries_of(x, dtype);
+      const auto entries = test::entries_of(x, dtype);
       const Key key{.seed = 77, .step = 5, .tensor = 6, .worker = 7, .channel = 8};
-      const auto expected = cpu.encode(entries, key);
+      const auto expected = test::encode_on_cpu(codec, entries, dtype, shape, key);
       ASSERT_FALSE(failed(expected.status)) << describe(expected.status);
-      const auto before = entries_of(test::heavy_tailed(shape.elements(), 9, 20), dtype);
-      const auto decoded = cpu.decode(expected.bytes, before, false, 1);
-      const auto added = cpu.decode(expected.bytes, before, true, -0.7f);
+      const auto before = test::entries_of(test::heavy_tailed(shape.elements(), 9, 20), dtype);
+      const auto decoded = test::decode_on_cpu(codec, expected.bytes, before, dtype, shape);
+      const auto added =
+          test::decode_on_cpu(codec, expected.bytes, before, dtype, shape, true, -0.7f);
       for (std::size_t shift = 0; shift < kShifts; ++shift) {
         for (const unsigned warps : kWarps) {
           cuda::warps_per_block = warps;
@@ -132,14 +89,13 @@ TEST_P(Parity, LargeTensors) {
     for (const float scale : {1.0f, 0x1p-130f, 0x1p100f}) {
       auto x = test::heavy_tailed(shape.elements(), 5, 900);
       for (float& v : x) v *= scale;
-      const OnCpu cpu{codec, shape, DType::f32};
-      const auto expected = cpu.encode(std::as_bytes(std::span(x)), {.seed = 2});
+      const auto expected = test::encode_on_cpu(codec, x, shape, {.seed = 2});
       const auto m = test::encode(codec, x, shape, {.seed = 2});
       ASSERT_EQ(m.status, expected.status) << shape.to_string() << " " << scale;
       ASSERT_TRUE(m.bytes == expected.bytes) << shape.to_string() << " " << scale;
-      const auto before = entries_of(test::heavy_tailed(shape.elements(), 9, 20), DType::f32);
+      const auto before = test::entries_of(test::heavy_tailed(shape.elements(), 9, 20), DType::f32);
       const auto d = test::decode_bytes(codec, m.bytes, before, DType::f32, shape);
-      const auto on_cpu = cpu.decode(m.bytes, before, false, 1);
+      const auto on_cpu = test::decode_on_cpu(codec, m.bytes, before, DType::f32, shape);
       ASSERT_EQ(d.status, on_cpu.status);
       ASSERT_TRUE(d.values == on_cpu.values) << shape.to_string() << " " << scale;
     }
@@ -151,9 +107,8 @@ TEST_P(Parity, LargeTensors) {
 TEST_P(Parity, DamagedMessages) {
   const Shape shape{23, 45};
   const auto x = test::heavy_tailed(shape.elements(), 4, 45);
-  const OnCpu cpu{codec, shape, DType::f32};
-  const auto sound = cpu.encode(std::as_bytes(std::span(x)), {.seed = 3}).bytes;
-  const auto before = entries_of(x, DType::f32);
+  const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
+  const auto before = test::entries_of(x, DType::f32);
   std::mt19937_64 generator(11);
   int accepted = 0;
   for (std::uint64_t trial = 0; trial < 400; ++trial) {
@@ -165,7 +120,7 @@ TEST_P(Parity, DamagedMessages) {
     } else {
       bytes = test::mutated_message(sound, trial);
     }
-    const auto on_cpu = cpu.decode(bytes, before, false, 1);
+    const auto on_cpu = test::decode_on_cpu(codec, bytes, before, DType::f32, shape);
     const auto d = test::decode_bytes(codec, bytes, before, DType::f32, shape);
     ASSERT_EQ(d.status, on_cpu.status)
         << trial << ": " << describe(d.status) << ", on the CPU " << describe(on_cpu.status);

@@ -8,14 +8,11 @@
 
 #include "atomo/cuda.hpp"
 #include "cuda/tuning.hpp"
-#include "device_model.hpp"
 #include "mutated_messages.hpp"
-#include "support.hpp"
+#include "on_cpu.hpp"
 
 namespace atomo {
 namespace {
-
-static_assert(test::kDevice == Device::cuda, "this suite compares a device with the CPU");
 
 const std::vector<std::string>& specs() {
   static const std::vector<std::string> all = {"atomo:bits=2,atoms=svd",
@@ -25,33 +22,6 @@ const std::vector<std::string>& specs() {
                                                "atomo:atoms=svd,keep=3,values=f32",
                                                "atomo:atoms=svd,keep=0.5,values=f32"};
   return all;
-}
-
-test::Message encode_on_cpu(const Codec& codec, ConstBytes x, DType dtype, const Shape& shape,
-                            const Key& key) {
-  std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
-  test::Message m;
-  m.bytes.resize(codec.max_encoded_bytes(shape, dtype));
-  std::uint64_t bytes = 0;
-  m.status = codec.encode({x.data(), dtype, shape}, key, {m.bytes.data(), m.bytes.size(), &bytes},
-                          {.workspace = workspace});
-  m.bytes.resize(failed(m.status) ? 0 : bytes);
-  return m;
-}
-test::Message encode_on_cpu(const Codec& codec, const std::vector<float>& x, const Shape& shape,
-                            const Key& key) {
-  return encode_on_cpu(codec, std::as_bytes(std::span(x)), DType::f32, shape, key);
-}
-
-test::DecodedBytes decode_on_cpu(const Codec& codec, ConstBytes message, std::vector<std::byte> y,
-                                 DType dtype, const Shape& shape, bool add = false,
-                                 float alpha = 1) {
-  std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
-  const TensorView view{y.data(), dtype, shape};
-  const Context context{.workspace = workspace};
-  const Status status =
-      add ? codec.decode_add(message, alpha, view, context) : codec.decode(message, view, context);
-  return {status, y};
 }
 
 /// Encodes on the device with handles of its own.
@@ -84,20 +54,6 @@ test::Message encode_on_device(const Codec& codec, const std::vector<float>& x, 
   return encode_on_device(codec, std::as_bytes(std::span(x)), DType::f32, shape, key);
 }
 
-std::vector<std::byte> bytes_of(const std::vector<float>& x, DType dtype = DType::f32) {
-  std::vector<std::byte> bytes(x.size() * size_of(dtype));
-  bool overflow = false;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const std::uint16_t half =
-        dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
-    if (dtype == DType::f32)
-      std::memcpy(bytes.data() + 4 * i, &x[i], 4);
-    else
-      std::memcpy(bytes.data() + 2 * i, &half, 2);
-  }
-  return bytes;
-}
-
 /// A matrix of falling singular values, plus noise.
 std::vector<float> low_rank(std::size_t rows, std::size_t columns, std::size_t rank,
                             std::uint64_t seed, float noise = 0.05f) {
@@ -123,10 +79,10 @@ class DeviceSvd : public testing::TestWithParam<std::string> {
   /// The device makes of a message what the CPU makes of it.
   void expect_same(ConstBytes message, const Shape& shape, DType dtype = DType::f32,
                    std::size_t shift = 0) {
-    const auto before = bytes_of(test::heavy_tailed(shape.elements(), 9, 20), dtype);
+    const auto before = test::entries_of(test::heavy_tailed(shape.elements(), 9, 20), dtype);
     for (const bool add : {false, true}) {
       const float alpha = add ? -0.7f : 1.0f;
-      const auto on_cpu = decode_on_cpu(codec, message, before, dtype, shape, add, alpha);
+      const auto on_cpu = test::decode_on_cpu(codec, message, before, dtype, shape, add, alpha);
       const auto d = test::decode_bytes(codec, message, before, dtype, shape, add, alpha, shift);
       ASSERT_EQ(d.status, on_cpu.status)
           << describe(d.status) << ", CPU " << describe(on_cpu.status);
@@ -152,15 +108,17 @@ TEST_P(DeviceSvd, DecodesToTheCpusValues) {
                              Shape{300, 16}, Shape{3, 2051}, Shape{40, 1100}, Shape{600, 21, 2}}) {
     SCOPED_TRACE(shape.to_string());
     const auto x = test::heavy_tailed(shape.elements(), 3 + shape.elements(), 47);
-    const auto m = encode_on_cpu(codec, x, shape, {.seed = 7, .step = 5, .tensor = 6, .worker = 7});
+    const auto m =
+        test::encode_on_cpu(codec, x, shape, {.seed = 7, .step = 5, .tensor = 6, .worker = 7});
     ASSERT_FALSE(failed(m.status));
     std::size_t shift = 0;
     for (const unsigned warps : {1u, 2u, 8u}) {
       cuda::warps_per_block = warps;
       for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-        const auto message = dtype == DType::f32 ? m
-                                                 : encode_on_cpu(codec, bytes_of(x, dtype), dtype,
-                                                                 shape, {.seed = 8});
+        const auto message =
+            dtype == DType::f32
+                ? m
+                : test::encode_on_cpu(codec, test::entries_of(x, dtype), dtype, shape, {.seed = 8});
         ASSERT_NO_FATAL_FAILURE(expect_same(message.bytes, shape, dtype, shift++ % 4));
       }
     }
@@ -171,7 +129,7 @@ TEST_P(DeviceSvd, DecodesDamagedMessagesAsTheCpu) {
   int accepted = 0;
   for (const Shape& shape : {Shape{23, 45}, Shape{20, 1030}, Shape{45}}) {
     const auto x = low_rank(1, shape.elements(), 1, 4);
-    const auto sound = encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
+    const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
     std::mt19937_64 generator(11);
     for (std::uint64_t trial = 0; trial < 300; ++trial) {
       SCOPED_TRACE(shape.to_string() + " trial " + std::to_string(trial));
@@ -196,7 +154,7 @@ TEST_P(DeviceSvd, DecodesOverflowAsTheCpu) {
   for (float& v : x) v *= 5e37f;
   std::size_t infinite = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
-    const auto m = encode_on_cpu(codec, x, shape, {.seed = seed});
+    const auto m = test::encode_on_cpu(codec, x, shape, {.seed = seed});
     ASSERT_NO_FATAL_FAILURE(expect_same(m.bytes, shape));
     infinite += test::decode(codec, m.bytes, shape).status == Status::overflow ? 1 : 0;
   }
@@ -209,7 +167,7 @@ TEST_P(DeviceSvd, EncodesWhatDecodesAlike) {
     const auto x = test::heavy_tailed(shape.elements(), 3, 29);
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       SCOPED_TRACE(shape.to_string() + " " + std::string(name_of(dtype)));
-      const auto entries = bytes_of(x, dtype);
+      const auto entries = test::entries_of(x, dtype);
       const Key key{.seed = 1, .step = 2, .tensor = 3, .worker = 4};
       cuda::warps_per_block = 4;
       const auto m = encode_on_device(codec, entries, dtype, shape, key);
@@ -218,7 +176,7 @@ TEST_P(DeviceSvd, EncodesWhatDecodesAlike) {
       cuda::warps_per_block = 1;
       const auto again = encode_on_device(codec, entries, dtype, shape, key, 3);
       EXPECT_TRUE(again.bytes == m.bytes);
-      const auto on_cpu = encode_on_cpu(codec, entries, dtype, shape, key);
+      const auto on_cpu = test::encode_on_cpu(codec, entries, dtype, shape, key);
       EXPECT_EQ(m.status, on_cpu.status);
       if (shape.rank() == 1) {
         EXPECT_TRUE(m.bytes == on_cpu.bytes);
@@ -242,7 +200,7 @@ Outcome average(const Codec& codec, const std::vector<float>& x, const Shape& sh
     const test::Message m = encode(codec, x, shape, Key{.seed = 50u + static_cast<unsigned>(k)});
     EXPECT_FALSE(failed(m.status)) << describe(m.status);
     std::vector<float> y(x.size());
-    const auto d = decode_on_cpu(codec, m.bytes, bytes_of(y), DType::f32, shape);
+    const auto d = test::decode_on_cpu(codec, m.bytes, test::entries_of(y), DType::f32, shape);
     EXPECT_FALSE(failed(d.status));
     std::memcpy(y.data(), d.values.data(), d.values.size());
     out.error += test::nmse(x, y) / keys;
@@ -259,7 +217,7 @@ TEST_P(DeviceSvd, EncodesAsWellAsTheCpu) {
     const auto x =
         low_rank(static_cast<std::size_t>(shape[0]), static_cast<std::size_t>(shape[1]), 6, 2);
     const auto device = [](const auto&... a) { return encode_on_device(a...); };
-    const auto cpu = [](const auto&... a) { return encode_on_cpu(a...); };
+    const auto cpu = [](const auto&... a) { return test::encode_on_cpu(a...); };
     const Outcome there = average(codec, x, shape, kKeys, device);
     const Outcome here = average(codec, x, shape, kKeys, cpu);
     // The same draws select from amplitudes that agree to rounding; signs of vectors may differ.
@@ -307,7 +265,7 @@ TEST_P(DeviceSvd, EncodesMatricesOfLowRank) {
       SCOPED_TRACE(shape.to_string() + " rank " + std::to_string(rank));
       const auto x = low_rank(rows, columns, rank, 8, 0);
       const auto m = encode_on_device(codec, x, shape, {.seed = 4});
-      const auto on_cpu = encode_on_cpu(codec, x, shape, {.seed = 4});
+      const auto on_cpu = test::encode_on_cpu(codec, x, shape, {.seed = 4});
       EXPECT_EQ(m.status, on_cpu.status);
       ASSERT_NO_FATAL_FAILURE(expect_same(m.bytes, shape));
       const auto d = test::decode(codec, m.bytes, shape);
@@ -326,7 +284,7 @@ TEST_P(DeviceSvd, EncodesNonFiniteLayersAsTheCpu) {
     x[217] = std::numeric_limits<float>::infinity();
     const auto m = encode_on_device(codec, x, shape, {.seed = 4});
     EXPECT_EQ(m.status, Status::non_finite);
-    EXPECT_TRUE(m.bytes == encode_on_cpu(codec, x, shape, {.seed = 4}).bytes);
+    EXPECT_TRUE(m.bytes == test::encode_on_cpu(codec, x, shape, {.seed = 4}).bytes);
   }
 }
 
@@ -403,30 +361,7 @@ TEST_P(DeviceSvdModel, AddsMessagesAsTheCpu) {
   std::vector<std::vector<std::byte>> sent;
   for (std::uint16_t worker = 0; worker < 3; ++worker)
     sent.push_back(encode({.seed = 9, .worker = worker}).bytes);
-  std::vector<std::vector<float>> sums = gradients.values();
-  std::vector<TensorView> views;
-  for (std::size_t i = 0; i < specs.size(); ++i)
-    views.push_back({sums[i].data(), DType::f32, specs[i].shape});
-  std::vector<ConstBytes> messages(sent.begin(), sent.end());
-  std::vector<std::byte> workspace(on_host.workspace_bytes());
-  ASSERT_FALSE(failed(on_host.decode_add(messages, 0.25f, views, {.workspace = workspace})));
-  std::vector<std::unique_ptr<test::Memory>> received;
-  std::vector<ConstBytes> device_bytes;
-  for (const auto& message : sent) {
-    received.push_back(std::make_unique<test::Memory>(message.size(), received.size()));
-    received.back()->put(message);
-    device_bytes.push_back(received.back()->bytes());
-  }
-  ASSERT_EQ(on_device.decode_add(device_bytes, 0.25f, gradients.targets(), buffers.context()),
-            Status::ok);
-  buffers.stream.wait();
-  EXPECT_EQ(buffers.status.get(), Status::ok);
-  const auto all = gradients.download();
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    ASSERT_EQ(std::memcmp(all.data() + at, sums[i].data(), 4 * sums[i].size()), 0) << specs[i].name;
-    at += 4 * sums[i].size();
-  }
+  test::expect_the_cpus_sums(on_host, on_device, sent, gradients, buffers);
 }
 
 TEST_P(DeviceSvdModel, NonFiniteLayersAreLeftOut) {

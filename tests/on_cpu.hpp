@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What the CPU makes of the tensors and messages that a device suite compares with.
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device_model.hpp"
+
+namespace atomo::test {
+
+static_assert(kDevice == Device::cuda, "these suites compare a device with the CPU");
+
+/// The values in `dtype`, rounded to nearest.
+inline std::vector<std::byte> entries_of(const std::vector<float>& x, DType dtype = DType::f32) {
+  std::vector<std::byte> bytes(x.size() * size_of(dtype));
+  bool overflow = false;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::uint16_t half =
+        dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
+    if (dtype == DType::f32)
+      std::memcpy(bytes.data() + 4 * i, &x[i], 4);
+    else
+      std::memcpy(bytes.data() + 2 * i, &half, 2);
+  }
+  return bytes;
+}
+
+inline Message encode_on_cpu(const Codec& codec, ConstBytes x, DType dtype, const Shape& shape,
+                             const Key& key) {
+  std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
+  Message m;
+  m.bytes.resize(codec.max_encoded_bytes(shape, dtype));
+  std::uint64_t bytes = 0;
+  m.status = codec.encode({x.data(), dtype, shape}, key, {m.bytes.data(), m.bytes.size(), &bytes},
+                          {.workspace = workspace});
+  m.bytes.resize(failed(m.status) ? 0 : bytes);
+  return m;
+}
+inline Message encode_on_cpu(const Codec& codec, const std::vector<float>& x, const Shape& shape,
+                             const Key& key) {
+  return encode_on_cpu(codec, std::as_bytes(std::span(x)), DType::f32, shape, key);
+}
+
+/// Decodes over `y`, or adds `alpha` times to it.
+inline DecodedBytes decode_on_cpu(const Codec& codec, ConstBytes message, std::vector<std::byte> y,
+                                  DType dtype, const Shape& shape, bool add = false,
+                                  float alpha = 1) {
+  std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
+  const TensorView view{y.data(), dtype, shape};
+  const Context context{.workspace = workspace};
+  const Status status =
+      add ? codec.decode_add(message, alpha, view, context) : codec.decode(message, view, context);
+  return {status, std::move(y)};
+}
+
+/// Adds `sent` to the gradients on the device in one call, and to a copy of them on the CPU: the
+/// same sums. Messages are padded, as an all-gather pads them to the longest.
+inline void expect_the_cpus_sums(Compressor& on_host, Compressor& on_device,
+                                 const std::vector<std::vector<std::byte>>& sent,
+                                 Gradients& gradients, const ModelBuffers& buffers) {
+  std::vector<std::vector<float>> sums = gradients.values();
+  std::vector<TensorView> views;
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    views.push_back({sums[i].data(), DType::f32, gradients.targets()[i].shape});
+  const std::vector<ConstBytes> messages(sent.begin(), sent.end());
+  std::vector<std::byte> workspace(on_host.workspace_bytes());
+  ASSERT_FALSE(failed(on_host.decode_add(messages, 0.25f, views, {.workspace = workspace})));
+
+  std::vector<std::unique_ptr<Memory>> received;
+  std::vector<ConstBytes> device_bytes;
+  for (const auto& message : sent) {
+    received.push_back(std::make_unique<Memory>(message.size() + 100, received.size()));
+    received.back()->fill(0xEE);
+    received.back()->put(message);
+    device_bytes.push_back(received.back()->bytes());
+  }
+  ASSERT_EQ(on_device.decode_add(device_bytes, 0.25f, gradients.targets(), buffers.context()),
+            Status::ok);
+  buffers.stream.wait();
+  EXPECT_EQ(buffers.status.get(), Status::ok);
+  const auto all = gradients.download();
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    ASSERT_EQ(std::memcmp(all.data() + at, sums[i].data(), 4 * sums[i].size()), 0) << "layer " << i;
+    at += 4 * sums[i].size();
+  }
+}
+
+/// Captures the encoding of a model, and replays it with steps that it reads from device memory:
+/// each is the CPU's message of that step.
+inline void expect_replays_are_the_cpus(Compressor& on_host, Compressor& on_device,
+                                        const Gradients& gradients, const ModelBuffers& buffers) {
+  const Word<std::uint32_t> step(0);
+  Context context = buffers.context();
+  context.step = step.data();
+  const StreamOwner capturing;
+  context.stream = capturing.get();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(capturing.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  EXPECT_EQ(on_device.encode(gradients.views(), {.seed = 4}, buffers.target(), context),
+            Status::ok);
+  ASSERT_EQ(cudaStreamEndCapture(capturing.get(), &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  for (const std::uint32_t now : {3u, 11u}) {
+    step.set(now);
+    ASSERT_EQ(cudaGraphLaunch(replay, buffers.stream.get()), cudaSuccess);
+    const auto m = buffers.message();
+    const auto expected = encode_on_host(on_host, gradients.on_host(), {.seed = 4, .step = now});
+    EXPECT_TRUE(m.bytes == expected.bytes) << "step " << now;
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+}  // namespace atomo::test
