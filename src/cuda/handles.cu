@@ -3,39 +3,49 @@
 
 #include "cuda/handles.hpp"
 
+#include <new>
+
 #include "atomo/cuda.hpp"
 
 namespace atomo {
 
-bool Handles::use(cudaStream_t stream) noexcept {
+bool Handles::use(cudaStream_t stream, void* blas_room, std::size_t blas_bytes) noexcept {
+  // A new stream takes the workspace back, so it comes second.
   return cublasSetStream(blas, stream) == CUBLAS_STATUS_SUCCESS &&
+         cublasSetWorkspace(blas, blas_room, blas_bytes) == CUBLAS_STATUS_SUCCESS &&
          cusolverDnSetStream(solver, stream) == CUSOLVER_STATUS_SUCCESS;
 }
 
-bool Handles::reserve(std::size_t wanted) noexcept {
-  if (wanted <= values) return true;
-  static_cast<void>(cudaFree(room));  // waits for what still uses it
-  values = 0;
-  void* memory = nullptr;
-  const bool found = cudaMalloc(&memory, wanted * sizeof(double)) == cudaSuccess;
-  room = found ? static_cast<double*>(memory) : nullptr;
-  if (found) values = wanted;
-  return found;
+bool Handles::reserve(std::size_t wanted, std::size_t host_wanted) noexcept {
+  if (wanted > bytes) {
+    static_cast<void>(cudaFree(room));  // waits for what still uses it
+    room = nullptr;
+    bytes = 0;
+    if (cudaMalloc(&room, wanted) != cudaSuccess) return false;
+    bytes = wanted;
+  }
+  if (host_wanted > host_bytes) {
+    host_room.reset(new (std::nothrow) std::byte[host_wanted]);
+    host_bytes = host_room != nullptr ? host_wanted : 0;
+  }
+  return host_wanted <= host_bytes;
 }
 
-void DestroyHandles::operator()(Handles* handles) const noexcept {
-  if (handles == nullptr) return;
-  static_cast<void>(cudaFree(handles->room));
-  if (handles->solver != nullptr) static_cast<void>(cusolverDnDestroy(handles->solver));
-  if (handles->blas != nullptr) static_cast<void>(cublasDestroy(handles->blas));
-  delete handles;
+Handles::~Handles() {
+  static_cast<void>(cudaFree(room));
+  if (parameters != nullptr) static_cast<void>(cusolverDnDestroyParams(parameters));
+  if (solver != nullptr) static_cast<void>(cusolverDnDestroy(solver));
+  if (blas != nullptr) static_cast<void>(cublasDestroy(blas));
 }
+
+void DestroyHandles::operator()(Handles* handles) const noexcept { delete handles; }
 
 HandlesPtr make_handles() {
   HandlesPtr handles(new Handles);
   if (cublasCreate(&handles->blas) != CUBLAS_STATUS_SUCCESS)
     throw Error("CUDA: cublasCreate failed");
-  if (cusolverDnCreate(&handles->solver) != CUSOLVER_STATUS_SUCCESS)
+  if (cusolverDnCreate(&handles->solver) != CUSOLVER_STATUS_SUCCESS ||
+      cusolverDnCreateParams(&handles->parameters) != CUSOLVER_STATUS_SUCCESS)
     throw Error("CUDA: cusolverDnCreate failed");
   return handles;
 }

@@ -2,6 +2,10 @@
 #pragma once
 /// The exact decomposition of layers into singular pairs (svd.cu), for the methods that send them.
 
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
 #include "atomo/svd.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
@@ -23,17 +27,30 @@ struct SvdJob {
 /// One a job; zeroed.
 struct SvdState {
   std::uint32_t largest = 0;  ///< magnitude of an entry, the bits of its f32
-  int fault = 0;              ///< not 0: the solver found no eigenvectors
+};
+
+/// Decomposed together: jobs of one shape, those at `first` and behind it in the plan's order.
+struct Batch {
+  std::uint32_t first = 0, count = 0;
 };
 
 struct SvdPlan {
   Table<SvdJob> jobs;
-  Split maxima;  ///< stretches of the jobs' entries
+  Table<std::uint32_t> order;  ///< the jobs' numbers, those of one shape side by side
+  Split maxima;                ///< stretches of the jobs' entries
   Scratch<SvdState> states;
-  Scratch<double> matrix, products;  ///< of one job at a time: its entries, and those rotated
-  Scratch<double> basis, values;     ///< eigenvectors of the Gram matrix, eigenvalues
+  // Of a batch at a time, its members one behind another:
+  Scratch<double> matrices, products;  ///< the entries, and those rotated
+  Scratch<double> bases, values;       ///< eigenvectors of the Gram matrices, eigenvalues
+  Scratch<int> faults;                 ///< not 0: the solver found no eigenvectors
+  Scratch<std::byte> blas_room;        ///< kBlasBytes for cuBLAS, when aligned
   [[nodiscard]] bool empty() const { return maxima.jobs == 0; }
 };
+
+/// Entries that a batch of several matrices has at most, which bounds its memory: 32 MiB as f64.
+inline constexpr std::uint64_t kBatchEntries = std::uint64_t{1} << 22;
+/// What cuBLAS takes by default, but on the newest GPUs, where it is more.
+inline constexpr std::size_t kBlasBytes = std::size_t{4} << 20, kBlasAlignment = 256;
 
 /// Entries of a warp that looks for the largest.
 inline constexpr std::uint64_t kMaximaUnit = 4096;
@@ -42,7 +59,10 @@ inline constexpr std::uint64_t kMaximaUnit = 4096;
 class SvdPlanner {
  public:
   SvdPlanner(Layout& layout, std::size_t jobs) noexcept
-      : layout_(layout), jobs_(layout.table<SvdJob>(jobs)), maxima_(layout, jobs) {}
+      : layout_(layout),
+        jobs_(layout.table<SvdJob>(jobs)),
+        order_(layout.table<std::uint32_t>(jobs)),
+        maxima_(layout, jobs) {}
 
   /// `sigma` is the caller's. Returns where the vectors are.
   SvdJob add(const MatrixShape& shape, std::uint32_t layer, Scratch<double> sigma,
@@ -57,31 +77,51 @@ class SvdPlanner {
                      layer};
     if (!jobs_.values.empty()) jobs_.values[count_] = job;
     maxima_.add(divide_up(m * n, kMaximaUnit));
-    entries_ = entries_ < m * n ? m * n : entries_;
-    side_ = side_ < m ? m : side_;
+    entries_ += m * n;
+    largest_ = largest_ < m * n ? m * n : largest_;
+    sides_ += m;
     ++count_;
     return job;
   }
   [[nodiscard]] SvdPlan finish() noexcept {
+    sort_by_shape();
+    // A square is no larger than its matrix.
+    const std::uint64_t several = entries_ < kBatchEntries ? entries_ : kBatchEntries;
+    const std::uint64_t most = largest_ < several ? several : largest_;
+    const std::size_t blas_bytes = count_ == 0 ? 0 : kBlasBytes + kBlasAlignment;
     return {jobs_.place,
+            order_.place,
             maxima_.split(),
             layout_.zeroed<SvdState>(count_),
-            layout_.scratch<double>(entries_),
-            layout_.scratch<double>(entries_),
-            layout_.scratch<double>(side_ * side_),
-            layout_.scratch<double>(side_)};
+            layout_.scratch<double>(most),
+            layout_.scratch<double>(most),
+            layout_.scratch<double>(most),
+            layout_.scratch<double>(sides_),
+            layout_.scratch<int>(count_),
+            layout_.scratch<std::byte>(blas_bytes)};
   }
 
  private:
+  void sort_by_shape() noexcept {
+    const auto key = [this](std::uint32_t j) {
+      return std::tuple(jobs_.values[j].rows, jobs_.values[j].columns, j);
+    };
+    std::iota(order_.values.begin(), order_.values.end(), 0u);
+    std::sort(order_.values.begin(), order_.values.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+  }
+
   Layout& layout_;
   Layout::NewTable<SvdJob> jobs_;
+  Layout::NewTable<std::uint32_t> order_;
   SplitMaker maxima_;
   std::uint32_t count_ = 0;
-  std::uint64_t entries_ = 0, side_ = 0;
+  std::uint64_t entries_ = 0, largest_ = 0, sides_ = 0;
 };
 
-/// Decomposes the layers of all jobs, one after another, through the queue's handles; marks those
-/// that are not finite, whose pairs are zero. Five launches a layer beside the libraries' own.
+/// Decomposes the layers of all jobs through the queue's handles, those of one shape together;
+/// marks those that are not finite, whose pairs are zero. A launch, and three a batch beside the
+/// libraries' own.
 void factorise(const SvdPlan& plan, const Frame& frame, Queue& queue);
 
 /// Of the power of two that the job's largest entry is just below; 0 when all entries are zero.

@@ -3,6 +3,9 @@
 // are the host's; matrices are column-major.
 #include <cublas_v2.h>
 
+#include <cstdint>
+#include <cstring>
+
 #include "runtime.hpp"
 
 struct cublasContext {
@@ -45,36 +48,32 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasDgemm_v2(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
-                              int m, int n, int k, const double* alpha, const double* a, int lda,
-                              const double* b, int ldb, const double* beta, double* c, int ldc) {
-  const hostexec::Called called("cublasDgemm", handle->stream);
-  return put(handle, [=, alpha = *alpha, beta = *beta] {
-    for (int j = 0; j < n; ++j) {
-      for (int i = 0; i < m; ++i) {
-        double sum = 0;
-        for (int l = 0; l < k; ++l) sum += entry(a, lda, op_a, i, l) * entry(b, ldb, op_b, l, j);
-        double& to = c[static_cast<std::size_t>(j) * static_cast<std::size_t>(ldc) +
-                       static_cast<std::size_t>(i)];
-        to = alpha * sum + (beta == 0 ? 0 : beta * to);
-      }
-    }
-  });
+/// Writes over the memory it was given, as it may.
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void* room, std::size_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(room) % 256 != 0) return CUBLAS_STATUS_INVALID_VALUE;
+  return put(handle, [=] { std::memset(room, 0xC5, bytes); });
 }
 
-cublasStatus_t cublasDsyrk_v2(cublasHandle_t handle, cublasFillMode_t fill, cublasOperation_t op,
-                              int n, int k, const double* alpha, const double* a, int lda,
-                              const double* beta, double* c, int ldc) {
-  const hostexec::Called called("cublasDsyrk", handle->stream);
+cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t handle, cublasOperation_t op_a,
+                                         cublasOperation_t op_b, int m, int n, int k,
+                                         const double* alpha, const double* a, int lda,
+                                         long long stride_a, const double* b, int ldb,
+                                         long long stride_b, const double* beta, double* c, int ldc,
+                                         long long stride_c, int count) {
+  const hostexec::Called called("cublasDgemmStridedBatched", handle->stream);
   return put(handle, [=, alpha = *alpha, beta = *beta] {
-    for (int j = 0; j < n; ++j) {
-      for (int i = fill == CUBLAS_FILL_MODE_LOWER ? j : 0;
-           i < (fill == CUBLAS_FILL_MODE_LOWER ? n : j + 1); ++i) {
-        double sum = 0;
-        for (int l = 0; l < k; ++l) sum += entry(a, lda, op, i, l) * entry(a, lda, op, j, l);
-        double& to = c[static_cast<std::size_t>(j) * static_cast<std::size_t>(ldc) +
-                       static_cast<std::size_t>(i)];
-        to = alpha * sum + (beta == 0 ? 0 : beta * to);
+    for (int member = 0; member < count; ++member) {
+      const double* const from_a = a + member * stride_a;
+      const double* const from_b = b + member * stride_b;
+      double* const to = c + member * stride_c;
+      for (int j = 0; j < n; ++j) {
+        for (int i = 0; i < m; ++i) {
+          double sum = 0;
+          for (int l = 0; l < k; ++l)
+            sum += entry(from_a, lda, op_a, i, l) * entry(from_b, ldb, op_b, l, j);
+          double& value = to[static_cast<std::ptrdiff_t>(j) * ldc + i];
+          value = alpha * sum + (beta == 0 ? 0 : beta * value);
+        }
       }
     }
   });
