@@ -42,6 +42,11 @@ Codec::Codec(std::shared_ptr<const detail::Method> method)
 
 Codec Codec::parse(std::string_view spec) { return Codec(detail::parse_spec(spec)); }
 
+Codec Codec::without_lossless() const {
+  auto plain = method_->without_lossless();
+  return plain == nullptr ? *this : Codec(std::move(plain));
+}
+
 std::string Codec::to_string() const { return method_->to_string(); }
 
 const Traits& Codec::traits() const noexcept { return *traits_; }

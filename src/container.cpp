@@ -43,8 +43,7 @@ Status describe_layer(const LayerCursor& layer, const detail::Header& header, La
     // The memory to look inside is bounded by the message's own length. A body that unpacks to more
     // (zeros under zstd do) is checked when it is decoded, into the caller's memory.
     const std::size_t bound = body.size() * 256 + 4096;
-    std::uint64_t raw = 0;
-    if (body.size() >= sizeof raw) std::memcpy(&raw, body.data(), sizeof raw);
+    const std::uint64_t raw = detail::lossless_raw_bytes(body);
     if (raw > decoder.max_body_bytes(layer.kind)) return Status::corrupt;
     if (raw > bound) return Status::ok;
     unpacked.resize(static_cast<std::size_t>(raw));

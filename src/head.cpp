@@ -134,6 +134,10 @@ void write_row(std::byte* message, std::size_t layer, const Row& row) noexcept {
   store_as(message + kHeaderBytes + kRowBytes * layer, row.word());
 }
 
+void write_total(std::byte* message, std::uint64_t total) noexcept {
+  store_as(message + kTotalAt, total);
+}
+
 void write_checksums(Bytes message, std::size_t head_bytes) noexcept {
   store_as(message.data() + kBodyChecksumAt, body_checksum(message.subspan(head_bytes)));
   store_as(message.data() + kHeadChecksumAt, head_checksum(message, head_bytes));

@@ -57,6 +57,8 @@ void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, 
                           float price, float grid_step) noexcept;
 
 void write_row(std::byte* message, std::size_t layer, const Row& row) noexcept;
+/// The bytes of the whole message, padding included.
+void write_total(std::byte* message, std::uint64_t total) noexcept;
 /// Both checksums of a message whose header, rows, tables and bodies are in place.
 void write_checksums(Bytes message, std::size_t head_bytes) noexcept;
 

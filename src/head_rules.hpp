@@ -21,7 +21,7 @@ inline constexpr std::size_t kMaxLayers = 65536;
 inline constexpr std::size_t kChecksumBlock = 4096;
 inline constexpr std::size_t kPriceBytes = sizeof(float);
 /// Where the header's last fields stand.
-inline constexpr std::size_t kBodyChecksumAt = 48, kHeadChecksumAt = 56;
+inline constexpr std::size_t kTotalAt = 8, kBodyChecksumAt = 48, kHeadChecksumAt = 56;
 
 [[nodiscard]] constexpr std::uint64_t padded(std::uint64_t bytes) noexcept {
   return (bytes + 3) / 4 * 4;
@@ -69,7 +69,7 @@ ATOMO_HD inline Header read_header(const std::byte* m) noexcept {
   h.major = static_cast<int>(m[4]);
   h.minor = static_cast<int>(m[5]);
   h.flags = load_as<std::uint16_t>(m + 6);
-  h.total_bytes = load_as<std::uint64_t>(m + 8);
+  h.total_bytes = load_as<std::uint64_t>(m + kTotalAt);
   h.key.seed = load_as<std::uint64_t>(m + 16);
   h.key.step = load_as<std::uint32_t>(m + 24);
   h.key.tensor = load_as<std::uint16_t>(m + 28);
@@ -90,7 +90,7 @@ ATOMO_HD inline void store_header(std::byte* m, const Header& h) noexcept {
   store_as(m + 4, static_cast<std::uint8_t>(h.major));
   store_as(m + 5, static_cast<std::uint8_t>(h.minor));
   store_as(m + 6, h.flags);
-  store_as(m + 8, h.total_bytes);
+  store_as(m + kTotalAt, h.total_bytes);
   store_as(m + 16, h.key.seed);
   store_as(m + 24, h.key.step);
   store_as(m + 28, h.key.tensor);

@@ -83,6 +83,15 @@ class Method {
 
   /// True when bodies may go through a lossless stage.
   [[nodiscard]] virtual bool lossless() const noexcept { return false; }
+  /// The method that a lossless stage stands behind; null where there is none.
+  [[nodiscard]] virtual std::shared_ptr<const Method> without_lossless() const noexcept {
+    return nullptr;
+  }
+  /// Puts a finished body of that method behind the stage. Returns its bytes in `out`, 0 when there
+  /// is no stage or the body would not shrink. Takes heap memory.
+  [[nodiscard]] virtual std::size_t pack(ConstBytes /*body*/, Bytes /*out*/) const noexcept {
+    return 0;
+  }
 
   [[nodiscard]] virtual std::size_t max_body_bytes(const Shape& shape) const = 0;
   [[nodiscard]] virtual std::size_t scratch_bytes(const Shape&) const { return 0; }
@@ -171,5 +180,7 @@ struct BloscOptions {
 /// Unpacks a lossless body into `out` (its whole size is `bytes` on return). Any input gives a
 /// Status.
 Status blosc_unpack(ConstBytes body, Bytes out, std::size_t& bytes) noexcept;
+/// What it says that it unpacks to; 0 where it is too short to say.
+[[nodiscard]] std::uint64_t lossless_raw_bytes(ConstBytes body) noexcept;
 
 }  // namespace atomo::detail

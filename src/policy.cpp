@@ -74,6 +74,12 @@ const Codec& Policy::codec_for(std::string_view layer) const {
               "': end it with '* = SPEC'");
 }
 
+Policy Policy::without_lossless() const {
+  std::vector<Rule> rules;
+  for (const Rule& rule : rules_) rules.push_back({rule.pattern, rule.codec.without_lossless()});
+  return Policy(std::move(rules));
+}
+
 std::string Policy::to_string() const {
   std::string text;
   for (const auto& rule : rules_) text += rule.pattern + " = " + rule.codec.to_string() + "\n";

@@ -79,7 +79,7 @@ class DeviceCap : public testing::TestWithParam<const char*> {
   Tally tally;
 };
 INSTANTIATE_TEST_SUITE_P(Atoms, DeviceCap, testing::Values("rows", "blocks"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& made) { return std::string(made.param); });
 
 TEST_P(DeviceCap, MessagesAreTheCpus) {
   constexpr unsigned kWarps[] = {1, 4, 8};
@@ -203,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "e.weight=atomo:bits=3,cap=3; *.bias=atomo:bits=4,atoms=coordinate; "
                     "*=atomo:bits=6",
                     "*.bias=atomo:bits=4; *=atomo:bits=2,cap=30"),
-    [](const auto& info) { return std::to_string(info.index); });
+    [](const auto& made) { return std::to_string(made.index); });
 
 TEST_P(DeviceCapModels, MessagesAreTheCpus) {
   for (std::uint32_t step = 0; step < 12; ++step)

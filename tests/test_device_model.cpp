@@ -28,7 +28,7 @@ class DeviceModel : public testing::TestWithParam<const char*> {
   test::ModelBuffers buffers{on_device};
 };
 INSTANTIATE_TEST_SUITE_P(Policies, DeviceModel, testing::ValuesIn(kPolicies),
-                         [](const auto& info) { return std::to_string(info.index); });
+                         [](const auto& made) { return std::to_string(made.index); });
 
 TEST_P(DeviceModel, MessagesAreTheCpus) {
   for (std::uint32_t step = 0; step < 3; ++step) {

@@ -339,7 +339,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "capped.*=atomo:bits=1.25,cap=1.25,atoms=blocks; *=atomo:bits=2",
                     "*.middle.weight=atomo:bits=1,atoms=svd; *.expand.weight=atomo:bits=0.5; "
                     "*.norm.bias=atomo:bits=2,atoms=blocks; *=atomo:atoms=svd,keep=2,values=f32"),
-    [](const auto& info) { return std::to_string(info.index); });
+    [](const auto& made) { return std::to_string(made.index); });
 
 /// Layers of pairs and of other atoms share one price, the CPU's.
 TEST_P(DeviceSvdModel, MessagesAreAsTheCpus) {

@@ -38,6 +38,10 @@ class Codec {
   /// What this codec promises.
   [[nodiscard]] const Traits& traits() const noexcept;
 
+  /// This codec without the lossless stage behind it, `qsgd:bits=2` for `qsgd:bits=2+blosc`: what a
+  /// device runs, before pack_lossless (atomo/container.hpp) on the CPU. Itself where it has none.
+  [[nodiscard]] Codec without_lossless() const;
+
   /// Upper bound of a message of one tensor of this shape, header included; exact when
   /// `traits().fixed_size`.
   [[nodiscard]] std::size_t max_encoded_bytes(const Shape& shape, DType dtype = DType::f32) const;

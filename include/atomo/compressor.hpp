@@ -38,6 +38,8 @@ class Policy {
 
   /// \throws Error when no rule matches.
   [[nodiscard]] const Codec& codec_for(std::string_view layer) const;
+  /// The same with `Codec::without_lossless` of every codec.
+  [[nodiscard]] Policy without_lossless() const;
   /// In the order in which they are tried.
   [[nodiscard]] const std::vector<Rule>& rules() const noexcept { return rules_; }
   /// `parse(to_string())` gives the same rules.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "atomo/codec.hpp"
 #include "atomo/types.hpp"
 
 namespace [[gnu::visibility("default")]] atomo {
@@ -62,6 +63,22 @@ Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> v
 /// Workspace that `decode` and `decode_add` above need for a layer of this shape, whatever its
 /// codec.
 [[nodiscard]] std::size_t decode_workspace_bytes(const Shape& shape, DType dtype = DType::f32);
+
+/// Puts each body behind the lossless stage (`+blosc`) of its layer's codec, on the CPU: what is
+/// left to do with a message, in host memory, that a device made with `Codec::without_lossless`.
+/// `codecs` holds one a layer, or one for all; the bytes are those of encoding with them. A
+/// capacity of `message.size()` suffices; `payload` is other memory. Takes heap memory.
+/// Status::codec_mismatch when a layer is another codec's, or behind a stage already.
+Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
+                     const Payload& payload) noexcept;
+
+/// Takes every body out of its lossless stage: a message that decodes alike, on a device too. Needs
+/// a capacity of `unpacked_bytes`, which a hostile message can make as large as its layers' shapes
+/// allow; `payload` is other memory. Takes heap memory.
+Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept;
+/// Of the message without lossless stages; 0 when it is not a message. Neither allocates nor
+/// unpacks.
+[[nodiscard]] std::uint64_t unpacked_bytes(ConstBytes message) noexcept;
 
 /// Joins containers of consecutive layers (by `Key::tensor`) into one: the same bytes as encoding
 /// them together at the same prices. `parts` are in ascending order of tensor. Status::corrupt when

@@ -33,7 +33,7 @@ int shuffle_of(const std::string& name) noexcept {
 }
 
 /// Compresses into `out`; 0 when the frame would not be shorter than `raw`.
-std::size_t pack(ConstBytes raw, const BloscOptions& options, Bytes out) noexcept {
+std::size_t compress(ConstBytes raw, const BloscOptions& options, Bytes out) noexcept {
   const std::size_t room = std::min(out.size(), raw.size());
   if (room < 8) return 0;
   store_le(out.data(), static_cast<std::uint64_t>(raw.size()));
@@ -93,6 +93,10 @@ class Blosc final : public Method {
   }
 
   bool lossless() const noexcept override { return true; }
+  std::shared_ptr<const Method> without_lossless() const noexcept override { return inner_; }
+  std::size_t pack(ConstBytes body, Bytes out) const noexcept override {
+    return compress(body, options_, out);
+  }
   Pool pool() const noexcept override { return inner_->pool(); }
   double budget_bits() const noexcept override { return inner_->budget_bits(); }
   double cap_bits() const noexcept override { return inner_->cap_bits(); }
@@ -130,7 +134,7 @@ class Blosc final : public Method {
     const Status status = inner_->encode(in, price, demand, state, inner_scratch, raw, result);
     if (failed(status)) return status;
     const ConstBytes finished = raw.first(result.bytes);
-    const std::size_t packed = pack(finished, options_, body);
+    const std::size_t packed = pack(finished, body);
     result.lossless = packed != 0;
     if (result.lossless) {
       result.bytes = packed;
@@ -155,6 +159,10 @@ std::shared_ptr<const Method> make_blosc(std::shared_ptr<const Method> inner,
                 blosc_list_compressors());
   }
   return std::make_shared<Blosc>(std::move(inner), std::move(options));
+}
+
+std::uint64_t lossless_raw_bytes(ConstBytes body) noexcept {
+  return body.size() < 8 ? 0 : load_le<std::uint64_t>(body.data());
 }
 
 Status blosc_unpack(ConstBytes body, Bytes out, std::size_t& bytes) noexcept {

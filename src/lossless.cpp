@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Putting a message's bodies behind lossless stages, and taking them out, body by body; the head
+/// but for its rows, total and checksums stays (FORMAT.md, "Lossless stage").
+#include <cstring>
+
+#include "atomo/container.hpp"
+#include "bits.hpp"
+#include "head.hpp"
+#include "layer.hpp"
+
+namespace atomo {
+namespace {
+
+using detail::Head;
+using detail::LayerCursor;
+using detail::Row;
+
+std::size_t price_bytes(const Row& row) noexcept {
+  return (row.flags & Row::kOwnPrice) != 0 ? detail::kPriceBytes : 0;
+}
+bool is_lossless(const Row& row) noexcept { return (row.flags & Row::kLossless) != 0; }
+
+Status copy_body(ConstBytes body, Bytes room, std::size_t& bytes) noexcept {
+  if (room.size() < body.size()) return Status::buffer_too_small;
+  if (!body.empty()) std::memcpy(room.data(), body.data(), body.size());
+  bytes = body.size();
+  return Status::ok;
+}
+
+/// Writes the message anew with what `rewrite(layer, body, room, row, bytes)` makes of each body,
+/// its own price left out: `bytes` bytes into `room`, flags into `row`.
+template <typename Rewrite>
+Status rewrite_bodies(ConstBytes message, const Payload& payload, Rewrite rewrite) noexcept {
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  Head head;
+  if (const Status s = Head::parse(message, false, head); failed(s)) return s;
+  const Bytes out(payload.data, payload.capacity);
+  std::size_t at = 0;
+  Status status = copy_body(message.first(head.head_bytes()), out, at);
+  if (failed(status)) return status;
+  for (LayerCursor layer(head); layer.next(status);) {
+    Row row = layer.row;
+    const std::size_t skip = price_bytes(row);
+    if (layer.body.size() < skip) return Status::corrupt;
+    std::size_t price = 0, bytes = 0;
+    if (const Status s = copy_body(layer.body.first(skip), out.subspan(at), price); failed(s))
+      return s;
+    const Bytes room = out.subspan(at + skip);
+    if (const Status s = rewrite(layer, layer.body.subspan(skip), room, row, bytes); failed(s))
+      return s;
+    row.bytes = skip + bytes;
+    const std::size_t end = at + static_cast<std::size_t>(detail::padded(row.bytes));
+    if (end > out.size()) return Status::buffer_too_small;
+    std::memset(out.data() + at + row.bytes, 0, end - at - row.bytes);
+    detail::write_row(out.data(), layer.index, row);
+    at = end;
+  }
+  if (failed(status)) return status;
+  detail::write_total(out.data(), at);
+  detail::write_checksums(out.first(at), head.head_bytes());
+  *payload.bytes = at;
+  return Status::ok;
+}
+
+}  // namespace
+
+Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
+                     const Payload& payload) noexcept {
+  if (codecs.empty()) return Status::unsupported;
+  const auto pack = [&](const LayerCursor& layer, ConstBytes body, Bytes room, Row& row,
+                        std::size_t& bytes) {
+    if (codecs.size() > 1 && layer.index >= codecs.size()) return Status::shape_mismatch;
+    const detail::Method& method = codecs[codecs.size() > 1 ? layer.index : 0].method();
+    if (is_lossless(row) || method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind)
+      return Status::codec_mismatch;
+    bytes = method.pack(body, room);
+    if (bytes == 0) return copy_body(body, room, bytes);
+    row.flags |= Row::kLossless;
+    return Status::ok;
+  };
+  return rewrite_bodies(message, payload, pack);
+}
+
+Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept {
+  const auto unpack = [](const LayerCursor& layer, ConstBytes body, Bytes room, Row& row,
+                         std::size_t& bytes) {
+    if (!is_lossless(row)) return copy_body(body, room, bytes);
+    row.flags &= static_cast<std::uint8_t>(~Row::kLossless);
+    const std::size_t most = detail::find_decoder(layer.kind.method)->max_body_bytes(layer.kind);
+    const std::uint64_t raw = detail::lossless_raw_bytes(body);
+    if (raw > most) return Status::corrupt;
+    if (raw > room.size()) return Status::buffer_too_small;
+    return detail::blosc_unpack(body, room, bytes);
+  };
+  return rewrite_bodies(message, payload, unpack);
+}
+
+std::uint64_t unpacked_bytes(ConstBytes message) noexcept {
+  Head head;
+  if (failed(Head::parse(message, false, head))) return 0;
+  std::uint64_t bytes = head.head_bytes();
+  Status status = Status::ok;
+  for (LayerCursor layer(head); layer.next(status);) {
+    const std::size_t skip = price_bytes(layer.row);
+    if (!is_lossless(layer.row) || layer.body.size() < skip) {
+      bytes += detail::padded(layer.body.size());
+      continue;
+    }
+    const std::size_t most = detail::find_decoder(layer.kind.method)->max_body_bytes(layer.kind);
+    const std::uint64_t raw = detail::lossless_raw_bytes(layer.body.subspan(skip));
+    bytes += detail::padded(skip + (raw < most ? raw : most));
+  }
+  return failed(status) ? 0 : bytes;
+}
+
+}  // namespace atomo
