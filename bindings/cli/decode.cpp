@@ -64,10 +64,21 @@ Status decode_on_host(const Buffer& message, std::vector<Tensor>& tensors, unsig
   return decode(message.view(), writable_views_of(tensors), scratch.context());
 }
 
+/// Lossless stages are undone before the copy to the device.
 Status decode_on_device(const Buffer& message, const ContainerInfo& info,
-                        std::vector<Tensor>& tensors, const std::string& label) {
-  const auto model = make_device_decoder(info, tensors, label);
-  const Status status = model->decode_from_host(message.view()).status;
+                        std::vector<Tensor>& tensors) {
+  Buffer plain = message;
+  if (std::any_of(info.layers.begin(), info.layers.end(),
+                  [](const LayerInfo& layer) { return layer.lossless; })) {
+    plain = Buffer(unpacked_bytes(message.view()));
+    std::uint64_t bytes = 0;
+    const Status s = unpack_lossless(message.view(), {plain.data.get(), plain.bytes, &bytes});
+    if (failed(s)) {
+      return s;
+    }
+  }
+  const auto model = make_device_decoder(info, tensors);
+  const Status status = model->decode_from_host(plain.view()).status;
   if (!failed(status)) {
     model->download(tensors);
   }
@@ -79,7 +90,7 @@ std::vector<Tensor> decode_all(const Buffer& message, const ContainerInfo& info,
                                Status& status) {
   try {
     std::vector<Tensor> tensors = allocate(info, options, label);
-    status = options.device == Device::cuda ? decode_on_device(message, info, tensors, label)
+    status = options.device == Device::cuda ? decode_on_device(message, info, tensors)
                                             : decode_on_host(message, tensors, options.threads);
     if (failed(status)) {
       throw PayloadRefused(fmt::format("{}: refused: {}", label, describe(status)));

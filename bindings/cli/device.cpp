@@ -28,27 +28,11 @@ std::string decoding_spec(const std::string& kind) {
 
 std::string_view name_of(Device device) noexcept { return device == Device::cuda ? "cuda" : "cpu"; }
 
-void require_device_codec(const Codec& codec) {
-  const std::string spec = codec.to_string();
-  const std::size_t stage = spec.find('+');
-  if (stage != std::string::npos) {
-    throw InputError(fmt::format(
-        "--device cuda: a lossless stage runs on the CPU only; leave '{}' out or take --device cpu",
-        spec.substr(stage)));
-  }
-}
-
 std::unique_ptr<DeviceModel> make_device_decoder(const ContainerInfo& info,
-                                                 const std::vector<Tensor>& tensors,
-                                                 const std::string& label) {
+                                                 const std::vector<Tensor>& tensors) {
   std::vector<LayerSpec> layers;
   std::vector<Policy::Rule> rules;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (info.layers[i].lossless) {
-      throw InputError(fmt::format(
-          "{}: '{}' went through a lossless stage, which the CPU only undoes; take --device cpu",
-          label, printable(tensors[i].name)));
-    }
     // Numbers for names: a tensor's own name may hold what a rule takes for a pattern.
     const std::string name = std::to_string(i);
     layers.push_back({name, tensors[i].shape, tensors[i].dtype});

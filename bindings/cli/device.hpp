@@ -65,15 +65,12 @@ class DeviceModel {
 /// \throws InputError, in a line that says what would help, when there is no CUDA backend in this
 /// build, no driver or no GPU.
 void require_cuda();
-/// \throws InputError when a stage of the codec runs on the CPU alone.
-void require_device_codec(const Codec& codec);
 /// \throws Error for a codec without a CUDA twin, InputError when the device has not the memory.
 [[nodiscard]] std::unique_ptr<DeviceModel> make_device_model(std::vector<LayerSpec> layers,
                                                              Policy policy, bool names_on_wire);
-/// For a container's messages, into tensors of its layers, `tensors` says of what dtypes.
-/// \throws InputError for layers that only the CPU decodes.
+/// For a container's messages without lossless stages, into tensors of its layers; `tensors` says
+/// of what dtypes.
 [[nodiscard]] std::unique_ptr<DeviceModel> make_device_decoder(const ContainerInfo& info,
-                                                               const std::vector<Tensor>& tensors,
-                                                               const std::string& label);
+                                                               const std::vector<Tensor>& tensors);
 
 }  // namespace atomo::cli

@@ -53,15 +53,26 @@ Encoded encode_on_host(const std::vector<Tensor>& tensors, const Codec& codec,
   return encoded;
 }
 
+/// A lossless stage comes after the copy to the host.
 Encoded encode_on_device(const std::vector<Tensor>& tensors, const Codec& codec,
                          const EncodeOptions& options) {
-  const auto model = make_device_model(layer_specs(tensors), Policy(codec), !options.without_names);
+  const Codec plain = codec.without_lossless();
+  const auto model = make_device_model(layer_specs(tensors), Policy(plain), !options.without_names);
   model->upload(tensors);
   const DeviceRun run = model->encode(options.key);
   if (failed(run.status)) {
     return {{}, 0, run.status};
   }
-  return {model->download_message(run.bytes), run.bytes, run.status};
+  Encoded encoded{model->download_message(run.bytes), run.bytes, run.status};
+  if (plain == codec) {
+    return encoded;
+  }
+  Encoded packed{Buffer(encoded.message.bytes), 0, run.status};
+  const Status status =
+      pack_lossless(encoded.message.view(), {&codec, 1},
+                    {packed.message.data.get(), packed.message.bytes, &packed.bytes});
+  packed.status = failed(status) ? status : run.status;
+  return packed;
 }
 
 }  // namespace
@@ -70,7 +81,6 @@ void run_encode(const EncodeOptions& options) {
   const std::vector<std::string> inputs = inputs_of(options);
   const Codec codec = Codec::parse(options.codec);
   if (options.device == Device::cuda) {
-    require_device_codec(codec);
     require_cuda();
   }
   OutputFile out(options.paths.back());

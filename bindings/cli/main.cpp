@@ -146,7 +146,7 @@ void add_encode(CLI::App& app, Options& options) {
   add_device(
       *command, o.device,
       "Where to encode, by default cpu; the bytes are the same. A lossless stage runs on the "
-      "CPU only");
+      "CPU, after the copy");
   add_threads(*command, o.threads);
   add_common(*command, o.json,
              "atomo encode --codec atomo:bits=0.5 --seed 1 grads.safetensors grads.atomo");
@@ -175,7 +175,7 @@ void add_decode(CLI::App& app, Options& options) {
   add_device(
       *command, o.device,
       "Where to decode, by default cpu; the tensors are the same. Lossless stages are undone "
-      "on the CPU only");
+      "on the CPU, before the copy");
   add_threads(*command, o.threads);
   add_common(*command, o.json, "atomo decode grads.atomo grads.npz");
   command->callback([&options, &o] {

@@ -101,6 +101,16 @@ void check_plot_path(const std::string& path) {
   require_plotting();
 }
 
+/// Times on a device are its own.
+void require_no_lossless_stage(const Codec& codec) {
+  const std::string spec = codec.to_string();
+  if (codec.without_lossless() != codec) {
+    throw InputError(fmt::format(
+        "--device cuda: a lossless stage runs on the CPU only; leave '{}' out or take --device cpu",
+        spec.substr(spec.find('+'))));
+  }
+}
+
 }  // namespace
 
 void run_measure(const MeasureOptions& options) {
@@ -110,7 +120,7 @@ void run_measure(const MeasureOptions& options) {
   }
   if (options.device == Device::cuda) {
     for (const Codec& codec : codecs) {
-      require_device_codec(codec);
+      require_no_lossless_stage(codec);
     }
     require_cuda();
   }

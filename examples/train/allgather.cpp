@@ -36,9 +36,11 @@ class Peer {
         learner_(run.options, transport_.rank(), transport_.workers(),
                  [this] { transport_.breathe(); }),
         optimiser_(make_optimiser(run.options, learner_.replica().weights().size())),
-        exchange_(run.options.on_device() ? make_device_exchange(learner_.compressor(), workers_,
-                                                                 run.options.cuda_aware_mpi)
-                                          : make_host_exchange(learner_.compressor(), workers_)) {
+        exchange_(run.options.on_device()
+                      ? make_device_exchange(learner_.compressor(),
+                                             atomo::Policy::parse(run.options.policy), workers_,
+                                             run.options.cuda_aware_mpi)
+                      : make_host_exchange(learner_.compressor(), workers_)) {
     const std::uint64_t sent_before = restore();
     if (first())
       log_.emplace(run.options, transport_.workers(), learner_.compressor().elements(),

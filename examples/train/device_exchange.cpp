@@ -11,11 +11,13 @@
 ///                      sum to host
 ///
 /// Two payloads are on the device at a time. With a CUDA-aware MPI all are, and none is copied.
+/// Lossless stages are put behind a payload on the host, and undone there.
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
+#include <atomo/container.hpp>
 #include <atomo/cuda.hpp>
 #include <cstdlib>
 #include <stdexcept>
@@ -87,6 +89,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void record(cudaStream_t stream) const { check(cudaEventRecord(event_, stream), "an event"); }
+  void wait() const { check(cudaEventSynchronize(event_), "waiting for an event"); }
   void hold(cudaStream_t stream) const {
     check(cudaStreamWaitEvent(stream, event_, 0), "waiting for an event");
   }
@@ -97,10 +100,13 @@ class Event {
 
 class DeviceExchange final : public Exchange {
  public:
-  DeviceExchange(atomo::Compressor& compressor, std::size_t workers, bool cuda_aware_mpi)
+  DeviceExchange(atomo::Compressor& compressor, const atomo::Policy& policy, std::size_t workers,
+                 bool cuda_aware_mpi)
       : compressor_(compressor),
+        codecs_(codecs_of(compressor, policy)),
+        lossless_(has_lossless(codecs_)),
         workers_(workers),
-        aware_(cuda_aware_mpi),
+        aware_(cuda_aware_mpi && !lossless_),
         sum_bytes_(compressor.elements() * sizeof(float)),
         own_(false, sum_bytes_),
         sum_(false, sum_bytes_),
@@ -109,7 +115,7 @@ class DeviceExchange final : public Exchange {
         workspace_(false, compressor.workspace_bytes()),
         told_(false, kWord + workers * sizeof(atomo::Status)),
         told_on_host_(true, told_.bytes().size()),
-        received_(!cuda_aware_mpi) {
+        received_(!aware_) {
     std::size_t at = 0;
     for (const auto& layer : compressor.layers()) {
       own_views_.push_back(
@@ -142,10 +148,17 @@ class DeviceExchange final : public Exchange {
     if (atomo::failed(status)) return {status, 0};
     hear();
     bytes_ = *told_on_host_.as<std::uint64_t>();
+    if (lossless_ && !atomo::failed(heard()[0])) {
+      if (const auto s = pack(); atomo::failed(s)) return {s, 0};
+    }
     return {heard()[0], bytes_};
   }
 
   void corrupt() override {
+    if (lossless_) {
+      payload_on_host_.data()[bytes_ / 2] ^= std::byte{1};
+      return;
+    }
     std::byte* const at = payload_.data() + bytes_ / 2;
     std::byte byte{};
     copy(&byte, at, 1, cudaMemcpyDeviceToHost, work_.get());
@@ -156,6 +169,10 @@ class DeviceExchange final : public Exchange {
   }
 
   atomo::ConstBytes outgoing(std::size_t longest) override {
+    if (lossless_) {
+      std::fill(payload_on_host_.data() + bytes_, payload_on_host_.data() + longest, std::byte{});
+      return {payload_on_host_.data(), longest};
+    }
     check(cudaMemsetAsync(payload_.data() + bytes_, 0, longest - bytes_, work_.get()),
           "padding the payload");
     if (!aware_) {
@@ -178,7 +195,14 @@ class DeviceExchange final : public Exchange {
     check(cudaMemsetAsync(told_.data(), 0, told_.bytes().size(), work), "clearing words");
     std::vector<atomo::Status> seen;  // by the host
     for (std::size_t k = 0; k < workers_; ++k) {
-      const auto message = on_device(k, static_cast<std::size_t>(bytes[k]));
+      atomo::ConstBytes message(received_.data() + k * longest_, bytes[k]);
+      if (lossless_) {
+        if (const auto s = unpack(slots_[k % 2], message); atomo::failed(s)) {
+          seen.push_back(s);
+          continue;
+        }
+      }
+      if (!aware_) message = on_device(slots_[k % 2], message);
       seen.push_back(compressor_.decode_add(message, 1.0F / static_cast<float>(workers_),
                                             sum_views_, context(statuses() + k)));
       slots_[k % 2].free.record(work);
@@ -200,6 +224,7 @@ class DeviceExchange final : public Exchange {
   /// Where one of two payloads waits for its turn.
   struct Slot {
     Memory memory{false};
+    Memory plain{true};  ///< the payload without lossless stages
     Event filled, free;
   };
 
@@ -208,17 +233,47 @@ class DeviceExchange final : public Exchange {
     check(cudaMemcpyAsync(to, from, bytes, kind, stream), "a copy");
   }
 
-  /// Worker k's payload, once the work stream gets to it.
-  atomo::ConstBytes on_device(std::size_t k, std::size_t bytes) {
-    const std::byte* const from = received_.data() + k * longest_;
-    if (aware_) return {from, bytes};
-    Slot& slot = slots_[k % 2];
-    slot.memory.reserve(longest_);
+  static std::vector<atomo::Codec> codecs_of(const atomo::Compressor& compressor,
+                                             const atomo::Policy& policy) {
+    std::vector<atomo::Codec> codecs;
+    for (const auto& layer : compressor.layers()) codecs.push_back(policy.codec_for(layer.name));
+    return codecs;
+  }
+  static bool has_lossless(const std::vector<atomo::Codec>& codecs) {
+    return std::any_of(codecs.begin(), codecs.end(),
+                       [](const auto& codec) { return codec.without_lossless() != codec; });
+  }
+
+  /// The payload behind its lossless stages, on the host.
+  atomo::Status pack() {
+    plain_.reserve(payload_.bytes().size());
+    payload_on_host_.reserve(payload_.bytes().size());
+    copy(plain_.data(), payload_.data(), bytes_, cudaMemcpyDeviceToHost, work_.get());
+    work_.wait();
+    return atomo::pack_lossless(
+        {plain_.data(), bytes_}, codecs_,
+        {payload_on_host_.data(), payload_on_host_.bytes().size(), &bytes_});
+  }
+
+  /// A received payload without its lossless stages, on the host: `message` becomes it.
+  atomo::Status unpack(Slot& slot, atomo::ConstBytes& message) const {
+    slot.filled.wait();  // what it held may be on its way to the device
+    slot.plain.reserve(payload_.bytes().size());
+    std::uint64_t bytes = 0;
+    const auto status =
+        atomo::unpack_lossless(message, {slot.plain.data(), slot.plain.bytes().size(), &bytes});
+    message = {slot.plain.data(), bytes};
+    return status;
+  }
+
+  /// A payload on the device, once the work stream gets to it.
+  atomo::ConstBytes on_device(Slot& slot, atomo::ConstBytes message) {
+    slot.memory.reserve(std::max(longest_, message.size()));
     slot.free.hold(copies_.get());
-    copy(slot.memory.data(), from, bytes, cudaMemcpyHostToDevice, copies_.get());
+    copy(slot.memory.data(), message.data(), message.size(), cudaMemcpyHostToDevice, copies_.get());
     slot.filled.record(copies_.get());
     slot.filled.hold(work_.get());
-    return {slot.memory.data(), bytes};
+    return {slot.memory.data(), message.size()};
   }
 
   [[nodiscard]] atomo::Status* statuses() const noexcept {
@@ -242,12 +297,14 @@ class DeviceExchange final : public Exchange {
   }
 
   atomo::Compressor& compressor_;
+  std::vector<atomo::Codec> codecs_;  ///< of the layers, with their lossless stages
+  bool lossless_;                     ///< whether there is one
   std::size_t workers_;
   bool aware_;
   std::size_t sum_bytes_;
   Memory own_, sum_, sum_on_host_, payload_, workspace_;
   Memory told_, told_on_host_;  ///< the payload's length, a status a worker
-  Memory payload_on_host_{true};
+  Memory payload_on_host_{true}, plain_{true};
   Memory received_;  ///< where MPI writes
   StreamOwner work_, copies_;
   Event gradients_;
@@ -262,9 +319,10 @@ class DeviceExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor& compressor, std::size_t workers,
+std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor& compressor,
+                                               const atomo::Policy& policy, std::size_t workers,
                                                bool cuda_aware_mpi) {
-  return std::make_unique<DeviceExchange>(compressor, workers, cuda_aware_mpi);
+  return std::make_unique<DeviceExchange>(compressor, policy, workers, cuda_aware_mpi);
 }
 
 std::string device_objection() {

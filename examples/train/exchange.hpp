@@ -56,10 +56,12 @@ class Exchange {
 [[nodiscard]] std::unique_ptr<Exchange> make_host_exchange(atomo::Compressor& compressor,
                                                            std::size_t workers);
 
-/// `compressor` is one for the current CUDA device and outlives the exchange. Gradients are taken
-/// in the order of the default stream, torch's own. Without `cuda_aware_mpi` payloads go through
-/// pinned host memory. \throws std::runtime_error when the device has not the memory.
+/// `compressor` is one for the current CUDA device and outlives the exchange; its policy is
+/// `policy` without lossless stages, which follow on the host. Gradients are taken in the order of
+/// the default stream, torch's own. Without `cuda_aware_mpi`, or with a lossless stage, payloads go
+/// through pinned host memory. \throws std::runtime_error when the device has not the memory.
 [[nodiscard]] std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor& compressor,
+                                                             const atomo::Policy& policy,
                                                              std::size_t workers,
                                                              bool cuda_aware_mpi);
 /// Why `make_device_exchange` cannot work here and what would help; empty when it can.

@@ -13,7 +13,13 @@
 namespace train {
 namespace {
 constexpr std::size_t kTestBatch = 100;
+
+/// On a device lossless stages are the exchange's.
+atomo::Policy policy_of(const Options& options) {
+  const auto policy = atomo::Policy::parse(options.policy);
+  return options.on_device() ? policy.without_lossless() : policy;
 }
+}  // namespace
 
 Learner::Learner(const Options& options, int worker, int workers, std::function<void()> breathe)
     : options_(options),
@@ -25,7 +31,7 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
       normalisation_(measure(training_)),
       order_(training_.size(), static_cast<std::size_t>(workers), options.batch, options.seed),
       replica_(options.model, training_.shape, options.seed, options.gpu),
-      compressor_(replica_.layers(), atomo::Policy::parse(options.policy),
+      compressor_(replica_.layers(), policy_of(options),
                   {.device = options.on_device() ? atomo::Device::cuda : atomo::Device::cpu}) {}
 
 atomo::Key Learner::key(std::uint32_t step) const noexcept {

@@ -10,7 +10,8 @@ std::string device_objection() {
          "or take --device cpu";
 }
 
-std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor&, std::size_t, bool) {
+std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor&, const atomo::Policy&,
+                                               std::size_t, bool) {
   throw std::runtime_error(device_objection());
 }
 

@@ -26,15 +26,6 @@ void check_device(const Options& o) {
   }
   if (!o.dump_gradients.empty())
     throw CLI::ValidationError("--dump-gradients", "works with --device cpu only");
-  const auto policy = atomo::Policy::parse(o.policy);
-  for (const auto& rule : policy.rules()) {
-    const std::string spec = rule.codec.to_string();
-    if (const auto stage = spec.find('+'); stage != std::string::npos) {
-      throw CLI::ValidationError(
-          "--device", "cuda: a lossless stage runs on the CPU only; leave '" + spec.substr(stage) +
-                          "' out or take --device cpu");
-    }
-  }
 }
 
 constexpr const char* kFooter =

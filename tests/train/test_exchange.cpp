@@ -37,11 +37,12 @@ class Job {
   Job(const std::string& policy, Where where) : where_(where) {
     const bool host = where == Where::host;
     for (std::size_t k = 0; k < kWorkers; ++k) {
+      const auto full = atomo::Policy::parse(policy);
       compressors_.push_back(std::make_unique<atomo::Compressor>(
-          kLayers, atomo::Policy::parse(policy),
+          kLayers, host ? full : full.without_lossless(),
           atomo::CompressorOptions{.device = host ? atomo::Device::cpu : atomo::Device::cuda}));
       exchanges_.push_back(host ? make_host_exchange(*compressors_.back(), kWorkers)
-                                : make_device_exchange(*compressors_.back(), kWorkers,
+                                : make_device_exchange(*compressors_.back(), full, kWorkers,
                                                        where == Where::device_and_aware_mpi));
     }
   }
@@ -138,7 +139,14 @@ INSTANTIATE_TEST_SUITE_P(
                                      "*.bias = identity; conv* = atomo:atoms=coordinate,bits=1; "
                                      "* = topk:keep=0.1"),
                      testing::Values(Job::Where::device, Job::Where::device_and_aware_mpi)),
-    [](const auto& info) { return std::to_string(info.index); });
+    [](const auto& made) { return std::to_string(made.index); });
+INSTANTIATE_TEST_SUITE_P(
+    Lossless, ExchangeTest,
+    testing::Combine(testing::Values("* = qsgd:bits=8+blosc",
+                                     "*.bias = identity; conv* = terngrad+blosc:codec=zstd; "
+                                     "* = topk:keep=0.01+blosc"),
+                     testing::Values(Job::Where::device)),
+    [](const auto& made) { return std::to_string(made.index); });
 
 TEST_P(ExchangeTest, PayloadsAndSumsAreTheHosts) {
   for (std::uint32_t step = 0; step < 3; ++step) {

@@ -439,8 +439,6 @@ class DeviceTest(unittest.TestCase):
         for options, expected in (
                 (("--device", "cuda"), "--device: cuda goes with --algorithm allgather only"),
                 (("--device", "cuda", "--algorithm", "ps"), "--device: cuda goes with --algorithm allgather only"),
-                (("--device", "cuda", "--algorithm", "allgather", "--codec", "qsgd:bits=8+blosc:codec=zstd"),
-                 "--device: cuda: a lossless stage runs on the CPU only; leave '+blosc:codec=zstd"),
                 (("--device", "cuda", "--algorithm", "allgather", "--dump-gradients", "g"),
                  "--dump-gradients: works with --device cpu only"),
                 (("--algorithm", "allgather", "--cuda-aware-mpi"), "--cuda-aware-mpi: goes with --device cuda only")):
