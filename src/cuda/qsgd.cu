@@ -28,6 +28,7 @@
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/level_tile.cuh"
+#include "qsgd_params.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -302,12 +303,8 @@ __global__ void decode_qsgd(const QsgdPlan plan, const Frame frame, const Decode
 
 bool own(const PlannedLayer& layer) { return layer.kind->method == MethodId::qsgd && layer.n > 0; }
 QsgdConfig config_of(const PlannedLayer& layer) {
-  const std::uint32_t params = layer.kind->params;
-  QsgdConfig config;
-  config.bits = static_cast<int>(params & 7u) + 1;
-  config.norm = static_cast<QsgdNorm>((params >> 3) & 1u);
-  const std::uint32_t bucket = ((params >> 4) & 0xFFFFFFu) + 1;
-  config.bucket = layer.n < bucket ? static_cast<std::uint32_t>(layer.n) : bucket;
+  QsgdConfig config = detail::qsgd_config(layer.kind->params);
+  if (layer.n < config.bucket) config.bucket = static_cast<std::uint32_t>(layer.n);
   return config;
 }
 bool needs_reduction(const PlannedLayer& layer) {

@@ -31,6 +31,7 @@
 #include <cmath>
 
 #include "methods/operation_method.hpp"
+#include "qsgd_params.hpp"
 
 namespace atomo::detail {
 namespace {
@@ -42,18 +43,7 @@ std::string spec_of(const QsgdConfig& config) {
          ",norm=" + kNorms[static_cast<std::size_t>(config.norm)];
 }
 
-std::uint32_t params_of(const QsgdConfig& config) noexcept {
-  return static_cast<std::uint32_t>(config.bits - 1) |
-         (static_cast<std::uint32_t>(config.norm) << 3) | ((config.bucket - 1) << 4);
-}
-
-QsgdConfig config_of(const Kind& kind) noexcept {
-  QsgdConfig config;
-  config.bits = static_cast<int>(kind.params & 7u) + 1;
-  config.norm = static_cast<QsgdNorm>((kind.params >> 3) & 1u);
-  config.bucket = ((kind.params >> 4) & 0xFFFFFFu) + 1;
-  return config;
-}
+QsgdConfig config_of(const Kind& kind) noexcept { return qsgd_config(kind.params); }
 
 /// Variance of an entry of y steps: step^2 f (1 - f) <= step^2 min(1/4, y). Summed over a bucket of
 /// d entries with step <= ||x|| / L: at most min(d / (4 L^2), sqrt(d) / L) ||x||^2. At one bit N^2
@@ -84,7 +74,7 @@ class Qsgd final : public Method {
     return t;
   }
   Kind kind(const Shape& shape, DType dtype) const override {
-    return {MethodId::qsgd, dtype, params_of(config_), shape};
+    return {MethodId::qsgd, dtype, qsgd_params(config_), shape};
   }
   std::size_t max_body_bytes(const Shape& shape) const override {
     return cpu::max_encoded_bytes(config_, shape.elements());
