@@ -47,7 +47,7 @@ __device__ void sum_square(const float* left, std::uint64_t left_stride, const f
   }
 }
 
-__global__ void sum_squares(Frame frame, PairsDecodePlan plan, DecodeInto into) {
+__global__ void sum_products(Frame frame, PairsDecodePlan plan, DecodeInto into) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.tiles.units) return;
   const UnitOf at = find_unit(frame, plan.tiles, unit);
@@ -88,7 +88,7 @@ std::uint64_t outer_tiles(const MatrixShape& shape) {
 
 void sum_outer_products(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into,
                         Queue& queue) {
-  queue.launch_warps(sum_squares, plan.tiles.units, frame, plan, into);
+  queue.launch_warps(sum_products, plan.tiles.units, frame, plan, into);
 }
 
 }  // namespace atomo::cuda
