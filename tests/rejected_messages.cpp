@@ -158,7 +158,7 @@ void add_bodies(List& list) {
   list.add_body("corrupt-atom_class_padding", atoms, [](Buffer& b) { b.at(2) |= std::byte{64}; });
   list.add_body("corrupt-group_length", atoms, [](Buffer& b) { b.at(4) ^= std::byte{1}; });
   list.add_body("corrupt-atoms_too_long", atoms, [](Buffer& b) { b.resize(b.size() + 4); });
-  list.add_body("corrupt-own_price_alone", "atomo:atoms=blocks,keep=1",
+  list.add_body("corrupt-own_price_alone", "atomo:price=0.01,atoms=blocks",
                 [](Buffer& b) { b.resize(4); });
   const char* const grid = "atomo:bits=2,atoms=coordinate";
   list.add_body("corrupt-coordinate_mode", grid, [](Buffer& b) { b.at(2) &= std::byte{0xF9}; });
