@@ -60,11 +60,13 @@ class Memory {
     if (!values.empty()) {
       EXPECT_EQ(cudaMemcpy(data(), values.data(), values.size(), cudaMemcpyHostToDevice),
                 cudaSuccess);
+      arrive();
     }
   }
   void fill(int byte) const {
     if (bytes_ > 0) {
       EXPECT_EQ(cudaMemset(data(), byte, bytes_), cudaSuccess);
+      arrive();
     }
   }
   [[nodiscard]] std::vector<std::byte> get(std::size_t count) const {
@@ -76,6 +78,9 @@ class Memory {
   }
 
  private:
+  /// The calls above may return before the device is done, and the tests' streams do not wait.
+  static void arrive() { EXPECT_EQ(cudaStreamSynchronize(cudaStreamLegacy), cudaSuccess); }
+
   std::byte* base_ = nullptr;
   std::size_t bytes_, offset_;
 };

@@ -308,6 +308,8 @@ class ResidentPlan {
     tables_.reset(memory);
     check(cudaMemcpy(memory, host_tables_.data(), host_tables_.size(), cudaMemcpyHostToDevice),
           "a model's tables");
+    // The copy may return before its last bytes have arrived, and other streams do not wait for it.
+    check(cudaStreamSynchronize(cudaStreamLegacy), "a model's tables");
   }
   [[nodiscard]] const MessagePlan<Plans>& plan() const noexcept { return plan_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }

@@ -31,6 +31,24 @@ struct MessageBytes {
       word |= static_cast<std::uint64_t>(begin[at + k]) << (8 * k);
     return word;
   }
+  /// Four of them, `at` four multiples of 4 below `end`. All loads are under way at once where the
+  /// address allows it.
+  __device__ void four(const std::uint64_t (&at)[4], std::uint64_t end,
+                       std::uint64_t (&words)[4]) const {
+    if (end > size || reinterpret_cast<std::uintptr_t>(begin) % 4 != 0) {
+      for (unsigned k = 0; k < 4; ++k) words[k] = (*this)(at[k]);
+      return;
+    }
+    std::uint32_t low[4], high[4];
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      const auto* const p = reinterpret_cast<const std::uint32_t*>(begin + at[k]);
+      low[k] = p[0];
+      high[k] = p[1];
+    }
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) words[k] = low[k] | std::uint64_t{high[k]} << 32;
+  }
 };
 
 /// XXH3 of `length` bytes from byte `from` on, above xxh3::kLongestShort, by a whole warp; the same
@@ -38,16 +56,16 @@ struct MessageBytes {
 __device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64_t from,
                                           std::uint64_t length, std::uint64_t seed) {
   constexpr unsigned kCopies = kLanes / xxh3::kAccumulators;
+  constexpr unsigned kOwn = xxh3::kRegionStripes / kCopies;  // stripes of a lane in a region
   const std::uint64_t* const secret = kDeviceSecret.data();
   const unsigned i = lane() % xxh3::kAccumulators, copy = lane() / xxh3::kAccumulators;
-  std::uint64_t keys[xxh3::kRegionStripes / kCopies];
-  for (unsigned k = 0; k < xxh3::kRegionStripes / kCopies; ++k)
+  std::uint64_t keys[kOwn];
+  for (unsigned k = 0; k < kOwn; ++k)
     keys[k] = xxh3::seeded_word(secret, kCopies * k + copy + i, seed);
   const std::uint64_t scramble_key = xxh3::seeded_at(secret, xxh3::kScrambleKey + 8 * i, seed);
 
   std::uint64_t sum = copy == 0 ? xxh3::initial(i) : 0;
-  const auto gain = [&](std::uint64_t stripe_at, std::uint64_t key) {
-    const std::uint64_t word = bytes(stripe_at + 8 * i);
+  const auto gain = [&](std::uint64_t word, std::uint64_t key) {
     return xxh3::gain(word, __shfl_xor_sync(kAllLanes, word, 1), key);
   };
   const auto add_copies = [&] {
@@ -56,19 +74,23 @@ __device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64
   };
   const std::uint64_t stripes = (length - 1) / xxh3::kStripeBytes;  // but for the last
   for (std::uint64_t first = 0; first < stripes; first += xxh3::kRegionStripes) {
-    for (unsigned k = 0; k < xxh3::kRegionStripes / kCopies; ++k) {
-      const std::uint64_t stripe = first + kCopies * k + copy;
+    const std::uint64_t behind = first + xxh3::kRegionStripes;
+    std::uint64_t at[kOwn], words[kOwn];
+    for (unsigned k = 0; k < kOwn; ++k) {
       // Stripes that the region does not have: any that exists, and then not added.
-      const bool exists = stripe < stripes;
-      const std::uint64_t more =
-          gain(from + xxh3::kStripeBytes * (exists ? stripe : first), keys[k]);
-      sum += exists ? more : 0;
+      const std::uint64_t stripe = first + kCopies * k + copy;
+      at[k] = from + xxh3::kStripeBytes * (stripe < stripes ? stripe : first) + 8 * i;
     }
-    if (first + xxh3::kRegionStripes > stripes) break;
+    bytes.four(at, from + xxh3::kStripeBytes * (behind < stripes ? behind : stripes), words);
+    for (unsigned k = 0; k < kOwn; ++k) {
+      const std::uint64_t more = gain(words[k], keys[k]);
+      sum += first + kCopies * k + copy < stripes ? more : 0;
+    }
+    if (behind > stripes) break;
     add_copies();
     sum = copy == 0 ? xxh3::scramble(sum, scramble_key) : 0;
   }
-  const std::uint64_t last = gain(from + length - xxh3::kStripeBytes,
+  const std::uint64_t last = gain(bytes(from + length - xxh3::kStripeBytes + 8 * i),
                                   xxh3::seeded_at(secret, xxh3::kLastKey + 8 * i, seed));
   sum += copy == 0 ? last : 0;
   add_copies();

@@ -273,10 +273,12 @@ __global__ void assemble_bodies(const Frame frame) {
 
 // ---- seal
 
+constexpr unsigned kMoveThreads = 512;
+
 /// Moves words of the message down, by a whole block.
 __device__ void move_down(const Frame& frame, std::uint64_t to, std::uint64_t from,
                           std::uint64_t bytes) {
-  constexpr unsigned kWords = 8;  // of a thread at a time
+  constexpr unsigned kWords = 16;  // of a thread at a time
   const std::uint64_t step = std::uint64_t{kWords} * 4 * blockDim.x;
   for (std::uint64_t done = 0; done < bytes; done += step) {
     std::uint32_t words[kWords];
@@ -356,7 +358,7 @@ void assemble(const Frame& frame, Queue& queue) {
 }
 
 void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue) {
-  if (frame.plan.fixed_layers) queue.launch_blocks(close_gaps, 1, kScanThreads, 0, frame);
+  if (frame.plan.fixed_layers) queue.launch_blocks(close_gaps, 1, kMoveThreads, 0, frame);
   queue.launch_warps(seal_message, checksum_warps(frame.plan.max_bytes - frame.plan.head_bytes),
                      frame, bytes, status);
 }

@@ -55,10 +55,13 @@ __device__ bool has_planned_tables(const Frame& frame, ConstBytes message, const
   bool same = true;
   const std::byte* const expected = frame(plan.head_tables);
   const std::byte* const tables = message.data() + plan.head_bytes - plan.head_table_bytes;
+  // No load waits for the comparison before it.
+#pragma unroll 4
   for (std::uint64_t i = threadIdx.x; i < plan.head_table_bytes / 4; i += blockDim.x)
-    same = same && load_word(tables + 4 * i) == load_word(expected + 4 * i);
+    same &= load_word(tables + 4 * i) == load_word(expected + 4 * i);
+#pragma unroll 4
   for (std::uint32_t i = threadIdx.x; i < plan.count; i += blockDim.x)
-    same = same && detail::read_row(message.data(), i).kind == frame.info(i).kind;
+    same &= detail::read_row(message.data(), i).kind == frame.info(i).kind;
   return __syncthreads_and(same ? 1 : 0) != 0;
 }
 

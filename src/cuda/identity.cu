@@ -114,10 +114,21 @@ __global__ void decode_identity(const IdentityPlan plan, const Frame frame, cons
   const std::byte* const body = frame.message + state.body_at;
   const std::uint64_t first = at.index * kUnit;
   if (job.wire == DType::f32) {
-#pragma unroll 8
-    for (unsigned row = 0; row < kUnit; row += kLanes) {
-      const std::uint64_t i = first + row + lane();
-      if (i < job.n) put(state.y + i, __uint_as_float(load_word(body + 4 * i)), into);
+    constexpr unsigned kTogether = 8;  // loads under way, which no store may cut off
+    const std::uint64_t n = job.n;
+    float* const y = state.y;
+    for (unsigned row = 0; row < kUnit; row += kTogether * kLanes) {
+      std::uint32_t words[kTogether];
+#pragma unroll
+      for (unsigned k = 0; k < kTogether; ++k) {
+        const std::uint64_t i = first + row + k * kLanes + lane();
+        words[k] = i < n ? load_word(body + 4 * i) : 0;
+      }
+#pragma unroll
+      for (unsigned k = 0; k < kTogether; ++k) {
+        const std::uint64_t i = first + row + k * kLanes + lane();
+        if (i < n) put(y + i, __uint_as_float(words[k]), into);
+      }
     }
     return;
   }
