@@ -4,11 +4,17 @@
 set(ATOMO_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON or OFF")
 set_property(CACHE ATOMO_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ATOMO_SANITIZE "" CACHE STRING "Sanitizers for everything built here, e.g. address,undefined or thread")
+option(ATOMO_WARNINGS_AS_ERRORS "Take warnings for errors, as the presets do" OFF)
 option(ATOMO_INSTALL "Generate install rules" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_CLI "Build the command line tool" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_EXAMPLES "Build the examples and the trainer" ${PROJECT_IS_TOP_LEVEL})
+
+set(ATOMO_WERROR)
+if(ATOMO_WARNINGS_AS_ERRORS)
+  set(ATOMO_WERROR -Werror)
+endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 

@@ -56,6 +56,23 @@ ATOMO_HD inline void fill_water(std::size_t count, std::uint64_t keep, Amplitude
   // What rounding left or took, one unit at a time, from those that are not certain.
   const std::uint64_t wanted = keep * kCertain;
   while (used != wanted) {
+    const bool raise = used < wanted;
+    // As many whole rounds as all that have room can take.
+    std::uint64_t with_room = 0, least = kCertain;
+    for (std::size_t i = level.certain; i < count; ++i) {
+      const std::uint64_t room = raise ? kCertain - probability(i) : probability(i) - 1;
+      with_room += room > 0 ? 1 : 0;
+      if (room > 0 && room < least) least = room;
+    }
+    if (with_room == 0) return;  // amplitudes that are no numbers
+    const std::uint64_t apart = raise ? wanted - used : used - wanted;
+    const std::uint64_t rounds = std::min(least, apart / with_room);
+    for (std::size_t i = level.certain; i < count && rounds > 0; ++i) {
+      std::uint64_t& p = probability(i);
+      if (raise ? p < kCertain : p > 1) p = raise ? p + rounds : p - rounds;
+    }
+    used = raise ? used + rounds * with_room : used - rounds * with_room;
+    if (rounds > 0) continue;
     for (std::size_t i = count; i-- > level.certain && used != wanted;) {
       std::uint64_t& p = probability(i);
       if (used < wanted && p < kCertain) {

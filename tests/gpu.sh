@@ -15,7 +15,8 @@ benchmarks need into .gpu-kit/ (no root; nothing is installed). Copy the reposit
 
 Without, on the GPU machine (nvcc, g++, CMake 3.25 and Python 3 have to be there): builds the CUDA backend for the GPU
 that is found (build/gpu), runs the GPU tests, the same under compute-sanitizer's four tools, then the benchmarks, and
-writes one JSON file with everything. Without a kit the libraries are those of the system.
+writes one JSON file with everything. Without a kit the libraries are those of the system. The toolkit has to have
+cuBLAS and cuSOLVER with their headers.
 
   --parts LIST             of build,tests,sanitizer,bench: what is done, all of them by default
   --filter REGEX           only test programs and benchmarks whose name matches
@@ -197,11 +198,15 @@ configure() {
     -DATOMO_TESTS=ON -DATOMO_BENCH=ON "${kit_options[@]}"
 }
 
-has_target() { cmake --build $build --target help 2>/dev/null | grep -qwE "$1"; }
+# grep reads to the end: a pipe that it leaves would end make with an error.
+has_target() { cmake --build $build --target help 2>/dev/null | grep -wE "$1" >/dev/null; }
 
 build_target() { cmake --build $build -j "$(nproc)" --target "$1"; }
 
 test_programs() { find $build/gpu_tests -maxdepth 1 -type f -perm -u+x 2>/dev/null | sort | grep -E "$filter"; }
+
+# Whether the sanitizers have anything to look at: not in the program of large tensors.
+has_cases() { "$1" --gtest_list_tests --gtest_filter="$sanitizer_filter" 2>/dev/null | grep '^ ' >/dev/null; }
 
 run_suite() { timeout 600 "$1" --gtest_output="json:$results/tests.$(basename "$1").json"; }
 
@@ -256,6 +261,7 @@ if wants tests; then
 fi
 if wants sanitizer; then
   for program in "${programs[@]}"; do
+    has_cases "$program" || continue
     for tool in memcheck racecheck synccheck initcheck; do
       step "sanitizer.$tool.$(basename "$program")" sanitize $tool "$program"
     done

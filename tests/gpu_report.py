@@ -83,7 +83,7 @@ def read_sanitizer(folder, step):
     found = re.findall(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", text)
     ran = re.search(r"\[==========\] (\d+) tests? from .* ran", text)
     errors = sum(int(number) for pair in found for number in pair if number) if found else None
-    return {"tool": tool, "suite": suite, "passed": step["exit_status"] == 0 and errors == 0 and bool(ran),
+    return {"tool": tool, "suite": suite, "passed": step["exit_status"] == 0 and errors == 0 and bool(ran) and int(ran[1]) > 0,
             "errors": errors, "tests": int(ran[1]) if ran else 0, "exit_status": step["exit_status"]}
 
 

@@ -257,8 +257,12 @@ __global__ void weigh(Frame frame, CoordinatePlan plan) {
   __threadfence();
   __syncwarp();
   std::uint32_t ticket = 0;
-  if (lane() == 0) ticket = atomicAdd(frame(plan.tickets) + chunk.segment, 1u);
+  if (lane() == 0) {
+    __threadfence();
+    ticket = atomicAdd(frame(plan.tickets) + chunk.segment, 1u);
+  }
   if (__shfl_sync(kAllLanes, ticket, 0) + 1 != chunk.siblings) return;
+  __syncwarp();  // a shuffle orders no memory
   __threadfence();
   const SegmentPlan chosen = choose(chunk, counts);
   if (lane() == 0) *word = chosen.word.pack();

@@ -179,12 +179,14 @@ __device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan
       warp_sum(static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1])));
   MarksSegment& segment = frame(plan.segment_states)[unit];
   MarksState& state = frame(plan.states)[at.job];
+  std::uint32_t mine = 0;  // lane k has the sum of k
   for (unsigned k = 0; k <= detail::kMaxRiceBits; ++k) {
     const std::uint32_t sum = warp_sum(bits[k]);
-    if (lane() == k) {
-      segment.gap_bits[k] = sum;
-      if (sum != 0) atomicAdd(&state.gap_bits[k], sum);
-    }
+    if (lane() == k) mine = sum;
+  }
+  if (lane() <= detail::kMaxRiceBits) {
+    segment.gap_bits[lane()] = mine;
+    if (mine != 0) atomicAdd(&state.gap_bits[lane()], mine);
   }
   if (lane() == 0) {
     segment.kept = kept;

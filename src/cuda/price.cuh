@@ -99,10 +99,12 @@ __device__ inline bool warp_comes_last(std::uint32_t* tickets, std::uint64_t cou
   __syncwarp();
   bool last = false;
   if (lane() == 0) {
+    __threadfence();
     last = atomicAdd(tickets, 1u) + 1 == count;
     if (last) atomicExch(tickets, 0u);
   }
   last = __shfl_sync(kAllLanes, static_cast<int>(last), 0) != 0;
+  __syncwarp();  // a shuffle orders no memory
   if (last) __threadfence();
   return last;
 }

@@ -114,6 +114,7 @@ __device__ bool join_group(ReducePart* group, unsigned index, unsigned count, st
   }
   before = __shfl_sync(kAllLanes, before, 0);
   if (before + 1 != count) return false;
+  __syncwarp();  // a shuffle orders no memory
   __threadfence();
   ReducePart mine{0, 0};
   if (lane() < count) {  // past this SM's L1, which may hold them as they were

@@ -106,10 +106,17 @@ __global__ void split_pairs(SvdPlan plan, Frame frame, Batch batch, std::uint64_
   float* const longer = frame(job.longer) + k * n;
   for (std::uint64_t i = lane(); i < m; i += kLanes) shorter[i] = static_cast<float>(vector[i]);
   double sum = 0;
-  for (std::uint64_t j = lane(); j < n; j += kLanes) {
-    const double v = product[j];
-    longer[j] = static_cast<float>(v);
-    sum = sum + (v * v);
+  constexpr unsigned kTogether = 8;  // loads under way, which no store may cut off
+  for (std::uint64_t first = lane(); first < n; first += kTogether * kLanes) {
+    double v[kTogether];
+#pragma unroll
+    for (unsigned r = 0; r < kTogether; ++r)
+      v[r] = first + r * kLanes < n ? product[first + r * kLanes] : 0.0;
+#pragma unroll
+    for (unsigned r = 0; r < kTogether; ++r) {
+      if (first + r * kLanes < n) longer[first + r * kLanes] = static_cast<float>(v[r]);
+      sum = sum + (v[r] * v[r]);
+    }
   }
   for (unsigned apart = kLanes / 2; apart != 0; apart /= 2)
     sum = sum + __shfl_xor_sync(kAllLanes, sum, static_cast<int>(apart));
@@ -152,6 +159,20 @@ bool find_basis(Handles& handles, const Operands& on) {
                           on.faults) == CUSOLVER_STATUS_SUCCESS;
 }
 
+#if CUSOLVER_VERSION < 11703
+/// The same for several, one by one: libraries before CUDA 12.8 have no batched solver, or one that
+/// reads memory it did not write.
+bool find_bases(Handles& handles, const Operands& on) {
+  for (int k = 0; k < on.count; ++k) {
+    Operands one = on;
+    one.bases += static_cast<std::size_t>(k) * on.m * on.m;
+    one.values += static_cast<std::size_t>(k) * on.m;
+    one.faults += k;
+    if (!find_basis(handles, one)) return false;
+  }
+  return true;
+}
+#else
 /// The same for several.
 bool find_bases(Handles& handles, const Operands& on) {
   constexpr auto kMode = CUSOLVER_EIG_MODE_VECTOR;
@@ -168,6 +189,7 @@ bool find_bases(Handles& handles, const Operands& on) {
                                 bytes, handles.host_room.get(), host_bytes, on.faults,
                                 on.count) == CUSOLVER_STATUS_SUCCESS;
 }
+#endif
 
 /// products: vector by vector, the matrices applied to the bases.
 bool rotate(Handles& handles, const Operands& on) {
@@ -210,7 +232,8 @@ void factorise(const SvdPlan& plan, const Frame& frame, Queue& queue) {
   Batch batch;
   for (; batch.first < plan.maxima.jobs; batch.first += batch.count) {
     const MatrixShape shape = jobs[order[batch.first]].shape();
-    const std::uint64_t most = kBatchEntries / (shape.rows * shape.columns);
+    const std::uint64_t most =
+        std::min(kBatchEntries / (shape.rows * shape.columns), kBatchMatrices);
     const auto is_next = [&](std::uint32_t place) {
       if (place >= plan.maxima.jobs) return false;
       const SvdJob& job = jobs[order[place]];

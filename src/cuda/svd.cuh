@@ -49,6 +49,8 @@ struct SvdPlan {
 
 /// Entries that a batch of several matrices has at most, which bounds its memory: 32 MiB as f64.
 inline constexpr std::uint64_t kBatchEntries = std::uint64_t{1} << 22;
+/// And matrices: cuSOLVER refuses batches of more than some 32,000.
+inline constexpr std::uint64_t kBatchMatrices = 16384;
 /// What cuBLAS takes by default, but on the newest GPUs, where it is more.
 inline constexpr std::size_t kBlasBytes = std::size_t{4} << 20, kBlasAlignment = 256;
 
