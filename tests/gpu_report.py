@@ -110,6 +110,9 @@ def faults(report):
     for run in report["sanitizer"]:
         if not run["passed"] and not run["exit_status"]:
             yield f"{run['tool']} {run['suite']}: ended well, but its log shows errors, no summary or no test"
+    for figure in report["bench"] or []:
+        if figure.get("error_occurred"):
+            yield f"{figure['name']}: {figure.get('error_message', 'no reason given')}"
 
 
 def main():

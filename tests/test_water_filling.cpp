@@ -10,6 +10,7 @@
 
 #include "atomo/svd.hpp"
 #include "factors.hpp"
+#include "water_filling.hpp"
 
 namespace atomo {
 namespace {
@@ -90,6 +91,46 @@ TEST(WaterFilling, SpendsTheCountAndIsOptimal) {
       EXPECT_FALSE(satisfies_kkt(a, cut, static_cast<double>(keep))) << round;
       EXPECT_GT(second_moment(a, cut), second_moment(a, share));
     }
+  }
+}
+
+/// What rounding left is given out, or taken, one unit at a
+/// time from the last to the first. `amplitudes` descend.
+std::vector<std::uint64_t> unit_by_unit(const std::vector<double>& amplitudes, std::uint64_t keep) {
+  const auto level = find_water_level(amplitudes.size(), static_cast<double>(keep),
+                                      [&](std::size_t i) { return amplitudes[i]; });
+  std::vector<std::uint64_t> p;
+  std::uint64_t used = 0;
+  for (std::size_t i = 0; i < amplitudes.size(); ++i) {
+    const double share = amplitudes[i] * level.per_amplitude;
+    const double q = i < level.certain || share > 1 ? 1.0 : share;
+    p.push_back(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(q * 0x1p32)));
+    used += p.back();
+  }
+  for (std::size_t i = amplitudes.size(); used != keep << 32;) {
+    if (i == level.certain) i = amplitudes.size();
+    std::uint64_t& own = p[--i];
+    if (used < keep << 32 && own < kCertainPair) {
+      ++own, ++used;
+    } else if (used > keep << 32 && own > 1) {
+      --own, --used;
+    }
+  }
+  return p;
+}
+
+TEST(WaterFilling, RoundingIsSharedAUnitAtATime) {
+  std::mt19937_64 generator(5);
+  std::normal_distribution<double> normal;
+  for (int round = 0; round < 300; ++round) {
+    // Few that count and many that are next to nothing: each of these takes a unit of its own.
+    const std::size_t count = 2 + generator() % 300, large = 1 + generator() % 4;
+    std::vector<double> a(count);
+    for (std::size_t i = 0; i < count; ++i)
+      a[i] = std::exp(normal(generator)) * (i < large || round % 3 == 0 ? 1 : 1e-14);
+    std::sort(a.rbegin(), a.rend());
+    const std::uint64_t keep = 1 + generator() % (count - 1);
+    EXPECT_EQ(fill(a, keep), unit_by_unit(a, keep)) << round << ": " << keep << " of " << count;
   }
 }
 

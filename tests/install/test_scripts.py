@@ -116,10 +116,16 @@ class GpuReport(unittest.TestCase):
         name = "sanitizer.memcheck.a"
         for text, code, passes in ((self.CLEAN, 0, True), (self.CLEAN, 9, False), ("", 0, False),
                                    (self.CLEAN.replace("0 errors", "2 errors"), 0, False),
+                                   (self.CLEAN.replace("3 tests", "0 tests"), 0, False),
                                    (self.CLEAN.splitlines()[0], 0, False), (self.CLEAN.splitlines()[1], 0, False)):
             with self.subTest(text=text, code=code):
                 status, report = self.report({name + ".log": text}, [(name, code)])
                 self.assertEqual((status == 0, report["sanitizer"][0]["passed"]), (passes, passes))
+
+    def test_a_figure_with_an_error_has_failed(self):
+        for figure, passes in (('{"name": "a"}', True), ('{"name": "a", "error_occurred": true}', False)):
+            status, report = self.report({"bench.json": '{"benchmarks": [%s]}' % figure}, [("bench", 0)])
+            self.assertEqual((status == 0, report["passed"]), (passes, passes))
 
 
 if __name__ == "__main__":
