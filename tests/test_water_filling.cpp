@@ -123,13 +123,17 @@ TEST(WaterFilling, RoundingIsSharedAUnitAtATime) {
   std::mt19937_64 generator(5);
   std::normal_distribution<double> normal;
   for (int round = 0; round < 300; ++round) {
-    // Few that count and many that are next to nothing: each of these takes a unit of its own.
+    // Few that count, and many that are next to nothing: each of these takes a unit of its own, so
+    // that others, some of a few units, have to give theirs.
     const std::size_t count = 2 + generator() % 300, large = 1 + generator() % 4;
     std::vector<double> a(count);
-    for (std::size_t i = 0; i < count; ++i)
-      a[i] = std::exp(normal(generator)) * (i < large || round % 3 == 0 ? 1 : 1e-14);
+    for (std::size_t i = 0; i < count; ++i) {
+      const double scale = generator() % 4 != 0 ? 1e-14 : 5e-10;
+      a[i] = std::exp(normal(generator)) * (i < large || round % 3 == 0 ? 1 : scale);
+    }
     std::sort(a.rbegin(), a.rend());
-    const std::uint64_t keep = 1 + generator() % (count - 1);
+    const std::uint64_t keep = 1 + generator() % (round % 3 == 1 ? large : count - 1);
+    if (keep >= count) continue;
     EXPECT_EQ(fill(a, keep), unit_by_unit(a, keep)) << round << ": " << keep << " of " << count;
   }
 }
