@@ -28,12 +28,15 @@ Status copy_body(ConstBytes body, Bytes room, std::size_t& bytes) noexcept {
 }
 
 /// Writes the message anew with what `rewrite(layer, body, room, row, bytes)` makes of each body,
-/// its own price left out: `bytes` bytes into `room`, flags into `row`.
+/// its own price left out: `bytes` bytes into `room`, flags into `row`. `layers`: how many there
+/// have to be, 0 for any number.
 template <typename Rewrite>
-Status rewrite_bodies(ConstBytes message, const Payload& payload, Rewrite rewrite) noexcept {
+Status rewrite_bodies(ConstBytes message, std::size_t layers, const Payload& payload,
+                      Rewrite rewrite) noexcept {
   if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
   Head head;
   if (const Status s = Head::parse(message, false, head); failed(s)) return s;
+  if (layers != 0 && head.layers() != layers) return Status::shape_mismatch;
   const Bytes out(payload.data, payload.capacity);
   std::size_t at = 0;
   Status status = copy_body(message.first(head.head_bytes()), out, at);
@@ -67,10 +70,10 @@ Status rewrite_bodies(ConstBytes message, const Payload& payload, Rewrite rewrit
 Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
                      const Payload& payload) noexcept {
   if (codecs.empty()) return Status::unsupported;
+  const bool one_for_all = codecs.size() == 1;
   const auto pack = [&](const LayerCursor& layer, ConstBytes body, Bytes room, Row& row,
                         std::size_t& bytes) {
-    if (codecs.size() > 1 && layer.index >= codecs.size()) return Status::shape_mismatch;
-    const detail::Method& method = codecs[codecs.size() > 1 ? layer.index : 0].method();
+    const detail::Method& method = codecs[one_for_all ? 0 : layer.index].method();
     if (is_lossless(row) || method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind)
       return Status::codec_mismatch;
     bytes = method.pack(body, room);
@@ -78,7 +81,7 @@ Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
     row.flags |= Row::kLossless;
     return Status::ok;
   };
-  return rewrite_bodies(message, payload, pack);
+  return rewrite_bodies(message, one_for_all ? 0 : codecs.size(), payload, pack);
 }
 
 Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept {
@@ -92,7 +95,7 @@ Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept {
     if (raw > room.size()) return Status::buffer_too_small;
     return detail::blosc_unpack(body, room, bytes);
   };
-  return rewrite_bodies(message, payload, unpack);
+  return rewrite_bodies(message, 0, payload, unpack);
 }
 
 std::uint64_t unpacked_bytes(ConstBytes message) noexcept {

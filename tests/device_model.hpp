@@ -101,10 +101,11 @@ struct ModelBuffers {
 
   explicit ModelBuffers(const Compressor& model)
       : workspace(model.workspace_bytes()), payload(model.max_encoded_bytes()) {}
-  [[nodiscard]] Context context() const {
+  [[nodiscard]] Context context(Handles* handles = nullptr) const {
     Context context;
     context.stream = stream.get();
     context.workspace = workspace.bytes();
+    context.handles = handles;
     context.status = status.data();
     return context;
   }

@@ -12,6 +12,14 @@ namespace atomo::test {
 
 static_assert(kDevice == Device::cuda, "these suites compare a device with the CPU");
 
+/// How a test over specs is called.
+inline std::string spec_name(const testing::TestParamInfo<std::string>& made) {
+  std::string name;
+  for (const char c : made.param)
+    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : c == '.' ? 'p' : '_';
+  return name;
+}
+
 /// The values in `dtype`, rounded to nearest.
 inline std::vector<std::byte> entries_of(const std::vector<float>& x, DType dtype = DType::f32) {
   std::vector<std::byte> bytes(x.size() * size_of(dtype));

@@ -32,13 +32,7 @@ class Parity : public testing::TestWithParam<std::string> {
   Codec codec = Codec::parse(GetParam());
 };
 
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name;
-  for (const char c : info.param)
-    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : c == '.' ? 'p' : '_';
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Specs, Parity, testing::ValuesIn(test::all_specs()), test_name);
+INSTANTIATE_TEST_SUITE_P(Specs, Parity, testing::ValuesIn(test::all_specs()), test::spec_name);
 
 TEST_P(Parity, MessagesAndValuesAreTheCpus) {
   std::size_t count = 0;

@@ -94,13 +94,7 @@ class DeviceSvd : public testing::TestWithParam<std::string> {
   Codec codec = Codec::parse(GetParam());
 };
 
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name;
-  for (const char c : info.param)
-    name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : c == '.' ? 'p' : '_';
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Specs, DeviceSvd, testing::ValuesIn(specs()), test_name);
+INSTANTIATE_TEST_SUITE_P(Specs, DeviceSvd, testing::ValuesIn(specs()), test::spec_name);
 
 TEST_P(DeviceSvd, DecodesToTheCpusValues) {
   for (const Shape& shape : {Shape{0}, Shape{33}, Shape{5000}, Shape{64, 3, 3}, Shape{2, 16},
@@ -308,11 +302,7 @@ TEST_P(DeviceSvd, NeedsHandlesToEncodeMatrices) {
 
 class DeviceSvdModel : public testing::TestWithParam<const char*> {
  protected:
-  [[nodiscard]] Context context() const {
-    Context c = buffers.context();
-    c.handles = handles.get();
-    return c;
-  }
+  [[nodiscard]] Context context() const { return buffers.context(handles.get()); }
   [[nodiscard]] test::Message encode(const Key& key) {
     const Status status = on_device.encode(gradients.views(), key, buffers.target(), context());
     if (failed(status)) return {status, {}};

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device.hpp"
 
-#include <fmt/format.h>
-
-#include "failure.hpp"
-#include "table.hpp"
-
 namespace atomo::cli {
 namespace {
 

@@ -144,7 +144,7 @@ class CudaModel final : public DeviceModel {
   DeviceRun encode(const Key& key) override {
     if (!message_) {
       message_.emplace(model_.max_encoded_bytes());
-      if (takes_singular_pairs()) {
+      if (needs_handles()) {
         handles_ = make_handles();
       }
     }
@@ -199,10 +199,10 @@ class CudaModel final : public DeviceModel {
     return std::max(end, kAlignment);  // tensors without elements have an address too
   }
 
-  /// Their encoder alone calls other libraries.
-  [[nodiscard]] bool takes_singular_pairs() const {
+  /// Codecs that wait go through other libraries.
+  [[nodiscard]] bool needs_handles() const {
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      if (model_.codec(i).to_string().find("atoms=svd") != std::string::npos) {
+      if (model_.codec(i).traits().synchronises) {
         return true;
       }
     }

@@ -126,9 +126,8 @@ class DeviceExchange final : public Exchange {
       at += layer.shape.elements();
     }
     for (std::size_t i = 0; i < offsets_.size() && !handles_; ++i) {
-      // Singular pairs alone take other libraries to encode.
-      if (compressor.codec(i).to_string().find("atoms=svd") != std::string::npos)
-        handles_ = atomo::make_handles();
+      // Codecs that wait go through other libraries.
+      if (compressor.codec(i).traits().synchronises) handles_ = atomo::make_handles();
     }
   }
 

@@ -68,7 +68,8 @@ Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> v
 /// left to do with a message, in host memory, that a device made with `Codec::without_lossless`.
 /// `codecs` holds one a layer, or one for all; the bytes are those of encoding with them. A
 /// capacity of `message.size()` suffices; `payload` is other memory. Takes heap memory.
-/// Status::codec_mismatch when a layer is another codec's, or behind a stage already.
+/// Status::shape_mismatch when `codecs` are more or fewer than the layers, Status::codec_mismatch
+/// when a layer is another codec's, or behind a stage already.
 Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
                      const Payload& payload) noexcept;
 
