@@ -28,8 +28,16 @@ struct KindFields {
   return {kind.method, kind.dtype, kind.params, shape.rank(), dim0, shape.elements()};
 }
 
-/// Families of atoms, their params.
-inline constexpr std::uint32_t kBlocks = 0, kRows = 1, kPairs = 2;
+/// Families of atoms, the lower 8 bits of their params. A sketch has its rank in the others.
+inline constexpr std::uint32_t kBlocks = 0, kRows = 1, kPairs = 2, kSketch = 3;
+[[nodiscard]] constexpr std::uint32_t family_of(std::uint32_t params) noexcept {
+  return params & 0xFFu;
+}
+[[nodiscard]] constexpr std::uint32_t rank_of(std::uint32_t params) noexcept { return params >> 8; }
+[[nodiscard]] constexpr std::uint32_t sketch_params(std::uint64_t rank) noexcept {
+  return kSketch | (static_cast<std::uint32_t>(rank) << 8);
+}
+inline constexpr std::uint64_t kLargestRank = 256;
 /// Entries of a row.
 inline constexpr std::uint64_t kShortestRow = 16, kLongestRow = std::uint64_t{1} << 22;
 /// Sides of a matrix that has singular pairs: dim0 x rest.
@@ -56,6 +64,13 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
          longer <= kLongestSide;
 }
 
+/// A matrix whose rows can be atoms and that has as many pairs.
+[[nodiscard]] constexpr bool has_sketch(const KindFields& kind, std::uint64_t rank) noexcept {
+  if (!is_matrix(kind) || !has_rows(kind) || rank < 1 || rank > kLargestRank) return false;
+  const auto rows = static_cast<std::uint64_t>(kind.dim0);
+  return rank <= rows && rank <= kind.elements / rows;
+}
+
 [[nodiscard]] constexpr bool valid_kind(const KindFields& kind) noexcept {
   const float clip = std::bit_cast<float>(kind.params);
   switch (kind.method) {
@@ -63,7 +78,8 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
       return kind.params <= 2;
     case MethodId::atoms:
       return kind.params == kBlocks || (kind.params == kRows && has_rows(kind)) ||
-             (kind.params == kPairs && is_matrix(kind));
+             (kind.params == kPairs && is_matrix(kind)) ||
+             (family_of(kind.params) == kSketch && has_sketch(kind, rank_of(kind.params)));
     case MethodId::coordinate:
     case MethodId::factors:
       return kind.params == 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Singular pairs with dithered factors at a price (kind `atoms`, family 2). The decoding side is
-/// called by methods/atoms.cpp, the encoding side by methods/svd.cpp, where the body's layout
-/// stands.
+/// Pairs with dithered factors at a price: singular ones (kind `atoms`, family 2) and those of a
+/// sketch (family 3). The decoding side is called by methods/atoms.cpp, the encoding side by
+/// methods/svd.cpp, where the body's layout stands, and methods/sketch.cpp.
 ///
 /// The pair sigma u v^T, u of m entries along the shorter side and v of n along the longer, is
 /// (u sqrt m)(sigma v / sqrt m)^T: the first factor has rms 1, the second sigma / sqrt(m n). Its
@@ -17,27 +17,42 @@
 #include "atomo/atoms.hpp"
 #include "atomo/svd.hpp"
 #include "atomo/types.hpp"
+#include "workspace.hpp"
 
 namespace atomo::detail {
 
-/// True when a tensor has a matrix view (dim0 x rest) worth pairs: two dimensions or more, at least
-/// 2 rows of at least 16 entries, sides that `cpu::svd` takes.
-[[nodiscard]] bool has_pairs(const Shape& shape) noexcept;
-/// min(m, n) of the matrix view.
-[[nodiscard]] std::uint64_t pair_count(const Shape& shape) noexcept;
-[[nodiscard]] std::size_t max_pairs_body_bytes(const Shape& shape) noexcept;
-[[nodiscard]] std::size_t decode_pairs_workspace_bytes(const Shape& shape) noexcept;
+/// The pairs of a layer: all min(rows, columns) of a decomposition, or those of a sketch.
+struct PairLayer {
+  MatrixShape view;
+  std::size_t count = 0;
 
-/// Any bytes at all give `ok`, `overflow` (a value became infinite) or `corrupt`; `workspace` holds
-/// `decode_pairs_workspace_bytes`.
-Status decode_pairs(ConstBytes body, const Shape& shape, float price, const Key& key, float* y,
-                    cpu::DecodeMode mode, Bytes workspace) noexcept;
+  [[nodiscard]] static constexpr PairLayer all_of(const MatrixShape& view) noexcept {
+    return {view, view.shorter()};
+  }
+};
+
+[[nodiscard]] std::size_t max_pairs_body_bytes(const PairLayer& layer) noexcept;
+
+/// Where the factors of kept pairs are decoded to, one behind the other in the order of pairs.
+struct PairFactors {
+  std::span<float> shorter;  ///< room for PairLayer::count rows of shorter() entries
+  std::span<float> longer;   ///< the same of longer() entries
+  std::size_t kept = 0;
+  double scale = 1;  ///< what products are multiplied by, a power of two
+
+  PairFactors(const PairLayer& layer, Carver& carver) noexcept
+      : shorter(carver.take<float>(layer.count * layer.view.shorter())),
+        longer(carver.take<float>(layer.count * layer.view.longer())) {}
+};
+/// Any bytes at all give `ok` or `corrupt`. `gain` multiplies the steps of the second factors.
+Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,
+                           const Key& key, PairFactors& factors) noexcept;
 /// Walks the index of a body: how many pairs it holds.
-Status inspect_pairs(ConstBytes body, const Shape& shape, std::uint64_t& kept) noexcept;
+Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kept) noexcept;
 
 /// The body's frame as that of atoms: pairs of up to 1,024 entries in all share groups or have one,
 /// larger ones have a group for each piece of their factors.
-[[nodiscard]] AtomLayout pairs_frame(const MatrixShape& shape) noexcept;
+[[nodiscard]] AtomLayout pairs_frame(const PairLayer& layer) noexcept;
 
 /// How one factor of a class is coded.
 struct FactorStep {
@@ -58,10 +73,10 @@ struct PairStep {
 /// What a pair weighs in the price search.
 [[nodiscard]] std::uint64_t pair_weight(const MatrixShape& shape) noexcept;
 
-[[nodiscard]] std::size_t encode_pairs_workspace_bytes(const MatrixShape& shape) noexcept;
+[[nodiscard]] std::size_t encode_pairs_workspace_bytes(const PairLayer& layer) noexcept;
 /// `amplitudes` are sigma times `pair_amplitude`; `price` is at least `cpu::price_floor`
 /// (`unsupported` otherwise). `bytes` is 0 when no pair was kept.
-Status encode_pairs(const SingularPairs& pairs, const MatrixShape& shape,
+Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
                     std::span<const double> amplitudes, float price, const Key& key, Bytes body,
                     Bytes workspace, std::size_t& bytes) noexcept;
 

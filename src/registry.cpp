@@ -15,11 +15,11 @@ const std::vector<CodecEntry>& codec_table() {
        {"dtype"},
        make_identity},
       {"atomo",
-       "bits=B|ratio=R|price=A, cap=C, atoms=rows|blocks|coordinate|svd, keep=, delta=, "
+       "bits=B|ratio=R|price=A, cap=C, atoms=rows|blocks|coordinate|svd|sketch, rank=, keep=, delta=, "
        "values=dither|f32",
        "atoms kept at one price for the model, each choosing its own bits",
        "atomo:bits=0.5",
-       {"bits", "ratio", "price", "cap", "atoms", "keep", "delta", "values"},
+       {"bits", "ratio", "price", "cap", "atoms", "keep", "delta", "values", "rank", "iterations"},
        make_atomo},
       {"qsgd",
        "bits=1..8, bucket=512, norm=max|l2",

@@ -91,9 +91,10 @@ std::shared_ptr<const Method> make_random_k(SpecArgs&);
 /// `bits=B` or `ratio=R` (32 / R bits), one of them required: bits a parameter, 0.001..32.
 [[nodiscard]] double read_budget(SpecArgs& args);
 
-// The three families behind `atomo:` (methods/atomo.cpp dispatches on `atoms=`).
+// The families behind `atomo:` (methods/atomo.cpp dispatches on `atoms=`).
 std::shared_ptr<const Method> make_atoms(SpecArgs&, bool rows);
 std::shared_ptr<const Method> make_coordinate(SpecArgs&);
 std::shared_ptr<const Method> make_svd(SpecArgs&);
+std::shared_ptr<const Method> make_sketch(SpecArgs&);
 
 }  // namespace atomo::detail

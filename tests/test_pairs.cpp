@@ -10,6 +10,9 @@
 #include "atomo/philox.hpp"
 #include "atomo/selection.hpp"
 #include "dither.hpp"
+#include "kind_rules.hpp"
+#include "matrix_view.hpp"
+#include "method.hpp"
 #include "pair_code.hpp"
 #include "support.hpp"
 
@@ -300,10 +303,18 @@ TEST(Pairs, DamagedBodiesNeverDoHarm) {
     const std::vector<std::byte> body(
         message.bytes.begin() + body_at,
         message.bytes.begin() + body_at - 4 + static_cast<std::ptrdiff_t>(info.layers[0].bytes));
-    std::vector<std::byte> room(decode_pairs_workspace_bytes(shape));
+    const Kind kind{MethodId::atoms, DType::f32, kPairs, shape};
+    std::vector<std::byte> room(kAtomsDecoder.workspace_bytes(kind));
     std::vector<float> y(shape.elements() + 16, -9.0f);
     const auto decode = [&](ConstBytes bytes) {
-      return decode_pairs(bytes, shape, info.layers[0].price, {}, y.data() + 8, {}, room);
+      LayerOutput out;
+      out.body = bytes;
+      out.kind = &kind;
+      out.price = info.layers[0].price;
+      out.y = y.data() + 8;
+      out.n = shape.elements();
+      out.workspace = room;
+      return kAtomsDecoder.decode(out);
     };
     ASSERT_EQ(decode(body), Status::ok);
     EXPECT_EQ(std::vector<float>(y.begin() + 8, y.end() - 8),
@@ -318,8 +329,9 @@ TEST(Pairs, DamagedBodiesNeverDoHarm) {
       const Status status = decode(damaged);
       std::uint64_t kept = 0;
       if (!failed(status)) {
-        EXPECT_EQ(inspect_pairs(damaged, shape, kept), Status::ok);
-        EXPECT_LE(kept, pair_count(shape));
+        const PairLayer layer = PairLayer::all_of(matrix_view(shape));
+        EXPECT_EQ(inspect_pairs(damaged, layer, kept), Status::ok);
+        EXPECT_LE(kept, layer.count);
       }
       refused += failed(status) ? 1 : 0;
     }

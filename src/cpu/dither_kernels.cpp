@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file is compiled once for each instruction set: foreach_target.h includes it again and
-// again. Sets without FMA are left to the plain loops, which call std::fma.
+// again.
 #include "dither_kernels.hpp"
 
-#include <hwy/detect_targets.h>
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include "cpu/fma_targets-inl.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/dither_kernels.cpp"

@@ -11,8 +11,6 @@
 
 #include "atom_body.hpp"
 #include "atomo/selection.hpp"
-#include "cpu/outer_products.hpp"
-#include "matrix_view.hpp"
 #include "workspace.hpp"
 
 namespace atomo::detail {
@@ -41,14 +39,15 @@ struct FactorCoding {
 /// Steps of every class at one price. The second factor carries the price and the range scale.
 class PairCodings {
  public:
-  PairCodings(const MatrixShape& shape, float price) noexcept
+  /// Decoding multiplies the second factors' steps by `gain`.
+  PairCodings(const MatrixShape& shape, float price, float gain = 1.0f) noexcept
       : range_(range_scale(price)), root_(std::sqrt(static_cast<double>(shape.shorter()))) {
     const float scaled_price = price * range_;
     for (std::size_t c = 0; c < kAtomClassCount; ++c) {
       const PairStep step = pair_step(shape, c);
       shorter_[c] = {pair_coding(step.shorter.step, step.shorter.escape_bits), step.shorter.size};
       longer_[c] = {pair_coding(step.longer.step, step.longer.escape_bits),
-                    scaled_price * step.longer.size};
+                    scaled_price * step.longer.size * gain};
     }
   }
 
@@ -115,9 +114,14 @@ bool for_each_marked(std::span<const std::uint64_t> marks, Visit visit) noexcept
   return true;
 }
 
+/// How kept pairs fall into groups.
+GroupShape group_shape(const MatrixShape& shape) noexcept {
+  return GroupShape::of(pairs_frame(PairLayer::all_of(shape)).length);
+}
+
 /// Whole chunks of marks.
-std::size_t mask_words(const MatrixShape& shape) noexcept {
-  return round_up(marks_words(shape.shorter()), cpu::kSelectionChunk / 64);
+std::size_t mask_words(const PairLayer& layer) noexcept {
+  return round_up(marks_words(layer.count), cpu::kSelectionChunk / 64);
 }
 
 std::uint64_t select_pairs(std::span<const double> amplitudes, float price, const Key& key,
@@ -163,7 +167,7 @@ class PairWriter {
         shape_(shape),
         codings_(shape, price),
         key_(key),
-        groups_(GroupShape::of(pairs_frame(shape).length)),
+        groups_(group_shape(shape)),
         lengths_(lengths),
         bits_(content.data(), content.size()) {}
 
@@ -215,12 +219,12 @@ class PairWriter {
 class PairReader {
  public:
   PairReader(ConstBytes body, const BodyIndex& index, const MatrixShape& shape, float price,
-             const Key& key) noexcept
+             float gain, const Key& key) noexcept
       : shape_(shape),
-        codings_(shape, price),
+        codings_(shape, price, gain),
         levels_u_(key, Purpose::dither_u),
         levels_v_(key, Purpose::dither_v),
-        groups_(GroupShape::of(pairs_frame(shape).length)),
+        groups_(group_shape(shape)),
         flags_(body.data() + index.flags, index.lengths - index.flags),
         content_(body.data() + index.content, body.size() - index.content),
         lengths_(body.data() + index.lengths),
@@ -290,17 +294,14 @@ std::uint32_t cost_of(std::size_t step, std::size_t column) noexcept {
 
 }  // namespace
 
-bool has_pairs(const Shape& shape) noexcept { return is_matrix(shape); }
-
-std::uint64_t pair_count(const Shape& shape) noexcept { return matrix_view(shape).shorter(); }
-
-AtomLayout pairs_frame(const MatrixShape& shape) noexcept {
+AtomLayout pairs_frame(const PairLayer& layer) noexcept {
+  const MatrixShape& shape = layer.view;
   const std::uint64_t entries = shape.shorter() + shape.longer();
   const std::uint64_t length =
       entries <= kPieceEntries
           ? entries
           : kPieceEntries * (pieces_of(shape.shorter()) + pieces_of(shape.longer()));
-  return AtomLayout::rows(shape.shorter(), length);
+  return AtomLayout::rows(layer.count, length);
 }
 
 PairStep pair_step(const MatrixShape& shape, std::size_t atom_class) noexcept {
@@ -349,15 +350,15 @@ cpu::PriceCosts pair_costs(const MatrixShape& shape) noexcept {
       costs.unit[c][part] = static_cast<std::uint32_t>((total + (u + v) / 2) / (u + v));
     }
   }
-  const GroupShape groups = GroupShape::of(pairs_frame(shape).length);
+  const GroupShape groups = group_shape(shape);
   const auto lengths = static_cast<std::uint32_t>(groups.pieces * 16 * 256 / groups.atoms);
   costs.uncertain = 256 + lengths;
   costs.certain = 256 * (1 + kClassBits) + lengths;
   return costs;
 }
 
-std::size_t max_pairs_body_bytes(const Shape& shape) noexcept {
-  const MatrixShape view = matrix_view(shape);
+std::size_t max_pairs_body_bytes(const PairLayer& layer) noexcept {
+  const MatrixShape& view = layer.view;
   const PairCodings codings(view, 1.0f);
   const std::size_t aspect = pair_aspect(view);
   std::uint64_t bits = 0;
@@ -369,21 +370,22 @@ std::size_t max_pairs_body_bytes(const Shape& shape) noexcept {
     const std::uint64_t v = max_pair_bits(steps.longer, codings.longer(number).coding.escape_bits);
     bits = std::max(bits, pairs_of(view.shorter()) * u + pairs_of(view.longer()) * v);
   }
-  const std::uint64_t count = view.shorter();
+  const std::uint64_t count = layer.count;
   const std::size_t flags = round_up((count * (1 + kClassBits) + 7) / 8, 2);
-  const std::size_t lengths = 2 * GroupShape::of(pairs_frame(view).length).groups(count);
+  const std::size_t lengths = 2 * group_shape(view).groups(count);
   return round_up(max_marks_bytes(count) + flags + lengths + (count * bits + 7) / 8, 4);
 }
 
-std::size_t encode_pairs_workspace_bytes(const MatrixShape& shape) noexcept {
+std::size_t encode_pairs_workspace_bytes(const PairLayer& layer) noexcept {
   Carver carver;
-  carver.take<std::uint64_t>(mask_words(shape));
+  carver.take<std::uint64_t>(mask_words(layer));
   return carver.bytes();
 }
 
-Status encode_pairs(const SingularPairs& pairs, const MatrixShape& shape,
+Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
                     std::span<const double> amplitudes, float price, const Key& key, Bytes body,
                     Bytes workspace, std::size_t& bytes) noexcept {
+  const MatrixShape& shape = layer.view;
   bytes = 0;
   const double largest = *std::max_element(amplitudes.begin(), amplitudes.end());
   if (largest == 0) return Status::ok;
@@ -392,7 +394,7 @@ Status encode_pairs(const SingularPairs& pairs, const MatrixShape& shape,
     return Status::unsupported;
   }
   Carver carver(workspace);
-  const auto marks = carver.take<std::uint64_t>(mask_words(shape));
+  const auto marks = carver.take<std::uint64_t>(mask_words(layer));
   if (!carver.fits()) return Status::workspace_too_small;
   const std::uint64_t kept = select_pairs(amplitudes, price, key, marks);
   if (kept == 0) return Status::ok;
@@ -404,7 +406,7 @@ Status encode_pairs(const SingularPairs& pairs, const MatrixShape& shape,
       plan.bytes + write_flags(amplitudes, price, used, body.subspan(plan.bytes));
   const std::size_t lengths = round_up(flags_end, 2);
   if (lengths != flags_end) body[lengths - 1] = std::byte{0};
-  const std::size_t content = lengths + 2 * GroupShape::of(pairs_frame(shape).length).groups(kept);
+  const std::size_t content = lengths + 2 * group_shape(shape).groups(kept);
   PairWriter writer(pairs, shape, price, key, body.data() + lengths, body.subspan(content));
   for_each_marked(used, [&](std::uint64_t k) {
     writer.add(k, cpu::choose_atom(amplitudes[k], price));
@@ -416,47 +418,29 @@ Status encode_pairs(const SingularPairs& pairs, const MatrixShape& shape,
   return Status::ok;
 }
 
-std::size_t decode_pairs_workspace_bytes(const Shape& shape) noexcept {
-  const MatrixShape view = matrix_view(shape);
-  Carver carver;
-  carver.take<float>(view.shorter() * view.shorter());
-  carver.take<float>(view.shorter() * view.longer());
-  return carver.bytes();
-}
-
-Status decode_pairs(ConstBytes body, const Shape& shape, float price, const Key& key, float* y,
-                    cpu::DecodeMode mode, Bytes workspace) noexcept {
-  const MatrixShape view = matrix_view(shape);
-  const std::size_t m = view.shorter(), n = view.longer();
+Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,
+                           const Key& key, PairFactors& factors) noexcept {
+  const std::size_t m = layer.view.shorter(), n = layer.view.longer();
   if (!(price > 0) || !std::isfinite(price)) return Status::corrupt;
-  Carver carver(workspace);
-  const auto shorter = carver.take<float>(m * m), longer = carver.take<float>(m * n);
-  if (!carver.fits()) return Status::workspace_too_small;
   MarksReader marks;
   BodyIndex index;
-  if (!index.open(body, pairs_frame(view), marks)) return Status::corrupt;
-  PairReader reader(body, index, view, price, key);
-  std::size_t count = 0;
-  const bool good = for_each_kept(marks, m, [&](std::uint64_t k) {
-    const bool read = reader.read(k, shorter.data() + count * m, longer.data() + count * n);
-    ++count;
-    return read;
+  if (!index.open(body, pairs_frame(layer), marks)) return Status::corrupt;
+  PairReader reader(body, index, layer.view, price, gain, key);
+  factors.kept = 0;
+  factors.scale = reader.unscale();
+  const bool good = for_each_kept(marks, layer.count, [&](std::uint64_t k) {
+    const std::size_t at = factors.kept++;
+    return reader.read(k, factors.shorter.data() + at * m, factors.longer.data() + at * n);
   });
-  if (!good || !reader.finish()) return Status::corrupt;
-  const bool wide = view.rows <= view.columns;
-  return sum_outer_products(
-      {wide ? shorter.data() : longer.data(), wide ? longer.data() : shorter.data(), count,
-       view.rows, view.columns, reader.unscale()},
-      mode, y, nullptr);
+  return good && reader.finish() ? Status::ok : Status::corrupt;
 }
 
-Status inspect_pairs(ConstBytes body, const Shape& shape, std::uint64_t& kept) noexcept {
+Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kept) noexcept {
   kept = 0;
   MarksReader marks;
   BodyIndex index;
-  const MatrixShape view = matrix_view(shape);
-  if (!index.open(body, pairs_frame(view), marks)) return Status::corrupt;
-  if (!for_each_kept(marks, view.shorter(), [](std::uint64_t) { return true; })) {
+  if (!index.open(body, pairs_frame(layer), marks)) return Status::corrupt;
+  if (!for_each_kept(marks, layer.count, [](std::uint64_t) { return true; })) {
     return Status::corrupt;
   }
   kept = index.kept;

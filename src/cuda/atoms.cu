@@ -140,7 +140,8 @@ bool is_own(const PlannedLayer& layer) {
 bool has_pairs(const PlannedLayer& layer) { return layer.kind->params == detail::kPairs; }
 
 AtomLayout layout_of(const PlannedLayer& layer) {
-  if (has_pairs(layer)) return detail::pairs_frame(detail::matrix_view(layer.kind->shape));
+  if (has_pairs(layer))
+    return detail::pairs_frame(detail::PairLayer::all_of(detail::matrix_view(layer.kind->shape)));
   if (layer.kind->params == 0) return AtomLayout::blocks(layer.n);
   const auto rows = static_cast<std::uint64_t>(layer.kind->shape[0]);
   return AtomLayout::rows(rows, layer.n / rows);

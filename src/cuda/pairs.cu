@@ -259,7 +259,8 @@ std::uint64_t pairs_slot_words(const MatrixShape& shape) noexcept {
     bits_v = std::max<std::uint64_t>(
         bits_v, detail::max_pair_bits(step.longer.step, step.longer.escape_bits));
   }
-  const auto groups = detail::GroupShape::of(detail::pairs_frame(shape).length);
+  const auto groups =
+      detail::GroupShape::of(detail::pairs_frame(detail::PairLayer::all_of(shape)).length);
   if (groups.pieces == 1) {
     const std::uint64_t of_pair =
         detail::pairs_of(shape.shorter()) * bits_u + detail::pairs_of(shape.longer()) * bits_v;

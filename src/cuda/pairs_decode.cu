@@ -296,7 +296,8 @@ class Planner {
 
   void add_pairs(const PlannedLayer& layer, std::uint32_t number) {
     const MatrixShape shape = detail::matrix_view(layer.kind->shape);
-    const auto groups = detail::GroupShape::of(detail::pairs_frame(shape).length);
+    const auto groups =
+        detail::GroupShape::of(detail::pairs_frame(detail::PairLayer::all_of(shape)).length);
     const auto in_group = static_cast<std::uint32_t>(groups.atoms);
     const auto tiles =
         static_cast<std::uint32_t>(tiles_of(shape.shorter()) + tiles_of(shape.longer()));

@@ -13,7 +13,8 @@ double read_budget(SpecArgs& args) {
 }
 
 std::shared_ptr<const Method> make_atomo(SpecArgs& args) {
-  const std::size_t atoms = args.choice("atoms", {"rows", "blocks", "coordinate", "svd"}, 0);
+  const std::size_t atoms =
+      args.choice("atoms", {"rows", "blocks", "coordinate", "svd", "sketch"}, 0);
   if (atoms > 1 && args.has("cap"))
     args.fail("cap", "cap= goes with atoms=rows and atoms=blocks alone");
   switch (atoms) {
@@ -23,8 +24,10 @@ std::shared_ptr<const Method> make_atomo(SpecArgs& args) {
       return make_atoms(args, false);
     case 2:
       return make_coordinate(args);
-    default:
+    case 3:
       return make_svd(args);
+    default:
+      return make_sketch(args);
   }
 }
 

@@ -2,19 +2,25 @@
 /// atomo:atoms=rows|blocks: atoms that each choose their own bits at the price of the model.
 ///
 /// Params: the family, 0 blocks of 256, 1 rows (dim0), 2 singular pairs (methods/svd.cpp encodes
-/// them). A tensor of fewer than two dimensions, or with rows under 16 or over 2^22 entries, uses
-/// blocks. The body is laid out in FORMAT.md
+/// them), 3 a sketch's pairs and rows (methods/sketch.cpp). A tensor of fewer than two dimensions,
+/// or with rows under 16 or over 2^22 entries, uses blocks. The body is laid out in FORMAT.md
 /// ("atoms"); no bytes at all mean zeros. With `cap=` a body above its limit is thinned
 /// (thinning.hpp).
 
 #include "atomo/atoms.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "bits.hpp"
+#include "cpu/low_rank.hpp"
+#include "cpu/outer_products.hpp"
+#include "cpu/run_tasks.hpp"
 #include "kind_rules.hpp"
+#include "matrix_view.hpp"
 #include "pairs.hpp"
 #include "spec.hpp"
 #include "thinning.hpp"
@@ -24,6 +30,9 @@ namespace atomo::detail {
 namespace {
 
 static_assert(kShortestRow == AtomLayout::kMinRow && kLongestRow == AtomLayout::kMaxRow);
+
+/// Before a sketch's pairs: their bytes.
+constexpr std::size_t kSizeBytes = 4;
 
 AtomLayout layout_of(const Shape& shape, std::uint32_t family) noexcept {
   if (family == kBlocks) return AtomLayout::blocks(shape.elements());
@@ -187,28 +196,126 @@ class Atoms final : public Method {
 };
 
 std::string describe(const Kind& kind) {
-  return kind.params == kPairs  ? "atomo:atoms=svd"
-         : kind.params == kRows ? "atomo:atoms=rows"
-                                : "atomo:atoms=blocks";
+  switch (family_of(kind.params)) {
+    case kBlocks:
+      return "atomo:atoms=blocks";
+    case kRows:
+      return "atomo:atoms=rows";
+    case kPairs:
+      return "atomo:atoms=svd";
+    default:
+      return "atomo:atoms=sketch,rank=" + std::to_string(rank_of(kind.params));
+  }
+}
+
+bool has_pairs(const Kind& kind) noexcept { return family_of(kind.params) >= kPairs; }
+bool has_atoms(const Kind& kind) noexcept { return family_of(kind.params) != kPairs; }
+
+/// Of a kind with pairs.
+PairLayer pair_layer_of(const Kind& kind) noexcept {
+  const MatrixShape view = matrix_view(kind.shape);
+  return {view, family_of(kind.params) == kSketch ? rank_of(kind.params) : view.shorter()};
+}
+
+/// Of a kind with rows or blocks.
+AtomLayout atoms_of(const Kind& kind) noexcept {
+  return layout_of(kind.shape, family_of(kind.params) == kBlocks ? kBlocks : kRows);
 }
 
 std::size_t max_bytes(const Kind& kind) noexcept {
-  return kind.params == kPairs ? max_pairs_body_bytes(kind.shape)
-                               : cpu::max_body_bytes(layout_of(kind.shape, kind.params));
+  std::size_t bytes = has_pairs(kind) && has_atoms(kind) ? kSizeBytes : 0;
+  if (has_pairs(kind)) bytes += max_pairs_body_bytes(pair_layer_of(kind));
+  if (has_atoms(kind)) bytes += cpu::max_body_bytes(atoms_of(kind));
+  return bytes;
 }
 
+/// What decoding pairs needs; a sketch's rows too, when they are added to a tensor.
+struct DecodeMemory {
+  PairFactors factors;
+  std::span<float> rest;
+  DecodeMemory(const Kind& kind, Carver& carver) noexcept
+      : factors(pair_layer_of(kind), carver),
+        rest(carver.take<float>(has_atoms(kind) ? kind.shape.elements() : 0)) {}
+};
+
 std::size_t workspace(const Kind& kind) noexcept {
-  return kind.params == kPairs ? decode_pairs_workspace_bytes(kind.shape) : 0;
+  if (!has_pairs(kind)) return 0;
+  Carver carver;
+  DecodeMemory(kind, carver);
+  return carver.bytes();
 }
 
 /// Takes the word of a thinned body off its front.
 bool open_thinned(const Kind& kind, ConstBytes& body, float& gain) noexcept {
   Thinning thinning;
-  if (kind.params == kPairs || body.size() <= kThinningBytes) return false;
+  if (has_pairs(kind) || body.size() <= kThinningBytes) return false;
   if (!Thinning::read(load_le<std::uint32_t>(body.data()), thinning)) return false;
   gain = thinning.gain();
   body = body.subspan(kThinningBytes);
   return true;
+}
+
+/// Left vectors run along the rows of the tensor, right ones along its columns.
+struct Sides {
+  const float* left;
+  const float* right;
+  Sides(const MatrixShape& view, const PairFactors& factors) noexcept
+      : left(factors.shorter.data()), right(factors.longer.data()) {
+    if (view.rows > view.columns) std::swap(left, right);
+  }
+};
+
+Status decode_singular_pairs(const LayerOutput& out, ConstBytes body,
+                             cpu::DecodeMode mode) noexcept {
+  Carver carver(out.workspace);
+  DecodeMemory memory(*out.kind, carver);
+  if (!carver.fits()) return Status::workspace_too_small;
+  const PairLayer layer = pair_layer_of(*out.kind);
+  const Status status =
+      decode_pair_factors(body, layer, out.price, mode.gain, out.key, memory.factors);
+  if (failed(status)) return status;
+  const Sides sides(layer.view, memory.factors);
+  return sum_outer_products({sides.left, sides.right, memory.factors.kept, layer.view.rows,
+                             layer.view.columns, memory.factors.scale},
+                            mode, out.y, nullptr);
+}
+
+/// The two parts of a sketch's body; false when they do not fit it.
+bool split_sketch(ConstBytes body, ConstBytes& pairs, ConstBytes& rows) noexcept {
+  if (body.size() <= kSizeBytes) return false;
+  const std::size_t bytes = load_le<std::uint32_t>(body.data());
+  if (bytes % 4 != 0 || bytes > body.size() - kSizeBytes) return false;
+  pairs = body.subspan(kSizeBytes, bytes);
+  rows = body.subspan(kSizeBytes + bytes);
+  return true;
+}
+
+Status decode_sketch(const LayerOutput& out, ConstBytes body, cpu::DecodeMode mode) noexcept {
+  ConstBytes pairs, rows;
+  if (!split_sketch(body, pairs, rows)) return Status::corrupt;
+  Carver carver(out.workspace);
+  DecodeMemory memory(*out.kind, carver);
+  if (!carver.fits()) return Status::workspace_too_small;
+  const PairLayer layer = pair_layer_of(*out.kind);
+  if (!pairs.empty()) {
+    const Status status =
+        decode_pair_factors(pairs, layer, out.price, mode.gain, out.key, memory.factors);
+    if (failed(status)) return status;
+  }
+  float* const rest = mode.add ? memory.rest.data() : out.y;
+  const Status status = cpu::decode_atoms(rows, atoms_of(*out.kind), out.price, out.key, rest,
+                                          {false, 1.0f, mode.gain});
+  if (failed(status)) return status;
+  const Sides sides(layer.view, memory.factors);
+  const LowRank sum{sides.left,         sides.right,     memory.factors.kept,
+                    layer.view.columns, layer.view.rows, static_cast<float>(memory.factors.scale)};
+  std::atomic<bool> overflow{false};
+  run_ranges(out.executor, layer.view.rows, 64, [&](std::size_t begin, std::size_t end) {
+    const std::size_t at = begin * layer.view.columns;
+    if (add_low_rank(sum, begin, end, rest + at, mode, out.y + at))
+      overflow.store(true, std::memory_order_relaxed);
+  });
+  return overflow.load(std::memory_order_relaxed) ? Status::overflow : Status::ok;
 }
 
 Status decode(const LayerOutput& out) noexcept {
@@ -220,23 +327,31 @@ Status decode(const LayerOutput& out) noexcept {
   cpu::DecodeMode mode{out.add, out.alpha};
   ConstBytes body = out.body;
   if (out.thinned && !open_thinned(*out.kind, body, mode.gain)) return Status::corrupt;
-  if (out.kind->params == kPairs) {
-    return decode_pairs(body, out.kind->shape, out.price, out.key, out.y, mode, out.workspace);
+  switch (family_of(out.kind->params)) {
+    case kPairs:
+      return decode_singular_pairs(out, body, mode);
+    case kSketch:
+      return decode_sketch(out, body, mode);
+    default:
+      return cpu::decode_atoms(body, atoms_of(*out.kind), out.price, out.key, out.y, mode);
   }
-  return cpu::decode_atoms(body, layout_of(out.kind->shape, out.kind->params), out.price, out.key,
-                           out.y, mode);
 }
 
 Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
              std::uint64_t& kept) noexcept {
+  atoms = (has_pairs(kind) ? pair_layer_of(kind).count : 0) +
+          (has_atoms(kind) ? atoms_of(kind).count : 0);
   kept = 0;
-  if (kind.params == kPairs) {
-    atoms = pair_count(kind.shape);
-    return body.empty() ? Status::ok : inspect_pairs(body, kind.shape, kept);
-  }
-  const AtomLayout layout = layout_of(kind.shape, kind.params);
-  atoms = layout.count;
-  return body.empty() ? Status::ok : cpu::inspect_atoms(body, layout, kept);
+  if (body.empty()) return Status::ok;
+  if (!has_pairs(kind)) return cpu::inspect_atoms(body, atoms_of(kind), kept);
+  if (!has_atoms(kind)) return inspect_pairs(body, pair_layer_of(kind), kept);
+  ConstBytes pairs, rows;
+  if (!split_sketch(body, pairs, rows)) return Status::corrupt;
+  std::uint64_t kept_rows = 0;
+  Status status = pairs.empty() ? Status::ok : inspect_pairs(pairs, pair_layer_of(kind), kept);
+  if (!failed(status)) status = cpu::inspect_atoms(rows, atoms_of(kind), kept_rows);
+  kept += kept_rows;
+  return status;
 }
 
 }  // namespace

@@ -44,6 +44,7 @@
 #include "factors.hpp"
 #include "kind_rules.hpp"
 #include "matrix_view.hpp"
+#include "methods/pair_analysis.hpp"
 #include "pairs.hpp"
 #include "spec.hpp"
 #include "workspace.hpp"
@@ -151,58 +152,6 @@ Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
 
 // ---- dithered factors at a price
 
-/// What `analyse` leaves for the price search.
-struct PairDemand {
-  std::span<double> largest;      ///< one: the largest amplitude
-  std::span<std::uint64_t> used;  ///< one: bins in use
-  std::span<cpu::PriceBin> bins;
-
-  PairDemand(const MatrixShape& view, Carver& carver) noexcept
-      : largest(carver.take<double>(1)),
-        used(carver.take<std::uint64_t>(1)),
-        bins(carver.take<cpu::PriceBin>(view.shorter())) {}
-};
-
-PairDemand open_demand(const MatrixShape& view, ConstBytes demand) noexcept {
-  Carver carver(Bytes(const_cast<std::byte*>(demand.data()), demand.size()));
-  return {view, carver};
-}
-
-/// What `analyse` leaves for `encode`: the decomposition.
-struct PairState {
-  std::span<int> exponent;  ///< one
-  std::span<double> amplitudes;
-  SingularPairs pairs;
-
-  PairState(const MatrixShape& view, Carver& carver) noexcept
-      : exponent(carver.take<int>(1)), amplitudes(carver.take<double>(view.shorter())) {
-    pairs.shorter = carver.take<float>(view.shorter() * view.shorter());
-    pairs.longer = carver.take<float>(view.shorter() * view.longer());
-    pairs.sigma = amplitudes;
-  }
-};
-
-PairState open_state(const MatrixShape& view, Bytes state) noexcept {
-  Carver carver(state);
-  return {view, carver};
-}
-
-/// Bins of equal keys, in ascending order; zero amplitudes cost nothing.
-void fill_bins(std::span<const double> amplitudes, std::uint64_t weight,
-               std::span<std::uint16_t> keys, const PairDemand& demand) noexcept {
-  std::size_t count = 0, used = 0;
-  for (const double a : amplitudes) {
-    if (a > 0) keys[count++] = static_cast<std::uint16_t>(cpu::price_key(a));
-  }
-  std::sort(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(count));
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i == 0 || keys[i] != keys[i - 1]) demand.bins[used++] = {0, 0, keys[i]};
-    demand.bins[used - 1].count += 1;
-    demand.bins[used - 1].weight += weight;
-  }
-  demand.used[0] = used;
-}
-
 class Pairs final : public Method {
  public:
   /// `blocks` has the same budget or price and takes what is no matrix.
@@ -224,12 +173,14 @@ class Pairs final : public Method {
     return {MethodId::atoms, dtype, kPairs, shape};
   }
   std::size_t max_body_bytes(const Shape& shape) const override {
-    return is_matrix(shape) ? max_pairs_body_bytes(shape) : blocks_->max_body_bytes(shape);
+    return is_matrix(shape) ? max_pairs_body_bytes(PairLayer::all_of(matrix_view(shape)))
+                            : blocks_->max_body_bytes(shape);
   }
   std::size_t scratch_bytes(const Shape& shape) const override {
     if (!is_matrix(shape)) return blocks_->scratch_bytes(shape);
     const MatrixShape view = matrix_view(shape);
-    return std::max(cpu::svd_workspace_bytes(view), encode_pairs_workspace_bytes(view));
+    return std::max(cpu::svd_workspace_bytes(view),
+                    encode_pairs_workspace_bytes(PairLayer::all_of(view)));
   }
 
   Pool pool() const noexcept override { return Pool::atoms; }
@@ -240,45 +191,35 @@ class Pairs final : public Method {
   std::size_t demand_bytes(const Shape& shape) const override {
     if (!is_matrix(shape)) return blocks_->demand_bytes(shape);
     Carver carver;
-    PairDemand(matrix_view(shape), carver);
+    PairDemand(PairLayer::all_of(matrix_view(shape)), carver);
     return carver.bytes();
   }
   std::size_t state_bytes(const Shape& shape) const override {
     if (!is_matrix(shape)) return blocks_->state_bytes(shape);
     Carver carver;
-    PairState(matrix_view(shape), carver);
+    PairState(PairLayer::all_of(matrix_view(shape)), carver);
     return carver.bytes();
   }
 
   Status analyse(const LayerInput& in, Bytes demand, Bytes state,
                  Bytes scratch) const noexcept override {
     if (!is_matrix(*in.shape)) return blocks_->analyse(in, demand, state, scratch);
-    const MatrixShape view = matrix_view(*in.shape);
-    PairState found = open_state(view, state);
-    const Status status = cpu::svd(in.x, view, found.pairs, scratch);
+    const PairLayer layer = PairLayer::all_of(matrix_view(*in.shape));
+    PairState found = PairState::open(layer, state);
+    const Status status = cpu::svd(in.x, layer.view, found.pairs, scratch);
     if (failed(status)) return status;
-    found.exponent[0] = found.pairs.exponent;
-    const double unit = pair_amplitude(view);
-    for (double& a : found.amplitudes) a *= unit;
-    const PairDemand out = open_demand(view, demand);
-    out.largest[0] = *std::max_element(found.amplitudes.begin(), found.amplitudes.end());
-    Carver carver(scratch);
-    fill_bins(found.amplitudes, pair_weight(view), carver.take<std::uint16_t>(view.shorter()), out);
+    found.close(layer);
+    PairDemand::open(layer, demand).fill(layer, found.amplitudes, scratch);
     return Status::ok;
   }
   std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
                                  float price) const noexcept override {
     if (!is_matrix(shape)) return blocks_->expected_bits256(shape, demand, price);
-    const cpu::PriceCosts costs = pair_costs(matrix_view(shape));
-    const cpu::PriceLayer layer = price_layer(shape, demand, costs);
-    return cpu::expected_bits_256({&layer, 1}, price);
+    return expected_pair_bits256(PairLayer::all_of(matrix_view(shape)), demand, price);
   }
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
     if (!is_matrix(shape)) return blocks_->lowest_price(shape, demand);
-    const cpu::PriceCosts costs{};
-    const cpu::PriceLayer layer = price_layer(shape, demand, costs);
-    const float floor = cpu::price_floor({&layer, 1});
-    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(floor) >> 16);
+    return lowest_pair_price(PairLayer::all_of(matrix_view(shape)), demand);
   }
   float own_price(const Shape& shape, ConstBytes demand) const noexcept override {
     return std::max(price_, cpu::price_of_code(lowest_price(shape, demand)));
@@ -291,21 +232,13 @@ class Pairs final : public Method {
     }
     result = {};
     if (price == 0) return Status::ok;
-    const MatrixShape view = matrix_view(*in.shape);
-    PairState found = open_state(view, state);
-    found.pairs.exponent = found.exponent[0];
-    return encode_pairs(found.pairs, view, found.amplitudes, price, in.key, body, scratch,
+    const PairLayer layer = PairLayer::all_of(matrix_view(*in.shape));
+    const PairState found = PairState::open(layer, state);
+    return encode_pairs(found.pairs, layer, found.amplitudes, price, in.key, body, scratch,
                         result.bytes);
   }
 
  private:
-  static cpu::PriceLayer price_layer(const Shape& shape, ConstBytes demand,
-                                     const cpu::PriceCosts& costs) noexcept {
-    const MatrixShape view = matrix_view(shape);
-    const PairDemand in = open_demand(view, demand);
-    return {in.bins.first(in.used[0]), &costs, view.shorter(), in.largest[0]};
-  }
-
   std::shared_ptr<const Method> blocks_;
   float price_;
 };

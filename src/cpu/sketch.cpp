@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Thin products through BLAS in f32; everything of the size of the sketch alone, where digits
+/// count, in f64.
+///
+/// With A the matrix oriented m x n, m its shorter side: Y = A (A^T Omega); Q spans Y; B = Q^T A;
+/// B B^T = W^T diag(s^2) W; u_k = Q w_k, sigma_k v_k = B^T w_k, without a division, so zero and
+/// equal singular values need no care. A - sum_k u_k (sigma_k v_k)^T is what is left, whatever Q
+/// is.
+
+#include "atomo/sketch.hpp"
+
+#include <cblas.h>
+#include <lapacke.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "atomo/philox.hpp"
+#include "workspace.hpp"
+
+namespace atomo::cpu {
+namespace {
+
+using detail::Carver;
+
+constexpr std::size_t kMaxSide = std::size_t{1} << 22, kMaxShorter = std::size_t{1} << 14;
+constexpr unsigned kMostIterations = 8;
+/// Entries of at least 2 to this are left to the residual.
+constexpr int kLargestExponent = 120;
+/// A pivot below this part of its column's squared norm is rounding: the columns of Y are f32.
+constexpr double kLeastPivot = 1e-13;
+
+int to_int(std::size_t n) noexcept { return static_cast<int>(n); }
+
+/// Workspace of `dsyevd`, in doubles and integers.
+constexpr std::size_t solver_doubles(std::size_t r) noexcept { return 1 + 6 * r + 2 * r * r; }
+constexpr std::size_t solver_integers(std::size_t r) noexcept { return 3 + 5 * r; }
+
+struct SketchMemory {
+  std::span<float> shorter, longer;  ///< m x r and n x r, then r x n
+  std::span<double> basis;           ///< m x r
+  std::span<float> small;            ///< r x r
+  std::span<double> gram;            ///< r x r
+  std::span<double> values, solver;
+  std::span<lapack_int> integers;
+
+  SketchMemory(Carver& carver, const MatrixShape& shape, std::size_t r) noexcept
+      : shorter(carver.take<float>(shape.shorter() * r)),
+        longer(carver.take<float>(shape.longer() * r)),
+        basis(carver.take<double>(shape.shorter() * r)),
+        small(carver.take<float>(r * r)),
+        gram(carver.take<double>(r * r)),
+        values(carver.take<double>(r)),
+        solver(carver.take<double>(solver_doubles(r))),
+        integers(carver.take<lapack_int>(solver_integers(r))) {}
+};
+
+/// The matrix A, m x n, as it lies in memory: itself (wide), or its transpose.
+class Matrix {
+ public:
+  Matrix(std::span<float> entries, const MatrixShape& shape) noexcept
+      : a_(entries.data()),
+        wide_(shape.rows <= shape.columns),
+        m_(to_int(shape.shorter())),
+        n_(to_int(shape.longer())),
+        stride_(to_int(shape.columns)) {}
+
+  /// z (n x r) = A^T x, x of m x r.
+  void transposed_times(const float* x, int r, float* z) const noexcept {
+    cblas_sgemm(CblasRowMajor, wide_ ? CblasTrans : CblasNoTrans, CblasNoTrans, n_, r, m_, 1.0f, a_,
+                stride_, x, r, 0.0f, z, r);
+  }
+  /// y (m x r) = A z, z of n x r.
+  void times(const float* z, int r, float* y) const noexcept {
+    cblas_sgemm(CblasRowMajor, wide_ ? CblasNoTrans : CblasTrans, CblasNoTrans, m_, r, n_, 1.0f, a_,
+                stride_, z, r, 0.0f, y, r);
+  }
+  /// b (r x n) = q^T A, q of m x r.
+  void project(const float* q, int r, float* b) const noexcept {
+    cblas_sgemm(CblasRowMajor, CblasTrans, wide_ ? CblasNoTrans : CblasTrans, r, n_, m_, 1.0f, q, r,
+                a_, stride_, 0.0f, b, n_);
+  }
+  /// A -= u^T v, u of r x m, v of r x n.
+  void subtract(const float* u, const float* v, int r) noexcept {
+    const float* const left = wide_ ? u : v;
+    const float* const right = wide_ ? v : u;
+    const int rows = wide_ ? m_ : n_;
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, rows, stride_, r, -1.0f, left, rows, right,
+                stride_, 1.0f, a_, stride_);
+  }
+
+ private:
+  float* a_;
+  bool wide_;
+  int m_, n_, stride_;
+};
+
+/// Copies g 2^-exponent, the largest entry in [1/2, 1). False when the pairs must be zero.
+bool scale_matrix(const float* g, std::span<float> scaled, int& exponent) noexcept {
+  float largest = 0;
+  for (std::size_t i = 0; i < scaled.size(); ++i) largest = std::max(largest, std::fabs(g[i]));
+  exponent = 0;
+  if (largest > 0) std::frexp(largest, &exponent);
+  if (largest == 0 || exponent > kLargestExponent) {
+    exponent = 0;
+    std::copy_n(g, scaled.size(), scaled.data());
+    return false;
+  }
+  // Two factors: the inverse of a subnormal number is beyond f32.
+  const float first = std::ldexp(1.0f, -exponent / 2),
+              second = std::ldexp(1.0f, -exponent + exponent / 2);
+  for (std::size_t i = 0; i < scaled.size(); ++i) scaled[i] = g[i] * first * second;
+  return true;
+}
+
+void unscale(std::span<float> residual, int exponent) noexcept {
+  const float first = std::ldexp(1.0f, exponent / 2),
+              second = std::ldexp(1.0f, exponent - exponent / 2);
+  for (float& x : residual) x = x * first * second;
+}
+
+/// Entries uniform in [-1, 1).
+void draw_start(const Key& key, std::span<float> omega) noexcept {
+  const Philox draws(key, Purpose::sketch_omega);
+  for (std::size_t i = 0; i < omega.size(); i += 4) {
+    const PhiloxWords words = draws(i / 4);
+    for (std::size_t k = 0; k < 4 && i + k < omega.size(); ++k)
+      omega[i + k] = static_cast<float>(static_cast<std::int32_t>(words[k])) * 0x1p-31f;
+  }
+}
+
+/// Upper Cholesky factor of a Gram matrix, in place. A column that depends on those before it gets
+/// a row and a column of the identity, and `rank_deficient(column)` is called.
+template <typename Visit>
+void cholesky(std::span<double> gram, std::span<double> diagonal, std::size_t r,
+              Visit rank_deficient) noexcept {
+  for (std::size_t k = 0; k < r; ++k) diagonal[k] = gram[k * r + k];
+  for (std::size_t j = 0; j < r; ++j) {
+    double* const row = gram.data() + j * r;
+    if (!(row[j] > kLeastPivot * diagonal[j])) {
+      std::fill(row + j, row + r, 0.0);
+      row[j] = 1;
+      rank_deficient(j);
+      continue;
+    }
+    row[j] = std::sqrt(row[j]);
+    for (std::size_t k = j + 1; k < r; ++k) row[k] /= row[j];
+    for (std::size_t i = j + 1; i < r; ++i) {
+      double* const below = gram.data() + i * r;
+      for (std::size_t k = i; k < r; ++k) below[k] -= row[i] * row[k];
+    }
+  }
+}
+
+/// Makes the columns of the basis orthonormal, those that depend on others zero. Once leaves
+/// 1e-16 times the squared condition number (at most 1e14 here), twice the f64 unit.
+void orthonormalise(const SketchMemory& memory, std::size_t m, std::size_t r) noexcept {
+  double* const basis = memory.basis.data();
+  for (int pass = 0; pass < 2; ++pass) {
+    cblas_dsyrk(CblasRowMajor, CblasUpper, CblasTrans, to_int(r), to_int(m), 1.0, basis, to_int(r),
+                0.0, memory.gram.data(), to_int(r));
+    for (std::size_t k = 0; k < r; ++k) memory.solver[k] = 1;
+    cholesky(memory.gram, memory.values, r, [&](std::size_t k) { memory.solver[k] = 0; });
+    cblas_dtrsm(CblasRowMajor, CblasRight, CblasUpper, CblasNoTrans, CblasNonUnit, to_int(m),
+                to_int(r), 1.0, memory.gram.data(), to_int(r), basis, to_int(r));
+    for (std::size_t i = 0; i < m; ++i) {
+      for (std::size_t k = 0; k < r; ++k) basis[i * r + k] *= memory.solver[k];
+    }
+  }
+}
+
+/// small = the eigenvectors of B B^T, one a row, the largest eigenvalue first; the identity when
+/// the solver fails, which costs variance alone.
+void rotate(const SketchMemory& memory, const float* b, std::size_t n, std::size_t r) noexcept {
+  cblas_ssyrk(CblasRowMajor, CblasUpper, CblasNoTrans, to_int(r), to_int(n), 1.0f, b, to_int(n),
+              0.0f, memory.small.data(), to_int(r));
+  std::copy(memory.small.begin(), memory.small.end(), memory.gram.begin());
+  // Row-major upper is column-major lower; eigenvector k is then r consecutive values.
+  const lapack_int info =
+      LAPACKE_dsyevd_work(LAPACK_COL_MAJOR, 'V', 'L', to_int(r), memory.gram.data(), to_int(r),
+                          memory.values.data(), memory.solver.data(), to_int(memory.solver.size()),
+                          memory.integers.data(), to_int(memory.integers.size()));
+  for (std::size_t k = 0; k < r; ++k) {
+    const double* const vector = memory.gram.data() + (r - 1 - k) * r;
+    for (std::size_t i = 0; i < r; ++i)
+      memory.small[k * r + i] = info == 0 ? static_cast<float>(vector[i]) : i == k ? 1.0f : 0.0f;
+  }
+}
+
+void multiply_small(const float* left, CBLAS_TRANSPOSE transpose, const float* right,
+                    std::size_t columns, std::size_t r, float* out) noexcept {
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, transpose, to_int(r), to_int(columns), to_int(r), 1.0f,
+              left, to_int(r), right, to_int(transpose == CblasNoTrans ? columns : r), 0.0f, out,
+              to_int(columns));
+}
+
+double norm(const float* x, std::size_t n) noexcept {
+  double sum = 0;
+  for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return std::sqrt(sum);
+}
+
+bool supports(const MatrixShape& shape, const SketchOptions& options) noexcept {
+  return shape.shorter() >= 1 && shape.shorter() <= kMaxShorter && shape.longer() <= kMaxSide &&
+         options.rank >= 1 && options.rank <= std::min(shape.shorter(), kMaxSketchRank) &&
+         options.iterations >= 1 && options.iterations <= kMostIterations;
+}
+
+void clear(SingularPairs& pairs) noexcept {
+  std::fill(pairs.shorter.begin(), pairs.shorter.end(), 0.0f);
+  std::fill(pairs.longer.begin(), pairs.longer.end(), 0.0f);
+  std::fill(pairs.sigma.begin(), pairs.sigma.end(), 0.0);
+}
+
+}  // namespace
+
+std::size_t sketch_workspace_bytes(const MatrixShape& shape, std::size_t rank) noexcept {
+  Carver carver;
+  SketchMemory(carver, shape, rank);
+  return carver.bytes();
+}
+
+Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& options,
+              const Key& key, SingularPairs& pairs, std::span<float> residual,
+              Bytes workspace) noexcept {
+  if (!supports(shape, options)) return Status::unsupported;
+  const std::size_t r = options.rank, m = shape.shorter(), n = shape.longer();
+  Carver carver(workspace);
+  const SketchMemory memory(carver, shape, r);
+  if (!carver.fits()) return Status::workspace_too_small;
+  if (!scale_matrix(g, residual, pairs.exponent)) {
+    clear(pairs);
+    return Status::ok;
+  }
+  Matrix matrix(residual, shape);
+  const int rank = to_int(r);
+  draw_start(key, memory.shorter);
+  for (unsigned i = 0; i < options.iterations; ++i) {
+    matrix.transposed_times(memory.shorter.data(), rank, memory.longer.data());
+    matrix.times(memory.longer.data(), rank, memory.shorter.data());
+    std::copy(memory.shorter.begin(), memory.shorter.end(), memory.basis.begin());
+    orthonormalise(memory, m, r);
+    std::transform(memory.basis.begin(), memory.basis.end(), memory.shorter.begin(),
+                   [](double q) { return static_cast<float>(q); });
+  }
+  float* const b = memory.longer.data();
+  matrix.project(memory.shorter.data(), rank, b);
+  rotate(memory, b, n, r);
+  multiply_small(memory.small.data(), CblasTrans, memory.shorter.data(), m, r,
+                 pairs.shorter.data());
+  multiply_small(memory.small.data(), CblasNoTrans, b, n, r, pairs.longer.data());
+  matrix.subtract(pairs.shorter.data(), pairs.longer.data(), rank);
+  for (std::size_t k = 0; k < r; ++k)
+    pairs.sigma[k] = std::ldexp(norm(pairs.longer.data() + k * n, n), pairs.exponent);
+  unscale(residual, pairs.exponent);
+  return Status::ok;
+}
+
+}  // namespace atomo::cpu
