@@ -30,7 +30,10 @@ Status describe_layer(const LayerCursor& layer, const detail::Header& header, La
   info.non_finite = (layer.row.flags & Row::kNonFinite) != 0;
   info.lossless = (layer.row.flags & Row::kLossless) != 0;
   ConstBytes body = layer.body;
-  if (layer.kind.method == detail::MethodId::atoms) info.price = header.price;
+  if (layer.kind.method == detail::MethodId::atoms ||
+      layer.kind.method == detail::MethodId::automatic) {
+    info.price = header.price;
+  }
   if (layer.kind.method == detail::MethodId::coordinate) info.price = header.grid_step;
   if ((layer.row.flags & Row::kOwnPrice) != 0) {
     if (body.size() <= sizeof(float)) return Status::corrupt;
@@ -57,7 +60,7 @@ Status describe_layer(const LayerCursor& layer, const detail::Header& header, La
   }
   if (info.non_finite || info.shape.elements() == 0)
     return body.empty() ? Status::ok : Status::corrupt;
-  return decoder.count(body, layer.kind, info.atoms, info.kept);
+  return decoder.count(body, layer.kind, layer.row.form(), info.atoms, info.kept);
 }
 
 Status decode_all(ConstBytes message, bool add, float alpha, std::span<const TensorView> views,

@@ -172,6 +172,18 @@ std::uint64_t expected_grid_bits256(ConstBytes demand, float step) noexcept {
   return grid_bits256(demanded);
 }
 
+std::uint64_t expected_grid_error16(ConstBytes demand, float step) noexcept {
+  const Histogram histogram(demand);
+  const double scale = grid_scale(step);
+  std::uint64_t error = 0;
+  for (std::size_t i = 0; i < histogram.size(); ++i) {
+    const Bin bin = histogram[i];
+    const std::uint64_t up = share_of_bin(bin.bin, scale).up;
+    error += bin.count * (up * ((std::uint64_t{1} << kUnitBits) - up) >> kUnitBits);
+  }
+  return error;
+}
+
 float step_that_keeps(ConstBytes demand, std::uint64_t keep) noexcept {
   const Histogram histogram(demand);
   if (histogram.size() == 0) return 0;

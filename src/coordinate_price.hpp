@@ -20,6 +20,10 @@ void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch
 /// Expected bits of the body, in 1/256 bit; 0 when every entry is zero. Falls as the step rises.
 [[nodiscard]] std::uint64_t expected_grid_bits256(ConstBytes demand, float step) noexcept;
 
+/// The expected squared error of rounding to that grid, in units of the squared step and of
+/// 2^-16, each |x| at the middle of its bin.
+[[nodiscard]] std::uint64_t expected_grid_error16(ConstBytes demand, float step) noexcept;
+
 /// The step at which `keep` entries are expected not to become zero: sum of min(1, |x|/step), with
 /// each |x| at the middle of its bin (within 2^-8). When fewer are not zero, a step that keeps all
 /// of them. 0 when every entry is zero.

@@ -30,11 +30,16 @@ inline constexpr std::size_t kTotalAt = 8, kBodyChecksumAt = 48, kHeadChecksumAt
 /// One layer's row: u16 kind, u8 flags, u40 bytes of the body before padding.
 struct Row {
   static constexpr std::uint8_t kNonFinite = 1, kLossless = 2, kOwnPrice = 4, kThinned = 8,
-                                kAllFlags = 15;
+                                kAllFlags = 0x3F;
+  /// Bits 4 and 5: which of several forms the body has, where its method knows several.
+  static constexpr unsigned kFormShift = 4;
   std::uint16_t kind = 0;
   std::uint8_t flags = 0;
   std::uint64_t bytes = 0;
 
+  [[nodiscard]] constexpr std::uint8_t form() const noexcept {
+    return static_cast<std::uint8_t>(flags >> kFormShift & 3u);
+  }
   [[nodiscard]] constexpr std::uint64_t word() const noexcept {
     return std::uint64_t{kind} | (std::uint64_t{flags} << 16) | (bytes << 24);
   }
@@ -216,8 +221,10 @@ ATOMO_HD inline Row read_row(const std::byte* message, std::size_t layer) noexce
 [[nodiscard]] constexpr Status check_row(const Row& row, MethodId method,
                                          std::uint64_t n) noexcept {
   if ((n == 0 || (row.flags & Row::kNonFinite) != 0) && row.bytes != 0) return Status::corrupt;
-  const bool thinned = (row.flags & Row::kThinned) != 0;
-  return n > 0 && thinned && method != MethodId::atoms ? Status::corrupt : Status::ok;
+  const bool automatic = method == MethodId::automatic;
+  const bool thins = method == MethodId::atoms || automatic;
+  if (n > 0 && !thins && (row.flags & Row::kThinned) != 0) return Status::corrupt;
+  return row.form() != 0 && (!automatic || row.bytes == 0) ? Status::corrupt : Status::ok;
 }
 
 /// A price in front of a body.

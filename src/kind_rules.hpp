@@ -83,6 +83,8 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
     case MethodId::coordinate:
     case MethodId::factors:
       return kind.params == 0;
+    case MethodId::automatic:
+      return kind.params == 0 ? !has_sketch(kind, 1) : has_sketch(kind, kind.params);
     case MethodId::qsgd:
       return kind.params >> 28 == 0;
     case MethodId::ternary:
@@ -97,6 +99,17 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
   }
   return false;
 }
+
+/// What a body of the method `automatic` is, by the form in its row.
+inline constexpr std::uint8_t kBlocksForm = 0, kRowsForm = 1, kSketchForm = 2, kGridForm = 3;
+/// The grid step of its coordinates in units of the price.
+inline constexpr float kGridStepOfPrice = 3;
+/// Whether its kind, a valid one, can have such a body.
+[[nodiscard]] constexpr bool has_form(const KindFields& kind, std::uint8_t form) noexcept {
+  if (form == kRowsForm) return has_rows(kind);
+  return form != kSketchForm || kind.params != 0;
+}
+
 [[nodiscard]] inline bool valid_kind(const Kind& kind) noexcept {
   return valid_kind(fields_of(kind));
 }

@@ -129,6 +129,7 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
   }
   if (result.lossless) row.flags |= Row::kLossless;
   if (result.thinned) row.flags |= Row::kThinned;
+  row.flags |= static_cast<std::uint8_t>(result.form << Row::kFormShift);
   row.bytes = result.bytes + skip;
   return row.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
 }
@@ -217,6 +218,7 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   out.n = n;
   out.add = add;
   out.thinned = (layer.row.flags & Row::kThinned) != 0;
+  out.form = layer.row.form();
   out.alpha = alpha;
   out.workspace = scratch;
   out.executor = executor;

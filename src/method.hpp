@@ -23,9 +23,10 @@ enum class MethodId : std::uint8_t {
   sign = 5,
   topk = 6,
   random_k = 7,
-  factors = 8,  ///< singular pairs with f32 factors
+  factors = 8,    ///< singular pairs with f32 factors
+  automatic = 9,  ///< atoms or coordinates, whichever costs least at the price
 };
-inline constexpr int kMethods = 9;
+inline constexpr int kMethods = 10;
 
 /// What decodes a body: the method, its parameters (a word each method defines), and what was
 /// encoded.
@@ -58,6 +59,7 @@ struct BodyResult {
   std::size_t bytes = 0;
   bool lossless = false;  ///< the body went through a lossless stage
   bool thinned = false;   ///< runs were left out to keep a cap
+  std::uint8_t form = 0;  ///< which of its forms the method chose, 0..3
 };
 
 /// Where the price of a layer comes from.
@@ -116,6 +118,12 @@ class Method {
                                                        float) const noexcept {
     return 0;
   }
+  /// Expected bits and what the expected variance is worth in bits at that price, in 1/256 bit: the
+  /// better of two ways has less. For methods among which `automatic` chooses.
+  [[nodiscard]] virtual std::uint64_t expected_loss256(const Shape&, ConstBytes /*demand*/,
+                                                       float) const noexcept {
+    return 0;
+  }
   /// The lowest price this layer can be sent at, as a code (the upper 16 bits of the f32), at
   /// least 1.
   [[nodiscard]] virtual std::uint16_t lowest_price(const Shape&,
@@ -142,7 +150,8 @@ struct LayerOutput {
   std::size_t n = 0;
   bool add = false;
   float alpha = 1;
-  bool thinned = false;  ///< the row's flag
+  bool thinned = false;   ///< the row's flag
+  std::uint8_t form = 0;  ///< the row's
   Bytes workspace;
   Executor* executor = nullptr;
 };
@@ -157,7 +166,8 @@ struct BodyDecoder {
   std::size_t (*workspace_bytes)(const Kind&) noexcept;
   Status (*decode)(const LayerOutput&) noexcept;
   /// Atoms of the layer and those kept in this body (0, 0 where the method has none).
-  Status (*count)(ConstBytes body, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept;
+  Status (*count)(ConstBytes body, const Kind&, std::uint8_t form, std::uint64_t& atoms,
+                  std::uint64_t& kept) noexcept;
 };
 
 /// Null for an unknown number.
@@ -165,7 +175,8 @@ struct BodyDecoder {
 
 // One a method; methods/*.cpp.
 extern const BodyDecoder kIdentityDecoder, kAtomsDecoder, kCoordinateDecoder, kQsgdDecoder,
-    kTernaryDecoder, kSignDecoder, kTopkDecoder, kRandomKDecoder, kFactorsDecoder;
+    kTernaryDecoder, kSignDecoder, kTopkDecoder, kRandomKDecoder, kFactorsDecoder,
+    kAutomaticDecoder;
 
 /// Puts a lossless stage behind a method.
 struct BloscOptions {

@@ -22,6 +22,18 @@ inline constexpr std::uint32_t kFirstPriceCode = 1, kLastPriceCode = 0x7F7F;
 /// Points of the table of gaps' costs, eight an octave.
 inline constexpr std::size_t kGapCosts = std::size(kGapCost256);
 
+/// What a bit must save in variance, in units of the squared price: at the price an atom is just
+/// certain. 6/256 of a bit an entry stand for what goes beside the content.
+inline constexpr double kBitPrice =
+    (1 + static_cast<double>(kAtomClasses[0].delta) * static_cast<double>(kAtomClasses[0].delta) *
+             kDitherVariance) /
+    ((kStepCost256[kAtomClasses[0].step][0] + 6) / 256.0);
+
+/// A variance, in units of the squared price, as a cost.
+[[nodiscard]] constexpr std::uint32_t noise_cost256(double variance) noexcept {
+  return static_cast<std::uint32_t>(variance / kBitPrice * 256 + 0.5);
+}
+
 /// The price of a code: the positive f32 with these upper 16 bits.
 [[nodiscard]] constexpr float code_price(std::uint32_t code) noexcept {
   return std::bit_cast<float>(code << 16);

@@ -96,5 +96,6 @@ std::shared_ptr<const Method> make_atoms(SpecArgs&, bool rows);
 std::shared_ptr<const Method> make_coordinate(SpecArgs&);
 std::shared_ptr<const Method> make_svd(SpecArgs&);
 std::shared_ptr<const Method> make_sketch(SpecArgs&);
+std::shared_ptr<const Method> make_automatic(SpecArgs&);
 
 }  // namespace atomo::detail

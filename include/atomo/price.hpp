@@ -40,6 +40,11 @@ struct PriceCosts {
   std::array<std::array<std::uint32_t, kParts>, kClasses> unit{};
   std::uint32_t uncertain = 0;  ///< a kept uncertain atom, beside its content
   std::uint32_t certain = 0;    ///< a certain atom, beside its content
+
+  // Variance, in units of what 1/256 bit must save, a unit of weight.
+  std::array<std::array<std::uint32_t, kParts>, kClasses> noise{};  ///< of certain atoms, as `unit`
+  std::uint32_t uncertain_noise = 0;  ///< of an atom with ratio r below 1: r times this ...
+  std::uint32_t signal = 0;           ///< ... less r^2 times this
 };
 
 /// One family of atoms of one layer.
@@ -66,6 +71,10 @@ struct Price {
 
 /// Expected bits of all layers at the price `a`, in 1/256 bit; saturates at 2^64 - 1.
 [[nodiscard]] std::uint64_t expected_bits_256(std::span<const PriceLayer> layers, float a) noexcept;
+
+/// Expected bits, and what the expected variance is worth in bits at that price: of two ways to
+/// send a layer, the better one has less. In 1/256 bit; saturates at 2^64 - 1.
+[[nodiscard]] std::uint64_t expected_loss_256(std::span<const PriceLayer> layers, float a) noexcept;
 
 /// The lowest price at which no atom is above the last class.
 [[nodiscard]] float price_floor(std::span<const PriceLayer> layers) noexcept;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "atom_body.hpp"
+#include "price_math.hpp"
 #include "workspace.hpp"
 
 namespace atomo::cpu {
@@ -114,6 +115,14 @@ PriceCosts price_costs(const AtomLayout& layout) noexcept {
   const auto lengths = static_cast<std::uint32_t>(shape.pieces * 16 * 256 / shape.atoms);
   costs.uncertain = 256 + lengths;
   costs.certain = 256 * (1 + kClassBits) + lengths;
+  const auto self_noise = [](std::size_t c) {
+    const auto delta = static_cast<double>(kAtomClasses[c].delta);
+    return delta * delta * kDitherVariance;
+  };
+  for (std::size_t c = 1; c < PriceCosts::kClasses; ++c)
+    costs.noise[c].fill(noise_cost256(self_noise(c)));
+  costs.uncertain_noise = noise_cost256(1 + self_noise(0));
+  costs.signal = noise_cost256(1);
   return costs;
 }
 

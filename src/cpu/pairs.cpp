@@ -11,6 +11,7 @@
 
 #include "atom_body.hpp"
 #include "atomo/selection.hpp"
+#include "price_math.hpp"
 #include "workspace.hpp"
 
 namespace atomo::detail {
@@ -288,6 +289,28 @@ bool for_each_kept(MarksReader& marks, std::uint64_t count, Visit visit) noexcep
   return found == marks.kept();
 }
 
+/// Variance of a factor's entry under a step, in units of its squared rms.
+double self_noise(double step) noexcept { return step * step * kDitherVariance; }
+
+/// Of a pair of ratio r, an entry of its factors: kappa^2 r^2 (E / p - 1), E = (1 + e_u)(1 + e_v),
+/// with e_v r^2 the second factor's noise when that has the step of its class.
+void add_noise(const PairSteps* steps, double kappa2, cpu::PriceCosts& costs) noexcept {
+  const auto noise_of = [](std::size_t step) { return self_noise(kCodingSteps[step].d); };
+  for (std::size_t c = 1; c < cpu::PriceCosts::kClasses; ++c) {
+    const double bottom = top_of_class(c - 1) * (c == 1 ? 0.5 : 1.0), top = top_of_class(c);
+    const double u = noise_of(steps[c].shorter);
+    const double v = noise_of(steps[c].longer) * kClassMiddle[c] * kClassMiddle[c];
+    for (std::size_t part = 0; part < cpu::PriceCosts::kParts; ++part) {
+      const double r = bottom + (top - bottom) * (static_cast<double>(part) + 0.5) /
+                                    static_cast<double>(cpu::PriceCosts::kParts);
+      costs.noise[c][part] = noise_cost256(kappa2 * (r * r * u + (1 + u) * v));
+    }
+  }
+  const double u = noise_of(steps[0].shorter), v = noise_of(steps[0].longer);
+  costs.uncertain_noise = noise_cost256(kappa2 * (1 + u) * (1 + v));
+  costs.signal = noise_cost256(kappa2);
+}
+
 std::uint32_t cost_of(std::size_t step, std::size_t column) noexcept {
   return kStepCost256[step][column];
 }
@@ -354,6 +377,7 @@ cpu::PriceCosts pair_costs(const MatrixShape& shape) noexcept {
   const auto lengths = static_cast<std::uint32_t>(groups.pieces * 16 * 256 / groups.atoms);
   costs.uncertain = 256 + lengths;
   costs.certain = 256 * (1 + kClassBits) + lengths;
+  add_noise(kPairSteps[aspect], kPairKappa[aspect] * kPairKappa[aspect], costs);
   return costs;
 }
 

@@ -33,6 +33,26 @@ Wide layer_bits_256(const PriceLayer& layer, float a) noexcept {
   return (uncertain >> 32) + certain + marks_cost(layer.atoms, kept_32, kGapCost256);
 }
 
+/// What the variance of a layer costs.
+Wide layer_noise_256(const PriceLayer& layer, float a) noexcept {
+  const auto price = static_cast<double>(a);
+  Wide noise = 0;
+  for (const PriceBin& bin : layer.bins) {
+    const double ratio = representative(bin.key) / price;
+    if (ratio < 1.0) {
+      const std::uint64_t p = probability_of_ratio(ratio), squared = (p * p) >> 32;
+      noise +=
+          (Wide{bin.weight} * (p * layer.costs->uncertain_noise - squared * layer.costs->signal)) >>
+          32;
+    } else {
+      const int c = std::min(certain_class(ratio), PriceCosts::kClasses - 1);
+      noise +=
+          Wide{bin.weight} * layer.costs->noise[static_cast<std::size_t>(c)][part_of_ratio(ratio)];
+    }
+  }
+  return noise;
+}
+
 std::uint32_t floor_code(std::span<const PriceLayer> layers) noexcept {
   double max_rms = 0;
   for (const PriceLayer& layer : layers) max_rms = std::max(max_rms, layer.max_rms);
@@ -48,6 +68,13 @@ std::uint32_t price_key(double rms) noexcept { return amplitude_key(rms); }
 std::uint64_t expected_bits_256(std::span<const PriceLayer> layers, float a) noexcept {
   Wide total = 0;
   for (const PriceLayer& layer : layers) total += layer_bits_256(layer, a);
+  return saturated(total);
+}
+
+std::uint64_t expected_loss_256(std::span<const PriceLayer> layers, float a) noexcept {
+  Wide total = 0;
+  for (const PriceLayer& layer : layers)
+    total += layer_bits_256(layer, a) + layer_noise_256(layer, a);
   return saturated(total);
 }
 

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "atomo/philox.hpp"
 #include "workspace.hpp"
@@ -27,6 +28,8 @@ constexpr std::size_t kMaxSide = std::size_t{1} << 22, kMaxShorter = std::size_t
 constexpr unsigned kMostIterations = 8;
 /// Entries of at least 2 to this are left to the residual.
 constexpr int kLargestExponent = 120;
+/// Up to here, either way, fourth powers of entries are far from both ends of f32: no scaling.
+constexpr int kPlainExponent = 24;
 /// A pivot below this part of its column's squared norm is rounding: the columns of Y are f32.
 constexpr double kLeastPivot = 1e-13;
 
@@ -95,28 +98,28 @@ class Matrix {
   int m_, n_, stride_;
 };
 
-/// Copies g 2^-exponent, the largest entry in [1/2, 1). False when the pairs must be zero.
-bool scale_matrix(const float* g, std::span<float> scaled, int& exponent) noexcept {
-  float largest = 0;
-  for (std::size_t i = 0; i < scaled.size(); ++i) largest = std::max(largest, std::fabs(g[i]));
-  exponent = 0;
-  if (largest > 0) std::frexp(largest, &exponent);
-  if (largest == 0 || exponent > kLargestExponent) {
-    exponent = 0;
-    std::copy_n(g, scaled.size(), scaled.data());
-    return false;
-  }
-  // Two factors: the inverse of a subnormal number is beyond f32.
-  const float first = std::ldexp(1.0f, -exponent / 2),
-              second = std::ldexp(1.0f, -exponent + exponent / 2);
-  for (std::size_t i = 0; i < scaled.size(); ++i) scaled[i] = g[i] * first * second;
-  return true;
+/// x 2^exponent, exact unless it leaves the range of f32; in two steps, for the power may leave it.
+void scale_by(std::span<float> x, int exponent) noexcept {
+  if (exponent == 0) return;
+  const float first = std::ldexp(1.0f, exponent / 2);
+  const float second = std::ldexp(1.0f, exponent - exponent / 2);
+  for (float& value : x) value = value * first * second;
 }
 
-void unscale(std::span<float> residual, int exponent) noexcept {
-  const float first = std::ldexp(1.0f, exponent / 2),
-              second = std::ldexp(1.0f, exponent - exponent / 2);
-  for (float& x : residual) x = x * first * second;
+/// Copies g 2^-exponent, its largest entry far from both ends of f32. False when the pairs must be
+/// zero.
+bool copy_scaled(const float* g, std::span<float> scaled, int& exponent) noexcept {
+  float largest = 0;
+  for (std::size_t i = 0; i < scaled.size(); ++i) {
+    largest = std::max(largest, std::fabs(g[i]));
+    scaled[i] = g[i];
+  }
+  exponent = 0;
+  if (largest > 0) std::frexp(largest, &exponent);
+  const bool sketches = largest > 0 && exponent <= kLargestExponent;
+  if (!sketches || std::abs(exponent) <= kPlainExponent) exponent = 0;
+  scale_by(scaled, -exponent);
+  return sketches;
 }
 
 /// Entries uniform in [-1, 1).
@@ -228,7 +231,7 @@ Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& opt
   Carver carver(workspace);
   const SketchMemory memory(carver, shape, r);
   if (!carver.fits()) return Status::workspace_too_small;
-  if (!scale_matrix(g, residual, pairs.exponent)) {
+  if (!copy_scaled(g, residual, pairs.exponent)) {
     clear(pairs);
     return Status::ok;
   }
@@ -252,7 +255,7 @@ Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& opt
   matrix.subtract(pairs.shorter.data(), pairs.longer.data(), rank);
   for (std::size_t k = 0; k < r; ++k)
     pairs.sigma[k] = std::ldexp(norm(pairs.longer.data() + k * n, n), pairs.exponent);
-  unscale(residual, pairs.exponent);
+  scale_by(residual, pairs.exponent);
   return Status::ok;
 }
 

@@ -24,6 +24,9 @@ set(ATOMO_CUDA_SOURCES
   cuda/random_k.cu
   cuda/reduce.cu
   cuda/sign.cu
+  cuda/sketch.cu
+  cuda/sketch_basis.cu
+  cuda/sketch_products.cu
   cuda/svd.cu
   cuda/ternary.cu
   cuda/thinning.cu

@@ -14,7 +14,7 @@ double read_budget(SpecArgs& args) {
 
 std::shared_ptr<const Method> make_atomo(SpecArgs& args) {
   const std::size_t atoms =
-      args.choice("atoms", {"rows", "blocks", "coordinate", "svd", "sketch"}, 0);
+      args.choice("atoms", {"rows", "blocks", "coordinate", "svd", "sketch", "auto"}, 0);
   if (atoms > 1 && args.has("cap"))
     args.fail("cap", "cap= goes with atoms=rows and atoms=blocks alone");
   switch (atoms) {
@@ -26,8 +26,10 @@ std::shared_ptr<const Method> make_atomo(SpecArgs& args) {
       return make_coordinate(args);
     case 3:
       return make_svd(args);
-    default:
+    case 4:
       return make_sketch(args);
+    default:
+      return make_automatic(args);
   }
 }
 

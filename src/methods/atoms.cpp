@@ -136,6 +136,12 @@ class Atoms final : public Method {
     const cpu::PriceLayer layer = price_layer(shape, demand, costs);
     return cpu::expected_bits_256({&layer, 1}, price);
   }
+  std::uint64_t expected_loss256(const Shape& shape, ConstBytes demand,
+                                 float price) const noexcept override {
+    const cpu::PriceCosts costs = cpu::price_costs(layout(shape));
+    const cpu::PriceLayer layer = price_layer(shape, demand, costs);
+    return cpu::expected_loss_256({&layer, 1}, price);
+  }
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
     const cpu::PriceCosts costs = cpu::price_costs(layout(shape));
     const cpu::PriceLayer layer = price_layer(shape, demand, costs);
@@ -337,7 +343,7 @@ Status decode(const LayerOutput& out) noexcept {
   }
 }
 
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
+Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& atoms,
              std::uint64_t& kept) noexcept {
   atoms = (has_pairs(kind) ? pair_layer_of(kind).count : 0) +
           (has_atoms(kind) ? atoms_of(kind).count : 0);

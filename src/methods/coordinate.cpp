@@ -155,7 +155,7 @@ Status decode(const LayerOutput& out) noexcept {
   return cpu::decode(config, out.body, out.y, out.n, out.workspace, out.executor);
 }
 
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
+Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& atoms,
              std::uint64_t& kept) noexcept {
   atoms = kind.shape.elements();
   return cpu::coordinate_count(body, kind.shape.elements(), kept);

@@ -98,7 +98,8 @@ Status decode(const LayerOutput& out) noexcept {
   return Status::ok;
 }
 
-Status count(ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+Status count(ConstBytes, const Kind&, std::uint8_t, std::uint64_t& atoms,
+             std::uint64_t& kept) noexcept {
   atoms = kept = 0;
   return Status::ok;
 }

@@ -33,7 +33,7 @@ inline constexpr BodyDecoder kEveryEntryDecoder = {
     },
     [](const Kind&) noexcept { return std::size_t{0}; },
     [](const LayerOutput& out) noexcept { return decode_with(kConfigOf(*out.kind), out); },
-    [](ConstBytes, const Kind&, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+    [](ConstBytes, const Kind&, std::uint8_t, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
       atoms = kept = 0;
       return Status::ok;
     }};
@@ -95,7 +95,8 @@ inline constexpr BodyDecoder kKeepDecoder = {
       const auto config = keep_of<Format>(out.body, *out.kind);
       return config ? Format::decode(*config, out) : Status::corrupt;
     },
-    [](ConstBytes body, const Kind& kind, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
+    [](ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& atoms,
+       std::uint64_t& kept) noexcept {
       const auto config = keep_of<Format>(body, kind);
       if (!config) return Status::corrupt;
       atoms = kind.shape.elements();

@@ -56,6 +56,13 @@ std::uint64_t expected_pair_bits256(const PairLayer& layer, ConstBytes demand,
   return cpu::expected_bits_256({&priced, 1}, price);
 }
 
+std::uint64_t expected_pair_loss256(const PairLayer& layer, ConstBytes demand,
+                                    float price) noexcept {
+  const cpu::PriceCosts costs = pair_costs(layer.view);
+  const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer, costs);
+  return cpu::expected_loss_256({&priced, 1}, price);
+}
+
 std::uint16_t lowest_pair_price(const PairLayer& layer, ConstBytes demand) noexcept {
   const cpu::PriceCosts costs{};
   const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer, costs);

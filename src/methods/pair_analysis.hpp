@@ -54,6 +54,8 @@ struct PairState {
 
 [[nodiscard]] std::uint64_t expected_pair_bits256(const PairLayer& layer, ConstBytes demand,
                                                   float price) noexcept;
+[[nodiscard]] std::uint64_t expected_pair_loss256(const PairLayer& layer, ConstBytes demand,
+                                                  float price) noexcept;
 /// Code of the lowest price the pairs can be sent at.
 [[nodiscard]] std::uint16_t lowest_pair_price(const PairLayer& layer, ConstBytes demand) noexcept;
 

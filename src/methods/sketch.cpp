@@ -112,6 +112,13 @@ class Sketch final : public Method {
                                rows_->expected_bits256(shape, in.rows, price);
     return bits == 0 ? 0 : bits + 256 * 8 * kSizeBytes;
   }
+  std::uint64_t expected_loss256(const Shape& shape, ConstBytes demand,
+                                 float price) const noexcept override {
+    if (!sketches(shape)) return rows_->expected_loss256(shape, demand, price);
+    const SketchBytes in = read_demand(shape, demand);
+    return expected_pair_loss256(layer_of(shape), in.pairs, price) +
+           rows_->expected_loss256(shape, in.rows, price) + 256 * 8 * kSizeBytes;
+  }
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
     if (!sketches(shape)) return rows_->lowest_price(shape, demand);
     const SketchBytes in = read_demand(shape, demand);

@@ -141,7 +141,7 @@ Status decode(const LayerOutput& out) noexcept {
   return Status::ok;
 }
 
-Status count(ConstBytes body, const Kind& kind, std::uint64_t& atoms,
+Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& atoms,
              std::uint64_t& kept) noexcept {
   atoms = kept = 1;
   if (!is_matrix(kind.shape)) return Status::ok;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// How the products of a sketch are cut into units, for the plan and for the kernels.
+
+#include <cstdint>
+
+#include "cuda/plan.hpp"
+
+namespace atomo::cuda {
+
+/// Terms of a sum that a unit takes, about.
+inline constexpr std::uint64_t kProductStretch = 512, kGramStretch = 1024;
+/// Of a sum at most, so that adding them up stays little work.
+inline constexpr std::uint64_t kMostStretches = 128;
+
+/// A sum of `count` stretches of `depth` terms, but for the last.
+struct Cut {
+  std::uint64_t depth = 0, count = 0;
+};
+[[nodiscard]] constexpr Cut cut_of(std::uint64_t terms, std::uint64_t stretch) noexcept {
+  const std::uint64_t wanted = divide_up(terms, stretch);
+  const std::uint64_t count = wanted < kMostStretches ? wanted : kMostStretches;
+  const std::uint64_t depth = divide_up(divide_up(terms, count), 16) * 16;
+  return {depth, divide_up(terms, depth)};
+}
+
+/// Values of a sum of `stretches` stretches that a warp adds up: whole rounds of its lanes.
+[[nodiscard]] constexpr std::uint64_t fold_values(std::uint64_t stretches) noexcept {
+  return 32 * (stretches < 128 ? 128 / stretches : 1);
+}
+/// Units that add up sums of `values` values.
+[[nodiscard]] constexpr std::uint64_t fold_units(std::uint64_t stretches,
+                                                 std::uint64_t values) noexcept {
+  return stretches == 1 ? 0 : divide_up(values, fold_values(stretches));
+}
+
+/// The largest rank whose small matrices are kept in shared memory.
+inline constexpr std::uint32_t kSharedRank = 64;
+
+/// Values of the workspace for those of the other ranks while eigenvectors are found.
+[[nodiscard]] constexpr std::uint64_t eigen_values(std::uint32_t rank) noexcept {
+  return rank <= kSharedRank ? 0 : std::uint64_t{2} * (rank + 1) * (rank + 2);
+}
+
+/// Tiles across the vectors, 64 a tile.
+[[nodiscard]] constexpr std::uint64_t strips_of(std::uint64_t rank) noexcept {
+  return divide_up(rank, 64);
+}
+/// Tiles of `rank` vectors of `length` values.
+[[nodiscard]] constexpr std::uint64_t turned_tiles(std::uint64_t length,
+                                                   std::uint64_t rank) noexcept {
+  return divide_up(length, 64) * strips_of(rank);
+}
+
+/// Entries of the matrix, draws, entries of a second vector that a warp has.
+inline constexpr std::uint64_t kScaledUnit = 4096, kDrawnUnit = 1024, kSquaresUnit = 4096;
+
+}  // namespace atomo::cuda

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// A tile of a matrix product by a block: 64 lines of one operand times up to 64 of another, summed
+/// over a stretch of their depth in ascending order with one fma a term, so that a tile's values
+/// depend on nothing but the stretch. Sums are f32 or f64; both operands lie along their depth or
+/// along their lines.
+///
+/// Mapping. 128 threads; a thread has 8 lines of the first operand times 4, 2 or 1 of the second
+/// (64, 32 or 16 lines a tile: a narrow second operand costs no idle products). Steps of 16 of the
+/// depth go through shared memory, laid out along lines; those of the next step are on their way
+/// meanwhile. Per term of the depth a thread reads 12 values for 32 products.
+///
+/// Shared memory: 8,704 bytes for f32, 17,408 for f64. Alignment: operands stand in the workspace;
+/// four values are read at once where the stride is a multiple of four.
+
+#include "cuda/gpu.cuh"
+
+namespace atomo::cuda {
+
+inline constexpr unsigned kTileThreads = 128;
+inline constexpr std::uint64_t kTileLines = 64;  ///< of either operand
+inline constexpr unsigned kTileDepth = 16;       ///< that stretches begin at multiples of
+
+/// One side of a product, aligned to 64 bytes.
+template <typename T>
+struct Operand {
+  const T* at = nullptr;
+  std::uint64_t stride = 0;
+  std::uint64_t lines = 0;
+  bool along = true;  ///< value k of line i at i * stride + k; else at k * stride + i
+};
+
+/// A tile: lines of both operands from these on, over depths `begin` to before `end`.
+struct TilePlace {
+  std::uint64_t first_line = 0, second_line = 0;
+  std::uint64_t begin = 0, end = 0;
+};
+
+namespace tile {
+
+constexpr unsigned kOwn = 8;      // lines of the first operand that a thread has
+constexpr unsigned kAcross = 16;  // threads that share them
+constexpr unsigned kPadding = 4;  // against two lanes' writes to one bank
+constexpr unsigned kQuads = kTileDepth / 4;
+
+template <typename T>
+struct alignas(16) Quad {
+  T v[4];
+};
+
+template <typename Real>
+struct alignas(16) Memory {
+  Real first[kTileDepth][kTileLines + kPadding];
+  Real second[kTileDepth][kTileLines + kPadding];
+};
+
+/// Where four values of a step stand in shared memory.
+struct QuadPlace {
+  unsigned line, depth;
+};
+template <unsigned kLines>
+__device__ inline QuadPlace quad_place(unsigned number, bool along) {
+  if (along) return {number / kQuads, 4 * (number % kQuads)};
+  return {4 * (number % (kLines / 4)), number / (kLines / 4)};
+}
+
+/// Values that lie side by side; zeros where the operand or the stretch ends.
+template <typename T>
+__device__ inline Quad<T> load_quad(const Operand<T>& from, std::uint64_t line, std::uint64_t depth,
+                                    std::uint64_t end) {
+  const std::uint64_t lines = line < from.lines ? from.lines - line : 0;
+  const std::uint64_t depths = depth < end ? end - depth : 0;
+  const std::uint64_t across = from.along ? lines : depths;
+  const std::uint64_t left = across == 0 ? 0 : from.along ? depths : lines;
+  const T* const at =
+      from.at + (from.along ? line * from.stride + depth : depth * from.stride + line);
+  if (left >= 4 && from.stride % 4 == 0) return *reinterpret_cast<const Quad<T>*>(at);
+  Quad<T> quad;
+  for (unsigned i = 0; i < 4; ++i) quad.v[i] = i < left ? at[i] : T{0};
+  return quad;
+}
+
+/// A thread's part of a step of `kLines` lines of an operand.
+template <typename T, unsigned kLines>
+class Step {
+ public:
+  __device__ void load(const Operand<T>& from, std::uint64_t line, std::uint64_t depth,
+                       std::uint64_t end) {
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) {
+      const unsigned number = threadIdx.x + i * kTileThreads;
+      if (number >= kAll) continue;
+      const QuadPlace place = quad_place<kLines>(number, from.along);
+      quads_[i] = load_quad(from, line + place.line, depth + place.depth, end);
+    }
+  }
+  template <typename Real>
+  __device__ void store(bool along, Real (&to)[kTileDepth][kTileLines + kPadding]) const {
+#pragma unroll
+    for (unsigned i = 0; i < kEach; ++i) {
+      const unsigned number = threadIdx.x + i * kTileThreads;
+      if (number >= kAll) continue;
+      const QuadPlace place = quad_place<kLines>(number, along);
+      Quad<Real> quad;
+      for (unsigned k = 0; k < 4; ++k) quad.v[k] = static_cast<Real>(quads_[i].v[k]);
+      if (along) {
+        for (unsigned k = 0; k < 4; ++k) to[place.depth + k][place.line] = quad.v[k];
+      } else {
+        *reinterpret_cast<Quad<Real>*>(&to[place.depth][place.line]) = quad;
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kAll = kLines * kQuads;
+  static constexpr unsigned kEach = (kAll + kTileThreads - 1) / kTileThreads;
+  Quad<T> quads_[kEach];
+};
+
+__device__ inline float add_product(float a, float b, float sum) { return __fmaf_rn(a, b, sum); }
+__device__ inline double add_product(double a, double b, double sum) { return __fma_rn(a, b, sum); }
+
+/// The thread's sums over one step.
+template <typename Real, unsigned kEach>
+__device__ inline void add_step(const Memory<Real>& memory, Real (&sums)[kEach][kOwn]) {
+  const unsigned first = threadIdx.x / kAcross * kOwn, second = threadIdx.x % kAcross * kEach;
+#pragma unroll
+  for (unsigned k = 0; k < kTileDepth; ++k) {
+    Quad<Real> a[kOwn / 4];
+    Real b[kEach];
+#pragma unroll
+    for (unsigned i = 0; i < kOwn / 4; ++i)
+      a[i] = *reinterpret_cast<const Quad<Real>*>(&memory.first[k][first + 4 * i]);
+    if constexpr (kEach == 4) {
+      const auto quad = *reinterpret_cast<const Quad<Real>*>(&memory.second[k][second]);
+      for (unsigned j = 0; j < kEach; ++j) b[j] = quad.v[j];
+    } else {
+      for (unsigned j = 0; j < kEach; ++j) b[j] = memory.second[k][second + j];
+    }
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j) {
+#pragma unroll
+      for (unsigned i = 0; i < kOwn; ++i)
+        sums[j][i] = add_product(a[i / 4].v[i % 4], b[j], sums[j][i]);
+    }
+  }
+}
+
+template <typename Real, unsigned kStrip, typename A, typename B, typename Put>
+__device__ inline void multiply_strip(const Operand<A>& first, const Operand<B>& second,
+                                      const TilePlace& place, Put put) {
+  constexpr unsigned kEach = kStrip / kAcross;
+  auto& memory = shared<Memory<Real>>();
+  Step<A, kTileLines> next_first;
+  Step<B, kStrip> next_second;
+  Real sums[kEach][kOwn] = {};
+  next_first.load(first, place.first_line, place.begin, place.end);
+  next_second.load(second, place.second_line, place.begin, place.end);
+  for (std::uint64_t depth = place.begin; depth < place.end; depth += kTileDepth) {
+    next_first.store(first.along, memory.first);
+    next_second.store(second.along, memory.second);
+    __syncthreads();
+    if (depth + kTileDepth < place.end) {
+      next_first.load(first, place.first_line, depth + kTileDepth, place.end);
+      next_second.load(second, place.second_line, depth + kTileDepth, place.end);
+    }
+    add_step(memory, sums);
+    __syncthreads();
+  }
+  const std::uint64_t line = place.first_line + threadIdx.x / kAcross * kOwn;
+  const std::uint64_t of = place.second_line + threadIdx.x % kAcross * kEach;
+  if (line >= first.lines) return;
+#pragma unroll
+  for (unsigned j = 0; j < kEach; ++j) {
+    if (of + j < second.lines) put(of + j, line, sums[j]);
+  }
+}
+
+}  // namespace tile
+
+/// By a block of kTileThreads, once a kernel: calls `put(line of second, line of first, sums)` with
+/// the sums of that and the seven lines of `first` behind it, some of which may not be there.
+template <typename Real, typename A, typename B, typename Put>
+__device__ inline void multiply_tile(const Operand<A>& first, const Operand<B>& second,
+                                     const TilePlace& place, Put put) {
+  const std::uint64_t left = second.lines - place.second_line;
+  if (left <= kTileLines / 4) {
+    tile::multiply_strip<Real, kTileLines / 4>(first, second, place, put);
+  } else if (left <= kTileLines / 2) {
+    tile::multiply_strip<Real, kTileLines / 2>(first, second, place, put);
+  } else {
+    tile::multiply_strip<Real, kTileLines>(first, second, place, put);
+  }
+}
+
+/// Eight sums at `at`, of which `left` have a place there. `stride` is the distance of lines, one
+/// of which begins a multiple of eight values before `at`.
+template <typename T, typename Real>
+__device__ inline void put_eight(T* at, std::uint64_t left, std::uint64_t stride,
+                                 const Real (&sums)[tile::kOwn]) {
+#pragma unroll
+  for (unsigned i = 0; i < tile::kOwn; i += 4) {
+    tile::Quad<T> quad;
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) quad.v[k] = static_cast<T>(sums[i + k]);
+    if (left >= i + 4 && stride % 4 == 0) {
+      *reinterpret_cast<tile::Quad<T>*>(at + i) = quad;
+    } else {
+      for (unsigned k = 0; k < 4; ++k) {
+        if (i + k < left) at[i + k] = quad.v[k];
+      }
+    }
+  }
+}
+
+/// Takes eight sums from the values at `at`, likewise.
+__device__ inline void subtract_eight(float* at, std::uint64_t left, std::uint64_t stride,
+                                      const float (&sums)[tile::kOwn]) {
+  float values[tile::kOwn];
+#pragma unroll
+  for (unsigned i = 0; i < tile::kOwn; i += 4) {
+    const bool together = left >= i + 4 && stride % 4 == 0;
+    tile::Quad<float> quad;
+    if (together) {
+      quad = *reinterpret_cast<const tile::Quad<float>*>(at + i);
+    } else {
+      for (unsigned k = 0; k < 4; ++k) quad.v[k] = i + k < left ? at[i + k] : 0.0f;
+    }
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) values[i + k] = quad.v[k] - sums[i + k];
+  }
+  put_eight(at, left, stride, values);
+}
+
+}  // namespace atomo::cuda
