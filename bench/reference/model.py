@@ -25,8 +25,8 @@ class Prediction:
 class Layer:
     """One tensor. What it is decomposed into is made once, when first asked for."""
 
-    def __init__(self, name, x):
-        self.name, self.x = name, np.asarray(x, np.float64)
+    def __init__(self, name, x, start):
+        self.name, self.x, self.start = name, np.asarray(x, np.float64), start
         self.shape, self.size, self.energy = self.x.shape, self.x.size, (self.x**2).sum()
         row = self.size // max(self.shape[0], 1) if self.x.ndim > 1 else 0
         self.has_rows = 16 <= row <= 1 << 22
@@ -50,8 +50,9 @@ class Layer:
         return (0, [Grid(self.x)]) if atoms == "coordinate" else (0, [blocks(self.x)])
 
     def _sketch(self, rank):
-        omega = np.random.default_rng(1).uniform(-1, 1, (len(self.wide), rank))
-        basis = np.linalg.qr(self.wide @ (self.wide.T @ omega))[0]
+        # The first two products in f32: of gradients of nearly low rank, their rounding is what a sketch misses.
+        a, omega = np.float32(self.wide), np.random.default_rng(self.start).uniform(-1, 1, (len(self.wide), rank))
+        basis = np.linalg.qr(np.float64(a @ (a.T @ np.float32(omega))))[0]
         inner = basis.T @ self.wide
         first = (basis @ np.linalg.eigh(inner @ inner.T)[1][:, ::-1]).T
         second = first @ self.wide
@@ -78,10 +79,10 @@ class Layer:
 
 
 class Model:
-    """`tensors`: {name: array}, in the order of the layers."""
+    """`tensors`: {name: array}, in the order of the layers; `start` seeds the random start of sketches."""
 
-    def __init__(self, tensors):
-        self.layers = [Layer(name, x) for name, x in tensors.items()]
+    def __init__(self, tensors, start=1):
+        self.layers = [Layer(name, x, start) for name, x in tensors.items()]
         self.size, self.energy = (sum(getattr(layer, of) for layer in self.layers) for of in ("size", "energy"))
 
     def predict(self, spec):
@@ -99,7 +100,8 @@ class Model:
                 at = math.sqrt(low * high)
                 fits = self._sum(baselines.qsgd_entropy, (3, 0), at)[0] <= keys["bits"] * self.size
                 low, high = (at, high) if fits else (low, at)
-            return self._prediction(*self._sum(baselines.qsgd_entropy, (3, 0), low))
+            found = self._prediction(*self._sum(baselines.qsgd_entropy, (3, 0), low))
+            return found if found.bits <= 1.01 * keys["bits"] else dataclasses.replace(found, nmse=math.nan)
         if name == "qsgd":
             return self._prediction(*self._sum(baselines.qsgd, (3, 0), int(keys["bits"]), int(keys.get("bucket", 512))))
         method, of = ((8, 0), baselines.sampled_pairs) if name == "atomo" else ((6, 0), baselines.top_k)
