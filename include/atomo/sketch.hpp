@@ -64,5 +64,11 @@ Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& opt
               const Key& key, SingularPairs& pairs, std::span<float> residual,
               Bytes workspace) noexcept;
 
+/// The same along a basis that the caller chose, good or stale: `basis` has shorter() rows of r
+/// entries, its columns orthonormal or zero (otherwise the pairs' first vectors are no unit
+/// vectors, which encoding them takes for granted). Pairs and residual sum to g whatever they are.
+Status sketch_onto(const float* g, const MatrixShape& shape, std::span<const float> basis,
+                   SingularPairs& pairs, std::span<float> residual, Bytes workspace) noexcept;
+
 }  // namespace cpu
 }  // namespace atomo

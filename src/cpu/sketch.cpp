@@ -84,7 +84,7 @@ class Matrix {
                 a_, stride_, 0.0f, b, n_);
   }
   /// A -= u^T v, u of r x m, v of r x n.
-  void subtract(const float* u, const float* v, int r) noexcept {
+  void subtract(const float* u, const float* v, int r) const noexcept {
     const float* const left = wide_ ? u : v;
     const float* const right = wide_ ? v : u;
     const int rows = wide_ ? m_ : n_;
@@ -215,6 +215,21 @@ void clear(SingularPairs& pairs) noexcept {
   std::fill(pairs.sigma.begin(), pairs.sigma.end(), 0.0);
 }
 
+/// From the basis in memory.shorter to pairs, and to what they leave of the matrix.
+void split(const Matrix& matrix, const MatrixShape& shape, std::size_t r,
+           const SketchMemory& memory, SingularPairs& pairs) noexcept {
+  const std::size_t n = shape.longer();
+  float* const b = memory.longer.data();
+  matrix.project(memory.shorter.data(), to_int(r), b);
+  rotate(memory, b, n, r);
+  multiply_small(memory.small.data(), CblasTrans, memory.shorter.data(), shape.shorter(), r,
+                 pairs.shorter.data());
+  multiply_small(memory.small.data(), CblasNoTrans, b, n, r, pairs.longer.data());
+  matrix.subtract(pairs.shorter.data(), pairs.longer.data(), to_int(r));
+  for (std::size_t k = 0; k < r; ++k)
+    pairs.sigma[k] = std::ldexp(norm(pairs.longer.data() + k * n, n), pairs.exponent);
+}
+
 }  // namespace
 
 std::size_t sketch_workspace_bytes(const MatrixShape& shape, std::size_t rank) noexcept {
@@ -223,11 +238,28 @@ std::size_t sketch_workspace_bytes(const MatrixShape& shape, std::size_t rank) n
   return carver.bytes();
 }
 
+Status sketch_onto(const float* g, const MatrixShape& shape, std::span<const float> basis,
+                   SingularPairs& pairs, std::span<float> residual, Bytes workspace) noexcept {
+  const std::size_t r = shape.shorter() == 0 ? 0 : basis.size() / shape.shorter();
+  if (!supports(shape, {r, 1}) || basis.size() != r * shape.shorter()) return Status::unsupported;
+  Carver carver(workspace);
+  const SketchMemory memory(carver, shape, r);
+  if (!carver.fits()) return Status::workspace_too_small;
+  if (copy_scaled(g, residual, pairs.exponent)) {
+    std::copy(basis.begin(), basis.end(), memory.shorter.begin());
+    split(Matrix(residual, shape), shape, r, memory, pairs);
+    scale_by(residual, pairs.exponent);
+  } else {
+    clear(pairs);
+  }
+  return Status::ok;
+}
+
 Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& options,
               const Key& key, SingularPairs& pairs, std::span<float> residual,
               Bytes workspace) noexcept {
   if (!supports(shape, options)) return Status::unsupported;
-  const std::size_t r = options.rank, m = shape.shorter(), n = shape.longer();
+  const std::size_t r = options.rank;
   Carver carver(workspace);
   const SketchMemory memory(carver, shape, r);
   if (!carver.fits()) return Status::workspace_too_small;
@@ -235,26 +267,17 @@ Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& opt
     clear(pairs);
     return Status::ok;
   }
-  Matrix matrix(residual, shape);
-  const int rank = to_int(r);
+  const Matrix matrix(residual, shape);
   draw_start(key, memory.shorter);
   for (unsigned i = 0; i < options.iterations; ++i) {
-    matrix.transposed_times(memory.shorter.data(), rank, memory.longer.data());
-    matrix.times(memory.longer.data(), rank, memory.shorter.data());
+    matrix.transposed_times(memory.shorter.data(), to_int(r), memory.longer.data());
+    matrix.times(memory.longer.data(), to_int(r), memory.shorter.data());
     std::copy(memory.shorter.begin(), memory.shorter.end(), memory.basis.begin());
-    orthonormalise(memory, m, r);
+    orthonormalise(memory, shape.shorter(), r);
     std::transform(memory.basis.begin(), memory.basis.end(), memory.shorter.begin(),
                    [](double q) { return static_cast<float>(q); });
   }
-  float* const b = memory.longer.data();
-  matrix.project(memory.shorter.data(), rank, b);
-  rotate(memory, b, n, r);
-  multiply_small(memory.small.data(), CblasTrans, memory.shorter.data(), m, r,
-                 pairs.shorter.data());
-  multiply_small(memory.small.data(), CblasNoTrans, b, n, r, pairs.longer.data());
-  matrix.subtract(pairs.shorter.data(), pairs.longer.data(), rank);
-  for (std::size_t k = 0; k < r; ++k)
-    pairs.sigma[k] = std::ldexp(norm(pairs.longer.data() + k * n, n), pairs.exponent);
+  split(matrix, shape, r, memory, pairs);
   scale_by(residual, pairs.exponent);
   return Status::ok;
 }

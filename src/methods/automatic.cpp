@@ -10,7 +10,7 @@
 ///   3  coordinates, with the grid step f32(3 a)
 /// The choice follows from the expected bits and the expected variance of each at the price, so it
 /// does not depend on the draws and costs no bias. Coordinates, whose price needs a histogram of
-/// all entries, are tried for tensors of up to 4,096 entries and for those of which three quarters
+/// all entries, are tried for tensors of up to 1,024 entries and for those of which three quarters
 /// are zero.
 
 #include <algorithm>
@@ -33,7 +33,7 @@ namespace {
 
 constexpr std::size_t kForms = 4;
 /// Up to here, or when all but a quarter of the entries are zero, coordinates are tried.
-constexpr std::size_t kFewEntries = 4096;
+constexpr std::size_t kFewEntries = 1024;
 
 bool is_tried(const float* x, std::size_t n) noexcept {
   if (n <= kFewEntries) return true;

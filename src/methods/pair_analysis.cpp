@@ -16,6 +16,7 @@ void PairDemand::fill(const PairLayer& layer, std::span<const double> amplitudes
   Carver carver(scratch);
   const auto keys = carver.take<std::uint16_t>(layer.count);
   const std::uint64_t weight = pair_weight(layer.view);
+  costs[0] = pair_costs(layer.view);
   largest[0] = *std::max_element(amplitudes.begin(), amplitudes.end());
   std::size_t count = 0;
   for (const double a : amplitudes) {
@@ -51,21 +52,18 @@ void PairState::close(const PairLayer& layer) noexcept {
 
 std::uint64_t expected_pair_bits256(const PairLayer& layer, ConstBytes demand,
                                     float price) noexcept {
-  const cpu::PriceCosts costs = pair_costs(layer.view);
-  const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer, costs);
+  const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer);
   return cpu::expected_bits_256({&priced, 1}, price);
 }
 
 std::uint64_t expected_pair_loss256(const PairLayer& layer, ConstBytes demand,
                                     float price) noexcept {
-  const cpu::PriceCosts costs = pair_costs(layer.view);
-  const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer, costs);
+  const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer);
   return cpu::expected_loss_256({&priced, 1}, price);
 }
 
 std::uint16_t lowest_pair_price(const PairLayer& layer, ConstBytes demand) noexcept {
-  const cpu::PriceCosts costs{};
-  const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer, costs);
+  const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer);
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(cpu::price_floor({&priced, 1})) >>
                                     16);
 }

@@ -13,13 +13,15 @@ namespace atomo::detail {
 
 /// What the price search needs.
 struct PairDemand {
-  std::span<double> largest;      ///< one: the largest amplitude
-  std::span<std::uint64_t> used;  ///< one: bins in use
+  std::span<double> largest;         ///< one: the largest amplitude
+  std::span<std::uint64_t> used;     ///< one: bins in use
+  std::span<cpu::PriceCosts> costs;  ///< one: of the layer's shape
   std::span<cpu::PriceBin> bins;
 
   PairDemand(const PairLayer& layer, Carver& carver) noexcept
       : largest(carver.take<double>(1)),
         used(carver.take<std::uint64_t>(1)),
+        costs(carver.take<cpu::PriceCosts>(1)),
         bins(carver.take<cpu::PriceBin>(layer.count)) {}
   [[nodiscard]] static PairDemand open(const PairLayer& layer, ConstBytes demand) noexcept;
 
@@ -27,9 +29,8 @@ struct PairDemand {
   /// bytes a pair, of any alignment.
   void fill(const PairLayer& layer, std::span<const double> amplitudes,
             Bytes scratch) const noexcept;
-  [[nodiscard]] cpu::PriceLayer price_layer(const PairLayer& layer,
-                                            const cpu::PriceCosts& costs) const noexcept {
-    return {bins.first(used[0]), &costs, layer.count, largest[0]};
+  [[nodiscard]] cpu::PriceLayer price_layer(const PairLayer& layer) const noexcept {
+    return {bins.first(used[0]), costs.data(), layer.count, largest[0]};
   }
 };
 [[nodiscard]] std::size_t fill_pair_demand_workspace_bytes(const PairLayer& layer) noexcept;
