@@ -54,7 +54,7 @@ CODECS = (
     Codec("EDEN", "eden:bits={bits}", drawn=False),
     Codec("top-k (biased)", "topk:keep={keep}", biased=True),
 )
-QUICK = ("atomo", "singular pairs", "sketch", "rows", "coordinates", "ATOMO as published", "QSGD", "EDEN", "top-k (biased)")
+QUICK = ("atomo", "singular pairs", "sketch", "rows", "coordinates", "ATOMO as published", "EDEN", "top-k (biased)")
 COSTS = ("atomo:bits=1", "atomo:bits=0.25", "atomo:bits=1,atoms=sketch", "atomo:bits=1,atoms=sketch,rank=16",
          "atomo:bits=1,atoms=sketch,rank=8", "atomo:bits=1,atoms=sketch,rank=4", "atomo:bits=1,atoms=rows",
          "atomo:bits=1,atoms=blocks", "atomo:bits=1,atoms=coordinate", "atomo:bits=1,atoms=svd", "qsgd:bits=4")
@@ -224,6 +224,8 @@ def main():
 
 
 if __name__ == "__main__":
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":  # read when NumPy is loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"OPENBLAS_NUM_THREADS": "1"})
     try:
         sys.exit(main())
     except KeyboardInterrupt:

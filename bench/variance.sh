@@ -39,6 +39,5 @@ bash "$root/scripts/install.sh"
 (cd "$root" && cmake --preset release >/dev/null)
 cmake --build "$root/build/release" --target atomo_cli atomo-train
 
-# One thread below NumPy and the library; the trainer sets its own.
-export OPENBLAS_NUM_THREADS=1 BLOSC_NTHREADS=1
+export BLOSC_NTHREADS=1
 exec "$python" "$root/bench/variance.py" "$@"

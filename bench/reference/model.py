@@ -70,8 +70,9 @@ class Layer:
         return bits, sum(v for _, v in parts), (2 if atoms == "coordinate" else 1, word), atoms
 
     def cheapest(self, price, kappa, exact=False):
-        """Of the least variance + mu bits among blocks, rows, coordinates and the sketch."""
-        names = ["blocks", "coordinate"] + ["rows"] * self.has_rows + ["sketch"] * self.is_matrix
+        """Of the least variance + mu bits; coordinates are tried where there are few entries that are not zero."""
+        few = self.size <= 1024 or np.count_nonzero(self.x) <= self.size // 4
+        names = ["blocks"] + ["rows"] * self.has_rows + ["sketch"] * self.is_matrix + ["coordinate"] * few
         prices = {name: price * (kappa if name == "coordinate" else 1) for name in names}
         found = [self.at(name, prices[name]) for name in names]
         best = min(found, key=lambda f: f[1] + MU * price**2 * f[0])
