@@ -50,7 +50,7 @@ def sampled_pairs(layer, keep):
     """ATOMO, Algorithm 1 (arXiv 1806.04090), a layer by itself: p = min(1, t sigma), f32 factors."""
     if not layer.is_matrix:
         return 32 * layer.size, 0.0
-    sigma = np.sqrt(layer.families("svd")[1][0].energy)
+    sigma = np.sqrt(layer.families("svd")[0].energy)
     keep, left = min(int(keep), len(sigma)), np.cumsum(sigma[::-1])[::-1]
     certain = next((i for i in range(keep) if sigma[i] * (keep - i) <= left[i]), keep)
     p = np.append(np.ones(certain), sigma[certain:] * (keep - certain) / max(left[min(certain, len(left) - 1)], 1e-300))

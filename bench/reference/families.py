@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atoms of one layer at a price: expected bits of their body and the variance of what it decodes to."""
+"""Atoms of one layer at a price: expected bits of their body and the variance of what it decodes to.
+
+An atom of squared norm N, kept with probability p, is sent as its 1/p-fold with dither noise of variance E: what is decoded
+has the second moment p (N / p^2 + E), so the variance is N (1 / p - 1) + p E. Of a product of two factors the second moment
+is the product of the factors' own, each (N + E), for their dithers are independent. Atoms of a family are orthogonal and
+families are drawn apart, so variances add up, whatever the selection does to pairs of atoms.
+"""
 import dataclasses
 import math
 
 import numpy as np
 
-from .pair_code import CLASSES, COSTS, DELTA, MIDDLE, NUMBERS, STEPS, TOP, by_class, classes_of, word_bits
+from .pair_code import COSTS, DELTA, MIDDLE, NUMBERS, STEPS, TOP, by_class, classes_of, word_bits
 
 ATOM_STEPS = np.array([row["step"] for row in NUMBERS["classes"]])
-BEST = DELTA[0]**2 / 12 * (1 + 1 / 256)  # noise of uncertain content, of which 6/256 bit an entry are flags and lengths
-MU = (1 + BEST) / (COSTS[ATOM_STEPS[0], 0] + 6 / 256)  # variance that a bit must save, in units of price^2
+# Variance that a bit must save, in units of price^2: an atom of that rms is just certain. 6/256 bit are beside the content.
+MU = (1 + DELTA[0]**2 / 12 * (1 + 1 / 256)) / (COSTS[ATOM_STEPS[0], 0] + 6 / 256)
 
 
 def marks(atoms, kept):
@@ -42,9 +48,9 @@ class Factor:
         for c in np.unique(number[p > 0]):
             of = np.flatnonzero((number == c) & (p > 0))
             some = rng.choice(of, 300) if len(of) > 300 else of
-            y = self.vectors[some, :int(self.lengths[0])] * (scale / step)[some, None]
-            words = (word_bits(y, self.coding[c], self.reach[c], rng) * self.lengths[some] / self.lengths[0] * p[some])
-            bits += words.sum() * p[of].sum() / p[some].sum()
+            y = self.vectors[some] * (scale / step)[some, None]
+            words = word_bits(y, self.coding[c], self.reach[c], rng) * self.lengths[some] / y.shape[1]
+            bits += (words * p[some]).sum() * p[of].sum() / p[some].sum()
         return bits
 
 
@@ -88,8 +94,8 @@ def vectors(x, lengths):
     """Blocks or rows, x (atoms, entries)."""
     length, reach = x.shape[1], np.array([row["reach"] for row in NUMBERS["classes"]])
     groups = 1 / (1024 // length) if length <= 512 else math.ceil(length / 1024)
-    factor = Factor(x, lengths, ATOM_STEPS, DELTA, reach)
-    return Family(np.sqrt((x**2).sum(1) / lengths), [factor], by_class(ATOM_STEPS), 16 * groups)
+    rms = np.sqrt((x**2).sum(1) / lengths)
+    return Family(rms, [Factor(x, lengths, ATOM_STEPS, DELTA, reach)], by_class(ATOM_STEPS), 16 * groups)
 
 
 def blocks(x):
@@ -114,6 +120,3 @@ def pairs(first, second):
     factors = [Factor(first * math.sqrt(m), m * lengths, u, STEPS[u], 1 / STEPS[u]),
                Factor(second / math.sqrt(m), n * lengths, v, kappa / math.sqrt(m * n) * coarse, TOP / coarse)]
     return Family(np.sqrt((second**2).sum(1)) / kappa, factors, unit, 16 * groups)
-
-
-assert len(TOP) == CLASSES

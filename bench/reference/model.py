@@ -11,7 +11,7 @@ from .families import MU, blocks, pairs, rows
 from .grid import Grid
 from .pair_code import TOP
 
-KAPPA = 3.0  # grid step of coordinates over the price of the atoms beside them
+KAPPA = 3.0  # grid step of coordinates over the price, as FORMAT.md has it for the method automatic
 
 
 @dataclasses.dataclass
@@ -39,15 +39,15 @@ class Layer:
 
     @functools.lru_cache(maxsize=None)
     def families(self, atoms, rank=None):
-        """(parameter word, families), with what stands in where the atoms do not fit."""
+        """Families of atoms, with what stands in where the atoms do not fit."""
         if atoms == "svd" and self.is_matrix:
             first = np.linalg.eigh(self.wide @ self.wide.T)[1].T[::-1]
-            return 2, [pairs(first, first @ self.wide)]
+            return [pairs(first, first @ self.wide)]
         if atoms == "sketch" and self.is_matrix:
             return self._sketch(min(len(self.wide), rank or max(4, min(64, len(self.wide) // 2 // 4 * 4))))
         if atoms in ("rows", "sketch") and self.has_rows:
-            return 1, [rows(self.x)]
-        return (0, [Grid(self.x)]) if atoms == "coordinate" else (0, [blocks(self.x)])
+            return [rows(self.x)]
+        return [Grid(self.x) if atoms == "coordinate" else blocks(self.x)]
 
     def _sketch(self, rank):
         # The first two products in f32: of gradients of nearly low rank, their rounding is what a sketch misses.
@@ -58,16 +58,12 @@ class Layer:
         second = first @ self.wide
         left = self.wide - first.T @ second
         left = left if len(left) == self.shape[0] else left.T
-        return 3 + 256 * rank, [pairs(first, second), rows(left)]
+        return [pairs(first, second), rows(left)]
 
     def at(self, atoms, price, rank=None, exact=False):
-        """(bits, variance, method and parameters, atoms) of the body."""
-        word, families = self.families(atoms, rank)
-        if self.energy == 0:
-            return 0.0, 0.0, (1, word), atoms
-        parts = [family.at(price, exact) for family in families]
-        bits = sum(b for b, _ in parts) + 32 * (len(parts) > 1)
-        return bits, sum(v for _, v in parts), (2 if atoms == "coordinate" else 1, word), atoms
+        """(bits, variance, atoms) of the body; that of a sketch starts with a length."""
+        parts = [family.at(price, exact) for family in self.families(atoms, rank)] if self.energy else []
+        return sum(b for b, _ in parts) + 32 * (len(parts) > 1), sum(v for _, v in parts), atoms
 
     def cheapest(self, price, kappa, exact=False):
         """Of the least variance + mu bits; coordinates are tried where there are few entries that are not zero."""
@@ -76,7 +72,7 @@ class Layer:
         prices = {name: price * (kappa if name == "coordinate" else 1) for name in names}
         found = [self.at(name, prices[name]) for name in names]
         best = min(found, key=lambda f: f[1] + MU * price**2 * f[0])
-        return self.at(best[3], prices[best[3]], exact=True) if exact else best
+        return self.at(best[2], prices[best[2]], exact=True) if exact else best
 
 
 class Model:
@@ -87,7 +83,7 @@ class Model:
         self.size, self.energy = (sum(getattr(layer, of) for layer in self.layers) for of in ("size", "energy"))
 
     def predict(self, spec):
-        """`spec` as the codecs' own with a budget in bits=; also qsgd-entropy:bits= and eden:bits=."""
+        """`spec` as the codecs' own, with a budget in bits= and no ratio=; also qsgd-entropy:bits= and eden:bits=."""
         name, _, text = spec.partition(":")
         keys = {key: value if key in ("atoms", "values", "norm") else float(value) if key != "rank" else int(value)
                 for key, value in (pair.split("=") for pair in text.split(",") if pair)}
@@ -96,30 +92,31 @@ class Model:
         if name == "atomo" and "values" not in keys:
             return self._atoms(**keys)
         if name == "qsgd-entropy":
-            low, high = 1.0, 4096.0
-            while high / low > 1.003:
-                at = math.sqrt(low * high)
-                fits = self._sum(baselines.qsgd_entropy, (3, 0), at)[0] <= keys["bits"] * self.size
-                low, high = (at, high) if fits else (low, at)
-            found = self._prediction(*self._sum(baselines.qsgd_entropy, (3, 0), low))
-            return found if found.bits <= 1.01 * keys["bits"] else dataclasses.replace(found, nmse=math.nan)
-        if name == "qsgd":
-            return self._prediction(*self._sum(baselines.qsgd, (3, 0), int(keys["bits"]), int(keys.get("bucket", 512))))
-        method, of = ((8, 0), baselines.sampled_pairs) if name == "atomo" else ((6, 0), baselines.top_k)
-        return self._prediction(*self._sum(of, method, keys["keep"]))
+            return self._entropy_coded(keys["bits"])
+        if name == "qsgd" and keys.get("norm", "max") == "max" and keys["bits"] >= 2:
+            return self._sum(baselines.qsgd, int(keys["bits"]), int(keys.get("bucket", 512)))
+        if "keep" not in keys:
+            raise ValueError(f"the reference model does not know {spec}")
+        return self._sum(baselines.sampled_pairs if name == "atomo" else baselines.top_k, keys["keep"])
 
-    def _prediction(self, bits, variance, **more):
-        return Prediction(bits / self.size, variance / self.energy, **more)
+    def _entropy_coded(self, bits):
+        low, high = 1.0, 4096.0
+        while high / low > 1.003:
+            levels = math.sqrt(low * high)
+            low, high = (levels, high) if self._sum(baselines.qsgd_entropy, levels).bits <= bits else (low, levels)
+        found = self._sum(baselines.qsgd_entropy, low)
+        return found if found.bits <= 1.01 * bits else dataclasses.replace(found, nmse=math.nan)  # not even one level
 
-    def _sum(self, of, kind, *arguments):
+    def _sum(self, of, *arguments):
         found = [of(layer, *arguments) for layer in self.layers]
-        return self._head([kind] * len(found)) + sum(b for b, _ in found), sum(v for _, v in found)
+        return Prediction((self.head + sum(b for b, _ in found)) / self.size, sum(v for _, v in found) / self.energy)
 
-    def _head(self, kinds):
-        """Bits of header, rows and table of kinds; `kinds` a (method, parameters) a layer."""
-        table = {(kind, layer.shape) for kind, layer in zip(kinds, self.layers)}
-        return 512 + 64 * len(kinds) + 16 + sum(56 + sum(8 * -(-max(d.bit_length(), 1) // 7) for d in shape)
-                                                for _, shape in table)
+    @functools.cached_property
+    def head(self):
+        """Bits of header, rows, table of kinds (one a shape) and padding."""
+        shapes = {layer.shape for layer in self.layers}
+        kinds = sum(56 + sum(8 * -(-max(side.bit_length(), 1) // 7) for side in shape) for shape in shapes)
+        return 512 + 64 * len(self.layers) + kinds + 12
 
     def _atoms(self, bits, atoms="auto", rank=None, kappa=KAPPA):
         """At the smallest price that fits, among those with a code of 16 bits and a class for the largest atom."""
@@ -127,16 +124,16 @@ class Model:
             return float(np.uint32(code << 16).view(np.float32))
 
         def at(price, exact=False):
-            found = [layer.cheapest(price, kappa, exact) if atoms == "auto" else
-                     layer.at(atoms, price, rank, exact) for layer in self.layers]
-            return self._head([f[2] for f in found]) + sum(f[0] for f in found), found
+            found = [layer.cheapest(price, kappa, exact) if atoms == "auto" else layer.at(atoms, price, rank, exact)
+                     for layer in self.layers]
+            return self.head + sum(f[0] for f in found), found
 
-        least = [layer.sorted[-1] * 2.0**-20 if atoms == "coordinate" else layer.amplitude.max() / TOP[-1]
-                 for of in self.layers for layer in of.families("sketch" if atoms == "auto" else atoms, rank)[1]]
+        least = [f.sorted[-1] * 2.0**-20 if atoms == "coordinate" else f.amplitude.max() / TOP[-1]
+                 for layer in self.layers for f in layer.families("sketch" if atoms == "auto" else atoms, rank)]
         low, high = int(np.float32(max(least)).view(np.uint32) >> 16) + 1, 0x7F7F
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if at(price(middle))[0] <= bits * self.size else (middle + 1, high)
         total, found = at(price(low), exact=True)
-        return self._prediction(total, sum(f[1] for f in found), price=price(low),
-                                choices={layer.name: f[3] for layer, f in zip(self.layers, found)})
+        return Prediction(total / self.size, sum(f[1] for f in found) / self.energy, price(low),
+                          {layer.name: f[2] for layer, f in zip(self.layers, found)})
