@@ -92,10 +92,19 @@ std::shared_ptr<const Method> make_random_k(SpecArgs&);
 [[nodiscard]] double read_budget(SpecArgs& args);
 
 // The families behind `atomo:` (methods/atomo.cpp dispatches on `atoms=`).
-std::shared_ptr<const Method> make_atoms(SpecArgs&, bool rows);
+/// What atoms at a price are given: a budget, under a cap or not, or the price itself.
+struct PriceOptions {
+  double bits = 0;  ///< a parameter; 0: `price` is given
+  double cap = 0;   ///< bits a parameter that no message exceeds; 0: none
+  float price = 0;  ///< lower 16 bits are 0
+  /// "bits=1,cap=2" or "price=0.5".
+  [[nodiscard]] std::string to_string() const;
+};
+[[nodiscard]] PriceOptions read_price_options(SpecArgs& args);
+[[nodiscard]] std::shared_ptr<const Method> make_atoms(const PriceOptions& options, bool rows);
+std::shared_ptr<const Method> make_sketch(const PriceOptions& options, SpecArgs& args);
 std::shared_ptr<const Method> make_coordinate(SpecArgs&);
 std::shared_ptr<const Method> make_svd(SpecArgs&);
-std::shared_ptr<const Method> make_sketch(SpecArgs&);
 std::shared_ptr<const Method> make_automatic(SpecArgs&);
 
 }  // namespace atomo::detail

@@ -2,6 +2,7 @@
 #include "thinning.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "atom_body.hpp"
@@ -15,17 +16,25 @@ namespace {
 /// with its groups.
 class Units {
  public:
-  bool open(ConstBytes body, const AtomLayout& layout) noexcept {
+  /// `first` is the number of the first unit; a body of no bytes has none.
+  bool open(ConstBytes body, const AtomLayout& layout, std::uint64_t first) noexcept {
+    layout_ = layout;
+    first_ = first;
     shape_ = GroupShape::of(layout.length);
-    if (!index_.open(body, layout, marks_) || index_.kept == 0) return false;
     body_ = body;
+    if (body.empty()) return true;
+    if (!index_.open(body, layout, marks_) || index_.kept == 0) return false;
     flags_ = BitReader(body.data() + index_.flags, index_.lengths - index_.flags);
     count_ = (index_.kept + shape_.atoms - 1) / shape_.atoms;
     return true;
   }
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] std::uint64_t first() const noexcept { return first_; }
+  [[nodiscard]] const AtomLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] std::uint64_t kept() const noexcept { return index_.kept; }
-  [[nodiscard]] std::size_t marks_bytes() const noexcept { return marks_.bytes(); }
+  [[nodiscard]] std::size_t marks_bytes() const noexcept {
+    return count_ == 0 ? 0 : marks_.bytes();
+  }
   [[nodiscard]] MarksReader& marks() noexcept { return marks_; }
   [[nodiscard]] const GroupShape& shape() const noexcept { return shape_; }
 
@@ -62,7 +71,8 @@ class Units {
   MarksReader marks_;
   GroupShape shape_;
   BitReader flags_{nullptr, 0};
-  std::uint64_t count_ = 0;
+  AtomLayout layout_;
+  std::uint64_t first_ = 0, count_ = 0;
 };
 
 std::uint64_t run_of(const Runs& runs, std::uint64_t unit) noexcept {
@@ -102,18 +112,22 @@ std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t t
   return low;
 }
 
-/// The marks of the atoms that stay, from those of all kept atoms, in place.
-bool mark_those_left(Units& units, const Runs& runs, const Thinning& t, const AtomLayout& layout,
-                     std::span<std::uint64_t> marks) noexcept {
+/// The marks of the atoms that stay, from those of all kept atoms, in place; `left_over` counts
+/// them.
+bool mark_those_left(Units& units, const Runs& runs, const Thinning& t,
+                     std::span<std::uint64_t> marks, std::uint64_t& left_over) noexcept {
   SegmentMarks segment;
   std::uint64_t kept = 0;
+  left_over = 0;
   std::fill(marks.begin(), marks.end(), 0u);
-  for (std::uint64_t first = 0; first < layout.count; first += kMarksSegment) {
+  for (std::uint64_t first = 0; first < units.layout().count; first += kMarksSegment) {
     if (!units.marks().next(segment)) return false;
     for (std::size_t w = 0; w < segment.size() && first / 64 + w < marks.size(); ++w) {
       for (std::uint64_t left = segment[w]; left != 0; left &= left - 1, ++kept) {
-        const bool stays = !is_dropped(runs, kept / units.shape().atoms, t);
-        if (stays) marks[first / 64 + w] |= std::uint64_t{1} << std::countr_zero(left);
+        const std::uint64_t unit = units.first() + kept / units.shape().atoms;
+        if (is_dropped(runs, unit, t)) continue;
+        ++left_over;
+        marks[first / 64 + w] |= std::uint64_t{1} << std::countr_zero(left);
       }
     }
   }
@@ -132,7 +146,7 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
   BitWriter flags(body + at, capacity - at);
   const auto for_each_left = [&](auto visit) {
     for (std::uint64_t u = 0; u < units.count(); ++u) {
-      if (!is_dropped(runs, u, t)) visit(u);
+      if (!is_dropped(runs, units.first() + u, t)) visit(u);
     }
   };
   for_each_left([&](std::uint64_t u) {
@@ -143,7 +157,7 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
   for (std::uint64_t u = 0; u < units.count(); ++u) {
     for (; atom < units.end_atom(u); ++atom) {
       if (!units.certain(atom)) continue;
-      if (!is_dropped(runs, u, t)) flags.put(units.class_bits(certain), kClassBits);
+      if (!is_dropped(runs, units.first() + u, t)) flags.put(units.class_bits(certain), kClassBits);
       ++certain;
     }
   }
@@ -162,7 +176,7 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
   for (std::uint64_t u = 0; u < units.count(); ++u) {
     std::uint64_t bits = 0;
     for (std::uint64_t g = u * pieces; g < (u + 1) * pieces; ++g) bits += units.group_bits(g);
-    if (!is_dropped(runs, u, t)) copy_bits(from, bit, bits, out);
+    if (!is_dropped(runs, units.first() + u, t)) copy_bits(from, bit, bits, out);
     bit += bits;
   }
   const std::size_t end = content + out.finish(), whole = round_up(end, 4);
@@ -170,57 +184,117 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
   return whole;
 }
 
-}  // namespace
-
-std::size_t least_thinned_bytes(const AtomLayout& layout) noexcept {
-  // A run holds fewer than two units more than a whole number of them: with K above half the units,
-  // at most two.
-  const std::uint64_t in_unit = GroupShape::of(layout.length).atoms;
-  const std::uint64_t in_run = (layout.count / in_unit / Runs::kMost + 2) * in_unit;
-  AtomLayout run = layout;
-  run.count = std::min(layout.count, in_run);
-  if (run.count < layout.count) run.last = layout.length;
-  return kThinningBytes + max_marks_bytes(layout.count) + cpu::max_body_bytes(run) +
-         kThinningPaddingBits / 8;
+/// What stays of one body; `bytes` is 0 when nothing does. False when the body breaks the format.
+bool write_those_left(Units& units, const Runs& runs, const Thinning& t,
+                      std::span<std::uint64_t> marks, Bytes out, std::size_t& bytes) noexcept {
+  bytes = 0;
+  if (units.count() == 0) return true;
+  const auto own = marks.first(marks_words(units.layout().count));
+  std::uint64_t left = 0;
+  if (!mark_those_left(units, runs, t, own, left)) return false;
+  if (left == 0) return true;
+  const MarksPlan plan = plan_marks(own, units.layout().count);
+  write_marks(plan, own, units.layout().count, out.data());
+  bytes = write_rest(units, runs, t, out.data(), plan.bytes, out.size());
+  return true;
 }
 
-std::size_t thinning_workspace_bytes(const AtomLayout& layout) noexcept {
+/// The bodies of a layer, one or two.
+class Bodies {
+ public:
+  bool open(ConstBytes body, const ThinnedLayer& layer) noexcept {
+    ConstBytes pairs, atoms = body;
+    if (layer.is_sketch()) {
+      const std::size_t bytes = load_le<std::uint32_t>(body.data());
+      pairs = body.subspan(kPairBytesField, bytes);
+      atoms = body.subspan(kPairBytesField + bytes);
+      if (!units_[0].open(pairs, pairs_frame(layer.pairs), 0)) return false;
+    }
+    first_ = layer.is_sketch() ? 0 : 1;
+    return units_[1].open(atoms, layer.atoms, units_[0].count());
+  }
+  [[nodiscard]] std::uint64_t count() const noexcept {
+    return units_[0].count() + units_[1].count();
+  }
+  [[nodiscard]] std::span<Units> units() noexcept { return std::span(units_).subspan(first_); }
+
+ private:
+  std::array<Units, 2> units_;
+  std::size_t first_ = 0;
+};
+
+/// Units that all atoms of a frame make, at most.
+std::uint64_t most_units(const AtomLayout& layout) noexcept {
+  const std::uint64_t in_unit = GroupShape::of(layout.length).atoms;
+  return (layout.count + in_unit - 1) / in_unit;
+}
+
+}  // namespace
+
+std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept {
+  // A run holds fewer than two units more than a whole number of them: with K above half the units,
+  // at most two.
+  std::uint64_t units = most_units(layer.atoms);
+  if (layer.is_sketch()) units += most_units(pairs_frame(layer.pairs));
+  const std::uint64_t in_run = units / Runs::kMost + 2;
+  AtomLayout run = layer.atoms;
+  run.count = std::min(run.count, in_run * GroupShape::of(run.length).atoms);
+  if (run.count < layer.atoms.count) run.last = run.length;
+  const std::size_t fixed =
+      kThinningBytes + max_marks_bytes(layer.atoms.count) + kThinningPaddingBits / 8;
+  if (!layer.is_sketch()) return fixed + cpu::max_body_bytes(run);
+  // As many units of either kind: no mixture of the two is larger.
+  PairLayer pairs = layer.pairs;
+  pairs.count = std::min<std::uint64_t>(pairs.count,
+                                        in_run * GroupShape::of(pairs_frame(pairs).length).atoms);
+  return fixed + kPairBytesField + max_marks_bytes(layer.pairs.count) + kThinningPaddingBits / 8 +
+         std::max(cpu::max_body_bytes(run), max_pairs_body_bytes(pairs));
+}
+
+std::size_t thinning_workspace_bytes(const ThinnedLayer& layer) noexcept {
   Carver carver;
   carver.take<std::uint64_t>(Runs::kMost);
-  carver.take<std::uint64_t>(marks_words(layout.count));
+  carver.take<std::uint64_t>(
+      marks_words(std::max<std::uint64_t>(layer.atoms.count, layer.pairs.count)));
   return carver.bytes();
 }
 
-Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const Key& key, Bytes out,
-            Bytes workspace, std::size_t& bytes) noexcept {
+Status thin(ConstBytes body, const ThinnedLayer& layer, std::size_t limit, const Key& key,
+            Bytes out, Bytes workspace, std::size_t& bytes) noexcept {
   Carver carver(workspace);
   const auto run_bits = carver.take<std::uint64_t>(Runs::kMost);
-  const auto marks = carver.take<std::uint64_t>(marks_words(layout.count));
+  const auto marks = carver.take<std::uint64_t>(
+      marks_words(std::max<std::uint64_t>(layer.atoms.count, layer.pairs.count)));
   if (!carver.fits()) return Status::workspace_too_small;
-  Units units;
-  if (!units.open(body, layout)) return Status::corrupt;
+  Bodies bodies;
+  if (!bodies.open(body, layer)) return Status::corrupt;
 
-  const Runs runs = Runs::of(units.count());
+  const Runs runs = Runs::of(bodies.count());
   const auto sizes = run_bits.first(static_cast<std::size_t>(runs.count()));
   std::fill(sizes.begin(), sizes.end(), 0u);
-  std::uint64_t total = 8 * (units.marks_bytes() + kThinningBytes) + kThinningPaddingBits;
-  for (std::uint64_t u = 0; u < units.count(); ++u) {
-    const std::uint64_t bits = units.bits(u);
-    sizes[run_of(runs, u)] += bits;
-    total += bits;
+  std::uint64_t total = 8 * (kThinningBytes + (layer.is_sketch() ? kPairBytesField : 0));
+  for (const Units& units : bodies.units()) {
+    total += 8 * units.marks_bytes() + kThinningPaddingBits;
+    for (std::uint64_t u = 0; u < units.count(); ++u) {
+      const std::uint64_t bits = units.bits(u);
+      sizes[run_of(runs, units.first() + u)] += bits;
+      total += bits;
+    }
   }
   const std::uint64_t dropped = least_dropped(sizes, total, 8 * std::uint64_t{limit});
   if (dropped == 0 || dropped >= runs.count()) return Status::unsupported;
   const Thinning t{runs.log2, static_cast<std::uint32_t>(dropped),
                    runs.start(Philox(key, Purpose::thinning)(0)[0])};
 
-  if (!mark_those_left(units, runs, t, layout, marks)) return Status::corrupt;
-  const MarksPlan plan = plan_marks(marks, layout.count);
   store_le(out.data(), t.word());
-  std::byte* const thinned = out.data() + kThinningBytes;
-  write_marks(plan, marks, layout.count, thinned);
-  bytes =
-      kThinningBytes + write_rest(units, runs, t, thinned, plan.bytes, out.size() - kThinningBytes);
+  bytes = kThinningBytes + (layer.is_sketch() ? kPairBytesField : 0);
+  for (Units& units : bodies.units()) {
+    std::size_t left = 0;
+    if (!write_those_left(units, runs, t, marks, out.subspan(bytes), left)) return Status::corrupt;
+    if (layer.is_sketch() && &units == &bodies.units().front())
+      store_le(out.data() + kThinningBytes, static_cast<std::uint32_t>(left));
+    bytes += left;
+  }
   return bytes <= limit ? Status::ok : Status::unsupported;
 }
 

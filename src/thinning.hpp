@@ -13,6 +13,7 @@
 
 #include "atomo/atoms.hpp"
 #include "atomo/types.hpp"
+#include "pairs.hpp"
 
 namespace atomo::detail {
 
@@ -63,14 +64,24 @@ struct Runs {
   }
 };
 
+/// What can be thinned: atoms, or a sketch's pairs and then its rows, whose units form one list.
+struct ThinnedLayer {
+  PairLayer pairs;  ///< count 0: none
+  AtomLayout atoms;
+
+  [[nodiscard]] bool is_sketch() const noexcept { return pairs.count > 0; }
+};
+/// Before a sketch's pairs: their bytes.
+inline constexpr std::size_t kPairBytesField = 4;
+
 /// A limit (the word included) that suffices whatever the data: the marks and one run.
-[[nodiscard]] std::size_t least_thinned_bytes(const AtomLayout& layout) noexcept;
-[[nodiscard]] std::size_t thinning_workspace_bytes(const AtomLayout& layout) noexcept;
+[[nodiscard]] std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept;
+[[nodiscard]] std::size_t thinning_workspace_bytes(const ThinnedLayer& layer) noexcept;
 
 /// Writes `body` with as few runs left out as `limit` bytes ask for, behind its word. `out` has at
 /// least `limit` bytes, `limit` is below the body's size and at least `least_thinned_bytes`.
 /// Neither allocates nor synchronises.
-Status thin(ConstBytes body, const AtomLayout& layout, std::size_t limit, const Key& key, Bytes out,
-            Bytes workspace, std::size_t& bytes) noexcept;
+Status thin(ConstBytes body, const ThinnedLayer& layer, std::size_t limit, const Key& key,
+            Bytes out, Bytes workspace, std::size_t& bytes) noexcept;
 
 }  // namespace atomo::detail

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Sketches of matrices: pairs of low rank that take most of them, and what they leave.
 ///
-/// Mathematics (a randomised decomposition after one power iteration). The m x n matrix A (m <= n,
+/// Mathematics (a randomised decomposition after a power iteration). The m x n matrix A (m <= n,
 /// the tensor or its transpose) is scaled by a power of two to below 1; Omega, m x r, is uniform in
 /// (-1, 1) from the layer's key. Y = A (A^T Omega), products in f32; Q = orthonormal vectors of Y
 /// by its Gram matrix in f64, twice; B = Q^T A in f32; W = the eigenvectors of B B^T in f64. Pair k
@@ -32,10 +32,8 @@
 namespace atomo::cuda {
 namespace {
 
-/// A normal f64.
-__device__ double two_to(std::int32_t exponent) {
-  return __longlong_as_double(static_cast<long long>(1023 + exponent) << 52);
-}
+/// Entries of at least 2 to this are left to the residual, so that no sum leaves the range of f32.
+constexpr std::int32_t kLargestExponent = 120;
 
 __global__ void scale_entries(SketchPlan plan, Frame frame) {
   const std::uint64_t unit = warp_in_grid();
@@ -43,7 +41,7 @@ __global__ void scale_entries(SketchPlan plan, Frame frame) {
   const UnitOf at = find_unit(frame, plan.scaled, unit);
   const SketchJob& job = frame(plan.jobs)[at.job];
   const bool finite = !was_non_finite(frame, job.layer);
-  const double scale = two_to(-sketch_exponent(frame, plan, at.job));
+  const double scale = sketch_unit(-sketch_exponent(frame, plan, at.job));
   const Entries x = frame.entries(job.layer);
   const std::uint64_t n = job.rows * job.columns, first = at.index * kScaledUnit;
   const std::uint64_t end = n - first < kScaledUnit ? n : first + kScaledUnit;
@@ -57,7 +55,8 @@ __global__ void scale_entries(SketchPlan plan, Frame frame) {
   }
 }
 
-/// Omega, vector by vector. Entry (i, k) is value i * rank + k of the layer's draws.
+/// Omega, vector by vector. Entry (i, k) is value i * rank + k of the layer's draws. Zeros, from
+/// which come zero pairs, where entries are too large.
 __global__ void draw_vectors(SketchPlan plan, Frame frame) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.drawn.units) return;
@@ -66,12 +65,13 @@ __global__ void draw_vectors(SketchPlan plan, Frame frame) {
   const std::uint64_t m = job.shape().shorter(), count = m * job.rank;
   const Philox draws(frame.key(job.layer), Purpose::sketch_omega);
   float* const to = frame(job.draft_shorter);
+  const bool sketches = sketch_exponent(frame, plan, at.job) <= kLargestExponent;
   const std::uint64_t first = at.index * kDrawnUnit;
   for (std::uint64_t i = first + 4 * lane(); i < first + kDrawnUnit && i < count; i += 4 * kLanes) {
     const PhiloxWords words = draws(i / 4);
     for (std::uint64_t k = 0; k < 4 && i + k < count; ++k) {
       const auto value = static_cast<float>(static_cast<std::int32_t>(words[k]));
-      to[(i + k) % job.rank * m + (i + k) / job.rank] = value * 0x1p-31f;
+      to[(i + k) % job.rank * m + (i + k) / job.rank] = sketches ? value * 0x1p-31f : 0.0f;
     }
   }
 }
@@ -114,7 +114,7 @@ __global__ void find_amplitudes(SketchPlan plan, Frame frame) {
   for (std::uint64_t i = lane(); i < stretches; i += kLanes) sum = sum + squares[i];
   sum = sum_of_warp(sum);
   if (lane() != 0) return;
-  const double unscaled = sqrt(sum) * two_to(sketch_exponent(frame, plan, at.job));
+  const double unscaled = sqrt(sum) * sketch_unit(sketch_exponent(frame, plan, at.job));
   frame(job.sigma)[at.index] = unscaled * job.unit;
 }
 
@@ -148,8 +148,9 @@ SketchPlanner::SketchPlanner(Layout& layout, std::size_t jobs) noexcept
       squares_(layout, jobs),
       pairs_(layout, jobs) {}
 
-SketchJob SketchPlanner::add(const MatrixShape& shape, std::uint32_t rank, std::uint32_t layer,
-                             Scratch<double> sigma, double unit) noexcept {
+SketchJob SketchPlanner::add(const MatrixShape& shape, const SketchOptions& options,
+                             std::uint32_t layer, Scratch<double> sigma, double unit) noexcept {
+  const auto rank = static_cast<std::uint32_t>(options.rank);
   const std::uint64_t m = shape.shorter(), n = shape.longer();
   const std::uint64_t strips = strips_of(rank), stretches = divide_up(n, kSquaresUnit);
   SketchJob job;
@@ -167,6 +168,7 @@ SketchJob SketchPlanner::add(const MatrixShape& shape, std::uint32_t rank, std::
   job.rows = shape.rows;
   job.columns = shape.columns;
   job.rank = rank;
+  job.iterations = options.iterations;
   job.layer = layer;
   if (!jobs_.values.empty()) jobs_.values[count_] = job;
   ++count_;
@@ -192,6 +194,7 @@ SketchJob SketchPlanner::add(const MatrixShape& shape, std::uint32_t rank, std::
   residual_.add(divide_up(shape.rows, 64) * divide_up(shape.columns, 64));
   squares_.add(stretches * rank);
   pairs_.add(rank);
+  iterations_ = std::max(iterations_, job.iterations);
   shared_bytes_ = std::max(shared_bytes_, eigenvector_bytes(rank));
   return job;
 }
@@ -211,6 +214,7 @@ SketchPlan SketchPlanner::finish() noexcept {
   plan.residual = residual_.split();
   plan.squares = squares_.split();
   plan.pairs = pairs_.split();
+  plan.iterations = iterations_;
   plan.shared_bytes = shared_bytes_;
   return plan;
 }
@@ -220,15 +224,17 @@ void decompose(const SketchPlan& plan, const Frame& frame, Queue& queue) {
   reduce(plan.maxima, frame, queue);
   queue.launch_warps(scale_entries, plan.scaled.units, plan, frame);
   queue.launch_warps(draw_vectors, plan.drawn.units, plan, frame);
-  multiply_to_longer(plan, frame, queue);
-  multiply_to_shorter(plan, frame, queue);
-  for (const SketchVectors from : {SketchVectors::draft_shorter, SketchVectors::shorter}) {
-    find_gram(plan, frame, from, queue);
-    find_orthonormal(plan, frame, queue);
-    turn_shorter(plan, frame, from, queue);
+  for (std::uint32_t i = 0; i < plan.iterations; ++i) {
+    multiply_to_longer(plan, frame, i, queue);
+    multiply_to_shorter(plan, frame, i, queue);
+    for (const SketchVectors from : {SketchVectors::draft_shorter, SketchVectors::shorter}) {
+      find_gram(plan, frame, from, i, queue);
+      find_orthonormal(plan, frame, i, queue);
+      turn_shorter(plan, frame, from, i, queue);
+    }
   }
-  multiply_to_longer(plan, frame, queue);
-  find_gram(plan, frame, SketchVectors::draft_longer, queue);
+  multiply_to_longer(plan, frame, 0, queue);
+  find_gram(plan, frame, SketchVectors::draft_longer, 0, queue);
   find_eigenvectors(plan, frame, queue);
   turn_both(plan, frame, queue);
   queue.launch_warps(sum_squares, plan.squares.units, plan, frame);

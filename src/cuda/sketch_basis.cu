@@ -72,8 +72,10 @@ __device__ void eliminate(const Rows& rows, const double* gram, std::uint32_t ra
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kThreads) orthonormalise(SketchPlan plan, Frame frame) {
+__global__ void __launch_bounds__(kThreads)
+    orthonormalise(SketchPlan plan, Frame frame, std::uint32_t iteration) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
+  if (iteration >= job.iterations) return;
   const std::uint32_t rank = job.rank, entries = rank * rank;
   auto& memory = shared<Elimination>();
   const double* const gram = frame(job.gram);
@@ -245,8 +247,9 @@ unsigned eigenvector_bytes(std::uint32_t rank) noexcept {
   return static_cast<unsigned>(2 * players * (players + 1) * sizeof(double));
 }
 
-void find_orthonormal(const SketchPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_blocks(orthonormalise, plan.scaled.jobs, kThreads, 0, plan, frame);
+void find_orthonormal(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+                      Queue& queue) {
+  queue.launch_blocks(orthonormalise, plan.scaled.jobs, kThreads, 0, plan, frame, iteration);
 }
 
 void find_eigenvectors(const SketchPlan& plan, const Frame& frame, Queue& queue) {

@@ -68,9 +68,10 @@ struct PutSums {
 
 /// `longer`: draft_longer is the result.
 __global__ void __launch_bounds__(kTileThreads)
-    multiply(SketchPlan plan, Frame frame, bool longer) {
+    multiply(SketchPlan plan, Frame frame, bool longer, std::uint32_t iteration) {
   const UnitOf at = find_unit(frame, (longer ? plan.to_longer : plan.to_shorter).units, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
+  if (iteration >= job.iterations) return;
   const std::uint64_t m = job.shape().shorter(), n = job.shape().longer();
   const std::uint64_t length = longer ? n : m, depth = longer ? m : n;
   const bool wide = job.rows <= job.columns;
@@ -99,11 +100,12 @@ __device__ void add_stretches(const Real* partials, Real* whole, std::uint64_t c
   }
 }
 
-__global__ void fold_product(SketchPlan plan, Frame frame, bool longer) {
+__global__ void fold_product(SketchPlan plan, Frame frame, bool longer, std::uint32_t iteration) {
   const Split& folds = (longer ? plan.to_longer : plan.to_shorter).folds;
   if (warp_in_grid() >= folds.units) return;
   const UnitOf at = find_unit(frame, folds, warp_in_grid());
   const SketchJob& job = frame(plan.jobs)[at.job];
+  if (iteration >= job.iterations) return;
   const std::uint64_t m = job.shape().shorter(), n = job.shape().longer();
   add_stretches(reinterpret_cast<const float*>(frame(job.partials)),
                 frame(longer ? job.draft_longer : job.draft_shorter),
@@ -112,11 +114,12 @@ __global__ void fold_product(SketchPlan plan, Frame frame, bool longer) {
 }
 
 __global__ void __launch_bounds__(kTileThreads)
-    multiply_vectors(SketchPlan plan, Frame frame, SketchVectors of) {
+    multiply_vectors(SketchPlan plan, Frame frame, SketchVectors of, std::uint32_t iteration) {
   const bool longer = of == SketchVectors::draft_longer;
   const Split& units = (longer ? plan.gram_longer : plan.gram_shorter).units;
   const UnitOf at = find_unit(frame, units, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
+  if (iteration >= job.iterations) return;
   const Vectors vectors = vectors_of(frame, job, of);
   const Operand<float> operand{vectors.at, vectors.length, job.rank, true};
   const Cut cut = cut_of(vectors.length, kGramStretch);
@@ -126,11 +129,12 @@ __global__ void __launch_bounds__(kTileThreads)
       PutSums<double>(frame(job.gram), frame(job.partials), cut, place, job.rank, job.rank));
 }
 
-__global__ void fold_gram(SketchPlan plan, Frame frame, bool longer) {
+__global__ void fold_gram(SketchPlan plan, Frame frame, bool longer, std::uint32_t iteration) {
   const Split& folds = (longer ? plan.gram_longer : plan.gram_shorter).folds;
   if (warp_in_grid() >= folds.units) return;
   const UnitOf at = find_unit(frame, folds, warp_in_grid());
   const SketchJob& job = frame(plan.jobs)[at.job];
+  if (iteration >= job.iterations) return;
   const std::uint64_t length = longer ? job.shape().longer() : job.shape().shorter();
   add_stretches<double>(frame(job.partials), frame(job.gram), cut_of(length, kGramStretch).count,
                         std::uint64_t{job.rank} * job.rank, at.index);
@@ -150,9 +154,10 @@ __device__ void turn_tile(const Frame& frame, const SketchJob& job, const float*
 }
 
 __global__ void __launch_bounds__(kTileThreads)
-    turn_one_side(SketchPlan plan, Frame frame, SketchVectors from) {
+    turn_one_side(SketchPlan plan, Frame frame, SketchVectors from, std::uint32_t iteration) {
   const UnitOf at = find_unit(frame, plan.turned_shorter, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
+  if (iteration >= job.iterations) return;
   const auto to =
       from == SketchVectors::shorter ? SketchVectors::draft_shorter : SketchVectors::shorter;
   const Vectors vectors = vectors_of(frame, job, from);
@@ -180,33 +185,42 @@ __global__ void __launch_bounds__(kTileThreads) subtract(SketchPlan plan, Frame 
   const std::uint64_t tiles = divide_up(job.columns, kTileLines), columns = job.columns;
   const TilePlace place{at.index % tiles * kTileLines, at.index / tiles * kTileLines, 0, job.rank};
   float* const entries = frame(job.entries);
+  const double unit = sketch_unit(sketch_exponent(frame, plan, at.job));
   multiply_tile<float>(
       right, left, place, [=](std::uint64_t row, std::uint64_t first, const float(&sums)[8]) {
-        subtract_eight(entries + row * columns + first, columns - first, columns, sums);
+        subtract_eight(entries + row * columns + first, columns - first, columns, sums, unit);
       });
 }
 
 }  // namespace
 
-void multiply_to_longer(const SketchPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_blocks(multiply, plan.to_longer.units.units, kTileThreads, 0, plan, frame, true);
-  queue.launch_warps(fold_product, plan.to_longer.folds.units, plan, frame, true);
+void multiply_to_longer(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+                        Queue& queue) {
+  queue.launch_blocks(multiply, plan.to_longer.units.units, kTileThreads, 0, plan, frame, true,
+                      iteration);
+  queue.launch_warps(fold_product, plan.to_longer.folds.units, plan, frame, true, iteration);
 }
 
-void multiply_to_shorter(const SketchPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_blocks(multiply, plan.to_shorter.units.units, kTileThreads, 0, plan, frame, false);
-  queue.launch_warps(fold_product, plan.to_shorter.folds.units, plan, frame, false);
+void multiply_to_shorter(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+                         Queue& queue) {
+  queue.launch_blocks(multiply, plan.to_shorter.units.units, kTileThreads, 0, plan, frame, false,
+                      iteration);
+  queue.launch_warps(fold_product, plan.to_shorter.folds.units, plan, frame, false, iteration);
 }
 
-void find_gram(const SketchPlan& plan, const Frame& frame, SketchVectors of, Queue& queue) {
+void find_gram(const SketchPlan& plan, const Frame& frame, SketchVectors of,
+               std::uint32_t iteration, Queue& queue) {
   const bool longer = of == SketchVectors::draft_longer;
   const SketchProduct& product = longer ? plan.gram_longer : plan.gram_shorter;
-  queue.launch_blocks(multiply_vectors, product.units.units, kTileThreads, 0, plan, frame, of);
-  queue.launch_warps(fold_gram, product.folds.units, plan, frame, longer);
+  queue.launch_blocks(multiply_vectors, product.units.units, kTileThreads, 0, plan, frame, of,
+                      iteration);
+  queue.launch_warps(fold_gram, product.folds.units, plan, frame, longer, iteration);
 }
 
-void turn_shorter(const SketchPlan& plan, const Frame& frame, SketchVectors from, Queue& queue) {
-  queue.launch_blocks(turn_one_side, plan.turned_shorter.units, kTileThreads, 0, plan, frame, from);
+void turn_shorter(const SketchPlan& plan, const Frame& frame, SketchVectors from,
+                  std::uint32_t iteration, Queue& queue) {
+  queue.launch_blocks(turn_one_side, plan.turned_shorter.units, kTileThreads, 0, plan, frame, from,
+                      iteration);
 }
 
 void turn_both(const SketchPlan& plan, const Frame& frame, Queue& queue) {

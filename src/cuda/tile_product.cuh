@@ -114,7 +114,7 @@ class Step {
  private:
   static constexpr unsigned kAll = kLines * kQuads;
   static constexpr unsigned kEach = (kAll + kTileThreads - 1) / kTileThreads;
-  Quad<T> quads_[kEach];
+  Quad<T> quads_[kEach] = {};
 };
 
 __device__ inline float add_product(float a, float b, float sum) { return __fmaf_rn(a, b, sum); }
@@ -213,9 +213,9 @@ __device__ inline void put_eight(T* at, std::uint64_t left, std::uint64_t stride
   }
 }
 
-/// Takes eight sums from the values at `at`, likewise.
+/// What eight sums leave of the values at `at`, times `unit`, a power of two; likewise.
 __device__ inline void subtract_eight(float* at, std::uint64_t left, std::uint64_t stride,
-                                      const float (&sums)[tile::kOwn]) {
+                                      const float (&sums)[tile::kOwn], double unit) {
   float values[tile::kOwn];
 #pragma unroll
   for (unsigned i = 0; i < tile::kOwn; i += 4) {
@@ -227,7 +227,8 @@ __device__ inline void subtract_eight(float* at, std::uint64_t left, std::uint64
       for (unsigned k = 0; k < 4; ++k) quad.v[k] = i + k < left ? at[i + k] : 0.0f;
     }
 #pragma unroll
-    for (unsigned k = 0; k < 4; ++k) values[i + k] = quad.v[k] - sums[i + k];
+    for (unsigned k = 0; k < 4; ++k)
+      values[i + k] = static_cast<float>(static_cast<double>(quad.v[k] - sums[i + k]) * unit);
   }
   put_eight(at, left, stride, values);
 }

@@ -13,21 +13,21 @@ double read_budget(SpecArgs& args) {
 }
 
 std::shared_ptr<const Method> make_atomo(SpecArgs& args) {
+  enum : std::size_t { rows, blocks, coordinate, svd, sketch, automatic };
   const std::size_t atoms =
-      args.choice("atoms", {"rows", "blocks", "coordinate", "svd", "sketch", "auto"}, 0);
-  if (atoms > 1 && args.has("cap"))
-    args.fail("cap", "cap= goes with atoms=rows and atoms=blocks alone");
+      args.choice("atoms", {"rows", "blocks", "coordinate", "svd", "sketch", "auto"}, rows);
+  if ((atoms == coordinate || atoms == svd) && args.has("cap"))
+    args.fail("cap", "cap= goes with atoms=rows, blocks, sketch and auto");
   switch (atoms) {
-    case 0:
-      return make_atoms(args, true);
-    case 1:
-      return make_atoms(args, false);
-    case 2:
+    case rows:
+    case blocks:
+      return make_atoms(read_price_options(args), atoms == rows);
+    case coordinate:
       return make_coordinate(args);
-    case 3:
+    case svd:
       return make_svd(args);
-    case 4:
-      return make_sketch(args);
+    case sketch:
+      return make_sketch(read_price_options(args), args);
     default:
       return make_automatic(args);
   }

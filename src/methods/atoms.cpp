@@ -31,9 +31,6 @@ namespace {
 
 static_assert(kShortestRow == AtomLayout::kMinRow && kLongestRow == AtomLayout::kMaxRow);
 
-/// Before a sketch's pairs: their bytes.
-constexpr std::size_t kSizeBytes = 4;
-
 AtomLayout layout_of(const Shape& shape, std::uint32_t family) noexcept {
   if (family == kBlocks) return AtomLayout::blocks(shape.elements());
   const auto rows = static_cast<std::uint64_t>(shape[0]);
@@ -63,19 +60,15 @@ struct CappedScratch {
   CappedScratch(const AtomLayout& layout, Carver& carver) noexcept
       : body(carver.take_bytes(cpu::max_body_bytes(layout))),
         encode(carver.take_bytes(cpu::encode_workspace_bytes(layout))),
-        thin(carver.take_bytes(thinning_workspace_bytes(layout))) {}
+        thin(carver.take_bytes(thinning_workspace_bytes({{}, layout}))) {}
 };
 
 class Atoms final : public Method {
  public:
-  Atoms(bool rows, double bits, double cap, float price)
-      : rows_(rows), bits_(bits), cap_(cap), price_(price) {}
+  Atoms(bool rows, const PriceOptions& options) : rows_(rows), options_(options) {}
 
   std::string to_string() const override {
-    const std::string budget =
-        bits_ > 0 ? "bits=" + format_number(bits_) : "price=" + format_number(price_);
-    const std::string cap = cap_ > 0 ? ",cap=" + format_number(cap_) : "";
-    return "atomo:" + budget + cap + ",atoms=" + (rows_ ? "rows" : "blocks");
+    return "atomo:" + options_.to_string() + ",atoms=" + (rows_ ? "rows" : "blocks");
   }
   Traits traits() const override {
     Traits t;
@@ -95,20 +88,21 @@ class Atoms final : public Method {
   }
   std::size_t scratch_bytes(const Shape& shape) const override {
     const AtomLayout atoms = layout(shape);
-    if (cap_ == 0)
+    if (options_.cap == 0)
       return std::max(cpu::analyse_workspace_bytes(atoms), cpu::encode_workspace_bytes(atoms));
     Carver carver;
     CappedScratch(atoms, carver);
     return std::max(carver.bytes(), cpu::analyse_workspace_bytes(atoms));
   }
   Pool pool() const noexcept override { return Pool::atoms; }
-  double budget_bits() const noexcept override { return bits_; }
+  double budget_bits() const noexcept override { return options_.bits; }
   PriceRule price_rule(const Shape&) const noexcept override {
-    return {bits_ > 0 ? PriceRule::From::budget : PriceRule::From::price, price_, 0};
+    return {options_.bits > 0 ? PriceRule::From::budget : PriceRule::From::price, options_.price,
+            0};
   }
-  double cap_bits() const noexcept override { return cap_; }
+  double cap_bits() const noexcept override { return options_.cap; }
   std::size_t least_limit_bytes(const Shape& shape) const override {
-    return least_thinned_bytes(layout(shape));
+    return least_thinned_bytes({{}, layout(shape)});
   }
   std::size_t demand_bytes(const Shape& shape) const override {
     Carver carver;
@@ -149,7 +143,7 @@ class Atoms final : public Method {
                                       16);
   }
   float own_price(const Shape& shape, ConstBytes demand) const noexcept override {
-    return std::max(price_,
+    return std::max(options_.price,
                     cpu::price_of_code(std::max<std::uint32_t>(lowest_price(shape, demand), 1)));
   }
 
@@ -162,7 +156,7 @@ class Atoms final : public Method {
     if (price < lowest) return Status::unsupported;
     const auto* rms = reinterpret_cast<const double*>(state.data());
     cpu::AtomBody written;
-    if (cap_ == 0 || in.limit_bytes == 0) {
+    if (options_.cap == 0 || in.limit_bytes == 0) {
       const Status status =
           cpu::encode_atoms(in.x, atoms, rms, price, in.key, body, scratch, written);
       result.bytes = written.bytes;
@@ -176,7 +170,7 @@ class Atoms final : public Method {
     result.bytes = written.bytes;
     result.thinned = written.bytes > in.limit_bytes;
     if (result.thinned) {
-      return thin(memory.body.first(written.bytes), atoms, in.limit_bytes, in.key,
+      return thin(memory.body.first(written.bytes), {{}, atoms}, in.limit_bytes, in.key,
                   body.first(in.limit_bytes), memory.thin, result.bytes);
     }
     std::copy_n(memory.body.data(), written.bytes, body.data());
@@ -197,8 +191,7 @@ class Atoms final : public Method {
   }
 
   bool rows_;
-  double bits_, cap_;
-  float price_;
+  PriceOptions options_;
 };
 
 std::string describe(const Kind& kind) {
@@ -229,7 +222,7 @@ AtomLayout atoms_of(const Kind& kind) noexcept {
 }
 
 std::size_t max_bytes(const Kind& kind) noexcept {
-  std::size_t bytes = has_pairs(kind) && has_atoms(kind) ? kSizeBytes : 0;
+  std::size_t bytes = has_pairs(kind) && has_atoms(kind) ? kPairBytesField : 0;
   if (has_pairs(kind)) bytes += max_pairs_body_bytes(pair_layer_of(kind));
   if (has_atoms(kind)) bytes += cpu::max_body_bytes(atoms_of(kind));
   return bytes;
@@ -254,7 +247,7 @@ std::size_t workspace(const Kind& kind) noexcept {
 /// Takes the word of a thinned body off its front.
 bool open_thinned(const Kind& kind, ConstBytes& body, float& gain) noexcept {
   Thinning thinning;
-  if (has_pairs(kind) || body.size() <= kThinningBytes) return false;
+  if (!has_atoms(kind) || body.size() <= kThinningBytes) return false;
   if (!Thinning::read(load_le<std::uint32_t>(body.data()), thinning)) return false;
   gain = thinning.gain();
   body = body.subspan(kThinningBytes);
@@ -288,11 +281,11 @@ Status decode_singular_pairs(const LayerOutput& out, ConstBytes body,
 
 /// The two parts of a sketch's body; false when they do not fit it.
 bool split_sketch(ConstBytes body, ConstBytes& pairs, ConstBytes& rows) noexcept {
-  if (body.size() <= kSizeBytes) return false;
+  if (body.size() <= kPairBytesField) return false;
   const std::size_t bytes = load_le<std::uint32_t>(body.data());
-  if (bytes % 4 != 0 || bytes > body.size() - kSizeBytes) return false;
-  pairs = body.subspan(kSizeBytes, bytes);
-  rows = body.subspan(kSizeBytes + bytes);
+  if (bytes % 4 != 0 || bytes > body.size() - kPairBytesField) return false;
+  pairs = body.subspan(kPairBytesField, bytes);
+  rows = body.subspan(kPairBytesField + bytes);
   return true;
 }
 
@@ -364,18 +357,28 @@ Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& ato
 
 const BodyDecoder kAtomsDecoder{describe, max_bytes, workspace, decode, count};
 
-std::shared_ptr<const Method> make_atoms(SpecArgs& args, bool rows) {
+std::string PriceOptions::to_string() const {
+  if (bits == 0) return "price=" + format_number(static_cast<double>(price));
+  return "bits=" + format_number(bits) + (cap > 0 ? ",cap=" + format_number(cap) : "");
+}
+
+PriceOptions read_price_options(SpecArgs& args) {
+  PriceOptions options;
   if (!args.has("price")) {
-    const double bits = read_budget(args);
-    const double cap = args.has("cap") ? args.number("cap", bits, 64) : 0;
-    return std::make_shared<Atoms>(rows, bits, cap, 0.0f);
+    options.bits = read_budget(args);
+    if (args.has("cap")) options.cap = args.number("cap", options.bits, 64);
+    return options;
   }
   if (args.has("bits") || args.has("ratio"))
     args.fail("price", "price= fixes what bits= or ratio= would find: give one");
   // A price has 16 bits: the nearest one is taken, and shown by the canonical spec.
   const auto wanted = static_cast<float>(args.number("price", 1e-38, 1e38));
-  const std::uint32_t code = (std::bit_cast<std::uint32_t>(wanted) + 0x8000u) >> 16;
-  return std::make_shared<Atoms>(rows, 0.0, 0.0, cpu::price_of_code(code));
+  options.price = cpu::price_of_code((std::bit_cast<std::uint32_t>(wanted) + 0x8000u) >> 16);
+  return options;
+}
+
+std::shared_ptr<const Method> make_atoms(const PriceOptions& options, bool rows) {
+  return std::make_shared<Atoms>(rows, options);
 }
 
 }  // namespace atomo::detail

@@ -11,7 +11,7 @@
 /// The choice follows from the expected bits and the expected variance of each at the price, so it
 /// does not depend on the draws and costs no bias. Coordinates, whose price needs a histogram of
 /// all entries, are tried for tensors of up to 1,024 entries and for those of which three quarters
-/// are zero.
+/// are zero, and never under a cap: leaving some of them out would leave the grid.
 
 #include <algorithm>
 #include <array>
@@ -72,7 +72,9 @@ struct Parts {
 
 class Automatic final : public Method {
  public:
-  explicit Automatic(Candidates candidates) : candidates_(std::move(candidates)) {}
+  /// Without a cap coordinates too.
+  Automatic(Candidates candidates, bool with_grid)
+      : candidates_(std::move(candidates)), with_grid_(with_grid) {}
 
   std::string to_string() const override {
     std::string text = sketch().to_string();
@@ -103,6 +105,14 @@ class Automatic final : public Method {
   PriceRule price_rule(const Shape& shape) const noexcept override {
     return sketch().price_rule(shape);
   }
+  double cap_bits() const noexcept override { return sketch().cap_bits(); }
+  std::size_t least_limit_bytes(const Shape& shape) const override {
+    std::size_t bytes = 0;
+    for (std::size_t form = 0; form < candidates_.size(); ++form) {
+      if (has(shape, form)) bytes = std::max(bytes, candidates_[form]->least_limit_bytes(shape));
+    }
+    return bytes;
+  }
   std::size_t demand_bytes(const Shape& shape) const override {
     Carver carver;
     open_demand(shape, carver);
@@ -125,7 +135,7 @@ class Automatic final : public Method {
           candidates_[form]->analyse(in, out.parts.of[form], found.of[form], scratch);
       if (failed(status)) return status;
     }
-    out.grid_tried[0] = is_tried(in.x, in.n);
+    out.grid_tried[0] = with_grid_ && is_tried(in.x, in.n);
     if (out.grid_tried[0]) count_magnitudes(in.x, in.n, out.parts.of[kGridForm], scratch);
     return Status::ok;
   }
@@ -222,6 +232,7 @@ class Automatic final : public Method {
   }
 
   Candidates candidates_;
+  bool with_grid_;
 };
 
 // ---- decoding
@@ -286,9 +297,10 @@ Status count(ConstBytes body, const Kind& kind, std::uint8_t form, std::uint64_t
 const BodyDecoder kAutomaticDecoder{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const Method> make_automatic(SpecArgs& args) {
-  auto sketch = make_sketch(args);
-  return std::make_shared<Automatic>(
-      Candidates{make_atoms(args, false), make_atoms(args, true), std::move(sketch)});
+  const PriceOptions options = read_price_options(args);
+  Candidates candidates{make_atoms(options, false), make_atoms(options, true),
+                        make_sketch(options, args)};
+  return std::make_shared<Automatic>(std::move(candidates), options.cap == 0);
 }
 
 }  // namespace atomo::detail

@@ -22,6 +22,7 @@
 #include "matrix_view.hpp"
 #include "methods/pair_analysis.hpp"
 #include "spec.hpp"
+#include "thinning.hpp"
 
 namespace atomo::detail {
 namespace {
@@ -38,14 +39,14 @@ struct SketchBytes {
 
 class Sketch final : public Method {
  public:
-  /// `rows` has the same budget or price, and takes the residual and what is no matrix. `rank` 0:
-  /// the shape's default.
-  Sketch(std::shared_ptr<const Method> rows, std::size_t rank, unsigned iterations)
-      : rows_(std::move(rows)), rank_(rank), iterations_(iterations) {}
+  /// `rows` takes the residual and what is no matrix: at the same price, without the cap where the
+  /// tensor is sketched. `rank` 0: the shape's default.
+  Sketch(std::shared_ptr<const Method> rows, const PriceOptions& options, std::size_t rank,
+         unsigned iterations)
+      : rows_(std::move(rows)), options_(options), rank_(rank), iterations_(iterations) {}
 
   std::string to_string() const override {
-    std::string text = rows_->to_string();
-    text.replace(text.find("atoms=rows"), std::string_view::npos, "atoms=sketch");
+    std::string text = "atomo:" + options_.to_string() + ",atoms=sketch";
     if (rank_ > 0) text += ",rank=" + std::to_string(rank_);
     if (iterations_ != 1) text += ",iterations=" + std::to_string(iterations_);
     return text;
@@ -62,14 +63,20 @@ class Sketch final : public Method {
   }
   std::size_t max_body_bytes(const Shape& shape) const override {
     const std::size_t rows = rows_->max_body_bytes(shape);
-    return sketches(shape) ? kSizeBytes + max_pairs_body_bytes(layer_of(shape)) + rows : rows;
+    return sketches(shape) ? kPairBytesField + max_pairs_body_bytes(layer_of(shape)) + rows : rows;
   }
   std::size_t scratch_bytes(const Shape& shape) const override {
-    const std::size_t rows = rows_->scratch_bytes(shape);
-    if (!sketches(shape)) return rows;
+    if (!sketches(shape)) return rows_->scratch_bytes(shape);
     const PairLayer layer = layer_of(shape);
-    return std::max({rows, cpu::sketch_workspace_bytes(layer.view, layer.count),
-                     fill_pair_demand_workspace_bytes(layer), encode_pairs_workspace_bytes(layer)});
+    Carver carver;
+    CappedScratch(*this, shape, carver);
+    return std::max({carver.bytes(), cpu::sketch_workspace_bytes(layer.view, layer.count),
+                     fill_pair_demand_workspace_bytes(layer)});
+  }
+  double cap_bits() const noexcept override { return options_.cap; }
+  std::size_t least_limit_bytes(const Shape& shape) const override {
+    return sketches(shape) ? least_thinned_bytes(thinned_layer(shape))
+                           : rows_->least_limit_bytes(shape);
   }
 
   Pool pool() const noexcept override { return Pool::atoms; }
@@ -110,14 +117,14 @@ class Sketch final : public Method {
     const SketchBytes in = read_demand(shape, demand);
     const std::uint64_t bits = expected_pair_bits256(layer_of(shape), in.pairs, price) +
                                rows_->expected_bits256(shape, in.rows, price);
-    return bits == 0 ? 0 : bits + 256 * 8 * kSizeBytes;
+    return bits == 0 ? 0 : bits + 256 * 8 * kPairBytesField;
   }
   std::uint64_t expected_loss256(const Shape& shape, ConstBytes demand,
                                  float price) const noexcept override {
     if (!sketches(shape)) return rows_->expected_loss256(shape, demand, price);
     const SketchBytes in = read_demand(shape, demand);
     return expected_pair_loss256(layer_of(shape), in.pairs, price) +
-           rows_->expected_loss256(shape, in.rows, price) + 256 * 8 * kSizeBytes;
+           rows_->expected_loss256(shape, in.rows, price) + 256 * 8 * kPairBytesField;
   }
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
     if (!sketches(shape)) return rows_->lowest_price(shape, demand);
@@ -135,26 +142,36 @@ class Sketch final : public Method {
     if (!sketches(*in.shape)) return rows_->encode(in, price, demand, state, scratch, body, result);
     result = {};
     if (price == 0) return Status::ok;
-    const PairLayer layer = layer_of(*in.shape);
-    Carver places(state);
-    State found(*rows_, *in.shape, layer, places);
-    found.factors.pairs.exponent = found.factors.exponent[0];
-    std::size_t pairs = 0;
-    Status status = encode_pairs(found.factors.pairs, layer, found.factors.amplitudes, price,
-                                 in.key, body.subspan(kSizeBytes), scratch, pairs);
+    Carver carver(scratch);
+    const CappedScratch memory(*this, *in.shape, carver);
+    if (options_.cap == 0 || in.limit_bytes == 0)
+      return encode_whole(in, price, demand, state, memory.encode, body, result.bytes);
+    std::size_t whole = 0;
+    const Status status = encode_whole(in, price, demand, state, memory.encode, memory.body, whole);
     if (failed(status)) return status;
-    BodyResult rows;
-    status = rows_->encode(rest_of(in, found), price, read_demand(*in.shape, demand).rows,
-                           found.rows, scratch, body.subspan(kSizeBytes + pairs), rows);
-    if (failed(status) || pairs + rows.bytes == 0) return status;
-    store_le(body.data(), static_cast<std::uint32_t>(pairs));
-    result.bytes = kSizeBytes + pairs + rows.bytes;
+    result.thinned = whole > in.limit_bytes;
+    if (result.thinned) {
+      return thin(memory.body.first(whole), thinned_layer(*in.shape), in.limit_bytes, in.key,
+                  body.first(in.limit_bytes), memory.thin, result.bytes);
+    }
+    std::copy_n(memory.body.data(), whole, body.data());
+    result.bytes = whole;
     return status;
   }
 
  private:
-  static constexpr std::size_t kSizeBytes = 4;
-
+  /// What encoding needs; under a cap the whole body is written here first.
+  struct CappedScratch {
+    Bytes encode, body, thin;
+    CappedScratch(const Sketch& method, const Shape& shape, Carver& carver) noexcept
+        : encode(
+              carver.take_bytes(std::max(method.rows_->scratch_bytes(shape),
+                                         encode_pairs_workspace_bytes(method.layer_of(shape))))) {
+      if (method.options_.cap == 0) return;
+      body = carver.take_bytes(method.max_body_bytes(shape));
+      thin = carver.take_bytes(thinning_workspace_bytes(method.thinned_layer(shape)));
+    }
+  };
   struct State {
     PairState factors;
     std::span<float> residual;
@@ -185,24 +202,50 @@ class Sketch final : public Method {
     Carver carver(Bytes(const_cast<std::byte*>(demand.data()), demand.size()));
     return open_demand(shape, carver);
   }
-  /// The residual in place of the layer.
+  [[nodiscard]] ThinnedLayer thinned_layer(const Shape& shape) const noexcept {
+    const PairLayer layer = layer_of(shape);
+    return {layer, AtomLayout::rows(layer.view.rows, layer.view.columns)};
+  }
+  /// The residual in place of the layer, without a limit of its own.
   static LayerInput rest_of(const LayerInput& in, const State& found) noexcept {
     LayerInput rest = in;
     rest.x = found.residual.data();
+    rest.limit_bytes = 0;
     return rest;
   }
 
+  Status encode_whole(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch,
+                      Bytes body, std::size_t& bytes) const noexcept {
+    const PairLayer layer = layer_of(*in.shape);
+    Carver places(state);
+    State found(*rows_, *in.shape, layer, places);
+    found.factors.pairs.exponent = found.factors.exponent[0];
+    std::size_t pairs = 0;
+    bytes = 0;
+    Status status = encode_pairs(found.factors.pairs, layer, found.factors.amplitudes, price,
+                                 in.key, body.subspan(kPairBytesField), scratch, pairs);
+    if (failed(status)) return status;
+    BodyResult rows;
+    status = rows_->encode(rest_of(in, found), price, read_demand(*in.shape, demand).rows,
+                           found.rows, scratch, body.subspan(kPairBytesField + pairs), rows);
+    if (failed(status) || pairs + rows.bytes == 0) return status;
+    store_le(body.data(), static_cast<std::uint32_t>(pairs));
+    bytes = kPairBytesField + pairs + rows.bytes;
+    return status;
+  }
+
   std::shared_ptr<const Method> rows_;
+  PriceOptions options_;
   std::size_t rank_;
   unsigned iterations_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Method> make_sketch(SpecArgs& args) {
+std::shared_ptr<const Method> make_sketch(const PriceOptions& options, SpecArgs& args) {
   const auto rank = static_cast<std::size_t>(args.integer("rank", 1, kMaxSketchRank, 0));
   const auto iterations = static_cast<unsigned>(args.integer("iterations", 1, 8, 1));
-  return std::make_shared<Sketch>(make_atoms(args, true), rank, iterations);
+  return std::make_shared<Sketch>(make_atoms(options, true), options, rank, iterations);
 }
 
 }  // namespace atomo::detail

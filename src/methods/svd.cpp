@@ -155,14 +155,10 @@ Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& ato
 class Pairs final : public Method {
  public:
   /// `blocks` has the same budget or price and takes what is no matrix.
-  Pairs(std::shared_ptr<const Method> blocks, float price)
-      : blocks_(std::move(blocks)), price_(price) {}
+  Pairs(std::shared_ptr<const Method> blocks, const PriceOptions& options)
+      : blocks_(std::move(blocks)), options_(options) {}
 
-  std::string to_string() const override {
-    const std::string budget = budget_bits() > 0 ? "bits=" + format_number(budget_bits())
-                                                 : "price=" + format_number(price_);
-    return "atomo:" + budget + ",atoms=svd";
-  }
+  std::string to_string() const override { return "atomo:" + options_.to_string() + ",atoms=svd"; }
   Traits traits() const override {
     Traits t = svd_traits();
     t.bias_bound = blocks_->traits().bias_bound + kFactorisationBias;
@@ -222,7 +218,7 @@ class Pairs final : public Method {
     return lowest_pair_price(PairLayer::all_of(matrix_view(shape)), demand);
   }
   float own_price(const Shape& shape, ConstBytes demand) const noexcept override {
-    return std::max(price_, cpu::price_of_code(lowest_price(shape, demand)));
+    return std::max(options_.price, cpu::price_of_code(lowest_price(shape, demand)));
   }
 
   Status encode(const LayerInput& in, float price, Bytes demand, Bytes state, Bytes scratch,
@@ -240,7 +236,7 @@ class Pairs final : public Method {
 
  private:
   std::shared_ptr<const Method> blocks_;
-  float price_;
+  PriceOptions options_;
 };
 
 }  // namespace
@@ -259,12 +255,8 @@ std::shared_ptr<const Method> make_svd(SpecArgs& args) {
   if (args.has("keep")) {
     args.fail("keep", "keep= counts pairs with f32 factors: add values=f32, or give bits= instead");
   }
-  auto blocks = make_atoms(args, false);
-  if (!args.has("price")) return std::make_shared<Pairs>(std::move(blocks), 0.0f);
-  // A price has 16 bits: the nearest one is taken, as blocks take it.
-  const auto wanted = static_cast<float>(args.number("price", 1e-38, 1e38));
-  const std::uint32_t code = (std::bit_cast<std::uint32_t>(wanted) + 0x8000u) >> 16;
-  return std::make_shared<Pairs>(std::move(blocks), cpu::price_of_code(code));
+  const PriceOptions options = read_price_options(args);
+  return std::make_shared<Pairs>(make_atoms(options, false), options);
 }
 
 }  // namespace atomo::detail
