@@ -54,9 +54,9 @@ namespace cpu {
 /// 2^120 or more is all residual, so that no sum leaves the range of f32.
 ///
 /// Accuracy: |sum of the outer products + residual - g| at an entry is at most (rank + 2) 2^-24
-/// times the norm of the entry's line along the shorter side. How much of the matrix the pairs hold
-/// depends on its spectrum; directions below 2^-11 of the largest singular value are lost in
-/// rounding.
+/// times the norm of the entry's line along the shorter side, plus 2^-150, the rounding of a
+/// subnormal residual. How much of the matrix the pairs hold depends on its spectrum; directions
+/// below 2^-11 of the largest singular value are lost in rounding.
 ///
 /// Does not allocate; BLAS may start threads of its own. The last bits depend on BLAS's build.
 /// Status::unsupported for other shapes or options; Status::workspace_too_small.
