@@ -33,24 +33,23 @@ Wide layer_bits_256(const PriceLayer& layer, float a) noexcept {
   return (uncertain >> 32) + certain + marks_cost(layer.atoms, kept_32, kGapCost256);
 }
 
-/// What the variance of a layer costs.
+/// What the variance of a layer costs. One shift at the end: sums over atoms in any order agree.
 Wide layer_noise_256(const PriceLayer& layer, float a) noexcept {
   const auto price = static_cast<double>(a);
-  Wide noise = 0;
+  Wide uncertain = 0, certain = 0;
   for (const PriceBin& bin : layer.bins) {
     const double ratio = representative(bin.key) / price;
     if (ratio < 1.0) {
       const std::uint64_t p = probability_of_ratio(ratio), squared = (p * p) >> 32;
-      noise +=
-          (Wide{bin.weight} * (p * layer.costs->uncertain_noise - squared * layer.costs->signal)) >>
-          32;
+      uncertain +=
+          Wide{bin.weight} * (p * layer.costs->uncertain_noise - squared * layer.costs->signal);
     } else {
       const int c = std::min(certain_class(ratio), PriceCosts::kClasses - 1);
-      noise +=
+      certain +=
           Wide{bin.weight} * layer.costs->noise[static_cast<std::size_t>(c)][part_of_ratio(ratio)];
     }
   }
-  return noise;
+  return (uncertain >> 32) + certain;
 }
 
 std::uint32_t floor_code(std::span<const PriceLayer> layers) noexcept {
