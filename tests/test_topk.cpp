@@ -100,7 +100,7 @@ TEST(Topk, CountsWhatItKept) {
   const auto kind = kind_of(*method, 1000);
   std::uint64_t atoms = 0, kept = 0;
   ASSERT_EQ(detail::find_decoder(kind.method)
-                ->count(encode_body(*method, normal_entries(1000, 1)).bytes, kind, atoms, kept),
+                ->count(encode_body(*method, normal_entries(1000, 1)).bytes, kind, 0, atoms, kept),
             Status::ok);
   EXPECT_EQ(atoms, 1000u);
   EXPECT_EQ(kept, 100u);
