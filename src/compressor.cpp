@@ -147,6 +147,8 @@ Status Compressor::decode_layer_add(ConstBytes message, float alpha, const Tenso
 
 float Compressor::price() const noexcept { return impl_->prices.atoms; }
 float Compressor::grid_step() const noexcept { return impl_->prices.grid; }
+float Compressor::predicted_price() const noexcept { return impl_->atoms.price; }
+float Compressor::predicted_grid_step() const noexcept { return impl_->grid.price; }
 
 double Compressor::budget_bytes() const noexcept {
   double bits = 0;

@@ -12,8 +12,9 @@
 /// / 2^32.
 ///
 /// Decoded, a level is level * D rounded once (the product of 29 and 24 bits is exact in f64), cut
-/// at the largest f32. Where the next level would lie beyond that, the cell above x is shorter and
-/// P follows from its true width, so nothing is biased and nothing becomes infinite.
+/// at the largest f32. Levels of sums of messages go up to 2^53, and are rounded to f64 first.
+/// Where the next level would lie beyond that, the cell above x is shorter and P follows from its
+/// true width, so nothing is biased and nothing becomes infinite.
 
 #include <algorithm>
 #include <bit>
@@ -32,6 +33,7 @@ inline constexpr std::size_t kCoordinateSegment = 32768;  ///< entries written t
 inline constexpr std::size_t kCoordinateStride = 1597;    ///< odd: visits every place of a chunk
 inline constexpr unsigned kLevelBits = 29;
 inline constexpr std::uint32_t kMaxLevel = (std::uint32_t{1} << kLevelBits) - 1;
+inline constexpr unsigned kWideLevelBits = 53;  ///< of sums of messages; exact in f64
 
 inline constexpr double kLargest = std::numeric_limits<float>::max();
 
@@ -63,7 +65,7 @@ inline constexpr double kLargest = std::numeric_limits<float>::max();
 }
 
 /// What a signed level decodes to.
-[[nodiscard]] constexpr float grid_value(std::int32_t level, double step) noexcept {
+[[nodiscard]] constexpr float grid_value(std::int64_t level, double step) noexcept {
   const double value = static_cast<double>(level) * step;
   return static_cast<float>(value > kLargest ? kLargest : value < -kLargest ? -kLargest : value);
 }

@@ -21,6 +21,13 @@ inline constexpr unsigned kRiceLimit = 20;
   return q < kRiceLimit ? q + 1 + k : kRiceLimit + raw;
 }
 
+/// The same of values that need more than 32 bits; `raw` is at most 53.
+[[nodiscard]] constexpr unsigned wide_rice_bits(std::uint64_t v, unsigned k,
+                                                unsigned raw) noexcept {
+  const std::uint64_t q = v >> k;
+  return q < kRiceLimit ? static_cast<unsigned>(q) + 1 + k : kRiceLimit + raw;
+}
+
 struct RiceWord {
   std::uint64_t bits;
   unsigned count;
@@ -42,11 +49,12 @@ struct RiceRange {
 };
 
 /// Those near the best for `count` values of sum `total`: the best for a geometric distribution has
-/// 2^k near the mean times ln 2.
+/// 2^k near the mean times ln 2. `total` counts in units of 2^shift.
 [[nodiscard]] constexpr RiceRange rice_range(std::uint64_t count, std::uint64_t total,
-                                             unsigned max_k) noexcept {
+                                             unsigned max_k, unsigned shift = 0) noexcept {
   const std::uint64_t center = total * 11 / (16 * (count + 1));
-  const unsigned middle = std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1);
+  const unsigned middle =
+      std::min(max_k, static_cast<unsigned>(std::bit_width(center | 1)) - 1 + shift);
   return {middle > 0 ? middle - 1 : 0, std::min(max_k, middle + 1)};
 }
 
@@ -79,6 +87,27 @@ ATOMO_HD inline std::uint32_t read_rice(const Reader& in, std::uint64_t& bit, un
   }
   bit += kRiceLimit + raw;
   const auto v = static_cast<std::uint32_t>(word >> kRiceLimit) & ((std::uint32_t{1} << raw) - 1);
+  canonical &= (v >> k) >= kRiceLimit;
+  return v;
+}
+
+/// The same of values that need more than 32 bits; k and `raw` are at most 53.
+template <typename Reader>
+ATOMO_HD inline std::uint64_t read_wide_rice(const Reader& in, std::uint64_t& bit, unsigned k,
+                                             unsigned raw, bool& canonical) noexcept {
+  const auto low = [](std::uint64_t word, unsigned count) {
+    return word & ((std::uint64_t{1} << count) - 1);
+  };
+  const auto q = static_cast<unsigned>(std::countr_one(in.peek(bit)));
+  if (q < kRiceLimit) {
+    bit += q + 1;
+    const std::uint64_t v = std::uint64_t{q} << k | low(in.peek(bit), k);
+    bit += k;
+    return v;
+  }
+  bit += kRiceLimit;
+  const std::uint64_t v = low(in.peek(bit), raw);
+  bit += raw;
   canonical &= (v >> k) >= kRiceLimit;
   return v;
 }

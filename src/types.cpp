@@ -35,6 +35,10 @@ std::string_view describe(Status s) noexcept {
       return "this view, dtype or device is not supported by this call";
     case Status::external:
       return "a library below (LAPACK, blosc) reported failure";
+    case Status::price_mismatch:
+      return "the messages have different grid steps: only those of one step add";
+    case Status::too_large:
+      return "a sum of levels reached 2^53, more than a message can hold";
   }
   return "unknown status";
 }

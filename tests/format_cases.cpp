@@ -109,11 +109,12 @@ std::vector<std::byte> written(const FormatCase& c, std::size_t capacity, Write 
   return bytes;
 }
 
-std::vector<std::byte> encode_model(const FormatCase& c, const Inputs& inputs) {
+std::vector<std::byte> encode_model(const FormatCase& c, const Inputs& inputs,
+                                    const Key& key = kKey) {
   Compressor model = make_model(c);
   std::vector<std::byte> workspace(model.workspace_bytes());
   return written(c, model.max_encoded_bytes(), [&](const Payload& payload) {
-    return model.encode(inputs.views, kKey, payload, {.workspace = workspace});
+    return model.encode(inputs.views, key, payload, {.workspace = workspace});
   });
 }
 
@@ -131,6 +132,25 @@ std::vector<std::byte> encode_layers_and_join(const FormatCase& c, const Inputs&
   const std::vector<ConstBytes> views(parts.begin(), parts.end());
   return written(c, joined_bytes_bound(views),
                  [&](const Payload& payload) { return join(views, payload); });
+}
+
+std::vector<std::byte> add_messages(const FormatCase& c, const std::vector<ConstBytes>& messages) {
+  std::vector<std::byte> workspace(add_workspace_bytes(messages.size()));
+  return written(c, added_bytes_bound(messages),
+                 [&](const Payload& payload) { return add(messages, workspace, payload); });
+}
+
+std::vector<std::byte> encode_workers_and_add(const FormatCase& c, const Inputs& inputs) {
+  constexpr std::uint16_t kWorkers = 5;
+  std::vector<std::vector<std::byte>> parts;
+  for (std::uint16_t w = 0; w < kWorkers; ++w) {
+    Key key = kKey;
+    key.worker = static_cast<std::uint16_t>(key.worker + w);
+    parts.push_back(encode_model(c, inputs, key));
+  }
+  auto sum = add_messages(c, {parts.begin(), parts.end()});
+  for (unsigned i = 0; i < c.doublings; ++i) sum = add_messages(c, {sum, sum});
+  return add_messages(c, {sum, parts[0], parts[1]});
 }
 
 FormatCase single(const std::string& prefix, const std::string& spec, const Shape& shape,
@@ -234,6 +254,30 @@ void add_models(std::vector<FormatCase>& cases) {
   cases.push_back({"model-thinned", capped_layers(), Joining::low_price, false});
 }
 
+/// Levels from 1 to more than 2^50, alone, beside one another, and beside none.
+FormatCase summed_levels(std::int64_t n) {
+  const auto grid = [](const char* step) {
+    return std::string("atomo:atoms=coordinate,delta=") + step;
+  };
+  return {"summed",
+          {{grid("0.0001"), {9, 70}, Content::mixed, DType::f32, "fine"},
+           {grid("1e-30"), {n}, Content::largest, DType::f32, "largest"},
+           {grid("0.03"), {n}, Content::mixed, DType::bf16, "coarse"},
+           {grid("1e-30"), {300}, Content::tiny, DType::f32, "tiny"},
+           {grid("0.5"), {20}, Content::zero, DType::f16, "zero"},
+           {grid("0.5"), {9, 70}, Content::non_finite, DType::f32, "broken"}},
+          Joining::summed,
+          true,
+          20};
+}
+FormatCase summed_ones(std::int64_t n) {
+  return {"summed-ones",
+          {{"atomo:atoms=coordinate,delta=0.3", {n}, Content::flat, DType::f32, "sparse"}},
+          Joining::summed,
+          false,
+          35};
+}
+
 }  // namespace
 
 std::vector<FormatCase> format_cases() {
@@ -246,6 +290,8 @@ std::vector<FormatCase> format_cases() {
   }
   add_edges(cases);
   add_models(cases);
+  cases.push_back(summed_levels(70001));
+  cases.push_back(summed_ones(40001));
   return cases;
 }
 
@@ -253,6 +299,8 @@ std::vector<FormatCase> golden_cases() {
   std::vector<FormatCase> cases;
   for (const std::string& spec : all_specs()) cases.push_back(single("golden", spec, {20, 33}));
   add_models(cases);
+  cases.push_back(summed_levels(700));
+  cases.push_back(summed_ones(1500));
   return cases;
 }
 
@@ -268,6 +316,7 @@ std::vector<std::byte> encode_case(const FormatCase& c) {
   if (c.joining == Joining::model) return encode_model(c, inputs);
   if (c.joining == Joining::own_prices || c.joining == Joining::low_price)
     return encode_layers_and_join(c, inputs);
+  if (c.joining == Joining::summed) return encode_workers_and_add(c, inputs);
   const CaseLayer& layer = c.layers.at(0);
   const Codec codec = Codec::parse(layer.spec);
   std::vector<std::byte> workspace(codec.workspace_bytes(layer.shape, layer.dtype));

@@ -56,6 +56,7 @@ enum class Joining {
   own_prices,  ///< layer by layer in a model's first step, joined
   low_price,   ///< layer by layer at a shared price of 2^-22, joined: for layers with a cap, which
                ///< it breaks
+  summed,      ///< by a Compressor as several workers; their sum, doubled again and again
 };
 
 struct FormatCase {
@@ -63,6 +64,7 @@ struct FormatCase {
   std::vector<CaseLayer> layers;
   Joining joining = Joining::codec;
   bool names_on_wire = false;
+  unsigned doublings = 0;  ///< of a sum
 };
 
 /// Everything the independent decoder is checked with.

@@ -185,6 +185,32 @@ void add_bodies(List& list) {
                 [](Buffer& b) { b.resize(b.size() + 4); });
 }
 
+/// A price, the word of the only segment, its second word, content.
+void add_wide_bodies(List& list) {
+  const auto add = [&](const char* name, const Edit& edit) {
+    Parts parts({name,
+                 {{"atomo:atoms=coordinate,delta=0.0001", {4, 40}, Content::flat}},
+                 Joining::summed,
+                 false,
+                 30});
+    edit(parts.body);
+    list.add(name, parts.joined());
+  };
+  add("corrupt-coordinate_wide_without_content", [](Buffer& b) {
+    put(b, 4, std::uint32_t{31} << 27 | 4);
+    b.resize(12);
+  });
+  add("corrupt-coordinate_wide_too_long", [](Buffer& b) {
+    b.resize(b.size() + 1);
+    put(b, 4, static_cast<std::uint32_t>(std::uint32_t{31} << 27 | (b.size() - 8)));
+  });
+  add("corrupt-coordinate_wide_mode", [](Buffer& b) { b.at(8) &= std::byte{0xFC}; });
+  add("corrupt-coordinate_wide_width_of_others", [](Buffer& b) { put_byte(b, 10, 29); });
+  add("corrupt-coordinate_wide_width", [](Buffer& b) { put_byte(b, 10, 54); });
+  add("corrupt-coordinate_wide_padding", [](Buffer& b) { put_byte(b, 11, 1); });
+  add("corrupt-coordinate_wide_level_parameter", [](Buffer& b) { b.at(9) |= std::byte{0xFC}; });
+}
+
 /// `word` in front of the body and the flag that announces it.
 void add_thinning(List& list) {
   const auto add = [&](const char* name, const char* spec, std::uint32_t word) {
@@ -211,6 +237,7 @@ std::vector<RejectedMessage> rejected_messages() {
   add_framing(list);
   add_heads(list);
   add_bodies(list);
+  add_wide_bodies(list);
   add_thinning(list);
   return list.take();
 }

@@ -60,6 +60,21 @@ TEST(Allocations, CodecsTakeNoMemoryWhileEncodingAndDecoding) {
   }
 }
 
+TEST(Allocations, AddingMessagesTakesNoMemory) {
+  const Shape shape{64, 900};
+  const Codec codec = Codec::parse("atomo:atoms=coordinate,delta=0.001");
+  const auto message = test::encode(codec, test::heavy_tailed(shape.elements(), 3, 300), shape);
+  const std::vector<ConstBytes> messages(5, message.bytes);
+  std::vector<std::byte> workspace(add_workspace_bytes(5)), sum(added_bytes_bound(messages));
+  std::uint64_t bytes = 0;
+  const long before = allocations;
+  const Status status = add(messages, workspace, {sum.data(), sum.size(), &bytes});
+  const std::uint64_t bound = added_bytes_bound(messages);
+  EXPECT_EQ(allocations - before, 0);
+  EXPECT_EQ(status, Status::ok);
+  EXPECT_LE(bytes, bound);
+}
+
 TEST(Allocations, ModelsTakeNoMemoryAfterSetUp) {
   Compressor model({{"a", {64, 300}}, {"b", {64}}, {"c", {10, 64, 3, 3}}},
                    Policy::parse("b=qsgd:bits=4;*=atomo:bits=1"));

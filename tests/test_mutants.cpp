@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "message_checks.hpp"
+#include "sum_check.hpp"
 #include "worker_check.hpp"
 
 namespace atomo::test {
@@ -206,6 +207,36 @@ struct OneHalfForTwo : MessageDraws {
   static constexpr bool kOnePreRound = true;
 };
 
+// ---- sums of messages
+
+template <typename Add>
+Levels each(const Levels& a, const Levels& b, Add add) {
+  Levels sum(a.size());
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = add(a[i], b[i]);
+  return sum;
+}
+constexpr std::int64_t kLevelEnd = std::int64_t{1} << detail::kLevelBits;
+
+Levels wrap_at_29_bits(const Levels& a, const Levels& b) {
+  return each(a, b, [](std::int64_t x, std::int64_t y) { return (x + y) % kLevelEnd; });
+}
+Levels stop_at_29_bits(const Levels& a, const Levels& b) {
+  return each(a, b, [](std::int64_t x, std::int64_t y) {
+    return std::clamp(x + y, 1 - kLevelEnd, kLevelEnd - 1);
+  });
+}
+Levels add_as_f32(const Levels& a, const Levels& b) {
+  return each(a, b, [](std::int64_t x, std::int64_t y) {
+    return static_cast<std::int64_t>(static_cast<float>(x) + static_cast<float>(y));
+  });
+}
+Levels add_magnitudes(const Levels& a, const Levels& b) {
+  return each(a, b, [](std::int64_t x, std::int64_t y) {
+    const std::int64_t magnitude = std::abs(x) + std::abs(y);
+    return x + y < 0 ? -magnitude : magnitude;
+  });
+}
+
 /// A mistake, the check asked of the library, and the same check asked of the mistake.
 struct Mutant {
   const char* name;
@@ -264,6 +295,14 @@ const Mutant kMutants[] = {
     {"OneDitherPurposeForUAndV", check_factors<>, check_factors<OneDitherPurpose>},
     {"RandomKWithReplacement", check_random_k<>, check_random_k<WithReplacement>},
     {"RandomKUnscaled", check_random_k<>, check_random_k<Unscaled>},
+    {"SumsThatWrapAt29Bits", [] { return check_sums(add_by_messages); },
+     [] { return check_sums(wrap_at_29_bits); }},
+    {"SumsThatStopAt29Bits", [] { return check_sums(add_by_messages); },
+     [] { return check_sums(stop_at_29_bits); }},
+    {"SumsRoundedToF32", [] { return check_sums(add_by_messages); },
+     [] { return check_sums(add_as_f32); }},
+    {"SumsOfMagnitudes", [] { return check_sums(add_by_messages); },
+     [] { return check_sums(add_magnitudes); }},
 };
 
 /// GoogleTest's listing shows the name instead of the bytes.

@@ -16,6 +16,7 @@ endfunction()
 
 atomo_gpu_suite(parity test_device_parity.cpp)
 atomo_gpu_suite(codecs test_codecs.cpp)
+atomo_gpu_suite(sums test_device_sums.cpp)
 atomo_gpu_suite(mutations test_mutations.cpp)
 atomo_gpu_suite(model test_device_model.cpp)
 atomo_gpu_suite(cap test_device_cap.cpp)

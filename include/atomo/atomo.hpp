@@ -3,6 +3,7 @@
 /// \file
 /// Everything a user of codecs and compressors includes.
 
+#include "atomo/arithmetic.hpp"
 #include "atomo/codec.hpp"
 #include "atomo/compressor.hpp"
 #include "atomo/container.hpp"

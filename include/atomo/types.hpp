@@ -58,6 +58,8 @@ enum class [[nodiscard]] Status : std::uint8_t{
     codec_mismatch,  ///< the container was written by another codec than the one asked to decode it
     unsupported,     ///< this view, dtype or device is not supported by this call
     external,        ///< a library below (LAPACK, blosc) reported failure
+    price_mismatch,  ///< messages of different grid steps cannot be added
+    too_large,       ///< a sum is beyond what a message can hold
 };
 
 /// True when the call did not do what was asked.

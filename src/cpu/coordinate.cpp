@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Writing coordinates, segment by segment: round 8 chunks of 4,096 entries, list what is not zero,
-/// take the shortest of one list, two lists and dense levels, write it. Segments need nothing of
-/// each other; those of one batch may run on several threads, each in a slot of the workspace, and
-/// are then laid end to end. The body's layout stands in methods/coordinate.cpp.
+/// Writing coordinates, segment by segment: round 8 chunks of 4,096 entries, then write them
+/// (coordinate_write.hpp). Segments need nothing of each other; those of one batch may run on
+/// several threads, each in a slot of the workspace, and are then laid end to end.
 
 #include "atomo/coordinate.hpp"
 
@@ -11,19 +10,14 @@
 #include <cstring>
 
 #include "atomo/philox.hpp"
-#include "bits.hpp"
 #include "cpu/coordinate_memory.hpp"
+#include "cpu/coordinate_write.hpp"
 #include "cpu/run_tasks.hpp"
 
 namespace atomo::cpu {
 namespace {
 
 using namespace detail;
-
-/// What one `BitWriter::put` takes.
-constexpr unsigned kMaxPutBits = 56;
-
-// ---- rounding
 
 /// Levels of one chunk; false when the step is too small for an entry.
 bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u, std::uint32_t* levels,
@@ -50,127 +44,16 @@ bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u, st
   return true;
 }
 
-// ---- choosing how to write a segment
+/// Levels of a segment; an entry's sign is its own.
+struct RoundedLevels {
+  const std::uint32_t* levels;
+  const float* x;
 
-struct SegmentLists {
-  std::span<const std::uint16_t> nonzero, ones, others;
+  [[nodiscard]] std::uint32_t at(std::size_t place) const noexcept { return levels[place]; }
+  [[nodiscard]] std::uint64_t negative(std::size_t place) const noexcept {
+    return std::bit_cast<std::uint32_t>(x[place]) >> 31;
+  }
 };
-
-SegmentLists list_segment(const Slot& slot, std::size_t m) noexcept {
-  // Every place is written, what does not belong is overwritten by the next: no branch on the data.
-  const std::uint32_t* const levels = slot.levels.data();
-  std::uint16_t* const nonzero = slot.nonzero.data();
-  std::uint16_t* const ones = slot.ones.data();
-  std::uint16_t* const others = slot.others.data();
-  std::size_t count = 0, large = 0;
-  for (std::size_t i = 0; i < m; ++i) {
-    nonzero[count] = static_cast<std::uint16_t>(i);
-    count += std::size_t{levels[i] != 0};
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    ones[i - large] = others[large] = nonzero[i];
-    large += std::size_t{levels[nonzero[i]] > 1};
-  }
-  return {slot.nonzero.first(count), slot.ones.first(count - large), slot.others.first(large)};
-}
-
-/// Bits of the gaps of ascending places, and of the end mark: the gap to place m.
-std::uint32_t gaps_bits(std::span<const std::uint16_t> places, std::size_t m, unsigned k) noexcept {
-  const std::uint16_t* const at = places.data();
-  const std::size_t count = places.size();
-  const auto end = static_cast<std::uint32_t>(count == 0 ? m : m - at[count - 1] - 1);
-  std::uint32_t bits = rice_bits(end, k, kGapRawBits);
-  if (count > 0) bits += rice_bits(at[0], k, kGapRawBits);
-  for (std::size_t i = 1; i < count; ++i)
-    bits += rice_bits(std::uint32_t{at[i]} - at[i - 1] - 1u, k, kGapRawBits);
-  return bits;
-}
-
-/// Bits of the levels at `places`, less `base`.
-std::uint32_t levels_bits(std::span<const std::uint16_t> places, const std::uint32_t* levels,
-                          std::uint32_t base, unsigned k) noexcept {
-  std::uint32_t bits = 0;
-  for (const std::uint16_t place : places) bits += rice_bits(levels[place] - base, k, kLevelBits);
-  return bits;
-}
-
-/// Bits of all m levels.
-std::uint32_t dense_bits(const std::uint32_t* levels, std::size_t m, unsigned k) noexcept {
-  std::uint32_t bits = 0;
-  for (std::size_t i = 0; i < m; ++i) bits += rice_bits(levels[i], k, kLevelBits);
-  return bits;
-}
-
-SegmentWord choose_word(const std::uint32_t* levels, const SegmentLists& lists,
-                        std::size_t m) noexcept {
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < m; ++i) total += levels[i];
-  const SegmentCounts counts{static_cast<std::uint32_t>(m),
-                             static_cast<std::uint32_t>(lists.nonzero.size()),
-                             static_cast<std::uint32_t>(lists.others.size()), total};
-  const auto bits_at = [&](SegmentSum sum, unsigned k) noexcept -> std::uint32_t {
-    switch (sum) {
-      case kEveryGaps:
-        return gaps_bits(lists.nonzero, m, k);
-      case kEveryLevels:
-        return levels_bits(lists.nonzero, levels, 1, k);
-      case kOnesGaps:
-        return gaps_bits(lists.ones, m, k);
-      case kOthersGaps:
-        return gaps_bits(lists.others, m, k);
-      case kOthersLevels:
-        return levels_bits(lists.others, levels, 2, k);
-      case kDenseLevels:
-        break;
-    }
-    return dense_bits(levels, m, k);
-  };
-  return plan_segment(counts, bits_at).word;
-}
-
-// ---- writing
-
-std::uint64_t sign_of(float x) noexcept { return std::bit_cast<std::uint32_t>(x) >> 31; }
-
-/// Gap and sign of every place; when `with_levels`, then the level less `base` under `k`. At the
-/// end the gap to place m.
-template <bool with_levels>
-void write_list(BitWriter& stream, std::span<const std::uint16_t> places, std::size_t m,
-                unsigned gap_k, const float* x, const std::uint32_t* levels, std::uint32_t base,
-                unsigned k) noexcept {
-  BitWriter out = stream;  // a copy the compiler can keep in registers
-  std::size_t next = 0;
-  for (const std::uint16_t place : places) {
-    RiceWord word = rice_word(static_cast<std::uint32_t>(place - next), gap_k, kGapRawBits);
-    next = std::size_t{place} + 1;
-    word.bits |= sign_of(x[place]) << word.count++;
-    if (with_levels) {
-      const RiceWord level = rice_word(levels[place] - base, k, kLevelBits);
-      if (word.count + level.count > kMaxPutBits) {
-        out.put(word.bits, word.count);
-        word = {0, 0};
-      }
-      word.bits |= level.bits << word.count;
-      word.count += level.count;
-    }
-    out.put(word.bits, word.count);
-  }
-  const RiceWord end = rice_word(static_cast<std::uint32_t>(m - next), gap_k, kGapRawBits);
-  out.put(end.bits, end.count);
-  stream = out;
-}
-
-void write_dense(BitWriter& out, std::span<const std::uint32_t> levels, const float* x,
-                 unsigned k) noexcept {
-  BitWriter local = out;
-  for (std::size_t i = 0; i < levels.size(); ++i) {
-    const RiceWord word = rice_word(levels[i], k, kLevelBits);
-    const std::uint64_t has_sign = levels[i] != 0 ? 1 : 0;
-    local.put(word.bits | (sign_of(x[i]) & has_sign) << word.count,
-              word.count + static_cast<unsigned>(has_sign));
-  }
-  out = local;
-}
 
 struct EncodeTask {
   const float* x;
@@ -196,19 +79,12 @@ struct EncodeTask {
         return;
       }
     }
-    const SegmentLists lists = list_segment(slot, m);
+    const RoundedLevels levels{slot.levels.data(), entries};
+    const SegmentLists lists = list_segment(levels, m, {slot.nonzero, slot.ones, slot.others});
     if (lists.nonzero.empty()) return;
-    const SegmentWord how = choose_word(slot.levels.data(), lists, m);
+    const SegmentWord how = choose_word(levels, lists, m).word;
     BitWriter out(slot.out.data(), slot.out.size());
-    const std::uint32_t* levels = slot.levels.data();
-    if (how.mode == SegmentMode::dense) {
-      write_dense(out, slot.levels.first(m), entries, how.level);
-    } else if (how.mode == SegmentMode::one_list) {
-      write_list<true>(out, lists.nonzero, m, how.others, entries, levels, 1, how.level);
-    } else {
-      write_list<false>(out, lists.ones, m, how.ones, entries, nullptr, 0, 0);
-      write_list<true>(out, lists.others, m, how.others, entries, levels, 2, how.level);
-    }
+    write_content(out, levels, lists, m, how);
     words[i] = how;
     words[i].bytes = static_cast<std::uint32_t>(out.finish());
   }
@@ -217,7 +93,7 @@ struct EncodeTask {
 }  // namespace
 
 std::size_t max_encoded_bytes(const CoordinateConfig&, std::size_t n) noexcept {
-  return segments_of(n) * kTableEntryBytes +
+  return segments_of(n) * kSegmentWordBytes +
          n / kCoordinateSegment * max_segment_bytes(kCoordinateSegment) +
          max_segment_bytes(n % kCoordinateSegment);
 }
@@ -239,7 +115,7 @@ Status encode(const CoordinateConfig& config, const float* x, std::size_t n, con
   if (!carver.fits()) return Status::workspace_too_small;
   EncodeTask task{x, n, config.step, Philox(key, Purpose::select_coordinate), memory};
   const std::size_t segments = segments_of(n);
-  const std::size_t table = segments * kTableEntryBytes;
+  const std::size_t table = segments * kSegmentWordBytes;
   std::size_t end = table;
   for (std::size_t s = 0; s < segments; s += memory.count) {
     const std::size_t count = std::min(memory.count, segments - s);
@@ -247,7 +123,7 @@ Status encode(const CoordinateConfig& config, const float* x, std::size_t n, con
     run_tasks(executor, count, [&](std::size_t i) { task(i); });
     if (task.too_small.load(std::memory_order_relaxed)) return Status::unsupported;
     for (std::size_t i = 0; i < count; ++i) {
-      store_le(body.data() + (s + i) * kTableEntryBytes, task.words[i].pack());
+      store_le(body.data() + (s + i) * kSegmentWordBytes, task.words[i].pack());
       std::memcpy(body.data() + end, memory.slots[i].out.data(), task.words[i].bytes);
       end += task.words[i].bytes;
     }

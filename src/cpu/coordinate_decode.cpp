@@ -1,106 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Reading coordinates, segment by segment; nothing of a body is trusted. Its layout stands in
-/// methods/coordinate.cpp.
+/// Decoding coordinates, segment by segment, on several threads.
 
 #include <atomic>
 #include <cstring>
 
 #include "atomo/coordinate.hpp"
-#include "bits.hpp"
 #include "cpu/coordinate_memory.hpp"
+#include "cpu/coordinate_read.hpp"
 #include "cpu/run_tasks.hpp"
 
 namespace atomo::cpu {
 namespace {
 
 using namespace detail;
-
-/// Calls found(place, signed level) for what a list holds; false when it breaks the format.
-template <typename Found>
-bool read_list(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned gap_k,
-               bool with_levels, std::uint32_t base, unsigned k, Found found) noexcept {
-  bool canonical = true;
-  for (std::size_t place = 0;; ++place) {
-    place += read_rice(in, bit, gap_k, kGapRawBits, canonical);
-    if (!canonical || place > m) return false;
-    if (place == m) return true;
-    const bool negative = (in.peek(bit++) & 1) != 0;
-    const std::uint32_t level =
-        base + (with_levels ? read_rice(in, bit, k, kLevelBits, canonical) : 0);
-    if (!canonical || level > kMaxLevel) return false;
-    const auto magnitude = static_cast<std::int32_t>(level);
-    if (!found(place, negative ? -magnitude : magnitude)) return false;
-  }
-}
-
-template <typename Found>
-bool read_dense(const BitReader& in, std::uint64_t& bit, std::size_t m, unsigned k,
-                Found found) noexcept {
-  bool canonical = true;
-  for (std::size_t i = 0; i < m; ++i) {
-    const std::uint32_t level = read_rice(in, bit, k, kLevelBits, canonical);
-    if (!canonical || level > kMaxLevel) return false;
-    if (level == 0) continue;
-    const auto magnitude = static_cast<std::int32_t>(level);
-    const bool negative = (in.peek(bit++) & 1) != 0;
-    if (!found(i, negative ? -magnitude : magnitude)) return false;
-  }
-  return true;
-}
-
-/// Reads a segment of m entries whose bytes begin `data`; `data` goes on to the body's end.
-template <typename Found>
-bool read_segment(ConstBytes data, SegmentWord word, std::size_t m, Found found) noexcept {
-  const BitReader in(data.data(), word.bytes);
-  std::uint64_t bit = 0;
-  bool good = true;
-  switch (word.mode) {
-    case SegmentMode::zero:
-      return true;
-    case SegmentMode::one_list:
-      good = read_list(in, bit, m, word.others, true, 1, word.level, found);
-      break;
-    case SegmentMode::two_lists: {
-      // No place may stand in both lists.
-      std::uint64_t taken[kCoordinateSegment / 64] = {};
-      const auto once = [&](std::size_t place, std::int32_t level) {
-        const std::uint64_t mask = std::uint64_t{1} << (place % 64);
-        if ((taken[place / 64] & mask) != 0) return false;
-        taken[place / 64] |= mask;
-        return found(place, level);
-      };
-      good = read_list(in, bit, m, word.ones, false, 1, 0, once) &&
-             read_list(in, bit, m, word.others, true, 2, word.level, once);
-      break;
-    }
-    case SegmentMode::dense:
-      good = read_dense(in, bit, m, word.level, found);
-      break;
-  }
-  // Exactly the stated bytes, the last one padded with zeros.
-  return good && (bit + 7) / 8 == word.bytes && in.peek(bit) == 0;
-}
-
-struct SegmentTable {
-  ConstBytes body;
-  std::size_t segments;
-
-  [[nodiscard]] SegmentWord word(std::size_t s) const noexcept {
-    return SegmentWord::unpack(load_le<std::uint32_t>(body.data() + s * kTableEntryBytes));
-  }
-  /// Every word is valid and the segments fill the body exactly; not every one is zero.
-  [[nodiscard]] bool valid() const noexcept {
-    if (body.size() / kTableEntryBytes < segments) return false;
-    std::uint64_t end = segments * kTableEntryBytes;
-    const std::uint64_t table = end;
-    for (std::size_t s = 0; s < segments; ++s) {
-      const SegmentWord w = word(s);
-      if (!w.valid()) return false;
-      end += w.bytes;
-    }
-    return end == body.size() && end > table;
-  }
-};
 
 struct DecodeTask {
   SegmentTable table;
@@ -119,7 +31,7 @@ struct DecodeTask {
     float* out = y + begin;
     float* values = add ? memory.values[i].data() : out;
     std::memset(values, 0, m * sizeof(float));
-    const auto found = [&](std::size_t place, std::int32_t level) {
+    const auto found = [&](std::size_t place, std::int64_t level) {
       values[place] = grid_value(level, step);
       return true;
     };
@@ -154,7 +66,7 @@ Status decode_body(ConstBytes body, std::size_t n, float step, bool add, float a
   DecodeMemory memory(carver, n);
   if (!carver.fits()) return Status::workspace_too_small;
   DecodeTask task{table, n, step, add, alpha, y, memory};
-  std::uint64_t start = table.segments * kTableEntryBytes;
+  std::uint64_t start = table.bytes();
   for (std::size_t s = 0; s < table.segments; s += memory.count) {
     const std::size_t count = std::min(memory.count, table.segments - s);
     for (std::size_t i = 0; i < count; ++i) {
@@ -191,10 +103,10 @@ Status coordinate_count(ConstBytes body, std::size_t n, std::uint64_t& kept) noe
   if (body.empty()) return Status::ok;
   const SegmentTable table{body, segments_of(n)};
   if (!table.valid()) return Status::corrupt;
-  std::uint64_t start = table.segments * kTableEntryBytes;
+  std::uint64_t start = table.bytes();
   for (std::size_t s = 0; s < table.segments; ++s) {
     const std::size_t m = std::min(kCoordinateSegment, n - s * kCoordinateSegment);
-    const auto found = [&](std::size_t, std::int32_t) {
+    const auto found = [&](std::size_t, std::int64_t) {
       ++kept;
       return true;
     };

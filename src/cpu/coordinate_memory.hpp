@@ -13,7 +13,6 @@
 namespace atomo::detail {
 
 inline constexpr std::size_t kSlots = 8;  ///< segments in flight
-inline constexpr std::size_t kTableEntryBytes = 4;
 
 /// Memory of one segment being written.
 struct Slot {

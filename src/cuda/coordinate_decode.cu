@@ -4,11 +4,12 @@
 ///
 /// Mapping. check_words: a block a layer looks at the segments' words and adds their bytes up; they
 /// must fill the body exactly. read_segment: a warp a segment of 32,768 entries, in windows of
-/// 512 levels in shared memory: one lane reads the bits of a list up to the window's end (two
+/// 512 values in shared memory: one lane reads the bits of a list up to the window's end (two
 /// lanes when there are two lists, the second after it has passed over the first once), then all
-/// lanes write the window. Reading is serial within a segment, so a tensor of few segments waits
-/// for it: several entry points a segment, found by lanes that start at guessed bits and agree
-/// after some words, would be faster without any change to the format.
+/// lanes write the window. A window holds values rather than levels, which may have 54 bits: that
+/// of a level that is not 0 is not 0 either. Reading is serial within a segment, so a tensor of few
+/// segments waits for it: several entry points a segment, found by lanes that start at guessed bits
+/// and agree after some words, would be faster without any change to the format.
 ///
 /// Traffic an entry: 4 bytes written (8 read and written when adding) and the content read once,
 /// ones of two lists twice. The least possible but for those.
@@ -30,20 +31,18 @@ using namespace detail;
 /// What becomes of a layer.
 enum DecodeMode : std::uint32_t { kNothing = 0, kZeros = 1, kSegments = 2 };
 
-constexpr std::uint64_t kWordBytes = 4;
-
 /// By a whole block: where the segments' contents begin; false when the words are none of a body of
 /// `bytes` bytes.
 __device__ bool place_segments(const std::byte* body, std::uint64_t bytes, std::uint64_t segments,
                                std::uint64_t* starts) {
-  if (bytes / kWordBytes < segments) return false;
+  if (bytes / kSegmentWordBytes < segments) return false;
   bool valid = true;
   const auto content = [&](std::uint64_t s) {
-    const SegmentWord word = SegmentWord::unpack(load_word(body + s * kWordBytes));
+    const SegmentWord word = SegmentWord::unpack(load_word(body + s * kSegmentWordBytes));
     valid = valid && word.valid();
     return std::uint64_t{word.bytes};
   };
-  const std::uint64_t table = segments * kWordBytes;
+  const std::uint64_t table = segments * kSegmentWordBytes;
   const std::uint64_t all = scan_blockwide<std::uint64_t>(
       segments, content,
       [&](std::uint64_t s, std::uint64_t before) { starts[s] = table + before; });
@@ -79,14 +78,14 @@ struct Content {
 constexpr std::uint32_t kWindow = 512;
 
 struct Windows {
-  std::int32_t levels[kMaxWarps][kWindow];
+  std::uint32_t values[kMaxWarps][kWindow];  ///< bits of f32
 };
 
 /// One lane's way through a list, or through dense levels, of a segment of `entries` entries.
 class ListReader {
  public:
   /// Nothing to read.
-  __device__ explicit ListReader(Content in) : in_(in) {}
+  __device__ ListReader(Content in, unsigned level_bits) : in_(in), level_bits_(level_bits) {}
   /// A list from `bit` on; its first gap is read at once.
   __device__ void begin(std::uint64_t bit, std::uint32_t entries, unsigned gap_k, bool with_levels,
                         std::uint32_t base, unsigned level_k) {
@@ -95,9 +94,9 @@ class ListReader {
     next_ = 0;
     find_next();
   }
-  /// Dense levels from bit 0 on.
-  __device__ void begin_dense(std::uint32_t entries, unsigned level_k) {
-    entries_ = entries, level_k_ = level_k;
+  /// Dense levels from `bit` on.
+  __device__ void begin_dense(std::uint64_t bit, std::uint32_t entries, unsigned level_k) {
+    bit_ = bit, entries_ = entries, level_k_ = level_k;
     dense_ = with_levels_ = true;
     next_ = 0;
   }
@@ -107,12 +106,9 @@ class ListReader {
   template <typename Found>
   __device__ void read(std::uint32_t end, Found found) {
     while (good_ && next_ < end) {
-      const std::uint32_t level = read_level();
+      const std::int64_t magnitude = read_level();
       if (!good_) return;
-      if (level != 0) {
-        const auto magnitude = static_cast<std::int32_t>(level);
-        good_ = found(next_, negative_ ? -magnitude : magnitude);
-      }
+      if (magnitude != 0) good_ = found(next_, negative_ ? -magnitude : magnitude);
       ++next_;
       if (!dense_ && good_) find_next();
     }
@@ -128,13 +124,16 @@ class ListReader {
     good_ = good_ && next_ <= entries_;
   }
   /// In a list the sign comes first, in dense levels last, and not at all for 0.
-  __device__ std::uint32_t read_level() {
+  __device__ std::int64_t read_level() {
     if (!dense_) read_sign();
-    const std::uint32_t level =
-        base_ + (with_levels_ ? read_rice(in_, bit_, level_k_, kLevelBits, good_) : 0);
-    good_ = good_ && level <= kMaxLevel;
+    std::uint64_t level = base_;
+    if (with_levels_) {
+      level += level_bits_ == kLevelBits ? read_rice(in_, bit_, level_k_, kLevelBits, good_)
+                                         : read_wide_rice(in_, bit_, level_k_, level_bits_, good_);
+    }
+    good_ = good_ && level >> level_bits_ == 0;
     if (dense_ && good_ && level != 0) read_sign();
-    return level;
+    return static_cast<std::int64_t>(level);
   }
   __device__ void read_sign() { negative_ = (in_.peek(bit_++) & 1) != 0; }
 
@@ -142,24 +141,26 @@ class ListReader {
   std::uint64_t bit_ = 0;
   std::uint32_t next_ = ~std::uint32_t{0};  ///< place of the entry to read
   std::uint32_t entries_ = 0, base_ = 0;
-  unsigned gap_k_ = 0, level_k_ = 0;
+  unsigned gap_k_ = 0, level_k_ = 0, level_bits_;
   bool with_levels_ = false, dense_ = false, negative_ = false, good_ = true;
 };
 
 /// The readers of a segment: lane 0's, and lane 1's of the second of two lists.
-__device__ ListReader begin_reading(const Content& in, SegmentWord word, std::uint32_t entries) {
-  ListReader reader(in);
+__device__ ListReader begin_reading(const Content& in, const SegmentWord& word,
+                                    std::uint32_t entries) {
+  ListReader reader(in, word.level_bits);
+  const std::uint64_t first = word.wide() ? 8 * kSegmentWordBytes : 0;
   if (lane() == 0) {
     if (word.mode == SegmentMode::one_list)
-      reader.begin(0, entries, word.others, true, 1, word.level);
+      reader.begin(first, entries, word.others, true, 1, word.level);
     else if (word.mode == SegmentMode::two_lists)
-      reader.begin(0, entries, word.ones, false, 1, 0);
+      reader.begin(first, entries, word.ones, false, 1, 0);
     else if (word.mode == SegmentMode::dense)
-      reader.begin_dense(entries, word.level);
+      reader.begin_dense(first, entries, word.level);
   } else if (lane() == 1 && word.mode == SegmentMode::two_lists) {
-    ListReader ones(in);
-    ones.begin(0, entries, word.ones, false, 1, 0);
-    ones.read(entries, [](std::uint32_t, std::int32_t) { return true; });
+    ListReader ones(in, word.level_bits);
+    ones.begin(first, entries, word.ones, false, 1, 0);
+    ones.read(entries, [](std::uint32_t, std::int64_t) { return true; });
     // Where the first list is broken lane 0 says so.
     if (ones.good()) reader.begin(ones.bit(), entries, word.others, true, 2, word.level);
   }
@@ -171,12 +172,11 @@ __device__ bool ends_well(const Content& in, std::uint64_t bit, std::uint32_t by
   return (bit + 7) / 8 == bytes && in.peek(bit) == 0;
 }
 
-/// By a whole warp: writes or adds the window's levels to y and clears it.
-__device__ void put_window(std::int32_t* levels, std::uint32_t count, double step, float* y,
-                           DecodeInto into) {
+/// By a whole warp: writes or adds the window's values to y and clears it.
+__device__ void put_window(std::uint32_t* values, std::uint32_t count, float* y, DecodeInto into) {
   for (std::uint32_t i = lane(); i < count; i += kLanes) {
-    put(y + i, grid_value(levels[i], step), into);
-    levels[i] = 0;
+    put(y + i, __uint_as_float(values[i]), into);
+    values[i] = 0;
   }
   __syncwarp();
 }
@@ -197,22 +197,27 @@ __global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto 
   SegmentWord word;
   const std::byte* content = body;
   if (mode == kSegments) {
-    word = SegmentWord::unpack(load_word(body + unit.index * kWordBytes));
+    word = SegmentWord::unpack(load_word(body + unit.index * kSegmentWordBytes));
     content += frame(plan.starts)[number];
+    if (word.wide() && !word.take_second(load_word(content))) {
+      if (lane() == 0) frame.refuse(layer_number, Status::corrupt);
+      return;
+    }
   }
   const Content in{BitView(content, word.bytes)};
   ListReader reader = begin_reading(in, word, entries);
-  std::int32_t* const levels = shared<Windows>().levels[warp_in_block()];
-  for (std::uint32_t i = lane(); i < kWindow; i += kLanes) levels[i] = 0;
+  std::uint32_t* const values = shared<Windows>().values[warp_in_block()];
+  for (std::uint32_t i = lane(); i < kWindow; i += kLanes) values[i] = 0;
   __syncwarp();
   for (std::uint32_t first = 0; first < entries; first += kWindow) {
     const std::uint32_t end = entries - first < kWindow ? entries : first + kWindow;
-    reader.read(end, [&](std::uint32_t place, std::int32_t level) {
-      return atomicCAS(&levels[place - first], 0, level) == 0;  // no place is in both lists
+    reader.read(end, [&](std::uint32_t place, std::int64_t level) {
+      const std::uint32_t value = __float_as_uint(grid_value(level, layer.price));
+      return atomicCAS(&values[place - first], 0u, value) == 0;  // no place is in both lists
     });
     if (__any_sync(kAllLanes, reader.good() ? 0 : 1) != 0) break;
     __syncwarp();
-    put_window(levels, end - first, layer.price, layer.y + begin + first, into);
+    put_window(values, end - first, layer.y + begin + first, into);
   }
   if (word.mode == SegmentMode::zero) return;
   const bool last = lane() == (word.mode == SegmentMode::two_lists ? 1 : 0);

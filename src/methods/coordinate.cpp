@@ -15,7 +15,7 @@
 ///                        lists, 3 dense
 ///           bits 19..22  Rice parameter of the gaps of the list of ones (mode 2, else 0)
 ///           bits 23..26  Rice parameter of the gaps of the other list (modes 1 and 2, else 0)
-///           bits 27..31  Rice parameter of levels, at most 29
+///           bits 27..31  Rice parameter of levels, at most 29; 31: a wide segment, see below
 ///   then the contents, one after another, each a stream of bits (lowest first) padded with zeros
 ///   to whole bytes. rice(v, k, raw): v >> k ones, a zero, the k low bits of v; but when v >> k is
 ///   20 or more, 20 ones, then v in `raw` bits. mode 3: for every entry rice(level, k, 29),
@@ -27,14 +27,22 @@
 ///   mode 2: for every entry of level 1: rice(gap), sign; the gap to the end; then for every entry
 ///   of
 ///           a larger level: rice(gap), sign, rice(level - 2, k, 29); the gap to the end.
-/// Levels are below 2^29. The contents fill the body exactly; a decoder refuses a raw value that
-/// has a shorter word, a level out of range, a place in both lists, and padding that is not zero.
+/// Levels are below 2^29 but in sums of messages, up to 2^53, whose segments with larger levels are
+/// wide: bits 0..26 of the word are the bytes of the content, which begins with a second word
+///           bits 0..1    mode, 1 to 3
+///           bits 2..5, 6..9  Rice parameters of gaps, as bits 19..22 and 23..26 above
+///           bits 10..15  Rice parameter of levels, at most w
+///           bits 16..31  w, 30 to 53: the width of the largest level
+/// and goes on as above, with w in place of the 29 of rice. The contents fill the body exactly; a
+/// decoder refuses a raw value that has a shorter word, a level out of range, a place in both
+/// lists, and padding that is not zero.
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
 #include "atomo/coordinate.hpp"
+#include "coordinate_format.hpp"
 #include "coordinate_price.hpp"
 #include "spec.hpp"
 
@@ -141,7 +149,7 @@ class Coordinate final : public Method {
 
 std::string describe(const Kind&) { return "atomo/coordinate"; }
 std::size_t max_bytes(const Kind& kind) noexcept {
-  return cpu::max_encoded_bytes(CoordinateConfig{}, kind.shape.elements());
+  return max_wide_body_bytes(kind.shape.elements());  // of a sum of messages
 }
 std::size_t workspace(const Kind& kind) noexcept {
   return cpu::decode_workspace_bytes(CoordinateConfig{}, kind.shape.elements());

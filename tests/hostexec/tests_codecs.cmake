@@ -8,4 +8,5 @@ atomo_hostexec_test(codecs ${tests}/test_codecs.cpp ORDERS_FILTER "*SizesAreBoun
 atomo_hostexec_test(mutations ${tests}/test_mutations.cpp ORDERS_FILTER "*Random*" TSAN_FILTER "*EveryTruncation*")
 atomo_hostexec_test(model ${tests}/test_device_model.cpp ORDERS_FILTER "*MessagesAreTheCpus*"
   TSAN_FILTER "*MessagesAreTheCpus*")
+atomo_hostexec_test(sums ${tests}/test_device_sums.cpp ORDERS_FILTER "*ValuesAreTheCpus*" TSAN_FILTER "*Damaged*")
 atomo_hostexec_test(launches ${here}/test_launches.cpp ORDERS_FILTER "*CodecsCall*" TSAN_FILTER "*CodecsCall*")

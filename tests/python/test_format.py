@@ -73,6 +73,7 @@ AREAS = {
     "random_k": r"-randomk",
     "lossless": r"blosc",
     "models": r"^model",
+    "sums": r"^summed",
 }
 
 

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Writing one segment of coordinates: list what is not zero, take the shortest of one list, two
+/// lists and dense levels, write it. `Levels` is where the levels come from:
+///
+///   levels.at(place)        magnitude, std::uint32_t or (of sums) std::uint64_t
+///   levels.negative(place)  1 where it is below 0, else 0
+///
+/// The body's layout stands in methods/coordinate.cpp.
+
+#include <algorithm>
+#include <bit>
+#include <span>
+#include <type_traits>
+
+#include "bits.hpp"
+#include "coordinate_format.hpp"
+
+namespace atomo::detail {
+
+/// What one `BitWriter::put` takes.
+inline constexpr unsigned kMaxPutBits = 56;
+
+struct SegmentLists {
+  std::span<const std::uint16_t> nonzero, ones, others;
+};
+
+/// Memory for lists of up to m places.
+struct ListMemory {
+  std::span<std::uint16_t> nonzero, ones, others;
+};
+
+template <typename Levels>
+SegmentLists list_segment(const Levels& levels, std::size_t m, const ListMemory& memory) noexcept {
+  // Every place is written, what does not belong is overwritten by the next: no branch on the data.
+  std::uint16_t* const nonzero = memory.nonzero.data();
+  std::uint16_t* const ones = memory.ones.data();
+  std::uint16_t* const others = memory.others.data();
+  std::size_t count = 0, large = 0;
+  for (std::size_t i = 0; i < m; ++i) {
+    nonzero[count] = static_cast<std::uint16_t>(i);
+    count += std::size_t{levels.at(i) != 0};
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    ones[i - large] = others[large] = nonzero[i];
+    large += std::size_t{levels.at(nonzero[i]) > 1};
+  }
+  return {memory.nonzero.first(count), memory.ones.first(count - large),
+          memory.others.first(large)};
+}
+
+// ---- choosing
+
+[[nodiscard]] constexpr unsigned level_word_bits(std::uint32_t v, unsigned k,
+                                                 unsigned raw) noexcept {
+  return rice_bits(v, k, raw);
+}
+[[nodiscard]] constexpr unsigned level_word_bits(std::uint64_t v, unsigned k,
+                                                 unsigned raw) noexcept {
+  return wide_rice_bits(v, k, raw);
+}
+
+/// Bits of the gaps of ascending places, and of the end mark: the gap to place m.
+inline std::uint32_t gaps_bits(std::span<const std::uint16_t> places, std::size_t m,
+                               unsigned k) noexcept {
+  const std::uint16_t* const at = places.data();
+  const std::size_t count = places.size();
+  const auto end = static_cast<std::uint32_t>(count == 0 ? m : m - at[count - 1] - 1);
+  std::uint32_t bits = rice_bits(end, k, kGapRawBits);
+  if (count > 0) bits += rice_bits(at[0], k, kGapRawBits);
+  for (std::size_t i = 1; i < count; ++i)
+    bits += rice_bits(std::uint32_t{at[i]} - at[i - 1] - 1u, k, kGapRawBits);
+  return bits;
+}
+
+/// Bits of the levels at `places`, less `base`.
+template <typename Levels>
+std::uint32_t levels_bits(const Levels& levels, std::span<const std::uint16_t> places,
+                          std::uint32_t base, unsigned k, unsigned raw) noexcept {
+  std::uint32_t bits = 0;
+  for (const std::uint16_t place : places) bits += level_word_bits(levels.at(place) - base, k, raw);
+  return bits;
+}
+
+/// Bits of all m levels.
+template <typename Levels>
+std::uint32_t dense_bits(const Levels& levels, std::size_t m, unsigned k, unsigned raw) noexcept {
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < m; ++i) bits += level_word_bits(levels.at(i), k, raw);
+  return bits;
+}
+
+/// `level_bits`: kLevelBits, or the width of the largest level where that is more.
+template <typename Levels>
+SegmentPlan choose_word(const Levels& levels, const SegmentLists& lists, std::size_t m,
+                        unsigned level_bits = kLevelBits) noexcept {
+  SegmentCounts counts{static_cast<std::uint32_t>(m),
+                       static_cast<std::uint32_t>(lists.nonzero.size()),
+                       static_cast<std::uint32_t>(lists.others.size()), 0, level_bits};
+  for (std::size_t i = 0; i < m; ++i) counts.total += levels.at(i) >> counts.shift();
+  const auto bits_at = [&](SegmentSum sum, unsigned k) noexcept -> std::uint32_t {
+    switch (sum) {
+      case kEveryGaps:
+        return gaps_bits(lists.nonzero, m, k);
+      case kEveryLevels:
+        return levels_bits(levels, lists.nonzero, 1, k, level_bits);
+      case kOnesGaps:
+        return gaps_bits(lists.ones, m, k);
+      case kOthersGaps:
+        return gaps_bits(lists.others, m, k);
+      case kOthersLevels:
+        return levels_bits(levels, lists.others, 2, k, level_bits);
+      case kDenseLevels:
+        break;
+    }
+    return dense_bits(levels, m, k, level_bits);
+  };
+  return plan_segment(counts, bits_at);
+}
+
+// ---- writing
+
+/// `before`, then a level under `k`.
+inline void put_level(BitWriter& out, RiceWord before, std::uint32_t v, unsigned k,
+                      unsigned raw) noexcept {
+  const RiceWord level = rice_word(v, k, raw);
+  if (before.count + level.count > kMaxPutBits) {
+    out.put(before.bits, before.count);
+    before = {0, 0};
+  }
+  out.put(before.bits | level.bits << before.count, before.count + level.count);
+}
+inline void put_level(BitWriter& out, RiceWord before, std::uint64_t v, unsigned k,
+                      unsigned raw) noexcept {
+  if (before.count > 0) out.put(before.bits, before.count);
+  const std::uint64_t q = v >> k;
+  if (q >= kRiceLimit) {
+    out.put((std::uint64_t{1} << kRiceLimit) - 1, kRiceLimit);
+    out.put(v, raw);
+    return;
+  }
+  out.put((std::uint64_t{1} << q) - 1, static_cast<unsigned>(q) + 1);
+  out.put(v & ((std::uint64_t{1} << k) - 1), k);
+}
+
+/// Gap and sign of every place; when `with_levels`, then the level less `base` under `k`. At the
+/// end the gap to place m.
+template <bool with_levels, typename Levels>
+void write_list(BitWriter& stream, const Levels& levels, std::span<const std::uint16_t> places,
+                std::size_t m, unsigned gap_k, std::uint32_t base, unsigned k,
+                unsigned raw) noexcept {
+  BitWriter out = stream;  // a copy the compiler can keep in registers
+  std::size_t next = 0;
+  for (const std::uint16_t place : places) {
+    RiceWord word = rice_word(static_cast<std::uint32_t>(place - next), gap_k, kGapRawBits);
+    next = std::size_t{place} + 1;
+    word.bits |= levels.negative(place) << word.count++;
+    if constexpr (with_levels) {
+      put_level(out, word, levels.at(place) - base, k, raw);
+    } else {
+      out.put(word.bits, word.count);
+    }
+  }
+  const RiceWord end = rice_word(static_cast<std::uint32_t>(m - next), gap_k, kGapRawBits);
+  out.put(end.bits, end.count);
+  stream = out;
+}
+
+template <typename Levels>
+void write_dense(BitWriter& stream, const Levels& levels, std::size_t m, unsigned k,
+                 unsigned raw) noexcept {
+  BitWriter out = stream;
+  for (std::size_t i = 0; i < m; ++i) {
+    const auto level = levels.at(i);
+    const unsigned has_sign = level != 0 ? 1 : 0;
+    const std::uint64_t sign = levels.negative(i) & has_sign;
+    if constexpr (std::is_same_v<decltype(level), const std::uint32_t>) {
+      const RiceWord word = rice_word(level, k, raw);
+      out.put(word.bits | sign << word.count, word.count + has_sign);
+    } else {
+      put_level(out, {0, 0}, level, k, raw);
+      out.put(sign, has_sign);
+    }
+  }
+  stream = out;
+}
+
+/// The content of a segment under `how`.
+template <typename Levels>
+void write_content(BitWriter& out, const Levels& levels, const SegmentLists& lists, std::size_t m,
+                   const SegmentWord& how) noexcept {
+  const unsigned raw = how.level_bits;
+  if (how.wide()) out.put(how.pack_second(), 8 * kSegmentWordBytes);
+  if (how.mode == SegmentMode::dense) {
+    write_dense(out, levels, m, how.level, raw);
+  } else if (how.mode == SegmentMode::one_list) {
+    write_list<true>(out, levels, lists.nonzero, m, how.others, 1, how.level, raw);
+  } else {
+    write_list<false>(out, levels, lists.ones, m, how.ones, 0, 0, raw);
+    write_list<true>(out, levels, lists.others, m, how.others, 2, how.level, raw);
+  }
+}
+
+}  // namespace atomo::detail
