@@ -79,7 +79,7 @@ class SketchPlanner {
 
 /// Decomposes the layers of all jobs under their keys; marks those that are not finite, whose
 /// vectors, residual and sigma are zero. Matrices with an entry of 2^120 or more are all residual.
-/// 22 launches, 12 more for every further iteration of the job that has most.
+/// 24 launches, 12 more for every further iteration of the job that has most.
 void decompose(const SketchPlan& plan, const Frame& frame, Queue& queue);
 
 /// Of the power of two that the job's largest entry is just below; 0 when all entries are zero or

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Sketches of layers by the operation alone, without a codec.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "atomo/half.hpp"
+#include "calls.hpp"
+#include "cuda/container.cuh"
+#include "cuda/sketch.cuh"
+#include "device_memory.hpp"
+
+namespace atomo::cuda {
+
+/// A layer to decompose; `values` are what it holds in its dtype.
+struct Matrix {
+  MatrixShape shape;
+  std::uint32_t rank = 1;
+  std::vector<float> values;
+  DType dtype = DType::f32;
+  unsigned iterations = 1;
+
+  [[nodiscard]] std::uint64_t m() const { return shape.shorter(); }
+  [[nodiscard]] std::uint64_t n() const { return shape.longer(); }
+  /// Entry (i, j) with i along the shorter side.
+  template <typename T>
+  [[nodiscard]] T at(const std::vector<T>& entries, std::uint64_t i, std::uint64_t j) const {
+    return shape.rows <= shape.columns ? entries[i * shape.columns + j]
+                                       : entries[j * shape.columns + i];
+  }
+};
+
+struct Sketch {
+  std::vector<float> shorter, longer, residual;
+  std::vector<double> sigma;
+  std::uint32_t flags = 0;
+};
+inline bool same_bits(const Sketch& a, const Sketch& b) {
+  const auto same = [](const auto& x, const auto& y) {
+    return std::memcmp(x.data(), y.data(), x.size() * sizeof(x[0])) == 0 && x.size() == y.size();
+  };
+  return same(a.shorter, b.shorter) && same(a.longer, b.longer) && same(a.residual, b.residual) &&
+         same(a.sigma, b.sigma) && a.flags == b.flags;
+}
+
+inline std::vector<std::byte> to_bytes(const Matrix& matrix) {
+  bool overflow = false;
+  const auto convert = [&](auto from) {
+    std::vector<std::uint16_t> halves(matrix.values.size());
+    std::transform(matrix.values.begin(), matrix.values.end(), halves.begin(), from);
+    const auto bytes = std::as_bytes(std::span(halves));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  if (matrix.dtype == DType::f16) return convert([&](float v) { return to_f16(v, overflow); });
+  if (matrix.dtype == DType::bf16) return convert([&](float v) { return to_bf16(v, overflow); });
+  const auto bytes = std::as_bytes(std::span(matrix.values));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Matrices as the layers of one message, their tensors at addresses that are multiples of their
+/// entries alone.
+class SketchLayers {
+ public:
+  explicit SketchLayers(const std::vector<Matrix>& matrices)
+      : matrices_(matrices), kinds_(matrices.size()) {
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      const Matrix& matrix = matrices[i];
+      kinds_[i].dtype = matrix.dtype;
+      kinds_[i].shape = Shape{static_cast<std::int64_t>(matrix.shape.rows),
+                              static_cast<std::int64_t>(matrix.shape.columns)};
+      layers_.push_back({nullptr, &kinds_[i], matrix.values.size(), 0, 0});
+      kind_of_.push_back(static_cast<std::uint16_t>(i));
+      const std::vector<std::byte> bytes = to_bytes(matrix);
+      const std::size_t of_entry = bytes.size() / matrix.values.size();
+      tensors_.push_back(std::make_unique<test::Memory>(bytes.size(), of_entry * (i % 5)));
+      tensors_.back()->put(bytes);
+      views_.push_back({tensors_.back()->data(), matrix.dtype, kinds_[i].shape, Device::cuda});
+    }
+  }
+  SketchLayers(const SketchLayers&) = delete;
+  SketchLayers& operator=(const SketchLayers&) = delete;
+
+  /// Layer i draws under the key's tensor + i.
+  [[nodiscard]] std::vector<Sketch> decompose(const Key& key) {
+    Layout counted;
+    plan(counted);
+    std::vector<std::byte> tables(counted.table_bytes());
+    Layout placed(tables, counted);
+    plan(placed);
+    const test::Memory device_tables(tables.size()), workspace(placed.workspace_bytes());
+    device_tables.put(tables);
+    workspace.fill(0xFF);  // NaNs
+    frame_.tables = device_tables.data();
+    frame_.work = workspace.data();
+    const test::StreamOwner stream;
+    Queue queue(stream.get());
+    MessageCall call;
+    call.key = key;
+    begin(frame_, {}, call, views_, queue);
+    hostexec::reset_calls();
+    cuda::decompose(plan_, frame_, queue);
+    EXPECT_EQ(queue.error(), cudaSuccess);
+    EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
+    stream.wait();
+    return read(workspace.get(workspace.bytes().size()));
+  }
+
+ private:
+  void plan(Layout& layout) {
+    plan_frame(layers_, kind_of_, static_cast<std::uint32_t>(kinds_.size()), {}, layout,
+               frame_.plan);
+    jobs_.clear();
+    SketchPlanner planner(layout, matrices_.size());
+    for (std::uint32_t i = 0; i < matrices_.size(); ++i) {
+      const Matrix& matrix = matrices_[i];
+      jobs_.push_back(planner.add(matrix.shape, {matrix.rank, matrix.iterations}, i,
+                                  layout.scratch<double>(matrix.rank), 1));
+    }
+    plan_ = planner.finish();
+    frame_.plan.zeroed_bytes = layout.zeroed_bytes();
+  }
+  [[nodiscard]] std::vector<Sketch> read(const std::vector<std::byte>& workspace) const {
+    const auto values = [&]<typename T>(Scratch<T> place, std::uint64_t count) {
+      std::vector<T> found(count);
+      std::memcpy(found.data(), workspace.data() + place.at, count * sizeof(T));
+      return found;
+    };
+    const std::vector<LayerState> states = values(frame_.plan.layers, matrices_.size());
+    std::vector<Sketch> sketches;
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      const Matrix& matrix = matrices_[i];
+      sketches.push_back({values(jobs_[i].shorter, matrix.m() * matrix.rank),
+                          values(jobs_[i].longer, matrix.n() * matrix.rank),
+                          values(jobs_[i].entries, matrix.values.size()),
+                          values(jobs_[i].sigma, matrix.rank), states[i].flags});
+    }
+    return sketches;
+  }
+
+  const std::vector<Matrix>& matrices_;
+  std::vector<Kind> kinds_;
+  std::vector<PlannedLayer> layers_;
+  std::vector<std::uint16_t> kind_of_;
+  std::vector<std::unique_ptr<test::Memory>> tensors_;
+  std::vector<ConstTensorView> views_;
+  Frame frame_;
+  SketchPlan plan_;
+  std::vector<SketchJob> jobs_;
+};
+
+inline std::vector<Sketch> decompose_all(const std::vector<Matrix>& matrices,
+                                         const Key& key = {.seed = 7}) {
+  return SketchLayers(matrices).decompose(key);
+}
+
+}  // namespace atomo::cuda
