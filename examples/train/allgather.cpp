@@ -43,8 +43,8 @@ class Peer {
                       : make_host_exchange(learner_.compressor(), workers_)) {
     const std::uint64_t sent_before = restore();
     if (first())
-      log_.emplace(run.options, transport_.workers(), learner_.compressor().elements(),
-                   sent_before);
+      log_.emplace(run.options, learner_.task().measure(), transport_.workers(),
+                   learner_.compressor().elements(), sent_before);
   }
 
   [[nodiscard]] std::uint32_t first_step() const noexcept { return first_step_; }
@@ -57,6 +57,7 @@ class Peer {
     report_.loss = learner_.backward(step, [&](std::size_t layer, std::span<const float> gradient) {
       timeline_.instant("gradient", replica.layers()[layer].name, Clock::now());
       exchange_->put(layer, gradient);
+      transport_.breathe();
     });
     const auto end = Clock::now();
     report_.compute = milliseconds(end - step_began_);

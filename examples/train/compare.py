@@ -3,7 +3,8 @@
 """Trains one network with several codecs and compares them.
 
 Runs atomo-train over MPI once for each codec and seed, the same steps for all, with a live line a run, and ends with
-an aligned table, the same as Markdown and JSON, and a plot of test accuracy against megabytes of gradient sent.
+an aligned table, the same as Markdown and JSON, and a plot of the test (accuracy of an image model, bits a character of
+a language model) against megabytes of gradient sent.
 
     python3 examples/train/compare.py --trainer build/release/examples/train/atomo-train --workers 4 --steps 400
 """
@@ -33,7 +34,18 @@ DEFAULT_CODECS = [
     "topk:keep=0.01",
 ]
 PHASES = ("compute", "encode", "wire", "decode")
-TEST_IMAGES = 2000  # of a test on the way; the last one is of all
+TEST_SAMPLES = 2000  # of a test on the way; the last one is of all
+# What the trainer's "measure" is called, its factor, decimals and unit when it is shown.
+MEASURES = {
+    "accuracy": ("test accuracy", 100, 2, "%"),
+    "bits_per_character": ("test bits a character", 1, 3, ""),
+}
+
+
+def shown(measure, value, spread_of_values=None):
+    _, factor, decimals, unit = MEASURES[measure]
+    text = f"{factor * value:.{decimals}f}{unit}"
+    return text if spread_of_values is None else f"{text} ± {factor * spread_of_values:.{decimals}f}"
 
 
 def arguments():
@@ -44,13 +56,14 @@ def arguments():
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--codec", action="append", dest="codecs", metavar="SPEC",
                         help="may be repeated; the uncompressed run is always there")
-    parser.add_argument("--model", default="lenet", choices=["logistic", "lenet", "resnet20"])
+    parser.add_argument("--model", default="lenet", choices=["logistic", "lenet", "resnet20", "resnet18", "transformer"])
     parser.add_argument("--hostfile", help="the machines to run on, as mpirun reads them")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="SEED")
     parser.add_argument("--batch", type=int, default=32, help="of one worker")
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adamw"])
     parser.add_argument("--algorithm", default="ps", choices=["ps", "allgather"])
-    parser.add_argument("--data", help="folder of the data set (Fashion-MNIST when left out)")
+    parser.add_argument("--data", help="as the trainer has it; its own default when left out")
     parser.add_argument("--tests", type=int, default=8, help="tests on the way, for the plot")
     parser.add_argument("--out", default=str(ROOT / "build/quickstart"),
                         help="written: OUT.json, OUT.md and OUT.png")
@@ -84,8 +97,9 @@ def command(options, codec, seed):
         launch += ["--hostfile", options.hostfile]
     launch += [options.trainer, "--json", "--algorithm", options.algorithm, "--model", options.model,
                "--steps", str(options.steps), "--batch", str(options.batch), "--lr", repr(options.lr),
+               "--optimizer", options.optimizer,
                "--seed", str(seed), "--codec", codec,
-               "--eval-every", str(max(1, options.steps // options.tests)), "--eval-images", str(TEST_IMAGES)]
+               "--eval-every", str(max(1, options.steps // options.tests)), "--eval-samples", str(TEST_SAMPLES)]
     if options.data:
         launch += ["--data", options.data]
     return launch
@@ -110,20 +124,20 @@ class LiveLine:
 
 def run(options, codec, seed, title):
     """One training. Returns its JSON lines; raises RuntimeError with the trainer's own words."""
-    line, events, accuracy = LiveLine(title), [], None
+    line, events, tested = LiveLine(title), [], "-"
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command(options, codec, seed), stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             for text in process.stdout:
                 event = json.loads(text)
                 events.append(event)
+                measure = events[0]["measure"]
                 if event["event"] == "evaluation":
-                    accuracy = event["accuracy"]
+                    tested = shown(measure, event[measure])
                 if event["event"] == "step":
                     ms = event["ms"]
-                    shown = "-" if accuracy is None else f"{accuracy:.1%}"
                     line.update(f"step {event['step'] + 1}/{options.steps}  loss {event['loss']:.3f}  "
-                                f"accuracy {shown}  sent {event['sent_bytes_per_worker'] / 1e6:.2f} MB a worker  ms "
+                                f"test {tested}  sent {event['sent_bytes_per_worker'] / 1e6:.2f} MB a worker  ms "
                                 + " ".join(f"{phase} {ms[phase]:.1f}" for phase in PHASES))
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
@@ -136,7 +150,8 @@ def run(options, codec, seed, title):
             line.finish(f"failed: {reason}")
             raise RuntimeError(reason)
     end = events[-1]
-    line.finish(f"accuracy {end['accuracy']:.2%}  {end['bytes_per_step']:.0f} bytes a step  {end['seconds']:.1f} s")
+    line.finish(f"{MEASURES[measure][0]} {shown(measure, end[measure])}  {end['bytes_per_step']:.0f} bytes a step  "
+                f"{end['seconds']:.1f} s")
     return events
 
 
@@ -152,39 +167,45 @@ def spread(values):
 
 def summarise(codec, runs):
     ends = [events[-1] for events in runs]
+    measure = runs[0][0]["measure"]
+    scores = [end[measure] for end in ends]
     curve = collections.defaultdict(list)
     for events in runs:
         for event in events:
             if event["event"] == "evaluation":
-                curve[event["steps"]].append((event["sent_bytes_per_worker"], event["accuracy"]))
+                curve[event["steps"]].append((event["sent_bytes_per_worker"], event[measure]))
     return {
         "codec": codec,
         "unbiased": runs[0][0]["unbiased"],
         "bytes_per_step": mean([end["bytes_per_step"] for end in ends]),
         "ratio": mean([end["ratio"] for end in ends]),
-        "accuracies": [end["accuracy"] for end in ends],
-        "accuracy": mean([end["accuracy"] for end in ends]),
-        "accuracy_spread": spread([end["accuracy"] for end in ends]),
+        "measure": measure,
+        "scores": scores,
+        "score": mean(scores),
+        "score_spread": spread(scores),
         "ms": {phase: mean([end["ms"][phase] for end in ends]) for phase in PHASES},
         "seconds": [end["seconds"] for end in ends],
         "curve": [{"steps": steps, "megabytes": mean([b for b, _ in points]) / 1e6,
-                   "accuracy": mean([a for _, a in points])} for steps, points in sorted(curve.items())],
+                   "score": mean([score for _, score in points])} for steps, points in sorted(curve.items())],
     }
 
 
+def title_of_measure(results):
+    measures = [r["measure"] for r in results if "measure" in r]
+    return MEASURES[measures[0]][0] if measures else "test"
+
+
 def table(results):
-    header = ["codec", "unbiased", "bytes a step", "ratio", "test accuracy", "ms a step: compute", "encode", "wire",
+    header = ["codec", "unbiased", "bytes a step", "ratio", title_of_measure(results), "ms a step: compute", "encode", "wire",
               "decode"]
     rows = []
     for r in results:
         if "failed" in r:
             rows.append([r["codec"], "", "", "", "failed", "", "", "", ""])
             continue
-        accuracy = f"{r['accuracy']:.2%}"
-        if len(r["accuracies"]) > 1:
-            accuracy += f" ± {100 * r['accuracy_spread']:.2f}"
+        score = shown(r["measure"], r["score"], r["score_spread"] if len(r["scores"]) > 1 else None)
         rows.append([r["codec"], "yes" if r["unbiased"] else "no", f"{r['bytes_per_step']:,.0f}", f"{r['ratio']:.1f}",
-                     accuracy, *(f"{r['ms'][phase]:.2f}" for phase in PHASES)])
+                     score, *(f"{r['ms'][phase]:.2f}" for phase in PHASES)])
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     def draw(row):
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
@@ -201,14 +222,14 @@ def plot(results, options, path):
     for r in results:
         if "failed" in r:
             continue
-        # The last test is of all images, those on the way of a part: they do not belong on one line.
-        *on_the_way, last = [(p["megabytes"], 100 * p["accuracy"]) for p in r["curve"]]
+        # The last test is of all samples, those on the way of a part: they do not belong on one line.
+        *on_the_way, last = [(p["megabytes"], MEASURES[r["measure"]][1] * p["score"]) for p in r["curve"]]
         line, = axes.plot([x for x, _ in on_the_way], [y for _, y in on_the_way], marker=".",
                           label=f"{r['codec']} ({r['ratio']:.0f}x)", linestyle="-" if r["unbiased"] else "--")
         axes.plot(*last, marker="x", markersize=8, color=line.get_color())
     axes.set_xscale("log")
     axes.set_xlabel("megabytes of gradient a worker sent (log scale)")
-    axes.set_ylabel(f"test accuracy, % (lines: the first {TEST_IMAGES:,} images, crosses: all)")
+    axes.set_ylabel(f"{title_of_measure(results)} (lines: the first {TEST_SAMPLES:,} samples, crosses: all)")
     axes.set_title(f"{options.model}, {options.workers} workers, {options.steps} steps (dashed: biased codecs)")
     axes.grid(True, alpha=0.3)
     axes.legend(fontsize="small")
@@ -244,8 +265,9 @@ def write(path, text):
 def note(options, began):
     seeds = f"{len(options.seeds)} seeds (mean ± standard deviation)" if len(options.seeds) > 1 else "one seed"
     host = machine()
+    optimiser = {"sgd": "SGD with momentum 0.9,", "adamw": "AdamW,"}[options.optimizer]
     return (f"{options.model}, {options.workers} workers, batch {options.batch} each, {options.steps} steps, "
-            f"SGD {options.lr:g} momentum 0.9 cosine, no memory, {seeds}; {options.algorithm}. Bytes are the gradient "
+            f"{optimiser} rate {options.lr:g} cosine, no memory, {seeds}; {options.algorithm}. Bytes are the gradient "
             f"bytes one worker sends; weights come back uncompressed. {host['cores']} cores, {host['processor']}, "
             f"all processes on them, {began:%Y-%m-%d}.")
 

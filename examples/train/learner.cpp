@@ -26,11 +26,10 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
       worker_(worker),
       workers_(workers),
       breathe_(std::move(breathe)),
-      training_(load_dataset(options.data, Split::train)),
-      test_(load_dataset(options.data, Split::test)),
-      normalisation_(measure(training_)),
-      order_(training_.size(), static_cast<std::size_t>(workers), options.batch, options.seed),
-      replica_(options.model, training_.shape, options.seed, options.gpu),
+      task_(make_task(options.model, options.data)),
+      order_(task_->samples(Split::train), static_cast<std::size_t>(workers), options.batch,
+             options.seed),
+      replica_(options.model, task_->input(), options.seed, options.gpu),
       compressor_(replica_.layers(), policy_of(options),
                   {.device = options.on_device() ? atomo::Device::cuda : atomo::Device::cpu}) {}
 
@@ -39,8 +38,7 @@ atomo::Key Learner::key(std::uint32_t step) const noexcept {
 }
 
 double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
-  gather(training_, normalisation_, order_.samples(step, static_cast<std::size_t>(worker_)),
-         batch_);
+  task_->gather(Split::train, order_.samples(step, static_cast<std::size_t>(worker_)), batch_);
   double loss = 0;
   if (!options_.dump_gradients.empty() && step == options_.at) {
     std::vector<float> copy(replica_.weights().size());
@@ -61,25 +59,26 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
   return loss;
 }
 
-Replica::Score Learner::evaluate(std::uint32_t done) {
-  const std::size_t count = options_.eval_images == 0 || done == options_.steps
-                                ? test_.size()
-                                : std::min<std::size_t>(options_.eval_images, test_.size());
+Score Learner::evaluate(std::uint32_t done) {
+  const std::size_t all = task_->samples(Split::test);
+  const std::size_t count = options_.eval_samples == 0 || done == options_.steps
+                                ? all
+                                : std::min<std::size_t>(options_.eval_samples, all);
   const auto worker = static_cast<std::size_t>(worker_),
              workers = static_cast<std::size_t>(workers_);
   std::vector<std::uint32_t> mine(count * (worker + 1) / workers - count * worker / workers);
   std::iota(mine.begin(), mine.end(), static_cast<std::uint32_t>(count * worker / workers));
-  Replica::Score total;
+  Score total;
   for (std::size_t at = 0; at < mine.size(); at += kTestBatch) {
     if (interrupted()) {
       total.broken_off = 1;
       break;
     }
-    gather(test_, normalisation_,
-           std::span(mine).subspan(at, std::min(kTestBatch, mine.size() - at)), batch_);
+    task_->gather(Split::test, std::span(mine).subspan(at, std::min(kTestBatch, mine.size() - at)),
+                  batch_);
     const auto score = replica_.evaluate(batch_);
     total.correct += score.correct;
-    total.samples += score.samples;
+    total.predictions += score.predictions;
     total.loss += score.loss;
     breathe_();
   }

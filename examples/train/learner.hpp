@@ -5,12 +5,14 @@
 
 #include <atomo/atomo.hpp>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "checkpoint.hpp"
-#include "dataset.hpp"
+#include "data_order.hpp"
 #include "options.hpp"
 #include "replica.hpp"
+#include "task.hpp"
 
 namespace train {
 
@@ -20,6 +22,7 @@ class Learner {
   /// \throws std::runtime_error, atomo::Error for missing data or a codec that does not fit.
   Learner(const Options& options, int worker, int workers, std::function<void()> breathe);
 
+  [[nodiscard]] const Task& task() const noexcept { return *task_; }
   [[nodiscard]] Replica& replica() noexcept { return replica_; }
   [[nodiscard]] atomo::Compressor& compressor() noexcept { return compressor_; }
   /// Of every draw of this worker in a step.
@@ -27,8 +30,8 @@ class Learner {
 
   /// Forward and backward over this worker's samples of a step. Returns the mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
-  /// This worker's share of the images to test after `done` steps. Breaks off when interrupted.
-  [[nodiscard]] Replica::Score evaluate(std::uint32_t done);
+  /// This worker's share of the samples to test after `done` steps. Breaks off when interrupted.
+  [[nodiscard]] Score evaluate(std::uint32_t done);
 
   [[nodiscard]] WorkerState state() const;
   void restore(const WorkerState& state);
@@ -39,8 +42,7 @@ class Learner {
   const Options& options_;
   int worker_, workers_;
   std::function<void()> breathe_;
-  Dataset training_, test_;
-  Normalisation normalisation_;
+  std::unique_ptr<Task> task_;
   DataOrder order_;
   Replica replica_;
   atomo::Compressor compressor_;

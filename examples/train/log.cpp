@@ -48,8 +48,10 @@ nlohmann::json json_of(const StepTimes& t) {
 
 }  // namespace
 
-Log::Log(const Options& options, int workers, std::uint64_t parameters, std::uint64_t sent_bytes)
+Log::Log(const Options& options, const Measure& measure, int workers, std::uint64_t parameters,
+         std::uint64_t sent_bytes)
     : options_(options),
+      measure_(measure),
       workers_(workers),
       parameters_(parameters),
       sent_bytes_(sent_bytes),
@@ -62,6 +64,7 @@ Log::Log(const Options& options, int workers, std::uint64_t parameters, std::uin
   auto line = options.fingerprint(workers);
   line["event"] = "start";
   line["codec"] = options.codec_label;
+  line["measure"] = measure.key;
   line["parameters"] = parameters;
   line["unbiased"] = unbiased(options.policy);
   emit(line);
@@ -87,16 +90,17 @@ void Log::step(const StepRecord& record) {
     print(progress_of(record));
 }
 
-void Log::evaluation(std::uint32_t steps_done, double accuracy, double loss) {
-  accuracy_ = accuracy;
+void Log::evaluation(std::uint32_t steps_done, const Score& score) {
+  tested_ = measure_.of(score);
+  const double loss = score.loss / static_cast<double>(score.predictions);
   emit({{"event", "evaluation"},
         {"steps", steps_done},
-        {"accuracy", accuracy},
+        {measure_.key, *tested_},
         {"loss", loss},
         {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_}});
   if (!live_)
-    print(format("tested after %u steps: accuracy %.2f %%, loss %.4f", steps_done, 100 * accuracy,
-                 loss));
+    print(format("tested after %u steps: %s %s, loss %.4f", steps_done, measure_.name,
+                 measure_.text(*tested_).c_str(), loss));
 }
 
 void Log::checkpoint(std::uint32_t steps_done) {
@@ -118,7 +122,7 @@ void Log::finish(std::uint32_t steps_done, bool interrupted) {
         {"bytes_per_step", bytes},
         {"ratio", bytes > 0 ? nlohmann::json(4.0 * static_cast<double>(parameters_) / bytes)
                             : nlohmann::json()},
-        {"accuracy", accuracy_ ? nlohmann::json(*accuracy_) : nlohmann::json()},
+        {measure_.key, tested_ ? nlohmann::json(*tested_) : nlohmann::json()},
         {"ms", json_of(mean_times())},
         {"seconds", seconds}});
   if (interrupted) {
@@ -148,21 +152,24 @@ void Log::print_table() {
   const double bytes =
       static_cast<double>(sent_here_) / workers_ / static_cast<double>(times_.size());
   const int width = static_cast<int>(std::max<std::size_t>(options_.codec_label.size(), 5));
-  const auto accuracy = accuracy_ ? format("%.2f %%", 100 * *accuracy_) : std::string("not tested");
-  print(format("%-*s | %12s | %7s | %13s | ms a step: %7s + %7s + %7s + %7s", width, "codec",
-               "bytes a step", "ratio", "test accuracy", "compute", "encode", "wire", "decode"));
-  print(format("%-*s | %12.0f | %7.1f | %13s | %10s %7.2f   %7.2f   %7.2f   %7.2f", width,
+  const auto tested = tested_ ? measure_.text(*tested_) : std::string("not tested");
+  const std::string title = std::string("test ") + measure_.name;
+  const int column = static_cast<int>(std::max(title.size(), tested.size()));
+  print(format("%-*s | %12s | %7s | %*s | ms a step: %7s + %7s + %7s + %7s", width, "codec",
+               "bytes a step", "ratio", column, title.c_str(), "compute", "encode", "wire",
+               "decode"));
+  print(format("%-*s | %12.0f | %7.1f | %*s | %10s %7.2f   %7.2f   %7.2f   %7.2f", width,
                options_.codec_label.c_str(), bytes, 4.0 * static_cast<double>(parameters_) / bytes,
-               accuracy.c_str(), "", t.compute, t.encode, t.wire, t.decode));
+               column, tested.c_str(), "", t.compute, t.encode, t.wire, t.decode));
 }
 
 std::string Log::progress_of(const StepRecord& record) const {
   return format(
-      "step %5u/%u  loss %8.4f  accuracy %s  sent %8.3f MB a worker  ms: compute %6.2f encode "
+      "step %5u/%u  loss %8.4f  %s %s  sent %8.3f MB a worker  ms: compute %6.2f encode "
       "%5.2f wire "
       "%6.2f decode %5.2f",
-      record.step + 1, options_.steps, record.loss,
-      accuracy_ ? format("%5.2f %%", 100 * *accuracy_).c_str() : "   -   ",
+      record.step + 1, options_.steps, record.loss, measure_.name,
+      tested_ ? measure_.text(*tested_).c_str() : "-",
       static_cast<double>(sent_bytes_) / workers_ / kMega, record.times.compute,
       record.times.encode, record.times.wire, record.times.decode);
 }

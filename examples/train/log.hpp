@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "options.hpp"
+#include "task.hpp"
 
 namespace train {
 
@@ -32,10 +33,12 @@ struct StepRecord {
 class Log {
  public:
   /// \throws std::runtime_error when the log file cannot be written.
-  Log(const Options& options, int workers, std::uint64_t parameters, std::uint64_t sent_bytes);
+  Log(const Options& options, const Measure& measure, int workers, std::uint64_t parameters,
+      std::uint64_t sent_bytes);
 
   void step(const StepRecord& record);
-  void evaluation(std::uint32_t steps_done, double accuracy, double loss);
+  /// `score` is that of all workers.
+  void evaluation(std::uint32_t steps_done, const Score& score);
   void checkpoint(std::uint32_t steps_done);
   /// One line for the user, above the progress line.
   void note(const std::string& line);
@@ -51,6 +54,7 @@ class Log {
   [[nodiscard]] StepTimes mean_times() const;
 
   const Options& options_;
+  const Measure& measure_;
   double workers_;
   std::uint64_t parameters_;
   std::uint64_t sent_bytes_;  ///< by all workers since step 0
@@ -58,7 +62,7 @@ class Log {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool live_;
   bool line_open_ = false;
-  std::optional<double> accuracy_;
+  std::optional<double> tested_;  ///< by the measure
   std::vector<StepTimes> times_;
   std::ofstream file_;
 };

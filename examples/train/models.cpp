@@ -2,27 +2,40 @@
 #include "models.hpp"
 
 #include <stdexcept>
+#include <vector>
 
 namespace train {
 namespace {
 
 namespace nn = torch::nn;
 
-struct Logistic : Network {
-  explicit Logistic(const ImageShape& shape)
-      : fc(register_module("fc", nn::Linear(static_cast<std::int64_t>(shape.pixels()), kClasses))) {
+struct Classifier : Network {
+  explicit Classifier(const ImageShape& of) : shape(of) {}
+  torch::Tensor logits(const Batch& batch, torch::Device device) override {
+    return forward(
+        tensor_of(batch.pixels, {-1, shape.channels, shape.height, shape.width}, device));
   }
+  virtual torch::Tensor forward(torch::Tensor images) = 0;
+  ImageShape shape;
+};
+
+struct Logistic : Classifier {
+  explicit Logistic(const ImageShape& of)
+      : Classifier(of),
+        fc(register_module("fc",
+                           nn::Linear(static_cast<std::int64_t>(shape.pixels()), kImageClasses))) {}
   torch::Tensor forward(torch::Tensor images) override { return fc(images.flatten(1)); }
   nn::Linear fc;
 };
 
 /// Two 5 x 5 convolutions with pooling, two fully connected layers.
-struct LeNet : Network {
-  explicit LeNet(const ImageShape& shape)
-      : conv1(register_module("conv1", nn::Conv2d(nn::Conv2dOptions(shape.channels, 20, 5)))),
+struct LeNet : Classifier {
+  explicit LeNet(const ImageShape& of)
+      : Classifier(of),
+        conv1(register_module("conv1", nn::Conv2d(nn::Conv2dOptions(shape.channels, 20, 5)))),
         conv2(register_module("conv2", nn::Conv2d(nn::Conv2dOptions(20, 50, 5)))),
         fc1(register_module("fc1", nn::Linear(50 * after(shape.height) * after(shape.width), 500))),
-        fc2(register_module("fc2", nn::Linear(500, kClasses))) {}
+        fc2(register_module("fc2", nn::Linear(500, kImageClasses))) {}
   torch::Tensor forward(torch::Tensor images) override {
     auto x = torch::relu(torch::max_pool2d(conv1(images), 2));
     x = torch::relu(torch::max_pool2d(conv2(x), 2));
@@ -64,16 +77,18 @@ struct ResidualBlock : nn::Module {
   nn::Sequential shortcut{nullptr};
 };
 
-/// ResNet-20 for small images: 16, 32 and 64 channels, three blocks each, mean over the image.
-struct ResNet20 : Network {
-  explicit ResNet20(const ImageShape& shape)
-      : conv(register_module("conv", conv3x3(shape.channels, 16, 1))),
-        norm(register_module("norm", nn::BatchNorm2d(16))),
+/// A residual network for small images: as many stages of blocks as there are widths (channels),
+/// each behind the first at half the side, then the mean over the image.
+struct ResNet : Classifier {
+  ResNet(const ImageShape& of, const std::vector<std::int64_t>& widths, int blocks_a_stage)
+      : Classifier(of),
+        conv(register_module("conv", conv3x3(shape.channels, widths.front(), 1))),
+        norm(register_module("norm", nn::BatchNorm2d(widths.front()))),
         blocks(register_module("blocks", nn::Sequential())),
-        fc(register_module("fc", nn::Linear(64, kClasses))) {
-    std::int64_t in = 16;
-    for (const std::int64_t out : {16, 32, 64}) {
-      for (int k = 0; k < 3; ++k) {
+        fc(register_module("fc", nn::Linear(widths.back(), kImageClasses))) {
+    std::int64_t in = widths.front();
+    for (const std::int64_t out : widths) {
+      for (int k = 0; k < blocks_a_stage; ++k) {
         blocks->push_back(ResidualBlock(in, out, in == out ? 1 : 2));
         in = out;
       }
@@ -89,9 +104,7 @@ struct ResNet20 : Network {
   nn::Linear fc;
 };
 
-}  // namespace
-
-std::shared_ptr<Network> make_network(const std::string& name, const ImageShape& shape) {
+std::shared_ptr<Network> make_classifier(const std::string& name, const ImageShape& shape) {
   if (name == "logistic") return std::make_shared<Logistic>(shape);
   if (shape.height < 16 || shape.width < 16) {
     throw std::runtime_error("images of " + std::to_string(shape.height) + " x " +
@@ -99,8 +112,19 @@ std::shared_ptr<Network> make_network(const std::string& name, const ImageShape&
                              ", which needs 16 x 16");
   }
   if (name == "lenet") return std::make_shared<LeNet>(shape);
-  if (name == "resnet20") return std::make_shared<ResNet20>(shape);
-  throw std::runtime_error("no model '" + name + "': there are logistic, lenet, resnet20");
+  if (name == "resnet20")
+    return std::make_shared<ResNet>(shape, std::vector<std::int64_t>{16, 32, 64}, 3);
+  if (name == "resnet18")
+    return std::make_shared<ResNet>(shape, std::vector<std::int64_t>{64, 128, 256, 512}, 2);
+  throw std::runtime_error("no model '" + name +
+                           "' for images: there are logistic, lenet, resnet20, resnet18");
+}
+
+}  // namespace
+
+std::shared_ptr<Network> make_network(const std::string& name, const InputShape& input) {
+  if (const auto* text = std::get_if<TextShape>(&input)) return make_transformer(*text);
+  return make_classifier(name, std::get<ImageShape>(input));
 }
 
 }  // namespace train

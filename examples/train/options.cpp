@@ -8,6 +8,9 @@
 #include <numbers>
 #include <sstream>
 
+#include "images.hpp"
+#include "text.hpp"
+
 namespace train {
 namespace {
 
@@ -71,11 +74,14 @@ void add_training_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_flag("--cuda-aware-mpi", o.cuda_aware_mpi,
                "hand MPI the GPU's memory instead of pinned copies");
-  app.add_option("--model", o.model, "the network")
-      ->check(CLI::IsMember({"logistic", "lenet", "resnet20"}))
+  app.add_option("--model", o.model,
+                 "the network; the transformer predicts text, the others classify images")
+      ->check(CLI::IsMember({"logistic", "lenet", "resnet20", "resnet18", "transformer"}))
       ->capture_default_str();
-  app.add_option("--data", o.data, "folder of MNIST-like idx files (.gz too) or CIFAR-10 binaries")
-      ->capture_default_str();
+  app.add_option("--data", o.data,
+                 "folder of MNIST-like idx files (.gz too) or CIFAR-10 binaries (default: " +
+                     std::string(kFashionMnist) +
+                     "); for a transformer a text, file or folder (default: " + kCMakeManual + ")");
   app.add_option("--steps", o.steps, "steps of the whole run")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -101,8 +107,8 @@ void add_training_options(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--eval-every", o.eval_every, "test every N steps (0: only at the end)")
       ->capture_default_str();
-  app.add_option("--eval-images", o.eval_images,
-                 "test on the first N images (0: all); at the end on all")
+  app.add_option("--eval-samples", o.eval_samples,
+                 "test on the first N samples (0: all); at the end on all")
       ->capture_default_str();
   app.add_flag("--check", o.check, "only say whether the command line is right");
   app.add_option("--timeout", o.timeout_seconds, "seconds without a sign of life from a process")
@@ -164,6 +170,7 @@ Options parse_options(int argc, char** argv) {
       o.policy = read_text(policy);
       (void)atomo::Policy::parse(o.policy);
     }
+    if (o.data.empty()) o.data = default_data(o.model);
     check_device(o);
   } catch (const CLI::Success&) {
     o.help = app.help();

@@ -10,8 +10,6 @@
 
 namespace train {
 
-inline constexpr const char* kFashionMnist = "/usr/share/datasets/fashion-mnist";
-
 /// Everything a run depends on. Every process of a run reads the same command line.
 struct Options {
   std::string help;   ///< not empty: it was asked for, and nothing else is set
@@ -23,7 +21,7 @@ struct Options {
   bool cuda_aware_mpi = false;
   std::optional<int> gpu;  ///< that this process uses, once chosen
   std::string model = "lenet";
-  std::string data = kFashionMnist;
+  std::string data;  ///< empty until it is known which the model is for
   std::string policy = "* = identity:dtype=f32";   ///< text of the policy, whichever option gave it
   std::string codec_label = "identity:dtype=f32";  ///< how tables name it
   std::string optimizer = "sgd";
@@ -34,8 +32,8 @@ struct Options {
   double momentum = 0.9;
   double weight_decay = 0;
   std::uint64_t seed = 1;
-  std::uint32_t eval_every = 0;   ///< 0: only after the last step
-  std::uint32_t eval_images = 0;  ///< before the end; 0: the whole test set
+  std::uint32_t eval_every = 0;    ///< 0: only after the last step
+  std::uint32_t eval_samples = 0;  ///< before the end; 0: the whole test set
   double timeout_seconds = 30;
 
   std::string save;

@@ -49,13 +49,14 @@ class Server {
       : run_(run),
         transport_(run.transport),
         workers_(static_cast<std::size_t>(transport_.workers())),
-        replica_(run.options.model, load_dataset(run.options.data, Split::test).shape,
-                 run.options.seed),
+        task_(make_task(run.options.model, run.options.data)),
+        replica_(run.options.model, task_->input(), run.options.seed),
         compressor_(replica_.layers(), atomo::Policy::parse(run.options.policy)),
         receiver_(transport_, compressor_, replica_),
         optimiser_(make_optimiser(run.options, replica_.weights().size())),
         gradient_(replica_.weights().size()),
-        log_(run.options, transport_.workers(), compressor_.elements(), restore()) {}
+        log_(run.options, task_->measure(), transport_.workers(), compressor_.elements(),
+             restore()) {}
 
   [[nodiscard]] std::uint32_t first_step() const noexcept { return first_step_; }
 
@@ -112,7 +113,7 @@ class Server {
       const auto mean = mean_over_workers(all, workers_);
       send_to_all(kMeanBuffersTag, std::as_bytes(std::span(mean)));
     }
-    log_scores(log_, done, receive_from_all<Replica::Score>(kScoreTag));
+    log_scores(log_, done, receive_from_all<Score>(kScoreTag));
   }
 
   void save(std::uint32_t done) {
@@ -187,6 +188,7 @@ class Server {
   Transport& transport_;
   std::size_t workers_;
   std::uint32_t first_step_ = 0;
+  std::unique_ptr<Task> task_;
   Replica replica_;
   atomo::Compressor compressor_;
   GradientReceiver receiver_;

@@ -8,7 +8,6 @@
 namespace train {
 
 struct Replica::Impl {
-  ImageShape shape;
   std::shared_ptr<Network> network;
   std::vector<torch::Tensor> parameters, buffers;
   std::vector<atomo::LayerSpec> layers;
@@ -30,27 +29,18 @@ struct Replica::Impl {
     }
   }
 
-  [[nodiscard]] torch::Tensor images(const Batch& batch) const {
-    return torch::from_blob(const_cast<float*>(batch.images.data()),
-                            {static_cast<std::int64_t>(batch.labels.size()), shape.channels,
-                             shape.height, shape.width})
-        .to(device);
-  }
-  [[nodiscard]] torch::Tensor labels(const Batch& batch) const {
-    return torch::from_blob(const_cast<std::int64_t*>(batch.labels.data()),
-                            {static_cast<std::int64_t>(batch.labels.size())}, torch::kLong)
-        .to(device);
+  [[nodiscard]] torch::Tensor targets(const Batch& batch) const {
+    return tensor_of(batch.targets, {-1}, device);
   }
 };
 
-Replica::Replica(const std::string& model, const ImageShape& shape, std::uint64_t seed,
+Replica::Replica(const std::string& model, const InputShape& input, std::uint64_t seed,
                  std::optional<int> gpu)
     : impl_(std::make_unique<Impl>()) {
   at::set_num_threads(1);
   torch::manual_seed(seed);
   at::globalContext().setDeterministicAlgorithms(true, false);
-  impl_->shape = shape;
-  impl_->network = make_network(model, shape);
+  impl_->network = make_network(model, input);
   if (gpu) impl_->device = torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(*gpu));
 
   std::int64_t total = 0;
@@ -115,8 +105,8 @@ void Replica::set_buffers(std::span<const float> values) {
 double Replica::backward(const Batch& batch, const OnGradient& on_gradient) {
   impl_->network->train();
   for (auto& parameter : impl_->parameters) parameter.mutable_grad() = torch::Tensor();
-  const auto loss = torch::cross_entropy_loss(impl_->network->forward(impl_->images(batch)),
-                                              impl_->labels(batch));
+  const auto loss = torch::cross_entropy_loss(impl_->network->logits(batch, impl_->device),
+                                              impl_->targets(batch));
   impl_->on_gradient = &on_gradient;
   impl_->backward_began = std::chrono::steady_clock::now();
   loss.backward();
@@ -129,14 +119,14 @@ std::chrono::steady_clock::time_point Replica::backward_began() const noexcept {
   return impl_->backward_began;
 }
 
-Replica::Score Replica::evaluate(const Batch& batch) {
+Score Replica::evaluate(const Batch& batch) {
   const torch::NoGradGuard no_gradients;
   impl_->network->eval();
-  const auto logits = impl_->network->forward(impl_->images(batch));
-  const auto labels = impl_->labels(batch);
-  return {static_cast<std::uint64_t>(logits.argmax(1).eq(labels).sum().item<std::int64_t>()),
-          batch.labels.size(),
-          torch::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum).item<float>(), 0};
+  const auto logits = impl_->network->logits(batch, impl_->device);
+  const auto targets = impl_->targets(batch);
+  return {static_cast<std::uint64_t>(logits.argmax(1).eq(targets).sum().item<std::int64_t>()),
+          batch.targets.size(),
+          torch::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).item<float>(), 0};
 }
 
 std::string torch_cuda_objection() {

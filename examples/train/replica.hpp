@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "dataset.hpp"
+#include "task.hpp"
 
 namespace train {
 
@@ -24,14 +24,9 @@ class Replica {
   /// Called while back-propagation runs, once a layer, as soon as its gradient exists. The last
   /// layers come first. On a GPU the gradient is there, written in the order of the default stream.
   using OnGradient = std::function<void(std::size_t layer, std::span<const float> gradient)>;
-  struct Score {
-    std::uint64_t correct = 0, samples = 0;
-    double loss = 0;               ///< summed over the samples
-    std::uint64_t broken_off = 0;  ///< not 0 when not all samples were tried
-  };
 
   /// Weights are a function of the seed. `gpu` is the number of one, or none.
-  Replica(const std::string& model, const ImageShape& shape, std::uint64_t seed,
+  Replica(const std::string& model, const InputShape& input, std::uint64_t seed,
           std::optional<int> gpu = std::nullopt);
   ~Replica();
 

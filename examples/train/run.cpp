@@ -52,16 +52,15 @@ std::vector<float> mean_over_workers(std::span<const float> all, std::size_t wor
   return mean;
 }
 
-void log_scores(Log& log, std::uint32_t done, std::span<const Replica::Score> scores) {
-  Replica::Score total;
+void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores) {
+  Score total;
   for (const auto& score : scores) {
     if (score.broken_off != 0) return;
     total.correct += score.correct;
-    total.samples += score.samples;
+    total.predictions += score.predictions;
     total.loss += score.loss;
   }
-  const auto samples = static_cast<double>(total.samples);
-  log.evaluation(done, static_cast<double>(total.correct) / samples, total.loss / samples);
+  log.evaluation(done, total);
 }
 
 bool all_ready(Transport& transport, const std::string& error) {

@@ -44,7 +44,7 @@ struct StepReport {
 /// result[i] = mean over workers, added in rank order; `all` holds them one behind the other.
 [[nodiscard]] std::vector<float> mean_over_workers(std::span<const float> all, std::size_t workers);
 /// Adds scores in rank order and hands the result to the log, unless one was broken off.
-void log_scores(Log& log, std::uint32_t done, std::span<const Replica::Score> scores);
+void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores);
 
 /// True when no process has an error; rank 0 prints those there are, each once. Every process calls
 /// it.

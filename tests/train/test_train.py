@@ -141,7 +141,7 @@ class CurvesTest(unittest.TestCase):
 
     def test_a_slow_worker_changes_nothing(self):
         """Sums are taken in rank order, whoever is first: three workers, the first of them held up."""
-        options = (4, "--model", "lenet", "--steps", 60, "--eval-images", 10)
+        options = (4, "--model", "lenet", "--steps", 60, "--eval-samples", 10)
         undisturbed = losses(*options)
         job = Job(*options)
         for steps in (10, 25, 40):
@@ -174,7 +174,7 @@ class CurvesTest(unittest.TestCase):
 
     def test_resume_with_batch_normalisation_over_all_gather(self):
         self.resumed(2, "--model", "resnet20", "--steps", 7, "--codec", "atomo:bits=0.5", "--algorithm", "allgather",
-                     "--batch", 4, "--eval-every", 3, "--eval-images", 20)
+                     "--batch", 4, "--eval-every", 3, "--eval-samples", 20)
 
     def test_resume_refuses_other_options(self):
         saved = path("other.safetensors")
@@ -184,7 +184,7 @@ class CurvesTest(unittest.TestCase):
         self.assertIn("--lr 0.05", err)
 
     def test_killed_run_resumes_to_the_same_curve(self):
-        options = ("--model", "logistic", "--steps", 5000, "--codec", "atomo:bits=1", "--eval-images", 10)
+        options = ("--model", "logistic", "--steps", 5000, "--codec", "atomo:bits=1", "--eval-samples", 10)
         saved = path("killed.safetensors")
         job = Job(3, *options, "--save", saved, "--save-every", 10)
         job.wait_for_steps(25)
@@ -396,6 +396,8 @@ class OutputsTest(unittest.TestCase):
         self.assertEqual([line["event"] for line in lines],
                          ["start", *["step"] * 3, "evaluation", *["step"] * 3, "evaluation", "end"])
         self.assertEqual(lines[0]["parameters"], 431080)
+        self.assertEqual(lines[0]["measure"], "accuracy")
+        self.assertTrue(0 <= lines[-1]["accuracy"] <= 1)
         self.assertTrue(lines[0]["unbiased"])
         sent = [line["bytes_per_worker"] for line in lines if line["event"] == "step"]
         self.assertEqual(lines[-2]["sent_bytes_per_worker"], sum(sent))
@@ -425,10 +427,65 @@ class OutputsTest(unittest.TestCase):
         self.assertEqual(len(curve), 2)
         self.assertTrue(all(math.isfinite(loss) for loss in curve))
 
+    def test_resnet18(self):
+        job = finished(2, "--model", "resnet18", "--steps", 2, "--batch", 2, "--lr", 0.01, "--stop-at", 1)
+        self.assertEqual(job.events("start")[0]["parameters"], 11172810)
+        self.assertTrue(math.isfinite(job.events("step")[0]["loss"]))
+
     def test_help_has_an_example(self):
         done = subprocess.run([TRAINER, "--help"], capture_output=True, text=True, check=True)
         self.assertIn("mpirun", done.stdout)
         self.assertNotIn("--corrupt-payload-at", done.stdout)
+
+
+class TextTest(unittest.TestCase):
+    """The transformer, on a text in which every character follows from the one before it."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.text = path("text")
+        pathlib.Path(cls.text).write_bytes(bytes(ord("a") + 7 * k % 26 for k in range(45_000)))
+
+    def test_learns_and_resumes_to_the_same_curve(self):
+        options = (2, "--algorithm", "allgather", "--model", "transformer", "--steps", 10, "--batch", 4, "--optimizer",
+                   "adamw", "--lr", 0.002, "--schedule", "constant", "--budget", "4bit", "--eval-every", 5,
+                   "--eval-samples", 4)
+        saved, gradients = path("text.safetensors"), path("text-gradients")
+        whole = finished(*options, data_folder=self.text)
+        curve = [event["loss"] for event in whole.events("step")]
+        self.assertEqual(whole.events("start")[0]["parameters"], 3307264)
+        self.assertLess(abs(curve[0] - math.log(256)), 0.5)  # before it has learnt anything
+        finished(*options, "--stop-at", 6, "--save", saved, data_folder=self.text)
+        resumed = finished(*options, "--resume", saved, "--dump-gradients", gradients, "--at", 8, data_folder=self.text)
+        self.assertEqual([event["loss"] for event in resumed.events("step")], curve[6:])
+        first, last = whole.events("evaluation")
+        self.assertAlmostEqual(first["bits_per_character"], first["loss"] / math.log(2))
+        self.assertLess(last["bits_per_character"], first["bits_per_character"])
+        self.assertEqual(whole.events("end")[0]["bits_per_character"], last["bits_per_character"])
+        dumped = read_safetensors(f"{gradients}/step8-worker2.safetensors")
+        self.assertEqual(dumped["characters.weight"].shape, (256, 256))
+        self.assertEqual(dumped["positions"].shape, (64, 256))
+        seen = numpy.abs(dumped["characters.weight"]).max(axis=1) > 0
+        self.assertEqual(set(numpy.flatnonzero(seen)), set(range(ord("a"), ord("z") + 1)))
+
+    def test_a_folder_is_its_files_in_order(self):
+        folder_of_parts = path("parts")
+        os.makedirs(f"{folder_of_parts}/b")
+        content = pathlib.Path(self.text).read_bytes()
+        with gzip.open(f"{folder_of_parts}/a.gz", "wb") as file:
+            file.write(content[:20_000])
+        pathlib.Path(f"{folder_of_parts}/b/c").write_bytes(content[20_000:])
+        options = (2, "--model", "transformer", "--steps", 2, "--batch", 2, "--stop-at", 1)
+        self.assertEqual(losses(*options, data_folder=folder_of_parts), losses(*options, data_folder=self.text))
+
+    def test_bad_texts(self):
+        short = path("short")
+        pathlib.Path(short).write_text("too short")
+        for name, expected in ((short, "has 9 characters, training and test need at least 40960"),
+                               (path("no-text"), "cannot open")):
+            status, _, err = Job(2, "--model", "transformer", "--steps", 2, data_folder=name).end()
+            self.assertNotEqual(status, 0)
+            self.assertIn(expected, err)
 
 
 class DeviceTest(unittest.TestCase):
@@ -473,7 +530,7 @@ class CompareTest(unittest.TestCase):
         results = json.loads(pathlib.Path(path("compare.json")).read_text())["results"]
         self.assertEqual([r["codec"] for r in results], ["identity:dtype=f32", "atomo:bits=1", "sign:scale=mean"])
         self.assertEqual([r["unbiased"] for r in results], [True, True, False])
-        self.assertEqual([len(r["accuracies"]) for r in results], [2, 2, 2])
+        self.assertEqual([len(r["scores"]) for r in results], [2, 2, 2])
         self.assertEqual([point["steps"] for point in results[0]["curve"]], [4, 8])
         self.assertIn("| codec", done.stdout)
         self.assertEqual(pathlib.Path(path("compare.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dataset.hpp"
-
-#include <zlib.h>
+#include "images.hpp"
 
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
-#include <memory>
-#include <numeric>
-#include <random>
 #include <stdexcept>
-#include <utility>
+
+#include "unpacked_file.hpp"
 
 namespace train {
 namespace {
@@ -18,23 +15,21 @@ namespace {
 namespace fs = std::filesystem;
 using Raw = std::vector<std::uint8_t>;
 
+struct ImageSet {
+  ImageShape shape;
+  std::vector<std::uint8_t> images;  ///< size() x channels x height x width
+  std::vector<std::uint8_t> labels;  ///< size(), below kImageClasses
+  [[nodiscard]] std::size_t size() const noexcept { return labels.size(); }
+};
+
+/// Mean and standard deviation of each channel, of pixels scaled to [0, 1].
+struct Normalisation {
+  std::vector<float> mean, deviation;
+};
+
 constexpr std::size_t kCifarRecord = 1 + 3 * 32 * 32;
 constexpr std::array kCifarTrain = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                     "data_batch_4.bin", "data_batch_5.bin"};
-
-/// zlib reads plain files as they are.
-Raw read_file(const fs::path& path) {
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
-  if (!file) throw std::runtime_error("cannot open " + path.string());
-  Raw raw;
-  std::array<std::uint8_t, 1 << 16> piece;
-  for (;;) {
-    const int got = gzread(file.get(), piece.data(), piece.size());
-    if (got < 0) throw std::runtime_error("cannot read " + path.string() + ": damaged gzip data");
-    if (got == 0) return raw;
-    raw.insert(raw.end(), piece.begin(), piece.begin() + got);
-  }
-}
 
 /// `name` or `name.gz` in `folder`, empty when neither is there.
 fs::path find_idx(const fs::path& folder, const std::string& name) {
@@ -74,11 +69,11 @@ std::vector<std::uint32_t> take_idx_header(Raw& raw, std::size_t rank, const fs:
   return dims;
 }
 
-Dataset load_idx(const fs::path& images, const fs::path& labels) {
-  Dataset set;
-  set.images = read_file(images);
+ImageSet load_idx(const fs::path& images, const fs::path& labels) {
+  ImageSet set;
+  set.images = read_unpacked_file(images);
   const auto dims = take_idx_header(set.images, 3, images);
-  set.labels = read_file(labels);
+  set.labels = read_unpacked_file(labels);
   const auto count = take_idx_header(set.labels, 1, labels);
   if (dims[0] != count[0] || count[0] == 0) {
     throw std::runtime_error(images.string() + " has " + std::to_string(dims[0]) + " images and " +
@@ -88,8 +83,8 @@ Dataset load_idx(const fs::path& images, const fs::path& labels) {
   return set;
 }
 
-Dataset load_cifar(const fs::path& folder, Split split) {
-  Dataset set;
+ImageSet load_cifar(const fs::path& folder, Split split) {
+  ImageSet set;
   set.shape = {3, 32, 32};
   std::vector<fs::path> files;
   if (split == Split::test)
@@ -97,7 +92,7 @@ Dataset load_cifar(const fs::path& folder, Split split) {
   else
     for (const char* name : kCifarTrain) files.push_back(folder / name);
   for (const auto& path : files) {
-    const Raw raw = read_file(path);
+    const Raw raw = read_unpacked_file(path);
     if (raw.empty() || raw.size() % kCifarRecord != 0) {
       throw std::runtime_error(path.string() +
                                " is not a CIFAR-10 binary: " + std::to_string(raw.size()) +
@@ -112,13 +107,11 @@ Dataset load_cifar(const fs::path& folder, Split split) {
   return set;
 }
 
-}  // namespace
-
-Dataset load_dataset(const std::string& folder, Split split) {
+ImageSet load(const std::string& folder, Split split) {
   const std::string prefix = split == Split::train ? "train" : "t10k";
   const auto images = find_idx(folder, prefix + "-images-idx3-ubyte");
   const auto labels = find_idx(folder, prefix + "-labels-idx1-ubyte");
-  Dataset set;
+  ImageSet set;
   if (!images.empty() && !labels.empty()) {
     set = load_idx(images, labels);
   } else if (fs::exists(fs::path(folder) / kCifarTrain[0])) {
@@ -133,7 +126,7 @@ Dataset load_dataset(const std::string& folder, Split split) {
                              "dataset-fashion-mnist (apt-get install dataset-fashion-mnist)");
   }
   for (const auto label : set.labels) {
-    if (label >= kClasses) {
+    if (label >= kImageClasses) {
       throw std::runtime_error("a label of '" + folder + "' is " + std::to_string(label) +
                                ", above 9");
     }
@@ -141,19 +134,19 @@ Dataset load_dataset(const std::string& folder, Split split) {
   return set;
 }
 
-Normalisation measure(const Dataset& dataset) {
+Normalisation normalisation_of(const ImageSet& set) {
   Normalisation by;
-  const auto channels = static_cast<std::size_t>(dataset.shape.channels);
-  const std::size_t plane = dataset.shape.pixels() / channels;
+  const auto channels = static_cast<std::size_t>(set.shape.channels);
+  const std::size_t plane = set.shape.pixels() / channels;
   std::vector<std::uint64_t> sum(channels), squares(channels);
-  for (std::size_t at = 0, c = 0; at < dataset.images.size(); at += plane, c = (c + 1) % channels) {
+  for (std::size_t at = 0, c = 0; at < set.images.size(); at += plane, c = (c + 1) % channels) {
     for (std::size_t i = 0; i < plane; ++i) {
-      const std::uint64_t pixel = dataset.images[at + i];
+      const std::uint64_t pixel = set.images[at + i];
       sum[c] += pixel;
       squares[c] += pixel * pixel;
     }
   }
-  const double count = static_cast<double>(dataset.size() * plane);
+  const double count = static_cast<double>(set.size() * plane);
   for (std::size_t c = 0; c < channels; ++c) {
     const double mean = static_cast<double>(sum[c]) / count / 255;
     const double variance = static_cast<double>(squares[c]) / count / (255.0 * 255.0) - mean * mean;
@@ -163,16 +156,16 @@ Normalisation measure(const Dataset& dataset) {
   return by;
 }
 
-void gather(const Dataset& dataset, const Normalisation& by, std::span<const std::uint32_t> which,
-            Batch& batch) {
-  const std::size_t pixels = dataset.shape.pixels();
+void gather_images(const ImageSet& set, const Normalisation& by,
+                   std::span<const std::uint32_t> which, Batch& batch) {
+  const std::size_t pixels = set.shape.pixels();
   const std::size_t plane = pixels / by.mean.size();
-  batch.images.resize(which.size() * pixels);
-  batch.labels.resize(which.size());
-  float* out = batch.images.data();
+  batch.pixels.resize(which.size() * pixels);
+  batch.targets.resize(which.size());
+  float* out = batch.pixels.data();
   for (std::size_t k = 0; k < which.size(); ++k) {
-    const std::uint8_t* in = dataset.images.data() + which[k] * pixels;
-    batch.labels[k] = dataset.labels[which[k]];
+    const std::uint8_t* in = set.images.data() + which[k] * pixels;
+    batch.targets[k] = set.labels[which[k]];
     for (std::size_t c = 0; c < by.mean.size(); ++c) {
       for (std::size_t i = 0; i < plane; ++i) {
         *out++ = (static_cast<float>(*in++) / 255.0F - by.mean[c]) / by.deviation[c];
@@ -181,37 +174,42 @@ void gather(const Dataset& dataset, const Normalisation& by, std::span<const std
   }
 }
 
-DataOrder::DataOrder(std::size_t samples, std::size_t workers, std::size_t batch,
-                     std::uint64_t seed)
-    : workers_(workers),
-      batch_(batch),
-      steps_per_epoch_(samples / (workers * batch)),
-      seed_(seed),
-      order_(samples) {
-  if (steps_per_epoch_ == 0) {
-    throw std::runtime_error("a step of " + std::to_string(workers) + " workers with --batch " +
-                             std::to_string(batch) + " needs " + std::to_string(workers * batch) +
-                             " samples, the training set has " + std::to_string(samples));
-  }
+double accuracy(const Score& score) {
+  return static_cast<double>(score.correct) / static_cast<double>(score.predictions);
 }
-
-std::span<const std::uint32_t> DataOrder::samples(std::uint32_t step, std::size_t worker) {
-  const std::uint64_t epoch = step / steps_per_epoch_;
-  if (epoch != epoch_) shuffle(epoch);
-  const std::size_t first = ((step % steps_per_epoch_) * workers_ + worker) * batch_;
-  return std::span(order_).subspan(first, batch_);
+std::string percent_text(double share) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f %%", 100 * share);
+  return text.data();
 }
+constexpr Measure kAccuracy{"accuracy", "accuracy", accuracy, percent_text};
 
-void DataOrder::shuffle(std::uint64_t epoch) {
-  epoch_ = epoch;
-  std::iota(order_.begin(), order_.end(), 0U);
-  std::seed_seq seeds{static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32),
-                      static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32)};
-  std::mt19937_64 random(seeds);
-  for (std::size_t i = order_.size(); i > 1; --i) {
-    // A modulo is off by less than i / 2^64; std::shuffle would differ between standard libraries.
-    std::swap(order_[i - 1], order_[random() % i]);
+class ImageTask final : public Task {
+ public:
+  explicit ImageTask(const std::string& folder)
+      : training_(load(folder, Split::train)),
+        test_(load(folder, Split::test)),
+        normalisation_(normalisation_of(training_)) {}
+
+  [[nodiscard]] InputShape input() const override { return training_.shape; }
+  [[nodiscard]] const Measure& measure() const override { return kAccuracy; }
+  [[nodiscard]] std::size_t samples(Split split) const override { return set(split).size(); }
+  void gather(Split split, std::span<const std::uint32_t> which, Batch& batch) const override {
+    gather_images(set(split), normalisation_, which, batch);
   }
+
+ private:
+  [[nodiscard]] const ImageSet& set(Split split) const noexcept {
+    return split == Split::train ? training_ : test_;
+  }
+  ImageSet training_, test_;
+  Normalisation normalisation_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_image_task(const std::string& folder) {
+  return std::make_unique<ImageTask>(folder);
 }
 
 }  // namespace train

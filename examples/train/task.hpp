@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What a network learns: its samples, what goes in and is predicted, and how a test is told.
+/// There are two: classes of images, and the next character of a text.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace train {
+
+struct ImageShape {
+  std::int64_t channels = 1, height = 28, width = 28;
+  [[nodiscard]] std::size_t pixels() const noexcept {
+    return static_cast<std::size_t>(channels * height * width);
+  }
+};
+struct TextShape {
+  std::int64_t characters = 0;  ///< that a network sees at once
+};
+/// What goes into a network.
+using InputShape = std::variant<ImageShape, TextShape>;
+
+inline constexpr std::int64_t kImageClasses = 10;
+inline constexpr std::int64_t kCharacters = 256;  ///< a character is a byte
+
+/// Samples ready for a network. A task fills either `pixels` or `characters`.
+struct Batch {
+  std::vector<float> pixels;             ///< normalised, samples x channels x height x width
+  std::vector<std::int64_t> characters;  ///< samples x characters
+  std::vector<std::int64_t> targets;     ///< a class a sample, or what follows each character
+};
+
+/// Sums over the predictions of a test.
+struct Score {
+  std::uint64_t correct = 0, predictions = 0;
+  double loss = 0;               ///< cross-entropy, natural logarithm
+  std::uint64_t broken_off = 0;  ///< not 0 when not all samples were tried
+};
+
+/// How a test is told.
+struct Measure {
+  const char* key;   ///< in JSON
+  const char* name;  ///< in front of a figure
+  double (*of)(const Score&);
+  std::string (*text)(double);  ///< with its unit
+};
+
+enum class Split { train, test };
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  [[nodiscard]] virtual InputShape input() const = 0;
+  [[nodiscard]] virtual const Measure& measure() const = 0;
+  [[nodiscard]] virtual std::size_t samples(Split split) const = 0;
+  /// The samples with the numbers `which` into `batch`.
+  virtual void gather(Split split, std::span<const std::uint32_t> which, Batch& batch) const = 0;
+
+ protected:
+  Task() = default;
+};
+
+/// The task that `model` is for, over the data at `path`.
+/// \throws std::runtime_error naming the file that is missing or wrong, and what would be right.
+[[nodiscard]] std::unique_ptr<Task> make_task(const std::string& model, const std::string& path);
+/// Where a distribution keeps data for `model`.
+[[nodiscard]] std::string default_data(const std::string& model);
+
+}  // namespace train
