@@ -2,6 +2,7 @@
 #include "format_cases.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <cstring>
@@ -18,6 +19,17 @@ constexpr Key kKey{
 
 constexpr float kLargest = std::numeric_limits<float>::max();
 
+/// Of integers below 2^8 in magnitude, in units of 2^-20: exact in f32.
+void add_outer_product(std::vector<float>& x, std::size_t columns) {
+  const auto integer = [](std::uint64_t seed) {
+    return static_cast<int>(SplitMix(seed)() % 511) - 255;
+  };
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const int product = integer(i / columns) * integer(1000000 + i % columns);
+    x[i] += std::ldexp(static_cast<float>(product), -20);
+  }
+}
+
 /// Entries in runs of one scale each: sums of four uniform integers times powers of two, exact in
 /// f32.
 std::vector<float> make_values(const CaseLayer& layer) {
@@ -29,7 +41,7 @@ std::vector<float> make_values(const CaseLayer& layer) {
   SplitMix draw(n + 1000 * static_cast<std::uint64_t>(layer.content));
   std::vector<float> x(n);
   const bool one_scale = layer.content == Content::flat || layer.content == Content::even ||
-                         layer.content == Content::largest;
+                         layer.content == Content::largest || layer.content == Content::outer;
   int exponent = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (i % run == 0) exponent = draw() % 16 == 0 ? -400 : -16 + static_cast<int>(draw() % 13);
@@ -39,12 +51,14 @@ std::vector<float> make_values(const CaseLayer& layer) {
                      510;
     int shift = (one_scale ? -6 : exponent) - 8 +
                 (bits >> 58 == 0 && layer.content != Content::even ? 5 : 0);
+    if (layer.content == Content::outer) shift -= 6;
     if (layer.content == Content::tiny) shift -= 124;
     if (layer.content == Content::huge) shift += 104;
     x[i] = std::ldexp(static_cast<float>(sum), shift);
     if (layer.content == Content::zero) x[i] = sum < 0 ? -0.0f : 0.0f;
     if (layer.content == Content::largest && i % 7 == 0) x[i] = sum < 0 ? -kLargest : kLargest;
   }
+  if (layer.content == Content::outer) add_outer_product(x, run);
   if (layer.content == Content::non_finite) x[n / 2] = std::numeric_limits<float>::quiet_NaN();
   return x;
 }
@@ -195,6 +209,27 @@ void add_edges(std::vector<FormatCase>& cases) {
     add("vector", spec, {700});
     add("slim", spec, {100, 8});
   }
+  for (const char* spec : {"atomo:bits=2,atoms=sketch", "atomo:price=0.00001,atoms=sketch,rank=2",
+                           "atomo:bits=3,atoms=auto", "atomo:price=0.002,atoms=auto"}) {
+    add("zero", spec, {40, 70}, Content::zero);
+    add("nonfinite", spec, {40, 70}, Content::non_finite);
+    add("tiny", spec, {40, 70}, Content::tiny);
+    add("huge", spec, {40, 70}, Content::huge);
+    add("largest", spec, {40, 70}, Content::largest);
+    add("wide", spec, {20, 1100});
+    add("tall", spec, {1101, 21});
+    add("flat", spec, {33, 50}, Content::flat);
+    add("outer", spec, {60, 90}, Content::outer);
+    add("conv", spec, {24, 8, 3, 3});
+    add("square", spec, {33, 33});
+    add("small", spec, {2, 16});
+    add("vector", spec, {700});
+    add("slim", spec, {100, 8});
+    add("empty", spec, {0, 5});
+    add("scalar", spec, Shape{});
+  }
+  add("rank", "atomo:bits=2,atoms=sketch,rank=256", {300, 290});
+  add("rank", "atomo:bits=1,atoms=sketch,rank=1", {30, 2100});
   for (const char* spec : {"atomo:bits=2,atoms=rows", "atomo:price=0.00001,atoms=rows"}) {
     add("odd", spec, {9, 37});
     add("group", spec, {9, 512});
@@ -239,6 +274,19 @@ std::vector<CaseLayer> model_layers() {
           {"sign:scale=mean", {101}, Content::mixed, DType::f32, "sign"}};
 }
 
+/// Sketches and chosen forms, at one price with other atoms.
+std::vector<CaseLayer> spectral_layers() {
+  return {{"atomo:bits=1,atoms=auto", {60, 64}, Content::mixed},
+          {"atomo:bits=1,atoms=auto", {70}, Content::mixed},
+          {"atomo:bits=1,atoms=sketch", {60, 64}, Content::flat},
+          {"atomo:bits=1,atoms=rows", {30, 64}, Content::mixed},
+          {"atomo:bits=1,atoms=auto", {60, 64}, Content::zero},
+          {"atomo:bits=1,atoms=auto", {60, 64}, Content::non_finite},
+          {"atomo:bits=1,atoms=sketch,rank=5", {16, 9, 3, 3}, Content::mixed, DType::bf16},
+          {"atomo:bits=1,atoms=auto", {3, 1500}, Content::even, DType::f16},
+          {"atomo:bits=1,atoms=auto", {80, 120}, Content::outer}};
+}
+
 std::vector<CaseLayer> capped_layers() {
   return {{"atomo:bits=1,cap=13,atoms=rows", {50, 50}, Content::even},
           {"atomo:bits=1,cap=13,atoms=rows", {15, 101}, Content::even},
@@ -251,6 +299,8 @@ void add_models(std::vector<FormatCase>& cases) {
   cases.push_back({"model", model_layers(), Joining::model, false});
   cases.push_back({"model-names", model_layers(), Joining::model, true});
   cases.push_back({"model-own-prices", model_layers(), Joining::own_prices, false});
+  cases.push_back({"model-spectral", spectral_layers(), Joining::model, false});
+  cases.push_back({"model-spectral-own-prices", spectral_layers(), Joining::own_prices, false});
   cases.push_back({"model-thinned", capped_layers(), Joining::low_price, false});
 }
 
@@ -305,9 +355,11 @@ std::vector<FormatCase> golden_cases() {
 }
 
 bool bytes_are_fixed(const FormatCase& c) {
+  static constexpr std::array kOfLibraries = {"svd", "sketch", "auto", "blosc"};
   return std::none_of(c.layers.begin(), c.layers.end(), [](const CaseLayer& layer) {
-    return layer.spec.find("svd") != std::string::npos ||
-           layer.spec.find("blosc") != std::string::npos;
+    return std::any_of(kOfLibraries.begin(), kOfLibraries.end(), [&](const char* word) {
+      return layer.spec.find(word) != std::string::npos;
+    });
   });
 }
 

@@ -38,6 +38,7 @@ enum class Content {
   non_finite,  ///< mixed, with a NaN
   even,        ///< flat, without the larger entries
   largest,     ///< flat, an entry in 7 the largest f32 of either sign
+  outer,       ///< an outer product of two such vectors, and a little of `even`
 };
 
 /// A layer to encode, with the codec that does it.
@@ -71,8 +72,8 @@ struct FormatCase {
 std::vector<FormatCase> format_cases();
 /// A small part of it: one of every codec, and models.
 std::vector<FormatCase> golden_cases();
-/// Whether every build writes the same bytes: not behind a lossless stage or an SVD, which are
-/// libraries'.
+/// Whether every build writes the same bytes: not behind a lossless stage, an SVD or a sketch,
+/// which are libraries'.
 bool bytes_are_fixed(const FormatCase& c);
 
 /// \throws Error when the library refuses to encode it.

@@ -185,6 +185,59 @@ void add_bodies(List& list) {
                 [](Buffer& b) { b.resize(b.size() + 4); });
 }
 
+/// Sketches of 4 x 40 have a rank of 4; their body starts with the bytes of the pairs.
+void add_sketches(List& list) {
+  const char* const sketch = "atomo:bits=4,atoms=sketch";
+  list.add_head("corrupt-sketch_of_rank_0", sketch, [](Buffer& h) { put_byte(h, 75, 0); });
+  list.add_head("corrupt-sketch_of_too_large_a_rank", sketch,
+                [](Buffer& h) { put_byte(h, 75, 5); });
+  list.add_head("corrupt-rank_of_rows", "atomo:bits=4,atoms=rows",
+                [](Buffer& h) { put_byte(h, 75, 1); });
+  list.add_head("corrupt-sketch_without_a_price", sketch, [](Buffer& h) { put(h, 40, 0.0f); });
+  list.add_body("corrupt-sketch_bytes_of_pairs", sketch,
+                [](Buffer& b) { b.at(0) ^= std::byte{2}; });
+  list.add_body("corrupt-sketch_pairs_beyond_the_body", sketch,
+                [](Buffer& b) { put(b, 0, static_cast<std::uint32_t>(b.size())); });
+  list.add_body("corrupt-sketch_of_nothing", sketch, [](Buffer& b) { b.assign(4, std::byte{0}); });
+  list.add_body("corrupt-sketch_too_long", sketch, [](Buffer& b) { b.resize(b.size() + 4); });
+}
+
+/// The form is in bits 4 and 5 of byte 66.
+void add_forms(List& list) {
+  constexpr unsigned kRowsForm = 1 << 4, kGridForm = 3 << 4, kThinned = 8;
+  const char* const automatic = "atomo:bits=4,atoms=auto";
+  list.add_head("corrupt-form_of_another_method", "identity",
+                [](Buffer& h) { put_byte(h, 66, kRowsForm); });
+  list.add_head("corrupt-form_of_atoms", "atomo:bits=4,atoms=rows",
+                [](Buffer& h) { put_byte(h, 66, kRowsForm); });
+  list.add_head("corrupt-automatic_without_its_rank", automatic,
+                [](Buffer& h) { put_byte(h, 74, 0); });
+  list.add_head("corrupt-automatic_of_too_large_a_rank", automatic,
+                [](Buffer& h) { put_byte(h, 74, 5); });
+  list.add_head("corrupt-automatic_without_a_price", automatic,
+                [](Buffer& h) { put(h, 40, 0.0f); });
+  Parts zeros({automatic, {{automatic, {4, 40}, Content::zero}}});
+  put_byte(zeros.head, 66, kRowsForm);
+  list.add("corrupt-form_without_a_body", zeros.joined());
+  put_byte(zeros.head, 66, kThinned);
+  list.add("corrupt-thinned_without_a_body", zeros.joined());
+  put_byte(zeros.head, 66, 4);
+  list.add("corrupt-own_price_without_a_body", zeros.joined());
+  put_byte(zeros.head, 66, 2);
+  list.add("corrupt-lossless_without_a_body", zeros.joined());
+  // Coordinates, as an automatic layer has them.
+  Parts grid(one_layer("atomo:bits=2,atoms=coordinate"));
+  put_byte(grid.head, 66, kGridForm);
+  put_byte(grid.head, 72, 9);
+  put_byte(grid.head, 74, 4);
+  put(grid.head, 40, 2e38f);
+  list.add("corrupt-automatic_grid_step", grid.joined());
+  put(grid.head, 40, 1.0f);
+  put_byte(grid.head, 66, kGridForm | kThinned);
+  grid.body.insert(grid.body.begin(), {std::byte{1}, std::byte{1}, std::byte{0}, std::byte{0}});
+  list.add("corrupt-automatic_thinned_coordinates", grid.joined());
+}
+
 /// A price, the word of the only segment, its second word, content.
 void add_wide_bodies(List& list) {
   const auto add = [&](const char* name, const Edit& edit) {
@@ -237,6 +290,8 @@ std::vector<RejectedMessage> rejected_messages() {
   add_framing(list);
   add_heads(list);
   add_bodies(list);
+  add_sketches(list);
+  add_forms(list);
   add_wide_bodies(list);
   add_thinning(list);
   return list.take();

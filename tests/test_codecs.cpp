@@ -217,15 +217,17 @@ TEST_P(EveryCodec, ScalesOfAnySizeAreRight) {
   const bool scale_free = GetParam().find("price=") == std::string::npos &&
                           GetParam().find("delta=") == std::string::npos &&
                           GetParam().find("f16") == std::string::npos && GetParam() != "sign";
+  // A sketch leaves entries of 2^120 and more to its residual.
+  const int largest = GetParam().find("sketch") == std::string::npos ? 120 : 117;
   const auto unit = test::decode(codec, test::encode(codec, x, shape).bytes, shape).values;
-  for (const int exponent : {-140, -90, -76, 66, 120}) {
+  for (const int exponent : {-140, -90, -76, 66, 117, 120}) {
     auto scaled = x;
     for (auto& v : scaled) v = std::ldexp(v, exponent);
     const auto m = test::encode(codec, scaled, shape);
     ASSERT_FALSE(failed(m.status)) << describe(m.status);
     const auto d = test::decode(codec, m.bytes, shape);
     ASSERT_FALSE(failed(d.status)) << describe(d.status);
-    if (!scale_free || exponent < -100) continue;
+    if (!scale_free || exponent < -100 || exponent > largest) continue;
     double error = 0, size = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double back = std::ldexp(double{d.values[i]}, -exponent);

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from fractions import Fraction
 
 import numpy as np
 import xxhash
 
-from atomo_format import FormatError, decode, decode_layer, half, parse, to_half
+from atomo_format import FormatError, decode, decode_layer, half, parse, sketch, to_half
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -66,6 +67,8 @@ AREAS = {
     "coordinate": r"atoms_coordinate",
     "singular_pairs": r"atoms_svd\.|bits_\w*_atoms_svd",
     "factors": r"atoms_svd_keep",
+    "sketch": r"atoms_sketch",
+    "automatic": r"atoms_auto",
     "qsgd": r"-qsgd(?!.*blosc)",
     "ternary": r"-terngrad",
     "sign": r"-sign",
@@ -104,6 +107,32 @@ def check_case(test, path):
         expected = half.widen(np.fromfile(path.with_suffix(suffix), "<u2"), dtype).view(np.uint32)
         wrong = differences(expected, half.widen(halves, dtype).view(np.uint32))
         test.assertEqual(wrong.size, 0, f"{suffix}: {wrong.size} differ, the first at {wrong[:1]}")
+
+
+class Forms(unittest.TestCase):
+    def test_every_form_is_among_the_cases(self):
+        with written() as folder:
+            found = {layer.form for path in pathlib.Path(folder).glob("*atoms_auto.atomo")
+                     for layer in parse(path.read_bytes()).layers if layer.body}
+        self.assertEqual(found, {0, 1, 2, 3})
+
+
+class Arithmetic(unittest.TestCase):
+    def test_fma_rounds_once(self):
+        """Against exact fractions, many of them near halfway between two f32."""
+        draw = np.random.default_rng(1)
+        c = (1 + draw.integers(0, 1 << 23, 2000) * 2.0**-23).astype(np.float32)
+        a = np.full(c.shape, 2.0**-24, np.float32)
+        b = (1 + draw.integers(-2, 3, c.shape) * 2.0**-23).astype(np.float32)
+        b *= np.where(draw.integers(0, 2, c.shape) == 0, np.float32(2.0**-30), np.float32(1))
+        b *= np.where(draw.integers(0, 2, c.shape) == 0, np.float32(-1), np.float32(1))
+        for x, y, z, found in zip(a, b, c, sketch.fma(a, b, c)):
+            exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+            near = [np.nextafter(found, np.float32(s)) for s in (-np.inf, np.inf)]
+            errors = [abs(Fraction(float(v)) - exact) for v in (found, *near)]
+            self.assertLessEqual(errors[0], min(errors[1:]))
+            if errors[0] == min(errors[1:]):
+                self.assertEqual(int(found.view(np.uint32)) & 1, 0)
 
 
 class Mutations(unittest.TestCase):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dithered blocks and rows (FORMAT.md, section 1); singular pairs, which share most of it, are in pairs.py."""
+"""Dithered blocks and rows (FORMAT.md, section 1); pairs and sketches, which share most of it, are in pairs.py and
+sketch.py."""
 import dataclasses
 
 import numpy as np
@@ -27,19 +28,17 @@ class Vector:
     step: np.float32
 
 
-def decode(body, kind, key, price, thinned=False):
-    require(kind.parameters in DITHER, "family of atoms")
+def decode(body, kind, family, key, price, gain=np.float32(1)):
+    """The sections of blocks or rows; none at all for zeros. Steps are multiplied by `gain`."""
     n = kind.elements
-    length = _atom_length(kind)
+    length = _atom_length(kind, family)
     out = np.zeros(n, np.float32)
-    reader = ByteReader(body)
-    gain = _thinning_gain(reader) if thinned else np.float32(1)
-    reader = ByteReader(reader.rest())
-    if not reader.data:
+    if not body:
         return out
+    reader = ByteReader(body)
     scale = range_factor(price)
     kept = read_marks(reader, -(-n // length))
-    vectors = [_atom(kind, t, min(length, n - t * length), class_number, np.float32(price * scale))
+    vectors = [_atom(family, t, min(length, n - t * length), class_number, np.float32(price * scale))
                for t, class_number in zip(kept, read_classes(reader, len(kept)))]
     for vector in vectors:
         vector.step *= gain
@@ -52,13 +51,13 @@ def decode(body, kind, key, price, thinned=False):
     return out
 
 
-def _atom(kind, number, length, class_number, scaled_price):
+def _atom(family, number, length, class_number, scaled_price):
     numbers = NUMBERS["classes"][class_number]
     step = scaled_price * np.float32(numbers["delta"])
-    return Vector(number, length, DITHER[kind.parameters], numbers["step"], numbers["reach"], step)
+    return Vector(number, length, DITHER[family], numbers["step"], numbers["reach"], step)
 
 
-def _thinning_gain(reader):
+def thinning_gain(reader):
     """What makes up for the runs that were left out."""
     word = reader.field("I")
     log_runs, left_out, start = word & 0xFF, word >> 8 & 0xFFF, word >> 20
@@ -74,9 +73,9 @@ def range_factor(price):
     return np.float32(2.0**80 if price < 2.0**-60 else 2.0**-80 if price > 2.0**60 else 1)
 
 
-def _atom_length(kind):
+def _atom_length(kind, family):
     """Entries of every atom but perhaps the last."""
-    if kind.parameters == BLOCKS:
+    if family == BLOCKS:
         return BLOCK
     require(len(kind.shape) >= 1, "rows of a scalar")
     length = kind.elements // kind.shape[0]

@@ -6,12 +6,13 @@ import math
 import numpy as np
 import xxhash
 
-from . import atoms, coordinate, factors, half, lossless, pairs, quantisers, sparse
+from . import automatic, coordinate, factors, families, half, lossless, quantisers, sparse
 from .bits import ByteReader, require
 from .philox import Key
 
 NON_FINITE, LOSSLESS, OWN_PRICE, THINNED = 1, 2, 4, 8
-COORDINATE, ATOMS = 2, 1
+FORM_SHIFT, FORMS = 4, 3 << 4
+ATOMS, COORDINATE, AUTOMATIC = 1, 2, 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,10 @@ class Layer:
     body: bytes
     name: bytes = b""
 
+    @property
+    def form(self):
+        return (self.flags & FORMS) >> FORM_SHIFT
+
 
 @dataclasses.dataclass
 class Container:
@@ -48,7 +53,6 @@ class Container:
 
 METHODS = {
     0: quantisers.identity,
-    1: lambda body, kind, *rest: (pairs if kind.parameters == 2 else atoms).decode(body, kind, *rest),
     2: coordinate.decode,
     3: quantisers.qsgd,
     4: quantisers.ternary,
@@ -90,7 +94,7 @@ def parse(message, exact=True):
         body = head.take(size)
         head.zeros_until_multiple_of(4)
         key = Key(seed, step, tensor + i, worker, channel)
-        shared = {ATOMS: price, COORDINATE: grid_step}.get(kinds[kind].method, np.float32(0))
+        shared = {ATOMS: price, AUTOMATIC: price, COORDINATE: grid_step}.get(kinds[kind].method, np.float32(0))
         layers.append(Layer(kinds[kind], layer_flags, key, shared, body, names[i]))
     head.end()
     return Container(Key(seed, step, tensor, worker, channel), minor, price, grid_step, head_bytes, layers)
@@ -99,8 +103,9 @@ def parse(message, exact=True):
 def decode_layer(layer):
     """A layer's values, f32, flat."""
     n, body = layer.kind.elements, ByteReader(layer.body)
+    require(layer.body or layer.flags & ~NON_FINITE == 0, "flags of a body that is not there")
     if n == 0 or layer.flags & NON_FINITE:
-        require(not layer.body and not layer.flags & (LOSSLESS | OWN_PRICE | THINNED), "a body where none may be")
+        require(not layer.body, "a body where none may be")
         return np.full(n, np.nan, np.float32)
     price = layer.price
     if layer.flags & OWN_PRICE:
@@ -110,14 +115,21 @@ def decode_layer(layer):
     rest = body.rest()
     if layer.flags & LOSSLESS:
         rest = lossless.unpack(rest)
-    require(layer.kind.method in METHODS, "unknown method")
-    thinned = bool(layer.flags & THINNED)
-    is_atoms = layer.kind.method == ATOMS and layer.kind.parameters in atoms.DITHER
-    require(is_atoms or not thinned, "thinned, but neither rows nor blocks")
     with np.errstate(over="ignore", under="ignore"):
-        if thinned:
-            return atoms.decode(rest, layer.kind, layer.key, price, thinned)
-        return METHODS[layer.kind.method](rest, layer.kind, layer.key, price)
+        return _decode_body(layer, rest, price)
+
+
+def _decode_body(layer, body, price):
+    """`body` is the body proper, of a layer with finite entries."""
+    method, thinned = layer.kind.method, bool(layer.flags & THINNED)
+    require(method == AUTOMATIC or layer.form == 0, "a form of a method that has one")
+    if method == AUTOMATIC:
+        return automatic.decode(body, layer.kind, layer.key, price, layer.form, thinned)
+    if method == ATOMS:
+        return families.decode(body, layer.kind, layer.key, price, thinned)
+    require(not thinned, "thinned, but no atoms")
+    require(method in METHODS, "unknown method")
+    return METHODS[method](body, layer.kind, layer.key, price)
 
 
 def decode(message):
@@ -132,7 +144,7 @@ def to_half(layer, values, dtype):
 
 def _row(word):
     kind, flags, size = word & 0xFFFF, word >> 16 & 0xFF, word >> 24
-    require(flags & ~(NON_FINITE | LOSSLESS | OWN_PRICE | THINNED) == 0, "unknown flags of a layer")
+    require(flags & ~(NON_FINITE | LOSSLESS | OWN_PRICE | THINNED | FORMS) == 0, "unknown flags of a layer")
     return kind, flags, size
 
 

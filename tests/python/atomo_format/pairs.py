@@ -37,18 +37,24 @@ def decode(body, kind, key, price):
     require(sides is not None, "pairs of a tensor that is no such matrix")
     if not body:
         return np.zeros(kind.elements, np.float32)
+    first, second = read_pairs(body, sides, min(sides), key, price)
+    return (add_products(first, second, sides) / np.float64(range_factor(price))).astype(np.float32)
+
+
+def read_pairs(body, sides, count, key, price, gain=np.float32(1)):
+    """The factors of the kept ones among `count` pairs, in order: (shorter ones, longer ones)."""
     m, n = min(sides), max(sides)
-    scale = range_factor(price)
     reader = ByteReader(body)
-    kept = read_marks(reader, m)
+    kept = read_marks(reader, count)
     classes = read_classes(reader, len(kept))
-    pairs = [_vectors(k, m, n, c, np.float32(price * scale)) for k, c in zip(kept, classes)]
+    pairs = [_vectors(k, m, n, c, np.float32(price * range_factor(price))) for k, c in zip(kept, classes)]
+    for _, longer in pairs:
+        longer.step *= gain
     values = {}
     for (vector, first, _), piece in read_groups(reader, _groups(pairs, m + n), key):
         values.setdefault((vector.number, vector.purpose), np.empty(vector.length, np.float32))[
             first:first + piece.size] = piece
-    shorter, longer = ([values[k, purpose] for k in kept] for purpose in (philox.DITHER_U, philox.DITHER_V))
-    return (add_products(shorter, longer, sides) / np.float64(scale)).astype(np.float32)
+    return tuple([values[k, purpose] for k in kept] for purpose in (philox.DITHER_U, philox.DITHER_V))
 
 
 def _groups(pairs, entries):

@@ -20,6 +20,7 @@ def read_marks(reader, count):
         kept = np.flatnonzero(flat).tolist()
     else:
         kept = _read_gaps(reader, count, mode - 1)
+    require(kept, "no mark")
     reader.zeros_until_multiple_of(2)
     return kept
 
