@@ -21,6 +21,8 @@ using detail::Row;
 namespace {
 
 Status describe_layer(const LayerCursor& layer, const detail::Header& header, LayerInfo& info) {
+  const Status row = detail::check_row(layer.row, layer.kind.method, layer.kind.shape.elements());
+  if (failed(row)) return row;
   const auto& decoder = *detail::find_decoder(layer.kind.method);
   info.name = std::string(layer.name);
   info.codec = decoder.describe(layer.kind);

@@ -221,10 +221,12 @@ ATOMO_HD inline Row read_row(const std::byte* message, std::size_t layer) noexce
 [[nodiscard]] constexpr Status check_row(const Row& row, MethodId method,
                                          std::uint64_t n) noexcept {
   if ((n == 0 || (row.flags & Row::kNonFinite) != 0) && row.bytes != 0) return Status::corrupt;
+  // The other flags and the form are about a body.
+  if (row.bytes == 0) return (row.flags & ~Row::kNonFinite) != 0 ? Status::corrupt : Status::ok;
   const bool automatic = method == MethodId::automatic;
   const bool thins = method == MethodId::atoms || automatic;
-  if (n > 0 && !thins && (row.flags & Row::kThinned) != 0) return Status::corrupt;
-  return row.form() != 0 && (!automatic || row.bytes == 0) ? Status::corrupt : Status::ok;
+  if (!thins && (row.flags & Row::kThinned) != 0) return Status::corrupt;
+  return row.form() != 0 && !automatic ? Status::corrupt : Status::ok;
 }
 
 /// A price in front of a body.
