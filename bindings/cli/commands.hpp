@@ -53,10 +53,17 @@ struct MeasureOptions {
   std::vector<std::string> inputs;
 };
 
+struct AddOptions {
+  std::vector<std::string> inputs;
+  std::string output;
+  bool json = false;
+};
+
 void run_codecs(const CodecsOptions& options);
 void run_encode(const EncodeOptions& options);
 void run_decode(const DecodeOptions& options);
 void run_inspect(const InspectOptions& options);
 void run_measure(const MeasureOptions& options);
+void run_add(const AddOptions& options);
 
 }  // namespace atomo::cli

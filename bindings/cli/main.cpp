@@ -33,6 +33,7 @@ struct Options {
   DecodeOptions decode;
   InspectOptions inspect;
   MeasureOptions measure;
+  AddOptions add;
   std::string decode_format, decode_dtype = "f32";
 };
 
@@ -229,6 +230,24 @@ void add_measure(CLI::App& app, Options& options) {
   command->callback([&] { run_measure(o); });
 }
 
+void add_add(CLI::App& app, Options& options) {
+  AddOptions& o = options.add;
+  CLI::App* command =
+      add_command(app, "add", "Add containers of coordinates of one grid step, without decoding",
+                  " IN... -o OUT");
+  add_path(
+      *command, "IN", o.inputs,
+      "Containers of the same layers, of atomo:atoms=coordinate at one step (delta=); '-' is a "
+      "pipe");
+  command
+      ->add_option("-o,--output", o.output,
+                   "The container of the sum, with the first one's key; '-' is a pipe")
+      ->required()
+      ->type_name("OUT");
+  add_common(*command, o.json, "atomo add worker0.atomo worker1.atomo -o sum.atomo");
+  command->callback([&] { run_add(o); });
+}
+
 void build(CLI::App& app, Options& options) {
   app.name("atomo");
   app.set_version_flag("--version", fmt::format("atomo {} (container format {}.{})", kVersion,
@@ -244,6 +263,7 @@ void build(CLI::App& app, Options& options) {
   add_decode(app, options);
   add_inspect(app, options);
   add_measure(app, options);
+  add_add(app, options);
   app.require_subcommand(1);
 }
 
@@ -252,7 +272,8 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
                           char** argv) {
   const auto commands = app.get_subcommands();
   if (commands.empty()) {
-    const std::string accepted = "codecs, encode, decode, inspect or measure (see atomo --help)";
+    const std::string accepted =
+        "codecs, encode, decode, inspect, measure or add (see atomo --help)";
     return argc < 2 ? fmt::format("a command is needed: {}", accepted)
                     : fmt::format("'{}' is no command; accepted is {}", argv[1], accepted);
   }
@@ -267,7 +288,7 @@ int complain(const std::string& message, int exit_code) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Compress gradients: encode, decode, inspect and measure");
+  CLI::App app("Compress gradients: encode, decode, inspect, measure and add");
   Options options;
   build(app, options);
   try {

@@ -4,7 +4,7 @@ import json
 
 from support import ToolTest, normal
 
-COMMANDS = ("codecs", "encode", "decode", "inspect", "measure")
+COMMANDS = ("codecs", "encode", "decode", "inspect", "measure", "add")
 
 
 class Usage(ToolTest):
@@ -39,6 +39,8 @@ class Usage(ToolTest):
                 ("from 1 to", ("measure", "--codec", "identity", "--draws", "0", "g.npy")),
                 ("from 1 to 1024", ("encode", "--codec", "identity", "--threads", "0", "g.npy", "o")),
                 ("f64", ("decode", "--dtype", "f64", "g.atomo", "o.npy")),
+                ("--output is required", ("add", "g.atomo")),
+                ("IN is required", ("add", "-o", "sum.atomo")),
                 ("extension '.txt'", ("decode", "g.atomo", "o.txt")),
                 ("extension ''", ("decode", "g.atomo", "o")),
                 ("give IN before OUT", ("encode", "--codec", "identity", "g.atomo", "g.npy")),
