@@ -62,7 +62,7 @@ def arguments():
     parser.add_argument("--batch", type=int, default=32, help="of one worker")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adamw"])
-    parser.add_argument("--algorithm", default="ps", choices=["ps", "allgather"])
+    parser.add_argument("--algorithm", default="ps", choices=["ps", "allgather", "twoshot"])
     parser.add_argument("--data", help="as the trainer has it; its own default when left out")
     parser.add_argument("--tests", type=int, default=8, help="tests on the way, for the plot")
     parser.add_argument("--out", default=str(ROOT / "build/quickstart"),
@@ -86,15 +86,19 @@ def arguments():
     return options
 
 
-def command(options, codec, seed):
-    processes = options.workers + (1 if options.algorithm == "ps" else 0)
+def launcher(processes, hostfile=None):
     # More processes than cores is normal here: no binding, and waiting ranks give way.
     launch = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
               "-x", "OMP_NUM_THREADS=1", "-n", str(processes)]
     if os.geteuid() == 0:
         launch.insert(1, "--allow-run-as-root")
-    if options.hostfile:
-        launch += ["--hostfile", options.hostfile]
+    if hostfile:
+        launch += ["--hostfile", hostfile]
+    return launch
+
+
+def command(options, codec, seed):
+    launch = launcher(options.workers + (1 if options.algorithm == "ps" else 0), options.hostfile)
     launch += [options.trainer, "--json", "--algorithm", options.algorithm, "--model", options.model,
                "--steps", str(options.steps), "--batch", str(options.batch), "--lr", repr(options.lr),
                "--optimizer", options.optimizer,
@@ -190,6 +194,16 @@ def summarise(codec, runs):
     }
 
 
+def markdown(header, rows):
+    """An aligned table; the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    def draw(row):
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+        return "| " + " | ".join(cells) + " |"
+    rule = "|" + "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])]) + "|"
+    return "\n".join([draw(header), rule, *map(draw, rows)])
+
+
 def title_of_measure(results):
     measures = [r["measure"] for r in results if "measure" in r]
     return MEASURES[measures[0]][0] if measures else "test"
@@ -206,12 +220,7 @@ def table(results):
         score = shown(r["measure"], r["score"], r["score_spread"] if len(r["scores"]) > 1 else None)
         rows.append([r["codec"], "yes" if r["unbiased"] else "no", f"{r['bytes_per_step']:,.0f}", f"{r['ratio']:.1f}",
                      score, *(f"{r['ms'][phase]:.2f}" for phase in PHASES)])
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    def draw(row):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
-        return "| " + " | ".join(cells) + " |"
-    rule = "|" + "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])]) + "|"
-    return "\n".join([draw(header), rule, *map(draw, rows)])
+    return markdown(header, rows)
 
 
 def plot(results, options, path):

@@ -19,7 +19,26 @@ atomo::Policy policy_of(const Options& options) {
   const auto policy = atomo::Policy::parse(options.policy);
   return options.on_device() ? policy.without_lossless() : policy;
 }
+
 }  // namespace
+
+void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
+                   const std::string& whose, std::span<const float> gradient) {
+  if (!options.dumps(step)) return;
+  std::filesystem::create_directories(options.dump_gradients);
+  std::vector<StoredTensor> tensors;
+  for (std::size_t i = 0; i < replica.layers().size(); ++i) {
+    const auto& layer = replica.layers()[i];
+    const auto dims = layer.shape.dims();
+    tensors.push_back({layer.name,
+                       "F32",
+                       {dims.begin(), dims.end()},
+                       text_of(gradient.subspan(replica.offset(i), layer.shape.elements()))});
+  }
+  write_safetensors(
+      options.dump_gradients + "/step" + std::to_string(step) + "-" + whose + ".safetensors",
+      tensors, {{"model", options.model}, {"step", std::to_string(step)}});
+}
 
 Learner::Learner(const Options& options, int worker, int workers, std::function<void()> breathe)
     : options_(options),
@@ -40,14 +59,14 @@ atomo::Key Learner::key(std::uint32_t step) const noexcept {
 double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
   task_->gather(Split::train, order_.samples(step, static_cast<std::size_t>(worker_)), batch_);
   double loss = 0;
-  if (!options_.dump_gradients.empty() && step == options_.at) {
+  if (options_.dumps(step)) {
     std::vector<float> copy(replica_.weights().size());
     loss = replica_.backward(batch_, [&](std::size_t layer, std::span<const float> gradient) {
       std::copy(gradient.begin(), gradient.end(),
                 copy.begin() + static_cast<std::ptrdiff_t>(replica_.offset(layer)));
       on_gradient(layer, gradient);
     });
-    dump(step, copy);
+    dump_gradient(options_, replica_, step, "worker" + std::to_string(worker_ + 1), copy);
   } else {
     loss = replica_.backward(batch_, on_gradient);
   }
@@ -83,23 +102,6 @@ Score Learner::evaluate(std::uint32_t done) {
     breathe_();
   }
   return total;
-}
-
-void Learner::dump(std::uint32_t step, std::span<const float> gradient) const {
-  std::filesystem::create_directories(options_.dump_gradients);
-  std::vector<StoredTensor> tensors;
-  for (std::size_t i = 0; i < replica_.layers().size(); ++i) {
-    const auto& layer = replica_.layers()[i];
-    const auto dims = layer.shape.dims();
-    tensors.push_back({layer.name,
-                       "F32",
-                       {dims.begin(), dims.end()},
-                       text_of(gradient.subspan(replica_.offset(i), layer.shape.elements()))});
-  }
-  const std::string name =
-      "step" + std::to_string(step) + "-worker" + std::to_string(worker_ + 1) + ".safetensors";
-  write_safetensors(options_.dump_gradients + "/" + name, tensors,
-                    {{"model", options_.model}, {"step", std::to_string(step)}});
 }
 
 WorkerState Learner::state() const { return {compressor_.save(), replica_.buffers()}; }

@@ -37,8 +37,6 @@ class Learner {
   void restore(const WorkerState& state);
 
  private:
-  void dump(std::uint32_t step, std::span<const float> gradient) const;
-
   const Options& options_;
   int worker_, workers_;
   std::function<void()> breathe_;
@@ -48,5 +46,10 @@ class Learner {
   atomo::Compressor compressor_;
   Batch batch_;
 };
+
+/// Writes a gradient of the model into the folder of --dump-gradients, if `step` is the one to
+/// dump. `whose`: the end of the file's name.
+void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
+                   const std::string& whose, std::span<const float> gradient);
 
 }  // namespace train

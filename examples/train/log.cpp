@@ -82,6 +82,9 @@ void Log::step(const StepRecord& record) {
         {"loss", record.loss},
         {"bytes_per_worker", static_cast<double>(record.bytes) / workers_},
         {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_},
+        {"traffic_per_worker",
+         {{"sent", static_cast<double>(record.sent) / workers_},
+          {"received", static_cast<double>(record.received) / workers_}}},
         {"ms", json_of(record.times)}});
   const std::uint32_t tenth = std::max(options_.steps / 10, 1U);
   if (live_)

@@ -25,8 +25,9 @@ struct StepTimes {
 
 struct StepRecord {
   std::uint32_t step = 0;
-  double loss = 0;          ///< mean over workers
-  std::uint64_t bytes = 0;  ///< of gradients, sent by all workers in this step
+  double loss = 0;                       ///< mean over workers
+  std::uint64_t bytes = 0;               ///< of gradients, sent by all workers in this step
+  std::uint64_t sent = 0, received = 0;  ///< between all workers and others, every copy
   StepTimes times;
 };
 

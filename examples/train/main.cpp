@@ -2,10 +2,11 @@
 /// \file
 /// atomo-train: `mpirun -n 5 atomo-train --help`.
 ///
-/// Files: options, dataset, models, replica (the network behind plain arrays; these two alone see
-/// torch), optimiser, learner (what every training process has), transport (MPI), gradient_stream
-/// (layers on their way to the server), exchange (where gradients and payloads live in an
-/// all-gather), ps and allgather (the algorithms), checkpoint, log, timeline.
+/// Files: options; task, images, text, data_order (what is learnt, from which samples); models,
+/// transformer, replica (the network behind plain arrays; these alone see torch); optimiser,
+/// learner (what every training process has); transport (MPI); ps, allgather, twoshot (the
+/// algorithms); gradient_stream, exchange, peer, shards (what they are made of); checkpoint, log,
+/// timeline.
 
 #include <cstdio>
 #include <cstdlib>
@@ -43,6 +44,7 @@ train::Outcome train_on(train::Options& options, train::Run& run) {
   }
   if (options.on_device()) options.gpu = train::choose_gpu();
   if (run.options.algorithm == "allgather") return train::all_gather(run);
+  if (run.options.algorithm == "twoshot") return train::two_shot(run);
   return run.transport.rank() == 0 ? train::serve(run) : train::work(run);
 }
 

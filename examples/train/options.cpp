@@ -21,18 +21,17 @@ void check_device(const Options& o) {
       throw CLI::ValidationError("--cuda-aware-mpi", "goes with --device cuda only");
     return;
   }
-  if (o.algorithm == "ps") {
-    throw CLI::ValidationError("--device",
-                               "cuda goes with --algorithm allgather only: the "
-                               "parameter server takes layers one by one, which a GPU "
-                               "does not encode");
+  if (o.algorithm != "allgather") {
+    throw CLI::ValidationError(
+        "--device",
+        "cuda goes with --algorithm allgather only: the others encode parts of a model on the CPU");
   }
   if (!o.dump_gradients.empty())
     throw CLI::ValidationError("--dump-gradients", "works with --device cpu only");
 }
 
 constexpr const char* kFooter =
-    R"(One process serves and the others train, or with --algorithm allgather all train:
+    R"(One process serves and the others train, or with --algorithm allgather or twoshot all train:
   mpirun --oversubscribe -n 5 atomo-train --model lenet --budget 0.5bit --steps 800
   mpirun --oversubscribe -n 4 atomo-train --algorithm allgather --codec qsgd:bits=4
 As root add --allow-run-as-root. Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save) and stops.)";
@@ -65,8 +64,10 @@ std::string read_text(const std::string& path) {
 }
 
 void add_training_options(CLI::App& app, Options& o) {
-  app.add_option("--algorithm", o.algorithm, "ps: rank 0 serves; allgather: all ranks train")
-      ->check(CLI::IsMember({"ps", "allgather"}))
+  app.add_option(
+         "--algorithm", o.algorithm,
+         "ps: rank 0 serves; allgather: all ranks train; twoshot: all train, each adds up a part")
+      ->check(CLI::IsMember({"ps", "allgather", "twoshot"}))
       ->capture_default_str();
   app.add_option("--device", o.device,
                  "cuda: compute and encode on a GPU, one a process; with --algorithm allgather")
@@ -130,7 +131,8 @@ void add_file_options(CLI::App& app, Options& o) {
   app.add_option("--timeline", o.timeline,
                  "trace of one step (chrome://tracing JSON; text at the end)");
   app.add_option("--dump-gradients", o.dump_gradients,
-                 "folder for the workers' gradients of one step, .safetensors");
+                 "folder for the gradients of one step, the workers' own and the mean that the "
+                 "optimiser gets, .safetensors");
   app.add_option("--at", o.at, "the step of --timeline and --dump-gradients, from 0")
       ->capture_default_str();
   app.add_option("--corrupt-payload-at", o.corrupt_payload_at,

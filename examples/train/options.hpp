@@ -53,6 +53,9 @@ struct Options {
 
   /// What has to be equal for a checkpoint to go on to the same curve.
   [[nodiscard]] nlohmann::json fingerprint(int workers) const;
+  [[nodiscard]] bool dumps(std::uint32_t step) const {
+    return !dump_gradients.empty() && step == at;
+  }
   [[nodiscard]] bool on_device() const noexcept { return device == "cuda"; }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
 };

@@ -79,6 +79,7 @@ class Server {
   }
 
   void take_step(std::uint32_t step) {
+    dump_gradient(run_.options, replica_, step, "mean", gradient_);
     const auto begin = Clock::now();
     optimiser_->step(replica_.weights(), gradient_, run_.options.learning_rate(step), step);
     timeline_.span("optimiser", "", begin, Clock::now());
@@ -235,7 +236,8 @@ class Worker {
     timeline.instant("all sent", "", Clock::now());
     report.encode = sender_.encode_milliseconds();
     report.compute = milliseconds(end - begin) - report.encode;
-    report.payload_bytes = sender_.bytes();
+    report.payload_bytes = report.sent = sender_.bytes();
+    report.received = std::as_bytes(learner_.replica().weights()).size();
     report.interrupted = interrupted() ? 1 : 0;
     send(kReportTag, bytes_of(report));
     if (timeline.on()) {

@@ -36,6 +36,8 @@ StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports) {
   for (const auto& report : reports) {
     record.loss += report.loss / workers;
     record.bytes += report.payload_bytes;
+    record.sent += report.sent;
+    record.received += report.received;
     record.times.compute += report.compute / workers;
     record.times.encode += report.encode / workers;
   }

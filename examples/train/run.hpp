@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// What both algorithms share: when to test, save and stop, and the mean state that goes on.
+/// What the algorithms share: when to test, save and stop, and the mean state that goes on.
 
 #include <memory>
 #include <optional>
@@ -35,8 +35,10 @@ struct Run {
 /// What one process tells about its step.
 struct StepReport {
   double loss = 0, compute = 0, encode = 0;  ///< milliseconds
-  std::uint64_t payload_bytes = 0;
+  std::uint64_t payload_bytes = 0;           ///< every message once
+  std::uint64_t sent = 0, received = 0;      ///< bytes to and from others, every copy
   std::uint64_t interrupted = 0;
+  std::uint64_t refused = 0, refusal = 0;  ///< 1 + the rank whose payload was refused, and why
 };
 
 /// Sums over workers in rank order. `wire` and `decode` are left for the caller.
@@ -71,5 +73,6 @@ enum class Outcome { finished, interrupted, cannot_start };
 [[nodiscard]] Outcome serve(Run& run);       ///< ps.cpp, rank 0
 [[nodiscard]] Outcome work(Run& run);        ///< ps.cpp, the others
 [[nodiscard]] Outcome all_gather(Run& run);  ///< allgather.cpp, every rank
+[[nodiscard]] Outcome two_shot(Run& run);    ///< twoshot.cpp, every rank
 
 }  // namespace train

@@ -130,7 +130,7 @@ void Transport::wait(std::span<Transfer> transfers) {
     awaited.clear();
     for (auto& transfer : transfers) {
       if (done(transfer)) continue;
-      if (transfer.peer != kEverybody) {
+      if (transfer.peer != kEverybody && rank_0_serves_) {
         awaited.push_back(transfer.peer);
       } else {
         for (int r = 0; r < size_; ++r) awaited.push_back(r);

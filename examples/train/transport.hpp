@@ -71,7 +71,8 @@ class Transport {
 
   /// Whether a transfer is done; never waits.
   [[nodiscard]] bool done(Transfer& transfer);
-  /// \throws Fault
+  /// Without a server everybody waits for everybody in the end, so all have to show signs of life,
+  /// and the one who holds everybody up is named by all. \throws Fault
   void wait(Transfer& transfer);
   void wait(std::span<Transfer> transfers);
   /// A message of any length. \throws Fault

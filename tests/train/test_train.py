@@ -207,6 +207,18 @@ class CurvesTest(unittest.TestCase):
             # Sums in the same order over the same numbers: at most a rounding a step.
             self.assertLessEqual(abs(a - b), 1e-5 * abs(a))
 
+    def test_two_shots_are_an_all_gather_without_compression(self):
+        """Bit for bit: the same sums in the same order. The two layers of the logistic
+        model leave two of four workers without a shard."""
+        for model, workers in (("lenet", 3), ("lenet", 5), ("logistic", 4)):
+            options = (workers, "--model", model, "--steps", 4, "--batch", 8)
+            with self.subTest(model=model, workers=workers):
+                self.assertEqual(losses(*options, "--algorithm", "twoshot"),
+                                 losses(*options, "--algorithm", "allgather"))
+
+    def test_resume_over_two_shots(self):
+        self.resumed(3, "--model", "lenet", "--steps", 7, "--codec", "atomo:bits=1", "--algorithm", "twoshot")
+
     def test_codecs_learn(self):
         for codec in ("identity:dtype=f32", "atomo:bits=1", "qsgd:bits=4", "terngrad"):
             with self.subTest(codec=codec):
@@ -216,8 +228,8 @@ class CurvesTest(unittest.TestCase):
 
 
 class FaultsTest(unittest.TestCase):
-    def hurt(self, how, rank, named, algorithm="ps"):
-        processes = 3 if algorithm == "ps" else 2
+    def hurt(self, how, rank, named, algorithm="ps", processes=None):
+        processes = processes or (3 if algorithm == "ps" else 2)
         job = Job(processes, "--algorithm", algorithm, "--model", "logistic", "--steps", 10_000_000, "--lr", 1e-4,
                   "--timeout", TIMEOUT_SECONDS)
         job.wait_for_steps(5)
@@ -250,9 +262,15 @@ class FaultsTest(unittest.TestCase):
     def test_frozen_in_all_gather(self):
         self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 1, "worker 2", "allgather"))
 
+    def test_killed_in_two_shots(self):
+        self.assertIn("has died", self.hurt(signal.SIGKILL, 0, "worker 1", "twoshot", 3))
+
+    def test_frozen_in_two_shots(self):
+        self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 2, "worker 3", "twoshot", 3))
+
     def test_refused_payload(self):
-        for algorithm, processes in (("ps", 3), ("allgather", 2)):
-            with self.subTest(algorithm=algorithm):
+        for algorithm, processes in (("ps", 3), ("allgather", 2), ("twoshot", 2), ("twoshot", 4)):
+            with self.subTest(algorithm=algorithm, processes=processes):
                 rank = 1 if algorithm == "ps" else 0
                 job = Job(processes, "--algorithm", algorithm, "--model", "logistic", "--steps", 50, "--codec",
                           "atomo:bits=1", "--corrupt-payload-at", 7)
@@ -359,13 +377,19 @@ class OutputsTest(unittest.TestCase):
             self.assertEqual(order, ["decode worker 1", "decode worker 2"])
         self.assertIn("Time line of rank 1 in step 3", out)
         self.assertRegex(out, r"send fc2.weight .*>")
+        drawn = subprocess.run([sys.executable, str(ROOT / "examples/train/plot_timeline.py"), name, "--out",
+                                path("timeline.png")], capture_output=True, text=True, check=True)
+        self.assertRegex(drawn.stdout, "[67] of 8 layers left before the last gradient was there")
+        self.assertEqual(pathlib.Path(path("timeline.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
 
     def test_dumped_gradients(self):
         gradients = path("gradients")
         status, _, err = Job(3, "--model", "lenet", "--steps", 3, "--dump-gradients", gradients, "--at", 1).end()
         self.assertEqual(status, 0, err)
-        self.assertEqual(sorted(os.listdir(gradients)), ["step1-worker1.safetensors", "step1-worker2.safetensors"])
+        self.assertEqual(sorted(os.listdir(gradients)),
+                         ["step1-mean.safetensors", "step1-worker1.safetensors", "step1-worker2.safetensors"])
         first, second = (read_safetensors(f"{gradients}/step1-worker{k}.safetensors") for k in (1, 2))
+        mean = read_safetensors(f"{gradients}/step1-mean.safetensors")
         self.assertEqual(sorted(first), sorted(LENET_LAYERS))
         self.assertEqual(first["conv2.weight"].shape, (50, 20, 5, 5))
         self.assertEqual(first["fc1.weight"].shape, (500, 800))
@@ -373,6 +397,7 @@ class OutputsTest(unittest.TestCase):
             self.assertTrue(numpy.isfinite(first[name]).all())
             self.assertGreater(numpy.abs(first[name]).max(), 0)
             self.assertFalse(numpy.array_equal(first[name], second[name]))
+            numpy.testing.assert_array_equal(mean[name], first[name] / 2 + second[name] / 2)
 
     def test_one_step_of_sgd(self):
         """The weights move by the learning rate times the mean of the workers' gradients."""
@@ -488,12 +513,59 @@ class TextTest(unittest.TestCase):
             self.assertIn(expected, err)
 
 
+class TwoShotTest(unittest.TestCase):
+    def test_what_travels(self):
+        """Uncompressed: a payload of n elements has 4 n bytes and a little. Every copy to or from another worker."""
+        workers, parameters = 4, 7850  # 7840 weights are worker 1's, 10 biases worker 2's, the others have none
+        job = finished(workers, "--model", "logistic", "--steps", 3, "--algorithm", "twoshot", "--stop-at", 2)
+        for event in job.events("step"):
+            traffic = event["traffic_per_worker"]
+            # Each shard goes from three workers to its owner and from its owner to three.
+            everything = 2 * (workers - 1) * 4 * parameters / workers
+            self.assertEqual(traffic["sent"], traffic["received"])
+            self.assertTrue(everything < traffic["sent"] < everything + 1000, traffic)
+            # Each message once: of a shard three on their way to its owner, one on its way back.
+            once = workers * 4 * parameters / workers
+            self.assertTrue(once < event["bytes_per_worker"] < once + 1000, event)
+
+    def test_the_second_shot_adds_an_error_of_its_own(self):
+        """A codec that rounds to a grid: encoded once, and once more, the mean is off by more, but not far off."""
+        errors = {}
+        for algorithm in ("allgather", "twoshot"):
+            gradients = path(f"errors-{algorithm}")
+            finished(3, "--model", "lenet", "--steps", 3, "--stop-at", 1, "--at", 0, "--algorithm", algorithm, "--codec",
+                     "qsgd:bits=4", "--dump-gradients", gradients)
+            own = [read_safetensors(f"{gradients}/step0-worker{k}.safetensors") for k in (1, 2, 3)]
+            used = read_safetensors(f"{gradients}/step0-mean.safetensors")
+            exact = {name: sum(o[name].astype(float) for o in own) / 3 for name in used}
+            errors[algorithm] = (sum(((used[name] - exact[name]) ** 2).sum() for name in used)
+                                 / sum((exact[name] ** 2).sum() for name in used))
+        self.assertGreater(errors["allgather"], 1e-4)
+        self.assertGreater(errors["twoshot"], 1.1 * errors["allgather"])
+        self.assertLess(errors["twoshot"], 10 * errors["allgather"])
+
+    def test_traffic_script(self):
+        done = subprocess.run([sys.executable, str(ROOT / "examples/train/traffic.py"), "--trainer", TRAINER, "--data",
+                               data, "--model", "logistic", "--workers", "2", "4", "--codec", "identity:dtype=f32",
+                               "--at", "1", "--seeds", "1", "--out", path("traffic")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = json.loads(pathlib.Path(path("traffic.json")).read_text())["results"]
+        self.assertEqual([(r["workers"], r["algorithm"]) for r in results],
+                         [(2, "allgather"), (2, "twoshot"), (4, "allgather"), (4, "twoshot")])
+        received = [r["received"] / (4 * 7850) for r in results]
+        for found, expected in zip(received, (1, 1, 3, 1.5), strict=True):
+            self.assertTrue(expected < found < 1.05 * expected, received)
+        self.assertLess(max(r["nmse"] for r in results), 1e-12)
+        self.assertEqual(pathlib.Path(path("traffic.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+
 class DeviceTest(unittest.TestCase):
     def check(self, *options):
         return subprocess.run([TRAINER, "--check", *options], capture_output=True, text=True)
 
     def test_what_does_not_go_with_a_device(self):
         for options, expected in (
+                (("--device", "cuda", "--algorithm", "twoshot"), "--device: cuda goes with --algorithm allgather only"),
                 (("--device", "cuda"), "--device: cuda goes with --algorithm allgather only"),
                 (("--device", "cuda", "--algorithm", "ps"), "--device: cuda goes with --algorithm allgather only"),
                 (("--device", "cuda", "--algorithm", "allgather", "--dump-gradients", "g"),
