@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the variance of every codec at equal bytes on gradients of real training, beside the reference model's prediction.
+"""Measures every codec's variance at equal bytes on gradients of real training, beside what the reference model says.
 
-Draws messages with the command line tool, predicts their size and error with bench/reference, and times encoders beside an
-exact SVD and a PowerSGD step. `bash bench/variance.sh` installs and builds what this needs, then runs it.
+Draws messages with the command line tool, predicts their size and error with bench/reference, and times encoders beside
+an exact SVD and a PowerSGD step. `bash bench/variance.sh` installs and builds what this needs, then runs it.
 """
 import argparse
 import dataclasses
@@ -25,7 +25,7 @@ from reference import Model
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RATES = (4, 2, 1, 0.5, 0.25, 0.125)
 SIZE_TOLERANCE, ERROR_TOLERANCE = 0.03, 0.05
-F32_FLOOR = 3e-8  # NMSE that the reference model, in f64, leaves out: rounding of a sketch's products and of what is decoded
+F32_FLOOR = 3e-8  # NMSE that the reference model leaves out: rounding of a sketch's products, of what is decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Codec:
 
 
 CODECS = (
-    Codec("atomo", "atomo:bits={bits}"),
+    Codec("auto", "atomo:bits={bits},atoms=auto"),
     Codec("singular pairs", "atomo:bits={bits},atoms=svd"),
     Codec("sketch", "atomo:bits={bits},atoms=sketch"),
     Codec("sketch, rank 16", "atomo:bits={bits},atoms=sketch,rank=16"),
@@ -54,10 +54,11 @@ CODECS = (
     Codec("EDEN", "eden:bits={bits}", drawn=False),
     Codec("top-k (biased)", "topk:keep={keep}", biased=True),
 )
-QUICK = ("atomo", "singular pairs", "sketch", "rows", "coordinates", "ATOMO as published", "EDEN", "top-k (biased)")
-COSTS = ("atomo:bits=1", "atomo:bits=0.25", "atomo:bits=1,atoms=sketch", "atomo:bits=1,atoms=sketch,rank=16",
-         "atomo:bits=1,atoms=sketch,rank=8", "atomo:bits=1,atoms=sketch,rank=4", "atomo:bits=1,atoms=rows",
-         "atomo:bits=1,atoms=blocks", "atomo:bits=1,atoms=coordinate", "atomo:bits=1,atoms=svd", "qsgd:bits=4")
+QUICK = ("auto", "singular pairs", "sketch", "rows", "coordinates", "ATOMO as published", "EDEN", "top-k (biased)")
+COSTS = ("atomo:bits=1,atoms=auto", "atomo:bits=0.25,atoms=auto", "atomo:bits=1,atoms=sketch",
+         "atomo:bits=1,atoms=sketch,rank=16", "atomo:bits=1,atoms=sketch,rank=8", "atomo:bits=1,atoms=sketch,rank=4",
+         "atomo:bits=1,atoms=rows", "atomo:bits=1,atoms=blocks", "atomo:bits=1,atoms=coordinate", "atomo:bits=1,atoms=svd",
+         "qsgd:bits=4")
 
 
 def arguments():

@@ -40,8 +40,8 @@ def aligned(header, body, left=1, rule=False):
 def note(report):
     host = report["machine"]
     captures = ", ".join(f"{c['model']} ({c['parameters']:,} parameters)" for c in report["captures"])
-    return (f"NMSE, E |decoded - g|^2 / |g|^2, by bits a parameter of the whole message: mean of {report['draws']} drawn messages; "
-            f"in brackets what bench/reference predicts. Gradients of {captures}. "
+    return ("NMSE, E |decoded - g|^2 / |g|^2, by bits a parameter of the whole message: "
+            f"mean of {report['draws']} drawn messages; in brackets what bench/reference predicts. Gradients of {captures}. "
             f"{host['cores']} cores, {host['processor']}, {report['date'][:10]}.")
 
 
@@ -97,8 +97,9 @@ def plot(report, codecs, path):
             rows = [row for row in report["rows"] if (row["model"], row["codec"]) == (model, codec) and error_of(row) > 0]
             style = {"color": f"C{number % 10}", "linestyle": "--" if any(r["biased"] for r in rows) else "-"}
             drawn = [row for row in rows if "nmse" in row]
-            ax.errorbar([r["bits"] for r in drawn], [r["nmse"] for r in drawn], yerr=[2 * (r["nmse_stderr"] or 0) for r in drawn],
-                        marker="osD^vP*hXp<>d"[number % 13], markersize=5, label=codec if drawn else None, **style)
+            ax.errorbar([r["bits"] for r in drawn], [r["nmse"] for r in drawn], markersize=5,
+                        yerr=[2 * (r["nmse_stderr"] or 0) for r in drawn], marker="osD^vP*hXp<>d"[number % 13],
+                        label=codec if drawn else None, **style)
             if not drawn and rows:
                 ax.plot([r["predicted_bits"] for r in rows], [r["predicted_nmse"] for r in rows], marker="x",
                         label=f"{codec} (predicted)", color=style["color"], linestyle=":")

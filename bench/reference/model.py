@@ -37,7 +37,7 @@ class Layer:
         view = self.x.reshape(self.shape[0], -1)
         return view if view.shape[0] <= view.shape[1] else view.T
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def families(self, atoms, rank=None):
         """Families of atoms, with what stands in where the atoms do not fit."""
         if atoms == "svd" and self.is_matrix:
