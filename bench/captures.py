@@ -51,7 +51,7 @@ def capture(model, trainer, folder, progress):
             if event.get("event") == "step":
                 progress(f"training {model}: step {event['step'] + 1} of {at + 1}, loss {event['loss']:.3f}")
         said = process.stderr.read()
-    found = sorted(pathlib.Path(folder).glob("*.safetensors"))
+    found = sorted(pathlib.Path(folder).glob("*-worker*.safetensors"))
     if process.returncode != 0 or len(found) != 1:
         raise RuntimeError(f"{model}: atomo-train left no gradient: {said.strip()[-300:]}")
     return found[0]
