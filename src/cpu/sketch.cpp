@@ -13,6 +13,7 @@
 #include <lapacke.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 
@@ -109,11 +110,12 @@ void scale_by(std::span<float> x, int exponent) noexcept {
 /// Copies g 2^-exponent, its largest entry far from both ends of f32. False when the pairs must be
 /// zero.
 bool copy_scaled(const float* g, std::span<float> scaled, int& exponent) noexcept {
-  float largest = 0;
+  std::uint32_t bits = 0;
   for (std::size_t i = 0; i < scaled.size(); ++i) {
-    largest = std::max(largest, std::fabs(g[i]));
+    bits = std::max(bits, std::bit_cast<std::uint32_t>(g[i]) & 0x7FFFFFFFu);
     scaled[i] = g[i];
   }
+  const auto largest = std::bit_cast<float>(bits);
   exponent = 0;
   if (largest > 0) std::frexp(largest, &exponent);
   const bool sketches = largest > 0 && exponent <= kLargestExponent;
