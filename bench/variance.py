@@ -86,7 +86,7 @@ def arguments():
     if min(options.rates) <= 0 or max(options.rates) > 16:
         parser.error("--rates are bits a parameter, above 0 and at most 16")
     if options.quick:
-        options.rates, options.draws, options.rounds = [1.0, 0.25], min(options.draws, 6), min(options.rounds, 1)
+        options.rates, options.draws, options.rounds = [0.5, 0.125], min(options.draws, 6), min(options.rounds, 1)
         options.models = options.models or ([] if options.capture else ["lenet"])
     options.models = options.models or ([] if options.capture else ["resnet18", "transformer"])
     if not os.access(options.tool, os.X_OK):
