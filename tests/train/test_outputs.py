@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What whole runs of atomo-train write and say: files, tables, figures, models, refusals."""
+
+import gzip
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+import unittest.mock
+
+import numpy
+
+from jobs import ROOT, TRAINER, Job, data, finished, losses, path, read_safetensors
+
+LENET_LAYERS = ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1.weight", "fc1.bias", "fc2.weight",
+                "fc2.bias"]
+
+
+class OutputsTest(unittest.TestCase):
+    def test_layers_leave_while_back_propagation_runs(self):
+        name = path("timeline.json")
+        status, out, err = Job(3, "--model", "lenet", "--steps", 4, "--timeline", name, "--at", 3).end()
+        self.assertEqual(status, 0, err)
+        events = json.loads(pathlib.Path(name).read_text())["traceEvents"]
+        for rank in (1, 2):
+            mine = [event for event in events if event["pid"] == rank]
+            gradients = {e["args"]["layer"]: e["ts"] for e in mine if e.get("cat") == "gradient"}
+            sends = {e["args"]["layer"]: e["ts"] for e in mine if e.get("cat") == "send"}
+            self.assertEqual(sorted(gradients), sorted(LENET_LAYERS))
+            self.assertEqual(sorted(sends), sorted(LENET_LAYERS))
+            for last in ("fc2.weight", "fc2.bias", "fc1.weight"):
+                for first in ("conv1.weight", "conv1.bias"):
+                    self.assertLess(sends[last], gradients[first])
+            (backward,) = [e for e in mine if e.get("cat") == "backward"]
+            self.assertLess(sends["fc2.weight"], backward["ts"] + backward["dur"])
+        decoded = [e for e in events if e["pid"] == 0 and e.get("cat", "").startswith("decode")]
+        self.assertEqual(len(decoded), 2 * len(LENET_LAYERS))
+        for layer in LENET_LAYERS:  # in rank order, whoever was first
+            order = [e["cat"] for e in sorted(decoded, key=lambda e: e["ts"]) if e["args"]["layer"] == layer]
+            self.assertEqual(order, ["decode worker 1", "decode worker 2"])
+        self.assertIn("Time line of rank 1 in step 3", out)
+        self.assertRegex(out, r"send fc2.weight .*>")
+        drawn = subprocess.run([sys.executable, str(ROOT / "examples/train/plot_timeline.py"), name, "--out",
+                                path("timeline.png")], capture_output=True, text=True, check=True)
+        self.assertRegex(drawn.stdout, "[67] of 8 layers left before the last gradient was there")
+        self.assertEqual(pathlib.Path(path("timeline.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+    def test_dumped_gradients(self):
+        gradients = path("gradients")
+        status, _, err = Job(3, "--model", "lenet", "--steps", 3, "--dump-gradients", gradients, "--at", 1).end()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(sorted(os.listdir(gradients)),
+                         ["step1-mean.safetensors", "step1-worker1.safetensors", "step1-worker2.safetensors"])
+        first, second = (read_safetensors(f"{gradients}/step1-worker{k}.safetensors") for k in (1, 2))
+        mean = read_safetensors(f"{gradients}/step1-mean.safetensors")
+        self.assertEqual(sorted(first), sorted(LENET_LAYERS))
+        self.assertEqual(first["conv2.weight"].shape, (50, 20, 5, 5))
+        self.assertEqual(first["fc1.weight"].shape, (500, 800))
+        for name in LENET_LAYERS:
+            self.assertTrue(numpy.isfinite(first[name]).all())
+            self.assertGreater(numpy.abs(first[name]).max(), 0)
+            self.assertFalse(numpy.array_equal(first[name], second[name]))
+            numpy.testing.assert_array_equal(mean[name], first[name] / 2 + second[name] / 2)
+
+    def test_one_step_of_sgd(self):
+        """The weights move by the learning rate times the mean of the workers' gradients."""
+        options = ("--model", "logistic", "--steps", 2, "--schedule", "constant", "--lr", 0.5, "--momentum", 0)
+        gradients = path("one-step")
+        losses(3, *options, "--save", path("one.safetensors"), "--stop-at", 1)
+        losses(3, *options, "--resume", path("one.safetensors"), "--save", path("two.safetensors"),
+               "--dump-gradients", gradients, "--at", 1)
+        before, after = read_safetensors(path("one.safetensors")), read_safetensors(path("two.safetensors"))
+        dumped = [read_safetensors(f"{gradients}/step1-worker{k}.safetensors") for k in (1, 2)]
+        for name in ("fc.weight", "fc.bias"):
+            mean = (dumped[0][name].astype(float) + dumped[1][name]) / 2
+            expected = before[f"weights.{name}"] - 0.5 * mean
+            numpy.testing.assert_allclose(after[f"weights.{name}"], expected, rtol=1e-6, atol=1e-7)
+
+    def test_json_lines_and_bytes(self):
+        job = Job(3, "--model", "lenet", "--steps", 6, "--json", "--budget", "0.5bit", "--eval-every", 3)
+        status, out, err = job.end()
+        self.assertEqual(status, 0, err)
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([line["event"] for line in lines],
+                         ["start", *["step"] * 3, "evaluation", *["step"] * 3, "evaluation", "end"])
+        self.assertEqual(lines[0]["parameters"], 431080)
+        self.assertEqual(lines[0]["measure"], "accuracy")
+        self.assertTrue(0 <= lines[-1]["accuracy"] <= 1)
+        self.assertTrue(lines[0]["unbiased"])
+        sent = [line["bytes_per_worker"] for line in lines if line["event"] == "step"]
+        self.assertEqual(lines[-2]["sent_bytes_per_worker"], sum(sent))
+        self.assertAlmostEqual(lines[-1]["ratio"], 4 * 431080 * 6 / sum(sent))
+        self.assertGreater(lines[-1]["ratio"], 40)
+        self.assertEqual(sorted(lines[-1]["ms"]), ["compute", "decode", "encode", "wire"])
+
+    def test_policy_file(self):
+        policy = path("policy")
+        pathlib.Path(policy).write_text("*.bias = identity:dtype=f32\n* = qsgd:bits=4\n")
+        job = Job(3, "--model", "lenet", "--steps", 2, "--policy", policy)
+        status, out, err = job.end()
+        self.assertEqual(status, 0, err)
+        bytes_sent = job.events("step")[0]["bytes_per_worker"]
+        self.assertTrue(431080 / 2 < bytes_sent < 431080 / 2 * 1.1 + 4 * 580, bytes_sent)
+        self.assertIn("test accuracy", out)
+
+    def test_cifar(self):
+        cifar = path("cifar")
+        os.mkdir(cifar)
+        random = numpy.random.default_rng(9)
+        for name in [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]:
+            records = random.integers(0, 256, (40, 3073)).astype(numpy.uint8)
+            records[:, 0] %= 10
+            records.tofile(f"{cifar}/{name}")
+        curve = losses(3, "--model", "resnet20", "--steps", 2, "--batch", 8, data_folder=cifar)
+        self.assertEqual(len(curve), 2)
+        self.assertTrue(all(math.isfinite(loss) for loss in curve))
+
+    def test_resnet18(self):
+        job = finished(2, "--model", "resnet18", "--steps", 2, "--batch", 2, "--lr", 0.01, "--stop-at", 1)
+        self.assertEqual(job.events("start")[0]["parameters"], 11172810)
+        self.assertTrue(math.isfinite(job.events("step")[0]["loss"]))
+
+    def test_help_has_an_example(self):
+        done = subprocess.run([TRAINER, "--help"], capture_output=True, text=True, check=True)
+        self.assertIn("mpirun", done.stdout)
+        self.assertNotIn("--corrupt-payload-at", done.stdout)
+
+
+class TextTest(unittest.TestCase):
+    """The transformer, on a text in which every character follows from the one before it."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.text = path("text")
+        pathlib.Path(cls.text).write_bytes(bytes(ord("a") + 7 * k % 26 for k in range(45_000)))
+
+    def test_learns_and_resumes_to_the_same_curve(self):
+        options = (2, "--algorithm", "allgather", "--model", "transformer", "--steps", 10, "--batch", 4, "--optimizer",
+                   "adamw", "--lr", 0.002, "--schedule", "constant", "--budget", "4bit", "--eval-every", 5,
+                   "--eval-samples", 4)
+        saved, gradients = path("text.safetensors"), path("text-gradients")
+        whole = finished(*options, data_folder=self.text)
+        curve = [event["loss"] for event in whole.events("step")]
+        self.assertEqual(whole.events("start")[0]["parameters"], 3307264)
+        self.assertLess(abs(curve[0] - math.log(256)), 0.5)  # before it has learnt anything
+        finished(*options, "--stop-at", 6, "--save", saved, data_folder=self.text)
+        resumed = finished(*options, "--resume", saved, "--dump-gradients", gradients, "--at", 8, data_folder=self.text)
+        self.assertEqual([event["loss"] for event in resumed.events("step")], curve[6:])
+        first, last = whole.events("evaluation")
+        self.assertAlmostEqual(first["bits_per_character"], first["loss"] / math.log(2))
+        self.assertLess(last["bits_per_character"], first["bits_per_character"])
+        self.assertEqual(whole.events("end")[0]["bits_per_character"], last["bits_per_character"])
+        dumped = read_safetensors(f"{gradients}/step8-worker2.safetensors")
+        self.assertEqual(dumped["characters.weight"].shape, (256, 256))
+        self.assertEqual(dumped["positions"].shape, (64, 256))
+        seen = numpy.abs(dumped["characters.weight"]).max(axis=1) > 0
+        self.assertEqual(set(numpy.flatnonzero(seen)), set(range(ord("a"), ord("z") + 1)))
+
+    def test_a_folder_is_its_files_in_order(self):
+        folder_of_parts = path("parts")
+        os.makedirs(f"{folder_of_parts}/b")
+        content = pathlib.Path(self.text).read_bytes()
+        with gzip.open(f"{folder_of_parts}/a.gz", "wb") as file:
+            file.write(content[:20_000])
+        pathlib.Path(f"{folder_of_parts}/b/c").write_bytes(content[20_000:])
+        options = (2, "--model", "transformer", "--steps", 2, "--batch", 2, "--stop-at", 1)
+        self.assertEqual(losses(*options, data_folder=folder_of_parts), losses(*options, data_folder=self.text))
+
+    def test_bad_texts(self):
+        short = path("short")
+        pathlib.Path(short).write_text("too short")
+        for name, expected in ((short, "has 9 characters, training and test need at least 40960"),
+                               (path("no-text"), "cannot open")):
+            status, _, err = Job(2, "--model", "transformer", "--steps", 2, data_folder=name).end()
+            self.assertNotEqual(status, 0)
+            self.assertIn(expected, err)
+
+
+class TwoShotTest(unittest.TestCase):
+    def test_what_travels(self):
+        """Uncompressed: a payload of n elements has 4 n bytes and a little. Every copy to or from another worker."""
+        workers, parameters = 4, 7850  # 7840 weights are worker 1's, 10 biases worker 2's, the others have none
+        job = finished(workers, "--model", "logistic", "--steps", 3, "--algorithm", "twoshot", "--stop-at", 2)
+        for event in job.events("step"):
+            traffic = event["traffic_per_worker"]
+            # Each shard goes from three workers to its owner and from its owner to three.
+            everything = 2 * (workers - 1) * 4 * parameters / workers
+            self.assertEqual(traffic["sent"], traffic["received"])
+            self.assertTrue(everything < traffic["sent"] < everything + 1000, traffic)
+            # Each message once: of a shard three on their way to its owner, one on its way back.
+            once = workers * 4 * parameters / workers
+            self.assertTrue(once < event["bytes_per_worker"] < once + 1000, event)
+
+    def test_the_second_shot_adds_an_error_of_its_own(self):
+        """A codec that rounds to a grid: encoded once, and once more, the mean is off by more, but not far off."""
+        errors = {}
+        for algorithm in ("allgather", "twoshot"):
+            gradients = path(f"errors-{algorithm}")
+            finished(3, "--model", "lenet", "--steps", 3, "--stop-at", 1, "--at", 0, "--algorithm", algorithm,
+                     "--codec", "qsgd:bits=4", "--dump-gradients", gradients)
+            own = [read_safetensors(f"{gradients}/step0-worker{k}.safetensors") for k in (1, 2, 3)]
+            used = read_safetensors(f"{gradients}/step0-mean.safetensors")
+            exact = {name: sum(o[name].astype(float) for o in own) / 3 for name in used}
+            errors[algorithm] = (sum(((used[name] - exact[name]) ** 2).sum() for name in used)
+                                 / sum((exact[name] ** 2).sum() for name in used))
+        self.assertGreater(errors["allgather"], 1e-4)
+        self.assertGreater(errors["twoshot"], 1.1 * errors["allgather"])
+        self.assertLess(errors["twoshot"], 10 * errors["allgather"])
+
+    def test_traffic_script(self):
+        done = subprocess.run([sys.executable, str(ROOT / "examples/train/traffic.py"), "--trainer", TRAINER, "--data",
+                               data, "--model", "logistic", "--workers", "2", "4", "--codec", "identity:dtype=f32",
+                               "--at", "1", "--seeds", "1", "--out", path("traffic")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = json.loads(pathlib.Path(path("traffic.json")).read_text())["results"]
+        self.assertEqual([(r["workers"], r["algorithm"]) for r in results],
+                         [(2, "allgather"), (2, "twoshot"), (4, "allgather"), (4, "twoshot")])
+        received = [r["received"] / (4 * 7850) for r in results]
+        for found, expected in zip(received, (1, 1, 3, 1.5), strict=True):
+            self.assertTrue(expected < found < 1.05 * expected, received)
+        self.assertLess(max(r["nmse"] for r in results), 1e-12)
+        self.assertEqual(pathlib.Path(path("traffic.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+
+class DeviceTest(unittest.TestCase):
+    def check(self, *options):
+        return subprocess.run([TRAINER, "--check", *options], capture_output=True, text=True)
+
+    def test_what_does_not_go_with_a_device(self):
+        for options, expected in (
+                (("--device", "cuda", "--algorithm", "twoshot"), "--device: cuda goes with --algorithm allgather only"),
+                (("--device", "cuda"), "--device: cuda goes with --algorithm allgather only"),
+                (("--device", "cuda", "--algorithm", "ps"), "--device: cuda goes with --algorithm allgather only"),
+                (("--device", "cuda", "--algorithm", "allgather", "--dump-gradients", "g"),
+                 "--dump-gradients: works with --device cpu only"),
+                (("--algorithm", "allgather", "--cuda-aware-mpi"), "--cuda-aware-mpi: goes with --device cuda only")):
+            with self.subTest(options=options):
+                done = self.check(*options)
+                self.assertEqual(done.returncode, 2)
+                self.assertTrue(done.stderr.startswith(f"atomo-train: {expected}"), done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for options in (("--device", "cpu"), ("--device", "cuda", "--algorithm", "allgather", "--cuda-aware-mpi")):
+            self.assertEqual(self.check(*options).returncode, 0)
+
+    def test_no_gpu(self):
+        with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+            status, out, err = Job(2, "--algorithm", "allgather", "--device", "cuda", "--steps", 2).end()
+        self.assertEqual(status, 2, err)
+        said = [line for line in err.splitlines() if "atomo-train" in line and "cannot start" in line]
+        self.assertEqual(len(said), 1, err)
+        self.assertRegex(said[0], r"--device cuda: .*this libtorch has no CUDA, or sees no GPU; .* take --device cpu")
+        self.assertNotIn("step", out)
+
+
+class CompareTest(unittest.TestCase):
+    def compare(self, *options):
+        return subprocess.run([sys.executable, str(ROOT / "examples/train/compare.py"), "--trainer", TRAINER,
+                               "--data", data, "--workers", "2", "--steps", "8", "--batch", "16", "--tests", "2",
+                               "--model", "logistic", "--out", path("compare"), *options],
+                              capture_output=True, text=True)
+
+    def test_table_and_plot(self):
+        done = self.compare("--codec", "atomo:bits=1", "--codec", "sign:scale=mean", "--seeds", "1", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results = json.loads(pathlib.Path(path("compare.json")).read_text())["results"]
+        self.assertEqual([r["codec"] for r in results], ["identity:dtype=f32", "atomo:bits=1", "sign:scale=mean"])
+        self.assertEqual([r["unbiased"] for r in results], [True, True, False])
+        self.assertEqual([len(r["scores"]) for r in results], [2, 2, 2])
+        self.assertEqual([point["steps"] for point in results[0]["curve"]], [4, 8])
+        self.assertIn("| codec", done.stdout)
+        self.assertEqual(pathlib.Path(path("compare.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertIn("| atomo:bits=1 ", pathlib.Path(path("compare.md")).read_text())
+
+    def test_refuses_a_wrong_codec_before_training(self):
+        done = self.compare("--codec", "qsgd:bits=99")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("bits=99", done.stderr)
+        self.assertEqual(done.stdout, "")
+
+
+if __name__ == "__main__":
+    if not TRAINER:
+        sys.exit("set ATOMO_TRAIN to the path of atomo-train")
+    unittest.main()
