@@ -22,7 +22,6 @@
 #include "cuda/atom_body.cuh"
 
 #include "atom_body.hpp"
-#include "thinning.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -30,8 +29,7 @@ namespace {
 using detail::kClassBits;
 
 __device__ bool has_body(const Frame& frame, const BodyJob& job) {
-  const LayerState& layer = frame.layer(job.layer);
-  return layer.decodes != 0 && layer.bytes != 0;
+  return decodes(frame, job) && frame.layer(job.layer).bytes != 0;
 }
 
 /// By one thread of the job's block.
@@ -56,30 +54,33 @@ __global__ void count_marks(Frame frame, BodyPlan plan) {
   if (unit >= plan.marks.segments.units) return;
   const BodyJob& job = frame(plan.jobs)[find_unit(frame, plan.marks.segments, unit).job];
   if (!has_body(frame, job)) return;
-  const BodyBytes body = body_of(frame, job.layer);
+  const BodyBytes body = body_of(frame, job);
   count_segment(frame, plan.marks, unit, body.begin, body.bytes);
 }
 
-/// The word of a thinned body, when it has one, and the price.
+/// The price, the word of a thinned body, and where the parts of a sketch's are.
 __device__ bool open_front(const Frame& frame, const BodyJob& job, float& gain) {
   const LayerState& layer = frame.layer(job.layer);
   gain = 1;
   if (!(layer.price > 0) || !is_finite(layer.price)) return false;
-  if ((layer.flags & detail::Row::kThinned) == 0) return true;
-  detail::Thinning thinning;
-  if (job.thins == 0 || layer.bytes <= detail::kThinningBytes) return false;
-  if (!detail::Thinning::read(load_word(frame.message + layer.body_at), thinning)) return false;
-  gain = thinning.gain();
-  return true;
+  if ((layer.flags & detail::Row::kThinned) != 0) {
+    detail::Thinning thinning;
+    if (job.thins == 0 || layer.bytes <= detail::kThinningBytes) return false;
+    if (!detail::Thinning::read(load_word(frame.message + layer.body_at), thinning)) return false;
+    gain = thinning.gain();
+  }
+  BodyBytes pairs, rows;
+  return job.part == BodyPart::whole || split_sketch(whole_body(frame, job), pairs, rows);
 }
 
 __global__ void open_frame(Frame frame, BodyPlan plan) {
   const BodyJob& job = frame(plan.jobs)[blockIdx.x];
   if (!has_body(frame, job)) return;
-  const BodyBytes body = body_of(frame, job.layer);
+  const BodyBytes body = body_of(frame, job);
   float gain;
-  const bool good = open_front(frame, job, gain) &&
-                    open_marks(frame, plan.marks, blockIdx.x, body.begin, body.bytes);
+  const bool front = open_front(frame, job, gain);
+  if (front && body.bytes == 0) return;  // the other part is all there is
+  const bool good = front && open_marks(frame, plan.marks, blockIdx.x, body.begin, body.bytes);
   if (threadIdx.x != 0) return;
   BodyState& state = frame(plan.states)[blockIdx.x];
   const MarksState& marks = frame(plan.marks.states)[blockIdx.x];
@@ -96,7 +97,7 @@ __global__ void read_marks(Frame frame, BodyPlan plan) {
   const std::uint32_t j = find_unit(frame, plan.marks.segments, unit).job;
   BodyState& state = frame(plan.states)[j];
   if (state.stands == 0) return;
-  const BodyBytes body = body_of(frame, frame(plan.jobs)[j].layer);
+  const BodyBytes body = body_of(frame, frame(plan.jobs)[j]);
   const bool good = read_segment(frame, plan.marks, unit, body.begin, body.bytes);
   const MarksSegment& segment = frame(plan.marks.segment_states)[unit];
   const BitView view(body.begin, body.bytes);
@@ -117,7 +118,7 @@ __global__ void place_sections(Frame frame, BodyPlan plan) {
       detail::marks_segments(job.atoms), [&](std::uint64_t i) { return all[i]; },
       [&](std::uint64_t i, std::uint64_t before) { all[i] = before; });
   if (threadIdx.x != 0) return;
-  const BodyBytes body = body_of(frame, job.layer);
+  const BodyBytes body = body_of(frame, job);
   const std::uint64_t flag_bits = state.kept + kClassBits * certain;
   const std::uint64_t lengths = detail::round_up(state.flags + (flag_bits + 7) / 8, 2);
   const std::uint64_t groups = divide_up(state.kept, job.group_atoms) * job.group_pieces;
@@ -137,7 +138,7 @@ __device__ void list_segment(const Frame& frame, const BodyPlan& plan, std::uint
   BodyState& state = frame(plan.states)[at.job];
   if (state.stands == 0) return;
   const BodyJob& job = frame(plan.jobs)[at.job];
-  const BodyBytes body = body_of(frame, job.layer);
+  const BodyBytes body = body_of(frame, job);
   const BitView view(body.begin, body.bytes);
   const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan.marks, at));
   const auto count = static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1]));
@@ -173,7 +174,7 @@ __device__ void sum_lengths(const Frame& frame, const BodyPlan& plan, std::uint6
   const BodyState& state = frame(plan.states)[at.job];
   const std::uint64_t group = at.index * kUnitGroups + lane();
   if (state.stands == 0) return;
-  const BodyBytes body = body_of(frame, frame(plan.jobs)[at.job].layer);
+  const BodyBytes body = body_of(frame, frame(plan.jobs)[at.job]);
   const std::uint32_t bits = warp_sum(group_bits(body, state, group));
   if (lane() == 0) frame(plan.unit_bits)[unit] = bits;
 }
@@ -196,7 +197,7 @@ __global__ void close_frame(Frame frame, BodyPlan plan) {
       divide_up(state.groups, kUnitGroups), [&](std::uint64_t i) { return all[i]; },
       [&](std::uint64_t i, std::uint64_t before) { all[i] = before; });
   if (threadIdx.x != 0) return;
-  const BodyBytes body = body_of(frame, job.layer);
+  const BodyBytes body = body_of(frame, job);
   const bool good = state.faults == 0 &&
                     detail::round_up(state.content + (bits + 7) / 8, 4) == body.bytes &&
                     BitView(body.begin, body.bytes).zero(8 * state.content + bits, body.bytes);

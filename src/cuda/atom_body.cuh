@@ -3,7 +3,9 @@
 /// The sections of bodies of atoms and of singular pairs on the device (atom_body.hpp has their
 /// layout): read, checked, and laid open for what decodes the content.
 
+#include "cuda/atom_forms.hpp"
 #include "cuda/marks.cuh"
+#include "thinning.hpp"
 
 namespace atomo::cuda {
 
@@ -17,6 +19,8 @@ struct BodyJob {
   std::uint32_t group_atoms = 1;   ///< that share a group (GroupShape)
   std::uint32_t group_pieces = 1;  ///< groups of one atom
   std::uint32_t thins = 0;         ///< 1: bodies may be thinned
+  std::uint32_t form = 0;          ///< of the layer's body, or there is nothing to read
+  BodyPart part = BodyPart::whole;
 };
 
 /// One a job; zeroed.
@@ -79,16 +83,41 @@ class BodyPlanner {
   std::uint32_t count_ = 0;
 };
 
-/// A body behind the word of a thinned one.
+/// Whether the job's layer decodes, in the job's form.
+__device__ inline bool decodes(const Frame& frame, const BodyJob& job) {
+  const LayerState& layer = frame.layer(job.layer);
+  return layer.decodes != 0 && form_of(layer) == job.form;
+}
+
 struct BodyBytes {
   const std::byte* begin;
   std::uint64_t bytes;
 };
-__device__ inline BodyBytes body_of(const Frame& frame, std::uint32_t layer) {
-  const LayerState& state = frame.layer(layer);
+/// All of a body behind the word of a thinned one.
+__device__ inline BodyBytes whole_body(const Frame& frame, const BodyJob& job) {
+  const LayerState& state = frame.layer(job.layer);
   const bool thinned = (state.flags & detail::Row::kThinned) != 0;
   const std::uint64_t word = !thinned ? 0 : state.bytes < 4 ? state.bytes : 4;
   return {frame.message + state.body_at + word, state.bytes - word};
+}
+/// The parts of a sketch's body; false when they do not fit it.
+__device__ inline bool split_sketch(const BodyBytes& body, BodyBytes& pairs, BodyBytes& rows) {
+  constexpr std::uint64_t kField = detail::kPairBytesField;
+  pairs = rows = {body.begin, 0};
+  if (body.bytes <= kField) return false;
+  const std::uint64_t bytes = load_word(body.begin);
+  if (bytes % 4 != 0 || bytes > body.bytes - kField) return false;
+  pairs = {body.begin + kField, bytes};
+  rows = {body.begin + kField + bytes, body.bytes - kField - bytes};
+  return true;
+}
+/// What the job reads; no bytes where parts do not fit.
+__device__ inline BodyBytes body_of(const Frame& frame, const BodyJob& job) {
+  const BodyBytes body = whole_body(frame, job);
+  if (job.part == BodyPart::whole) return body;
+  BodyBytes pairs, rows;
+  split_sketch(body, pairs, rows);
+  return job.part == BodyPart::pairs ? pairs : rows;
 }
 
 /// Bits of a group, 0 of one that is not there. `state` is the body's.
@@ -99,8 +128,8 @@ __device__ inline std::uint32_t group_bits(const BodyBytes& body, const BodyStat
   return static_cast<std::uint32_t>(place[0]) | (static_cast<std::uint32_t>(place[1]) << 8);
 }
 
-/// Opens the bodies of all jobs' layers that decode and have bytes: afterwards, a launch later,
-/// `states[job].stands` where everything but the content is in order, then with `kept` and
+/// Opens what the jobs read of their layers' bodies, where it has bytes: afterwards, a launch
+/// later, `states[job].stands` where everything but the content is in order, then with `kept` and
 /// `unit_bits`; the other layers are refused. Six launches.
 void open_bodies(const BodyPlan& plan, const Frame& frame, Queue& queue);
 

@@ -231,11 +231,15 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
   const AtomsDecodeJob& job = frame(plan.jobs)[at.job];
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   const LayerState& layer = frame.layer(job.layer);
-  const BodyBytes body = body_of(frame, job.layer);
+  const BodyBytes body = body_of(frame, body_job);
   const float range = detail::range_scale(layer.price);
-  const Content content{
-      job,   body_job,           state, frame(plan.bodies.kept) + body_job.first_kept, layer.y,
-      range, layer.price * range};
+  const Content content{job,
+                        body_job,
+                        state,
+                        frame(plan.bodies.kept) + body_job.first_kept,
+                        job.output(frame, into),
+                        range,
+                        layer.price * range};
   const std::uint32_t length = group_bits(body, state, group);
   std::uint32_t total;
   const std::uint64_t start =
@@ -243,18 +247,21 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
   const std::uint64_t rows = state.groups - first < kLanes ? state.groups - first : kLanes;
   const BitView bits = BitView(body.begin, body.bytes).from(start);
   const bool good = decode_groups(content, Philox(frame.key(job.layer), job.dither), bits, group,
-                                  length, static_cast<std::uint32_t>(rows), into,
+                                  length, static_cast<std::uint32_t>(rows), job.mode(into),
                                   shared<BlockTiles>().of[warp_in_block()]);
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
 
 /// Zeros for the entries of a unit whose atoms are not kept.
-__device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::uint64_t unit) {
+__device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::uint64_t unit,
+                          DecodeInto into) {
   const UnitOf at = find_unit(frame, plan.fill, unit);
   const AtomsDecodeJob& job = frame(plan.jobs)[at.job];
-  const LayerState& layer = frame.layer(job.layer);
-  if (layer.decodes == 0) return;
-  if (layer.bytes != 0 && frame(plan.bodies.states)[at.job].stands == 0) return;
+  const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
+  if (job.mode(into).add || !decodes(frame, body_job)) return;
+  const bool empty = frame.layer(job.layer).bytes == 0 || body_of(frame, body_job).bytes == 0;
+  if (!empty && frame(plan.bodies.states)[at.job].stands == 0) return;
+  float* const y = job.output(frame, into);
   const std::uint64_t* const words = segment_words(frame, plan.bodies.marks, {at.job, 0});
   const std::uint64_t n = frame.info(job.layer).n;
   std::uint64_t begin = at.index * kZeroedEntries, atom = begin / job.length;
@@ -262,7 +269,7 @@ __device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::
   for (; begin < end; ++atom) {
     const std::uint64_t next = (atom + 1) * job.length, stop = next < end ? next : end;
     if (((words[atom / 64] >> (atom % 64)) & 1u) == 0) {
-      for (std::uint64_t i = begin + lane(); i < stop; i += kLanes) layer.y[i] = 0;
+      for (std::uint64_t i = begin + lane(); i < stop; i += kLanes) y[i] = 0;
     }
     begin = stop;
   }
@@ -270,19 +277,8 @@ __device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::
 
 __global__ void decode_and_fill(Frame frame, AtomsDecodePlan plan, DecodeInto into) {
   const std::uint64_t unit = warp_in_grid();
-  if (!into.add && unit < plan.fill.units) fill_unit(frame, plan, unit);
+  if (unit < plan.fill.units) fill_unit(frame, plan, unit, into);
   if (unit < plan.bodies.groups.units) decode_unit(frame, plan, unit, into);
-}
-
-bool is_own(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::atoms && layer.kind->params <= 1 && layer.n > 0;
-}
-
-/// As methods/atoms.cpp cuts a layer.
-AtomLayout layout_of(const PlannedLayer& layer) {
-  if (layer.kind->params == 0) return AtomLayout::blocks(layer.n);
-  const auto rows = static_cast<std::uint64_t>(layer.kind->shape[0]);
-  return AtomLayout::rows(rows, layer.n / rows);
 }
 
 EscapeBits escape_bits_of(std::uint64_t length) {
@@ -293,44 +289,93 @@ EscapeBits escape_bits_of(std::uint64_t length) {
   return bits;
 }
 
-}  // namespace
+/// Adds bodies one by one, in both runs of a plan.
+class Planner {
+ public:
+  Planner(Layout& layout, std::size_t jobs, Scratch<float> rest)
+      : bodies_(layout, jobs),
+        jobs_(layout.table<AtomsDecodeJob>(jobs)),
+        fill_(layout, jobs),
+        rest_(rest) {}
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsDecodePlan& plan) {
-  const auto count = static_cast<std::size_t>(std::count_if(layers.begin(), layers.end(), is_own));
-  BodyPlanner bodies(layout, count);
-  const auto jobs = layout.table<AtomsDecodeJob>(count);
-  SplitMaker fill(layout, count);
-  std::size_t j = 0;
-  for (std::uint32_t i = 0; i < layers.size(); ++i) {
-    if (!is_own(layers[i])) continue;
-    const AtomLayout atoms = layout_of(layers[i]);
+  void add(const LayerAtoms& of, std::uint32_t layer, std::uint64_t n) {
+    const AtomLayout& atoms = of.layout;
     const auto shape = detail::GroupShape::of(atoms.length);
     const auto tiles = static_cast<std::uint32_t>(divide_up(atoms.length, kTile));
     const auto in_group = static_cast<std::uint32_t>(shape.atoms);
-    bodies.add({atoms.count, 0, i, in_group, static_cast<std::uint32_t>(shape.pieces), 1});
-    fill.add(divide_up(layers[i].n, kZeroedEntries));
-    if (!jobs.values.empty()) {
-      jobs.values[j] = {atoms.count,
-                        atoms.length,
-                        atoms.last,
-                        i,
-                        tiles,
-                        in_group * std::min(tiles, detail::kPieceTiles),
-                        detail::purposes_of(atoms.family).dither,
-                        escape_bits_of(atoms.length),
-                        escape_bits_of(atoms.last)};
+    const bool sketch = of.part == BodyPart::rows;
+    bodies_.add({atoms.count, 0, layer, in_group, static_cast<std::uint32_t>(shape.pieces), 1,
+                 of.form, of.part});
+    fill_.add(divide_up(n, kZeroedEntries));
+    if (!jobs_.values.empty()) {
+      jobs_.values[count_] = {atoms.count,
+                              atoms.length,
+                              atoms.last,
+                              layer,
+                              tiles,
+                              in_group * std::min(tiles, detail::kPieceTiles),
+                              detail::purposes_of(atoms.family).dither,
+                              escape_bits_of(atoms.length),
+                              escape_bits_of(atoms.last),
+                              rest_,
+                              sketch ? 1u : 0u};
     }
-    ++j;
+    ++count_;
+    if (!sketch) return;
+    ++sketches_;
+    rest_.at += n * sizeof(float);
   }
-  plan = {bodies.finish(), jobs.place, fill.split()};
+
+  void finish(AtomsDecodePlan& plan) {
+    plan.bodies = bodies_.finish();
+    plan.jobs = jobs_.place;
+    plan.fill = fill_.split();
+    plan.sketches = sketches_;
+  }
+
+ private:
+  BodyPlanner bodies_;
+  Layout::NewTable<AtomsDecodeJob> jobs_;
+  SplitMaker fill_;
+  Scratch<float> rest_;  ///< of the next sketch
+  std::uint32_t count_ = 0, sketches_ = 0;
+};
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsDecodePlan& plan) {
+  plan = {};
+  std::size_t jobs = 0;
+  std::uint64_t rest_entries = 0;
+  for (const PlannedLayer& layer : layers) {
+    visit_atoms(layer, [&](const LayerAtoms& of) {
+      jobs += of.has_pairs() ? 0 : 1;
+      rest_entries += of.part == BodyPart::rows ? layer.n : 0;
+    });
+  }
+  const auto rest = layout.scratch<float>(rest_entries);
+  if (jobs > 0) {
+    Planner planner(layout, jobs, rest);
+    for (std::uint32_t i = 0; i < layers.size(); ++i) {
+      visit_atoms(layers[i], [&](const LayerAtoms& of) {
+        if (!of.has_pairs()) planner.add(of, i, layers[i].n);
+      });
+    }
+    planner.finish(plan);
+  }
+  plan_pairs(layers, layout, rest, plan.pairs);
 }
 
 void decode(const AtomsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
-  open_bodies(plan.bodies, frame, queue);
-  const std::uint64_t units = std::max(plan.bodies.groups.units, into.add ? 0 : plan.fill.units);
-  const unsigned warps = std::min(warps_per_block, kContentWarps);
-  queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
-                      into);
+  if (plan.fill.jobs > 0) {
+    open_bodies(plan.bodies, frame, queue);
+    const bool fills = !into.add || plan.sketches > 0;
+    const std::uint64_t units = std::max(plan.bodies.groups.units, fills ? plan.fill.units : 0);
+    const unsigned warps = std::min(warps_per_block, kContentWarps);
+    queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
+                        into);
+  }
+  if (!plan.pairs.empty()) decode_pairs(plan.pairs, frame, into, queue);
 }
 
 }  // namespace atomo::cuda

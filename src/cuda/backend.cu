@@ -18,7 +18,6 @@
 #include "cuda/cub.cuh"
 #include "cuda/factors.cuh"
 #include "cuda/identity.cuh"
-#include "cuda/pairs_decode.cuh"
 #include "cuda/qsgd.cuh"
 #include "cuda/random_k.cuh"
 #include "cuda/sign.cuh"
@@ -35,7 +34,7 @@ using detail::Pool;
 using EncodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
                                AtomsPlan, CoordinatePlan, FactorsPlan>;
 using DecodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
-                               AtomsDecodePlan, CoordinateDecodePlan, PairsDecodePlan>;
+                               AtomsDecodePlan, CoordinateDecodePlan>;
 
 /// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.
 bool has_twin(const Method& method, const Shape& shape) {

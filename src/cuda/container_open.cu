@@ -140,12 +140,18 @@ __device__ Status open_layer(const Frame& frame, ConstBytes message, const Heade
     return Status::non_finite;
   }
   std::uint64_t own = 0;
+  const detail::KindFields& kind = frame(frame.plan.planned_kinds)[info.kind].fields;
+  if (!detail::has_form(kind, row.form())) return Status::corrupt;
   layer.price = info.method == MethodId::coordinate ? header.grid_step : header.price;
   if (is_set(row, Row::kOwnPrice)) {
     own = detail::kPriceBytes;
     if (row.bytes <= own) return Status::corrupt;
     layer.price = __uint_as_float(load_word(message.data() + layer.body_at));
     if (!detail::is_own_price(layer.price)) return Status::corrupt;
+  }
+  if (row.form() == detail::kGridForm) {
+    if (is_set(row, Row::kThinned)) return Status::corrupt;
+    layer.price *= detail::kGridStepOfPrice;
   }
   layer.body_at += own;
   layer.bytes = row.bytes - own;

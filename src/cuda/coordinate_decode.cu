@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(kScanThreads)
   const std::uint64_t first = frame(plan.segments.begin)[blockIdx.x];
   const std::uint64_t segments = frame(plan.segments.begin)[blockIdx.x + 1] - first;
   DecodeMode mode = kNothing;
-  if (layer.decodes != 0) {
+  const bool has_forms = frame.info(number).method == MethodId::automatic;
+  if (layer.decodes != 0 && (!has_forms || form_of(layer) == kGridForm)) {
     mode = kZeros;
     if (layer.bytes != 0) {
       const bool good = layer.price > 0 && is_finite(layer.price) &&
@@ -229,7 +230,9 @@ __global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto 
 
 void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinateDecodePlan& plan) {
   const auto own = [](const PlannedLayer& layer) {
-    return layer.kind->method == MethodId::coordinate && layer.n > 0;
+    return (layer.kind->method == MethodId::coordinate ||
+            layer.kind->method == MethodId::automatic) &&
+           layer.n > 0;
   };
   plan = {};
   for (const PlannedLayer& layer : layers) plan.count += own(layer) ? 1 : 0;

@@ -60,6 +60,11 @@ struct LayerState {
       0;  ///< decoding: 1 when there is a body proper to read (n > 0, finite, no fault yet)
 };
 
+/// Which of its forms a layer's body has, where its method knows several (decoding).
+__device__ inline std::uint32_t form_of(const LayerState& layer) {
+  return layer.flags >> detail::Row::kFormShift & 3u;
+}
+
 /// Bodies of varying length, as the size stage leaves them: a prefix of whole bytes, then pieces,
 /// bit streams that follow one another without gaps. `assemble` copies them behind the own price.
 struct StagedBody {

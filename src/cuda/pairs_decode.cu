@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Decoding of singular pairs: the factors of a body into the workspace; outer_products.cu sums
-/// them up.
+/// Decoding of pairs: the factors of a body into the workspace; outer_products.cu and low_rank.cu
+/// sum them up.
 ///
 /// The mathematics. Dithered factors are vectors of pairs (q0, q1) of the pair code at levels of
 /// their own, v = f32(32 q - 2 j + 15) * (step / 32), as atoms are (atoms_decode.cu); the step of
-/// the first factor is its class's, that of the second (price * range) * its class's. Factors of
-/// the f32 kind stand in the body as they are.
+/// the first factor is its class's, that of the second ((price * range) * its class's) * gain.
+/// Factors of the f32 kind stand in the body as they are.
 ///
 /// Mapping. A group of dithered factors (1,024 entries at most) is read front to back by a lane,
 /// the 32 groups of a warp in lockstep, a tile of 32 entries at a time; a lane leaves its tile in
@@ -70,6 +70,7 @@ struct FactorContent {
   float* shorter;
   float* longer;
   float scaled;  ///< price * range
+  float gain;    ///< of the second factors' steps
   Philox draws_u, draws_v;
 };
 
@@ -113,7 +114,7 @@ __device__ std::uint32_t read_tile(const FactorContent& c, const FactorTile& at,
   const detail::PairStep& step_of = c.job.steps[entry >> kClassShift];
   const detail::FactorStep& coding = at.second ? step_of.longer : step_of.shorter;
   const DeviceStep code = device_step(coding.step);
-  const float step = at.second ? c.scaled * coding.size : coding.size;
+  const float step = at.second ? (c.scaled * coding.size) * c.gain : coding.size;
   if (at.tile % detail::kLevelTiles == 0) {
     const std::uint64_t stretches = divide_up(tiles_of(entries), detail::kLevelTiles);
     draw_levels(at.second ? c.draws_v : c.draws_u, pair * stretches + at.tile / detail::kLevelTiles,
@@ -167,7 +168,7 @@ __device__ void read_pairs(const Frame& frame, const PairsDecodePlan& plan, std:
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   const OuterJob& outer = frame(plan.outer)[job.outer];
   const LayerState& layer = frame.layer(job.layer);
-  const BodyBytes body = body_of(frame, job.layer);
+  const BodyBytes body = body_of(frame, body_job);
   const float range = detail::range_scale(layer.price);
   const Key key = frame.key(job.layer);
   const FactorContent content{job,
@@ -178,6 +179,7 @@ __device__ void read_pairs(const Frame& frame, const PairsDecodePlan& plan, std:
                               frame(outer.shorter),
                               frame(outer.longer),
                               layer.price * range,
+                              state.gain,
                               Philox(key, Purpose::dither_u),
                               Philox(key, Purpose::dither_v)};
   if (at.index == 0 && lane() == 0)
@@ -274,10 +276,6 @@ __global__ void read_bodies(Frame frame, PairsDecodePlan plan, DecodeInto into) 
 
 // ---- plan
 
-bool is_dithered(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::atoms && layer.kind->params == detail::kPairs &&
-         layer.n > 0;
-}
 bool is_factors(const PlannedLayer& layer) {
   return layer.kind->method == MethodId::factors && layer.n > 0;
 }
@@ -285,24 +283,27 @@ bool is_factors(const PlannedLayer& layer) {
 /// Adds layers one by one, in both runs of a plan.
 class Planner {
  public:
-  Planner(Layout& layout, std::size_t dithered, std::size_t factors, std::size_t outer)
+  Planner(Layout& layout, std::size_t dithered, std::size_t factors, std::size_t outer,
+          Scratch<float> rest)
       : layout_(layout),
         bodies_(layout, dithered),
         pairs_(layout.table<PairsDecodeJob>(dithered)),
         factors_(layout.table<FactorsDecodeJob>(factors)),
         pieces_(layout, factors),
         outer_(layout.table<OuterJob>(outer)),
-        tiles_(layout, outer) {}
+        tiles_(layout, outer),
+        sketch_squares_(layout, outer),
+        rest_(rest) {}
 
-  void add_pairs(const PlannedLayer& layer, std::uint32_t number) {
-    const MatrixShape shape = detail::matrix_view(layer.kind->shape);
-    const auto groups =
-        detail::GroupShape::of(detail::pairs_frame(detail::PairLayer::all_of(shape)).length);
+  void add_pairs(const LayerAtoms& of, std::uint32_t number) {
+    const MatrixShape& shape = of.pairs.view;
+    const auto groups = detail::GroupShape::of(of.layout.length);
+    const bool sketch = of.part == BodyPart::pairs;
     const auto in_group = static_cast<std::uint32_t>(groups.atoms);
     const auto tiles =
         static_cast<std::uint32_t>(tiles_of(shape.shorter()) + tiles_of(shape.longer()));
-    bodies_.add(
-        {shape.shorter(), 0, number, in_group, static_cast<std::uint32_t>(groups.pieces), 0});
+    bodies_.add({of.pairs.count, 0, number, in_group, static_cast<std::uint32_t>(groups.pieces),
+                 sketch ? 1u : 0u, of.form, of.part});
     if (!pairs_.values.empty()) {
       PairsDecodeJob& job = pairs_.values[pair_jobs_];
       job = {number, outer_jobs_, groups.pieces > 1 ? detail::kPieceTiles : in_group * tiles, {}};
@@ -310,7 +311,8 @@ class Planner {
         job.steps[c] = detail::pair_step(shape, c);
     }
     ++pair_jobs_;
-    add_outer(shape, number, true);
+    add_outer(of.pairs, {{}, {}, rest_, shape.rows, shape.columns, number, 1, of.form}, sketch);
+    if (sketch) rest_.at += shape.rows * shape.columns * sizeof(float);
   }
 
   void add_factors(const PlannedLayer& layer, std::uint32_t number) {
@@ -321,7 +323,8 @@ class Planner {
     if (!matrix) return pieces_.add(pieces_of(layer.n));
     const MatrixShape shape = detail::matrix_view(layer.kind->shape);
     pieces_.add(shape.shorter() * (pieces_of(shape.shorter()) + pieces_of(shape.longer())));
-    add_outer(shape, number, false);
+    add_outer(detail::PairLayer::all_of(shape),
+              {{}, {}, {}, shape.rows, shape.columns, number, 0, 0}, false);
   }
 
   void finish(PairsDecodePlan& plan) {
@@ -331,20 +334,20 @@ class Planner {
             pieces_.split(),
             outer_.place,
             tiles_.split(),
+            sketch_squares_.split(),
             layout_.zeroed<OuterState>(outer_jobs_)};
   }
 
  private:
-  void add_outer(const MatrixShape& shape, std::uint32_t number, bool dithered) {
-    const std::uint64_t pairs = shape.shorter();
-    const auto shorter = layout_.scratch<float>(pairs * vector_stride(shape.shorter()));
-    const auto longer = layout_.scratch<float>(pairs * vector_stride(shape.longer()));
-    if (!outer_.values.empty()) {
-      outer_.values[outer_jobs_] = {shorter,       longer, shape.rows,
-                                    shape.columns, number, dithered ? 1u : 0u};
-    }
+  /// `job` without its vectors.
+  void add_outer(const detail::PairLayer& pairs, OuterJob job, bool sketch) {
+    const MatrixShape& shape = pairs.view;
+    job.shorter = layout_.scratch<float>(pairs.count * vector_stride(shape.shorter()));
+    job.longer = layout_.scratch<float>(pairs.count * vector_stride(shape.longer()));
+    if (!outer_.values.empty()) outer_.values[outer_jobs_] = job;
     ++outer_jobs_;
-    tiles_.add(outer_tiles(shape));
+    tiles_.add(sketch ? 0 : outer_tiles(shape));
+    sketch_squares_.add(sketch ? outer_tiles(shape) : 0);
   }
 
   Layout& layout_;
@@ -353,35 +356,40 @@ class Planner {
   Layout::NewTable<FactorsDecodeJob> factors_;
   SplitMaker pieces_;
   Layout::NewTable<OuterJob> outer_;
-  SplitMaker tiles_;
+  SplitMaker tiles_, sketch_squares_;
+  Scratch<float> rest_;  ///< of the next sketch
   std::uint32_t pair_jobs_ = 0, factor_jobs_ = 0, outer_jobs_ = 0;
 };
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, PairsDecodePlan& plan) {
+void plan_pairs(std::span<const PlannedLayer> layers, Layout& layout, Scratch<float> rest,
+                PairsDecodePlan& plan) {
   plan = {};
   std::size_t dithered = 0, factors = 0, matrices = 0;
   for (const PlannedLayer& layer : layers) {
-    dithered += is_dithered(layer) ? 1 : 0;
+    visit_atoms(layer, [&](const LayerAtoms& of) { dithered += of.has_pairs() ? 1 : 0; });
     factors += is_factors(layer) ? 1 : 0;
     matrices += is_factors(layer) && detail::is_matrix(layer.kind->shape) ? 1 : 0;
   }
   if (dithered + factors == 0) return;
-  Planner planner(layout, dithered, factors, dithered + matrices);
+  Planner planner(layout, dithered, factors, dithered + matrices, rest);
   for (std::uint32_t i = 0; i < layers.size(); ++i) {
-    if (is_dithered(layers[i])) planner.add_pairs(layers[i], i);
+    visit_atoms(layers[i], [&](const LayerAtoms& of) {
+      if (of.has_pairs()) planner.add_pairs(of, i);
+    });
     if (is_factors(layers[i])) planner.add_factors(layers[i], i);
   }
   planner.finish(plan);
 }
 
-void decode(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+void decode_pairs(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
   open_bodies(plan.bodies, frame, queue);
   const std::uint64_t units = plan.bodies.groups.units + plan.pieces.units;
   const unsigned warps = std::min(warps_per_block, kContentWarps);
   queue.launch_blocks(read_bodies, divide_up(units, warps), warps * kLanes, 0, frame, plan, into);
   sum_outer_products(plan, frame, into, queue);
+  add_low_rank(plan, frame, into, queue);
 }
 
 }  // namespace atomo::cuda

@@ -16,6 +16,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/factors.cu
   cuda/handles.cu
   cuda/identity.cu
+  cuda/low_rank.cu
   cuda/outer_products.cu
   cuda/pairs.cu
   cuda/pairs_decode.cu
