@@ -258,6 +258,9 @@ std::string check_draws() {
                  {Draws::of(Purpose::pre_round_v), Draws::of(Purpose::dither_v)},
                  Draws::kOnePreRound);
     const std::uint16_t tensor = Draws::tensor(layer);
+    for (std::uint64_t i = 0; i < pairs * std::min(rows, columns); ++i)
+      ledger.take(tensor, Draws::of(Purpose::sketch_omega), i / 4,
+                  static_cast<std::uint32_t>(i % 4), 0, 32);
     for (std::uint64_t chunk = 0; chunk * 4096 < n; ++chunk)
       ledger.take(tensor, Draws::of(Purpose::select_coordinate), chunk, 0, 0, 32);
     for (std::uint64_t i = 0; i < n; ++i) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "message_checks.hpp"
+#include "sketch_checks.hpp"
 #include "sum_check.hpp"
 #include "worker_check.hpp"
 
@@ -181,6 +182,29 @@ struct RawWhenLong : WrittenArithmetic {
   }
 };
 
+// ---- sketches
+
+struct RoundedFactorsTakenOut : SketchArithmetic {  // what the decoder gets, were it not dithered
+  static double taken_out(double factor, double step) {
+    return std::floor(factor / step + 0.5) * step;
+  }
+};
+struct OneDitherForUAndVOfASketch : SketchArithmetic {
+  static constexpr Purpose kDitherV = kDitherU;
+};
+struct OnePreRoundingForUAndVOfASketch : SketchArithmetic {
+  static constexpr Purpose kPreRoundV = kPreRoundU;
+};
+struct RowsDitheredAsFactors : SketchArithmetic {
+  static constexpr Purpose kDitherRow = kDitherV;
+};
+struct OneSelectionForPairsAndRows : SketchArithmetic {
+  static constexpr Purpose kSelectRow = kSelectPair;
+};
+struct StartFromADither : SketchArithmetic {
+  static constexpr Purpose kOmega = kDitherU;
+};
+
 float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) {
   return cpu::find_price({&layer, 1}, budget).a;
 }
@@ -293,6 +317,15 @@ const Mutant kMutants[] = {
     {"RawValuesOfALongAtom", check_values_and_lengths<>, check_values_and_lengths<RawWhenLong>},
     {"OnePreRoundingPurposeForUAndV", check_factors<>, check_factors<OnePreRoundPurpose>},
     {"OneDitherPurposeForUAndV", check_factors<>, check_factors<OneDitherPurpose>},
+    {"ResidualOfRoundedFactors", check_sketch<>, check_sketch<RoundedFactorsTakenOut>},
+    {"OneDitherPurposeForUAndVOfASketch", check_sketch<>, check_sketch<OneDitherForUAndVOfASketch>},
+    {"OnePreRoundingPurposeForUAndVOfASketch", check_sketch<>,
+     check_sketch<OnePreRoundingForUAndVOfASketch>},
+    {"OneDitherPurposeForPairsAndRows", check_sketch<>, check_sketch<RowsDitheredAsFactors>},
+    {"OneSelectionForPairsAndRows", check_sketch<>, check_sketch<OneSelectionForPairsAndRows>},
+    {"RandomStartFromADither", check_sketch<>, check_sketch<StartFromADither>},
+    {"PurposeSharedByTheStartAndADither", check_draws<>,
+     check_draws<SharedPurpose<Purpose::dither_u, Purpose::sketch_omega>>},
     {"RandomKWithReplacement", check_random_k<>, check_random_k<WithReplacement>},
     {"RandomKUnscaled", check_random_k<>, check_random_k<Unscaled>},
     {"SumsThatWrapAt29Bits", [] { return check_sums(add_by_messages); },
