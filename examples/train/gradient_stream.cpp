@@ -69,7 +69,7 @@ void GradientSender::finish() {
 }
 
 GradientReceiver::GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
-                                   const Replica& replica)
+                                   const atomo::Policy& policy, const Replica& replica)
     : transport_(transport),
       compressor_(compressor),
       replica_(replica),
@@ -78,8 +78,11 @@ GradientReceiver::GradientReceiver(Transport& transport, const atomo::Compressor
     for (std::size_t k = 0; k < workers_; ++k)
       payloads_.emplace_back(compressor.max_encoded_bytes(i));
   }
+  for (const auto& layer : compressor.layers())
+    adds_.push_back(policy.codec_for(layer.name).traits().linear ? 1 : 0);
   transfers_.resize(payloads_.size());
   workspace_.resize(largest_workspace(compressor));
+  sum_workspace_.resize(atomo::add_workspace_bytes(workers_));
 }
 
 void GradientReceiver::begin() {
@@ -105,8 +108,12 @@ void GradientReceiver::add_all(std::uint32_t step, std::span<float> gradient, Ti
       auto& worker = next[layer];
       for (; worker < workers_ && transport_.done(transfers_[layer * workers_ + worker]);
            ++worker) {
-        add(step, layer, worker, gradient, timeline);
         moved = true;
+        if (adds_[layer] == 0) {
+          add(step, layer, worker, gradient, timeline);
+        } else if (worker + 1 == workers_) {
+          add_together(step, layer, gradient, timeline);
+        }
       }
       if (worker < workers_) awaited.push_back(transport_.rank_of_worker(static_cast<int>(worker)));
     }
@@ -136,6 +143,41 @@ void GradientReceiver::add(std::uint32_t step, std::size_t layer, std::size_t wo
   if (timeline.on()) {
     timeline.span(("decode worker " + std::to_string(worker + 1)).c_str(), name, begin, end);
   }
+}
+
+atomo::ConstBytes GradientReceiver::sum_of(std::size_t layer) {
+  std::vector<atomo::ConstBytes> messages;
+  for (std::size_t at = layer * workers_; at < (layer + 1) * workers_; ++at)
+    messages.push_back(std::span(payloads_[at]).first(transfers_[at].received));
+  // A payload may claim any shape; one that is not the layer's is refused when it is decoded.
+  const std::uint64_t bound = atomo::added_bytes_bound(messages);
+  const std::size_t elements = compressor_.layers()[layer].shape.elements();
+  if (bound == 0) adds_[layer] = 0;
+  if (bound == 0 || bound > 8 * elements + 4096) return {};
+  sum_.resize(std::max<std::size_t>(sum_.size(), bound));
+  std::uint64_t bytes = 0;
+  const auto status = atomo::add(messages, sum_workspace_, {sum_.data(), sum_.size(), &bytes});
+  return atomo::failed(status) ? atomo::ConstBytes() : std::span(sum_).first(bytes);
+}
+
+void GradientReceiver::add_together(std::uint32_t step, std::size_t layer,
+                                    std::span<float> gradient, Timeline& timeline) {
+  const auto begin = Clock::now();
+  const auto sum = sum_of(layer);
+  const auto& name = compressor_.layers()[layer].name;
+  if (sum.empty() || atomo::failed(compressor_.decode_layer_add(
+                         sum, 1.0F / static_cast<float>(workers_),
+                         view_of(gradient, replica_, layer), {.workspace = workspace_}))) {
+    // Another linear codec, other steps, or payloads that are refused: which, each says itself.
+    for (std::size_t worker = 0; worker < workers_; ++worker)
+      add(step, layer, worker, gradient, timeline);
+    return;
+  }
+  const auto end = Clock::now();
+  decode_milliseconds_ += milliseconds(end - begin);
+  for (std::size_t at = layer * workers_; at < (layer + 1) * workers_; ++at)
+    bytes_ += transfers_[at].received;
+  timeline.span("add payloads, decode", name, begin, end);
 }
 
 }  // namespace train

@@ -46,11 +46,15 @@ class GradientSender {
 };
 
 /// The server's end: adds every payload to the gradient as it comes, each layer in rank order, so
-/// that the sum does not depend on who was first.
+/// that the sum does not depend on who was first. Payloads of a linear codec that `atomo::add`
+/// takes (coordinates at one agreed step) are added as they are once all of a layer are there, and
+/// decoded once: the values are those of decoding one by one up to that order of rounding, and the
+/// same bits where a power of two workers have a step that is one (atomo/arithmetic.hpp).
 class GradientReceiver {
  public:
+  /// `policy` is the compressor's.
   GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
-                   const Replica& replica);
+                   const atomo::Policy& policy, const Replica& replica);
 
   /// Posts all receives of a step.
   void begin();
@@ -64,6 +68,11 @@ class GradientReceiver {
  private:
   void add(std::uint32_t step, std::size_t layer, std::size_t worker, std::span<float> gradient,
            Timeline& timeline);
+  /// All payloads of a layer, undecoded where that is possible.
+  void add_together(std::uint32_t step, std::size_t layer, std::span<float> gradient,
+                    Timeline& timeline);
+  /// The payload of their sum; empty when they do not add.
+  atomo::ConstBytes sum_of(std::size_t layer);
 
   Transport& transport_;
   const atomo::Compressor& compressor_;
@@ -75,6 +84,8 @@ class GradientReceiver {
   std::vector<std::vector<std::byte>> payloads_;
   std::vector<Transfer> transfers_;
   std::vector<std::byte> workspace_;
+  std::vector<std::uint8_t> adds_;  ///< of a layer: 1 when its payloads may add undecoded
+  std::vector<std::byte> sum_, sum_workspace_;
 };
 
 /// A layer of a flat array as a view.

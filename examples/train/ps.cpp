@@ -7,6 +7,8 @@
 ///   send weights w                         -->  receive w
 ///   for every layer, as payloads come           back-propagate; for every layer, last one first:
 ///     g += decode(payload) / W, by rank    <--    send encode(gradient) without waiting
+///       or, of coordinates at one step,
+///     g = decode(sum of payloads) / W
 ///   w <- optimiser(w, g)
 ///
 /// The server owns weights and optimiser. Workers own the codec's state and the running statistics
@@ -52,7 +54,7 @@ class Server {
         task_(make_task(run.options.model, run.options.data)),
         replica_(run.options.model, task_->input(), run.options.seed),
         compressor_(replica_.layers(), atomo::Policy::parse(run.options.policy)),
-        receiver_(transport_, compressor_, replica_),
+        receiver_(transport_, compressor_, atomo::Policy::parse(run.options.policy), replica_),
         optimiser_(make_optimiser(run.options, replica_.weights().size())),
         gradient_(replica_.weights().size()),
         log_(run.options, task_->measure(), transport_.workers(), compressor_.elements(),

@@ -93,6 +93,14 @@ class CurvesTest(unittest.TestCase):
             # Sums in the same order over the same numbers: at most a rounding a step.
             self.assertLessEqual(abs(a - b), 1e-5 * abs(a))
 
+    def test_payloads_that_add_give_what_decoding_one_by_one_gives(self):
+        """With a power of two of workers and a step that is one no sum is rounded, in whatever order."""
+        options = ("--model", "lenet", "--steps", 4, "--codec", "atomo:atoms=coordinate,delta=0.00048828125")
+        served = losses(5, *options)
+        gathered = losses(4, *options, "--algorithm", "allgather")
+        for a, b in zip(served, gathered, strict=True):
+            self.assertLessEqual(abs(a - b), 1e-5 * abs(a))  # as above
+
     def test_two_shots_are_an_all_gather_without_compression(self):
         """Bit for bit: the same sums in the same order. The two layers of the logistic
         model leave two of four workers without a shard."""
