@@ -86,8 +86,8 @@ class SketchLayers {
   SketchLayers(const SketchLayers&) = delete;
   SketchLayers& operator=(const SketchLayers&) = delete;
 
-  /// Layer i draws under the key's tensor + i.
-  [[nodiscard]] std::vector<Sketch> decompose(const Key& key) {
+  /// Layer i draws under the key's tensor + i. `captured`: by a graph that is launched twice.
+  [[nodiscard]] std::vector<Sketch> decompose(const Key& key, bool captured = false) {
     Layout counted;
     plan(counted);
     std::vector<std::byte> tables(counted.table_bytes());
@@ -99,7 +99,19 @@ class SketchLayers {
     frame_.tables = device_tables.data();
     frame_.work = workspace.data();
     const test::StreamOwner stream;
-    Queue queue(stream.get());
+    if (captured) {
+      EXPECT_EQ(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+                cudaSuccess);
+    }
+    launch(key, stream.get());
+    if (captured) replay(stream.get());
+    stream.wait();
+    return read(workspace.get(workspace.bytes().size()));
+  }
+
+ private:
+  void launch(const Key& key, cudaStream_t stream) {
+    Queue queue(stream);
     MessageCall call;
     call.key = key;
     begin(frame_, {}, call, views_, queue);
@@ -107,11 +119,17 @@ class SketchLayers {
     cuda::decompose(plan_, frame_, queue);
     EXPECT_EQ(queue.error(), cudaSuccess);
     EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
-    stream.wait();
-    return read(workspace.get(workspace.bytes().size()));
   }
-
- private:
+  static void replay(cudaStream_t stream) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&ready, graph, 0), cudaSuccess);
+    for (int time = 0; time < 2; ++time) EXPECT_EQ(cudaGraphLaunch(ready, stream), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(cudaGraphExecDestroy(ready), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
   void plan(Layout& layout) {
     plan_frame(layers_, kind_of_, static_cast<std::uint32_t>(kinds_.size()), {}, layout,
                frame_.plan);

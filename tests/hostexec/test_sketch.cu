@@ -274,6 +274,29 @@ TEST(Sketches, FollowTheirDefinition) {
   }
 }
 
+/// Under one key: what either takes of the matrix differs by rounding.
+TEST(Sketches, TakeWhatTheCpuTakes) {
+  const Key key{.seed = 99, .step = 3, .tensor = 4};
+  for (const MatrixShape shape : {MatrixShape{37, 80}, {80, 37}}) {
+    for (const unsigned iterations : {1u, 2u}) {
+      Matrix matrix{shape, 9, normal(shape.rows * shape.columns, 5), DType::f32, iterations};
+      const Sketch sketch = decompose_all({matrix}, key)[0];
+      std::vector<float> shorter(sketch.shorter.size()), longer(sketch.longer.size());
+      std::vector<float> residual(matrix.values.size());
+      std::vector<double> sigma(matrix.rank);
+      std::vector<std::byte> workspace(cpu::sketch_workspace_bytes(shape, matrix.rank));
+      SingularPairs pairs{shorter, longer, sigma, 0};
+      ASSERT_EQ(cpu::sketch(matrix.values.data(), shape, {matrix.rank, iterations}, key, pairs,
+                            residual, workspace),
+                Status::ok);
+      for (std::uint32_t k = 0; k < matrix.rank; ++k)
+        EXPECT_NEAR(sketch.sigma[k], sigma[k], 1e-6 * sigma[0]) << k;
+      for (std::size_t i = 0; i < residual.size(); ++i)
+        ASSERT_NEAR(sketch.residual[i], residual[i], 1e-5) << i;
+    }
+  }
+}
+
 // ---- magnitudes
 
 TEST(Sketches, ZerosHaveZeroPairs) {
@@ -418,6 +441,14 @@ TEST(Sketches, ManyLayersTakeAsManyLaunchesAsOne) {
     std::cout << "[ launches ] " << iterations << " iterations: " << many << " to decompose, "
               << without_folds << " where no sum has several stretches\n";
   }
+}
+
+TEST(Sketches, GraphsReplay) {
+  const std::vector<Matrix> matrices = many_matrices();
+  const std::vector<Sketch> sketches = decompose_all(matrices);
+  const std::vector<Sketch> replayed = SketchLayers(matrices).decompose({.seed = 7}, true);
+  for (std::size_t i = 0; i < matrices.size(); ++i)
+    EXPECT_TRUE(same_bits(sketches[i], replayed[i])) << i;
 }
 
 TEST(Sketches, BlocksOfWarpsDoNotMatter) {
