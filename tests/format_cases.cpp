@@ -320,6 +320,16 @@ FormatCase summed_levels(std::int64_t n) {
           true,
           20};
 }
+/// Short enough to be damaged in many places.
+FormatCase summed_few() {
+  return {"summed-few",
+          {{"atomo:atoms=coordinate,delta=0.0001", {25}, Content::flat},
+           {"atomo:atoms=coordinate,delta=1e-30", {20}, Content::largest},
+           {"atomo:atoms=coordinate,delta=0.3", {90}, Content::flat}},
+          Joining::summed,
+          false,
+          20};
+}
 FormatCase summed_ones(std::int64_t n) {
   return {"summed-ones",
           {{"atomo:atoms=coordinate,delta=0.3", {n}, Content::flat, DType::f32, "sparse"}},
@@ -342,6 +352,7 @@ std::vector<FormatCase> format_cases() {
   add_models(cases);
   cases.push_back(summed_levels(70001));
   cases.push_back(summed_ones(40001));
+  cases.push_back(summed_few());
   return cases;
 }
 

@@ -191,7 +191,7 @@ struct Traits {
       omega;  ///< E||decode - g||^2 <= omega ||g||^2, where a bound is known without g
   std::optional<double>
       contraction;      ///< E||decode - g||^2 <= (1 - contraction) ||g||^2, where known
-  bool linear = false;  ///< payloads add without decoding
+  bool linear = false;  ///< payloads add without decoding (of coordinates: arithmetic.hpp)
   bool averages_over_workers =
       false;  ///< workers' errors are independent, so the mean's variance falls with 1/W
   bool fixed_size = false;    ///< the size depends on the shape alone
