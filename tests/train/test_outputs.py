@@ -169,6 +169,16 @@ class TextTest(unittest.TestCase):
         options = (2, "--model", "transformer", "--steps", 2, "--batch", 2, "--stop-at", 1)
         self.assertEqual(losses(*options, data_folder=folder_of_parts), losses(*options, data_folder=self.text))
 
+    def test_compared_by_bits_a_character(self):
+        done = subprocess.run([sys.executable, str(ROOT / "examples/train/compare.py"), "--trainer", TRAINER, "--data",
+                               self.text, "--workers", "2", "--steps", "2", "--batch", "2", "--tests", "1", "--model",
+                               "transformer", "--optimizer", "adamw", "--lr", "0.001", "--codec", "atomo:bits=1",
+                               "--algorithm", "twoshot", "--out", path("texts")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("| test bits a character |", done.stdout)
+        for result in json.loads(pathlib.Path(path("texts.json")).read_text())["results"]:
+            self.assertTrue(0 < result["score"] < 9, result)
+
     def test_bad_texts(self):
         short = path("short")
         pathlib.Path(short).write_text("too short")
