@@ -13,7 +13,7 @@ import unittest.mock
 
 import numpy
 
-from jobs import ROOT, TRAINER, Job, data, finished, losses, path, read_safetensors
+from jobs import ROOT, TRAINER, Job, data, finished, losses, make_images, path, read_safetensors, write_idx
 
 LENET_LAYERS = ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1.weight", "fc1.bias", "fc2.weight",
                 "fc2.bias"]
@@ -219,6 +219,25 @@ class TwoShotTest(unittest.TestCase):
         self.assertGreater(errors["allgather"], 1e-4)
         self.assertGreater(errors["twoshot"], 1.1 * errors["allgather"])
         self.assertLess(errors["twoshot"], 10 * errors["allgather"])
+
+    def test_all_workers_take_the_same_step(self):
+        """Where all samples are the same, so are the gradients of workers whose weights are the same."""
+        same = path("same")
+        os.mkdir(same)
+        random = numpy.random.default_rng(8)
+        image, label = (array[:1] for array in make_images(1, random))
+        for prefix in ("train", "t10k"):
+            write_idx(f"{same}/{prefix}-images-idx3-ubyte", image.repeat(64, axis=0), compress=False)
+            write_idx(f"{same}/{prefix}-labels-idx1-ubyte", label.repeat(64), compress=False)
+        for algorithm in ("allgather", "twoshot"):
+            gradients = path(f"same-{algorithm}")
+            finished(3, "--model", "lenet", "--batch", 4, "--steps", 4, "--stop-at", 3, "--at", 2, "--codec",
+                     "qsgd:bits=2", "--algorithm", algorithm, "--dump-gradients", gradients, data_folder=same)
+            first, *others = (read_safetensors(f"{gradients}/step2-worker{k}.safetensors") for k in (1, 2, 3))
+            for name in LENET_LAYERS:
+                self.assertGreater(numpy.abs(first[name]).max(), 0)
+                for other in others:
+                    numpy.testing.assert_array_equal(other[name], first[name], f"{algorithm} {name}")
 
     def test_traffic_script(self):
         done = subprocess.run([sys.executable, str(ROOT / "examples/train/traffic.py"), "--trainer", TRAINER, "--data",
