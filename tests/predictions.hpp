@@ -18,6 +18,7 @@
 #include "matrix_view.hpp"
 #include "pair_code_tables.hpp"
 #include "pairs.hpp"
+#include "sketch_support.hpp"
 #include "statistics_checks.hpp"
 
 namespace atomo::test {
@@ -163,7 +164,7 @@ struct PairPrediction : Prediction {
   using Prediction::Prediction;
 };
 
-/// The decomposition as the encoder has it.
+/// The decomposition as the encoder has it, or a sketch.
 struct Pairs {
   MatrixShape view;
   std::vector<float> shorter, longer;
@@ -180,6 +181,12 @@ struct Pairs {
     if (failed(cpu::svd(x.data(), view, pairs, workspace))) sigma.clear();
     unit = std::ldexp(1.0, pairs.exponent);
   }
+  explicit Pairs(const Sketched& s)
+      : view(s.shape),
+        shorter(s.shorter),
+        longer(s.longer),
+        sigma(s.sigma),
+        unit(std::ldexp(1.0, s.exponent)) {}
   [[nodiscard]] double u(std::size_t k, std::size_t i) const {
     return static_cast<double>(shorter[k * view.shorter() + i]);
   }
@@ -198,7 +205,7 @@ PairPrediction predict_pairs(const Pairs& pairs, const Shape& shape, Chance chan
   double energy = 0;
   for (const double s : pairs.sigma) energy += s * s;
   std::vector<double> spread(p.variance.size());
-  for (std::size_t k = 0; k < m; ++k) {
+  for (std::size_t k = 0; k < pairs.sigma.size(); ++k) {
     const double c = chance(k);
     if (!(c > 0)) continue;
     const auto [step_u, step_v] = steps(k);
@@ -223,6 +230,47 @@ PairPrediction predict_pairs(const Pairs& pairs, const Shape& shape, Chance chan
     p.variance[i] += spread[i] * spread[i];
     p.slack[i] = 0x1p-20 * std::sqrt(energy);
   }
+  return p;
+}
+
+/// Steps and probabilities of the dithered pairs at a price (pairs.hpp).
+inline PairPrediction predict_dithered_pairs(const Pairs& pairs, const Shape& shape, float price) {
+  const auto m = static_cast<double>(pairs.view.shorter()),
+             n = static_cast<double>(pairs.view.longer());
+  const std::size_t aspect = detail::pair_aspect(pairs.view);
+  const double unit = detail::pair_amplitude(pairs.view);
+  const auto choice = [&](std::size_t k) { return cpu::choose_atom(pairs.sigma[k] * unit, price); };
+  return predict_pairs(
+      pairs, shape,
+      [&](std::size_t k) {
+        if (pairs.sigma[k] == 0) return 0.0;
+        const cpu::AtomChoice c = choice(k);
+        return c.atom_class != 0 ? 1.0 : c.probability / detail::kTwo32;
+      },
+      [&](std::size_t k) {
+        const std::size_t c = choice(k).atom_class;
+        const detail::PairSteps steps = detail::kPairSteps[aspect][c];
+        // u sqrt m and sigma v / sqrt m have these steps.
+        const double shorter = detail::kCodingSteps[steps.shorter].d;
+        const double longer = detail::kCodingSteps[steps.longer].d * detail::kClassMiddle[c] *
+                              static_cast<double>(price) * detail::kPairKappa[aspect] *
+                              std::sqrt((m + n) / (m * n));
+        return std::pair{shorter / std::sqrt(m), longer * std::sqrt(m)};
+      });
+}
+
+/// A sketch's pairs, and the rows of what they leave: their errors are independent.
+inline PairPrediction predict_sketch(const Sketched& s, const Shape& shape, float price,
+                                     double bias_bound) {
+  PairPrediction p = predict_dithered_pairs(Pairs(s), shape, price);
+  const Prediction rows = predict_atoms(s.residual, AtomLayout::rows(s.shape.rows, s.shape.columns),
+                                        static_cast<double>(price), bias_bound);
+  for (std::size_t i = 0; i < p.variance.size(); ++i) {
+    p.variance[i] += rows.variance[i];
+    p.largest[i] += rows.largest[i];
+    p.slack[i] += rows.slack[i];
+  }
+  p.total += rows.squared_error();
   return p;
 }
 

@@ -10,6 +10,7 @@
 
 #include <cctype>
 
+#include "head.hpp"
 #include "predictions.hpp"
 #include "support.hpp"
 
@@ -38,33 +39,6 @@ bool holds(const std::string& spec, const char* word) {
   return spec.find(word) != std::string::npos;
 }
 
-/// Steps and probabilities of the dithered pairs at a price (pairs.hpp).
-PairPrediction predict_dithered_pairs(const std::vector<float>& x, const Shape& shape,
-                                      float price) {
-  const Pairs pairs(x, shape);
-  const auto m = static_cast<double>(pairs.view.shorter()),
-             n = static_cast<double>(pairs.view.longer());
-  const std::size_t aspect = detail::pair_aspect(pairs.view);
-  const double unit = detail::pair_amplitude(pairs.view);
-  const auto choice = [&](std::size_t k) { return cpu::choose_atom(pairs.sigma[k] * unit, price); };
-  return predict_pairs(
-      pairs, shape,
-      [&](std::size_t k) {
-        const cpu::AtomChoice c = choice(k);
-        return pairs.sigma[k] == 0 ? 0.0 : c.atom_class != 0 ? 1.0 : c.probability / detail::kTwo32;
-      },
-      [&](std::size_t k) {
-        const std::size_t c = choice(k).atom_class;
-        const detail::PairSteps steps = detail::kPairSteps[aspect][c];
-        // u sqrt m and sigma v / sqrt m have these steps.
-        const double shorter = detail::kCodingSteps[steps.shorter].d;
-        const double longer = detail::kCodingSteps[steps.longer].d * detail::kClassMiddle[c] *
-                              static_cast<double>(price) * detail::kPairKappa[aspect] *
-                              std::sqrt((m + n) / (m * n));
-        return std::pair{shorter / std::sqrt(m), longer * std::sqrt(m)};
-      });
-}
-
 PairPrediction predict_plain_pairs(const std::vector<float>& x, const Shape& shape,
                                    std::uint64_t keep) {
   const Pairs pairs(x, shape);
@@ -82,28 +56,75 @@ PairPrediction predict_plain_pairs(const std::vector<float>& x, const Shape& sha
 struct Expected {
   Prediction entries{0};
   double squared_error = 0;
+
+  /// Of draws that do not depend on one another.
+  void add(const Expected& draw) {
+    if (entries.variance.empty()) {
+      *this = draw;
+      return;
+    }
+    const auto sum = [](std::vector<double>& to, const std::vector<double>& from) {
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+    };
+    const auto larger = [](std::vector<double>& to, const std::vector<double>& from) {
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], from[i]);
+    };
+    sum(entries.variance, draw.entries.variance);
+    sum(entries.slack, draw.entries.slack);
+    sum(entries.line_variance, draw.entries.line_variance);
+    larger(entries.largest, draw.entries.largest);
+    larger(entries.line_largest, draw.entries.line_largest);
+    squared_error += draw.squared_error;
+  }
 };
 
+/// What a message of one layer is: the spec of the codec that writes such bodies.
+std::string spec_of_body(const std::string& spec, const std::vector<std::byte>& message) {
+  if (!holds(spec, "atoms=auto")) return spec;
+  detail::Head head;
+  EXPECT_EQ(detail::Head::parse(message, true, head), Status::ok);
+  detail::LayerCursor layer(head);
+  Status status = Status::ok;
+  EXPECT_TRUE(layer.next(status));
+  constexpr const char* kForms[] = {"atoms=blocks", "atoms=rows", "atoms=sketch",
+                                    "atoms=coordinate"};
+  return std::string(spec).replace(spec.find("atoms=auto"), 10, kForms[layer.row.form()]);
+}
+
+/// The random start of a sketch is drawn anew with every key, and its price follows from it.
+bool depends_on_key(const std::string& spec) {
+  return holds(spec, "atoms=sketch") || holds(spec, "atoms=auto");
+}
+
 Expected predict(const Trial& trial, const std::vector<float>& x,
-                 const std::vector<std::byte>& message) {
+                 const std::vector<std::byte>& message, const Key& key) {
   ContainerInfo info;
   EXPECT_FALSE(failed(inspect(message, info)));
   const float price = info.layers.at(0).price;
   const double bound = Codec::parse(trial.spec).traits().bias_bound;
-  const std::string& spec = trial.spec;
+  const std::string spec = spec_of_body(trial.spec, message);
   if (holds(spec, "atoms=svd")) {
     const PairPrediction p =
         holds(spec, "f32")
             ? predict_plain_pairs(x, trial.shape,
                                   static_cast<std::uint64_t>(number_of(spec, "keep", 0)))
-            : predict_dithered_pairs(x, trial.shape, price);
+            : predict_dithered_pairs(Pairs(x, trial.shape), trial.shape, price);
+    return {p, p.total};
+  }
+  if (holds(spec, "atoms=sketch")) {
+    const MatrixShape view = detail::matrix_view(trial.shape);
+    const auto rank = static_cast<std::size_t>(
+        number_of(spec, "rank", static_cast<double>(default_sketch_rank(view))));
+    const PairPrediction p =
+        predict_sketch(Sketched(x, view, {rank, 1}, key), trial.shape, price, bound);
     return {p, p.total};
   }
   Prediction p(0);
   if (holds(spec, "identity")) {
     p = predict_half(x, holds(spec, "=f16"));
   } else if (holds(spec, "coordinate")) {
-    p = predict_coordinates(x, static_cast<double>(price), bound);
+    const float step = holds(trial.spec, "auto") ? 3 * price : price;
+    p = predict_coordinates(x, static_cast<double>(step), bound);
   } else if (holds(spec, "qsgd")) {
     p = predict_qsgd(x, static_cast<int>(number_of(spec, "bits", 4)),
                      static_cast<std::size_t>(number_of(spec, "bucket", 512)), holds(spec, "l2"),
@@ -145,21 +166,19 @@ struct Sums {
 using Tamper = void (*)(std::vector<float>& y);
 void leave(std::vector<float>&) {}
 
-/// The worst sum against its bound; above 1 there is a bias.
-double worst_of_bound(const Sums& sums, const Prediction& p, const std::vector<float>& x,
-                      double draws) {
+/// The worst sum against its bound; above 1 there is a bias. `p` is of all draws together.
+double worst_of_bound(const Sums& sums, const Prediction& p, const std::vector<float>& x) {
   const std::size_t n = x.size();
   const BernsteinFamily family(static_cast<double>(n + sums.lines.size()), kFamilyError / kTrials);
   double worst = 0;
   std::vector<double> line_slack(sums.lines.size());
   for (std::size_t i = 0; i < n; ++i) {
-    const double reach = family.reach(draws * p.variance[i], p.largest[i]) + draws * p.slack[i];
+    const double reach = family.reach(p.variance[i], p.largest[i]) + p.slack[i];
     if (sums.entries[i] != 0) worst = std::max(worst, std::fabs(sums.entries[i]) / reach);
     if (p.line != 0) line_slack[i / p.line] += std::fabs(static_cast<double>(x[i])) * p.slack[i];
   }
   for (std::size_t l = 0; l < sums.lines.size(); ++l) {
-    const double reach =
-        family.reach(draws * p.line_variance[l], p.line_largest[l]) + draws * line_slack[l];
+    const double reach = family.reach(p.line_variance[l], p.line_largest[l]) + line_slack[l];
     if (sums.lines[l] != 0) worst = std::max(worst, std::fabs(sums.lines[l]) / reach);
   }
   return worst;
@@ -181,26 +200,26 @@ Verdict judge(const Trial& trial, Tamper tamper) {
   std::vector<float> y(n);
   Context context;
   context.workspace = workspace;
-  Expected expected;
+  Expected expected, all;
   Sums sums{std::vector<double>(n), {}, 0};
   for (std::uint32_t step = 0; step < trial.draws; ++step) {
     std::uint64_t bytes = 0;
-    EXPECT_FALSE(
-        failed(codec.encode({x.data(), DType::f32, trial.shape}, {.seed = 77, .step = step},
-                            {payload.data(), payload.size(), &bytes}, context)));
+    const Key key{.seed = 77, .step = step};
+    EXPECT_FALSE(failed(codec.encode({x.data(), DType::f32, trial.shape}, key,
+                                     {payload.data(), payload.size(), &bytes}, context)));
     EXPECT_FALSE(failed(
         codec.decode({payload.data(), bytes}, {y.data(), DType::f32, trial.shape}, context)));
-    if (step == 0) {
-      expected = predict(trial, x,
-                         {payload.begin(), payload.begin() + static_cast<std::ptrdiff_t>(bytes)});
+    if (step == 0 || depends_on_key(trial.spec)) {
+      expected = predict(
+          trial, x, {payload.begin(), payload.begin() + static_cast<std::ptrdiff_t>(bytes)}, key);
       sums.lines.resize(expected.entries.line_variance.size());
     }
+    all.add(expected);
     tamper(y);
     sums.add(x, y, expected.entries.line);
   }
-  return {worst_of_bound(sums, expected.entries, x, trial.draws),
-          sums.squared_error / (trial.draws * expected.squared_error),
-          expected.squared_error / squared_norm(x)};
+  return {worst_of_bound(sums, all.entries, x), sums.squared_error / all.squared_error,
+          all.squared_error / trial.draws / squared_norm(x)};
 }
 
 std::vector<Trial> trials() {
@@ -229,6 +248,11 @@ std::vector<Trial> trials() {
   for (const char* spec :
        {"atomo:bits=2,atoms=svd", "atomo:bits=6,atoms=svd", "atomo:atoms=svd,keep=3,values=f32"})
     all.push_back({spec, Shape{24, 40}, 1500});
+  for (const char* spec : {"atomo:bits=0.5,atoms=sketch", "atomo:bits=2,atoms=sketch,rank=5",
+                           "atomo:bits=6,atoms=sketch", "atomo:bits=2,atoms=auto"}) {
+    all.push_back({spec, Shape{24, 40}, 1500});
+    all.push_back({spec, Shape{70, 32}, 800});
+  }
   return all;
 }
 
