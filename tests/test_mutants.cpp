@@ -3,9 +3,11 @@
 /// library passes must fail on it. Most of them were found in published code.
 #include <gtest/gtest.h>
 
+#include "loss_checks.hpp"
 #include "message_checks.hpp"
 #include "sketch_checks.hpp"
 #include "sum_check.hpp"
+#include "thinning_checks.hpp"
 #include "worker_check.hpp"
 
 namespace atomo::test {
@@ -205,6 +207,49 @@ struct StartFromADither : SketchArithmetic {
   static constexpr Purpose kOmega = kDitherU;
 };
 
+// ---- losses and caps
+
+struct FactorsWithoutNoise : LossArithmetic {  // only what is left out counts
+  static double pair(const MatrixShape& shape, double ratio) {
+    const double sigma = ratio / detail::pair_amplitude(shape);
+    return ratio < 1 ? sigma * sigma * (1 / ratio - 1) : LossArithmetic::pair(shape, ratio);
+  }
+};
+struct AtomsWithoutTheirSignal : LossArithmetic {  // E[y^2] for E[(y - x)^2]
+  static double atom(const AtomLayout& layout, double ratio) {
+    const double energy = static_cast<double>(layout.length) * ratio * ratio;
+    return LossArithmetic::atom(layout, ratio) + (ratio < 1 ? energy : 0);
+  }
+};
+struct GridWithUniformError
+    : LossArithmetic {  // a twelfth of a squared step, also of small entries
+  static double grid(double, std::size_t count) {
+    const auto step = static_cast<double>(detail::kGridStepOfPrice);
+    return static_cast<double>(count) * step * step / 12;
+  }
+};
+struct KappaWithoutNoise : PairProbability {
+  static double kappa(const MatrixShape& shape) {
+    const detail::PairSteps steps = detail::kPairSteps[detail::pair_aspect(shape)][0];
+    const double u = detail::kCodingSteps[steps.shorter].d,
+                 v = detail::kCodingSteps[steps.longer].d;
+    return PairProbability::kappa(shape) *
+           std::sqrt((1 + u * u * detail::kDitherVariance) * (1 + v * v * detail::kDitherVariance));
+  }
+};
+struct NoKappa : PairProbability {
+  static double kappa(const MatrixShape&) { return 1; }
+};
+struct CapByDrawingAgain : CapArithmetic {
+  static constexpr bool kDrawsAgain = true;
+};
+struct NoGainForWhatIsLeftOut : CapArithmetic {
+  static double gain(const detail::Thinning&) { return 1; }
+};
+struct RunsThatFitThisStart : CapArithmetic {
+  static bool suffices(bool of_this_start, bool) { return of_this_start; }
+};
+
 float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) {
   return cpu::find_price({&layer, 1}, budget).a;
 }
@@ -326,6 +371,15 @@ const Mutant kMutants[] = {
     {"RandomStartFromADither", check_sketch<>, check_sketch<StartFromADither>},
     {"PurposeSharedByTheStartAndADither", check_draws<>,
      check_draws<SharedPurpose<Purpose::dither_u, Purpose::sketch_omega>>},
+    {"LossWithoutTheNoiseOfFactors", check_loss<>, check_loss<FactorsWithoutNoise>},
+    {"LossWithTheSignalInIt", check_loss<>, check_loss<AtomsWithoutTheirSignal>},
+    {"LossOfAGridWithUniformErrors", check_loss<>, check_loss<GridWithUniformError>},
+    {"ProbabilitiesWithoutTheNoiseOfFactors", check_pair_probabilities<>,
+     check_pair_probabilities<KappaWithoutNoise>},
+    {"ProbabilitiesOfPairsAsOfRows", check_pair_probabilities<>, check_pair_probabilities<NoKappa>},
+    {"CapKeptByDrawingAgain", check_cap<>, check_cap<CapByDrawingAgain>},
+    {"CapWithoutGain", check_cap<>, check_cap<NoGainForWhatIsLeftOut>},
+    {"CapThatFitsThisStartAlone", check_cap<>, check_cap<RunsThatFitThisStart>},
     {"RandomKWithReplacement", check_random_k<>, check_random_k<WithReplacement>},
     {"RandomKUnscaled", check_random_k<>, check_random_k<Unscaled>},
     {"SumsThatWrapAt29Bits", [] { return check_sums(add_by_messages); },
