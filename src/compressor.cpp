@@ -158,24 +158,31 @@ double Compressor::budget_bytes() const noexcept {
 
 namespace {
 
-constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '1'};
+constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '2'};
 
+struct SavedPool {
+  float level, price;
+  double correction;
+
+  static SavedPool of(const detail::PoolState& pool) noexcept {
+    return {pool.level, pool.price, pool.correction};
+  }
+  [[nodiscard]] bool is_sound() const noexcept {
+    return is_price(level) && is_price(price) && correction >= 1 / kLargestCorrection &&
+           correction <= kLargestCorrection;
+  }
+  [[nodiscard]] detail::PoolState state() const noexcept { return {level, price, correction}; }
+};
 struct SavedState {
   char magic[8];
-  float atoms_price, grid_price;
-  double atoms_correction, grid_correction;
+  SavedPool atoms, grid;
 };
-static_assert(sizeof(SavedState) == 32);
-
-bool is_correction(double c) noexcept {
-  return c >= 1 / kLargestCorrection && c <= kLargestCorrection;
-}
+static_assert(sizeof(SavedState) == 40);
 
 }  // namespace
 
 std::vector<std::byte> Compressor::save() const {
-  SavedState state{
-      {}, impl_->atoms.price, impl_->grid.price, impl_->atoms.correction, impl_->grid.correction};
+  SavedState state{{}, SavedPool::of(impl_->atoms), SavedPool::of(impl_->grid)};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
   std::vector<std::byte> bytes(sizeof state);
   std::memcpy(bytes.data(), &state, sizeof state);
@@ -187,13 +194,12 @@ void Compressor::load(ConstBytes bytes) {
   const bool sized = bytes.size() == sizeof state;
   if (sized) std::memcpy(&state, bytes.data(), sizeof state);
   if (!sized || std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0 ||
-      !is_price(state.atoms_price) || !is_price(state.grid_price) ||
-      !is_correction(state.atoms_correction) || !is_correction(state.grid_correction)) {
+      !state.atoms.is_sound() || !state.grid.is_sound()) {
     throw Error("not a saved compressor state: expected the " + std::to_string(sizeof state) +
                 " bytes that save() returned, found " + std::to_string(bytes.size()));
   }
-  impl_->atoms = {state.atoms_price, state.atoms_correction};
-  impl_->grid = {state.grid_price, state.grid_correction};
+  impl_->atoms = state.atoms.state();
+  impl_->grid = state.grid.state();
 }
 
 }  // namespace atomo

@@ -166,8 +166,8 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   layout.seal(payload.data, key, found.atoms, found.grid, total);
   *payload.bytes = total;
   prices = found;
-  if (found.atoms > 0) atoms.price = found.atoms;
-  if (found.grid > 0) grid.price = found.grid;
+  if (found.atoms > 0) atoms.level = atoms.price = found.atoms;
+  if (found.grid > 0) grid.level = grid.price = found.grid;
   return status;
 }
 

@@ -23,7 +23,8 @@ inline constexpr double kLargestCorrection = 1.5;
 
 /// What the steps so far say about the next: one a pool.
 struct PoolState {
-  float price = 0;        ///< that would have met the budget of the last step; 0 before the first
+  float level = 0;        ///< of prices that meet the budget, smoothed over steps; 0 before the first
+  float price = 0;        ///< of the next step, with the correction; likewise
   double correction = 1;  ///< what the budget is divided by so that messages meet it
 };
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdlib>
 
 #include "model.hpp"
+#include "price_math.hpp"
 
 namespace atomo {
 
@@ -10,8 +13,22 @@ using detail::Pool;
 
 namespace {
 
-/// How fast the controller follows the ratio of sizes to the budget.
-constexpr double kCorrectionRate = 0.1;
+/// How fast the controller makes up for messages that were off the budget: after a few steps.
+constexpr double kCorrectionRate = 0.3;
+
+/// Codes of prices an octave apart.
+constexpr int kOctaveOfCodes = 128;
+
+int code_of(float price) noexcept {
+  return static_cast<int>(std::bit_cast<std::uint32_t>(price) >> 16);
+}
+
+/// Halfway from the level so far to a step's price: a third less of the variance that noisy
+/// gradients add to messages' sizes. A jump of an octave is followed at once.
+int smooth(float level, int price) noexcept {
+  const int before = code_of(level);
+  return level == 0 || std::abs(price - before) > kOctaveOfCodes ? price : (before + price) / 2;
+}
 
 }  // namespace
 
@@ -103,9 +120,16 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
     state.correction = std::clamp(state.correction * (1 + kCorrectionRate * (ratio - 1)),
                                   1 / detail::kLargestCorrection, detail::kLargestCorrection);
   }
-  const auto found = detail::find_price(pool_demands, target / state.correction);
-  if (found.price > 0) state.price = found.price;
-  return found.underspent ? Status::underspent : Status::ok;
+  const auto plain = detail::find_price(pool_demands, target);
+  const auto corrected = detail::find_price(pool_demands, target / state.correction);
+  if (plain.price > 0) {
+    const int level = smooth(state.level, code_of(plain.price));
+    const int next = level + code_of(corrected.price) - code_of(plain.price);
+    const auto last = static_cast<int>(detail::kLastPriceCode);
+    state.level = cpu::price_of_code(static_cast<std::uint32_t>(level));
+    state.price = cpu::price_of_code(static_cast<std::uint32_t>(std::clamp(next, 1, last)));
+  }
+  return corrected.underspent ? Status::underspent : Status::ok;
 }
 
 }  // namespace atomo
