@@ -190,7 +190,8 @@ def disagreements(rows):
 def machine():
     names = [line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
              if line.startswith("model name")]
-    return {"processor": (names or [platform.machine()])[0], "cores": os.cpu_count(), "system": platform.platform()}
+    return {"processor": (names or [platform.machine()])[0], "cores": os.cpu_count(), "system": platform.platform(),
+            "load": round(os.getloadavg()[0], 1)}
 
 
 def main():
