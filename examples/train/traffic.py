@@ -97,6 +97,7 @@ def plot(results, options, path):
                 error.plot([r["workers"] for r in mine], [r["nmse"] for r in mine], **style)
     for axes, name in ((traffic, "megabytes that a worker receives in a step"), (error, "NMSE of the mean gradient")):
         axes.set_xscale("log", base=2)
+        axes.set_xticks(options.workers, [str(workers) for workers in options.workers])
         axes.set_yscale("log")
         axes.set_xlabel("workers")
         axes.set_ylabel(name)
@@ -111,7 +112,7 @@ def plot(results, options, path):
 
 def main():
     options = arguments()
-    began, results = datetime.datetime.now(), []
+    began, made_of, results = datetime.datetime.now(), commit(), []
     for codec in options.codecs:
         for workers in options.workers:
             for algorithm in ALGORITHMS:
@@ -129,7 +130,7 @@ def main():
     pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
     write(options.out + ".md", note + "\n\n" + text + "\n")
     write(options.out + ".json", json.dumps({
-        "date": began.isoformat(timespec="seconds"), "commit": commit(), "machine": machine(),
+        "date": began.isoformat(timespec="seconds"), "commit": made_of, "machine": machine(),
         "options": {k: v for k, v in vars(options).items() if k not in ("trainer", "out")}, "results": results,
     }, indent=1) + "\n")
     plot(results, options, options.out + ".png")
