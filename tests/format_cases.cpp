@@ -295,6 +295,13 @@ std::vector<CaseLayer> capped_layers() {
           {"atomo:bits=1,atoms=blocks", {412}, Content::even}};
 }
 
+std::vector<CaseLayer> capped_spectral_layers() {
+  return {{"atomo:bits=2,cap=9,atoms=sketch", {50, 50}, Content::even},
+          {"atomo:bits=2,cap=9,atoms=auto", {60, 90}, Content::outer},
+          {"atomo:bits=2,cap=9,atoms=auto", {4250}, Content::even},
+          {"atomo:bits=2,cap=9,atoms=sketch", {30, 600}, Content::outer}};
+}
+
 void add_models(std::vector<FormatCase>& cases) {
   cases.push_back({"model", model_layers(), Joining::model, false});
   cases.push_back({"model-names", model_layers(), Joining::model, true});
@@ -302,6 +309,7 @@ void add_models(std::vector<FormatCase>& cases) {
   cases.push_back({"model-spectral", spectral_layers(), Joining::model, false});
   cases.push_back({"model-spectral-own-prices", spectral_layers(), Joining::own_prices, false});
   cases.push_back({"model-thinned", capped_layers(), Joining::low_price, false});
+  cases.push_back({"model-thinned-spectral", capped_spectral_layers(), Joining::low_price, false});
 }
 
 /// Levels from 1 to more than 2^50, alone, beside one another, and beside none.
