@@ -163,21 +163,24 @@ constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '2'};
 struct SavedPool {
   float level, price;
   double correction;
+  std::uint64_t steady;
 
   static SavedPool of(const detail::PoolState& pool) noexcept {
-    return {pool.level, pool.price, pool.correction};
+    return {pool.level, pool.price, pool.correction, pool.steady};
   }
   [[nodiscard]] bool is_sound() const noexcept {
     return is_price(level) && is_price(price) && correction >= 1 / kLargestCorrection &&
-           correction <= kLargestCorrection;
+           correction <= kLargestCorrection && steady <= 0xFFFF;
   }
-  [[nodiscard]] detail::PoolState state() const noexcept { return {level, price, correction}; }
+  [[nodiscard]] detail::PoolState state() const noexcept {
+    return {level, price, correction, static_cast<std::uint32_t>(steady)};
+  }
 };
 struct SavedState {
   char magic[8];
   SavedPool atoms, grid;
 };
-static_assert(sizeof(SavedState) == 40);
+static_assert(sizeof(SavedState) == 56);
 
 }  // namespace
 

@@ -23,11 +23,17 @@ int code_of(float price) noexcept {
   return static_cast<int>(std::bit_cast<std::uint32_t>(price) >> 16);
 }
 
-/// Halfway from the level so far to a step's price: a third less of the variance that noisy
-/// gradients add to messages' sizes. A jump of an octave is followed at once.
-int smooth(float level, int price) noexcept {
-  const int before = code_of(level);
-  return level == 0 || std::abs(price - before) > kOctaveOfCodes ? price : (before + price) / 2;
+/// Steps that a level takes to settle. Sizes until then say how far the prediction was off, not how
+/// far it is off as a rule, and are not made up for.
+constexpr std::uint32_t kSettling = 3;
+
+/// Takes a step's price in: halfway to it, for a third less of the variance that noisy gradients
+/// add to messages' sizes. A jump of an octave is followed at once.
+int follow(detail::PoolState& state, int price) noexcept {
+  const int before = code_of(state.level);
+  const bool jumps = state.level == 0 || std::abs(price - before) > kOctaveOfCodes;
+  state.steady = jumps ? 0 : std::min(state.steady + 1, kSettling);
+  return jumps ? price : (before + price) / 2;
 }
 
 }  // namespace
@@ -115,7 +121,7 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (in_pool(i, pool) && seen[i] == 2) actual += 8.0 * static_cast<double>(rows[i].bytes);
   }
-  if (price > 0) {
+  if (price > 0 && state.steady == kSettling) {
     const double ratio = std::clamp(actual / target, 0.5, 2.0);
     state.correction = std::clamp(state.correction * (1 + kCorrectionRate * (ratio - 1)),
                                   1 / detail::kLargestCorrection, detail::kLargestCorrection);
@@ -123,7 +129,7 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
   const auto plain = detail::find_price(pool_demands, target);
   const auto corrected = detail::find_price(pool_demands, target / state.correction);
   if (plain.price > 0) {
-    const int level = smooth(state.level, code_of(plain.price));
+    const int level = follow(state, code_of(plain.price));
     const int next = level + code_of(corrected.price) - code_of(plain.price);
     const auto last = static_cast<int>(detail::kLastPriceCode);
     state.level = cpu::price_of_code(static_cast<std::uint32_t>(level));
