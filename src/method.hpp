@@ -109,6 +109,8 @@ class Method {
   [[nodiscard]] virtual double cap_bits() const noexcept { return 0; }
   /// The smallest `LayerInput::limit_bytes` that a body of this shape can always keep.
   [[nodiscard]] virtual std::size_t least_limit_bytes(const Shape&) const { return 0; }
+  /// Of a method with sketches: rounds of the iteration that finds their pairs.
+  [[nodiscard]] virtual unsigned sketch_iterations() const noexcept { return 1; }
   virtual Status analyse(const LayerInput&, Bytes /*demand*/, Bytes /*state*/,
                          Bytes /*scratch*/) const noexcept {
     return Status::ok;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Plan and amplitudes of dithered blocks and rows.
+/// Plan of dithered atoms, amplitudes of blocks and rows.
 ///
 /// Mathematics: rms = sqrt(N / L), N the sum of the squares of an atom's L entries, f64. Entry i of
 /// a segment of up to 1,024 entries is added to lane i mod 32 in order; lanes are folded 16, 8, 4,
@@ -18,10 +18,10 @@
 /// Alignment: tensors as their entries; 16 bytes are read at once where the address allows it.
 
 #include "cuda/atoms.cuh"
+#include "cuda/grid_form.cuh"
 
 #include "atom_body.hpp"
 #include "atomo/selection.hpp"
-#include "matrix_view.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -89,7 +89,7 @@ __global__ void sum_segments(AtomsPlan plan, Frame frame) {
   if (unit >= plan.sums.units) return;
   const UnitOf at = find_unit(frame, plan.sums, unit);
   const AtomsJob& job = frame(plan.jobs)[at.job];
-  const Entries x = frame.entries(job.layer);
+  const Entries x = entries_of(frame, job);
   const std::uint64_t count = segments_of_unit(job.layout.length);
   double largest = 0;
   for (std::uint64_t i = at.index * count; i < (at.index + 1) * count; i += kTogether) {
@@ -133,20 +133,6 @@ __global__ void sum_trees(AtomsPlan plan, Frame frame) {
   offer_amplitudes(frame, plan.price, at.job, job.layout.count, rms);
 }
 
-bool is_own(const PlannedLayer& layer) {
-  return layer.method != nullptr && layer.kind->method == MethodId::atoms && layer.n > 0;
-}
-
-bool has_pairs(const PlannedLayer& layer) { return layer.kind->params == detail::kPairs; }
-
-AtomLayout layout_of(const PlannedLayer& layer) {
-  if (has_pairs(layer))
-    return detail::pairs_frame(detail::PairLayer::all_of(detail::matrix_view(layer.kind->shape)));
-  if (layer.kind->params == 0) return AtomLayout::blocks(layer.n);
-  const auto rows = static_cast<std::uint64_t>(layer.kind->shape[0]);
-  return AtomLayout::rows(rows, layer.n / rows);
-}
-
 /// u32 that hold marks, flags and lengths, whatever is kept.
 std::uint64_t index_words(const AtomLayout& layout) {
   const std::uint64_t flags = layout.count * (1 + detail::kClassBits);
@@ -154,14 +140,14 @@ std::uint64_t index_words(const AtomLayout& layout) {
   return (detail::max_marks_bytes(layout.count) + flags / 8 + 2 + lengths) / 4 + 2;
 }
 
-Purpose purpose_of(const PlannedLayer& layer) {
-  return has_pairs(layer) ? Purpose::select_pair
-                          : detail::purposes_of(layout_of(layer).family).select;
+Purpose purpose_of(const LayerAtoms& of) {
+  return of.has_pairs() ? Purpose::select_pair : detail::purposes_of(of.layout.family).select;
 }
 
 /// u32 that hold the longest content of a group.
-std::uint64_t slot_words(const PlannedLayer& layer, const AtomLayout& layout) {
-  if (has_pairs(layer)) return pairs_slot_words(detail::matrix_view(layer.kind->shape));
+std::uint64_t slot_words(const LayerAtoms& of) {
+  if (of.has_pairs()) return pairs_slot_words(of);
+  const AtomLayout& layout = of.layout;
   unsigned bits = 0;
   for (const detail::AtomClass& c : detail::kAtomClasses) {
     const unsigned escape = detail::escape_bits(layout.length, c.reach);
@@ -172,74 +158,75 @@ std::uint64_t slot_words(const PlannedLayer& layer, const AtomLayout& layout) {
   return divide_up(pairs * bits, 32);
 }
 
+/// What the plan has of everything.
+struct Counts {
+  std::size_t layers = 0, jobs = 0, singular = 0, sketches = 0, grids = 0;
+  std::uint64_t atoms = 0;
+  bool chooses = false;  ///< layers of the method automatic
+
+  void add(const PlannedLayer& layer) {
+    const std::size_t before = jobs;
+    visit_atoms(layer, [&](const LayerAtoms& of) {
+      ++jobs;
+      atoms += of.layout.count;
+      singular += of.has_pairs() && of.part == BodyPart::whole ? 1 : 0;
+      sketches += of.part == BodyPart::pairs ? 1 : 0;
+    });
+    layers += jobs > before ? 1 : 0;
+    grids += has_grid(layer) ? 1 : 0;
+    chooses = chooses || (jobs > before && layer.kind->method == MethodId::automatic);
+  }
+};
+
 /// Adds layers one by one, in both runs of a plan.
 class Planner {
  public:
-  Planner(Layout& layout, std::size_t jobs, std::size_t of_pairs)
-      : jobs_(layout.table<AtomsJob>(jobs)),
-        sums_(layout, jobs),
-        trees_(layout, jobs),
-        chunks_(layout, jobs),
-        groups_(layout, jobs),
-        marks_(layout, jobs),
-        price_(layout, jobs),
-        pairs_(layout, of_pairs),
-        units_(layout.table<PriceUnits>(1)) {}
-
-  void place(std::uint64_t atoms, Layout& layout, AtomsPlan& plan) {
-    plan.amplitudes = layout.scratch<double>(atoms);
-    amplitudes_ = plan.amplitudes;
-  }
+  Planner(Layout& layout, const Counts& counts)
+      : layout_(layout),
+        jobs_(layout.table<AtomsJob>(counts.jobs)),
+        sums_(layout, counts.jobs),
+        trees_(layout, counts.jobs),
+        chunks_(layout, counts.jobs),
+        groups_(layout, counts.jobs),
+        marks_(layout, counts.jobs),
+        price_(layout, counts.layers, counts.jobs, counts.grids),
+        pairs_(layout, counts.singular, counts.sketches),
+        units_(layout.table<PriceUnits>(1)),
+        noise_(layout.table<PriceUnits>(counts.chooses ? 1 : 0)),
+        amplitudes_(layout.scratch<double>(counts.atoms)) {}
 
   void add(const PlannedLayer& layer, std::uint32_t number) {
-    AtomsJob job;
-    job.layout = layout_of(layer);
-    job.layer = number;
-    const AtomLayout& atoms = job.layout;
-    const GroupShape shape = GroupShape::of(atoms.length);
-    job.pieces = static_cast<std::uint32_t>(shape.pieces);
-    job.select = purpose_of(layer);
-    job.slot_words = slot_words(layer, atoms);
-    job.first_atom = atoms_;
-    job.first_sum = piece_sums_;
-    job.first_group = group_count_;
-    job.first_slot = slots_;
-    job.first_index = index_;
-    job.first_thinned = thinned_;
-    job.least_limit = layer.least_limit_bytes;
-    for (std::size_t c = 0; c < detail::kAtomClassCount; ++c) {
-      const double reach = detail::kAtomClasses[c].reach;
-      job.escape_bits[0][c] = static_cast<std::uint8_t>(detail::escape_bits(atoms.length, reach));
-      job.escape_bits[1][c] = static_cast<std::uint8_t>(detail::escape_bits(atoms.last, reach));
+    PricedLayer priced;
+    priced.layer = number;
+    priced.least_limit = layer.least_limit_bytes;
+    priced.forms = 0;
+    visit_atoms(layer, [&](const LayerAtoms& of) {
+      ++priced.jobs;
+      priced.forms += of.part == BodyPart::rows ? 0 : 1;
+    });
+    if (priced.jobs == 0) return;
+    if (has_grid(layer)) {
+      priced.grid = grids_++;
+      ++priced.forms;
     }
-    if (!jobs_.values.empty()) jobs_.values[count_] = job;
-    const std::uint64_t groups = shape.groups(atoms.count);
-    const bool pairs = has_pairs(layer), long_atoms = shape.pieces > 1 && !pairs;
-    const std::uint64_t unit = segments_of_unit(atoms.length);
-    sums_.add(pairs ? 0 : divide_up(atoms.count * shape.pieces, unit));
-    trees_.add(long_atoms ? atoms.count : 0);
-    chunks_.add(divide_up(atoms.count, cpu::kSelectionChunk));
-    groups_.add(pairs ? 0 : groups);
-    if (pairs) {
-      pairs_.add(detail::matrix_view(layer.kind->shape), number, count_, groups,
-                 {amplitudes_.at + atoms_ * sizeof(double)});
-    }
-    marks_.add(number, atoms.count);
-    add_price(layer, job);
-    ++count_;
-    atoms_ += atoms.count;
-    piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
-    group_count_ += groups;
-    slots_ += groups * job.slot_words;
-    index_ += index_words(atoms);
-    if (job.least_limit == 0) return;
+    const detail::PriceRule rule = layer.method->price_rule(layer.kind->shape);
+    if (rule.from == detail::PriceRule::From::price) priced.price = rule.price;
+    price_.add(priced);
+    const std::uint64_t slots = slots_;
+    std::uint64_t end = slots_;
+    visit_atoms(layer, [&](const LayerAtoms& of) {
+      if (of.part != BodyPart::rows) slots_ = slots;
+      add_job(layer, of, number, priced.forms > 1);
+      end = std::max(end, slots_);
+    });
+    slots_ = end;
+    if (priced.least_limit == 0) return;
     ++cap_.layers;
-    cap_.least += job.least_limit;
+    cap_.least += priced.least_limit;
     cap_.bytes += layer.method->cap_bits() * static_cast<double>(layer.n) / 8;
-    thinned_ += 1 + index_words(atoms);
   }
 
-  void finish(Layout& layout, AtomsPlan& plan) {
+  void finish(AtomsPlan& plan) {
     plan.jobs = jobs_.place;
     plan.count = count_;
     plan.sums = sums_.split();
@@ -249,56 +236,112 @@ class Planner {
     plan.marks = marks_.finish();
     plan.price = price_.finish();
     plan.pairs = pairs_.finish();
-    plan.piece_sums = layout.scratch<double>(piece_sums_);
-    plan.states = layout.zeroed<AtomsState>(count_);
+    plan.amplitudes = amplitudes_;
+    plan.piece_sums = layout_.scratch<double>(piece_sums_);
+    plan.states = layout_.zeroed<AtomsState>(count_);
     const std::uint64_t segments = plan.marks.segments.units;
-    plan.segments = layout.zeroed<AtomsSegment>(segments);
-    plan.certain = layout.scratch<std::uint64_t>(segments * kSegmentWords);
-    plan.certain_rank = layout.scratch<std::uint64_t>(segments);
-    plan.kept = layout.scratch<KeptAtom>(atoms_);
-    plan.index = layout.zeroed<std::uint32_t>(index_);
-    plan.thinned = layout.zeroed<std::uint32_t>(thinned_);
-    plan.slots = layout.scratch<std::uint32_t>(slots_);
-    plan.group_bits = layout.scratch<std::uint32_t>(group_count_);
-    plan.group_ends = layout.scratch<std::uint64_t>(group_count_);
-    const std::uint32_t sharing = cap_.layers > 1 ? count_ : 0;
-    cap_.expected = layout.scratch<double>(sharing);
-    cap_.limits = layout.scratch<std::uint64_t>(sharing);
+    plan.segments = layout_.zeroed<AtomsSegment>(segments);
+    plan.certain = layout_.scratch<std::uint64_t>(segments * kSegmentWords);
+    plan.certain_rank = layout_.scratch<std::uint64_t>(segments);
+    plan.kept = layout_.scratch<KeptAtom>(atoms_);
+    plan.index = layout_.zeroed<std::uint32_t>(index_);
+    plan.thinned = layout_.zeroed<std::uint32_t>(thinned_);
+    plan.slots = layout_.scratch<std::uint32_t>(slots_);
+    plan.group_bits = layout_.scratch<std::uint32_t>(group_count_);
+    plan.group_ends = layout_.scratch<std::uint64_t>(group_count_);
+    const std::uint32_t sharing = cap_.layers > 1 ? plan.price.count : 0;
+    cap_.expected = layout_.scratch<double>(sharing);
+    cap_.limits = layout_.scratch<std::uint64_t>(sharing);
     plan.cap = cap_;
   }
 
  private:
-  void add_price(const PlannedLayer& layer, const AtomsJob& job) {
+  void add_job(const PlannedLayer& layer, const LayerAtoms& of, std::uint32_t number,
+               bool chooses) {
+    AtomsJob job;
+    job.layout = of.layout;
+    job.layer = number;
+    job.priced = price_.priced();
+    job.form = of.form;
+    job.part = of.part;
+    const AtomLayout& atoms = job.layout;
+    const GroupShape shape = GroupShape::of(atoms.length);
+    const std::uint64_t groups = shape.groups(atoms.count);
+    const Scratch<double> amplitudes{amplitudes_.at + atoms_ * sizeof(double)};
+    if (of.has_pairs()) {
+      residual_ =
+          pairs_.add(of, number, count_, groups, amplitudes, layer.method->sketch_iterations());
+    }
+    job.residual = residual_;
+    job.pieces = static_cast<std::uint32_t>(shape.pieces);
+    job.select = purpose_of(of);
+    job.slot_words = slot_words(of);
+    job.first_atom = atoms_;
+    job.first_sum = piece_sums_;
+    job.first_group = group_count_;
+    job.first_slot = slots_;
+    job.first_index = index_;
+    job.first_thinned = thinned_;
+    for (std::size_t c = 0; c < detail::kAtomClassCount; ++c) {
+      const double reach = detail::kAtomClasses[c].reach;
+      job.escape_bits[0][c] = static_cast<std::uint8_t>(detail::escape_bits(atoms.length, reach));
+      job.escape_bits[1][c] = static_cast<std::uint8_t>(detail::escape_bits(atoms.last, reach));
+    }
+    if (!jobs_.values.empty()) jobs_.values[count_] = job;
+    const bool long_atoms = shape.pieces > 1 && !of.has_pairs();
+    sums_.add(
+        of.has_pairs() ? 0 : divide_up(atoms.count * shape.pieces, segments_of_unit(atoms.length)));
+    trees_.add(long_atoms ? atoms.count : 0);
+    chunks_.add(divide_up(atoms.count, cpu::kSelectionChunk));
+    groups_.add(of.has_pairs() ? 0 : groups);
+    marks_.add(number, atoms.count);
+    add_price(of, amplitudes, chooses);
+    ++count_;
+    atoms_ += atoms.count;
+    piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
+    group_count_ += groups;
+    slots_ += groups * job.slot_words;
+    index_ += index_words(atoms);
+    thinned_ += layer.least_limit_bytes == 0 ? 0 : index_words(atoms);
+  }
+
+  void add_price(const LayerAtoms& of, Scratch<double> amplitudes, bool chooses) {
     // What a unit of weight costs is the same for every layout of blocks and rows.
-    const bool pairs = has_pairs(layer);
-    const MatrixShape shape = pairs ? detail::matrix_view(layer.kind->shape) : MatrixShape{};
-    const cpu::PriceCosts costs = pairs ? detail::pair_costs(shape) : cpu::price_costs(job.layout);
-    const auto& units = pairs ? pairs_.units() : units_;
+    const bool pairs = of.has_pairs();
+    const cpu::PriceCosts costs =
+        pairs ? detail::pair_costs(of.pairs.view) : cpu::price_costs(of.layout);
+    const auto units = pairs ? layout_.table<PriceUnits>(1) : units_;
+    const auto noise = pairs && chooses ? layout_.table<PriceUnits>(1) : noise_;
     if (!units.values.empty()) units.values[0] = costs.unit;
+    if (chooses && !noise.values.empty()) noise.values[0] = costs.noise;
     const auto weight = [](std::uint64_t entries) { return entries + entries % 2; };
     PriceJob price;
-    price.amplitudes = {amplitudes_.at + job.first_atom * sizeof(double)};
-    price.atoms = job.layout.count;
-    price.weight = pairs ? detail::pair_weight(shape) : weight(job.layout.length);
-    price.last_weight = pairs ? price.weight : weight(job.layout.last);
+    price.amplitudes = amplitudes;
+    price.atoms = of.layout.count;
+    price.weight = pairs ? detail::pair_weight(of.pairs.view) : weight(of.layout.length);
+    price.last_weight = pairs ? price.weight : weight(of.layout.last);
     price.units = units.place;
     price.uncertain = costs.uncertain;
     price.certain = costs.certain;
-    price.layer = job.layer;
-    const detail::PriceRule rule = layer.method->price_rule(layer.kind->shape);
-    if (rule.from == detail::PriceRule::From::price) price.price = rule.price;
+    price.noise = noise.place;
+    price.uncertain_noise = costs.uncertain_noise;
+    price.signal = costs.signal;
+    price.form = of.form;
+    price.part = of.part;
     price_.add(price);
   }
 
+  Layout& layout_;
   Layout::NewTable<AtomsJob> jobs_;
   SplitMaker sums_, trees_, chunks_, groups_;
   MarksPlanner marks_;
   PricePlanner price_;
   PairsPlanner pairs_;
-  Layout::NewTable<PriceUnits> units_;
+  Layout::NewTable<PriceUnits> units_, noise_;
   Scratch<double> amplitudes_;
+  Scratch<float> residual_;  ///< of the pairs added last
   CapPlan cap_;
-  std::uint32_t count_ = 0;
+  std::uint32_t count_ = 0, grids_ = 0;
   std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;
 };
 
@@ -306,31 +349,32 @@ class Planner {
 
 void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan) {
   plan = {};
-  std::size_t jobs = 0, of_pairs = 0;
-  std::uint64_t atoms = 0;
-  for (const PlannedLayer& layer : layers) {
-    if (!is_own(layer)) continue;
-    ++jobs;
-    of_pairs += has_pairs(layer) ? 1 : 0;
-    atoms += layout_of(layer).count;
-  }
-  if (jobs == 0) return;
-  Planner planner(layout, jobs, of_pairs);
-  planner.place(atoms, layout, plan);
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (is_own(layers[i])) planner.add(layers[i], static_cast<std::uint32_t>(i));
-  }
-  planner.finish(layout, plan);
+  Counts counts;
+  for (const PlannedLayer& layer : layers) counts.add(layer);
+  if (counts.jobs == 0) return;
+  Planner planner(layout, counts);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    planner.add(layers[i], static_cast<std::uint32_t>(i));
+  planner.finish(plan);
+  plan_grids(layers, layout, plan.grids);
 }
 
 void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+  decompose_pairs(plan, frame, queue);
   queue.launch_warps(sum_segments, plan.sums.units, plan, frame);
   queue.launch_warps(sum_trees, plan.trees.units, plan, frame);
-  analyse_pairs(plan, frame, queue);
+  offer_pairs(plan, frame, queue);
+  offer_grids(plan.grids, plan.price, frame, queue);
 }
 
 void price(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
-  find_price(plan.price, frame, queue);
+  for (unsigned round = 0; round < kPriceRounds; ++round) {
+    price_grids(plan.grids, plan.price, frame, round, queue);
+    search_price(plan.price, frame, round, queue);
+  }
+  price_grids(plan.grids, plan.price, frame, kPriceRounds, queue);
+  choose_forms(plan.price, frame, queue);
+  settle_grids(plan.grids, plan.price, frame, queue);
 }
 
 }  // namespace atomo::cuda

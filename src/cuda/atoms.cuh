@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Encoding dithered atoms on the device (method atoms): the plan and the amplitudes of blocks and
-/// rows (atoms.cu), what is different for singular pairs (pairs.cu), the bodies (atoms_encode.cu),
-/// what is left of them under a cap (thinning.cu). All four stages but `write`: bodies are of
-/// varying length.
+/// Encoding dithered atoms on the device (methods atoms and automatic): the plan and the amplitudes
+/// of blocks and rows (atoms.cu), what is different for pairs (pairs.cu), coordinates as a form
+/// (grid_form.cu), the bodies (atoms_encode.cu), what is left of them under a cap (thinning.cu).
+/// All four stages but `write`: bodies are of varying length.
+///
+/// A layer has a job for each family of atoms that it can be sent as (atom_forms.hpp). All are
+/// priced; of those of other forms than the chosen one nothing is written.
 
 #include "atomo/atoms.hpp"
 #include "atomo/philox.hpp"
+#include "cuda/coordinate.cuh"
 #include "cuda/marks.cuh"
 #include "cuda/pairs.cuh"
 #include "cuda/price.cuh"
@@ -14,20 +18,23 @@
 
 namespace atomo::cuda {
 
-/// One a layer. Where its atoms, groups and words begin among those of all jobs.
+/// A family of atoms of a layer. Where its atoms, groups and words begin among those of all jobs.
 struct AtomsJob {
   AtomLayout layout;
+  Scratch<float> residual;  ///< what the rows of a sketch are taken from, in place of the tensor
   std::uint32_t layer = 0;
-  std::uint32_t pieces = 1;  ///< of 1,024 entries, of an atom
+  std::uint32_t priced = 0;  ///< its PricedLayer
+  std::uint32_t form = 0;
+  BodyPart part = BodyPart::whole;  ///< the rows of a sketch are the job behind its pairs
+  std::uint32_t pieces = 1;         ///< of 1,024 entries, of an atom
   Purpose select = Purpose::select_block;
   std::uint64_t first_atom = 0;
   std::uint64_t first_sum = 0;  ///< of its pieces' sums of squares, where atoms have several
   std::uint64_t first_group = 0;
-  std::uint64_t first_slot = 0;          ///< word of its first group's content
+  std::uint64_t first_slot = 0;          ///< word of its first group's content; forms share them
   std::uint64_t slot_words = 0;          ///< the longest content of a group
   std::uint64_t first_index = 0;         ///< word of its marks, flags and lengths
-  std::uint64_t first_thinned = 0;       ///< word of those of a thinned body, behind the body's own
-  std::uint64_t least_limit = 0;         ///< under a cap: bytes its body may always have; else 0
+  std::uint64_t first_thinned = 0;       ///< word of those of a thinned body
   std::uint8_t escape_bits[2][32] = {};  ///< by class: of all atoms but the last, of the last
 };
 
@@ -44,8 +51,9 @@ struct AtomsSegment {
   std::uint32_t certain = 0;  ///< atoms
 };
 
-/// One a job; zeroed, and left so where nothing is kept.
+/// One a job; zeroed, and left so where nothing is sent or kept.
 struct AtomsState {
+  float price = 0;  ///< that its form is sent at
   std::uint64_t kept = 0, certain = 0, groups = 0;
   std::uint64_t flags_bit = 0;   ///< of the body's index, likewise:
   std::uint64_t lengths_at = 0;  ///< byte
@@ -58,11 +66,12 @@ struct AtomsState {
 struct AtomsPlan {
   Table<AtomsJob> jobs;
   std::uint32_t count = 0;
-  Split sums;       ///< units of kSumsOfUnit or more segments of up to 1,024 entries
-  Split trees;      ///< a unit an atom of more than one piece
-  Split chunks;     ///< a unit 256 atoms
-  Split groups;     ///< a unit each group that there can be
-  PairsPlan pairs;  ///< the jobs of singular pairs, which have no sums, trees and groups above
+  Split sums;            ///< units of kSumsOfUnit or more segments of up to 1,024 entries
+  Split trees;           ///< a unit an atom of more than one piece
+  Split chunks;          ///< a unit 256 atoms
+  Split groups;          ///< a unit each group that there can be
+  PairsPlan pairs;       ///< the jobs of pairs, which have no sums, trees and groups above
+  CoordinatePlan grids;  ///< coordinates as a form
   MarksPlan marks;
   PricePlan price;
   Scratch<double> amplitudes;  ///< of each atom
@@ -73,7 +82,7 @@ struct AtomsPlan {
   Scratch<std::uint64_t> certain_rank;  ///< a segment: certain atoms of the job before it
   Scratch<KeptAtom> kept;
   Scratch<std::uint32_t> index;    ///< zeroed: marks, flags and lengths of each job
-  Scratch<std::uint32_t> thinned;  ///< zeroed: the same of those under a cap, behind their words
+  Scratch<std::uint32_t> thinned;  ///< zeroed: the same of those under a cap
   Scratch<std::uint32_t> slots;
   Scratch<std::uint32_t> group_bits;
   Scratch<std::uint64_t> group_ends;
@@ -82,19 +91,26 @@ struct AtomsPlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-/// Takes the layers of the method atoms. The atoms of pairs are laid out as detail::pairs_frame.
+/// The entries that a job's atoms are made of.
+__device__ inline Entries entries_of(const Frame& frame, const AtomsJob& job) {
+  if (job.part == BodyPart::rows) return {frame(job.residual), DType::f32};
+  return frame.entries(job.layer);
+}
+
+/// Takes the layers of the methods atoms and automatic. The atoms of pairs are laid out as
+/// detail::pairs_frame.
 void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan);
 
-/// Matrices are decomposed by the caller's libraries.
-[[nodiscard]] inline bool needs_handles(const AtomsPlan& plan) { return !plan.pairs.empty(); }
+/// Singular pairs are found by the caller's libraries.
+[[nodiscard]] inline bool needs_handles(const AtomsPlan& plan) { return !plan.pairs.svd.empty(); }
 
 /// Amplitudes; a launch, two when there are rows of more than 1,024 entries. With pairs their
-/// decomposition, and one more.
+/// decomposition, and one more; with grids three more.
 void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue);
-/// Three launches.
+/// Three launches; with layers that choose their form one more, with grids five more.
 void price(const AtomsPlan& plan, const Frame& frame, Queue& queue);
 /// Bodies: five launches; with pairs one more; with layers under a cap four more, five when there
-/// are several of them.
+/// are several of them; with grids those of coordinates.
 void size(const AtomsPlan& plan, const Frame& frame, Queue& queue);
 
 }  // namespace atomo::cuda

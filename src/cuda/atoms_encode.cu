@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Bodies of dithered blocks and rows: selection, index, content.
+/// Bodies of dithered atoms: selection, index, the content of blocks and rows, lengths.
 ///
 /// Mathematics: an atom of rms r is kept for certain when r >= price, else with a probability of
 /// r / price, systematically within chunks of 256 atoms; a kept atom's entries are dithered to
@@ -17,7 +17,8 @@
 ///            the levels of a quad, eight quads at once. Then lane 4u + k codes pairs 4k .. 4k + 3
 ///            of tile u: they are neighbours in the body, so a lane's bits are one stretch, placed
 ///            by a scan over lanes. Bits meet in shared memory, whole words go to the group's slot.
-///   lengths  a block a job: where groups end in the stream, their lengths, the body's
+///   lengths  a block a job, with a sketch's pairs its rows too: where groups end in the stream,
+///            their lengths, the body's
 ///
 /// Traffic an entry: 4 bytes read (2 of a half), once, of kept atoms alone; its bits written once.
 /// An atom adds 8 bytes read three times, 16 bytes a kept one written and read, some 1/2 byte of
@@ -82,10 +83,12 @@ __global__ void select_atoms(AtomsPlan plan, Frame frame) {
   if (unit >= plan.chunks.units) return;
   const UnitOf at = find_unit(frame, plan.chunks, unit);
   const AtomsJob& job = frame(plan.jobs)[at.job];
-  const ChosenPrice chosen = choose_price(frame, plan.price, at.job);
+  if (chosen_form(frame, plan.price, job.priced) != job.form) return;
+  const ChosenPrice chosen = choose_price(frame, plan.price, job.priced);
   if (chosen.price == 0) return;
   if (at.index == 0 && lane() == 0) {
-    frame.layer(job.layer).price = chosen.price;
+    if (job.part != BodyPart::rows) frame.layer(job.layer).price = chosen.price;
+    frame(plan.states)[at.job].price = chosen.price;
     frame(plan.states)[at.job].own = chosen.own;
   }
   auto& memory = shared<ChunkBits>();
@@ -126,7 +129,7 @@ __global__ void lay_out_index(AtomsPlan plan, Frame frame, bool again) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   AtomsState& state = frame(plan.states)[number];
-  if (frame.layer(job.layer).price == 0 || (again && state.thinning == 0)) return;
+  if (state.price == 0 || (again && state.thinning == 0)) return;
   layout_marks(frame, plan.marks, number);
   const MarksState& marks = frame(plan.marks.states)[number];
   const std::uint64_t first = frame(plan.marks.jobs)[number].first_segment;
@@ -134,8 +137,9 @@ __global__ void lay_out_index(AtomsPlan plan, Frame frame, bool again) {
       marks_segments(job.layout.count),
       [&](std::uint64_t i) { return frame(plan.segments)[first + i].certain; },
       [&](std::uint64_t i, std::uint64_t before) { frame(plan.certain_rank)[first + i] = before; });
-  if (threadIdx.x != 0 || marks.kept == 0) return;
+  if (threadIdx.x != 0) return;
   state.kept = marks.kept;
+  if (marks.kept == 0) return;
   state.certain = certain;
   state.groups = GroupShape::of(job.layout.length).groups(marks.kept);
   if (!again) state.written = state.groups;
@@ -163,11 +167,10 @@ __device__ std::uint32_t ones_before(const std::uint64_t* words, std::uint32_t c
   return warp_sum(ones);
 }
 
-/// The u32 that hold a job's marks, flags and lengths, behind the word of a thinned body.
+/// The u32 that hold a job's marks, flags and lengths.
 __device__ std::uint32_t* index_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
                                    bool thinned) {
-  return thinned ? frame(plan.thinned) + job.first_thinned + 1
-                 : frame(plan.index) + job.first_index;
+  return thinned ? frame(plan.thinned) + job.first_thinned : frame(plan.index) + job.first_index;
 }
 
 /// `again`: of the thinned bodies alone; the list of kept atoms stays as it is.
@@ -181,7 +184,6 @@ __global__ void write_index(AtomsPlan plan, Frame frame, bool again) {
   const MarksJob& marks = frame(plan.marks.jobs)[at.job];
   const std::uint64_t segment = marks.first_segment + at.index / kChunksOfSegment;
   std::uint32_t* const index = index_of(frame, plan, job, again);
-  if (again && at.index == 0 && lane() == 0) index[-1] = state.thinning;
   const auto chunk = static_cast<std::uint32_t>(at.index % kChunksOfSegment);
   if (chunk == 0) write_segment(frame, plan.marks, segment, index);
   const std::uint64_t word = marks.first_word + (at.index - chunk) * kChunkWords;
@@ -191,7 +193,7 @@ __global__ void write_index(AtomsPlan plan, Frame frame, bool again) {
       frame(plan.marks.segment_states)[segment].rank + ones_before(kept, chunk * kChunkWords);
   std::uint64_t certain_rank =
       frame(plan.certain_rank)[segment] + ones_before(certain, chunk * kChunkWords);
-  const float price = frame.layer(job.layer).price;
+  const float price = state.price;
   for (std::uint32_t w = 0; w < kChunk / 32; ++w) {
     const unsigned shift = 32 * (w % 2);
     const auto kept_bits = static_cast<std::uint32_t>(kept[chunk * kChunkWords + w / 2] >> shift);
@@ -342,8 +344,8 @@ __global__ void write_content(AtomsPlan plan, Frame frame) {
   if (at.index >= state.groups) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
   const Group group = group_of(frame, plan, job, state.kept, at.index);
-  const Entries x = frame.entries(job.layer);
-  const float range = range_scale(frame.layer(job.layer).price);
+  const Entries x = entries_of(frame, job);
+  const float range = range_scale(state.price);
   const Key key = frame.key(job.layer);
   const Philox dither(key, purposes(job).dither), pre_round(key, purposes(job).pre_round);
   ContentMemory& memory = shared<ContentMemories>().warp[warp_in_block()];
@@ -372,14 +374,17 @@ __global__ void write_content(AtomsPlan plan, Frame frame) {
 
 // ---- lengths
 
-__global__ void sum_lengths(AtomsPlan plan, Frame frame) {
-  const AtomsJob& job = frame(plan.jobs)[blockIdx.x];
-  const AtomsState& state = frame(plan.states)[blockIdx.x];
-  const bool thinned = state.thinning != 0;
+/// By a whole block: ends and lengths of the groups of what a job sends. Returns its bytes, 0 where
+/// it keeps nothing; `staged` is where it is then.
+__device__ std::uint64_t stage_part(const AtomsPlan& plan, const Frame& frame, std::uint32_t number,
+                                    StagedBody& staged) {
+  const AtomsJob& job = frame(plan.jobs)[number];
+  const AtomsState& state = frame(plan.states)[number];
+  if (state.price == 0 || state.kept == 0) return 0;
   const UnitsLeft left = state.left.times(job.pieces);  // in groups
   const std::uint32_t* const bits = frame(plan.group_bits) + job.first_group;
   std::uint64_t* const ends = frame(plan.group_ends) + job.first_group;
-  std::uint32_t* const index = index_of(frame, plan, job, thinned);
+  std::uint32_t* const index = index_of(frame, plan, job, state.thinning != 0);
   auto* const lengths = reinterpret_cast<std::uint16_t*>(index) + state.lengths_at / 2;
   // Groups that are left out become pieces without bits.
   const auto total = scan_blockwide<std::uint64_t>(
@@ -389,23 +394,42 @@ __global__ void sum_lengths(AtomsPlan plan, Frame frame) {
         ends[i] = before + (stays ? bits[i] : 0);
         if (stays) lengths[left.before(i)] = static_cast<std::uint16_t>(bits[i]);
       });
-  if (threadIdx.x != 0) return;
-  StagedBody& staged = frame(frame.plan.staged)[job.layer];
-  staged = {};
-  if (state.kept == 0) return;
-  const std::uint64_t word = thinned ? kThinningBytes : 0;
   const std::uint64_t content = state.lengths_at + 2 * state.groups;
-  staged.prefix =
-      static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(index) - frame.work) - word;
-  staged.prefix_bytes = word + content;
+  staged = {};
+  staged.prefix = static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(index) - frame.work);
+  staged.prefix_bytes = content;
   staged.slots = plan.slots.at + job.first_slot * sizeof(std::uint32_t);
   staged.slot_words = job.slot_words;
   staged.ends = plan.group_ends.at + job.first_group * sizeof(std::uint64_t);
   staged.pieces = state.written;
+  return round_up(content + (total + 7) / 8, 4);
+}
+
+__global__ void sum_lengths(AtomsPlan plan, Frame frame) {
+  const std::uint32_t number = blockIdx.x;
+  const AtomsJob& job = frame(plan.jobs)[number];
+  if (job.part == BodyPart::rows) return;  // with its pairs
+  const bool sketch = job.part == BodyPart::pairs;
+  StagedBody first_part, second_part;
+  const std::uint64_t first = stage_part(plan, frame, number, first_part);
+  const std::uint64_t second = sketch ? stage_part(plan, frame, number + 1, second_part) : 0;
+  if (threadIdx.x != 0 || first + second == 0) return;
+  const AtomsState& state = frame(plan.states)[number];
+  const std::uint32_t thinning =
+      state.thinning != 0 || !sketch ? state.thinning : frame(plan.states)[number + 1].thinning;
   LayerState& layer = frame.layer(job.layer);
-  layer.bytes = word + round_up(content + (total + 7) / 8, 4) + (state.own ? sizeof(float) : 0);
-  if (state.own) layer.flags |= detail::Row::kOwnPrice;
-  if (thinned) layer.flags |= detail::Row::kThinned;
+  const std::uint32_t words = (thinning != 0 ? 1u : 0u) + (sketch ? 1u : 0u);
+  layer.front[0] = thinning != 0 ? thinning : static_cast<std::uint32_t>(first);
+  layer.front[1] = static_cast<std::uint32_t>(first);
+  layer.front_words = words;
+  StagedBody* const staged = frame(frame.plan.staged) + job.layer;
+  if (first != 0) staged[0] = first_part;
+  if (first != 0 && second != 0) layer.second_at = first;
+  if (second != 0) staged[first != 0 ? frame.plan.count : 0] = second_part;
+  layer.bytes = (state.own ? sizeof(float) : 0) + 4 * words + first + second;
+  layer.flags |= job.form << Row::kFormShift;
+  if (state.own) layer.flags |= Row::kOwnPrice;
+  if (thinning != 0) layer.flags |= Row::kThinned;
 }
 
 }  // namespace
@@ -422,6 +446,7 @@ void size(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
     queue.launch_warps(write_index, plan.chunks.units, plan, frame, true);
   }
   queue.launch_blocks(sum_lengths, plan.count, kScanThreads, 0, plan, frame);
+  if (!plan.grids.empty()) size(plan.grids, frame, queue);
 }
 
 }  // namespace atomo::cuda

@@ -74,7 +74,7 @@ void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint1
   plan.layers = layout.zeroed<LayerState>(layers.size());
   plan.states_begin = plan.message.at;
   plan.states_end = plan.layers.at + layers.size() * sizeof(LayerState);
-  plan.staged = layout.scratch<StagedBody>(layers.size());
+  plan.staged = layout.scratch<StagedBody>(2 * layers.size());
   plan.kinds_at = layout.scratch<std::uint32_t>(layers.size());
 }
 
@@ -171,30 +171,26 @@ __device__ std::uint32_t layer_of(const Frame& frame, std::uint64_t at, Range la
       1);
 }
 
-/// A body of varying length where it was staged.
+/// A part of a body of varying length where it was staged.
 class Staged {
  public:
-  __device__ Staged(const Frame& frame, std::uint32_t layer)
-      : body_(frame(frame.plan.staged)[layer]),
+  __device__ Staged(const Frame& frame, std::uint64_t number)
+      : body_(frame(frame.plan.staged)[number]),
         prefix_(frame(Scratch<std::uint32_t>{body_.prefix})),
         slots_(frame(Scratch<std::uint32_t>{body_.slots})),
-        ends_(frame(Scratch<std::uint64_t>{body_.ends})),
-        price_(frame.layer(layer).price),
-        price_bytes_((frame.layer(layer).flags & Row::kOwnPrice) != 0 ? 4 : 0) {}
+        ends_(frame(Scratch<std::uint64_t>{body_.ends})) {}
 
   [[nodiscard]] __device__ Range all_pieces() const { return {0, body_.pieces}; }
-  /// Those that the bytes [begin, end) of the body are made of.
+  /// Those that the bytes [begin, end) of the part are made of.
   [[nodiscard]] __device__ Range pieces(std::uint64_t begin, std::uint64_t end) const {
-    const std::uint64_t front = price_bytes_ + body_.prefix_bytes;
+    const std::uint64_t front = body_.prefix_bytes;
     if (end <= front) return {0, 0};
     const std::uint64_t low = piece_at(begin > front ? 8 * (begin - front) : 0, all_pieces());
     const std::uint64_t high = piece_at(8 * (end - front) - 1, {low, body_.pieces});
     return {low, high < body_.pieces ? high + 1 : high};
   }
-  /// The word at byte `at` of the body, a multiple of 4, from `pieces` at most.
+  /// The word at byte `at` of the part, a multiple of 4, from `pieces` at most.
   [[nodiscard]] __device__ std::uint32_t word(std::uint64_t at, Range pieces) const {
-    if (at < price_bytes_) return __float_as_uint(price_);
-    at -= price_bytes_;
     if (at >= body_.prefix_bytes) return stream(8 * (at - body_.prefix_bytes), pieces);
     const std::uint32_t front = prefix_[at / 4];
     const std::uint64_t bits = 8 * (body_.prefix_bytes - at);
@@ -235,9 +231,53 @@ class Staged {
   const std::uint32_t* prefix_;
   const std::uint32_t* slots_;
   const std::uint64_t* ends_;
-  float price_;
-  unsigned price_bytes_;
 };
+
+/// Where the parts of a layer's body begin, in bytes of the body.
+struct PartPlaces {
+  std::uint64_t first = 0, second = 0;  ///< the same where there is one part
+  std::uint32_t price_words = 0;
+
+  __device__ explicit PartPlaces(const LayerState& layer)
+      : price_words((layer.flags & Row::kOwnPrice) != 0 ? 1 : 0) {
+    first = 4 * (price_words + layer.front_words);
+    second = first + layer.second_at;
+  }
+  [[nodiscard]] __device__ bool in_second(std::uint64_t at) const {
+    return second != first && at >= second;
+  }
+  /// Of what stands before the parts.
+  [[nodiscard]] __device__ std::uint32_t front_word(const LayerState& layer,
+                                                    std::uint64_t at) const {
+    return at < 4 * price_words ? __float_as_uint(layer.price) : layer.front[at / 4 - price_words];
+  }
+};
+
+/// Writes the words [begin, end) of a layer's body, which all stand in one of its parts, or before
+/// them; by a whole warp.
+__device__ void assemble_part(const Frame& frame, std::uint32_t number, const PartPlaces& places,
+                              std::uint64_t begin, std::uint64_t end) {
+  const LayerState& layer = frame.layer(number);
+  const bool second = places.in_second(begin);
+  const std::uint64_t part_at = second ? places.second : places.first;
+  const Staged staged(frame, number + (second ? std::uint64_t{frame.plan.count} : 0));
+  const std::uint64_t from = begin > part_at ? begin - part_at : 0;
+  const Range pieces = end > part_at ? staged.pieces(from, end - part_at) : Range{};
+  for (std::uint64_t at = begin + 4 * lane(); at < end; at += 4 * kLanes) {
+    store_word(frame.message + layer.body_at + at,
+               at < part_at ? places.front_word(layer, at) : staged.word(at - part_at, pieces));
+  }
+}
+
+/// The word at byte `at` of a layer's body.
+__device__ std::uint32_t body_word(const Frame& frame, std::uint32_t number, std::uint64_t at) {
+  const LayerState& layer = frame.layer(number);
+  const PartPlaces places(layer);
+  if (at < places.first) return places.front_word(layer, at);
+  const bool second = places.in_second(at);
+  const Staged staged(frame, number + (second ? std::uint64_t{frame.plan.count} : 0));
+  return staged.word(at - (second ? places.second : places.first), staged.all_pieces());
+}
 
 /// Writes kWordsByWarp words of the message from `begin` on, none from `end` on.
 __device__ void assemble_words(const Frame& frame, std::uint64_t begin, std::uint64_t end) {
@@ -246,19 +286,19 @@ __device__ void assemble_words(const Frame& frame, std::uint64_t begin, std::uin
   const std::uint32_t last = layer_of(frame, behind - 4, {first, frame.plan.count});
   if (first == last) {
     if (frame.info(first).fixed_bytes != 0) return;
-    const Staged staged(frame, first);
     const std::uint64_t body_at = frame.layer(first).body_at;
-    const Range pieces = staged.pieces(begin - body_at, behind - body_at);
-    for (std::uint64_t at = begin + 4 * lane(); at < behind; at += 4 * kLanes)
-      store_word(frame.message + at, staged.word(at - body_at, pieces));
+    const PartPlaces places(frame.layer(first));
+    const std::uint64_t from = begin - body_at, to = behind - body_at;
+    const bool both = places.second != places.first && from < places.second && places.second < to;
+    const std::uint64_t middle = both ? places.second : to;
+    assemble_part(frame, first, places, from, middle);
+    if (both) assemble_part(frame, first, places, middle, to);
     return;
   }
   for (std::uint64_t at = begin + 4 * lane(); at < behind; at += 4 * kLanes) {
     const std::uint32_t layer = layer_of(frame, at, {first, last + 1ull});
     if (frame.info(layer).fixed_bytes != 0) continue;
-    const Staged staged(frame, layer);
-    store_word(frame.message + at,
-               staged.word(at - frame.layer(layer).body_at, staged.all_pieces()));
+    store_word(frame.message + at, body_word(frame, layer, at - frame.layer(layer).body_at));
   }
 }
 

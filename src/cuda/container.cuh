@@ -25,7 +25,7 @@ struct MessageCall {
 /// Tensors whose pointers travel with a launch, so that a captured graph keeps them; more take more
 /// launches. Tables may take the place of some.
 inline constexpr std::uint32_t kTensorsInLaunch = 1900;
-inline constexpr std::size_t kTablesInLaunch = 8192;
+inline constexpr std::size_t kTablesInLaunch = 12288;
 
 /// First launch of an encode: clears what must be zero and fills the states. `tables` on the host
 /// (of at most kTablesInLaunch bytes) are put at `frame.tables` first; empty when they are there.

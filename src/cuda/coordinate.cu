@@ -135,7 +135,7 @@ __device__ void describe_chunk(const ChunkBits& bits, std::uint32_t place, Coord
 __global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, CoordinatePlan plan) {
   const UnitOf unit = find_unit(frame, plan.chunks, blockIdx.x);
   const std::uint32_t number = frame(plan.jobs)[unit.job].layer;
-  const float price = frame.layer(number).price;
+  const float price = frame(plan.states)[unit.job].step;
   if (!(price > 0)) return;
   auto& memory = shared<RoundMemory>();
   const std::uint64_t begin = unit.index * kCoordinateChunk, rest = frame.info(number).n - begin;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, Coordin
 __global__ void __launch_bounds__(kScanThreads) lay_out(Frame frame, CoordinatePlan plan) {
   const CoordinateJob job = frame(plan.jobs)[blockIdx.x];
   LayerState& layer = frame.layer(job.layer);
-  if (!(layer.price > 0)) return;
+  if (!(frame(plan.states)[blockIdx.x].step > 0)) return;
   const std::uint64_t first = frame(plan.segments.begin)[blockIdx.x];
   const std::uint64_t segments = frame(plan.segments.begin)[blockIdx.x + 1] - first;
   const std::uint32_t* const words = frame(plan.words) + first;
@@ -190,6 +190,7 @@ __global__ void __launch_bounds__(kScanThreads) lay_out(Frame frame, CoordinateP
   if (threadIdx.x != 0 || content == 0) return;
   const bool own = frame(plan.states)[blockIdx.x].own != 0;
   if (own) atomicOr(&layer.flags, std::uint32_t{Row::kOwnPrice});
+  layer.flags |= job.form << Row::kFormShift;
   layer.bytes = 4 * segments + content + (own ? sizeof(float) : 0);
   StagedBody& body = frame(frame.plan.staged)[job.layer];
   body.prefix = plan.words.at + 4 * first;
@@ -222,12 +223,10 @@ void place_scratch(const Sizes& sizes, Layout& layout, CoordinatePlan& plan) {
   plan.ends = layout.scratch<std::uint64_t>(sizes.segments);
 }
 
-}  // namespace
-
-void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
-  const auto own = [](const PlannedLayer& layer) {
-    return layer.kind->method == MethodId::coordinate && layer.n > 0;
-  };
+/// Takes the layers that `own` says, in that form.
+template <typename Own>
+void plan_layers(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan,
+                 std::uint32_t form, Own own) {
   plan = {};
   for (const PlannedLayer& layer : layers) plan.count += own(layer) ? 1 : 0;
   if (plan.count == 0) return;
@@ -241,7 +240,8 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& 
     if (!own(layer)) continue;
     CoordinateJob job;
     job.layer = static_cast<std::uint32_t>(i);
-    const PriceRule rule = layer.method->price_rule(layer.kind->shape);
+    const PriceRule rule = form != 0 ? PriceRule{} : layer.method->price_rule(layer.kind->shape);
+    job.form = form;
     job.from = rule.from;
     job.price = rule.price;
     job.keep = rule.keep;
@@ -250,10 +250,12 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& 
     job.slot_words = slot_words_of(layer.n);
     job.slots = layout.scratch<std::uint32_t>(segments_of(layer.n) * job.slot_words).at;
     const auto number = static_cast<std::uint32_t>(sizes.jobs++);
+    const std::uint64_t looks = GridSearch::kCandidates / candidates_together(layer.n);
+    if (form != 0) searches.add(looks);
     if (job.from == PriceRule::From::budget) {
       if (!budgeted.values.empty()) budgeted.values[plan.budgeted_count] = number;
       ++plan.budgeted_count;
-      searches.add(GridSearch::kCandidates / candidates_together(layer.n));
+      searches.add(looks);
     }
     if (job.from == PriceRule::From::keep) {
       if (!keeping.values.empty()) keeping.values[plan.keeping_count] = number;
@@ -272,6 +274,23 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& 
   plan.chunks = chunks.split();
   plan.searches = searches.split();
   place_scratch(sizes, layout, plan);
+}
+
+}  // namespace
+
+bool has_grid(const PlannedLayer& layer) {
+  return layer.kind->method == MethodId::automatic && layer.n > 0 && layer.method != nullptr &&
+         layer.method->cap_bits() == 0;
+}
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
+  plan_layers(layers, layout, plan, 0, [](const PlannedLayer& layer) {
+    return layer.kind->method == MethodId::coordinate && layer.n > 0;
+  });
+}
+
+void plan_grids(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
+  plan_layers(layers, layout, plan, kGridForm, has_grid);
 }
 
 void size(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {

@@ -17,6 +17,7 @@ inline constexpr unsigned kChunkWords = detail::kCoordinateChunk / kLanes;
 struct CoordinateJob {
   std::uint32_t layer = 0;
   std::uint32_t counts = kNoCounts;  ///< number of its histogram, if it has one
+  std::uint32_t form = 0;            ///< of the layer, where its method knows several
   detail::PriceRule::From from = detail::PriceRule::From::none;
   float price = 0;               ///< of the rule
   std::uint64_t keep = 0;        ///< of the rule
@@ -31,6 +32,7 @@ struct CoordinateState {
   std::uint32_t smallest = 0;  ///< ~bits of the smallest |x| that is not 0
   std::uint32_t lowest = 0;    ///< code of the lowest step it can be sent at
   std::uint32_t own = 0;       ///< 1: its price stands in its body
+  float step = 0;              ///< of the grid; 0: nothing is sent on it
 };
 
 /// The bisection (price_search.cpp) of the layers that share a step; zeroed.
@@ -84,9 +86,15 @@ struct CoordinatePlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
+/// Takes the layers of the method coordinate.
 void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan);
+/// Those of the method automatic that may choose coordinates, in order; grid_form.cuh has what
+/// stands for `price`.
+void plan_grids(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan);
+/// Whether that is so.
+[[nodiscard]] bool has_grid(const PlannedLayer& layer);
 void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
-/// The step of the grid pool and of every layer: PoolState, LayerState.price.
+/// The step of the grid pool and of every layer: PoolState, LayerState.price, CoordinateState.step.
 void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
 void size(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
 

@@ -26,10 +26,7 @@
 /// Shared memory: 24 KiB (measure, keep_count), 3 KiB (grow_tree). Integers but for the one serial
 /// f64 sum, so results depend on no order. Tensors are aligned to their entries.
 
-#include "coordinate_levels.hpp"
-#include "cuda/coordinate.cuh"
-#include "cuda/cub.cuh"
-#include "cuda/entries.cuh"
+#include "cuda/coordinate_price.cuh"
 #include "price_math.hpp"
 
 namespace atomo::cuda {
@@ -37,40 +34,9 @@ namespace {
 
 using namespace detail;
 
-/// Bins counted in shared memory, the first of them.
-constexpr std::uint32_t kWindowBins = 96 * 128, kWindowFirst = (127 - 64) * 128;
-
-/// Two counts of 16 bits a word.
-struct Window {
-  std::uint32_t pairs[kWindowBins / 2];
-};
-
-/// By a whole block, as everything here that takes a window.
-__device__ void clear(Window& window) {
-  for (std::uint32_t i = threadIdx.x; i < kWindowBins / 2; i += kScanThreads) window.pairs[i] = 0;
-  __syncthreads();
-}
-/// `at` is below kWindowBins.
-__device__ void count_in(Window& window, std::uint32_t at) {
-  atomicAdd(&window.pairs[at / 2], 1u << (16 * (at % 2)));
-}
-__device__ std::uint32_t count_of(const Window& window, std::uint32_t at) {
-  return window.pairs[at / 2] >> (16 * (at % 2)) & 0xFFFFu;
-}
-
-__device__ std::uint64_t* counts_of(const Frame& frame, const CoordinatePlan& plan,
-                                    const CoordinateJob& job) {
-  return frame(plan.counts) + std::uint64_t{job.counts} * kMagnitudeBins;
-}
-
 __device__ float price_of(std::uint32_t code) { return __uint_as_float(code << 16); }
 
 // ---- analyse
-
-/// Of the entries a block has seen.
-struct Extent {
-  std::uint32_t largest, smallest, nonzero, non_finite;
-};
 
 __device__ void note(Extent& all, const Extent& mine) {
   const std::uint32_t largest = warp_max(mine.largest), smallest = warp_max(mine.smallest),
@@ -82,41 +48,13 @@ __device__ void note(Extent& all, const Extent& mine) {
   atomicOr(&all.non_finite, non_finite);
 }
 
-/// Counts entries begin to end - 1 into the window, or into `counts` where it has no bin; null:
-/// looks at their extent alone.
-__device__ Extent count_entries(const Entries& x, std::uint64_t begin, std::uint64_t end,
-                                Window& window, std::uint64_t* counts) {
-  Extent mine{};
-  for (std::uint64_t at = begin + 4 * threadIdx.x; at < end; at += 4 * kScanThreads) {
-    float v[4];
-    x.four(at, end, v);
-    for (const float entry : v) {
-      const std::uint32_t bits = magnitude_bits(entry);
-      if (bits == 0) continue;
-      if (bits >= 0x7F800000u) {
-        mine.non_finite = 1;
-        continue;
-      }
-      mine.largest = bits > mine.largest ? bits : mine.largest;
-      mine.smallest = ~bits > mine.smallest ? ~bits : mine.smallest;
-      ++mine.nonzero;
-      if (counts == nullptr) continue;
-      const std::uint32_t bin = bits >> 16, place = bin - kWindowFirst;
-      if (place < kWindowBins)
-        count_in(window, place);
-      else
-        atomic_add(&counts[bin], 1);
-    }
-  }
-  return mine;
-}
-
 __global__ void __launch_bounds__(kScanThreads) measure(Frame frame, CoordinatePlan plan) {
   const UnitOf unit = find_unit(frame, plan.segments, blockIdx.x);
   const CoordinateJob job = frame(plan.jobs)[unit.job];
   const std::uint64_t n = frame.info(job.layer).n, begin = unit.index * kCoordinateSegment;
   const std::uint64_t end = n - begin < kCoordinateSegment ? n : begin + kCoordinateSegment;
-  std::uint64_t* const counts = job.counts == kNoCounts ? nullptr : counts_of(frame, plan, job);
+  std::uint64_t* const counts =
+      job.counts == kNoCounts || job.form != 0 ? nullptr : counts_of(frame, plan, job);
   auto& window = shared<Window>();
   auto& all = shared<Extent>();
   if (threadIdx.x == 0) all = {};
@@ -124,24 +62,13 @@ __global__ void __launch_bounds__(kScanThreads) measure(Frame frame, CoordinateP
   __syncthreads();
   note(all, count_entries(frame.entries(job.layer), begin, end, window, counts));
   __syncthreads();
-  if (counts != nullptr) {
-    for (std::uint32_t i = threadIdx.x; i < kWindowBins; i += kScanThreads) {
-      const std::uint32_t count = count_of(window, i);
-      if (count != 0) atomic_add(&counts[kWindowFirst + i], count);
-    }
-  }
+  if (counts != nullptr) put_counts(window, counts);
   if (threadIdx.x != 0) return;
   CoordinateState& state = frame(plan.states)[unit.job];
   atomicMax(&state.largest, all.largest);
   atomicMax(&state.smallest, all.smallest);
   atomic_add(&state.nonzero, all.nonzero);
   if (all.non_finite != 0) frame.mark_non_finite(job.layer);
-}
-
-/// There is a step to find: the layer is finite and not all zero.
-__device__ bool demands(const Frame& frame, const CoordinateJob& job,
-                        const CoordinateState& state) {
-  return !was_non_finite(frame, job.layer) && state.nonzero != 0;
 }
 
 __global__ void find_lowest(Frame frame, CoordinatePlan plan) {
@@ -177,98 +104,6 @@ __device__ std::uint32_t code_of(const PoolState& pool, unsigned round, std::uin
   if (candidate == 0) return round == 0 ? pool.lowest : 0;
   return round == 0 ? code_of_node(pool.lowest, kLastPriceCode, candidate)
                     : code_of_node(pool.low, pool.high, candidate);
-}
-
-struct SizeMemory {
-  std::uint64_t units[kLevelBins];
-  std::uint64_t level_bits[3][kLanes];  ///< from base 0, 1, 2 at every parameter
-  std::uint64_t gaps[kLists];
-  std::uint64_t nonzero, others;
-};
-
-/// Expected counts of the layer's levels above 0 at a step.
-__device__ void count_levels(const Frame& frame, const CoordinatePlan& plan,
-                             const CoordinateJob& job, const CoordinateState& state, double scale,
-                             std::uint64_t* units) {
-  for (unsigned i = threadIdx.x; i < kLevelBins; i += kScanThreads) units[i] = 0;
-  __syncthreads();
-  std::uint64_t low[3] = {};  // the bins that most threads meet at the same time
-  const auto put = [&](std::uint32_t bin, std::uint64_t count) {
-    if (bin == 1)
-      low[1] += count;
-    else if (bin == 2)
-      low[2] += count;
-    else if (bin != 0 && count != 0)
-      atomic_add(&units[bin], count);
-  };
-  const auto add = [&](std::uint32_t bin, std::uint64_t count) {
-    const LevelShare share = share_of_bin(bin, scale);
-    const std::uint64_t up = count * share.up;
-    put(level_bin(share.level), (count << kUnitBits) - up);
-    put(level_bin(share.level + 1), up);
-  };
-  if (job.counts == kNoCounts) {
-    const Entries x = frame.entries(job.layer);
-    const std::uint64_t n = frame.info(job.layer).n;
-    for (std::uint64_t i = threadIdx.x; i < n; i += kScanThreads) {
-      const std::uint32_t bits = magnitude_bits(x(i));
-      if (bits != 0) add(bits >> 16, 1);
-    }
-  } else {
-    const std::uint64_t* const counts = counts_of(frame, plan, job);
-    const std::uint32_t last = state.largest >> 16;
-    for (std::uint32_t bin = (~state.smallest >> 16) + threadIdx.x; bin <= last;
-         bin += kScanThreads) {
-      if (counts[bin] != 0) add(bin, counts[bin]);
-    }
-  }
-  for (unsigned b = 1; b <= 2; ++b) {
-    low[b] = warp_sum(low[b]);
-    if (lane() == 0) atomic_add(&units[b], low[b]);
-  }
-  __syncthreads();
-}
-
-/// By a whole block: expected_grid_bits256 of a layer, in thread 0.
-__device__ std::uint64_t expected_bits(const Frame& frame, const CoordinatePlan& plan,
-                                       const CoordinateJob& job, const CoordinateState& state,
-                                       float step) {
-  auto& memory = shared<SizeMemory>();
-  const double scale = grid_scale(step);
-  count_levels(frame, plan, job, state, scale, memory.units);
-  const std::uint64_t n = frame.info(job.layer).n, entries = n << kUnitBits;
-  if (warp_in_block() == 0) {
-    std::uint64_t others = 0;
-    for (unsigned b = 2 + lane(); b < kLevelBins; b += kLanes) others += memory.units[b];
-    others = warp_sum(others);
-    if (lane() == 0) {
-      memory.others = others;
-      memory.nonzero = others + memory.units[1];
-      memory.units[0] = entries - memory.nonzero;
-    }
-  }
-  __syncthreads();
-  const unsigned row = warp_in_block();
-  if (row < 3) {
-    const std::uint32_t end = level_bin(share_of_bin(state.largest >> 16, scale).level + 1) + 1;
-    memory.level_bits[row][lane()] =
-        lane() <= kMaxLevelRice ? level_bits256_at(memory.units, end, row, lane()) : 0;
-  } else if (row == 3 && lane() < kLists) {
-    const std::uint64_t listed = lane() == kEvery  ? memory.nonzero
-                                 : lane() == kOnes ? memory.nonzero - memory.others
-                                                   : memory.others;
-    memory.gaps[lane()] = gap_bits256(listed, entries);
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return 0;
-  GridDemand demand{n, memory.nonzero, memory.others};
-  demand.every_gap = memory.gaps[kEvery];
-  demand.ones_gap = memory.gaps[kOnes];
-  demand.others_gap = memory.gaps[kOthers];
-  for (unsigned base = 0; base < 3; ++base)
-    demand.levels_from[base] =
-        least_level_bits256([&](unsigned k) { return memory.level_bits[base][k]; });
-  return grid_bits256(demand);
 }
 
 /// Takes the round's probes, all totals known; in the last round leaves the price.
@@ -309,7 +144,7 @@ __global__ void __launch_bounds__(kScanThreads)
     const std::uint32_t code = code_of(pool, round, candidate);
     __syncthreads();  // no thread reads the pool once another may be done, nor the memory too early
     if (code == 0 || !demands(frame, job, state)) continue;
-    const std::uint64_t bits = expected_bits(frame, plan, job, state, price_of(code));
+    const std::uint64_t bits = expected_size(frame, plan, job, state, price_of(code)).bits;
     if (threadIdx.x == 0 && bits != 0) atomic_add(&search.totals[round][candidate], bits);
   }
   if (threadIdx.x != 0) return;
@@ -395,17 +230,18 @@ __global__ void settle(Frame frame, CoordinatePlan plan) {
   const float lowest = price_of(state.lowest);
   if (job.from == PriceRule::From::budget) {
     const bool raised = !alone && common < lowest && common > 0;
-    layer.price = raised ? lowest : common;
+    layer.price = state.step = raised ? lowest : common;
     state.own = alone || raised ? 1 : 0;
     return;
   }
   const float step = job.from == PriceRule::From::keep ? layer.price : job.price;
-  layer.price = step < lowest ? lowest : step;
+  layer.price = state.step = step < lowest ? lowest : step;
   state.own = 1;
 }
 
 }  // namespace
 
+/// Of a form's jobs the extent alone.
 void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
   queue.launch_blocks(measure, plan.segments.units, kScanThreads, 0, frame, plan);
 }

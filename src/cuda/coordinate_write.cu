@@ -61,7 +61,7 @@ __device__ bool take_chunk(const Frame& frame, const CoordinatePlan& plan, Chunk
   if (number >= plan.chunks.units) return false;
   const UnitOf unit = find_unit(frame, plan.chunks, number);
   const CoordinateJob& job = frame(plan.jobs)[unit.job];
-  const float price = frame.layer(job.layer).price;
+  const float price = frame(plan.states)[unit.job].step;
   if (!(price > 0)) return false;
   const std::uint64_t segment = unit.index / kSegmentChunks, n = frame.info(job.layer).n;
   const std::uint64_t rest = n - segment * kCoordinateSegment;

@@ -56,6 +56,10 @@ struct LayerState {
   std::uint64_t body_at = 0;  ///< bytes from the message's start; decoding: of the body proper
   float price = 0;            ///< that the layer is sent at
   std::uint32_t flags = 0;    ///< detail::Row's; atomicOr
+  // Encoding, of bodies of varying length:
+  std::uint32_t front_words = 0;  ///< u32 between the own price and what is staged
+  std::uint32_t front[2] = {};
+  std::uint64_t second_at = 0;  ///< bytes of the first of two staged parts; 0: there is one
   std::uint32_t decodes =
       0;  ///< decoding: 1 when there is a body proper to read (n > 0, finite, no fault yet)
 };
@@ -66,7 +70,8 @@ __device__ inline std::uint32_t form_of(const LayerState& layer) {
 }
 
 /// Bodies of varying length, as the size stage leaves them: a prefix of whole bytes, then pieces,
-/// bit streams that follow one another without gaps. `assemble` copies them behind the own price.
+/// bit streams that follow one another without gaps. `assemble` copies them behind the own price
+/// and the layer's front. A body may have a second part, staged by itself, at a multiple of 4.
 struct StagedBody {
   std::uint64_t prefix = 0;  ///< in the workspace, bytes from its start, a multiple of 4
   std::uint64_t prefix_bytes = 0;
@@ -112,7 +117,7 @@ struct FramePlan {
   Split fills;                       ///< a job a layer, a unit for kFillEntries of its entries
   Scratch<MessageState> message;
   Scratch<LayerState> layers;
-  Scratch<StagedBody> staged;       ///< one a layer
+  Scratch<StagedBody> staged;       ///< one a layer, then the second parts, likewise
   Scratch<PoolState> pools;         ///< two
   Scratch<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
   std::uint64_t states_begin = 0, states_end = 0;  ///< bytes of the workspace that `begin` fills

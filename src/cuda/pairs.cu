@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Amplitudes and content of singular pairs.
+/// Amplitudes and content of pairs, singular ones and those of sketches.
 ///
 /// Mathematics: a kept pair is sent as u sqrt(m), a vector of rms 1, and sigma v / sqrt(m), divided
 /// by the probability where the pair is uncertain (pairs.hpp); both are dithered to integers, whose
 /// pairs are written in the static prefix code, as the entries of other atoms are.
 ///
-/// Mapping. Amplitudes: the decomposition (svd.cu), then a warp gives 256 of them out to the price
-/// search. Content: a warp a group of up to 1,024 entries, eight tiles of one vector at a time (a
-/// *stretch*, whose levels share words): 4 lanes draw the levels, all lanes the pre-rounding, a
-/// block each; then lane 4u + k codes pairs 4k .. 4k + 3 of tile u. They are neighbours in the
-/// body, so a lane's bits are one stretch of it, placed by a scan over lanes.
+/// Mapping. Amplitudes: the decomposition (svd.cu, sketch.cu), then a warp gives 256 of them out to
+/// the price search. Content: a warp a group of up to 1,024 entries, eight tiles of one vector at a
+/// time (a *stretch*, whose levels share words): 4 lanes draw the levels, all lanes the
+/// pre-rounding, a block each; then lane 4u + k codes pairs 4k .. 4k + 3 of tile u. They are
+/// neighbours in the body, so a lane's bits are one stretch of it, placed by a scan over lanes.
 ///
 /// Traffic in bytes an entry of a vector: 4 read, its bits written once; of m x n entries only
 /// `kept` (m + n).
@@ -43,7 +43,7 @@ __host__ __device__ constexpr std::uint64_t tiles_of(std::uint64_t entries) {
 
 constexpr std::uint64_t kOffered = 256;
 
-__global__ void offer_pairs(AtomsPlan plan, Frame frame) {
+__global__ void offer_largest(AtomsPlan plan, Frame frame) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.pairs.offers.units) return;
   const UnitOf at = find_unit(frame, plan.pairs.offers, unit);
@@ -84,7 +84,6 @@ struct Factor {
 /// What a warp's lanes share.
 struct PairContent {
   const PairsJob& job;
-  const SvdJob& svd;
   const KeptAtom* kept;
   const double* amplitudes;
   float price;
@@ -95,12 +94,12 @@ struct PairContent {
 __device__ Factor factor_of(const Frame& frame, const PairContent& c, std::uint64_t rank,
                             bool second) {
   const KeptAtom atom = c.kept[rank];
-  const std::uint64_t m = c.svd.shape().shorter(), n = c.svd.shape().longer();
+  const std::uint64_t m = c.job.shape().shorter(), n = c.job.shape().longer();
   const detail::PairStep& steps = c.job.steps[atom.atom_class];
   const double root = sqrt(static_cast<double>(m));
   if (!second) {
     const auto step = static_cast<double>(steps.shorter.size);
-    return {frame(c.svd.shorter) + atom.atom * m,
+    return {frame(c.job.shorter) + atom.atom * m,
             atom.atom,
             m,
             steps.shorter.step,
@@ -116,7 +115,7 @@ __device__ Factor factor_of(const Frame& frame, const PairContent& c, std::uint6
     weight = detail::kTwo32 / static_cast<double>(detail::probability_of_ratio(ratio));
   }
   const double unit = static_cast<double>(range) * power_of_two(c.exponent);
-  return {frame(c.svd.longer) + atom.atom * n,
+  return {frame(c.job.longer) + atom.atom * n,
           atom.atom,
           n,
           steps.longer.step,
@@ -178,6 +177,13 @@ __device__ void write_tiles(const PairContent& c, const Factor& factor, std::uin
   }
 }
 
+/// Second vectors are 2^-exponent times what they stand for.
+__device__ std::int32_t exponent_of(const Frame& frame, const PairsPlan& plan,
+                                    const PairsJob& job) {
+  return job.sketch != 0 ? sketch_exponent(frame, plan.sketches, job.source)
+                         : exponent_of(frame(plan.svd.states)[job.source]);
+}
+
 __global__ void write_pairs(AtomsPlan plan, Frame frame) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.pairs.groups.units) return;
@@ -188,11 +194,10 @@ __global__ void write_pairs(AtomsPlan plan, Frame frame) {
   if (at.index >= state.groups) return;
   const Key key = frame.key(job.layer);
   const PairContent content{pairs,
-                            frame(plan.pairs.svd.jobs)[at.job],
                             frame(plan.kept) + job.first_atom,
                             frame(plan.amplitudes) + job.first_atom,
-                            frame.layer(job.layer).price,
-                            exponent_of(frame(plan.pairs.svd.states)[at.job]),
+                            state.price,
+                            exponent_of(frame, plan.pairs, pairs),
                             Philox(key, Purpose::dither_u),
                             Philox(key, Purpose::dither_v),
                             Philox(key, Purpose::pre_round_u),
@@ -222,35 +227,57 @@ __global__ void write_pairs(AtomsPlan plan, Frame frame) {
 
 }  // namespace
 
-PairsPlanner::PairsPlanner(Layout& layout, std::size_t jobs) noexcept
+PairsPlanner::PairsPlanner(Layout& layout, std::size_t singular, std::size_t sketches) noexcept
     : layout_(layout),
-      jobs_(layout.table<PairsJob>(jobs)),
-      svd_(layout, jobs),
-      offers_(layout, jobs),
-      groups_(layout, jobs) {}
+      jobs_(layout.table<PairsJob>(singular + sketches)),
+      offers_(layout, singular + sketches),
+      groups_(layout, singular + sketches) {
+  if (singular > 0) svd_.emplace(layout, singular);
+  if (sketches > 0) sketches_.emplace(layout, sketches);
+}
 
-void PairsPlanner::add(const MatrixShape& shape, std::uint32_t layer, std::uint32_t atoms_job,
-                       std::uint64_t groups, Scratch<double> amplitudes) noexcept {
-  svd_.add(shape, layer, amplitudes, detail::pair_amplitude(shape));
-  offers_.add(divide_up(shape.shorter(), kOffered));
-  groups_.add(groups);
-  units_ = layout_.table<PriceUnits>(1);
-  if (!jobs_.values.empty()) {
-    PairsJob& job = jobs_.values[count_];
-    job.atoms = atoms_job;
-    job.tiles_u = static_cast<std::uint32_t>(tiles_of(shape.shorter()));
-    job.tiles_v = static_cast<std::uint32_t>(tiles_of(shape.longer()));
-    for (std::size_t c = 0; c < detail::kAtomClassCount; ++c)
-      job.steps[c] = detail::pair_step(shape, c);
+Scratch<float> PairsPlanner::add(const LayerAtoms& of, std::uint32_t layer, std::uint32_t atoms_job,
+                                 std::uint64_t groups, Scratch<double> amplitudes,
+                                 unsigned iterations) noexcept {
+  const MatrixShape& shape = of.pairs.view;
+  const double unit = detail::pair_amplitude(shape);
+  PairsJob job;
+  Scratch<float> residual;
+  job.rows = shape.rows;
+  job.columns = shape.columns;
+  job.atoms = atoms_job;
+  if (of.part == BodyPart::pairs) {
+    const SketchJob sketch =
+        sketches_->add(shape, {of.pairs.count, iterations}, layer, amplitudes, unit);
+    job.shorter = sketch.shorter;
+    job.longer = sketch.longer;
+    job.sketch = 1;
+    job.source = sketch_count_++;
+    residual = sketch.entries;
+  } else {
+    const SvdJob svd = svd_->add(shape, layer, amplitudes, unit);
+    job.shorter = svd.shorter;
+    job.longer = svd.longer;
+    job.source = singular_count_++;
   }
+  job.tiles_u = static_cast<std::uint32_t>(tiles_of(shape.shorter()));
+  job.tiles_v = static_cast<std::uint32_t>(tiles_of(shape.longer()));
+  for (std::size_t c = 0; c < detail::kAtomClassCount; ++c)
+    job.steps[c] = detail::pair_step(shape, c);
+  if (!jobs_.values.empty()) jobs_.values[count_] = job;
+  offers_.add(divide_up(of.pairs.count, kOffered));
+  groups_.add(groups);
   ++count_;
+  return residual;
 }
 
 PairsPlan PairsPlanner::finish() noexcept {
-  return {jobs_.place, svd_.finish(), offers_.split(), groups_.split()};
+  return {jobs_.place, svd_ ? svd_->finish() : SvdPlan{},
+          sketches_ ? sketches_->finish() : SketchPlan{}, offers_.split(), groups_.split()};
 }
 
-std::uint64_t pairs_slot_words(const MatrixShape& shape) noexcept {
+std::uint64_t pairs_slot_words(const LayerAtoms& of) noexcept {
+  const MatrixShape& shape = of.pairs.view;
   std::uint64_t bits_u = 0, bits_v = 0;
   for (std::size_t c = 0; c < detail::kAtomClassCount; ++c) {
     const detail::PairStep step = detail::pair_step(shape, c);
@@ -259,8 +286,7 @@ std::uint64_t pairs_slot_words(const MatrixShape& shape) noexcept {
     bits_v = std::max<std::uint64_t>(
         bits_v, detail::max_pair_bits(step.longer.step, step.longer.escape_bits));
   }
-  const auto groups =
-      detail::GroupShape::of(detail::pairs_frame(detail::PairLayer::all_of(shape)).length);
+  const auto groups = detail::GroupShape::of(of.layout.length);
   if (groups.pieces == 1) {
     const std::uint64_t of_pair =
         detail::pairs_of(shape.shorter()) * bits_u + detail::pairs_of(shape.longer()) * bits_v;
@@ -269,9 +295,13 @@ std::uint64_t pairs_slot_words(const MatrixShape& shape) noexcept {
   return divide_up(detail::kPieceEntries / 2 * std::max(bits_u, bits_v), 32);
 }
 
-void analyse_pairs(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+void decompose_pairs(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
   factorise(plan.pairs.svd, frame, queue);
-  queue.launch_warps(offer_pairs, plan.pairs.offers.units, plan, frame);
+  decompose(plan.pairs.sketches, frame, queue);
+}
+
+void offer_pairs(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_warps(offer_largest, plan.pairs.offers.units, plan, frame);
 }
 
 void write_pair_content(const AtomsPlan& plan, const Frame& frame, Queue& queue) {

@@ -1,31 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The price of the pool of dithered atoms, on the device (price.cu): the smallest code whose
-/// expected bits fit the pool's budget, by the bisection of price_search.cpp. Operations with such
-/// atoms add a job a layer, give their largest amplitudes out with `offer_amplitudes`, and ask for
-/// a layer's price with `choose_price`.
+/// expected bits fit the pool's budget, by the bisection of price_search.cpp. A layer has a job for
+/// each family of atoms that it can be sent as; where these make several forms, the one of least
+/// loss counts at every price, and at the layer's own in the end. Amplitudes are given out with
+/// `offer_amplitudes`; `choose_price` and `chosen_form` say what became of a layer.
 
 #include <array>
 
 #include "atomo/price.hpp"
+#include "cuda/atom_forms.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
+#include "grid_form.hpp"
 #include "price_math.hpp"
+#include "thinning.hpp"
 
 namespace atomo::cuda {
 
 /// What a unit of weight costs, by class and part: cpu::PriceCosts::unit.
 using PriceUnits = decltype(cpu::PriceCosts::unit);
 
-/// The atoms of a layer.
+/// One family of atoms of a layer.
 struct PriceJob {
   Scratch<double> amplitudes;  ///< of each atom, final when the search begins
   std::uint64_t atoms = 0;
   std::uint64_t weight = 0, last_weight = 0;  ///< of each atom but the last, and of the last
   Table<PriceUnits> units;
   std::uint32_t uncertain = 0, certain = 0;  ///< of a kept atom beside its content
+  // Variance, of layers that choose (cpu::PriceCosts):
+  Table<PriceUnits> noise;
+  std::uint32_t uncertain_noise = 0, signal = 0;
+  std::uint32_t form = 0;
+  std::uint32_t priced = 0;  ///< number of its PricedLayer
+  BodyPart part = BodyPart::whole;
+};
+
+/// A layer with a price.
+struct PricedLayer {
   std::uint32_t layer = 0;
-  float price = 0;  ///< > 0: the layer's own, at least; 0: it takes part in the search
+  std::uint32_t first = 0, jobs = 0;  ///< in the order of forms
+  std::uint32_t forms = 1;            ///< that it chooses among, coordinates included
+  std::uint32_t grid = kNoGrid;       ///< number of its grid
+  float price = 0;                    ///< > 0: its own, at least; 0: it takes part in the search
+  std::uint64_t least_limit = 0;      ///< under a cap: bytes its body may always have; else 0
+
+  static constexpr std::uint32_t kNoGrid = ~std::uint32_t{0};
+};
+
+/// What is known of coordinates as a form, once the layer is analysed; zeroed.
+struct GridOffer {
+  std::uint32_t tried = 0;
+  std::uint32_t lowest = 0;  ///< code of the lowest price that they can be sent at
+};
+
+/// What a job, or a grid, costs at the candidates of 32 lanes.
+struct PriceResult {
+  std::uint64_t cost[kLanes], loss[kLanes];
 };
 
 /// One a job; zeroed.
@@ -39,58 +70,113 @@ struct PriceSums {
   unsigned long long kept_low[kLanes], kept_high[kLanes];  ///< probabilities: kept_high * 2^32 +
   unsigned long long certain[kLanes];                      ///< atoms
   unsigned long long units[kLanes];                        ///< of certain atoms, each at weight 1
+  // Of layers that choose:
+  unsigned long long squared_low[kLanes], squared_high[kLanes];  ///< of probabilities, over 2^32
+  unsigned long long noise[kLanes];  ///< of certain atoms, each at weight 1
   std::uint32_t tickets;
+};
+
+/// What a layer with several jobs has come to; zeroed.
+struct PriceChoice {
+  std::uint32_t form = 0;     ///< once the price is found
+  std::uint32_t tickets = 0;  ///< of its jobs
 };
 
 /// Of the pool; zeroed.
 struct PriceTotals {
-  unsigned long long cost[kLanes] = {};  ///< of all jobs; zero again after each round
+  unsigned long long cost[kLanes] = {};  ///< of all layers; zero again after each round
   unsigned long long largest = 0;        ///< amplitude of the finite layers of the search
+  std::uint32_t lowest_grid = 0;         ///< GridOffer::lowest of these, the largest
   std::uint32_t tickets = 0;
 };
 
 struct PricePlan {
   Table<PriceJob> jobs;
-  Split parts;                 ///< of the jobs that take part in the search: warps' shares of atoms
-  std::uint32_t searched = 0;  ///< jobs that take part
+  Table<PricedLayer> layers;
+  std::uint32_t count = 0;     ///< layers
+  std::uint32_t searched = 0;  ///< layers that take part in the search
+  Split parts;    ///< of the jobs whose layers take part in the search: warps' shares of atoms
+  Split choices;  ///< the same of those whose layers choose
   Scratch<PriceDemand> demands;
   Scratch<PriceSums> sums;
+  Scratch<PriceResult> results;      ///< of the jobs, then of the grids
+  std::uint32_t first_grid = 0;      ///< of these
+  Scratch<PriceChoice> made;         ///< a layer
+  Table<std::uint32_t> grid_layers;  ///< the priced layer of each grid
+  Scratch<GridOffer> grids;
   Scratch<PriceTotals> totals;
 };
 
 /// Atoms of a part.
 inline constexpr std::uint64_t kPricePart = 128;
 
-/// Plans the search for jobs added in order.
+/// Plans the search for layers added in order, each before its jobs.
 class PricePlanner {
  public:
-  PricePlanner(Layout& layout, std::size_t jobs) noexcept
-      : layout_(layout), jobs_(layout.table<PriceJob>(jobs)), parts_(layout, jobs) {}
+  PricePlanner(Layout& layout, std::size_t layers, std::size_t jobs, std::size_t grids) noexcept
+      : layout_(layout),
+        jobs_(layout.table<PriceJob>(jobs)),
+        layers_(layout.table<PricedLayer>(layers)),
+        parts_(layout, jobs),
+        choices_(layout, jobs),
+        grid_layers_(layout.table<std::uint32_t>(grids)) {}
 
-  void add(const PriceJob& job) noexcept {
-    if (!jobs_.values.empty()) jobs_.values[count_] = job;
-    parts_.add(job.price > 0 ? 0 : divide_up(job.atoms, kPricePart));
-    searched_ += job.price > 0 ? 0 : 1;
+  /// `layer` without `first`.
+  void add(PricedLayer layer) noexcept {
+    layer.first = jobs_count_;
+    layer_ = layer;
+    if (!layers_.values.empty()) layers_.values[count_] = layer;
+    searched_ += layer.price > 0 ? 0 : 1;
+    if (layer.grid != PricedLayer::kNoGrid) {
+      if (!grid_layers_.values.empty()) grid_layers_.values[grids_] = count_;
+      ++grids_;
+    }
     ++count_;
   }
+  /// Of the layer added last; `job` without `priced`.
+  void add(PriceJob job) noexcept {
+    job.priced = count_ - 1;
+    if (!jobs_.values.empty()) jobs_.values[jobs_count_] = job;
+    const std::uint64_t parts = divide_up(job.atoms, kPricePart);
+    parts_.add(layer_.price > 0 ? 0 : parts);
+    choices_.add(layer_.forms > 1 ? parts : 0);
+    ++jobs_count_;
+  }
+  [[nodiscard]] std::uint32_t priced() const noexcept { return count_ - 1; }
   [[nodiscard]] PricePlan finish() noexcept {
+    const std::uint32_t results = jobs_count_ > count_ || grids_ > 0 ? jobs_count_ + grids_ : 0;
     return {jobs_.place,
-            parts_.split(),
+            layers_.place,
+            count_,
             searched_,
-            layout_.zeroed<PriceDemand>(count_),
-            layout_.zeroed<PriceSums>(count_),
+            parts_.split(),
+            choices_.split(),
+            layout_.zeroed<PriceDemand>(jobs_count_),
+            layout_.zeroed<PriceSums>(jobs_count_),
+            layout_.scratch<PriceResult>(results),
+            jobs_count_,
+            layout_.zeroed<PriceChoice>(count_),
+            grid_layers_.place,
+            layout_.zeroed<GridOffer>(grids_),
             layout_.zeroed<PriceTotals>(1)};
   }
 
  private:
   Layout& layout_;
   Layout::NewTable<PriceJob> jobs_;
-  SplitMaker parts_;
-  std::uint32_t count_ = 0, searched_ = 0;
+  Layout::NewTable<PricedLayer> layers_;
+  SplitMaker parts_, choices_;
+  Layout::NewTable<std::uint32_t> grid_layers_;
+  PricedLayer layer_;
+  std::uint32_t count_ = 0, jobs_count_ = 0, searched_ = 0, grids_ = 0;
 };
 
-/// Searches the pool's price, unless it is given. Three launches.
-void find_price(const PricePlan& plan, const Frame& frame, Queue& queue);
+/// One of the three launches of the search for the pool's price, unless it is given; `round` 0 to
+/// 2. Where layers have grids, what these cost at its candidates is in `results`.
+void search_price(const PricePlan& plan, const Frame& frame, unsigned round, Queue& queue);
+inline constexpr unsigned kPriceRounds = 3;
+/// The forms of the layers that choose, at their prices: one launch, none without such layers.
+void choose_forms(const PricePlan& plan, const Frame& frame, Queue& queue);
 
 /// By a whole warp, once what its lanes wrote is to be seen: whether it is the last of `count`. The
 /// tickets are zero again then.
@@ -120,7 +206,7 @@ __device__ inline void offer_amplitudes(const Frame& frame, const PricePlan& pla
                                         std::uint32_t job, std::uint64_t of_parts, double largest) {
   __syncwarp();
   if (lane() != 0) return;
-  const PriceJob& of = frame(plan.jobs)[job];
+  const PricedLayer& of = frame(plan.layers)[frame(plan.jobs)[job].priced];
   PriceDemand& demand = frame(plan.demands)[job];
   if (!is_finite(largest)) {
     frame.mark_non_finite(of.layer);
@@ -137,51 +223,166 @@ __device__ inline void offer_amplitudes(const Frame& frame, const PricePlan& pla
 
 /// What atoms add to a job's sums at a price.
 struct AtomSums {
-  std::uint64_t kept = 0;  ///< probabilities of uncertain atoms
-  std::uint32_t certain = 0, units = 0;
+  std::uint64_t kept = 0;     ///< probabilities of uncertain atoms
+  std::uint64_t squared = 0;  ///< their squares over 2^32, where noise is asked for
+  std::uint32_t certain = 0, units = 0, noise = 0;
 
-  __device__ void add(const PriceUnits& unit, std::uint32_t key, double price) {
+  /// `noises` is null where the variance does not matter.
+  __device__ void add(const PriceUnits& unit, const PriceUnits* noises, std::uint32_t key,
+                      double price) {
     const double ratio = detail::representative(key) / price;
     if (ratio < 1.0) {
-      kept += detail::probability_of_ratio(ratio);
+      const std::uint64_t p = detail::probability_of_ratio(ratio);
+      kept += p;
+      if (noises != nullptr) squared += (p * p) >> 32;
     } else {
-      const int c = detail::certain_class(ratio);
       constexpr int kLast = cpu::PriceCosts::kClasses - 1;
+      const int of_ratio = detail::certain_class(ratio);
+      const auto c = static_cast<std::size_t>(of_ratio < kLast ? of_ratio : kLast);
+      const std::size_t part = detail::part_of_ratio(ratio);
       ++certain;
-      units += unit[static_cast<std::size_t>(c < kLast ? c : kLast)][detail::part_of_ratio(ratio)];
+      units += unit[c][part];
+      if (noises != nullptr) noise += (*noises)[c][part];
     }
   }
+  /// To the job's, of that lane.
+  __device__ void pass_on(PriceSums& sums, unsigned to) const {
+    const auto add = [to](unsigned long long(&all)[kLanes], std::uint64_t value) {
+      if (value != 0) atomicAdd(&all[to], static_cast<unsigned long long>(value));
+    };
+    add(sums.kept_low, kept & 0xFFFFFFFFu);
+    add(sums.kept_high, kept >> 32);
+    add(sums.certain, certain);
+    add(sums.units, units);
+    add(sums.squared_low, squared & 0xFFFFFFFFu);
+    add(sums.squared_high, squared >> 32);
+    add(sums.noise, noise);
+  }
 };
+
+/// The tables of what noise costs, null where the job's layer does not choose.
+__device__ inline const PriceUnits* noises_of(const Frame& frame, const PricePlan& plan,
+                                              const PriceJob& job) {
+  return frame(plan.layers)[job.priced].forms > 1 ? frame(job.noise) : nullptr;
+}
 
 /// The bin of an atom, 0 when it is zero.
 __device__ inline std::uint32_t price_key_of(double amplitude) {
   return amplitude > 0 ? detail::amplitude_key(amplitude) : 0;
 }
 
-/// What a job takes at `price`, in 1/256 bit, from the sums of the lane, which become zero.
-__device__ inline std::uint64_t job_cost(const Frame& frame, const PriceJob& job, double price,
-                                         PriceSums& sums) {
+/// By a whole warp: adds what a part of a job takes at `price` to the first of the job's sums.
+__device__ inline void add_expected(const Frame& frame, const PricePlan& plan, const PriceJob& job,
+                                    std::uint64_t part, double price, PriceSums& sums) {
+  const double* const amplitudes = frame(job.amplitudes);
+  AtomSums own;
+  for (std::uint64_t atom = part * kPricePart + lane(); atom < (part + 1) * kPricePart;
+       atom += kLanes) {
+    const std::uint32_t key = atom < job.atoms ? price_key_of(amplitudes[atom]) : 0;
+    if (key != 0) own.add(*frame(job.units), noises_of(frame, plan, job), key, price);
+  }
+  own.kept = warp_sum(own.kept);
+  own.squared = warp_sum(own.squared);
+  own.certain = warp_sum(own.certain);
+  own.units = warp_sum(own.units);
+  own.noise = warp_sum(own.noise);
+  if (lane() == 0) own.pass_on(sums, 0);
+}
+
+/// In 1/256 bit: expected bits, and these with what the expected variance is worth.
+struct JobCost {
+  std::uint64_t cost = 0, loss = 0;
+};
+
+/// What a job takes at `price`, from the sums of the lane, which become zero.
+__device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, const PriceJob& job,
+                                   double price, PriceSums& sums) {
+  using detail::Wide;
   static constexpr auto kGapCosts = std::to_array(detail::kGapCost256);
   const PriceUnits& unit = *frame(job.units);
-  const std::uint64_t kept_low = atomicExch(&sums.kept_low[lane()], 0ull);
-  const detail::Wide kept =
-      (detail::Wide{atomicExch(&sums.kept_high[lane()], 0ull)} << 32) + kept_low;
-  const std::uint64_t certain = atomicExch(&sums.certain[lane()], 0ull);
-  const std::uint64_t units = atomicExch(&sums.units[lane()], 0ull);
-  const std::uint64_t each = unit[0][0];
-  detail::Wide of_uncertain = kept * (job.weight * each + job.uncertain);
-  detail::Wide of_certain = detail::Wide{units} * job.weight + detail::Wide{certain} * job.certain;
+  const PriceUnits* const noises = noises_of(frame, plan, job);
+  const auto take = [](unsigned long long(&all)[kLanes]) {
+    return static_cast<std::uint64_t>(atomicExch(&all[lane()], 0ull));
+  };
+  const std::uint64_t kept_low = take(sums.kept_low), squared_low = take(sums.squared_low);
+  const Wide kept = (Wide{take(sums.kept_high)} << 32) + kept_low;
+  const Wide squared = (Wide{take(sums.squared_high)} << 32) + squared_low;
+  const std::uint64_t certain = take(sums.certain), units = take(sums.units);
+  const std::uint64_t noise = take(sums.noise), each = unit[0][0];
+  AtomSums last;  // the last atom may be shorter
   const std::uint32_t key = price_key_of(frame(job.amplitudes)[job.atoms - 1]);
-  if (key != 0) {  // the last atom may be shorter
-    AtomSums last;
-    last.add(unit, key, price);
-    const std::uint64_t less = job.weight - job.last_weight;
-    of_uncertain -= detail::Wide{last.kept} * (less * each);
-    of_certain -= detail::Wide{last.units} * less;
+  if (key != 0) last.add(unit, noises, key, price);
+  const std::uint64_t less = job.weight - job.last_weight;
+  const Wide of_uncertain =
+      kept * (job.weight * each + job.uncertain) - Wide{last.kept} * (less * each);
+  const Wide of_certain =
+      Wide{units} * job.weight + Wide{certain} * job.certain - Wide{last.units} * less;
+  const Wide marks = detail::marks_cost(job.atoms, kept + (Wide{certain} << 32), kGapCosts.data());
+  const Wide bits = (of_uncertain >> 32) + of_certain + marks;
+  if (noises == nullptr) return {detail::saturated(bits), 0};
+  const auto variance = [&](const Wide& p, const Wide& square) {
+    return p * job.uncertain_noise - square * job.signal;
+  };
+  const Wide uncertain_noise =
+      variance(kept, squared) * job.weight - variance(Wide{last.kept}, Wide{last.squared}) * less;
+  const Wide certain_noise = Wide{noise} * job.weight - Wide{last.noise} * less;
+  return {detail::saturated(bits),
+          detail::saturated(bits + (uncertain_noise >> 32) + certain_noise)};
+}
+
+/// A form of a layer, and what it costs.
+struct PricedForm {
+  std::uint32_t form = 0;
+  std::uint64_t cost = 0;
+};
+
+/// The layer's form of least loss, the first of equal ones, by the results of lane `at`; `price` is
+/// theirs.
+__device__ inline PricedForm least_form(const Frame& frame, const PricePlan& plan,
+                                        const PricedLayer& of, float price, unsigned at) {
+  constexpr std::uint64_t kField = 256 * 8 * detail::kPairBytesField;
+  const PriceJob* const jobs = frame(plan.jobs);
+  const PriceResult* const results = frame(plan.results);
+  PricedForm best;
+  std::uint64_t least = ~std::uint64_t{0};
+  for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j) {
+    const std::uint32_t form = jobs[j].form;
+    std::uint64_t cost = results[j].cost[at], loss = results[j].loss[at];
+    if (jobs[j].part == BodyPart::pairs) {
+      ++j;
+      cost += results[j].cost[at];
+      cost += cost == 0 ? 0 : kField;
+      loss += results[j].loss[at] + kField;
+    }
+    if (j == of.first || form == jobs[of.first].form) best = {form, cost};
+    if (loss >= least) continue;
+    least = loss;
+    best = {form, cost};
   }
-  const detail::Wide marks =
-      detail::marks_cost(job.atoms, kept + (detail::Wide{certain} << 32), kGapCosts.data());
-  return detail::saturated((of_uncertain >> 32) + of_certain + marks);
+  if (of.grid == PricedLayer::kNoGrid || frame(plan.grids)[of.grid].tried == 0) return best;
+  const PriceResult& grid = results[plan.first_grid + of.grid];
+  if (is_finite(detail::grid_step(price)) && grid.loss[at] < least)
+    return {detail::kGridForm, grid.cost[at]};
+  return best;
+}
+
+/// By the whole warp that ends a job: what the layer costs at the lane's candidate, where the job
+/// is the layer's last to end; false where others are under way.
+__device__ inline bool layer_cost(const Frame& frame, const PricePlan& plan, std::uint32_t number,
+                                  bool finite, float price, std::uint64_t& cost) {
+  const PriceJob& job = frame(plan.jobs)[number];
+  const PricedLayer& of = frame(plan.layers)[job.priced];
+  PriceSums& sums = frame(plan.sums)[number];
+  JobCost own;
+  if (finite) own = job_cost(frame, plan, job, static_cast<double>(price), sums);
+  cost = own.cost;
+  if (of.jobs == 1 && of.grid == PricedLayer::kNoGrid) return true;
+  PriceResult& result = frame(plan.results)[number];
+  result.cost[lane()] = own.cost;
+  result.loss[lane()] = own.loss;
+  if (!warp_comes_last(&frame(plan.made)[job.priced].tickets, of.jobs)) return false;
+  cost = finite ? least_form(frame, plan, of, price, lane()).cost : 0;
+  return true;
 }
 
 struct ChosenPrice {
@@ -191,24 +392,73 @@ struct ChosenPrice {
 
 /// The price a layer is sent at, once the pool's is found: layer.cpp's rule.
 __device__ inline ChosenPrice choose_price(const Frame& frame, const PricePlan& plan,
-                                           std::uint32_t job) {
-  const PriceJob& of = frame(plan.jobs)[job];
+                                           std::uint32_t priced) {
+  const PricedLayer& of = frame(plan.layers)[priced];
   const PoolState& pool = frame.pool(kAtomsPool);
-  const double largest =
-      __longlong_as_double(static_cast<long long>(frame(plan.demands)[job].largest));
+  unsigned long long bits = 0;  // of a positive f64: as its value
+  for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j) {
+    const unsigned long long own = frame(plan.demands)[j].largest;
+    bits = own > bits ? own : bits;
+  }
+  const double largest = __longlong_as_double(static_cast<long long>(bits));
   if (largest == 0 || (frame.layer(of.layer).flags & detail::Row::kNonFinite) != 0) return {};
   const float wanted = of.price > 0 ? of.price : pool.price;
   if (!(wanted > 0)) return {};
   const bool own = of.price > 0 || pool.alone != 0;
+  std::uint32_t least = detail::kFirstPriceCode;
+  if (of.grid != PricedLayer::kNoGrid && frame(plan.grids)[of.grid].lowest > least)
+    least = frame(plan.grids)[of.grid].lowest;
   // A candidate at or below `wanted` at which the largest atom can be sent: it need not be raised.
   const std::uint32_t code = __float_as_uint(wanted) >> 16;
-  if (code >= detail::kFirstPriceCode &&
-      largest / static_cast<double>(detail::code_price(code)) < detail::kTopRatio) {
+  if (code >= least && largest / static_cast<double>(detail::code_price(code)) < detail::kTopRatio)
     return {wanted, own};
-  }
-  const float lowest = detail::code_price(detail::lowest_code(largest));
+  const std::uint32_t of_atoms = detail::lowest_code(largest);
+  const float lowest = detail::code_price(of_atoms < least ? least : of_atoms);
   if (wanted < lowest) return {lowest, true};
   return {wanted, own};
+}
+
+/// The form of a layer's body, once forms are chosen.
+__device__ inline std::uint32_t chosen_form(const Frame& frame, const PricePlan& plan,
+                                            std::uint32_t priced) {
+  return frame(plan.made)[priced].form;
+}
+
+// ---- candidates
+
+/// Next five levels of the search as lanes see them.
+struct Candidate {
+  std::uint32_t code = 0;
+  bool open = false;  ///< the interval is not down to one code: the cost at `code` decides
+};
+
+/// Lane `node` of a round's: 1 .. 31 are nodes of the tree of middles, 0 is the lowest code.
+__device__ inline Candidate candidate_of(std::uint32_t node, std::uint32_t lowest,
+                                         std::uint32_t low, std::uint32_t high) {
+  if (node == 0) return {lowest, false};
+  for (unsigned bit = 31 - static_cast<unsigned>(__clz(static_cast<int>(node))); bit-- > 0;) {
+    if (low >= high) break;
+    const std::uint32_t middle = (low + high) / 2;
+    if ((node >> bit & 1u) != 0) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return {(low + high) / 2, low < high};
+}
+
+/// What a round begins with.
+struct PriceInterval {
+  std::uint32_t lowest = 0, low = 0, high = 0;
+};
+__device__ inline PriceInterval interval_of(const PoolState& pool, const PriceTotals& totals,
+                                            unsigned round) {
+  if (round > 0) return {pool.lowest, pool.low, pool.high};
+  const std::uint32_t of_atoms =
+      detail::lowest_code(__longlong_as_double(static_cast<long long>(totals.largest)));
+  const std::uint32_t lowest = of_atoms < totals.lowest_grid ? totals.lowest_grid : of_atoms;
+  return {lowest, lowest, detail::kLastPriceCode};
 }
 
 }  // namespace atomo::cuda

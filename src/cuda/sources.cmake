@@ -14,6 +14,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/coordinate_price.cu
   cuda/coordinate_write.cu
   cuda/factors.cu
+  cuda/grid_form.cu
   cuda/handles.cu
   cuda/identity.cu
   cuda/low_rank.cu

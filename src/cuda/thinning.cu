@@ -10,10 +10,11 @@
 /// of units, or all but one, so neither place needs a search: UnitsLeft.
 ///
 /// Mapping: two launches, a third before them when several layers are under a cap.
-///   share    a warp 128 atoms of a layer, four a lane: sums of what they take at the pool's price.
+///   share    a warp 128 atoms of a job, four a lane: sums of what they take at the pool's price.
 ///            The warp that ends a layer has its expected bits, the one that ends the last layer
 ///            shares the room out.
-///   choose   a block a layer: a thread a run, then a scan, then every start of a window at each
+///   choose   a block a body, of one job or of a sketch's two: a thread a run, then a scan, then
+///   every start of a window at each
 ///            step of the search
 ///   leave    a warp a segment of 4,096 atoms: takes the marks of the atoms that go away and
 ///            measures it again; lanes find ranks by a scan
@@ -21,7 +22,7 @@
 /// Traffic: an amplitude of 8 bytes an atom (share), 4 bytes a group and a bit a kept atom
 /// (choose), two bits read and written an atom (leave): under 1/16 byte an entry of a block of 256.
 ///
-/// Shared memory: 16,392 bytes in choose, and a scan's. Determinism: integers, but for the limits,
+/// Shared memory: 16,400 bytes in choose, and a scan's. Determinism: integers, but for the limits,
 /// which one lane order of f64 operations gives. Alignment: only the workspace is touched.
 
 #include "thinning.hpp"
@@ -38,40 +39,22 @@ using namespace atomo::detail;
 
 // ---- share
 
-/// By a whole warp: adds what a part of a job takes at `price` to the first of the job's sums.
-__device__ void add_expected(const Frame& frame, const PriceJob& job, std::uint64_t part,
-                             double price, PriceSums& sums) {
-  const double* const amplitudes = frame(job.amplitudes);
-  AtomSums own;
-  for (std::uint64_t atom = part * kPricePart + lane(); atom < (part + 1) * kPricePart;
-       atom += kLanes) {
-    const std::uint32_t key = atom < job.atoms ? price_key_of(amplitudes[atom]) : 0;
-    if (key != 0) own.add(*frame(job.units), key, price);
-  }
-  const std::uint64_t kept = warp_sum(own.kept);
-  const std::uint32_t certain = warp_sum(own.certain), units = warp_sum(own.units);
-  if (lane() != 0) return;
-  atomicAdd(&sums.kept_low[0], static_cast<unsigned long long>(kept & 0xFFFFFFFFu));
-  atomicAdd(&sums.kept_high[0], static_cast<unsigned long long>(kept >> 32));
-  atomicAdd(&sums.certain[0], static_cast<unsigned long long>(certain));
-  atomicAdd(&sums.units[0], static_cast<unsigned long long>(units));
-}
-
 /// By a whole warp, once all expected bits are there: the limits.
 __device__ void set_limits(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
-  const AtomsJob* const jobs = frame(plan.jobs);
+  const PricedLayer* const layers = frame(plan.price.layers);
   const double* const expected = frame(plan.cap.expected);
+  const std::uint32_t count = plan.price.count;
   double all = 0;
-  for (std::uint32_t first = 0; first < plan.count; first += kLanes) {
-    const std::uint32_t j = first + lane();
-    const double own = j < plan.count && jobs[j].least_limit != 0 ? expected[j] : 0.0;
-    for (unsigned i = 0; i < kLanes; ++i) all += __shfl_sync(kAllLanes, own, static_cast<int>(i));
+  for (std::uint32_t first = 0; first < count; first += kLanes) {
+    const std::uint32_t i = first + lane();
+    const double own = i < count && layers[i].least_limit != 0 ? expected[i] : 0.0;
+    for (unsigned k = 0; k < kLanes; ++k) all += __shfl_sync(kAllLanes, own, static_cast<int>(k));
   }
   const auto rest = static_cast<double>(room - plan.cap.least);
-  for (std::uint32_t j = lane(); j < plan.count; j += kLanes) {
-    if (jobs[j].least_limit == 0) continue;
-    const double share = all > 0 ? rest * (expected[j] / all) : 0;
-    frame(plan.cap.limits)[j] = jobs[j].least_limit + static_cast<std::uint64_t>(share) / 4 * 4;
+  for (std::uint32_t i = lane(); i < count; i += kLanes) {
+    if (layers[i].least_limit == 0) continue;
+    const double share = all > 0 ? rest * (expected[i] / all) : 0;
+    frame(plan.cap.limits)[i] = layers[i].least_limit + static_cast<std::uint64_t>(share) / 4 * 4;
   }
 }
 
@@ -79,17 +62,17 @@ __global__ void share_room(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.price.parts.units) return;
   const UnitOf at = find_unit(frame, plan.price.parts, unit);
-  if (frame(plan.jobs)[at.job].least_limit == 0) return;
   const PriceJob& job = frame(plan.price.jobs)[at.job];
+  const PricedLayer& of = frame(plan.price.layers)[job.priced];
+  if (of.least_limit == 0) return;
   PriceSums& sums = frame(plan.price.sums)[at.job];
-  const auto price = static_cast<double>(frame.pool(kAtomsPool).price);
-  const bool sends = price > 0 && (frame.layer(job.layer).flags & Row::kNonFinite) == 0;
-  if (sends) add_expected(frame, job, at.index, price, sums);
+  const float price = frame.pool(kAtomsPool).price;
+  const bool sends = price > 0 && (frame.layer(of.layer).flags & Row::kNonFinite) == 0;
+  if (sends) add_expected(frame, plan.price, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
-  if (lane() == 0) {
-    frame(plan.cap.expected)[at.job] =
-        sends ? static_cast<double>(job_cost(frame, job, price, sums)) : 0.0;
-  }
+  std::uint64_t cost;
+  if (!layer_cost(frame, plan.price, at.job, sends, price, cost)) return;
+  if (lane() == 0) frame(plan.cap.expected)[job.priced] = sends ? static_cast<double>(cost) : 0.0;
   if (warp_comes_last(&frame(plan.price.totals)->tickets, plan.cap.layers))
     set_limits(plan, frame, room);
 }
@@ -111,14 +94,17 @@ __device__ std::uint64_t ones_between(const std::uint32_t* words, std::uint64_t 
   return ones;
 }
 
-/// A body before it is thinned.
-struct WholeBody {
+/// What a job sends, before it is thinned.
+struct WholePart {
   const AtomsJob& job;
   const AtomsState& state;
   const std::uint32_t* index;
   const std::uint32_t* group_bits;
+  std::uint64_t marks_bytes;
 
-  [[nodiscard]] __device__ std::uint64_t units() const { return state.groups / job.pieces; }
+  [[nodiscard]] __device__ std::uint64_t units() const {
+    return state.kept == 0 ? 0 : state.groups / job.pieces;
+  }
   /// What the units [from, to) add to it.
   [[nodiscard]] __device__ std::uint64_t bits(std::uint64_t from, std::uint64_t to) const {
     const std::uint64_t each = GroupShape::of(job.layout.length).atoms;
@@ -130,13 +116,22 @@ struct WholeBody {
   }
   /// Its bytes, from what all units add.
   [[nodiscard]] __device__ std::uint64_t bytes(std::uint64_t all) const {
+    if (state.kept == 0) return 0;
     const std::uint64_t content = all - 16 * state.groups - state.kept - kClassBits * state.certain;
     return round_up(state.lengths_at + 2 * state.groups + (content + 7) / 8, 4);
   }
 };
 
+__device__ WholePart part_of(const Frame& frame, const AtomsPlan& plan, std::uint32_t number) {
+  const AtomsJob& job = frame(plan.jobs)[number];
+  const AtomsState& state = frame(plan.states)[number];
+  return {job, state, frame(plan.index) + job.first_index, frame(plan.group_bits) + job.first_group,
+          state.kept == 0 ? 0 : frame(plan.marks.states)[number].bytes};
+}
+
 struct RunEnds {
   std::uint64_t bits[Runs::kMost + 1];  ///< of all runs before
+  unsigned long long first_part;        ///< of the units of the first of two parts
 };
 
 /// By a whole block: the least d such that `total` bits without any d consecutive runs fit `limit`
@@ -164,42 +159,78 @@ __device__ std::uint32_t least_dropped(const RunEnds& ends, const Runs& runs, st
   return low;
 }
 
-/// What stays when `dropped` runs go from `start` on.
-__device__ UnitsLeft units_left(const Runs& runs, const Thinning& thinning) {
+/// What stays of the units from `first` on, `count` of them, when runs of all go.
+__device__ UnitsLeft units_left(const Runs& runs, const Thinning& thinning, std::uint64_t first,
+                                std::uint64_t count) {
+  const auto own = [&](std::uint64_t run) {
+    const std::uint64_t unit = runs.first_unit(run);
+    return unit < first ? 0 : unit - first < count ? unit - first : count;
+  };
   const std::uint64_t end = thinning.start + std::uint64_t{thinning.dropped};
-  if (end <= runs.count()) return {runs.first_unit(thinning.start), runs.first_unit(end), false};
-  return {runs.first_unit(end - runs.count()), runs.first_unit(thinning.start), true};
+  if (end <= runs.count()) return {own(thinning.start), own(end), false};
+  return {own(end - runs.count()), own(thinning.start), true};
+}
+
+/// By one thread: what is left of a job's part.
+__device__ void leave(const AtomsPlan& plan, const Frame& frame, std::uint32_t number,
+                      const Thinning& thinning, const UnitsLeft& left) {
+  AtomsState& state = frame(plan.states)[number];
+  if (state.kept == 0) return;
+  state.thinning = thinning.word();
+  state.left = left;
+  MarksState& marks = frame(plan.marks.states)[number];
+  for (auto& bits : marks.gap_bits) bits = 0;  // measured again
+  marks.kept = 0;
 }
 
 __global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
-  AtomsState& state = frame(plan.states)[number];
-  if (job.least_limit == 0 || state.kept == 0) return;
-  const WholeBody body{job, state, frame(plan.index) + job.first_index,
-                       frame(plan.group_bits) + job.first_group};
-  const Runs runs = Runs::of(body.units());
+  const PricedLayer& of = frame(plan.price.layers)[job.priced];
+  if (of.least_limit == 0 || job.part == BodyPart::rows) return;
+  // A sketch's units are its pairs', then its rows'.
+  const bool sketch = job.part == BodyPart::pairs;
+  const WholePart first = part_of(frame, plan, number);
+  const WholePart second = part_of(frame, plan, sketch ? number + 1 : number);
+  const std::uint64_t of_first = first.units(), of_second = sketch ? second.units() : 0;
+  if (of_first + of_second == 0) return;
+  const Runs runs = Runs::of(of_first + of_second);
   RunEnds& ends = shared<RunEnds>();
+  if (threadIdx.x == 0) ends.first_part = 0;
+  const auto split = [&](std::uint64_t unit) { return unit < of_first ? unit : of_first; };
+  std::uint64_t own_first = 0;  // bits of the first part that this thread adds up
   const auto all = scan_blockwide<std::uint64_t>(
       runs.count(),
-      [&](std::uint64_t r) { return body.bits(runs.first_unit(r), runs.first_unit(r + 1)); },
+      [&](std::uint64_t r) {
+        const std::uint64_t from = runs.first_unit(r), to = runs.first_unit(r + 1);
+        std::uint64_t bits = 0;
+        if (split(from) < split(to)) bits = first.bits(split(from), split(to));
+        own_first += bits;
+        if (to > of_first) bits += second.bits(from - split(from), to - of_first);
+        return bits;
+      },
       [&](std::uint64_t r, std::uint64_t before) { ends.bits[r] = before; });
+  own_first = warp_sum(own_first);
+  if (lane() == 0) atomicAdd(&ends.first_part, static_cast<unsigned long long>(own_first));
   if (threadIdx.x == 0) ends.bits[runs.count()] = all;
-  std::uint64_t limit = plan.cap.layers > 1 ? frame(plan.cap.limits)[number] : room;
-  if (state.own) limit -= sizeof(float);
-  const bool fits = body.bytes(all) <= limit;
-  __syncthreads();  // ends are there, and everybody has read the state
-  if (fits) return;
-  MarksState& marks = frame(plan.marks.states)[number];
-  const std::uint64_t total = all + 8 * (marks.bytes + kThinningBytes) + kThinningPaddingBits;
+  std::uint64_t limit = plan.cap.layers > 1 ? frame(plan.cap.limits)[job.priced] : room;
+  if (first.state.own) limit -= sizeof(float);
+  const std::uint64_t field = sketch ? kPairBytesField : 0;
+  __syncthreads();  // ends are there
+  std::uint64_t whole = field + first.bytes(ends.first_part);
+  if (sketch) whole += second.bytes(all - ends.first_part);
+  __syncthreads();  // everybody has read the states
+  if (whole <= limit) return;
+  const std::uint64_t marks = first.marks_bytes + (sketch ? second.marks_bytes : 0);
+  const std::uint64_t total =
+      all + 8 * (marks + kThinningBytes + field) + (sketch ? 2 : 1) * kThinningPaddingBits;
   const std::uint32_t dropped = least_dropped(ends, runs, total, 8 * limit);
   if (threadIdx.x != 0) return;
   const Philox draws(frame.key(job.layer), Purpose::thinning);
   const Thinning thinning{runs.log2, dropped, runs.start(draws(0)[0])};
-  state.thinning = thinning.word();
-  state.left = units_left(runs, thinning);
-  for (auto& bits : marks.gap_bits) bits = 0;  // measured again
-  marks.kept = 0;
+  leave(plan, frame, number, thinning, units_left(runs, thinning, 0, of_first));
+  if (sketch)
+    leave(plan, frame, number + 1, thinning, units_left(runs, thinning, of_first, of_second));
 }
 
 // ---- leave

@@ -29,10 +29,10 @@ struct UnitsLeft {
 /// The layers under a cap, and what bounds them together.
 struct CapPlan {
   std::uint32_t layers = 0;  ///< without them nothing is thinned
-  std::uint64_t least = 0;   ///< bytes: the sum of AtomsJob::least_limit
+  std::uint64_t least = 0;   ///< bytes: the sum of PricedLayer::least_limit
   double bytes = 0;          ///< that the caps leave for heads and bodies
-  /// By job, where several layers share the room: bits expected at the pool's price, in 1/256; most
-  /// bytes of the body, own price included.
+  /// By priced layer, where several share the room: bits expected at the pool's price, in 1/256;
+  /// most bytes of the body, own price included.
   Scratch<double> expected;
   Scratch<std::uint64_t> limits;
 };

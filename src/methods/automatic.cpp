@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -23,8 +22,8 @@
 #include "atomo/price.hpp"
 #include "atomo/sketch.hpp"
 #include "coordinate_price.hpp"
+#include "grid_form.hpp"
 #include "kind_rules.hpp"
-#include "price_math.hpp"
 #include "spec.hpp"
 #include "workspace.hpp"
 
@@ -32,34 +31,23 @@ namespace atomo::detail {
 namespace {
 
 constexpr std::size_t kForms = 4;
-/// Up to here, or when all but a quarter of the entries are zero, coordinates are tried.
-constexpr std::size_t kFewEntries = 1024;
-
 bool is_tried(const float* x, std::size_t n) noexcept {
   if (n <= kFewEntries) return true;
   std::size_t zeros = 0;
   for (std::size_t i = 0; i < n; ++i) zeros += x[i] == 0 ? 1 : 0;
-  return zeros >= n - n / 4;
+  return tries_grid(n, zeros);
 }
-
-/// The grid step at a price; infinite when it would leave the range of f32.
-float grid_step(float price) noexcept { return price * kGridStepOfPrice; }
 
 /// The lowest price at which the grid can hold the layer.
 std::uint16_t lowest_grid_price(ConstBytes demand) noexcept {
-  const float step = cpu::coordinate_lowest_step(largest_magnitude(demand));
-  return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(step / kGridStepOfPrice) >> 16) +
-                                    1);
+  return static_cast<std::uint16_t>(
+      detail::lowest_grid_price(cpu::coordinate_lowest_step(largest_magnitude(demand))));
 }
 
 std::uint64_t expected_grid_loss256(ConstBytes demand, float price) noexcept {
-  constexpr double kErrorCost =
-      static_cast<double>(kGridStepOfPrice) * static_cast<double>(kGridStepOfPrice) / kBitPrice;
-  constexpr auto kCost = static_cast<std::uint64_t>(kErrorCost * 256 + 0.5);
   const float step = grid_step(price);
-  const std::uint64_t error = expected_grid_error16(demand, step);
   return expected_grid_bits256(demand, step) +
-         ((error >> 16) * kCost + ((error & 0xFFFF) * kCost >> 16));
+         grid_error_cost256(expected_grid_error16(demand, step));
 }
 
 /// The methods that it chooses among, by form; null for coordinates.
@@ -100,6 +88,7 @@ class Automatic final : public Method {
     return bytes;
   }
 
+  unsigned sketch_iterations() const noexcept override { return sketch().sketch_iterations(); }
   Pool pool() const noexcept override { return Pool::atoms; }
   double budget_bits() const noexcept override { return sketch().budget_bits(); }
   PriceRule price_rule(const Shape& shape) const noexcept override {

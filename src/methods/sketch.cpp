@@ -54,7 +54,6 @@ class Sketch final : public Method {
   Traits traits() const override {
     Traits t = rows_->traits();
     t.bias_bound += kResidualBias;
-    t.cuda = false;
     return t;
   }
   Kind kind(const Shape& shape, DType dtype) const override {
@@ -79,6 +78,7 @@ class Sketch final : public Method {
                            : rows_->least_limit_bytes(shape);
   }
 
+  unsigned sketch_iterations() const noexcept override { return iterations_; }
   Pool pool() const noexcept override { return Pool::atoms; }
   double budget_bits() const noexcept override { return rows_->budget_bits(); }
   PriceRule price_rule(const Shape& shape) const noexcept override {

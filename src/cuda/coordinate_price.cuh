@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What the price of coordinates (coordinate_price.cu) and their price as a form (grid_form.cu) are
+/// found with: histograms of magnitudes, and what a layer comes to at a step.
+
+#include "coordinate_levels.hpp"
+#include "cuda/coordinate.cuh"
+#include "cuda/cub.cuh"
+#include "cuda/entries.cuh"
+
+namespace atomo::cuda {
+
+using detail::GridDemand;
+using detail::kLevelBins;
+using detail::kMagnitudeBins;
+using detail::kMaxLevelRice;
+using detail::kUnitBits;
+using detail::LevelShare;
+
+/// Bins counted in shared memory, the first of them.
+inline constexpr std::uint32_t kWindowBins = 96 * 128, kWindowFirst = (127 - 64) * 128;
+
+/// Two counts of 16 bits a word.
+struct Window {
+  std::uint32_t pairs[kWindowBins / 2];
+};
+
+/// By a whole block, as everything here that takes a window.
+__device__ inline void clear(Window& window) {
+  for (std::uint32_t i = threadIdx.x; i < kWindowBins / 2; i += kScanThreads) window.pairs[i] = 0;
+  __syncthreads();
+}
+/// `at` is below kWindowBins.
+__device__ inline void count_in(Window& window, std::uint32_t at) {
+  atomicAdd(&window.pairs[at / 2], 1u << (16 * (at % 2)));
+}
+__device__ inline std::uint32_t count_of(const Window& window, std::uint32_t at) {
+  return window.pairs[at / 2] >> (16 * (at % 2)) & 0xFFFFu;
+}
+
+__device__ inline std::uint64_t* counts_of(const Frame& frame, const CoordinatePlan& plan,
+                                           const CoordinateJob& job) {
+  return frame(plan.counts) + std::uint64_t{job.counts} * kMagnitudeBins;
+}
+
+/// Of the entries a block has seen.
+struct Extent {
+  std::uint32_t largest, smallest, nonzero, non_finite;
+};
+
+/// Counts entries begin to end - 1 into the window, or into `counts` where it has no bin; null:
+/// looks at their extent alone.
+__device__ inline Extent count_entries(const Entries& x, std::uint64_t begin, std::uint64_t end,
+                                       Window& window, std::uint64_t* counts) {
+  Extent mine{};
+  for (std::uint64_t at = begin + 4 * threadIdx.x; at < end; at += 4 * kScanThreads) {
+    float v[4];
+    x.four(at, end, v);
+    for (const float entry : v) {
+      const std::uint32_t bits = magnitude_bits(entry);
+      if (bits == 0) continue;
+      if (bits >= 0x7F800000u) {
+        mine.non_finite = 1;
+        continue;
+      }
+      mine.largest = bits > mine.largest ? bits : mine.largest;
+      mine.smallest = ~bits > mine.smallest ? ~bits : mine.smallest;
+      ++mine.nonzero;
+      if (counts == nullptr) continue;
+      const std::uint32_t bin = bits >> 16, place = bin - kWindowFirst;
+      if (place < kWindowBins)
+        count_in(window, place);
+      else
+        atomic_add(&counts[bin], 1);
+    }
+  }
+  return mine;
+}
+
+/// By a whole block: the window's counts into the histogram.
+__device__ inline void put_counts(const Window& window, std::uint64_t* counts) {
+  for (std::uint32_t i = threadIdx.x; i < kWindowBins; i += kScanThreads) {
+    const std::uint32_t count = count_of(window, i);
+    if (count != 0) atomic_add(&counts[kWindowFirst + i], count);
+  }
+}
+
+/// There is a step to find: the layer is finite and not all zero.
+__device__ inline bool demands(const Frame& frame, const CoordinateJob& job,
+                               const CoordinateState& state) {
+  return !was_non_finite(frame, job.layer) && state.nonzero != 0;
+}
+
+struct SizeMemory {
+  std::uint64_t units[kLevelBins];
+  std::uint64_t level_bits[3][kLanes];  ///< from base 0, 1, 2 at every parameter
+  std::uint64_t gaps[kLists];
+  std::uint64_t nonzero, others;
+  std::uint64_t error;  ///< as expected_grid_error16
+};
+
+/// By a whole block: expected counts of the layer's levels above 0 at a step, and the error.
+__device__ inline void count_levels(const Frame& frame, const CoordinatePlan& plan,
+                                    const CoordinateJob& job, const CoordinateState& state,
+                                    double scale, SizeMemory& memory) {
+  std::uint64_t* const units = memory.units;
+  if (threadIdx.x == 0) memory.error = 0;
+  for (unsigned i = threadIdx.x; i < kLevelBins; i += kScanThreads) units[i] = 0;
+  __syncthreads();
+  std::uint64_t error = 0;
+  std::uint64_t low[3] = {};  // the bins that most threads meet at the same time
+  const auto put = [&](std::uint32_t bin, std::uint64_t count) {
+    if (bin == 1)
+      low[1] += count;
+    else if (bin == 2)
+      low[2] += count;
+    else if (bin != 0 && count != 0)
+      atomic_add(&units[bin], count);
+  };
+  const auto add = [&](std::uint32_t bin, std::uint64_t count) {
+    const LevelShare share = detail::share_of_bin(bin, scale);
+    const std::uint64_t up = count * share.up, rest = (std::uint64_t{1} << kUnitBits) - share.up;
+    error += count * (share.up * rest >> kUnitBits);
+    put(detail::level_bin(share.level), (count << kUnitBits) - up);
+    put(detail::level_bin(share.level + 1), up);
+  };
+  if (job.counts == kNoCounts) {
+    const Entries x = frame.entries(job.layer);
+    const std::uint64_t n = frame.info(job.layer).n;
+    for (std::uint64_t i = threadIdx.x; i < n; i += kScanThreads) {
+      const std::uint32_t bits = magnitude_bits(x(i));
+      if (bits != 0) add(bits >> 16, 1);
+    }
+  } else {
+    const std::uint64_t* const counts = counts_of(frame, plan, job);
+    const std::uint32_t last = state.largest >> 16;
+    for (std::uint32_t bin = (~state.smallest >> 16) + threadIdx.x; bin <= last;
+         bin += kScanThreads) {
+      if (counts[bin] != 0) add(bin, counts[bin]);
+    }
+  }
+  for (unsigned b = 1; b <= 2; ++b) {
+    low[b] = warp_sum(low[b]);
+    if (lane() == 0) atomic_add(&units[b], low[b]);
+  }
+  error = warp_sum(error);
+  if (lane() == 0) atomic_add(&memory.error, error);
+  __syncthreads();
+}
+
+struct GridSize {
+  std::uint64_t bits = 0;   ///< expected_grid_bits256
+  std::uint64_t error = 0;  ///< expected_grid_error16
+};
+
+/// By a whole block: what a layer comes to at a step, in thread 0.
+__device__ inline GridSize expected_size(const Frame& frame, const CoordinatePlan& plan,
+                                         const CoordinateJob& job, const CoordinateState& state,
+                                         float step) {
+  auto& memory = shared<SizeMemory>();
+  const double scale = detail::grid_scale(step);
+  count_levels(frame, plan, job, state, scale, memory);
+  const std::uint64_t n = frame.info(job.layer).n, entries = n << kUnitBits;
+  if (warp_in_block() == 0) {
+    std::uint64_t others = 0;
+    for (unsigned b = 2 + lane(); b < kLevelBins; b += kLanes) others += memory.units[b];
+    others = warp_sum(others);
+    if (lane() == 0) {
+      memory.others = others;
+      memory.nonzero = others + memory.units[1];
+      memory.units[0] = entries - memory.nonzero;
+    }
+  }
+  __syncthreads();
+  const unsigned row = warp_in_block();
+  if (row < 3) {
+    const std::uint32_t end =
+        detail::level_bin(detail::share_of_bin(state.largest >> 16, scale).level + 1) + 1;
+    memory.level_bits[row][lane()] =
+        lane() <= kMaxLevelRice ? detail::level_bits256_at(memory.units, end, row, lane()) : 0;
+  } else if (row == 3 && lane() < kLists) {
+    const std::uint64_t listed = lane() == kEvery  ? memory.nonzero
+                                 : lane() == kOnes ? memory.nonzero - memory.others
+                                                   : memory.others;
+    memory.gaps[lane()] = detail::gap_bits256(listed, entries);
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return {};
+  GridDemand demand{n, memory.nonzero, memory.others};
+  demand.every_gap = memory.gaps[kEvery];
+  demand.ones_gap = memory.gaps[kOnes];
+  demand.others_gap = memory.gaps[kOthers];
+  for (unsigned base = 0; base < 3; ++base)
+    demand.levels_from[base] =
+        detail::least_level_bits256([&](unsigned k) { return memory.level_bits[base][k]; });
+  return {detail::grid_bits256(demand), memory.error};
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Coordinates beside the atoms of layers that choose their form.
+///
+/// The mathematics stands in grid_form.hpp and coordinate_levels.hpp: coordinates are tried for
+/// tensors of few entries and for those that are mostly zeros; on the grid of 3 times the price
+/// they cost the expected bits of the body and what the expected error is worth.
+///
+/// Mapping. Extents: coordinate_price.cu (measure). offer: a thread a layer. count_tried: a block a
+/// segment of 32,768 entries, for the layers that try coordinates and are large enough for a
+/// histogram. weigh: a block a layer and candidate of the price search, or several candidates of a
+/// small layer; weigh_chosen the same at one price. settle: a thread a layer.
+///
+/// Traffic. 4 bytes an entry, and 4 more where coordinates are tried; then bins, or a small layer's
+/// entries, once a candidate, 97 times, from L2.
+///
+/// Shared memory: 24 KiB (count_tried), 3 KiB (weigh). Integers: results depend on no order.
+/// Tensors are aligned to their entries.
+
+#include "cuda/grid_form.cuh"
+
+#include "cuda/coordinate_price.cuh"
+
+namespace atomo::cuda {
+namespace {
+
+/// What `prices` knows of a job; the numbers of grids are those of jobs.
+__device__ const PricedLayer& priced_of(const Frame& frame, const PricePlan& prices,
+                                        std::uint32_t number) {
+  return frame(prices.layers)[frame(prices.grid_layers)[number]];
+}
+
+__global__ void offer(CoordinatePlan plan, PricePlan prices, Frame frame) {
+  const std::uint64_t number = warp_in_grid() * kLanes + lane();
+  if (number >= plan.count) return;
+  const CoordinateJob& job = frame(plan.jobs)[number];
+  const CoordinateState& state = frame(plan.states)[number];
+  if (was_non_finite(frame, job.layer)) return;
+  const std::uint64_t n = frame.info(job.layer).n;
+  if (!detail::tries_grid(n, n - state.nonzero)) return;
+  const float least = detail::code_price(detail::lowest_step_code(__uint_as_float(state.largest)));
+  GridOffer& offer = frame(prices.grids)[number];
+  offer.tried = 1;
+  offer.lowest = detail::lowest_grid_price(least);
+  if (priced_of(frame, prices, static_cast<std::uint32_t>(number)).price > 0) return;
+  atomicMax(&frame(prices.totals)->lowest_grid, offer.lowest);
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    count_tried(CoordinatePlan plan, PricePlan prices, Frame frame) {
+  const UnitOf unit = find_unit(frame, plan.segments, blockIdx.x);
+  const CoordinateJob& job = frame(plan.jobs)[unit.job];
+  if (job.counts == kNoCounts || frame(prices.grids)[unit.job].tried == 0) return;
+  const std::uint64_t n = frame.info(job.layer).n;
+  const std::uint64_t begin = unit.index * detail::kCoordinateSegment;
+  const std::uint64_t rest = n - begin;
+  const std::uint64_t end =
+      rest < detail::kCoordinateSegment ? n : begin + detail::kCoordinateSegment;
+  std::uint64_t* const counts = counts_of(frame, plan, job);
+  auto& window = shared<Window>();
+  clear(window);
+  count_entries(frame.entries(job.layer), begin, end, window, counts);
+  __syncthreads();
+  put_counts(window, counts);
+}
+
+/// By a whole block: the result of a lane at a price.
+__device__ void weigh_at(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+                         std::uint32_t number, float price, unsigned at) {
+  const float step = detail::grid_step(price);
+  if (!is_finite(step)) return;  // never chosen
+  const GridSize size =
+      expected_size(frame, plan, frame(plan.jobs)[number], frame(plan.states)[number], step);
+  if (threadIdx.x != 0) return;
+  PriceResult& result = frame(prices.results)[prices.first_grid + number];
+  result.cost[at] = size.bits;
+  result.loss[at] = size.bits + detail::grid_error_cost256(size.error);
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    weigh(CoordinatePlan plan, PricePlan prices, Frame frame, unsigned round) {
+  const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
+  const PoolState& pool = frame.pool(kAtomsPool);
+  const PriceTotals& totals = *frame(prices.totals);
+  if (frame(prices.grids)[unit.job].tried == 0 || pool.given > 0 || totals.largest == 0) return;
+  const CoordinateJob& job = frame(plan.jobs)[unit.job];
+  if (priced_of(frame, prices, unit.job).price > 0) return;
+  const PriceInterval in = interval_of(pool, totals, round);
+  const std::uint32_t together = candidates_together(frame.info(job.layer).n);
+  const auto first = static_cast<std::uint32_t>(unit.index) * together;
+  for (std::uint32_t candidate = first; candidate < first + together; ++candidate) {
+    const Candidate at = candidate_of(candidate, in.lowest, in.low, in.high);
+    __syncthreads();  // the memory is free
+    if (candidate != 0 && !at.open) continue;
+    weigh_at(plan, prices, frame, unit.job, detail::code_price(at.code), candidate);
+  }
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    weigh_chosen(CoordinatePlan plan, PricePlan prices, Frame frame) {
+  if (frame(prices.grids)[blockIdx.x].tried == 0) return;
+  const float price = choose_price(frame, prices, frame(prices.grid_layers)[blockIdx.x]).price;
+  if (price > 0) weigh_at(plan, prices, frame, blockIdx.x, price, 0);
+}
+
+__global__ void settle_steps(CoordinatePlan plan, PricePlan prices, Frame frame) {
+  const std::uint64_t number = warp_in_grid() * kLanes + lane();
+  if (number >= plan.count) return;
+  const std::uint32_t priced = frame(prices.grid_layers)[number];
+  if (chosen_form(frame, prices, priced) != detail::kGridForm) return;
+  const ChosenPrice chosen = choose_price(frame, prices, priced);
+  CoordinateState& state = frame(plan.states)[number];
+  frame.layer(frame(plan.jobs)[number].layer).price = chosen.price;
+  state.step = detail::grid_step(chosen.price);
+  state.own = chosen.own ? 1 : 0;
+}
+
+}  // namespace
+
+void offer_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+                 Queue& queue) {
+  if (plan.empty()) return;
+  analyse(plan, frame, queue);
+  queue.launch_warps(offer, divide_up(plan.count, kLanes), plan, prices, frame);
+  queue.launch_blocks(count_tried, plan.segments.units, kScanThreads, 0, plan, prices, frame);
+}
+
+void price_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+                 unsigned round, Queue& queue) {
+  if (round < kPriceRounds) {
+    queue.launch_blocks(weigh, plan.searches.units, kScanThreads, 0, plan, prices, frame, round);
+  } else {
+    queue.launch_blocks(weigh_chosen, plan.count, kScanThreads, 0, plan, prices, frame);
+  }
+}
+
+void settle_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+                  Queue& queue) {
+  queue.launch_warps(settle_steps, divide_up(plan.count, kLanes), plan, prices, frame);
+}
+
+}  // namespace atomo::cuda
