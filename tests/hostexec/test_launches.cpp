@@ -60,6 +60,33 @@ TEST(Launches, AreAsManyForAThousandLayersAsForOne) {
   }
 }
 
+/// Of sketches and chosen forms too; how many depends on what shapes there are, such as rows of
+/// more than 1,024 entries, but never on how many layers.
+TEST(Launches, OfFormsDoNotGrowWithLayers) {
+  const auto layers = [](std::size_t times) {
+    std::vector<LayerSpec> specs;
+    for (std::size_t i = 0; i < times; ++i) {
+      const std::string name = std::to_string(i);
+      specs.insert(specs.end(), {{name + ".weight", {24, 300}},
+                                 {name + ".bias", {24}},
+                                 {name + ".long", {2, 1100}},
+                                 {name + ".flat", {40, 3, 3}}});
+    }
+    return specs;
+  };
+  for (const std::string policy : {"*=atomo:bits=1,atoms=sketch", "*=atomo:bits=1,atoms=auto",
+                                   "*=atomo:bits=32,cap=64,atoms=auto"}) {
+    const Launches single = launches_of(layers(1), policy);
+    std::cout << policy << ": encode " << single.encode << ", decode_add " << single.decode
+              << " launches\n";
+    const Launches many = launches_of(layers(40), policy);
+    EXPECT_EQ(many.encode, single.encode) << policy;
+    EXPECT_EQ(many.decode, single.decode) << policy;
+    EXPECT_LE(launches_of(test::resnet50(16), policy).encode, 70u) << policy;
+    EXPECT_LE(single.decode, 24u) << policy;
+  }
+}
+
 TEST(Launches, CodecsCallNothingForbidden) {
   for (const std::string& spec : test::all_specs()) {
     const Codec codec = Codec::parse(spec);
