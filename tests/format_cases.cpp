@@ -175,6 +175,35 @@ FormatCase single(const std::string& prefix, const std::string& spec, const Shap
   return {name, {{spec, shape, content, dtype}}};
 }
 
+/// Sizes and contents at which something in a sketch or in the choice of a form changes.
+void add_spectral_edges(std::vector<FormatCase>& cases) {
+  const auto add = [&](const char* prefix, const char* spec, const Shape& shape,
+                       Content content = Content::mixed) {
+    cases.push_back(single(prefix, spec, shape, content));
+  };
+  for (const char* spec : {"atomo:bits=2,atoms=sketch", "atomo:price=0.00001,atoms=sketch,rank=2",
+                           "atomo:bits=3,atoms=auto", "atomo:price=0.002,atoms=auto"}) {
+    add("zero", spec, {40, 70}, Content::zero);
+    add("nonfinite", spec, {40, 70}, Content::non_finite);
+    add("tiny", spec, {40, 70}, Content::tiny);
+    add("huge", spec, {40, 70}, Content::huge);
+    add("largest", spec, {40, 70}, Content::largest);
+    add("wide", spec, {20, 1100});
+    add("tall", spec, {1101, 21});
+    add("flat", spec, {33, 50}, Content::flat);
+    add("outer", spec, {60, 90}, Content::outer);
+    add("conv", spec, {24, 8, 3, 3});
+    add("square", spec, {33, 33});
+    add("small", spec, {2, 16});
+    add("vector", spec, {700});
+    add("slim", spec, {100, 8});
+    add("empty", spec, {0, 5});
+    add("scalar", spec, Shape{});
+  }
+  add("rank", "atomo:bits=2,atoms=sketch,rank=256", {300, 290});
+  add("rank", "atomo:bits=1,atoms=sketch,rank=1", {30, 2100});
+}
+
 /// Sizes and contents at which something in a format changes.
 void add_edges(std::vector<FormatCase>& cases) {
   const auto add = [&](const char* prefix, const char* spec, const Shape& shape,
@@ -209,27 +238,6 @@ void add_edges(std::vector<FormatCase>& cases) {
     add("vector", spec, {700});
     add("slim", spec, {100, 8});
   }
-  for (const char* spec : {"atomo:bits=2,atoms=sketch", "atomo:price=0.00001,atoms=sketch,rank=2",
-                           "atomo:bits=3,atoms=auto", "atomo:price=0.002,atoms=auto"}) {
-    add("zero", spec, {40, 70}, Content::zero);
-    add("nonfinite", spec, {40, 70}, Content::non_finite);
-    add("tiny", spec, {40, 70}, Content::tiny);
-    add("huge", spec, {40, 70}, Content::huge);
-    add("largest", spec, {40, 70}, Content::largest);
-    add("wide", spec, {20, 1100});
-    add("tall", spec, {1101, 21});
-    add("flat", spec, {33, 50}, Content::flat);
-    add("outer", spec, {60, 90}, Content::outer);
-    add("conv", spec, {24, 8, 3, 3});
-    add("square", spec, {33, 33});
-    add("small", spec, {2, 16});
-    add("vector", spec, {700});
-    add("slim", spec, {100, 8});
-    add("empty", spec, {0, 5});
-    add("scalar", spec, Shape{});
-  }
-  add("rank", "atomo:bits=2,atoms=sketch,rank=256", {300, 290});
-  add("rank", "atomo:bits=1,atoms=sketch,rank=1", {30, 2100});
   for (const char* spec : {"atomo:bits=2,atoms=rows", "atomo:price=0.00001,atoms=rows"}) {
     add("odd", spec, {9, 37});
     add("group", spec, {9, 512});
@@ -357,6 +365,7 @@ std::vector<FormatCase> format_cases() {
     cases.push_back(single("bf16", spec, {20, 33}, Content::mixed, DType::bf16));
   }
   add_edges(cases);
+  add_spectral_edges(cases);
   add_models(cases);
   cases.push_back(summed_levels(70001));
   cases.push_back(summed_ones(40001));

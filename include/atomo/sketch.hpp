@@ -58,7 +58,8 @@ namespace cpu {
 /// subnormal residual. How much of the matrix the pairs hold depends on its spectrum; directions
 /// below 2^-11 of the largest singular value are lost in rounding.
 ///
-/// Does not allocate; BLAS may start threads of its own. The last bits depend on BLAS's build.
+/// Does not allocate, but BLAS does while it runs on several threads of its own. The last bits
+/// depend on BLAS's build.
 /// Status::unsupported for other shapes or options; Status::workspace_too_small.
 Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& options,
               const Key& key, SingularPairs& pairs, std::span<float> residual,
