@@ -16,24 +16,29 @@ namespace {
 /// How fast the controller makes up for messages that were off the budget: after a few steps.
 constexpr double kCorrectionRate = 0.3;
 
-/// Codes of prices an octave apart.
-constexpr int kOctaveOfCodes = 128;
+/// How much of what a message was off the budget counts.
+constexpr double kLeastRatio = 0.5, kLargestRatio = 2;
+
+/// Codes of prices: a change of the level by more is followed at once; one by this much is a new
+/// beginning.
+constexpr int kFollowed = 128, kBeginning = 3 * 128;
+
+/// Steps from a beginning on whose sizes are not made up for: they say how wrong a first guess was.
+constexpr std::uint32_t kSettling = 3;
 
 int code_of(float price) noexcept {
   return static_cast<int>(std::bit_cast<std::uint32_t>(price) >> 16);
 }
 
-/// Steps that a level takes to settle. Sizes until then say how far the prediction was off, not how
-/// far it is off as a rule, and are not made up for.
-constexpr std::uint32_t kSettling = 3;
+/// How far a step's price is from the level.
+int distance(const detail::PoolState& state, int price) noexcept {
+  return state.level == 0 ? kBeginning : std::abs(price - code_of(state.level));
+}
 
 /// Takes a step's price in: halfway to it, for a third less of the variance that noisy gradients
-/// add to messages' sizes. A jump of an octave is followed at once.
-int follow(detail::PoolState& state, int price) noexcept {
-  const int before = code_of(state.level);
-  const bool jumps = state.level == 0 || std::abs(price - before) > kOctaveOfCodes;
-  state.steady = jumps ? 0 : std::min(state.steady + 1, kSettling);
-  return jumps ? price : (before + price) / 2;
+/// add to messages' sizes.
+int follow(const detail::PoolState& state, int price) noexcept {
+  return distance(state, price) > kFollowed ? price : (code_of(state.level) + price) / 2;
 }
 
 }  // namespace
@@ -121,12 +126,14 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (in_pool(i, pool) && seen[i] == 2) actual += 8.0 * static_cast<double>(rows[i].bytes);
   }
+  const auto plain = detail::find_price(pool_demands, target);
+  const bool begins = distance(state, code_of(plain.price)) >= kBeginning;
+  state.steady = begins ? 0 : std::min(state.steady + 1, kSettling);
   if (price > 0 && state.steady == kSettling) {
-    const double ratio = std::clamp(actual / target, 0.5, 2.0);
+    const double ratio = std::clamp(actual / target, kLeastRatio, kLargestRatio);
     state.correction = std::clamp(state.correction * (1 + kCorrectionRate * (ratio - 1)),
                                   1 / detail::kLargestCorrection, detail::kLargestCorrection);
   }
-  const auto plain = detail::find_price(pool_demands, target);
   const auto corrected = detail::find_price(pool_demands, target / state.correction);
   if (plain.price > 0) {
     const int level = follow(state, code_of(plain.price));
