@@ -19,7 +19,8 @@
 /// fourth, for layers that choose alone, is a warp 128 atoms at one price.
 ///
 /// Traffic: an amplitude of 8 bytes an atom, three times, from the L2 cache; four 64-bit atomics a
-/// lane and warp. An atom is 256 entries or a row: under 1/10 byte an entry of a block.
+/// lane and warp, seven where variance counts. An atom is 256 entries or a row: under 1/10 byte an
+/// entry of a block.
 ///
 /// Shared memory: none. Determinism: integers whose sums wrap nowhere. Alignment: only the
 /// workspace is read.
@@ -28,8 +29,6 @@
 
 namespace atomo::cuda {
 namespace {
-
-using detail::Wide;
 
 /// By a whole warp: adds a part of a job at the lane's candidate to the job's sums.
 __device__ void add_part(const Frame& frame, const PricePlan& plan, const PriceJob& job,

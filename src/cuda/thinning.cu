@@ -107,6 +107,7 @@ struct WholePart {
   }
   /// What the units [from, to) add to it.
   [[nodiscard]] __device__ std::uint64_t bits(std::uint64_t from, std::uint64_t to) const {
+    if (from == to) return 0;
     const std::uint64_t each = GroupShape::of(job.layout.length).atoms;
     const std::uint64_t first = from * each, last = to * each < state.kept ? to * each : state.kept;
     std::uint64_t sum = 16 * (to - from) * job.pieces + (last - first);
@@ -197,18 +198,19 @@ __global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const Runs runs = Runs::of(of_first + of_second);
   RunEnds& ends = shared<RunEnds>();
   if (threadIdx.x == 0) ends.first_part = 0;
+  // Units before this one that are the first part's.
   const auto split = [&](std::uint64_t unit) { return unit < of_first ? unit : of_first; };
   std::uint64_t own_first = 0;  // bits of the first part that this thread adds up
+#pragma unroll 1
+  for (std::uint64_t r = threadIdx.x; r < runs.count(); r += blockDim.x) {
+    const std::uint64_t from = runs.first_unit(r), to = runs.first_unit(r + 1);
+    const std::uint64_t of_one = first.bits(split(from), split(to));
+    own_first += of_one;
+    ends.bits[r] = of_one + second.bits(from - split(from), to - split(to));
+  }
+  __syncthreads();
   const auto all = scan_blockwide<std::uint64_t>(
-      runs.count(),
-      [&](std::uint64_t r) {
-        const std::uint64_t from = runs.first_unit(r), to = runs.first_unit(r + 1);
-        std::uint64_t bits = 0;
-        if (split(from) < split(to)) bits = first.bits(split(from), split(to));
-        own_first += bits;
-        if (to > of_first) bits += second.bits(from - split(from), to - of_first);
-        return bits;
-      },
+      runs.count(), [&](std::uint64_t r) { return ends.bits[r]; },
       [&](std::uint64_t r, std::uint64_t before) { ends.bits[r] = before; });
   own_first = warp_sum(own_first);
   if (lane() == 0) atomicAdd(&ends.first_part, static_cast<unsigned long long>(own_first));

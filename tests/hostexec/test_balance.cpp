@@ -47,7 +47,8 @@ void expect_balance(const std::string& policy, const std::string& what) {
 class Balance : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Policies, Balance,
                          testing::Values("*=atomo:bits=1", "*=atomo:bits=0.25,atoms=blocks",
-                                         "*=atomo:bits=1,atoms=coordinate", "*=qsgd:bits=4",
+                                         "*=atomo:bits=1,atoms=coordinate",
+                                         "*=atomo:bits=1,atoms=sketch", "*=qsgd:bits=4",
                                          "*=terngrad", "*=sign:scale=mean", "*=topk:keep=0.05",
                                          "*=randomk:keep=0.1", "*=identity"),
                          [](const auto& info) { return std::to_string(info.index); });
