@@ -34,7 +34,7 @@ template <std::size_t kBytes>
 struct InLaunch {
   alignas(16) std::byte bytes[kBytes];
 };
-constexpr std::size_t kSizes[] = {512, 2048, kTablesInLaunch + 2048,
+constexpr std::size_t kSizes[] = {512, 2048, 4096, kTablesInLaunch + 2048,
                                   kTensorsInLaunch * sizeof(TensorInLaunch)};
 
 /// A part of the layers, and what is done with the first of them.
