@@ -141,6 +141,7 @@ class Compressor {
   /// What `begin_step(key)` would take, 0 before the first step: workers who want one price (or one
   /// grid step, so that payloads add: arithmetic.hpp) agree on theirs and fix it by hand.
   [[nodiscard]] float predicted_price() const noexcept;
+  /// The same for codecs on a grid: the step.
   [[nodiscard]] float predicted_grid_step() const noexcept;
   /// The budget of a whole message in bytes, 0 when no layer has one.
   [[nodiscard]] double budget_bytes() const noexcept;
