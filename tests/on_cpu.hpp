@@ -107,10 +107,26 @@ inline void expect_the_cpus_sums(Compressor& on_host, Compressor& on_device,
   }
 }
 
-/// Captures the encoding of a model, and replays it with steps that it reads from device memory:
-/// each is the CPU's message of that step.
-inline void expect_replays_are_the_cpus(Compressor& on_host, Compressor& on_device,
-                                        const Gradients& gradients, const ModelBuffers& buffers) {
+/// The device makes of a message what the CPU makes of it: written and added, the status too.
+inline void expect_the_cpus_values(const Codec& codec, ConstBytes message, const Shape& shape,
+                                   DType dtype = DType::f32, std::size_t shift = 0) {
+  const auto before = entries_of(heavy_tailed(shape.elements(), 9, 20), dtype);
+  for (const bool add : {false, true}) {
+    const float alpha = add ? -0.7f : 1.0f;
+    const auto on_cpu = decode_on_cpu(codec, message, before, dtype, shape, add, alpha);
+    const auto d = decode_bytes(codec, message, before, dtype, shape, add, alpha, shift);
+    ASSERT_EQ(d.status, on_cpu.status) << describe(d.status) << ", CPU " << describe(on_cpu.status);
+    if (!failed(d.status)) {
+      ASSERT_TRUE(d.values == on_cpu.values) << (add ? "added" : "written");
+    }
+  }
+}
+
+/// Captures the encoding of a model under seed 4, and replays it with steps that it reads from
+/// device memory; calls check(step) after each.
+template <typename Check>
+void replay_encoding(Compressor& on_device, const Gradients& gradients, const ModelBuffers& buffers,
+                     Check check) {
   const Word<std::uint32_t> step(0);
   Context context = buffers.context();
   context.step = step.data();
@@ -126,12 +142,20 @@ inline void expect_replays_are_the_cpus(Compressor& on_host, Compressor& on_devi
   for (const std::uint32_t now : {3u, 11u}) {
     step.set(now);
     ASSERT_EQ(cudaGraphLaunch(replay, buffers.stream.get()), cudaSuccess);
-    const auto m = buffers.message();
-    const auto expected = encode_on_host(on_host, gradients.on_host(), {.seed = 4, .step = now});
-    EXPECT_TRUE(m.bytes == expected.bytes) << "step " << now;
+    check(now);
   }
   EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+/// Each replay is the CPU's message of that step.
+inline void expect_replays_are_the_cpus(Compressor& on_host, Compressor& on_device,
+                                        const Gradients& gradients, const ModelBuffers& buffers) {
+  replay_encoding(on_device, gradients, buffers, [&](std::uint32_t step) {
+    const auto m = buffers.message();
+    const auto expected = encode_on_host(on_host, gradients.on_host(), {.seed = 4, .step = step});
+    EXPECT_TRUE(m.bytes == expected.bytes) << "step " << step;
+  });
 }
 
 }  // namespace atomo::test

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "atomo/sketch.hpp"
+#include "support.hpp"
 
 namespace atomo::test {
 
@@ -101,30 +102,6 @@ struct Sketched {
     exponent = pairs.exponent;
   }
 };
-
-/// Normal entries, or the sum of `rank` outer products of falling size; the largest entry is
-/// `scale`.
-inline std::vector<float> gaussian_matrix(const MatrixShape& shape, double scale,
-                                          std::uint64_t seed, std::size_t rank = 0) {
-  std::mt19937_64 generator(seed);
-  std::normal_distribution<double> normal;
-  std::vector<double> x(shape.rows * shape.columns);
-  if (rank == 0) {
-    for (double& v : x) v = normal(generator);
-  }
-  for (std::size_t r = 0; r < rank; ++r) {
-    std::vector<double> a(shape.rows), b(shape.columns);
-    for (double& v : a) v = normal(generator);
-    for (double& v : b) v = normal(generator);
-    for (std::size_t i = 0; i < x.size(); ++i)
-      x[i] += a[i / shape.columns] * b[i % shape.columns] / static_cast<double>((r + 1) * (r + 1));
-  }
-  double largest = 0;
-  for (const double v : x) largest = std::max(largest, std::fabs(v));
-  std::vector<float> g(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) g[i] = static_cast<float>(x[i] / largest * scale);
-  return g;
-}
 
 /// `rank` orthonormal columns of `m` entries, as m rows.
 inline std::vector<float> random_basis(std::size_t m, std::size_t rank, std::uint64_t seed) {

@@ -14,6 +14,7 @@
 
 #include "atomo/atomo.hpp"
 #include "atomo/half.hpp"
+#include "atomo/svd.hpp"
 #include "device_memory.hpp"
 
 namespace atomo::test {
@@ -199,6 +200,30 @@ inline double nmse(const std::vector<float>& x, const std::vector<float>& y) {
   double error = 0;
   for (std::size_t i = 0; i < x.size(); ++i) error += (double{y[i]} - x[i]) * (double{y[i]} - x[i]);
   return error / squared_norm(x);
+}
+
+/// Normal entries, or the sum of `rank` outer products of falling size; the largest entry is
+/// `scale`.
+inline std::vector<float> gaussian_matrix(const MatrixShape& shape, double scale,
+                                          std::uint64_t seed, std::size_t rank = 0) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<double> normal;
+  std::vector<double> x(shape.rows * shape.columns);
+  if (rank == 0) {
+    for (double& v : x) v = normal(generator);
+  }
+  for (std::size_t r = 0; r < rank; ++r) {
+    std::vector<double> a(shape.rows), b(shape.columns);
+    for (double& v : a) v = normal(generator);
+    for (double& v : b) v = normal(generator);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] += a[i / shape.columns] * b[i % shape.columns] / static_cast<double>((r + 1) * (r + 1));
+  }
+  double largest = 0;
+  for (const double v : x) largest = std::max(largest, std::fabs(v));
+  std::vector<float> g(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) g[i] = static_cast<float>(x[i] / largest * scale);
+  return g;
 }
 
 }  // namespace atomo::test

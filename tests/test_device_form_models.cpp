@@ -115,25 +115,9 @@ TEST_P(SketchModels, TheCpuDecodesThemAlike) {
 /// A capture replays with the step of the device; the same input gives the same bytes.
 TEST_P(SketchModels, GraphsReplay) {
   const auto expected = encode({.seed = 4, .step = 11});
-  const test::Word<std::uint32_t> step(0);
-  Context context = buffers.context();
-  context.step = step.data();
-  const test::StreamOwner capturing;
-  context.stream = capturing.get();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(capturing.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  EXPECT_EQ(on_device.encode(gradients.views(), {.seed = 4}, buffers.target(), context),
-            Status::ok);
-  ASSERT_EQ(cudaStreamEndCapture(capturing.get(), &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
-  for (const std::uint32_t now : {3u, 11u}) {
-    step.set(now);
-    ASSERT_EQ(cudaGraphLaunch(replay, buffers.stream.get()), cudaSuccess);
-    EXPECT_EQ(buffers.message().bytes == expected, now == 11);
-  }
-  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  test::replay_encoding(on_device, gradients, buffers, [&](std::uint32_t step) {
+    EXPECT_EQ(buffers.message().bytes == expected, step == 11);
+  });
 }
 
 TEST_P(SketchModels, NonFiniteLayersAreLeftOut) {

@@ -74,17 +74,7 @@ class DeviceForms : public testing::TestWithParam<std::string> {
   /// The device makes of a message what the CPU makes of it.
   void expect_same(ConstBytes message, const Shape& shape, DType dtype = DType::f32,
                    std::size_t shift = 0) {
-    const auto before = test::entries_of(test::heavy_tailed(shape.elements(), 9, 20), dtype);
-    for (const bool add : {false, true}) {
-      const float alpha = add ? -0.7f : 1.0f;
-      const auto on_cpu = test::decode_on_cpu(codec, message, before, dtype, shape, add, alpha);
-      const auto d = test::decode_bytes(codec, message, before, dtype, shape, add, alpha, shift);
-      ASSERT_EQ(d.status, on_cpu.status)
-          << describe(d.status) << ", CPU " << describe(on_cpu.status);
-      if (!failed(d.status)) {
-        ASSERT_TRUE(d.values == on_cpu.values) << (add ? "added" : "written");
-      }
-    }
+    test::expect_the_cpus_values(codec, message, shape, dtype, shift);
   }
   Codec codec = Codec::parse(GetParam());
   Forms forms;

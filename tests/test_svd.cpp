@@ -60,29 +60,6 @@ struct Decomposition {
   }
 };
 
-std::vector<float> random_matrix(MatrixShape shape, double scale, std::uint64_t seed,
-                                 std::size_t rank = 0) {
-  std::mt19937_64 generator(seed);
-  std::normal_distribution<double> normal;
-  std::vector<double> x(shape.rows * shape.columns);
-  if (rank == 0) {
-    for (double& v : x) v = normal(generator);
-  }
-  for (std::size_t r = 0; r < rank; ++r) {
-    std::vector<double> a(shape.rows), b(shape.columns);
-    for (double& v : a) v = normal(generator);
-    for (double& v : b) v = normal(generator);
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      x[i] += a[i / shape.columns] * b[i % shape.columns] / static_cast<double>((r + 1) * (r + 1));
-    }
-  }
-  double largest = 0;
-  for (const double v : x) largest = std::max(largest, std::fabs(v));
-  std::vector<float> g(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) g[i] = static_cast<float>(x[i] / largest * scale);
-  return g;
-}
-
 /// The stated bound: 2^-23 (1 + 2^-8) times the norm of the line along the shorter side.
 void expect_exact(const std::vector<float>& g, MatrixShape shape) {
   const Decomposition d(g, shape);
@@ -122,20 +99,20 @@ TEST(Svd, PairsSumToTheMatrix) {
                                   {64, 576},
                                   {576, 64},
                                   {300, 280}}) {
-    expect_exact(random_matrix(shape, 1, shape.rows), shape);
+    expect_exact(test::gaussian_matrix(shape, 1, shape.rows), shape);
   }
 }
 
 TEST(Svd, LargeSidesTakeTheFullDecomposition) {
-  expect_exact(random_matrix({530, 540}, 1, 1), {530, 540});
-  expect_exact(random_matrix({540, 530}, 1, 2, 5), {540, 530});
+  expect_exact(test::gaussian_matrix({530, 540}, 1, 1), {530, 540});
+  expect_exact(test::gaussian_matrix({540, 530}, 1, 2, 5), {540, 530});
 }
 
 TEST(Svd, AnyScaleAndRank) {
   for (const double scale : {1e-45, 1e-40, 1e-23, 1.0, 1e20, 3.4e38}) {
     for (const std::size_t rank : {0, 1, 3}) {
-      expect_exact(random_matrix({12, 40}, scale, 5, rank), {12, 40});
-      expect_exact(random_matrix({40, 12}, scale, 6, rank), {40, 12});
+      expect_exact(test::gaussian_matrix({12, 40}, scale, 5, rank), {12, 40});
+      expect_exact(test::gaussian_matrix({40, 12}, scale, 6, rank), {40, 12});
     }
   }
   expect_exact(std::vector<float>(12 * 20), {12, 20});
@@ -197,7 +174,7 @@ const char* const kPaper = "atomo:atoms=svd,keep=3,values=f32";
 
 TEST(Factors, KeepsWhatItPromises) {
   const Codec codec = Codec::parse(kPaper);
-  const auto g = random_matrix({20, 50}, 1, 8);
+  const auto g = test::gaussian_matrix({20, 50}, 1, 8);
   for (std::uint32_t step = 0; step < 50; ++step) {
     const auto message = test::encode(codec, g, Shape{20, 50}, {.seed = 1, .step = step});
     ContainerInfo info;
@@ -213,7 +190,7 @@ TEST(Factors, KeepingAllIsExact) {
        {"atomo:atoms=svd,keep=1.0,values=f32", "atomo:atoms=svd,keep=500,values=f32"}) {
     const Codec codec = Codec::parse(spec);
     for (const double scale : {1e-44, 1e-20, 1.0, 3e38}) {
-      const auto g = random_matrix({16, 30}, scale, 11);
+      const auto g = test::gaussian_matrix({16, 30}, scale, 11);
       const auto decoded =
           test::decode(codec, test::encode(codec, g, Shape{16, 30}).bytes, Shape{16, 30});
       ASSERT_EQ(decoded.status, Status::ok);
@@ -231,7 +208,7 @@ TEST(Factors, KeepingAllIsExact) {
 TEST(Factors, DrawsAverageToTheMatrixWithThePredictedVariance) {
   const Codec codec = Codec::parse(kPaper);
   const MatrixShape shape{16, 24};
-  const auto g = random_matrix(shape, 1, 12, 8);
+  const auto g = test::gaussian_matrix(shape, 1, 12, 8);
   const Decomposition d(g, shape);
   const auto p = fill(d.sigma, 3);
   double predicted = 0;
@@ -274,7 +251,7 @@ TEST(Factors, TensorsThatAreNoMatrixAreSentAsTheyAre) {
 /// flagged.
 TEST(Factors, DamagedBodiesNeverDoHarm) {
   const MatrixShape shape{3, 17};
-  const auto g = random_matrix(shape, 1, 13);
+  const auto g = test::gaussian_matrix(shape, 1, 13);
   std::vector<std::byte> body(factors_bytes(shape, 3)), work(encode_factors_workspace_bytes(shape));
   std::size_t bytes = 0;
   ASSERT_EQ(encode_factors(g.data(), shape, 2, {}, work, body, bytes), Status::ok);

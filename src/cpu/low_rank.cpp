@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/emit.hpp"
+
 HWY_BEFORE_NAMESPACE();
 namespace atomo::detail {
 namespace HWY_NAMESPACE {
@@ -89,18 +91,6 @@ HWY_EXPORT(SumRows);
 /// Columns whose right vectors stay in a near cache while all rows pass over them.
 constexpr std::size_t kTileColumns = 256, kTileRows = 4;
 
-/// True when a value is infinite.
-bool emit(const float* sums, const float* rest, std::size_t count, cpu::DecodeMode mode,
-          float* y) noexcept {
-  std::uint32_t infinite = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const float v = sums[i] + rest[i];
-    infinite |= std::isinf(v) ? 1u : 0u;
-    y[i] = mode.add ? y[i] + (mode.alpha * v) : v;
-  }
-  return infinite != 0;
-}
-
 }  // namespace
 
 bool add_low_rank(const LowRank& pairs, std::size_t first, std::size_t end, const float* rest,
@@ -114,7 +104,9 @@ bool add_low_rank(const LowRank& pairs, std::size_t first, std::size_t end, cons
       HWY_DYNAMIC_DISPATCH(SumRows)(pairs, row, rows, column, last, kTileColumns, sums);
       for (std::size_t i = 0; i < rows; ++i) {
         const std::size_t at = (row - first + i) * pairs.columns + column;
-        infinite |= emit(sums + i * kTileColumns, rest + at, last - column, mode, y + at);
+        float* const values = sums + i * kTileColumns;
+        for (std::size_t j = 0; j < last - column; ++j) values[j] = values[j] + rest[at + j];
+        infinite |= emit(values, last - column, mode, y + at);
       }
     }
   }

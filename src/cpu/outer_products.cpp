@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "cpu/emit.hpp"
 #include "cpu/run_tasks.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -75,16 +76,6 @@ HWY_EXPORT(SumRow);
 
 /// Columns whose right vectors stay in a near cache while all rows pass over them.
 constexpr std::size_t kTileColumns = 512;
-
-/// True when a value is infinite.
-bool emit(const float* values, std::size_t count, cpu::DecodeMode mode, float* y) noexcept {
-  std::uint32_t infinite = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    infinite |= std::isinf(values[i]) ? 1u : 0u;
-    y[i] = mode.add ? y[i] + (mode.alpha * values[i]) : values[i];
-  }
-  return infinite != 0;
-}
 
 }  // namespace
 

@@ -19,36 +19,12 @@
 /// aligned to its entries.
 
 #include "cuda/entries.cuh"
-#include "cuda/pairs_decode.cuh"
+#include "cuda/outer_square.cuh"
 
 namespace atomo::cuda {
 namespace {
 
-constexpr std::uint64_t kSide = kVectorStride;     // of a warp's square
-constexpr unsigned kOwnRows = 8, kOwnColumns = 4;  // of a lane
-constexpr unsigned kAcross = kSide / kOwnColumns;  // lanes beside one another
-
-__device__ float4 load_four(const float* p) { return *reinterpret_cast<const float4*>(p); }
-
 __device__ bool is_infinite(float x) { return (__float_as_uint(x) & 0x7FFFFFFFu) == 0x7F800000u; }
-
-/// Adds up the lane's entries from its first row and column on.
-__device__ void sum_square(const float* left, std::uint64_t left_stride, const float* right,
-                           std::uint64_t right_stride, std::uint64_t count,
-                           float (&sum)[kOwnRows][kOwnColumns]) {
-  for (std::uint64_t k = 0; k < count; ++k) {
-    const float4 low = load_four(left), high = load_four(left + 4), row = load_four(right);
-    const float down[kOwnRows] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    const float across[kOwnColumns] = {row.x, row.y, row.z, row.w};
-#pragma unroll
-    for (unsigned r = 0; r < kOwnRows; ++r) {
-#pragma unroll
-      for (unsigned c = 0; c < kOwnColumns; ++c) sum[r][c] = fmaf(down[r], across[c], sum[r][c]);
-    }
-    left += left_stride;
-    right += right_stride;
-  }
-}
 
 __global__ void put_pairs_on_rows(Frame frame, PairsDecodePlan plan, DecodeInto into) {
   const std::uint64_t unit = warp_in_grid();
@@ -67,7 +43,7 @@ __global__ void put_pairs_on_rows(Frame frame, PairsDecodePlan plan, DecodeInto 
   const float* const right = frame(wide ? job.longer : job.shorter);
   float sum[kOwnRows][kOwnColumns] = {};
   sum_square(left + row, vector_stride(job.rows), right + column, vector_stride(job.columns),
-             state.count, sum);
+             state.count, sum, [](float s, float l, float r) { return fmaf(l, r, s); });
   if (column >= job.columns) return;
   const auto scale = static_cast<float>(state.scale);
   const Entries rest{into.add ? frame(job.rest) : layer.y, DType::f32};
