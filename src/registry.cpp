@@ -15,7 +15,8 @@ const std::vector<CodecEntry>& codec_table() {
        {"dtype"},
        make_identity},
       {"atomo",
-       "bits=B|ratio=R|price=A, cap=C, atoms=rows|blocks|coordinate|svd|sketch|auto, rank=, keep=, delta=, "
+       "bits=B|ratio=R|price=A, cap=C, atoms=rows|blocks|coordinate|svd|sketch|auto, rank=, "
+       "iterations=, keep=, delta=, "
        "values=dither|f32",
        "atoms kept at one price for the model, each choosing its own bits",
        "atomo:bits=0.5",
