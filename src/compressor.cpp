@@ -13,7 +13,7 @@
 namespace atomo {
 
 using detail::Carver;
-using detail::kLargestCorrection;
+using detail::kLargestDebt;
 using detail::LayerPlan;
 using detail::LayerWork;
 using detail::Pool;
@@ -158,22 +158,21 @@ double Compressor::budget_bytes() const noexcept {
 
 namespace {
 
-constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '2'};
+constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '3'};
 
 struct SavedPool {
   float level, price;
-  double correction;
+  double owed;
   std::uint64_t steady;
 
   static SavedPool of(const detail::PoolState& pool) noexcept {
-    return {pool.level, pool.price, pool.correction, pool.steady};
+    return {pool.level, pool.price, pool.owed, pool.steady};
   }
   [[nodiscard]] bool is_sound() const noexcept {
-    return is_price(level) && is_price(price) && correction >= 1 / kLargestCorrection &&
-           correction <= kLargestCorrection && steady <= 0xFFFF;
+    return is_price(level) && is_price(price) && std::abs(owed) <= kLargestDebt && steady <= 0xFFFF;
   }
   [[nodiscard]] detail::PoolState state() const noexcept {
-    return {level, price, correction, static_cast<std::uint32_t>(steady)};
+    return {level, price, owed, static_cast<std::uint32_t>(steady)};
   }
 };
 struct SavedState {

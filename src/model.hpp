@@ -10,6 +10,7 @@
 #include "atomo/compressor.hpp"
 #include "device.hpp"
 #include "layer.hpp"
+#include "price_controller.hpp"
 #include "price_search.hpp"
 
 namespace atomo {
@@ -18,16 +19,6 @@ namespace detail {
 
 /// A body is padded to 4 bytes: 1.5 of them on average.
 inline constexpr double kMeanPaddingBits = 12;
-/// How far the controller corrects the budget.
-inline constexpr double kLargestCorrection = 4;
-
-/// What the steps so far say about the next: one a pool.
-struct PoolState {
-  float level = 0;  ///< of prices that meet the budget, smoothed over steps; 0 before the first
-  float price = 0;  ///< of the next step, with the correction; likewise
-  double correction = 1;     ///< what the budget is divided by so that messages meet it
-  std::uint32_t steady = 0;  ///< steps since a beginning, as many as count
-};
 
 }  // namespace detail
 

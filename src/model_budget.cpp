@@ -1,47 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstdlib>
 
 #include "model.hpp"
-#include "price_math.hpp"
 
 namespace atomo {
 
 using detail::Pool;
-
-namespace {
-
-/// How fast the controller makes up for messages that were off the budget: after a few steps.
-constexpr double kCorrectionRate = 0.3;
-
-/// How much of what a message was off the budget counts.
-constexpr double kLeastRatio = 0.5, kLargestRatio = 2;
-
-/// Codes of prices: a change of the level by more is followed at once; one by this much is a new
-/// beginning.
-constexpr int kFollowed = 128, kBeginning = 3 * 128;
-
-/// Steps from a beginning on whose sizes are not made up for: they say how wrong a first guess was.
-constexpr std::uint32_t kSettling = 3;
-
-int code_of(float price) noexcept {
-  return static_cast<int>(std::bit_cast<std::uint32_t>(price) >> 16);
-}
-
-/// How far a step's price is from the level.
-int distance(const detail::PoolState& state, int price) noexcept {
-  return state.level == 0 ? kBeginning : std::abs(price - code_of(state.level));
-}
-
-/// Takes a step's price in: halfway to it, for a third less of the variance that noisy gradients
-/// add to messages' sizes.
-int follow(const detail::PoolState& state, int price) noexcept {
-  return distance(state, price) > kFollowed ? price : (code_of(state.level) + price) / 2;
-}
-
-}  // namespace
 
 /// Bytes that the caps leave for the bodies of the capped layers.
 std::size_t Compressor::Impl::cap_room(bool streamed) const noexcept {
@@ -116,9 +80,9 @@ double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
   return detail::body_budget(budget, fixed);
 }
 
-/// After a streamed step at `price`: corrects by how far its bodies were from the budget (the price
-/// came from the step before, and content costs a little more or less than the tables say), then
-/// finds the price for the next.
+/// After a streamed step at `price`: counts what its bodies took of the budget (the price came from
+/// the steps before, and content costs a little more or less than the tables say), then finds the
+/// price for the next.
 Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state) noexcept {
   const double target = gather(pool, true);
   if (pool_demands.empty()) return Status::ok;
@@ -127,21 +91,9 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
     if (in_pool(i, pool) && seen[i] == 2) actual += 8.0 * static_cast<double>(rows[i].bytes);
   }
   const auto plain = detail::find_price(pool_demands, target);
-  const bool begins = distance(state, code_of(plain.price)) >= kBeginning;
-  state.steady = begins ? 0 : std::min(state.steady + 1, kSettling);
-  if (price > 0 && state.steady == kSettling) {
-    const double ratio = std::clamp(actual / target, kLeastRatio, kLargestRatio);
-    state.correction = std::clamp(state.correction * (1 + kCorrectionRate * (ratio - 1)),
-                                  1 / detail::kLargestCorrection, detail::kLargestCorrection);
-  }
-  const auto corrected = detail::find_price(pool_demands, target / state.correction);
-  if (plain.price > 0) {
-    const int level = follow(state, code_of(plain.price));
-    const int next = level + code_of(corrected.price) - code_of(plain.price);
-    const auto last = static_cast<int>(detail::kLastPriceCode);
-    state.level = cpu::price_of_code(static_cast<std::uint32_t>(level));
-    state.price = cpu::price_of_code(static_cast<std::uint32_t>(std::clamp(next, 1, last)));
-  }
+  detail::count_step(state, price, plain.price, actual, target);
+  const auto corrected = detail::find_price(pool_demands, target / detail::payment(state));
+  detail::predict_price(state, plain.price, corrected.price);
   return corrected.underspent ? Status::underspent : Status::ok;
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The controller of streamed models against gradients whose scale is noise: a step of scale s sent
+/// at price a takes s / a bits, so the price that meets a budget of one bit is s.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "price_controller.hpp"
+
+namespace atomo::detail {
+namespace {
+
+/// The price just below a positive value.
+float price_near(double value) {
+  return code_price(static_cast<std::uint32_t>(code_of(static_cast<float>(value))));
+}
+
+/// Bits that each step took, when content takes `content` of what the search expects.
+template <typename Scale>
+std::vector<double> sizes(Scale scale, int steps, double content = 1) {
+  PoolState state;
+  std::vector<double> bits;
+  for (int step = 0; step < steps; ++step) {
+    const double s = scale(step);
+    const float used = state.price;
+    bits.push_back(content * (used > 0 ? s / static_cast<double>(used) : 1.0));
+    const float plain = price_near(s);
+    count_step(state, used, plain, bits.back(), 1);
+    predict_price(state, plain, price_near(s * payment(state)));
+  }
+  return bits;
+}
+
+double mean(const std::vector<double>& bits, std::size_t first, std::size_t count) {
+  double sum = 0;
+  for (std::size_t i = first; i < first + count; ++i) sum += bits[i];
+  return sum / static_cast<double>(count);
+}
+
+/// Noise of 25 % from step to step, a scale that falls by half in 100 steps, content that costs 3 %
+/// more than expected: the mean of any 50 steps after the first three stays near the budget.
+TEST(PriceController, HoldsTheBudgetUnderNoise) {
+  std::mt19937 generator(7);
+  std::normal_distribution<double> normal;
+  const auto bits =
+      sizes([&](int step) { return std::exp2(-step / 100.0) * std::exp(0.25 * normal(generator)); },
+            2000, 1.03);
+  EXPECT_NEAR(mean(bits, 3, 1997), 1, 0.003);
+  int near = 0, windows = 0;
+  for (std::size_t first = 3; first + 50 <= bits.size(); ++first, ++windows)
+    near += std::abs(mean(bits, first, 50) - 1) < 0.02 ? 1 : 0;
+  std::printf("[ windows  ] %.3f of 50 steps are within 2 %%\n",
+              static_cast<double>(near) / windows);
+  EXPECT_GT(near, 0.85 * windows);
+}
+
+/// A scale that jumps by 100 costs one step of the wrong size; from the fifth on they are right.
+TEST(PriceController, RecoversFromAJump) {
+  for (const double jump : {100.0, 0.01}) {
+    const auto bits = sizes([&](int step) { return step < 50 ? 1.0 : jump; }, 100);
+    EXPECT_NEAR(bits[49], 1, 0.01);
+    EXPECT_NEAR(bits[50], jump, 0.01 * jump);
+    for (std::size_t step = 55; step < 100; ++step)
+      EXPECT_NEAR(bits[step], 1, 0.02) << jump << " at " << step;
+  }
+}
+
+/// A single message five times too long is paid for by those after it.
+TEST(PriceController, PaysForASpike) {
+  const auto bits = sizes([](int step) { return step == 50 ? 5.0 : 1.0; }, 120);
+  EXPECT_GT(bits[50], 4);
+  EXPECT_NEAR(mean(bits, 40, 60), 1, 0.02);
+  EXPECT_NEAR(bits[119], 1, 0.02);
+}
+
+}  // namespace
+}  // namespace atomo::detail
