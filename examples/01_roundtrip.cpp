@@ -8,18 +8,19 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 #include <vector>
 
 namespace {
 
-/// A stand-in for a gradient: rows of very different scales, as layers have them.
+/// A stand-in for a gradient: noise in rows of very different scales, as layers have them.
 std::vector<float> make_gradient(const atomo::Shape& shape) {
   std::vector<float> gradient(shape.elements());
   const std::size_t width = gradient.size() / static_cast<std::size_t>(shape[0]);
-  for (std::size_t i = 0; i < gradient.size(); ++i) {
-    const auto row = static_cast<float>(i / width);
-    gradient[i] = std::exp(-0.1f * row) * std::sin(0.7f * static_cast<float>(i % width) + row);
-  }
+  std::mt19937 generator(1);
+  std::normal_distribution<float> noise;
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    gradient[i] = std::exp(-0.1f * static_cast<float>(i / width)) * noise(generator);
   return gradient;
 }
 

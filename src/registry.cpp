@@ -15,7 +15,7 @@ const std::vector<CodecEntry>& codec_table() {
        {"dtype"},
        make_identity},
       {"atomo",
-       "bits=B|ratio=R|price=A, cap=C, atoms=rows|blocks|coordinate|svd|sketch|auto, rank=, "
+       "bits=B|ratio=R|price=A, cap=C, atoms=auto|sketch|svd|rows|blocks|coordinate, rank=, "
        "iterations=, keep=, delta=, "
        "values=dither|f32",
        "atoms kept at one price for the model, each choosing its own bits",

@@ -31,9 +31,9 @@ TEST(Cap, NoMessageExceedsIt) {
   const auto x = test::heavy_tailed(kShape.elements(), 5, 64);
   const auto cap_of = [](const char* spec) { return std::atof(std::strstr(spec, "cap=") + 4); };
   const std::pair<const char*, std::uint64_t> cases[] = {
-      {"atomo:bits=1,cap=1", 10000},
+      {"atomo:bits=1,cap=1,atoms=rows", 10000},
       {"atomo:bits=1.5,cap=1.5,atoms=blocks", 1000},
-      {"atomo:bits=1,cap=1+blosc", 300},
+      {"atomo:bits=1,cap=1,atoms=rows+blosc", 300},
       {"atomo:bits=1,cap=1,atoms=auto", 300}};
   for (const auto& [spec, messages] : cases) {
     const Codec codec = Codec::parse(spec);
@@ -107,7 +107,8 @@ void expect_unbiased(const char* spec, const std::vector<float>& x, const Shape&
 }
 
 TEST(Cap, UnbiasedWhileItBinds) {
-  expect_unbiased("atomo:bits=1,cap=1", test::heavy_tailed(kShape.elements(), 6, 64), kShape, 1500);
+  expect_unbiased("atomo:bits=1,cap=1,atoms=rows", test::heavy_tailed(kShape.elements(), 6, 64),
+                  kShape, 1500);
 }
 
 /// A few outer products, and noise that rows are kept for.
@@ -161,14 +162,15 @@ void expect_statuses(const char* spec, const std::vector<float>& x, const Shape&
 }
 
 TEST(Cap, MutatedThinnedMessagesGiveAStatus) {
-  expect_statuses("atomo:bits=1,cap=1", test::heavy_tailed(kShape.elements(), 6, 64), kShape);
+  expect_statuses("atomo:bits=1,cap=1,atoms=rows", test::heavy_tailed(kShape.elements(), 6, 64),
+                  kShape);
   expect_statuses("atomo:bits=2,cap=2,atoms=sketch", low_rank({256, 100}), Shape{256, 100});
 }
 
 TEST(Cap, ModelsKeepItWholeAndStreamed) {
   const test::RealGradient model;
-  Compressor whole(model.specs, Policy::parse("*=atomo:bits=0.5,cap=0.505")),
-      streamed(model.specs, Policy::parse("*=atomo:bits=0.5,cap=0.505"));
+  Compressor whole(model.specs, Policy::parse("*=atomo:bits=0.5,cap=0.505,atoms=rows")),
+      streamed(model.specs, Policy::parse("*=atomo:bits=0.5,cap=0.505,atoms=rows"));
   const auto limit = static_cast<std::size_t>(0.505 * static_cast<double>(model.elements) / 8);
   std::vector<std::byte> bytes(whole.max_encoded_bytes()), workspace(whole.workspace_bytes());
   std::uint64_t used = 0;
@@ -195,10 +197,13 @@ TEST(Cap, ModelsKeepItWholeAndStreamed) {
 }
 
 TEST(Cap, TooTightIsRefusedAtSetUp) {
-  EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=0.5"), Error);
-  EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=1.2").max_encoded_bytes({100}), Error);
-  EXPECT_THROW(Compressor({{"a", {100}}}, Policy::parse("*=atomo:bits=1,cap=1.2")), Error);
-  EXPECT_NO_THROW((void)Codec::parse("atomo:bits=1,cap=1.2").max_encoded_bytes({1000, 1000}));
+  EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=0.5,atoms=rows"), Error);
+  EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=1.2,atoms=rows").max_encoded_bytes({100}),
+               Error);
+  EXPECT_THROW(Compressor({{"a", {100}}}, Policy::parse("*=atomo:bits=1,cap=1.2,atoms=rows")),
+               Error);
+  EXPECT_NO_THROW(
+      (void)Codec::parse("atomo:bits=1,cap=1.2,atoms=rows").max_encoded_bytes({1000, 1000}));
 }
 
 TEST(Thinning, WordsThatNoEncoderWritesAreRefused) {

@@ -151,7 +151,7 @@ TEST_P(DeviceCap, LargeTensors) {
 }
 
 TEST(DeviceCaps, TooTightIsRefused) {
-  const Codec codec = Codec::parse("atomo:bits=1,cap=1.2");
+  const Codec codec = Codec::parse("atomo:bits=1,cap=1.2,atoms=rows");
   const Shape shape{100};
   EXPECT_THROW((void)codec.max_encoded_bytes(shape), Error);
   const test::Memory x(400), payload(4096), workspace(test::workspace_bytes(codec, shape));
@@ -163,9 +163,9 @@ TEST(DeviceCaps, TooTightIsRefused) {
   EXPECT_EQ(codec.encode({x.data(), DType::f32, shape, Device::cuda}, {},
                          {payload.data(), payload.bytes().size(), bytes.data()}, context),
             Status::unsupported);
-  EXPECT_THROW(
-      Compressor({{"a", shape}}, Policy::parse("*=atomo:bits=1,cap=1.2"), {.device = Device::cuda}),
-      Error);
+  EXPECT_THROW(Compressor({{"a", shape}}, Policy::parse("*=atomo:bits=1,cap=1.2,atoms=rows"),
+                          {.device = Device::cuda}),
+               Error);
 }
 
 /// Layers of many sizes: rows short and long, blocks, others.
@@ -197,12 +197,13 @@ class DeviceCapModels : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(
     Policies, DeviceCapModels,
-    testing::Values("*=atomo:bits=7,cap=7", "*=atomo:bits=3,cap=3,atoms=blocks",
-                    "*.bias=identity; a.*=atomo:bits=1; d.weight=atomo:bits=3,cap=9,atoms=blocks; "
-                    "*=atomo:bits=8,cap=8",
-                    "e.weight=atomo:bits=3,cap=3; *.bias=atomo:bits=4,atoms=coordinate; "
-                    "*=atomo:bits=6",
-                    "*.bias=atomo:bits=4; *=atomo:bits=2,cap=30"),
+    testing::Values(
+        "*=atomo:bits=7,cap=7,atoms=rows", "*=atomo:bits=3,cap=3,atoms=blocks",
+        "*.bias=identity; a.*=atomo:bits=1,atoms=rows; d.weight=atomo:bits=3,cap=9,atoms=blocks; "
+        "*=atomo:bits=8,cap=8,atoms=rows",
+        "e.weight=atomo:bits=3,cap=3,atoms=rows; *.bias=atomo:bits=4,atoms=coordinate; "
+        "*=atomo:bits=6,atoms=rows",
+        "*.bias=atomo:bits=4,atoms=rows; *=atomo:bits=2,cap=30,atoms=rows"),
     [](const auto& made) { return std::to_string(made.index); });
 
 TEST_P(DeviceCapModels, MessagesAreTheCpus) {
@@ -216,7 +217,7 @@ TEST_P(DeviceCapModels, MessagesAreTheCpus) {
 /// The gradient of a network, the cap just above its budget.
 TEST(DeviceCaps, RealModelsAreTheCpus) {
   const test::RealGradient model;
-  const Policy policy = Policy::parse("*=atomo:bits=0.5,cap=0.505");
+  const Policy policy = Policy::parse("*=atomo:bits=0.5,cap=0.505,atoms=rows");
   Compressor on_host(model.specs, policy), on_device(model.specs, policy, {.device = Device::cuda});
   test::Gradients gradients(model.specs);
   gradients.values() = model.values;

@@ -35,7 +35,7 @@ TEST(Spec, NumbersSurviveTheRoundTrip) {
 
 TEST(Spec, CapsSurviveTheRoundTrip) {
   EXPECT_EQ(Codec::parse("atomo:cap=0.3,bits=0.25").to_string(),
-            "atomo:bits=0.25,cap=0.3,atoms=rows");
+            "atomo:bits=0.25,cap=0.3,atoms=auto");
   EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=2,atoms=svd"), Error);
 }
 

@@ -13,11 +13,11 @@ double read_budget(SpecArgs& args) {
 }
 
 std::shared_ptr<const Method> make_atomo(SpecArgs& args) {
-  enum : std::size_t { rows, blocks, coordinate, svd, sketch, automatic };
+  enum : std::size_t { automatic, sketch, svd, rows, blocks, coordinate };
   const std::size_t atoms =
-      args.choice("atoms", {"rows", "blocks", "coordinate", "svd", "sketch", "auto"}, rows);
+      args.choice("atoms", {"auto", "sketch", "svd", "rows", "blocks", "coordinate"}, automatic);
   if ((atoms == coordinate || atoms == svd) && args.has("cap"))
-    args.fail("cap", "cap= goes with atoms=rows, blocks, sketch and auto");
+    args.fail("cap", "cap= goes with atoms=auto, sketch, rows and blocks");
   switch (atoms) {
     case rows:
     case blocks:

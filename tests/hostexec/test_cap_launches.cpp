@@ -31,9 +31,9 @@ std::size_t launches_of(const std::vector<LayerSpec>& specs, const char* policy)
 }
 
 TEST(CapLaunches, AreAConstant) {
-  const char* const without = "*=atomo:bits=8";
-  const char* const one = "layer0=atomo:bits=8,cap=64; *=atomo:bits=8";
-  const char* const all = "*=atomo:bits=8,cap=64";
+  const char* const without = "*=atomo:bits=8,atoms=rows";
+  const char* const one = "layer0=atomo:bits=8,cap=64,atoms=rows; *=atomo:bits=8,atoms=rows";
+  const char* const all = "*=atomo:bits=8,cap=64,atoms=rows";
   const std::size_t few = launches_of(layers(1), without);
   EXPECT_EQ(launches_of(layers(300), without), few);
   EXPECT_EQ(launches_of(layers(1), all), few + 4);

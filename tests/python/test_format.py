@@ -62,13 +62,13 @@ class Cases(unittest.TestCase):
 # The areas of the format, by the cases' names; together they hold all of them.
 AREAS = {
     "identity": r"-identity(_dtype\w*)?\.",
-    "blocks": r"atoms_blocks|atomo_bits_1\.",
+    "blocks": r"atoms_blocks",
     "rows": r"atoms_rows",
     "coordinate": r"atoms_coordinate",
     "singular_pairs": r"atoms_svd\.|bits_\w*_atoms_svd",
     "factors": r"atoms_svd_keep",
     "sketch": r"atoms_sketch",
-    "automatic": r"atoms_auto",
+    "automatic": r"atoms_auto|atomo_bits_1\.",
     "qsgd": r"-qsgd(?!.*blosc)",
     "ternary": r"-terngrad",
     "sign": r"-sign",
