@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "atomo/container.hpp"
 #include "fp_guard.hpp"
@@ -55,6 +56,10 @@ std::size_t Compressor::max_encoded_bytes(std::size_t layer) const {
 std::size_t Compressor::workspace_bytes() const noexcept { return impl_->workspace; }
 std::size_t Compressor::workspace_bytes(std::size_t layer) const {
   const LayerPlan& plan = impl_->plans.at(layer);
+  if (impl_->device != nullptr) {
+    return detail::device_backend()->workspace_bytes(*plan.method, plan.kind.shape,
+                                                     plan.kind.dtype);
+  }
   Carver carver;
   LayerWork().carve(plan, carver, false);
   return std::max(carver.bytes(), detail::read_layer_workspace(plan.kind, plan.kind.dtype,
@@ -106,7 +111,9 @@ Status Compressor::decode_add(std::span<const ConstBytes> messages, float alpha,
 }
 
 Status Compressor::begin_step(const Key& key) noexcept {
-  return begin_step(key, impl_->atoms.price, impl_->grid.price);
+  const Status status = begin_step(key, impl_->atoms.price, impl_->grid.price);
+  if (!failed(status)) impl_->given = false;
+  return status;
 }
 
 Status Compressor::begin_step(const Key& key, float price, float grid_step) noexcept {
@@ -114,6 +121,7 @@ Status Compressor::begin_step(const Key& key, float price, float grid_step) noex
   if (!is_price(price) || !is_price(grid_step)) return Status::unsupported;
   impl_->step_key = key;
   impl_->prices = {price, grid_step, false};
+  impl_->given = true;
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
   impl_->set_limits(true);
   impl_->in_step = true;
@@ -123,32 +131,33 @@ Status Compressor::begin_step(const Key& key, float price, float grid_step) noex
 Status Compressor::encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                                 const Context& context) noexcept {
   const detail::FpGuard guard;
-  return report(context, impl_->encode_layer(i, view, payload, context));
+  const Status status = impl_->encode_layer(i, view, payload, context);
+  return impl_->device != nullptr ? status : report(context, status);
 }
 
-Status Compressor::end_step() noexcept {
+Status Compressor::end_step(const Context& context) noexcept {
   const detail::FpGuard guard;
-  if (!impl_->in_step) return Status::unsupported;
-  impl_->in_step = false;
-  const Status status = impl_->learn(Pool::atoms, impl_->prices.atoms, impl_->atoms);
-  impl_->expect_sizes(impl_->atoms.price);
-  return worse(status, impl_->learn(Pool::grid, impl_->prices.grid, impl_->grid));
+  const bool in_step = std::exchange(impl_->in_step, false);
+  if (impl_->device != nullptr) {
+    return in_step ? impl_->device->end_step(impl_->step_prices(), context) : Status::unsupported;
+  }
+  return report(context, in_step ? impl_->end_step() : Status::unsupported);
 }
 
 Status Compressor::decode_layer(ConstBytes message, const TensorView& view,
                                 const Context& context) const noexcept {
-  return atomo::decode(message, {&view, 1}, context);
+  return impl_->decode_layer(message, false, 1, view, context);
 }
 
 Status Compressor::decode_layer_add(ConstBytes message, float alpha, const TensorView& view,
                                     const Context& context) const noexcept {
-  return atomo::decode_add(message, alpha, {&view, 1}, context);
+  return impl_->decode_layer(message, true, alpha, view, context);
 }
 
-float Compressor::price() const noexcept { return impl_->prices.atoms; }
-float Compressor::grid_step() const noexcept { return impl_->prices.grid; }
-float Compressor::predicted_price() const noexcept { return impl_->atoms.price; }
-float Compressor::predicted_grid_step() const noexcept { return impl_->grid.price; }
+float Compressor::price() const noexcept { return impl_->price_of(0); }
+float Compressor::grid_step() const noexcept { return impl_->price_of(1); }
+float Compressor::predicted_price() const noexcept { return impl_->predicted(0); }
+float Compressor::predicted_grid_step() const noexcept { return impl_->predicted(1); }
 
 double Compressor::budget_bytes() const noexcept {
   double bits = 0;
@@ -184,7 +193,10 @@ static_assert(sizeof(SavedState) == 56);
 }  // namespace
 
 std::vector<std::byte> Compressor::save() const {
-  SavedState state{{}, SavedPool::of(impl_->atoms), SavedPool::of(impl_->grid)};
+  detail::LearntPrices learnt;
+  if (failed(impl_->read_prices(learnt)))
+    throw Error("CUDA: the device did not say what it has learnt of the model's prices");
+  SavedState state{{}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1])};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
   std::vector<std::byte> bytes(sizeof state);
   std::memcpy(bytes.data(), &state, sizeof state);
@@ -200,8 +212,8 @@ void Compressor::load(ConstBytes bytes) {
     throw Error("not a saved compressor state: expected the " + std::to_string(sizeof state) +
                 " bytes that save() returned, found " + std::to_string(bytes.size()));
   }
-  impl_->atoms = state.atoms.state();
-  impl_->grid = state.grid.state();
+  if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())))
+    throw Error("CUDA: the device did not take what was saved of the model's prices");
 }
 
 }  // namespace atomo

@@ -12,8 +12,29 @@
 #include "head.hpp"
 #include "layer.hpp"
 #include "method.hpp"
+#include "price_controller.hpp"
 
 namespace atomo::detail {
+
+/// How a layer takes part in streamed steps.
+struct StreamedLayer {
+  Pool pool = Pool::none;  ///< whose price it shares; none where it has no budget
+  double budget_bits = 0;
+  double fixed_bits = 0;  ///< of these, what stands beside the body of its message
+  std::size_t limit = 0;  ///< under a cap: most bytes of its body in the first step
+};
+
+/// The prices of a streamed step by pool (atoms, grid): those given, or those predicted.
+struct StepPrices {
+  bool predicted = true;
+  float given[2] = {};
+};
+
+/// What a model has learnt of its prices, by pool.
+struct LearntPrices {
+  PoolState pools[2];
+  float used[2] = {};  ///< by the last step or message
+};
 
 /// A model's tables on the device and what they say.
 class DeviceModel {
@@ -29,6 +50,16 @@ class DeviceModel {
   virtual Status decode(std::span<const ConstBytes> messages, bool add, float alpha,
                         std::span<const TensorView> views,
                         const Context& context) const noexcept = 0;
+
+  // Streaming. What one call leaves on the device the others read: streams must be in order.
+  /// `budget_bits`: what the layer's own budget leaves for its body.
+  virtual Status encode_layer(std::size_t layer, const ConstTensorView& view, const Key& key,
+                              const StepPrices& prices, double budget_bits, const Payload& payload,
+                              const Context& context) const noexcept = 0;
+  virtual Status end_step(const StepPrices& prices, const Context& context) const noexcept = 0;
+  /// Both wait for the device.
+  virtual Status read_prices(LearntPrices& prices) const noexcept = 0;
+  virtual Status write_prices(const LearntPrices& prices) const noexcept = 0;
 };
 
 struct DeviceBackend {
@@ -41,7 +72,9 @@ struct DeviceBackend {
   Status (*decode)(const Method&, ConstBytes message, bool add, float alpha, const TensorView&,
                    const Context&) noexcept;
   /// Sets up: allocates and copies on the current device. \throws Error
-  std::unique_ptr<DeviceModel> (*make_model)(std::span<const LayerPlan>, const HeadLayout&);
+  /// `cap_room`: bytes that the caps leave for the bodies of a streamed step.
+  std::unique_ptr<DeviceModel> (*make_model)(std::span<const LayerPlan>, const HeadLayout&,
+                                             std::span<const StreamedLayer>, std::size_t cap_room);
 };
 
 /// Null when there is no CUDA backend in this build.

@@ -160,10 +160,6 @@ std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
   return std::max<std::size_t>(capped_bytes(plan.method->cap_bits(), plan.n, head), 1);
 }
 
-double body_budget(double budget, double fixed) noexcept {
-  return std::max(budget - fixed, budget / 2);
-}
-
 std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) noexcept {
   Carver carver;
   const BodyDecoder& decoder = *find_decoder(kind.method);

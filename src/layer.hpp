@@ -3,6 +3,8 @@
 /// One layer through a method: what a single tensor (codec.cpp) and a model (compressor.cpp) do
 /// alike.
 
+#include <algorithm>
+
 #include "head.hpp"
 #include "method.hpp"
 #include "workspace.hpp"
@@ -71,7 +73,9 @@ Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,
 
 /// Bits that may go into bodies when `budget` is meant to pay for `fixed` too: never under half of
 /// the budget, so that a message smaller than its head still says something.
-[[nodiscard]] double body_budget(double budget, double fixed) noexcept;
+[[nodiscard]] constexpr double body_budget(double budget, double fixed) noexcept {
+  return std::max(budget - fixed, budget / 2);
+}
 
 /// Leaves the status where the caller looks for it, and hands it on.
 inline Status report(const Context& context, Status status) noexcept {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "atomo/container.hpp"
 #include "atomo/half.hpp"
 #include "fp_guard.hpp"
 
@@ -97,7 +98,14 @@ void Compressor::Impl::set_up_memory() {
 void Compressor::Impl::set_up_device() {
   for (const auto& plan : plans)
     static_cast<void>(detail::device_backend_for(*plan.method, plan.kind.shape));
-  device = detail::device_backend()->make_model(plans, layout);
+  set_limits(true);
+  std::vector<detail::StreamedLayer> streamed;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const bool shares = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);
+    streamed.push_back({shares ? plans[i].method->pool() : Pool::none, budget_bits(i),
+                        one_layer_fixed_bits(i), limits[i]});
+  }
+  device = detail::device_backend()->make_model(plans, layout, streamed, cap_room(true));
   workspace = device->workspace_bytes();
 }
 
@@ -196,6 +204,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   const std::size_t head = one_head[i];
   if (payload.capacity < head + detail::padded(plan.max_body_bytes))
     return Status::buffer_too_small;
+  if (device != nullptr) return encode_layer_on_device(i, view, payload, context);
   Carver carver(context.workspace);
   LayerWork layer;
   layer.demand = demand[i];
@@ -225,6 +234,34 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   rows[i] = row;
   *payload.bytes = head + whole;
   return status;
+}
+
+Status Compressor::Impl::encode_layer_on_device(std::size_t i, const ConstTensorView& view,
+                                                const Payload& payload,
+                                                const Context& context) const noexcept {
+  Key key = step_key;
+  key.tensor = static_cast<std::uint16_t>(i);
+  const double budget = detail::body_budget(budget_bits(i), one_layer_fixed_bits(i));
+  return device->encode_layer(i, view, key, step_prices(), budget, payload, context);
+}
+
+/// On a device the codec is that of the layers of the view's shape.
+Status Compressor::Impl::decode_layer(ConstBytes message, bool add, float alpha,
+                                      const TensorView& view,
+                                      const Context& context) const noexcept {
+  if (device == nullptr) {
+    return add ? atomo::decode_add(message, alpha, {&view, 1}, context)
+               : atomo::decode(message, {&view, 1}, context);
+  }
+  const LayerPlan* found = nullptr;
+  for (const LayerPlan& plan : plans) {
+    if (plan.kind.shape != view.shape) continue;
+    if (found == nullptr) found = &plan;
+    if (plan.kind.method != found->kind.method || plan.kind.params != found->kind.params)
+      return Status::unsupported;
+  }
+  if (found == nullptr) return Status::shape_mismatch;
+  return detail::device_backend()->decode(*found->method, message, add, alpha, view, context);
 }
 
 Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept {

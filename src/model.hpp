@@ -48,8 +48,9 @@ struct Compressor::Impl {
   std::vector<std::size_t> limits;
 
   Key step_key;
-  detail::Prices prices;  // of the step under way
-  detail::PoolState atoms, grid;
+  detail::Prices prices;          // of the step under way
+  bool given = false;             // these prices were fixed by hand
+  detail::PoolState atoms, grid;  // of a model on the CPU; a device keeps its own
   bool in_step = false;
 
   Impl(std::vector<LayerSpec> specs, Policy p, CompressorOptions options)
@@ -87,6 +88,17 @@ struct Compressor::Impl {
   std::uint64_t close_gaps(std::byte* message) noexcept;
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
+  Status encode_layer_on_device(std::size_t i, const ConstTensorView& view, const Payload& payload,
+                                const Context& context) const noexcept;
+  Status decode_layer(ConstBytes message, bool add, float alpha, const TensorView& view,
+                      const Context& context) const noexcept;
+  Status end_step() noexcept;
+  // The controller, wherever it is: a device is waited for.
+  [[nodiscard]] detail::StepPrices step_prices() const noexcept;
+  Status read_prices(detail::LearntPrices& learnt) const noexcept;
+  Status set_learnt(const detail::PoolState& of_atoms, const detail::PoolState& of_grid) noexcept;
+  [[nodiscard]] float price_of(std::size_t pool) const noexcept;
+  [[nodiscard]] float predicted(std::size_t pool) const noexcept;
   Status check(std::span<const TensorView> views) const noexcept;
   Status add_through_f32(std::span<const ConstBytes> messages, float alpha,
                          std::span<const TensorView> views, const Context& context) const noexcept;

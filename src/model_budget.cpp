@@ -97,4 +97,47 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
   return corrected.underspent ? Status::underspent : Status::ok;
 }
 
+Status Compressor::Impl::end_step() noexcept {
+  const Status status = learn(Pool::atoms, prices.atoms, atoms);
+  expect_sizes(atoms.price);
+  return detail::worse(status, learn(Pool::grid, prices.grid, grid));
+}
+
+detail::StepPrices Compressor::Impl::step_prices() const noexcept {
+  return {!given, {prices.atoms, prices.grid}};
+}
+
+Status Compressor::Impl::read_prices(detail::LearntPrices& learnt) const noexcept {
+  if (device != nullptr) return device->read_prices(learnt);
+  learnt = {{atoms, grid}, {prices.atoms, prices.grid}};
+  return Status::ok;
+}
+
+Status Compressor::Impl::set_learnt(const detail::PoolState& of_atoms,
+                                    const detail::PoolState& of_grid) noexcept {
+  if (device == nullptr) {
+    atoms = of_atoms;
+    grid = of_grid;
+    return Status::ok;
+  }
+  detail::LearntPrices learnt;
+  if (const Status s = device->read_prices(learnt); failed(s)) return s;
+  learnt.pools[0] = of_atoms;
+  learnt.pools[1] = of_grid;
+  return device->write_prices(learnt);
+}
+
+float Compressor::Impl::price_of(std::size_t pool) const noexcept {
+  const detail::StepPrices step = step_prices();
+  if (device != nullptr && in_step && step.predicted) return predicted(pool);
+  if (device == nullptr || in_step) return step.given[pool];
+  detail::LearntPrices learnt;
+  return failed(read_prices(learnt)) ? 0 : learnt.used[pool];
+}
+
+float Compressor::Impl::predicted(std::size_t pool) const noexcept {
+  detail::LearntPrices learnt;
+  return failed(read_prices(learnt)) ? 0 : learnt.pools[pool].price;
+}
+
 }  // namespace atomo

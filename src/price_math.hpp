@@ -98,6 +98,11 @@ inline constexpr double kBitPrice =
       std::min(cost, Wide{std::numeric_limits<std::uint64_t>::max()}));
 }
 
+/// A budget of bits as the search takes it.
+[[nodiscard]] constexpr std::uint64_t budget_cost256(double bits) noexcept {
+  return static_cast<std::uint64_t>(std::clamp(bits * 256, 0.0, 1.8e19));  // fits 64 bits
+}
+
 /// A price at the end of a search is too low for its budget to be spent: more than a 64th is left.
 [[nodiscard]] constexpr bool leaves_budget(std::uint64_t cost, std::uint64_t budget) noexcept {
   return cost < budget - budget / 64;

@@ -18,8 +18,7 @@ std::uint64_t expected_bits256(std::span<const Demand> demands, std::uint16_t co
 }  // namespace
 
 FoundPrice find_price(std::span<const Demand> demands, double budget_bits) noexcept {
-  const double limit = 1.8e19;  // fits 64 bits
-  const auto budget = static_cast<std::uint64_t>(std::clamp(budget_bits * 256, 0.0, limit));
+  const std::uint64_t budget = budget_cost256(budget_bits);
   if (expected_bits256(demands, 1) == 0) return {};
   std::uint16_t low = 1;
   for (const auto& d : demands) low = std::max(low, d.method->lowest_price(*d.shape, d.bytes));

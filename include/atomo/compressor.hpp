@@ -125,7 +125,7 @@ class Compressor {
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
   /// Learns from the step: updates the predicted price. Layers that were not encoded are left out.
-  Status end_step() noexcept;
+  Status end_step(const Context& context = {}) noexcept;
   /// Reads what `encode_layer` wrote, whichever layer it is: `view` must have that layer's shape.
   Status decode_layer(ConstBytes message, const TensorView& view,
                       const Context& context) const noexcept;

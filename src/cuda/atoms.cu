@@ -178,19 +178,21 @@ struct Counts {
   }
 };
 
-/// Adds layers one by one, in both runs of a plan.
+/// Adds layers one by one, in both runs of a plan. `bodies`: what is written, `counts` again, or
+/// nothing in a plan of prices alone.
 class Planner {
  public:
-  Planner(Layout& layout, const Counts& counts)
+  Planner(Layout& layout, const Counts& counts, const Counts& bodies)
       : layout_(layout),
-        jobs_(layout.table<AtomsJob>(counts.jobs)),
-        sums_(layout, counts.jobs),
-        trees_(layout, counts.jobs),
-        chunks_(layout, counts.jobs),
-        groups_(layout, counts.jobs),
-        marks_(layout, counts.jobs),
+        bodies_(bodies.jobs > 0),
+        jobs_(layout.table<AtomsJob>(bodies.jobs)),
+        sums_(layout, bodies.jobs),
+        trees_(layout, bodies.jobs),
+        chunks_(layout, bodies.jobs),
+        groups_(layout, bodies.jobs),
+        marks_(layout, bodies.jobs),
         price_(layout, counts.layers, counts.jobs, counts.grids),
-        pairs_(layout, counts.singular, counts.sketches),
+        pairs_(layout, bodies.singular, bodies.sketches),
         units_(layout.table<PriceUnits>(1)),
         noise_(layout.table<PriceUnits>(counts.chooses ? 1 : 0)),
         amplitudes_(layout.scratch<double>(counts.atoms)) {}
@@ -227,6 +229,18 @@ class Planner {
   }
 
   void finish(AtomsPlan& plan) {
+    plan.price = price_.finish();
+    plan.amplitudes = amplitudes_;
+    // The limit of the only layer of a message is known beforehand.
+    const std::uint32_t sharing = cap_.layers > (bodies_ ? 1 : 0) ? plan.price.count : 0;
+    cap_.expected = layout_.scratch<double>(sharing);
+    cap_.limits = layout_.scratch<std::uint64_t>(sharing);
+    plan.cap = cap_;
+    if (bodies_) finish_bodies(plan);
+  }
+
+ private:
+  void finish_bodies(AtomsPlan& plan) {
     plan.jobs = jobs_.place;
     plan.count = count_;
     plan.sums = sums_.split();
@@ -234,9 +248,7 @@ class Planner {
     plan.chunks = chunks_.split();
     plan.groups = groups_.split();
     plan.marks = marks_.finish();
-    plan.price = price_.finish();
     plan.pairs = pairs_.finish();
-    plan.amplitudes = amplitudes_;
     plan.piece_sums = layout_.scratch<double>(piece_sums_);
     plan.states = layout_.zeroed<AtomsState>(count_);
     const std::uint64_t segments = plan.marks.segments.units;
@@ -249,15 +261,19 @@ class Planner {
     plan.slots = layout_.scratch<std::uint32_t>(slots_);
     plan.group_bits = layout_.scratch<std::uint32_t>(group_count_);
     plan.group_ends = layout_.scratch<std::uint64_t>(group_count_);
-    const std::uint32_t sharing = cap_.layers > 1 ? plan.price.count : 0;
-    cap_.expected = layout_.scratch<double>(sharing);
-    cap_.limits = layout_.scratch<std::uint64_t>(sharing);
-    plan.cap = cap_;
   }
 
- private:
   void add_job(const PlannedLayer& layer, const LayerAtoms& of, std::uint32_t number,
                bool chooses) {
+    const Scratch<double> amplitudes{amplitudes_.at + atoms_ * sizeof(double)};
+    if (bodies_) add_body(layer, of, number, amplitudes);
+    add_price(of, amplitudes, chooses);
+    ++count_;
+    atoms_ += of.layout.count;
+  }
+
+  void add_body(const PlannedLayer& layer, const LayerAtoms& of, std::uint32_t number,
+                Scratch<double> amplitudes) {
     AtomsJob job;
     job.layout = of.layout;
     job.layer = number;
@@ -267,7 +283,6 @@ class Planner {
     const AtomLayout& atoms = job.layout;
     const GroupShape shape = GroupShape::of(atoms.length);
     const std::uint64_t groups = shape.groups(atoms.count);
-    const Scratch<double> amplitudes{amplitudes_.at + atoms_ * sizeof(double)};
     if (of.has_pairs()) {
       residual_ =
           pairs_.add(of, number, count_, groups, amplitudes, layer.method->sketch_iterations());
@@ -295,9 +310,6 @@ class Planner {
     chunks_.add(divide_up(atoms.count, cpu::kSelectionChunk));
     groups_.add(of.has_pairs() ? 0 : groups);
     marks_.add(number, atoms.count);
-    add_price(of, amplitudes, chooses);
-    ++count_;
-    atoms_ += atoms.count;
     piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
     group_count_ += groups;
     slots_ += groups * job.slot_words;
@@ -332,6 +344,7 @@ class Planner {
   }
 
   Layout& layout_;
+  bool bodies_;
   Layout::NewTable<AtomsJob> jobs_;
   SplitMaker sums_, trees_, chunks_, groups_;
   MarksPlanner marks_;
@@ -345,18 +358,27 @@ class Planner {
   std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;
 };
 
-}  // namespace
-
-void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan) {
+void plan_atoms(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan,
+                PlanFor purpose) {
   plan = {};
   Counts counts;
   for (const PlannedLayer& layer : layers) counts.add(layer);
   if (counts.jobs == 0) return;
-  Planner planner(layout, counts);
+  Planner planner(layout, counts, purpose == PlanFor::prices ? Counts{} : counts);
   for (std::size_t i = 0; i < layers.size(); ++i)
     planner.add(layers[i], static_cast<std::uint32_t>(i));
   planner.finish(plan);
-  plan_grids(layers, layout, plan.grids);
+  plan_grids(layers, layout, plan.grids, purpose);
+}
+
+}  // namespace
+
+void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan) {
+  plan_atoms(layers, layout, plan, PlanFor::messages);
+}
+
+void plan_prices(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan) {
+  plan_atoms(layers, layout, plan, PlanFor::prices);
 }
 
 void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
@@ -367,11 +389,15 @@ void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
   offer_grids(plan.grids, plan.price, frame, queue);
 }
 
-void price(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+void search_prices(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
   for (unsigned round = 0; round < kPriceRounds; ++round) {
     price_grids(plan.grids, plan.price, frame, round, queue);
     search_price(plan.price, frame, round, queue);
   }
+}
+
+void price(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+  search_prices(plan, frame, queue);
   price_grids(plan.grids, plan.price, frame, kPriceRounds, queue);
   choose_forms(plan.price, frame, queue);
   settle_grids(plan.grids, plan.price, frame, queue);

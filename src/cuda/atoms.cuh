@@ -100,6 +100,9 @@ __device__ inline Entries entries_of(const Frame& frame, const AtomsJob& job) {
 /// Takes the layers of the methods atoms and automatic. The atoms of pairs are laid out as
 /// detail::pairs_frame.
 void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan);
+/// Of these what `search_prices` and `share_room` need: `price`, `amplitudes`, `grids` and `cap`,
+/// whose contents come from the plans of single layers.
+void plan_prices(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan);
 
 /// Singular pairs are found by the caller's libraries.
 [[nodiscard]] inline bool needs_handles(const AtomsPlan& plan) { return !plan.pairs.svd.empty(); }
@@ -107,7 +110,9 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan)
 /// Amplitudes; a launch, two when there are rows of more than 1,024 entries. With pairs their
 /// decomposition, and one more; with grids three more.
 void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue);
-/// Three launches; with layers that choose their form one more, with grids five more.
+/// The price of the pool: three launches, with grids three more.
+void search_prices(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+/// The same, and the forms of layers that choose: one launch more, with grids three.
 void price(const AtomsPlan& plan, const Frame& frame, Queue& queue);
 /// Bodies: five launches; with pairs one more; with layers under a cap four more, five when there
 /// are several of them; with grids those of coordinates.

@@ -21,6 +21,7 @@
 #include "cuda/qsgd.cuh"
 #include "cuda/random_k.cuh"
 #include "cuda/sign.cuh"
+#include "cuda/streaming.cuh"
 #include "cuda/ternary.cuh"
 #include "cuda/topk.cuh"
 #include "device.hpp"
@@ -228,11 +229,6 @@ std::size_t tensor_workspace_bytes(const Method& method, const Shape& shape, DTy
                   OneLayerPlan<DecodePlans>(one, true, false).workspace_bytes());
 }
 
-/// Bits in 1/256, as the price search takes a budget.
-std::uint64_t budget_256(double bits) noexcept {
-  return static_cast<std::uint64_t>(std::clamp(bits * 256, 0.0, 1.8e19));
-}
-
 Status encode_tensor(const Method& method, const ConstTensorView& view, const Key& key,
                      const Payload& payload, const Context& context) noexcept {
   if (!has_twin(method, view.shape) || view.device != Device::cuda) return Status::unsupported;
@@ -250,7 +246,7 @@ Status encode_tensor(const Method& method, const ConstTensorView& view, const Ke
   call.key = key;
   call.step = context.step;
   const std::size_t head = detail::one_layer_head_bytes(one.layer.kind);
-  const std::uint64_t budget = budget_256(detail::body_budget(
+  const std::uint64_t budget = detail::budget_cost256(detail::body_budget(
       method.budget_bits() * static_cast<double>(one.layer.n), 8.0 * static_cast<double>(head)));
   call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = budget;
   Queue queue(context.stream, context.handles, plan.tables.data());
@@ -280,17 +276,6 @@ Status decode_tensor(const Method& method, ConstBytes message, bool add, float a
 
 // ---- a model
 
-/// Throws what a set-up call of the runtime reports.
-void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess)
-    throw Error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error));
-}
-
-struct FreeDevice {
-  void operator()(std::byte* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
-};
-using DeviceBytes = std::unique_ptr<std::byte, FreeDevice>;
-
 /// Tables on the device, made once.
 template <typename Plans>
 class ResidentPlan {
@@ -302,13 +287,7 @@ class ResidentPlan {
     Layout placed(host_tables_, counted);
     plan_.make(shape, placed, decodes);
     workspace_ = placed.workspace_bytes() + kAlignment;
-    std::byte* memory = nullptr;
-    check(cudaMalloc(reinterpret_cast<void**>(&memory), host_tables_.size()), "memory for a model");
-    tables_.reset(memory);
-    check(cudaMemcpy(memory, host_tables_.data(), host_tables_.size(), cudaMemcpyHostToDevice),
-          "a model's tables");
-    // The copy may return before its last bytes have arrived, and other streams do not wait for it.
-    check(cudaStreamSynchronize(cudaStreamLegacy), "a model's tables");
+    tables_ = on_device(host_tables_, "a model's tables");
   }
   [[nodiscard]] const MessagePlan<Plans>& plan() const noexcept { return plan_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
@@ -326,11 +305,13 @@ class ResidentPlan {
 
 class Model final : public detail::DeviceModel {
  public:
-  Model(std::span<const LayerPlan> layers, const detail::HeadLayout& head)
+  Model(std::span<const LayerPlan> layers, const detail::HeadLayout& head,
+        std::span<const detail::StreamedLayer> streamed, std::size_t cap_room)
       : layers_(layers),
         shape_{planned(layers), head.kinds_of(), head.kinds(), head.tables(), head.flags()},
         encode_(shape_, false),
-        decode_(shape_, true) {}
+        decode_(shape_, true),
+        streaming_(planned_, streamed, cap_room) {}
 
   std::size_t workspace_bytes() const noexcept override {
     return std::max(encode_.workspace_bytes(), decode_.workspace_bytes());
@@ -345,7 +326,9 @@ class Model final : public detail::DeviceModel {
     MessageCall call;
     call.key = key;
     call.step = context.step;
-    for (int pool = 0; pool < 2; ++pool) call.budget_256[pool] = budget_256(budget_bits[pool]);
+    for (int pool = 0; pool < 2; ++pool)
+      call.budget_256[pool] = detail::budget_cost256(budget_bits[pool]);
+    call.learnt = streaming_.learnt();
     Queue queue(context.stream, context.handles, encode_.host_tables());
     encode_message(encode_.plan(), encode_.frame(context.workspace, payload.data, payload.capacity),
                    {}, call, views, payload.bytes, context.status, queue);
@@ -381,7 +364,52 @@ class Model final : public detail::DeviceModel {
     return status_of(queue, Status::ok);
   }
 
+  Status encode_layer(std::size_t i, const ConstTensorView& view, const Key& key,
+                      const detail::StepPrices& prices, double budget_bits, const Payload& payload,
+                      const Context& context) const noexcept override {
+    const LayerPlan& layer = layers_[i];
+    if (const Status s = check_view(view, layer); failed(s)) return s;
+    const OneLayer one(*layer.method, layer.kind.shape, layer.kind.dtype);
+    const OneLayerPlan<EncodePlans> plan(one, false, true);
+    if (!plan.fits()) return Status::unsupported;
+    if (context.workspace.size() < plan.workspace_bytes()) return Status::workspace_too_small;
+    if (plan.plan.needs_handles() && context.handles == nullptr) return Status::unsupported;
+    MessageCall call;
+    call.key = key;
+    call.step = context.step;
+    call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = detail::budget_cost256(budget_bits);
+    streaming_.fill(i, prices, call);
+    const Frame frame = plan.frame(context.workspace, payload.data, payload.capacity);
+    Queue queue(context.stream, context.handles, plan.tables.data());
+    encode_message(plan.plan, frame, plan.used_tables(), call, {&view, 1}, payload.bytes,
+                   context.status, queue);
+    streaming_.keep(i, std::get<AtomsPlan>(plan.plan.operations),
+                    std::get<CoordinatePlan>(plan.plan.operations), frame, queue);
+    return status_of(queue, Status::ok);
+  }
+
+  Status end_step(const detail::StepPrices& prices,
+                  const Context& context) const noexcept override {
+    Queue queue(context.stream);
+    streaming_.end_step(prices, context.status, queue);
+    return status_of(queue, Status::ok);
+  }
+
+  Status read_prices(detail::LearntPrices& prices) const noexcept override {
+    return wait_and_copy(&prices, streaming_.learnt(), cudaMemcpyDeviceToHost);
+  }
+  Status write_prices(const detail::LearntPrices& prices) const noexcept override {
+    return wait_and_copy(streaming_.learnt(), &prices, cudaMemcpyHostToDevice);
+  }
+
  private:
+  static Status wait_and_copy(detail::LearntPrices* to, const detail::LearntPrices* from,
+                              cudaMemcpyKind kind) noexcept {
+    const bool done = cudaDeviceSynchronize() == cudaSuccess &&
+                      cudaMemcpy(to, from, sizeof *to, kind) == cudaSuccess &&
+                      cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
+    return done ? Status::ok : Status::external;
+  }
   std::span<const PlannedLayer> planned(std::span<const LayerPlan> layers) {
     for (const LayerPlan& layer : layers) {
       planned_.push_back(
@@ -393,12 +421,16 @@ class Model final : public detail::DeviceModel {
   Status check_views(std::span<const View> views) const noexcept {
     if (views.size() != layers_.size()) return Status::shape_mismatch;
     for (std::size_t i = 0; i < views.size(); ++i) {
-      if (views[i].shape != layers_[i].kind.shape) return Status::shape_mismatch;
-      if (views[i].device != Device::cuda || views[i].dtype != layers_[i].kind.dtype ||
-          (layers_[i].n > 0 && views[i].data == nullptr))
-        return Status::unsupported;
+      if (const Status s = check_view(views[i], layers_[i]); failed(s)) return s;
     }
     return Status::ok;
+  }
+  template <typename View>
+  static Status check_view(const View& view, const LayerPlan& layer) noexcept {
+    if (view.shape != layer.kind.shape) return Status::shape_mismatch;
+    const bool fits = view.device == Device::cuda && view.dtype == layer.kind.dtype &&
+                      (layer.n == 0 || view.data != nullptr);
+    return fits ? Status::ok : Status::unsupported;
   }
 
   std::span<const LayerPlan> layers_;
@@ -406,11 +438,14 @@ class Model final : public detail::DeviceModel {
   MessageShape shape_;
   ResidentPlan<EncodePlans> encode_;
   ResidentPlan<DecodePlans> decode_;
+  Streaming streaming_;
 };
 
 std::unique_ptr<detail::DeviceModel> make_model(std::span<const LayerPlan> layers,
-                                                const detail::HeadLayout& head) {
-  return std::make_unique<Model>(layers, head);
+                                                const detail::HeadLayout& head,
+                                                std::span<const detail::StreamedLayer> streamed,
+                                                std::size_t cap_room) {
+  return std::make_unique<Model>(layers, head, streamed, cap_room);
 }
 
 }  // namespace

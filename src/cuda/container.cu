@@ -22,6 +22,7 @@
 
 #include "cuda/checksum.cuh"
 #include "cuda/cub.cuh"
+#include "device.hpp"
 
 namespace atomo::cuda {
 
@@ -98,6 +99,14 @@ __device__ float shared_price(const Frame& frame, PoolNumber number) {
   return pool.given > 0 ? pool.given : pool.price;
 }
 
+/// What a whole message says of the next one's prices.
+__device__ void keep_prices(const float (&prices)[2], detail::LearntPrices& learnt) {
+  for (unsigned p = 0; p < 2; ++p) {
+    learnt.used[p] = prices[p];
+    if (prices[p] > 0) learnt.pools[p].level = learnt.pools[p].price = prices[p];
+  }
+}
+
 __device__ void place_layers(const Frame& frame) {
   const std::uint64_t bodies = scan_blockwide<std::uint64_t>(
       frame.plan.count,
@@ -124,6 +133,7 @@ __device__ void place_layers(const Frame& frame) {
   state.total_bytes = frame.plan.head_bytes + bodies;
   state.price = shared_price(frame, kAtomsPool);
   state.grid_step = shared_price(frame, kGridPool);
+  if (state.learnt != nullptr) keep_prices({state.price, state.grid_step}, *state.learnt);
 }
 
 __global__ void place_bodies(const Frame frame) {

@@ -17,9 +17,13 @@ struct MessageCall {
   Key key;
   const std::uint32_t* step = nullptr;  ///< device word that overrides the key's, or null
   std::uint64_t budget_256[2] = {};     ///< of the pools
-  /// Device words, or null: the prices of the step in the pools' order; a layer with a budget finds
-  /// its own where they are 0.
-  const float* given = nullptr;
+  /// A layer of a streamed step: it is sent at the pools' `given` prices, or, where there is
+  /// `predicted` on the device, at its; it finds its own where they are 0.
+  bool streamed = false;
+  float given[2] = {};
+  const detail::LearntPrices* predicted = nullptr;
+  const std::uint64_t* limit = nullptr;    ///< device word for MessageState::limit, or null
+  detail::LearntPrices* learnt = nullptr;  ///< on the device: takes the message's prices; or null
 };
 
 /// Tensors whose pointers travel with a launch, so that a captured graph keeps them; more take more

@@ -14,6 +14,7 @@
 #include <bit>
 
 #include "cuda/container.cuh"
+#include "device.hpp"
 
 namespace atomo::cuda {
 
@@ -51,12 +52,15 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
   MessageState state;
   state.key = call.key;
   if (call.step != nullptr) state.key.step = *call.step;
+  if (call.limit != nullptr) state.limit = *call.limit;
+  state.learnt = call.learnt;
   frame.state() = state;
   for (const PoolNumber number : {kAtomsPool, kGridPool}) {
     PoolState pool;
     pool.budget_256 = call.budget_256[number];
-    if (call.given != nullptr) {
-      const float given = call.given[number];
+    if (call.streamed) {
+      const float given =
+          call.predicted != nullptr ? call.predicted->pools[number].price : call.given[number];
       pool.given = detail::is_own_price(given) ? given : 0;
       pool.alone = pool.given > 0 ? 0 : 1;
     }

@@ -29,9 +29,6 @@ namespace {
 
 using namespace detail;
 
-/// Above, a layer has a histogram, which is then at most 32 bytes an entry.
-constexpr std::size_t kListed = 8192;
-
 // ---- rounding
 
 constexpr unsigned kThreadEntries = kCoordinateChunk / kScanThreads;
@@ -212,10 +209,11 @@ struct Sizes {
   std::size_t jobs = 0, segments = 0, chunks = 0, histograms = 0;
 };
 
-void place_scratch(const Sizes& sizes, Layout& layout, CoordinatePlan& plan) {
+void place_scratch(const Sizes& sizes, Layout& layout, CoordinatePlan& plan, PlanFor purpose) {
   plan.states = layout.zeroed<CoordinateState>(sizes.jobs);
   plan.search = layout.zeroed<GridSearch>(1);
   plan.counts = layout.zeroed<std::uint64_t>(sizes.histograms * kMagnitudeBins);
+  if (purpose == PlanFor::prices) return;
   plan.tickets = layout.zeroed<std::uint32_t>(sizes.segments);
   plan.chunk_states = layout.scratch<CoordinateChunk>(sizes.chunks);
   plan.bits = layout.scratch<ChunkBits>(sizes.chunks);
@@ -226,7 +224,7 @@ void place_scratch(const Sizes& sizes, Layout& layout, CoordinatePlan& plan) {
 /// Takes the layers that `own` says, in that form.
 template <typename Own>
 void plan_layers(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan,
-                 std::uint32_t form, Own own) {
+                 std::uint32_t form, PlanFor purpose, Own own) {
   plan = {};
   for (const PlannedLayer& layer : layers) plan.count += own(layer) ? 1 : 0;
   if (plan.count == 0) return;
@@ -248,7 +246,8 @@ void plan_layers(std::span<const PlannedLayer> layers, Layout& layout, Coordinat
     if (layer.n > kListed && rule.from != PriceRule::From::price)
       job.counts = static_cast<std::uint32_t>(sizes.histograms++);
     job.slot_words = slot_words_of(layer.n);
-    job.slots = layout.scratch<std::uint32_t>(segments_of(layer.n) * job.slot_words).at;
+    if (purpose == PlanFor::messages)
+      job.slots = layout.scratch<std::uint32_t>(segments_of(layer.n) * job.slot_words).at;
     const auto number = static_cast<std::uint32_t>(sizes.jobs++);
     const std::uint64_t looks = GridSearch::kCandidates / candidates_together(layer.n);
     if (form != 0) searches.add(looks);
@@ -273,7 +272,11 @@ void plan_layers(std::span<const PlannedLayer> layers, Layout& layout, Coordinat
   plan.segments = segments.split();
   plan.chunks = chunks.split();
   plan.searches = searches.split();
-  place_scratch(sizes, layout, plan);
+  place_scratch(sizes, layout, plan, purpose);
+}
+
+bool has_steps(const PlannedLayer& layer) {
+  return layer.kind->method == MethodId::coordinate && layer.n > 0;
 }
 
 }  // namespace
@@ -284,13 +287,16 @@ bool has_grid(const PlannedLayer& layer) {
 }
 
 void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
-  plan_layers(layers, layout, plan, 0, [](const PlannedLayer& layer) {
-    return layer.kind->method == MethodId::coordinate && layer.n > 0;
-  });
+  plan_layers(layers, layout, plan, 0, PlanFor::messages, has_steps);
 }
 
-void plan_grids(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
-  plan_layers(layers, layout, plan, kGridForm, has_grid);
+void plan_prices(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
+  plan_layers(layers, layout, plan, 0, PlanFor::prices, has_steps);
+}
+
+void plan_grids(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan,
+                PlanFor purpose) {
+  plan_layers(layers, layout, plan, kGridForm, purpose, has_grid);
 }
 
 void size(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {

@@ -11,6 +11,8 @@
 namespace atomo::cuda {
 
 inline constexpr std::uint32_t kNoCounts = ~std::uint32_t{0};
+/// Above, a layer has a histogram, which is then at most 32 bytes an entry.
+inline constexpr std::size_t kListed = 8192;
 inline constexpr unsigned kSegmentChunks = detail::kCoordinateSegment / detail::kCoordinateChunk;
 inline constexpr unsigned kChunkWords = detail::kCoordinateChunk / kLanes;
 
@@ -86,16 +88,25 @@ struct CoordinatePlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
+/// What is planned: whole messages, or what finding prices takes alone, whose input comes from the
+/// plans of single layers.
+enum class PlanFor { messages, prices };
+
 /// Takes the layers of the method coordinate.
 void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan);
 /// Those of the method automatic that may choose coordinates, in order; grid_form.cuh has what
 /// stands for `price`.
-void plan_grids(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan);
+void plan_grids(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan,
+                PlanFor purpose);
+/// Of the layers of the method coordinate what `search_steps` needs: `states`, `search`, `counts`.
+void plan_prices(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan);
 /// Whether that is so.
 [[nodiscard]] bool has_grid(const PlannedLayer& layer);
 void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
 /// The step of the grid pool and of every layer: PoolState, LayerState.price, CoordinateState.step.
 void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+/// Of these the pool's alone: four launches.
+void search_steps(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
 void size(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
 
 // ---- for these files

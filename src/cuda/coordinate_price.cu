@@ -246,14 +246,17 @@ void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
   queue.launch_blocks(measure, plan.segments.units, kScanThreads, 0, frame, plan);
 }
 
-void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
-  const std::uint64_t warps = divide_up(plan.count, kLanes);
-  queue.launch_warps(find_lowest, warps, frame, plan);
+void search_steps(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+  queue.launch_warps(find_lowest, divide_up(plan.count, kLanes), frame, plan);
   for (unsigned round = 0; round < GridSearch::kRounds; ++round) {
     queue.launch_blocks(grow_tree, plan.searches.units, kScanThreads, 0, frame, plan, round);
   }
+}
+
+void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+  search_steps(plan, frame, queue);
   queue.launch_blocks(keep_count, plan.keeping_count, kScanThreads, 0, frame, plan);
-  queue.launch_warps(settle, warps, frame, plan);
+  queue.launch_warps(settle, divide_up(plan.count, kLanes), frame, plan);
 }
 
 }  // namespace atomo::cuda

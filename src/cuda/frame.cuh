@@ -19,6 +19,10 @@
 #include "cuda/gpu.cuh"
 #include "cuda/plan.hpp"
 
+namespace atomo::detail {
+struct LearntPrices;
+}
+
 namespace atomo::cuda {
 
 /// Layers that share a price, numbers of `FramePlan::pools`.
@@ -96,6 +100,9 @@ struct MessageState {
   /// A Status, decoding: the head's; from the end of `open` on also that of what stands behind the
   /// checksum of the bodies.
   std::uint32_t head_status = 0;
+  std::uint64_t limit = 0;  ///< encoding one layer: most bytes of its body, 0 where its cap says it
+  detail::LearntPrices* learnt =
+      nullptr;                        ///< encoding: of the model that keeps the prices, or null
   std::uint32_t later_status = 0;     ///< what the head comes to if that checksum holds
   std::uint64_t stated_checksum = 0;  ///< decoding: of the bodies, as the header has it
 };

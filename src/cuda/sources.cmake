@@ -29,6 +29,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/sketch.cu
   cuda/sketch_basis.cu
   cuda/sketch_products.cu
+  cuda/streaming.cu
   cuda/svd.cu
   cuda/ternary.cu
   cuda/thinning.cu

@@ -58,7 +58,7 @@ __device__ void set_limits(const AtomsPlan& plan, const Frame& frame, std::uint6
   }
 }
 
-__global__ void share_room(AtomsPlan plan, Frame frame, std::uint64_t room) {
+__global__ void share(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.price.parts.units) return;
   const UnitOf at = find_unit(frame, plan.price.parts, unit);
@@ -216,6 +216,7 @@ __global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
   if (lane() == 0) atomicAdd(&ends.first_part, static_cast<unsigned long long>(own_first));
   if (threadIdx.x == 0) ends.bits[runs.count()] = all;
   std::uint64_t limit = plan.cap.layers > 1 ? frame(plan.cap.limits)[job.priced] : room;
+  if (frame.state().limit != 0) limit = frame.state().limit;
   if (first.state.own) limit -= sizeof(float);
   const std::uint64_t field = sketch ? kPairBytesField : 0;
   __syncthreads();  // ends are there
@@ -273,10 +274,13 @@ __global__ void leave_out(AtomsPlan plan, Frame frame) {
 
 }  // namespace
 
+void share_room(const AtomsPlan& plan, const Frame& frame, std::uint64_t room, Queue& queue) {
+  queue.launch_warps(share, plan.price.parts.units, plan, frame, room);
+}
+
 void thin(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
   const std::uint64_t room = capped_bytes(8 * plan.cap.bytes, 1, frame.plan.head_bytes);
-  if (plan.cap.layers > 1)
-    queue.launch_warps(share_room, plan.price.parts.units, plan, frame, room);
+  if (plan.cap.layers > 1) share_room(plan, frame, room, queue);
   queue.launch_blocks(choose_runs, plan.count, kScanThreads, 0, plan, frame, room);
   queue.launch_warps(leave_out, plan.marks.segments.units, plan, frame);
 }

@@ -39,6 +39,9 @@ struct CapPlan {
 
 struct AtomsPlan;
 
+/// The limits of the layers under a cap, which share `room` bytes, at the pool's price: a launch.
+void share_room(const AtomsPlan& plan, const Frame& frame, std::uint64_t room, Queue& queue);
+
 /// Leaves units out of the bodies above their limits: afterwards `states[job].thinning` and `left`
 /// say which, and the marks are those of the atoms that stay, measured again. Two launches, three
 /// when several layers are under a cap.

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Memory of a model on the device, taken and filled while it is set up.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "atomo/types.hpp"
+
+namespace atomo::cuda {
+
+/// Throws what a set-up call of the runtime reports.
+inline void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess)
+    throw Error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error));
+}
+
+struct FreeDevice {
+  void operator()(std::byte* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
+};
+using DeviceBytes = std::unique_ptr<std::byte, FreeDevice>;
+
+[[nodiscard]] inline DeviceBytes device_bytes(std::size_t bytes) {
+  std::byte* memory = nullptr;
+  check(cudaMalloc(reinterpret_cast<void**>(&memory), bytes), "memory for a model");
+  return DeviceBytes(memory);
+}
+
+/// Copies or zeros of the runtime may return before their last bytes have arrived, and other
+/// streams do not wait for them.
+inline void wait_for_set_up(const char* what) {
+  check(cudaStreamSynchronize(cudaStreamLegacy), what);
+}
+
+/// The values on the current device, once they have arrived.
+[[nodiscard]] inline DeviceBytes on_device(ConstBytes values, const char* what) {
+  DeviceBytes memory = device_bytes(values.size());
+  check(cudaMemcpy(memory.get(), values.data(), values.size(), cudaMemcpyHostToDevice), what);
+  wait_for_set_up(what);
+  return memory;
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Steps whose layers come one by one, on the device (streaming.cu): what the price search needs of
+/// each layer is kept from its message on, in memory of the model, and the controller
+/// (price_controller.hpp) stands there too, so nothing of a step comes back to the host.
+
+#include <vector>
+
+#include "cuda/atoms.cuh"
+#include "cuda/container.cuh"
+#include "cuda/coordinate.cuh"
+#include "cuda/device_bytes.hpp"
+#include "device.hpp"
+
+namespace atomo::cuda {
+
+/// A layer in the tables of the steps.
+struct StepLayer {
+  static constexpr std::uint32_t kNoPool = 2;
+  std::uint32_t pool = kNoPool;  ///< PoolNumber
+  double budget_bits = 0;
+  std::uint64_t fixed_bits = 0;  ///< of these, what stands beside the body
+  Scratch<float> entries;        ///< its values, where its grid has no histogram
+};
+
+/// What a step has seen of a layer; zero again at its end.
+struct KeptLayer {
+  static constexpr std::uint32_t kNothing = 1, kBody = 2;
+  std::uint32_t seen = 0;   ///< what it sent; 0: it was not encoded
+  std::uint64_t bytes = 0;  ///< of its body, own price included
+};
+
+/// What a step comes to, of a pool.
+struct StepPool {
+  double actual = 0, target = 0;  ///< bits of bodies
+  float used = 0;                 ///< its price; 0: layers found their own
+  float plain = 0;                ///< the price that would have met the target
+  std::uint32_t bodies = 0;       ///< 1: there are some
+};
+
+/// A message of all layers that is never written: its prices alone. Its workspace is the memory of
+/// the steps.
+struct StepPlan {
+  FramePlan frame;
+  AtomsPlan atoms;
+  CoordinatePlan grid;
+  Table<StepLayer> layers;
+  Scratch<KeptLayer> kept;
+  Scratch<StepPool> pools;  ///< two
+  Scratch<detail::LearntPrices> learnt;
+};
+
+/// Where that memory has what is kept of a layer; a place of 0: nowhere.
+struct KeptPlaces {
+  bool any = false;
+  Scratch<double> amplitudes;
+  Scratch<PriceDemand> demands;
+  Scratch<GridOffer> offer;
+  Scratch<CoordinateState> grid;
+  Scratch<std::uint64_t> counts;
+  Scratch<float> entries;
+  Scratch<std::uint64_t> limit;  ///< under a cap
+  std::uint64_t atoms = 0;
+  std::uint32_t jobs = 0;  ///< of demands
+};
+
+class Streaming {
+ public:
+  /// Sets up: allocates and copies. `cap_room`: bytes that the caps leave for a step's bodies.
+  Streaming(std::span<const PlannedLayer> layers, std::span<const detail::StreamedLayer> streamed,
+            std::size_t cap_room);
+
+  /// What a layer's message takes from the steps before.
+  void fill(std::size_t layer, const detail::StepPrices& prices, MessageCall& call) const noexcept;
+  /// Behind a layer's message, planned alone: keeps what the end of the step needs. One launch,
+  /// none for layers without a budget.
+  void keep(std::size_t layer, const AtomsPlan& atoms, const CoordinatePlan& grid,
+            const Frame& frame, Queue& queue) const noexcept;
+  /// The prices of the next step. Three launches; six more with layers in the pool of atoms, twelve
+  /// where some have grids; eight more with coordinates; one more with caps. `status` may be null.
+  void end_step(const detail::StepPrices& prices, Status* status, Queue& queue) const noexcept;
+
+  /// On the device.
+  [[nodiscard]] detail::LearntPrices* learnt() const noexcept { return frame()(plan_.learnt); }
+
+ private:
+  [[nodiscard]] Frame frame() const noexcept {
+    return {plan_.frame, tables_.get(), memory_.get(), nullptr, 0};
+  }
+  void find_places(std::span<const StepLayer> layers, std::span<const std::byte> tables);
+  void set_first_limits(std::span<const detail::StreamedLayer> streamed,
+                        std::span<const std::byte> tables);
+
+  StepPlan plan_;
+  std::vector<KeptPlaces> places_;  ///< a layer
+  std::size_t cap_room_;
+  DeviceBytes tables_, memory_;
+};
+
+}  // namespace atomo::cuda
