@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// Rows or blocks of 256 entries as atoms with dithered content: the operations under
-/// `atomo:bits=...`.
+/// `atomo:atoms=rows` and `atoms=blocks`.
 ///
 /// A layer is analysed once (amplitudes, bins for the price), the price is found over any number of
 /// layers (price.hpp), then the layer is encoded at that price. Encoding selects atoms
