@@ -171,24 +171,25 @@ constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '3'};
 
 struct SavedPool {
   float level, price;
-  double owed;
+  double owed, held;
   std::uint64_t steady;
 
   static SavedPool of(const detail::PoolState& pool) noexcept {
-    return {pool.level, pool.price, pool.owed, pool.steady};
+    return {pool.level, pool.price, pool.owed, pool.held, pool.steady};
   }
   [[nodiscard]] bool is_sound() const noexcept {
-    return is_price(level) && is_price(price) && std::abs(owed) <= kLargestDebt && steady <= 0xFFFF;
+    return is_price(level) && is_price(price) && std::abs(owed) <= kLargestDebt &&
+           std::abs(held) <= kLargestDebt && steady <= 0xFFFF;
   }
   [[nodiscard]] detail::PoolState state() const noexcept {
-    return {level, price, owed, static_cast<std::uint32_t>(steady)};
+    return {level, price, owed, held, static_cast<std::uint32_t>(steady)};
   }
 };
 struct SavedState {
   char magic[8];
   SavedPool atoms, grid;
 };
-static_assert(sizeof(SavedState) == 56);
+static_assert(sizeof(SavedState) == 72);
 
 }  // namespace
 

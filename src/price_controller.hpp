@@ -3,7 +3,9 @@
 /// The controller of a streamed model: what prices and sizes so far say about the next step's
 /// price, for the host and the device. A step's price is that of the steps before, smoothed; bytes
 /// that messages took too much or too little are kept as a debt, which the next steps pay off, so
-/// that the mean over any run of steps is the budget's but for the debt at its ends.
+/// that the mean over any run of steps is the budget's but for the debt at its ends. A gradient's
+/// scale that jumps for good is a new beginning, whose first messages are nobody's fault and are
+/// not paid for; one that comes back in the next step was a spike, and is.
 
 #include <algorithm>
 #include <bit>
@@ -26,6 +28,7 @@ struct PoolState {
   float level = 0;           ///< price that meets the budget, smoothed; 0 before the first step
   float price = 0;           ///< of the next step, which pays off the debt; likewise
   double owed = 0;           ///< what messages took above the budget, in budgets
+  double held = 0;           ///< what the message of a beginning took above it; 0 after other steps
   std::uint32_t steady = 0;  ///< steps since a beginning, as many as count
 };
 
@@ -45,9 +48,17 @@ struct PoolState {
 constexpr void count_step(PoolState& state, float price, float plain, double actual,
                           double target) noexcept {
   const bool begins = distance(state, code_of(plain)) >= kBeginning;
-  state.steady = begins ? 0 : std::min(state.steady + 1, kSettling);
-  if (price > 0 && state.steady == kSettling)
-    state.owed = std::clamp(state.owed + (actual / target - 1), -kLargestDebt, kLargestDebt);
+  const bool comes_back = begins && state.held != 0;
+  const double excess = price > 0 ? std::min(actual / target - 1, kLargestDebt) : 0;
+  if (comes_back) {
+    state.steady = kSettling;
+  } else {
+    state.steady = begins ? 0 : std::min(state.steady + 1, kSettling);
+  }
+  if (state.steady == kSettling)
+    state.owed = std::clamp(state.owed + (comes_back ? state.held : 0) + excess, -kLargestDebt,
+                            kLargestDebt);
+  state.held = begins && !comes_back ? excess : 0;
 }
 
 /// What the next step's budget is divided by: 2 for each budget owed, as finely as prices are.
