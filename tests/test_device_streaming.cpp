@@ -8,6 +8,8 @@
 #include <optional>
 #include <random>
 
+#include "atomo/container.hpp"
+#include "atomo/cuda.hpp"
 #include "on_cpu.hpp"
 
 namespace atomo {
@@ -29,7 +31,11 @@ struct StreamedLayer {
         values(test::heavy_tailed(layer.shape.elements(), 70 + i, 60)),
         tensor(values.size() * size_of(layer.dtype), size_of(layer.dtype) * (i % 3)),
         workspace(on_device.workspace_bytes(i)),
-        payload(on_device.max_encoded_bytes(i), i % 4) {}
+        payload(on_device.max_encoded_bytes(i), i % 4) {
+    // Mostly zeros: worth a grid.
+    for (std::size_t k = 0; k < values.size() && values.size() == 9000; ++k)
+      values[k] *= k % 9 == 0 ? 1.0f : 0.0f;
+  }
   /// All entries `scale` times as large, the first one as `first` has it.
   void set(float scale, std::optional<float> first = {}) {
     std::vector<float> scaled = values;
@@ -54,12 +60,15 @@ class Twins {
   test::StreamOwner stream;
   test::Word<std::uint32_t> step_word;
   test::Word<Status> status;
+  int thinned = 0;  ///< messages under a cap that were above it
+  HandlesPtr handles = make_handles();
 
   [[nodiscard]] Context context(std::size_t i, bool device_step = false) const {
     Context context;
     context.stream = stream.get();
     context.workspace = layers[i]->workspace.bytes();
     context.status = layers[i]->status.data();
+    context.handles = handles.get();
     if (device_step) context.step = step_word.data();
     return context;
   }
@@ -98,14 +107,29 @@ class Twins {
     ASSERT_EQ(m.status, expected.status) << layers[i]->spec.name;
     ASSERT_TRUE(m.bytes == expected.bytes)
         << layers[i]->spec.name << ": " << m.bytes.size() << ", " << expected.bytes.size();
+    ContainerInfo info;
+    if (!failed(m.status)) {
+      ASSERT_EQ(inspect(m.bytes, info, true), Status::ok);
+      thinned += info.layers[0].thinned ? 1 : 0;
+    }
+  }
+  void begin(const Key& key) {
+    ASSERT_EQ(on_host.begin_step(key), Status::ok);
+    ASSERT_EQ(on_device.begin_step(key), Status::ok);
+  }
+  void end_on_device(Stream of) {
+    Context context;
+    context.stream = of;
+    context.status = status.data();
+    ASSERT_EQ(on_device.end_step(context), Status::ok);
   }
   void expect_the_cpus_end() {
-    Context context;
-    context.stream = stream.get();
-    context.status = status.data();
+    ASSERT_NO_FATAL_FAILURE(end_on_device(stream.get()));
+    expect_the_cpus_controller();
+  }
+  void expect_the_cpus_controller() {
     const Status expected = on_host.end_step();
     const float price = on_host.price(), grid_step = on_host.grid_step();
-    ASSERT_EQ(on_device.end_step(context), Status::ok);
     ASSERT_TRUE(on_device.save() == on_host.save());
     EXPECT_EQ(status.get(), expected);
     EXPECT_EQ(on_device.price(), price);
@@ -143,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Streamed{"rows", "*=atomo:bits=1,atoms=rows"},
         Streamed{"blocks", "*=atomo:bits=0.3,atoms=blocks"},
-        Streamed{"grid", "*=atomo:bits=1,atoms=coordinate"},
+        Streamed{"grid", "?.weight=identity; *=atomo:bits=1,atoms=coordinate"},
         Streamed{"chosen", "*=atomo:bits=1.1,atoms=auto"},
         Streamed{"capped",
                  "a.*=atomo:bits=16,cap=17,atoms=rows; b.*=atomo:bits=14,cap=16,atoms=blocks; "
@@ -161,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(DeviceStreaming, MessagesAndControllerAreTheCpus) {
   std::mt19937 generator(3);
   std::normal_distribution<float> normal;
-  for (std::uint32_t step = 0; step < 24; ++step) {
+  for (std::uint32_t step = 0; step < 21; ++step) {
     const Key key{.seed = 5, .step = step, .worker = 1};
     if (step == 9) {
       ASSERT_EQ(twins.on_host.begin_step(key, 0.0625f, 0.125f), Status::ok);
@@ -170,8 +194,7 @@ TEST_P(DeviceStreaming, MessagesAndControllerAreTheCpus) {
       ASSERT_EQ(twins.on_host.begin_step(key, 0, 0), Status::ok);
       ASSERT_EQ(twins.on_device.begin_step(key, 0, 0), Status::ok);
     } else {
-      ASSERT_EQ(twins.on_host.begin_step(key), Status::ok);
-      ASSERT_EQ(twins.on_device.begin_step(key), Status::ok);
+      ASSERT_NO_FATAL_FAILURE(twins.begin(key));
     }
     EXPECT_EQ(twins.on_device.price(), twins.on_host.price());
     const std::uint32_t other = step + 100;
@@ -191,6 +214,199 @@ TEST_P(DeviceStreaming, MessagesAndControllerAreTheCpus) {
     }
     ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_end()) << "step " << step;
   }
+  const bool capped = std::string(GetParam().policy).find("cap=") != std::string::npos;
+  EXPECT_GE(twins.thinned, capped ? 5 : 0) << "the caps must bind for this to say anything";
+}
+
+/// A step captured once and replayed with other gradients and steps, the controller going on.
+TEST_P(DeviceStreaming, GraphsReplay) {
+  const test::StreamOwner capturing;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(capturing.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  ASSERT_EQ(twins.on_device.begin_step({.seed = 2}), Status::ok);
+  for (std::size_t i = 0; i < twins.layers.size(); ++i) {
+    Context context = twins.context(i, true);
+    context.stream = capturing.get();
+    ASSERT_EQ(twins.encode_on_device(i, context), Status::ok);
+  }
+  ASSERT_NO_FATAL_FAILURE(twins.end_on_device(capturing.get()));
+  ASSERT_EQ(cudaStreamEndCapture(capturing.get(), &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  for (const std::uint32_t step : {3u, 4u, 8u}) {
+    twins.step_word.set(step);
+    for (const auto& layer : twins.layers) layer->set(step == 8 ? 0.7f : 1.0f);
+    ASSERT_EQ(cudaGraphLaunch(replay, twins.stream.get()), cudaSuccess);
+    ASSERT_EQ(twins.on_host.begin_step({.seed = 2, .step = step}), Status::ok);
+    for (std::size_t i = 0; i < twins.layers.size(); ++i)
+      ASSERT_TRUE(twins.sent(i).bytes == twins.encode_on_host(i).bytes)
+          << twins.layers[i]->spec.name << ", step " << step;
+    ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_controller()) << "step " << step;
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+/// Layers decode to the CPU's values, written and added.
+TEST(DeviceStreamedLayers, DecodeToTheCpusValues) {
+  Twins twins(mixed_layers(), "*.weight=atomo:bits=2,atoms=rows; *=qsgd:bits=4");
+  ASSERT_NO_FATAL_FAILURE(twins.begin({.seed = 6}));
+  for (std::size_t i = 0; i < twins.layers.size(); ++i) {
+    const auto& layer = *twins.layers[i];
+    const std::size_t n = layer.values.size();
+    twins.layers[i]->set(1);
+    ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_layer(i));
+    const auto message = twins.sent(i).bytes;
+    const ConstBytes on_device(layer.payload.data(), message.size());
+    for (const bool add : {false, true}) {
+      std::vector<float> y = test::heavy_tailed(n, 3);
+      const test::Memory target(4 * n, 4);
+      target.put(std::as_bytes(std::span(y)));
+      const TensorView view{target.data(), DType::f32, layer.spec.shape, Device::cuda};
+      const TensorView host_view{y.data(), DType::f32, layer.spec.shape};
+      std::vector<std::byte> workspace(twins.on_host.workspace_bytes(i));
+      const Context host{.workspace = workspace};
+      if (add) {
+        ASSERT_EQ(twins.on_host.decode_layer_add(message, 0.5f, host_view, host), Status::ok);
+        ASSERT_EQ(twins.on_device.decode_layer_add(on_device, 0.5f, view, twins.context(i)),
+                  Status::ok);
+      } else {
+        ASSERT_EQ(twins.on_host.decode_layer(message, host_view, host), Status::ok);
+        ASSERT_EQ(twins.on_device.decode_layer(on_device, view, twins.context(i)), Status::ok);
+      }
+      twins.stream.wait();
+      EXPECT_EQ(layer.status.get(), Status::ok);
+      EXPECT_EQ(std::memcmp(target.get(4 * n).data(), y.data(), 4 * n), 0) << layer.spec.name;
+    }
+  }
+}
+
+/// A message does not say on a device whose it is: layers of one shape need one codec.
+TEST(DeviceStreamedLayers, OfOneShapeDecodeWithOneCodec) {
+  const std::vector<LayerSpec> specs{{"a", {70}}, {"b", {70}}, {"c", {71}}};
+  Compressor model(specs, Policy::parse("a=sign; *=identity"), kOnDevice);
+  const test::Memory tensor(4 * 71), message(1000), workspace(model.workspace_bytes(2));
+  const Context context{.workspace = workspace.bytes()};
+  EXPECT_EQ(
+      model.decode_layer(message.bytes(), {tensor.data(), DType::f32, {70}, Device::cuda}, context),
+      Status::unsupported);
+  EXPECT_EQ(
+      model.decode_layer(message.bytes(), {tensor.data(), DType::f32, {72}, Device::cuda}, context),
+      Status::shape_mismatch);
+}
+
+/// Also where the device's pairs are not the CPU's: streamed at the price of the whole message,
+/// layers join to it, on two streams at once and in any order; sizes then are those that the
+/// controller learns from.
+TEST(DeviceStreamedLayers, JoinToTheWholeMessage) {
+  const std::vector<LayerSpec> specs{
+      {"a", {64, 300}}, {"b", {64}}, {"c", {30, 2000}}, {"d", {500, 40}}, {"e", {12, 9, 2}}};
+  for (const std::string policy :
+       {"*=atomo:bits=1,atoms=sketch", "*=atomo:bits=0.5,atoms=auto", "*=atomo:bits=2,atoms=svd",
+        "a=atomo:bits=1,atoms=coordinate; b=sign; *=atomo:bits=0.5,atoms=auto"}) {
+    Twins twins(specs, policy);
+    const test::ModelBuffers whole(twins.on_device);
+    std::vector<ConstTensorView> views;
+    for (const auto& layer : twins.layers) {
+      layer->set(1);
+      views.push_back({layer->tensor.data(), DType::f32, layer->spec.shape, Device::cuda});
+    }
+    ASSERT_EQ(twins.on_device.encode(views, {.seed = 3}, whole.target(),
+                                     whole.context(twins.handles.get())),
+              Status::ok);
+    const auto expected = whole.message();
+    const float price = twins.on_device.price(), grid_step = twins.on_device.grid_step();
+    EXPECT_EQ(twins.on_device.predicted_price(), price);
+    EXPECT_EQ(twins.on_device.predicted_grid_step(), grid_step);
+    ASSERT_EQ(twins.on_device.begin_step({.seed = 3}, price, grid_step), Status::ok);
+    const test::StreamOwner second;
+    for (const std::size_t i : {3u, 1u, 4u, 0u, 2u}) {
+      Context context = twins.context(i);
+      if (i % 2 == 0) context.stream = second.get();
+      ASSERT_EQ(twins.encode_on_device(i, context), Status::ok);
+    }
+    second.wait();
+    std::vector<std::vector<std::byte>> parts;
+    for (std::size_t i = 0; i < specs.size(); ++i) parts.push_back(twins.sent(i).bytes);
+    ASSERT_NO_FATAL_FAILURE(twins.end_on_device(twins.stream.get()));
+    const std::vector<ConstBytes> spans(parts.begin(), parts.end());
+    std::vector<std::byte> joined(joined_bytes_bound(spans));
+    std::uint64_t bytes = 0;
+    ASSERT_EQ(join(spans, {joined.data(), joined.size(), &bytes}), Status::ok);
+    joined.resize(bytes);
+    EXPECT_TRUE(joined == expected.bytes) << policy;
+    // The same gradients once more: what the whole message was found to need, less its head.
+    EXPECT_NEAR(std::log2(twins.on_device.predicted_price() / price), 0, 0.1) << policy;
+  }
+}
+
+/// A whole message tells the controller its price; a saved state goes on elsewhere, here on the
+/// other side.
+TEST(DeviceStreamedLayers, GoOnFromWholeMessagesAndSavedStates) {
+  const char* const policy = "a.*=atomo:bits=1,atoms=coordinate; *=atomo:bits=1,atoms=blocks";
+  const std::vector<LayerSpec> specs{{"a.weight", {40, 30}}, {"b.weight", {3000}}};
+  Twins twins(specs, policy);
+  const test::ModelBuffers whole(twins.on_device);
+  std::vector<ConstTensorView> views, host_views;
+  for (const auto& layer : twins.layers) {
+    layer->set(1);
+    views.push_back({layer->tensor.data(), DType::f32, layer->spec.shape, Device::cuda});
+    host_views.push_back({layer->entries.data(), DType::f32, layer->spec.shape});
+  }
+  const auto expected = test::encode_on_host(twins.on_host, host_views, {.seed = 3});
+  ASSERT_EQ(twins.on_device.encode(views, {.seed = 3}, whole.target(), whole.context()),
+            Status::ok);
+  EXPECT_TRUE(whole.message().bytes == expected.bytes);
+  EXPECT_TRUE(twins.on_device.save() == twins.on_host.save());
+  for (std::uint32_t step = 0; step < 5; ++step) {
+    ASSERT_NO_FATAL_FAILURE(twins.begin({.seed = 3, .step = step}));
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      twins.layers[i]->set(1 + 0.1f * static_cast<float>(step));
+      ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_layer(i)) << "step " << step;
+    }
+    ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_end()) << "step " << step;
+    if (step != 3) continue;
+    const auto state = twins.on_device.save();
+    twins.on_device = Compressor(specs, Policy::parse(policy), kOnDevice);
+    twins.on_host = Compressor(specs, Policy::parse(policy));
+    EXPECT_EQ(twins.on_device.predicted_price(), 0);
+    twins.on_device.load(state);
+    twins.on_host.load(state);
+    EXPECT_GT(twins.on_device.predicted_price(), 0);
+    EXPECT_THROW(twins.on_device.load(ConstBytes(state).first(state.size() - 1)), Error);
+  }
+}
+
+TEST(DeviceStreamedLayers, RefuseWrongCalls) {
+  Twins twins(mixed_layers(), "*=atomo:bits=1,atoms=rows");
+  Compressor& model = twins.on_device;
+  const auto encode = [&](std::size_t i, const ConstTensorView& view, const Payload& payload,
+                          const Context& context) {
+    return model.encode_layer(i, view, payload, context);
+  };
+  const auto& layer = *twins.layers[0];
+  const ConstTensorView view{layer.tensor.data(), DType::f32, layer.spec.shape, Device::cuda};
+  EXPECT_EQ(encode(0, view, twins.target(0), twins.context(0)), Status::unsupported);
+  EXPECT_EQ(model.end_step(), Status::unsupported);
+  ASSERT_EQ(model.begin_step({}), Status::ok);
+  EXPECT_EQ(model.begin_step({}), Status::unsupported);
+  EXPECT_EQ(encode(99, view, twins.target(0), twins.context(0)), Status::shape_mismatch);
+  EXPECT_EQ(encode(1, view, twins.target(1), twins.context(1)), Status::shape_mismatch);
+  EXPECT_EQ(encode(0, {layer.tensor.data(), DType::f32, layer.spec.shape}, twins.target(0),
+                   twins.context(0)),
+            Status::unsupported);
+  EXPECT_EQ(encode(0, {layer.tensor.data(), DType::f16, layer.spec.shape, Device::cuda},
+                   twins.target(0), twins.context(0)),
+            Status::unsupported);
+  EXPECT_EQ(encode(0, {nullptr, DType::f32, layer.spec.shape, Device::cuda}, twins.target(0),
+                   twins.context(0)),
+            Status::unsupported);
+  Payload small = twins.target(0);
+  --small.capacity;
+  EXPECT_EQ(encode(0, view, small, twins.context(0)), Status::buffer_too_small);
+  Context tight = twins.context(0);
+  tight.workspace = tight.workspace.first(tight.workspace.size() - 1);
+  EXPECT_EQ(encode(0, view, twins.target(0), tight), Status::workspace_too_small);
 }
 
 }  // namespace
