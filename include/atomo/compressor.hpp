@@ -60,9 +60,9 @@ struct LayerSpec {
 struct CompressorOptions {
   bool names_on_wire =
       false;  ///< whole-model containers carry the layers' names (files want them, networks do not)
-  /// Where the gradients are. On `cuda` the model keeps its tables on the device that is current
-  /// when it is made; `encode`, `decode` and `decode_add` take device pointers (see
-  /// `Codec::encode`) and only messages of its own layers and codecs.
+  /// Where the gradients are. On `cuda` the model keeps its tables, and what it learns of its
+  /// price, on the device that is current when it is made; the calls that encode and decode take
+  /// device pointers (see `Codec::encode`) and only messages of its own layers and codecs.
   Device device = Device::cpu;
 };
 
@@ -73,6 +73,11 @@ struct CompressorOptions {
 /// called by one thread at a time; between `begin_step` and `end_step`, `encode_layer` may run for
 /// different layers on any threads at once. The decoding calls are const and thread-safe with a
 /// workspace each.
+///
+/// On a device no call of a step waits for it, and all but `begin_step`, which is the host's alone,
+/// can be captured into a CUDA graph: replays go on from what the last one has learnt. Layers may
+/// be encoded on different streams; what `end_step` launches has to come behind them, and the
+/// layers of the next step and whole messages behind that.
 class Compressor {
  public:
   /// \throws Error for a duplicate or unmatched name or more than 65,536 layers.
@@ -100,7 +105,8 @@ class Compressor {
   [[nodiscard]] std::size_t workspace_bytes(std::size_t layer) const;
 
   /// One container of all layers, at one price found from the whole budget. `key.tensor` must be 0:
-  /// layers are numbered in registration order.
+  /// layers are numbered in registration order. The next streamed step is predicted to need the
+  /// same price (on a device a cap is still shared out as the last streamed step's sizes ask).
   Status encode(std::span<const ConstTensorView> layers, const Key& key, const Payload& payload,
                 const Context& context) noexcept;
   /// Reads a container of all layers, in registration order. On failure the contents are
@@ -121,12 +127,21 @@ class Compressor {
   /// Fixes the prices by hand (both 0: as in the first step). `unsupported` for a price whose lower
   /// 16 bits are not zero.
   Status begin_step(const Key& key, float price, float grid_step) noexcept;
-  /// A complete container of layer i. Any order, any thread, each layer once a step.
+  /// A complete container of layer i. Any order, any thread, each layer once a step; of a layer
+  /// encoded again the last counts. Neither allocates nor synchronises unless the codec's traits
+  /// say so. Needs `payload.capacity >= max_encoded_bytes(i)` and a workspace of
+  /// `workspace_bytes(i)`. `unsupported` outside a step.
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
   /// Learns from the step: updates the predicted price. Layers that were not encoded are left out.
+  /// Neither allocates nor synchronises; of the context `status` and, on a device, `stream` are
+  /// used. `underspent` when a layer's lowest price holds the next step's up, `unsupported` outside
+  /// a step.
   Status end_step(const Context& context = {}) noexcept;
   /// Reads what `encode_layer` wrote, whichever layer it is: `view` must have that layer's shape.
+  /// On a device, where the host does not see the message, all layers of the shape must have one
+  /// codec
+  /// (`unsupported` otherwise: `codec(i).decode` then).
   Status decode_layer(ConstBytes message, const TensorView& view,
                       const Context& context) const noexcept;
   /// The same, added: f32 views only.
@@ -134,7 +149,8 @@ class Compressor {
                           const Context& context) const noexcept;
 
   /// The price of the step under way, or of the last one: the amplitude `a` (FORMAT.md), 0 before
-  /// the first.
+  /// the first. On a device this and the next three wait for all its work, and are 0 when that
+  /// failed.
   [[nodiscard]] float price() const noexcept;
   /// The same for codecs on a grid: the step, 0 before the first.
   [[nodiscard]] float grid_step() const noexcept;
@@ -147,6 +163,7 @@ class Compressor {
   [[nodiscard]] double budget_bytes() const noexcept;
 
   /// Everything needed to go on after a crash: what the controller has learnt of the model's price.
+  /// The same on a device, whose work it waits for; `load` too. \throws Error when that failed.
   [[nodiscard]] std::vector<std::byte> save() const;
   /// \throws Error when the bytes are not a saved state.
   void load(ConstBytes state);
