@@ -212,8 +212,8 @@ class DeviceExchange final : public Exchange {
     return seen;
   }
 
-  std::span<const float> sum() const override {
-    return {sum_on_host_.as<const float>(), sum_bytes_ / sizeof(float)};
+  std::span<float> sum() override {
+    return {sum_on_host_.as<float>(), sum_bytes_ / sizeof(float)};
   }
 
  private:

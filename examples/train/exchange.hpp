@@ -46,7 +46,7 @@ class Exchange {
   [[nodiscard]] virtual std::vector<atomo::Status> add_all(
       std::span<const std::uint64_t> bytes) = 0;
   /// Of all layers, one behind the other, in host memory.
-  [[nodiscard]] virtual std::span<const float> sum() const = 0;
+  [[nodiscard]] virtual std::span<float> sum() = 0;
 
  protected:
   Exchange() = default;

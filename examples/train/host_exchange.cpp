@@ -61,7 +61,7 @@ class HostExchange final : public Exchange {
     return statuses;
   }
 
-  std::span<const float> sum() const override { return sum_; }
+  std::span<float> sum() override { return sum_; }
 
  private:
   atomo::Compressor& compressor_;

@@ -58,17 +58,19 @@ atomo::Key Learner::key(std::uint32_t step) const noexcept {
 
 double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
   task_->gather(Split::train, order_.samples(step, static_cast<std::size_t>(worker_)), batch_);
+  const double scale = options_.gradient_scale(step);
   double loss = 0;
   if (options_.dumps(step)) {
     std::vector<float> copy(replica_.weights().size());
-    loss = replica_.backward(batch_, [&](std::size_t layer, std::span<const float> gradient) {
-      std::copy(gradient.begin(), gradient.end(),
-                copy.begin() + static_cast<std::ptrdiff_t>(replica_.offset(layer)));
-      on_gradient(layer, gradient);
-    });
+    loss =
+        replica_.backward(batch_, scale, [&](std::size_t layer, std::span<const float> gradient) {
+          std::copy(gradient.begin(), gradient.end(),
+                    copy.begin() + static_cast<std::ptrdiff_t>(replica_.offset(layer)));
+          on_gradient(layer, gradient);
+        });
     dump_gradient(options_, replica_, step, "worker" + std::to_string(worker_ + 1), copy);
   } else {
-    loss = replica_.backward(batch_, on_gradient);
+    loss = replica_.backward(batch_, scale, on_gradient);
   }
   if (!std::isfinite(loss)) {
     throw std::runtime_error("the loss at step " + std::to_string(step) + " is " +

@@ -28,7 +28,8 @@ class Learner {
   /// Of every draw of this worker in a step.
   [[nodiscard]] atomo::Key key(std::uint32_t step) const noexcept;
 
-  /// Forward and backward over this worker's samples of a step. Returns the mean loss.
+  /// Forward and backward over this worker's samples of a step, under its loss scale. Returns the
+  /// mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
   /// This worker's share of the samples to test after `done` steps. Breaks off when interrupted.
   [[nodiscard]] Score evaluate(std::uint32_t done);

@@ -10,7 +10,7 @@ namespace {
 class Sgd final : public Optimiser {
  public:
   Sgd(const Options& o, std::size_t elements)
-      : Optimiser(1, elements),
+      : Optimiser(o, 1, elements),
         momentum_(static_cast<float>(o.momentum)),
         decay_(static_cast<float>(o.weight_decay)) {}
 
@@ -33,7 +33,7 @@ class Sgd final : public Optimiser {
 class AdamW final : public Optimiser {
  public:
   AdamW(const Options& o, std::size_t elements)
-      : Optimiser(2, elements), decay_(static_cast<float>(o.weight_decay)) {}
+      : Optimiser(o, 2, elements), decay_(static_cast<float>(o.weight_decay)) {}
 
   void step(std::span<float> weights, std::span<const float> gradient, double lr,
             std::uint32_t step) override {
@@ -55,6 +55,15 @@ class AdamW final : public Optimiser {
 };
 
 }  // namespace
+
+void Optimiser::take_step(std::span<float> weights, std::span<float> gradient,
+                          std::uint32_t of_step) {
+  const auto scale = static_cast<float>(options_.gradient_scale(of_step));
+  if (scale != 1) {
+    for (float& g : gradient) g /= scale;
+  }
+  step(weights, gradient, options_.learning_rate(of_step), of_step);
+}
 
 std::unique_ptr<Optimiser> make_optimiser(const Options& options, std::size_t elements) {
   if (options.optimizer == "adamw") return std::make_unique<AdamW>(options, elements);

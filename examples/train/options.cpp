@@ -104,6 +104,13 @@ void add_training_options(CLI::App& app, Options& o) {
   app.add_option("--weight-decay", o.weight_decay, "L2 for sgd, decoupled for adamw")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_option(
+         "--loss-scale", o.loss_scale,
+         "the loss is multiplied by it, and the mean gradient divided, as for half precision")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--loss-scale-from", o.loss_scale_from, "the first step with --loss-scale")
+      ->capture_default_str();
   app.add_option("--seed", o.seed, "of weights, data order and every draw of the codecs")
       ->capture_default_str();
   app.add_option("--eval-every", o.eval_every, "test every N steps (0: only at the end)")
@@ -184,12 +191,20 @@ Options parse_options(int argc, char** argv) {
 
 nlohmann::json Options::fingerprint(int workers) const {
   return {
-      {"algorithm", algorithm}, {"device", device},
-      {"model", model},         {"optimizer", optimizer},
-      {"schedule", schedule},   {"steps", steps},
-      {"batch", batch},         {"lr", lr},
-      {"momentum", momentum},   {"weight-decay", weight_decay},
-      {"seed", seed},           {"policy", policy},
+      {"algorithm", algorithm},
+      {"device", device},
+      {"model", model},
+      {"optimizer", optimizer},
+      {"schedule", schedule},
+      {"steps", steps},
+      {"batch", batch},
+      {"lr", lr},
+      {"momentum", momentum},
+      {"weight-decay", weight_decay},
+      {"loss-scale", loss_scale},
+      {"loss-scale-from", loss_scale_from},
+      {"seed", seed},
+      {"policy", policy},
       {"workers", workers},
   };
 }

@@ -31,6 +31,8 @@ struct Options {
   double lr = 0.05;
   double momentum = 0.9;
   double weight_decay = 0;
+  double loss_scale = 1;              ///< the loss's factor from a step on, as in mixed precision
+  std::uint32_t loss_scale_from = 0;  ///< that step
   std::uint64_t seed = 1;
   std::uint32_t eval_every = 0;    ///< 0: only after the last step
   std::uint32_t eval_samples = 0;  ///< before the end; 0: the whole test set
@@ -58,6 +60,10 @@ struct Options {
   }
   [[nodiscard]] bool on_device() const noexcept { return device == "cuda"; }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
+  /// Gradients of a step are this many times too large until the optimiser has them.
+  [[nodiscard]] double gradient_scale(std::uint32_t step) const noexcept {
+    return step < loss_scale_from ? 1 : loss_scale;
+  }
 };
 
 /// Reads the command line. Does not throw: see `help` and `error`.

@@ -59,9 +59,9 @@ void Peer::exchange_reports() {
   reports_ = gather(report_);
 }
 
-bool Peer::step_along(std::span<const float> gradient, std::uint32_t step) {
+bool Peer::step_along(std::span<float> gradient, std::uint32_t step) {
   if (first()) dump_gradient(run_.options, learner_.replica(), step, "mean", gradient);
-  optimiser_->step(learner_.replica().weights(), gradient, run_.options.learning_rate(step), step);
+  optimiser_->take_step(learner_.replica().weights(), gradient, step);
   learner_.replica().weights_changed();
   auto record = record_of(step, reports_);
   record.times.wire = wire_;

@@ -46,7 +46,7 @@ class Peer {
   void exchange_reports();
   /// One optimiser step along the mean gradient, and the log's line. Returns whether any process
   /// was interrupted.
-  [[nodiscard]] bool step_along(std::span<const float> gradient, std::uint32_t step);
+  [[nodiscard]] bool step_along(std::span<float> gradient, std::uint32_t step);
   /// \throws Fault when `status` refuses what `rank` sent.
   void check_payload(atomo::Status status, int rank, std::uint32_t step) const;
   /// \throws std::runtime_error when this rank could not encode.

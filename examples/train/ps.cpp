@@ -83,7 +83,7 @@ class Server {
   void take_step(std::uint32_t step) {
     dump_gradient(run_.options, replica_, step, "mean", gradient_);
     const auto begin = Clock::now();
-    optimiser_->step(replica_.weights(), gradient_, run_.options.learning_rate(step), step);
+    optimiser_->take_step(replica_.weights(), gradient_, step);
     timeline_.span("optimiser", "", begin, Clock::now());
   }
 

@@ -102,14 +102,14 @@ void Replica::set_buffers(std::span<const float> values) {
   }
 }
 
-double Replica::backward(const Batch& batch, const OnGradient& on_gradient) {
+double Replica::backward(const Batch& batch, double scale, const OnGradient& on_gradient) {
   impl_->network->train();
   for (auto& parameter : impl_->parameters) parameter.mutable_grad() = torch::Tensor();
   const auto loss = torch::cross_entropy_loss(impl_->network->logits(batch, impl_->device),
                                               impl_->targets(batch));
   impl_->on_gradient = &on_gradient;
   impl_->backward_began = std::chrono::steady_clock::now();
-  loss.backward();
+  (scale == 1 ? loss : loss * scale).backward();
   impl_->on_gradient = nullptr;
   if (impl_->failure) std::rethrow_exception(std::exchange(impl_->failure, nullptr));
   return loss.item<float>();

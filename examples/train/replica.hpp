@@ -41,8 +41,8 @@ class Replica {
   [[nodiscard]] std::vector<float> buffers() const;
   void set_buffers(std::span<const float> values);
 
-  /// Forward and backward over a batch. Returns the mean loss.
-  double backward(const Batch& batch, const OnGradient& on_gradient);
+  /// Forward and backward over a batch: gradients of `scale` times the mean loss, which it returns.
+  double backward(const Batch& batch, double scale, const OnGradient& on_gradient);
   /// When the last call of `backward` came to back-propagation.
   [[nodiscard]] std::chrono::steady_clock::time_point backward_began() const noexcept;
   [[nodiscard]] Score evaluate(const Batch& batch);

@@ -284,6 +284,32 @@ class DeviceTest(unittest.TestCase):
         self.assertNotIn("step", out)
 
 
+class BudgetTest(unittest.TestCase):
+    def run_script(self, *options):
+        return subprocess.run([sys.executable, str(ROOT / "examples/train/budget.py"), "--trainer", str(TRAINER), "--model",
+                               "logistic", "--data", data, "--out", path("budget"), *options],
+                              capture_output=True, text=True)
+
+    def test_what_a_run_sends(self):
+        done = self.run_script("--steps", "120", "--jump-at", "60", "--bits", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(pathlib.Path(path("budget.json")).read_text())
+        self.assertEqual(len(result["shares"]), 120)
+        self.assertAlmostEqual(result["result"]["first"], numpy.mean(result["shares"][3:53]))
+        self.assertGreater(result["shares"][60], 1.5)  # no prediction knew of the jump
+        self.assertIn("| mean of the 50 steps after the first 3 |", pathlib.Path(path("budget.md")).read_text())
+        self.assertEqual(pathlib.Path(path("budget.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+    def test_too_few_steps(self):
+        done = self.run_script("--steps", "100", "--jump-at", "60")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--jump-at is 60", done.stderr)
+
+    def test_a_loss_scale_changes_nothing_but_rounding(self):
+        options = (3, "--model", "logistic", "--steps", 6, "--codec", "identity:dtype=f32")
+        self.assertEqual(losses(*options), losses(*options, "--loss-scale", 1024, "--loss-scale-from", 2))
+
+
 class CompareTest(unittest.TestCase):
     def compare(self, *options):
         return subprocess.run([sys.executable, str(ROOT / "examples/train/compare.py"), "--trainer", TRAINER,
