@@ -47,7 +47,9 @@ void atomic_done(bool changed);
 
 /// A meeting of the lanes that a mask names. Lanes that returned are not waited for.
 struct Meeting {
-  std::uint32_t mask, arrived, left;
+  std::uint32_t mask, arrived;  // bits of lanes
+  std::uint32_t present,
+      leaving;  // how many arrived; of them, once complete, who have yet to leave
   Location where;
   std::uint64_t value[32];
 };

@@ -48,31 +48,67 @@ namespace {
 constexpr std::size_t kStackBytes = 128 * 1024, kPage = 4096;
 constexpr std::size_t kSavedRegisters = 6;
 
-[[maybe_unused]] Fiber* switched_from;
+// All stacks, each above a page that nobody may touch. To ASan they are one: being told of every
+// switch would cost it more than the switches themselves.
+constexpr std::size_t kAllStacksBytes = kMaxFibers * (kPage + kStackBytes);
+char* all_stacks;
+std::size_t fibers_made;
+
+#ifdef HOSTEXEC_ASAN
+struct Stack {
+  const void* bottom;
+  std::size_t size;
+  void* fake;  // ASan's
+};
+Stack of_caller, of_fibres;
+const Fiber* switched_from;
+
+void leave(const Fiber& from, const Fiber& to) {
+  switched_from = &from;
+  if (&from == &caller)
+    __sanitizer_start_switch_fiber(&of_caller.fake, of_fibres.bottom, of_fibres.size);
+  else if (&to == &caller)
+    __sanitizer_start_switch_fiber(&of_fibres.fake, of_caller.bottom, of_caller.size);
+}
 
 void arrived() {
-#ifdef HOSTEXEC_ASAN
-  // The caller's stack is known to nobody else: whoever is switched to from it learns its bounds.
-  const bool learn = switched_from == &caller;
-  __sanitizer_finish_switch_fiber(current->fake_stack, learn ? &caller.bottom : nullptr,
-                                  learn ? &caller.size : nullptr);
+  // The bounds of the caller's stack are known to nobody else: learnt by whom it switches to.
+  if (switched_from == &caller)
+    __sanitizer_finish_switch_fiber(of_fibres.fake, &of_caller.bottom, &of_caller.size);
+  else if (current == &caller)
+    __sanitizer_finish_switch_fiber(of_caller.fake, nullptr, nullptr);
+}
+#else
+void leave(const Fiber&, const Fiber&) {}
+void arrived() {}
 #endif
+
+char* stack_memory() {
+  if (all_stacks == nullptr) {
+    void* const memory = mmap(nullptr, kAllStacksBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    all_stacks = static_cast<char*>(memory);
+#ifdef HOSTEXEC_ASAN
+    of_fibres = {all_stacks, kAllStacksBytes, nullptr};
+#endif
+  }
+  if (fibers_made == kMaxFibers) std::abort();
+  return all_stacks + fibers_made * (kPage + kStackBytes);
 }
 
 }  // namespace
 
 void make_fiber(Fiber& fiber, void (*entry)()) {
-  static std::size_t made = 0;
-  void* const memory = mmap(nullptr, kPage + kStackBytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED || mprotect(memory, kPage, PROT_NONE) != 0) std::abort();
-  char* const bottom = static_cast<char*>(memory) + kPage;
+  char* const memory = stack_memory();
+  if (mprotect(memory, kPage, PROT_NONE) != 0) std::abort();
+  char* const bottom = memory + kPage;
   // Stacks that end at the same offset of a page would share a few lines of the cache.
-  const std::size_t stagger = made++ * 192 % kPage;
+  const std::size_t stagger = fibers_made++ * 192 % kPage;
   void** top = reinterpret_cast<void**>(bottom + kStackBytes - stagger);
   *--top = nullptr;  // entry's return address, which also aligns the stack as after a call
   *--top = reinterpret_cast<void*>(entry);
-  fiber = {top - kSavedRegisters, bottom, kStackBytes, nullptr, nullptr, 0};
+  fiber = {top - kSavedRegisters, nullptr, 0};
 #ifdef HOSTEXEC_TSAN
   fiber.tsan = __tsan_create_fiber(0);
 #endif
@@ -90,13 +126,10 @@ void entered() { arrived(); }
 void switch_to(Fiber& fiber) {
   Fiber* const me = current;
   if (&fiber == me) return;
-  switched_from = me;
+  leave(*me, fiber);
   current = &fiber;
 #ifdef HOSTEXEC_TSAN
   __tsan_switch_to_fiber(fiber.tsan, __tsan_switch_to_fiber_no_sync);
-#endif
-#ifdef HOSTEXEC_ASAN
-  __sanitizer_start_switch_fiber(&me->fake_stack, fiber.bottom, fiber.size);
 #endif
   hostexec_switch(&me->stack_pointer, fiber.stack_pointer);
   arrived();

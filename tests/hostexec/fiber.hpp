@@ -13,12 +13,10 @@ namespace hostexec {
 
 struct Fiber {
   void* stack_pointer;
-  const void* bottom;  // lowest address of the stack, for ASan
-  std::size_t size;
-  void* fake_stack;  // ASan's
-  void* tsan;        // TSan's
-  int thread;        // of the block
+  void* tsan;  // TSan's
+  int thread;  // of the block
 };
+inline constexpr std::size_t kMaxFibers = 2048;
 
 /// The calling thread's own stack.
 extern Fiber caller;

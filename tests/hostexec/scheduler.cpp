@@ -4,7 +4,6 @@
 // object.
 #include <xmmintrin.h>
 
-#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -23,8 +22,8 @@ std::size_t runs_before;
 
 namespace {
 
-constexpr int kThreads = kMaxThreads, kFibers = 2 * kThreads, kWarp = 32;
-constexpr std::uint32_t kComplete = 0x80000000u;  // in Meeting::left
+constexpr int kThreads = kMaxThreads, kFibers = kMaxFibers, kWarp = 32;
+static_assert(kFibers >= 2 * kThreads);
 // Yields in a row during which nothing of a block changed: it waits for what never comes.
 constexpr int kPatience = 1 << 20;
 // Atomic operations in a row that found nothing changed before others get their turn.
@@ -169,8 +168,8 @@ void thread_returned(int t) {
   alive_lanes[warp] &= ~(1u << (t % kWarp));
   for (Meeting& m : meetings[warp]) {  // that waited for this lane only
     if (m.mask == 0) break;
-    if (m.arrived == 0 || m.left != 0 || m.arrived != (m.mask & alive_lanes[warp])) continue;
-    m.left = kComplete;
+    if (m.arrived == 0 || m.leaving != 0 || m.arrived != (m.mask & alive_lanes[warp])) continue;
+    m.leaving = m.present;
     wake(m, warp, -1);
   }
 }
@@ -195,7 +194,7 @@ Meeting& find_meeting(int warp, std::uint32_t mask, Location where) {
   Meeting* spare = nullptr;
   for (Meeting& m : meetings[warp]) {
     if (m.arrived != 0) {
-      if (m.left == 0 && m.mask == mask) return m;
+      if (m.leaving == 0 && m.mask == mask) return m;
       continue;
     }
     if (spare == nullptr) spare = &m;
@@ -215,7 +214,7 @@ void run_block(std::size_t number) {
     alive_lanes[w] = 0;
     for (Meeting& m : meetings[w]) {
       if (m.mask == 0) break;
-      m.mask = m.arrived = m.left = 0;
+      m.mask = m.arrived = m.present = m.leaving = 0;
     }
   }
   ready_first = ready_count = 0;
@@ -288,10 +287,11 @@ Meeting& meet(std::uint32_t mask, std::uint64_t value, bool orders_memory, Locat
     fail("lanes of a warp meet at different warp operations", where);
   }
   m.arrived |= bit;
+  ++m.present;
   m.value[t % kWarp] = value;
   if (orders_memory) release(&m);
   if (m.arrived == (mask & alive_lanes[warp])) {
-    m.left = kComplete;
+    m.leaving = m.present;
     idle_yields = 0;
     const bool go_on = settings.order != Order::random;
     wake(m, warp, go_on ? t : -1);
@@ -304,8 +304,7 @@ Meeting& meet(std::uint32_t mask, std::uint64_t value, bool orders_memory, Locat
 }
 
 void leave(Meeting& m) {
-  ++m.left;
-  if (int(m.left & ~kComplete) == std::popcount(m.arrived)) m.arrived = m.left = 0;
+  if (--m.leaving == 0) m.arrived = m.present = 0;
 }
 
 void fence() {
