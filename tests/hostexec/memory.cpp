@@ -2,10 +2,12 @@
 // Memory and copies of the stand-in for the CUDA runtime. Device memory is heap blocks of the exact
 // size, filled with bytes that are no zeros; under ASan they are poisoned while neither a kernel
 // nor a copy runs, so that a host that follows a device pointer is caught.
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "executor.hpp"
 #include "runtime.hpp"
@@ -88,10 +90,64 @@ cudaError_t check_copy(const void* to, const void* from, std::size_t bytes, cuda
   return right ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+// Large blocks that were given back, to be taken again by who asks for as many bytes: what the
+// system does for a new one takes longer than most kernels. ASan sees no one touch them meanwhile.
+class SpareBlocks {
+ public:
+  SpareBlocks() = default;
+  SpareBlocks(const SpareBlocks&) = delete;
+  SpareBlocks& operator=(const SpareBlocks&) = delete;
+  ~SpareBlocks() {
+    for (Block& block : blocks_) drop(block);
+  }
+  void keep(void* p, std::size_t bytes) {
+    if (bytes < kLeast || bytes > kMost) return std::free(p);
+    Block& place = blocks_[next_++ % blocks_.size()];
+    drop(place);
+    place = {p, bytes};
+    poison(place, true);
+  }
+  /// Null where there is none.
+  void* take(std::size_t bytes) {
+    for (Block& block : blocks_) {
+      if (block.p == nullptr || block.bytes != bytes) continue;
+      poison(block, false);
+      return std::exchange(block.p, nullptr);
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Block {
+    void* p = nullptr;
+    std::size_t bytes = 0;
+  };
+  static constexpr std::size_t kLeast = 64 * 1024, kMost = 8 * 1024 * 1024;
+
+  static void poison([[maybe_unused]] const Block& block, [[maybe_unused]] bool whether) {
+#ifdef HOSTEXEC_ASAN
+    (whether ? __asan_poison_memory_region : __asan_unpoison_memory_region)(block.p, block.bytes);
+#endif
+  }
+  static void drop(Block& block) {
+    if (block.p == nullptr) return;
+    poison(block, false);
+    std::free(std::exchange(block.p, nullptr));
+  }
+
+  std::array<Block, 8> blocks_;
+  std::size_t next_ = 0;
+};
+SpareBlocks& spare_blocks() {
+  static SpareBlocks all;
+  return all;
+}
+
 cudaError_t take(void** p, std::size_t bytes) {
   *p = nullptr;
   if (bytes == 0) return cudaSuccess;
-  if (posix_memalign(p, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
+  *p = spare_blocks().take(bytes);
+  if (*p == nullptr && posix_memalign(p, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
   std::memset(*p, 0xCD, bytes);
   const auto block = device_blocks().emplace(static_cast<char*>(*p), bytes).first;
   if (visible_depth == 0) set_visible(*block, false);
@@ -102,8 +158,9 @@ cudaError_t give_back(void* p) {
   const auto block = device_blocks().find(static_cast<char*>(p));
   if (block == device_blocks().end()) return cudaErrorInvalidValue;
   set_visible(*block, true);
+  const std::size_t bytes = block->second;
   device_blocks().erase(block);
-  std::free(p);
+  spare_blocks().keep(p, bytes);
   return cudaSuccess;
 }
 
