@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # How evenly work is spread over blocks: kernels compiled once more, to count what each block runs.
 if(NOT ATOMO_SANITIZE)
-  add_library(atomo_hostexec_counted OBJECT ${executor} ${kernels})
+  add_library(atomo_hostexec_counted OBJECT ${kernels})
   atomo_hostexec_flags(atomo_hostexec_counted none)
   target_compile_options(atomo_hostexec_counted PRIVATE -fsanitize-coverage=trace-pc)
   atomo_hostexec_program(hostexec_balance atomo_hostexec_counted none ${here}/test_balance.cpp ${here}/work.cpp)

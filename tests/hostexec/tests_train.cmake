@@ -3,8 +3,4 @@
 set(trainer ${PROJECT_SOURCE_DIR}/examples/train)
 atomo_hostexec_test(exchange ${PROJECT_SOURCE_DIR}/tests/train/test_exchange.cpp ${trainer}/host_exchange.cpp
   ${trainer}/device_exchange.cpp)
-foreach(program hostexec_exchange hostexec_exchange_tsan)
-  if(TARGET ${program})
-    target_include_directories(${program} PRIVATE ${trainer})
-  endif()
-endforeach()
+target_include_directories(hostexec_exchange_cases PRIVATE ${trainer})
