@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # The suites over all codecs and over whole models, on the device that the host executor is. Their tensors, messages and
-# workspaces are device memory.
+# workspaces are device memory. Races are looked for where every kernel runs once over several blocks, not for every
+# size, spec and step.
 set(tests ${PROJECT_SOURCE_DIR}/tests)
 atomo_hostexec_test(parity ${tests}/test_device_parity.cpp
-  ORDERS_FILTER "*LargeTensors*" TSAN_FILTER "*DamagedMessages*")
-atomo_hostexec_test(codecs ${tests}/test_codecs.cpp ORDERS_FILTER "*SizesAreBounded*" TSAN_FILTER "*SizesAreBounded*")
+  ORDERS_FILTER "*LargeTensors*"
+  TSAN_FILTER "*Damaged*bits_1_atoms_rows:*Damaged*keep_0p1:*Damaged*qsgd_bits_4:*Damaged*terngrad:*Damaged*mean:*Damaged*topk_keep_3")
+atomo_hostexec_test(codecs ${tests}/test_codecs.cpp ORDERS_FILTER "*SizesAreBounded*"
+  TSAN_FILTER "*BytesDependOnNothing*:*DecodeAddIsTwoRoundings*")
 atomo_hostexec_test(mutations ${tests}/test_mutations.cpp ORDERS_FILTER "*Random*" TSAN_FILTER "*EveryTruncation*")
-atomo_hostexec_test(model ${tests}/test_device_model.cpp ORDERS_FILTER "*MessagesAreTheCpus*"
-  TSAN_FILTER "*MessagesAreTheCpus*")
+set(each_policy_once "*NonFiniteLayersAreLeftOut*:*AddsMessagesInRankOrder/3")
+atomo_hostexec_test(model ${tests}/test_device_model.cpp ORDERS_FILTER ${each_policy_once}
+  TSAN_FILTER ${each_policy_once})
 atomo_hostexec_test(sums ${tests}/test_device_sums.cpp ORDERS_FILTER "*ValuesAreTheCpus*" TSAN_FILTER "*Damaged*")
 atomo_hostexec_test(launches ${here}/test_launches.cpp ORDERS_FILTER "*CodecsCall*" TSAN_FILTER "*CodecsCall*")
