@@ -43,7 +43,7 @@ inline std::vector<LayerSpec> resnet50(std::int64_t narrower = 1) {
 inline std::vector<LayerSpec> many_layers(std::size_t count) {
   std::vector<LayerSpec> specs;
   for (std::size_t i = 0; i < count; ++i) {
-    const auto rows = static_cast<std::int64_t>(i % 7), columns = static_cast<std::int64_t>(i % 50);
+    const auto rows = static_cast<std::int64_t>(i % 7), columns = static_cast<std::int64_t>(i % 8);
     specs.push_back({"layer" + std::to_string(i),
                      i % 3 == 0 ? Shape{16 + columns * 5} : Shape{rows, 16 + columns}});
   }

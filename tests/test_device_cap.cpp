@@ -85,7 +85,7 @@ TEST_P(DeviceCap, MessagesAreTheCpus) {
   constexpr unsigned kWarps[] = {1, 4, 8};
   std::size_t turn = 0;
   for (const Shape& shape : {Shape{3000}, Shape{40, 25}, Shape{9, 513}, Shape{300, 16},
-                             Shape{7, 2051}, Shape{64, 67, 3}, Shape{2, 16411}, Shape{130, 300}}) {
+                             Shape{7, 1051}, Shape{40, 33, 3}, Shape{2, 5011}, Shape{70, 130}}) {
     const double tightest = tightest_cap(GetParam(), shape);
     for (const double cap : {tightest, 1.02 * tightest, 1.3 * tightest, 64.0}) {
       if (cap > 64 || cap < tightest) continue;
@@ -96,7 +96,7 @@ TEST_P(DeviceCap, MessagesAreTheCpus) {
         const auto x = make_data(data, shape.elements(), 3 + shape.elements(), 47);
         for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
           const auto entries = test::entries_of(x, dtype);
-          for (std::uint64_t seed = 0; seed < 4; ++seed, ++turn) {
+          for (std::uint64_t seed = 0; seed < 2; ++seed, ++turn) {
             const Key key{.seed = seed, .step = 5, .tensor = 6, .worker = 7, .channel = 8};
             const auto expected = test::encode_on_cpu(codec, entries, dtype, shape, key);
             ASSERT_FALSE(failed(expected.status)) << describe(expected.status);
@@ -120,29 +120,28 @@ TEST_P(DeviceCap, MessagesAreTheCpus) {
   EXPECT_LT(tally.thinned, tally.messages);
 }
 
-/// Bodies of more units than there are runs, many segments, escapes that nobody expects.
+/// Bodies of many segments, escapes that nobody expects; the first has more units than there are
+/// runs.
 TEST_P(DeviceCap, LargeTensors) {
-  for (const Shape& shape : {Shape{40000, 20}, Shape{1500, 700}, Shape{30, 20011}}) {
+  for (const Shape& shape : {Shape{36000, 20}, Shape{300, 700}, Shape{30, 4111}}) {
+    const bool largest = shape[0] == 36000;
     for (const Data data : {Data::heavy, Data::flat, Data::spiky}) {
       auto x = make_data(data, shape.elements(), 5, 900);
       const auto entries = test::entries_of(x, DType::f32);
       for (const double wanted : {0.3, 1.0, 3.0}) {
+        if (largest && wanted != 3.0) continue;  // of few bits only a few units are kept
         const double bits = std::max(wanted, 1.01 * tightest_cap(GetParam(), shape));
         const Codec codec = Codec::parse(spec_of(GetParam(), bits, bits));
-        for (std::uint64_t seed = 0; seed < 2; ++seed) {
-          const auto expected =
-              test::encode_on_cpu(codec, entries, DType::f32, shape, {.seed = seed});
-          const auto m = test::encode(codec, x, shape, {.seed = seed});
-          ASSERT_EQ(m.status, expected.status) << shape.to_string();
-          ASSERT_TRUE(m.bytes == expected.bytes) << shape.to_string();
-          tally.add(m.bytes);
-          if (seed != 0) continue;
-          std::vector<float> y(shape.elements());
-          std::vector<std::byte> workspace(codec.workspace_bytes(shape, DType::f32));
-          ASSERT_EQ(codec.decode(m.bytes, {y.data(), DType::f32, shape}, {.workspace = workspace}),
-                    Status::ok);
-          ASSERT_TRUE(test::decode(codec, m.bytes, shape).values == y) << shape.to_string();
-        }
+        const auto expected = test::encode_on_cpu(codec, entries, DType::f32, shape, {.seed = 1});
+        const auto m = test::encode(codec, x, shape, {.seed = 1});
+        ASSERT_EQ(m.status, expected.status) << shape.to_string();
+        ASSERT_TRUE(m.bytes == expected.bytes) << shape.to_string();
+        tally.add(m.bytes);
+        std::vector<float> y(shape.elements());
+        std::vector<std::byte> workspace(codec.workspace_bytes(shape, DType::f32));
+        ASSERT_EQ(codec.decode(m.bytes, {y.data(), DType::f32, shape}, {.workspace = workspace}),
+                  Status::ok);
+        ASSERT_TRUE(test::decode(codec, m.bytes, shape).values == y) << shape.to_string();
       }
     }
   }
@@ -207,7 +206,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& made) { return std::to_string(made.index); });
 
 TEST_P(DeviceCapModels, MessagesAreTheCpus) {
-  for (std::uint32_t step = 0; step < 12; ++step)
+  for (std::uint32_t step = 0; step < 6; ++step)
     ASSERT_NO_FATAL_FAILURE(compare({.seed = 9, .step = step, .worker = 2}));
   tally.print(GetParam());
   const bool binds = std::strstr(GetParam(), "cap=30") == nullptr;

@@ -74,8 +74,8 @@ INSTANTIATE_TEST_SUITE_P(Atoms, DeviceFormCaps, testing::Values("sketch", "auto"
 
 TEST_P(DeviceFormCaps, ThinsWhatTheCpuThins) {
   std::size_t turn = 0, thinned = 0, messages = 0, forms[4] = {};
-  for (const Shape& shape : {Shape{40, 400}, Shape{300, 64}, Shape{90, 2051}, Shape{3000, 20},
-                             Shape{64, 67, 3}, Shape{130, 300}}) {
+  for (const Shape& shape : {Shape{24, 300}, Shape{200, 40}, Shape{20, 1030}, Shape{700, 20},
+                             Shape{40, 33, 3}, Shape{70, 130}}) {
     const detail::LayerPlan plan(Codec::parse(spec_of(GetParam(), 1, 1)).method(), shape,
                                  DType::f32);
     const std::size_t head = detail::one_layer_head_bytes(plan.kind);

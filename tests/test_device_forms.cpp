@@ -76,6 +76,14 @@ class DeviceForms : public testing::TestWithParam<std::string> {
                    std::size_t shift = 0) {
     test::expect_the_cpus_values(codec, message, shape, dtype, shift);
   }
+  /// What the CPU decodes: the device's values, as the first two tests here see to.
+  [[nodiscard]] std::vector<float> values_of(ConstBytes message, const Shape& shape) const {
+    std::vector<float> y(shape.elements());
+    const auto d = test::decode_on_cpu(codec, message, test::entries_of(y), DType::f32, shape);
+    EXPECT_FALSE(failed(d.status)) << describe(d.status);
+    std::memcpy(y.data(), d.values.data(), d.values.size());
+    return y;
+  }
   Codec codec = Codec::parse(GetParam());
   Forms forms;
 };
@@ -105,7 +113,7 @@ TEST_P(DeviceForms, DecodesToTheCpusValues) {
 
 TEST_P(DeviceForms, DecodesDamagedMessagesAsTheCpu) {
   int accepted = 0, tried = 0;
-  for (const Shape& shape : {Shape{23, 45}, Shape{20, 1030}, Shape{700}}) {
+  for (const Shape& shape : {Shape{23, 45}, Shape{5, 1030}, Shape{700}}) {
     for (const Data data : kData) {
       const auto x = make_data(data, shape, 4);
       const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
@@ -120,7 +128,9 @@ TEST_P(DeviceForms, DecodesDamagedMessagesAsTheCpu) {
           bytes = test::mutated_message(sound, trial);
         }
         ASSERT_NO_FATAL_FAILURE(expect_same(bytes, shape));
-        accepted += failed(test::decode(codec, bytes, shape).status) ? 0 : 1;
+        const auto on_cpu =
+            test::decode_on_cpu(codec, bytes, test::entries_of(x), DType::f32, shape);
+        accepted += failed(on_cpu.status) ? 0 : 1;
       }
     }
   }
@@ -146,7 +156,7 @@ TEST_P(DeviceForms, DecodesExtremeScalesAsTheCpu) {
 TEST_P(DeviceForms, EncodesToTheCpusBytes) {
   std::size_t turn = 0;
   for (const Shape& shape : {Shape{0}, Shape{}, Shape{33}, Shape{1023}, Shape{1025}, Shape{5000},
-                             Shape{64, 3, 3}, Shape{1, 300}, Shape{1, 70001}, Shape{40000}}) {
+                             Shape{64, 3, 3}, Shape{1, 300}, Shape{1, 20011}, Shape{12000}}) {
     for (const Data data : kData) {
       const auto x = make_data(data, shape, 3 + shape.elements());
       for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
@@ -206,7 +216,7 @@ double squared_error(const std::vector<float>& x, const std::vector<float>& y) {
 TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
   std::size_t turn = 0;
   for (const Shape& shape : {Shape{2, 16}, Shape{17, 16}, Shape{40, 25}, Shape{9, 513},
-                             Shape{60, 16}, Shape{3, 1100}, Shape{20, 1100}, Shape{200, 150}}) {
+                             Shape{60, 16}, Shape{3, 1100}, Shape{16, 1030}, Shape{130, 70}}) {
     for (const Data data : kData) {
       const auto x = make_data(data, shape, 3 + shape.elements());
       double bytes[2] = {}, errors[2] = {};
@@ -223,8 +233,8 @@ TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
         }
         bytes[0] += static_cast<double>(on_cpu.bytes.size());
         bytes[1] += static_cast<double>(m.bytes.size());
-        errors[0] += squared_error(x, test::decode(codec, on_cpu.bytes, shape).values);
-        errors[1] += squared_error(x, test::decode(codec, m.bytes, shape).values);
+        errors[0] += squared_error(x, values_of(on_cpu.bytes, shape));
+        errors[1] += squared_error(x, values_of(m.bytes, shape));
       }
       EXPECT_NEAR(bytes[1] / bytes[0], 1, 0.02) << shape.to_string() << " " << bytes[0];
       if (errors[0] == 0) continue;
@@ -241,9 +251,9 @@ TEST_P(DeviceForms, EstimatesAreUnbiased) {
   const auto x = make_data(Data::low_rank, shape, 8);
   constexpr int kDraws = 300;
   std::vector<double> sum(x.size()), squares(x.size());
+  cuda::warps_per_block = 1;  // so small a tensor leaves the other warps of a block idle
   for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
-    const auto y =
-        test::decode(codec, test::encode(codec, x, shape, {.seed = seed}).bytes, shape).values;
+    const auto y = values_of(test::encode(codec, x, shape, {.seed = seed}).bytes, shape);
     for (std::size_t i = 0; i < x.size(); ++i) {
       sum[i] += static_cast<double>(y[i]);
       squares[i] += static_cast<double>(y[i]) * static_cast<double>(y[i]);

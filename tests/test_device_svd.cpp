@@ -111,7 +111,7 @@ TEST_P(DeviceSvd, DecodesToTheCpusValues) {
 
 TEST_P(DeviceSvd, DecodesDamagedMessagesAsTheCpu) {
   int accepted = 0;
-  for (const Shape& shape : {Shape{23, 45}, Shape{20, 1030}, Shape{45}}) {
+  for (const Shape& shape : {Shape{23, 45}, Shape{5, 1030}, Shape{45}}) {
     const auto x = low_rank(1, shape.elements(), 1, 4);
     const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
     std::mt19937_64 generator(11);
@@ -124,7 +124,8 @@ TEST_P(DeviceSvd, DecodesDamagedMessagesAsTheCpu) {
         bytes = test::mutated_message(sound, trial);
       }
       ASSERT_NO_FATAL_FAILURE(expect_same(bytes, shape));
-      accepted += failed(test::decode(codec, bytes, shape).status) ? 0 : 1;
+      const auto on_cpu = test::decode_on_cpu(codec, bytes, test::entries_of(x), DType::f32, shape);
+      accepted += failed(on_cpu.status) ? 0 : 1;
     }
   }
   EXPECT_GT(accepted, 10);

@@ -50,7 +50,7 @@ TEST(Launches, AreAsManyForAThousandLayersAsForOne) {
     const Launches single = launches_of(one, policy);
     std::cout << policy << ": encode " << single.encode << ", decode_add " << single.decode
               << " launches\n";
-    for (const auto& specs : {test::resnet50(16), test::many_layers(1000)}) {
+    for (const auto& specs : {test::resnet50(64), test::many_layers(1000)}) {
       const Launches many = launches_of(specs, policy);
       EXPECT_EQ(many.encode, single.encode) << policy << ", " << specs.size() << " layers";
       EXPECT_EQ(many.decode, single.decode) << policy << ", " << specs.size() << " layers";
@@ -82,7 +82,7 @@ TEST(Launches, OfFormsDoNotGrowWithLayers) {
     const Launches many = launches_of(layers(40), policy);
     EXPECT_EQ(many.encode, single.encode) << policy;
     EXPECT_EQ(many.decode, single.decode) << policy;
-    EXPECT_LE(launches_of(test::resnet50(16), policy).encode, 70u) << policy;
+    EXPECT_LE(launches_of(test::resnet50(32), policy).encode, 70u) << policy;
     EXPECT_LE(single.decode, 24u) << policy;
   }
 }
