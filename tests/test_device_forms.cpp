@@ -166,14 +166,12 @@ TEST_P(DeviceForms, EncodesToTheCpusBytes) {
         const Key key{.seed = 7, .step = 5, .tensor = 6, .worker = 7, .channel = 3};
         const auto expected = test::encode_on_cpu(codec, entries, dtype, shape, key);
         ASSERT_FALSE(failed(expected.status));
-        for (std::size_t k = 0; k < 2; ++k, ++turn) {
-          cuda::warps_per_block = std::array{1u, 4u, 8u}[turn % 3];
-          const auto m =
-              test::encode_bytes(codec, entries, dtype, shape, key, nullptr, turn / 3 % 4);
-          ASSERT_EQ(m.status, expected.status) << where << ": " << describe(m.status);
-          ASSERT_TRUE(m.bytes == expected.bytes)
-              << where << ": " << m.bytes.size() << ", " << expected.bytes.size();
-        }
+        cuda::warps_per_block = std::array{1u, 4u, 8u}[turn / 3 % 3];
+        const auto m = test::encode_bytes(codec, entries, dtype, shape, key, nullptr, turn % 4);
+        ASSERT_EQ(m.status, expected.status) << where << ": " << describe(m.status);
+        ASSERT_TRUE(m.bytes == expected.bytes)
+            << where << ": " << m.bytes.size() << ", " << expected.bytes.size();
+        ++turn;
         forms.add(expected.bytes);
       }
     }
