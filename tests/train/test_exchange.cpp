@@ -135,7 +135,7 @@ class ExchangeTest : public testing::TestWithParam<std::tuple<const char*, Job::
 };
 INSTANTIATE_TEST_SUITE_P(
     Policies, ExchangeTest,
-    testing::Combine(testing::Values("* = atomo:bits=1", "* = qsgd:bits=4",
+    testing::Combine(testing::Values("* = atomo:bits=1,atoms=rows", "* = qsgd:bits=4",
                                      "*.bias = identity; conv* = atomo:atoms=coordinate,bits=1; "
                                      "* = topk:keep=0.1"),
                      testing::Values(Job::Where::device, Job::Where::device_and_aware_mpi)),
