@@ -22,7 +22,8 @@ int main() {
         {codec.method(), {64, 1024}, atomo::DType::f32}};
     const std::vector<atomo::detail::Kind> kinds{layers[0].kind};
     const atomo::detail::HeadLayout head(kinds, {});
-    const auto model = backend->make_model(layers, head);
+    const std::vector<atomo::detail::StreamedLayer> streamed(layers.size());
+    const auto model = backend->make_model(layers, head, streamed, 0);
     std::printf("CUDA backend: a model takes a workspace of %zu bytes\n", model->workspace_bytes());
   } catch (const atomo::Error& error) {
     std::printf("CUDA backend: %s\n", error.what());
