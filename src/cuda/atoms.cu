@@ -7,7 +7,7 @@
 ///
 /// Mapping: eight threads a segment, of which each keeps four of the format's lanes: it reads four
 /// neighbouring entries at a time, and the first three folds are shuffles, the last two are its
-/// own. A warp works on four segments side by side, and goes on for at least 4,096 entries; atoms
+/// own. A warp works on four segments side by side, and goes on for at least 2,048 entries; atoms
 /// of more than 1,024 entries leave their segments' sums, and a warp an atom adds these up. What a
 /// tree lacks counts as +0, which no sum of squares feels.
 ///
@@ -31,7 +31,7 @@ using detail::kPieceEntries;
 
 constexpr unsigned kThreads = 8;                   // of a segment
 constexpr unsigned kTogether = kLanes / kThreads;  // segments side by side
-constexpr std::uint64_t kUnitEntries = 4096;       // at least, where segments are whole
+constexpr std::uint64_t kUnitEntries = 2048;       // at least, where segments are whole
 
 /// Segments of a warp, a multiple of kTogether.
 __host__ __device__ constexpr std::uint64_t segments_of_unit(std::uint64_t length) {
