@@ -61,6 +61,7 @@ def arguments():
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], metavar="SEED")
     parser.add_argument("--batch", type=int, default=32, help="of one worker")
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--warmup", type=int, default=0, help="steps over which the learning rate rises")
     parser.add_argument("--optimizer", default="sgd", choices=["sgd", "adamw"])
     parser.add_argument("--algorithm", default="ps", choices=["ps", "allgather", "twoshot"])
     parser.add_argument("--data", help="as the trainer has it; its own default when left out")
@@ -101,7 +102,7 @@ def command(options, codec, seed):
     launch = launcher(options.workers + (1 if options.algorithm == "ps" else 0), options.hostfile)
     launch += [options.trainer, "--json", "--algorithm", options.algorithm, "--model", options.model,
                "--steps", str(options.steps), "--batch", str(options.batch), "--lr", repr(options.lr),
-               "--optimizer", options.optimizer,
+               "--optimizer", options.optimizer, "--warmup", str(options.warmup),
                "--seed", str(seed), "--codec", codec,
                "--eval-every", str(max(1, options.steps // options.tests)), "--eval-samples", str(TEST_SAMPLES)]
     if options.data:

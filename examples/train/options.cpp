@@ -98,6 +98,8 @@ void add_training_options(CLI::App& app, Options& o) {
   app.add_option("--schedule", o.schedule, "of the learning rate; cosine ends at 0")
       ->check(CLI::IsMember({"cosine", "constant"}))
       ->capture_default_str();
+  app.add_option("--warmup", o.warmup, "steps over which the learning rate rises from 0")
+      ->capture_default_str();
   app.add_option("--momentum", o.momentum, "of sgd")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
@@ -196,6 +198,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"model", model},
       {"optimizer", optimizer},
       {"schedule", schedule},
+      {"warmup", warmup},
       {"steps", steps},
       {"batch", batch},
       {"lr", lr},
@@ -210,8 +213,9 @@ nlohmann::json Options::fingerprint(int workers) const {
 }
 
 double Options::learning_rate(std::uint32_t step) const {
-  if (schedule == "constant") return lr;
-  return 0.5 * lr * (1 + std::cos(std::numbers::pi * step / steps));
+  const double rise = step < warmup ? (step + 1.0) / warmup : 1.0;
+  if (schedule == "constant") return rise * lr;
+  return rise * 0.5 * lr * (1 + std::cos(std::numbers::pi * step / steps));
 }
 
 }  // namespace train

@@ -26,6 +26,7 @@ struct Options {
   std::string codec_label = "identity:dtype=f32";  ///< how tables name it
   std::string optimizer = "sgd";
   std::string schedule = "cosine";
+  std::uint32_t warmup = 0;  ///< steps over which the learning rate rises
   std::uint32_t steps = 800;
   std::uint32_t batch = 32;  ///< of one worker
   double lr = 0.05;

@@ -51,7 +51,7 @@ for model in "${models[@]}"; do
       compare resnet18-fashion-mnist --model resnet18 --steps 200 --batch 8 --lr 0.05 --tests 2 \
         --codec atomo:bits=0.5 --codec atomo:bits=0.25 "$@" ;;
     transformer)
-      compare transformer-cmake-manual --model transformer --optimizer adamw --lr 0.001 --steps 300 --batch 8 --tests 2 \
+      compare transformer-cmake-manual --model transformer --optimizer adamw --lr 0.001 --warmup 50 --steps 300 --batch 8 --tests 2 \
         --codec atomo:bits=0.5 --codec atomo:bits=0.25 "$@" ;;
   esac
 done
