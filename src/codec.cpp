@@ -85,16 +85,14 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
                              : device->encode(*method_, view, key, payload, context);
   }
   const detail::FpGuard guard;
-  LayerPlan plan(*method_, view.shape, view.dtype);
+  const LayerPlan plan(*method_, view.shape, view.dtype);
   const std::size_t head = detail::one_layer_head_bytes(plan.kind),
                     limit = detail::limit_of(plan, head);
-  if (limit > 0) {
-    if (limit < plan.least_limit_bytes) return report(context, Status::unsupported);
-    plan.max_body_bytes = std::min(plan.max_body_bytes, limit);
-  }
+  if (limit > 0 && limit < plan.least_limit_bytes) return report(context, Status::unsupported);
+  const std::size_t most = limit > 0 ? std::min(plan.max_body_bytes, limit) : plan.max_body_bytes;
   if (payload.data == nullptr || payload.bytes == nullptr)
     return report(context, Status::unsupported);
-  if (payload.capacity < head + detail::padded(plan.max_body_bytes))
+  if (payload.capacity < head + detail::padded(most))
     return report(context, Status::buffer_too_small);
   Carver carver(context.workspace);
   LayerWork work;
@@ -105,7 +103,6 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   if (context.step != nullptr) used.step = *context.step;
   Status status = open_layer(plan, view, used, context.executor, work);
   if (failed(status)) return report(context, status);
-  work.input.limit_bytes = limit;
 
   const double fixed_bits = 8.0 * static_cast<double>(head);
   detail::Prices prices;
@@ -118,8 +115,10 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
     if (found.underspent) status = detail::worse(status, Status::underspent);
   }
   detail::Row row;
-  status = detail::worse(status, write_layer(plan, work, prices, fixed_bits,
-                                             {payload.data + head, payload.capacity - head}, row));
+  const Bytes bodies{payload.data + head, payload.capacity - head};
+  status = detail::worse(status, write_layer(plan, work, prices, fixed_bits, bodies, row));
+  if (!failed(status))
+    status = detail::worse(status, finish_layer(plan, work, {limit, 1}, bodies, row));
   if (failed(status)) return report(context, status);
 
   const auto body = static_cast<std::size_t>(row.bytes);

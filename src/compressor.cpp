@@ -118,12 +118,13 @@ Status Compressor::begin_step(const Key& key) noexcept {
 
 Status Compressor::begin_step(const Key& key, float price, float grid_step) noexcept {
   if (impl_->in_step || key.tensor != 0) return Status::unsupported;
-  if (!is_price(price) || !is_price(grid_step)) return Status::unsupported;
+  if (!is_price(price) || !is_price(grid_step) || !impl_->streams_under_cap())
+    return Status::unsupported;
   impl_->step_key = key;
   impl_->prices = {price, grid_step, false};
   impl_->given = true;
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
-  impl_->set_limits(true);
+  impl_->set_limits();
   impl_->in_step = true;
   return Status::ok;
 }

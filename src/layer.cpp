@@ -9,6 +9,7 @@
 
 #include "atomo/half.hpp"
 #include "atomo/philox.hpp"
+#include "kind_rules.hpp"
 #include "price_search.hpp"
 
 namespace atomo::detail {
@@ -79,8 +80,11 @@ LayerPlan::LayerPlan(const Method& m, const Shape& shape, DType dtype)
   if (n == 0) return;
   max_body_bytes = m.max_body_bytes(shape) + (m.pool() == Pool::none ? 0 : kPriceBytes);
   demand_bytes = m.demand_bytes(shape);
-  if (m.cap_bits() > 0)
-    least_limit_bytes = static_cast<std::size_t>(padded(m.least_limit_bytes(shape) + kPriceBytes));
+  if (m.cap_bits() == 0) return;
+  least_limit_bytes = static_cast<std::size_t>(padded(m.least_limit_bytes(shape) + kPriceBytes));
+  for (std::uint8_t form = 0; form < kGridForm; ++form)
+    thinning_bytes =
+        std::max(thinning_bytes, thinning_workspace_bytes(m.thinned_layer(shape, form)));
 }
 
 void LayerWork::carve(const LayerPlan& plan, Carver& carver, bool with_demand) {
@@ -88,6 +92,10 @@ void LayerWork::carve(const LayerPlan& plan, Carver& carver, bool with_demand) {
   if (with_demand) demand = carver.take_bytes(plan.demand_bytes);
   state = carver.take_bytes(plan.method->state_bytes(plan.kind.shape));
   scratch = carver.take_bytes(plan.method->scratch_bytes(plan.kind.shape));
+  if (plan.least_limit_bytes > 0) {
+    whole = carver.take_bytes(plan.max_body_bytes);
+    thinning = carver.take_bytes(plan.thinning_bytes);
+  }
   if (plan.kind.dtype != DType::f32) converted = carver.take<float>(plan.n);
 }
 
@@ -116,11 +124,15 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
   if (!work.sends()) return work.non_finite ? Status::non_finite : Status::ok;
   const ChosenPrice chosen = choose_price(plan, work, prices, fixed_bits);
   const std::size_t skip = chosen.own ? kPriceBytes : 0;
+  const bool capped = plan.least_limit_bytes > 0;
+  if (capped) body = work.whole;
   if (body.size() < plan.max_body_bytes) return Status::buffer_too_small;
-  if (work.input.limit_bytes > 0) work.input.limit_bytes -= skip;
+  // What is thinned has no lossless stage yet.
+  const Method* method = plan.method;
+  if (capped && method->lossless()) method = method->without_lossless().get();
   BodyResult result;
-  const Status status = plan.method->encode(work.input, chosen.price, work.demand, work.state,
-                                            work.scratch, body.subspan(skip), result);
+  const Status status = method->encode(work.input, chosen.price, work.demand, work.state,
+                                       work.scratch, body.subspan(skip), result);
   if (failed(status)) return status;
   if (result.bytes == 0) return worse(status, chosen.status);
   if (chosen.own) {
@@ -128,10 +140,67 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
     row.flags |= Row::kOwnPrice;
   }
   if (result.lossless) row.flags |= Row::kLossless;
-  if (result.thinned) row.flags |= Row::kThinned;
   row.flags |= static_cast<std::uint8_t>(result.form << Row::kFormShift);
   row.bytes = result.bytes + skip;
+  work.price = chosen.price;
   return row.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
+}
+
+namespace {
+
+std::size_t own_price_bytes(const Row& row) noexcept {
+  return (row.flags & Row::kOwnPrice) != 0 ? kPriceBytes : 0;
+}
+
+}  // namespace
+
+CappedBody capped_body(const LayerPlan& plan, const LayerWork& work, const Row& row,
+                       bool with_least) noexcept {
+  if (plan.least_limit_bytes == 0 || row.bytes == 0) return {};
+  CappedBody body{row.bytes, row.bytes, own_price_bytes(row) > 0};
+  if (!with_least) return body;
+  const auto skip = own_price_bytes(row);
+  const ConstBytes proper = ConstBytes(work.whole).first(row.bytes).subspan(skip);
+  body.least =
+      skip + thinnest_bytes(proper, plan.method->thinned_layer(plan.kind.shape, row.form()),
+                            work.thinning);
+  return body;
+}
+
+Status finish_layer(const LayerPlan& plan, const LayerWork& work, const Allotment& allotment,
+                    Bytes body, Row& row) noexcept {
+  if (plan.least_limit_bytes == 0 || row.bytes == 0) return Status::ok;
+  if (allotment.gain == 0) {
+    row = {};
+    return Status::ok;
+  }
+  const ConstBytes proper = ConstBytes(work.whole).first(row.bytes).subspan(own_price_bytes(row));
+  if (allotment.gain != 1) row.flags |= Row::kOwnPrice;
+  const std::size_t skip = own_price_bytes(row);
+  if (skip > 0) {
+    const float price = raised_price(work.price, allotment.gain);
+    std::memcpy(body.data(), &price, kPriceBytes);
+  }
+  const Bytes out = body.subspan(skip);
+  std::size_t bytes = proper.size();
+  if (const std::size_t limit = allotment.limit - skip; bytes > limit) {
+    const ThinnedLayer layer = plan.method->thinned_layer(plan.kind.shape, row.form());
+    const Status status =
+        thin(proper, layer, limit, work.input.key, out.first(limit), work.thinning, bytes);
+    if (failed(status)) return status;
+    row.flags |= Row::kThinned;
+  } else {
+    std::copy(proper.begin(), proper.end(), out.begin());
+  }
+  if (plan.method->lossless()) {
+    std::copy_n(out.data(), bytes, work.whole.data());
+    const std::size_t packed = plan.method->pack(work.whole.first(bytes), out);
+    if (packed != 0) row.flags |= Row::kLossless;
+    if (packed == 0) std::copy_n(work.whole.data(), bytes, out.data());
+    if (packed != 0) bytes = packed;
+  }
+  row.bytes = skip + bytes;
+  return Status::ok;
 }
 
 Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "allotment.hpp"
 #include "head.hpp"
 #include "method.hpp"
 #include "workspace.hpp"
@@ -18,7 +19,9 @@ struct LayerPlan {
   std::size_t n = 0;
   std::size_t max_body_bytes = 0;  ///< own price included, padding not
   std::size_t demand_bytes = 0;
-  std::size_t least_limit_bytes = 0;  ///< under a cap: what a limit must allow; 0 without one
+  std::size_t least_limit_bytes = 0;  ///< under a cap: what a body can always be thinned to, own
+                                      ///< price included; 0 without one
+  std::size_t thinning_bytes = 0;     ///< under a cap: memory for that
 
   LayerPlan() = default;
   LayerPlan(const Method& method, const Shape& shape, DType dtype);
@@ -28,9 +31,11 @@ struct LayerPlan {
 struct LayerWork {
   Bytes demand;  ///< outlives the message (the controller reads it)
   Bytes state, scratch;
+  Bytes whole, thinning;       ///< under a cap: the body before `finish_layer`, and memory for that
   std::span<float> converted;  ///< f32 copy of a half input
   LayerInput input;
   bool non_finite = false;
+  float price = 0;  ///< that the body was written at
   [[nodiscard]] bool sends() const noexcept { return input.n > 0 && !non_finite; }
 
   /// Takes state, scratch and conversion buffer from `carver`; the demand too when `with_demand`.
@@ -49,9 +54,18 @@ struct Prices {
 };
 
 /// Writes one body (not its padding) and fills its row but for the kind. `fixed_bits`: what a layer
-/// that solves alone must leave of its budget for the rest of its message.
+/// that solves alone must leave of its budget for the rest of its message. Under a cap the body is
+/// not in `body` before `finish_layer`.
 Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices, double fixed_bits,
                    Bytes body, Row& row) noexcept;
+
+/// What is written of a layer under a cap, `with_least` when it has to be thinned.
+[[nodiscard]] CappedBody capped_body(const LayerPlan& plan, const LayerWork& work, const Row& row,
+                                     bool with_least) noexcept;
+/// Puts the body of a layer under a cap, thinned to what is allotted, into `body`, which has as
+/// many bytes or as the body. Nothing to do without a cap.
+Status finish_layer(const LayerPlan& plan, const LayerWork& work, const Allotment& allotment,
+                    Bytes body, Row& row) noexcept;
 
 /// Decodes the layer under the cursor.
 Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add,

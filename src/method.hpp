@@ -10,6 +10,7 @@
 #include <string>
 
 #include "atomo/types.hpp"
+#include "thinning.hpp"
 
 namespace atomo::detail {
 
@@ -51,14 +52,12 @@ struct LayerInput {
   std::size_t n = 0;
   const Shape* shape = nullptr;
   Key key;                       ///< `tensor` is this layer's
-  std::size_t limit_bytes = 0;   ///< of the body, where the method has a cap
   Executor* executor = nullptr;  ///< may be null
 };
 
 struct BodyResult {
   std::size_t bytes = 0;
   bool lossless = false;  ///< the body went through a lossless stage
-  bool thinned = false;   ///< runs were left out to keep a cap
   std::uint8_t form = 0;  ///< which of its forms the method chose, 0..3
 };
 
@@ -107,8 +106,12 @@ class Method {
   [[nodiscard]] virtual std::size_t state_bytes(const Shape&) const { return 0; }
   /// Bits a parameter that no message exceeds, 0 without a cap.
   [[nodiscard]] virtual double cap_bits() const noexcept { return 0; }
-  /// The smallest `LayerInput::limit_bytes` that a body of this shape can always keep.
+  /// Of a method with a cap: bytes that a body of this shape can always be thinned to.
   [[nodiscard]] virtual std::size_t least_limit_bytes(const Shape&) const { return 0; }
+  /// Likewise: what a body of this form holds that can be left out.
+  [[nodiscard]] virtual ThinnedLayer thinned_layer(const Shape&, std::uint8_t /*form*/) const {
+    return {};
+  }
   /// Of a method with sketches: rounds of the iteration that finds their pairs.
   [[nodiscard]] virtual unsigned sketch_iterations() const noexcept { return 1; }
   virtual Status analyse(const LayerInput&, Bytes /*demand*/, Bytes /*state*/,

@@ -63,18 +63,21 @@ void Compressor::Impl::set_up_layers(const CompressorOptions& options) {
 
 void Compressor::Impl::set_up_memory() {
   const std::size_t count = layers.size();
-  std::size_t bodies = 0;
+  std::size_t end = 0;
   for (const auto& plan : plans) {
-    body_offset.push_back(bodies);
-    bodies += static_cast<std::size_t>(detail::padded(plan.max_body_bytes));
+    body_offset.push_back(end);
+    end += static_cast<std::size_t>(detail::padded(plan.max_body_bytes));
   }
-  max_bytes = layout.bytes() + bodies;
+  max_bytes = layout.bytes() + end;
   demand.resize(count);
   work.resize(count);
   rows.resize(count);
   statuses.resize(count);
   seen.resize(count);
   limits.resize(count);
+  capped_bodies.resize(count);
+  allotments.resize(count);
+  layer_runs.resize(count);
   for (const auto& plan : plans) expected_bits.push_back(static_cast<double>(plan.n));
   pool_demands.reserve(count);
 
@@ -98,7 +101,7 @@ void Compressor::Impl::set_up_memory() {
 void Compressor::Impl::set_up_device() {
   for (const auto& plan : plans)
     static_cast<void>(detail::device_backend_for(*plan.method, plan.kind.shape));
-  set_limits(true);
+  set_limits();
   std::vector<detail::StreamedLayer> streamed;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const bool shares = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);
@@ -156,15 +159,18 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   if (found_atoms.underspent || found_grid.underspent) status = worse(status, Status::underspent);
   const Prices found{found_atoms.price, found_grid.price, false};
 
-  expect_sizes(found.atoms);
-  set_limits(false);
-
-  std::byte* bodies = payload.data + layout.bytes();
-  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
+  const auto room_of = [&](std::size_t i) {
     const auto capacity = static_cast<std::size_t>(detail::padded(plans[i].max_body_bytes));
-    work[i].input.limit_bytes = limits[i];
-    statuses[i] =
-        write_layer(plans[i], work[i], found, 0, {bodies + body_offset[i], capacity}, rows[i]);
+    return Bytes{payload.data + layout.bytes() + body_offset[i], capacity};
+  };
+  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
+    statuses[i] = write_layer(plans[i], work[i], found, 0, room_of(i), rows[i]);
+  });
+  for (const Status s : statuses) status = worse(status, s);
+  if (!failed(status)) status = worse(status, allot(key));
+  if (failed(status)) return status;
+  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
+    statuses[i] = finish_layer(plans[i], work[i], allotments[i], room_of(i), rows[i]);
   });
   for (const Status s : statuses) status = worse(status, s);
   if (failed(status)) return status;
@@ -218,12 +224,12 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   if (failed(status)) return status;
   seen[i] = layer.sends() ? 2 : 1;
   const bool alone = plan.method->pool() == Pool::grid ? prices.grid == 0 : prices.atoms == 0;
-  layer.input.limit_bytes = limits[i];
   Prices used = prices;
   used.solve_alone = alone;
   Row row;
-  status = worse(status, write_layer(plan, layer, used, one_layer_fixed_bits(i),
-                                     {payload.data + head, payload.capacity - head}, row));
+  const Bytes room{payload.data + head, payload.capacity - head};
+  status = worse(status, write_layer(plan, layer, used, one_layer_fixed_bits(i), room, row));
+  if (!failed(status)) status = worse(status, finish_layer(plan, layer, {limits[i], 1}, room, row));
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(row.bytes),
              whole = static_cast<std::size_t>(detail::padded(bytes));

@@ -42,8 +42,11 @@ struct Compressor::Impl {
   std::vector<Status> statuses;
   std::vector<std::uint8_t> seen;
   std::vector<detail::Demand> pool_demands;
-  // Layers under a cap: what the last step expected of each, and the bytes each may take in this
-  // one.
+  // Layers under a cap: their bodies in a whole message, what each may take of it; runs of layers.
+  std::vector<detail::CappedBody> capped_bodies;
+  std::vector<detail::Allotment> allotments;
+  std::vector<std::uint64_t> layer_runs;
+  // Of steps layer by layer: what the last one expected of each, and the bytes each may take.
   std::vector<double> expected_bits;
   std::vector<std::size_t> limits;
 
@@ -74,7 +77,10 @@ struct Compressor::Impl {
   void check_cap() const;
   [[nodiscard]] std::size_t cap_room(bool streamed) const noexcept;
   void expect_sizes(float price) noexcept;
-  void set_limits(bool streamed) noexcept;
+  void set_limits() noexcept;
+  [[nodiscard]] bool streams_under_cap() const noexcept;
+  Status allot(const Key& key) noexcept;
+  Status leave_layers_out(const Key& key, std::uint64_t room) noexcept;
   [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
     return 8.0 * static_cast<double>(one_head[i]) + detail::kMeanPaddingBits;
   }

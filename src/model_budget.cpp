@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 
+#include "atomo/philox.hpp"
 #include "model.hpp"
+#include "thinning.hpp"
 
 namespace atomo {
 
@@ -19,20 +22,96 @@ std::size_t Compressor::Impl::cap_room(bool streamed) const noexcept {
   return detail::capped_bytes(bytes * 8, 1, head);
 }
 
+/// Whatever is drawn, some of the layers fit: any two of them do.
 void Compressor::Impl::check_cap() const {
-  std::size_t least = 0, n = 0;
+  std::size_t n = 0, first = 0, second = 0;  // the two that may need most
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    least += plans[i].least_limit_bytes;
-    if (capped(i)) n += plans[i].n;
+    if (!capped(i)) continue;
+    n += plans[i].n;
+    second = std::max(second, std::min(first, plans[i].least_limit_bytes));
+    first = std::max(first, plans[i].least_limit_bytes);
   }
-  if (n == 0) return;
-  const std::size_t room = std::min(cap_room(false), cap_room(true));
-  if (room >= least) return;
-  throw Error("cap= leaves " + std::to_string(room) +
-              " bytes for the layers' bodies, but one run of atoms of each may need " +
-              std::to_string(least) + " (" +
-              std::to_string(8.0 * static_cast<double>(least) / static_cast<double>(n)) +
-              " bits a parameter)");
+  const std::size_t least = first + second, room = cap_room(false);
+  if (n == 0 || room >= least) return;
+  throw Error(
+      "cap= leaves " + std::to_string(room) +
+      " bytes for the layers' bodies, but one run of atoms of each of two layers may need " +
+      std::to_string(least) + " (" +
+      std::to_string(8.0 * static_cast<double>(least) / static_cast<double>(n)) +
+      " bits a parameter)");
+}
+
+/// Layers that come one by one cannot leave room to one another: each has what one run may need.
+bool Compressor::Impl::streams_under_cap() const noexcept {
+  std::size_t least = 0;
+  for (const auto& plan : plans) least += plan.least_limit_bytes;
+  return least == 0 || cap_room(true) >= least;
+}
+
+/// The finished bodies of a whole message share the room under their caps (allotment.hpp).
+Status Compressor::Impl::allot(const Key& key) noexcept {
+  const auto measure = [&](bool with_least) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      capped_bodies[i] = capped_body(plans[i], work[i], rows[i], with_least);
+      sum += capped_bodies[i].bytes;
+    }
+    return sum;
+  };
+  const std::uint64_t room = cap_room(false);
+  const bool fit = measure(false) <= room;
+  for (std::size_t i = 0; i < plans.size(); ++i) allotments[i] = {capped_bodies[i].bytes, 1};
+  if (fit) return Status::ok;
+  measure(true);
+  const auto fits = [&](std::uint64_t words) {
+    std::uint64_t sum = 0;
+    for (const auto& body : capped_bodies) sum += bytes_at_level(body, words);
+    return sum <= room;
+  };
+  if (!fits(0)) return leave_layers_out(key, room);
+  std::uint64_t low = 0, high = room / 4;  // the level fits `low`, and is at most `high`
+  while (low < high) {
+    const std::uint64_t middle = (low + high + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    allotments[i].limit = bytes_at_level(capped_bodies[i], low);
+  return Status::ok;
+}
+
+Status Compressor::Impl::leave_layers_out(const Key& key, std::uint64_t room) noexcept {
+  const auto count = static_cast<std::uint64_t>(std::count_if(
+      capped_bodies.begin(), capped_bodies.end(), [](const auto& body) { return body.bytes > 0; }));
+  const auto log2 = static_cast<std::uint32_t>(std::bit_width(count)) - 1;
+  const detail::Runs runs{count, log2};
+  std::fill_n(layer_runs.begin(), runs.count(), std::uint64_t{0});
+  const auto for_each_body = [&](auto visit) {  // with the run that the layer is in
+    std::uint64_t run = 0, number = 0;
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      if (capped_bodies[i].bytes == 0) continue;
+      if (number == runs.first_unit(run + 1)) ++run;
+      visit(i, run);
+      ++number;
+    }
+  };
+  std::uint64_t total = 0;
+  for_each_body([&](std::size_t i, std::uint64_t run) {
+    layer_runs[run] += raised_bytes(capped_bodies[i]);
+    total += raised_bytes(capped_bodies[i]);
+  });
+  const auto dropped = detail::least_dropped({layer_runs.data(), runs.count()}, total, room);
+  if (dropped >= runs.count()) return Status::unsupported;  // check_cap() made sure of the room
+  const std::uint32_t start = runs.start(Philox(key, Purpose::thinning)(1)[0]);
+  const detail::Thinning layers_left{log2, static_cast<std::uint32_t>(dropped), start};
+  for_each_body([&](std::size_t i, std::uint64_t run) {
+    const bool stays = ((run + runs.count() - start) & (runs.count() - 1)) >= dropped;
+    allotments[i] = {raised_bytes(capped_bodies[i]), stays ? layers_left.gain() : 0.0f};
+  });
+  return Status::ok;
 }
 
 /// What each capped layer is expected to take at a price: a function of the gradients alone.
@@ -46,16 +125,17 @@ void Compressor::Impl::expect_sizes(float price) noexcept {
   }
 }
 
-/// Shares the room under the cap out: to each layer what one run may need, the rest as expected.
-void Compressor::Impl::set_limits(bool streamed) noexcept {
+/// Shares the room of a step out whose layers come one by one: to each what one run may need, the
+/// rest as the last step expected.
+void Compressor::Impl::set_limits() noexcept {
   std::size_t least = 0;
   double all = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     least += plans[i].least_limit_bytes;
     if (capped(i)) all += expected_bits[i];
   }
-  if (least == 0) return;
-  const auto rest = static_cast<double>(cap_room(streamed) - least);
+  if (least == 0 || !streams_under_cap()) return;
+  const auto rest = static_cast<double>(cap_room(true) - least);
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const double share = all > 0 && capped(i) ? rest * (expected_bits[i] / all) : 0;
     limits[i] = plans[i].least_limit_bytes + static_cast<std::size_t>(share) / 4 * 4;

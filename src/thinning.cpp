@@ -98,20 +98,6 @@ std::uint64_t least_window(std::span<const std::uint64_t> runs, std::uint64_t d)
   return least;
 }
 
-/// The least d with total - least_window(d) <= limit; the count when there is none.
-std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t total,
-                            std::uint64_t limit) noexcept {
-  std::uint64_t low = 0, high = runs.size();
-  while (low < high) {
-    const std::uint64_t d = (low + high) / 2;
-    if (total - least_window(runs, d) <= limit)
-      high = d;
-    else
-      low = d + 1;
-  }
-  return low;
-}
-
 /// The marks of the atoms that stay, from those of all kept atoms, in place; `left_over` counts
 /// them.
 bool mark_those_left(Units& units, const Runs& runs, const Thinning& t,
@@ -223,6 +209,36 @@ class Bodies {
   std::size_t first_ = 0;
 };
 
+struct ThinningMemory {
+  std::span<std::uint64_t> run_bits, marks;
+  ThinningMemory(const ThinnedLayer& layer, Carver& carver) noexcept
+      : run_bits(carver.take<std::uint64_t>(Runs::kMost)),
+        marks(carver.take<std::uint64_t>(
+            marks_words(std::max<std::uint64_t>(layer.atoms.count, layer.pairs.count)))) {}
+};
+
+/// What the runs of a body take, and with everything beside them, at most.
+struct MeasuredRuns {
+  Runs runs;
+  std::span<std::uint64_t> bits;
+  std::uint64_t total;
+
+  MeasuredRuns(Bodies& bodies, const ThinnedLayer& layer, const ThinningMemory& memory) noexcept
+      : runs(Runs::of(bodies.count())),
+        bits(memory.run_bits.first(static_cast<std::size_t>(runs.count()))),
+        total(8 * (kThinningBytes + (layer.is_sketch() ? kPairBytesField : 0))) {
+    std::fill(bits.begin(), bits.end(), 0u);
+    for (const Units& units : bodies.units()) {
+      total += 8 * units.marks_bytes() + kThinningPaddingBits;
+      for (std::uint64_t u = 0; u < units.count(); ++u) {
+        const std::uint64_t of_unit = units.bits(u);
+        bits[run_of(runs, units.first() + u)] += of_unit;
+        total += of_unit;
+      }
+    }
+  }
+};
+
 /// Units that all atoms of a frame make, at most.
 std::uint64_t most_units(const AtomLayout& layout) noexcept {
   const std::uint64_t in_unit = GroupShape::of(layout.length).atoms;
@@ -253,35 +269,35 @@ std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept {
 
 std::size_t thinning_workspace_bytes(const ThinnedLayer& layer) noexcept {
   Carver carver;
-  carver.take<std::uint64_t>(Runs::kMost);
-  carver.take<std::uint64_t>(
-      marks_words(std::max<std::uint64_t>(layer.atoms.count, layer.pairs.count)));
+  ThinningMemory(layer, carver);
   return carver.bytes();
+}
+
+std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t total,
+                            std::uint64_t limit) noexcept {
+  std::uint64_t low = 0, high = runs.size();
+  while (low < high) {
+    const std::uint64_t d = (low + high) / 2;
+    if (total - least_window(runs, d) <= limit)
+      high = d;
+    else
+      low = d + 1;
+  }
+  return low;
 }
 
 Status thin(ConstBytes body, const ThinnedLayer& layer, std::size_t limit, const Key& key,
             Bytes out, Bytes workspace, std::size_t& bytes) noexcept {
   Carver carver(workspace);
-  const auto run_bits = carver.take<std::uint64_t>(Runs::kMost);
-  const auto marks = carver.take<std::uint64_t>(
-      marks_words(std::max<std::uint64_t>(layer.atoms.count, layer.pairs.count)));
+  const ThinningMemory memory(layer, carver);
   if (!carver.fits()) return Status::workspace_too_small;
   Bodies bodies;
   if (!bodies.open(body, layer)) return Status::corrupt;
 
-  const Runs runs = Runs::of(bodies.count());
-  const auto sizes = run_bits.first(static_cast<std::size_t>(runs.count()));
-  std::fill(sizes.begin(), sizes.end(), 0u);
-  std::uint64_t total = 8 * (kThinningBytes + (layer.is_sketch() ? kPairBytesField : 0));
-  for (const Units& units : bodies.units()) {
-    total += 8 * units.marks_bytes() + kThinningPaddingBits;
-    for (std::uint64_t u = 0; u < units.count(); ++u) {
-      const std::uint64_t bits = units.bits(u);
-      sizes[run_of(runs, units.first() + u)] += bits;
-      total += bits;
-    }
-  }
-  const std::uint64_t dropped = least_dropped(sizes, total, 8 * std::uint64_t{limit});
+  const MeasuredRuns measured(bodies, layer, memory);
+  const Runs& runs = measured.runs;
+  const std::uint64_t dropped =
+      least_dropped(measured.bits, measured.total, 8 * std::uint64_t{limit});
   if (dropped == 0 || dropped >= runs.count()) return Status::unsupported;
   const Thinning t{runs.log2, static_cast<std::uint32_t>(dropped),
                    runs.start(Philox(key, Purpose::thinning)(0)[0])};
@@ -290,12 +306,29 @@ Status thin(ConstBytes body, const ThinnedLayer& layer, std::size_t limit, const
   bytes = kThinningBytes + (layer.is_sketch() ? kPairBytesField : 0);
   for (Units& units : bodies.units()) {
     std::size_t left = 0;
-    if (!write_those_left(units, runs, t, marks, out.subspan(bytes), left)) return Status::corrupt;
+    if (!write_those_left(units, runs, t, memory.marks, out.subspan(bytes), left))
+      return Status::corrupt;
     if (layer.is_sketch() && &units == &bodies.units().front())
       store_le(out.data() + kThinningBytes, static_cast<std::uint32_t>(left));
     bytes += left;
   }
   return bytes <= limit ? Status::ok : Status::unsupported;
+}
+
+std::size_t thinnest_bytes(ConstBytes body, const ThinnedLayer& layer, Bytes workspace) noexcept {
+  Carver carver(workspace);
+  const ThinningMemory memory(layer, carver);
+  Bodies bodies;
+  if (!carver.fits() || !bodies.open(body, layer)) return body.size();
+  const MeasuredRuns measured(bodies, layer, memory);
+  if (measured.runs.count() == 1) return body.size();
+  std::uint64_t all = 0, largest = 0;
+  for (const std::uint64_t bits : measured.bits) {
+    all += bits;
+    largest = std::max(largest, bits);
+  }
+  const std::uint64_t bits = measured.total - all + largest;
+  return std::min(body.size(), round_up(static_cast<std::size_t>((bits + 7) / 8), 4));
 }
 
 }  // namespace atomo::detail

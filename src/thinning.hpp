@@ -14,6 +14,7 @@
 #include "atomo/atoms.hpp"
 #include "atomo/types.hpp"
 #include "pairs.hpp"
+#include "workspace.hpp"
 
 namespace atomo::detail {
 
@@ -78,10 +79,21 @@ inline constexpr std::size_t kPairBytesField = 4;
 [[nodiscard]] std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept;
 [[nodiscard]] std::size_t thinning_workspace_bytes(const ThinnedLayer& layer) noexcept;
 
+/// Bytes that `body` can be thinned to whatever is drawn, all runs but one left out; those of
+/// `body` where there is one run or that would not be less.
+[[nodiscard]] std::size_t thinnest_bytes(ConstBytes body, const ThinnedLayer& layer,
+                                         Bytes workspace) noexcept;
+
 /// Writes `body` with as few runs left out as `limit` bytes ask for, behind its word. `out` has at
-/// least `limit` bytes, `limit` is below the body's size and at least `least_thinned_bytes`.
+/// least `limit` bytes, `limit` is below the body's size and at least `thinnest_bytes` of it,
+/// which `least_thinned_bytes` bounds.
 /// Neither allocates nor synchronises.
 Status thin(ConstBytes body, const ThinnedLayer& layer, std::size_t limit, const Key& key,
             Bytes out, Bytes workspace, std::size_t& bytes) noexcept;
+
+/// The least number of consecutive runs (cyclic) without which `runs`, of `total` in all, take at
+/// most `limit`, whatever the first; their count when there is none.
+[[nodiscard]] std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t total,
+                                          std::uint64_t limit) noexcept;
 
 }  // namespace atomo::detail

@@ -5,7 +5,7 @@
 /// them), 3 a sketch's pairs and rows (methods/sketch.cpp). A tensor of fewer than two dimensions,
 /// or with rows under 16 or over 2^22 entries, uses blocks. The body is laid out in FORMAT.md
 /// ("atoms"); no bytes at all mean zeros. With `cap=` a body above its limit is thinned
-/// (thinning.hpp).
+/// afterwards (thinning.hpp).
 
 #include "atomo/atoms.hpp"
 
@@ -54,15 +54,6 @@ AtomDemand open_demand(const AtomLayout& layout, ConstBytes demand) noexcept {
   return {layout, carver};
 }
 
-/// What encoding under a cap needs: the whole body is written here first.
-struct CappedScratch {
-  Bytes body, encode, thin;
-  CappedScratch(const AtomLayout& layout, Carver& carver) noexcept
-      : body(carver.take_bytes(cpu::max_body_bytes(layout))),
-        encode(carver.take_bytes(cpu::encode_workspace_bytes(layout))),
-        thin(carver.take_bytes(thinning_workspace_bytes({{}, layout}))) {}
-};
-
 class Atoms final : public Method {
  public:
   Atoms(bool rows, const PriceOptions& options) : rows_(rows), options_(options) {}
@@ -88,11 +79,7 @@ class Atoms final : public Method {
   }
   std::size_t scratch_bytes(const Shape& shape) const override {
     const AtomLayout atoms = layout(shape);
-    if (options_.cap == 0)
-      return std::max(cpu::analyse_workspace_bytes(atoms), cpu::encode_workspace_bytes(atoms));
-    Carver carver;
-    CappedScratch(atoms, carver);
-    return std::max(carver.bytes(), cpu::analyse_workspace_bytes(atoms));
+    return std::max(cpu::analyse_workspace_bytes(atoms), cpu::encode_workspace_bytes(atoms));
   }
   Pool pool() const noexcept override { return Pool::atoms; }
   double budget_bits() const noexcept override { return options_.bits; }
@@ -103,6 +90,9 @@ class Atoms final : public Method {
   double cap_bits() const noexcept override { return options_.cap; }
   std::size_t least_limit_bytes(const Shape& shape) const override {
     return least_thinned_bytes({{}, layout(shape)});
+  }
+  ThinnedLayer thinned_layer(const Shape& shape, std::uint8_t) const override {
+    return {{}, layout(shape)};
   }
   std::size_t demand_bytes(const Shape& shape) const override {
     Carver carver;
@@ -156,25 +146,10 @@ class Atoms final : public Method {
     if (price < lowest) return Status::unsupported;
     const auto* rms = reinterpret_cast<const double*>(state.data());
     cpu::AtomBody written;
-    if (options_.cap == 0 || in.limit_bytes == 0) {
-      const Status status =
-          cpu::encode_atoms(in.x, atoms, rms, price, in.key, body, scratch, written);
-      result.bytes = written.bytes;
-      return status;
-    }
-    Carver carver(scratch);
-    const CappedScratch memory(atoms, carver);
     const Status status =
-        cpu::encode_atoms(in.x, atoms, rms, price, in.key, memory.body, memory.encode, written);
-    if (failed(status)) return status;
+        cpu::encode_atoms(in.x, atoms, rms, price, in.key, body, scratch, written);
     result.bytes = written.bytes;
-    result.thinned = written.bytes > in.limit_bytes;
-    if (result.thinned) {
-      return thin(memory.body.first(written.bytes), {{}, atoms}, in.limit_bytes, in.key,
-                  body.first(in.limit_bytes), memory.thin, result.bytes);
-    }
-    std::copy_n(memory.body.data(), written.bytes, body.data());
-    return Status::ok;
+    return status;
   }
 
  private:

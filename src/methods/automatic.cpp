@@ -102,6 +102,9 @@ class Automatic final : public Method {
     }
     return bytes;
   }
+  ThinnedLayer thinned_layer(const Shape& shape, std::uint8_t form) const override {
+    return candidates_[form]->thinned_layer(shape, form);
+  }
   std::size_t demand_bytes(const Shape& shape) const override {
     Carver carver;
     open_demand(shape, carver);

@@ -103,6 +103,9 @@ class Blosc final : public Method {
   std::size_t least_limit_bytes(const Shape& shape) const override {
     return inner_->least_limit_bytes(shape);
   }
+  ThinnedLayer thinned_layer(const Shape& shape, std::uint8_t form) const override {
+    return inner_->thinned_layer(shape, form);
+  }
   std::size_t demand_bytes(const Shape& shape) const override {
     return inner_->demand_bytes(shape);
   }

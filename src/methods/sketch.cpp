@@ -39,8 +39,8 @@ struct SketchBytes {
 
 class Sketch final : public Method {
  public:
-  /// `rows` takes the residual and what is no matrix: at the same price, without the cap where the
-  /// tensor is sketched. `rank` 0: the shape's default.
+  /// `rows` takes the residual and what is no matrix, at the same price. `rank` 0: the shape's
+  /// default.
   Sketch(std::shared_ptr<const Method> rows, const PriceOptions& options, std::size_t rank,
          unsigned iterations)
       : rows_(std::move(rows)), options_(options), rank_(rank), iterations_(iterations) {}
@@ -67,15 +67,18 @@ class Sketch final : public Method {
   std::size_t scratch_bytes(const Shape& shape) const override {
     if (!sketches(shape)) return rows_->scratch_bytes(shape);
     const PairLayer layer = layer_of(shape);
-    Carver carver;
-    CappedScratch(*this, shape, carver);
-    return std::max({carver.bytes(), cpu::sketch_workspace_bytes(layer.view, layer.count),
+    return std::max({rows_->scratch_bytes(shape), encode_pairs_workspace_bytes(layer),
+                     cpu::sketch_workspace_bytes(layer.view, layer.count),
                      fill_pair_demand_workspace_bytes(layer)});
   }
   double cap_bits() const noexcept override { return options_.cap; }
   std::size_t least_limit_bytes(const Shape& shape) const override {
-    return sketches(shape) ? least_thinned_bytes(thinned_layer(shape))
-                           : rows_->least_limit_bytes(shape);
+    return least_thinned_bytes(thinned_layer(shape, 0));
+  }
+  ThinnedLayer thinned_layer(const Shape& shape, std::uint8_t) const override {
+    if (!sketches(shape)) return rows_->thinned_layer(shape, 0);
+    const PairLayer layer = layer_of(shape);
+    return {layer, AtomLayout::rows(layer.view.rows, layer.view.columns)};
   }
 
   unsigned sketch_iterations() const noexcept override { return iterations_; }
@@ -142,36 +145,10 @@ class Sketch final : public Method {
     if (!sketches(*in.shape)) return rows_->encode(in, price, demand, state, scratch, body, result);
     result = {};
     if (price == 0) return Status::ok;
-    Carver carver(scratch);
-    const CappedScratch memory(*this, *in.shape, carver);
-    if (options_.cap == 0 || in.limit_bytes == 0)
-      return encode_whole(in, price, demand, state, memory.encode, body, result.bytes);
-    std::size_t whole = 0;
-    const Status status = encode_whole(in, price, demand, state, memory.encode, memory.body, whole);
-    if (failed(status)) return status;
-    result.thinned = whole > in.limit_bytes;
-    if (result.thinned) {
-      return thin(memory.body.first(whole), thinned_layer(*in.shape), in.limit_bytes, in.key,
-                  body.first(in.limit_bytes), memory.thin, result.bytes);
-    }
-    std::copy_n(memory.body.data(), whole, body.data());
-    result.bytes = whole;
-    return status;
+    return encode_whole(in, price, demand, state, scratch, body, result.bytes);
   }
 
  private:
-  /// What encoding needs; under a cap the whole body is written here first.
-  struct CappedScratch {
-    Bytes encode, body, thin;
-    CappedScratch(const Sketch& method, const Shape& shape, Carver& carver) noexcept
-        : encode(
-              carver.take_bytes(std::max(method.rows_->scratch_bytes(shape),
-                                         encode_pairs_workspace_bytes(method.layer_of(shape))))) {
-      if (method.options_.cap == 0) return;
-      body = carver.take_bytes(method.max_body_bytes(shape));
-      thin = carver.take_bytes(thinning_workspace_bytes(method.thinned_layer(shape)));
-    }
-  };
   struct State {
     PairState factors;
     std::span<float> residual;
@@ -202,15 +179,10 @@ class Sketch final : public Method {
     Carver carver(Bytes(const_cast<std::byte*>(demand.data()), demand.size()));
     return open_demand(shape, carver);
   }
-  [[nodiscard]] ThinnedLayer thinned_layer(const Shape& shape) const noexcept {
-    const PairLayer layer = layer_of(shape);
-    return {layer, AtomLayout::rows(layer.view.rows, layer.view.columns)};
-  }
-  /// The residual in place of the layer, without a limit of its own.
+  /// The residual in place of the layer.
   static LayerInput rest_of(const LayerInput& in, const State& found) noexcept {
     LayerInput rest = in;
     rest.x = found.residual.data();
-    rest.limit_bytes = 0;
     return rest;
   }
 

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// How the finished bodies of a model share the room under their caps, for the host and the device.
+///
+/// Bodies that fit together stay as they are. Otherwise the longest are thinned to one level, the
+/// highest that makes them fit, none beyond what it can be thinned to. Where that is not enough,
+/// layers are left out as runs of a body are: those with a body form K runs, K the largest power of
+/// two that is at most their number; the least d that suffices from every start are left out from a
+/// uniform one, and the prices of the others, which the steps of their content are proportional to,
+/// are multiplied by K / (K - d).
+///
+/// Sizes follow from what was drawn before, starts from nothing: each run, and each layer, stays
+/// with a probability that is known when the sizes are, and the estimate stays unbiased.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "hd.hpp"
+
+namespace atomo::detail {
+
+/// A finished body under a cap, in bytes, own price included.
+struct CappedBody {
+  std::uint64_t bytes = 0;
+  std::uint64_t least = 0;  ///< that it can be thinned to, at most `bytes`
+  bool own = false;         ///< its price stands in it
+};
+
+/// What a body may take, own price included, and what its price is multiplied by.
+struct Allotment {
+  std::uint64_t limit = 0;
+  float gain = 1;  ///< 0: the layer is left out
+};
+
+/// Bytes of a body at a level of `words` of 4 bytes.
+[[nodiscard]] constexpr std::uint64_t bytes_at_level(const CappedBody& body,
+                                                     std::uint64_t words) noexcept {
+  return std::max(body.least, std::min(body.bytes, 4 * words));
+}
+
+/// What a layer takes at least when others are left out: its price then stands in its body.
+[[nodiscard]] constexpr std::uint64_t raised_bytes(const CappedBody& body) noexcept {
+  return body.bytes == 0 ? 0 : body.least + (body.own ? 0 : sizeof(float));
+}
+
+/// A price times a gain; beyond f32 the largest that there is.
+[[nodiscard]] ATOMO_HD inline float raised_price(float price, float gain) noexcept {
+  return std::min(price * gain, std::numeric_limits<float>::max());
+}
+
+}  // namespace atomo::detail
