@@ -13,10 +13,13 @@
 /// with a probability that is known when the sizes are, and the estimate stays unbiased.
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 
+#include "atomo/philox.hpp"
 #include "hd.hpp"
+#include "thinning.hpp"
 
 namespace atomo::detail {
 
@@ -42,6 +45,15 @@ struct Allotment {
 /// What a layer takes at least when others are left out: its price then stands in its body.
 [[nodiscard]] constexpr std::uint64_t raised_bytes(const CappedBody& body) noexcept {
   return body.bytes == 0 ? 0 : body.least + (body.own ? 0 : sizeof(float));
+}
+
+/// The runs of the layers of a message that have a body.
+[[nodiscard]] constexpr Runs runs_of_layers(std::uint64_t bodies) noexcept {
+  return {bodies, static_cast<std::uint32_t>(std::bit_width(bodies)) - 1};
+}
+/// What chooses the first of the layers that a message leaves out. `key` is its first layer's.
+[[nodiscard]] ATOMO_HD inline std::uint32_t draw_of_layers(const Key& key) noexcept {
+  return Philox(key, Purpose::thinning)(1)[0];
 }
 
 /// A price times a gain; beyond f32 the largest that there is.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 
-#include "atomo/philox.hpp"
 #include "model.hpp"
 #include "thinning.hpp"
 
@@ -86,16 +84,12 @@ Status Compressor::Impl::allot(const Key& key) noexcept {
 Status Compressor::Impl::leave_layers_out(const Key& key, std::uint64_t room) noexcept {
   const auto count = static_cast<std::uint64_t>(std::count_if(
       capped_bodies.begin(), capped_bodies.end(), [](const auto& body) { return body.bytes > 0; }));
-  const auto log2 = static_cast<std::uint32_t>(std::bit_width(count)) - 1;
-  const detail::Runs runs{count, log2};
+  const detail::Runs runs = detail::runs_of_layers(count);
   std::fill_n(layer_runs.begin(), runs.count(), std::uint64_t{0});
-  const auto for_each_body = [&](auto visit) {  // with the run that the layer is in
-    std::uint64_t run = 0, number = 0;
+  const auto for_each_body = [&](auto visit) {  // with its layer and its run
+    std::uint64_t number = 0;
     for (std::size_t i = 0; i < plans.size(); ++i) {
-      if (capped_bodies[i].bytes == 0) continue;
-      if (number == runs.first_unit(run + 1)) ++run;
-      visit(i, run);
-      ++number;
+      if (capped_bodies[i].bytes > 0) visit(i, runs.run_of(number++));
     }
   };
   std::uint64_t total = 0;
@@ -105,11 +99,10 @@ Status Compressor::Impl::leave_layers_out(const Key& key, std::uint64_t room) no
   });
   const auto dropped = detail::least_dropped({layer_runs.data(), runs.count()}, total, room);
   if (dropped >= runs.count()) return Status::unsupported;  // check_cap() made sure of the room
-  const std::uint32_t start = runs.start(Philox(key, Purpose::thinning)(1)[0]);
-  const detail::Thinning layers_left{log2, static_cast<std::uint32_t>(dropped), start};
+  const std::uint32_t start = runs.start(detail::draw_of_layers(key));
   for_each_body([&](std::size_t i, std::uint64_t run) {
-    const bool stays = ((run + runs.count() - start) & (runs.count() - 1)) >= dropped;
-    allotments[i] = {raised_bytes(capped_bodies[i]), stays ? layers_left.gain() : 0.0f};
+    const float gain = runs.drops(run, dropped, start) ? 0.0f : runs.gain(dropped);
+    allotments[i] = {raised_bytes(capped_bodies[i]), gain};
   });
   return Status::ok;
 }

@@ -75,15 +75,9 @@ class Units {
   std::uint64_t first_ = 0, count_ = 0;
 };
 
-std::uint64_t run_of(const Runs& runs, std::uint64_t unit) noexcept {
-  std::uint64_t r = (unit << runs.log2) / runs.units;
-  while (r + 1 < runs.count() && runs.first_unit(r + 1) <= unit) ++r;
-  return r;
-}
-
 /// Whether a thinning leaves a unit out.
 bool is_dropped(const Runs& runs, std::uint64_t unit, const Thinning& t) noexcept {
-  return ((run_of(runs, unit) + runs.count() - t.start) & (runs.count() - 1)) < t.dropped;
+  return runs.drops(runs.run_of(unit), t.dropped, t.start);
 }
 
 /// The least that d consecutive runs take, whatever the start.
@@ -232,7 +226,7 @@ struct MeasuredRuns {
       total += 8 * units.marks_bytes() + kThinningPaddingBits;
       for (std::uint64_t u = 0; u < units.count(); ++u) {
         const std::uint64_t of_unit = units.bits(u);
-        bits[run_of(runs, units.first() + u)] += of_unit;
+        bits[runs.run_of(units.first() + u)] += of_unit;
         total += of_unit;
       }
     }

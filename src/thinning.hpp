@@ -18,10 +18,46 @@
 
 namespace atomo::detail {
 
+/// The runs that the units of a body, or the layers of a message, fall into.
+struct Runs {
+  static constexpr unsigned kMostLog2 = 11;  ///< of a body
+  static constexpr std::size_t kMost = std::size_t{1} << kMostLog2;
+  std::uint64_t units = 0;
+  std::uint32_t log2 = 0;
+
+  [[nodiscard]] static constexpr Runs of(std::uint64_t units) noexcept {
+    const auto log2 = static_cast<std::uint32_t>(std::bit_width(units)) - 1;
+    return {units, log2 < kMostLog2 ? log2 : kMostLog2};
+  }
+  [[nodiscard]] constexpr std::uint64_t count() const noexcept { return std::uint64_t{1} << log2; }
+  /// The first unit of a run; its last is the one before the next run's.
+  [[nodiscard]] constexpr std::uint64_t first_unit(std::uint64_t run) const noexcept {
+    return units * run >> log2;
+  }
+  [[nodiscard]] constexpr std::uint64_t run_of(std::uint64_t unit) const noexcept {
+    std::uint64_t run = (unit << log2) / units;
+    while (run + 1 < count() && first_unit(run + 1) <= unit) ++run;
+    return run;
+  }
+  /// Whether a run is one of the `dropped` ones from `start` on.
+  [[nodiscard]] constexpr bool drops(std::uint64_t run, std::uint64_t dropped,
+                                     std::uint64_t start) const noexcept {
+    return ((run + count() - start) & (count() - 1)) < dropped;
+  }
+  /// What makes up for `dropped` runs: K / (K - d).
+  [[nodiscard]] constexpr float gain(std::uint64_t dropped) const noexcept {
+    const auto runs = static_cast<double>(count());
+    return static_cast<float>(runs / (runs - static_cast<double>(dropped)));
+  }
+  /// The run that the draw chooses.
+  [[nodiscard]] constexpr std::uint32_t start(std::uint32_t draw) const noexcept {
+    return log2 == 0 ? 0 : draw >> (32 - log2);
+  }
+};
+
 /// What a thinned body starts with, as a u32: log2 K in bits 0-7, d in bits 8-19, the start in bits
 /// 20-31.
 struct Thinning {
-  static constexpr unsigned kMostRunsLog2 = 11;
   std::uint32_t runs_log2 = 0, dropped = 0, start = 0;
 
   [[nodiscard]] constexpr std::uint32_t word() const noexcept {
@@ -30,40 +66,16 @@ struct Thinning {
   /// False when no encoder writes this word.
   [[nodiscard]] static constexpr bool read(std::uint32_t word, Thinning& thinning) noexcept {
     thinning = {word & 0xFF, (word >> 8) & 0xFFF, word >> 20};
-    if (thinning.runs_log2 > kMostRunsLog2) return false;
+    if (thinning.runs_log2 > Runs::kMostLog2) return false;
     const std::uint32_t runs = 1u << thinning.runs_log2;
     return thinning.dropped >= 1 && thinning.dropped < runs && thinning.start < runs;
   }
   /// K / (K - d).
-  [[nodiscard]] constexpr float gain() const noexcept {
-    const auto runs = static_cast<double>(std::uint64_t{1} << runs_log2);
-    return static_cast<float>(runs / (runs - static_cast<double>(dropped)));
-  }
+  [[nodiscard]] constexpr float gain() const noexcept { return Runs{0, runs_log2}.gain(dropped); }
 };
 inline constexpr std::size_t kThinningBytes = 4;
 /// Zero bits at the ends of the sections of a body, at most, and the rounding of its bytes.
 inline constexpr std::uint64_t kThinningPaddingBits = 8 * (2 + 2 + 4);
-
-/// The runs that the units of a body fall into.
-struct Runs {
-  static constexpr std::size_t kMost = std::size_t{1} << Thinning::kMostRunsLog2;
-  std::uint64_t units = 0;
-  std::uint32_t log2 = 0;
-
-  [[nodiscard]] static constexpr Runs of(std::uint64_t units) noexcept {
-    const auto log2 = static_cast<std::uint32_t>(std::bit_width(units)) - 1;
-    return {units, log2 < Thinning::kMostRunsLog2 ? log2 : Thinning::kMostRunsLog2};
-  }
-  [[nodiscard]] constexpr std::uint64_t count() const noexcept { return std::uint64_t{1} << log2; }
-  /// The first unit of a run; its last is the one before the next run's.
-  [[nodiscard]] constexpr std::uint64_t first_unit(std::uint64_t run) const noexcept {
-    return units * run >> log2;
-  }
-  /// The run that the draw chooses.
-  [[nodiscard]] constexpr std::uint32_t start(std::uint32_t draw) const noexcept {
-    return log2 == 0 ? 0 : draw >> (32 - log2);
-  }
-};
 
 /// What can be thinned: atoms, or a sketch's pairs and then its rows, whose units form one list.
 struct ThinnedLayer {

@@ -232,9 +232,15 @@ class Planner {
     plan.price = price_.finish();
     plan.amplitudes = amplitudes_;
     // The limit of the only layer of a message is known beforehand.
-    const std::uint32_t sharing = cap_.layers > (bodies_ ? 1 : 0) ? plan.price.count : 0;
-    cap_.expected = layout_.scratch<double>(sharing);
-    cap_.limits = layout_.scratch<std::uint64_t>(sharing);
+    const std::uint32_t sharing = bodies_ && cap_.layers > 1 ? plan.price.count : 0;
+    cap_.bodies = layout_.zeroed<detail::CappedBody>(sharing);
+    cap_.allotments = layout_.scratch<detail::Allotment>(sharing);
+    cap_.numbers = layout_.scratch<std::uint32_t>(sharing);
+    cap_.ends = layout_.scratch<std::uint64_t>(sharing == 0 ? 0 : sharing + 1);
+    cap_.tickets = layout_.zeroed<std::uint32_t>(sharing == 0 ? 0 : 1);
+    const std::uint32_t streamed = !bodies_ && cap_.layers > 0 ? plan.price.count : 0;
+    cap_.expected = layout_.scratch<double>(streamed);
+    cap_.limits = layout_.scratch<std::uint64_t>(streamed);
     plan.cap = cap_;
     if (bodies_) finish_bodies(plan);
   }

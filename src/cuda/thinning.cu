@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Bodies of atoms above their limit: how many runs they lose, which, and the marks of what stays.
 ///
-/// Mathematics: the limits of several layers share the room under their caps out as
-/// model_budget.cpp does: a layer's least, and of the rest the part that its expected bits are of
-/// all, in f64, summed in the order of the layers. The kept atoms of a body fall into U units,
-/// these into K <= 2,048 runs. d is the least number such that the body fits when any d consecutive
-/// runs (cyclic) are left out: with P the prefix sums of the runs' bits, P(K) - window(s, d) fits
-/// for every s. A binary search finds it, as windows grow with d. The runs that go are one stretch
-/// of units, or all but one, so neither place needs a search: UnitsLeft.
+/// Mathematics: the kept atoms of a body fall into U units, these into K <= 2,048 runs. d is the
+/// least number such that the body fits its limit when any d consecutive runs (cyclic) are left
+/// out: with P the prefix sums of the runs' bits, P(K) - window(s, d) fits for every s. A binary
+/// search finds it, as windows grow with d. The runs that go are one stretch of units, or all but
+/// one, so neither place needs a search: UnitsLeft. Bodies of several layers that do not fit
+/// together are thinned to one level, or layers are left out by the same search over runs of layers
+/// (allotment.hpp). Layers that come one by one have limits beforehand, as model_budget.cpp sets
+/// them: a layer's least, and of the rest the part that its expected bits are of all, in f64,
+/// summed in the order of the layers.
 ///
 /// Mapping: two launches, a third before them when several layers are under a cap.
-///   share    a warp 128 atoms of a job, four a lane: sums of what they take at the pool's price.
-///            The warp that ends a layer has its expected bits, the one that ends the last layer
-///            shares the room out.
-///   choose   a block a body, of one job or of a sketch's two: a thread a run, then a scan, then
-///   every start of a window at each
+///   measure  a block a body, of one job or of a sketch's two: a thread a run. The block that ends
+///            the last body allots the room; where the bodies fit it, by one sum over layers.
+///   choose   a block a body: a thread a run, then a scan, then every start of a window at each
 ///            step of the search
 ///   leave    a warp a segment of 4,096 atoms: takes the marks of the atoms that go away and
 ///            measures it again; lanes find ranks by a scan
+/// At the end of a streamed step, in their place:
+///   share    a warp 128 atoms of a job, four a lane: sums of what they take at the pool's price.
+///            The warp that ends a layer has its expected bits, the one that ends the last layer
+///            shares the room out.
 ///
-/// Traffic: an amplitude of 8 bytes an atom (share), 4 bytes a group and a bit a kept atom
-/// (choose), two bits read and written an atom (leave): under 1/16 byte an entry of a block of 256.
+/// Traffic: 4 bytes a group and a bit a kept atom (measure, choose), 8 bytes an atom (share), two
+/// bits read and written an atom (leave): under 1/16 byte an entry of a block of 256.
 ///
-/// Shared memory: 16,400 bytes in choose, and a scan's. Determinism: integers, but for the limits,
-/// which one lane order of f64 operations gives. Alignment: only the workspace is touched.
+/// Shared memory: 16,408 bytes in measure and choose, and a scan's. Determinism: integers, but for
+/// the limits of streamed steps, which one lane order of f64 operations gives. Alignment: only the
+/// workspace is touched.
 
 #include "thinning.hpp"
 
@@ -41,6 +46,7 @@ using namespace atomo::detail;
 
 /// By a whole warp, once all expected bits are there: the limits.
 __device__ void set_limits(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
+  if (room < plan.cap.least) return;  // there are no such steps
   const PricedLayer* const layers = frame(plan.price.layers);
   const double* const expected = frame(plan.cap.expected);
   const std::uint32_t count = plan.price.count;
@@ -77,7 +83,7 @@ __global__ void share(AtomsPlan plan, Frame frame, std::uint64_t room) {
     set_limits(plan, frame, room);
 }
 
-// ---- choose
+// ---- runs
 
 /// Ones among the bits [from, to) of a stream.
 __device__ std::uint64_t ones_between(const std::uint32_t* words, std::uint64_t from,
@@ -131,13 +137,62 @@ __device__ WholePart part_of(const Frame& frame, const AtomsPlan& plan, std::uin
 }
 
 struct RunEnds {
-  std::uint64_t bits[Runs::kMost + 1];  ///< of all runs before
+  std::uint64_t bits[Runs::kMost + 1];  ///< of all runs before; while they are measured, of each
   unsigned long long first_part;        ///< of the units of the first of two parts
+  unsigned long long largest;           ///< of one run
 };
 
-/// By a whole block: the least d such that `total` bits without any d consecutive runs fit `limit`
-/// bits, the same in every thread. One run always fits.
-__device__ std::uint32_t least_dropped(const RunEnds& ends, const Runs& runs, std::uint64_t total,
+/// A body before it is thinned: of one job, or of a sketch's pairs and its rows.
+struct WholeBody {
+  WholePart first, second;
+  bool sketch;
+  std::uint64_t of_first, of_second;  ///< units
+
+  __device__ WholeBody(const Frame& frame, const AtomsPlan& plan, std::uint32_t number)
+      : first(part_of(frame, plan, number)),
+        second(part_of(frame, plan, number + (first.job.part == BodyPart::pairs ? 1 : 0))),
+        sketch(first.job.part == BodyPart::pairs),
+        of_first(first.units()),
+        of_second(sketch ? second.units() : 0) {}
+
+  /// By a whole block: what each run takes. To be seen after a barrier.
+  __device__ void measure(const Runs& runs, RunEnds& ends) const {
+    if (threadIdx.x == 0) ends.first_part = ends.largest = 0;
+    __syncthreads();
+    // Units before this one that are the first part's.
+    const auto split = [&](std::uint64_t unit) { return unit < of_first ? unit : of_first; };
+    std::uint64_t own_first = 0, largest = 0;
+#pragma unroll 1
+    for (std::uint64_t r = threadIdx.x; r < runs.count(); r += blockDim.x) {
+      const std::uint64_t from = runs.first_unit(r), to = runs.first_unit(r + 1);
+      const std::uint64_t of_one = first.bits(split(from), split(to));
+      own_first += of_one;
+      const std::uint64_t bits = of_one + second.bits(from - split(from), to - split(to));
+      ends.bits[r] = bits;
+      largest = bits > largest ? bits : largest;
+    }
+    own_first = warp_sum(own_first);
+    largest = warp_max(largest);
+    if (lane() != 0) return;
+    atomicAdd(&ends.first_part, static_cast<unsigned long long>(own_first));
+    atomicMax(&ends.largest, static_cast<unsigned long long>(largest));
+  }
+  [[nodiscard]] __device__ std::uint64_t field() const { return sketch ? kPairBytesField : 0; }
+  /// Bytes, from what all units add and those of the first part.
+  [[nodiscard]] __device__ std::uint64_t bytes(std::uint64_t all, std::uint64_t of_part) const {
+    return field() + first.bytes(of_part) + (sketch ? second.bytes(all - of_part) : 0);
+  }
+  /// Most bits beside the runs of a thinned body.
+  [[nodiscard]] __device__ std::uint64_t fixed_bits() const {
+    const std::uint64_t marks = first.marks_bytes + (sketch ? second.marks_bytes : 0);
+    return 8 * (marks + kThinningBytes + field()) + (sketch ? 2 : 1) * kThinningPaddingBits;
+  }
+};
+
+/// By a whole block: the least d such that `total` without any d consecutive runs fits `limit`, the
+/// same in every thread; `before(r)` is what the runs before r take. The count where there is none.
+template <typename Before>
+__device__ std::uint32_t least_dropped(Before before, const Runs& runs, std::uint64_t total,
                                        std::uint64_t limit) {
   const auto count = static_cast<std::uint32_t>(runs.count());
   std::uint32_t low = 0, high = count;
@@ -146,9 +201,8 @@ __device__ std::uint32_t least_dropped(const RunEnds& ends, const Runs& runs, st
     bool fits = true;
     for (std::uint32_t s = threadIdx.x; s < count; s += blockDim.x) {
       const std::uint32_t end = s + d;
-      const std::uint64_t window = end <= count
-                                       ? ends.bits[end] - ends.bits[s]
-                                       : ends.bits[count] - ends.bits[s] + ends.bits[end - count];
+      const std::uint64_t window =
+          end <= count ? before(end) - before(s) : before(count) - before(s) + before(end - count);
       fits = fits && total - window <= limit;
     }
     if (__syncthreads_and(fits ? 1 : 0) != 0) {
@@ -159,6 +213,102 @@ __device__ std::uint32_t least_dropped(const RunEnds& ends, const Runs& runs, st
   }
   return low;
 }
+
+// ---- measure
+
+/// By a whole block: sum over the priced layers' bodies.
+template <typename Get>
+__device__ std::uint64_t sum_bodies(const AtomsPlan& plan, const Frame& frame, Get get) {
+  const CappedBody* const bodies = frame(plan.cap.bodies);
+  return scan_blockwide<std::uint64_t>(
+      plan.price.count, [&](std::uint64_t i) { return get(bodies[i]); },
+      [](std::uint64_t, std::uint64_t) {});
+}
+
+/// By a whole block, where bodies do not fit the room even when each is as thin as can be.
+__device__ void leave_layers_out(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
+  const CappedBody* const bodies = frame(plan.cap.bodies);
+  std::uint32_t* const numbers = frame(plan.cap.numbers);
+  std::uint64_t* const ends = frame(plan.cap.ends);
+  const auto count = scan_blockwide<std::uint64_t>(
+      plan.price.count, [&](std::uint64_t i) { return bodies[i].bytes > 0 ? 1u : 0u; },
+      [&](std::uint64_t i, std::uint64_t before) {
+        numbers[i] = static_cast<std::uint32_t>(before);
+      });
+  const auto total = scan_blockwide<std::uint64_t>(
+      plan.price.count, [&](std::uint64_t i) { return raised_bytes(bodies[i]); },
+      [&](std::uint64_t i, std::uint64_t before) {
+        if (bodies[i].bytes > 0) ends[numbers[i]] = before;
+      });
+  if (threadIdx.x == 0) ends[count] = total;
+  __syncthreads();
+  const Runs runs = runs_of_layers(count);
+  const std::uint32_t dropped = least_dropped(
+      [&](std::uint32_t run) { return ends[runs.first_unit(run)]; }, runs, total, room);
+  const std::uint32_t start = runs.start(draw_of_layers(frame.key(0)));
+  for (std::uint32_t i = threadIdx.x; i < plan.price.count; i += blockDim.x) {
+    if (bodies[i].bytes == 0) continue;
+    const bool drops = runs.drops(runs.run_of(numbers[i]), dropped, start);
+    frame(plan.cap.allotments)[i] = {raised_bytes(bodies[i]), drops ? 0.0f : runs.gain(dropped)};
+  }
+}
+
+/// By the whole block that ends the last body.
+__device__ void allot(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
+  const auto at_level = [&](std::uint64_t words) {
+    return sum_bodies(plan, frame,
+                      [words](const CappedBody& body) { return bytes_at_level(body, words); });
+  };
+  const bool fit =
+      sum_bodies(plan, frame, [](const CappedBody& body) { return body.bytes; }) <= room;
+  if (!fit && at_level(0) > room) return leave_layers_out(plan, frame, room);
+  std::uint64_t low = fit ? ~std::uint64_t{0} / 4 : 0, high = fit ? low : room / 4;
+  while (low < high) {
+    const std::uint64_t middle = (low + high + 1) / 2;
+    if (at_level(middle) <= room) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  for (std::uint32_t i = threadIdx.x; i < plan.price.count; i += blockDim.x)
+    frame(plan.cap.allotments)[i] = {bytes_at_level(frame(plan.cap.bodies)[i], low), 1};
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    measure_bodies(AtomsPlan plan, Frame frame, std::uint64_t room) {
+  const std::uint32_t number = blockIdx.x;
+  const AtomsJob& job = frame(plan.jobs)[number];
+  RunEnds& ends = shared<RunEnds>();
+  if (frame(plan.price.layers)[job.priced].least_limit != 0 && job.part != BodyPart::rows) {
+    const WholeBody body(frame, plan, number);
+    if (const std::uint64_t units = body.of_first + body.of_second; units != 0) {
+      const Runs runs = Runs::of(units);
+      body.measure(runs, ends);
+      __syncthreads();
+      const std::uint64_t all = scan_blockwide<std::uint64_t>(
+          runs.count(), [&](std::uint64_t r) { return ends.bits[r]; },
+          [](std::uint64_t, std::uint64_t) {});
+      if (threadIdx.x == 0) {
+        const bool own = body.first.state.own;
+        const std::uint64_t price = own ? sizeof(float) : 0;
+        const std::uint64_t bytes = body.bytes(all, ends.first_part);
+        std::uint64_t least = round_up((body.fixed_bits() + ends.largest + 7) / 8, 4);
+        if (runs.count() == 1 || least > bytes) least = bytes;
+        frame(plan.cap.bodies)[job.priced] = {price + bytes, price + least, own};
+      }
+    }
+  }
+  bool last = true;
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(frame(plan.cap.tickets), 1u) + 1 == plan.count;
+    __threadfence();
+  }
+  if (__syncthreads_and(last ? 1 : 0) != 0) allot(plan, frame, room);
+}
+
+// ---- choose
 
 /// What stays of the units from `first` on, `count` of them, when runs of all go.
 __device__ UnitsLeft units_left(const Runs& runs, const Thinning& thinning, std::uint64_t first,
@@ -184,55 +334,48 @@ __device__ void leave(const AtomsPlan& plan, const Frame& frame, std::uint32_t n
   marks.kept = 0;
 }
 
-__global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
+__global__ void __launch_bounds__(kScanThreads)
+    choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   const PricedLayer& of = frame(plan.price.layers)[job.priced];
   if (of.least_limit == 0 || job.part == BodyPart::rows) return;
   // A sketch's units are its pairs', then its rows'.
-  const bool sketch = job.part == BodyPart::pairs;
-  const WholePart first = part_of(frame, plan, number);
-  const WholePart second = part_of(frame, plan, sketch ? number + 1 : number);
-  const std::uint64_t of_first = first.units(), of_second = sketch ? second.units() : 0;
+  const WholeBody body(frame, plan, number);
+  const std::uint64_t of_first = body.of_first, of_second = body.of_second;
   if (of_first + of_second == 0) return;
+  Allotment allotted{room, 1};
+  if (plan.cap.layers > 1) allotted = frame(plan.cap.allotments)[job.priced];
+  if (frame.state().limit != 0) allotted.limit = frame.state().limit;
+  const bool own = body.first.state.own || allotted.gain != 1;
+  const std::uint64_t limit = allotted.limit - (own ? sizeof(float) : 0);
   const Runs runs = Runs::of(of_first + of_second);
   RunEnds& ends = shared<RunEnds>();
-  if (threadIdx.x == 0) ends.first_part = 0;
-  // Units before this one that are the first part's.
-  const auto split = [&](std::uint64_t unit) { return unit < of_first ? unit : of_first; };
-  std::uint64_t own_first = 0;  // bits of the first part that this thread adds up
-#pragma unroll 1
-  for (std::uint64_t r = threadIdx.x; r < runs.count(); r += blockDim.x) {
-    const std::uint64_t from = runs.first_unit(r), to = runs.first_unit(r + 1);
-    const std::uint64_t of_one = first.bits(split(from), split(to));
-    own_first += of_one;
-    ends.bits[r] = of_one + second.bits(from - split(from), to - split(to));
-  }
+  body.measure(runs, ends);
   __syncthreads();
   const auto all = scan_blockwide<std::uint64_t>(
       runs.count(), [&](std::uint64_t r) { return ends.bits[r]; },
       [&](std::uint64_t r, std::uint64_t before) { ends.bits[r] = before; });
-  own_first = warp_sum(own_first);
-  if (lane() == 0) atomicAdd(&ends.first_part, static_cast<unsigned long long>(own_first));
   if (threadIdx.x == 0) ends.bits[runs.count()] = all;
-  std::uint64_t limit = plan.cap.layers > 1 ? frame(plan.cap.limits)[job.priced] : room;
-  if (frame.state().limit != 0) limit = frame.state().limit;
-  if (first.state.own) limit -= sizeof(float);
-  const std::uint64_t field = sketch ? kPairBytesField : 0;
   __syncthreads();  // ends are there
-  std::uint64_t whole = field + first.bytes(ends.first_part);
-  if (sketch) whole += second.bytes(all - ends.first_part);
+  const std::uint64_t whole = body.bytes(all, ends.first_part);
+  const std::uint64_t total = all + body.fixed_bits();
   __syncthreads();  // everybody has read the states
-  if (whole <= limit) return;
-  const std::uint64_t marks = first.marks_bytes + (sketch ? second.marks_bytes : 0);
-  const std::uint64_t total =
-      all + 8 * (marks + kThinningBytes + field) + (sketch ? 2 : 1) * kThinningPaddingBits;
-  const std::uint32_t dropped = least_dropped(ends, runs, total, 8 * limit);
+  if (threadIdx.x == 0 && allotted.gain != 1) {
+    AtomsState* const states = frame(plan.states);
+    states[number].own = true;
+    frame.layer(job.layer).price = raised_price(states[number].price, allotted.gain);
+    if (allotted.gain == 0) states[number].kept = 0;
+    if (allotted.gain == 0 && body.sketch) states[number + 1].kept = 0;
+  }
+  if (allotted.gain == 0 || whole <= limit) return;
+  const std::uint32_t dropped =
+      least_dropped([&](std::uint32_t run) { return ends.bits[run]; }, runs, total, 8 * limit);
   if (threadIdx.x != 0) return;
   const Philox draws(frame.key(job.layer), Purpose::thinning);
   const Thinning thinning{runs.log2, dropped, runs.start(draws(0)[0])};
   leave(plan, frame, number, thinning, units_left(runs, thinning, 0, of_first));
-  if (sketch)
+  if (body.sketch)
     leave(plan, frame, number + 1, thinning, units_left(runs, thinning, of_first, of_second));
 }
 
@@ -280,7 +423,8 @@ void share_room(const AtomsPlan& plan, const Frame& frame, std::uint64_t room, Q
 
 void thin(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
   const std::uint64_t room = capped_bytes(8 * plan.cap.bytes, 1, frame.plan.head_bytes);
-  if (plan.cap.layers > 1) share_room(plan, frame, room, queue);
+  if (plan.cap.layers > 1)
+    queue.launch_blocks(measure_bodies, plan.count, kScanThreads, 0, plan, frame, room);
   queue.launch_blocks(choose_runs, plan.count, kScanThreads, 0, plan, frame, room);
   queue.launch_warps(leave_out, plan.marks.segments.units, plan, frame);
 }

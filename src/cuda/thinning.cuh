@@ -3,6 +3,7 @@
 /// Bodies of atoms above the limit that a cap sets them, on the device (thinning.cu): what is left
 /// out of them, and the stages between their content and their lengths.
 
+#include "allotment.hpp"
 #include "cuda/frame.cuh"
 
 namespace atomo::cuda {
@@ -31,20 +32,28 @@ struct CapPlan {
   std::uint32_t layers = 0;  ///< without them nothing is thinned
   std::uint64_t least = 0;   ///< bytes: the sum of PricedLayer::least_limit
   double bytes = 0;          ///< that the caps leave for heads and bodies
-  /// By priced layer, where several share the room: bits expected at the pool's price, in 1/256;
-  /// most bytes of the body, own price included.
+  /// By priced layer, where several share the room of a message: the finished bodies (zeroed), what
+  /// is allotted to them, their numbers; what those before each take, and behind them all of them.
+  Scratch<detail::CappedBody> bodies;
+  Scratch<detail::Allotment> allotments;
+  Scratch<std::uint32_t> numbers;
+  Scratch<std::uint64_t> ends;
+  /// Of steps layer by layer: bits expected at the pool's price, in 1/256; most bytes of the body,
+  /// own price included.
   Scratch<double> expected;
   Scratch<std::uint64_t> limits;
+  Scratch<std::uint32_t> tickets;  ///< of the jobs that are measured; zeroed
 };
 
 struct AtomsPlan;
 
-/// The limits of the layers under a cap, which share `room` bytes, at the pool's price: a launch.
+/// The limits of layers that come one by one under a cap, which share `room` bytes, at the pool's
+/// price: a launch.
 void share_room(const AtomsPlan& plan, const Frame& frame, std::uint64_t room, Queue& queue);
 
 /// Leaves units out of the bodies above their limits: afterwards `states[job].thinning` and `left`
-/// say which, and the marks are those of the atoms that stay, measured again. Two launches, three
-/// when several layers are under a cap.
+/// say which, and the marks are those of the atoms that stay, measured again. A layer that is left
+/// out keeps nothing. Two launches, three when several layers are under a cap.
 void thin(const AtomsPlan& plan, const Frame& frame, Queue& queue);
 
 }  // namespace atomo::cuda
