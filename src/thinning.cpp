@@ -7,6 +7,7 @@
 
 #include "atom_body.hpp"
 #include "atomo/philox.hpp"
+#include "content_bound.hpp"
 #include "workspace.hpp"
 
 namespace atomo::detail {
@@ -241,24 +242,32 @@ std::uint64_t most_units(const AtomLayout& layout) noexcept {
 
 }  // namespace
 
-std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept {
+std::size_t least_thinned_bytes(const ThinnedLayer& layer, std::size_t top_class) noexcept {
   // A run holds fewer than two units more than a whole number of them: with K above half the units,
   // at most two.
   std::uint64_t units = most_units(layer.atoms);
   if (layer.is_sketch()) units += most_units(pairs_frame(layer.pairs));
   const std::uint64_t in_run = units / Runs::kMost + 2;
-  AtomLayout run = layer.atoms;
-  run.count = std::min(run.count, in_run * GroupShape::of(run.length).atoms);
-  if (run.count < layer.atoms.count) run.last = run.length;
-  const std::size_t fixed =
-      kThinningBytes + max_marks_bytes(layer.atoms.count) + kThinningPaddingBits / 8;
-  if (!layer.is_sketch()) return fixed + cpu::max_body_bytes(run);
-  // As many units of either kind: no mixture of the two is larger.
-  PairLayer pairs = layer.pairs;
-  pairs.count = std::min<std::uint64_t>(pairs.count,
-                                        in_run * GroupShape::of(pairs_frame(pairs).length).atoms);
-  return fixed + kPairBytesField + max_marks_bytes(layer.pairs.count) + kThinningPaddingBits / 8 +
-         std::max(cpu::max_body_bytes(run), max_pairs_body_bytes(pairs));
+  const auto run_bits = [&](const AtomLayout& layout, std::uint64_t content) {
+    const GroupShape shape = GroupShape::of(layout.length);
+    const std::uint64_t atoms = std::min(layout.count, in_run * shape.atoms);
+    return atoms * (1 + kClassBits + content) + 16 * shape.groups(atoms);
+  };
+  std::uint64_t content = 0;
+  for (std::size_t c = 0; c <= top_class; ++c) {
+    const AtomClass& of = kAtomClasses[c];
+    content = std::max(content, max_vector_bits(of.step, of.reach, layer.atoms.length));
+  }
+  std::uint64_t run = run_bits(layer.atoms, content);
+  std::uint64_t fixed = 8 * (kThinningBytes + max_marks_bytes(layer.atoms.count));
+  fixed += kThinningPaddingBits;
+  if (layer.is_sketch()) {
+    fixed += 8 * (kPairBytesField + max_marks_bytes(layer.pairs.count)) + kThinningPaddingBits;
+    content = max_pair_content_bits(layer.pairs.view, top_class);
+    // As many units of either kind: no mixture of the two is larger.
+    run = std::max(run, run_bits(pairs_frame(layer.pairs), content));
+  }
+  return round_up(static_cast<std::size_t>((fixed + run + 7) / 8), 4);
 }
 
 std::size_t thinning_workspace_bytes(const ThinnedLayer& layer) noexcept {

@@ -11,6 +11,7 @@
 
 #include "atom_body.hpp"
 #include "atomo/selection.hpp"
+#include "content_bound.hpp"
 #include "price_math.hpp"
 #include "workspace.hpp"
 
@@ -327,6 +328,33 @@ AtomLayout pairs_frame(const PairLayer& layer) noexcept {
   return AtomLayout::rows(layer.count, length);
 }
 
+namespace {
+
+/// Largest rms of the factors of a class, in steps.
+struct FactorReach {
+  double shorter, longer;
+};
+FactorReach factor_reach(const MatrixShape& shape, std::size_t atom_class) noexcept {
+  const PairSteps steps = kPairSteps[pair_aspect(shape)][atom_class];
+  const double shorter = kCodingSteps[steps.shorter].d;
+  const double longer = kCodingSteps[steps.longer].d * kClassMiddle[atom_class];
+  const double top = top_of_class(atom_class) / longer;
+  return {1 / shorter * kReachMargin, top * kReachMargin};
+}
+
+}  // namespace
+
+std::uint64_t max_pair_content_bits(const MatrixShape& shape, std::size_t top_class) noexcept {
+  std::uint64_t bits = 0;
+  for (std::size_t c = 0; c <= top_class; ++c) {
+    const PairSteps steps = kPairSteps[pair_aspect(shape)][c];
+    const FactorReach reach = factor_reach(shape, c);
+    bits = std::max(bits, max_vector_bits(steps.shorter, reach.shorter, shape.shorter()) +
+                              max_vector_bits(steps.longer, reach.longer, shape.longer()));
+  }
+  return bits;
+}
+
 PairStep pair_step(const MatrixShape& shape, std::size_t atom_class) noexcept {
   const std::size_t aspect = pair_aspect(shape);
   const auto m = static_cast<double>(shape.shorter()), n = static_cast<double>(shape.longer());
@@ -335,11 +363,10 @@ PairStep pair_step(const MatrixShape& shape, std::size_t atom_class) noexcept {
   const PairSteps steps = kPairSteps[aspect][atom_class];
   const double shorter = kCodingSteps[steps.shorter].d;
   const double longer = kCodingSteps[steps.longer].d * kClassMiddle[atom_class];
-  const double top = top_of_class(atom_class) / longer;
-  return {{steps.shorter, escape_bits(shape.shorter(), 1 / shorter * kReachMargin),
-           static_cast<float>(shorter)},
-          {steps.longer, escape_bits(shape.longer(), top * kReachMargin),
-           static_cast<float>(unit * longer)}};
+  const FactorReach reach = factor_reach(shape, atom_class);
+  return {
+      {steps.shorter, escape_bits(shape.shorter(), reach.shorter), static_cast<float>(shorter)},
+      {steps.longer, escape_bits(shape.longer(), reach.longer), static_cast<float>(unit * longer)}};
 }
 
 std::size_t pair_aspect(const MatrixShape& shape) noexcept {
