@@ -9,6 +9,11 @@
 /// uniform one, and the prices of the others, which the steps of their content are proportional to,
 /// are multiplied by K / (K - d).
 ///
+/// Layers that come one by one have limits beforehand, from what the step before expected of them,
+/// and are written at a price at which this gradient is expected to keep its own. One whose single
+/// run is above its limit nevertheless is sent, at a price multiplied by the number of layers, when
+/// it is the one layer of the step that a draw gives the reserve to, and left out otherwise.
+///
 /// Sizes follow from what was drawn before, starts from nothing: each run, and each layer, stays
 /// with a probability that is known when the sizes are, and the estimate stays unbiased.
 
@@ -54,6 +59,43 @@ struct Allotment {
 /// What chooses the first of the layers that a message leaves out. `key` is its first layer's.
 [[nodiscard]] ATOMO_HD inline std::uint32_t draw_of_layers(const Key& key) noexcept {
   return Philox(key, Purpose::thinning)(1)[0];
+}
+
+/// What a layer that comes alone may take, in bytes of its body.
+struct LoneCap {
+  std::uint64_t limit = 0;        ///< at least 1; 0: the message has its limits by itself
+  std::uint64_t reserve = 0;      ///< beside it, of one layer of the step
+  std::uint32_t layers_log2 = 0;  ///< of a power of two that is at least the number of layers
+};
+[[nodiscard]] constexpr std::uint32_t layers_log2(std::size_t layers) noexcept {
+  return static_cast<std::uint32_t>(std::bit_width(layers - 1));
+}
+/// `key.tensor` is the layer's number.
+[[nodiscard]] ATOMO_HD inline Allotment allot_alone(const CappedBody& body, const LoneCap& cap,
+                                                    const Key& key) noexcept {
+  if (std::min(body.bytes, body.least) <= cap.limit) return {cap.limit, 1};
+  Key step = key;
+  step.tensor = 0;
+  const Runs layers{0, cap.layers_log2};
+  const bool chosen = layers.start(Philox(step, Purpose::thinning)(2)[0]) == key.tensor;
+  return {cap.limit + cap.reserve, chosen ? static_cast<float>(layers.count()) : 0.0f};
+}
+/// Bytes of a small body that are rounding, which no expectation has, and a price.
+inline constexpr double kRounding = 16;
+/// Bits that the body of such a layer should be expected to take: a little below its limit.
+[[nodiscard]] constexpr double lone_budget(std::uint64_t limit) noexcept {
+  const auto bytes = static_cast<double>(limit);
+  return 7.75 * std::max(bytes - kRounding, bytes / 4);
+}
+/// What a layer of n entries counts when the room of such a step is shared out: its expected bytes,
+/// and rounding and two bits an entry of a unit for what chance adds to them.
+[[nodiscard]] constexpr double lone_weight(double expected_bits256, std::uint64_t n) noexcept {
+  return expected_bits256 / 2048 + 2 * kRounding +
+         static_cast<double>(std::min<std::uint64_t>(n, 1024)) / 4;
+}
+/// The limit that a part of the room gives.
+[[nodiscard]] constexpr std::uint64_t lone_limit(double bytes) noexcept {
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(bytes) / 4 * 4, 1);
 }
 
 /// A price times a gain; beyond f32 the largest that there is.

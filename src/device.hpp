@@ -21,7 +21,7 @@ struct StreamedLayer {
   Pool pool = Pool::none;  ///< whose price it shares; none where it has no budget
   double budget_bits = 0;
   double fixed_bits = 0;  ///< of these, what stands beside the body of its message
-  std::size_t limit = 0;  ///< under a cap: most bytes of its body in the first step
+  std::size_t limit = 0;  ///< under a cap: its limit in the first step
 };
 
 /// The prices of a streamed step by pool (atoms, grid): those given, or those predicted.
@@ -72,7 +72,7 @@ struct DeviceBackend {
   Status (*decode)(const Method&, ConstBytes message, bool add, float alpha, const TensorView&,
                    const Context&) noexcept;
   /// Sets up: allocates and copies on the current device. \throws Error
-  /// `cap_room`: bytes that the caps leave for the bodies of a streamed step.
+  /// `cap_room`: bytes that the caps leave for the bodies of a streamed step beside the reserve.
   std::unique_ptr<DeviceModel> (*make_model)(std::span<const LayerPlan>, const HeadLayout&,
                                              std::span<const StreamedLayer>, std::size_t cap_room);
 };

@@ -60,15 +60,19 @@ ChosenPrice choose_price(const LayerPlan& plan, const LayerWork& work, const Pri
   const Method& method = *plan.method;
   if (method.pool() == Pool::none) return {};
   if (method.budget_bits() == 0) return {method.own_price(plan.kind.shape, work.demand), true};
+  const Demand demand{&method, &plan.kind.shape, work.demand};
+  const auto budget_of_limit = lone_budget(prices.limit);
   if (!prices.solve_alone) {
-    // A price predicted from earlier steps may be below what this layer can be sent at: then it
-    // takes its lowest.
+    // A price predicted from earlier steps may be below what this layer can be sent at, or keep its
+    // limit at: then it takes its lowest.
     const float shared = method.pool() == Pool::atoms ? prices.atoms : prices.grid;
-    const float lowest = cpu::price_of_code(method.lowest_price(plan.kind.shape, work.demand));
+    const float lowest =
+        prices.limit > 0 ? find_price({&demand, 1}, budget_of_limit).price
+                         : cpu::price_of_code(method.lowest_price(plan.kind.shape, work.demand));
     return shared < lowest && shared > 0 ? ChosenPrice{lowest, true} : ChosenPrice{shared, false};
   }
-  const Demand demand{&method, &plan.kind.shape, work.demand};
-  const double budget = body_budget(method.budget_bits() * static_cast<double>(plan.n), fixed_bits);
+  double budget = body_budget(method.budget_bits() * static_cast<double>(plan.n), fixed_bits);
+  if (prices.limit > 0) budget = std::min(budget, budget_of_limit);
   const FoundPrice found = find_price({&demand, 1}, budget);
   return {found.price, true, found.underspent ? Status::underspent : Status::ok};
 }

@@ -51,6 +51,7 @@ Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key&
 struct Prices {
   float atoms = 0, grid = 0;  ///< shared by the layers of a pool
   bool solve_alone = false;   ///< layers with a budget find their own (the first step of a stream)
+  std::uint64_t limit = 0;    ///< of a layer that comes alone under a cap; 0: none
 };
 
 /// Writes one body (not its padding) and fills its row but for the kind. `fixed_bits`: what a layer

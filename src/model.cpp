@@ -78,7 +78,7 @@ void Compressor::Impl::set_up_memory() {
   capped_bodies.resize(count);
   allotments.resize(count);
   layer_runs.resize(count);
-  for (const auto& plan : plans) expected_bits.push_back(static_cast<double>(plan.n));
+  for (std::size_t i = 0; i < count; ++i) expected_bits.push_back(256 * budget_bits(i));
   pool_demands.reserve(count);
 
   Carver counted;
@@ -108,7 +108,8 @@ void Compressor::Impl::set_up_device() {
     streamed.push_back({shares ? plans[i].method->pool() : Pool::none, budget_bits(i),
                         one_layer_fixed_bits(i), limits[i]});
   }
-  device = detail::device_backend()->make_model(plans, layout, streamed, cap_room(true));
+  device = detail::device_backend()->make_model(
+      plans, layout, streamed, streams_under_cap() ? cap_room(true) - cap_reserve() : 0);
   workspace = device->workspace_bytes();
 }
 
@@ -226,10 +227,12 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   const bool alone = plan.method->pool() == Pool::grid ? prices.grid == 0 : prices.atoms == 0;
   Prices used = prices;
   used.solve_alone = alone;
+  used.limit = limits[i];
   Row row;
   const Bytes room{payload.data + head, payload.capacity - head};
   status = worse(status, write_layer(plan, layer, used, one_layer_fixed_bits(i), room, row));
-  if (!failed(status)) status = worse(status, finish_layer(plan, layer, {limits[i], 1}, room, row));
+  if (!failed(status))
+    status = worse(status, finish_layer(plan, layer, allot_lone(i, layer, row), room, row));
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(row.bytes),
              whole = static_cast<std::size_t>(detail::padded(bytes));

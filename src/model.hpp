@@ -78,7 +78,10 @@ struct Compressor::Impl {
   [[nodiscard]] std::size_t cap_room(bool streamed) const noexcept;
   void expect_sizes(float price) noexcept;
   void set_limits() noexcept;
+  [[nodiscard]] std::uint64_t cap_reserve() const noexcept;
   [[nodiscard]] bool streams_under_cap() const noexcept;
+  [[nodiscard]] detail::Allotment allot_lone(std::size_t i, const detail::LayerWork& layer,
+                                             const detail::Row& row) const noexcept;
   Status allot(const Key& key) noexcept;
   Status leave_layers_out(const Key& key, std::uint64_t room) noexcept;
   [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {

@@ -39,11 +39,24 @@ void Compressor::Impl::check_cap() const {
       " bits a parameter)");
 }
 
-/// Layers that come one by one cannot leave room to one another: each has what one run may need.
+/// Of the room of a step whose layers come one by one: what one of them may need beside its limit.
+std::uint64_t Compressor::Impl::cap_reserve() const noexcept {
+  std::size_t most = 0;
+  for (const auto& plan : plans) most = std::max(most, plan.least_limit_bytes);
+  return most;
+}
+
+/// The messages of single layers have heads of their own.
 bool Compressor::Impl::streams_under_cap() const noexcept {
-  std::size_t least = 0;
-  for (const auto& plan : plans) least += plan.least_limit_bytes;
-  return least == 0 || cap_room(true) >= least;
+  return cap_reserve() == 0 || cap_room(true) > cap_reserve();
+}
+
+detail::Allotment Compressor::Impl::allot_lone(std::size_t i, const detail::LayerWork& layer,
+                                               const detail::Row& row) const noexcept {
+  const detail::LoneCap cap{limits[i], cap_reserve(), detail::layers_log2(plans.size())};
+  const detail::CappedBody whole = capped_body(plans[i], layer, row, false);
+  if (whole.bytes <= cap.limit) return {cap.limit, 1};
+  return detail::allot_alone(capped_body(plans[i], layer, row, true), cap, layer.input.key);
 }
 
 /// The finished bodies of a whole message share the room under their caps (allotment.hpp).
@@ -118,21 +131,20 @@ void Compressor::Impl::expect_sizes(float price) noexcept {
   }
 }
 
-/// Shares the room of a step out whose layers come one by one: to each what one run may need, the
-/// rest as the last step expected.
+/// Shares the room of a step out whose layers come one by one, as the last step expected.
 void Compressor::Impl::set_limits() noexcept {
-  std::size_t least = 0;
+  const std::uint64_t reserve = cap_reserve();
+  if (reserve == 0 || !streams_under_cap()) return;
   double all = 0;
+  const auto weight = [&](std::size_t i) {
+    return detail::lone_weight(expected_bits[i], plans[i].n);
+  };
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    least += plans[i].least_limit_bytes;
-    if (capped(i)) all += expected_bits[i];
+    if (capped(i)) all += weight(i);
   }
-  if (least == 0 || !streams_under_cap()) return;
-  const auto rest = static_cast<double>(cap_room(true) - least);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const double share = all > 0 && capped(i) ? rest * (expected_bits[i] / all) : 0;
-    limits[i] = plans[i].least_limit_bytes + static_cast<std::size_t>(share) / 4 * 4;
-  }
+  const auto room = static_cast<double>(cap_room(true) - reserve);
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    limits[i] = capped(i) ? detail::lone_limit(room * (weight(i) / all)) : 0;
 }
 
 /// Gathers the layers of a pool (those of this step, when streamed) for the price search; returns

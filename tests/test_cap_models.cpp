@@ -75,6 +75,48 @@ TEST(CapOfModels, ATenthAboveTheBudgetCostsNothing) {
   }
 }
 
+/// Squared error of steps layer by layer, over the energy, from the third step on.
+double streamed_error(const test::RealGradient& model, const std::string& policy) {
+  Compressor compressor(model.specs, Policy::parse(policy));
+  std::vector<std::byte> bytes(compressor.max_encoded_bytes()),
+      workspace(compressor.workspace_bytes());
+  std::uint64_t used = 0;
+  double error = 0;
+  constexpr std::uint32_t kSteps = 12, kFirst = 4;
+  for (std::uint32_t step = 0; step < kSteps; ++step) {
+    EXPECT_EQ(compressor.begin_step({.step = step}), Status::ok);
+    for (std::size_t i = 0; i < model.views.size(); ++i) {
+      std::vector<float> y(model.values[i].size());
+      EXPECT_FALSE(failed(compressor.encode_layer(
+          i, model.views[i], {bytes.data(), bytes.size(), &used}, {.workspace = workspace})));
+      EXPECT_EQ(compressor.decode_layer(ConstBytes(bytes).first(used),
+                                        {y.data(), DType::f32, model.specs[i].shape},
+                                        {.workspace = workspace}),
+                Status::ok);
+      if (step >= kFirst)
+        error += test::nmse(model.values[i], y) * test::squared_norm(model.values[i]);
+    }
+    EXPECT_FALSE(failed(compressor.end_step()));
+  }
+  return error / (kSteps - kFirst) / test::squared_norm(model.joined());
+}
+
+/// Layer by layer the cap has to leave room for a run of one layer too, here a tenth of a bit.
+TEST(CapOfModels, RoomForAReserveSufficesLayerByLayer) {
+  const test::RealGradient model;
+  for (const char* atoms : {"auto", "rows"}) {
+    for (const auto& [bits, cap] : {std::pair{"0.25", "0.4"}, {"0.5", "0.65"}, {"1", "1.2"}}) {
+      const std::string rest = std::string(",atoms=") + atoms;
+      const double without = streamed_error(model, "*=atomo:bits=" + std::string(bits) + rest);
+      const double with = streamed_error(
+          model, "*=atomo:bits=" + std::string(bits) + ",cap=" + std::string(cap) + rest);
+      std::printf("[ cap      ] %s at %s: error %.4g, %.4g without a cap\n", atoms, bits, with,
+                  without);
+      EXPECT_LT(with, 1.1 * without) << atoms << " at " << bits;
+    }
+  }
+}
+
 /// Layers as a transformer has them, many of them short.
 TEST(CapOfModels, LayersOfATransformerAreAccepted) {
   std::vector<LayerSpec> specs{{"embedding", {65, 256}}, {"head", {65, 256}}};
@@ -110,6 +152,12 @@ class CapOfShortLayers : public testing::Test {
       views.push_back({values[i].data(), DType::f32, specs[i].shape});
   }
 };
+
+/// Their messages one by one are longer than the cap, for their heads.
+TEST_F(CapOfShortLayers, HeadsMayLeaveNoRoomLayerByLayer) {
+  Compressor model(specs, Policy::parse("*=atomo:bits=3,cap=3,atoms=blocks"));
+  EXPECT_EQ(model.begin_step({}), Status::unsupported);
+}
 
 TEST_F(CapOfShortLayers, LeavingLayersOutIsUnbiased) {
   constexpr double kCap = 3;
@@ -155,6 +203,28 @@ TEST_F(CapOfShortLayers, LeavingLayersOutIsUnbiased) {
   EXPECT_LT(largest, 8.1);
   EXPECT_LT(std::fabs(along) / error, 6.2);
   EXPECT_GT(std::fabs(ungained) / error, 6.2) << "the mutant without the gain must be seen";
+}
+
+/// Of layers that come alone each has the reserve in one of as many steps, and no two in one.
+TEST(CapOfModels, TheReserveIsOneLayersAtATime) {
+  constexpr std::uint32_t kSteps = 40000;
+  for (const std::size_t layers : {1u, 5u, 8u}) {
+    const detail::LoneCap cap{8, 100, detail::layers_log2(layers)};
+    std::vector<double> gains(layers);
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+      std::size_t chosen = 0;
+      for (std::size_t i = 0; i < layers; ++i) {
+        const Key key{.seed = 7, .step = step, .tensor = static_cast<std::uint16_t>(i)};
+        EXPECT_EQ(detail::allot_alone({50, 8, false}, cap, key).gain, 1);
+        const detail::Allotment allotted = detail::allot_alone({50, 12, false}, cap, key);
+        EXPECT_EQ(allotted.limit, 108u);
+        gains[i] += static_cast<double>(allotted.gain);
+        chosen += allotted.gain > 0 ? 1 : 0;
+      }
+      ASSERT_LE(chosen, 1u);
+    }
+    for (const double gain : gains) EXPECT_NEAR(gain / kSteps, 1, 6 * std::sqrt(8.0 / kSteps));
+  }
 }
 
 /// A few huge entries where nobody expects them, and a jump between steps.

@@ -122,7 +122,8 @@ class Compressor {
                     std::span<const TensorView> layers, const Context& context) const noexcept;
 
   /// Fixes the key and the price of a step whose layers come one by one. The price is predicted
-  /// from earlier steps; in the first step each layer solves for its own.
+  /// from earlier steps; in the first step each layer solves for its own. `unsupported` when the
+  /// layers' heads leave no room for a run of atoms under a `cap=`, which whole messages have.
   Status begin_step(const Key& key) noexcept;
   /// Fixes the prices by hand (both 0: as in the first step). `unsupported` for a price whose lower
   /// 16 bits are not zero.

@@ -224,7 +224,6 @@ class Planner {
     slots_ = end;
     if (priced.least_limit == 0) return;
     ++cap_.layers;
-    cap_.least += priced.least_limit;
     cap_.bytes += layer.method->cap_bits() * static_cast<double>(layer.n) / 8;
   }
 

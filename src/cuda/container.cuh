@@ -22,7 +22,8 @@ struct MessageCall {
   bool streamed = false;
   float given[2] = {};
   const detail::LearntPrices* predicted = nullptr;
-  const std::uint64_t* limit = nullptr;    ///< device word for MessageState::limit, or null
+  detail::LoneCap cap;                     ///< of this layer, but for its limit:
+  const std::uint64_t* limit = nullptr;    ///< device word, or null
   detail::LearntPrices* learnt = nullptr;  ///< on the device: takes the message's prices; or null
 };
 

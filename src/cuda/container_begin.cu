@@ -52,7 +52,8 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
   MessageState state;
   state.key = call.key;
   if (call.step != nullptr) state.key.step = *call.step;
-  if (call.limit != nullptr) state.limit = *call.limit;
+  state.cap = call.cap;
+  if (call.limit != nullptr) state.cap.limit = *call.limit;
   state.learnt = call.learnt;
   frame.state() = state;
   for (const PoolNumber number : {kAtomsPool, kGridPool}) {
@@ -63,6 +64,10 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
           call.predicted != nullptr ? call.predicted->pools[number].price : call.given[number];
       pool.given = detail::is_own_price(given) ? given : 0;
       pool.alone = pool.given > 0 ? 0 : 1;
+    }
+    if (number == kAtomsPool && state.cap.limit != 0) {
+      const std::uint64_t most = detail::budget_cost256(detail::lone_budget(state.cap.limit));
+      pool.budget_256 = pool.given > 0 || most < pool.budget_256 ? most : pool.budget_256;
     }
     frame.pool(number) = pool;
   }

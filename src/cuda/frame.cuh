@@ -15,6 +15,7 @@
 /// Decoding: open (parse and check the head), the operations' decode, half outputs, close (checksum
 /// of the bodies, the call's status).
 
+#include "allotment.hpp"
 #include "atomo/half.hpp"
 #include "cuda/gpu.cuh"
 #include "cuda/plan.hpp"
@@ -100,7 +101,7 @@ struct MessageState {
   /// A Status, decoding: the head's; from the end of `open` on also that of what stands behind the
   /// checksum of the bodies.
   std::uint32_t head_status = 0;
-  std::uint64_t limit = 0;  ///< encoding one layer: most bytes of its body, 0 where its cap says it
+  detail::LoneCap cap;  ///< encoding one layer of a step
   detail::LearntPrices* learnt =
       nullptr;                        ///< encoding: of the model that keeps the prices, or null
   std::uint32_t later_status = 0;     ///< what the head comes to if that checksum holds

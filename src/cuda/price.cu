@@ -67,8 +67,9 @@ __device__ void narrow(const Frame& frame, PoolState& pool, std::uint64_t cost, 
   pool.low = low;
   pool.high = high;
   if (!ends) return;
-  pool.price = detail::code_price(low);
-  if (low == lowest && detail::leaves_budget(at_lowest, pool.budget_256))
+  const float found = detail::code_price(low);
+  pool.price = found < pool.given ? pool.given : found;
+  if (!(pool.given > 0) && low == lowest && detail::leaves_budget(at_lowest, pool.budget_256))
     frame.notice(Status::underspent);
 }
 
@@ -77,7 +78,8 @@ __global__ void search(PricePlan plan, Frame frame, unsigned round, bool ends) {
   if (unit >= plan.parts.units) return;
   PoolState& pool = frame.pool(kAtomsPool);
   PriceTotals& totals = *frame(plan.totals);
-  if (pool.given > 0) {
+  const bool limited = frame.state().cap.limit != 0;  // then a given price may be raised
+  if (pool.given > 0 && !limited) {
     if (unit == 0 && lane() == 0) pool.price = pool.given;
     return;
   }

@@ -404,7 +404,7 @@ __device__ inline ChosenPrice choose_price(const Frame& frame, const PricePlan& 
   if (largest == 0 || (frame.layer(of.layer).flags & detail::Row::kNonFinite) != 0) return {};
   const float wanted = of.price > 0 ? of.price : pool.price;
   if (!(wanted > 0)) return {};
-  const bool own = of.price > 0 || pool.alone != 0;
+  const bool own = of.price > 0 || pool.alone != 0 || (pool.given > 0 && pool.price > pool.given);
   std::uint32_t least = detail::kFirstPriceCode;
   if (of.grid != PricedLayer::kNoGrid && frame(plan.grids)[of.grid].lowest > least)
     least = frame(plan.grids)[of.grid].lowest;

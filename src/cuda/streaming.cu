@@ -269,6 +269,8 @@ void add_range(const Frame& frame, Scratch<T> from, const Frame& steps, Scratch<
 Streaming::Streaming(std::span<const PlannedLayer> layers,
                      std::span<const detail::StreamedLayer> streamed, std::size_t cap_room)
     : cap_room_(cap_room) {
+  for (const PlannedLayer& layer : layers)
+    reserve_ = std::max<std::uint64_t>(reserve_, layer.least_limit_bytes);
   const BudgetedLayers budgeted(layers, streamed);
   Layout counted;
   make_plan(budgeted.layers, streamed, counted, plan_);
@@ -327,6 +329,7 @@ void Streaming::fill(std::size_t layer, const detail::StepPrices& prices,
   for (unsigned p = 0; p < 2; ++p) call.given[p] = prices.given[p];
   const Scratch<std::uint64_t> limit = places_[layer].limit;
   if (limit.at != 0) call.limit = frame()(limit);
+  call.cap = {0, reserve_, detail::layers_log2(places_.size())};
 }
 
 void Streaming::keep(std::size_t layer, const AtomsPlan& atoms, const CoordinatePlan& grid,

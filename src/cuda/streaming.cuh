@@ -66,7 +66,8 @@ struct KeptPlaces {
 
 class Streaming {
  public:
-  /// Sets up: allocates and copies. `cap_room`: bytes that the caps leave for a step's bodies.
+  /// Sets up: allocates and copies. `cap_room`: bytes that the caps leave for a step's bodies
+  /// beside the reserve.
   Streaming(std::span<const PlannedLayer> layers, std::span<const detail::StreamedLayer> streamed,
             std::size_t cap_room);
 
@@ -94,6 +95,7 @@ class Streaming {
   StepPlan plan_;
   std::vector<KeptPlaces> places_;  ///< a layer
   std::size_t cap_room_;
+  std::uint64_t reserve_ = 0;  ///< beside that, of one layer
   DeviceBytes tables_, memory_;
 };
 

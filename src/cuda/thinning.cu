@@ -7,9 +7,8 @@
 /// search finds it, as windows grow with d. The runs that go are one stretch of units, or all but
 /// one, so neither place needs a search: UnitsLeft. Bodies of several layers that do not fit
 /// together are thinned to one level, or layers are left out by the same search over runs of layers
-/// (allotment.hpp). Layers that come one by one have limits beforehand, as model_budget.cpp sets
-/// them: a layer's least, and of the rest the part that its expected bits are of all, in f64,
-/// summed in the order of the layers.
+/// (allotment.hpp). Layers that come one by one have limits beforehand, parts of the room as
+/// expected, in f64, summed in the order of the layers.
 ///
 /// Mapping: two launches, a third before them when several layers are under a cap.
 ///   measure  a block a body, of one job or of a sketch's two: a thread a run. The block that ends
@@ -46,21 +45,21 @@ using namespace atomo::detail;
 
 /// By a whole warp, once all expected bits are there: the limits.
 __device__ void set_limits(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
-  if (room < plan.cap.least) return;  // there are no such steps
   const PricedLayer* const layers = frame(plan.price.layers);
-  const double* const expected = frame(plan.cap.expected);
   const std::uint32_t count = plan.price.count;
+  const auto weight = [&](std::uint32_t i) {
+    return i < count && layers[i].least_limit != 0
+               ? lone_weight(frame(plan.cap.expected)[i], frame.info(layers[i].layer).n)
+               : 0.0;
+  };
   double all = 0;
   for (std::uint32_t first = 0; first < count; first += kLanes) {
-    const std::uint32_t i = first + lane();
-    const double own = i < count && layers[i].least_limit != 0 ? expected[i] : 0.0;
+    const double own = weight(first + lane());
     for (unsigned k = 0; k < kLanes; ++k) all += __shfl_sync(kAllLanes, own, static_cast<int>(k));
   }
-  const auto rest = static_cast<double>(room - plan.cap.least);
   for (std::uint32_t i = lane(); i < count; i += kLanes) {
     if (layers[i].least_limit == 0) continue;
-    const double share = all > 0 ? rest * (expected[i] / all) : 0;
-    frame(plan.cap.limits)[i] = layers[i].least_limit + static_cast<std::uint64_t>(share) / 4 * 4;
+    frame(plan.cap.limits)[i] = lone_limit(static_cast<double>(room) * (weight(i) / all));
   }
 }
 
@@ -187,6 +186,14 @@ struct WholeBody {
     const std::uint64_t marks = first.marks_bytes + (sketch ? second.marks_bytes : 0);
     return 8 * (marks + kThinningBytes + field()) + (sketch ? 2 : 1) * kThinningPaddingBits;
   }
+  [[nodiscard]] __device__ CappedBody finished(std::uint64_t all, const Runs& runs,
+                                               const RunEnds& ends) const {
+    const std::uint64_t price = first.state.own ? sizeof(float) : 0;
+    const std::uint64_t whole = bytes(all, ends.first_part);
+    std::uint64_t least = round_up((fixed_bits() + ends.largest + 7) / 8, 4);
+    if (runs.count() == 1 || least > whole) least = whole;
+    return {price + whole, price + least, first.state.own};
+  }
 };
 
 /// By a whole block: the least d such that `total` without any d consecutive runs fits `limit`, the
@@ -275,8 +282,7 @@ __device__ void allot(const AtomsPlan& plan, const Frame& frame, std::uint64_t r
     frame(plan.cap.allotments)[i] = {bytes_at_level(frame(plan.cap.bodies)[i], low), 1};
 }
 
-__global__ void __launch_bounds__(kScanThreads)
-    measure_bodies(AtomsPlan plan, Frame frame, std::uint64_t room) {
+__global__ void measure_bodies(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   RunEnds& ends = shared<RunEnds>();
@@ -289,14 +295,7 @@ __global__ void __launch_bounds__(kScanThreads)
       const std::uint64_t all = scan_blockwide<std::uint64_t>(
           runs.count(), [&](std::uint64_t r) { return ends.bits[r]; },
           [](std::uint64_t, std::uint64_t) {});
-      if (threadIdx.x == 0) {
-        const bool own = body.first.state.own;
-        const std::uint64_t price = own ? sizeof(float) : 0;
-        const std::uint64_t bytes = body.bytes(all, ends.first_part);
-        std::uint64_t least = round_up((body.fixed_bits() + ends.largest + 7) / 8, 4);
-        if (runs.count() == 1 || least > bytes) least = bytes;
-        frame(plan.cap.bodies)[job.priced] = {price + bytes, price + least, own};
-      }
+      if (threadIdx.x == 0) frame(plan.cap.bodies)[job.priced] = body.finished(all, runs, ends);
     }
   }
   bool last = true;
@@ -334,8 +333,36 @@ __device__ void leave(const AtomsPlan& plan, const Frame& frame, std::uint32_t n
   marks.kept = 0;
 }
 
-__global__ void __launch_bounds__(kScanThreads)
-    choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
+/// Of a body without its own price.
+struct Limit {
+  std::uint64_t bits;
+  bool exceeded;
+};
+
+/// By one thread: a layer that makes up for others has its price in its body, one that is left out
+/// (gain 0) keeps nothing.
+__device__ void raise_price(const AtomsPlan& plan, const Frame& frame, std::uint32_t number,
+                            float gain) {
+  if (gain == 1) return;
+  const AtomsJob& job = frame(plan.jobs)[number];
+  AtomsState* const states = frame(plan.states);
+  states[number].own = true;
+  frame.layer(job.layer).price = raised_price(states[number].price, gain);
+  if (gain != 0) return;
+  states[number].kept = 0;
+  if (job.part == BodyPart::pairs) states[number + 1].kept = 0;
+}
+
+/// What a body may take.
+__device__ Allotment allotment_of(const AtomsPlan& plan, const Frame& frame, const AtomsJob& job,
+                                  const CappedBody& body, std::uint64_t room) {
+  if (frame.state().cap.limit != 0)
+    return allot_alone(body, frame.state().cap, frame.key(job.layer));
+  if (plan.cap.layers > 1) return frame(plan.cap.allotments)[job.priced];
+  return {room, 1};
+}
+
+__global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   const PricedLayer& of = frame(plan.price.layers)[job.priced];
@@ -344,11 +371,6 @@ __global__ void __launch_bounds__(kScanThreads)
   const WholeBody body(frame, plan, number);
   const std::uint64_t of_first = body.of_first, of_second = body.of_second;
   if (of_first + of_second == 0) return;
-  Allotment allotted{room, 1};
-  if (plan.cap.layers > 1) allotted = frame(plan.cap.allotments)[job.priced];
-  if (frame.state().limit != 0) allotted.limit = frame.state().limit;
-  const bool own = body.first.state.own || allotted.gain != 1;
-  const std::uint64_t limit = allotted.limit - (own ? sizeof(float) : 0);
   const Runs runs = Runs::of(of_first + of_second);
   RunEnds& ends = shared<RunEnds>();
   body.measure(runs, ends);
@@ -358,19 +380,20 @@ __global__ void __launch_bounds__(kScanThreads)
       [&](std::uint64_t r, std::uint64_t before) { ends.bits[r] = before; });
   if (threadIdx.x == 0) ends.bits[runs.count()] = all;
   __syncthreads();  // ends are there
-  const std::uint64_t whole = body.bytes(all, ends.first_part);
   const std::uint64_t total = all + body.fixed_bits();
-  __syncthreads();  // everybody has read the states
-  if (threadIdx.x == 0 && allotted.gain != 1) {
-    AtomsState* const states = frame(plan.states);
-    states[number].own = true;
-    frame.layer(job.layer).price = raised_price(states[number].price, allotted.gain);
-    if (allotted.gain == 0) states[number].kept = 0;
-    if (allotted.gain == 0 && body.sketch) states[number + 1].kept = 0;
+  Limit& limit = shared<Limit>();
+  if (threadIdx.x == 0) {
+    const CappedBody finished = body.finished(all, runs, ends);
+    const Allotment allotted = allotment_of(plan, frame, job, finished, room);
+    raise_price(plan, frame, number, allotted.gain);
+    const std::uint64_t price = frame(plan.states)[number].own ? sizeof(float) : 0;
+    const std::uint64_t proper = finished.bytes - (finished.own ? sizeof(float) : 0);
+    limit = {8 * (allotted.limit - price), allotted.gain != 0 && price + proper > allotted.limit};
   }
-  if (allotted.gain == 0 || whole <= limit) return;
+  __syncthreads();
+  if (!limit.exceeded) return;
   const std::uint32_t dropped =
-      least_dropped([&](std::uint32_t run) { return ends.bits[run]; }, runs, total, 8 * limit);
+      least_dropped([&](std::uint32_t run) { return ends.bits[run]; }, runs, total, limit.bits);
   if (threadIdx.x != 0) return;
   const Philox draws(frame.key(job.layer), Purpose::thinning);
   const Thinning thinning{runs.log2, dropped, runs.start(draws(0)[0])};

@@ -30,7 +30,6 @@ struct UnitsLeft {
 /// The layers under a cap, and what bounds them together.
 struct CapPlan {
   std::uint32_t layers = 0;  ///< without them nothing is thinned
-  std::uint64_t least = 0;   ///< bytes: the sum of PricedLayer::least_limit
   double bytes = 0;          ///< that the caps leave for heads and bodies
   /// By priced layer, where several share the room of a message: the finished bodies (zeroed), what
   /// is allotted to them, their numbers; what those before each take, and behind them all of them.
@@ -47,8 +46,8 @@ struct CapPlan {
 
 struct AtomsPlan;
 
-/// The limits of layers that come one by one under a cap, which share `room` bytes, at the pool's
-/// price: a launch.
+/// The limits of layers that come one by one under a cap, which share `room` bytes as the pool's
+/// price lets expect: a launch.
 void share_room(const AtomsPlan& plan, const Frame& frame, std::uint64_t room, Queue& queue);
 
 /// Leaves units out of the bodies above their limits: afterwards `states[job].thinning` and `left`
