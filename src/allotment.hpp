@@ -11,8 +11,8 @@
 ///
 /// Layers that come one by one have limits beforehand, from what the step before expected of them,
 /// and are written at a price at which this gradient is expected to keep its own. One whose single
-/// run is above its limit nevertheless is sent, at a price multiplied by the number of layers, when
-/// it is the one layer of the step that a draw gives the reserve to, and left out otherwise.
+/// run is above its limit nevertheless is left out, unless it is the one layer of the step that a
+/// draw gives a reserve to; then its price makes up for all the steps that it is not.
 ///
 /// Sizes follow from what was drawn before, starts from nothing: each run, and each layer, stays
 /// with a probability that is known when the sizes are, and the estimate stays unbiased.

@@ -77,6 +77,10 @@ ChosenPrice choose_price(const LayerPlan& plan, const LayerWork& work, const Pri
   return {found.price, true, found.underspent ? Status::underspent : Status::ok};
 }
 
+std::size_t own_price_bytes(const Row& row) noexcept {
+  return (row.flags & Row::kOwnPrice) != 0 ? kPriceBytes : 0;
+}
+
 }  // namespace
 
 LayerPlan::LayerPlan(const Method& m, const Shape& shape, DType dtype)
@@ -149,14 +153,6 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
   work.price = chosen.price;
   return row.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
 }
-
-namespace {
-
-std::size_t own_price_bytes(const Row& row) noexcept {
-  return (row.flags & Row::kOwnPrice) != 0 ? kPriceBytes : 0;
-}
-
-}  // namespace
 
 CappedBody capped_body(const LayerPlan& plan, const LayerWork& work, const Row& row,
                        bool with_least) noexcept {

@@ -63,8 +63,8 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
 /// What is written of a layer under a cap, `with_least` when it has to be thinned.
 [[nodiscard]] CappedBody capped_body(const LayerPlan& plan, const LayerWork& work, const Row& row,
                                      bool with_least) noexcept;
-/// Puts the body of a layer under a cap, thinned to what is allotted, into `body`, which has as
-/// many bytes or as the body. Nothing to do without a cap.
+/// Puts the body of a layer under a cap, thinned to what is allotted and behind its lossless stage,
+/// into `body`, which has as many bytes, or as `row` has. Nothing to do without a cap.
 Status finish_layer(const LayerPlan& plan, const LayerWork& work, const Allotment& allotment,
                     Bytes body, Row& row) noexcept;
 

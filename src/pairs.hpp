@@ -32,9 +32,8 @@ struct PairLayer {
 };
 
 [[nodiscard]] std::size_t max_pairs_body_bytes(const PairLayer& layer) noexcept;
-/// Most bits of the content of a pair of a class of at most `top_class`.
-[[nodiscard]] std::uint64_t max_pair_content_bits(const MatrixShape& shape,
-                                                  std::size_t top_class) noexcept;
+/// Most bits of the content of a pair.
+[[nodiscard]] std::uint64_t max_pair_content_bits(const MatrixShape& shape) noexcept;
 
 /// Where the factors of kept pairs are decoded to, one behind the other in the order of pairs.
 struct PairFactors {

@@ -242,7 +242,7 @@ std::uint64_t most_units(const AtomLayout& layout) noexcept {
 
 }  // namespace
 
-std::size_t least_thinned_bytes(const ThinnedLayer& layer, std::size_t top_class) noexcept {
+std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept {
   // A run holds fewer than two units more than a whole number of them: with K above half the units,
   // at most two.
   std::uint64_t units = most_units(layer.atoms);
@@ -254,16 +254,14 @@ std::size_t least_thinned_bytes(const ThinnedLayer& layer, std::size_t top_class
     return atoms * (1 + kClassBits + content) + 16 * shape.groups(atoms);
   };
   std::uint64_t content = 0;
-  for (std::size_t c = 0; c <= top_class; ++c) {
-    const AtomClass& of = kAtomClasses[c];
-    content = std::max(content, max_vector_bits(of.step, of.reach, layer.atoms.length));
-  }
+  for (const AtomClass& c : kAtomClasses)
+    content = std::max(content, max_vector_bits(c.step, c.reach, layer.atoms.length));
   std::uint64_t run = run_bits(layer.atoms, content);
   std::uint64_t fixed = 8 * (kThinningBytes + max_marks_bytes(layer.atoms.count));
   fixed += kThinningPaddingBits;
   if (layer.is_sketch()) {
     fixed += 8 * (kPairBytesField + max_marks_bytes(layer.pairs.count)) + kThinningPaddingBits;
-    content = max_pair_content_bits(layer.pairs.view, top_class);
+    content = max_pair_content_bits(layer.pairs.view);
     // As many units of either kind: no mixture of the two is larger.
     run = std::max(run, run_bits(pairs_frame(layer.pairs), content));
   }

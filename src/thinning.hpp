@@ -13,7 +13,6 @@
 
 #include "atomo/atoms.hpp"
 #include "atomo/types.hpp"
-#include "dither.hpp"
 #include "pairs.hpp"
 #include "workspace.hpp"
 
@@ -88,10 +87,8 @@ struct ThinnedLayer {
 /// Before a sketch's pairs: their bytes.
 inline constexpr std::size_t kPairBytesField = 4;
 
-/// A limit (the word included) that suffices whatever the data, when no atom is above `top_class`:
-/// the marks and one run.
-[[nodiscard]] std::size_t least_thinned_bytes(const ThinnedLayer& layer,
-                                              std::size_t top_class = kAtomClassCount - 1) noexcept;
+/// A limit (the word included) that suffices whatever the data: the marks and one run.
+[[nodiscard]] std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept;
 [[nodiscard]] std::size_t thinning_workspace_bytes(const ThinnedLayer& layer) noexcept;
 
 /// Bytes that `body` can be thinned to whatever is drawn, all runs but one left out; those of

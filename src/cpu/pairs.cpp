@@ -344,9 +344,9 @@ FactorReach factor_reach(const MatrixShape& shape, std::size_t atom_class) noexc
 
 }  // namespace
 
-std::uint64_t max_pair_content_bits(const MatrixShape& shape, std::size_t top_class) noexcept {
+std::uint64_t max_pair_content_bits(const MatrixShape& shape) noexcept {
   std::uint64_t bits = 0;
-  for (std::size_t c = 0; c <= top_class; ++c) {
+  for (std::size_t c = 0; c < kAtomClassCount; ++c) {
     const PairSteps steps = kPairSteps[pair_aspect(shape)][c];
     const FactorReach reach = factor_reach(shape, c);
     bits = std::max(bits, max_vector_bits(steps.shorter, reach.shorter, shape.shorter()) +
