@@ -276,8 +276,9 @@ def note(options, began):
     seeds = f"{len(options.seeds)} seeds (mean ± standard deviation)" if len(options.seeds) > 1 else "one seed"
     host = machine()
     optimiser = {"sgd": "SGD with momentum 0.9,", "adamw": "AdamW,"}[options.optimizer]
+    rise = f" after a rise over {options.warmup} steps" if options.warmup else ""
     return (f"{options.model}, {options.workers} workers, batch {options.batch} each, {options.steps} steps, "
-            f"{optimiser} rate {options.lr:g} cosine, no memory, {seeds}; {options.algorithm}. Bytes are the gradient "
+            f"{optimiser} rate {options.lr:g} cosine{rise}, no memory, {seeds}; {options.algorithm}. Bytes are the gradient "
             f"bytes one worker sends; weights come back uncompressed. {host['cores']} cores, {host['processor']}, "
             f"all processes on them, {began:%Y-%m-%d}.")
 
