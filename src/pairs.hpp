@@ -2,7 +2,8 @@
 #pragma once
 /// Pairs with dithered factors at a price: singular ones (kind `atoms`, family 2) and those of a
 /// sketch (family 3). The decoding side is called by methods/atoms.cpp, the encoding side by
-/// methods/svd.cpp, where the body's layout stands, and methods/sketch.cpp.
+/// methods/svd.cpp, where the body's layout stands, and methods/sketch.cpp. Steps and costs are in
+/// pair_steps.cpp, bodies in cpu/pairs.cpp.
 ///
 /// The pair sigma u v^T, u of m entries along the shorter side and v of n along the longer, is
 /// (u sqrt m)(sigma v / sqrt m)^T: the first factor has rms 1, the second sigma / sqrt(m n). Its
@@ -55,6 +56,8 @@ Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kep
 /// The body's frame as that of atoms: pairs of up to 1,024 entries in all share groups or have one,
 /// larger ones have a group for each piece of their factors.
 [[nodiscard]] AtomLayout pairs_frame(const PairLayer& layer) noexcept;
+/// How kept pairs fall into groups (atom_body.hpp).
+[[nodiscard]] struct GroupShape group_shape(const MatrixShape& shape) noexcept;
 
 /// How one factor of a class is coded.
 struct FactorStep {
