@@ -211,6 +211,12 @@ struct OneLayerPlan {
     plan.make(one.shape, placed, decodes);
   }
   [[nodiscard]] bool fits() const noexcept { return table_bytes <= tables.size(); }
+  /// Whether a call has what the plan needs.
+  [[nodiscard]] Status check(const Context& context) const noexcept {
+    if (!fits()) return Status::unsupported;
+    if (context.workspace.size() < workspace_bytes()) return Status::workspace_too_small;
+    return plan.needs_handles() && context.handles == nullptr ? Status::unsupported : Status::ok;
+  }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept {
     return tables_at + table_bytes + kAlignment;
   }
@@ -238,9 +244,7 @@ Status encode_tensor(const Method& method, const ConstTensorView& view, const Ke
   if (one.max_bytes() == 0) return Status::unsupported;
   if (payload.capacity < one.max_bytes()) return Status::buffer_too_small;
   const OneLayerPlan<EncodePlans> plan(one, false, true);
-  if (!plan.fits()) return Status::unsupported;
-  if (context.workspace.size() < plan.workspace_bytes()) return Status::workspace_too_small;
-  if (plan.plan.needs_handles() && context.handles == nullptr) return Status::unsupported;
+  if (const Status s = plan.check(context); failed(s)) return s;
 
   MessageCall call;
   call.key = key;
@@ -262,8 +266,7 @@ Status decode_tensor(const Method& method, ConstBytes message, bool add, float a
   if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
   if (add && view.dtype != DType::f32) return Status::unsupported;
   const OneLayerPlan<DecodePlans> plan(one, true, true);
-  if (!plan.fits()) return Status::unsupported;
-  if (context.workspace.size() < plan.workspace_bytes()) return Status::workspace_too_small;
+  if (const Status s = plan.check(context); failed(s)) return s;
   const Frame frame =
       plan.frame(context.workspace, const_cast<std::byte*>(message.data()), message.size());
   Queue queue(context.stream);
@@ -371,9 +374,7 @@ class Model final : public detail::DeviceModel {
     if (const Status s = check_view(view, layer); failed(s)) return s;
     const OneLayer one(*layer.method, layer.kind.shape, layer.kind.dtype);
     const OneLayerPlan<EncodePlans> plan(one, false, true);
-    if (!plan.fits()) return Status::unsupported;
-    if (context.workspace.size() < plan.workspace_bytes()) return Status::workspace_too_small;
-    if (plan.plan.needs_handles() && context.handles == nullptr) return Status::unsupported;
+    if (const Status s = plan.check(context); failed(s)) return s;
     MessageCall call;
     call.key = key;
     call.step = context.step;
