@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 import numpy
-from compare import ROOT, commit, launcher, machine, markdown, write
+from compare import ROOT, commit, launcher, machine, markdown, save_figure, write
 
 WINDOW = 50  # steps of a mean
 SETTLED = 3  # steps before the first that counts
@@ -123,10 +123,7 @@ def plot(shares, title, jump_at, path):
     axes.set_title(title)
     axes.grid(True, alpha=0.3)
     axes.legend(fontsize="small", ncols=2)
-    figure.tight_layout()
-    partial = f"{path}.part.png"
-    figure.savefig(partial, dpi=150)
-    os.replace(partial, path)
+    save_figure(figure, path)
 
 
 def main():

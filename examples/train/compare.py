@@ -243,6 +243,10 @@ def plot(results, options, path):
     axes.set_title(f"{options.model}, {options.workers} workers, {options.steps} steps (dashed: biased codecs)")
     axes.grid(True, alpha=0.3)
     axes.legend(fontsize="small")
+    save_figure(figure, path)
+
+
+def save_figure(figure, path):
     figure.tight_layout()
     partial = f"{path}.part.png"
     figure.savefig(partial, dpi=150)

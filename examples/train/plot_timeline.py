@@ -12,11 +12,11 @@ last gradient is there travel while the rest is computed.
 
 import argparse
 import json
-import os
 import pathlib
 import sys
 
 import matplotlib
+from compare import save_figure
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
@@ -87,10 +87,7 @@ def main():
     draw(*axes, forward, backward, layers)
     early = sum(sent < layers[-1][1] for *_, sent in layers)
     axes[0].set_title(f"rank {options.rank}: {early} of {len(layers)} layers left before the last gradient was there (dotted)")
-    figure.tight_layout()
-    partial = f"{options.out}.part.png"
-    figure.savefig(partial, dpi=150)
-    os.replace(partial, options.out)
+    save_figure(figure, options.out)
     encode = sum(end - begin for _, _, begin, end, _ in layers)
     print(f"{early} of {len(layers)} layers left before the last gradient was there; forward "
           f"{forward[1] - forward[0]:.1f} ms, backward {backward[1] - backward[0]:.1f} ms, {encode:.1f} ms of it "

@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 import numpy
-from compare import ROOT, commit, launcher, machine, markdown, mean, spread, write
+from compare import ROOT, commit, launcher, machine, markdown, mean, save_figure, spread, write
 
 ALGORITHMS = ("allgather", "twoshot")
 
@@ -104,10 +104,7 @@ def plot(results, options, path):
         axes.grid(True, alpha=0.3)
     traffic.legend(fontsize="small")
     figure.suptitle(f"{options.model}, step {options.at}")
-    figure.tight_layout()
-    partial = f"{path}.part.png"
-    figure.savefig(partial, dpi=150)
-    os.replace(partial, path)
+    save_figure(figure, path)
 
 
 def main():
