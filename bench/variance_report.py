@@ -42,7 +42,7 @@ def note(report):
     captures = ", ".join(f"{c['model']} ({c['parameters']:,} parameters)" for c in report["captures"])
     return ("NMSE, E |decoded - g|^2 / |g|^2, by bits a parameter of the whole message: "
             f"mean of {report['draws']} drawn messages; in brackets what bench/reference predicts. Gradients of {captures}. "
-            f"{host['cores']} cores, {host['processor']}, load {host['load']:g} when it began, {report['date'][:10]}.")
+            f"{host['cores']} cores, {host['processor']}, load {host['load']:g} at its end, {report['date'][:10]}.")
 
 
 def matrix(report, model, codecs):
