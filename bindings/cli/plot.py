@@ -27,13 +27,13 @@ def curves(codecs: list) -> dict:
     return {name: sorted(rows, key=lambda r: r["bits_per_parameter"]) for name, rows in by_family.items()}
 
 
-def draw(report: dict, out) -> None:
-    import matplotlib
+def figure_of(report: dict):
+    """A figure of its own: pyplot, whose backend is the caller's affair, is not asked."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 5), dpi=130, layout="constrained")
+    figure = Figure(figsize=(8, 5), dpi=130, layout="constrained")
+    axes = figure.subplots()
     groups = curves(report["codecs"])
     positive = [row["nmse"] for rows in groups.values() for row in rows if row["nmse"] > 0]
     bottom = min(positive, default=1.0) / 4  # where an exact codec, whose error has no logarithm, is shown
@@ -46,7 +46,7 @@ def draw(report: dict, out) -> None:
                       linewidth=1.5, color=f"C{number % 10}", label=name + (" (exact)" if exact else ""))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:.6g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.6g}"))
     axes.set_xlabel("bits a parameter (whole container)")
     axes.set_ylabel("NMSE, mean |decode − g|² / |g|²")
     elements, tensors = report["input"]["elements"], report["input"]["tensors"]
@@ -56,14 +56,14 @@ def draw(report: dict, out) -> None:
         axes.legend(fontsize="small")
     else:
         axes.text(0.5, 0.5, "no codec has a finite error here", ha="center", transform=axes.transAxes)
-    pyplot.savefig(out, format="png")
+    return figure
 
 
 def main() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         sys.exit("matplotlib is missing: install python3-matplotlib")
     if "--check" not in sys.argv[1:]:
-        draw(json.load(sys.stdin), sys.stdout.buffer)
+        figure_of(json.load(sys.stdin)).savefig(sys.stdout.buffer, format="png")
 
 
 if __name__ == "__main__":
