@@ -10,6 +10,7 @@ option(ATOMO_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_CLI "Build the command line tool" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_EXAMPLES "Build the examples and the trainer" ${PROJECT_IS_TOP_LEVEL})
+option(ATOMO_PYTHON_MODULE "Build the Python package's extensions, as `pip install .` does" OFF)
 
 set(ATOMO_WERROR)
 if(ATOMO_WARNINGS_AS_ERRORS)

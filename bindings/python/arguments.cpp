@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arguments.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <limits>
+#include <vector>
+
+namespace atomo::python {
+namespace {
+
+/// Sets a Python exception of the package, which is defined in Python.
+void raise(const char* type, const std::string& message, const char* status) {
+  try {
+    const nb::object error = nb::module_::import_("atomo._errors").attr(type);
+    const nb::object value = error(nb::str(message.c_str(), message.size()),
+                                   status != nullptr ? nb::object(nb::str(status)) : nb::none());
+    PyErr_SetObject(error.ptr(), value.ptr());
+  } catch (nb::python_error& failure) {
+    failure.restore();
+  }
+}
+
+}  // namespace
+
+std::string type_of(nb::handle object) {
+  return nb::cast<std::string>(nb::str(nb::type_name(object.type())));
+}
+
+const char* name_of(Status status) noexcept {
+  switch (status) {
+    case Status::ok:
+      return "ok";
+    case Status::non_finite:
+      return "non_finite";
+    case Status::underspent:
+      return "underspent";
+    case Status::overflow:
+      return "overflow";
+    case Status::buffer_too_small:
+      return "buffer_too_small";
+    case Status::workspace_too_small:
+      return "workspace_too_small";
+    case Status::truncated:
+      return "truncated";
+    case Status::bad_magic:
+      return "bad_magic";
+    case Status::bad_version:
+      return "bad_version";
+    case Status::bad_checksum:
+      return "bad_checksum";
+    case Status::corrupt:
+      return "corrupt";
+    case Status::shape_mismatch:
+      return "shape_mismatch";
+    case Status::codec_mismatch:
+      return "codec_mismatch";
+    case Status::unsupported:
+      return "unsupported";
+    case Status::external:
+      return "external";
+    case Status::price_mismatch:
+      return "price_mismatch";
+    case Status::too_large:
+      return "too_large";
+  }
+  return "unknown";
+}
+
+void check_encoded(Status status) {
+  if (failed(status)) throw Failure(status, false);
+}
+
+void check_decoded(Status status) {
+  if (failed(status)) throw Failure(status, true);
+}
+
+void register_failures() {
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void*) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const Failure& failure) {
+          raise(failure.decoding() ? "DecodeError" : "Error",
+                std::string(describe(failure.status())), name_of(failure.status()));
+        } catch (const Error& error) {
+          raise("Error", error.what(), nullptr);
+        }
+      },
+      nullptr);
+}
+
+std::uint64_t integer_of(nb::handle value, const char* name, std::uint64_t highest) {
+  const auto index = nb::steal<nb::object>(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    throw nb::type_error(
+        (std::string(name) + ": an integer is expected, found " + type_of(value)).c_str());
+  }
+  const std::uint64_t number = PyLong_AsUnsignedLongLong(index.ptr());
+  const bool beyond = number == std::numeric_limits<std::uint64_t>::max() && PyErr_Occurred();
+  if (beyond) PyErr_Clear();
+  if (beyond || number > highest) {
+    throw Error(std::string(name) + " is " + nb::cast<std::string>(nb::str(index)) +
+                ": it must be from 0 to " + std::to_string(highest));
+  }
+  return number;
+}
+
+Key key_of(nb::handle seed, nb::handle step, nb::handle worker, nb::handle channel) {
+  Key key;
+  key.seed = integer_of(seed, "seed", std::numeric_limits<std::uint64_t>::max());
+  key.step = static_cast<std::uint32_t>(
+      integer_of(step, "step", std::numeric_limits<std::uint32_t>::max()));
+  key.worker = static_cast<std::uint16_t>(
+      integer_of(worker, "worker", std::numeric_limits<std::uint16_t>::max()));
+  key.channel = static_cast<std::uint16_t>(
+      integer_of(channel, "channel", std::numeric_limits<std::uint16_t>::max()));
+  return key;
+}
+
+Key key_of(nb::handle seed, nb::handle step, nb::handle worker, nb::handle channel,
+           nb::handle tensor) {
+  Key key = key_of(seed, step, worker, channel);
+  key.tensor = static_cast<std::uint16_t>(
+      integer_of(tensor, "tensor", std::numeric_limits<std::uint16_t>::max()));
+  return key;
+}
+
+Shape shape_of(nb::handle dims) {
+  constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::int64_t> extents;
+  if (PyIndex_Check(dims.ptr()) != 0) {
+    extents.push_back(static_cast<std::int64_t>(integer_of(dims, "shape", kLargest)));
+  } else {
+    if (dims.is_none())
+      throw nb::type_error("shape: a sequence of integers is expected, found None");
+    for (const nb::handle extent : nb::iter(dims)) {
+      extents.push_back(static_cast<std::int64_t>(integer_of(extent, "shape", kLargest)));
+      if (extents.size() > Shape::kMaxRank) break;  // Shape says that these are too many
+    }
+  }
+  return Shape(extents);
+}
+
+nb::tuple tuple_of(const Shape& shape) {
+  nb::list list;
+  for (const std::int64_t extent : shape.dims()) list.append(extent);
+  return nb::tuple(list);
+}
+
+DType dtype_of(const std::string& name) {
+  for (const DType t : {DType::f32, DType::f16, DType::bf16})
+    if (atomo::name_of(t) == name) return t;
+  throw Error("dtype '" + name + "': f32, f16 and bf16 are accepted");
+}
+
+Device device_of(const std::string& name) {
+  if (name == "cpu") return Device::cpu;
+  if (name == "cuda") return Device::cuda;
+  throw Error("device '" + name + "': cpu and cuda are accepted");
+}
+
+}  // namespace atomo::python

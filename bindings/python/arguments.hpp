@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Python's numbers, shapes and names as the library's, and the library's failures as Python's.
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+
+#include "atomo/types.hpp"
+
+namespace atomo::python {
+
+namespace nb = nanobind;
+
+/// A call of the library that failed.
+class Failure : public std::exception {
+ public:
+  /// `decoding`: what failed is a message; `atomo.DecodeError` then, else `atomo.Error`.
+  Failure(Status status, bool decoding) noexcept : status_(status), decoding_(decoding) {}
+  [[nodiscard]] Status status() const noexcept { return status_; }
+  [[nodiscard]] bool decoding() const noexcept { return decoding_; }
+  [[nodiscard]] const char* what() const noexcept override { return "a call of atomo failed"; }
+
+ private:
+  Status status_;
+  bool decoding_;
+};
+
+/// \throws Failure when an encoding call failed.
+void check_encoded(Status status);
+/// \throws Failure when a call that reads a message failed.
+void check_decoded(Status status);
+
+/// "ok", "truncated", ...
+[[nodiscard]] const char* name_of(Status status) noexcept;
+
+/// Turns Failure and Error into `atomo.DecodeError` and `atomo.Error`.
+void register_failures();
+
+/// The name of the object's type, for messages.
+[[nodiscard]] std::string type_of(nb::handle object);
+
+/// \throws Error when the integer is not from 0 to `highest`; nb::type_error when it is none.
+[[nodiscard]] std::uint64_t integer_of(nb::handle value, const char* name, std::uint64_t highest);
+
+/// The key of a message. \throws like `integer_of`.
+[[nodiscard]] Key key_of(nb::handle seed, nb::handle step, nb::handle worker, nb::handle channel);
+[[nodiscard]] Key key_of(nb::handle seed, nb::handle step, nb::handle worker, nb::handle channel,
+                         nb::handle tensor);
+
+/// Of a sequence of integers, or of one. \throws Error for what is no shape.
+[[nodiscard]] Shape shape_of(nb::handle dims);
+[[nodiscard]] nb::tuple tuple_of(const Shape& shape);
+
+/// "f32", "f16" or "bf16". \throws Error for another name.
+[[nodiscard]] DType dtype_of(const std::string& name);
+
+/// "cpu" or "cuda". \throws Error for another name.
+[[nodiscard]] Device device_of(const std::string& name);
+
+}  // namespace atomo::python

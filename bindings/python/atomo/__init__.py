@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients at a fraction of a bit a parameter, without bias and without memory.
+
+>>> import atomo, numpy
+>>> gradient = numpy.linspace(-1, 1, 4096, dtype="float32").reshape(64, 64)
+>>> codec = atomo.Codec("qsgd:bits=4")
+>>> payload = codec.encode(gradient, seed=1, step=7, worker=3)
+>>> len(payload) < gradient.nbytes / 7
+True
+>>> codec.decode(payload, like=gradient).shape
+(64, 64)
+
+`Codec` encodes one array, `Compressor` a whole model at one price, whole or layer by layer. Arrays are NumPy's,
+PyTorch's, JAX's and CuPy's, of float32, float16 or bfloat16, used where they are without a copy. The global
+interpreter lock is released while the library works, and every object may be used from many threads.
+"""
+from ._atomo import __version__
+from ._codec import Codec, Traits
+from ._compressor import Compressor
+from ._errors import DecodeError, Error
+from ._measure import measure
+from ._messages import CodecHelp, Key, Layer, Message, add, codecs, decode, decode_add, inspect, join
+from ._plot import plot
+
+__all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "Traits",
+           "__version__", "add", "codecs", "decode", "decode_add", "inspect", "join", "measure", "plot"]

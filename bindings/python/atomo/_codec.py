@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A codec: one array becomes a message and a message an array."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _atomo, _device
+from ._frameworks import dtype_name, finished, on_cuda, target
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a codec promises.
+
+    >>> import atomo
+    >>> atomo.Codec("terngrad").traits.unbiased, atomo.Codec("topk:keep=0.01").traits.unbiased
+    (True, False)
+    """
+
+    unbiased: bool
+    """E[decode(encode(g))] = g for every finite g, up to `bias_bound`."""
+    bias_bound: float
+    """|E[decode] - x| <= bias_bound * (|x| + step) for each entry, `step` being the quantisation step there."""
+    omega: float | None
+    """E|decode - g|^2 <= omega |g|^2, where a bound is known without g."""
+    contraction: float | None
+    """E|decode - g|^2 <= (1 - contraction) |g|^2, where known."""
+    linear: bool
+    """Payloads add without being decoded: `atomo.add`."""
+    averages_over_workers: bool
+    """Workers' errors are independent: the mean's variance falls with the number of workers."""
+    fixed_size: bool
+    """The size depends on the shape alone."""
+    allocates: bool
+    """Encoding or decoding takes memory beside what the object keeps."""
+    synchronises: bool
+    """On a GPU, encoding or decoding waits for it."""
+    capturable: bool
+    """Can be captured into a CUDA graph."""
+    cpu: bool
+    """Runs on the CPU."""
+    cuda: bool
+    """Runs on a GPU, where the package was built for one."""
+
+
+class Codec:
+    """How one array becomes a message and a message an array. Immutable; may be used from many threads.
+
+    `spec` is `name` or `name:key=value,...`, with a lossless stage (`+blosc`) behind it if wanted; `atomo.codecs()`
+    lists the names and keys. Raises `atomo.Error` for a spec that cannot be read.
+
+    >>> import atomo
+    >>> codec = atomo.Codec("qsgd:bits=4")
+    >>> str(codec)
+    'qsgd:bits=4,bucket=512,norm=max'
+    >>> codec == atomo.Codec(str(codec))
+    True
+    """
+
+    __slots__ = ("_codec", "_spec", "_traits")
+
+    def __init__(self, spec: str | Codec) -> None:
+        if not isinstance(spec, (str, Codec)):
+            raise TypeError(f"spec: a str is expected, found {type(spec).__name__}")
+        self._codec = _atomo.Codec(str(spec))
+        self._spec: str = self._codec.to_string()
+        self._traits = Traits(**self._codec.traits())
+
+    @property
+    def traits(self) -> Traits:
+        """What this codec promises."""
+        return self._traits
+
+    def max_encoded_bytes(self, shape: Sequence[int] | int, dtype: Any = "f32") -> int:
+        """Upper bound of a message's bytes for an array of this shape, exact where `traits.fixed_size`."""
+        return self._codec.max_encoded_bytes(shape, dtype_name(dtype))
+
+    def without_lossless(self) -> Codec:
+        """This codec without the lossless stage behind it, which is what a GPU runs.
+
+        >>> import atomo
+        >>> str(atomo.Codec("sign+blosc").without_lossless())
+        'sign'
+        """
+        return Codec(self._codec.without_lossless())
+
+    def encode(self, x: Any, *, seed: int = 0, step: int = 0, worker: int = 0, tensor: int = 0,
+               channel: int = 0) -> Any:
+        """Encodes an array as a message.
+
+        `x`: f32, f16 or bf16, C-contiguous, of any shape up to 8 dimensions. `seed` (64 bits), `step` (32), `worker`,
+        `tensor` and `channel` (16 each) are the key: every draw is a function of it alone, and no two messages may
+        share one. The same array and key give the same bytes everywhere.
+
+        Returns `bytes`; of an array in a GPU's memory a uint8 array of the same framework there, cut to the message's
+        length (which waits for the array's current stream). On the CPU a steady call allocates only what it returns.
+        Raises `atomo.Error`, with a status where the library refused.
+        """
+        if on_cuda(x):
+            return _device.encode(self._codec, x, (seed, step, worker, tensor, channel))
+        return self._codec.encode(x, seed, step, worker, tensor, channel)
+
+    def decode(self, payload: Any, *, like: Any = None, out: Any = None) -> Any:
+        """Decodes a message of this codec.
+
+        `payload`: any bytes-like object or array of uint8. Either `like`, an array whose kind, shape, dtype and device
+        a new one is to have, or `out`, an array to fill. Returns that array. A half is rounded at random by the
+        message's key, so all who decode it get the same.
+
+        Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is then unspecified.
+        """
+        array = target(like, out)
+        if on_cuda(array):
+            _device.decode(self._codec, payload, array, None)
+        else:
+            self._codec.decode(payload, array)
+        return array if like is None else finished(array, like)
+
+    def decode_add(self, payload: Any, *, out: Any, alpha: float = 1.0) -> Any:
+        """Adds a decoded message: out = out + alpha * decoded. `out` is of f32; returns it.
+
+        Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is then unspecified.
+        """
+        if on_cuda(out):
+            _device.decode(self._codec, payload, out, alpha)
+        else:
+            self._codec.decode_add(payload, out, alpha)
+        return out
+
+    def __str__(self) -> str:
+        return self._spec
+
+    def __repr__(self) -> str:
+        return f"atomo.Codec({self._spec!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._spec == other._spec if isinstance(other, Codec) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Codec, self._spec))
+
+    def __reduce__(self) -> tuple:
+        return Codec, (self._spec,)

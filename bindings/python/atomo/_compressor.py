@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model: all its layers at one price, whole or one by one."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import _atomo, _device
+from ._codec import Codec
+from ._errors import Error
+from ._frameworks import dtype_name, finished, on_cuda, target, targets
+
+
+def _spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
+    """(name, shape, dtype) of a layer given by an array or by its shape, which is f32 then."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return name, tuple(value.shape), dtype_name(value.dtype)
+    if isinstance(value, int):
+        return name, (value,), "f32"
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise TypeError(f"layer '{name}': a shape or an array is expected, found {type(value).__name__}")
+    return name, tuple(value), "f32"
+
+
+class Compressor:
+    """Encodes and decodes all layers of a model, whole or one by one. May be used from many threads.
+
+    `layers` maps names to shapes (of f32) or to arrays, of which the shape and the dtype are taken. `policy` is one spec
+    for all layers, or rules `pattern=spec` separated by `;` or lines, of which the first that matches a name counts
+    (`*` any characters, `?` one). Layers with a budget (`bits=`) share one price, so bits go where they save most.
+    `threads` work on one call, this one included; the bytes never depend on them. `names_on_wire` puts the layers'
+    names into whole messages. `device` is where the gradients are, "cpu" or "cuda".
+
+    Raises `atomo.Error` for names twice, layers without a rule, or specs that cannot be read.
+
+    >>> import atomo, numpy
+    >>> model = atomo.Compressor({"fc.weight": (128, 784), "fc.bias": 128}, "*.bias=identity; *=atomo:bits=0.5")
+    >>> gradients = {"fc.weight": numpy.ones((128, 784), "float32"), "fc.bias": numpy.ones(128, "float32")}
+    >>> payload = model.encode(gradients, seed=1, step=0, worker=3)
+    >>> decoded = model.decode(payload, like=gradients)
+    >>> bool((decoded["fc.bias"] == 1).all())
+    True
+
+    Layer by layer, as back-propagation produces them and from any thread:
+
+    >>> model.begin_step(seed=1, step=1, worker=3)
+    >>> parts = [model.encode_layer(name, gradients[name]) for name in reversed(model.layers)]
+    >>> model.end_step()
+    >>> model.decode_layer(parts[0], out=numpy.empty(128, "float32"))[0].item()
+    1.0
+
+    Pickling keeps what was learnt of the price; a step under way is not kept.
+    """
+
+    def __init__(self, layers: Mapping[str, Any], policy: str | Codec, *, threads: int = 1,
+                 names_on_wire: bool = False, device: str = "cpu") -> None:
+        if not isinstance(layers, Mapping):
+            raise TypeError(f"layers: a mapping of names to shapes or arrays is expected, found {type(layers).__name__}")
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
+            raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
+        if device not in ("cpu", "cuda"):
+            raise Error(f"device is {device!r}: cpu and cuda are accepted")
+        self._specs = [_spec_of(str(name), value) for name, value in layers.items()]
+        self._policy = str(policy)
+        self._threads = threads
+        self._names_on_wire = bool(names_on_wire)
+        self._device = device
+        if device == "cuda":
+            _device.require_cuda()
+        self._model = _atomo.Compressor(self._specs, self._policy, threads, self._names_on_wire, device)
+        self._streamed: Any = None  # an array of the step under way on a GPU, whose framework end_step asks
+        self._numbers = {spec[0]: number for number, spec in enumerate(self._specs)}
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers' names in the order of registration, which is that of a message."""
+        return tuple(self._numbers)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape that a layer was registered with."""
+        return self._specs[self._number(name)][1]
+
+    def dtype(self, name: str) -> str:
+        """The dtype that a layer was registered with: "f32", "f16" or "bf16"."""
+        return self._specs[self._number(name)][2]
+
+    def codec(self, name: str) -> Codec:
+        """What the policy gave a layer."""
+        return Codec(self._model.codec(self._number(name)))
+
+    @property
+    def policy(self) -> str:
+        """As it was given."""
+        return self._policy
+
+    @property
+    def device(self) -> str:
+        """Where the gradients are, "cpu" or "cuda"."""
+        return self._device
+
+    def encode(self, gradients: Mapping[str, Any], *, seed: int = 0, step: int = 0, worker: int = 0,
+               channel: int = 0) -> Any:
+        """Encodes all layers as one message, at one price found from the whole budget.
+
+        `gradients` maps every layer's name to an array of the registered shape and dtype. The rest is the key, as in
+        `Codec.encode`. Returns `bytes`; on a GPU a uint8 array there, which waits for the stream. Calls of several
+        threads wait for one another. Raises `atomo.Error`.
+        """
+        arrays = self._ordered(gradients, "gradients")
+        if self._on_cuda(arrays[0]):
+            return _device.encode_model(self._model, arrays, (seed, step, worker, channel))
+        return self._model.encode(arrays, seed, step, worker, channel)
+
+    def decode(self, payload: Any, *, like: Mapping[str, Any] | None = None,
+               out: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Decodes a message of all layers, into the arrays of `out` or into new ones like those of `like`.
+
+        Returns the arrays by name. Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is
+        then unspecified.
+        """
+        wanted = None if like is None else self._ordered(like, "like")
+        arrays = targets(wanted, None if out is None else self._ordered(out, "out"))
+        if self._on_cuda(arrays[0]):
+            _device.decode_model(self._model, [payload], arrays, None)
+        else:
+            self._model.decode(payload, arrays)
+        if wanted is not None:
+            arrays = [finished(array, x) for array, x in zip(arrays, wanted)]
+        return dict(zip(self._numbers, arrays))
+
+    def decode_add(self, payloads: Any, *, out: Mapping[str, Any], alpha: float = 1.0) -> dict[str, Any]:
+        """Adds a message, or a list of messages in its order: out = out + alpha * decoded, layer by layer.
+
+        `out` is of f32, or, for a list on the CPU, of halves too, which are added up in f32 and rounded once. Returns
+        the arrays by name. Raises `atomo.DecodeError`; what `out` holds is then unspecified.
+        """
+        arrays = self._ordered(out, "out")
+        messages = list(payloads) if isinstance(payloads, (list, tuple)) else [payloads]
+        if self._on_cuda(arrays[0]):
+            _device.decode_model(self._model, messages, arrays, alpha)
+        else:
+            self._model.decode_add(messages, arrays, alpha)
+        return dict(zip(self._numbers, arrays))
+
+    def begin_step(self, *, seed: int = 0, step: int = 0, worker: int = 0, channel: int = 0,
+                   price: float | None = None, grid_step: float | None = None) -> None:
+        """Fixes the key and the price of a step whose layers come one by one.
+
+        The price is predicted from earlier steps; in the first one each layer finds its own. Workers who want one price
+        or one grid step agree on theirs (`predicted_price`, `predicted_grid_step`) and give it. Raises `atomo.Error`
+        while a step is under way.
+        """
+        self._model.begin_step(seed, step, worker, channel, price, grid_step)
+
+    def encode_layer(self, name: str, gradient: Any) -> Any:
+        """Encodes one layer of the step as a message of its own; any order, any thread.
+
+        Of a layer encoded again the last counts. Returns `bytes`; on a GPU a uint8 array there, which waits for the
+        stream. Raises `atomo.Error` outside of a step.
+        """
+        number = self._number(name)
+        if self._on_cuda(gradient):
+            self._streamed = gradient
+            return _device.encode_layer(self._model, number, gradient)
+        return self._model.encode_layer(number, gradient)
+
+    def end_step(self) -> None:
+        """Ends the step and learns the next one's price from it. Raises `atomo.Error` outside of a step."""
+        if self._device == "cuda":
+            _device.end_step(self._model, self._streamed)
+            self._streamed = None
+        else:
+            self._model.end_step()
+
+    def decode_layer(self, payload: Any, *, like: Any = None, out: Any = None) -> Any:
+        """Decodes what `encode_layer` wrote, whichever layer it is of that array's shape. Returns the array."""
+        array = target(like, out)
+        if self._on_cuda(array):
+            _device.decode_layer(self._model, payload, array, None)
+        else:
+            self._model.decode_layer(payload, array, None)
+        return array if like is None else finished(array, like)
+
+    def decode_layer_add(self, payload: Any, *, out: Any, alpha: float = 1.0) -> Any:
+        """The same, added to `out`, which is of f32: out = out + alpha * decoded. Returns it."""
+        if self._on_cuda(out):
+            _device.decode_layer(self._model, payload, out, alpha)
+        else:
+            self._model.decode_layer(payload, out, alpha)
+        return out
+
+    @property
+    def price(self) -> float:
+        """Of the step under way, or of the last one; 0 before the first."""
+        return self._model.price()
+
+    @property
+    def grid_step(self) -> float:
+        """The same for codecs on a grid: the step."""
+        return self._model.grid_step()
+
+    @property
+    def predicted_price(self) -> float:
+        """What the next `begin_step` would take, 0 before the first step."""
+        return self._model.predicted_price()
+
+    @property
+    def predicted_grid_step(self) -> float:
+        """The same for codecs on a grid: the step."""
+        return self._model.predicted_grid_step()
+
+    @property
+    def budget_bytes(self) -> float:
+        """Of a whole message, 0 when no layer has a budget."""
+        return self._model.budget_bytes()
+
+    @property
+    def elements(self) -> int:
+        """Of all layers together."""
+        return self._model.elements()
+
+    @property
+    def max_encoded_bytes(self) -> int:
+        """Upper bound of a whole message."""
+        return self._model.max_encoded_bytes()
+
+    def state(self) -> bytes:
+        """What was learnt of the price: all that is needed to go on after a crash."""
+        return self._model.save()
+
+    def load_state(self, state: bytes) -> None:
+        """Takes what `state` returned. Raises `atomo.Error` for other bytes."""
+        self._model.load(state)
+
+    def _number(self, name: str) -> int:
+        try:
+            return self._numbers[name]
+        except KeyError:
+            raise Error(f"no layer is called {name!r}; there are {_some(self._numbers)}") from None
+
+    def _ordered(self, arrays: Mapping[str, Any], what: str) -> list:
+        """The arrays of a mapping in the order of registration."""
+        if not isinstance(arrays, Mapping):
+            raise TypeError(f"{what}: a mapping of layers' names to arrays is expected, found {type(arrays).__name__}")
+        missing = [name for name in self._numbers if name not in arrays]
+        if missing:
+            raise Error(f"{what}: {_some(missing)} missing")
+        if len(arrays) != len(self._numbers):
+            unknown = [name for name in arrays if name not in self._numbers]
+            raise Error(f"{what}: no layer is called {_some(unknown)}")
+        return [arrays[name] for name in self._numbers]
+
+    def _on_cuda(self, array: Any) -> bool:
+        """Whether a call is one of a GPU. A model of the CPU refuses arrays that are not there."""
+        there = on_cuda(array)
+        if there != (self._device == "cuda"):
+            raise Error(f"this model was made with device={self._device!r}, and the array is on "
+                        f"{'a GPU' if there else 'the CPU'}")
+        return there
+
+    def __repr__(self) -> str:
+        return f"atomo.Compressor({len(self._specs)} layers of {self.elements} elements, {self._policy!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"specs": self._specs, "policy": self._policy, "threads": self._threads,
+                "names_on_wire": self._names_on_wire, "device": self._device, "learnt": self.state()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self.__init__({name: _Spec(shape, dtype) for name, shape, dtype in saved["specs"]}, saved["policy"],
+                      threads=saved["threads"], names_on_wire=saved["names_on_wire"], device=saved["device"])
+        self.load_state(saved["learnt"])
+
+
+class _Spec:
+    """A layer's shape and dtype, in the place of an array."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, dtype
+
+
+def _some(names: Any) -> str:
+    """The first few of names, quoted."""
+    names = [repr(name) for name in names]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

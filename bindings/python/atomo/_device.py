@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls on arrays in a GPU's memory: all that they need is memory of the array's own framework, on its own stream."""
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from . import _atomo
+from ._errors import DecodeError, Error
+from ._frameworks import dtype_name, is_torch, on_cuda
+
+_STATUSES = {1: "non_finite", 2: "underspent", 3: "overflow", 16: "buffer_too_small", 17: "workspace_too_small",
+             18: "truncated", 19: "bad_magic", 20: "bad_version", 21: "bad_checksum", 22: "corrupt",
+             23: "shape_mismatch", 24: "codec_mismatch", 25: "unsupported", 26: "external", 27: "price_mismatch",
+             28: "too_large"}
+_FIRST_FAILURE = 16
+
+
+def require_cuda() -> None:
+    """Raises `atomo.Error` in a package that was built without the CUDA backend."""
+    if not _atomo.cuda:
+        raise Error("this package was built without the CUDA backend: copy the arrays to the CPU, or build it with "
+                    "pip install . -C cmake.define.ATOMO_CUDA=ON where nvcc is")
+
+
+class _Place:
+    """Memory beside an array, and the stream that its framework computes on now."""
+
+    def __init__(self, x: Any) -> None:
+        require_cuda()
+        self._torch = sys.modules["torch"] if is_torch(x) else None
+        self._cupy = None if self._torch else sys.modules["cupy"]
+        self._device = x.device
+        with self.current():
+            self.stream = (self._torch.cuda.current_stream(x.device).cuda_stream if self._torch
+                           else self._cupy.cuda.get_current_stream().ptr)
+            self.told = self.bytes(16)
+            self.told[:] = 0
+
+    def current(self) -> Any:
+        """Makes the array's device the current one, which the library launches on."""
+        return self._torch.cuda.device(self._device) if self._torch else self._device
+
+    def bytes(self, n: int) -> Any:
+        if self._torch:
+            return self._torch.empty(n, dtype=self._torch.uint8, device=self._device)
+        return self._cupy.empty(n, self._cupy.uint8)
+
+    def upload(self, payload: Any) -> Any:
+        """A message as memory of the device."""
+        if on_cuda(payload):
+            return payload
+        if is_torch(payload):
+            payload = payload.numpy()
+        host = numpy.frombuffer(payload, numpy.uint8)
+        if self._torch:
+            return self._torch.from_numpy(host.copy()).to(self._device)
+        return self._cupy.asarray(host)
+
+    def outcome(self, error: type[Error]) -> int:
+        """Waits for the stream, raises what the device reported and returns the message's bytes."""
+        told = (self.told.cpu().numpy() if self._torch else self.told.get()).tobytes()
+        length, status = struct.unpack_from("<QB", told)
+        if status >= _FIRST_FAILURE:
+            raise error(f"the device reports {_STATUSES.get(status, status)}", _STATUSES.get(status))
+        return length
+
+
+def encode(codec: Any, x: Any, key: Sequence[int]) -> Any:
+    """`Codec.encode` of an array there."""
+    place, dtype = _Place(x), dtype_name(x.dtype)
+    with place.current():
+        payload = place.bytes(codec.max_encoded_bytes(x.shape, dtype))
+        workspace = place.bytes(codec.workspace_bytes(x.shape, dtype, "cuda"))
+        codec.encode_on(x, payload, place.told, workspace, place.stream, *key)
+        return payload[:place.outcome(Error)]
+
+
+def decode(codec: Any, payload: Any, out: Any, alpha: float | None) -> None:
+    """`Codec.decode`, or with alpha `decode_add`, into an array there. Waits for the stream."""
+    place = _Place(out)
+    with place.current():
+        workspace = place.bytes(codec.workspace_bytes(out.shape, dtype_name(out.dtype), "cuda"))
+        codec.decode_on(place.upload(payload), out, alpha, place.told, workspace, place.stream)
+        place.outcome(DecodeError)
+
+
+def encode_model(model: Any, arrays: list, key: Sequence[int]) -> Any:
+    """`Compressor.encode`."""
+    place = _Place(arrays[0])
+    with place.current():
+        payload, workspace = place.bytes(model.max_encoded_bytes()), place.bytes(model.workspace_bytes())
+        model.encode_on(arrays, payload, place.told, workspace, place.stream, *key)
+        return payload[:place.outcome(Error)]
+
+
+def decode_model(model: Any, payloads: list, arrays: list, alpha: float | None) -> None:
+    """`Compressor.decode`, or with alpha `decode_add`. Waits for the stream."""
+    place = _Place(arrays[0])
+    with place.current():
+        model.decode_on([place.upload(payload) for payload in payloads], arrays, alpha, place.told,
+                        place.bytes(model.workspace_bytes()), place.stream)
+        place.outcome(DecodeError)
+
+
+def encode_layer(model: Any, number: int, gradient: Any) -> Any:
+    """`Compressor.encode_layer`."""
+    place = _Place(gradient)
+    with place.current():
+        payload = place.bytes(model.layer_max_encoded_bytes(number))
+        workspace = place.bytes(model.layer_workspace_bytes(gradient.shape))
+        model.encode_layer_on(number, gradient, payload, place.told, workspace, place.stream)
+        return payload[:place.outcome(Error)]
+
+
+def decode_layer(model: Any, payload: Any, out: Any, alpha: float | None) -> None:
+    """`Compressor.decode_layer`, or with alpha `decode_layer_add`. Waits for the stream."""
+    place = _Place(out)
+    with place.current():
+        model.decode_layer_on(place.upload(payload), out, alpha, place.told,
+                              place.bytes(model.layer_workspace_bytes(out.shape)), place.stream)
+        place.outcome(DecodeError)
+
+
+def end_step(model: Any, gradient: Any) -> None:
+    """`Compressor.end_step`, on the stream that the array's framework computes on now."""
+    if gradient is None:
+        raise Error("end_step: on a GPU a step ends after encode_layer")
+    place = _Place(gradient)
+    with place.current():
+        model.end_step_on(place.told, place.stream)
+        place.outcome(Error)

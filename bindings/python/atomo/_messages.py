@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages: what is in one, and decoding, adding and joining them without knowing their codecs."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from . import _atomo
+from ._errors import Error
+from ._frameworks import empty_like, finished
+
+
+@dataclass(frozen=True)
+class Key:
+    """What every random draw of a message is a function of."""
+
+    seed: int
+    """Of the run, 64 bits."""
+    step: int
+    """Of the training, 32 bits."""
+    tensor: int
+    """Number of the message's first layer, 16 bits."""
+    worker: int
+    """The sender's rank, 16 bits."""
+    channel: int
+    """Direction, or how often this was encoded again on its way; 16 bits."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a message."""
+
+    name: str
+    """Empty unless the message carries names."""
+    codec: str
+    """What wrote it: "atomo/rows", "qsgd:bits=4,bucket=512,norm=max", ..."""
+    dtype: str
+    """Of the array that was encoded: "f32", "f16" or "bf16"."""
+    shape: tuple[int, ...]
+    """Of the array that was encoded."""
+    price: float
+    """Amplitude of an atom that is only just certain, or the grid step; 0 where there is none."""
+    atoms: int
+    """Atoms (or elements) that the layer has; 0 where its codec has none."""
+    kept: int
+    """Of these, kept in this message."""
+    bytes: int
+    """Of its body on the wire."""
+    non_finite: bool
+    """It held an infinity or NaN and decodes to NaN everywhere."""
+    lossless: bool
+    """The body went through a lossless stage."""
+    thinned: bool
+    """Atoms were left out to keep a cap."""
+
+    @property
+    def elements(self) -> int:
+        """Product of the shape."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A whole message, as `inspect` reads it."""
+
+    version: tuple[int, int]
+    """Of the format."""
+    key: Key
+    """Of its draws."""
+    price: float
+    """Of dithered atoms, 0 when there are none."""
+    grid_step: float
+    """Of coordinates, 0 when there are none."""
+    bytes: int
+    """The whole message; there may be more behind it (a padded all-gather)."""
+    head_bytes: int
+    """Header, rows, names."""
+    layers: tuple[Layer, ...]
+    """In the order of the message."""
+
+    @property
+    def elements(self) -> int:
+        """Of all layers together."""
+        return sum(layer.elements for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class CodecHelp:
+    """A row of the table of codecs."""
+
+    name: str
+    """"qsgd"."""
+    keys: str
+    """"bits=1..8, bucket=512, norm=max|l2"."""
+    summary: str
+    """One line."""
+    example: str
+    """A spec that can be read."""
+
+
+def inspect(payload: Any, *, exact: bool = False) -> Message:
+    """Reads a message's head, verifies its checksums and walks its bodies; `payload` is any bytes-like object.
+
+    `exact` refuses bytes behind the message. Raises `atomo.DecodeError` for what is no message.
+
+    >>> import atomo, numpy
+    >>> message = atomo.inspect(atomo.Codec("sign").encode(numpy.ones((4, 8), "float32"), step=5))
+    >>> message.key.step, message.layers[0].shape, message.layers[0].codec
+    (5, (4, 8), 'sign')
+    """
+    told = _atomo.inspect(payload, exact)
+    told["key"] = Key(**told["key"])
+    told["layers"] = tuple(Layer(**layer) for layer in told["layers"])
+    return Message(**told)
+
+
+def decode(payload: Any, *, like: Sequence | None = None, out: Sequence | None = None) -> list:
+    """Decodes every layer of any message, whatever codec wrote each, on the CPU.
+
+    `out` holds an array to fill for each layer, `like` one that a new array is to be like; without either the arrays
+    are NumPy's, of float32, as large as the message says (which a hostile message may do at will). Returns the arrays
+    in the order of the message. Raises `atomo.DecodeError` for what is no message of these layers.
+
+    >>> import atomo, numpy
+    >>> payload = atomo.Codec("identity:dtype=f32").encode(numpy.arange(3, dtype="float32"))
+    >>> atomo.decode(payload)
+    [array([0., 1., 2.], dtype=float32)]
+    """
+    if like is not None and out is not None:
+        raise Error("one of like= and out=, not both")
+    if out is not None:
+        arrays = list(out)
+        _atomo.decode(payload, arrays, None)
+        return arrays
+    if like is None:
+        arrays = [numpy.empty(layer.shape, numpy.float32) for layer in inspect(payload).layers]
+        _atomo.decode(payload, arrays, None)
+        return arrays
+    arrays = [empty_like(x) for x in like]
+    _atomo.decode(payload, arrays, None)
+    return [finished(array, x) for array, x in zip(arrays, like)]
+
+
+def decode_add(payload: Any, *, out: Sequence, alpha: float = 1.0) -> list:
+    """Adds every layer of any message: out[i] = out[i] + alpha * decoded[i], on the CPU and in f32. Returns `out`."""
+    arrays = list(out)
+    _atomo.decode(payload, arrays, alpha)
+    return arrays
+
+
+def add(payloads: Iterable[Any]) -> bytes:
+    """Adds messages of coordinates at one grid step without decoding them, exactly and in any grouping.
+
+    They come of `atomo:atoms=coordinate`, with one `delta=` or a step agreed on (`Compressor.predicted_grid_step`).
+    Raises `atomo.DecodeError`: "price_mismatch" for other steps, "shape_mismatch" for other layers, "unsupported" for
+    other codecs.
+
+    >>> import atomo, numpy
+    >>> codec = atomo.Codec("atomo:atoms=coordinate,delta=0.25")
+    >>> x = numpy.array([1, -0.5, 0, 2], "float32")
+    >>> codec.decode(atomo.add([codec.encode(x, worker=w) for w in range(3)]), like=x)
+    array([ 3. , -1.5,  0. ,  6. ], dtype=float32)
+    """
+    return _atomo.add(list(payloads))
+
+
+def join(payloads: Iterable[Any]) -> bytes:
+    """Joins messages of consecutive layers (by their keys' `tensor`) into one, as if encoded together.
+
+    Raises `atomo.DecodeError` when keys or prices do not belong together.
+    """
+    return _atomo.join(list(payloads))
+
+
+def codecs() -> list[CodecHelp]:
+    """Every codec, in the order of the documentation.
+
+    >>> import atomo
+    >>> "qsgd" in [codec.name for codec in atomo.codecs()]
+    True
+    """
+    return [CodecHelp(**row) for row in _atomo.codecs()]

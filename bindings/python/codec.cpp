@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codec.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include "arguments.hpp"
+#include "arrays.hpp"
+
+namespace atomo::python {
+namespace {
+
+nb::object number_or_none(const std::optional<double>& value) {
+  return value ? nb::object(nb::float_(*value)) : nb::none();
+}
+
+nb::dict traits_of(const PyCodec& self) {
+  const Traits& t = self.codec.traits();
+  nb::dict traits;
+  traits["unbiased"] = t.unbiased;
+  traits["bias_bound"] = t.bias_bound;
+  traits["omega"] = number_or_none(t.omega);
+  traits["contraction"] = number_or_none(t.contraction);
+  traits["linear"] = t.linear;
+  traits["averages_over_workers"] = t.averages_over_workers;
+  traits["fixed_size"] = t.fixed_size;
+  traits["allocates"] = t.allocates;
+  traits["synchronises"] = t.synchronises;
+  traits["capturable"] = t.capturable;
+  traits["cpu"] = t.cpu;
+  traits["cuda"] = t.cuda;
+  return traits;
+}
+
+nb::bytes encode(PyCodec& self, nb::handle x, nb::handle seed, nb::handle step, nb::handle worker,
+                 nb::handle tensor, nb::handle channel) {
+  const Array array(x, Access::read, "x");
+  const ConstTensorView view = array.on_host().view();
+  const Key key = key_of(seed, step, worker, channel, tensor);
+  const auto message = self.pool.take(self.codec.max_encoded_bytes(view.shape, view.dtype));
+  const auto workspace = self.pool.take(self.codec.workspace_bytes(view.shape, view.dtype));
+  std::uint64_t bytes = 0;
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = self.codec.encode(view, key, {message.bytes().data(), message.bytes().size(), &bytes},
+                               {.workspace = workspace.bytes()});
+  }
+  check_encoded(status);
+  return nb::bytes(reinterpret_cast<const char*>(message.bytes().data()),
+                   static_cast<std::size_t>(bytes));
+}
+
+void decode(PyCodec& self, nb::handle payload, nb::handle out) {
+  const Memory message(payload, Access::read, "payload");
+  const Array array(out, Access::write, "out");
+  const ConstBytes bytes = message.on_host();
+  const TensorView view = array.on_host().writable();
+  const auto workspace = self.pool.take(self.codec.workspace_bytes(view.shape, view.dtype));
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = self.codec.decode(bytes, view, {.workspace = workspace.bytes()});
+  }
+  check_decoded(status);
+}
+
+void decode_add(PyCodec& self, nb::handle payload, nb::handle out, float alpha) {
+  const Memory message(payload, Access::read, "payload");
+  const Array array(out, Access::write, "out");
+  const ConstBytes bytes = message.on_host();
+  const TensorView view = array.on_host().for_sums().writable();
+  const auto workspace = self.pool.take(self.codec.workspace_bytes(view.shape, view.dtype));
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = self.codec.decode_add(bytes, alpha, view, {.workspace = workspace.bytes()});
+  }
+  check_decoded(status);
+}
+
+}  // namespace
+
+nb::class_<PyCodec> bind_codec(nb::module_& module) {
+  return nb::class_<PyCodec>(module, "Codec", "A codec of the library with its scratch memory.")
+      .def(nb::init<const std::string&>(), nb::arg("spec"))
+      .def("to_string", [](const PyCodec& self) { return self.codec.to_string(); })
+      .def("traits", &traits_of)
+      .def("without_lossless",
+           [](const PyCodec& self) { return self.codec.without_lossless().to_string(); })
+      .def(
+          "max_encoded_bytes",
+          [](const PyCodec& self, nb::handle shape, const std::string& dtype) {
+            return self.codec.max_encoded_bytes(shape_of(shape), dtype_of(dtype));
+          },
+          nb::arg("shape").none(), nb::arg("dtype"))
+      .def(
+          "workspace_bytes",
+          [](const PyCodec& self, nb::handle shape, const std::string& dtype,
+             const std::string& device) {
+            return self.codec.workspace_bytes(shape_of(shape), dtype_of(dtype), device_of(device));
+          },
+          nb::arg("shape").none(), nb::arg("dtype"), nb::arg("device"))
+      .def("encode", &encode, nb::arg("x").none(), nb::arg("seed").none(), nb::arg("step").none(),
+           nb::arg("worker").none(), nb::arg("tensor").none(), nb::arg("channel").none())
+      .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())
+      .def("decode_add", &decode_add, nb::arg("payload").none(), nb::arg("out").none(),
+           nb::arg("alpha"));
+}
+
+}  // namespace atomo::python

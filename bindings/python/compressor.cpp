@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compressor.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+#include "arguments.hpp"
+#include "atomo/container.hpp"
+
+namespace atomo::python {
+namespace {
+
+std::vector<LayerSpec> layers_of(nb::list rows) {
+  std::vector<LayerSpec> layers;
+  for (const nb::handle row : rows) {
+    const auto name = nb::cast<std::string>(row[0]);
+    try {
+      layers.push_back({name, shape_of(row[1]), dtype_of(nb::cast<std::string>(row[2]))});
+    } catch (const Error& error) {
+      throw Error("layer '" + name + "': " + error.what());
+    }
+  }
+  return layers;
+}
+
+/// A rule has its `=` before any `:`, or stands among others, or has room around it; a spec never.
+Policy policy_of(const std::string& text) {
+  const bool rules = text.find_first_of("; \t\n") != std::string::npos ||
+                     text.find('=') < std::min(text.find(':'), text.size());
+  return rules ? Policy::parse(text) : Policy(Codec::parse(text));
+}
+
+std::vector<std::string> names_of(const Compressor& model) {
+  std::vector<std::string> names;
+  for (const LayerSpec& layer : model.layers()) names.push_back(layer.name);
+  return names;
+}
+
+nb::bytes bytes_of(Bytes memory, std::uint64_t bytes) {
+  return nb::bytes(reinterpret_cast<const char*>(memory.data()), static_cast<std::size_t>(bytes));
+}
+
+/// \throws Error with `rule` when the call came at the wrong time.
+void check_step(Status status, const char* rule) {
+  if (status == Status::unsupported) throw Error(rule);
+  check_encoded(status);
+}
+
+nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::handle step,
+                 nb::handle worker, nb::handle channel) {
+  const Arrays arrays(gradients, Access::read, "gradients", &self.names);
+  arrays.require_host();
+  self.check(arrays, true, "gradients");
+  const std::vector<ConstTensorView> views = arrays.views();
+  const Key key = key_of(seed, step, worker, channel);
+  const auto message = self.pool.take(self.model.max_encoded_bytes());
+  const auto workspace = self.pool.take(self.model.workspace_bytes());
+  std::uint64_t bytes = 0;
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::unique_lock alone(self.step);
+    status =
+        self.model.encode(views, key, {message.bytes().data(), message.bytes().size(), &bytes},
+                          {.workspace = workspace.bytes(), .executor = self.threads.executor()});
+  }
+  check_encoded(status);
+  return bytes_of(message.bytes(), bytes);
+}
+
+void decode(PyCompressor& self, nb::handle payload, nb::handle out) {
+  const Memory message(payload, Access::read, "payload");
+  const Arrays arrays(out, Access::write, "out", &self.names);
+  arrays.require_host();
+  self.check(arrays, false, "out");
+  const ConstBytes bytes = message.on_host();
+  const std::vector<TensorView> views = arrays.writable();
+  const auto workspace = self.pool.take(self.decode_workspace_bytes);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::shared_lock among_others(self.step);
+    status = self.model.decode(
+        bytes, views, {.workspace = workspace.bytes(), .executor = self.threads.executor()});
+  }
+  check_decoded(status);
+}
+
+void decode_add(PyCompressor& self, nb::list payloads, nb::handle out, float alpha) {
+  std::vector<Memory> messages;
+  std::vector<ConstBytes> bytes;
+  for (const nb::handle payload : payloads) {
+    messages.emplace_back(payload, Access::read,
+                          "payloads[" + std::to_string(messages.size()) + "]");
+    bytes.push_back(messages.back().on_host());
+  }
+  const Arrays arrays(out, Access::write, "out", &self.names);
+  arrays.require_host();
+  self.check(arrays, false, "out");
+  const std::vector<TensorView> views = arrays.writable();
+  const auto workspace = self.pool.take(self.decode_workspace_bytes);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::shared_lock among_others(self.step);
+    status = self.model.decode_add(
+        std::span<const ConstBytes>(bytes), alpha, views,
+        {.workspace = workspace.bytes(), .executor = self.threads.executor()});
+  }
+  check_decoded(status);
+}
+
+void begin_step(PyCompressor& self, nb::handle seed, nb::handle step, nb::handle worker,
+                nb::handle channel, std::optional<float> price, std::optional<float> grid_step) {
+  const Key key = key_of(seed, step, worker, channel);
+  const nb::gil_scoped_release others_run;
+  const std::unique_lock alone(self.step);
+  // One price that is not given stays what it would have been.
+  const Status status =
+      price || grid_step
+          ? self.model.begin_step(key, price.value_or(self.model.predicted_price()),
+                                  grid_step.value_or(self.model.predicted_grid_step()))
+          : self.model.begin_step(key);
+  check_step(status,
+             "begin_step: the step before has to end first; a price has to be one that "
+             "predicted_price or predicted_grid_step told, of any worker; and under a cap= the "
+             "layers' heads have to leave room");
+}
+
+nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradient) {
+  const std::size_t i = self.layer_of(number);
+  const Array array(gradient, Access::read, "gradient");
+  const ConstTensorView view = array.on_host().view();
+  self.check(i, array, true, "gradient");
+  const auto message = self.pool.take(self.model.max_encoded_bytes(i));
+  const auto workspace = self.pool.take(self.model.workspace_bytes(i));
+  std::uint64_t bytes = 0;
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::shared_lock among_others(self.step);
+    const std::lock_guard alone(self.layers[i]);
+    status = self.model.encode_layer(
+        i, view, {message.bytes().data(), message.bytes().size(), &bytes},
+        {.workspace = workspace.bytes(), .executor = self.threads.executor()});
+  }
+  check_step(status, "encode_layer: begin_step has to begin a step first");
+  return bytes_of(message.bytes(), bytes);
+}
+
+void end_step(PyCompressor& self) {
+  const nb::gil_scoped_release others_run;
+  const std::unique_lock alone(self.step);
+  check_step(self.model.end_step(), "end_step: begin_step has to begin a step first");
+}
+
+/// `alpha` none: overwrites.
+void decode_layer(PyCompressor& self, nb::handle payload, nb::handle out,
+                  std::optional<float> alpha) {
+  const Memory message(payload, Access::read, "payload");
+  const Array array(out, Access::write, "out");
+  const ConstBytes bytes = message.on_host();
+  const TensorView view = array.on_host().writable();
+  if (alpha) static_cast<void>(array.for_sums());
+  const auto workspace = self.pool.take(
+      std::max(self.decode_workspace_bytes, atomo::decode_workspace_bytes(view.shape, view.dtype)));
+  const Context context{.workspace = workspace.bytes(), .executor = self.threads.executor()};
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::shared_lock among_others(self.step);
+    status = alpha ? self.model.decode_layer_add(bytes, *alpha, view, context)
+                   : self.model.decode_layer(bytes, view, context);
+  }
+  check_decoded(status);
+}
+
+/// A number that the model knows, read while no other thread changes it.
+template <auto Read>
+auto read(PyCompressor& self) {
+  const nb::gil_scoped_release others_run;
+  const std::shared_lock among_others(self.step);
+  return (self.model.*Read)();
+}
+
+nb::bytes save(PyCompressor& self) {
+  std::vector<std::byte> state;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::shared_lock among_others(self.step);
+    state = self.model.save();
+  }
+  return nb::bytes(reinterpret_cast<const char*>(state.data()), state.size());
+}
+
+void load(PyCompressor& self, nb::handle state) {
+  const Memory bytes(state, Access::read, "state");
+  const ConstBytes saved = bytes.on_host();
+  const nb::gil_scoped_release others_run;
+  const std::unique_lock alone(self.step);
+  self.model.load(saved);
+}
+
+}  // namespace
+
+PyCompressor::PyCompressor(nb::list rows, const std::string& policy, unsigned count,
+                           bool names_on_wire, const std::string& device)
+    : model(layers_of(std::move(rows)), policy_of(policy),
+            {.names_on_wire = names_on_wire, .device = device_of(device)}),
+      threads(count),
+      names(names_of(model)),
+      layers(std::make_unique<std::mutex[]>(names.size())) {
+  std::size_t sums = 0;
+  for (const LayerSpec& layer : model.layers()) {
+    decode_workspace_bytes =
+        std::max(decode_workspace_bytes, atomo::decode_workspace_bytes(layer.shape, layer.dtype));
+    sums = std::max(sums, layer.shape.elements() * sizeof(float) + 64);
+  }
+  // Several messages that are added into a half are added in f32 before.
+  decode_workspace_bytes = std::max(decode_workspace_bytes + sums, model.workspace_bytes());
+}
+
+void PyCompressor::check(std::size_t layer, const Array& array, bool encoding,
+                         const std::string& what) const {
+  const LayerSpec& wanted = model.layers()[layer];
+  if (array.shape() != wanted.shape) {
+    throw Error(what + ": the shape is " + array.shape().to_string() + ", layer '" + wanted.name +
+                "' was registered with " + wanted.shape.to_string());
+  }
+  if (encoding && array.dtype() != wanted.dtype) {
+    throw Error(what + ": the elements are " + std::string(atomo::name_of(array.dtype())) +
+                ", layer '" + wanted.name + "' was registered with " +
+                std::string(atomo::name_of(wanted.dtype)));
+  }
+}
+
+void PyCompressor::check(const Arrays& arrays, bool encoding, const std::string& what) const {
+  if (arrays.size() != names.size()) {
+    throw Error(what + ": " + std::to_string(arrays.size()) + " arrays for " +
+                std::to_string(names.size()) + " layers");
+  }
+  for (std::size_t i = 0; i < names.size(); ++i)
+    check(i, arrays[i], encoding, what + "['" + names[i] + "']");
+}
+
+std::size_t PyCompressor::layer_of(std::size_t number) const {
+  if (number < names.size()) return number;
+  throw Error("layer " + std::to_string(number) + ": the model has " +
+              std::to_string(names.size()));
+}
+
+nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
+  auto bound =
+      nb::class_<PyCompressor>(module, "Compressor", "A model of the library with its threads.")
+          .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&>(),
+               nb::arg("layers"), nb::arg("policy"), nb::arg("threads"), nb::arg("names_on_wire"),
+               nb::arg("device"))
+          .def("encode", &encode, nb::arg("gradients").none(), nb::arg("seed").none(),
+               nb::arg("step").none(), nb::arg("worker").none(), nb::arg("channel").none())
+          .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())
+          .def("decode_add", &decode_add, nb::arg("payloads"), nb::arg("out").none(),
+               nb::arg("alpha"))
+          .def("begin_step", &begin_step, nb::arg("seed").none(), nb::arg("step").none(),
+               nb::arg("worker").none(), nb::arg("channel").none(), nb::arg("price").none(),
+               nb::arg("grid_step").none())
+          .def("encode_layer", &encode_layer, nb::arg("number"), nb::arg("gradient").none())
+          .def("end_step", &end_step)
+          .def("decode_layer", &decode_layer, nb::arg("payload").none(), nb::arg("out").none(),
+               nb::arg("alpha").none());
+  bound.def("price", &read<&Compressor::price>)
+      .def("grid_step", &read<&Compressor::grid_step>)
+      .def("predicted_price", &read<&Compressor::predicted_price>)
+      .def("predicted_grid_step", &read<&Compressor::predicted_grid_step>)
+      .def("budget_bytes", &read<&Compressor::budget_bytes>)
+      .def("elements", &read<&Compressor::elements>)
+      .def("max_encoded_bytes",
+           [](const PyCompressor& self) { return self.model.max_encoded_bytes(); })
+      .def(
+          "layer_max_encoded_bytes",
+          [](const PyCompressor& self, std::size_t number) {
+            return self.model.max_encoded_bytes(self.layer_of(number));
+          },
+          nb::arg("number"))
+      .def(
+          "codec",
+          [](const PyCompressor& self, std::size_t number) {
+            return self.model.codec(self.layer_of(number)).to_string();
+          },
+          nb::arg("number"))
+      .def("save", &save)
+      .def("load", &load, nb::arg("state").none());
+  return bound;
+}
+
+}  // namespace atomo::python

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `_atomo.Compressor`: a model, its threads and the memory that its calls work in.
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "atomo/compressor.hpp"
+#include "workspaces.hpp"
+
+namespace atomo::python {
+
+/// May be used from many threads: what the library wants one thread for waits for the others.
+class PyCompressor {
+ public:
+  /// `layers`: a list of (name, shape, dtype's name); `policy`: rules, or one spec for all.
+  PyCompressor(nb::list layers, const std::string& policy, unsigned threads, bool names_on_wire,
+               const std::string& device);
+
+  Compressor model;
+  Threads threads;
+  WorkspacePool pool;
+  std::vector<std::string> names;
+  /// Alone for `encode`, `begin_step`, `end_step` and `load`; shared for everything between.
+  std::shared_mutex step;
+  std::unique_ptr<std::mutex[]> layers;  ///< one a layer: two threads may not encode the same one
+  /// Suffices to decode any message of these shapes into any dtypes, on the CPU.
+  std::size_t decode_workspace_bytes = 0;
+
+  /// \throws Error for an array of another shape (or, to encode, dtype) than was registered.
+  void check(std::size_t layer, const Array& array, bool encoding, const std::string& what) const;
+  void check(const Arrays& arrays, bool encoding, const std::string& what) const;
+  /// \throws Error for a number that is no layer's.
+  [[nodiscard]] std::size_t layer_of(std::size_t number) const;
+};
+
+/// Everything on the host; device.hpp adds the rest.
+nb::class_<PyCompressor> bind_compressor(nb::module_& module);
+
+}  // namespace atomo::python

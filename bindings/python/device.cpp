@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device.hpp"
+
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "arguments.hpp"
+#include "atomo/cuda.hpp"
+
+namespace atomo::python {
+namespace {
+
+/// What the device tells of a call; `atomo/_device.py` reads it.
+struct Told {
+  std::uint64_t bytes;
+  Status status;
+};
+
+/// Where a call works.
+class Place {
+ public:
+  Place(nb::handle told, nb::handle workspace, std::uint64_t stream)
+      : told_(told, Access::write, "told"),
+        workspace_(workspace, Access::write, "workspace"),
+        stream_(reinterpret_cast<Stream>(stream)) {
+    if (told_.writable().size() < sizeof(Told)) throw Error("told: 16 bytes are needed");
+  }
+  [[nodiscard]] Payload payload(const Memory& memory) const noexcept {
+    return {memory.writable().data(), memory.writable().size(),
+            reinterpret_cast<std::uint64_t*>(told_.writable().data() + offsetof(Told, bytes))};
+  }
+  [[nodiscard]] Context context(Handles* handles = nullptr) const noexcept {
+    return {.stream = stream_,
+            .workspace = workspace_.writable(),
+            .handles = handles,
+            .status = reinterpret_cast<Status*>(told_.writable().data() + offsetof(Told, status))};
+  }
+  [[nodiscard]] Stream stream() const noexcept { return stream_; }
+
+ private:
+  Memory told_, workspace_;
+  Stream stream_;
+};
+
+/// The libraries behind exact SVDs take one call at a time, and the calls of one stream.
+class Solvers {
+ public:
+  /// `call(handles)` on the current device; null handles for a codec that needs none.
+  template <typename Call>
+  Status run(bool needed, Stream stream, Call call) {
+    if (!needed) return call(static_cast<Handles*>(nullptr));
+    const std::lock_guard lock(mutex_);
+    HandlesPtr& handles = handles_[stream];
+    if (!handles) handles = make_handles();
+    return call(handles.get());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Stream, HandlesPtr> handles_;
+};
+
+/// Never given back: at the interpreter's end the driver may be gone.
+Solvers& solvers() {
+  static auto* const all = new Solvers;
+  return *all;
+}
+
+void encode_on(PyCodec& self, nb::handle x, nb::handle payload, nb::handle told,
+               nb::handle workspace, std::uint64_t stream, nb::handle seed, nb::handle step,
+               nb::handle worker, nb::handle tensor, nb::handle channel) {
+  const Array array(x, Access::read, "x");
+  const Memory message(payload, Access::write, "payload");
+  const Place place(told, workspace, stream);
+  const Key key = key_of(seed, step, worker, channel, tensor);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = solvers().run(self.codec.traits().synchronises, place.stream(), [&](Handles* handles) {
+      return self.codec.encode(array.view(), key, place.payload(message), place.context(handles));
+    });
+  }
+  check_encoded(status);
+}
+
+/// `alpha` none: overwrites.
+void decode_on(PyCodec& self, nb::handle payload, nb::handle out, std::optional<float> alpha,
+               nb::handle told, nb::handle workspace, std::uint64_t stream) {
+  const Memory message(payload, Access::read, "payload");
+  const Array array(out, Access::write, "out");
+  if (alpha) static_cast<void>(array.for_sums());
+  const Place place(told, workspace, stream);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = alpha
+                 ? self.codec.decode_add(message.view(), *alpha, array.writable(), place.context())
+                 : self.codec.decode(message.view(), array.writable(), place.context());
+  }
+  check_decoded(status);
+}
+
+bool needs_solver(const Compressor& model) {
+  for (std::size_t i = 0; i < model.layers().size(); ++i)
+    if (model.codec(i).traits().synchronises) return true;
+  return false;
+}
+
+void encode_model_on(PyCompressor& self, nb::handle gradients, nb::handle payload, nb::handle told,
+                     nb::handle workspace, std::uint64_t stream, nb::handle seed, nb::handle step,
+                     nb::handle worker, nb::handle channel) {
+  const Arrays arrays(gradients, Access::read, "gradients", &self.names);
+  self.check(arrays, true, "gradients");
+  const std::vector<ConstTensorView> views = arrays.views();
+  const Memory message(payload, Access::write, "payload");
+  const Place place(told, workspace, stream);
+  const Key key = key_of(seed, step, worker, channel);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::unique_lock alone(self.step);
+    status = solvers().run(needs_solver(self.model), place.stream(), [&](Handles* handles) {
+      return self.model.encode(views, key, place.payload(message), place.context(handles));
+    });
+  }
+  check_encoded(status);
+}
+
+/// `alpha` none: overwrites by the only message.
+void decode_model_on(PyCompressor& self, nb::list payloads, nb::handle out,
+                     std::optional<float> alpha, nb::handle told, nb::handle workspace,
+                     std::uint64_t stream) {
+  std::vector<Memory> messages;
+  std::vector<ConstBytes> bytes;
+  for (const nb::handle payload : payloads) {
+    messages.emplace_back(payload, Access::read, "payload");
+    bytes.push_back(messages.back().view());
+  }
+  const Arrays arrays(out, Access::write, "out", &self.names);
+  self.check(arrays, false, "out");
+  if (!alpha && bytes.size() != 1) throw Error("decode: one message is expected");
+  const std::vector<TensorView> views = arrays.writable();
+  const Place place(told, workspace, stream);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::shared_lock among_others(self.step);
+    status = alpha ? self.model.decode_add(std::span<const ConstBytes>(bytes), *alpha, views,
+                                           place.context())
+                   : self.model.decode(bytes[0], views, place.context());
+  }
+  check_decoded(status);
+}
+
+void encode_layer_on(PyCompressor& self, std::size_t number, nb::handle gradient,
+                     nb::handle payload, nb::handle told, nb::handle workspace,
+                     std::uint64_t stream) {
+  const std::size_t i = self.layer_of(number);
+  const Array array(gradient, Access::read, "gradient");
+  self.check(i, array, true, "gradient");
+  const Memory message(payload, Access::write, "payload");
+  const Place place(told, workspace, stream);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::shared_lock among_others(self.step);
+    const std::lock_guard alone(self.layers[i]);
+    status = solvers().run(self.model.codec(i).traits().synchronises, place.stream(),
+                           [&](Handles* handles) {
+                             return self.model.encode_layer(i, array.view(), place.payload(message),
+                                                            place.context(handles));
+                           });
+  }
+  check_encoded(status);
+}
+
+void decode_layer_on(PyCompressor& self, nb::handle payload, nb::handle out,
+                     std::optional<float> alpha, nb::handle told, nb::handle workspace,
+                     std::uint64_t stream) {
+  const Memory message(payload, Access::read, "payload");
+  const Array array(out, Access::write, "out");
+  if (alpha) static_cast<void>(array.for_sums());
+  const Place place(told, workspace, stream);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::shared_lock among_others(self.step);
+    status = alpha ? self.model.decode_layer_add(message.view(), *alpha, array.writable(),
+                                                 place.context())
+                   : self.model.decode_layer(message.view(), array.writable(), place.context());
+  }
+  check_decoded(status);
+}
+
+void end_step_on(PyCompressor& self, nb::handle told, std::uint64_t stream) {
+  const Place place(told, told, stream);
+  const nb::gil_scoped_release others_run;
+  const std::unique_lock alone(self.step);
+  check_encoded(self.model.end_step(place.context()));
+}
+
+/// Of the layers of a shape, the most that one needs; of the whole model where none has it.
+std::size_t workspace_for(const PyCompressor& self, nb::handle shape) {
+  const Shape wanted = shape_of(shape);
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < self.names.size(); ++i)
+    if (self.model.layers()[i].shape == wanted)
+      bytes = std::max(bytes, self.model.workspace_bytes(i));
+  return bytes > 0 ? bytes : self.model.workspace_bytes();
+}
+
+}  // namespace
+
+void bind_device_calls(nb::class_<PyCodec>& codec, nb::class_<PyCompressor>& compressor) {
+  codec
+      .def("encode_on", &encode_on, nb::arg("x").none(), nb::arg("payload").none(), nb::arg("told"),
+           nb::arg("workspace"), nb::arg("stream"), nb::arg("seed").none(), nb::arg("step").none(),
+           nb::arg("worker").none(), nb::arg("tensor").none(), nb::arg("channel").none())
+      .def("decode_on", &decode_on, nb::arg("payload").none(), nb::arg("out").none(),
+           nb::arg("alpha").none(), nb::arg("told"), nb::arg("workspace"), nb::arg("stream"));
+  compressor
+      .def("encode_on", &encode_model_on, nb::arg("gradients").none(), nb::arg("payload").none(),
+           nb::arg("told"), nb::arg("workspace"), nb::arg("stream"), nb::arg("seed").none(),
+           nb::arg("step").none(), nb::arg("worker").none(), nb::arg("channel").none())
+      .def("decode_on", &decode_model_on, nb::arg("payloads"), nb::arg("out").none(),
+           nb::arg("alpha").none(), nb::arg("told"), nb::arg("workspace"), nb::arg("stream"))
+      .def("encode_layer_on", &encode_layer_on, nb::arg("number"), nb::arg("gradient").none(),
+           nb::arg("payload").none(), nb::arg("told"), nb::arg("workspace"), nb::arg("stream"))
+      .def("decode_layer_on", &decode_layer_on, nb::arg("payload").none(), nb::arg("out").none(),
+           nb::arg("alpha").none(), nb::arg("told"), nb::arg("workspace"), nb::arg("stream"))
+      .def("end_step_on", &end_step_on, nb::arg("told"), nb::arg("stream"))
+      .def("workspace_bytes", [](const PyCompressor& self) { return self.model.workspace_bytes(); })
+      .def("layer_workspace_bytes", &workspace_for, nb::arg("shape").none());
+}
+
+}  // namespace atomo::python

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Calls on arrays in a GPU's memory. The caller's framework lends everything: the message's
+/// memory, the workspace, and 16 bytes that the device tells the message's length and status in.
+
+#include <nanobind/nanobind.h>
+
+#include "codec.hpp"
+#include "compressor.hpp"
+
+namespace atomo::python {
+
+/// `..._on`: queued on the stream given, without waiting; what fails on the device is told there.
+void bind_device_calls(nb::class_<PyCodec>& codec, nb::class_<PyCompressor>& compressor);
+
+}  // namespace atomo::python

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments.hpp"
+#include "arrays.hpp"
+#include "atomo/arithmetic.hpp"
+#include "atomo/codec.hpp"
+#include "atomo/container.hpp"
+#include "workspaces.hpp"
+
+namespace atomo::python {
+namespace {
+
+/// Of the functions here, which have no object to keep it.
+WorkspacePool& pool() {
+  static WorkspacePool pool;
+  return pool;
+}
+
+nb::dict row_of(const LayerInfo& layer) {
+  nb::dict row;
+  row["name"] = layer.name;
+  row["codec"] = layer.codec;
+  row["dtype"] = std::string(atomo::name_of(layer.dtype));
+  row["shape"] = tuple_of(layer.shape);
+  row["price"] = layer.price;
+  row["atoms"] = layer.atoms;
+  row["kept"] = layer.kept;
+  row["bytes"] = layer.bytes;
+  row["non_finite"] = layer.non_finite;
+  row["lossless"] = layer.lossless;
+  row["thinned"] = layer.thinned;
+  return row;
+}
+
+nb::dict inspect(nb::handle payload, bool exact) {
+  const Memory message(payload, Access::read, "payload");
+  const ConstBytes bytes = message.on_host();
+  ContainerInfo info;
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = atomo::inspect(bytes, info, exact);
+  }
+  check_decoded(status);
+  nb::dict key;
+  key["seed"] = info.key.seed;
+  key["step"] = info.key.step;
+  key["tensor"] = info.key.tensor;
+  key["worker"] = info.key.worker;
+  key["channel"] = info.key.channel;
+  nb::list layers;
+  for (const LayerInfo& layer : info.layers) layers.append(row_of(layer));
+  nb::dict told;
+  told["version"] = nb::make_tuple(info.major, info.minor);
+  told["key"] = key;
+  told["price"] = info.price;
+  told["grid_step"] = info.grid_step;
+  told["bytes"] = info.bytes;
+  told["head_bytes"] = info.head_bytes;
+  told["layers"] = layers;
+  return told;
+}
+
+/// `alpha` none: overwrites.
+void decode(nb::handle payload, nb::handle out, std::optional<float> alpha) {
+  const Memory message(payload, Access::read, "payload");
+  const Arrays arrays(out, Access::write, "out");
+  arrays.require_host();
+  if (alpha) arrays.require_f32();
+  const ConstBytes bytes = message.on_host();
+  const std::vector<TensorView> views = arrays.writable();
+  std::size_t scratch = 0;
+  for (const TensorView& view : views)
+    scratch = std::max(scratch, decode_workspace_bytes(view.shape, view.dtype));
+  const auto workspace = pool().take(scratch);
+  const Context context{.workspace = workspace.bytes()};
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = alpha ? atomo::decode_add(bytes, *alpha, views, context)
+                   : atomo::decode(bytes, views, context);
+  }
+  check_decoded(status);
+}
+
+/// Messages of Python's, held while a call reads them.
+struct Messages {
+  explicit Messages(nb::list payloads) {
+    for (const nb::handle payload : payloads) {
+      held.emplace_back(payload, Access::read, "payloads[" + std::to_string(held.size()) + "]");
+      bytes.push_back(held.back().on_host());
+    }
+  }
+  std::vector<Memory> held;
+  std::vector<ConstBytes> bytes;
+};
+
+nb::bytes bytes_of(Bytes memory, std::uint64_t bytes) {
+  return nb::bytes(reinterpret_cast<const char*>(memory.data()), static_cast<std::size_t>(bytes));
+}
+
+nb::bytes add(nb::list payloads) {
+  const Messages messages(std::move(payloads));
+  std::uint64_t capacity = 0;
+  {
+    const nb::gil_scoped_release others_run;
+    capacity = added_bytes_bound(messages.bytes);
+  }
+  const auto sum = pool().take(static_cast<std::size_t>(capacity));
+  const auto workspace = pool().take(add_workspace_bytes(messages.bytes.size()));
+  std::uint64_t bytes = 0;
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = atomo::add(messages.bytes, workspace.bytes(),
+                        {sum.bytes().data(), sum.bytes().size(), &bytes});
+  }
+  check_decoded(status);
+  return bytes_of(sum.bytes(), bytes);
+}
+
+nb::bytes join(nb::list payloads) {
+  const Messages messages(std::move(payloads));
+  const auto joined = pool().take(joined_bytes_bound(messages.bytes));
+  std::uint64_t bytes = 0;
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    status = atomo::join(messages.bytes, {joined.bytes().data(), joined.bytes().size(), &bytes});
+  }
+  check_decoded(status);
+  return bytes_of(joined.bytes(), bytes);
+}
+
+nb::list codecs() {
+  nb::list rows;
+  for (const CodecHelp& codec : list_codecs()) {
+    nb::dict row;
+    row["name"] = codec.name;
+    row["keys"] = codec.keys;
+    row["summary"] = codec.summary;
+    row["example"] = codec.example;
+    rows.append(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+void bind_messages(nb::module_& module) {
+  module.def("inspect", &inspect, nb::arg("payload").none(), nb::arg("exact"));
+  module.def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none(),
+             nb::arg("alpha").none());
+  module.def("add", &add, nb::arg("payloads"));
+  module.def("join", &join, nb::arg("payloads"));
+  module.def("codecs", &codecs);
+}
+
+}  // namespace atomo::python

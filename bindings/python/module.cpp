@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The extension `atomo._atomo`: the library's calls on Python's arrays. The package around it is
+/// in `atomo/`.
+#include <nanobind/nanobind.h>
+
+#include "arguments.hpp"
+#include "atomo/version.hpp"
+#include "codec.hpp"
+#include "compressor.hpp"
+#include "messages.hpp"
+#ifdef ATOMO_PYTHON_CUDA
+#include "device.hpp"
+#endif
+
+NB_MODULE(_atomo, module) {
+  using namespace atomo::python;
+  module.doc() = "The library's calls on arrays; use the package atomo.";
+  module.attr("__version__") = atomo::kVersion;
+  register_failures();
+  auto codec = bind_codec(module);
+  auto compressor = bind_compressor(module);
+  bind_messages(module);
+#ifdef ATOMO_PYTHON_CUDA
+  bind_device_calls(codec, compressor);
+  module.attr("cuda") = true;
+#else
+  module.attr("cuda") = false;
+#endif
+}
