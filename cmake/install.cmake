@@ -9,7 +9,11 @@ set_target_properties(atomo PROPERTIES
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/atomo)
-install(TARGETS atomo EXPORT atomoTargets
+set(installed atomo)
+if(ATOMO_C)
+  list(APPEND installed atomo_c)
+endif()
+install(TARGETS ${installed} EXPORT atomoTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -43,3 +47,7 @@ endif()
 file(RELATIVE_PATH ATOMO_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/atomo.pc.in ${CMAKE_CURRENT_BINARY_DIR}/atomo.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/atomo.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(ATOMO_C)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/atomo_c.pc.in ${CMAKE_CURRENT_BINARY_DIR}/atomo_c.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/atomo_c.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model's layers one by one, its prices, and what it has learnt: atomo/compressor.hpp.
+#include "border.hpp"
+
+using atomo::c::checked_alpha;
+using atomo::c::context_of;
+using atomo::c::given;
+using atomo::c::guarded;
+using atomo::c::key_of;
+using atomo::c::message_of;
+using atomo::c::view_of;
+
+atomo_status atomo_compressor_begin_step(atomo_compressor* compressor, const atomo_key* key) {
+  return guarded([&] { return given(compressor, "compressor").model.begin_step(key_of(key)); });
+}
+
+atomo_status atomo_compressor_begin_step_at(atomo_compressor* compressor, const atomo_key* key,
+                                            float price, float grid_step) {
+  return guarded([&] {
+    return given(compressor, "compressor").model.begin_step(key_of(key), price, grid_step);
+  });
+}
+
+atomo_status atomo_compressor_encode_layer(atomo_compressor* compressor, size_t i,
+                                           const atomo_const_tensor* tensor, void* payload,
+                                           size_t capacity, uint64_t* bytes,
+                                           const atomo_context* context) {
+  return guarded([&] {
+    atomo::Compressor& model = given(compressor, "compressor").model;
+    atomo::c::check_index(i, model.layers().size(), "layers");
+    return model.encode_layer(i, view_of(tensor), atomo::c::payload_of(payload, capacity, bytes),
+                              context_of(context));
+  });
+}
+
+atomo_status atomo_compressor_end_step(atomo_compressor* compressor, const atomo_context* context) {
+  return guarded(
+      [&] { return given(compressor, "compressor").model.end_step(context_of(context)); });
+}
+
+atomo_status atomo_compressor_decode_layer(const atomo_compressor* compressor, const void* message,
+                                           size_t message_bytes, const atomo_tensor* tensor,
+                                           const atomo_context* context) {
+  return guarded([&] {
+    return given(compressor, "compressor")
+        .model.decode_layer(message_of(message, message_bytes), view_of(tensor),
+                            context_of(context));
+  });
+}
+
+atomo_status atomo_compressor_decode_layer_add(const atomo_compressor* compressor,
+                                               const void* message, size_t message_bytes,
+                                               float alpha, const atomo_tensor* tensor,
+                                               const atomo_context* context) {
+  return guarded([&] {
+    return given(compressor, "compressor")
+        .model.decode_layer_add(message_of(message, message_bytes), checked_alpha(alpha),
+                                view_of(tensor), context_of(context));
+  });
+}
+
+atomo_status atomo_compressor_prices(const atomo_compressor* compressor, atomo_prices* prices) {
+  return guarded([&] {
+    const atomo::Compressor& model = given(compressor, "compressor").model;
+    given(prices, "prices") = {model.price(), model.grid_step(), model.predicted_price(),
+                               model.predicted_grid_step()};
+  });
+}
+
+atomo_status atomo_compressor_save(const atomo_compressor* compressor, void* state, size_t capacity,
+                                   size_t* needed) {
+  return guarded([&] {
+    return atomo::c::copied_out(given(compressor, "compressor").model.save(), state, capacity,
+                                needed);
+  });
+}
+
+atomo_status atomo_compressor_load(atomo_compressor* compressor, const void* state,
+                                   size_t state_bytes) {
+  return guarded([&] {
+    atomo::c::check_given(state, "state");
+    given(compressor, "compressor").model.load(message_of(state, state_bytes));
+  });
+}

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ATOMO_ATOMO_H
+#define ATOMO_ATOMO_H
+/// \file
+/// atomo from C: what codec.hpp, compressor.hpp, container.hpp, arithmetic.hpp, thread_pool.hpp and
+/// cuda.hpp offer, behind `libatomo_c` (`pkg-config atomo_c`). The C++ headers say more of each.
+///
+/// ```c
+/// atomo_codec* codec = NULL;
+/// if (atomo_codec_create("atomo:bits=0.5", &codec)) puts(atomo_last_error());
+/// ```
+///
+/// - Functions that can fail return an `atomo_status`; `atomo_failed` tells notices from failures.
+///   After a failure `atomo_last_error` says, in the calling thread, which value was wrong and what
+///   would be right. Nothing here prints, ends the program or lets an exception out.
+/// - Structs that a caller fills begin as zeros (`= {0}`): zero is every field's default,
+/// `reserved`
+///   stays zero, and room for what is to come is taken from it.
+/// - No pointer may be NULL unless its description says so; a NULL gives ATOMO_INVALID_ARGUMENT.
+/// - Handles belong to the caller, who destroys them; destroying NULL does nothing. Codecs and
+///   messages may be used by many threads at once, a compressor as compressor.hpp says.
+/// - Set-up takes memory. Encoding and decoding do not, unless the codec's traits say so; for a
+///   model, a thread's first call of so many layers or messages takes some for their list.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+/// What the shared library shows.
+#define ATOMO_API __attribute__((visibility("default")))
+#else
+/// What the shared library shows.
+#define ATOMO_API
+#endif
+
+/// Of this header. Versions of one number are compatible: functions and uses of `reserved` are
+/// added.
+#define ATOMO_ABI_VERSION 1
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// What a call came to, one of `atomo_status_value`.
+typedef int32_t atomo_status;
+/// Below 16: done, possibly with a notice. From 16 on the call failed, from 64 on before it began.
+enum atomo_status_value {
+  ATOMO_OK = 0,
+  ATOMO_NON_FINITE = 1,  ///< done; a layer held an Inf or NaN and decodes to NaN everywhere
+  ATOMO_UNDERSPENT = 2,  ///< done; the budget is above what the finest class can spend
+  ATOMO_OVERFLOW = 3,    ///< done; a value too large for the half output became +-Inf
+
+  ATOMO_BUFFER_TOO_SMALL = 16,     ///< a capacity is below what the call needs
+  ATOMO_WORKSPACE_TOO_SMALL = 17,  ///< the workspace is below what the query of its size says
+  ATOMO_TRUNCATED = 18,            ///< the message ends before its header says
+  ATOMO_BAD_MAGIC = 19,            ///< not an atomo container
+  ATOMO_BAD_VERSION = 20,          ///< a format version or flag this build does not know
+  ATOMO_BAD_CHECKSUM = 21,         ///< bytes changed since they were written
+  ATOMO_CORRUPT = 22,              ///< the checksums hold, the content breaks the format's rules
+  ATOMO_SHAPE_MISMATCH = 23,       ///< the container holds other layers than the caller's tensors
+  ATOMO_CODEC_MISMATCH = 24,       ///< the container was written by another codec
+  ATOMO_UNSUPPORTED = 25,          ///< this tensor, dtype or device is not supported by this call
+  ATOMO_EXTERNAL = 26,             ///< a library below (LAPACK, blosc) reported failure
+  ATOMO_PRICE_MISMATCH = 27,       ///< messages of different grid steps cannot be added
+  ATOMO_TOO_LARGE = 28,            ///< a sum is beyond what a message can hold
+
+  ATOMO_INVALID_ARGUMENT = 64,  ///< a mistake of the caller; `atomo_last_error` names it
+  ATOMO_OUT_OF_MEMORY = 65,     ///< there was no memory for it
+  ATOMO_INTERNAL = 66           ///< a mistake of the library's
+};
+
+/// 1 when the call did not do what was asked, else 0.
+static inline int atomo_failed(atomo_status status) { return status >= ATOMO_BUFFER_TOO_SMALL; }
+/// One line for a person; of static storage, also for numbers that are no status.
+ATOMO_API const char* atomo_status_text(atomo_status status);
+/// What went wrong in the calling thread's last call that failed, "" before the first. Valid until
+/// this thread's next failure; at most 2047 bytes.
+ATOMO_API const char* atomo_last_error(void);
+
+/// The ATOMO_ABI_VERSION of the library that is loaded.
+ATOMO_API uint32_t atomo_abi_version(void);
+/// The library's version, "0.1.0".
+ATOMO_API const char* atomo_version(void);
+/// The version of the containers it writes; it reads every minor of this major.
+ATOMO_API atomo_status atomo_format_version(int32_t* major_out, int32_t* minor_out);
+
+/// An element type, one of `atomo_dtype_value`.
+typedef int32_t atomo_dtype;
+/// Element types accepted at the boundary. Arithmetic is f32.
+enum atomo_dtype_value { ATOMO_F32 = 0, ATOMO_F16 = 1, ATOMO_BF16 = 2 };
+/// Where memory is, one of `atomo_device_value`.
+typedef int32_t atomo_device;
+/// The host, or the CUDA device that is current.
+enum atomo_device_value { ATOMO_CPU = 0, ATOMO_CUDA = 1 };
+
+typedef struct atomo_codec atomo_codec;            ///< how one tensor becomes a message: immutable
+typedef struct atomo_compressor atomo_compressor;  ///< a model: layers, a codec each, one price
+typedef struct atomo_threads atomo_threads;        ///< threads that share the work of one call
+typedef struct atomo_handles atomo_handles;        ///< cuBLAS and cuSOLVER of a CUDA caller
+typedef struct atomo_message atomo_message;        ///< what a container holds, read from its head
+
+/// A tensor to read: dense, row-major, aligned as its elements are. All zeros: a scalar without
+/// data.
+typedef struct atomo_const_tensor {
+  const void* data;     ///< the first element; may be NULL when there are none
+  const int64_t* dims;  ///< `rank` extents of at least 0, at most 2^40 elements; may be NULL at 0
+  int32_t rank;         ///< 0 (a scalar of one element) to 8
+  atomo_dtype dtype;    ///< of every element; 0: f32
+  atomo_device device;  ///< where `data` points; 0: the host
+  int32_t reserved;     ///< zero
+} atomo_const_tensor;
+
+/// A tensor to write, otherwise as `atomo_const_tensor`.
+typedef struct atomo_tensor {
+  void* data;           ///< the first element; may be NULL when there are none
+  const int64_t* dims;  ///< `rank` extents of at least 0, at most 2^40 elements; may be NULL at 0
+  int32_t rank;         ///< 0 (a scalar of one element) to 8
+  atomo_dtype dtype;    ///< of every element; 0: f32
+  atomo_device device;  ///< where `data` points; 0: the host
+  int32_t reserved;     ///< zero
+} atomo_tensor;
+
+/// A message among several.
+typedef struct atomo_bytes {
+  const void* data;  ///< its first byte, any alignment
+  size_t bytes;      ///< from there on; may be more than the message's own length
+} atomo_bytes;
+
+/// What every random draw of a message is a function of. No two messages of a run share a key.
+typedef struct atomo_key {
+  uint64_t seed;         ///< of the run
+  uint32_t step;         ///< of the training
+  uint16_t tensor;       ///< the layer's number in its model; 0 for a compressor
+  uint16_t worker;       ///< the sender's rank
+  uint16_t channel;      ///< direction, or how often this was encoded again on its way
+  uint16_t reserved[3];  ///< zero
+} atomo_key;
+
+/// What a call may use. NULL in its place is one of all zeros.
+typedef struct atomo_context {
+  void* stream;            ///< a cudaStream_t; unused on the CPU
+  void* workspace;         ///< scratch of this call, any alignment; not shared by calls at once
+  size_t workspace_bytes;  ///< of `workspace`
+  atomo_threads* threads;  ///< NULL: the calling thread alone
+  atomo_handles* handles;  ///< for encoding singular pairs on CUDA; NULL otherwise
+  uint8_t* status;         ///< receives the status too (a device word on CUDA); NULL: not wanted
+  const uint32_t* step;    ///< overrides the key's step (a device word on CUDA); NULL: does not
+  uint64_t reserved[2];    ///< zero
+} atomo_context;
+
+/// What a codec promises; booleans are 0 or 1. See Traits in types.hpp.
+typedef struct atomo_traits {
+  double bias_bound;        ///< |E[decoded] - x| <= bias_bound * (|x| + step); infinite when biased
+  double omega;             ///< E||decoded - g||^2 <= omega ||g||^2; 0 without `has_omega`
+  double contraction;       ///< E||decoded - g||^2 <= (1 - contraction) ||g||^2; 0 without its flag
+  uint8_t has_omega;        ///< `omega` is known without seeing g
+  uint8_t has_contraction;  ///< `contraction` is known without seeing g
+  uint8_t unbiased;         ///< E[decoded] = g for every finite g, up to `bias_bound`
+  uint8_t linear;           ///< messages add without decoding
+  uint8_t averages_over_workers;  ///< the mean's variance falls with the number of workers
+  uint8_t fixed_size;             ///< the size depends on the shape alone
+  uint8_t allocates;              ///< encode or decode takes heap memory
+  uint8_t synchronises;           ///< encode or decode waits for the device
+  uint8_t capturable;             ///< can be captured into a CUDA graph
+  uint8_t cpu;                    ///< runs on the CPU
+  uint8_t cuda;                   ///< has a CUDA twin
+  uint8_t reserved[13];           ///< zero
+} atomo_traits;
+
+/// A row of the table of codecs; strings of static storage.
+typedef struct atomo_codec_row {
+  const char* name;     ///< "qsgd"
+  const char* keys;     ///< "bits=1..8, bucket=512, norm=max|l2"
+  const char* summary;  ///< one line
+  const char* example;  ///< a spec that parses
+} atomo_codec_row;
+
+/// Reads a spec, "atomo:bits=0.5". `*codec` is NULL on failure.
+ATOMO_API atomo_status atomo_codec_create(const char* spec, atomo_codec** codec);
+/// Gives it back; what was made with it stays.
+ATOMO_API void atomo_codec_destroy(atomo_codec* codec);
+/// Another codec: this one without the lossless stage behind it, which a device does not run.
+ATOMO_API atomo_status atomo_codec_without_lossless(const atomo_codec* codec, atomo_codec** plain);
+/// The canonical spec. Strings and states are copied out so: `*needed` (may be NULL) receives the
+/// bytes it takes, the terminating zero included; `text` NULL asks for no more than that; a smaller
+/// `capacity` gives ATOMO_BUFFER_TOO_SMALL and leaves `text` alone.
+ATOMO_API atomo_status atomo_codec_spec(const atomo_codec* codec, char* text, size_t capacity,
+                                        size_t* needed);
+/// `*equal` receives 1 when both have one canonical spec, else 0.
+ATOMO_API atomo_status atomo_codec_equal(const atomo_codec* a, const atomo_codec* b,
+                                         int32_t* equal);
+/// What the codec promises.
+ATOMO_API atomo_status atomo_codec_traits(const atomo_codec* codec, atomo_traits* traits);
+/// How many rows the table of codecs has.
+ATOMO_API atomo_status atomo_codec_rows(size_t* rows);
+/// Row `i` of it, in the order of the documentation.
+ATOMO_API atomo_status atomo_codec_row_at(size_t i, atomo_codec_row* row);
+
+/// Capacity that suffices for a message of one tensor of this shape.
+ATOMO_API atomo_status atomo_codec_max_encoded_bytes(const atomo_codec* codec, const int64_t* dims,
+                                                     int32_t rank, atomo_dtype dtype,
+                                                     size_t* bytes);
+/// Workspace for encoding and decoding this shape; device memory for ATOMO_CUDA.
+ATOMO_API atomo_status atomo_codec_workspace_bytes(const atomo_codec* codec, const int64_t* dims,
+                                                   int32_t rank, atomo_dtype dtype,
+                                                   atomo_device device, size_t* bytes);
+/// Writes the tensor as a container of one layer; `*bytes` receives its length. With a tensor on a
+/// CUDA device every pointer to data (`bytes`, `status`, `step` too) is a device pointer, and the
+/// work is queued on the context's stream: the status returned is what the host can see.
+ATOMO_API atomo_status atomo_codec_encode(const atomo_codec* codec,
+                                          const atomo_const_tensor* tensor, const atomo_key* key,
+                                          void* payload, size_t capacity, uint64_t* bytes,
+                                          const atomo_context* context);
+/// Reads a container of one layer into the tensor. Any bytes at all give a status; after a failure
+/// the tensor's content is unspecified.
+ATOMO_API atomo_status atomo_codec_decode(const atomo_codec* codec, const void* message,
+                                          size_t message_bytes, const atomo_tensor* tensor,
+                                          const atomo_context* context);
+/// The same, added: `x + (alpha * decoded)`; f32 alone. Any `alpha` but NaN.
+ATOMO_API atomo_status atomo_codec_decode_add(const atomo_codec* codec, const void* message,
+                                              size_t message_bytes, float alpha,
+                                              const atomo_tensor* tensor,
+                                              const atomo_context* context);
+
+/// A pool of so many threads, 1 to 4096; the thread that calls is one of them.
+ATOMO_API atomo_status atomo_threads_create(uint32_t count, atomo_threads** threads);
+/// One part of a call's work.
+typedef void (*atomo_task)(void* state, size_t i);
+/// Calls `task(state, i)` once for every i below `count`, on any threads, and returns when all are
+/// done. Must not throw.
+typedef void (*atomo_run)(void* user, size_t count, atomo_task task, void* state);
+/// Threads of the caller's own: `run` is called with `user` (may be NULL).
+ATOMO_API atomo_status atomo_threads_from(atomo_run run, void* user, atomo_threads** threads);
+/// Ends the threads; no call may be using them.
+ATOMO_API void atomo_threads_destroy(atomo_threads* threads);
+
+/// Handles for the current CUDA device. ATOMO_INVALID_ARGUMENT in a build without the backend.
+ATOMO_API atomo_status atomo_handles_create(atomo_handles** handles);
+/// Waits for the device and gives them back.
+ATOMO_API void atomo_handles_destroy(atomo_handles* handles);
+
+/// A layer to register, or one that is registered.
+typedef struct atomo_layer {
+  const char* name;     ///< unique in the model
+  const int64_t* dims;  ///< `rank` extents of its gradient; may be NULL when `rank` is 0
+  int32_t rank;         ///< 0 to 8
+  atomo_dtype dtype;    ///< of its gradient; 0: f32
+  uint64_t reserved;    ///< zero
+} atomo_layer;
+
+/// What is chosen once for a model.
+typedef struct atomo_compressor_options {
+  int32_t names_on_wire;     ///< not 0: whole-model containers carry the layers' names
+  atomo_device device;       ///< where the gradients are; 0: the host
+  int32_t without_lossless;  ///< not 0: every codec without the lossless stage behind it
+  int32_t reserved[5];       ///< zero
+} atomo_compressor_options;
+
+/// Prices of steps (compressor.hpp); each is 0 where there is none.
+typedef struct atomo_prices {
+  float price;                ///< of the step under way or the last one
+  float grid_step;            ///< the same for codecs on a grid
+  float predicted_price;      ///< what the next `atomo_compressor_begin_step` takes
+  float predicted_grid_step;  ///< the same for codecs on a grid
+} atomo_prices;
+
+/// The canonical text of rules "pattern = spec", one a line or separated by `;` (see
+/// `atomo_codec_spec` for text, capacity and needed). `without_lossless` not 0: without those
+/// stages.
+ATOMO_API atomo_status atomo_policy_text(const char* policy, int32_t without_lossless, char* text,
+                                         size_t capacity, size_t* needed);
+/// The codec that these rules give a layer of this name.
+ATOMO_API atomo_status atomo_policy_codec(const char* policy, const char* layer,
+                                          atomo_codec** codec);
+
+/// A model of `count` layers under the rules of `policy`, "*=atomo:bits=0.5". Copies what it is
+/// given. `options` may be NULL. `*compressor` is NULL on failure.
+ATOMO_API atomo_status atomo_compressor_create(const atomo_layer* layers, size_t count,
+                                               const char* policy,
+                                               const atomo_compressor_options* options,
+                                               atomo_compressor** compressor);
+/// Gives it back; no call may be using it.
+ATOMO_API void atomo_compressor_destroy(atomo_compressor* compressor);
+/// How many layers it has.
+ATOMO_API atomo_status atomo_compressor_layers(const atomo_compressor* compressor, size_t* layers);
+/// Layer `i`; the pointers in it are valid as long as the compressor.
+ATOMO_API atomo_status atomo_compressor_layer(const atomo_compressor* compressor, size_t i,
+                                              atomo_layer* layer);
+/// The codec of layer `i`, a handle of its own.
+ATOMO_API atomo_status atomo_compressor_codec(const atomo_compressor* compressor, size_t i,
+                                              atomo_codec** codec);
+/// Elements of all layers together.
+ATOMO_API atomo_status atomo_compressor_elements(const atomo_compressor* compressor,
+                                                 uint64_t* elements);
+/// The budget of a whole message in bytes, 0 when no layer has one.
+ATOMO_API atomo_status atomo_compressor_budget_bytes(const atomo_compressor* compressor,
+                                                     double* bytes);
+/// Capacity that suffices for a whole message.
+ATOMO_API atomo_status atomo_compressor_max_encoded_bytes(const atomo_compressor* compressor,
+                                                          size_t* bytes);
+/// Capacity that suffices for `atomo_compressor_encode_layer` of layer `i`.
+ATOMO_API atomo_status atomo_compressor_layer_max_encoded_bytes(const atomo_compressor* compressor,
+                                                                size_t i, size_t* bytes);
+/// Workspace of the calls on the whole model.
+ATOMO_API atomo_status atomo_compressor_workspace_bytes(const atomo_compressor* compressor,
+                                                        size_t* bytes);
+/// Workspace of the calls on layer `i` alone.
+ATOMO_API atomo_status atomo_compressor_layer_workspace_bytes(const atomo_compressor* compressor,
+                                                              size_t i, size_t* bytes);
+
+/// One container of all layers, in registration order, at one price. One thread at a time.
+ATOMO_API atomo_status atomo_compressor_encode(atomo_compressor* compressor,
+                                               const atomo_const_tensor* tensors, size_t count,
+                                               const atomo_key* key, void* payload, size_t capacity,
+                                               uint64_t* bytes, const atomo_context* context);
+/// Reads a container of all layers. Thread-safe, as all that decodes, with a workspace each.
+ATOMO_API atomo_status atomo_compressor_decode(const atomo_compressor* compressor,
+                                               const void* message, size_t message_bytes,
+                                               const atomo_tensor* tensors, size_t count,
+                                               const atomo_context* context);
+/// `x + (alpha * decoded)` for the messages in their order, bit for bit what one after another
+/// gives; a half tensor is rounded once, at the end. Any `alpha` but NaN.
+ATOMO_API atomo_status atomo_compressor_decode_add(const atomo_compressor* compressor,
+                                                   const atomo_bytes* messages,
+                                                   size_t message_count, float alpha,
+                                                   const atomo_tensor* tensors, size_t count,
+                                                   const atomo_context* context);
+
+/// Fixes the key, and the price as predicted from earlier steps, for layers that come one by one.
+ATOMO_API atomo_status atomo_compressor_begin_step(atomo_compressor* compressor,
+                                                   const atomo_key* key);
+/// The same at prices given (both 0: each layer finds its own, as in the first step). A price is at
+/// least 0 and an f32 whose lower 16 bits are zero; ATOMO_UNSUPPORTED otherwise.
+ATOMO_API atomo_status atomo_compressor_begin_step_at(atomo_compressor* compressor,
+                                                      const atomo_key* key, float price,
+                                                      float grid_step);
+/// A container of layer `i`: different layers on any threads at once, each once a step.
+ATOMO_API atomo_status atomo_compressor_encode_layer(atomo_compressor* compressor, size_t i,
+                                                     const atomo_const_tensor* tensor,
+                                                     void* payload, size_t capacity,
+                                                     uint64_t* bytes, const atomo_context* context);
+/// Learns from the step; of the context `status` and, on a device, `stream` are used.
+ATOMO_API atomo_status atomo_compressor_end_step(atomo_compressor* compressor,
+                                                 const atomo_context* context);
+/// Reads a container of one layer, whichever layer of the tensor's shape it is.
+ATOMO_API atomo_status atomo_compressor_decode_layer(const atomo_compressor* compressor,
+                                                     const void* message, size_t message_bytes,
+                                                     const atomo_tensor* tensor,
+                                                     const atomo_context* context);
+/// The same, added: f32 alone. Any `alpha` but NaN.
+ATOMO_API atomo_status atomo_compressor_decode_layer_add(const atomo_compressor* compressor,
+                                                         const void* message, size_t message_bytes,
+                                                         float alpha, const atomo_tensor* tensor,
+                                                         const atomo_context* context);
+/// The model's prices. On a device this waits for all its work.
+ATOMO_API atomo_status atomo_compressor_prices(const atomo_compressor* compressor,
+                                               atomo_prices* prices);
+/// What it has learnt of its price, to go on after a crash; copied out as `atomo_codec_spec` says,
+/// without a terminating zero. On a device this and `atomo_compressor_load` wait.
+ATOMO_API atomo_status atomo_compressor_save(const atomo_compressor* compressor, void* state,
+                                             size_t capacity, size_t* needed);
+/// Goes on from what was saved; ATOMO_INVALID_ARGUMENT when the bytes are no such state.
+ATOMO_API atomo_status atomo_compressor_load(atomo_compressor* compressor, const void* state,
+                                             size_t state_bytes);
+
+/// What a whole container says of itself.
+typedef struct atomo_message_info {
+  int32_t format_major;  ///< version of the format
+  int32_t format_minor;  ///< version of the format
+  atomo_key key;         ///< `tensor` is that of the first layer; layers are numbered on from it
+  float price;           ///< of dithered atoms, 0 when none
+  float grid_step;       ///< of coordinates, 0 when none
+  uint64_t bytes;        ///< the whole message
+  uint64_t head_bytes;   ///< header, rows, kinds, names
+  uint64_t elements;     ///< of all layers together
+  uint64_t layers;       ///< how many
+  uint64_t reserved[2];  ///< zero
+} atomo_message_info;
+
+/// One layer of a container; its pointers are valid as long as the message's handle.
+typedef struct atomo_layer_info {
+  const char* name;      ///< "" unless the container carries names
+  uint64_t name_bytes;   ///< of the name, which may hold zeros
+  const char* codec;     ///< "atomo/rows", "qsgd:bits=4,bucket=512,norm=max", ...
+  const int64_t* dims;   ///< `rank` extents of what the encoder was given
+  int32_t rank;          ///< 0 to 8
+  atomo_dtype dtype;     ///< what the encoder was given
+  uint64_t atoms;        ///< atoms or elements, 0 where there are none or inspecting does not say
+  uint64_t kept;         ///< of these, kept in this message
+  uint64_t bytes;        ///< of its body on the wire
+  float price;           ///< its amplitude or grid step, 0 when none
+  uint8_t non_finite;    ///< 1: it held an Inf or NaN and decodes to NaN everywhere
+  uint8_t lossless;      ///< 1: the body went through a lossless stage
+  uint8_t thinned;       ///< 1: atoms were left out to keep a cap
+  uint8_t reserved[17];  ///< zero
+} atomo_layer_info;
+
+/// Reads the head of any container, verifies its checksums and walks every body's index. `exact`
+/// not 0: bytes after the message are refused. `*out` is NULL on failure, and keeps no pointer to
+/// `message`.
+ATOMO_API atomo_status atomo_message_inspect(const void* message, size_t message_bytes,
+                                             int32_t exact, atomo_message** out);
+/// Gives it back.
+ATOMO_API void atomo_message_destroy(atomo_message* message);
+/// The container as a whole.
+ATOMO_API atomo_status atomo_message_about(const atomo_message* message, atomo_message_info* info);
+/// Layer `i`, in the order of the container.
+ATOMO_API atomo_status atomo_message_layer(const atomo_message* message, size_t i,
+                                           atomo_layer_info* info);
+
+/// Decodes every layer of any container, whatever codec wrote each, into host memory. Workspace:
+/// `atomo_decode_workspace_bytes` of the largest layer.
+ATOMO_API atomo_status atomo_decode(const void* message, size_t message_bytes,
+                                    const atomo_tensor* tensors, size_t count,
+                                    const atomo_context* context);
+/// The same, added: `x + (alpha * decoded)`; f32 alone. Any `alpha` but NaN.
+ATOMO_API atomo_status atomo_decode_add(const void* message, size_t message_bytes, float alpha,
+                                        const atomo_tensor* tensors, size_t count,
+                                        const atomo_context* context);
+/// Workspace that both need for a layer of this shape, whatever its codec.
+ATOMO_API atomo_status atomo_decode_workspace_bytes(const int64_t* dims, int32_t rank,
+                                                    atomo_dtype dtype, size_t* bytes);
+/// Joins containers of consecutive layers, in order, into one.
+ATOMO_API atomo_status atomo_join(const atomo_bytes* parts, size_t count, void* payload,
+                                  size_t capacity, uint64_t* bytes);
+/// Capacity that suffices for it.
+ATOMO_API atomo_status atomo_joined_bytes_bound(const atomo_bytes* parts, size_t count,
+                                                size_t* bytes);
+/// Puts each body behind the lossless stage of its layer's codec; `codecs` holds one a layer or one
+/// for all. A capacity of `message_bytes` suffices; `payload` is other memory.
+ATOMO_API atomo_status atomo_pack_lossless(const void* message, size_t message_bytes,
+                                           const atomo_codec* const* codecs, size_t count,
+                                           void* payload, size_t capacity, uint64_t* bytes);
+/// Takes every body out of its lossless stage.
+ATOMO_API atomo_status atomo_unpack_lossless(const void* message, size_t message_bytes,
+                                             void* payload, size_t capacity, uint64_t* bytes);
+/// Capacity that it needs; 0 when this is not a message.
+ATOMO_API atomo_status atomo_unpacked_bytes(const void* message, size_t message_bytes,
+                                            uint64_t* bytes);
+/// Adds messages of coordinates on one grid step without decoding them (arithmetic.hpp). `sum` is
+/// other memory than the messages.
+ATOMO_API atomo_status atomo_add(const atomo_bytes* messages, size_t count, void* workspace,
+                                 size_t workspace_bytes, void* sum, size_t capacity,
+                                 uint64_t* bytes);
+/// Workspace that adding so many messages needs.
+ATOMO_API atomo_status atomo_add_workspace_bytes(size_t count, size_t* bytes);
+/// Capacity that suffices for the sum; 0 when the first is not a message of coordinates alone.
+ATOMO_API atomo_status atomo_added_bytes_bound(const atomo_bytes* messages, size_t count,
+                                               uint64_t* bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
