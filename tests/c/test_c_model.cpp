@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Whole models through the C interface, beside a Compressor that does the same.
+#include "c_support.hpp"
+
+namespace atomo {
+namespace {
+
+using test::Buffer;
+using test::CContext;
+
+const char* const kPolicies[] = {"*=atomo:bits=1",
+                                 "*.bias=identity;fc*=qsgd:bits=4;*=atomo:bits=0.5",
+                                 "fc1*=atomo:bits=1,atoms=coordinate;*=topk:keep=0.1+blosc"};
+
+/// A model in C and in C++, gradients, and room for what is decoded in C.
+struct Twins {
+  explicit Twins(const char* text, CompressorOptions options = {})
+      : model(gradient.specs, Policy::parse(text), options) {
+    std::vector<atomo_layer> layers;
+    for (const LayerSpec& s : gradient.specs) {
+      layers.push_back({s.name.c_str(), s.shape.dims().data(), s.shape.rank(),
+                        static_cast<atomo_dtype>(s.dtype), 0});
+    }
+    atomo_compressor_options chosen{};
+    chosen.names_on_wire = options.names_on_wire ? 1 : 0;
+    atomo_compressor* made = nullptr;
+    EXPECT_EQ(atomo_compressor_create(layers.data(), layers.size(), text, &chosen, &made), ATOMO_OK)
+        << atomo_last_error();
+    handle.reset(made);
+    for (std::size_t i = 0; i < gradient.specs.size(); ++i) {
+      inputs.push_back(test::c_tensor(static_cast<const void*>(gradient.values[i].data()),
+                                      gradient.specs[i].shape));
+      values.emplace_back(gradient.values[i].size(), 0.5f);
+      outputs.push_back(
+          test::c_tensor(static_cast<void*>(values[i].data()), gradient.specs[i].shape));
+      expected.emplace_back(gradient.values[i].size(), 0.5f);
+      views.push_back({expected[i].data(), DType::f32, gradient.specs[i].shape});
+    }
+    workspace.resize(model.workspace_bytes());
+  }
+  [[nodiscard]] std::size_t count() const { return inputs.size(); }
+  [[nodiscard]] Context cpp() { return {.workspace = workspace}; }
+  /// By the C interface.
+  Buffer encode(const Key& key, atomo_threads* threads = nullptr) {
+    const CContext context(model.workspace_bytes(), threads);
+    Buffer message(model.max_encoded_bytes());
+    std::uint64_t bytes = 0;
+    const auto k = test::c_key(key);
+    const auto status =
+        atomo_compressor_encode(handle.get(), inputs.data(), count(), &k, message.data(),
+                                message.size(), &bytes, context.get());
+    EXPECT_EQ(atomo_failed(status), 0) << atomo_last_error();
+    message.resize(bytes);
+    return message;
+  }
+  /// By C++.
+  Buffer encode_twin(const Key& key) {
+    Buffer message(model.max_encoded_bytes());
+    std::uint64_t bytes = 0;
+    EXPECT_FALSE(
+        failed(model.encode(gradient.views, key, {message.data(), message.size(), &bytes}, cpp())));
+    message.resize(bytes);
+    return message;
+  }
+
+  test::RealGradient gradient;
+  Compressor model;
+  test::Owned<atomo_compressor> handle;
+  std::vector<atomo_const_tensor> inputs;
+  std::vector<std::vector<float>> values, expected;
+  std::vector<atomo_tensor> outputs;
+  std::vector<TensorView> views;
+  Buffer workspace;
+};
+
+TEST(CModel, SizesAndLayersAreThoseOfCpp) {
+  Twins t(kPolicies[1]);
+  const atomo_compressor* const c = t.handle.get();
+  std::size_t layers = 0, bytes = 0;
+  ASSERT_EQ(atomo_compressor_layers(c, &layers), ATOMO_OK);
+  ASSERT_EQ(layers, t.model.layers().size());
+  EXPECT_EQ(atomo_compressor_max_encoded_bytes(c, &bytes), ATOMO_OK);
+  EXPECT_EQ(bytes, t.model.max_encoded_bytes());
+  EXPECT_EQ(atomo_compressor_workspace_bytes(c, &bytes), ATOMO_OK);
+  EXPECT_EQ(bytes, t.model.workspace_bytes());
+  std::uint64_t elements = 0;
+  EXPECT_EQ(atomo_compressor_elements(c, &elements), ATOMO_OK);
+  EXPECT_EQ(elements, t.model.elements());
+  double budget = 0;
+  EXPECT_EQ(atomo_compressor_budget_bytes(c, &budget), ATOMO_OK);
+  EXPECT_EQ(budget, t.model.budget_bytes());
+  EXPECT_GT(budget, 0);
+  for (std::size_t i = 0; i < layers; ++i) {
+    atomo_layer layer;
+    ASSERT_EQ(atomo_compressor_layer(c, i, &layer), ATOMO_OK);
+    const LayerSpec& spec = t.model.layers()[i];
+    EXPECT_EQ(layer.name, spec.name);
+    EXPECT_EQ(Shape(std::span(layer.dims, static_cast<std::size_t>(layer.rank))), spec.shape);
+    EXPECT_EQ(layer.dtype, ATOMO_F32);
+    EXPECT_EQ(atomo_compressor_layer_max_encoded_bytes(c, i, &bytes), ATOMO_OK);
+    EXPECT_EQ(bytes, t.model.max_encoded_bytes(i));
+    EXPECT_EQ(atomo_compressor_layer_workspace_bytes(c, i, &bytes), ATOMO_OK);
+    EXPECT_EQ(bytes, t.model.workspace_bytes(i));
+    atomo_codec* codec = nullptr;
+    ASSERT_EQ(atomo_compressor_codec(c, i, &codec), ATOMO_OK);
+    const test::Owned<atomo_codec> owned(codec);
+    char text[128];
+    ASSERT_EQ(atomo_codec_spec(codec, text, sizeof text, nullptr), ATOMO_OK);
+    EXPECT_EQ(text, t.model.codec(i).to_string());
+  }
+}
+
+TEST(CModel, WholeMessagesAreTheSame) {
+  for (const char* const policy : kPolicies) {
+    SCOPED_TRACE(policy);
+    for (const bool names : {false, true}) {
+      Twins t(policy, {.names_on_wire = names});
+      const Key key{.seed = 3, .step = 8, .worker = 5, .channel = 1};
+      const Buffer message = t.encode(key);
+      ASSERT_EQ(message, t.encode_twin(key));
+      const CContext context(t.model.workspace_bytes());
+      EXPECT_EQ(atomo_compressor_decode(t.handle.get(), message.data(), message.size(),
+                                        t.outputs.data(), t.count(), context.get()),
+                ATOMO_OK);
+      EXPECT_EQ(t.model.decode(message, t.views, t.cpp()), Status::ok);
+      EXPECT_EQ(t.values, t.expected);
+    }
+  }
+}
+
+TEST(CModel, MessagesAreAddedInTheirOrder) {
+  Twins t(kPolicies[0]);
+  const Buffer messages[] = {t.encode({.seed = 3, .worker = 0}), t.encode({.seed = 3, .worker = 1}),
+                             t.encode({.seed = 3, .worker = 2})};
+  std::vector<atomo_bytes> list;
+  for (const Buffer& m : messages) list.push_back({m.data(), m.size()});
+  const std::vector<ConstBytes> spans(std::begin(messages), std::end(messages));
+  const CContext context(t.model.workspace_bytes());
+  EXPECT_EQ(atomo_compressor_decode_add(t.handle.get(), list.data(), list.size(), 0.3f,
+                                        t.outputs.data(), t.count(), context.get()),
+            ATOMO_OK);
+  EXPECT_EQ(t.model.decode_add(spans, 0.3f, t.views, t.cpp()), Status::ok);
+  EXPECT_EQ(t.values, t.expected);
+  EXPECT_NE(t.values[0], std::vector<float>(t.values[0].size(), 0.5f));
+}
+
+/// One streamed step of both, layer by layer; what is decoded of the last layer is compared too.
+void stream_step(Twins& t, const Key& key) {
+  for (std::size_t i = 0; i < t.count(); ++i) {
+    const CContext context(t.model.workspace_bytes(i));
+    Buffer here(t.model.max_encoded_bytes(i)), there(here.size());
+    std::uint64_t bytes = 0, twin_bytes = 0;
+    ASSERT_EQ(atomo_compressor_encode_layer(t.handle.get(), i, &t.inputs[i], here.data(),
+                                            here.size(), &bytes, context.get()),
+              ATOMO_OK)
+        << atomo_last_error();
+    ASSERT_EQ(t.model.encode_layer(i, t.gradient.views[i],
+                                   {there.data(), there.size(), &twin_bytes}, t.cpp()),
+              Status::ok);
+    here.resize(bytes);
+    there.resize(twin_bytes);
+    ASSERT_EQ(here, there) << key.step << " " << i;
+    EXPECT_EQ(atomo_compressor_decode_layer(t.handle.get(), here.data(), here.size(), &t.outputs[i],
+                                            context.get()),
+              ATOMO_OK);
+    EXPECT_EQ(t.model.decode_layer(there, t.views[i], t.cpp()), Status::ok);
+    EXPECT_EQ(atomo_compressor_decode_layer_add(t.handle.get(), here.data(), here.size(), 3.0f,
+                                                &t.outputs[i], context.get()),
+              ATOMO_OK);
+    EXPECT_EQ(t.model.decode_layer_add(there, 3.0f, t.views[i], t.cpp()), Status::ok);
+    EXPECT_EQ(t.values[i], t.expected[i]);
+  }
+}
+
+void expect_same_prices(Twins& t) {
+  atomo_prices p;
+  ASSERT_EQ(atomo_compressor_prices(t.handle.get(), &p), ATOMO_OK);
+  EXPECT_EQ(p.price, t.model.price());
+  EXPECT_EQ(p.grid_step, t.model.grid_step());
+  EXPECT_EQ(p.predicted_price, t.model.predicted_price());
+  EXPECT_EQ(p.predicted_grid_step, t.model.predicted_grid_step());
+}
+
+TEST(CModel, StreamedStepsLearnTheSame) {
+  for (const char* const policy : kPolicies) {
+    SCOPED_TRACE(policy);
+    Twins t(policy);
+    for (std::uint32_t step = 0; step < 3; ++step) {
+      const Key key{.seed = 3, .step = step, .worker = 5};
+      const auto k = test::c_key(key);
+      if (step == 2) {
+        ASSERT_EQ(atomo_compressor_begin_step_at(t.handle.get(), &k, 0.25f, 0.5f), ATOMO_OK);
+        ASSERT_EQ(t.model.begin_step(key, 0.25f, 0.5f), Status::ok);
+      } else {
+        ASSERT_EQ(atomo_compressor_begin_step(t.handle.get(), &k), ATOMO_OK);
+        ASSERT_EQ(t.model.begin_step(key), Status::ok);
+      }
+      stream_step(t, key);
+      expect_same_prices(t);
+      const auto status = atomo_compressor_end_step(t.handle.get(), nullptr);
+      EXPECT_EQ(status, static_cast<atomo_status>(t.model.end_step()));
+      expect_same_prices(t);
+    }
+  }
+}
+
+TEST(CModel, WhatItLearntIsSavedAndLoaded) {
+  Twins t(kPolicies[0]), other(kPolicies[0]);
+  (void)t.encode({.seed = 3});
+  (void)t.encode_twin({.seed = 3});
+  const auto expected = t.model.save();
+  std::size_t needed = 0;
+  ASSERT_EQ(atomo_compressor_save(t.handle.get(), nullptr, 0, &needed), ATOMO_OK);
+  ASSERT_EQ(needed, expected.size());
+  Buffer state(needed);
+  EXPECT_EQ(atomo_compressor_save(t.handle.get(), state.data(), needed - 1, &needed),
+            ATOMO_BUFFER_TOO_SMALL);
+  ASSERT_EQ(atomo_compressor_save(t.handle.get(), state.data(), state.size(), nullptr), ATOMO_OK);
+  EXPECT_EQ(state, expected);
+  ASSERT_EQ(atomo_compressor_load(other.handle.get(), state.data(), state.size()), ATOMO_OK);
+  other.model.load(expected);
+  expect_same_prices(other);
+  atomo_prices prices;
+  ASSERT_EQ(atomo_compressor_prices(other.handle.get(), &prices), ATOMO_OK);
+  EXPECT_GT(prices.predicted_price, 0);
+  EXPECT_EQ(atomo_compressor_load(other.handle.get(), state.data(), state.size() - 1),
+            ATOMO_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(atomo_last_error()).find("not a saved compressor state"),
+            std::string::npos);
+}
+
+TEST(CModel, PoliciesSayWhatTheySayInCpp) {
+  const Policy policy = Policy::parse(kPolicies[2]);
+  for (const bool without : {false, true}) {
+    char text[512];
+    ASSERT_EQ(atomo_policy_text(kPolicies[2], without ? 1 : 0, text, sizeof text, nullptr),
+              ATOMO_OK);
+    EXPECT_EQ(text, (without ? policy.without_lossless() : policy).to_string());
+  }
+  for (const char* const layer : {"fc1.weight", "conv1.weight"}) {
+    atomo_codec* codec = nullptr;
+    ASSERT_EQ(atomo_policy_codec(kPolicies[2], layer, &codec), ATOMO_OK);
+    const test::Owned<atomo_codec> owned(codec);
+    char text[128];
+    ASSERT_EQ(atomo_codec_spec(codec, text, sizeof text, nullptr), ATOMO_OK);
+    EXPECT_EQ(text, policy.codec_for(layer).to_string());
+  }
+  // A device's model has no lossless stages.
+  const std::int64_t dims[] = {40, 40};
+  const atomo_layer layer{"w", dims, 2, ATOMO_F32, 0};
+  atomo_compressor_options options{};
+  options.without_lossless = 1;
+  atomo_compressor* made = nullptr;
+  ASSERT_EQ(atomo_compressor_create(&layer, 1, kPolicies[2], &options, &made), ATOMO_OK);
+  const test::Owned<atomo_compressor> model(made);
+  atomo_codec* codec = nullptr;
+  ASSERT_EQ(atomo_compressor_codec(made, 0, &codec), ATOMO_OK);
+  const test::Owned<atomo_codec> owned(codec);
+  char text[128];
+  ASSERT_EQ(atomo_codec_spec(codec, text, sizeof text, nullptr), ATOMO_OK);
+  EXPECT_EQ(text, policy.codec_for("w").without_lossless().to_string());
+}
+
+TEST(CModel, ThreadsDoNotChangeTheBytes) {
+  Twins t(kPolicies[1]);
+  const Key key{.seed = 9};
+  const Buffer alone = t.encode(key);
+  atomo_threads* pool = nullptr;
+  ASSERT_EQ(atomo_threads_create(3, &pool), ATOMO_OK);
+  const test::Owned<atomo_threads> owned(pool);
+  EXPECT_EQ(t.encode(key, pool), alone);
+
+  std::size_t calls = 0;
+  const atomo_run backwards = [](void* user, std::size_t count, atomo_task task, void* state) {
+    *static_cast<std::size_t*>(user) += count;
+    for (std::size_t i = count; i-- > 0;) task(state, i);
+  };
+  atomo_threads* callers = nullptr;
+  ASSERT_EQ(atomo_threads_from(backwards, &calls, &callers), ATOMO_OK);
+  const test::Owned<atomo_threads> also_owned(callers);
+  EXPECT_EQ(t.encode(key, callers), alone);
+  EXPECT_GE(calls, t.count());
+}
+
+}  // namespace
+}  // namespace atomo
