@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jax_coder.hpp"
+
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace atomo_jax {
+namespace {
+
+using atomo::Codec;
+using atomo::ConstBytes;
+using atomo::ConstTensorView;
+using atomo::Context;
+using atomo::Key;
+using atomo::LayerSpec;
+using atomo::Payload;
+using atomo::Status;
+using atomo::TensorView;
+
+class TensorCoder final : public Coder {
+ public:
+  explicit TensorCoder(const Request& request) : codec_(Codec::parse(request.spec)) {
+    const LayerSpec& layer = request.layers.at(0);
+    max_encoded_bytes = codec_.max_encoded_bytes(layer.shape, layer.dtype);
+    workspace_bytes = codec_.workspace_bytes(layer.shape, layer.dtype, request.device);
+    if (request.device == atomo::Device::cuda && codec_.traits().synchronises)
+      handles = atomo::make_handles();
+  }
+  Status encode(std::span<const ConstTensorView> layers, const Key& key, const Payload& payload,
+                const Context& context) noexcept override {
+    return codec_.encode(layers[0], key, payload, context);
+  }
+  Status decode(ConstBytes message, std::span<const TensorView> layers,
+                const Context& context) const noexcept override {
+    return codec_.decode(message, layers[0], context);
+  }
+  Status decode_add(std::span<const ConstBytes> messages, float alpha,
+                    std::span<const TensorView> layers,
+                    const Context& context) const noexcept override {
+    for (const ConstBytes message : messages) {
+      const Status status = codec_.decode_add(message, alpha, layers[0], context);
+      if (failed(status)) return status;
+    }
+    return Status::ok;
+  }
+
+ private:
+  Codec codec_;
+};
+
+/// A policy is written as rules, `pattern = spec`, or as one spec for every layer.
+atomo::Policy policy_of(std::string_view text) {
+  const bool rules = text.find_first_of("; \t\n") != text.npos || text.find('=') < text.find(':');
+  return rules ? atomo::Policy::parse(text) : atomo::Policy(Codec::parse(text));
+}
+
+std::vector<LayerSpec> named(const Request& request) {
+  std::vector<LayerSpec> layers = request.layers;
+  std::string_view names = request.names;
+  for (LayerSpec& layer : layers) {
+    const std::size_t end = names.find('\n');
+    layer.name = names.substr(0, end);
+    names = end == names.npos ? std::string_view() : names.substr(end + 1);
+  }
+  return layers;
+}
+
+class ModelCoder final : public Coder {
+ public:
+  explicit ModelCoder(const Request& request)
+      : compressor_(named(request), policy_of(request.spec), {.device = request.device}) {
+    max_encoded_bytes = compressor_.max_encoded_bytes();
+    workspace_bytes = compressor_.workspace_bytes();
+    bool solves = false;
+    for (std::size_t i = 0; i < request.layers.size(); ++i)
+      solves = solves || compressor_.codec(i).traits().synchronises;
+    if (request.device == atomo::Device::cuda && solves) handles = atomo::make_handles();
+  }
+  Status encode(std::span<const ConstTensorView> layers, const Key& key, const Payload& payload,
+                const Context& context) noexcept override {
+    return compressor_.encode(layers, key, payload, context);
+  }
+  Status decode(ConstBytes message, std::span<const TensorView> layers,
+                const Context& context) const noexcept override {
+    return compressor_.decode(message, layers, context);
+  }
+  Status decode_add(std::span<const ConstBytes> messages, float alpha,
+                    std::span<const TensorView> layers,
+                    const Context& context) const noexcept override {
+    return compressor_.decode_add(messages, alpha, layers, context);
+  }
+
+ private:
+  atomo::Compressor compressor_;
+};
+
+std::string identity_of(const Request& request) {
+  std::string text = request.model ? "model\n" : "tensor\n";
+  text.append(request.spec).append(1, '\0').append(request.names).append(1, '\0');
+  if (request.device != atomo::Device::cpu) text += "cuda" + std::to_string(request.ordinal);
+  for (const LayerSpec& layer : request.layers)
+    text.append(name_of(layer.dtype)).append(layer.shape.to_string());
+  return text;
+}
+
+/// Never destroyed: threads of XLA may still run a call while the process ends. Pointers to the
+/// lists stay valid, for an unordered_map moves no elements.
+struct Coders {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::vector<std::unique_ptr<Coder>>> idle;
+};
+Coders& coders() {
+  static auto* const all = new Coders;
+  return *all;
+}
+
+}  // namespace
+
+void ReturnCoder::operator()(Coder* coder) const noexcept {
+  std::unique_ptr<Coder> owner(coder);
+  const std::lock_guard lock(coders().mutex);
+  try {
+    idle->push_back(std::move(owner));
+  } catch (...) {
+    // Without memory for the list the coder goes; the next call makes another.
+  }
+}
+
+CoderLease take_coder(const Request& request) {
+  const std::string identity = identity_of(request);
+  std::vector<std::unique_ptr<Coder>>* idle = nullptr;
+  {
+    const std::lock_guard lock(coders().mutex);
+    idle = &coders().idle[identity];
+    if (!idle->empty()) {
+      std::unique_ptr<Coder> coder = std::move(idle->back());
+      idle->pop_back();
+      return CoderLease(coder.release(), ReturnCoder{idle});
+    }
+  }
+  if (request.model) return CoderLease(new ModelCoder(request), ReturnCoder{idle});
+  return CoderLease(new TensorCoder(request), ReturnCoder{idle});
+}
+
+}  // namespace atomo_jax
