@@ -2,7 +2,11 @@
 """atomo.jax against atomo.Codec and atomo.Compressor: the same bytes, the same tensors, under every transformation."""
 
 import os
+import re
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 # Four devices of the CPU, for shard_map; read when JAX makes its first array.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
@@ -365,3 +369,14 @@ def test_no_gradient_is_made_up():
 
     with pytest.raises(ValueError, match="cannot be differentiated"):
         jax.grad(through)(jnp.ones(8))
+
+
+@pytest.mark.long
+def test_the_example_learns_and_its_devices_agree():
+    script = Path(__file__).resolve().parents[2] / "examples" / "python" / "jax_train.py"
+    command = [sys.executable, script, "--workers", "3", "--steps", "200"]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = re.search(r"accuracy (\d+\.\d+)%, [\d,]+ bytes a message, 1/(\d+) of f32", done.stdout)
+    assert float(told[1]) > 75 and 55 <= int(told[2]) <= 70, done.stdout
