@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reduce-scatter for `fully_shard`: every shard of the gradients travels as a message of atomo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import atomo
+
+from .wire import DTYPES, FAILED, MAX_WORKERS, Accumulator, as_bytes, check_lengths, swap
+
+
+class FSDPReduceScatter:
+    """What `FSDPModule.set_custom_reduce_scatter` takes.
+
+        comm = atomo.torch.FSDPReduceScatter("atomo:atoms=blocks,bits=0.5")
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_reduce_scatter(comm)
+
+    FSDP hands over the gradients of a group of parameters as one flat tensor, a chunk a rank. Each chunk but one's own
+    is encoded for its rank and sent to it alone, in messages of their true lengths; one's own is encoded too, so that
+    the sum is of independent draws. Names and shapes of parameters are gone by then: one codec, best of blocks or
+    coordinates, serves all, and each chunk keeps to its budget by itself. One object may serve all modules of a model;
+    its ranks make the same calls in the same order.
+
+    Args:
+        codec: a spec.
+        seed: of the run's draws, the same on all ranks.
+
+    The wire and the codec are waited for in the call: nothing of it overlaps back-propagation. On a GPU everything
+    stays on the device and on FSDP's own stream; that path has not been run yet.
+    """
+
+    def __init__(self, codec: str = "atomo:atoms=blocks,bits=0.5", *, seed: int = 0):
+        self.codec = atomo.Codec(codec)
+        self.seed = seed
+        self.calls = 0  # each has draws of its own
+        self.bytes_sent = 0  # to other ranks, lengths included
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a run needs to go on."""
+        return {"codec": str(self.codec), "seed": self.seed, "calls": self.calls, "bytes_sent": self.bytes_sent}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken.
+
+        Raises:
+            atomo.Error: when it is of another codec.
+        """
+        if state["codec"] != str(self.codec):
+            raise atomo.Error(f"the saved state is of '{state['codec']}', this one's codec is '{self.codec}'")
+        self.seed, self.calls, self.bytes_sent = state["seed"], state["calls"], state["bytes_sent"]
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Memory for FSDP's flat tensors: no other than PyTorch's own."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup,
+                 op: Any, async_op: bool = False) -> None:
+        """Output, n elements = sum (or mean) over the ranks of this rank's chunk of the input, ranks * n elements.
+
+        Raises:
+            atomo.Error: for another operation than SUM and AVG, a type that has no codec, `async_op`, or on every
+                rank when one of them could not encode.
+        """
+        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        alpha = _factor(op, ranks)
+        if async_op or input_tensor.dtype not in DTYPES or ranks > MAX_WORKERS:
+            raise atomo.Error(f"async_op={async_op}, {input_tensor.dtype}, {ranks} ranks: without async_op, float32, "
+                              f"float16 or bfloat16 and up to {MAX_WORKERS} ranks are accepted")
+        key = {"seed": self.seed, "step": self.calls & 0xFFFFFFFF}
+        self.calls += 1
+        messages, mine = self._encode(input_tensor.view(ranks, -1), key, rank)
+        received = self._exchange(messages, mine, group, input_tensor.device)
+        total = Accumulator(output_tensor)
+        for message in received:
+            self.codec.decode_add(message, out=total.sum, alpha=alpha)
+        total.finish(**key, worker=ranks, tensor=0, channel=rank)
+
+    def _encode(self, chunks: torch.Tensor, key: dict[str, int],
+                rank: int) -> tuple[list[bytes | torch.Tensor], Exception | None]:
+        """A message a rank; the channel is the receiver's number, so no two share their draws."""
+        try:
+            return [self.codec.encode(chunk, **key, worker=rank, channel=to) for to, chunk in enumerate(chunks)], None
+        except Exception as error:
+            return [], error
+
+    def _exchange(self, messages: list[bytes | torch.Tensor], mine: Exception | None, group: dist.ProcessGroup,
+                  device: torch.device) -> list[torch.Tensor]:
+        """The messages for this rank, in rank order."""
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        own = torch.tensor([FAILED] * ranks if mine else [len(m) for m in messages], device=device)
+        lengths = torch.empty_like(own)
+        dist.all_to_all_single(lengths, own, group=group)
+        incoming = lengths.tolist()
+        check_lengths([[length] for length in incoming], mine)
+        arrived = swap([as_bytes([message], device) for message in messages], incoming, group)
+        self.bytes_sent += sum(own.element_size() + len(m) for to, m in enumerate(messages) if to != rank)
+        return arrived
+
+
+def _factor(op: Any, ranks: int) -> float:
+    """What each message is multiplied with."""
+    if op == dist.ReduceOp.SUM:
+        return 1.0
+    if op == dist.ReduceOp.AVG:
+        return 1 / ranks
+    raise atomo.Error(f"{op}: only SUM and AVG are supported; leave FSDP's gradient divide factor at its default, or "
+                      "call set_force_sum_reduction_for_comms(True)")

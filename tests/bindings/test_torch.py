@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""atomo.torch over gloo with 2 and 4 processes: what arrives, on all ranks, under everything DDP and FSDP2 do."""
+
+import math
+
+import atomo
+import atomo.torch
+import ddp_runs
+import numpy as np
+import pytest
+import torch
+from worlds import RankFailed, World
+
+PLAIN = "identity:dtype=f32"
+THREE_BUCKETS = 0.002  # MB; of the small net
+
+
+class Worlds:
+    """A world of each size, made when it is first asked for and made anew when a test broke it."""
+
+    def __init__(self):
+        self.of = {}
+
+    def __call__(self, ranks):
+        if ranks not in self.of or not self.of[ranks].alive:
+            self.of[ranks] = World(ranks)
+        return self.of[ranks]
+
+
+@pytest.fixture(scope="module")
+def world():
+    worlds = Worlds()
+    yield worlds
+    for one in worlds.of.values():
+        one.close()
+
+
+def same(a, b):
+    """Two sets of parameters, to the bit."""
+    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+def finite(parameters):
+    return all(np.isfinite(value).all() for value in parameters.values())
+
+
+def check_replicas(results):
+    """All ranks hold the same parameters to the bit, and they are finite."""
+    assert finite(results[0]["parameters"])
+    for result in results[1:]:
+        assert same(result["parameters"], results[0]["parameters"])
+
+
+# The mean
+
+
+def check_is_mean(world, state_class="Watched"):
+    mine = world(2).run(ddp_runs.train, PLAIN, state_class=state_class, cap_mb=THREE_BUCKETS)
+    plain = world(2).run(ddp_runs.train, None, cap_mb=THREE_BUCKETS)
+    check_replicas(mine)
+    assert same(mine[0]["parameters"], plain[0]["parameters"])
+    assert mine[0]["losses"] == plain[0]["losses"]
+
+
+def test_two_ranks_uncompressed_are_pytorchs_all_reduce(world):
+    """a + b is b + a, so the order in which gloo adds does not matter with two ranks."""
+    check_is_mean(world)
+
+
+def test_four_ranks_uncompressed_are_the_sum_in_rank_order(world):
+    """gloo adds four ranks in an order of its own, so the reference is a hook that adds them in rank order. PyTorch's
+    own all-reduce differs from both by rounding alone."""
+    mine, ordered, plain = (world(4).run(ddp_runs.train, policy, cap_mb=THREE_BUCKETS)
+                            for policy in (PLAIN, "rank order", None))
+    check_replicas(mine)
+    assert same(mine[0]["parameters"], ordered[0]["parameters"])
+    for name, value in plain[0]["parameters"].items():
+        np.testing.assert_allclose(mine[0]["parameters"][name], value, rtol=1e-4, atol=1e-6)
+
+
+POLICIES = ["atomo:bits=1", "atomo:bits=0.5,atoms=rows", "atomo:bits=2,cap=20", "atomo:atoms=coordinate,bits=1",
+            "atomo:atoms=svd,keep=3,values=f32", "qsgd:bits=4", "terngrad", "randomk:keep=0.2", "sign:scale=mean",
+            "topk:keep=0.1", "identity:dtype=bf16", "qsgd:bits=4+blosc:codec=zstd",
+            "*.bias=identity:dtype=f32; 0.*=qsgd:bits=8; *=atomo:bits=1"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_replicas_stay_equal(world, policy):
+    check_replicas(world(2).run(ddp_runs.train, policy, cap_mb=THREE_BUCKETS, steps=4))
+
+
+def check_four_replicas(world, state_class="Watched"):
+    check_replicas(world(4).run(ddp_runs.train, "qsgd:bits=4", state_class=state_class, cap_mb=THREE_BUCKETS, steps=6))
+
+
+def test_four_replicas_stay_equal(world):
+    check_four_replicas(world)
+
+
+def check_independent_draws(world, state_class="Watched"):
+    """Four ranks with one gradient: the mean of independent messages has a quarter of one message's error. Each figure
+    is a mean over 20 x 4,096 entries, so 5 % is many standard deviations."""
+    alone = world(4).run(ddp_runs.error_of_mean, "qsgd:bits=2", alone=True)
+    together = world(4).run(ddp_runs.error_of_mean, "qsgd:bits=2", state_class=state_class)
+    assert together[0] == pytest.approx(np.mean(alone) / 4, rel=0.05)
+
+
+def test_workers_draw_independently(world):
+    check_independent_draws(world)
+
+
+# Buckets and checkpoints
+
+
+def check_buckets_change_nothing(world, state_class="Watched"):
+    """One bucket or many, rebuilt after the first step or not: bit for bit the same run, for all is kept by name."""
+    one, many = (world(2).run(ddp_runs.train, "atomo:bits=1", state_class=state_class, cap_mb=cap)
+                 for cap in (25.0, THREE_BUCKETS))
+    assert one[0]["buckets"] == [1] * 8
+    assert many[0]["buckets"][-1] == 3
+    check_replicas(many)
+    assert same(one[0]["parameters"], many[0]["parameters"])
+
+
+def test_ddp_rebuilds_its_buckets(world):
+    """Or else the test below would not have seen it."""
+    layouts = world(2).run(ddp_runs.train, "atomo:bits=1", cap_mb=THREE_BUCKETS)[0]["layouts"]
+    assert layouts[0] != layouts[1] == layouts[-1]
+
+
+def test_buckets_change_nothing(world):
+    check_buckets_change_nothing(world)
+
+
+def check_resumes(world, state_class="Watched", way="dict"):
+    whole, halves = (world(2).run(ddp_runs.train, "atomo:bits=1", state_class=state_class, cap_mb=THREE_BUCKETS,
+                                  checkpoint_at=at, way=way) for at in (None, 4))
+    assert whole[0]["losses"] == halves[0]["losses"]
+    assert whole[1]["losses"] == halves[1]["losses"]
+    assert same(whole[0]["parameters"], halves[0]["parameters"])
+    assert whole[0]["bytes_sent"] == halves[0]["bytes_sent"]
+
+
+@pytest.mark.parametrize("way", ["dict", "pickle"])
+def test_a_checkpoint_resumes_to_the_same_curve(world, way):
+    check_resumes(world, way=way)
+
+
+MUTANTS = [(check_buckets_change_nothing, "KeyedByBucket"), (check_independent_draws, "OneWorker"),
+           (check_is_mean, "NotDivided"), (check_four_replicas, "OwnOrder"), (check_resumes, "ForgetsStep")]
+
+
+@pytest.mark.parametrize("check, state_class", MUTANTS, ids=[name for _, name in MUTANTS])
+def test_planted_bugs_are_found(world, check, state_class):
+    with pytest.raises((AssertionError, RankFailed)):
+        check(world, state_class)
+
+
+# What DDP can do
+
+
+MODES = {"gradient_as_bucket_view": {"ddp": {"gradient_as_bucket_view": True}},
+         "static_graph": {"ddp": {"static_graph": True}},
+         "accumulate": {"accumulate": 3},
+         "accumulate into bucket views": {"accumulate": 3, "ddp": {"gradient_as_bucket_view": True}},
+         "unused parameters": {"net": "branches", "ddp": {"find_unused_parameters": True}}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_of_ddp(world, mode):
+    plain = world(2).run(ddp_runs.train, None, cap_mb=THREE_BUCKETS, **MODES[mode])
+    mine = world(2).run(ddp_runs.train, PLAIN, cap_mb=THREE_BUCKETS, **MODES[mode])
+    assert same(mine[0]["parameters"], plain[0]["parameters"])
+    check_replicas(world(2).run(ddp_runs.train, "atomo:bits=1", cap_mb=THREE_BUCKETS, **MODES[mode]))
+
+
+def test_ranks_that_run_out_of_batches_join(world):
+    """DDP's join() calls the hook with zeros for the rank that is done."""
+    plain = world(2).run(ddp_runs.join, None)
+    mine = world(2).run(ddp_runs.join, PLAIN)
+    assert same(mine[0]["parameters"], plain[0]["parameters"])
+    check_replicas(world(2).run(ddp_runs.join, "atomo:bits=1"))
+
+
+def test_half_gradients(world):
+    """Types may differ by layer. The mean is summed in f32 and rounded once, to one of the two halves around it."""
+    for policy in (PLAIN, "atomo:bits=4"):
+        check_replicas(world(2).run(ddp_runs.train, policy, net="mixed", steps=4, lr=0.01))
+    first, second = world(2).run(ddp_runs.gradients_of, PLAIN)
+    errors = []  # of the halves that are not exact, in units of the spacing of halves there
+    for name, (own, mean, kind) in first.items():
+        assert mean.tobytes() == second[name][1].tobytes()
+        exact = (own + second[name][0]) / 2
+        if kind == "torch.float32":
+            assert (mean == exact.astype(np.float32)).all()
+            continue
+        digits, least = (7, -133) if kind == "torch.bfloat16" else (10, -24)
+        exponents = np.floor(np.log2(np.maximum(abs(exact), 2.0**-130)))
+        error = (mean - exact) / 2.0 ** np.maximum(exponents - digits, least)
+        assert (abs(error) < 1).all(), name
+        errors.append(error[error != 0])
+    errors = np.concatenate(errors)
+    # Rounded at random: no error has a variance above 1/4, and together they are 0 on average.
+    assert errors.size > 500
+    assert abs(errors.sum()) < 5 * 0.5 * math.sqrt(errors.size)
+
+
+@pytest.mark.parametrize("policy", ["atomo:bits=1", "qsgd:bits=4", PLAIN])
+def test_a_grad_scaler_skips_on_all_ranks(world, policy):
+    results = world(2).run(ddp_runs.scaled_step, policy, 1)
+    for result in results:
+        assert not any(result["finite"][0].values())
+        assert all(result["finite"][1].values())
+        assert result["kept"]
+        assert result["scales"] == [512.0, 512.0]
+    check_replicas(results)
+
+
+# Bytes
+
+
+def test_every_byte_is_counted(world):
+    for ranks in (2, 4):
+        for result in world(ranks).run(ddp_runs.train, "atomo:bits=1", cap_mb=THREE_BUCKETS):
+            last = result["log"]["last"]
+            assert result["bytes_sent"] == result["counted"] > 0
+            assert result["log"]["bytes_sent"] == result["bytes_sent"] and result["log"]["steps"] == 8
+            assert last["length_bytes"] == 8 * 6
+            assert last["bytes_received"] > 0.5 * (ranks - 1) * last["bytes_sent"]
+            assert last["buckets"] == result["buckets"][-1] and last["step"] == 7
+            assert last["price"] > 0
+
+
+def check_budget(world, steps):
+    """A model of a million parameters in three buckets: what a rank sends, tables of lengths and the first step
+    included, is within 2 % of the budget."""
+    for result in world(2).run(ddp_runs.train, "atomo:bits=0.5", net="million", steps=steps, cap_mb=1.0, lr=0.02):
+        assert sum(value.size for value in result["parameters"].values()) > 1_000_000
+        assert result["buckets"][-1] == 3
+        assert result["bytes_sent"] / steps == pytest.approx(result["budget_bytes"], rel=0.02)
+
+
+def test_budget_is_met_on_the_wire(world):
+    check_budget(world, 30)
+
+
+@pytest.mark.long
+def test_budget_is_met_on_the_wire_over_200_steps(world):
+    check_budget(world, 200)
+
+
+@pytest.mark.long
+def test_accuracy_is_the_uncompressed_one_within_the_seeds_spread(world):
+    """LeNet on Fashion-MNIST at half a bit a parameter: the means over three seeds are closer than twice the larger
+    standard deviation."""
+    scores = {hook: [world(2).run(ddp_runs.fashion, hook, seed)[0] for seed in (1, 2, 3)] for hook in ("none", "atomo")}
+    spread = max(np.std(of, ddof=1) for of in scores.values())
+    assert np.mean(scores["none"]) > 0.8
+    assert abs(np.mean(scores["atomo"]) - np.mean(scores["none"])) < 2 * spread, scores
+
+
+# Errors
+
+
+def test_what_one_rank_cannot_encode_fails_on_all(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(ddp_runs.backward_with, 1, "encode")
+    assert "could not encode" in failed.value.errors[0] and "rank 1" in failed.value.errors[0]
+    assert "cannot be encoded today" in failed.value.errors[1]
+
+
+def test_another_models_state_says_so(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(ddp_runs.backward_with, 0, "other model")
+    assert all("make it from the model that DDP wraps" in error for error in failed.value.errors)
+
+
+def test_sparse_gradients_are_refused(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(ddp_runs.sparse_backward)
+    assert all("sparse=False" in error for error in failed.value.errors)
+
+
+def test_setting_up_refuses_what_cannot_work():
+    layer = torch.nn.Linear(4, 4)
+    with pytest.raises(atomo.Error, match="float64"):
+        atomo.torch.DDPState(torch.nn.Linear(4, 4).double())
+    with pytest.raises(atomo.Error, match="no parameter that requires a gradient"):
+        atomo.torch.DDPState([])
+    with pytest.raises(atomo.Error, match="bits"):
+        atomo.torch.DDPState(layer, "qsgd:bits=99")
+    with pytest.raises(atomo.Error, match="bias"):
+        atomo.torch.DDPState(layer, "weight=qsgd:bits=4")
+
+
+def test_a_checkpoint_of_something_else_is_refused():
+    state = atomo.torch.DDPState(torch.nn.Linear(4, 4), "qsgd:bits=4")
+    with pytest.raises(atomo.Error, match="qsgd:bits=2"):
+        state.load_state_dict(atomo.torch.DDPState(torch.nn.Linear(4, 4), "qsgd:bits=2").state_dict())
+    with pytest.raises(atomo.Error, match=r"'weight' as f32 \[4, 4\].*\[4, 5\]"):
+        state.load_state_dict(atomo.torch.DDPState(torch.nn.Linear(5, 4), "qsgd:bits=4").state_dict())
+    with pytest.raises(atomo.Error, match="no layer 'bias'"):
+        state.bind(torch.nn.Linear(4, 4, bias=False))
+    with pytest.raises(atomo.Error):
+        state.load_state_dict({**state.state_dict(), "compressor": b"nothing"})
+
+
+def test_names_are_the_wrapped_modules():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    module[0].weight.requires_grad_(False)
+    state = atomo.torch.DDPState(module.named_parameters(), "qsgd:bits=4")
+    assert list(state.layers) == ["0.bias", "1.weight", "1.bias"]
+    assert state.layers["1.weight"] == ((2, 4), "f32")
+
+
+# FSDP2
+
+
+def test_fully_shard_uncompressed_is_the_plain_reduce_scatter(world):
+    mine = world(2).run(ddp_runs.sharded, PLAIN)
+    plain = world(2).run(ddp_runs.sharded, PLAIN, hooked=False)
+    assert same(mine[0]["parameters"], plain[0]["parameters"])
+    assert mine[0]["losses"] == plain[0]["losses"]
+    check_replicas(mine)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fully_shard_compressed_trains(world, dtype):
+    plain = world(2).run(ddp_runs.sharded, PLAIN, steps=20, hooked=False)
+    mine = world(2).run(ddp_runs.sharded, "qsgd:bits=6", steps=20, dtype=dtype)
+    check_replicas(mine)
+    mean = [np.mean([of["losses"][-1] for of in results]) for results in (mine, plain)]
+    assert mean[0] == pytest.approx(mean[1], rel=0.02) and mean[1] < 0.9 * plain[0]["losses"][0]
+    assert mine[0]["calls"] == 20 * 3
+    whole = 4 * sum(value.size for value in mine[0]["parameters"].values()) / 2 * 20
+    assert 0 < mine[0]["bytes_sent"] < whole / 4
+
+
+def test_reduce_scatter_refuses_what_it_cannot_do():
+    comm = atomo.torch.FSDPReduceScatter("qsgd:bits=4")
+    with pytest.raises(atomo.Error, match="qsgd:bits=2"):
+        comm.load_state_dict(atomo.torch.FSDPReduceScatter("qsgd:bits=2").state_dict())
+    comm.load_state_dict({**comm.state_dict(), "calls": 7})
+    assert comm.calls == 7

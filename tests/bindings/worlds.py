@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that stay: a world of gloo ranks to which tests hand functions, so that PyTorch is loaded once for all."""
+
+import datetime
+import multiprocessing
+import os
+import tempfile
+import traceback
+
+TIMEOUT = 120  # seconds for one function on all ranks
+
+
+class RankFailed(Exception):
+    """Some ranks raised: `errors` holds the exception's text of each, None where there was none."""
+
+    def __init__(self, errors, details):
+        super().__init__("\n".join(details))
+        self.errors = errors
+
+
+def _serve(rank, ranks, folder, connection):
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks,
+                            timeout=datetime.timedelta(seconds=TIMEOUT / 2))
+    while (task := connection.recv()) is not None:
+        function, args, options = task
+        try:
+            connection.send((True, function(rank, ranks, *args, **options)))
+        except Exception as error:
+            connection.send((False, (f"{type(error).__name__}: {error}", traceback.format_exc())))
+    dist.destroy_process_group()
+
+
+class World:
+    """`ranks` processes. `run(function, ...)` calls function(rank, ranks, ...) on each and returns the results."""
+
+    def __init__(self, ranks):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.nn.parallel", "torch.distributed.fsdp", "atomo.torch"])
+        self.folder = tempfile.TemporaryDirectory(prefix="atomo-world-")
+        self.ranks, self.connections, self.processes = ranks, [], []
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        for rank in range(ranks):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, ranks, self.folder.name, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.connections.append(mine)
+            self.processes.append(process)
+
+    def run(self, function, *args, **options):
+        for connection in self.connections:
+            connection.send((function, args, options))
+        answers = []
+        for rank, connection in enumerate(self.connections):
+            try:
+                if not connection.poll(TIMEOUT):
+                    raise TimeoutError(f"rank {rank} gave no answer within {TIMEOUT} s")
+                answers.append(connection.recv())
+            except (EOFError, TimeoutError):
+                self.kill()
+                raise
+        if not all(good for good, _ in answers):
+            raise RankFailed([None if good else value[0] for good, value in answers],
+                             [f"rank {rank}: {value[1]}" for rank, (good, value) in enumerate(answers) if not good])
+        return [value for _, value in answers]
+
+    @property
+    def alive(self):
+        return all(process.is_alive() for process in self.processes)
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+    def close(self):
+        if self.alive:
+            for connection in self.connections:
+                connection.send(None)
+            for process in self.processes:
+                process.join(5)
+        self.kill()
+        self.folder.cleanup()
