@@ -4,6 +4,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -21,6 +23,16 @@ struct ThreadPool::Impl {
   bool stop = false;
   std::atomic<std::size_t> next{0};
   std::vector<std::thread> threads;
+
+  // Here, so that a pool whose threads could not all be started ends those that were.
+  ~Impl() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    for (auto& thread : threads) thread.join();
+  }
 
   void work() noexcept {
     for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) task(state, i);
@@ -43,18 +55,17 @@ struct ThreadPool::Impl {
 ThreadPool::ThreadPool(unsigned threads) : impl_(std::make_unique<Impl>()) {
   if (threads == 0)
     throw Error("a thread pool of 0 threads: it needs at least 1, the calling thread");
-  for (unsigned i = 1; i < threads; ++i)
-    impl_->threads.emplace_back([impl = impl_.get()] { impl->loop(); });
+  try {
+    for (unsigned i = 1; i < threads; ++i)
+      impl_->threads.emplace_back([impl = impl_.get()] { impl->loop(); });
+  } catch (const std::system_error& e) {
+    throw Error("a thread pool of " + std::to_string(threads) + " threads: the system started " +
+                std::to_string(impl_->threads.size()) + " and no more (" + e.what() +
+                "); ask for fewer");
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->stop = true;
-  }
-  impl_->wake.notify_all();
-  for (auto& thread : impl_->threads) thread.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 void ThreadPool::run(std::size_t count, void (*task)(void* state, std::size_t i),
                      void* state) noexcept {

@@ -18,7 +18,7 @@ namespace [[gnu::visibility("default")]] atomo {
 /// waits.
 class ThreadPool final : public Executor {
  public:
-  /// Starts threads; allocates. \throws Error when `threads` is 0.
+  /// Starts threads; allocates. \throws Error when `threads` is 0 or more than the system gives.
   explicit ThreadPool(unsigned threads);
   ~ThreadPool() override;
   void run(std::size_t count, void (*task)(void* state, std::size_t i),

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// What the C interface makes of a caller's mistakes: a status and a message that names them, in
 /// the thread that made them.
+#include <sys/resource.h>
+
 #include <atomic>
-#include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string_view>
 #include <thread>
 
 #include "c_support.hpp"
@@ -316,6 +319,22 @@ TEST_F(CRefusals, ImpossibleNumbers) {
   refuses(atomo_compressor_create(&layer, SIZE_MAX, "*=sign", nullptr, &made), "at most 65536");
   refuses(atomo_compressor_create(&layer, 0, "*=sign", nullptr, &made), "a model without layers");
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map all memory at once
+TEST_F(CRefusals, MoreThreadsThanTheSystemGives) {
+  const auto in_little_memory = [] {
+    const rlimit little{rlim_t{1} << 30, rlim_t{1} << 30};
+    setrlimit(RLIMIT_AS, &little);
+    atomo_threads* threads = nullptr;
+    const auto status = atomo_threads_create(4096, &threads);
+    const std::string_view text = atomo_last_error();
+    const bool named = text.find("a thread pool of 4096 threads: the system started") == 0;
+    std::_Exit(status == ATOMO_INVALID_ARGUMENT && threads == nullptr && named ? 0 : 1);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(in_little_memory(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST_F(CRefusals, FieldsThatAreReserved) {
   atomo_key key = key_;
