@@ -136,6 +136,16 @@ TEST(CMessages, AreInspectedAsInCpp) {
   for (const int count : flags) EXPECT_GT(count, 0);
 }
 
+TEST(CMessages, BytesAfterThemAreRefusedOnRequest) {
+  Buffer message = Parts().joined();
+  message.push_back(std::byte{0});
+  atomo_message* made = nullptr;
+  EXPECT_EQ(atomo_message_inspect(message.data(), message.size(), 1, &made), ATOMO_CORRUPT);
+  EXPECT_EQ(made, nullptr);
+  EXPECT_EQ(atomo_message_inspect(message.data(), message.size(), 0, &made), ATOMO_OK);
+  atomo_message_destroy(made);
+}
+
 TEST(CMessages, AreJoinedAndDecodedAsInCpp) {
   const Parts parts;
   const Buffer expected = parts.joined();

@@ -396,6 +396,15 @@ TEST_F(CRefusals, TensorsOnOtherDevicesThanTheModel) {
             ATOMO_UNSUPPORTED);
   EXPECT_EQ(atomo_decode(message_.data(), message_.size(), &to, 1, context_.get()),
             ATOMO_UNSUPPORTED);
+  // Halves are added through f32, by another way.
+  to.dtype = ATOMO_BF16;
+  Buffer message(8192);
+  ASSERT_EQ(atomo_compressor_encode(m, &from_, 1, &key_, message.data(), message.size(), &length_,
+                                    context_.get()),
+            ATOMO_OK);
+  bytes_ = {message.data(), length_};
+  EXPECT_EQ(atomo_compressor_decode_add(m, &bytes_, 1, 1, &to, 1, context_.get()),
+            ATOMO_UNSUPPORTED);
 }
 
 TEST_F(CRefusals, EachThreadHasItsLastError) {
