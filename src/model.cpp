@@ -277,6 +277,8 @@ Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept
   if (views.size() != layers.size()) return Status::shape_mismatch;
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (views[i].shape != layers[i].shape) return Status::shape_mismatch;
+    if (views[i].device != Device::cpu || (views[i].data == nullptr && plans[i].n > 0))
+      return Status::unsupported;
   }
   return Status::ok;
 }

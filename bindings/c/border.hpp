@@ -25,7 +25,6 @@ struct atomo_handles {
 };
 struct atomo_compressor {
   atomo::Compressor model;
-  atomo::Device device;
 };
 struct atomo_message {
   atomo::ContainerInfo info;

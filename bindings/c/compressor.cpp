@@ -22,16 +22,12 @@ const atomo::Compressor& model_of(const atomo_compressor* compressor) {
   return given(compressor, "compressor").model;
 }
 
-/// Tensors as many as the layers, where the model's are; others fail before they are looked at.
+/// Tensors as many as the layers; more or fewer fail before they are looked at.
 template <typename Tensor, typename Call>
 Status with_views(const atomo_compressor& compressor, const Tensor* tensors, std::size_t count,
                   Call call) {
   if (count != compressor.model.layers().size()) return Status::shape_mismatch;
-  const auto views = views_of(tensors, count);
-  for (const auto& view : views) {
-    if (view.device != compressor.device) return Status::unsupported;
-  }
-  return call(views);
+  return call(views_of(tensors, count));
 }
 
 std::vector<atomo::LayerSpec> specs_of(const atomo_layer* layers, std::size_t count) {
@@ -86,11 +82,10 @@ atomo_status atomo_compressor_create(const atomo_layer* layers, size_t count, co
     for (const std::int32_t word : chosen.reserved) {
       if (word != 0) throw Error("`reserved` of the options is not zero: begin with `= {0}`");
     }
-    const atomo::Device device = atomo::c::device_of(chosen.device);
     *compressor = new atomo_compressor{
         atomo::Compressor(specs_of(layers, count), policy_of(policy, chosen.without_lossless != 0),
-                          {.names_on_wire = chosen.names_on_wire != 0, .device = device}),
-        device};
+                          {.names_on_wire = chosen.names_on_wire != 0,
+                           .device = atomo::c::device_of(chosen.device)})};
   });
 }
 

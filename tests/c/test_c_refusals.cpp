@@ -396,8 +396,9 @@ TEST_F(CRefusals, TensorsOnOtherDevicesThanTheModel) {
             ATOMO_UNSUPPORTED);
   EXPECT_EQ(atomo_decode(message_.data(), message_.size(), &to, 1, context_.get()),
             ATOMO_UNSUPPORTED);
-  // Halves are added through f32, by another way.
+  // Halves are added through f32, by another way; the host cannot read a device's memory.
   to.dtype = ATOMO_BF16;
+  to.data = reinterpret_cast<void*>(std::uintptr_t{4096});
   Buffer message(8192);
   ASSERT_EQ(atomo_compressor_encode(m, &from_, 1, &key_, message.data(), message.size(), &length_,
                                     context_.get()),
