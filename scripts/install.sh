@@ -24,13 +24,14 @@ readonly kRequired=(
   g++ cmake ninja-build pkg-config
   libblosc-dev libopenblas-dev liblapacke-dev libhwy-dev libxxhash-dev
 )
-# Each of these turns on a part: command line tool, trainer, tests, benchmarks, documentation, plots, Python package.
+# Each of these turns on a part: command line tool, trainer, tests, benchmarks, documentation, plots, Python
+# package; ccache spares compiling twice what several builds share.
 readonly kOptional=(
   libcli11-dev libfmt-dev nlohmann-json3-dev libzip-dev zlib1g-dev
   libtorch-dev libopenmpi-dev openmpi-bin dataset-fashion-mnist
   libgtest-dev libbenchmark-dev
   python3 python3-numpy python3-matplotlib python3-blosc python3-xxhash doxygen
-  python3-venv python3-dev
+  python3-venv python3-dev ccache
 )
 
 say() { printf 'install: %s\n' "$*"; }

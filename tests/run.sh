@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds atomo and runs every test it has: C++, shell and Python ones through ctest, then the C++ ones once more under
-# the address and undefined-behaviour sanitizers.
+# Builds atomo and runs every test it has: C++, shell and Python ones through ctest, the bindings' through pytest, then
+# the C++ ones once more under the address and undefined-behaviour sanitizers.
 set -uo pipefail
 
 usage() {
   cat <<'TEXT'
 usage: bash tests/run.sh [--all] [--help]
 
-Installs what is missing, builds (build/release and build/asan) and runs every test.
+Installs what is missing, builds (build/release, the Python package in build/venv, build/asan) and runs every test.
 The last line is `N passed, N failed`, with `, N skipped` when a test was skipped.
 Exit status 0 when nothing failed.
 
@@ -83,6 +83,13 @@ check() {
     --output-junit "$root/build/$preset.xml" "${leave_out[@]}" "$@" | show_only_what_matters
 }
 
+# check_bindings: runs the Python package's tests and leaves build/python.xml.
+check_bindings() {
+  local leave_out=(-m "not long")
+  [ $all -eq 1 ] && leave_out=()
+  build/venv/bin/python -m pytest -q "${leave_out[@]}" --junit-xml build/python.xml tests/bindings
+}
+
 # ctest prints a line or more for each test; keep failures, and a count every hundred tests.
 show_only_what_matters() {
   awk '/^ *[0-9]+\/[0-9]+ Test/ { if (/Passed/) { if (++n % 100 == 0) print "  " n " passed"; next } }
@@ -93,11 +100,13 @@ export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 export ATOMO_TESTS_ALL=$all
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
-rm -f build/release.xml build/asan.xml
+rm -f build/release.xml build/python.xml build/asan.xml
 
 run_part "install" bash scripts/install.sh || { echo "0 passed, 1 failed"; exit 1; }
 run_part "build (release)" build release || broken=$((broken + 1))
 run_part "tests (release)" check release
+run_part "build (python)" bash scripts/python.sh || broken=$((broken + 1))
+run_part "tests (python)" check_bindings
 run_part "build (asan)" build asan || broken=$((broken + 1))
 run_part "tests (asan)" check asan
 
@@ -105,4 +114,4 @@ say "durations"
 printf '%s\n' "${durations[@]}"
 printf '%5d s  in all\n' "$SECONDS"
 say "outcome"
-python3 tests/tally.py --build-failures $broken release=build/release.xml asan=build/asan.xml
+python3 tests/tally.py --build-failures $broken release=build/release.xml python=build/python.xml asan=build/asan.xml

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the outcomes in ctest's JUnit files, one row a part, and names what failed.
+"""Counts the outcomes in the JUnit files of ctest and pytest, one row a part, and names what failed.
 
 usage: tally.py [--build-failures N] NAME=FILE.xml...
 
@@ -17,6 +17,10 @@ import xml.etree.ElementTree as ElementTree
 def outcome(case):
     """Says how one test case ended: "passed", "failed" or "skipped"."""
     status = case.get("status")
+    if status is None:  # pytest's: says what went wrong, and nothing when nothing did
+        if case.find("failure") is not None or case.find("error") is not None:
+            return "failed"
+        return "passed" if case.find("skipped") is None else "skipped"
     if status == "run":
         return "passed"
     if status == "disabled":
@@ -32,7 +36,8 @@ def read(path):
     """Returns {outcome: [names]} of a JUnit file."""
     found = {"passed": [], "failed": [], "skipped": []}
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        found[outcome(case)].append(case.get("name"))
+        folder = case.get("classname") if case.get("status") is None else None
+        found[outcome(case)].append(f"{folder}.{case.get('name')}" if folder else case.get("name"))
     return found
 
 

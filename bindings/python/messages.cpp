@@ -114,6 +114,8 @@ nb::bytes add(nb::list payloads) {
   {
     const nb::gil_scoped_release others_run;
     capacity = added_bytes_bound(messages.bytes);
+    // Where there is no bound the messages do not add; `add` says why when it has room to look.
+    if (capacity == 0) capacity = joined_bytes_bound(messages.bytes);
   }
   const auto sum = pool().take(static_cast<std::size_t>(capacity));
   const auto workspace = pool().take(add_workspace_bytes(messages.bytes.size()));

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
@@ -19,7 +20,8 @@ class Scripts(unittest.TestCase):
     """Each script answers --help and refuses what it does not know."""
 
     def test_help_and_unknown_options(self):
-        for script in ("scripts/install.sh", "tests/run.sh", "tests/gpu.sh", "examples/quickstart.sh", "bench/run.sh"):
+        for script in ("scripts/install.sh", "scripts/python.sh", "scripts/wheel.sh", "tests/run.sh", "tests/gpu.sh",
+                       "examples/quickstart.sh", "bench/run.sh"):
             path = os.path.join(ROOT, script)
             with self.subTest(script=script), tempfile.TemporaryDirectory() as folder:
                 answer = run("bash", path, "--help", cwd=folder)
@@ -64,6 +66,14 @@ class Tally(unittest.TestCase):
         self.assertEqual(self.tally("passed", "passed"), ("2 passed, 0 failed", 0))
         self.assertEqual(self.tally("passed", "failed"), ("1 passed, 1 failed", 1))
         self.assertEqual(self.tally("passed", "skipped", "disabled"), ("1 passed, 0 failed, 2 skipped", 0))
+
+    def test_counts_of_pytest(self):
+        for body, line in (("", "1 passed, 0 failed"), ('<failure message="x"/>', "0 passed, 1 failed"),
+                           ('<error message="x"/>', "0 passed, 1 failed"),
+                           ('<skipped message="x"/>', "0 passed, 0 failed, 1 skipped")):
+            with self.subTest(body=body), mock.patch.dict(self.CASES, {
+                    "pytest": f'<testcase classname="test_a" name="b" time="0.1">{body}</testcase>'}):
+                self.assertEqual(self.tally("pytest")[0], line)
 
     def test_what_never_ran_has_failed(self):
         self.assertEqual(self.tally("passed", "not built"), ("1 passed, 1 failed", 1))

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models: whole messages, layers one by one, what is learnt, and what survives pickling."""
+import pickle
+
+import numpy
+import pytest
+from conftest import DTYPES, FRAMEWORKS, gradient
+
+import atomo
+
+SHAPES = {"conv": (16, 3, 5, 5), "fc.weight": (64, 48), "fc.bias": (64,), "scale": (), "none": (0, 4)}
+POLICIES = ["atomo:bits=1", "identity:dtype=f32", "qsgd:bits=4", "*.bias=identity:dtype=f32; *=atomo:bits=1",
+            "fc.*=qsgd:bits=4\n*=sign  # the rest", "atomo:atoms=rows,bits=1", "atomo:atoms=coordinate,bits=1"]
+
+
+def gradients(framework, dtype="f32", seed=0):
+    return {name: framework.array(gradient(*shape, seed=seed + i) if shape else numpy.float32(0.25), dtype)
+            for i, (name, shape) in enumerate(SHAPES.items())}
+
+
+def assert_same(framework, a, b):
+    assert list(a) == list(b)
+    for name in a:
+        numpy.testing.assert_array_equal(framework.numpy(a[name]), framework.numpy(b[name]))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_whole_messages(policy, framework):
+    model = atomo.Compressor(SHAPES, policy)
+    grads = gradients(framework)
+    payload = model.encode(grads, seed=1, step=2, worker=3, channel=4)
+    assert type(payload) is bytes and len(payload) <= model.max_encoded_bytes
+    decoded = model.decode(payload, like=grads)
+    assert list(decoded) == list(SHAPES)
+    for name, x in decoded.items():
+        assert isinstance(x, framework.kind()) and tuple(x.shape) == SHAPES[name]
+    other = atomo.Compressor(SHAPES, policy).encode(gradients(FRAMEWORKS[0]), seed=1, step=2, worker=3, channel=4)
+    assert other == payload
+    message = atomo.inspect(payload)
+    assert message.key == atomo.Key(seed=1, step=2, tensor=0, worker=3, channel=4)
+    assert [layer.shape for layer in message.layers] == list(SHAPES.values())
+    assert message.elements == model.elements
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(dtype, framework):
+    grads = gradients(framework, dtype)
+    model = atomo.Compressor(grads, "identity:dtype=f32")
+    assert [model.dtype(name) for name in model.layers] == [dtype] * len(SHAPES)
+    decoded = model.decode(model.encode(grads), like=grads)
+    assert_same(framework, decoded, grads)
+    assert all(decoded[name].dtype == grads[name].dtype for name in SHAPES)
+
+
+def test_attributes():
+    model = atomo.Compressor(SHAPES, POLICIES[3])
+    assert model.layers == tuple(SHAPES) and model.shape("conv") == (16, 3, 5, 5)
+    assert model.codec("fc.bias") == atomo.Codec("identity:dtype=f32") and str(model.codec("conv")).startswith("atomo")
+    assert model.elements == 16 * 75 + 64 * 48 + 64 + 1
+    assert model.policy == POLICIES[3] and model.device == "cpu"
+    assert model.budget_bytes > 0 and atomo.Compressor({"a": 3}, "sign").budget_bytes == 0
+    assert "5 layers" in repr(model)
+
+
+def test_a_spec_of_one_codec_is_not_taken_for_rules():
+    for policy in ("sign", "atomo:bits=0.5", "qsgd:bits=2+blosc:codec=zstd", "*=sign", "a = sign", "sign ; ", "b:0 = sign; *=sign"):
+        if policy != "sign ; ":
+            atomo.Compressor({"a": 3}, policy)
+    assert str(atomo.Compressor({"a": 3}, atomo.Codec("sign")).codec("a")) == "sign"
+
+
+def test_out_is_filled_in_place(writable_framework):
+    model, grads = atomo.Compressor(SHAPES, "identity:dtype=f32"), gradients(writable_framework)
+    out = gradients(writable_framework, seed=50)
+    decoded = model.decode(model.encode(grads), out=out)
+    assert all(decoded[name] is out[name] for name in SHAPES)
+    assert_same(writable_framework, out, grads)
+
+
+def test_the_order_of_a_mapping_does_not_matter():
+    model, grads = atomo.Compressor(SHAPES, "qsgd:bits=2"), gradients(FRAMEWORKS[0])
+    assert model.encode(dict(reversed(grads.items()))) == model.encode(grads)
+
+
+def test_threads_do_not_change_bytes():
+    grads = gradients(FRAMEWORKS[0])
+    one, four = (atomo.Compressor(SHAPES, "atomo:bits=1", threads=threads) for threads in (1, 4))
+    payload = one.encode(grads)
+    assert four.encode(grads) == payload
+    assert_same(FRAMEWORKS[0], four.decode(payload, like=grads), one.decode(payload, like=grads))
+
+
+def test_names_on_wire():
+    model = atomo.Compressor(SHAPES, "sign", names_on_wire=True)
+    assert [layer.name for layer in atomo.inspect(model.encode(gradients(FRAMEWORKS[0]))).layers] == list(SHAPES)
+
+
+def test_decode_add_of_many_is_that_of_each(writable_framework):
+    model = atomo.Compressor(SHAPES, "atomo:bits=2")
+    grads = gradients(writable_framework)
+    payloads = [model.encode(grads, worker=worker) for worker in range(3)]
+    zeros = {name: writable_framework.array(numpy.zeros(shape)) for name, shape in SHAPES.items()}
+    together = model.decode_add(payloads, out=zeros, alpha=0.5)
+    assert all(together[name] is zeros[name] for name in SHAPES)
+    one_by_one = {name: writable_framework.array(numpy.zeros(shape)) for name, shape in SHAPES.items()}
+    for payload in payloads:
+        model.decode_add(payload, out=one_by_one, alpha=0.5)
+    assert_same(writable_framework, together, one_by_one)
+
+
+def test_halves_are_added_up_in_f32():
+    framework = FRAMEWORKS[0]
+    model = atomo.Compressor(SHAPES, "identity:dtype=f32")
+    payloads = [model.encode(gradients(framework, seed=seed)) for seed in range(2)]
+    sums = {name: numpy.zeros(shape, "float16") for name, shape in SHAPES.items()}
+    exact = {name: numpy.zeros(shape, "float32") for name, shape in SHAPES.items()}
+    model.decode_add(payloads, out=sums)
+    model.decode_add(payloads, out=exact)
+    for name in SHAPES:
+        numpy.testing.assert_allclose(sums[name], exact[name], rtol=2**-10, atol=2**-24)
+
+
+@pytest.mark.parametrize("policy", ["atomo:bits=1", "atomo:atoms=rows,bits=1", "atomo:atoms=coordinate,bits=1"])
+def test_layers_one_by_one_are_the_whole_message(policy, framework):
+    grads = gradients(framework)
+    model = atomo.Compressor(SHAPES, policy)
+    whole = model.encode(grads, seed=1, step=2, worker=3)
+    price, grid_step = model.price, model.grid_step
+    assert (price > 0) != (grid_step > 0)
+    assert (model.predicted_price, model.predicted_grid_step) == (price, grid_step)
+    streamed = atomo.Compressor(SHAPES, policy)
+    streamed.begin_step(seed=1, step=2, worker=3, price=price, grid_step=grid_step)
+    parts = {name: streamed.encode_layer(name, grads[name]) for name in reversed(streamed.layers)}
+    assert (streamed.price, streamed.grid_step) == (price, grid_step)
+    streamed.end_step()
+    assert atomo.join([parts[name] for name in streamed.layers]) == whole
+    for name in SHAPES:
+        x = streamed.decode_layer(parts[name], like=grads[name])
+        numpy.testing.assert_array_equal(framework.numpy(x), framework.numpy(model.decode(whole, like=grads)[name]))
+
+
+def test_layers_are_added(writable_framework):
+    grads = gradients(writable_framework)
+    model = atomo.Compressor(SHAPES, "identity:dtype=f32")
+    model.begin_step()
+    part = model.encode_layer("fc.weight", grads["fc.weight"])
+    out = writable_framework.array(numpy.ones((64, 48)))
+    assert model.decode_layer_add(part, out=out, alpha=2.0) is out
+    numpy.testing.assert_array_equal(writable_framework.numpy(out),
+                                     1 + 2 * writable_framework.numpy(grads["fc.weight"]))
+    assert model.decode_layer(part, out=out) is out
+    numpy.testing.assert_array_equal(writable_framework.numpy(out), writable_framework.numpy(grads["fc.weight"]))
+
+
+def stream(model, step):
+    """One step layer by layer; the whole message's bytes, head apart."""
+    grads = gradients(FRAMEWORKS[0], seed=step)
+    model.begin_step(seed=1, step=step)
+    parts = [model.encode_layer(name, grads[name]) for name in model.layers]
+    model.end_step()
+    return parts
+
+
+def test_prices_are_learnt():
+    model = atomo.Compressor({"a": (256, 256)}, "atomo:atoms=rows,bits=1")
+    sizes = []
+    for step in range(12):
+        model.begin_step(step=step)
+        sizes.append(len(model.encode_layer("a", gradient(256, 256, seed=step))))
+        model.end_step()
+    assert model.predicted_price > 0
+    assert numpy.mean(sizes[4:]) == pytest.approx(model.budget_bytes, rel=0.05)
+
+
+def test_pickles_go_on_where_they_were():
+    model = atomo.Compressor(SHAPES, "atomo:bits=1", threads=2, names_on_wire=True)
+    for step in range(3):
+        stream(model, step)
+    again = pickle.loads(pickle.dumps(model))
+    assert again.state() == model.state() and again.layers == model.layers and again.policy == model.policy
+    assert stream(again, 3) == stream(model, 3)
+    fresh = atomo.Compressor(SHAPES, "atomo:bits=1")
+    assert stream(fresh, 4) != stream(model, 4)
+    fresh.load_state(model.state())
+    assert fresh.state() == model.state()
+
+
+def test_pickles_keep_dtypes():
+    grads = gradients(FRAMEWORKS[0], "bf16")
+    model = atomo.Compressor(grads, "identity")
+    assert pickle.loads(pickle.dumps(model)).encode(grads) == model.encode(grads)
+
+
+def test_an_agreed_step_makes_messages_add():
+    shapes = {"a": (32, 32), "b": 100}
+    workers = [atomo.Compressor(shapes, "atomo:atoms=coordinate,bits=2") for _ in range(3)]
+    grads = [{"a": gradient(32, 32, seed=w), "b": gradient(100, seed=10 + w)} for w in range(3)]
+    for worker, model in enumerate(workers):
+        model.encode(grads[worker], worker=worker)
+    step = max(model.predicted_grid_step for model in workers)
+    parts = []
+    for worker, model in enumerate(workers):
+        model.begin_step(step=1, worker=worker, grid_step=step)
+        parts.append({name: model.encode_layer(name, grads[worker][name]) for name in shapes})
+        model.end_step()
+    for name in shapes:
+        like = grads[0][name]
+        total = workers[0].decode_layer(atomo.add([part[name] for part in parts]), like=like)
+        apart = sum(workers[0].decode_layer(part[name], like=like).astype("float64") for part in parts)
+        numpy.testing.assert_allclose(total, apart, rtol=2**-23)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused, and what the message says would be right."""
+import pickle
+
+import numpy
+import pytest
+from conftest import gradient
+
+import atomo
+
+CODEC = atomo.Codec("qsgd:bits=2")
+X = gradient(6, 8)
+PAYLOAD = CODEC.encode(X)
+
+
+def refused(call, *words, error=atomo.Error):
+    """The call raises, and the message holds each of the words."""
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "uint8", "complex64", "bool"])
+def test_dtypes(dtype):
+    refused(lambda: CODEC.encode(X.astype(dtype)), "x: the elements are " + dtype, "float32, float16 and bfloat16")
+    refused(lambda: CODEC.decode(PAYLOAD, out=X.astype(dtype)), "out: the elements are " + dtype)
+    refused(lambda: atomo.Compressor({"a": X.astype(dtype)}, "sign"), "float32")
+
+
+def test_layouts(writable_framework):  # JAX's arrays are always contiguous
+    x = writable_framework.array(X)
+    for view, strides in ((x.T, "[1, 8]"), (x[:, ::2], "[8, 2]"), (x[::2], "[16, 1]")):
+        refused(lambda: CODEC.encode(view), "x: strides " + strides, "not C-contiguous", "ascontiguousarray(x)")
+        refused(lambda: CODEC.decode(PAYLOAD, out=view), "out: strides", "not C-contiguous")
+    numpy.testing.assert_array_equal(CODEC.encode(x[2:3, 1:]), CODEC.encode(X[2:3, 1:].copy()))  # one row is
+
+
+def test_strides_of_nothing_do_not_matter():
+    CODEC.encode(numpy.zeros((4, 0, 3), "float32").T)
+    CODEC.encode(numpy.asfortranarray(numpy.ones((1, 5), "float32")))
+
+
+def test_byte_order():
+    refused(lambda: CODEC.encode(X.astype(">f4")), "byte order")
+
+
+def test_read_only_arrays():
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    before = frozen.copy()
+    refused(lambda: CODEC.decode(PAYLOAD, out=frozen), "out: this array is read-only", "like=")
+    refused(lambda: CODEC.decode_add(PAYLOAD, out=frozen), "read-only")
+    refused(lambda: atomo.decode(PAYLOAD, out=[frozen]), "out[0]: this array is read-only")
+    numpy.testing.assert_array_equal(frozen, before)
+    words = X.astype("float16")
+    words.flags.writeable = False
+    refused(lambda: CODEC.decode(PAYLOAD, out=words), "read-only")
+
+
+def test_read_only_bfloat16():
+    import ml_dtypes
+
+    words = X.astype(ml_dtypes.bfloat16)
+    words.flags.writeable = False
+    CODEC.encode(words)
+    refused(lambda: CODEC.decode(PAYLOAD, out=words), "out: this array is read-only")
+
+
+def test_jax_arrays_are_not_written_to():
+    jax = pytest.importorskip("jax")
+    out = jax.numpy.zeros((6, 8))
+    refused(lambda: CODEC.decode(PAYLOAD, out=out), "out: JAX's arrays are immutable", "like=")
+    refused(lambda: CODEC.decode_add(PAYLOAD, out=out), "immutable")
+    assert not numpy.asarray(out).any()
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+    refused(lambda: CODEC.decode(PAYLOAD, out=torch.zeros(6, 8, requires_grad=True)), "requires grad", ".detach()")
+    refused(lambda: CODEC.encode(torch.ones(6, 8).to_sparse()), "x: this torch.Tensor does not lend its memory")
+    refused(lambda: CODEC.encode(torch.ones(6, 8, device="meta")), "x: ")
+    refused(lambda: CODEC.encode(torch.ones(6, 8, dtype=torch.float64)), "float64")
+
+
+@pytest.mark.parametrize("thing", [None, [1.0, 2.0], "abc", 3, object()], ids=repr)
+def test_what_is_no_array(thing):
+    refused(lambda: CODEC.encode(thing), "x: an array", error=TypeError)
+    refused(lambda: CODEC.decode_add(PAYLOAD, out=thing), "out: an array", error=TypeError)
+    if thing is not None:
+        refused(lambda: CODEC.decode(PAYLOAD, like=thing), "like: an array", error=TypeError)
+
+
+@pytest.mark.parametrize("thing", [None, "abc", 3, [1, 2]], ids=repr)
+def test_what_is_no_payload(thing):
+    for call in (lambda: CODEC.decode(thing, like=X), lambda: atomo.inspect(thing), lambda: atomo.decode(thing)):
+        refused(call, "payload: bytes or an array of uint8", error=TypeError)
+    refused(lambda: atomo.add([PAYLOAD, thing]), "payloads[1]: bytes", error=TypeError)
+    refused(lambda: atomo.join([thing]), "payloads[0]: bytes", error=TypeError)
+
+
+def test_payloads():
+    scattered = numpy.frombuffer(PAYLOAD + bytes(len(PAYLOAD)), numpy.uint8)[::2]
+    refused(lambda: CODEC.decode(scattered, like=X), "payload: these bytes are not contiguous")
+    torch = pytest.importorskip("torch")
+    refused(lambda: CODEC.decode(torch.zeros(8), like=X), "payload: the elements are float32", "uint8")
+
+
+def test_like_and_out():
+    refused(lambda: CODEC.decode(PAYLOAD), "one of like=", "out=")
+    refused(lambda: CODEC.decode(PAYLOAD, like=X, out=X), "not both")
+    refused(lambda: atomo.decode(PAYLOAD, like=[X], out=[X]), "not both")
+
+
+@pytest.mark.parametrize("field, bits", [("seed", 64), ("step", 32), ("worker", 16), ("tensor", 16), ("channel", 16)])
+def test_keys(field, bits):
+    for value in (-1, 2**bits, 2**70):
+        refused(lambda: CODEC.encode(X, **{field: value}), f"{field} is {value}", f"from 0 to {2**bits - 1}")
+    for value in (1.5, "1", None):
+        refused(lambda: CODEC.encode(X, **{field: value}), f"{field}: an integer is expected", error=TypeError)
+
+
+def test_shapes():
+    refused(lambda: CODEC.encode(numpy.zeros((1,) * 9, "float32")), "x: a shape of 9 dimensions")
+    error = refused(lambda: CODEC.decode(PAYLOAD, like=X[:5]), "other layers", error=atomo.DecodeError)
+    assert error.status == "shape_mismatch"
+    refused(lambda: CODEC.max_encoded_bytes((2, -1)), "shape is -1")
+    refused(lambda: CODEC.max_encoded_bytes((2**30, 2**30)), "2^40")
+    refused(lambda: CODEC.max_encoded_bytes((2.5,)), "integer", error=TypeError)
+    refused(lambda: CODEC.max_encoded_bytes(None), "None", error=TypeError)
+    refused(lambda: CODEC.max_encoded_bytes((2,), "f64"), "f32")
+
+
+def test_halves_are_not_added_to():
+    refused(lambda: CODEC.decode_add(PAYLOAD, out=X.astype("float16")), "out: the elements are f16", "f32 only")
+    refused(lambda: atomo.decode_add(PAYLOAD, out=[X.astype("float16")]), "out[0]: the elements are f16")
+
+
+@pytest.mark.parametrize("spec, words", [("quant", ["unknown codec 'quant'", "nearest"]), ("qsgd:bits=9", ["9"]),
+                                         ("qsgd:bitz=2", ["bitz"]), ("", [])])
+def test_specs(spec, words):
+    refused(lambda: atomo.Codec(spec), *words)
+    refused(lambda: atomo.Codec(3), "spec: a str is expected", error=TypeError)
+
+
+def test_another_codec():
+    error = refused(lambda: atomo.Codec("sign").decode(PAYLOAD, like=X), error=atomo.DecodeError)
+    assert error.status == "codec_mismatch"
+
+
+def test_errors_are_values():
+    error = refused(lambda: CODEC.decode(b"", like=X), error=atomo.DecodeError)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is atomo.DecodeError and again.status == error.status == "truncated"
+    assert str(again) == str(error)
+    assert issubclass(atomo.DecodeError, atomo.Error) and issubclass(atomo.Error, ValueError)
+
+
+def test_what_this_build_cannot_do():
+    from atomo import _atomo
+
+    if _atomo.cuda:
+        pytest.skip("this build has the CUDA backend")
+    refused(lambda: atomo.Compressor({"a": (3,)}, "sign", device="cuda"), "without the CUDA backend", "ATOMO_CUDA=ON")
+
+
+def test_models():
+    model = atomo.Compressor({"a": (3, 4), "b": 5}, "identity")
+    right = {"a": numpy.zeros((3, 4), "float32"), "b": numpy.zeros(5, "float32")}
+    payload = model.encode(right)
+    refused(lambda: model.encode([X]), "gradients: a mapping", error=TypeError)
+    refused(lambda: model.encode({"a": right["a"]}), "gradients: 'b' missing")
+    refused(lambda: model.encode({**right, "c": X}), "no layer is called 'c'")
+    refused(lambda: model.encode({**right, "b": numpy.zeros(4, "float32")}), "gradients['b']: the shape is [4]", "[5]")
+    refused(lambda: model.encode({**right, "b": numpy.zeros(5, "float16")}), "gradients['b']: the elements are f16", "f32")
+    refused(lambda: model.encode({**right, "b": [0] * 5}), "gradients['b']: an array", error=TypeError)
+    refused(lambda: model.encode(right, worker=-1), "worker is -1")
+    refused(lambda: model.decode(payload, out={**right, "b": numpy.zeros(6, "float32")}), "out['b']: the shape is [6]")
+    refused(lambda: model.decode(payload), "one of like=")
+    assert refused(lambda: model.decode(payload[:-1], like=right), error=atomo.DecodeError).status == "truncated"
+    refused(lambda: model.encode_layer("a", right["a"]), "begin_step")
+    refused(lambda: model.end_step(), "begin_step")
+    refused(lambda: model.load_state(b"state"), "72 bytes", "found 5")
+    refused(lambda: model.codec("c"), "no layer is called 'c'", "'a', 'b'")
+    model.begin_step()
+    refused(lambda: model.begin_step(), "the step before has to end")
+    refused(lambda: model.encode_layer("c", X), "no layer is called 'c'")
+    refused(lambda: model.encode_layer("a", X), "gradient: the shape is [6, 8]")
+    model.end_step()
+    refused(lambda: model.begin_step(price=0.1), "predicted_price")
+    model.begin_step(price=0.5)
+    model.end_step()
+
+
+def test_set_up_of_models():
+    refused(lambda: atomo.Compressor({}, "sign"), "without layers")
+    refused(lambda: atomo.Compressor([("a", 3)], "sign"), "layers: a mapping", error=TypeError)
+    refused(lambda: atomo.Compressor({"a": "xy"}, "sign"), "layer 'a': a shape or an array", error=TypeError)
+    refused(lambda: atomo.Compressor({"a": (3, -1)}, "sign"), "layer 'a'", "-1")
+    refused(lambda: atomo.Compressor({"a": 3}, "b=sign"), "no rule", "'a'")
+    refused(lambda: atomo.Compressor({"a": 3}, "*=sgin"), "sgin", "line 1")
+    refused(lambda: atomo.Compressor({"a": 3}, "sgin"), "sgin", "sign")
+    refused(lambda: atomo.Compressor({"a": 3}, ""), "")
+    refused(lambda: atomo.Compressor({"a": 3}, "sign", device="tpu"), "'tpu'", "cpu and cuda")
+    for threads in (0, -1, 2.5, True, 5000):
+        refused(lambda: atomo.Compressor({"a": 3}, "sign", threads=threads), "threads is", "from 1 to 1024")
