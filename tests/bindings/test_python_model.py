@@ -63,9 +63,10 @@ def test_attributes():
 
 
 def test_a_spec_of_one_codec_is_not_taken_for_rules():
-    for policy in ("sign", "atomo:bits=0.5", "qsgd:bits=2+blosc:codec=zstd", "*=sign", "a = sign", "sign ; ", "b:0 = sign; *=sign"):
-        if policy != "sign ; ":
-            atomo.Compressor({"a": 3}, policy)
+    for policy, spec in (("sign", "sign"), ("atomo:atoms=rows,bits=0.5", "atomo:atoms=rows,bits=0.5"),
+                         ("*=terngrad:clip=2.5", "terngrad:clip=2.5"), ("a:0 = sign", "sign"),
+                         ("b:0=topk:keep=0.1; *=sign", "sign"), *[("sign+blosc:codec=zstd",) * 2]):
+        assert atomo.Compressor({"a:0": 3}, policy).codec("a:0") == atomo.Codec(spec)
     assert str(atomo.Compressor({"a": 3}, atomo.Codec("sign")).codec("a")) == "sign"
 
 

@@ -37,6 +37,13 @@ def test_examples_in_docstrings(name):
     assert doctest.testmod(module, verbose=False).failed == 0
 
 
+def test_the_example_of_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## From Python\n")[2]
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
+    assert names["decoded"]["fc.bias"].shape == (128,) and (names["decoded"]["fc.bias"] == 1).all()
+
+
 def test_there_are_examples():
     found = sum(len(test.examples) for name in MODULES
                 for test in doctest.DocTestFinder().find(importlib.import_module("atomo." + name)))

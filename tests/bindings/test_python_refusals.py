@@ -173,7 +173,8 @@ def test_models():
     refused(lambda: model.encode({"a": right["a"]}), "gradients: 'b' missing")
     refused(lambda: model.encode({**right, "c": X}), "no layer is called 'c'")
     refused(lambda: model.encode({**right, "b": numpy.zeros(4, "float32")}), "gradients['b']: the shape is [4]", "[5]")
-    refused(lambda: model.encode({**right, "b": numpy.zeros(5, "float16")}), "gradients['b']: the elements are f16", "f32")
+    refused(lambda: model.encode({**right, "b": numpy.zeros(5, "float16")}), "gradients['b']: the elements are f16",
+            "f32")
     refused(lambda: model.encode({**right, "b": [0] * 5}), "gradients['b']: an array", error=TypeError)
     refused(lambda: model.encode(right, worker=-1), "worker is -1")
     refused(lambda: model.decode(payload, out={**right, "b": numpy.zeros(6, "float32")}), "out['b']: the shape is [6]")

@@ -25,11 +25,12 @@ def _spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
 class Compressor:
     """Encodes and decodes all layers of a model, whole or one by one. May be used from many threads.
 
-    `layers` maps names to shapes (of f32) or to arrays, of which the shape and the dtype are taken. `policy` is one spec
-    for all layers, or rules `pattern=spec` separated by `;` or lines, of which the first that matches a name counts
-    (`*` any characters, `?` one). Layers with a budget (`bits=`) share one price, so bits go where they save most.
-    `threads` work on one call, this one included; the bytes never depend on them. `names_on_wire` puts the layers'
-    names into whole messages. `device` is where the gradients are, "cpu" or "cuda".
+    `layers` maps names to shapes (of f32) or to arrays, of which the shape and the dtype are taken. `policy` is one
+    spec for all layers, or rules `pattern=spec` separated by `;` or lines, of which the first that matches a name
+    counts (`*` any characters, `?` one; write `a:0 = sign` with room around the sign where a name holds a colon).
+    Layers with a budget (`bits=`) share one price, so bits go where they save most. `threads` work on one call, this
+    one included; the bytes never depend on them. `names_on_wire` puts the layers' names into whole messages. `device`
+    is where the gradients are, "cpu" or "cuda".
 
     Raises `atomo.Error` for names twice, layers without a rule, or specs that cannot be read.
 
@@ -55,7 +56,8 @@ class Compressor:
     def __init__(self, layers: Mapping[str, Any], policy: str | Codec, *, threads: int = 1,
                  names_on_wire: bool = False, device: str = "cpu") -> None:
         if not isinstance(layers, Mapping):
-            raise TypeError(f"layers: a mapping of names to shapes or arrays is expected, found {type(layers).__name__}")
+            raise TypeError("layers: a mapping of names to shapes or arrays is expected, found "
+                            f"{type(layers).__name__}")
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
             raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
         if device not in ("cpu", "cuda"):

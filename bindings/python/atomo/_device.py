@@ -24,7 +24,7 @@ def require_cuda() -> None:
     """Raises `atomo.Error` in a package that was built without the CUDA backend."""
     if not _atomo.cuda:
         raise Error("this package was built without the CUDA backend: copy the arrays to the CPU, or build it with "
-                    "pip install . -C cmake.define.ATOMO_CUDA=ON where nvcc is")
+                    "pip install . --config-settings=cmake.define.ATOMO_CUDA=ON where nvcc is")
 
 
 class _Place:

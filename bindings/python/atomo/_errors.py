@@ -23,7 +23,7 @@ class Error(ValueError):
 
 
 class DecodeError(Error):
-    """A message that could not be read; `status` says why: "bad_magic", "truncated", "bad_checksum", "shape_mismatch", ...
+    """A message that could not be read; `status` says why: "bad_magic", "truncated", "shape_mismatch", ...
 
     >>> import atomo
     >>> try:
