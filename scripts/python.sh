@@ -122,7 +122,7 @@ if [ $package -eq 1 ]; then
   # Without isolation: the build folder is used again, so that only what changed is compiled. Warnings are errors as
   # in the presets, with whose objects ccache then serves.
   pip install -v --no-deps --no-build-isolation --force-reinstall \
-    --config-settings=cmake.define.ATOMO_WARNINGS_AS_ERRORS=ON "$root" >"$log" 2>&1 ||
+    --config-settings=build-dir=build/python --config-settings=cmake.define.ATOMO_WARNINGS_AS_ERRORS=ON "$root" >"$log" 2>&1 ||
     { tail -n 40 "$log" >&2; fail "the build failed, the whole of it is in build/python.log"; }
 fi
 say "done in $((SECONDS - started)) s"
