@@ -27,11 +27,14 @@ readonly kFrameworks=(jax ray)
 # What torch imports, of what it names: the compilers of kernels and most of CUDA are left out.
 readonly kTorchNeeds=(filelock typing_extensions sympy networkx jinja2 fsspec)
 
-say() { printf 'python: %s\n' "$*"; }
-fail() { printf 'python: %s\n' "$*" >&2; exit 1; }
-
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/build/venv
+log=$root/build/python.log
+say() { printf 'python: %s\n' "$*"; }
+# Ends with the end of what pip wrote.
+give_up() { tail -n 40 "$log" >&2; fail "$*, the whole of it is in build/python.log"; }
+fail() { printf 'python: %s\n' "$*" >&2; exit 1; }
+
 check=0
 package=1
 for argument in "$@"; do
@@ -45,7 +48,8 @@ for argument in "$@"; do
 done
 
 in_venv() { "$venv/bin/python" "$@"; }
-pip() { in_venv -m pip --disable-pip-version-check -q "$@"; }
+# What pip complains of, all that torch names and that is left out too, is in the log.
+pip() { in_venv -m pip --disable-pip-version-check -q "$@" 2>>"$log"; }
 
 # Prints the names among its arguments that are not installed.
 missing_of() {
@@ -67,7 +71,7 @@ install() {
   [ ${#missing[@]} -eq 0 ] && return
   say "installing ${missing[*]}"
   # Names on PyPI fail to answer now and then.
-  pip install "${missing[@]}" || { sleep 3; pip install "${missing[@]}"; } || fail "could not install ${missing[*]}"
+  pip install "${missing[@]}" || { sleep 3; pip install "${missing[@]}"; } || give_up "could not install ${missing[*]}"
 }
 
 # The wheel of PyPI is built with CUDA and asks for 5 GB of it. Where the toolkit is installed only what the toolkit
@@ -75,7 +79,7 @@ install() {
 install_torch() {
   if [ -n "$(missing_of torch)" ]; then
     say "installing torch without the libraries of its CUDA"
-    pip install --no-deps torch || fail "could not install torch"
+    pip install --no-deps torch || give_up "could not install torch"
   fi
   install "${kTorchNeeds[@]}"
   in_venv -c 'import torch' 2>/dev/null && return
@@ -93,7 +97,7 @@ PYTHON
   [ ${#extra[@]} -gt 0 ] && { say "installing ${extra[*]}"; pip install --no-deps "${extra[@]}" || true; }
   in_venv -c 'import torch' 2>/dev/null && return
   say "installing all of torch: this machine has no CUDA toolkit that it could use"
-  pip install torch
+  pip install torch || give_up "could not install torch"
   in_venv -c 'import torch' || fail "torch was installed and cannot be imported"
 }
 
@@ -106,6 +110,8 @@ if [ $check -eq 1 ]; then
 fi
 
 started=$SECONDS
+mkdir -p "$root/build"
+: >"$log"
 if ! [ -x "$venv/bin/python" ] || ! in_venv -c 'import pip' 2>/dev/null; then
   say "making build/venv"
   # The distribution's: its headers are the ones that scripts/install.sh installs.
@@ -118,11 +124,9 @@ install "${kFrameworks[@]}"
 if [ $package -eq 1 ]; then
   say "building atomo"
   if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-  log=$root/build/python.log
   # Without isolation: the build folder is used again, so that only what changed is compiled. Warnings are errors as
   # in the presets, with whose objects ccache then serves.
   pip install -v --no-deps --no-build-isolation --force-reinstall \
-    --config-settings=build-dir=build/python --config-settings=cmake.define.ATOMO_WARNINGS_AS_ERRORS=ON "$root" >"$log" 2>&1 ||
-    { tail -n 40 "$log" >&2; fail "the build failed, the whole of it is in build/python.log"; }
+    --config-settings=build-dir=build/python --config-settings=cmake.define.ATOMO_WARNINGS_AS_ERRORS=ON "$root" >>"$log" || give_up "the build failed"
 fi
 say "done in $((SECONDS - started)) s"
