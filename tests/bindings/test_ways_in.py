@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs docs/ways-in.md: every block goes into the file that its heading line names, then its commands are run.
+
+C and C++ want the library installed: it is, from the build tree that ATOMO_BUILD_DIR names (default: build/release).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "ways-in.md").read_text()
+BLOCK = re.compile(r"(?:^`(?P<file>[\w.]+)`:\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+WAYS = {part.splitlines()[0]: part for part in PAGE.split("\n## ")[1:]}
+SAME_LINE = ["C++ with CMake", "C", "Python", "JAX"]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """This Python before any other, and the library as `cmake --install` leaves it."""
+    build = Path(os.environ.get("ATOMO_BUILD_DIR", ROOT / "build" / "release"))
+    assert (build / "CMakeCache.txt").exists(), f"{build} is no build tree; ATOMO_BUILD_DIR may name one"
+    tree = tmp_path_factory.mktemp("installed")
+    subprocess.run(["cmake", "--install", build, "--prefix", tree], check=True, stdout=subprocess.DEVNULL)
+    (library,) = {path.parent for path in tree.rglob("libatomo_c.so")}
+    return os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CMAKE_PREFIX_PATH": str(tree),
+        "PKG_CONFIG_PATH": str(library / "pkgconfig"),
+        "LD_LIBRARY_PATH": str(library),
+        "OMP_NUM_THREADS": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+def run(way, folder, environment):
+    """What the last command printed."""
+    blocks = list(BLOCK.finditer(WAYS[way]))
+    commands = [block["text"] for block in blocks if block["language"] == "sh"]
+    assert len(commands) == 1, "a way has its files, then one block of commands"
+    for block in blocks:
+        if block["language"] != "sh":
+            assert block["file"], f"{way}: which file is this?\n{block['text']}"
+            (folder / block["file"]).write_text(block["text"])
+    command = ["bash", "-e", "-c", commands[0]]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_page_has_six_ways_and_nothing_outside_them():
+    assert list(WAYS) == ["C++ with CMake", "C", "Python", "PyTorch, DistributedDataParallel", "JAX", "Ray"]
+    assert "```" not in PAGE.split("\n## ")[0]
+    assert sum(len(BLOCK.findall(part)) for part in WAYS.values()) == PAGE.count("```") // 2
+
+
+def test_four_ways_print_the_same_line(tmp_path, environment):
+    for tool in ("cmake", "cc", "pkg-config"):
+        assert shutil.which(tool), f"{tool} is missing: scripts/install.sh installs it"
+    lines = {}
+    for way in SAME_LINE:
+        folder = tmp_path / way
+        folder.mkdir()
+        lines[way] = run(way, folder, environment).splitlines()[-1]
+    assert len(set(lines.values())) == 1, lines
+    match = re.fullmatch(r"(\d+) bytes, the first entry became (-?\d+\.\d{6})", lines["C"])
+    assert match, lines
+    assert int(match[1]) < 64 * 1024 * 4 / 60, "half a bit of 32"
+
+
+def test_ddp(tmp_path, environment):
+    output = run("PyTorch, DistributedDataParallel", tmp_path, environment)
+    workers = re.findall(r"worker (\d): the first weight is (-?\d+\.\d{6})", output)
+    assert sorted(worker for worker, _ in workers) == ["0", "1"], output
+    assert len({weight for _, weight in workers}) == 1, f"the replicas differ: {output}"
+
+
+def test_ray(tmp_path, environment):
+    line = run("Ray", tmp_path, environment).splitlines()[-1]
+    match = re.fullmatch(r"\[(\d+), (\d+)\] bytes, the mean has a norm of (\d+\.\d)", line)
+    assert match, line
+    assert all(int(match[i]) < 64 * 1024 * 4 / 60 for i in (1, 2))
+    assert float(match[3]) > 0
