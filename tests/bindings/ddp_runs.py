@@ -106,8 +106,23 @@ class Mixed(nn.Module):
         return self.f16(torch.relu(self.bf16(hidden.bfloat16())).half()).float()
 
 
+class Unusual(nn.Module):
+    """A convolution whose weight is stored channels last, and a parameter without dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 8, 3, padding=1).to(memory_format=torch.channels_last)
+        self.scale = nn.Parameter(torch.tensor(0.5))
+        self.last = nn.Linear(96, 10)
+
+    def forward(self, x):
+        return self.last(self.scale * torch.relu(self.convolution(x.view(-1, 2, 3, 4))).flatten(1))
+
+
 def make_net(name, seed=1):
     torch.manual_seed(seed)
+    if name == "unusual":
+        return Unusual()
     if name == "branches":
         return Branches()
     if name == "mixed":
@@ -327,6 +342,16 @@ def fashion(rank, ranks, hook, seed):
 
     data = ddp.load(ddp.DATA, "train"), ddp.load(ddp.DATA, "t10k")
     return ddp.train(data, hook=hook, codec="atomo:bits=0.5", steps=300, seed=seed)["accuracy"]
+
+
+def scatter(rank, ranks, what):
+    """One call of the reduce-scatter in which something is wrong."""
+    comm = atomo.torch.FSDPReduceScatter("qsgd:bits=4")
+    if what == "encode" and rank == 1:
+        comm.codec = None
+    x = torch.ones(8, dtype=torch.float64 if what == "float64" else torch.float32)
+    op = dist.ReduceOp.MAX if what == "max" else dist.ReduceOp.AVG
+    comm(x.new_empty(8 // ranks), x, dist.group.WORLD, op, async_op=what == "async")
 
 
 def sharded(rank, ranks, codec, steps=6, hooked=True, dtype=torch.float32):

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """atomo.torch over gloo with 2 and 4 processes: what arrives, on all ranks, under everything DDP and FSDP2 do."""
 
+import json
 import math
+import os
+import pathlib
+import subprocess
+import sys
 
 import atomo
 import atomo.torch
@@ -11,6 +16,7 @@ import pytest
 import torch
 from worlds import RankFailed, World
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLAIN = "identity:dtype=f32"
 THREE_BUCKETS = 0.002  # MB; of the small net
 
@@ -163,6 +169,7 @@ MODES = {"gradient_as_bucket_view": {"ddp": {"gradient_as_bucket_view": True}},
          "static_graph": {"ddp": {"static_graph": True}},
          "accumulate": {"accumulate": 3},
          "accumulate into bucket views": {"accumulate": 3, "ddp": {"gradient_as_bucket_view": True}},
+         "channels last and a scalar": {"net": "unusual"},
          "unused parameters": {"net": "branches", "ddp": {"find_unused_parameters": True}}}
 
 
@@ -324,10 +331,11 @@ def test_fully_shard_uncompressed_is_the_plain_reduce_scatter(world):
     check_replicas(mine)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fully_shard_compressed_trains(world, dtype):
+@pytest.mark.parametrize("codec, dtype", [("qsgd:bits=6", torch.float32), ("qsgd:bits=6", torch.bfloat16),
+                                          ("atomo:atoms=blocks,bits=6", torch.float32)])
+def test_fully_shard_compressed_trains(world, codec, dtype):
     plain = world(2).run(ddp_runs.sharded, PLAIN, steps=20, hooked=False)
-    mine = world(2).run(ddp_runs.sharded, "qsgd:bits=6", steps=20, dtype=dtype)
+    mine = world(2).run(ddp_runs.sharded, codec, steps=20, dtype=dtype)
     check_replicas(mine)
     mean = [np.mean([of["losses"][-1] for of in results]) for results in (mine, plain)]
     assert mean[0] == pytest.approx(mean[1], rel=0.02) and mean[1] < 0.9 * plain[0]["losses"][0]
@@ -336,9 +344,44 @@ def test_fully_shard_compressed_trains(world, dtype):
     assert 0 < mine[0]["bytes_sent"] < whole / 4
 
 
-def test_reduce_scatter_refuses_what_it_cannot_do():
+@pytest.mark.parametrize("what, says", [("max", "only SUM and AVG"), ("async", "async_op=True"),
+                                        ("float64", "float64"), ("encode", "rank 1 could not encode")])
+def test_reduce_scatter_refuses_what_it_cannot_do(world, what, says):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(ddp_runs.scatter, what)
+    assert says in failed.value.errors[0] and failed.value.errors[1] is not None
+
+
+def test_reduce_scatter_goes_on_from_a_checkpoint():
     comm = atomo.torch.FSDPReduceScatter("qsgd:bits=4")
     with pytest.raises(atomo.Error, match="qsgd:bits=2"):
         comm.load_state_dict(atomo.torch.FSDPReduceScatter("qsgd:bits=2").state_dict())
     comm.load_state_dict({**comm.state_dict(), "calls": 7})
     assert comm.calls == 7
+
+
+# The example and the benchmark
+
+
+def run_program(*command):
+    """Runs a program of this tree and returns what it printed."""
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_example_trains():
+    said = run_program("-m", "torch.distributed.run", "--nproc-per-node", "2", "examples/python/ddp.py",
+                       "--hook", "atomo", "--codec", "*.bias=identity:dtype=f32; *=atomo:bits=0.5", "--steps", "2")
+    assert "step 1/2" in said and "test accuracy" in said
+
+
+@pytest.mark.long
+def test_benchmark_writes_its_table(tmp_path):
+    run_program("bench/ddp.py", "--workers", "2", "--steps", "24", "--seeds", "1", "2", "--codec", "atomo:bits=0.5",
+                "--rank", "1", "--out", str(tmp_path / "ddp"))
+    rows = {row["hook"]: row for row in json.loads((tmp_path / "ddp.json").read_text())["rows"]}
+    assert rows["none"]["handed_a_step"] == 4 * 431_080
+    assert rows["atomo"]["handed_a_step"] == pytest.approx(431_080 / 16, rel=0.02)
+    assert "| atomo:bits=0.5" in (tmp_path / "ddp.md").read_text() and (tmp_path / "ddp.png").stat().st_size > 0

@@ -65,10 +65,10 @@ class DDPState:
     run yet.
     """
 
-    def __init__(self, model: Parameters, policy: str = "atomo:bits=0.5", *,
+    def __init__(self, model: Parameters, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1):
         parameters = _trained(model)
-        self.policy, self.seed, self.channel, self.threads = policy, seed, channel, threads
+        self.policy, self.seed, self.channel, self.threads = str(policy), seed, channel, threads
         self.layers = {name: (tuple(p.shape), DTYPES[p.dtype]) for name, p in parameters.items()}
         self.compressor = atomo.Compressor({name: p.detach() for name, p in parameters.items()}, policy,
                                            threads=threads, device=_device_of(parameters).type)
@@ -76,8 +76,7 @@ class DDPState:
         self.step = 0  # steps begun
         self.last = StepLog(0)
         self._start(process_group)
-        self._parameters = parameters
-        self._names = {id(p): name for name, p in parameters.items()}
+        self._know(parameters)
         if dist.is_initialized():
             self._connect()
 
@@ -86,7 +85,6 @@ class DDPState:
         self.process_group = process_group
         self._group: dist.ProcessGroup | None = None
         self._names: dict[int, str] = {}
-        self._parameters: dict[str, torch.Tensor] = {}  # keeps their ids from being given to others
         self._numbers = {name: i for i, name in enumerate(self.layers)}
         self._in_step = False
         self._error: Exception | None = None  # of an earlier bucket of this step
@@ -101,9 +99,16 @@ class DDPState:
         """
         parameters = _trained(model)
         self._check_layers({name: (tuple(p.shape), DTYPES[p.dtype]) for name, p in parameters.items()})
-        self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
+        self._know(parameters)
         self.process_group, self._group = process_group, None
+        if dist.is_initialized():
+            self._connect()
         return self
+
+    def _know(self, parameters: dict[str, torch.Tensor]) -> None:
+        """By identity, which holding them keeps from passing to others."""
+        self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
+        self._device = _device_of(parameters)
 
     # Checkpoints
 
@@ -175,10 +180,13 @@ class DDPState:
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hands a bucket to the worker thread; the future gets `bucket.buffer()` with the mean over the ranks in it.
 
-        One worker thread, not the caller: the caller is autograd's own thread, which has the next bucket's gradients
-        to compute, and the library leaves the interpreter to others while it works. One thread alone keeps the
-        collectives in the buckets' order, which is the same on all ranks.
+        One worker thread, not the caller, which is autograd's own and has the next bucket's gradients to compute. One
+        thread alone keeps the collectives in the buckets' order, which is the same on all ranks.
         """
+        # Measured over gloo, a million parameters in three buckets, qsgd:bits=4, two ranks that share two busy cores,
+        # every other step with the caller doing the work: 58 ms of back-propagation to the caller's 66, 62 to 62 for
+        # atoms=rows, so no more than noise where no core is idle. With 10 ms more on the wire for each bucket, 73 to 91
+        # and 79 to 95: more than half of the waiting is hidden.
         buffer, first, last = bucket.buffer(), bucket.index() == 0, bucket.is_last()
         cuda = buffer.is_cuda
         done: torch.futures.Future = torch.futures.Future(devices=[buffer.device] if cuda else None)
@@ -214,9 +222,7 @@ class DDPState:
     def _reduce(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
                 last: bool) -> None:
         began = time.perf_counter()
-        if first:
-            self._begin_step(dist.get_rank(group))
-        messages, mine = self._encode(layers, last)
+        messages, mine = self._encode(layers, dist.get_rank(group), first, last)
         encoded = time.perf_counter()
         lengths, gathered = self._gather(messages, mine, len(layers), group)
         arrived = time.perf_counter()
@@ -236,12 +242,14 @@ class DDPState:
         self._in_step = True
         self.step += 1
 
-    def _encode(self, layers: list[tuple[str, torch.Tensor]],
+    def _encode(self, layers: list[tuple[str, torch.Tensor]], rank: int, first: bool,
                 last: bool) -> tuple[list[bytes | torch.Tensor], Exception | None]:
         """A message a layer, or what went wrong: the other ranks have to hear of it."""
-        if self._error is not None:
-            return [], self._error
         try:
+            if first:
+                self._begin_step(rank)
+            if self._error is not None:
+                return [], self._error
             messages = [self.compressor.encode_layer(name, gradient) for name, gradient in layers]
             if last:
                 self._in_step = False
@@ -253,7 +261,7 @@ class DDPState:
     def _gather(self, messages: list[bytes | torch.Tensor], mine: Exception | None, count: int,
                 group: dist.ProcessGroup) -> tuple[list[list[int]], list[torch.Tensor]]:
         """All ranks' lengths, and all ranks' messages behind one another."""
-        device, ranks = _device_of(self._parameters), dist.get_world_size(group)
+        device, ranks = self._device, dist.get_world_size(group)
         own = torch.tensor([FAILED] * count if mine else [len(m) for m in messages], device=device)
         lengths = torch.empty(ranks * count, dtype=own.dtype, device=device)
         dist.all_gather_into_tensor(lengths, own, group=group)
@@ -275,8 +283,12 @@ class DDPState:
         messages = [part.split(lengths) for part, lengths in zip(gathered, table)]
         for i, (name, gradient) in enumerate(layers):
             mean = Accumulator(gradient)
+            # A model on a GPU goes by shapes where the host sees no message, and two layers of one shape may have two
+            # codecs; the layer's own codec knows what to expect.
+            on_gpu = gradient.is_cuda
+            decode_add = self.compressor.codec(name).decode_add if on_gpu else self.compressor.decode_layer_add
             for of_rank in messages:
-                self.compressor.decode_layer_add(of_rank[i], out=mean.sum, alpha=1 / ranks)
+                decode_add(of_rank[i], out=mean.sum, alpha=1 / ranks)
             mean.finish(**{**self._key, "worker": ranks, "tensor": self._numbers[name]})
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -71,6 +72,12 @@ class Accumulator:
         """
         if self.sum is self.view:
             return
-        codec = atomo.Codec(f"identity:dtype={DTYPES[self.view.dtype]}")
+        codec = _rounding(self.view.dtype)
         halves = codec.encode(self.sum, seed=seed, step=step, worker=worker, tensor=tensor, channel=channel)
         codec.decode(halves, out=self.view)
+
+
+@functools.cache
+def _rounding(dtype: torch.dtype) -> atomo.Codec:
+    """The codec that rounds f32 to a half at random."""
+    return atomo.Codec(f"identity:dtype={DTYPES[dtype]}")
