@@ -62,8 +62,7 @@ def serve(rank, options, folder):
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.workers)
-    folder_of_data = options.data or ddp.DATA
-    data = ddp.load(folder_of_data, "train"), ddp.load(folder_of_data, "t10k")
+    data = ddp.load(*[options.data] if options.data else [])
     hooks = [{"hook": "none"}, *({"hook": "atomo", "codec": codec} for codec in options.codecs),
              *({"hook": "powersgd", "rank": r} for r in options.ranks)]
     for number, (seed, hook) in enumerate((seed, hook) for seed in options.seeds for hook in hooks):

@@ -30,6 +30,12 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
+/// A spec alone, not rules: these have their `=` before any `:`, or stand among others.
+bool is_spec(std::string_view text) {
+  return text.find_first_of("; \t\n#") == std::string_view::npos && !text.empty() &&
+         text.find('=') >= text.find(':');
+}
+
 }  // namespace
 
 Policy::Policy(Codec codec) : rules_{{"*", std::move(codec)}} {}
@@ -40,6 +46,7 @@ Policy::Policy(std::vector<Rule> rules) : rules_(std::move(rules)) {
 }
 
 Policy Policy::parse(std::string_view text) {
+  if (is_spec(trim(text))) return Policy(Codec::parse(trim(text)));
   std::vector<Rule> rules;
   std::size_t line_number = 1;
   while (!text.empty()) {

@@ -27,13 +27,6 @@ std::vector<LayerSpec> layers_of(nb::list rows) {
   return layers;
 }
 
-/// A rule has its `=` before any `:`, or stands among others, or has room around it; a spec never.
-Policy policy_of(const std::string& text) {
-  const bool rules = text.find_first_of("; \t\n") != std::string::npos ||
-                     text.find('=') < std::min(text.find(':'), text.size());
-  return rules ? Policy::parse(text) : Policy(Codec::parse(text));
-}
-
 std::vector<std::string> names_of(const Compressor& model) {
   std::vector<std::string> names;
   for (const LayerSpec& layer : model.layers()) names.push_back(layer.name);
@@ -209,7 +202,7 @@ void load(PyCompressor& self, nb::handle state) {
 
 PyCompressor::PyCompressor(nb::list rows, const std::string& policy, unsigned count,
                            bool names_on_wire, const std::string& device)
-    : model(layers_of(std::move(rows)), policy_of(policy),
+    : model(layers_of(std::move(rows)), Policy::parse(policy),
             {.names_on_wire = names_on_wire, .device = device_of(device)}),
       threads(count),
       names(names_of(model)),

@@ -49,12 +49,6 @@ class TensorCoder final : public Coder {
   Codec codec_;
 };
 
-/// A policy is written as rules, `pattern = spec`, or as one spec for every layer.
-atomo::Policy policy_of(std::string_view text) {
-  const bool rules = text.find_first_of("; \t\n") != text.npos || text.find('=') < text.find(':');
-  return rules ? atomo::Policy::parse(text) : atomo::Policy(Codec::parse(text));
-}
-
 std::vector<LayerSpec> named(const Request& request) {
   std::vector<LayerSpec> layers = request.layers;
   std::string_view names = request.names;
@@ -69,7 +63,8 @@ std::vector<LayerSpec> named(const Request& request) {
 class ModelCoder final : public Coder {
  public:
   explicit ModelCoder(const Request& request)
-      : compressor_(named(request), policy_of(request.spec), {.device = request.device}) {
+      : compressor_(named(request), atomo::Policy::parse(request.spec),
+                    {.device = request.device}) {
     max_encoded_bytes = compressor_.max_encoded_bytes();
     workspace_bytes = compressor_.workspace_bytes();
     bool solves = false;

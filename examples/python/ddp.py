@@ -9,7 +9,6 @@ idx files, packed or not. `import ddp` gives `train` and what it needs to other 
 """
 
 import argparse
-import gzip
 import json
 import os
 import pathlib
@@ -18,6 +17,7 @@ import time
 
 import atomo
 import atomo.torch
+import fashion_mnist
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -26,30 +26,13 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.nn.parallel import DistributedDataParallel
 
-DATA = "/usr/share/datasets/fashion-mnist"
-MEAN, DEVIATION = 0.2860, 0.3530  # of the training images, scaled to [0, 1]
 HOOKS = ("none", "atomo", "powersgd")
 
 
-def read_idx(folder, name, dimensions):
-    """An idx file of bytes as an array."""
-    path = pathlib.Path(folder, name)
-    packed = path.with_name(name + ".gz")
-    if not path.exists() and not packed.exists():
-        raise FileNotFoundError(f"neither {path} nor {packed} is there: install dataset-fashion-mnist, or name --data")
-    raw = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
-    header = np.frombuffer(raw, ">u4", 1 + dimensions)
-    shape = tuple(int(extent) for extent in header[1:])
-    if header[0] != 0x800 + dimensions or len(raw) != header.nbytes + np.prod(shape):
-        raise ValueError(f"{path} is not an idx file of bytes with {dimensions} dimensions")
-    return np.frombuffer(raw, np.uint8, offset=header.nbytes).reshape(shape)
-
-
-def load(folder, part):
-    """Images [n, 1, 28, 28] in f32 of mean 0 and deviation 1, and labels [n]; `part` is train or t10k."""
-    images = torch.from_numpy(read_idx(folder, f"{part}-images-idx3-ubyte", 3).astype(np.float32) / 255)
-    labels = torch.from_numpy(read_idx(folder, f"{part}-labels-idx1-ubyte", 1).astype(np.int64))
-    return ((images - MEAN) / DEVIATION).unsqueeze(1), labels
+def load(folder=fashion_mnist.FOLDER):
+    """Training and test images, [n, 1, 28, 28] in f32 of mean 0 and variance 1, each with its labels [n]."""
+    return [(torch.from_numpy(images).view(-1, 1, 28, 28), torch.from_numpy(labels))
+            for images, labels in fashion_mnist.load(folder)]
 
 
 def lenet():
@@ -109,7 +92,7 @@ def on_the_wire(hook, handed, workers):
 
 def train(data, *, hook="atomo", codec="atomo:bits=0.5", rank=1, steps=800, batch=32, lr=0.05, seed=1, tests=8,
           start=10, bucket_mb=25.0, report=lambda event: None):
-    """Trains in every process of the default group; `data` are the tensors of `load` for train and t10k. Returns what
+    """Trains in every process of the default group; `data` is what `load` gives. Returns what
     it came to: accuracy, bytes a step, milliseconds a step, the curve. `rank` and `start` are PowerSGD's."""
     (images, labels), test = data
     worker, workers = dist.get_rank(), dist.get_world_size()
@@ -152,7 +135,7 @@ def arguments():
     parser.add_argument("--batch", type=int, default=32, help="of one worker")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--data", default=DATA, help="folder of the idx files")
+    parser.add_argument("--data", default=fashion_mnist.FOLDER, help="folder of the idx files")
     parser.add_argument("--json", help="file for the outcome")
     options = parser.parse_args()
     for name in ("rank", "steps", "batch"):
@@ -173,7 +156,7 @@ def main():
             print(f"step {event['step']}/{options.steps}  loss {event['loss']:.3f}  "
                   f"test {100 * event['accuracy']:.2f}%  {event['handed'] / 1e6:.2f} MB a worker", flush=True)
     try:
-        data = load(options.data, "train"), load(options.data, "t10k")
+        data = load(options.data)
         end = train(data, hook=options.hook, codec=options.codec, rank=options.rank, steps=options.steps,
                     batch=options.batch, lr=options.lr, seed=options.seed, report=report)
     except (atomo.Error, OSError, ValueError) as error:

@@ -273,8 +273,8 @@ ATOMO_API atomo_status atomo_policy_text(const char* policy, int32_t without_los
 ATOMO_API atomo_status atomo_policy_codec(const char* policy, const char* layer,
                                           atomo_codec** codec);
 
-/// A model of `count` layers under the rules of `policy`, "*=atomo:bits=0.5". Copies what it is
-/// given. `options` may be NULL. `*compressor` is NULL on failure.
+/// A model of `count` layers under the rules of `policy`, "*=atomo:bits=0.5", or one spec for all
+/// of them. Copies what it is given. `options` may be NULL. `*compressor` is NULL on failure.
 ATOMO_API atomo_status atomo_compressor_create(const atomo_layer* layers, size_t count,
                                                const char* policy,
                                                const atomo_compressor_options* options,

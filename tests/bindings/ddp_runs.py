@@ -340,7 +340,7 @@ def fashion(rank, ranks, hook, seed):
     sys.path.insert(0, str(example))
     import ddp
 
-    data = ddp.load(ddp.DATA, "train"), ddp.load(ddp.DATA, "t10k")
+    data = ddp.load()
     return ddp.train(data, hook=hook, codec="atomo:bits=0.5", steps=300, seed=seed)["accuracy"]
 
 
