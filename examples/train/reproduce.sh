@@ -8,7 +8,7 @@ usage() {
 usage: bash examples/train/reproduce.sh [lenet|resnet18|transformer]... [-- OPTION...]
 
 Trains each model with every codec of its table of the README and writes bench/results/NAME.json, .md and .png.
-All three without a name: about 80 minutes on 2 cores, 12 of them for LeNet.
+All three without a name: about 80 minutes on 2 idle cores, 12 of them for LeNet.
 
   OPTION...   of compare.py, and win over those here
 
