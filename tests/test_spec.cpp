@@ -136,8 +136,9 @@ TEST(Policy, FirstMatchWinsAndErrorsNameTheLine) {
     }
   }
   EXPECT_THROW((void)Policy::parse(" # nothing\n"), Error);
-  for (const char* alone : {"sign", " atomo:bits=0.5", "atomo:bits=0.5,cap=1+blosc"})
+  for (const char* alone : {"sign", "atomo:bits=0.5", "atomo:bits=0.5,cap=1+blosc"})
     EXPECT_EQ(Policy::parse(alone).to_string(), Policy(Codec::parse(alone)).to_string());
+  EXPECT_EQ(Policy::parse(" sign\n").rules().size(), 1u);
   EXPECT_THROW((void)Policy::parse("sing"), Error);
   EXPECT_THROW((void)Policy::parse("fc* = sign").codec_for("conv"), Error);
 }
