@@ -25,9 +25,9 @@ bool matches(std::string_view pattern, std::string_view text) {
 }
 
 std::string_view trim(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
+  const auto first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
 /// A spec alone, not rules: these have their `=` before any `:`, or stand among others.
