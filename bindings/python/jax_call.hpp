@@ -10,6 +10,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "jax_coder.hpp"
@@ -140,6 +141,39 @@ inline std::vector<atomo::ConstBytes> messages_of(const ffi::Buffer<ffi::U8>& pa
   std::vector<atomo::ConstBytes> messages;
   for (std::size_t i = 0; i < count; ++i) messages.emplace_back(data + i * bytes, bytes);
   return messages;
+}
+
+/// What all calls begin with.
+template <class Binding>
+auto bind_spec(Binding&& platform) {
+  return std::move(platform)
+      .template Attr<std::string_view>("spec")
+      .template Attr<bool>("model")
+      .template Attr<std::string_view>("names");
+}
+/// A binding of what the platform gives, with the rest of what the calls take: spec, whether it is
+/// a model's, names of its layers, then key, layers, payload and length.
+template <class Binding>
+auto bind_encode(Binding&& platform) {
+  return bind_spec(std::move(platform))
+      .template Arg<KeyWords>()
+      .RemainingArgs()
+      .template Ret<ffi::BufferR1<ffi::U8>>()
+      .template Ret<ffi::BufferR0<ffi::U32>>();
+}
+/// The same: payload, layers.
+template <class Binding>
+auto bind_decode(Binding&& platform) {
+  return bind_spec(std::move(platform)).template Arg<ffi::Buffer<ffi::U8>>().RemainingRets();
+}
+/// The same: payload, alpha, what is added to, sums.
+template <class Binding>
+auto bind_decode_add(Binding&& platform) {
+  return bind_spec(std::move(platform))
+      .template Arg<ffi::Buffer<ffi::U8>>()
+      .template Arg<ffi::BufferR0<ffi::F32>>()
+      .RemainingArgs()
+      .RemainingRets();
 }
 
 /// The handlers for CUDA devices, in a build that has them: encode, decode, decode_add.

@@ -148,34 +148,11 @@ ffi::Error decode_add(ffi::ThreadPool threads, std::string_view spec, bool model
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kEncode, encode,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Attr<std::string_view>("spec")
-                           .Attr<bool>("model")
-                           .Attr<std::string_view>("names")
-                           .Arg<KeyWords>()
-                           .RemainingArgs()
-                           .Ret<ffi::BufferR1<ffi::U8>>()
-                           .Ret<ffi::BufferR0<ffi::U32>>());
-XLA_FFI_DEFINE_HANDLER(kDecode, decode,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Attr<std::string_view>("spec")
-                           .Attr<bool>("model")
-                           .Attr<std::string_view>("names")
-                           .Arg<ffi::Buffer<ffi::U8>>()
-                           .RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kDecodeAdd, decode_add,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Attr<std::string_view>("spec")
-                           .Attr<bool>("model")
-                           .Attr<std::string_view>("names")
-                           .Arg<ffi::Buffer<ffi::U8>>()
-                           .Arg<ffi::BufferR0<ffi::F32>>()
-                           .RemainingArgs()
-                           .RemainingRets());
+/// What XLA gives a handler on the CPU.
+auto on_cpu() { return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>(); }
+XLA_FFI_DEFINE_HANDLER(kEncode, encode, bind_encode(on_cpu()));
+XLA_FFI_DEFINE_HANDLER(kDecode, decode, bind_decode(on_cpu()));
+XLA_FFI_DEFINE_HANDLER(kDecodeAdd, decode_add, bind_decode_add(on_cpu()));
 
 atomo::DType dtype_of(std::string_view name) {
   if (name == "float32") return atomo::DType::f32;

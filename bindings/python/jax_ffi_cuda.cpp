@@ -146,40 +146,16 @@ ffi::Error decode_add(cudaStream_t stream, std::int32_t ordinal, ffi::ScratchAll
   });
 }
 
-XLA_FFI_DEFINE_HANDLER(kEncode, encode,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .Ctx<ffi::ScratchAllocator>()
-                           .Attr<std::string_view>("spec")
-                           .Attr<bool>("model")
-                           .Attr<std::string_view>("names")
-                           .Arg<KeyWords>()
-                           .RemainingArgs()
-                           .Ret<ffi::BufferR1<ffi::U8>>()
-                           .Ret<ffi::BufferR0<ffi::U32>>());
-XLA_FFI_DEFINE_HANDLER(kDecode, decode,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .Ctx<ffi::ScratchAllocator>()
-                           .Attr<std::string_view>("spec")
-                           .Attr<bool>("model")
-                           .Attr<std::string_view>("names")
-                           .Arg<ffi::Buffer<ffi::U8>>()
-                           .RemainingRets());
-XLA_FFI_DEFINE_HANDLER(kDecodeAdd, decode_add,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                           .Ctx<ffi::DeviceOrdinal>()
-                           .Ctx<ffi::ScratchAllocator>()
-                           .Attr<std::string_view>("spec")
-                           .Attr<bool>("model")
-                           .Attr<std::string_view>("names")
-                           .Arg<ffi::Buffer<ffi::U8>>()
-                           .Arg<ffi::BufferR0<ffi::F32>>()
-                           .RemainingArgs()
-                           .RemainingRets());
+/// What XLA gives a handler on a device.
+auto on_device() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<cudaStream_t>>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .Ctx<ffi::ScratchAllocator>();
+}
+XLA_FFI_DEFINE_HANDLER(kEncode, encode, bind_encode(on_device()));
+XLA_FFI_DEFINE_HANDLER(kDecode, decode, bind_decode(on_device()));
+XLA_FFI_DEFINE_HANDLER(kDecodeAdd, decode_add, bind_decode_add(on_device()));
 
 }  // namespace
 
