@@ -84,7 +84,7 @@ def test_gradients_are_the_losses_slopes():
 
 
 def test_what_cannot_be_trained_is_told():
-    for options, told in [(["--codec", "qsgdd"], "qsgdd"), (["--data", "/nowhere"], "/nowhere is missing")]:
+    for options, told in [(["--codec", "qsgdd"], "qsgdd"), (["--data", "/nowhere"], "neither /nowhere/")]:
         process = start("--workers", 1, "--steps", 1, *options)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 1 and told in errors and "Traceback" not in errors
