@@ -81,6 +81,11 @@ def test_what_does_not_belong_together(call, status):
     assert caught.value.status == status
 
 
+def test_messages_that_do_not_add_are_told_what_does():
+    with pytest.raises(atomo.DecodeError, match="2 messages do not add: .* atomo:atoms=coordinate"):
+        atomo.add([payload_of("sign")] * 2)
+
+
 def test_codecs():
     rows = atomo.codecs()
     assert {"atomo", "qsgd", "terngrad", "sign", "topk", "randomk", "identity"} <= {row.name for row in rows}

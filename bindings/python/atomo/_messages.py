@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from . import _atomo
-from ._errors import Error
+from ._errors import DecodeError, Error
 from ._frameworks import empty_like, finished
 
 
@@ -165,7 +165,14 @@ def add(payloads: Iterable[Any]) -> bytes:
     >>> codec.decode(atomo.add([codec.encode(x, worker=w) for w in range(3)]), like=x)
     array([ 3. , -1.5,  0. ,  6. ], dtype=float32)
     """
-    return _atomo.add(list(payloads))
+    messages = list(payloads)
+    try:
+        return _atomo.add(messages)
+    except DecodeError as error:
+        if error.status != "unsupported":
+            raise
+        raise DecodeError(f"add: {len(messages)} messages do not add: at least one is needed, and all have to be of the "
+                          "codec atomo:atoms=coordinate, without a lossless stage", "unsupported") from None
 
 
 def join(payloads: Iterable[Any]) -> bytes:
