@@ -209,3 +209,16 @@ def test_an_agreed_step_makes_messages_add():
         total = workers[0].decode_layer(atomo.add([part[name] for part in parts]), like=like)
         apart = sum(workers[0].decode_layer(part[name], like=like).astype("float64") for part in parts)
         numpy.testing.assert_allclose(total, apart, rtol=2**-23)
+
+
+def test_a_price_that_is_not_given_stays_the_predicted_one():
+    model = atomo.Compressor(SHAPES, "conv=atomo:atoms=coordinate,bits=1; *=atomo:atoms=rows,bits=1")
+    stream(model, 0)
+    price, grid_step = model.predicted_price, model.predicted_grid_step
+    assert price > 0 and grid_step > 0
+    model.begin_step(step=1, grid_step=2 * grid_step)
+    assert (model.price, model.grid_step) == (price, 2 * grid_step)
+    model.end_step()
+    price, grid_step = model.predicted_price, model.predicted_grid_step
+    model.begin_step(step=2, price=2 * price)
+    assert (model.price, model.grid_step) == (2 * price, grid_step)
