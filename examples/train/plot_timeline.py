@@ -54,7 +54,7 @@ def draw(lanes, rows, forward, backward, layers):
     start, last = forward[0], layers[-1][1]
     lanes.broken_barh([(0, forward[1] - start)], (1.7, 0.6), color=COMPUTE, alpha=0.4)
     since = backward[0]
-    for row, (_, ready, begin, end, sent) in enumerate(layers):
+    for row, (_, ready, begin, end, _sent) in enumerate(layers):
         lanes.broken_barh([(since - start, ready - since)], (1.7, 0.6), color=COMPUTE)
         lanes.broken_barh([(begin - start, end - begin)], (0.7, 0.6), color=ENCODE)
         rows.broken_barh([(since - start, ready - since)], (row - 0.4, 0.8), color=COMPUTE)
