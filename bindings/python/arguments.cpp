@@ -67,6 +67,11 @@ const char* name_of(Status status) noexcept {
   return "unknown";
 }
 
+nb::tuple status_of(std::uint8_t number) {
+  const auto status = static_cast<Status>(number);
+  return nb::make_tuple(name_of(status), std::string(describe(status)), failed(status));
+}
+
 void check_encoded(Status status) {
   if (failed(status)) throw Failure(status, false);
 }

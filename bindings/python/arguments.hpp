@@ -36,6 +36,9 @@ void check_decoded(Status status);
 /// "ok", "truncated", ...
 [[nodiscard]] const char* name_of(Status status) noexcept;
 
+/// (name, description, whether it is a failure) of a status that a device reported as a number.
+[[nodiscard]] nb::tuple status_of(std::uint8_t number);
+
 /// Turns Failure and Error into `atomo.DecodeError` and `atomo.Error`.
 void register_failures();
 

@@ -269,4 +269,19 @@ ConstBytes Memory::on_host() const {
   return view();
 }
 
+Messages::Messages(const nb::list& payloads) {
+  for (const nb::handle payload : payloads) {
+    held.emplace_back(payload, Access::read, "payloads[" + std::to_string(held.size()) + "]");
+    bytes.push_back(held.back().view());
+  }
+}
+
+void Messages::require_host() const {
+  for (const Memory& message : held) static_cast<void>(message.on_host());
+}
+
+nb::bytes bytes_of(ConstBytes memory, std::uint64_t bytes) {
+  return nb::bytes(reinterpret_cast<const char*>(memory.data()), static_cast<std::size_t>(bytes));
+}
+
 }  // namespace atomo::python

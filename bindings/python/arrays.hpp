@@ -95,4 +95,17 @@ class Memory {
   std::string what_;
 };
 
+/// Messages of Python's, held while a call reads them.
+struct Messages {
+  explicit Messages(const nb::list& payloads);
+  /// \throws Error for memory of a device.
+  void require_host() const;
+
+  std::vector<Memory> held;
+  std::vector<ConstBytes> bytes;
+};
+
+/// The first `bytes` of this memory, copied.
+[[nodiscard]] nb::bytes bytes_of(ConstBytes memory, std::uint64_t bytes);
+
 }  // namespace atomo::python

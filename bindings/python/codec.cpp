@@ -46,8 +46,7 @@ nb::bytes encode(PyCodec& self, nb::handle x, nb::handle seed, nb::handle step, 
                                {.workspace = workspace.bytes()});
   }
   check_encoded(status);
-  return nb::bytes(reinterpret_cast<const char*>(message.bytes().data()),
-                   static_cast<std::size_t>(bytes));
+  return bytes_of(message.bytes(), bytes);
 }
 
 void decode(PyCodec& self, nb::handle payload, nb::handle out) {

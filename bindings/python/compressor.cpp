@@ -33,10 +33,6 @@ std::vector<std::string> names_of(const Compressor& model) {
   return names;
 }
 
-nb::bytes bytes_of(Bytes memory, std::uint64_t bytes) {
-  return nb::bytes(reinterpret_cast<const char*>(memory.data()), static_cast<std::size_t>(bytes));
-}
-
 /// \throws Error with `rule` when the call came at the wrong time.
 void check_step(Status status, const char* rule) {
   if (status == Status::unsupported) throw Error(rule);
@@ -84,13 +80,8 @@ void decode(PyCompressor& self, nb::handle payload, nb::handle out) {
 }
 
 void decode_add(PyCompressor& self, nb::list payloads, nb::handle out, float alpha) {
-  std::vector<Memory> messages;
-  std::vector<ConstBytes> bytes;
-  for (const nb::handle payload : payloads) {
-    messages.emplace_back(payload, Access::read,
-                          "payloads[" + std::to_string(messages.size()) + "]");
-    bytes.push_back(messages.back().on_host());
-  }
+  const Messages messages(payloads);
+  messages.require_host();
   const Arrays arrays(out, Access::write, "out", &self.names);
   arrays.require_host();
   self.check(arrays, false, "out");
@@ -101,7 +92,7 @@ void decode_add(PyCompressor& self, nb::list payloads, nb::handle out, float alp
     const nb::gil_scoped_release others_run;
     const std::shared_lock among_others(self.step);
     status = self.model.decode_add(
-        std::span<const ConstBytes>(bytes), alpha, views,
+        std::span<const ConstBytes>(messages.bytes), alpha, views,
         {.workspace = workspace.bytes(), .executor = self.threads.executor()});
   }
   check_decoded(status);

@@ -136,24 +136,19 @@ void encode_model_on(PyCompressor& self, nb::handle gradients, nb::handle payloa
 void decode_model_on(PyCompressor& self, nb::list payloads, nb::handle out,
                      std::optional<float> alpha, nb::handle told, nb::handle workspace,
                      std::uint64_t stream) {
-  std::vector<Memory> messages;
-  std::vector<ConstBytes> bytes;
-  for (const nb::handle payload : payloads) {
-    messages.emplace_back(payload, Access::read, "payload");
-    bytes.push_back(messages.back().view());
-  }
+  const Messages messages(payloads);
   const Arrays arrays(out, Access::write, "out", &self.names);
   self.check(arrays, false, "out");
-  if (!alpha && bytes.size() != 1) throw Error("decode: one message is expected");
+  if (!alpha && messages.bytes.size() != 1) throw Error("decode: one message is expected");
   const std::vector<TensorView> views = arrays.writable();
   const Place place(told, workspace, stream);
   Status status = Status::ok;
   {
     const nb::gil_scoped_release others_run;
     const std::shared_lock among_others(self.step);
-    status = alpha ? self.model.decode_add(std::span<const ConstBytes>(bytes), *alpha, views,
-                                           place.context())
-                   : self.model.decode(bytes[0], views, place.context());
+    status = alpha ? self.model.decode_add(std::span<const ConstBytes>(messages.bytes), *alpha,
+                                           views, place.context())
+                   : self.model.decode(messages.bytes[0], views, place.context());
   }
   check_decoded(status);
 }

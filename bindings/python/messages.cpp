@@ -92,24 +92,9 @@ void decode(nb::handle payload, nb::handle out, std::optional<float> alpha) {
   check_decoded(status);
 }
 
-/// Messages of Python's, held while a call reads them.
-struct Messages {
-  explicit Messages(nb::list payloads) {
-    for (const nb::handle payload : payloads) {
-      held.emplace_back(payload, Access::read, "payloads[" + std::to_string(held.size()) + "]");
-      bytes.push_back(held.back().on_host());
-    }
-  }
-  std::vector<Memory> held;
-  std::vector<ConstBytes> bytes;
-};
-
-nb::bytes bytes_of(Bytes memory, std::uint64_t bytes) {
-  return nb::bytes(reinterpret_cast<const char*>(memory.data()), static_cast<std::size_t>(bytes));
-}
-
 nb::bytes add(nb::list payloads) {
-  const Messages messages(std::move(payloads));
+  const Messages messages(payloads);
+  messages.require_host();
   std::uint64_t capacity = 0;
   {
     const nb::gil_scoped_release others_run;
@@ -131,7 +116,8 @@ nb::bytes add(nb::list payloads) {
 }
 
 nb::bytes join(nb::list payloads) {
-  const Messages messages(std::move(payloads));
+  const Messages messages(payloads);
+  messages.require_host();
   const auto joined = pool().take(joined_bytes_bound(messages.bytes));
   std::uint64_t bytes = 0;
   Status status = Status::ok;

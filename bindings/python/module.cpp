@@ -18,6 +18,7 @@ NB_MODULE(_atomo, module) {
   module.doc() = "The library's calls on arrays; use the package atomo.";
   module.attr("__version__") = atomo::kVersion;
   register_failures();
+  module.def("status_of", &status_of, nanobind::arg("number"));
   auto codec = bind_codec(module);
   auto compressor = bind_compressor(module);
   bind_messages(module);

@@ -33,7 +33,8 @@ class Policy {
   /// Rules in the order in which they are tried.
   explicit Policy(std::vector<Rule> rules);
   /// Rules `pattern = spec`, one a line or separated by `;`; `#` starts a comment. Every layer must
-  /// match one. A spec alone is one codec for every layer. \throws Error naming the line.
+  /// match one. A spec alone is one codec for every layer; a pattern with a colon wants room around
+  /// the `=`, which tells it from a spec. \throws Error naming the line.
   static Policy parse(std::string_view text);
 
   /// \throws Error when no rule matches.

@@ -13,12 +13,6 @@ from . import _atomo
 from ._errors import DecodeError, Error
 from ._frameworks import dtype_name, is_torch, on_cuda
 
-_STATUSES = {1: "non_finite", 2: "underspent", 3: "overflow", 16: "buffer_too_small", 17: "workspace_too_small",
-             18: "truncated", 19: "bad_magic", 20: "bad_version", 21: "bad_checksum", 22: "corrupt",
-             23: "shape_mismatch", 24: "codec_mismatch", 25: "unsupported", 26: "external", 27: "price_mismatch",
-             28: "too_large"}
-_FIRST_FAILURE = 16
-
 
 def require_cuda() -> None:
     """Raises `atomo.Error` in a package that was built without the CUDA backend."""
@@ -65,8 +59,9 @@ class _Place:
         """Waits for the stream, raises what the device reported and returns the message's bytes."""
         told = (self.told.cpu().numpy() if self._torch else self.told.get()).tobytes()
         length, status = struct.unpack_from("<QB", told)
-        if status >= _FIRST_FAILURE:
-            raise error(f"the device reports {_STATUSES.get(status, status)}", _STATUSES.get(status))
+        name, description, failed = _atomo.status_of(status)
+        if failed:
+            raise error(description, name)
         return length
 
 

@@ -183,10 +183,6 @@ class DDPState:
         One worker thread, not the caller, which is autograd's own and has the next bucket's gradients to compute. One
         thread alone keeps the collectives in the buckets' order, which is the same on all ranks.
         """
-        # Measured over gloo, a million parameters in three buckets, qsgd:bits=4, two ranks that share two busy cores,
-        # every other step with the caller doing the work: 58 ms of back-propagation to the caller's 66, 62 to 62 for
-        # atoms=rows, so no more than noise where no core is idle. With 10 ms more on the wire for each bucket, 73 to 91
-        # and 79 to 95: more than half of the waiting is hidden.
         buffer, first, last = bucket.buffer(), bucket.index() == 0, bucket.is_last()
         cuda = buffer.is_cuda
         done: torch.futures.Future = torch.futures.Future(devices=[buffer.device] if cuda else None)

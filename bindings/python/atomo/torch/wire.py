@@ -26,8 +26,8 @@ def as_bytes(messages: Sequence[bytes | torch.Tensor], device: torch.device) -> 
 def swap(outgoing: Sequence[torch.Tensor], incoming: Sequence[int], group: dist.ProcessGroup) -> list[torch.Tensor]:
     """Sends outgoing[r] to rank r and returns what the ranks sent here, incoming[r] bytes from rank r.
 
-    One all-to-all of true lengths. An all-gather would have to pad all messages to the longest: workers' gradients
-    differ so much that this cost LeNet 8 % of all bytes with two ranks and 15 % with four. One's own does not travel.
+    One all-to-all of true lengths. An all-gather would have to pad every message to the longest, and a bucket's messages
+    differ from rank to rank: the price is one for the model, not for the bucket. One's own does not travel.
     """
     rank, own = dist.get_rank(group), outgoing[dist.get_rank(group)]
     if len(outgoing) == 1:
