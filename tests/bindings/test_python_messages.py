@@ -9,6 +9,7 @@ import pytest
 from conftest import CODECS, gradient
 
 import atomo
+from atomo import _atomo
 
 STATUSES = {"truncated", "bad_magic", "bad_version", "bad_checksum", "corrupt", "shape_mismatch", "codec_mismatch",
             "unsupported", "external", "price_mismatch", "too_large"}
@@ -84,6 +85,12 @@ def test_what_does_not_belong_together(call, status):
 def test_messages_that_do_not_add_are_told_what_does():
     with pytest.raises(atomo.DecodeError, match="2 messages do not add: .* atomo:atoms=coordinate"):
         atomo.add([payload_of("sign")] * 2)
+
+
+def test_what_a_device_reports_is_told_in_words():
+    assert _atomo.status_of(18) == ("truncated", "the message ends before its header says", True)
+    assert [_atomo.status_of(number)[0::2] for number in (0, 1, 28)] == [
+        ("ok", False), ("non_finite", False), ("too_large", True)]
 
 
 def test_codecs():
