@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "learning/task.hpp"
 #include "options.hpp"
-#include "task.hpp"
 
 namespace train {
 

@@ -2,11 +2,8 @@
 /// \file
 /// atomo-train: `mpirun -n 5 atomo-train --help`.
 ///
-/// Files: options; task, images, text, data_order (what is learnt, from which samples); models,
-/// transformer, replica (the network behind plain arrays; these alone see torch); optimiser,
-/// learner (what every training process has); transport (MPI); ps, allgather, twoshot (the
-/// algorithms); gradient_stream, exchange, peer, shards (what they are made of); checkpoint, log,
-/// timeline.
+/// Folders: algorithms (one file each, and their table), roles (what a process is in them),
+/// exchange (how messages travel), learning (data, networks, optimisers), files (what is kept).
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,12 +11,13 @@
 #include <string>
 #include <string_view>
 
-#include "exchange.hpp"
+#include "algorithms/algorithms.hpp"
+#include "exchange/exchange.hpp"
+#include "exchange/transport.hpp"
 #include "interrupt.hpp"
+#include "learning/replica.hpp"
 #include "options.hpp"
-#include "replica.hpp"
 #include "run.hpp"
-#include "transport.hpp"
 
 namespace {
 
@@ -29,7 +27,9 @@ constexpr int kWrongUsage = 2, kInterrupted = 130;
 std::string objection(const train::Options& options, const train::Transport& transport) {
   if (!options.error.empty()) return options.error;
   if (transport.workers() < 1) {
-    return "--algorithm ps needs a server and at least one worker: mpirun -n 2 or more";
+    return "--algorithm " + options.algorithm + " with " + std::to_string(options.servers) +
+           " servers needs at least one worker: mpirun -n " + std::to_string(options.servers + 1) +
+           " or more";
   }
   if (transport.workers() > 65535) return "at most 65,535 workers have random streams of their own";
   if (!options.on_device()) return "";
@@ -43,9 +43,7 @@ train::Outcome train_on(train::Options& options, train::Run& run) {
     return train::Outcome::cannot_start;
   }
   if (options.on_device()) options.gpu = train::choose_gpu();
-  if (run.options.algorithm == "allgather") return train::all_gather(run);
-  if (run.options.algorithm == "twoshot") return train::two_shot(run);
-  return run.transport.rank() == 0 ? train::serve(run) : train::work(run);
+  return train::find_algorithm(run.options.algorithm)->run(run);
 }
 
 /// The launchers number their processes in the environment; without one this is the only process.
@@ -64,12 +62,19 @@ int main(int argc, char** argv) {
     if (first_process_of_job()) std::fputs(options.help.c_str(), stdout);
     return 0;
   }
+  if (options.list) {
+    if (first_process_of_job()) std::fputs(train::list_of_algorithms().c_str(), stdout);
+    return 0;
+  }
   if (options.check) {
     if (!options.error.empty()) std::fprintf(stderr, "atomo-train: %s\n", options.error.c_str());
     return options.error.empty() ? 0 : kWrongUsage;
   }
 
-  train::Transport transport(&argc, &argv, options.timeout_seconds, options.algorithm == "ps");
+  const auto* algorithm = train::find_algorithm(options.algorithm);
+  const int servers =
+      algorithm != nullptr && algorithm->family == train::Family::server ? options.servers : 0;
+  train::Transport transport(&argc, &argv, options.timeout_seconds, servers);
   train::catch_interrupts();
   train::Run run{options, transport};
   try {

@@ -8,8 +8,9 @@
 #include <numbers>
 #include <sstream>
 
-#include "images.hpp"
-#include "text.hpp"
+#include "algorithms/algorithms.hpp"
+#include "learning/images.hpp"
+#include "learning/text.hpp"
 
 namespace train {
 namespace {
@@ -21,7 +22,7 @@ void check_device(const Options& o) {
       throw CLI::ValidationError("--cuda-aware-mpi", "goes with --device cuda only");
     return;
   }
-  if (o.algorithm != "allgather") {
+  if (!find_algorithm(o.algorithm)->on_device) {
     throw CLI::ValidationError(
         "--device",
         "cuda goes with --algorithm allgather only: the others encode parts of a model on the CPU");
@@ -63,12 +64,66 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
-void add_training_options(CLI::App& app, Options& o) {
-  app.add_option(
-         "--algorithm", o.algorithm,
-         "ps: rank 0 serves; allgather: all ranks train; twoshot: all train, each adds up a part")
-      ->check(CLI::IsMember({"ps", "allgather", "twoshot"}))
+void add_algorithm_options(CLI::App& app, Options& o) {
+  std::vector<std::string> names;
+  for (const auto& algorithm : algorithms()) names.emplace_back(algorithm.name);
+  app.add_flag("--list", o.list, "only say which algorithms there are");
+  app.add_option("--algorithm", o.algorithm, "how the processes work together; see --list")
+      ->check(CLI::IsMember(names))
       ->capture_default_str();
+  app.add_option("--servers", o.servers, "ranks that serve, each some of the layers")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--aggregate", o.aggregate, "gradients that a step waits for (0: of all workers)")
+      ->capture_default_str();
+  app.add_option("--late", o.late, "what becomes of gradients that come after --aggregate others")
+      ->check(CLI::IsMember({"drop", "add"}))
+      ->capture_default_str();
+  app.add_option("--down", o.down_policy,
+                 "codec of the weights' changes on their way back (default: weights as they are)");
+  app.add_flag("--double-buffer", o.double_buffer,
+               "compute the next gradient while the last one travels: it is a step old");
+  app.add_option("--compensation", o.compensation, "lambda of dcasgd")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--adaptive", o.adaptive_compensation,
+               "dcasgd: divide lambda by the root of the mean squared gradient");
+  app.add_option("--local-steps", o.local_steps, "steps a process takes alone between exchanges")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--outer-optimizer", o.outer_optimizer,
+                 "how the mean change of local steps becomes a step")
+      ->check(CLI::IsMember({"sgd", "momentum", "adam", "adagrad", "adadelta", "rmsprop"}))
+      ->capture_default_str();
+  app.add_option("--outer-lr", o.outer_lr, "its learning rate")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--outer-momentum", o.outer_momentum, "its momentum")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+}
+
+void add_graph_options(CLI::App& app, Options& o) {
+  app.add_option("--graph", o.graph,
+                 "who talks to whom: ring, double-ring, star, complete, "
+                 "random:edges=N, or a topology file (JSON)")
+      ->capture_default_str();
+  app.add_option("--hosts", o.hosts, "file with the order of the nodes (JSON)")
+      ->check(CLI::ExistingFile);
+  app.add_option("--period", o.period, "steps between two exchanges over an edge")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--asynchronous", o.asynchronous, "do not wait for neighbours");
+  app.add_option("--gossip-step", o.gossip_step, "step of compressed gossip (0: what theory gives)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--codec-scale", o.codec_scale,
+                 "factor of what is decoded where differences are sent (0: 1 / (1 + omega))")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+void add_training_options(CLI::App& app, Options& o) {
   app.add_option("--device", o.device,
                  "cuda: compute and encode on a GPU, one a process; with --algorithm allgather")
       ->check(CLI::IsMember({"cpu", "cuda"}))
@@ -83,6 +138,7 @@ void add_training_options(CLI::App& app, Options& o) {
                  "folder of MNIST-like idx files (.gz too) or CIFAR-10 binaries (default: " +
                      std::string(kFashionMnist) +
                      "); for a transformer a text, file or folder (default: " + kCMakeManual + ")");
+  app.add_option("--split", o.split, "which worker sees which samples")->capture_default_str();
   app.add_option("--steps", o.steps, "steps of the whole run")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -121,9 +177,19 @@ void add_training_options(CLI::App& app, Options& o) {
                  "test on the first N samples (0: all); at the end on all")
       ->capture_default_str();
   app.add_flag("--check", o.check, "only say whether the command line is right");
+}
+
+void add_fault_options(CLI::App& app, Options& o) {
   app.add_option("--timeout", o.timeout_seconds, "seconds without a sign of life from a process")
       ->check(CLI::Range(0.5, 86400.0))
       ->capture_default_str();
+  app.add_option("--retries", o.retries, "further time-outs before a silent process ends the run")
+      ->capture_default_str();
+  app.add_option("--corrupt-payload-at", o.corrupt_payload_at,
+                 "flip a bit of a payload of worker 1")
+      ->group("");
+  app.add_option("--slow-rank", o.slow_rank, "the rank whose steps are slowed")->group("");
+  app.add_option("--slow-factor", o.slow_factor, "by this")->group("");
 }
 
 void add_file_options(CLI::App& app, Options& o) {
@@ -144,9 +210,6 @@ void add_file_options(CLI::App& app, Options& o) {
                  "optimiser gets, .safetensors");
   app.add_option("--at", o.at, "the step of --timeline and --dump-gradients, from 0")
       ->capture_default_str();
-  app.add_option("--corrupt-payload-at", o.corrupt_payload_at,
-                 "flip a bit of a payload of worker 1")
-      ->group("");
 }
 
 }  // namespace
@@ -164,7 +227,10 @@ Options parse_options(int argc, char** argv) {
   choice->add_option("--policy", policy, "file of lines 'pattern = codec'")
       ->check(CLI::ExistingFile);
   choice->require_option(0, 1);
+  add_algorithm_options(app, o);
+  add_graph_options(app, o);
   add_training_options(app, o);
+  add_fault_options(app, o);
   add_file_options(app, o);
   try {
     app.parse(argc, argv);
@@ -194,6 +260,23 @@ Options parse_options(int argc, char** argv) {
 nlohmann::json Options::fingerprint(int workers) const {
   return {
       {"algorithm", algorithm},
+      {"servers", servers},
+      {"aggregate", aggregate},
+      {"late", late},
+      {"down", down_policy},
+      {"double-buffer", double_buffer},
+      {"compensation", compensation},
+      {"adaptive", adaptive_compensation},
+      {"local-steps", local_steps},
+      {"outer-optimizer", outer_optimizer},
+      {"outer-lr", outer_lr},
+      {"outer-momentum", outer_momentum},
+      {"graph", graph},
+      {"period", period},
+      {"asynchronous", asynchronous},
+      {"gossip-step", gossip_step},
+      {"codec-scale", codec_scale},
+      {"split", split},
       {"device", device},
       {"model", model},
       {"optimizer", optimizer},

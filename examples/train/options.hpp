@@ -16,7 +16,34 @@ struct Options {
   std::string error;  ///< not empty: what is wrong with the command line
 
   bool check = false;  ///< only say whether the command line is right
+  bool list = false;   ///< only say which algorithms there are
   std::string algorithm = "ps";
+
+  // With servers.
+  int servers = 1;              ///< ranks that share the layers between them
+  std::uint32_t aggregate = 0;  ///< gradients a step waits for; 0: those of all workers
+  std::string late = "drop";    ///< what becomes of a gradient that comes after them
+  std::string down_policy;      ///< of the weights' way back; empty: uncompressed
+  bool double_buffer = false;   ///< compute the next gradient while the last one travels
+  double compensation = 0.04;   ///< lambda of DC-ASGD
+  bool adaptive_compensation = false;
+
+  // With steps of their own between exchanges.
+  std::uint32_t local_steps = 1;
+  double outer_lr = 1, outer_momentum = 0;
+  std::string outer_optimizer = "sgd";
+
+  // Decentralised.
+  std::string graph = "ring";  ///< text of a generator, or a topology file
+  std::string hosts;           ///< file with the order of the nodes; empty: the graph's own
+  std::uint32_t period = 1;    ///< steps between two exchanges over an edge
+  bool asynchronous = false;   ///< do not wait for neighbours
+  double gossip_step = 0;      ///< gamma of compressed gossip; 0: what theory gives
+  double codec_scale = 0;      ///< of what is decoded; 0: 1 / (1 + omega)
+
+  // Data.
+  std::string split = "iid";  ///< which worker sees which samples
+
   std::string device = "cpu";
   bool cuda_aware_mpi = false;
   std::optional<int> gpu;  ///< that this process uses, once chosen
@@ -38,6 +65,7 @@ struct Options {
   std::uint32_t eval_every = 0;    ///< 0: only after the last step
   std::uint32_t eval_samples = 0;  ///< before the end; 0: the whole test set
   double timeout_seconds = 30;
+  std::uint32_t retries = 1;  ///< further time-outs before a silent process ends the run
 
   std::string save;
   std::uint32_t save_every = 0;
@@ -53,6 +81,8 @@ struct Options {
   std::uint32_t at = 2;  ///< the step that `timeline` and `dump_gradients` record
 
   std::optional<std::uint32_t> corrupt_payload_at;  ///< fault planted by the tests
+  std::optional<int> slow_rank;  ///< whose steps take `slow_factor` times as long, by the tests
+  double slow_factor = 10;
 
   /// What has to be equal for a checkpoint to go on to the same curve.
   [[nodiscard]] nlohmann::json fingerprint(int workers) const;

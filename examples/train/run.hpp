@@ -7,12 +7,12 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint.hpp"
+#include "exchange/transport.hpp"
+#include "files/checkpoint.hpp"
+#include "learning/optimiser.hpp"
+#include "learning/replica.hpp"
 #include "log.hpp"
-#include "optimiser.hpp"
 #include "options.hpp"
-#include "replica.hpp"
-#include "transport.hpp"
 
 namespace train {
 
@@ -68,11 +68,5 @@ template <class Role>
 }
 
 enum class Outcome { finished, interrupted, cannot_start };
-
-/// The algorithms. \throws Fault, std::runtime_error
-[[nodiscard]] Outcome serve(Run& run);       ///< ps.cpp, rank 0
-[[nodiscard]] Outcome work(Run& run);        ///< ps.cpp, the others
-[[nodiscard]] Outcome all_gather(Run& run);  ///< allgather.cpp, every rank
-[[nodiscard]] Outcome two_shot(Run& run);    ///< twoshot.cpp, every rank
 
 }  // namespace train

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "whole_file.hpp"
+#include "files/whole_file.hpp"
 
 namespace train {
 namespace {

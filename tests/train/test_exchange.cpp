@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device_memory.hpp"
-#include "exchange.hpp"
+#include "exchange/exchange.hpp"
 #include "support.hpp"
 
 namespace train {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "algorithms/algorithms.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+namespace train {
+namespace {
+
+constexpr Algorithm kAlgorithms[] = {
+    {.name = "ps",
+     .family = Family::server,
+     .what = "synchronous SGD, each layer sent as back-propagation produces it",
+     .origin = "ATOMO, arXiv 1806.04090",
+     .run = parameter_server},
+    {.name = "allgather",
+     .family = Family::all_reduce,
+     .what = "every rank gets every gradient",
+     .origin = "Horovod-style exchange of payloads",
+     .run = all_gather,
+     .on_device = true},
+    {.name = "twoshot",
+     .family = Family::all_reduce,
+     .what = "every rank adds up a part of the model and sends the mean, encoded again",
+     .origin = "reduce-scatter and all-gather of payloads",
+     .run = two_shot},
+};
+
+constexpr const char* title(Family family) {
+  switch (family) {
+    case Family::server:
+      return "With servers: they hold the weights, the other ranks train";
+    case Family::all_reduce:
+      return "All-reduce: every rank trains and holds the same weights";
+    case Family::graph:
+      return "Decentralised: every rank trains weights of its own and talks to its neighbours";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::span<const Algorithm> algorithms() noexcept { return kAlgorithms; }
+
+const Algorithm* find_algorithm(const std::string& name) noexcept {
+  const auto* found =
+      std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms),
+                   [&](const Algorithm& algorithm) { return algorithm.name == name; });
+  return found == std::end(kAlgorithms) ? nullptr : found;
+}
+
+std::string list_of_algorithms() {
+  std::size_t name_width = 0, what_width = 0;
+  for (const auto& algorithm : kAlgorithms) {
+    name_width = std::max(name_width, std::string_view(algorithm.name).size());
+    what_width = std::max(what_width, std::string_view(algorithm.what).size());
+  }
+  std::string text;
+  const Algorithm* before = nullptr;
+  for (const auto& algorithm : kAlgorithms) {
+    if (before == nullptr || before->family != algorithm.family) {
+      text += std::string(before == nullptr ? "" : "\n") + title(algorithm.family) + "\n";
+    }
+    std::string name = algorithm.name, what = algorithm.what;
+    name.resize(name_width, ' ');
+    what.resize(what_width, ' ');
+    text += "  " + name + "  " + what + "  " + algorithm.origin + "\n";
+    before = &algorithm;
+  }
+  return text;
+}
+
+}  // namespace train

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The algorithms a run can follow: one file each in this folder, and one row in the table of
+/// algorithms.cpp.
+
+#include <span>
+#include <string>
+
+#include "run.hpp"
+
+namespace train {
+
+/// Who holds the weights.
+enum class Family {
+  server,      ///< ranks that serve; the others train
+  all_reduce,  ///< all ranks train and hold the same weights
+  graph,       ///< all ranks train, each with weights of its own, and talk to their neighbours
+};
+
+struct Algorithm {
+  const char* name;
+  Family family;
+  const char* what;    ///< one line
+  const char* origin;  ///< the paper or system it is from
+  /// Every process calls it, once all agree that the run can begin. \throws Fault,
+  /// std::runtime_error
+  Outcome (*run)(Run& run);
+  bool on_device = false;  ///< works with --device cuda
+};
+
+[[nodiscard]] std::span<const Algorithm> algorithms() noexcept;
+/// Null when there is none of that name.
+[[nodiscard]] const Algorithm* find_algorithm(const std::string& name) noexcept;
+/// The table as text, for --list.
+[[nodiscard]] std::string list_of_algorithms();
+
+// One line an algorithm, in the order of the table.
+[[nodiscard]] Outcome parameter_server(Run& run);
+[[nodiscard]] Outcome all_gather(Run& run);
+[[nodiscard]] Outcome two_shot(Run& run);
+
+}  // namespace train

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdexcept>
+
+#include "exchange/exchange.hpp"
+
+namespace train {
+
+std::string device_objection() {
+  return "--device cuda: this build has no CUDA backend; build with -DATOMO_CUDA=ON where nvcc is, "
+         "or take --device cpu";
+}
+
+std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor&, const atomo::Policy&,
+                                               std::size_t, bool) {
+  throw std::runtime_error(device_objection());
+}
+
+int choose_gpu() { throw std::runtime_error(device_objection()); }
+
+}  // namespace train

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/checkpoint.hpp"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "files/safetensors.hpp"
+
+namespace train {
+namespace {
+
+/// One tensor a layer for an array as long as the weights.
+void append_layers(std::vector<StoredTensor>& tensors, const std::string& prefix,
+                   std::span<const float> values, const std::vector<atomo::LayerSpec>& layers) {
+  for (const auto& layer : layers) {
+    const auto n = layer.shape.elements();
+    const auto dims = layer.shape.dims();
+    tensors.push_back(
+        {prefix + layer.name, "F32", {dims.begin(), dims.end()}, text_of(values.first(n))});
+    values = values.subspan(n);
+  }
+}
+
+std::vector<float> read_layers(const SafetensorsFile& file, const std::string& prefix,
+                               const std::vector<atomo::LayerSpec>& layers) {
+  std::vector<float> values;
+  for (const auto& layer : layers) {
+    const auto part = file.floats(prefix + layer.name);
+    if (part.size() != layer.shape.elements()) {
+      throw std::runtime_error("'" + prefix + layer.name + "' has " + std::to_string(part.size()) +
+                               " elements, the model " + std::to_string(layer.shape.elements()));
+    }
+    values.insert(values.end(), part.begin(), part.end());
+  }
+  return values;
+}
+
+void check_fingerprint(const nlohmann::json& saved, const nlohmann::json& wanted) {
+  for (const auto& [key, value] : wanted.items()) {
+    if (saved.value(key, nlohmann::json()) != value) {
+      throw std::runtime_error("it was written with --" + key + " " +
+                               saved.value(key, nlohmann::json()).dump() + ", this run has " +
+                               value.dump() + "; a run goes on only with the same options");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> WorkerState::pack() const {
+  const std::uint64_t length = compressor.size();
+  const std::size_t tail = buffers.size() * sizeof(float);
+  std::vector<std::byte> bytes(sizeof length + compressor.size() + tail);
+  std::memcpy(bytes.data(), &length, sizeof length);
+  if (length != 0) std::memcpy(bytes.data() + sizeof length, compressor.data(), compressor.size());
+  if (tail != 0) std::memcpy(bytes.data() + sizeof length + length, buffers.data(), tail);
+  return bytes;
+}
+
+WorkerState WorkerState::unpack(atomo::ConstBytes bytes) {
+  std::uint64_t length = 0;
+  if (bytes.size() < sizeof length) throw std::runtime_error("a worker's state is too short");
+  std::memcpy(&length, bytes.data(), sizeof length);
+  bytes = bytes.subspan(sizeof length);
+  if (length > bytes.size()) throw std::runtime_error("a worker's state is too short");
+  WorkerState state;
+  state.compressor.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+  bytes = bytes.subspan(length);
+  state.buffers.resize(bytes.size() / sizeof(float));
+  if (!state.buffers.empty())
+    std::memcpy(state.buffers.data(), bytes.data(), state.buffers.size() * sizeof(float));
+  return state;
+}
+
+void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
+                      const std::vector<atomo::LayerSpec>& layers) {
+  std::vector<StoredTensor> tensors;
+  append_layers(tensors, "weights.", checkpoint.weights, layers);
+  for (std::size_t m = 0; m < checkpoint.moments.size(); ++m) {
+    append_layers(tensors, "moment" + std::to_string(m) + ".", checkpoint.moments[m], layers);
+  }
+  for (std::size_t k = 0; k < checkpoint.workers.size(); ++k) {
+    const auto& worker = checkpoint.workers[k];
+    const std::string prefix = "worker" + std::to_string(k + 1) + ".";
+    tensors.push_back(
+        {prefix + "compressor",
+         "U8",
+         {static_cast<std::int64_t>(worker.compressor.size())},
+         {reinterpret_cast<const char*>(worker.compressor.data()), worker.compressor.size()}});
+    tensors.push_back({prefix + "buffers",
+                       "F32",
+                       {static_cast<std::int64_t>(worker.buffers.size())},
+                       text_of(worker.buffers)});
+  }
+  write_safetensors(path, tensors,
+                    {{"format", "atomo-train checkpoint 1"},
+                     {"options", checkpoint.fingerprint.dump()},
+                     {"step", std::to_string(checkpoint.step)},
+                     {"sent_bytes", std::to_string(checkpoint.sent_bytes)},
+                     {"moments", std::to_string(checkpoint.moments.size())}});
+}
+
+Checkpoint read_checkpoint(const std::string& path, const std::vector<atomo::LayerSpec>& layers,
+                           const nlohmann::json& fingerprint) {
+  const auto file = read_safetensors(path);
+  try {
+    const auto text = [&](const char* key) { return file.metadata.at(key).get<std::string>(); };
+    if (text("format") != "atomo-train checkpoint 1")
+      throw std::runtime_error("its format is " + text("format"));
+    Checkpoint checkpoint;
+    checkpoint.fingerprint = nlohmann::json::parse(text("options"));
+    check_fingerprint(checkpoint.fingerprint, fingerprint);
+    checkpoint.step = static_cast<std::uint32_t>(std::stoul(text("step")));
+    checkpoint.sent_bytes = std::stoull(text("sent_bytes"));
+    checkpoint.weights = read_layers(file, "weights.", layers);
+    const auto moments = std::stoul(text("moments"));
+    for (std::size_t m = 0; m < moments; ++m) {
+      checkpoint.moments.push_back(read_layers(file, "moment" + std::to_string(m) + ".", layers));
+    }
+    const auto workers = fingerprint.at("workers").get<std::size_t>();
+    for (std::size_t k = 0; k < workers; ++k) {
+      const std::string prefix = "worker" + std::to_string(k + 1) + ".";
+      const auto bytes = std::as_bytes(std::span(file.at(prefix + "compressor").bytes));
+      checkpoint.workers.push_back({{bytes.begin(), bytes.end()}, file.floats(prefix + "buffers")});
+    }
+    return checkpoint;
+  } catch (const std::exception& e) {
+    throw std::runtime_error("cannot go on from the checkpoint '" + path + "': " + e.what());
+  }
+}
+
+}  // namespace train

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "learning/learner.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <stdexcept>
+
+#include "files/safetensors.hpp"
+#include "interrupt.hpp"
+
+namespace train {
+namespace {
+constexpr std::size_t kTestBatch = 100;
+
+/// On a device lossless stages are the exchange's.
+atomo::Policy policy_of(const Options& options) {
+  const auto policy = atomo::Policy::parse(options.policy);
+  return options.on_device() ? policy.without_lossless() : policy;
+}
+
+}  // namespace
+
+void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
+                   const std::string& whose, std::span<const float> gradient) {
+  if (!options.dumps(step)) return;
+  std::filesystem::create_directories(options.dump_gradients);
+  std::vector<StoredTensor> tensors;
+  for (std::size_t i = 0; i < replica.layers().size(); ++i) {
+    const auto& layer = replica.layers()[i];
+    const auto dims = layer.shape.dims();
+    tensors.push_back({layer.name,
+                       "F32",
+                       {dims.begin(), dims.end()},
+                       text_of(gradient.subspan(replica.offset(i), layer.shape.elements()))});
+  }
+  write_safetensors(
+      options.dump_gradients + "/step" + std::to_string(step) + "-" + whose + ".safetensors",
+      tensors, {{"model", options.model}, {"step", std::to_string(step)}});
+}
+
+Learner::Learner(const Options& options, int worker, int workers, std::function<void()> breathe)
+    : options_(options),
+      worker_(worker),
+      workers_(workers),
+      breathe_(std::move(breathe)),
+      task_(make_task(options.model, options.data)),
+      order_(task_->samples(Split::train), static_cast<std::size_t>(workers), options.batch,
+             options.seed),
+      replica_(options.model, task_->input(), options.seed, options.gpu),
+      compressor_(replica_.layers(), policy_of(options),
+                  {.device = options.on_device() ? atomo::Device::cuda : atomo::Device::cpu}) {}
+
+atomo::Key Learner::key(std::uint32_t step) const noexcept {
+  return {.seed = options_.seed, .step = step, .worker = static_cast<std::uint16_t>(worker_)};
+}
+
+double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
+  task_->gather(Split::train, order_.samples(step, static_cast<std::size_t>(worker_)), batch_);
+  const double scale = options_.gradient_scale(step);
+  double loss = 0;
+  if (options_.dumps(step)) {
+    std::vector<float> copy(replica_.weights().size());
+    loss =
+        replica_.backward(batch_, scale, [&](std::size_t layer, std::span<const float> gradient) {
+          std::copy(gradient.begin(), gradient.end(),
+                    copy.begin() + static_cast<std::ptrdiff_t>(replica_.offset(layer)));
+          on_gradient(layer, gradient);
+        });
+    dump_gradient(options_, replica_, step, "worker" + std::to_string(worker_ + 1), copy);
+  } else {
+    loss = replica_.backward(batch_, scale, on_gradient);
+  }
+  if (!std::isfinite(loss)) {
+    throw std::runtime_error("the loss at step " + std::to_string(step) + " is " +
+                             std::to_string(loss) +
+                             ": the training diverged; lower --lr or take a codec with less error");
+  }
+  return loss;
+}
+
+Score Learner::evaluate(std::uint32_t done) {
+  const std::size_t all = task_->samples(Split::test);
+  const std::size_t count = options_.eval_samples == 0 || done == options_.steps
+                                ? all
+                                : std::min<std::size_t>(options_.eval_samples, all);
+  const auto worker = static_cast<std::size_t>(worker_),
+             workers = static_cast<std::size_t>(workers_);
+  std::vector<std::uint32_t> mine(count * (worker + 1) / workers - count * worker / workers);
+  std::iota(mine.begin(), mine.end(), static_cast<std::uint32_t>(count * worker / workers));
+  Score total;
+  for (std::size_t at = 0; at < mine.size(); at += kTestBatch) {
+    if (interrupted()) {
+      total.broken_off = 1;
+      break;
+    }
+    task_->gather(Split::test, std::span(mine).subspan(at, std::min(kTestBatch, mine.size() - at)),
+                  batch_);
+    const auto score = replica_.evaluate(batch_);
+    total.correct += score.correct;
+    total.predictions += score.predictions;
+    total.loss += score.loss;
+    breathe_();
+  }
+  return total;
+}
+
+WorkerState Learner::state() const { return {compressor_.save(), replica_.buffers()}; }
+
+void Learner::restore(const WorkerState& state) {
+  compressor_.load(state.compressor);
+  replica_.set_buffers(state.buffers);
+}
+
+}  // namespace train

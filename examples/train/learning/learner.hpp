@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What every training process has, whatever the algorithm: data, network, compressor.
+
+#include <atomo/atomo.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "files/checkpoint.hpp"
+#include "learning/data_order.hpp"
+#include "learning/replica.hpp"
+#include "learning/task.hpp"
+#include "options.hpp"
+
+namespace train {
+
+class Learner {
+ public:
+  /// `worker` counts from 0. `breathe` is called now and then in long computations.
+  /// \throws std::runtime_error, atomo::Error for missing data or a codec that does not fit.
+  Learner(const Options& options, int worker, int workers, std::function<void()> breathe);
+
+  [[nodiscard]] const Task& task() const noexcept { return *task_; }
+  [[nodiscard]] Replica& replica() noexcept { return replica_; }
+  [[nodiscard]] atomo::Compressor& compressor() noexcept { return compressor_; }
+  /// Of every draw of this worker in a step.
+  [[nodiscard]] atomo::Key key(std::uint32_t step) const noexcept;
+
+  /// Forward and backward over this worker's samples of a step, under its loss scale. Returns the
+  /// mean loss.
+  double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
+  /// This worker's share of the samples to test after `done` steps. Breaks off when interrupted.
+  [[nodiscard]] Score evaluate(std::uint32_t done);
+
+  [[nodiscard]] WorkerState state() const;
+  void restore(const WorkerState& state);
+
+ private:
+  const Options& options_;
+  int worker_, workers_;
+  std::function<void()> breathe_;
+  std::unique_ptr<Task> task_;
+  DataOrder order_;
+  Replica replica_;
+  atomo::Compressor compressor_;
+  Batch batch_;
+};
+
+/// Writes a gradient of the model into the folder of --dump-gradients, if `step` is the one to
+/// dump. `whose`: the end of the file's name.
+void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
+                   const std::string& whose, std::span<const float> gradient);
+
+}  // namespace train

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "learning/models.hpp"
+
+#include <stdexcept>
+#include <vector>
+
+namespace train {
+namespace {
+
+namespace nn = torch::nn;
+
+struct Classifier : Network {
+  explicit Classifier(const ImageShape& of) : shape(of) {}
+  torch::Tensor logits(const Batch& batch, torch::Device device) override {
+    return forward(
+        tensor_of(batch.pixels, {-1, shape.channels, shape.height, shape.width}, device));
+  }
+  virtual torch::Tensor forward(torch::Tensor images) = 0;
+  ImageShape shape;
+};
+
+struct Logistic : Classifier {
+  explicit Logistic(const ImageShape& of)
+      : Classifier(of),
+        fc(register_module("fc",
+                           nn::Linear(static_cast<std::int64_t>(shape.pixels()), kImageClasses))) {}
+  torch::Tensor forward(torch::Tensor images) override { return fc(images.flatten(1)); }
+  nn::Linear fc;
+};
+
+/// Two 5 x 5 convolutions with pooling, two fully connected layers.
+struct LeNet : Classifier {
+  explicit LeNet(const ImageShape& of)
+      : Classifier(of),
+        conv1(register_module("conv1", nn::Conv2d(nn::Conv2dOptions(shape.channels, 20, 5)))),
+        conv2(register_module("conv2", nn::Conv2d(nn::Conv2dOptions(20, 50, 5)))),
+        fc1(register_module("fc1", nn::Linear(50 * after(shape.height) * after(shape.width), 500))),
+        fc2(register_module("fc2", nn::Linear(500, kImageClasses))) {}
+  torch::Tensor forward(torch::Tensor images) override {
+    auto x = torch::relu(torch::max_pool2d(conv1(images), 2));
+    x = torch::relu(torch::max_pool2d(conv2(x), 2));
+    return fc2(torch::relu(fc1(x.flatten(1))));
+  }
+  /// Side of an image behind both convolutions and poolings: 28 -> 4.
+  static std::int64_t after(std::int64_t side) { return ((side - 4) / 2 - 4) / 2; }
+  nn::Conv2d conv1, conv2;
+  nn::Linear fc1, fc2;
+};
+
+nn::Conv2d conv3x3(std::int64_t in, std::int64_t out, std::int64_t stride) {
+  return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
+}
+
+/// Two 3 x 3 convolutions around a shortcut; a 1 x 1 convolution where the shape changes.
+struct ResidualBlock : nn::Module {
+  ResidualBlock(std::int64_t in, std::int64_t out, std::int64_t stride)
+      : conv1(register_module("conv1", conv3x3(in, out, stride))),
+        norm1(register_module("norm1", nn::BatchNorm2d(out))),
+        conv2(register_module("conv2", conv3x3(out, out, 1))),
+        norm2(register_module("norm2", nn::BatchNorm2d(out))) {
+    if (stride != 1 || in != out) {
+      shortcut = register_module(
+          "shortcut",
+          nn::Sequential(nn::Conv2d(nn::Conv2dOptions(in, out, 1).stride(stride).bias(false)),
+                         nn::BatchNorm2d(out)));
+    }
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const auto straight = shortcut.is_empty() ? x : shortcut->forward(x);
+    x = torch::relu(norm1(conv1(x)));
+    return torch::relu(norm2(conv2(x)) + straight);
+  }
+  nn::Conv2d conv1;
+  nn::BatchNorm2d norm1;
+  nn::Conv2d conv2;
+  nn::BatchNorm2d norm2;
+  nn::Sequential shortcut{nullptr};
+};
+
+/// A residual network for small images: as many stages of blocks as there are widths (channels),
+/// each behind the first at half the side, then the mean over the image.
+struct ResNet : Classifier {
+  ResNet(const ImageShape& of, const std::vector<std::int64_t>& widths, int blocks_a_stage)
+      : Classifier(of),
+        conv(register_module("conv", conv3x3(shape.channels, widths.front(), 1))),
+        norm(register_module("norm", nn::BatchNorm2d(widths.front()))),
+        blocks(register_module("blocks", nn::Sequential())),
+        fc(register_module("fc", nn::Linear(widths.back(), kImageClasses))) {
+    std::int64_t in = widths.front();
+    for (const std::int64_t out : widths) {
+      for (int k = 0; k < blocks_a_stage; ++k) {
+        blocks->push_back(ResidualBlock(in, out, in == out ? 1 : 2));
+        in = out;
+      }
+    }
+  }
+  torch::Tensor forward(torch::Tensor images) override {
+    const auto x = blocks->forward(torch::relu(norm(conv(images))));
+    return fc(x.mean({2, 3}));
+  }
+  nn::Conv2d conv;
+  nn::BatchNorm2d norm;
+  nn::Sequential blocks;
+  nn::Linear fc;
+};
+
+std::shared_ptr<Network> make_classifier(const std::string& name, const ImageShape& shape) {
+  if (name == "logistic") return std::make_shared<Logistic>(shape);
+  if (shape.height < 16 || shape.width < 16) {
+    throw std::runtime_error("images of " + std::to_string(shape.height) + " x " +
+                             std::to_string(shape.width) + " are too small for " + name +
+                             ", which needs 16 x 16");
+  }
+  if (name == "lenet") return std::make_shared<LeNet>(shape);
+  if (name == "resnet20")
+    return std::make_shared<ResNet>(shape, std::vector<std::int64_t>{16, 32, 64}, 3);
+  if (name == "resnet18")
+    return std::make_shared<ResNet>(shape, std::vector<std::int64_t>{64, 128, 256, 512}, 2);
+  throw std::runtime_error("no model '" + name +
+                           "' for images: there are logistic, lenet, resnet20, resnet18");
+}
+
+}  // namespace
+
+std::shared_ptr<Network> make_network(const std::string& name, const InputShape& input) {
+  if (const auto* text = std::get_if<TextShape>(&input)) return make_transformer(*text);
+  return make_classifier(name, std::get<ImageShape>(input));
+}
+
+}  // namespace train

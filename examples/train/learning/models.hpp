@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The networks. Includes torch.
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+
+#include "learning/task.hpp"
+
+namespace train {
+
+/// Samples to logits.
+struct Network : torch::nn::Module {
+  /// Predictions x classes, in the order of the batch's targets.
+  virtual torch::Tensor logits(const Batch& batch, torch::Device device) = 0;
+};
+
+/// `name`: "logistic", "lenet" (431,080 parameters on 28 x 28 grey images), "resnet20", "resnet18"
+/// (11.2 million) or "transformer" (3.3 million).
+[[nodiscard]] std::shared_ptr<Network> make_network(const std::string& name,
+                                                    const InputShape& input);
+
+/// Four pre-norm blocks of width 256 with four heads, learned positions, GELU; each character sees
+/// those before it.
+[[nodiscard]] std::shared_ptr<Network> make_transformer(const TextShape& shape);
+
+/// Values in host memory as a tensor on `device`; one of the sizes may be -1.
+template <class T>
+[[nodiscard]] torch::Tensor tensor_of(const std::vector<T>& values, torch::IntArrayRef sizes,
+                                      torch::Device device) {
+  return torch::from_blob(const_cast<T*>(values.data()), {static_cast<std::int64_t>(values.size())},
+                          torch::CppTypeToScalarType<T>::value)
+      .view(sizes)
+      .to(device);
+}
+
+}  // namespace train

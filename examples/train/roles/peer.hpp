@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the algorithms without a server share: every rank trains, holds the same weights and takes
+/// the same step. Rank 0 also writes what is kept and seen.
+
+#include <atomo/types.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "learning/learner.hpp"
+#include "learning/optimiser.hpp"
+#include "run.hpp"
+#include "timeline.hpp"
+
+namespace train {
+
+class Peer {
+ public:
+  /// Loads the data and makes the network; `begin` must follow.
+  explicit Peer(Run& run);
+  ~Peer() = default;
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  [[nodiscard]] std::uint32_t first_step() const noexcept { return first_step_; }
+  /// A test of all ranks after `done` steps.
+  void test(std::uint32_t done);
+  /// Writes a checkpoint. Every rank calls it.
+  void save(std::uint32_t done);
+  void finish(std::uint32_t done, bool stopped);
+
+ protected:
+  /// Goes on from the checkpoint, if there is one, and opens the log. The last thing a role does
+  /// when it is made.
+  void begin();
+  [[nodiscard]] bool first() const noexcept { return transport_.rank() == 0; }
+
+  /// Forward and backward over this rank's samples of a step. Begins a new report and timeline.
+  void back_propagate(std::uint32_t step, const Replica::OnGradient& on_gradient);
+  /// Tells every rank what this one reports.
+  void exchange_reports();
+  /// One optimiser step along the mean gradient, and the log's line. Returns whether any process
+  /// was interrupted.
+  [[nodiscard]] bool step_along(std::span<float> gradient, std::uint32_t step);
+  /// \throws Fault when `status` refuses what `rank` sent.
+  void check_payload(atomo::Status status, int rank, std::uint32_t step) const;
+  /// \throws std::runtime_error when this rank could not encode.
+  static void check_encoded(atomo::Status status, std::uint32_t step);
+
+  Run& run_;
+  Transport& transport_;
+  std::size_t workers_;
+  Learner learner_;
+  StepReport report_;                ///< of this rank
+  std::vector<StepReport> reports_;  ///< of every rank
+  double wire_ = 0, decode_ = 0;     ///< milliseconds of the step
+  Timeline timeline_{false, 0, ""};
+
+ private:
+  /// Returns the bytes that were sent before.
+  std::uint64_t restore();
+  void share_events(std::uint32_t step);
+  template <class T>
+  std::vector<T> gather(const T& mine);
+
+  std::uint32_t first_step_ = 0;
+  std::uint64_t sent_bytes_ = 0;
+  std::unique_ptr<Optimiser> optimiser_;
+  std::optional<Log> log_;
+};
+
+/// Runs `Role`, a Peer with `bool train(step)`, to the end; `train` returns whether a process was
+/// interrupted.
+template <class Role>
+Outcome run_peer(Run& run) {
+  const auto peer = prepare<Role>(run);
+  if (!peer) return Outcome::cannot_start;
+  std::uint32_t step = peer->first_step();
+  bool stopped = false;
+  while (step < run.last_step() && !stopped) {
+    stopped = peer->train(step);
+    ++step;
+    if (run.tests_after(step) && !stopped) peer->test(step);
+    if (run.saves_after(step, stopped)) peer->save(step);
+  }
+  stopped = stopped && step < run.last_step();
+  peer->finish(step, stopped);
+  return stopped ? Outcome::interrupted : Outcome::finished;
+}
+
+}  // namespace train
