@@ -45,30 +45,63 @@ void check_fingerprint(const nlohmann::json& saved, const nlohmann::json& wanted
   }
 }
 
-}  // namespace
-
-std::vector<std::byte> WorkerState::pack() const {
-  const std::uint64_t length = compressor.size();
-  const std::size_t tail = buffers.size() * sizeof(float);
-  std::vector<std::byte> bytes(sizeof length + compressor.size() + tail);
-  std::memcpy(bytes.data(), &length, sizeof length);
-  if (length != 0) std::memcpy(bytes.data() + sizeof length, compressor.data(), compressor.size());
-  if (tail != 0) std::memcpy(bytes.data() + sizeof length + length, buffers.data(), tail);
-  return bytes;
+/// A part of a packed state: its length in bytes in front.
+void append_part(std::vector<std::byte>& bytes, atomo::ConstBytes part) {
+  const std::uint64_t length = part.size();
+  const auto prefix = std::as_bytes(std::span(&length, 1));
+  bytes.insert(bytes.end(), prefix.begin(), prefix.end());
+  bytes.insert(bytes.end(), part.begin(), part.end());
 }
 
-WorkerState WorkerState::unpack(atomo::ConstBytes bytes) {
+/// The next part, whose bytes it cuts off.
+template <class T>
+std::vector<T> take_part(atomo::ConstBytes& bytes) {
   std::uint64_t length = 0;
   if (bytes.size() < sizeof length) throw std::runtime_error("a worker's state is too short");
   std::memcpy(&length, bytes.data(), sizeof length);
   bytes = bytes.subspan(sizeof length);
   if (length > bytes.size()) throw std::runtime_error("a worker's state is too short");
-  WorkerState state;
-  state.compressor.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+  std::vector<T> part(length / sizeof(T));
+  if (!part.empty()) std::memcpy(part.data(), bytes.data(), part.size() * sizeof(T));
   bytes = bytes.subspan(length);
-  state.buffers.resize(bytes.size() / sizeof(float));
-  if (!state.buffers.empty())
-    std::memcpy(state.buffers.data(), bytes.data(), state.buffers.size() * sizeof(float));
+  return part;
+}
+
+/// Everything of worker `prefix` in a file.
+WorkerState read_worker(const SafetensorsFile& file, const std::string& prefix) {
+  WorkerState state;
+  const auto bytes = std::as_bytes(std::span(file.at(prefix + "compressor").bytes));
+  state.compressor.assign(bytes.begin(), bytes.end());
+  state.buffers = file.floats(prefix + "buffers");
+  const std::string arrays = prefix + "own.";
+  for (const auto& tensor : file.tensors) {
+    if (tensor.name.starts_with(arrays))
+      state.arrays[tensor.name.substr(arrays.size())] = file.floats(tensor.name);
+  }
+  return state;
+}
+
+}  // namespace
+
+std::vector<std::byte> WorkerState::pack() const {
+  std::vector<std::byte> bytes;
+  append_part(bytes, compressor);
+  append_part(bytes, std::as_bytes(std::span(buffers)));
+  for (const auto& [name, values] : arrays) {
+    append_part(bytes, std::as_bytes(std::span(name)));
+    append_part(bytes, std::as_bytes(std::span(values)));
+  }
+  return bytes;
+}
+
+WorkerState WorkerState::unpack(atomo::ConstBytes bytes) {
+  WorkerState state;
+  state.compressor = take_part<std::byte>(bytes);
+  state.buffers = take_part<float>(bytes);
+  while (!bytes.empty()) {
+    const auto name = take_part<char>(bytes);
+    state.arrays[{name.begin(), name.end()}] = take_part<float>(bytes);
+  }
   return state;
 }
 
@@ -91,6 +124,12 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                        "F32",
                        {static_cast<std::int64_t>(worker.buffers.size())},
                        text_of(worker.buffers)});
+    for (const auto& [name, values] : worker.arrays) {
+      tensors.push_back({prefix + "own." + name,
+                         "F32",
+                         {static_cast<std::int64_t>(values.size())},
+                         text_of(values)});
+    }
   }
   write_safetensors(path, tensors,
                     {{"format", "atomo-train checkpoint 1"},
@@ -119,9 +158,7 @@ Checkpoint read_checkpoint(const std::string& path, const std::vector<atomo::Lay
     }
     const auto workers = fingerprint.at("workers").get<std::size_t>();
     for (std::size_t k = 0; k < workers; ++k) {
-      const std::string prefix = "worker" + std::to_string(k + 1) + ".";
-      const auto bytes = std::as_bytes(std::span(file.at(prefix + "compressor").bytes));
-      checkpoint.workers.push_back({{bytes.begin(), bytes.end()}, file.floats(prefix + "buffers")});
+      checkpoint.workers.push_back(read_worker(file, "worker" + std::to_string(k + 1) + "."));
     }
     return checkpoint;
   } catch (const std::exception& e) {

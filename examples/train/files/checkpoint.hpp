@@ -9,6 +9,7 @@
 #include <atomo/compressor.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -20,6 +21,9 @@ namespace train {
 struct WorkerState {
   std::vector<std::byte> compressor;  ///< Compressor::save
   std::vector<float> buffers;         ///< running statistics of batch normalisation
+  /// What an algorithm keeps for each worker besides, by name, of any length: in the file they are
+  /// worker1.own.NAME, worker2.own.NAME.
+  std::map<std::string, std::vector<float>> arrays{};
 
   /// For a message to the process that writes the file.
   [[nodiscard]] std::vector<std::byte> pack() const;
