@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exchange/graph.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+namespace train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Pair = std::pair<int, int>;  ///< of nodes, the smaller first
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("--graph: " + what); }
+
+std::string in_quotes(const std::string& text) { return "'" + text + "'"; }
+
+// ---- generators -------------------------------------------------------------------------------
+
+/// Draws that are the same with every standard library.
+class Draws {
+ public:
+  explicit Draws(std::uint64_t seed) {
+    std::seed_seq seeds{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+    random_.seed(seeds);
+  }
+  /// Below `bound`; a modulo is off by less than bound / 2^64.
+  std::size_t below(std::size_t bound) { return random_() % bound; }
+  template <class T>
+  void shuffle(std::vector<T>& values) {
+    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[below(i)]);
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+void join(std::set<Pair>& pairs, int a, int b) {
+  if (a != b) pairs.insert(std::minmax(a, b));
+}
+
+std::set<Pair> circle(int nodes, int reach) {
+  std::set<Pair> pairs;
+  for (int k = 0; k < nodes; ++k) {
+    for (int step = 1; step <= reach; ++step) join(pairs, k, (k + step) % nodes);
+  }
+  return pairs;
+}
+
+std::set<Pair> star(int nodes) {
+  std::set<Pair> pairs;
+  for (int k = 1; k < nodes; ++k) join(pairs, 0, k);
+  return pairs;
+}
+
+std::set<Pair> complete(int nodes) {
+  std::set<Pair> pairs;
+  for (int a = 0; a < nodes; ++a) {
+    for (int b = a + 1; b < nodes; ++b) join(pairs, a, b);
+  }
+  return pairs;
+}
+
+/// A tree in which every node of a shuffled order hangs on one before it, and further edges.
+std::set<Pair> random_graph(int nodes, std::uint64_t edges, std::uint64_t seed) {
+  const auto all = complete(nodes);
+  const auto least = static_cast<std::uint64_t>(nodes - 1);
+  if (edges < least || edges > all.size()) {
+    fail("random:edges=" + std::to_string(edges) + " with " + std::to_string(nodes) +
+         " processes: a connected graph of that many nodes has " + std::to_string(least) + " to " +
+         std::to_string(all.size()) + " edges");
+  }
+  Draws draws(seed);
+  std::vector<int> order(static_cast<std::size_t>(nodes));
+  for (int k = 0; k < nodes; ++k) order[static_cast<std::size_t>(k)] = k;
+  draws.shuffle(order);
+  std::set<Pair> pairs;
+  for (std::size_t k = 1; k < order.size(); ++k) join(pairs, order[k], order[draws.below(k)]);
+  std::vector<Pair> others;
+  std::set_difference(all.begin(), all.end(), pairs.begin(), pairs.end(),
+                      std::back_inserter(others));
+  draws.shuffle(others);
+  for (std::size_t i = 0; pairs.size() < edges; ++i) pairs.insert(others[i]);
+  return pairs;
+}
+
+/// "edges=12,seed=3" -> its values; `known` holds the keys and what they are without a value.
+std::map<std::string, std::uint64_t> read_keys(
+    const std::string& text, const std::string& keys,
+    std::map<std::string, std::optional<std::uint64_t>> known) {
+  for (std::size_t at = 0; at < keys.size();) {
+    const std::size_t end = std::min(keys.find(',', at), keys.size());
+    const std::string item = keys.substr(at, end - at);
+    const std::size_t equals = item.find('=');
+    const auto found = known.find(item.substr(0, equals));
+    std::uint64_t value = 0;
+    const char* last = item.data() + item.size();
+    const char* first = equals == std::string::npos ? last : item.data() + equals + 1;
+    const auto [stop, error] = std::from_chars(first, last, value);
+    if (found == known.end() || first == last || stop != last || error != std::errc{}) {
+      fail(in_quotes(item) + " in " + in_quotes(text) +
+           " is not understood; write for example random:edges=12,seed=1");
+    }
+    found->second = value;
+    at = end + 1;
+  }
+  std::map<std::string, std::uint64_t> values;
+  for (const auto& [key, value] : known) {
+    if (!value)
+      fail(in_quotes(text) + " lacks " + key + "=; write for example random:edges=12,seed=1");
+    values[key] = *value;
+  }
+  return values;
+}
+
+/// Nothing when `text` is not a generator's.
+std::optional<std::set<Pair>> generate(const std::string& text, int nodes) {
+  const std::size_t colon = text.find(':');
+  const std::string name = text.substr(0, colon);
+  const std::string keys = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (name == "random") {
+    auto values = read_keys(text, keys, {{"edges", std::nullopt}, {"seed", 1}});
+    return random_graph(nodes, values["edges"], values["seed"]);
+  }
+  std::optional<std::set<Pair>> pairs;
+  if (name == "ring") pairs = circle(nodes, 1);
+  if (name == "double-ring") pairs = circle(nodes, 2);
+  if (name == "star") pairs = star(nodes);
+  if (name == "complete") pairs = complete(nodes);
+  if (pairs && colon != std::string::npos)
+    fail(in_quotes(name) + " takes no keys: " + in_quotes(text));
+  return pairs;
+}
+
+// ---- slots ------------------------------------------------------------------------------------
+
+/// Edges of pairs, in order. Each without a slot gets the one that fewest edges of its two ends
+/// have: with a large enough period, edges that share a node have different ones.
+std::vector<Edge> with_slots(const std::map<Pair, std::optional<std::uint32_t>>& pairs,
+                             std::uint32_t period) {
+  std::map<std::pair<int, std::uint32_t>, int> used;  // edges of a node with a slot
+  std::vector<Edge> edges;
+  const auto add = [&](const Pair& pair, std::uint32_t slot) {
+    ++used[{pair.first, slot}];
+    ++used[{pair.second, slot}];
+    edges.push_back({pair.first, pair.second, slot});
+  };
+  for (const auto& [pair, slot] : pairs) {
+    if (slot) add(pair, *slot);
+  }
+  for (const auto& [pair, given] : pairs) {
+    if (given) continue;
+    std::uint32_t best = 0;
+    int least = -1;
+    for (std::uint32_t slot = 0; slot < period && least != 0; ++slot) {
+      const int count = used[{pair.first, slot}] + used[{pair.second, slot}];
+      if (least < 0 || count < least) {
+        least = count;
+        best = slot;
+      }
+    }
+    add(pair, best);
+  }
+  return edges;
+}
+
+// ---- files ------------------------------------------------------------------------------------
+
+/// \throws std::runtime_error for what is not JSON, and for an object with a name twice.
+Json read_json(const std::string& path) {
+  std::ifstream file(path);
+  if (!file || std::filesystem::is_directory(path)) fail("cannot read " + in_quotes(path));
+  std::vector<std::set<std::string>> open;  // names of the objects around
+  std::string twice;
+  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second)
+      twice = value.get<std::string>();
+    return true;
+  };
+  try {
+    auto json = Json::parse(file, watch);
+    if (!twice.empty()) fail(in_quotes(path) + " has the name " + in_quotes(twice) + " twice");
+    return json;
+  } catch (const Json::exception& e) {
+    fail(in_quotes(path) + " is not JSON: " + e.what());
+  }
+}
+
+/// A topology file on its way to a graph.
+struct Topology {
+  std::string path;
+  std::vector<std::string> names{};
+  std::uint32_t period = 1;
+  std::map<Pair, std::optional<std::uint32_t>> edges{};
+
+  [[noreturn]] void wrong(const std::string& what) const { fail(what + " in " + in_quotes(path)); }
+
+  [[nodiscard]] int number(const std::string& name, const std::string& of) const {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) {
+      wrong("node " + in_quotes(of) + " has an edge to " + in_quotes(name) +
+            ", which is not among the nodes");
+    }
+    return static_cast<int>(found - names.begin());
+  }
+};
+
+std::uint32_t whole_number(const Topology& topology, const Json& value, const std::string& what,
+                           std::uint32_t from) {
+  if (!value.is_number_integer() || value.get<std::int64_t>() < from ||
+      value.get<std::int64_t>() > UINT32_MAX) {
+    topology.wrong(what + " is " + value.dump() + ", not a whole number of at least " +
+                   std::to_string(from));
+  }
+  return value.get<std::uint32_t>();
+}
+
+/// The slots a node gives its edges, by the other end's number.
+using Slots = std::map<int, std::optional<std::uint32_t>>;
+
+Slots read_edges(const Topology& topology, const std::string& name, const Json& edges) {
+  Slots slots;
+  const auto add = [&](const std::string& peer, std::optional<std::uint32_t> slot) {
+    if (peer == name) topology.wrong("node " + in_quotes(name) + " has an edge to itself");
+    if (slot && *slot >= topology.period) {
+      topology.wrong("the slot of the edge from " + in_quotes(name) + " to " + in_quotes(peer) +
+                     " is " + std::to_string(*slot) + ", not below the round of " +
+                     std::to_string(topology.period));
+    }
+    if (!slots.emplace(topology.number(peer, name), slot).second)
+      topology.wrong("node " + in_quotes(name) + " has two edges to " + in_quotes(peer));
+  };
+  if (edges.is_object()) {
+    for (const auto& [peer, slot] : edges.items())
+      add(peer, whole_number(
+                    topology, slot,
+                    "the slot of the edge from " + in_quotes(name) + " to " + in_quotes(peer), 0));
+  } else if (edges.is_array()) {
+    for (const auto& peer : edges) {
+      if (!peer.is_string())
+        topology.wrong("an edge of node " + in_quotes(name) + " is " + peer.dump() +
+                       ", not the name of a node");
+      add(peer.get<std::string>(), std::nullopt);
+    }
+  } else {
+    topology.wrong("the edges of node " + in_quotes(name) + " are neither {peer: slot} nor [peer]");
+  }
+  return slots;
+}
+
+/// Both ends have to tell the same of an edge.
+void match_edges(Topology& topology, const std::vector<Slots>& slots) {
+  const auto name = [&](int node) {
+    return in_quotes(topology.names[static_cast<std::size_t>(node)]);
+  };
+  for (int a = 0; a < static_cast<int>(slots.size()); ++a) {
+    for (const auto& [b, slot] : slots[static_cast<std::size_t>(a)]) {
+      const auto& others = slots[static_cast<std::size_t>(b)];
+      const auto back = others.find(a);
+      if (back == others.end()) {
+        topology.wrong("node " + name(a) + " has an edge to " + name(b) + ", which has none to " +
+                       name(a));
+      }
+      if (slot && back->second && *slot != *back->second) {
+        topology.wrong("the edge between " + name(a) + " and " + name(b) + " has slot " +
+                       std::to_string(*slot) + " at the one and " + std::to_string(*back->second) +
+                       " at the other");
+      }
+      auto& kept = topology.edges[std::minmax(a, b)];
+      if (slot) kept = slot;
+    }
+  }
+}
+
+/// The one round of all nodes, `otherwise` where none has one.
+std::uint32_t read_round(const Topology& topology, const Json& nodes, std::uint32_t otherwise) {
+  std::optional<std::uint32_t> round;
+  for (const auto& [name, node] : nodes.items()) {
+    if (!node.is_object() || !node.contains("edges"))
+      topology.wrong("node " + in_quotes(name) + " has no \"edges\"");
+    if (!node.contains("round")) continue;
+    const auto own =
+        whole_number(topology, node["round"], "the round of node " + in_quotes(name), 1);
+    if (round && *round != own) {
+      topology.wrong("node " + in_quotes(name) + " has a round of " + std::to_string(own) +
+                     ", others of " + std::to_string(*round) +
+                     ": both ends of an edge have to "
+                     "come to it at the same step");
+    }
+    round = own;
+  }
+  if (round && otherwise != 1 && *round != otherwise) {
+    topology.wrong("--period " + std::to_string(otherwise) + " is not the round of " +
+                   std::to_string(*round));
+  }
+  return round.value_or(otherwise);
+}
+
+std::vector<std::string> read_hosts(const std::string& path) {
+  const auto json = read_json(path);
+  std::vector<std::string> names{};
+  if (json.is_object() && json.contains("hosts") && json["hosts"].is_array()) {
+    for (const auto& host : json["hosts"]) {
+      if (!host.is_object() || !host.contains("name") || !host["name"].is_string())
+        fail("a host in " + in_quotes(path) + " has no \"name\"");
+      names.push_back(host["name"].get<std::string>());
+      if (std::count(names.begin(), names.end(), names.back()) > 1)
+        fail(in_quotes(path) + " has the host " + in_quotes(names.back()) + " twice");
+    }
+  }
+  if (names.empty()) fail(in_quotes(path) + " does not say {\"hosts\": [{\"name\": ...}, ...]}");
+  return names;
+}
+
+/// `own`: the names in the order of the topology file.
+void check_same_names(const std::vector<std::string>& own, const std::vector<std::string>& hosts,
+                      const GraphSource& source) {
+  const auto missing = [](const auto& in, const auto& of) {
+    return std::find_if(of.begin(), of.end(), [&](const auto& name) {
+      return std::find(in.begin(), in.end(), name) == in.end();
+    });
+  };
+  if (const auto at = missing(hosts, own); at != own.end())
+    fail("node " + in_quotes(*at) + " of " + in_quotes(source.text) + " is not in " +
+         in_quotes(source.hosts));
+  if (const auto at = missing(own, hosts); at != hosts.end())
+    fail("host " + in_quotes(*at) + " of " + in_quotes(source.hosts) + " is not in " +
+         in_quotes(source.text));
+}
+
+void check_count(std::size_t found, const std::string& where, int processes) {
+  if (found == static_cast<std::size_t>(processes)) return;
+  fail(in_quotes(where) + " has " + std::to_string(found) + " nodes, the run has " +
+       std::to_string(processes) + " processes: mpirun -n " + std::to_string(found));
+}
+
+Topology read_topology(const GraphSource& source) {
+  const auto json = read_json(source.text);
+  if (!json.is_object() || !json.contains("nodes") || !json["nodes"].is_object() ||
+      json["nodes"].empty()) {
+    fail(in_quotes(source.text) + " does not say {\"nodes\": {name: {\"edges\": ...}, ...}}");
+  }
+  const auto& nodes = json["nodes"];
+  Topology topology{.path = source.text};
+  for (const auto& [name, node] : nodes.items()) topology.names.push_back(name);
+  check_count(topology.names.size(), source.text, source.nodes);
+  if (!source.hosts.empty()) {
+    auto hosts = read_hosts(source.hosts);
+    check_same_names(topology.names, hosts, source);
+    topology.names = std::move(hosts);
+  }
+  topology.period = read_round(topology, nodes, source.period);
+  std::vector<Slots> slots;
+  for (const auto& name : topology.names)
+    slots.push_back(read_edges(topology, name, nodes[name]["edges"]));
+  match_edges(topology, slots);
+  return topology;
+}
+
+Topology generated(const GraphSource& source, const std::set<Pair>& pairs) {
+  Topology topology{.path = source.text, .period = source.period};
+  if (source.hosts.empty()) {
+    for (int k = 0; k < source.nodes; ++k) topology.names.push_back(std::to_string(k + 1));
+  } else {
+    topology.names = read_hosts(source.hosts);
+    check_count(topology.names.size(), source.hosts, source.nodes);
+  }
+  for (const auto& pair : pairs) topology.edges[pair];
+  return topology;
+}
+
+double length_of(const std::vector<double>& x) {
+  double squares = 0;
+  for (const double v : x) squares += v * v;
+  return std::sqrt(squares);
+}
+
+}  // namespace
+
+// ---- the graph --------------------------------------------------------------------------------
+
+Graph Graph::make(const GraphSource& source) {
+  const auto pairs = generate(source.text, source.nodes);
+  if (!pairs && !std::filesystem::exists(source.text)) {
+    fail(in_quotes(source.text) +
+         " is neither a file nor one of ring, double-ring, star, complete, random:edges=M,seed=S");
+  }
+  const auto topology = pairs ? generated(source, *pairs) : read_topology(source);
+  return Graph(topology.names, with_slots(topology.edges, topology.period), topology.period);
+}
+
+Graph::Graph(std::vector<std::string> names, const std::vector<Edge>& edges, std::uint32_t period)
+    : names_(std::move(names)), neighbours_(names_.size()), period_(period) {
+  for (const auto& [a, b, slot] : edges) {
+    neighbours_[index(a)].push_back({.node = b, .slot = slot, .sign = -1});
+    neighbours_[index(b)].push_back({.node = a, .slot = slot, .sign = +1});
+  }
+  for (auto& own : neighbours_) {
+    std::sort(own.begin(), own.end(),
+              [](const Neighbour& x, const Neighbour& y) { return x.node < y.node; });
+    for (auto& n : own) {
+      const auto degree = std::max(own.size(), neighbours_[index(n.node)].size());
+      n.weight = 1.0 / (1.0 + static_cast<double>(degree));
+    }
+  }
+  std::vector<int> reached{0};
+  std::set<int> seen{0};
+  while (!reached.empty()) {
+    const int node = reached.back();
+    reached.pop_back();
+    for (const auto& n : neighbours(node)) {
+      if (seen.insert(n.node).second) reached.push_back(n.node);
+    }
+  }
+  for (int k = 0; k < nodes(); ++k) {
+    if (!seen.contains(k))
+      fail("the graph is not connected: no path leads from node " + in_quotes(name(0)) +
+           " to node " + in_quotes(name(k)));
+  }
+}
+
+std::vector<Neighbour> Graph::due(int node, std::uint32_t step) const {
+  std::vector<Neighbour> due;
+  std::copy_if(neighbours(node).begin(), neighbours(node).end(), std::back_inserter(due),
+               [&](const Neighbour& n) { return step % period_ == n.slot; });
+  return due;
+}
+
+double Graph::own_weight(int node) const {
+  double rest = 1;
+  for (const auto& n : neighbours(node)) rest -= n.weight;
+  return rest;
+}
+
+std::vector<double> Graph::mix(const std::vector<double>& x) const {
+  std::vector<double> y;
+  for (int k = 0; k < nodes(); ++k) {
+    double sum = own_weight(k) * x[index(k)];
+    for (const auto& n : neighbours(k)) sum += n.weight * x[index(n.node)];
+    y.push_back(sum);
+  }
+  return y;
+}
+
+/// Power iteration: on W^2 without its constant vector, and on I - W, which does not have it. Both
+/// have no negative eigenvalue, so signs do not take turns.
+Graph::Spectrum Graph::spectrum() const {
+  constexpr int kMostSteps = 20000;
+  constexpr double kEnough = 1e-13;  // change of an eigenvalue in a step
+  if (nodes() == 1) return {};
+  const auto largest = [&](const auto& apply) {
+    Draws draws(1);
+    std::vector<double> x(names_.size());
+    for (double& v : x) v = static_cast<double>(draws.below(2000)) - 999.5;
+    double value = 0;
+    for (int step = 0; step < kMostSteps; ++step) {
+      double mean = 0;
+      for (const double v : x) mean += v / static_cast<double>(nodes());
+      for (double& v : x) v -= mean;
+      const double before = length_of(x);
+      if (before == 0) return 0.0;
+      for (double& v : x) v /= before;
+      x = apply(x);
+      const double after = length_of(x);
+      if (std::abs(after - value) < kEnough) return after;
+      value = after;
+    }
+    return value;
+  };
+  const double square = largest([&](const auto& x) { return mix(mix(x)); });
+  const double beta = largest([&](const auto& x) {
+    auto y = mix(x);
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] = x[i] - y[i];
+    return y;
+  });
+  return {.gap = 1 - std::sqrt(square), .beta = beta};
+}
+
+}  // namespace train
