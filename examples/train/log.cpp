@@ -93,17 +93,25 @@ void Log::step(const StepRecord& record) {
     print(progress_of(record));
 }
 
-void Log::evaluation(std::uint32_t steps_done, const Score& score) {
+void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean) {
   tested_ = measure_.of(score);
   const double loss = score.loss / static_cast<double>(score.predictions);
-  emit({{"event", "evaluation"},
-        {"steps", steps_done},
-        {measure_.key, *tested_},
-        {"loss", loss},
-        {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_}});
+  nlohmann::json line{{"event", "evaluation"},
+                      {"steps", steps_done},
+                      {measure_.key, *tested_},
+                      {"loss", loss},
+                      {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_}};
+  std::string mean;
+  if (of_mean != nullptr) {
+    const double tested = measure_.of(*of_mean);
+    line[std::string(measure_.key) + "_of_mean"] = tested;
+    line["loss_of_mean"] = of_mean->loss / static_cast<double>(of_mean->predictions);
+    mean = ", " + std::string(measure_.name) + " of the mean model " + measure_.text(tested);
+  }
+  emit(line);
   if (!live_)
-    print(format("tested after %u steps: %s %s, loss %.4f", steps_done, measure_.name,
-                 measure_.text(*tested_).c_str(), loss));
+    print(format("tested after %u steps: %s %s, loss %.4f%s", steps_done, measure_.name,
+                 measure_.text(*tested_).c_str(), loss, mean.c_str()));
 }
 
 void Log::checkpoint(std::uint32_t steps_done) {

@@ -38,8 +38,8 @@ class Log {
       std::uint64_t sent_bytes);
 
   void step(const StepRecord& record);
-  /// `score` is that of all workers.
-  void evaluation(std::uint32_t steps_done, const Score& score);
+  /// `score` is that of all workers; `of_mean` that of their mean model, where each has its own.
+  void evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean = nullptr);
   void checkpoint(std::uint32_t steps_done);
   /// One line for the user, above the progress line.
   void note(const std::string& line);

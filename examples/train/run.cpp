@@ -54,15 +54,19 @@ std::vector<float> mean_over_workers(std::span<const float> all, std::size_t wor
   return mean;
 }
 
-void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores) {
+std::optional<Score> total_of(std::span<const Score> scores) {
   Score total;
   for (const auto& score : scores) {
-    if (score.broken_off != 0) return;
+    if (score.broken_off != 0) return std::nullopt;
     total.correct += score.correct;
     total.predictions += score.predictions;
     total.loss += score.loss;
   }
-  log.evaluation(done, total);
+  return total;
+}
+
+void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores) {
+  if (const auto total = total_of(scores)) log.evaluation(done, *total);
 }
 
 bool all_ready(Transport& transport, const std::string& error) {

@@ -45,6 +45,8 @@ struct StepReport {
 [[nodiscard]] StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports);
 /// result[i] = mean over workers, added in rank order; `all` holds them one behind the other.
 [[nodiscard]] std::vector<float> mean_over_workers(std::span<const float> all, std::size_t workers);
+/// Scores added in rank order; none when one was broken off.
+[[nodiscard]] std::optional<Score> total_of(std::span<const Score> scores);
 /// Adds scores in rank order and hands the result to the log, unless one was broken off.
 void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores);
 
@@ -68,5 +70,24 @@ template <class Role>
 }
 
 enum class Outcome { finished, interrupted, cannot_start };
+
+/// Runs `Role`, one of ranks that are all alike, to the end. It has `bool train(step)`, which
+/// returns whether a process was interrupted.
+template <class Role>
+Outcome run_peer(Run& run) {
+  const auto peer = prepare<Role>(run);
+  if (!peer) return Outcome::cannot_start;
+  std::uint32_t step = peer->first_step();
+  bool stopped = false;
+  while (step < run.last_step() && !stopped) {
+    stopped = peer->train(step);
+    ++step;
+    if (run.tests_after(step) && !stopped) peer->test(step);
+    if (run.saves_after(step, stopped)) peer->save(step);
+  }
+  stopped = stopped && step < run.last_step();
+  peer->finish(step, stopped);
+  return stopped ? Outcome::interrupted : Outcome::finished;
+}
 
 }  // namespace train

@@ -80,13 +80,13 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
   return loss;
 }
 
-Score Learner::evaluate(std::uint32_t done) {
-  const std::size_t all = task_->samples(Split::test);
+Score Learner::evaluate(std::uint32_t done, bool all) {
+  const std::size_t samples = task_->samples(Split::test);
   const std::size_t count = options_.eval_samples == 0 || done == options_.steps
-                                ? all
-                                : std::min<std::size_t>(options_.eval_samples, all);
-  const auto worker = static_cast<std::size_t>(worker_),
-             workers = static_cast<std::size_t>(workers_);
+                                ? samples
+                                : std::min<std::size_t>(options_.eval_samples, samples);
+  const auto worker = all ? 0 : static_cast<std::size_t>(worker_),
+             workers = all ? 1 : static_cast<std::size_t>(workers_);
   std::vector<std::uint32_t> mine(count * (worker + 1) / workers - count * worker / workers);
   std::iota(mine.begin(), mine.end(), static_cast<std::uint32_t>(count * worker / workers));
   Score total;

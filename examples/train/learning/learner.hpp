@@ -31,8 +31,9 @@ class Learner {
   /// Forward and backward over this worker's samples of a step, under its loss scale. Returns the
   /// mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
-  /// This worker's share of the samples to test after `done` steps. Breaks off when interrupted.
-  [[nodiscard]] Score evaluate(std::uint32_t done);
+  /// This worker's share of the samples to test after `done` steps, or all of them. Breaks off when
+  /// interrupted.
+  [[nodiscard]] Score evaluate(std::uint32_t done, bool all = false);
 
   [[nodiscard]] WorkerState state() const;
   void restore(const WorkerState& state);

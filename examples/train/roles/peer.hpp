@@ -74,23 +74,4 @@ class Peer {
   std::optional<Log> log_;
 };
 
-/// Runs `Role`, a Peer with `bool train(step)`, to the end; `train` returns whether a process was
-/// interrupted.
-template <class Role>
-Outcome run_peer(Run& run) {
-  const auto peer = prepare<Role>(run);
-  if (!peer) return Outcome::cannot_start;
-  std::uint32_t step = peer->first_step();
-  bool stopped = false;
-  while (step < run.last_step() && !stopped) {
-    stopped = peer->train(step);
-    ++step;
-    if (run.tests_after(step) && !stopped) peer->test(step);
-    if (run.saves_after(step, stopped)) peer->save(step);
-  }
-  stopped = stopped && step < run.last_step();
-  peer->finish(step, stopped);
-  return stopped ? Outcome::interrupted : Outcome::finished;
-}
-
 }  // namespace train
