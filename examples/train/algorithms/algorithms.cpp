@@ -24,6 +24,11 @@ constexpr Algorithm kAlgorithms[] = {
      .what = "every rank adds up a part of the model and sends the mean, encoded again",
      .origin = "reduce-scatter and all-gather of payloads",
      .run = two_shot},
+    {.name = "dpsgd",
+     .family = Family::graph,
+     .what = "a gradient step and an average with the neighbours at once",
+     .origin = "D-PSGD, arXiv 1705.09056",
+     .run = dpsgd},
 };
 
 constexpr const char* title(Family family) {

@@ -39,5 +39,6 @@ struct Algorithm {
 [[nodiscard]] Outcome parameter_server(Run& run);
 [[nodiscard]] Outcome all_gather(Run& run);
 [[nodiscard]] Outcome two_shot(Run& run);
+[[nodiscard]] Outcome dpsgd(Run& run);
 
 }  // namespace train
