@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (options.list) {
-    if (first_process_of_job()) std::fputs(train::list_of_algorithms().c_str(), stdout);
+    if (first_process_of_job()) std::fputs(train::list_of_algorithms(options.json).c_str(), stdout);
     return 0;
   }
   if (options.check) {
@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
   const auto* algorithm = train::find_algorithm(options.algorithm);
   const int servers =
       algorithm != nullptr && algorithm->family == train::Family::server ? options.servers : 0;
-  train::Transport transport(&argc, &argv, options.timeout_seconds, servers);
+  train::Transport transport(&argc, &argv, options.timeout_seconds, options.retries, servers);
   train::catch_interrupts();
   train::Run run{options, transport};
   try {

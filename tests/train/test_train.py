@@ -122,18 +122,26 @@ class CurvesTest(unittest.TestCase):
 
 
 class FaultsTest(unittest.TestCase):
-    def hurt(self, how, rank, named, algorithm="ps", processes=None):
+    def hurt(self, how, rank, named, algorithm="ps", processes=None, retries=0):
         processes = processes or (3 if algorithm == "ps" else 2)
         job = Job(processes, "--algorithm", algorithm, "--model", "logistic", "--steps", 10_000_000, "--lr", 1e-4,
-                  "--timeout", TIMEOUT_SECONDS)
+                  "--timeout", TIMEOUT_SECONDS, "--retries", retries)
         job.wait_for_steps(5)
         process = job.process_of(rank)
         began = time.monotonic()
         os.kill(process, how)
-        status, out, err = job.end(TIMEOUT_SECONDS + GRACE_SECONDS)
+        status, out, err = job.end(TIMEOUT_SECONDS * (1 + retries) + GRACE_SECONDS)
         took = time.monotonic() - began
         said = [line for line in err.splitlines() if line.startswith("atomo-train:")]
+        asked = [line for line in said if "asking again" in line]
         self.assertNotEqual(status, 0)
+        self.assertEqual(len(asked), retries, err)
+        for number, line in enumerate(asked, 1):
+            self.assertIn(f"{named} (rank {rank}, process {process} ", line)
+            self.assertIn(f"({number} of {retries})", line)
+            said.remove(line)
+        if how == signal.SIGSTOP:
+            self.assertGreater(took, TIMEOUT_SECONDS * (1 + retries))
         self.assertEqual(len(set(said)), 1, f"{took:.1f} s\n{out}\n{err}")
         self.assertIn(f"{named} (rank {rank}, process {process}", said[0])
         return said[0]
@@ -146,6 +154,7 @@ class FaultsTest(unittest.TestCase):
 
     def test_frozen_worker(self):
         self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 1, "worker 1"))
+        self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 1, "worker 1", retries=2))
 
     def test_frozen_server(self):
         self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 0, "the server"))

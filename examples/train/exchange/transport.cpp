@@ -4,18 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
-#include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <thread>
 
 namespace train {
 namespace {
 
-constexpr int kBeatTag = 1;
-constexpr int kBeatsPerTimeout = 8;
 constexpr auto kSetUpGrace = std::chrono::seconds(60);
 constexpr auto kNap = std::chrono::microseconds(100);
 constexpr auto kLook = std::chrono::milliseconds(50);  ///< between looks at the process table
@@ -34,15 +29,17 @@ std::string process_number_space() {
 
 }  // namespace
 
-Transport::Transport(int* argc, char*** argv, double timeout_seconds, int servers)
-    : servers_(servers), timeout_(timeout_seconds) {
+Transport::Transport(int* argc, char*** argv, double timeout_seconds, std::uint32_t retries,
+                     int servers)
+    : servers_(servers), timeout_(timeout_seconds), retries_(retries) {
   int provided = 0;
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   last_beat_ = awake_ = Clock::now();
-  last_sign_.assign(static_cast<std::size_t>(size_), last_beat_ + kSetUpGrace);
+  lives_.assign(static_cast<std::size_t>(size_), {.last_sign = last_beat_ + kSetUpGrace});
+  notes_.resize(static_cast<std::size_t>(size_));
 
   Home home{};
   char host[64] = "";
@@ -119,7 +116,7 @@ bool Transport::done(Transfer& transfer) {
     int received = 0;
     MPI_Get_count(&status, MPI_BYTE, &received);
     transfer.received = static_cast<std::size_t>(std::max(received, 0));
-    last_sign_[static_cast<std::size_t>(transfer.peer)] = Clock::now();
+    note_sign(transfer.peer);
   }
   return true;
 }
@@ -161,65 +158,6 @@ std::vector<std::byte> Transport::receive_any_length(int from, int tag) {
   }
 }
 
-void Transport::look_around() {
-  const auto now = Clock::now();
-  was_frozen_ = was_frozen_ || now - awake_ > timeout_ / 2;
-  awake_ = now;
-}
-
-void Transport::beat() {
-  look_around();
-  const auto now = Clock::now();
-  if (now - last_beat_ > timeout_ / kBeatsPerTimeout) {
-    last_beat_ = now;
-    for (int r = 0; r < size_; ++r) {
-      if (r == rank_) continue;
-      MPI_Request request;
-      check(MPI_Isend(nullptr, 0, MPI_BYTE, r, kBeatTag, MPI_COMM_WORLD, &request), r,
-            "sending to");
-      MPI_Request_free(&request);  // nothing to keep: the message is empty
-    }
-  }
-  for (;;) {
-    int there = 0;
-    MPI_Status status;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, kBeatTag, MPI_COMM_WORLD, &there, &status), kEverybody,
-          "receiving from");
-    if (there == 0) return;
-    MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, kBeatTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    last_sign_[static_cast<std::size_t>(status.MPI_SOURCE)] = Clock::now();
-  }
-}
-
-void Transport::end_set_up() {
-  awake_ = Clock::now();
-  was_frozen_ = false;
-  std::fill(last_sign_.begin(), last_sign_.end(), awake_);
-}
-
-void Transport::breathe() { beat(); }
-
-bool Transport::is_dead(int rank) const {
-  if (homes_.empty()) return false;
-  const Home& mine = homes_[static_cast<std::size_t>(rank_)];
-  const Home& theirs = homes_[static_cast<std::size_t>(rank)];
-  if (std::strcmp(mine.machine, theirs.machine) != 0) return false;
-  return kill(theirs.process, 0) != 0 && errno == ESRCH;
-}
-
-void Transport::check_alive(int rank, Clock::time_point since) const {
-  if (rank == rank_) return;
-  if (is_dead(rank)) throw Fault(rank, name(rank) + " has died");
-  const auto silent = std::chrono::duration<double>(
-      Clock::now() - std::max(since, last_sign_[static_cast<std::size_t>(rank)]));
-  if (silent > timeout_) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.1f", silent.count());
-    throw Fault(rank, name(rank) + " has given no sign of life for " + seconds +
-                          " seconds (--timeout): it is frozen or cut off");
-  }
-}
-
 Transport::Patience::Patience(Transport& transport)
     : transport_(transport), since_(Clock::now()), looked_(since_) {
   transport.look_around();
@@ -243,22 +181,8 @@ void Transport::close() {
   Transfer transfer;
   check(MPI_Ibarrier(MPI_COMM_WORLD, &transfer.request), kEverybody, "closing with");
   wait(transfer);
-  beat();  // takes beats that are still on their way
+  beat();  // takes notes that are still on their way
   MPI_Finalize();
-}
-
-void Transport::abort(const std::string& message, int culprit) {
-  look_around();
-  const int speaker = culprit == 0 ? 1 : 0;
-  if (was_frozen_ || (culprit != kEverybody && rank_ != speaker)) {
-    std::this_thread::sleep_for(std::chrono::seconds(5));
-  }
-  const std::string line = "atomo-train: " + message + "\n";
-  std::fwrite(line.data(), 1, line.size(), stderr);
-  std::fflush(stderr);
-  std::fflush(stdout);
-  MPI_Abort(MPI_COMM_WORLD, 1);
-  _exit(1);
 }
 
 }  // namespace train

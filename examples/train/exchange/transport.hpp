@@ -4,16 +4,20 @@
 /// MPI without waiting: every transfer is posted and then polled, and who is waited for must show
 /// signs of life.
 ///
-/// While a process waits or calls `breathe` it sends every other process an empty message, a beat,
-/// a few times within the time-out. A process that is frozen sends none; one that was killed is
-/// missing from its machine's process table. Either ends the run through `Fault`, which names it.
-/// Peers that are merely waiting for somebody else keep beating, so that the one who holds
-/// everybody up is named and not the messenger.
+/// While a process waits or calls `breathe` it sends every other process a beat, a few times within
+/// the time-out. A process that is frozen sends none; one that was killed is missing from its
+/// machine's process table. Who waits for the dead stops at once; who waits for the silent asks
+/// first, as often as there are retries, and waits the time-out again each time. MPI loses no
+/// message, so nothing is sent twice: asking is all that a retry can do, and any process that waits
+/// or breathes answers. What ends the run is a `Fault`, which names the process. Peers that are
+/// merely waiting for somebody else keep beating, so that the one who holds everybody up is named
+/// and not the messenger.
 
 #include <mpi.h>
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -47,7 +51,8 @@ inline constexpr int kLayerTag = 1000;
 
 class Transport {
  public:
-  Transport(int* argc, char*** argv, double timeout_seconds, int servers);
+  /// `retries`: how often a process is asked for a sign of life before it is given up.
+  Transport(int* argc, char*** argv, double timeout_seconds, std::uint32_t retries, int servers);
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
@@ -81,6 +86,10 @@ class Transport {
   void end_set_up();
   /// Gives MPI a chance to move data and sends beats that are due. Called in long computations.
   void breathe();
+  /// Whether a process has died, or given no sign of life for longer than the time-out, as far as
+  /// this one has listened: it must have waited or breathed a moment ago. For algorithms that go on
+  /// without the silent; one that comes back is silent no longer.
+  [[nodiscard]] bool silent(int rank) const;
 
   /// One wait, over whatever its owner polls.
   class Patience {
@@ -99,8 +108,9 @@ class Transport {
   /// Waits for all processes and shuts MPI down.
   void close();
   /// Prints one line to standard error and ends all processes of the job. `culprit`: the rank
-  /// that caused it. All its neighbours notice, so only the lowest survivor speaks at once; nor
-  /// does a process that was itself frozen and woke up because the job is being ended.
+  /// that caused it. Several notice, so they tell each other, and the lowest of those who noticed
+  /// at the same time speaks; a process that has just woken up leaves it to others, because it may
+  /// have been woken by the job's end.
   [[noreturn]] void abort(const std::string& message, int culprit = kEverybody);
 
  private:
@@ -113,21 +123,55 @@ class Transport {
     int process;
   };
 
+  /// What processes tell each other beside the run's own messages.
+  enum class Word : std::int32_t {
+    beat,
+    ask,    ///< for a beat at once
+    asked,  ///< the sender has asked rank `about`, and has told the user
+    ending  ///< the sender is about to end the job
+  };
+  struct Note {
+    Word word = Word::beat;
+    std::int32_t about = 0;
+  };
+  /// What is known of another process.
+  struct Life {
+    Clock::time_point last_sign{};
+    Clock::time_point silent_from{}, asked_at{};  ///< in this silence
+    std::uint32_t asked = 0;                      ///< times, in this silence
+    std::uint32_t told = 0;                       ///< the last question of which this process spoke
+    Clock::time_point told_by_another{};
+  };
+
   void check(int code, int peer, const char* action) const;
+  [[nodiscard]] int count(std::size_t bytes) const;
+
   void beat();
   void look_around();
+  void tell(int rank, const Note& note);
+  void tell_all(const Note& note);
+  void listen();
+  void hear(int from, const Note& note);
+  void note_sign(int rank);
   [[nodiscard]] bool is_dead(int rank) const;
-  void check_alive(int rank, Clock::time_point since) const;
-  [[nodiscard]] int count(std::size_t bytes) const;
+  /// \throws Fault
+  void check_alive(int rank, Clock::time_point since);
+  void ask(int rank, Clock::time_point silent_from);
+  void tell_user_of_silence(int rank);
+  /// The rank that speaks of `culprit` without asking whether another does.
+  [[nodiscard]] int first_speaker(int culprit) const noexcept { return culprit == 0 ? 1 : 0; }
 
   int rank_ = 0, size_ = 1;
   int servers_;
   std::chrono::duration<double> timeout_;
+  std::uint32_t retries_;
   std::vector<Home> homes_;
-  std::vector<Clock::time_point> last_sign_;
+  std::vector<Life> lives_;
+  std::vector<Note> notes_;  ///< one a rank it is about: a note stays put while it travels
   Clock::time_point last_beat_;
   Clock::time_point awake_;  ///< when this process last looked around
-  bool was_frozen_ = false;  ///< for so long that others may have given it up
+  Clock::time_point woke_;   ///< from what may have been so long that others gave it up
+  int ending_ = kEverybody;  ///< the lowest rank that is about to end the job
 };
 
 /// A trivially copyable value as bytes.
