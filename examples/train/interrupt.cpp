@@ -15,6 +15,7 @@ void catch_interrupts() {
   action.sa_handler = raise_flag;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  signal(SIGXFSZ, SIG_IGN);
 }
 
 bool interrupted() noexcept { return flag != 0; }

@@ -6,7 +6,7 @@
 namespace train {
 
 /// From here on SIGINT, SIGTERM (what mpirun makes of Ctrl-C) and SIGUSR1 (what mpirun passes on)
-/// only set the flag.
+/// only set the flag, and a file above the limit of its size is an error where it is written.
 void catch_interrupts();
 [[nodiscard]] bool interrupted() noexcept;
 

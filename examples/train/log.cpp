@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <atomo/compressor.hpp>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 
 namespace train {
@@ -186,7 +188,10 @@ std::string Log::progress_of(const StepRecord& record) const {
 }
 
 void Log::emit(const nlohmann::json& line) {
-  if (file_.is_open()) file_ << line.dump() << std::endl;
+  if (file_.is_open() && !(file_ << line.dump() << std::endl)) {
+    throw std::runtime_error("cannot write the log '" + options_.log +
+                             "': " + std::strerror(errno));
+  }
   if (options_.json) std::printf("%s\n", line.dump().c_str());
   if (options_.json) std::fflush(stdout);
 }
