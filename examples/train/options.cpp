@@ -67,7 +67,7 @@ std::string read_text(const std::string& path) {
 void add_algorithm_options(CLI::App& app, Options& o) {
   std::vector<std::string> names;
   for (const auto& algorithm : algorithms()) names.emplace_back(algorithm.name);
-  app.add_flag("--list", o.list, "only say which algorithms there are");
+  app.add_flag("--list", o.list, "only say which algorithms there are; with --json as an array");
   app.add_option("--algorithm", o.algorithm, "how the processes work together; see --list")
       ->check(CLI::IsMember(names))
       ->capture_default_str();

@@ -2,6 +2,7 @@
 #include "algorithms/algorithms.hpp"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace train {
@@ -43,6 +44,32 @@ constexpr const char* title(Family family) {
   return "";
 }
 
+constexpr const char* key(Family family) {
+  switch (family) {
+    case Family::server:
+      return "server";
+    case Family::all_reduce:
+      return "all-reduce";
+    case Family::graph:
+      return "graph";
+  }
+  return "";
+}
+
+std::string json_list() {
+  auto rows = nlohmann::json::array();
+  for (const auto& a : kAlgorithms) {
+    rows.push_back({{"name", a.name},
+                    {"family", key(a.family)},
+                    {"what", a.what},
+                    {"origin", a.origin},
+                    {"on-device", a.on_device},
+                    {"repeats", a.repeats},
+                    {"outlives-silent", a.outlives_silent}});
+  }
+  return rows.dump(1) + "\n";
+}
+
 }  // namespace
 
 std::span<const Algorithm> algorithms() noexcept { return kAlgorithms; }
@@ -54,7 +81,8 @@ const Algorithm* find_algorithm(const std::string& name) noexcept {
   return found == std::end(kAlgorithms) ? nullptr : found;
 }
 
-std::string list_of_algorithms() {
+std::string list_of_algorithms(bool as_json) {
+  if (as_json) return json_list();
   std::size_t name_width = 0, what_width = 0;
   for (const auto& algorithm : kAlgorithms) {
     name_width = std::max(name_width, std::string_view(algorithm.name).size());

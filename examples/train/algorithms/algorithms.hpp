@@ -27,13 +27,16 @@ struct Algorithm {
   /// std::runtime_error
   Outcome (*run)(Run& run);
   bool on_device = false;  ///< works with --device cuda
+  // What it promises of faults; `faults.py` tries it.
+  bool repeats = true;           ///< the same options give the same losses, to the bit
+  bool outlives_silent = false;  ///< goes on without a worker that gives no sign of life
 };
 
 [[nodiscard]] std::span<const Algorithm> algorithms() noexcept;
 /// Null when there is none of that name.
 [[nodiscard]] const Algorithm* find_algorithm(const std::string& name) noexcept;
-/// The table as text, for --list.
-[[nodiscard]] std::string list_of_algorithms();
+/// The table as text, for --list, or as a JSON array of its rows.
+[[nodiscard]] std::string list_of_algorithms(bool as_json);
 
 // One line an algorithm, in the order of the table.
 [[nodiscard]] Outcome parameter_server(Run& run);
