@@ -30,6 +30,21 @@ constexpr Algorithm kAlgorithms[] = {
      .what = "a gradient step and an average with the neighbours at once",
      .origin = "D-PSGD, arXiv 1705.09056",
      .run = dpsgd},
+    {.name = "dsgd",
+     .family = Family::graph,
+     .what = "steps of one's own, and averages over the edges whose slot it is",
+     .origin = "decentralised SGD, Metropolis weights",
+     .run = dsgd},
+    {.name = "choco",
+     .family = Family::graph,
+     .what = "gossip of compressed differences to public copies",
+     .origin = "CHOCO-SGD, arXiv 1902.00340",
+     .run = choco},
+    {.name = "alone",
+     .family = Family::graph,
+     .what = "no exchange at all: every node trains by itself",
+     .origin = "what the others have to beat",
+     .run = alone},
 };
 
 constexpr const char* title(Family family) {

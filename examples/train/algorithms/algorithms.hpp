@@ -43,5 +43,8 @@ struct Algorithm {
 [[nodiscard]] Outcome all_gather(Run& run);
 [[nodiscard]] Outcome two_shot(Run& run);
 [[nodiscard]] Outcome dpsgd(Run& run);
+[[nodiscard]] Outcome dsgd(Run& run);
+[[nodiscard]] Outcome choco(Run& run);
+[[nodiscard]] Outcome alone(Run& run);
 
 }  // namespace train
