@@ -8,19 +8,26 @@
 #include <map>
 
 namespace train {
+namespace {
+
+/// Whether a multiple of `every` is among the last `steps` of `done` steps.
+bool comes_round(std::uint32_t every, std::uint32_t done, std::uint32_t steps) {
+  return every != 0 && done / every != (done - steps) / every;
+}
+
+}  // namespace
 
 std::uint32_t Run::last_step() const {
   return options.stop_at == 0 ? options.steps : std::min(options.stop_at, options.steps);
 }
 
-bool Run::tests_after(std::uint32_t done) const {
-  return done == options.steps || (options.eval_every != 0 && done % options.eval_every == 0);
+bool Run::tests_after(std::uint32_t done, std::uint32_t steps) const {
+  return done == options.steps || comes_round(options.eval_every, done, steps);
 }
 
-bool Run::saves_after(std::uint32_t done, bool stopped) const {
+bool Run::saves_after(std::uint32_t done, bool stopped, std::uint32_t steps) const {
   if (options.save.empty()) return false;
-  return done == last_step() || stopped ||
-         (options.save_every != 0 && done % options.save_every == 0);
+  return done >= last_step() || stopped || comes_round(options.save_every, done, steps);
 }
 
 std::optional<Checkpoint> Run::resume(const Replica& replica) const {

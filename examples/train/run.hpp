@@ -21,10 +21,10 @@ struct Run {
   Transport& transport;
 
   [[nodiscard]] std::uint32_t last_step() const;  ///< exclusive
-  /// `done`: steps finished so far.
-  [[nodiscard]] bool tests_after(std::uint32_t done) const;
+  /// `done`: steps finished so far, the last `steps` of them since this was asked before.
+  [[nodiscard]] bool tests_after(std::uint32_t done, std::uint32_t steps = 1) const;
   /// `stopped`: no further step follows, whatever the options say.
-  [[nodiscard]] bool saves_after(std::uint32_t done, bool stopped) const;
+  [[nodiscard]] bool saves_after(std::uint32_t done, bool stopped, std::uint32_t steps = 1) const;
   [[nodiscard]] bool records(std::uint32_t step) const {
     return !options.timeline.empty() && step == options.at;
   }
@@ -71,22 +71,24 @@ template <class Role>
 
 enum class Outcome { finished, interrupted, cannot_start };
 
-/// Runs `Role`, one of ranks that are all alike, to the end. It has `bool train(step)`, which
-/// returns whether a process was interrupted.
+/// Runs `Role`, one of ranks that are all alike, to the end. It has `bool train(step)`, which takes
+/// one or more steps from `step` on, as its `done()` then says, and returns whether a process was
+/// interrupted.
 template <class Role>
 Outcome run_peer(Run& run) {
   const auto peer = prepare<Role>(run);
   if (!peer) return Outcome::cannot_start;
-  std::uint32_t step = peer->first_step();
+  std::uint32_t done = peer->done();
   bool stopped = false;
-  while (step < run.last_step() && !stopped) {
-    stopped = peer->train(step);
-    ++step;
-    if (run.tests_after(step) && !stopped) peer->test(step);
-    if (run.saves_after(step, stopped)) peer->save(step);
+  while (done < run.last_step() && !stopped) {
+    const std::uint32_t before = done;
+    stopped = peer->train(before);
+    done = peer->done();
+    if (run.tests_after(done, done - before) && !stopped) peer->test(done);
+    if (run.saves_after(done, stopped, done - before)) peer->save(done);
   }
-  stopped = stopped && step < run.last_step();
-  peer->finish(step, stopped);
+  stopped = stopped && done < run.last_step();
+  peer->finish(done, stopped);
   return stopped ? Outcome::interrupted : Outcome::finished;
 }
 

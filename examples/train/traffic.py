@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts the traffic and the error of the algorithms without a server beside each other.
 
-Trains a few steps with --algorithm allgather and twoshot for each codec and number of workers, and measures at one
+Trains a few steps with --algorithm allgather, twoshot and ring for each codec and number of workers, and measures at one
 step: the bytes of gradient that a worker sends to others and receives from them, every copy counted, and how far the
 mean gradient that the optimiser gets is from that of the workers' own gradients (NMSE, |g - mean|^2 / |mean|^2).
 
@@ -22,7 +22,7 @@ import tempfile
 import numpy
 from compare import ROOT, commit, launcher, machine, markdown, mean, save_figure, spread, write
 
-ALGORITHMS = ("allgather", "twoshot")
+ALGORITHMS = {"allgather": "--", "twoshot": "-", "ring": ":"}  # and the line of each in the plot
 
 
 def arguments():
@@ -89,7 +89,7 @@ def plot(results, options, path):
     from matplotlib import pyplot
     figure, (traffic, error) = pyplot.subplots(1, 2, figsize=(11, 4.5))
     for number, codec in enumerate(options.codecs):
-        for algorithm, line in zip(ALGORITHMS, ("--", "-")):
+        for algorithm, line in ALGORITHMS.items():
             mine = [r for r in results if r["codec"] == codec and r["algorithm"] == algorithm]
             style = {"marker": ".", "linestyle": line, "color": f"C{number}", "label": f"{codec}, {algorithm}"}
             traffic.plot([r["workers"] for r in mine], [r["received"] / 1e6 for r in mine], **style)

@@ -42,6 +42,7 @@ struct Algorithm {
 [[nodiscard]] Outcome parameter_server(Run& run);
 [[nodiscard]] Outcome all_gather(Run& run);
 [[nodiscard]] Outcome two_shot(Run& run);
+[[nodiscard]] Outcome ring(Run& run);
 [[nodiscard]] Outcome dpsgd(Run& run);
 [[nodiscard]] Outcome dsgd(Run& run);
 [[nodiscard]] Outcome choco(Run& run);

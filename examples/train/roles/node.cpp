@@ -55,7 +55,7 @@ Node::Node(Run& run, bool asynchronous)
 
 void Node::begin() {
   const std::uint64_t sent_before = restore();
-  told_from_ = posted_from_ = first_step_;
+  told_from_ = posted_from_ = done_;
   if (first()) {
     log_.emplace(run_.options, learner_.task().measure(), transport_.size(),
                  learner_.compressor().elements(), sent_before);
@@ -163,6 +163,7 @@ bool Node::end_step(std::uint32_t step) {
   now_.wait = counts.wait;
   now_.decode = counts.decode;
   told_.push_back(now_);
+  done_ = step + 1;
   if (run_.records(step)) share_events(step);
   if (told_.size() >= steps_a_gather_) {
     take_reports();
@@ -324,7 +325,7 @@ std::uint64_t Node::restore() {
   for (std::size_t m = 0; m < moments.size(); ++m) fill("moment" + std::to_string(m), moments[m]);
   for (const auto& [name, values] : kept_) fill(name, *values);
   learner_.restore(own);
-  first_step_ = checkpoint->step;
+  done_ = checkpoint->step;
   return checkpoint->sent_bytes;
 }
 

@@ -54,7 +54,8 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  [[nodiscard]] std::uint32_t first_step() const noexcept { return first_step_; }
+  /// Steps that are done, those of the checkpoint included.
+  [[nodiscard]] std::uint32_t done() const noexcept { return done_; }
   /// Each node's own model on all samples of the test, and the mean model.
   void test(std::uint32_t done);
   /// Writes a checkpoint. Every rank calls it.
@@ -139,7 +140,7 @@ class Node {
   void share_events(std::uint32_t step);
 
   std::map<std::string, std::vector<float>*> kept_;
-  std::uint32_t first_step_ = 0;
+  std::uint32_t done_ = 0;
   std::optional<std::uint32_t> step_;  ///< the one under way
   bool stopped_ = false;
   Mail mail_;

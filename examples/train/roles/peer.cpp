@@ -38,7 +38,8 @@ void Peer::begin() {
 }
 
 void Peer::back_propagate(std::uint32_t step, const Replica::OnGradient& on_gradient) {
-  timeline_ = Timeline(run_.records(step), transport_.rank(), transport_.name(transport_.rank()));
+  if (run_.records(step))
+    timeline_ = Timeline(true, transport_.rank(), transport_.name(transport_.rank()));
   wire_ = decode_ = 0;
   report_ = {};
   auto& replica = learner_.replica();
@@ -63,12 +64,18 @@ bool Peer::step_along(std::span<float> gradient, std::uint32_t step) {
   if (first()) dump_gradient(run_.options, learner_.replica(), step, "mean", gradient);
   optimiser_->take_step(learner_.replica().weights(), gradient, step);
   learner_.replica().weights_changed();
+  return tell(step);
+}
+
+bool Peer::tell(std::uint32_t step) {
   auto record = record_of(step, reports_);
   record.times.wire = wire_;
   record.times.decode = decode_;
-  if (run_.records(step)) share_events(step);
+  if (timeline_.on()) share_events(step);
+  timeline_ = Timeline(false, 0, "");
   if (first()) log_->step(record);
   sent_bytes_ += record.bytes;
+  done_ = step + 1;
   return std::any_of(reports_.begin(), reports_.end(),
                      [](const auto& r) { return r.interrupted != 0; });
 }
@@ -101,7 +108,7 @@ void Peer::test(std::uint32_t done) {
 }
 
 void Peer::save(std::uint32_t done) {
-  const auto own = learner_.state().pack();
+  const auto own = own_state().pack();
   if (!first()) {
     auto transfer = transport_.send(0, kStateTag, own);
     return transport_.wait(transfer);
@@ -127,12 +134,12 @@ void Peer::finish(std::uint32_t done, bool stopped) {
 std::uint64_t Peer::restore() {
   auto checkpoint = run_.resume(learner_.replica());
   if (!checkpoint) return 0;
-  first_step_ = checkpoint->step;
+  done_ = checkpoint->step;
   std::copy(checkpoint->weights.begin(), checkpoint->weights.end(),
             learner_.replica().weights().begin());
   learner_.replica().weights_changed();
   optimiser_->moments() = std::move(checkpoint->moments);
-  learner_.restore(checkpoint->workers[static_cast<std::size_t>(transport_.rank())]);
+  restore_own(checkpoint->workers[static_cast<std::size_t>(transport_.rank())]);
   return sent_bytes_ = checkpoint->sent_bytes;
 }
 

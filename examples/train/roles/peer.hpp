@@ -23,11 +23,12 @@ class Peer {
  public:
   /// Loads the data and makes the network; `begin` must follow.
   explicit Peer(Run& run);
-  ~Peer() = default;
+  virtual ~Peer() = default;
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  [[nodiscard]] std::uint32_t first_step() const noexcept { return first_step_; }
+  /// Steps that are done, those of the checkpoint included.
+  [[nodiscard]] std::uint32_t done() const noexcept { return done_; }
   /// A test of all ranks after `done` steps.
   void test(std::uint32_t done);
   /// Writes a checkpoint. Every rank calls it.
@@ -47,6 +48,15 @@ class Peer {
   /// One optimiser step along the mean gradient, and the log's line. Returns whether any process
   /// was interrupted.
   [[nodiscard]] bool step_along(std::span<float> gradient, std::uint32_t step);
+  /// The last of these two alone: `reports_` of a step into the log, as the last step that is done.
+  [[nodiscard]] bool tell(std::uint32_t step);
+  /// Whether this rank has to flip a bit of what it sends at `step`.
+  [[nodiscard]] bool corrupts(std::uint32_t step) const {
+    return first() && run_.options.corrupt_payload_at == step;
+  }
+  /// What a checkpoint holds of this rank alone, and its return.
+  [[nodiscard]] virtual WorkerState own_state() { return learner_.state(); }
+  virtual void restore_own(const WorkerState& state) { learner_.restore(state); }
   /// \throws Fault when `status` refuses what `rank` sent.
   void check_payload(atomo::Status status, int rank, std::uint32_t step) const;
   /// \throws std::runtime_error when this rank could not encode.
@@ -59,7 +69,11 @@ class Peer {
   StepReport report_;                ///< of this rank
   std::vector<StepReport> reports_;  ///< of every rank
   double wire_ = 0, decode_ = 0;     ///< milliseconds of the step
+  /// Of the step that is recorded; off in others.
   Timeline timeline_{false, 0, ""};
+  /// Of the weights that all ranks hold.
+  std::unique_ptr<Optimiser> optimiser_;
+  std::optional<Log> log_;  ///< of rank 0
 
  private:
   /// Returns the bytes that were sent before.
@@ -68,10 +82,8 @@ class Peer {
   template <class T>
   std::vector<T> gather(const T& mine);
 
-  std::uint32_t first_step_ = 0;
+  std::uint32_t done_ = 0;
   std::uint64_t sent_bytes_ = 0;
-  std::unique_ptr<Optimiser> optimiser_;
-  std::optional<Log> log_;
 };
 
 }  // namespace train

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "roles/gathering_peer.hpp"
+
+#include <algorithm>
+#include <atomo/atomo.hpp>
+#include <stdexcept>
+#include <vector>
+
+namespace train {
+
+GatheringPeer::GatheringPeer(Run& run)
+    : Peer(run),
+      exchange_(run.options.on_device()
+                    ? make_device_exchange(learner_.compressor(),
+                                           atomo::Policy::parse(run.options.policy), workers_,
+                                           run.options.cuda_aware_mpi)
+                    : make_host_exchange(learner_.compressor(), workers_)) {}
+
+void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
+  exchange_->put(layer, values);
+}
+
+void GatheringPeer::encode(std::uint32_t step, bool corrupt) {
+  const auto begin = Clock::now();
+  const auto [status, bytes] = exchange_->encode(learner_.key(step));
+  check_encoded(status, step);
+  report_.payload_bytes = bytes;
+  if (corrupt) exchange_->corrupt();
+  const auto end = Clock::now();
+  report_.encode = milliseconds(end - begin);
+  timeline_.span("encode", "", begin, end);
+}
+
+void GatheringPeer::gather_lengths() {
+  const auto begin = Clock::now();
+  exchange_reports();
+  const auto end = Clock::now();
+  wire_ += milliseconds(end - begin);
+  timeline_.span("all-gather", "lengths", begin, end);
+}
+
+void GatheringPeer::gather_payloads() {
+  const auto begin = Clock::now();
+  std::size_t longest = 0;
+  for (const auto& report : reports_)
+    longest = std::max<std::size_t>(longest, report.payload_bytes);
+  if (longest > learner_.compressor().max_encoded_bytes())
+    throw std::runtime_error("a payload is longer than this model's can be");
+  auto transfer = transport_.all_gather(exchange_->outgoing(longest), exchange_->incoming(longest));
+  transport_.wait(transfer);
+  for (auto& report : reports_) report.sent = report.received = longest * (workers_ - 1);
+  const auto end = Clock::now();
+  wire_ += milliseconds(end - begin);
+  timeline_.span("all-gather", "", begin, end);
+}
+
+std::span<float> GatheringPeer::decode_mean(std::uint32_t step) {
+  const auto begin = Clock::now();
+  std::vector<std::uint64_t> bytes;
+  for (const auto& report : reports_) bytes.push_back(report.payload_bytes);
+  const auto statuses = exchange_->add_all(bytes);
+  for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
+  const auto end = Clock::now();
+  decode_ = milliseconds(end - begin);
+  timeline_.span("decode", "", begin, end);
+  return exchange_->sum();
+}
+
+}  // namespace train

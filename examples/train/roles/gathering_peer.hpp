@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the algorithms share in which every rank gets every payload: an array of the model, encoded
+/// whole by each rank, and its mean over them. The calls come in this order:
+///
+///   put(layer, values)..., encode(step), gather_lengths(), gather_payloads(), decode_mean(step)
+
+#include <memory>
+#include <span>
+
+#include "exchange/exchange.hpp"
+#include "roles/peer.hpp"
+
+namespace train {
+
+class GatheringPeer : public Peer {
+ protected:
+  explicit GatheringPeer(Run& run);
+
+  /// A layer of this rank's array, in the memory that the network computes in.
+  void put(std::size_t layer, std::span<const float> values);
+  /// The whole array into one payload, with the draws of `step`. `corrupt`: flip a bit of it.
+  void encode(std::uint32_t step, bool corrupt);
+  /// Lengths, with the rest of the reports.
+  void gather_lengths();
+  /// Payloads, padded to the longest.
+  void gather_payloads();
+  /// The sum over ranks, in rank order, of decode(payload) / W. \throws Fault naming whose payload
+  /// is refused.
+  [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
+
+ private:
+  std::unique_ptr<Exchange> exchange_;
+};
+
+}  // namespace train

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "roles/sharded_peer.hpp"
+
+#include <algorithm>
+#include <atomo/atomo.hpp>
+#include <string>
+
+namespace train {
+
+ShardedPeer::ShardedPeer(Run& run)
+    : Peer(run),
+      rank_(static_cast<std::size_t>(transport_.rank())),
+      shards_(cut_into_shards(learner_.replica().layers(), atomo::Policy::parse(run.options.policy),
+                              workers_)),
+      own_(learner_.replica().weights().size()),
+      sent_(workers_),
+      means_(workers_),
+      gradient_(own_.size()) {
+  std::size_t workspace = 0;
+  for (std::size_t s = 0; s < workers_; ++s) {
+    if (shards_[s].empty()) continue;
+    const auto& compressor = *shards_[s].compressor;
+    sent_[s].memory.resize(compressor.max_encoded_bytes());
+    means_[s].memory.resize(compressor.max_encoded_bytes());
+    workspace = std::max(workspace, compressor.workspace_bytes());
+  }
+  workspace_.resize(workspace);
+}
+
+void ShardedPeer::compute_gradient(std::uint32_t step) {
+  outgoing_.clear();
+  back_propagate(step, [this](std::size_t layer, std::span<const float> gradient) {
+    std::copy(gradient.begin(), gradient.end(),
+              own_.begin() + static_cast<std::ptrdiff_t>(learner_.replica().offset(layer)));
+  });
+}
+
+void ShardedPeer::encode(std::size_t s, std::span<const float> model, std::uint32_t step,
+                         std::size_t channel, Message& message) {
+  auto& shard = shards_[s];
+  const auto begin = Clock::now();
+  auto key = learner_.key(step);
+  key.channel = static_cast<std::uint16_t>(channel);
+  check_encoded(
+      shard.compressor->encode(shard.views_of(model), key,
+                               {message.memory.data(), message.memory.size(), &message.bytes},
+                               {.workspace = workspace_}),
+      step);
+  if (corrupts(step)) message.memory[message.bytes / 2] ^= std::byte{1};
+  const auto end = Clock::now();
+  report_.encode += milliseconds(end - begin);
+  timeline_.span("encode", "shard " + std::to_string(s + 1), begin, end);
+}
+
+void ShardedPeer::decode_add(std::size_t s, const Message& message, std::size_t from, float alpha,
+                             std::span<float> model) {
+  const auto begin = Clock::now();
+  const auto status = shards_[s].compressor->decode_add(
+      message.payload(), alpha, shards_[s].views_of(model), {.workspace = workspace_});
+  if (atomo::failed(status)) {
+    std::ranges::fill(part(shards_[s], model), 0.0F);
+    if (report_.refused == 0) {
+      report_.refused = from + 1;
+      report_.refusal = static_cast<std::uint64_t>(status);
+    }
+  }
+  decoded(begin);
+}
+
+Transfer ShardedPeer::receive(std::size_t from, int tag, Message& message) {
+  return transport_.receive(static_cast<int>(from), tag, message.memory);
+}
+
+void ShardedPeer::send(std::size_t to, int tag, const Message& message) {
+  report_.sent += message.bytes;
+  outgoing_.push_back(transport_.send(static_cast<int>(to), tag, message.payload()));
+}
+
+void ShardedPeer::take(Transfer& transfer, Message& message, const char* what) {
+  const auto begin = Clock::now();
+  transport_.wait(transfer);
+  message.bytes = transfer.received;
+  report_.received += message.bytes;
+  const auto end = Clock::now();
+  wire_ += milliseconds(end - begin);
+  timeline_.span(what, "", begin, end);
+}
+
+void ShardedPeer::agree(std::uint32_t step) {
+  const auto begin = Clock::now();
+  transport_.wait(outgoing_);
+  exchange_reports();
+  wire_ += milliseconds(Clock::now() - begin);
+  for (const auto& report : reports_) {
+    if (report.refused == 0) continue;
+    check_payload(static_cast<atomo::Status>(report.refusal), static_cast<int>(report.refused) - 1,
+                  step);
+  }
+}
+
+bool ShardedPeer::step_along_means(float alpha, std::uint32_t step) {
+  const auto begin = Clock::now();
+  std::ranges::fill(gradient_, 0.0F);
+  for (std::size_t s = 0; s < workers_; ++s) {
+    if (shards_[s].empty()) continue;
+    check_payload(shards_[s].compressor->decode_add(means_[s].payload(), alpha,
+                                                    shards_[s].views_of(std::span(gradient_)),
+                                                    {.workspace = workspace_}),
+                  static_cast<int>(s), step);
+  }
+  decoded(begin);
+  return step_along(gradient_, step);
+}
+
+void ShardedPeer::decoded(Clock::time_point begin) {
+  const auto end = Clock::now();
+  decode_ += milliseconds(end - begin);
+  timeline_.span("decode", "", begin, end);
+}
+
+}  // namespace train

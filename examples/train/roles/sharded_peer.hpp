@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the algorithms without a server share that cut the model into shards, one a rank: rank s
+/// ends up with the sum of shard s, and all ranks with the payload of it.
+
+#include <atomo/compressor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "exchange/shards.hpp"
+#include "roles/peer.hpp"
+
+namespace train {
+
+/// A payload in memory that stays put while it travels.
+struct Message {
+  std::vector<std::byte> memory{};
+  std::uint64_t bytes = 0;
+  [[nodiscard]] atomo::ConstBytes payload() const { return std::span(memory).first(bytes); }
+};
+
+class ShardedPeer : public Peer {
+ protected:
+  explicit ShardedPeer(Run& run);
+
+  /// This rank's gradient into `own_`.
+  void compute_gradient(std::uint32_t step);
+  /// Shard `s` of an array of the whole model. The channel keeps the draws of this rank's messages
+  /// of a step apart.
+  void encode(std::size_t s, std::span<const float> model, std::uint32_t step, std::size_t channel,
+              Message& message);
+  /// model += alpha * what rank `from` sent of shard `s`. A payload that is refused is remembered,
+  /// for `agree`, and leaves nothing but zeros in the shard.
+  void decode_add(std::size_t s, const Message& message, std::size_t from, float alpha,
+                  std::span<float> model);
+
+  [[nodiscard]] Transfer receive(std::size_t from, int tag, Message& message);
+  /// What is posted here is waited for in `agree`.
+  void send(std::size_t to, int tag, const Message& message);
+  /// Waits for a message.
+  void take(Transfer& transfer, Message& message, const char* what);
+
+  /// Exchanges reports once every message is there. A refused payload is known to one rank alone:
+  /// all hear of it before they go on. \throws Fault naming who sent it.
+  void agree(std::uint32_t step);
+  /// One optimiser step along alpha times what `means_` decode to. Returns whether a process was
+  /// interrupted.
+  [[nodiscard]] bool step_along_means(float alpha, std::uint32_t step);
+
+  [[nodiscard]] Shard& mine() noexcept { return shards_[rank_]; }
+  /// Its part of an array of the whole model.
+  [[nodiscard]] static std::span<float> part(const Shard& shard, std::span<float> model) {
+    return model.subspan(shard.offset, shard.elements);
+  }
+
+  std::size_t rank_;
+  std::vector<Shard> shards_;
+  std::vector<float> own_;      ///< gradient of the whole model
+  std::vector<Message> sent_;   ///< by shard: what this rank tells of it
+  std::vector<Message> means_;  ///< by shard: what all ranks decode
+  std::vector<std::byte> workspace_;
+
+ private:
+  void decoded(Clock::time_point begin);
+
+  std::vector<float> gradient_;  ///< of the whole model, the mean
+  std::vector<Transfer> outgoing_;
+};
+
+}  // namespace train
