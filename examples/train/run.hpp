@@ -55,12 +55,12 @@ void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores);
 [[nodiscard]] bool all_ready(Transport& transport, const std::string& error);
 
 /// Sets a process's role up; null for all of them when one cannot.
-template <class Role>
-[[nodiscard]] std::unique_ptr<Role> prepare(Run& run) {
+template <class Role, class... Arguments>
+[[nodiscard]] std::unique_ptr<Role> prepare(Run& run, Arguments... arguments) {
   std::unique_ptr<Role> role;
   std::string error;
   try {
-    role = std::make_unique<Role>(run);
+    role = std::make_unique<Role>(run, arguments...);
   } catch (const std::exception& e) {
     error = e.what();
   }

@@ -26,25 +26,30 @@ void check(atomo::Status status, const char* action, const std::string& layer, s
 
 }  // namespace
 
-GradientSender::GradientSender(Transport& transport, Learner& learner, int server)
-    : transport_(transport), learner_(learner), server_(server) {
+GradientSender::GradientSender(Transport& transport, Learner& learner, std::vector<int> server_of,
+                               std::size_t depth)
+    : transport_(transport), learner_(learner), server_of_(std::move(server_of)), messages_(depth) {
   const auto& compressor = learner.compressor();
-  for (std::size_t i = 0; i < compressor.layers().size(); ++i)
-    payloads_.emplace_back(compressor.max_encoded_bytes(i));
+  for (auto& message : messages_) {
+    for (std::size_t i = 0; i < compressor.layers().size(); ++i)
+      message.payloads.emplace_back(compressor.max_encoded_bytes(i));
+    message.transfers.resize(message.payloads.size());
+  }
   workspace_.resize(largest_workspace(compressor));
-  transfers_.resize(payloads_.size());
 }
 
 void GradientSender::begin(std::uint32_t step) {
   step_ = step;
   encode_milliseconds_ = 0;
   bytes_ = 0;
+  current_ = (current_ + 1) % messages_.size();
+  transport_.wait(messages_[current_].transfers);
   check(learner_.compressor().begin_step(learner_.key(step)), "begin encoding", "", step);
 }
 
 void GradientSender::push(std::size_t layer, std::span<const float> gradient, Timeline& timeline) {
   const auto& spec = learner_.compressor().layers()[layer];
-  auto& payload = payloads_[layer];
+  auto& payload = messages_[current_].payloads[layer];
   const auto begin = Clock::now();
   timeline.instant("gradient", spec.name, begin);
   std::uint64_t length = 0;
@@ -54,8 +59,8 @@ void GradientSender::push(std::size_t layer, std::span<const float> gradient, Ti
         "encode layer", spec.name, step_);
   if (std::exchange(corrupt_next_, false)) payload[length / 2] ^= std::byte{1};
   const auto end = Clock::now();
-  transfers_[layer] = transport_.send(server_, kLayerTag + static_cast<int>(layer),
-                                      std::span(payload).first(length));
+  messages_[current_].transfers[layer] = transport_.send(
+      server_of_[layer], kLayerTag + static_cast<int>(layer), std::span(payload).first(length));
   timeline.span("encode", spec.name, begin, end);
   timeline.instant("send", spec.name, Clock::now());
   encode_milliseconds_ += milliseconds(end - begin);
@@ -65,90 +70,132 @@ void GradientSender::push(std::size_t layer, std::span<const float> gradient, Ti
 
 void GradientSender::finish() {
   check(learner_.compressor().end_step(), "end encoding", "", step_);
-  transport_.wait(transfers_);
+  if (messages_.size() == 1) transport_.wait(messages_[current_].transfers);
 }
 
 GradientReceiver::GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
-                                   const atomo::Policy& policy, const Replica& replica)
+                                   const atomo::Policy& policy, const Replica& replica,
+                                   std::size_t first, std::size_t last, std::size_t depth)
     : transport_(transport),
       compressor_(compressor),
       replica_(replica),
-      workers_(static_cast<std::size_t>(transport.workers())) {
-  for (std::size_t i = 0; i < compressor.layers().size(); ++i) {
-    for (std::size_t k = 0; k < workers_; ++k)
-      payloads_.emplace_back(compressor.max_encoded_bytes(i));
+      first_(first),
+      last_(last),
+      queues_(static_cast<std::size_t>(transport.workers())) {
+  for (auto& queue : queues_) {
+    queue.messages.resize(depth);
+    for (auto& message : queue.messages) {
+      for (std::size_t i = first; i < last; ++i)
+        message.payloads.emplace_back(compressor.max_encoded_bytes(i));
+      message.transfers.resize(message.payloads.size());
+    }
   }
   for (const auto& layer : compressor.layers())
     adds_.push_back(policy.codec_for(layer.name).traits().linear ? 1 : 0);
-  transfers_.resize(payloads_.size());
   workspace_.resize(largest_workspace(compressor));
-  sum_workspace_.resize(atomo::add_workspace_bytes(workers_));
+  sum_workspace_.resize(atomo::add_workspace_bytes(queues_.size()));
 }
 
-void GradientReceiver::begin() {
-  decode_milliseconds_ = 0;
-  bytes_ = 0;
-  for (std::size_t at = 0; at < payloads_.size(); ++at) {
-    const auto layer = static_cast<int>(at / workers_), worker = static_cast<int>(at % workers_);
-    transfers_[at] =
-        transport_.receive(transport_.rank_of_worker(worker), kLayerTag + layer, payloads_[at]);
+void GradientReceiver::expect(std::size_t worker, std::uint32_t step) {
+  auto& queue = queues_[worker];
+  auto& message = queue.messages[queue.expected++ % queue.messages.size()];
+  message.step = step;
+  const int rank = transport_.rank_of_worker(static_cast<int>(worker));
+  for (std::size_t i = first_; i < last_; ++i) {
+    message.transfers[i - first_] =
+        transport_.receive(rank, kLayerTag + static_cast<int>(i), message.payloads[i - first_]);
   }
 }
 
-void GradientReceiver::add_all(std::uint32_t step, std::span<float> gradient, Timeline& timeline) {
-  std::fill(gradient.begin(), gradient.end(), 0.0F);
-  const std::size_t layers = payloads_.size() / workers_;
-  std::vector<std::size_t> next(layers);  // the worker each layer waits for
+std::size_t GradientReceiver::outstanding(std::size_t worker) const noexcept {
+  return queues_[worker].expected - queues_[worker].taken;
+}
+
+bool GradientReceiver::arrived(std::size_t worker) {
+  auto& transfers = oldest(worker).transfers;
+  return std::all_of(transfers.begin(), transfers.end(),
+                     [this](auto& transfer) { return transport_.done(transfer); });
+}
+
+std::uint32_t GradientReceiver::step(std::size_t worker) const noexcept {
+  const auto& queue = queues_[worker];
+  return queue.messages[queue.taken % queue.messages.size()].step;
+}
+
+void GradientReceiver::drop(std::size_t worker) { ++queues_[worker].taken; }
+
+double GradientReceiver::take_decode_milliseconds() noexcept {
+  return std::exchange(decode_milliseconds_, 0);
+}
+
+GradientReceiver::Message& GradientReceiver::oldest(std::size_t worker) {
+  auto& queue = queues_[worker];
+  return queue.messages[queue.taken % queue.messages.size()];
+}
+
+atomo::ConstBytes GradientReceiver::payload_of(std::size_t worker, std::size_t layer) {
+  const auto& message = oldest(worker);
+  return std::span(message.payloads[layer - first_])
+      .first(message.transfers[layer - first_].received);
+}
+
+void GradientReceiver::take_mean(std::span<const std::size_t> workers, std::span<float> gradient,
+                                 Timeline& timeline) {
+  const float share = 1.0F / static_cast<float>(workers.size());
+  std::vector<std::size_t> next(last_ - first_);  // place of the worker each layer waits for
   std::vector<int> awaited;
   Transport::Patience patience(transport_);
+  for (std::size_t layer = first_; layer < last_; ++layer) {
+    const auto view = view_of(gradient, replica_, layer);
+    std::fill_n(static_cast<float*>(view.data), view.shape.elements(), 0.0F);
+  }
   for (;;) {
     bool moved = false;
     awaited.clear();
-    for (std::size_t layer = 0; layer < layers; ++layer) {
-      auto& worker = next[layer];
-      for (; worker < workers_ && transport_.done(transfers_[layer * workers_ + worker]);
-           ++worker) {
+    for (std::size_t layer = first_; layer < last_; ++layer) {
+      auto& at = next[layer - first_];
+      for (; at < workers.size() && transport_.done(oldest(workers[at]).transfers[layer - first_]);
+           ++at) {
         moved = true;
         if (adds_[layer] == 0) {
-          add(step, layer, worker, gradient, timeline);
-        } else if (worker + 1 == workers_) {
-          add_together(step, layer, gradient, timeline);
+          add(workers[at], layer, share, gradient, timeline);
+        } else if (at + 1 == workers.size()) {
+          add_together(workers, layer, gradient, timeline);
         }
       }
-      if (worker < workers_) awaited.push_back(transport_.rank_of_worker(static_cast<int>(worker)));
+      if (at < workers.size())
+        awaited.push_back(transport_.rank_of_worker(static_cast<int>(workers[at])));
     }
-    if (awaited.empty()) return;
+    if (awaited.empty()) break;
     if (!moved) patience.idle(awaited);
   }
+  for (const std::size_t worker : workers) drop(worker);
 }
 
-void GradientReceiver::add(std::uint32_t step, std::size_t layer, std::size_t worker,
+void GradientReceiver::add(std::size_t worker, std::size_t layer, float share,
                            std::span<float> gradient, Timeline& timeline) {
   const auto begin = Clock::now();
-  const std::size_t at = layer * workers_ + worker;
-  const auto message = std::span(payloads_[at]).first(transfers_[at].received);
   const auto status =
-      compressor_.decode_layer_add(message, 1.0F / static_cast<float>(workers_),
+      compressor_.decode_layer_add(payload_of(worker, layer), share,
                                    view_of(gradient, replica_, layer), {.workspace = workspace_});
   const auto& name = compressor_.layers()[layer].name;
   if (atomo::failed(status)) {
     const int rank = transport_.rank_of_worker(static_cast<int>(worker));
     throw Fault(rank, transport_.name(rank) + " sent a payload that is refused, layer '" + name +
-                          "' of step " + std::to_string(step) + ": " +
+                          "' of step " + std::to_string(step(worker)) + ": " +
                           std::string(atomo::describe(status)));
   }
   const auto end = Clock::now();
   decode_milliseconds_ += milliseconds(end - begin);
-  bytes_ += message.size();
   if (timeline.on()) {
     timeline.span(("decode worker " + std::to_string(worker + 1)).c_str(), name, begin, end);
   }
 }
 
-atomo::ConstBytes GradientReceiver::sum_of(std::size_t layer) {
+atomo::ConstBytes GradientReceiver::sum_of(std::span<const std::size_t> workers,
+                                           std::size_t layer) {
   std::vector<atomo::ConstBytes> messages;
-  for (std::size_t at = layer * workers_; at < (layer + 1) * workers_; ++at)
-    messages.push_back(std::span(payloads_[at]).first(transfers_[at].received));
+  for (const std::size_t worker : workers) messages.push_back(payload_of(worker, layer));
   // A payload may claim any shape; one that is not the layer's is refused when it is decoded.
   const std::uint64_t bound = atomo::added_bytes_bound(messages);
   const std::size_t elements = compressor_.layers()[layer].shape.elements();
@@ -160,23 +207,21 @@ atomo::ConstBytes GradientReceiver::sum_of(std::size_t layer) {
   return atomo::failed(status) ? atomo::ConstBytes() : std::span(sum_).first(bytes);
 }
 
-void GradientReceiver::add_together(std::uint32_t step, std::size_t layer,
+void GradientReceiver::add_together(std::span<const std::size_t> workers, std::size_t layer,
                                     std::span<float> gradient, Timeline& timeline) {
   const auto begin = Clock::now();
-  const auto sum = sum_of(layer);
+  const float share = 1.0F / static_cast<float>(workers.size());
+  const auto sum = sum_of(workers, layer);
   const auto& name = compressor_.layers()[layer].name;
-  if (sum.empty() || atomo::failed(compressor_.decode_layer_add(
-                         sum, 1.0F / static_cast<float>(workers_),
-                         view_of(gradient, replica_, layer), {.workspace = workspace_}))) {
+  if (sum.empty() ||
+      atomo::failed(compressor_.decode_layer_add(sum, share, view_of(gradient, replica_, layer),
+                                                 {.workspace = workspace_}))) {
     // Another linear codec, other steps, or payloads that are refused: which, each says itself.
-    for (std::size_t worker = 0; worker < workers_; ++worker)
-      add(step, layer, worker, gradient, timeline);
+    for (const std::size_t worker : workers) add(worker, layer, share, gradient, timeline);
     return;
   }
   const auto end = Clock::now();
   decode_milliseconds_ += milliseconds(end - begin);
-  for (std::size_t at = layer * workers_; at < (layer + 1) * workers_; ++at)
-    bytes_ += transfers_[at].received;
   timeline.span("add payloads, decode", name, begin, end);
 }
 

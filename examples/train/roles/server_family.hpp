@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Sets a run of the server family up: ranks that serve, and ranks that work.
+
+#include "roles/server.hpp"
+#include "roles/worker.hpp"
+
+namespace train {
+
+/// Runs one loop on the servers and another on the workers, to the end.
+inline Outcome run_server_family(Run& run, Rounds rounds, void (*serve)(Server&),
+                                 void (*work)(Worker&)) {
+  if (run.transport.rank() < run.transport.servers()) {
+    const auto server = prepare<Server>(run, rounds);
+    if (!server) return Outcome::cannot_start;
+    serve(*server);
+    return server->outcome();
+  }
+  const auto worker = prepare<Worker>(run, rounds);
+  if (!worker) return Outcome::cannot_start;
+  work(*worker);
+  return Outcome::finished;
+}
+
+}  // namespace train
