@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <atomo/atomo.hpp>
 #include <cmath>
 #include <fstream>
@@ -9,8 +8,8 @@
 #include <sstream>
 
 #include "algorithms/algorithms.hpp"
-#include "learning/images.hpp"
-#include "learning/text.hpp"
+#include "job.hpp"
+#include "option_groups.hpp"
 
 namespace train {
 namespace {
@@ -35,7 +34,8 @@ constexpr const char* kFooter =
     R"(One process serves and the others train, or with --algorithm allgather or twoshot all train:
   mpirun --oversubscribe -n 5 atomo-train --model lenet --budget 0.5bit --steps 800
   mpirun --oversubscribe -n 4 atomo-train --algorithm allgather --codec qsgd:bits=4
-As root add --allow-run-as-root. Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save) and stops.)";
+As root add --allow-run-as-root.
+Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save) and stops.)";
 
 /// "0.5bit", "0.5bits" or "0.5" -> 0.5
 double parse_budget(const std::string& text) {
@@ -64,195 +64,69 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
-void add_algorithm_options(CLI::App& app, Options& o) {
-  std::vector<std::string> names;
-  for (const auto& algorithm : algorithms()) names.emplace_back(algorithm.name);
-  app.add_flag("--list", o.list, "only say which algorithms there are; with --json as an array");
-  app.add_option("--algorithm", o.algorithm, "how the processes work together; see --list")
-      ->check(CLI::IsMember(names))
-      ->capture_default_str();
-  app.add_option("--servers", o.servers, "ranks that serve, each some of the layers")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--aggregate", o.aggregate, "gradients that a step waits for (0: of all workers)")
-      ->capture_default_str();
-  app.add_option("--late", o.late, "what becomes of gradients that come after --aggregate others")
-      ->check(CLI::IsMember({"drop", "add"}))
-      ->capture_default_str();
-  app.add_option("--down", o.down_policy,
-                 "codec of the weights' changes on their way back (default: weights as they are)");
-  app.add_flag("--double-buffer", o.double_buffer,
-               "compute the next gradient while the last one travels: it is a step old");
-  app.add_option("--compensation", o.compensation, "lambda of dcasgd")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_flag("--adaptive", o.adaptive_compensation,
-               "dcasgd: divide lambda by the root of the mean squared gradient");
-  app.add_option("--local-steps", o.local_steps, "steps a process takes alone between exchanges")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--outer-optimizer", o.outer_optimizer,
-                 "how the mean change of local steps becomes a step")
-      ->check(CLI::IsMember({"sgd", "momentum", "adam", "adagrad", "adadelta", "rmsprop"}))
-      ->capture_default_str();
-  app.add_option("--outer-lr", o.outer_lr, "its learning rate")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--outer-momentum", o.outer_momentum, "its momentum")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+void add_options(CLI::App& app, Options& o, CodecChoice& choice) {
+  add_algorithm_options(app, o);
+  add_server_options(app, o);
+  add_local_step_options(app, o);
+  add_graph_options(app, o);
+  add_codec_options(app, choice);
+  add_data_options(app, o);
+  add_model_options(app, o);
+  add_checkpoint_options(app, o);
+  add_output_options(app, o);
+  add_fault_options(app, o);
 }
 
-void add_graph_options(CLI::App& app, Options& o) {
-  app.add_option("--graph", o.graph,
-                 "who talks to whom: ring, double-ring, star, complete, "
-                 "random:edges=N, or a topology file (JSON)")
-      ->capture_default_str();
-  app.add_option("--hosts", o.hosts, "file with the order of the nodes (JSON)")
-      ->check(CLI::ExistingFile);
-  app.add_option("--period", o.period, "steps between two exchanges over an edge")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_flag("--asynchronous", o.asynchronous, "do not wait for neighbours");
-  app.add_option("--gossip-step", o.gossip_step, "step of compressed gossip (0: what theory gives)")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--codec-scale", o.codec_scale,
-                 "factor of what is decoded where differences are sent (0: 1 / (1 + omega))")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+/// Fills in the policy. \throws CLI::ValidationError, atomo::Error for what cannot be read.
+void choose_codec(CodecChoice choice, Options& o) {
+  if (!choice.budget.empty() + !choice.codec.empty() + !choice.policy.empty() > 1)
+    throw CLI::ValidationError("--codec", "take one of --budget, --codec and --policy");
+  if (!choice.budget.empty()) {
+    parse_budget(choice.budget);
+    choice.codec = "atomo:bits=" + choice.budget.substr(0, choice.budget.find('b'));
+  }
+  if (!choice.codec.empty()) {
+    o.codec_label = choice.codec;
+    o.policy = "* = " + choice.codec;
+    (void)atomo::Codec::parse(choice.codec);
+  } else if (!choice.policy.empty()) {
+    const bool is_text = is_policy_text(choice.policy);
+    o.codec_label = is_text ? "policy" : "policy " + choice.policy;
+    o.policy = is_text ? choice.policy : read_text(choice.policy);
+    (void)atomo::Policy::parse(o.policy);
+  }
 }
 
-void add_training_options(CLI::App& app, Options& o) {
-  app.add_option("--device", o.device,
-                 "cuda: compute and encode on a GPU, one a process; with --algorithm allgather")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  app.add_flag("--cuda-aware-mpi", o.cuda_aware_mpi,
-               "hand MPI the GPU's memory instead of pinned copies");
-  app.add_option("--model", o.model,
-                 "the network; the transformer predicts text, the others classify images")
-      ->check(CLI::IsMember({"logistic", "lenet", "resnet20", "resnet18", "transformer"}))
-      ->capture_default_str();
-  app.add_option("--data", o.data,
-                 "folder of MNIST-like idx files (.gz too) or CIFAR-10 binaries (default: " +
-                     std::string(kFashionMnist) +
-                     "); for a transformer a text, file or folder (default: " + kCMakeManual + ")");
-  app.add_option("--split", o.split, "which worker sees which samples")->capture_default_str();
-  app.add_option("--steps", o.steps, "steps of the whole run")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--batch", o.batch, "samples a step and worker")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--optimizer", o.optimizer, "how a gradient becomes a step")
-      ->check(CLI::IsMember({"sgd", "adamw"}))
-      ->capture_default_str();
-  app.add_option("--lr", o.lr, "learning rate of the first step")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--schedule", o.schedule, "of the learning rate; cosine ends at 0")
-      ->check(CLI::IsMember({"cosine", "constant"}))
-      ->capture_default_str();
-  app.add_option("--warmup", o.warmup, "steps over which the learning rate rises from 0")
-      ->capture_default_str();
-  app.add_option("--momentum", o.momentum, "of sgd")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--weight-decay", o.weight_decay, "L2 for sgd, decoupled for adamw")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option(
-         "--loss-scale", o.loss_scale,
-         "the loss is multiplied by it, and the mean gradient divided, as for half precision")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--loss-scale-from", o.loss_scale_from, "the first step with --loss-scale")
-      ->capture_default_str();
-  app.add_option("--seed", o.seed, "of weights, data order and every draw of the codecs")
-      ->capture_default_str();
-  app.add_option("--eval-every", o.eval_every, "test every N steps (0: only at the end)")
-      ->capture_default_str();
-  app.add_option("--eval-samples", o.eval_samples,
-                 "test on the first N samples (0: all); at the end on all")
-      ->capture_default_str();
-  app.add_flag("--check", o.check, "only say whether the command line is right");
-}
-
-void add_fault_options(CLI::App& app, Options& o) {
-  app.add_option("--timeout", o.timeout_seconds, "seconds without a sign of life from a process")
-      ->check(CLI::Range(0.5, 86400.0))
-      ->capture_default_str();
-  app.add_option("--retries", o.retries, "further time-outs before a silent process ends the run")
-      ->capture_default_str();
-  app.add_option("--corrupt-payload-at", o.corrupt_payload_at,
-                 "flip a bit of a payload of worker 1")
-      ->group("");
-  app.add_option("--slow-rank", o.slow_rank, "the rank whose steps are slowed")->group("");
-  app.add_option("--slow-factor", o.slow_factor, "by this")->group("");
-}
-
-void add_file_options(CLI::App& app, Options& o) {
-  app.add_option("--save", o.save, "checkpoint, at the end, on Ctrl-C and with --save-every");
-  app.add_option("--save-every", o.save_every, "steps between checkpoints")->needs("--save");
-  app.add_option("--stop-at", o.stop_at, "stop (and save) before this step, to be resumed");
-  app.add_option("--resume", o.resume, "go on from this checkpoint; every process reads it");
-  app.add_flag("--json", o.json, "JSON lines on standard output instead of progress and table");
-  app.add_option("--log", o.log, "JSON lines to this file");
-  app.add_option("--progress", o.progress,
-                 "a line rewritten every step: on a terminal, or always, or never")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
-      ->capture_default_str();
-  app.add_option("--timeline", o.timeline,
-                 "trace of one step (chrome://tracing JSON; text at the end)");
-  app.add_option("--dump-gradients", o.dump_gradients,
-                 "folder for the gradients of one step, the workers' own and the mean that the "
-                 "optimiser gets, .safetensors");
-  app.add_option("--at", o.at, "the step of --timeline and --dump-gradients, from 0")
-      ->capture_default_str();
+/// \throws CLI::ValidationError for what has no place to be written to.
+void check_places(const Options& o) {
+  if (o.save_every != 0 && o.save.empty())
+    throw CLI::ValidationError("--save-every", "needs --save FILE");
 }
 
 }  // namespace
 
 Options parse_options(int argc, char** argv) {
   Options o;
+  CodecChoice choice;
   CLI::App app{"Trains a network over MPI processes that exchange compressed gradients."};
+  app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kFooter);
-  std::string budget, codec, policy;
-  auto* choice =
-      app.add_option_group("codec", "how gradients travel (default: identity:dtype=f32)");
-  choice->add_option("--budget", budget,
-                     "bits a parameter at one price for the model, e.g. 0.5bit");
-  choice->add_option("--codec", codec, "one codec for every layer, e.g. qsgd:bits=4");
-  choice->add_option("--policy", policy, "file of lines 'pattern = codec'")
-      ->check(CLI::ExistingFile);
-  choice->require_option(0, 1);
-  add_algorithm_options(app, o);
-  add_graph_options(app, o);
-  add_training_options(app, o);
-  add_fault_options(app, o);
-  add_file_options(app, o);
+  app.get_help_ptr()->description("print this and stop")->group("Algorithm");
+  add_options(app, o, choice);
+  app.config_formatter(std::make_shared<JobReader>(app));
   try {
     app.parse(argc, argv);
-    if (!budget.empty()) {
-      parse_budget(budget);
-      codec = "atomo:bits=" + budget.substr(0, budget.find('b'));
-    }
-    if (!codec.empty()) {
-      o.codec_label = codec;
-      o.policy = "* = " + codec;
-      (void)atomo::Codec::parse(codec);
-    } else if (!policy.empty()) {
-      o.codec_label = "policy " + policy;
-      o.policy = read_text(policy);
-      (void)atomo::Policy::parse(o.policy);
-    }
+    check_algorithm_options(app, o);
+    choose_codec(choice, o);
     if (o.data.empty()) o.data = default_data(o.model);
     check_device(o);
+    check_places(o);
+    o.job = write_job(app, o);
   } catch (const CLI::Success&) {
     o.help = app.help();
   } catch (const std::exception& e) {
     o.error = e.what();
+    o.check = app.get_option("--check")->count() != 0;  // a job's error comes before its callback
   }
   return o;
 }

@@ -15,6 +15,8 @@ struct Options {
   std::string help;   ///< not empty: it was asked for, and nothing else is set
   std::string error;  ///< not empty: what is wrong with the command line
 
+  std::string job;  ///< text of a job file that repeats the run
+
   bool check = false;  ///< only say whether the command line is right
   bool list = false;   ///< only say which algorithms there are
   std::string algorithm = "ps";

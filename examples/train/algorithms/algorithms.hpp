@@ -6,6 +6,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "run.hpp"
 
@@ -30,6 +31,9 @@ struct Algorithm {
   // What it promises of faults; `faults.py` tries it.
   bool repeats = true;           ///< the same options give the same losses, to the bit
   bool outlives_silent = false;  ///< goes on without a worker that gives no sign of life
+  /// Options that go only with algorithms whose row names them: "--compensation --adaptive". Those
+  /// of the groups Servers and Graph that no row names go with their whole family.
+  std::string_view options = "";
 };
 
 [[nodiscard]] std::span<const Algorithm> algorithms() noexcept;
