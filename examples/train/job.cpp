@@ -133,7 +133,7 @@ std::string write_job(const CLI::App& app, const Options& o) {
     const bool hidden = option->get_group().empty();
     if (!option->get_configurable() || (hidden && option->count() == 0)) continue;
     if (!goes_with(*option, o.algorithm)) continue;
-    const std::string name = option->get_name();
+    const std::string name = "--" + option->get_lnames().front();  // get_name() hides the hidden
     const auto kind = kind_of(*option);
     auto value = option->count() != 0 ? option->results().front() : option->get_default_str();
     if (const auto found = resolved.find(name); found != resolved.end()) value = found->second;
