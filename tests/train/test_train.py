@@ -182,6 +182,7 @@ class FaultsTest(unittest.TestCase):
                 self.assertRegex(err, rf"worker 1 \(rank {rank}, .*\) sent a payload that is refused.*step 7: "
                                       "the checksum does not match")
                 self.assertEqual(len(job.events("step")), 7)
+                self.assertEqual(err.count("atomo-train:"), 1, err)
 
     def test_divergence_is_said(self):
         status, _, err = Job(3, "--model", "lenet", "--steps", 50, "--lr", 1e6).end(60)

@@ -181,16 +181,16 @@ void Transport::abort(const std::string& message, int culprit) {
   try {
     listen();
     const bool others_end = ending_ != kEverybody || woken_by_the_end;
+    const bool accused = rank_ == culprit;
     static constexpr Note kEnding{Word::ending, 0};
-    if (!others_end) tell_all(kEnding);
+    if (!others_end && !accused) tell_all(kEnding);
+    const auto outspoken = [&] { return ending_ != kEverybody && (accused || ending_ < rank_); };
     while (!others_end && rank_ != first_speaker(culprit) && Clock::now() - began < kSameMoment &&
-           (ending_ == kEverybody || ending_ > rank_)) {
+           !outspoken()) {
       listen();
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    if (others_end || (ending_ != kEverybody && ending_ < rank_)) {
-      std::this_thread::sleep_for(kLastMoments);
-    }
+    if (others_end || outspoken()) std::this_thread::sleep_for(kLastMoments);
   } catch (const Fault&) {
     // Nobody can be told any more.
   }

@@ -109,8 +109,8 @@ class Transport {
   void close();
   /// Prints one line to standard error and ends all processes of the job. `culprit`: the rank
   /// that caused it. Several notice, so they tell each other, and the lowest of those who noticed
-  /// at the same time speaks; a process that has just woken up leaves it to others, because it may
-  /// have been woken by the job's end.
+  /// at the same time speaks; the culprit only when nobody else does. A process that has just woken
+  /// up leaves it to others, because it may have been woken by the job's end.
   [[noreturn]] void abort(const std::string& message, int culprit = kEverybody);
 
  private:
