@@ -65,9 +65,7 @@ std::optional<Score> total_of(std::span<const Score> scores) {
   Score total;
   for (const auto& score : scores) {
     if (score.broken_off != 0) return std::nullopt;
-    total.correct += score.correct;
-    total.predictions += score.predictions;
-    total.loss += score.loss;
+    total += score;
   }
   return total;
 }

@@ -97,10 +97,7 @@ Score Learner::evaluate(std::uint32_t done, bool all) {
     }
     task_->gather(Split::test, std::span(mine).subspan(at, std::min(kTestBatch, mine.size() - at)),
                   batch_);
-    const auto score = replica_.evaluate(batch_);
-    total.correct += score.correct;
-    total.predictions += score.predictions;
-    total.loss += score.loss;
+    total += replica_.evaluate(batch_);
     breathe_();
   }
   return total;

@@ -9,7 +9,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-struct Classifier : Network {
+struct Classifier : Predictor {
   explicit Classifier(const ImageShape& of) : shape(of) {}
   torch::Tensor logits(const Batch& batch, torch::Device device) override {
     return forward(
@@ -104,6 +104,32 @@ struct ResNet : Classifier {
   nn::Linear fc;
 };
 
+/// Computes in double precision: the loss falls with the square of the distance to the optimum, and
+/// a gradient is rounded once, when it becomes a float.
+struct QuadraticNetwork : Network {
+  explicit QuadraticNetwork(const QuadraticShape& of)
+      : shape(of),
+        x(register_parameter("x",
+                             tensor_of(of.start, {of.rows, of.columns}, torch::kCPU).clone())) {}
+  torch::Tensor loss(const Batch& batch, torch::Device device) override {
+    const auto point = x.to(torch::kDouble);
+    const auto curvature = mean_of(batch.curvatures, device), pull = mean_of(batch.pulls, device);
+    return ((0.5 * curvature * point - pull) * point).sum();
+  }
+  Score score(const Batch& batch, torch::Device device) override {
+    const auto optimum = mean_of(batch.pulls, device) / mean_of(batch.curvatures, device);
+    return {.predictions = 1,
+            .loss = loss(batch, device).item<double>(),
+            .squared_distance = (x - optimum).square().sum().item<double>()};
+  }
+  /// Over the samples of a batch.
+  torch::Tensor mean_of(const std::vector<double>& values, torch::Device device) const {
+    return tensor_of(values, {-1, shape.rows, shape.columns}, device).mean(0);
+  }
+  QuadraticShape shape;
+  torch::Tensor x;
+};
+
 std::shared_ptr<Network> make_classifier(const std::string& name, const ImageShape& shape) {
   if (name == "logistic") return std::make_shared<Logistic>(shape);
   if (shape.height < 16 || shape.width < 16) {
@@ -122,7 +148,23 @@ std::shared_ptr<Network> make_classifier(const std::string& name, const ImageSha
 
 }  // namespace
 
+torch::Tensor Predictor::loss(const Batch& batch, torch::Device device) {
+  return torch::cross_entropy_loss(logits(batch, device), tensor_of(batch.targets, {-1}, device));
+}
+
+Score Predictor::score(const Batch& batch, torch::Device device) {
+  const auto predicted = logits(batch, device);
+  const auto targets = tensor_of(batch.targets, {-1}, device);
+  const auto right = predicted.argmax(1).eq(targets).sum().item<std::int64_t>();
+  const auto loss = torch::cross_entropy_loss(predicted, targets, {}, at::Reduction::Sum);
+  return {.correct = static_cast<std::uint64_t>(right),
+          .predictions = batch.targets.size(),
+          .loss = loss.item<float>()};
+}
+
 std::shared_ptr<Network> make_network(const std::string& name, const InputShape& input) {
+  if (const auto* quadratic = std::get_if<QuadraticShape>(&input))
+    return std::make_shared<QuadraticNetwork>(*quadratic);
   if (const auto* text = std::get_if<TextShape>(&input)) return make_transformer(*text);
   return make_classifier(name, std::get<ImageShape>(input));
 }

@@ -12,14 +12,23 @@
 
 namespace train {
 
-/// Samples to logits.
 struct Network : torch::nn::Module {
+  /// What training lowers: one number, the mean over the batch.
+  virtual torch::Tensor loss(const Batch& batch, torch::Device device) = 0;
+  /// What a test adds up over its batches.
+  virtual Score score(const Batch& batch, torch::Device device) = 0;
+};
+
+/// Predicts one of several classes; its loss is the cross-entropy.
+struct Predictor : Network {
   /// Predictions x classes, in the order of the batch's targets.
   virtual torch::Tensor logits(const Batch& batch, torch::Device device) = 0;
+  torch::Tensor loss(const Batch& batch, torch::Device device) override;
+  Score score(const Batch& batch, torch::Device device) override;
 };
 
 /// `name`: "logistic", "lenet" (431,080 parameters on 28 x 28 grey images), "resnet20", "resnet18"
-/// (11.2 million) or "transformer" (3.3 million).
+/// (11.2 million), "transformer" (3.3 million) or "quadratic" (as many as its data says).
 [[nodiscard]] std::shared_ptr<Network> make_network(const std::string& name,
                                                     const InputShape& input);
 

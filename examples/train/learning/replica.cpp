@@ -28,10 +28,6 @@ struct Replica::Impl {
       failure = std::current_exception();
     }
   }
-
-  [[nodiscard]] torch::Tensor targets(const Batch& batch) const {
-    return tensor_of(batch.targets, {-1}, device);
-  }
 };
 
 Replica::Replica(const std::string& model, const InputShape& input, std::uint64_t seed,
@@ -105,14 +101,13 @@ void Replica::set_buffers(std::span<const float> values) {
 double Replica::backward(const Batch& batch, double scale, const OnGradient& on_gradient) {
   impl_->network->train();
   for (auto& parameter : impl_->parameters) parameter.mutable_grad() = torch::Tensor();
-  const auto loss = torch::cross_entropy_loss(impl_->network->logits(batch, impl_->device),
-                                              impl_->targets(batch));
+  const auto loss = impl_->network->loss(batch, impl_->device);
   impl_->on_gradient = &on_gradient;
   impl_->backward_began = std::chrono::steady_clock::now();
   (scale == 1 ? loss : loss * scale).backward();
   impl_->on_gradient = nullptr;
   if (impl_->failure) std::rethrow_exception(std::exchange(impl_->failure, nullptr));
-  return loss.item<float>();
+  return loss.item<double>();
 }
 
 std::chrono::steady_clock::time_point Replica::backward_began() const noexcept {
@@ -122,11 +117,7 @@ std::chrono::steady_clock::time_point Replica::backward_began() const noexcept {
 Score Replica::evaluate(const Batch& batch) {
   const torch::NoGradGuard no_gradients;
   impl_->network->eval();
-  const auto logits = impl_->network->logits(batch, impl_->device);
-  const auto targets = impl_->targets(batch);
-  return {static_cast<std::uint64_t>(logits.argmax(1).eq(targets).sum().item<std::int64_t>()),
-          batch.targets.size(),
-          torch::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum).item<float>(), 0};
+  return impl_->network->score(batch, impl_->device);
 }
 
 std::string torch_cuda_objection() {

@@ -2,21 +2,35 @@
 #include "learning/task.hpp"
 
 #include "learning/images.hpp"
+#include "learning/quadratic.hpp"
 #include "learning/text.hpp"
 
 namespace train {
 namespace {
 
+constexpr const char* kQuadratic = "quadratic";
+
 bool is_language_model(const std::string& model) { return model == "transformer"; }
 
 }  // namespace
 
+Score& operator+=(Score& total, const Score& part) noexcept {
+  total.correct += part.correct;
+  total.predictions += part.predictions;
+  total.loss += part.loss;
+  total.squared_distance += part.squared_distance;
+  total.broken_off |= part.broken_off;
+  return total;
+}
+
 std::unique_ptr<Task> make_task(const std::string& model, const std::string& path) {
   if (is_language_model(model)) return make_text_task(path);
+  if (model == kQuadratic) return make_quadratic_task(path);
   return make_image_task(path);
 }
 
 std::string default_data(const std::string& model) {
+  if (model == kQuadratic) return "";
   return is_language_model(model) ? kCMakeManual : kFashionMnist;
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// What a network learns: its samples, what goes in and is predicted, and how a test is told.
-/// There are two: classes of images, and the next character of a text.
+/// Classes of images, the next character of a text, or the optimum of quadratics.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,23 +23,30 @@ struct ImageShape {
 struct TextShape {
   std::int64_t characters = 0;  ///< that a network sees at once
 };
+/// Quadratics of a rows x columns matrix.
+struct QuadraticShape {
+  std::int64_t rows = 1, columns = 1;
+  std::vector<float> start;  ///< the first weights, rows x columns
+};
 /// What goes into a network.
-using InputShape = std::variant<ImageShape, TextShape>;
+using InputShape = std::variant<ImageShape, TextShape, QuadraticShape>;
 
 inline constexpr std::int64_t kImageClasses = 10;
 inline constexpr std::int64_t kCharacters = 256;  ///< a character is a byte
 
-/// Samples ready for a network. A task fills either `pixels` or `characters`.
+/// Samples ready for a network. A task fills what its networks read.
 struct Batch {
-  std::vector<float> pixels;             ///< normalised, samples x channels x height x width
-  std::vector<std::int64_t> characters;  ///< samples x characters
-  std::vector<std::int64_t> targets;     ///< a class a sample, or what follows each character
+  std::vector<float> pixels;              ///< normalised, samples x channels x height x width
+  std::vector<std::int64_t> characters;   ///< samples x characters
+  std::vector<std::int64_t> targets;      ///< a class a sample, or what follows each character
+  std::vector<double> curvatures, pulls;  ///< of quadratics, samples x rows x columns
 };
 
 /// Sums over the predictions of a test.
 struct Score {
   std::uint64_t correct = 0, predictions = 0;
-  double loss = 0;               ///< cross-entropy, natural logarithm
+  double loss = 0;               ///< cross-entropy (natural logarithm), or a quadratic's value
+  double squared_distance = 0;   ///< to a quadratic's optimum
   std::uint64_t broken_off = 0;  ///< not 0 when not all samples were tried
 };
 
@@ -50,6 +57,9 @@ struct Measure {
   double (*of)(const Score&);
   std::string (*text)(double);  ///< with its unit
 };
+
+/// Adds up what several processes, or several batches, found.
+Score& operator+=(Score& total, const Score& part) noexcept;
 
 enum class Split { train, test };
 
@@ -72,7 +82,7 @@ class Task {
 /// The task that `model` is for, over the data at `path`.
 /// \throws std::runtime_error naming the file that is missing or wrong, and what would be right.
 [[nodiscard]] std::unique_ptr<Task> make_task(const std::string& model, const std::string& path);
-/// Where a distribution keeps data for `model`.
+/// Where a distribution keeps data for `model`; empty when nobody but the user can have it.
 [[nodiscard]] std::string default_data(const std::string& model);
 
 }  // namespace train

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quadratic model: runs against the same steps in double precision, and files that are refused."""
+
+import json
+import subprocess
+import sys
+import unittest
+
+import numpy
+from jobs import TRAINER, Job, finished, path
+
+
+def write_quadratic(name, curvature, pull, **more):
+    """A file of samples; `curvature` and `pull` are samples x elements."""
+    samples = [{"curvature": list(a), "pull": list(c)} for a, c in zip(curvature.tolist(), pull.tolist(), strict=True)]
+    with open(path(name), "w", encoding="utf-8") as file:
+        json.dump({"rows": 1, "columns": curvature.shape[1], "samples": samples, **more}, file)
+    return path(name)
+
+
+class QuadraticTest(unittest.TestCase):
+    def test_a_run_takes_the_steps_of_gradient_descent(self):
+        """Two workers with both samples in every step: the order of the data does not matter."""
+        random = numpy.random.default_rng(4)
+        curvature, pull = random.uniform(0.5, 2, (2, 6)), random.normal(0, 1, (2, 6))
+        start = random.normal(0, 3, 6).astype(numpy.float32).astype(float)
+        data = write_quadratic("descent.json", curvature, pull, rows=2, columns=3, start=start.tolist())
+        job = finished(3, "--model", "quadratic", "--batch", 1, "--steps", 20, "--schedule", "constant", "--lr", 0.3,
+                       "--momentum", 0.5, "--eval-every", 1, data_folder=data)
+        self.assertEqual(job.events("start")[0]["parameters"], 6)
+        self.assertEqual(job.events("start")[0]["measure"], "distance")
+        x, velocity = start, numpy.zeros(6)
+        a, c = curvature.mean(0), pull.mean(0)
+        tests = job.events("evaluation")
+        self.assertEqual(len(tests), 20)
+        for step, test in zip(job.events("step"), tests, strict=True):
+            self.assertAlmostEqual(step["loss"], (a * x * x / 2 - c * x).sum(), places=5)
+            velocity = 0.5 * velocity + a * x - c
+            x = x - 0.3 * velocity
+            self.assertAlmostEqual(test["distance"], float(numpy.linalg.norm(x - c / a)), places=5)
+            self.assertAlmostEqual(test["loss"], (a * x * x / 2 - c * x).sum(), places=5)
+
+    def test_a_far_start_resolves_small_relative_errors(self):
+        data = write_quadratic("far.json", numpy.array([[1.0, 2.0], [2.0, 1.0]]), numpy.array([[0.5, -1.0], [-0.5, 1.0]]),
+                               start=1000)
+        job = finished(3, "--model", "quadratic", "--batch", 1, "--steps", 300, "--schedule", "constant", "--lr", 0.3,
+                       "--momentum", 0, data_folder=data)
+        self.assertLess(job.events("evaluation")[-1]["distance"], 1e-9 * 1000)
+
+    def test_bad_files_are_refused(self):
+        good = {"rows": 1, "columns": 2, "samples": [{"curvature": [1, 1], "pull": [0, 0]}]}
+        cases = (("{", "parse error"), ("[1]", '"samples"'), (json.dumps({**good, "samples": []}), '"samples"'),
+                 (json.dumps({**good, "rows": 0}), "'rows' is 0"), (json.dumps({**good, "columns": 2.5}), "'columns' is 2.5"),
+                 (json.dumps({**good, "columns": 3}), "rows x columns = 3 numbers"),
+                 (json.dumps({**good, "samples": [{"curvature": [1, 1]}]}), "'samples[0].pull'"),
+                 (json.dumps({**good, "samples": [{"curvature": [1, "1"], "pull": [0, 0]}]}), "'samples[0].curvature'"),
+                 (json.dumps({**good, "samples": [5]}), "samples[0] is no object"),
+                 (json.dumps({**good, "start": [1]}), "'start'"),
+                 (json.dumps({**good, "samples": [{"curvature": [1, -1], "pull": [0, 0]}]}),
+                  "no optimum: the curvatures of element 1"))
+        name = path("bad.json")
+        for text, expected in cases:
+            with self.subTest(text=text):
+                with open(name, "w", encoding="utf-8") as file:
+                    file.write(text)
+                # Without mpirun a process is the server alone; all-gather needs one process and no start-up of others.
+                run = subprocess.run([TRAINER, "--algorithm", "allgather", "--model", "quadratic", "--data", name, "--batch",
+                                      "1", "--steps", "1"], capture_output=True, text=True, check=False, timeout=60)
+                self.assertNotEqual(run.returncode, 0)
+                self.assertIn(expected, run.stderr)
+                self.assertIn(name, run.stderr)
+
+    def test_no_file(self):
+        run = subprocess.run([TRAINER, "--model", "quadratic", "--check"], capture_output=True, text=True, check=False)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("--model quadratic needs a file of its own", run.stderr)
+        status, _, err = Job(2, "--model", "quadratic", "--steps", 1, data_folder=path("none.json")).end()
+        self.assertNotEqual(status, 0)
+        self.assertIn("cannot be opened", err)
+
+
+if __name__ == "__main__":
+    if not TRAINER:
+        sys.exit("set ATOMO_TRAIN to the path of atomo-train")
+    unittest.main()
