@@ -36,6 +36,23 @@ std::optional<Checkpoint> Run::resume(const Replica& replica) const {
                          options.fingerprint(transport.workers()));
 }
 
+std::unique_ptr<Optimiser> Run::make_optimiser(std::span<const atomo::LayerSpec> layers) const {
+  OptimiserSettings settings;
+  settings.learning_rate = [this](std::uint32_t step) { return options.learning_rate(step); };
+  settings.gradient_scale = [this](std::uint32_t step) { return options.gradient_scale(step); };
+  settings.momentum = options.momentum;
+  settings.weight_decay = options.weight_decay;
+  return train::make_optimiser(options.optimizer, std::move(settings), layers);
+}
+
+std::unique_ptr<Optimiser> Run::make_outer_optimiser(
+    std::span<const atomo::LayerSpec> layers) const {
+  OptimiserSettings settings;
+  settings.learning_rate = [this](std::uint32_t) { return options.outer_lr; };
+  settings.momentum = options.outer_momentum;
+  return train::make_optimiser(options.outer_optimizer, std::move(settings), layers);
+}
+
 StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports) {
   StepRecord record;
   record.step = step;

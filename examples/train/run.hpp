@@ -30,6 +30,12 @@ struct Run {
   }
   /// The checkpoint of --resume, if there is one.
   [[nodiscard]] std::optional<Checkpoint> resume(const Replica& replica) const;
+  /// The run's, for weights that are `layers`, one behind the other.
+  [[nodiscard]] std::unique_ptr<Optimiser> make_optimiser(
+      std::span<const atomo::LayerSpec> layers) const;
+  /// Whose gradient is what local steps changed: that of --outer-optimizer, at a constant rate.
+  [[nodiscard]] std::unique_ptr<Optimiser> make_outer_optimiser(
+      std::span<const atomo::LayerSpec> layers) const;
 };
 
 /// What one process tells about its step.

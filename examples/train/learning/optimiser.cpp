@@ -2,72 +2,220 @@
 #include "learning/optimiser.hpp"
 
 #include <cmath>
+#include <numeric>
+#include <stdexcept>
 
 namespace train {
 namespace {
 
+using Layers = std::span<const atomo::LayerSpec>;
+
+std::size_t elements_of(Layers layers) {
+  return std::accumulate(
+      layers.begin(), layers.end(), std::size_t{0},
+      [](std::size_t sum, const auto& layer) { return sum + layer.shape.elements(); });
+}
+
 /// v <- m v + (g + d w);  w <- w - lr v
 class Sgd final : public Optimiser {
  public:
-  Sgd(const Options& o, std::size_t elements)
-      : Optimiser(o, 1, elements),
-        momentum_(static_cast<float>(o.momentum)),
-        decay_(static_cast<float>(o.weight_decay)) {}
+  Sgd(OptimiserSettings settings, Layers layers)
+      : Optimiser(std::move(settings), 1, elements_of(layers)) {}
 
   void step(std::span<float> weights, std::span<const float> gradient, double lr,
             std::uint32_t) override {
     const auto rate = static_cast<float>(lr);
+    const auto momentum = static_cast<float>(settings_.momentum);
+    const auto decay = static_cast<float>(settings_.weight_decay);
     auto& v = moments_[0];
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      v[i] = momentum_ * v[i] + (gradient[i] + decay_ * weights[i]);
+      v[i] = momentum * v[i] + (gradient[i] + decay * weights[i]);
       weights[i] -= rate * v[i];
+    }
+  }
+};
+
+/// Layer-wise trust (arXiv 1708.03888): v <- m v + lr t |w| / (|g| + d |w|) (g + d w);  w <- w - v.
+/// A layer without weights or gradient, such as biases at their start, has no ratio: 1 instead.
+class Lars final : public Optimiser {
+ public:
+  Lars(OptimiserSettings settings, Layers layers)
+      : Optimiser(std::move(settings), 1, elements_of(layers)) {
+    for (const auto& layer : layers) sizes_.push_back(layer.shape.elements());
+  }
+
+  void step(std::span<float> weights, std::span<const float> gradient, double lr,
+            std::uint32_t) override {
+    const auto momentum = static_cast<float>(settings_.momentum);
+    const auto decay = static_cast<float>(settings_.weight_decay);
+    std::size_t at = 0;
+    for (const std::size_t size : sizes_) {
+      const auto rate =
+          static_cast<float>(lr * ratio(weights.subspan(at, size), gradient.subspan(at, size)));
+      for (std::size_t i = at; i < at + size; ++i) {
+        auto& v = moments_[0][i];
+        v = momentum * v + rate * (gradient[i] + decay * weights[i]);
+        weights[i] -= v;
+      }
+      at += size;
     }
   }
 
  private:
-  float momentum_, decay_;
+  [[nodiscard]] double ratio(std::span<const float> weights,
+                             std::span<const float> gradient) const {
+    constexpr double kTrust = 0.001;
+    const double w = norm(weights), g = norm(gradient);
+    return w > 0 && g > 0 ? kTrust * w / (g + settings_.weight_decay * w) : 1;
+  }
+  static double norm(std::span<const float> values) {
+    double squares = 0;
+    for (const double value : values) squares += value * value;
+    return std::sqrt(squares);
+  }
+  std::vector<std::size_t> sizes_;
 };
 
-/// m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2;  w <- w - lr (m^ / (sqrt(s^) + eps) + d w), ^
-/// corrected for the zero start.
-class AdamW final : public Optimiser {
+/// m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2;  w <- w - lr m^ / (sqrt(s^) + eps), ^
+/// corrected for the zero start. The decay d w is added to g, or, decoupled, to what lr multiplies.
+class Adam final : public Optimiser {
  public:
-  AdamW(const Options& o, std::size_t elements)
-      : Optimiser(o, 2, elements), decay_(static_cast<float>(o.weight_decay)) {}
+  Adam(OptimiserSettings settings, Layers layers, bool decoupled)
+      : Optimiser(std::move(settings), 2, elements_of(layers)), decoupled_(decoupled) {}
 
   void step(std::span<float> weights, std::span<const float> gradient, double lr,
             std::uint32_t step) override {
     constexpr float kBeta1 = 0.9F, kBeta2 = 0.999F, kEpsilon = 1e-8F;
     const auto rate = static_cast<float>(lr);
+    const auto decay = static_cast<float>(settings_.weight_decay);
+    const float before = decoupled_ ? 0 : decay, after = decoupled_ ? decay : 0;
     const auto first = static_cast<float>(1 - std::pow(kBeta1, step + 1.0));
     const auto second = static_cast<float>(1 - std::pow(kBeta2, step + 1.0));
     auto &m = moments_[0], &s = moments_[1];
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      m[i] = kBeta1 * m[i] + (1 - kBeta1) * gradient[i];
-      s[i] = kBeta2 * s[i] + (1 - kBeta2) * gradient[i] * gradient[i];
+      const float g = gradient[i] + before * weights[i];
+      m[i] = kBeta1 * m[i] + (1 - kBeta1) * g;
+      s[i] = kBeta2 * s[i] + (1 - kBeta2) * g * g;
       weights[i] -=
-          rate * (m[i] / first / (std::sqrt(s[i] / second) + kEpsilon) + decay_ * weights[i]);
+          rate * (m[i] / first / (std::sqrt(s[i] / second) + kEpsilon) + after * weights[i]);
     }
   }
 
  private:
-  float decay_;
+  bool decoupled_;
+};
+
+/// s <- s + g^2;  w <- w - lr g / (sqrt(s) + eps)
+class AdaGrad final : public Optimiser {
+ public:
+  AdaGrad(OptimiserSettings settings, Layers layers)
+      : Optimiser(std::move(settings), 1, elements_of(layers)) {}
+
+  void step(std::span<float> weights, std::span<const float> gradient, double lr,
+            std::uint32_t) override {
+    constexpr float kEpsilon = 1e-10F;
+    const auto rate = static_cast<float>(lr);
+    const auto decay = static_cast<float>(settings_.weight_decay);
+    auto& s = moments_[0];
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float g = gradient[i] + decay * weights[i];
+      s[i] += g * g;
+      weights[i] -= rate * g / (std::sqrt(s[i]) + kEpsilon);
+    }
+  }
+};
+
+/// s <- r s + (1 - r) g^2;  d = sqrt(u + eps) / sqrt(s + eps) g;  u <- r u + (1 - r) d^2;
+/// w <- w - lr d
+class AdaDelta final : public Optimiser {
+ public:
+  AdaDelta(OptimiserSettings settings, Layers layers)
+      : Optimiser(std::move(settings), 2, elements_of(layers)) {}
+
+  void step(std::span<float> weights, std::span<const float> gradient, double lr,
+            std::uint32_t) override {
+    constexpr float kKept = 0.9F, kEpsilon = 1e-6F;
+    const auto rate = static_cast<float>(lr);
+    const auto decay = static_cast<float>(settings_.weight_decay);
+    auto &s = moments_[0], &u = moments_[1];
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float g = gradient[i] + decay * weights[i];
+      s[i] = kKept * s[i] + (1 - kKept) * g * g;
+      const float change = std::sqrt(u[i] + kEpsilon) / std::sqrt(s[i] + kEpsilon) * g;
+      u[i] = kKept * u[i] + (1 - kKept) * change * change;
+      weights[i] -= rate * change;
+    }
+  }
+};
+
+/// s <- r s + (1 - r) g^2;  w <- w - lr g / (sqrt(s) + eps)
+class RmsProp final : public Optimiser {
+ public:
+  RmsProp(OptimiserSettings settings, Layers layers)
+      : Optimiser(std::move(settings), 1, elements_of(layers)) {}
+
+  void step(std::span<float> weights, std::span<const float> gradient, double lr,
+            std::uint32_t) override {
+    constexpr float kKept = 0.99F, kEpsilon = 1e-8F;
+    const auto rate = static_cast<float>(lr);
+    const auto decay = static_cast<float>(settings_.weight_decay);
+    auto& s = moments_[0];
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float g = gradient[i] + decay * weights[i];
+      s[i] = kKept * s[i] + (1 - kKept) * g * g;
+      weights[i] -= rate * g / (std::sqrt(s[i]) + kEpsilon);
+    }
+  }
+};
+
+using Made = std::unique_ptr<Optimiser>;
+
+struct Entry {
+  const char* name;
+  Made (*make)(OptimiserSettings settings, Layers layers);
+};
+
+template <class T>
+Made make(OptimiserSettings settings, Layers layers) {
+  return std::make_unique<T>(std::move(settings), layers);
+}
+
+template <bool decoupled>
+Made make_adam(OptimiserSettings settings, Layers layers) {
+  return std::make_unique<Adam>(std::move(settings), layers, decoupled);
+}
+
+constexpr Entry kOptimisers[] = {
+    {"sgd", make<Sgd>},         {"lars", make<Lars>},       {"adam", make_adam<false>},
+    {"adamw", make_adam<true>}, {"adagrad", make<AdaGrad>}, {"adadelta", make<AdaDelta>},
+    {"rmsprop", make<RmsProp>},
 };
 
 }  // namespace
 
 void Optimiser::take_step(std::span<float> weights, std::span<float> gradient,
                           std::uint32_t of_step) {
-  const auto scale = static_cast<float>(options_.gradient_scale(of_step));
+  const auto scale = static_cast<float>(settings_.gradient_scale(of_step));
   if (scale != 1) {
     for (float& g : gradient) g /= scale;
   }
-  step(weights, gradient, options_.learning_rate(of_step), of_step);
+  step(weights, gradient, settings_.learning_rate(of_step), of_step);
 }
 
-std::unique_ptr<Optimiser> make_optimiser(const Options& options, std::size_t elements) {
-  if (options.optimizer == "adamw") return std::make_unique<AdamW>(options, elements);
-  return std::make_unique<Sgd>(options, elements);
+std::vector<std::string> optimiser_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : kOptimisers) names.emplace_back(entry.name);
+  return names;
+}
+
+std::unique_ptr<Optimiser> make_optimiser(const std::string& name, OptimiserSettings settings,
+                                          std::span<const atomo::LayerSpec> layers) {
+  std::string all;
+  for (const auto& entry : kOptimisers) {
+    if (name == entry.name) return entry.make(std::move(settings), layers);
+    all += std::string(all.empty() ? "" : ", ") + entry.name;
+  }
+  throw std::runtime_error("no optimiser '" + name + "': there are " + all);
 }
 
 }  // namespace train

@@ -1,41 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// SGD with momentum and AdamW over flat arrays, with a state that a checkpoint can hold.
+/// How a gradient becomes a step: optimisers over flat arrays, with a state that a checkpoint can
+/// hold.
+///
+///   OptimiserSettings settings;
+///   settings.learning_rate = [](std::uint32_t) { return 0.05; };
+///   auto optimiser = make_optimiser("adam", settings, layers);
+///   optimiser->take_step(weights, gradient, step);
 
+#include <atomo/compressor.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "options.hpp"
-
 namespace train {
+
+struct OptimiserSettings {
+  std::function<double(std::uint32_t step)> learning_rate;
+  /// Gradients of a step are this many times too large.
+  std::function<double(std::uint32_t step)> gradient_scale = [](std::uint32_t) { return 1.0; };
+  double momentum = 0;      ///< of sgd and lars
+  double weight_decay = 0;  ///< added to the gradient times the weights; adamw: to the step
+};
 
 class Optimiser {
  public:
   virtual ~Optimiser() = default;
-  /// Takes the loss scale of step `step` (from 0) out of the mean gradient, and moves `weights`
-  /// along it.
+  Optimiser(const Optimiser&) = delete;
+  Optimiser& operator=(const Optimiser&) = delete;
+
+  /// Takes the gradient's scale out of it and moves `weights` along it. `step` counts this
+  /// optimiser's steps from 0: rate, scale and the corrections of adam follow from it.
   void take_step(std::span<float> weights, std::span<float> gradient, std::uint32_t step);
-  /// One array a moment, each as long as the weights.
+  /// One array a moment, each as long as the weights. All of the state there is.
   [[nodiscard]] std::vector<std::vector<float>>& moments() noexcept { return moments_; }
 
  protected:
-  Optimiser(const Options& options, std::size_t moments, std::size_t elements)
-      : options_(options), moments_(moments, std::vector<float>(elements)) {}
+  Optimiser(OptimiserSettings settings, std::size_t moments, std::size_t elements)
+      : settings_(std::move(settings)), moments_(moments, std::vector<float>(elements)) {}
 
   virtual void step(std::span<float> weights, std::span<const float> gradient, double lr,
                     std::uint32_t step) = 0;
 
-  const Options& options_;
+  OptimiserSettings settings_;
   std::vector<std::vector<float>> moments_;
 };
 
-/// `options` has to outlive it.
-[[nodiscard]] std::unique_ptr<Optimiser> make_optimiser(const Options& options,
-                                                        std::size_t elements);
+/// "sgd", "lars", "adam", "adamw", "adagrad", "adadelta", "rmsprop".
+[[nodiscard]] std::vector<std::string> optimiser_names();
+
+/// For weights that are `layers`, one behind the other.
+/// \throws std::runtime_error when `name` is none of `optimiser_names`.
+[[nodiscard]] std::unique_ptr<Optimiser> make_optimiser(const std::string& name,
+                                                        OptimiserSettings settings,
+                                                        std::span<const atomo::LayerSpec> layers);
 
 }  // namespace train

@@ -27,7 +27,7 @@ Peer::Peer(Run& run)
       workers_(static_cast<std::size_t>(transport_.workers())),
       learner_(run.options, transport_.rank(), transport_.workers(),
                [this] { transport_.breathe(); }),
-      optimiser_(make_optimiser(run.options, learner_.replica().weights().size())) {}
+      optimiser_(run.make_optimiser(learner_.replica().layers())) {}
 
 void Peer::begin() {
   const std::uint64_t sent_before = restore();

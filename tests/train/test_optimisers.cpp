@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trainer's optimisers against torch's, and against double precision where torch has none.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomo/atomo.hpp>
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "learning/optimiser.hpp"
+
+namespace {
+
+using atomo::LayerSpec;
+using train::OptimiserSettings;
+
+constexpr std::size_t kElements = 12;
+constexpr int kSteps = 5;
+constexpr double kRate = 0.07, kMomentum = 0.8, kDecay = 0.03;
+
+/// Two layers; the second's weights begin at 0, as biases do.
+std::vector<LayerSpec> two_layers() {
+  return {{"weight", atomo::Shape({4, 2})}, {"bias", atomo::Shape({4})}};
+}
+
+std::vector<float> first_weights() {
+  std::vector<float> weights(kElements);
+  for (std::size_t i = 0; i < 8; ++i) weights[i] = 0.3F * static_cast<float>(i) - 1;
+  return weights;
+}
+
+std::vector<float> gradient_of(int step) {
+  std::mt19937 random(static_cast<unsigned>(step) + 7);
+  std::normal_distribution<float> normal;
+  std::vector<float> gradient(kElements);
+  for (auto& g : gradient) g = normal(random);
+  return gradient;
+}
+
+OptimiserSettings settings() {
+  OptimiserSettings s;
+  s.learning_rate = [](std::uint32_t step) { return kRate / (1 + step); };
+  s.momentum = kMomentum;
+  s.weight_decay = kDecay;
+  return s;
+}
+
+std::vector<float> after_steps(const std::string& name) {
+  auto weights = first_weights();
+  const auto layers = two_layers();
+  const auto optimiser = train::make_optimiser(name, settings(), layers);
+  for (int step = 0; step < kSteps; ++step) {
+    auto gradient = gradient_of(step);
+    optimiser->take_step(weights, gradient, static_cast<std::uint32_t>(step));
+  }
+  return weights;
+}
+
+/// The same steps by an optimiser of torch's, in double precision. `set_rate` reaches its options.
+template <class T, class TorchOptions>
+void expect_as_torch(const std::string& name, TorchOptions options) {
+  const auto begin = first_weights();
+  auto x = torch::tensor(std::vector<double>(begin.begin(), begin.end()),
+                         torch::dtype(torch::kDouble).requires_grad(true));
+  T optimiser({x}, options);
+  for (int step = 0; step < kSteps; ++step) {
+    static_cast<TorchOptions&>(optimiser.param_groups()[0].options()).lr(kRate / (1 + step));
+    const auto gradient = gradient_of(step);
+    x.mutable_grad() = torch::tensor(std::vector<double>(gradient.begin(), gradient.end()),
+                                     torch::dtype(torch::kDouble));
+    optimiser.step();
+  }
+  const auto ours = after_steps(name);
+  for (std::size_t i = 0; i < kElements; ++i) {
+    // Five steps of single precision, a few roundings each.
+    EXPECT_NEAR(ours[i], x[static_cast<std::int64_t>(i)].template item<double>(), 3e-6)
+        << name << " " << i;
+  }
+}
+
+TEST(Optimisers, AreThoseOfTorch) {
+  namespace optim = torch::optim;
+  expect_as_torch<optim::SGD>("sgd",
+                              optim::SGDOptions(kRate).momentum(kMomentum).weight_decay(kDecay));
+  expect_as_torch<optim::Adam>("adam", optim::AdamOptions(kRate).weight_decay(kDecay));
+  expect_as_torch<optim::AdamW>("adamw", optim::AdamWOptions(kRate).weight_decay(kDecay));
+  expect_as_torch<optim::Adagrad>("adagrad", optim::AdagradOptions(kRate).weight_decay(kDecay));
+  expect_as_torch<optim::RMSprop>("rmsprop", optim::RMSpropOptions(kRate).weight_decay(kDecay));
+}
+
+TEST(Optimisers, AdaDeltaMeasuresStepsByEarlierSteps) {
+  const auto begin = first_weights();
+  const auto ours = after_steps("adadelta");
+  for (std::size_t i = 0; i < kElements; ++i) {
+    double x = begin[i], squares = 0, changes = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      const double g = gradient_of(step)[i] + kDecay * x;
+      squares = 0.9 * squares + 0.1 * g * g;
+      const double change = std::sqrt((changes + 1e-6) / (squares + 1e-6)) * g;
+      changes = 0.9 * changes + 0.1 * change * change;
+      x -= kRate / (1 + step) * change;
+    }
+    EXPECT_NEAR(ours[i], x, 1e-6) << i;
+    EXPECT_NE(ours[i], begin[i]);
+  }
+}
+
+TEST(Optimisers, LarsTakesARateForEachLayer) {
+  const auto begin = first_weights();
+  const auto ours = after_steps("lars");
+  for (const auto& [first, last] : {std::pair{std::size_t{0}, std::size_t{8}}, {8, kElements}}) {
+    std::vector<double> x(begin.begin(), begin.end()), v(kElements);
+    for (int step = 0; step < kSteps; ++step) {
+      const auto g = gradient_of(step);
+      double xx = 0, gg = 0;
+      for (std::size_t i = first; i < last; ++i) xx += x[i] * x[i], gg += double{g[i]} * g[i];
+      const double trust =
+          xx > 0 ? 0.001 * std::sqrt(xx) / (std::sqrt(gg) + kDecay * std::sqrt(xx)) : 1;
+      for (std::size_t i = first; i < last; ++i) {
+        v[i] = kMomentum * v[i] + kRate / (1 + step) * trust * (g[i] + kDecay * x[i]);
+        x[i] -= v[i];
+      }
+    }
+    for (std::size_t i = first; i < last; ++i) EXPECT_NEAR(ours[i], x[i], 1e-6) << i;
+  }
+}
+
+TEST(Optimisers, GoOnFromTheirMoments) {
+  const auto layers = two_layers();
+  for (const auto& name : train::optimiser_names()) {
+    auto weights = first_weights();
+    auto optimiser = train::make_optimiser(name, settings(), layers);
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == 3) {
+        auto moments = optimiser->moments();
+        optimiser = train::make_optimiser(name, settings(), layers);
+        ASSERT_EQ(moments.size(), optimiser->moments().size());
+        optimiser->moments() = std::move(moments);
+      }
+      auto gradient = gradient_of(step);
+      optimiser->take_step(weights, gradient, static_cast<std::uint32_t>(step));
+    }
+    EXPECT_EQ(weights, after_steps(name)) << name;
+  }
+}
+
+TEST(Optimisers, TakeTheScaleOutOfTheGradient) {
+  const auto layers = two_layers();
+  auto scaled = settings();
+  scaled.gradient_scale = [](std::uint32_t step) { return step == 0 ? 1.0 : 64.0; };
+  auto weights = first_weights();
+  const auto optimiser = train::make_optimiser("adam", scaled, layers);
+  for (int step = 0; step < kSteps; ++step) {
+    auto gradient = gradient_of(step);
+    if (step != 0) {
+      for (auto& g : gradient) g *= 64;
+    }
+    optimiser->take_step(weights, gradient, static_cast<std::uint32_t>(step));
+  }
+  EXPECT_EQ(weights, after_steps("adam"));
+}
+
+TEST(Optimisers, AnUnknownNameIsAnsweredWithThoseThereAre) {
+  try {
+    (void)train::make_optimiser("adamax", settings(), two_layers());
+    FAIL();
+  } catch (const std::runtime_error& e) {
+    EXPECT_STREQ(e.what(),
+                 "no optimiser 'adamax': there are sgd, lars, adam, adamw, adagrad, adadelta, "
+                 "rmsprop");
+  }
+}
+
+}  // namespace
