@@ -194,6 +194,7 @@ class ImageTask final : public Task {
   [[nodiscard]] InputShape input() const override { return training_.shape; }
   [[nodiscard]] const Measure& measure() const override { return kAccuracy; }
   [[nodiscard]] std::size_t samples(Split split) const override { return set(split).size(); }
+  [[nodiscard]] std::span<const std::uint8_t> labels() const override { return training_.labels; }
   void gather(Split split, std::span<const std::uint32_t> which, Batch& batch) const override {
     gather_images(set(split), normalisation_, which, batch);
   }

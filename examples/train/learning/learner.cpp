@@ -46,8 +46,10 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
       workers_(workers),
       breathe_(std::move(breathe)),
       task_(make_task(options.model, options.data)),
-      order_(task_->samples(Split::train), static_cast<std::size_t>(workers), options.batch,
-             options.seed),
+      order_(share_of(
+                 SplitSpec::parse(options.split), {task_->samples(Split::train), task_->labels()},
+                 static_cast<std::size_t>(worker), static_cast<std::size_t>(workers), options.seed),
+             options.batch, options.seed),
       replica_(options.model, task_->input(), options.seed, options.gpu),
       compressor_(replica_.layers(), policy_of(options),
                   {.device = options.on_device() ? atomo::Device::cuda : atomo::Device::cpu}) {}
@@ -57,7 +59,7 @@ atomo::Key Learner::key(std::uint32_t step) const noexcept {
 }
 
 double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
-  task_->gather(Split::train, order_.samples(step, static_cast<std::size_t>(worker_)), batch_);
+  task_->gather(Split::train, order_.samples(step), batch_);
   const double scale = options_.gradient_scale(step);
   double loss = 0;
   if (options_.dumps(step)) {

@@ -72,6 +72,8 @@ class Task {
   [[nodiscard]] virtual InputShape input() const = 0;
   [[nodiscard]] virtual const Measure& measure() const = 0;
   [[nodiscard]] virtual std::size_t samples(Split split) const = 0;
+  /// The class of every training sample, below kImageClasses; empty where samples have none.
+  [[nodiscard]] virtual std::span<const std::uint8_t> labels() const { return {}; }
   /// The samples with the numbers `which` into `batch`.
   virtual void gather(Split split, std::span<const std::uint32_t> which, Batch& batch) const = 0;
 
