@@ -51,18 +51,30 @@ nn::Conv2d conv3x3(std::int64_t in, std::int64_t out, std::int64_t stride) {
   return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
 }
 
+/// Batch normalisation keeps running statistics; group normalisation treats every image by itself.
+template <class Norm>
+Norm norm_of(std::int64_t channels) {
+  if constexpr (std::is_same_v<Norm, nn::GroupNorm>) {
+    constexpr std::int64_t kChannelsAGroup = 8;
+    return nn::GroupNorm(nn::GroupNormOptions(channels / kChannelsAGroup, channels));
+  } else {
+    return Norm(channels);
+  }
+}
+
 /// Two 3 x 3 convolutions around a shortcut; a 1 x 1 convolution where the shape changes.
+template <class Norm>
 struct ResidualBlock : nn::Module {
   ResidualBlock(std::int64_t in, std::int64_t out, std::int64_t stride)
       : conv1(register_module("conv1", conv3x3(in, out, stride))),
-        norm1(register_module("norm1", nn::BatchNorm2d(out))),
+        norm1(register_module("norm1", norm_of<Norm>(out))),
         conv2(register_module("conv2", conv3x3(out, out, 1))),
-        norm2(register_module("norm2", nn::BatchNorm2d(out))) {
+        norm2(register_module("norm2", norm_of<Norm>(out))) {
     if (stride != 1 || in != out) {
       shortcut = register_module(
           "shortcut",
           nn::Sequential(nn::Conv2d(nn::Conv2dOptions(in, out, 1).stride(stride).bias(false)),
-                         nn::BatchNorm2d(out)));
+                         norm_of<Norm>(out)));
     }
   }
   torch::Tensor forward(torch::Tensor x) {
@@ -71,25 +83,26 @@ struct ResidualBlock : nn::Module {
     return torch::relu(norm2(conv2(x)) + straight);
   }
   nn::Conv2d conv1;
-  nn::BatchNorm2d norm1;
+  Norm norm1;
   nn::Conv2d conv2;
-  nn::BatchNorm2d norm2;
+  Norm norm2;
   nn::Sequential shortcut{nullptr};
 };
 
 /// A residual network for small images: as many stages of blocks as there are widths (channels),
 /// each behind the first at half the side, then the mean over the image.
+template <class Norm>
 struct ResNet : Classifier {
   ResNet(const ImageShape& of, const std::vector<std::int64_t>& widths, int blocks_a_stage)
       : Classifier(of),
         conv(register_module("conv", conv3x3(shape.channels, widths.front(), 1))),
-        norm(register_module("norm", nn::BatchNorm2d(widths.front()))),
+        norm(register_module("norm", norm_of<Norm>(widths.front()))),
         blocks(register_module("blocks", nn::Sequential())),
         fc(register_module("fc", nn::Linear(widths.back(), kImageClasses))) {
     std::int64_t in = widths.front();
     for (const std::int64_t out : widths) {
       for (int k = 0; k < blocks_a_stage; ++k) {
-        blocks->push_back(ResidualBlock(in, out, in == out ? 1 : 2));
+        blocks->push_back(ResidualBlock<Norm>(in, out, in == out ? 1 : 2));
         in = out;
       }
     }
@@ -99,7 +112,7 @@ struct ResNet : Classifier {
     return fc(x.mean({2, 3}));
   }
   nn::Conv2d conv;
-  nn::BatchNorm2d norm;
+  Norm norm;
   nn::Sequential blocks;
   nn::Linear fc;
 };
@@ -138,12 +151,12 @@ std::shared_ptr<Network> make_classifier(const std::string& name, const ImageSha
                              ", which needs 16 x 16");
   }
   if (name == "lenet") return std::make_shared<LeNet>(shape);
-  if (name == "resnet20")
-    return std::make_shared<ResNet>(shape, std::vector<std::int64_t>{16, 32, 64}, 3);
-  if (name == "resnet18")
-    return std::make_shared<ResNet>(shape, std::vector<std::int64_t>{64, 128, 256, 512}, 2);
+  const std::vector<std::int64_t> narrow = {16, 32, 64}, wide = {64, 128, 256, 512};
+  if (name == "resnet20") return std::make_shared<ResNet<nn::BatchNorm2d>>(shape, narrow, 3);
+  if (name == "resnet32") return std::make_shared<ResNet<nn::GroupNorm>>(shape, narrow, 5);
+  if (name == "resnet18") return std::make_shared<ResNet<nn::BatchNorm2d>>(shape, wide, 2);
   throw std::runtime_error("no model '" + name +
-                           "' for images: there are logistic, lenet, resnet20, resnet18");
+                           "' for images: there are logistic, lenet, resnet20, resnet32, resnet18");
 }
 
 }  // namespace
