@@ -59,7 +59,12 @@ void read_key(const std::string& text, const Grammar& grammar, std::string_view 
   const auto key = item.substr(0, equals);
   const auto value = equals == item.npos ? std::string_view() : item.substr(equals + 1);
   const std::string keys = std::string(grammar.keys) + "samples";
-  if (key.empty() || (", " + keys + ",").find(" " + std::string(key) + ",") == std::string::npos) {
+  std::string listed = " ", wanted = " ";
+  listed += keys;
+  listed += ',';
+  wanted += key;
+  wanted += ',';
+  if (key.empty() || listed.find(wanted) == std::string::npos) {
     refuse(text, "there is no key '" + std::string(key) + "'; " + std::string(grammar.name) +
                      " takes " + keys);
   }

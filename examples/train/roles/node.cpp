@@ -44,7 +44,7 @@ Node::Node(Run& run, bool asynchronous)
       transport_(run.transport),
       graph_(graph_of(run)),
       learner_(run.options, transport_.rank(), transport_.size(), [this] { transport_.breathe(); }),
-      optimiser_(make_optimiser(run.options, learner_.replica().weights().size())),
+      optimiser_(run.make_optimiser(learner_.replica().layers())),
       gradient_(learner_.replica().weights().size()),
       mail_(transport_, learner_, learner_.replica().buffers().size()) {
   if (run.options.asynchronous && !asynchronous) {
