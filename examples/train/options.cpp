@@ -9,6 +9,7 @@
 
 #include "algorithms/algorithms.hpp"
 #include "job.hpp"
+#include "learning/split.hpp"
 #include "option_groups.hpp"
 
 namespace train {
@@ -118,7 +119,10 @@ Options parse_options(int argc, char** argv) {
     app.parse(argc, argv);
     check_algorithm_options(app, o);
     choose_codec(choice, o);
+    (void)SplitSpec::parse(o.split);
     if (o.data.empty()) o.data = default_data(o.model);
+    if (o.data.empty())
+      throw CLI::ValidationError("--data", "--model " + o.model + " needs a file of its own");
     check_device(o);
     check_places(o);
     o.job = write_job(app, o);

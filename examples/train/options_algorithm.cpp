@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "algorithms/algorithms.hpp"
+#include "learning/optimiser.hpp"
 #include "option_groups.hpp"
 
 namespace train {
@@ -79,14 +80,14 @@ void add_local_step_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_option("--outer-optimizer", o.outer_optimizer,
                  "how the mean change of local steps becomes a step")
-      ->check(CLI::IsMember({"sgd", "momentum", "adam", "adagrad", "adadelta", "rmsprop"}))
+      ->check(CLI::IsMember(optimiser_names()))
       ->capture_default_str()
       ->group(group);
   app.add_option("--outer-lr", o.outer_lr, "its learning rate")
       ->check(above_zero())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--outer-momentum", o.outer_momentum, "its momentum")
+  app.add_option("--outer-momentum", o.outer_momentum, "its momentum, if it is sgd or lars")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(group);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "learning/images.hpp"
+#include "learning/optimiser.hpp"
 #include "learning/text.hpp"
 #include "option_groups.hpp"
 
@@ -26,10 +27,13 @@ void add_data_options(CLI::App& app, Options& o) {
   app.add_option("--data", o.data,
                  "folder of MNIST-like idx files (.gz too) or CIFAR-10 binaries (default: " +
                      std::string(kFashionMnist) +
-                     "); for a transformer a text, file or folder (default: " + kCMakeManual + ")")
+                     "); for a transformer a text, file or folder (default: " + kCMakeManual +
+                     "); for quadratic a JSON file, see README.md")
       ->option_text("PATH")
       ->group(group);
-  app.add_option("--split", o.split, "which worker sees which samples")
+  app.add_option("--split", o.split,
+                 "which worker sees which samples: iid, classes:k=8,shift=4, dirichlet:alpha=0.5, "
+                 "blocks:r=2 or duplicate:r=2; with ,samples=N behind it each worker has N")
       ->option_text("SPLIT")
       ->capture_default_str()
       ->group(group);
@@ -60,11 +64,12 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
   app.add_option("--warmup", o.warmup, "steps over which the learning rate rises from 0")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--momentum", o.momentum, "of sgd")
+  app.add_option("--momentum", o.momentum, "of sgd and lars")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--weight-decay", o.weight_decay, "L2 for sgd, decoupled for adamw")
+  app.add_option("--weight-decay", o.weight_decay,
+                 "times the weights, joins the gradient; for adamw the step")
       ->check(not_below_zero())
       ->capture_default_str()
       ->group(group);
@@ -83,8 +88,12 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
 
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and optimiser";
-  app.add_option("--model", o.model, "the transformer predicts text, the others classify images")
-      ->check(CLI::IsMember({"logistic", "lenet", "resnet20", "resnet18", "transformer"}))
+  app.add_option(
+         "--model", o.model,
+         "the transformer predicts text, quadratic has an optimum to find, the others classify "
+         "images")
+      ->check(CLI::IsMember(
+          {"logistic", "lenet", "resnet20", "resnet32", "resnet18", "transformer", "quadratic"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--device", o.device,
@@ -100,7 +109,7 @@ void add_model_options(CLI::App& app, Options& o) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--optimizer", o.optimizer, "how a gradient becomes a step")
-      ->check(CLI::IsMember({"sgd", "adamw"}))
+      ->check(CLI::IsMember(optimiser_names()))
       ->capture_default_str()
       ->group(group);
   add_rate_options(app, o, group);

@@ -27,7 +27,8 @@ Server::Server(Run& run, Rounds rounds)
       shard_(shards_[static_cast<std::size_t>(transport_.rank())]),
       receiver_(transport_, compressor_, policy_of(run), replica_, shard_.first, shard_.last, 1),
       sender_(transport_, shard_),
-      optimiser_(make_optimiser(run.options, shard_.elements)),
+      optimiser_(run.make_optimiser(
+          std::span(replica_.layers()).subspan(shard_.first, shard_.last - shard_.first))),
       gradient_(replica_.weights().size()),
       everybody_(static_cast<std::size_t>(transport_.workers())),
       seats_(everybody_.size()) {
