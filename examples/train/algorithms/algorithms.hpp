@@ -50,6 +50,8 @@ struct Algorithm {
 [[nodiscard]] Outcome dpsgd(Run& run);
 [[nodiscard]] Outcome dsgd(Run& run);
 [[nodiscard]] Outcome choco(Run& run);
+[[nodiscard]] Outcome pdmm(Run& run);
+[[nodiscard]] Outcome admm(Run& run);
 [[nodiscard]] Outcome alone(Run& run);
 
 }  // namespace train
