@@ -95,8 +95,8 @@ void add_local_step_options(CLI::App& app, Options& o) {
 
 void add_graph_options(CLI::App& app, Options& o) {
   app.add_option("--graph", o.graph,
-                 "who talks to whom: ring, double-ring, star, complete, random:edges=N, or a "
-                 "topology file (JSON)")
+                 "who talks to whom: ring, double-ring, star, complete, random:edges=N,seed=N, or "
+                 "a topology file (JSON)")
       ->option_text("GRAPH")
       ->capture_default_str()
       ->group(kGraphGroup);

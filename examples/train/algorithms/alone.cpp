@@ -14,7 +14,7 @@ namespace {
 
 class Alone final : public Node {
  public:
-  explicit Alone(Run& run) : Node(run, true) { begin(); }
+  explicit Alone(Run& run) : Node(run) { begin(); }
 
   [[nodiscard]] bool train(std::uint32_t step) {
     back_propagate(step);

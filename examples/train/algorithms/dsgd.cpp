@@ -24,7 +24,7 @@ namespace {
 
 class Dsgd final : public Node {
  public:
-  explicit Dsgd(Run& run) : Node(run, true), change_(zeros()) { begin(); }
+  explicit Dsgd(Run& run) : Node(run), change_(zeros()) { begin(); }
 
   [[nodiscard]] bool train(std::uint32_t step) {
     back_propagate(step);

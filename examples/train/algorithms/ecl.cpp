@@ -49,7 +49,7 @@ class EdgeConsensus : public Node {
 
  protected:
   /// `kept`: the part of z that stays in an exchange.
-  EdgeConsensus(Run& run, float kept) : Node(run, true), kept_(kept), pull_(elements()) {
+  EdgeConsensus(Run& run, float kept) : Node(run), kept_(kept), pull_(elements()) {
     const auto& options = run.options;
     if (options.optimizer != "sgd" || options.momentum != 0) {
       throw std::runtime_error("--algorithm " + options.algorithm +

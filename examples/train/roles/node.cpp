@@ -39,19 +39,14 @@ void Point::add_difference(double factor, const Point& a, const Point& b) {
   for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i] += f * (a.buffers[i] - b.buffers[i]);
 }
 
-Node::Node(Run& run, bool asynchronous)
+Node::Node(Run& run)
     : run_(run),
       transport_(run.transport),
       graph_(graph_of(run)),
       learner_(run.options, transport_.rank(), transport_.size(), [this] { transport_.breathe(); }),
       optimiser_(run.make_optimiser(learner_.replica().layers())),
       gradient_(learner_.replica().weights().size()),
-      mail_(transport_, learner_, learner_.replica().buffers().size()) {
-  if (run.options.asynchronous && !asynchronous) {
-    throw std::runtime_error("--asynchronous: --algorithm " + run.options.algorithm +
-                             " waits for its neighbours' messages");
-  }
-}
+      mail_(transport_, learner_, learner_.replica().buffers().size()) {}
 
 void Node::begin() {
   const std::uint64_t sent_before = restore();

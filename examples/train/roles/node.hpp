@@ -47,9 +47,8 @@ struct Point {
 
 class Node {
  public:
-  /// Loads the data, makes the network and the graph; `begin` must follow. `asynchronous`: the
-  /// algorithm knows --asynchronous.
-  explicit Node(Run& run, bool asynchronous = false);
+  /// Loads the data, makes the network and the graph; `begin` must follow.
+  explicit Node(Run& run);
   ~Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -84,7 +83,7 @@ class Node {
   [[nodiscard]] Point here();
   /// Weights and statistics += change.
   void move_by(const Point& change);
-  /// A point of zeros, or of this node's size.
+  /// A point of this node's size.
   [[nodiscard]] Point zeros();
 
   /// Forward and backward over this node's samples: `gradient_` at the weights as they are. What
@@ -92,14 +91,12 @@ class Node {
   void back_propagate(std::uint32_t step);
   /// The optimiser moves the weights along `gradient_`.
   void take_step(std::uint32_t step);
-  /// Tells what this node did. Returns whether the run ends behind this step. Without a step
-  /// between `back_propagate` and it there is nothing to tell.
+  /// Tells what this node did. Returns whether the run ends behind this step.
   [[nodiscard]] bool end_step(std::uint32_t step);
 
   /// Encodes the point's weights once and posts them, with its statistics, to `to`, and gets ready
-  /// for theirs. `sent` becomes what they decode. With `channel` other messages of the step can
-  /// follow: each wants one of its own. Asynchronously, who has not taken the last one is passed
-  /// over.
+  /// for theirs. `sent` becomes what they decode. Further messages of the same step each want a
+  /// `channel` of their own. Asynchronously, who has not taken the last one is passed over.
   void send(std::uint32_t step, const std::vector<Neighbour>& to, const Point& point, Point& sent,
             std::uint16_t channel = 0);
   /// The same where nobody needs to know what is decoded.
