@@ -87,7 +87,8 @@ void add_local_step_options(CLI::App& app, Options& o) {
       ->check(above_zero())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--outer-momentum", o.outer_momentum, "its momentum, if it is sgd or lars")
+  app.add_option("--outer-momentum", o.outer_momentum,
+                 "its momentum, if it is sgd, nesterov or lars")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(group);

@@ -64,7 +64,7 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
   app.add_option("--warmup", o.warmup, "steps over which the learning rate rises from 0")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--momentum", o.momentum, "of sgd and lars")
+  app.add_option("--momentum", o.momentum, "of sgd, nesterov and lars")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(group);

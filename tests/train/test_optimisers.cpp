@@ -84,6 +84,8 @@ TEST(Optimisers, AreThoseOfTorch) {
   namespace optim = torch::optim;
   expect_as_torch<optim::SGD>("sgd",
                               optim::SGDOptions(kRate).momentum(kMomentum).weight_decay(kDecay));
+  expect_as_torch<optim::SGD>(
+      "nesterov", optim::SGDOptions(kRate).momentum(kMomentum).weight_decay(kDecay).nesterov(true));
   expect_as_torch<optim::Adam>("adam", optim::AdamOptions(kRate).weight_decay(kDecay));
   expect_as_torch<optim::AdamW>("adamw", optim::AdamWOptions(kRate).weight_decay(kDecay));
   expect_as_torch<optim::Adagrad>("adagrad", optim::AdagradOptions(kRate).weight_decay(kDecay));

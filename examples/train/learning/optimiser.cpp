@@ -16,11 +16,11 @@ std::size_t elements_of(Layers layers) {
       [](std::size_t sum, const auto& layer) { return sum + layer.shape.elements(); });
 }
 
-/// v <- m v + (g + d w);  w <- w - lr v
+/// v <- m v + (g + d w);  w <- w - lr v, or, as Nesterov has it, w - lr (m v + (g + d w))
 class Sgd final : public Optimiser {
  public:
-  Sgd(OptimiserSettings settings, Layers layers)
-      : Optimiser(std::move(settings), 1, elements_of(layers)) {}
+  Sgd(OptimiserSettings settings, Layers layers, bool nesterov)
+      : Optimiser(std::move(settings), 1, elements_of(layers)), nesterov_(nesterov) {}
 
   void step(std::span<float> weights, std::span<const float> gradient, double lr,
             std::uint32_t) override {
@@ -29,10 +29,14 @@ class Sgd final : public Optimiser {
     const auto decay = static_cast<float>(settings_.weight_decay);
     auto& v = moments_[0];
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      v[i] = momentum * v[i] + (gradient[i] + decay * weights[i]);
-      weights[i] -= rate * v[i];
+      const float g = gradient[i] + decay * weights[i];
+      v[i] = momentum * v[i] + g;
+      weights[i] -= rate * (nesterov_ ? momentum * v[i] + g : v[i]);
     }
   }
+
+ private:
+  bool nesterov_;
 };
 
 /// Layer-wise trust (arXiv 1708.03888): v <- m v + lr t |w| / (|g| + d |w|) (g + d w);  w <- w - v.
@@ -180,15 +184,20 @@ Made make(OptimiserSettings settings, Layers layers) {
   return std::make_unique<T>(std::move(settings), layers);
 }
 
+template <bool nesterov>
+Made make_sgd(OptimiserSettings settings, Layers layers) {
+  return std::make_unique<Sgd>(std::move(settings), layers, nesterov);
+}
+
 template <bool decoupled>
 Made make_adam(OptimiserSettings settings, Layers layers) {
   return std::make_unique<Adam>(std::move(settings), layers, decoupled);
 }
 
 constexpr Entry kOptimisers[] = {
-    {"sgd", make<Sgd>},         {"lars", make<Lars>},       {"adam", make_adam<false>},
-    {"adamw", make_adam<true>}, {"adagrad", make<AdaGrad>}, {"adadelta", make<AdaDelta>},
-    {"rmsprop", make<RmsProp>},
+    {"sgd", make_sgd<false>},     {"nesterov", make_sgd<true>}, {"lars", make<Lars>},
+    {"adam", make_adam<false>},   {"adamw", make_adam<true>},   {"adagrad", make<AdaGrad>},
+    {"adadelta", make<AdaDelta>}, {"rmsprop", make<RmsProp>},
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ struct OptimiserSettings {
   std::function<double(std::uint32_t step)> learning_rate;
   /// Gradients of a step are this many times too large.
   std::function<double(std::uint32_t step)> gradient_scale = [](std::uint32_t) { return 1.0; };
-  double momentum = 0;      ///< of sgd and lars
+  double momentum = 0;      ///< of sgd, nesterov and lars
   double weight_decay = 0;  ///< added to the gradient times the weights; adamw: to the step
 };
 
@@ -51,7 +51,7 @@ class Optimiser {
   std::vector<std::vector<float>> moments_;
 };
 
-/// "sgd", "lars", "adam", "adamw", "adagrad", "adadelta", "rmsprop".
+/// "sgd", "nesterov", "lars", "adam", "adamw", "adagrad", "adadelta", "rmsprop".
 [[nodiscard]] std::vector<std::string> optimiser_names();
 
 /// For weights that are `layers`, one behind the other.
