@@ -47,6 +47,7 @@ struct Algorithm {
 [[nodiscard]] Outcome all_gather(Run& run);
 [[nodiscard]] Outcome two_shot(Run& run);
 [[nodiscard]] Outcome ring(Run& run);
+[[nodiscard]] Outcome local_sgd(Run& run);
 [[nodiscard]] Outcome dpsgd(Run& run);
 [[nodiscard]] Outcome dsgd(Run& run);
 [[nodiscard]] Outcome choco(Run& run);

@@ -8,8 +8,8 @@
 
 namespace train {
 
-GatheringPeer::GatheringPeer(Run& run)
-    : Peer(run),
+GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
+    : Peer(run, make),
       exchange_(run.options.on_device()
                     ? make_device_exchange(learner_.compressor(),
                                            atomo::Policy::parse(run.options.policy), workers_,

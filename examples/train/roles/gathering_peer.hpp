@@ -16,7 +16,7 @@ namespace train {
 
 class GatheringPeer : public Peer {
  protected:
-  explicit GatheringPeer(Run& run);
+  explicit GatheringPeer(Run& run, MakeOptimiser make = &Run::make_optimiser);
 
   /// A layer of this rank's array, in the memory that the network computes in.
   void put(std::size_t layer, std::span<const float> values);

@@ -21,13 +21,13 @@ std::vector<T> Peer::gather(const T& mine) {
   return all;
 }
 
-Peer::Peer(Run& run)
+Peer::Peer(Run& run, MakeOptimiser make)
     : run_(run),
       transport_(run.transport),
       workers_(static_cast<std::size_t>(transport_.workers())),
       learner_(run.options, transport_.rank(), transport_.workers(),
                [this] { transport_.breathe(); }),
-      optimiser_(run.make_optimiser(learner_.replica().layers())) {}
+      optimiser_((run.*make)(learner_.replica().layers())) {}
 
 void Peer::begin() {
   const std::uint64_t sent_before = restore();
@@ -62,9 +62,13 @@ void Peer::exchange_reports() {
 
 bool Peer::step_along(std::span<float> gradient, std::uint32_t step) {
   if (first()) dump_gradient(run_.options, learner_.replica(), step, "mean", gradient);
+  take_step(gradient, step);
+  return tell(step);
+}
+
+void Peer::take_step(std::span<float> gradient, std::uint32_t step) {
   optimiser_->take_step(learner_.replica().weights(), gradient, step);
   learner_.replica().weights_changed();
-  return tell(step);
 }
 
 bool Peer::tell(std::uint32_t step) {
@@ -88,8 +92,8 @@ void Peer::check_payload(atomo::Status status, int rank, std::uint32_t step) con
 
 void Peer::check_encoded(atomo::Status status, std::uint32_t step) {
   if (!atomo::failed(status)) return;
-  throw std::runtime_error("cannot encode the gradient of step " + std::to_string(step) + ": " +
-                           std::string(atomo::describe(status)));
+  throw std::runtime_error("cannot encode what is to be sent at step " + std::to_string(step) +
+                           ": " + std::string(atomo::describe(status)));
 }
 
 void Peer::test(std::uint32_t done) {

@@ -21,8 +21,12 @@ namespace train {
 
 class Peer {
  public:
+  /// Of the weights that all ranks hold.
+  using MakeOptimiser =
+      std::unique_ptr<Optimiser> (Run::*)(std::span<const atomo::LayerSpec> layers) const;
+
   /// Loads the data and makes the network; `begin` must follow.
-  explicit Peer(Run& run);
+  explicit Peer(Run& run, MakeOptimiser make = &Run::make_optimiser);
   virtual ~Peer() = default;
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
@@ -48,7 +52,9 @@ class Peer {
   /// One optimiser step along the mean gradient, and the log's line. Returns whether any process
   /// was interrupted.
   [[nodiscard]] bool step_along(std::span<float> gradient, std::uint32_t step);
-  /// The last of these two alone: `reports_` of a step into the log, as the last step that is done.
+  /// The first of these two alone: moves the weights by the optimiser's step number `step`.
+  void take_step(std::span<float> gradient, std::uint32_t step);
+  /// The second alone: `reports_` of a step into the log, as the last step that is done.
   [[nodiscard]] bool tell(std::uint32_t step);
   /// Whether this rank has to flip a bit of what it sends at `step`.
   [[nodiscard]] bool corrupts(std::uint32_t step) const {
