@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "algorithms/algorithms.hpp"
+#include "evaluate.hpp"
 #include "exchange/exchange.hpp"
 #include "exchange/transport.hpp"
 #include "interrupt.hpp"
@@ -57,6 +58,8 @@ bool first_process_of_job() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "evaluate")
+    return train::evaluate_checkpoints(argc, argv);
   auto options = train::parse_options(argc, argv);
   if (!options.help.empty()) {
     if (first_process_of_job()) std::fputs(options.help.c_str(), stdout);

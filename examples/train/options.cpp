@@ -157,6 +157,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"split", split},
       {"device", device},
       {"model", model},
+      {"data", data},
       {"optimizer", optimizer},
       {"schedule", schedule},
       {"warmup", warmup},

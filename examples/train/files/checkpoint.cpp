@@ -37,6 +37,7 @@ std::vector<float> read_layers(const SafetensorsFile& file, const std::string& p
 
 void check_fingerprint(const nlohmann::json& saved, const nlohmann::json& wanted) {
   for (const auto& [key, value] : wanted.items()) {
+    if (key == "data") continue;  // a folder may move
     if (saved.value(key, nlohmann::json()) != value) {
       throw std::runtime_error("it was written with --" + key + " " +
                                saved.value(key, nlohmann::json()).dump() + ", this run has " +
@@ -65,6 +66,16 @@ std::vector<T> take_part(atomo::ConstBytes& bytes) {
   if (!part.empty()) std::memcpy(part.data(), bytes.data(), part.size() * sizeof(T));
   bytes = bytes.subspan(length);
   return part;
+}
+
+std::string text_at(const SafetensorsFile& file, const char* key) {
+  return file.metadata.at(key).get<std::string>();
+}
+
+nlohmann::json fingerprint_of(const SafetensorsFile& file) {
+  if (text_at(file, "format") != "atomo-train checkpoint 1")
+    throw std::runtime_error("its format is " + text_at(file, "format"));
+  return nlohmann::json::parse(text_at(file, "options"));
 }
 
 /// Everything of worker `prefix` in a file.
@@ -139,15 +150,22 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                      {"moments", std::to_string(checkpoint.moments.size())}});
 }
 
+nlohmann::json read_fingerprint(const std::string& path) {
+  const auto file = read_safetensors(path);
+  try {
+    return fingerprint_of(file);
+  } catch (const std::exception& e) {
+    throw std::runtime_error("'" + path + "' is not a checkpoint: " + e.what());
+  }
+}
+
 Checkpoint read_checkpoint(const std::string& path, const std::vector<atomo::LayerSpec>& layers,
                            const nlohmann::json& fingerprint) {
   const auto file = read_safetensors(path);
   try {
-    const auto text = [&](const char* key) { return file.metadata.at(key).get<std::string>(); };
-    if (text("format") != "atomo-train checkpoint 1")
-      throw std::runtime_error("its format is " + text("format"));
+    const auto text = [&](const char* key) { return text_at(file, key); };
     Checkpoint checkpoint;
-    checkpoint.fingerprint = nlohmann::json::parse(text("options"));
+    checkpoint.fingerprint = fingerprint_of(file);
     check_fingerprint(checkpoint.fingerprint, fingerprint);
     checkpoint.step = static_cast<std::uint32_t>(std::stoul(text("step")));
     checkpoint.sent_bytes = std::stoull(text("sent_bytes"));
@@ -162,7 +180,7 @@ Checkpoint read_checkpoint(const std::string& path, const std::vector<atomo::Lay
     }
     return checkpoint;
   } catch (const std::exception& e) {
-    throw std::runtime_error("cannot go on from the checkpoint '" + path + "': " + e.what());
+    throw std::runtime_error("cannot use the checkpoint '" + path + "': " + e.what());
   }
 }
 

@@ -41,6 +41,8 @@ struct Checkpoint {
 
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                       const std::vector<atomo::LayerSpec>& layers);
+/// The options of the run that wrote it. \throws std::runtime_error when it cannot be read.
+[[nodiscard]] nlohmann::json read_fingerprint(const std::string& path);
 /// \throws std::runtime_error when it cannot be read, or was written by a run with other options
 /// than `fingerprint`.
 [[nodiscard]] Checkpoint read_checkpoint(const std::string& path,

@@ -40,6 +40,25 @@ void dump_gradient(const Options& options, const Replica& replica, std::uint32_t
       tensors, {{"model", options.model}, {"step", std::to_string(step)}});
 }
 
+Score test_samples(const Task& task, Replica& replica, std::size_t first, std::size_t count,
+                   const std::function<void(std::size_t)>& after) {
+  std::vector<std::uint32_t> which(count);
+  std::iota(which.begin(), which.end(), static_cast<std::uint32_t>(first));
+  Batch batch;
+  Score total;
+  for (std::size_t at = 0; at < count; at += kTestBatch) {
+    if (interrupted()) {
+      total.broken_off = 1;
+      break;
+    }
+    const std::size_t samples = std::min(kTestBatch, count - at);
+    task.gather(Split::test, std::span(which).subspan(at, samples), batch);
+    total += replica.evaluate(batch);
+    after(at + samples);
+  }
+  return total;
+}
+
 Learner::Learner(const Options& options, int worker, int workers, std::function<void()> breathe)
     : options_(options),
       worker_(worker),
@@ -89,20 +108,8 @@ Score Learner::evaluate(std::uint32_t done, bool all) {
                                 : std::min<std::size_t>(options_.eval_samples, samples);
   const auto worker = all ? 0 : static_cast<std::size_t>(worker_),
              workers = all ? 1 : static_cast<std::size_t>(workers_);
-  std::vector<std::uint32_t> mine(count * (worker + 1) / workers - count * worker / workers);
-  std::iota(mine.begin(), mine.end(), static_cast<std::uint32_t>(count * worker / workers));
-  Score total;
-  for (std::size_t at = 0; at < mine.size(); at += kTestBatch) {
-    if (interrupted()) {
-      total.broken_off = 1;
-      break;
-    }
-    task_->gather(Split::test, std::span(mine).subspan(at, std::min(kTestBatch, mine.size() - at)),
-                  batch_);
-    total += replica_.evaluate(batch_);
-    breathe_();
-  }
-  return total;
+  const std::size_t begin = count * worker / workers, end = count * (worker + 1) / workers;
+  return test_samples(*task_, replica_, begin, end - begin, [this](std::size_t) { breathe_(); });
 }
 
 WorkerState Learner::state() const { return {compressor_.save(), replica_.buffers()}; }

@@ -49,6 +49,12 @@ class Learner {
   Batch batch_;
 };
 
+/// Tests the network on the samples of the test from `first` on. Breaks off when interrupted.
+/// `after` is called now and then with the number of those that are done.
+[[nodiscard]] Score test_samples(const Task& task, Replica& replica, std::size_t first,
+                                 std::size_t count,
+                                 const std::function<void(std::size_t done)>& after);
+
 /// Writes a gradient of the model into the folder of --dump-gradients, if `step` is the one to
 /// dump. `whose`: the end of the file's name.
 void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
