@@ -229,10 +229,10 @@ class TwoShotTest(unittest.TestCase):
         for prefix in ("train", "t10k"):
             write_idx(f"{same}/{prefix}-images-idx3-ubyte", image.repeat(64, axis=0), compress=False)
             write_idx(f"{same}/{prefix}-labels-idx1-ubyte", label.repeat(64), compress=False)
-        for algorithm in ("allgather", "twoshot"):
+        for algorithm, *more in (("allgather",), ("twoshot",), ("ring",), ("local", "--local-steps", 2)):
             gradients = path(f"same-{algorithm}")
             finished(3, "--model", "lenet", "--batch", 4, "--steps", 4, "--stop-at", 3, "--at", 2, "--codec",
-                     "qsgd:bits=2", "--algorithm", algorithm, "--dump-gradients", gradients, data_folder=same)
+                     "qsgd:bits=2", "--algorithm", algorithm, *more, "--dump-gradients", gradients, data_folder=same)
             first, *others = (read_safetensors(f"{gradients}/step2-worker{k}.safetensors") for k in (1, 2, 3))
             for name in LENET_LAYERS:
                 self.assertGreater(numpy.abs(first[name]).max(), 0)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of atomo-train without a server: sums round a ring, local steps with an outer one."""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+import numpy
+
+from jobs import TRAINER, Job, finished, losses, path, read_safetensors
+
+TIMEOUT_SECONDS = 3  # given to --timeout where a process is hurt
+GRACE_SECONDS = 20   # what an end may take beyond it: mpirun ends a job in steps of a second
+
+
+class AllReduceTest(unittest.TestCase):
+    def close(self, some, others):
+        """Sums of the same numbers in another order: at most a rounding a step."""
+        self.assertEqual(len(some), len(others))
+        for a, b in zip(some, others):
+            self.assertLessEqual(abs(a - b), 1e-5 * abs(a))
+
+    def story(self, *arguments):
+        """Losses by step, test losses by steps done, and the run."""
+        job = finished(*arguments)
+        return ({event["step"]: event["loss"] for event in job.events("step")},
+                {event["steps"]: event["loss"] for event in job.events("evaluation")}, job)
+
+    def resumed(self, stop_at, begins, *options):
+        """What a run that stops and goes on sees is what a whole one does. Returns the whole run and the checkpoint."""
+        saved = path(f"resumed-{len(os.listdir(os.path.dirname(path(''))))}.safetensors")
+        whole, tests, job = self.story(*options)
+        begun, begun_tests, _ = self.story(*options, "--save", saved, "--stop-at", stop_at)
+        resumed, resumed_tests, _ = self.story(*options, "--resume", saved)
+        self.assertEqual(min(resumed), begins)
+        self.assertEqual(begun | resumed, whole)
+        self.assertEqual(begun_tests | resumed_tests, tests)
+        return job, read_safetensors(saved)
+
+    def hurt(self, how, rank, *options):
+        """The line in which a run ends whose rank is killed or frozen: one, and it names the rank."""
+        job = Job(3, "--model", "logistic", "--steps", 10_000_000, "--lr", 1e-4, "--timeout", TIMEOUT_SECONDS,
+                  "--retries", 0, *options)
+        job.wait_for_steps(5)
+        process = job.process_of(rank)
+        began = time.monotonic()
+        os.kill(process, how)
+        status, out, err = job.end(TIMEOUT_SECONDS + GRACE_SECONDS)
+        said = [line for line in err.splitlines() if line.startswith("atomo-train:")]
+        self.assertNotEqual(status, 0)
+        self.assertEqual(len(set(said)), 1, f"{time.monotonic() - began:.1f} s\n{out}\n{err}")
+        self.assertIn(f"worker {rank + 1} (rank {rank}, process {process}", said[0])
+        return said[0]
+
+    def refuses(self, processes, step, done, *options):
+        """The first worker's payload of a step has a bit flipped: all stop before that step is done."""
+        job = Job(processes, "--model", "logistic", "--steps", 50, "--codec", "atomo:bits=1", "--corrupt-payload-at", 7,
+                  *options)
+        status, _, err = job.end(60)
+        self.assertNotEqual(status, 0)
+        self.assertRegex(err, rf"worker 1 \(rank 0, .*\) sent a payload that is refused, step {step}: "
+                              "the checksum does not match")
+        self.assertEqual(len(job.events("step")), done)
+
+
+class RingTest(AllReduceTest):
+    def test_without_compression_it_is_an_all_gather(self):
+        """Bit for bit where each sum has two terms. Two layers leave two of four ranks without a shard."""
+        for model, ranks, exact in (("lenet", 2, True), ("logistic", 1, True), ("logistic", 4, False)):
+            options = (ranks, "--model", model, "--steps", 4, "--batch", 8)
+            with self.subTest(model=model, ranks=ranks):
+                job = finished(*options, "--algorithm", "ring")
+                found = [event["loss"] for event in job.events("step")]
+                expected = losses(*options, "--algorithm", "allgather")
+                if exact:
+                    self.assertEqual(found, expected)
+                self.close(found, expected)
+                parameters = job.events("start")[0]["parameters"]
+                for event in job.events("step"):
+                    traffic = event["traffic_per_worker"]
+                    share = 2 * (ranks - 1) / ranks * 4 * parameters  # bytes; heads come on top
+                    self.assertEqual(traffic["sent"], traffic["received"])
+                    self.assertTrue(share <= traffic["sent"] < share + 1000, traffic)
+
+    def mean_of(self, algorithm, codec, *more):
+        """The mean gradient that the optimiser gets in the first step of three ranks, and its NMSE."""
+        gradients = path(f"gradients-{algorithm}-{len(os.listdir(os.path.dirname(path(''))))}")
+        finished(3, "--model", "lenet", "--steps", 3, "--stop-at", 1, "--at", 0, "--algorithm", algorithm, "--codec", codec,
+                 "--dump-gradients", gradients, *more)
+        own = [read_safetensors(f"{gradients}/step0-worker{k}.safetensors") for k in (1, 2, 3)]
+        used = read_safetensors(f"{gradients}/step0-mean.safetensors")
+        exact = {name: sum(o[name].astype(float) for o in own) / 3 for name in used}
+        error = sum(((used[name] - exact[name]) ** 2).sum() for name in used)
+        return used, error / sum((exact[name] ** 2).sum() for name in used)
+
+    def test_payloads_that_add_are_not_encoded_again(self):
+        """Sums of whole levels, and no more error than rounding each gradient once gives: on a grid, whichever draws."""
+        codec, trace = "atomo:atoms=coordinate,delta=0.0009765625", path("ring.json")
+        used, error = self.mean_of("ring", codec, "--timeline", trace)
+        _, expected = self.mean_of("allgather", codec)
+        self.assertTrue(0.9 * expected < error < 1.1 * expected, (error, expected))
+        for name, values in used.items():
+            levels = values.astype(float) * 3 * 1024
+            self.assertLess(numpy.abs(levels - numpy.round(levels)).max(), 1e-4, name)
+        events = json.loads(pathlib.Path(trace).read_text())["traceEvents"]
+        for rank in range(3):  # each adds to what comes of two shards, and lets the third begin
+            mine = [e.get("cat") for e in events if e["pid"] == rank]
+            self.assertEqual((mine.count("add payloads"), mine.count("encode")), (2, 3))
+
+    def test_other_payloads_are_encoded_at_every_hop(self):
+        """Each encoding adds an error: with qsgd those of three sums of one, two and three gradients."""
+        _, once = self.mean_of("allgather", "qsgd:bits=4")
+        _, error = self.mean_of("ring", "qsgd:bits=4")
+        self.assertGreater(once, 1e-4)
+        self.assertTrue(1.1 * once < error < 10 * once, (error, once))
+
+    def test_resume(self):
+        self.resumed(4, 4, 3, "--model", "lenet", "--steps", 7, "--codec", "atomo:bits=1", "--algorithm", "ring",
+                     "--eval-samples", 20)
+
+    def test_hurt(self):
+        self.assertIn("has died", self.hurt(signal.SIGKILL, 0, "--algorithm", "ring"))
+        self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 2, "--algorithm", "ring"))
+
+    def test_refused_payload(self):
+        for processes in (2, 4):
+            self.refuses(processes, 7, 7, "--algorithm", "ring")
+
+
+class LocalTest(AllReduceTest):
+    def test_a_step_between_exchanges_is_an_all_gather(self):
+        """With the momentum of each rank too: the mean of their momenta is the momentum of their mean."""
+        options = (3, "--model", "lenet", "--steps", 6, "--batch", 8, "--lr", 0.02)
+        self.close(losses(*options, "--algorithm", "local"), losses(*options, "--algorithm", "allgather"))
+
+    def test_outer_momentum_is_that_of_the_optimiser(self):
+        """One rank, plain steps at a constant rate: the outer optimiser does what the rank's own would."""
+        options = (1, "--model", "logistic", "--steps", 8, "--schedule", "constant", "--lr", 0.02)
+        curves = []
+        for name in ("sgd", "nesterov"):
+            outer = losses(*options, "--algorithm", "local", "--momentum", 0, "--outer-optimizer", name,
+                           "--outer-momentum", 0.5)
+            self.close(outer, losses(*options, "--algorithm", "allgather", "--optimizer", name, "--momentum", 0.5))
+            curves.append(outer)
+        self.assertEqual(curves[0][0], curves[1][0])  # before any step
+        self.assertNotEqual(curves[0][1:], curves[1][1:])
+
+    def test_rounds(self):
+        """Eleven steps in rounds of four: three exchanges. Tests and --stop-at come behind the round that they are in."""
+        job, saved = self.resumed(3, 4, 3, "--model", "logistic", "--steps", 11, "--algorithm", "local", "--local-steps",
+                                  4, "--optimizer", "adam", "--lr", 0.002, "--outer-lr", 0.7, "--outer-momentum", 0.9,
+                                  "--outer-optimizer", "nesterov", "--eval-every", 3)
+        steps = job.events("step")
+        self.assertEqual([event["step"] for event in steps], list(range(11)))
+        once = steps[3]["bytes_per_worker"]
+        self.assertTrue(4 * 7850 < once < 4 * 7850 + 200, once)
+        self.assertEqual([event["bytes_per_worker"] for event in steps],
+                         [once if step in (3, 7, 10) else 0 for step in range(11)])
+        self.assertEqual(steps[-1]["sent_bytes_per_worker"], 3 * once)
+        self.assertEqual([event["steps"] for event in job.events("evaluation")], [4, 8, 11])
+        self.assertLess(steps[-1]["loss"], 0.6 * steps[0]["loss"])
+        own = [saved[f"worker{k}.own.moment0"] for k in (1, 2, 3)]
+        self.assertGreater(numpy.abs(own[0]).max(), 0)
+        self.assertFalse(numpy.array_equal(own[0], own[1]))
+        self.assertEqual(saved["moment0.fc.weight"].shape, (10, 784))
+
+    def test_interrupted_within_a_round(self):
+        """The round is taken back: the checkpoint is of where it began, and a resumed run takes it again."""
+        options = (2, "--model", "logistic", "--algorithm", "local", "--local-steps", 1000, "--steps", 1_000_000, "--lr",
+                   1e-3, "--codec", "atomo:bits=1")
+        saved = path("interrupted.safetensors")
+        job = Job(*options, "--save", saved)
+        job.wait_for_steps(1000)
+        job.process.send_signal(signal.SIGUSR1)
+        _, out, err = job.end()
+        self.assertIn("interrupted after", out, err)
+        done = job.events("end")[0]["steps"]
+        self.assertEqual(done % 1000, 0)
+        again = finished(*options, "--resume", saved, "--stop-at", done + 1)
+        self.assertEqual(again.events("step")[0]["step"], done)
+        whole = finished(*options, "--stop-at", done + 1000)
+        self.assertEqual([event["loss"] for event in again.events("step")],
+                         [event["loss"] for event in whole.events("step")][done:])
+
+    def test_hurt(self):
+        options = ("--algorithm", "local", "--local-steps", 5)
+        self.assertIn("has died", self.hurt(signal.SIGKILL, 1, *options))
+        self.assertIn("no sign of life", self.hurt(signal.SIGSTOP, 0, *options))
+
+    def test_refused_payload(self):
+        """The round of steps 6 to 8, encoded behind its last."""
+        self.refuses(2, 8, 6, "--algorithm", "local", "--local-steps", 3)
+
+
+if __name__ == "__main__":
+    if not TRAINER:
+        sys.exit("set ATOMO_TRAIN to the path of atomo-train")
+    unittest.main()
