@@ -78,7 +78,10 @@ Log::Log(const Options& options, const Measure& measure, int workers, std::uint6
 void Log::step(const StepRecord& record) {
   sent_bytes_ += record.bytes;
   sent_here_ += record.bytes;
-  times_.push_back(record.times);
+  steps_here_ += record.steps;
+  const auto of_a_step = [&](double time) { return time / record.steps; };
+  times_.push_back({of_a_step(record.times.compute), of_a_step(record.times.encode),
+                    of_a_step(record.times.wire), of_a_step(record.times.decode)});
   emit({{"event", "step"},
         {"step", record.step},
         {"loss", record.loss},
@@ -126,8 +129,8 @@ void Log::note(const std::string& line) { print(line); }
 void Log::finish(std::uint32_t steps_done, bool interrupted) {
   const auto seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  const double count = static_cast<double>(std::max<std::size_t>(times_.size(), 1));
-  const double bytes = static_cast<double>(sent_here_) / workers_ / count;
+  const double bytes =
+      static_cast<double>(sent_here_) / workers_ / static_cast<double>(std::max(steps_here_, 1U));
   emit({{"event", "end"},
         {"steps", steps_done},
         {"interrupted", interrupted},
@@ -163,7 +166,7 @@ StepTimes Log::mean_times() const {
 void Log::print_table() {
   const auto t = mean_times();
   const double bytes =
-      static_cast<double>(sent_here_) / workers_ / static_cast<double>(times_.size());
+      static_cast<double>(sent_here_) / workers_ / static_cast<double>(steps_here_);
   const int width = static_cast<int>(std::max<std::size_t>(options_.codec_label.size(), 5));
   const auto tested = tested_ ? measure_.text(*tested_) : std::string("not tested");
   const std::string title = std::string("test ") + measure_.name;

@@ -25,6 +25,7 @@ struct StepTimes {
 
 struct StepRecord {
   std::uint32_t step = 0;
+  std::uint32_t steps = 1;               ///< that it stands for, `step` being the last
   double loss = 0;                       ///< mean over workers
   std::uint64_t bytes = 0;               ///< of gradients, sent by all workers in this step
   std::uint64_t sent = 0, received = 0;  ///< between all workers and others, every copy
@@ -60,11 +61,12 @@ class Log {
   std::uint64_t parameters_;
   std::uint64_t sent_bytes_;  ///< by all workers since step 0
   std::uint64_t sent_here_ = 0;
+  std::uint32_t steps_here_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool live_;
   bool line_open_ = false;
   std::optional<double> tested_;  ///< by the measure
-  std::vector<StepTimes> times_;
+  std::vector<StepTimes> times_;  ///< of a step, a record each
   std::ofstream file_;
 };
 

@@ -22,7 +22,7 @@
 
 namespace {
 
-constexpr int kWrongUsage = 2, kInterrupted = 130;
+constexpr int kWrongUsage = 2;
 
 /// Empty when the run can begin.
 std::string objection(const train::Options& options, const train::Transport& transport) {
@@ -79,6 +79,7 @@ int main(int argc, char** argv) {
       algorithm != nullptr && algorithm->family == train::Family::server ? options.servers : 0;
   train::Transport transport(&argc, &argv, options.timeout_seconds, options.retries, servers);
   train::catch_interrupts();
+  if (options.slow_rank != transport.rank()) options.slow_factor = 1;
   train::Run run{options, transport};
   try {
     const auto outcome = train_on(options, run);
@@ -87,7 +88,7 @@ int main(int argc, char** argv) {
       case train::Outcome::finished:
         return 0;
       case train::Outcome::interrupted:
-        return kInterrupted;
+        return train::kInterruptedStatus;
       case train::Outcome::cannot_start:
         return kWrongUsage;
     }

@@ -120,6 +120,7 @@ Options parse_options(int argc, char** argv) {
     check_algorithm_options(app, o);
     choose_codec(choice, o);
     (void)SplitSpec::parse(o.split);
+    if (!o.down_policy.empty()) (void)atomo::Policy::parse(o.down_policy);
     if (o.data.empty()) o.data = default_data(o.model);
     if (o.data.empty())
       throw CLI::ValidationError("--data", "--model " + o.model + " needs a file of its own");

@@ -84,12 +84,13 @@ struct Options {
 
   std::optional<std::uint32_t> corrupt_payload_at;  ///< fault planted by the tests
   std::optional<int> slow_rank;  ///< whose steps take `slow_factor` times as long, by the tests
-  double slow_factor = 10;
+  double slow_factor = 10;       ///< 1 in the others, once they know who they are
 
   /// What has to be equal for a checkpoint to go on to the same curve.
   [[nodiscard]] nlohmann::json fingerprint(int workers) const;
-  [[nodiscard]] bool dumps(std::uint32_t step) const {
-    return !dump_gradients.empty() && step == at;
+  /// Whether the step to dump is among `count` from `step` on.
+  [[nodiscard]] bool dumps(std::uint32_t step, std::uint32_t count = 1) const {
+    return !dump_gradients.empty() && at - step < count;
   }
   [[nodiscard]] bool on_device() const noexcept { return device == "cuda"; }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;

@@ -25,8 +25,9 @@ struct Run {
   [[nodiscard]] bool tests_after(std::uint32_t done, std::uint32_t steps = 1) const;
   /// `stopped`: no further step follows, whatever the options say.
   [[nodiscard]] bool saves_after(std::uint32_t done, bool stopped, std::uint32_t steps = 1) const;
-  [[nodiscard]] bool records(std::uint32_t step) const {
-    return !options.timeline.empty() && step == options.at;
+  /// Whether the step to record is among `steps` from `step` on.
+  [[nodiscard]] bool records(std::uint32_t step, std::uint32_t steps = 1) const {
+    return !options.timeline.empty() && options.at - step < steps;
   }
   /// The checkpoint of --resume, if there is one.
   [[nodiscard]] std::optional<Checkpoint> resume(const Replica& replica) const;
@@ -74,6 +75,8 @@ template <class Role, class... Arguments>
   run.transport.end_set_up();
   return role;
 }
+
+inline constexpr int kInterruptedStatus = 130;  ///< as of a shell whose command got Ctrl-C
 
 enum class Outcome { finished, interrupted, cannot_start };
 

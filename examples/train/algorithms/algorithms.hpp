@@ -44,6 +44,11 @@ struct Algorithm {
 
 // One line an algorithm, in the order of the table.
 [[nodiscard]] Outcome parameter_server(Run& run);
+[[nodiscard]] Outcome asgd(Run& run);
+[[nodiscard]] Outcome dcasgd(Run& run);
+[[nodiscard]] Outcome fedavg(Run& run);
+[[nodiscard]] Outcome parameter_averaging(Run& run);
+[[nodiscard]] Outcome gradient_difference(Run& run);
 [[nodiscard]] Outcome all_gather(Run& run);
 [[nodiscard]] Outcome two_shot(Run& run);
 [[nodiscard]] Outcome ring(Run& run);

@@ -13,6 +13,12 @@
 ///
 /// The server owns weights and optimiser. Workers own the codec's state and the running statistics
 /// of batch normalisation, which are averaged over workers for testing and never travel otherwise.
+///
+/// With --aggregate k a step takes the first k gradients that come. A later one is dropped, and its
+/// worker skips forward to the step under way (--late drop), or it is one of the k of the step in
+/// which it comes (--late add). With --double-buffer the first weights go out twice, so that a
+/// worker computes the next gradient while the last one travels: every gradient but the first is
+/// one of the weights before the last step.
 
 #include "algorithms/algorithms.hpp"
 #include "roles/server_family.hpp"
@@ -21,6 +27,7 @@ namespace train {
 namespace {
 
 void serve(Server& server) {
+  if (server.options().double_buffer) server.send_weights();
   while (server.begin_round()) {
     server.send_weights();
     server.take_step(server.receive_mean());
@@ -33,8 +40,6 @@ void work(Worker& worker) {
 
 }  // namespace
 
-Outcome parameter_server(Run& run) {
-  return run_server_family(run, Rounds::of_a_step, serve, work);
-}
+Outcome parameter_server(Run& run) { return run_server_family(run, {}, serve, work); }
 
 }  // namespace train

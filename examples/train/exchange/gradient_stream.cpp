@@ -33,6 +33,7 @@ GradientSender::GradientSender(Transport& transport, Learner& learner, std::vect
   for (auto& message : messages_) {
     for (std::size_t i = 0; i < compressor.layers().size(); ++i)
       message.payloads.emplace_back(compressor.max_encoded_bytes(i));
+    message.lengths.resize(message.payloads.size());
     message.transfers.resize(message.payloads.size());
   }
   workspace_.resize(largest_workspace(compressor));
@@ -50,9 +51,9 @@ void GradientSender::begin(std::uint32_t step) {
 void GradientSender::push(std::size_t layer, std::span<const float> gradient, Timeline& timeline) {
   const auto& spec = learner_.compressor().layers()[layer];
   auto& payload = messages_[current_].payloads[layer];
+  auto& length = messages_[current_].lengths[layer];
   const auto begin = Clock::now();
   timeline.instant("gradient", spec.name, begin);
-  std::uint64_t length = 0;
   check(learner_.compressor().encode_layer(layer, {gradient.data(), atomo::DType::f32, spec.shape},
                                            {payload.data(), payload.size(), &length},
                                            {.workspace = workspace_}),
@@ -71,6 +72,16 @@ void GradientSender::push(std::size_t layer, std::span<const float> gradient, Ti
 void GradientSender::finish() {
   check(learner_.compressor().end_step(), "end encoding", "", step_);
   if (messages_.size() == 1) transport_.wait(messages_[current_].transfers);
+}
+
+void GradientSender::add_sent(std::span<const float> scales, std::span<float> model) {
+  const auto& message = messages_[current_];
+  for (std::size_t i = 0; i < message.payloads.size(); ++i) {
+    check(learner_.compressor().decode_layer_add(
+              std::span(message.payloads[i]).first(message.lengths[i]), scales[i],
+              view_of(model, learner_.replica(), i), {.workspace = workspace_}),
+          "decode its own layer", learner_.compressor().layers()[i].name, step_);
+  }
 }
 
 GradientReceiver::GradientReceiver(Transport& transport, const atomo::Compressor& compressor,

@@ -29,6 +29,8 @@ class GradientSender {
   void push(std::size_t layer, std::span<const float> gradient, Timeline& timeline);
   /// With a depth of 1, waits until everything is away.
   void finish();
+  /// model <- model + scale of each layer * what its last payload decodes to.
+  void add_sent(std::span<const float> scales, std::span<float> model);
   /// Flips a bit of the first payload of the step: the server must refuse it.
   void corrupt_next() noexcept { corrupt_next_ = true; }
 
@@ -39,6 +41,7 @@ class GradientSender {
   /// One payload a layer, which stays put until its send is done.
   struct Message {
     std::vector<std::vector<std::byte>> payloads;
+    std::vector<std::uint64_t> lengths;
     std::vector<Transfer> transfers;
   };
 

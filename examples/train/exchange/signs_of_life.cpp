@@ -195,9 +195,13 @@ void Transport::abort(const std::string& message, int culprit) {
     // Nobody can be told any more.
   }
   say(message);
+  end_job(1);
+}
+
+void Transport::end_job(int status) {
   std::fflush(stdout);
-  MPI_Abort(MPI_COMM_WORLD, 1);
-  _exit(1);
+  MPI_Abort(MPI_COMM_WORLD, status);
+  _exit(status);
 }
 
 }  // namespace train

@@ -107,6 +107,8 @@ class Transport {
 
   /// Waits for all processes and shuts MPI down.
   void close();
+  /// Ends all processes of the job without waiting for any: `status` is the launcher's.
+  [[noreturn]] static void end_job(int status);
   /// Prints one line to standard error and ends all processes of the job. `culprit`: the rank
   /// that caused it. Several notice, so they tell each other, and the lowest of those who noticed
   /// at the same time speaks; the culprit only when nobody else does. A process that has just woken

@@ -2,16 +2,117 @@
 #include "exchange/weight_stream.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
 
 namespace train {
+namespace {
 
-void WeightSender::send(std::span<const std::size_t> workers, std::span<const float> weights) {
+/// Channels of keys: 0 is the workers' way up.
+constexpr std::uint16_t kToAll = 1, kToFirstWorker = 2;
+
+std::span<float> part_of(const Shard& shard, std::span<float> model) {
+  return model.subspan(shard.offset, shard.elements);
+}
+
+/// Views of the layers of an array that is the shard's part of the model.
+template <class View, class Value>
+std::vector<View> layers_of(const Shard& shard, std::span<Value> part) {
+  std::vector<View> views;
+  for (const auto& layer : shard.compressor->layers()) {
+    views.push_back({part.data(), atomo::DType::f32, layer.shape});
+    part = part.subspan(layer.shape.elements());
+  }
+  return views;
+}
+
+}  // namespace
+
+WeightSender::WeightSender(Transport& transport, Shard& shard, Views views,
+                           std::span<const float> weights)
+    : transport_(transport), shard_(shard), kind_(views) {
+  if (kind_ != Views::none) views_.emplace_back(weights.begin(), weights.end());
+  if (kind_ != Views::encoded || shard_.empty()) return;
+  change_.resize(shard_.elements);
+  workspace_.resize(shard_.compressor->workspace_bytes());
+}
+
+void WeightSender::send(std::span<const std::size_t> workers, std::span<const float> weights,
+                        atomo::Key key) {
+  const bool all = workers.size() == static_cast<std::size_t>(transport_.workers());
+  if (kind_ != Views::none && !all) split_views();
+  if (kind_ != Views::encoded || shard_.empty()) {
+    send_plain(workers, weights);
+    if (kind_ == Views::none) return;
+    for (const std::size_t k : workers)
+      std::copy(weights.begin(), weights.end(), views_[views_.size() == 1 ? 0 : k].begin());
+    return;
+  }
+  key.worker = static_cast<std::uint16_t>(transport_.rank());
+  key.channel = kToAll;
+  if (views_.size() == 1) return send_change(workers, weights, views_.front(), key);
+  for (const std::size_t k : workers) {
+    key.channel = static_cast<std::uint16_t>(kToFirstWorker + k);
+    send_change(std::span(&k, 1), weights, views_[k], key);
+  }
+}
+
+void WeightSender::send_plain(std::span<const std::size_t> workers,
+                              std::span<const float> weights) {
   auto& parcel = free_parcel();
-  const auto bytes = std::as_bytes(weights.subspan(shard_.offset, shard_.elements));
+  const auto bytes = std::as_bytes(weights);
   parcel.bytes.assign(bytes.begin(), bytes.end());
-  for (const std::size_t worker : workers) {
-    parcel.transfers.push_back(transport_.send(transport_.rank_of_worker(static_cast<int>(worker)),
-                                               kWeightsTag, parcel.bytes));
+  parcel.length = bytes.size();
+  post(parcel, workers);
+}
+
+void WeightSender::send_change(std::span<const std::size_t> workers, std::span<const float> weights,
+                               std::vector<float>& view, const atomo::Key& key) {
+  for (std::size_t i = 0; i < change_.size(); ++i) change_[i] = weights[i] - view[i];
+  auto& parcel = free_parcel();
+  parcel.bytes.resize(shard_.compressor->max_encoded_bytes());
+  std::uint64_t length = 0;
+  auto status = shard_.compressor->encode(
+      layers_of<atomo::ConstTensorView>(shard_, std::span<const float>(change_)), key,
+      {parcel.bytes.data(), parcel.bytes.size(), &length}, {.workspace = workspace_});
+  parcel.length = length;
+  if (!atomo::failed(status)) {
+    status = shard_.compressor->decode_add(
+        std::span(parcel.bytes).first(length), 1,
+        layers_of<atomo::TensorView>(shard_, std::span<float>(view)), {.workspace = workspace_});
+  }
+  if (atomo::failed(status)) {
+    throw std::runtime_error("cannot encode the change of the weights before step " +
+                             std::to_string(key.step) +
+                             " (--down): " + std::string(atomo::describe(status)));
+  }
+  post(parcel, workers);
+}
+
+std::span<const float> WeightSender::view(std::size_t worker) const {
+  return views_.size() == 1 ? views_.front() : views_[worker];
+}
+
+void WeightSender::set_view(std::size_t worker, std::span<const float> weights) {
+  if (std::equal(weights.begin(), weights.end(), view(worker).begin())) return;
+  if (worker == 0 && views_.size() == 1) {
+    views_.front().assign(weights.begin(), weights.end());  // of all, unless another one differs
+    return;
+  }
+  split_views();
+  views_[worker].assign(weights.begin(), weights.end());
+}
+
+void WeightSender::split_views() {
+  if (views_.size() == 1) views_.resize(static_cast<std::size_t>(transport_.workers()), views_[0]);
+}
+
+void WeightSender::post(Parcel& parcel, std::span<const std::size_t> workers) {
+  for (const std::size_t k : workers) {
+    parcel.transfers.push_back(transport_.send(transport_.rank_of_worker(static_cast<int>(k)),
+                                               kWeightsTag,
+                                               std::span(parcel.bytes).first(parcel.length)));
   }
 }
 
@@ -26,18 +127,52 @@ WeightSender::Parcel& WeightSender::free_parcel() {
   return *found;
 }
 
-std::uint64_t receive_weights(Transport& transport, std::span<const Shard> shards,
-                              std::span<float> weights) {
-  std::vector<Transfer> transfers;
-  for (std::size_t s = 0; s < shards.size(); ++s) {
-    transfers.push_back(transport.receive(
-        static_cast<int>(s), kWeightsTag,
-        std::as_writable_bytes(weights.subspan(shards[s].offset, shards[s].elements))));
+WeightReceiver::WeightReceiver(Transport& transport, std::span<Shard> shards, bool encoded,
+                               std::span<const float> weights)
+    : transport_(transport),
+      shards_(shards),
+      encoded_(encoded),
+      weights_(weights.begin(), weights.end()),
+      messages_(shards.size()) {
+  std::size_t workspace = 0;
+  for (std::size_t s = 0; encoded_ && s < shards_.size(); ++s) {
+    if (shards_[s].empty()) continue;
+    messages_[s].resize(shards_[s].compressor->max_encoded_bytes());
+    workspace = std::max(workspace, shards_[s].compressor->workspace_bytes());
   }
-  transport.wait(transfers);
+  workspace_.resize(workspace);
+}
+
+std::uint64_t WeightReceiver::receive(std::uint32_t step) {
+  std::vector<Transfer> transfers;
+  for (std::size_t s = 0; s < shards_.size(); ++s) {
+    auto into = encoded_ ? atomo::Bytes(messages_[s])
+                         : std::as_writable_bytes(part_of(shards_[s], std::span(weights_)));
+    transfers.push_back(transport_.receive(static_cast<int>(s), kWeightsTag, into));
+  }
+  transport_.wait(transfers);
   std::uint64_t bytes = 0;
-  for (const auto& transfer : transfers) bytes += transfer.received;
+  for (std::size_t s = 0; s < shards_.size(); ++s) {
+    bytes += transfers[s].received;
+    if (!encoded_ || shards_[s].empty()) continue;
+    const auto status = shards_[s].compressor->decode_add(
+        std::span(messages_[s]).first(transfers[s].received), 1,
+        shards_[s].views_of(std::span<float>(weights_)), {.workspace = workspace_});
+    if (!atomo::failed(status)) continue;
+    const int rank = static_cast<int>(s);
+    throw Fault(rank, transport_.name(rank) + " sent weights that are refused, step " +
+                          std::to_string(step) + ": " + std::string(atomo::describe(status)));
+  }
   return bytes;
+}
+
+void WeightReceiver::receive_plain(std::span<float> weights) {
+  std::vector<Transfer> transfers;
+  for (std::size_t s = 0; s < shards_.size(); ++s) {
+    transfers.push_back(transport_.receive(static_cast<int>(s), kWeightsTag,
+                                           std::as_writable_bytes(part_of(shards_[s], weights))));
+  }
+  transport_.wait(transfers);
 }
 
 }  // namespace train

@@ -123,6 +123,11 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
   for (std::size_t m = 0; m < checkpoint.moments.size(); ++m) {
     append_layers(tensors, "moment" + std::to_string(m) + ".", checkpoint.moments[m], layers);
   }
+  auto names = nlohmann::json::array();
+  for (const auto& [name, values] : checkpoint.arrays) {
+    append_layers(tensors, name + ".", values, layers);
+    names.push_back(name);
+  }
   for (std::size_t k = 0; k < checkpoint.workers.size(); ++k) {
     const auto& worker = checkpoint.workers[k];
     const std::string prefix = "worker" + std::to_string(k + 1) + ".";
@@ -147,6 +152,7 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                      {"options", checkpoint.fingerprint.dump()},
                      {"step", std::to_string(checkpoint.step)},
                      {"sent_bytes", std::to_string(checkpoint.sent_bytes)},
+                     {"arrays", names.dump()},
                      {"moments", std::to_string(checkpoint.moments.size())}});
 }
 
@@ -174,6 +180,8 @@ Checkpoint read_checkpoint(const std::string& path, const std::vector<atomo::Lay
     for (std::size_t m = 0; m < moments; ++m) {
       checkpoint.moments.push_back(read_layers(file, "moment" + std::to_string(m) + ".", layers));
     }
+    for (const std::string name : nlohmann::json::parse(text("arrays")))
+      checkpoint.arrays[name] = read_layers(file, name + ".", layers);
     const auto workers = fingerprint.at("workers").get<std::size_t>();
     for (std::size_t k = 0; k < workers; ++k) {
       checkpoint.workers.push_back(read_worker(file, "worker" + std::to_string(k + 1) + "."));

@@ -37,6 +37,8 @@ struct Checkpoint {
   std::vector<float> weights;
   std::vector<std::vector<float>> moments;  ///< of the optimiser
   std::vector<WorkerState> workers;
+  /// What an algorithm keeps besides, by name, each as long as the weights: NAME.LAYER in the file.
+  std::map<std::string, std::vector<float>> arrays{};
 };
 
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 
 #include "files/safetensors.hpp"
 #include "interrupt.hpp"
@@ -81,6 +82,7 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
   task_->gather(Split::train, order_.samples(step), batch_);
   const double scale = options_.gradient_scale(step);
   double loss = 0;
+  const auto began = std::chrono::steady_clock::now();
   if (options_.dumps(step)) {
     std::vector<float> copy(replica_.weights().size());
     loss =
@@ -93,6 +95,7 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
   } else {
     loss = replica_.backward(batch_, scale, on_gradient);
   }
+  if (options_.slow_factor > 1) drag(began, options_.slow_factor);
   if (!std::isfinite(loss)) {
     throw std::runtime_error("the loss at step " + std::to_string(step) + " is " +
                              std::to_string(loss) +
@@ -101,14 +104,25 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
   return loss;
 }
 
+void Learner::drag(std::chrono::steady_clock::time_point began, double factor) const {
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  while (std::chrono::steady_clock::now() - began < took * factor) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    breathe_();
+  }
+}
+
 Score Learner::evaluate(std::uint32_t done, bool all) {
+  if (all) return evaluate_part(done, 0, 1);
+  return evaluate_part(done, static_cast<std::size_t>(worker_), static_cast<std::size_t>(workers_));
+}
+
+Score Learner::evaluate_part(std::uint32_t done, std::size_t part, std::size_t parts) {
   const std::size_t samples = task_->samples(Split::test);
   const std::size_t count = options_.eval_samples == 0 || done == options_.steps
                                 ? samples
                                 : std::min<std::size_t>(options_.eval_samples, samples);
-  const auto worker = all ? 0 : static_cast<std::size_t>(worker_),
-             workers = all ? 1 : static_cast<std::size_t>(workers_);
-  const std::size_t begin = count * worker / workers, end = count * (worker + 1) / workers;
+  const std::size_t begin = count * part / parts, end = count * (part + 1) / parts;
   return test_samples(*task_, replica_, begin, end - begin, [this](std::size_t) { breathe_(); });
 }
 

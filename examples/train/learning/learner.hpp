@@ -4,6 +4,7 @@
 /// What every training process has, whatever the algorithm: data, network, compressor.
 
 #include <atomo/atomo.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,17 +29,22 @@ class Learner {
   /// Of every draw of this worker in a step.
   [[nodiscard]] atomo::Key key(std::uint32_t step) const noexcept;
 
-  /// Forward and backward over this worker's samples of a step, under its loss scale. Returns the
-  /// mean loss.
+  /// Forward and backward over this worker's samples of a step, under its loss scale, and a pause
+  /// where --slow-rank wants one. Returns the mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
   /// This worker's share of the samples to test after `done` steps, or all of them. Breaks off when
   /// interrupted.
   [[nodiscard]] Score evaluate(std::uint32_t done, bool all = false);
+  /// One of so many parts of them.
+  [[nodiscard]] Score evaluate_part(std::uint32_t done, std::size_t part, std::size_t parts);
 
   [[nodiscard]] WorkerState state() const;
   void restore(const WorkerState& state);
 
  private:
+  /// Pauses until `factor` times the time since `began` is over.
+  void drag(std::chrono::steady_clock::time_point began, double factor) const;
+
   const Options& options_;
   int worker_, workers_;
   std::function<void()> breathe_;

@@ -9,15 +9,15 @@
 namespace train {
 
 /// Runs one loop on the servers and another on the workers, to the end.
-inline Outcome run_server_family(Run& run, Rounds rounds, void (*serve)(Server&),
+inline Outcome run_server_family(Run& run, const Plan& plan, void (*serve)(Server&),
                                  void (*work)(Worker&)) {
   if (run.transport.rank() < run.transport.servers()) {
-    const auto server = prepare<Server>(run, rounds);
+    const auto server = prepare<Server>(run, plan);
     if (!server) return Outcome::cannot_start;
     serve(*server);
     return server->outcome();
   }
-  const auto worker = prepare<Worker>(run, rounds);
+  const auto worker = prepare<Worker>(run, plan);
   if (!worker) return Outcome::cannot_start;
   work(*worker);
   return Outcome::finished;

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// What a server does between rounds: tests, checkpoints, orders.
+/// What a server does between rounds: orders, tests, checkpoints, the end.
 
 #include <algorithm>
 
-#include "interrupt.hpp"
 #include "roles/server.hpp"
 
 namespace train {
+namespace {
+
+/// Of the weights that a step ahead is computed at, in a checkpoint.
+constexpr const char* kHeld = "held";
+constexpr const char* kView = "view";
+
+}  // namespace
 
 void Server::order(int rank, const Order& order) {
   auto transfer = transport_.send(rank, kOrderTag, bytes_of(order));
   transport_.wait(transfer);
-}
-
-void Server::order_workers(const Order& text) {
-  for (int k = 0; k < transport_.workers(); ++k) order(transport_.rank_of_worker(k), text);
 }
 
 void Server::order_servers(const Order& text) {
@@ -43,88 +45,133 @@ void Server::collect(std::span<float> model) {
   transport_.wait(transfers);
 }
 
+std::vector<float> Server::whole(std::span<const float> part) {
+  std::vector<float> model(replica_.weights().size());
+  std::copy(part.begin(), part.end(), mine(std::span<float>(model)).begin());
+  collect(model);
+  return model;
+}
+
 void Server::test() {
-  wait_for_arrivals();
-  order_workers({What::test, step_});
-  order_servers({What::test, step_});
-  sender_.send(everybody_, replica_.weights());
-  const std::size_t workers = everybody_.size();
-  if (!replica_.buffers().empty()) {
-    std::vector<float> all;
-    for (const std::size_t k : everybody_) {
-      const auto bytes = transport_.receive_any_length(
-          transport_.rank_of_worker(static_cast<int>(k)), kBuffersTag);
-      const auto* values = reinterpret_cast<const float*>(bytes.data());
-      all.insert(all.end(), values, values + bytes.size() / sizeof(float));
-    }
-    const auto mean = mean_over_workers(all, workers);
-    for (const std::size_t k : everybody_) {
-      auto transfer = transport_.send(transport_.rank_of_worker(static_cast<int>(k)),
-                                      kMeanBuffersTag, std::as_bytes(std::span(mean)));
-      transport_.wait(transfer);
-    }
+  const auto there = wait_for_arrivals();
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    const Order text{.what = What::test,
+                     .step = step_,
+                     .worker = static_cast<std::uint32_t>(there[i]),
+                     .part = static_cast<std::uint32_t>(i),
+                     .parts = static_cast<std::uint32_t>(there.size())};
+    order(rank_of(there[i]), text);
+    order_servers(text);
   }
-  std::vector<Score> scores(workers);
+  sender_.send_plain(there, weights());
+  if (!replica_.buffers().empty()) average_buffers(there);
+  std::vector<Score> scores(there.size());
   std::vector<Transfer> transfers;
-  for (const std::size_t k : everybody_) {
-    transfers.push_back(transport_.receive(transport_.rank_of_worker(static_cast<int>(k)),
-                                           kScoreTag, writable_bytes_of(scores[k])));
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    transfers.push_back(
+        transport_.receive(rank_of(there[i]), kScoreTag, writable_bytes_of(scores[i])));
   }
   transport_.wait(transfers);
   log_scores(*log_, step_, scores);
 }
 
+void Server::average_buffers(std::span<const std::size_t> workers) {
+  std::vector<float> all;
+  for (const std::size_t k : workers) {
+    const auto bytes = transport_.receive_any_length(rank_of(k), kBuffersTag);
+    const auto* values = reinterpret_cast<const float*>(bytes.data());
+    all.insert(all.end(), values, values + bytes.size() / sizeof(float));
+  }
+  const auto mean = mean_over_workers(all, workers.size());
+  std::vector<Transfer> transfers;
+  for (const std::size_t k : workers) {
+    transfers.push_back(
+        transport_.send(rank_of(k), kMeanBuffersTag, std::as_bytes(std::span(mean))));
+  }
+  transport_.wait(transfers);
+}
+
 void Server::save() {
-  wait_for_arrivals();
-  order_workers({What::save, step_});
-  order_servers({What::save, step_});
-  auto moments = collect_state();
-  const auto weights = replica_.weights();
-  Checkpoint checkpoint{run_.options.fingerprint(transport_.workers()),
-                        step_,
-                        log_->sent_bytes(),
-                        {weights.begin(), weights.end()},
-                        std::move(moments),
-                        {}};
-  for (int k = 0; k < transport_.workers(); ++k) {
-    checkpoint.workers.push_back(WorkerState::unpack(
-        transport_.receive_any_length(transport_.rank_of_worker(k), kStateTag)));
+  const auto there = wait_for_arrivals();
+  for (const std::size_t k : there) order(rank_of(k), {.what = What::save, .step = step_});
+  order_servers({.what = What::save, .step = step_});
+  auto checkpoint = collect_state();
+  checkpoint.fingerprint = run_.options.fingerprint(transport_.workers());
+  checkpoint.step = step_;
+  checkpoint.sent_bytes = log_->sent_bytes();
+  const auto model = replica_.weights();
+  checkpoint.weights.assign(model.begin(), model.end());
+  checkpoint.workers.resize(workers());  // one that gives no sign of life begins afresh
+  for (const std::size_t k : there) {
+    checkpoint.workers[k] =
+        WorkerState::unpack(transport_.receive_any_length(rank_of(k), kStateTag));
   }
   write_checkpoint(run_.options.save, checkpoint, replica_.layers());
   log_->checkpoint(step_);
 }
 
-std::vector<std::vector<float>> Server::collect_state() {
+Checkpoint Server::collect_state() {
+  Checkpoint checkpoint;
   collect(replica_.weights());
-  std::vector<std::vector<float>> moments;
-  for (const auto& moment : optimiser_->moments()) {
-    auto& whole = moments.emplace_back(replica_.weights().size());
-    std::copy(moment.begin(), moment.end(), mine(whole).begin());
-    collect(whole);
+  for (const auto& moment : optimiser_->moments()) checkpoint.moments.push_back(whole(moment));
+  for (const auto& [name, values] : kept_) checkpoint.arrays[name] = whole(*values);
+  if (run_.options.double_buffer) {
+    // Held back, as a round that a checkpoint follows sends nobody ahead.
+    checkpoint.arrays[kHeld] = whole(held_);
   }
-  return moments;
+  return checkpoint;
 }
 
 void Server::dismiss() {
-  wait_for_arrivals();
-  order_workers({What::stop, step_});
-  order_servers({What::stop, step_});
+  const auto there = wait_for_arrivals();
+  for (const std::size_t k : there) order(rank_of(k), {.what = What::stop, .step = step_});
+  order_servers({.what = What::stop, .step = step_});
   const bool early = stopped_ && step_ < run_.last_step();
   log_->finish(step_, early);
   outcome_ = early ? Outcome::interrupted : Outcome::finished;
+  // All is written; a worker that gives no sign of life would not come to the end with the others.
+  if (there.size() < workers()) transport_.end_job(early ? kInterruptedStatus : 0);
 }
 
 void Server::restore() {
-  const auto checkpoint = run_.resume(replica_);
-  if (!checkpoint) return;
-  step_ = checkpoint->step;
-  sent_before_ = checkpoint->sent_bytes;
-  for (auto& seat : seats_) seat.next_step = step_;
-  std::copy(checkpoint->weights.begin(), checkpoint->weights.end(), replica_.weights().begin());
-  for (std::size_t m = 0; m < checkpoint->moments.size(); ++m) {
-    auto whole = checkpoint->moments[m];
-    const auto part = mine(whole);
-    std::copy(part.begin(), part.end(), optimiser_->moments()[m].begin());
+  checkpoint_ = run_.resume(replica_);
+  if (!checkpoint_) return;
+  step_ = checkpoint_->step;
+  sent_before_ = checkpoint_->sent_bytes;
+  std::copy(checkpoint_->weights.begin(), checkpoint_->weights.end(), replica_.weights().begin());
+  for (std::size_t m = 0; m < checkpoint_->moments.size(); ++m) {
+    const auto part = mine(std::span<const float>(checkpoint_->moments[m]));
+    optimiser_->moments()[m].assign(part.begin(), part.end());
+  }
+  for (const std::size_t k : everybody_) {
+    seats_[k].next_step = step_;
+    const auto& arrays = checkpoint_->workers[k].arrays;
+    if (const auto view = arrays.find(kView); view != arrays.end())
+      sender_.set_view(k, mine(std::span<const float>(view->second)));
+  }
+  if (const auto held = checkpoint_->arrays.find(kHeld); held != checkpoint_->arrays.end()) {
+    const auto part = mine(std::span<const float>(held->second));
+    held_.assign(part.begin(), part.end());
+  }
+}
+
+void Server::keep(const std::string& name, std::vector<float>& values) {
+  kept_.emplace_back(name, &values);
+  if (!checkpoint_) return;
+  if (const auto found = checkpoint_->arrays.find(name); found != checkpoint_->arrays.end()) {
+    const auto part = mine(std::span<const float>(found->second));
+    values.assign(part.begin(), part.end());
+  }
+}
+
+void Server::restore_copies(const std::string& name,
+                            std::vector<std::vector<float>>& values) const {
+  for (std::size_t k = 0; checkpoint_ && k < values.size(); ++k) {
+    const auto& arrays = checkpoint_->workers[k].arrays;
+    if (const auto found = arrays.find(name); found != arrays.end()) {
+      const auto part = mine(std::span<const float>(found->second));
+      values[k].assign(part.begin(), part.end());
+    }
   }
 }
 

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "roles/worker.hpp"
 
-#include "exchange/weight_stream.hpp"
+#include <algorithm>
+#include <stdexcept>
+
 #include "interrupt.hpp"
 
 namespace train {
 namespace {
+
+const Plan& checked(const Plan& plan, const Run& run) {
+  check_server_options(run.options, run.transport.workers());
+  return plan;
+}
 
 std::vector<int> server_of_layers(std::span<const Shard> shards, std::size_t layers) {
   std::vector<int> server_of(layers);
@@ -18,18 +25,33 @@ std::vector<int> server_of_layers(std::span<const Shard> shards, std::size_t lay
 
 }  // namespace
 
-Worker::Worker(Run& run, Rounds)
+Worker::Worker(Run& run, const Plan& plan)
     : run_(run),
       transport_(run.transport),
+      plan_(checked(plan, run)),
       worker_(static_cast<std::size_t>(transport_.rank() - transport_.servers())),
       learner_(run.options, static_cast<int>(worker_), transport_.workers(),
                [this] { transport_.breathe(); }),
-      shards_(cut_into_shards(learner_.replica().layers(), atomo::Policy::parse(run.options.policy),
+      shards_(cut_into_shards(learner_.replica().layers(), shard_policy(plan, run.options),
                               static_cast<std::size_t>(transport_.servers()))),
+      receiver_(transport_, shards_, !down_policy(plan, run.options).empty(), weights()),
       sender_(transport_, learner_, server_of_layers(shards_, learner_.replica().layers().size()),
-              1) {
-  if (const auto checkpoint = run.resume(learner_.replica()))
-    learner_.restore(checkpoint->workers[worker_]);
+              run.options.double_buffer ? 2 : 1) {
+  if (const auto checkpoint = run.resume(learner_.replica())) {
+    restored_ = checkpoint->workers[worker_];
+    if (!restored_.compressor.empty()) learner_.restore(restored_);
+  }
+  if (!down_policy(plan, run.options).empty()) keep("view", receiver_.weights());
+  if (plan.rounds != Rounds::of_local_steps) return;
+  optimiser_ = run.make_optimiser(learner_.replica().layers());
+  auto& moments = optimiser_->moments();
+  for (std::size_t m = 0; m < moments.size(); ++m) keep("moment" + std::to_string(m), moments[m]);
+}
+
+void Worker::keep(const std::string& name, std::vector<float>& values) {
+  kept_[name] = &values;
+  if (const auto found = restored_.arrays.find(name); found != restored_.arrays.end())
+    values = found->second;
 }
 
 bool Worker::receive_weights() {
@@ -38,23 +60,31 @@ bool Worker::receive_weights() {
     receive(kOrderTag, writable_bytes_of(order));
     switch (order.what) {
       case What::train:
-        step_ = order.step;
-        report_ = {};
-        report_.received =
-            train::receive_weights(transport_, shards_, learner_.replica().weights());
+        begin_round(order.step);
         return true;
       case What::test:
-        test(order.step);
+        test(order);
         break;
       case What::save:
-        send(kStateTag, learner_.state().pack());
+        send_state();
         break;
       case What::stop:
         return false;
       case What::accept:
+      case What::drop:
         throw std::logic_error("a worker was told what servers tell each other");
     }
   }
+}
+
+void Worker::begin_round(std::uint32_t step) {
+  step_ = step;
+  steps_ = steps_of_round(plan_, run_.options, step);
+  report_ = {};
+  report_.received = receiver_.receive(step);
+  std::copy(receiver_.weights().begin(), receiver_.weights().end(), weights().begin());
+  timeline_ =
+      Timeline(run_.records(step, steps_), transport_.rank(), transport_.name(transport_.rank()));
 }
 
 void Worker::stream_gradient() {
@@ -70,9 +100,51 @@ void Worker::stream_gradient() {
   end_message();
 }
 
+std::span<float> Worker::gradient() {
+  auto& replica = learner_.replica();
+  gradient_.resize(weights().size());
+  const auto begin = Clock::now();
+  report_.loss = learner_.backward(step_, [&](std::size_t layer, std::span<const float> gradient) {
+    std::copy(gradient.begin(), gradient.end(),
+              gradient_.begin() + static_cast<std::ptrdiff_t>(replica.offset(layer)));
+    transport_.breathe();
+  });
+  const auto end = Clock::now();
+  timeline_.span("forward", "", begin, replica.backward_began());
+  timeline_.span("backward", "", replica.backward_began(), end);
+  report_.compute += milliseconds(end - begin);
+  return gradient_;
+}
+
+void Worker::take_local_steps() {
+  const std::uint32_t first = step_;
+  double loss = 0;
+  for (; step_ < first + steps_; ++step_) {
+    const auto change = gradient();
+    loss += report_.loss / steps_;
+    const auto begin = Clock::now();
+    optimiser_->take_step(weights(), change, step_);
+    report_.compute += milliseconds(Clock::now() - begin);
+  }
+  report_.loss = loss;
+  step_ = first;
+}
+
+void Worker::send(std::span<const float> model) {
+  const auto& layers = learner_.replica().layers();
+  begin_message();
+  for (std::size_t layer = layers.size(); layer-- > 0;) {
+    sender_.push(layer,
+                 model.subspan(learner_.replica().offset(layer), layers[layer].shape.elements()),
+                 timeline_);
+  }
+  end_message();
+}
+
 void Worker::begin_message() {
-  timeline_ = Timeline(run_.records(step_), transport_.rank(), transport_.name(transport_.rank()));
-  if (worker_ == 0 && run_.options.corrupt_payload_at == step_) sender_.corrupt_next();
+  if (worker_ == 0 && run_.options.corrupt_payload_at &&
+      *run_.options.corrupt_payload_at - step_ < steps_)
+    sender_.corrupt_next();
   sender_.begin(step_);
 }
 
@@ -89,9 +161,9 @@ void Worker::end_message() {
   }
 }
 
-void Worker::test(std::uint32_t done) {
+void Worker::test(const Order& order) {
   auto& replica = learner_.replica();
-  train::receive_weights(transport_, shards_, replica.weights());
+  receiver_.receive_plain(weights());
   const auto own = replica.buffers();
   if (!own.empty()) {
     std::vector<float> mean(own.size());
@@ -99,9 +171,15 @@ void Worker::test(std::uint32_t done) {
     receive(kMeanBuffersTag, std::as_writable_bytes(std::span(mean)));
     replica.set_buffers(mean);
   }
-  const auto score = learner_.evaluate(done);
+  const auto score = learner_.evaluate_part(order.step, order.part, order.parts);
   replica.set_buffers(own);
   send(kScoreTag, bytes_of(score));
+}
+
+void Worker::send_state() {
+  auto state = learner_.state();
+  for (const auto& [name, values] : kept_) state.arrays[name] = *values;
+  send(kStateTag, state.pack());
 }
 
 void Worker::send(int tag, atomo::ConstBytes bytes) {
