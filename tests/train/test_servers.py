@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Algorithms with servers: what each must agree with, several servers, ways back, late and silent workers."""
+
+import json
+import os
+import signal
+import sys
+import time
+import unittest
+
+import numpy
+from jobs import TRAINER, Job, finished, folder, losses, make_images, path, read_safetensors, write_idx
+
+PARAMETERS = 7850  # of the logistic model, in two layers
+LOGISTIC = ("--model", "logistic", "--steps", 7, "--batch", 8)
+
+
+def close(test, first, second, relative=1e-4):
+    test.assertEqual(len(first), len(second))
+    for a, b in zip(first, second, strict=True):
+        test.assertLessEqual(abs(a - b), relative * abs(a), (first, second))
+
+
+def last_test(job):
+    return job.events("evaluation")[-1]["loss"]
+
+
+def write_quadratics(name, curvature, pull, start):
+    """Samples x elements. The sum of all is least at the mean pull over the mean curvature."""
+    samples = [{"curvature": list(a), "pull": list(c)} for a, c in zip(curvature.tolist(), pull.tolist(), strict=True)]
+    with open(path(name), "w", encoding="utf-8") as file:
+        json.dump({"rows": 1, "columns": curvature.shape[1], "samples": samples, "start": list(start)}, file)
+    return path(name)
+
+
+class ServersTest(unittest.TestCase):
+    def test_one_worker_without_others_is_sgd(self):
+        """Bit for bit: nobody else moves the weights, so there is no delay and nothing to compensate."""
+        options = (2, *LOGISTIC, "--codec", "atomo:bits=1")
+        alone = losses(*options)
+        self.assertEqual(losses(*options, "--algorithm", "asgd"), alone)
+        self.assertEqual(losses(*options, "--algorithm", "dcasgd", "--adaptive", "--compensation", 3), alone)
+
+    def test_asynchronous_steps_are_as_many_messages_as_workers(self):
+        job = finished(4, "--algorithm", "asgd", *LOGISTIC, "--lr", 0.01, "--momentum", 0.5)
+        steps = job.events("step")
+        self.assertEqual([event["step"] for event in steps], list(range(7)))
+        for event in steps:
+            self.assertTrue(4 * PARAMETERS < event["bytes_per_worker"] < 4 * PARAMETERS + 500, event)
+        self.assertLess(steps[-1]["loss"], steps[0]["loss"])
+
+    def test_one_local_step_is_a_step_of_the_server(self):
+        served = losses(4, *LOGISTIC)
+        for algorithm in ("fedavg", "average"):
+            close(self, served, losses(4, *LOGISTIC, "--algorithm", algorithm))
+
+    def test_local_steps_of_one_worker_are_sgd(self):
+        served = finished(2, *LOGISTIC)
+        for algorithm in ("fedavg", "average"):
+            job = finished(2, *LOGISTIC, "--algorithm", algorithm, "--local-steps", 3, "--eval-every", 5)
+            self.assertEqual([event["step"] for event in job.events("step")], [2, 5, 6])
+            self.assertEqual([event["steps"] for event in job.events("evaluation")], [6, 7])
+            close(self, [last_test(served)], [last_test(job)])
+            self.assertAlmostEqual(job.events("end")[0]["bytes_per_step"] * 7 / 3 / PARAMETERS, 4, delta=0.1)
+
+    def test_outer_optimizer(self):
+        """Half of the way, and the rest of it one round later: what momentum is."""
+        random = numpy.random.default_rng(2)
+        curvature, pull = random.uniform(0.5, 2, (1, 4)), random.normal(0, 1, (1, 4))
+        start = random.normal(0, 2, 4).astype(numpy.float32).astype(float)
+        data = write_quadratics("outer.json", curvature, pull, start)
+        job = finished(2, "--algorithm", "fedavg", "--model", "quadratic", "--steps", 9, "--batch", 1, "--local-steps", 3,
+                       "--lr", 0.1, "--schedule", "constant", "--momentum", 0, "--outer-lr", 0.5, "--outer-momentum", 0.5,
+                       "--eval-every", 3, data_folder=data)
+        x, velocity = start, numpy.zeros(4)
+        for event in job.events("evaluation"):
+            local = x
+            for _ in range(3):
+                local = local - 0.1 * (curvature[0] * local - pull[0])
+            velocity = 0.5 * velocity + (x - local)
+            x = x - 0.5 * velocity
+            self.assertAlmostEqual(event["loss"], float((curvature * x * x / 2 - pull * x).sum()), places=5)
+
+    def test_several_servers_are_one(self):
+        """Bit for bit: the same sums over the same numbers. Of three servers of two layers one has none."""
+        for options in (("--algorithm", "ps", "--codec", "atomo:bits=1"), ("--algorithm", "fedavg", "--local-steps", 2),
+                        ("--algorithm", "ps", "--optimizer", "adamw", "--lr", 0.01, "--double-buffer")):
+            with self.subTest(options=options):
+                whole = losses(3, *LOGISTIC, *options)
+                self.assertEqual(losses(4, *LOGISTIC, *options, "--servers", 2), whole)
+        self.assertEqual(losses(5, *LOGISTIC, *options, "--servers", 3), whole)
+
+    def test_gradient_of_several_servers(self):
+        gradients = path("sharded")
+        finished(4, *LOGISTIC, "--stop-at", 2, "--at", 1, "--servers", 2, "--dump-gradients", gradients)
+        first, second = (read_safetensors(f"{gradients}/step1-worker{k}.safetensors") for k in (1, 2))
+        for name, mean in read_safetensors(f"{gradients}/step1-mean.safetensors").items():
+            numpy.testing.assert_array_equal(mean, first[name] / 2 + second[name] / 2)
+
+    def test_way_back(self):
+        plain = finished(3, *LOGISTIC)
+        whole = finished(3, *LOGISTIC, "--down", "identity:dtype=f32")
+        close(self, [e["loss"] for e in plain.events("step")], [e["loss"] for e in whole.events("step")])
+        for options in ((), ("--servers", 2), ("--algorithm", "asgd")):
+            job = finished(4 if options[:1] == ("--servers",) else 3, *LOGISTIC, *options, "--down", "qsgd:bits=4")
+            steps = job.events("step")
+            for event in steps:
+                self.assertTrue(PARAMETERS / 2 < event["traffic_per_worker"]["received"] < 0.7 * PARAMETERS, event)
+                self.assertGreater(event["traffic_per_worker"]["sent"], 4 * PARAMETERS)
+            self.assertLess(steps[-1]["loss"], 0.8 * steps[0]["loss"])
+        received = [e["traffic_per_worker"]["received"] for e in plain.events("step")]
+        self.assertEqual(received, [4 * PARAMETERS] * 7)
+
+    def test_double_buffer_is_a_step_late(self):
+        """Where all samples are the same, the loss tells the weights."""
+        same = path("same-samples")
+        os.mkdir(same)
+        image, label = (array[:1] for array in make_images(1, numpy.random.default_rng(8)))
+        for prefix in ("train", "t10k"):
+            write_idx(f"{same}/{prefix}-images-idx3-ubyte", image.repeat(64, axis=0), compress=False)
+            write_idx(f"{same}/{prefix}-labels-idx1-ubyte", label.repeat(64), compress=False)
+        options = ("--model", "logistic", "--steps", 4, "--batch", 4, "--momentum", 0, "--lr", 1e-4, "--schedule", "constant")
+        prompt = losses(3, *options, data_folder=same)
+        late = losses(3, *options, "--double-buffer", data_folder=same)
+        self.assertEqual(len(set(prompt)), 4)
+        self.assertEqual(late[:3], [prompt[0], prompt[0], prompt[1]])
+        self.assertEqual(len(set(late)), 3)
+
+    def test_compensation(self):
+        """Two workers at the same weights: the second gradient is compensated for the first one's step. The second
+        message may also be the first worker's next, which is not late."""
+        random = numpy.random.default_rng(6)
+        a, c = random.uniform(0.5, 1, 5), random.normal(0, 1, 5)
+        start = random.normal(0, 2, 5).astype(numpy.float32).astype(float)
+        data = write_quadratics("late.json", numpy.array([a, a]), numpy.array([c, c]), start)
+        rate, g = 0.1, a * start - c
+        prompt = start - rate * g
+        undisturbed = prompt - rate * (a * prompt - c)
+        for options, compensation in ((("--compensation", 2), 2 * numpy.ones(5)), (("--compensation", 0), numpy.zeros(5)),
+                                      (("--compensation", 2, "--adaptive"), 2 / numpy.sqrt(0.0975 * g * g + 1e-7))):
+            late = prompt - rate * (g + compensation * g * g * (prompt - start))
+            for _ in range(8):
+                saved = path("late.safetensors")
+                finished(3, "--algorithm", "dcasgd", "--model", "quadratic", "--batch", 1, "--steps", 1, "--lr", rate,
+                         "--schedule", "constant", "--momentum", 0, "--save", saved, *options, data_folder=data)
+                (weights,) = (v for k, v in read_safetensors(saved).items() if k.startswith("weights."))
+                if numpy.allclose(weights.ravel(), late, rtol=1e-5, atol=1e-6):
+                    break
+                numpy.testing.assert_allclose(weights.ravel(), undisturbed, rtol=1e-5, atol=1e-6)
+            else:
+                self.fail("no message was late in eight runs")
+
+    def test_differences_reach_the_optimum(self):
+        """The error of a coarse codec dies away with what is new about the gradients, but not with the gradients: at the
+        common optimum every worker has one of its own."""
+        random = numpy.random.default_rng(3)
+        curvature, pull = random.uniform(0.5, 1.5, (3, 8)), random.normal(0, 1, (3, 8))
+        data = write_quadratics("consensus.json", curvature, pull, [5.0] * 8)
+        distances = {}
+        for algorithm in ("ps", "difference"):
+            job = finished(4, "--algorithm", algorithm, "--model", "quadratic", "--batch", 1, "--steps", 400, "--lr", 0.2,
+                           "--split", "duplicate:r=1", "--schedule", "constant", "--momentum", 0, "--codec",
+                           "qsgd:bits=2", data_folder=data)
+            distances[algorithm] = job.events("evaluation")[-1]["distance"]
+        self.assertGreater(distances["ps"], 1e-3)
+        self.assertLess(distances["difference"], 1e-5)
+
+    def test_wrong_options(self):
+        for options, expected in ((("--aggregate", 3), "there are 2 workers"),
+                                  (("--aggregate", 1, "--double-buffer"), "--double-buffer does not go with --aggregate"),
+                                  (("--down", "qsgd:bits=99"), "bits=99"),
+                                  (("--algorithm", "asgd", "--aggregate", 1), "--aggregate"),
+                                  (("--algorithm", "difference", "--codec", "atomo:bits=1"), "give --codec-scale")):
+            with self.subTest(options=options):
+                status, _, err = Job(3, *LOGISTIC, *options).end(60)
+                self.assertNotEqual(status, 0)
+                self.assertIn(expected, err)
+
+
+class ResumesTest(unittest.TestCase):
+    def resumed(self, processes, *options):
+        def story(*more):
+            job = finished(processes, *LOGISTIC, *options, *more)
+            return {event["step"]: event["loss"] for event in job.events("step")}, last_test(job) if not more else None
+
+        whole, score = story()
+        saved = path(f"servers-{len(os.listdir(folder.name))}.safetensors")
+        begun, _ = story("--save", saved, "--stop-at", 4)
+        job = finished(processes, *LOGISTIC, *options, "--resume", saved)
+        resumed = {event["step"]: event["loss"] for event in job.events("step")}
+        self.assertEqual(begun | resumed, whole)
+        self.assertEqual(len(begun) + len(resumed), len(whole))
+        self.assertEqual(last_test(job), score)
+
+    def test_double_buffer(self):
+        self.resumed(3, "--double-buffer", "--codec", "atomo:bits=1")
+
+    def test_compressed_way_back_of_two_servers(self):
+        self.resumed(4, "--servers", 2, "--down", "qsgd:bits=4", "--optimizer", "adamw", "--lr", 0.01)
+
+    def test_local_steps(self):
+        self.resumed(3, "--algorithm", "fedavg", "--local-steps", 2, "--outer-momentum", 0.5, "--codec", "qsgd:bits=4")
+        self.resumed(3, "--algorithm", "average", "--local-steps", 2)
+
+    def test_differences(self):
+        self.resumed(3, "--algorithm", "difference", "--codec", "qsgd:bits=4")
+
+    def test_asynchronous_with_one_worker(self):
+        self.resumed(2, "--algorithm", "dcasgd", "--adaptive", "--codec", "atomo:bits=1", "--down", "qsgd:bits=4")
+
+
+class LateTest(unittest.TestCase):
+    def test_refused_payloads(self):
+        for algorithm, servers, step in (("asgd", 1, 3), ("dcasgd", 2, 3), ("fedavg", 1, 3), ("average", 2, 3),
+                                         ("difference", 1, 3)):
+            with self.subTest(algorithm=algorithm):
+                local = ("--local-steps", 2) if algorithm in ("fedavg", "average") else ()
+                codec = "qsgd:bits=4" if algorithm == "difference" else "atomo:bits=4"
+                status, _, err = Job(2 + servers, "--algorithm", algorithm, *LOGISTIC, "--servers", servers, "--codec", codec,
+                                     *local, "--corrupt-payload-at", step).end(60)
+                self.assertNotEqual(status, 0)
+                self.assertRegex(err, rf"worker 1 \(rank {servers}, .*\) sent a payload that is refused.*step "
+                                      rf"{step - len(local) // 2}: the checksum does not match")
+
+    def test_late_gradients(self):
+        """A slow worker's gradients are dropped, beside two others a step, or are among the two."""
+        messages = {}
+        for late in ("drop", "add"):
+            job = finished(4, "--model", "logistic", "--steps", 60, "--batch", 8, "--aggregate", 2, "--late", late,
+                           "--slow-rank", 1, "--slow-factor", 8)
+            steps = job.events("step")
+            messages[late] = [round(3 * event["bytes_per_worker"] / (4 * PARAMETERS)) for event in steps]
+            self.assertLess(steps[-1]["loss"], steps[0]["loss"])
+        self.assertEqual(messages["add"], [2] * 60)
+        self.assertEqual(min(messages["drop"]), 2)
+        self.assertGreater(sum(messages["drop"]), 2 * 60)
+
+    def aggregate(self, *more):
+        job = Job(4, "--model", "logistic", "--batch", 8, "--aggregate", 2, "--timeout", 2, "--lr", 1e-3, *more)
+        job.wait_for_steps(5)
+        return job
+
+    def test_a_frozen_worker_is_left_behind(self):
+        job = self.aggregate("--steps", 600)
+        os.kill(job.process_of(2), signal.SIGSTOP)
+        status, _, err = job.end(60)
+        self.assertEqual(status, 0, err)
+        self.assertEqual(job.events("end")[0]["steps"], 600)
+        self.assertTrue(0 <= job.events("evaluation")[0]["accuracy"] <= 1)
+
+    def test_a_frozen_worker_comes_back(self):
+        job = self.aggregate("--steps", 1_000_000)
+        worker = job.process_of(2)
+
+        def messages_of_next_steps():
+            before = len(job.events("step"))
+            job.wait_for_steps(before + 60)
+            return [round(3 * e["bytes_per_worker"] / (4 * PARAMETERS)) for e in job.events("step")[before + 10:]]
+
+        os.kill(worker, signal.SIGSTOP)
+        time.sleep(0.3)
+        self.assertEqual(set(messages_of_next_steps()), {2})
+        os.kill(worker, signal.SIGCONT)
+        time.sleep(0.3)
+        self.assertGreater(max(messages_of_next_steps()), 2)
+        job.process.send_signal(signal.SIGUSR1)
+        _, out, err = job.end(60)
+        self.assertIn("interrupted after", out, err)
+
+    def test_too_few_are_left(self):
+        job = self.aggregate("--steps", 1_000_000, "--retries", 0)
+        processes = [job.process_of(rank) for rank in (1, 3)]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        status, _, err = job.end(60)
+        self.assertNotEqual(status, 0)
+        self.assertRegex(err, rf"worker [13] \(rank [13], process ({processes[0]}|{processes[1]}).* no sign of life")
+
+
+if __name__ == "__main__":
+    if not TRAINER:
+        sys.exit("set ATOMO_TRAIN to the path of atomo-train")
+    unittest.main()
