@@ -101,10 +101,17 @@ void Server::save() {
   checkpoint.sent_bytes = log_->sent_bytes();
   const auto model = replica_.weights();
   checkpoint.weights.assign(model.begin(), model.end());
-  checkpoint.workers.resize(workers());  // one that gives no sign of life begins afresh
+  std::vector<float> buffers;
+  checkpoint.workers.resize(workers());
   for (const std::size_t k : there) {
-    checkpoint.workers[k] =
-        WorkerState::unpack(transport_.receive_any_length(rank_of(k), kStateTag));
+    auto& state = checkpoint.workers[k];
+    state = WorkerState::unpack(transport_.receive_any_length(rank_of(k), kStateTag));
+    buffers.insert(buffers.end(), state.buffers.begin(), state.buffers.end());
+  }
+  // One that gives no sign of life begins afresh; its statistics do not change the mean of all.
+  const auto mean = mean_over_workers(buffers, there.size());
+  for (auto& state : checkpoint.workers) {
+    if (state.compressor.empty()) state.buffers = mean;
   }
   write_checkpoint(run_.options.save, checkpoint, replica_.layers());
   log_->checkpoint(step_);
