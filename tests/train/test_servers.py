@@ -165,6 +165,16 @@ class ServersTest(unittest.TestCase):
         self.assertGreater(distances["ps"], 1e-3)
         self.assertLess(distances["difference"], 1e-5)
 
+    def test_a_coarse_way_back_leaves_no_error(self):
+        """What a message leaves out comes with the next ones, so the workers get to the optimum as well."""
+        random = numpy.random.default_rng(5)
+        curvature, pull = random.uniform(0.5, 1.5, (1, 8)).repeat(2, axis=0), random.normal(0, 1, (1, 8)).repeat(2, axis=0)
+        data = write_quadratics("back.json", curvature, pull, [5.0] * 8)
+        for algorithm in ("ps", "asgd"):
+            job = finished(3, "--algorithm", algorithm, "--model", "quadratic", "--batch", 1, "--steps", 400, "--lr", 0.1,
+                           "--schedule", "constant", "--momentum", 0, "--down", "topk:keep=0.25", data_folder=data)
+            self.assertLess(job.events("evaluation")[-1]["distance"], 1e-5)
+
     def test_wrong_options(self):
         for options, expected in ((("--aggregate", 3), "there are 2 workers"),
                                   (("--aggregate", 1, "--double-buffer"), "--double-buffer does not go with --aggregate"),
