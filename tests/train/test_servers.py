@@ -64,22 +64,33 @@ class ServersTest(unittest.TestCase):
             self.assertAlmostEqual(job.events("end")[0]["bytes_per_step"] * 7 / 3 / PARAMETERS, 4, delta=0.1)
 
     def test_outer_optimizer(self):
-        """Half of the way, and the rest of it one round later: what momentum is."""
+        """Momentum, and adam, whose corrections count rounds."""
         random = numpy.random.default_rng(2)
         curvature, pull = random.uniform(0.5, 2, (1, 4)), random.normal(0, 1, (1, 4))
         start = random.normal(0, 2, 4).astype(numpy.float32).astype(float)
         data = write_quadratics("outer.json", curvature, pull, start)
-        job = finished(2, "--algorithm", "fedavg", "--model", "quadratic", "--steps", 9, "--batch", 1, "--local-steps", 3,
-                       "--lr", 0.1, "--schedule", "constant", "--momentum", 0, "--outer-lr", 0.5, "--outer-momentum", 0.5,
-                       "--eval-every", 3, data_folder=data)
-        x, velocity = start, numpy.zeros(4)
-        for event in job.events("evaluation"):
+
+        def change(x):
             local = x
             for _ in range(3):
                 local = local - 0.1 * (curvature[0] * local - pull[0])
-            velocity = 0.5 * velocity + (x - local)
-            x = x - 0.5 * velocity
-            self.assertAlmostEqual(event["loss"], float((curvature * x * x / 2 - pull * x).sum()), places=5)
+            return x - local
+
+        for optimizer in ("sgd", "adam"):
+            job = finished(2, "--algorithm", "fedavg", "--model", "quadratic", "--steps", 9, "--batch", 1, "--local-steps", 3,
+                           "--lr", 0.1, "--schedule", "constant", "--momentum", 0, "--outer-optimizer", optimizer,
+                           "--outer-lr", 0.5, "--outer-momentum", 0.5, "--eval-every", 3, data_folder=data)
+            x, first, second = start, numpy.zeros(4), numpy.zeros(4)
+            for t, event in enumerate(job.events("evaluation"), 1):
+                d = change(x)
+                if optimizer == "sgd":
+                    first = 0.5 * first + d
+                    x = x - 0.5 * first
+                else:
+                    first, second = 0.9 * first + 0.1 * d, 0.999 * second + 0.001 * d * d
+                    x = x - 0.5 * first / (1 - 0.9 ** t) / (numpy.sqrt(second / (1 - 0.999 ** t)) + 1e-8)
+                self.assertAlmostEqual(event["loss"], float((curvature * x * x / 2 - pull * x).sum()), places=4)
+            self.assertEqual(t, 3)
 
     def test_several_servers_are_one(self):
         """Bit for bit: the same sums over the same numbers. Of three servers of two layers one has none."""
