@@ -24,6 +24,14 @@ bool takes_fractions(const CLI::Option& option) {
   return option.get_type_name().starts_with("FLOAT");
 }
 
+/// What belongs to one run alone, not to one that repeats it.
+bool is_repeated(const CLI::Option& option) {
+  static const std::set<std::string> of_one_run = {
+      "--save",     "--stop-at",  "--resume",         "--out", "--overwrite", "--json", "--log",
+      "--progress", "--timeline", "--dump-gradients", "--at"};
+  return option.get_configurable() && !of_one_run.contains(option.get_name());
+}
+
 /// Whether this value of an option is the path of something that a run reads.
 bool is_path(const std::string& name, const std::string& value) {
   if (name == "policy") return !is_policy_text(value);
@@ -131,7 +139,7 @@ std::string write_job(const CLI::App& app, const Options& o) {
   std::string job;
   for (const auto* option : app.get_options()) {
     const bool hidden = option->get_group().empty();
-    if (!option->get_configurable() || (hidden && option->count() == 0)) continue;
+    if (!is_repeated(*option) || (hidden && option->count() == 0)) continue;
     if (!goes_with(*option, o.algorithm)) continue;
     const std::string name = "--" + option->get_lnames().front();  // get_name() hides the hidden
     const auto kind = kind_of(*option);

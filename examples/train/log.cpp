@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <atomo/compressor.hpp>
-#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 
 namespace train {
@@ -59,12 +57,11 @@ Log::Log(const Options& options, const Measure& measure, int workers, std::uint6
       sent_bytes_(sent_bytes),
       live_(!options.json &&
             (options.progress == "on" || (options.progress == "auto" && shown_on_terminal()))) {
-  if (!options.log.empty()) {
-    file_.open(options.log, std::ios::trunc);
-    if (!file_) throw std::runtime_error("cannot write the log '" + options.log + "'");
-  }
+  if (!options.log.empty()) file_.open(options.log, false);
+  if (!options.out.empty()) folder_.emplace(options);
   auto line = options.fingerprint(workers);
   line["event"] = "start";
+  line["graph"] = options.graph;
   line["codec"] = options.codec_label;
   line["measure"] = measure.key;
   line["parameters"] = parameters;
@@ -90,6 +87,7 @@ void Log::step(const StepRecord& record) {
         {"traffic_per_worker",
          {{"sent", static_cast<double>(record.sent) / workers_},
           {"received", static_cast<double>(record.received) / workers_}}},
+        {"seconds", seconds()},
         {"ms", json_of(record.times)}});
   const std::uint32_t tenth = std::max(options_.steps / 10, 1U);
   if (live_)
@@ -105,7 +103,8 @@ void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* 
                       {"steps", steps_done},
                       {measure_.key, *tested_},
                       {"loss", loss},
-                      {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_}};
+                      {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_},
+                      {"seconds", seconds()}};
   std::string mean;
   if (of_mean != nullptr) {
     const double tested = measure_.of(*of_mean);
@@ -127,8 +126,6 @@ void Log::checkpoint(std::uint32_t steps_done) {
 void Log::note(const std::string& line) { print(line); }
 
 void Log::finish(std::uint32_t steps_done, bool interrupted) {
-  const auto seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double bytes =
       static_cast<double>(sent_here_) / workers_ / static_cast<double>(std::max(steps_here_, 1U));
   emit({{"event", "end"},
@@ -140,10 +137,10 @@ void Log::finish(std::uint32_t steps_done, bool interrupted) {
                             : nlohmann::json()},
         {measure_.key, tested_ ? nlohmann::json(*tested_) : nlohmann::json()},
         {"ms", json_of(mean_times())},
-        {"seconds", seconds}});
+        {"seconds", seconds()}});
   if (interrupted) {
     print(format("interrupted after %u of %u steps%s", steps_done, options_.steps,
-                 options_.save.empty() ? "; without --save nothing is kept"
+                 options_.save.empty() ? "; without --save or --out nothing is kept"
                                        : (", go on with --resume " + options_.save).c_str()));
   }
   if (!times_.empty()) print_table();
@@ -190,11 +187,14 @@ std::string Log::progress_of(const StepRecord& record) const {
       record.times.encode, record.times.wire, record.times.decode);
 }
 
+double Log::seconds() const {
+  const std::chrono::duration<double> here = std::chrono::steady_clock::now() - start_;
+  return here.count() + (folder_ ? folder_->seconds_before() : 0);
+}
+
 void Log::emit(const nlohmann::json& line) {
-  if (file_.is_open() && !(file_ << line.dump() << std::endl)) {
-    throw std::runtime_error("cannot write the log '" + options_.log +
-                             "': " + std::strerror(errno));
-  }
+  if (file_.is_open()) file_.add(line.dump());
+  if (folder_) folder_->add(line);
   if (options_.json) std::printf("%s\n", line.dump().c_str());
   if (options_.json) std::fflush(stdout);
 }

@@ -5,13 +5,13 @@
 
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "learning/task.hpp"
 #include "options.hpp"
+#include "run_folder.hpp"
 
 namespace train {
 
@@ -48,6 +48,8 @@ class Log {
   [[nodiscard]] std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
 
  private:
+  /// Since the run began, also before it was resumed in its folder.
+  [[nodiscard]] double seconds() const;
   void emit(const nlohmann::json& line);
   void print(const std::string& line);
   void rewrite(const std::string& line);
@@ -65,9 +67,10 @@ class Log {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool live_;
   bool line_open_ = false;
-  std::optional<double> tested_;  ///< by the measure
-  std::vector<StepTimes> times_;  ///< of a step, a record each
-  std::ofstream file_;
+  std::optional<double> tested_;     ///< by the measure
+  std::vector<StepTimes> times_;     ///< of a step, a record each
+  LineFile file_;                    ///< of --log
+  std::optional<RunFolder> folder_;  ///< of --out
 };
 
 }  // namespace train

@@ -18,7 +18,9 @@
 #include "interrupt.hpp"
 #include "learning/replica.hpp"
 #include "options.hpp"
+#include "plot.hpp"
 #include "run.hpp"
+#include "run_folder.hpp"
 
 namespace {
 
@@ -33,6 +35,9 @@ std::string objection(const train::Options& options, const train::Transport& tra
            " or more";
   }
   if (transport.workers() > 65535) return "at most 65,535 workers have random streams of their own";
+  if (transport.rank() == 0) {
+    if (auto text = train::run_folder_objection(options); !text.empty()) return text;
+  }
   if (!options.on_device()) return "";
   const std::string torch = train::torch_cuda_objection();
   return torch.empty() ? train::device_objection() : torch;
@@ -60,6 +65,8 @@ bool first_process_of_job() {
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "evaluate")
     return train::evaluate_checkpoints(argc, argv);
+  if (argc > 1 && std::string_view(argv[1]) == "plot")
+    return train::draw_plot({argv + 2, argv + argc});
   auto options = train::parse_options(argc, argv);
   if (!options.help.empty()) {
     if (first_process_of_job()) std::fputs(options.help.c_str(), stdout);
@@ -84,6 +91,11 @@ int main(int argc, char** argv) {
   try {
     const auto outcome = train_on(options, run);
     transport.close();
+    if (outcome != train::Outcome::cannot_start && transport.rank() == 0 && !options.out.empty()) {
+      // A run without a plot is a whole run; the script has said what it lacks.
+      (void)train::draw_plot(
+          {"--quiet", "--out", options.out + "/" + train::kPlotName, options.out});
+    }
     switch (outcome) {
       case train::Outcome::finished:
         return 0;

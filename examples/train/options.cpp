@@ -3,14 +3,15 @@
 
 #include <atomo/atomo.hpp>
 #include <cmath>
-#include <fstream>
+#include <filesystem>
 #include <numbers>
-#include <sstream>
 
 #include "algorithms/algorithms.hpp"
+#include "files/whole_file.hpp"
 #include "job.hpp"
 #include "learning/split.hpp"
 #include "option_groups.hpp"
+#include "run_folder.hpp"
 
 namespace train {
 namespace {
@@ -36,7 +37,8 @@ constexpr const char* kFooter =
   mpirun --oversubscribe -n 5 atomo-train --model lenet --budget 0.5bit --steps 800
   mpirun --oversubscribe -n 4 atomo-train --algorithm allgather --codec qsgd:bits=4
 As root add --allow-run-as-root.
-Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save) and stops.)";
+Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save, --out) and stops.
+Several runs in one plot: atomo-train plot RUN...; see atomo-train plot --help.)";
 
 /// "0.5bit", "0.5bits" or "0.5" -> 0.5
 double parse_budget(const std::string& text) {
@@ -55,14 +57,6 @@ double parse_budget(const std::string& text) {
                                                "write for example 0.5bit");
   }
   return bits;
-}
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw CLI::ValidationError("--policy", "cannot read '" + path + "'");
-  return text.str();
 }
 
 void add_options(CLI::App& app, Options& o, CodecChoice& choice) {
@@ -93,15 +87,26 @@ void choose_codec(CodecChoice choice, Options& o) {
   } else if (!choice.policy.empty()) {
     const bool is_text = is_policy_text(choice.policy);
     o.codec_label = is_text ? "policy" : "policy " + choice.policy;
-    o.policy = is_text ? choice.policy : read_text(choice.policy);
+    o.policy = is_text ? choice.policy : read_whole_file(choice.policy);
     (void)atomo::Policy::parse(o.policy);
   }
 }
 
-/// \throws CLI::ValidationError for what has no place to be written to.
-void check_places(const Options& o) {
-  if (o.save_every != 0 && o.save.empty())
-    throw CLI::ValidationError("--save-every", "needs --save FILE");
+/// Where what is kept goes. \throws CLI::ValidationError for what has no place, or two.
+void choose_places(const CLI::App& app, Options& o) {
+  const auto given = [&](const char* name) { return app.get_option(name)->count() != 0; };
+  if (!o.out.empty()) {
+    for (const char* name : {"--save", "--log"}) {
+      if (given(name))
+        throw CLI::ValidationError(name, "leave it out: --out keeps it in its folder");
+    }
+    o.save = o.out + "/" + kCheckpointName;
+  }
+  if (o.overwrite && o.out.empty()) throw CLI::ValidationError("--overwrite", "needs --out FOLDER");
+  // A job may say how often to save wherever there is a place.
+  if (o.save_every != 0 && o.save.empty() && !given("--job"))
+    throw CLI::ValidationError("--save-every", "needs --save FILE or --out FOLDER");
+  if (std::filesystem::is_directory(o.resume)) o.resume += std::string("/") + kCheckpointName;
 }
 
 }  // namespace
@@ -125,7 +130,7 @@ Options parse_options(int argc, char** argv) {
     if (o.data.empty())
       throw CLI::ValidationError("--data", "--model " + o.model + " needs a file of its own");
     check_device(o);
-    check_places(o);
+    choose_places(app, o);
     o.job = write_job(app, o);
   } catch (const CLI::Success&) {
     o.help = app.help();
@@ -150,7 +155,8 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"outer-optimizer", outer_optimizer},
       {"outer-lr", outer_lr},
       {"outer-momentum", outer_momentum},
-      {"graph", graph},
+      {"graph", is_graph_file(graph) ? read_whole_file(graph) : graph},
+      {"hosts", hosts.empty() ? "" : read_whole_file(hosts)},
       {"period", period},
       {"asynchronous", asynchronous},
       {"gossip-step", gossip_step},

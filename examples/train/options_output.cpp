@@ -7,49 +7,43 @@ void add_checkpoint_options(CLI::App& app, Options& o) {
   const char* group = "Checkpoints";
   app.add_option("--save", o.save, "checkpoint, at the end, on Ctrl-C and with --save-every")
       ->option_text("FILE")
-      ->configurable(false)
       ->group(group);
   app.add_option("--save-every", o.save_every, "steps between checkpoints (0: none between)")
       ->capture_default_str()
       ->group(group);
   app.add_option("--stop-at", o.stop_at, "stop (and save) before this step, to be resumed")
-      ->configurable(false)
       ->group(group);
-  app.add_option("--resume", o.resume, "go on from this checkpoint; every process reads it")
-      ->option_text("FILE")
-      ->configurable(false)
+  app.add_option("--resume", o.resume,
+                 "go on from this checkpoint, or that of a folder of --out; every process reads it")
+      ->option_text("PATH")
       ->group(group);
 }
 
 void add_output_options(CLI::App& app, Options& o) {
   const char* group = "What is written";
+  app.add_option("--out", o.out, "all there is of the run: job, log, tables, checkpoint, plot")
+      ->option_text("FOLDER")
+      ->group(group);
+  app.add_flag("--overwrite", o.overwrite, "even if --out holds another run")->group(group);
   app.add_flag("--json", o.json, "JSON lines on standard output instead of progress and table")
-      ->configurable(false)
       ->group(group);
-  app.add_option("--log", o.log, "JSON lines to this file")
-      ->option_text("FILE")
-      ->configurable(false)
-      ->group(group);
+  app.add_option("--log", o.log, "JSON lines to this file")->option_text("FILE")->group(group);
   app.add_option("--progress", o.progress,
                  "a line rewritten every step: on a terminal, or always, or never")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
-      ->configurable(false)
       ->group(group);
   app.add_option("--timeline", o.timeline,
                  "trace of one step (chrome://tracing JSON; text at the end)")
       ->option_text("FILE")
-      ->configurable(false)
       ->group(group);
   app.add_option("--dump-gradients", o.dump_gradients,
                  "the gradients of one step, the workers' own and the mean that the optimiser "
                  "gets, .safetensors")
       ->option_text("FOLDER")
-      ->configurable(false)
       ->group(group);
   app.add_option("--at", o.at, "the step of --timeline and --dump-gradients, from 0")
       ->capture_default_str()
-      ->configurable(false)
       ->group(group);
 }
 

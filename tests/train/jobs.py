@@ -50,18 +50,22 @@ def path(name):
     return os.path.join(folder.name, name)
 
 
+def launch(processes):
+    """The beginning of a command line."""
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", *root, "-n",
+            str(processes), TRAINER]
+
+
 class Job:
     """A run under mpirun. `processes` counts the server."""
 
     def __init__(self, processes, *options, data_folder=None):
         self.log = tempfile.mktemp(suffix=".jsonl", dir=folder.name)
-        launch = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
-        if os.geteuid() == 0:
-            launch.append("--allow-run-as-root")
         batch = () if "--batch" in options else ("--batch", "16")
         self.process = subprocess.Popen(
-            [*launch, "-n", str(processes), TRAINER, "--data", data_folder or data, *batch, "--log", self.log,
-             "--progress", "off", *map(str, options)],
+            [*launch(processes), "--data", data_folder or data, *batch, "--log", self.log, "--progress", "off",
+             *map(str, options)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"})
 
