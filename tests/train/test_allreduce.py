@@ -170,19 +170,19 @@ class LocalTest(AllReduceTest):
 
     def test_interrupted_within_a_round(self):
         """The round is taken back: the checkpoint is of where it began, and a resumed run takes it again."""
-        options = (2, "--model", "logistic", "--algorithm", "local", "--local-steps", 1000, "--steps", 1_000_000, "--lr",
+        options = (2, "--model", "logistic", "--algorithm", "local", "--local-steps", 300, "--steps", 1_000_000, "--lr",
                    1e-3, "--codec", "atomo:bits=1")
         saved = path("interrupted.safetensors")
         job = Job(*options, "--save", saved)
-        job.wait_for_steps(1000)
+        job.wait_for_steps(300)
         job.process.send_signal(signal.SIGUSR1)
         _, out, err = job.end()
         self.assertIn("interrupted after", out, err)
         done = job.events("end")[0]["steps"]
-        self.assertEqual(done % 1000, 0)
+        self.assertEqual(done % 300, 0)
         again = finished(*options, "--resume", saved, "--stop-at", done + 1)
         self.assertEqual(again.events("step")[0]["step"], done)
-        whole = finished(*options, "--stop-at", done + 1000)
+        whole = finished(*options, "--stop-at", done + 300)
         self.assertEqual([event["loss"] for event in again.events("step")],
                          [event["loss"] for event in whole.events("step")][done:])
 

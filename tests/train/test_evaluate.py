@@ -34,7 +34,7 @@ class EvaluateTest(unittest.TestCase):
         self.assertEqual(sorted(found), sorted(expected))
         for steps, (accuracy, loss) in expected.items():
             self.assertEqual(found[steps][0], accuracy)
-            self.assertAlmostEqual(found[steps][1], loss, delta=1e-5 * loss)
+            self.assertAlmostEqual(found[steps][1], loss, delta=1e-6 * loss)
 
     def test_tests_what_the_run_tested(self):
         """Statistics of batch normalisation are the mean over the workers, as in the run."""

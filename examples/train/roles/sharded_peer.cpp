@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomo/atomo.hpp>
 #include <string>
+#include <utility>
 
 namespace train {
 
@@ -29,6 +30,7 @@ ShardedPeer::ShardedPeer(Run& run)
 
 void ShardedPeer::compute_gradient(std::uint32_t step) {
   outgoing_.clear();
+  corrupt_next_ = corrupts(step);
   back_propagate(step, [this](std::size_t layer, std::span<const float> gradient) {
     std::copy(gradient.begin(), gradient.end(),
               own_.begin() + static_cast<std::ptrdiff_t>(learner_.replica().offset(layer)));
@@ -46,7 +48,6 @@ void ShardedPeer::encode(std::size_t s, std::span<const float> model, std::uint3
                                {message.memory.data(), message.memory.size(), &message.bytes},
                                {.workspace = workspace_}),
       step);
-  if (corrupts(step)) message.memory[message.bytes / 2] ^= std::byte{1};
   const auto end = Clock::now();
   report_.encode += milliseconds(end - begin);
   timeline_.span("encode", "shard " + std::to_string(s + 1), begin, end);
@@ -71,7 +72,8 @@ Transfer ShardedPeer::receive(std::size_t from, int tag, Message& message) {
   return transport_.receive(static_cast<int>(from), tag, message.memory);
 }
 
-void ShardedPeer::send(std::size_t to, int tag, const Message& message) {
+void ShardedPeer::send(std::size_t to, int tag, Message& message) {
+  if (std::exchange(corrupt_next_, false)) message.memory[message.bytes / 2] ^= std::byte{1};
   report_.sent += message.bytes;
   outgoing_.push_back(transport_.send(static_cast<int>(to), tag, message.payload()));
 }

@@ -39,7 +39,7 @@ class ShardedPeer : public Peer {
 
   [[nodiscard]] Transfer receive(std::size_t from, int tag, Message& message);
   /// What is posted here is waited for in `agree`.
-  void send(std::size_t to, int tag, const Message& message);
+  void send(std::size_t to, int tag, Message& message);
   /// Waits for a message.
   void take(Transfer& transfer, Message& message, const char* what);
 
@@ -68,6 +68,7 @@ class ShardedPeer : public Peer {
 
   std::vector<float> gradient_;  ///< of the whole model, the mean
   std::vector<Transfer> outgoing_;
+  bool corrupt_next_ = false;
 };
 
 }  // namespace train
