@@ -170,8 +170,8 @@ TEST(Optimisers, AnUnknownNameIsAnsweredWithThoseThereAre) {
     FAIL();
   } catch (const std::runtime_error& e) {
     EXPECT_STREQ(e.what(),
-                 "no optimiser 'adamax': there are sgd, lars, adam, adamw, adagrad, adadelta, "
-                 "rmsprop");
+                 "no optimiser 'adamax': there are sgd, nesterov, lars, adam, adamw, "
+                 "adagrad, adadelta, rmsprop");
   }
 }
 
