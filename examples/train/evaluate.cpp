@@ -117,7 +117,7 @@ class Examiner {
         options_(read_fingerprint(request.file)),
         model_(options_.at("model")),
         data_(request.data.empty() ? options_.at("data").get<std::string>() : request.data),
-        task_(make_task(model_, data_)),
+        task_(make_task(model_, data_, options_.at("pixels"))),
         replica_(model_, task_->input(), options_.at("seed")) {
     auto line = options_;
     line["event"] = "start";

@@ -162,6 +162,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"gossip-step", gossip_step},
       {"codec-scale", codec_scale},
       {"split", split},
+      {"pixels", pixels},
       {"device", device},
       {"model", model},
       {"data", data},

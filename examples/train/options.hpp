@@ -50,7 +50,8 @@ struct Options {
   bool cuda_aware_mpi = false;
   std::optional<int> gpu;  ///< that this process uses, once chosen
   std::string model = "lenet";
-  std::string data;  ///< empty until it is known which the model is for
+  std::string data;                     ///< empty until it is known which the model is for
+  std::string pixels = "standardised";  ///< or "plain"
   std::string policy = "* = identity:dtype=f32";   ///< text of the policy, whichever option gave it
   std::string codec_label = "identity:dtype=f32";  ///< how tables name it
   std::string optimizer = "sgd";

@@ -31,6 +31,12 @@ void add_data_options(CLI::App& app, Options& o) {
                      "); for quadratic a JSON file, see README.md")
       ->option_text("PATH")
       ->group(group);
+  app.add_option(
+         "--pixels", o.pixels,
+         "of images: plain are in [0, 1], standardised have mean 0 and deviation 1 a channel")
+      ->check(CLI::IsMember({"standardised", "plain"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--split", o.split,
                  "which worker sees which samples: iid, classes:k=8,shift=4, dirichlet:alpha=0.5, "
                  "blocks:r=2 or duplicate:r=2; with ,samples=N behind it each worker has N")

@@ -20,6 +20,22 @@ LENET_LAYERS = ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1
 
 
 class OutputsTest(unittest.TestCase):
+    def test_pixels(self):
+        """Where all samples are the same, a weight's gradient is its class's times the pixel."""
+        folder_of_one, random = path("one-image"), numpy.random.default_rng(6)
+        os.mkdir(folder_of_one)
+        image, label = make_images(1, random)
+        for prefix in ("train", "t10k"):
+            write_idx(f"{folder_of_one}/{prefix}-images-idx3-ubyte", image.repeat(64, axis=0), compress=False)
+            write_idx(f"{folder_of_one}/{prefix}-labels-idx1-ubyte", label.repeat(64), compress=False)
+        plain = image[0].ravel() / 255
+        for pixels, expected in (("plain", plain), ("standardised", (plain - plain.mean()) / plain.std())):
+            gradients = path(f"pixels-{pixels}")
+            finished(2, "--model", "logistic", "--steps", 2, "--stop-at", 1, "--at", 0, "--pixels", pixels,
+                     "--dump-gradients", gradients, data_folder=folder_of_one)
+            dumped = read_safetensors(f"{gradients}/step0-mean.safetensors")
+            numpy.testing.assert_allclose(dumped["fc.weight"], numpy.outer(dumped["fc.bias"], expected), rtol=1e-3, atol=1e-6)
+
     def test_layers_leave_while_back_propagation_runs(self):
         name = path("timeline.json")
         status, out, err = Job(3, "--model", "lenet", "--steps", 4, "--timeline", name, "--at", 3).end()

@@ -156,6 +156,11 @@ Normalisation normalisation_of(const ImageSet& set) {
   return by;
 }
 
+Normalisation unchanged(const ImageSet& set) {
+  const auto channels = static_cast<std::size_t>(set.shape.channels);
+  return {.mean = std::vector<float>(channels), .deviation = std::vector<float>(channels, 1)};
+}
+
 void gather_images(const ImageSet& set, const Normalisation& by,
                    std::span<const std::uint32_t> which, Batch& batch) {
   const std::size_t pixels = set.shape.pixels();
@@ -186,10 +191,10 @@ constexpr Measure kAccuracy{"accuracy", "accuracy", accuracy, percent_text};
 
 class ImageTask final : public Task {
  public:
-  explicit ImageTask(const std::string& folder)
+  ImageTask(const std::string& folder, bool plain)
       : training_(load(folder, Split::train)),
         test_(load(folder, Split::test)),
-        normalisation_(normalisation_of(training_)) {}
+        normalisation_(plain ? unchanged(training_) : normalisation_of(training_)) {}
 
   [[nodiscard]] InputShape input() const override { return training_.shape; }
   [[nodiscard]] const Measure& measure() const override { return kAccuracy; }
@@ -209,8 +214,8 @@ class ImageTask final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_image_task(const std::string& folder) {
-  return std::make_unique<ImageTask>(folder);
+std::unique_ptr<Task> make_image_task(const std::string& folder, bool plain) {
+  return std::make_unique<ImageTask>(folder, plain);
 }
 
 }  // namespace train

@@ -65,7 +65,7 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
       worker_(worker),
       workers_(workers),
       breathe_(std::move(breathe)),
-      task_(make_task(options.model, options.data)),
+      task_(make_task(options.model, options.data, options.pixels)),
       order_(share_of(
                  SplitSpec::parse(options.split), {task_->samples(Split::train), task_->labels()},
                  static_cast<std::size_t>(worker), static_cast<std::size_t>(workers), options.seed),

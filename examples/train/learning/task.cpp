@@ -23,10 +23,11 @@ Score& operator+=(Score& total, const Score& part) noexcept {
   return total;
 }
 
-std::unique_ptr<Task> make_task(const std::string& model, const std::string& path) {
+std::unique_ptr<Task> make_task(const std::string& model, const std::string& path,
+                                const std::string& pixels) {
   if (is_language_model(model)) return make_text_task(path);
   if (model == kQuadratic) return make_quadratic_task(path);
-  return make_image_task(path);
+  return make_image_task(path, pixels == "plain");
 }
 
 std::string default_data(const std::string& model) {

@@ -81,9 +81,10 @@ class Task {
   Task() = default;
 };
 
-/// The task that `model` is for, over the data at `path`.
+/// The task that `model` is for, over the data at `path`. `pixels`: as --pixels has it.
 /// \throws std::runtime_error naming the file that is missing or wrong, and what would be right.
-[[nodiscard]] std::unique_ptr<Task> make_task(const std::string& model, const std::string& path);
+[[nodiscard]] std::unique_ptr<Task> make_task(const std::string& model, const std::string& path,
+                                              const std::string& pixels);
 /// Where a distribution keeps data for `model`; empty when nobody but the user can have it.
 [[nodiscard]] std::string default_data(const std::string& model);
 

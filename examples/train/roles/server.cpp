@@ -34,7 +34,7 @@ Server::Server(Run& run, const Plan& plan)
     : run_(run),
       transport_(run.transport),
       plan_(checked(plan, run)),
-      task_(make_task(run.options.model, run.options.data)),
+      task_(make_task(run.options.model, run.options.data, run.options.pixels)),
       replica_(run.options.model, task_->input(), run.options.seed),
       compressor_(replica_.layers(), policy_of(run)),
       shards_(cut_into_shards(replica_.layers(), shard_policy(plan, run.options),
