@@ -103,6 +103,11 @@ constexpr Algorithm kAlgorithms[] = {
      .what = "no exchange at all: every node trains by itself",
      .origin = "what the others have to beat",
      .run = alone},
+    {.name = "dsgd-stale",
+     .family = Family::graph,
+     .what = "DSGD that averages at every step with the last models it has",
+     .origin = "asynchronous gossip with a period",
+     .run = dsgd_stale},
 };
 
 constexpr const char* title(Family family) {

@@ -59,5 +59,6 @@ struct Algorithm {
 [[nodiscard]] Outcome pdmm(Run& run);
 [[nodiscard]] Outcome admm(Run& run);
 [[nodiscard]] Outcome alone(Run& run);
+[[nodiscard]] Outcome dsgd_stale(Run& run);
 
 }  // namespace train
