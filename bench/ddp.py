@@ -21,7 +21,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "examples" / "python"), str(ROOT / "examples" / "train")]
 
-from compare import commit, machine, markdown, mean, save_figure, spread, write  # noqa: E402
+from experiments.reports import commit, machine, markdown, mean, save_figure, spread, write  # noqa: E402
 
 CODECS = ["atomo:bits=0.5", "atomo:bits=0.25", "atomo:bits=0.125"]
 RANKS = [1, 2, 4]

@@ -10,15 +10,11 @@ steps before. From a step on, two thirds through by default, the loss and so all
 """
 
 import argparse
-import datetime
-import json
-import os
-import pathlib
-import subprocess
 import sys
 
 import numpy
-from compare import ROOT, commit, launcher, machine, markdown, save_figure, write
+from experiments.reports import Report, figure, markdown
+from experiments.trainings import ROOT, LiveLine, add_trainer_options, check_trainer, train
 
 WINDOW = 50  # steps of a mean
 SETTLED = 3  # steps before the first that counts
@@ -29,7 +25,7 @@ RECOVERY = 5  # steps that a jump may cost
 def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--trainer", default=str(ROOT / "build/release/examples/train/atomo-train"))
+    add_trainer_options(parser)
     parser.add_argument("--workers", type=int, default=2, help="worker processes; the server comes on top")
     parser.add_argument("--model", default="lenet")
     parser.add_argument("--bits", type=float, default=0.25, help="budget, a parameter")
@@ -38,7 +34,6 @@ def arguments():
     parser.add_argument("--batch", type=int, default=16, help="of one worker")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--optimizer", default="sgd")
-    parser.add_argument("--data", help="as the trainer has it; its own default when left out")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jump", type=float, default=100, help="factor of the gradients from --jump-at on")
     parser.add_argument("--jump-at", type=int, metavar="STEP", help="two thirds of the steps when left out")
@@ -50,36 +45,30 @@ def arguments():
     if not shortest <= options.jump_at <= options.steps - RECOVERY - WINDOW:
         parser.error(f"--jump-at is {options.jump_at}: it has to leave {shortest} steps before and "
                      f"{RECOVERY + WINDOW} from it on, of --steps {options.steps}")
-    if not os.access(options.trainer, os.X_OK):
-        parser.error(f"there is no trainer at '{options.trainer}': build the target atomo-train")
+    check_trainer(parser, options)
     return options
 
 
-def train(options):
-    """Bytes of a worker's messages in each step, as shares of the budget."""
-    codec = f"atomo:bits={options.bits:g}" + ("," + options.options if options.options else "")
-    command = [*launcher(options.workers + 1), options.trainer, "--json", "--model", options.model, "--codec", codec,
-               "--steps", str(options.steps), "--batch", str(options.batch), "--lr", repr(options.lr), "--optimizer",
-               options.optimizer, "--seed", str(options.seed), "--loss-scale", repr(options.jump), "--loss-scale-from",
-               str(options.jump_at), "--eval-samples", "100"]
+def shares_and_losses(options, codec):
+    """Bytes of a worker's messages in each step, as shares of the budget, and the loss."""
+    arguments = ["--model", options.model, "--codec", codec, "--steps", options.steps, "--batch", options.batch, "--lr",
+                 repr(options.lr), "--optimizer", options.optimizer, "--seed", options.seed, "--loss-scale",
+                 repr(options.jump), "--loss-scale-from", options.jump_at, "--eval-samples", 100]
     if options.data:
-        command += ["--data", options.data]
-    live, shares, losses, budget = sys.stdout.isatty(), [], [], None
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        for event in map(json.loads, run.stdout):
-            if event["event"] == "start":
-                budget = options.bits * event["parameters"] / 8
-            if event["event"] == "step":
-                shares.append(event["bytes_per_worker"] / budget)
-                losses.append(event["loss"])
-                if live:
-                    print(f"\rstep {len(shares)} of {options.steps}, {shares[-1]:.2f} of the budget ", end="", flush=True)
-        said = run.stderr.read()
-    if live:
-        print("\r\033[K", end="")
-    if run.returncode != 0 or len(shares) != options.steps:
-        raise RuntimeError(said or f"the run ended after {len(shares)} steps")
-    return codec, numpy.array(shares), losses
+        arguments += ["--data", options.data]
+    line, shares, losses, budget = LiveLine(codec), [], [], []
+
+    def follow(event):
+        if event["event"] == "start":
+            budget.append(options.bits * event["parameters"] / 8)
+        if event["event"] == "step":
+            shares.append(event["bytes_per_worker"] / budget[0])
+            losses.append(event["loss"])
+            line.update(f"step {len(shares)} of {options.steps}, {shares[-1]:.2f} of the budget")
+
+    train(options.trainer, options.workers + 1, arguments, follow)
+    line.finish(f"{len(shares)} steps")
+    return numpy.array(shares), losses
 
 
 def means(shares, first, end):
@@ -107,11 +96,8 @@ def table(f):
     return markdown(["bytes sent, as a share of the budget", ""], rows)
 
 
-def plot(shares, title, jump_at, path):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    figure, axes = pyplot.subplots(figsize=(9, 3.6))
+def plot(shares, title, jump_at):
+    drawn, axes = figure(figsize=(9, 3.6))
     axes.plot(shares, ".", markersize=3, color="C0", alpha=0.6, label="a step")
     axes.plot(numpy.arange(SETTLED + WINDOW - 1, len(shares)), means(shares, SETTLED, len(shares)), color="C1",
               label=f"mean of {WINDOW} steps")
@@ -123,28 +109,21 @@ def plot(shares, title, jump_at, path):
     axes.set_title(title)
     axes.grid(True, alpha=0.3)
     axes.legend(fontsize="small", ncols=2)
-    save_figure(figure, path)
+    return drawn
 
 
 def main():
     options = arguments()
-    began, made_of = datetime.datetime.now(), commit()
-    codec, shares, losses = train(options)
+    report = Report(options)
+    codec = f"atomo:bits={options.bits:g}" + ("," + options.options if options.options else "")
+    shares, losses = shares_and_losses(options, codec)
     result = figures(shares, options.jump_at)
     note = (f"{options.model}, {options.optimizer}, batch {options.batch}, {options.workers} workers, `{codec}`, "
             f"{options.steps} steps, gradients {options.jump:g} times larger from step {options.jump_at} on, seed "
-            f"{options.seed}, {began:%Y-%m-%d}.")
-    text = table(result)
-    pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-    write(options.out + ".md", note + "\n\n" + text + "\n")
-    write(options.out + ".json", json.dumps({
-        "date": began.isoformat(timespec="seconds"), "commit": made_of, "machine": machine(), "codec": codec,
-        "options": {k: v for k, v in vars(options).items() if k not in ("trainer", "out")}, "result": result,
-        "shares": list(shares), "losses": losses,
-    }, indent=1) + "\n")
-    plot(shares, f"{options.model}, {codec}", options.jump_at, options.out + ".png")
-    print(note + "\n\n" + text + "\n")
-    print(f"table {options.out}.md, data {options.out}.json, plot {options.out}.png")
+            f"{options.seed}, {report.began:%Y-%m-%d}.")
+    report.publish(note + "\n\n" + table(result),
+                   {"codec": codec, "result": result, "shares": list(shares), "losses": losses},
+                   plot(shares, f"{options.model}, {codec}", options.jump_at))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,7 @@ import json
 import pathlib
 import sys
 
-import matplotlib
-from compare import save_figure
-
-matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from experiments.reports import figure, save_figure
 
 COMPUTE, ENCODE, SENT = "C0", "C1", "C2"
 
@@ -82,12 +78,12 @@ def main():
         sys.exit(f"plot_timeline.py: rank {options.rank} sends no layers in '{options.trace}': take a run with "
                  "--algorithm ps and one of its workers")
     forward, backward = span(events, "forward"), span(events, "backward")
-    figure, axes = pyplot.subplots(2, 1, sharex=True, figsize=(10, 3 + 0.11 * max(len(layers), 20)),
-                                   height_ratios=[1, 0.09 * max(len(layers), 20)])
+    drawn, axes = figure(2, 1, sharex=True, figsize=(10, 3 + 0.11 * max(len(layers), 20)),
+                         height_ratios=[1, 0.09 * max(len(layers), 20)])
     draw(*axes, forward, backward, layers)
     early = sum(sent < layers[-1][1] for *_, sent in layers)
     axes[0].set_title(f"rank {options.rank}: {early} of {len(layers)} layers left before the last gradient was there (dotted)")
-    save_figure(figure, options.out)
+    save_figure(drawn, options.out)
     encode = sum(end - begin for _, _, begin, end, _ in layers)
     print(f"{early} of {len(layers)} layers left before the last gradient was there; forward "
           f"{forward[1] - forward[0]:.1f} ms, backward {backward[1] - backward[0]:.1f} ms, {encode:.1f} ms of it "

@@ -10,17 +10,14 @@ mean gradient that the optimiser gets is from that of the workers' own gradients
 """
 
 import argparse
-import datetime
-import json
-import os
 import pathlib
 import struct
-import subprocess
 import sys
 import tempfile
 
 import numpy
-from compare import ROOT, commit, launcher, machine, markdown, mean, save_figure, spread, write
+from experiments.reports import Report, figure, markdown, mean, spread
+from experiments.trainings import ROOT, add_trainer_options, check_trainer, train
 
 ALGORITHMS = {"allgather": "--", "twoshot": "-", "ring": ":"}  # and the line of each in the plot
 
@@ -28,11 +25,10 @@ ALGORITHMS = {"allgather": "--", "twoshot": "-", "ring": ":"}  # and the line of
 def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--trainer", default=str(ROOT / "build/release/examples/train/atomo-train"))
+    add_trainer_options(parser)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--codec", action="append", dest="codecs", metavar="SPEC", help="may be repeated")
     parser.add_argument("--model", default="lenet")
-    parser.add_argument("--data", help="as the trainer has it; its own default when left out")
     parser.add_argument("--batch", type=int, default=16, help="of one worker")
     parser.add_argument("--at", type=int, default=5, help="the step that is measured, from 0")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="SEED")
@@ -41,8 +37,7 @@ def arguments():
     options.codecs = options.codecs or ["identity:dtype=f32", "atomo:bits=1", "qsgd:bits=4"]
     if min(options.workers) < 2:
         parser.error(f"--workers is {min(options.workers)}, with fewer than 2 nothing is sent")
-    if not os.access(options.trainer, os.X_OK):
-        parser.error(f"there is no trainer at '{options.trainer}': build the target atomo-train")
+    check_trainer(parser, options)
     return options
 
 
@@ -56,16 +51,12 @@ def read_gradient(path):
 def measure(options, algorithm, codec, workers, seed):
     """Bytes that a worker sends and receives, and the NMSE of the mean gradient, at one step."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [*launcher(workers), options.trainer, "--json", "--algorithm", algorithm, "--model", options.model,
-                   "--batch", str(options.batch), "--seed", str(seed), "--codec", codec, "--at", str(options.at),
-                   "--steps", str(10 * (options.at + 1)), "--stop-at", str(options.at + 1),
-                   "--dump-gradients", folder]
+        arguments = ["--algorithm", algorithm, "--model", options.model, "--batch", options.batch, "--seed", seed,
+                     "--codec", codec, "--at", options.at, "--steps", 10 * (options.at + 1), "--stop-at",
+                     options.at + 1, "--dump-gradients", folder]
         if options.data:
-            command += ["--data", options.data]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr)
-        events = map(json.loads, done.stdout.splitlines())
+            arguments += ["--data", options.data]
+        events = train(options.trainer, workers, arguments)
         (step,) = [event for event in events if event["event"] == "step" and event["step"] == options.at]
         own = [read_gradient(f"{folder}/step{options.at}-worker{k + 1}.safetensors") for k in range(workers)]
         exact = sum(own) / workers
@@ -83,11 +74,8 @@ def table(results):
     return markdown(header, rows)
 
 
-def plot(results, options, path):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    figure, (traffic, error) = pyplot.subplots(1, 2, figsize=(11, 4.5))
+def plot(results, options):
+    drawn, (traffic, error) = figure(1, 2, figsize=(11, 4.5))
     for number, codec in enumerate(options.codecs):
         for algorithm, line in ALGORITHMS.items():
             mine = [r for r in results if r["codec"] == codec and r["algorithm"] == algorithm]
@@ -103,13 +91,13 @@ def plot(results, options, path):
         axes.set_ylabel(name)
         axes.grid(True, alpha=0.3)
     traffic.legend(fontsize="small")
-    figure.suptitle(f"{options.model}, step {options.at}")
-    save_figure(figure, path)
+    drawn.suptitle(f"{options.model}, step {options.at}")
+    return drawn
 
 
 def main():
     options = arguments()
-    began, made_of, results = datetime.datetime.now(), commit(), []
+    report, results = Report(options), []
     for codec in options.codecs:
         for workers in options.workers:
             for algorithm in ALGORITHMS:
@@ -121,18 +109,9 @@ def main():
                                 "nmse": mean(errors), "nmse_spread": spread(errors)})
                 print(f"{codec}, {workers} workers, {algorithm}: {results[-1]['received']:,.0f} bytes received, "
                       f"NMSE {results[-1]['nmse']:.3g}", flush=True)
-    text = table(results)
     note = (f"{options.model}, batch {options.batch} each, step {options.at}, {len(options.seeds)} seeds. Bytes of "
-            f"gradient a worker and step, every copy counted, {began:%Y-%m-%d}.")
-    pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-    write(options.out + ".md", note + "\n\n" + text + "\n")
-    write(options.out + ".json", json.dumps({
-        "date": began.isoformat(timespec="seconds"), "commit": made_of, "machine": machine(),
-        "options": {k: v for k, v in vars(options).items() if k not in ("trainer", "out")}, "results": results,
-    }, indent=1) + "\n")
-    plot(results, options, options.out + ".png")
-    print("\n" + note + "\n\n" + text + "\n")
-    print(f"table {options.out}.md, data {options.out}.json, plot {options.out}.png")
+            f"gradient a worker and step, every copy counted, {report.began:%Y-%m-%d}.")
+    report.publish(note + "\n\n" + table(results), {"results": results}, plot(results, options))
 
 
 if __name__ == "__main__":

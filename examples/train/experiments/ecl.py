@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edge-consensus learning (PDMM-ISVR, ADMM-ISVR; Niwa et al., ICML 2021) beside what was published.
+
+Eight nodes, each with 8 of the 10 classes, on a double ring and on a random graph; every edge is used every eighth step.
+Published are the accuracies at the end of curves that are 550 epochs of 128 steps long, on pixels in [0, 1]; `--setting`
+also takes other lengths and pixels, to see what they change.
+"""
+
+import argparse
+import dataclasses
+
+from experiments.reports import Report, figure, markdown, mean, with_spread
+from experiments.series import Row, Series, run, series_options
+
+SPLIT = "classes:k=8,shift=4"
+STALE = "DSGD, last models at every step"
+METHODS = {  # name in tables: algorithm of the trainer
+    "DSGD": "dsgd",
+    STALE: "dsgd-stale",
+    "ADMM-ISVR": "admm",
+    "PDMM-ISVR": "pdmm",
+}
+ALONE, ONE_MACHINE = "each node alone", "one machine"
+LINES = (*METHODS, ALONE, ONE_MACHINE)
+# Percent. The published DSGD averages at every step with the last models that a node has, our `dsgd` over the edges due.
+PUBLISHED = {
+    ("logistic", "double-ring"): {"DSGD": 65.5, "ADMM-ISVR": 81.0, "PDMM-ISVR": 80.9, ONE_MACHINE: 82.0},
+    ("logistic", "random"): {"DSGD": 65.4, "ADMM-ISVR": 80.5, "PDMM-ISVR": 80.5, ONE_MACHINE: 81.7},
+    ("resnet32", "double-ring"): {"DSGD": 86.6, "ADMM-ISVR": 90.8, "PDMM-ISVR": 90.6, ONE_MACHINE: 91.4},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """How long to train, and on which pixels."""
+    steps: int
+    pixels: str
+
+    def title(self):
+        return f"{self.steps:,} steps, {self.pixels} pixels"
+
+
+def setting(text):
+    steps, _, pixels = text.partition(",")
+    if not steps.isdigit() or int(steps) < 1 or pixels not in ("plain", "standardised"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not STEPS,plain or STEPS,standardised; write for example 1000,plain")
+    return Setting(int(steps), pixels)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True, choices=["logistic", "resnet32"])
+    parser.add_argument("--graph", action="append", dest="graphs", required=True, help="may be repeated")
+    parser.add_argument("--setting", action="append", dest="settings", type=setting, required=True, metavar="STEPS,PIXELS",
+                        help="plain pixels are in [0, 1], standardised ones have mean 0 and deviation 1; may be repeated, "
+                             "the first one is put beside what was published")
+    parser.add_argument("--batch", type=int, required=True, help="of one node")
+    parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--weight-decay", type=float, default=0.01)
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--period", type=int, default=8, help="steps between two exchanges over an edge")
+    parser.add_argument("--tests", type=int, default=20, help="tests on the way, for the plot")
+    options = series_options(parser, "ecl-{model}")
+    if options.quick:
+        options.settings = [Setting(16, s.pixels) for s in options.settings[:1]]
+        options.graphs, options.nodes, options.tests, options.batch = options.graphs[:1], 4, 2, min(options.batch, 8)
+    return options
+
+
+def row_name(how, method, graph=""):
+    return f"{method}{', ' + graph if graph else ''}, {how.title()}"
+
+
+def rows(options):
+    found = []
+    for how in options.settings:
+        common = ("--model", options.model, "--batch", options.batch, "--lr", repr(options.lr), "--schedule", "constant",
+                  "--momentum", 0, "--weight-decay", options.weight_decay, "--pixels", how.pixels)
+        shared = (*common, "--split", SPLIT)
+        found.append(Row(row_name(how, ONE_MACHINE), 1, how.steps, options.tests, ("--algorithm", "allgather", *common)))
+        found.append(Row(row_name(how, ALONE), options.nodes, how.steps, options.tests, ("--algorithm", "alone", *shared)))
+        for graph in options.graphs:
+            for method, algorithm in METHODS.items():
+                found.append(Row(row_name(how, method, graph), options.nodes, how.steps, options.tests,
+                                 ("--algorithm", algorithm, "--graph", graph, "--period", options.period, *shared)))
+    return found
+
+
+def published(options, graph, method):
+    return PUBLISHED.get((options.model, graph.split(":")[0]), {}).get("DSGD" if method == STALE else method)
+
+
+def found(outcomes, how, method, graph):
+    """The outcome of a line of the table: who does not talk is on every graph the same."""
+    return outcomes[row_name(how, method, "" if method in (ALONE, ONE_MACHINE) else graph)]
+
+
+def cell(outcome):
+    return "failed" if outcome.failed else with_spread(outcome.percent(), 1)
+
+
+def table(options, outcomes):
+    header = ["graph, method", "published", *(how.title() for how in options.settings), "distance of the first"]
+    lines = []
+    for graph in options.graphs:
+        for method in LINES:
+            theirs = published(options, graph, method)
+            mine = [found(outcomes, how, method, graph) for how in options.settings]
+            away = "" if theirs is None or mine[0].failed else f"{mean(mine[0].percent()) - theirs:+.1f}"
+            lines.append([f"{graph.split(':')[0]}: {method}", f"{theirs:.1f}" if theirs else "", *map(cell, mine), away])
+    return markdown(header, lines)
+
+
+def plot(options, outcomes):
+    how = options.settings[0]
+    drawn, all_axes = figure(1, len(options.graphs), figsize=(6.5 * len(options.graphs), 5), squeeze=False)
+    for axes, graph in zip(all_axes[0], options.graphs):
+        for number, method in enumerate(LINES):
+            outcome, theirs = found(outcomes, how, method, graph), published(options, graph, method)
+            if outcome.failed:
+                continue
+            axes.plot(*outcome.curve(), color=f"C{number}", label=method)
+            if theirs:
+                axes.axhline(theirs, color=f"C{number}", linestyle=":", linewidth=1)
+        axes.set_title(graph.split(":")[0])
+        axes.set_xlabel("steps of each node")
+        axes.grid(True, alpha=0.3)
+    all_axes[0][0].set_ylabel("test accuracy, mean over nodes, % (dotted: published)")
+    all_axes[0][-1].legend(fontsize="small")
+    drawn.suptitle(f"{options.model}, {options.nodes} nodes with 8 of 10 classes each, {how.title()}")
+    return drawn
+
+
+def note(options, report):
+    return (f"Test accuracy in %, of {options.model} on Fashion-MNIST, mean over {options.nodes} nodes of each node's own "
+            f"model, after the last step. Each node has 8 of the 10 classes (`--split {SPLIT}`), batch {options.batch}, SGD "
+            f"with rate {options.lr:g} constant, no momentum, L2 {options.weight_decay:g}; an edge is used every "
+            f"{options.period} steps. {report.seeds()}. {report.place()}.")
+
+
+def results(options, outcomes):
+    lines = []
+    for how in options.settings:
+        for graph in options.graphs:
+            for method in LINES:
+                outcome = found(outcomes, how, method, graph)
+                decentralised = not outcome.failed and method != ONE_MACHINE
+                lines.append({"graph": graph, "method": method, "steps": how.steps, "pixels": how.pixels,
+                              "published": published(options, graph, method), "failed": outcome.failed,
+                              "accuracy": outcome.percent(),
+                              "accuracy_of_mean": outcome.percent("accuracy_of_mean") if decentralised else [],
+                              "curve": [] if outcome.failed else outcome.curve()})
+    return lines
+
+
+def main():
+    options = arguments()
+    report = Report(options)
+    outcomes = Series(options, rows(options)).run_all()
+    report.publish(note(options, report) + "\n\n" + table(options, outcomes), {"results": results(options, outcomes)},
+                   plot(options, outcomes))
+    return 1 if any(outcome.failed for outcome in outcomes.values()) else 0
+
+
+if __name__ == "__main__":
+    run(main)

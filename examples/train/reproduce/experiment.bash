@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the commands here. Runs Python programs of examples/train, with the distribution's Python, which has matplotlib.
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+python=/usr/bin/python3
+[ -x "$python" ] || python=python3
+
+# experiment NAME OPTION...: experiments/NAME.py
+experiment() {
+  PYTHONPATH="$repository/examples/train" exec "$python" -m "experiments.$1" "${@:2}"
+}
+
+# compare OPTION...: compare.py
+compare() {
+  exec "$python" "$repository/examples/train/compare.py" "$@"
+}
