@@ -4,6 +4,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -94,12 +95,11 @@ class ServersTest(unittest.TestCase):
 
     def test_several_servers_are_one(self):
         """Bit for bit: the same sums over the same numbers. Of three servers of two layers one has none."""
-        for options in (("--algorithm", "ps", "--codec", "atomo:bits=1"), ("--algorithm", "fedavg", "--local-steps", 2),
-                        ("--algorithm", "ps", "--optimizer", "adamw", "--lr", 0.01, "--double-buffer")):
+        for servers, options in ((3, ("--codec", "atomo:bits=1", "--optimizer", "adamw", "--lr", 0.01, "--double-buffer")),
+                                 (2, ("--algorithm", "fedavg", "--local-steps", 2))):
             with self.subTest(options=options):
                 whole = losses(3, *LOGISTIC, *options)
-                self.assertEqual(losses(4, *LOGISTIC, *options, "--servers", 2), whole)
-        self.assertEqual(losses(5, *LOGISTIC, *options, "--servers", 3), whole)
+                self.assertEqual(losses(2 + servers, *LOGISTIC, *options, "--servers", servers), whole)
 
     def test_gradient_of_several_servers(self):
         gradients = path("sharded")
@@ -112,7 +112,7 @@ class ServersTest(unittest.TestCase):
         plain = finished(3, *LOGISTIC)
         whole = finished(3, *LOGISTIC, "--down", "identity:dtype=f32")
         close(self, [e["loss"] for e in plain.events("step")], [e["loss"] for e in whole.events("step")])
-        for options in ((), ("--servers", 2), ("--algorithm", "asgd")):
+        for options in (("--servers", 2), ("--algorithm", "asgd")):
             job = finished(4 if options[:1] == ("--servers",) else 3, *LOGISTIC, *options, "--down", "qsgd:bits=4")
             steps = job.events("step")
             for event in steps:
@@ -187,10 +187,13 @@ class ServersTest(unittest.TestCase):
             self.assertLess(job.events("evaluation")[-1]["distance"], 1e-5)
 
     def test_wrong_options(self):
+        for options, expected in ((("--down", "qsgd:bits=99"), "bits=99"),
+                                  (("--algorithm", "asgd", "--aggregate", 1), "--aggregate")):
+            done = subprocess.run([TRAINER, "--check", *map(str, options)], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(expected, done.stderr)
         for options, expected in ((("--aggregate", 3), "there are 2 workers"),
                                   (("--aggregate", 1, "--double-buffer"), "--double-buffer does not go with --aggregate"),
-                                  (("--down", "qsgd:bits=99"), "bits=99"),
-                                  (("--algorithm", "asgd", "--aggregate", 1), "--aggregate"),
                                   (("--algorithm", "difference", "--codec", "atomo:bits=1"), "give --codec-scale")):
             with self.subTest(options=options):
                 status, _, err = Job(3, *LOGISTIC, *options).end(60)
@@ -221,7 +224,6 @@ class ResumesTest(unittest.TestCase):
 
     def test_local_steps(self):
         self.resumed(3, "--algorithm", "fedavg", "--local-steps", 2, "--outer-momentum", 0.5, "--codec", "qsgd:bits=4")
-        self.resumed(3, "--algorithm", "average", "--local-steps", 2)
 
     def test_differences(self):
         self.resumed(3, "--algorithm", "difference", "--codec", "qsgd:bits=4")
@@ -232,10 +234,9 @@ class ResumesTest(unittest.TestCase):
 
 class LateTest(unittest.TestCase):
     def test_refused_payloads(self):
-        for algorithm, servers, step in (("asgd", 1, 3), ("dcasgd", 2, 3), ("fedavg", 1, 3), ("average", 2, 3),
-                                         ("difference", 1, 3)):
+        for algorithm, servers, step in (("dcasgd", 2, 3), ("fedavg", 1, 3), ("difference", 1, 3)):
             with self.subTest(algorithm=algorithm):
-                local = ("--local-steps", 2) if algorithm in ("fedavg", "average") else ()
+                local = ("--local-steps", 2) if algorithm == "fedavg" else ()
                 codec = "qsgd:bits=4" if algorithm == "difference" else "atomo:bits=4"
                 status, _, err = Job(2 + servers, "--algorithm", algorithm, *LOGISTIC, "--servers", servers, "--codec", codec,
                                      *local, "--corrupt-payload-at", step).end(60)
