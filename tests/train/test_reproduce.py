@@ -116,15 +116,14 @@ class ReproduceTest(unittest.TestCase):
         self.assertEqual(bytes_to_accuracy.reached(points, 50), (30, 3))
         self.assertIsNone(bytes_to_accuracy.reached(points, 90))
 
-
     def test_old_models_slow_down(self):
         """One neighbour, whose model comes every P steps: P of them move as far as 1 - 2^-P gradients."""
         period, rate, steps = 4, 0.002, 400
         data_folder = write_quadratic("equal.json", numpy.ones((2, 1)), numpy.zeros((2, 1)), start=1000)
         moved = {}
-        for algorithm in ("alone", "dsgd", "dsgd-stale"):
+        for algorithm, options in (("alone", ()), ("dsgd", ("--period", period)), ("dsgd-stale", ("--period", period))):
             (end,) = finished(2, "--model", "quadratic", "--batch", 1, "--split", "duplicate:r=1", "--schedule", "constant",
-                              "--momentum", 0, "--lr", rate, "--steps", steps, "--period", period, "--algorithm", algorithm,
+                              "--momentum", 0, "--lr", rate, "--steps", steps, "--algorithm", algorithm, *options,
                               data_folder=data_folder).events("end")
             moved[algorithm] = math.log(end["distance"] / 1000)
         self.assertAlmostEqual(moved["alone"] / (steps * math.log(1 - rate)), 1, places=3)

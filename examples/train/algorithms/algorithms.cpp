@@ -107,7 +107,8 @@ constexpr Algorithm kAlgorithms[] = {
      .family = Family::graph,
      .what = "DSGD that averages at every step with the last models it has",
      .origin = "asynchronous gossip with a period",
-     .run = dsgd_stale},
+     .run = dsgd_stale,
+     .options = "--graph --hosts --period"},
 };
 
 constexpr const char* title(Family family) {
