@@ -13,6 +13,11 @@ namespace {
 
 const std::set<std::string> kCodecNames = {"budget", "codec", "policy"};
 
+bool codec_given(const CLI::App& app) {
+  return std::any_of(kCodecNames.begin(), kCodecNames.end(),
+                     [&](const auto& name) { return app.get_option("--" + name)->count() != 0; });
+}
+
 enum class Kind { flag, number, text };
 
 Kind kind_of(const CLI::Option& option) {
@@ -98,12 +103,10 @@ JobValues read_values(const std::string& path, std::istream& input) {
 std::vector<CLI::ConfigItem> JobReader::from_config(std::istream& input) const {
   const auto path = app_.get_option("--job")->as<std::string>();
   const std::string file = "the job '" + path + "'";
-  const bool codec_given = std::any_of(kCodecNames.begin(), kCodecNames.end(), [&](const auto& n) {
-    return app_.get_option("--" + n)->count() != 0;
-  });
+  const bool on_command_line = codec_given(app_);
   const auto folder = std::filesystem::absolute(path).parent_path();
   for (auto [name, value] : read_values(path, input)) {
-    if (codec_given && kCodecNames.contains(name)) continue;
+    if (on_command_line && kCodecNames.contains(name)) continue;
     if (value.is_string() && is_path(name, value))
       value = (folder / value.get<std::string>()).lexically_normal().string();
     set(file, name, value);
@@ -146,6 +149,7 @@ std::string write_job(const CLI::App& app, const Options& o) {
     auto value = option->count() != 0 ? option->results().front() : option->get_default_str();
     if (const auto found = resolved.find(name); found != resolved.end()) value = found->second;
     if (name == "--policy" && !value.empty()) value = o.policy;
+    if (name == "--codec" && !codec_given(app)) value = o.codec_label;  // the default
     if (kind == Kind::flag && value.empty()) value = "false";
     if (value.empty()) continue;
     job += name.substr(2) + " = " +

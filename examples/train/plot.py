@@ -124,6 +124,11 @@ def save(figure, path):
         fail(f"cannot write '{path}': {error.strerror}")
 
 
+def ends_of(axes):
+    """Where the curves of a panel end."""
+    return [[float(line.get_xdata()[-1]), float(line.get_ydata()[-1])] for line in axes.get_lines() if len(line.get_xdata())]
+
+
 def said(runs, labels):
     width = max(map(len, labels))
     for run, label in zip(runs, labels, strict=True):
@@ -148,7 +153,7 @@ def main():
     save(figure, options.out)
     if options.json:
         print(json.dumps({"plot": options.out, "x": options.x, "legend": labels,
-                          "panels": [axes.get_title() for axes in figure.axes]}))
+                          "panels": {axes.get_title(): ends_of(axes) for axes in figure.axes}}))
     elif not options.quiet:
         print("\n".join(said(runs, labels)) + f"\nplot {options.out}")
 

@@ -191,6 +191,7 @@ class RunFolderTest(unittest.TestCase):
         self.assertFalse({"graph", "out", "save", "resume", "log", "job", "help"} & set(job))
 
     def test_its_job_repeats_it(self):
+        self.assertNotIn("codec", tomllib.loads(pathlib.Path(f"{self.whole}/job.toml").read_text()))
         again = run("--job", f"{self.whole}/job.toml", "--out", path("again"))
         self.assertEqual(losses_of(again), losses_of(self.whole))
         self.assertEqual(pathlib.Path(f"{again}/job.toml").read_text(), pathlib.Path(f"{self.whole}/job.toml").read_text())
@@ -239,6 +240,8 @@ class RunFolderTest(unittest.TestCase):
             self.assertEqual({name: pathlib.Path(f"{folder}/{name}").read_bytes() for name in os.listdir(folder)}, before)
         run(*BRIEF, "--steps", 3, "--out", folder, "--overwrite")
         self.assertEqual(len(losses_of(folder)), 3)
+        job = tomllib.loads(pathlib.Path(f"{folder}/job.toml").read_text())
+        self.assertEqual((job["codec"], job["steps"]), ("identity:dtype=f32", 3))
 
     def test_places(self):
         self.assertIn("--save: leave it out: --out keeps it", check("--out", "x", "--save", "y"))
@@ -273,7 +276,16 @@ class PlotTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         said = json.loads(done.stdout)
         self.assertEqual((said["plot"], said["x"]), (out, x))
-        self.assertEqual(said["panels"], ["training loss", "test accuracy", "MB that a worker sent"])
+        ends = {"training loss": [], "test accuracy": [], "MB that a worker sent": []}
+        for folder in runs:
+            log = lines_of(folder if folder.endswith("l") else f"{folder}/log.jsonl")
+            step, test = ([e for e in log if e["event"] == kind][-1] for kind in ("step", "evaluation"))
+            for title, event, y in (("training loss", step, step["loss"]), ("test accuracy", test, test["accuracy"]),
+                                    ("MB that a worker sent", step, step["sent_bytes_per_worker"] / 1e6)):
+                below = "steps" if x == "bytes" and title.startswith("MB") else x
+                at = {"steps": 4, "bytes": event["sent_bytes_per_worker"] / 1e6, "seconds": event["seconds"]}[below]
+                ends[title].append([at, y])
+        self.assertEqual(said["panels"], ends)
         self.assertEqual(pathlib.Path(out).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         os.remove(out)
         return said["legend"]
