@@ -44,6 +44,23 @@ bool is_path(const std::string& name, const std::string& value) {
   return name == "data" || name == "hosts";
 }
 
+/// What the command line means by `text`, which may be "yes", ".05" or "0x10" too.
+nlohmann::json json_of(const CLI::Option& option, const std::string& text) {
+  const auto as = [&](auto value) {
+    CLI::detail::lexical_cast(text, value);
+    return nlohmann::json(value);
+  };
+  switch (kind_of(option)) {
+    case Kind::flag:
+      return !text.empty() && CLI::detail::to_flag_value(text) > 0;
+    case Kind::number:
+      return takes_fractions(option) ? as(0.0) : as(std::uint64_t{0});
+    case Kind::text:
+      break;
+  }
+  return text;
+}
+
 /// In JSON, which has no strings of several lines, a text may be an array of them.
 std::string text_of(const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
@@ -145,16 +162,12 @@ std::string write_job(const CLI::App& app, const Options& o) {
     if (!is_repeated(*option) || (hidden && option->count() == 0)) continue;
     if (!goes_with(*option, o.algorithm)) continue;
     const std::string name = "--" + option->get_lnames().front();  // get_name() hides the hidden
-    const auto kind = kind_of(*option);
     auto value = option->count() != 0 ? option->results().front() : option->get_default_str();
     if (const auto found = resolved.find(name); found != resolved.end()) value = found->second;
     if (name == "--policy" && !value.empty()) value = o.policy;
     if (name == "--codec" && !codec_given(app)) value = o.codec_label;  // the default
-    if (kind == Kind::flag && value.empty()) value = "false";
-    if (value.empty()) continue;
-    job += name.substr(2) + " = " +
-           toml_of(kind == Kind::text ? nlohmann::json(value) : nlohmann::json::parse(value)) +
-           "\n";
+    if (value.empty() && !is_flag(*option)) continue;
+    job += name.substr(2) + " = " + toml_of(json_of(*option, value)) + "\n";
   }
   return job;
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <sstream>
 
 #include "option_groups.hpp"
@@ -38,7 +39,8 @@ CLI::Validator number_check(const char* wanted, bool (*good)(double)) {
   return CLI::Validator(
       [=](const std::string& text) {
         double number = 0;
-        if (CLI::detail::lexical_cast(text, number) && good(number)) return std::string();
+        if (CLI::detail::lexical_cast(text, number) && std::isfinite(number) && good(number))
+          return std::string();
         return "'" + text + "' is not " + wanted;
       },
       "");

@@ -196,6 +196,14 @@ class RunFolderTest(unittest.TestCase):
         self.assertEqual(losses_of(again), losses_of(self.whole))
         self.assertEqual(pathlib.Path(f"{again}/job.toml").read_text(), pathlib.Path(f"{self.whole}/job.toml").read_text())
 
+    def test_numbers_as_people_write_them(self):
+        folder = run(*BRIEF, "--lr", ".05", "--momentum", "5e-1", "--weight-decay", "00", "--seed", "0x10",
+                     "--out", path("written"))
+        job = tomllib.loads(pathlib.Path(f"{folder}/job.toml").read_text())
+        self.assertEqual([job[name] for name in ("lr", "momentum", "weight-decay", "seed")], [0.05, 0.5, 0, 16])
+        for lr in ("inf", "nan", "0"):
+            self.assertIn(f"--lr: '{lr}' is not a number above 0", check("--lr", lr))
+
     def test_a_graph_and_hosts_are_copied(self):
         os.makedirs(path("inputs"), exist_ok=True)
         write("inputs/edges.json", {"nodes": {"a": {"edges": ["b"]}, "b": {"edges": ["a", "c"]}, "c": {"edges": ["b"]}}})
