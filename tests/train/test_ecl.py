@@ -89,19 +89,21 @@ class EclTest(unittest.TestCase):
 
     def test_averages_alone_do_not(self):
         for graph in ("ring", "star"):
-            self.assertGreater(self.distance(4, "--algorithm", "dsgd", "--graph", graph, "--lr", 0.3, "--steps", 300), 1e-6)
+            self.assertGreater(self.distance(4, "--algorithm", "dsgd", "--graph", graph, "--lr", 0.3, "--steps", 300), 1e-5)
 
     def test_nor_do_nodes_that_wait_for_nobody_miss_it(self):
         """Sooner or later: how many messages are taken in so many steps is the machine's affair. What misses the optimum
-        stays where it is, however long it runs."""
-        for algorithm, graph, period in (("pdmm", "star", 4), ("admm", "ring", 1)):
-            with self.subTest(algorithm=algorithm):
+        stays where it is, however long it runs. Round a cycle z keeps a flow that moves no x, as large as the first steps
+        happened to make it, a part of the start; x then carries a few roundings of that."""
+        for algorithm, graph, period, near in (("pdmm", "star", 4, 1e-8), ("admm", "star", 1, 1e-8),
+                                               ("pdmm", "ring", 1, 1e-6), ("admm", "ring", 4, 1e-6)):
+            with self.subTest(algorithm=algorithm, graph=graph):
                 for steps in (3000, 9000, 27000):
                     distance = self.distance(4, "--algorithm", algorithm, "--graph", graph, "--period", period, "--lr", 0.1,
                                              "--steps", steps, "--asynchronous")
-                    if distance < 1e-8:
+                    if distance < near:
                         break
-                self.assertLess(distance, 1e-8)
+                self.assertLess(distance, near)
 
     def test_steps_are_those_of_the_formulas(self):
         """Through a topology with slots and a hosts file; then again from a checkpoint in the middle."""

@@ -24,7 +24,9 @@
 /// There is no optimiser besides: --momentum has to be 0. Running statistics of batch normalisation
 /// are averaged over an edge with its Metropolis weight. Asynchronously a node takes, in every
 /// step, what has come from each neighbour last, passes over those of whom nothing has come, and
-/// waits for nobody; of several messages only the last counts. The fixed point is the same.
+/// waits for nobody; of several messages only the last counts. The fixed point is the same. Round a
+/// cycle of the graph z may hold a flow that moves no x; asynchronously its size is chance, and x
+/// is as exact as z is rounded.
 
 #include <algorithm>
 #include <map>
