@@ -12,10 +12,11 @@ from test_quadratic import write_quadratic
 
 ELEMENTS, START, RATE = 6, 1000, 0.1
 COMMON = ("--model", "quadratic", "--batch", 1, "--split", "duplicate:r=1", "--schedule", "constant", "--momentum", 0)
-# Node a comes third: hosts order the nodes. Degrees differ, and with them the slots' numbers of edges.
+# Node a comes third: hosts order the nodes. Degrees differ, and with them the slots' numbers of edges. Two edges have a slot
+# of each of their ends.
 HOSTS = ("b", "c", "a", "d", "e")
-EDGES = {("b", "c"): 0, ("b", "a"): 1, ("b", "d"): 2, ("b", "e"): 0, ("a", "d"): 1}
-PERIOD = 3
+EDGES = {("b", "c"): (0, 0), ("b", "a"): (1, 3), ("b", "d"): (2, 2), ("b", "e"): (0, 2), ("a", "d"): (1, 1)}
+PERIOD = 4
 
 
 def problem(nodes):
@@ -31,8 +32,8 @@ def quadratics(nodes):
 
 def topology():
     edges = {name: {} for name in sorted(HOSTS)}
-    for (a, b), slot in EDGES.items():
-        edges[a][b] = edges[b][a] = slot
+    for (a, b), (at_a, at_b) in EDGES.items():
+        edges[a][b], edges[b][a] = at_a, at_b
     with open(path("topology.json"), "w", encoding="utf-8") as file:
         json.dump({"nodes": {name: {"round": PERIOD, "edges": of} for name, of in edges.items()}}, file)
     with open(path("hosts.json"), "w", encoding="utf-8") as file:
@@ -44,8 +45,8 @@ def simulated(kept, steps, decay):
     """RMS distances of the nodes after each step, in double precision, from the formulas alone."""
     curvature, pull = problem(len(HOSTS))
     slots = {}
-    for (a, b), slot in EDGES.items():
-        slots[HOSTS.index(a), HOSTS.index(b)] = slots[HOSTS.index(b), HOSTS.index(a)] = slot
+    for (a, b), of_ends in EDGES.items():
+        slots[HOSTS.index(a), HOSTS.index(b)] = slots[HOSTS.index(b), HOSTS.index(a)] = of_ends
     neighbours = {i: [j for k, j in slots if k == i] for i in range(len(HOSTS))}
     sign = {(i, j): 1 if j < i else -1 for i, j in slots}
 
@@ -63,7 +64,7 @@ def simulated(kept, steps, decay):
             x[i] = (x[i] / RATE - gradient + towards) / (1 / RATE + sum(eta(i, j) for j in of))
         y = {(i, j): z[i, j] - 2 * sign[i, j] * x[i] for i, j in slots}
         for i, j in slots:
-            if slots[i, j] == step % PERIOD:
+            if step % PERIOD in slots[i, j]:
                 z[i, j] = kept * z[i, j] + (1 - kept) * y[j, i]
         distances.append(float(numpy.sqrt((x * x).sum(1).mean())))
     return distances

@@ -2,10 +2,10 @@
 /// \file
 /// DSGD: gradient steps of its own, and now and then an average with the neighbours.
 ///
-///   every node i, every step t; an edge (i, j) has a slot, R is the period
+///   every node i, every step t; an edge (i, j) has slots, R is the period
 ///   ----------------------------------------------------------------------
 ///   x_i <- optimiser(x_i, back-propagation at x_i)
-///   for the neighbours j whose slot is t mod R, all at once:
+///   for the neighbours j with the slot t mod R, all at once:
 ///     send x_i, receive x_j
 ///     x_i <- x_i + sum over j of W_ij (x_j - x_i)        Metropolis weights
 ///

@@ -3,11 +3,11 @@
 /// Edge-consensus learning: PDMM-ISVR and ADMM-ISVR (Niwa et al., "Asynchronous Decentralized
 /// Optimization With Implicit Stochastic Variance Reduction", ICML 2021).
 ///
-///   every node i, every step t; A_ij = 1 if j comes before i, else -1; an edge has a slot
+///   every node i, every step t; A_ij = 1 if j comes before i, else -1; an edge has slots
 ///   -------------------------------------------------------------------------------------
 ///   g <- back-propagation at x_i, + weight decay x_i
 ///   x_i <- (x_i / mu - g + sum over j in N(i) of eta_ij A_ij z_ij) / (1 / mu + sum of eta_ij)
-///   for the neighbours j whose slot is t mod R, R the period:
+///   for the neighbours j one of whose slots is t mod R, R the period:
 ///     y_ij <- z_ij - 2 A_ij x_i
 ///     send y_ij, receive y_ji
 ///     z_ij <- y_ji             (pdmm)        z_ij <- (z_ij + y_ji) / 2             (admm)
@@ -99,7 +99,7 @@ class EdgeConsensus : public Node {
     const auto x = weights();
     std::uint16_t channel = 0;  // every edge has draws of its own
     for (auto& edge : edges_) {
-      if (edge.to.slot != step % graph_.period()) continue;
+      if (!graph_.is_due(edge.to, step)) continue;
       y_.weights = edge.z;
       y_.buffers = learner_.replica().buffers();
       const auto twice = static_cast<float>(2 * edge.to.sign);
@@ -108,7 +108,7 @@ class EdgeConsensus : public Node {
     }
     if (run_.options.asynchronous) return;
     for (auto& edge : edges_)
-      if (edge.to.slot == step % graph_.period()) take(edge);
+      if (graph_.is_due(edge.to, step)) take(edge);
   }
 
   /// Brings what a neighbour has sent into z.

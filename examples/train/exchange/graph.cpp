@@ -145,20 +145,21 @@ std::optional<std::set<Pair>> generate(const std::string& text, int nodes) {
 
 /// Edges of pairs, in order. Each without a slot gets the one that fewest edges of its two ends
 /// have: with a large enough period, edges that share a node have different ones.
-std::vector<Edge> with_slots(const std::map<Pair, std::optional<std::uint32_t>>& pairs,
-                             std::uint32_t period) {
+std::vector<Edge> with_slots(const std::map<Pair, Slots>& pairs, std::uint32_t period) {
   std::map<std::pair<int, std::uint32_t>, int> used;  // edges of a node with a slot
   std::vector<Edge> edges;
-  const auto add = [&](const Pair& pair, std::uint32_t slot) {
-    ++used[{pair.first, slot}];
-    ++used[{pair.second, slot}];
-    edges.push_back({pair.first, pair.second, slot});
+  const auto add = [&](const Pair& pair, const Slots& slots) {
+    for (const auto slot : slots) {
+      ++used[{pair.first, slot}];
+      ++used[{pair.second, slot}];
+    }
+    edges.push_back({pair.first, pair.second, slots});
   };
-  for (const auto& [pair, slot] : pairs) {
-    if (slot) add(pair, *slot);
+  for (const auto& [pair, slots] : pairs) {
+    if (!slots.empty()) add(pair, slots);
   }
   for (const auto& [pair, given] : pairs) {
-    if (given) continue;
+    if (!given.empty()) continue;
     std::uint32_t best = 0;
     int least = -1;
     for (std::uint32_t slot = 0; slot < period && least != 0; ++slot) {
@@ -168,7 +169,7 @@ std::vector<Edge> with_slots(const std::map<Pair, std::optional<std::uint32_t>>&
         best = slot;
       }
     }
-    add(pair, best);
+    add(pair, {best});
   }
   return edges;
 }
@@ -202,7 +203,7 @@ struct Topology {
   std::string path;
   std::vector<std::string> names{};
   std::uint32_t period = 1;
-  std::map<Pair, std::optional<std::uint32_t>> edges{};
+  std::map<Pair, Slots> edges{};
 
   [[noreturn]] void wrong(const std::string& what) const { fail(what + " in " + in_quotes(path)); }
 
@@ -226,11 +227,11 @@ std::uint32_t whole_number(const Topology& topology, const Json& value, const st
   return value.get<std::uint32_t>();
 }
 
-/// The slots a node gives its edges, by the other end's number.
-using Slots = std::map<int, std::optional<std::uint32_t>>;
+/// A node's slot for each of its edges, by the other end's number.
+using OwnSlots = std::map<int, std::optional<std::uint32_t>>;
 
-Slots read_edges(const Topology& topology, const std::string& name, const Json& edges) {
-  Slots slots;
+OwnSlots read_edges(const Topology& topology, const std::string& name, const Json& edges) {
+  OwnSlots slots;
   const auto add = [&](const std::string& peer, std::optional<std::uint32_t> slot) {
     if (peer == name) topology.wrong("node " + in_quotes(name) + " has an edge to itself");
     if (slot && *slot >= topology.period) {
@@ -259,26 +260,19 @@ Slots read_edges(const Topology& topology, const std::string& name, const Json& 
   return slots;
 }
 
-/// Both ends have to tell the same of an edge.
-void match_edges(Topology& topology, const std::vector<Slots>& slots) {
+/// Both ends have to know an edge; its slots are those of both.
+void match_edges(Topology& topology, const std::vector<OwnSlots>& slots) {
   const auto name = [&](int node) {
     return in_quotes(topology.names[static_cast<std::size_t>(node)]);
   };
   for (int a = 0; a < static_cast<int>(slots.size()); ++a) {
     for (const auto& [b, slot] : slots[static_cast<std::size_t>(a)]) {
-      const auto& others = slots[static_cast<std::size_t>(b)];
-      const auto back = others.find(a);
-      if (back == others.end()) {
+      if (!slots[static_cast<std::size_t>(b)].contains(a)) {
         topology.wrong("node " + name(a) + " has an edge to " + name(b) + ", which has none to " +
                        name(a));
       }
-      if (slot && back->second && *slot != *back->second) {
-        topology.wrong("the edge between " + name(a) + " and " + name(b) + " has slot " +
-                       std::to_string(*slot) + " at the one and " + std::to_string(*back->second) +
-                       " at the other");
-      }
       auto& kept = topology.edges[std::minmax(a, b)];
-      if (slot) kept = slot;
+      if (slot) kept.insert(*slot);
     }
   }
 }
@@ -361,7 +355,7 @@ Topology read_topology(const GraphSource& source) {
     topology.names = std::move(hosts);
   }
   topology.period = read_round(topology, nodes, source.period);
-  std::vector<Slots> slots;
+  std::vector<OwnSlots> slots;
   for (const auto& name : topology.names)
     slots.push_back(read_edges(topology, name, nodes[name]["edges"]));
   match_edges(topology, slots);
@@ -402,9 +396,9 @@ Graph Graph::make(const GraphSource& source) {
 
 Graph::Graph(std::vector<std::string> names, const std::vector<Edge>& edges, std::uint32_t period)
     : names_(std::move(names)), neighbours_(names_.size()), period_(period) {
-  for (const auto& [a, b, slot] : edges) {
-    neighbours_[index(a)].push_back({.node = b, .slot = slot, .sign = -1});
-    neighbours_[index(b)].push_back({.node = a, .slot = slot, .sign = +1});
+  for (const auto& [a, b, slots] : edges) {
+    neighbours_[index(a)].push_back({.node = b, .slots = slots, .sign = -1});
+    neighbours_[index(b)].push_back({.node = a, .slots = slots, .sign = +1});
   }
   for (auto& own : neighbours_) {
     std::sort(own.begin(), own.end(),
@@ -433,7 +427,7 @@ Graph::Graph(std::vector<std::string> names, const std::vector<Edge>& edges, std
 std::vector<Neighbour> Graph::due(int node, std::uint32_t step) const {
   std::vector<Neighbour> due;
   std::copy_if(neighbours(node).begin(), neighbours(node).end(), std::back_inserter(due),
-               [&](const Neighbour& n) { return step % period_ == n.slot; });
+               [&](const Neighbour& n) { return is_due(n, step); });
   return due;
 }
 

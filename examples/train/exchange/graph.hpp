@@ -5,27 +5,31 @@
 /// or a file.
 ///
 /// Node k is rank k. Both ends of an edge exchange over it when the step, modulo the graph's
-/// period, is the edge's slot.
+/// period, is one of the edge's slots.
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
 namespace train {
 
-/// An edge between two nodes and the slot it is used in.
+/// Below a graph's period.
+using Slots = std::set<std::uint32_t>;
+
+/// An edge between two nodes and the slots it is used in.
 struct Edge {
   int a = 0, b = 0;
-  std::uint32_t slot = 0;
+  Slots slots;
 };
 
 /// One end's view of an edge.
 struct Neighbour {
-  int node = 0;            ///< the other end
-  std::uint32_t slot = 0;  ///< below the graph's period
-  double weight = 0;       ///< W_ij, see Graph
-  int sign = 0;            ///< A_ij: +1 when the other end comes first, else -1
+  int node = 0;  ///< the other end
+  Slots slots;
+  double weight = 0;  ///< W_ij, see Graph
+  int sign = 0;       ///< A_ij: +1 when the other end comes first, else -1
 
   friend bool operator==(const Neighbour&, const Neighbour&) = default;
 };
@@ -36,8 +40,9 @@ struct GraphSource {
   /// middle), "complete", "random:edges=M,seed=S" (connected, M edges), or the path of a topology
   /// file:
   ///   {"nodes": {"a": {"round": 8, "edges": {"b": 3}}, "b": {"round": 8, "edges": {"a": 3}}}}
-  /// Each node lists its edges with their slots, or without ("edges": ["b"]): those are given out.
-  /// "round" is the period.
+  /// Each node lists its edges with a slot, or without ("edges": ["b"]). Where the two ends have
+  /// different ones the edge is used in both; where none has one, it is given one. "round" is the
+  /// period.
   std::string text;
   /// Path of a file that orders the nodes, {"hosts": [{"name": "a"}, ...]}; empty: the order of the
   /// topology file. Addresses and ports in it are not read: MPI's launcher places the processes.
@@ -61,6 +66,10 @@ class Graph {
   /// In ascending order.
   [[nodiscard]] const std::vector<Neighbour>& neighbours(int node) const {
     return neighbours_[index(node)];
+  }
+  /// Whether a neighbour is one to exchange with at `step`.
+  [[nodiscard]] bool is_due(const Neighbour& neighbour, std::uint32_t step) const {
+    return neighbour.slots.contains(step % period_);
   }
   /// Those of `node` with whom it exchanges at `step`.
   [[nodiscard]] std::vector<Neighbour> due(int node, std::uint32_t step) const;

@@ -4,5 +4,5 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/experiment.bash"
 
-experiment codec_per_layer --policy "$(dirname "${BASH_SOURCE[0]}")/codec-per-layer.policy" --model lenet --steps 800 --batch 32 \
+experiment codec_per_layer --policy "$reproduce/codec-per-layer.policy" --model lenet --steps 800 --batch 32 \
   --lr 0.05 "$@"

@@ -5,5 +5,5 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/experiment.bash"
 
-experiment ecl --model logistic --graph double-ring --graph random:edges=10,seed=1 --batch 100 --lr 0.002 \
+experiment ecl --model logistic --graph "$reproduce/double-ring.json" --graph "$reproduce/random.json" --batch 100 --lr 0.002 \
   --setting 70400,plain --setting 1000,plain --setting 1000,standardised "$@"

@@ -2,6 +2,7 @@
 # Sourced by the commands here. Runs Python programs of examples/train, with the distribution's Python, which has matplotlib.
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+reproduce=$repository/examples/train/reproduce
 python=/usr/bin/python3
 [ -x "$python" ] || python=python3
 
