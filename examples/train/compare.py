@@ -14,7 +14,7 @@ import collections
 import os
 import subprocess
 
-from experiments.reports import Report, figure, markdown, mean, spread
+from experiments.reports import Report, figure, label, markdown, mean, spread
 from experiments.series import TEST_SAMPLES, Row, Series, run
 from experiments.trainings import MEASURES, ROOT, UNCOMPRESSED, add_trainer_options, check_trainer, shown
 
@@ -130,11 +130,9 @@ def plot(results, options):
                           label=f"{r['codec']} ({r['ratio']:.0f}x)", linestyle="-" if r["unbiased"] else "--")
         axes.plot(*last, marker="x", markersize=8, color=line.get_color())
     axes.set_xscale("log")
-    axes.set_xlabel("megabytes of gradient a worker sent (log scale)")
-    axes.set_ylabel(f"{title_of_measure(results)} (lines: the first {TEST_SAMPLES:,} samples, crosses: all)")
-    axes.set_title(f"{options.model}, {options.workers} workers, {options.steps} steps (dashed: biased codecs)")
-    axes.grid(True, alpha=0.3)
-    axes.legend(fontsize="small")
+    label(axes, "megabytes of gradient a worker sent (log scale)",
+          f"{title_of_measure(results)} (lines: the first {TEST_SAMPLES:,} samples, crosses: all)",
+          f"{options.model}, {options.workers} workers, {options.steps} steps (dashed: biased codecs)")
     return drawn
 
 

@@ -38,6 +38,7 @@ GO_ON = 20  # steps after a fault that show that a run goes on
 MORE = 5  # steps of a resumed run
 CORRUPT_AT = 7
 RETRIES = 1
+WITHOUT_MOMENTUM = ("pdmm", "admm")
 
 
 @dataclasses.dataclass
@@ -86,7 +87,8 @@ class Trial:
         job = Job(self.options.trainer, self.case.processes(self.options.workers), "--algorithm", self.case.name,
                   *self.case.options, "--model", "quadratic", "--data", self.options.data, "--codec", self.options.codec,
                   "--steps", 1000000, "--batch", 1, "--lr", 0.001, "--schedule", "constant", "--timeout",
-                  self.options.timeout, "--retries", RETRIES, *more, folder=self.folder)
+                  self.options.timeout, "--retries", RETRIES, *more,
+                  *(("--momentum", 0) if self.case.name in WITHOUT_MOMENTUM else ()), folder=self.folder)
         try:
             yield job
         finally:
@@ -280,6 +282,7 @@ class Trial:
 VARIANTS = (
     ("ps", ["--servers", "2"], True, False),
     ("ps", ["--aggregate", "2"], False, True),
+    ("ps", ["--aggregate", "2", "--servers", "2"], False, True),
     ("dsgd", ["--asynchronous"], False, False),
     ("pdmm", ["--asynchronous"], False, False),
 )

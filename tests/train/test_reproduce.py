@@ -10,12 +10,11 @@ import sys
 import unittest
 
 import numpy
-from jobs import ROOT, TRAINER, data, finished, path
+from jobs import ROOT, TRAINER, data, finished, path  # where the experiments are, too
 from test_quadratic import write_quadratic
 
-sys.path.insert(0, str(ROOT / "examples/train"))
-from experiments import bytes_to_accuracy  # noqa: E402
-from experiments.series import Outcome, Row  # noqa: E402
+from experiments import bytes_to_accuracy
+from experiments.series import Outcome, Row
 
 COMMANDS = ROOT / "examples/train/reproduce"
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -8,7 +8,7 @@ get messages of the rival's size. The target is a point below what uncompressed 
 import argparse
 
 from experiments.messages import bits_for, message_bytes, pairs_for
-from experiments.reports import Report, figure, markdown, mean, with_spread
+from experiments.reports import Report, figure, label, markdown, mean, with_spread
 from experiments.series import TEST_SAMPLES, Row, Series, run, series_options
 from experiments.trainings import UNCOMPRESSED
 
@@ -86,11 +86,9 @@ def plot(options, specs, outcomes, target):
                       linestyle="--" if "published" in name else "-")
     axes.axhline(target, color="black", linestyle=":", linewidth=1, label="target")
     axes.set_xscale("log")
-    axes.set_xlabel("megabytes of gradient a worker sent (log scale)")
-    axes.set_ylabel(f"accuracy on {TEST_SAMPLES:,} test samples, mean of seeds and {SMOOTHED} tests, %")
-    axes.set_title(f"{options.model}, {options.workers} workers")
-    axes.grid(True, alpha=0.3)
-    axes.legend(fontsize="small")
+    label(axes, "megabytes of gradient a worker sent (log scale)",
+          f"accuracy on {TEST_SAMPLES:,} test samples, mean of seeds and {SMOOTHED} tests, %",
+          f"{options.model}, {options.workers} workers")
     return drawn
 
 

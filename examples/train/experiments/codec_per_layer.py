@@ -5,7 +5,7 @@ import argparse
 import pathlib
 
 from experiments.messages import bits_for, message_bytes
-from experiments.reports import Report, figure, markdown, mean, with_spread
+from experiments.reports import Report, figure, label, markdown, mean, with_spread
 from experiments.series import Row, Series, run, series_options
 from experiments.trainings import UNCOMPRESSED
 
@@ -59,11 +59,9 @@ def plot(options, outcomes):
     for name, outcome in outcomes.items():
         if not outcome.failed:
             axes.plot(*outcome.curve(), linewidth=2.5 if name == PER_LAYER else 1.2, label=name)
-    axes.set_xlabel("steps")
-    axes.set_ylabel("accuracy on the first test samples, mean of seeds, %")
-    axes.set_title(f"{options.model}, {options.workers} workers; compressed ones at equal bytes")
-    axes.grid(True, alpha=0.3)
-    axes.legend(fontsize="small")
+    label(axes, "steps",
+          "accuracy on the first test samples, mean of seeds, %",
+          f"{options.model}, {options.workers} workers; compressed ones at equal bytes")
     return drawn
 
 

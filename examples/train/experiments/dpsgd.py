@@ -7,7 +7,7 @@ with theirs, where all-reduce averages the gradients of all.
 
 import argparse
 
-from experiments.reports import Report, figure, markdown, with_spread
+from experiments.reports import Report, figure, label, markdown, with_spread
 from experiments.series import Row, Series, run, series_options
 
 ALL_REDUCE = "all-reduce"
@@ -70,11 +70,9 @@ def plot(options, outcomes):
             steps, scores = outcome.curve()
             axes.plot([step * epochs for step in steps], scores, linestyle=line, marker=".", color=f"C{number}",
                       label=name(nodes, method))
-    axes.set_xlabel("epochs")
-    axes.set_ylabel("test accuracy, mean over nodes and seeds, %")
-    axes.set_title(f"{options.model} on Fashion-MNIST")
-    axes.grid(True, alpha=0.3)
-    axes.legend(fontsize="small")
+    label(axes, "epochs",
+          "test accuracy, mean over nodes and seeds, %",
+          f"{options.model} on Fashion-MNIST")
     return drawn
 
 

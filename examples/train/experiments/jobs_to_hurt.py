@@ -13,6 +13,21 @@ import time
 from experiments.trainings import launcher
 
 
+def process_of(launcher, rank):
+    """Process number of a rank, or None: the child of mpirun with that number in its environment."""
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if parent == launcher.pid and f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
+            return int(entry.name)
+    return None
+
+
 class Broken(Exception):
     """A promise that was not kept."""
 
@@ -67,19 +82,11 @@ class Job:
         return sum(words in line for line in self.errors)
 
     def process_of(self, rank):
-        """Process number of a rank: the child of mpirun with that number in its environment."""
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                environment = (entry / "environ").read_bytes().split(b"\0")
-            except (OSError, ValueError):
-                continue
-            if parent == self.process.pid and f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
-                self.children[rank] = int(entry.name)
-                return self.children[rank]
-        raise Broken(f"rank {rank} was not found")
+        found = process_of(self.process, rank)
+        if found is None:
+            raise Broken(f"rank {rank} was not found")
+        self.children[rank] = found
+        return found
 
     def clear(self):
         """Ends what is left, whatever state it is in."""

@@ -45,6 +45,15 @@ def figure(*arguments, **keywords):
     return pyplot.subplots(*arguments, **keywords)
 
 
+def label(axes, x, y, title):
+    """The finish of one plot of lines with names."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
+    axes.grid(True, alpha=0.3)
+    axes.legend(fontsize="small")
+
+
 def save_figure(drawn, path):
     drawn.tight_layout()
     partial = f"{path}.part.png"
@@ -95,9 +104,10 @@ class Report:
         out = self.options.out
         pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
         write(out + ".md", text + "\n")
-        write(out + ".json", json.dumps({
+        data = json.dumps({
             "date": self.began.isoformat(timespec="seconds"), "commit": self.commit, "machine": machine(),
             "options": {k: v for k, v in vars(self.options).items() if k not in ("trainer", "out", "keep")}, **results,
-        }, indent=1, default=str) + "\n")
+        }, indent=1, default=str)
+        write(out + ".json", data.replace(f"{ROOT}/", "") + "\n")
         save_figure(drawn, out + ".png")
         print(f"\n{text}\n\ntable {out}.md, data {out}.json, plot {out}.png")
