@@ -18,38 +18,14 @@
 /// normalisation travel as they are and are averaged with the weights W.
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 
 #include "algorithms/algorithms.hpp"
+#include "exchange/contraction.hpp"
 #include "roles/node.hpp"
 
 namespace train {
 namespace {
-
-/// What theory knows of s C.
-struct Contraction {
-  double scale = 1;  ///< s
-  double delta = 1;  ///< not above 0 where it knows nothing
-};
-
-/// `wanted`: the scale of --codec-scale, or 0.
-Contraction contraction_of(const atomo::Codec& codec, double wanted) {
-  const auto& traits = codec.traits();
-  if (traits.unbiased && traits.omega) {
-    const double omega = *traits.omega;
-    const double s = wanted > 0 ? wanted : 1 / (1 + omega);
-    return {s, 1 - (1 - s) * (1 - s) - s * s * omega};
-  }
-  if (traits.unbiased && wanted == 0) {
-    throw std::runtime_error(
-        "choco: no bound of the variance (omega) of '" + codec.to_string() +
-        "' is known without the tensor: give --codec-scale and --gossip-step, or take another "
-        "codec, for example qsgd:bits=4");
-  }
-  const double s = wanted > 0 ? wanted : 1;
-  return {s, s == 1 ? traits.contraction.value_or(0) : 0};
-}
 
 /// Theorem 2 of the paper.
 double step_of_theory(const Graph::Spectrum& graph, double delta) {
@@ -65,8 +41,13 @@ class Choco final : public Node {
     double delta = 1;
     const auto& compressor = learner_.compressor();
     for (std::size_t i = 0; i < compressor.layers().size(); ++i) {
-      layers_.push_back(contraction_of(compressor.codec(i), run.options.codec_scale));
+      const auto& codec = compressor.codec(i);
+      layers_.push_back(contraction_of(codec, run.options.codec_scale));
       delta = std::min(delta, layers_.back().delta);
+      if (layers_.back().scale > 0) continue;
+      throw std::runtime_error("choco: no bound of the variance (omega) of '" + codec.to_string() +
+                               "' is known without the tensor: give --codec-scale and "
+                               "--gossip-step, or take another codec, for example qsgd:bits=4");
     }
     if (gamma_ == 0 && !(delta > 0)) {
       throw std::runtime_error(

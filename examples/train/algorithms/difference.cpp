@@ -20,6 +20,7 @@
 #include <stdexcept>
 
 #include "algorithms/algorithms.hpp"
+#include "exchange/contraction.hpp"
 #include "roles/server_family.hpp"
 
 namespace train {
@@ -32,18 +33,13 @@ std::vector<float> steps_of_memory(const atomo::Compressor& compressor, const Op
   std::vector<float> steps;
   for (std::size_t i = 0; i < compressor.layers().size(); ++i) {
     const auto& codec = compressor.codec(i);
-    const auto& traits = codec.traits();
-    if (options.codec_scale > 0) {
-      steps.push_back(static_cast<float>(options.codec_scale));
-    } else if (traits.unbiased && traits.omega) {
-      steps.push_back(static_cast<float>(1 / (1 + *traits.omega)));
-    } else if (!traits.unbiased && traits.contraction) {
-      steps.push_back(1);
-    } else {
+    const auto [alpha, delta] = contraction_of(codec, options.codec_scale);
+    if (options.codec_scale == 0 && !(delta > 0)) {
       throw std::runtime_error("difference: nothing bounds the error of '" + codec.to_string() +
                                "' without the tensor: give --codec-scale, for example 0.1, or "
                                "take another codec, for example qsgd:bits=4");
     }
+    steps.push_back(static_cast<float>(alpha));
   }
   return steps;
 }

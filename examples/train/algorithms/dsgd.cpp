@@ -14,6 +14,7 @@
 /// Asynchronously a node takes what has come from a neighbour last, however old, and passes over
 /// those of whom nothing has come yet.
 
+#include <map>
 #include <set>
 
 #include "algorithms/algorithms.hpp"

@@ -8,9 +8,10 @@
 ///   g <- back-propagation over this rank's samples
 ///   p <- encode(g of shard k-1, channel 0)
 ///   for hop = 1 .. W-1:                                               reduce-scatter
-///     send p to rank k+1; receive the payload q of a partial sum of shard s = k-hop-1 from rank
-///     k-1 p <- add(q, encode(g of s, channel hop))        where payloads of the codec add,
-///     otherwise p <- encode(decode(q) + g of s, channel hop)
+///     send p to rank k+1
+///     receive from rank k-1 the payload q of a partial sum of shard s = k-hop-1
+///     p <- add(q, encode(g of s, channel hop))          where payloads of the codec add, otherwise
+///     p <- encode(decode(q) + g of s, channel hop)
 ///   p is now the payload of the sum of shard k over all ranks
 ///   for hop = 1 .. W-1:                                               all-gather
 ///     send p to rank k+1; p <- the payload of the sum of shard k-hop from rank k-1
