@@ -39,6 +39,8 @@ GO_ON = 20  # steps after a fault that show that a run goes on
 MORE = 5  # steps of a resumed run
 CORRUPT_AT = 7
 RETRIES = 1
+ELEMENTS = 25600
+CHECKPOINT = 4 * ELEMENTS  # bytes at least
 WITHOUT_MOMENTUM = ("pdmm", "admm")
 
 
@@ -252,7 +254,7 @@ class Trial:
     @contextlib.contextmanager
     def disk(self):
         """A folder, and what fills its disk up. A small disk of its own where that can be mounted, which takes root; else
-        the process that writes is no longer allowed files of more than a few bytes."""
+        the process that writes is no longer allowed files as large as a checkpoint, only its log a little longer."""
         place = tempfile.mkdtemp(dir=self.folder)
         mounted = os.geteuid() == 0 and subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], capture_output=True).returncode == 0
@@ -264,7 +266,8 @@ class Trial:
                     while file.write(bytes(4096)) > 0:
                         pass
             else:
-                resource.prlimit(job.process_of(0), resource.RLIMIT_FSIZE, (4096, 4096))
+                most = os.path.getsize(job.log) + CHECKPOINT // 2
+                resource.prlimit(job.process_of(0), resource.RLIMIT_FSIZE, (most, most))
 
         try:
             yield place, fill
@@ -345,10 +348,9 @@ def words_of(fault):
 
 def write_data(path):
     """Parabolas with their minima round 0, one a sample: nothing to load, and no training that diverges."""
-    rows = columns = 64
-    samples = [{"curvature": [1 + (i + k) % 3 for i in range(rows * columns)],
-                "pull": [((i + k) % 7 - 3) / 10 for i in range(rows * columns)]} for k in range(8)]
-    pathlib.Path(path).write_text(json.dumps({"rows": rows, "columns": columns, "samples": samples}))
+    samples = [{"curvature": [1 + (i + k) % 3 for i in range(ELEMENTS)],
+                "pull": [((i + k) % 7 - 3) / 10 for i in range(ELEMENTS)]} for k in range(8)]
+    pathlib.Path(path).write_text(json.dumps({"rows": 1, "columns": ELEMENTS, "samples": samples}))
 
 
 def try_fault(options, case, fault):
