@@ -4,4 +4,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/experiment.bash"
 
-experiment ecl --model resnet32 --graph "$reproduce/double-ring.json" --batch 16 --lr 0.02 --setting 600,standardised --tests 6 "$@"
+experiment ecl --model resnet32 --graph "$reproduce/double-ring.json" --batch 16 --lr 0.02 --setting 600,standardised --tests 3 "$@"
