@@ -80,6 +80,12 @@ constexpr Algorithm kAlgorithms[] = {
      .origin = "decentralised SGD, Metropolis weights",
      .run = dsgd,
      .options = "--graph --hosts --period --asynchronous"},
+    {.name = "dsgd-stale",
+     .family = Family::graph,
+     .what = "DSGD that averages at every step with the last models it has",
+     .origin = "asynchronous gossip with a period",
+     .run = dsgd_stale,
+     .options = "--graph --hosts --period"},
     {.name = "choco",
      .family = Family::graph,
      .what = "gossip of compressed differences to public copies",
@@ -103,12 +109,6 @@ constexpr Algorithm kAlgorithms[] = {
      .what = "no exchange at all: every node trains by itself",
      .origin = "what the others have to beat",
      .run = alone},
-    {.name = "dsgd-stale",
-     .family = Family::graph,
-     .what = "DSGD that averages at every step with the last models it has",
-     .origin = "asynchronous gossip with a period",
-     .run = dsgd_stale,
-     .options = "--graph --hosts --period"},
 };
 
 constexpr const char* title(Family family) {
