@@ -11,7 +11,8 @@
 ///
 /// What is old holds a node back: with n neighbours of weight 1 / (1 + n) whose models come all at
 /// once, every R steps, those R steps move all nodes by 1 / n of a gradient, less (1 + n)^-R of it:
-/// about n R times slower than SGD. Slots that differ make it less. `dsgd` goes without that.
+/// about n R times slower than SGD; where their ages are spread, a steps in the mean, 1 + n a times.
+/// `dsgd` goes without that.
 
 #include <map>
 

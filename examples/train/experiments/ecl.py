@@ -12,7 +12,7 @@ import dataclasses
 import pathlib
 
 from experiments.reports import Report, figure, markdown, mean, with_spread
-from experiments.series import Row, Series, run, series_options
+from experiments.series import TEST_SAMPLES, Row, Series, run, series_options
 
 SPLIT = "classes:k=8,shift=4"
 STALE = "DSGD, last models at every step"
@@ -131,7 +131,7 @@ def plot(options, outcomes):
         axes.set_title(name_of(graph))
         axes.set_xlabel("steps of each node")
         axes.grid(True, alpha=0.3)
-    all_axes[0][0].set_ylabel("test accuracy, mean over nodes, % (dotted: published)")
+    all_axes[0][0].set_ylabel(f"accuracy on {TEST_SAMPLES:,} test samples, mean over nodes, %\n(dotted: published, of all)")
     all_axes[0][-1].legend(fontsize="small")
     drawn.suptitle(f"{options.model}, {options.nodes} nodes with 8 of 10 classes each, {how.title()}")
     return drawn
