@@ -75,7 +75,7 @@ def table(results):
 
 
 def plot(results, options):
-    drawn, (traffic, error) = figure(1, 2, figsize=(11, 4.5))
+    drawn, (traffic, error) = figure(1, 2, figsize=(13, 4.5))
     for number, codec in enumerate(options.codecs):
         for algorithm, line in ALGORITHMS.items():
             mine = [r for r in results if r["codec"] == codec and r["algorithm"] == algorithm]
@@ -90,7 +90,7 @@ def plot(results, options):
         axes.set_xlabel("workers")
         axes.set_ylabel(name)
         axes.grid(True, alpha=0.3)
-    traffic.legend(fontsize="small")
+    error.legend(*traffic.get_legend_handles_labels(), fontsize="small", bbox_to_anchor=(1.02, 1), loc="upper left")
     drawn.suptitle(f"{options.model}, step {options.at}")
     return drawn
 
