@@ -225,7 +225,7 @@ class Trial:
             result = self.stops(job, 20, "worker 1 (", "sent a payload that is refused", step)
             if job.losses() and max(job.losses()) >= CORRUPT_AT and self.case.repeats:
                 raise Broken("went on behind the damaged message")
-            return Result(True, "stops at that step", result.said)
+            return Result(True, "stops when it is read", result.said)
 
     def first_killed(self):
         """a server, or rank 0, is killed"""
