@@ -15,11 +15,12 @@
 /// z starts at 0, mu is the learning rate, and 1 / eta_ij = mu (R d + R - d), at the learning rate
 /// of --lr: to first order in 1 / R, what R steps move towards the neighbours is then what one step
 /// does with R = 1. Where nothing moves any more, z_ij = y_ji and z_ji = y_ij say that x_i = x_j,
-/// and A_ij z_ij - x = -(A_ji z_ji - x) that the sum over the nodes of eta_ij (A_ij z_ij - x),
-/// which is the sum of their gradients, is 0: x is the optimum of all. That takes an eta which is
-/// the same at both ends of an edge. The paper's d, the degree of the node itself, gives one only
-/// on regular graphs, or with R = 1, where d does not matter; elsewhere its fixed point is not the
-/// optimum. So d is here the larger degree of an edge's two ends.
+/// here called x, and that A_ij z_ij - x = -(A_ji z_ji - x). So eta_ij (A_ij z_ij - x) and
+/// eta_ji (A_ji z_ji - x) cancel, the sum of all of them, which is the sum of the nodes' gradients,
+/// is 0, and x is the optimum of all: if eta is the same at both ends of an edge. The paper's d,
+/// the degree of the node itself, makes it so only on regular graphs, or with R = 1, where d does
+/// not matter; elsewhere its fixed point is not the optimum. So d is here the larger degree of an
+/// edge's two ends.
 ///
 /// There is no optimiser besides: --momentum has to be 0. Running statistics of batch normalisation
 /// are averaged over an edge with its Metropolis weight. Asynchronously a node takes, in every

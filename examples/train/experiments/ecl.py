@@ -23,7 +23,6 @@ METHODS = {  # name in tables: algorithm of the trainer
     "PDMM-ISVR": "pdmm",
 }
 ALONE, ONE_MACHINE = "each node alone", "one machine"
-LINES = (*METHODS, ALONE, ONE_MACHINE)
 # Percent. The published DSGD averages at every step with the last models that a node has, our `dsgd` over the edges due.
 PUBLISHED = {
     ("logistic", "double-ring"): {"DSGD": 65.5, "ADMM-ISVR": 81.0, "PDMM-ISVR": 80.9, ONE_MACHINE: 82.0},
@@ -56,6 +55,8 @@ def arguments():
     parser.add_argument("--setting", action="append", dest="settings", type=setting, required=True, metavar="STEPS,PIXELS",
                         help="plain pixels are in [0, 1], standardised ones have mean 0 and deviation 1; may be repeated, "
                              "the first one is put beside what was published")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS.values()), default=list(METHODS.values()),
+                        help="algorithms beside `alone` and one machine (default: all)")
     parser.add_argument("--batch", type=int, required=True, help="of one node")
     parser.add_argument("--lr", type=float, required=True)
     parser.add_argument("--weight-decay", type=float, default=0.01)
@@ -67,6 +68,16 @@ def arguments():
         options.settings = [Setting(16, s.pixels) for s in options.settings[:1]]
         options.graphs, options.nodes, options.tests, options.batch = ["double-ring"], 4, 2, min(options.batch, 8)
     return options
+
+
+def methods(options):
+    """Name in tables: algorithm, of those asked for."""
+    return {name: algorithm for name, algorithm in METHODS.items() if algorithm in options.methods}
+
+
+def lines_of(options):
+    """Of a table, and of a plot."""
+    return (*methods(options), ALONE, ONE_MACHINE)
 
 
 def name_of(graph):
@@ -86,7 +97,7 @@ def rows(options):
         found.append(Row(row_name(how, ONE_MACHINE), 1, how.steps, options.tests, ("--algorithm", "allgather", *common)))
         found.append(Row(row_name(how, ALONE), options.nodes, how.steps, options.tests, ("--algorithm", "alone", *shared)))
         for graph in options.graphs:
-            for method, algorithm in METHODS.items():
+            for method, algorithm in methods(options).items():
                 found.append(Row(row_name(how, method, graph), options.nodes, how.steps, options.tests,
                                  ("--algorithm", algorithm, "--graph", graph, "--period", options.period, *shared)))
     return found
@@ -109,7 +120,7 @@ def table(options, outcomes):
     header = ["graph, method", "published", *(how.title() for how in options.settings), "distance of the first"]
     lines = []
     for graph in options.graphs:
-        for method in LINES:
+        for method in lines_of(options):
             theirs = published(options, graph, method)
             mine = [found(outcomes, how, method, graph) for how in options.settings]
             away = "" if theirs is None or mine[0].failed else f"{mean(mine[0].percent()) - theirs:+.1f}"
@@ -121,7 +132,7 @@ def plot(options, outcomes):
     how = options.settings[0]
     drawn, all_axes = figure(1, len(options.graphs), figsize=(6.5 * len(options.graphs), 5), squeeze=False)
     for axes, graph in zip(all_axes[0], options.graphs):
-        for number, method in enumerate(LINES):
+        for number, method in enumerate(lines_of(options)):
             outcome, theirs = found(outcomes, how, method, graph), published(options, graph, method)
             if outcome.failed:
                 continue
@@ -148,7 +159,7 @@ def results(options, outcomes):
     lines = []
     for how in options.settings:
         for graph in options.graphs:
-            for method in LINES:
+            for method in lines_of(options):
                 outcome = found(outcomes, how, method, graph)
                 decentralised = not outcome.failed and method != ONE_MACHINE
                 lines.append({"graph": name_of(graph), "method": method, "steps": how.steps, "pixels": how.pixels,

@@ -4,4 +4,5 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/experiment.bash"
 
-experiment ecl --model resnet32 --graph "$reproduce/double-ring.json" --batch 16 --lr 0.02 --setting 600,standardised --tests 3 "$@"
+experiment ecl --model resnet32 --graph "$reproduce/double-ring.json" --methods dsgd admm pdmm \
+  --batch 8 --lr 0.02 --setting 800,standardised --tests 3 "$@"
