@@ -13,5 +13,5 @@ case "${1:-}" in
 esac
 case "$model" in
   lenet) experiment bytes_to_accuracy --model lenet --steps 800 --batch 32 --lr 0.02 "$@" ;;
-  resnet20) experiment bytes_to_accuracy --model resnet20 --steps 800 --batch 16 --lr 0.05 "$@" ;;
+  resnet20) experiment bytes_to_accuracy --model resnet20 --steps 600 --batch 16 --lr 0.05 --tests 20 "$@" ;;
 esac

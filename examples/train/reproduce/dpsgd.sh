@@ -4,4 +4,4 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/experiment.bash"
 
-experiment dpsgd --model resnet20 --nodes 4 8 --steps 1200 --batch 16 --lr 0.05 "$@"
+experiment dpsgd --model resnet20 --nodes 4 8 --steps 600 --batch 16 --lr 0.05 --tests 4 "$@"
