@@ -83,6 +83,11 @@ class ReproduceTest(unittest.TestCase):
         self.assertRegex(again, "6 trainings, 5 of them kept")
         self.assertEqual(rewritten["results"], written["results"])  # the same curve to the last bit
 
+        fewer, some, _ = self.command("ecl", "--quick", "--methods", "pdmm")
+        self.assertRegex(fewer, "3 trainings, 3 of them kept")
+        self.assertEqual(some["results"], [line for line in written["results"]
+                                           if line["method"] in ("PDMM-ISVR", "each node alone", "one machine")])
+
     def test_codec_per_layer(self):
         _, written, table = self.command("codec-per-layer", "--quick")
         self.assertIn((COMMANDS / "codec-per-layer.policy").read_text().strip(), table)
