@@ -47,6 +47,7 @@ struct SketchMemory {
   std::span<double> gram;            ///< r x r
   std::span<double> values, solver;
   std::span<lapack_int> integers;
+  std::span<std::size_t> order;  ///< r
 
   SketchMemory(Carver& carver, const MatrixShape& shape, std::size_t r) noexcept
       : shorter(carver.take<float>(shape.shorter() * r)),
@@ -56,7 +57,8 @@ struct SketchMemory {
         gram(carver.take<double>(r * r)),
         values(carver.take<double>(r)),
         solver(carver.take<double>(solver_doubles(r))),
-        integers(carver.take<lapack_int>(solver_integers(r))) {}
+        integers(carver.take<lapack_int>(solver_integers(r))),
+        order(carver.take<std::size_t>(r)) {}
 };
 
 /// The matrix A, m x n, as it lies in memory: itself (wide), or its transpose.
@@ -174,21 +176,43 @@ void orthonormalise(const SketchMemory& memory, std::size_t m, std::size_t r) no
   }
 }
 
+/// order = 0..r-1, the directions that B has something of first. Returns how many these are.
+std::size_t order_directions(const SketchMemory& memory, std::size_t r) noexcept {
+  std::size_t held = 0, last = r;
+  for (std::size_t i = 0; i < r; ++i)
+    memory.order[memory.small[i * r + i] > 0 ? held++ : --last] = i;
+  return held;
+}
+
 /// small = the eigenvectors of B B^T, one a row, the largest eigenvalue first; the identity when
-/// the solver fails, which costs variance alone.
+/// the solver fails, which costs variance alone. Zero rows of B stay out of the solver, whose
+/// rounding would mix them with others of next to nothing.
 void rotate(const SketchMemory& memory, const float* b, std::size_t n, std::size_t r) noexcept {
+  const std::span<float> small = memory.small;
+  const std::span<double> gram = memory.gram;
   cblas_ssyrk(CblasRowMajor, CblasUpper, CblasNoTrans, to_int(r), to_int(n), 1.0f, b, to_int(n),
-              0.0f, memory.small.data(), to_int(r));
-  std::copy(memory.small.begin(), memory.small.end(), memory.gram.begin());
-  // Row-major upper is column-major lower; eigenvector k is then r consecutive values.
+              0.0f, small.data(), to_int(r));
+  const std::size_t held = order_directions(memory, r);
+  for (std::size_t i = 0; i < held; ++i) {
+    for (std::size_t k = i; k < held; ++k)
+      gram[i * held + k] = small[memory.order[i] * r + memory.order[k]];
+  }
+  // Row-major upper is column-major lower; eigenvector k is then `held` consecutive values.
   const lapack_int info =
-      LAPACKE_dsyevd_work(LAPACK_COL_MAJOR, 'V', 'L', to_int(r), memory.gram.data(), to_int(r),
-                          memory.values.data(), memory.solver.data(), to_int(memory.solver.size()),
-                          memory.integers.data(), to_int(memory.integers.size()));
+      held == 0 ? 0
+                : LAPACKE_dsyevd_work(LAPACK_COL_MAJOR, 'V', 'L', to_int(held), gram.data(),
+                                      to_int(held), memory.values.data(), memory.solver.data(),
+                                      to_int(memory.solver.size()), memory.integers.data(),
+                                      to_int(memory.integers.size()));
+  std::fill(small.begin(), small.end(), 0.0f);
   for (std::size_t k = 0; k < r; ++k) {
-    const double* const vector = memory.gram.data() + (r - 1 - k) * r;
-    for (std::size_t i = 0; i < r; ++i)
-      memory.small[k * r + i] = info == 0 ? static_cast<float>(vector[i]) : i == k ? 1.0f : 0.0f;
+    if (info != 0 || k >= held) {
+      small[k * r + memory.order[k]] = 1;
+      continue;
+    }
+    const double* const vector = gram.data() + (held - 1 - k) * held;
+    for (std::size_t i = 0; i < held; ++i)
+      small[k * r + memory.order[i]] = static_cast<float>(vector[i]);
   }
 }
 
