@@ -118,12 +118,12 @@ class Examiner {
         model_(options_.at("model")),
         data_(request.data.empty() ? options_.at("data").get<std::string>() : request.data),
         task_(make_task(model_, data_, options_.at("pixels"))),
-        replica_(model_, task_->input(), options_.at("seed")) {
+        replica_(make_replica(model_, task_->input(), options_.at("seed"))) {
     auto line = options_;
     line["event"] = "start";
     line["data"] = data_;
     line["measure"] = task_->measure().key;
-    line["parameters"] = replica_.weights().size();
+    line["parameters"] = replica_->weights().size();
     report_.event(line);
     report_.line(model_ + " on " + data_ + ", trained by " + text("algorithm") + " under '" +
                  text("policy") + "'");
@@ -131,11 +131,11 @@ class Examiner {
 
   /// Tests the file as it is, unless it has no more steps than the last one. False: interrupted.
   bool test() {
-    const auto checkpoint = read_checkpoint(path_, replica_.layers(), options_);
+    const auto checkpoint = read_checkpoint(path_, replica_->layers(), options_);
     if (tested_ && checkpoint.step <= *tested_) return true;
     load(checkpoint);
     const std::size_t all = task_->samples(Split::test);
-    const auto score = test_samples(*task_, replica_, 0, all, [&](std::size_t done) {
+    const auto score = test_samples(*task_, *replica_, 0, all, [&](std::size_t done) {
       report_.progress("testing after " + std::to_string(checkpoint.step) + " of " +
                        std::to_string(last_step()) + " steps: " +
                        std::to_string(100 * done / std::max<std::size_t>(all, 1)) + " %");
@@ -157,12 +157,12 @@ class Examiner {
   [[nodiscard]] std::string text(const char* option) const { return options_.at(option); }
 
   void load(const Checkpoint& checkpoint) {
-    std::ranges::copy(checkpoint.weights, replica_.weights().begin());
-    replica_.weights_changed();
+    std::ranges::copy(checkpoint.weights, replica_->weights().begin());
+    replica_->weights_changed();
     std::vector<float> buffers;
     for (const auto& worker : checkpoint.workers)
       buffers.insert(buffers.end(), worker.buffers.begin(), worker.buffers.end());
-    replica_.set_buffers(mean_over_workers(buffers, checkpoint.workers.size()));
+    replica_->set_buffers(mean_over_workers(buffers, checkpoint.workers.size()));
   }
 
   void tell(const Checkpoint& checkpoint, const Score& score) {
@@ -186,7 +186,7 @@ class Examiner {
   nlohmann::json options_;  ///< of the run
   std::string model_, data_;
   std::unique_ptr<Task> task_;
-  Replica replica_;
+  std::unique_ptr<Replica> replica_;
   std::optional<std::uint32_t> tested_;  ///< steps done in the last version that was tested
 };
 

@@ -39,8 +39,8 @@ std::string objection(const train::Options& options, const train::Transport& tra
     if (auto text = train::run_folder_objection(options); !text.empty()) return text;
   }
   if (!options.on_device()) return "";
-  const std::string torch = train::torch_cuda_objection();
-  return torch.empty() ? train::device_objection() : torch;
+  const std::string network = train::gpu_objection(options.model);
+  return network.empty() ? train::device_objection() : network;
 }
 
 /// \throws std::exception for whatever ends the run.

@@ -70,8 +70,8 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
                  SplitSpec::parse(options.split), {task_->samples(Split::train), task_->labels()},
                  static_cast<std::size_t>(worker), static_cast<std::size_t>(workers), options.seed),
              options.batch, options.seed),
-      replica_(options.model, task_->input(), options.seed, options.gpu),
-      compressor_(replica_.layers(), policy_of(options),
+      replica_(make_replica(options.model, task_->input(), options.seed, options.gpu)),
+      compressor_(replica_->layers(), policy_of(options),
                   {.device = options.on_device() ? atomo::Device::cuda : atomo::Device::cpu}) {}
 
 atomo::Key Learner::key(std::uint32_t step) const noexcept {
@@ -84,16 +84,16 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
   double loss = 0;
   const auto began = std::chrono::steady_clock::now();
   if (options_.dumps(step)) {
-    std::vector<float> copy(replica_.weights().size());
+    std::vector<float> copy(replica_->weights().size());
     loss =
-        replica_.backward(batch_, scale, [&](std::size_t layer, std::span<const float> gradient) {
+        replica_->backward(batch_, scale, [&](std::size_t layer, std::span<const float> gradient) {
           std::copy(gradient.begin(), gradient.end(),
-                    copy.begin() + static_cast<std::ptrdiff_t>(replica_.offset(layer)));
+                    copy.begin() + static_cast<std::ptrdiff_t>(replica_->offset(layer)));
           on_gradient(layer, gradient);
         });
-    dump_gradient(options_, replica_, step, "worker" + std::to_string(worker_ + 1), copy);
+    dump_gradient(options_, *replica_, step, "worker" + std::to_string(worker_ + 1), copy);
   } else {
-    loss = replica_.backward(batch_, scale, on_gradient);
+    loss = replica_->backward(batch_, scale, on_gradient);
   }
   if (options_.slow_factor > 1) drag(began, options_.slow_factor);
   if (!std::isfinite(loss)) {
@@ -123,14 +123,14 @@ Score Learner::evaluate_part(std::uint32_t done, std::size_t part, std::size_t p
                                 ? samples
                                 : std::min<std::size_t>(options_.eval_samples, samples);
   const std::size_t begin = count * part / parts, end = count * (part + 1) / parts;
-  return test_samples(*task_, replica_, begin, end - begin, [this](std::size_t) { breathe_(); });
+  return test_samples(*task_, *replica_, begin, end - begin, [this](std::size_t) { breathe_(); });
 }
 
-WorkerState Learner::state() const { return {compressor_.save(), replica_.buffers()}; }
+WorkerState Learner::state() const { return {compressor_.save(), replica_->buffers()}; }
 
 void Learner::restore(const WorkerState& state) {
   compressor_.load(state.compressor);
-  replica_.set_buffers(state.buffers);
+  replica_->set_buffers(state.buffers);
 }
 
 }  // namespace train

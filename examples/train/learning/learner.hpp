@@ -24,7 +24,7 @@ class Learner {
   Learner(const Options& options, int worker, int workers, std::function<void()> breathe);
 
   [[nodiscard]] const Task& task() const noexcept { return *task_; }
-  [[nodiscard]] Replica& replica() noexcept { return replica_; }
+  [[nodiscard]] Replica& replica() noexcept { return *replica_; }
   [[nodiscard]] atomo::Compressor& compressor() noexcept { return compressor_; }
   /// Of every draw of this worker in a step.
   [[nodiscard]] atomo::Key key(std::uint32_t step) const noexcept;
@@ -50,7 +50,7 @@ class Learner {
   std::function<void()> breathe_;
   std::unique_ptr<Task> task_;
   DataOrder order_;
-  Replica replica_;
+  std::unique_ptr<Replica> replica_;
   atomo::Compressor compressor_;
   Batch batch_;
 };

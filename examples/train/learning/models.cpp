@@ -19,15 +19,6 @@ struct Classifier : Predictor {
   ImageShape shape;
 };
 
-struct Logistic : Classifier {
-  explicit Logistic(const ImageShape& of)
-      : Classifier(of),
-        fc(register_module("fc",
-                           nn::Linear(static_cast<std::int64_t>(shape.pixels()), kImageClasses))) {}
-  torch::Tensor forward(torch::Tensor images) override { return fc(images.flatten(1)); }
-  nn::Linear fc;
-};
-
 /// Two 5 x 5 convolutions with pooling, two fully connected layers.
 struct LeNet : Classifier {
   explicit LeNet(const ImageShape& of)
@@ -117,34 +108,7 @@ struct ResNet : Classifier {
   nn::Linear fc;
 };
 
-/// Computes in double precision: the loss falls with the square of the distance to the optimum, and
-/// a gradient is rounded once, when it becomes a float.
-struct QuadraticNetwork : Network {
-  explicit QuadraticNetwork(const QuadraticShape& of)
-      : shape(of),
-        x(register_parameter("x",
-                             tensor_of(of.start, {of.rows, of.columns}, torch::kCPU).clone())) {}
-  torch::Tensor loss(const Batch& batch, torch::Device device) override {
-    const auto point = x.to(torch::kDouble);
-    const auto curvature = mean_of(batch.curvatures, device), pull = mean_of(batch.pulls, device);
-    return ((0.5 * curvature * point - pull) * point).sum();
-  }
-  Score score(const Batch& batch, torch::Device device) override {
-    const auto optimum = mean_of(batch.pulls, device) / mean_of(batch.curvatures, device);
-    return {.predictions = 1,
-            .loss = loss(batch, device).item<double>(),
-            .squared_distance = (x - optimum).square().sum().item<double>()};
-  }
-  /// Over the samples of a batch.
-  torch::Tensor mean_of(const std::vector<double>& values, torch::Device device) const {
-    return tensor_of(values, {-1, shape.rows, shape.columns}, device).mean(0);
-  }
-  QuadraticShape shape;
-  torch::Tensor x;
-};
-
 std::shared_ptr<Network> make_classifier(const std::string& name, const ImageShape& shape) {
-  if (name == "logistic") return std::make_shared<Logistic>(shape);
   if (shape.height < 16 || shape.width < 16) {
     throw std::runtime_error("images of " + std::to_string(shape.height) + " x " +
                              std::to_string(shape.width) + " are too small for " + name +
@@ -176,8 +140,6 @@ Score Predictor::score(const Batch& batch, torch::Device device) {
 }
 
 std::shared_ptr<Network> make_network(const std::string& name, const InputShape& input) {
-  if (const auto* quadratic = std::get_if<QuadraticShape>(&input))
-    return std::make_shared<QuadraticNetwork>(*quadratic);
   if (const auto* text = std::get_if<TextShape>(&input)) return make_transformer(*text);
   return make_classifier(name, std::get<ImageShape>(input));
 }

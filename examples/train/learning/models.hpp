@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The networks. Includes torch.
+/// The networks that torch computes. Includes torch.
 
 #include <torch/torch.h>
 
@@ -27,9 +27,8 @@ struct Predictor : Network {
   Score score(const Batch& batch, torch::Device device) override;
 };
 
-/// `name`: "logistic", "lenet" (431,080 parameters on 28 x 28 grey images), "resnet20", "resnet32"
-/// (group normalisation), "resnet18" (11.2 million), "transformer" (3.3 million) or "quadratic" (as
-/// many as its data says).
+/// `name`: "lenet" (431,080 parameters on 28 x 28 grey images), "resnet20", "resnet32" (group
+/// normalisation), "resnet18" (11.2 million) or "transformer" (3.3 million).
 [[nodiscard]] std::shared_ptr<Network> make_network(const std::string& name,
                                                     const InputShape& input);
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// A process's copy of the network, behind plain arrays: the rest of the trainer does not see
-/// torch. On a GPU the network computes there; its master weights stay in host memory.
+/// A process's copy of the network, behind plain arrays. Classifiers without hidden layers and
+/// quadratics are computed here; the others by torch, in a module that is loaded when one is asked
+/// for: loading torch takes half a second. On a GPU the network computes there; its master weights
+/// stay in host memory.
 
 #include <atomo/compressor.hpp>
 #include <chrono>
@@ -25,34 +27,39 @@ class Replica {
   /// layers come first. On a GPU the gradient is there, written in the order of the default stream.
   using OnGradient = std::function<void(std::size_t layer, std::span<const float> gradient)>;
 
-  /// Weights are a function of the seed. `gpu` is the number of one, or none.
-  Replica(const std::string& model, const InputShape& input, std::uint64_t seed,
-          std::optional<int> gpu = std::nullopt);
-  ~Replica();
+  virtual ~Replica() = default;
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
 
   /// Parameters in the order of the network.
-  [[nodiscard]] const std::vector<atomo::LayerSpec>& layers() const noexcept;
-  [[nodiscard]] std::size_t offset(std::size_t layer) const noexcept;  ///< of a layer in `weights`
+  [[nodiscard]] virtual const std::vector<atomo::LayerSpec>& layers() const noexcept = 0;
+  /// Of a layer in `weights`.
+  [[nodiscard]] virtual std::size_t offset(std::size_t layer) const noexcept = 0;
   /// All parameters, one behind the other; writing here changes the network, on a GPU once
   /// `weights_changed` was called.
-  [[nodiscard]] std::span<float> weights() noexcept;
-  void weights_changed();
+  [[nodiscard]] virtual std::span<float> weights() noexcept = 0;
+  virtual void weights_changed() = 0;
   /// Running means and variances of batch normalisation; no part of `weights`.
-  [[nodiscard]] std::vector<float> buffers() const;
-  void set_buffers(std::span<const float> values);
+  [[nodiscard]] virtual std::vector<float> buffers() const = 0;
+  virtual void set_buffers(std::span<const float> values) = 0;
 
   /// Forward and backward over a batch: gradients of `scale` times the mean loss, which it returns.
-  double backward(const Batch& batch, double scale, const OnGradient& on_gradient);
+  virtual double backward(const Batch& batch, double scale, const OnGradient& on_gradient) = 0;
   /// When the last call of `backward` came to back-propagation.
-  [[nodiscard]] std::chrono::steady_clock::time_point backward_began() const noexcept;
-  [[nodiscard]] Score evaluate(const Batch& batch);
+  [[nodiscard]] virtual std::chrono::steady_clock::time_point backward_began() const noexcept = 0;
+  [[nodiscard]] virtual Score evaluate(const Batch& batch) = 0;
 
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+ protected:
+  Replica() = default;
 };
 
-/// Why torch cannot compute on a GPU here and what would help; empty when it can.
-[[nodiscard]] std::string torch_cuda_objection();
+/// Weights are a function of the seed. `gpu` is the number of one, or none.
+/// \throws std::runtime_error when the model does not fit the input, or its module does not load.
+[[nodiscard]] std::unique_ptr<Replica> make_replica(const std::string& model,
+                                                    const InputShape& input, std::uint64_t seed,
+                                                    std::optional<int> gpu = std::nullopt);
+
+/// Why `model` cannot be computed on a GPU here and what would help; empty when it can.
+[[nodiscard]] std::string gpu_objection(const std::string& model);
 
 }  // namespace train

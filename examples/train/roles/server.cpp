@@ -35,18 +35,18 @@ Server::Server(Run& run, const Plan& plan)
       transport_(run.transport),
       plan_(checked(plan, run)),
       task_(make_task(run.options.model, run.options.data, run.options.pixels)),
-      replica_(run.options.model, task_->input(), run.options.seed),
-      compressor_(replica_.layers(), policy_of(run)),
-      shards_(cut_into_shards(replica_.layers(), shard_policy(plan, run.options),
+      replica_(make_replica(run.options.model, task_->input(), run.options.seed)),
+      compressor_(replica_->layers(), policy_of(run)),
+      shards_(cut_into_shards(replica_->layers(), shard_policy(plan, run.options),
                               static_cast<std::size_t>(transport_.servers()))),
       shard_(shards_[static_cast<std::size_t>(transport_.rank())]),
-      receiver_(transport_, compressor_, policy_of(run), replica_, shard_.first, shard_.last,
+      receiver_(transport_, compressor_, policy_of(run), *replica_, shard_.first, shard_.last,
                 run.options.double_buffer ? 2 : 1),
       sender_(transport_, shard_, views_of(plan, run.options), weights()),
       optimiser_(plan.rounds == Rounds::of_local_steps
-                     ? run.make_outer_optimiser(layers_of(replica_, shard_))
-                     : run.make_optimiser(layers_of(replica_, shard_))),
-      gradient_(replica_.weights().size()),
+                     ? run.make_outer_optimiser(layers_of(*replica_, shard_))
+                     : run.make_optimiser(layers_of(*replica_, shard_))),
+      gradient_(replica_->weights().size()),
       seats_(static_cast<std::size_t>(transport_.workers())),
       everybody_(seats_.size()) {
   std::iota(everybody_.begin(), everybody_.end(), std::size_t{0});
@@ -229,7 +229,7 @@ void Server::take_step(std::span<float> gradient) {
   const std::uint32_t steps = steps_of_round(plan_, run_.options, step_);
   if (run_.options.dumps(step_, steps)) {
     const auto model = whole(gradient);
-    if (leads()) dump_gradient(run_.options, replica_, run_.options.at, "mean", model);
+    if (leads()) dump_gradient(run_.options, *replica_, run_.options.at, "mean", model);
   }
   const bool outer = plan_.rounds == Rounds::of_local_steps;
   const auto begin = Clock::now();
@@ -240,7 +240,7 @@ void Server::take_step(std::span<float> gradient) {
 std::vector<float> Server::of_elements(std::span<const float> of_layers) const {
   std::vector<float> factors;
   for (std::size_t i = shard_.first; i < shard_.last; ++i)
-    factors.insert(factors.end(), replica_.layers()[i].shape.elements(), of_layers[i]);
+    factors.insert(factors.end(), replica_->layers()[i].shape.elements(), of_layers[i]);
   return factors;
 }
 

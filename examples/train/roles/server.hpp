@@ -47,7 +47,7 @@ class Server {
 
   /// One step of the optimiser: of the outer one where workers have their own.
   void take_step(std::span<float> gradient);
-  [[nodiscard]] std::span<float> weights() noexcept { return mine(replica_.weights()); }
+  [[nodiscard]] std::span<float> weights() noexcept { return mine(replica_->weights()); }
   /// What a worker has got.
   [[nodiscard]] std::span<const float> weights_of(std::size_t worker) const {
     return sender_.view(worker);
@@ -137,7 +137,7 @@ class Server {
   Transport& transport_;
   Plan plan_;
   std::unique_ptr<Task> task_;
-  Replica replica_;
+  std::unique_ptr<Replica> replica_;
   atomo::Compressor compressor_;
   std::vector<Shard> shards_;
   Shard& shard_;

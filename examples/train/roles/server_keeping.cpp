@@ -46,7 +46,7 @@ void Server::collect(std::span<float> model) {
 }
 
 std::vector<float> Server::whole(std::span<const float> part) {
-  std::vector<float> model(replica_.weights().size());
+  std::vector<float> model(replica_->weights().size());
   std::copy(part.begin(), part.end(), mine(std::span<float>(model)).begin());
   collect(model);
   return model;
@@ -64,7 +64,7 @@ void Server::test() {
     order_servers(text);
   }
   sender_.send_plain(there, weights());
-  if (!replica_.buffers().empty()) average_buffers(there);
+  if (!replica_->buffers().empty()) average_buffers(there);
   std::vector<Score> scores(there.size());
   std::vector<Transfer> transfers;
   for (std::size_t i = 0; i < there.size(); ++i) {
@@ -99,7 +99,7 @@ void Server::save() {
   checkpoint.fingerprint = run_.options.fingerprint(transport_.workers());
   checkpoint.step = step_;
   checkpoint.sent_bytes = log_->sent_bytes();
-  const auto model = replica_.weights();
+  const auto model = replica_->weights();
   checkpoint.weights.assign(model.begin(), model.end());
   std::vector<float> buffers;
   checkpoint.workers.resize(workers());
@@ -113,13 +113,13 @@ void Server::save() {
   for (auto& state : checkpoint.workers) {
     if (state.compressor.empty()) state.buffers = mean;
   }
-  write_checkpoint(run_.options.save, checkpoint, replica_.layers());
+  write_checkpoint(run_.options.save, checkpoint, replica_->layers());
   log_->checkpoint(step_);
 }
 
 Checkpoint Server::collect_state() {
   Checkpoint checkpoint;
-  collect(replica_.weights());
+  collect(replica_->weights());
   for (const auto& moment : optimiser_->moments()) checkpoint.moments.push_back(whole(moment));
   for (const auto& [name, values] : kept_) checkpoint.arrays[name] = whole(*values);
   if (run_.options.double_buffer) {
@@ -141,11 +141,11 @@ void Server::dismiss() {
 }
 
 void Server::restore() {
-  checkpoint_ = run_.resume(replica_);
+  checkpoint_ = run_.resume(*replica_);
   if (!checkpoint_) return;
   step_ = checkpoint_->step;
   sent_before_ = checkpoint_->sent_bytes;
-  std::copy(checkpoint_->weights.begin(), checkpoint_->weights.end(), replica_.weights().begin());
+  std::copy(checkpoint_->weights.begin(), checkpoint_->weights.end(), replica_->weights().begin());
   for (std::size_t m = 0; m < checkpoint_->moments.size(); ++m) {
     const auto part = mine(std::span<const float>(checkpoint_->moments[m]));
     optimiser_->moments()[m].assign(part.begin(), part.end());
