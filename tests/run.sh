@@ -74,12 +74,13 @@ build() {
   return 1
 }
 
-# check PRESET [ctest options]: runs the tests of a build tree and leaves build/PRESET.xml.
+# check PRESET [ctest options]: runs the tests of a build tree and leaves build/PRESET.xml. Some mostly wait, so there is one
+# more at a time than there are cores.
 check() {
   local preset=$1 leave_out=(-LE long)
   shift
   [ $all -eq 1 ] && leave_out=()
-  ctest --test-dir "build/$preset" -j "$jobs" --timeout 600 --output-on-failure \
+  ctest --test-dir "build/$preset" -j "$((jobs + 1))" --timeout 600 --output-on-failure \
     --output-junit "$root/build/$preset.xml" "${leave_out[@]}" "$@" | show_only_what_matters
 }
 

@@ -34,7 +34,7 @@ struct Request {
   double timeout_seconds = 0;  ///< without a newer version; 0: for ever
 };
 
-constexpr const char* kFooter =
+constexpr const char* kEvaluateFooter =
     R"(Beside a run that saves:
   mpirun -n 5 atomo-train --steps 800 --save run.safetensors --save-every 100
   atomo-train evaluate run.safetensors --follow)";
@@ -230,7 +230,7 @@ int evaluate_checkpoints(int argc, char** argv) {
   Request request;
   CLI::App app{"Tests the model of a checkpoint, or of each version of it while a run goes on.",
                "atomo-train evaluate"};
-  app.footer(kFooter);
+  app.footer(kEvaluateFooter);
   add_options(app, request);
   try {
     app.parse(argc - 1, argv + 1);

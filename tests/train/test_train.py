@@ -27,7 +27,7 @@ class CurvesTest(unittest.TestCase):
 
     def test_a_slow_worker_changes_nothing(self):
         """Sums are taken in rank order, whoever is first: three workers, the first of them held up."""
-        options = (4, "--model", "lenet", "--steps", 60, "--eval-samples", 10)
+        options = (4, "--model", "lenet", "--steps", 60, "--batch", 4, "--eval-samples", 10)
         undisturbed = losses(*options)
         job = Job(*options)
         for steps in (10, 25, 40):
@@ -70,7 +70,7 @@ class CurvesTest(unittest.TestCase):
         self.assertIn("--lr 0.05", err)
 
     def test_killed_run_resumes_to_the_same_curve(self):
-        options = ("--model", "logistic", "--steps", 5000, "--codec", "atomo:bits=1", "--eval-samples", 10)
+        options = ("--model", "logistic", "--steps", 100_000, "--codec", "atomo:bits=1", "--eval-samples", 10)
         saved = path("killed.safetensors")
         job = Job(3, *options, "--save", saved, "--save-every", 10)
         job.wait_for_steps(25)
