@@ -19,13 +19,15 @@
 
 namespace atomo::test {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 /// How often something is drawn: a tenth under a sanitizer, which looks at memory and not at sizes.
 constexpr std::uint64_t repeats(std::uint64_t often) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return (often + 9) / 10;
-#else
-  return often;
-#endif
+  return kSanitized ? (often + 9) / 10 : often;
 }
 
 /// One spec of every codec and of every choice that changes its wire format, of those that can run

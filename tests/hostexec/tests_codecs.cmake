@@ -6,7 +6,7 @@ set(tests ${PROJECT_SOURCE_DIR}/tests)
 atomo_hostexec_test(parity ${tests}/test_device_parity.cpp
   ORDERS_FILTER "*LargeTensors*"
   TSAN_FILTER "*Damaged*bits_1_atoms_rows:*Damaged*keep_0p1:*Damaged*qsgd_bits_4:*Damaged*terngrad:*Damaged*mean:*Damaged*topk_keep_3")
-atomo_hostexec_test(codecs ${tests}/test_codecs.cpp ORDERS_FILTER "*SizesAreBounded*"
+atomo_hostexec_test(codecs ${tests}/test_codecs.cpp FIGURES_FILTER "*AveragedCodec*" ORDERS_FILTER "*SizesAreBounded*"
   TSAN_FILTER "*BytesDependOnNothing*:*DecodeAddIsTwoRoundings*")
 atomo_hostexec_test(mutations ${tests}/test_mutations.cpp ORDERS_FILTER "*Random*" TSAN_FILTER "*EveryTruncation*")
 set(each_policy_once "*NonFiniteLayersAreLeftOut*:*AddsMessagesInRankOrder/3")
