@@ -4,13 +4,13 @@
 # size, spec and step.
 set(tests ${PROJECT_SOURCE_DIR}/tests)
 atomo_hostexec_test(parity ${tests}/test_device_parity.cpp
-  ORDERS_FILTER "*LargeTensors*"
+  RANDOM_FILTER "*LargeTensors*"
   TSAN_FILTER "*Damaged*bits_1_atoms_rows:*Damaged*keep_0p1:*Damaged*qsgd_bits_4:*Damaged*terngrad:*Damaged*mean:*Damaged*topk_keep_3")
-atomo_hostexec_test(codecs ${tests}/test_codecs.cpp FIGURES_FILTER "*AveragedCodec*" ORDERS_FILTER "*SizesAreBounded*"
+atomo_hostexec_test(codecs ${tests}/test_codecs.cpp FIGURES_FILTER "*AveragedCodec*" RANDOM_FILTER "*SizesAreBounded*"
   TSAN_FILTER "*BytesDependOnNothing*:*DecodeAddIsTwoRoundings*")
-atomo_hostexec_test(mutations ${tests}/test_mutations.cpp ORDERS_FILTER "*Random*" TSAN_FILTER "*EveryTruncation*")
+atomo_hostexec_test(mutations ${tests}/test_mutations.cpp RANDOM_FILTER "*Random*" TSAN_FILTER "*EveryTruncation*")
 set(each_policy_once "*NonFiniteLayersAreLeftOut*:*AddsMessagesInRankOrder/3")
-atomo_hostexec_test(model ${tests}/test_device_model.cpp ORDERS_FILTER ${each_policy_once}
+atomo_hostexec_test(model ${tests}/test_device_model.cpp RANDOM_FILTER ${each_policy_once}
   TSAN_FILTER ${each_policy_once})
-atomo_hostexec_test(sums ${tests}/test_device_sums.cpp ORDERS_FILTER "*ValuesAreTheCpus*" TSAN_FILTER "*Damaged*")
-atomo_hostexec_test(launches ${here}/test_launches.cpp ORDERS_FILTER "*CodecsCall*" TSAN_FILTER "*CodecsCall*")
+atomo_hostexec_test(sums ${tests}/test_device_sums.cpp RANDOM_FILTER "*ValuesAreTheCpus*" TSAN_FILTER "*Damaged*")
+atomo_hostexec_test(launches ${here}/test_launches.cpp RANDOM_FILTER "*CodecsCall*" TSAN_FILTER "*CodecsCall*")
