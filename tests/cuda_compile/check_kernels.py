@@ -6,11 +6,12 @@ usage: check_kernels.py [options] FILE.cu... -- NVCC_FLAGS...
        check_kernels.py --tables FILE.cu...
 
 A file passes when
-  - it compiles for every architecture without a warning;
+  - it compiles for every architecture without a warning, and does not ask for which one;
   - no kernel spills registers, and none keeps a stack in local memory;
   - its PTX has no instruction whose result the CPU would not reproduce (ptx.py lists them);
   - its kernels take the registers, the memory and the barriers that resources.txt says (`--write` rewrites it).
-Exceptions to the second and third stand in allowed.txt, each with its reason. One call of nvcc a file; what it made
+Exceptions to the second and third stand in allowed.txt, each with its reason. PTX is made for the oldest architecture,
+of which all but the newest are assembled, and for the newest. One call of nvcc a file; what it made
 stays in the work folder (DIR/STEM/STEM.o too) and is used again while neither a source nor a flag changes.
 
 With --tables, checks that both tables speak of these files, all of them (resources.txt) and no others.
@@ -88,10 +89,12 @@ class Compilation:
         self.folder = os.path.join(options.work, stem)
         self.rule = os.path.join(self.folder, "rule.d")
         self.stamp = os.path.join(self.folder, "stamp.json")
-        architectures = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in options.architectures.split(",")]
-        newest = options.architectures.rsplit(",", maxsplit=1)[-1]
-        architectures[-1] = f"-gencode=arch=compute_{newest},code=[sm_{newest},compute_{newest}]"
-        self.command = [options.nvcc, "-std=c++20", "-O3", *options.flags, *architectures,
+        *older, newest = options.architectures.split(",")
+        generated = [f"-gencode=arch=compute_{newest},code=[sm_{newest},compute_{newest}]"]
+        if older:
+            machines = ",".join(f"sm_{number}" for number in older)
+            generated.append(f"-gencode=arch=compute_{older[0]},code=[{machines}]")
+        self.command = [options.nvcc, "-std=c++20", "-O3", *options.flags, *generated,
                         "-Xptxas=-v,-Werror", "--keep", f"--keep-dir={self.folder}",
                         "-MD", f"-MF={self.rule}", "-c", source, "-o", os.path.join(self.folder, stem + ".o")]
         self.version = nvcc_version(options.nvcc)
@@ -125,7 +128,7 @@ class Compilation:
         return state["output"] if same else None
 
     def ptx(self):
-        """Returns the PTX texts, one an architecture."""
+        """Returns the PTX texts, one or two."""
         texts = []
         for name in sorted(os.listdir(self.folder)):
             if name.endswith(".ptx"):
@@ -198,6 +201,16 @@ def local_memory(file, output, names, allowed):
     yield from judge(file, counts, [entry for entry in allowed if entry.rule == "stack"], opcodes)
 
 
+def architecture_asked_for(file, sources):
+    """Yields the files of the project that a file is compiled from and that depend on the architecture."""
+    root = os.path.dirname(os.path.dirname(HERE))
+    for path in sources:
+        if os.path.abspath(path).startswith(root + os.sep):
+            with open(path, encoding="utf-8") as text:
+                if "__CUDA_ARCH__" in text.read():
+                    yield f"{file}: {os.path.basename(path)} asks for __CUDA_ARCH__, which not every architecture answers here"
+
+
 def compare(file, version, rows, path, command):
     """Yields the differences between a file's rows and the committed ones."""
     old_version, old = report.read(path)
@@ -235,15 +248,17 @@ def check(options, source):
         said = [line for line in output.splitlines() if not re.match(r"ptxas info|    \d+ bytes stack frame", line)]
         return [f"{file}: does not compile", *said]
     texts = compilation.ptx()
-    kernels = [(name, ptx.target(text)) for text in texts for name in ptx.entries(text)]
-    architectures = {f"sm_{arch}" for arch in options.architectures.split(",")}
-    if {ptx.target(text) for text in texts} != architectures:
-        return [f"{file}: nvcc left PTX for {sorted(map(ptx.target, texts))}, not for {sorted(architectures)}"]
+    *older, newest = (f"sm_{number}" for number in options.architectures.split(","))
+    made_of = {newest: [newest], **({older[0]: older} if older else {})}
+    if {ptx.target(text) for text in texts} != {*made_of}:
+        return [f"{file}: nvcc left PTX for {sorted(map(ptx.target, texts))}, not for {sorted(made_of)}"]
+    kernels = [(name, machine) for text in texts for name in ptx.entries(text) for machine in made_of[ptx.target(text)]]
     functions = {function for text in texts for function in ptx.forbidden(text) if function}
     functions |= {function for function, _ in report.parse_ptxas(output)[1]}
     names = ptx.readable_names({name for name, _ in kernels} | functions)
     allowed = read_allowed(options.allowed)
-    wrong = [*forbidden_instructions(file, texts, names, allowed), *local_memory(file, output, names, allowed)]
+    wrong = [*forbidden_instructions(file, texts, names, allowed), *local_memory(file, output, names, allowed),
+             *architecture_asked_for(file, dependencies(compilation.rule))]
     try:
         rows = report.rows_of(file, output, kernels, names)
     except ValueError as error:
