@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Atoms, DeviceFormCaps, testing::Values("sketch", "auto"
                          [](const auto& made) { return std::to_string(made.index); });
 
 TEST_P(DeviceFormCaps, ThinsWhatTheCpuThins) {
-  std::size_t turn = 0, thinned = 0, messages = 0, forms[4] = {};
+  std::size_t turn = 0, limits = 0, thinned = 0, messages = 0, forms[4] = {};
   for (const Shape& shape : {Shape{24, 300}, Shape{200, 40}, Shape{20, 1030}, Shape{700, 20},
                              Shape{40, 33, 3}, Shape{70, 130}}) {
     const detail::LayerPlan plan(Codec::parse(spec_of(GetParam(), 1, 1)).method(), shape,
@@ -87,7 +87,9 @@ TEST_P(DeviceFormCaps, ThinsWhatTheCpuThins) {
       const double bits = std::min(cap, 32.0);
       const Codec capped = Codec::parse(spec_of(GetParam(), bits, cap));
       const Codec whole = Codec::parse(spec_of(GetParam(), bits, 64));
-      for (const int data : {0, 1, 2, 3}) {
+      ++limits;
+      for (const std::size_t data : {0u, 1u, 2u, 3u}) {
+        if (test::kSanitized && data != limits % 4) continue;  // they take turns
         auto values = x;
         const std::size_t columns = plan.n / static_cast<std::size_t>(shape[0]);
         for (std::size_t i = 0; i < values.size(); ++i) {

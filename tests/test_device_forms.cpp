@@ -181,9 +181,12 @@ TEST_P(DeviceForms, EncodesToTheCpusBytes) {
 
 /// Of a matrix with an entry beyond 2^120 the rows take everything, so nothing can differ.
 TEST_P(DeviceForms, EncodesMatricesThatAreAllResidualToTheCpusBytes) {
+  std::size_t turn = 0;
   for (const Shape& shape : {Shape{2, 16}, Shape{40, 25}, Shape{9, 513}, Shape{300, 16},
                              Shape{3, 2051}, Shape{600, 21, 2}}) {
+    ++turn;
     for (const Data data : kData) {
+      if (test::kSanitized && data != kData[turn % kData.size()]) continue;  // they take turns
       auto x = make_data(data, shape, 3 + shape.elements());
       for (float& v : x) v *= 0x1p118f;
       x[5] = 0x1p121f;

@@ -6,7 +6,7 @@ set(tests ${PROJECT_SOURCE_DIR}/tests)
 atomo_hostexec_test(parity ${tests}/test_device_parity.cpp
   RANDOM_FILTER "*LargeTensors*"
   TSAN_FILTER "*Damaged*bits_1_atoms_rows:*Damaged*keep_0p1:*Damaged*qsgd_bits_4:*Damaged*terngrad:*Damaged*mean:*Damaged*topk_keep_3")
-atomo_hostexec_test(codecs ${tests}/test_codecs.cpp FIGURES_FILTER "*AveragedCodec*" RANDOM_FILTER "*SizesAreBounded*"
+atomo_hostexec_test(codecs ${tests}/test_codecs.cpp RELEASE_FILTER "*AveragedCodec*" RANDOM_FILTER "*SizesAreBounded*"
   TSAN_FILTER "*BytesDependOnNothing*:*DecodeAddIsTwoRoundings*")
 atomo_hostexec_test(mutations ${tests}/test_mutations.cpp RANDOM_FILTER "*Random*" TSAN_FILTER "*EveryTruncation*")
 set(each_policy_once "*NonFiniteLayersAreLeftOut*:*AddsMessagesInRankOrder/3")
