@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds atomo and runs every test it has: C++, shell and Python ones through ctest, the bindings' through pytest, then
-# the C++ ones once more under the address and undefined-behaviour sanitizers.
+# those that touch memory under the address and undefined-behaviour sanitizers.
 set -uo pipefail
 
 usage() {
