@@ -221,7 +221,7 @@ TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
     for (const Data data : kData) {
       const auto x = make_data(data, shape, 3 + shape.elements());
       double bytes[2] = {}, errors[2] = {};
-      for (std::uint64_t seed = 0; seed < 3; ++seed, ++turn) {
+      for (std::uint64_t seed = 0; seed < 6; ++seed, ++turn) {
         SCOPED_TRACE(shape.to_string() + " data " + std::to_string(static_cast<int>(data)));
         cuda::warps_per_block = std::array{1u, 2u, 8u}[turn % 3];
         const Key key{.seed = seed, .step = 5, .tensor = 6, .worker = 7};
@@ -250,7 +250,7 @@ TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
 TEST_P(DeviceForms, EstimatesAreUnbiased) {
   const Shape shape{24, 40};
   const auto x = make_data(Data::low_rank, shape, 8);
-  constexpr int kDraws = 150;
+  constexpr int kDraws = 300;
   std::vector<double> sum(x.size()), squares(x.size());
   cuda::warps_per_block = 1;  // so small a tensor leaves the other warps of a block idle
   for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
