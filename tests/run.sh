@@ -12,7 +12,7 @@ Installs what is missing, builds (build/release, the Python package in build/ven
 The last line is `N passed, N failed`, with `, N skipped` when a test was skipped.
 Exit status 0 when nothing failed.
 
-  --all    the long tests too: long fuzzing, big tensors
+  --all    the long tests too: long fuzzing, big tensors, all that kernels are tried on
   --help   print this text
 
 example: bash tests/run.sh

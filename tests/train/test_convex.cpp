@@ -2,8 +2,8 @@
 /// Logistic regression and quadratics: gradients are the slopes of the loss, and scores are right.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <random>
 
 #include "learning/convex.hpp"

@@ -9,7 +9,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-struct Classifier : Predictor {
+struct Classifier : Network {
   explicit Classifier(const ImageShape& of) : shape(of) {}
   torch::Tensor logits(const Batch& batch, torch::Device device) override {
     return forward(
@@ -125,11 +125,11 @@ std::shared_ptr<Network> make_classifier(const std::string& name, const ImageSha
 
 }  // namespace
 
-torch::Tensor Predictor::loss(const Batch& batch, torch::Device device) {
+torch::Tensor Network::loss(const Batch& batch, torch::Device device) {
   return torch::cross_entropy_loss(logits(batch, device), tensor_of(batch.targets, {-1}, device));
 }
 
-Score Predictor::score(const Batch& batch, torch::Device device) {
+Score Network::score(const Batch& batch, torch::Device device) {
   const auto predicted = logits(batch, device);
   const auto targets = tensor_of(batch.targets, {-1}, device);
   const auto right = predicted.argmax(1).eq(targets).sum().item<std::int64_t>();

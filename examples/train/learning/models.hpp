@@ -12,19 +12,14 @@
 
 namespace train {
 
-struct Network : torch::nn::Module {
-  /// What training lowers: one number, the mean over the batch.
-  virtual torch::Tensor loss(const Batch& batch, torch::Device device) = 0;
-  /// What a test adds up over its batches.
-  virtual Score score(const Batch& batch, torch::Device device) = 0;
-};
-
 /// Predicts one of several classes; its loss is the cross-entropy.
-struct Predictor : Network {
+struct Network : torch::nn::Module {
   /// Predictions x classes, in the order of the batch's targets.
   virtual torch::Tensor logits(const Batch& batch, torch::Device device) = 0;
-  torch::Tensor loss(const Batch& batch, torch::Device device) override;
-  Score score(const Batch& batch, torch::Device device) override;
+  /// What training lowers: one number, the mean over the batch.
+  torch::Tensor loss(const Batch& batch, torch::Device device);
+  /// What a test adds up over its batches.
+  Score score(const Batch& batch, torch::Device device);
 };
 
 /// `name`: "lenet" (431,080 parameters on 28 x 28 grey images), "resnet20", "resnet32" (group

@@ -44,8 +44,7 @@ std::unique_ptr<Replica> make_replica(const std::string& model, const InputShape
 std::string gpu_objection(const std::string& model) {
   if (is_convex(model)) {
     return "--device cuda: --model " + model +
-           " is computed on the CPU; take another model, or "
-           "--device cpu";
+           " is computed on the CPU; take another, or --device cpu";
   }
   return torch_module().gpu_objection();
 }

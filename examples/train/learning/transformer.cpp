@@ -60,7 +60,7 @@ struct Block : nn::Module {
   nn::Linear mlp1, mlp2;
 };
 
-struct Transformer : Predictor {
+struct Transformer : Network {
   explicit Transformer(std::int64_t length)
       : characters(register_module("characters", nn::Embedding(kCharacters, kWidth))),
         positions(register_parameter("positions", kDeviation * torch::randn({length, kWidth}))),
