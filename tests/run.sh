@@ -1,35 +1,57 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds atomo and runs every test it has: C++, shell and Python ones through ctest, the bindings' through pytest, then
-# those that touch memory under the address and undefined-behaviour sanitizers.
+# Builds atomo and runs its tests: C++, shell and Python ones through ctest, the bindings' through pytest, then those that
+# touch memory under the address and undefined-behaviour sanitizers. cmake/testing.cmake says what the tiers are.
 set -uo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: bash tests/run.sh [--all] [--help]
+usage: bash tests/run.sh [--all [--part N/M]] [--base COMMIT] [--help]
 
-Installs what is missing, builds (build/release, the Python package in build/venv, build/asan) and runs every test.
+Installs what is missing, builds (build/release, the Python package in build/venv, build/asan) and runs the tests of the
+tier `commit`. Where a kernel, its compilation or the host executor differs from the base, their long tests (`kernels`) run too.
 The last line is `N passed, N failed`, with `, N skipped` when a test was skipped.
 Exit status 0 when nothing failed.
 
-  --all    the long tests too: long fuzzing, big tensors, all that kernels are tried on
-  --help   print this text
+  --all          every test at its full size: hours. It is run in 8 parts; those that were finished for these very sources
+                 are not run again, so a run that was stopped goes on where it was
+  --part N/M     with --all: every M-th test from the N-th on alone; the outcome is of all M parts where all are there
+  --base COMMIT  what changes are counted from; the branch's start (the merge base with origin's main) where there is no
+                 such option, and on the main branch itself the last commit that is a day older than the newest
+  --help         print this text
 
 example: bash tests/run.sh
+         bash tests/run.sh --all --part 1/8
 TEXT
 }
 
+refuse() { usage >&2; printf 'run.sh: %s\n' "$*" >&2; exit 2; }
 all=0
-for argument in "$@"; do
-  case "$argument" in
+part=
+base=
+while [ $# -gt 0 ]; do
+  case "$1" in
     --all) all=1 ;;
+    --part)
+      [[ ${2:-} =~ ^([1-9][0-9]{0,2})/([1-9][0-9]{0,2})$ ]] && [ "${BASH_REMATCH[1]}" -le "${BASH_REMATCH[2]}" ] ||
+        refuse "--part is '${2:-}'; N/M is wanted, N from 1 to M, such as 1/8"
+      part=$2
+      shift ;;
+    --base)
+      base=${2:-}
+      [ -n "$base" ] || refuse "--base wants a commit"
+      shift ;;
     --help | -h) usage; exit 0 ;;
-    *) usage >&2; printf "run.sh: unknown option '%s'; --all and --help are accepted\n" "$argument" >&2; exit 2 ;;
+    *) refuse "unknown option '$1'; --all, --part, --base and --help are accepted" ;;
   esac
+  shift
 done
+[ -z "$part" ] || [ $all -eq 1 ] || refuse "--part goes with --all alone"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
+[ -z "$base" ] || git rev-parse -q --verify "$base^{commit}" >/dev/null || refuse "--base is '$base'; a commit of this repository is wanted"
+trap 'exit 130' INT TERM
 mkdir -p build
 
 say() { printf '== %s\n' "$*"; }
@@ -68,27 +90,50 @@ build() {
     tail -n 30 "$log"
     return 1
   fi
-  cmake --build "build/$1" -j "$jobs" -- -k 0 >>"$log" 2>&1 && return
+  cmake --build "build/$1" -j "$jobs" --target "${targets[@]}" -- -k 0 >>"$log" 2>&1 && return
   grep -E -A 12 'FAILED:|error:' "$log" | head -n 80
   say "the build of '$1' failed, the whole of it is in $log"
   return 1
 }
 
-# check PRESET [ctest options]: runs the tests of a build tree and leaves build/PRESET.xml. Some mostly wait, so there is one
-# more at a time than there are cores.
-check() {
-  local preset=$1 leave_out=(-LE long)
-  shift
-  [ $all -eq 1 ] && leave_out=()
-  ctest --test-dir "build/$preset" -j "$((jobs + 1))" --timeout 600 --output-on-failure \
-    --output-junit "$root/build/$preset.xml" "${leave_out[@]}" "$@" | show_only_what_matters
+# changed_kernels: says whether a kernel, its compilation or the host executor differs from the base.
+changed_kernels() {
+  git rev-parse --git-dir >/dev/null 2>&1 || return 0  # no history: nothing says that it does not
+  local from=$base
+  if [ -z "$from" ]; then
+    from=$(git merge-base HEAD origin/main 2>/dev/null)
+    if [ -z "$from" ] || [ "$from" = "$(git rev-parse HEAD)" ]; then
+      from=$(git rev-list -1 --before="$(($(git log -1 --format=%ct) - 86400))" HEAD)
+    fi
+  fi
+  [ -n "$from" ] || return 0
+  { git diff --name-only "$from" --; git ls-files --others --exclude-standard; } | grep -qE '^(src/cuda/|tests/hostexec/|tests/cuda_compile/|cmake/cuda.cmake)'
 }
 
-# check_bindings: runs the Python package's tests and leaves build/python.xml.
+# check PRESET: runs the tests of a build tree and leaves results/PRESET.xml and the cases of its programs. Some mostly
+# wait, so there is one more at a time than there are cores.
+check() {
+  local preset=$1 choice=(-L "$tiers")
+  rm -rf "build/$preset/cases"
+  [ $all -eq 1 ] && choice=(-I "${part%/*},,${part#*/}")
+  ctest --test-dir "build/$preset" -j "$((jobs + 1))" --output-on-failure --output-junit "$root/$results/$preset.xml" \
+    "${choice[@]}" | show_only_what_matters
+  mkdir -p "build/$preset/cases"
+  mv "build/$preset/cases" "$results/$preset-cases"
+}
+
+# check_bindings: runs the Python package's tests and leaves results/python.xml; of a part, every M-th file.
 check_bindings() {
-  local leave_out=(-m "not long")
-  [ $all -eq 1 ] && leave_out=()
-  build/venv/bin/python -m pytest -q "${leave_out[@]}" --junit-xml build/python.xml tests/bindings
+  local files=(tests/bindings/test_*.py) choice=(-m "not long")
+  if [ $all -eq 1 ]; then
+    choice=()
+    mapfile -t files < <(printf '%s\n' "${files[@]}" | awk -v n="${part%/*}" -v m="${part#*/}" 'NR % m == n % m')
+  fi
+  if [ ${#files[@]} -eq 0 ]; then
+    echo '<testsuites/>' >"$results/python.xml"
+    return
+  fi
+  build/venv/bin/python -m pytest -q "${choice[@]}" --junit-xml "$results/python.xml" "${files[@]}"
 }
 
 # ctest prints a line or more for each test; keep failures, and a count every hundred tests.
@@ -101,18 +146,79 @@ export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 export ATOMO_TESTS_ALL=$all
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
-rm -f build/release.xml build/python.xml build/asan.xml
 
-run_part "install" bash scripts/install.sh || { echo "0 passed, 1 failed"; exit 1; }
-run_part "build (release)" build release || broken=$((broken + 1))
-run_part "tests (release)" check release
-run_part "build (python)" bash scripts/python.sh || broken=$((broken + 1))
-run_part "tests (python)" check_bindings
-run_part "build (asan)" build asan || broken=$((broken + 1))
-run_part "tests (asan)" check asan
+targets=(all)
+tiers='^commit$'
+if [ $all -eq 1 ]; then
+  targets=(all long_tests)
+elif changed_kernels; then
+  say "kernels or the host executor changed: their long tests run too"
+  targets=(all kernel_tests)
+  tiers='^(commit|kernels)$'
+fi
+
+# prepare: installs and builds; the Python environment is fetched while the compilers run.
+prepare() {
+  run_part "install" bash scripts/install.sh || { echo "0 passed, 1 failed"; exit 1; }
+  bash scripts/python.sh --without-package >build/python-environment.log 2>&1 &
+  local environment=$!
+  run_part "build (release)" build release || broken=$((broken + 1))
+  run_part "environment (python)" wait $environment || { cat build/python-environment.log; broken=$((broken + 1)); }
+  run_part "build (python)" bash scripts/python.sh || broken=$((broken + 1))
+  run_part "build (asan)" build asan || broken=$((broken + 1))
+}
+
+# run_tests RESULTS NAME: every tree's tests, with its results in a folder of their own.
+run_tests() {
+  results=$1
+  rm -rf "$results"
+  mkdir -p "$results"
+  run_part "tests (release)$2" check release
+  run_part "tests (python)$2" check_bindings
+  run_part "tests (asan)$2" check asan
+}
+
+# trees RESULTS...: what tally.py counts.
+trees() {
+  local folder tree
+  for folder in "$@"; do
+    for tree in release python asan; do echo "$tree=$folder/$tree.xml,$folder/$tree-cases"; done
+  done
+}
+
+prepare
+counted=()
+if [ $all -eq 0 ]; then
+  run_tests build/results ""
+  counted=(build/results)
+else
+  # Sources that have these names and contents: what is finished for them need not run again.
+  sources=$( (git ls-files -s; git diff HEAD) 2>/dev/null | sha256sum | cut -c 1-12)
+  of=${part#*/}
+  of=${of:-8}
+  wanted=("$part")
+  [ -n "$part" ] || mapfile -t wanted < <(seq -f "%g/$of" "$of")
+  for part in "${wanted[@]}"; do
+    folder=build/all/$sources/${part//\//-of-}
+    if [ -e "$folder/finished" ]; then
+      say "part $part is finished for these sources"
+    else
+      run_tests "$folder" " $part"
+      touch "$folder/finished"
+    fi
+    counted+=("$folder")
+  done
+  others=("build/all/$sources/"*"-of-$of/finished")
+  if [ ${#others[@]} -eq "$of" ]; then
+    counted=("${others[@]%/finished}")
+  else
+    say "${#others[@]} of $of parts are finished for these sources"
+  fi
+fi
 
 say "durations"
 printf '%s\n' "${durations[@]}"
 printf '%5d s  in all\n' "$SECONDS"
 say "outcome"
-python3 tests/tally.py --build-failures $broken release=build/release.xml python=build/python.xml asan=build/asan.xml
+mapfile -t rows < <(trees "${counted[@]}")
+python3 tests/tally.py --build-failures $broken "${rows[@]}"

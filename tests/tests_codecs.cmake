@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 atomo_test(test_methods test_methods.cpp)
-atomo_test(test_level_math test_level_math.cpp)
+atomo_test(test_level_math test_level_math.cpp VALUES)
 atomo_test(test_qsgd test_qsgd.cpp)
 atomo_test(test_sign test_sign.cpp)
 atomo_test(test_topk test_topk.cpp)

@@ -6,6 +6,6 @@ if(NOT ATOMO_SANITIZE)
   target_compile_options(atomo_hostexec_counted PRIVATE -fsanitize-coverage=trace-pc)
   atomo_hostexec_program(hostexec_balance atomo_hostexec_counted none ${here}/test_balance.cpp ${here}/work.cpp)
   target_link_libraries(hostexec_balance PRIVATE ${atomo_inside} GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(hostexec_balance DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-    TEST_PREFIX hostexec.balance. PROPERTIES TIMEOUT 600 ENVIRONMENT ATOMO_HOSTEXEC_ORDER=ascending)
+  atomo_built_for(kernels atomo_hostexec_counted hostexec_balance)
+  atomo_cases(kernels hostexec.balance hostexec_balance ENVIRONMENT ATOMO_HOSTEXEC_ORDER=ascending)
 endif()

@@ -8,4 +8,5 @@ atomo_hostexec_program(hostexec_cli atomo_hostexec ${sanitizer} ${PROJECT_SOURCE
 target_link_libraries(hostexec_cli PRIVATE atomo_cli_parts)
 add_test(NAME hostexec.cli COMMAND ${ATOMO_PYTHON} ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py
   --atomo $<TARGET_FILE:hostexec_cli> test_on_device)
-set_tests_properties(hostexec.cli PROPERTIES TIMEOUT 600)
+atomo_built_for(kernels hostexec_cli)
+atomo_tier(kernels hostexec.cli)

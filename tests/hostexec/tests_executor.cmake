@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 # The executor's own tests; the bugs that it must see are in tests_planted.cmake.
-atomo_hostexec_test(semantics test_semantics.cu)
-atomo_hostexec_test(runtime test_runtime.cu)
-atomo_hostexec_test(cub test_cub.cu)
+atomo_hostexec_cases(${here}/test_semantics.cu ${here}/test_runtime.cu ${here}/test_cub.cu
+  RANDOM "Semantics.*" "Runtime.*" "Cub.*" RACES "Semantics.*" "Runtime.*" "Cub.*")

@@ -15,12 +15,14 @@ foreach(mode IN LISTS programs)
     atomo_hostexec_program(hostexec_planted_${mode} atomo_hostexec ${sanitizer} planted_bugs.cu)
   endif()
   target_link_libraries(hostexec_planted_${mode} PRIVATE ${atomo_inside})
+  atomo_built_for(kernels hostexec_planted_${mode})
   foreach(order ascending descending random)
     set(test hostexec.planted.none.${mode}.${order})
     add_test(NAME ${test} COMMAND hostexec_planted_${mode} none)
     set_tests_properties(${test} PROPERTIES TIMEOUT 120 PASS_REGULAR_EXPRESSION "nothing was found"
       FAIL_REGULAR_EXPRESSION "hostexec: ;wrong: ;Sanitizer;runtime error"
       ENVIRONMENT "ATOMO_HOSTEXEC_ORDER=${order};TSAN_OPTIONS=halt_on_error=1")
+    atomo_tier(kernels ${test})
   endforeach()
 endforeach()
 
@@ -35,6 +37,7 @@ function(planted name modes message)
       add_test(NAME ${test} COMMAND hostexec_planted_${mode} ${name})
       set_tests_properties(${test} PROPERTIES TIMEOUT 120 PASS_REGULAR_EXPRESSION "${message}"
         ENVIRONMENT "ATOMO_HOSTEXEC_ORDER=${order};TSAN_OPTIONS=halt_on_error=1")
+      atomo_tier(kernels ${test})
     endif()
   endforeach()
 endfunction()

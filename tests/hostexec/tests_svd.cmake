@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Singular pairs; cublas.cpp and cusolver.cpp stand in for the libraries.
-atomo_hostexec_test(svd ${PROJECT_SOURCE_DIR}/tests/test_device_svd.cpp test_svd_calls.cpp
-  RANDOM_FILTER "*DecodesToTheCpus*:*DecodesAlike*:*MessagesAre*/0:*MessagesAre*/2" TSAN_FILTER "*LowRank*bits_2*:*LowRank*keep_3*:SvdCalls.Layers*:SvdCalls.Encoding*:SvdCalls.Decoding*")
+atomo_hostexec_cases(${PROJECT_SOURCE_DIR}/tests/test_device_svd.cpp ${here}/test_svd_calls.cpp
+  RANDOM "*/DeviceSvd.DecodesToTheCpus*" "*/DeviceSvd.EncodesWhatDecodesAlike*" "*/DeviceSvdModel.MessagesAre*/0"
+    "*/DeviceSvdModel.MessagesAre*/2"
+  RACES "*/DeviceSvd.EncodesMatricesOfLowRank*bits_2*" "*/DeviceSvd.EncodesMatricesOfLowRank*keep_3*" "SvdCalls.Layers*"
+    "SvdCalls.Encoding*" "SvdCalls.Decoding*")

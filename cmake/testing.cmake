@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every test is in one tier, its label: `commit` runs on every change, `long` under `tests/run.sh --all` alone, `kernels`
+# there and where a kernel or the host executor changed. tiers.py checks that each has one. The programs that only long
+# tests run are built by the targets long_tests and kernel_tests.
+add_custom_target(kernel_tests)
+add_custom_target(long_tests)
+add_dependencies(long_tests kernel_tests)
+
+# atomo_tier(TIER test...): the tier of tests, and a limit of time where they have none of their own.
+function(atomo_tier tier)
+  foreach(test IN LISTS ARGN)
+    set_property(TEST ${test} PROPERTY LABELS ${tier})
+    get_test_property(${test} TIMEOUT timeout)
+    if(NOT timeout)
+      set_property(TEST ${test} PROPERTY TIMEOUT 600)
+    endif()
+  endforeach()
+endfunction()
+
+# atomo_built_for(TIER target...): programs that no commit runs are built by the tier's target alone.
+function(atomo_built_for tier)
+  if(tier STREQUAL "commit")
+    return()
+  endif()
+  set(wanted_by long_tests)
+  if(tier STREQUAL "kernels")
+    set(wanted_by kernel_tests)
+  endif()
+  set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  add_dependencies(${wanted_by} ${ARGN})
+endfunction()
+
+# atomo_cases(TIER NAME PROGRAM [FILTER filter] [SHARDS n] [ENVIRONMENT name=value...]): the test NAME runs the cases of
+# a GoogleTest program, in SHARDS processes that take every n-th case each (NAME.1 to NAME.n), the longest tests first.
+# tally.py counts the cases.
+function(atomo_cases tier name program)
+  cmake_parse_arguments(PARSE_ARGV 3 arg "" "FILTER;SHARDS" "ENVIRONMENT")
+  if(NOT arg_FILTER)
+    set(arg_FILTER "*")
+  endif()
+  if(NOT arg_SHARDS)
+    set(arg_SHARDS 1)
+  endif()
+  math(EXPR last "${arg_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    set(test ${name})
+    if(arg_SHARDS GREATER 1)
+      math(EXPR number "${shard} + 1")
+      set(test ${name}.${number})
+    endif()
+    add_test(NAME ${test} COMMAND ${program} --gtest_brief=1 "--gtest_filter=${arg_FILTER}"
+      --gtest_output=xml:${PROJECT_BINARY_DIR}/cases/${test}.xml)
+    set_tests_properties(${test} PROPERTIES TIMEOUT 1200 COST ${arg_SHARDS}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard};${arg_ENVIRONMENT}")
+    atomo_tier(${tier} ${test})
+  endforeach()
+endfunction()
