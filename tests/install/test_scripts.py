@@ -81,6 +81,75 @@ class Tally(unittest.TestCase):
         self.assertEqual(self.tally("passed", options=["gone=no-such-file.xml"]), ("1 passed, 1 failed", 1))
         self.assertEqual(self.tally()[1], 1)
 
+    def cases(self, ended, cases):
+        """Returns the last line for one test of ctest that wrote these cases of GoogleTest; none where `cases` is None."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "part.xml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f'<testsuite><testcase name="x" status="{ended}"/></testsuite>')
+            if cases is not None:
+                with open(os.path.join(folder, "x.xml"), "w", encoding="utf-8") as file:
+                    file.write(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+            answer = run(sys.executable, os.path.join(ROOT, "tests", "tally.py"), f"part={path},{folder}")
+        return answer.stdout.splitlines()[-1]
+
+    def test_counts_cases_in_place_of_their_program(self):
+        good = '<testcase classname="A" name="b" status="run" result="completed"/>'
+        bad = good.replace("/>", '><failure message="x"/></testcase>')
+        skipped = good.replace("completed", "skipped")
+        self.assertEqual(self.cases("run", good + good + skipped), "2 passed, 0 failed, 1 skipped")
+        self.assertEqual(self.cases("fail", good + bad), "1 passed, 1 failed")
+        self.assertEqual(self.cases("fail", good), "1 passed, 1 failed", "a crash behind the last case")
+        self.assertEqual(self.cases("fail", None), "0 passed, 1 failed", "a crash before the file was written")
+        self.assertEqual(self.cases("run", None), "1 passed, 0 failed", "no program of cases")
+        self.assertEqual(self.cases("fail", good + "<testcase"), "0 passed, 1 failed", "a file that was cut")
+
+
+class Tiers(unittest.TestCase):
+    """A test without a tier, with two, or whose filter matches nothing, is found."""
+
+    def verdict(self, *tests):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
+                for number, (command, labels) in enumerate(tests):
+                    file.write(f"add_test(t{number} {command})\nset_tests_properties(t{number} PROPERTIES LABELS \"{labels}\")\n")
+            answer = run(sys.executable, os.path.join(ROOT, "tests", "tiers.py"), folder)
+        return answer.returncode, answer.stdout
+
+    def test_each_has_one(self):
+        self.assertEqual(self.verdict(("true", "commit"), ("true", "kernels"), ("true", "long")),
+                         (0, "every test is in one tier\n"))
+        for labels in ("", "nightly", "commit;long"):
+            with self.subTest(labels=labels):
+                status, told = self.verdict(("true", labels))
+                self.assertEqual(status, 1)
+                self.assertIn("t0: its labels are", told)
+        self.assertEqual(self.verdict()[0], 1, "a tree without tests")
+
+    def test_filters_name_cases(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "cases")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write('#!/bin/sh\ncase "$*" in *none*) ;; *) printf "Suite.\\n  Case\\n";; esac\n')
+            os.chmod(program, 0o755)
+            self.assertEqual(self.verdict((f"{program} --gtest_filter=Suite.*", "commit"))[0], 0)
+            self.assertIn("no case of cases matches", self.verdict((f"{program} --gtest_filter=none", "commit"))[1])
+            self.assertIn("Suite.Case runs twice", self.verdict((f"{program} --gtest_filter=Suite.*", "commit"),
+                                                                (f"{program} --gtest_filter=S*", "commit"))[1])
+
+
+class TestRun(unittest.TestCase):
+    """What tests/run.sh refuses before it does anything."""
+
+    def test_parts(self):
+        script = os.path.join(ROOT, "tests", "run.sh")
+        for options, said in ((("--all", "--part", "3/2"), "'3/2'"), (("--all", "--part"), "--part is ''"),
+                              (("--part", "1/2"), "--all alone"), (("--base", "no-such-commit"), "no-such-commit")):
+            with self.subTest(options=options):
+                answer = run("bash", script, *options)
+                self.assertEqual(answer.returncode, 2)
+                self.assertIn(said, answer.stderr)
+
 
 class GpuReport(unittest.TestCase):
     """The report of tests/gpu.sh is as honest as the tally."""
