@@ -24,7 +24,7 @@ constexpr zip_uint16_t kFirstDosDate =
 
 using Archive = std::unique_ptr<zip_t, decltype(&zip_discard)>;
 using Source = std::unique_ptr<zip_source_t, decltype(&zip_source_free)>;
-using Entry = std::unique_ptr<zip_file_t, decltype(&zip_fclose)>;
+using ZipEntry = std::unique_ptr<zip_file_t, decltype(&zip_fclose)>;
 
 /// libzip's error code and text.
 struct ZipError {
@@ -83,7 +83,7 @@ void check_entry(const zip_stat_t& entry, const std::string& label,
 
 Buffer read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& stat,
                   const std::string& label) {
-  const Entry entry(zip_fopen_index(archive, index, 0), &zip_fclose);
+  const ZipEntry entry(zip_fopen_index(archive, index, 0), &zip_fclose);
   if (!entry) {
     throw InputError(fmt::format("{}: damaged: {}", label, zip_strerror(archive)));
   }
