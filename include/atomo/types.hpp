@@ -161,7 +161,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
   /// Calls `task(state, i)` once for every i in [0, count), in any order, on any thread; returns
-  /// when all are done.
+  /// when all are done. The floating-point modes of those threads do not matter: the library's
+  /// tasks set what they need and restore what they found.
   virtual void run(std::size_t count, void (*task)(void* state, std::size_t i),
                    void* state) noexcept = 0;
 };
