@@ -10,6 +10,7 @@
 #include "atomo/half.hpp"
 #include "atomo/philox.hpp"
 #include "kind_rules.hpp"
+#include "lossless_stage.hpp"
 #include "price_search.hpp"
 
 namespace atomo::detail {
@@ -194,7 +195,7 @@ Status finish_layer(const LayerPlan& plan, const LayerWork& work, const Allotmen
   }
   if (plan.method->lossless()) {
     std::copy_n(out.data(), bytes, work.whole.data());
-    const std::size_t packed = plan.method->pack(work.whole.first(bytes), out);
+    const std::size_t packed = plan.method->pack(plan.kind, work.whole.first(bytes), out);
     if (packed != 0) row.flags |= Row::kLossless;
     if (packed == 0) std::copy_n(work.whole.data(), bytes, out.data());
     if (packed != 0) bytes = packed;
@@ -275,7 +276,7 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   }
   if (lossless) {
     std::size_t bytes = 0;
-    if (const Status s = blosc_unpack(out.body, unpacked, bytes); failed(s)) return s;
+    if (const Status s = unpack_frame(kind, out.body, unpacked, bytes); failed(s)) return s;
     out.body = unpacked.first(bytes);
   }
   out.kind = &kind;

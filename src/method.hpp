@@ -89,8 +89,10 @@ class Method {
     return nullptr;
   }
   /// Puts a finished body of that method behind the stage. Returns its bytes in `out`, 0 when there
-  /// is no stage or the body would not shrink. Takes heap memory.
-  [[nodiscard]] virtual std::size_t pack(ConstBytes /*body*/, Bytes /*out*/) const noexcept {
+  /// is no stage, or the body is to be stored: it would not shrink, or would shrink to less than
+  /// pays for it (lossless_stage.hpp). Takes heap memory.
+  [[nodiscard]] virtual std::size_t pack(const Kind&, ConstBytes /*body*/,
+                                         Bytes /*out*/) const noexcept {
     return 0;
   }
 

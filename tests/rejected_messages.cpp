@@ -185,6 +185,40 @@ void add_bodies(List& list) {
                 [](Buffer& b) { b.resize(b.size() + 4); });
 }
 
+/// The message of one tensor.
+Buffer encoded(const Codec& codec, const std::vector<float>& x, const Shape& shape) {
+  Buffer message(codec.max_encoded_bytes(shape)), workspace(codec.workspace_bytes(shape));
+  std::uint64_t bytes = 0;
+  const Status status = codec.encode({x.data(), DType::f32, shape}, {},
+                                     {message.data(), message.size(), &bytes},
+                                     {.workspace = workspace});
+  if (failed(status)) throw Error("no message of " + codec.to_string());
+  message.resize(bytes);
+  return message;
+}
+
+/// A frame of few bytes that unpacks to all pairs of a matrix, all zero: 4.7 MB.
+void add_pairs_behind_lossless(List& list) {
+  const std::int64_t side = 768;
+  const auto kept = static_cast<std::uint32_t>(side);
+  // The frame is that of an identity layer of the same bytes: the count, an exponent, the vectors.
+  std::vector<float> zeros(2 + static_cast<std::size_t>(2 * side * side));
+  std::memcpy(zeros.data(), &kept, sizeof kept);
+  const Shape flat{static_cast<std::int64_t>(zeros.size())};
+  const Buffer packed = encoded(Codec::parse("identity+blosc:codec=zstd,level=9"), zeros, flat);
+  ContainerInfo info;
+  if (failed(inspect(packed, info, true))) throw Error("pairs behind a lossless stage: no message");
+  const detail::Kind kind{detail::MethodId::factors, DType::f32, 0, {side, side}};
+  const std::size_t head = detail::one_layer_head_bytes(kind),
+                    body = packed.size() - info.head_bytes;
+  Buffer message(head + body);
+  std::copy(packed.begin() + static_cast<std::ptrdiff_t>(info.head_bytes), packed.end(),
+            message.begin() + static_cast<std::ptrdiff_t>(head));
+  detail::write_one_layer_head(message.data(), kind,
+                               {0, detail::Row::kLossless, info.layers.at(0).bytes}, {}, 0, 0);
+  list.add("corrupt-lossless_pays_for_fewer_pairs", message);
+}
+
 /// Sketches of 4 x 40 have a rank of 4; their body starts with the bytes of the pairs.
 void add_sketches(List& list) {
   const char* const sketch = "atomo:bits=4,atoms=sketch";
@@ -290,6 +324,7 @@ std::vector<RejectedMessage> rejected_messages() {
   add_framing(list);
   add_heads(list);
   add_bodies(list);
+  add_pairs_behind_lossless(list);
   add_sketches(list);
   add_forms(list);
   add_wide_bodies(list);

@@ -114,7 +114,7 @@ def decode_layer(layer):
         require(len(layer.body) > 4, "an own price without a body")
     rest = body.rest()
     if layer.flags & LOSSLESS:
-        rest = lossless.unpack(rest)
+        rest = lossless.unpack_body(rest, layer.kind)
     with np.errstate(over="ignore", under="ignore"):
         return _decode_body(layer, rest, price)
 
