@@ -184,9 +184,10 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
 
 Status LayerCursor::seek_kind(std::uint32_t wanted) noexcept {
   if (wanted + 1 == kind_next_) return Status::ok;
-  if (wanted < kind_next_) {
-    // From the nearest milestone before it: a walk is short, whatever the order of the rows.
-    const std::uint32_t milestone = wanted / kMilestone;
+  // From the nearest milestone before it: a walk is short, whatever the order of the rows. Kinds
+  // come in the order of their first use, so the cursor has passed that milestone.
+  const std::uint32_t milestone = wanted / kMilestone;
+  if (wanted < kind_next_ || milestone * kMilestone > kind_next_) {
     kind_next_ = milestone * kMilestone;
     kind_at_ = milestones_[milestone];
   }
@@ -194,11 +195,9 @@ Status LayerCursor::seek_kind(std::uint32_t wanted) noexcept {
   std::array<std::int64_t, Shape::kMaxRank> dims{};
   const auto keep = [&](int i, std::int64_t d) { dims[static_cast<std::size_t>(i)] = d; };
   while (kind_next_ <= wanted) {
-    if (kind_next_ % kMilestone == 0) {
-      milestones_[kind_next_ / kMilestone] = static_cast<std::uint32_t>(kind_at_);
-    }
     if (!read_kind(head_->kinds(), kind_at_, fields, keep)) return Status::corrupt;
-    ++kind_next_;
+    if (++kind_next_ % kMilestone == 0)
+      milestones_[kind_next_ / kMilestone] = static_cast<std::uint32_t>(kind_at_);
   }
   // The dimensions were checked by read_kind, so this cannot throw.
   kind = {fields.method, fields.dtype, fields.params,

@@ -86,7 +86,9 @@ class Head {
 class LayerCursor {
  public:
   explicit LayerCursor(const Head& head) noexcept
-      : head_(&head), body_at_(head.head_bytes()), names_(head.names()) {}
+      : head_(&head), body_at_(head.head_bytes()), names_(head.names()) {
+    milestones_[0] = 0;  // the others are written when they are passed, before they are read
+  }
   /// False after the last layer, or (with `status` set) when the layer's kind is not one this build
   /// can read.
   bool next(Status& status) noexcept;
@@ -103,10 +105,11 @@ class LayerCursor {
   const Head* head_;
   std::size_t body_at_, next_layer_ = 0;
   ConstBytes names_;
-  static constexpr std::uint32_t kMilestone = 256;
+  /// Kinds that a row of a hostile message can make the cursor read again.
+  static constexpr std::uint32_t kMilestone = 16;
   std::size_t kind_at_ = 0;  // where kind number `kind_next_` starts
   std::uint32_t kind_next_ = 0;
-  std::array<std::uint32_t, 65536 / kMilestone> milestones_{};  // where every 256th kind starts
+  std::array<std::uint32_t, 65536 / kMilestone> milestones_;  // where every 16th kind starts
 };
 
 }  // namespace atomo::detail
