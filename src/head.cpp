@@ -93,6 +93,13 @@ HeadLayout::HeadLayout(std::span<const Kind> layers, std::span<const std::string
   tables_.resize(tables_.size() + bytes_ - used);
 }
 
+void check_layer_name(std::size_t layer, const std::string& name) {
+  const std::size_t good = utf8_prefix(std::as_bytes(std::span(name)));
+  if (good == name.size()) return;
+  throw Error("the name of layer " + std::to_string(layer) + ", '" + shown(name) +
+              "', is not UTF-8 from byte " + std::to_string(good) + " on: names must be");
+}
+
 void HeadLayout::write_tables(std::byte* message) const noexcept {
   if (tables_.empty()) return;
   std::memcpy(message + kHeaderBytes + kRowBytes * layers(), tables_.data(), tables_.size());

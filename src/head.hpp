@@ -45,6 +45,9 @@ class HeadLayout {
   std::uint16_t flags_ = 0;
 };
 
+/// \throws Error for a name that is not UTF-8, which no message carries. `layer` is its number.
+void check_layer_name(std::size_t layer, const std::string& name);
+
 /// The head of a message of one unnamed layer, without a layout made before (and so without the
 /// heap).
 [[nodiscard]] std::size_t one_layer_head_bytes(const Kind& kind) noexcept;

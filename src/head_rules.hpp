@@ -10,6 +10,7 @@
 #include "atomo/version.hpp"
 #include "hd.hpp"
 #include "kind_rules.hpp"
+#include "utf8.hpp"
 
 namespace atomo::detail {
 
@@ -193,6 +194,7 @@ ATOMO_HD Status walk_tables(ConstBytes message, const Header& header, TablePlace
     if (message.size() - at < 2) return Status::corrupt;
     const std::size_t length = load_as<std::uint16_t>(message.data() + at);
     if (message.size() - at - 2 < length) return Status::corrupt;
+    if (utf8_prefix(message.subspan(at + 2, length)) != length) return Status::corrupt;
     at += 2 + length;
   }
   places.end = at;

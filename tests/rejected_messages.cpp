@@ -144,6 +144,23 @@ void add_heads(List& list) {
                 [](Buffer& h) { put_byte(h, 66, 4); });
 }
 
+/// One layer of 4 x 40 called "abc": the bytes of its name are what a test case puts there.
+void add_names(List& list) {
+  const auto add = [&](const char* name, const char (&bytes)[4]) {
+    list.add_head(name, "identity", [&](Buffer& h) {
+      put_byte(h, 6, 1);
+      h.resize(81);
+      h.insert(h.end(), {std::byte{3}, std::byte{0}});
+      for (int i = 0; i < 3; ++i) h.push_back(static_cast<std::byte>(bytes[i]));
+      h.resize(detail::padded(h.size()));
+    });
+  };
+  add("corrupt-name_of_latin_1", "\xE9t\xE9");
+  add("corrupt-name_cut_in_a_character", "a\xE2\x82");
+  add("corrupt-name_longer_than_needed", "a\xC0\x80");
+  add("corrupt-name_surrogate", "\xED\xA0\x80");
+}
+
 void add_bodies(List& list) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const char* const atoms = "atomo:bits=2,atoms=blocks";
@@ -323,6 +340,7 @@ std::vector<RejectedMessage> rejected_messages() {
   List list;
   add_framing(list);
   add_heads(list);
+  add_names(list);
   add_bodies(list);
   add_pairs_behind_lossless(list);
   add_sketches(list);

@@ -7,7 +7,7 @@ import numpy as np
 import xxhash
 
 from . import automatic, coordinate, factors, families, half, lossless, quantisers, sparse
-from .bits import ByteReader, require
+from .bits import ByteReader, FormatError, require
 from .philox import Key
 
 NON_FINITE, LOSSLESS, OWN_PRICE, THINNED = 1, 2, 4, 8
@@ -83,7 +83,7 @@ def parse(message, exact=True):
     body_sum, head_sum = head.field("Q"), head.field("Q")
     rows = [_row(head.field("Q")) for _ in range(layer_count)]
     kinds = [_kind(head) for _ in range(kind_count)]
-    names = [head.take(head.field("H")) if flags & 1 else b"" for _ in range(layer_count)]
+    names = [_name(head) if flags & 1 else b"" for _ in range(layer_count)]
     head.zeros_until_multiple_of(4)
     head_bytes = head.at
     require(head_sum == _head_checksum(head.data[:head_bytes]), "checksum of the head")
@@ -154,6 +154,15 @@ def _kind(head):
     shape = tuple(_base128(head) for _ in range(rank))
     require(math.prod(shape) <= 1 << 40, "too many elements")
     return Kind(method, dtype, parameters, shape)
+
+
+def _name(head):
+    name = head.take(head.field("H"))
+    try:
+        name.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError("a name that is not UTF-8") from error
+    return name
 
 
 def _base128(head):
