@@ -157,7 +157,8 @@ ATOMO_HD bool read_kind(ConstBytes in, std::size_t& at, KindFields& kind, OnDim 
   bool empty = false;
   for (int i = 0; i < kind.rank; ++i) {
     std::uint64_t d = 0;
-    if (!read_varint(in, at, d) || d > (std::uint64_t{1} << 62)) return false;
+    if (!read_varint(in, at, d)) return false;
+    if (d > static_cast<std::uint64_t>(Shape::kMaxDimension)) return false;
     if (i == 0) kind.dim0 = static_cast<std::int64_t>(d);
     on_dim(i, static_cast<std::int64_t>(d));
     empty = empty || d == 0;

@@ -110,7 +110,8 @@ void LayerWork::carve(const LayerPlan& plan, Carver& carver, bool with_demand) {
 
 Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key& key,
                   Executor* executor, LayerWork& work) noexcept {
-  if (view.device != Device::cpu || view.dtype != plan.kind.dtype) return Status::unsupported;
+  if (view.device != Device::cpu || view.dtype != plan.kind.dtype || !is_dtype(view.dtype))
+    return Status::unsupported;
   if (view.shape != plan.kind.shape) return Status::shape_mismatch;
   work.non_finite = false;
   work.input = {};
@@ -242,7 +243,7 @@ std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) no
 Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add,
                   float alpha, Bytes workspace, Executor* executor) noexcept {
   const Kind& kind = layer.kind;
-  if (view.device != Device::cpu) return Status::unsupported;
+  if (view.device != Device::cpu || !is_dtype(view.dtype)) return Status::unsupported;
   if (view.shape != kind.shape) return Status::shape_mismatch;
   const std::size_t n = kind.shape.elements();
   const bool half = view.dtype != DType::f32;

@@ -61,6 +61,11 @@ struct BodyResult {
   std::uint8_t form = 0;  ///< which of its forms the method chose, 0..3
 };
 
+/// Whether a caller's view has one of the three.
+[[nodiscard]] constexpr bool is_dtype(DType dtype) noexcept {
+  return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
 /// Where the price of a layer comes from.
 struct PriceRule {
   enum class From : std::uint8_t { none, budget, price, keep };

@@ -140,8 +140,8 @@ double SpecArgs::number(std::string_view key, double low, double high,
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " + std::string(key) + "=, " +
-                range);
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
+                std::string(key) + "=, " + range);
   }
   double value = 0;
   const char* end = arg->value.data() + arg->value.size();
@@ -159,8 +159,8 @@ std::int64_t SpecArgs::integer(std::string_view key, std::int64_t low, std::int6
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " + std::string(key) + "=, " +
-                range);
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
+                std::string(key) + "=, " + range);
   }
   std::int64_t value = 0;
   const char* end = arg->value.data() + arg->value.size();
@@ -176,8 +176,8 @@ std::size_t SpecArgs::choice(std::string_view key, const std::vector<std::string
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " + std::string(key) + "=" +
-                join_words(choices));
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
+                std::string(key) + "=" + join_words(choices));
   }
   const auto it = std::find(choices.begin(), choices.end(), arg->value);
   if (it == choices.end()) {

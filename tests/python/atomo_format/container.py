@@ -172,6 +172,7 @@ def _base128(head):
         value |= (byte & 127) << shift
         require(byte != 0 or shift == 0, "a dimension is not in its shortest form")
         if byte < 128:
+            require(value <= 1 << 62, "a dimension is too large")
             return value
         shift += 7
         require(shift < 64, "a dimension is too long")
