@@ -30,7 +30,7 @@ using detail::Row;
 using Buffer = std::vector<std::byte>;
 
 /// Blocks of linear work: of a byte received, of an entry written, and of every call.
-constexpr std::uint64_t kBlocksOfByte = 64, kBlocksOfEntry = 64, kBlocksOfCall = 40'000;
+constexpr std::uint64_t kBlocksOfByte = 32, kBlocksOfEntry = 32, kBlocksOfCall = 40'000;
 /// A row of 8 bytes can make its reader go through 16 kinds of 8 dimensions.
 constexpr std::uint64_t kBlocksOfHeadByte = 512;
 /// Multiply-adds of singular pairs in a block: 4 rows of 2 columns.
