@@ -10,6 +10,7 @@
 #include "atomo/container.hpp"
 #include "fp_guard.hpp"
 #include "model.hpp"
+#include "utf8.hpp"
 
 namespace atomo {
 
@@ -207,13 +208,17 @@ std::vector<std::byte> Compressor::save() const {
 
 void Compressor::load(ConstBytes bytes) {
   SavedState state{};
-  const bool sized = bytes.size() == sizeof state;
-  if (sized) std::memcpy(&state, bytes.data(), sizeof state);
-  if (!sized || std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0 ||
-      !state.atoms.is_sound() || !state.grid.is_sound()) {
-    throw Error("not a saved compressor state: expected the " + std::to_string(sizeof state) +
-                " bytes that save() returned, found " + std::to_string(bytes.size()));
+  const std::string expected = "not a saved compressor state: expected the " +
+                               std::to_string(sizeof state) + " bytes that save() returned, found ";
+  if (bytes.size() != sizeof state) throw Error(expected + std::to_string(bytes.size()));
+  std::memcpy(&state, bytes.data(), sizeof state);
+  if (std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0) {
+    const std::string_view magic(state.magic, sizeof kStateMagic);
+    throw Error(expected + "as many that start with '" + detail::shown(magic) + "' instead of '" +
+                std::string(kStateMagic, sizeof kStateMagic) + "'");
   }
+  if (!state.atoms.is_sound() || !state.grid.is_sound())
+    throw Error(expected + "as many that hold a price or a debt that no model has");
   if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())))
     throw Error("CUDA: the device did not take what was saved of the model's prices");
 }

@@ -93,6 +93,13 @@ HeadLayout::HeadLayout(std::span<const Kind> layers, std::span<const std::string
   tables_.resize(tables_.size() + bytes_ - used);
 }
 
+void check_layer_name(std::size_t layer, const std::string& name) {
+  const std::size_t good = utf8_prefix(std::as_bytes(std::span(name)));
+  if (good == name.size()) return;
+  throw Error("the name of layer " + std::to_string(layer) + ", '" + shown(name) +
+              "', is not UTF-8 from byte " + std::to_string(good) + " on: names must be");
+}
+
 void HeadLayout::write_tables(std::byte* message) const noexcept {
   if (tables_.empty()) return;
   std::memcpy(message + kHeaderBytes + kRowBytes * layers(), tables_.data(), tables_.size());
@@ -184,9 +191,10 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
 
 Status LayerCursor::seek_kind(std::uint32_t wanted) noexcept {
   if (wanted + 1 == kind_next_) return Status::ok;
-  if (wanted < kind_next_) {
-    // From the nearest milestone before it: a walk is short, whatever the order of the rows.
-    const std::uint32_t milestone = wanted / kMilestone;
+  // From the nearest milestone before it: a walk is short, whatever the order of the rows. Kinds
+  // come in the order of their first use, so the cursor has passed that milestone.
+  const std::uint32_t milestone = wanted / kMilestone;
+  if (wanted < kind_next_ || milestone * kMilestone > kind_next_) {
     kind_next_ = milestone * kMilestone;
     kind_at_ = milestones_[milestone];
   }
@@ -194,11 +202,9 @@ Status LayerCursor::seek_kind(std::uint32_t wanted) noexcept {
   std::array<std::int64_t, Shape::kMaxRank> dims{};
   const auto keep = [&](int i, std::int64_t d) { dims[static_cast<std::size_t>(i)] = d; };
   while (kind_next_ <= wanted) {
-    if (kind_next_ % kMilestone == 0) {
-      milestones_[kind_next_ / kMilestone] = static_cast<std::uint32_t>(kind_at_);
-    }
     if (!read_kind(head_->kinds(), kind_at_, fields, keep)) return Status::corrupt;
-    ++kind_next_;
+    if (++kind_next_ % kMilestone == 0)
+      milestones_[kind_next_ / kMilestone] = static_cast<std::uint32_t>(kind_at_);
   }
   // The dimensions were checked by read_kind, so this cannot throw.
   kind = {fields.method, fields.dtype, fields.params,

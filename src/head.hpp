@@ -45,6 +45,9 @@ class HeadLayout {
   std::uint16_t flags_ = 0;
 };
 
+/// \throws Error for a name that is not UTF-8, which no message carries. `layer` is its number.
+void check_layer_name(std::size_t layer, const std::string& name);
+
 /// The head of a message of one unnamed layer, without a layout made before (and so without the
 /// heap).
 [[nodiscard]] std::size_t one_layer_head_bytes(const Kind& kind) noexcept;
@@ -86,7 +89,9 @@ class Head {
 class LayerCursor {
  public:
   explicit LayerCursor(const Head& head) noexcept
-      : head_(&head), body_at_(head.head_bytes()), names_(head.names()) {}
+      : head_(&head), body_at_(head.head_bytes()), names_(head.names()) {
+    milestones_[0] = 0;  // the others are written when they are passed, before they are read
+  }
   /// False after the last layer, or (with `status` set) when the layer's kind is not one this build
   /// can read.
   bool next(Status& status) noexcept;
@@ -103,10 +108,11 @@ class LayerCursor {
   const Head* head_;
   std::size_t body_at_, next_layer_ = 0;
   ConstBytes names_;
-  static constexpr std::uint32_t kMilestone = 256;
+  /// Kinds that a row of a hostile message can make the cursor read again.
+  static constexpr std::uint32_t kMilestone = 16;
   std::size_t kind_at_ = 0;  // where kind number `kind_next_` starts
   std::uint32_t kind_next_ = 0;
-  std::array<std::uint32_t, 65536 / kMilestone> milestones_{};  // where every 256th kind starts
+  std::array<std::uint32_t, 65536 / kMilestone> milestones_;  // where every 16th kind starts
 };
 
 }  // namespace atomo::detail

@@ -10,6 +10,7 @@
 #include "atomo/version.hpp"
 #include "hd.hpp"
 #include "kind_rules.hpp"
+#include "utf8.hpp"
 
 namespace atomo::detail {
 
@@ -156,7 +157,8 @@ ATOMO_HD bool read_kind(ConstBytes in, std::size_t& at, KindFields& kind, OnDim 
   bool empty = false;
   for (int i = 0; i < kind.rank; ++i) {
     std::uint64_t d = 0;
-    if (!read_varint(in, at, d) || d > (std::uint64_t{1} << 62)) return false;
+    if (!read_varint(in, at, d)) return false;
+    if (d > static_cast<std::uint64_t>(Shape::kMaxDimension)) return false;
     if (i == 0) kind.dim0 = static_cast<std::int64_t>(d);
     on_dim(i, static_cast<std::int64_t>(d));
     empty = empty || d == 0;
@@ -193,6 +195,7 @@ ATOMO_HD Status walk_tables(ConstBytes message, const Header& header, TablePlace
     if (message.size() - at < 2) return Status::corrupt;
     const std::size_t length = load_as<std::uint16_t>(message.data() + at);
     if (message.size() - at - 2 < length) return Status::corrupt;
+    if (utf8_prefix(message.subspan(at + 2, length)) != length) return Status::corrupt;
     at += 2 + length;
   }
   places.end = at;

@@ -10,6 +10,7 @@
 #include "atomo/half.hpp"
 #include "atomo/philox.hpp"
 #include "kind_rules.hpp"
+#include "lossless_stage.hpp"
 #include "price_search.hpp"
 
 namespace atomo::detail {
@@ -109,7 +110,8 @@ void LayerWork::carve(const LayerPlan& plan, Carver& carver, bool with_demand) {
 
 Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key& key,
                   Executor* executor, LayerWork& work) noexcept {
-  if (view.device != Device::cpu || view.dtype != plan.kind.dtype) return Status::unsupported;
+  if (view.device != Device::cpu || view.dtype != plan.kind.dtype || !is_dtype(view.dtype))
+    return Status::unsupported;
   if (view.shape != plan.kind.shape) return Status::shape_mismatch;
   work.non_finite = false;
   work.input = {};
@@ -194,7 +196,7 @@ Status finish_layer(const LayerPlan& plan, const LayerWork& work, const Allotmen
   }
   if (plan.method->lossless()) {
     std::copy_n(out.data(), bytes, work.whole.data());
-    const std::size_t packed = plan.method->pack(work.whole.first(bytes), out);
+    const std::size_t packed = plan.method->pack(plan.kind, work.whole.first(bytes), out);
     if (packed != 0) row.flags |= Row::kLossless;
     if (packed == 0) std::copy_n(work.whole.data(), bytes, out.data());
     if (packed != 0) bytes = packed;
@@ -241,7 +243,7 @@ std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) no
 Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add,
                   float alpha, Bytes workspace, Executor* executor) noexcept {
   const Kind& kind = layer.kind;
-  if (view.device != Device::cpu) return Status::unsupported;
+  if (view.device != Device::cpu || !is_dtype(view.dtype)) return Status::unsupported;
   if (view.shape != kind.shape) return Status::shape_mismatch;
   const std::size_t n = kind.shape.elements();
   const bool half = view.dtype != DType::f32;
@@ -275,7 +277,7 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   }
   if (lossless) {
     std::size_t bytes = 0;
-    if (const Status s = blosc_unpack(out.body, unpacked, bytes); failed(s)) return s;
+    if (const Status s = unpack_frame(kind, out.body, unpacked, bytes); failed(s)) return s;
     out.body = unpacked.first(bytes);
   }
   out.kind = &kind;

@@ -7,6 +7,7 @@
 #include "bits.hpp"
 #include "head.hpp"
 #include "layer.hpp"
+#include "lossless_stage.hpp"
 
 namespace atomo {
 namespace {
@@ -76,7 +77,7 @@ Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
     const detail::Method& method = codecs[one_for_all ? 0 : layer.index].method();
     if (is_lossless(row) || method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind)
       return Status::codec_mismatch;
-    bytes = method.pack(body, room);
+    bytes = method.pack(layer.kind, body, room);
     if (bytes == 0) return copy_body(body, room, bytes);
     row.flags |= Row::kLossless;
     return Status::ok;
@@ -93,7 +94,7 @@ Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept {
     const std::uint64_t raw = detail::lossless_raw_bytes(body);
     if (raw > most) return Status::corrupt;
     if (raw > room.size()) return Status::buffer_too_small;
-    return detail::blosc_unpack(body, room, bytes);
+    return detail::unpack_frame(layer.kind, body, room, bytes);
   };
   return rewrite_bodies(message, 0, payload, unpack);
 }

@@ -61,6 +61,11 @@ struct BodyResult {
   std::uint8_t form = 0;  ///< which of its forms the method chose, 0..3
 };
 
+/// Whether a caller's view has one of the three.
+[[nodiscard]] constexpr bool is_dtype(DType dtype) noexcept {
+  return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
 /// Where the price of a layer comes from.
 struct PriceRule {
   enum class From : std::uint8_t { none, budget, price, keep };
@@ -89,8 +94,10 @@ class Method {
     return nullptr;
   }
   /// Puts a finished body of that method behind the stage. Returns its bytes in `out`, 0 when there
-  /// is no stage or the body would not shrink. Takes heap memory.
-  [[nodiscard]] virtual std::size_t pack(ConstBytes /*body*/, Bytes /*out*/) const noexcept {
+  /// is no stage, or the body is to be stored: it would not shrink, or would shrink to less than
+  /// pays for it (lossless_stage.hpp). Takes heap memory.
+  [[nodiscard]] virtual std::size_t pack(const Kind&, ConstBytes /*body*/,
+                                         Bytes /*out*/) const noexcept {
     return 0;
   }
 

@@ -50,6 +50,7 @@ void Compressor::Impl::set_up_layers(const CompressorOptions& options) {
   std::vector<detail::Kind> kinds;
   std::vector<std::string> on_wire;
   for (const auto& layer : layers) {
+    detail::check_layer_name(names.size(), layer.name);
     if (!names.insert(layer.name).second)
       throw Error("two layers are called '" + layer.name + "': names must differ");
     codecs.push_back(policy.codec_for(layer.name));

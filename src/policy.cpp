@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atomo/compressor.hpp"
+#include "utf8.hpp"
 
 namespace atomo {
 namespace {
@@ -36,6 +37,15 @@ bool is_spec(std::string_view text) {
          text.find('=') >= text.find(':');
 }
 
+/// A rule whose pattern `parse` would read otherwise, or not at all, has no text.
+void check_pattern(const std::string& pattern, std::size_t number) {
+  const bool split = pattern.find_first_of("=;#\n") != std::string::npos;
+  if (!split && !pattern.empty() && trim(pattern).size() == pattern.size()) return;
+  throw Error("the pattern of rule " + std::to_string(number) + ", '" + detail::shown(pattern) +
+              "', cannot be written as a rule: expected at least one character, none of them =, ;, "
+              "# or a line break, and no blank at either end (? stands for any character)");
+}
+
 }  // namespace
 
 Policy::Policy(Codec codec) : rules_{{"*", std::move(codec)}} {}
@@ -43,6 +53,7 @@ Policy::Policy(Codec codec) : rules_{{"*", std::move(codec)}} {}
 Policy::Policy(std::vector<Rule> rules) : rules_(std::move(rules)) {
   if (rules_.empty())
     throw Error("a policy without rules: expected at least one, e.g. * = atomo:bits=0.5");
+  for (std::size_t i = 0; i < rules_.size(); ++i) check_pattern(rules_[i].pattern, i + 1);
 }
 
 Policy Policy::parse(std::string_view text) {
@@ -59,7 +70,8 @@ Policy Policy::parse(std::string_view text) {
       const auto equals = line.find('=');
       const std::string where = "policy, line " + std::to_string(line_number) + ": ";
       if (equals == std::string_view::npos || trim(line.substr(0, equals)).empty()) {
-        throw Error(where + "expected 'pattern = spec', found '" + std::string(line) + "'");
+        throw Error(where + "expected 'pattern = spec', found '" +
+                    detail::shown(line) + "'");
       }
       try {
         rules.push_back({std::string(trim(line.substr(0, equals))),
@@ -77,7 +89,7 @@ const Codec& Policy::codec_for(std::string_view layer) const {
   for (const auto& rule : rules_) {
     if (matches(rule.pattern, layer)) return rule.codec;
   }
-  throw Error("no rule of the policy matches the layer '" + std::string(layer) +
+  throw Error("no rule of the policy matches the layer '" + detail::shown(layer) +
               "': end it with '* = SPEC'");
 }
 

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "utf8.hpp"
+
 namespace atomo::detail {
 namespace {
 
@@ -33,8 +35,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 [[noreturn]] void fail_at(std::string_view spec, std::size_t at, const std::string& what) {
-  throw Error("in the spec '" + std::string(spec) + "', position " + std::to_string(at + 1) + ": " +
-              what);
+  throw Error(shown("in the spec '" + std::string(spec) + "', position " + std::to_string(at + 1) +
+                    ": " + what));
 }
 
 bool is_word(std::string_view text) {
@@ -129,7 +131,7 @@ void SpecArgs::fail(std::string_view key, const std::string& what) const {
   for (const auto& arg : args_) {
     if (arg.key == key) fail_at(spec_, arg.value_at, what);
   }
-  throw Error("in the spec '" + spec_ + "': " + what);
+  throw Error(shown("in the spec '" + spec_ + "': " + what));
 }
 
 double SpecArgs::number(std::string_view key, double low, double high,
@@ -138,8 +140,8 @@ double SpecArgs::number(std::string_view key, double low, double high,
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=, " +
-                range);
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
+                std::string(key) + "=, " + range);
   }
   double value = 0;
   const char* end = arg->value.data() + arg->value.size();
@@ -157,8 +159,8 @@ std::int64_t SpecArgs::integer(std::string_view key, std::int64_t low, std::int6
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=, " +
-                range);
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
+                std::string(key) + "=, " + range);
   }
   std::int64_t value = 0;
   const char* end = arg->value.data() + arg->value.size();
@@ -174,8 +176,8 @@ std::size_t SpecArgs::choice(std::string_view key, const std::vector<std::string
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + spec_ + "': " + stage_ + " needs " + std::string(key) + "=" +
-                join_words(choices));
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
+                std::string(key) + "=" + join_words(choices));
   }
   const auto it = std::find(choices.begin(), choices.end(), arg->value);
   if (it == choices.end()) {

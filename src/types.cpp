@@ -14,7 +14,8 @@ std::string_view describe(Status s) noexcept {
     case Status::overflow:
       return "done, but a value too large for the half output became infinite";
     case Status::buffer_too_small:
-      return "the payload's buffer is too small: max_encoded_bytes says what is needed";
+      return "the output's buffer is too small: for a payload max_encoded_bytes says what is "
+             "needed";
     case Status::workspace_too_small:
       return "the workspace is too small: workspace_bytes says what is needed";
     case Status::truncated:
@@ -66,6 +67,10 @@ Shape::Shape(std::span<const std::int64_t> dims) {
     if (dims[i] < 0) {
       throw Error("dimension " + std::to_string(i) + " is " + std::to_string(dims[i]) +
                   ": it must be at least 0");
+    }
+    if (dims[i] > kMaxDimension) {
+      throw Error("dimension " + std::to_string(i) + " is " + std::to_string(dims[i]) +
+                  ": it must be at most 2^62");
     }
     dims_[i] = dims[i];
     empty = empty || dims[i] == 0;

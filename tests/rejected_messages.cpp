@@ -144,6 +144,23 @@ void add_heads(List& list) {
                 [](Buffer& h) { put_byte(h, 66, 4); });
 }
 
+/// One layer of 4 x 40 called "abc": the bytes of its name are what a test case puts there.
+void add_names(List& list) {
+  const auto add = [&](const char* name, const char (&bytes)[4]) {
+    list.add_head(name, "identity", [&](Buffer& h) {
+      put_byte(h, 6, 1);
+      h.resize(81);
+      h.insert(h.end(), {std::byte{3}, std::byte{0}});
+      for (int i = 0; i < 3; ++i) h.push_back(static_cast<std::byte>(bytes[i]));
+      h.resize(detail::padded(h.size()));
+    });
+  };
+  add("corrupt-name_of_latin_1", "\xE9t\xE9");
+  add("corrupt-name_cut_in_a_character", "a\xE2\x82");
+  add("corrupt-name_longer_than_needed", "a\xC0\x80");
+  add("corrupt-name_surrogate", "\xED\xA0\x80");
+}
+
 void add_bodies(List& list) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const char* const atoms = "atomo:bits=2,atoms=blocks";
@@ -183,6 +200,40 @@ void add_bodies(List& list) {
                 [](Buffer& b) { put(b, 0, std::uint64_t{636}); });
   list.add_body("corrupt-lossless_too_long", "identity+blosc:codec=lz4",
                 [](Buffer& b) { b.resize(b.size() + 4); });
+}
+
+/// The message of one tensor.
+Buffer encoded(const Codec& codec, const std::vector<float>& x, const Shape& shape) {
+  Buffer message(codec.max_encoded_bytes(shape)), workspace(codec.workspace_bytes(shape));
+  std::uint64_t bytes = 0;
+  const Status status = codec.encode({x.data(), DType::f32, shape}, {},
+                                     {message.data(), message.size(), &bytes},
+                                     {.workspace = workspace});
+  if (failed(status)) throw Error("no message of " + codec.to_string());
+  message.resize(bytes);
+  return message;
+}
+
+/// A frame of few bytes that unpacks to all pairs of a matrix, all zero: 4.7 MB.
+void add_pairs_behind_lossless(List& list) {
+  const std::int64_t side = 768;
+  const auto kept = static_cast<std::uint32_t>(side);
+  // The frame is that of an identity layer of the same bytes: the count, an exponent, the vectors.
+  std::vector<float> zeros(2 + static_cast<std::size_t>(2 * side * side));
+  std::memcpy(zeros.data(), &kept, sizeof kept);
+  const Shape flat{static_cast<std::int64_t>(zeros.size())};
+  const Buffer packed = encoded(Codec::parse("identity+blosc:codec=zstd,level=9"), zeros, flat);
+  ContainerInfo info;
+  if (failed(inspect(packed, info, true))) throw Error("pairs behind a lossless stage: no message");
+  const detail::Kind kind{detail::MethodId::factors, DType::f32, 0, {side, side}};
+  const std::size_t head = detail::one_layer_head_bytes(kind),
+                    body = packed.size() - info.head_bytes;
+  Buffer message(head + body);
+  std::copy(packed.begin() + static_cast<std::ptrdiff_t>(info.head_bytes), packed.end(),
+            message.begin() + static_cast<std::ptrdiff_t>(head));
+  detail::write_one_layer_head(message.data(), kind,
+                               {0, detail::Row::kLossless, info.layers.at(0).bytes}, {}, 0, 0);
+  list.add("corrupt-lossless_pays_for_fewer_pairs", message);
 }
 
 /// Sketches of 4 x 40 have a rank of 4; their body starts with the bytes of the pairs.
@@ -289,7 +340,9 @@ std::vector<RejectedMessage> rejected_messages() {
   List list;
   add_framing(list);
   add_heads(list);
+  add_names(list);
   add_bodies(list);
+  add_pairs_behind_lossless(list);
   add_sketches(list);
   add_forms(list);
   add_wide_bodies(list);

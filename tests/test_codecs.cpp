@@ -331,5 +331,20 @@ TEST_P(AveragedCodec, MeanOverKeysApproachesTheInput) {
   EXPECT_LE(observed, 30 * expected + rounding) << GetParam();
 }
 
+TEST_P(EveryCodec, RefusesDTypesThatAreNone) {
+  const Shape shape{30};
+  const auto none = static_cast<DType>(7);
+  std::vector<float> x(30, 1.0f);
+  std::vector<std::byte> message(codec.max_encoded_bytes(shape)),
+      workspace(codec.workspace_bytes(shape, DType::f16) + 4096);
+  std::uint64_t bytes = 0;
+  const Context context{.workspace = workspace};
+  const Payload payload{message.data(), message.size(), &bytes};
+  EXPECT_EQ(codec.encode({x.data(), none, shape}, {}, payload, context), Status::unsupported);
+  ASSERT_FALSE(failed(codec.encode({x.data(), DType::f32, shape}, {}, payload, context)));
+  EXPECT_EQ(codec.decode(ConstBytes(message).first(bytes), {x.data(), none, shape}, context),
+            Status::unsupported);
+}
+
 }  // namespace
 }  // namespace atomo

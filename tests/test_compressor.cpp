@@ -8,6 +8,7 @@
 
 #include "atomo/half.hpp"
 #include "support.hpp"
+#include "utf8.hpp"
 
 namespace atomo {
 namespace {
@@ -385,6 +386,46 @@ TEST(Compressor, WrongCallsAreRefused) {
   EXPECT_EQ(c.encode(fewer, {}, payload, {.workspace = workspace}), Status::shape_mismatch);
   EXPECT_EQ(c.encode(model.views, {}, {out.data(), 100, &bytes}, {.workspace = workspace}),
             Status::buffer_too_small);
+}
+
+TEST(CompressorSetUp, RefusesNamesThatAreNotUtf8) {
+  const auto make = [](const std::string& name) {
+    return Compressor({{"a", {3}}, {name, {4}}}, Policy::parse("sign"), {.names_on_wire = true});
+  };
+  for (const std::string good : {"w\u00e9ight", "\u20ac", "\U0001F600", "a\tb"})
+    EXPECT_NO_THROW((void)make(good)) << good;
+  for (const auto& [bad, at] : std::vector<std::pair<std::string, std::string>>{
+           {"bad\xff.npy", "byte 3"}, {"\xc0\x80", "byte 0"},         {"x\xed\xa0\x80", "byte 1"},
+           {"ab\xe2\x82", "byte 2"}, {"\xf4\x90\x80\x80", "byte 0"}, {"\xe0\x9f\xbf", "byte 0"}}) {
+    try {
+      (void)make(bad);
+      ADD_FAILURE() << at;
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      EXPECT_NE(text.find("layer 1"), std::string::npos) << text;
+      EXPECT_NE(text.find(at), std::string::npos) << text;
+      EXPECT_EQ(detail::shown(text), text) << "the message itself is not UTF-8";
+    }
+  }
+}
+
+TEST(CompressorSetUp, SaysWhatIsWrongWithAState) {
+  Compressor model({{"a", {30}}}, Policy::parse("atomo:bits=1"));
+  const auto good = model.save();
+  const auto text_of = [&](const std::vector<std::byte>& state) {
+    try {
+      model.load(state);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(text_of(good), "");
+  EXPECT_NE(text_of(std::vector<std::byte>(71)).find("found 71"), std::string::npos);
+  EXPECT_NE(text_of(std::vector<std::byte>(good.size())).find("\\x00"), std::string::npos);
+  auto bad = good;
+  std::fill(bad.begin() + 8, bad.end(), std::byte{0xFF});
+  EXPECT_NE(text_of(bad).find("price"), std::string::npos) << text_of(bad);
 }
 
 }  // namespace

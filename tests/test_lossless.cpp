@@ -128,5 +128,27 @@ TEST_P(Lossless, AnyBytesGiveAStatus) {
   }
 }
 
+/// All singular pairs of an identity matrix pack to next to nothing: less than pays for multiplying
+/// them out. They are sent as they are, and whoever decodes messages decodes these.
+TEST(LosslessPairs, ThatAFrameDoesNotPayForAreStored) {
+  const Shape shape{512, 512};
+  const Codec codec = Codec::parse("atomo:atoms=svd,keep=512,values=f32+blosc:codec=zstd,level=9");
+  std::vector<float> identity(shape.elements());
+  for (std::size_t i = 0; i < 512; ++i) identity[513 * i] = 3;
+  const auto message = test::encode(codec, identity, shape);
+  ASSERT_EQ(message.status, Status::ok);
+  ContainerInfo info;
+  ASSERT_EQ(inspect(message.bytes, info, true), Status::ok);
+  EXPECT_EQ(info.layers[0].kept, 512u);
+  EXPECT_FALSE(info.layers[0].lossless);
+  EXPECT_EQ(test::decode(codec, message.bytes, shape).values, identity);
+
+  std::vector<std::byte> packed(message.bytes.size());
+  std::uint64_t bytes = 0;
+  ASSERT_EQ(pack_lossless(message.bytes, {&codec, 1}, {packed.data(), packed.size(), &bytes}),
+            Status::ok);
+  EXPECT_EQ(bytes, message.bytes.size());
+}
+
 }  // namespace
 }  // namespace atomo

@@ -154,6 +154,55 @@ TEST(Shape, RefusesWhatItCannotHold) {
   const std::int64_t big = std::int64_t{1} << 62;
   EXPECT_THROW((Shape{big, big, big}), Error);
   EXPECT_EQ((Shape{big, big, 0}).elements(), 0u);
+  EXPECT_THROW((Shape{0, big + 1}), Error);
+}
+
+/// The longest dimensions that there are beside one of 0.
+TEST(Shape, DecodesWhateverItEncodes) {
+  const std::int64_t big = Shape::kMaxDimension;
+  const Shape shape{0, big, big};
+  const Codec codec = Codec::parse("sign");
+  std::vector<std::byte> message(codec.max_encoded_bytes(shape)),
+      work(codec.workspace_bytes(shape));
+  std::uint64_t bytes = 0;
+  ASSERT_EQ(codec.encode({nullptr, DType::f32, shape}, {}, {message.data(), message.size(), &bytes},
+                         {.workspace = work}),
+            Status::ok);
+  EXPECT_EQ(codec.decode(ConstBytes(message).first(bytes), {nullptr, DType::f32, shape},
+                         {.workspace = work}),
+            Status::ok);
+}
+
+TEST(Policy, SaysRulesThatItReadsAgain) {
+  const Codec sign = Codec::parse("sign"), qsgd = Codec::parse("qsgd:bits=4");
+  for (const std::string pattern : {"*", "a:b", "fc 1.*", "w\té?", "[x]"}) {
+    const Policy policy(std::vector<Policy::Rule>{{pattern, sign}, {"*", qsgd}});
+    const Policy again = Policy::parse(policy.to_string());
+    ASSERT_EQ(again.rules().size(), 2u) << pattern;
+    EXPECT_EQ(again.rules()[0].pattern, pattern);
+    EXPECT_EQ(again.to_string(), policy.to_string());
+  }
+  for (const std::string pattern : {"", "a;b", "a#b", "a=b", "a\nb", " a", "a\t", "a\r"}) {
+    try {
+      (void)Policy(std::vector<Policy::Rule>{{"x", qsgd}, {pattern, sign}});
+      ADD_FAILURE() << pattern;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("pattern of rule 2"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(Spec, ShowsControlCharacters) {
+  using namespace std::string_view_literals;
+  for (const auto spec : {"sign\0"sv, "qsgd:bits=4\0"sv, "qsgd\0:bits=4"sv}) {
+    try {
+      (void)Codec::parse(spec);
+      ADD_FAILURE();
+    } catch (const Error& e) {
+      EXPECT_NE(std::string_view(e.what()).find("\\x00"), std::string_view::npos) << e.what();
+      EXPECT_GT(std::string_view(e.what()).size(), 30u) << e.what();
+    }
+  }
 }
 
 }  // namespace

@@ -121,8 +121,10 @@ atomo_status atomo_decode_workspace_bytes(const int64_t* dims, int32_t rank, ato
 
 atomo_status atomo_join(const atomo_bytes* parts, size_t count, void* payload, size_t capacity,
                         uint64_t* bytes) {
-  return guarded(
-      [&] { return atomo::join(messages_of(parts, count), payload_of(payload, capacity, bytes)); });
+  return guarded([&] {
+    if (count == 0) throw atomo::Error("count is 0: expected at least one part to join");
+    return atomo::join(messages_of(parts, count), payload_of(payload, capacity, bytes));
+  });
 }
 
 atomo_status atomo_joined_bytes_bound(const atomo_bytes* parts, size_t count, size_t* bytes) {

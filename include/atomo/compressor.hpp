@@ -25,12 +25,13 @@ class Policy {
  public:
   /// Layers whose name matches `pattern` get `codec`.
   struct Rule {
-    std::string pattern;  ///< `*` any characters, `?` one
+    std::string pattern;  ///< `*` any characters, `?` one; no `=;#`, line break or blank end
     Codec codec;          ///< never a null one
   };
   /// One codec for every layer.
   explicit Policy(Codec codec);
-  /// Rules in the order in which they are tried.
+  /// Rules in the order in which they are tried. \throws Error for none, or for a pattern that
+  /// `to_string` could not write: it names the rule.
   explicit Policy(std::vector<Rule> rules);
   /// Rules `pattern = spec`, one a line or separated by `;`; `#` starts a comment. Every layer must
   /// match one. A spec alone is one codec for every layer; a pattern with a colon wants room around
@@ -52,7 +53,7 @@ class Policy {
 
 /// A layer to register.
 struct LayerSpec {
-  std::string name;          ///< unique in the model
+  std::string name;          ///< unique in the model, UTF-8
   Shape shape;               ///< of its gradient
   DType dtype = DType::f32;  ///< of its gradient
 };

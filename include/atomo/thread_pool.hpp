@@ -15,7 +15,8 @@
 namespace [[gnu::visibility("default")]] atomo {
 
 /// `threads` counts the calling thread, which works too. One `run` at a time; a second caller
-/// waits.
+/// waits. A child that the process forks has none of the threads: there `run` would wait for ever,
+/// so a child makes a pool of its own.
 class ThreadPool final : public Executor {
  public:
   /// Starts threads; allocates. \throws Error when `threads` is 0 or more than the system gives.

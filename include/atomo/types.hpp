@@ -47,7 +47,7 @@ enum class [[nodiscard]] Status : std::uint8_t{
     underspent = 2,  ///< done; the budget is above what the finest class can spend
     overflow = 3,    ///< done; a value too large for the half output became +-Inf
 
-    buffer_too_small = 16,  ///< the payload's capacity is below `max_encoded_bytes`
+    buffer_too_small = 16,  ///< the capacity is below `max_encoded_bytes`, or what else is written
     workspace_too_small,    ///< the workspace is below `workspace_bytes`
     truncated,              ///< the message ends before its header says
     bad_magic,              ///< not an atomo container
@@ -88,11 +88,12 @@ class Shape {
   static constexpr int kMaxRank = 8;  ///< dimensions
   static constexpr std::uint64_t kMaxElements = std::uint64_t{1}
                                                 << 40;  ///< of all dimensions together
+  static constexpr std::int64_t kMaxDimension = std::int64_t{1} << 62;  ///< beside one of 0
 
   Shape() = default;
   /// The same check for dimensions written out.
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
-  /// \throws Error for more than 8 dimensions, a negative one, or more than 2^40 elements.
+  /// \throws Error for more than 8 dimensions, one below 0 or above 2^62, or more than 2^40 elements.
   explicit Shape(std::span<const std::int64_t> dims);
 
   /// Dimensions, 0 for a scalar.
@@ -161,7 +162,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
   /// Calls `task(state, i)` once for every i in [0, count), in any order, on any thread; returns
-  /// when all are done.
+  /// when all are done. The floating-point modes of those threads do not matter: the library's
+  /// tasks set what they need and restore what they found.
   virtual void run(std::size_t count, void (*task)(void* state, std::size_t i),
                    void* state) noexcept = 0;
 };

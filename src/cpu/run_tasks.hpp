@@ -6,11 +6,13 @@
 #include <cstddef>
 
 #include "atomo/types.hpp"
+#include "fp_guard.hpp"
 
 namespace atomo::detail {
 
 /// Calls `body(i)` once for every i in [0, count). `body` must not throw; no two calls may write
-/// the same byte.
+/// the same byte. An executor's threads may have floating-point modes of their own: its tasks run
+/// under the library's.
 template <typename Body>
 void run_tasks(Executor* executor, std::size_t count, const Body& body) noexcept {
   if (executor == nullptr || count <= 1) {
@@ -18,7 +20,11 @@ void run_tasks(Executor* executor, std::size_t count, const Body& body) noexcept
     return;
   }
   executor->run(
-      count, [](void* state, std::size_t i) { (*static_cast<const Body*>(state))(i); },
+      count,
+      [](void* state, std::size_t i) {
+        const FpGuard guard;
+        (*static_cast<const Body*>(state))(i);
+      },
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 

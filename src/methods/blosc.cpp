@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// +blosc: a lossless last stage over a finished body, through c-blosc. A body that would not
-/// shrink is stored as it is and its layer is not flagged lossless.
+/// shrink is stored as it is and its layer is not flagged lossless; so is one whose frame would not
+/// pay for it (lossless_stage.hpp).
 ///
 /// Body of a flagged layer:
 ///   the size of the body before compression, u64 little-endian, at least 1
@@ -17,6 +18,7 @@
 #include <cstring>
 
 #include "bits.hpp"
+#include "lossless_stage.hpp"
 #include "method.hpp"
 #include "workspace.hpp"
 
@@ -94,8 +96,9 @@ class Blosc final : public Method {
 
   bool lossless() const noexcept override { return true; }
   std::shared_ptr<const Method> without_lossless() const noexcept override { return inner_; }
-  std::size_t pack(ConstBytes body, Bytes out) const noexcept override {
-    return compress(body, options_, out);
+  std::size_t pack(const Kind& kind, ConstBytes body, Bytes out) const noexcept override {
+    const std::size_t bytes = compress(body, options_, out);
+    return bytes != 0 && pays_for_body(kind, body, bytes) ? bytes : 0;
   }
   Pool pool() const noexcept override { return inner_->pool(); }
   double budget_bits() const noexcept override { return inner_->budget_bits(); }
@@ -137,7 +140,7 @@ class Blosc final : public Method {
     const Status status = inner_->encode(in, price, demand, state, inner_scratch, raw, result);
     if (failed(status)) return status;
     const ConstBytes finished = raw.first(result.bytes);
-    const std::size_t packed = pack(finished, body);
+    const std::size_t packed = pack(inner_->kind(*in.shape, DType::f32), finished, body);
     result.lossless = packed != 0;
     if (result.lossless) {
       result.bytes = packed;

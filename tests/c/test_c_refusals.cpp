@@ -209,6 +209,7 @@ TEST_F(CRefusals, NullInCallsOnMessages) {
   refuses(atomo_decode_workspace_bytes(nullptr, 2, 0, &size_), "dims is NULL");
   refuses(atomo_decode_workspace_bytes(dims_, 2, 0, nullptr), "bytes is NULL");
   refuses(atomo_join(nullptr, 1, out, 1, &length_), "is NULL");
+  refuses(atomo_join(nullptr, 0, out, 1, &length_), "count is 0");
   refuses(atomo_join(&bytes_, 1, nullptr, 1, &length_), "buffer");
   refuses(atomo_join(&bytes_, 1, out, 1, nullptr), "bytes");
   refuses(atomo_joined_bytes_bound(nullptr, 1, &size_), "is NULL");

@@ -7,7 +7,7 @@ import numpy as np
 import xxhash
 
 from . import automatic, coordinate, factors, families, half, lossless, quantisers, sparse
-from .bits import ByteReader, require
+from .bits import ByteReader, FormatError, require
 from .philox import Key
 
 NON_FINITE, LOSSLESS, OWN_PRICE, THINNED = 1, 2, 4, 8
@@ -83,7 +83,7 @@ def parse(message, exact=True):
     body_sum, head_sum = head.field("Q"), head.field("Q")
     rows = [_row(head.field("Q")) for _ in range(layer_count)]
     kinds = [_kind(head) for _ in range(kind_count)]
-    names = [head.take(head.field("H")) if flags & 1 else b"" for _ in range(layer_count)]
+    names = [_name(head) if flags & 1 else b"" for _ in range(layer_count)]
     head.zeros_until_multiple_of(4)
     head_bytes = head.at
     require(head_sum == _head_checksum(head.data[:head_bytes]), "checksum of the head")
@@ -114,7 +114,7 @@ def decode_layer(layer):
         require(len(layer.body) > 4, "an own price without a body")
     rest = body.rest()
     if layer.flags & LOSSLESS:
-        rest = lossless.unpack(rest)
+        rest = lossless.unpack_body(rest, layer.kind)
     with np.errstate(over="ignore", under="ignore"):
         return _decode_body(layer, rest, price)
 
@@ -156,6 +156,15 @@ def _kind(head):
     return Kind(method, dtype, parameters, shape)
 
 
+def _name(head):
+    name = head.take(head.field("H"))
+    try:
+        name.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError("a name that is not UTF-8") from error
+    return name
+
+
 def _base128(head):
     value, shift = 0, 0
     while True:
@@ -163,6 +172,7 @@ def _base128(head):
         value |= (byte & 127) << shift
         require(byte != 0 or shift == 0, "a dimension is not in its shortest form")
         if byte < 128:
+            require(value <= 1 << 62, "a dimension is too large")
             return value
         shift += 7
         require(shift < 64, "a dimension is too long")
