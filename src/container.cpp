@@ -7,6 +7,7 @@
 
 #include "fp_guard.hpp"
 #include "layer.hpp"
+#include "read_layers.hpp"
 #include "thinning.hpp"
 
 namespace atomo {
@@ -71,14 +72,7 @@ Status decode_all(ConstBytes message, bool add, float alpha, std::span<const Ten
   Head head;
   if (const Status s = Head::parse(message, false, head); failed(s)) return s;
   if (head.layers() != views.size()) return Status::shape_mismatch;
-  Status status = Status::ok;
-  for (LayerCursor layer(head); layer.next(status);) {
-    const Status s = detail::read_layer(layer, head.header(), views[layer.index], add, alpha,
-                                        context.workspace, context.executor);
-    if (failed(s)) return s;
-    status = detail::worse(status, s);
-  }
-  return status;
+  return detail::read_layers(head, add, alpha, context, [&](std::size_t i) { return views[i]; });
 }
 
 bool on_host(std::span<const TensorView> views) noexcept {

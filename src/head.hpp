@@ -85,8 +85,18 @@ class Head {
   std::size_t head_bytes_ = 0;
 };
 
-/// Walks the layers of a parsed head in order.
-class LayerCursor {
+/// One layer of a message.
+struct LayerEntry {
+  Row row;
+  Kind kind;
+  ConstBytes body;
+  Key key;  ///< with this layer's tensor
+  std::string_view name;
+  std::size_t index = 0;
+};
+
+/// Walks the layers of a parsed head in order; it is the entry of the one it stands on.
+class LayerCursor : public LayerEntry {
  public:
   explicit LayerCursor(const Head& head) noexcept
       : head_(&head), body_at_(head.head_bytes()), names_(head.names()) {
@@ -95,13 +105,6 @@ class LayerCursor {
   /// False after the last layer, or (with `status` set) when the layer's kind is not one this build
   /// can read.
   bool next(Status& status) noexcept;
-
-  Row row;
-  Kind kind;
-  ConstBytes body;
-  Key key;  ///< with this layer's tensor
-  std::string_view name;
-  std::size_t index = 0;
 
  private:
   Status seek_kind(std::uint32_t wanted) noexcept;

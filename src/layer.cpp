@@ -7,23 +7,14 @@
 #include <cstring>
 #include <limits>
 
-#include "atomo/half.hpp"
 #include "atomo/philox.hpp"
+#include "halves.hpp"
 #include "kind_rules.hpp"
 #include "lossless_stage.hpp"
 #include "price_search.hpp"
 
 namespace atomo::detail {
 namespace {
-
-template <typename Half>
-void convert(const void* from, std::size_t n, float* to, Half half) noexcept {
-  for (std::size_t i = 0; i < n; ++i) {
-    std::uint16_t bits;
-    std::memcpy(&bits, static_cast<const std::byte*>(from) + 2 * i, 2);
-    to[i] = half(bits);
-  }
-}
 
 bool all_finite(const float* x, std::size_t n) noexcept {
   std::uint32_t bad = 0;
@@ -35,18 +26,10 @@ bool all_finite(const float* x, std::size_t n) noexcept {
 }
 
 /// The f32 entries of a view: the view itself, or its copy in `work`.
-const float* as_f32(const ConstTensorView& view, std::size_t n,
-                    std::span<float> converted) noexcept {
-  switch (view.dtype) {
-    case DType::f32:
-      return static_cast<const float*>(view.data);
-    case DType::f16:
-      convert(view.data, n, converted.data(), from_f16);
-      break;
-    case DType::bf16:
-      convert(view.data, n, converted.data(), from_bf16);
-      break;
-  }
+const float* as_f32(const ConstTensorView& view, std::size_t n, std::span<float> converted,
+                    Executor* executor) noexcept {
+  if (view.dtype == DType::f32) return static_cast<const float*>(view.data);
+  widen_halves(view.data, view.dtype, n, converted.data(), executor);
   return converted.data();
 }
 
@@ -121,7 +104,7 @@ Status open_layer(const LayerPlan& plan, const ConstTensorView& view, const Key&
   work.input.executor = executor;
   if (plan.n == 0) return Status::ok;
   if (view.data == nullptr) return Status::unsupported;
-  work.input.x = as_f32(view, plan.n, work.converted);
+  work.input.x = as_f32(view, plan.n, work.converted, executor);
   work.non_finite = !all_finite(work.input.x, plan.n);
   if (work.non_finite) return Status::non_finite;
   return plan.method->analyse(work.input, work.demand, work.state, work.scratch);
@@ -205,22 +188,6 @@ Status finish_layer(const LayerPlan& plan, const LayerWork& work, const Allotmen
   return Status::ok;
 }
 
-Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,
-                     void* out) noexcept {
-  const Philox draws(key, Purpose::output);
-  bool overflow = false;
-  for (std::size_t i = 0; i < n; i += 4) {
-    const PhiloxWords words = draws(i / 4);
-    for (std::size_t k = 0; k < 4 && i + k < n; ++k) {
-      const float v = y[i + k];
-      const std::uint16_t h =
-          dtype == DType::f16 ? to_f16(v, words[k], overflow) : to_bf16(v, words[k], overflow);
-      std::memcpy(static_cast<std::byte*>(out) + 2 * (i + k), &h, 2);
-    }
-  }
-  return overflow ? Status::overflow : Status::ok;
-}
-
 std::size_t capped_bytes(double cap, std::size_t n, std::size_t head) noexcept {
   const double bytes = std::floor(cap * static_cast<double>(n) / 8) - static_cast<double>(head);
   return bytes < 4 ? 0 : static_cast<std::size_t>(bytes) / 4 * 4;
@@ -240,7 +207,7 @@ std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) no
   return carver.bytes();
 }
 
-Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add,
+Status read_layer(const LayerEntry& layer, const Header& header, const TensorView& view, bool add,
                   float alpha, Bytes workspace, Executor* executor) noexcept {
   const Kind& kind = layer.kind;
   if (view.device != Device::cpu || !is_dtype(view.dtype)) return Status::unsupported;
@@ -264,7 +231,8 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   if ((layer.row.flags & Row::kNonFinite) != 0) {
     std::fill_n(out.y, n, std::numeric_limits<float>::quiet_NaN());
     return half ? worse(Status::non_finite,
-                        round_to_half(out.y, n, layer.key, view.dtype, view.data))
+                        round_to_half(out.y, n, layer.key, Purpose::output, view.dtype, view.data,
+                                      executor))
                 : Status::non_finite;
   }
   out.body = layer.body;
@@ -291,7 +259,9 @@ Status read_layer(const LayerCursor& layer, const Header& header, const TensorVi
   out.executor = executor;
   const Status status = decoder.decode(out);
   if (failed(status) || !half) return status;
-  return worse(status, round_to_half(values.data(), n, layer.key, view.dtype, view.data));
+  return worse(status,
+               round_to_half(values.data(), n, layer.key, Purpose::output, view.dtype, view.data,
+                             executor));
 }
 
 }  // namespace atomo::detail

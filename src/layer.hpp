@@ -68,15 +68,12 @@ Status write_layer(const LayerPlan& plan, LayerWork& work, const Prices& prices,
 Status finish_layer(const LayerPlan& plan, const LayerWork& work, const Allotment& allotment,
                     Bytes body, Row& row) noexcept;
 
-/// Decodes the layer under the cursor.
-Status read_layer(const LayerCursor& layer, const Header& header, const TensorView& view, bool add,
+/// Decodes one layer.
+Status read_layer(const LayerEntry& layer, const Header& header, const TensorView& view, bool add,
                   float alpha, Bytes workspace, Executor* executor) noexcept;
 /// Workspace `read_layer` needs for a layer of this kind into a view of this dtype.
 std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) noexcept;
 
-/// Rounds n decoded values to half, stochastically (purpose `output`).
-Status round_to_half(const float* y, std::size_t n, const Key& key, DType dtype,
-                     void* out) noexcept;
 
 /// Of `cap` bits a parameter for n parameters, what `head` bytes leave for bodies; 0 when they
 /// leave nothing.

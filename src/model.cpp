@@ -6,8 +6,9 @@
 #include <set>
 
 #include "atomo/container.hpp"
-#include "atomo/half.hpp"
 #include "fp_guard.hpp"
+#include "halves.hpp"
+#include "read_layers.hpp"
 
 namespace atomo {
 
@@ -37,6 +38,25 @@ void for_each_layer(Executor* executor, std::size_t count, Body body) noexcept {
       },
       &body);
 }
+
+bool is_half(const TensorView& view) noexcept { return view.dtype != DType::f32; }
+
+/// Where the f32 sum of each half view begins among those of all; views are asked for in their
+/// order.
+class HalfSums {
+ public:
+  explicit HalfSums(std::span<const TensorView> views) noexcept : views_(views) {}
+  std::size_t begin(std::size_t view) noexcept {
+    for (; next_ < view; ++next_)
+      at_ += is_half(views_[next_]) ? views_[next_].shape.elements() : 0;
+    return at_;
+  }
+  std::size_t end() noexcept { return begin(views_.size()); }
+
+ private:
+  std::span<const TensorView> views_;
+  std::size_t next_ = 0, at_ = 0;
+};
 
 }  // namespace
 
@@ -89,14 +109,16 @@ void Compressor::Impl::set_up_memory() {
   for (std::size_t i = 0; i < count; ++i) demand[i] = placed.take_bytes(plans[i].demand_bytes);
 
   Carver encoding;
-  std::size_t decoding = 0, accumulators = 0;
+  std::size_t decoding = 0, halves = 0;
   for (const auto& plan : plans) {
     LayerWork().carve(plan, encoding, false);
     decoding = std::max(decoding, detail::read_layer_workspace(plan.kind, plan.kind.dtype,
                                                                plan.method->lossless()));
-    if (plan.kind.dtype != DType::f32) accumulators += plan.n * sizeof(float) + 64;
+    if (plan.kind.dtype != DType::f32) halves += plan.n;
   }
-  workspace = std::max(encoding.bytes(), decoding + accumulators + 63);
+  Carver sums;
+  sums.take<float>(halves);
+  workspace = std::max(encoding.bytes(), decoding + sums.bytes());
 }
 
 void Compressor::Impl::set_up_device() {
@@ -284,46 +306,46 @@ Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept
   return Status::ok;
 }
 
-/// Half views: all messages are added in f32 and rounded once, with the first message's key.
+/// Half views: all messages are added in f32 and rounded once, with the first message's key. A
+/// message is read once.
 Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, float alpha,
                                          std::span<const TensorView> views,
                                          const Context& context) const noexcept {
-  detail::Head first;
-  if (const Status s = detail::Head::parse(messages[0], false, first); failed(s)) return s;
-  Status status = Status::ok;
+  Carver carver(context.workspace);
+  const auto memory = carver.take<float>(HalfSums(views).end());
+  const std::size_t used = carver.bytes();
+  if (!carver.fits() || used > context.workspace.size()) return Status::workspace_too_small;
+  Context rest = context;
+  rest.workspace = context.workspace.subspan(used);
+
+  HalfSums sums(views);
   for (std::size_t i = 0; i < views.size(); ++i) {
-    Carver carver(context.workspace);
-    auto sum = carver.take<float>(views[i].dtype == DType::f32 ? 0 : plans[i].n);
-    const std::size_t used = carver.bytes();
-    if (!carver.fits() || used > context.workspace.size()) return Status::workspace_too_small;
-    TensorView target = views[i];
-    if (views[i].dtype != DType::f32) {
-      target = {sum.data(), DType::f32, views[i].shape, views[i].device};
-      for (std::size_t k = 0; k < plans[i].n; ++k) {
-        std::uint16_t h;
-        std::memcpy(&h, static_cast<const std::byte*>(views[i].data) + 2 * k, 2);
-        sum[k] = views[i].dtype == DType::f16 ? from_f16(h) : from_bf16(h);
-      }
-    }
-    for (const ConstBytes message : messages) {
-      detail::Head head;
-      if (const Status s = detail::Head::parse(message, false, head); failed(s)) return s;
-      if (head.layers() != views.size()) return Status::shape_mismatch;
-      detail::LayerCursor layer(head);
-      Status s = Status::ok;
-      do {
-        if (!layer.next(s)) return worse(s, Status::corrupt);
-      } while (layer.index < i);
-      s = detail::read_layer(layer, head.header(), target, true, alpha,
-                             context.workspace.subspan(used), context.executor);
-      if (failed(s)) return s;
-      status = worse(status, s);
-    }
-    if (views[i].dtype == DType::f32) continue;
-    Key key = first.header().key;
+    if (!is_half(views[i])) continue;
+    detail::widen_halves(views[i].data, views[i].dtype, plans[i].n, memory.data() + sums.begin(i),
+                         context.executor);
+  }
+  Key key;
+  Status status = Status::ok;
+  for (std::size_t m = 0; m < messages.size(); ++m) {
+    detail::Head head;
+    if (const Status s = detail::Head::parse(messages[m], false, head); failed(s)) return s;
+    if (head.layers() != views.size()) return Status::shape_mismatch;
+    if (m == 0) key = head.header().key;
+    sums = HalfSums(views);
+    const Status s = detail::read_layers(head, true, alpha, rest, [&](std::size_t i) -> TensorView {
+      if (!is_half(views[i])) return views[i];
+      return {memory.data() + sums.begin(i), DType::f32, views[i].shape, views[i].device};
+    });
+    if (failed(s)) return s;
+    status = worse(status, s);
+  }
+  sums = HalfSums(views);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (!is_half(views[i])) continue;
     key.tensor = static_cast<std::uint16_t>(i);
-    status = worse(
-        status, detail::round_to_half(sum.data(), plans[i].n, key, views[i].dtype, views[i].data));
+    status = worse(status, detail::round_to_half(memory.data() + sums.begin(i), plans[i].n, key,
+                                                 Purpose::output, views[i].dtype, views[i].data,
+                                                 context.executor));
   }
   return status;
 }

@@ -4,6 +4,7 @@ atomo_test(test_container test_container.cpp)
 atomo_test(test_codecs test_codecs.cpp)
 atomo_test(test_fp_modes test_fp_modes.cpp)
 atomo_test(test_allocations test_allocations.cpp)
+atomo_test(test_executor test_executor.cpp)
 atomo_test(test_compressor test_compressor.cpp
   VALUES_FILTER "*.ChosenFormsBeatOneForAll:*.OnePriceBeats*:*.BudgetIsMetOnAverage:*.ControllerHolds*")
 atomo_test(test_mutations test_mutations.cpp)

@@ -175,7 +175,11 @@ struct Handles;  ///< library handles of a CUDA caller (cuBLAS, cuSOLVER): atomo
 struct Context {
   Stream stream = nullptr;  ///< unused on the CPU
   Bytes workspace{};        ///< scratch of the call, any alignment, not shared by two calls at once
-  Executor* executor = nullptr;  ///< null: the calling thread alone
+  /// Null: the calling thread alone. Encoding and decoding a model hand it whole layers, a call on
+  /// one layer hands it ranges of entries where the codec can work on several at once (`identity`,
+  /// `qsgd`, `sign`, `terngrad`, `topk`, `randomk`, coordinates, decoding of singular pairs). The
+  /// bytes and the values are the same.
+  Executor* executor = nullptr;
   Handles* handles = nullptr;    ///< for encoding singular pairs on CUDA; unused on the CPU
   Status* status = nullptr;      ///< receives the call's status too (a device word on CUDA)
   const std::uint32_t* step =

@@ -8,28 +8,14 @@
 #include <limits>
 
 #include "atomo/half.hpp"
-#include "atomo/philox.hpp"
+#include "cpu/run_tasks.hpp"
+#include "halves.hpp"
 #include "spec.hpp"
 
 namespace atomo::detail {
 namespace {
 
 DType wire_dtype(const Kind& kind) noexcept { return static_cast<DType>(kind.params); }
-
-Status round_entries(const LayerInput& in, DType wire, std::byte* out) noexcept {
-  const Philox draws(in.key, Purpose::identity);
-  bool overflow = false;
-  for (std::size_t i = 0; i < in.n; i += 4) {
-    const PhiloxWords words = draws(i / 4);
-    for (std::size_t k = 0; k < 4 && i + k < in.n; ++k) {
-      const float x = in.x[i + k];
-      const std::uint16_t h =
-          wire == DType::f16 ? to_f16(x, words[k], overflow) : to_bf16(x, words[k], overflow);
-      std::memcpy(out + 2 * (i + k), &h, 2);
-    }
-  }
-  return overflow ? Status::overflow : Status::ok;
-}
 
 class Identity final : public Method {
  public:
@@ -60,7 +46,8 @@ class Identity final : public Method {
   Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes, Bytes body,
                 BodyResult& result) const noexcept override {
     result.bytes = in.n * size_of(wire_);
-    if (wire_ != DType::f32) return round_entries(in, wire_, body.data());
+    if (wire_ != DType::f32)
+      return round_to_half(in.x, in.n, in.key, Purpose::identity, wire_, body.data(), in.executor);
     std::memcpy(body.data(), in.x, result.bytes);
     return Status::ok;
   }
@@ -91,10 +78,12 @@ float entry(const std::byte* body, DType wire, std::size_t i) noexcept {
 Status decode(const LayerOutput& out) noexcept {
   const DType wire = wire_dtype(*out.kind);
   if (out.body.size() != max_bytes(*out.kind)) return Status::corrupt;
-  for (std::size_t i = 0; i < out.n; ++i) {
-    const float v = entry(out.body.data(), wire, i);
-    out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
-  }
+  run_ranges(out.executor, out.n, 65536, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const float v = entry(out.body.data(), wire, i);
+      out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
+    }
+  });
   return Status::ok;
 }
 
