@@ -224,5 +224,33 @@ TEST(DecodeWorkOfHeads, ManyKindsAreBounded) {
   EXPECT_LE(blocks_entered, kBlocksOfCall + kBlocksOfHeadByte * message.size());
 }
 
+/// Messages are added into halves in one pass each, however many layers they have.
+TEST(DecodeWorkOfModels, AddingIntoHalvesReadsAMessageOnce) {
+  constexpr std::size_t kElements = 1 << 16;
+  for (const std::size_t count : {std::size_t{16}, std::size_t{2048}}) {
+    const Shape shape{static_cast<std::int64_t>(kElements / count)};
+    std::vector<LayerSpec> layers;
+    for (std::size_t i = 0; i < count; ++i)
+      layers.push_back({"layer" + std::to_string(i), shape, DType::f16});
+    Compressor model(layers, Policy::parse("*=identity:dtype=f16"));
+    std::vector<std::uint16_t> values(kElements, 0x3C00);
+    std::vector<ConstTensorView> from;
+    std::vector<TensorView> to;
+    for (std::size_t i = 0; i < count; ++i) {
+      from.push_back({&values[i * shape.elements()], DType::f16, shape});
+      to.push_back({&values[i * shape.elements()], DType::f16, shape});
+    }
+    Buffer workspace(model.workspace_bytes()), message(model.max_encoded_bytes());
+    std::uint64_t bytes = 0;
+    const Context context{.workspace = workspace};
+    ASSERT_EQ(model.encode(from, {}, {message.data(), message.size(), &bytes}, context), Status::ok);
+    const ConstBytes messages[] = {ConstBytes(message).first(bytes), ConstBytes(message).first(bytes)};
+    blocks_entered = 0;
+    ASSERT_EQ(model.decode_add(messages, 1, to, context), Status::ok);
+    EXPECT_LE(blocks_entered, kBlocksOfCall + 2 * (kBlocksOfByte * bytes + kBlocksOfEntry * kElements));
+    RecordProperty("blocks", static_cast<int>(blocks_entered / 1000));
+  }
+}
+
 }  // namespace
 }  // namespace atomo
