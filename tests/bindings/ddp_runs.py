@@ -326,14 +326,6 @@ def backward_with(rank, ranks, broken_rank, what):
     nn.functional.mse_loss(wrapped(x), y).backward()
 
 
-def sparse_backward(rank, ranks):
-    """An embedding with sparse gradients."""
-    model = nn.EmbeddingBag(50, 8, sparse=True)
-    wrapped = DistributedDataParallel(model)
-    wrapped.register_comm_hook(atomo.torch.DDPState(model, "qsgd:bits=4"), atomo.torch.ddp_hook)
-    wrapped(torch.arange(10).view(2, 5)).sum().backward()
-
-
 def fashion(rank, ranks, hook, seed):
     """Trains LeNet with the example's own function; returns the accuracy on all test images."""
     example = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
