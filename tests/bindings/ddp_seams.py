@@ -3,6 +3,7 @@
 
 import datetime
 import time
+import warnings
 
 import atomo.torch
 import torch
@@ -223,3 +224,23 @@ def resumed_from(rank, ranks, state):
     run = Run("", net=net, state=again.bind(net)).steps(rank, [4])
     price = run.state.last.price
     return run.steps(rank, [5]).result() | {"price": price}
+
+
+def compiled(rank, ranks, way):
+    """A run of the net as it is, or of `DDP(torch.compile(net))`."""
+    net = make_net("small")
+    inner = torch.compile(net, backend="eager") if way == "inside" else net
+    run = Run("0.*=qsgd:bits=8; *=atomo:bits=1", net=inner, cap_mb=25).steps(rank, range(3))
+    return run.result() | {"parameters": parameters_of(net)}
+
+
+def states_of_one_net(rank, ranks):
+    """How many warnings a second state brings, by what it differs in from the first."""
+    run = Run("qsgd:bits=4").steps(rank, [0])
+    told = {}
+    for what, options in (("same", {}), ("seed", {"seed": 1}), ("channel", {"channel": 1}), ("net", {})):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            atomo.torch.DDPState(make_net("small") if what == "net" else run.net, "qsgd:bits=4", **options)
+        told[what] = sum("draw the same again" in str(w.message) for w in caught)
+    return told

@@ -312,6 +312,26 @@ def test_reduce_scatter_refuses_what_it_cannot_do(world, what, says):
     assert says in failed.value.errors[0] and failed.value.errors[1] is not None
 
 
+def test_reduce_scatter_refuses_rules_and_models_without_shards():
+    with pytest.raises(atomo.Error, match=r"FSDP takes one codec, found the rules '\*.bias=identity; \*=sign'"):
+        atomo.torch.FSDPReduceScatter("*.bias=identity; *=sign")
+    with pytest.raises(atomo.Error, match="bits=99"):
+        atomo.torch.FSDPReduceScatter("qsgd:bits=99")
+    with pytest.raises(atomo.Error, match="seed is None"):
+        atomo.torch.FSDPReduceScatter(seed=None)
+    with pytest.raises(atomo.Error, match="Linear has no module under fully_shard"):
+        atomo.torch.FSDPReduceScatter().attach(torch.nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize("form", ["rows", "sketch", "auto"])
+def test_forms_of_matrices_are_no_other_on_a_flat_chunk(form):
+    """As FSDPReduceScatter's documentation says."""
+    chunk = np.random.default_rng(1).standard_normal(5000).astype(np.float32)
+    sizes = {of: len(atomo.Codec(f"atomo:atoms={of},bits=0.5").encode(chunk, seed=1, step=1))
+             for of in ("blocks", "coordinate", form)}
+    assert sizes[form] == sizes["blocks"], sizes
+
+
 def test_reduce_scatter_goes_on_from_a_checkpoint():
     comm = atomo.torch.FSDPReduceScatter("qsgd:bits=4")
     with pytest.raises(atomo.Error, match="qsgd:bits=2"):

@@ -75,7 +75,7 @@ def test_of_many_ranks_each_is_told():
 
 
 BUDGETS = ["atomo:bits=1", "atomo:bits=0.5,atoms=rows", "atomo:atoms=coordinate,bits=1", "atomo:atoms=blocks,bits=1",
-           "atomo:atoms=svd,bits=2", "atomo:bits=2,cap=20", "atomo:bits=1+blosc:codec=zstd",
+           "atomo:atoms=svd,bits=2", "atomo:bits=2,cap=20", "atomo:bits=4,cap=4,atoms=rows", "atomo:bits=1+blosc:codec=zstd",
            "*.bias=identity:dtype=f32; 0.*=qsgd:bits=8; *=atomo:bits=1"]
 
 

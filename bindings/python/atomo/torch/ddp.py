@@ -24,7 +24,7 @@ import atomo
 
 from .groups import check_same_ranks, group_like, is_alive, raise_difference, registered_with
 from .layers import Layer, Parameters, compressor_of, device_of, idle_rules, joined, layers_of, named, trained
-from .step import StepLog, bytes_of, check_key, digest_of, told_by_all, words_of
+from .step import PRICE_WORDS, StepLog, bytes_of, check_key, digest_of, told_by_all, words_of
 from .wire import DTYPES, FAILED, Accumulator, as_bytes, check_lengths, swap
 
 _states: "weakref.WeakSet[DDPState]" = weakref.WeakSet()  # of this process
@@ -406,18 +406,20 @@ class DDPState:
         """All ranks' lengths. With those of the first bucket goes what the ranks have to agree on, with those of
         the last what each has learnt."""
         words = [self._digest] * first + ([FAILED] * len(lengths) if mine else lengths)
-        table = told_by_all(words + (words_of(self.compressor.state()) if last else []), group, self._device)
+        learnt = words_of(self.compressor.state()) if last else []
+        table = told_by_all(words + learnt[:PRICE_WORDS], group, self._device)
         if first and len({row[0] for row in table}) > 1:
             raise_difference(self._facts(), group, self._device)
-        rows = [row[int(first):] for row in table]
-        learnt = [bytes_of(row[len(lengths):]) for row in rows]
-        rows = [row[:len(lengths)] for row in rows]
+        rows = [row[int(first):][:len(lengths)] for row in table]
         check_lengths(rows, mine)
-        if last:
-            self._learnt = learnt
-        own, sent = dist.get_rank(group), [8 * len(table[0]) + sum(row) for row in rows]
+        if learnt:
+            # Shares under a cap come behind: only ranks whose policies are known to agree have as many.
+            rest = told_by_all(learnt[PRICE_WORDS:], group, self._device) if learnt[PRICE_WORDS:] else [[]] * len(table)
+            self._learnt = [bytes_of(row[len(words):] + more) for row, more in zip(table, rest)]
+        told = 8 * (len(words) + len(learnt))
+        own, sent = dist.get_rank(group), [told + sum(row) for row in rows]
         self._sent = [self._sent[rank % len(self._sent)] + bytes_ for rank, bytes_ in enumerate(sent)]
-        self.last.length_bytes += 8 * len(table[0])
+        self.last.length_bytes += told
         self.last.bytes_sent += sent[own]
         self.last.bytes_received += sum(sent) - sent[own]
         return rows

@@ -60,12 +60,18 @@ def _without(name: str, wrappers: Sequence[str]) -> str:
 
 def idle_rules(policy: str, names: Iterable[str]) -> list[str]:
     """The patterns of a policy, which is known to be sound, that match none of the names."""
-    text, names = policy.strip(), list(names)
-    colon, equals = text.find(":"), text.find("=")
-    if not re.search(r"[; \t\n#]", text) and (equals < 0 or 0 <= colon <= equals):
-        return []  # a spec, which is one codec for all
-    rules = (line.partition("#")[0].partition("=")[0].strip() for line in re.split(r"[;\n]", text))
+    names = list(names)
+    if is_spec(policy):
+        return []
+    rules = (line.partition("#")[0].partition("=")[0].strip() for line in re.split(r"[;\n]", policy))
     return [rule for rule in rules if rule and not any(_matches(rule, name) for name in names)]
+
+
+def is_spec(policy: str) -> bool:
+    """Whether it is one codec for all, not rules: these have their `=` before any `:`, or stand among others."""
+    text = policy.strip()
+    colon, equals = text.find(":"), text.find("=")
+    return not re.search(r"[; \t\n#]", text) and (equals < 0 or 0 <= colon <= equals)
 
 
 def _matches(pattern: str, name: str) -> bool:

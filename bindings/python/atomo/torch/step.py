@@ -46,6 +46,10 @@ def digest_of(facts: Any) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
+#: Numbers that hold what a model has learnt of its prices; layers under a cap= have one more each.
+PRICE_WORDS = 9
+
+
 def words_of(saved: bytes) -> list[int]:
     """Bytes, 8 to a number."""
     return list(struct.unpack(f"<{len(saved) // 8}q", saved))
