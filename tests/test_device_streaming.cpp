@@ -401,6 +401,8 @@ void expect_to_go_on_from_saved_states(const char* policy) {
     EXPECT_EQ(twins.on_device.predicted_price(), 0);
     twins.on_device.load(state);
     twins.on_host.load(state);
+    EXPECT_TRUE(twins.on_device.save() == state);
+    EXPECT_TRUE(twins.on_host.save() == state);
     EXPECT_GT(twins.on_device.predicted_price(), 0);
     EXPECT_THROW(twins.on_device.load(ConstBytes(state).first(state.size() - 1)), Error);
   }

@@ -81,7 +81,7 @@ def mean_over_a_subgroup(rank, ranks, how):
 
 def groups_made_anew(rank, ranks, store, given):
     """The default group is destroyed and made again between steps."""
-    group = dist.group.WORLD if given else None
+    group = dist.new_group() if given else None
     run = Run("atomo:bits=1", process_group=group).steps(rank, range(3))
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks,
@@ -156,18 +156,18 @@ def policies_in_turn(rank, ranks, policies, steps=3):
     return run.result() | {"sent": sent}
 
 
-def thaw(rank, ranks, resume):
+def thaw(rank, ranks, resume, policy):
     """The first layer gets gradients from step 3 on; with `resume` all goes on from a checkpoint at step 5."""
     net = make_net("small")
     net[0].requires_grad_(False)
-    run = Run("atomo:bits=1", net=net).steps(rank, range(3))
+    run = Run(policy, net=net).steps(rank, range(3))
     price = run.state.compressor.predicted_price
     net[0].requires_grad_(True)
     run = Run("", net=net, state=run.state.bind(net)).steps(rank, range(3, 4))
     told = {"step": run.state.step, "price": price, "used": run.state.last.price}
     run.steps(rank, range(4, 5))
     if resume:
-        again = atomo.torch.DDPState(net, "atomo:bits=1", seed=5)
+        again = atomo.torch.DDPState(net, policy, seed=5)
         again.load_state_dict(run.state.state_dict())
         run = Run("", net=net, state=again)
     return run.steps(rank, range(5, 8)).result() | told

@@ -78,6 +78,22 @@ def test_a_rule_that_matches_no_layer_is_warned_of(policy, idle):
             state.set_policy(policy)
 
 
+@pytest.mark.parametrize("policy, warned", [("atomo:bits=0.5", True), ("atomo:bits=1", False), ("qsgd:bits=4", False)])
+def test_a_budget_below_the_heads_is_warned_of(policy, warned):
+    """Of 4,042 parameters in 6 layers, whose heads take some 480 bytes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = atomo.torch.DDPState(NETS["plain"], policy)
+    said = [str(w.message) for w in caught]
+    assert ["budget of 253 bytes" in text and "some 480 bytes" in text for text in said] == [True] * warned
+    if policy == "qsgd:bits=4":
+        return
+    state.compressor.begin_step()
+    empty = [state.compressor.encode_layer(name, np.zeros(shape, np.float32))
+             for name, (shape, _) in state.layers.items()]
+    assert 480 <= sum(map(len, empty)) < 720
+
+
 def test_ddp_over_a_compiled_module(world):
     """Its hook serves the names that the rules are written for; the run is the plain module's to the bit."""
     plain, compiled = (world(2).run(ddp_seams.compiled, way) for way in ("plain", "inside"))
@@ -150,13 +166,27 @@ def test_a_policy_may_change_in_mid_run(world):
 # Layers
 
 
-def test_layers_that_thaw_are_added(world):
+@pytest.mark.parametrize("policy", ["atomo:bits=1", "atomo:bits=26,cap=26,atoms=rows"])
+def test_layers_that_thaw_are_added(world, policy):
     """Step and price go on, and a checkpoint of then resumes to the bit though the model has another order."""
-    whole, resumed = (world(2).run(ddp_seams.thaw, resume) for resume in (False, True))
+    whole, resumed = (world(2).run(ddp_seams.thaw, resume, policy) for resume in (False, True))
     check_replicas(whole)
     assert list(whole[0]["layers"]) == ["2.weight", "2.bias", "4.weight", "4.bias", "0.weight", "0.bias"]
     assert whole[0]["step"] == 4 and whole[0]["used"] == whole[0]["price"] > 0
     assert same(whole[0]["parameters"], resumed[0]["parameters"])
+
+
+def test_a_checkpoint_of_fewer_layers_is_taken():
+    """Under a cap too, where each layer has a share."""
+    net = ddp_runs.make_net("small")
+    net[0].requires_grad_(False)
+    saved = atomo.torch.DDPState(net, "atomo:bits=26,cap=26,atoms=rows").state_dict()
+    net[0].requires_grad_(True)
+    state = atomo.torch.DDPState(net, "atomo:bits=26,cap=26,atoms=rows")
+    state.load_state_dict({**saved, "step": 9})
+    assert state.step == 9 and list(state.layers)[-2:] == ["0.weight", "0.bias"]
+    with pytest.raises(atomo.Error, match="saved"):
+        state.load_state_dict({**saved, "compressor": saved["compressor"] + b"1"})
 
 
 def test_layers_that_freeze_again_stay_known():

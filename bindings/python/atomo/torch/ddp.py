@@ -24,8 +24,10 @@ import atomo
 
 from .groups import check_same_ranks, group_like, is_alive, raise_difference, registered_with
 from .layers import Layer, Parameters, compressor_of, device_of, idle_rules, joined, layers_of, named, trained
-from .step import PRICE_WORDS, StepLog, bytes_of, check_key, digest_of, told_by_all, words_of
+from .step import PRICE_WORDS, StepLog, bytes_of, carried, check_key, digest_of, told_by_all, words_of
 from .wire import DTYPES, FAILED, Accumulator, as_bytes, check_lengths, swap
+
+HEAD_BYTES = 80  # of a layer's message, more or less
 
 _states: "weakref.WeakSet[DDPState]" = weakref.WeakSet()  # of this process
 
@@ -60,8 +62,8 @@ class DDPState:
         atomo.Error: for a policy, a parameter, a key or a group that cannot work.
 
     A gradient that is not finite makes its layer NaN on all ranks, for that step alone, so a GradScaler skips the step
-    everywhere. Sparse gradients, which have no codec, travel by all-reduce. A message has a head of some 60 bytes:
-    models of few parameters, or many tiny layers, take more than their budget.
+    everywhere. Sparse gradients, which have no codec, travel by all-reduce. A message has a head of some 80 bytes:
+    models of few parameters, or many tiny layers, take more than their budget, which is warned of.
 
     On a GPU the same calls run on a stream of their own, with the gradients where they are; that path has not been
     run yet.
@@ -76,6 +78,7 @@ class DDPState:
         self.start_step = start_step
         self._make(layers_of(parameters), device_of(parameters).type)
         self._warn_of_rules()
+        self._warn_of_heads()
         self._learnt = [self.compressor.state()]  # of each rank
         self._sent = [0]  # likewise, by all steps so far, of earlier runs too
         self._restore = False  # what was learnt is to be taken from the line above
@@ -146,7 +149,9 @@ class DDPState:
         if list(layers.items()) != list(self.layers.items()) or device != self.compressor.device:
             learnt = self.compressor.state()
             self._make(layers, device)
-            self.compressor.load_state(learnt)
+            fresh = self.compressor.state()
+            self.compressor.load_state(carried(learnt, fresh))
+            self._learnt = [carried(of_rank, fresh) for of_rank in self._learnt]
             if self._in_step:
                 self.compressor.begin_step(**self._key)
 
@@ -165,6 +170,14 @@ class DDPState:
         for rule in idle_rules(self.policy, self.layers):
             warnings.warn(f"the rule '{rule}' of the policy matches no layer: there are "
                           f"{', '.join(list(self.layers)[:4])}{', ...' if len(self.layers) > 4 else ''}", stacklevel=3)
+
+    def _warn_of_heads(self) -> None:
+        codecs = [str(self.compressor.codec(name)) for name in self.layers]
+        layers = sum(codec.startswith("atomo:") and "bits=" in codec for codec in codecs)
+        budget = self.compressor.budget_bytes
+        if 0 < budget < HEAD_BYTES * layers:
+            warnings.warn(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {layers} messages, "
+                          f"one a layer, take some {HEAD_BYTES * layers} bytes", stacklevel=3)
 
     def _warn_of_draws(self) -> None:
         """New states are made when models thaw, and draws that come again are no longer independent."""
@@ -200,12 +213,12 @@ class DDPState:
         saved, ranks = bytes(state["compressor"]), len(state["bytes_sent"])
         size = len(saved) // max(ranks, 1)
         learnt = [saved[i * size:(i + 1) * size] for i in range(ranks)]
-        trial = compressor_of(self.layers, self.policy, self.threads, self.compressor.device)
-        for of_rank in learnt or [saved]:
+        trial = compressor_of(state["layers"], self.policy, self.threads, self.compressor.device)
+        for of_rank in learnt if size * ranks == len(saved) > 0 else [saved]:
             trial.load_state(of_rank)
         self._drop_step()
-        self._adopt(layers, self.compressor.device)
         self._learnt, self._sent, self._restore = learnt, list(state["bytes_sent"]), True
+        self._adopt(layers, self.compressor.device)
         self.seed, self.channel, self.step = state["seed"], state["channel"], state["step"]
         self.start_step = state["start_step"]
 

@@ -60,6 +60,12 @@ def bytes_of(words: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(words)}q", *words)
 
 
+def carried(learnt: bytes, fresh: bytes) -> bytes:
+    """What a model had learnt for one whose layers, and so whose shares under a cap, are others: it learns these anew."""
+    prices = 8 * PRICE_WORDS
+    return learnt if len(learnt) == len(fresh) else learnt[:prices] + fresh[prices:]
+
+
 def told_by_all(words: Sequence[int], group: dist.ProcessGroup, device: torch.device) -> list[list[int]]:
     """The words of each rank, as many everywhere."""
     ranks = dist.get_world_size(group)
