@@ -18,6 +18,21 @@ def test_a_frozen_rank_is_noticed_within_the_groups_time_limit(world):
     assert "imed out" in said
 
 
+def test_nccls_choices_are_copied_and_not_shared():
+    """A new group writes its name and its time limit into the options that it is made with."""
+    from atomo.torch import groups
+
+    if not torch.distributed.is_nccl_available():
+        assert groups._copied(object()) is None
+        return
+    options = torch.distributed.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options.config.max_ctas = 7
+    copy = groups._copied(options)
+    assert copy is not options and copy.is_high_priority_stream and copy.config.max_ctas == 7
+    copy.group_name = "another"
+    assert options.group_name != "another"
+
+
 @pytest.mark.parametrize("how", ["from DDP", "given"])
 def test_ddp_over_a_subgroup(world, how):
     assert world(4).run(ddp_seams.mean_over_a_subgroup, how) == [{0.5}, {0.5}, {2.5}, {2.5}]
@@ -26,7 +41,8 @@ def test_ddp_over_a_subgroup(world, how):
 def test_a_group_that_is_not_ddps_is_refused(world):
     with pytest.raises(RankFailed) as failed:
         world(4).run(ddp_seams.mean_over_a_subgroup, "forgotten")
-    assert "Error: DDP averages over 2 ranks (2, 3), this state over 4 ranks (0, 1, 2, 3)" in failed.value.errors[2]
+    said = "Error: DDP averages over 2 ranks (2, 3), this state over 4 ranks (0, 1, 2, 3)"
+    assert failed.value.errors[2].startswith(said)
     assert all("process_group=" in error for error in failed.value.errors)
 
 

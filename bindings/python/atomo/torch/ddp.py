@@ -266,7 +266,7 @@ class DDPState:
                 raise atomo.Error("the process group of this state was destroyed: call state.bind(model, group) with "
                                   "the new one")
             self.process_group = group
-        self._group = group_like(group or dist.group.WORLD, self._device)
+        self._group = group_like(group or dist.group.WORLD)
         return self._group
 
     def _check_group(self, group: dist.ProcessGroup) -> None:

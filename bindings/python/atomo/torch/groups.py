@@ -26,7 +26,7 @@ def is_alive(group: dist.ProcessGroup) -> bool:
     return True
 
 
-def group_like(group: dist.ProcessGroup, device: torch.device) -> dist.ProcessGroup:
+def group_like(group: dist.ProcessGroup) -> dist.ProcessGroup:
     """A new group of the same ranks, backend and time limit. All its ranks make it, in one order.
 
     Raises:
@@ -34,9 +34,12 @@ def group_like(group: dist.ProcessGroup, device: torch.device) -> dist.ProcessGr
     """
     if dist.get_world_size(group) > MAX_WORKERS:
         raise atomo.Error(f"{dist.get_world_size(group)} workers: at most {MAX_WORKERS} are supported")
-    options = getattr(group._get_backend(device), "options", None)
-    return dist.new_group(dist.get_process_group_ranks(group), timeout=getattr(options, "_timeout", None),
-                          backend=dist.get_backend_config(group), pg_options=_copied(options),
+    backends = {id(backend): backend for backend in map(group._get_backend, group._device_types)}
+    options = [backend.options for backend in backends.values() if hasattr(backend, "options")]
+    timeout = getattr(options[0], "_timeout", None) if options else None
+    return dist.new_group(dist.get_process_group_ranks(group), timeout=timeout,
+                          backend=dist.get_backend_config(group),
+                          pg_options=_copied(options[0]) if len(options) == 1 else None,
                           use_local_synchronization=True)
 
 
