@@ -215,7 +215,8 @@ void Compressor::load(ConstBytes bytes) {
   const bool sized = bytes.size() == size;
   if (sized) {
     std::memcpy(&state, bytes.data(), sizeof state);
-    if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, size - sizeof state);
+    if (!limits.empty())
+      std::memcpy(limits.data(), bytes.data() + sizeof state, size - sizeof state);
   }
   if (!sized || std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0 ||
       !state.atoms.is_sound() || !state.grid.is_sound() || !impl_->may_be_limits(limits)) {

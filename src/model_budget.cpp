@@ -219,8 +219,8 @@ std::size_t Compressor::Impl::capped_layers() const noexcept {
   return count;
 }
 
-/// Whether a step under these keeps to the cap: they share the room. Rounding may give a layer whose
-/// part is below 4 bytes one byte more.
+/// Whether a step under these keeps to the cap: they share the room. Rounding may give a layer
+/// whose part is below 4 bytes one byte more.
 bool Compressor::Impl::may_be_limits(std::span<const std::uint64_t> of_capped) const noexcept {
   const bool shared = streams_under_cap();
   const std::uint64_t room = shared ? cap_room(true) - cap_reserve() + of_capped.size() : 0;

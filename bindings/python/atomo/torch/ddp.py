@@ -306,9 +306,10 @@ class DDPState:
             try:
                 with self._on_stream(buffer, ready):
                     self._reduce(buffer, layers, group, first, last)
+                    done.set_result(buffer)  # on this stream, for which those who take the result then wait
             except Exception as error:
                 self._error = error
-            done.set_result(buffer)
+                done.set_result(buffer)
 
         raised_later = not last or _at_end_of_backward(self._raise)
         self._worker.submit(work)
