@@ -125,7 +125,6 @@ Status Compressor::begin_step(const Key& key, float price, float grid_step) noex
   impl_->prices = {price, grid_step, false};
   impl_->given = true;
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
-  impl_->set_limits();
   impl_->in_step = true;
   return Status::ok;
 }
@@ -187,6 +186,7 @@ struct SavedPool {
     return {level, price, owed, held, static_cast<std::uint32_t>(steady)};
   }
 };
+/// Behind it the limits of the layers under a cap, 8 bytes each, in the layers' order.
 struct SavedState {
   char magic[8];
   SavedPool atoms, grid;
@@ -197,21 +197,28 @@ static_assert(sizeof(SavedState) == 72);
 
 std::vector<std::byte> Compressor::save() const {
   detail::LearntPrices learnt;
-  if (failed(impl_->read_prices(learnt)))
+  std::vector<std::uint64_t> limits(impl_->capped_layers());
+  if (failed(impl_->read_prices(learnt)) || failed(impl_->read_limits(limits)))
     throw Error("CUDA: the device did not say what it has learnt of the model's prices");
   SavedState state{{}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1])};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
-  std::vector<std::byte> bytes(sizeof state);
+  const std::size_t of_limits = limits.size() * sizeof(std::uint64_t);
+  std::vector<std::byte> bytes(sizeof state + of_limits);
   std::memcpy(bytes.data(), &state, sizeof state);
+  if (of_limits > 0) std::memcpy(bytes.data() + sizeof state, limits.data(), of_limits);
   return bytes;
 }
 
 void Compressor::load(ConstBytes bytes) {
   SavedState state{};
+  std::vector<std::uint64_t> limits(impl_->capped_layers());
+  const std::size_t limit_bytes = limits.size() * sizeof(std::uint64_t);
   const std::string expected = "not a saved compressor state: expected the " +
-                               std::to_string(sizeof state) + " bytes that save() returned, found ";
-  if (bytes.size() != sizeof state) throw Error(expected + std::to_string(bytes.size()));
+                               std::to_string(sizeof state + limit_bytes) +
+                               " bytes that save() returned, found ";
+  if (bytes.size() != sizeof state + limit_bytes) throw Error(expected + std::to_string(bytes.size()));
   std::memcpy(&state, bytes.data(), sizeof state);
+  if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, limit_bytes);
   if (std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0) {
     const std::string_view magic(state.magic, sizeof kStateMagic);
     throw Error(expected + "as many that start with '" + detail::shown(magic) + "' instead of '" +
@@ -219,7 +226,10 @@ void Compressor::load(ConstBytes bytes) {
   }
   if (!state.atoms.is_sound() || !state.grid.is_sound())
     throw Error(expected + "as many that hold a price or a debt that no model has");
-  if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())))
+  if (!impl_->may_be_limits(limits))
+    throw Error(expected + "as many that hold limits of layers beyond the model's cap");
+  if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())) ||
+      failed(impl_->write_limits(limits)))
     throw Error("CUDA: the device did not take what was saved of the model's prices");
 }
 

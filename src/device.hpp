@@ -60,6 +60,10 @@ class DeviceModel {
   /// Both wait for the device.
   virtual Status read_prices(LearntPrices& prices) const noexcept = 0;
   virtual Status write_prices(const LearntPrices& prices) const noexcept = 0;
+  /// The bytes that the layers under a cap may take in the next step, in the layers' order. Both
+  /// wait for the device.
+  virtual Status read_limits(std::span<std::uint64_t> limits) const noexcept = 0;
+  virtual Status write_limits(std::span<const std::uint64_t> limits) const noexcept = 0;
 };
 
 struct DeviceBackend {

@@ -124,7 +124,6 @@ void Compressor::Impl::set_up_memory() {
 void Compressor::Impl::set_up_device() {
   for (const auto& plan : plans)
     static_cast<void>(detail::device_backend_for(*plan.method, plan.kind.shape));
-  set_limits();
   std::vector<detail::StreamedLayer> streamed;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const bool shares = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);

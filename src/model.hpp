@@ -46,7 +46,8 @@ struct Compressor::Impl {
   std::vector<detail::CappedBody> capped_bodies;
   std::vector<detail::Allotment> allotments;
   std::vector<std::uint64_t> layer_runs;
-  // Of steps layer by layer: what the last one expected of each, and the bytes each may take.
+  // Of steps layer by layer: what the last one expected of each, and the bytes each may take in the
+  // next; on a device the first step's, it keeps the others.
   std::vector<double> expected_bits;
   std::vector<std::size_t> limits;
 
@@ -61,6 +62,7 @@ struct Compressor::Impl {
     set_up_layers(options);
     set_up_memory();
     check_cap();
+    set_limits();
     if (options.device == Device::cuda) set_up_device();
   }
 
@@ -106,6 +108,10 @@ struct Compressor::Impl {
   [[nodiscard]] detail::StepPrices step_prices() const noexcept;
   Status read_prices(detail::LearntPrices& learnt) const noexcept;
   Status set_learnt(const detail::PoolState& of_atoms, const detail::PoolState& of_grid) noexcept;
+  [[nodiscard]] std::size_t capped_layers() const noexcept;
+  [[nodiscard]] bool may_be_limits(std::span<const std::uint64_t> of_capped) const noexcept;
+  Status read_limits(std::span<std::uint64_t> of_capped) const noexcept;
+  Status write_limits(std::span<const std::uint64_t> of_capped) noexcept;
   [[nodiscard]] float price_of(std::size_t pool) const noexcept;
   [[nodiscard]] float predicted(std::size_t pool) const noexcept;
   Status check(std::span<const TensorView> views) const noexcept;

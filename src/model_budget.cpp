@@ -185,6 +185,7 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
 Status Compressor::Impl::end_step() noexcept {
   const Status status = learn(Pool::atoms, prices.atoms, atoms);
   expect_sizes(atoms.price);
+  set_limits();
   return detail::worse(status, learn(Pool::grid, prices.grid, grid));
 }
 
@@ -210,6 +211,43 @@ Status Compressor::Impl::set_learnt(const detail::PoolState& of_atoms,
   learnt.pools[0] = of_atoms;
   learnt.pools[1] = of_grid;
   return device->write_prices(learnt);
+}
+
+std::size_t Compressor::Impl::capped_layers() const noexcept {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) count += capped(i) ? 1 : 0;
+  return count;
+}
+
+/// Whether a step under these keeps to the cap: they share the room. Rounding may give a layer
+/// whose part is below 4 bytes one byte more.
+bool Compressor::Impl::may_be_limits(std::span<const std::uint64_t> of_capped) const noexcept {
+  const bool shared = streams_under_cap();
+  const std::uint64_t room = shared ? cap_room(true) - cap_reserve() + of_capped.size() : 0;
+  std::uint64_t sum = 0;
+  for (const std::uint64_t limit : of_capped) {
+    if (shared ? limit == 0 || limit > room - sum : limit != 0) return false;
+    sum += limit;
+  }
+  return true;
+}
+
+Status Compressor::Impl::read_limits(std::span<std::uint64_t> of_capped) const noexcept {
+  if (device != nullptr) return device->read_limits(of_capped);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (capped(i)) of_capped[next++] = limits[i];
+  }
+  return Status::ok;
+}
+
+Status Compressor::Impl::write_limits(std::span<const std::uint64_t> of_capped) noexcept {
+  if (device != nullptr) return device->write_limits(of_capped);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (capped(i)) limits[i] = of_capped[next++];
+  }
+  return Status::ok;
 }
 
 float Compressor::Impl::price_of(std::size_t pool) const noexcept {

@@ -333,16 +333,17 @@ TEST(Compressor, NonFiniteLayersAreLeftOutOfThePrice) {
   }
 }
 
-TEST(Compressor, SavedStateContinuesTheSameBytes) {
+/// Four steps, the last of them by a model that was loaded as well.
+void expect_saved_state_continues(const char* policy, std::size_t state_bytes) {
   const Model model;
-  Compressor c(model.specs, Policy::parse("*=atomo:bits=0.5")),
-      resumed(model.specs, Policy::parse("*=atomo:bits=0.5"));
+  Compressor c(model.specs, Policy::parse(policy)), resumed(model.specs, Policy::parse(policy));
   for (std::uint32_t step = 0; step < 3; ++step) {
     ASSERT_EQ(c.begin_step({.step = step}), Status::ok);
     for (std::size_t i = 0; i < model.views.size(); ++i) (void)encode_layer(c, i, model.views[i]);
     ASSERT_FALSE(failed(c.end_step()));
   }
   const auto state = c.save();
+  EXPECT_EQ(state.size(), state_bytes);
   resumed.load(state);
   ASSERT_EQ(c.begin_step({.step = 3}), Status::ok);
   ASSERT_EQ(resumed.begin_step({.step = 3}), Status::ok);
@@ -355,6 +356,20 @@ TEST(Compressor, SavedStateContinuesTheSameBytes) {
   damaged[0] ^= std::byte{1};
   EXPECT_THROW(resumed.load(damaged), Error);
   EXPECT_THROW(resumed.load(ConstBytes(state).first(state.size() - 1)), Error);
+  if (state_bytes <= 72) return;
+  damaged = state;
+  damaged.back() ^= std::byte{1};  // the last layer would take more than all may together
+  EXPECT_THROW(resumed.load(damaged), Error);
+}
+
+TEST(Compressor, SavedStateContinuesTheSameBytes) {
+  expect_saved_state_continues("*=atomo:bits=0.5", 72);
+}
+
+TEST(Compressor, SavedStateContinuesTheSameBytesUnderACap) {
+  std::size_t layers = 0;  // those that have something to be capped
+  for (const auto& spec : Model().specs) layers += spec.shape.elements() > 0 ? 1 : 0;
+  expect_saved_state_continues("*=atomo:bits=4,cap=4", 72 + 8 * layers);
 }
 
 TEST(Compressor, SetUpMistakesAreNamed) {

@@ -372,8 +372,7 @@ TEST(DeviceStreamedLayers, JoinToTheWholeMessage) {
 
 /// A whole message tells the controller its price; a saved state goes on elsewhere, here on the
 /// other side.
-TEST(DeviceStreamedLayers, GoOnFromWholeMessagesAndSavedStates) {
-  const char* const policy = "a.*=atomo:bits=1,atoms=coordinate; *=atomo:bits=1,atoms=blocks";
+void expect_to_go_on_from_saved_states(const char* policy) {
   const std::vector<LayerSpec> specs{{"a.weight", {40, 30}}, {"b.weight", {3000}}};
   Twins twins(specs, policy);
   const test::ModelBuffers whole(twins.on_device);
@@ -402,9 +401,20 @@ TEST(DeviceStreamedLayers, GoOnFromWholeMessagesAndSavedStates) {
     EXPECT_EQ(twins.on_device.predicted_price(), 0);
     twins.on_device.load(state);
     twins.on_host.load(state);
+    EXPECT_TRUE(twins.on_device.save() == state);
+    EXPECT_TRUE(twins.on_host.save() == state);
     EXPECT_GT(twins.on_device.predicted_price(), 0);
     EXPECT_THROW(twins.on_device.load(ConstBytes(state).first(state.size() - 1)), Error);
   }
+}
+
+TEST(DeviceStreamedLayers, GoOnFromWholeMessagesAndSavedStates) {
+  expect_to_go_on_from_saved_states(
+      "a.*=atomo:bits=1,atoms=coordinate; *=atomo:bits=1,atoms=blocks");
+}
+
+TEST(DeviceStreamedLayers, GoOnUnderACapFromSavedStates) {
+  expect_to_go_on_from_saved_states("*=atomo:bits=20,cap=20,atoms=blocks");
 }
 
 TEST(DeviceStreamedLayers, RefuseWrongCalls) {

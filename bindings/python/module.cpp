@@ -17,6 +17,8 @@ NB_MODULE(_atomo, module) {
   using namespace atomo::python;
   module.doc() = "The library's calls on arrays; use the package atomo.";
   module.attr("__version__") = atomo::kVersion;
+  // Torch keeps hooks, and the models that their states hold, until the process ends.
+  nanobind::set_leak_warnings(false);
   register_failures();
   module.def("status_of", &status_of, nanobind::arg("number"));
   auto codec = bind_codec(module);

@@ -355,8 +355,8 @@ ATOMO_API atomo_status atomo_compressor_decode_layer_add(const atomo_compressor*
 /// The model's prices. On a device this waits for all its work.
 ATOMO_API atomo_status atomo_compressor_prices(const atomo_compressor* compressor,
                                                atomo_prices* prices);
-/// What it has learnt of its price, to go on after a crash; copied out as `atomo_codec_spec` says,
-/// without a terminating zero. On a device this and `atomo_compressor_load` wait.
+/// What it has learnt of its price and of its layers' shares under a `cap=`, to go on after a crash;
+/// copied out as `atomo_codec_spec` says, without a terminating zero. On a device this and `atomo_compressor_load` wait.
 ATOMO_API atomo_status atomo_compressor_save(const atomo_compressor* compressor, void* state,
                                              size_t capacity, size_t* needed);
 /// Goes on from what was saved; ATOMO_INVALID_ARGUMENT when the bytes are no such state.

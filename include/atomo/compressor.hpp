@@ -165,10 +165,11 @@ class Compressor {
   /// The budget of a whole message in bytes, 0 when no layer has one.
   [[nodiscard]] double budget_bytes() const noexcept;
 
-  /// Everything needed to go on after a crash: what the controller has learnt of the model's price.
+  /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
+  /// model's price and, under a `cap=`, of its layers' shares. Between steps.
   /// The same on a device, whose work it waits for; `load` too. \throws Error when that failed.
   [[nodiscard]] std::vector<std::byte> save() const;
-  /// \throws Error when the bytes are not a saved state.
+  /// \throws Error when the bytes are not a saved state of a model with these caps.
   void load(ConstBytes state);
 
  private:

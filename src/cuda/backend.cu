@@ -402,10 +402,32 @@ class Model final : public detail::DeviceModel {
   Status write_prices(const detail::LearntPrices& prices) const noexcept override {
     return wait_and_copy(streaming_.learnt(), &prices, cudaMemcpyHostToDevice);
   }
+  Status read_limits(std::span<std::uint64_t> limits) const noexcept override {
+    return each_limit(limits, [](std::uint64_t* on_device, std::uint64_t* here) {
+      return wait_and_copy(here, on_device, cudaMemcpyDeviceToHost);
+    });
+  }
+  Status write_limits(std::span<const std::uint64_t> limits) const noexcept override {
+    return each_limit(limits, [](std::uint64_t* on_device, const std::uint64_t* here) {
+      return wait_and_copy(on_device, here, cudaMemcpyHostToDevice);
+    });
+  }
 
  private:
-  static Status wait_and_copy(detail::LearntPrices* to, const detail::LearntPrices* from,
-                              cudaMemcpyKind kind) noexcept {
+  /// Calls `copy(on the device, in limits)` for each layer under a cap.
+  template <typename Limit, typename Copy>
+  Status each_limit(std::span<Limit> limits, Copy copy) const noexcept {
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      std::uint64_t* const on_device = streaming_.limit(i);
+      if (on_device == nullptr) continue;
+      if (next == limits.size()) return Status::shape_mismatch;
+      if (const Status s = copy(on_device, &limits[next++]); failed(s)) return s;
+    }
+    return Status::ok;
+  }
+  template <typename T>
+  static Status wait_and_copy(T* to, const T* from, cudaMemcpyKind kind) noexcept {
     const bool done = cudaDeviceSynchronize() == cudaSuccess &&
                       cudaMemcpy(to, from, sizeof *to, kind) == cudaSuccess &&
                       cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;

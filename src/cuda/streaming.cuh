@@ -83,6 +83,11 @@ class Streaming {
 
   /// On the device.
   [[nodiscard]] detail::LearntPrices* learnt() const noexcept { return frame()(plan_.learnt); }
+  /// On the device: bytes that a layer may take in the next step; null where it has no cap.
+  [[nodiscard]] std::uint64_t* limit(std::size_t layer) const noexcept {
+    const Scratch<std::uint64_t> place = places_[layer].limit;
+    return place.at != 0 ? frame()(place) : nullptr;
+  }
 
  private:
   [[nodiscard]] Frame frame() const noexcept {

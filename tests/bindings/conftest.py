@@ -72,6 +72,16 @@ def writable_framework(request):
     return request.param
 
 
+@pytest.fixture(scope="session")
+def world():
+    """`world(ranks)` is a `worlds.World` of that many processes."""
+    from worlds import Worlds
+
+    worlds = Worlds()
+    yield worlds
+    worlds.close()
+
+
 def gradient(*shape, seed=0):
     """A gradient's rough likeness: rows of very different size, some entries zero."""
     draw = numpy.random.default_rng(seed)

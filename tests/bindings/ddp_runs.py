@@ -326,14 +326,6 @@ def backward_with(rank, ranks, broken_rank, what):
     nn.functional.mse_loss(wrapped(x), y).backward()
 
 
-def sparse_backward(rank, ranks):
-    """An embedding with sparse gradients."""
-    model = nn.EmbeddingBag(50, 8, sparse=True)
-    wrapped = DistributedDataParallel(model)
-    wrapped.register_comm_hook(atomo.torch.DDPState(model, "qsgd:bits=4"), atomo.torch.ddp_hook)
-    wrapped(torch.arange(10).view(2, 5)).sum().backward()
-
-
 def fashion(rank, ranks, hook, seed):
     """Trains LeNet with the example's own function; returns the accuracy on all test images."""
     example = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
@@ -357,7 +349,7 @@ def scatter(rank, ranks, what):
 def sharded(rank, ranks, codec, steps=6, hooked=True, dtype=torch.float32):
     """Trains under fully_shard on the CPU; returns losses, full parameters and bytes."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     model = make_net("small")
     mesh = init_device_mesh("cpu", (ranks,))
@@ -366,10 +358,7 @@ def sharded(rank, ranks, codec, steps=6, hooked=True, dtype=torch.float32):
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh, mp_policy=mixed)
     fully_shard(model, mesh=mesh, mp_policy=mixed)
-    comm = atomo.torch.FSDPReduceScatter(codec) if hooked else None
-    for module in model.modules():
-        if isinstance(module, FSDPModule) and comm is not None:
-            module.set_custom_reduce_scatter(comm)
+    comm = atomo.torch.FSDPReduceScatter(codec).attach(model) if hooked else None
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for step in range(steps):

@@ -55,8 +55,9 @@ def run(way, folder, environment):
     return done.stdout
 
 
-def test_the_page_has_six_ways_and_nothing_outside_them():
-    assert list(WAYS) == ["C++ with CMake", "C", "Python", "PyTorch, DistributedDataParallel", "JAX", "Ray"]
+def test_the_page_has_seven_ways_and_nothing_outside_them():
+    assert list(WAYS) == ["C++ with CMake", "C", "Python", "PyTorch, DistributedDataParallel",
+                          "PyTorch, fully_shard", "JAX", "Ray"]
     assert "```" not in PAGE.split("\n## ")[0]
     assert sum(len(BLOCK.findall(part)) for part in WAYS.values()) == PAGE.count("```") // 2
 
@@ -80,6 +81,13 @@ def test_ddp(tmp_path, environment):
     workers = re.findall(r"worker (\d): the first weight is (-?\d+\.\d{6})", output)
     assert sorted(worker for worker, _ in workers) == ["0", "1"], output
     assert len({weight for _, weight in workers}) == 1, f"the replicas differ: {output}"
+
+
+def test_fully_shard(tmp_path, environment):
+    output = run("PyTorch, fully_shard", tmp_path, environment)
+    workers = re.findall(r"worker (\d): \d+ bytes of gradients sent, (\d+) times fewer", output)
+    assert sorted(worker for worker, _ in workers) == ["0", "1"], output
+    assert all(int(times) > 50 for _, times in workers), output
 
 
 def test_ray(tmp_path, environment):

@@ -7,6 +7,8 @@ import os
 import tempfile
 import traceback
 
+import numpy as np
+
 TIMEOUT = 120  # seconds for one function on all ranks
 
 
@@ -85,3 +87,35 @@ class World:
                 process.join(5)
         self.kill()
         self.folder.cleanup()
+
+
+class Worlds:
+    """A world of each size, made when it is first asked for and made anew when a test broke it."""
+
+    def __init__(self):
+        self.of = {}
+
+    def __call__(self, ranks):
+        if ranks not in self.of or not self.of[ranks].alive:
+            self.of[ranks] = World(ranks)
+        return self.of[ranks]
+
+    def close(self):
+        for one in self.of.values():
+            one.close()
+
+
+def same(a, b):
+    """Two sets of parameters, to the bit."""
+    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+def finite(parameters):
+    return all(np.isfinite(value).all() for value in parameters.values())
+
+
+def check_replicas(results):
+    """All ranks hold the same parameters to the bit, and they are finite."""
+    assert finite(results[0]["parameters"])
+    for result in results[1:]:
+        assert same(result["parameters"], results[0]["parameters"])

@@ -227,7 +227,7 @@ class Compressor:
         return self._model.max_encoded_bytes()
 
     def state(self) -> bytes:
-        """What was learnt of the price: all that is needed to go on after a crash."""
+        """What was learnt of the price and of the shares under a `cap=`: all that is needed to go on after a crash."""
         return self._model.save()
 
     def load_state(self, state: bytes) -> None:

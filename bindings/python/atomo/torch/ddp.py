@@ -10,73 +10,83 @@ mean. All ranks decode the same bytes in the same order, so replicas stay equal 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 
-from .wire import DTYPES, FAILED, MAX_WORKERS, Accumulator, as_bytes, check_lengths, swap
+from .groups import check_same_ranks, group_like, is_alive, raise_difference, registered_with
+from .layers import Layer, Parameters, compressor_of, device_of, idle_rules, joined, layers_of, named, trained
+from .step import PRICE_WORDS, StepLog, bytes_of, carried, check_key, digest_of, told_by_all, words_of
+from .wire import DTYPES, FAILED, Accumulator, as_bytes, check_lengths, swap
 
-Parameters = torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+HEAD_BYTES = 80  # of a layer's message, more or less
 
-
-@dataclasses.dataclass
-class StepLog:
-    """What one step came to on this rank. What it sends is counted once: each of the other ranks gets all of it."""
-
-    step: int  #: its number, from 0
-    buckets: int = 0  #: of DDP
-    bytes_sent: int = 0  #: messages, and the next line
-    length_bytes: int = 0  #: the table of lengths, 8 a parameter
-    bytes_received: int = 0  #: the same from all the others together
-    encode_seconds: float = 0.0
-    wire_seconds: float = 0.0  #: waiting for slower ranks included
-    decode_seconds: float = 0.0
-    price: float = 0.0  #: of the layers under a budget, 0 in the first step
-    grid_step: float = 0.0  #: the same for coordinates on a grid
+_states: "weakref.WeakSet[DDPState]" = weakref.WeakSet()  # of this process
 
 
 class DDPState:
     """What `ddp_hook` needs to know and remembers: the policy, the step's number, what was learnt of the price.
 
-    Everything is kept by the parameters' names, so DDP may put them into other buckets at any time. One state serves
-    one DDP model. Of a rank's own: `state_dict` (or a pickle) of every rank belongs into its own checkpoint for a
-    run that goes on to the bit; another rank's state goes on too, from a price that was learnt there.
+    Everything is kept by the parameters' names, so DDP may put them into other buckets at any time. Names are those of
+    the plain module: what torch.compile, DDP, FSDP and checkpoint_wrapper put in ("_orig_mod.", "module.", ...) is left
+    out, so rules and checkpoints hold with and without them. One state serves one DDP model, on every rank one
+    with the same arguments: in each step the ranks compare seed, step, channel, policy and layers, and all raise an
+    error that tells a difference.
 
     Args:
         model: the module (before or after DDP wrapped it), or names and parameters as `named_parameters()` gives
-            them. Parameters that need no gradient are left out. f32, f16 and bf16, all on the CPU or on one GPU.
-        policy: one codec for all, or rules by name: `"*.bias=identity:dtype=f32; *=atomo:bits=0.5"`.
-        process_group: of DDP, the default group when None. A group of the same ranks is made beside it (DDP itself
-            uses its own while messages are on their way), so all its ranks make their states in the same order.
+            them. Parameters that need no gradient are left out. f32, f16 and bf16, all on the CPU or on one GPU. Where
+            they are and of which type counts when gradients come, so wrappers of hooks that change the type
+            (`fp16_compress_wrapper`) may stand around `ddp_hook`, and the model may move before it is trained.
+        policy: one codec for all, or rules by name: `"*.bias=identity:dtype=f32; *=atomo:bits=0.5"`. A rule that
+            matches no layer is warned of. `cap=` bounds what a single step can cost; without it a step whose
+            gradients are suddenly 10^4 times larger takes some 20 times its budget, which later steps make up for.
+        process_group: of DDP. When None that of a DDP model, else the default group. A group of the same ranks,
+            backend and time limit is made beside it (DDP itself uses its own while messages are on their way), so all
+            its ranks make their states in the same order. After `destroy_process_group` a new one is made by itself.
         seed: of the run's draws, the same on all ranks; the rank is the worker's number, so workers draw
             independently.
         channel: separates the draws of two models with one seed.
-        threads: that encode a layer; the bytes do not depend on it.
+        threads: that work on one call, encoding or decoding a layer; the bytes do not depend on it.
+        start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
 
     Raises:
-        atomo.Error: for a policy, a parameter or a group that cannot work.
+        atomo.Error: for a policy, a parameter, a key or a group that cannot work.
+
+    A gradient that is not finite makes its layer NaN on all ranks, for that step alone, so a GradScaler skips the step
+    everywhere. Sparse gradients, which have no codec, travel by all-reduce. A message has a head of some 80 bytes:
+    models of few parameters, or many tiny layers, take more than their budget, which is warned of.
 
     On a GPU the same calls run on a stream of their own, with the gradients where they are; that path has not been
     run yet.
     """
 
     def __init__(self, model: Parameters, policy: str | atomo.Codec = "atomo:bits=0.5", *,
-                 process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1):
-        parameters = _trained(model)
+                 process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
+                 start_step: int = 0):
+        check_key(seed, channel, start_step)
+        parameters = trained(model)
         self.policy, self.seed, self.channel, self.threads = str(policy), seed, channel, threads
-        self.layers = {name: (tuple(p.shape), DTYPES[p.dtype]) for name, p in parameters.items()}
-        self.compressor = atomo.Compressor({name: p.detach() for name, p in parameters.items()}, policy,
-                                           threads=threads, device=_device_of(parameters).type)
-        self.bytes_sent = 0  # by all steps so far, of earlier runs too
+        self.start_step = start_step
+        self._make(layers_of(parameters), device_of(parameters).type)
+        self._warn_of_rules()
+        self._warn_of_heads()
+        self._learnt = [self.compressor.state()]  # of each rank
+        self._sent = [0]  # likewise, by all steps so far, of earlier runs too
+        self._restore = False  # what was learnt is to be taken from the line above
         self.step = 0  # steps begun
         self.last = StepLog(0)
-        self._start(process_group)
+        self._start(_group_of(model, process_group))
         self._know(parameters)
+        self._warn_of_draws()
         if dist.is_initialized():
             self._connect()
 
@@ -84,98 +94,199 @@ class DDPState:
         """What a process has of its own and no checkpoint holds."""
         self.process_group = process_group
         self._group: dist.ProcessGroup | None = None
+        self._checked: dist.ProcessGroup | None = None  # the group that was compared with DDP's
+        self._parameters: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
-        self._numbers = {name: i for i, name in enumerate(self.layers)}
         self._in_step = False
         self._error: Exception | None = None  # of an earlier bucket of this step
         self._stream: torch.cuda.Stream | None = None
         self._worker = ThreadPoolExecutor(1, "atomo-ddp")
+        _states.add(self)
 
     def bind(self, model: Parameters, process_group: dist.ProcessGroup | None = None) -> "DDPState":
-        """Gives an unpickled state the parameters (and the group) of this process. Returns the state itself.
+        """Gives the state the parameters (and the group) of this process. Returns the state itself.
+
+        For a state that was unpickled, and between steps when DDP wraps the model anew: layers that need gradients now
+        are added behind the others, and step and price go on, where a new state with the same seed would begin at
+        step 0 and draw what was drawn before.
 
         Raises:
-            atomo.Error: when names, shapes or types are not those that the state was made for.
+            atomo.Error: when a layer that the state knows is missing or has another shape.
         """
-        parameters = _trained(model)
-        self._check_layers({name: (tuple(p.shape), DTYPES[p.dtype]) for name, p in parameters.items()})
+        self._drop_step()
+        parameters = trained(model)
+        frozen = {name: p for name, p in named(model).items() if name in self.layers and name not in parameters}
+        layers = joined(self.layers, layers_of({**frozen, **parameters}), ("the state", "the model"))
+        self._adopt(layers, self.compressor.device)
+        self._start(_group_of(model, process_group))
         self._know(parameters)
-        self.process_group, self._group = process_group, None
         if dist.is_initialized():
             self._connect()
         return self
 
+    def set_policy(self, policy: str | atomo.Codec) -> None:
+        """Another policy or budget from the next step on; to be called between steps, on all ranks.
+
+        The step's number goes on, so nothing is drawn twice. What was learnt of the price is forgotten, as it was
+        learnt for another budget. The policy of a checkpoint and that of the state that takes it have to be the same.
+
+        Raises:
+            atomo.Error: for a policy that cannot work; the state is then as it was.
+        """
+        self.compressor = compressor_of(self.layers, str(policy), self.threads, self.compressor.device)
+        self.policy = str(policy)
+        self._learnt, self._restore, self._in_step = [self.compressor.state()], False, False
+        self._outline_layers()
+        self._warn_of_rules()
+
     def _know(self, parameters: dict[str, torch.Tensor]) -> None:
         """By identity, which holding them keeps from passing to others."""
         self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
-        self._device = _device_of(parameters)
+        self._device = device_of(parameters)
+
+    def _adopt(self, layers: Mapping[str, Layer], device: str) -> None:
+        """Other layers or another device: a new model that has learnt the same. A step under way goes on."""
+        if list(layers.items()) != list(self.layers.items()) or device != self.compressor.device:
+            learnt = self.compressor.state()
+            self._make(layers, device)
+            fresh = self.compressor.state()
+            self.compressor.load_state(carried(learnt, fresh))
+            self._learnt = [carried(of_rank, fresh) for of_rank in self._learnt]
+            if self._in_step:
+                self.compressor.begin_step(**self._key)
+
+    def _make(self, layers: Mapping[str, Layer], device: str) -> None:
+        """The compressor of these layers, which has learnt nothing."""
+        self.compressor = compressor_of(layers, self.policy, self.threads, device)
+        self.layers = dict(layers)
+        self._outline_layers()
+
+    def _outline_layers(self) -> None:
+        """What follows from layers and policy."""
+        self._numbers = {name: number for number, name in enumerate(self.layers)}
+        self._outline = digest_of([self.policy, list(self.layers.items())])
+
+    def _warn_of_rules(self) -> None:
+        for rule in idle_rules(self.policy, self.layers):
+            warnings.warn(f"the rule '{rule}' of the policy matches no layer: there are "
+                          f"{', '.join(list(self.layers)[:4])}{', ...' if len(self.layers) > 4 else ''}", stacklevel=3)
+
+    def _warn_of_heads(self) -> None:
+        codecs = [str(self.compressor.codec(name)) for name in self.layers]
+        layers = sum(codec.startswith("atomo:") and "bits=" in codec for codec in codecs)
+        budget = self.compressor.budget_bytes
+        if 0 < budget < HEAD_BYTES * layers:
+            warnings.warn(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {layers} messages, "
+                          f"one a layer, take some {HEAD_BYTES * layers} bytes", stacklevel=3)
+
+    def _warn_of_draws(self) -> None:
+        """New states are made when models thaw, and draws that come again are no longer independent."""
+        for other in _states:
+            if (other is not self and other.step > 0 and (other.seed, other.channel) == (self.seed, self.channel)
+                    and not self._names.keys().isdisjoint(other._names)):
+                warnings.warn("another state has sent gradients of these parameters with the same seed and channel: "
+                              "this one will draw the same again. Go on with that one (bind takes added layers), give "
+                              "this one another seed, or load a checkpoint into it", stacklevel=3)
 
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a run needs to go on, as plain values and bytes. To be called between steps."""
+        """Everything a run needs to go on, as plain values and bytes. To be called between steps.
+
+        It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all.
+        """
         return {"policy": self.policy, "layers": dict(self.layers), "seed": self.seed, "channel": self.channel,
-                "step": self.step, "bytes_sent": self.bytes_sent, "compressor": self.compressor.state()}
+                "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
+                "compressor": b"".join(self._learnt)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken.
+        """Goes on where `state_dict` was taken, on each rank where that rank was, to the bit. Of another number
+        of ranks, rank r goes on from what rank r modulo that number had learnt.
 
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
         if state["policy"] != self.policy:
-            raise atomo.Error(f"the saved state is of the policy '{state['policy']}', this one's is '{self.policy}'")
-        self._check_layers(state["layers"])
-        self.compressor.load_state(state["compressor"])
-        self.seed, self.channel = state["seed"], state["channel"]
-        self.step, self.bytes_sent = state["step"], state["bytes_sent"]
+            raise atomo.Error(f"the saved state is of the policy '{state['policy']}', this one's is '{self.policy}': "
+                              "make them the same, by set_policy if need be")
+        layers = joined(state["layers"], self.layers, ("the saved state", "this one"))
+        saved, ranks = bytes(state["compressor"]), len(state["bytes_sent"])
+        size = len(saved) // max(ranks, 1)
+        learnt = [saved[i * size:(i + 1) * size] for i in range(ranks)]
+        trial = compressor_of(state["layers"], self.policy, self.threads, self.compressor.device)
+        for of_rank in learnt if size * ranks == len(saved) > 0 else [saved]:
+            trial.load_state(of_rank)
+        self._drop_step()
+        self._learnt, self._sent, self._restore = learnt, list(state["bytes_sent"]), True
+        self._adopt(layers, self.compressor.device)
+        self.seed, self.channel, self.step = state["seed"], state["channel"], state["step"]
+        self.start_step = state["start_step"]
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("policy", "seed", "channel", "threads", "layers", "compressor", "bytes_sent", "step", "last")
-        return {name: getattr(self, name) for name in kept}
+        kept = ("policy", "seed", "channel", "threads", "start_step", "layers", "compressor", "_learnt", "_sent",
+                "step", "last")
+        return {**{name: getattr(self, name) for name in kept}, "_restore": True}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._outline_layers()
         self._start(None)
-
-    def _check_layers(self, layers: Mapping[str, tuple]) -> None:
-        for name in [*self.layers, *layers]:
-            mine, theirs = self.layers.get(name), layers.get(name)
-            if mine is None or theirs is None or mine != (tuple(theirs[0]), theirs[1]):
-                raise atomo.Error(f"the state has {_shown(name, mine)}, the other side {_shown(name, theirs)}")
 
     # Figures
 
+    @property
+    def bytes_sent(self) -> int:
+        """By this rank in all steps so far, of earlier runs too."""
+        rank = dist.get_rank(self._group) if self._group is not None and is_alive(self._group) else 0
+        return self._sent[rank % len(self._sent)]
+
     def log(self) -> dict[str, Any]:
-        """The totals and the last step's figures, to be logged as JSON."""
+        """The totals and the last step's figures, to be logged as JSON.
+
+        For TensorBoard: `for name, value in state.log()["last"].items(): writer.add_scalar(name, value, step)`; for
+        Weights & Biases: `wandb.log(state.log()["last"])`.
+        """
         return {"steps": self.step, "bytes_sent": self.bytes_sent, "last": dataclasses.asdict(self.last)}
+
+    def __repr__(self) -> str:
+        return (f"atomo.torch.DDPState({len(self.layers)} layers of {self.compressor.elements} elements, "
+                f"{self.policy!r}, seed={self.seed}, step={self.step})")
 
     # A step
 
     def _connect(self) -> dist.ProcessGroup:
         """The group of this state's own collectives. DDP issues its own on the same ranks (the map of unused
         parameters, buffers) while the worker thread is at work; in one group their order could differ by rank."""
-        if self._group is None:
-            group = self.process_group or dist.group.WORLD
-            if dist.get_world_size(group) > MAX_WORKERS:
-                raise atomo.Error(f"{dist.get_world_size(group)} workers: at most {MAX_WORKERS} are supported")
-            self._group = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
+        if self._group is not None and is_alive(self._group):
+            return self._group
+        group = self.process_group
+        if group is not None and not is_alive(group):  # made anew since: DDP has the new one
+            group = next((ddp.process_group for ddp in registered_with(self)), None)
+            if group is None:
+                raise atomo.Error("the process group of this state was destroyed: call state.bind(model, group) with "
+                                  "the new one")
+            self.process_group = group
+        self._group = group_like(group or dist.group.WORLD)
         return self._group
 
+    def _check_group(self, group: dist.ProcessGroup) -> None:
+        """That DDP averages over the same ranks, once for a group."""
+        if self._checked is not group:
+            check_same_ranks(group, registered_with(self))
+            self._checked = group
+
     def _layers_of(self, bucket: dist.GradBucket) -> list[tuple[str, torch.Tensor]]:
-        """Names and gradients of a bucket, in the bucket's order."""
-        if bucket.buffer().is_sparse:
-            raise atomo.Error("a bucket's gradient is sparse, which has no codec: make that layer with sparse=False")
+        """Names and gradients of a bucket, in the bucket's order. None of a sparse one."""
         if not self._names:
             raise atomo.Error("this state was unpickled and knows no parameters yet: call state.bind(model) first")
-        layers = []
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            name = self._names.get(id(parameter))
-            if name is None:
-                raise atomo.Error(f"a parameter of shape {list(parameter.shape)} is not among those this state was "
-                                  "made for: make it from the model that DDP wraps")
-            layers.append((name, gradient))
-        return layers
+        names = [self._names.get(id(parameter)) for parameter in bucket.parameters()]
+        if None in names:
+            shape = list(bucket.parameters()[names.index(None)].shape)
+            raise atomo.Error(f"a parameter of shape {shape} is not among those this state was "
+                              "made for: make it from the model that DDP wraps, or state.bind(model) adds layers")
+        if bucket.buffer().is_sparse:
+            return []
+        return list(zip(names, bucket.gradients()))
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hands a bucket to the worker thread; the future gets `bucket.buffer()` with the mean over the ranks in it.
@@ -187,21 +298,31 @@ class DDPState:
         cuda = buffer.is_cuda
         done: torch.futures.Future = torch.futures.Future(devices=[buffer.device] if cuda else None)
         ready = torch.cuda.current_stream(buffer.device).record_event() if cuda else None
-        group, layers = self._connect(), self._layers_of(bucket)
+        self._device = buffer.device
+        layers, group = self._layers_of(bucket), self._connect()
+        self._check_group(group)
 
         def work() -> None:
             try:
                 with self._on_stream(buffer, ready):
-                    self._reduce(layers, group, first, last)
-                    done.set_result(buffer)
+                    self._reduce(buffer, layers, group, first, last)
+                    done.set_result(buffer)  # on this stream, for which those who take the result then wait
             except Exception as error:
                 self._error = error
-                done.set_exception(error)
+                done.set_result(buffer)
 
+        raised_later = not last or _at_end_of_backward(self._raise)
         self._worker.submit(work)
-        # DDP reads the future from C++, where an exception set on it is a value like any other: only one raised by a
-        # callback arrives as an error, with its message.
-        return done.then(lambda future: future.value())
+        return done if raised_later else done.then(self._raise_or_value)
+
+    def _raise(self) -> None:
+        """At the end of the backward pass, when all buckets are done."""
+        if self._error is not None:
+            raise self._error
+
+    def _raise_or_value(self, done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        self._raise()
+        return done.value()
 
     @contextlib.contextmanager
     def _on_stream(self, buffer: torch.Tensor, ready: torch.cuda.Event | None) -> Iterator[None]:
@@ -215,62 +336,112 @@ class DDPState:
             buffer.record_stream(self._stream)
             yield
 
-    def _reduce(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
-                last: bool) -> None:
+    def _reduce(self, buffer: torch.Tensor, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup,
+                first: bool, last: bool) -> None:
         began = time.perf_counter()
-        messages, mine = self._encode(layers, dist.get_rank(group), first, last)
+        messages, mine = self._encode(layers, group, first, last)
         encoded = time.perf_counter()
-        lengths, gathered = self._gather(messages, mine, len(layers), group)
+        plain = self._plain(layers)
+        if plain or mine:
+            lengths = [gradient.nbytes for _, gradient in layers] or [_sparse_bytes(buffer)]
+        else:
+            lengths = [len(message) for message in messages]
+        table = self._tell(lengths, mine, group, first, last)
+        if plain:
+            _all_reduce(buffer, group)
+            gathered = []
+        else:
+            gathered = swap([as_bytes(messages, self._device)] * len(table), [sum(row) for row in table], group)
         arrived = time.perf_counter()
-        self._decode(layers, lengths, gathered)
+        if not plain:
+            self._decode(layers, table, gathered)
         self.last.buckets += 1
         self.last.encode_seconds += encoded - began
         self.last.wire_seconds += arrived - encoded
         self.last.decode_seconds += time.perf_counter() - arrived
 
+    def _plain(self, layers: list[tuple[str, torch.Tensor]]) -> bool:
+        """Whether a bucket goes by all-reduce: in a warm-up, or because it is sparse."""
+        return self.last.step < self.start_step or not layers
+
     def _begin_step(self, rank: int) -> None:
-        if self._in_step:  # a step that an error cut short
-            self.compressor.end_step()
+        self._drop_step()
         self._error = None
+        self._digest = digest_of([self._outline, self.seed, self.step, self.channel, self.start_step])
         self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
-        self.compressor.begin_step(**self._key)
-        self.last = StepLog(self.step, price=self.compressor.price, grid_step=self.compressor.grid_step)
-        self._in_step = True
+        self.last = StepLog(self.step)
         self.step += 1
 
-    def _encode(self, layers: list[tuple[str, torch.Tensor]], rank: int, first: bool,
+    def _drop_step(self) -> None:
+        """Leaves a step that an error cut short. What it taught, on each rank something else, is not kept."""
+        if self._in_step:
+            self._make(self.layers, self.compressor.device)
+            self._in_step, self._restore = False, True
+
+    def _price_step(self) -> None:
+        """Begins a step of the compressor, as the first of its layers comes."""
+        rank = self._key["worker"]
+        if self._restore:
+            self.compressor.load_state(self._learnt[rank % len(self._learnt)])
+            self._restore = False
+        self.compressor.begin_step(**self._key)
+        self._in_step = True
+        self.last.price, self.last.grid_step = self.compressor.price, self.compressor.grid_step
+
+    def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
                 last: bool) -> tuple[list[bytes | torch.Tensor], Exception | None]:
         """A message a layer, or what went wrong: the other ranks have to hear of it."""
         try:
             if first:
-                self._begin_step(rank)
+                self._begin_step(dist.get_rank(group))
             if self._error is not None:
                 return [], self._error
-            messages = [self.compressor.encode_layer(name, gradient) for name, gradient in layers]
-            if last:
+            messages = []
+            if not self._plain(layers):
+                if not self._in_step:
+                    self._price_step()
+                self._follow(layers)
+                messages = [self.compressor.encode_layer(name, gradient) for name, gradient in layers]
+            if last and self._in_step:
                 self._in_step = False
                 self.compressor.end_step()
             return messages, None
         except Exception as error:
             return [], error
 
-    def _gather(self, messages: list[bytes | torch.Tensor], mine: Exception | None, count: int,
-                group: dist.ProcessGroup) -> tuple[list[list[int]], list[torch.Tensor]]:
-        """All ranks' lengths, and all ranks' messages behind one another."""
-        device, ranks = self._device, dist.get_world_size(group)
-        own = torch.tensor([FAILED] * count if mine else [len(m) for m in messages], device=device)
-        lengths = torch.empty(ranks * count, dtype=own.dtype, device=device)
-        dist.all_gather_into_tensor(lengths, own, group=group)
-        table = lengths.view(ranks, count).tolist()
-        check_lengths(table, mine)
-        sizes = [sum(row) for row in table]
-        gathered = swap([as_bytes(messages, device)] * ranks, sizes, group)
-        sent = own.nbytes + sum(map(len, messages))
-        self.last.length_bytes += own.nbytes
-        self.last.bytes_sent += sent
-        self.last.bytes_received += ranks * own.nbytes + sum(sizes) - sent
-        self.bytes_sent += sent
-        return table, gathered
+    def _follow(self, layers: list[tuple[str, torch.Tensor]]) -> None:
+        """The model's types and device become those of the gradients."""
+        found = {name: (self.layers[name][0], DTYPES[gradient.dtype]) for name, gradient in layers}
+        if self._device.type != self.compressor.device or any(self.layers[name] != found[name] for name in found):
+            self._adopt({**self.layers, **found}, self._device.type)
+
+    def _tell(self, lengths: list[int], mine: Exception | None, group: dist.ProcessGroup, first: bool,
+              last: bool) -> list[list[int]]:
+        """All ranks' lengths. With those of the first bucket goes what the ranks have to agree on, with those of
+        the last what each has learnt."""
+        words = [self._digest] * first + ([FAILED] * len(lengths) if mine else lengths)
+        learnt = words_of(self.compressor.state()) if last else []
+        table = told_by_all(words + learnt[:PRICE_WORDS], group, self._device)
+        if first and len({row[0] for row in table}) > 1:
+            raise_difference(self._facts(), group, self._device)
+        rows = [row[int(first):][:len(lengths)] for row in table]
+        check_lengths(rows, mine)
+        if learnt:
+            # Shares under a cap come behind: only ranks whose policies are known to agree have as many.
+            rest = told_by_all(learnt[PRICE_WORDS:], group, self._device) if learnt[PRICE_WORDS:] else [[]] * len(table)
+            self._learnt = [bytes_of(row[len(words):] + more) for row, more in zip(table, rest)]
+        told = 8 * (len(words) + len(learnt))
+        own, sent = dist.get_rank(group), [told + sum(row) for row in rows]
+        self._sent = [self._sent[rank % len(self._sent)] + bytes_ for rank, bytes_ in enumerate(sent)]
+        self.last.length_bytes += told
+        self.last.bytes_sent += sent[own]
+        self.last.bytes_received += sum(sent) - sent[own]
+        return rows
+
+    def _facts(self) -> dict[str, Any]:
+        """What all ranks have to agree on."""
+        return {"seed": self.seed, "step": self.last.step, "channel": self.channel, "start_step": self.start_step,
+                "policy": self.policy, "layers": [[name, *layer] for name, layer in self.layers.items()]}
 
     def _decode(self, layers: list[tuple[str, torch.Tensor]], table: list[list[int]],
                 gathered: list[torch.Tensor]) -> None:
@@ -291,34 +462,40 @@ class DDPState:
 def ddp_hook(state: DDPState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For `DistributedDataParallel.register_comm_hook(state, ddp_hook)`: the mean of the ranks' decoded gradients.
 
-    Returns at once; the future holds `bucket.buffer()` when the mean is in it, or the error that prevented it, which
-    `backward()` then raises as a RuntimeError with the library's message, on every rank.
+    Returns at once; the future holds `bucket.buffer()` when the mean is in it. What prevented it is raised by
+    `backward()` at its end, on every rank, as the exception that it was: `atomo.Error` for what cannot be encoded or
+    agreed on, torch's own for ranks that are gone. What the gradients hold is then unspecified.
     """
+    if not isinstance(state, DDPState):
+        raise atomo.Error(f"the state of ddp_hook is {state!r}: make an atomo.torch.DDPState(model, policy) and give "
+                          "that to register_comm_hook")
     return state.reduce(bucket)
 
 
-def _trained(model: Parameters) -> dict[str, torch.Tensor]:
-    """Names and parameters that get a gradient. A DDP module's names are those of the module in it."""
-    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        model = model.module
-    if isinstance(model, torch.nn.Module):
-        model = model.named_parameters()
-    parameters = {name: p for name, p in dict(model).items() if p.requires_grad}
-    if not parameters:
-        raise atomo.Error("there is no parameter that requires a gradient")
-    for name, parameter in parameters.items():
-        if parameter.dtype not in DTYPES:
-            raise atomo.Error(f"'{name}' is {parameter.dtype}: float32, float16 and bfloat16 are accepted")
-    return parameters
+def _at_end_of_backward(call: Callable[[], None]) -> bool:
+    """Calls it when the backward pass is over and DDP, whose own callback is queued in between, has waited for all
+    buckets. False where no backward pass runs, as in DDP's join()."""
+    engine = torch.autograd.Variable._execution_engine
+    try:
+        engine.queue_callback(lambda: engine.queue_callback(call))
+    except RuntimeError:
+        return False
+    return True
 
 
-def _device_of(parameters: Mapping[str, torch.Tensor]) -> torch.device:
-    devices = {p.device for p in parameters.values()}
-    if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
-        found = ", ".join(sorted(map(str, devices)))
-        raise atomo.Error(f"the parameters are on {found}: all have to be on the CPU or on one CUDA device")
-    return next(iter(devices))
+def _all_reduce(buffer: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """As DDP itself does it, of a sparse tensor too."""
+    buffer.div_(dist.get_world_size(group))
+    dist.all_reduce(buffer, group=group)
 
 
-def _shown(name: str, layer: tuple | None) -> str:
-    return f"no layer '{name}'" if layer is None else f"'{name}' as {layer[1]} {list(layer[0])}"
+def _sparse_bytes(gradient: torch.Tensor) -> int:
+    """Of its indices and values."""
+    return gradient._indices().nbytes + gradient._values().nbytes
+
+
+def _group_of(model: Parameters, group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The group given, or that of a DDP module; None for the default group."""
+    if group is None and isinstance(model, torch.nn.Module):
+        group = next((m.process_group for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
+    return None if group is dist.group.WORLD else group

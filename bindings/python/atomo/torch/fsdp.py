@@ -11,36 +11,62 @@ import torch.distributed as dist
 
 import atomo
 
+from .layers import is_spec
+from .step import check_key
 from .wire import DTYPES, FAILED, MAX_WORKERS, Accumulator, as_bytes, check_lengths, swap
 
 
 class FSDPReduceScatter:
     """What `FSDPModule.set_custom_reduce_scatter` takes.
 
-        comm = atomo.torch.FSDPReduceScatter("atomo:atoms=blocks,bits=0.5")
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_custom_reduce_scatter(comm)
+        comm = atomo.torch.FSDPReduceScatter("atomo:atoms=blocks,bits=0.5").attach(model)
 
     FSDP hands over the gradients of a group of parameters as one flat tensor, a chunk a rank. Each chunk but one's own
     is encoded for its rank and sent to it alone, in messages of their true lengths; one's own is encoded too, so that
     the sum is of independent draws. Names and shapes of parameters are gone by then: one codec, best of blocks or
-    coordinates, serves all, and each chunk keeps to its budget by itself. One object may serve all modules of a model;
-    its ranks make the same calls in the same order.
+    coordinates, serves all, and each chunk keeps to its budget by itself. On a flat chunk `atoms=rows`, `atoms=sketch` and
+    `atoms=auto` come to the same as `atoms=blocks`, or to coordinates where these are better. One object may serve all
+    modules of a model; its ranks make the same calls in the same order.
+
+    What is compressed is the reduce-scatter of gradients alone: the all-gathers of weights, two thirds of what FSDP
+    sends, and the all-reduce between the replicas of a hybrid mesh (HSDP) stay as they are.
 
     Args:
-        codec: a spec.
+        codec: a spec; rules by name are refused, as there are no names.
         seed: of the run's draws, the same on all ranks.
+
+    Raises:
+        atomo.Error: for a codec or a seed that cannot work.
 
     The wire and the codec are waited for in the call: nothing of it overlaps back-propagation. On a GPU everything
     stays on the device and on FSDP's own stream; that path has not been run yet.
     """
 
     def __init__(self, codec: str = "atomo:atoms=blocks,bits=0.5", *, seed: int = 0):
+        check_key(seed)
+        if not is_spec(str(codec)):
+            raise atomo.Error(f"FSDP takes one codec, found the rules '{codec}': it hands over the gradients of many "
+                              "parameters as one flat tensor, without names")
         self.codec = atomo.Codec(codec)
         self.seed = seed
         self.calls = 0  # each has draws of its own
         self.bytes_sent = 0  # to other ranks, lengths included
+
+    def attach(self, model: torch.nn.Module) -> FSDPReduceScatter:
+        """Gives itself to all modules of the model that `fully_shard` made. Returns itself.
+
+        Raises:
+            atomo.Error: when there is none.
+        """
+        from torch.distributed.fsdp import FSDPModule  # takes a while, which users of DDP alone need not wait
+
+        modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        if not modules:
+            raise atomo.Error(f"{type(model).__name__} has no module under fully_shard: call that first, on the "
+                              "layers and on the model")
+        for module in modules:
+            module.set_custom_reduce_scatter(self)
+        return self
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a run needs to go on."""

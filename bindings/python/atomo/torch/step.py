@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of DDP in figures: its key, its log, and the table of numbers that ranks tell each other about a bucket."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import atomo
+
+
+@dataclasses.dataclass
+class StepLog:
+    """What one step came to on this rank. What it sends is counted once: each of the other ranks gets all of it."""
+
+    step: int  #: its number, from 0
+    buckets: int = 0  #: of DDP
+    bytes_sent: int = 0  #: messages, or gradients that go by all-reduce, and the next line
+    length_bytes: int = 0  #: the tables: 8 a parameter, and 80 for what the ranks agree on and have learnt
+    bytes_received: int = 0  #: the same from all the others together
+    encode_seconds: float = 0.0
+    wire_seconds: float = 0.0  #: waiting for slower ranks included
+    decode_seconds: float = 0.0
+    price: float = 0.0  #: of the layers under a budget, 0 in the first step
+    grid_step: float = 0.0  #: the same for coordinates on a grid
+
+
+def check_key(seed: Any, channel: Any = 0, start_step: Any = 0) -> None:
+    """Raises `atomo.Error` for what cannot be part of a key."""
+    for name, value, largest in (("seed", seed, 2**64 - 1), ("channel", channel, 65535),
+                                 ("start_step", start_step, 2**63 - 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
+            raise atomo.Error(f"{name} is {value!r}: it must be an integer from 0 to {largest}")
+
+
+def digest_of(facts: Any) -> int:
+    """63 bits and a sign that stand for plain values."""
+    digest = hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+#: Numbers that hold what a model has learnt of its prices; layers under a cap= have one more each.
+PRICE_WORDS = 9
+
+
+def words_of(saved: bytes) -> list[int]:
+    """Bytes, 8 to a number."""
+    return list(struct.unpack(f"<{len(saved) // 8}q", saved))
+
+
+def bytes_of(words: Sequence[int]) -> bytes:
+    """What `words_of` took."""
+    return struct.pack(f"<{len(words)}q", *words)
+
+
+def carried(learnt: bytes, fresh: bytes) -> bytes:
+    """What a model had learnt for one whose layers, and so whose shares under a cap, are others: it learns these anew."""
+    prices = 8 * PRICE_WORDS
+    return learnt if len(learnt) == len(fresh) else learnt[:prices] + fresh[prices:]
+
+
+def told_by_all(words: Sequence[int], group: dist.ProcessGroup, device: torch.device) -> list[list[int]]:
+    """The words of each rank, as many everywhere."""
+    ranks = dist.get_world_size(group)
+    own = torch.tensor(words, dtype=torch.int64, device=device)
+    table = own.new_empty(ranks * len(words))
+    dist.all_gather_into_tensor(table, own, group=group)
+    return table.view(ranks, -1).tolist()
