@@ -4,14 +4,13 @@
 // Every figure is in bytes of the f32 tensor a second. `of_memcpy` relates it to a memcpy of the
 // same tensor, a byte copied counted once, timed in the same process right before. The 1M tensor
 // (4 MB) is worked on again and again and stays in a cache: hot. The 25M one (100 MB) does not fit
-// the caches of most machines: cold. Seconds are of processor time, of all threads together, which
-// other programs on the machine do not lengthen.
+// the caches of most machines: cold. The other two sizes are whole models. Seconds are of processor
+// time, of all threads together, which other programs on the machine do not lengthen.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <array>
 #include <atomo/atomo.hpp>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -21,12 +20,21 @@
 #include <string>
 #include <vector>
 
+#include "models.hpp"
+
 namespace {
 
 constexpr const char* kSpecs[] = {
     "identity",
     "identity:dtype=f16",
     "identity:dtype=bf16",
+    "atomo:bits=1",
+    "atomo:bits=0.5",
+    "atomo:bits=0.25",
+    "atomo:atoms=sketch,bits=0.5,rank=4",
+    "atomo:atoms=sketch,bits=0.5,rank=8",
+    "atomo:atoms=sketch,bits=0.5,rank=32",
+    "atomo:atoms=sketch,bits=0.5,rank=64",
     "atomo:atoms=blocks,bits=1",
     "atomo:atoms=blocks,bits=0.25",
     "atomo:atoms=rows,bits=1",
@@ -52,76 +60,85 @@ constexpr const char* kSpecs[] = {
 
 struct Size {
   const char* name;
-  atomo::Shape shape;
+  std::vector<atomo::LayerSpec> layers;
+  bool is_model = false;
 };
 
 bool is_svd(const std::string& spec) { return spec.find("atoms=svd") != std::string::npos; }
 
 /// The exact SVD of a square matrix of 25 M takes minutes: it gets a flat one.
-std::array<Size, 2> sizes(const std::string& spec) {
-  return {Size{"1M_hot", {1024, 1024}},
-          Size{"25M_cold", is_svd(spec) ? atomo::Shape{512, 48828} : atomo::Shape{5000, 5000}}};
+std::vector<Size> sizes(const std::string& spec) {
+  const atomo::Shape cold = is_svd(spec) ? atomo::Shape{512, 48828} : atomo::Shape{5000, 5000};
+  return {{"1M_hot", {{"tensor", {1024, 1024}}}},
+          {"25M_cold", {{"tensor", cold}}},
+          {"resnet50", atomo::bench::resnet50(), true},
+          {"gpt2", atomo::bench::gpt2_small(), true}};
 }
 
-/// Rows of different scales, entries of a bell: the sum of four uniforms, from an xorshift.
-std::vector<float> make_gradient(const atomo::Shape& shape) {
-  std::vector<float> values(shape.elements());
-  const std::size_t width = values.size() / static_cast<std::size_t>(shape[0]);
-  std::uint64_t state = 0x9E3779B97F4A7C15u;
-  float scale = 1;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    if (i % width == 0) scale = 1e-3f * std::exp2(static_cast<float>(state % 1024) / 256.0f);
-    const std::uint64_t sum =
-        (state & 0xFFFF) + (state >> 16 & 0xFFFF) + (state >> 32 & 0xFFFF) + (state >> 48);
-    values[i] = scale * (static_cast<float>(sum) / 65536.0f - 2.0f);
+/// The gradients of the size that was asked for last.
+const std::vector<float>& gradients_of(const Size& size) {
+  static std::vector<float> values;
+  static std::vector<atomo::LayerSpec> made_for;
+  const auto same = [](const atomo::LayerSpec& a, const atomo::LayerSpec& b) {
+    return a.shape == b.shape;
+  };
+  if (!std::equal(made_for.begin(), made_for.end(), size.layers.begin(), size.layers.end(), same)) {
+    values = {};  // never two big ones at once
+    values = atomo::bench::make_gradients(size.layers);
+    made_for = size.layers;
   }
   return values;
 }
 
-/// Everything a codec needs at one size. Kept for one codec and size at a time.
+/// A model under one codec, its message and its buffers. One tensor is a model of a layer. Kept for
+/// one codec and size at a time.
 struct Bench {
-  Bench(const std::string& spec_text, const atomo::Shape& tensor_shape)
+  Bench(const std::string& spec_text, const Size& size)
       : spec(spec_text),
-        shape(tensor_shape),
-        codec(atomo::Codec::parse(spec)),
-        gradient(make_gradient(shape)),
-        decoded(gradient.size()),
-        message(codec.max_encoded_bytes(shape)),
-        workspace(codec.workspace_bytes(shape)) {
+        name(size.name),
+        model(size.layers, atomo::Policy(atomo::Codec::parse(spec))),
+        gradients(gradients_of(size)),
+        decoded(gradients.size()),
+        message(model.max_encoded_bytes()),
+        workspace(model.workspace_bytes()) {
+    std::size_t at = 0;
+    for (const auto& layer : model.layers()) {
+      in.push_back({gradients.data() + at, atomo::DType::f32, layer.shape});
+      out.push_back({decoded.data() + at, atomo::DType::f32, layer.shape});
+      at += layer.shape.elements();
+    }
     const atomo::Status status = encode();
     if (atomo::failed(status)) throw atomo::Error(spec + ": " + std::string(describe(status)));
   }
 
   atomo::Status encode() {
-    return codec.encode({gradient.data(), atomo::DType::f32, shape}, {.seed = 1},
-                        {message.data(), message.size(), &bytes}, {.workspace = workspace});
+    return model.encode(in, {.seed = 1}, {message.data(), message.size(), &bytes},
+                        {.workspace = workspace});
   }
-  atomo::Status decode() {
-    return codec.decode({message.data(), static_cast<std::size_t>(bytes)},
-                        {decoded.data(), atomo::DType::f32, shape}, {.workspace = workspace});
-  }
+  atomo::Status decode() { return model.decode(sent(), out, {.workspace = workspace}); }
   atomo::Status decode_add() {
-    return codec.decode_add({message.data(), static_cast<std::size_t>(bytes)}, 0.25f,
-                            {decoded.data(), atomo::DType::f32, shape}, {.workspace = workspace});
+    return model.decode_add(sent(), 0.25f, out, {.workspace = workspace});
   }
-  [[nodiscard]] std::size_t tensor_bytes() const { return gradient.size() * sizeof(float); }
+  [[nodiscard]] atomo::ConstBytes sent() const {
+    return {message.data(), static_cast<std::size_t>(bytes)};
+  }
+  [[nodiscard]] std::size_t tensor_bytes() const { return gradients.size() * sizeof(float); }
 
-  std::string spec;
-  atomo::Shape shape;
-  atomo::Codec codec;
-  std::vector<float> gradient, decoded;
+  std::string spec, name;
+  atomo::Compressor model;
+  const std::vector<float>& gradients;
+  std::vector<float> decoded;
   std::vector<std::byte> message, workspace;
+  std::vector<atomo::ConstTensorView> in;
+  std::vector<atomo::TensorView> out;
   std::uint64_t bytes = 0;
 };
 
-Bench& prepared(const std::string& spec, const atomo::Shape& shape) {
+Bench& prepared(const std::string& spec, const Size& size) {
   static std::unique_ptr<Bench> last;
-  if (!last || last->spec != spec || !(last->shape == shape)) {
+  if (!last || last->spec != spec || last->name != size.name) {
     last.reset();  // never two big ones at once
-    last = std::make_unique<Bench>(spec, shape);
+    last = std::make_unique<Bench>(spec, size);
   }
   return *last;
 }
@@ -150,10 +167,10 @@ double memcpy_speed(const std::vector<float>& from, std::vector<float>& to) {
   return static_cast<double>(bytes) / seconds[copies / 2];
 }
 
-void run_codec(benchmark::State& state, const std::string& spec, const atomo::Shape& shape,
+void run_codec(benchmark::State& state, const std::string& spec, const Size& size,
                atomo::Status (Bench::*operation)()) {
-  Bench& bench = prepared(spec, shape);
-  const double copy_speed = memcpy_speed(bench.gradient, bench.decoded);
+  Bench& bench = prepared(spec, size);
+  const double copy_speed = memcpy_speed(bench.gradients, bench.decoded);
   std::fill(bench.decoded.begin(), bench.decoded.end(), 0.0f);
   const double start = processor_seconds();
   for (auto _ : state) {
@@ -171,23 +188,24 @@ void run_codec(benchmark::State& state, const std::string& spec, const atomo::Sh
   state.counters["memcpy_gbs"] = copy_speed * 1e-9;
   state.counters["of_memcpy"] = worked / seconds / copy_speed;
   state.counters["bits_per_parameter"] =
-      8.0 * static_cast<double>(bench.bytes) / static_cast<double>(shape.elements());
+      8.0 * static_cast<double>(bench.bytes) / static_cast<double>(bench.gradients.size());
 }
 
 void register_all() {
   const std::array<std::pair<const char*, atomo::Status (Bench::*)()>, 3> operations = {
       {{"encode", &Bench::encode}, {"decode", &Bench::decode}, {"decode_add", &Bench::decode_add}}};
-  for (std::size_t which = 0; which < 2; ++which) {
+  for (std::size_t which = 0; which < sizes("").size(); ++which) {
     for (const std::string spec : kSpecs) {
       const Size size = sizes(spec)[which];
       for (const auto& [name, operation] : operations) {
-        auto* registered =
-            benchmark::RegisterBenchmark((std::string(size.name) + "/" + spec + "/" + name).c_str(),
-                                         [spec, size, operation](benchmark::State& state) {
-                                           run_codec(state, spec, size.shape, operation);
-                                         });
+        auto* registered = benchmark::RegisterBenchmark(
+            (std::string(size.name) + "/" + spec + "/" + name).c_str(),
+            [spec, size, operation = operation](benchmark::State& state) {
+              run_codec(state, spec, size, operation);
+            });
         registered->Unit(benchmark::kMillisecond)->MeasureProcessCPUTime();
-        if (is_svd(spec)) registered->Iterations(1);
+        if (is_svd(spec) || size.is_model) registered->Iterations(1);
+        if (is_svd(spec) && size.is_model) registered->Repetitions(1);  // a minute each
       }
     }
   }

@@ -91,13 +91,3 @@ elseif(NOT ATOMO_CUDA STREQUAL "OFF")
     message(STATUS "atomo: no CUDA backend, ${atomo_no_cuda}")
   endif()
 endif()
-
-# atomo_gpu_test(TARGET): marks a test program that needs a GPU. tests/gpu.sh builds the target `gpu_tests` and runs
-# every program in the build tree's folder gpu_tests/.
-function(atomo_gpu_test target)
-  if(NOT TARGET gpu_tests)
-    add_custom_target(gpu_tests)
-  endif()
-  add_dependencies(gpu_tests ${target})
-  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu_tests)
-endfunction()

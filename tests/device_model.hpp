@@ -6,38 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "../bench/models.hpp"
 #include "support.hpp"
 
 namespace atomo::test {
 
-/// The layers of a ResNet-50 (161 of them), its channels divided by `narrower`.
-inline std::vector<LayerSpec> resnet50(std::int64_t narrower = 1) {
-  std::vector<LayerSpec> specs;
-  const auto width = [&](std::int64_t channels) { return channels / narrower; };
-  const auto convolution = [&](const std::string& name, std::int64_t out, std::int64_t in,
-                               std::int64_t side) {
-    specs.push_back({name + ".weight", {out, in, side, side}});
-    specs.push_back({name + ".norm.weight", {out}});
-    specs.push_back({name + ".norm.bias", {out}});
-  };
-  convolution("stem", width(64), 3, 7);
-  std::int64_t in = width(64);
-  const std::int64_t blocks[4] = {3, 4, 6, 3};
-  for (int stage = 0; stage < 4; ++stage) {
-    const std::int64_t inner = width(64) << stage, out = 4 * inner;
-    for (std::int64_t b = 0; b < blocks[stage]; ++b) {
-      const std::string name = "stage" + std::to_string(stage) + "." + std::to_string(b);
-      convolution(name + ".reduce", inner, in, 1);
-      convolution(name + ".middle", inner, inner, 3);
-      convolution(name + ".expand", out, inner, 1);
-      if (b == 0) convolution(name + ".shortcut", out, in, 1);
-      in = out;
-    }
-  }
-  specs.push_back({"head.weight", {width(1000), in}});
-  specs.push_back({"head.bias", {width(1000)}});
-  return specs;
-}
+using bench::resnet50;
 
 /// `count` small layers of different shapes, some empty.
 inline std::vector<LayerSpec> many_layers(std::size_t count) {

@@ -122,30 +122,49 @@ inline void expect_the_cpus_values(const Codec& codec, ConstBytes message, const
   }
 }
 
+/// What `work(stream)` queues, captured once under the mode Global, as PyTorch captures: until the
+/// capture ends, nothing may wait for the device or allocate.
+class Captured {
+ public:
+  template <typename Work>
+  explicit Captured(const Work& work) {
+    const StreamOwner stream;
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), cudaSuccess);
+    work(stream.get());
+    EXPECT_EQ(cudaStreamEndCapture(stream.get(), &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&replay_, graph, 0), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
+  ~Captured() { EXPECT_EQ(cudaGraphExecDestroy(replay_), cudaSuccess); }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  void replay(const StreamOwner& on) const {
+    EXPECT_EQ(cudaGraphLaunch(replay_, on.get()), cudaSuccess);
+  }
+
+ private:
+  cudaGraphExec_t replay_ = nullptr;
+};
+
 /// Captures the encoding of a model under seed 4, and replays it with steps that it reads from
 /// device memory; calls check(step) after each.
 template <typename Check>
 void replay_encoding(Compressor& on_device, const Gradients& gradients, const ModelBuffers& buffers,
                      Check check) {
   const Word<std::uint32_t> step(0);
-  Context context = buffers.context();
-  context.step = step.data();
-  const StreamOwner capturing;
-  context.stream = capturing.get();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(capturing.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  EXPECT_EQ(on_device.encode(gradients.views(), {.seed = 4}, buffers.target(), context),
-            Status::ok);
-  ASSERT_EQ(cudaStreamEndCapture(capturing.get(), &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  const Captured captured([&](Stream stream) {
+    Context context = buffers.context();
+    context.step = step.data();
+    context.stream = stream;
+    EXPECT_EQ(on_device.encode(gradients.views(), {.seed = 4}, buffers.target(), context),
+              Status::ok);
+  });
   for (const std::uint32_t now : {3u, 11u}) {
     step.set(now);
-    ASSERT_EQ(cudaGraphLaunch(replay, buffers.stream.get()), cudaSuccess);
+    captured.replay(buffers.stream);
     check(now);
   }
-  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
 /// Each replay is the CPU's message of that step.

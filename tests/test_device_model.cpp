@@ -77,9 +77,55 @@ TEST_P(DeviceModel, RefusesOtherMessages) {
   EXPECT_EQ(buffers.status.get(), Status::codec_mismatch);
 }
 
-/// Encode and decode captured once and replayed with another step, read from device memory.
+/// Encoding captured once and replayed with another step, read from device memory.
 TEST_P(DeviceModel, GraphsReplayWithTheStepOfTheDevice) {
   test::expect_replays_are_the_cpus(on_host, on_device, gradients, buffers);
+}
+
+/// One message decoded and three added, captured once and replayed with other messages, whose
+/// lengths the device reads from them.
+TEST_P(DeviceModel, GraphsReplayDecoding) {
+  constexpr std::uint16_t kWorkers = 4;
+  std::vector<std::unique_ptr<test::Memory>> received;
+  std::vector<ConstBytes> bytes;
+  for (std::uint16_t worker = 0; worker < kWorkers; ++worker) {
+    received.push_back(std::make_unique<test::Memory>(on_host.max_encoded_bytes()));
+    received.back()->fill(0xEE);
+    bytes.push_back(received.back()->bytes());
+  }
+  const std::span<const ConstBytes> others = std::span(bytes).subspan(1);
+  const test::Captured captured([&](Stream stream) {
+    Context context = buffers.context();
+    context.stream = stream;
+    EXPECT_EQ(on_device.decode(bytes[0], gradients.targets(), context), Status::ok);
+    EXPECT_EQ(on_device.decode_add(others, 0.5f, gradients.targets(), context), Status::ok);
+  });
+  std::vector<std::vector<float>> sums = gradients.values();
+  std::vector<TensorView> on_cpu;
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    on_cpu.push_back({sums[i].data(), DType::f32, specs[i].shape});
+  std::vector<std::byte> workspace(on_host.workspace_bytes());
+  for (const std::uint32_t step : {1u, 2u}) {
+    std::vector<std::vector<std::byte>> sent;
+    for (std::uint16_t worker = 0; worker < kWorkers; ++worker) {
+      sent.push_back(test::encode_on_host(on_host, gradients.on_host(),
+                                          {.seed = 9, .step = step, .worker = worker})
+                         .bytes);
+      received[worker]->put(sent.back());
+    }
+    captured.replay(buffers.stream);
+    buffers.stream.wait();
+    ASSERT_EQ(buffers.status.get(), Status::ok);
+    ASSERT_FALSE(failed(on_host.decode(sent[0], on_cpu, {.workspace = workspace})));
+    const std::vector<ConstBytes> added(sent.begin() + 1, sent.end());
+    ASSERT_FALSE(failed(on_host.decode_add(added, 0.5f, on_cpu, {.workspace = workspace})));
+    const auto found = gradients.download();
+    std::size_t at = 0;
+    for (const auto& sum : sums) {
+      ASSERT_EQ(std::memcmp(found.data() + at, sum.data(), 4 * sum.size()), 0) << "step " << step;
+      at += 4 * sum.size();
+    }
+  }
 }
 
 /// Two messages under way at once need nothing of each other.

@@ -250,31 +250,25 @@ TEST(StreamedCaps, OneLayerHasTheReserve) {
 
 /// A step captured once and replayed with other gradients and steps, the controller going on.
 TEST_P(DeviceStreaming, GraphsReplay) {
-  const test::StreamOwner capturing;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(capturing.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  ASSERT_EQ(twins.on_device.begin_step({.seed = 2}), Status::ok);
-  for (std::size_t i = 0; i < twins.layers.size(); ++i) {
-    Context context = twins.context(i, true);
-    context.stream = capturing.get();
-    ASSERT_EQ(twins.encode_on_device(i, context), Status::ok);
-  }
-  ASSERT_NO_FATAL_FAILURE(twins.end_on_device(capturing.get()));
-  ASSERT_EQ(cudaStreamEndCapture(capturing.get(), &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  const test::Captured captured([this](Stream stream) {
+    ASSERT_EQ(twins.on_device.begin_step({.seed = 2}), Status::ok);
+    for (std::size_t i = 0; i < twins.layers.size(); ++i) {
+      Context context = twins.context(i, true);
+      context.stream = stream;
+      ASSERT_EQ(twins.encode_on_device(i, context), Status::ok);
+    }
+    ASSERT_NO_FATAL_FAILURE(twins.end_on_device(stream));
+  });
   for (const std::uint32_t step : {3u, 4u, 8u}) {
     twins.step_word.set(step);
     for (const auto& layer : twins.layers) layer->set(step == 8 ? 0.7f : 1.0f);
-    ASSERT_EQ(cudaGraphLaunch(replay, twins.stream.get()), cudaSuccess);
+    captured.replay(twins.stream);
     ASSERT_EQ(twins.on_host.begin_step({.seed = 2, .step = step}), Status::ok);
     for (std::size_t i = 0; i < twins.layers.size(); ++i)
       ASSERT_TRUE(twins.sent(i).bytes == twins.encode_on_host(i).bytes)
           << twins.layers[i]->spec.name << ", step " << step;
     ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_controller()) << "step " << step;
   }
-  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
 /// Layers decode to the CPU's values, written and added.
