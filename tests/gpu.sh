@@ -1,181 +1,98 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tests and measures the CUDA backend on a machine with an NVIDIA GPU, which needs no network: what it lacks comes in a
-# kit that another machine packed.
+# kit that another machine packed. tests/gpu/ holds the kit's packing and the report.
 set -uo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: bash tests/gpu.sh [--parts LIST] [--filter REGEX] [--sanitizer-filter GTEST_FILTER] [--out FILE.json]
-                         [--commit ID] [--keep] [--help]
-       bash tests/gpu.sh --pack
+usage: bash tests/gpu.sh [PART...] [--deadline SECONDS] [--out FOLDER] [--commit ID] [--keep] [--rehearse] [--help]
+       bash tests/gpu.sh --pack [--architecture 90]
 
-With --pack, on a Debian or Ubuntu machine with a network: downloads the libraries that atomo, its tests and its
-benchmarks need into .gpu-kit/ (no root; nothing is installed). Copy the repository with that folder to the GPU machine.
+With --pack, on a Debian or Ubuntu machine with a network and nvcc: downloads the libraries that atomo, its tests and its
+benchmarks need and builds the programs, all into .gpu-kit/ (no root; nothing is installed). Copy the repository with
+that folder to the GPU machine.
 
-Without, on the GPU machine (nvcc, g++, CMake 3.25 and Python 3 have to be there): builds the CUDA backend for the GPU
-that is found (build/gpu), runs the GPU tests, the same under compute-sanitizer's four tools, then the benchmarks, and
-writes one JSON file with everything. Without a kit the libraries are those of the system. The toolkit has to have
-cuBLAS and cuSOLVER with their headers.
+Without, on the GPU machine: runs the parts named, in this order, all but `build` and `sanitizer` where none is:
 
-  --parts LIST             of build,tests,sanitizer,bench: what is done, all of them by default
-  --filter REGEX           only test programs and benchmarks whose name matches
-  --sanitizer-filter F     googletest's filter under the sanitizers, which are some 50 times slower; by default all
-                           cases but those with Long or Large in their names
-  --out FILE.json          $OUT/gpu.json by default where OUT names a folder, else bench/results/gpu-DATE.json
-  --commit ID              what to write down as the commit where the copy has no git
-  --keep                   add to what the last run found, e.g. when the parts are run one by one
-  --help                   print this text
+  build        builds the programs there (nvcc, g++, CMake 3.25); the other parts do so by themselves where the kit's
+               programs do not run or are of other sources
+  smoke        the machine's own speeds, graphs under lazy loading, parity of five codecs, three of them under memcheck;
+               when a step of it fails, no other part is begun
+  correctness  every test on the GPU, then large tensors on two streams at once
+  times        every codec on 25 M entries, ResNet-50 and GPT-2 small: by stream, by graph, by kernel
+  profile      Nsight Compute's counters of the kernels of each codec
+  peers        CUB, cuBLAS, cuSOLVER and PyTorch on comparable work; races and uninitialised memory on two codecs
+  sanitizer    all tests but the large ones under compute-sanitizer's four tools: hours
 
-Exit status 0 when every step passed, 1 when one failed (the file says which), 2 when there is no GPU: then everything
-is built and nothing run.
+After every step FOLDER holds a report, gpu.json and gpu.txt, with what was predicted beside what was measured, and all logs
+in gpu-logs.tar.gz. What no time was left for is in it as not run.
 
-example: bash tests/gpu.sh --parts build,tests
+  --deadline SECONDS   of the whole call, 540 a part by default; a step gets what is left at most
+  --out FOLDER         $OUT by default where that names a folder, else build/gpu-report
+  --commit ID          what to write down as the commit where the copy has no git
+  --keep               go on with the report of the last call
+  --rehearse           without a GPU: the same steps on the host executor (target kernel_tests of build/release), on small
+                       tensors and a share of the cases; what needs a GPU is named
+  --architecture N     compute capability without its point that --pack builds for, 90 by default
+  --help               print this text
+
+Exit status 0 when every step passed, 1 when one failed or did not run, 2 when there is no GPU.
+
+example: bash tests/gpu.sh smoke correctness --deadline 540
 TEXT
 }
 
-# What the kit is made of: headers, and the libraries they need at run time. LAPACKE comes as a static library, on top
-# of OpenBLAS, which holds LAPACK; cblas.h is the reference's.
-readonly kPackages=(
-  libblosc-dev libblosc1 liblz4-1 libsnappy1v5 libzstd1 zlib1g
-  liblapacke-dev libblas-dev libopenblas0-pthread libgfortran5 libquadmath0
-  libhwy-dev libhwy1 libxxhash-dev
-  libgtest-dev libbenchmark-dev libbenchmark1debian
-)
-readonly kKitLimitMegabytes=50
-
 say() { printf '== %s\n' "$*"; }
 fail() { printf 'gpu.sh: %s\n' "$*" >&2; exit 1; }
+refuse() { usage >&2; printf 'gpu.sh: %s\n' "$*" >&2; exit 1; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
-readonly kKit=.gpu-kit/kit.tar.gz build=build/gpu results=build/gpu-results
+readonly build=build/gpu results=build/gpu-results
+# shellcheck source=tests/gpu/kit.sh
+. tests/gpu/kit.sh
 
-parts=build,tests,sanitizer,bench
-filter=.
-sanitizer_filter='*-*Long*:*Large*'
+readonly kParts=(build smoke correctness times profile peers sanitizer)
+parts=()
+deadline=
 out=
 commit=
 keep=0
+rehearse=0
+packs=0
+architecture=90
 while [ $# -gt 0 ]; do
   case "$1" in
     --help | -h) usage; exit 0 ;;
-    --pack) parts=pack; shift; continue ;;
-    --keep) keep=1; shift; continue ;;
-    --parts | --filter | --sanitizer-filter | --out | --commit) [ $# -ge 2 ] || fail "$1 needs a value" ;;
-    *) usage >&2; fail "unknown option '$1'" ;;
+    --pack) packs=1 ;;
+    --keep) keep=1 ;;
+    --rehearse) rehearse=1 ;;
+    --deadline | --out | --commit | --architecture)
+      [ $# -ge 2 ] || refuse "$1 needs a value"
+      case "$1" in
+        --deadline) deadline=$2; [[ $2 =~ ^[1-9][0-9]*$ ]] || refuse "--deadline is '$2'; seconds are wanted, such as 540" ;;
+        --out) out=$2 ;;
+        --commit) commit=$2 ;;
+        --architecture) architecture=$2; [[ $2 =~ ^[0-9]{2,3}$ ]] || refuse "--architecture is '$2'; 90 is one" ;;
+      esac
+      shift ;;
+    -*) refuse "unknown option '$1'" ;;
+    *)
+      [[ " ${kParts[*]} " == *" $1 "* ]] || refuse "unknown part '$1'; ${kParts[*]} are accepted"
+      parts+=("$1") ;;
   esac
-  case "$1" in
-    --parts) parts=$2 ;;
-    --filter) filter=$2 ;;
-    --sanitizer-filter) sanitizer_filter=$2 ;;
-    --out) out=$2 ;;
-    --commit) commit=$2 ;;
-  esac
-  shift 2
-done
-for part in ${parts//,/ }; do
-  case "$part" in
-    build | tests | sanitizer | bench | pack) ;;
-    *) fail "unknown part '$part'; build, tests, sanitizer and bench are accepted" ;;
-  esac
-done
-
-wants() { [[ ",$parts," == *",$1,"* ]]; }
-
-# --- the kit
-
-glibc_version() { ldd --version | head -n 1 | grep -oE '[0-9.]+$'; }
-
-pack() {
-  local tool folder package megabytes
-  for tool in apt-get dpkg readelf; do
-    command -v $tool >/dev/null || fail "packing needs $tool"
-  done
-  folder=$(mktemp -d) || exit 1
-  # shellcheck disable=SC2064  # the folder's name now, not then
-  trap "rm -rf '$folder'" EXIT
-  mkdir -p "$folder/debs" .gpu-kit
-  say "downloading ${#kPackages[@]} packages"
-  (cd "$folder/debs" && apt-get -q download "${kPackages[@]}") >"$folder/log" 2>&1 ||
-    { tail -n 5 "$folder/log" >&2; fail "the packages could not be downloaded ('apt-get update' refreshes the lists)"; }
-  for package in "$folder"/debs/*.deb; do
-    dpkg -x "$package" "$folder/root" || fail "$package does not unpack"
-  done
-  gather_kit "$folder/root" "$folder/kit" || fail "the packages do not hold what the kit needs"
-  (cd "$folder/debs" && sha256sum ./*.deb) >"$folder/kit/PACKAGES"
-  uname -m >"$folder/kit/MACHINE"
-  newest_glibc_symbol "$folder/kit" >"$folder/kit/GLIBC"
-  tar -C "$folder/kit" -czf $kKit . || fail "$kKit could not be written"
-  megabytes=$(du -m $kKit | cut -f 1)
-  [ "$megabytes" -le $kKitLimitMegabytes ] || fail "$kKit takes $megabytes MB, $kKitLimitMegabytes are wanted"
-  say "$kKit: $megabytes MB, for $(uname -m) and glibc $(cat "$folder/kit/GLIBC") or newer"
-}
-
-# newest_glibc_symbol FOLDER: the version of glibc that the shared libraries there want.
-newest_glibc_symbol() {
-  find "$1" -name '*.so*' -type f -exec readelf -V {} + | grep -oE '\bGLIBC_[0-9.]+' | sort -uV | tail -n 1 |
-    cut -d _ -f 2
-}
-
-# gather_kit ROOT KIT: moves what a build and a run read from unpacked packages into KIT.
-gather_kit() {
-  local lib
-  lib=$(cd "$1/usr/lib" && echo ./*-linux-gnu)
-  mkdir -p "$2"
-  [ -d "$1/lib" ] && cp -a "$1/lib/." "$1/usr/lib/"  # where zlib stood before the folders were merged
-  mv "$1/usr/include" "$1/usr/lib" "$2" || return 1
-  # Neither static twins of shared libraries nor what wants the reference LAPACK.
-  (cd "$2/lib/$lib" && rm -rf libblosc.a libxxhash.a liblapacke.so* libgmock* blas pkgconfig cmake/openblas \
-    openblas-pthread/libblas.so* openblas-pthread/liblapack.so*) || return 1
-  ln -sf libopenblas.so.0 "$2/lib/$lib/openblas-pthread/libopenblas.so"
-  # The distribution puts the reference's header behind a choice of libraries.
-  mv "$2/include/$lib/cblas-netlib.h" "$2/include/cblas.h" && mv "$2/include/$lib/cblas_mangling.h" "$2/include/"
-}
-
-# unpack_kit: sets kit_options to what CMake needs to find it.
-kit_options=()
-unpack_kit() {
-  local kit=$root/$build-kit lib wanted here
-  rm -rf "$kit"
-  mkdir -p "$kit"
-  tar -C "$kit" -xzf $kKit || return 1
-  here=$(glibc_version)
-  wanted=$(cat "$kit/GLIBC")
-  if [ "$(uname -m)" != "$(cat "$kit/MACHINE")" ] ||
-    [ "$(printf '%s\n' "$wanted" "$here" | sort -V | head -n 1)" != "$wanted" ]; then
-    echo "the kit is for $(cat "$kit/MACHINE") and glibc $wanted or newer, this is $(uname -m) with glibc $here"
-    return 1
-  fi
-  lib=$(echo "$kit"/lib/*-linux-gnu)
-  # Libraries of the kit find each other by the program's run path, so it has to be the old kind.
-  kit_options=(
-    -DCMAKE_INCLUDE_PATH="$kit/include" -DCMAKE_LIBRARY_PATH="$lib;$lib/openblas-pthread"
-    -DGTest_DIR="$lib/cmake/GTest" -Dbenchmark_DIR="$lib/cmake/benchmark" -Dhwy_DIR="$lib/cmake/hwy"
-    -DCMAKE_EXE_LINKER_FLAGS="-Wl,--disable-new-dtags,-rpath,$lib:$lib/openblas-pthread"
-  )
-}
-
-# --- steps
-
-# step NAME command...: runs it with its output in a log, and notes name, outcome, seconds and log for the report.
-step() {
-  local name=$1 started=$SECONDS status=0
   shift
-  say "$name"
-  "$@" >"$results/$name.log" 2>&1 || status=$?
-  printf '%s\t%d\t%d\n' "$name" "$status" $((SECONDS - started)) >>"$results/steps.tsv"
-  if [ $status -ne 0 ]; then
-    tail -n 25 "$results/$name.log"
-    say "$name failed (exit status $status); all of it is in $results/$name.log"
-  fi
-  return $status
-}
+done
+[ ${#parts[@]} -gt 0 ] || parts=(smoke correctness times profile peers)
+deadline=${deadline:-$((540 * ${#parts[@]}))}
+if [ -z "$out" ]; then
+  out=build/gpu-report
+  [ -d "${OUT:-}" ] && out=$OUT
+fi
+[ -n "$commit" ] || commit=$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 
-# The first GPU's compute capability without its point, e.g. 90; nothing where there is no GPU.
-gpu_architecture() {
-  nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -oE -m 1 '^[0-9]+\.[0-9]+$' | tr -d .
-}
+wants() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
 find_tool() {
   command -v "$1" && return
@@ -187,93 +104,220 @@ find_tool() {
   return 1
 }
 
-configure() {
-  local generator=() nvcc
-  if [ -f $kKit ]; then unpack_kit || return 1; fi
-  command -v ninja >/dev/null && generator=(-G Ninja)
-  nvcc=$(find_tool nvcc) || { echo "nvcc is neither on the PATH nor in /usr/local/cuda/bin"; return 1; }
-  rm -rf $build
-  cmake -S . -B $build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DATOMO_CUDA=ON -DCMAKE_CUDA_COMPILER="$nvcc" \
-    -DCMAKE_CUDA_ARCHITECTURES="${architecture:-90}-real" -DATOMO_CLI=OFF -DATOMO_EXAMPLES=OFF \
-    -DATOMO_TESTS=ON -DATOMO_BENCH=ON "${kit_options[@]}"
+if [ $packs -eq 1 ]; then
+  pack "$architecture"
+  exit 0
+fi
+
+# --- steps
+
+report() {
+  python3 tests/gpu/report.py --results $results --commit "$commit" --out "$out" "$@" || return
+  tar -C $results -czf "$out/gpu-logs.tar.gz" .
 }
 
-# grep reads to the end: a pipe that it leaves would end make with an error.
-has_target() { cmake --build $build --target help 2>/dev/null | grep -wE "$1" >/dev/null; }
+# note NAME OUTCOME SECONDS: the outcome is an exit status, or why the step did not run.
+note() {
+  printf '%s\t%s\t%d\n' "$1" "$2" "$3" >>$results/steps.tsv
+  report --quiet
+}
 
-build_target() { cmake --build $build -j "$(nproc)" --target "$1"; }
+failed=0
+# step NAME SECONDS command...: runs it with its output in a log, for that long at most and not beyond the deadline.
+step() {
+  local name=$1 limit=$2 started=$SECONDS status=0 left=$((deadline - SECONDS - 5))
+  shift 2
+  if [ $left -lt 3 ]; then
+    say "$name: not run, the deadline is near"
+    note "$name" "the deadline was near" 0
+    failed=1
+    return 1
+  fi
+  say "$name"
+  timeout --kill-after 5 $((limit < left ? limit : left)) "$@" >"$results/$name.log" 2>&1 || status=$?
+  note "$name" $status $((SECONDS - started))
+  if [ $status -ne 0 ]; then
+    failed=1
+    tail -n 15 "$results/$name.log"
+    say "$name failed (exit status $status$([ $status -eq 124 ] && echo ', it ran out of time')); all of it is in its log"
+  fi
+  return $status
+}
 
-test_programs() { find $build/gpu_tests -maxdepth 1 -type f -perm -u+x 2>/dev/null | sort | grep -E "$filter"; }
+# on_gpu NAME SECONDS command...: a step that a rehearsal only names.
+on_gpu() {
+  if [ $rehearse -eq 0 ]; then
+    step "$@"
+  else
+    say "$1 needs a GPU"
+    note "$1" "it needs a GPU" 0
+  fi
+}
 
-# Whether the sanitizers have anything to look at: not in the program of large tensors.
-has_cases() { "$1" --gtest_list_tests --gtest_filter="$sanitizer_filter" 2>/dev/null | grep '^ ' >/dev/null; }
+# cases NAME SECONDS FILTER: tests, with their outcome for the report.
+cases() {
+  local name=$1 limit=$2 filter=$3
+  local command=("$programs/gpu_cases" --gtest_brief=1 "--gtest_filter=$filter" "--gtest_output=json:$results/tests.$name.json")
+  [ $rehearse -eq 1 ] && command=(env GTEST_TOTAL_SHARDS=30 GTEST_SHARD_INDEX=0 "${command[@]}")
+  step "tests.$name" "$limit" "${command[@]}"
+}
 
-run_suite() { timeout 600 "$1" --gtest_output="json:$results/tests.$(basename "$1").json"; }
-
+# sanitize TOOL NAME SECONDS FILTER
 sanitize() {
-  local tool=$1 program=$2 sanitizer
-  sanitizer=$(find_tool compute-sanitizer) || { echo "compute-sanitizer was not found"; return 1; }
-  local options=(--tool "$tool" --error-exitcode 9 --print-limit 20)
+  local tool=$1 name=$2 limit=$3 filter=$4 sanitizer options
+  options=(--tool "$tool" --error-exitcode 9 --print-limit 20)
   [ "$tool" = memcheck ] && options+=(--leak-check full)
-  timeout 600 "$sanitizer" "${options[@]}" "$program" --gtest_filter="$sanitizer_filter"
+  sanitizer=$(find_tool compute-sanitizer || echo compute-sanitizer)
+  on_gpu "sanitizer.$tool.$name" "$limit" "$sanitizer" "${options[@]}" "$programs/gpu_cases" --gtest_brief=1 "--gtest_filter=$filter"
 }
 
-run_bench() {
-  timeout 600 $build/bench/bench_gpu --benchmark_filter="$filter" --benchmark_out_format=json \
-    --benchmark_out="$results/bench.json"
+# bench NAME SECONDS FILTER: figures, which the report reads from bench.NAME.json.
+bench() {
+  "${4:-step}" "bench.$1" "$2" "$programs/bench_gpu" --benchmark_filter="$3" --benchmark_out_format=json \
+    --benchmark_out="$results/bench.$1.json"
+}
+
+# --- parts
+
+# find_programs: sets `programs` to a folder with gpu_cases and bench_gpu.
+find_programs() {
+  if [ $rehearse -eq 1 ]; then
+    programs=$results/programs
+    mkdir -p $programs
+    ln -sf "$root/build/release/tests/hostexec/hostexec_cases" $programs/gpu_cases
+    ln -sf "$root/build/release/tests/hostexec/hostexec_bench" $programs/bench_gpu
+    step build.rehearsal 30 "$programs/gpu_cases" --gtest_list_tests
+    return
+  fi
+  programs=${ATOMO_GPU_PROGRAMS:-}  # a folder that has them already
+  [ -n "$programs" ] && return
+  if [ -f $kKit ]; then unpack_kit || return 1; fi
+  if ! wants build && [ -f $kKit ] && packed_programs; then
+    programs=$build-kit/bin
+    return
+  fi
+  programs=$build/bin
+  if wants build || ! [ -x $programs/gpu_cases ]; then
+    step build.programs 600 bash tests/gpu/build.sh "$(find_tool nvcc || echo nvcc)" "$architecture" "${kit_options[@]}"
+  fi
+}
+
+smoke() {
+  local few='*/Parity.MessagesAndValuesAreTheCpus' three
+  three="$few/sign:$few/atomo_bits_0p25_atoms_blocks:$few/atomo_bits_1_atoms_coordinate"
+  on_gpu clocks 20 nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE
+  bench machine 60 '^machine/' on_gpu
+  CUDA_MODULE_LOADING=LAZY cases lazy_graphs 90 '*.Graphs*'
+  cases parity_of_five 60 "$three:$few/qsgd_bits_4:$few/topk_keep_0p05"
+  sanitize memcheck three 240 "$three"
+}
+
+# The suites that take longest to say something come last; `others` is what no line above names.
+correctness() {
+  cases parity 90 '*/Parity.*'
+  cases codecs 90 '*/EveryCodec.*:*/DrawingCodec.*:*/AveragedCodec.*'
+  cases forms 90 '*/DeviceForms.*:*/DeviceFormCaps.*:*/FormModels.*:*/SketchModels.*'
+  cases sums 60 'DeviceSums.*'
+  cases model 90 '*/DeviceModel.*'
+  cases streaming 90 '*/DeviceStreaming.*:DeviceStreamedLayers.*'
+  cases cap 90 'DeviceCaps.*:*/DeviceCap.*:*/DeviceCapModels.*:StreamedCaps.*'
+  cases svd 90 '*/DeviceSvd.*:*/DeviceSvdModel.*'
+  ATOMO_TEST_ENTRIES=$([ $rehearse -eq 1 ] && echo 70001 || echo 67108864) cases two_streams 240 '*/TwoStreams.*'
+  cases others 90 "-*/Parity.*:*/EveryCodec.*:*/DrawingCodec.*:*/AveragedCodec.*:*/DeviceForms.*:*/DeviceFormCaps.*:*/FormModels.*:\
+*/SketchModels.*:DeviceSums.*:*/DeviceModel.*:*/DeviceStreaming.*:DeviceStreamedLayers.*:DeviceCaps.*:*/DeviceCap.*:\
+*/DeviceCapModels.*:StreamedCaps.*:*/DeviceSvd.*:*/DeviceSvdModel.*:*/TwoStreams.*:*/Large.*"
+  on_gpu_cases large 120 '*/Large.*'
+}
+
+on_gpu_cases() {
+  if [ $rehearse -eq 0 ]; then cases "$@"; else on_gpu "tests.$1" "$2"; fi
+}
+
+models() { if [ $rehearse -eq 1 ]; then echo tiny; else echo 25M resnet50 gpt2; fi; }
+
+times() {
+  local model
+  for model in $(models); do bench "$model" 150 "^$model/.*/(encode|decode|decode_add|decode_add_8)/iterations"; done
+  for model in $(models); do bench "$model-kernels" 60 "^$model/.*/(encode|decode|decode_add_8)/kernels" on_gpu; done
+}
+
+readonly kMetrics=(gpu__time_duration.sum dram__bytes_read.sum dram__bytes_write.sum lts__t_sector_hit_rate.pct
+  smsp__inst_executed.sum smsp__inst_executed_pipe_fp64.sum smsp__issue_active.avg.pct_of_peak_sustained_active
+  sm__warps_active.avg.pct_of_peak_sustained_active l1tex__data_bank_conflicts_pipe_lsu.sum
+  smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
+  smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio
+  smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio
+  smsp__average_warps_issue_stalled_membar_per_issue_active.ratio
+  smsp__average_warps_issue_stalled_wait_per_issue_active.ratio
+  smsp__average_warps_issue_stalled_branch_resolve_per_issue_active.ratio
+  launch__registers_per_thread launch__occupancy_limit_registers launch__occupancy_limit_shared_mem)
+
+# profile_codec NAME SPEC: the third launch of each kernel that encoding and decoding 25 M entries make.
+profile_codec() {
+  local metrics ncu
+  metrics=$(IFS=,; echo "${kMetrics[*]}")
+  ncu=$(find_tool ncu || echo ncu)
+  on_gpu "profile.$1" 60 "$ncu" --clock-control none --csv --page raw --metrics "$metrics" --kernel-id '::regex:.*:3' \
+    --log-file "$results/profile.$1.csv" "$programs/bench_gpu" --benchmark_filter="^25M/$2/(encode|decode)/iterations"
+}
+
+profile() {
+  profile_codec blocks atomo:atoms=blocks,bits=1
+  profile_codec default atomo:bits=0.5
+  profile_codec coordinate atomo:atoms=coordinate,bits=1
+  profile_codec qsgd qsgd:bits=4
+  profile_codec topk topk:keep=0.01
+  profile_codec identity identity:dtype=f16
+  profile_codec terngrad terngrad
+  profile_codec randomk randomk:keep=0.01
+  profile_codec sign sign
+}
+
+peers() {
+  local two='*/Parity.DamagedMessages/atomo_bits_0p25_atoms_blocks:*/Parity.DamagedMessages/atomo_bits_1_atoms_coordinate'
+  bench peers 120 '^peers/' on_gpu
+  if [ $rehearse -eq 1 ] && [ -x build/venv/bin/python ]; then
+    step peers.torch 60 build/venv/bin/python tests/gpu/peers.py --device cpu --out "$results/peers.torch.json"
+  else
+    on_gpu peers.torch 120 python3 tests/gpu/peers.py --out "$results/peers.torch.json"
+  fi
+  sanitize racecheck two 120 "$two"
+  sanitize initcheck two 120 "$two"
+}
+
+sanitizer() {
+  local tool
+  for tool in memcheck racecheck synccheck initcheck; do sanitize $tool all 36000 '*-*Long*:*Large*:*TwoStreams*'; done
 }
 
 # --- the run
 
-if wants pack; then
-  pack
-  exit 0
-fi
-
-architecture=$(gpu_architecture)
+trap 'exit 130' INT TERM
 [ $keep -eq 1 ] || rm -rf $results
-mkdir -p $results
+mkdir -p $results "$out" || fail "'$out' cannot be made"
 touch $results/steps.tsv
-export CUDA_MODULE_LOADING=EAGER OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-
-if wants build; then
-  step build.configure configure || broken=1
-  for target in gpu_tests bench_gpu; do
-    if [ "${broken:-0}" -eq 0 ] && has_target $target; then
-      step build.$target build_target $target || true
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+if [ $rehearse -eq 0 ]; then
+  # The first GPU's compute capability without its point, e.g. 90.
+  found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -oE -m 1 '^[0-9]+\.[0-9]+$' | tr -d .)
+  if [ -z "$found" ]; then
+    echo "gpu.sh: there is no NVIDIA GPU on this machine; --rehearse runs the steps on the host executor" >&2
+    exit 2
+  fi
+  architecture=$found
+fi
+if find_programs; then
+  for part in "${kParts[@]}"; do
+    wants "$part" && [ "$part" != build ] || continue
+    say "part $part"
+    "$part"
+    if [ "$part" = smoke ] && [ $failed -ne 0 ]; then
+      say "smoke failed: nothing else is run"
+      break
     fi
   done
+else
+  failed=1
 fi
-if [ -z "$architecture" ]; then
-  if cut -f 2 $results/steps.tsv | grep -qv '^0$'; then
-    fail "a step of the build failed, and there is no NVIDIA GPU on this machine"
-  fi
-  echo "gpu.sh: there is no NVIDIA GPU on this machine: nothing was run" >&2
-  exit 2
-fi
-
-mapfile -t programs < <(test_programs)
-if wants tests || wants sanitizer; then
-  [ ${#programs[@]} -gt 0 ] || step tests.found ls $build/gpu_tests/
-fi
-if wants tests; then
-  for program in "${programs[@]}"; do step "tests.$(basename "$program")" run_suite "$program"; done
-fi
-if wants sanitizer; then
-  for program in "${programs[@]}"; do
-    has_cases "$program" || continue
-    for tool in memcheck racecheck synccheck initcheck; do
-      step "sanitizer.$tool.$(basename "$program")" sanitize $tool "$program"
-    done
-  done
-fi
-if wants bench && [ -x $build/bench/bench_gpu ]; then
-  step bench run_bench
-fi
-
-if [ -z "$out" ]; then
-  out=bench/results/gpu-$(date +%Y-%m-%d).json
-  [ -d "${OUT:-}" ] && out=$OUT/gpu.json
-fi
-[ -n "$commit" ] || commit=$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
-python3 tests/gpu_report.py --results $results --commit "$commit" --out "$out"
+report || failed=1
+exit $failed

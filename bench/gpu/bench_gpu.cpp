@@ -76,24 +76,17 @@ const Timer& timer() {
   return one;
 }
 
-/// A model's gradients on the device, and their copy on the host; one model's at a time.
+std::size_t bytes_of(const Model& model) {
+  std::size_t elements = 0;
+  for (const auto& layer : model.layers) elements += layer.shape.elements();
+  return 4 * elements;
+}
+
+/// A model's gradients on the device.
 struct Gradients {
   explicit Gradients(const Model& model) : name(model.name), memory(bytes_of(model)) {
     const auto values = atomo::bench::make_gradients(model.layers);
     check(cudaMemcpy(memory.data, values.data(), memory.bytes, cudaMemcpyHostToDevice));
-  }
-  static std::size_t bytes_of(const Model& model) {
-    std::size_t elements = 0;
-    for (const auto& layer : model.layers) elements += layer.shape.elements();
-    return 4 * elements;
-  }
-  static const Gradients& of(const Model& model) {
-    static std::unique_ptr<Gradients> last;
-    if (!last || last->name != model.name) {
-      last.reset();
-      last = std::make_unique<Gradients>(model);
-    }
-    return *last;
   }
   std::string name;
   DeviceMemory memory;
@@ -101,12 +94,11 @@ struct Gradients {
 
 /// A model of layers under one codec, the messages of eight workers and its buffers.
 struct Bench {
-  Bench(const std::string& spec_text, const Model& of)
+  Bench(const std::string& spec_text, const Model& of, const Gradients& made)
       : spec(spec_text),
-        name(of.name),
         model(of.layers, atomo::Policy(atomo::Codec::parse(spec)), {.device = atomo::Device::cuda}),
         handles(atomo::make_handles()),
-        gradients(Gradients::of(of).memory),
+        gradients(made.memory),
         decoded(gradients.bytes),
         workspace(model.workspace_bytes()),
         words(64) {
@@ -163,7 +155,7 @@ struct Bench {
     return sum;
   }
 
-  std::string spec, name;
+  std::string spec;
   atomo::Compressor model;
   atomo::HandlesPtr handles;
   const DeviceMemory& gradients;
@@ -185,14 +177,26 @@ constexpr Operation kOperations[] = {{"encode", &Bench::encode, 1, 1},
                                      {"decode_add", &Bench::decode_add, 2, 1},
                                      {"decode_add_8", &Bench::decode_add_8, 2, kWorkers}};
 
-Bench& prepared(const std::string& spec, const Model& model) {
-  static std::unique_ptr<Bench> last;
-  if (!last || last->spec != spec || last->name != model.name) {
-    last.reset();  // never two big ones at once
-    last = std::make_unique<Bench>(spec, model);
+/// What was asked for last is kept: one model's gradients and one codec's buffers at a time.
+class Prepared {
+ public:
+  Bench& get(const std::string& spec, const Model& model) {
+    if (!gradients_ || gradients_->name != model.name) {
+      bench_.reset();
+      gradients_.reset();
+      gradients_ = std::make_unique<Gradients>(model);
+    }
+    if (!bench_ || bench_->spec != spec) {
+      bench_.reset();
+      bench_ = std::make_unique<Bench>(spec, model, *gradients_);
+    }
+    return *bench_;
   }
-  return *last;
-}
+
+ private:
+  std::unique_ptr<Gradients> gradients_;
+  std::unique_ptr<Bench> bench_;
+};
 
 /// Seconds of a copy of the model's gradients.
 double copy_seconds(const Bench& bench) {
@@ -204,9 +208,7 @@ double copy_seconds(const Bench& bench) {
       .median;
 }
 
-void measure(benchmark::State& state, const std::string& spec, const Model& model,
-             const Operation& operation) {
-  Bench& bench = prepared(spec, model);
+void measure(benchmark::State& state, Bench& bench, const Operation& operation) {
   const double tensor = static_cast<double>(bench.gradients.bytes);
   const double copied = 2 * tensor / copy_seconds(bench);
   check(cudaMemsetAsync(bench.decoded.data, 0, bench.decoded.bytes, timer().stream()));
@@ -217,7 +219,7 @@ void measure(benchmark::State& state, const std::string& spec, const Model& mode
     state.SetIterationTime(stream.median);
   }
   graph = stream;
-  if (atomo::Codec::parse(spec).traits().capturable) {
+  if (atomo::Codec::parse(bench.spec).traits().capturable) {
     const atomo::bench::Graph replayed(timer().stream(), call);
     graph = timer().time([&] { replayed.launch(timer().stream()); });
     state.counters["graph_us"] = 1e6 * graph.median;
@@ -237,9 +239,7 @@ void measure(benchmark::State& state, const std::string& spec, const Model& mode
 }
 
 #ifdef BENCH_ON_DEVICE
-void measure_kernels(benchmark::State& state, const std::string& spec, const Model& model,
-                     const Operation& operation) {
-  Bench& bench = prepared(spec, model);
+void measure_kernels(benchmark::State& state, Bench& bench, const Operation& operation) {
   const auto times = atomo::bench::launch_times(timer(), [&] { (bench.*operation.call)(); });
   double sum = 0;
   for (auto _ : state) {
@@ -254,24 +254,23 @@ void measure_kernels(benchmark::State& state, const std::string& spec, const Mod
 }
 #endif
 
-using Measure = void (*)(benchmark::State&, const std::string&, const Model&, const Operation&);
+using Measure = void (*)(benchmark::State&, Bench&, const Operation&);
 
-void register_one(const std::string& name, Measure function, const std::string& spec,
-                  const Model& model, const Operation& operation) {
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [=](benchmark::State& state) {
-                                 try {
-                                   function(state, spec, model, operation);
-                                 } catch (const atomo::Error& error) {
-                                   state.SkipWithError(error.what());  // the other figures are kept
-                                 }
-                               })
-      ->Unit(benchmark::kMicrosecond)
-      ->UseManualTime()
-      ->Iterations(1);
-}
-
-void register_all() {
+void register_all(Prepared& prepared) {
+  const auto add = [&prepared](const std::string& name, Measure function, const std::string& spec,
+                               const Model& model, const Operation& operation) {
+    const auto run = [=, &prepared](benchmark::State& state) {
+      try {
+        function(state, prepared.get(spec, model), operation);
+      } catch (const atomo::Error& error) {
+        state.SkipWithError(error.what());  // the other figures are kept
+      }
+    };
+    benchmark::RegisterBenchmark(name.c_str(), run)
+        ->Unit(benchmark::kMicrosecond)
+        ->UseManualTime()
+        ->Iterations(1);
+  };
   const Model models[] = {{"tiny", {{"matrix", {48, 40}}, {"bias", {48}}}},
                           {"25M", {{"tensor", {5000, 5000}}}},
                           {"resnet50", atomo::bench::resnet50()},
@@ -280,9 +279,9 @@ void register_all() {
     for (const std::string spec : kSpecs) {
       for (const Operation& operation : kOperations) {
         const std::string name = model.name + "/" + spec + "/" + operation.name;
-        register_one(name, measure, spec, model, operation);
+        add(name, measure, spec, model, operation);
 #ifdef BENCH_ON_DEVICE
-        register_one(name + "/kernels", measure_kernels, spec, model, operation);
+        add(name + "/kernels", measure_kernels, spec, model, operation);
 #endif
       }
     }
@@ -305,7 +304,8 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   try {
-    register_all();
+    Prepared prepared;
+    register_all(prepared);
 #ifdef BENCH_ON_DEVICE
     atomo::bench::register_machine(timer());
     atomo::bench::register_peers(timer());
