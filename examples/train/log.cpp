@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "files/whole_file.hpp"
+
 namespace train {
 namespace {
 
@@ -59,6 +61,10 @@ Log::Log(const Options& options, const Measure& measure, int workers, std::uint6
             (options.progress == "on" || (options.progress == "auto" && shown_on_terminal()))) {
   if (!options.log.empty()) file_.open(options.log, false);
   if (!options.out.empty()) folder_.emplace(options);
+  // What is written at the end must not fail at the end.
+  for (const auto& path : {options.save, options.timeline}) {
+    if (!path.empty()) check_writable(path);
+  }
   auto line = options.fingerprint(workers);
   line["event"] = "start";
   line["graph"] = options.graph;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run_folder.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -75,6 +79,11 @@ void copy_input(const std::string& from, const std::string& to) {
     write_whole_file(to, read_whole_file(from));
 }
 
+const std::string& made(const std::string& folder) {
+  fs::create_directories(folder);
+  return folder;
+}
+
 }  // namespace
 
 std::string run_folder_objection(const Options& o) {
@@ -110,8 +119,20 @@ void Table::add(const nlohmann::json& event) {
   file_.add(joined(cells));
 }
 
-RunFolder::RunFolder(const Options& o) : folder_(o.out) {
-  fs::create_directories(folder_);
+FolderLock::FolderLock(const std::string& folder)
+    : folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (folder_ >= 0 && flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    close(folder_);
+    throw std::runtime_error("--out: another run writes into '" + folder +
+                             "' now; take another folder");
+  }
+}
+
+FolderLock::~FolderLock() {
+  if (folder_ >= 0) close(folder_);
+}
+
+RunFolder::RunFolder(const Options& o) : folder_(made(o.out)), lock_(folder_) {
   const bool goes_on = goes_on_in_folder(o);
   if (!goes_on) {
     for (const char* name : {kCheckpointName, kPlotName}) fs::remove(path(name));

@@ -48,6 +48,20 @@ class Table {
   std::vector<std::string> columns_;
 };
 
+/// Holds a folder for this process until it ends, however it ends.
+class FolderLock {
+ public:
+  /// A file system that has no locks holds nothing.
+  /// \throws std::runtime_error when another process holds it.
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int folder_;
+};
+
 class RunFolder {
  public:
   /// Makes the folder and what does not change in it. A run that goes on drops the rows of the
@@ -64,6 +78,7 @@ class RunFolder {
   [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
   std::string folder_;
+  FolderLock lock_;
   LineFile log_;
   Table steps_, evaluations_;
   double seconds_before_ = 0;

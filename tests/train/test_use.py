@@ -2,6 +2,7 @@
 """How atomo-train is used: its help, job files, run folders, plots."""
 
 import csv
+import fcntl
 import json
 import os
 import pathlib
@@ -154,6 +155,49 @@ class JobFileTest(unittest.TestCase):
 
 
 
+class DamageTest(unittest.TestCase):
+    """Files that are not what was written, and files that will not be written."""
+
+    def test_a_changed_checkpoint_is_refused(self):
+        whole = path("damage.safetensors")
+        options = (*BRIEF, "--steps", 2)
+        run(*options, "--stop-at", 1, "--save", whole)
+        content = pathlib.Path(whole).read_bytes()
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:end])
+
+        def with_header(text):
+            return len(text).to_bytes(8, "little") + text + content[end:]
+
+        at = end + max(entry["data_offsets"][0] for name, entry in header.items() if name.startswith("weights.")) + 3
+        step = content.index(b'"step":"1"') + len('"step":"')
+        without = {**header, "__metadata__": {key: value for key, value in header["__metadata__"].items() if key != "xxh3"}}
+        first = next(name for name in header if name != "__metadata__")
+        overlapping = {**without, first: {**header[first], "data_offsets": [4, header[first]["data_offsets"][1]]}}
+        for damaged, said in (
+                (content[:at] + bytes([content[at] ^ 0x40]) + content[at + 1:], "its checksum is [0-9a-f]{16}, that of its bytes"),
+                (content[:step] + b"0" + content[step + 1:], "they were changed"),
+                (content + b"1234", "4 bytes behind the last tensor"),
+                (with_header(json.dumps(without).encode()), "it has no checksum"),
+                (with_header(json.dumps(overlapping).encode()), "belongs to no tensor, or to two"),
+                (with_header(b"[" * 1000 + b"]" * 1000), "nests more than 8"), (content[:end + 3], "leave the file")):
+            pathlib.Path(path("damaged.safetensors")).write_bytes(damaged)
+            with self.subTest(said=said):
+                self.assertRegex(run(*options, "--resume", path("damaged.safetensors"), ends_with="error"), said)
+        run(*options, "--resume", whole)
+
+    def test_what_is_written_at_the_end_is_tried_at_the_start(self):
+        os.mkdir(path("a-folder"))
+        for option, target, said in (("--save", path("none/x.safetensors"), "No such file or directory"),
+                                     ("--save", path("a-folder"), "Is a directory"),
+                                     ("--timeline", path("none/t.json"), "No such file or directory")):
+            with self.subTest(option=option, target=target):
+                log = path("tried.jsonl")
+                answer = run(*BRIEF, "--steps", 3, option, target, "--log", log, ends_with="error")
+                self.assertRegex(answer, f"cannot write '{target}': {said}")
+                self.assertEqual([event for event in lines_of(log) if event["event"] == "step"], [])
+
+
 class RunFolderTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -175,6 +219,17 @@ class RunFolderTest(unittest.TestCase):
                     flat.update({f"{outer}.{key}": value for key, value in event.get(outer, {}).items()})
                 self.assertEqual({key: float(value) for key, value in row.items()}, flat)
         return events
+
+    def test_another_run_there_now_is_seen(self):
+        """The folder is locked by a process, not by a file that one which was killed would leave."""
+        os.mkdir(path("taken"))
+        folder = os.open(path("taken"), os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        said = run(*BRIEF, "--steps", 1, "--out", path("taken"), ends_with="error")
+        self.assertRegex(said, "another run writes into '.*taken' now; take another folder")
+        self.assertEqual(os.listdir(path("taken")), [])
+        os.close(folder)
+        run(*BRIEF, "--steps", 1, "--out", path("taken"))
 
     def test_what_is_in_it(self):
         self.assertEqual(sorted(os.listdir(self.whole)), ["checkpoint.safetensors", "evaluations.csv", "job.toml", "log.jsonl",

@@ -75,6 +75,7 @@ std::string text_at(const SafetensorsFile& file, const char* key) {
 nlohmann::json fingerprint_of(const SafetensorsFile& file) {
   if (text_at(file, "format") != "atomo-train checkpoint 1")
     throw std::runtime_error("its format is " + text_at(file, "format"));
+  if (!file.has_checksum()) throw std::runtime_error("it has no checksum");
   return nlohmann::json::parse(text_at(file, "options"));
 }
 

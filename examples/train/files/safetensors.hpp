@@ -19,7 +19,8 @@ struct StoredTensor {
   std::string_view bytes;  ///< little-endian, row-major; borrowed
 };
 
-/// `metadata` is a flat object of strings. Written whole or not at all.
+/// `metadata` is a flat object of strings, to which the file's checksum is added. Written whole or
+/// not at all.
 void write_safetensors(const std::string& path, const std::vector<StoredTensor>& tensors,
                        const nlohmann::json& metadata);
 
@@ -28,11 +29,14 @@ struct SafetensorsFile {
   std::string content;
   nlohmann::json metadata;
   std::vector<StoredTensor> tensors;
+  /// Whether the file was compared with a checksum: those that the trainer writes are.
+  [[nodiscard]] bool has_checksum() const;
   /// \throws std::runtime_error when there is none of that name.
   [[nodiscard]] const StoredTensor& at(const std::string& name) const;
   [[nodiscard]] std::vector<float> floats(const std::string& name) const;
 };
-/// \throws std::runtime_error when the file cannot be read or breaks the format.
+/// \throws std::runtime_error when the file cannot be read, breaks the format or is not what its
+/// checksum says.
 [[nodiscard]] SafetensorsFile read_safetensors(const std::string& path);
 
 [[nodiscard]] inline std::string_view text_of(std::span<const float> values) {
