@@ -270,7 +270,7 @@ def test_a_checkpoint_of_something_else_is_refused():
     with pytest.raises(atomo.Error, match="the model no layer 'bias'"):
         state.bind(torch.nn.Linear(4, 4, bias=False))
     with pytest.raises(atomo.Error):
-        state.load_state_dict({**state.state_dict(), "compressor": b"nothing"})
+        state.load_state_dict({**state.state_dict(), "compressor": [b"nothing"]})
 
 
 def test_names_are_the_wrapped_modules():

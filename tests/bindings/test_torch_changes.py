@@ -180,13 +180,14 @@ def test_a_checkpoint_of_fewer_layers_is_taken():
     """Under a cap too, where each layer has a share."""
     net = ddp_runs.make_net("small")
     net[0].requires_grad_(False)
-    saved = atomo.torch.DDPState(net, "atomo:bits=26,cap=26,atoms=rows").state_dict()
+    fewer = atomo.torch.DDPState(net, "atomo:bits=26,cap=26,atoms=rows")
+    saved = {**fewer.state_dict(), "compressor": [fewer.compressor.state()]}
     net[0].requires_grad_(True)
     state = atomo.torch.DDPState(net, "atomo:bits=26,cap=26,atoms=rows")
     state.load_state_dict({**saved, "step": 9})
     assert state.step == 9 and list(state.layers)[-2:] == ["0.weight", "0.bias"]
     with pytest.raises(atomo.Error, match="saved"):
-        state.load_state_dict({**saved, "compressor": saved["compressor"] + b"1"})
+        state.load_state_dict({**saved, "compressor": [state + b"1" for state in saved["compressor"]]})
 
 
 def test_layers_that_freeze_again_stay_known():
