@@ -34,6 +34,7 @@ class Coder:
         self.learnt: list[bytes] = []
         self._restore = False  # the compressor is to take its part of `learnt`
         self._key: dict[str, int] | None = None  # of the step under way
+        self._met: set[str] = set()  # layers whose gradients came
         self._pool = ThreadPoolExecutor(threads, "atomo-layers") if threads > 1 else None
         self._make(layers, device)
 
@@ -126,11 +127,19 @@ class Coder:
     def encode(self, gradients: Sequence[tuple[str, torch.Tensor]], key: dict[str, int]) -> list[bytes | torch.Tensor]:
         """A message of each gradient. The model's types and device become those of the gradients; the first call
         of a step begins it."""
-        found = {name: (self.layers[name][0], DTYPES[gradient.dtype]) for name, gradient in gradients}
-        self.take({**self.layers, **found}, gradients[0][1].device.type)
+        self._follow({name: DTYPES[gradient.dtype] for name, gradient in gradients}, gradients[0][1].device.type)
         if self._key is None:
             self._begin_step(key)
         return self.each(lambda layer: self.compressor.encode_layer(*layer), gradients)
+
+    def _follow(self, types: Mapping[str, str], device: str) -> None:
+        """Takes the types of these layers' gradients. What becomes of one type is expected of all layers of that type
+        whose gradients never came: a step that changed its model half way would learn from the other half alone."""
+        self._met.update(types)
+        becomes = {self.layers[name][1]: dtype for name, dtype in types.items()}
+        if device != self.device or any(was != dtype for was, dtype in becomes.items()):
+            self.take({name: (shape, types.get(name, dtype if name in self._met else becomes.get(dtype, dtype)))
+                       for name, (shape, dtype) in self.layers.items()}, device)
 
     def decode_add(self, name: str, message: bytes | torch.Tensor, *, out: torch.Tensor, alpha: float) -> None:
         """out = out + alpha * a message of this layer.

@@ -208,7 +208,8 @@ class DDPState:
         return {"steps": self.step, "bytes_sent": self.bytes_sent, "last": dataclasses.asdict(self.last)}
 
     def __repr__(self) -> str:
-        return (f"atomo.torch.DDPState({len(self.layers)} layers of {self.compressor.elements} elements, "
+        layers = f"{len(self.layers)} layers of {self.compressor.elements} elements" if self.layers else "no model yet"
+        return (f"atomo.torch.DDPState({layers}, "
                 f"{self.policy!r}, seed={self.seed}, step={self.step})")
 
     # A step
