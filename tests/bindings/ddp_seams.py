@@ -56,15 +56,16 @@ class Run:
 
 
 def frozen(rank, ranks, seconds):
-    """Rank 1 sleeps in the second step: what rank 0 raises, and after how many seconds. The group's limit is 1 s."""
+    """Rank 1 sleeps in the third step: what rank 0 raises, and after how many seconds. The group's limit is 1 s. In the
+    second DDP makes its buckets anew, which is a collective of its own."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=1))
-    run = Run("qsgd:bits=4", group=group, process_group=group).steps(rank, [0])
+    run = Run("qsgd:bits=4", group=group, process_group=group).steps(rank, [0, 1])
     if rank == 1:
         time.sleep(seconds)
         return None
     began = time.monotonic()
     try:
-        run.steps(rank, [1])
+        run.steps(rank, [2])
     except RuntimeError as error:
         return time.monotonic() - began, str(error)
     return time.monotonic() - began, "no error"
