@@ -3,8 +3,10 @@
 
 import datetime
 import pickle
+import sys
 import threading
 import time
+import types
 import warnings
 
 import atomo.torch
@@ -232,6 +234,26 @@ def lazy(rank, ranks, way):
     run = Run("", net=net, state=state).steps(rank, range(3))
     if way == "twice":
         Run("", net=make_net("small"), state=atomo.torch.DDPState(policy="sign")).steps(rank, [0])
+    return run.result()
+
+
+def lightning_fits(rank, ranks, way):
+    """Two fits of a net by a trainer that does to callbacks what Lightning does. `way`: the second by the same callback,
+    by another one from a checkpoint, or all of it without Lightning."""
+    package = types.ModuleType("lightning.pytorch")
+    package.Callback = type("Callback", (), {})
+    sys.modules.setdefault(package.__name__, package)
+    callback = atomo.torch.LightningCallback("atomo:bits=1", seed=5)
+    net = make_net("small")
+    bare = atomo.torch.DDPState(net, "atomo:bits=1", seed=5)
+    for numbers in (range(3), range(3, 6)):
+        if way == "resumed" and numbers.start:
+            saved, callback = callback.state_dict(), atomo.torch.LightningCallback("atomo:bits=1")
+            callback.load_state_dict(saved)
+        run = Run("", net=net, state=bare) if way == "bare" else Run(None, net=net, state=callback.state)
+        if way != "bare":
+            callback.on_train_start(types.SimpleNamespace(strategy=types.SimpleNamespace(model=run.wrapped)), net)
+        run.steps(rank, numbers)
     return run.result()
 
 

@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+import types
 import warnings
 
 import atomo
@@ -162,6 +163,27 @@ def test_a_state_finds_the_model_that_it_is_registered_with(world, way):
     bound, found = (world(2).run(ddp_seams.lazy, how) for how in ("bound", way))
     assert same(bound[0]["parameters"], found[0]["parameters"])
     assert bound[0]["layers"] == found[0]["layers"]
+
+
+@pytest.mark.parametrize("way", ["again", "resumed"])
+def test_lightnings_callback(world, way):
+    bare, fitted = (world(2).run(ddp_seams.lightning_fits, how) for how in ("bare", way))
+    check_replicas(fitted)
+    assert same(bare[0]["parameters"], fitted[0]["parameters"])
+    assert fitted[0]["log"] | {"last": 0} == bare[0]["log"] | {"last": 0} and fitted[0]["log"]["steps"] == 6
+
+
+def test_lightnings_callback_wants_its_ddp(monkeypatch):
+    monkeypatch.delitem(sys.modules, "atomo.torch.lightning", raising=False)
+    package = types.ModuleType("pytorch_lightning")
+    package.Callback = type("Callback", (), {})
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    callback = atomo.torch.LightningCallback("sign")
+    assert isinstance(callback, package.Callback)
+    trainer = types.SimpleNamespace(strategy=types.SimpleNamespace(model=nn.Linear(2, 2)))
+    with pytest.raises(atomo.Error, match="the strategy SimpleNamespace has its model in no DistributedDataParallel"):
+        callback.on_train_start(trainer, trainer.strategy.model)
+    monkeypatch.delitem(sys.modules, "atomo.torch.lightning")
 
 
 def test_a_state_of_two_models_says_so(world):
