@@ -339,6 +339,7 @@ def test_reduce_scatter_goes_on_from_a_checkpoint():
         comm.load_state_dict(atomo.torch.FSDPReduceScatter("qsgd:bits=2").state_dict())
     comm.load_state_dict({**comm.state_dict(), "calls": 7})
     assert comm.calls == 7
+    assert repr(comm) == "atomo.torch.FSDPReduceScatter('qsgd:bits=4,bucket=512,norm=max', seed=0, calls=7)"
 
 
 # The example and the benchmark

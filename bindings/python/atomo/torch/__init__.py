@@ -11,8 +11,9 @@ Lightning is imported when its callback is asked for.
 
 from typing import Any
 
-from .ddp import DDPState, StepLog, ddp_hook
+from .ddp import DDPState, ddp_hook
 from .fsdp import FSDPReduceScatter
+from .step import StepLog
 
 __all__ = ["DDPState", "FSDPReduceScatter", "LightningCallback", "StepLog", "ddp_hook"]
 

@@ -44,7 +44,9 @@ class DDPState:
         model: the module (before or after DDP wrapped it), or names and parameters as `named_parameters()` gives
             them. Parameters that need no gradient are left out. f32, f16 and bf16, all on the CPU or on one GPU. Where
             they are and of which type counts when gradients come, so wrappers of hooks that change the type
-            (`fp16_compress_wrapper`) may stand around `ddp_hook`, and the model may move before it is trained.
+            (`fp16_compress_wrapper`) may stand around `ddp_hook`, and the model may move before it is trained. When
+            None, or after unpickling, it is the DDP module that the state was registered with, found at the first
+            gradients.
         policy: one codec for all, or rules by name: `"*.bias=identity:dtype=f32; *=atomo:bits=0.5"`. A rule that
             matches no layer is warned of. `cap=` bounds what a single step can cost; without it a step whose
             gradients are suddenly 10^4 times larger takes some 20 times its budget, which later steps make up for.
@@ -54,7 +56,8 @@ class DDPState:
         seed: of the run's draws, the same on all ranks; the rank is the worker's number, so workers draw
             independently.
         channel: separates the draws of two models with one seed.
-        threads: that work on one call, encoding or decoding a layer; the bytes do not depend on it.
+        threads: that encode the layers of a bucket and add up the ranks' messages, each a layer of its own, so one
+            layer that is most of the model keeps one thread busy and the others idle. The bytes do not depend on it.
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
 
     Raises:
@@ -72,7 +75,7 @@ class DDPState:
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
                  start_step: int = 0):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
-        self.seed, self.channel, self.threads, self.start_step = seed, channel, threads, start_step
+        self.seed, self.channel, self.start_step = seed, channel, start_step
         self._coder = Coder({}, str(policy), threads, "cpu")
         self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
@@ -155,8 +158,14 @@ class DDPState:
         return self._coder.layers
 
     @property
-    def compressor(self) -> atomo.Compressor | None:
-        """Of these layers; None while there are none."""
+    def compressor(self) -> atomo.Compressor:
+        """Of these layers.
+
+        Raises:
+            atomo.Error: while the state knows no model.
+        """
+        if self._coder.compressor is None:
+            raise atomo.Error("this state knows no model yet: give it one, by bind(model), or register it with DDP")
         return self._coder.compressor
 
     # Checkpoints
@@ -183,11 +192,11 @@ class DDPState:
         self.start_step = state["start_step"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.state_dict(), "threads": self.threads, "last": self.last}
+        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.threads, self.last = state["threads"], state["last"]
-        self._coder = Coder({}, state["policy"], self.threads, "cpu")
+        self.last = state["last"]
+        self._coder = Coder({}, state["policy"], state["threads"], "cpu")
         self._start(None)
         self.load_state_dict(state)
 
@@ -209,8 +218,7 @@ class DDPState:
 
     def __repr__(self) -> str:
         layers = f"{len(self.layers)} layers of {self.compressor.elements} elements" if self.layers else "no model yet"
-        return (f"atomo.torch.DDPState({layers}, "
-                f"{self.policy!r}, seed={self.seed}, step={self.step})")
+        return f"atomo.torch.DDPState({layers}, {self.policy!r}, seed={self.seed}, step={self.step})"
 
     # A step
 

@@ -68,6 +68,9 @@ class FSDPReduceScatter:
             module.set_custom_reduce_scatter(self)
         return self
 
+    def __repr__(self) -> str:
+        return f"atomo.torch.FSDPReduceScatter('{self.codec}', seed={self.seed}, calls={self.calls})"
+
     def state_dict(self) -> dict[str, Any]:
         """Everything a run needs to go on."""
         return {"codec": str(self.codec), "seed": self.seed, "calls": self.calls, "bytes_sent": self.bytes_sent}
