@@ -238,19 +238,20 @@ def lazy(rank, ranks, way):
 
 
 def lightning_fits(rank, ranks, way):
-    """Two fits of a net by a trainer that does to callbacks what Lightning does. `way`: the second by the same callback,
-    by another one from a checkpoint, or all of it without Lightning."""
+    """Two fits of a net, whose first layer thaws in between, by a trainer that does to callbacks what Lightning does.
+    `way`: the second by the same callback, by another one from a checkpoint, or all of it without Lightning."""
     package = types.ModuleType("lightning.pytorch")
     package.Callback = type("Callback", (), {})
     sys.modules.setdefault(package.__name__, package)
     callback = atomo.torch.LightningCallback("atomo:bits=1", seed=5)
     net = make_net("small")
-    bare = atomo.torch.DDPState(net, "atomo:bits=1", seed=5)
+    bare = atomo.torch.DDPState(policy="atomo:bits=1", seed=5)
     for numbers in (range(3), range(3, 6)):
+        net[0].requires_grad_(numbers.start > 0)
         if way == "resumed" and numbers.start:
             saved, callback = callback.state_dict(), atomo.torch.LightningCallback("atomo:bits=1")
             callback.load_state_dict(saved)
-        run = Run("", net=net, state=bare) if way == "bare" else Run(None, net=net, state=callback.state)
+        run = Run("", net=net, state=bare.bind(net)) if way == "bare" else Run(None, net=net, state=callback.state)
         if way != "bare":
             callback.on_train_start(types.SimpleNamespace(strategy=types.SimpleNamespace(model=run.wrapped)), net)
         run.steps(rank, numbers)
