@@ -199,7 +199,8 @@ def test_a_state_without_a_model_has_no_layers():
     with pytest.raises(atomo.Error, match="this state knows no model yet"):
         state.compressor.budget_bytes
     assert repr(state) == "atomo.torch.DDPState(no model yet, 'sign', seed=3, step=0)"
-    other = atomo.torch.DDPState(policy="sign")
+    other = atomo.torch.DDPState(policy="terngrad")
+    other.set_policy("sign")
     other.load_state_dict(state.state_dict())
     assert other.seed == 3 and other.bind(nn.Linear(2, 2)).layers == {"weight": ((2, 2), "f32"), "bias": ((2,), "f32")}
 

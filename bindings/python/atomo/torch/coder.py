@@ -22,21 +22,21 @@ U = TypeVar("U")
 
 
 class Coder:
-    """Encodes and decodes a model's layers one by one.
+    """Encodes and decodes a model's layers one by one. It begins without any.
 
-    Layers may be added, and their types, the device and the policy may change, while what was learnt of the price stays.
-    `learnt` holds that of each rank after the last whole step, and nothing before the first: a step that
-    an error cut short teaches nothing, or ranks would go on from what the others do not know.
+    Layers may be added, and their types and the device may change, while what was learnt of the price stays. `learnt`
+    holds that of each rank after the last whole step, and nothing before the first: a step that an error cut short
+    teaches nothing, or ranks would go on from what the others do not know.
     """
 
-    def __init__(self, layers: Mapping[str, Layer], policy: str, threads: int, device: str):
+    def __init__(self, policy: str, threads: int):
         self.policy, self.threads = policy, threads
         self.learnt: list[bytes] = []
         self._restore = False  # the compressor is to take its part of `learnt`
         self._key: dict[str, int] | None = None  # of the step under way
         self._met: set[str] = set()  # layers whose gradients came
         self._pool = ThreadPoolExecutor(threads, "atomo-layers") if threads > 1 else None
-        self._make(layers, device)
+        self._make({}, "cpu")
 
     def _make(self, layers: Mapping[str, Layer], device: str) -> None:
         """A compressor that has learnt nothing; none without layers."""
@@ -160,7 +160,9 @@ class Coder:
     # Advice
 
     def advice(self) -> list[str]:
-        """What a policy is likely not meant to do."""
+        """What a policy is likely not meant to do to these layers."""
+        if not self.layers:
+            return []
         names = list(self.layers)
         said = [f"the rule '{rule}' of the policy matches no layer: there are "
                 f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" for rule in idle_rules(self.policy, names)]

@@ -56,8 +56,8 @@ class DDPState:
         seed: of the run's draws, the same on all ranks; the rank is the worker's number, so workers draw
             independently.
         channel: separates the draws of two models with one seed.
-        threads: that encode the layers of a bucket and add up the ranks' messages, each a layer of its own, so one
-            layer that is most of the model keeps one thread busy and the others idle. The bytes do not depend on it.
+        threads: that encode the layers of a bucket and add up the ranks' messages, each a layer of its own. Where one
+            layer is most of the model most of the work is one thread's. The bytes do not depend on them.
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
 
     Raises:
@@ -76,7 +76,7 @@ class DDPState:
                  start_step: int = 0):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
         self.seed, self.channel, self.start_step = seed, channel, start_step
-        self._coder = Coder({}, str(policy), threads, "cpu")
+        self._coder = Coder(str(policy), threads)
         self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
         self.last = StepLog(0)
@@ -196,7 +196,7 @@ class DDPState:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last = state["last"]
-        self._coder = Coder({}, state["policy"], state["threads"], "cpu")
+        self._coder = Coder(state["policy"], state["threads"])
         self._start(None)
         self.load_state_dict(state)
 
