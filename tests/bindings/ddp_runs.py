@@ -318,9 +318,7 @@ def backward_with(rank, ranks, broken_rank, what):
     if what == "encode" and rank == broken_rank:
         def refuse(name, gradient):
             raise atomo.Error(f"'{name}' cannot be encoded today")
-        state.compressor = type("Broken", (), {"__getattr__": lambda self, n: getattr(kept, n), "encode_layer":
-                                               staticmethod(refuse)})()
-        kept = atomo.Compressor({n: p.detach() for n, p in model.named_parameters()}, "qsgd:bits=4")
+        state.compressor.encode_layer = refuse
     wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
     x, y = batch_of(0, rank, 24)
     nn.functional.mse_loss(wrapped(x), y).backward()

@@ -2,7 +2,11 @@
 """What the ranks of test_torch_ranks.py and test_torch_changes.py do: where DDP, its groups and wrappers meet a state."""
 
 import datetime
+import pickle
+import sys
+import threading
 import time
+import types
 import warnings
 
 import atomo.torch
@@ -20,9 +24,11 @@ WRAPPERS = {"f16": default_hooks.fp16_compress_wrapper, "bf16": default_hooks.bf
 class Run:
     """A small net under DDP with a state; `state` None: DDP's own all-reduce."""
 
-    def __init__(self, policy, *, cap_mb=0.002, group=None, wrapper=None, net=None, state=None, **options):
+    def __init__(self, policy, *, cap_mb=0.002, group=None, wrapper=None, net=None, state=None, unused=False,
+                 **options):
         self.net = net or make_net("small")
-        self.wrapped = DistributedDataParallel(self.net, bucket_cap_mb=cap_mb, process_group=group)
+        self.wrapped = DistributedDataParallel(self.net, bucket_cap_mb=cap_mb, process_group=group,
+                                               find_unused_parameters=unused)
         self.state = state
         if policy is not None:
             self.state = state or atomo.torch.DDPState(self.net, policy, **options)
@@ -52,15 +58,16 @@ class Run:
 
 
 def frozen(rank, ranks, seconds):
-    """Rank 1 sleeps in the second step: what rank 0 raises, and after how many seconds. The group's limit is 1 s."""
+    """Rank 1 sleeps in the third step: what rank 0 raises, and after how many seconds. The group's limit is 1 s. In the
+    second DDP makes its buckets anew, which is a collective of its own."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=1))
-    run = Run("qsgd:bits=4", group=group, process_group=group).steps(rank, [0])
+    run = Run("qsgd:bits=4", group=group, process_group=group).steps(rank, [0, 1])
     if rank == 1:
         time.sleep(seconds)
         return None
     began = time.monotonic()
     try:
-        run.steps(rank, [1])
+        run.steps(rank, [2])
     except RuntimeError as error:
         return time.monotonic() - began, str(error)
     return time.monotonic() - began, "no error"
@@ -128,7 +135,7 @@ def one_checkpoint(rank, ranks, policy, at=4, steps=8, resume=True, wrapper=None
 def trained(rank, ranks, policy, steps=8, moves_to=None, **options):
     """A whole run. `moves_to`: the type that the model gets behind the state's back."""
     net = make_net("small")
-    state = atomo.torch.DDPState(net, policy, **{k: options.pop(k) for k in ("start_step", "seed") if k in options}) \
+    state = atomo.torch.DDPState(net, policy, **{k: options.pop(k) for k in ("start_step", "seed", "threads") if k in options}) \
         if policy else None
     if moves_to:
         net.to(getattr(torch, moves_to))
@@ -190,13 +197,15 @@ def sparse(rank, ranks, hooked):
     return {"parameters": parameters_of(net), "sent": state.last.bytes_sent}
 
 
-def goes_on_after_an_error(rank, ranks, resume):
-    """Rank 1 cannot encode in step 3; all catch it and go on."""
+def goes_on_after_an_error(rank, ranks, resume, layer):
+    """Rank 1 cannot encode a layer in step 3; all catch it and go on."""
     run = Run("atomo:bits=1").steps(rank, range(3))
-    state, kept = run.state, run.state.compressor.encode_layer
+    state, encode = run.state, run.state.compressor.encode_layer
 
     def refuse(name, gradient):
-        raise atomo.Error(f"'{name}' cannot be encoded today")
+        if name == layer:
+            raise atomo.Error(f"'{name}' cannot be encoded today")
+        return encode(name, gradient)
 
     if rank == 1:
         state.compressor.encode_layer = refuse
@@ -204,9 +213,7 @@ def goes_on_after_an_error(rank, ranks, resume):
         run.steps(rank, [3])
         raise AssertionError("no error")
     except atomo.Error:
-        pass
-    if rank == 1 and state.compressor.__dict__.pop("encode_layer", None) is None:
-        assert kept is not None
+        state.compressor.__dict__.pop("encode_layer", None)
     if resume:
         told = [state.state_dict()]
         dist.broadcast_object_list(told, src=0)
@@ -214,6 +221,72 @@ def goes_on_after_an_error(rank, ranks, resume):
         again.load_state_dict(told[0])
         run = Run("", net=run.net, state=again)
     return run.steps(rank, range(4, 8)).result()
+
+
+def lazy(rank, ranks, way):
+    """A state that is made before its model, or that comes without one from a pickle or a checkpoint."""
+    net = make_net("small")
+    state = atomo.torch.DDPState(net if way == "bound" else None, "atomo:bits=1", seed=5)
+    if way == "pickled":
+        state = pickle.loads(pickle.dumps(atomo.torch.DDPState(net, "atomo:bits=1", seed=5)))
+    if way == "loaded":
+        state.load_state_dict(atomo.torch.DDPState(net, "atomo:bits=1", seed=5).state_dict())
+    run = Run("", net=net, state=state).steps(rank, range(3))
+    if way == "twice":
+        Run("", net=make_net("small"), state=atomo.torch.DDPState(policy="sign")).steps(rank, [0])
+    return run.result()
+
+
+def lightning_fits(rank, ranks, way):
+    """Two fits of a net, whose first layer thaws in between, by a trainer that does to callbacks what Lightning does.
+    `way`: the second by the same callback, by another one from a checkpoint, or all of it without Lightning."""
+    package = types.ModuleType("lightning.pytorch")
+    package.Callback = type("Callback", (), {})
+    sys.modules.setdefault(package.__name__, package)
+    callback = atomo.torch.LightningCallback("atomo:bits=1", seed=5)
+    net = make_net("small")
+    bare = atomo.torch.DDPState(policy="atomo:bits=1", seed=5)
+    for numbers in (range(3), range(3, 6)):
+        net[0].requires_grad_(numbers.start > 0)
+        if way == "resumed" and numbers.start:
+            saved, callback = callback.state_dict(), atomo.torch.LightningCallback("atomo:bits=1")
+            callback.load_state_dict(saved)
+        run = Run("", net=net, state=bare.bind(net)) if way == "bare" else Run(None, net=net, state=callback.state)
+        if way != "bare":
+            callback.on_train_start(types.SimpleNamespace(strategy=types.SimpleNamespace(model=run.wrapped)), net)
+        run.steps(rank, numbers)
+    return run.result()
+
+
+def of_two_models(rank, ranks):
+    """Which one a state without a model belongs to is not known."""
+    state = atomo.torch.DDPState(policy="sign")
+    runs = [Run("", net=make_net("small"), state=state) for _ in range(2)]
+    runs[0].steps(rank, [0])
+
+
+def at_once(rank, ranks, threads):
+    """How many layers are encoded, and decoded, at the same time: each call waits a while for company."""
+    run = Run("qsgd:bits=4", cap_mb=25, threads=threads).steps(rank, [0])
+    compressor, most = run.state.compressor, {}
+
+    def watched(name):
+        call, lock, inside = getattr(compressor, name), threading.Lock(), []
+
+        def wrapper(*args, **options):
+            with lock:
+                inside.append(1)
+                most[name] = max(most.get(name, 0), len(inside))
+            time.sleep(0.02)
+            with lock:
+                inside.pop()
+            return call(*args, **options)
+        return wrapper
+
+    for name in ("encode_layer", "decode_layer_add"):
+        setattr(compressor, name, watched(name))
+    run.steps(rank, [1])
+    return most
 
 
 def resumed_from(rank, ranks, state):

@@ -270,7 +270,7 @@ def test_a_checkpoint_of_something_else_is_refused():
     with pytest.raises(atomo.Error, match="the model no layer 'bias'"):
         state.bind(torch.nn.Linear(4, 4, bias=False))
     with pytest.raises(atomo.Error):
-        state.load_state_dict({**state.state_dict(), "compressor": b"nothing"})
+        state.load_state_dict({**state.state_dict(), "compressor": [b"nothing"]})
 
 
 def test_names_are_the_wrapped_modules():
@@ -339,6 +339,7 @@ def test_reduce_scatter_goes_on_from_a_checkpoint():
         comm.load_state_dict(atomo.torch.FSDPReduceScatter("qsgd:bits=2").state_dict())
     comm.load_state_dict({**comm.state_dict(), "calls": 7})
     assert comm.calls == 7
+    assert repr(comm) == "atomo.torch.FSDPReduceScatter('qsgd:bits=4,bucket=512,norm=max', seed=0, calls=7)"
 
 
 # The example and the benchmark

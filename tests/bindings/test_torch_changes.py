@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+import types
 import warnings
 
 import atomo
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from worlds import check_replicas, same
+from worlds import RankFailed, check_replicas, same
 
 PLAIN = "identity:dtype=f32"
 RULES = "0.*=qsgd:bits=8; *.bias=identity; *=atomo:bits=1"
@@ -133,6 +134,77 @@ def test_a_model_may_change_its_type_behind_the_state(world, kind):
     assert {dtype for _, dtype in results[0]["layers"].values()} == {short}
 
 
+@pytest.mark.parametrize("policy", ["atomo:bits=1", "atomo:bits=26,cap=26,atoms=rows"])
+def test_buckets_change_nothing_under_a_wrapper(world, policy):
+    """Though the types of the layers become known bucket by bucket, in the first step too where some may be unused."""
+    one, many = (world(2).run(ddp_seams.trained, policy, wrapper="f16", cap_mb=cap, unused=True) for cap in (25, 0.002))
+    assert same(one[0]["parameters"], many[0]["parameters"])
+
+
+# Threads
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_work_on_layers_at_once(world, threads):
+    assert world(2).run(ddp_seams.at_once, threads) == [{"encode_layer": threads, "decode_layer_add": threads}] * 2
+
+
+@pytest.mark.parametrize("policy", ["atomo:bits=1", "atomo:bits=26,cap=26,atoms=rows", "qsgd:bits=4"])
+def test_threads_change_nothing(world, policy):
+    one, three = (world(2).run(ddp_seams.trained, policy, cap_mb=25, threads=threads) for threads in (1, 3))
+    assert same(one[0]["parameters"], three[0]["parameters"])
+
+
+# States without a model
+
+
+@pytest.mark.parametrize("way", ["made before", "pickled", "loaded", "twice"])
+def test_a_state_finds_the_model_that_it_is_registered_with(world, way):
+    bound, found = (world(2).run(ddp_seams.lazy, how) for how in ("bound", way))
+    assert same(bound[0]["parameters"], found[0]["parameters"])
+    assert bound[0]["layers"] == found[0]["layers"]
+
+
+@pytest.mark.parametrize("way", ["again", "resumed"])
+def test_lightnings_callback(world, way):
+    bare, fitted = (world(2).run(ddp_seams.lightning_fits, how) for how in ("bare", way))
+    check_replicas(fitted)
+    assert same(bare[0]["parameters"], fitted[0]["parameters"])
+    assert fitted[0]["log"] | {"last": 0} == bare[0]["log"] | {"last": 0} and fitted[0]["log"]["steps"] == 6
+
+
+def test_lightnings_callback_wants_its_ddp(monkeypatch):
+    monkeypatch.delitem(sys.modules, "atomo.torch.lightning", raising=False)
+    package = types.ModuleType("pytorch_lightning")
+    package.Callback = type("Callback", (), {})
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    callback = atomo.torch.LightningCallback("sign")
+    assert isinstance(callback, package.Callback)
+    trainer = types.SimpleNamespace(strategy=types.SimpleNamespace(model=nn.Linear(2, 2)))
+    with pytest.raises(atomo.Error, match="the strategy SimpleNamespace has its model in no DistributedDataParallel"):
+        callback.on_train_start(trainer, trainer.strategy.model)
+    monkeypatch.delitem(sys.modules, "atomo.torch.lightning")
+
+
+def test_a_state_of_two_models_says_so(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(ddp_seams.of_two_models)
+    assert failed.value.errors == ["Error: this state knows no model, and 2 DDP modules were registered with it: call "
+                                   "state.bind(model)"] * 2
+
+
+def test_a_state_without_a_model_has_no_layers():
+    state = atomo.torch.DDPState(policy="sign", seed=3)
+    assert state.layers == {}
+    with pytest.raises(atomo.Error, match="this state knows no model yet"):
+        state.compressor.budget_bytes
+    assert repr(state) == "atomo.torch.DDPState(no model yet, 'sign', seed=3, step=0)"
+    other = atomo.torch.DDPState(policy="terngrad")
+    other.set_policy("sign")
+    other.load_state_dict(state.state_dict())
+    assert other.seed == 3 and other.bind(nn.Linear(2, 2)).layers == {"weight": ((2, 2), "f32"), "bias": ((2,), "f32")}
+
+
 # Steps and policies
 
 
@@ -180,13 +252,14 @@ def test_a_checkpoint_of_fewer_layers_is_taken():
     """Under a cap too, where each layer has a share."""
     net = ddp_runs.make_net("small")
     net[0].requires_grad_(False)
-    saved = atomo.torch.DDPState(net, "atomo:bits=26,cap=26,atoms=rows").state_dict()
+    fewer = atomo.torch.DDPState(net, "atomo:bits=26,cap=26,atoms=rows")
+    saved = {**fewer.state_dict(), "compressor": [fewer.compressor.state()]}
     net[0].requires_grad_(True)
     state = atomo.torch.DDPState(net, "atomo:bits=26,cap=26,atoms=rows")
     state.load_state_dict({**saved, "step": 9})
     assert state.step == 9 and list(state.layers)[-2:] == ["0.weight", "0.bias"]
     with pytest.raises(atomo.Error, match="saved"):
-        state.load_state_dict({**saved, "compressor": saved["compressor"] + b"1"})
+        state.load_state_dict({**saved, "compressor": [state + b"1" for state in saved["compressor"]]})
 
 
 def test_layers_that_freeze_again_stay_known():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DDPState between ranks: groups and their time limits, ranks that disagree, one rank's checkpoint on all of them."""
 
+import re
+
 import atomo
 import atomo.torch
 import ddp_seams
@@ -15,7 +17,7 @@ from worlds import RankFailed, check_replicas, same
 def test_a_frozen_rank_is_noticed_within_the_groups_time_limit(world):
     seconds, said = world(2).run(ddp_seams.frozen, 5)[0]
     assert 0.9 < seconds < 5, said
-    assert "imed out" in said
+    assert re.search("timed? ?out", said, re.IGNORECASE)
 
 
 def test_nccls_choices_are_copied_and_not_shared():
@@ -116,20 +118,19 @@ def test_ranks_have_prices_of_their_own(world):
 
 def test_a_checkpoint_of_fewer_ranks_goes_on(world):
     state = world(2).run(ddp_seams.one_checkpoint, "atomo:bits=1", resume=False)[0]["state"]
-    learnt = [state["compressor"][i::2] for i in range(2)]
-    assert learnt[0] != learnt[1]
+    first, second = state["compressor"]
+    assert first != second
     results = world(4).run(ddp_seams.resumed_from, state)
     check_replicas(results)
     prices = [result["price"] for result in results]
     assert prices[:2] == prices[2:] and prices[0] != prices[1] and min(prices) > 0
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_step_that_failed_teaches_nothing(world, resume):
-    """The run goes on from what all ranks know, with a checkpoint in between or not."""
-    results = world(2).run(ddp_seams.goes_on_after_an_error, resume)
+@pytest.mark.parametrize("layer", ["4.weight", "0.weight"])
+def test_a_step_that_failed_teaches_nothing(world, layer):
+    """In its first bucket or its last. The run goes on from what all ranks know, with a checkpoint in between or not."""
+    results, others = (world(2).run(ddp_seams.goes_on_after_an_error, resume, layer) for resume in (False, True))
     check_replicas(results)
-    others = world(2).run(ddp_seams.goes_on_after_an_error, not resume)
     assert same(results[0]["parameters"], others[0]["parameters"])
 
 
@@ -143,10 +144,10 @@ def test_the_hook_wants_a_state(state):
 
 
 @pytest.mark.parametrize("options", [{"seed": None}, {"seed": -1}, {"seed": 2**64}, {"seed": 1.0}, {"channel": 65536},
-                                     {"start_step": -1}, {"start_step": True}])
+                                     {"start_step": -1}, {"start_step": True}, {"threads": 0}])
 def test_keys_are_looked_at_when_a_state_is_made(options):
     (name,) = options
-    with pytest.raises(atomo.Error, match=f"{name} is .*: it must be an integer from 0 to"):
+    with pytest.raises(atomo.Error, match=f"{name} is .*: it must be an integer from [01] to"):
         atomo.torch.DDPState(torch.nn.Linear(4, 4), "qsgd:bits=4", **options)
 
 

@@ -29,7 +29,9 @@ class Compressor:
     spec for all layers, or rules `pattern=spec` separated by `;` or lines, of which the first that matches a name
     counts (`*` any characters, `?` one; write `a:0 = sign` with room around the sign where a name holds a colon).
     Layers with a budget (`bits=`) share one price, so bits go where they save most. `threads` work on one call, this
-    one included; the bytes never depend on them. `names_on_wire` puts the layers' names into whole messages. `device`
+    one included: on the layers of a whole message side by side; within one layer (`encode_layer`, `decode_layer`) on
+    coordinates, `qsgd`, `terngrad`, `sign`, `identity` and what `topk` and `randomk` decode, while rows, blocks and the
+    encoding of sketches keep to one. The bytes never depend on them. `names_on_wire` puts the layers' names into whole messages. `device`
     is where the gradients are, "cpu" or "cuda".
 
     Raises `atomo.Error` for names twice, layers without a rule, or specs that cannot be read.

@@ -12,7 +12,7 @@ import dataclasses
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,12 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 
+from .coder import Coder
 from .groups import check_same_ranks, group_like, is_alive, raise_difference, registered_with
-from .layers import Layer, Parameters, compressor_of, device_of, idle_rules, joined, layers_of, named, trained
-from .step import PRICE_WORDS, StepLog, bytes_of, carried, check_key, digest_of, told_by_all, words_of
-from .wire import DTYPES, FAILED, Accumulator, as_bytes, check_lengths, swap
-
-HEAD_BYTES = 80  # of a layer's message, more or less
+from .layers import Layer, Parameters, device_of, joined, layers_of, named, trained
+from .step import PRICE_WORDS, StepLog, bytes_of, check_integers, digest_of, told_by_all, words_of
+from .wire import FAILED, Accumulator, as_bytes, check_lengths, swap
 
 _states: "weakref.WeakSet[DDPState]" = weakref.WeakSet()  # of this process
 
@@ -45,7 +44,9 @@ class DDPState:
         model: the module (before or after DDP wrapped it), or names and parameters as `named_parameters()` gives
             them. Parameters that need no gradient are left out. f32, f16 and bf16, all on the CPU or on one GPU. Where
             they are and of which type counts when gradients come, so wrappers of hooks that change the type
-            (`fp16_compress_wrapper`) may stand around `ddp_hook`, and the model may move before it is trained.
+            (`fp16_compress_wrapper`) may stand around `ddp_hook`, and the model may move before it is trained. When
+            None, or after unpickling, it is the DDP module that the state was registered with, found at the first
+            gradients.
         policy: one codec for all, or rules by name: `"*.bias=identity:dtype=f32; *=atomo:bits=0.5"`. A rule that
             matches no layer is warned of. `cap=` bounds what a single step can cost; without it a step whose
             gradients are suddenly 10^4 times larger takes some 20 times its budget, which later steps make up for.
@@ -55,7 +56,8 @@ class DDPState:
         seed: of the run's draws, the same on all ranks; the rank is the worker's number, so workers draw
             independently.
         channel: separates the draws of two models with one seed.
-        threads: that work on one call, encoding or decoding a layer; the bytes do not depend on it.
+        threads: that encode the layers of a bucket and add up the ranks' messages, each a layer of its own. Where one
+            layer is most of the model most of the work is one thread's. The bytes do not depend on them.
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
 
     Raises:
@@ -69,26 +71,18 @@ class DDPState:
     run yet.
     """
 
-    def __init__(self, model: Parameters, policy: str | atomo.Codec = "atomo:bits=0.5", *,
+    def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
                  start_step: int = 0):
-        check_key(seed, channel, start_step)
-        parameters = trained(model)
-        self.policy, self.seed, self.channel, self.threads = str(policy), seed, channel, threads
-        self.start_step = start_step
-        self._make(layers_of(parameters), device_of(parameters).type)
-        self._warn_of_rules()
-        self._warn_of_heads()
-        self._learnt = [self.compressor.state()]  # of each rank
-        self._sent = [0]  # likewise, by all steps so far, of earlier runs too
-        self._restore = False  # what was learnt is to be taken from the line above
+        check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
+        self.seed, self.channel, self.start_step = seed, channel, start_step
+        self._coder = Coder(str(policy), threads)
+        self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
         self.last = StepLog(0)
-        self._start(_group_of(model, process_group))
-        self._know(parameters)
-        self._warn_of_draws()
-        if dist.is_initialized():
-            self._connect()
+        self._start(process_group)
+        if model is not None:
+            self._bind(model, process_group)
 
     def _start(self, process_group: dist.ProcessGroup | None) -> None:
         """What a process has of its own and no checkpoint holds."""
@@ -97,7 +91,6 @@ class DDPState:
         self._checked: dist.ProcessGroup | None = None  # the group that was compared with DDP's
         self._parameters: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
-        self._in_step = False
         self._error: Exception | None = None  # of an earlier bucket of this step
         self._stream: torch.cuda.Stream | None = None
         self._worker = ThreadPoolExecutor(1, "atomo-ddp")
@@ -106,23 +99,38 @@ class DDPState:
     def bind(self, model: Parameters, process_group: dist.ProcessGroup | None = None) -> "DDPState":
         """Gives the state the parameters (and the group) of this process. Returns the state itself.
 
-        For a state that was unpickled, and between steps when DDP wraps the model anew: layers that need gradients now
-        are added behind the others, and step and price go on, where a new state with the same seed would begin at
-        step 0 and draw what was drawn before.
+        Between steps, when DDP wraps the model anew: layers that need gradients now are added behind the others, and
+        step and price go on, where a new state with the same seed would begin at step 0 and draw what was drawn before.
 
         Raises:
             atomo.Error: when a layer that the state knows is missing or has another shape.
         """
-        self._drop_step()
+        self._bind(model, process_group)
+        return self
+
+    def _bind(self, model: Parameters, process_group: dist.ProcessGroup | None) -> None:
         parameters = trained(model)
-        frozen = {name: p for name, p in named(model).items() if name in self.layers and name not in parameters}
-        layers = joined(self.layers, layers_of({**frozen, **parameters}), ("the state", "the model"))
-        self._adopt(layers, self.compressor.device)
+        known = self._coder.layers
+        frozen = {name: p for name, p in named(model).items() if name in known and name not in parameters}
+        layers = joined(known, layers_of({**frozen, **parameters}), ("the state", "the model"))
+        self._coder.drop_step()
+        self._coder.take(layers, device_of(parameters).type)
         self._start(_group_of(model, process_group))
-        self._know(parameters)
+        # By identity, which holding them keeps from passing to others.
+        self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
+        for said in [*self._coder.advice(), *self._drawn_before()] if layers.keys() != known.keys() else []:
+            warnings.warn(said, stacklevel=3)
         if dist.is_initialized():
             self._connect()
-        return self
+
+    def _drawn_before(self) -> list[str]:
+        """New states are made when models thaw, and draws that come again are no longer independent."""
+        others = [other for other in _states if other is not self and other.step > self.step
+                  and (other.seed, other.channel) == (self.seed, self.channel)
+                  and not self._names.keys().isdisjoint(other._names)]
+        return ["another state has sent gradients of these parameters with the same seed and channel: this one will "
+                "draw the same again. Go on with that one (bind takes added layers), give this one another seed, or "
+                "load a checkpoint into it"] if others else []
 
     def set_policy(self, policy: str | atomo.Codec) -> None:
         """Another policy or budget from the next step on; to be called between steps, on all ranks.
@@ -133,60 +141,32 @@ class DDPState:
         Raises:
             atomo.Error: for a policy that cannot work; the state is then as it was.
         """
-        self.compressor = compressor_of(self.layers, str(policy), self.threads, self.compressor.device)
-        self.policy = str(policy)
-        self._learnt, self._restore, self._in_step = [self.compressor.state()], False, False
-        self._outline_layers()
-        self._warn_of_rules()
+        self._coder.set_policy(str(policy))
+        for said in self._coder.advice():
+            warnings.warn(said, stacklevel=2)
 
-    def _know(self, parameters: dict[str, torch.Tensor]) -> None:
-        """By identity, which holding them keeps from passing to others."""
-        self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
-        self._device = device_of(parameters)
+    # What it holds
 
-    def _adopt(self, layers: Mapping[str, Layer], device: str) -> None:
-        """Other layers or another device: a new model that has learnt the same. A step under way goes on."""
-        if list(layers.items()) != list(self.layers.items()) or device != self.compressor.device:
-            learnt = self.compressor.state()
-            self._make(layers, device)
-            fresh = self.compressor.state()
-            self.compressor.load_state(carried(learnt, fresh))
-            self._learnt = [carried(of_rank, fresh) for of_rank in self._learnt]
-            if self._in_step:
-                self.compressor.begin_step(**self._key)
+    @property
+    def policy(self) -> str:
+        """As it was given."""
+        return self._coder.policy
 
-    def _make(self, layers: Mapping[str, Layer], device: str) -> None:
-        """The compressor of these layers, which has learnt nothing."""
-        self.compressor = compressor_of(layers, self.policy, self.threads, device)
-        self.layers = dict(layers)
-        self._outline_layers()
+    @property
+    def layers(self) -> dict[str, Layer]:
+        """Shapes and dtypes by name."""
+        return self._coder.layers
 
-    def _outline_layers(self) -> None:
-        """What follows from layers and policy."""
-        self._numbers = {name: number for number, name in enumerate(self.layers)}
-        self._outline = digest_of([self.policy, list(self.layers.items())])
+    @property
+    def compressor(self) -> atomo.Compressor:
+        """Of these layers.
 
-    def _warn_of_rules(self) -> None:
-        for rule in idle_rules(self.policy, self.layers):
-            warnings.warn(f"the rule '{rule}' of the policy matches no layer: there are "
-                          f"{', '.join(list(self.layers)[:4])}{', ...' if len(self.layers) > 4 else ''}", stacklevel=3)
-
-    def _warn_of_heads(self) -> None:
-        codecs = [str(self.compressor.codec(name)) for name in self.layers]
-        layers = sum(codec.startswith("atomo:") and "bits=" in codec for codec in codecs)
-        budget = self.compressor.budget_bytes
-        if 0 < budget < HEAD_BYTES * layers:
-            warnings.warn(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {layers} messages, "
-                          f"one a layer, take some {HEAD_BYTES * layers} bytes", stacklevel=3)
-
-    def _warn_of_draws(self) -> None:
-        """New states are made when models thaw, and draws that come again are no longer independent."""
-        for other in _states:
-            if (other is not self and other.step > 0 and (other.seed, other.channel) == (self.seed, self.channel)
-                    and not self._names.keys().isdisjoint(other._names)):
-                warnings.warn("another state has sent gradients of these parameters with the same seed and channel: "
-                              "this one will draw the same again. Go on with that one (bind takes added layers), give "
-                              "this one another seed, or load a checkpoint into it", stacklevel=3)
+        Raises:
+            atomo.Error: while the state knows no model.
+        """
+        if self._coder.compressor is None:
+            raise atomo.Error("this state knows no model yet: give it one, by bind(model), or register it with DDP")
+        return self._coder.compressor
 
     # Checkpoints
 
@@ -195,9 +175,9 @@ class DDPState:
 
         It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all.
         """
-        return {"policy": self.policy, "layers": dict(self.layers), "seed": self.seed, "channel": self.channel,
+        return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
-                "compressor": b"".join(self._learnt)}
+                "compressor": list(self._coder.learnt)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, on each rank where that rank was, to the bit. Of another number
@@ -206,31 +186,19 @@ class DDPState:
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
-        if state["policy"] != self.policy:
-            raise atomo.Error(f"the saved state is of the policy '{state['policy']}', this one's is '{self.policy}': "
-                              "make them the same, by set_policy if need be")
-        layers = joined(state["layers"], self.layers, ("the saved state", "this one"))
-        saved, ranks = bytes(state["compressor"]), len(state["bytes_sent"])
-        size = len(saved) // max(ranks, 1)
-        learnt = [saved[i * size:(i + 1) * size] for i in range(ranks)]
-        trial = compressor_of(state["layers"], self.policy, self.threads, self.compressor.device)
-        for of_rank in learnt if size * ranks == len(saved) > 0 else [saved]:
-            trial.load_state(of_rank)
-        self._drop_step()
-        self._learnt, self._sent, self._restore = learnt, list(state["bytes_sent"]), True
-        self._adopt(layers, self.compressor.device)
+        self._coder.load(state["policy"], state["layers"], state["compressor"])
+        self._sent = list(state["bytes_sent"])
         self.seed, self.channel, self.step = state["seed"], state["channel"], state["step"]
         self.start_step = state["start_step"]
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("policy", "seed", "channel", "threads", "start_step", "layers", "compressor", "_learnt", "_sent",
-                "step", "last")
-        return {**{name: getattr(self, name) for name in kept}, "_restore": True}
+        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._outline_layers()
+        self.last = state["last"]
+        self._coder = Coder(state["policy"], state["threads"])
         self._start(None)
+        self.load_state_dict(state)
 
     # Figures
 
@@ -249,8 +217,8 @@ class DDPState:
         return {"steps": self.step, "bytes_sent": self.bytes_sent, "last": dataclasses.asdict(self.last)}
 
     def __repr__(self) -> str:
-        return (f"atomo.torch.DDPState({len(self.layers)} layers of {self.compressor.elements} elements, "
-                f"{self.policy!r}, seed={self.seed}, step={self.step})")
+        layers = f"{len(self.layers)} layers of {self.compressor.elements} elements" if self.layers else "no model yet"
+        return f"atomo.torch.DDPState({layers}, {self.policy!r}, seed={self.seed}, step={self.step})"
 
     # A step
 
@@ -278,7 +246,7 @@ class DDPState:
     def _layers_of(self, bucket: dist.GradBucket) -> list[tuple[str, torch.Tensor]]:
         """Names and gradients of a bucket, in the bucket's order. None of a sparse one."""
         if not self._names:
-            raise atomo.Error("this state was unpickled and knows no parameters yet: call state.bind(model) first")
+            self._bind_to_ddp()
         names = [self._names.get(id(parameter)) for parameter in bucket.parameters()]
         if None in names:
             shape = list(bucket.parameters()[names.index(None)].shape)
@@ -287,6 +255,14 @@ class DDPState:
         if bucket.buffer().is_sparse:
             return []
         return list(zip(names, bucket.gradients()))
+
+    def _bind_to_ddp(self) -> None:
+        """To the model that the state was registered with."""
+        found = registered_with(self)
+        if len(found) != 1:
+            raise atomo.Error(f"this state knows no model, and {len(found)} DDP modules were registered with it: call "
+                              "state.bind(model)")
+        self._bind(found[0], self.process_group)
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hands a bucket to the worker thread; the future gets `bucket.buffer()` with the mean over the ranks in it.
@@ -365,28 +341,12 @@ class DDPState:
         return self.last.step < self.start_step or not layers
 
     def _begin_step(self, rank: int) -> None:
-        self._drop_step()
+        self._coder.drop_step()
         self._error = None
-        self._digest = digest_of([self._outline, self.seed, self.step, self.channel, self.start_step])
+        self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step])
         self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
         self.last = StepLog(self.step)
         self.step += 1
-
-    def _drop_step(self) -> None:
-        """Leaves a step that an error cut short. What it taught, on each rank something else, is not kept."""
-        if self._in_step:
-            self._make(self.layers, self.compressor.device)
-            self._in_step, self._restore = False, True
-
-    def _price_step(self) -> None:
-        """Begins a step of the compressor, as the first of its layers comes."""
-        rank = self._key["worker"]
-        if self._restore:
-            self.compressor.load_state(self._learnt[rank % len(self._learnt)])
-            self._restore = False
-        self.compressor.begin_step(**self._key)
-        self._in_step = True
-        self.last.price, self.last.grid_step = self.compressor.price, self.compressor.grid_step
 
     def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
                 last: bool) -> tuple[list[bytes | torch.Tensor], Exception | None]:
@@ -396,24 +356,13 @@ class DDPState:
                 self._begin_step(dist.get_rank(group))
             if self._error is not None:
                 return [], self._error
-            messages = []
-            if not self._plain(layers):
-                if not self._in_step:
-                    self._price_step()
-                self._follow(layers)
-                messages = [self.compressor.encode_layer(name, gradient) for name, gradient in layers]
-            if last and self._in_step:
-                self._in_step = False
-                self.compressor.end_step()
+            messages = [] if self._plain(layers) else self._coder.encode(layers, self._key)
+            if last:
+                self._coder.end_step()
+            self.last.price, self.last.grid_step = self.compressor.price, self.compressor.grid_step
             return messages, None
         except Exception as error:
             return [], error
-
-    def _follow(self, layers: list[tuple[str, torch.Tensor]]) -> None:
-        """The model's types and device become those of the gradients."""
-        found = {name: (self.layers[name][0], DTYPES[gradient.dtype]) for name, gradient in layers}
-        if self._device.type != self.compressor.device or any(self.layers[name] != found[name] for name in found):
-            self._adopt({**self.layers, **found}, self._device.type)
 
     def _tell(self, lengths: list[int], mine: Exception | None, group: dist.ProcessGroup, first: bool,
               last: bool) -> list[list[int]]:
@@ -429,7 +378,7 @@ class DDPState:
         if learnt:
             # Shares under a cap come behind: only ranks whose policies are known to agree have as many.
             rest = told_by_all(learnt[PRICE_WORDS:], group, self._device) if learnt[PRICE_WORDS:] else [[]] * len(table)
-            self._learnt = [bytes_of(row[len(words):] + more) for row, more in zip(table, rest)]
+            self._coder.settle_step([bytes_of(row[len(words):] + more) for row, more in zip(table, rest)])
         told = 8 * (len(words) + len(learnt))
         own, sent = dist.get_rank(group), [told + sum(row) for row in rows]
         self._sent = [self._sent[rank % len(self._sent)] + bytes_ for rank, bytes_ in enumerate(sent)]
@@ -441,22 +390,22 @@ class DDPState:
     def _facts(self) -> dict[str, Any]:
         """What all ranks have to agree on."""
         return {"seed": self.seed, "step": self.last.step, "channel": self.channel, "start_step": self.start_step,
-                "policy": self.policy, "layers": [[name, *layer] for name, layer in self.layers.items()]}
+                "policy": self.policy, "layers": self._coder.table()}
 
     def _decode(self, layers: list[tuple[str, torch.Tensor]], table: list[list[int]],
                 gathered: list[torch.Tensor]) -> None:
         """Writes the mean over the ranks into the gradients, message after message in rank order."""
         ranks = len(table)
         messages = [part.split(lengths) for part, lengths in zip(gathered, table)]
-        for i, (name, gradient) in enumerate(layers):
+
+        def write(layer: tuple[str, torch.Tensor, Iterable[bytes | torch.Tensor]]) -> None:
+            name, gradient, of_ranks = layer
             mean = Accumulator(gradient)
-            # A model on a GPU goes by shapes where the host sees no message, and two layers of one shape may have two
-            # codecs; the layer's own codec knows what to expect.
-            on_gpu = gradient.is_cuda
-            decode_add = self.compressor.codec(name).decode_add if on_gpu else self.compressor.decode_layer_add
-            for of_rank in messages:
-                decode_add(of_rank[i], out=mean.sum, alpha=1 / ranks)
-            mean.finish(**{**self._key, "worker": ranks, "tensor": self._numbers[name]})
+            for message in of_ranks:
+                self._coder.decode_add(name, message, out=mean.sum, alpha=1 / ranks)
+            mean.finish(**{**self._key, "worker": ranks, "tensor": self._coder.numbers[name]})
+
+        self._coder.each(write, [(*layer, of_ranks) for layer, of_ranks in zip(layers, zip(*messages))])
 
 
 def ddp_hook(state: DDPState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

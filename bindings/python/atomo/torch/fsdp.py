@@ -12,7 +12,7 @@ import torch.distributed as dist
 import atomo
 
 from .layers import is_spec
-from .step import check_key
+from .step import check_integers
 from .wire import DTYPES, FAILED, MAX_WORKERS, Accumulator, as_bytes, check_lengths, swap
 
 
@@ -43,7 +43,7 @@ class FSDPReduceScatter:
     """
 
     def __init__(self, codec: str = "atomo:atoms=blocks,bits=0.5", *, seed: int = 0):
-        check_key(seed)
+        check_integers(seed=seed)
         if not is_spec(str(codec)):
             raise atomo.Error(f"FSDP takes one codec, found the rules '{codec}': it hands over the gradients of many "
                               "parameters as one flat tensor, without names")
@@ -67,6 +67,9 @@ class FSDPReduceScatter:
         for module in modules:
             module.set_custom_reduce_scatter(self)
         return self
+
+    def __repr__(self) -> str:
+        return f"atomo.torch.FSDPReduceScatter('{self.codec}', seed={self.seed}, calls={self.calls})"
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a run needs to go on."""

@@ -32,12 +32,15 @@ class StepLog:
     grid_step: float = 0.0  #: the same for coordinates on a grid
 
 
-def check_key(seed: Any, channel: Any = 0, start_step: Any = 0) -> None:
-    """Raises `atomo.Error` for what cannot be part of a key."""
-    for name, value, largest in (("seed", seed, 2**64 - 1), ("channel", channel, 65535),
-                                 ("start_step", start_step, 2**63 - 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
-            raise atomo.Error(f"{name} is {value!r}: it must be an integer from 0 to {largest}")
+RANGES = {"seed": (0, 2**64 - 1), "channel": (0, 2**16 - 1), "threads": (1, 1024), "start_step": (0, 2**63 - 1)}
+
+
+def check_integers(**arguments: Any) -> None:
+    """Raises `atomo.Error` for an argument outside its range, or of another type."""
+    for name, value in arguments.items():
+        least, largest = RANGES[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
+            raise atomo.Error(f"{name} is {value!r}: it must be an integer from {least} to {largest}")
 
 
 def digest_of(facts: Any) -> int:

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compressor of a model that may change, and what every rank's has learnt of the price."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+
+import atomo
+
+from .layers import Layer, compressor_of, idle_rules, joined
+from .step import carried, digest_of
+from .wire import DTYPES
+
+HEAD_BYTES = 80  # of a layer's message, more or less
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Coder:
+    """Encodes and decodes a model's layers one by one. It begins without any.
+
+    Layers may be added, and their types and the device may change, while what was learnt of the price stays. `learnt`
+    holds that of each rank after the last whole step, and nothing before the first: a step that an error cut short
+    teaches nothing, or ranks would go on from what the others do not know.
+    """
+
+    def __init__(self, policy: str, threads: int):
+        self.policy, self.threads = policy, threads
+        self.learnt: list[bytes] = []
+        self._restore = False  # the compressor is to take its part of `learnt`
+        self._key: dict[str, int] | None = None  # of the step under way
+        self._met: set[str] = set()  # layers whose gradients came
+        self._pool = ThreadPoolExecutor(threads, "atomo-layers") if threads > 1 else None
+        self._make({}, "cpu")
+
+    def _make(self, layers: Mapping[str, Layer], device: str) -> None:
+        """A compressor that has learnt nothing; none without layers."""
+        self.layers, self.device = dict(layers), device
+        self.compressor = compressor_of(layers, self.policy, self.threads, device) if layers else None
+        self.numbers = {name: number for number, name in enumerate(self.layers)}
+        self.digest = digest_of([self.policy, self.table()])
+
+    def table(self) -> list[list[Any]]:
+        """The layers as plain values: name, shape and dtype of each."""
+        return [[name, list(shape), dtype] for name, (shape, dtype) in self.layers.items()]
+
+    # Changes
+
+    def take(self, layers: Mapping[str, Layer], device: str) -> None:
+        """Other layers or another device. A step under way goes on."""
+        if list(layers.items()) == list(self.layers.items()) and device == self.device:
+            return
+        own = [self.compressor.state()] if self.layers else []
+        self._make(layers, device)
+        self.learnt = self._fitted(self.learnt)
+        for state in self._fitted(own):
+            self.compressor.load_state(state)
+        if self._key is not None:
+            self.compressor.begin_step(**self._key)
+
+    def set_policy(self, policy: str) -> None:
+        """Another policy. What was learnt is forgotten, as it was learnt for another budget.
+
+        Raises:
+            atomo.Error: for a policy that cannot work; everything is then as it was.
+        """
+        if self.layers:
+            compressor_of(self.layers, policy, self.threads, self.device)
+        self.policy, self.learnt, self._restore, self._key = policy, [], False, None
+        self._make(self.layers, self.device)
+
+    def load(self, policy: str, table: Sequence[Sequence[Any]], learnt: Sequence[bytes]) -> None:
+        """What a checkpoint holds: `policy`, `table()` and `learnt`. It may lack layers that this model has.
+
+        Raises:
+            atomo.Error: for another policy, other layers, or bytes that are no saved state; everything is then as it was.
+        """
+        if policy != self.policy:
+            raise atomo.Error(f"the saved state is of the policy '{policy}', this one's is '{self.policy}': "
+                              "make them the same, by set_policy if need be")
+        layers = {name: (tuple(shape), dtype) for name, shape, dtype in table}
+        both = joined(layers, self.layers or layers, ("the saved state", "this one"))
+        if layers:
+            trial = compressor_of(layers, policy, self.threads, self.device)
+            for of_rank in learnt:
+                trial.load_state(of_rank)
+        self._key, self._restore = None, True
+        self._make(both, self.device)
+        self.learnt = self._fitted(learnt)
+
+    def _fitted(self, learnt: Sequence[bytes]) -> list[bytes]:
+        """What models of fewer layers had learnt, for this one."""
+        fresh = self.compressor.state() if learnt else b""
+        return [carried(state, fresh) for state in learnt]
+
+    # Steps
+
+    def end_step(self) -> None:
+        """After its last layer. `settle_step` or `drop_step` follows."""
+        if self._key is not None:
+            self.compressor.end_step()
+
+    def settle_step(self, learnt: Sequence[bytes]) -> None:
+        """A step went well everywhere: what each rank has learnt."""
+        self.learnt, self._key = list(learnt), None
+
+    def drop_step(self) -> None:
+        """Forgets a step that was begun and did not end well."""
+        if self._key is not None:
+            self._key, self._restore = None, True
+            self._make(self.layers, self.device)
+
+    def _begin_step(self, key: dict[str, int]) -> None:
+        if self._restore and self.learnt:
+            self.compressor.load_state(self.learnt[key["worker"] % len(self.learnt)])
+        self._restore = False
+        self.compressor.begin_step(**key)
+        self._key = key
+
+    # Layers
+
+    def encode(self, gradients: Sequence[tuple[str, torch.Tensor]], key: dict[str, int]) -> list[bytes | torch.Tensor]:
+        """A message of each gradient. The model's types and device become those of the gradients; the first call
+        of a step begins it."""
+        self._follow({name: DTYPES[gradient.dtype] for name, gradient in gradients}, gradients[0][1].device.type)
+        if self._key is None:
+            self._begin_step(key)
+        return self.each(lambda layer: self.compressor.encode_layer(*layer), gradients)
+
+    def _follow(self, types: Mapping[str, str], device: str) -> None:
+        """Takes the types of these layers' gradients. What becomes of one type is expected of all layers of that type
+        whose gradients never came: a step that changed its model half way would learn from the other half alone."""
+        self._met.update(types)
+        becomes = {self.layers[name][1]: dtype for name, dtype in types.items()}
+        if device != self.device or any(was != dtype for was, dtype in becomes.items()):
+            self.take({name: (shape, types.get(name, dtype if name in self._met else becomes.get(dtype, dtype)))
+                       for name, (shape, dtype) in self.layers.items()}, device)
+
+    def decode_add(self, name: str, message: bytes | torch.Tensor, *, out: torch.Tensor, alpha: float) -> None:
+        """out = out + alpha * a message of this layer.
+
+        A model on a GPU goes by shapes, as the host sees no message there, and two layers of one shape may have two
+        codecs: the layer's own codec knows what to expect.
+        """
+        of_gpu = self.device == "cuda"
+        decode_add = self.compressor.codec(name).decode_add if of_gpu else self.compressor.decode_layer_add
+        decode_add(message, out=out, alpha=alpha)
+
+    def each(self, work: Callable[[T], U], layers: Iterable[T]) -> list[U]:
+        """`work` of each layer, of several at once where there are threads. On a GPU it is queued on one stream."""
+        if self._pool is None or self.device == "cuda":
+            return [work(layer) for layer in layers]
+        return list(self._pool.map(work, layers))
+
+    # Advice
+
+    def advice(self) -> list[str]:
+        """What a policy is likely not meant to do to these layers."""
+        if not self.layers:
+            return []
+        names = list(self.layers)
+        said = [f"the rule '{rule}' of the policy matches no layer: there are "
+                f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" for rule in idle_rules(self.policy, names)]
+        codecs = [str(self.compressor.codec(name)) for name in names]
+        heads = sum(codec.startswith("atomo:") and "bits=" in codec for codec in codecs)
+        budget = self.compressor.budget_bytes
+        if 0 < budget < HEAD_BYTES * heads:
+            said.append(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {heads} messages, "
+                        f"one a layer, take some {HEAD_BYTES * heads} bytes")
+        return said
