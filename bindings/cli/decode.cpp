@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <new>
 #include <nlohmann/json.hpp>
 
@@ -20,8 +21,33 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Bytes that programs can still take, by the kernel's estimate; of all memory where there is none.
+std::uint64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::uint64_t kibibytes = 0, available = 0;
+  for (std::string name, unit; file >> name >> kibibytes; std::getline(file, unit)) {
+    if (name == "MemAvailable:" || name == "SwapFree:") {
+      available += kibibytes * 1024;
+    }
+  }
+  if (available > 0) {
+    return available;
+  }
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+std::size_t workspace_of(const std::vector<Tensor>& tensors) {
+  std::size_t workspace = 0;
+  for (const Tensor& t : tensors) {
+    workspace = std::max(workspace, decode_workspace_bytes(t.shape, t.dtype));
+  }
+  return workspace;
+}
+
 /// Tensors for the layers of a container, not yet filled. A container of a few bytes may stand for
-/// a huge tensor of zeros, so what it claims is held against the machine's memory first.
+/// a huge tensor of zeros, so what it claims and what decoding it takes are held against the memory
+/// that is free.
 std::vector<Tensor> allocate(const ContainerInfo& info, const DecodeOptions& options,
                              const std::string& label) {
   const std::vector<std::string> names = layer_names(info, label);
@@ -32,12 +58,13 @@ std::vector<Tensor> allocate(const ContainerInfo& info, const DecodeOptions& opt
     tensors.push_back({names[i], options.dtype.value_or(layer.dtype), layer.shape, {}});
     total += tensors.back().bytes();  // 65,536 layers of 2^40 elements stay below 2^64
   }
-  const auto memory = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                      static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  if (total > memory) {
-    throw PayloadRefused(
-        fmt::format("{}: refused: it claims tensors of {} bytes, this machine's memory is {}",
-                    label, total, memory));
+  const std::uint64_t memory = available_memory();
+  const std::uint64_t workspace = options.device == Device::cpu ? workspace_of(tensors) : 0;
+  if (total > memory || workspace > memory - total) {
+    throw PayloadRefused(fmt::format(
+        "{}: refused: it claims tensors of {} bytes, and decoding takes {} beside them; {} bytes "
+        "of this machine's memory are free",
+        label, total, workspace, memory));
   }
   for (Tensor& t : tensors) {
     t.data = Buffer(t.bytes()).data;
@@ -56,11 +83,7 @@ Format output_format(const DecodeOptions& options, const ContainerInfo& info) {
 }
 
 Status decode_on_host(const Buffer& message, std::vector<Tensor>& tensors, unsigned threads) {
-  std::size_t workspace = 0;
-  for (const Tensor& t : tensors) {
-    workspace = std::max(workspace, decode_workspace_bytes(t.shape, t.dtype));
-  }
-  Scratch scratch(workspace, threads);
+  Scratch scratch(workspace_of(tensors), threads);
   return decode(message.view(), writable_views_of(tensors), scratch.context());
 }
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -290,7 +291,14 @@ void print(std::string_view text) {
   }
 }
 
-void prepare_process() {
+void prepare_process(char** argv) {
+  // OpenBLAS's own threads take memory as soon as they are there; under a limit they would ask for
+  // ever for what they cannot get. The tool has threads of its own, so it starts again without.
+  rlimit limit{};
+  if (::getenv("OPENBLAS_NUM_THREADS") == nullptr && ::getrlimit(RLIMIT_AS, &limit) == 0 &&
+      limit.rlim_cur != RLIM_INFINITY && ::setenv("OPENBLAS_NUM_THREADS", "1", 0) == 0) {
+    ::execv("/proc/self/exe", argv);
+  }
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(fd, F_GETFD) == -1) {
       // The lowest free descriptor is this one. Reading gives nothing from it, writing fails.

@@ -79,6 +79,6 @@ void print(std::string_view text);
 /// Interrupts remove an unfinished output and end the process as they would have; a closed pipe or
 /// a file-size limit is an error of the write rather than a signal; a closed standard stream is
 /// never handed to a file opened later.
-void prepare_process();
+void prepare_process(char** argv);
 
 }  // namespace atomo::cli

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <new>
@@ -307,10 +308,12 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace atomo::cli
 
-int main(int argc, char** argv) {
+namespace {
+
+int main_of(int argc, char** argv) {
   using namespace atomo::cli;
   try {
-    prepare_process();
+    prepare_process(argv);
     return run(argc, argv);
   } catch (const PayloadRefused& error) {
     return complain(error.what(), kExitRefused);
@@ -319,4 +322,13 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return complain(error.what(), kExitInput);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int status = main_of(argc, argv);
+  // Nothing waits for threads of libraries, which may wait for memory that never comes.
+  std::fflush(nullptr);
+  std::_Exit(status);
 }

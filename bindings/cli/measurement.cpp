@@ -119,7 +119,7 @@ class HostBench final : public Bench {
   HostBench(const std::vector<Tensor>& tensors, const Codec& codec, const MeasureSettings& settings)
       : Bench(tensors, codec, settings.seed),
         model_(layer_specs(tensors), Policy(codec), {.names_on_wire = settings.names_on_wire}),
-        scratch_(workspace_of(), settings.threads),
+        scratch_(workspace_of(), settings.threads, codec),
         message_(model_.max_encoded_bytes()),
         copies_(tensors_like(tensors, std::nullopt)),
         inputs_(views_of(tensors)),

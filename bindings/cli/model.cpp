@@ -2,6 +2,8 @@
 #include "model.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <set>
 
@@ -9,6 +11,45 @@
 #include "table.hpp"
 
 namespace atomo::cli {
+namespace {
+
+/// What OpenBLAS takes for a thread, with the thread's own stack.
+constexpr std::size_t kBytesOfProducts = std::size_t{144} << 20;
+
+bool multiplies_matrices(const Codec& codec) {
+  const std::string spec = codec.to_string();
+  if (!spec.starts_with("atomo")) {
+    return false;
+  }
+  const auto has = [&spec](const char* atoms) { return spec.find(atoms) != std::string::npos; };
+  return !has("atoms=rows") && !has("atoms=blocks") && !has("atoms=coordinate");
+}
+
+/// Whether as much address space can be had now.
+bool can_be_mapped(std::size_t bytes) {
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return memory != MAP_FAILED && ::munmap(memory, bytes) == 0;
+}
+
+}  // namespace
+
+unsigned threads_with_memory(unsigned threads, const Codec& codec) {
+  rlimit limit{};
+  if (!multiplies_matrices(codec) || ::getrlimit(RLIMIT_AS, &limit) != 0 ||
+      limit.rlim_cur == RLIM_INFINITY) {
+    return threads;
+  }
+  for (unsigned count = threads; count > 0; count /= 2) {
+    if (can_be_mapped(count * kBytesOfProducts)) {
+      return count;
+    }
+  }
+  throw InputError(fmt::format(
+      "there is not enough memory to encode by {}: it needs {} MiB of address space beside the "
+      "tensors, the limit of all (ulimit -v) is {} MiB",
+      codec.to_string(), kBytesOfProducts >> 20, limit.rlim_cur >> 20));
+}
 
 std::uint64_t elements_of(const std::vector<Tensor>& tensors) {
   std::uint64_t elements = 0;

@@ -20,11 +20,21 @@ namespace atomo::cli {
 [[nodiscard]] std::vector<ConstTensorView> views_of(const std::vector<Tensor>& tensors);
 [[nodiscard]] std::vector<TensorView> writable_views_of(std::vector<Tensor>& tensors);
 
+/// As many of the threads as the limit of the address space (ulimit -v) leaves memory for, where
+/// encoding by the codec multiplies matrices: OpenBLAS takes 128 MiB for each thread that does, and
+/// asks for it again and again where it gets none.
+/// \throws InputError when there is not enough for one.
+[[nodiscard]] unsigned threads_with_memory(unsigned threads, const Codec& codec);
+
 /// A workspace and a pool of threads, handed out as a Context.
 class Scratch {
  public:
+  /// For decoding.
   Scratch(std::size_t workspace_bytes, unsigned threads)
       : workspace_(workspace_bytes), pool_(threads) {}
+  /// For encoding by a codec.
+  Scratch(std::size_t workspace_bytes, unsigned threads, const Codec& codec)
+      : workspace_(workspace_bytes), pool_(threads_with_memory(threads, codec)) {}
   [[nodiscard]] Context context() { return {.workspace = workspace_.span(), .executor = &pool_}; }
 
  private:

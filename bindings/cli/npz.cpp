@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "failure.hpp"
+#include "table.hpp"
 #include "tensor_io.hpp"
 
 namespace atomo::cli::detail {
@@ -112,7 +113,18 @@ Buffer read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& stat,
   throw InputError(fmt::format("the .npz archive could not be made: {}", why));
 }
 
+/// libzip takes names up to the first NUL, and of the others those in UTF-8 without control
+/// characters beside letters that are not ASCII.
+[[noreturn]] void refuse_name(const std::string& name) {
+  throw InputError(
+      fmt::format("tensor '{}': the entries of a .npz cannot have that name; write .safetensors",
+                  printable(name)));
+}
+
 void add_entry(zip_t* archive, const Tensor& tensor, const Buffer& npy) {
+  if (tensor.name.find('\0') != std::string::npos) {
+    refuse_name(tensor.name);
+  }
   zip_source_t* content = zip_source_buffer(archive, npy.data.get(), npy.bytes, 0);
   if (content == nullptr) {
     fail_writing(zip_strerror(archive));
@@ -121,7 +133,11 @@ void add_entry(zip_t* archive, const Tensor& tensor, const Buffer& npy) {
   const zip_int64_t index = zip_file_add(archive, name.c_str(), content, ZIP_FL_ENC_UTF_8);
   if (index < 0) {
     zip_source_free(content);
-    fail_writing(fmt::format("tensor '{}': {}", tensor.name, zip_strerror(archive)).c_str());
+    if (zip_error_code_zip(zip_get_error(archive)) == ZIP_ER_INVAL) {
+      refuse_name(tensor.name);
+    }
+    fail_writing(
+        fmt::format("tensor '{}': {}", printable(tensor.name), zip_strerror(archive)).c_str());
   }
   const auto entry = static_cast<zip_uint64_t>(index);
   if (zip_set_file_compression(archive, entry, ZIP_CM_STORE, 0) != 0 ||

@@ -24,6 +24,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the reference reader
+constexpr int kMostNested = 8;  // lists and objects in one another: a header needs 3
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr std::array<std::pair<std::string_view, DType>, 3> kTypes{
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
@@ -107,7 +108,17 @@ Json parse_header(const Buffer& file, const std::string& label, std::uint64_t& h
                                  header_bytes, file.bytes - kLengthBytes));
   }
   const char* text = reinterpret_cast<const char*>(file.data.get()) + kLengthBytes;
-  Json header = Json::parse(text, text + header_bytes, nullptr, false);
+  // What is nested too deeply is cut off: a few bytes of brackets would take a hundred each.
+  bool too_deep = false;
+  const auto keep = [&too_deep](int depth, Json::parse_event_t, const Json&) {
+    too_deep = too_deep || depth > kMostNested;
+    return !too_deep;
+  };
+  const Json header = Json::parse(text, text + header_bytes, keep, false);
+  if (too_deep) {
+    throw InputError(fmt::format("{}: not a .safetensors file: its header nests more than {} lists",
+                                 label, kMostNested));
+  }
   if (!header.is_object()) {
     throw InputError(
         fmt::format("{}: not a .safetensors file: its header is not a JSON object", label));

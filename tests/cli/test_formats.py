@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Round trips through every format, names, models of several files, pipes."""
 import io
+import os
 import zipfile
 
 import numpy
@@ -127,6 +128,21 @@ class Models(ToolTest):
         numpy.savez(self.path("y.npz"), a=normal(3), c=normal(4))
         self.assertEqual(self.names("x.npz", "y.npz"), ["x/a", "b", "y/a", "c"])
         self.assertEqual(len(set(self.names("x.npz", "x.npz"))), 4)
+
+    def test_names_that_an_archive_cannot_have(self):
+        for name in ("w\0b", "w\0", "w\u00e9ight\x01"):
+            with self.subTest(name=name):
+                entry = {name: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+                self.write("m.safetensors", safetensors(entry, bytes(8)))
+                self.succeed("encode", "--codec", "identity", "m.safetensors", "m.atomo")
+                self.refuse(2, ["tensor 'w", "cannot have that name; write .safetensors"], "decode", "m.atomo", "o.npz")
+                self.succeed("decode", "m.atomo", "o.safetensors")
+                self.assertEqual(list(read_safetensors(self.read("o.safetensors"))), [name])
+
+    def test_a_file_name_that_is_not_utf8(self):
+        with open(os.path.join(os.fsencode(self.directory), b"bad\xff.npy"), "wb") as file:
+            numpy.save(file, normal(3))
+        self.refuse(2, ["is not UTF-8 from byte 3 on", "names must be"], "encode", "--codec", "sign", os.fsdecode(b"bad\xff.npy"), "o.atomo")
 
     def test_one_tensor_fits_npy_and_several_do_not(self):
         numpy.savez(self.path("m.npz"), a=normal(3), b=normal(4))

@@ -17,8 +17,32 @@ import numpy
 from support import ATOMO, ToolTest, normal, obey_permissions
 
 
+def limit_memory_to(size):
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
 def limit_files_to(size):
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+class LittleMemory(ToolTest):
+    """OpenBLAS asks for ever for memory that it does not get: the tool has to ask first."""
+
+    def test_it_ends_with_a_message_or_one_line(self):
+        self.save("g.npy", normal(600, 600))
+        self.succeed("encode", "--codec", "atomo:bits=1", "g.npy", "whole.atomo")
+        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+        for megabytes in (100, 200, 400, 4000):
+            for codec in ("atomo:bits=1", "atomo:atoms=svd,bits=1", "sign"):
+                with self.subTest(megabytes=megabytes, codec=codec):
+                    done = subprocess.run([ATOMO, "encode", "--codec", codec, "--threads", "2", "g.npy", "g.atomo"],
+                                          cwd=self.directory, capture_output=True, timeout=60, check=False, env=environment,
+                                          preexec_fn=limit_memory_to(megabytes << 20))
+                    self.assertIn(done.returncode, (0, 2) if megabytes < 4000 and codec != "sign" else (0,))
+                    if done.returncode == 2:
+                        self.assertIn(b"there is not enough memory", done.stderr)
+                    elif codec == "atomo:bits=1":
+                        self.assertEqual(self.read("g.atomo"), self.read("whole.atomo"))
 
 
 class Written(ToolTest):

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import resource
 import struct
 import warnings
 import zipfile
@@ -26,11 +27,11 @@ def npz(entries, method=zipfile.ZIP_STORED):
 
 
 class Refused(ToolTest):
-    def refuse_file(self, name, content, *wanted):
+    def refuse_file(self, name, content, *wanted, **options):
         """Both commands that read tensors refuse the file."""
         self.write(name, content)
-        self.refuse(2, [name, *wanted], "encode", "--codec", "identity", name, "out.atomo")
-        self.refuse(2, [name, *wanted], "measure", "--codec", "identity", name)
+        self.refuse(2, [name, *wanted], "encode", "--codec", "identity", name, "out.atomo", **options)
+        self.refuse(2, [name, *wanted], "measure", "--codec", "identity", name, **options)
 
 
 class Npy(Refused):
@@ -146,7 +147,9 @@ class Safetensors(Refused):
         self.refuse_file("m.safetensors", safetensors({}), "holds no tensors")
         self.refuse_file("m.safetensors", struct.pack("<Q", 2**40) + b"{}", "at most 100000000")
         self.refuse_file("m.safetensors", struct.pack("<Q", 2**64 - 1) + b"{}", "at most 100000000")
-        self.refuse_file("m.safetensors", safetensors(b"[" * 200000), "header is not a JSON object")
+        for nested in (b"[" * 4_000_000, b'{"a":' * 9 + b"1" + b"}" * 9):  # megabytes of brackets stay megabytes
+            self.refuse_file("m.safetensors", safetensors(nested), "nests more than 8 lists",
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20)))
 
     def test_entries(self):
         self.refuse_entry({"data_offsets": [0, 16]}, "do not span the 12 bytes")
