@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -163,6 +164,12 @@ Array::Array(nb::handle object, Access access, const std::string& what) : what_(
     throw Error(what + ": strides " + numbers(array_.stride_ptr(), array_.ndim()) +
                 " of the shape " + view_.shape.to_string() +
                 " are not C-contiguous; give numpy.ascontiguousarray(x) or x.contiguous()");
+  }
+  const std::size_t size = size_of(view_.dtype);
+  if (const auto at = reinterpret_cast<std::uintptr_t>(view_.data); at % size != 0) {
+    throw Error(what + ": the elements begin " + std::to_string(at % size) +
+                " bytes behind a multiple of " + std::to_string(size) +
+                ", where none may stand; give x.copy() or x.clone()");
   }
 }
 

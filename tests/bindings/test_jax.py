@@ -87,7 +87,7 @@ def test_every_shape_and_dtype(shape, dtype):
 
 def test_an_empty_tensor():
     payload, length = atomo.jax.encode(jnp.zeros((0, 4)), "qsgd:bits=4", seed=1, step=0)
-    assert message_of(payload, length) == bytes(atomo.Codec("qsgd:bits=4").encode(np.zeros((0, 4), np.float32), seed=1))
+    assert message_of(payload, length) == bytes(atomo.Codec("qsgd:bits=4").encode(np.zeros((0, 4), np.float32), seed=1, step=0))
     assert atomo.jax.decode(payload, "qsgd:bits=4", (0, 4)).shape == (0, 4)
 
 
@@ -109,12 +109,12 @@ def test_seeds_of_64_bits():
     x = values((256,))
     codec = atomo.Codec("qsgd:bits=2")
     seed = 0xFEDCBA9876543210
-    expected = bytes(codec.encode(x, seed=seed))
+    expected = bytes(codec.encode(x, seed=seed, step=0))
     assert message_of(*atomo.jax.encode(x, codec, seed=seed, step=0)) == expected
     words = jnp.asarray([seed >> 32, seed & 0xFFFFFFFF], jnp.uint32)
     assert message_of(*jax.jit(lambda w: atomo.jax.encode(x, codec, seed=w, step=0))(words)) == expected
     data = jax.random.key_data(jax.random.key(11))
-    assert message_of(*atomo.jax.encode(x, codec, seed=data, step=0)) == bytes(codec.encode(x, seed=11))
+    assert message_of(*atomo.jax.encode(x, codec, seed=data, step=0)) == bytes(codec.encode(x, seed=11, step=0))
 
 
 def test_capacity():
@@ -140,7 +140,7 @@ def test_messages_are_added_in_order():
     payloads = jnp.stack([atomo.jax.encode(x, codec, seed=1, step=0, worker=w)[0] for w, x in enumerate(tensors)])
     reference = np.zeros((128, 256), np.float32)
     for worker, x in enumerate(tensors):
-        codec.decode_add(codec.encode(x, seed=1, worker=worker), out=reference, alpha=0.2)
+        codec.decode_add(codec.encode(x, seed=1, worker=worker, step=0), out=reference, alpha=0.2)
     zero = jnp.zeros((128, 256))
     assert bits_equal(atomo.jax.decode_add(payloads, 0.2, zero, codec), reference)
     assert not zero.any(), "the caller's array is left alone"
@@ -159,7 +159,7 @@ def test_messages_are_added_in_order():
     ids=["truncated", "empty", "flipped bit", "no message", "another shape", "another codec"],
 )
 def test_a_failed_status_is_an_error_of_xla(spoil, shape, codec):
-    message = spoil(bytes(atomo.Codec("qsgd:bits=4").encode(values((8, 8)))))
+    message = spoil(bytes(atomo.Codec("qsgd:bits=4").encode(values((8, 8)), step=0)))
     payload = np.frombuffer(message, np.uint8)
     with pytest.raises(atomo.DecodeError) as told:
         atomo.Codec(codec).decode(message, like=np.zeros(shape, np.float32))
@@ -336,7 +336,7 @@ def test_whole_models_gathered_by_shard_map():
     model = atomo.Compressor(dict(zip(names, jax.tree.leaves(trees[0]))), policy)
     reference = {name: np.zeros_like(leaf) for name, leaf in zip(names, jax.tree.leaves(trees[0]))}
     for worker, tree in enumerate(trees):
-        message = model.encode(dict(zip(names, jax.tree.leaves(tree))), seed=5, worker=worker)
+        message = model.encode(dict(zip(names, jax.tree.leaves(tree))), seed=5, worker=worker, step=0)
         model.decode_add(message, out=reference, alpha=0.25)
     for name, leaf in zip(names, jax.tree.leaves(means)):
         for worker in range(4):
@@ -346,7 +346,7 @@ def test_whole_models_gathered_by_shard_map():
 def test_calls_from_many_threads():
     codec = atomo.Codec("atomo:bits=1")
     tensors = [values((128, 128), seed=w) for w in range(4)]
-    expected = [bytes(codec.encode(x, seed=1, worker=w)) for w, x in enumerate(tensors)]
+    expected = [bytes(codec.encode(x, seed=1, worker=w, step=0)) for w, x in enumerate(tensors)]
     encode = jax.jit(lambda x, worker: atomo.jax.encode(x, codec, seed=1, step=0, worker=worker))
     wrong = []
 

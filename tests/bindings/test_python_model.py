@@ -47,7 +47,7 @@ def test_dtypes(dtype, framework):
     grads = gradients(framework, dtype)
     model = atomo.Compressor(grads, "identity:dtype=f32")
     assert [model.dtype(name) for name in model.layers] == [dtype] * len(SHAPES)
-    decoded = model.decode(model.encode(grads), like=grads)
+    decoded = model.decode(model.encode(grads, step=0), like=grads)
     assert_same(framework, decoded, grads)
     assert all(decoded[name].dtype == grads[name].dtype for name in SHAPES)
 
@@ -73,33 +73,33 @@ def test_a_spec_of_one_codec_is_not_taken_for_rules():
 def test_out_is_filled_in_place(writable_framework):
     model, grads = atomo.Compressor(SHAPES, "identity:dtype=f32"), gradients(writable_framework)
     out = gradients(writable_framework, seed=50)
-    decoded = model.decode(model.encode(grads), out=out)
+    decoded = model.decode(model.encode(grads, step=0), out=out)
     assert all(decoded[name] is out[name] for name in SHAPES)
     assert_same(writable_framework, out, grads)
 
 
 def test_the_order_of_a_mapping_does_not_matter():
     model, grads = atomo.Compressor(SHAPES, "qsgd:bits=2"), gradients(FRAMEWORKS[0])
-    assert model.encode(dict(reversed(grads.items()))) == model.encode(grads)
+    assert model.encode(dict(reversed(grads.items())), step=0) == model.encode(grads, step=0)
 
 
 def test_threads_do_not_change_bytes():
     grads = gradients(FRAMEWORKS[0])
     one, four = (atomo.Compressor(SHAPES, "atomo:bits=1", threads=threads) for threads in (1, 4))
-    payload = one.encode(grads)
-    assert four.encode(grads) == payload
+    payload = one.encode(grads, step=0)
+    assert four.encode(grads, step=0) == payload
     assert_same(FRAMEWORKS[0], four.decode(payload, like=grads), one.decode(payload, like=grads))
 
 
 def test_names_on_wire():
     model = atomo.Compressor(SHAPES, "sign", names_on_wire=True)
-    assert [layer.name for layer in atomo.inspect(model.encode(gradients(FRAMEWORKS[0]))).layers] == list(SHAPES)
+    assert [layer.name for layer in atomo.inspect(model.encode(gradients(FRAMEWORKS[0]), step=0)).layers] == list(SHAPES)
 
 
 def test_decode_add_of_many_is_that_of_each(writable_framework):
     model = atomo.Compressor(SHAPES, "atomo:bits=2")
     grads = gradients(writable_framework)
-    payloads = [model.encode(grads, worker=worker) for worker in range(3)]
+    payloads = [model.encode(grads, worker=worker, step=0) for worker in range(3)]
     zeros = {name: writable_framework.array(numpy.zeros(shape)) for name, shape in SHAPES.items()}
     together = model.decode_add(payloads, out=zeros, alpha=0.5)
     assert all(together[name] is zeros[name] for name in SHAPES)
@@ -112,7 +112,7 @@ def test_decode_add_of_many_is_that_of_each(writable_framework):
 def test_halves_are_added_up_in_f32():
     framework = FRAMEWORKS[0]
     model = atomo.Compressor(SHAPES, "identity:dtype=f32")
-    payloads = [model.encode(gradients(framework, seed=seed)) for seed in range(2)]
+    payloads = [model.encode(gradients(framework, seed=seed), step=0) for seed in range(2)]
     sums = {name: numpy.zeros(shape, "float16") for name, shape in SHAPES.items()}
     exact = {name: numpy.zeros(shape, "float32") for name, shape in SHAPES.items()}
     model.decode_add(payloads, out=sums)
@@ -143,7 +143,7 @@ def test_layers_one_by_one_are_the_whole_message(policy, framework):
 def test_layers_are_added(writable_framework):
     grads = gradients(writable_framework)
     model = atomo.Compressor(SHAPES, "identity:dtype=f32")
-    model.begin_step()
+    model.begin_step(step=0)
     part = model.encode_layer("fc.weight", grads["fc.weight"])
     out = writable_framework.array(numpy.ones((64, 48)))
     assert model.decode_layer_add(part, out=out, alpha=2.0) is out
@@ -189,7 +189,7 @@ def test_pickles_go_on_where_they_were():
 def test_pickles_keep_dtypes():
     grads = gradients(FRAMEWORKS[0], "bf16")
     model = atomo.Compressor(grads, "identity")
-    assert pickle.loads(pickle.dumps(model)).encode(grads) == model.encode(grads)
+    assert pickle.loads(pickle.dumps(model)).encode(grads, step=0) == model.encode(grads, step=0)
 
 
 def test_an_agreed_step_makes_messages_add():
@@ -197,7 +197,7 @@ def test_an_agreed_step_makes_messages_add():
     workers = [atomo.Compressor(shapes, "atomo:atoms=coordinate,bits=2") for _ in range(3)]
     grads = [{"a": gradient(32, 32, seed=w), "b": gradient(100, seed=10 + w)} for w in range(3)]
     for worker, model in enumerate(workers):
-        model.encode(grads[worker], worker=worker)
+        model.encode(grads[worker], worker=worker, step=0)
     step = max(model.predicted_grid_step for model in workers)
     parts = []
     for worker, model in enumerate(workers):

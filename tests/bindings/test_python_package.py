@@ -139,9 +139,9 @@ def test_the_tool_writes_the_same_bytes(tmp_path, names):
 def test_the_tool_decodes_what_the_package_encoded(tmp_path):
     x = gradient(16, 16)
     codec = atomo.Codec("atomo:atoms=rows,bits=2")
-    (tmp_path / "x.atomo").write_bytes(codec.encode(x, seed=5))
+    (tmp_path / "x.atomo").write_bytes(codec.encode(x, seed=5, step=0))
     assert run(_tool.path(), "decode", tmp_path / "x.atomo", tmp_path / "y.npy").returncode == 0
-    numpy.testing.assert_array_equal(numpy.load(tmp_path / "y.npy"), codec.decode(codec.encode(x, seed=5), like=x))
+    numpy.testing.assert_array_equal(numpy.load(tmp_path / "y.npy"), codec.decode(codec.encode(x, seed=5, step=0), like=x))
 
 
 def test_measure(framework):
@@ -205,3 +205,10 @@ def test_the_wheel_of_scripts_wheel_sh(tmp_path):
     assert str(tmp_path) in run(sys.executable, "-c", code, env=environment).stdout
     (tmp_path / "atomo/bin/atomo").chmod(0o755)
     assert run(tmp_path / "atomo/bin/atomo", "codecs").returncode == 0
+
+
+def test_frameworks_are_imported_when_they_are_named():
+    program = ("import sys, atomo; assert 'torch' in dir(atomo) and 'torch' not in sys.modules and 'jax' not in sys.modules; "
+               "atomo.torch.DDPState; atomo.jax.encode; assert 'torch' in sys.modules and 'jax' in sys.modules; atomo.keras")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("AttributeError: module 'atomo' has no attribute 'keras'\n"), done.stderr

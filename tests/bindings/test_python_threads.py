@@ -53,13 +53,13 @@ LARGE = numpy.tile(gradient(256, 1024), (8, 4))
 @pytest.mark.parametrize("name", ["encode", "decode", "decode_add", "model", "layer", "messages"])
 def test_the_interpreter_runs_on(name):
     slow = atomo.Codec("atomo:atoms=sketch,bits=1,iterations=2")
-    payload = slow.encode(LARGE)
+    payload = slow.encode(LARGE, step=0)
     out = numpy.zeros_like(LARGE)
     model = atomo.Compressor({"a": LARGE}, str(slow))
-    model.begin_step()
+    model.begin_step(step=0)
     coordinates = atomo.Codec("atomo:atoms=coordinate,delta=0.001")
-    many = [coordinates.encode(LARGE, worker=worker) for worker in range(4)] if name == "messages" else []
-    calls = {"encode": lambda: slow.encode(LARGE),
+    many = [coordinates.encode(LARGE, worker=worker, step=0) for worker in range(4)] if name == "messages" else []
+    calls = {"encode": lambda: slow.encode(LARGE, step=0),
              "decode": lambda: slow.decode(payload, out=out),
              "decode_add": lambda: slow.decode_add(payload, out=out),
              "model": lambda: model.decode_add([payload] * 3, out={"a": out}),
@@ -71,10 +71,10 @@ def test_the_interpreter_runs_on(name):
 def test_one_codec_in_many_threads():
     codec = atomo.Codec("atomo:bits=1")
     arrays = [gradient(40 + i, 64, seed=i) for i in range(24)]
-    expected = [codec.encode(x, worker=i) for i, x in enumerate(arrays)]
+    expected = [codec.encode(x, worker=i, step=0) for i, x in enumerate(arrays)]
 
     def work(i):
-        payload = codec.encode(arrays[i], worker=i)
+        payload = codec.encode(arrays[i], worker=i, step=0)
         return payload, codec.decode(payload, like=arrays[i])
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -103,9 +103,9 @@ def test_layers_of_a_step_in_many_threads(threads):
 def test_whole_messages_in_many_threads():
     layers = {"a": gradient(64, 64), "b": gradient(64)}
     model = atomo.Compressor(layers, "atomo:bits=1", threads=2)
-    expected = [model.encode(layers, worker=worker) for worker in range(16)]
+    expected = [model.encode(layers, worker=worker, step=0) for worker in range(16)]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda worker: model.encode(layers, worker=worker), range(16))) == expected
+        assert list(pool.map(lambda worker: model.encode(layers, worker=worker, step=0), range(16))) == expected
         decoded = list(pool.map(lambda payload: model.decode(payload, like=layers), expected))
     for payload, values in zip(expected, decoded):
         numpy.testing.assert_array_equal(values["a"], model.decode(payload, like=layers)["a"])
@@ -115,10 +115,10 @@ FORKING = """
 import os, atomo, numpy
 layers = {"a": numpy.ones((64, 64), "float32"), "b": numpy.ones((64, 8), "float32")}
 model = atomo.Compressor(layers, "atomo:bits=1", threads=3)
-expected = model.encode(layers)
+expected = model.encode(layers, step=0)
 if os.fork() == 0:
-    os._exit(7 if model.encode(layers) == expected else 1)
-print(os.waitstatus_to_exitcode(os.wait()[1]), model.encode(layers) == expected)
+    os._exit(7 if model.encode(layers, step=0) == expected else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]), model.encode(layers, step=0) == expected)
 """
 
 
@@ -145,13 +145,13 @@ def test_steady_calls_keep_no_memory():
     model = atomo.Compressor({"a": x}, "atomo:atoms=rows,bits=1")
 
     def work():
-        codec.decode(codec.encode(x), out=out)
-        codec.decode_add(codec.encode(x), out=out)
-        model.decode(model.encode({"a": x}), out={"a": out})
-        model.begin_step()
+        codec.decode(codec.encode(x, step=0), out=out)
+        codec.decode_add(codec.encode(x, step=0), out=out)
+        model.decode(model.encode({"a": x}, step=0), out={"a": out})
+        model.begin_step(step=0)
         model.decode_layer(model.encode_layer("a", x), out=out)
         model.end_step()
-        atomo.decode(codec.encode(x), out=[out])
+        atomo.decode(codec.encode(x, step=0), out=[out])
         pickle.loads(pickle.dumps(codec))
 
     for _ in range(5):

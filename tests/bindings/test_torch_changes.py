@@ -89,7 +89,7 @@ def test_a_budget_below_the_heads_is_warned_of(policy, warned):
     assert ["budget of 253 bytes" in text and "some 480 bytes" in text for text in said] == [True] * warned
     if policy == "qsgd:bits=4":
         return
-    state.compressor.begin_step()
+    state.compressor.begin_step(step=0)
     empty = [state.compressor.encode_layer(name, np.zeros(shape, np.float32))
              for name, (shape, _) in state.layers.items()]
     assert 480 <= sum(map(len, empty)) < 720

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs docs/ways-in.md: every block goes into the file that its heading line names, then its commands are run.
+"""Runs README's Python and docs/ways-in.md: every block goes into the file that its heading line names, then its commands are run.
 
 C and C++ want the library installed: it is, from the build tree that ATOMO_BUILD_DIR names (default: build/release).
 """
@@ -96,3 +96,14 @@ def test_ray(tmp_path, environment):
     assert match, line
     assert all(int(match[i]) < 64 * 1024 * 4 / 60 for i in (1, 2))
     assert float(match[3]) > 0
+
+
+def test_readmes_blocks_run_as_they_stand(tmp_path, environment):
+    alone, of_a_group = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "alone.py").write_text(alone)
+    (tmp_path / "group.py").write_text(of_a_group + "model(torch.ones(2, 784)).sum().backward()\n"
+                                       "print('sent', model.module.weight.grad.isfinite().all().item())\n")
+    for command in ([sys.executable, "alone.py"], ["torchrun", "--nproc-per-node", "2", "group.py"]):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("sent True") == 2, done.stdout

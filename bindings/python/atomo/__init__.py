@@ -13,7 +13,11 @@ True
 `Codec` encodes one array, `Compressor` a whole model at one price, whole or layer by layer. Arrays are NumPy's,
 PyTorch's, JAX's and CuPy's, of float32, float16 or bfloat16, used where they are without a copy. The global
 interpreter lock is released while the library works, and every object may be used from many threads.
+
+`atomo.torch` and `atomo.jax` are imported when they are first named, and want their framework.
 """
+import importlib
+
 from ._atomo import __version__
 from ._codec import Codec, Traits
 from ._compressor import Compressor
@@ -24,3 +28,15 @@ from ._plot import plot
 
 __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "Traits",
            "__version__", "add", "codecs", "decode", "decode_add", "inspect", "join", "measure", "plot"]
+
+_FRAMEWORKS = ("jax", "torch")
+
+
+def __getattr__(name: str) -> object:
+    if name in _FRAMEWORKS:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_FRAMEWORKS})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _atomo, _device
-from ._frameworks import dtype_name, finished, on_cuda, target
+from ._frameworks import checked_text, dtype_name, finished, on_cuda, target
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Codec:
     def __init__(self, spec: str | Codec) -> None:
         if not isinstance(spec, (str, Codec)):
             raise TypeError(f"spec: a str is expected, found {type(spec).__name__}")
-        self._codec = _atomo.Codec(str(spec))
+        self._codec = _atomo.Codec(checked_text(str(spec), "spec"))
         self._spec: str = self._codec.to_string()
         self._traits = Traits(**self._codec.traits())
 
@@ -86,13 +86,14 @@ class Codec:
         """
         return Codec(self._codec.without_lossless())
 
-    def encode(self, x: Any, *, seed: int = 0, step: int = 0, worker: int = 0, tensor: int = 0,
+    def encode(self, x: Any, *, seed: int = 0, step: int, worker: int = 0, tensor: int = 0,
                channel: int = 0) -> Any:
         """Encodes an array as a message.
 
         `x`: f32, f16 or bf16, C-contiguous, of any shape up to 8 dimensions. `seed` (64 bits), `step` (32), `worker`,
         `tensor` and `channel` (16 each) are the key: every draw is a function of it alone, and no two messages may
-        share one. The same array and key give the same bytes everywhere.
+        share one. So `step` has no default: a loop without it would draw alike for ever, and the mean of its messages
+        would not be the gradient. The same array and key give the same bytes everywhere.
 
         Returns `bytes`; of an array in a GPU's memory a uint8 array of the same framework there, cut to the message's
         length (which waits for the array's current stream). On the CPU a steady call allocates only what it returns.

@@ -8,7 +8,7 @@ from typing import Any
 from . import _atomo, _device
 from ._codec import Codec
 from ._errors import Error
-from ._frameworks import dtype_name, finished, on_cuda, target, targets
+from ._frameworks import checked_text, dtype_name, finished, on_cuda, target, targets
 
 
 def _spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
@@ -64,8 +64,8 @@ class Compressor:
             raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
         if device not in ("cpu", "cuda"):
             raise Error(f"device is {device!r}: cpu and cuda are accepted")
-        self._specs = [_spec_of(str(name), value) for name, value in layers.items()]
-        self._policy = str(policy)
+        self._specs = [_spec_of(checked_text(str(name), "layers"), value) for name, value in layers.items()]
+        self._policy = checked_text(str(policy), "policy")
         self._threads = threads
         self._names_on_wire = bool(names_on_wire)
         self._device = device
@@ -102,7 +102,7 @@ class Compressor:
         """Where the gradients are, "cpu" or "cuda"."""
         return self._device
 
-    def encode(self, gradients: Mapping[str, Any], *, seed: int = 0, step: int = 0, worker: int = 0,
+    def encode(self, gradients: Mapping[str, Any], *, seed: int = 0, step: int, worker: int = 0,
                channel: int = 0) -> Any:
         """Encodes all layers as one message, at one price found from the whole budget.
 
@@ -146,7 +146,7 @@ class Compressor:
             self._model.decode_add(messages, arrays, alpha)
         return dict(zip(self._numbers, arrays))
 
-    def begin_step(self, *, seed: int = 0, step: int = 0, worker: int = 0, channel: int = 0,
+    def begin_step(self, *, seed: int = 0, step: int, worker: int = 0, channel: int = 0,
                    price: float | None = None, grid_step: float | None = None) -> None:
         """Fixes the key and the price of a step whose layers come one by one.
 

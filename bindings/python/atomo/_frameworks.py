@@ -44,6 +44,15 @@ def on_cuda(x: Any) -> bool:
     return is_cupy(x)
 
 
+def checked_text(text: str, what: str) -> str:
+    """The text, which the library and messages hold as UTF-8. Raises `Error` where that cannot be."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Error(f"{what}: {text!r} cannot be written in UTF-8, in which names and specs are") from None
+    return text
+
+
 def dtype_name(dtype: Any) -> str:
     """"f32", "f16" or "bf16" of any framework's dtype, or of its name.
 

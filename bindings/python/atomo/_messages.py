@@ -126,7 +126,7 @@ def decode(payload: Any, *, like: Sequence | None = None, out: Sequence | None =
     in the order of the message. Raises `atomo.DecodeError` for what is no message of these layers.
 
     >>> import atomo, numpy
-    >>> payload = atomo.Codec("identity:dtype=f32").encode(numpy.arange(3, dtype="float32"))
+    >>> payload = atomo.Codec("identity:dtype=f32").encode(numpy.arange(3, dtype="float32"), step=0)
     >>> atomo.decode(payload)
     [array([0., 1., 2.], dtype=float32)]
     """
@@ -162,7 +162,7 @@ def add(payloads: Iterable[Any]) -> bytes:
     >>> import atomo, numpy
     >>> codec = atomo.Codec("atomo:atoms=coordinate,delta=0.25")
     >>> x = numpy.array([1, -0.5, 0, 2], "float32")
-    >>> codec.decode(atomo.add([codec.encode(x, worker=w) for w in range(3)]), like=x)
+    >>> codec.decode(atomo.add([codec.encode(x, step=0, worker=w) for w in range(3)]), like=x)
     array([ 3. , -1.5,  0. ,  6. ], dtype=float32)
     """
     messages = list(payloads)

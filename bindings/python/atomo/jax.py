@@ -48,7 +48,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "this build of atomo has no calls for JAX, because jaxlib was not there when it was built; "
-        "pip install jax, then build atomo again (pip install --no-build-isolation .)"
+        "pip install jax, then build atomo again (pip install --force-reinstall --no-deps .)"
     ) from error
 
 __all__ = ["decode", "decode_add", "decode_add_tree", "decode_tree", "encode", "encode_tree", "layer_names"]
