@@ -140,8 +140,8 @@ double SpecArgs::number(std::string_view key, double low, double high,
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
-                std::string(key) + "=, " + range);
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " + std::string(key) +
+                "=, " + range);
   }
   double value = 0;
   const char* end = arg->value.data() + arg->value.size();
@@ -159,8 +159,8 @@ std::int64_t SpecArgs::integer(std::string_view key, std::int64_t low, std::int6
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
-                std::string(key) + "=, " + range);
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " + std::string(key) +
+                "=, " + range);
   }
   std::int64_t value = 0;
   const char* end = arg->value.data() + arg->value.size();
@@ -176,8 +176,8 @@ std::size_t SpecArgs::choice(std::string_view key, const std::vector<std::string
   const Arg* arg = find(key);
   if (arg == nullptr) {
     if (fallback) return *fallback;
-    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " +
-                std::string(key) + "=" + join_words(choices));
+    throw Error("in the spec '" + shown(spec_) + "': " + stage_ + " needs " + std::string(key) +
+                "=" + join_words(choices));
   }
   const auto it = std::find(choices.begin(), choices.end(), arg->value);
   if (it == choices.end()) {
@@ -192,13 +192,18 @@ std::optional<std::string> SpecArgs::text(std::string_view key) {
   return arg == nullptr ? std::nullopt : std::optional(arg->value);
 }
 
-void SpecArgs::finish(const std::vector<std::string>& known) const {
+void SpecArgs::finish() const {
   for (const auto& arg : args_) {
-    if (arg.used) continue;
-    if (std::find(known.begin(), known.end(), arg.key) != known.end()) {
+    if (!arg.used) {
       fail_at(spec_, arg.key_at,
               "the key '" + arg.key + "' does not go with the other keys of " + stage_ + " here");
     }
+  }
+}
+
+void SpecArgs::check_keys(const std::vector<std::string>& known) const {
+  for (const auto& arg : args_) {
+    if (std::find(known.begin(), known.end(), arg.key) != known.end()) continue;
     std::string what = "unknown key '" + arg.key + "' of " + stage_;
     what += known.empty()
                 ? ": it takes none"
@@ -245,6 +250,43 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   });
 }
 
+namespace {
+
+/// What other libraries call something that a spec here does.
+struct KnownElsewhere {
+  std::string_view name, spec;
+};
+constexpr KnownElsewhere kKnownElsewhere[] = {{"fp16", "identity:dtype=f16"},
+                                              {"f16", "identity:dtype=f16"},
+                                              {"half", "identity:dtype=f16"},
+                                              {"float16", "identity:dtype=f16"},
+                                              {"bf16", "identity:dtype=bf16"},
+                                              {"bfloat16", "identity:dtype=bf16"},
+                                              {"none", "identity"},
+                                              {"fp32", "identity"},
+                                              {"f32", "identity"},
+                                              {"float32", "identity"},
+                                              {"powersgd", "atomo:bits=0.5"},
+                                              {"svd", "atomo:atoms=svd,bits=0.5"},
+                                              {"lowrank", "atomo:bits=0.5"},
+                                              {"sketch", "atomo:atoms=sketch,bits=0.5"},
+                                              {"int8", "qsgd:bits=8"},
+                                              {"quantize", "qsgd:bits=8"},
+                                              {"signsgd", "sign:scale=mean"},
+                                              {"onebit", "sign:scale=mean"},
+                                              {"dgc", "topk:keep=0.01"},
+                                              {"sparse", "topk:keep=0.01"}};
+
+/// A hint behind "unknown codec": what is called so elsewhere, or the nearest name.
+std::string hint_for(const std::string& name, const std::vector<std::string>& names) {
+  for (const auto& known : kKnownElsewhere) {
+    if (known.name == name) return "; did you mean " + std::string(known.spec) + "?";
+  }
+  return "; the nearest is " + nearest(name, names);
+}
+
+}  // namespace
+
 std::shared_ptr<const Method> parse_spec(std::string_view spec) {
   const auto stages = read_stages(spec);
   std::shared_ptr<const Method> method;
@@ -256,13 +298,14 @@ std::shared_ptr<const Method> parse_spec(std::string_view spec) {
     if (stage.name == "blosc") {
       if (method == nullptr)
         fail_at(spec, stage.at, "blosc needs a codec before it, e.g. topk:keep=0.01+blosc");
+      args.check_keys({"codec", "level", "shuffle"});
       BloscOptions options;
       const std::vector<std::string> codecs{"lz4", "zstd", "blosclz"},
           shuffles{"none", "byte", "bit"};
       options.codec = codecs[args.choice("codec", codecs, 0)];
       options.level = static_cast<int>(args.integer("level", 0, 9, 5));
       options.shuffle = shuffles[args.choice("shuffle", shuffles, 1)];
-      args.finish({"codec", "level", "shuffle"});
+      args.finish();
       method = make_blosc(std::move(method), options);
       behind_lossless = true;
       continue;
@@ -274,15 +317,16 @@ std::shared_ptr<const Method> parse_spec(std::string_view spec) {
       auto names = codec_names();
       const std::string known = join_words(names);
       names.emplace_back("blosc");
-      fail_at(spec, stage.at,
-              "unknown codec '" + stage.name + "': expected " + known + "; the nearest is " +
-                  nearest(stage.name, names));
+      fail_at(
+          spec, stage.at,
+          "unknown codec '" + stage.name + "': expected " + known + hint_for(stage.name, names));
     }
     if (method != nullptr) {
       fail_at(spec, stage.at, "'" + stage.name + "' cannot follow another codec: only blosc can");
     }
+    args.check_keys(entry->known);
     method = entry->make(args);
-    args.finish(entry->known);
+    args.finish();
   }
   return method;
 }

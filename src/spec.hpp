@@ -36,8 +36,10 @@ class SpecArgs {
                      std::optional<std::size_t> fallback = {});
   /// The raw text of a key, or nullopt.
   std::optional<std::string> text(std::string_view key);
-  /// Refuses whatever was not consumed, naming the nearest of `known`.
-  void finish(const std::vector<std::string>& known) const;
+  /// Refuses keys that are none of `known`, naming the nearest.
+  void check_keys(const std::vector<std::string>& known) const;
+  /// Refuses whatever was not consumed.
+  void finish() const;
   /// \throws Error "spec: ... at position N of 'spec': <what>".
   [[noreturn]] void fail(std::string_view key, const std::string& what) const;
 

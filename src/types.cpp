@@ -21,7 +21,7 @@ std::string_view describe(Status s) noexcept {
     case Status::truncated:
       return "the message ends before its header says";
     case Status::bad_magic:
-      return "not an atomo container";
+      return "not a message of atomo";
     case Status::bad_version:
       return "a format version or flag this build does not know";
     case Status::bad_checksum:
@@ -29,9 +29,9 @@ std::string_view describe(Status s) noexcept {
     case Status::corrupt:
       return "the checksums hold, but the content breaks the format's rules";
     case Status::shape_mismatch:
-      return "the container holds other layers than the tensors given";
+      return "the message holds other layers than the tensors given";
     case Status::codec_mismatch:
-      return "the container was written by another codec";
+      return "the message was written by another codec";
     case Status::unsupported:
       return "this view, dtype or device is not supported by this call";
     case Status::external:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models: whole messages, layers one by one, what is learnt, and what survives pickling."""
 import pickle
+import warnings
 
 import numpy
 import pytest
@@ -222,3 +223,33 @@ def test_a_price_that_is_not_given_stays_the_predicted_one():
     price, grid_step = model.predicted_price, model.predicted_grid_step
     model.begin_step(step=2, price=2 * price)
     assert (model.price, model.grid_step) == (2 * price, grid_step)
+
+
+def test_layers_may_be_a_module_or_pairs():
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4))
+    module[0].bias.requires_grad_(False)
+    assert atomo.Compressor(module, "sign").layers == ("0.weight", "1.weight", "1.bias")
+    assert atomo.Compressor(module.named_parameters(), "sign").layers == ("0.weight", "0.bias", "1.weight", "1.bias")
+    with pytest.raises(atomo.Error, match="layer '1.num_batches_tracked': dtype torch.int64"):
+        atomo.Compressor(module.state_dict(), "sign")
+    with pytest.raises(atomo.Error, match="a name stands there twice"):
+        atomo.Compressor([("a", 3), ("a", 4)], "sign")
+    with pytest.raises(TypeError, match="layers: a mapping"):
+        atomo.Compressor([3, 4], "sign")
+
+
+def test_a_rule_that_matches_nothing_is_told_and_the_plan_shows_which_took_what():
+    layers = {"fc.weight": (30, 20), "fc.bias": 30}
+    with pytest.warns(UserWarning, match=r"the rule '\*\.Bias' of the policy matches no layer; there are 'fc.weight', 'fc.bias'"):
+        model = atomo.Compressor(layers, "*.Bias=identity; *=atomo:bits=1,atoms=rows")
+    assert [(layer.name, layer.rule) for layer in model.plan()] == [("fc.weight", "*"), ("fc.bias", "*")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pickle.loads(pickle.dumps(model))
+        model = atomo.Compressor(layers, "*.bias=identity  # as it is\nfc.*=sign; *=qsgd:bits=4")
+        plan = {layer.name: layer for layer in model.plan()}
+        assert (plan["fc.bias"].rule, plan["fc.weight"].rule) == ("*.bias", "fc.*")
+        assert plan["fc.weight"].codec == atomo.Codec("sign") and plan["fc.weight"].shape == (30, 20)
+        assert plan["fc.bias"].max_bytes >= 120
+        assert atomo.Compressor(layers, "sign").plan()[0].rule == "*"

@@ -123,7 +123,7 @@ def test_keys(field, bits):
 
 def test_shapes():
     refused(lambda: CODEC.encode(numpy.zeros((1,) * 9, "float32"), step=0), "x: a shape of 9 dimensions")
-    error = refused(lambda: CODEC.decode(PAYLOAD, like=X[:5]), "other layers", error=atomo.DecodeError)
+    error = refused(lambda: CODEC.decode(PAYLOAD, like=X[:5]), "the message holds layers of the shapes", error=atomo.DecodeError)
     assert error.status == "shape_mismatch"
     refused(lambda: CODEC.max_encoded_bytes((2, -1)), "shape is -1")
     refused(lambda: CODEC.max_encoded_bytes((2**30, 2**30)), "2^40")
@@ -196,7 +196,7 @@ def test_models():
 
 def test_set_up_of_models():
     refused(lambda: atomo.Compressor({}, "sign"), "without layers")
-    refused(lambda: atomo.Compressor([("a", 3)], "sign"), "layers: a mapping", error=TypeError)
+    refused(lambda: atomo.Compressor(["a"], "sign"), "layers: a mapping", error=TypeError)
     refused(lambda: atomo.Compressor({"a": "xy"}, "sign"), "layer 'a': a shape or an array", error=TypeError)
     refused(lambda: atomo.Compressor({"a": (3, -1)}, "sign"), "layer 'a'", "-1")
     refused(lambda: atomo.Compressor({"a": 3}, "b=sign"), "no rule", "'a'")
@@ -234,3 +234,24 @@ def test_a_step_has_to_be_said():
     model = atomo.Compressor({"w": (8,)}, "sign")
     for call in (lambda: CODEC.encode(X, seed=1), lambda: model.encode({"w": X.ravel()[:8]}, seed=1), lambda: model.begin_step()):
         refused(call, "'step'", error=TypeError)
+
+
+def test_messages_that_do_not_fit_are_told_with_both_sides():
+    payload = atomo.Codec("qsgd:bits=4").encode(X, step=0)
+    other = numpy.empty((6, 9), "float32")
+    for call in (lambda: CODEC.decode(payload, out=other), lambda: CODEC.decode_add(payload, out=other),
+                 lambda: atomo.decode(payload, out=[other]), lambda: atomo.decode_add(payload, out=[other]),
+                 lambda: atomo.Compressor({"w": (6, 9)}, "sign").decode(payload, out={"w": other})):
+        refused(call, "the message holds layers of the shapes [6, 8], here they are [6, 9]", error=atomo.DecodeError)
+    assert CODEC != atomo.Codec("qsgd:bits=4")
+    refused(lambda: atomo.Codec("sign").decode(payload, like=X), "the message was written by qsgd:bits=4,bucket=512,norm=max; here "
+            "sign is expected", error=atomo.DecodeError)
+
+
+def test_specs_of_others_and_misspelt_keys():
+    refused(lambda: atomo.Codec("atomo:bit=0.25"), "unknown key 'bit' of atomo", "the nearest is bits")
+    refused(lambda: atomo.Codec("qsgd:bit=4"), "unknown key 'bit' of qsgd", "the nearest is bits")
+    for name, spec in (("fp16", "identity:dtype=f16"), ("bf16", "identity:dtype=bf16"), ("powersgd", "atomo:bits=0.5"),
+                       ("int8", "qsgd:bits=8"), ("none", "identity"), ("signsgd", "sign:scale=mean")):
+        refused(lambda: atomo.Codec(name), f"unknown codec '{name}'", f"did you mean {spec}?")
+        atomo.Codec(spec)

@@ -20,13 +20,13 @@ import importlib
 
 from ._atomo import __version__
 from ._codec import Codec, Traits
-from ._compressor import Compressor
+from ._compressor import Compressor, PlannedLayer
 from ._errors import DecodeError, Error
 from ._measure import measure
 from ._messages import CodecHelp, Key, Layer, Message, add, codecs, decode, decode_add, inspect, join
 from ._plot import plot
 
-__all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "Traits",
+__all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "PlannedLayer", "Traits",
            "__version__", "add", "codecs", "decode", "decode_add", "inspect", "join", "measure", "plot"]
 
 _FRAMEWORKS = ("jax", "torch")

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _atomo, _device
+from ._errors import DecodeError
 from ._frameworks import checked_text, dtype_name, finished, on_cuda, target
+from ._messages import explained
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,10 @@ class Codec:
         if on_cuda(array):
             _device.decode(self._codec, payload, array, None)
         else:
-            self._codec.decode(payload, array)
+            try:
+                self._codec.decode(payload, array)
+            except DecodeError as error:
+                raise explained(error, payload, [(tuple(array.shape), self._spec)]) from None
         return array if like is None else finished(array, like)
 
     def decode_add(self, payload: Any, *, out: Any, alpha: float = 1.0) -> Any:
@@ -127,7 +132,10 @@ class Codec:
         if on_cuda(out):
             _device.decode(self._codec, payload, out, alpha)
         else:
-            self._codec.decode_add(payload, out, alpha)
+            try:
+                self._codec.decode_add(payload, out, alpha)
+            except DecodeError as error:
+                raise explained(error, payload, [(tuple(out.shape), self._spec)]) from None
         return out
 
     def __str__(self) -> str:

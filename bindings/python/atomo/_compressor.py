@@ -2,19 +2,25 @@
 """A model: all its layers at one price, whole or one by one."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from . import _atomo, _device
+from . import _atomo, _device, _policy
 from ._codec import Codec
-from ._errors import Error
+from ._errors import DecodeError, Error
 from ._frameworks import checked_text, dtype_name, finished, on_cuda, target, targets
+from ._messages import explained
 
 
 def _spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
     """(name, shape, dtype) of a layer given by an array or by its shape, which is f32 then."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return name, tuple(value.shape), dtype_name(value.dtype)
+        try:
+            return name, tuple(value.shape), dtype_name(value.dtype)
+        except Error as error:
+            raise Error(f"layer '{name}': {error}") from None
     if isinstance(value, int):
         return name, (value,), "f32"
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
@@ -22,10 +28,40 @@ def _spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
     return name, tuple(value), "f32"
 
 
+def _mapping_of(layers: Any) -> Mapping[str, Any]:
+    """The layers by name: of a module of PyTorch those that are trained, or the pairs of an iterable."""
+    if isinstance(layers, Mapping):
+        return layers
+    if hasattr(layers, "named_parameters"):
+        return {name: parameter for name, parameter in layers.named_parameters() if parameter.requires_grad}
+    pairs = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, (str, bytes)) else [None]
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise TypeError("layers: a mapping of names to shapes or arrays, pairs of them, or a module of PyTorch is expected, "
+                        f"found {type(layers).__name__}")
+    if len(dict(pairs)) != len(pairs):
+        raise Error("layers: a name stands there twice")
+    return dict(pairs)
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """What a policy does to a layer: `Compressor.plan`."""
+
+    name: str
+    rule: str
+    """The pattern that took it, `*` where one codec is for all."""
+    codec: Codec
+    shape: tuple[int, ...]
+    dtype: str
+    max_bytes: int
+    """Upper bound of a message of this layer alone."""
+
+
 class Compressor:
     """Encodes and decodes all layers of a model, whole or one by one. May be used from many threads.
 
-    `layers` maps names to shapes (of f32) or to arrays, of which the shape and the dtype are taken. `policy` is one
+    `layers` maps names to shapes (of f32) or to arrays, of which the shape and the dtype are taken; pairs, such as
+    `named_parameters()`, and a module of PyTorch, whose trained parameters count, will do as well. `policy` is one
     spec for all layers, or rules `pattern=spec` separated by `;` or lines, of which the first that matches a name
     counts (`*` any characters, `?` one; write `a:0 = sign` with room around the sign where a name holds a colon).
     Layers with a budget (`bits=`) share one price, so bits go where they save most. `threads` work on one call, this
@@ -34,7 +70,8 @@ class Compressor:
     encoding of sketches keep to one. The bytes never depend on them. `names_on_wire` puts the layers' names into whole messages. `device`
     is where the gradients are, "cpu" or "cuda".
 
-    Raises `atomo.Error` for names twice, layers without a rule, or specs that cannot be read.
+    Raises `atomo.Error` for names twice, layers without a rule, or specs that cannot be read, and warns of a rule
+    that matches no layer; `plan()` shows which rule took which.
 
     >>> import atomo, numpy
     >>> model = atomo.Compressor({"fc.weight": (128, 784), "fc.bias": 128}, "*.bias=identity; *=atomo:bits=0.5")
@@ -55,25 +92,48 @@ class Compressor:
     Pickling keeps what was learnt of the price; a step under way is not kept.
     """
 
-    def __init__(self, layers: Mapping[str, Any], policy: str | Codec, *, threads: int = 1,
+    def __init__(self, layers: Mapping[str, Any] | Iterable[tuple[str, Any]] | Any, policy: str | Codec, *, threads: int = 1,
                  names_on_wire: bool = False, device: str = "cpu") -> None:
-        if not isinstance(layers, Mapping):
-            raise TypeError("layers: a mapping of names to shapes or arrays is expected, found "
-                            f"{type(layers).__name__}")
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
             raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
         if device not in ("cpu", "cuda"):
             raise Error(f"device is {device!r}: cpu and cuda are accepted")
-        self._specs = [_spec_of(checked_text(str(name), "layers"), value) for name, value in layers.items()]
-        self._policy = checked_text(str(policy), "policy")
-        self._threads = threads
-        self._names_on_wire = bool(names_on_wire)
-        self._device = device
+        specs = [_spec_of(checked_text(str(name), "layers"), value) for name, value in _mapping_of(layers).items()]
+        self._make(specs, checked_text(str(policy), "policy"), threads, bool(names_on_wire), device)
+        for rule in _policy.idle_rules(self._policy, self._numbers):
+            warnings.warn(f"the rule {rule!r} of the policy matches no layer; there are {_some(self._numbers)}",
+                          stacklevel=2)
+
+    def _make(self, specs: list[tuple[str, tuple[int, ...], str]], policy: str, threads: int, names_on_wire: bool,
+              device: str) -> None:
         if device == "cuda":
             _device.require_cuda()
-        self._model = _atomo.Compressor(self._specs, self._policy, threads, self._names_on_wire, device)
+        self._specs, self._policy, self._threads = specs, policy, threads
+        self._names_on_wire, self._device = names_on_wire, device
+        self._model = _atomo.Compressor(specs, policy, threads, names_on_wire, device)
         self._streamed: Any = None  # an array of the step under way on a GPU, whose framework end_step asks
-        self._numbers = {spec[0]: number for number, spec in enumerate(self._specs)}
+        self._numbers = {spec[0]: number for number, spec in enumerate(specs)}
+
+    @classmethod
+    def _of(cls, specs: list[tuple[str, tuple[int, ...], str]], policy: str, *, threads: int = 1,
+            names_on_wire: bool = False, device: str = "cpu") -> Compressor:
+        """A model of layers given as (name, shape, dtype), without warnings."""
+        self = cls.__new__(cls)
+        self._make(specs, policy, threads, names_on_wire, device)
+        return self
+
+    def plan(self) -> list[PlannedLayer]:
+        """Which rule took each layer, what it does to it, and the most bytes that may take.
+
+        >>> import atomo
+        >>> for layer in atomo.Compressor({"fc.weight": (9, 7), "fc.bias": 9}, "*.bias=sign; *=qsgd:bits=4").plan():
+        ...     print(layer.name, layer.rule, layer.codec)
+        fc.weight * qsgd:bits=4,bucket=512,norm=max
+        fc.bias *.bias sign
+        """
+        return [PlannedLayer(name, _policy.rule_of(self._policy, name), self.codec(name), shape, dtype,
+                             self._model.layer_max_encoded_bytes(number))
+                for number, (name, shape, dtype) in enumerate(self._specs)]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -127,7 +187,10 @@ class Compressor:
         if self._on_cuda(arrays[0]):
             _device.decode_model(self._model, [payload], arrays, None)
         else:
-            self._model.decode(payload, arrays)
+            try:
+                self._model.decode(payload, arrays)
+            except DecodeError as error:
+                raise explained(error, payload, [(shape, None) for _, shape, _ in self._specs]) from None
         if wanted is not None:
             arrays = [finished(array, x) for array, x in zip(arrays, wanted)]
         return dict(zip(self._numbers, arrays))
@@ -270,16 +333,8 @@ class Compressor:
                 "names_on_wire": self._names_on_wire, "device": self._device, "learnt": self.state()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self.__init__({name: _Spec(shape, dtype) for name, shape, dtype in saved["specs"]}, saved["policy"],
-                      threads=saved["threads"], names_on_wire=saved["names_on_wire"], device=saved["device"])
+        self._make(saved["specs"], saved["policy"], saved["threads"], saved["names_on_wire"], saved["device"])
         self.load_state(saved["learnt"])
-
-
-class _Spec:
-    """A layer's shape and dtype, in the place of an array."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
-        self.shape, self.dtype = shape, dtype
 
 
 def _some(names: Any) -> str:

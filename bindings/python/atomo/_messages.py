@@ -118,6 +118,29 @@ def inspect(payload: Any, *, exact: bool = False) -> Message:
     return Message(**told)
 
 
+def explained(error: DecodeError, payload: Any, layers: Sequence[tuple[tuple[int, ...], str | None]]) -> DecodeError:
+    """The error of a message that does not fit, with what both sides have: `layers` are the receiver's shapes and,
+    where it expects one, the codecs."""
+    if error.status not in ("shape_mismatch", "codec_mismatch"):
+        return error
+    try:
+        sent = inspect(payload).layers
+    except Error:
+        return error
+    if [layer.shape for layer in sent] != [shape for shape, _ in layers]:
+        here = _listed(list(shape) for shape, _ in layers)
+        said = f"the message holds layers of the shapes {_listed(list(layer.shape) for layer in sent)}, here they are {here}"
+    else:
+        written, wanted = (sorted(set(codecs)) for codecs in ([x.codec for x in sent], [codec for _, codec in layers if codec]))
+        said = f"the message was written by {', '.join(written)}; here {', '.join(wanted)} is expected"
+    return DecodeError(said, error.status)
+
+
+def _listed(shapes: Iterable[list[int]]) -> str:
+    shapes = [str(shape) for shape in shapes]
+    return ", ".join(shapes[:4]) + (f" and {len(shapes) - 4} more" if len(shapes) > 4 else "")
+
+
 def decode(payload: Any, *, like: Sequence | None = None, out: Sequence | None = None) -> list:
     """Decodes every layer of any message, whatever codec wrote each, on the CPU.
 
@@ -133,22 +156,24 @@ def decode(payload: Any, *, like: Sequence | None = None, out: Sequence | None =
     if like is not None and out is not None:
         raise Error("one of like= and out=, not both")
     if out is not None:
-        arrays = list(out)
-        _atomo.decode(payload, arrays, None)
-        return arrays
+        return _into(payload, list(out), None)
     if like is None:
-        arrays = [numpy.empty(layer.shape, numpy.float32) for layer in inspect(payload).layers]
-        _atomo.decode(payload, arrays, None)
-        return arrays
-    arrays = [empty_like(x) for x in like]
-    _atomo.decode(payload, arrays, None)
+        return _into(payload, [numpy.empty(layer.shape, numpy.float32) for layer in inspect(payload).layers], None)
+    arrays = _into(payload, [empty_like(x) for x in like], None)
     return [finished(array, x) for array, x in zip(arrays, like)]
 
 
 def decode_add(payload: Any, *, out: Sequence, alpha: float = 1.0) -> list:
     """Adds every layer of any message: out[i] = out[i] + alpha * decoded[i], on the CPU and in f32. Returns `out`."""
-    arrays = list(out)
-    _atomo.decode(payload, arrays, alpha)
+    return _into(payload, list(out), alpha)
+
+
+def _into(payload: Any, arrays: list, alpha: float | None) -> list:
+    """Decodes over the arrays, or adds alpha times to them; returns them."""
+    try:
+        _atomo.decode(payload, arrays, alpha)
+    except DecodeError as error:
+        raise explained(error, payload, [(tuple(array.shape), None) for array in arrays]) from None
     return arrays
 
 

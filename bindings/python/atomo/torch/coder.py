@@ -11,7 +11,8 @@ import torch
 
 import atomo
 
-from .layers import Layer, compressor_of, idle_rules, joined
+from .._policy import idle_rules
+from .layers import Layer, compressor_of, joined
 from .step import carried, digest_of
 from .wire import DTYPES
 

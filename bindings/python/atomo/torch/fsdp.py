@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import atomo
 
-from .layers import is_spec
+from .._policy import is_spec
 from .step import check_integers
 from .wire import DTYPES, FAILED, MAX_WORKERS, Accumulator, as_bytes, check_lengths, swap
 

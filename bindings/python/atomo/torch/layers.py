@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -58,28 +57,6 @@ def _without(name: str, wrappers: Sequence[str]) -> str:
     return ".".join([*(part for part in parts if part not in wrappers), last])
 
 
-def idle_rules(policy: str, names: Iterable[str]) -> list[str]:
-    """The patterns of a policy, which is known to be sound, that match none of the names."""
-    names = list(names)
-    if is_spec(policy):
-        return []
-    rules = (line.partition("#")[0].partition("=")[0].strip() for line in re.split(r"[;\n]", policy))
-    return [rule for rule in rules if rule and not any(_matches(rule, name) for name in names)]
-
-
-def is_spec(policy: str) -> bool:
-    """Whether it is one codec for all, not rules: these have their `=` before any `:`, or stand among others."""
-    text = policy.strip()
-    colon, equals = text.find(":"), text.find("=")
-    return not re.search(r"[; \t\n#]", text) and (equals < 0 or 0 <= colon <= equals)
-
-
-def _matches(pattern: str, name: str) -> bool:
-    """As the library does: `*` any characters, `?` one."""
-    form = "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
-    return re.fullmatch(form, name, re.DOTALL) is not None
-
-
 def layers_of(parameters: Mapping[str, torch.Tensor]) -> dict[str, Layer]:
     """Shapes and dtypes by name."""
     return {name: (tuple(p.shape), DTYPES[p.dtype]) for name, p in parameters.items()}
@@ -102,9 +79,7 @@ def joined(first: Mapping[str, Layer], then: Mapping[str, Layer], whose: tuple[s
 
 def compressor_of(layers: Mapping[str, Layer], policy: str, threads: int, device: str) -> atomo.Compressor:
     """A model of these layers."""
-    types = {name: dtype for dtype, name in DTYPES.items()}
-    arrays = {name: torch.empty(shape, dtype=types[dtype], device="meta") for name, (shape, dtype) in layers.items()}
-    return atomo.Compressor(arrays, policy, threads=threads, device=device)
+    return atomo.Compressor._of([(name, *layer) for name, layer in layers.items()], policy, threads=threads, device=device)
 
 
 def device_of(parameters: Mapping[str, torch.Tensor]) -> torch.device:
