@@ -37,6 +37,8 @@ const char* name_of(Status status) noexcept {
       return "underspent";
     case Status::overflow:
       return "overflow";
+    case Status::overspent:
+      return "overspent";
     case Status::buffer_too_small:
       return "buffer_too_small";
     case Status::workspace_too_small:
