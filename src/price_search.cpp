@@ -26,8 +26,8 @@ FoundPrice find_price(std::span<const Demand> demands, double budget_bits) noexc
   std::uint32_t lowest = kFirstPriceCode;
   for (const auto& d : demands)
     lowest = std::max<std::uint32_t>(lowest, d.method->lowest_price(*d.shape, d.bytes));
-  const FoundCode found = search_codes(
-      lowest, budget, [&](std::uint32_t code) { return expected(demands, code); });
+  const FoundCode found =
+      search_codes(lowest, budget, [&](std::uint32_t code) { return expected(demands, code); });
   const bool underspent =
       found.code == lowest && leaves_budget(expected(demands, lowest).bits_256, budget);
   return {cpu::price_of_code(found.code), underspent, found.overspent};

@@ -8,9 +8,9 @@
 /// The price is a float whose low 16 bits are zero, so it has a 16-bit code; codes are ordered as
 /// prices are. From a budget it is the smallest price whose expected bits fit, found by bisection
 /// over codes, but never one above the largest at which a message is worth sending: its expected
-/// kept atoms count at least 16 entries, a shorter atom counting as 16. Amplitudes enter as integer bins of 1/128 octave with integer weights, costs as
-/// integers in 1/256 bit: the result does not depend on the order of layers or atoms, nor on
-/// threads or devices.
+/// kept atoms count at least 16 entries, a shorter atom counting as 16. Amplitudes enter as integer
+/// bins of 1/128 octave with integer weights, costs as integers in 1/256 bit: the result does not
+/// depend on the order of layers or atoms, nor on threads or devices.
 ///
 /// ```cpp
 /// atomo::cpu::PriceLayer layer{bins, &costs, atoms, max_rms};
@@ -97,7 +97,7 @@ inline constexpr std::uint64_t kWorthSending = std::uint64_t{16} << 32;
 
 /// The smallest price not below the floor whose expected bits are at most `budget_bits`; the
 /// largest that is worth sending at when that is smaller. There E||decoded - g||^2 is below
-/// 2 (m + n / 16) ||g||^2 for n entries in m rows or blocks, whatever the budget.
+/// 2 (m + n / 16) ||g||^2 for n entries in m rows or blocks of one length, whatever the budget.
 [[nodiscard]] Price find_price(std::span<const PriceLayer> layers,
                                std::uint64_t budget_bits) noexcept;
 

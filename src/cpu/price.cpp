@@ -105,9 +105,8 @@ Price find_price(std::span<const PriceLayer> layers, std::uint64_t budget_bits) 
                                    ? std::numeric_limits<std::uint64_t>::max()
                                    : budget_bits * 256;
   const std::uint32_t lowest = floor_code(layers);
-  const FoundCode found = search_codes(lowest, budget, [&](std::uint32_t code) {
-    return expected(layers, price_of_code(code));
-  });
+  const FoundCode found = search_codes(
+      lowest, budget, [&](std::uint32_t code) { return expected(layers, price_of_code(code)); });
   const float a = price_of_code(found.code);
   return {a, expected_bits_256(layers, a), found.code == lowest, found.overspent};
 }

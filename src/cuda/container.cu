@@ -382,7 +382,8 @@ __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* s
   detail::store_as(frame.message + detail::kHeadChecksumAt, checksum);
   *bytes = state.total_bytes;
   if (status == nullptr) return;
-  const bool overspent = is_overspent(frame.pool(kAtomsPool)) || is_overspent(frame.pool(kGridPool));
+  const bool overspent =
+      is_overspent(frame.pool(kAtomsPool)) || is_overspent(frame.pool(kGridPool));
   *status = detail::with_overspent(static_cast<Status>(state.notice), overspent);
 }
 

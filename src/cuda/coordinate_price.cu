@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kScanThreads)
     const std::uint32_t code = code_of(pool, round, candidate);
     __syncthreads();  // no thread reads the pool once another may be done, nor the memory too early
     if (code == 0 || !demands(frame, job, state)) continue;
-    const cpu::Expected own = expected_size(frame, plan, job, state, price_of(code)).own;
+    const cpu::Expected own = expected_size(frame, plan, job, state, price_of(code)).expected;
     if (threadIdx.x != 0 || own.bits_256 == 0) continue;
     atomic_add(&search.totals[round][candidate], own.bits_256);
     atomic_add(&search.worth[round][candidate], own.worth);

@@ -151,7 +151,7 @@ __device__ inline void count_levels(const Frame& frame, const CoordinatePlan& pl
 }
 
 struct GridSize {
-  cpu::Expected own;        ///< expected_on_grid
+  cpu::Expected expected;   ///< expected_on_grid
   std::uint64_t error = 0;  ///< expected_grid_error16
 };
 

@@ -2,12 +2,13 @@
 /// The price that meets a budget, over all layers of the pool at once.
 ///
 /// Mathematics: a bisection over codes from the lowest, which the largest amplitude sets, to the
-/// last; a code is too low where the bits do not fit and a message is worth sending. What an atom costs at a candidate follows from its amplitude's bin (price_math.hpp), in
-/// integers, so sums over atoms in any order are the host's sums over bins. All atoms of a layer
-/// but the last have one weight: it suffices to sum up probabilities, certain atoms and their unit
-/// costs, and to correct for the last atom. Where a layer has several forms, their losses at the
-/// candidate decide which one's cost it adds; the form itself is chosen once more in the end, at
-/// the price that was found.
+/// last; a code is too low where the bits do not fit and a message is worth sending. What an atom
+/// costs at a candidate follows from its amplitude's bin (price_math.hpp), in integers, so sums
+/// over atoms in any order are the host's sums over bins. All atoms of a layer but the last have
+/// one weight: it suffices to sum up probabilities, certain atoms and their unit costs, and to
+/// correct for the last atom. Where a layer has several forms, their losses at the candidate decide
+/// which one's cost it adds; the form itself is chosen once more in the end, at the price that was
+/// found.
 ///
 /// Mapping: three launches of a kernel that looks five levels of the bisection ahead. Lane l = 1 ..
 /// 31 of every warp is node l of the tree of middles that can come next (in heap order: node 2l

@@ -85,10 +85,10 @@ struct PriceChoice {
 
 /// Of the pool; zeroed.
 struct PriceTotals {
-  unsigned long long cost[kLanes] = {};  ///< of all layers; zero again after each round
+  unsigned long long cost[kLanes] = {};   ///< of all layers; zero again after each round
   unsigned long long worth[kLanes] = {};  ///< likewise
-  unsigned long long largest = 0;        ///< amplitude of the finite layers of the search
-  std::uint32_t lowest_grid = 0;         ///< GridOffer::lowest of these, the largest
+  unsigned long long largest = 0;         ///< amplitude of the finite layers of the search
+  std::uint32_t lowest_grid = 0;          ///< GridOffer::lowest of these, the largest
   std::uint32_t tickets = 0;
 };
 
@@ -293,7 +293,7 @@ __device__ inline void add_expected(const Frame& frame, const PricePlan& plan, c
 
 /// What is expected, and its bits with what the expected variance is worth.
 struct JobCost {
-  cpu::Expected own;
+  cpu::Expected expected;
   std::uint64_t loss = 0;
 };
 
@@ -323,21 +323,21 @@ __device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, co
   const Wide all = kept + (Wide{certain} << 32);
   const Wide marks = detail::marks_cost(job.atoms, all, kGapCosts.data());
   const Wide bits = (of_uncertain >> 32) + of_certain + marks;
-  const cpu::Expected own{detail::saturated(bits), detail::worth_of_atoms(all, job.entries)};
-  if (noises == nullptr) return {own, 0};
+  const cpu::Expected expected{detail::saturated(bits), detail::worth_of_atoms(all, job.entries)};
+  if (noises == nullptr) return {expected, 0};
   const auto variance = [&](const Wide& p, const Wide& square) {
     return p * job.uncertain_noise - square * job.signal;
   };
   const Wide uncertain_noise =
       variance(kept, squared) * job.weight - variance(Wide{last.kept}, Wide{last.squared}) * less;
   const Wide certain_noise = Wide{noise} * job.weight - Wide{last.noise} * less;
-  return {own, detail::saturated(bits + (uncertain_noise >> 32) + certain_noise)};
+  return {expected, detail::saturated(bits + (uncertain_noise >> 32) + certain_noise)};
 }
 
 /// A form of a layer, and what it comes to.
 struct PricedForm {
   std::uint32_t form = 0;
-  cpu::Expected own;
+  cpu::Expected expected;
 };
 
 /// The layer's form of least loss, the first of equal ones, by the results of lane `at`; `price` is
@@ -351,19 +351,19 @@ __device__ inline PricedForm least_form(const Frame& frame, const PricePlan& pla
   std::uint64_t least = ~std::uint64_t{0};
   for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j) {
     const std::uint32_t form = jobs[j].form;
-    cpu::Expected own{results[j].cost[at], results[j].worth[at]};
+    cpu::Expected expected{results[j].cost[at], results[j].worth[at]};
     std::uint64_t loss = results[j].loss[at];
     if (jobs[j].part == BodyPart::pairs) {
       ++j;
-      own.bits_256 += results[j].cost[at];
-      own.bits_256 += own.bits_256 == 0 ? 0 : kField;
-      own.worth += results[j].worth[at];
+      expected.bits_256 += results[j].cost[at];
+      expected.bits_256 += expected.bits_256 == 0 ? 0 : kField;
+      expected.worth += results[j].worth[at];
       loss += results[j].loss[at] + kField;
     }
-    if (j == of.first || form == jobs[of.first].form) best = {form, own};
+    if (j == of.first || form == jobs[of.first].form) best = {form, expected};
     if (loss >= least) continue;
     least = loss;
-    best = {form, own};
+    best = {form, expected};
   }
   if (of.grid == PricedLayer::kNoGrid || frame(plan.grids)[of.grid].tried == 0) return best;
   const PriceResult& grid = results[plan.first_grid + of.grid];
@@ -381,14 +381,14 @@ __device__ inline bool layer_cost(const Frame& frame, const PricePlan& plan, std
   PriceSums& sums = frame(plan.sums)[number];
   JobCost own;
   if (finite) own = job_cost(frame, plan, job, static_cast<double>(price), sums);
-  layer = own.own;
+  layer = own.expected;
   if (of.jobs == 1 && of.grid == PricedLayer::kNoGrid) return true;
   PriceResult& result = frame(plan.results)[number];
-  result.cost[lane()] = own.own.bits_256;
-  result.worth[lane()] = own.own.worth;
+  result.cost[lane()] = own.expected.bits_256;
+  result.worth[lane()] = own.expected.worth;
   result.loss[lane()] = own.loss;
   if (!warp_comes_last(&frame(plan.made)[job.priced].tickets, of.jobs)) return false;
-  layer = finite ? least_form(frame, plan, of, price, lane()).own : cpu::Expected{};
+  layer = finite ? least_form(frame, plan, of, price, lane()).expected : cpu::Expected{};
   return true;
 }
 

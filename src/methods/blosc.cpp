@@ -121,7 +121,7 @@ class Blosc final : public Method {
                          : Status::workspace_too_small;
   }
   cpu::Expected expected(const Shape& shape, ConstBytes demand,
-                                 float price) const noexcept override {
+                         float price) const noexcept override {
     return inner_->expected(shape, demand, price);
   }
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
