@@ -106,6 +106,7 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
 
   const double fixed_bits = 8.0 * static_cast<double>(head);
   detail::Prices prices;
+  bool overspent = false;
   if (method_->pool() != Pool::none && method_->budget_bits() > 0 && work.sends()) {
     const detail::Demand demand{method_.get(), &plan.kind.shape, work.demand};
     const auto found = detail::find_price(
@@ -113,6 +114,7 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
         detail::body_budget(method_->budget_bits() * static_cast<double>(plan.n), fixed_bits));
     (method_->pool() == Pool::atoms ? prices.atoms : prices.grid) = found.price;
     if (found.underspent) status = detail::worse(status, Status::underspent);
+    overspent = found.overspent;
   }
   detail::Row row;
   const Bytes bodies{payload.data + head, payload.capacity - head};
@@ -126,7 +128,7 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   std::fill(payload.data + head + body, payload.data + total, std::byte{0});
   detail::write_one_layer_head(payload.data, plan.kind, row, used, prices.atoms, prices.grid);
   *payload.bytes = total;
-  return report(context, status);
+  return report(context, detail::with_overspent(status, overspent));
 }
 
 namespace {

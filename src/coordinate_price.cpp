@@ -7,6 +7,7 @@
 
 #include "bits.hpp"
 #include "coordinate_levels.hpp"
+#include "price_math.hpp"
 #include "workspace.hpp"
 
 namespace atomo::detail {
@@ -154,9 +155,9 @@ void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch
   out.finish(n, largest);
 }
 
-std::uint64_t expected_grid_bits256(ConstBytes demand, float step) noexcept {
+cpu::Expected expected_on_grid(ConstBytes demand, float step) noexcept {
   const Histogram histogram(demand);
-  if (histogram.size() == 0) return 0;
+  if (histogram.size() == 0) return {};
   Levels levels = expected_levels(histogram, step);
   const std::uint64_t n = histogram.entries(), entries = n << kUnitBits;
   GridDemand demanded;
@@ -169,7 +170,7 @@ std::uint64_t expected_grid_bits256(ConstBytes demand, float step) noexcept {
   levels.counts[0] = entries - demanded.nonzero;  // the histogram leaves zeros out
   for (std::uint32_t base = 0; base < 3; ++base)
     demanded.levels_from[base] = levels.least_bits256(base);
-  return grid_bits256(demanded);
+  return {grid_bits256(demanded), worth_of_coordinates(demanded.nonzero)};
 }
 
 std::uint64_t expected_grid_error16(ConstBytes demand, float step) noexcept {

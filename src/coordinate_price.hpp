@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "atomo/price.hpp"
 #include "atomo/types.hpp"
 
 namespace atomo::detail {
@@ -17,8 +18,8 @@ namespace atomo::detail {
 /// Fills `demand`: the entry count, the largest magnitude, then (bin, count) in ascending order.
 void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch) noexcept;
 
-/// Expected bits of the body, in 1/256 bit; 0 when every entry is zero. Falls as the step rises.
-[[nodiscard]] std::uint64_t expected_grid_bits256(ConstBytes demand, float step) noexcept;
+/// What the body comes to at a step, nothing when every entry is zero. Falls as the step rises.
+[[nodiscard]] cpu::Expected expected_on_grid(ConstBytes demand, float step) noexcept;
 
 /// The expected squared error of rounding to that grid, in units of the squared step and of
 /// 2^-16, each |x| at the middle of its bin.

@@ -95,6 +95,11 @@ inline Status report(const Context& context, Status status) noexcept {
   return status;
 }
 
+/// The budget of a price was exceeded: told where there is nothing else to tell.
+[[nodiscard]] constexpr Status with_overspent(Status status, bool overspent) noexcept {
+  return status == Status::ok && overspent ? Status::overspent : status;
+}
+
 [[nodiscard]] constexpr Status worse(Status a, Status b) noexcept {
   return static_cast<int>(a) >= static_cast<int>(b) ? a : b;
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "atomo/price.hpp"
 #include "atomo/types.hpp"
 #include "thinning.hpp"
 
@@ -125,10 +126,10 @@ class Method {
                          Bytes /*scratch*/) const noexcept {
     return Status::ok;
   }
-  /// Expected bits of the body at a price, in 1/256 bit; falls as the price rises.
-  [[nodiscard]] virtual std::uint64_t expected_bits256(const Shape&, ConstBytes /*demand*/,
-                                                       float) const noexcept {
-    return 0;
+  /// What the body comes to at a price; falls as the price rises.
+  [[nodiscard]] virtual cpu::Expected expected(const Shape&, ConstBytes /*demand*/,
+                                               float) const noexcept {
+    return {};
   }
   /// Expected bits and what the expected variance is worth in bits at that price, in 1/256 bit: the
   /// better of two ways has less. For methods among which `automatic` chooses.

@@ -205,7 +205,7 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   prices = found;
   if (found.atoms > 0) atoms.level = atoms.price = found.atoms;
   if (found.grid > 0) grid.level = grid.price = found.grid;
-  return status;
+  return detail::with_overspent(status, found_atoms.overspent || found_grid.overspent);
 }
 
 /// Moves the bodies, written where the largest would be, behind one another; writes the rows.

@@ -90,7 +90,7 @@ struct Compressor::Impl {
     return 8.0 * static_cast<double>(one_head[i]) + detail::kMeanPaddingBits;
   }
   double gather(detail::Pool pool, bool streamed) noexcept;
-  Status learn(detail::Pool pool, float price, detail::PoolState& state) noexcept;
+  Status learn(detail::Pool pool, float price, detail::PoolState& state, bool& overspent) noexcept;
   Status carve(Bytes memory) noexcept;
   Status encode_on_device(std::span<const ConstTensorView> views, const Key& key,
                           const Payload& payload, const Context& context) noexcept;

@@ -125,9 +125,10 @@ void Compressor::Impl::expect_sizes(float price) noexcept {
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (!capped(i)) continue;
     const bool sends = seen[i] == 2 && price > 0;
-    expected_bits[i] = sends ? static_cast<double>(plans[i].method->expected_bits256(
-                                   plans[i].kind.shape, demand[i], price))
-                             : 0;
+    expected_bits[i] =
+        sends ? static_cast<double>(
+                    plans[i].method->expected(plans[i].kind.shape, demand[i], price).bits_256)
+              : 0;
   }
 }
 
@@ -167,8 +168,9 @@ double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
 
 /// After a streamed step at `price`: counts what its bodies took of the budget (the price came from
 /// the steps before, and content costs a little more or less than the tables say), then finds the
-/// price for the next.
-Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state) noexcept {
+/// price for the next. `overspent` when no price would have met the target.
+Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state,
+                               bool& overspent) noexcept {
   const double target = gather(pool, true);
   if (pool_demands.empty()) return Status::ok;
   double actual = 0;
@@ -176,6 +178,7 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
     if (in_pool(i, pool) && seen[i] == 2) actual += 8.0 * static_cast<double>(rows[i].bytes);
   }
   const auto plain = detail::find_price(pool_demands, target);
+  overspent = overspent || plain.overspent;
   detail::count_step(state, price, plain.price, actual, target);
   const auto corrected = detail::find_price(pool_demands, target / detail::payment(state));
   detail::predict_price(state, plain.price, corrected.price);
@@ -183,10 +186,12 @@ Status Compressor::Impl::learn(Pool pool, float price, detail::PoolState& state)
 }
 
 Status Compressor::Impl::end_step() noexcept {
-  const Status status = learn(Pool::atoms, prices.atoms, atoms);
+  bool overspent = false;
+  const Status of_atoms = learn(Pool::atoms, prices.atoms, atoms, overspent);
   expect_sizes(atoms.price);
   set_limits();
-  return detail::worse(status, learn(Pool::grid, prices.grid, grid));
+  const Status of_grid = learn(Pool::grid, prices.grid, grid, overspent);
+  return detail::with_overspent(detail::worse(of_atoms, of_grid), overspent);
 }
 
 detail::StepPrices Compressor::Impl::step_prices() const noexcept {

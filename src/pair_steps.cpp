@@ -113,6 +113,8 @@ cpu::PriceCosts pair_costs(const MatrixShape& shape) noexcept {
   const auto lengths = static_cast<std::uint32_t>(groups.pieces * 16 * 256 / groups.atoms);
   costs.uncertain = 256 + lengths;
   costs.certain = 256 * (1 + kClassBits) + lengths;
+  costs.entries =
+      std::max(costs.entries, static_cast<std::uint32_t>(shape.shorter() + shape.longer()));
   add_noise(kPairSteps[aspect], kPairKappa[aspect] * kPairKappa[aspect], costs);
   return costs;
 }

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <limits>
 
+#include "atomo/price.hpp"
 #include "dither.hpp"
 #include "hd.hpp"
 #include "pair_code_tables.hpp"
@@ -96,6 +97,52 @@ inline constexpr double kBitPrice =
 [[nodiscard]] constexpr std::uint64_t saturated(Wide cost) noexcept {
   return static_cast<std::uint64_t>(
       std::min(cost, Wide{std::numeric_limits<std::uint64_t>::max()}));
+}
+
+/// What a family of atoms counts for (cpu::Expected::worth): `kept_32` / 2^32 expected ones, each
+/// for `entries`.
+[[nodiscard]] constexpr std::uint64_t worth_of_atoms(Wide kept_32, std::uint32_t entries) noexcept {
+  return static_cast<std::uint64_t>(std::min(kept_32 * entries, Wide{cpu::kWorthSending}));
+}
+/// The same of `nonzero` / 2^16 expected coordinates, atoms of one entry.
+[[nodiscard]] constexpr std::uint64_t worth_of_coordinates(std::uint64_t nonzero) noexcept {
+  return std::min(nonzero, std::uint64_t{1} << 16) * (cpu::kWorthSending >> 16);
+}
+
+/// A step of the search: a code is too low when its bits do not fit the budget, unless a message is
+/// not even worth sending at it.
+[[nodiscard]] constexpr bool is_too_low(const cpu::Expected& at, std::uint64_t budget) noexcept {
+  return at.bits_256 > budget && at.worth >= cpu::kWorthSending;
+}
+/// The code that the search for the smallest that is not too low ends with: where its bits do not
+/// fit (`unpaid`), a message is worth sending at the one below.
+[[nodiscard]] constexpr std::uint32_t last_code(std::uint32_t found, std::uint32_t lowest,
+                                                bool unpaid) noexcept {
+  return unpaid && found > lowest ? found - 1 : found;
+}
+
+/// What a search over codes ends with.
+struct FoundCode {
+  std::uint32_t code = 0;
+  bool overspent = false;  ///< the budget does not pay for a message worth sending
+};
+/// By bisection from `lowest` on; `expected_at(code)` is asked at most 15 times.
+template <typename ExpectedAt>
+[[nodiscard]] constexpr FoundCode search_codes(std::uint32_t lowest, std::uint64_t budget,
+                                               ExpectedAt expected_at) noexcept {
+  std::uint32_t low = lowest, high = kLastPriceCode;
+  bool unpaid = false;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    const cpu::Expected at = expected_at(middle);
+    if (is_too_low(at, budget)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+      unpaid = at.bits_256 > budget;
+    }
+  }
+  return {last_code(low, lowest, unpaid), unpaid};
 }
 
 /// A budget of bits as the search takes it.

@@ -13,6 +13,8 @@ std::string_view describe(Status s) noexcept {
       return "done, but the budget is above what the finest class can spend";
     case Status::overflow:
       return "done, but a value too large for the half output became infinite";
+    case Status::overspent:
+      return "done, but the budget does not pay for a message worth sending, so it is exceeded";
     case Status::buffer_too_small:
       return "the output's buffer is too small: for a payload max_encoded_bytes says what is "
              "needed";

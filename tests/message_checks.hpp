@@ -142,6 +142,76 @@ inline std::string check_floor(PriceSearch search) {
   return {};
 }
 
+/// However small the budget, the price leaves what is worth sending: where the bits do not fit, the
+/// expected kept atoms count 16 entries, one shorter than that as 16, and no price above would do.
+inline std::string check_ceiling(PriceSearch search) {
+  for (const std::uint64_t length : {1u, 3u, 16u, 17u, 100u, 256u, 4096u}) {
+    for (const std::uint64_t atoms : {1u, 2u, 1000u}) {
+      const auto layout = AtomLayout::rows(atoms, length);
+      const cpu::PriceCosts costs = cpu::price_costs(layout);
+      const auto even = length + length % 2;
+      for (const double rms : {1.0, 1.37, 0x1p-100, 0x1.8p60}) {
+        const cpu::PriceBin bin{atoms * even, atoms, cpu::price_key(rms)};
+        const cpu::PriceLayer layer{{&bin, 1}, &costs, atoms, rms};
+        for (const std::uint64_t budget : {0u, 1u, 2u, 4096u}) {
+          const float a = search(layer, budget);
+          const double kept =
+              static_cast<double>(atoms) * std::min(rms / static_cast<double>(a), 1.0);
+          const double entries = kept * static_cast<double>(std::max<std::uint64_t>(length, 16));
+          const bool fits = cpu::expected_bits_256({&layer, 1}, a) <= 256 * budget;
+          if (entries < 16 * (1 - 0x1p-6))
+            return complaint(atoms, " atoms of ", length, " and rms ", rms, ", ", budget,
+                             " bits: ", entries, " entries at the price ", a);
+          if (!fits && entries > 16 * (1 + 0x1p-5))
+            return complaint(atoms, " atoms of ", length, " and rms ", rms, ": ", entries,
+                             " entries above the budget of ", budget, " bits");
+        }
+      }
+    }
+  }
+  return {};
+}
+
+/// The estimate of a tensor whose budget pays for nothing, over every draw of its entries: their
+/// mean, and an error of at most the tensor's own energy.
+inline std::string check_tiny_tensors(PriceSearch search) {
+  const std::array<double, 8> x = {0.3, -0.2, 0.1, 0.45, -0.05, 0.6, 0.02, -0.33};
+  for (std::size_t n = 1; n <= x.size(); ++n) {
+    double energy = 0;
+    for (std::size_t i = 0; i < n; ++i) energy += x[i] * x[i];
+    const double rms = std::sqrt(energy / static_cast<double>(n));
+    const auto layout = AtomLayout::blocks(n);
+    const cpu::PriceCosts costs = cpu::price_costs(layout);
+    const cpu::PriceBin bin{n + n % 2, 1, cpu::price_key(rms)};
+    const auto a = static_cast<double>(search({{&bin, 1}, &costs, 1, rms}, n / 8));
+    const double ratio = rms / a;
+    const int c = detail::class_of_ratio(ratio);
+    const std::uint32_t p = c == 0 ? detail::probability_of_ratio(ratio) : 0;
+    const double keeps = c == 0 ? p / detail::kTwo32 : 1;
+    const auto delta = static_cast<double>(detail::kAtomClasses[static_cast<std::size_t>(c)].delta);
+    const auto scale = c == 0 ? detail::uncertain_scale<double>(a, delta, p)
+                              : detail::certain_scale<double>(a, delta);
+    double error = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      double mean = 0, square = 0;
+      for (std::uint32_t draw = 0; draw < kLevels * kPre; ++draw) {
+        const ShortDraw chosen{draw / kPre, draw % kPre};
+        const double y = detail::dequantise<double>(
+            detail::quantise<double>(x[i], scale.inverse, chosen), chosen.level, scale.step);
+        mean += keeps * y / (kLevels * kPre);
+        square += keeps * (y - x[i]) * (y - x[i]) / (kLevels * kPre);
+      }
+      error += square + (1 - keeps) * x[i] * x[i];
+      // The draws resolve x to half of their last place.
+      if (std::fabs(mean - x[i]) > 0.5000001 * scale.step / (kLevels * kPre))
+        return complaint(n, " entries: the mean of ", x[i], " is ", mean);
+    }
+    if (error > energy)
+      return complaint(n, " entries of energy ", energy, ": an expected error of ", error);
+  }
+  return {};
+}
+
 // ---- which draw is whose
 
 /// The words a message draws, to the bit.

@@ -81,6 +81,27 @@ TEST_P(Parity, MessagesAndValuesAreTheCpus) {
   std::cout << "[ messages ] " << compared << " compared so far\n";
 }
 
+/// Budgets that pay for nothing: the device's prices end where the CPU's do, and it says so too.
+TEST(TinyTensors, AreTheCpus) {
+  int overspent = 0;
+  for (const char* atoms : {"rows", "blocks", "sketch", "svd", "auto", "coordinate"}) {
+    for (const char* bits : {"0.125", "0.5", "1"}) {
+      if (test::kSanitized && bits != std::string("0.5")) continue;
+      const Codec codec = Codec::parse(std::string("atomo:atoms=") + atoms + ",bits=" + bits);
+      for (const std::int64_t n : {1, 2, 3, 8, 40, 300}) {
+        const Shape shape{n};
+        const auto x = test::heavy_tailed(shape.elements(), 8, 30);
+        const auto expected = test::encode_on_cpu(codec, x, shape, {.seed = 6});
+        const auto m = test::encode(codec, x, shape, {.seed = 6});
+        ASSERT_EQ(m.status, expected.status) << atoms << " " << bits << " " << n;
+        ASSERT_TRUE(m.bytes == expected.bytes) << atoms << " " << bits << " " << n;
+        overspent += m.status == Status::overspent ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GE(overspent, 6 * 4);
+}
+
 /// Larger than any tile, segment or chunk, and at several scales of the data (under a sanitizer one
 /// each).
 TEST_P(Parity, LargeTensors) {

@@ -181,6 +181,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "b.weight=atomo:price=0.01,atoms=rows; b.bias=atomo:bits=1,atoms=blocks; "
                  "c.weight=topk:keep=0.1; c.bias=atomo:bits=2,atoms=coordinate; "
                  "d.weight=atomo:bits=1,atoms=rows; *=atomo:bits=0.7,atoms=auto"},
+        Streamed{"poor",
+                 "?.bias=atomo:bits=0.001,atoms=coordinate; *=atomo:bits=0.001,atoms=blocks"},
         Streamed{"unpriced", "*.bias=sign:scale=mean; a.weight=randomk:keep=0.1; *=terngrad"}),
     [](const auto& made) { return std::string(made.param.name); });
 

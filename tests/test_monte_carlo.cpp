@@ -297,5 +297,130 @@ INSTANTIATE_TEST_SUITE_P(Codecs, MonteCarlo, testing::ValuesIn(trials()),
                            return name;
                          });
 
+// ---- budgets that pay for nothing
+
+/// Entries of either sign, within a factor of 10 of each other.
+std::vector<float> few_entries(std::size_t n) {
+  std::vector<float> x;
+  for (std::size_t i = 0; i < n; ++i)
+    x.push_back((i % 3 == 1 ? -1.0f : 1.0f) * (0.1f + 0.07f * static_cast<float>(i * 5 % 8)));
+  return x;
+}
+
+/// A few entries under a budget below one bit to a few bits: every message says something, none is
+/// far from the tensor, and their mean is it. The bounds: 4 times the largest entry of an atom that
+/// is just certain, n times of coordinates, one of which is kept; a squared error of at most that
+/// of the tensor, or of n - 1 of them.
+TEST(TinyTensors, AreSentWhateverTheBudget) {
+  for (const char* atoms : {"rows", "blocks", "sketch", "svd", "auto", "coordinate"}) {
+    for (const char* bits : {"0.125", "0.5", "1"}) {
+      const auto spec = std::string("atomo:atoms=") + atoms + ",bits=" + bits;
+      const Codec codec = Codec::parse(spec);
+      const bool on_grid = holds(spec, "coordinate");
+      // The others make blocks of what is no matrix.
+      const bool alone = on_grid || holds(spec, "blocks") || holds(spec, "auto");
+      const std::uint32_t steps = alone ? 2000 : 200;
+      for (const std::size_t n : {1u, 2u, 3u, 5u, 8u}) {
+        const Shape shape{static_cast<std::int64_t>(n)};
+        const std::vector<float> x = few_entries(n);
+        const auto entries = static_cast<double>(n);
+        const float largest = std::fabs(*std::max_element(
+            x.begin(), x.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+        const double bound = static_cast<double>(largest) * (on_grid ? std::max(entries, 2.0) : 4);
+        std::vector<double> sum(n);
+        double error = 0;
+        for (std::uint32_t step = 0; step < steps; ++step) {
+          const Message m = encode(codec, x, shape, {.seed = 4, .step = step});
+          ASSERT_EQ(m.status, Status::overspent) << spec << " " << n;
+          ASSERT_LE(m.bytes.size(), 112u) << spec << " " << n;  // the head is 80 to 88 of them
+          const Decoded d = decode(codec, m.bytes, shape);
+          ASSERT_EQ(d.status, Status::ok);
+          EXPECT_GT(squared_norm(d.values), 0) << spec << " " << n << ", step " << step;
+          for (std::size_t i = 0; i < n; ++i) {
+            ASSERT_LE(std::fabs(static_cast<double>(d.values[i])), bound) << spec << " " << n;
+            sum[i] += static_cast<double>(d.values[i]);
+          }
+          error += nmse(x, d.values) / steps;
+        }
+        EXPECT_LE(error, on_grid ? std::max(entries - 1, 0.01) * 1.05 : 1.0) << spec << " " << n;
+        // Errors are at most `bound` + |x|, so a mean of them is below 7 of their deviations but
+        // for 1 of 10^10.
+        const double deviation =
+            (bound + static_cast<double>(largest)) / std::sqrt(static_cast<double>(steps));
+        for (std::size_t i = 0; i < n; ++i)
+          EXPECT_NEAR(sum[i] / steps, static_cast<double>(x[i]), 7 * deviation) << spec << " " << n;
+      }
+    }
+  }
+}
+
+/// The one draw of 2^32 that kept an atom of probability 2^-32.
+TEST(TinyTensors, NoDrawIsBeyondTheRangeOfF32) {
+  const std::vector<float> x = {0.3f, -0.2f, 0.1f};
+  const Codec codec = Codec::parse("atomo:atoms=blocks,bits=0.5");
+  const Message m = encode(codec, x, Shape{3}, {.seed = 0, .step = 885468578});
+  const Decoded d = decode(codec, m.bytes, Shape{3});
+  for (const float v : d.values) EXPECT_LE(std::fabs(v), 1.2f);
+}
+
+/// Longer tensors keep 16 entries, one atom in 16 blocks of 256: a block is sent now and then, and
+/// no error is above 2 (m + n / 16) times the energy of n entries in m blocks.
+TEST(TinyTensors, LongerOnesKeepSixteenEntries) {
+  for (const std::size_t n : {17u, 100u, 256u, 3000u}) {
+    const Shape shape{static_cast<std::int64_t>(n)};
+    const std::vector<float> x = heavy_tailed(n, 3, 40);
+    const Codec codec = Codec::parse("atomo:atoms=blocks,bits=0.001");
+    const double blocks = std::ceil(static_cast<double>(n) / 256);
+    double error = 0;
+    int sent = 0;
+    constexpr int kSteps = 2000;
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+      const Message m = encode(codec, x, shape, {.seed = 2, .step = step});
+      ASSERT_EQ(m.status, Status::overspent);
+      const Decoded d = decode(codec, m.bytes, shape);
+      sent += squared_norm(d.values) > 0 ? 1 : 0;
+      error += nmse(x, d.values) / kSteps;
+    }
+    EXPECT_GE(sent, kSteps / 32) << n;  // 16 of 256 entries are 1 of 16 blocks
+    EXPECT_LE(error, 2 * (blocks + static_cast<double>(n) / 16)) << n;
+  }
+}
+
+/// The budget of a model is that of all its layers: it is exceeded where they have none together,
+/// and layers beside a large one share its price.
+TEST(TinyTensors, ModelsTellOfTheirBudgetTogether) {
+  const auto policy = Policy::parse("*=atomo:bits=0.5,atoms=blocks");
+  for (const bool with_large : {false, true}) {
+    std::vector<LayerSpec> specs = {{"a", {2, 2}}, {"b", {3}}, {"c", {8}}};
+    if (with_large) specs.push_back({"d", {100, 100}});
+    Compressor model(specs, policy);
+    std::vector<std::vector<float>> values;
+    std::vector<ConstTensorView> views;
+    for (const auto& spec : specs) values.push_back(few_entries(spec.shape.elements()));
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      views.push_back({values[i].data(), DType::f32, specs[i].shape});
+    const Status expected = with_large ? Status::ok : Status::overspent;
+    std::vector<std::byte> message(model.max_encoded_bytes()), workspace(model.workspace_bytes());
+    std::uint64_t bytes = 0;
+    const Payload target{message.data(), message.size(), &bytes};
+    int sent = 0;
+    for (std::uint32_t step = 0; step < 200; ++step) {
+      ASSERT_EQ(model.encode(views, {.seed = 3, .step = step}, target, {.workspace = workspace}),
+                expected);
+      ContainerInfo info;
+      ASSERT_EQ(inspect(ConstBytes(message).first(bytes), info), Status::ok);
+      for (const auto& layer : info.layers) sent += layer.bytes > 0 ? 1 : 0;
+    }
+    EXPECT_GE(sent, 190) << with_large;
+    for (std::uint32_t step = 0; step < 50; ++step) {
+      ASSERT_EQ(model.begin_step({.seed = 3, .step = step, .channel = 1}), Status::ok);
+      for (std::size_t i = 0; i < specs.size(); ++i)
+        ASSERT_EQ(model.encode_layer(i, views[i], target, {.workspace = workspace}), Status::ok);
+      ASSERT_EQ(model.end_step(), expected);
+      EXPECT_LT(model.price(), 2.0f);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace atomo::test

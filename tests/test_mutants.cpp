@@ -265,6 +265,23 @@ float price_without_floor(const cpu::PriceLayer& layer, std::uint64_t budget) {
   return cpu::price_of_code(low);
 }
 
+float price_without_ceiling(const cpu::PriceLayer& layer, std::uint64_t budget) {
+  std::uint32_t low = detail::lowest_code(layer.max_rms), high = detail::kLastPriceCode;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    if (cpu::expected_bits_256({&layer, 1}, cpu::price_of_code(middle)) <= 256 * budget)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return cpu::price_of_code(low);
+}
+/// Above 16 entries of the largest atom alone, many that keep one now and then cost their budget.
+float price_of_the_largest_atom(const cpu::PriceLayer& layer, std::uint64_t budget) {
+  const double longer = std::max(1.0, layer.costs->entries / 16.0);
+  return std::min(price_without_ceiling(layer, budget), static_cast<float>(layer.max_rms * longer));
+}
+
 template <Purpose kOne, Purpose kOther>
 struct SharedPurpose : MessageDraws {
   static Purpose of(Purpose purpose) { return purpose == kOther ? kOne : purpose; }
@@ -354,6 +371,12 @@ const Mutant kMutants[] = {
     {"DivisionByACoarseProbability", check_divisor<>, check_divisor<CoarseDivisor>},
     {"NoFloorUnderThePrice", [] { return check_floor(found_price); },
      [] { return check_floor(price_without_floor); }},
+    {"NoCeilingOverThePrice", [] { return check_ceiling(found_price); },
+     [] { return check_ceiling(price_without_ceiling); }},
+    {"CeilingOfTheLargestAtom", [] { return check_ceiling(found_price); },
+     [] { return check_ceiling(price_of_the_largest_atom); }},
+    {"NoCeilingOverThePriceOfAFewEntries", [] { return check_tiny_tensors(found_price); },
+     [] { return check_tiny_tensors(price_without_ceiling); }},
     {"ProbabilityRoundedToZero", check_uncertain_atom<>, check_uncertain_atom<NoLeastProbability>},
     {"SmallAtomsNeverKept", [] { return check_marginals_of_any_p(cpu::select_chunk); },
      [] { return check_marginals_of_any_p(round_small_to_zero); }},

@@ -109,6 +109,31 @@ TEST(Price, IsTheSmallestThatFits) {
   }
 }
 
+/// A price is the smallest that fits or the largest worth sending at, whichever is smaller.
+TEST(Price, EndsWhereAMessageIsWorthSending) {
+  for (const std::size_t n : {1u, 3u, 8u, 31u, 200u, 1000u, 100000u}) {
+    const Layer layer(mixture(n, 9), AtomLayout::blocks(n));
+    const PriceLayer view = layer.view();
+    for (const std::uint64_t budget : {0u, 1u, 4u, 20u, 100u, 500u}) {
+      const Price found = find_price({&view, 1}, budget);
+      const auto at = [&](int above) {
+        const std::uint32_t code = std::bit_cast<std::uint32_t>(found.a) >> 16;
+        return expected({&view, 1}, price_of_code(code + static_cast<std::uint32_t>(above)));
+      };
+      EXPECT_EQ(found.overspent, at(0).bits_256 > 256 * budget) << n << " " << budget;
+      EXPECT_EQ(found.expected_bits_256, at(0).bits_256);
+      if (found.overspent) {
+        EXPECT_GE(at(0).worth, kWorthSending) << n << " " << budget;
+        EXPECT_TRUE(at(1).worth < kWorthSending || at(1).bits_256 <= 256 * budget);
+        EXPECT_LT(at(0).bits_256, 256 * 160) << n << " " << budget;
+      } else if (!found.at_floor) {
+        EXPECT_GT(at(-1).bits_256, 256 * budget);
+        EXPECT_GE(at(-1).worth, kWorthSending);
+      }
+    }
+  }
+}
+
 TEST(Price, LayersAddInAnyOrder) {
   std::vector<Layer> layers;
   std::vector<PriceLayer> views;

@@ -32,6 +32,8 @@ float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) {
 }
 
 TEST(Statistics, NoBudgetClips) { EXPECT_EQ(check_floor(found_price), ""); }
+TEST(Statistics, NoBudgetIsTooSmallForAMessage) { EXPECT_EQ(check_ceiling(found_price), ""); }
+TEST(Statistics, TinyTensorsAreExact) { EXPECT_EQ(check_tiny_tensors(found_price), ""); }
 
 /// Every draw of 32 bits, by where it starts to round up.
 TEST(Statistics, HalvesAreExact) {

@@ -28,6 +28,7 @@ atomo_status failure(atomo_status status, std::string_view text) noexcept {
 }
 
 static_assert(static_cast<int>(Status::overflow) == ATOMO_OVERFLOW);
+static_assert(static_cast<int>(Status::overspent) == ATOMO_OVERSPENT);
 static_assert(static_cast<int>(Status::buffer_too_small) == ATOMO_BUFFER_TOO_SMALL);
 static_assert(static_cast<int>(Status::too_large) == ATOMO_TOO_LARGE);
 

@@ -37,6 +37,8 @@ const char* name_of(Status status) noexcept {
       return "underspent";
     case Status::overflow:
       return "overflow";
+    case Status::overspent:
+      return "overspent";
     case Status::buffer_too_small:
       return "buffer_too_small";
     case Status::workspace_too_small:
@@ -78,6 +80,16 @@ void check_encoded(Status status) {
 
 void check_decoded(Status status) {
   if (failed(status)) throw Failure(status, true);
+}
+
+void OverspentWarning::tell(Status status, const std::string& spec) {
+  if (status != Status::overspent || told_.test_and_set()) return;
+  const std::string text =
+      "'" + spec +
+      "': the budget does not pay for a message worth sending, so messages exceed it. Give more "
+      "bits, encode small tensors together with others (atomo.Compressor), or leave them to "
+      "identity";
+  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 2) != 0) throw nb::python_error();
 }
 
 void register_failures() {

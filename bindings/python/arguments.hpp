@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -32,6 +33,16 @@ class Failure : public std::exception {
 void check_encoded(Status status);
 /// \throws Failure when a call that reads a message failed.
 void check_decoded(Status status);
+
+/// Warns, once, that messages of `spec` exceed their budget. The caller holds the GIL. \throws
+/// nb::python_error where warnings are errors.
+class OverspentWarning {
+ public:
+  void tell(Status status, const std::string& spec);
+
+ private:
+  std::atomic_flag told_;
+};
 
 /// "ok", "truncated", ...
 [[nodiscard]] const char* name_of(Status status) noexcept;

@@ -46,6 +46,7 @@ nb::bytes encode(PyCodec& self, nb::handle x, nb::handle seed, nb::handle step, 
                                {.workspace = workspace.bytes()});
   }
   check_encoded(status);
+  self.warning.tell(status, self.codec.to_string());
   return bytes_of(message.bytes(), bytes);
 }
 
@@ -84,6 +85,12 @@ nb::class_<PyCodec> bind_codec(nb::module_& module) {
       .def(nb::init<const std::string&>(), nb::arg("spec"))
       .def("to_string", [](const PyCodec& self) { return self.codec.to_string(); })
       .def("traits", &traits_of)
+      .def(
+          "notice",
+          [](PyCodec& self, std::uint8_t status) {
+            self.warning.tell(static_cast<Status>(status), self.codec.to_string());
+          },
+          nb::arg("status"))
       .def("without_lossless",
            [](const PyCodec& self) { return self.codec.without_lossless().to_string(); })
       .def(

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "arguments.hpp"
 #include "atomo/codec.hpp"
 #include "workspaces.hpp"
 
@@ -20,6 +21,7 @@ struct PyCodec {
 
   Codec codec;
   WorkspacePool pool;
+  OverspentWarning warning;
 };
 
 /// Everything on the host; device.hpp adds the rest.

@@ -58,6 +58,7 @@ nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::
                           {.workspace = workspace.bytes(), .executor = self.threads.executor()});
   }
   check_encoded(status);
+  self.warning.tell(status, self.policy);
   return bytes_of(message.bytes(), bytes);
 }
 
@@ -137,9 +138,14 @@ nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradie
 }
 
 void end_step(PyCompressor& self) {
-  const nb::gil_scoped_release others_run;
-  const std::unique_lock alone(self.step);
-  check_step(self.model.end_step(), "end_step: begin_step has to begin a step first");
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release others_run;
+    const std::unique_lock alone(self.step);
+    status = self.model.end_step();
+  }
+  check_step(status, "end_step: begin_step has to begin a step first");
+  self.warning.tell(status, self.policy);
 }
 
 /// `alpha` none: overwrites.
@@ -191,10 +197,11 @@ void load(PyCompressor& self, nb::handle state) {
 
 }  // namespace
 
-PyCompressor::PyCompressor(nb::list rows, const std::string& policy, unsigned count,
+PyCompressor::PyCompressor(nb::list rows, const std::string& rules, unsigned count,
                            bool names_on_wire, const std::string& device)
-    : model(layers_of(std::move(rows)), Policy::parse(policy),
+    : model(layers_of(std::move(rows)), Policy::parse(rules),
             {.names_on_wire = names_on_wire, .device = device_of(device)}),
+      policy(rules),
       threads(count),
       names(names_of(model)),
       layers(std::make_unique<std::mutex[]>(names.size())) {
@@ -275,6 +282,12 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
             return self.model.codec(self.layer_of(number)).to_string();
           },
           nb::arg("number"))
+      .def(
+          "notice",
+          [](PyCompressor& self, std::uint8_t status) {
+            self.warning.tell(static_cast<Status>(status), self.policy);
+          },
+          nb::arg("status"))
       .def("save", &save)
       .def("load", &load, nb::arg("state").none());
   return bound;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments.hpp"
 #include "arrays.hpp"
 #include "atomo/compressor.hpp"
 #include "workspaces.hpp"
@@ -25,8 +26,10 @@ class PyCompressor {
                const std::string& device);
 
   Compressor model;
+  std::string policy;  ///< as it was given
   Threads threads;
   WorkspacePool pool;
+  OverspentWarning warning;
   std::vector<std::string> names;
   /// Alone for `encode`, `begin_step`, `end_step` and `load`; shared for everything between.
   std::shared_mutex step;

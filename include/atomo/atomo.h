@@ -49,6 +49,7 @@ enum atomo_status_value {
   ATOMO_NON_FINITE = 1,  ///< done; a layer held an Inf or NaN and decodes to NaN everywhere
   ATOMO_UNDERSPENT = 2,  ///< done; the budget is above what the finest class can spend
   ATOMO_OVERFLOW = 3,    ///< done; a value too large for the half output became +-Inf
+  ATOMO_OVERSPENT = 4,   ///< done; the budget pays for no message worth sending: it is exceeded
 
   ATOMO_BUFFER_TOO_SMALL = 16,     ///< a capacity is below what the call needs
   ATOMO_WORKSPACE_TOO_SMALL = 17,  ///< the workspace is below what the query of its size says

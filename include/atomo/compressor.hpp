@@ -138,8 +138,9 @@ class Compressor {
                       const Context& context) noexcept;
   /// Learns from the step: updates the predicted price. Layers that were not encoded are left out.
   /// Neither allocates nor synchronises; of the context `status` and, on a device, `stream` are
-  /// used. `underspent` when a layer's lowest price holds the next step's up, `unsupported` outside
-  /// a step.
+  /// used. `underspent` when a layer's lowest price holds the next step's up, `overspent` when the
+  /// budget does not pay for a message worth sending (a step's first messages do not tell: each
+  /// layer of the first step spends at least as much), `unsupported` outside a step.
   Status end_step(const Context& context = {}) noexcept;
   /// Reads what `encode_layer` wrote, whichever layer it is: `view` must have that layer's shape.
   /// On a device, where the host does not see the message, all layers of the shape must have one

@@ -7,9 +7,10 @@
 ///
 /// The price is a float whose low 16 bits are zero, so it has a 16-bit code; codes are ordered as
 /// prices are. From a budget it is the smallest price whose expected bits fit, found by bisection
-/// over codes. Amplitudes enter as integer bins of 1/128 octave with integer weights, costs as
-/// integers in 1/256 bit: the result does not depend on the order of layers or atoms, nor on
-/// threads or devices.
+/// over codes, but never one above the largest at which a message is worth sending: its expected
+/// kept atoms count at least 16 entries, a shorter atom counting as 16. Amplitudes enter as integer
+/// bins of 1/128 octave with integer weights, costs as integers in 1/256 bit: the result does not
+/// depend on the order of layers or atoms, nor on threads or devices.
 ///
 /// ```cpp
 /// atomo::cpu::PriceLayer layer{bins, &costs, atoms, max_rms};
@@ -40,6 +41,9 @@ struct PriceCosts {
   std::array<std::array<std::uint32_t, kParts>, kClasses> unit{};
   std::uint32_t uncertain = 0;  ///< a kept uncertain atom, beside its content
   std::uint32_t certain = 0;    ///< a certain atom, beside its content
+  /// Entries that a kept atom counts for where a message has to be worth sending: those of the
+  /// layer's first atom, at least 16.
+  std::uint32_t entries = 16;
 
   // Variance, in units of what 1/256 bit must save, a unit of weight.
   std::array<std::array<std::uint32_t, kParts>, kClasses> noise{};  ///< of certain atoms, as `unit`
@@ -61,7 +65,17 @@ struct Price {
   std::uint64_t expected_bits_256 = 0;  ///< at this price, in 1/256 bit
   bool at_floor =
       false;  ///< the finest class is spent: a lower price does not exist, however large the budget
+  bool overspent = false;  ///< the largest price worth sending at, which is above the budget
 };
+
+/// What layers come to at a price, in integers that add up over layers.
+struct Expected {
+  std::uint64_t bits_256 = 0;  ///< of their bodies, in 1/256 bit; at most 2^64 - 1
+  /// Entries that the kept atoms count for, in 2^-32; of each layer at most `kWorthSending`.
+  std::uint64_t worth = 0;
+};
+/// What a message has to count for to be worth sending: 16 entries, in 2^-32.
+inline constexpr std::uint64_t kWorthSending = std::uint64_t{16} << 32;
 
 /// The price of a code, 1..0x7F7F.
 [[nodiscard]] float price_of_code(std::uint32_t code) noexcept;
@@ -69,7 +83,9 @@ struct Price {
 /// The bin of an amplitude above 0.
 [[nodiscard]] std::uint32_t price_key(double rms) noexcept;
 
-/// Expected bits of all layers at the price `a`, in 1/256 bit; saturates at 2^64 - 1.
+/// What all layers come to at the price `a`.
+[[nodiscard]] Expected expected(std::span<const PriceLayer> layers, float a) noexcept;
+/// Of that the bits.
 [[nodiscard]] std::uint64_t expected_bits_256(std::span<const PriceLayer> layers, float a) noexcept;
 
 /// Expected bits, and what the expected variance is worth in bits at that price: of two ways to
@@ -79,8 +95,9 @@ struct Price {
 /// The lowest price at which no atom is above the last class.
 [[nodiscard]] float price_floor(std::span<const PriceLayer> layers) noexcept;
 
-/// The smallest price not below the floor whose expected bits are at most `budget_bits` (the
-/// largest price when none is).
+/// The smallest price not below the floor whose expected bits are at most `budget_bits`; the
+/// largest that is worth sending at when that is smaller. There E||decoded - g||^2 is below
+/// 2 (m + n / 16) ||g||^2 for n entries in m rows or blocks of one length, whatever the budget.
 [[nodiscard]] Price find_price(std::span<const PriceLayer> layers,
                                std::uint64_t budget_bits) noexcept;
 

@@ -46,6 +46,7 @@ enum class [[nodiscard]] Status : std::uint8_t{
     non_finite = 1,  ///< done; a layer held an Inf or NaN, is flagged and decodes to NaN everywhere
     underspent = 2,  ///< done; the budget is above what the finest class can spend
     overflow = 3,    ///< done; a value too large for the half output became +-Inf
+    overspent = 4,   ///< done; the budget does not pay for a message worth sending: it is exceeded
 
     buffer_too_small = 16,  ///< the capacity is below `max_encoded_bytes`, or what else is written
     workspace_too_small,    ///< the workspace is below `workspace_bytes`

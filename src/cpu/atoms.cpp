@@ -128,6 +128,7 @@ PriceCosts price_costs(const AtomLayout& layout) noexcept {
   const auto lengths = static_cast<std::uint32_t>(shape.pieces * 16 * 256 / shape.atoms);
   costs.uncertain = 256 + lengths;
   costs.certain = 256 * (1 + kClassBits) + lengths;
+  costs.entries = std::max(costs.entries, static_cast<std::uint32_t>(layout.length_of(0)));
   return costs;
 }
 

@@ -11,7 +11,12 @@ namespace {
 
 using namespace atomo::detail;
 
-Wide layer_bits_256(const PriceLayer& layer, float a) noexcept {
+struct LayerSums {
+  Wide bits_256 = 0;
+  std::uint64_t worth = 0;
+};
+
+LayerSums layer_sums(const PriceLayer& layer, float a) noexcept {
   const auto price = static_cast<double>(a);
   Wide uncertain = 0, certain = 0, kept_32 = 0;
   for (const PriceBin& bin : layer.bins) {
@@ -30,7 +35,9 @@ Wide layer_bits_256(const PriceLayer& layer, float a) noexcept {
       kept_32 += Wide{bin.count} << 32;
     }
   }
-  return (uncertain >> 32) + certain + marks_cost(layer.atoms, kept_32, kGapCost256);
+  if (kept_32 == 0) return {};
+  return {(uncertain >> 32) + certain + marks_cost(layer.atoms, kept_32, kGapCost256),
+          worth_of_atoms(kept_32, layer.costs->entries)};
 }
 
 /// What the variance of a layer costs. One shift at the end: sums over atoms in any order agree.
@@ -64,16 +71,25 @@ float price_of_code(std::uint32_t code) noexcept { return code_price(code); }
 
 std::uint32_t price_key(double rms) noexcept { return amplitude_key(rms); }
 
+Expected expected(std::span<const PriceLayer> layers, float a) noexcept {
+  Wide bits = 0;
+  std::uint64_t worth = 0;
+  for (const PriceLayer& layer : layers) {
+    const LayerSums sums = layer_sums(layer, a);
+    bits += sums.bits_256;
+    worth += sums.worth;
+  }
+  return {saturated(bits), worth};
+}
+
 std::uint64_t expected_bits_256(std::span<const PriceLayer> layers, float a) noexcept {
-  Wide total = 0;
-  for (const PriceLayer& layer : layers) total += layer_bits_256(layer, a);
-  return saturated(total);
+  return expected(layers, a).bits_256;
 }
 
 std::uint64_t expected_loss_256(std::span<const PriceLayer> layers, float a) noexcept {
   Wide total = 0;
   for (const PriceLayer& layer : layers)
-    total += layer_bits_256(layer, a) + layer_noise_256(layer, a);
+    total += layer_sums(layer, a).bits_256 + layer_noise_256(layer, a);
   return saturated(total);
 }
 
@@ -89,17 +105,10 @@ Price find_price(std::span<const PriceLayer> layers, std::uint64_t budget_bits) 
                                    ? std::numeric_limits<std::uint64_t>::max()
                                    : budget_bits * 256;
   const std::uint32_t lowest = floor_code(layers);
-  std::uint32_t low = lowest, high = kLastPriceCode;
-  while (low < high) {
-    const std::uint32_t middle = (low + high) / 2;
-    if (expected_bits_256(layers, price_of_code(middle)) <= budget) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  const float a = price_of_code(low);
-  return {a, expected_bits_256(layers, a), low == lowest};
+  const FoundCode found = search_codes(
+      lowest, budget, [&](std::uint32_t code) { return expected(layers, price_of_code(code)); });
+  const float a = price_of_code(found.code);
+  return {a, expected_bits_256(layers, a), found.code == lowest, found.overspent};
 }
 
 }  // namespace atomo::cpu

@@ -340,6 +340,7 @@ class Planner {
     price.units = units.place;
     price.uncertain = costs.uncertain;
     price.certain = costs.certain;
+    price.entries = costs.entries;
     price.noise = noise.place;
     price.uncertain_noise = costs.uncertain_noise;
     price.signal = costs.signal;

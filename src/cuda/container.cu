@@ -381,7 +381,10 @@ __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* s
   if (lane() != 0) return;
   detail::store_as(frame.message + detail::kHeadChecksumAt, checksum);
   *bytes = state.total_bytes;
-  if (status != nullptr) *status = static_cast<Status>(state.notice);
+  if (status == nullptr) return;
+  const bool overspent =
+      is_overspent(frame.pool(kAtomsPool)) || is_overspent(frame.pool(kGridPool));
+  *status = detail::with_overspent(static_cast<Status>(state.notice), overspent);
 }
 
 __global__ void seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {

@@ -42,7 +42,8 @@ struct GridSearch {
   static constexpr unsigned kRounds = 3, kDepth = 5, kCandidates = 1u << kDepth;
   /// Expected bits of all layers at the round's codes, in 1/256.
   std::uint64_t totals[kRounds][kCandidates] = {};
-  std::uint32_t any = 0;  ///< 1: there is something to send
+  std::uint64_t worth[kRounds][kCandidates] = {};  ///< likewise (cpu::Expected)
+  std::uint32_t any = 0;                           ///< 1: there is something to send
 };
 
 /// Candidates that one block looks at, one after the other: more of a small layer, so that blocks

@@ -116,15 +116,18 @@ __device__ void walk(const Frame& frame, PoolState& pool, const GridSearch& sear
   std::uint32_t node = 1;
   for (unsigned level = 0; level < GridSearch::kDepth && pool.low < pool.high; ++level) {
     const std::uint32_t middle = (pool.low + pool.high) / 2;
-    const bool above = __ldcg(&search.totals[round][node]) > pool.budget_256;
-    if (above)
+    const cpu::Expected at{__ldcg(&search.totals[round][node]), __ldcg(&search.worth[round][node])};
+    const bool above = is_too_low(at, pool.budget_256);
+    if (above) {
       pool.low = middle + 1;
-    else
+    } else {
       pool.high = middle;
+      pool.unpaid = at.bits_256 > pool.budget_256 ? 1 : 0;
+    }
     node = 2 * node + (above ? 1 : 0);
   }
   if (round + 1 < GridSearch::kRounds || search.any == 0) return;
-  pool.price = price_of(pool.low);
+  pool.price = price_of(last_code(pool.low, pool.lowest, pool.unpaid != 0));
   if (pool.low == pool.lowest && search.totals[0][0] < pool.budget_256 - pool.budget_256 / 64)
     frame.notice(Status::underspent);
 }
@@ -144,8 +147,10 @@ __global__ void __launch_bounds__(kScanThreads)
     const std::uint32_t code = code_of(pool, round, candidate);
     __syncthreads();  // no thread reads the pool once another may be done, nor the memory too early
     if (code == 0 || !demands(frame, job, state)) continue;
-    const std::uint64_t bits = expected_size(frame, plan, job, state, price_of(code)).bits;
-    if (threadIdx.x == 0 && bits != 0) atomic_add(&search.totals[round][candidate], bits);
+    const cpu::Expected own = expected_size(frame, plan, job, state, price_of(code)).expected;
+    if (threadIdx.x != 0 || own.bits_256 == 0) continue;
+    atomic_add(&search.totals[round][candidate], own.bits_256);
+    atomic_add(&search.worth[round][candidate], own.worth);
   }
   if (threadIdx.x != 0) return;
   __threadfence();

@@ -3,10 +3,12 @@
 /// What the price of coordinates (coordinate_price.cu) and their price as a form (grid_form.cu) are
 /// found with: histograms of magnitudes, and what a layer comes to at a step.
 
+#include "atomo/price.hpp"
 #include "coordinate_levels.hpp"
 #include "cuda/coordinate.cuh"
 #include "cuda/cub.cuh"
 #include "cuda/entries.cuh"
+#include "price_math.hpp"
 
 namespace atomo::cuda {
 
@@ -149,7 +151,7 @@ __device__ inline void count_levels(const Frame& frame, const CoordinatePlan& pl
 }
 
 struct GridSize {
-  std::uint64_t bits = 0;   ///< expected_grid_bits256
+  cpu::Expected expected;   ///< expected_on_grid
   std::uint64_t error = 0;  ///< expected_grid_error16
 };
 
@@ -193,7 +195,8 @@ __device__ inline GridSize expected_size(const Frame& frame, const CoordinatePla
   for (unsigned base = 0; base < 3; ++base)
     demand.levels_from[base] =
         detail::least_level_bits256([&](unsigned k) { return memory.level_bits[base][k]; });
-  return {detail::grid_bits256(demand), memory.error};
+  return {{detail::grid_bits256(demand), detail::worth_of_coordinates(memory.nonzero)},
+          memory.error};
 }
 
 }  // namespace atomo::cuda

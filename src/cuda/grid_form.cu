@@ -72,8 +72,9 @@ __device__ void weigh_at(const CoordinatePlan& plan, const PricePlan& prices, co
       expected_size(frame, plan, frame(plan.jobs)[number], frame(plan.states)[number], step);
   if (threadIdx.x != 0) return;
   PriceResult& result = frame(prices.results)[prices.first_grid + number];
-  result.cost[at] = size.bits;
-  result.loss[at] = size.bits + detail::grid_error_cost256(size.error);
+  result.cost[at] = size.expected.bits_256;
+  result.worth[at] = size.expected.worth;
+  result.loss[at] = size.expected.bits_256 + detail::grid_error_cost256(size.error);
 }
 
 __global__ void __launch_bounds__(kScanThreads)

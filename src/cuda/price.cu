@@ -2,12 +2,13 @@
 /// The price that meets a budget, over all layers of the pool at once.
 ///
 /// Mathematics: a bisection over codes from the lowest, which the largest amplitude sets, to the
-/// last. What an atom costs at a candidate follows from its amplitude's bin (price_math.hpp), in
-/// integers, so sums over atoms in any order are the host's sums over bins. All atoms of a layer
-/// but the last have one weight: it suffices to sum up probabilities, certain atoms and their unit
-/// costs, and to correct for the last atom. Where a layer has several forms, their losses at the
-/// candidate decide which one's cost it adds; the form itself is chosen once more in the end, at
-/// the price that was found.
+/// last; a code is too low where the bits do not fit and a message is worth sending. What an atom
+/// costs at a candidate follows from its amplitude's bin (price_math.hpp), in integers, so sums
+/// over atoms in any order are the host's sums over bins. All atoms of a layer but the last have
+/// one weight: it suffices to sum up probabilities, certain atoms and their unit costs, and to
+/// correct for the last atom. Where a layer has several forms, their losses at the candidate decide
+/// which one's cost it adds; the form itself is chosen once more in the end, at the price that was
+/// found.
 ///
 /// Mapping: three launches of a kernel that looks five levels of the bisection ahead. Lane l = 1 ..
 /// 31 of every warp is node l of the tree of middles that can come next (in heap order: node 2l
@@ -48,17 +49,21 @@ __device__ void add_part(const Frame& frame, const PricePlan& plan, const PriceJ
   own.pass_on(sums, lane());
 }
 
-/// By a whole warp with the pool's cost at each lane's candidate: walks the tree.
-__device__ void narrow(const Frame& frame, PoolState& pool, std::uint64_t cost, bool ends,
+/// By a whole warp with what the pool comes to at each lane's candidate: walks the tree.
+__device__ void narrow(const Frame& frame, PoolState& pool, const cpu::Expected& own, bool ends,
                        std::uint32_t lowest, std::uint32_t low, std::uint32_t high) {
-  const std::uint64_t at_lowest = __shfl_sync(kAllLanes, cost, 0);
+  const std::uint64_t at_lowest = __shfl_sync(kAllLanes, own.bits_256, 0);
+  bool unpaid = pool.unpaid != 0;
   for (std::uint32_t node = 1; node < kLanes && low < high;) {
     const std::uint32_t middle = (low + high) / 2;
-    const bool above = __shfl_sync(kAllLanes, cost, static_cast<int>(node)) > pool.budget_256;
+    const cpu::Expected at{__shfl_sync(kAllLanes, own.bits_256, static_cast<int>(node)),
+                           __shfl_sync(kAllLanes, own.worth, static_cast<int>(node))};
+    const bool above = detail::is_too_low(at, pool.budget_256);
     if (above) {
       low = middle + 1;
     } else {
       high = middle;
+      unpaid = at.bits_256 > pool.budget_256;
     }
     node = 2 * node + (above ? 1 : 0);
   }
@@ -66,8 +71,9 @@ __device__ void narrow(const Frame& frame, PoolState& pool, std::uint64_t cost, 
   pool.lowest = lowest;
   pool.low = low;
   pool.high = high;
+  pool.unpaid = unpaid ? 1 : 0;
   if (!ends) return;
-  const float found = detail::code_price(low);
+  const float found = detail::code_price(detail::last_code(low, lowest, unpaid));
   pool.price = found < pool.given ? pool.given : found;
   if (!(pool.given > 0) && low == lowest && detail::leaves_budget(at_lowest, pool.budget_256))
     frame.notice(Status::underspent);
@@ -94,11 +100,15 @@ __global__ void search(PricePlan plan, Frame frame, unsigned round, bool ends) {
   const bool finite = (frame.layer(layer).flags & detail::Row::kNonFinite) == 0;
   if (finite) add_part(frame, plan, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
-  std::uint64_t cost;
-  if (!layer_cost(frame, plan, at.job, finite, price, cost)) return;
-  if (cost != 0) atomicAdd(&totals.cost[lane()], static_cast<unsigned long long>(cost));
+  cpu::Expected own;
+  if (!layer_cost(frame, plan, at.job, finite, price, own)) return;
+  if (own.bits_256 != 0) {
+    atomicAdd(&totals.cost[lane()], static_cast<unsigned long long>(own.bits_256));
+    atomicAdd(&totals.worth[lane()], static_cast<unsigned long long>(own.worth));
+  }
   if (!warp_comes_last(&totals.tickets, plan.searched)) return;
-  const std::uint64_t all = atomicExch(&totals.cost[lane()], 0ull);
+  const cpu::Expected all{atomicExch(&totals.cost[lane()], 0ull),
+                          atomicExch(&totals.worth[lane()], 0ull)};
   narrow(frame, pool, all, ends, in.lowest, in.low, in.high);
 }
 
@@ -113,8 +123,8 @@ __global__ void choose(PricePlan plan, Frame frame) {
   const float price = choose_price(frame, plan, job.priced).price;
   if (price > 0) add_expected(frame, plan, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
-  std::uint64_t cost;
-  if (!layer_cost(frame, plan, at.job, price > 0, price, cost) || price == 0 || lane() != 0) return;
+  cpu::Expected own;
+  if (!layer_cost(frame, plan, at.job, price > 0, price, own) || price == 0 || lane() != 0) return;
   const std::uint32_t form = least_form(frame, plan, of, price, 0).form;
   frame(plan.made)[job.priced].form = form;
 }

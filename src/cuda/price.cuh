@@ -28,6 +28,7 @@ struct PriceJob {
   std::uint64_t weight = 0, last_weight = 0;  ///< of each atom but the last, and of the last
   Table<PriceUnits> units;
   std::uint32_t uncertain = 0, certain = 0;  ///< of a kept atom beside its content
+  std::uint32_t entries = 0;                 ///< that a kept atom counts for (cpu::PriceCosts)
   // Variance, of layers that choose (cpu::PriceCosts):
   Table<PriceUnits> noise;
   std::uint32_t uncertain_noise = 0, signal = 0;
@@ -56,7 +57,7 @@ struct GridOffer {
 
 /// What a job, or a grid, costs at the candidates of 32 lanes.
 struct PriceResult {
-  std::uint64_t cost[kLanes], loss[kLanes];
+  std::uint64_t cost[kLanes], worth[kLanes], loss[kLanes];
 };
 
 /// One a job; zeroed.
@@ -84,9 +85,10 @@ struct PriceChoice {
 
 /// Of the pool; zeroed.
 struct PriceTotals {
-  unsigned long long cost[kLanes] = {};  ///< of all layers; zero again after each round
-  unsigned long long largest = 0;        ///< amplitude of the finite layers of the search
-  std::uint32_t lowest_grid = 0;         ///< GridOffer::lowest of these, the largest
+  unsigned long long cost[kLanes] = {};   ///< of all layers; zero again after each round
+  unsigned long long worth[kLanes] = {};  ///< likewise
+  unsigned long long largest = 0;         ///< amplitude of the finite layers of the search
+  std::uint32_t lowest_grid = 0;          ///< GridOffer::lowest of these, the largest
   std::uint32_t tickets = 0;
 };
 
@@ -289,9 +291,10 @@ __device__ inline void add_expected(const Frame& frame, const PricePlan& plan, c
   if (lane() == 0) own.pass_on(sums, 0);
 }
 
-/// In 1/256 bit: expected bits, and these with what the expected variance is worth.
+/// What is expected, and its bits with what the expected variance is worth.
 struct JobCost {
-  std::uint64_t cost = 0, loss = 0;
+  cpu::Expected expected;
+  std::uint64_t loss = 0;
 };
 
 /// What a job takes at `price`, from the sums of the lane, which become zero.
@@ -317,23 +320,24 @@ __device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, co
       kept * (job.weight * each + job.uncertain) - Wide{last.kept} * (less * each);
   const Wide of_certain =
       Wide{units} * job.weight + Wide{certain} * job.certain - Wide{last.units} * less;
-  const Wide marks = detail::marks_cost(job.atoms, kept + (Wide{certain} << 32), kGapCosts.data());
+  const Wide all = kept + (Wide{certain} << 32);
+  const Wide marks = detail::marks_cost(job.atoms, all, kGapCosts.data());
   const Wide bits = (of_uncertain >> 32) + of_certain + marks;
-  if (noises == nullptr) return {detail::saturated(bits), 0};
+  const cpu::Expected expected{detail::saturated(bits), detail::worth_of_atoms(all, job.entries)};
+  if (noises == nullptr) return {expected, 0};
   const auto variance = [&](const Wide& p, const Wide& square) {
     return p * job.uncertain_noise - square * job.signal;
   };
   const Wide uncertain_noise =
       variance(kept, squared) * job.weight - variance(Wide{last.kept}, Wide{last.squared}) * less;
   const Wide certain_noise = Wide{noise} * job.weight - Wide{last.noise} * less;
-  return {detail::saturated(bits),
-          detail::saturated(bits + (uncertain_noise >> 32) + certain_noise)};
+  return {expected, detail::saturated(bits + (uncertain_noise >> 32) + certain_noise)};
 }
 
-/// A form of a layer, and what it costs.
+/// A form of a layer, and what it comes to.
 struct PricedForm {
   std::uint32_t form = 0;
-  std::uint64_t cost = 0;
+  cpu::Expected expected;
 };
 
 /// The layer's form of least loss, the first of equal ones, by the results of lane `at`; `price` is
@@ -347,41 +351,44 @@ __device__ inline PricedForm least_form(const Frame& frame, const PricePlan& pla
   std::uint64_t least = ~std::uint64_t{0};
   for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j) {
     const std::uint32_t form = jobs[j].form;
-    std::uint64_t cost = results[j].cost[at], loss = results[j].loss[at];
+    cpu::Expected expected{results[j].cost[at], results[j].worth[at]};
+    std::uint64_t loss = results[j].loss[at];
     if (jobs[j].part == BodyPart::pairs) {
       ++j;
-      cost += results[j].cost[at];
-      cost += cost == 0 ? 0 : kField;
+      expected.bits_256 += results[j].cost[at];
+      expected.bits_256 += expected.bits_256 == 0 ? 0 : kField;
+      expected.worth += results[j].worth[at];
       loss += results[j].loss[at] + kField;
     }
-    if (j == of.first || form == jobs[of.first].form) best = {form, cost};
+    if (j == of.first || form == jobs[of.first].form) best = {form, expected};
     if (loss >= least) continue;
     least = loss;
-    best = {form, cost};
+    best = {form, expected};
   }
   if (of.grid == PricedLayer::kNoGrid || frame(plan.grids)[of.grid].tried == 0) return best;
   const PriceResult& grid = results[plan.first_grid + of.grid];
   if (is_finite(detail::grid_step(price)) && grid.loss[at] < least)
-    return {detail::kGridForm, grid.cost[at]};
+    return {detail::kGridForm, {grid.cost[at], grid.worth[at]}};
   return best;
 }
 
-/// By the whole warp that ends a job: what the layer costs at the lane's candidate, where the job
-/// is the layer's last to end; false where others are under way.
+/// By the whole warp that ends a job: what the layer comes to at the lane's candidate, where the
+/// job is the layer's last to end; false where others are under way.
 __device__ inline bool layer_cost(const Frame& frame, const PricePlan& plan, std::uint32_t number,
-                                  bool finite, float price, std::uint64_t& cost) {
+                                  bool finite, float price, cpu::Expected& layer) {
   const PriceJob& job = frame(plan.jobs)[number];
   const PricedLayer& of = frame(plan.layers)[job.priced];
   PriceSums& sums = frame(plan.sums)[number];
   JobCost own;
   if (finite) own = job_cost(frame, plan, job, static_cast<double>(price), sums);
-  cost = own.cost;
+  layer = own.expected;
   if (of.jobs == 1 && of.grid == PricedLayer::kNoGrid) return true;
   PriceResult& result = frame(plan.results)[number];
-  result.cost[lane()] = own.cost;
+  result.cost[lane()] = own.expected.bits_256;
+  result.worth[lane()] = own.expected.worth;
   result.loss[lane()] = own.loss;
   if (!warp_comes_last(&frame(plan.made)[job.priced].tickets, of.jobs)) return false;
-  cost = finite ? least_form(frame, plan, of, price, lane()).cost : 0;
+  layer = finite ? least_form(frame, plan, of, price, lane()).expected : cpu::Expected{};
   return true;
 }
 

@@ -72,6 +72,7 @@ __device__ void restart_search(const StepPlan& plan, const Frame& frame) {
   if (plan.grid.count == 0) return;
   GridSearch& search = *frame(plan.grid.search);
   for (auto& totals : search.totals) totals[lane()] = 0;
+  for (auto& worth : search.worth) worth[lane()] = 0;
   if (lane() == 0) search.any = 0;
 }
 
@@ -164,6 +165,7 @@ __global__ void count_bodies(StepPlan plan, Frame frame, detail::StepPrices pric
     const float given = p == 0 ? prices.given[0] : prices.given[1];
     step.used = prices.predicted ? learnt.price : given;
     step.plain = frame.pool(static_cast<PoolNumber>(p)).price;
+    step.overspent = frame.pool(static_cast<PoolNumber>(p)).unpaid;
     if (step.bodies != 0) {
       detail::count_step(learnt, step.used, step.plain, step.actual, step.target);
       target = step.target / detail::payment(learnt);
@@ -186,7 +188,10 @@ __global__ void predict(StepPlan plan, Frame frame, Status* status) {
     learnt.used[p] = step.used;
     pool.price = learnt.pools[p].price;
   }
-  if (p == 0 && status != nullptr) *status = static_cast<Status>(frame.state().notice);
+  if (p != 0 || status == nullptr) return;
+  const StepPool* const steps = frame(plan.pools);
+  *status = detail::with_overspent(static_cast<Status>(frame.state().notice),
+                                   (steps[kAtomsPool].overspent | steps[kGridPool].overspent) != 0);
 }
 
 // ---- the plan

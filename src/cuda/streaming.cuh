@@ -36,6 +36,7 @@ struct StepPool {
   float used = 0;                 ///< its price; 0: layers found their own
   float plain = 0;                ///< the price that would have met the target
   std::uint32_t bodies = 0;       ///< 1: there are some
+  std::uint32_t overspent = 0;    ///< 1: no price would have met the target
 };
 
 /// A message of all layers that is never written: its prices alone. Its workspace is the memory of

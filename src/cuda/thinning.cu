@@ -75,9 +75,10 @@ __global__ void share(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const bool sends = price > 0 && (frame.layer(of.layer).flags & Row::kNonFinite) == 0;
   if (sends) add_expected(frame, plan.price, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
-  std::uint64_t cost;
-  if (!layer_cost(frame, plan.price, at.job, sends, price, cost)) return;
-  if (lane() == 0) frame(plan.cap.expected)[job.priced] = sends ? static_cast<double>(cost) : 0.0;
+  cpu::Expected expected;
+  if (!layer_cost(frame, plan.price, at.job, sends, price, expected)) return;
+  if (lane() == 0)
+    frame(plan.cap.expected)[job.priced] = sends ? static_cast<double>(expected.bits_256) : 0.0;
   if (warp_comes_last(&frame(plan.price.totals)->tickets, plan.cap.layers))
     set_limits(plan, frame, room);
 }

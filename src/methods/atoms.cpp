@@ -114,11 +114,11 @@ class Atoms final : public Method {
     out.used[0] = found.bins.size();
     return status;
   }
-  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
-                                 float price) const noexcept override {
+  cpu::Expected expected(const Shape& shape, ConstBytes demand,
+                         float price) const noexcept override {
     const cpu::PriceCosts costs = cpu::price_costs(layout(shape));
     const cpu::PriceLayer layer = price_layer(shape, demand, costs);
-    return cpu::expected_bits_256({&layer, 1}, price);
+    return cpu::expected({&layer, 1}, price);
   }
   std::uint64_t expected_loss256(const Shape& shape, ConstBytes demand,
                                  float price) const noexcept override {

@@ -46,7 +46,7 @@ std::uint16_t lowest_grid_price(ConstBytes demand) noexcept {
 
 std::uint64_t expected_grid_loss256(ConstBytes demand, float price) noexcept {
   const float step = grid_step(price);
-  return expected_grid_bits256(demand, step) +
+  return expected_on_grid(demand, step).bits_256 +
          grid_error_cost256(expected_grid_error16(demand, step));
 }
 
@@ -131,12 +131,12 @@ class Automatic final : public Method {
     if (out.grid_tried[0]) count_magnitudes(in.x, in.n, out.parts.of[kGridForm], scratch);
     return Status::ok;
   }
-  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
-                                 float price) const noexcept override {
+  cpu::Expected expected(const Shape& shape, ConstBytes demand,
+                         float price) const noexcept override {
     const Demand in = read_demand(shape, demand);
     const std::uint8_t form = choose(shape, in, price);
-    return form == kGridForm ? expected_grid_bits256(in.parts.of[form], grid_step(price))
-                             : candidates_[form]->expected_bits256(shape, in.parts.of[form], price);
+    return form == kGridForm ? expected_on_grid(in.parts.of[form], grid_step(price))
+                             : candidates_[form]->expected(shape, in.parts.of[form], price);
   }
   /// One at which any of its forms can be sent.
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {

@@ -120,9 +120,9 @@ class Blosc final : public Method {
     return carver.fits() ? inner_->analyse(in, demand, state, inner_scratch)
                          : Status::workspace_too_small;
   }
-  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
-                                 float price) const noexcept override {
-    return inner_->expected_bits256(shape, demand, price);
+  cpu::Expected expected(const Shape& shape, ConstBytes demand,
+                         float price) const noexcept override {
+    return inner_->expected(shape, demand, price);
   }
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
     return inner_->lowest_price(shape, demand);

@@ -119,9 +119,8 @@ class Coordinate final : public Method {
     count_magnitudes(in.x, in.n, demand, scratch);
     return Status::ok;
   }
-  std::uint64_t expected_bits256(const Shape&, ConstBytes demand,
-                                 float step) const noexcept override {
-    return expected_grid_bits256(demand, step);
+  cpu::Expected expected(const Shape&, ConstBytes demand, float step) const noexcept override {
+    return expected_on_grid(demand, step);
   }
   std::uint16_t lowest_price(const Shape&, ConstBytes demand) const noexcept override {
     const float step = cpu::coordinate_lowest_step(largest_magnitude(demand));

@@ -50,10 +50,9 @@ void PairState::close(const PairLayer& layer) noexcept {
   for (double& a : amplitudes) a *= unit;
 }
 
-std::uint64_t expected_pair_bits256(const PairLayer& layer, ConstBytes demand,
-                                    float price) noexcept {
+cpu::Expected expected_of_pairs(const PairLayer& layer, ConstBytes demand, float price) noexcept {
   const cpu::PriceLayer priced = PairDemand::open(layer, demand).price_layer(layer);
-  return cpu::expected_bits_256({&priced, 1}, price);
+  return cpu::expected({&priced, 1}, price);
 }
 
 std::uint64_t expected_pair_loss256(const PairLayer& layer, ConstBytes demand,

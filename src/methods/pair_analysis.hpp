@@ -53,8 +53,8 @@ struct PairState {
   void close(const PairLayer& layer) noexcept;
 };
 
-[[nodiscard]] std::uint64_t expected_pair_bits256(const PairLayer& layer, ConstBytes demand,
-                                                  float price) noexcept;
+[[nodiscard]] cpu::Expected expected_of_pairs(const PairLayer& layer, ConstBytes demand,
+                                              float price) noexcept;
 [[nodiscard]] std::uint64_t expected_pair_loss256(const PairLayer& layer, ConstBytes demand,
                                                   float price) noexcept;
 /// Code of the lowest price the pairs can be sent at.

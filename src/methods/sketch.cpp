@@ -114,13 +114,14 @@ class Sketch final : public Method {
     PairDemand::open(layer, out.pairs).fill(layer, found.factors.amplitudes, scratch);
     return rows_->analyse(rest_of(in, found), out.rows, found.rows, scratch);
   }
-  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
-                                 float price) const noexcept override {
-    if (!sketches(shape)) return rows_->expected_bits256(shape, demand, price);
+  cpu::Expected expected(const Shape& shape, ConstBytes demand,
+                         float price) const noexcept override {
+    if (!sketches(shape)) return rows_->expected(shape, demand, price);
     const SketchBytes in = read_demand(shape, demand);
-    const std::uint64_t bits = expected_pair_bits256(layer_of(shape), in.pairs, price) +
-                               rows_->expected_bits256(shape, in.rows, price);
-    return bits == 0 ? 0 : bits + 256 * 8 * kPairBytesField;
+    const cpu::Expected pairs = expected_of_pairs(layer_of(shape), in.pairs, price);
+    const cpu::Expected rows = rows_->expected(shape, in.rows, price);
+    const std::uint64_t bits = pairs.bits_256 + rows.bits_256;
+    return {bits == 0 ? 0 : bits + 256 * 8 * kPairBytesField, pairs.worth + rows.worth};
   }
   std::uint64_t expected_loss256(const Shape& shape, ConstBytes demand,
                                  float price) const noexcept override {

@@ -208,10 +208,10 @@ class Pairs final : public Method {
     PairDemand::open(layer, demand).fill(layer, found.amplitudes, scratch);
     return Status::ok;
   }
-  std::uint64_t expected_bits256(const Shape& shape, ConstBytes demand,
-                                 float price) const noexcept override {
-    if (!is_matrix(shape)) return blocks_->expected_bits256(shape, demand, price);
-    return expected_pair_bits256(PairLayer::all_of(matrix_view(shape)), demand, price);
+  cpu::Expected expected(const Shape& shape, ConstBytes demand,
+                         float price) const noexcept override {
+    if (!is_matrix(shape)) return blocks_->expected(shape, demand, price);
+    return expected_of_pairs(PairLayer::all_of(matrix_view(shape)), demand, price);
   }
   std::uint16_t lowest_price(const Shape& shape, ConstBytes demand) const noexcept override {
     if (!is_matrix(shape)) return blocks_->lowest_price(shape, demand);

@@ -6,6 +6,7 @@ import io
 import pathlib
 import pickle
 import sys
+import warnings
 
 import atomo.torch
 import numpy as np
@@ -342,6 +343,25 @@ def scatter(rank, ranks, what):
     x = torch.ones(8, dtype=torch.float64 if what == "float64" else torch.float32)
     op = dist.ReduceOp.MAX if what == "max" else dist.ReduceOp.AVG
     comm(x.new_empty(8 // ranks), x, dist.group.WORLD, op, async_op=what == "async")
+
+
+def sharded_to_a_few(rank, ranks, codec, steps=200):
+    """Linear(2, 2) under fully_shard: in how many steps this rank's gradients are not all zero, and how many warnings."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Linear(2, 2)
+    fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+    atomo.torch.FSDPReduceScatter(codec).attach(model)
+    sent, largest = 0, 0.0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(steps):
+            model.zero_grad()
+            model(torch.randn(8, 2, generator=torch.Generator().manual_seed(ranks * step + rank))).square().mean().backward()
+            size = max(p.grad.to_local().abs().max().item() for p in model.parameters())
+            sent, largest = sent + (size > 0), max(largest, size)
+    return {"sent": sent, "largest": largest, "warnings": sum("does not pay" in str(w.message) for w in caught)}
 
 
 def sharded(rank, ranks, codec, steps=6, hooked=True, dtype=torch.float32):

@@ -3,6 +3,7 @@
 import gc
 import pickle
 import sys
+import warnings
 
 import numpy
 import pytest
@@ -203,6 +204,28 @@ def test_what_is_not_finite_comes_back_as_nan():
     payload = codec.encode(x, step=0)
     assert atomo.inspect(payload).layers[0].non_finite
     assert numpy.isnan(codec.decode(payload, like=x)).all()
+
+
+def test_a_budget_that_pays_for_no_message_is_warned_of_once():
+    x, codec = gradient(3, 1), atomo.Codec("atomo:bits=0.5,atoms=blocks")
+    with pytest.warns(UserWarning, match="'atomo:bits=0.5,atoms=blocks': the budget does not pay") as told:
+        payloads = [codec.encode(x, step=step) for step in range(200)]
+    assert len(told) == 1 and told[0].filename == __file__
+    decoded = [codec.decode(payload, like=x) for payload in payloads]
+    assert all(0 < abs(y).max() < 4 * abs(x).max() for y in decoded)
+    model = atomo.Compressor({"a": (2, 2), "b": 2}, "atomo:bits=0.5")
+    with pytest.warns(UserWarning, match="'atomo:bits=0.5': the budget does not pay") as told:
+        for step in range(3):
+            model.encode({"a": gradient(2, 2), "b": gradient(2)}, step=step)
+            model.begin_step(step=step, channel=1)
+            model.encode_layer("a", gradient(2, 2))
+            model.end_step()
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        atomo.Compressor({"a": (64, 64), "b": 2}, "atomo:bits=0.5").encode({"a": gradient(64, 64), "b": gradient(2)})
+        with pytest.raises(UserWarning):
+            atomo.Codec("atomo:bits=0.5").encode(x)
 
 
 def test_the_mean_is_right():

@@ -89,8 +89,8 @@ def test_messages_that_do_not_add_are_told_what_does():
 
 def test_what_a_device_reports_is_told_in_words():
     assert _atomo.status_of(18) == ("truncated", "the message ends before its header says", True)
-    assert [_atomo.status_of(number)[0::2] for number in (0, 1, 28)] == [
-        ("ok", False), ("non_finite", False), ("too_large", True)]
+    assert [_atomo.status_of(number)[0::2] for number in (0, 1, 4, 28)] == [
+        ("ok", False), ("non_finite", False), ("overspent", False), ("too_large", True)]
 
 
 def test_codecs():

@@ -305,6 +305,12 @@ def test_fully_shard_compressed_trains(world, codec, dtype):
     assert 0 < mine[0]["bytes_sent"] < whole / 4
 
 
+@pytest.mark.parametrize("codec", ["atomo:atoms=blocks,bits=0.5", "atomo:bits=0.5"])
+def test_fully_shard_sends_the_gradients_of_a_few_parameters(world, codec):
+    for of in world(2).run(ddp_runs.sharded_to_a_few, codec):
+        assert of["sent"] >= 198 and of["largest"] < 100 and of["warnings"] == 1
+
+
 @pytest.mark.parametrize("what, says", [("max", "only SUM and AVG"), ("async", "async_op=True"),
                                         ("float64", "float64"), ("encode", "rank 1 could not encode")])
 def test_reduce_scatter_refuses_what_it_cannot_do(world, what, says):

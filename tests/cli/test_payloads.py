@@ -143,6 +143,15 @@ class Accepted(ToolTest):
         self.succeed("encode", "--codec", "topk:keep=100", "g.npy", "g.atomo")
         self.assertEqual(self.succeed_json("inspect", "g.atomo")["layers"][0]["kept"], 100)
 
+    def test_a_budget_that_pays_for_no_message(self):
+        numpy.save(self.path("g.npy"), numpy.array([.3, -.2, .1], numpy.float32))
+        done = self.run_tool("encode", "--codec", "atomo:bits=0.5,atoms=blocks", "--step", "885468578", "g.npy", "g.atomo")
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stderr.count(b"atomo: note: done, but the budget does not pay for a message"), 1)
+        self.assertEqual(self.succeed_json("inspect", "g.atomo")["layers"][0]["kept"], 1)
+        self.succeed("decode", "g.atomo", "o.npy")
+        self.assertTrue(0 < abs(self.load("o.npy")).max() < 1.2)
+
     def test_a_layer_that_is_not_finite(self):
         bad = normal(10, 20)
         bad[3, 4] = numpy.inf

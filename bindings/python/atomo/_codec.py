@@ -99,7 +99,9 @@ class Codec:
 
         Returns `bytes`; of an array in a GPU's memory a uint8 array of the same framework there, cut to the message's
         length (which waits for the array's current stream). On the CPU a steady call allocates only what it returns.
-        Raises `atomo.Error`, with a status where the library refused.
+        Warns once (`UserWarning`) when the budget of `bits=` does not pay for a message worth sending, which is then
+        exceeded: a few entries are better sent with others, or by `identity`. Raises `atomo.Error`, with a status
+        where the library refused.
         """
         if on_cuda(x):
             return _device.encode(self._codec, x, (seed, step, worker, tensor, channel))

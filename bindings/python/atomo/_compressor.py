@@ -168,7 +168,8 @@ class Compressor:
 
         `gradients` maps every layer's name to an array of the registered shape and dtype. The rest is the key, as in
         `Codec.encode`. Returns `bytes`; on a GPU a uint8 array there, which waits for the stream. Calls of several
-        threads wait for one another. Raises `atomo.Error`.
+        threads wait for one another. Warns once (`UserWarning`) when the budget does not pay for a message worth
+        sending, which is then exceeded. Raises `atomo.Error`.
         """
         arrays = self._ordered(gradients, "gradients")
         if self._on_cuda(arrays[0]):
@@ -232,7 +233,10 @@ class Compressor:
         return self._model.encode_layer(number, gradient)
 
     def end_step(self) -> None:
-        """Ends the step and learns the next one's price from it. Raises `atomo.Error` outside of a step."""
+        """Ends the step and learns the next one's price from it.
+
+        Warns of a budget that does not pay for a message, as `encode` does. Raises `atomo.Error` outside of a step.
+        """
         if self._device == "cuda":
             _device.end_step(self._model, self._streamed)
             self._streamed = None

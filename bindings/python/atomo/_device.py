@@ -55,13 +55,18 @@ class _Place:
             return self._torch.from_numpy(host.copy()).to(self._device)
         return self._cupy.asarray(host)
 
-    def outcome(self, error: type[Error]) -> int:
-        """Waits for the stream, raises what the device reported and returns the message's bytes."""
+    def outcome(self, error: type[Error], encoder: Any = None) -> int:
+        """Waits for the stream, raises what the device reported and returns the message's bytes.
+
+        `encoder` is the codec or the model that encoded, which warns of budgets.
+        """
         told = (self.told.cpu().numpy() if self._torch else self.told.get()).tobytes()
         length, status = struct.unpack_from("<QB", told)
         name, description, failed = _atomo.status_of(status)
         if failed:
             raise error(description, name)
+        if encoder is not None:
+            encoder.notice(status)
         return length
 
 
@@ -72,7 +77,7 @@ def encode(codec: Any, x: Any, key: Sequence[int]) -> Any:
         payload = place.bytes(codec.max_encoded_bytes(x.shape, dtype))
         workspace = place.bytes(codec.workspace_bytes(x.shape, dtype, "cuda"))
         codec.encode_on(x, payload, place.told, workspace, place.stream, *key)
-        return payload[:place.outcome(Error)]
+        return payload[:place.outcome(Error, codec)]
 
 
 def decode(codec: Any, payload: Any, out: Any, alpha: float | None) -> None:
@@ -90,7 +95,7 @@ def encode_model(model: Any, arrays: list, key: Sequence[int]) -> Any:
     with place.current():
         payload, workspace = place.bytes(model.max_encoded_bytes()), place.bytes(model.workspace_bytes())
         model.encode_on(arrays, payload, place.told, workspace, place.stream, *key)
-        return payload[:place.outcome(Error)]
+        return payload[:place.outcome(Error, model)]
 
 
 def decode_model(model: Any, payloads: list, arrays: list, alpha: float | None) -> None:
@@ -128,4 +133,4 @@ def end_step(model: Any, gradient: Any) -> None:
     place = _Place(gradient)
     with place.current():
         model.end_step_on(place.told, place.stream)
-        place.outcome(Error)
+        place.outcome(Error, model)
