@@ -53,7 +53,7 @@ def test_decode_into_and_add(writable_framework):
 
 
 def test_the_number_of_layers_has_to_be_right():
-    with pytest.raises(atomo.DecodeError, match="other layers"):
+    with pytest.raises(atomo.DecodeError, match=r"layers of the shapes \[.*\], here they are \[.*\], \["):
         atomo.decode(payload_of("sign"), out=[X.copy(), X.copy()])
 
 
