@@ -22,7 +22,7 @@ TEXT
 }
 
 readonly kBuild=(scikit-build-core nanobind)
-readonly kTest=(pytest hypothesis numpy matplotlib ml_dtypes safetensors)
+readonly kTest=(pytest hypothesis mypy numpy matplotlib ml_dtypes safetensors)
 readonly kFrameworks=(jax ray)
 # What torch imports, of what it names: the compilers of kernels and most of CUDA are left out.
 readonly kTorchNeeds=(filelock typing_extensions sympy networkx jinja2 fsspec)

@@ -60,7 +60,7 @@ std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
         8.0 * static_cast<double>(head + plan.least_limit_bytes) / static_cast<double>(plan.n);
     throw Error("cap=" + detail::format_number(method_->cap_bits()) + " for a tensor " +
                 shape.to_string() + ": one run of its atoms may need " +
-                detail::format_number(least) + " bits a parameter");
+                detail::format_number(least) + " bits a parameter; the layers of a model share its cap");
   }
   return head + static_cast<std::size_t>(detail::padded(
                     limit > 0 ? std::min(limit, plan.max_body_bytes) : plan.max_body_bytes));

@@ -14,6 +14,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 import atomo
 import atomo.jax
 import jax
+import jax.export
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -115,6 +116,20 @@ def test_seeds_of_64_bits():
     assert message_of(*jax.jit(lambda w: atomo.jax.encode(x, codec, seed=w, step=0))(words)) == expected
     data = jax.random.key_data(jax.random.key(11))
     assert message_of(*atomo.jax.encode(x, codec, seed=data, step=0)) == bytes(codec.encode(x, seed=11, step=0))
+    for key in (jax.random.key(11), jax.random.PRNGKey(11)):
+        expected = bytes(codec.encode(x, seed=11, step=0))
+        assert message_of(*jax.jit(lambda key: atomo.jax.encode(x, codec, seed=key, step=0))(key)) == expected
+    with pytest.raises(atomo.Error, match="a key of two words"):
+        atomo.jax.encode(x, codec, seed=jax.random.key(11, impl="rbg"), step=0)
+
+
+def test_an_exported_program():
+    x = values((33,))
+    check = jax.export.DisabledSafetyCheck.custom_call
+    program = jax.jit(lambda x, step: atomo.jax.encode(x, "qsgd:bits=4", seed=1, step=step))
+    exported = jax.export.export(program, disabled_checks=[check("atomo_encode")])(x, jnp.uint32(5))
+    again = jax.export.deserialize(exported.serialize())
+    assert message_of(*again.call(x, jnp.uint32(7))) == bytes(atomo.Codec("qsgd:bits=4").encode(x, seed=1, step=7))
 
 
 def test_capacity():

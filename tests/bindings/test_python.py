@@ -223,9 +223,10 @@ def test_a_budget_that_pays_for_no_message_is_warned_of_once():
     assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        atomo.Compressor({"a": (64, 64), "b": 2}, "atomo:bits=0.5").encode({"a": gradient(64, 64), "b": gradient(2)})
+        atomo.Compressor({"a": (64, 64), "b": 2}, "atomo:bits=0.5").encode(
+            {"a": gradient(64, 64), "b": gradient(2)}, step=0)
         with pytest.raises(UserWarning):
-            atomo.Codec("atomo:bits=0.5").encode(x)
+            atomo.Codec("atomo:bits=0.5").encode(x, step=0)
 
 
 def test_the_mean_is_right():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from . import _atomo, _device
 from ._errors import DecodeError
-from ._frameworks import checked_text, dtype_name, finished, on_cuda, target
+from ._frameworks import AnyArray, Array, checked_text, dtype_name, finished, on_cuda, target
 from ._messages import explained
 
 
@@ -88,8 +88,8 @@ class Codec:
         """
         return Codec(self._codec.without_lossless())
 
-    def encode(self, x: Any, *, seed: int = 0, step: int, worker: int = 0, tensor: int = 0,
-               channel: int = 0) -> Any:
+    def encode(self, x: Array, *, seed: int = 0, step: int, worker: int = 0, tensor: int = 0,
+               channel: int = 0) -> bytes | Any:
         """Encodes an array as a message.
 
         `x`: f32, f16 or bf16, C-contiguous, of any shape up to 8 dimensions. `seed` (64 bits), `step` (32), `worker`,
@@ -106,6 +106,12 @@ class Codec:
         if on_cuda(x):
             return _device.encode(self._codec, x, (seed, step, worker, tensor, channel))
         return self._codec.encode(x, seed, step, worker, tensor, channel)
+
+    @overload
+    def decode(self, payload: Any, *, like: AnyArray) -> AnyArray: ...
+
+    @overload
+    def decode(self, payload: Any, *, out: AnyArray) -> AnyArray: ...
 
     def decode(self, payload: Any, *, like: Any = None, out: Any = None) -> Any:
         """Decodes a message of this codec.
@@ -126,7 +132,7 @@ class Codec:
                 raise explained(error, payload, [(tuple(array.shape), self._spec)]) from None
         return array if like is None else finished(array, like)
 
-    def decode_add(self, payload: Any, *, out: Any, alpha: float = 1.0) -> Any:
+    def decode_add(self, payload: Any, *, out: AnyArray, alpha: float = 1.0) -> AnyArray:
         """Adds a decoded message: out = out + alpha * decoded. `out` is of f32; returns it.
 
         Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is then unspecified.

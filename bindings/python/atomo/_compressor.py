@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from . import _atomo, _device, _policy
 from ._codec import Codec
 from ._errors import DecodeError, Error
-from ._frameworks import checked_text, dtype_name, finished, on_cuda, target, targets
+from ._frameworks import AnyArray, Array, checked_text, dtype_name, finished, on_cuda, target, targets
 from ._messages import explained
 
 
@@ -162,8 +162,8 @@ class Compressor:
         """Where the gradients are, "cpu" or "cuda"."""
         return self._device
 
-    def encode(self, gradients: Mapping[str, Any], *, seed: int = 0, step: int, worker: int = 0,
-               channel: int = 0) -> Any:
+    def encode(self, gradients: Mapping[str, Array], *, seed: int = 0, step: int, worker: int = 0,
+               channel: int = 0) -> bytes | Any:
         """Encodes all layers as one message, at one price found from the whole budget.
 
         `gradients` maps every layer's name to an array of the registered shape and dtype. The rest is the key, as in
@@ -176,11 +176,18 @@ class Compressor:
             return _device.encode_model(self._model, arrays, (seed, step, worker, channel))
         return self._model.encode(arrays, seed, step, worker, channel)
 
+    @overload
+    def decode(self, payload: Any, *, like: Mapping[str, AnyArray]) -> dict[str, AnyArray]: ...
+
+    @overload
+    def decode(self, payload: Any, *, out: Mapping[str, AnyArray]) -> dict[str, AnyArray]: ...
+
     def decode(self, payload: Any, *, like: Mapping[str, Any] | None = None,
                out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Decodes a message of all layers, into the arrays of `out` or into new ones like those of `like`.
 
-        Returns the arrays by name. Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is
+        A message says how it is written: one of another policy, with the same shapes, is decoded too, so a policy may
+        change while a receiver stands (`Codec.decode` takes messages of its own codec alone). Returns the arrays by name. Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is
         then unspecified.
         """
         wanted = None if like is None else self._ordered(like, "like")
@@ -196,7 +203,7 @@ class Compressor:
             arrays = [finished(array, x) for array, x in zip(arrays, wanted)]
         return dict(zip(self._numbers, arrays))
 
-    def decode_add(self, payloads: Any, *, out: Mapping[str, Any], alpha: float = 1.0) -> dict[str, Any]:
+    def decode_add(self, payloads: Any, *, out: Mapping[str, AnyArray], alpha: float = 1.0) -> dict[str, AnyArray]:
         """Adds a message, or a list of messages in its order: out = out + alpha * decoded, layer by layer.
 
         `out` is of f32, or, for a list on the CPU, of halves too, which are added up in f32 and rounded once. Returns
@@ -220,7 +227,7 @@ class Compressor:
         """
         self._model.begin_step(seed, step, worker, channel, price, grid_step)
 
-    def encode_layer(self, name: str, gradient: Any) -> Any:
+    def encode_layer(self, name: str, gradient: Array) -> bytes | Any:
         """Encodes one layer of the step as a message of its own; any order, any thread.
 
         Of a layer encoded again the last counts. Returns `bytes`; on a GPU a uint8 array there, which waits for the
@@ -243,6 +250,12 @@ class Compressor:
         else:
             self._model.end_step()
 
+    @overload
+    def decode_layer(self, payload: Any, *, like: AnyArray) -> AnyArray: ...
+
+    @overload
+    def decode_layer(self, payload: Any, *, out: AnyArray) -> AnyArray: ...
+
     def decode_layer(self, payload: Any, *, like: Any = None, out: Any = None) -> Any:
         """Decodes what `encode_layer` wrote, whichever layer it is of that array's shape. Returns the array."""
         array = target(like, out)
@@ -252,7 +265,7 @@ class Compressor:
             self._model.decode_layer(payload, array, None)
         return array if like is None else finished(array, like)
 
-    def decode_layer_add(self, payload: Any, *, out: Any, alpha: float = 1.0) -> Any:
+    def decode_layer_add(self, payload: Any, *, out: AnyArray, alpha: float = 1.0) -> AnyArray:
         """The same, added to `out`, which is of f32: out = out + alpha * decoded. Returns it."""
         if self._on_cuda(out):
             _device.decode_layer(self._model, payload, out, alpha)
@@ -300,7 +313,10 @@ class Compressor:
         return self._model.save()
 
     def load_state(self, state: bytes) -> None:
-        """Takes what `state` returned. Raises `atomo.Error` for other bytes."""
+        """Takes what `state` returned. Raises `atomo.Error` for other bytes.
+
+        A state names no layers: it holds prices, which a model with other layers or another policy may go on from.
+        """
         self._model.load(state)
 
     def _number(self, name: str) -> int:

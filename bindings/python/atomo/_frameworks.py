@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy
 
 from ._errors import Error
+
+
+
+class Array(Protocol):
+    """What arrays of NumPy, PyTorch, JAX and CuPy have in common, for checkers of types."""
+
+    @property
+    def shape(self) -> Any: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+
+AnyArray = TypeVar("AnyArray", bound=Array)
+"""Of one framework: a call that takes such arrays returns such arrays."""
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 

@@ -11,7 +11,7 @@ import numpy
 
 from . import _atomo
 from ._errors import DecodeError, Error
-from ._frameworks import empty_like, finished
+from ._frameworks import AnyArray, Array, empty_like, finished
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _listed(shapes: Iterable[list[int]]) -> str:
     return ", ".join(shapes[:4]) + (f" and {len(shapes) - 4} more" if len(shapes) > 4 else "")
 
 
-def decode(payload: Any, *, like: Sequence | None = None, out: Sequence | None = None) -> list:
+def decode(payload: Any, *, like: Sequence[Array] | None = None, out: Sequence[Array] | None = None) -> list[Any]:
     """Decodes every layer of any message, whatever codec wrote each, on the CPU.
 
     `out` holds an array to fill for each layer, `like` one that a new array is to be like; without either the arrays
@@ -163,7 +163,7 @@ def decode(payload: Any, *, like: Sequence | None = None, out: Sequence | None =
     return [finished(array, x) for array, x in zip(arrays, like)]
 
 
-def decode_add(payload: Any, *, out: Sequence, alpha: float = 1.0) -> list:
+def decode_add(payload: Any, *, out: Sequence[AnyArray], alpha: float = 1.0) -> list[AnyArray]:
     """Adds every layer of any message: out[i] = out[i] + alpha * decoded[i], on the CPU and in f32. Returns `out`."""
     return _into(payload, list(out), alpha)
 

@@ -24,6 +24,10 @@ but have not yet been run on a GPU.
 Atoms of sketches call BLAS, which has threads of its own. Where several devices of XLA share a processor,
 OPENBLAS_NUM_THREADS=1 in the environment keeps them from being too many.
 
+`jax.export` keeps a program with these calls where its check of them is switched off:
+`disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("atomo_encode")]`, and `"atomo_decode"` and
+`"atomo_decode_add"` likewise. Where the program is run `atomo.jax` has to be imported.
+
 Under `vmap` tensors are coded one after another; map over `worker` or `tensor` as well, so that no two messages share
 a key. Outside `shard_map` an array that is spread over devices is gathered before it is coded.
 """
@@ -76,7 +80,7 @@ def encode(
 
     `x` is float32, float16 or bfloat16 of any shape, `codec` a spec or an `atomo.Codec`; both the codec and `capacity`
     (bytes; default: the longest message that the codec can make of this shape) are static. Bytes after `length` are
-    zero. `seed` is an int below 2**64, a traced integer, or two words as `jax.random.key_data` gives them; `step` is
+    zero. `seed` is an int below 2**64, a traced integer, a key of `jax.random` (`key` or `PRNGKey`) of two words; `step` is
     taken modulo 2**32, the others are 0 to 65535. No two messages may share all of them.
 
     Raises atomo.Error for a bad spec, dtype or number while tracing; at run time it is an error when the message takes
@@ -265,10 +269,12 @@ def _seed_words(seed: Any) -> tuple[Any, Any]:
     if not isinstance(seed, jax.Array) and np.ndim(seed) == 0:
         seed = _integer("seed", seed, 64)
         return np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)
+    if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        seed = jax.random.key_data(seed)
     if jnp.shape(seed) == (2,) and str(seed.dtype) == "uint32":
         return seed[1], seed[0]
     if jnp.shape(seed) != () or not jnp.issubdtype(seed.dtype, jnp.integer):
-        raise Error(f"seed is {seed.dtype}{list(jnp.shape(seed))}; an integer or uint32[2] is accepted")
+        raise Error(f"seed is {seed.dtype}{list(jnp.shape(seed))}; an integer or a key of two words (uint32[2]) is accepted")
     return _low_word(seed), (_low_word(seed >> 32) if seed.dtype.itemsize == 8 else np.uint32(0))
 
 
