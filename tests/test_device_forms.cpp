@@ -213,7 +213,8 @@ double squared_error(const std::vector<float>& x, const std::vector<float>& y) {
 }
 
 /// Of matrices: the CPU decodes the device's messages to the device's values, their size is the
-/// CPU's but for little, and so is their error.
+/// CPU's but for little, and so is their error; but not of messages that hold an atom now and then,
+/// whose error six draws do not tell.
 TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
   std::size_t turn = 0;
   for (const Shape& shape : {Shape{2, 16}, Shape{17, 16}, Shape{40, 25}, Shape{9, 513},
@@ -221,6 +222,7 @@ TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
     for (const Data data : kData) {
       const auto x = make_data(data, shape, 3 + shape.elements());
       double bytes[2] = {}, errors[2] = {};
+      bool overspent = false;
       for (std::uint64_t seed = 0; seed < 6; ++seed, ++turn) {
         SCOPED_TRACE(shape.to_string() + " data " + std::to_string(static_cast<int>(data)));
         cuda::warps_per_block = std::array{1u, 2u, 8u}[turn % 3];
@@ -228,6 +230,8 @@ TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
         const auto on_cpu = test::encode_on_cpu(codec, x, shape, key);
         const auto m = test::encode(codec, x, shape, key);
         ASSERT_FALSE(failed(m.status)) << describe(m.status);
+        EXPECT_EQ(m.status, on_cpu.status);
+        overspent = overspent || m.status == Status::overspent;
         forms.add(m.bytes);
         if (seed == 0) {
           ASSERT_NO_FATAL_FAILURE(expect_same(m.bytes, shape));
@@ -238,7 +242,7 @@ TEST_P(DeviceForms, EncodesWhatDecodesAlike) {
         errors[1] += squared_error(x, values_of(m.bytes, shape));
       }
       EXPECT_NEAR(bytes[1] / bytes[0], 1, 0.02) << shape.to_string() << " " << bytes[0];
-      if (errors[0] == 0) continue;
+      if (errors[0] == 0 || overspent) continue;
       EXPECT_NEAR(errors[1] / errors[0], 1, 0.25)
           << shape.to_string() << " data " << static_cast<int>(data);
     }

@@ -51,31 +51,30 @@ __device__ void add_part(const Frame& frame, const PricePlan& plan, const PriceJ
 
 /// By a whole warp with what the pool comes to at each lane's candidate: walks the tree.
 __device__ void narrow(const Frame& frame, PoolState& pool, const cpu::Expected& own, bool ends,
-                       std::uint32_t lowest, std::uint32_t low, std::uint32_t high) {
+                       PriceInterval in) {
   const std::uint64_t at_lowest = __shfl_sync(kAllLanes, own.bits_256, 0);
-  bool unpaid = pool.unpaid != 0;
-  for (std::uint32_t node = 1; node < kLanes && low < high;) {
-    const std::uint32_t middle = (low + high) / 2;
+  for (std::uint32_t node = 1; node < kLanes && in.low < in.high;) {
+    const std::uint32_t middle = (in.low + in.high) / 2;
     const cpu::Expected at{__shfl_sync(kAllLanes, own.bits_256, static_cast<int>(node)),
                            __shfl_sync(kAllLanes, own.worth, static_cast<int>(node))};
     const bool above = detail::is_too_low(at, pool.budget_256);
     if (above) {
-      low = middle + 1;
+      in.low = middle + 1;
     } else {
-      high = middle;
-      unpaid = at.bits_256 > pool.budget_256;
+      in.high = middle;
+      in.unpaid = at.bits_256 > pool.budget_256;
     }
     node = 2 * node + (above ? 1 : 0);
   }
   if (lane() != 0) return;
-  pool.lowest = lowest;
-  pool.low = low;
-  pool.high = high;
-  pool.unpaid = unpaid ? 1 : 0;
+  pool.lowest = in.lowest;
+  pool.low = in.low;
+  pool.high = in.high;
+  pool.unpaid = in.unpaid ? 1 : 0;
   if (!ends) return;
-  const float found = detail::code_price(detail::last_code(low, lowest, unpaid));
+  const float found = detail::code_price(detail::last_code(in.low, in.lowest, in.unpaid));
   pool.price = found < pool.given ? pool.given : found;
-  if (!(pool.given > 0) && low == lowest && detail::leaves_budget(at_lowest, pool.budget_256))
+  if (!(pool.given > 0) && in.low == in.lowest && detail::leaves_budget(at_lowest, pool.budget_256))
     frame.notice(Status::underspent);
 }
 
@@ -109,7 +108,7 @@ __global__ void search(PricePlan plan, Frame frame, unsigned round, bool ends) {
   if (!warp_comes_last(&totals.tickets, plan.searched)) return;
   const cpu::Expected all{atomicExch(&totals.cost[lane()], 0ull),
                           atomicExch(&totals.worth[lane()], 0ull)};
-  narrow(frame, pool, all, ends, in.lowest, in.low, in.high);
+  narrow(frame, pool, all, ends, in);
 }
 
 /// A warp a part of a job, as the search, but four atoms a lane at the one price of the layer.

@@ -458,10 +458,11 @@ __device__ inline Candidate candidate_of(std::uint32_t node, std::uint32_t lowes
 /// What a round begins with.
 struct PriceInterval {
   std::uint32_t lowest = 0, low = 0, high = 0;
+  bool unpaid = false;  ///< PoolState::unpaid
 };
 __device__ inline PriceInterval interval_of(const PoolState& pool, const PriceTotals& totals,
                                             unsigned round) {
-  if (round > 0) return {pool.lowest, pool.low, pool.high};
+  if (round > 0) return {pool.lowest, pool.low, pool.high, pool.unpaid != 0};
   const std::uint32_t of_atoms =
       detail::lowest_code(__longlong_as_double(static_cast<long long>(totals.largest)));
   const std::uint32_t lowest = of_atoms < totals.lowest_grid ? totals.lowest_grid : of_atoms;
