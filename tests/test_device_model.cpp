@@ -78,6 +78,24 @@ TEST_P(DeviceModel, RefusesOtherMessages) {
   EXPECT_EQ(buffers.status.get(), Status::codec_mismatch);
 }
 
+/// A capture that an allocation ended takes no kernels: the status says so, and the runtime's last
+/// error is left to the program's own calls.
+TEST_P(DeviceModel, RefusedLaunchesLeaveNoErrorBehind) {
+  const test::StreamOwner stream;
+  Context context = buffers.context();
+  context.stream = stream.get();
+  ASSERT_EQ(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), cudaSuccess);
+  void* memory = nullptr;
+  ASSERT_NE(cudaMalloc(&memory, 4), cudaSuccess);
+  (void)cudaGetLastError();
+  EXPECT_EQ(on_device.encode(gradients.views(), {.seed = 1}, buffers.target(), context),
+            Status::external);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  EXPECT_NE(cudaStreamEndCapture(stream.get(), &graph), cudaSuccess);
+  (void)cudaGetLastError();
+}
+
 /// Encoding captured once and replayed with another step, read from device memory.
 TEST_P(DeviceModel, GraphsReplayWithTheStepOfTheDevice) {
   test::expect_replays_are_the_cpus(on_host, on_device, gradients, buffers);

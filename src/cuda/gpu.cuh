@@ -91,8 +91,11 @@ class Queue {
     return reinterpret_cast<const T*>(tables_ + table.at);
   }
   [[nodiscard]] cudaError_t error() const noexcept { return error_; }
+  /// The call's status tells of it: the runtime keeps nothing for whoever asks it next.
   void note(cudaError_t error) noexcept {
+    if (error == cudaSuccess) return;
     if (error_ == cudaSuccess) error_ = error;
+    (void)cudaGetLastError();
   }
 
  private:

@@ -5,6 +5,7 @@ import random
 import resource
 
 import numpy
+import xxhash
 
 from support import ATOMO, ToolTest, normal, npy
 
@@ -14,6 +15,20 @@ SPECS = ("identity:dtype=f32", "identity:dtype=bf16", "atomo:bits=2", "atomo:ato
          "atomo:atoms=auto,bits=2", "qsgd:bits=4", "terngrad", "sign:scale=mean", "topk:keep=0.1",
          "randomk:keep=0.1", "qsgd:bits=8+blosc:codec=zstd")
 LONG = os.environ.get("ATOMO_TEST_ALL") == "1"
+
+
+def with_rows(message, rows):
+    """A message of one layer of a row of zeros, which has no bytes, with as many rows (FORMAT.md, "Container")."""
+    assert message[64 + 8 + 6] == 2 and message[64 + 8 + 7] == 1, "rank 2, one row"
+    groups = [rows >> shift & 127 for shift in range(0, 63, 7) if rows >> shift]
+    dimension = bytes(group | 128 * (i + 1 < len(groups)) for i, group in enumerate(groups))
+    tables = message[64:64 + 8 + 7] + dimension + message[64 + 8 + 8:64 + 8 + 10]
+    tables += bytes(-len(tables) % 4)
+    header = bytearray(message[:56])
+    header[6:8] = bytes(2)  # without names
+    header[8:16] = (64 + len(tables)).to_bytes(8, "little")
+    seed = xxhash.xxh3_64_intdigest(bytes(header), seed=0)
+    return bytes(header) + xxhash.xxh3_64_intdigest(tables, seed=seed).to_bytes(8, "little") + tables
 
 
 class Refused(ToolTest):
@@ -88,6 +103,23 @@ class Refused(ToolTest):
         self.refuse(1, ["g.atomo: refused", "102,400,000 elements"], "decode", "--threads", 1, "g.atomo", "o.npy",
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (space, space)),
                     env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+
+    def test_more_than_what_is_free_of_the_memory(self):
+        """The tensors would fit, but not what decoding them takes beside them."""
+        with open(ATOMO, "rb") as binary:
+            if b"__asan_init" in binary.read():
+                self.skipTest("the address sanitizer needs more address space than this test leaves")
+        with open("/proc/meminfo", encoding="ascii") as file:
+            memory = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in file)}
+        free = 1024 * (memory["MemAvailable"] + memory["SwapFree"])
+        self.save("m.npy", numpy.zeros((1, 256), "f4"))
+        self.succeed("encode", "--codec", "atomo:bits=0.5,atoms=blocks", "m.npy", "m.atomo")
+        rows = free // 2 // 1024
+        self.write("m.atomo", with_rows(self.read("m.atomo"), rows))
+        limit = free * 3 // 4
+        self.refuse(1, [f"m.atomo: refused: it claims tensors of {rows * 1024} bytes, and decoding takes", "are free"],
+                    "decode", "--threads", 1, "m.atomo", "o.npy",
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
 
     def test_a_refusal_writes_nothing_to_a_pipe(self):
         content = self.payload()
