@@ -51,7 +51,9 @@ done
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 [ -z "$base" ] || git rev-parse -q --verify "$base^{commit}" >/dev/null || refuse "--base is '$base'; a commit of this repository is wanted"
+bindings=  # the process of the Python package's tests, while they run
 trap 'exit 130' INT TERM
+trap '[ -z "$bindings" ] || kill "$bindings" 2>/dev/null' EXIT
 mkdir -p build
 
 say() { printf '== %s\n' "$*"; }
@@ -81,16 +83,17 @@ jobs=$(build_jobs)
 launcher=()
 command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
-# build PRESET: configures and builds; the whole output is in build/PRESET.log, warnings and errors are shown.
+# build PRESET [command...]: configures and builds, behind a command such as nice; the whole output is in build/PRESET.log,
+# warnings and errors are shown.
 build() {
-  local log=build/$1.log
+  local log=build/$1.log before=("${@:2}")
   if cmake --preset "$1" "${launcher[@]}" >"$log" 2>&1; then
     grep '^-- atomo:' "$log"
   else
     tail -n 30 "$log"
     return 1
   fi
-  cmake --build "build/$1" -j "$jobs" --target "${targets[@]}" -- -k 0 >>"$log" 2>&1 && return
+  "${before[@]}" cmake --build "build/$1" -j "$jobs" --target "${targets[@]}" -- -k 0 >>"$log" 2>&1 && return
   grep -E -A 12 'FAILED:|error:' "$log" | head -n 80
   say "the build of '$1' failed, the whole of it is in $log"
   return 1
@@ -123,7 +126,7 @@ check() {
   mv "build/$preset/cases" "$results/$preset-cases"
 }
 
-# check_bindings: runs the Python package's tests and leaves results/python.xml; of a part, every M-th file.
+# check_bindings: becomes the Python package's tests, which leave results/python.xml; of a part, every M-th file.
 check_bindings() {
   local files=(tests/bindings/test_*.py) choice=(-m "not long")
   if [ $all -eq 1 ]; then
@@ -132,9 +135,9 @@ check_bindings() {
   fi
   if [ ${#files[@]} -eq 0 ]; then
     echo '<testsuites/>' >"$results/python.xml"
-    return
+    exit
   fi
-  build/venv/bin/python -m pytest -q "${choice[@]}" --junit-xml "$results/python.xml" "${files[@]}"
+  exec build/venv/bin/python -m pytest -q "${choice[@]}" --junit-xml "$results/python.xml" "${files[@]}"
 }
 
 # ctest prints a line or more for each test; keep failures, and a count every hundred tests.
@@ -166,16 +169,28 @@ prepare() {
   run_part "build (release)" build release || broken=$((broken + 1))
   run_part "environment (python)" wait $environment || { cat build/python-environment.log; broken=$((broken + 1)); }
   run_part "build (python)" bash scripts/python.sh || broken=$((broken + 1))
-  run_part "build (asan)" build asan || broken=$((broken + 1))
 }
 
-# run_tests RESULTS NAME: every tree's tests, with its results in a folder of their own.
+# finish_bindings: waits for the Python package's tests and shows what they said.
+finish_bindings() {
+  wait "$bindings"
+  local status=$?
+  bindings=
+  cat "$results/python.log"
+  return $status
+}
+
+# run_tests RESULTS NAME: every tree's tests, with its results in a folder of their own. Those of the Python package leave
+# processors idle: the sanitized tree is built in what they leave.
 run_tests() {
   results=$1
   rm -rf "$results"
   mkdir -p "$results"
   run_part "tests (release)$2" check release
-  run_part "tests (python)$2" check_bindings
+  check_bindings >"$results/python.log" 2>&1 &
+  bindings=$!
+  run_part "build (asan) beside tests (python)$2" build asan nice -n 19 || broken=$((broken + 1))
+  run_part "tests (python), the rest$2" finish_bindings
   run_part "tests (asan)$2" check asan
 }
 
