@@ -125,7 +125,8 @@ class Compressor {
 
   /// Fixes the key and the price of a step whose layers come one by one. The price is predicted
   /// from earlier steps; in the first step each layer solves for its own. `unsupported` when the
-  /// layers' heads leave no room for a run of atoms under a `cap=`, which whole messages have.
+  /// layers' heads leave no room for a run of atoms under a `cap=`, which whole messages have. What is
+  /// kept aside for that run may be half of a small model's budget where `cap=` is near `bits=`.
   Status begin_step(const Key& key) noexcept;
   /// Fixes the prices by hand (both 0: as in the first step). `unsupported` for a price whose lower
   /// 16 bits are not zero.

@@ -222,8 +222,9 @@ class Compressor:
         """Fixes the key and the price of a step whose layers come one by one.
 
         The price is predicted from earlier steps; in the first one each layer finds its own. Workers who want one price
-        or one grid step agree on theirs (`predicted_price`, `predicted_grid_step`) and give it. Raises `atomo.Error`
-        while a step is under way.
+        or one grid step agree on theirs (`predicted_price`, `predicted_grid_step`) and give it. Under a `cap=` near
+        `bits=` a small model's layers spend much less than the budget; twice `bits=` leaves them all of it. Raises
+        `atomo.Error` while a step is under way.
         """
         self._model.begin_step(seed, step, worker, channel, price, grid_step)
 
