@@ -14,7 +14,7 @@ SPECS = ("identity:dtype=f32", "identity:dtype=bf16", "atomo:bits=2", "atomo:ato
          "atomo:atoms=coordinate,bits=2", "atomo:atoms=svd,keep=2,values=f32", "atomo:atoms=sketch,bits=2",
          "atomo:atoms=auto,bits=2", "qsgd:bits=4", "terngrad", "sign:scale=mean", "topk:keep=0.1",
          "randomk:keep=0.1", "qsgd:bits=8+blosc:codec=zstd")
-LONG = os.environ.get("ATOMO_TEST_ALL") == "1"
+LONG = os.environ.get("ATOMO_TESTS_ALL") == "1"
 
 
 def with_rows(message, rows):

@@ -3,6 +3,7 @@
 """Tests of the scripts around the build: what they answer, and that the count of tests is honest."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -139,7 +140,20 @@ class Tiers(unittest.TestCase):
 
 
 class TestRun(unittest.TestCase):
-    """What tests/run.sh refuses before it does anything."""
+    """What tests/run.sh refuses before it does anything, and what it tells the tests."""
+
+    def test_the_variables_that_tests_read_are_set(self):
+        """A name that nobody sets would leave the long form of a test out for ever."""
+        read, assigned = set(), set()
+        for folder, _, files in os.walk(os.path.join(ROOT, "tests")):
+            for file in files:
+                if file.endswith((".py", ".cpp", ".hpp", ".sh", ".cmake", "CMakeLists.txt")):
+                    with open(os.path.join(folder, file), encoding="utf-8") as source:
+                        text = source.read()
+                    read |= set(re.findall(r"(?:getenv\(|environ\.get\(|environ\[)[\"'](ATOMO_TEST\w+)", text))
+                    assigned |= set(re.findall(r"\b(ATOMO_\w+)(?:=|[\"']\]? *[=:] )", text))
+        self.assertIn("ATOMO_TESTS_ALL", read)
+        self.assertEqual(read - assigned, set())
 
     def test_parts(self):
         script = os.path.join(ROOT, "tests", "run.sh")
