@@ -13,8 +13,8 @@ tier `commit`. Where a kernel, its compilation or the host executor differs from
 The last line is `N passed, N failed`, with `, N skipped` when a test was skipped.
 Exit status 0 when nothing failed.
 
-  --all          every test at its full size: hours. It is run in 8 parts; those that were finished for these very sources
-                 are not run again, so a run that was stopped goes on where it was
+  --all          every test at its full size, in 8 parts; those that were finished for these very sources are not run
+                 again, so a run that was stopped goes on where it was
   --part N/M     with --all: every M-th test from the N-th on alone; the outcome is of all M parts where all are there
   --base COMMIT  what changes are counted from; the branch's start (the merge base with origin's main) where there is no
                  such option, and on the main branch itself the last commit that is a day older than the newest
