@@ -8,7 +8,8 @@ Each figure is the median of the repetitions; the spread is (largest - smallest)
 most in that row. Speeds are GB/s of the f32 tensor; `x memcpy` relates them to a memcpy of the same
 tensor in the same process.
 
-  --tidy OUT   also writes the JSON without what names the machine's owner (host name, path of the program)
+  --tidy OUT   also writes the JSON without what names the machine's owner (host name, path of the program), and without means
+               and medians, which follow from the repetitions
   --check      exits 1 when a codec is below its floor: 0.2 GB/s for all but exact SVD, 2 GB/s for encoding sign and qsgd
 """
 import argparse
@@ -90,7 +91,7 @@ def below_floor(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="exit 1 when a codec is below its floor")
-    parser.add_argument("--tidy", metavar="OUT", help="also write the JSON without host name and paths")
+    parser.add_argument("--tidy", metavar="OUT", help="also write the JSON without host name, paths and means")
     parser.add_argument("file")
     arguments = parser.parse_args()
 
@@ -99,8 +100,8 @@ def main():
         sys.exit(f"{arguments.file}: no benchmark in it")
     context = document["context"]
     if arguments.tidy:
-        tidy = dict(document, context={key: value for key, value in context.items()
-                                       if key not in ("host_name", "executable")})
+        tidy = {"context": {key: value for key, value in context.items() if key not in ("host_name", "executable")},
+                "benchmarks": [run for run in document["benchmarks"] if run.get("run_type") != "aggregate"]}
         with open(arguments.tidy, "w", encoding="utf-8") as file:
             json.dump(tidy, file, indent=1)
             file.write("\n")
