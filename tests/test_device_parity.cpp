@@ -127,6 +127,23 @@ TEST_P(Parity, LargeTensors) {
   }
 }
 
+TEST_P(Parity, RefusesDTypesThatAreNone) {
+  const Shape shape{30};
+  const auto none = static_cast<DType>(7);
+  const test::Memory x(4 * shape.elements()), message(codec.max_encoded_bytes(shape)),
+      workspace(test::workspace_bytes(codec, shape));
+  const test::Word<std::uint64_t> bytes;
+  const test::StreamOwner stream;
+  Context context;
+  context.stream = stream.get();
+  context.workspace = workspace.bytes();
+  EXPECT_EQ(codec.encode({x.data(), none, shape, test::kDevice}, {},
+                         {message.data(), message.bytes().size(), bytes.data()}, context),
+            Status::unsupported);
+  EXPECT_EQ(codec.decode(message.bytes(), {x.data(), none, shape, test::kDevice}, context),
+            Status::unsupported);
+}
+
 /// Whatever the bytes, the device accepts what the CPU accepts and refuses the rest for the same
 /// reason: damage that the checksums see, and damage behind them.
 TEST_P(Parity, DamagedMessages) {

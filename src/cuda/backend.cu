@@ -235,9 +235,15 @@ std::size_t tensor_workspace_bytes(const Method& method, const Shape& shape, DTy
                   OneLayerPlan<DecodePlans>(one, true, false).workspace_bytes());
 }
 
+/// Whether this codec works on such a view here.
+template <typename View>
+bool takes(const Method& method, const View& view) noexcept {
+  return view.device == Device::cuda && detail::is_dtype(view.dtype) && has_twin(method, view.shape);
+}
+
 Status encode_tensor(const Method& method, const ConstTensorView& view, const Key& key,
                      const Payload& payload, const Context& context) noexcept {
-  if (!has_twin(method, view.shape) || view.device != Device::cuda) return Status::unsupported;
+  if (!takes(method, view)) return Status::unsupported;
   if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
   const OneLayer one(method, view.shape, view.dtype);
   if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
@@ -261,7 +267,7 @@ Status encode_tensor(const Method& method, const ConstTensorView& view, const Ke
 
 Status decode_tensor(const Method& method, ConstBytes message, bool add, float alpha,
                      const TensorView& view, const Context& context) noexcept {
-  if (!has_twin(method, view.shape) || view.device != Device::cuda) return Status::unsupported;
+  if (!takes(method, view)) return Status::unsupported;
   const OneLayer one(method, view.shape, view.dtype);
   if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
   if (add && view.dtype != DType::f32) return Status::unsupported;
