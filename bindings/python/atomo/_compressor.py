@@ -187,8 +187,8 @@ class Compressor:
         """Decodes a message of all layers, into the arrays of `out` or into new ones like those of `like`.
 
         A message says how it is written: one of another policy, with the same shapes, is decoded too, so a policy may
-        change while a receiver stands (`Codec.decode` takes messages of its own codec alone). Returns the arrays by name. Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is
-        then unspecified.
+        change while a receiver stands (`Codec.decode` takes messages of its own codec alone). Returns the arrays by
+        name. Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is then unspecified.
         """
         wanted = None if like is None else self._ordered(like, "like")
         arrays = targets(wanted, None if out is None else self._ordered(out, "out"))
@@ -223,7 +223,7 @@ class Compressor:
 
         The price is predicted from earlier steps; in the first one each layer finds its own. Workers who want one price
         or one grid step agree on theirs (`predicted_price`, `predicted_grid_step`) and give it. Under a `cap=` near
-        `bits=` a small model's layers spend much less than the budget; twice `bits=` leaves them all of it. Raises
+        `bits=` a small model's layers spend much less than the budget; a larger cap leaves them more of it. Raises
         `atomo.Error` while a step is under way.
         """
         self._model.begin_step(seed, step, worker, channel, price, grid_step)

@@ -23,7 +23,7 @@ class Array(Protocol):
 
 
 AnyArray = TypeVar("AnyArray", bound=Array)
-"""Of one framework: a call that takes such arrays returns such arrays."""
+"""Arrays of one framework: a call that takes them returns arrays of that framework."""
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
