@@ -9,12 +9,17 @@
 #include <random>
 #include <vector>
 
-#include "atomo/atoms.hpp"
-#include "atomo/selection.hpp"
-#include "dither.hpp"
-#include "pair_code_tables.hpp"
+#include "coding/pair_code_tables.hpp"
+#include "cpu/atoms.hpp"
+#include "format/atom_body.hpp"
+#include "math/dither.hpp"
+#include "math/selection.hpp"
+#include "price/atom_costs.hpp"
+#include "price_support.hpp"
 
 namespace atomo::cpu {
+
+using namespace model;
 
 /// A buffer with sentinels round it, at an address that is `shift` bytes off any alignment.
 class Guarded {

@@ -2,27 +2,29 @@
 #pragma once
 /// What tests of `cap=` share: matrices, and how much a message was thinned.
 
-#include "head.hpp"
+#include "format/container_head.hpp"
+#include "format/thinning.hpp"
 #include "sketch_support.hpp"
 #include "support.hpp"
-#include "thinning.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 inline const Shape kCapShape{1024, 64};
 
 /// K / (K - d) of a message of one layer, 1 when it is not thinned.
 inline double gain_of(ConstBytes message) {
-  detail::Head head;
-  EXPECT_EQ(detail::Head::parse(message, true, head), Status::ok);
-  detail::LayerCursor layer(head);
+  format::Head head;
+  EXPECT_EQ(format::Head::parse(message, true, head), Status::ok);
+  format::LayerCursor layer(head);
   Status status = Status::ok;
   EXPECT_TRUE(layer.next(status));
-  if ((layer.row.flags & detail::Row::kThinned) == 0) return 1;
+  if ((layer.row.flags & format::Row::kThinned) == 0) return 1;
   std::uint32_t word = 0;
   std::memcpy(&word, layer.body.data(), sizeof word);
-  detail::Thinning thinning;
-  EXPECT_TRUE(detail::Thinning::read(word, thinning));
+  format::Thinning thinning;
+  EXPECT_TRUE(format::Thinning::read(word, thinning));
   return thinning.gain();
 }
 

@@ -31,7 +31,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         tool = [sys.executable, "-B", str(ROOT / "tools" / "make_pair_code.py"), "--root", folder]
         subprocess.run(tool, check=True, stdout=subprocess.DEVNULL)
-        for name in ("src/pair_code_tables.hpp", "tests/python/pair_code_tables.json"):
+        for name in ("src/coding/pair_code_tables.hpp", "tests/python/pair_code_tables.json"):
             wrong = differences((pathlib.Path(folder) / name).read_text(), (ROOT / name).read_text())
             failures += len(wrong)
             for line in wrong[:5]:

@@ -8,10 +8,12 @@
 #include <cstring>
 #include <limits>
 
-#include "atomo/half.hpp"
+#include "core/half.hpp"
 #include "support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 constexpr Key kKey{

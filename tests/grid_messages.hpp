@@ -9,7 +9,7 @@
 
 #include "atomo/atomo.hpp"
 #include "cpu/coordinate_read.hpp"
-#include "head.hpp"
+#include "format/container_head.hpp"
 #include "support.hpp"
 
 namespace atomo::test {
@@ -53,7 +53,7 @@ inline Sum sum_of(const std::vector<Buffer>& messages) {
 
 /// The levels of every layer, one behind the other; empty when the message breaks a rule.
 inline Levels levels_of(ConstBytes message) {
-  using namespace detail;
+  using namespace model;
   Head head;
   if (failed(Head::parse(message, true, head))) return {};
   Levels levels;
@@ -83,8 +83,8 @@ inline Levels levels_of(ConstBytes message) {
 }
 
 /// The word of a segment of a message of one layer, of a wide one with its second word.
-inline detail::SegmentWord word_of(ConstBytes message, std::size_t s) {
-  using namespace detail;
+inline format::SegmentWord word_of(ConstBytes message, std::size_t s) {
+  using namespace model;
   Head head;
   if (failed(Head::parse(message, true, head))) return {};
   LayerCursor layer(head);

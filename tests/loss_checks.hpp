@@ -7,16 +7,21 @@
 #include <array>
 #include <cmath>
 
-#include "atomo/atoms.hpp"
-#include "atomo/price.hpp"
-#include "coordinate_price.hpp"
-#include "dither.hpp"
-#include "kind_rules.hpp"
-#include "pairs.hpp"
-#include "price_math.hpp"
+#include "cpu/atoms.hpp"
+#include "format/kind.hpp"
+#include "format/pair_body.hpp"
+#include "math/dither.hpp"
+#include "price/atom_costs.hpp"
+#include "price/coordinate_price.hpp"
+#include "price/pair_costs.hpp"
+#include "price/price.hpp"
+#include "price/price_math.hpp"
+#include "price_support.hpp"
 #include "statistics_checks.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 /// Largest relative difference that bins, parts of classes and integer costs may make.
 inline constexpr double kLossTolerance = 0.02;
@@ -25,21 +30,21 @@ inline constexpr double kLossTolerance = 0.02;
 struct LossArithmetic {
   /// An atom of `length` entries.
   static double atom(const AtomLayout& layout, double ratio) {
-    return noise_of(cpu::price_costs(layout), layout.length, ratio);
+    return noise_of(price::price_costs(layout), layout.length, ratio);
   }
   static double pair(const MatrixShape& shape, double ratio) {
-    return noise_of(detail::pair_costs(shape), detail::pair_weight(shape), ratio);
+    return noise_of(price::pair_costs(shape), price::pair_weight(shape), ratio);
   }
   /// Entries at `x` prices, `count` of them.
   static double grid(double x, std::size_t count) {
     constexpr float kPrice = 0.25f;
     const std::vector<float> entries(count, static_cast<float>(x) * kPrice);
-    std::vector<std::byte> demand(detail::magnitude_demand_bytes(count)),
-        scratch(detail::magnitude_scratch_bytes(count));
-    detail::count_magnitudes(entries.data(), count, demand, scratch);
-    const double step = static_cast<double>(detail::kGridStepOfPrice);
+    std::vector<std::byte> demand(price::magnitude_demand_bytes(count)),
+        scratch(price::magnitude_scratch_bytes(count));
+    price::count_magnitudes(entries.data(), count, demand, scratch);
+    const double step = static_cast<double>(format::kGridStepOfPrice);
     return static_cast<double>(
-               detail::expected_grid_error16(demand, kPrice * detail::kGridStepOfPrice)) /
+               price::expected_grid_error16(demand, kPrice * format::kGridStepOfPrice)) /
            65536 * step * step;
   }
 
@@ -48,39 +53,39 @@ struct LossArithmetic {
   /// are large.
   static double noise_of(const cpu::PriceCosts& costs, std::uint64_t weight, double ratio) {
     constexpr std::uint64_t kAtoms = 4096;
-    const cpu::PriceBin bin{weight * kAtoms, kAtoms, cpu::price_key(ratio)};
+    const cpu::PriceBin bin{weight * kAtoms, kAtoms, amplitude_key(ratio)};
     const cpu::PriceLayer layer{{&bin, 1}, &costs, kAtoms, ratio};
     const std::uint64_t noise =
-        cpu::expected_loss_256({&layer, 1}, 1.0f) - cpu::expected_bits_256({&layer, 1}, 1.0f);
-    return static_cast<double>(noise) / 256 * detail::kBitPrice / kAtoms;
+        cpu::expected_loss_256({&layer, 1}, 1.0f) - price::expected_bits_256({&layer, 1}, 1.0f);
+    return static_cast<double>(noise) / 256 * price::kBitPrice / kAtoms;
   }
 };
 
 /// The amplitude that stands for those near it.
-inline double middle_of_bin(double ratio) { return detail::representative(cpu::price_key(ratio)); }
+inline double middle_of_bin(double ratio) { return price::representative(amplitude_key(ratio)); }
 
 /// E||y - x||^2 of a dithered atom, in squared prices.
 inline double variance_of_atom(double length, double ratio) {
   const cpu::AtomChoice choice = cpu::choose_atom(ratio, 1.0f);
-  const double delta = static_cast<double>(detail::kAtomClasses[choice.atom_class].delta);
+  const double delta = static_cast<double>(coding::kAtomClasses[choice.atom_class].delta);
   const double energy = length * ratio * ratio,
-               noise = length * delta * delta * detail::kDitherVariance;
+               noise = length * delta * delta * math::kDitherVariance;
   if (choice.atom_class != 0) return noise;
-  const double p = choice.probability / detail::kTwo32;
+  const double p = choice.probability / math::kTwo32;
   return energy * (1 / p - 1) + p * noise;
 }
 
 /// The same of a pair: u and sigma v have independent errors, and what is kept is divided by p.
 inline double variance_of_pair(const MatrixShape& shape, double ratio) {
   const double m = static_cast<double>(shape.shorter()), n = static_cast<double>(shape.longer());
-  const double sigma = ratio / detail::pair_amplitude(shape);
+  const double sigma = ratio / price::pair_amplitude(shape);
   const cpu::AtomChoice choice = cpu::choose_atom(ratio, 1.0f);
-  const detail::PairStep steps = detail::pair_step(shape, choice.atom_class);
-  const double p = choice.atom_class != 0 ? 1 : choice.probability / detail::kTwo32;
+  const format::PairStep steps = format::pair_step(shape, choice.atom_class);
+  const double p = choice.atom_class != 0 ? 1 : choice.probability / math::kTwo32;
   const double step_u = static_cast<double>(steps.shorter.size) / std::sqrt(m),
                step_v = static_cast<double>(steps.longer.size) * std::sqrt(m);
-  const double of_u = m * step_u * step_u * detail::kDitherVariance,
-               of_v = n * step_v * step_v * detail::kDitherVariance;
+  const double of_u = m * step_u * step_u * math::kDitherVariance,
+               of_v = n * step_v * step_v * math::kDitherVariance;
   const double second = sigma * sigma / (p * p);
   return sigma * sigma * (1 / p - 1) + p * (of_v + second * of_u + of_u * of_v);
 }
@@ -113,7 +118,7 @@ std::string check_loss() {
                          ": variance ", found, " for ", expected);
     }
   }
-  const double step = static_cast<double>(detail::kGridStepOfPrice);
+  const double step = static_cast<double>(format::kGridStepOfPrice);
   for (const double x : {0.01, 0.3, 1.0, 1.7, 2.9, 3.5, 20.0}) {
     const double t = middle_of_bin(x) / step, f = t - std::floor(t);
     const double expected = 1000 * step * step * f * (1 - f), found = Arithmetic::grid(x, 1000);
@@ -126,7 +131,7 @@ std::string check_loss() {
 /// By what a pair's amplitude is divided.
 struct PairProbability {
   static double kappa(const MatrixShape& shape) {
-    return 1 / (detail::pair_amplitude(shape) *
+    return 1 / (price::pair_amplitude(shape) *
                 std::sqrt(static_cast<double>(shape.shorter() + shape.longer())));
   }
 };
@@ -138,18 +143,18 @@ struct PairProbability {
 template <typename Arithmetic = PairProbability>
 std::string check_pair_probabilities() {
   constexpr double kBesideContent = 6;  // in 1/256 bit an entry, as the price has it
-  const auto self_noise = [](double step) { return 1 + step * step * detail::kDitherVariance; };
-  const detail::AtomClass& uncertain = detail::kAtomClasses[0];
+  const auto self_noise = [](double step) { return 1 + step * step * math::kDitherVariance; };
+  const coding::AtomClass& uncertain = coding::kAtomClasses[0];
   for (const MatrixShape& shape :
        {MatrixShape{64, 64}, {64, 90}, {300, 150}, {40, 300}, {16, 1000}, {32, 32000}}) {
     const double entries = static_cast<double>(shape.shorter() + shape.longer());
-    const detail::PairSteps steps = detail::kPairSteps[detail::pair_aspect(shape)][0];
-    const double e_pair = self_noise(detail::kCodingSteps[steps.shorter].d) *
-                          self_noise(detail::kCodingSteps[steps.longer].d);
+    const coding::PairSteps steps = coding::kPairSteps[format::pair_aspect(shape)][0];
+    const double e_pair = self_noise(coding::kCodingSteps[steps.shorter].d) *
+                          self_noise(coding::kCodingSteps[steps.longer].d);
     const double e_row = self_noise(static_cast<double>(uncertain.delta));
-    const double b_pair = entries * (detail::pair_costs(shape).unit[0][0] + kBesideContent) / 256;
+    const double b_pair = entries * (price::pair_costs(shape).unit[0][0] + kBesideContent) / 256;
     const double length = static_cast<double>(shape.columns);
-    const double b_row = length * (detail::kStepCost256[uncertain.step][0] + kBesideContent) / 256;
+    const double b_row = length * (coding::kStepCost256[uncertain.step][0] + kBesideContent) / 256;
     const double kappa = Arithmetic::kappa(shape);
     double sum = 0, bits = 0, root_sum = 0;
     const auto add = [&](double energy, double e, double b, double p) {

@@ -10,13 +10,18 @@
 #include <set>
 #include <unordered_map>
 
-#include "atomo/atoms.hpp"
-#include "atomo/philox.hpp"
+#include "coding/pair_code.hpp"
+#include "core/philox.hpp"
+#include "cpu/atoms.hpp"
 #include "cpu/dither_kernels.hpp"
-#include "pair_code.hpp"
+#include "price/atom_costs.hpp"
+#include "price/price_math.hpp"
+#include "price_support.hpp"
 #include "statistics_checks.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 // ---- factors of a pair
 
@@ -43,9 +48,9 @@ std::string check_factors() {
       const ShortDraw du{d[slots.at(Arithmetic::kDitherU)], d[slots.at(Arithmetic::kPreRoundU)]};
       const ShortDraw dv{d[slots.at(Arithmetic::kDitherV)], d[slots.at(Arithmetic::kPreRoundV)]};
       const double a =
-          detail::dequantise<double>(detail::quantise<double>(u, 1.0, du), du.level, step_u);
+          math::dequantise<double>(math::quantise<double>(u, 1.0, du), du.level, step_u);
       const double b =
-          detail::dequantise<double>(detail::quantise<double>(v, 1.0, dv), dv.level, step_v);
+          math::dequantise<double>(math::quantise<double>(v, 1.0, dv), dv.level, step_v);
       sum += static_cast<long double>(a) * b;
     });
     const double mean = static_cast<double>(sum) / outcomes, expected = u * step_u * v * step_v;
@@ -66,27 +71,27 @@ struct WrittenArithmetic {
 template <typename Arithmetic = WrittenArithmetic>
 std::string check_values_and_lengths() {
   for (const std::size_t c : {std::size_t{0}, std::size_t{1}, std::size_t{4}}) {
-    const detail::AtomClass& atom_class = detail::kAtomClasses[c];
-    const detail::PairCoding coding =
-        detail::pair_coding(atom_class.step, detail::escape_bits(256, atom_class.reach));
+    const coding::AtomClass& atom_class = coding::kAtomClasses[c];
+    const coding::PairCoding coding =
+        coding::pair_coding(atom_class.step, coding::escape_bits(256, atom_class.reach));
     for (const auto& [y0, y1] : {std::pair{2.5, 0.25}, {-1.75, 3 + 5 / 256.0}, {0.125, -0.5}}) {
       Outcomes o({y0, y1});
       const std::array<std::uint32_t, 3> sizes = {kLevels, kPre, kPre};
       for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
-        const ShortDraw first{d[0], d[1]}, second{d[0] ^ detail::kMateLevel, d[2]};
-        const std::int32_t q0 = detail::quantise<double>(y0, 1, first),
-                           q1 = detail::quantise<double>(y1, 1, second);
+        const ShortDraw first{d[0], d[1]}, second{d[0] ^ math::kMateLevel, d[2]};
+        const std::int32_t q0 = math::quantise<double>(y0, 1, first),
+                           q1 = math::quantise<double>(y1, 1, second);
         std::byte buffer[32];
-        detail::BitWriter out(buffer, sizeof buffer);
-        detail::put_pair(out, coding, first.level, q0, q1);
+        core::BitWriter out(buffer, sizeof buffer);
+        coding::put_pair(out, coding, first.level, q0, q1);
         const auto bits = static_cast<unsigned>(out.position());
         out.finish();
         std::uint64_t bit = 0;
         const auto read =
-            detail::get_pair(detail::BitReader(buffer, sizeof buffer), coding, first.level, bit);
+            coding::get_pair(core::BitReader(buffer, sizeof buffer), coding, first.level, bit);
         const std::array<double, 2> y = {
-            Arithmetic::decoded(y0, detail::dequantise<double>(read.q0, first.level, 1), bits),
-            Arithmetic::decoded(y1, detail::dequantise<double>(read.q1, second.level, 1), bits)};
+            Arithmetic::decoded(y0, math::dequantise<double>(read.q0, first.level, 1), bits),
+            Arithmetic::decoded(y1, math::dequantise<double>(read.q1, second.level, 1), bits)};
         o.add(1.0 / (kLevels * kPre * kPre), y);
       });
       for (std::size_t k = 0; k < 2; ++k) {
@@ -103,12 +108,12 @@ std::string check_values_and_lengths() {
 /// Layers of two amplitudes, and what a price search needs to know of them.
 struct TwoAmplitudes {
   std::array<cpu::PriceBin, 2> bins;
-  cpu::PriceCosts costs = cpu::price_costs(AtomLayout::blocks(512));
+  cpu::PriceCosts costs = price::price_costs(AtomLayout::blocks(512));
   double small, large;
 
   TwoAmplitudes(double small_rms, double large_rms) : small(small_rms), large(large_rms) {
-    bins[0] = {256, 1, cpu::price_key(small)};
-    bins[1] = {256, 1, cpu::price_key(large)};
+    bins[0] = {256, 1, amplitude_key(small)};
+    bins[1] = {256, 1, amplitude_key(large)};
   }
   [[nodiscard]] cpu::PriceLayer layer() const { return {bins, &costs, 2, large}; }
 };
@@ -123,17 +128,17 @@ inline std::string check_floor(PriceSearch search) {
     for (int octave = 4; octave < 63; octave += 3) {
       const float a = search(atoms.layer(), std::uint64_t{1} << octave);
       const double ratio = large / static_cast<double>(a);
-      const int c = std::min(detail::class_of_ratio(ratio), detail::kAtomClassCount - 1);
+      const int c = std::min(math::class_of_ratio(ratio), math::kAtomClassCount - 1);
       if (c == 0) continue;
-      const detail::AtomClass& atom_class = detail::kAtomClasses[c];
+      const coding::AtomClass& atom_class = coding::kAtomClasses[c];
       const double x = 16 * large;  // sqrt(256) times the rms
-      const auto scale = detail::certain_scale<double>(static_cast<double>(a),
-                                                       static_cast<double>(atom_class.delta));
-      const unsigned w = detail::escape_bits(256, atom_class.reach);
-      const std::int32_t q = detail::quantise<double>(x, scale.inverse, ShortDraw{3, 5});
+      const auto scale = math::certain_scale<double>(static_cast<double>(a),
+                                                     static_cast<double>(atom_class.delta));
+      const unsigned w = coding::escape_bits(256, atom_class.reach);
+      const std::int32_t q = math::quantise<double>(x, scale.inverse, ShortDraw{3, 5});
       const auto sent =
           static_cast<std::int32_t>(static_cast<std::uint32_t>(q) << (32 - w)) >> (32 - w);
-      const double back = detail::dequantise<double>(sent, 3, scale.step);
+      const double back = math::dequantise<double>(sent, 3, scale.step);
       if (!(std::fabs(back - x) <= scale.step))
         return complaint("budget of 2^", octave, " bits: r = ", ratio, ", ", x, " decoded to ",
                          back);
@@ -148,17 +153,17 @@ inline std::string check_ceiling(PriceSearch search) {
   for (const std::uint64_t length : {1u, 3u, 16u, 17u, 100u, 256u, 4096u}) {
     for (const std::uint64_t atoms : {1u, 2u, 1000u}) {
       const auto layout = AtomLayout::rows(atoms, length);
-      const cpu::PriceCosts costs = cpu::price_costs(layout);
+      const cpu::PriceCosts costs = price::price_costs(layout);
       const auto even = length + length % 2;
       for (const double rms : {1.0, 1.37, 0x1p-100, 0x1.8p60}) {
-        const cpu::PriceBin bin{atoms * even, atoms, cpu::price_key(rms)};
+        const cpu::PriceBin bin{atoms * even, atoms, amplitude_key(rms)};
         const cpu::PriceLayer layer{{&bin, 1}, &costs, atoms, rms};
         for (const std::uint64_t budget : {0u, 1u, 2u, 4096u}) {
           const float a = search(layer, budget);
           const double kept =
               static_cast<double>(atoms) * std::min(rms / static_cast<double>(a), 1.0);
           const double entries = kept * static_cast<double>(std::max<std::uint64_t>(length, 16));
-          const bool fits = cpu::expected_bits_256({&layer, 1}, a) <= 256 * budget;
+          const bool fits = price::expected_bits_256({&layer, 1}, a) <= 256 * budget;
           if (entries < 16 * (1 - 0x1p-6))
             return complaint(atoms, " atoms of ", length, " and rms ", rms, ", ", budget,
                              " bits: ", entries, " entries at the price ", a);
@@ -181,23 +186,23 @@ inline std::string check_tiny_tensors(PriceSearch search) {
     for (std::size_t i = 0; i < n; ++i) energy += x[i] * x[i];
     const double rms = std::sqrt(energy / static_cast<double>(n));
     const auto layout = AtomLayout::blocks(n);
-    const cpu::PriceCosts costs = cpu::price_costs(layout);
-    const cpu::PriceBin bin{n + n % 2, 1, cpu::price_key(rms)};
+    const cpu::PriceCosts costs = price::price_costs(layout);
+    const cpu::PriceBin bin{n + n % 2, 1, amplitude_key(rms)};
     const auto a = static_cast<double>(search({{&bin, 1}, &costs, 1, rms}, n / 8));
     const double ratio = rms / a;
-    const int c = detail::class_of_ratio(ratio);
-    const std::uint32_t p = c == 0 ? detail::probability_of_ratio(ratio) : 0;
-    const double keeps = c == 0 ? p / detail::kTwo32 : 1;
-    const auto delta = static_cast<double>(detail::kAtomClasses[static_cast<std::size_t>(c)].delta);
-    const auto scale = c == 0 ? detail::uncertain_scale<double>(a, delta, p)
-                              : detail::certain_scale<double>(a, delta);
+    const int c = math::class_of_ratio(ratio);
+    const std::uint32_t p = c == 0 ? math::probability_of_ratio(ratio) : 0;
+    const double keeps = c == 0 ? p / math::kTwo32 : 1;
+    const auto delta = static_cast<double>(coding::kAtomClasses[static_cast<std::size_t>(c)].delta);
+    const auto scale =
+        c == 0 ? math::uncertain_scale<double>(a, delta, p) : math::certain_scale<double>(a, delta);
     double error = 0;
     for (std::size_t i = 0; i < n; ++i) {
       double mean = 0, square = 0;
       for (std::uint32_t draw = 0; draw < kLevels * kPre; ++draw) {
         const ShortDraw chosen{draw / kPre, draw % kPre};
-        const double y = detail::dequantise<double>(
-            detail::quantise<double>(x[i], scale.inverse, chosen), chosen.level, scale.step);
+        const double y = math::dequantise<double>(
+            math::quantise<double>(x[i], scale.inverse, chosen), chosen.level, scale.step);
         mean += keeps * y / (kLevels * kPre);
         square += keeps * (y - x[i]) * (y - x[i]) / (kLevels * kPre);
       }

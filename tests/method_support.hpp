@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "atomo/thread_pool.hpp"
-#include "method.hpp"
-#include "spec.hpp"
+#include "codec/method.hpp"
+#include "codec/spec.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 /// Memory of a stated size and misalignment between two sentinels.
 class Guarded {
@@ -60,19 +62,19 @@ struct Body {
 
 /// Encodes with a method that has no price. `offset`: bytes that input and output are moved off
 /// alignment.
-inline Body encode_body(const detail::Method& method, const std::vector<float>& x,
+inline Body encode_body(const codec::Method& method, const std::vector<float>& x,
                         const Key& key = {}, Executor* executor = nullptr, std::size_t offset = 0) {
   const Shape shape{static_cast<std::int64_t>(x.size())};
   Guarded input(x.size() * 4, offset * 4), scratch(method.scratch_bytes(shape)),
       out(method.max_body_bytes(shape), offset);
   if (!x.empty()) std::memcpy(input.data(), x.data(), x.size() * 4);
-  detail::LayerInput in;
+  codec::LayerInput in;
   in.x = input.floats();
   in.n = x.size();
   in.shape = &shape;
   in.key = key;
   in.executor = executor;
-  detail::BodyResult result;
+  codec::BodyResult result;
   Body body;
   body.status = method.encode(in, 0, {}, {}, scratch.bytes(), out.bytes(), result);
   EXPECT_TRUE(input.intact() && scratch.intact() && out.intact());
@@ -89,16 +91,16 @@ struct Values {
 };
 
 /// Decodes a body, or adds it to `onto`.
-inline Values decode_body(const detail::Kind& kind, const std::vector<std::byte>& bytes,
+inline Values decode_body(const format::Kind& kind, const std::vector<std::byte>& bytes,
                           const Key& key = {}, Executor* executor = nullptr, std::size_t offset = 0,
                           const std::vector<float>* onto = nullptr, float alpha = 1) {
-  const detail::BodyDecoder& decoder = *detail::find_decoder(kind.method);
+  const codec::BodyDecoder& decoder = *codec::find_decoder(kind.method);
   const std::size_t n = kind.shape.elements();
   Guarded workspace(decoder.workspace_bytes(kind)), out(4 * n, 4 * offset),
       input(bytes.size(), offset);
   std::copy(bytes.begin(), bytes.end(), input.data());
   if (onto != nullptr && n > 0) std::memcpy(out.data(), onto->data(), 4 * n);
-  detail::LayerOutput layer;
+  codec::LayerOutput layer;
   layer.body = input.bytes();
   layer.kind = &kind;
   layer.key = key;
@@ -126,7 +128,7 @@ inline std::vector<float> normal_entries(std::size_t n, std::uint64_t seed, floa
   return x;
 }
 
-inline detail::Kind kind_of(const detail::Method& method, std::size_t n) {
+inline format::Kind kind_of(const codec::Method& method, std::size_t n) {
   return method.kind(Shape{static_cast<std::int64_t>(n)}, DType::f32);
 }
 

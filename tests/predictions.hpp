@@ -9,19 +9,22 @@
 #include <string>
 #include <vector>
 
-#include "atomo/atoms.hpp"
-#include "atomo/half.hpp"
-#include "atomo/selection.hpp"
-#include "atomo/svd.hpp"
-#include "dither.hpp"
-#include "level_math.hpp"
-#include "matrix_view.hpp"
-#include "pair_code_tables.hpp"
-#include "pairs.hpp"
+#include "coding/pair_code_tables.hpp"
+#include "core/half.hpp"
+#include "cpu/atoms.hpp"
+#include "cpu/svd.hpp"
+#include "format/matrix.hpp"
+#include "format/pair_body.hpp"
+#include "math/dither.hpp"
+#include "math/selection.hpp"
+#include "math/stochastic_level.hpp"
+#include "price/pair_costs.hpp"
 #include "sketch_support.hpp"
 #include "statistics_checks.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 struct Prediction {
   std::vector<double> variance, largest, slack;
@@ -89,7 +92,7 @@ inline Prediction predict_qsgd(const std::vector<float>& x, int bits, std::size_
     }
     const int levels = bits == 1 ? 1 : (1 << (bits - 1)) - 1;
     const auto step = static_cast<double>(
-        detail::level_step(l2 ? detail::norm_from_squares(squares) : largest, levels));
+        math::level_step(l2 ? math::norm_from_squares(squares) : largest, levels));
     for (std::size_t i = first; i < end && step > 0; ++i) {
       const double v = static_cast<double>(x[i]);
       predict_step(p, i, v, step, bias_bound);
@@ -136,8 +139,8 @@ inline Prediction predict_atoms(const std::vector<float>& x, const AtomLayout& l
       const cpu::AtomChoice choice = cpu::choose_atom(
           std::sqrt(squares / static_cast<double>(length)), static_cast<float>(price));
       const double step =
-          price * static_cast<double>(detail::kAtomClasses[choice.atom_class].delta);
-      const double chance = choice.atom_class != 0 ? 1 : choice.probability / detail::kTwo32;
+          price * static_cast<double>(coding::kAtomClasses[choice.atom_class].delta);
+      const double chance = choice.atom_class != 0 ? 1 : choice.probability / math::kTwo32;
       for (std::size_t i = first; i < first + length; ++i) {
         const double v = static_cast<double>(x[i]),
                      noise = dither_variance(v / chance / step) * step * step;
@@ -172,7 +175,7 @@ struct Pairs {
   double unit = 1;  ///< of the longer factors
 
   Pairs(const std::vector<float>& x, const Shape& shape)
-      : view(detail::matrix_view(shape)),
+      : view(format::matrix_view(shape)),
         shorter(view.shorter() * view.shorter()),
         longer(view.shorter() * view.longer()),
         sigma(view.shorter()) {
@@ -211,8 +214,8 @@ PairPrediction predict_pairs(const Pairs& pairs, const Shape& shape, Chance chan
     const auto [step_u, step_v] = steps(k);
     const double noise_u = step_u * step_u * (1 + 2.0 / 256) / 12,
                  noise_v = step_v * step_v * (1 + 2.0 / 256) / 12;
-    const double mean_u = static_cast<double>(m) * step_u * step_u * detail::kDitherVariance;
-    const double mean_v = static_cast<double>(n) * step_v * step_v * detail::kDitherVariance;
+    const double mean_u = static_cast<double>(m) * step_u * step_u * math::kDitherVariance;
+    const double mean_v = static_cast<double>(n) * step_v * step_v * math::kDitherVariance;
     const double sigma = pairs.sigma[k];
     p.total += sigma * sigma * (1 / c - 1) +
                c * (mean_v + sigma * sigma / (c * c) * mean_u + mean_u * mean_v);
@@ -237,23 +240,23 @@ PairPrediction predict_pairs(const Pairs& pairs, const Shape& shape, Chance chan
 inline PairPrediction predict_dithered_pairs(const Pairs& pairs, const Shape& shape, float price) {
   const auto m = static_cast<double>(pairs.view.shorter()),
              n = static_cast<double>(pairs.view.longer());
-  const std::size_t aspect = detail::pair_aspect(pairs.view);
-  const double unit = detail::pair_amplitude(pairs.view);
+  const std::size_t aspect = format::pair_aspect(pairs.view);
+  const double unit = price::pair_amplitude(pairs.view);
   const auto choice = [&](std::size_t k) { return cpu::choose_atom(pairs.sigma[k] * unit, price); };
   return predict_pairs(
       pairs, shape,
       [&](std::size_t k) {
         if (pairs.sigma[k] == 0) return 0.0;
         const cpu::AtomChoice c = choice(k);
-        return c.atom_class != 0 ? 1.0 : c.probability / detail::kTwo32;
+        return c.atom_class != 0 ? 1.0 : c.probability / math::kTwo32;
       },
       [&](std::size_t k) {
         const std::size_t c = choice(k).atom_class;
-        const detail::PairSteps steps = detail::kPairSteps[aspect][c];
+        const coding::PairSteps steps = coding::kPairSteps[aspect][c];
         // u sqrt m and sigma v / sqrt m have these steps.
-        const double shorter = detail::kCodingSteps[steps.shorter].d;
-        const double longer = detail::kCodingSteps[steps.longer].d * detail::kClassMiddle[c] *
-                              static_cast<double>(price) * detail::kPairKappa[aspect] *
+        const double shorter = coding::kCodingSteps[steps.shorter].d;
+        const double longer = coding::kCodingSteps[steps.longer].d * coding::kClassMiddle[c] *
+                              static_cast<double>(price) * coding::kPairKappa[aspect] *
                               std::sqrt((m + n) / (m * n));
         return std::pair{shorter / std::sqrt(m), longer * std::sqrt(m)};
       });

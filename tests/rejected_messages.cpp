@@ -5,10 +5,12 @@
 #include <functional>
 #include <limits>
 
+#include "format/container_head.hpp"
 #include "format_cases.hpp"
-#include "head.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 using Buffer = std::vector<std::byte>;
@@ -42,9 +44,9 @@ struct Parts {
     Buffer m = head;
     put(m, 67, static_cast<std::uint32_t>(body.size()));
     m.insert(m.end(), body.begin(), body.end());
-    m.resize(detail::padded(m.size()), static_cast<std::byte>(padding));
+    m.resize(format::padded(m.size()), static_cast<std::byte>(padding));
     put(m, 8, static_cast<std::uint64_t>(m.size()));
-    detail::write_checksums(m, head.size());
+    format::write_checksums(m, head.size());
     return m;
   }
 };
@@ -146,13 +148,13 @@ void add_heads(List& list) {
 
 /// One layer of 4 x 40 called "abc": the bytes of its name are what a test case puts there.
 void add_names(List& list) {
-  const auto add = [&](const char* name, const char (&bytes)[4]) {
+  const auto add = [&](const char* name, const char(&bytes)[4]) {
     list.add_head(name, "identity", [&](Buffer& h) {
       put_byte(h, 6, 1);
       h.resize(81);
       h.insert(h.end(), {std::byte{3}, std::byte{0}});
       for (int i = 0; i < 3; ++i) h.push_back(static_cast<std::byte>(bytes[i]));
-      h.resize(detail::padded(h.size()));
+      h.resize(format::padded(h.size()));
     });
   };
   add("corrupt-name_of_latin_1", "\xE9t\xE9");
@@ -206,9 +208,9 @@ void add_bodies(List& list) {
 Buffer encoded(const Codec& codec, const std::vector<float>& x, const Shape& shape) {
   Buffer message(codec.max_encoded_bytes(shape)), workspace(codec.workspace_bytes(shape));
   std::uint64_t bytes = 0;
-  const Status status = codec.encode({x.data(), DType::f32, shape}, {},
-                                     {message.data(), message.size(), &bytes},
-                                     {.workspace = workspace});
+  const Status status =
+      codec.encode({x.data(), DType::f32, shape}, {}, {message.data(), message.size(), &bytes},
+                   {.workspace = workspace});
   if (failed(status)) throw Error("no message of " + codec.to_string());
   message.resize(bytes);
   return message;
@@ -225,14 +227,14 @@ void add_pairs_behind_lossless(List& list) {
   const Buffer packed = encoded(Codec::parse("identity+blosc:codec=zstd,level=9"), zeros, flat);
   ContainerInfo info;
   if (failed(inspect(packed, info, true))) throw Error("pairs behind a lossless stage: no message");
-  const detail::Kind kind{detail::MethodId::factors, DType::f32, 0, {side, side}};
-  const std::size_t head = detail::one_layer_head_bytes(kind),
+  const format::Kind kind{format::MethodId::factors, DType::f32, 0, {side, side}};
+  const std::size_t head = format::one_layer_head_bytes(kind),
                     body = packed.size() - info.head_bytes;
   Buffer message(head + body);
   std::copy(packed.begin() + static_cast<std::ptrdiff_t>(info.head_bytes), packed.end(),
             message.begin() + static_cast<std::ptrdiff_t>(head));
-  detail::write_one_layer_head(message.data(), kind,
-                               {0, detail::Row::kLossless, info.layers.at(0).bytes}, {}, 0, 0);
+  format::write_one_layer_head(message.data(), kind,
+                               {0, format::Row::kLossless, info.layers.at(0).bytes}, {}, 0, 0);
   list.add("corrupt-lossless_pays_for_fewer_pairs", message);
 }
 

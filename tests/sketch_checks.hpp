@@ -11,14 +11,17 @@
 #include <optional>
 #include <tuple>
 
-#include "atomo/philox.hpp"
-#include "atomo/selection.hpp"
-#include "pair_code_tables.hpp"
-#include "pairs.hpp"
+#include "coding/pair_code_tables.hpp"
+#include "core/philox.hpp"
+#include "format/pair_body.hpp"
+#include "math/selection.hpp"
+#include "price/pair_costs.hpp"
 #include "sketch_support.hpp"
 #include "statistics_checks.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 struct SketchArithmetic {
   static constexpr Purpose kDitherU = Purpose::dither_u, kDitherV = Purpose::dither_v,
@@ -126,8 +129,8 @@ class DitheredNumber {
   [[nodiscard]] double value(Drawn drawn) const {
     const auto level = static_cast<std::uint32_t>(drawn(level_)) ^ (second_ ? 8u : 0u);
     const bool up = fraction_ > 0 && drawn(pre_round_) >= 1 - fraction_;
-    const std::int32_t q = detail::quantise<double>(content_, 1 / step_, EdgeDraw{level, up});
-    return unit_ * detail::dequantise<double>(q, level, step_);
+    const std::int32_t q = math::quantise<double>(content_, 1 / step_, EdgeDraw{level, up});
+    return unit_ * math::dequantise<double>(q, level, step_);
   }
   [[nodiscard]] double mean() const { return unit_ * content_; }
   [[nodiscard]] double mean_square() const {
@@ -193,9 +196,9 @@ std::vector<DrawnTerm> terms_of_entry(const Sketched& s, float price, std::size_
   for (std::size_t k = 0; k < s.rank; ++k) {
     if (s.sigma[k] == 0) continue;
     const cpu::AtomChoice choice =
-        cpu::choose_atom(s.sigma[k] * detail::pair_amplitude(shape), price);
-    const detail::PairStep steps = detail::pair_step(shape, choice.atom_class);
-    const double chance = choice.atom_class != 0 ? 1 : choice.probability / detail::kTwo32;
+        cpu::choose_atom(s.sigma[k] * price::pair_amplitude(shape), price);
+    const format::PairStep steps = format::pair_step(shape, choice.atom_class);
+    const double chance = choice.atom_class != 0 ? 1 : choice.probability / math::kTwo32;
     const double step_u = static_cast<double>(steps.shorter.size),
                  step_v = a * static_cast<double>(steps.longer.size);
     // The content of an uncertain pair's second factor is divided by its chance.
@@ -223,9 +226,9 @@ std::vector<DrawnTerm> terms_of_entry(const Sketched& s, float price, std::size_
     if (squares == 0) continue;
     const cpu::AtomChoice choice =
         cpu::choose_atom(std::sqrt(squares / static_cast<double>(shape.columns)), price);
-    const double chance = choice.atom_class != 0 ? 1 : choice.probability / detail::kTwo32;
+    const double chance = choice.atom_class != 0 ? 1 : choice.probability / math::kTwo32;
     if (t == row) {
-      const double step = a * static_cast<double>(detail::kAtomClasses[choice.atom_class].delta);
+      const double step = a * static_cast<double>(coding::kAtomClasses[choice.atom_class].delta);
       terms.push_back({{DitheredNumber(residual[entry] / chance, step, 1,
                                        {Arithmetic::kDitherRow, t, at_row.place}, at_row.second,
                                        {Arithmetic::kPreRoundRow, t, at_row.place})},

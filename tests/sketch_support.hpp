@@ -9,10 +9,12 @@
 #include <random>
 #include <vector>
 
-#include "atomo/sketch.hpp"
+#include "cpu/sketch.hpp"
 #include "support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 /// What cpu::sketch, or cpu::sketch_onto a basis, makes of a matrix. Checks that nothing behind the
 /// workspace is written.

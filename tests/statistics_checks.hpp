@@ -10,22 +10,24 @@
 #include <cmath>
 #include <random>
 
-#include "atomo/price.hpp"
-#include "atomo/selection.hpp"
-#include "dither.hpp"
-#include "level_math.hpp"
-#include "random_k_math.hpp"
+#include "math/dither.hpp"
+#include "math/selection.hpp"
+#include "math/stochastic_level.hpp"
+#include "math/subset_sampling.hpp"
+#include "math/water_filling.hpp"
+#include "price/price.hpp"
 #include "statistics.hpp"
-#include "water_filling.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 // ---- dithered atoms
 
 inline constexpr std::uint32_t kLevels = 16;
 inline constexpr std::uint32_t kPre = 16;  ///< values of the pre-rounding, in place of 65,536
 
-/// As detail::EntryDraw, with pre-rounding of 4 bits.
+/// As math::EntryDraw, with pre-rounding of 4 bits.
 struct ShortDraw {
   std::uint32_t level, pre;
   template <typename Real>
@@ -37,17 +39,17 @@ struct ShortDraw {
 
 /// How an atom is chosen, scaled, dithered and read.
 struct AtomArithmetic {
-  static std::uint32_t probability(double ratio) { return detail::probability_of_ratio(ratio); }
+  static std::uint32_t probability(double ratio) { return math::probability_of_ratio(ratio); }
   /// What the divisor of an uncertain atom's content is taken from.
-  static detail::ContentScale<double> scale(double price, double delta, double /*ratio*/,
-                                            std::uint32_t p) {
-    return detail::uncertain_scale(price, delta, p);
+  static math::ContentScale<double> scale(double price, double delta, double /*ratio*/,
+                                          std::uint32_t p) {
+    return math::uncertain_scale(price, delta, p);
   }
   static std::int32_t quantise(double x, double inverse, ShortDraw draw) {
-    return detail::quantise<double>(x, inverse, draw);
+    return math::quantise<double>(x, inverse, draw);
   }
   static double dequantise(std::int32_t q, std::uint32_t level, double step) {
-    return detail::dequantise<double>(q, level, step);
+    return math::dequantise<double>(q, level, step);
   }
   /// The pre-rounding of a pair's second entry.
   static std::uint32_t second_pre(std::uint32_t /*first*/, std::uint32_t own) { return own; }
@@ -76,7 +78,7 @@ Outcomes pair_outcomes(double x0, double x1, double step, double inverse, double
   const std::array<std::uint32_t, 3> sizes = {kLevels, kPre, kPre};
   for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
     const ShortDraw first{d[0], d[1]},
-        second{d[0] ^ detail::kMateLevel, Arithmetic::second_pre(d[1], d[2])};
+        second{d[0] ^ math::kMateLevel, Arithmetic::second_pre(d[1], d[2])};
     const std::array<double, 2> y = {
         Arithmetic::dequantise(Arithmetic::quantise(x0, inverse, first), first.level, step),
         Arithmetic::dequantise(Arithmetic::quantise(x1, inverse, second), second.level, step)};
@@ -89,9 +91,9 @@ Outcomes pair_outcomes(double x0, double x1, double step, double inverse, double
 /// E = x and the variance, for content of every class.
 template <typename Arithmetic = AtomArithmetic>
 std::string check_certain_content() {
-  for (std::size_t c = 1; c < std::size(detail::kAtomClasses); c += 3) {
-    const double price = 0.75, delta = static_cast<double>(detail::kAtomClasses[c].delta);
-    const auto scale = detail::certain_scale<double>(price, delta);
+  for (std::size_t c = 1; c < std::size(coding::kAtomClasses); c += 3) {
+    const double price = 0.75, delta = static_cast<double>(coding::kAtomClasses[c].delta);
+    const auto scale = math::certain_scale<double>(price, delta);
     const double step = scale.step;
     const std::vector<double> contents = dyadic_contents(40, static_cast<std::uint32_t>(c));
     for (std::size_t i = 0; i + 1 < contents.size(); i += 2) {
@@ -125,7 +127,7 @@ std::string check_pair_independence() {
       for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
         const double a = Arithmetic::quantise(y0, 1, {level, d[0]});
         const double b = Arithmetic::quantise(
-            y1, 1, {level ^ detail::kMateLevel, Arithmetic::second_pre(d[0], d[1])});
+            y1, 1, {level ^ math::kMateLevel, Arithmetic::second_pre(d[0], d[1])});
         mean[0] += a / (kPre * kPre);
         mean[1] += b / (kPre * kPre);
         product += a * b / (kPre * kPre);
@@ -141,11 +143,11 @@ std::string check_pair_independence() {
 /// E = x and E||y - x||^2 of an uncertain atom: kept with P / 2^32, its content divided by that.
 template <typename Arithmetic = AtomArithmetic>
 std::string check_uncertain_atom() {
-  const double price = 0.625, delta = static_cast<double>(detail::kAtomClasses[0].delta);
+  const double price = 0.625, delta = static_cast<double>(coding::kAtomClasses[0].delta);
   for (const double ratio :
        {0x1p-50, 0x1.7p-32, 0x1.fp-31, 1e-7, 0.013, 1.0 / 3, 0.5, 0.7 + 1e-11, 1 - 0x1p-40}) {
     const std::uint32_t used = Arithmetic::probability(ratio);
-    const double p = used / detail::kTwo32;
+    const double p = used / math::kTwo32;
     const auto scale = Arithmetic::scale(price, delta, ratio, used);
     const double step = price * delta;
     for (const auto& [y0, y1] :
@@ -179,7 +181,7 @@ std::string check_divisor() {
                                     -1 - static_cast<int>(random() % 31));
     const std::uint32_t used = Arithmetic::probability(ratio);
     const auto scale = Arithmetic::scale(1.0, 2.5, ratio, used);
-    const double product = scale.inverse * 2.5 * (used / detail::kTwo32);
+    const double product = scale.inverse * 2.5 * (used / math::kTwo32);
     if (!is_exact(product, 1, 1e-3))
       return complaint("r = ", ratio, ": the divisor is off by ", product - 1);
   }
@@ -232,7 +234,7 @@ inline std::string check_marginals_of_any_p(SelectChunk select) {
     rms[0] = 0x1p-60;
     std::vector<std::uint64_t> p(size), kept(size), edges = {0, std::uint64_t{1} << 32};
     std::uint32_t sum = 0;
-    for (std::size_t k = 0; k < size; ++k) p[k] = detail::probability_of_ratio(rms[k]);
+    for (std::size_t k = 0; k < size; ++k) p[k] = math::probability_of_ratio(rms[k]);
     for (std::size_t i = 0; i < cpu::kSelectionChunk; ++i) {
       const std::size_t k = i * 157 % cpu::kSelectionChunk;
       if (k >= size) continue;
@@ -274,10 +276,10 @@ struct LevelArithmetic {
   static int levels(int bits) { return (1 << (bits - 1)) - 1; }
   static double norm(double norm) { return norm; }
   static std::uint32_t level(double z, ShortLevelDraw draw) {
-    return detail::round_to_level<kBits>(z, draw);
+    return math::round_to_level<kBits>(z, draw);
   }
   static bool positive(double z, ShortLevelDraw draw) {
-    return detail::round_to_sign<kBits>(z, draw);
+    return math::round_to_sign<kBits>(z, draw);
   }
   /// Which of the message's draws entry i takes.
   static std::size_t draw_of(std::size_t i) { return i; }
@@ -342,7 +344,7 @@ std::string check_levels() {
 struct RandomKArithmetic {
   template <typename Set, typename Draw>
   static void draw(std::uint64_t n, std::uint64_t k, Set& set, Draw&& draw) {
-    detail::draw_subset(n, k, set, draw);
+    math::draw_subset(n, k, set, draw);
   }
   static double scale(std::uint64_t n, std::uint64_t k) {
     return static_cast<double>(n) / static_cast<double>(k);
@@ -401,8 +403,8 @@ using WaterFilling = std::vector<double> (*)(const std::vector<double>& amplitud
 
 /// The library's probabilities; amplitudes descend.
 inline std::vector<double> filled(const std::vector<double>& amplitudes, double keep) {
-  const auto level = detail::find_water_level<double>(amplitudes.size(), keep,
-                                                      [&](std::size_t i) { return amplitudes[i]; });
+  const auto level = math::find_water_level<double>(amplitudes.size(), keep,
+                                                    [&](std::size_t i) { return amplitudes[i]; });
   std::vector<double> p(amplitudes.size(), 1.0);
   for (std::size_t i = level.certain; i < p.size(); ++i) p[i] = amplitudes[i] * level.per_amplitude;
   return p;

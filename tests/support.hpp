@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "atomo/atomo.hpp"
-#include "atomo/half.hpp"
-#include "atomo/svd.hpp"
+#include "core/half.hpp"
+#include "cpu/svd.hpp"
 #include "device_memory.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;

@@ -362,12 +362,12 @@ TEST(Arithmetic, WhatDoesNotBelongTogetherIsRefused) {
   Model budget("*=atomo:bits=1,atoms=coordinate");
   EXPECT_EQ(sum_of({budget.encode({}), budget.encode({}, 8)}).status, Status::price_mismatch);
   Buffer flagged = message;
-  for (const auto& [flag, status] : {std::pair{detail::Row::kThinned, Status::corrupt},
-                                     std::pair{detail::Row::kLossless, Status::unsupported}}) {
+  for (const auto& [flag, status] : {std::pair{format::Row::kThinned, Status::corrupt},
+                                     std::pair{format::Row::kLossless, Status::unsupported}}) {
     flagged[66] = message[66] | static_cast<std::byte>(flag);
     ContainerInfo info;
     ASSERT_EQ(inspect(message, info), Status::ok);
-    detail::write_checksums(flagged, info.head_bytes);
+    format::write_checksums(flagged, info.head_bytes);
     EXPECT_EQ(sum_of({message, flagged}).status, status);
   }
 }
@@ -432,7 +432,7 @@ TEST(Arithmetic, DamagedMessagesDoNoHarm) {
       Buffer damaged = victim;
       damaged[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
       if (bit / 8 >= info.head_bytes || (bit / 8 >= 64 && bit % 3 == 0))
-        detail::write_checksums(damaged, info.head_bytes);
+        format::write_checksums(damaged, info.head_bytes);
       const Sum sum = sum_of({victim, damaged});
       (failed(sum.status) ? refused : added) += 1;
       if (failed(sum.status) || sum.status == Status::non_finite) continue;

@@ -11,7 +11,7 @@
 namespace atomo::cpu {
 namespace {
 
-using namespace atomo::detail;
+using namespace atomo::model;
 
 /// Error and content of a layer at its price: what the formulas predict, and a standard deviation
 /// of one draw (atoms taken as independent, which systematic selection only improves on).

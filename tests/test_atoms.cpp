@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atomo/atoms.hpp"
+#include "coding/pair_code.hpp"
+#include "cpu/atoms.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,13 +12,13 @@
 #include <random>
 #include <vector>
 
-#include "atom_body.hpp"
 #include "atom_layers.hpp"
+#include "format/atom_body.hpp"
 
 namespace atomo::cpu {
 namespace {
 
-using namespace atomo::detail;
+using namespace atomo::model;
 
 /// The format written down entry by entry: which atoms are kept, what each entry decodes to, the
 /// bits of the content.

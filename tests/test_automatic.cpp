@@ -5,16 +5,16 @@
 
 #include <cmath>
 
-#include "head.hpp"
-#include "kind_rules.hpp"
-#include "price_math.hpp"
+#include "format/container_head.hpp"
+#include "format/kind.hpp"
+#include "price/price_math.hpp"
 #include "sketch_support.hpp"
 #include "support.hpp"
 
 namespace atomo {
 namespace {
 
-using namespace detail;
+using namespace model;
 
 /// The row of a message's only layer.
 Row row_of(const std::vector<std::byte>& message) {

@@ -59,8 +59,8 @@ void expect_statuses(const char* spec, const std::vector<float>& x, const Shape&
   for (std::uint64_t seed = 0; seed < 1000 && (m.bytes.empty() || gain_of(m.bytes) == 1); ++seed)
     m = test::encode(codec, x, shape, {.seed = seed});
   ASSERT_GT(gain_of(m.bytes), 1);
-  detail::Head head;
-  ASSERT_EQ(detail::Head::parse(m.bytes, true, head), Status::ok);
+  format::Head head;
+  ASSERT_EQ(format::Head::parse(m.bytes, true, head), Status::ok);
   std::mt19937_64 generator(4);
   int refused = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -69,7 +69,7 @@ void expect_statuses(const char* spec, const std::vector<float>& x, const Shape&
         head.head_bytes() +
         (i % 2 == 0 ? generator() % 12 : generator() % (m.bytes.size() - head.head_bytes()));
     changed[at] ^= static_cast<std::byte>(1 + generator() % 255);
-    detail::write_checksums(changed, head.head_bytes());
+    format::write_checksums(changed, head.head_bytes());
     refused += failed(test::decode(codec, changed, shape).status) ? 1 : 0;
   }
   EXPECT_GT(refused, 1000);
@@ -121,13 +121,13 @@ TEST(Cap, TooTightIsRefusedAtSetUp) {
 }
 
 TEST(Thinning, WordsThatNoEncoderWritesAreRefused) {
-  detail::Thinning t;
-  EXPECT_TRUE(detail::Thinning::read(detail::Thinning{3, 7, 7}.word(), t));
+  format::Thinning t;
+  EXPECT_TRUE(format::Thinning::read(format::Thinning{3, 7, 7}.word(), t));
   EXPECT_EQ(t.gain(), 8.0f);
-  EXPECT_FALSE(detail::Thinning::read(detail::Thinning{3, 8, 0}.word(), t));
-  EXPECT_FALSE(detail::Thinning::read(detail::Thinning{3, 1, 8}.word(), t));
-  EXPECT_FALSE(detail::Thinning::read(detail::Thinning{3, 0, 0}.word(), t));
-  EXPECT_FALSE(detail::Thinning::read(detail::Thinning{12, 1, 0}.word(), t));
+  EXPECT_FALSE(format::Thinning::read(format::Thinning{3, 8, 0}.word(), t));
+  EXPECT_FALSE(format::Thinning::read(format::Thinning{3, 1, 8}.word(), t));
+  EXPECT_FALSE(format::Thinning::read(format::Thinning{3, 0, 0}.word(), t));
+  EXPECT_FALSE(format::Thinning::read(format::Thinning{12, 1, 0}.word(), t));
 }
 
 }  // namespace

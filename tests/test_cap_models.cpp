@@ -4,11 +4,13 @@
 
 #include <cmath>
 
-#include "allotment.hpp"
-#include "layer.hpp"
+#include "codec/layer.hpp"
+#include "price/allotment.hpp"
 #include "support.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 /// Whole messages of a model on the CPU, and what they decode to.
@@ -107,7 +109,7 @@ double reserve_bits(const test::RealGradient& model, const std::string& atoms) {
   const Codec codec = Codec::parse("atomo:bits=1,cap=64,atoms=" + atoms);
   std::size_t most = 0;
   for (const auto& layer : model.specs) {
-    const detail::LayerPlan plan(codec.method(), layer.shape, DType::f32);
+    const codec::EncoderPlan plan(codec.method(), layer.shape, DType::f32);
     most = std::max(most, plan.least_limit_bytes);
   }
   return 8.0 * static_cast<double>(most) / static_cast<double>(model.elements);
@@ -188,7 +190,7 @@ TEST_F(CapOfShortLayers, LeavingLayersOutIsUnbiased) {
     std::size_t left_out = 0;
     for (const auto& layer : info.layers) left_out += layer.bytes == 0 ? 1 : 0;
     bound += left_out > 0 ? 1 : 0;
-    const detail::Runs runs = detail::runs_of_layers(kLayers);
+    const format::Runs runs = price::runs_of_layers(kLayers);
     double dot = 0, energy = 0;
     for (std::size_t k = 0; k < sum.size(); ++k) {
       const double x = values[k / kEntries][k % kEntries], e = whole.decoded[k] - x;
@@ -222,14 +224,14 @@ TEST_F(CapOfShortLayers, LeavingLayersOutIsUnbiased) {
 TEST(CapOfModels, TheReserveIsOneLayersAtATime) {
   constexpr std::uint32_t kSteps = 40000;
   for (const std::size_t layers : {1u, 5u, 8u}) {
-    const detail::LoneCap cap{8, 100, detail::layers_log2(layers)};
+    const price::LoneCap cap{8, 100, price::layers_log2(layers)};
     std::vector<double> gains(layers);
     for (std::uint32_t step = 0; step < kSteps; ++step) {
       std::size_t chosen = 0;
       for (std::size_t i = 0; i < layers; ++i) {
         const Key key{.seed = 7, .step = step, .tensor = static_cast<std::uint16_t>(i)};
-        EXPECT_EQ(detail::allot_alone({50, 8, false}, cap, key).gain, 1);
-        const detail::Allotment allotted = detail::allot_alone({50, 12, false}, cap, key);
+        EXPECT_EQ(price::allot_alone({50, 8, false}, cap, key).gain, 1);
+        const price::Allotment allotted = price::allot_alone({50, 12, false}, cap, key);
         EXPECT_EQ(allotted.limit, 108u);
         gains[i] += static_cast<double>(allotted.gain);
         chosen += allotted.gain > 0 ? 1 : 0;

@@ -64,7 +64,7 @@ using Mutation = std::function<double(double x, double y, const EntryLaw& law)>;
 /// unbiased codec allows. `frozen`: every message of the same step.
 std::size_t beyond_reach(const Case& c, std::size_t n, std::uint32_t messages, bool frozen = false,
                          const Mutation& mutate = nullptr) {
-  const auto method = detail::parse_spec(c.spec);
+  const auto method = codec::parse_spec(c.spec);
   const auto x = normal_entries(n, 31);
   const auto laws = c.law(x);
   std::vector<double> sums(n);

@@ -8,10 +8,12 @@
 #include <xmmintrin.h>
 #endif
 
-#include "atomo/half.hpp"
+#include "core/half.hpp"
 #include "support.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 class EveryCodec : public testing::TestWithParam<std::string> {

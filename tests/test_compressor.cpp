@@ -6,11 +6,13 @@
 #include <numeric>
 #include <thread>
 
-#include "atomo/half.hpp"
+#include "core/half.hpp"
+#include "core/utf8.hpp"
 #include "support.hpp"
-#include "utf8.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 /// A small convolutional network's layers; gradients of layers differ in scale by 100.
@@ -409,9 +411,13 @@ TEST(CompressorSetUp, RefusesNamesThatAreNotUtf8) {
   };
   for (const std::string good : {"w\u00e9ight", "\u20ac", "\U0001F600", "a\tb"})
     EXPECT_NO_THROW((void)make(good)) << good;
-  for (const auto& [bad, at] : std::vector<std::pair<std::string, std::string>>{
-           {"bad\xff.npy", "byte 3"}, {"\xc0\x80", "byte 0"},         {"x\xed\xa0\x80", "byte 1"},
-           {"ab\xe2\x82", "byte 2"}, {"\xf4\x90\x80\x80", "byte 0"}, {"\xe0\x9f\xbf", "byte 0"}}) {
+  for (const auto& [bad, at] :
+       std::vector<std::pair<std::string, std::string>>{{"bad\xff.npy", "byte 3"},
+                                                        {"\xc0\x80", "byte 0"},
+                                                        {"x\xed\xa0\x80", "byte 1"},
+                                                        {"ab\xe2\x82", "byte 2"},
+                                                        {"\xf4\x90\x80\x80", "byte 0"},
+                                                        {"\xe0\x9f\xbf", "byte 0"}}) {
     try {
       (void)make(bad);
       ADD_FAILURE() << at;
@@ -419,7 +425,7 @@ TEST(CompressorSetUp, RefusesNamesThatAreNotUtf8) {
       const std::string text = e.what();
       EXPECT_NE(text.find("layer 1"), std::string::npos) << text;
       EXPECT_NE(text.find(at), std::string::npos) << text;
-      EXPECT_EQ(detail::shown(text), text) << "the message itself is not UTF-8";
+      EXPECT_EQ(core::shown(text), text) << "the message itself is not UTF-8";
     }
   }
 }

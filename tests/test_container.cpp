@@ -3,10 +3,12 @@
 
 #include <limits>
 
-#include "head.hpp"
+#include "format/container_head.hpp"
 #include "support.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 const Shape kShape{4, 40};

@@ -7,12 +7,14 @@
 #include <random>
 #include <vector>
 
-#include "atom_body.hpp"
-#include "content_bound.hpp"
-#include "dither.hpp"
-#include "pair_code.hpp"
+#include "coding/pair_code.hpp"
+#include "format/atom_body.hpp"
+#include "format/content_bound.hpp"
+#include "math/dither.hpp"
 
 namespace atomo::detail {
+
+using namespace model;
 namespace {
 
 /// Bits of a vector's pairs at random levels; `entries` in steps.

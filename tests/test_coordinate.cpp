@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Coordinates on a grid: the arithmetic enumerated in double, and the wire.
-#include "atomo/coordinate.hpp"
+#include "cpu/coordinate.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,15 +8,15 @@
 #include <cmath>
 #include <random>
 
-#include "atomo/philox.hpp"
-#include "bits.hpp"
-#include "coordinate_format.hpp"
+#include "core/bits.hpp"
+#include "core/philox.hpp"
+#include "format/coordinate_body.hpp"
 #include "support.hpp"
 
 namespace atomo {
 namespace {
 
-using namespace detail;
+using namespace model;
 
 // ---- expectation and variance, over every outcome
 

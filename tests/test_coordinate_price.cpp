@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The step of coordinates: from a budget, from a count, as given.
-#include "coordinate_price.hpp"
+#include "price/coordinate_price.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,13 +8,13 @@
 #include <cmath>
 #include <random>
 
-#include "bits.hpp"
+#include "core/bits.hpp"
 #include "support.hpp"
 
 namespace atomo {
 namespace {
 
-using namespace detail;
+using namespace model;
 
 /// keep= spends its count where it saves most variance: sum x^2 / p is least under sum p = K.
 TEST(CoordinatePrice, ProbabilitiesAreOptimal) {

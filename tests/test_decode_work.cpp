@@ -6,12 +6,13 @@
 
 #include <random>
 
-#include "factors.hpp"
-#include "head.hpp"
-#include "kind_rules.hpp"
-#include "matrix_view.hpp"
-#include "pairs.hpp"
-#include "spec.hpp"
+#include "codec/spec.hpp"
+#include "cpu/pairs.hpp"
+#include "format/container_head.hpp"
+#include "format/factors_body.hpp"
+#include "format/kind.hpp"
+#include "format/matrix.hpp"
+#include "format/pair_body.hpp"
 #include "support.hpp"
 
 namespace {
@@ -22,11 +23,13 @@ extern "C" void __sanitizer_cov_trace_pc();
 extern "C" void __sanitizer_cov_trace_pc() { ++blocks_entered; }
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
-using detail::Kind;
-using detail::MethodId;
-using detail::Row;
+using format::Kind;
+using format::MethodId;
+using format::Row;
 using Buffer = std::vector<std::byte>;
 
 /// Blocks of linear work: of a byte received, of an entry written, and of every call.
@@ -42,23 +45,23 @@ constexpr std::uint64_t kProductsOfEntry = 256, kProductsOfByte = 16;
 std::uint64_t most_blocks(const Kind& kind, std::uint64_t received) {
   const std::uint64_t n = kind.shape.elements();
   const std::uint64_t linear = kBlocksOfCall + kBlocksOfByte * received + kBlocksOfEntry * n;
-  if (!detail::is_matrix(kind.shape)) return linear;
-  const std::uint64_t shorter = detail::matrix_view(kind.shape).shorter();
+  if (!format::is_matrix(kind.shape)) return linear;
+  const std::uint64_t shorter = format::matrix_view(kind.shape).shorter();
   return linear + (kProductsOfEntry * n + kProductsOfByte * shorter * received) / kProductsOfBlock;
 }
 
 Buffer message_of(const Kind& kind, std::uint8_t flags, const Buffer& body) {
-  const std::size_t head = detail::one_layer_head_bytes(kind);
-  Buffer message(head + detail::padded(body.size()));
+  const std::size_t head = format::one_layer_head_bytes(kind);
+  Buffer message(head + format::padded(body.size()));
   std::copy(body.begin(), body.end(), message.begin() + static_cast<std::ptrdiff_t>(head));
-  detail::write_one_layer_head(message.data(), kind, {0, flags, body.size()}, {.seed = 5}, 1, 1);
+  format::write_one_layer_head(message.data(), kind, {0, flags, body.size()}, {.seed = 5}, 1, 1);
   return message;
 }
 
 /// The smallest message that has this body: behind the lossless stage where it shrinks, whether the
 /// frame pays for it or not.
 Buffer packed_message(const Kind& kind, std::uint8_t flags, const Buffer& body) {
-  const auto stage = detail::parse_spec("identity+blosc:codec=zstd,level=9");
+  const auto stage = codec::parse_spec("identity+blosc:codec=zstd,level=9");
   Buffer frame(body.size());
   frame.resize(stage->pack({}, body, frame));
   if (frame.empty()) return message_of(kind, flags, body);
@@ -84,7 +87,7 @@ Work decode_counted(const Buffer& message, const Shape& shape) {
 Work expect_bounded(const Kind& kind, const Buffer& message) {
   const Work work = decode_counted(message, kind.shape);
   EXPECT_LE(work.blocks, most_blocks(kind, message.size()))
-      << detail::find_decoder(kind.method)->describe(kind) << ", " << kind.shape.to_string() << ", "
+      << codec::find_decoder(kind.method)->describe(kind) << ", " << kind.shape.to_string() << ", "
       << message.size() << " bytes: " << describe(work.status);
   return work;
 }
@@ -97,13 +100,13 @@ Buffer repeated(std::size_t bytes, const Buffer& pattern) {
 
 /// The body proper of a message of one layer, without its own price.
 Buffer body_of(const Buffer& message, std::uint8_t& flags) {
-  detail::Head head;
-  EXPECT_EQ(detail::Head::parse(message, true, head), Status::ok);
-  detail::LayerCursor layer(head);
+  format::Head head;
+  EXPECT_EQ(format::Head::parse(message, true, head), Status::ok);
+  format::LayerCursor layer(head);
   Status status = Status::ok;
   EXPECT_TRUE(layer.next(status));
   flags = layer.row.flags & static_cast<std::uint8_t>(~Row::kOwnPrice);
-  const std::size_t skip = flags == layer.row.flags ? 0 : detail::kPriceBytes;
+  const std::size_t skip = flags == layer.row.flags ? 0 : format::kPriceBytes;
   return {layer.body.begin() + static_cast<std::ptrdiff_t>(skip), layer.body.end()};
 }
 
@@ -149,7 +152,7 @@ TEST_P(DecodeWork, OfHostileBodiesIsBounded) {
     const Buffer good = body_of(message, flags);
     const Kind kind = codec.method().kind(shape, DType::f32);
     expect_bounded(kind, message);
-    const std::size_t most = detail::find_decoder(kind.method)->max_body_bytes(kind);
+    const std::size_t most = codec::find_decoder(kind.method)->max_body_bytes(kind);
     for (int trial = 0; trial < 40; ++trial) {
       if (kind.method == MethodId::automatic)
         flags = static_cast<std::uint8_t>(draw_() % 4 << Row::kFormShift);
@@ -164,11 +167,11 @@ TEST_P(DecodeWork, OfHostileBodiesIsBounded) {
 TEST(DecodeWorkOfPairs, PackedFactorsAreBounded) {
   for (const Shape& shape : {Shape{300, 400}, Shape{768, 768}, Shape{900, 600}}) {
     const Kind kind{MethodId::factors, DType::f32, 0, shape};
-    const MatrixShape view = detail::matrix_view(shape);
+    const MatrixShape view = format::matrix_view(shape);
     for (const std::size_t kept : {std::size_t{256}, std::size_t{257}, view.shorter()}) {
       for (const float entry : {0.0f, 1.0f}) {
-        Buffer body(detail::factors_bytes(view, kept));
-        for (std::size_t at = detail::kFactorsHeadBytes; at < body.size(); at += 4)
+        Buffer body(format::factors_bytes(view, kept));
+        for (std::size_t at = format::kFactorsHeadBytes; at < body.size(); at += 4)
           std::memcpy(body.data() + at, &entry, 4);
         const std::uint32_t head[2] = {static_cast<std::uint32_t>(kept), 0};
         std::memcpy(body.data(), head, sizeof head);
@@ -184,19 +187,19 @@ TEST(DecodeWorkOfPairs, PackedFactorsAreBounded) {
 /// Dithered pairs of zeros at every ratio to the price, all certain: a class a step of the ratio.
 TEST(DecodeWorkOfPairs, PackedDitheredPairsAreBounded) {
   const Shape shape{600, 640};
-  const Kind kind{MethodId::atoms, DType::f32, detail::kPairs, shape};
-  const MatrixShape view = detail::matrix_view(shape);
-  const auto layer = detail::PairLayer::all_of(view);
+  const Kind kind{MethodId::atoms, DType::f32, format::kPairs, shape};
+  const MatrixShape view = format::matrix_view(shape);
+  const auto layer = format::PairLayer::all_of(view);
   std::vector<float> zeros(view.shorter() * view.longer());
   std::vector<double> sigma(view.shorter());
   const SingularPairs pairs{zeros, zeros, sigma};
-  Buffer workspace(detail::encode_pairs_workspace_bytes(layer) + 64);
-  Buffer body(detail::max_pairs_body_bytes(layer));
+  Buffer workspace(cpu::encode_pairs_workspace_bytes(layer) + 64);
+  Buffer body(format::max_pairs_body_bytes(layer));
   for (double ratio = 1; ratio < 40'000; ratio *= 1.5) {
     const std::vector<double> amplitudes(view.shorter(), ratio);
     std::size_t bytes = 0;
-    const Status status = detail::encode_pairs(pairs, layer, amplitudes, 1, {.seed = 5}, body,
-                                               workspace, bytes);
+    const Status status =
+        cpu::encode_pairs(pairs, layer, amplitudes, 1, {.seed = 5}, body, workspace, bytes);
     ASSERT_EQ(status, Status::ok);
     const Buffer proper(body.begin(), body.begin() + static_cast<std::ptrdiff_t>(bytes));
     EXPECT_EQ(expect_bounded(kind, message_of(kind, 0, proper)).status, Status::ok);
@@ -210,12 +213,12 @@ TEST(DecodeWorkOfHeads, ManyKindsAreBounded) {
   for (std::int64_t i = 0; i < 1024; ++i)
     kinds.push_back({MethodId::sign, DType::f32, 0, {0, 1 << 20, 1 << 20, 1, 1, 1, 1, i}});
   std::vector<Kind> layers = kinds;
-  for (std::size_t i = 0; layers.size() < detail::kMaxLayers; ++i)
+  for (std::size_t i = 0; layers.size() < format::kMaxLayers; ++i)
     layers.push_back(kinds[i % 2 == 0 ? 1023 : 255]);
-  const detail::HeadLayout layout(layers, {});
+  const format::HeadLayout layout(layers, {});
   Buffer message(layout.bytes());
   for (std::size_t i = 0; i < layers.size(); ++i)
-    detail::write_row(message.data(), i, {layout.kind_of(i), 0, 0});
+    format::write_row(message.data(), i, {layout.kind_of(i), 0, 0});
   layout.write_tables(message.data());
   layout.seal(message.data(), {}, 0, 0, message.size());
   ContainerInfo info;
@@ -243,11 +246,14 @@ TEST(DecodeWorkOfModels, AddingIntoHalvesReadsAMessageOnce) {
     Buffer workspace(model.workspace_bytes()), message(model.max_encoded_bytes());
     std::uint64_t bytes = 0;
     const Context context{.workspace = workspace};
-    ASSERT_EQ(model.encode(from, {}, {message.data(), message.size(), &bytes}, context), Status::ok);
-    const ConstBytes messages[] = {ConstBytes(message).first(bytes), ConstBytes(message).first(bytes)};
+    ASSERT_EQ(model.encode(from, {}, {message.data(), message.size(), &bytes}, context),
+              Status::ok);
+    const ConstBytes messages[] = {ConstBytes(message).first(bytes),
+                                   ConstBytes(message).first(bytes)};
     blocks_entered = 0;
     ASSERT_EQ(model.decode_add(messages, 1, to, context), Status::ok);
-    EXPECT_LE(blocks_entered, kBlocksOfCall + 2 * (kBlocksOfByte * bytes + kBlocksOfEntry * kElements));
+    EXPECT_LE(blocks_entered,
+              kBlocksOfCall + 2 * (kBlocksOfByte * bytes + kBlocksOfEntry * kElements));
     RecordProperty("blocks", static_cast<int>(blocks_entered / 1000));
   }
 }

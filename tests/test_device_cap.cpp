@@ -10,12 +10,14 @@
 
 #include "cuda/tuning.hpp"
 
-#include "head.hpp"
-#include "layer.hpp"
+#include "codec/layer.hpp"
+#include "format/container_head.hpp"
+#include "format/thinning.hpp"
 #include "on_cpu.hpp"
-#include "thinning.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 /// What was compared so far, printed so that a suite that thins nothing is seen.
@@ -24,20 +26,20 @@ struct Tally {
   double least_kept = 1;  ///< (K - d) / K
 
   void add(ConstBytes message) {
-    detail::Head head;
-    ASSERT_EQ(detail::Head::parse(message, true, head), Status::ok);
-    detail::LayerCursor layer(head);
+    format::Head head;
+    ASSERT_EQ(format::Head::parse(message, true, head), Status::ok);
+    format::LayerCursor layer(head);
     Status status = Status::ok;
     ++messages;
     while (layer.next(status)) {
       ++layers;
-      if ((layer.row.flags & detail::Row::kThinned) == 0) continue;
+      if ((layer.row.flags & format::Row::kThinned) == 0) continue;
       ++thinned;
-      const std::size_t price = (layer.row.flags & detail::Row::kOwnPrice) != 0 ? 4 : 0;
+      const std::size_t price = (layer.row.flags & format::Row::kOwnPrice) != 0 ? 4 : 0;
       std::uint32_t word = 0;
       std::memcpy(&word, layer.body.data() + price, sizeof word);
-      detail::Thinning thinning;
-      ASSERT_TRUE(detail::Thinning::read(word, thinning));
+      format::Thinning thinning;
+      ASSERT_TRUE(format::Thinning::read(word, thinning));
       least_kept = std::min(least_kept, 1 / static_cast<double>(thinning.gain()));
     }
   }
@@ -62,8 +64,8 @@ std::vector<float> make_data(Data data, std::size_t n, std::uint64_t seed, std::
 /// Bits a parameter: the tightest cap of a tensor under `atoms`, and a little more.
 double tightest_cap(const std::string& atoms, const Shape& shape) {
   const Codec codec = Codec::parse("atomo:bits=1,cap=1,atoms=" + atoms);
-  const detail::LayerPlan plan(codec.method(), shape, DType::f32);
-  const std::size_t bytes = detail::one_layer_head_bytes(plan.kind) + plan.least_limit_bytes;
+  const codec::EncoderPlan plan(codec.method(), shape, DType::f32);
+  const std::size_t bytes = format::one_layer_head_bytes(plan.kind) + plan.least_limit_bytes;
   return 8.0 * static_cast<double>(bytes) / static_cast<double>(plan.n) * (1 + 1e-9);
 }
 

@@ -8,15 +8,17 @@
 #include <iostream>
 #include <sstream>
 
+#include "codec/layer.hpp"
 #include "cuda/tuning.hpp"
-#include "head.hpp"
-#include "kind_rules.hpp"
-#include "layer.hpp"
-#include "matrix_view.hpp"
+#include "format/container_head.hpp"
+#include "format/kind.hpp"
+#include "format/matrix.hpp"
+#include "format/thinning.hpp"
 #include "on_cpu.hpp"
-#include "thinning.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 std::string spec_of(const std::string& atoms, double bits, double cap) {
@@ -28,38 +30,38 @@ std::string spec_of(const std::string& atoms, double bits, double cap) {
 
 /// The one layer of a message.
 struct OnlyLayer {
-  detail::Row row;
+  format::Row row;
   std::vector<std::byte> price, body;  ///< own price and what follows it
 
   explicit OnlyLayer(ConstBytes message) {
-    detail::Head head;
-    Status status = detail::Head::parse(message, true, head);
-    detail::LayerCursor layer(head);
+    format::Head head;
+    Status status = format::Head::parse(message, true, head);
+    format::LayerCursor layer(head);
     if (failed(status) || !layer.next(status)) throw Error("not a message of one layer");
     row = layer.row;
-    const bool own = (row.flags & detail::Row::kOwnPrice) != 0;
+    const bool own = (row.flags & format::Row::kOwnPrice) != 0;
     const std::size_t front = own && !layer.body.empty() ? 4 : 0;
     price.assign(layer.body.begin(), layer.body.begin() + static_cast<long>(front));
     body.assign(layer.body.begin() + static_cast<long>(front), layer.body.end());
   }
-  [[nodiscard]] bool thinned() const { return (row.flags & detail::Row::kThinned) != 0; }
+  [[nodiscard]] bool thinned() const { return (row.flags & format::Row::kThinned) != 0; }
 };
 
 /// What the CPU makes of a body above its limit.
-std::vector<std::byte> thin_on_cpu(const std::vector<std::byte>& body, const detail::Kind& kind,
+std::vector<std::byte> thin_on_cpu(const std::vector<std::byte>& body, const format::Kind& kind,
                                    std::uint8_t form, std::size_t limit, const Key& key) {
   const std::size_t n = kind.shape.elements();
-  const MatrixShape view = detail::matrix_view(kind.shape);
-  const bool automatic = kind.method == detail::MethodId::automatic;
+  const MatrixShape view = format::matrix_view(kind.shape);
+  const bool automatic = kind.method == format::MethodId::automatic;
   const bool sketch =
-      automatic ? form == detail::kSketchForm : detail::family_of(kind.params) == detail::kSketch;
-  detail::ThinnedLayer layer{{}, AtomLayout::blocks(n)};
-  if (sketch || (automatic && form == detail::kRowsForm))
+      automatic ? form == format::kSketchForm : format::family_of(kind.params) == format::kSketch;
+  format::ThinnedLayer layer{{}, AtomLayout::blocks(n)};
+  if (sketch || (automatic && form == format::kRowsForm))
     layer.atoms = AtomLayout::rows(view.rows, view.columns);
-  if (sketch) layer.pairs = {view, automatic ? kind.params : detail::rank_of(kind.params)};
-  std::vector<std::byte> out(limit), workspace(detail::thinning_workspace_bytes(layer));
+  if (sketch) layer.pairs = {view, automatic ? kind.params : format::rank_of(kind.params)};
+  std::vector<std::byte> out(limit), workspace(format::thinning_workspace_bytes(layer));
   std::size_t bytes = 0;
-  if (failed(detail::thin(body, layer, limit, key, out, workspace, bytes)))
+  if (failed(format::thin(body, layer, limit, key, out, workspace, bytes)))
     throw Error("a body that cannot be thinned");
   out.resize(bytes);
   return out;
@@ -76,9 +78,9 @@ TEST_P(DeviceFormCaps, ThinsWhatTheCpuThins) {
   std::size_t turn = 0, limits = 0, thinned = 0, messages = 0, forms[4] = {};
   for (const Shape& shape : {Shape{24, 300}, Shape{200, 40}, Shape{20, 1030}, Shape{700, 20},
                              Shape{40, 33, 3}, Shape{70, 130}}) {
-    const detail::LayerPlan plan(Codec::parse(spec_of(GetParam(), 1, 1)).method(), shape,
-                                 DType::f32);
-    const std::size_t head = detail::one_layer_head_bytes(plan.kind);
+    const codec::EncoderPlan plan(Codec::parse(spec_of(GetParam(), 1, 1)).method(), shape,
+                                  DType::f32);
+    const std::size_t head = format::one_layer_head_bytes(plan.kind);
     const double tightest = 8.0 * static_cast<double>(head + plan.least_limit_bytes) /
                             static_cast<double>(plan.n) * (1 + 1e-9);
     auto x = test::heavy_tailed(shape.elements(), 3 + shape.elements(), 47);
@@ -112,8 +114,8 @@ TEST_P(DeviceFormCaps, ThinsWhatTheCpuThins) {
           const OnlyLayer got(m.bytes), all(test::encode(whole, values, shape, key).bytes);
           ASSERT_EQ(got.row.form(), all.row.form());
           ASSERT_TRUE(got.price == all.price);
-          const detail::LayerPlan of(capped.method(), shape, DType::f32);
-          const std::size_t limit = detail::limit_of(of, head) - all.price.size();
+          const codec::EncoderPlan of(capped.method(), shape, DType::f32);
+          const std::size_t limit = backend::limit_of(of, head) - all.price.size();
           ASSERT_EQ(got.thinned(), all.body.size() > limit);
           const auto expected =
               got.thinned() ? thin_on_cpu(all.body, of.kind, got.row.form(), limit, key) : all.body;

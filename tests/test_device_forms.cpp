@@ -9,11 +9,13 @@
 #include <iostream>
 
 #include "cuda/tuning.hpp"
-#include "head.hpp"
+#include "format/container_head.hpp"
 #include "mutated_messages.hpp"
 #include "on_cpu.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 const std::vector<std::string>& specs() {
@@ -56,9 +58,9 @@ std::vector<float> make_data(Data data, const Shape& shape, std::uint64_t seed) 
 struct Forms {
   std::array<std::size_t, 4> of{};
   void add(ConstBytes message) {
-    detail::Head head;
-    ASSERT_EQ(detail::Head::parse(message, true, head), Status::ok);
-    detail::LayerCursor layer(head);
+    format::Head head;
+    ASSERT_EQ(format::Head::parse(message, true, head), Status::ok);
+    format::LayerCursor layer(head);
     Status status = Status::ok;
     while (layer.next(status)) ++of[layer.row.form()];
   }

@@ -11,6 +11,8 @@
 #include "on_cpu.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 const std::vector<Shape>& shapes() {

@@ -9,6 +9,8 @@
 #include "on_cpu.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 const char* const kSpec = "atomo:atoms=coordinate,delta=1";

@@ -12,6 +12,8 @@
 #include "on_cpu.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 const std::vector<std::string>& specs() {

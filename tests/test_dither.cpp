@@ -2,16 +2,18 @@
 // Every outcome of the dither's arithmetic, enumerated in double with dyadic uniforms: the
 // expectation is the value and the variance is the formula. Planted mistakes must be seen by the
 // same enumeration.
-#include "dither.hpp"
+#include "math/dither.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 
-#include "atomo/selection.hpp"
+#include "math/selection.hpp"
 
 namespace atomo::detail {
+
+using namespace model;
 namespace {
 
 constexpr int kPreLevels = 64;

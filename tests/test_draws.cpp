@@ -3,12 +3,15 @@
 /// draws from: codecs written again entry by entry from these places decode to the same bits.
 #include <gtest/gtest.h>
 
-#include "atomo/half.hpp"
+#include "core/half.hpp"
 #include "message_checks.hpp"
 #include "predictions.hpp"
+#include "price/pair_costs.hpp"
 #include "support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 constexpr Key kKey{.seed = 0x123456789ABCDEFull, .step = 7, .tensor = 3, .worker = 2, .channel = 1};
@@ -39,7 +42,7 @@ std::vector<float> with_ties(std::size_t n, float norm, Purpose purpose, int bit
   std::vector<float> x = heavy_tailed(n, 9, 64);
   const Philox draws(kKey, purpose);
   const bool one_bit = bits == 1;
-  const float step = detail::level_step(norm, one_bit ? 1 : (1 << (bits - 1)) - 1);
+  const float step = math::level_step(norm, one_bit ? 1 : (1 << (bits - 1)) - 1);
   for (std::size_t i = 0; i < n; ++i) {
     if (i % 3 != 0) continue;
     const EntryPlace p = high_place(i);
@@ -62,16 +65,16 @@ void expect_levels(const std::string& spec, int bits, std::size_t bucket, Purpos
     float norm = 0;
     for (std::size_t j = i / bucket * bucket; j < std::min(n, (i / bucket + 1) * bucket); ++j)
       norm = std::max(norm, std::fabs(x[j]));
-    const float step = detail::level_step(norm, levels);
-    const detail::LevelScale scale = detail::level_scale(step, bits == 1 ? 32768.0f : 65536.0f);
+    const float step = math::level_step(norm, levels);
+    const math::LevelScale scale = math::level_scale(step, bits == 1 ? 32768.0f : 65536.0f);
     PlacedDraw draw{Philox(kKey, first), Philox(kKey, second), i};
     float expected = 0;
     if (bits == 1) {
-      expected = detail::round_to_sign((x[i] * scale.pre) * scale.inv, draw) ? norm : -norm;
+      expected = math::round_to_sign((x[i] * scale.pre) * scale.inv, draw) ? norm : -norm;
     } else {
       const float z = std::min((std::fabs(x[i]) * scale.pre) * scale.inv,
                                65536.0f * static_cast<float>(levels));
-      expected = std::copysign(static_cast<float>(detail::round_to_level(z, draw)) * step, x[i]);
+      expected = std::copysign(static_cast<float>(math::round_to_level(z, draw)) * step, x[i]);
     }
     ASSERT_EQ(y[i], expected) << spec << " entry " << i;
   }
@@ -116,8 +119,8 @@ TEST(Draws, OfRandomKAreWhereTheLedgerSays) {
   for (std::uint64_t d = 0; d < 100; ++d) {
     const std::uint64_t j = n - 100 + d;
     const PhiloxWords w = draws(d);
-    const std::uint64_t t = detail::scale_draw(w[0] | (std::uint64_t{w[1]} << 32),
-                                               w[2] | (std::uint64_t{w[3]} << 32), j);
+    const std::uint64_t t =
+        math::scale_draw(w[0] | (std::uint64_t{w[1]} << 32), w[2] | (std::uint64_t{w[3]} << 32), j);
     kept.insert(kept.count(t) != 0 ? j : t);
   }
   for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(y[i], kept.count(i) != 0 ? 10.0f : 0.0f) << i;
@@ -143,10 +146,9 @@ TEST(Draws, OfAtomsAreWhereTheLedgerSays) {
         double squares = 0;
         for (std::uint64_t i = 0; i < entries; ++i)
           squares += static_cast<double>(x[t * atom + i]) * static_cast<double>(x[t * atom + i]);
-        const int c =
-            detail::class_of_ratio(std::sqrt(squares / static_cast<double>(entries)) / 0.5);
+        const int c = math::class_of_ratio(std::sqrt(squares / static_cast<double>(entries)) / 0.5);
         ASSERT_GT(c, 0);
-        const auto scale = detail::certain_scale<float>(price, detail::kAtomClasses[c].delta);
+        const auto scale = math::certain_scale<float>(price, coding::kAtomClasses[c].delta);
         for (std::uint64_t i = 0; i < entries; ++i) {
           const std::uint64_t u = i / 32, in_tile = std::min<std::uint64_t>(32, entries - 32 * u),
                               half = (in_tile + 1) / 2;
@@ -158,8 +160,8 @@ TEST(Draws, OfAtomsAreWhereTheLedgerSays) {
           const std::uint32_t h =
               (pre(d.pre_index)[d.pre_word] >> (second ? d.second_bit : d.first_bit)) & 0xFFFFu;
           const std::int32_t q =
-              detail::quantise<float>(x[t * atom + i], scale.inverse, detail::EntryDraw{level, h});
-          ASSERT_EQ(y[t * atom + i], detail::dequantise<float>(q, level, scale.step))
+              math::quantise<float>(x[t * atom + i], scale.inverse, math::EntryDraw{level, h});
+          ASSERT_EQ(y[t * atom + i], math::dequantise<float>(q, level, scale.step))
               << length << " " << t << " " << i;
         }
       }
@@ -182,8 +184,8 @@ std::vector<double> factor(const float* x, std::uint64_t entries, std::uint64_t 
         ((dither(d.level_index)[d.level_word] >> d.level_bit) & 15u) ^ (second ? 8u : 0u);
     const std::uint32_t h =
         (pre(d.pre_index)[d.pre_word] >> (second ? d.second_bit : d.first_bit)) & 0xFFFFu;
-    const std::int32_t q = detail::quantise<float>(x[i], inverse, detail::EntryDraw{level, h});
-    y[i] = static_cast<double>(detail::dequantise<float>(q, level, step));
+    const std::int32_t q = math::quantise<float>(x[i], inverse, math::EntryDraw{level, h});
+    y[i] = static_cast<double>(math::dequantise<float>(q, level, step));
   }
   return y;
 }
@@ -198,20 +200,20 @@ TEST(Draws, OfPairsAreWhereTheLedgerSays) {
     const std::vector<float> y = decoded("atomo:price=0.001953125,atoms=svd", x, shape);
     const Pairs pairs(x, shape);
     const std::size_t m = pairs.view.shorter(), n = pairs.view.longer();
-    const std::size_t aspect = detail::pair_aspect(pairs.view);
+    const std::size_t aspect = format::pair_aspect(pairs.view);
     const double root = std::sqrt(static_cast<double>(m));
-    const double unit = detail::kPairKappa[aspect] *
+    const double unit = coding::kPairKappa[aspect] *
                         std::sqrt(static_cast<double>(m + n) / static_cast<double>(m * n));
     std::vector<double> sum(x.size());
     for (std::size_t k = 0; k < m; ++k) {
       const auto choice =
-          cpu::choose_atom(pairs.sigma[k] * detail::pair_amplitude(pairs.view), price);
+          cpu::choose_atom(pairs.sigma[k] * price::pair_amplitude(pairs.view), price);
       ASSERT_GT(choice.atom_class, 0);
-      const detail::PairSteps steps = detail::kPairSteps[aspect][choice.atom_class];
-      const auto step_u = static_cast<float>(detail::kCodingSteps[steps.shorter].d);
+      const coding::PairSteps steps = coding::kPairSteps[aspect][choice.atom_class];
+      const auto step_u = static_cast<float>(coding::kCodingSteps[steps.shorter].d);
       const float step_v =
-          price * static_cast<float>(unit * (detail::kCodingSteps[steps.longer].d *
-                                             detail::kClassMiddle[choice.atom_class]));
+          price * static_cast<float>(unit * (coding::kCodingSteps[steps.longer].d *
+                                             coding::kClassMiddle[choice.atom_class]));
       const auto u = factor(pairs.shorter.data() + k * m, m, k,
                             static_cast<float>(root / static_cast<double>(step_u)), step_u,
                             {Purpose::pre_round_u, Purpose::dither_u});

@@ -6,10 +6,12 @@
 #include <random>
 
 #include "atomo/thread_pool.hpp"
-#include "head.hpp"
+#include "format/container_head.hpp"
 #include "support.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 /// Runs the last task first and counts them.
@@ -64,8 +66,9 @@ struct Model {
       from.push_back({tensors[i].data(), dtype, compressor.layers()[i].shape});
     std::vector<std::byte> bytes(compressor.max_encoded_bytes());
     std::uint64_t length = 0;
-    const Status s = compressor.encode(from, {.seed = 7, .worker = worker},
-                                       {bytes.data(), bytes.size(), &length}, {.workspace = workspace});
+    const Status s =
+        compressor.encode(from, {.seed = 7, .worker = worker},
+                          {bytes.data(), bytes.size(), &length}, {.workspace = workspace});
     EXPECT_FALSE(failed(s));
     bytes.resize(length);
     return bytes;
@@ -92,8 +95,9 @@ Outcome decoded(Model& model, ConstBytes message, Executor* executor) {
 
 Outcome added(Model& model, std::span<const ConstBytes> messages, Executor* executor) {
   Outcome outcome{Status::ok, model.tensors};
-  outcome.status = model.compressor.decode_add(messages, 0.5f, model.views(outcome.values),
-                                               {.workspace = model.workspace, .executor = executor});
+  outcome.status =
+      model.compressor.decode_add(messages, 0.5f, model.views(outcome.values),
+                                  {.workspace = model.workspace, .executor = executor});
   return outcome;
 }
 
@@ -128,8 +132,8 @@ TEST_P(EveryModel, RefusesAlikeOnAnyThreads) {
   ThreadPool three(3);
   Model model(GetParam(), DType::f32);
   const auto message = model.message(0);
-  detail::Head parsed;
-  ASSERT_EQ(detail::Head::parse(message, true, parsed), Status::ok);
+  format::Head parsed;
+  ASSERT_EQ(format::Head::parse(message, true, parsed), Status::ok);
   const std::size_t head = parsed.head_bytes();
   ASSERT_LT(head, message.size());
   std::mt19937_64 generator(11);
@@ -137,8 +141,9 @@ TEST_P(EveryModel, RefusesAlikeOnAnyThreads) {
   for (int trial = 0; trial < 60; ++trial) {
     auto damaged = message;
     for (int k = 0; k < 3; ++k)
-      damaged[head + generator() % (damaged.size() - head)] ^= static_cast<std::byte>(1 + generator() % 255);
-    detail::write_checksums(damaged, head);
+      damaged[head + generator() % (damaged.size() - head)] ^=
+          static_cast<std::byte>(1 + generator() % 255);
+    format::write_checksums(damaged, head);
     const Outcome one = decoded(model, damaged, nullptr);
     refused += failed(one.status) ? 1 : 0;
     EXPECT_EQ(decoded(model, damaged, &counting).status, one.status) << trial;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atomo/half.hpp"
+#include "core/half.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,8 @@
 #include <random>
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 /// The two formats by their numbers alone: the reference is exact arithmetic in double.

@@ -11,9 +11,11 @@
 #include <random>
 
 #include "enumeration.hpp"
-#include "level_math.hpp"
+#include "math/stochastic_level.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 constexpr int kBits = 3;  ///< of a high and of a low draw: 64 outcomes an entry
@@ -30,7 +32,7 @@ struct Rounding {
     return std::min(magnitude / norm * levels * kUnit, levels * kUnit);
   }
   static double level(double z, const ChosenDraw& draw) {
-    return detail::round_to_level<kBits>(z, draw);
+    return math::round_to_level<kBits>(z, draw);
   }
   static const ChosenDraw& draw(const std::vector<ChosenDraw>& draws, std::size_t i) {
     return draws[i];
@@ -40,7 +42,7 @@ struct Rounding {
 struct InvertedRounding : Rounding {
   static double level(double z, const ChosenDraw& draw) {
     const double low = std::floor(z / kUnit);
-    return detail::round_to_level<kBits>(z, draw) > low ? low : low + 1;
+    return math::round_to_level<kBits>(z, draw) > low ? low : low + 1;
   }
 };
 struct OneLevelTooMany : Rounding {
@@ -156,7 +158,7 @@ TEST(LevelMath, OneBitIsExact) {
     const double x = norm * cell / 32;
     const Moments moments = enumerate_draws(1, kBits, [&](const std::vector<ChosenDraw>& draws) {
       const double z = x / norm * kUnit / 2;
-      return std::vector<double>{detail::round_to_sign<kBits>(z, draws[0]) ? norm : -norm};
+      return std::vector<double>{math::round_to_sign<kBits>(z, draws[0]) ? norm : -norm};
     });
     EXPECT_NEAR(moments.mean[0], x, 1e-12);
     EXPECT_NEAR(moments.covariance[0], norm * norm - x * x, 1e-12);
@@ -172,8 +174,8 @@ double up_probability(float z) {
 
 /// E[decode] of one entry on the f32 path, exact but for the last double.
 double expected_value(float x, float norm, int levels) {
-  const float step = detail::level_step(norm, levels);
-  const detail::LevelScale scale = detail::level_scale(step, 65536.0f);
+  const float step = math::level_step(norm, levels);
+  const math::LevelScale scale = math::level_scale(step, 65536.0f);
   const float z =
       std::min((std::abs(x) * scale.pre) * scale.inv, 65536.0f * static_cast<float>(levels));
   const float low = std::floor(z / 65536.0f), p = static_cast<float>(up_probability(z));
@@ -190,7 +192,7 @@ TEST(LevelMath, SinglePrecisionStaysInsideTheStatedBias) {
        {0x1p-149f, 0x7p-149f, 0x1.8p-140f, 0x1p-126f, 1e-38f, 1e-23f, 0x1.fffffep-61f, 0x1p-60f,
         0.3f, 1.0f, 0x1p60f, 0x1.000002p60f, 1e20f, 1e37f, 3e38f, largest}) {
     for (const int levels : {1, 3, 7, 15, 31, 63, 127}) {
-      const double step = detail::level_step(norm, levels);
+      const double step = math::level_step(norm, levels);
       EXPECT_TRUE(std::isfinite(static_cast<float>(levels) * static_cast<float>(step)));
       for (int trial = 0; trial < 2000; ++trial) {
         float x = norm * uniform(generator);
@@ -211,7 +213,7 @@ TEST(LevelMath, StepsReachTheNorm) {
   for (int trial = 0; trial < 20000; ++trial) {
     const float norm = std::bit_cast<float>(static_cast<std::uint32_t>(generator()) % 0x7F800000u);
     for (const int levels : {1, 3, 7, 127}) {
-      const float step = detail::level_step(norm, levels);
+      const float step = math::level_step(norm, levels);
       const bool reached = double{step} * levels >= double{norm};
       // Only where the last level would overflow may it fall short, by one f32 of the step.
       ASSERT_TRUE(reached ||
@@ -225,11 +227,11 @@ TEST(LevelMath, EuclideanNormIsAnUpperBound) {
   std::mt19937 generator(5);
   for (int trial = 0; trial < 20000; ++trial) {
     const float x = std::bit_cast<float>(static_cast<std::uint32_t>(generator()) % 0x7F800000u);
-    EXPECT_GE(detail::norm_from_squares(double{x} * x), x);
+    EXPECT_GE(math::norm_from_squares(double{x} * x), x);
   }
-  EXPECT_EQ(detail::norm_from_squares(0x1p-298), 0x1p-149f);
-  EXPECT_EQ(detail::norm_from_squares(2), std::nextafter(1.41421354f, 2.0f));
-  EXPECT_EQ(detail::norm_from_squares(1e300), std::numeric_limits<float>::max());
+  EXPECT_EQ(math::norm_from_squares(0x1p-298), 0x1p-149f);
+  EXPECT_EQ(math::norm_from_squares(2), std::nextafter(1.41421354f, 2.0f));
+  EXPECT_EQ(math::norm_from_squares(1e300), std::numeric_limits<float>::max());
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ class Lossless : public testing::TestWithParam<const char*> {
       if (layer.dtype == DType::bf16) {
         halves.resize(x.size());
         bool overflow = false;
-        for (std::size_t i = 0; i < x.size(); ++i) halves[i] = to_bf16(x[i], overflow);
+        for (std::size_t i = 0; i < x.size(); ++i) halves[i] = core::to_bf16(x[i], overflow);
       }
     }
     for (const LayerSpec& layer : layers()) policy_codecs.push_back(policy.codec_for(layer.name));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "marks.hpp"
+#include "coding/marks.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,8 @@
 #include <vector>
 
 namespace atomo::detail {
+
+using namespace model;
 namespace {
 
 std::vector<std::uint64_t> random_marks(std::uint64_t atoms, double density,

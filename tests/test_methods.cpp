@@ -8,15 +8,17 @@
 #include <limits>
 #include <tuple>
 
-#include "kind_rules.hpp"
+#include "format/kind.hpp"
 #include "method_support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 class MethodTest : public testing::TestWithParam<const char*> {
  protected:
-  std::shared_ptr<const detail::Method> method_ = detail::parse_spec(GetParam());
+  std::shared_ptr<const codec::Method> method_ = codec::parse_spec(GetParam());
   [[nodiscard]] bool scales_up() const { return std::string(GetParam()).starts_with("randomk"); }
 };
 
@@ -41,9 +43,9 @@ TEST_P(MethodTest, EverySizeComesBackFinite) {
 
 TEST_P(MethodTest, KindIsValidAndDescribed) {
   for (const std::size_t n : kSizes) {
-    const detail::Kind kind = kind_of(*method_, n);
-    const detail::BodyDecoder& decoder = *detail::find_decoder(kind.method);
-    EXPECT_TRUE(detail::valid_kind(kind));
+    const format::Kind kind = kind_of(*method_, n);
+    const codec::BodyDecoder& decoder = *codec::find_decoder(kind.method);
+    EXPECT_TRUE(format::valid_kind(kind));
     EXPECT_FALSE(decoder.describe(kind).empty());
     EXPECT_EQ(decoder.max_body_bytes(kind), method_->max_body_bytes(kind.shape));
   }
@@ -201,11 +203,11 @@ TEST_P(MethodTest, SmallBuffersAreRefused) {
   const Shape shape{1000};
   std::vector<std::byte> scratch(method_->scratch_bytes(shape)),
       out(method_->max_body_bytes(shape));
-  detail::LayerInput in;
+  codec::LayerInput in;
   in.x = x.data();
   in.n = x.size();
   in.shape = &shape;
-  detail::BodyResult result;
+  codec::BodyResult result;
   EXPECT_EQ(method_->encode(in, 0, {}, {}, scratch, Bytes(out).first(out.size() - 1), result),
             Status::buffer_too_small);
   if (!scratch.empty()) {

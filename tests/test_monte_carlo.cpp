@@ -10,11 +10,13 @@
 
 #include <cctype>
 
-#include "head.hpp"
+#include "format/container_head.hpp"
 #include "predictions.hpp"
 #include "support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 constexpr double kFamilyError = 1e-9, kTrials = 64;
@@ -47,7 +49,7 @@ PairPrediction predict_plain_pairs(const std::vector<float>& x, const Shape& sha
   cpu::water_fill(pairs.sigma, keep, probabilities, order);
   return predict_pairs(
       pairs, shape,
-      [&](std::size_t k) { return static_cast<double>(probabilities[k]) / detail::kTwo32; },
+      [&](std::size_t k) { return static_cast<double>(probabilities[k]) / math::kTwo32; },
       [](std::size_t) {
         return std::pair{0.0, 0.0};
       });
@@ -81,9 +83,9 @@ struct Expected {
 /// What a message of one layer is: the spec of the codec that writes such bodies.
 std::string spec_of_body(const std::string& spec, const std::vector<std::byte>& message) {
   if (!holds(spec, "atoms=auto")) return spec;
-  detail::Head head;
-  EXPECT_EQ(detail::Head::parse(message, true, head), Status::ok);
-  detail::LayerCursor layer(head);
+  format::Head head;
+  EXPECT_EQ(format::Head::parse(message, true, head), Status::ok);
+  format::LayerCursor layer(head);
   Status status = Status::ok;
   EXPECT_TRUE(layer.next(status));
   constexpr const char* kForms[] = {"atoms=blocks", "atoms=rows", "atoms=sketch",
@@ -112,7 +114,7 @@ Expected predict(const Trial& trial, const std::vector<float>& x,
     return {p, p.total};
   }
   if (holds(spec, "atoms=sketch")) {
-    const MatrixShape view = detail::matrix_view(trial.shape);
+    const MatrixShape view = format::matrix_view(trial.shape);
     const auto rank = static_cast<std::size_t>(
         number_of(spec, "rank", static_cast<double>(default_sketch_rank(view))));
     const PairPrediction p =

@@ -5,6 +5,9 @@
 
 #include "loss_checks.hpp"
 #include "message_checks.hpp"
+#include "price/pair_costs.hpp"
+#include "price/price_math.hpp"
+#include "price_support.hpp"
 #include "sketch_checks.hpp"
 #include "sum_check.hpp"
 #include "thinning_checks.hpp"
@@ -63,19 +66,18 @@ cpu::KeptMask round_small_to_zero(const double* rms, std::size_t count, float pr
 
 struct NoLeastProbability : AtomArithmetic {
   static std::uint32_t probability(double ratio) {
-    return static_cast<std::uint32_t>(ratio * detail::kTwo32);
+    return static_cast<std::uint32_t>(ratio * math::kTwo32);
   }
 };
 struct IdealDivisor : AtomArithmetic {
-  static detail::ContentScale<double> scale(double price, double delta, double ratio,
-                                            std::uint32_t) {
+  static math::ContentScale<double> scale(double price, double delta, double ratio, std::uint32_t) {
     return {price * delta, 1 / (ratio * (price * delta))};
   }
 };
 struct CoarseDivisor : AtomArithmetic {
-  static detail::ContentScale<double> scale(double price, double delta, double, std::uint32_t p) {
+  static math::ContentScale<double> scale(double price, double delta, double, std::uint32_t p) {
     const float coarse = static_cast<float>(p);  // 24 bits of the 32
-    return {price * delta, detail::kTwo32 / (static_cast<double>(coarse) * (price * delta))};
+    return {price * delta, math::kTwo32 / (static_cast<double>(coarse) * (price * delta))};
   }
 };
 struct NoPreRounding : AtomArithmetic {
@@ -211,7 +213,7 @@ struct StartFromADither : SketchArithmetic {
 
 struct FactorsWithoutNoise : LossArithmetic {  // only what is left out counts
   static double pair(const MatrixShape& shape, double ratio) {
-    const double sigma = ratio / detail::pair_amplitude(shape);
+    const double sigma = ratio / price::pair_amplitude(shape);
     return ratio < 1 ? sigma * sigma * (1 / ratio - 1) : LossArithmetic::pair(shape, ratio);
   }
 };
@@ -224,17 +226,17 @@ struct AtomsWithoutTheirSignal : LossArithmetic {  // E[y^2] for E[(y - x)^2]
 struct GridWithUniformError
     : LossArithmetic {  // a twelfth of a squared step, also of small entries
   static double grid(double, std::size_t count) {
-    const auto step = static_cast<double>(detail::kGridStepOfPrice);
+    const auto step = static_cast<double>(format::kGridStepOfPrice);
     return static_cast<double>(count) * step * step / 12;
   }
 };
 struct KappaWithoutNoise : PairProbability {
   static double kappa(const MatrixShape& shape) {
-    const detail::PairSteps steps = detail::kPairSteps[detail::pair_aspect(shape)][0];
-    const double u = detail::kCodingSteps[steps.shorter].d,
-                 v = detail::kCodingSteps[steps.longer].d;
+    const coding::PairSteps steps = coding::kPairSteps[format::pair_aspect(shape)][0];
+    const double u = coding::kCodingSteps[steps.shorter].d,
+                 v = coding::kCodingSteps[steps.longer].d;
     return PairProbability::kappa(shape) *
-           std::sqrt((1 + u * u * detail::kDitherVariance) * (1 + v * v * detail::kDitherVariance));
+           std::sqrt((1 + u * u * math::kDitherVariance) * (1 + v * v * math::kDitherVariance));
   }
 };
 struct NoKappa : PairProbability {
@@ -244,37 +246,37 @@ struct CapByDrawingAgain : CapArithmetic {
   static constexpr bool kDrawsAgain = true;
 };
 struct NoGainForWhatIsLeftOut : CapArithmetic {
-  static double gain(const detail::Thinning&) { return 1; }
+  static double gain(const format::Thinning&) { return 1; }
 };
 struct RunsThatFitThisStart : CapArithmetic {
   static bool suffices(bool of_this_start, bool) { return of_this_start; }
 };
 
 float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) {
-  return cpu::find_price({&layer, 1}, budget).a;
+  return price::find_price({&layer, 1}, budget).a;
 }
 float price_without_floor(const cpu::PriceLayer& layer, std::uint64_t budget) {
   std::uint32_t low = 1, high = 0x7F7F;
   while (low < high) {
     const std::uint32_t middle = (low + high) / 2;
-    if (cpu::expected_bits_256({&layer, 1}, cpu::price_of_code(middle)) / 256 <= budget)
+    if (price::expected_bits_256({&layer, 1}, price_of_code(middle)) / 256 <= budget)
       high = middle;
     else
       low = middle + 1;
   }
-  return cpu::price_of_code(low);
+  return price_of_code(low);
 }
 
 float price_without_ceiling(const cpu::PriceLayer& layer, std::uint64_t budget) {
-  std::uint32_t low = detail::lowest_code(layer.max_rms), high = detail::kLastPriceCode;
+  std::uint32_t low = price::lowest_code(layer.max_rms), high = price::kLastPriceCode;
   while (low < high) {
     const std::uint32_t middle = (low + high) / 2;
-    if (cpu::expected_bits_256({&layer, 1}, cpu::price_of_code(middle)) <= 256 * budget)
+    if (price::expected_bits_256({&layer, 1}, price_of_code(middle)) <= 256 * budget)
       high = middle;
     else
       low = middle + 1;
   }
-  return cpu::price_of_code(low);
+  return price_of_code(low);
 }
 /// Above 16 entries of the largest atom alone, many that keep one now and then cost their budget.
 float price_of_the_largest_atom(const cpu::PriceLayer& layer, std::uint64_t budget) {
@@ -301,7 +303,7 @@ Levels each(const Levels& a, const Levels& b, Add add) {
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = add(a[i], b[i]);
   return sum;
 }
-constexpr std::int64_t kLevelEnd = std::int64_t{1} << detail::kLevelBits;
+constexpr std::int64_t kLevelEnd = std::int64_t{1} << math::kLevelBits;
 
 Levels wrap_at_29_bits(const Levels& a, const Levels& b) {
   return each(a, b, [](std::int64_t x, std::int64_t y) { return (x + y) % kLevelEnd; });

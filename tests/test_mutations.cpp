@@ -6,10 +6,12 @@
 
 #include <cstdlib>
 
-#include "head.hpp"
+#include "format/container_head.hpp"
 #include "support.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 constexpr bool kOnCpu = test::kDevice == Device::cpu;
@@ -26,19 +28,19 @@ int mutations() {
 
 /// Makes a mutated message pass its checksums, when its head can still be walked.
 void repair(std::vector<std::byte>& m) {
-  if (m.size() < detail::kHeaderBytes) return;
+  if (m.size() < format::kHeaderBytes) return;
   const std::uint64_t total = m.size();
   std::memcpy(m.data() + 8, &total, 8);
   // Where the head ends is a property of the unchanged message's kind; one unnamed layer here.
-  std::size_t at = detail::kHeaderBytes + detail::kRowBytes + 6;
+  std::size_t at = format::kHeaderBytes + format::kRowBytes + 6;
   if (at >= m.size()) return;
   const auto rank = static_cast<std::size_t>(m[at++]);
   for (std::size_t i = 0; i < rank && at < m.size(); ++i) {
     while (at < m.size() && (m[at] & std::byte{128}) != std::byte{0}) ++at;
     ++at;
   }
-  const std::size_t head = detail::padded(at);
-  if (head <= m.size()) detail::write_checksums(m, head);
+  const std::size_t head = format::padded(at);
+  if (head <= m.size()) format::write_checksums(m, head);
 }
 
 class Mutations : public testing::TestWithParam<std::string> {

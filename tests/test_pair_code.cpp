@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pair_code.hpp"
+#include "coding/pair_code.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,11 @@
 #include <iterator>
 #include <vector>
 
-#include "dither.hpp"
+#include "math/dither.hpp"
 
 namespace atomo::detail {
+
+using namespace model;
 namespace {
 
 constexpr std::size_t kSteps = std::size(kCodingSteps);

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Singular pairs with dithered factors at the price.
-#include "pairs.hpp"
+#include "cpu/pairs.hpp"
+#include "format/pair_body.hpp"
+#include "price/pair_costs.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "atomo/philox.hpp"
-#include "atomo/selection.hpp"
-#include "dither.hpp"
-#include "kind_rules.hpp"
-#include "matrix_view.hpp"
-#include "method.hpp"
-#include "pair_code.hpp"
+#include "codec/method.hpp"
+#include "coding/pair_code.hpp"
+#include "core/philox.hpp"
+#include "format/kind.hpp"
+#include "format/matrix.hpp"
+#include "math/dither.hpp"
+#include "math/selection.hpp"
 #include "support.hpp"
 
 namespace atomo {
 namespace {
 
-using namespace detail;
+using namespace model;
 
 // ---- the product of two dithered numbers, over every outcome
 

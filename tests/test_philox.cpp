@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 TEST(Philox, GivesThePublishedAnswers) {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atomo/price.hpp"
+#include "price/atom_costs.hpp"
+#include "price/price.hpp"
+#include "price/price_math.hpp"
+#include "price_support.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,12 +12,14 @@
 #include <random>
 #include <vector>
 
-#include "atomo/atoms.hpp"
-#include "atomo/selection.hpp"
-#include "dither.hpp"
-#include "pair_code_tables.hpp"
+#include "coding/pair_code_tables.hpp"
+#include "cpu/atoms.hpp"
+#include "math/dither.hpp"
+#include "math/selection.hpp"
 
 namespace atomo::cpu {
+
+using namespace model;
 namespace {
 
 /// A layer with its own memory.
@@ -67,9 +72,9 @@ TEST(Price, BinsHoldEveryAtomOnce) {
 }
 
 TEST(Price, KeysFollowTheAmplitude) {
-  EXPECT_EQ(price_key(1.0), 0x3F80u);
-  EXPECT_EQ(price_key(1e-300), 1u);
-  EXPECT_EQ(price_key(3.4028234663852886e38), 0x7F7Fu);
+  EXPECT_EQ(amplitude_key(1.0), 0x3F80u);
+  EXPECT_EQ(amplitude_key(1e-300), 1u);
+  EXPECT_EQ(amplitude_key(3.4028234663852886e38), 0x7F7Fu);
   EXPECT_EQ(price_of_code(0x3F80), 1.0f);
 }
 
@@ -82,7 +87,7 @@ TEST(Price, ExpectedBitsAreTheSumOverAtoms) {
     double bits = 0;
     for (std::size_t t = 0; t < layer.layout.count; ++t) {
       const double ratio = layer.rms[t] / static_cast<double>(price);
-      const auto c = static_cast<std::size_t>(detail::class_of_ratio(ratio));
+      const auto c = static_cast<std::size_t>(math::class_of_ratio(ratio));
       const auto length = static_cast<double>(layer.layout.length_of(t));
       bits += c == 0 ? ratio * (length * layer.costs.unit[0][0] + layer.costs.uncertain)
                      : length * layer.costs.unit[c][3] + layer.costs.certain;
@@ -168,10 +173,10 @@ TEST(Price, FloorKeepsTheLargestAtomInTheLastClass) {
   const Price found = find_price({&view, 1}, std::uint64_t{1} << 50);
   EXPECT_TRUE(found.at_floor);
   EXPECT_EQ(found.a, price_floor({&view, 1}));
-  EXPECT_LT(detail::class_of_ratio(layer.found.max_rms / static_cast<double>(found.a)),
-            detail::kAtomClassCount);
+  EXPECT_LT(math::class_of_ratio(layer.found.max_rms / static_cast<double>(found.a)),
+            math::kAtomClassCount);
   const float below = price_of_code((std::bit_cast<std::uint32_t>(found.a) >> 16) - 1);
-  EXPECT_GE(layer.found.max_rms / static_cast<double>(below), detail::kTopRatio);
+  EXPECT_GE(layer.found.max_rms / static_cast<double>(below), math::kTopRatio);
 }
 
 TEST(Price, NothingHasNoPrice) {
@@ -187,12 +192,12 @@ TEST(Price, NothingHasNoPrice) {
 TEST(Price, ProbabilitiesMeetTheConditionsOfOptimality) {
   std::mt19937_64 random(8);
   std::uniform_real_distribution<double> amplitude(0.01, 0.99);
-  const double step = static_cast<double>(detail::kAtomClasses[0].delta);
-  const double noise = 1 + step * step * detail::kDitherVariance;
+  const double step = static_cast<double>(coding::kAtomClasses[0].delta);
+  const double noise = 1 + step * step * math::kDitherVariance;
   std::vector<double> rms(50), p(50);
   for (std::size_t i = 0; i < rms.size(); ++i) {
     rms[i] = amplitude(random);
-    p[i] = choose_atom(rms[i], 1.0f).probability / detail::kTwo32;
+    p[i] = choose_atom(rms[i], 1.0f).probability / math::kTwo32;
   }
   // E|x^|^2 = rms^2 / p + p step^2 kDitherVariance at a step of a; d/dp at equal cost must agree
   // for all atoms.
@@ -209,17 +214,17 @@ TEST(Price, ProbabilitiesMeetTheConditionsOfOptimality) {
 /// Each class has the step of least variance + price * bits at its middle, among the committed
 /// ones.
 TEST(Price, StepsOfClassesAreTheBestOfTheLadder) {
-  const auto& cost = detail::kStepCost256;
-  const double d0 = detail::kCodingSteps[detail::kAtomClasses[0].step].d;
-  const double per_bit = (1 + d0 * d0 * detail::kDitherVariance) /
-                         (cost[detail::kAtomClasses[0].step][0] / 256.0 + 6.0 / 256);
-  for (std::size_t c = 1; c < std::size(detail::kAtomClasses); ++c) {
+  const auto& cost = coding::kStepCost256;
+  const double d0 = coding::kCodingSteps[coding::kAtomClasses[0].step].d;
+  const double per_bit = (1 + d0 * d0 * math::kDitherVariance) /
+                         (cost[coding::kAtomClasses[0].step][0] / 256.0 + 6.0 / 256);
+  for (std::size_t c = 1; c < std::size(coding::kAtomClasses); ++c) {
     const auto loss = [&](std::size_t k) {
-      const double step = detail::kCodingSteps[k].d * detail::kClassMiddle[c];
-      return step * step * detail::kDitherVariance + per_bit * cost[k][0] / 256.0;
+      const double step = coding::kCodingSteps[k].d * coding::kClassMiddle[c];
+      return step * step * math::kDitherVariance + per_bit * cost[k][0] / 256.0;
     };
-    const double own = loss(detail::kAtomClasses[c].step);
-    for (std::size_t k = 0; k < std::size(detail::kCodingSteps); ++k)
+    const double own = loss(coding::kAtomClasses[c].step);
+    for (std::size_t k = 0; k < std::size(coding::kCodingSteps); ++k)
       EXPECT_LE(own, 1.003 * loss(k)) << c << ' ' << k;
   }
 }

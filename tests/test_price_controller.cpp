@@ -8,14 +8,17 @@
 #include <random>
 #include <vector>
 
-#include "price_controller.hpp"
+#include "price/price_controller.hpp"
+#include "price/price_math.hpp"
 
 namespace atomo::detail {
+
+using namespace model;
 namespace {
 
 /// The price just below a positive value.
 float price_near(double value) {
-  return code_price(static_cast<std::uint32_t>(code_of(static_cast<float>(value))));
+  return price_of_code(static_cast<std::uint32_t>(code_of(static_cast<float>(value))));
 }
 
 /// Bits that each step took, when content takes `content` of what the search expects.

@@ -2,18 +2,20 @@
 /// QSGD's and TernGrad's loops against the arithmetic of level_math.hpp, one entry after the other,
 /// with draws addressed as their format says; and their bodies against the layout, bit by bit.
 
-#include "atomo/qsgd.hpp"
+#include "cpu/qsgd.hpp"
 
 #include <bit>
 #include <limits>
 
-#include "atomo/philox.hpp"
-#include "atomo/ternary.hpp"
+#include "core/philox.hpp"
 #include "cpu/reduce.hpp"
-#include "level_math.hpp"
+#include "cpu/ternary.hpp"
+#include "math/stochastic_level.hpp"
 #include "method_support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 /// The bits of one entry, straight from the generator.
@@ -32,7 +34,7 @@ struct FormatDraw {
 };
 
 float norm_of(const QsgdConfig& config, const float* x, std::size_t n) {
-  if (config.norm == QsgdNorm::l2) return detail::norm_from_squares(detail::sum_squares(x, n));
+  if (config.norm == QsgdNorm::l2) return math::norm_from_squares(cpu::sum_squares(x, n));
   float norm = 0;
   for (std::size_t i = 0; i < n; ++i) norm = std::max(norm, std::abs(x[i]));
   return norm;
@@ -40,17 +42,17 @@ float norm_of(const QsgdConfig& config, const float* x, std::size_t n) {
 
 std::uint32_t code_of(float x, float norm, int bits, const FormatDraw& draw) {
   const int levels = bits == 1 ? 1 : (1 << (bits - 1)) - 1;
-  const detail::LevelScale scale =
-      detail::level_scale(detail::level_step(norm, levels), bits == 1 ? 32768.0f : 65536.0f);
+  const math::LevelScale scale =
+      math::level_scale(math::level_step(norm, levels), bits == 1 ? 32768.0f : 65536.0f);
   if (bits == 1) {
     if (norm == 0) return 0;
-    return detail::round_to_sign(std::clamp((x * scale.pre) * scale.inv, -32768.0f, 32768.0f), draw)
+    return math::round_to_sign(std::clamp((x * scale.pre) * scale.inv, -32768.0f, 32768.0f), draw)
                ? 0
                : 1;
   }
   const float limit = 65536.0f * static_cast<float>(levels);
   const std::uint32_t level =
-      detail::round_to_level(std::min((std::abs(x) * scale.pre) * scale.inv, limit), draw);
+      math::round_to_level(std::min((std::abs(x) * scale.pre) * scale.inv, limit), draw);
   EXPECT_LE(level, static_cast<std::uint32_t>(levels));
   return level > 0 && x < 0 ? level | (1u << (bits - 1)) : level;
 }
@@ -140,7 +142,7 @@ TEST(Qsgd, DecodesByItsLayout) {
       std::memcpy(&norm, body.data() + 4 * (i / 48), 4);
       const bool negative = ((code >> (bits - 1)) & 1) != 0;
       const auto level = bits == 1 ? 1.0f : static_cast<float>(code & ((1u << (bits - 1)) - 1));
-      const float v = level * detail::level_step(norm, bits == 1 ? 1 : (1 << (bits - 1)) - 1);
+      const float v = level * math::level_step(norm, bits == 1 ? 1 : (1 << (bits - 1)) - 1);
       ASSERT_EQ(y[i], negative ? -v : v) << "bits " << bits << " entry " << i;
     }
   }
@@ -160,7 +162,7 @@ TEST(Qsgd, EntriesMoveByLessThanAStep) {
         const float norm =
             norm_of(config, x.data() + begin, std::min<std::size_t>(100, x.size() - begin));
         ASSERT_LE(std::abs(double{y[i]} - x[i]),
-                  double{detail::level_step(norm, levels)} * (1 + 1e-5))
+                  double{math::level_step(norm, levels)} * (1 + 1e-5))
             << scale;
       }
     }
@@ -191,7 +193,7 @@ TEST(Qsgd, PaddingMustBeZero) {
 TEST(Qsgd, ErrorStaysUnderOmega) {
   for (const char* spec : {"qsgd:bits=1", "qsgd:bits=2", "qsgd:bits=4", "qsgd:bits=4,norm=l2",
                            "qsgd:bits=8,bucket=64"}) {
-    const auto method = detail::parse_spec(spec);
+    const auto method = codec::parse_spec(spec);
     const auto x = normal_entries(51200, 12);
     double error = 0, energy = 0;
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
@@ -208,7 +210,7 @@ TEST(Qsgd, ErrorStaysUnderOmega) {
 }
 
 /// Mean over `workers` of the decoded values, squared distance to x.
-double error_of_mean(const detail::Method& method, const std::vector<float>& x, int workers,
+double error_of_mean(const codec::Method& method, const std::vector<float>& x, int workers,
                      bool shared_key) {
   std::vector<double> mean(x.size());
   for (int worker = 0; worker < workers; ++worker) {
@@ -224,7 +226,7 @@ double error_of_mean(const detail::Method& method, const std::vector<float>& x, 
 TEST(Qsgd, ErrorsOfWorkersAverageOutUnlessTheyShareAKey) {
   const auto x = normal_entries(20'000, 6);
   for (const char* spec : {"qsgd:bits=1", "qsgd:bits=3", "terngrad"}) {
-    const auto method = detail::parse_spec(spec);
+    const auto method = codec::parse_spec(spec);
     ASSERT_TRUE(method->traits().averages_over_workers);
     const double one = error_of_mean(*method, x, 1, false);
     EXPECT_NEAR(error_of_mean(*method, x, 16, false) / one, 1.0 / 16, 0.01) << spec;
@@ -304,13 +306,13 @@ TEST(Ternary, DigitsAndPaddingAreChecked) {
 }
 
 TEST(Ternary, ClipSaysItIsBiased) {
-  EXPECT_TRUE(detail::parse_spec("terngrad")->traits().unbiased);
-  EXPECT_FALSE(detail::parse_spec("terngrad:clip=2.5")->traits().unbiased);
-  EXPECT_EQ(detail::parse_spec("terngrad:clip=2.5")->to_string(), "terngrad:clip=2.5");
-  EXPECT_EQ(detail::parse_spec("terngrad:clip=none")->to_string(), "terngrad:clip=none");
+  EXPECT_TRUE(codec::parse_spec("terngrad")->traits().unbiased);
+  EXPECT_FALSE(codec::parse_spec("terngrad:clip=2.5")->traits().unbiased);
+  EXPECT_EQ(codec::parse_spec("terngrad:clip=2.5")->to_string(), "terngrad:clip=2.5");
+  EXPECT_EQ(codec::parse_spec("terngrad:clip=none")->to_string(), "terngrad:clip=none");
   for (const char* bad : {"terngrad:clip=some", "terngrad:clip=0", "terngrad:clip=-1",
                           "qsgd:bits=0", "qsgd:bits=9", "qsgd:bucket=0", "qsgd:norm=l1"}) {
-    EXPECT_THROW((void)detail::parse_spec(bad), Error) << bad;
+    EXPECT_THROW((void)codec::parse_spec(bad), Error) << bad;
   }
 }
 

@@ -2,16 +2,18 @@
 /// Random-k: every outcome of its draws for small n, the draws of the loops, and mistakes that the
 /// same checks catch.
 
-#include "atomo/random_k.hpp"
+#include "cpu/random_k.hpp"
 
 #include <limits>
 #include <map>
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
+#include "math/subset_sampling.hpp"
 #include "method_support.hpp"
-#include "random_k_math.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 struct BoolSet {
@@ -39,7 +41,7 @@ void for_each_draw(std::uint64_t n, std::uint64_t m, Visit visit) {
   for (std::uint64_t outcome = 0; outcome < outcomes; ++outcome) {
     BoolSet set{std::vector<bool>(n)};
     std::uint64_t left = outcome;
-    detail::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t) {
+    math::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t) {
       const std::uint64_t t = left % (j + 1);
       left /= j + 1;
       return t;
@@ -126,13 +128,13 @@ TEST(RandomKMath, ScaledDrawsCoverTheirRange) {
   constexpr std::uint64_t kAll = ~std::uint64_t{0};
   for (const std::uint64_t j :
        {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 40) - 1}) {
-    EXPECT_EQ(detail::scale_draw(0, 0, j), 0u);
-    EXPECT_EQ(detail::scale_draw(kAll, kAll, j), j);
+    EXPECT_EQ(math::scale_draw(0, 0, j), 0u);
+    EXPECT_EQ(math::scale_draw(kAll, kAll, j), j);
   }
   // The boundary of 3 equal parts of [0, 2^128) is 0x55...55 and a third: the low half decides.
   constexpr std::uint64_t kThird = 0x5555555555555555u;
-  EXPECT_EQ(detail::scale_draw(kThird, kThird, 2), 0u);
-  EXPECT_EQ(detail::scale_draw(kThird + 1, kThird, 2), 1u);
+  EXPECT_EQ(math::scale_draw(kThird, kThird, 2), 0u);
+  EXPECT_EQ(math::scale_draw(kThird + 1, kThird, 2), 1u);
 }
 
 /// The kept entries as the format states them.
@@ -141,14 +143,14 @@ std::vector<bool> reference_marks(std::uint64_t n, std::uint64_t k, Key key) {
   const Philox draws(key, Purpose::random_k);
   const bool complement = k > n / 2;
   BoolSet set{std::vector<bool>(n)};
-  detail::draw_subset(n, complement ? n - k : k, set, [&](std::uint64_t j, std::uint64_t d) {
+  math::draw_subset(n, complement ? n - k : k, set, [&](std::uint64_t j, std::uint64_t d) {
     const PhiloxWords w = draws(d);
-    detail::Wide r = 0;
+    math::Wide r = 0;
     for (int i = 3; i >= 0; --i) r = (r << 32) | w[static_cast<std::size_t>(i)];
     // floor(r * (j + 1) / 2^128), by long multiplication in 32-bit digits
-    detail::Wide carry = 0;
+    math::Wide carry = 0;
     for (int i = 0; i < 4; ++i)
-      carry = ((r >> (32 * i)) & 0xFFFFFFFFu) * (detail::Wide{j} + 1) + (carry >> 32);
+      carry = ((r >> (32 * i)) & 0xFFFFFFFFu) * (math::Wide{j} + 1) + (carry >> 32);
     return static_cast<std::uint64_t>(carry >> 32);
   });
   if (complement) set.marks.flip();
@@ -179,7 +181,7 @@ TEST(RandomK, KeepsTheStatedEntriesScaled) {
 }
 
 TEST(RandomK, WorkersShareTheirEntriesAndPayloadsAdd) {
-  const auto method = detail::parse_spec("randomk:keep=0.1");
+  const auto method = codec::parse_spec("randomk:keep=0.1");
   EXPECT_TRUE(method->traits().linear);
   EXPECT_FALSE(method->traits().averages_over_workers);
   const std::size_t n = 1000;
@@ -215,7 +217,7 @@ TEST(RandomK, EveryEntryIsKeptEquallyOften) {
 }
 
 TEST(RandomK, OverflowIsReported) {
-  const auto method = detail::parse_spec("randomk:keep=0.5");
+  const auto method = codec::parse_spec("randomk:keep=0.5");
   const std::vector<float> x(100, 3e38f);
   const Values values = decode_body(kind_of(*method, x.size()), encode_body(*method, x).bytes);
   EXPECT_EQ(values.status, Status::overflow);
@@ -224,7 +226,7 @@ TEST(RandomK, OverflowIsReported) {
 }
 
 TEST(RandomK, ValuesMustBeFinite) {
-  const auto method = detail::parse_spec("randomk:keep=3");
+  const auto method = codec::parse_spec("randomk:keep=3");
   auto bytes = encode_body(*method, normal_entries(50, 1)).bytes;
   const float bad = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(bytes.data() + 4, &bad, 4);
@@ -233,7 +235,7 @@ TEST(RandomK, ValuesMustBeFinite) {
 
 TEST(RandomK, ErrorStaysUnderOmega) {
   for (const char* spec : {"randomk:keep=0.01", "randomk:keep=0.7"}) {
-    const auto method = detail::parse_spec(spec);
+    const auto method = codec::parse_spec(spec);
     for (const std::uint64_t n : {1u, 2u, 149u, 5000u}) {
       const auto k = kind_of(*method, n).params;
       EXPECT_LE(static_cast<double>(n) / k - 1, *method->traits().omega) << spec << " " << n;

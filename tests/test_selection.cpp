@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atomo/selection.hpp"
+#include "math/selection.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,11 @@
 #include <random>
 #include <vector>
 
-#include "dither.hpp"
+#include "math/dither.hpp"
 
 namespace atomo::cpu {
+
+using namespace model;
 namespace {
 
 bool is_kept(const KeptMask& mask, std::size_t k) { return ((mask[k / 64] >> (k % 64)) & 1) != 0; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atomo/sign.hpp"
+#include "cpu/sign.hpp"
 
 #include <limits>
 
@@ -7,6 +7,8 @@
 #include "method_support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 std::vector<std::byte> encoded(const SignConfig& config, const std::vector<float>& x) {
@@ -65,7 +67,7 @@ TEST(Sign, ScaleOfTheLargestEntriesIsFinite) {
 }
 
 TEST(Sign, ScaledErrorIsWhatTheTraitsSay) {
-  const auto method = detail::parse_spec("sign:scale=mean");
+  const auto method = codec::parse_spec("sign:scale=mean");
   const auto x = normal_entries(5000, 2);
   const auto y = decode_body(kind_of(*method, x.size()), encode_body(*method, x).bytes).y;
   double error = 0, energy = 0, sum = 0;
@@ -97,14 +99,11 @@ TEST(Reduce, SumsDoNotDependOnTheSplit) {
   ThreadPool pool(2);
   for (const std::size_t n : {1u, 1023u, 1025u, 65536u, 65537u, 200'003u, 1'000'000u}) {
     const auto x = normal_entries(n, n);
-    std::vector<double> scratch(detail::reduce_scratch(n));
-    EXPECT_EQ(detail::layer_sum_abs(x.data(), n, scratch, &pool), detail::sum_abs(x.data(), n))
+    std::vector<double> scratch(cpu::reduce_scratch(n));
+    EXPECT_EQ(cpu::layer_sum_abs(x.data(), n, scratch, &pool), cpu::sum_abs(x.data(), n)) << n;
+    EXPECT_EQ(cpu::layer_sum_squares(x.data(), n, scratch, nullptr), cpu::sum_squares(x.data(), n))
         << n;
-    EXPECT_EQ(detail::layer_sum_squares(x.data(), n, scratch, nullptr),
-              detail::sum_squares(x.data(), n))
-        << n;
-    EXPECT_EQ(detail::layer_max_abs(x.data(), n, scratch, &pool), detail::max_abs(x.data(), n))
-        << n;
+    EXPECT_EQ(cpu::layer_max_abs(x.data(), n, scratch, &pool), cpu::max_abs(x.data(), n)) << n;
   }
 }
 
@@ -121,7 +120,7 @@ TEST(Reduce, OrderIsTheStatedOne) {
     sums.push_back(lanes[0]);
   }
   ASSERT_EQ(sums.size(), 6u);  // a tree over 0-3, then 4-5
-  EXPECT_EQ(detail::sum_squares(x.data(), n),
+  EXPECT_EQ(cpu::sum_squares(x.data(), n),
             ((sums[0] + sums[1]) + (sums[2] + sums[3])) + (sums[4] + sums[5]));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The sketch of a matrix: what holds for any basis, and how good the basis is.
-#include "atomo/sketch.hpp"
+#include "cpu/sketch.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,8 @@
 #include "sketch_support.hpp"
 
 namespace atomo {
+
+using namespace model;
 namespace {
 
 using test::gaussian_matrix;

@@ -4,17 +4,22 @@
 /// through real bodies, whatever the basis. Bounds as in test_monte_carlo.cpp.
 #include <gtest/gtest.h>
 
-#include "bits.hpp"
-#include "kind_rules.hpp"
+#include "codec/method.hpp"
+#include "core/bits.hpp"
+#include "cpu/pairs.hpp"
+#include "format/kind.hpp"
 #include "loss_checks.hpp"
 #include "message_checks.hpp"
-#include "method.hpp"
 #include "predictions.hpp"
+#include "price/atom_costs.hpp"
+#include "price/pair_costs.hpp"
 #include "sketch_checks.hpp"
 #include "support.hpp"
 #include "thinning_checks.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 constexpr double kFamilyError = 1e-9;
@@ -36,8 +41,8 @@ class SentSketch {
         rows_(AtomLayout::rows(s.shape.rows, s.shape.columns)),
         amplitudes_(s.sigma),
         rms_(s.shape.rows) {
-    for (double& a : amplitudes_) a *= detail::pair_amplitude(s.shape);
-    std::vector<cpu::PriceBin> bins(cpu::max_price_bins(rows_));
+    for (double& a : amplitudes_) a *= price::pair_amplitude(s.shape);
+    std::vector<cpu::PriceBin> bins(price::max_price_bins(rows_));
     std::vector<std::byte> workspace(cpu::analyse_workspace_bytes(rows_));
     cpu::AtomAnalysis found;
     EXPECT_EQ(cpu::analyse(s.residual.data(), rows_, rms_.data(), bins, workspace, found),
@@ -48,16 +53,16 @@ class SentSketch {
     const SingularPairs pairs{const_cast<Sketched&>(sketched_).shorter,
                               const_cast<Sketched&>(sketched_).longer,
                               const_cast<Sketched&>(sketched_).sigma, sketched_.exponent};
-    std::vector<std::byte> body(detail::max_pairs_body_bytes(pairs_)),
-        workspace(detail::encode_pairs_workspace_bytes(pairs_));
+    std::vector<std::byte> body(format::max_pairs_body_bytes(pairs_)),
+        workspace(cpu::encode_pairs_workspace_bytes(pairs_));
     std::size_t bytes = 0;
-    EXPECT_EQ(detail::encode_pairs(pairs, pairs_, amplitudes_, price_, key, body, workspace, bytes),
+    EXPECT_EQ(cpu::encode_pairs(pairs, pairs_, amplitudes_, price_, key, body, workspace, bytes),
               Status::ok);
     body.resize(bytes);
     return body;
   }
   [[nodiscard]] std::vector<std::byte> rows(const Key& key) const {
-    std::vector<std::byte> body(cpu::max_body_bytes(rows_)),
+    std::vector<std::byte> body(format::max_body_bytes(rows_)),
         workspace(cpu::encode_workspace_bytes(rows_));
     cpu::AtomBody written;
     EXPECT_EQ(cpu::encode_atoms(sketched_.residual.data(), rows_, rms_.data(), price_, key, body,
@@ -73,15 +78,15 @@ class SentSketch {
     std::vector<float> y(sketched_.residual.size());
     if (of_pairs.empty() && of_rows.empty()) return y;
     std::vector<std::byte> body(4);
-    detail::store_le(body.data(), static_cast<std::uint32_t>(of_pairs.size()));
+    core::store_le(body.data(), static_cast<std::uint32_t>(of_pairs.size()));
     body.insert(body.end(), of_pairs.begin(), of_pairs.end());
     body.insert(body.end(), of_rows.begin(), of_rows.end());
-    const detail::Kind kind{detail::MethodId::atoms, DType::f32,
-                            detail::sketch_params(sketched_.rank),
+    const format::Kind kind{format::MethodId::atoms, DType::f32,
+                            format::sketch_params(sketched_.rank),
                             Shape{static_cast<std::int64_t>(sketched_.shape.rows),
                                   static_cast<std::int64_t>(sketched_.shape.columns)}};
-    std::vector<std::byte> workspace(detail::kAtomsDecoder.workspace_bytes(kind));
-    detail::LayerOutput out;
+    std::vector<std::byte> workspace(codec::kAtomsDecoder.workspace_bytes(kind));
+    codec::LayerOutput out;
     out.body = body;
     out.kind = &kind;
     out.key = key;
@@ -89,14 +94,14 @@ class SentSketch {
     out.y = y.data();
     out.n = y.size();
     out.workspace = workspace;
-    EXPECT_EQ(detail::kAtomsDecoder.decode(out), Status::ok);
+    EXPECT_EQ(codec::kAtomsDecoder.decode(out), Status::ok);
     return y;
   }
 
  private:
   const Sketched& sketched_;
   float price_;
-  detail::PairLayer pairs_;
+  format::PairLayer pairs_;
   AtomLayout rows_;
   std::vector<double> amplitudes_, rms_;
 };
@@ -167,9 +172,9 @@ struct Contents {
     const double root = std::sqrt(static_cast<double>(s.shape.shorter())),
                  a = static_cast<double>(kPrice);
     for (std::size_t k = 0; k < kRank; ++k) {
-      const auto choice = cpu::choose_atom(s.sigma[k] * detail::pair_amplitude(s.shape), kPrice);
+      const auto choice = cpu::choose_atom(s.sigma[k] * price::pair_amplitude(s.shape), kPrice);
       EXPECT_GT(choice.atom_class, 0);
-      const detail::PairStep steps = detail::pair_step(s.shape, choice.atom_class);
+      const format::PairStep steps = format::pair_step(s.shape, choice.atom_class);
       for (std::size_t i = 0; i < 24; ++i) {
         in_steps.of[0].push_back(s.u(k, i) * root / static_cast<double>(steps.shorter.size));
         in_steps.of[1].push_back(s.v(k, i) / root / (a * static_cast<double>(steps.longer.size)));
@@ -179,7 +184,7 @@ struct Contents {
         squares += std::pow(static_cast<double>(s.residual[24 * k + i]), 2);
       const auto row = cpu::choose_atom(std::sqrt(squares / 24), kPrice);
       EXPECT_GT(row.atom_class, 0);
-      const double delta = static_cast<double>(detail::kAtomClasses[row.atom_class].delta);
+      const double delta = static_cast<double>(coding::kAtomClasses[row.atom_class].delta);
       for (std::size_t i = 0; i < 24; ++i)
         in_steps.of[2].push_back(static_cast<double>(s.residual[24 * k + i]) / (a * delta));
     }
@@ -205,8 +210,8 @@ Errors draw_errors(const Contents& contents, const Purposes& purposes, const Key
           ((dither(d.level_index)[d.level_word] >> d.level_bit) & 15u) ^ (entry.second ? 8u : 0u);
       const std::uint32_t h =
           (pre(d.pre_index)[d.pre_word] >> (entry.second ? d.second_bit : d.first_bit)) & 0xFFFFu;
-      const std::int32_t q = detail::quantise<double>(x[at], 1, detail::EntryDraw{level, h});
-      errors.of[family].push_back(detail::dequantise<double>(q, level, 1) - x[at]);
+      const std::int32_t q = math::quantise<double>(x[at], 1, math::EntryDraw{level, h});
+      errors.of[family].push_back(math::dequantise<double>(q, level, 1) - x[at]);
     }
   }
   return errors;
@@ -215,14 +220,13 @@ Errors draw_errors(const Contents& contents, const Purposes& purposes, const Key
 /// What the library's own bodies decode to.
 Errors sent_errors(const Sketched& s, const SentSketch& sent, const Contents& contents,
                    const Key& key) {
-  const detail::PairLayer layer{s.shape, s.rank};
-  detail::Carver sizes;
-  detail::PairFactors(layer, sizes);
+  const format::PairLayer layer{s.shape, s.rank};
+  core::Carver sizes;
+  cpu::PairFactors(layer, sizes);
   std::vector<std::byte> memory(sizes.bytes() + 64);
-  detail::Carver carver(memory);
-  detail::PairFactors factors(layer, carver);
-  EXPECT_EQ(detail::decode_pair_factors(sent.pairs(key), layer, kPrice, 1, key, factors),
-            Status::ok);
+  core::Carver carver(memory);
+  cpu::PairFactors factors(layer, carver);
+  EXPECT_EQ(cpu::decode_pair_factors(sent.pairs(key), layer, kPrice, 1, key, factors), Status::ok);
   EXPECT_EQ(factors.kept, kRank);
   std::vector<float> rows(s.residual.size());
   EXPECT_EQ(

@@ -4,10 +4,14 @@
 /// they catch.
 #include <gtest/gtest.h>
 
-#include "atomo/half.hpp"
+#include "core/half.hpp"
 #include "message_checks.hpp"
+#include "price/atom_costs.hpp"
+#include "price_support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 TEST(Statistics, DitheredContentIsExact) { EXPECT_EQ(check_certain_content(), ""); }
@@ -28,7 +32,7 @@ TEST(Statistics, WaterFillingIsOptimal) { EXPECT_EQ(check_water_filling(filled),
 TEST(Statistics, NoTwoDrawsShareABit) { EXPECT_EQ(check_draws(), ""); }
 
 float found_price(const cpu::PriceLayer& layer, std::uint64_t budget) {
-  return cpu::find_price({&layer, 1}, budget).a;
+  return price::find_price({&layer, 1}, budget).a;
 }
 
 TEST(Statistics, NoBudgetClips) { EXPECT_EQ(check_floor(found_price), ""); }
@@ -80,7 +84,7 @@ class BitsOfContent {
   explicit BitsOfContent(const cpu::PriceCosts& costs) {
     for (std::size_t c = 1; c < 24; ++c) {
       for (std::size_t part = 0; part < cpu::PriceCosts::kParts; ++part) {
-        const double steps = ratio_of(c, part) / static_cast<double>(detail::kAtomClasses[c].delta);
+        const double steps = ratio_of(c, part) / static_cast<double>(coding::kAtomClasses[c].delta);
         points_[std::log2(steps)] = costs.unit[c][part] / 256.0;
       }
     }
@@ -104,28 +108,27 @@ class BitsOfContent {
 /// other probability and step may be better by 1 %; of a certain atom no other step by 3 %: a class
 /// is half an octave wide.
 TEST(Statistics, AtomsSpendBitsWhereTheySaveMost) {
-  const cpu::PriceCosts costs = cpu::price_costs(AtomLayout::blocks(1 << 20));
+  const cpu::PriceCosts costs = price::price_costs(AtomLayout::blocks(1 << 20));
   const BitsOfContent bits(costs);
-  const double own_step = static_cast<double>(detail::kAtomClasses[0].delta);
+  const double own_step = static_cast<double>(coding::kAtomClasses[0].delta);
   const double mark = costs.uncertain / 256.0 / 256, own_bits = costs.unit[0][0] / 256.0 + mark;
-  const double noise = own_step * own_step * detail::kDitherVariance, mu = (1 + noise) / own_bits;
+  const double noise = own_step * own_step * math::kDitherVariance, mu = (1 + noise) / own_bits;
   const double own = 1 + noise + mu * own_bits;  // less r, in r
   double best = INFINITY;
   for (double t = 0.5; t < 2; t *= 1.01) {
     for (double s = 0.5; s < 5; s *= 1.01)
-      best =
-          std::min(best, t + t * s * s * detail::kDitherVariance + mu * (bits(1 / s) + mark) / t);
+      best = std::min(best, t + t * s * s * math::kDitherVariance + mu * (bits(1 / s) + mark) / t);
   }
   EXPECT_LT(own, best * 1.01) << own / best;
   double worst = 0;
   for (std::size_t c = 1; c < 20; ++c) {
     for (std::size_t part = 0; part < cpu::PriceCosts::kParts; ++part) {
-      const double taken = static_cast<double>(detail::kAtomClasses[c].delta),
+      const double taken = static_cast<double>(coding::kAtomClasses[c].delta),
                    r = ratio_of(c, part);
-      const double ours = taken * taken * detail::kDitherVariance + mu * costs.unit[c][part] / 256;
+      const double ours = taken * taken * math::kDitherVariance + mu * costs.unit[c][part] / 256;
       double least = INFINITY;
       for (double s = taken / 4; s < 4 * taken; s *= 1.01)
-        least = std::min(least, s * s * detail::kDitherVariance + mu * bits(r / s));
+        least = std::min(least, s * s * math::kDitherVariance + mu * bits(r / s));
       worst = std::max(worst, ours / least);
     }
   }
@@ -146,8 +149,8 @@ TEST(Statistics, LevelsInFloatStayInsideTheirBias) {
     const auto norm = std::bit_cast<float>(static_cast<std::uint32_t>(1 + random() % 0x7F7FFFFFu));
     const int levels = (2 << (random() % 7)) - 1;
     const float x = norm * (random() % 8 == 0 ? part(random) * 1e-4f : part(random));
-    const float step = detail::level_step(norm, levels);
-    const detail::LevelScale scale = detail::level_scale(step, 65536.0f);
+    const float step = math::level_step(norm, levels);
+    const math::LevelScale scale = math::level_scale(step, 65536.0f);
     const float z = std::min((x * scale.pre) * scale.inv, 65536.0f * static_cast<float>(levels));
     const float whole = std::floor(z);
     const double p = (static_cast<double>(whole) +

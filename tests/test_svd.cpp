@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The decomposition, and the codec that sends its pairs as f32 factors.
-#include "atomo/svd.hpp"
+#include "cpu/factors.hpp"
+#include "cpu/svd.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,15 +9,15 @@
 #include <limits>
 #include <random>
 
-#include "bits.hpp"
-#include "factors.hpp"
-#include "matrix_view.hpp"
+#include "core/bits.hpp"
+#include "format/factors_body.hpp"
+#include "format/matrix.hpp"
 #include "support.hpp"
 
 namespace atomo {
 namespace {
 
-using namespace detail;
+using namespace model;
 
 // ---- the decomposition
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atomo/topk.hpp"
+#include "cpu/topk.hpp"
 
 #include <limits>
 #include <numeric>
@@ -7,6 +7,8 @@
 #include "method_support.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
 /// What top-k must decode to, by a stable sort.
@@ -66,7 +68,7 @@ TEST(Topk, SparsePositionsCostLessThanABitMap) {
 
 TEST(Topk, ErrorIsWithinTheContraction) {
   for (const char* spec : {"topk:keep=0.01", "topk:keep=0.3", "topk:keep=0.0001"}) {
-    const auto method = detail::parse_spec(spec);
+    const auto method = codec::parse_spec(spec);
     for (const std::size_t n : {3u, 149u, 5000u}) {
       const std::vector<float> flat(n, 1.0f);  // the worst case: equal entries
       const auto y = decode_body(kind_of(*method, n), encode_body(*method, flat).bytes).y;
@@ -96,10 +98,10 @@ TEST(Topk, ValuesMustBeFiniteAndAsManyAsStated) {
 }
 
 TEST(Topk, CountsWhatItKept) {
-  const auto method = detail::parse_spec("topk:keep=0.1");
+  const auto method = codec::parse_spec("topk:keep=0.1");
   const auto kind = kind_of(*method, 1000);
   std::uint64_t atoms = 0, kept = 0;
-  ASSERT_EQ(detail::find_decoder(kind.method)
+  ASSERT_EQ(codec::find_decoder(kind.method)
                 ->count(encode_body(*method, normal_entries(1000, 1)).bytes, kind, 0, atoms, kept),
             Status::ok);
   EXPECT_EQ(atoms, 1000u);

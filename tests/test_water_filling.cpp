@@ -8,14 +8,14 @@
 #include <span>
 #include <vector>
 
-#include "atomo/svd.hpp"
-#include "factors.hpp"
-#include "water_filling.hpp"
+#include "cpu/svd.hpp"
+#include "format/factors_body.hpp"
+#include "math/water_filling.hpp"
 
 namespace atomo {
 namespace {
 
-using namespace detail;
+using namespace model;
 
 constexpr double kUnit = 0x1p-32;
 

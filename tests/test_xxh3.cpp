@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// XXH3 as it is compiled for the device, against the xxHash library.
 
-#include "xxh3.hpp"
+#include "core/xxh3.hpp"
 
 #define XXH_INLINE_ALL
 #include <gtest/gtest.h>
@@ -12,9 +12,11 @@
 #include "format_cases.hpp"
 
 namespace atomo::test {
+
+using namespace model;
 namespace {
 
-namespace xxh3 = detail::xxh3;
+namespace xxh3 = core::xxh3;
 
 constexpr std::uint64_t kSeeds[] = {0, 1, 77, 0x80000000, 0x123456789ABCDEF0, ~std::uint64_t{0}};
 

@@ -8,14 +8,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "format/thinning.hpp"
 #include "statistics_checks.hpp"
-#include "thinning.hpp"
 
 namespace atomo::test {
 
+using namespace model;
+
 struct CapArithmetic {
   static constexpr bool kDrawsAgain = false;
-  static double gain(const detail::Thinning& t) { return static_cast<double>(t.gain()); }
+  static double gain(const format::Thinning& t) { return static_cast<double>(t.gain()); }
   /// Whether the body fits its limit for the start that was drawn, and for every other.
   static bool suffices(bool /*of_this_start*/, bool of_every_start) { return of_every_start; }
 };
@@ -34,7 +36,7 @@ inline int bits_left(const std::vector<int>& runs, std::size_t start, std::size_
 template <typename Arithmetic>
 void add_thinned(Outcomes& outcomes, double chance, const std::vector<double>& values,
                  const std::vector<int>& bits, int limit) {
-  const detail::Runs runs = detail::Runs::of(values.size());
+  const format::Runs runs = format::Runs::of(values.size());
   const std::size_t count = runs.count();
   std::vector<int> run_bits(count);
   for (std::size_t r = 0; r < count; ++r) {
@@ -50,7 +52,7 @@ void add_thinned(Outcomes& outcomes, double chance, const std::vector<double>& v
       return Arithmetic::suffices(bits_left(run_bits, start, dropped) <= limit, every);
     };
     while (!suffices()) ++dropped;
-    const detail::Thinning thinning{runs.log2, static_cast<std::uint32_t>(dropped),
+    const format::Thinning thinning{runs.log2, static_cast<std::uint32_t>(dropped),
                                     static_cast<std::uint32_t>(start)};
     std::vector<double> y(values.size());
     for (std::size_t r = 0; r < count; ++r) {

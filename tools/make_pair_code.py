@@ -4,7 +4,7 @@
 
     tools/make_pair_code.py [--root DIR]
 
-writes src/pair_code_tables.hpp and, with the same content for an independent decoder,
+writes src/coding/pair_code_tables.hpp and, with the same content for an independent decoder,
 tests/python/pair_code_tables.json. Needs NumPy alone; takes a few seconds; the output depends
 on nothing but this file (double precision, every optimum is taken over a fixed grid).
 
@@ -230,7 +230,7 @@ def main():
     add_costs(tables, steps)
     classes, price = make_atom_classes(steps)
     kappas, pairs = make_pairs(steps, classes, price)
-    write_header(root / "src" / "pair_code_tables.hpp", tables, steps, classes, kappas, pairs, rice_costs())
+    write_header(root / "src" / "coding" / "pair_code_tables.hpp", tables, steps, classes, kappas, pairs, rice_costs())
     write_json(root / "tests" / "python" / "pair_code_tables.json", tables, steps, classes, kappas, pairs)
     first = steps[classes[0]["step"]]
     print(f"{len(tables)} tables, {len(steps)} steps; uncertain atoms: d {first['d']:.3f}, {first['bits'][0]:.4f} bits, "

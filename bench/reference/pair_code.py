@@ -15,7 +15,7 @@ STEPS, DELTA, MIDDLE = (np.array([row[key] for row in NUMBERS[of]])
 TOP = np.array([2.0] + [(1.5, 2.0)[c % 2] * 2.0**(c // 2) for c in range(CLASSES - 1)])  # upper ends of the ratio
 # (steps, 17) bits an entry: at the nominal rms, then by part of an even and of an odd half octave.
 COSTS = np.array([[int(x) / 256 for x in row.split(",")] for row in re.findall(
-    r"\{([\d, ]+)\}", re.search(r"kStepCost256\[\]\[17\] = \{(.*?)\};", (ROOT / "src/pair_code_tables.hpp").read_text(),
+    r"\{([\d, ]+)\}", re.search(r"kStepCost256\[\]\[17\] = \{(.*?)\};", (ROOT / "src/coding/pair_code_tables.hpp").read_text(),
                                 re.S)[1])])
 
 

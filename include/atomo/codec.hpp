@@ -21,7 +21,7 @@
 
 namespace [[gnu::visibility("default")]] atomo {
 
-namespace detail {
+namespace codec {
 class Method;
 }
 
@@ -77,11 +77,11 @@ class Codec {
   friend bool operator==(const Codec& a, const Codec& b) { return a.to_string() == b.to_string(); }
 
   /// For the library's own rooms.
-  [[nodiscard]] const detail::Method& method() const noexcept { return *method_; }
+  [[nodiscard]] const codec::Method& method() const noexcept { return *method_; }
 
  private:
-  explicit Codec(std::shared_ptr<const detail::Method> method);
-  std::shared_ptr<const detail::Method> method_;
+  explicit Codec(std::shared_ptr<const codec::Method> method);
+  std::shared_ptr<const codec::Method> method_;
   std::shared_ptr<const Traits> traits_;
 };
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atomo/atoms.hpp"
+#include "cpu/atoms.hpp"
+#include "price/atom_costs.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "atom_body.hpp"
-#include "price_math.hpp"
-#include "workspace.hpp"
+#include "core/workspace.hpp"
+#include "cpu/dither_kernels.hpp"
+#include "format/atom_body.hpp"
+#include "price/price_math.hpp"
 
 namespace atomo::cpu {
 namespace {
-
-using namespace atomo::detail;
 
 constexpr std::size_t kKeys = 0x7F80;  // keys are 1..0x7F7F
 /// Layers of up to this many atoms sort their keys, larger ones count them.
@@ -38,7 +38,7 @@ std::size_t sorted_bins(std::span<const double> rms, std::span<std::uint16_t> ke
                         std::uint64_t weight, std::span<PriceBin> bins) noexcept {
   std::size_t used = 0, n = 0;
   for (const double amplitude : rms) {
-    if (amplitude > 0) keys[n++] = static_cast<std::uint16_t>(price_key(amplitude));
+    if (amplitude > 0) keys[n++] = static_cast<std::uint16_t>(amplitude_key(amplitude));
   }
   std::sort(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(n));
   for (std::size_t i = 0; i < n; ++i) {
@@ -53,7 +53,7 @@ std::size_t counted_bins(std::span<const double> rms, std::span<std::uint64_t> c
                          std::uint64_t weight, std::span<PriceBin> bins) noexcept {
   std::fill(counts.begin(), counts.end(), std::uint64_t{0});
   for (const double amplitude : rms) {
-    if (amplitude > 0) counts[price_key(amplitude)] += 1;
+    if (amplitude > 0) counts[amplitude_key(amplitude)] += 1;
   }
   std::size_t used = 0;
   for (std::uint32_t key = 1; key < kKeys; ++key) {
@@ -62,29 +62,7 @@ std::size_t counted_bins(std::span<const double> rms, std::span<std::uint64_t> c
   return used;
 }
 
-/// What the content of an atom costs, of whatever length.
-PriceCosts entry_costs() noexcept {
-  PriceCosts costs;
-  const auto self_noise = [](std::size_t c) {
-    const auto delta = static_cast<double>(kAtomClasses[c].delta);
-    return delta * delta * kDitherVariance;
-  };
-  for (std::size_t c = 0; c < PriceCosts::kClasses; ++c) {
-    const auto& step = kStepCost256[kAtomClasses[c].step];
-    for (std::size_t part = 0; part < PriceCosts::kParts; ++part)
-      costs.unit[c][part] = c == 0 ? step[0] : step[1 + ((c - 1) % 2) * PriceCosts::kParts + part];
-    if (c > 0) costs.noise[c].fill(noise_cost256(self_noise(c)));
-  }
-  costs.uncertain_noise = noise_cost256(1 + self_noise(0));
-  costs.signal = noise_cost256(1);
-  return costs;
-}
-
 }  // namespace
-
-std::size_t max_price_bins(const AtomLayout& layout) noexcept {
-  return static_cast<std::size_t>(std::min<std::uint64_t>(layout.count, kKeys - 1));
-}
 
 std::size_t analyse_workspace_bytes(const AtomLayout& layout) noexcept {
   Carver carver;
@@ -111,38 +89,13 @@ Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<
                                                  : counted_bins(all, memory.counts, weight, bins);
   found.bins = bins.first(used);
   if (rms[layout.count - 1] > 0) {  // the last atom may be shorter
-    const std::uint32_t key = price_key(rms[layout.count - 1]);
+    const std::uint32_t key = amplitude_key(rms[layout.count - 1]);
     const auto at =
         std::lower_bound(bins.begin(), bins.begin() + static_cast<std::ptrdiff_t>(used), key,
                          [](const PriceBin& bin, std::uint32_t k) { return bin.key < k; });
     at->weight -= weight - weight_of(layout.last);
   }
   return Status::ok;
-}
-
-PriceCosts price_costs(const AtomLayout& layout) noexcept {
-  static const PriceCosts of_entries = entry_costs();
-  PriceCosts costs = of_entries;
-  // The 16 bits of a group's length are shared by its atoms or paid for every piece.
-  const GroupShape shape = GroupShape::of(std::max<std::uint64_t>(layout.length, 1));
-  const auto lengths = static_cast<std::uint32_t>(shape.pieces * 16 * 256 / shape.atoms);
-  costs.uncertain = 256 + lengths;
-  costs.certain = 256 * (1 + kClassBits) + lengths;
-  costs.entries = std::max(costs.entries, static_cast<std::uint32_t>(layout.length_of(0)));
-  return costs;
-}
-
-std::size_t max_body_bytes(const AtomLayout& layout) noexcept {
-  if (layout.count == 0) return 0;
-  std::uint64_t pair_bits = 0;
-  for (const AtomClass& c : kAtomClasses) {
-    pair_bits = std::max<std::uint64_t>(pair_bits,
-                                        max_pair_bits(c.step, escape_bits(layout.length, c.reach)));
-  }
-  const std::uint64_t pairs = (layout.count - 1) * pairs_of(layout.length) + pairs_of(layout.last);
-  const std::size_t flags = round_up((layout.count * (1 + kClassBits) + 7) / 8, 2);
-  const std::size_t lengths = 2 * GroupShape::of(layout.length).groups(layout.count);
-  return round_up(max_marks_bytes(layout.count) + flags + lengths + (pairs * pair_bits + 7) / 8, 4);
 }
 
 }  // namespace atomo::cpu

@@ -4,13 +4,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "atom_body.hpp"
-#include "atomo/atoms.hpp"
+#include "cpu/atoms.hpp"
+#include "cpu/pieces.hpp"
+#include "format/atom_body.hpp"
 
 namespace atomo::cpu {
 namespace {
-
-using namespace atomo::detail;
 
 /// Reads a body front to back: every kept atom takes its flag, its class and its content in turn.
 class ContentReader {

@@ -3,15 +3,14 @@
 #include <bit>
 #include <cmath>
 
-#include "atom_body.hpp"
-#include "atomo/atoms.hpp"
-#include "atomo/selection.hpp"
-#include "workspace.hpp"
+#include "core/workspace.hpp"
+#include "cpu/atoms.hpp"
+#include "cpu/pieces.hpp"
+#include "format/atom_body.hpp"
+#include "math/selection.hpp"
 
 namespace atomo::cpu {
 namespace {
-
-using namespace atomo::detail;
 
 static_assert(kSelectionChunk % 64 == 0);
 

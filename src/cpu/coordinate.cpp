@@ -3,21 +3,19 @@
 /// (coordinate_write.hpp). Segments need nothing of each other; those of one batch may run on
 /// several threads, each in a slot of the workspace, and are then laid end to end.
 
-#include "atomo/coordinate.hpp"
+#include "cpu/coordinate.hpp"
 
 #include <atomic>
 #include <bit>
 #include <cstring>
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
+#include "core/run_tasks.hpp"
 #include "cpu/coordinate_memory.hpp"
 #include "cpu/coordinate_write.hpp"
-#include "cpu/run_tasks.hpp"
 
 namespace atomo::cpu {
 namespace {
-
-using namespace detail;
 
 /// Levels of one chunk; false when the step is too small for an entry.
 bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u, std::uint32_t* levels,

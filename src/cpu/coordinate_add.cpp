@@ -8,8 +8,6 @@
 namespace atomo::cpu {
 namespace {
 
-using namespace detail;
-
 constexpr std::int64_t kLevelEnd = std::int64_t{1} << kWideLevelBits;
 
 std::uint64_t magnitude(std::int64_t level) noexcept {

@@ -6,9 +6,9 @@
 #include <span>
 
 #include "atomo/types.hpp"
-#include "coordinate_format.hpp"
+#include "core/workspace.hpp"
 #include "cpu/coordinate_write.hpp"
-#include "workspace.hpp"
+#include "format/coordinate_body.hpp"
 
 namespace atomo::cpu {
 
@@ -22,7 +22,7 @@ struct AddedBody {
 class CoordinateAdder {
  public:
   /// Takes the memory of one segment: 448 KiB.
-  explicit CoordinateAdder(detail::Carver& carver) noexcept;
+  explicit CoordinateAdder(core::Carver& carver) noexcept;
 
   /// The body of the sum of `bodies`, of n entries each, as an encoder writes these levels; `bytes`
   /// is 0 when every level is. Status::corrupt when a body breaks the format, Status::too_large
@@ -38,7 +38,7 @@ class CoordinateAdder {
                              Status& status) noexcept;
 
   std::span<std::int64_t> levels_;
-  detail::ListMemory lists_;
+  ListMemory lists_;
 };
 
 }  // namespace atomo::cpu

@@ -4,15 +4,13 @@
 #include <atomic>
 #include <cstring>
 
-#include "atomo/coordinate.hpp"
+#include "core/run_tasks.hpp"
+#include "cpu/coordinate.hpp"
 #include "cpu/coordinate_memory.hpp"
 #include "cpu/coordinate_read.hpp"
-#include "cpu/run_tasks.hpp"
 
 namespace atomo::cpu {
 namespace {
-
-using namespace detail;
 
 struct DecodeTask {
   SegmentTable table;

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <span>
 
-#include "coordinate_format.hpp"
-#include "workspace.hpp"
+#include "core/workspace.hpp"
+#include "format/coordinate_body.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 
 inline constexpr std::size_t kSlots = 8;  ///< segments in flight
 
@@ -54,4 +54,4 @@ struct DecodeMemory {
   }
 };
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

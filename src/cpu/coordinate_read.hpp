@@ -3,10 +3,10 @@
 /// The levels of a body of coordinates, segment by segment; nothing of a body is trusted. Its
 /// layout stands in methods/coordinate.cpp.
 
-#include "bits.hpp"
-#include "coordinate_format.hpp"
+#include "core/bits.hpp"
+#include "format/coordinate_body.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 
 /// Reads the levels of one segment.
 struct LevelReader {
@@ -116,4 +116,4 @@ struct SegmentTable {
   }
 };
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

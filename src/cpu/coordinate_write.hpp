@@ -13,10 +13,10 @@
 #include <span>
 #include <type_traits>
 
-#include "bits.hpp"
-#include "coordinate_format.hpp"
+#include "core/bits.hpp"
+#include "format/coordinate_body.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 
 /// What one `BitWriter::put` takes.
 inline constexpr unsigned kMaxPutBits = 56;
@@ -201,4 +201,4 @@ void write_content(BitWriter& out, const Levels& levels, const SegmentLists& lis
   }
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

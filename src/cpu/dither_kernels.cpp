@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file is compiled once for each instruction set: foreach_target.h includes it again and
 // again.
-#include "dither_kernels.hpp"
+#include "cpu/dither_kernels.hpp"
 
 #include "cpu/fma_targets-inl.hpp"
 
@@ -13,7 +13,7 @@
 #include "cpu/dither_lanes-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
@@ -303,11 +303,11 @@ double AtomAmplitudes(const float* x, const AtomLayout& layout, double* rms) {
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace atomo::detail {
+namespace atomo::cpu {
 
 HWY_EXPORT(DrawLevels);
 HWY_EXPORT(EncodePiece);
@@ -342,5 +342,5 @@ double atom_amplitudes(const float* x, const AtomLayout& layout, double* rms) no
   return HWY_DYNAMIC_DISPATCH(AtomAmplitudes)(x, layout, rms);
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 #endif  // HWY_ONCE

@@ -20,37 +20,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "atomo/atoms.hpp"
-#include "atomo/philox.hpp"
-#include "bits.hpp"
-#include "dither.hpp"
-#include "pair_code.hpp"
+#include "coding/pair_code.hpp"
+#include "coding/tiles.hpp"
+#include "core/bits.hpp"
+#include "core/philox.hpp"
+#include "cpu/decode_mode.hpp"
+#include "format/atom_layout.hpp"
+#include "math/dither.hpp"
 
-namespace atomo::detail {
-
-inline constexpr std::uint32_t kTile = 32, kTilePairs = 16;
-inline constexpr std::uint32_t kPieceTiles = 32, kPieceEntries = kPieceTiles * kTile;
-/// Tiles whose levels share words.
-inline constexpr std::uint32_t kLevelTiles = 8;
-
-/// A stretch of at most 1,024 entries of one vector, from an entry that is a multiple of 1,024.
-struct Piece {
-  std::uint64_t vector = 0;      ///< number of the vector among those of its draws
-  std::uint64_t tiles = 0;       ///< of the whole vector
-  std::uint64_t first_tile = 0;  ///< a multiple of kPieceTiles
-  std::uint32_t entries = 0;
-};
-
-[[nodiscard]] constexpr std::uint32_t tiles_of_piece(std::uint32_t entries) noexcept {
-  return (entries + kTile - 1) / kTile;
-}
-[[nodiscard]] constexpr std::uint32_t level_groups(std::uint32_t entries) noexcept {
-  return (tiles_of_piece(entries) + kLevelTiles - 1) / kLevelTiles;
-}
-/// Index / 4 of the first level draw of a piece; its further groups of 8 tiles follow.
-[[nodiscard]] constexpr std::uint64_t level_base(const Piece& piece) noexcept {
-  return piece.vector * ((piece.tiles + 7) / 8) + piece.first_tile / 8;
-}
+namespace atomo::cpu {
 
 /// The levels of 8 tiles: nibble u of word l.
 struct alignas(64) LevelWords {
@@ -100,4 +78,4 @@ void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries
 [[nodiscard]] double atom_amplitudes(const float* x, const AtomLayout& layout,
                                      double* rms) noexcept;
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

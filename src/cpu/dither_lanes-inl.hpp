@@ -22,7 +22,7 @@
 #include "cpu/dither_kernels.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
@@ -269,7 +269,7 @@ HWY_INLINE double segment_norm2(const float* x, std::size_t n) {
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

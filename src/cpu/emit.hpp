@@ -6,9 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "atomo/atoms.hpp"
-
-namespace atomo::detail {
+#include "cpu/decode_mode.hpp"
+namespace atomo::cpu {
 
 /// Writes or adds `count` values as `mode` says; true when one of them is infinite.
 inline bool emit(const float* values, std::size_t count, cpu::DecodeMode mode, float* y) noexcept {
@@ -20,4 +19,4 @@ inline bool emit(const float* values, std::size_t count, cpu::DecodeMode mode, f
   return infinite != 0;
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "factors.hpp"
+#include "cpu/factors.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "atomo/philox.hpp"
-#include "bits.hpp"
+#include "core/bits.hpp"
+#include "core/philox.hpp"
+#include "core/workspace.hpp"
 #include "cpu/outer_products.hpp"
-#include "workspace.hpp"
+#include "cpu/svd.hpp"
+#include "format/factors_body.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace {
 
 struct FactorsMemory {
@@ -65,15 +67,6 @@ void add_zeros(std::size_t n, cpu::DecodeMode mode, float* y) noexcept {
 }
 
 }  // namespace
-
-std::size_t max_kept_pairs(const MatrixShape& shape, std::uint64_t keep) noexcept {
-  const std::size_t chunks = (shape.shorter() + cpu::kSelectionChunk - 1) / cpu::kSelectionChunk;
-  return static_cast<std::size_t>(std::min<std::uint64_t>(shape.shorter(), keep + chunks));
-}
-
-std::size_t factors_bytes(const MatrixShape& shape, std::size_t kept) noexcept {
-  return kFactorsHeadBytes + 4 * kept * (shape.shorter() + shape.longer());
-}
 
 std::size_t encode_factors_workspace_bytes(const MatrixShape& shape) noexcept {
   Carver carver;
@@ -154,4 +147,4 @@ Status count_factors(ConstBytes body, const MatrixShape& shape, std::uint64_t& k
   return Status::ok;
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

@@ -20,7 +20,7 @@
 #include "cpu/philox_tile-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 
 /// 16 entries: codes level | sign << sign_bit; the lanes whose first 16 bits tie are collected in
@@ -164,7 +164,7 @@ HWY_INLINE void unpack_tile(const std::byte* HWY_RESTRICT in, int bits,
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif

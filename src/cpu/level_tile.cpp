@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace {
 
 std::uint8_t code_of(float x, float pre, float inv, float limit, int bits,
@@ -27,4 +27,4 @@ void resolve_ties(const float* x, const LevelTileScales& scales, float limit, in
   }
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "atomo/philox.hpp"
-#include "level_math.hpp"
+#include "core/philox.hpp"
+#include "math/stochastic_level.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 
 inline constexpr std::size_t kLevelTile =
     128;  ///< entries of a tile: 16 bits each of 16 Philox blocks
@@ -48,4 +48,4 @@ void resolve_ties(const float* x, const LevelTileScales& scales, float limit, in
                   const std::uint32_t* words, const Philox& low_draws, std::uint64_t first,
                   std::uint8_t* codes) noexcept;
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

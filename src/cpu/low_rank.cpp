@@ -16,7 +16,7 @@
 #include "cpu/emit.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
@@ -79,11 +79,11 @@ void SumRows(const LowRank& pairs, std::size_t first, std::size_t rows, std::siz
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace {
 
 HWY_EXPORT(SumRows);
@@ -113,5 +113,5 @@ bool add_low_rank(const LowRank& pairs, std::size_t first, std::size_t end, cons
   return infinite;
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 #endif  // HWY_ONCE

@@ -4,10 +4,10 @@
 
 #include <cstddef>
 
-#include "atomo/atoms.hpp"
 #include "atomo/types.hpp"
+#include "cpu/decode_mode.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 
 /// `count` pairs of a left vector of `rows` and a right vector of `columns` entries, one after
 /// another, left and right apart.
@@ -25,4 +25,4 @@ struct LowRank {
 bool add_low_rank(const LowRank& pairs, std::size_t first, std::size_t end, const float* rest,
                   cpu::DecodeMode mode, float* y) noexcept;
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu/run_tasks.hpp"
+#include "core/run_tasks.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/marked.cpp"
@@ -16,7 +16,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -62,11 +62,11 @@ void add_groups(const std::uint64_t* words, const std::byte* values, float scale
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace atomo::detail {
+namespace atomo::cpu {
 HWY_EXPORT(set_groups);
 HWY_EXPORT(add_groups);
 
@@ -120,5 +120,5 @@ void scatter_marked(const std::byte* values, const MarkedSet& set, float scale, 
   });
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 #endif

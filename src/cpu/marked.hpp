@@ -9,9 +9,9 @@
 #include <span>
 
 #include "atomo/types.hpp"
-#include "workspace.hpp"
+#include "core/workspace.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 
 /// Entries that one task gathers or scatters.
 inline constexpr std::size_t kMarkedGrain = std::size_t{1} << 16;
@@ -53,4 +53,4 @@ void gather_marked(const float* x, std::size_t n, const MarkedSet& set, Executor
 void scatter_marked(const std::byte* values, const MarkedSet& set, float scale, bool add,
                     float alpha, float* y, std::size_t n, Executor* executor) noexcept;
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

@@ -12,12 +12,12 @@
 #include <atomic>
 #include <cmath>
 
+#include "core/run_tasks.hpp"
 #include "cpu/emit.hpp"
-#include "cpu/run_tasks.hpp"
 
 #ifndef ATOMO_CPU_OUTER_PRODUCTS_ONCE
 #define ATOMO_CPU_OUTER_PRODUCTS_ONCE
-namespace atomo::detail {
+namespace atomo::cpu {
 
 /// Columns of a tile, whose sums are kept in f64 from one block of pairs to the next.
 constexpr std::size_t kTileColumns = 64;
@@ -27,11 +27,11 @@ struct OuterBlock {
   std::size_t row, rows, column, columns, first_pair, end_pair;
 };
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
@@ -64,7 +64,7 @@ void AddBlock(const OuterProducts& pairs, const OuterBlock& block, double* sums)
     for (; j + 2 * lanes <= block.columns; j += 2 * lanes) {
       double* const s0 = sums + row * kTileColumns + j;
       double *const s1 = s0 + kTileColumns, *const s2 = s1 + kTileColumns,
-                   *const s3 = s2 + kTileColumns;
+                    *const s3 = s2 + kTileColumns;
       auto a0 = hn::LoadU(wide, s0), a1 = hn::LoadU(wide, s0 + lanes);
       auto b0 = hn::LoadU(wide, s1), b1 = hn::LoadU(wide, s1 + lanes);
       auto c0 = hn::LoadU(wide, s2), c1 = hn::LoadU(wide, s2 + lanes);
@@ -99,11 +99,11 @@ void AddBlock(const OuterProducts& pairs, const OuterBlock& block, double* sums)
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace {
 
 HWY_EXPORT(AddBlock);
@@ -139,5 +139,5 @@ Status sum_outer_products(const OuterProducts& pairs, cpu::DecodeMode mode, floa
   return overflow.load(std::memory_order_relaxed) ? Status::overflow : Status::ok;
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 #endif  // HWY_ONCE

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "atomo/atoms.hpp"
 #include "atomo/types.hpp"
+#include "cpu/decode_mode.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 
 /// `count` pairs of a left vector of `rows` and a right vector of `columns` entries, one after
 /// another, left and right apart.
@@ -26,4 +26,4 @@ struct OuterProducts {
 Status sum_outer_products(const OuterProducts& pairs, cpu::DecodeMode mode, float* y,
                           Executor* executor) noexcept;
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

@@ -2,21 +2,18 @@
 /// Writing and reading kept pairs: the sections of any dithered body (atom_body.hpp), whose content
 /// is, for each kept pair, the pieces of its first factor and then those of its second.
 
-#include "pairs.hpp"
+#include "cpu/pairs.hpp"
+#include "cpu/pieces.hpp"
 
 #include <algorithm>
 #include <array>
 
-#include "atom_body.hpp"
-#include "atomo/selection.hpp"
-#include "workspace.hpp"
+#include "core/workspace.hpp"
+#include "format/atom_body.hpp"
+#include "math/selection.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace {
-
-std::uint64_t pieces_of(std::uint64_t entries) noexcept {
-  return (entries + kPieceEntries - 1) / kPieceEntries;
-}
 
 /// How one factor of a class is coded.
 struct FactorCoding {
@@ -48,8 +45,7 @@ class PairCodings {
     return {1, step, static_cast<float>(root_ / static_cast<double>(step))};
   }
   /// Of sigma v 2^-exponent, which is sent as sigma v / sqrt m, over P 2^-32 when uncertain.
-  [[nodiscard]] VectorScale scale_of_longer(const cpu::AtomChoice& choice,
-                                            int exponent) const noexcept {
+  [[nodiscard]] VectorScale scale_of_longer(const AtomChoice& choice, int exponent) const noexcept {
     const float step = longer_[choice.atom_class].step;
     const double weight =
         choice.atom_class == 0 ? kTwo32 / static_cast<double>(choice.probability) : 1.0;
@@ -104,17 +100,17 @@ bool for_each_marked(std::span<const std::uint64_t> marks, Visit visit) noexcept
 
 /// Whole chunks of marks.
 std::size_t mask_words(const PairLayer& layer) noexcept {
-  return round_up(marks_words(layer.count), cpu::kSelectionChunk / 64);
+  return round_up(marks_words(layer.count), kSelectionChunk / 64);
 }
 
 std::uint64_t select_pairs(std::span<const double> amplitudes, float price, const Key& key,
                            std::span<std::uint64_t> marks) noexcept {
   const Philox draws(key, Purpose::select_pair);
   std::uint64_t kept = 0;
-  for (std::size_t first = 0; first < amplitudes.size(); first += cpu::kSelectionChunk) {
-    const std::size_t size = std::min(cpu::kSelectionChunk, amplitudes.size() - first);
-    const cpu::KeptMask mask = cpu::select_chunk(amplitudes.data() + first, size, price,
-                                                 draws(first / cpu::kSelectionChunk)[0]);
+  for (std::size_t first = 0; first < amplitudes.size(); first += kSelectionChunk) {
+    const std::size_t size = std::min(kSelectionChunk, amplitudes.size() - first);
+    const KeptMask mask =
+        select_chunk(amplitudes.data() + first, size, price, draws(first / kSelectionChunk)[0]);
     for (std::size_t w = 0; w < mask.size(); ++w) {
       marks[first / 64 + w] = mask[w];
       kept += static_cast<std::uint64_t>(std::popcount(mask[w]));
@@ -128,7 +124,7 @@ std::size_t write_flags(std::span<const double> amplitudes, float price,
                         std::span<const std::uint64_t> marks, Bytes out) noexcept {
   BitWriter bits(out.data(), out.size());
   const auto class_of = [&](std::uint64_t k) {
-    return cpu::choose_atom(amplitudes[k], price).atom_class;
+    return choose_atom(amplitudes[k], price).atom_class;
   };
   for_each_marked(marks, [&](std::uint64_t k) {
     bits.put(class_of(k) != 0 ? 1 : 0, 1);
@@ -154,7 +150,7 @@ class PairWriter {
         lengths_(lengths),
         bits_(content.data(), content.size()) {}
 
-  void add(std::uint64_t k, const cpu::AtomChoice& choice) noexcept {
+  void add(std::uint64_t k, const AtomChoice& choice) noexcept {
     const std::size_t m = shape_.shorter(), n = shape_.longer();
     write({Philox(key_, Purpose::dither_u), k, m}, pairs_.shorter.data() + k * m,
           Philox(key_, Purpose::pre_round_u), codings_.scale_of_shorter(choice.atom_class),
@@ -273,39 +269,6 @@ bool for_each_kept(MarksReader& marks, std::uint64_t count, Visit visit) noexcep
 
 }  // namespace
 
-AtomLayout pairs_frame(const PairLayer& layer) noexcept {
-  const MatrixShape& shape = layer.view;
-  const std::uint64_t entries = shape.shorter() + shape.longer();
-  const std::uint64_t length =
-      entries <= kPieceEntries
-          ? entries
-          : kPieceEntries * (pieces_of(shape.shorter()) + pieces_of(shape.longer()));
-  return AtomLayout::rows(layer.count, length);
-}
-
-GroupShape group_shape(const MatrixShape& shape) noexcept {
-  return GroupShape::of(pairs_frame(PairLayer::all_of(shape)).length);
-}
-
-std::size_t max_pairs_body_bytes(const PairLayer& layer) noexcept {
-  const MatrixShape& view = layer.view;
-  const PairCodings codings(view, 1.0f);
-  const std::size_t aspect = pair_aspect(view);
-  std::uint64_t bits = 0;
-  for (std::size_t c = 0; c < kAtomClassCount; ++c) {
-    const PairSteps steps = kPairSteps[aspect][c];
-    const auto number = static_cast<std::uint8_t>(c);
-    const std::uint64_t u =
-        max_pair_bits(steps.shorter, codings.shorter(number).coding.escape_bits);
-    const std::uint64_t v = max_pair_bits(steps.longer, codings.longer(number).coding.escape_bits);
-    bits = std::max(bits, pairs_of(view.shorter()) * u + pairs_of(view.longer()) * v);
-  }
-  const std::uint64_t count = layer.count;
-  const std::size_t flags = round_up((count * (1 + kClassBits) + 7) / 8, 2);
-  const std::size_t lengths = 2 * group_shape(view).groups(count);
-  return round_up(max_marks_bytes(count) + flags + lengths + (count * bits + 7) / 8, 4);
-}
-
 std::size_t encode_pairs_workspace_bytes(const PairLayer& layer) noexcept {
   Carver carver;
   carver.take<std::uint64_t>(mask_words(layer));
@@ -339,7 +302,7 @@ Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
   const std::size_t content = lengths + 2 * group_shape(shape).groups(kept);
   PairWriter writer(pairs, shape, price, key, body.data() + lengths, body.subspan(content));
   for_each_marked(used, [&](std::uint64_t k) {
-    writer.add(k, cpu::choose_atom(amplitudes[k], price));
+    writer.add(k, choose_atom(amplitudes[k], price));
     return true;
   });
   const std::size_t end = content + writer.finish();
@@ -377,4 +340,4 @@ Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kep
   return Status::ok;
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

@@ -14,10 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 
 HWY_BEFORE_NAMESPACE();
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 
 inline constexpr std::size_t kPhiloxTile = 16;                    ///< blocks of a tile
@@ -86,7 +86,7 @@ HWY_INLINE void philox_tile(const Philox& draws, std::uint64_t first,
 #endif
 
 }  // namespace HWY_NAMESPACE
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -3,16 +3,16 @@
 /// norm nor a byte. A run is read twice, for its norms and for its levels; a run of the default
 /// bucket stays in the L2 cache.
 
-#include "atomo/qsgd.hpp"
+#include "cpu/qsgd.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "core/run_tasks.hpp"
 #include "cpu/level_tile.hpp"
 #include "cpu/reduce.hpp"
-#include "cpu/run_tasks.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/qsgd.cpp"
@@ -46,11 +46,11 @@ struct QsgdShape {
   }
   /// Bytes of the codes of the tile from an entry on: fewer in the last.
   [[nodiscard]] std::size_t tile_bytes(std::size_t tile_begin) const noexcept {
-    return std::min(code_at(detail::kLevelTile), code_bytes - code_at(tile_begin));
+    return std::min(code_at(kLevelTile), code_bytes - code_at(tile_begin));
   }
   /// Entries of a run: the least multiple of a bucket and a tile from 32,768 on.
   [[nodiscard]] std::size_t run() const noexcept {
-    const std::size_t unit = std::lcm(bucket, detail::kLevelTile);
+    const std::size_t unit = std::lcm(bucket, kLevelTile);
     return (32768 + unit - 1) / unit * unit;
   }
 };
@@ -67,16 +67,16 @@ template <typename Set>
 void for_buckets(const QsgdShape& shape, const std::byte* norms, std::size_t first,
                  Set&& set) noexcept {
   std::size_t bucket = first / shape.bucket, end = (bucket + 1) * shape.bucket - first;
-  for (std::size_t at = 0; at < detail::kLevelTile; at = end, end += shape.bucket, ++bucket) {
-    if (bucket + 1 == shape.buckets) end = detail::kLevelTile;
-    set(at, std::min(detail::kLevelTile, end), load_norm(norms, bucket));
+  for (std::size_t at = 0; at < kLevelTile; at = end, end += shape.bucket, ++bucket) {
+    if (bucket + 1 == shape.buckets) end = kLevelTile;
+    set(at, std::min(kLevelTile, end), load_norm(norms, bucket));
   }
 }
 
 /// Whether a tile's scales are those of the tile before it, in the same run.
 bool same_bucket(const QsgdShape& shape, std::size_t first, std::size_t run_begin) noexcept {
   if (first == run_begin) return false;
-  const std::size_t before = first - detail::kLevelTile, last = first + detail::kLevelTile - 1;
+  const std::size_t before = first - kLevelTile, last = first + kLevelTile - 1;
   return before / shape.bucket == last / shape.bucket;
 }
 
@@ -87,15 +87,14 @@ bool same_bucket(const QsgdShape& shape, std::size_t first, std::size_t run_begi
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
-namespace level = atomo::detail::HWY_NAMESPACE;
-using detail::kLevelTile;
+namespace level = atomo::cpu::HWY_NAMESPACE;
 
 /// Codes of [begin, end), from norms already written.
 template <bool kOneBit>
 HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::byte* norms,
                              const Philox& draws, const Philox& low_draws, std::size_t begin,
                              std::size_t end, std::byte* codes_out) {
-  detail::LevelTileScales scales;
+  LevelTileScales scales;
   alignas(64) std::uint32_t words[level::kPhiloxTileWords];
   alignas(64) std::uint8_t codes[kLevelTile];
   std::byte packed[kLevelTile + 8];
@@ -108,8 +107,8 @@ HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::
       for_buckets(shape, norms, first, [&](std::size_t from, std::size_t to, float norm) {
         zero_bucket = zero_bucket || norm == 0;
         scales.set(from, to,
-                   detail::level_scale(detail::level_step(norm, shape.levels()),
-                                       kOneBit ? 32768.0f : 65536.0f));
+                   math::level_scale(math::level_step(norm, shape.levels()),
+                                     kOneBit ? 32768.0f : 65536.0f));
       });
     }
     const std::size_t count = std::min(kLevelTile, end - first);
@@ -121,7 +120,7 @@ HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::
     }
     level::philox_tile(draws, first / 8, words);
     if (level::level_tile<kOneBit>(in, scales, limit, shape.bits, words, codes))
-      detail::resolve_ties(in, scales, limit, shape.bits, words, low_draws, first, codes);
+      resolve_ties(in, scales, limit, shape.bits, words, low_draws, first, codes);
     if (kOneBit && zero_bucket) {
       for (std::size_t e = 0; e < count; ++e) codes[e] = scales.inv[e] == 0 ? 0 : codes[e];
     }
@@ -150,7 +149,7 @@ HWY_INLINE void decode_tiles(const QsgdShape& shape, const std::byte* norms,
   for (std::size_t first = begin; first < end; first += kLevelTile) {
     if (!same_bucket(shape, first, begin)) {
       for_buckets(shape, norms, first, [&](std::size_t from, std::size_t to, float norm) {
-        std::fill(step + from, step + to, detail::level_step(norm, shape.levels()));
+        std::fill(step + from, step + to, math::level_step(norm, shape.levels()));
       });
     }
     const std::size_t count = std::min(kLevelTile, end - first);
@@ -189,8 +188,8 @@ HWY_EXPORT(add_run);
 namespace {
 
 float bucket_norm(QsgdNorm norm, const float* x, std::size_t n) noexcept {
-  if (norm == QsgdNorm::l2) return detail::norm_from_squares(detail::sum_squares(x, n));
-  if (n >= 16) return detail::max_abs(x, n);
+  if (norm == QsgdNorm::l2) return math::norm_from_squares(sum_squares(x, n));
+  if (n >= 16) return max_abs(x, n);
   float largest = 0;  // without the call into the SIMD loops, for buckets of few entries
   for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
   return largest;
@@ -234,7 +233,7 @@ Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key
   if (body.size() < bytes) return Status::buffer_too_small;
   const Philox draws(key, Purpose::qsgd), low_draws(key, Purpose::qsgd_low);
   std::byte* codes = body.data() + 4 * shape.buckets;
-  detail::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
     write_norms(config, x, begin, end, body.data());
     HWY_DYNAMIC_DISPATCH(encode_run)(shape, x, body.data(), draws, low_draws, begin, end, codes);
   });
@@ -246,7 +245,7 @@ Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n
   const QsgdShape shape(config, n);
   if (const Status status = check(shape, body); failed(status)) return status;
   const std::byte* codes = body.data() + 4 * shape.buckets;
-  detail::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(set_run)(shape, body.data(), codes, begin, end, y);
   });
   return Status::ok;
@@ -257,7 +256,7 @@ Status decode_add(const QsgdConfig& config, ConstBytes body, float alpha, float*
   const QsgdShape shape(config, n);
   if (const Status status = check(shape, body); failed(status)) return status;
   const std::byte* codes = body.data() + 4 * shape.buckets;
-  detail::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(add_run)(shape, body.data(), codes, begin, end, alpha, y);
   });
   return Status::ok;

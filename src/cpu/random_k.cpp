@@ -3,14 +3,14 @@
 /// scattered. Time grows with min(k, n - k) draws, a random access into the map each, and n / 64
 /// words.
 
-#include "atomo/random_k.hpp"
+#include "cpu/random_k.hpp"
 
 #include <algorithm>
 #include <cstring>
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cpu/marked.hpp"
-#include "random_k_math.hpp"
+#include "math/subset_sampling.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/random_k.cpp"
@@ -22,21 +22,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
-namespace tile = atomo::detail::HWY_NAMESPACE;
+namespace tile = atomo::cpu::HWY_NAMESPACE;
 
 /// Draws m of n entries; draw d is block d: words 0 and 1 are the low, 2 and 3 the high half of its
 /// 128 bits.
-void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, detail::MarkedSet* marks) {
-  detail::MarkedSet set = *marks;  // a copy of the pointers, which no store into the map can change
+void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, MarkedSet* marks) {
+  MarkedSet set = *marks;  // a copy of the pointers, which no store into the map can change
   alignas(64) std::uint32_t words[tile::kPhiloxTileWords];
-  detail::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t d) {
+  math::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t d) {
     const std::size_t l = d % tile::kPhiloxTile;
     if (l == 0) tile::philox_tile(draws, d, words);
     const auto half = [&](std::size_t w) {
       return std::uint64_t{words[tile::kPhiloxTile * w + l]} |
              (std::uint64_t{words[tile::kPhiloxTile * (w + 1) + l]} << 32);
     };
-    return detail::scale_draw(half(0), half(2), j);
+    return math::scale_draw(half(0), half(2), j);
   });
 }
 
@@ -52,9 +52,9 @@ namespace {
 
 /// The kept entries of a layer; false when the workspace is too small.
 bool draw_kept(const RandomKConfig& config, std::size_t n, Key key, Bytes workspace,
-               detail::MarkedSet& set) noexcept {
-  detail::Carver carver(workspace);
-  set = detail::MarkedSet::carve(carver, n);
+               MarkedSet& set) noexcept {
+  core::Carver carver(workspace);
+  set = MarkedSet::carve(carver, n);
   if (!carver.fits()) return false;
   key.worker = 0;
   const Philox draws(key, Purpose::random_k);
@@ -72,11 +72,11 @@ Status scatter(const RandomKConfig& config, ConstBytes body, bool add, float alp
   if (body.size() != want) return body.size() < want ? Status::truncated : Status::corrupt;
   if (n == 0) return Status::ok;
   const auto scale = static_cast<float>(static_cast<double>(n) / static_cast<double>(config.keep));
-  const Status status = detail::check_values(body.data(), config.keep, scale);
+  const Status status = check_values(body.data(), config.keep, scale);
   if (failed(status)) return status;
-  detail::MarkedSet set;
+  MarkedSet set;
   if (!draw_kept(config, n, key, workspace, set)) return Status::workspace_too_small;
-  detail::scatter_marked(body.data(), set, scale, add, alpha, y, n, executor);
+  scatter_marked(body.data(), set, scale, add, alpha, y, n, executor);
   return status;
 }
 
@@ -87,8 +87,8 @@ std::size_t max_encoded_bytes(const RandomKConfig& config, std::size_t n) noexce
 }
 
 std::size_t workspace_bytes(const RandomKConfig&, std::size_t n) noexcept {
-  detail::Carver carver;
-  (void)detail::MarkedSet::carve(carver, n);
+  core::Carver carver;
+  (void)MarkedSet::carve(carver, n);
   return carver.bytes();
 }
 
@@ -97,9 +97,9 @@ Status encode(const RandomKConfig& config, const float* x, std::size_t n, const 
   bytes = max_encoded_bytes(config, n);
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
-  detail::MarkedSet set;
+  MarkedSet set;
   if (!draw_kept(config, n, key, workspace, set)) return Status::workspace_too_small;
-  detail::gather_marked(x, n, set, executor, body.data());
+  gather_marked(x, n, set, executor, body.data());
   return Status::ok;
 }
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu/run_tasks.hpp"
+#include "core/run_tasks.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/reduce.cpp"
@@ -15,7 +15,7 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace atomo::detail {
+namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -85,11 +85,11 @@ double sum_abs(const float* x, std::size_t n) { return tree_sum<false>(x, n); }
 double sum_squares(const float* x, std::size_t n) { return tree_sum<true>(x, n); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace atomo::detail {
+namespace atomo::cpu {
 HWY_EXPORT(max_abs);
 HWY_EXPORT(sum_abs);
 HWY_EXPORT(sum_squares);
@@ -136,5 +136,5 @@ double layer_sum_squares(const float* x, std::size_t n, std::span<double> scratc
   return layer_sum(&sum_squares, x, n, scratch, executor);
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu
 #endif

@@ -13,8 +13,9 @@
 #include <span>
 
 #include "atomo/types.hpp"
+#include "core/namespaces.hpp"
 
-namespace atomo::detail {
+namespace atomo::cpu {
 
 /// Entries that one task of a layer's reduction takes; a power of two of segments, so that the tree
 /// does not depend on the split.
@@ -64,4 +65,4 @@ class TreeSum {
   std::size_t count_ = 0;
 };
 
-}  // namespace atomo::detail
+}  // namespace atomo::cpu

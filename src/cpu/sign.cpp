@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Reads 4 bytes an entry and writes an eighth (twice read with a scale): limited by memory.
 
-#include "atomo/sign.hpp"
+#include "cpu/sign.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "core/run_tasks.hpp"
+#include "core/workspace.hpp"
 #include "cpu/reduce.hpp"
-#include "cpu/run_tasks.hpp"
-#include "level_math.hpp"
-#include "workspace.hpp"
+#include "math/stochastic_level.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/sign.cpp"
@@ -128,8 +128,8 @@ std::size_t max_encoded_bytes(const SignConfig& config, std::size_t n) noexcept 
 }
 
 std::size_t workspace_bytes(const SignConfig& config, std::size_t n) noexcept {
-  detail::Carver carver;
-  if (config.scale == SignScale::mean) carver.take<double>(detail::reduce_scratch(n));
+  core::Carver carver;
+  if (config.scale == SignScale::mean) carver.take<double>(reduce_scratch(n));
   return carver.bytes();
 }
 
@@ -139,14 +139,14 @@ Status encode(const SignConfig& config, const float* x, std::size_t n, Bytes wor
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
   if (config.scale == SignScale::mean) {
-    detail::Carver carver(workspace);
-    const auto scratch = carver.take<double>(detail::reduce_scratch(n));
+    core::Carver carver(workspace);
+    const auto scratch = carver.take<double>(reduce_scratch(n));
     if (!carver.fits()) return Status::workspace_too_small;
-    const float scale = detail::mean_magnitude(detail::layer_sum_abs(x, n, scratch, executor), n);
+    const float scale = math::mean_magnitude(layer_sum_abs(x, n, scratch, executor), n);
     std::memcpy(body.data(), &scale, 4);
   }
   std::byte* out = body.data() + scale_bytes(config);
-  detail::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(encode_bits)(x + begin, end - begin, out + begin / 8);
   });
   return Status::ok;
@@ -157,7 +157,7 @@ Status decode(const SignConfig& config, ConstBytes body, float* y, std::size_t n
   float scale = 1;
   if (const Status status = open(config, body, n, scale); failed(status)) return status;
   const std::byte* in = body.data() + scale_bytes(config);
-  detail::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(set_bits)(in + begin / 8, end - begin, scale, y + begin);
   });
   return Status::ok;
@@ -168,7 +168,7 @@ Status decode_add(const SignConfig& config, ConstBytes body, float alpha, float*
   float scale = 1;
   if (const Status status = open(config, body, n, scale); failed(status)) return status;
   const std::byte* in = body.data() + scale_bytes(config);
-  detail::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(add_bits)(in + begin / 8, end - begin, scale, alpha, y + begin);
   });
   return Status::ok;

@@ -7,7 +7,7 @@
 /// equal singular values need no care. A - sum_k u_k (sigma_k v_k)^T is what is left, whatever Q
 /// is.
 
-#include "atomo/sketch.hpp"
+#include "cpu/sketch.hpp"
 
 #include <cblas.h>
 #include <lapacke.h>
@@ -17,13 +17,13 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "atomo/philox.hpp"
-#include "workspace.hpp"
+#include "core/philox.hpp"
+#include "core/workspace.hpp"
 
 namespace atomo::cpu {
 namespace {
 
-using detail::Carver;
+using core::Carver;
 
 constexpr std::size_t kMaxSide = std::size_t{1} << 22, kMaxShorter = std::size_t{1} << 14;
 constexpr unsigned kMostIterations = 8;

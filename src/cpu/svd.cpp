@@ -8,7 +8,7 @@
 /// Small singular values of the Gram matrix lose digits below 1e-8 of the largest, where f32
 /// entries hold nothing.
 
-#include "atomo/svd.hpp"
+#include "cpu/svd.hpp"
 
 #include <cblas.h>
 #include <lapacke.h>
@@ -18,13 +18,13 @@
 #include <limits>
 #include <numeric>
 
-#include "water_filling.hpp"
-#include "workspace.hpp"
+#include "core/workspace.hpp"
+#include "math/water_filling.hpp"
 
 namespace atomo::cpu {
 namespace {
 
-using detail::Carver;
+using core::Carver;
 
 constexpr std::size_t kMaxSide = std::size_t{1} << 22, kMaxShorter = std::size_t{1} << 14;
 /// Up to here the Gram matrix is both cheaper and exact enough.
@@ -164,7 +164,7 @@ void water_fill(std::span<const double> amplitudes, std::uint64_t keep,
   std::fill(probabilities.begin(), probabilities.end(), 0);
   std::size_t count = 0;
   while (count < order.size() && amplitudes[order[count]] > 0) ++count;
-  detail::fill_water(
+  math::fill_water(
       count, keep, [&](std::size_t i) { return amplitudes[order[i]]; },
       [&](std::size_t i) -> std::uint64_t& { return probabilities[order[i]]; });
 }

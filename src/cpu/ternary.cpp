@@ -2,16 +2,16 @@
 /// Blocks of 640 entries, five tiles of 128: tile k gives digit k of the block's 128 bytes, so
 /// neither side shuffles. Reads the layer twice when encoding: for the norm, then for the digits.
 
-#include "atomo/ternary.hpp"
+#include "cpu/ternary.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "core/run_tasks.hpp"
+#include "core/workspace.hpp"
 #include "cpu/level_tile.hpp"
 #include "cpu/reduce.hpp"
-#include "cpu/run_tasks.hpp"
-#include "workspace.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/ternary.cpp"
@@ -26,7 +26,7 @@ namespace atomo::cpu {
 namespace {
 
 constexpr std::size_t kTrits = 5;  ///< digits a byte
-constexpr std::size_t kTernaryBlock = kTrits * detail::kLevelTile;
+constexpr std::size_t kTernaryBlock = kTrits * kLevelTile;
 
 constexpr std::size_t trit_bytes(std::size_t n) noexcept { return n / kTrits + (n % kTrits != 0); }
 
@@ -37,8 +37,7 @@ constexpr std::size_t trit_bytes(std::size_t n) noexcept { return n / kTrits + (
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
-namespace level = atomo::detail::HWY_NAMESPACE;
-using detail::kLevelTile;
+namespace level = atomo::cpu::HWY_NAMESPACE;
 
 /// `width` bytes, byte j of the base-3 digits codes[j + k * width]; a code is level | sign << 1, a
 /// digit 0, 1 for + or 2.
@@ -69,9 +68,9 @@ HWY_INLINE void unpack_trits(const std::uint8_t* HWY_RESTRICT in, std::size_t wi
 }
 
 void encode_blocks(const float* x, const Philox& draws, const Philox& low_draws,
-                   const detail::LevelScale& scale, std::size_t begin, std::size_t end,
+                   const math::LevelScale& scale, std::size_t begin, std::size_t end,
                    std::byte* out) {
-  detail::LevelTileScales scales;
+  LevelTileScales scales;
   scales.set(0, kLevelTile, scale);
   alignas(64) std::uint32_t words[level::kPhiloxTileWords];
   alignas(64) std::uint8_t codes[kTernaryBlock];
@@ -89,7 +88,7 @@ void encode_blocks(const float* x, const Philox& draws, const Philox& low_draws,
       }
       level::philox_tile(draws, (block + at) / 8, words);
       if (level::level_tile<false>(in, scales, 65536.0f, 2, words, codes + at))
-        detail::resolve_ties(in, scales, 65536.0f, 2, words, low_draws, block + at, codes + at);
+        resolve_ties(in, scales, 65536.0f, 2, words, low_draws, block + at, codes + at);
     }
     const std::size_t width = trit_bytes(length);
     pack_trits(codes, width, packed);
@@ -190,8 +189,8 @@ std::size_t max_encoded_bytes(const TernaryConfig&, std::size_t n) noexcept {
 }
 
 std::size_t workspace_bytes(const TernaryConfig&, std::size_t n) noexcept {
-  detail::Carver carver;
-  carver.take<double>(detail::reduce_scratch(n));
+  core::Carver carver;
+  carver.take<double>(reduce_scratch(n));
   return carver.bytes();
 }
 
@@ -200,18 +199,18 @@ Status encode(const TernaryConfig& config, const float* x, std::size_t n, const 
   bytes = max_encoded_bytes(config, n);
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
-  detail::Carver carver(workspace);
-  const auto scratch = carver.take<double>(detail::reduce_scratch(n));
+  core::Carver carver(workspace);
+  const auto scratch = carver.take<double>(reduce_scratch(n));
   if (!carver.fits()) return Status::workspace_too_small;
-  float norm = detail::layer_max_abs(x, n, scratch, executor);
+  float norm = layer_max_abs(x, n, scratch, executor);
   if (config.clip > 0) {
-    const double squares = detail::layer_sum_squares(x, n, scratch, executor);
-    norm = detail::clipped_norm(norm, squares, n, config.clip);
+    const double squares = layer_sum_squares(x, n, scratch, executor);
+    norm = math::clipped_norm(norm, squares, n, config.clip);
   }
   std::memcpy(body.data(), &norm, 4);
   const Philox draws(key, Purpose::ternary), low_draws(key, Purpose::ternary_low);
-  const detail::LevelScale scale = detail::level_scale(detail::level_step(norm, 1), 65536.0f);
-  detail::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
+  const math::LevelScale scale = math::level_scale(math::level_step(norm, 1), 65536.0f);
+  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(encode_blocks)(x, draws, low_draws, scale, begin, end, body.data() + 4);
   });
   return Status::ok;
@@ -221,7 +220,7 @@ Status decode(const TernaryConfig& config, ConstBytes body, float* y, std::size_
               Executor* executor) noexcept {
   float norm = 0;
   if (const Status status = open(config, body, n, norm); failed(status)) return status;
-  detail::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(set_blocks)(body.data() + 4, norm, begin, end, y);
   });
   return Status::ok;
@@ -231,7 +230,7 @@ Status decode_add(const TernaryConfig& config, ConstBytes body, float alpha, flo
                   std::size_t n, Executor* executor) noexcept {
   float norm = 0;
   if (const Status status = open(config, body, n, norm); failed(status)) return status;
-  detail::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(add_blocks)(body.data() + 4, norm, begin, end, alpha, y);
   });
   return Status::ok;

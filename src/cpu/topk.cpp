@@ -2,15 +2,15 @@
 /// Selection by radix: magnitudes order as 31-bit integers, of which a histogram over 11, 10 and 10
 /// bits finds the k-th largest in three passes; a fourth marks, a fifth (over the marks) gathers.
 
-#include "atomo/topk.hpp"
+#include "cpu/topk.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 
+#include "coding/marks.hpp"
 #include "cpu/marked.hpp"
-#include "marks.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/topk.cpp"
@@ -74,12 +74,12 @@ constexpr std::size_t kBins = 2048;
 using Histogram = std::array<std::uint64_t, kBins>;
 
 struct TopkMemory {
-  detail::MarkedSet set;
+  MarkedSet set;
   std::span<Histogram>
       histograms;  ///< two, so that neighbours in one bin do not wait for each other
 
-  TopkMemory(detail::Carver& carver, std::size_t n) noexcept
-      : set(detail::MarkedSet::carve(carver, n)), histograms(carver.take<Histogram>(2)) {}
+  TopkMemory(core::Carver& carver, std::size_t n) noexcept
+      : set(MarkedSet::carve(carver, n)), histograms(carver.take<Histogram>(2)) {}
 };
 
 std::uint32_t magnitude(float x) noexcept { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu; }
@@ -122,13 +122,13 @@ Threshold find_threshold(const float* x, std::size_t n, std::uint64_t k,
 Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha, float* y,
                std::size_t n, Bytes workspace, Executor* executor) noexcept {
   if (n == 0) return body.empty() ? Status::ok : Status::corrupt;
-  detail::Carver carver(workspace);
+  core::Carver carver(workspace);
   TopkMemory memory(carver, n);
   if (!carver.fits()) return Status::workspace_too_small;
-  detail::MarksReader reader;
+  coding::MarksReader reader;
   if (!reader.open(body, n) || reader.kept() != config.keep) return Status::corrupt;
   if (body.size() - reader.bytes() != 4 * config.keep) return Status::corrupt;
-  detail::SegmentMarks segment;
+  coding::SegmentMarks segment;
   for (std::size_t at = 0; at < memory.set.words.size(); at += segment.size()) {
     if (!reader.next(segment)) return Status::corrupt;
     std::copy_n(segment.begin(), std::min(segment.size(), memory.set.words.size() - at),
@@ -136,20 +136,19 @@ Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha,
   }
   if (memory.set.count() != config.keep) return Status::corrupt;
   const std::byte* values = body.data() + reader.bytes();
-  if (const Status status = detail::check_values(values, config.keep, 1); failed(status))
-    return status;
-  detail::scatter_marked(values, memory.set, 1, add, alpha, y, n, executor);
+  if (const Status status = check_values(values, config.keep, 1); failed(status)) return status;
+  scatter_marked(values, memory.set, 1, add, alpha, y, n, executor);
   return Status::ok;
 }
 
 }  // namespace
 
 std::size_t max_encoded_bytes(const TopkConfig& config, std::size_t n) noexcept {
-  return n == 0 ? 0 : detail::max_marks_bytes(n) + 4 * config.keep;
+  return n == 0 ? 0 : coding::max_marks_bytes(n) + 4 * config.keep;
 }
 
 std::size_t workspace_bytes(const TopkConfig&, std::size_t n) noexcept {
-  detail::Carver carver;
+  core::Carver carver;
   TopkMemory(carver, n);
   return carver.bytes();
 }
@@ -159,7 +158,7 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
   bytes = 0;
   if (body.size() < max_encoded_bytes(config, n)) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
-  detail::Carver carver(workspace);
+  core::Carver carver(workspace);
   TopkMemory memory(carver, n);
   if (!carver.fits()) return Status::workspace_too_small;
   const Threshold threshold = find_threshold(x, n, config.keep, memory.histograms);
@@ -167,12 +166,12 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
   (x, n, std::bit_cast<float>(threshold.key), threshold.ties, memory.set.words.data());
   // Gaps take at least two bits a kept entry, or one bit an entry at parameter 0: from half of them
   // on the bit map is the shorter form, short of long runs of zeros at segments' ends.
-  const detail::MarksPlan plan = config.keep >= n - config.keep
-                                     ? detail::MarksPlan{0, detail::max_marks_bytes(n)}
-                                     : detail::plan_marks(memory.set.words, n);
-  detail::write_marks(plan, memory.set.words, n, body.data());
+  const coding::MarksPlan plan = config.keep >= n - config.keep
+                                     ? coding::MarksPlan{0, coding::max_marks_bytes(n)}
+                                     : coding::plan_marks(memory.set.words, n);
+  coding::write_marks(plan, memory.set.words, n, body.data());
   memory.set.count();
-  detail::gather_marked(x, n, memory.set, executor, body.data() + plan.bytes);
+  gather_marked(x, n, memory.set, executor, body.data() + plan.bytes);
   bytes = plan.bytes + 4 * config.keep;
   return Status::ok;
 }

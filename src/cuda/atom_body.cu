@@ -21,12 +21,12 @@
 
 #include "cuda/atom_body.cuh"
 
-#include "atom_body.hpp"
+#include "format/atom_body.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::kClassBits;
+using format::kClassBits;
 
 __device__ bool has_body(const Frame& frame, const BodyJob& job) {
   return decodes(frame, job) && frame.layer(job.layer).bytes != 0;
@@ -63,10 +63,10 @@ __device__ bool open_front(const Frame& frame, const BodyJob& job, float& gain) 
   const LayerState& layer = frame.layer(job.layer);
   gain = 1;
   if (!(layer.price > 0) || !is_finite(layer.price)) return false;
-  if ((layer.flags & detail::Row::kThinned) != 0) {
-    detail::Thinning thinning;
-    if (job.thins == 0 || layer.bytes <= detail::kThinningBytes) return false;
-    if (!detail::Thinning::read(load_word(frame.message + layer.body_at), thinning)) return false;
+  if ((layer.flags & format::Row::kThinned) != 0) {
+    format::Thinning thinning;
+    if (job.thins == 0 || layer.bytes <= format::kThinningBytes) return false;
+    if (!format::Thinning::read(load_word(frame.message + layer.body_at), thinning)) return false;
     gain = thinning.gain();
   }
   BodyBytes pairs, rows;
@@ -115,12 +115,12 @@ __global__ void place_sections(Frame frame, BodyPlan plan) {
   const MarksJob& marks = frame(plan.marks.jobs)[blockIdx.x];
   std::uint64_t* const all = frame(plan.certain) + marks.first_segment;
   const auto certain = scan_blockwide<std::uint64_t>(
-      detail::marks_segments(job.atoms), [&](std::uint64_t i) { return all[i]; },
+      coding::marks_segments(job.atoms), [&](std::uint64_t i) { return all[i]; },
       [&](std::uint64_t i, std::uint64_t before) { all[i] = before; });
   if (threadIdx.x != 0) return;
   const BodyBytes body = body_of(frame, job);
   const std::uint64_t flag_bits = state.kept + kClassBits * certain;
-  const std::uint64_t lengths = detail::round_up(state.flags + (flag_bits + 7) / 8, 2);
+  const std::uint64_t lengths = format::round_up(state.flags + (flag_bits + 7) / 8, 2);
   const std::uint64_t groups = divide_up(state.kept, job.group_atoms) * job.group_pieces;
   if (state.faults != 0 || lengths > body.bytes || groups > (body.bytes - lengths) / 2)
     return refuse(frame, job, state);
@@ -153,14 +153,14 @@ __device__ void list_segment(const Frame& frame, const BodyPlan& plan, std::uint
   }
   std::uint64_t certain = frame(plan.certain)[unit] + warp_exclusive_sum(ones, total);
   std::uint64_t* const kept = frame(plan.kept) + job.first_kept;
-  std::uint64_t atom = at.index * detail::kMarksSegment + own.next;
+  std::uint64_t atom = at.index * coding::kMarksSegment + own.next;
   bool good = true;
   marks::for_each_gap(own, [&](std::uint32_t gap) {
     std::uint64_t atom_class = 0;
     if ((view.peek32(flags + rank) & 1u) != 0) {
       const std::uint64_t place = flags + state.kept + kClassBits * certain++;
       atom_class = (view.peek32(place) & ((1u << kClassBits) - 1)) + 1;
-      good = good && atom_class < detail::kAtomClassCount;
+      good = good && atom_class < math::kAtomClassCount;
     }
     atom += gap;
     kept[rank++] = atom++ | (atom_class << kClassShift);
@@ -199,7 +199,7 @@ __global__ void close_frame(Frame frame, BodyPlan plan) {
   if (threadIdx.x != 0) return;
   const BodyBytes body = body_of(frame, job);
   const bool good = state.faults == 0 &&
-                    detail::round_up(state.content + (bits + 7) / 8, 4) == body.bytes &&
+                    format::round_up(state.content + (bits + 7) / 8, 4) == body.bytes &&
                     BitView(body.begin, body.bytes).zero(8 * state.content + bits, body.bytes);
   if (!good) refuse(frame, job, state);
 }

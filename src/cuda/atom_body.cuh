@@ -5,7 +5,7 @@
 
 #include "cuda/atom_forms.hpp"
 #include "cuda/marks.cuh"
-#include "thinning.hpp"
+#include "format/thinning.hpp"
 
 namespace atomo::cuda {
 
@@ -57,7 +57,7 @@ class BodyPlanner {
     job.first_kept = atoms_;
     if (!jobs_.values.empty()) jobs_.values[count_] = job;
     marks_.add(job.layer, job.atoms);
-    segments_ += detail::marks_segments(job.atoms);
+    segments_ += coding::marks_segments(job.atoms);
     groups_.add(divide_up(divide_up(job.atoms, job.group_atoms) * job.group_pieces, kUnitGroups));
     atoms_ += job.atoms;
     ++count_;
@@ -96,13 +96,13 @@ struct BodyBytes {
 /// All of a body behind the word of a thinned one.
 __device__ inline BodyBytes whole_body(const Frame& frame, const BodyJob& job) {
   const LayerState& state = frame.layer(job.layer);
-  const bool thinned = (state.flags & detail::Row::kThinned) != 0;
+  const bool thinned = (state.flags & format::Row::kThinned) != 0;
   const std::uint64_t word = !thinned ? 0 : state.bytes < 4 ? state.bytes : 4;
   return {frame.message + state.body_at + word, state.bytes - word};
 }
 /// The parts of a sketch's body; false when they do not fit it.
 __device__ inline bool split_sketch(const BodyBytes& body, BodyBytes& pairs, BodyBytes& rows) {
-  constexpr std::uint64_t kField = detail::kPairBytesField;
+  constexpr std::uint64_t kField = format::kPairBytesField;
   pairs = rows = {body.begin, 0};
   if (body.bytes <= kField) return false;
   const std::uint64_t bytes = load_word(body.begin);

@@ -17,17 +17,20 @@
 /// Shared memory: none. Determinism: one fixed tree; the largest amplitude is an integer maximum.
 /// Alignment: tensors as their entries; 16 bytes are read at once where the address allows it.
 
+#include "coding/pair_code.hpp"
 #include "cuda/atoms.cuh"
 #include "cuda/grid_form.cuh"
+#include "price/atom_costs.hpp"
+#include "price/pair_costs.hpp"
 
-#include "atom_body.hpp"
-#include "atomo/selection.hpp"
+#include "format/atom_body.hpp"
+#include "math/selection.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::GroupShape;
-using detail::kPieceEntries;
+using coding::kPieceEntries;
+using format::GroupShape;
 
 constexpr unsigned kThreads = 8;                   // of a segment
 constexpr unsigned kTogether = kLanes / kThreads;  // segments side by side
@@ -135,13 +138,13 @@ __global__ void sum_trees(AtomsPlan plan, Frame frame) {
 
 /// u32 that hold marks, flags and lengths, whatever is kept.
 std::uint64_t index_words(const AtomLayout& layout) {
-  const std::uint64_t flags = layout.count * (1 + detail::kClassBits);
+  const std::uint64_t flags = layout.count * (1 + format::kClassBits);
   const std::uint64_t lengths = 2 * GroupShape::of(layout.length).groups(layout.count);
-  return (detail::max_marks_bytes(layout.count) + flags / 8 + 2 + lengths) / 4 + 2;
+  return (coding::max_marks_bytes(layout.count) + flags / 8 + 2 + lengths) / 4 + 2;
 }
 
 Purpose purpose_of(const LayerAtoms& of) {
-  return of.has_pairs() ? Purpose::select_pair : detail::purposes_of(of.layout.family).select;
+  return of.has_pairs() ? Purpose::select_pair : format::purposes_of(of.layout.family).select;
 }
 
 /// u32 that hold the longest content of a group.
@@ -149,12 +152,12 @@ std::uint64_t slot_words(const LayerAtoms& of) {
   if (of.has_pairs()) return pairs_slot_words(of);
   const AtomLayout& layout = of.layout;
   unsigned bits = 0;
-  for (const detail::AtomClass& c : detail::kAtomClasses) {
-    const unsigned escape = detail::escape_bits(layout.length, c.reach);
-    bits = std::max(bits, detail::max_pair_bits(c.step, escape));
+  for (const coding::AtomClass& c : coding::kAtomClasses) {
+    const unsigned escape = coding::escape_bits(layout.length, c.reach);
+    bits = std::max(bits, coding::max_pair_bits(c.step, escape));
   }
   const std::uint64_t piece = std::min<std::uint64_t>(layout.length, kPieceEntries);
-  const std::uint64_t pairs = GroupShape::of(layout.length).atoms * detail::pairs_of(piece);
+  const std::uint64_t pairs = GroupShape::of(layout.length).atoms * coding::pairs_of(piece);
   return divide_up(pairs * bits, 32);
 }
 
@@ -164,7 +167,7 @@ struct Counts {
   std::uint64_t atoms = 0;
   bool chooses = false;  ///< layers of the method automatic
 
-  void add(const PlannedLayer& layer) {
+  void add(const LayerPlan& layer) {
     const std::size_t before = jobs;
     visit_atoms(layer, [&](const LayerAtoms& of) {
       ++jobs;
@@ -174,7 +177,7 @@ struct Counts {
     });
     layers += jobs > before ? 1 : 0;
     grids += has_grid(layer) ? 1 : 0;
-    chooses = chooses || (jobs > before && layer.kind->method == MethodId::automatic);
+    chooses = chooses || (jobs > before && layer.kind.method == MethodId::automatic);
   }
 };
 
@@ -197,7 +200,7 @@ class Planner {
         noise_(layout.table<PriceUnits>(counts.chooses ? 1 : 0)),
         amplitudes_(layout.scratch<double>(counts.atoms)) {}
 
-  void add(const PlannedLayer& layer, std::uint32_t number) {
+  void add(const LayerPlan& layer, std::uint32_t number) {
     PricedLayer priced;
     priced.layer = number;
     priced.least_limit = layer.least_limit_bytes;
@@ -211,8 +214,8 @@ class Planner {
       priced.grid = grids_++;
       ++priced.forms;
     }
-    const detail::PriceRule rule = layer.method->price_rule(layer.kind->shape);
-    if (rule.from == detail::PriceRule::From::price) priced.price = rule.price;
+    const price::PriceRule rule = layer.price_rule;
+    if (rule.from == price::PriceRule::From::price) priced.price = rule.price;
     price_.add(priced);
     const std::uint64_t slots = slots_;
     std::uint64_t end = slots_;
@@ -224,7 +227,7 @@ class Planner {
     slots_ = end;
     if (priced.least_limit == 0) return;
     ++cap_.layers;
-    cap_.bytes += layer.method->cap_bits() * static_cast<double>(layer.n) / 8;
+    cap_.bytes += layer.cap_bits * static_cast<double>(layer.n) / 8;
   }
 
   void finish(AtomsPlan& plan) {
@@ -232,8 +235,8 @@ class Planner {
     plan.amplitudes = amplitudes_;
     // The limit of the only layer of a message is known beforehand.
     const std::uint32_t sharing = bodies_ && cap_.layers > 1 ? plan.price.count : 0;
-    cap_.bodies = layout_.zeroed<detail::CappedBody>(sharing);
-    cap_.allotments = layout_.scratch<detail::Allotment>(sharing);
+    cap_.bodies = layout_.zeroed<price::CappedBody>(sharing);
+    cap_.allotments = layout_.scratch<price::Allotment>(sharing);
     cap_.numbers = layout_.scratch<std::uint32_t>(sharing);
     cap_.ends = layout_.scratch<std::uint64_t>(sharing == 0 ? 0 : sharing + 1);
     cap_.tickets = layout_.zeroed<std::uint32_t>(sharing == 0 ? 0 : 1);
@@ -268,8 +271,7 @@ class Planner {
     plan.group_ends = layout_.scratch<std::uint64_t>(group_count_);
   }
 
-  void add_job(const PlannedLayer& layer, const LayerAtoms& of, std::uint32_t number,
-               bool chooses) {
+  void add_job(const LayerPlan& layer, const LayerAtoms& of, std::uint32_t number, bool chooses) {
     const Scratch<double> amplitudes{amplitudes_.at + atoms_ * sizeof(double)};
     if (bodies_) add_body(layer, of, number, amplitudes);
     add_price(of, amplitudes, chooses);
@@ -277,7 +279,7 @@ class Planner {
     atoms_ += of.layout.count;
   }
 
-  void add_body(const PlannedLayer& layer, const LayerAtoms& of, std::uint32_t number,
+  void add_body(const LayerPlan& layer, const LayerAtoms& of, std::uint32_t number,
                 Scratch<double> amplitudes) {
     AtomsJob job;
     job.layout = of.layout;
@@ -289,8 +291,7 @@ class Planner {
     const GroupShape shape = GroupShape::of(atoms.length);
     const std::uint64_t groups = shape.groups(atoms.count);
     if (of.has_pairs()) {
-      residual_ =
-          pairs_.add(of, number, count_, groups, amplitudes, layer.method->sketch_iterations());
+      residual_ = pairs_.add(of, number, count_, groups, amplitudes, layer.sketch_iterations);
     }
     job.residual = residual_;
     job.pieces = static_cast<std::uint32_t>(shape.pieces);
@@ -302,17 +303,17 @@ class Planner {
     job.first_slot = slots_;
     job.first_index = index_;
     job.first_thinned = thinned_;
-    for (std::size_t c = 0; c < detail::kAtomClassCount; ++c) {
-      const double reach = detail::kAtomClasses[c].reach;
-      job.escape_bits[0][c] = static_cast<std::uint8_t>(detail::escape_bits(atoms.length, reach));
-      job.escape_bits[1][c] = static_cast<std::uint8_t>(detail::escape_bits(atoms.last, reach));
+    for (std::size_t c = 0; c < math::kAtomClassCount; ++c) {
+      const double reach = coding::kAtomClasses[c].reach;
+      job.escape_bits[0][c] = static_cast<std::uint8_t>(coding::escape_bits(atoms.length, reach));
+      job.escape_bits[1][c] = static_cast<std::uint8_t>(coding::escape_bits(atoms.last, reach));
     }
     if (!jobs_.values.empty()) jobs_.values[count_] = job;
     const bool long_atoms = shape.pieces > 1 && !of.has_pairs();
     sums_.add(
         of.has_pairs() ? 0 : divide_up(atoms.count * shape.pieces, segments_of_unit(atoms.length)));
     trees_.add(long_atoms ? atoms.count : 0);
-    chunks_.add(divide_up(atoms.count, cpu::kSelectionChunk));
+    chunks_.add(divide_up(atoms.count, kSelectionChunk));
     groups_.add(of.has_pairs() ? 0 : groups);
     marks_.add(number, atoms.count);
     piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
@@ -325,8 +326,7 @@ class Planner {
   void add_price(const LayerAtoms& of, Scratch<double> amplitudes, bool chooses) {
     // What a unit of weight costs is the same for every layout of blocks and rows.
     const bool pairs = of.has_pairs();
-    const cpu::PriceCosts costs =
-        pairs ? detail::pair_costs(of.pairs.view) : cpu::price_costs(of.layout);
+    const PriceCosts costs = pairs ? price::pair_costs(of.pairs.view) : price_costs(of.layout);
     const auto units = pairs ? layout_.table<PriceUnits>(1) : units_;
     const auto noise = pairs && chooses ? layout_.table<PriceUnits>(1) : noise_;
     if (!units.values.empty()) units.values[0] = costs.unit;
@@ -335,7 +335,7 @@ class Planner {
     PriceJob price;
     price.amplitudes = amplitudes;
     price.atoms = of.layout.count;
-    price.weight = pairs ? detail::pair_weight(of.pairs.view) : weight(of.layout.length);
+    price.weight = pairs ? price::pair_weight(of.pairs.view) : weight(of.layout.length);
     price.last_weight = pairs ? price.weight : weight(of.layout.last);
     price.units = units.place;
     price.uncertain = costs.uncertain;
@@ -364,11 +364,11 @@ class Planner {
   std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;
 };
 
-void plan_atoms(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan,
+void plan_atoms(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan,
                 PlanFor purpose) {
   plan = {};
   Counts counts;
-  for (const PlannedLayer& layer : layers) counts.add(layer);
+  for (const LayerPlan& layer : layers) counts.add(layer);
   if (counts.jobs == 0) return;
   Planner planner(layout, counts, purpose == PlanFor::prices ? Counts{} : counts);
   for (std::size_t i = 0; i < layers.size(); ++i)
@@ -379,11 +379,11 @@ void plan_atoms(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan&
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan) {
   plan_atoms(layers, layout, plan, PlanFor::messages);
 }
 
-void plan_prices(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan) {
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan) {
   plan_atoms(layers, layout, plan, PlanFor::prices);
 }
 

@@ -8,13 +8,13 @@
 /// A layer has a job for each family of atoms that it can be sent as (atom_forms.hpp). All are
 /// priced; of those of other forms than the chosen one nothing is written.
 
-#include "atomo/atoms.hpp"
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/coordinate.cuh"
 #include "cuda/marks.cuh"
 #include "cuda/pairs.cuh"
 #include "cuda/price.cuh"
 #include "cuda/thinning.cuh"
+#include "format/atom_layout.hpp"
 
 namespace atomo::cuda {
 
@@ -98,11 +98,11 @@ __device__ inline Entries entries_of(const Frame& frame, const AtomsJob& job) {
 }
 
 /// Takes the layers of the methods atoms and automatic. The atoms of pairs are laid out as
-/// detail::pairs_frame.
-void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan);
+/// format::pairs_frame.
+void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan);
 /// Of these what `search_prices` and `share_room` need: `price`, `amplitudes`, `grids` and `cap`,
 /// whose contents come from the plans of single layers.
-void plan_prices(std::span<const PlannedLayer> layers, Layout& layout, AtomsPlan& plan);
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan);
 
 /// Singular pairs are found by the caller's libraries.
 [[nodiscard]] inline bool needs_handles(const AtomsPlan& plan) { return !plan.pairs.svd.empty(); }

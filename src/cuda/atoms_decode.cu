@@ -26,15 +26,15 @@
 
 #include <algorithm>
 
-#include "atom_body.hpp"
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/pair_code.cuh"
+#include "format/atom_body.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::kTile;
-using detail::kTilePairs;
+using coding::kTile;
+using coding::kTilePairs;
 
 constexpr std::uint64_t kZeroedEntries = 32768;
 /// Warps of a block, at most: what static shared memory holds with room for other blocks.
@@ -120,8 +120,8 @@ struct LaneTile {
   __device__ std::uint32_t level_of(std::uint32_t l) const { return (level[l] >> shift) & 15u; }
 
   __device__ void put(std::uint32_t l, std::uint32_t j, std::int32_t q0, std::int32_t q1) const {
-    value[l] = detail::dequantise<float>(q0, j, atom.step) * unrange;
-    value[half + l] = detail::dequantise<float>(q1, j ^ detail::kMateLevel, atom.step) * unrange;
+    value[l] = math::dequantise<float>(q0, j, atom.step) * unrange;
+    value[half + l] = math::dequantise<float>(q1, j ^ math::kMateLevel, atom.step) * unrange;
   }
 
   /// Pairs l to l + 3 of a code without raw bits; the bits they take, 0 when one is escaped. The
@@ -138,7 +138,7 @@ struct LaneTile {
       window >>= entry[k] & 15u;
       used += entry[k] & 15u;
     }
-    for (unsigned k = 0; k < 4; ++k) escaped = escaped || first_of(entry[k]) == detail::kEscapeCell;
+    for (unsigned k = 0; k < 4; ++k) escaped = escaped || first_of(entry[k]) == coding::kEscapeCell;
     if (escaped) return 0;
     for (unsigned k = 0; k < 4; ++k) {
       const std::int32_t h0 = first_of(entry[k]), h1 = second_of(entry[k]);
@@ -193,7 +193,7 @@ __device__ bool decode_groups(const Content& c, const Philox& draws, const BitVi
                               DecodeInto into, Tiles& tiles) {
   const std::uint64_t first_rank = group / c.body_job.group_pieces * c.body_job.group_atoms;
   const auto piece_tile =
-      static_cast<std::uint32_t>(group % c.body_job.group_pieces) * detail::kPieceTiles;
+      static_cast<std::uint32_t>(group % c.body_job.group_pieces) * coding::kPieceTiles;
   std::uint64_t rank = lane() < rows ? first_rank : c.state.kept;
   std::uint32_t bit = 0, tile = 0;
   LaneAtom atom;
@@ -206,10 +206,10 @@ __device__ bool decode_groups(const Content& c, const Philox& draws, const BitVi
                                                                                : kTile);
     if (left != 0) {
       std::uint32_t* const level = tiles.level[lane()];
-      const std::uint64_t stretches = divide_up(c.job.tiles, detail::kLevelTiles);
-      if (u % detail::kLevelTiles == 0)
-        draw_levels(draws, atom.number * stretches + u / detail::kLevelTiles, level);
-      const LaneTile own{atom,           level,          4 * (u % detail::kLevelTiles),
+      const std::uint64_t stretches = divide_up(c.job.tiles, coding::kLevelTiles);
+      if (u % coding::kLevelTiles == 0)
+        draw_levels(draws, atom.number * stretches + u / coding::kLevelTiles, level);
+      const LaneTile own{atom,           level,          4 * (u % coding::kLevelTiles),
                          1.0f / c.range, (left + 1) / 2, tiles.value[lane()]};
       bit = own.read(bits, bit);
     }
@@ -232,7 +232,7 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   const BodyBytes body = body_of(frame, body_job);
-  const float range = detail::range_scale(layer.price);
+  const float range = math::range_scale(layer.price);
   const Content content{job,
                         body_job,
                         state,
@@ -283,9 +283,9 @@ __global__ void decode_and_fill(Frame frame, AtomsDecodePlan plan, DecodeInto in
 
 EscapeBits escape_bits_of(std::uint64_t length) {
   EscapeBits bits;
-  for (std::size_t c = 0; c < detail::kAtomClassCount; ++c)
+  for (std::size_t c = 0; c < math::kAtomClassCount; ++c)
     bits.of[c] =
-        static_cast<std::uint8_t>(detail::escape_bits(length, detail::kAtomClasses[c].reach));
+        static_cast<std::uint8_t>(coding::escape_bits(length, coding::kAtomClasses[c].reach));
   return bits;
 }
 
@@ -300,7 +300,7 @@ class Planner {
 
   void add(const LayerAtoms& of, std::uint32_t layer, std::uint64_t n) {
     const AtomLayout& atoms = of.layout;
-    const auto shape = detail::GroupShape::of(atoms.length);
+    const auto shape = format::GroupShape::of(atoms.length);
     const auto tiles = static_cast<std::uint32_t>(divide_up(atoms.length, kTile));
     const auto in_group = static_cast<std::uint32_t>(shape.atoms);
     const bool sketch = of.part == BodyPart::rows;
@@ -313,8 +313,8 @@ class Planner {
                               atoms.last,
                               layer,
                               tiles,
-                              in_group * std::min(tiles, detail::kPieceTiles),
-                              detail::purposes_of(atoms.family).dither,
+                              in_group * std::min(tiles, coding::kPieceTiles),
+                              format::purposes_of(atoms.family).dither,
                               escape_bits_of(atoms.length),
                               escape_bits_of(atoms.last),
                               rest_,
@@ -343,11 +343,11 @@ class Planner {
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsDecodePlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& plan) {
   plan = {};
   std::size_t jobs = 0;
   std::uint64_t rest_entries = 0;
-  for (const PlannedLayer& layer : layers) {
+  for (const LayerPlan& layer : layers) {
     visit_atoms(layer, [&](const LayerAtoms& of) {
       jobs += of.has_pairs() ? 0 : 1;
       rest_entries += of.part == BodyPart::rows ? layer.n : 0;

@@ -4,16 +4,16 @@
 /// (pairs_decode.cuh), which are put on top of the rows of a sketch. Encoding has a plan of its
 /// own.
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/atom_body.cuh"
 #include "cuda/pairs_decode.cuh"
-#include "dither.hpp"
+#include "math/dither.hpp"
 
 namespace atomo::cuda {
 
 /// Bits of escaped integers, for each class.
 struct EscapeBits {
-  std::uint8_t of[detail::kAtomClassCount] = {};
+  std::uint8_t of[math::kAtomClassCount] = {};
 };
 
 struct AtomsDecodeJob {
@@ -47,7 +47,7 @@ struct AtomsDecodePlan {
 };
 
 /// Takes the layers of the methods atoms, factors and, but for coordinates, automatic.
-void plan(std::span<const PlannedLayer> layers, Layout& layout, AtomsDecodePlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& plan);
 void decode(const AtomsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -28,21 +28,19 @@
 /// sums are integers, bits that meet in a word are OR-ed. Alignment: tensors as their entries, 16
 /// bytes are read at once where the address allows it; bodies are staged in the workspace.
 
-#include "atom_body.hpp"
-#include "atomo/philox.hpp"
-#include "atomo/selection.hpp"
+#include "core/philox.hpp"
 #include "cuda/atoms.cuh"
 #include "cuda/bit_window.cuh"
 #include "cuda/pair_code.cuh"
-#include "dither.hpp"
-#include "thinning.hpp"
+#include "format/atom_body.hpp"
+#include "format/thinning.hpp"
+#include "math/dither.hpp"
+#include "math/selection.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using namespace atomo::detail;
-
-constexpr std::uint32_t kChunk = cpu::kSelectionChunk, kChunkWords = kChunk / 64;
+constexpr std::uint32_t kChunk = kSelectionChunk, kChunkWords = kChunk / 64;
 constexpr std::uint32_t kChunksOfSegment = kMarksSegment / kChunk;
 
 // ---- select
@@ -57,7 +55,7 @@ __device__ void select_chunk(const double* amplitudes, std::uint64_t count, doub
   constexpr std::uint32_t kOwn = kChunk / kLanes;
   std::uint32_t probability[kOwn], place[kOwn], sum = 0, total;
   for (std::uint32_t i = 0; i < kOwn; ++i) {
-    const std::uint32_t k = (lane() * kOwn + i) * cpu::kSelectionStride % kChunk;
+    const std::uint32_t k = (lane() * kOwn + i) * kSelectionStride % kChunk;
     const double rms = k < count ? amplitudes[k] : 0.0;
     const double ratio = rms / price;
     place[i] = k;

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "backend/backend.hpp"
 #include "cuda/atoms.cuh"
 #include "cuda/atoms_decode.cuh"
 #include "cuda/container.cuh"
@@ -24,13 +25,13 @@
 #include "cuda/streaming.cuh"
 #include "cuda/ternary.cuh"
 #include "cuda/topk.cuh"
-#include "device.hpp"
+#include "format/container_rules.hpp"
+#include "price/budget.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::LayerPlan;
-using detail::Pool;
+using price::Pool;
 
 using EncodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
                                AtomsPlan, CoordinatePlan, FactorsPlan>;
@@ -38,17 +39,17 @@ using DecodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, To
                                AtomsDecodePlan, CoordinateDecodePlan>;
 
 /// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.
-bool has_twin(const Method& method, const Shape& shape) {
-  const MethodId id = method.kind(shape, DType::f32).method;
+bool runs(const LayerPlan& layer) noexcept {
+  const MethodId id = layer.kind.method;
   const std::uint64_t most = id == MethodId::topk       ? kMaxTopkEntries
                              : id == MethodId::random_k ? kMaxRandomKEntries
                                                         : Shape::kMaxElements;
-  return method.traits().cuda && shape.elements() <= most;
+  return layer.has_cuda && layer.n <= most;
 }
 
 /// The layers of a message as plans take them, with the head's tables.
 struct MessageShape {
-  std::span<const PlannedLayer> layers;
+  std::span<const LayerPlan> layers;
   std::span<const std::uint16_t> kind_of;
   std::uint32_t kinds = 0;
   ConstBytes head_tables;
@@ -71,11 +72,11 @@ struct MessagePlan {
     std::apply([&](auto&... p) { (plan(shape.layers, layout, p), ...); }, operations);
     frame.zeroed_bytes = layout.zeroed_bytes();
   }
-  void plan_halves(std::span<const PlannedLayer> layers, Layout& layout) {
+  void plan_halves(std::span<const LayerPlan> layers, Layout& layout) {
     SplitMaker split(layout, layers.size());
     std::uint64_t entries = 0;
-    for (const PlannedLayer& layer : layers) {
-      const std::uint64_t n = layer.kind->dtype == DType::f32 ? 0 : layer.n;
+    for (const LayerPlan& layer : layers) {
+      const std::uint64_t n = layer.kind.dtype == DType::f32 ? 0 : layer.n;
       split.add(divide_up(n, kHalfUnit));
       entries += n;
     }
@@ -166,31 +167,19 @@ std::byte* aligned(Bytes memory) noexcept {
 
 /// Everything of a message of one layer, on the stack.
 struct OneLayer {
-  detail::LayerPlan layer;
-  PlannedLayer planned;
-  detail::OneLayerTables head{};
+  const LayerPlan& layer;
+  format::OneLayerTables head{};
   std::uint16_t kind_of = 0;
   MessageShape shape;
 
-  OneLayer(const Method& method, const Shape& tensor, DType dtype)
-      : layer(method, tensor, dtype),
-        planned{&method, &layer.kind, layer.n, layer.max_body_bytes, layer.least_limit_bytes},
-        shape{{&planned, 1},
+  explicit OneLayer(const LayerPlan& plan)
+      : layer(plan),
+        shape{{&plan, 1},
               {&kind_of, 1},
               1,
-              {head.data(), detail::one_layer_tables(layer.kind, head)}} {}
+              {head.data(), format::one_layer_tables(plan.kind, head)}} {}
   OneLayer(const OneLayer&) = delete;
   OneLayer& operator=(const OneLayer&) = delete;
-
-  /// Most bytes of a message, 0 where a cap is too tight.
-  [[nodiscard]] std::size_t max_bytes() const noexcept {
-    const std::size_t head = detail::one_layer_head_bytes(layer.kind);
-    const std::size_t limit = detail::limit_of(layer, head);
-    if (limit > 0 && limit < layer.least_limit_bytes) return 0;
-    const std::size_t body =
-        limit > 0 ? std::min(limit, layer.max_body_bytes) : layer.max_body_bytes;
-    return head + static_cast<std::size_t>(detail::padded(body));
-  }
 };
 
 /// A plan of one layer whose tables stand behind the rest of the workspace.
@@ -229,35 +218,36 @@ struct OneLayerPlan {
   }
 };
 
-std::size_t tensor_workspace_bytes(const Method& method, const Shape& shape, DType dtype) noexcept {
-  const OneLayer one(method, shape, dtype);
+std::size_t tensor_workspace_bytes(const LayerPlan& layer) noexcept {
+  const OneLayer one(layer);
   return std::max(OneLayerPlan<EncodePlans>(one, false, false).workspace_bytes(),
                   OneLayerPlan<DecodePlans>(one, true, false).workspace_bytes());
 }
 
-/// Whether this codec works on such a view here.
+/// Whether a layer can come from such a view, or go to it, here.
 template <typename View>
-bool takes(const Method& method, const View& view) noexcept {
-  return view.device == Device::cuda && detail::is_dtype(view.dtype) && has_twin(method, view.shape);
+bool takes(const LayerPlan& layer, const View& view) noexcept {
+  return view.device == Device::cuda && format::is_dtype(view.dtype) && runs(layer);
 }
 
-Status encode_tensor(const Method& method, const ConstTensorView& view, const Key& key,
+Status encode_tensor(const LayerPlan& layer, const ConstTensorView& view, const Key& key,
                      const Payload& payload, const Context& context) noexcept {
-  if (!takes(method, view)) return Status::unsupported;
+  if (!takes(layer, view)) return Status::unsupported;
   if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
-  const OneLayer one(method, view.shape, view.dtype);
-  if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
-  if (one.max_bytes() == 0) return Status::unsupported;
-  if (payload.capacity < one.max_bytes()) return Status::buffer_too_small;
+  const OneLayer one(layer);
+  if (layer.n > 0 && view.data == nullptr) return Status::unsupported;
+  const std::size_t head = format::one_layer_head_bytes(layer.kind),
+                    most = backend::max_message_bytes(layer, head);
+  if (most == 0) return Status::unsupported;
+  if (payload.capacity < most) return Status::buffer_too_small;
   const OneLayerPlan<EncodePlans> plan(one, false, true);
   if (const Status s = plan.check(context); failed(s)) return s;
 
   MessageCall call;
   call.key = key;
   call.step = context.step;
-  const std::size_t head = detail::one_layer_head_bytes(one.layer.kind);
-  const std::uint64_t budget = detail::budget_cost256(detail::body_budget(
-      method.budget_bits() * static_cast<double>(one.layer.n), 8.0 * static_cast<double>(head)));
+  const std::uint64_t budget =
+      price::budget_cost256(backend::lone_body_budget(layer, 8.0 * static_cast<double>(head)));
   call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = budget;
   Queue queue(context.stream, context.handles, plan.tables.data());
   encode_message(plan.plan, plan.frame(context.workspace, payload.data, payload.capacity),
@@ -265,11 +255,11 @@ Status encode_tensor(const Method& method, const ConstTensorView& view, const Ke
   return status_of(queue, Status::ok);
 }
 
-Status decode_tensor(const Method& method, ConstBytes message, bool add, float alpha,
+Status decode_tensor(const LayerPlan& layer, ConstBytes message, bool add, float alpha,
                      const TensorView& view, const Context& context) noexcept {
-  if (!takes(method, view)) return Status::unsupported;
-  const OneLayer one(method, view.shape, view.dtype);
-  if (one.layer.n > 0 && view.data == nullptr) return Status::unsupported;
+  if (!takes(layer, view)) return Status::unsupported;
+  const OneLayer one(layer);
+  if (layer.n > 0 && view.data == nullptr) return Status::unsupported;
   if (add && view.dtype != DType::f32) return Status::unsupported;
   const OneLayerPlan<DecodePlans> plan(one, true, true);
   if (const Status s = plan.check(context); failed(s)) return s;
@@ -312,15 +302,15 @@ class ResidentPlan {
   DeviceBytes tables_;
 };
 
-class Model final : public detail::DeviceModel {
+class Model final : public backend::DeviceModel {
  public:
-  Model(std::span<const LayerPlan> layers, const detail::HeadLayout& head,
-        std::span<const detail::StreamedLayer> streamed, std::size_t cap_room)
-      : layers_(layers),
-        shape_{planned(layers), head.kinds_of(), head.kinds(), head.tables(), head.flags()},
+  Model(std::span<const LayerPlan> layers, const format::HeadLayout& head,
+        std::span<const backend::StreamedLayer> streamed, std::size_t cap_room)
+      : layers_(layers.begin(), layers.end()),
+        shape_{layers_, head.kinds_of(), head.kinds(), head.tables(), head.flags()},
         encode_(shape_, false),
         decode_(shape_, true),
-        streaming_(planned_, streamed, cap_room) {}
+        streaming_(layers_, streamed, cap_room) {}
 
   std::size_t workspace_bytes() const noexcept override {
     return std::max(encode_.workspace_bytes(), decode_.workspace_bytes());
@@ -336,7 +326,7 @@ class Model final : public detail::DeviceModel {
     call.key = key;
     call.step = context.step;
     for (int pool = 0; pool < 2; ++pool)
-      call.budget_256[pool] = detail::budget_cost256(budget_bits[pool]);
+      call.budget_256[pool] = price::budget_cost256(budget_bits[pool]);
     call.learnt = streaming_.learnt();
     Queue queue(context.stream, context.handles, encode_.host_tables());
     encode_message(encode_.plan(), encode_.frame(context.workspace, payload.data, payload.capacity),
@@ -374,17 +364,17 @@ class Model final : public detail::DeviceModel {
   }
 
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Key& key,
-                      const detail::StepPrices& prices, double budget_bits, const Payload& payload,
+                      const price::StepPrices& prices, double budget_bits, const Payload& payload,
                       const Context& context) const noexcept override {
     const LayerPlan& layer = layers_[i];
     if (const Status s = check_view(view, layer); failed(s)) return s;
-    const OneLayer one(*layer.method, layer.kind.shape, layer.kind.dtype);
+    const OneLayer one(layer);
     const OneLayerPlan<EncodePlans> plan(one, false, true);
     if (const Status s = plan.check(context); failed(s)) return s;
     MessageCall call;
     call.key = key;
     call.step = context.step;
-    call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = detail::budget_cost256(budget_bits);
+    call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = price::budget_cost256(budget_bits);
     streaming_.fill(i, prices, call);
     const Frame frame = plan.frame(context.workspace, payload.data, payload.capacity);
     Queue queue(context.stream, context.handles, plan.tables.data());
@@ -395,17 +385,16 @@ class Model final : public detail::DeviceModel {
     return status_of(queue, Status::ok);
   }
 
-  Status end_step(const detail::StepPrices& prices,
-                  const Context& context) const noexcept override {
+  Status end_step(const price::StepPrices& prices, const Context& context) const noexcept override {
     Queue queue(context.stream);
     streaming_.end_step(prices, context.status, queue);
     return status_of(queue, Status::ok);
   }
 
-  Status read_prices(detail::LearntPrices& prices) const noexcept override {
+  Status read_prices(price::LearntPrices& prices) const noexcept override {
     return wait_and_copy(&prices, streaming_.learnt(), cudaMemcpyDeviceToHost);
   }
-  Status write_prices(const detail::LearntPrices& prices) const noexcept override {
+  Status write_prices(const price::LearntPrices& prices) const noexcept override {
     return wait_and_copy(streaming_.learnt(), &prices, cudaMemcpyHostToDevice);
   }
   Status read_limits(std::span<std::uint64_t> limits) const noexcept override {
@@ -439,13 +428,6 @@ class Model final : public detail::DeviceModel {
                       cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
     return done ? Status::ok : Status::external;
   }
-  std::span<const PlannedLayer> planned(std::span<const LayerPlan> layers) {
-    for (const LayerPlan& layer : layers) {
-      planned_.push_back(
-          {layer.method, &layer.kind, layer.n, layer.max_body_bytes, layer.least_limit_bytes});
-    }
-    return planned_;
-  }
   template <typename View>
   Status check_views(std::span<const View> views) const noexcept {
     if (views.size() != layers_.size()) return Status::shape_mismatch;
@@ -462,31 +444,30 @@ class Model final : public detail::DeviceModel {
     return fits ? Status::ok : Status::unsupported;
   }
 
-  std::span<const LayerPlan> layers_;
-  std::vector<PlannedLayer> planned_;
+  std::vector<LayerPlan> layers_;
   MessageShape shape_;
   ResidentPlan<EncodePlans> encode_;
   ResidentPlan<DecodePlans> decode_;
   Streaming streaming_;
 };
 
-std::unique_ptr<detail::DeviceModel> make_model(std::span<const LayerPlan> layers,
-                                                const detail::HeadLayout& head,
-                                                std::span<const detail::StreamedLayer> streamed,
-                                                std::size_t cap_room) {
+std::unique_ptr<backend::DeviceModel> make_model(std::span<const LayerPlan> layers,
+                                                 const format::HeadLayout& head,
+                                                 std::span<const backend::StreamedLayer> streamed,
+                                                 std::size_t cap_room) {
   return std::make_unique<Model>(layers, head, streamed, cap_room);
 }
 
 }  // namespace
 }  // namespace atomo::cuda
 
-namespace atomo::detail {
+namespace atomo::backend {
 
 const DeviceBackend* device_backend() noexcept {
-  static constexpr DeviceBackend kBackend{cuda::has_twin, cuda::tensor_workspace_bytes,
+  static constexpr DeviceBackend kBackend{cuda::runs, cuda::tensor_workspace_bytes,
                                           cuda::encode_tensor, cuda::decode_tensor,
                                           cuda::make_model};
   return &kBackend;
 }
 
-}  // namespace atomo::detail
+}  // namespace atomo::backend

@@ -3,13 +3,14 @@
 /// The checksums of a container by warps (FORMAT.md, "Checksums"): XXH3 as in xxh3.hpp, the eight
 /// accumulators in four copies, each of which takes every fourth stripe of a region.
 
+#include "core/xxh3.hpp"
 #include "cuda/cub.cuh"
+#include "format/container_rules.hpp"
 #include "cuda/frame.cuh"
-#include "xxh3.hpp"
 
 namespace atomo::cuda {
 
-namespace xxh3 = detail::xxh3;
+namespace xxh3 = core::xxh3;
 
 __device__ const std::array<std::uint64_t, 24> kDeviceSecret = xxh3::kSecret;
 
@@ -106,9 +107,9 @@ __device__ inline std::uint64_t hash_long(const MessageBytes& bytes, std::uint64
 /// lane.
 __device__ inline std::uint64_t head_checksum(const std::byte* message, std::uint64_t head_bytes) {
   const std::uint64_t* const secret = kDeviceSecret.data();
-  const std::uint64_t seed = xxh3::hash_up_to_240(secret, message, detail::kHeadChecksumAt, 0);
-  const std::uint64_t length = head_bytes - detail::kHeaderBytes;
-  const MessageBytes rest{message + detail::kHeaderBytes, length};
+  const std::uint64_t seed = xxh3::hash_up_to_240(secret, message, format::kHeadChecksumAt, 0);
+  const std::uint64_t length = head_bytes - format::kHeaderBytes;
+  const MessageBytes rest{message + format::kHeaderBytes, length};
   if (length > xxh3::kLongestShort) return hash_long(rest, 0, length, seed);
   return length <= 16 ? xxh3::hash_up_to_16(secret, rest.begin, length, seed)
                       : xxh3::hash_up_to_240(secret, rest.begin, length, seed);
@@ -117,17 +118,17 @@ __device__ inline std::uint64_t head_checksum(const std::byte* message, std::uin
 /// Warps that share the blocks of bodies of up to `bytes` bytes.
 inline std::uint64_t checksum_warps(std::uint64_t bytes) {
   constexpr std::uint64_t kMostWarps = 8192;  // as many as the largest GPU runs at once
-  return std::clamp<std::uint64_t>(divide_up(bytes, detail::kChecksumBlock), 1, kMostWarps);
+  return std::clamp<std::uint64_t>(divide_up(bytes, format::kChecksumBlock), 1, kMostWarps);
 }
 
 /// Adds this warp's blocks of the bodies to the message's checksum.
 __device__ inline void add_body_checksums(const Frame& frame) {
   MessageState& state = frame.state();
   const MessageBytes bodies{frame.message + state.head_bytes, state.total_bytes - state.head_bytes};
-  const std::uint64_t blocks = (bodies.size + detail::kChecksumBlock - 1) / detail::kChecksumBlock;
+  const std::uint64_t blocks = (bodies.size + format::kChecksumBlock - 1) / format::kChecksumBlock;
   std::uint64_t sum = 0;
   for (std::uint64_t block = warp_in_grid(); block < blocks; block += warps_in_grid())
-    sum += hash_long(bodies, block * detail::kChecksumBlock, detail::kChecksumBlock, block);
+    sum += hash_long(bodies, block * format::kChecksumBlock, format::kChecksumBlock, block);
   if (lane() == 0 && sum != 0) atomicAdd(&state.checksum, static_cast<unsigned long long>(sum));
 }
 

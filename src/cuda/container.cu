@@ -16,20 +16,22 @@
 /// any order. The message may stand at any address: it is read and written in words where it is
 /// aligned to 4 bytes, in bytes elsewhere.
 
+#include "core/status.hpp"
 #include "cuda/container.cuh"
 
 #include <algorithm>
 
+#include "backend/backend.hpp"
 #include "cuda/checksum.cuh"
+#include "format/container_rules.hpp"
 #include "cuda/cub.cuh"
-#include "device.hpp"
 
 namespace atomo::cuda {
 
-using detail::padded;
-using detail::Row;
+using format::padded;
+using format::Row;
 
-void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint16_t> kind_of,
+void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t> kind_of,
                 std::uint32_t kinds, ConstBytes head_tables, Layout& layout, FramePlan& plan,
                 std::uint16_t flags) {
   plan = {};
@@ -37,7 +39,7 @@ void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint1
   plan.kinds = kinds;
   plan.flags = flags;
   plan.head_table_bytes = head_tables.size();
-  plan.head_bytes = detail::kHeaderBytes + detail::kRowBytes * layers.size() + head_tables.size();
+  plan.head_bytes = format::kHeaderBytes + format::kRowBytes * layers.size() + head_tables.size();
   plan.max_bytes = plan.head_bytes;
 
   const auto infos = layout.table<LayerInfo>(layers.size());
@@ -46,24 +48,23 @@ void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint1
   SplitMaker fills(layout, layers.size());
   std::copy_n(head_tables.begin(), tables.values.size(), tables.values.begin());
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const PlannedLayer& layer = layers[i];
-    const bool fixed = layer.method != nullptr && layer.method->traits().fixed_size;
-    const std::uint64_t fixed_bytes = fixed && layer.n > 0 ? layer.max_body_bytes : 0;
+    const LayerPlan& layer = layers[i];
+    const std::uint64_t fixed_bytes = layer.fixed_size && layer.n > 0 ? layer.max_body_bytes : 0;
     if (!infos.values.empty()) {
-      infos.values[i] = {layer.n,    fixed_bytes,        layer.kind->params,
-                         kind_of[i], layer.kind->method, layer.kind->dtype};
+      infos.values[i] = {layer.n,    fixed_bytes,       layer.kind.params,
+                         kind_of[i], layer.kind.method, layer.kind.dtype};
       PlannedKind& planned = planned_kinds.values[kind_of[i]];
-      planned = {detail::fields_of(*layer.kind), {}};
-      const auto dims = layer.kind->shape.dims();
+      planned = {format::fields_of(layer.kind), {}};
+      const auto dims = layer.kind.shape.dims();
       std::copy(dims.begin(), dims.end(), planned.dims);
     }
     fills.add(divide_up(layer.n, kFillEntries));
     plan.max_bytes += padded(layer.max_body_bytes);
     plan.fixed_layers = plan.fixed_layers || fixed_bytes > 0;
     plan.staged_layers = plan.staged_layers || (layer.n > 0 && fixed_bytes == 0);
-    if (layer.method == nullptr || layer.n == 0 || layer.method->budget_bits() == 0) continue;
-    if (layer.method->pool() == detail::Pool::atoms) plan.pooled[kAtomsPool] = true;
-    if (layer.method->pool() == detail::Pool::grid) plan.pooled[kGridPool] = true;
+    if (layer.n == 0 || layer.budget_bits == 0) continue;
+    if (layer.pool == price::Pool::atoms) plan.pooled[kAtomsPool] = true;
+    if (layer.pool == price::Pool::grid) plan.pooled[kGridPool] = true;
   }
   plan.infos = infos.place;
   plan.head_tables = tables.place;
@@ -87,7 +88,7 @@ __device__ void store_row(const Frame& frame, std::uint32_t layer) {
   const LayerState& state = frame.layer(layer);
   const std::uint64_t word =
       Row{frame.info(layer).kind, static_cast<std::uint8_t>(state.flags), state.bytes}.word();
-  std::byte* const to = frame.message + detail::kHeaderBytes + detail::kRowBytes * layer;
+  std::byte* const to = frame.message + format::kHeaderBytes + format::kRowBytes * layer;
   store_word(to, static_cast<std::uint32_t>(word));
   store_word(to + 4, static_cast<std::uint32_t>(word >> 32));
 }
@@ -100,7 +101,7 @@ __device__ float shared_price(const Frame& frame, PoolNumber number) {
 }
 
 /// What a whole message says of the next one's prices.
-__device__ void keep_prices(const float (&prices)[2], detail::LearntPrices& learnt) {
+__device__ void keep_prices(const float (&prices)[2], price::LearntPrices& learnt) {
   for (unsigned p = 0; p < 2; ++p) {
     learnt.used[p] = prices[p];
     if (prices[p] > 0) learnt.pools[p].level = learnt.pools[p].price = prices[p];
@@ -139,7 +140,7 @@ __device__ void place_layers(const Frame& frame) {
 __global__ void place_bodies(const Frame frame) {
   const std::byte* const tables = frame(frame.plan.head_tables);
   std::byte* const to =
-      frame.message + detail::kHeaderBytes + detail::kRowBytes * std::uint64_t{frame.plan.count};
+      frame.message + format::kHeaderBytes + format::kRowBytes * std::uint64_t{frame.plan.count};
   const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
   for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
        i < frame.plan.head_table_bytes / 4; i += threads) {
@@ -371,20 +372,20 @@ __global__ void close_gaps(const Frame frame) {
 __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* status) {
   const MessageState& state = frame.state();
   if (lane() == 0) {
-    const detail::Header header{
+    const format::Header header{
         kFormatMajor,     kFormatMinor,     frame.plan.flags, state.total_bytes, state.key,
         frame.plan.kinds, frame.plan.count, state.price,      state.grid_step,   state.checksum};
-    detail::store_header(frame.message, header);
+    format::store_header(frame.message, header);
   }
   __syncwarp();
   const std::uint64_t checksum = head_checksum(frame.message, frame.plan.head_bytes);
   if (lane() != 0) return;
-  detail::store_as(frame.message + detail::kHeadChecksumAt, checksum);
+  format::store_as(frame.message + format::kHeadChecksumAt, checksum);
   *bytes = state.total_bytes;
   if (status == nullptr) return;
   const bool overspent =
       is_overspent(frame.pool(kAtomsPool)) || is_overspent(frame.pool(kGridPool));
-  *status = detail::with_overspent(static_cast<Status>(state.notice), overspent);
+  *status = core::with_overspent(static_cast<Status>(state.notice), overspent);
 }
 
 __global__ void seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {

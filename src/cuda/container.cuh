@@ -8,7 +8,7 @@ namespace atomo::cuda {
 
 /// Takes its part of tables and workspace; `zeroed_bytes` is left to the caller. `head_tables` is
 /// what follows the rows of the head, `flags` the header's (HeadLayout::flags).
-void plan_frame(std::span<const PlannedLayer> layers, std::span<const std::uint16_t> kind_of,
+void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t> kind_of,
                 std::uint32_t kinds, ConstBytes head_tables, Layout& layout, FramePlan& plan,
                 std::uint16_t flags = 0);
 
@@ -21,10 +21,10 @@ struct MessageCall {
   /// `predicted` on the device, at its; it finds its own where they are 0.
   bool streamed = false;
   float given[2] = {};
-  const detail::LearntPrices* predicted = nullptr;
-  detail::LoneCap cap;                     ///< of this layer, but for its limit:
-  const std::uint64_t* limit = nullptr;    ///< device word, or null
-  detail::LearntPrices* learnt = nullptr;  ///< on the device: takes the message's prices; or null
+  const price::LearntPrices* predicted = nullptr;
+  price::LoneCap cap;                     ///< of this layer, but for its limit:
+  const std::uint64_t* limit = nullptr;   ///< device word, or null
+  price::LearntPrices* learnt = nullptr;  ///< on the device: takes the message's prices; or null
 };
 
 /// Tensors whose pointers travel with a launch, so that a captured graph keeps them; more take more

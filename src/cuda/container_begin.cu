@@ -13,8 +13,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "backend/backend.hpp"
+#include "price/allotment.hpp"
+#include "price/price_math.hpp"
 #include "cuda/container.cuh"
-#include "device.hpp"
 
 namespace atomo::cuda {
 
@@ -62,11 +64,11 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
     if (call.streamed) {
       const float given =
           call.predicted != nullptr ? call.predicted->pools[number].price : call.given[number];
-      pool.given = detail::is_own_price(given) ? given : 0;
+      pool.given = format::is_own_price(given) ? given : 0;
       pool.alone = pool.given > 0 ? 0 : 1;
     }
     if (number == kAtomsPool && state.cap.limit != 0) {
-      const std::uint64_t most = detail::budget_cost256(detail::lone_budget(state.cap.limit));
+      const std::uint64_t most = price::budget_cost256(price::lone_budget(state.cap.limit));
       pool.budget_256 = pool.given > 0 || most < pool.budget_256 ? most : pool.budget_256;
     }
     frame.pool(number) = pool;

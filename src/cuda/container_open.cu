@@ -23,18 +23,19 @@
 
 #include <limits>
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/checksum.cuh"
 #include "cuda/container.cuh"
+#include "format/container_rules.hpp"
 #include "cuda/cub.cuh"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::Header;
-using detail::KindFields;
-using detail::padded;
-using detail::Row;
+using format::Header;
+using format::KindFields;
+using format::padded;
+using format::Row;
 
 /// What the threads of the block tell each other.
 struct HeadShared {
@@ -61,17 +62,17 @@ __device__ bool has_planned_tables(const Frame& frame, ConstBytes message, const
     same &= load_word(tables + 4 * i) == load_word(expected + 4 * i);
 #pragma unroll 4
   for (std::uint32_t i = threadIdx.x; i < plan.count; i += blockDim.x)
-    same &= detail::read_row(message.data(), i).kind == frame.info(i).kind;
+    same &= format::read_row(message.data(), i).kind == frame.info(i).kind;
   return __syncthreads_and(same ? 1 : 0) != 0;
 }
 
 /// By one thread: the tables of any head, and whether rows use kinds in order.
 __device__ void walk_head(const Frame& frame, ConstBytes message, const Header& header,
                           HeadShared& found) {
-  detail::TablePlaces places;
+  format::TablePlaces places;
   std::uint32_t* const kinds_at = frame(frame.plan.kinds_at);
   const Status status =
-      detail::walk_tables(message, header, places, [&](std::uint32_t kind, std::size_t at) {
+      format::walk_tables(message, header, places, [&](std::uint32_t kind, std::size_t at) {
         if (kind < frame.plan.count) kinds_at[kind] = static_cast<std::uint32_t>(at);
       });
   found.status = static_cast<std::uint32_t>(status);
@@ -80,7 +81,7 @@ __device__ void walk_head(const Frame& frame, ConstBytes message, const Header& 
   std::uint32_t used = 0;
   bool in_order = true;
   for (std::uint32_t i = 0; i < header.layers && in_order; ++i)
-    in_order = detail::follows(detail::read_row(message.data(), i).kind, used);
+    in_order = format::follows(format::read_row(message.data(), i).kind, used);
   found.sound = in_order && used == header.kinds ? 1 : 0;
 }
 
@@ -92,12 +93,12 @@ __device__ bool scan_rows(const Frame& frame, ConstBytes message, const Header& 
   const std::uint64_t bodies = scan_blockwide<std::uint64_t>(
       header.layers,
       [&](std::uint64_t i) {
-        const Row row = detail::read_row(message.data(), i);
+        const Row row = format::read_row(message.data(), i);
         sound = sound && (row.flags & ~Row::kAllFlags) == 0;
         return padded(row.bytes);
       },
       [&](std::uint64_t i, std::uint64_t before) {
-        const Row row = detail::read_row(message.data(), i);
+        const Row row = format::read_row(message.data(), i);
         const std::uint64_t begin = head_bytes + before;
         if (i < frame.plan.count) frame.layer(static_cast<std::uint32_t>(i)).body_at = begin;
         if (begin + padded(row.bytes) > message.size()) return;
@@ -115,10 +116,10 @@ __device__ Status check_kind(const Frame& frame, ConstBytes message, std::uint16
   KindFields found;
   bool same_shape = true;
   std::size_t at = frame(frame.plan.kinds_at)[kind];
-  const bool read = detail::read_kind(message, at, found, [&](int i, std::int64_t d) {
+  const bool read = format::read_kind(message, at, found, [&](int i, std::int64_t d) {
     same_shape = same_shape && expected.dims[i] == d;
   });
-  if (!read || !detail::valid_kind(found)) return Status::corrupt;
+  if (!read || !format::valid_kind(found)) return Status::corrupt;
   if (!same_shape || found.rank != expected.fields.rank) return Status::shape_mismatch;
   found.dtype = expected.fields.dtype;
   return found == expected.fields ? Status::ok : Status::codec_mismatch;
@@ -129,29 +130,29 @@ __device__ Status open_layer(const Frame& frame, ConstBytes message, const Heade
                              std::uint32_t i) {
   const LayerInfo& info = frame.info(i);
   LayerState& layer = frame.layer(i);
-  const Row row = detail::read_row(message.data(), i);
+  const Row row = format::read_row(message.data(), i);
   layer.flags = row.flags;
   // No method of the device has a lossless stage.
   if (is_set(row, Row::kLossless)) return Status::codec_mismatch;
-  if (const Status s = detail::check_row(row, info.method, info.n); failed(s)) return s;
+  if (const Status s = format::check_row(row, info.method, info.n); failed(s)) return s;
   if (info.n == 0) return Status::ok;
   if (is_set(row, Row::kNonFinite)) {
     atomicAdd(&frame.state().non_finite, 1u);
     return Status::non_finite;
   }
   std::uint64_t own = 0;
-  const detail::KindFields& kind = frame(frame.plan.planned_kinds)[info.kind].fields;
-  if (!detail::has_form(kind, row.form())) return Status::corrupt;
+  const format::KindFields& kind = frame(frame.plan.planned_kinds)[info.kind].fields;
+  if (!format::has_form(kind, row.form())) return Status::corrupt;
   layer.price = info.method == MethodId::coordinate ? header.grid_step : header.price;
   if (is_set(row, Row::kOwnPrice)) {
-    own = detail::kPriceBytes;
+    own = format::kPriceBytes;
     if (row.bytes <= own) return Status::corrupt;
     layer.price = __uint_as_float(load_word(message.data() + layer.body_at));
-    if (!detail::is_own_price(layer.price)) return Status::corrupt;
+    if (!format::is_own_price(layer.price)) return Status::corrupt;
   }
-  if (row.form() == detail::kGridForm) {
+  if (row.form() == format::kGridForm) {
     if (is_set(row, Row::kThinned)) return Status::corrupt;
-    layer.price *= detail::kGridStepOfPrice;
+    layer.price *= format::kGridStepOfPrice;
   }
   layer.body_at += own;
   layer.bytes = row.bytes - own;
@@ -175,12 +176,12 @@ __device__ Status check_head(const Frame& frame, ConstBytes message, const Heade
   if (walked.status != 0) return static_cast<Status>(walked.status);
   if (warp_in_block() == 0) {
     const std::uint64_t checksum = head_checksum(message.data(), walked.head_bytes);
-    const auto stated = detail::load_as<std::uint64_t>(message.data() + detail::kHeadChecksumAt);
+    const auto stated = format::load_as<std::uint64_t>(message.data() + format::kHeadChecksumAt);
     if (lane() == 0) found.status = checksum == stated ? 0 : 1;
   }
   __syncthreads();
   if (found.status != 0) return Status::bad_checksum;
-  if (!detail::is_price(header.price) || !detail::is_price(header.grid_step))
+  if (!format::is_price(header.price) || !format::is_price(header.grid_step))
     return Status::corrupt;
   bool zeros = true;
   if (!scan_rows(frame, message, header, walked.head_bytes, zeros) || walked.sound == 0)
@@ -195,7 +196,7 @@ __device__ void open_layers(const Frame& frame, ConstBytes message, const Header
                             bool planned) {
   for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x) {
     Status status = Status::ok;
-    if (!planned) status = check_kind(frame, message, detail::read_row(message.data(), i).kind, i);
+    if (!planned) status = check_kind(frame, message, format::read_row(message.data(), i).kind, i);
     if (!failed(status)) status = open_layer(frame, message, header, i);
     if (failed(status))
       frame.refuse(i, status);
@@ -210,7 +211,7 @@ __global__ void open_head(const Frame frame) {
   const ConstBytes all(frame.message, static_cast<std::size_t>(frame.capacity));
   // Every thread reads the header: what follows is the same for all of them.
   Header header;
-  Status status = detail::check_header(all, header), later = Status::ok;
+  Status status = format::check_header(all, header), later = Status::ok;
   if (!failed(status)) {
     const ConstBytes message = all.first(static_cast<std::size_t>(header.total_bytes));
     const bool planned = has_planned_tables(frame, message, header);

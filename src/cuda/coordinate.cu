@@ -19,15 +19,13 @@
 
 #include "cuda/coordinate.cuh"
 
-#include "atomo/philox.hpp"
-#include "coordinate_levels.hpp"
+#include "core/philox.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/entries.cuh"
+#include "price/coordinate_levels.hpp"
 
 namespace atomo::cuda {
 namespace {
-
-using namespace detail;
 
 // ---- rounding
 
@@ -223,10 +221,10 @@ void place_scratch(const Sizes& sizes, Layout& layout, CoordinatePlan& plan, Pla
 
 /// Takes the layers that `own` says, in that form.
 template <typename Own>
-void plan_layers(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan,
+void plan_layers(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan,
                  std::uint32_t form, PlanFor purpose, Own own) {
   plan = {};
-  for (const PlannedLayer& layer : layers) plan.count += own(layer) ? 1 : 0;
+  for (const LayerPlan& layer : layers) plan.count += own(layer) ? 1 : 0;
   if (plan.count == 0) return;
   const auto jobs = layout.table<CoordinateJob>(plan.count);
   const auto budgeted = layout.table<std::uint32_t>(plan.count);
@@ -234,11 +232,11 @@ void plan_layers(std::span<const PlannedLayer> layers, Layout& layout, Coordinat
   SplitMaker segments(layout, plan.count), chunks(layout, plan.count), searches(layout, plan.count);
   Sizes sizes;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const PlannedLayer& layer = layers[i];
+    const LayerPlan& layer = layers[i];
     if (!own(layer)) continue;
     CoordinateJob job;
     job.layer = static_cast<std::uint32_t>(i);
-    const PriceRule rule = form != 0 ? PriceRule{} : layer.method->price_rule(layer.kind->shape);
+    const PriceRule rule = form != 0 ? PriceRule{} : layer.price_rule;
     job.form = form;
     job.from = rule.from;
     job.price = rule.price;
@@ -275,26 +273,25 @@ void plan_layers(std::span<const PlannedLayer> layers, Layout& layout, Coordinat
   place_scratch(sizes, layout, plan, purpose);
 }
 
-bool has_steps(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::coordinate && layer.n > 0;
+bool has_steps(const LayerPlan& layer) {
+  return layer.kind.method == MethodId::coordinate && layer.n > 0;
 }
 
 }  // namespace
 
-bool has_grid(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::automatic && layer.n > 0 && layer.method != nullptr &&
-         layer.method->cap_bits() == 0;
+bool has_grid(const LayerPlan& layer) {
+  return layer.kind.method == MethodId::automatic && layer.n > 0 && layer.cap_bits == 0;
 }
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan) {
   plan_layers(layers, layout, plan, 0, PlanFor::messages, has_steps);
 }
 
-void plan_prices(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan) {
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan) {
   plan_layers(layers, layout, plan, 0, PlanFor::prices, has_steps);
 }
 
-void plan_grids(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan,
+void plan_grids(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan,
                 PlanFor purpose) {
   plan_layers(layers, layout, plan, kGridForm, purpose, has_grid);
 }

@@ -5,22 +5,22 @@
 /// coordinate_decode.cu reads.
 /// Bodies are of varying length, so there is no `write`.
 
-#include "coordinate_format.hpp"
 #include "cuda/frame.cuh"
+#include "format/coordinate_body.hpp"
 
 namespace atomo::cuda {
 
 inline constexpr std::uint32_t kNoCounts = ~std::uint32_t{0};
 /// Above, a layer has a histogram, which is then at most 32 bytes an entry.
 inline constexpr std::size_t kListed = 8192;
-inline constexpr unsigned kSegmentChunks = detail::kCoordinateSegment / detail::kCoordinateChunk;
-inline constexpr unsigned kChunkWords = detail::kCoordinateChunk / kLanes;
+inline constexpr unsigned kSegmentChunks = math::kCoordinateSegment / math::kCoordinateChunk;
+inline constexpr unsigned kChunkWords = math::kCoordinateChunk / kLanes;
 
 struct CoordinateJob {
   std::uint32_t layer = 0;
   std::uint32_t counts = kNoCounts;  ///< number of its histogram, if it has one
   std::uint32_t form = 0;            ///< of the layer, where its method knows several
-  detail::PriceRule::From from = detail::PriceRule::From::none;
+  price::PriceRule::From from = price::PriceRule::From::none;
   float price = 0;               ///< of the rule
   std::uint64_t keep = 0;        ///< of the rule
   std::uint64_t slots = 0;       ///< of its first segment, bytes from the workspace's start
@@ -42,7 +42,7 @@ struct GridSearch {
   static constexpr unsigned kRounds = 3, kDepth = 5, kCandidates = 1u << kDepth;
   /// Expected bits of all layers at the round's codes, in 1/256.
   std::uint64_t totals[kRounds][kCandidates] = {};
-  std::uint64_t worth[kRounds][kCandidates] = {};  ///< likewise (cpu::Expected)
+  std::uint64_t worth[kRounds][kCandidates] = {};  ///< likewise (Expected)
   std::uint32_t any = 0;                           ///< 1: there is something to send
 };
 
@@ -68,7 +68,7 @@ struct CoordinateChunk {
   std::uint32_t at_top = 0;          ///< 1: levels are those of `grid_fixed_at_top`
   std::uint32_t after[kLists] = {};  ///< place in the segment behind the list's last, 0 for none
   std::uint32_t bit[2] = {};         ///< where its part of the streams begins
-  std::uint32_t sums[detail::kSegmentSums * detail::kRiceTries] = {};  ///< bits, end marks apart
+  std::uint32_t sums[format::kSegmentSums * format::kRiceTries] = {};  ///< bits, end marks apart
 };
 
 struct CoordinatePlan {
@@ -94,15 +94,15 @@ struct CoordinatePlan {
 enum class PlanFor { messages, prices };
 
 /// Takes the layers of the method coordinate.
-void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan);
 /// Those of the method automatic that may choose coordinates, in order; grid_form.cuh has what
 /// stands for `price`.
-void plan_grids(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan,
+void plan_grids(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan,
                 PlanFor purpose);
 /// Of the layers of the method coordinate what `search_steps` needs: `states`, `search`, `counts`.
-void plan_prices(std::span<const PlannedLayer> layers, Layout& layout, CoordinatePlan& plan);
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan);
 /// Whether that is so.
-[[nodiscard]] bool has_grid(const PlannedLayer& layer);
+[[nodiscard]] bool has_grid(const LayerPlan& layer);
 void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
 /// The step of the grid pool and of every layer: PoolState, LayerState.price, CoordinateState.step.
 void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue);

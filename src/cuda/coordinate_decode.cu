@@ -17,16 +17,14 @@
 /// Shared memory: 16 KiB (read_segment), 2 KiB (check_words). Every entry is written by one lane,
 /// so no order matters. The message has any alignment, y that of f32.
 
-#include "coordinate_format.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/coordinate_decode.cuh"
 #include "cuda/cub.cuh"
 #include "cuda/entries.cuh"
+#include "format/coordinate_body.hpp"
 
 namespace atomo::cuda {
 namespace {
-
-using namespace detail;
 
 /// What becomes of a layer.
 enum DecodeMode : std::uint32_t { kNothing = 0, kZeros = 1, kSegments = 2 };
@@ -228,14 +226,14 @@ __global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto 
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinateDecodePlan& plan) {
-  const auto own = [](const PlannedLayer& layer) {
-    return (layer.kind->method == MethodId::coordinate ||
-            layer.kind->method == MethodId::automatic) &&
+void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinateDecodePlan& plan) {
+  const auto own = [](const LayerPlan& layer) {
+    return (layer.kind.method == MethodId::coordinate ||
+            layer.kind.method == MethodId::automatic) &&
            layer.n > 0;
   };
   plan = {};
-  for (const PlannedLayer& layer : layers) plan.count += own(layer) ? 1 : 0;
+  for (const LayerPlan& layer : layers) plan.count += own(layer) ? 1 : 0;
   if (plan.count == 0) return;
   const auto numbers = layout.table<std::uint32_t>(plan.count);
   SplitMaker segments(layout, plan.count);

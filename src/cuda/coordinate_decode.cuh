@@ -15,7 +15,7 @@ struct CoordinateDecodePlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, CoordinateDecodePlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinateDecodePlan& plan);
 void decode(const CoordinateDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

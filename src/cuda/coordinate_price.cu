@@ -27,12 +27,10 @@
 /// f64 sum, so results depend on no order. Tensors are aligned to their entries.
 
 #include "cuda/coordinate_price.cuh"
-#include "price_math.hpp"
+#include "price/price_math.hpp"
 
 namespace atomo::cuda {
 namespace {
-
-using namespace detail;
 
 __device__ float price_of(std::uint32_t code) { return __uint_as_float(code << 16); }
 
@@ -116,7 +114,7 @@ __device__ void walk(const Frame& frame, PoolState& pool, const GridSearch& sear
   std::uint32_t node = 1;
   for (unsigned level = 0; level < GridSearch::kDepth && pool.low < pool.high; ++level) {
     const std::uint32_t middle = (pool.low + pool.high) / 2;
-    const cpu::Expected at{__ldcg(&search.totals[round][node]), __ldcg(&search.worth[round][node])};
+    const Expected at{__ldcg(&search.totals[round][node]), __ldcg(&search.worth[round][node])};
     const bool above = is_too_low(at, pool.budget_256);
     if (above) {
       pool.low = middle + 1;
@@ -147,7 +145,7 @@ __global__ void __launch_bounds__(kScanThreads)
     const std::uint32_t code = code_of(pool, round, candidate);
     __syncthreads();  // no thread reads the pool once another may be done, nor the memory too early
     if (code == 0 || !demands(frame, job, state)) continue;
-    const cpu::Expected own = expected_size(frame, plan, job, state, price_of(code)).expected;
+    const Expected own = expected_size(frame, plan, job, state, price_of(code)).expected;
     if (threadIdx.x != 0 || own.bits_256 == 0) continue;
     atomic_add(&search.totals[round][candidate], own.bits_256);
     atomic_add(&search.worth[round][candidate], own.worth);

@@ -3,21 +3,21 @@
 /// What the price of coordinates (coordinate_price.cu) and their price as a form (grid_form.cu) are
 /// found with: histograms of magnitudes, and what a layer comes to at a step.
 
-#include "atomo/price.hpp"
-#include "coordinate_levels.hpp"
 #include "cuda/coordinate.cuh"
 #include "cuda/cub.cuh"
 #include "cuda/entries.cuh"
-#include "price_math.hpp"
+#include "price/coordinate_levels.hpp"
+#include "price/price.hpp"
+#include "price/price_math.hpp"
 
 namespace atomo::cuda {
 
-using detail::GridDemand;
-using detail::kLevelBins;
-using detail::kMagnitudeBins;
-using detail::kMaxLevelRice;
-using detail::kUnitBits;
-using detail::LevelShare;
+using format::kMaxLevelRice;
+using price::GridDemand;
+using price::kLevelBins;
+using price::kMagnitudeBins;
+using price::kUnitBits;
+using price::LevelShare;
 
 /// Bins counted in shared memory, the first of them.
 inline constexpr std::uint32_t kWindowBins = 96 * 128, kWindowFirst = (127 - 64) * 128;
@@ -120,11 +120,11 @@ __device__ inline void count_levels(const Frame& frame, const CoordinatePlan& pl
       atomic_add(&units[bin], count);
   };
   const auto add = [&](std::uint32_t bin, std::uint64_t count) {
-    const LevelShare share = detail::share_of_bin(bin, scale);
+    const LevelShare share = price::share_of_bin(bin, scale);
     const std::uint64_t up = count * share.up, rest = (std::uint64_t{1} << kUnitBits) - share.up;
     error += count * (share.up * rest >> kUnitBits);
-    put(detail::level_bin(share.level), (count << kUnitBits) - up);
-    put(detail::level_bin(share.level + 1), up);
+    put(price::level_bin(share.level), (count << kUnitBits) - up);
+    put(price::level_bin(share.level + 1), up);
   };
   if (job.counts == kNoCounts) {
     const Entries x = frame.entries(job.layer);
@@ -151,7 +151,7 @@ __device__ inline void count_levels(const Frame& frame, const CoordinatePlan& pl
 }
 
 struct GridSize {
-  cpu::Expected expected;   ///< expected_on_grid
+  Expected expected;        ///< expected_on_grid
   std::uint64_t error = 0;  ///< expected_grid_error16
 };
 
@@ -160,7 +160,7 @@ __device__ inline GridSize expected_size(const Frame& frame, const CoordinatePla
                                          const CoordinateJob& job, const CoordinateState& state,
                                          float step) {
   auto& memory = shared<SizeMemory>();
-  const double scale = detail::grid_scale(step);
+  const double scale = math::grid_scale(step);
   count_levels(frame, plan, job, state, scale, memory);
   const std::uint64_t n = frame.info(job.layer).n, entries = n << kUnitBits;
   if (warp_in_block() == 0) {
@@ -177,14 +177,14 @@ __device__ inline GridSize expected_size(const Frame& frame, const CoordinatePla
   const unsigned row = warp_in_block();
   if (row < 3) {
     const std::uint32_t end =
-        detail::level_bin(detail::share_of_bin(state.largest >> 16, scale).level + 1) + 1;
+        price::level_bin(price::share_of_bin(state.largest >> 16, scale).level + 1) + 1;
     memory.level_bits[row][lane()] =
-        lane() <= kMaxLevelRice ? detail::level_bits256_at(memory.units, end, row, lane()) : 0;
+        lane() <= kMaxLevelRice ? price::level_bits256_at(memory.units, end, row, lane()) : 0;
   } else if (row == 3 && lane() < kLists) {
     const std::uint64_t listed = lane() == kEvery  ? memory.nonzero
                                  : lane() == kOnes ? memory.nonzero - memory.others
                                                    : memory.others;
-    memory.gaps[lane()] = detail::gap_bits256(listed, entries);
+    memory.gaps[lane()] = price::gap_bits256(listed, entries);
   }
   __syncthreads();
   if (threadIdx.x != 0) return {};
@@ -194,9 +194,8 @@ __device__ inline GridSize expected_size(const Frame& frame, const CoordinatePla
   demand.others_gap = memory.gaps[kOthers];
   for (unsigned base = 0; base < 3; ++base)
     demand.levels_from[base] =
-        detail::least_level_bits256([&](unsigned k) { return memory.level_bits[base][k]; });
-  return {{detail::grid_bits256(demand), detail::worth_of_coordinates(memory.nonzero)},
-          memory.error};
+        price::least_level_bits256([&](unsigned k) { return memory.level_bits[base][k]; });
+  return {{price::grid_bits256(demand), price::worth_of_coordinates(memory.nonzero)}, memory.error};
 }
 
 }  // namespace atomo::cuda

@@ -27,8 +27,6 @@
 namespace atomo::cuda {
 namespace {
 
-using namespace detail;
-
 // ---- a chunk that a warp has in hand
 
 struct ChunkInHand {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "atomo/types.hpp"
+#include "core/namespaces.hpp"
 
 namespace atomo::cuda {
 

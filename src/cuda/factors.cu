@@ -23,20 +23,20 @@
 
 #include <algorithm>
 
-#include "atom_body.hpp"
-#include "atomo/philox.hpp"
-#include "atomo/selection.hpp"
+#include "core/philox.hpp"
 #include "cuda/entries.cuh"
-#include "factors.hpp"
-#include "matrix_view.hpp"
-#include "water_filling.hpp"
+#include "format/atom_body.hpp"
+#include "format/factors_body.hpp"
+#include "format/matrix.hpp"
+#include "math/selection.hpp"
+#include "math/water_filling.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::kPieceEntries;
+using coding::kPieceEntries;
 
-constexpr std::uint32_t kChunk = cpu::kSelectionChunk;
+constexpr std::uint32_t kChunk = kSelectionChunk;
 
 __host__ __device__ constexpr std::uint64_t pieces_of(std::uint64_t entries) {
   return divide_up(entries, kPieceEntries);
@@ -73,7 +73,7 @@ __device__ void fill_probabilities(const FactorsJob& job, const double* sigma,
     probabilities[k] = 0;
     count += sigma[k] > 0 ? 1 : 0;
   }
-  detail::fill_water(
+  math::fill_water(
       count, job.keep, [&](std::size_t i) { return sigma[order[i]]; },
       [&](std::size_t i) -> std::uint64_t& { return probabilities[order[i]]; });
 }
@@ -85,15 +85,15 @@ __device__ void draw_chunk(const std::uint64_t* probabilities, std::uint64_t cou
   std::uint64_t own[kOwn];
   std::uint32_t sum = 0, total;
   for (std::uint32_t i = 0; i < kOwn; ++i) {
-    const std::uint32_t k = (lane() * kOwn + i) * cpu::kSelectionStride % kChunk;
+    const std::uint32_t k = (lane() * kOwn + i) * kSelectionStride % kChunk;
     own[i] = k < count ? probabilities[k] : 0;
     sum += static_cast<std::uint32_t>(own[i]);
   }
   std::uint32_t before = start + warp_exclusive_sum(sum, total);
   for (std::uint32_t i = 0; i < kOwn; ++i) {
-    const std::uint32_t k = (lane() * kOwn + i) * cpu::kSelectionStride % kChunk;
+    const std::uint32_t k = (lane() * kOwn + i) * kSelectionStride % kChunk;
     const std::uint32_t next = before + static_cast<std::uint32_t>(own[i]);
-    if (next < before || own[i] == detail::kCertainPair)
+    if (next < before || own[i] == format::kCertainPair)
       atomicOr(&bits[k / kLanes], 1u << k % kLanes);
     before = next;
   }
@@ -140,7 +140,7 @@ __global__ void choose_pairs(FactorsPlan plan, Frame frame) {
   if (job.matrix != 0) {
     const MatrixShape shape = frame(plan.svd.jobs)[job.svd].shape();
     bytes =
-        kept == 0 ? 0 : detail::kFactorsHeadBytes + 4 * kept * (shape.shorter() + shape.longer());
+        kept == 0 ? 0 : format::kFactorsHeadBytes + 4 * kept * (shape.shorter() + shape.longer());
     std::uint32_t* const body = frame(job.body);
     body[0] = static_cast<std::uint32_t>(kept);
     body[1] = static_cast<std::uint32_t>(exponent_of(frame(plan.svd.states)[job.svd]));
@@ -182,10 +182,10 @@ __device__ void write_vector(const Frame& frame, const FactorsPlan& plan, const 
   const std::uint64_t first = kPieceEntries * (second ? part - pieces_of(m) : part);
   const std::uint64_t end = entries - first < kPieceEntries ? entries : first + kPieceEntries;
   const double weight =
-      second ? detail::pair_scale(frame(plan.probabilities)[job.first_pair + k]) : 1.0;
+      second ? format::pair_scale(frame(plan.probabilities)[job.first_pair + k]) : 1.0;
   const float* const from = frame(second ? svd.longer : svd.shorter) + k * entries;
   std::uint32_t* const to =
-      frame(job.body) + detail::kFactorsHeadBytes / 4 + (second ? kept * m + rank * n : rank * m);
+      frame(job.body) + format::kFactorsHeadBytes / 4 + (second ? kept * m + rank * n : rank * m);
   for (std::uint64_t i = first + lane(); i < end; i += kLanes)
     to[i] = __float_as_uint(static_cast<float>(static_cast<double>(from[i]) * weight));
 }
@@ -204,14 +204,14 @@ __global__ void write_factors(FactorsPlan plan, Frame frame) {
 
 // ---- plan
 
-bool is_own(const PlannedLayer& layer) {
-  return layer.method != nullptr && layer.kind->method == MethodId::factors && layer.n > 0;
+bool is_own(const LayerPlan& layer) {
+  return layer.kind.method == MethodId::factors && layer.n > 0;
 }
 
 /// Pairs of a layer, 0 when it is no matrix.
-std::uint64_t pairs_of(const PlannedLayer& layer) {
-  const Shape& shape = layer.kind->shape;
-  return detail::is_matrix(shape) ? detail::matrix_view(shape).shorter() : 0;
+std::uint64_t pairs_of(const LayerPlan& layer) {
+  const Shape& shape = layer.kind.shape;
+  return format::is_matrix(shape) ? format::matrix_view(shape).shorter() : 0;
 }
 
 /// Adds layers one by one, in both runs of a plan.
@@ -231,19 +231,19 @@ class Planner {
     plan.kept = layout.scratch<std::uint32_t>(pairs);
   }
 
-  void add(const PlannedLayer& layer, std::uint32_t number) {
+  void add(const LayerPlan& layer, std::uint32_t number) {
     FactorsJob job;
     job.body = layout_.scratch<std::uint32_t>(divide_up(layer.max_body_bytes, 4));
     job.layer = number;
     job.pairs = pairs_of(layer);
     job.first_pair = pairs_;
-    job.keep = layer.method->price_rule(layer.kind->shape).keep;
+    job.keep = layer.price_rule.keep;
     if (job.pairs > 0) {
-      const MatrixShape shape = detail::matrix_view(layer.kind->shape);
+      const MatrixShape shape = format::matrix_view(layer.kind.shape);
       job.matrix = 1;
       job.svd = matrices_++;
       svd_.add(shape, number, {plan_.sigma.at + pairs_ * sizeof(double)}, 1.0);
-      pieces_.add(detail::max_kept_pairs(shape, job.keep) *
+      pieces_.add(format::max_kept_pairs(shape, job.keep) *
                   (pieces_of(shape.shorter()) + pieces_of(shape.longer())));
     } else {
       pieces_.add(pieces_of(layer.n));
@@ -274,11 +274,11 @@ class Planner {
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, FactorsPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan) {
   plan = {};
   std::size_t jobs = 0, matrices = 0;
   std::uint64_t pairs = 0;
-  for (const PlannedLayer& layer : layers) {
+  for (const LayerPlan& layer : layers) {
     if (!is_own(layer)) continue;
     ++jobs;
     matrices += pairs_of(layer) > 0 ? 1 : 0;

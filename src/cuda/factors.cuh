@@ -39,7 +39,7 @@ struct FactorsPlan {
 /// Matrices are decomposed by the caller's libraries.
 [[nodiscard]] inline bool needs_handles(const FactorsPlan& plan) { return !plan.svd.empty(); }
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, FactorsPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan);
 /// The decomposition.
 void analyse(const FactorsPlan& plan, const Frame& frame, Queue& queue);
 /// Bodies: three launches.

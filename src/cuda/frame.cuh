@@ -4,23 +4,26 @@
 /// prices and statuses are kept here; the operations fill and read bodies.
 ///
 /// Encoding goes through stages, each a few launches over all layers at once:
-///   begin      the workspace's zeroed part, the call's pointers and key        (container.cu)
-///   analyse    what sizes and prices follow from: norms, histograms            (operations)
-///   price      the price of each pool from its budget                          (price.cu,
-///   coordinate_price.cu) size       bodies of varying length, in the workspace; their lengths
-///   (operations) place      where each body stands; rows and head (container.cu) write      bodies
-///   of fixed length straight into the message                (operations) assemble   bodies of
-///   varying length, from the workspace                    (container.cu) seal       non-finite
-///   layers taken out, checksums                          (container.cu)
-/// Decoding: open (parse and check the head), the operations' decode, half outputs, close (checksum
-/// of the bodies, the call's status).
+///   begin      the workspace's zeroed part, the call's pointers and key           (container_begin.cu)
+///   analyse    what sizes and prices follow from: norms, histograms               (operations)
+///   price      the price of each pool from its budget                             (price.cu, coordinate_price.cu)
+///   size       bodies of varying length, in the workspace, and their lengths      (operations)
+///   place      where each body stands; rows and head                              (container.cu)
+///   write      bodies of fixed length, straight into the message                  (operations)
+///   assemble   bodies of varying length, from the workspace                       (container.cu)
+///   seal       non-finite layers taken out, checksums                             (container.cu)
+/// Decoding goes through three:
+///   open       the head read and checked                                          (container_open.cu)
+///   decode     values, from the bodies                                            (operations)
+///   close      half outputs, the checksum of the bodies, the call's status        (container.cu)
 
-#include "allotment.hpp"
-#include "atomo/half.hpp"
+#include "core/half.hpp"
 #include "cuda/gpu.cuh"
 #include "cuda/plan.hpp"
+#include "format/row.hpp"
+#include "price/budget.hpp"
 
-namespace atomo::detail {
+namespace atomo::price {
 struct LearntPrices;
 }
 
@@ -66,7 +69,7 @@ struct LayerState {
       0;  ///< of the body, own price included, padding not; decoding: of the body proper
   std::uint64_t body_at = 0;  ///< bytes from the message's start; decoding: of the body proper
   float price = 0;            ///< that the layer is sent at
-  std::uint32_t flags = 0;    ///< detail::Row's; atomicOr
+  std::uint32_t flags = 0;    ///< format::Row's; atomicOr
   // Encoding, of bodies of varying length:
   std::uint32_t front_words = 0;  ///< u32 between the own price and what is staged
   std::uint32_t front[2] = {};
@@ -77,7 +80,7 @@ struct LayerState {
 
 /// Which of its forms a layer's body has, where its method knows several (decoding).
 __device__ inline std::uint32_t form_of(const LayerState& layer) {
-  return layer.flags >> detail::Row::kFormShift & 3u;
+  return layer.flags >> format::Row::kFormShift & 3u;
 }
 
 /// Bodies of varying length, as the size stage leaves them: a prefix of whole bytes, then pieces,
@@ -107,16 +110,15 @@ struct MessageState {
   /// A Status, decoding: the head's; from the end of `open` on also that of what stands behind the
   /// checksum of the bodies.
   std::uint32_t head_status = 0;
-  detail::LoneCap cap;  ///< encoding one layer of a step
-  detail::LearntPrices* learnt =
-      nullptr;                        ///< encoding: of the model that keeps the prices, or null
-  std::uint32_t later_status = 0;     ///< what the head comes to if that checksum holds
-  std::uint64_t stated_checksum = 0;  ///< decoding: of the bodies, as the header has it
+  price::LoneCap cap;                     ///< encoding one layer of a step
+  price::LearntPrices* learnt = nullptr;  ///< encoding: of the model that keeps the prices, or null
+  std::uint32_t later_status = 0;         ///< what the head comes to if that checksum holds
+  std::uint64_t stated_checksum = 0;      ///< decoding: of the bodies, as the header has it
 };
 
 /// A kind of the head's tables, as decoding compares it.
 struct PlannedKind {
-  detail::KindFields fields;
+  format::KindFields fields;
   std::int64_t dims[Shape::kMaxRank] = {};
 };
 
@@ -180,7 +182,7 @@ struct Frame {
   }
   /// An entry of the layer is Inf or NaN (encoding).
   __device__ void mark_non_finite(std::uint32_t layer) const {
-    atomicOr(&(*this)(plan.layers)[layer].flags, std::uint32_t{detail::Row::kNonFinite});
+    atomicOr(&(*this)(plan.layers)[layer].flags, std::uint32_t{format::Row::kNonFinite});
   }
   /// The layer's body is refused; of several layers the first one's status is reported.
   __device__ void refuse(std::uint32_t layer, Status status) const {

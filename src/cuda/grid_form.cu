@@ -36,11 +36,11 @@ __global__ void offer(CoordinatePlan plan, PricePlan prices, Frame frame) {
   const CoordinateState& state = frame(plan.states)[number];
   if (was_non_finite(frame, job.layer)) return;
   const std::uint64_t n = frame.info(job.layer).n;
-  if (!detail::tries_grid(n, n - state.nonzero)) return;
-  const float least = detail::code_price(detail::lowest_step_code(__uint_as_float(state.largest)));
+  if (!price::tries_grid(n, n - state.nonzero)) return;
+  const float least = price::price_of_code(math::lowest_step_code(__uint_as_float(state.largest)));
   GridOffer& offer = frame(prices.grids)[number];
   offer.tried = 1;
-  offer.lowest = detail::lowest_grid_price(least);
+  offer.lowest = price::lowest_grid_price(least);
   if (priced_of(frame, prices, static_cast<std::uint32_t>(number)).price > 0) return;
   atomicMax(&frame(prices.totals)->lowest_grid, offer.lowest);
 }
@@ -51,10 +51,9 @@ __global__ void __launch_bounds__(kScanThreads)
   const CoordinateJob& job = frame(plan.jobs)[unit.job];
   if (job.counts == kNoCounts || frame(prices.grids)[unit.job].tried == 0) return;
   const std::uint64_t n = frame.info(job.layer).n;
-  const std::uint64_t begin = unit.index * detail::kCoordinateSegment;
+  const std::uint64_t begin = unit.index * math::kCoordinateSegment;
   const std::uint64_t rest = n - begin;
-  const std::uint64_t end =
-      rest < detail::kCoordinateSegment ? n : begin + detail::kCoordinateSegment;
+  const std::uint64_t end = rest < math::kCoordinateSegment ? n : begin + math::kCoordinateSegment;
   std::uint64_t* const counts = counts_of(frame, plan, job);
   auto& window = shared<Window>();
   clear(window);
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(kScanThreads)
 /// By a whole block: the result of a lane at a price.
 __device__ void weigh_at(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
                          std::uint32_t number, float price, unsigned at) {
-  const float step = detail::grid_step(price);
+  const float step = price::grid_step(price);
   if (!is_finite(step)) return;  // never chosen
   const GridSize size =
       expected_size(frame, plan, frame(plan.jobs)[number], frame(plan.states)[number], step);
@@ -74,7 +73,7 @@ __device__ void weigh_at(const CoordinatePlan& plan, const PricePlan& prices, co
   PriceResult& result = frame(prices.results)[prices.first_grid + number];
   result.cost[at] = size.expected.bits_256;
   result.worth[at] = size.expected.worth;
-  result.loss[at] = size.expected.bits_256 + detail::grid_error_cost256(size.error);
+  result.loss[at] = size.expected.bits_256 + price::grid_error_cost256(size.error);
 }
 
 __global__ void __launch_bounds__(kScanThreads)
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(kScanThreads)
     const Candidate at = candidate_of(candidate, in.lowest, in.low, in.high);
     __syncthreads();  // the memory is free
     if (candidate != 0 && !at.open) continue;
-    weigh_at(plan, prices, frame, unit.job, detail::code_price(at.code), candidate);
+    weigh_at(plan, prices, frame, unit.job, price::price_of_code(at.code), candidate);
   }
 }
 
@@ -107,11 +106,11 @@ __global__ void settle_steps(CoordinatePlan plan, PricePlan prices, Frame frame)
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
   const std::uint32_t priced = frame(prices.grid_layers)[number];
-  if (chosen_form(frame, prices, priced) != detail::kGridForm) return;
+  if (chosen_form(frame, prices, priced) != format::kGridForm) return;
   const ChosenPrice chosen = choose_price(frame, prices, priced);
   CoordinateState& state = frame(plan.states)[number];
   frame.layer(frame(plan.jobs)[number].layer).price = chosen.price;
-  state.step = detail::grid_step(chosen.price);
+  state.step = price::grid_step(chosen.price);
   state.own = chosen.own ? 1 : 0;
 }
 

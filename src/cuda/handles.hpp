@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "atomo/types.hpp"
+#include "core/namespaces.hpp"
 
 namespace atomo {
 

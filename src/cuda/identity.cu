@@ -18,7 +18,7 @@
 
 #include <algorithm>
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 
@@ -94,7 +94,7 @@ __global__ void write_identity(const IdentityPlan plan, const Frame frame) {
   if (static_cast<std::uint32_t>(done) != divide_up(job.n, kUnit)) return;
   __threadfence();
   const std::uint32_t flags = atomicOr(&frame.layer(job.layer).flags, 0u);
-  if (done >= kOverflowed && (flags & detail::Row::kNonFinite) == 0) frame.notice(Status::overflow);
+  if (done >= kOverflowed && (flags & format::Row::kNonFinite) == 0) frame.notice(Status::overflow);
 }
 
 __device__ float from_half(std::uint32_t half, DType wire) {
@@ -145,13 +145,11 @@ __global__ void decode_identity(const IdentityPlan plan, const Frame frame, cons
   }
 }
 
-bool own(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::identity && layer.n > 0;
-}
+bool own(const LayerPlan& layer) { return layer.kind.method == MethodId::identity && layer.n > 0; }
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, IdentityPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, IdentityPlan& plan) {
   const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
   plan = {};
   if (count == 0) return;
@@ -159,12 +157,12 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, IdentityPlan& pl
   SplitMaker units(layout, count);
   std::size_t made = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const PlannedLayer& layer = layers[i];
+    const LayerPlan& layer = layers[i];
     if (!own(layer)) continue;
     if (!jobs.values.empty())
       jobs.values[made] = {.n = layer.n,
                            .layer = static_cast<std::uint32_t>(i),
-                           .wire = static_cast<DType>(layer.kind->params)};
+                           .wire = static_cast<DType>(layer.kind.params)};
     ++made;
     units.add(divide_up(layer.n, kUnit));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// identity on the device: src/methods/identity.cpp has the body. Fixed length, so there is no size
+/// identity on the device: src/codec/methods/identity_codec.cpp has the body. Fixed length, so there is no size
 /// stage, and nothing to analyse.
 
 #include "cuda/frame.cuh"
@@ -25,7 +25,7 @@ struct IdentityPlan {
   [[nodiscard]] bool empty() const { return units.jobs == 0; }
 };
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, IdentityPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, IdentityPlan& plan);
 void write(const IdentityPlan& plan, const Frame& frame, Queue& queue);
 void decode(const IdentityPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
 

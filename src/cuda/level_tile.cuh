@@ -6,9 +6,9 @@
 /// Half a warp owns a tile; its lane l owns the eight entries 16 k + l, whose draws are the halves
 /// of Philox block 16 * tile + l: half k mod 2 of word k / 2. No lane needs another's draw.
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/gpu.cuh"
-#include "level_math.hpp"
+#include "math/stochastic_level.hpp"
 
 namespace atomo::cuda {
 
@@ -45,7 +45,7 @@ struct LevelCode {
   float limit;        ///< 65536 * levels; at one bit 32768
   unsigned sign_bit;  ///< not used at one bit
 
-  __device__ float scaled(float x, const detail::LevelScale& scale) const {
+  __device__ float scaled(float x, const math::LevelScale& scale) const {
     if constexpr (kOneBit) {
       const float z = (x * scale.pre) * scale.inv;
       return z < -limit ? -limit : z > limit ? limit : z;
@@ -54,8 +54,7 @@ struct LevelCode {
       return z > limit ? limit : z;
     }
   }
-  __device__ std::uint32_t code(std::uint32_t level, float x,
-                                const detail::LevelScale& scale) const {
+  __device__ std::uint32_t code(std::uint32_t level, float x, const math::LevelScale& scale) const {
     if constexpr (kOneBit) return scale.inv == 0 ? 0 : level ^ 1u;
     return level | (level > 0 ? __float_as_uint(x) >> 31 << sign_bit : 0u);
   }
@@ -67,8 +66,8 @@ struct LevelCode {
     return static_cast<std::uint32_t>(whole + (kOneBit ? 32768 : 0)) + (random ^ 0xFFFFu);
   }
   __device__ std::uint32_t resolve(float z, const LevelDraw& draw) const {
-    if constexpr (kOneBit) return detail::round_to_sign(z, draw) ? 1 : 0;
-    return detail::round_to_level(z, draw);
+    if constexpr (kOneBit) return math::round_to_sign(z, draw) ? 1 : 0;
+    return math::round_to_level(z, draw);
   }
 };
 
@@ -86,7 +85,7 @@ __device__ inline void tile_codes(const LevelCode<kOneBit>& rule, const LevelDra
 #pragma unroll
   for (unsigned k = 0; k < 8; ++k) {
     const float x = value(k);
-    const detail::LevelScale of = scale(k);
+    const math::LevelScale of = scale(k);
     const std::uint32_t sum = rule.sum(rule.scaled(x, of), random(k));
     ties |= (sum & 0xFFFFu) == 0xFFFFu ? 1u << k : 0u;
     codes[k / 4] |= rule.code(sum >> 16, x, of) << (k % 4 * 8);
@@ -95,7 +94,7 @@ __device__ inline void tile_codes(const LevelCode<kOneBit>& rule, const LevelDra
     const unsigned k = static_cast<unsigned>(__ffs(static_cast<int>(ties))) - 1;
     const unsigned shift = k % 4 * 8;
     const float x = value(k);
-    const detail::LevelScale of = scale(k);
+    const math::LevelScale of = scale(k);
     const LevelDraw draw{random(k), &draws.low, tile * kLevelTile + kTileLanes * k + l};
     const std::uint32_t code = rule.code(rule.resolve(rule.scaled(x, of), draw), x, of) << shift;
     if (k < 4)

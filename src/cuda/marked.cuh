@@ -4,13 +4,13 @@
 /// 4,096 entries, a lane four neighbours at a time, so that tensors move in vectors and the rank of
 /// an entry is a count of bits below it.
 
+#include "coding/marks.hpp"
 #include "cuda/entries.cuh"
-#include "marks.hpp"
 
 namespace atomo::cuda {
 
 /// Entries of a segment, which a warp gathers or scatters.
-inline constexpr std::uint64_t kMarkedSegment = detail::kMarksSegment;
+inline constexpr std::uint64_t kMarkedSegment = coding::kMarksSegment;
 /// Entries that a warp looks at together.
 inline constexpr std::uint64_t kMarkedStep = 4 * kLanes;
 

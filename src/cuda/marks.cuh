@@ -13,15 +13,15 @@
 /// then, a launch later, `open_marks` by a scanning block a job; then, a launch later,
 /// `read_segment` for each segment.
 
+#include "coding/marks.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
-#include "marks.hpp"
 
 namespace atomo::cuda {
 
 /// Words of a segment.
-inline constexpr std::uint64_t kSegmentWords = detail::kMarksSegment / 64;
+inline constexpr std::uint64_t kSegmentWords = coding::kMarksSegment / 64;
 
 struct MarksJob {
   std::uint32_t layer = 0;
@@ -32,7 +32,7 @@ struct MarksJob {
 
 /// One a job; zeroed.
 struct MarksState {
-  unsigned long long gap_bits[detail::kMaxRiceBits + 1] = {};  ///< at every parameter
+  unsigned long long gap_bits[coding::kMaxRiceBits + 1] = {};  ///< at every parameter
   unsigned long long kept = 0;
   std::uint64_t bytes = 0;  ///< of the section
   std::uint32_t mode = 0;
@@ -44,7 +44,7 @@ struct MarksSegment {
   std::uint64_t bit = 0;   ///< where its gaps begin in the stream of gaps
   std::uint32_t kept = 0;
   /// Of its gaps at every parameter; once a section is read, [0] alone: as stated.
-  std::uint32_t gap_bits[detail::kMaxRiceBits + 1] = {};
+  std::uint32_t gap_bits[coding::kMaxRiceBits + 1] = {};
 };
 
 struct MarksPlan {
@@ -62,7 +62,7 @@ class MarksPlanner {
       : layout_(layout), jobs_(layout.table<MarksJob>(jobs)), segments_(layout, jobs) {}
 
   void add(std::uint32_t layer, std::uint64_t atoms) noexcept {
-    const std::uint64_t segments = detail::marks_segments(atoms);
+    const std::uint64_t segments = coding::marks_segments(atoms);
     if (!jobs_.values.empty())
       jobs_.values[count_] = {layer, atoms, count_segments_ * kSegmentWords, count_segments_};
     segments_.add(segments);
@@ -137,7 +137,7 @@ __device__ inline void set_bits(std::uint32_t* word, std::uint32_t bits) {
 /// A segment of the bit map, which begins at bit 8.
 __device__ inline void write_map(const LaneMarks& marks, std::uint64_t segment,
                                  std::uint32_t* section) {
-  std::uint32_t* const out = section + segment * (detail::kMarksSegment / 32) + 4 * lane();
+  std::uint32_t* const out = section + segment * (coding::kMarksSegment / 32) + 4 * lane();
   std::uint64_t carried = 0;
   for (unsigned w = 0; w < 2; ++w) {
     set_bits(out + 2 * w, static_cast<std::uint32_t>((marks.word[w] << 8) | carried));
@@ -171,20 +171,20 @@ __device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan
   __syncwarp();  // words that this warp wrote are seen by all of it
   const UnitOf at = find_unit(frame, plan.segments, unit);
   const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan, at));
-  std::uint32_t bits[detail::kMaxRiceBits + 1] = {};
+  std::uint32_t bits[coding::kMaxRiceBits + 1] = {};
   marks::for_each_gap(own, [&](std::uint32_t gap) {
-    for (unsigned k = 0; k <= detail::kMaxRiceBits; ++k) bits[k] += (gap >> k) + 1 + k;
+    for (unsigned k = 0; k <= coding::kMaxRiceBits; ++k) bits[k] += (gap >> k) + 1 + k;
   });
   const auto kept =
       warp_sum(static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1])));
   MarksSegment& segment = frame(plan.segment_states)[unit];
   MarksState& state = frame(plan.states)[at.job];
   std::uint32_t mine = 0;  // lane k has the sum of k
-  for (unsigned k = 0; k <= detail::kMaxRiceBits; ++k) {
+  for (unsigned k = 0; k <= coding::kMaxRiceBits; ++k) {
     const std::uint32_t sum = warp_sum(bits[k]);
     if (lane() == k) mine = sum;
   }
-  if (lane() <= detail::kMaxRiceBits) {
+  if (lane() <= coding::kMaxRiceBits) {
     segment.gap_bits[lane()] = mine;
     if (mine != 0) atomicAdd(&state.gap_bits[lane()], mine);
   }
@@ -200,11 +200,11 @@ __device__ inline void measure_segment(const Frame& frame, const MarksPlan& plan
 __device__ inline void layout_marks(const Frame& frame, const MarksPlan& plan, std::uint32_t job,
                                     bool map_only = false) {
   const MarksJob& of = frame(plan.jobs)[job];
-  const std::uint64_t segments = detail::marks_segments(of.atoms);
+  const std::uint64_t segments = coding::marks_segments(of.atoms);
   MarksState& state = frame(plan.states)[job];
   std::uint32_t mode = 0;
-  std::uint64_t bytes = detail::max_marks_bytes(of.atoms);
-  for (unsigned k = 0; k <= detail::kMaxRiceBits && !map_only; ++k) {
+  std::uint64_t bytes = coding::max_marks_bytes(of.atoms);
+  for (unsigned k = 0; k <= coding::kMaxRiceBits && !map_only; ++k) {
     const std::uint64_t with = (1 + 4 * segments + (state.gap_bits[k] + 7) / 8 + 1) / 2 * 2;
     if (with < bytes) {
       mode = 1 + k;
@@ -236,7 +236,7 @@ __device__ inline void write_segment(const Frame& frame, const MarksPlan& plan, 
   const std::uint32_t mode = frame(plan.states)[at.job].mode;
   if (mode == 0) return marks::write_map(own, at.index, section);
   const MarksSegment& segment = frame(plan.segment_states)[unit];
-  const std::uint64_t segments = detail::marks_segments(frame(plan.jobs)[at.job].atoms);
+  const std::uint64_t segments = coding::marks_segments(frame(plan.jobs)[at.job].atoms);
   if (lane() == 0) {
     if (at.index == 0) marks::set_bits(section, mode);
     const std::uint32_t head = segment.kept | (segment.gap_bits[mode - 1] << 16);
@@ -254,15 +254,15 @@ __device__ inline void load_map(const BitView& body, std::uint64_t segment, std:
   for (unsigned w = 0; w < 2; ++w) {
     const std::uint32_t first = 128 * lane() + 64 * w;
     const std::uint32_t bits = size > first ? size - first : 0;
-    word[w] = bits == 0 ? 0 : body.peek64(8 + segment * detail::kMarksSegment + first);
+    word[w] = bits == 0 ? 0 : body.peek64(8 + segment * coding::kMarksSegment + first);
     if (bits < 64) word[w] &= (std::uint64_t{1} << bits) - 1;
   }
 }
 
 /// Atoms of segment `index`.
 __device__ inline std::uint32_t segment_size(const MarksJob& job, std::uint64_t index) {
-  const std::uint64_t left = job.atoms - index * detail::kMarksSegment;
-  return static_cast<std::uint32_t>(left < detail::kMarksSegment ? left : detail::kMarksSegment);
+  const std::uint64_t left = job.atoms - index * coding::kMarksSegment;
+  return static_cast<std::uint32_t>(left < coding::kMarksSegment ? left : coding::kMarksSegment);
 }
 
 /// A lane's 32 bits of a stream of gaps, and what it sees of those behind them.
@@ -373,11 +373,11 @@ __device__ inline void count_segment(const Frame& frame, const MarksPlan& plan, 
 __device__ inline bool open_marks(const Frame& frame, const MarksPlan& plan, std::uint32_t job,
                                   const std::byte* body, std::uint64_t body_bytes) {
   const MarksJob& of = frame(plan.jobs)[job];
-  const std::uint64_t segments = detail::marks_segments(of.atoms);
+  const std::uint64_t segments = coding::marks_segments(of.atoms);
   const BitView view(body, body_bytes);
   const std::uint32_t mode = view.peek32(0) & 0xFFu;
-  if (body_bytes == 0 || of.atoms == 0 || mode > 1 + detail::kMaxRiceBits) return false;
-  const std::uint64_t least = mode == 0 ? detail::max_marks_bytes(of.atoms) : 1 + 4 * segments;
+  if (body_bytes == 0 || of.atoms == 0 || mode > 1 + coding::kMaxRiceBits) return false;
+  const std::uint64_t least = mode == 0 ? coding::max_marks_bytes(of.atoms) : 1 + 4 * segments;
   if (body_bytes < least) return false;
   MarksSegment* const all = frame(plan.segment_states) + of.first_segment;
   const auto kept = scan_blockwide<std::uint64_t>(
@@ -416,7 +416,7 @@ __device__ inline bool read_segment(const Frame& frame, const MarksPlan& plan, s
     for (unsigned w = 0; w < 4; ++w) bits[4 * lane() + w] = 0;
     __syncwarp();
     const MarksSegment& segment = frame(plan.segment_states)[unit];
-    const std::uint64_t first = 8 + 32 * detail::marks_segments(job.atoms) + segment.bit;
+    const std::uint64_t first = 8 + 32 * coding::marks_segments(job.atoms) + segment.bit;
     good = marks::read_gaps(view, first, segment.gap_bits[0], segment.kept, mode - 1, size, bits);
     __syncwarp();
     for (unsigned w = 0; w < 2; ++w)

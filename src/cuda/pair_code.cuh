@@ -7,13 +7,13 @@
 /// Only the eight levels that the format gives are kept; the code of level j + 8 is that of level j
 /// with h0 and h1 exchanged.
 
+#include "coding/pair_code.hpp"
+#include "coding/pair_code_words.hpp"
 #include "cuda/gpu.cuh"
-#include "pair_code.hpp"
-#include "pair_code_words.hpp"
 
 namespace atomo::cuda {
 
-using detail::kCodeTables;
+using coding::kCodeTables;
 
 /// Where each table's words begin.
 struct WordPlaces {
@@ -22,7 +22,7 @@ struct WordPlaces {
 [[nodiscard]] constexpr WordPlaces word_places() {
   WordPlaces places;
   for (std::size_t t = 0; t < kCodeTables; ++t) {
-    const detail::CodeLengths& table = detail::kCodeLengths[t];
+    const coding::CodeLengths& table = coding::kCodeLengths[t];
     places.encode[t + 1] = places.encode[t] + (std::uint32_t{table.levels} << (2 * table.width));
     places.decode[t + 1] = places.decode[t] + (std::uint32_t{table.levels} << table.limit);
   }
@@ -31,19 +31,19 @@ struct WordPlaces {
 
 /// [table][level][h0 + half][h1 + half]: word | length << 12; cells without a word, cell 0 among
 /// them, have the level's escape word and this flag.
-inline constexpr std::uint32_t kEscapeBit = 1u << detail::kLongestWord;
+inline constexpr std::uint32_t kEscapeBit = 1u << coding::kLongestWord;
 struct EncodeWords {
   std::uint16_t cell[word_places().encode[kCodeTables]] = {};
 };
 [[nodiscard]] constexpr EncodeWords encode_words() {
   EncodeWords words;
   for (std::size_t t = 0; t < kCodeTables; ++t) {
-    const detail::CodeLengths& table = detail::kCodeLengths[t];
+    const coding::CodeLengths& table = coding::kCodeLengths[t];
     const std::uint32_t cells = 1u << (2 * table.width);
     for (unsigned level = 0; level < table.levels; ++level) {
       std::uint16_t* const out = words.cell + word_places().encode[t] + level * cells;
       std::uint16_t escape = 0;
-      detail::for_each_word(table, level,
+      coding::for_each_word(table, level,
                             [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
                               const std::uint32_t entry = word | length << 12;
                               if (symbol == cells) {
@@ -68,15 +68,15 @@ struct DecodeWords {
 [[nodiscard]] constexpr DecodeWords decode_words() {
   DecodeWords words;
   for (std::size_t t = 0; t < kCodeTables; ++t) {
-    const detail::CodeLengths& table = detail::kCodeLengths[t];
+    const coding::CodeLengths& table = coding::kCodeLengths[t];
     const std::uint32_t width = table.width, half = 1u << (width - 1), places = 1u << table.limit;
     for (unsigned level = 0; level < table.levels; ++level) {
       std::uint16_t* const out = words.entry + word_places().decode[t] + level * places;
-      detail::for_each_word(
+      coding::for_each_word(
           table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
             std::uint32_t h0 = (symbol >> width) - half, h1 = (symbol & (2 * half - 1)) - half;
             if (symbol == 1u << (2 * width)) {
-              h0 = static_cast<std::uint32_t>(detail::kEscapeCell);
+              h0 = static_cast<std::uint32_t>(coding::kEscapeCell);
               h1 = 0;
             }
             const std::uint32_t entry = length | (h0 & 63u) << 4 | (h1 & 63u) << 10;
@@ -95,13 +95,13 @@ struct DeviceStep {
   std::uint8_t level_mask = 0;  ///< 7, or 0 when all levels share a code
 };
 struct DeviceSteps {
-  DeviceStep step[std::size(detail::kCodingSteps)];
+  DeviceStep step[std::size(coding::kCodingSteps)];
 };
 [[nodiscard]] constexpr DeviceSteps device_steps() {
   DeviceSteps steps;
-  for (std::size_t i = 0; i < std::size(detail::kCodingSteps); ++i) {
-    const detail::CodingStep& s = detail::kCodingSteps[i];
-    const detail::CodeLengths& table = detail::kCodeLengths[s.table];
+  for (std::size_t i = 0; i < std::size(coding::kCodingSteps); ++i) {
+    const coding::CodingStep& s = coding::kCodingSteps[i];
+    const coding::CodeLengths& table = coding::kCodeLengths[s.table];
     steps.step[i] = {word_places().encode[s.table],
                      word_places().decode[s.table],
                      table.width,
@@ -118,12 +118,12 @@ struct DeviceClass {
   float delta = 0;
 };
 struct DeviceClasses {
-  DeviceClass of[std::size(detail::kAtomClasses)];
+  DeviceClass of[std::size(coding::kAtomClasses)];
 };
 [[nodiscard]] constexpr DeviceClasses device_classes() {
   DeviceClasses classes;
-  for (std::size_t c = 0; c < std::size(detail::kAtomClasses); ++c)
-    classes.of[c] = {detail::kAtomClasses[c].step, detail::kAtomClasses[c].delta};
+  for (std::size_t c = 0; c < std::size(coding::kAtomClasses); ++c)
+    classes.of[c] = {coding::kAtomClasses[c].step, coding::kAtomClasses[c].delta};
   return classes;
 }
 
@@ -191,7 +191,7 @@ __device__ inline PairRead get_pair(const DeviceStep& step, unsigned escape_bits
   const std::uint64_t tail = window >> length;
   std::int32_t h0 = static_cast<std::int32_t>(entry << 22) >> 26;
   std::int32_t h1 = static_cast<std::int32_t>(entry << 16) >> 26;
-  if (h0 == detail::kEscapeCell) {
+  if (h0 == coding::kEscapeCell) {
     const unsigned w = escape_bits, above = 32 - w;
     return {static_cast<std::int32_t>(static_cast<std::uint32_t>(tail) << above) >> above,
             static_cast<std::int32_t>(static_cast<std::uint32_t>(tail >> w) << above) >> above,

@@ -18,22 +18,23 @@
 /// integers, bits that meet in a word are OR-ed. Alignment: vectors stand in the workspace.
 
 #include "cuda/pairs.cuh"
+#include "price/pair_costs.hpp"
 
 #include <algorithm>
 
-#include "atom_body.hpp"
-#include "atomo/philox.hpp"
-#include "atomo/selection.hpp"
+#include "core/philox.hpp"
 #include "cuda/atoms.cuh"
 #include "cuda/bit_window.cuh"
+#include "format/atom_body.hpp"
+#include "math/selection.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::kLevelTiles;
-using detail::kPieceTiles;
-using detail::kTile;
-using detail::kTilePairs;
+using coding::kLevelTiles;
+using coding::kPieceTiles;
+using coding::kTile;
+using coding::kTilePairs;
 
 __host__ __device__ constexpr std::uint64_t tiles_of(std::uint64_t entries) {
   return divide_up(entries, kTile);
@@ -95,7 +96,7 @@ __device__ Factor factor_of(const Frame& frame, const PairContent& c, std::uint6
                             bool second) {
   const KeptAtom atom = c.kept[rank];
   const std::uint64_t m = c.job.shape().shorter(), n = c.job.shape().longer();
-  const detail::PairStep& steps = c.job.steps[atom.atom_class];
+  const format::PairStep& steps = c.job.steps[atom.atom_class];
   const double root = sqrt(static_cast<double>(m));
   if (!second) {
     const auto step = static_cast<double>(steps.shorter.size);
@@ -107,12 +108,12 @@ __device__ Factor factor_of(const Frame& frame, const PairContent& c, std::uint6
             static_cast<float>(root / step),
             false};
   }
-  const float range = detail::range_scale(c.price);
+  const float range = math::range_scale(c.price);
   const float step = (c.price * range) * steps.longer.size;
   double weight = 1;
   if (atom.atom_class == 0) {
     const double ratio = c.amplitudes[atom.atom] / static_cast<double>(c.price);
-    weight = detail::kTwo32 / static_cast<double>(detail::probability_of_ratio(ratio));
+    weight = math::kTwo32 / static_cast<double>(math::probability_of_ratio(ratio));
   }
   const double unit = static_cast<double>(range) * power_of_two(c.exponent);
   return {frame(c.job.longer) + atom.atom * n,
@@ -158,9 +159,9 @@ __device__ void code_pairs(const Factor& factor, std::uint64_t tile, const PairM
     const float x0 = factor.x[at + l];
     const float x1 = half + l < entries ? factor.x[at + half + l] : 0.0f;
     const std::int32_t q0 =
-        detail::quantise<float>(x0, factor.inverse, detail::EntryDraw{level, word & 0xFFFFu});
-    const std::int32_t q1 = detail::quantise<float>(
-        x1, factor.inverse, detail::EntryDraw{level ^ detail::kMateLevel, word >> 16});
+        math::quantise<float>(x0, factor.inverse, math::EntryDraw{level, word & 0xFFFFu});
+    const std::int32_t q1 = math::quantise<float>(
+        x1, factor.inverse, math::EntryDraw{level ^ math::kMateLevel, word >> 16});
     out[i] = put_pair(step, factor.escape_bits, level, q0, q1);
   }
 }
@@ -208,7 +209,7 @@ __global__ void write_pairs(AtomsPlan plan, Frame frame) {
   const bool cut = job.pieces > 1;
   const std::uint64_t pieces_u = divide_up(pairs.tiles_u, kPieceTiles);
   const std::uint64_t piece = at.index % job.pieces;
-  const std::uint64_t members = detail::GroupShape::of(job.layout.length).atoms;
+  const std::uint64_t members = format::GroupShape::of(job.layout.length).atoms;
   const std::uint64_t rank = cut ? at.index / job.pieces : at.index * members;
   for (std::uint64_t k = rank; k < rank + members && k < state.kept; ++k) {
     for (unsigned v = 0; v < 2; ++v) {
@@ -240,7 +241,7 @@ Scratch<float> PairsPlanner::add(const LayerAtoms& of, std::uint32_t layer, std:
                                  std::uint64_t groups, Scratch<double> amplitudes,
                                  unsigned iterations) noexcept {
   const MatrixShape& shape = of.pairs.view;
-  const double unit = detail::pair_amplitude(shape);
+  const double unit = price::pair_amplitude(shape);
   PairsJob job;
   Scratch<float> residual;
   job.rows = shape.rows;
@@ -262,8 +263,8 @@ Scratch<float> PairsPlanner::add(const LayerAtoms& of, std::uint32_t layer, std:
   }
   job.tiles_u = static_cast<std::uint32_t>(tiles_of(shape.shorter()));
   job.tiles_v = static_cast<std::uint32_t>(tiles_of(shape.longer()));
-  for (std::size_t c = 0; c < detail::kAtomClassCount; ++c)
-    job.steps[c] = detail::pair_step(shape, c);
+  for (std::size_t c = 0; c < math::kAtomClassCount; ++c)
+    job.steps[c] = format::pair_step(shape, c);
   if (!jobs_.values.empty()) jobs_.values[count_] = job;
   offers_.add(divide_up(of.pairs.count, kOffered));
   groups_.add(groups);
@@ -279,20 +280,20 @@ PairsPlan PairsPlanner::finish() noexcept {
 std::uint64_t pairs_slot_words(const LayerAtoms& of) noexcept {
   const MatrixShape& shape = of.pairs.view;
   std::uint64_t bits_u = 0, bits_v = 0;
-  for (std::size_t c = 0; c < detail::kAtomClassCount; ++c) {
-    const detail::PairStep step = detail::pair_step(shape, c);
+  for (std::size_t c = 0; c < math::kAtomClassCount; ++c) {
+    const format::PairStep step = format::pair_step(shape, c);
     bits_u = std::max<std::uint64_t>(
-        bits_u, detail::max_pair_bits(step.shorter.step, step.shorter.escape_bits));
+        bits_u, coding::max_pair_bits(step.shorter.step, step.shorter.escape_bits));
     bits_v = std::max<std::uint64_t>(
-        bits_v, detail::max_pair_bits(step.longer.step, step.longer.escape_bits));
+        bits_v, coding::max_pair_bits(step.longer.step, step.longer.escape_bits));
   }
-  const auto groups = detail::GroupShape::of(of.layout.length);
+  const auto groups = format::GroupShape::of(of.layout.length);
   if (groups.pieces == 1) {
     const std::uint64_t of_pair =
-        detail::pairs_of(shape.shorter()) * bits_u + detail::pairs_of(shape.longer()) * bits_v;
+        coding::pairs_of(shape.shorter()) * bits_u + coding::pairs_of(shape.longer()) * bits_v;
     return divide_up(groups.atoms * of_pair, 32);
   }
-  return divide_up(detail::kPieceEntries / 2 * std::max(bits_u, bits_v), 32);
+  return divide_up(coding::kPieceEntries / 2 * std::max(bits_u, bits_v), 32);
 }
 
 void decompose_pairs(const AtomsPlan& plan, const Frame& frame, Queue& queue) {

@@ -10,7 +10,7 @@
 #include "cuda/price.cuh"
 #include "cuda/sketch.cuh"
 #include "cuda/svd.cuh"
-#include "pairs.hpp"
+#include "format/pair_body.hpp"
 
 namespace atomo::cuda {
 
@@ -22,7 +22,7 @@ struct PairsJob {
   std::uint32_t source = 0;                ///< its SvdJob or SketchJob
   std::uint32_t sketch = 0;                ///< 1: a SketchJob
   std::uint32_t tiles_u = 0, tiles_v = 0;  ///< of a first, of a second factor
-  detail::PairStep steps[detail::kAtomClassCount];
+  format::PairStep steps[math::kAtomClassCount];
 
   [[nodiscard]] __host__ __device__ MatrixShape shape() const { return {rows, columns}; }
 };

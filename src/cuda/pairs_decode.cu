@@ -25,18 +25,18 @@
 #include <algorithm>
 #include <bit>
 
-#include "atom_body.hpp"
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/entries.cuh"
 #include "cuda/pair_code.cuh"
-#include "factors.hpp"
-#include "matrix_view.hpp"
+#include "format/atom_body.hpp"
+#include "format/factors_body.hpp"
+#include "format/matrix.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::kPieceEntries;
-using detail::kTile;
+using coding::kPieceEntries;
+using coding::kTile;
 
 /// Warps of a block, at most: what static shared memory holds with room for other blocks.
 constexpr unsigned kContentWarps = 4;
@@ -53,7 +53,7 @@ __host__ __device__ constexpr std::uint64_t tiles_of(std::uint64_t entries) {
 /// A warp's tiles, one of each of its groups.
 struct FactorTiles {
   float value[kLanes][kTile + 1];
-  std::uint32_t level[kLanes][detail::kTilePairs + 1];  ///< of 8 tiles, nibble u mod 8
+  std::uint32_t level[kLanes][coding::kTilePairs + 1];  ///< of 8 tiles, nibble u mod 8
   float* to[kLanes];                                    ///< null when there is no tile
 };
 struct BlockFactorTiles {
@@ -88,7 +88,7 @@ __device__ FactorTile tile_of(const FactorContent& c, std::uint64_t group, std::
     const std::uint64_t piece = group % c.body_job.group_pieces, first = pieces_of(m);
     const bool second = piece >= first;
     return {group / c.body_job.group_pieces,
-            (second ? piece - first : piece) * detail::kPieceTiles + s, second};
+            (second ? piece - first : piece) * coding::kPieceTiles + s, second};
   }
   const auto tiles_u = static_cast<std::uint32_t>(tiles_of(m));
   const std::uint32_t each = tiles_u + static_cast<std::uint32_t>(tiles_of(n));
@@ -111,23 +111,23 @@ __device__ std::uint32_t read_tile(const FactorContent& c, const FactorTile& at,
                                    std::uint32_t* level, float* value) {
   const std::uint64_t entry = c.kept[at.rank];
   const std::uint64_t pair = entry & ((std::uint64_t{1} << kClassShift) - 1);
-  const detail::PairStep& step_of = c.job.steps[entry >> kClassShift];
-  const detail::FactorStep& coding = at.second ? step_of.longer : step_of.shorter;
+  const format::PairStep& step_of = c.job.steps[entry >> kClassShift];
+  const format::FactorStep& coding = at.second ? step_of.longer : step_of.shorter;
   const DeviceStep code = device_step(coding.step);
   const float step = at.second ? (c.scaled * coding.size) * c.gain : coding.size;
-  if (at.tile % detail::kLevelTiles == 0) {
-    const std::uint64_t stretches = divide_up(tiles_of(entries), detail::kLevelTiles);
-    draw_levels(at.second ? c.draws_v : c.draws_u, pair * stretches + at.tile / detail::kLevelTiles,
+  if (at.tile % coding::kLevelTiles == 0) {
+    const std::uint64_t stretches = divide_up(tiles_of(entries), coding::kLevelTiles);
+    draw_levels(at.second ? c.draws_v : c.draws_u, pair * stretches + at.tile / coding::kLevelTiles,
                 level);
   }
   const std::uint64_t left = entries - at.tile * kTile;
   const std::uint32_t half = (static_cast<std::uint32_t>(left < kTile ? left : kTile) + 1) / 2;
-  const auto shift = static_cast<unsigned>(4 * (at.tile % detail::kLevelTiles));
+  const auto shift = static_cast<unsigned>(4 * (at.tile % coding::kLevelTiles));
   for (std::uint32_t l = 0; l < half; ++l) {
     const std::uint32_t j = (level[l] >> shift) & 15u;
     const PairRead read = get_pair(code, coding.escape_bits, j, bits.peek64(bit));
-    value[l] = detail::dequantise<float>(read.q0, j, step);
-    value[half + l] = detail::dequantise<float>(read.q1, j ^ detail::kMateLevel, step);
+    value[l] = math::dequantise<float>(read.q0, j, step);
+    value[half + l] = math::dequantise<float>(read.q1, j ^ math::kMateLevel, step);
     bit += read.count;
   }
   // The second of the last pair is none where their count is odd; the vector ends with zeros.
@@ -169,7 +169,7 @@ __device__ void read_pairs(const Frame& frame, const PairsDecodePlan& plan, std:
   const OuterJob& outer = frame(plan.outer)[job.outer];
   const LayerState& layer = frame.layer(job.layer);
   const BodyBytes body = body_of(frame, body_job);
-  const float range = detail::range_scale(layer.price);
+  const float range = math::range_scale(layer.price);
   const Key key = frame.key(job.layer);
   const FactorContent content{job,
                               body_job,
@@ -229,12 +229,12 @@ __device__ bool read_raw(const LayerState& layer, const std::byte* body, std::ui
 __device__ bool read_vector(const Frame& frame, const LayerState& layer, const std::byte* body,
                             const OuterJob& outer, OuterState& state, std::uint64_t piece) {
   const std::uint64_t m = outer.shape().shorter(), n = outer.shape().longer();
-  if (layer.bytes < detail::kFactorsHeadBytes) return false;
+  if (layer.bytes < format::kFactorsHeadBytes) return false;
   const std::uint64_t kept = load_word(body);
   const auto exponent = static_cast<std::int32_t>(load_word(body + 4));
-  if (kept == 0 || kept > m || layer.bytes != detail::kFactorsHeadBytes + 4 * kept * (m + n))
+  if (kept == 0 || kept > m || layer.bytes != format::kFactorsHeadBytes + 4 * kept * (m + n))
     return false;
-  if (exponent < -detail::kMaxFactorsExponent || exponent > detail::kMaxFactorsExponent)
+  if (exponent < -format::kMaxFactorsExponent || exponent > format::kMaxFactorsExponent)
     return false;
   if (piece == 0 && lane() == 0) state = {kept, power_of_two(exponent)};
   const std::uint64_t of_pair = pieces_of(m) + pieces_of(n), rank = piece / of_pair;
@@ -247,7 +247,7 @@ __device__ bool read_vector(const Frame& frame, const LayerState& layer, const s
   const std::uint64_t stride = vector_stride(entries);
   const std::uint64_t room = stride - first < kPieceEntries ? stride - first : kPieceEntries;
   float* const to = frame(second ? outer.longer : outer.shorter) + rank * stride + first;
-  return read_values(body + detail::kFactorsHeadBytes + 4 * (before + first),
+  return read_values(body + format::kFactorsHeadBytes + 4 * (before + first),
                      entries - first < room ? entries - first : room, room,
                      [&](std::uint64_t i, float v) { to[i] = v; });
 }
@@ -276,8 +276,8 @@ __global__ void read_bodies(Frame frame, PairsDecodePlan plan, DecodeInto into) 
 
 // ---- plan
 
-bool is_factors(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::factors && layer.n > 0;
+bool is_factors(const LayerPlan& layer) {
+  return layer.kind.method == MethodId::factors && layer.n > 0;
 }
 
 /// Adds layers one by one, in both runs of a plan.
@@ -297,7 +297,7 @@ class Planner {
 
   void add_pairs(const LayerAtoms& of, std::uint32_t number) {
     const MatrixShape& shape = of.pairs.view;
-    const auto groups = detail::GroupShape::of(of.layout.length);
+    const auto groups = format::GroupShape::of(of.layout.length);
     const bool sketch = of.part == BodyPart::pairs;
     const auto in_group = static_cast<std::uint32_t>(groups.atoms);
     const auto tiles =
@@ -306,24 +306,24 @@ class Planner {
                  sketch ? 1u : 0u, of.form, of.part});
     if (!pairs_.values.empty()) {
       PairsDecodeJob& job = pairs_.values[pair_jobs_];
-      job = {number, outer_jobs_, groups.pieces > 1 ? detail::kPieceTiles : in_group * tiles, {}};
-      for (std::size_t c = 0; c < detail::kAtomClassCount; ++c)
-        job.steps[c] = detail::pair_step(shape, c);
+      job = {number, outer_jobs_, groups.pieces > 1 ? coding::kPieceTiles : in_group * tiles, {}};
+      for (std::size_t c = 0; c < math::kAtomClassCount; ++c)
+        job.steps[c] = format::pair_step(shape, c);
     }
     ++pair_jobs_;
     add_outer(of.pairs, {{}, {}, rest_, shape.rows, shape.columns, number, 1, of.form}, sketch);
     if (sketch) rest_.at += shape.rows * shape.columns * sizeof(float);
   }
 
-  void add_factors(const PlannedLayer& layer, std::uint32_t number) {
-    const bool matrix = detail::is_matrix(layer.kind->shape);
+  void add_factors(const LayerPlan& layer, std::uint32_t number) {
+    const bool matrix = format::is_matrix(layer.kind.shape);
     if (!factors_.values.empty())
       factors_.values[factor_jobs_] = {number, outer_jobs_, matrix ? 1u : 0u};
     ++factor_jobs_;
     if (!matrix) return pieces_.add(pieces_of(layer.n));
-    const MatrixShape shape = detail::matrix_view(layer.kind->shape);
+    const MatrixShape shape = format::matrix_view(layer.kind.shape);
     pieces_.add(shape.shorter() * (pieces_of(shape.shorter()) + pieces_of(shape.longer())));
-    add_outer(detail::PairLayer::all_of(shape),
+    add_outer(format::PairLayer::all_of(shape),
               {{}, {}, {}, shape.rows, shape.columns, number, 0, 0}, false);
   }
 
@@ -340,7 +340,7 @@ class Planner {
 
  private:
   /// `job` without its vectors.
-  void add_outer(const detail::PairLayer& pairs, OuterJob job, bool sketch) {
+  void add_outer(const format::PairLayer& pairs, OuterJob job, bool sketch) {
     const MatrixShape& shape = pairs.view;
     job.shorter = layout_.scratch<float>(pairs.count * vector_stride(shape.shorter()));
     job.longer = layout_.scratch<float>(pairs.count * vector_stride(shape.longer()));
@@ -363,14 +363,14 @@ class Planner {
 
 }  // namespace
 
-void plan_pairs(std::span<const PlannedLayer> layers, Layout& layout, Scratch<float> rest,
+void plan_pairs(std::span<const LayerPlan> layers, Layout& layout, Scratch<float> rest,
                 PairsDecodePlan& plan) {
   plan = {};
   std::size_t dithered = 0, factors = 0, matrices = 0;
-  for (const PlannedLayer& layer : layers) {
+  for (const LayerPlan& layer : layers) {
     visit_atoms(layer, [&](const LayerAtoms& of) { dithered += of.has_pairs() ? 1 : 0; });
     factors += is_factors(layer) ? 1 : 0;
-    matrices += is_factors(layer) && detail::is_matrix(layer.kind->shape) ? 1 : 0;
+    matrices += is_factors(layer) && format::is_matrix(layer.kind.shape) ? 1 : 0;
   }
   if (dithered + factors == 0) return;
   Planner planner(layout, dithered, factors, dithered + matrices, rest);

@@ -4,10 +4,10 @@
 /// factors): pairs_decode.cu reads the factors of a body into the workspace, outer_products.cu sums
 /// singular pairs up, low_rank.cu those of a sketch.
 
-#include "atomo/svd.hpp"
 #include "cuda/atom_body.cuh"
-#include "dither.hpp"
-#include "pairs.hpp"
+#include "format/matrix.hpp"
+#include "format/pair_body.hpp"
+#include "math/dither.hpp"
 
 namespace atomo::cuda {
 
@@ -40,7 +40,7 @@ struct PairsDecodeJob {
   std::uint32_t layer = 0;
   std::uint32_t outer = 0;        ///< its OuterJob
   std::uint32_t group_tiles = 0;  ///< most that a group holds
-  detail::PairStep steps[detail::kAtomClassCount];
+  format::PairStep steps[math::kAtomClassCount];
 };
 
 /// Layers of method factors: f32 vectors, or a tensor that is no matrix as it is.
@@ -63,7 +63,7 @@ struct PairsDecodePlan {
 };
 
 /// `rest` has room for the rows of all sketches, one behind another (AtomsDecodeJob).
-void plan_pairs(std::span<const PlannedLayer> layers, Layout& layout, Scratch<float> rest,
+void plan_pairs(std::span<const LayerPlan> layers, Layout& layout, Scratch<float> rest,
                 PairsDecodePlan& plan);
 /// Once the rows of sketches are decoded.
 void decode_pairs(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue);

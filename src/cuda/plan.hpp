@@ -14,14 +14,13 @@
 #include <cstdint>
 #include <span>
 
-#include "head.hpp"
-#include "method.hpp"
+#include "backend/layer_plan.hpp"
 
 namespace atomo::cuda {
 
-using detail::Kind;
-using detail::Method;
-using detail::MethodId;
+using backend::LayerPlan;
+using format::Kind;
+using format::MethodId;
 
 /// `count` values of T in the tables.
 template <typename T>
@@ -33,16 +32,6 @@ struct Table {
 template <typename T>
 struct Scratch {
   std::uint64_t at = 0;  ///< bytes from the start of the workspace
-};
-
-/// A layer as plans see it.
-struct PlannedLayer {
-  const Method* method = nullptr;  ///< null when the plan only decodes by kind
-  const Kind* kind = nullptr;
-  std::size_t n = 0;
-  /// Most bytes of a body, own price included (as LayerPlan::max_body_bytes).
-  std::size_t max_body_bytes = 0;
-  std::size_t least_limit_bytes = 0;  ///< under a cap (as LayerPlan::least_limit_bytes); else 0
 };
 
 /// Counts tables and workspace, then fills and places them. Everything is aligned to 64 bytes.

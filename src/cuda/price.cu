@@ -50,14 +50,14 @@ __device__ void add_part(const Frame& frame, const PricePlan& plan, const PriceJ
 }
 
 /// By a whole warp with what the pool comes to at each lane's candidate: walks the tree.
-__device__ void narrow(const Frame& frame, PoolState& pool, const cpu::Expected& own, bool ends,
+__device__ void narrow(const Frame& frame, PoolState& pool, const Expected& own, bool ends,
                        PriceInterval in) {
   const std::uint64_t at_lowest = __shfl_sync(kAllLanes, own.bits_256, 0);
   for (std::uint32_t node = 1; node < kLanes && in.low < in.high;) {
     const std::uint32_t middle = (in.low + in.high) / 2;
-    const cpu::Expected at{__shfl_sync(kAllLanes, own.bits_256, static_cast<int>(node)),
-                           __shfl_sync(kAllLanes, own.worth, static_cast<int>(node))};
-    const bool above = detail::is_too_low(at, pool.budget_256);
+    const Expected at{__shfl_sync(kAllLanes, own.bits_256, static_cast<int>(node)),
+                      __shfl_sync(kAllLanes, own.worth, static_cast<int>(node))};
+    const bool above = price::is_too_low(at, pool.budget_256);
     if (above) {
       in.low = middle + 1;
     } else {
@@ -72,9 +72,9 @@ __device__ void narrow(const Frame& frame, PoolState& pool, const cpu::Expected&
   pool.high = in.high;
   pool.unpaid = in.unpaid ? 1 : 0;
   if (!ends) return;
-  const float found = detail::code_price(detail::last_code(in.low, in.lowest, in.unpaid));
+  const float found = price::price_of_code(price::last_code(in.low, in.lowest, in.unpaid));
   pool.price = found < pool.given ? pool.given : found;
-  if (!(pool.given > 0) && in.low == in.lowest && detail::leaves_budget(at_lowest, pool.budget_256))
+  if (!(pool.given > 0) && in.low == in.lowest && price::leaves_budget(at_lowest, pool.budget_256))
     frame.notice(Status::underspent);
 }
 
@@ -91,23 +91,23 @@ __global__ void search(PricePlan plan, Frame frame, unsigned round, bool ends) {
   if (totals.largest == 0) return;
   const PriceInterval in = interval_of(pool, totals, round);
   const Candidate candidate = candidate_of(lane(), in.lowest, in.low, in.high);
-  const float price = detail::code_price(candidate.code);
+  const float price = price::price_of_code(candidate.code);
   const UnitOf at = find_unit(frame, plan.parts, unit);
   const PriceJob& job = frame(plan.jobs)[at.job];
   PriceSums& sums = frame(plan.sums)[at.job];
   const std::uint32_t layer = frame(plan.layers)[job.priced].layer;
-  const bool finite = (frame.layer(layer).flags & detail::Row::kNonFinite) == 0;
+  const bool finite = (frame.layer(layer).flags & format::Row::kNonFinite) == 0;
   if (finite) add_part(frame, plan, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
-  cpu::Expected own;
+  Expected own;
   if (!layer_cost(frame, plan, at.job, finite, price, own)) return;
   if (own.bits_256 != 0) {
     atomicAdd(&totals.cost[lane()], static_cast<unsigned long long>(own.bits_256));
     atomicAdd(&totals.worth[lane()], static_cast<unsigned long long>(own.worth));
   }
   if (!warp_comes_last(&totals.tickets, plan.searched)) return;
-  const cpu::Expected all{atomicExch(&totals.cost[lane()], 0ull),
-                          atomicExch(&totals.worth[lane()], 0ull)};
+  const Expected all{atomicExch(&totals.cost[lane()], 0ull),
+                     atomicExch(&totals.worth[lane()], 0ull)};
   narrow(frame, pool, all, ends, in);
 }
 
@@ -122,7 +122,7 @@ __global__ void choose(PricePlan plan, Frame frame) {
   const float price = choose_price(frame, plan, job.priced).price;
   if (price > 0) add_expected(frame, plan, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
-  cpu::Expected own;
+  Expected own;
   if (!layer_cost(frame, plan, at.job, price > 0, price, own) || price == 0 || lane() != 0) return;
   const std::uint32_t form = least_form(frame, plan, of, price, 0).form;
   frame(plan.made)[job.priced].form = form;
@@ -131,7 +131,7 @@ __global__ void choose(PricePlan plan, Frame frame) {
 }  // namespace
 
 void search_price(const PricePlan& plan, const Frame& frame, unsigned round, Queue& queue) {
-  static_assert(detail::kLastPriceCode < 1u << 5 * kPriceRounds);
+  static_assert(price::kLastPriceCode < 1u << 5 * kPriceRounds);
   queue.launch_warps(search, plan.parts.units, plan, frame, round, round + 1 == kPriceRounds);
 }
 

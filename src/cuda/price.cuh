@@ -8,18 +8,18 @@
 
 #include <array>
 
-#include "atomo/price.hpp"
 #include "cuda/atom_forms.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
-#include "grid_form.hpp"
-#include "price_math.hpp"
-#include "thinning.hpp"
+#include "format/thinning.hpp"
+#include "price/grid_form.hpp"
+#include "price/price.hpp"
+#include "price/price_math.hpp"
 
 namespace atomo::cuda {
 
-/// What a unit of weight costs, by class and part: cpu::PriceCosts::unit.
-using PriceUnits = decltype(cpu::PriceCosts::unit);
+/// What a unit of weight costs, by class and part: PriceCosts::unit.
+using PriceUnits = decltype(PriceCosts::unit);
 
 /// One family of atoms of a layer.
 struct PriceJob {
@@ -28,8 +28,8 @@ struct PriceJob {
   std::uint64_t weight = 0, last_weight = 0;  ///< of each atom but the last, and of the last
   Table<PriceUnits> units;
   std::uint32_t uncertain = 0, certain = 0;  ///< of a kept atom beside its content
-  std::uint32_t entries = 0;                 ///< that a kept atom counts for (cpu::PriceCosts)
-  // Variance, of layers that choose (cpu::PriceCosts):
+  std::uint32_t entries = 0;                 ///< that a kept atom counts for (PriceCosts)
+  // Variance, of layers that choose (PriceCosts):
   Table<PriceUnits> noise;
   std::uint32_t uncertain_noise = 0, signal = 0;
   std::uint32_t form = 0;
@@ -218,7 +218,7 @@ __device__ inline void offer_amplitudes(const Frame& frame, const PricePlan& pla
   __threadfence();
   if (atomicAdd(&demand.tickets, 1u) + 1 != of_parts || of.price > 0) return;
   __threadfence();
-  if ((atomicOr(&frame.layer(of.layer).flags, 0u) & detail::Row::kNonFinite) != 0) return;
+  if ((atomicOr(&frame.layer(of.layer).flags, 0u) & format::Row::kNonFinite) != 0) return;
   const unsigned long long all = atomicMax(&demand.largest, 0ull);
   if (all != 0) atomicMax(&frame(plan.totals)->largest, all);
 }
@@ -232,16 +232,16 @@ struct AtomSums {
   /// `noises` is null where the variance does not matter.
   __device__ void add(const PriceUnits& unit, const PriceUnits* noises, std::uint32_t key,
                       double price) {
-    const double ratio = detail::representative(key) / price;
+    const double ratio = price::representative(key) / price;
     if (ratio < 1.0) {
-      const std::uint64_t p = detail::probability_of_ratio(ratio);
+      const std::uint64_t p = math::probability_of_ratio(ratio);
       kept += p;
       if (noises != nullptr) squared += (p * p) >> 32;
     } else {
-      constexpr int kLast = cpu::PriceCosts::kClasses - 1;
-      const int of_ratio = detail::certain_class(ratio);
+      constexpr int kLast = PriceCosts::kClasses - 1;
+      const int of_ratio = math::certain_class(ratio);
       const auto c = static_cast<std::size_t>(of_ratio < kLast ? of_ratio : kLast);
-      const std::size_t part = detail::part_of_ratio(ratio);
+      const std::size_t part = price::part_of_ratio(ratio);
       ++certain;
       units += unit[c][part];
       if (noises != nullptr) noise += (*noises)[c][part];
@@ -270,7 +270,7 @@ __device__ inline const PriceUnits* noises_of(const Frame& frame, const PricePla
 
 /// The bin of an atom, 0 when it is zero.
 __device__ inline std::uint32_t price_key_of(double amplitude) {
-  return amplitude > 0 ? detail::amplitude_key(amplitude) : 0;
+  return amplitude > 0 ? price::amplitude_key(amplitude) : 0;
 }
 
 /// By a whole warp: adds what a part of a job takes at `price` to the first of the job's sums.
@@ -293,15 +293,14 @@ __device__ inline void add_expected(const Frame& frame, const PricePlan& plan, c
 
 /// What is expected, and its bits with what the expected variance is worth.
 struct JobCost {
-  cpu::Expected expected;
+  Expected expected;
   std::uint64_t loss = 0;
 };
 
 /// What a job takes at `price`, from the sums of the lane, which become zero.
 __device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, const PriceJob& job,
                                    double price, PriceSums& sums) {
-  using detail::Wide;
-  static constexpr auto kGapCosts = std::to_array(detail::kGapCost256);
+  static constexpr auto kGapCosts = std::to_array(coding::kGapCost256);
   const PriceUnits& unit = *frame(job.units);
   const PriceUnits* const noises = noises_of(frame, plan, job);
   const auto take = [](unsigned long long(&all)[kLanes]) {
@@ -321,9 +320,9 @@ __device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, co
   const Wide of_certain =
       Wide{units} * job.weight + Wide{certain} * job.certain - Wide{last.units} * less;
   const Wide all = kept + (Wide{certain} << 32);
-  const Wide marks = detail::marks_cost(job.atoms, all, kGapCosts.data());
+  const Wide marks = price::marks_cost(job.atoms, all, kGapCosts.data());
   const Wide bits = (of_uncertain >> 32) + of_certain + marks;
-  const cpu::Expected expected{detail::saturated(bits), detail::worth_of_atoms(all, job.entries)};
+  const Expected expected{price::saturated(bits), price::worth_of_atoms(all, job.entries)};
   if (noises == nullptr) return {expected, 0};
   const auto variance = [&](const Wide& p, const Wide& square) {
     return p * job.uncertain_noise - square * job.signal;
@@ -331,27 +330,27 @@ __device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, co
   const Wide uncertain_noise =
       variance(kept, squared) * job.weight - variance(Wide{last.kept}, Wide{last.squared}) * less;
   const Wide certain_noise = Wide{noise} * job.weight - Wide{last.noise} * less;
-  return {expected, detail::saturated(bits + (uncertain_noise >> 32) + certain_noise)};
+  return {expected, price::saturated(bits + (uncertain_noise >> 32) + certain_noise)};
 }
 
 /// A form of a layer, and what it comes to.
 struct PricedForm {
   std::uint32_t form = 0;
-  cpu::Expected expected;
+  Expected expected;
 };
 
 /// The layer's form of least loss, the first of equal ones, by the results of lane `at`; `price` is
 /// theirs.
 __device__ inline PricedForm least_form(const Frame& frame, const PricePlan& plan,
                                         const PricedLayer& of, float price, unsigned at) {
-  constexpr std::uint64_t kField = 256 * 8 * detail::kPairBytesField;
+  constexpr std::uint64_t kField = 256 * 8 * format::kPairBytesField;
   const PriceJob* const jobs = frame(plan.jobs);
   const PriceResult* const results = frame(plan.results);
   PricedForm best;
   std::uint64_t least = ~std::uint64_t{0};
   for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j) {
     const std::uint32_t form = jobs[j].form;
-    cpu::Expected expected{results[j].cost[at], results[j].worth[at]};
+    Expected expected{results[j].cost[at], results[j].worth[at]};
     std::uint64_t loss = results[j].loss[at];
     if (jobs[j].part == BodyPart::pairs) {
       ++j;
@@ -367,15 +366,15 @@ __device__ inline PricedForm least_form(const Frame& frame, const PricePlan& pla
   }
   if (of.grid == PricedLayer::kNoGrid || frame(plan.grids)[of.grid].tried == 0) return best;
   const PriceResult& grid = results[plan.first_grid + of.grid];
-  if (is_finite(detail::grid_step(price)) && grid.loss[at] < least)
-    return {detail::kGridForm, {grid.cost[at], grid.worth[at]}};
+  if (is_finite(price::grid_step(price)) && grid.loss[at] < least)
+    return {format::kGridForm, {grid.cost[at], grid.worth[at]}};
   return best;
 }
 
 /// By the whole warp that ends a job: what the layer comes to at the lane's candidate, where the
 /// job is the layer's last to end; false where others are under way.
 __device__ inline bool layer_cost(const Frame& frame, const PricePlan& plan, std::uint32_t number,
-                                  bool finite, float price, cpu::Expected& layer) {
+                                  bool finite, float price, Expected& layer) {
   const PriceJob& job = frame(plan.jobs)[number];
   const PricedLayer& of = frame(plan.layers)[job.priced];
   PriceSums& sums = frame(plan.sums)[number];
@@ -388,7 +387,7 @@ __device__ inline bool layer_cost(const Frame& frame, const PricePlan& plan, std
   result.worth[lane()] = own.expected.worth;
   result.loss[lane()] = own.loss;
   if (!warp_comes_last(&frame(plan.made)[job.priced].tickets, of.jobs)) return false;
-  layer = finite ? least_form(frame, plan, of, price, lane()).expected : cpu::Expected{};
+  layer = finite ? least_form(frame, plan, of, price, lane()).expected : Expected{};
   return true;
 }
 
@@ -408,19 +407,19 @@ __device__ inline ChosenPrice choose_price(const Frame& frame, const PricePlan& 
     bits = own > bits ? own : bits;
   }
   const double largest = __longlong_as_double(static_cast<long long>(bits));
-  if (largest == 0 || (frame.layer(of.layer).flags & detail::Row::kNonFinite) != 0) return {};
+  if (largest == 0 || (frame.layer(of.layer).flags & format::Row::kNonFinite) != 0) return {};
   const float wanted = of.price > 0 ? of.price : pool.price;
   if (!(wanted > 0)) return {};
   const bool own = of.price > 0 || pool.alone != 0 || (pool.given > 0 && pool.price > pool.given);
-  std::uint32_t least = detail::kFirstPriceCode;
+  std::uint32_t least = price::kFirstPriceCode;
   if (of.grid != PricedLayer::kNoGrid && frame(plan.grids)[of.grid].lowest > least)
     least = frame(plan.grids)[of.grid].lowest;
   // A candidate at or below `wanted` at which the largest atom can be sent: it need not be raised.
   const std::uint32_t code = __float_as_uint(wanted) >> 16;
-  if (code >= least && largest / static_cast<double>(detail::code_price(code)) < detail::kTopRatio)
+  if (code >= least && largest / static_cast<double>(price::price_of_code(code)) < math::kTopRatio)
     return {wanted, own};
-  const std::uint32_t of_atoms = detail::lowest_code(largest);
-  const float lowest = detail::code_price(of_atoms < least ? least : of_atoms);
+  const std::uint32_t of_atoms = price::lowest_code(largest);
+  const float lowest = price::price_of_code(of_atoms < least ? least : of_atoms);
   if (wanted < lowest) return {lowest, true};
   return {wanted, own};
 }
@@ -464,9 +463,9 @@ __device__ inline PriceInterval interval_of(const PoolState& pool, const PriceTo
                                             unsigned round) {
   if (round > 0) return {pool.lowest, pool.low, pool.high, pool.unpaid != 0};
   const std::uint32_t of_atoms =
-      detail::lowest_code(__longlong_as_double(static_cast<long long>(totals.largest)));
+      price::lowest_code(__longlong_as_double(static_cast<long long>(totals.largest)));
   const std::uint32_t lowest = of_atoms < totals.lowest_grid ? totals.lowest_grid : of_atoms;
-  return {lowest, lowest, detail::kLastPriceCode};
+  return {lowest, lowest, price::kLastPriceCode};
 }
 
 }  // namespace atomo::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// QSGD (arXiv 1610.02132, section 3): a norm for each bucket, each entry rounded stochastically to
-/// one of 2^(bits-1) - 1 levels a side; src/methods/qsgd.cpp and level_math.hpp have it to the bit.
+/// one of 2^(bits-1) - 1 levels a side; src/codec/methods/qsgd_codec.cpp and level_math.hpp have it to the bit.
 ///
 /// Mapping: a warp a unit of 1,024 entries (128 when buckets hold fewer than 8), whole tiles of 128
 /// and so whole words of codes, whatever the bucket: neighbours share no word. The unit is staged
@@ -24,11 +24,10 @@
 
 #include <algorithm>
 
-#include "atomo/qsgd.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/level_tile.cuh"
-#include "qsgd_params.hpp"
+#include "format/method_configs.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -134,7 +133,7 @@ __device__ float group_norm(const UnitView& unit, const Entries& entries, const 
       largest = other > largest ? other : largest;
     }
   }
-  return unit.job.l2 ? detail::norm_from_squares(sum) : largest;
+  return unit.job.l2 ? math::norm_from_squares(sum) : largest;
 }
 
 /// Scales of all buckets that the unit touches, and the norms of those that begin in it.
@@ -158,8 +157,8 @@ __device__ void write_norms(const UnitView& unit, const Entries& entries, const 
       norm = norms[unit.first_bucket + b];
     }
     if (b >= unit.buckets || lane() % group != 0) continue;
-    const detail::LevelScale scale = detail::level_scale(
-        detail::level_step(norm, levels_of(job.bits)), job.bits == 1 ? 32768.0f : 65536.0f);
+    const math::LevelScale scale = math::level_scale(math::level_step(norm, levels_of(job.bits)),
+                                                     job.bits == 1 ? 32768.0f : 65536.0f);
     scales[b] = {scale.pre, scale.inv};
     if (b > 0 || unit.skip == 0)
       store_word(body + 4 * (unit.first_bucket + b), __float_as_uint(norm));
@@ -197,9 +196,9 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, Write
       return there(k) ? memory.x[tile + kTileLanes * k + l] : 0.0f;
     };
     const auto scale = [&](unsigned k) {
-      if (!there(k)) return detail::LevelScale{};
+      if (!there(k)) return math::LevelScale{};
       const Scale of = memory.scales[unit.bucket_of(tile + kTileLanes * k + l)];
-      return detail::LevelScale{of.pre, of.inv};
+      return math::LevelScale{of.pre, of.inv};
     };
     std::uint32_t codes[2];
     tile_codes(rule, draws, (unit.first + tile) / kLevelTile, value, scale, codes);
@@ -256,7 +255,7 @@ __device__ void open_qsgd(const Frame& frame, const UnitView& unit, const std::b
     const std::uint32_t norm = load_word(body + 4 * (unit.first_bucket + b));
     valid &= is_magnitude(norm);
     steps[b] =
-        is_magnitude(norm) ? detail::level_step(__uint_as_float(norm), levels_of(job.bits)) : 0.0f;
+        is_magnitude(norm) ? math::level_step(__uint_as_float(norm), levels_of(job.bits)) : 0.0f;
   }
   const unsigned used = static_cast<unsigned>(job.n % 8) * job.bits % 8;
   if (unit.is_last() && used != 0) {
@@ -301,17 +300,17 @@ __global__ void decode_qsgd(const QsgdPlan plan, const Frame frame, const Decode
   }
 }
 
-bool own(const PlannedLayer& layer) { return layer.kind->method == MethodId::qsgd && layer.n > 0; }
-QsgdConfig config_of(const PlannedLayer& layer) {
-  QsgdConfig config = detail::qsgd_config(layer.kind->params);
+bool own(const LayerPlan& layer) { return layer.kind.method == MethodId::qsgd && layer.n > 0; }
+QsgdConfig config_of(const LayerPlan& layer) {
+  QsgdConfig config = format::qsgd_config(layer.kind.params);
   if (layer.n < config.bucket) config.bucket = static_cast<std::uint32_t>(layer.n);
   return config;
 }
-bool needs_reduction(const PlannedLayer& layer) {
+bool needs_reduction(const LayerPlan& layer) {
   return own(layer) && config_of(layer).bucket > kLongestDirect;
 }
 
-QsgdJob job_of(const PlannedLayer& layer, std::size_t number) {
+QsgdJob job_of(const LayerPlan& layer, std::size_t number) {
   const QsgdConfig config = config_of(layer);
   QsgdJob job{.n = layer.n,
               .layer = static_cast<std::uint32_t>(number),
@@ -320,14 +319,14 @@ QsgdJob job_of(const PlannedLayer& layer, std::size_t number) {
               .unit = config.bucket < kSmallBucket ? kSmallUnit : kUnit,
               .l2 = config.norm == QsgdNorm::l2};
   job.buckets = divide_up(layer.n, config.bucket);
-  job.code_bytes = cpu::max_encoded_bytes(config, layer.n) - 4 * job.buckets;
+  job.code_bytes = divide_up(layer.n * static_cast<std::uint64_t>(config.bits), 8);
   if (!needs_reduction(layer)) job.inverse = 0xFFFFFFFFu / config.bucket;
   return job;
 }
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, QsgdPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, QsgdPlan& plan) {
   const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
   plan = {};
   if (count == 0) return;

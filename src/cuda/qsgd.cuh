@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// qsgd on the device: src/methods/qsgd.cpp has the body. Fixed length, so there is no size stage.
+/// qsgd on the device: src/codec/methods/qsgd_codec.cpp has the body. Fixed length, so there is no size stage.
 
 #include "cuda/reduce.cuh"
 
@@ -26,7 +26,7 @@ struct QsgdPlan {
   [[nodiscard]] bool empty() const { return units.jobs == 0; }
 };
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, QsgdPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, QsgdPlan& plan);
 void analyse(const QsgdPlan& plan, const Frame& frame, Queue& queue);
 void write(const QsgdPlan& plan, const Frame& frame, Queue& queue);
 void decode(const QsgdPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);

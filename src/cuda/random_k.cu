@@ -38,10 +38,10 @@
 
 #include "cuda/random_k.cuh"
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/marked.cuh"
-#include "random_k_math.hpp"
+#include "math/subset_sampling.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -71,8 +71,8 @@ class Draws {
   /// t_d.
   [[nodiscard]] __device__ std::uint64_t operator()(std::uint64_t d) const {
     const PhiloxWords w = philox_(d);
-    return detail::scale_draw(w[0] | (std::uint64_t{w[1]} << 32),
-                              w[2] | (std::uint64_t{w[3]} << 32), below_ + d);
+    return math::scale_draw(w[0] | (std::uint64_t{w[1]} << 32), w[2] | (std::uint64_t{w[3]} << 32),
+                            below_ + d);
   }
   /// Notes that step d drew `value`. True when no step noted it before.
   __device__ bool note(std::uint64_t value, std::uint32_t d) const {
@@ -265,13 +265,13 @@ void draw_kept(const RandomKPlan& plan, const Frame& frame, bool decodes, Queue&
   queue.launch_blocks(rank, plan.count, kScanThreads, 0, frame, plan, decodes);
 }
 
-bool is_random_k(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::random_k && layer.n > 0;
+bool is_random_k(const LayerPlan& layer) {
+  return layer.kind.method == MethodId::random_k && layer.n > 0;
 }
 
-RandomKJob make_job(const PlannedLayer& layer, std::uint32_t index) {
+RandomKJob make_job(const LayerPlan& layer, std::uint32_t index) {
   RandomKJob job;
-  const std::uint64_t n = layer.n, keep = layer.kind->params;
+  const std::uint64_t n = layer.n, keep = layer.kind.params;
   job.n = n;
   job.layer = index;
   job.keep = static_cast<std::uint32_t>(keep);
@@ -285,9 +285,9 @@ RandomKJob make_job(const PlannedLayer& layer, std::uint32_t index) {
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, RandomKPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan) {
   plan.count = 0;
-  for (const PlannedLayer& layer : layers) plan.count += is_random_k(layer) ? 1 : 0;
+  for (const LayerPlan& layer : layers) plan.count += is_random_k(layer) ? 1 : 0;
   const auto jobs = layout.table<RandomKJob>(plan.count);
   plan.jobs = jobs.place;
   SplitMaker draws(layout, plan.count), segments(layout, plan.count);

@@ -39,7 +39,7 @@ struct RandomKPlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, RandomKPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan);
 void write(const RandomKPlan& plan, const Frame& frame, Queue& queue);
 void decode(const RandomKPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
 

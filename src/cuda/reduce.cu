@@ -17,7 +17,7 @@
 #include "cuda/reduce.cuh"
 
 #include "cuda/entries.cuh"
-#include "level_math.hpp"
+#include "math/stochastic_level.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -93,11 +93,11 @@ __device__ float result_of(const ReduceJob& job, const ReducePart& part) {
     case ReduceRule::max_abs:
       return largest;
     case ReduceRule::norm:
-      return detail::norm_from_squares(part.sum);
+      return math::norm_from_squares(part.sum);
     case ReduceRule::clipped_max:
-      return detail::clipped_norm(largest, part.sum, job.n, job.clip);
+      return math::clipped_norm(largest, part.sum, job.n, job.clip);
     case ReduceRule::mean_abs:
-      return detail::mean_magnitude(part.sum, job.n);
+      return math::mean_magnitude(part.sum, job.n);
   }
   return 0;
 }

@@ -14,9 +14,9 @@
 
 #include <algorithm>
 
-#include "atomo/sign.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
+#include "format/method_configs.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -88,14 +88,14 @@ __global__ void decode_sign(const SignPlan plan, const Frame frame, const Decode
   }
 }
 
-bool own(const PlannedLayer& layer) { return layer.kind->method == MethodId::sign && layer.n > 0; }
-bool scaled(const PlannedLayer& layer) {
-  return own(layer) && static_cast<SignScale>(layer.kind->params) == SignScale::mean;
+bool own(const LayerPlan& layer) { return layer.kind.method == MethodId::sign && layer.n > 0; }
+bool scaled(const LayerPlan& layer) {
+  return own(layer) && static_cast<SignScale>(layer.kind.params) == SignScale::mean;
 }
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, SignPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, SignPlan& plan) {
   const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
   plan = {};
   if (count == 0) return;
@@ -104,7 +104,7 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, SignPlan& plan) 
   ReducePlanner scales(layout, static_cast<std::size_t>(std::ranges::count_if(layers, scaled)));
   std::size_t job = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const PlannedLayer& layer = layers[i];
+    const LayerPlan& layer = layers[i];
     if (!own(layer)) continue;
     SignJob made{.n = layer.n, .layer = static_cast<std::uint32_t>(i)};
     if (scaled(layer)) {

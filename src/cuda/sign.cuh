@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// sign on the device: src/methods/sign.cpp has the body. Fixed length, so there is no size stage.
+/// sign on the device: src/codec/methods/sign_codec.cpp has the body. Fixed length, so there is no size stage.
 
 #include "cuda/reduce.cuh"
 
@@ -20,7 +20,7 @@ struct SignPlan {
   [[nodiscard]] bool empty() const { return units.jobs == 0; }
 };
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, SignPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, SignPlan& plan);
 void analyse(const SignPlan& plan, const Frame& frame, Queue& queue);
 void write(const SignPlan& plan, const Frame& frame, Queue& queue);
 void decode(const SignPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);

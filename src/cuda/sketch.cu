@@ -24,7 +24,7 @@
 
 #include <algorithm>
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/sketch_cuts.hpp"

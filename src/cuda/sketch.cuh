@@ -4,9 +4,9 @@
 /// atoms, family 3): sketch.cu, with its products (sketch_products.cu) and its small matrices
 /// (sketch_basis.cu). No library is called, so no handles are needed.
 
-#include "atomo/sketch.hpp"
 #include "cuda/frame.cuh"
 #include "cuda/reduce.cuh"
+#include "format/matrix.hpp"
 
 namespace atomo::cuda {
 

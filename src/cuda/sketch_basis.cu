@@ -29,7 +29,7 @@
 #include "cuda/cub.cuh"
 #include "cuda/sketch.cuh"
 #include "cuda/sketch_cuts.hpp"
-#include "kind_rules.hpp"
+#include "format/kind.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -44,7 +44,7 @@ constexpr int kMostSweeps = 30;
 /// A pivot a row, then what the row is multiplied by: 0 where it was refused.
 struct Elimination {
   double matrix[kSharedRank * (kSharedRank + 1)];
-  double scale[detail::kLargestRank];
+  double scale[format::kLargestRank];
 };
 
 /// Row i of the matrix: L^-1 before the pivots that are done, G from there on.
@@ -109,8 +109,8 @@ struct Rotation {
   std::uint32_t low, high;
 };
 struct Tournament {
-  Rotation pairs[detail::kLargestRank / 2];
-  std::uint32_t place[detail::kLargestRank];  ///< of an eigenvalue in descending order
+  Rotation pairs[format::kLargestRank / 2];
+  std::uint32_t place[format::kLargestRank];  ///< of an eigenvalue in descending order
 };
 
 /// Pair `number` of a round among `players`, an even number: each meets each once in the

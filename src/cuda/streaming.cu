@@ -20,17 +20,19 @@
 /// Shared memory: 40 bytes in open. Determinism: integers, and f64 in one order. Alignment: only
 /// memory of the library is touched, and the layer's tensor, aligned to its entries.
 
+#include "core/status.hpp"
 #include "cuda/streaming.cuh"
 
-#include "coordinate_levels.hpp"
-#include "layer.hpp"
-#include "price_controller.hpp"
-#include "price_math.hpp"
+#include "price/budget.hpp"
+#include "price/coordinate_levels.hpp"
+#include "price/price_controller.hpp"
+#include "format/container_rules.hpp"
+#include "price/price_math.hpp"
 
 namespace atomo::cuda {
 namespace {
 
-using detail::Row;
+using format::Row;
 
 // ---- keep
 
@@ -147,34 +149,34 @@ __global__ void __launch_bounds__(kScanThreads) open_step(StepPlan plan, Frame f
   const unsigned pool = warp_in_block();
   StepPool step;
   step.actual = 8.0 * static_cast<double>(sums.bytes[pool]);
-  step.target = detail::body_budget(budget, static_cast<double>(sums.fixed_bits[pool]));
+  step.target = price::body_budget(budget, static_cast<double>(sums.fixed_bits[pool]));
   step.bodies = sums.bodies[pool];
   frame(plan.pools)[pool] = step;
-  frame.pool(static_cast<PoolNumber>(pool)).budget_256 = detail::budget_cost256(step.target);
+  frame.pool(static_cast<PoolNumber>(pool)).budget_256 = price::budget_cost256(step.target);
 }
 
 // ---- learn
 
 /// Behind the search of the price that would have met the target: what the next one has to meet.
-__global__ void count_bodies(StepPlan plan, Frame frame, detail::StepPrices prices) {
+__global__ void count_bodies(StepPlan plan, Frame frame, price::StepPrices prices) {
   const unsigned p = lane();
   double target = 0;
   if (p < 2) {
     StepPool& step = frame(plan.pools)[p];
-    detail::PoolState& learnt = frame(plan.learnt)->pools[p];
+    price::PoolState& learnt = frame(plan.learnt)->pools[p];
     const float given = p == 0 ? prices.given[0] : prices.given[1];
     step.used = prices.predicted ? learnt.price : given;
     step.plain = frame.pool(static_cast<PoolNumber>(p)).price;
     step.overspent = frame.pool(static_cast<PoolNumber>(p)).unpaid;
     if (step.bodies != 0) {
-      detail::count_step(learnt, step.used, step.plain, step.actual, step.target);
-      target = step.target / detail::payment(learnt);
+      price::count_step(learnt, step.used, step.plain, step.actual, step.target);
+      target = step.target / price::payment(learnt);
     }
   }
   __syncwarp();
   restart_search(plan, frame);
   __syncwarp();
-  if (p < 2) frame.pool(static_cast<PoolNumber>(p)).budget_256 = detail::budget_cost256(target);
+  if (p < 2) frame.pool(static_cast<PoolNumber>(p)).budget_256 = price::budget_cost256(target);
 }
 
 /// Behind that search: the price of the next step, which the pool of atoms then has.
@@ -182,28 +184,28 @@ __global__ void predict(StepPlan plan, Frame frame, Status* status) {
   const unsigned p = lane();
   if (p < 2) {
     const StepPool& step = frame(plan.pools)[p];
-    detail::LearntPrices& learnt = *frame(plan.learnt);
+    price::LearntPrices& learnt = *frame(plan.learnt);
     PoolState& pool = frame.pool(static_cast<PoolNumber>(p));
-    if (step.bodies != 0) detail::predict_price(learnt.pools[p], step.plain, pool.price);
+    if (step.bodies != 0) price::predict_price(learnt.pools[p], step.plain, pool.price);
     learnt.used[p] = step.used;
     pool.price = learnt.pools[p].price;
   }
   if (p != 0 || status == nullptr) return;
   const StepPool* const steps = frame(plan.pools);
-  *status = detail::with_overspent(static_cast<Status>(frame.state().notice),
-                                   (steps[kAtomsPool].overspent | steps[kGridPool].overspent) != 0);
+  *status = core::with_overspent(static_cast<Status>(frame.state().notice),
+                                 (steps[kAtomsPool].overspent | steps[kGridPool].overspent) != 0);
 }
 
 // ---- the plan
 
 /// The grid of a layer has its entries, not a histogram.
-bool lists_entries(const PlannedLayer& layer) {
+bool lists_entries(const LayerPlan& layer) {
   return layer.n > 0 && layer.n <= kListed &&
-         (has_grid(layer) || layer.kind->method == MethodId::coordinate);
+         (has_grid(layer) || layer.kind.method == MethodId::coordinate);
 }
 
-void make_plan(std::span<const PlannedLayer> layers,
-               std::span<const detail::StreamedLayer> streamed, Layout& layout, StepPlan& plan) {
+void make_plan(std::span<const LayerPlan> layers, std::span<const backend::StreamedLayer> streamed,
+               Layout& layout, StepPlan& plan) {
   const std::vector<std::uint16_t> kind_of(layers.size());
   plan_frame(layers, kind_of, 1, {}, layout, plan.frame);
   plan_prices(layers, layout, plan.atoms);
@@ -212,8 +214,8 @@ void make_plan(std::span<const PlannedLayer> layers,
   for (std::size_t i = 0; i < layers.size(); ++i) {
     StepLayer layer;
     if (lists_entries(layers[i])) layer.entries = layout.scratch<float>(layers[i].n);
-    if (streamed[i].pool == detail::Pool::atoms) layer.pool = kAtomsPool;
-    if (streamed[i].pool == detail::Pool::grid) layer.pool = kGridPool;
+    if (streamed[i].pool == price::Pool::atoms) layer.pool = kAtomsPool;
+    if (streamed[i].pool == price::Pool::grid) layer.pool = kGridPool;
     layer.budget_bits = streamed[i].budget_bits;
     layer.fixed_bits = static_cast<std::uint64_t>(streamed[i].fixed_bits);
     if (!table.values.empty()) table.values[i] = layer;
@@ -221,23 +223,18 @@ void make_plan(std::span<const PlannedLayer> layers,
   plan.layers = table.place;
   plan.kept = layout.zeroed<KeptLayer>(layers.size());
   plan.pools = layout.zeroed<StepPool>(2);
-  plan.learnt = layout.zeroed<detail::LearntPrices>(1);
+  plan.learnt = layout.zeroed<price::LearntPrices>(1);
 }
 
 /// The layers with a budget as f32: kept entries are.
 struct BudgetedLayers {
-  std::vector<Kind> kinds;
-  std::vector<PlannedLayer> layers;
+  std::vector<LayerPlan> layers;
 
-  BudgetedLayers(std::span<const PlannedLayer> all,
-                 std::span<const detail::StreamedLayer> streamed) {
-    kinds.reserve(all.size());
+  BudgetedLayers(std::span<const LayerPlan> all, std::span<const backend::StreamedLayer> streamed) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      PlannedLayer layer = all[i];
-      kinds.push_back(*layer.kind);
-      kinds.back().dtype = DType::f32;
-      layer.kind = &kinds.back();
-      if (streamed[i].pool == detail::Pool::none) layer.n = layer.least_limit_bytes = 0;
+      LayerPlan layer = all[i];
+      layer.kind.dtype = DType::f32;
+      if (streamed[i].pool == price::Pool::none) layer.n = layer.least_limit_bytes = 0;
       layers.push_back(layer);
     }
   }
@@ -257,7 +254,7 @@ void place_grid(const CoordinatePlan& plan, const CoordinateJob& job, std::uint6
                 KeptPlaces& places) {
   places.grid = behind(plan.states, number);
   if (job.counts != kNoCounts)
-    places.counts = behind(plan.counts, std::uint64_t{job.counts} * detail::kMagnitudeBins);
+    places.counts = behind(plan.counts, std::uint64_t{job.counts} * price::kMagnitudeBins);
 }
 
 template <typename T>
@@ -271,10 +268,10 @@ void add_range(const Frame& frame, Scratch<T> from, const Frame& steps, Scratch<
 
 }  // namespace
 
-Streaming::Streaming(std::span<const PlannedLayer> layers,
-                     std::span<const detail::StreamedLayer> streamed, std::size_t cap_room)
+Streaming::Streaming(std::span<const LayerPlan> layers,
+                     std::span<const backend::StreamedLayer> streamed, std::size_t cap_room)
     : cap_room_(cap_room) {
-  for (const PlannedLayer& layer : layers)
+  for (const LayerPlan& layer : layers)
     reserve_ = std::max<std::uint64_t>(reserve_, layer.least_limit_bytes);
   const BudgetedLayers budgeted(layers, streamed);
   Layout counted;
@@ -316,7 +313,7 @@ void Streaming::find_places(std::span<const StepLayer> layers, std::span<const s
   }
 }
 
-void Streaming::set_first_limits(std::span<const detail::StreamedLayer> streamed,
+void Streaming::set_first_limits(std::span<const backend::StreamedLayer> streamed,
                                  std::span<const std::byte> tables) {
   if (plan_.atoms.cap.layers == 0) return;
   std::vector<std::uint64_t> limits;
@@ -327,14 +324,14 @@ void Streaming::set_first_limits(std::span<const detail::StreamedLayer> streamed
         "the limits of a model's layers");
 }
 
-void Streaming::fill(std::size_t layer, const detail::StepPrices& prices,
+void Streaming::fill(std::size_t layer, const price::StepPrices& prices,
                      MessageCall& call) const noexcept {
   call.streamed = true;
   if (prices.predicted) call.predicted = learnt();
   for (unsigned p = 0; p < 2; ++p) call.given[p] = prices.given[p];
   const Scratch<std::uint64_t> limit = places_[layer].limit;
   if (limit.at != 0) call.limit = frame()(limit);
-  call.cap = {0, reserve_, detail::layers_log2(places_.size())};
+  call.cap = {0, reserve_, price::layers_log2(places_.size())};
 }
 
 void Streaming::keep(std::size_t layer, const AtomsPlan& atoms, const CoordinatePlan& grid,
@@ -350,7 +347,7 @@ void Streaming::keep(std::size_t layer, const AtomsPlan& atoms, const Coordinate
   add_range(message, atoms.price.demands, steps, places.demands, places.jobs, next);
   add_range(message, atoms.price.grids, steps, places.offer, 1, next);
   add_range(message, coordinates.states, steps, places.grid, 1, next);
-  add_range(message, coordinates.counts, steps, places.counts, detail::kMagnitudeBins, next);
+  add_range(message, coordinates.counts, steps, places.counts, price::kMagnitudeBins, next);
   std::uint64_t words = 0;
   for (const KeptRange& range : job.ranges) words += range.words;
   if (places.entries.at != 0) {
@@ -361,7 +358,7 @@ void Streaming::keep(std::size_t layer, const AtomsPlan& atoms, const Coordinate
   queue.launch_warps(keep_layer, divide_up(words, kWordsByWarp), message, job);
 }
 
-void Streaming::end_step(const detail::StepPrices& prices, Status* status,
+void Streaming::end_step(const price::StepPrices& prices, Status* status,
                          Queue& queue) const noexcept {
   const Frame steps = frame();
   const bool prices_atoms = plan_.atoms.price.count > 0;

@@ -6,11 +6,11 @@
 
 #include <vector>
 
+#include "backend/backend.hpp"
 #include "cuda/atoms.cuh"
 #include "cuda/container.cuh"
 #include "cuda/coordinate.cuh"
 #include "cuda/device_bytes.hpp"
-#include "device.hpp"
 
 namespace atomo::cuda {
 
@@ -48,7 +48,7 @@ struct StepPlan {
   Table<StepLayer> layers;
   Scratch<KeptLayer> kept;
   Scratch<StepPool> pools;  ///< two
-  Scratch<detail::LearntPrices> learnt;
+  Scratch<price::LearntPrices> learnt;
 };
 
 /// Where that memory has what is kept of a layer; a place of 0: nowhere.
@@ -69,21 +69,21 @@ class Streaming {
  public:
   /// Sets up: allocates and copies. `cap_room`: bytes that the caps leave for a step's bodies
   /// beside the reserve.
-  Streaming(std::span<const PlannedLayer> layers, std::span<const detail::StreamedLayer> streamed,
+  Streaming(std::span<const LayerPlan> layers, std::span<const backend::StreamedLayer> streamed,
             std::size_t cap_room);
 
   /// What a layer's message takes from the steps before.
-  void fill(std::size_t layer, const detail::StepPrices& prices, MessageCall& call) const noexcept;
+  void fill(std::size_t layer, const price::StepPrices& prices, MessageCall& call) const noexcept;
   /// Behind a layer's message, planned alone: keeps what the end of the step needs. One launch,
   /// none for layers without a budget.
   void keep(std::size_t layer, const AtomsPlan& atoms, const CoordinatePlan& grid,
             const Frame& frame, Queue& queue) const noexcept;
   /// The prices of the next step. Three launches; six more with layers in the pool of atoms, twelve
   /// where some have grids; eight more with coordinates; one more with caps. `status` may be null.
-  void end_step(const detail::StepPrices& prices, Status* status, Queue& queue) const noexcept;
+  void end_step(const price::StepPrices& prices, Status* status, Queue& queue) const noexcept;
 
   /// On the device.
-  [[nodiscard]] detail::LearntPrices* learnt() const noexcept { return frame()(plan_.learnt); }
+  [[nodiscard]] price::LearntPrices* learnt() const noexcept { return frame()(plan_.learnt); }
   /// On the device: bytes that a layer may take in the next step; null where it has no cap.
   [[nodiscard]] std::uint64_t* limit(std::size_t layer) const noexcept {
     const Scratch<std::uint64_t> place = places_[layer].limit;
@@ -95,7 +95,7 @@ class Streaming {
     return {plan_.frame, tables_.get(), memory_.get(), nullptr, 0};
   }
   void find_places(std::span<const StepLayer> layers, std::span<const std::byte> tables);
-  void set_first_limits(std::span<const detail::StreamedLayer> streamed,
+  void set_first_limits(std::span<const backend::StreamedLayer> streamed,
                         std::span<const std::byte> tables);
 
   StepPlan plan_;

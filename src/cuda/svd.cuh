@@ -6,9 +6,9 @@
 #include <numeric>
 #include <tuple>
 
-#include "atomo/svd.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
+#include "format/matrix.hpp"
 
 namespace atomo::cuda {
 

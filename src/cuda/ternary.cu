@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// TernGrad (arXiv 1705.07878, section 3): every entry -N, 0 or +N, N the layer's largest
-/// magnitude, perhaps clipped, five entries a byte; src/methods/terngrad.cpp and level_math.hpp
+/// magnitude, perhaps clipped, five entries a byte; src/codec/methods/terngrad_codec.cpp and level_math.hpp
 /// have it to the bit.
 ///
 /// Mapping: a warp a unit of two blocks of 640 entries = 128 bytes. Writing, half a warp owns a
@@ -20,10 +20,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "atomo/ternary.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/level_tile.cuh"
+#include "format/method_configs.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -53,7 +53,7 @@ __device__ unsigned block_length(std::uint64_t begin, std::uint64_t n) {
 /// Digits of this lane's entries of a tile of the layer, as `tile_codes` places codes.
 struct TernaryDigits {
   LevelDraws draws;
-  detail::LevelScale scale;
+  math::LevelScale scale;
 
   __device__ void operator()(const Entries& entries, std::uint64_t tile, std::uint64_t n,
                              std::uint32_t (&digits)[2]) const {
@@ -126,7 +126,7 @@ __global__ void write_ternary(const TernaryPlan plan, const Frame frame) {
   const float norm = frame(plan.norms.results)[job.norm];
   const Key key = frame.key(job.layer);
   const TernaryDigits digits{{Philox(key, Purpose::ternary), Philox(key, Purpose::ternary_low)},
-                             detail::level_scale(detail::level_step(norm, 1), 65536.0f)};
+                             math::level_scale(math::level_step(norm, 1), 65536.0f)};
   const Entries entries = frame.entries(job.layer);
   const std::uint64_t first = at.index * kUnit;
   WriteMemory& memory = shared<WriteMemories>().warp[warp_in_block()];
@@ -212,13 +212,11 @@ __global__ void decode_ternary(const TernaryPlan plan, const Frame frame, const 
   if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
 }
 
-bool own(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::ternary && layer.n > 0;
-}
+bool own(const LayerPlan& layer) { return layer.kind.method == MethodId::ternary && layer.n > 0; }
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, TernaryPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, TernaryPlan& plan) {
   const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
   plan = {};
   if (count == 0) return;
@@ -227,9 +225,9 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, TernaryPlan& pla
   ReducePlanner norms(layout, count);
   std::size_t made = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const PlannedLayer& layer = layers[i];
+    const LayerPlan& layer = layers[i];
     if (!own(layer)) continue;
-    const float clip = std::bit_cast<float>(layer.kind->params);
+    const float clip = std::bit_cast<float>(layer.kind.params);
     TernaryJob job{.n = layer.n, .layer = static_cast<std::uint32_t>(i)};
     job.norm = norms.add({.n = layer.n,
                           .span = layer.n,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// terngrad on the device: src/methods/terngrad.cpp has the body. Fixed length, so there is no size
+/// terngrad on the device: src/codec/methods/terngrad_codec.cpp has the body. Fixed length, so there is no size
 /// stage.
 
 #include "cuda/reduce.cuh"
@@ -20,7 +20,7 @@ struct TernaryPlan {
   [[nodiscard]] bool empty() const { return units.jobs == 0; }
 };
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, TernaryPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, TernaryPlan& plan);
 void analyse(const TernaryPlan& plan, const Frame& frame, Queue& queue);
 void write(const TernaryPlan& plan, const Frame& frame, Queue& queue);
 void decode(const TernaryPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);

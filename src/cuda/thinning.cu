@@ -29,17 +29,16 @@
 /// the limits of streamed steps, which one lane order of f64 operations gives. Alignment: only the
 /// workspace is touched.
 
-#include "thinning.hpp"
+#include "format/thinning.hpp"
 
-#include "atom_body.hpp"
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
 #include "cuda/atoms.cuh"
-#include "layer.hpp"
+#include "format/atom_body.hpp"
+#include "format/container_rules.hpp"
+#include "price/budget.hpp"
 
 namespace atomo::cuda {
 namespace {
-
-using namespace atomo::detail;
 
 // ---- share
 
@@ -75,7 +74,7 @@ __global__ void share(AtomsPlan plan, Frame frame, std::uint64_t room) {
   const bool sends = price > 0 && (frame.layer(of.layer).flags & Row::kNonFinite) == 0;
   if (sends) add_expected(frame, plan.price, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
-  cpu::Expected expected;
+  Expected expected;
   if (!layer_cost(frame, plan.price, at.job, sends, price, expected)) return;
   if (lane() == 0)
     frame(plan.cap.expected)[job.priced] = sends ? static_cast<double>(expected.bits_256) : 0.0;

@@ -3,8 +3,8 @@
 /// Bodies of atoms above the limit that a cap sets them, on the device (thinning.cu): what is left
 /// out of them, and the stages between their content and their lengths.
 
-#include "allotment.hpp"
 #include "cuda/frame.cuh"
+#include "price/allotment.hpp"
 
 namespace atomo::cuda {
 
@@ -33,8 +33,8 @@ struct CapPlan {
   double bytes = 0;          ///< that the caps leave for heads and bodies
   /// By priced layer, where several share the room of a message: the finished bodies (zeroed), what
   /// is allotted to them, their numbers; what those before each take, and behind them all of them.
-  Scratch<detail::CappedBody> bodies;
-  Scratch<detail::Allotment> allotments;
+  Scratch<price::CappedBody> bodies;
+  Scratch<price::Allotment> allotments;
   Scratch<std::uint32_t> numbers;
   Scratch<std::uint64_t> ends;
   /// Of steps layer by layer: bits expected at the pool's price, in 1/256; most bytes of the body,

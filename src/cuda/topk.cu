@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, TopkPlan 
   const std::uint32_t* const equal = frame(plan.equal) + first;
   std::uint32_t* const before = frame(plan.equal_before) + first;
   scan_blockwide<std::uint32_t>(
-      detail::marks_segments(frame(plan.jobs)[blockIdx.x].n),
+      coding::marks_segments(frame(plan.jobs)[blockIdx.x].n),
       [&](std::uint64_t i) { return equal[i]; },
       [&](std::uint64_t i, std::uint32_t sum) { before[i] = sum; });
 }
@@ -297,15 +297,13 @@ __global__ void read(Frame frame, TopkPlan plan, DecodeInto into) {
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
 
-bool is_topk(const PlannedLayer& layer) {
-  return layer.kind->method == MethodId::topk && layer.n > 0;
-}
+bool is_topk(const LayerPlan& layer) { return layer.kind.method == MethodId::topk && layer.n > 0; }
 
 }  // namespace
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, TopkPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan) {
   plan.count = 0;
-  for (const PlannedLayer& layer : layers) plan.count += is_topk(layer) ? 1 : 0;
+  for (const LayerPlan& layer : layers) plan.count += is_topk(layer) ? 1 : 0;
   const auto jobs = layout.table<TopkJob>(plan.count);
   plan.jobs = jobs.place;
   SplitMaker tiles(layout, plan.count);
@@ -315,14 +313,14 @@ void plan(std::span<const PlannedLayer> layers, Layout& layout, TopkPlan& plan) 
   for (std::uint32_t i = 0; i < layers.size(); ++i) {
     if (!is_topk(layers[i])) continue;
     const std::uint64_t n = layers[i].n;
-    const std::uint32_t keep = layers[i].kind->params;
+    const std::uint32_t keep = layers[i].kind.params;
     const auto job_tiles = static_cast<std::uint32_t>(divide_up(n, kTile));
     if (!jobs.values.empty())
       jobs.values[count] = {n, values, words, i, keep, job_tiles, histograms};
     tiles.add(job_tiles);
     marks.add(i, n);
     values += keep;
-    words += divide_up(detail::max_marks_bytes(n), 4);
+    words += divide_up(coding::max_marks_bytes(n), 4);
     histograms += job_tiles > 1 ? 1 : 0;
     ++count;
   }

@@ -45,7 +45,7 @@ struct TopkPlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-void plan(std::span<const PlannedLayer> layers, Layout& layout, TopkPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan);
 void analyse(const TopkPlan& plan, const Frame& frame, Queue& queue);
 void size(const TopkPlan& plan, const Frame& frame, Queue& queue);
 void decode(const TopkPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);

@@ -34,7 +34,7 @@ Buffer as_dtype(const std::vector<float>& x, DType dtype) {
   bool overflow = false;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const std::uint16_t half =
-        dtype == DType::f16 ? to_f16(x[i], overflow) : to_bf16(x[i], overflow);
+        dtype == DType::f16 ? core::to_f16(x[i], overflow) : core::to_bf16(x[i], overflow);
     if (dtype == DType::f32) {
       std::memcpy(&bytes[4 * i], &x[i], 4);
     } else {

@@ -15,6 +15,8 @@
 #include "cuda/cub.cuh"
 
 namespace atomo::cuda {
+
+using namespace model;
 namespace {
 
 consteval std::uint64_t bug(std::string_view name) {

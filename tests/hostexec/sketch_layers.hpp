@@ -10,13 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "atomo/half.hpp"
 #include "calls.hpp"
+#include "core/half.hpp"
 #include "cuda/container.cuh"
 #include "cuda/sketch.cuh"
 #include "device_memory.hpp"
 
 namespace atomo::cuda {
+
+using namespace model;
 
 /// A layer to decompose; `values` are what it holds in its dtype.
 struct Matrix {
@@ -68,19 +70,20 @@ inline std::vector<std::byte> to_bytes(const Matrix& matrix) {
 class SketchLayers {
  public:
   explicit SketchLayers(const std::vector<Matrix>& matrices)
-      : matrices_(matrices), kinds_(matrices.size()) {
+      : matrices_(matrices), layers_(matrices.size()) {
     for (std::size_t i = 0; i < matrices.size(); ++i) {
       const Matrix& matrix = matrices[i];
-      kinds_[i].dtype = matrix.dtype;
-      kinds_[i].shape = Shape{static_cast<std::int64_t>(matrix.shape.rows),
-                              static_cast<std::int64_t>(matrix.shape.columns)};
-      layers_.push_back({nullptr, &kinds_[i], matrix.values.size(), 0, 0});
+      layers_[i].kind.dtype = matrix.dtype;
+      layers_[i].kind.shape = Shape{static_cast<std::int64_t>(matrix.shape.rows),
+                                    static_cast<std::int64_t>(matrix.shape.columns)};
+      layers_[i].n = matrix.values.size();
       kind_of_.push_back(static_cast<std::uint16_t>(i));
       const std::vector<std::byte> bytes = to_bytes(matrix);
       const std::size_t of_entry = bytes.size() / matrix.values.size();
       tensors_.push_back(std::make_unique<test::Memory>(bytes.size(), of_entry * (i % 5)));
       tensors_.back()->put(bytes);
-      views_.push_back({tensors_.back()->data(), matrix.dtype, kinds_[i].shape, Device::cuda});
+      views_.push_back(
+          {tensors_.back()->data(), matrix.dtype, layers_[i].kind.shape, Device::cuda});
     }
   }
   SketchLayers(const SketchLayers&) = delete;
@@ -131,7 +134,7 @@ class SketchLayers {
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   }
   void plan(Layout& layout) {
-    plan_frame(layers_, kind_of_, static_cast<std::uint32_t>(kinds_.size()), {}, layout,
+    plan_frame(layers_, kind_of_, static_cast<std::uint32_t>(layers_.size()), {}, layout,
                frame_.plan);
     jobs_.clear();
     SketchPlanner planner(layout, matrices_.size());
@@ -162,8 +165,7 @@ class SketchLayers {
   }
 
   const std::vector<Matrix>& matrices_;
-  std::vector<Kind> kinds_;
-  std::vector<PlannedLayer> layers_;
+  std::vector<LayerPlan> layers_;
   std::vector<std::uint16_t> kind_of_;
   std::vector<std::unique_ptr<test::Memory>> tensors_;
   std::vector<ConstTensorView> views_;

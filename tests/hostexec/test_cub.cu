@@ -12,6 +12,8 @@
 #include "device_memory.hpp"
 
 namespace atomo::cuda {
+
+using namespace model;
 namespace {
 
 using test::Memory;

@@ -10,6 +10,8 @@
 #include "device_memory.hpp"
 
 namespace atomo::cuda {
+
+using namespace model;
 namespace {
 
 using test::Memory;

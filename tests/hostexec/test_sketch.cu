@@ -8,10 +8,14 @@
 #include <numeric>
 #include <random>
 
-#include "atomo/philox.hpp"
+#include "core/philox.hpp"
+#include "cpu/sketch.hpp"
+#include "cpu/svd.hpp"
 #include "sketch_layers.hpp"
 
 namespace atomo::cuda {
+
+using namespace model;
 namespace {
 
 // ---- matrices
@@ -404,7 +408,7 @@ TEST(Sketches, LayersThatAreNotFiniteAreLeftOut) {
       EXPECT_TRUE(same_bits(before[i], after[i])) << i;
       continue;
     }
-    EXPECT_EQ(after[i].flags, std::uint32_t{detail::Row::kNonFinite}) << i;
+    EXPECT_EQ(after[i].flags, std::uint32_t{format::Row::kNonFinite}) << i;
     for (const auto* values : {&after[i].shorter, &after[i].longer, &after[i].residual})
       for (const float v : *values) ASSERT_EQ(v, 0) << i;
     for (const double sigma : after[i].sigma) EXPECT_EQ(sigma, 0) << i;

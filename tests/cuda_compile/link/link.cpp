@@ -6,23 +6,23 @@
 #include <cstring>
 #include <vector>
 
-#include "device.hpp"
-#include "head.hpp"
-#include "layer.hpp"
+#include "backend/backend.hpp"
+#include "codec/layer.hpp"
+#include "format/container_head.hpp"
 
 int main() {
-  const atomo::detail::DeviceBackend* backend = atomo::detail::device_backend();
+  const atomo::backend::DeviceBackend* backend = atomo::backend::device_backend();
   if (backend == nullptr) {
     std::puts("no CUDA backend in this program");
     return 1;
   }
   try {
     const auto codec = atomo::Codec::parse("qsgd:bits=4");
-    const std::vector<atomo::detail::LayerPlan> layers{
-        {codec.method(), {64, 1024}, atomo::DType::f32}};
-    const std::vector<atomo::detail::Kind> kinds{layers[0].kind};
-    const atomo::detail::HeadLayout head(kinds, {});
-    const std::vector<atomo::detail::StreamedLayer> streamed(layers.size());
+    const std::vector<atomo::backend::LayerPlan> layers{
+        atomo::codec::EncoderPlan(codec.method(), {64, 1024}, atomo::DType::f32)};
+    const std::vector<atomo::format::Kind> kinds{layers[0].kind};
+    const atomo::format::HeadLayout head(kinds, {});
+    const std::vector<atomo::backend::StreamedLayer> streamed(layers.size());
     const auto model = backend->make_model(layers, head, streamed, 0);
     std::printf("CUDA backend: a model takes a workspace of %zu bytes\n", model->workspace_bytes());
   } catch (const atomo::Error& error) {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Where calls on device tensors go. A build without a CUDA backend has none.
+///
+/// Pointers in views, messages, payloads, workspaces and contexts (status, step, bytes) are device
+/// pointers. No call but those that set up allocates, waits for the device or uses the default
+/// stream.
+
+#include <memory>
+#include <span>
+
+#include "backend/layer_plan.hpp"
+#include "format/container_head.hpp"
+#include "price/price_controller.hpp"
+
+namespace atomo::backend {
+
+/// How a layer takes part in streamed steps.
+struct StreamedLayer {
+  Pool pool = Pool::none;  ///< whose price it shares; none where it has no budget
+  double budget_bits = 0;
+  double fixed_bits = 0;  ///< of these, what stands beside the body of its message
+  std::size_t limit = 0;  ///< under a cap: its limit in the first step
+};
+
+/// A model's tables on the device and what they say.
+class DeviceModel {
+ public:
+  virtual ~DeviceModel() = default;
+  /// For encode, decode and decode_add.
+  [[nodiscard]] virtual std::size_t workspace_bytes() const noexcept = 0;
+  /// `budget_bits`: what the budgets leave for bodies, by pool (atoms, grid).
+  virtual Status encode(std::span<const ConstTensorView> views, const Key& key,
+                        const double (&budget_bits)[2], const Payload& payload,
+                        const Context& context) const noexcept = 0;
+  /// Several messages are added in order; halves are rounded once, with the first one's key.
+  virtual Status decode(std::span<const ConstBytes> messages, bool add, float alpha,
+                        std::span<const TensorView> views,
+                        const Context& context) const noexcept = 0;
+
+  // Streaming. What one call leaves on the device the others read: streams must be in order.
+  /// `budget_bits`: what the layer's own budget leaves for its body.
+  virtual Status encode_layer(std::size_t layer, const ConstTensorView& view, const Key& key,
+                              const StepPrices& prices, double budget_bits, const Payload& payload,
+                              const Context& context) const noexcept = 0;
+  virtual Status end_step(const StepPrices& prices, const Context& context) const noexcept = 0;
+  /// Both wait for the device.
+  virtual Status read_prices(LearntPrices& prices) const noexcept = 0;
+  virtual Status write_prices(const LearntPrices& prices) const noexcept = 0;
+  /// The bytes that the layers under a cap may take in the next step, in the layers' order. Both
+  /// wait for the device.
+  virtual Status read_limits(std::span<std::uint64_t> limits) const noexcept = 0;
+  virtual Status write_limits(std::span<const std::uint64_t> limits) const noexcept = 0;
+};
+
+struct DeviceBackend {
+  /// Whether it can encode and decode this layer.
+  bool (*runs)(const LayerPlan&) noexcept;
+  // One codec, one tensor.
+  std::size_t (*workspace_bytes)(const LayerPlan&) noexcept;
+  Status (*encode)(const LayerPlan&, const ConstTensorView&, const Key&, const Payload&,
+                   const Context&) noexcept;
+  Status (*decode)(const LayerPlan&, ConstBytes message, bool add, float alpha, const TensorView&,
+                   const Context&) noexcept;
+  /// Sets up: allocates and copies on the current device. \throws Error
+  /// `cap_room`: bytes that the caps leave for the bodies of a streamed step beside the reserve.
+  std::unique_ptr<DeviceModel> (*make_model)(std::span<const LayerPlan>, const HeadLayout&,
+                                             std::span<const StreamedLayer>, std::size_t cap_room);
+};
+
+/// Null when there is no CUDA backend in this build.
+[[nodiscard]] const DeviceBackend* device_backend() noexcept;
+}  // namespace atomo::backend

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+/// randomk: k entries drawn without replacement with a shared seed, scaled by n/k.
+///
+/// Params: k modulo 2^32; k is 1 to n and the body holds 4 k bytes.
+/// Body: k values, f32 little-endian, finite, unscaled, in ascending order of position. A kept
+/// entry decodes to value * s, one rounded f32 product, s = n/k in f64 rounded to f32; every other
+/// entry to +0. Positions: m = min(k, n - k) (k when equal). For d = 0 ... m - 1: R is Philox block
+/// d of purpose random_k, word 0 lowest, under the key with worker 0; j = n - m + d; t = floor(R *
+/// (j + 1) / 2^128); t is marked, or j when t was marked before. The kept entries are the marked
+/// ones when k <= floor(n / 2), else the others.
+
+#include "cpu/random_k.hpp"
+
+#include "codec/methods/operation_method.hpp"
+
+namespace atomo::codec {
+namespace {
+
+struct Format {
+  using Config = RandomKConfig;
+  static constexpr MethodId kId = MethodId::random_k;
+  static constexpr const char* kName = "randomk";
+
+  static std::uint64_t keep_in(ConstBytes body, std::size_t n) noexcept {
+    const std::size_t keep = body.size() / 4;
+    return keep <= n ? keep : 0;
+  }
+  static Status decode(const Config& config, const LayerOutput& out) noexcept {
+    return decode_with(config, out, out.key, out.workspace);
+  }
+};
+
+class RandomK final : public KeepMethod<Format> {
+ public:
+  using KeepMethod::KeepMethod;
+
+  Traits traits() const override {
+    Traits t;
+    t.cuda = true;
+    t.unbiased = true;
+    // n/k and the product with it round by 2^-24 each; the 128-bit draws add at most 2^-48.
+    t.bias_bound = 0x1p-22;
+    // omega = n/k - 1 with k at least 2/3 of F n (rounded to nearest, at least 1).
+    if (keep_.fraction) t.omega = 1.5 / keep_.value - 1;
+    t.linear = true;
+    t.fixed_size = true;
+    return t;
+  }
+  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
+                BodyResult& result) const noexcept override {
+    return cpu::encode(config(*in.shape), in.x, in.n, in.key, scratch, in.executor, body,
+                       result.bytes);
+  }
+};
+
+}  // namespace
+
+const BodyDecoder kRandomKDecoder = kKeepDecoder<Format>;
+
+std::shared_ptr<const Method> make_random_k(SpecArgs& args) {
+  return std::make_shared<RandomK>(read_keep(args));
+}
+
+}  // namespace atomo::codec

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+/// sign: one bit an entry, 1 where x < 0 (so zero, of either sign, is +).
+///
+/// Params: 0 decodes to +-1; 1 (scale=mean) to +-scale. Others are invalid.
+/// Body, exactly this long:
+///   scale=mean only: scale, f32 little-endian, finite, sign bit 0: mean |x| (f64 sum in the order
+///   of cpu/reduce.hpp,
+///                    divided by n, at most the largest f32, rounded to nearest)
+///   ceil(n / 8) bytes: entry i is bit i mod 8 of byte i / 8; bits from n on are 0.
+
+#include "cpu/sign.hpp"
+
+#include <limits>
+
+#include "codec/methods/operation_method.hpp"
+
+namespace atomo::codec {
+namespace {
+
+const std::vector<std::string> kScales = {"none", "mean"};
+
+std::string spec_of(const SignConfig& config) {
+  return config.scale == SignScale::mean ? "sign:scale=mean" : "sign";
+}
+SignConfig config_of(const Kind& kind) noexcept { return {static_cast<SignScale>(kind.params)}; }
+
+class Sign final : public Method {
+ public:
+  explicit Sign(SignConfig config) : config_(config) {}
+
+  std::string to_string() const override { return spec_of(config_); }
+  Traits traits() const override {
+    Traits t;
+    t.cuda = true;
+    t.bias_bound = std::numeric_limits<double>::infinity();
+    // ||x - s sign(x)||^2 = ||x||^2 - ||x||_1^2 / n at s = ||x||_1 / n. The contraction is at least
+    // 1/n, so no constant.
+    if (config_.scale == SignScale::mean) t.omega = 1;
+    t.fixed_size = true;
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::sign, dtype, static_cast<std::uint32_t>(config_.scale), shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return cpu::max_encoded_bytes(config_, shape.elements());
+  }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    return cpu::workspace_bytes(config_, shape.elements());
+  }
+  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
+                BodyResult& result) const noexcept override {
+    return cpu::encode(config_, in.x, in.n, scratch, in.executor, body, result.bytes);
+  }
+
+ private:
+  SignConfig config_;
+};
+
+}  // namespace
+
+const BodyDecoder kSignDecoder = kEveryEntryDecoder<config_of, spec_of>;
+
+std::shared_ptr<const Method> make_sign(SpecArgs& args) {
+  const auto scale = static_cast<SignScale>(args.choice("scale", kScales, 0));
+  return std::make_shared<Sign>(SignConfig{scale});
+}
+
+}  // namespace atomo::codec

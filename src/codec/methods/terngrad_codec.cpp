@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+/// terngrad: every entry -N, 0 or +N, five of them in a byte.
+///
+/// Params: the clip as the bits of an f32 above 0, or 0 for none (the decoder does not need it).
+/// Body of n >= 1 entries, exactly this long:
+///   N, f32 little-endian, finite, sign bit 0
+///   ceil(n / 5) bytes below 243, in blocks of 640 entries = 128 bytes; the last block, of m
+///   entries, has w = ceil(m / 5) bytes, any other w = 128. Byte j of a block is the sum of digit_k
+///   3^k, k = 0 ... 4, digit_k that of the block's entry j + k w: 0 for 0, 1 for +N, 2 for -N; 0
+///   where j + k w >= m.
+///
+/// Encoder: N = max|x|; with a clip the f32 nearest to min(max|x|, clip * sqrt(sum of squares / n))
+/// (f64; order: cpu/reduce.hpp). Then as qsgd with L = 1 (methods/qsgd.cpp), step = N, purposes
+/// ternary and ternary_low, tiles of 128 entries of the layer; a level that would be above 1 is 1.
+
+#include <bit>
+#include <charconv>
+#include <limits>
+
+#include "codec/methods/operation_method.hpp"
+#include "cpu/ternary.hpp"
+
+namespace atomo::codec {
+namespace {
+
+std::string spec_of(const TernaryConfig& config) {
+  if (!(config.clip > 0)) return "terngrad:clip=none";
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, config.clip);
+  return "terngrad:clip=" + std::string(text, error == std::errc{} ? end : text);
+}
+
+class TernGrad final : public Method {
+ public:
+  explicit TernGrad(TernaryConfig config) : config_(config) {}
+
+  std::string to_string() const override { return spec_of(config_); }
+  Traits traits() const override {
+    Traits t;
+    t.cuda = true;
+    t.unbiased = !(config_.clip > 0);
+    // 1/N, two products and P = |x|/N to 2^-32.
+    t.bias_bound = t.unbiased ? 0x1p-21 : std::numeric_limits<double>::infinity();
+    t.averages_over_workers = true;
+    t.fixed_size = true;
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::ternary, dtype, std::bit_cast<std::uint32_t>(config_.clip), shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return cpu::max_encoded_bytes(config_, shape.elements());
+  }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    return cpu::workspace_bytes(config_, shape.elements());
+  }
+  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
+                BodyResult& result) const noexcept override {
+    return cpu::encode(config_, in.x, in.n, in.key, scratch, in.executor, body, result.bytes);
+  }
+
+ private:
+  TernaryConfig config_;
+};
+
+TernaryConfig config_of(const Kind& kind) noexcept { return {std::bit_cast<float>(kind.params)}; }
+
+}  // namespace
+
+const BodyDecoder kTernaryDecoder = kEveryEntryDecoder<config_of, spec_of>;
+
+std::shared_ptr<const Method> make_terngrad(SpecArgs& args) {
+  TernaryConfig config;
+  const std::string clip = args.text("clip").value_or("none");
+  if (clip != "none") {
+    if (clip.find_first_of("0123456789") == std::string::npos)
+      args.fail("clip",
+                "clip=" + clip + ": expected none, or a number of standard deviations such as 2.5");
+    config.clip = static_cast<float>(args.number("clip", kLeastClip, kLargestClip));
+  }
+  return std::make_shared<TernGrad>(config);
+}
+
+}  // namespace atomo::codec

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+/// topk: the k entries of largest magnitude, ties by the lowest index.
+///
+/// Params: k modulo 2^32; k is 1 to n (read from the body where n >= 2^32).
+/// Body of n entries:
+///   marks of the kept entries (marks.hpp): a mode byte; mode 0 a bit map, mode 1 + r gaps in Rice
+///   code of parameter r, in segments of 4,096 entries; padded with zero bits to an even number of
+///   bytes; k marks in all k values, f32 little-endian, finite, in ascending order of position
+/// Every other entry decodes to +0.
+
+#include "cpu/topk.hpp"
+
+#include <limits>
+
+#include "codec/methods/operation_method.hpp"
+#include "coding/marks.hpp"
+
+namespace atomo::codec {
+namespace {
+
+struct Format {
+  using Config = TopkConfig;
+  static constexpr MethodId kId = MethodId::topk;
+  static constexpr const char* kName = "topk";
+
+  static std::uint64_t keep_in(ConstBytes body, std::size_t n) noexcept {
+    MarksReader reader;
+    return reader.open(body, n) ? reader.kept() : 0;
+  }
+  static Status decode(const Config& config, const LayerOutput& out) noexcept {
+    return decode_with(config, out, out.workspace);
+  }
+};
+
+class Topk final : public KeepMethod<Format> {
+ public:
+  using KeepMethod::KeepMethod;
+
+  Traits traits() const override {
+    Traits t;
+    t.cuda = true;
+    t.bias_bound = std::numeric_limits<double>::infinity();
+    t.omega = 1;
+    // The kept share of the energy is at least k/n. k is F n rounded to nearest and at least 1, so
+    // at least 2/3 of F n.
+    if (keep_.fraction) t.contraction = keep_.value * 2 / 3;
+    return t;
+  }
+  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
+                BodyResult& result) const noexcept override {
+    return cpu::encode(config(*in.shape), in.x, in.n, scratch, in.executor, body, result.bytes);
+  }
+};
+
+}  // namespace
+
+const BodyDecoder kTopkDecoder = kKeepDecoder<Format>;
+
+std::shared_ptr<const Method> make_topk(SpecArgs& args) {
+  return std::make_shared<Topk>(read_keep(args));
+}
+
+}  // namespace atomo::codec

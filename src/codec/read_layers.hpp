@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Decodes all layers of a message, several at once where there is an executor.
+
+#include <array>
+#include <span>
+
+#include "codec/layer.hpp"
+#include "core/run_tasks.hpp"
+#include "core/status.hpp"
+
+namespace atomo::codec {
+
+/// At most so many layers are decoded at once: what is known of them lies on the stack.
+inline constexpr std::size_t kLayersAtOnce = 64;
+
+/// Decodes every layer of `head` into the view `target(index)`. With an executor, consecutive layers
+/// are tasks of their own as long as the workspace has room for each; one that is alone gets the
+/// executor for itself. Values and status are those of one layer after the other: of two that fail
+/// the first one's.
+template <typename Target>
+Status read_layers(const Head& head, bool add, float alpha, const Context& context,
+                   Target target) noexcept {
+  struct Task {
+    LayerEntry layer;
+    TensorView view;
+    Bytes workspace;
+    Status status = Status::ok;
+  };
+  std::array<Task, kLayersAtOnce> tasks;
+  LayerCursor layer(head);
+  Status status = Status::ok, walked = Status::ok;
+  bool more = layer.next(walked);
+  while (more) {
+    std::size_t count = 0, used = 0;
+    do {
+      const TensorView view = target(layer.index);
+      const bool lossless = (layer.row.flags & Row::kLossless) != 0;
+      const std::size_t need = view.shape == layer.kind.shape
+                                   ? read_layer_workspace(layer.kind, view.dtype, lossless)
+                                   : 0;  // refused
+      const std::size_t free = context.workspace.size() - used;
+      if (count > 0 && need > free) break;
+      tasks[count++] = {layer, view, context.workspace.subspan(used, std::min(need, free)),
+                        Status::ok};
+      used += std::min(need, free);
+      more = layer.next(walked);
+    } while (more && context.executor != nullptr && count < kLayersAtOnce);
+    Executor* const inside = count == 1 ? context.executor : nullptr;
+    run_tasks(context.executor, count, [&](std::size_t i) {
+      tasks[i].status = read_layer(tasks[i].layer, head.header(), tasks[i].view, add, alpha,
+                                   tasks[i].workspace, inside);
+    });
+    for (const Task& task : std::span(tasks).first(count)) {
+      if (failed(task.status)) return task.status;
+      status = worse(status, task.status);
+    }
+  }
+  return failed(walked) ? walked : status;
+}
+
+}  // namespace atomo::codec

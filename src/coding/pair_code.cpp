@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coding/pair_code.hpp"
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "coding/pair_code_words.hpp"
+
+namespace atomo::coding {
+namespace {
+
+constexpr std::size_t kTables = kCodeTables;
+constexpr unsigned kLevels = 16;
+
+constexpr std::size_t encode_entries(const CodeLengths& t) {
+  return (t.levels == 1 ? std::size_t{1} : kLevels) << (2 * t.width);
+}
+constexpr std::size_t decode_entries(const CodeLengths& t) {
+  return (t.levels == 1 ? std::size_t{1} : kLevels) << t.limit;
+}
+
+template <typename Count>
+constexpr auto offsets(Count count) {
+  std::array<std::size_t, kTables + 1> begin{};
+  for (std::size_t i = 0; i < kTables; ++i) begin[i + 1] = begin[i] + count(kCodeLengths[i]);
+  return begin;
+}
+
+constexpr auto kEncodeBegin = offsets(encode_entries);
+constexpr auto kDecodeBegin = offsets(decode_entries);
+
+/// Every code of every table, a megabyte of static storage.
+class PairCodes {
+ public:
+  PairCodes() noexcept {
+    for (std::size_t t = 0; t < kTables; ++t) {
+      const CodeLengths& table = kCodeLengths[t];
+      for (unsigned level = 0; level < table.levels; ++level) build(t, level, false);
+      if (table.levels > 1) {
+        for (unsigned level = 0; level < table.levels; ++level) build(t, level, true);
+      }
+    }
+  }
+
+  [[nodiscard]] const std::uint32_t* encode(std::size_t table) const noexcept {
+    return encode_.data() + kEncodeBegin[table];
+  }
+  [[nodiscard]] const std::uint16_t* decode(std::size_t table) const noexcept {
+    return decode_.data() + kDecodeBegin[table];
+  }
+
+ private:
+  /// The code of one level; `swapped` gives that of level xor 8 by exchanging the two entries.
+  void build(std::size_t t, unsigned level, bool swapped) noexcept {
+    const CodeLengths& table = kCodeLengths[t];
+    const unsigned place = level + (swapped ? kMateOffset : 0u), width = table.width;
+    const std::uint32_t cells = 1u << (2 * width), half = 1u << (width - 1),
+                        low = (1u << width) - 1;
+    std::uint32_t* const encode =
+        encode_.data() + kEncodeBegin[t] + (std::size_t{place} << (2 * width));
+    std::uint16_t* const decode =
+        decode_.data() + kDecodeBegin[t] + (std::size_t{place} << table.limit);
+    std::uint32_t escape = 0;
+    for_each_word(table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
+      std::uint32_t h0 = symbol >> width, h1 = symbol & low;
+      if (swapped) std::swap(h0, h1);
+      std::uint32_t entry = length;
+      if (symbol == cells) {
+        escape = word | (length << 16) | kEscapeFlag;
+        entry |= (static_cast<std::uint32_t>(kEscapeCell) & 63u) << 4;
+      } else {
+        encode[(h0 << width) | h1] = word | (length << 16);
+        entry |= (((h0 - half) & 63u) << 4) | (((h1 - half) & 63u) << 10);
+      }
+      for (std::uint32_t i = word; i < (1u << table.limit); i += 1u << length) {
+        decode[i] = static_cast<std::uint16_t>(entry);
+      }
+    });
+    for (std::uint32_t cell = 0; cell < cells; ++cell) {
+      if (encode[cell] == 0) encode[cell] = escape;
+    }
+  }
+
+  static constexpr unsigned kMateOffset = 8;
+  std::array<std::uint32_t, kEncodeBegin[kTables]> encode_{};
+  std::array<std::uint16_t, kDecodeBegin[kTables]> decode_{};
+};
+
+}  // namespace
+
+PairCoding pair_coding(std::size_t step, unsigned escape_bits) noexcept {
+  static const PairCodes codes;
+  const CodingStep& s = kCodingSteps[step];
+  const CodeLengths& table = kCodeLengths[s.table];
+  return {codes.encode(s.table),
+          codes.decode(s.table),
+          table.levels == 1 ? 0u : kLevels - 1,
+          table.width,
+          table.limit,
+          s.raw,
+          escape_bits};
+}
+
+}  // namespace atomo::coding

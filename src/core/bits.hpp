@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Streams of bits, least significant bit first within bytes, and little-endian integers of a
+/// message. Neither the writer nor the reader ever touches a byte outside its buffer, whatever it
+/// is asked for.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/namespaces.hpp"
+
+namespace atomo::core {
+
+static_assert(std::endian::native == std::endian::little,
+              "the message's integers are copied as they are");
+
+template <typename Int>
+[[nodiscard]] inline Int load_le(const std::byte* p) noexcept {
+  Int value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+template <typename Int>
+inline void store_le(std::byte* p, Int value) noexcept {
+  std::memcpy(p, &value, sizeof value);
+}
+
+/// Appends bits to a buffer. Bytes beyond the last written bit are scratch until `finish`; when the
+/// buffer is full further bits are dropped and `overflowed` tells.
+class BitWriter {
+ public:
+  BitWriter(std::byte* begin, std::size_t capacity) noexcept
+      : begin_(begin), next_(begin), end_(begin + capacity) {}
+
+  /// The low `length` bits of `value`, which has no others; `length` is at most 56.
+  void put(std::uint64_t value, unsigned length) noexcept {
+    pending_ |= value << fill_;
+    fill_ += length;
+    if (end_ - next_ >= 8) [[likely]] {
+      std::memcpy(next_, &pending_, 8);
+      next_ += fill_ >> 3;
+      pending_ >>= fill_ & ~7u;
+      fill_ &= 7u;
+    } else {
+      drain();
+    }
+  }
+
+  /// Bits written so far.
+  [[nodiscard]] std::uint64_t position() const noexcept {
+    return static_cast<std::uint64_t>(next_ - begin_) * 8 + fill_;
+  }
+
+  /// Pads with zero bits to a whole byte; returns the bytes written.
+  std::size_t finish() noexcept {
+    if (fill_ > 0) {
+      fill_ = 8;
+      drain();
+    }
+    return static_cast<std::size_t>(next_ - begin_);
+  }
+
+  [[nodiscard]] bool overflowed() const noexcept { return overflowed_; }
+
+ private:
+  void drain() noexcept {
+    for (; fill_ >= 8; fill_ -= 8, pending_ >>= 8) {
+      if (next_ == end_) {
+        overflowed_ = true;
+      } else {
+        *next_++ = static_cast<std::byte>(pending_ & 0xFF);
+      }
+    }
+  }
+
+  std::byte *begin_, *next_, *end_;
+  std::uint64_t pending_ = 0;
+  unsigned fill_ = 0;
+  bool overflowed_ = false;
+};
+
+/// Looks at bits anywhere in a buffer; beyond its end everything is zero.
+class BitReader {
+ public:
+  BitReader(const std::byte* begin, std::size_t bytes) noexcept : begin_(begin), bytes_(bytes) {}
+
+  /// At least 57 bits from `bit` on, in the low end of the word.
+  [[nodiscard]] std::uint64_t peek(std::uint64_t bit) const noexcept {
+    const std::uint64_t byte = bit >> 3;
+    if (byte + 8 <= bytes_) [[likely]]
+      return load_le<std::uint64_t>(begin_ + byte) >> (bit & 7);
+    return peek_near_end(byte) >> (bit & 7);
+  }
+
+  /// `length` bits from `bit` on; `length` is at most 56.
+  [[nodiscard]] std::uint64_t bits(std::uint64_t bit, unsigned length) const noexcept {
+    return peek(bit) & ((std::uint64_t{1} << length) - 1);
+  }
+
+  [[nodiscard]] std::uint64_t size_bits() const noexcept { return std::uint64_t{bytes_} * 8; }
+
+ private:
+  [[nodiscard]] std::uint64_t peek_near_end(std::uint64_t byte) const noexcept {
+    std::uint64_t value = 0;
+    if (byte < bytes_) std::memcpy(&value, begin_ + byte, bytes_ - byte);
+    return value;
+  }
+
+  const std::byte* begin_;
+  std::size_t bytes_;
+};
+
+/// True when the bytes [from, to) are all zero, as padding must be.
+[[nodiscard]] inline bool all_zero(const std::byte* p, std::size_t from, std::size_t to) noexcept {
+  std::byte any{0};
+  for (std::size_t i = from; i < to; ++i) any |= p[i];
+  return any == std::byte{0};
+}
+
+}  // namespace atomo::core

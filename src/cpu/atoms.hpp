@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Rows or blocks of 256 entries as atoms with dithered content: the operations under
+/// `atomo:atoms=rows` and `atoms=blocks`.
+///
+/// A layer is analysed once (amplitudes, bins for the price), the price is found over any number of
+/// layers (price.hpp), then the layer is encoded at that price. Encoding selects atoms
+/// (selection.hpp) and writes the kept ones by subtractive dither and a static prefix code of pairs
+/// of entries. Every estimate is exactly unbiased at any price up to float rounding.
+///
+/// ```cpp
+/// const auto layout = atomo::AtomLayout::blocks(n);
+/// status = atomo::cpu::analyse(x, layout, rms, bins, workspace, found);
+/// atomo::PriceLayer layer{found.bins, &costs, layout.count, found.max_rms};
+/// float a = atomo::cpu::find_price({&layer, 1}, budget).a;
+/// status = atomo::cpu::encode_atoms(x, layout, rms, a, key, payload, workspace, body);
+/// status = atomo::cpu::decode_atoms(payload.first(body.bytes), layout, a, key, y, {});
+/// ```
+///
+/// Nothing here allocates, throws or synchronises. Pointers need the alignment of their element
+/// type only.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "atomo/types.hpp"
+#include "cpu/decode_mode.hpp"
+#include "format/atom_layout.hpp"
+#include "price/price.hpp"
+
+namespace atomo::cpu {
+
+/// What `analyse` finds beside the amplitudes.
+struct AtomAnalysis {
+  std::span<const PriceBin> bins;  ///< the caller's memory, as much as was used
+  double max_rms = 0;              ///< of the largest atom, exactly
+  double energy = 0;               ///< sum of squares; within rounding, for diagnostics
+  bool finite = true;  ///< false: there is an Inf or NaN; nothing else is then meaningful
+};
+
+/// What `analyse` needs, of any alignment.
+[[nodiscard]] std::size_t analyse_workspace_bytes(const AtomLayout& layout) noexcept;
+
+/// Writes the rms of each atom in f64 to `rms[layout.count]` and the amplitudes' bins to `bins`.
+/// `workspace_too_small` when the workspace or `bins` is too short.
+Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<PriceBin> bins,
+               Bytes workspace, AtomAnalysis& found) noexcept;
+
+/// What `encode_atoms` needs, of any alignment.
+[[nodiscard]] std::size_t encode_workspace_bytes(const AtomLayout& layout) noexcept;
+
+/// What `encode_atoms` wrote.
+struct AtomBody {
+  std::size_t bytes = 0;   ///< a multiple of 4; 0 when no atom was kept
+  std::uint64_t kept = 0;  ///< atoms
+};
+
+/// Writes the body of a layer. `rms` is `analyse`'s, `price` at least `price_floor` (`corrupt`
+/// otherwise, or when it is no price); `out` has at least `max_body_bytes` bytes and is scratch
+/// beyond those written.
+Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,
+                    const Key& key, Bytes out, Bytes workspace, AtomBody& body) noexcept;
+
+/// Reads a body, exactly as long as it is, into `y[layout.elements()]`. Any bytes at all give `ok`
+/// or `corrupt`; then `y` is unspecified.
+Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, const Key& key,
+                    float* y, DecodeMode mode) noexcept;
+
+/// Walks the index of a body without decoding its content: marks, classes and the lengths of
+/// groups.
+Status inspect_atoms(ConstBytes body, const AtomLayout& layout, std::uint64_t& kept) noexcept;
+
+}  // namespace atomo::cpu

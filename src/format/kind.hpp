@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Which parameters and shapes a method may have on the wire (FORMAT.md), for host and device.
+/// Whatever else stands in a table of kinds is corrupt.
+
+#include <bit>
+#include <cstdint>
+
+#include "atomo/types.hpp"
+#include "core/host_device.hpp"
+
+namespace atomo::format {
+
+/// On the wire, one byte a kind. Numbers are never reused.
+enum class MethodId : std::uint8_t {
+  identity = 0,
+  atoms = 1,       ///< dithered rows, blocks or singular pairs at a price
+  coordinate = 2,  ///< stochastic rounding to one grid step
+  qsgd = 3,
+  ternary = 4,
+  sign = 5,
+  topk = 6,
+  random_k = 7,
+  factors = 8,    ///< singular pairs with f32 factors
+  automatic = 9,  ///< atoms or coordinates, whichever costs least at the price
+};
+
+/// What decodes a body: the method, its parameters (a word each method defines), and what was
+/// encoded.
+struct Kind {
+  MethodId method = MethodId::identity;
+  DType dtype = DType::f32;
+  std::uint32_t params = 0;
+  Shape shape;
+  friend bool operator==(const Kind&, const Kind&) = default;
+};
+
+/// Whether a caller's view has one of the three.
+[[nodiscard]] constexpr bool is_dtype(DType dtype) noexcept {
+  return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+/// A `Kind` but for its further dimensions, in a form that the device can hold too.
+struct KindFields {
+  MethodId method = MethodId::identity;
+  DType dtype = DType::f32;
+  std::uint32_t params = 0;
+  int rank = 0;
+  std::int64_t dim0 = 0;  ///< 0 for a scalar
+  std::uint64_t elements = 1;
+  friend bool operator==(const KindFields&, const KindFields&) = default;
+};
+
+[[nodiscard]] inline KindFields fields_of(const Kind& kind) noexcept {
+  const Shape& shape = kind.shape;
+  const std::int64_t dim0 = shape.rank() > 0 ? shape[0] : 0;
+  return {kind.method, kind.dtype, kind.params, shape.rank(), dim0, shape.elements()};
+}
+
+/// Families of atoms, the lower 8 bits of their params. A sketch has its rank in the others.
+inline constexpr std::uint32_t kBlocks = 0, kRows = 1, kPairs = 2, kSketch = 3;
+[[nodiscard]] constexpr std::uint32_t family_of(std::uint32_t params) noexcept {
+  return params & 0xFFu;
+}
+[[nodiscard]] constexpr std::uint32_t rank_of(std::uint32_t params) noexcept { return params >> 8; }
+[[nodiscard]] constexpr std::uint32_t sketch_params(std::uint64_t rank) noexcept {
+  return kSketch | (static_cast<std::uint32_t>(rank) << 8);
+}
+inline constexpr std::uint64_t kLargestRank = 256;
+/// Entries of a row.
+inline constexpr std::uint64_t kShortestRow = 16, kLongestRow = std::uint64_t{1} << 22;
+/// Sides of a matrix that has singular pairs: dim0 x rest.
+inline constexpr std::uint64_t kLeastRows = 2, kLeastColumns = 16,
+                               kLongestSide = std::uint64_t{1} << 22,
+                               kLongestShorterSide = std::uint64_t{1} << 14;
+/// Clips of ternary, as f32.
+inline constexpr double kLeastClip = 0.01, kLargestClip = 1e6;
+/// From here on params do not hold the k of top-k and random-k.
+inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
+
+[[nodiscard]] constexpr bool has_rows(const KindFields& kind) noexcept {
+  if (kind.rank < 2 || kind.elements == 0) return false;
+  const std::uint64_t length = kind.elements / static_cast<std::uint64_t>(kind.dim0);
+  return length >= kShortestRow && length <= kLongestRow;
+}
+
+[[nodiscard]] constexpr bool is_matrix(const KindFields& kind) noexcept {
+  if (kind.rank < 2 || kind.elements == 0) return false;
+  const auto rows = static_cast<std::uint64_t>(kind.dim0), columns = kind.elements / rows;
+  const std::uint64_t shorter = rows < columns ? rows : columns;
+  const std::uint64_t longer = rows < columns ? columns : rows;
+  return rows >= kLeastRows && columns >= kLeastColumns && shorter <= kLongestShorterSide &&
+         longer <= kLongestSide;
+}
+
+/// A matrix whose rows can be atoms and that has as many pairs.
+[[nodiscard]] constexpr bool has_sketch(const KindFields& kind, std::uint64_t rank) noexcept {
+  if (!is_matrix(kind) || !has_rows(kind) || rank < 1 || rank > kLargestRank) return false;
+  const auto rows = static_cast<std::uint64_t>(kind.dim0);
+  return rank <= rows && rank <= kind.elements / rows;
+}
+
+[[nodiscard]] constexpr bool valid_kind(const KindFields& kind) noexcept {
+  const float clip = std::bit_cast<float>(kind.params);
+  switch (kind.method) {
+    case MethodId::identity:
+      return kind.params <= 2;
+    case MethodId::atoms:
+      return kind.params == kBlocks || (kind.params == kRows && has_rows(kind)) ||
+             (kind.params == kPairs && is_matrix(kind)) ||
+             (family_of(kind.params) == kSketch && has_sketch(kind, rank_of(kind.params)));
+    case MethodId::coordinate:
+    case MethodId::factors:
+      return kind.params == 0;
+    case MethodId::automatic:
+      return kind.params == 0 ? !has_sketch(kind, 1) : has_sketch(kind, kind.params);
+    case MethodId::qsgd:
+      return kind.params >> 28 == 0;
+    case MethodId::ternary:
+      return kind.params == 0 ||
+             (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
+    case MethodId::sign:
+      return kind.params <= 1;
+    case MethodId::topk:
+    case MethodId::random_k:
+      if (kind.elements == 0) return kind.params == 0;
+      return kind.elements >= kManyEntries || (kind.params >= 1 && kind.params <= kind.elements);
+  }
+  return false;
+}
+
+/// What a body of the method `automatic` is, by the form in its row.
+inline constexpr std::uint8_t kBlocksForm = 0, kRowsForm = 1, kSketchForm = 2, kGridForm = 3;
+/// The grid step of its coordinates in units of the price.
+inline constexpr float kGridStepOfPrice = 3;
+/// Whether its kind, a valid one, can have such a body.
+[[nodiscard]] constexpr bool has_form(const KindFields& kind, std::uint8_t form) noexcept {
+  if (form == kRowsForm) return has_rows(kind);
+  return form != kSketchForm || kind.params != 0;
+}
+
+[[nodiscard]] inline bool valid_kind(const Kind& kind) noexcept {
+  return valid_kind(fields_of(kind));
+}
+
+}  // namespace atomo::format

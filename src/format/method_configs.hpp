@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The parameters of a qsgd kind (FORMAT.md): bits - 1 in bits 0-2, the norm in bit 3, the bucket's
+/// entries - 1 in bits 4-27.
+
+#include <cstdint>
+
+#include "core/namespaces.hpp"
+
+namespace atomo::format {
+
+/// What the levels of a bucket divide.
+enum class QsgdNorm : std::uint8_t {
+  max = 0,  ///< max|x|: the least error
+  l2 = 1,   ///< the Euclidean norm, as in the paper: more zeros; rounded up in f32, at most the
+            ///< largest f32
+};
+
+/// \see atomo/qsgd.hpp
+struct QsgdConfig {
+  static constexpr std::uint32_t kMaxBucket = 1u << 24;  ///< largest bucket
+
+  int bits = 4;  ///< of an entry, sign included: 1 to 8
+  std::uint32_t bucket =
+      512;  ///< entries that share a norm: 1 to kMaxBucket; the last bucket may be shorter
+  QsgdNorm norm = QsgdNorm::max;  ///< what the levels divide
+};
+
+/// What a sign decodes to.
+enum class SignScale : std::uint8_t {
+  one = 0,   ///< +-1
+  mean = 1,  ///< +-mean|x| of the layer
+};
+
+/// \see atomo/sign.hpp
+struct SignConfig {
+  SignScale scale = SignScale::one;  ///< what a sign decodes to
+};
+
+/// \see atomo/ternary.hpp
+struct TernaryConfig {
+  float clip = 0;  ///< entries are limited to clip * sigma; 0: no clip
+};
+
+/// \see atomo/random_k.hpp
+struct RandomKConfig {
+  std::uint64_t keep = 1;  ///< entries to keep, 1 to n
+};
+
+/// \see atomo/topk.hpp
+struct TopkConfig {
+  std::uint64_t keep = 1;  ///< entries to keep, 1 to n
+};
+
+/// What both ends of a coordinate message agree on.
+struct CoordinateConfig {
+  float step = 0;  ///< the grid step, finite and positive
+};
+
+[[nodiscard]] inline std::uint32_t qsgd_params(const QsgdConfig& config) noexcept {
+  return static_cast<std::uint32_t>(config.bits - 1) |
+         (static_cast<std::uint32_t>(config.norm) << 3) | ((config.bucket - 1) << 4);
+}
+
+[[nodiscard]] inline QsgdConfig qsgd_config(std::uint32_t params) noexcept {
+  QsgdConfig config;
+  config.bits = static_cast<int>(params & 7u) + 1;
+  config.norm = static_cast<QsgdNorm>((params >> 3) & 1u);
+  config.bucket = ((params >> 4) & 0xFFFFFFu) + 1;
+  return config;
+}
+
+}  // namespace atomo::format

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Systematic selection of atoms: which are kept is decided in chunks of 256 by one 32-bit draw a
+/// chunk.
+///
+/// Each uncertain atom has a probability P / 2^32. Starting from the draw u, the atoms are visited
+/// in a scrambled order and a running 32-bit sum takes their P; an atom is kept when the sum wraps.
+/// An interval of length P shifted by a uniform u holds a multiple of 2^32 with probability exactly
+/// P / 2^32, so every marginal is exact, and a chunk keeps the floor or the ceiling of its expected
+/// number. Certain atoms are always kept and add nothing, zero atoms neither.
+///
+/// ```cpp
+/// atomo::KeptMask kept = atomo::select_chunk(rms, 256, price, draws(chunk)[0]);
+/// ```
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "math/dither.hpp"
+
+namespace atomo::math {
+
+/// Atoms that share one draw.
+inline constexpr std::size_t kSelectionChunk = 256;
+/// Place i of the order in which a chunk is walked is atom kSelectionStride * i mod
+/// kSelectionChunk: odd, a permutation, neighbours far apart.
+inline constexpr std::size_t kSelectionStride = 157;
+
+/// How an atom stands at a price.
+struct AtomChoice {
+  std::uint32_t probability = 0;  ///< of an uncertain atom, in 2^-32; 0 when certain or zero
+  std::uint8_t atom_class = 0;    ///< 1..31 when certain
+};
+
+/// `rms > 0` is not above 1.5 * 2^15 times the price.
+[[nodiscard]] inline AtomChoice choose_atom(double rms, float price) noexcept {
+  const double ratio = rms / static_cast<double>(price);
+  if (ratio < 1.0) return {probability_of_ratio(ratio), 0};
+  return {0, static_cast<std::uint8_t>(certain_class(ratio))};
+}
+
+/// Bit k % 64 of word k / 64: atom k of the chunk is kept.
+using KeptMask = std::array<std::uint64_t, kSelectionChunk / 64>;
+
+/// Selects among `count <= 256` atoms of one chunk from the 32-bit draw `u`.
+[[nodiscard]] inline KeptMask select_chunk(const double* rms, std::size_t count, float price,
+                                           std::uint32_t u) noexcept {
+  KeptMask kept{};
+  std::array<std::uint32_t, kSelectionChunk> probability;
+  for (std::size_t k = 0; k < count; ++k) {
+    const double ratio = rms[k] / static_cast<double>(price);
+    const bool certain = ratio >= 1.0;
+    const std::uint32_t p = probability_of_ratio(certain ? 0.5 : ratio);
+    probability[k] = rms[k] > 0 && !certain ? p : 0u;
+    kept[k / 64] |= std::uint64_t{certain} << (k % 64);
+  }
+  // Places beyond a short chunk are skipped: the order stays that of the full chunk.
+  std::uint32_t sum = u;
+  for (std::size_t i = 0; i < kSelectionChunk; ++i) {
+    const std::size_t k = i * kSelectionStride % kSelectionChunk;
+    if (k >= count) continue;
+    const std::uint32_t next = sum + probability[k];
+    kept[k / 64] |= std::uint64_t{next < sum} << (k % 64);
+    sum = next;
+  }
+  return kept;
+}
+
+}  // namespace atomo::math

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atomo/compressor.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "atomo/container.hpp"
+#include "core/fp_guard.hpp"
+#include "core/utf8.hpp"
+#include "model/model.hpp"
+
+namespace atomo {
+
+using namespace model;
+
+using codec::EncoderPlan;
+using codec::LayerWork;
+using core::Carver;
+using core::report;
+using core::worse;
+using price::kLargestDebt;
+using price::Pool;
+
+namespace {
+
+/// Prices are f32 whose lower 16 bits are zero; 0 stands for none.
+bool is_finite_price(float p) noexcept {
+  return p >= 0 && std::isfinite(p) && (std::bit_cast<std::uint32_t>(p) & 0xFFFFu) == 0;
+}
+
+bool any_half(std::span<const TensorView> views) noexcept {
+  return std::any_of(views.begin(), views.end(),
+                     [](const TensorView& v) { return v.dtype != DType::f32; });
+}
+
+}  // namespace
+
+Compressor::Compressor(std::vector<LayerSpec> layers, Policy policy, CompressorOptions options)
+    : impl_(std::make_unique<Impl>(std::move(layers), std::move(policy), options)) {}
+Compressor::Compressor(Compressor&&) noexcept = default;
+Compressor& Compressor::operator=(Compressor&&) noexcept = default;
+Compressor::~Compressor() = default;
+
+const std::vector<LayerSpec>& Compressor::layers() const noexcept { return impl_->layers; }
+const Codec& Compressor::codec(std::size_t layer) const { return impl_->codecs.at(layer); }
+std::uint64_t Compressor::elements() const noexcept {
+  std::uint64_t n = 0;
+  for (const auto& plan : impl_->plans) n += plan.n;
+  return n;
+}
+std::size_t Compressor::max_encoded_bytes() const noexcept { return impl_->max_bytes; }
+std::size_t Compressor::max_encoded_bytes(std::size_t layer) const {
+  return impl_->one_head.at(layer) +
+         static_cast<std::size_t>(format::padded(impl_->plans.at(layer).max_body_bytes));
+}
+std::size_t Compressor::workspace_bytes() const noexcept { return impl_->workspace; }
+std::size_t Compressor::workspace_bytes(std::size_t layer) const {
+  const EncoderPlan& plan = impl_->plans.at(layer);
+  if (impl_->device != nullptr) {
+    return backend::device_backend()->workspace_bytes(plan);
+  }
+  Carver carver;
+  LayerWork().carve(plan, carver, false);
+  return std::max(carver.bytes(),
+                  codec::read_layer_workspace(plan.kind, plan.kind.dtype, plan.method->lossless()));
+}
+
+Status Compressor::encode(std::span<const ConstTensorView> layers, const Key& key,
+                          const Payload& payload, const Context& context) noexcept {
+  if (impl_->device != nullptr) return impl_->encode_on_device(layers, key, payload, context);
+  const core::FpGuard guard;
+  return report(context, impl_->encode(layers, key, payload, context));
+}
+
+Status Compressor::decode(ConstBytes message, std::span<const TensorView> layers,
+                          const Context& context) const noexcept {
+  if (impl_->device != nullptr)
+    return impl_->device->decode({&message, 1}, false, 1, layers, context);
+  if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
+  return atomo::decode(message, layers, context);
+}
+
+Status Compressor::decode_add(ConstBytes message, float alpha, std::span<const TensorView> layers,
+                              const Context& context) const noexcept {
+  if (impl_->device != nullptr) {
+    return any_half(layers) ? Status::unsupported
+                            : impl_->device->decode({&message, 1}, true, alpha, layers, context);
+  }
+  if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
+  return atomo::decode_add(message, alpha, layers, context);
+}
+
+Status Compressor::decode_add(std::span<const ConstBytes> messages, float alpha,
+                              std::span<const TensorView> layers,
+                              const Context& context) const noexcept {
+  if (impl_->device != nullptr)
+    return impl_->device->decode(messages, true, alpha, layers, context);
+  const core::FpGuard guard;
+  if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
+  if (messages.empty()) return report(context, Status::ok);
+  if (any_half(layers))
+    return report(context, impl_->add_through_f32(messages, alpha, layers, context));
+  Status status = Status::ok;
+  for (const ConstBytes message : messages) {
+    const Status s = atomo::decode_add(message, alpha, layers, context);
+    if (failed(s)) return s;
+    status = worse(status, s);
+  }
+  return report(context, status);
+}
+
+Status Compressor::begin_step(const Key& key) noexcept {
+  const Status status = begin_step(key, impl_->atoms.price, impl_->grid.price);
+  if (!failed(status)) impl_->given = false;
+  return status;
+}
+
+Status Compressor::begin_step(const Key& key, float price, float grid_step) noexcept {
+  if (impl_->in_step || key.tensor != 0) return Status::unsupported;
+  if (!is_finite_price(price) || !is_finite_price(grid_step) || !impl_->streams_under_cap())
+    return Status::unsupported;
+  impl_->step_key = key;
+  impl_->prices = {price, grid_step, false};
+  impl_->given = true;
+  std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
+  impl_->in_step = true;
+  return Status::ok;
+}
+
+Status Compressor::encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
+                                const Context& context) noexcept {
+  const core::FpGuard guard;
+  const Status status = impl_->encode_layer(i, view, payload, context);
+  return impl_->device != nullptr ? status : report(context, status);
+}
+
+Status Compressor::end_step(const Context& context) noexcept {
+  const core::FpGuard guard;
+  const bool in_step = std::exchange(impl_->in_step, false);
+  if (impl_->device != nullptr) {
+    return in_step ? impl_->device->end_step(impl_->step_prices(), context) : Status::unsupported;
+  }
+  return report(context, in_step ? impl_->end_step() : Status::unsupported);
+}
+
+Status Compressor::decode_layer(ConstBytes message, const TensorView& view,
+                                const Context& context) const noexcept {
+  return impl_->decode_layer(message, false, 1, view, context);
+}
+
+Status Compressor::decode_layer_add(ConstBytes message, float alpha, const TensorView& view,
+                                    const Context& context) const noexcept {
+  return impl_->decode_layer(message, true, alpha, view, context);
+}
+
+float Compressor::price() const noexcept { return impl_->price_of(0); }
+float Compressor::grid_step() const noexcept { return impl_->price_of(1); }
+float Compressor::predicted_price() const noexcept { return impl_->predicted(0); }
+float Compressor::predicted_grid_step() const noexcept { return impl_->predicted(1); }
+
+double Compressor::budget_bytes() const noexcept {
+  double bits = 0;
+  for (std::size_t i = 0; i < impl_->plans.size(); ++i) bits += impl_->budget_bits(i);
+  return bits / 8;
+}
+
+namespace {
+
+constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '3'};
+
+struct SavedPool {
+  float level, price;
+  double owed, held;
+  std::uint64_t steady;
+
+  static SavedPool of(const price::PoolState& pool) noexcept {
+    return {pool.level, pool.price, pool.owed, pool.held, pool.steady};
+  }
+  [[nodiscard]] bool is_sound() const noexcept {
+    return is_finite_price(level) && is_finite_price(price) && std::abs(owed) <= kLargestDebt &&
+           std::abs(held) <= kLargestDebt && steady <= 0xFFFF;
+  }
+  [[nodiscard]] price::PoolState state() const noexcept {
+    return {level, price, owed, held, static_cast<std::uint32_t>(steady)};
+  }
+};
+/// Behind it the limits of the layers under a cap, 8 bytes each, in the layers' order.
+struct SavedState {
+  char magic[8];
+  SavedPool atoms, grid;
+};
+static_assert(sizeof(SavedState) == 72);
+
+}  // namespace
+
+std::vector<std::byte> Compressor::save() const {
+  price::LearntPrices learnt;
+  std::vector<std::uint64_t> limits(impl_->capped_layers());
+  if (failed(impl_->read_prices(learnt)) || failed(impl_->read_limits(limits)))
+    throw Error("CUDA: the device did not say what it has learnt of the model's prices");
+  SavedState state{{}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1])};
+  std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
+  const std::size_t of_limits = limits.size() * sizeof(std::uint64_t);
+  std::vector<std::byte> bytes(sizeof state + of_limits);
+  std::memcpy(bytes.data(), &state, sizeof state);
+  if (of_limits > 0) std::memcpy(bytes.data() + sizeof state, limits.data(), of_limits);
+  return bytes;
+}
+
+void Compressor::load(ConstBytes bytes) {
+  SavedState state{};
+  std::vector<std::uint64_t> limits(impl_->capped_layers());
+  const std::size_t limit_bytes = limits.size() * sizeof(std::uint64_t);
+  const std::string expected = "not a saved compressor state: expected the " +
+                               std::to_string(sizeof state + limit_bytes) +
+                               " bytes that save() returned, found ";
+  if (bytes.size() != sizeof state + limit_bytes)
+    throw Error(expected + std::to_string(bytes.size()));
+  std::memcpy(&state, bytes.data(), sizeof state);
+  if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, limit_bytes);
+  if (std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0) {
+    const std::string_view magic(state.magic, sizeof kStateMagic);
+    throw Error(expected + "as many that start with '" + core::shown(magic) + "' instead of '" +
+                std::string(kStateMagic, sizeof kStateMagic) + "'");
+  }
+  if (!state.atoms.is_sound() || !state.grid.is_sound())
+    throw Error(expected + "as many that hold a price or a debt that no model has");
+  if (!impl_->may_be_limits(limits))
+    throw Error(expected + "as many that hold limits of layers beyond the model's cap");
+  if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())) ||
+      failed(impl_->write_limits(limits)))
+    throw Error("CUDA: the device did not take what was saved of the model's prices");
+}
+
+}  // namespace atomo

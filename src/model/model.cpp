@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/model.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "atomo/container.hpp"
+#include "codec/read_layers.hpp"
+#include "core/fp_guard.hpp"
+#include "core/halves.hpp"
+
+namespace atomo {
+
+using namespace model;
+
+using codec::EncoderPlan;
+using codec::LayerWork;
+using codec::Prices;
+using core::Carver;
+using core::worse;
+using format::HeadLayout;
+using format::Row;
+using price::Pool;
+
+namespace {
+
+/// Runs `body(i)` for every layer, on the executor when there is one.
+template <typename Body>
+void for_each_layer(Executor* executor, std::size_t count, Body body) noexcept {
+  if (executor == nullptr) {
+    for (std::size_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  executor->run(
+      count,
+      [](void* state, std::size_t i) {
+        const core::FpGuard guard;
+        (*static_cast<Body*>(state))(i);
+      },
+      &body);
+}
+
+bool is_half(const TensorView& view) noexcept { return view.dtype != DType::f32; }
+
+/// Where the f32 sum of each half view begins among those of all; views are asked for in their
+/// order.
+class HalfSums {
+ public:
+  explicit HalfSums(std::span<const TensorView> views) noexcept : views_(views) {}
+  std::size_t begin(std::size_t view) noexcept {
+    for (; next_ < view; ++next_)
+      at_ += is_half(views_[next_]) ? views_[next_].shape.elements() : 0;
+    return at_;
+  }
+  std::size_t end() noexcept { return begin(views_.size()); }
+
+ private:
+  std::span<const TensorView> views_;
+  std::size_t next_ = 0, at_ = 0;
+};
+
+}  // namespace
+
+void Compressor::Impl::set_up_layers(const CompressorOptions& options) {
+  if (layers.empty()) throw Error("a model without layers: expected at least one");
+  if (layers.size() > format::kMaxLayers) {
+    throw Error("a model of " + std::to_string(layers.size()) +
+                " layers: at most 65536 are supported");
+  }
+  std::set<std::string> names;
+  std::vector<format::Kind> kinds;
+  std::vector<std::string> on_wire;
+  for (const auto& layer : layers) {
+    format::check_layer_name(names.size(), layer.name);
+    if (!names.insert(layer.name).second)
+      throw Error("two layers are called '" + layer.name + "': names must differ");
+    codecs.push_back(policy.codec_for(layer.name));
+    plans.emplace_back(codecs.back().method(), layer.shape, layer.dtype);
+    kinds.push_back(plans.back().kind);
+    one_head.push_back(format::one_layer_head_bytes(kinds.back()));
+    if (options.names_on_wire) on_wire.push_back(layer.name);
+  }
+  layout = HeadLayout(kinds, on_wire);
+}
+
+void Compressor::Impl::set_up_memory() {
+  const std::size_t count = layers.size();
+  std::size_t end = 0;
+  for (const auto& plan : plans) {
+    body_offset.push_back(end);
+    end += static_cast<std::size_t>(format::padded(plan.max_body_bytes));
+  }
+  max_bytes = layout.bytes() + end;
+  demand.resize(count);
+  work.resize(count);
+  rows.resize(count);
+  statuses.resize(count);
+  seen.resize(count);
+  limits.resize(count);
+  capped_bodies.resize(count);
+  allotments.resize(count);
+  layer_runs.resize(count);
+  for (std::size_t i = 0; i < count; ++i) expected_bits.push_back(256 * budget_bits(i));
+  pool_demands.reserve(count);
+
+  Carver counted;
+  for (const auto& plan : plans) counted.take_bytes(plan.demand_bytes);
+  demand_memory.resize(counted.bytes());
+  Carver placed{Bytes(demand_memory)};
+  for (std::size_t i = 0; i < count; ++i) demand[i] = placed.take_bytes(plans[i].demand_bytes);
+
+  Carver encoding;
+  std::size_t decoding = 0, halves = 0;
+  for (const auto& plan : plans) {
+    LayerWork().carve(plan, encoding, false);
+    decoding = std::max(
+        decoding, codec::read_layer_workspace(plan.kind, plan.kind.dtype, plan.method->lossless()));
+    if (plan.kind.dtype != DType::f32) halves += plan.n;
+  }
+  Carver sums;
+  sums.take<float>(halves);
+  workspace = std::max(encoding.bytes(), decoding + sums.bytes());
+}
+
+void Compressor::Impl::set_up_device() {
+  for (const auto& plan : plans) static_cast<void>(codec::device_backend_for(plan));
+  std::vector<backend::StreamedLayer> streamed;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const bool shares = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);
+    streamed.push_back({shares ? plans[i].method->pool() : Pool::none, budget_bits(i),
+                        one_layer_fixed_bits(i), limits[i]});
+  }
+  const std::vector<backend::LayerPlan> plain(plans.begin(), plans.end());
+  device = backend::device_backend()->make_model(
+      plain, layout, streamed, streams_under_cap() ? cap_room(true) - cap_reserve() : 0);
+  workspace = device->workspace_bytes();
+}
+
+Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views, const Key& key,
+                                          const Payload& payload, const Context& context) noexcept {
+  if (views.size() != layers.size() || key.tensor != 0) return Status::shape_mismatch;
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (payload.capacity < max_bytes) return Status::buffer_too_small;
+  std::fill(seen.begin(), seen.end(), std::uint8_t{2});  // what sends is known on the device alone
+  const double budgets[2] = {gather(Pool::atoms, false), gather(Pool::grid, false)};
+  return device->encode(views, key, budgets, payload, context);
+}
+
+Status Compressor::Impl::carve(Bytes memory) noexcept {
+  Carver carver(memory);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    work[i].demand = demand[i];
+    work[i].carve(plans[i], carver, false);
+  }
+  return carver.fits() ? Status::ok : Status::workspace_too_small;
+}
+
+/// `seen` says per layer: 0 not in this step, 1 encoded but nothing to send, 2 sends.
+Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
+                                const Payload& payload, const Context& context) noexcept {
+  if (views.size() != layers.size() || key.tensor != 0) return Status::shape_mismatch;
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (payload.capacity < max_bytes) return Status::buffer_too_small;
+  if (const Status s = carve(context.workspace); failed(s)) return s;
+  if (context.step != nullptr) key.step = *context.step;
+
+  const auto key_of = [&](std::size_t i) {
+    Key k = key;
+    k.tensor = static_cast<std::uint16_t>(i);
+    return k;
+  };
+  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
+    statuses[i] = open_layer(plans[i], views[i], key_of(i), nullptr, work[i]);
+    seen[i] = work[i].sends() ? 2 : 1;
+  });
+  Status status = Status::ok;
+  for (const Status s : statuses) status = worse(status, s);
+  if (failed(status)) return status;
+  const double atoms_target = gather(Pool::atoms, false);
+  const auto found_atoms = codec::find_price(pool_demands, atoms_target);
+  const double grid_target = gather(Pool::grid, false);
+  const auto found_grid = codec::find_price(pool_demands, grid_target);
+  if (found_atoms.underspent || found_grid.underspent) status = worse(status, Status::underspent);
+  const Prices found{found_atoms.price, found_grid.price, false};
+
+  const auto room_of = [&](std::size_t i) {
+    const auto capacity = static_cast<std::size_t>(format::padded(plans[i].max_body_bytes));
+    return Bytes{payload.data + layout.bytes() + body_offset[i], capacity};
+  };
+  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
+    statuses[i] = write_layer(plans[i], work[i], found, 0, room_of(i), rows[i]);
+  });
+  for (const Status s : statuses) status = worse(status, s);
+  if (!failed(status)) status = worse(status, allot(key));
+  if (failed(status)) return status;
+  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
+    statuses[i] = finish_layer(plans[i], work[i], allotments[i], room_of(i), rows[i]);
+  });
+  for (const Status s : statuses) status = worse(status, s);
+  if (failed(status)) return status;
+
+  const std::uint64_t total = close_gaps(payload.data);
+  layout.write_tables(payload.data);
+  layout.seal(payload.data, key, found.atoms, found.grid, total);
+  *payload.bytes = total;
+  prices = found;
+  if (found.atoms > 0) atoms.level = atoms.price = found.atoms;
+  if (found.grid > 0) grid.level = grid.price = found.grid;
+  return core::with_overspent(status, found_atoms.overspent || found_grid.overspent);
+}
+
+/// Moves the bodies, written where the largest would be, behind one another; writes the rows.
+/// Returns the total.
+std::uint64_t Compressor::Impl::close_gaps(std::byte* message) noexcept {
+  std::byte* to = message + layout.bytes();
+  const std::byte* bodies = to;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto bytes = static_cast<std::size_t>(rows[i].bytes);
+    const auto whole = static_cast<std::size_t>(format::padded(bytes));
+    if (bytes > 0) std::memmove(to, bodies + body_offset[i], bytes);
+    std::fill(to + bytes, to + whole, std::byte{0});
+    to += whole;
+    rows[i].kind = layout.kind_of(i);
+    format::write_row(message, i, rows[i]);
+  }
+  return static_cast<std::uint64_t>(to - message);
+}
+
+Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view,
+                                      const Payload& payload, const Context& context) noexcept {
+  if (i >= layers.size()) return Status::shape_mismatch;
+  if (!in_step || payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  const EncoderPlan& plan = plans[i];
+  const std::size_t head = one_head[i];
+  if (payload.capacity < head + format::padded(plan.max_body_bytes))
+    return Status::buffer_too_small;
+  if (device != nullptr) return encode_layer_on_device(i, view, payload, context);
+  Carver carver(context.workspace);
+  LayerWork layer;
+  layer.demand = demand[i];
+  layer.carve(plan, carver, false);
+  if (!carver.fits()) return Status::workspace_too_small;
+
+  Key key = step_key;
+  if (context.step != nullptr) key.step = *context.step;
+  key.tensor = static_cast<std::uint16_t>(i);
+  Status status = open_layer(plan, view, key, context.executor, layer);
+  if (failed(status)) return status;
+  seen[i] = layer.sends() ? 2 : 1;
+  const bool alone = plan.method->pool() == Pool::grid ? prices.grid == 0 : prices.atoms == 0;
+  Prices used = prices;
+  used.solve_alone = alone;
+  used.limit = limits[i];
+  Row row;
+  const Bytes room{payload.data + head, payload.capacity - head};
+  status = worse(status, write_layer(plan, layer, used, one_layer_fixed_bits(i), room, row));
+  if (!failed(status))
+    status = worse(status, finish_layer(plan, layer, allot_lone(i, layer, row), room, row));
+  if (failed(status)) return status;
+  const auto bytes = static_cast<std::size_t>(row.bytes),
+             whole = static_cast<std::size_t>(format::padded(bytes));
+  std::fill(payload.data + head + bytes, payload.data + head + whole, std::byte{0});
+  format::write_one_layer_head(payload.data, plan.kind, row, key,
+                               in_pool(i, Pool::atoms) ? prices.atoms : 0,
+                               in_pool(i, Pool::grid) ? prices.grid : 0);
+  rows[i] = row;
+  *payload.bytes = head + whole;
+  return status;
+}
+
+Status Compressor::Impl::encode_layer_on_device(std::size_t i, const ConstTensorView& view,
+                                                const Payload& payload,
+                                                const Context& context) const noexcept {
+  Key key = step_key;
+  key.tensor = static_cast<std::uint16_t>(i);
+  const double budget = price::body_budget(budget_bits(i), one_layer_fixed_bits(i));
+  return device->encode_layer(i, view, key, step_prices(), budget, payload, context);
+}
+
+/// On a device the codec is that of the layers of the view's shape.
+Status Compressor::Impl::decode_layer(ConstBytes message, bool add, float alpha,
+                                      const TensorView& view,
+                                      const Context& context) const noexcept {
+  if (device == nullptr) {
+    return add ? atomo::decode_add(message, alpha, {&view, 1}, context)
+               : atomo::decode(message, {&view, 1}, context);
+  }
+  const EncoderPlan* found = nullptr;
+  for (const EncoderPlan& plan : plans) {
+    if (plan.kind.shape != view.shape) continue;
+    if (found == nullptr) found = &plan;
+    if (plan.kind.method != found->kind.method || plan.kind.params != found->kind.params)
+      return Status::unsupported;
+  }
+  if (found == nullptr) return Status::shape_mismatch;
+  return backend::device_backend()->decode(*found, message, add, alpha, view, context);
+}
+
+Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept {
+  if (views.size() != layers.size()) return Status::shape_mismatch;
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (views[i].shape != layers[i].shape) return Status::shape_mismatch;
+    if (views[i].device != Device::cpu || (views[i].data == nullptr && plans[i].n > 0))
+      return Status::unsupported;
+  }
+  return Status::ok;
+}
+
+/// Half views: all messages are added in f32 and rounded once, with the first message's key. A
+/// message is read once.
+Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, float alpha,
+                                         std::span<const TensorView> views,
+                                         const Context& context) const noexcept {
+  Carver carver(context.workspace);
+  const auto memory = carver.take<float>(HalfSums(views).end());
+  const std::size_t used = carver.bytes();
+  if (!carver.fits() || used > context.workspace.size()) return Status::workspace_too_small;
+  Context rest = context;
+  rest.workspace = context.workspace.subspan(used);
+
+  HalfSums sums(views);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (!is_half(views[i])) continue;
+    core::widen_halves(views[i].data, views[i].dtype, plans[i].n, memory.data() + sums.begin(i),
+                       context.executor);
+  }
+  Key key;
+  Status status = Status::ok;
+  for (std::size_t m = 0; m < messages.size(); ++m) {
+    format::Head head;
+    if (const Status s = format::Head::parse(messages[m], false, head); failed(s)) return s;
+    if (head.layers() != views.size()) return Status::shape_mismatch;
+    if (m == 0) key = head.header().key;
+    sums = HalfSums(views);
+    const Status s = codec::read_layers(head, true, alpha, rest, [&](std::size_t i) -> TensorView {
+      if (!is_half(views[i])) return views[i];
+      return {memory.data() + sums.begin(i), DType::f32, views[i].shape, views[i].device};
+    });
+    if (failed(s)) return s;
+    status = worse(status, s);
+  }
+  sums = HalfSums(views);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (!is_half(views[i])) continue;
+    key.tensor = static_cast<std::uint16_t>(i);
+    status = worse(
+        status, core::round_to_half(memory.data() + sums.begin(i), plans[i].n, key, Purpose::output,
+                                    views[i].dtype, views[i].data, context.executor));
+  }
+  return status;
+}
+
+}  // namespace atomo

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// A model inside: its layers, the memory a step needs, its budget. The parts are in model.cpp
+/// (set-up, encoding, decoding into halves) and model_budget.cpp (prices, controller, caps);
+/// compressor.cpp is the face.
+
+#include <cstdint>
+#include <vector>
+
+#include "atomo/compressor.hpp"
+#include "backend/backend.hpp"
+#include "codec/layer.hpp"
+#include "codec/price_search.hpp"
+#include "core/status.hpp"
+#include "price/price_controller.hpp"
+
+namespace atomo {
+
+namespace model {
+
+/// A body is padded to 4 bytes: 1.5 of them on average.
+inline constexpr double kMeanPaddingBits = 12;
+
+}  // namespace model
+
+struct Compressor::Impl {
+  std::vector<LayerSpec> layers;
+  Policy policy;
+  std::vector<Codec> codecs;
+  std::vector<codec::EncoderPlan> plans;
+  format::HeadLayout layout;
+  std::unique_ptr<backend::DeviceModel> device;  // null for a model on the CPU
+  std::vector<std::size_t> one_head;             // head bytes of a message of this layer alone
+  std::vector<std::size_t> body_offset;          // of each body at its largest, within the bodies
+  std::size_t max_bytes = 0, workspace = 0;
+
+  // Per layer, written by whoever encodes it: what the price search needs, and whether it was seen
+  // this step.
+  std::vector<std::byte> demand_memory;
+  std::vector<Bytes> demand;
+  std::vector<codec::LayerWork> work;
+  std::vector<format::Row> rows;
+  std::vector<Status> statuses;
+  std::vector<std::uint8_t> seen;
+  std::vector<codec::Demand> pool_demands;
+  // Layers under a cap: their bodies in a whole message, what each may take of it; runs of layers.
+  std::vector<price::CappedBody> capped_bodies;
+  std::vector<price::Allotment> allotments;
+  std::vector<std::uint64_t> layer_runs;
+  // Of steps layer by layer: what the last one expected of each, and the bytes each may take in the
+  // next; on a device the first step's, it keeps the others.
+  std::vector<double> expected_bits;
+  std::vector<std::size_t> limits;
+
+  Key step_key;
+  codec::Prices prices;          // of the step under way
+  bool given = false;            // these prices were fixed by hand
+  price::PoolState atoms, grid;  // of a model on the CPU; a device keeps its own
+  bool in_step = false;
+
+  Impl(std::vector<LayerSpec> specs, Policy p, CompressorOptions options)
+      : layers(std::move(specs)), policy(std::move(p)) {
+    set_up_layers(options);
+    set_up_memory();
+    check_cap();
+    set_limits();
+    if (options.device == Device::cuda) set_up_device();
+  }
+
+  void set_up_layers(const CompressorOptions& options);
+  void set_up_memory();
+  void set_up_device();
+  [[nodiscard]] bool in_pool(std::size_t i, price::Pool pool) const {
+    return plans[i].n > 0 && plans[i].method->pool() == pool && plans[i].method->budget_bits() > 0;
+  }
+  [[nodiscard]] double budget_bits(std::size_t i) const {
+    return plans[i].method->budget_bits() * static_cast<double>(plans[i].n);
+  }
+  [[nodiscard]] bool capped(std::size_t i) const { return plans[i].least_limit_bytes > 0; }
+  void check_cap() const;
+  [[nodiscard]] std::size_t cap_room(bool streamed) const noexcept;
+  void expect_sizes(float price) noexcept;
+  void set_limits() noexcept;
+  [[nodiscard]] std::uint64_t cap_reserve() const noexcept;
+  [[nodiscard]] bool streams_under_cap() const noexcept;
+  [[nodiscard]] price::Allotment allot_lone(std::size_t i, const codec::LayerWork& layer,
+                                            const format::Row& row) const noexcept;
+  Status allot(const Key& key) noexcept;
+  Status leave_layers_out(const Key& key, std::uint64_t room) noexcept;
+  [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
+    return 8.0 * static_cast<double>(one_head[i]) + model::kMeanPaddingBits;
+  }
+  double gather(price::Pool pool, bool streamed) noexcept;
+  Status learn(price::Pool pool, float price, price::PoolState& state, bool& overspent) noexcept;
+  Status carve(Bytes memory) noexcept;
+  Status encode_on_device(std::span<const ConstTensorView> views, const Key& key,
+                          const Payload& payload, const Context& context) noexcept;
+  Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,
+                const Context& context) noexcept;
+  std::uint64_t close_gaps(std::byte* message) noexcept;
+  Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
+                      const Context& context) noexcept;
+  Status encode_layer_on_device(std::size_t i, const ConstTensorView& view, const Payload& payload,
+                                const Context& context) const noexcept;
+  Status decode_layer(ConstBytes message, bool add, float alpha, const TensorView& view,
+                      const Context& context) const noexcept;
+  Status end_step() noexcept;
+  // The controller, wherever it is: a device is waited for.
+  [[nodiscard]] price::StepPrices step_prices() const noexcept;
+  Status read_prices(price::LearntPrices& learnt) const noexcept;
+  Status set_learnt(const price::PoolState& of_atoms, const price::PoolState& of_grid) noexcept;
+  [[nodiscard]] std::size_t capped_layers() const noexcept;
+  [[nodiscard]] bool may_be_limits(std::span<const std::uint64_t> of_capped) const noexcept;
+  Status read_limits(std::span<std::uint64_t> of_capped) const noexcept;
+  Status write_limits(std::span<const std::uint64_t> of_capped) noexcept;
+  [[nodiscard]] float price_of(std::size_t pool) const noexcept;
+  [[nodiscard]] float predicted(std::size_t pool) const noexcept;
+  Status check(std::span<const TensorView> views) const noexcept;
+  Status add_through_f32(std::span<const ConstBytes> messages, float alpha,
+                         std::span<const TensorView> views, const Context& context) const noexcept;
+};
+
+}  // namespace atomo

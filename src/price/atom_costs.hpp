@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What rows and blocks cost the search for a price.
+
+#include <cstddef>
+
+#include "format/atom_layout.hpp"
+#include "price/price.hpp"
+
+namespace atomo::price {
+
+/// What the price search charges for the atoms of this layout.
+[[nodiscard]] PriceCosts price_costs(const AtomLayout& layout) noexcept;
+
+/// Bins that suffice for the amplitudes of this layout.
+[[nodiscard]] std::size_t max_price_bins(const AtomLayout& layout) noexcept;
+
+}  // namespace atomo::price

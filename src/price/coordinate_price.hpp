@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What a grid step costs: the magnitudes of a layer as a histogram over the upper 15 bits of |x|
+/// (128 bins an octave), and the expected size of its body at any step, in integers alone.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "atomo/types.hpp"
+#include "price/price.hpp"
+
+namespace atomo::price {
+
+/// Room for the histogram of n entries.
+[[nodiscard]] std::size_t magnitude_demand_bytes(std::size_t n) noexcept;
+[[nodiscard]] std::size_t magnitude_scratch_bytes(std::size_t n) noexcept;
+
+/// Fills `demand`: the entry count, the largest magnitude, then (bin, count) in ascending order.
+void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch) noexcept;
+
+/// What the body comes to at a step, nothing when every entry is zero. Falls as the step rises.
+[[nodiscard]] Expected expected_on_grid(ConstBytes demand, float step) noexcept;
+
+/// The expected squared error of rounding to that grid, in units of the squared step and of
+/// 2^-16, each |x| at the middle of its bin.
+[[nodiscard]] std::uint64_t expected_grid_error16(ConstBytes demand, float step) noexcept;
+
+/// The step at which `keep` entries are expected not to become zero: sum of min(1, |x|/step), with
+/// each |x| at the middle of its bin (within 2^-8). When fewer are not zero, a step that keeps all
+/// of them. 0 when every entry is zero.
+[[nodiscard]] float step_that_keeps(ConstBytes demand, std::uint64_t keep) noexcept;
+
+[[nodiscard]] float largest_magnitude(ConstBytes demand) noexcept;
+
+}  // namespace atomo::price

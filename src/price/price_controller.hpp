@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The controller of a streamed model: what prices and sizes so far say about the next step's
+/// price, for the host and the device. A step's price is that of the steps before, smoothed; bytes
+/// that messages took too much or too little are kept as a debt, which the next steps pay off, so
+/// that the mean over any run of steps is the budget's but for the debt at its ends. A gradient's
+/// scale that jumps for good is a new beginning, whose first messages are nobody's fault and are
+/// not paid for; one that comes back in the next step was a spike, and is.
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "price/price_math.hpp"
+
+namespace atomo::price {
+
+/// Codes of prices: a change of the level by more is followed at once; one by this much is a new
+/// beginning.
+inline constexpr int kFollowed = 128, kBeginning = 3 * 128;
+/// Steps from a beginning on whose sizes are not made up for: they say how wrong a first guess was.
+inline constexpr std::uint32_t kSettling = 3;
+/// Budgets: the most that is owed, and how much of it the next step can be asked to pay.
+inline constexpr double kLargestDebt = 8, kLargestPayment = 2;
+
+/// What the steps so far say about the next: one a pool.
+struct PoolState {
+  float level = 0;           ///< price that meets the budget, smoothed; 0 before the first step
+  float price = 0;           ///< of the next step, which pays off the debt; likewise
+  double owed = 0;           ///< what messages took above the budget, in budgets
+  double held = 0;           ///< what the message of a beginning took above it; 0 after other steps
+  std::uint32_t steady = 0;  ///< steps since a beginning, as many as count
+};
+
+[[nodiscard]] constexpr int code_of(float price) noexcept {
+  return static_cast<int>(std::bit_cast<std::uint32_t>(price) >> 16);
+}
+
+/// How far a step's price is from the level, in codes.
+[[nodiscard]] constexpr int distance(const PoolState& state, int price) noexcept {
+  if (state.level == 0) return kBeginning;
+  const int level = code_of(state.level);
+  return price < level ? level - price : price - level;
+}
+
+/// Takes a step in: it was sent at `price` (0: each layer found its own), took `actual` bits of
+/// `target`, and `plain` would have met the target.
+constexpr void count_step(PoolState& state, float price, float plain, double actual,
+                          double target) noexcept {
+  const bool begins = distance(state, code_of(plain)) >= kBeginning;
+  const bool comes_back = begins && state.held != 0;
+  const double excess = price > 0 ? std::min(actual / target - 1, kLargestDebt) : 0;
+  if (comes_back) {
+    state.steady = kSettling;
+  } else {
+    state.steady = begins ? 0 : std::min(state.steady + 1, kSettling);
+  }
+  if (state.steady == kSettling)
+    state.owed = std::clamp(state.owed + (comes_back ? state.held : 0) + excess, -kLargestDebt,
+                            kLargestDebt);
+  state.held = begins && !comes_back ? excess : 0;
+}
+
+/// What the next step's budget is divided by: 2 for each budget owed, as finely as prices are.
+[[nodiscard]] constexpr double payment(const PoolState& state) noexcept {
+  const double doublings = std::clamp(state.owed, -kLargestPayment, kLargestPayment);
+  const int code = code_of(1) + static_cast<int>(doublings * 128);
+  return static_cast<double>(price_of_code(static_cast<std::uint32_t>(code)));
+}
+
+/// Takes the step's price in, halfway where it is near, for a third less of the variance that noisy
+/// gradients add to messages' sizes; `corrected` meets the target divided by the payment.
+constexpr void predict_price(PoolState& state, float plain, float corrected) noexcept {
+  if (!(plain > 0)) return;
+  const int now = code_of(plain);
+  const int level = distance(state, now) > kFollowed ? now : (code_of(state.level) + now) / 2;
+  const int next = std::clamp(level + code_of(corrected) - now, static_cast<int>(kFirstPriceCode),
+                              static_cast<int>(kLastPriceCode));
+  state.level = price_of_code(static_cast<std::uint32_t>(level));
+  state.price = price_of_code(static_cast<std::uint32_t>(next));
+}
+
+/// The prices of a streamed step by pool (atoms, grid): those given, or those predicted.
+struct StepPrices {
+  bool predicted = true;
+  float given[2] = {};
+};
+
+/// What a model has learnt of its prices, by pool.
+struct LearntPrices {
+  PoolState pools[2];
+  float used[2] = {};  ///< by the last step or message
+};
+
+}  // namespace atomo::price

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// What atoms cost at a price, for the host and the device: exact integers, so that sums do not
+/// depend on their order. Costs are in 1/256 bit.
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+
+#include "coding/pair_code_tables.hpp"
+#include "core/host_device.hpp"
+#include "math/dither.hpp"
+#include "price/price.hpp"
+
+namespace atomo::price {
+
+__extension__ typedef unsigned __int128 Wide;  // sums of products of two 64-bit integers
+
+inline constexpr std::uint32_t kFirstPriceCode = 1, kLastPriceCode = 0x7F7F;
+/// Points of the table of gaps' costs, eight an octave.
+inline constexpr std::size_t kGapCosts = std::size(kGapCost256);
+
+/// What a bit must save in variance, in units of the squared price: at the price an atom is just
+/// certain. 6/256 of a bit an entry stand for what goes beside the content.
+inline constexpr double kBitPrice =
+    (1 + static_cast<double>(kAtomClasses[0].delta) * static_cast<double>(kAtomClasses[0].delta) *
+             kDitherVariance) /
+    ((kStepCost256[kAtomClasses[0].step][0] + 6) / 256.0);
+
+/// A variance, in units of the squared price, as a cost.
+[[nodiscard]] constexpr std::uint32_t noise_cost256(double variance) noexcept {
+  return static_cast<std::uint32_t>(variance / kBitPrice * 256 + 0.5);
+}
+
+/// The price of a code: the positive f32 with these upper 16 bits.
+[[nodiscard]] constexpr float price_of_code(std::uint32_t code) noexcept {
+  return std::bit_cast<float>(code << 16);
+}
+
+/// The bin of an amplitude above 0.
+[[nodiscard]] constexpr std::uint32_t amplitude_key(double rms) noexcept {
+  return std::max(std::bit_cast<std::uint32_t>(static_cast<float>(rms)) >> 16, 1u);
+}
+
+/// The amplitude that stands for a bin: its middle.
+[[nodiscard]] constexpr double representative(std::uint32_t key) noexcept {
+  return static_cast<double>(std::bit_cast<float>((key << 16) | 0x8000u));
+}
+
+/// Which of the eight equal parts of its class a ratio stands in: the three bits below the class's
+/// own.
+[[nodiscard]] constexpr std::size_t part_of_ratio(double ratio) noexcept {
+  return static_cast<std::size_t>(std::bit_cast<std::uint64_t>(ratio) >> 48) & 7u;
+}
+
+/// Code of the lowest price at which the largest atom is in the last class or below it.
+[[nodiscard]] constexpr std::uint32_t lowest_code(double max_rms) noexcept {
+  std::uint32_t low = kFirstPriceCode, high = kLastPriceCode;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    if (max_rms / static_cast<double>(price_of_code(middle)) < kTopRatio) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+/// Cost of marking which of `atoms` atoms are the `kept_32` / 2^32 expected ones: a bit each, or
+/// gaps. `gap_cost` is kGapCost256.
+[[nodiscard]] constexpr Wide marks_cost(std::uint64_t atoms, Wide kept_32,
+                                        const std::uint32_t* gap_cost) noexcept {
+  const Wide bit_map = Wide{atoms} * 256;
+  const auto kept = static_cast<std::uint64_t>(kept_32 >> 32);
+  if (kept == 0) return kept_32 == 0 ? 0 : std::min(bit_map, Wide{256 * 64});
+  // atoms / kept with 32 fraction bits; its logarithm in eighths of an octave, linear between the
+  // table's points.
+  const auto ratio = static_cast<std::uint64_t>((Wide{atoms} << 32) / kept);
+  const auto octave = static_cast<std::uint64_t>(std::bit_width(ratio)) - 33;
+  const std::uint64_t mantissa =
+      (ratio << (31 - octave)) & 0x7FFFFFFFFFFFFFFFull;  // 63 bits below the leading one
+  const std::uint64_t index = octave * 8 + (mantissa >> 60);
+  std::uint64_t each = gap_cost[kGapCosts - 1];
+  if (index < kGapCosts - 1) {
+    const std::uint64_t from = gap_cost[index], to = gap_cost[index + 1];
+    each = from + (((to - from) * ((mantissa >> 52) & 0xFFu)) >> 8);
+  }
+  const Wide segments = (Wide{atoms} + 4095) / 4096;
+  return std::min(bit_map, Wide{kept} * each + segments * (32 * 256));
+}
+
+/// A cost that fits 64 bits.
+[[nodiscard]] constexpr std::uint64_t saturated(Wide cost) noexcept {
+  return static_cast<std::uint64_t>(
+      std::min(cost, Wide{std::numeric_limits<std::uint64_t>::max()}));
+}
+
+/// What a family of atoms counts for (Expected::worth): `kept_32` / 2^32 expected ones, each
+/// for `entries`.
+[[nodiscard]] constexpr std::uint64_t worth_of_atoms(Wide kept_32, std::uint32_t entries) noexcept {
+  return static_cast<std::uint64_t>(std::min(kept_32 * entries, Wide{kWorthSending}));
+}
+/// The same of `nonzero` / 2^16 expected coordinates, atoms of one entry.
+[[nodiscard]] constexpr std::uint64_t worth_of_coordinates(std::uint64_t nonzero) noexcept {
+  return std::min(nonzero, std::uint64_t{1} << 16) * (kWorthSending >> 16);
+}
+
+/// A step of the search: a code is too low when its bits do not fit the budget, unless a message is
+/// not even worth sending at it.
+[[nodiscard]] constexpr bool is_too_low(const Expected& at, std::uint64_t budget) noexcept {
+  return at.bits_256 > budget && at.worth >= kWorthSending;
+}
+/// The code that the search for the smallest that is not too low ends with: where its bits do not
+/// fit (`unpaid`), a message is worth sending at the one below.
+[[nodiscard]] constexpr std::uint32_t last_code(std::uint32_t found, std::uint32_t lowest,
+                                                bool unpaid) noexcept {
+  return unpaid && found > lowest ? found - 1 : found;
+}
+
+/// What a search over codes ends with.
+struct FoundCode {
+  std::uint32_t code = 0;
+  bool overspent = false;  ///< the budget does not pay for a message worth sending
+};
+/// By bisection from `lowest` on; `expected_at(code)` is asked at most 15 times.
+template <typename ExpectedAt>
+[[nodiscard]] constexpr FoundCode search_codes(std::uint32_t lowest, std::uint64_t budget,
+                                               ExpectedAt expected_at) noexcept {
+  std::uint32_t low = lowest, high = kLastPriceCode;
+  bool unpaid = false;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    const Expected at = expected_at(middle);
+    if (is_too_low(at, budget)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+      unpaid = at.bits_256 > budget;
+    }
+  }
+  return {last_code(low, lowest, unpaid), unpaid};
+}
+
+/// A budget of bits as the search takes it.
+[[nodiscard]] constexpr std::uint64_t budget_cost256(double bits) noexcept {
+  return static_cast<std::uint64_t>(std::clamp(bits * 256, 0.0, 1.8e19));  // fits 64 bits
+}
+
+/// A price at the end of a search is too low for its budget to be spent: more than a 64th is left.
+[[nodiscard]] constexpr bool leaves_budget(std::uint64_t cost, std::uint64_t budget) noexcept {
+  return cost < budget - budget / 64;
+}
+
+}  // namespace atomo::price
