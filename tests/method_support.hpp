@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "atomo/thread_pool.hpp"
-#include "codec/method.hpp"
+#include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
+#include "codec/stages.hpp"
 
 namespace atomo::test {
 
@@ -57,16 +58,17 @@ class BackwardExecutor final : public Executor {
 struct Body {
   Status status = Status::ok;
   std::vector<std::byte> bytes;
-  bool lossless = false;
+  bool lossless = false;  ///< it went through the lossless stage
 };
 
-/// Encodes with a method that has no price. `offset`: bytes that input and output are moved off
+/// Encodes with a codec that has no price. `offset`: bytes that input and output are moved off
 /// alignment.
-inline Body encode_body(const codec::Method& method, const std::vector<float>& x,
+inline Body encode_body(const codec::Stages& stages, const std::vector<float>& x,
                         const Key& key = {}, Executor* executor = nullptr, std::size_t offset = 0) {
   const Shape shape{static_cast<std::int64_t>(x.size())};
-  Guarded input(x.size() * 4, offset * 4), scratch(method.scratch_bytes(shape)),
-      out(method.max_body_bytes(shape), offset);
+  const codec::BodyEncoder& encoder = *stages.body;
+  Guarded input(x.size() * 4, offset * 4), scratch(encoder.scratch_bytes(shape)),
+      out(encoder.max_body_bytes(shape), offset);
   if (!x.empty()) std::memcpy(input.data(), x.data(), x.size() * 4);
   codec::LayerInput in;
   in.x = input.floats();
@@ -76,12 +78,17 @@ inline Body encode_body(const codec::Method& method, const std::vector<float>& x
   in.executor = executor;
   codec::BodyResult result;
   Body body;
-  body.status = method.encode(in, 0, {}, {}, scratch.bytes(), out.bytes(), result);
+  body.status = encoder.encode({in, 0, nullptr, scratch.bytes()}, out.bytes(), result);
   EXPECT_TRUE(input.intact() && scratch.intact() && out.intact());
   if (failed(body.status)) return body;
-  EXPECT_LE(result.bytes, method.max_body_bytes(shape));
+  EXPECT_LE(result.bytes, encoder.max_body_bytes(shape));
   body.bytes.assign(out.data(), out.data() + result.bytes);
-  body.lossless = result.lossless;
+  if (!stages.lossless) return body;
+  const std::size_t packed =
+      codec::pack_body(*stages.lossless, encoder.kind(shape, DType::f32), body.bytes, out.bytes());
+  EXPECT_TRUE(out.intact());
+  body.lossless = packed != 0;
+  if (body.lossless) body.bytes.assign(out.data(), out.data() + packed);
   return body;
 }
 
@@ -128,8 +135,8 @@ inline std::vector<float> normal_entries(std::size_t n, std::uint64_t seed, floa
   return x;
 }
 
-inline format::Kind kind_of(const codec::Method& method, std::size_t n) {
-  return method.kind(Shape{static_cast<std::int64_t>(n)}, DType::f32);
+inline format::Kind kind_of(const codec::Stages& stages, std::size_t n) {
+  return stages.body->kind(Shape{static_cast<std::int64_t>(n)}, DType::f32);
 }
 
 }  // namespace atomo::test

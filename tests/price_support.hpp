@@ -34,7 +34,7 @@ struct Price {
   if (max_rms == 0) return {};
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t budget = budget_bits > kMost / 256 ? kMost : budget_bits * 256;
-  const std::uint32_t lowest = lowest_code(max_rms);
+  const std::uint32_t lowest = min_price_code(max_rms);
   const FoundCode found = search_codes(
       lowest, budget, [&](std::uint32_t code) { return expected(layers, price_of_code(code)); });
   const float a = price_of_code(found.code);

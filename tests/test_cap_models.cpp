@@ -109,7 +109,7 @@ double reserve_bits(const test::RealGradient& model, const std::string& atoms) {
   const Codec codec = Codec::parse("atomo:bits=1,cap=64,atoms=" + atoms);
   std::size_t most = 0;
   for (const auto& layer : model.specs) {
-    const codec::EncoderPlan plan(codec.method(), layer.shape, DType::f32);
+    const codec::EncoderPlan plan(codec::Access::stages(codec), layer.shape, DType::f32);
     most = std::max(most, plan.least_limit_bytes);
   }
   return 8.0 * static_cast<double>(most) / static_cast<double>(model.elements);

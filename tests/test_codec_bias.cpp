@@ -70,12 +70,12 @@ std::size_t beyond_reach(const Case& c, std::size_t n, std::uint32_t messages, b
   std::vector<double> sums(n);
   for (std::uint32_t t = 0; t < messages; ++t) {
     const Key key{.seed = 2024, .step = frozen ? 0 : t};
-    const auto y = decode_body(kind_of(*method, n), encode_body(*method, x, key).bytes, key).y;
+    const auto y = decode_body(kind_of(method, n), encode_body(method, x, key).bytes, key).y;
     for (std::size_t i = 0; i < n; ++i)
       sums[i] += (mutate ? mutate(x[i], y[i], laws[i]) : y[i]) - x[i];
   }
   const BernsteinFamily family(kFamilySize, kFamilyError);
-  const double bias = messages * method->traits().bias_bound;
+  const double bias = messages * method.traits().bias_bound;
   std::size_t beyond = 0;
   for (std::size_t i = 0; i < n; ++i) {
     const double reach = family.reach(messages * laws[i].variance, laws[i].largest);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Coordinates on a grid: the arithmetic enumerated in double, and the wire.
 #include "cpu/coordinate.hpp"
+#include "price/coordinate_price.hpp"
 
 #include <gtest/gtest.h>
 
@@ -296,7 +297,7 @@ TEST(CoordinateWire, ZerosAndTinyEntries) {
 
 TEST(CoordinateWire, StepsThatAreTooSmallAreRefused) {
   for (const float largest : {1e-40f, 1.0f, 3.4e38f}) {
-    const float lowest = cpu::coordinate_lowest_step(largest);
+    const float lowest = price::min_grid_step(largest);
     EXPECT_LE(largest / lowest, 0x1p29f);
     const std::vector<float> x{largest, -largest};
     EXPECT_EQ(encode_body(x, lowest).status, Status::ok);

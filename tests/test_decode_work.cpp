@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 #include "cpu/pairs.hpp"
 #include "format/container_head.hpp"
@@ -63,7 +64,7 @@ Buffer message_of(const Kind& kind, std::uint8_t flags, const Buffer& body) {
 Buffer packed_message(const Kind& kind, std::uint8_t flags, const Buffer& body) {
   const auto stage = codec::parse_spec("identity+blosc:codec=zstd,level=9");
   Buffer frame(body.size());
-  frame.resize(stage->pack({}, body, frame));
+  frame.resize(codec::pack_body(*stage.lossless, {}, body, frame));
   if (frame.empty()) return message_of(kind, flags, body);
   return message_of(kind, flags | Row::kLossless, frame);
 }
@@ -150,7 +151,7 @@ TEST_P(DecodeWork, OfHostileBodiesIsBounded) {
     const Buffer message = test::encode(codec, x, shape).bytes;
     std::uint8_t flags = 0;
     const Buffer good = body_of(message, flags);
-    const Kind kind = codec.method().kind(shape, DType::f32);
+    const Kind kind = codec::Access::stages(codec).body->kind(shape, DType::f32);
     expect_bounded(kind, message);
     const std::size_t most = codec::find_decoder(kind.method)->max_body_bytes(kind);
     for (int trial = 0; trial < 40; ++trial) {

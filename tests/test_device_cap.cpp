@@ -64,7 +64,7 @@ std::vector<float> make_data(Data data, std::size_t n, std::uint64_t seed, std::
 /// Bits a parameter: the tightest cap of a tensor under `atoms`, and a little more.
 double tightest_cap(const std::string& atoms, const Shape& shape) {
   const Codec codec = Codec::parse("atomo:bits=1,cap=1,atoms=" + atoms);
-  const codec::EncoderPlan plan(codec.method(), shape, DType::f32);
+  const codec::EncoderPlan plan(codec::Access::stages(codec), shape, DType::f32);
   const std::size_t bytes = format::one_layer_head_bytes(plan.kind) + plan.least_limit_bytes;
   return 8.0 * static_cast<double>(bytes) / static_cast<double>(plan.n) * (1 + 1e-9);
 }

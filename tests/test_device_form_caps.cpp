@@ -55,7 +55,7 @@ std::vector<std::byte> thin_on_cpu(const std::vector<std::byte>& body, const for
   const bool automatic = kind.method == format::MethodId::automatic;
   const bool sketch =
       automatic ? form == format::kSketchForm : format::family_of(kind.params) == format::kSketch;
-  format::ThinnedLayer layer{{}, AtomLayout::blocks(n)};
+  format::DitheredLayer layer{{}, AtomLayout::blocks(n)};
   if (sketch || (automatic && form == format::kRowsForm))
     layer.atoms = AtomLayout::rows(view.rows, view.columns);
   if (sketch) layer.pairs = {view, automatic ? kind.params : format::rank_of(kind.params)};
@@ -78,8 +78,8 @@ TEST_P(DeviceFormCaps, ThinsWhatTheCpuThins) {
   std::size_t turn = 0, limits = 0, thinned = 0, messages = 0, forms[4] = {};
   for (const Shape& shape : {Shape{24, 300}, Shape{200, 40}, Shape{20, 1030}, Shape{700, 20},
                              Shape{40, 33, 3}, Shape{70, 130}}) {
-    const codec::EncoderPlan plan(Codec::parse(spec_of(GetParam(), 1, 1)).method(), shape,
-                                  DType::f32);
+    const codec::EncoderPlan plan(codec::Access::stages(Codec::parse(spec_of(GetParam(), 1, 1))),
+                                  shape, DType::f32);
     const std::size_t head = format::one_layer_head_bytes(plan.kind);
     const double tightest = 8.0 * static_cast<double>(head + plan.least_limit_bytes) /
                             static_cast<double>(plan.n) * (1 + 1e-9);
@@ -114,7 +114,7 @@ TEST_P(DeviceFormCaps, ThinsWhatTheCpuThins) {
           const OnlyLayer got(m.bytes), all(test::encode(whole, values, shape, key).bytes);
           ASSERT_EQ(got.row.form(), all.row.form());
           ASSERT_TRUE(got.price == all.price);
-          const codec::EncoderPlan of(capped.method(), shape, DType::f32);
+          const codec::EncoderPlan of(codec::Access::stages(capped), shape, DType::f32);
           const std::size_t limit = backend::limit_of(of, head) - all.price.size();
           ASSERT_EQ(got.thinned(), all.body.size() > limit);
           const auto expected =

@@ -8,6 +8,7 @@
 #include <limits>
 #include <tuple>
 
+#include "codec/body_decoder.hpp"
 #include "format/kind.hpp"
 #include "method_support.hpp"
 
@@ -18,7 +19,7 @@ namespace {
 
 class MethodTest : public testing::TestWithParam<const char*> {
  protected:
-  std::shared_ptr<const codec::Method> method_ = codec::parse_spec(GetParam());
+  codec::Stages method_ = codec::parse_spec(GetParam());
   [[nodiscard]] bool scales_up() const { return std::string(GetParam()).starts_with("randomk"); }
 };
 
@@ -28,12 +29,13 @@ constexpr std::size_t kSizes[] = {1,   2,   5,   31,  32,  33,   127,  128,  129
 TEST_P(MethodTest, EverySizeComesBackFinite) {
   for (const std::size_t n : kSizes) {
     const auto x = normal_entries(n, n);
-    const Body body = encode_body(*method_, x, {.seed = n});
+    const Body body = encode_body(method_, x, {.seed = n});
     ASSERT_EQ(body.status, Status::ok) << n;
-    if (method_->traits().fixed_size) {
-      EXPECT_EQ(body.bytes.size(), method_->max_body_bytes(Shape{static_cast<std::int64_t>(n)}));
+    if (method_.traits().fixed_size) {
+      EXPECT_EQ(body.bytes.size(),
+                method_.body->max_body_bytes(Shape{static_cast<std::int64_t>(n)}));
     }
-    const Values values = decode_body(kind_of(*method_, n), body.bytes, {.seed = n});
+    const Values values = decode_body(kind_of(method_, n), body.bytes, {.seed = n});
     ASSERT_EQ(values.status, Status::ok) << n;
     EXPECT_TRUE(std::all_of(values.y.begin(), values.y.end(), [](float v) {
       return std::isfinite(v);
@@ -43,21 +45,20 @@ TEST_P(MethodTest, EverySizeComesBackFinite) {
 
 TEST_P(MethodTest, KindIsValidAndDescribed) {
   for (const std::size_t n : kSizes) {
-    const format::Kind kind = kind_of(*method_, n);
+    const format::Kind kind = kind_of(method_, n);
     const codec::BodyDecoder& decoder = *codec::find_decoder(kind.method);
     EXPECT_TRUE(format::valid_kind(kind));
     EXPECT_FALSE(decoder.describe(kind).empty());
-    EXPECT_EQ(decoder.max_body_bytes(kind), method_->max_body_bytes(kind.shape));
+    EXPECT_EQ(decoder.max_body_bytes(kind), method_.body->max_body_bytes(kind.shape));
   }
 }
 
 TEST_P(MethodTest, AlignmentDoesNotMatter) {
   for (const std::size_t n : {33u, 1009u, 4099u}) {
     const auto x = normal_entries(n, n);
-    const Body straight = encode_body(*method_, x),
-               moved = encode_body(*method_, x, {}, nullptr, 3);
+    const Body straight = encode_body(method_, x), moved = encode_body(method_, x, {}, nullptr, 3);
     EXPECT_EQ(straight.bytes, moved.bytes);
-    const auto kind = kind_of(*method_, n);
+    const auto kind = kind_of(method_, n);
     EXPECT_EQ(decode_body(kind, straight.bytes).y,
               decode_body(kind, straight.bytes, {}, nullptr, 3).y);
   }
@@ -68,13 +69,13 @@ TEST_P(MethodTest, ExecutorsDoNotMatter) {
   BackwardExecutor backward;
   const std::size_t n = 300'007;
   const auto x = normal_entries(n, 5);
-  const auto kind = kind_of(*method_, n);
-  const Body alone = encode_body(*method_, x, {.seed = 9});
+  const auto kind = kind_of(method_, n);
+  const Body alone = encode_body(method_, x, {.seed = 9});
   const Values values = decode_body(kind, alone.bytes, {.seed = 9});
   const std::vector<float> onto = normal_entries(n, 6);
   const Values sum = decode_body(kind, alone.bytes, {.seed = 9}, nullptr, 0, &onto, 0.3f);
   for (Executor* executor : {static_cast<Executor*>(&pool), static_cast<Executor*>(&backward)}) {
-    EXPECT_EQ(encode_body(*method_, x, {.seed = 9}, executor).bytes, alone.bytes);
+    EXPECT_EQ(encode_body(method_, x, {.seed = 9}, executor).bytes, alone.bytes);
     EXPECT_EQ(decode_body(kind, alone.bytes, {.seed = 9}, executor).y, values.y);
     EXPECT_EQ(decode_body(kind, alone.bytes, {.seed = 9}, executor, 0, &onto, 0.3f).y, sum.y);
   }
@@ -83,9 +84,9 @@ TEST_P(MethodTest, ExecutorsDoNotMatter) {
 TEST_P(MethodTest, InstructionSetsDoNotMatter) {
   const std::size_t n = 20'011;
   const auto x = normal_entries(n, 21), onto = normal_entries(n, 22);
-  const auto kind = kind_of(*method_, n);
+  const auto kind = kind_of(method_, n);
   const auto results = [&] {
-    const Body body = encode_body(*method_, x, {.seed = 3});
+    const Body body = encode_body(method_, x, {.seed = 3});
     return std::tuple{body.bytes, decode_body(kind, body.bytes, {.seed = 3}).y,
                       decode_body(kind, body.bytes, {.seed = 3}, nullptr, 0, &onto, 0.3f).y};
   };
@@ -102,8 +103,8 @@ TEST_P(MethodTest, InstructionSetsDoNotMatter) {
 TEST_P(MethodTest, DecodeAddIsTwoRoundings) {
   for (const std::size_t n : kSizes) {
     const auto x = normal_entries(n, n), onto = normal_entries(n, n + 1);
-    const auto kind = kind_of(*method_, n);
-    const Body body = encode_body(*method_, x);
+    const auto kind = kind_of(method_, n);
+    const Body body = encode_body(method_, x);
     const Values values = decode_body(kind, body.bytes);
     const Values sum = decode_body(kind, body.bytes, {}, nullptr, 0, &onto, -0.7f);
     for (std::size_t i = 0; i < n; ++i) {
@@ -119,7 +120,7 @@ TEST_P(MethodTest, ZerosDecodeToZeros) {
   const float zero = std::string(GetParam()) == "sign" ? 1.0f : 0.0f;  // the sign of zero is +
   for (const std::size_t n : kSizes) {
     const Values values =
-        decode_body(kind_of(*method_, n), encode_body(*method_, std::vector<float>(n)).bytes);
+        decode_body(kind_of(method_, n), encode_body(method_, std::vector<float>(n)).bytes);
     ASSERT_EQ(values.status, Status::ok);
     for (const float v : values.y)
       ASSERT_EQ(std::bit_cast<std::uint32_t>(v), std::bit_cast<std::uint32_t>(zero)) << n;
@@ -130,9 +131,9 @@ TEST_P(MethodTest, EveryScaleStaysInRange) {
   for (const float scale : {0x1p-149f, 0x1p-140f, 1e-38f, 1e-23f, 1e20f, 5e37f}) {
     for (const std::size_t n : {1u, 33u, 700u}) {
       const auto x = normal_entries(n, 3, scale);
-      const Body body = encode_body(*method_, x);
+      const Body body = encode_body(method_, x);
       ASSERT_EQ(body.status, Status::ok);
-      const Values values = decode_body(kind_of(*method_, n), body.bytes);
+      const Values values = decode_body(kind_of(method_, n), body.bytes);
       if (scales_up() && scale == 5e37f)
         continue;  // n/k times an entry may not be an f32: a test of its own
       ASSERT_EQ(values.status, Status::ok) << scale;
@@ -147,15 +148,15 @@ TEST_P(MethodTest, LargestEntriesStayFiniteUnlessScaled) {
   x[5] = -largest;
   x[6] = 0x1p-149f;
   x[7] = 0;
-  const Values values = decode_body(kind_of(*method_, x.size()), encode_body(*method_, x).bytes);
+  const Values values = decode_body(kind_of(method_, x.size()), encode_body(method_, x).bytes);
   ASSERT_EQ(values.status, scales_up() ? Status::overflow : Status::ok);
   for (const float v : values.y) ASSERT_TRUE(scales_up() ? !std::isnan(v) : std::isfinite(v));
 }
 
 TEST_P(MethodTest, EveryTruncationIsRefused) {
   for (const std::size_t n : {1u, 7u, 41u, 130u}) {
-    const auto kind = kind_of(*method_, n);
-    const Body body = encode_body(*method_, normal_entries(n, n));
+    const auto kind = kind_of(method_, n);
+    const Body body = encode_body(method_, normal_entries(n, n));
     for (std::size_t length = 0; length < body.bytes.size(); ++length) {
       const std::vector<std::byte> cut(body.bytes.begin(),
                                        body.bytes.begin() + static_cast<std::ptrdiff_t>(length));
@@ -169,8 +170,8 @@ TEST_P(MethodTest, EveryTruncationIsRefused) {
 
 TEST_P(MethodTest, EveryFlippedBitGivesAStatusOrFiniteValues) {
   for (const std::size_t n : {1u, 7u, 41u, 130u, 643u}) {
-    const auto kind = kind_of(*method_, n);
-    auto bytes = encode_body(*method_, normal_entries(n, n)).bytes;
+    const auto kind = kind_of(method_, n);
+    auto bytes = encode_body(method_, normal_entries(n, n)).bytes;
     for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
       bytes[bit / 8] ^= std::byte{1} << (bit % 8);
       const Values values = decode_body(kind, bytes);
@@ -189,8 +190,8 @@ TEST_P(MethodTest, RandomBytesGiveAStatus) {
   std::mt19937_64 generator(17);
   for (int trial = 0; trial < 2000; ++trial) {
     const std::size_t n = 1 + generator() % 700;
-    const auto kind = kind_of(*method_, n);
-    std::vector<std::byte> bytes(method_->max_body_bytes(kind.shape));
+    const auto kind = kind_of(method_, n);
+    std::vector<std::byte> bytes(method_.body->max_body_bytes(kind.shape));
     if (trial % 2 == 1) bytes.resize(generator() % (bytes.size() + 9));
     for (auto& b : bytes)
       b = static_cast<std::byte>(trial % 4 < 2 ? generator() : generator() & generator() & 0x3F);
@@ -201,17 +202,19 @@ TEST_P(MethodTest, RandomBytesGiveAStatus) {
 TEST_P(MethodTest, SmallBuffersAreRefused) {
   const auto x = normal_entries(1000, 1);
   const Shape shape{1000};
-  std::vector<std::byte> scratch(method_->scratch_bytes(shape)),
-      out(method_->max_body_bytes(shape));
+  std::vector<std::byte> scratch(method_.body->scratch_bytes(shape)),
+      out(method_.body->max_body_bytes(shape));
   codec::LayerInput in;
   in.x = x.data();
   in.n = x.size();
   in.shape = &shape;
   codec::BodyResult result;
-  EXPECT_EQ(method_->encode(in, 0, {}, {}, scratch, Bytes(out).first(out.size() - 1), result),
-            Status::buffer_too_small);
+  EXPECT_EQ(
+      method_.body->encode({in, 0, nullptr, scratch}, Bytes(out).first(out.size() - 1), result),
+      Status::buffer_too_small);
   if (!scratch.empty()) {
-    EXPECT_EQ(method_->encode(in, 0, {}, {}, Bytes(scratch).first(scratch.size() / 2), out, result),
+    EXPECT_EQ(method_.body->encode({in, 0, nullptr, Bytes(scratch).first(scratch.size() / 2)}, out,
+                                   result),
               Status::workspace_too_small);
   }
 }

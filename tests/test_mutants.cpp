@@ -268,7 +268,7 @@ float price_without_floor(const cpu::PriceLayer& layer, std::uint64_t budget) {
 }
 
 float price_without_ceiling(const cpu::PriceLayer& layer, std::uint64_t budget) {
-  std::uint32_t low = price::lowest_code(layer.max_rms), high = price::kLastPriceCode;
+  std::uint32_t low = price::min_price_code(layer.max_rms), high = price::kLastPriceCode;
   while (low < high) {
     const std::uint32_t middle = (low + high) / 2;
     if (price::expected_bits_256({&layer, 1}, price_of_code(middle)) <= 256 * budget)

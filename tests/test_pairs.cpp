@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Singular pairs with dithered factors at the price.
+#include "codec/body_decoder.hpp"
 #include "cpu/pairs.hpp"
 #include "format/pair_body.hpp"
 #include "price/pair_costs.hpp"
@@ -9,7 +10,7 @@
 #include <cmath>
 #include <random>
 
-#include "codec/method.hpp"
+#include "codec/stages.hpp"
 #include "coding/pair_code.hpp"
 #include "core/philox.hpp"
 #include "format/kind.hpp"

@@ -172,7 +172,7 @@ TEST(Price, FloorKeepsTheLargestAtomInTheLastClass) {
   const PriceLayer view = layer.view();
   const Price found = find_price({&view, 1}, std::uint64_t{1} << 50);
   EXPECT_TRUE(found.at_floor);
-  EXPECT_EQ(found.a, price_floor({&view, 1}));
+  EXPECT_EQ(found.a, price_of_code(min_price_code(view.max_rms)));
   EXPECT_LT(math::class_of_ratio(layer.found.max_rms / static_cast<double>(found.a)),
             math::kAtomClassCount);
   const float below = price_of_code((std::bit_cast<std::uint32_t>(found.a) >> 16) - 1);

@@ -198,19 +198,19 @@ TEST(Qsgd, ErrorStaysUnderOmega) {
     double error = 0, energy = 0;
     for (std::uint64_t seed = 0; seed < 8; ++seed) {
       const auto y =
-          decode_body(kind_of(*method, x.size()), encode_body(*method, x, {.seed = seed}).bytes).y;
+          decode_body(kind_of(method, x.size()), encode_body(method, x, {.seed = seed}).bytes).y;
       for (std::size_t i = 0; i < x.size(); ++i) {
         error += (double{y[i]} - x[i]) * (double{y[i]} - x[i]);
         energy += double{x[i]} * x[i];
       }
     }
-    EXPECT_LT(error, *method->traits().omega * energy) << spec;
+    EXPECT_LT(error, *method.traits().omega * energy) << spec;
     EXPECT_GT(error, 0) << spec;
   }
 }
 
 /// Mean over `workers` of the decoded values, squared distance to x.
-double error_of_mean(const codec::Method& method, const std::vector<float>& x, int workers,
+double error_of_mean(const codec::Stages& method, const std::vector<float>& x, int workers,
                      bool shared_key) {
   std::vector<double> mean(x.size());
   for (int worker = 0; worker < workers; ++worker) {
@@ -227,10 +227,10 @@ TEST(Qsgd, ErrorsOfWorkersAverageOutUnlessTheyShareAKey) {
   const auto x = normal_entries(20'000, 6);
   for (const char* spec : {"qsgd:bits=1", "qsgd:bits=3", "terngrad"}) {
     const auto method = codec::parse_spec(spec);
-    ASSERT_TRUE(method->traits().averages_over_workers);
-    const double one = error_of_mean(*method, x, 1, false);
-    EXPECT_NEAR(error_of_mean(*method, x, 16, false) / one, 1.0 / 16, 0.01) << spec;
-    EXPECT_GT(error_of_mean(*method, x, 16, true) / one, 0.9)
+    ASSERT_TRUE(method.traits().averages_over_workers);
+    const double one = error_of_mean(method, x, 1, false);
+    EXPECT_NEAR(error_of_mean(method, x, 16, false) / one, 1.0 / 16, 0.01) << spec;
+    EXPECT_GT(error_of_mean(method, x, 16, true) / one, 0.9)
         << spec;  // the mutant: one key for all
   }
 }
@@ -306,10 +306,10 @@ TEST(Ternary, DigitsAndPaddingAreChecked) {
 }
 
 TEST(Ternary, ClipSaysItIsBiased) {
-  EXPECT_TRUE(codec::parse_spec("terngrad")->traits().unbiased);
-  EXPECT_FALSE(codec::parse_spec("terngrad:clip=2.5")->traits().unbiased);
-  EXPECT_EQ(codec::parse_spec("terngrad:clip=2.5")->to_string(), "terngrad:clip=2.5");
-  EXPECT_EQ(codec::parse_spec("terngrad:clip=none")->to_string(), "terngrad:clip=none");
+  EXPECT_TRUE(codec::parse_spec("terngrad").traits().unbiased);
+  EXPECT_FALSE(codec::parse_spec("terngrad:clip=2.5").traits().unbiased);
+  EXPECT_EQ(codec::parse_spec("terngrad:clip=2.5").to_string(), "terngrad:clip=2.5");
+  EXPECT_EQ(codec::parse_spec("terngrad:clip=none").to_string(), "terngrad:clip=none");
   for (const char* bad : {"terngrad:clip=some", "terngrad:clip=0", "terngrad:clip=-1",
                           "qsgd:bits=0", "qsgd:bits=9", "qsgd:bucket=0", "qsgd:norm=l1"}) {
     EXPECT_THROW((void)codec::parse_spec(bad), Error) << bad;

@@ -182,13 +182,13 @@ TEST(RandomK, KeepsTheStatedEntriesScaled) {
 
 TEST(RandomK, WorkersShareTheirEntriesAndPayloadsAdd) {
   const auto method = codec::parse_spec("randomk:keep=0.1");
-  EXPECT_TRUE(method->traits().linear);
-  EXPECT_FALSE(method->traits().averages_over_workers);
+  EXPECT_TRUE(method.traits().linear);
+  EXPECT_FALSE(method.traits().averages_over_workers);
   const std::size_t n = 1000;
-  const auto kind = kind_of(*method, n);
+  const auto kind = kind_of(method, n);
   const auto x = normal_entries(n, 1), z = normal_entries(n, 2);
   const Key first{.seed = 4, .worker = 0}, second{.seed = 4, .worker = 1};
-  const auto a = encode_body(*method, x, first).bytes, b = encode_body(*method, z, second).bytes;
+  const auto a = encode_body(method, x, first).bytes, b = encode_body(method, z, second).bytes;
   std::vector<float> both(n);
   for (std::size_t i = 0; i < n; ++i) both[i] = x[i] + z[i];
   std::vector<std::byte> sum(a.size());
@@ -199,9 +199,9 @@ TEST(RandomK, WorkersShareTheirEntriesAndPayloadsAdd) {
     p += q;
     std::memcpy(sum.data() + i, &p, 4);
   }
-  EXPECT_EQ(sum, encode_body(*method, both, first).bytes);
+  EXPECT_EQ(sum, encode_body(method, both, first).bytes);
   EXPECT_EQ(decode_body(kind, sum, first).y, decode_body(kind, sum, second).y);
-  EXPECT_NE(a, encode_body(*method, x, {.seed = 4, .step = 1}).bytes);
+  EXPECT_NE(a, encode_body(method, x, {.seed = 4, .step = 1}).bytes);
 }
 
 TEST(RandomK, EveryEntryIsKeptEquallyOften) {
@@ -219,7 +219,7 @@ TEST(RandomK, EveryEntryIsKeptEquallyOften) {
 TEST(RandomK, OverflowIsReported) {
   const auto method = codec::parse_spec("randomk:keep=0.5");
   const std::vector<float> x(100, 3e38f);
-  const Values values = decode_body(kind_of(*method, x.size()), encode_body(*method, x).bytes);
+  const Values values = decode_body(kind_of(method, x.size()), encode_body(method, x).bytes);
   EXPECT_EQ(values.status, Status::overflow);
   EXPECT_EQ(std::count(values.y.begin(), values.y.end(), std::numeric_limits<float>::infinity()),
             50);
@@ -227,18 +227,18 @@ TEST(RandomK, OverflowIsReported) {
 
 TEST(RandomK, ValuesMustBeFinite) {
   const auto method = codec::parse_spec("randomk:keep=3");
-  auto bytes = encode_body(*method, normal_entries(50, 1)).bytes;
+  auto bytes = encode_body(method, normal_entries(50, 1)).bytes;
   const float bad = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(bytes.data() + 4, &bad, 4);
-  EXPECT_EQ(decode_body(kind_of(*method, 50), bytes).status, Status::corrupt);
+  EXPECT_EQ(decode_body(kind_of(method, 50), bytes).status, Status::corrupt);
 }
 
 TEST(RandomK, ErrorStaysUnderOmega) {
   for (const char* spec : {"randomk:keep=0.01", "randomk:keep=0.7"}) {
     const auto method = codec::parse_spec(spec);
     for (const std::uint64_t n : {1u, 2u, 149u, 5000u}) {
-      const auto k = kind_of(*method, n).params;
-      EXPECT_LE(static_cast<double>(n) / k - 1, *method->traits().omega) << spec << " " << n;
+      const auto k = kind_of(method, n).params;
+      EXPECT_LE(static_cast<double>(n) / k - 1, *method.traits().omega) << spec << " " << n;
     }
   }
 }

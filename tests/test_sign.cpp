@@ -69,7 +69,7 @@ TEST(Sign, ScaleOfTheLargestEntriesIsFinite) {
 TEST(Sign, ScaledErrorIsWhatTheTraitsSay) {
   const auto method = codec::parse_spec("sign:scale=mean");
   const auto x = normal_entries(5000, 2);
-  const auto y = decode_body(kind_of(*method, x.size()), encode_body(*method, x).bytes).y;
+  const auto y = decode_body(kind_of(method, x.size()), encode_body(method, x).bytes).y;
   double error = 0, energy = 0, sum = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     error += (double{y[i]} - x[i]) * (double{y[i]} - x[i]);
@@ -77,7 +77,7 @@ TEST(Sign, ScaledErrorIsWhatTheTraitsSay) {
     sum += std::abs(x[i]);
   }
   EXPECT_NEAR(error, energy - sum * sum / static_cast<double>(x.size()), 1e-4 * energy);
-  EXPECT_LE(error, *method->traits().omega * energy);
+  EXPECT_LE(error, *method.traits().omega * energy);
 }
 
 TEST(Sign, PaddingAndScaleAreChecked) {

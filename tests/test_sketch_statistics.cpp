@@ -4,7 +4,8 @@
 /// through real bodies, whatever the basis. Bounds as in test_monte_carlo.cpp.
 #include <gtest/gtest.h>
 
-#include "codec/method.hpp"
+#include "codec/body_decoder.hpp"
+#include "codec/stages.hpp"
 #include "core/bits.hpp"
 #include "cpu/pairs.hpp"
 #include "format/kind.hpp"

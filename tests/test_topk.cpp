@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codec/body_decoder.hpp"
 #include "cpu/topk.hpp"
 
 #include <limits>
@@ -71,10 +72,10 @@ TEST(Topk, ErrorIsWithinTheContraction) {
     const auto method = codec::parse_spec(spec);
     for (const std::size_t n : {3u, 149u, 5000u}) {
       const std::vector<float> flat(n, 1.0f);  // the worst case: equal entries
-      const auto y = decode_body(kind_of(*method, n), encode_body(*method, flat).bytes).y;
+      const auto y = decode_body(kind_of(method, n), encode_body(method, flat).bytes).y;
       double error = 0;
       for (const float v : y) error += (v - 1.0) * (v - 1.0);
-      EXPECT_LE(error, (1 - *method->traits().contraction) * static_cast<double>(n))
+      EXPECT_LE(error, (1 - *method.traits().contraction) * static_cast<double>(n))
           << spec << " " << n;
     }
   }
@@ -99,10 +100,10 @@ TEST(Topk, ValuesMustBeFiniteAndAsManyAsStated) {
 
 TEST(Topk, CountsWhatItKept) {
   const auto method = codec::parse_spec("topk:keep=0.1");
-  const auto kind = kind_of(*method, 1000);
+  const auto kind = kind_of(method, 1000);
   std::uint64_t atoms = 0, kept = 0;
   ASSERT_EQ(codec::find_decoder(kind.method)
-                ->count(encode_body(*method, normal_entries(1000, 1)).bytes, kind, 0, atoms, kept),
+                ->count(encode_body(method, normal_entries(1000, 1)).bytes, kind, 0, atoms, kept),
             Status::ok);
   EXPECT_EQ(atoms, 1000u);
   EXPECT_EQ(kept, 100u);

@@ -22,8 +22,9 @@
 namespace [[gnu::visibility("default")]] atomo {
 
 namespace codec {
-class Method;
-}
+struct Stages;
+struct Access;
+}  // namespace codec
 
 /// How one tensor becomes a message and a message a tensor.
 class Codec {
@@ -76,12 +77,10 @@ class Codec {
   /// The same canonical spec.
   friend bool operator==(const Codec& a, const Codec& b) { return a.to_string() == b.to_string(); }
 
-  /// For the library's own rooms.
-  [[nodiscard]] const codec::Method& method() const noexcept { return *method_; }
-
  private:
-  explicit Codec(std::shared_ptr<const codec::Method> method);
-  std::shared_ptr<const codec::Method> method_;
+  friend struct codec::Access;
+  explicit Codec(std::shared_ptr<const codec::Stages> stages);
+  std::shared_ptr<const codec::Stages> stages_;
   std::shared_ptr<const Traits> traits_;
 };
 

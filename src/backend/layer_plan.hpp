@@ -19,9 +19,6 @@ struct LayerPlan {
   std::size_t max_body_bytes = 0;     ///< own price included, padding not
   std::size_t least_limit_bytes = 0;  ///< under a cap: what a body can always be thinned to, own
                                       ///< price included; 0 without one
-  Pool pool = Pool::none;             ///< whose price the layer shares
-  double budget_bits = 0;             ///< a parameter; 0: the price does not come from a budget
-  double cap_bits = 0;                ///< a parameter, of no message exceeded; 0: no cap
   PriceRule price_rule;               ///< where the price comes from
   unsigned sketch_iterations = 1;     ///< rounds of the iteration that finds a sketch's pairs
   bool fixed_size = false;            ///< every body has `max_body_bytes`
@@ -32,7 +29,7 @@ struct LayerPlan {
 /// a cap without room is seen), 0 without one.
 [[nodiscard]] inline std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
   if (plan.least_limit_bytes == 0) return 0;
-  return std::max<std::size_t>(capped_bytes(plan.cap_bits, plan.n, head), 1);
+  return std::max<std::size_t>(capped_bytes(plan.price_rule.cap_bits, plan.n, head), 1);
 }
 
 /// Most bytes of a message of this layer alone, 0 where its cap is too tight.
@@ -47,7 +44,7 @@ struct LayerPlan {
 /// Bits that the budget of this layer leaves for its body in a message of its own, whose other parts
 /// take `fixed_bits`.
 [[nodiscard]] inline double lone_body_budget(const LayerPlan& plan, double fixed_bits) noexcept {
-  return body_budget(plan.budget_bits * static_cast<double>(plan.n), fixed_bits);
+  return body_budget(plan.price_rule.budget_bits * static_cast<double>(plan.n), fixed_bits);
 }
 
 }  // namespace atomo::backend

@@ -1,26 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+/// One tensor and its message: the public `Codec`, on the CPU or on the backend of a device.
 #include "atomo/codec.hpp"
-#include "core/status.hpp"
 
 #include <algorithm>
 
 #include "backend/backend.hpp"
 #include "codec/layer.hpp"
-#include "codec/price_search.hpp"
 #include "codec/spec.hpp"
 #include "core/fp_guard.hpp"
+#include "core/status.hpp"
 
 namespace atomo {
 
 using namespace codec;
-
-using codec::EncoderPlan;
-using codec::LayerWork;
-using core::Carver;
-using core::report;
-using format::Head;
-using format::LayerCursor;
-using price::Pool;
 
 namespace codec {
 
@@ -31,7 +23,7 @@ const DeviceBackend& device_backend_for(const EncoderPlan& plan) {
         "this build of atomo has no CUDA backend: configure with -DATOMO_CUDA=ON where nvcc is");
   }
   if (!device->runs(plan)) {
-    throw Error("'" + plan.method->to_string() + "' has no CUDA twin" +
+    throw Error("'" + plan.stages->to_string() + "' has no CUDA twin" +
                 (plan.has_cuda ? " for a tensor " + plan.kind.shape.to_string() : "") +
                 ": encode it on the CPU");
   }
@@ -40,106 +32,97 @@ const DeviceBackend& device_backend_for(const EncoderPlan& plan) {
 
 }  // namespace codec
 
-Codec::Codec(std::shared_ptr<const codec::Method> method)
-    : method_(std::move(method)), traits_(std::make_shared<const Traits>(method_->traits())) {}
+Codec::Codec(std::shared_ptr<const Stages> stages)
+    : stages_(std::move(stages)), traits_(std::make_shared<const Traits>(stages_->traits())) {}
 
-Codec Codec::parse(std::string_view spec) { return Codec(codec::parse_spec(spec)); }
-
-Codec Codec::without_lossless() const {
-  auto plain = method_->without_lossless();
-  return plain == nullptr ? *this : Codec(std::move(plain));
+Codec Codec::parse(std::string_view spec) {
+  return Codec(std::make_shared<const Stages>(codec::parse_spec(spec)));
 }
 
-std::string Codec::to_string() const { return method_->to_string(); }
+Codec Codec::without_lossless() const {
+  if (!stages_->lossless) return *this;
+  return Codec(std::make_shared<const Stages>(Stages{stages_->body, {}}));
+}
+
+std::string Codec::to_string() const { return stages_->to_string(); }
 
 const Traits& Codec::traits() const noexcept { return *traits_; }
 
 std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
-  const EncoderPlan plan(*method_, shape, dtype);
-  const std::size_t head = format::one_layer_head_bytes(plan.kind),
-                    limit = backend::limit_of(plan, head);
-  if (limit > 0 && limit < plan.least_limit_bytes) {
-    const double least =
-        8.0 * static_cast<double>(head + plan.least_limit_bytes) / static_cast<double>(plan.n);
-    throw Error("cap=" + codec::format_number(method_->cap_bits()) + " for a tensor " +
-                shape.to_string() + ": one run of its atoms may need " +
-                codec::format_number(least) +
-                " bits a parameter; the layers of a model share its cap");
-  }
-  return head + static_cast<std::size_t>(format::padded(
-                    limit > 0 ? std::min(limit, plan.max_body_bytes) : plan.max_body_bytes));
+  const EncoderPlan plan(*stages_, shape, dtype);
+  const std::size_t head = one_layer_head_bytes(plan.kind), most = max_message_bytes(plan, head);
+  if (most > 0) return most;
+  const double least =
+      8.0 * static_cast<double>(head + plan.least_limit_bytes) / static_cast<double>(plan.n);
+  throw Error("cap=" + codec::format_number(plan.price_rule.cap_bits) + " for a tensor " +
+              shape.to_string() + ": one run of its atoms may need " + codec::format_number(least) +
+              " bits a parameter; the layers of a model share its cap");
 }
 
 std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype, Device device) const {
-  const EncoderPlan plan(*method_, shape, dtype);
+  const EncoderPlan plan(*stages_, shape, dtype);
   if (device == Device::cuda) return codec::device_backend_for(plan).workspace_bytes(plan);
   if (plan.n == 0) return 0;
-  Carver encode;
-  LayerWork().carve(plan, encode, true);
-  return std::max(encode.bytes(),
-                  codec::read_layer_workspace(plan.kind, dtype, method_->lossless()));
+  Carver encoding;
+  LayerEncoder layer(plan);
+  layer.carve_price_input(encoding);
+  layer.carve(encoding);
+  return std::max(encoding.bytes(),
+                  read_layer_workspace(plan.kind, dtype, stages_->lossless.has_value()));
 }
 
 Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload& payload,
                      const Context& context) const noexcept {
+  const EncoderPlan plan(*stages_, view.shape, view.dtype);
   if (view.device == Device::cuda) {
-    const backend::DeviceBackend* const device = backend::device_backend();
+    const DeviceBackend* const device = backend::device_backend();
     return device == nullptr ? Status::unsupported
-                             : device->encode(EncoderPlan(*method_, view.shape, view.dtype), view,
-                                              key, payload, context);
+                             : device->encode(plan, view, key, payload, context);
   }
-  const core::FpGuard guard;
-  const EncoderPlan plan(*method_, view.shape, view.dtype);
-  const std::size_t head = format::one_layer_head_bytes(plan.kind),
-                    limit = backend::limit_of(plan, head);
-  if (limit > 0 && limit < plan.least_limit_bytes) return report(context, Status::unsupported);
-  const std::size_t most = limit > 0 ? std::min(plan.max_body_bytes, limit) : plan.max_body_bytes;
-  if (payload.data == nullptr || payload.bytes == nullptr)
+  const FpGuard guard;
+  const std::size_t head = one_layer_head_bytes(plan.kind), most = max_message_bytes(plan, head);
+  if (most == 0 || payload.data == nullptr || payload.bytes == nullptr)
     return report(context, Status::unsupported);
-  if (payload.capacity < head + format::padded(most))
-    return report(context, Status::buffer_too_small);
+  if (payload.capacity < most) return report(context, Status::buffer_too_small);
   Carver carver(context.workspace);
-  LayerWork work;
-  work.carve(plan, carver, true);
+  LayerEncoder layer(plan);
+  layer.carve_price_input(carver);
+  layer.carve(carver);
   if (!carver.fits()) return report(context, Status::workspace_too_small);
 
   Key used = key;
   if (context.step != nullptr) used.step = *context.step;
-  Status status = open_layer(plan, view, used, context.executor, work);
+  Status status = layer.prepare(view, used, context.executor);
   if (failed(status)) return report(context, status);
 
-  const double fixed_bits = 8.0 * static_cast<double>(head);
-  codec::Prices prices;
+  LayerPrices prices;
   bool overspent = false;
-  if (method_->pool() != Pool::none && method_->budget_bits() > 0 && work.sends()) {
-    const codec::Demand demand{method_.get(), &plan.kind.shape, work.demand};
-    const auto found = codec::find_price(
-        {&demand, 1},
-        price::body_budget(method_->budget_bits() * static_cast<double>(plan.n), fixed_bits));
-    (method_->pool() == Pool::atoms ? prices.atoms : prices.grid) = found.price;
-    if (found.underspent) status = core::worse(status, Status::underspent);
+  if (plan.price_rule.from == PriceRule::From::budget && layer.sends()) {
+    const PriceInput* const input = &layer.price_input();
+    const FoundPrice found =
+        find_price({&input, 1}, lone_body_budget(plan, 8.0 * static_cast<double>(head)));
+    (plan.price_rule.pool == Pool::atoms ? prices.atoms : prices.grid) = found.price;
+    if (found.underspent) status = worse(status, Status::underspent);
     overspent = found.overspent;
   }
-  format::Row row;
   const Bytes bodies{payload.data + head, payload.capacity - head};
-  status = core::worse(status, write_layer(plan, work, prices, fixed_bits, bodies, row));
-  if (!failed(status))
-    status = core::worse(status, finish_layer(plan, work, {limit, 1}, bodies, row));
+  status = worse(status, layer.write(prices, bodies));
+  if (!failed(status)) status = worse(status, layer.fit({limit_of(plan, head), 1}, bodies));
   if (failed(status)) return report(context, status);
 
-  const auto body = static_cast<std::size_t>(row.bytes);
-  const auto total = head + static_cast<std::size_t>(format::padded(row.bytes));
+  const auto body = static_cast<std::size_t>(layer.row().bytes);
+  const auto total = head + static_cast<std::size_t>(padded(body));
   std::fill(payload.data + head + body, payload.data + total, std::byte{0});
-  format::write_one_layer_head(payload.data, plan.kind, row, used, prices.atoms, prices.grid);
+  write_one_layer_head(payload.data, plan.kind, layer.row(), used, prices.atoms, prices.grid);
   *payload.bytes = total;
-  return report(context, core::with_overspent(status, overspent));
+  return report(context, with_overspent(status, overspent));
 }
 
 namespace {
 
-Status decode_one(const codec::Method& method, ConstBytes message, bool add, float alpha,
+Status decode_one(const Stages& stages, ConstBytes message, bool add, float alpha,
                   const TensorView& view, const Context& context) noexcept {
-  const core::FpGuard guard;
+  const FpGuard guard;
   Head head;
   if (const Status s = Head::parse(message, false, head); failed(s)) return s;
   if (head.layers() != 1) return Status::shape_mismatch;
@@ -147,22 +130,22 @@ Status decode_one(const codec::Method& method, ConstBytes message, bool add, flo
   Status status = Status::ok;
   if (!layer.next(status)) return status;
   if (view.shape != layer.kind.shape) return Status::shape_mismatch;
-  const bool lossless = (layer.row.flags & format::Row::kLossless) != 0;
-  if (method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind ||
-      (lossless && !method.lossless())) {
+  const bool lossless = (layer.row.flags & Row::kLossless) != 0;
+  if (stages.body->kind(layer.kind.shape, layer.kind.dtype) != layer.kind ||
+      (lossless && !stages.lossless)) {
     return Status::codec_mismatch;
   }
   return read_layer(layer, head.header(), view, add, alpha, context.workspace, context.executor);
 }
 
 /// On the host or on the view's device.
-Status decode_anywhere(const codec::Method& method, ConstBytes message, bool add, float alpha,
+Status decode_anywhere(const Stages& stages, ConstBytes message, bool add, float alpha,
                        const TensorView& view, const Context& context) noexcept {
   if (view.device == Device::cpu)
-    return report(context, decode_one(method, message, add, alpha, view, context));
-  const backend::DeviceBackend* const device = backend::device_backend();
+    return report(context, decode_one(stages, message, add, alpha, view, context));
+  const DeviceBackend* const device = backend::device_backend();
   return device == nullptr ? Status::unsupported
-                           : device->decode(EncoderPlan(method, view.shape, view.dtype), message,
+                           : device->decode(EncoderPlan(stages, view.shape, view.dtype), message,
                                             add, alpha, view, context);
 }
 
@@ -170,12 +153,12 @@ Status decode_anywhere(const codec::Method& method, ConstBytes message, bool add
 
 Status Codec::decode(ConstBytes message, const TensorView& view,
                      const Context& context) const noexcept {
-  return decode_anywhere(*method_, message, false, 1, view, context);
+  return decode_anywhere(*stages_, message, false, 1, view, context);
 }
 
 Status Codec::decode_add(ConstBytes message, float alpha, const TensorView& view,
                          const Context& context) const noexcept {
-  return decode_anywhere(*method_, message, true, alpha, view, context);
+  return decode_anywhere(*stages_, message, true, alpha, view, context);
 }
 
 }  // namespace atomo

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "codec/body_decoder.hpp"
 #include "codec/layer.hpp"
 #include "codec/read_layers.hpp"
 #include "core/fp_guard.hpp"
@@ -52,12 +53,13 @@ Status describe_layer(const LayerCursor& layer, const format::Header& header, La
     // The memory to look inside is bounded by the message's own length. A body that unpacks to more
     // (zeros under zstd do) is checked when it is decoded, into the caller's memory.
     const std::size_t bound = body.size() * 256 + 4096;
-    const std::uint64_t raw = codec::lossless_raw_bytes(body);
+    const std::uint64_t raw = codec::frame_raw_bytes(body);
     if (raw > decoder.max_body_bytes(layer.kind)) return Status::corrupt;
     if (raw > bound) return Status::ok;
     unpacked.resize(static_cast<std::size_t>(raw));
     std::size_t bytes = 0;
-    if (const Status s = codec::blosc_unpack(body, unpacked, bytes); failed(s)) return s;
+    if (const Status s = codec::unpack_frame(layer.kind, body, unpacked, bytes); failed(s))
+      return s;
     body = ConstBytes(unpacked).first(bytes);
   }
   if (info.thinned) {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The walk of one layer: preparing, writing at a price, fitting to a limit; and its way back.
 #include "codec/layer.hpp"
-#include "core/status.hpp"
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "codec/lossless_stage.hpp"
-#include "codec/price_search.hpp"
+#include "codec/body_decoder.hpp"
 #include "core/halves.hpp"
 #include "core/philox.hpp"
-#include "format/kind.hpp"
+#include "format/dithered_layer.hpp"
+#include "format/thinning.hpp"
+#include "price/price_math.hpp"
 
 namespace atomo::codec {
 namespace {
@@ -40,25 +40,24 @@ struct ChosenPrice {
   Status status = Status::ok;
 };
 
-ChosenPrice choose_price(const EncoderPlan& plan, const LayerWork& work, const Prices& prices,
-                         double fixed_bits) noexcept {
-  const Method& method = *plan.method;
-  if (method.pool() == Pool::none) return {};
-  if (method.budget_bits() == 0) return {method.own_price(plan.kind.shape, work.demand), true};
-  const Demand demand{&method, &plan.kind.shape, work.demand};
+ChosenPrice choose_price(const LayerPlan& plan, const PriceInput& input,
+                         const LayerPrices& prices) noexcept {
+  const PriceRule& rule = plan.price_rule;
+  if (rule.pool == Pool::none) return {};
+  if (rule.from != PriceRule::From::budget) return {own_price(rule, input), true};
+  const PriceInput* const one = &input;
   const auto budget_of_limit = lone_budget(prices.limit);
   if (!prices.solve_alone) {
     // A price predicted from earlier steps may be below what this layer can be sent at, or keep its
     // limit at: then it takes its lowest.
-    const float shared = method.pool() == Pool::atoms ? prices.atoms : prices.grid;
-    const float lowest = prices.limit > 0
-                             ? find_price({&demand, 1}, budget_of_limit).price
-                             : price_of_code(method.lowest_price(plan.kind.shape, work.demand));
+    const float shared = rule.pool == Pool::atoms ? prices.atoms : prices.grid;
+    const float lowest = prices.limit > 0 ? find_price({&one, 1}, budget_of_limit).price
+                                          : price_of_code(input.min_code());
     return shared < lowest && shared > 0 ? ChosenPrice{lowest, true} : ChosenPrice{shared, false};
   }
-  double budget = body_budget(method.budget_bits() * static_cast<double>(plan.n), fixed_bits);
+  double budget = lone_body_budget(plan, prices.fixed_bits);
   if (prices.limit > 0) budget = std::min(budget, budget_of_limit);
-  const FoundPrice found = find_price({&demand, 1}, budget);
+  const FoundPrice found = find_price({&one, 1}, budget);
   return {found.price, true, found.underspent ? Status::underspent : Status::ok};
 }
 
@@ -68,133 +67,132 @@ std::size_t own_price_bytes(const Row& row) noexcept {
 
 }  // namespace
 
-EncoderPlan::EncoderPlan(const Method& m, const Shape& shape, DType dtype) : method(&m) {
-  const Traits traits = m.traits();
-  kind = m.kind(shape, dtype);
+EncoderPlan::EncoderPlan(const Stages& of, const Shape& shape, DType dtype) : stages(&of) {
+  const Traits traits = of.traits();
+  kind = body().kind(shape, dtype);
   n = shape.elements();
-  pool = m.pool();
-  budget_bits = m.budget_bits();
-  cap_bits = m.cap_bits();
-  price_rule = m.price_rule(shape);
-  sketch_iterations = m.sketch_iterations();
+  price_rule = body().price_rule(shape);
+  if (const PricedEncoder* priced = body().priced())
+    sketch_iterations = priced->sketch_iterations();
   fixed_size = traits.fixed_size;
   has_cuda = traits.cuda;
   if (n == 0) return;
-  max_body_bytes = m.max_body_bytes(shape) + (pool == Pool::none ? 0 : kPriceBytes);
-  demand_bytes = m.demand_bytes(shape);
-  if (cap_bits == 0) return;
-  least_limit_bytes = static_cast<std::size_t>(padded(m.least_limit_bytes(shape) + kPriceBytes));
-  for (std::uint8_t form = 0; form < kGridForm; ++form)
-    thinning_bytes =
-        std::max(thinning_bytes, thinning_workspace_bytes(m.thinned_layer(shape, form)));
+  max_body_bytes = body().max_body_bytes(shape) + (price_rule.pool == Pool::none ? 0 : kPriceBytes);
+  if (price_rule.cap_bits == 0) return;
+  std::size_t least = 0;
+  for_each_form(kind, [&](std::uint8_t, const DitheredLayer& layer) {
+    least = std::max(least, least_thinned_bytes(layer));
+    thinning_bytes = std::max(thinning_bytes, thinning_workspace_bytes(layer));
+  });
+  least_limit_bytes = static_cast<std::size_t>(padded(least + kPriceBytes));
 }
 
-void LayerWork::carve(const EncoderPlan& plan, Carver& carver, bool with_demand) {
-  if (plan.n == 0) return;
-  if (with_demand) demand = carver.take_bytes(plan.demand_bytes);
-  state = carver.take_bytes(plan.method->state_bytes(plan.kind.shape));
-  scratch = carver.take_bytes(plan.method->scratch_bytes(plan.kind.shape));
-  if (plan.least_limit_bytes > 0) {
-    whole = carver.take_bytes(plan.max_body_bytes);
-    thinning = carver.take_bytes(plan.thinning_bytes);
-  }
-  if (plan.kind.dtype != DType::f32) converted = carver.take<float>(plan.n);
+void LayerEncoder::carve_price_input(Carver& carver) {
+  if (plan_->n == 0) return;
+  if (const PricedEncoder* priced = plan_->body().priced())
+    priced->carve_price_input(plan_->kind.shape, prepared_, carver);
 }
 
-Status open_layer(const EncoderPlan& plan, const ConstTensorView& view, const Key& key,
-                  Executor* executor, LayerWork& work) noexcept {
-  if (view.device != Device::cpu || view.dtype != plan.kind.dtype || !is_dtype(view.dtype))
+void LayerEncoder::carve(Carver& carver) {
+  if (plan_->n == 0) return;
+  const Shape& shape = plan_->kind.shape;
+  if (const PricedEncoder* priced = plan_->body().priced())
+    priced->carve_state(shape, prepared_, carver);
+  scratch_ = carver.take_bytes(plan_->body().scratch_bytes(shape));
+  if (is_staged()) staged_ = carver.take_bytes(plan_->max_body_bytes);
+  if (plan_->capped()) thinning_ = carver.take_bytes(plan_->thinning_bytes);
+  if (plan_->kind.dtype != DType::f32) converted_ = carver.take<float>(plan_->n);
+}
+
+Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key,
+                             Executor* executor) noexcept {
+  if (view.device != Device::cpu || view.dtype != plan_->kind.dtype || !is_dtype(view.dtype))
     return Status::unsupported;
-  if (view.shape != plan.kind.shape) return Status::shape_mismatch;
-  work.non_finite = false;
-  work.input = {};
-  work.input.n = plan.n;
-  work.input.shape = &plan.kind.shape;
-  work.input.key = key;
-  work.input.executor = executor;
-  if (plan.n == 0) return Status::ok;
+  if (view.shape != plan_->kind.shape) return Status::shape_mismatch;
+  non_finite_ = false;
+  input_ = {};
+  input_.n = plan_->n;
+  input_.shape = &plan_->kind.shape;
+  input_.key = key;
+  input_.executor = executor;
+  if (plan_->n == 0) return Status::ok;
   if (view.data == nullptr) return Status::unsupported;
-  work.input.x = as_f32(view, plan.n, work.converted, executor);
-  work.non_finite = !all_finite(work.input.x, plan.n);
-  if (work.non_finite) return Status::non_finite;
-  return plan.method->analyse(work.input, work.demand, work.state, work.scratch);
+  input_.x = as_f32(view, plan_->n, converted_, executor);
+  non_finite_ = !all_finite(input_.x, plan_->n);
+  if (non_finite_) return Status::non_finite;
+  const PricedEncoder* const priced = plan_->body().priced();
+  return priced == nullptr ? Status::ok : priced->prepare(input_, prepared_, scratch_);
 }
 
-Status write_layer(const EncoderPlan& plan, LayerWork& work, const Prices& prices,
-                   double fixed_bits, Bytes body, Row& row) noexcept {
-  row.bytes = 0;
-  row.flags = work.non_finite ? Row::kNonFinite : std::uint8_t{0};
-  if (!work.sends()) return work.non_finite ? Status::non_finite : Status::ok;
-  const ChosenPrice chosen = choose_price(plan, work, prices, fixed_bits);
+Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
+  row_ = {};
+  row_.flags = non_finite_ ? Row::kNonFinite : std::uint8_t{0};
+  if (!sends()) return non_finite_ ? Status::non_finite : Status::ok;
+  const ChosenPrice chosen = choose_price(*plan_, prepared_.price, prices);
   const std::size_t skip = chosen.own ? kPriceBytes : 0;
-  const bool capped = plan.least_limit_bytes > 0;
-  if (capped) body = work.whole;
-  if (body.size() < plan.max_body_bytes) return Status::buffer_too_small;
-  // What is thinned has no lossless stage yet.
-  const Method* method = plan.method;
-  if (capped && method->lossless()) method = method->without_lossless().get();
+  if (is_staged()) body = staged_;
+  if (body.size() < plan_->max_body_bytes) return Status::buffer_too_small;
   BodyResult result;
-  const Status status = method->encode(work.input, chosen.price, work.demand, work.state,
-                                       work.scratch, body.subspan(skip), result);
+  const Status status = plan_->body().encode({input_, chosen.price, &prepared_, scratch_},
+                                             body.subspan(skip), result);
   if (failed(status)) return status;
   if (result.bytes == 0) return worse(status, chosen.status);
   if (chosen.own) {
     std::memcpy(body.data(), &chosen.price, kPriceBytes);
-    row.flags |= Row::kOwnPrice;
+    row_.flags |= Row::kOwnPrice;
   }
-  if (result.lossless) row.flags |= Row::kLossless;
-  row.flags |= static_cast<std::uint8_t>(result.form << Row::kFormShift);
-  row.bytes = result.bytes + skip;
-  work.price = chosen.price;
-  return row.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
+  row_.flags |= static_cast<std::uint8_t>(result.form << Row::kFormShift);
+  row_.bytes = result.bytes + skip;
+  price_ = chosen.price;
+  return row_.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
 }
 
-CappedBody capped_body(const EncoderPlan& plan, const LayerWork& work, const Row& row,
-                       bool with_least) noexcept {
-  if (plan.least_limit_bytes == 0 || row.bytes == 0) return {};
-  CappedBody body{row.bytes, row.bytes, own_price_bytes(row) > 0};
+CappedBody LayerEncoder::capped_body(bool with_least) const noexcept {
+  if (!plan_->capped() || row_.bytes == 0) return {};
+  CappedBody body{row_.bytes, row_.bytes, own_price_bytes(row_) > 0};
   if (!with_least) return body;
-  const auto skip = own_price_bytes(row);
-  const ConstBytes proper = ConstBytes(work.whole).first(row.bytes).subspan(skip);
-  body.least =
-      skip + thinnest_bytes(proper, plan.method->thinned_layer(plan.kind.shape, row.form()),
-                            work.thinning);
+  const auto skip = own_price_bytes(row_);
+  const ConstBytes proper = ConstBytes(staged_).first(row_.bytes).subspan(skip);
+  body.least = skip + thinnest_bytes(proper, dithered_layer(plan_->kind, row_.form()), thinning_);
   return body;
 }
 
-Status finish_layer(const EncoderPlan& plan, const LayerWork& work, const Allotment& allotment,
-                    Bytes body, Row& row) noexcept {
-  if (plan.least_limit_bytes == 0 || row.bytes == 0) return Status::ok;
+Status LayerEncoder::fit(const Allotment& allotment, Bytes body) noexcept {
+  if (!is_staged() || row_.bytes == 0) return Status::ok;
   if (allotment.gain == 0) {
-    row = {};
+    row_ = {};
     return Status::ok;
   }
-  const ConstBytes proper = ConstBytes(work.whole).first(row.bytes).subspan(own_price_bytes(row));
-  if (allotment.gain != 1) row.flags |= Row::kOwnPrice;
-  const std::size_t skip = own_price_bytes(row);
+  const std::size_t before = own_price_bytes(row_);
+  Bytes proper = staged_.first(row_.bytes).subspan(before);
+  if (allotment.gain != 1) row_.flags |= Row::kOwnPrice;
+  const std::size_t skip = own_price_bytes(row_);
   if (skip > 0) {
-    const float price = raised_price(work.price, allotment.gain);
+    const float price = raised_price(price_, allotment.gain);
     std::memcpy(body.data(), &price, kPriceBytes);
   }
   const Bytes out = body.subspan(skip);
   std::size_t bytes = proper.size();
-  if (const std::size_t limit = allotment.limit - skip; bytes > limit) {
-    const ThinnedLayer layer = plan.method->thinned_layer(plan.kind.shape, row.form());
-    const Status status =
-        thin(proper, layer, limit, work.input.key, out.first(limit), work.thinning, bytes);
+  if (plan_->capped() && bytes > allotment.limit - skip) {
+    const std::size_t limit = allotment.limit - skip;
+    const Status status = thin(proper, dithered_layer(plan_->kind, row_.form()), limit, input_.key,
+                               out.first(limit), thinning_, bytes);
     if (failed(status)) return status;
-    row.flags |= Row::kThinned;
+    row_.flags |= Row::kThinned;
+    proper = staged_.first(bytes);
+    std::copy_n(out.data(), bytes, proper.data());
+  }
+  std::size_t packed = 0;
+  if (plan_->stages->lossless)
+    packed = pack_body(*plan_->stages->lossless, plan_->kind, proper, out);
+  if (packed != 0) {
+    row_.flags |= Row::kLossless;
+    bytes = packed;
   } else {
+    if (out.size() < bytes) return Status::buffer_too_small;
     std::copy(proper.begin(), proper.end(), out.begin());
   }
-  if (plan.method->lossless()) {
-    std::copy_n(out.data(), bytes, work.whole.data());
-    const std::size_t packed = plan.method->pack(plan.kind, work.whole.first(bytes), out);
-    if (packed != 0) row.flags |= Row::kLossless;
-    if (packed == 0) std::copy_n(work.whole.data(), bytes, out.data());
-    if (packed != 0) bytes = packed;
-  }
-  row.bytes = skip + bytes;
+  row_.bytes = skip + bytes;
   return Status::ok;
 }
 

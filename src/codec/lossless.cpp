@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "atomo/container.hpp"
+#include "codec/body_decoder.hpp"
 #include "codec/layer.hpp"
 #include "codec/lossless_stage.hpp"
 #include "core/bits.hpp"
@@ -76,10 +77,10 @@ Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
   const bool one_for_all = codecs.size() == 1;
   const auto pack = [&](const LayerCursor& layer, ConstBytes body, Bytes room, Row& row,
                         std::size_t& bytes) {
-    const codec::Method& method = codecs[one_for_all ? 0 : layer.index].method();
-    if (is_lossless(row) || method.kind(layer.kind.shape, layer.kind.dtype) != layer.kind)
+    const codec::Stages& stages = codec::Access::stages(codecs[one_for_all ? 0 : layer.index]);
+    if (is_lossless(row) || stages.body->kind(layer.kind.shape, layer.kind.dtype) != layer.kind)
       return Status::codec_mismatch;
-    bytes = method.pack(layer.kind, body, room);
+    bytes = stages.lossless ? codec::pack_body(*stages.lossless, layer.kind, body, room) : 0;
     if (bytes == 0) return copy_body(body, room, bytes);
     row.flags |= Row::kLossless;
     return Status::ok;
@@ -93,7 +94,7 @@ Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept {
     if (!is_lossless(row)) return copy_body(body, room, bytes);
     row.flags &= static_cast<std::uint8_t>(~Row::kLossless);
     const std::size_t most = codec::find_decoder(layer.kind.method)->max_body_bytes(layer.kind);
-    const std::uint64_t raw = codec::lossless_raw_bytes(body);
+    const std::uint64_t raw = codec::frame_raw_bytes(body);
     if (raw > most) return Status::corrupt;
     if (raw > room.size()) return Status::buffer_too_small;
     return codec::unpack_frame(layer.kind, body, room, bytes);
@@ -113,7 +114,7 @@ std::uint64_t unpacked_bytes(ConstBytes message) noexcept {
       continue;
     }
     const std::size_t most = codec::find_decoder(layer.kind.method)->max_body_bytes(layer.kind);
-    const std::uint64_t raw = codec::lossless_raw_bytes(layer.body.subspan(skip));
+    const std::uint64_t raw = codec::frame_raw_bytes(layer.body.subspan(skip));
     bytes += format::padded(skip + (raw < most ? raw : most));
   }
   return failed(status) ? 0 : bytes;

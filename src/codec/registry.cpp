@@ -2,6 +2,7 @@
 /// The table of codecs: one row a codec, in the order of the documentation.
 
 #include "atomo/codec.hpp"
+#include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 
 namespace atomo::codec {

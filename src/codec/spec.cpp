@@ -287,16 +287,14 @@ std::string hint_for(const std::string& name, const std::vector<std::string>& na
 
 }  // namespace
 
-std::shared_ptr<const Method> parse_spec(std::string_view spec) {
-  const auto stages = read_stages(spec);
-  std::shared_ptr<const Method> method;
-  bool behind_lossless = false;
-  for (const auto& stage : stages) {
+Stages parse_spec(std::string_view spec) {
+  Stages stages;
+  for (const auto& stage : read_stages(spec)) {
     SpecArgs args(std::string(spec), stage.name, stage.args);
-    if (behind_lossless)
+    if (stages.lossless)
       fail_at(spec, stage.at, "'" + stage.name + "' stands behind blosc, which must be last");
     if (stage.name == "blosc") {
-      if (method == nullptr)
+      if (stages.body == nullptr)
         fail_at(spec, stage.at, "blosc needs a codec before it, e.g. topk:keep=0.01+blosc");
       args.check_keys({"codec", "level", "shuffle"});
       BloscOptions options;
@@ -306,8 +304,8 @@ std::shared_ptr<const Method> parse_spec(std::string_view spec) {
       options.level = static_cast<int>(args.integer("level", 0, 9, 5));
       options.shuffle = shuffles[args.choice("shuffle", shuffles, 1)];
       args.finish();
-      method = make_blosc(std::move(method), options);
-      behind_lossless = true;
+      check_blosc(options);
+      stages.lossless = options;
       continue;
     }
     const auto& table = codec_table();
@@ -321,14 +319,14 @@ std::shared_ptr<const Method> parse_spec(std::string_view spec) {
           spec, stage.at,
           "unknown codec '" + stage.name + "': expected " + known + hint_for(stage.name, names));
     }
-    if (method != nullptr) {
+    if (stages.body != nullptr) {
       fail_at(spec, stage.at, "'" + stage.name + "' cannot follow another codec: only blosc can");
     }
     args.check_keys(entry->known);
-    method = entry->make(args);
+    stages.body = entry->make(args);
     args.finish();
   }
-  return method;
+  return stages;
 }
 
 }  // namespace atomo::codec

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codec/method.hpp"
+#include "codec/stages.hpp"
 
 namespace atomo::codec {
 
@@ -74,26 +74,22 @@ struct CodecEntry {
   const char* summary;
   const char* example;
   std::vector<std::string> known;  ///< every key the factory reads
-  std::shared_ptr<const Method> (*make)(SpecArgs&);
+  std::shared_ptr<const BodyEncoder> (*make)(SpecArgs&);
 };
 [[nodiscard]] const std::vector<CodecEntry>& codec_table();
 
-/// \throws Error.
-[[nodiscard]] std::shared_ptr<const Method> parse_spec(std::string_view spec);
-
 // Factories, one a codec; methods/*.cpp.
-std::shared_ptr<const Method> make_identity(SpecArgs&);
-std::shared_ptr<const Method> make_atomo(SpecArgs&);
-std::shared_ptr<const Method> make_qsgd(SpecArgs&);
-std::shared_ptr<const Method> make_terngrad(SpecArgs&);
-std::shared_ptr<const Method> make_sign(SpecArgs&);
-std::shared_ptr<const Method> make_topk(SpecArgs&);
-std::shared_ptr<const Method> make_random_k(SpecArgs&);
+std::shared_ptr<const BodyEncoder> make_identity(SpecArgs&);
+std::shared_ptr<const BodyEncoder> make_atomo(SpecArgs&);
+std::shared_ptr<const BodyEncoder> make_qsgd(SpecArgs&);
+std::shared_ptr<const BodyEncoder> make_terngrad(SpecArgs&);
+std::shared_ptr<const BodyEncoder> make_sign(SpecArgs&);
+std::shared_ptr<const BodyEncoder> make_topk(SpecArgs&);
+std::shared_ptr<const BodyEncoder> make_random_k(SpecArgs&);
 
 /// `bits=B` or `ratio=R` (32 / R bits), one of them required: bits a parameter, 0.001..32.
 [[nodiscard]] double read_budget(SpecArgs& args);
 
-// The families behind `atomo:` (methods/atomo.cpp dispatches on `atoms=`).
 /// What atoms at a price are given: a budget, under a cap or not, or the price itself.
 struct PriceOptions {
   double bits = 0;  ///< a parameter; 0: `price` is given
@@ -101,12 +97,13 @@ struct PriceOptions {
   float price = 0;  ///< lower 16 bits are 0
   /// "bits=1,cap=2" or "price=0.5".
   [[nodiscard]] std::string to_string() const;
+  [[nodiscard]] PriceRule rule(Pool pool) const noexcept;
 };
 [[nodiscard]] PriceOptions read_price_options(SpecArgs& args);
-[[nodiscard]] std::shared_ptr<const Method> make_atoms(const PriceOptions& options, bool rows);
-std::shared_ptr<const Method> make_sketch(const PriceOptions& options, SpecArgs& args);
-std::shared_ptr<const Method> make_coordinate(SpecArgs&);
-std::shared_ptr<const Method> make_svd(SpecArgs&);
-std::shared_ptr<const Method> make_automatic(SpecArgs&);
+
+// Families of `atomo:` with files of their own.
+std::shared_ptr<const BodyEncoder> make_coordinate(SpecArgs&);
+/// `atoms=svd`: null unless its pairs are sent as f32.
+std::shared_ptr<const BodyEncoder> make_factors(SpecArgs&);
 
 }  // namespace atomo::codec

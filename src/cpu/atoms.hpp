@@ -57,7 +57,7 @@ struct AtomBody {
   std::uint64_t kept = 0;  ///< atoms
 };
 
-/// Writes the body of a layer. `rms` is `analyse`'s, `price` at least `price_floor` (`corrupt`
+/// Writes the body of a layer. `rms` is `analyse`'s, `price` at least the price of `min_price_code` (`corrupt`
 /// otherwise, or when it is no price); `out` has at least `max_body_bytes` bytes and is scratch
 /// beyond those written.
 Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,

@@ -130,8 +130,4 @@ Status encode(const CoordinateConfig& config, const float* x, std::size_t n, con
   return Status::ok;
 }
 
-float coordinate_lowest_step(float largest) noexcept {
-  return std::bit_cast<float>(lowest_step_code(std::fabs(largest)) << 16);
-}
-
 }  // namespace atomo::cpu

@@ -41,7 +41,7 @@ namespace atomo::cpu {
 /// Rounds x to multiples of the step and writes the body; `bytes` is its size, 0 when every entry
 /// became zero. Draws under `Purpose::select_coordinate`. `executor` may be null.
 /// Status::unsupported when the step is not positive and finite, or below
-/// `coordinate_lowest_step` of the data; Status::buffer_too_small, Status::workspace_too_small.
+/// `min_grid_step` of the data; Status::buffer_too_small, Status::workspace_too_small.
 Status encode(const CoordinateConfig& config, const float* x, std::size_t n, const Key& key,
               Bytes workspace, Executor* executor, Bytes body, std::size_t& bytes) noexcept;
 
@@ -56,9 +56,5 @@ Status decode_add(const CoordinateConfig& config, ConstBytes body, float alpha, 
 
 /// How many entries of a body are not zero.
 Status coordinate_count(ConstBytes body, std::size_t n, std::uint64_t& kept) noexcept;
-
-/// The smallest step for entries up to `largest` in magnitude, at which levels stay below 2^29. Its
-/// lower 16 bits are zero.
-[[nodiscard]] float coordinate_lowest_step(float largest) noexcept;
 
 }  // namespace atomo::cpu

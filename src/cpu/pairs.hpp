@@ -30,7 +30,7 @@ Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price,
 Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kept) noexcept;
 
 [[nodiscard]] std::size_t encode_pairs_workspace_bytes(const PairLayer& layer) noexcept;
-/// `amplitudes` are sigma times `pair_amplitude`; `price` is at least `price_floor`
+/// `amplitudes` are sigma times `pair_amplitude`; `price` is at least the price of `min_price_code`
 /// (`unsupported` otherwise). `bytes` is 0 when no pair was kept.
 Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
                     std::span<const double> amplitudes, float price, const Key& key, Bytes body,

@@ -227,7 +227,7 @@ class Planner {
     slots_ = end;
     if (priced.least_limit == 0) return;
     ++cap_.layers;
-    cap_.bytes += layer.cap_bits * static_cast<double>(layer.n) / 8;
+    cap_.bytes += layer.price_rule.cap_bits * static_cast<double>(layer.n) / 8;
   }
 
   void finish(AtomsPlan& plan) {

@@ -23,8 +23,8 @@
 
 #include "backend/backend.hpp"
 #include "cuda/checksum.cuh"
-#include "format/container_rules.hpp"
 #include "cuda/cub.cuh"
+#include "format/container_rules.hpp"
 
 namespace atomo::cuda {
 
@@ -62,9 +62,9 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
     plan.max_bytes += padded(layer.max_body_bytes);
     plan.fixed_layers = plan.fixed_layers || fixed_bytes > 0;
     plan.staged_layers = plan.staged_layers || (layer.n > 0 && fixed_bytes == 0);
-    if (layer.n == 0 || layer.budget_bits == 0) continue;
-    if (layer.pool == price::Pool::atoms) plan.pooled[kAtomsPool] = true;
-    if (layer.pool == price::Pool::grid) plan.pooled[kGridPool] = true;
+    if (layer.n == 0 || layer.price_rule.budget_bits == 0) continue;
+    if (layer.price_rule.pool == price::Pool::atoms) plan.pooled[kAtomsPool] = true;
+    if (layer.price_rule.pool == price::Pool::grid) plan.pooled[kGridPool] = true;
   }
   plan.infos = infos.place;
   plan.head_tables = tables.place;

@@ -3,7 +3,7 @@
 ///
 /// The mathematics stands in coordinate_math.hpp; the steps come from coordinate_price.cu, the
 /// segments are written by coordinate_write.cu. No level is ever out of range: a layer's step is
-/// never below its lowest, at which levels stay below 2^29 (lowest_step_code).
+/// never below its lowest, at which levels stay below 2^29 (min_step_code).
 ///
 /// Mapping. A level is not stored but computed again from the entry where it is needed; what is
 /// stored is 4 bits an entry: rounded up, not zero, above 1, negative. round_chunk: a block a chunk
@@ -280,7 +280,7 @@ bool has_steps(const LayerPlan& layer) {
 }  // namespace
 
 bool has_grid(const LayerPlan& layer) {
-  return layer.kind.method == MethodId::automatic && layer.n > 0 && layer.cap_bits == 0;
+  return layer.kind.method == MethodId::automatic && layer.n > 0 && layer.price_rule.cap_bits == 0;
 }
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan) {

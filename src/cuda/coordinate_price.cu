@@ -75,7 +75,7 @@ __global__ void find_lowest(Frame frame, CoordinatePlan plan) {
   const CoordinateJob job = frame(plan.jobs)[number];
   CoordinateState& state = frame(plan.states)[number];
   if (was_non_finite(frame, job.layer)) return;
-  state.lowest = lowest_step_code(__uint_as_float(state.largest));
+  state.lowest = min_step_code(__uint_as_float(state.largest));
   if (job.from != PriceRule::From::budget) return;
   atomicMax(&frame.pool(kGridPool).lowest, state.lowest);
   if (state.nonzero != 0) atomicOr(&frame(plan.search)->any, 1u);

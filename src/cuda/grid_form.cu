@@ -37,10 +37,10 @@ __global__ void offer(CoordinatePlan plan, PricePlan prices, Frame frame) {
   if (was_non_finite(frame, job.layer)) return;
   const std::uint64_t n = frame.info(job.layer).n;
   if (!price::tries_grid(n, n - state.nonzero)) return;
-  const float least = price::price_of_code(math::lowest_step_code(__uint_as_float(state.largest)));
+  const float least = price::price_of_code(math::min_step_code(__uint_as_float(state.largest)));
   GridOffer& offer = frame(prices.grids)[number];
   offer.tried = 1;
-  offer.lowest = price::lowest_grid_price(least);
+  offer.lowest = price::min_grid_price_code(least);
   if (priced_of(frame, prices, static_cast<std::uint32_t>(number)).price > 0) return;
   atomicMax(&frame(prices.totals)->lowest_grid, offer.lowest);
 }

@@ -418,7 +418,7 @@ __device__ inline ChosenPrice choose_price(const Frame& frame, const PricePlan& 
   const std::uint32_t code = __float_as_uint(wanted) >> 16;
   if (code >= least && largest / static_cast<double>(price::price_of_code(code)) < math::kTopRatio)
     return {wanted, own};
-  const std::uint32_t of_atoms = price::lowest_code(largest);
+  const std::uint32_t of_atoms = price::min_price_code(largest);
   const float lowest = price::price_of_code(of_atoms < least ? least : of_atoms);
   if (wanted < lowest) return {lowest, true};
   return {wanted, own};
@@ -463,7 +463,7 @@ __device__ inline PriceInterval interval_of(const PoolState& pool, const PriceTo
                                             unsigned round) {
   if (round > 0) return {pool.lowest, pool.low, pool.high, pool.unpaid != 0};
   const std::uint32_t of_atoms =
-      price::lowest_code(__longlong_as_double(static_cast<long long>(totals.largest)));
+      price::min_price_code(__longlong_as_double(static_cast<long long>(totals.largest)));
   const std::uint32_t lowest = of_atoms < totals.lowest_grid ? totals.lowest_grid : of_atoms;
   return {lowest, lowest, price::kLastPriceCode};
 }

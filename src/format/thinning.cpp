@@ -184,7 +184,7 @@ bool write_those_left(Units& units, const Runs& runs, const Thinning& t,
 /// The bodies of a layer, one or two.
 class Bodies {
  public:
-  bool open(ConstBytes body, const ThinnedLayer& layer) noexcept {
+  bool open(ConstBytes body, const DitheredLayer& layer) noexcept {
     ConstBytes pairs, atoms = body;
     if (layer.is_sketch()) {
       const std::size_t bytes = load_le<std::uint32_t>(body.data());
@@ -207,7 +207,7 @@ class Bodies {
 
 struct ThinningMemory {
   std::span<std::uint64_t> run_bits, marks;
-  ThinningMemory(const ThinnedLayer& layer, Carver& carver) noexcept
+  ThinningMemory(const DitheredLayer& layer, Carver& carver) noexcept
       : run_bits(carver.take<std::uint64_t>(Runs::kMost)),
         marks(carver.take<std::uint64_t>(
             marks_words(std::max<std::uint64_t>(layer.atoms.count, layer.pairs.count)))) {}
@@ -219,7 +219,7 @@ struct MeasuredRuns {
   std::span<std::uint64_t> bits;
   std::uint64_t total;
 
-  MeasuredRuns(Bodies& bodies, const ThinnedLayer& layer, const ThinningMemory& memory) noexcept
+  MeasuredRuns(Bodies& bodies, const DitheredLayer& layer, const ThinningMemory& memory) noexcept
       : runs(Runs::of(bodies.count())),
         bits(memory.run_bits.first(static_cast<std::size_t>(runs.count()))),
         total(8 * (kThinningBytes + (layer.is_sketch() ? kPairBytesField : 0))) {
@@ -243,7 +243,7 @@ std::uint64_t most_units(const AtomLayout& layout) noexcept {
 
 }  // namespace
 
-std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept {
+std::size_t least_thinned_bytes(const DitheredLayer& layer) noexcept {
   // A run holds fewer than two units more than a whole number of them: with K above half the units,
   // at most two.
   std::uint64_t units = most_units(layer.atoms);
@@ -269,7 +269,7 @@ std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept {
   return round_up(static_cast<std::size_t>((fixed + run + 7) / 8), 4);
 }
 
-std::size_t thinning_workspace_bytes(const ThinnedLayer& layer) noexcept {
+std::size_t thinning_workspace_bytes(const DitheredLayer& layer) noexcept {
   Carver carver;
   ThinningMemory(layer, carver);
   return carver.bytes();
@@ -288,7 +288,7 @@ std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t t
   return low;
 }
 
-Status thin(ConstBytes body, const ThinnedLayer& layer, std::size_t limit, const Key& key,
+Status thin(ConstBytes body, const DitheredLayer& layer, std::size_t limit, const Key& key,
             Bytes out, Bytes workspace, std::size_t& bytes) noexcept {
   Carver carver(workspace);
   const ThinningMemory memory(layer, carver);
@@ -317,7 +317,7 @@ Status thin(ConstBytes body, const ThinnedLayer& layer, std::size_t limit, const
   return bytes <= limit ? Status::ok : Status::unsupported;
 }
 
-std::size_t thinnest_bytes(ConstBytes body, const ThinnedLayer& layer, Bytes workspace) noexcept {
+std::size_t thinnest_bytes(ConstBytes body, const DitheredLayer& layer, Bytes workspace) noexcept {
   Carver carver(workspace);
   const ThinningMemory memory(layer, carver);
   Bodies bodies;

@@ -13,7 +13,7 @@
 
 #include "atomo/types.hpp"
 #include "core/workspace.hpp"
-#include "format/pair_body.hpp"
+#include "format/dithered_layer.hpp"
 
 namespace atomo::format {
 
@@ -76,30 +76,20 @@ inline constexpr std::size_t kThinningBytes = 4;
 /// Zero bits at the ends of the sections of a body, at most, and the rounding of its bytes.
 inline constexpr std::uint64_t kThinningPaddingBits = 8 * (2 + 2 + 4);
 
-/// What can be thinned: atoms, or a sketch's pairs and then its rows, whose units form one list.
-struct ThinnedLayer {
-  PairLayer pairs;  ///< count 0: none
-  AtomLayout atoms;
-
-  [[nodiscard]] bool is_sketch() const noexcept { return pairs.count > 0; }
-};
-/// Before a sketch's pairs: their bytes.
-inline constexpr std::size_t kPairBytesField = 4;
-
 /// A limit (the word included) that suffices whatever the data: the marks and one run.
-[[nodiscard]] std::size_t least_thinned_bytes(const ThinnedLayer& layer) noexcept;
-[[nodiscard]] std::size_t thinning_workspace_bytes(const ThinnedLayer& layer) noexcept;
+[[nodiscard]] std::size_t least_thinned_bytes(const DitheredLayer& layer) noexcept;
+[[nodiscard]] std::size_t thinning_workspace_bytes(const DitheredLayer& layer) noexcept;
 
 /// Bytes that `body` can be thinned to whatever is drawn, all runs but one left out; those of
 /// `body` where there is one run or that would not be less.
-[[nodiscard]] std::size_t thinnest_bytes(ConstBytes body, const ThinnedLayer& layer,
+[[nodiscard]] std::size_t thinnest_bytes(ConstBytes body, const DitheredLayer& layer,
                                          Bytes workspace) noexcept;
 
 /// Writes `body` with as few runs left out as `limit` bytes ask for, behind its word. `out` has at
 /// least `limit` bytes, `limit` is below the body's size and at least `thinnest_bytes` of it,
 /// which `least_thinned_bytes` bounds.
 /// Neither allocates nor synchronises.
-Status thin(ConstBytes body, const ThinnedLayer& layer, std::size_t limit, const Key& key,
+Status thin(ConstBytes body, const DitheredLayer& layer, std::size_t limit, const Key& key,
             Bytes out, Bytes workspace, std::size_t& bytes) noexcept;
 
 /// The least number of consecutive runs (cyclic) without which `runs`, of `total` in all, take at

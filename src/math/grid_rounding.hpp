@@ -72,7 +72,7 @@ inline constexpr double kLargest = std::numeric_limits<float>::max();
 
 /// The code (upper 16 bits) of the smallest step for entries up to `largest` in magnitude, at which
 /// levels stay below 2^29.
-[[nodiscard]] constexpr std::uint32_t lowest_step_code(float largest) noexcept {
+[[nodiscard]] constexpr std::uint32_t min_step_code(float largest) noexcept {
   std::uint32_t low = 1, high = 0x7F7F;
   while (low < high) {
     const std::uint32_t middle = (low + high) / 2;

@@ -16,14 +16,6 @@ namespace atomo {
 
 using namespace model;
 
-using codec::EncoderPlan;
-using codec::LayerWork;
-using core::Carver;
-using core::report;
-using core::worse;
-using price::kLargestDebt;
-using price::Pool;
-
 namespace {
 
 /// Prices are f32 whose lower 16 bits are zero; 0 stands for none.
@@ -54,24 +46,23 @@ std::uint64_t Compressor::elements() const noexcept {
 std::size_t Compressor::max_encoded_bytes() const noexcept { return impl_->max_bytes; }
 std::size_t Compressor::max_encoded_bytes(std::size_t layer) const {
   return impl_->one_head.at(layer) +
-         static_cast<std::size_t>(format::padded(impl_->plans.at(layer).max_body_bytes));
+         static_cast<std::size_t>(padded(impl_->plans.at(layer).max_body_bytes));
 }
 std::size_t Compressor::workspace_bytes() const noexcept { return impl_->workspace; }
 std::size_t Compressor::workspace_bytes(std::size_t layer) const {
   const EncoderPlan& plan = impl_->plans.at(layer);
   if (impl_->device != nullptr) {
-    return backend::device_backend()->workspace_bytes(plan);
+    return device_backend()->workspace_bytes(plan);
   }
   Carver carver;
-  LayerWork().carve(plan, carver, false);
-  return std::max(carver.bytes(),
-                  codec::read_layer_workspace(plan.kind, plan.kind.dtype, plan.method->lossless()));
+  LayerEncoder(plan).carve(carver);
+  return std::max(carver.bytes(), impl_->read_workspace(layer));
 }
 
 Status Compressor::encode(std::span<const ConstTensorView> layers, const Key& key,
                           const Payload& payload, const Context& context) noexcept {
   if (impl_->device != nullptr) return impl_->encode_on_device(layers, key, payload, context);
-  const core::FpGuard guard;
+  const FpGuard guard;
   return report(context, impl_->encode(layers, key, payload, context));
 }
 
@@ -98,7 +89,7 @@ Status Compressor::decode_add(std::span<const ConstBytes> messages, float alpha,
                               const Context& context) const noexcept {
   if (impl_->device != nullptr)
     return impl_->device->decode(messages, true, alpha, layers, context);
-  const core::FpGuard guard;
+  const FpGuard guard;
   if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
   if (messages.empty()) return report(context, Status::ok);
   if (any_half(layers))
@@ -132,13 +123,13 @@ Status Compressor::begin_step(const Key& key, float price, float grid_step) noex
 
 Status Compressor::encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                                 const Context& context) noexcept {
-  const core::FpGuard guard;
+  const FpGuard guard;
   const Status status = impl_->encode_layer(i, view, payload, context);
   return impl_->device != nullptr ? status : report(context, status);
 }
 
 Status Compressor::end_step(const Context& context) noexcept {
-  const core::FpGuard guard;
+  const FpGuard guard;
   const bool in_step = std::exchange(impl_->in_step, false);
   if (impl_->device != nullptr) {
     return in_step ? impl_->device->end_step(impl_->step_prices(), context) : Status::unsupported;
@@ -176,14 +167,14 @@ struct SavedPool {
   double owed, held;
   std::uint64_t steady;
 
-  static SavedPool of(const price::PoolState& pool) noexcept {
+  static SavedPool of(const PoolState& pool) noexcept {
     return {pool.level, pool.price, pool.owed, pool.held, pool.steady};
   }
   [[nodiscard]] bool is_sound() const noexcept {
     return is_finite_price(level) && is_finite_price(price) && std::abs(owed) <= kLargestDebt &&
            std::abs(held) <= kLargestDebt && steady <= 0xFFFF;
   }
-  [[nodiscard]] price::PoolState state() const noexcept {
+  [[nodiscard]] PoolState state() const noexcept {
     return {level, price, owed, held, static_cast<std::uint32_t>(steady)};
   }
 };
@@ -197,7 +188,7 @@ static_assert(sizeof(SavedState) == 72);
 }  // namespace
 
 std::vector<std::byte> Compressor::save() const {
-  price::LearntPrices learnt;
+  LearntPrices learnt;
   std::vector<std::uint64_t> limits(impl_->capped_layers());
   if (failed(impl_->read_prices(learnt)) || failed(impl_->read_limits(limits)))
     throw Error("CUDA: the device did not say what it has learnt of the model's prices");
@@ -223,7 +214,7 @@ void Compressor::load(ConstBytes bytes) {
   if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, limit_bytes);
   if (std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0) {
     const std::string_view magic(state.magic, sizeof kStateMagic);
-    throw Error(expected + "as many that start with '" + core::shown(magic) + "' instead of '" +
+    throw Error(expected + "as many that start with '" + shown(magic) + "' instead of '" +
                 std::string(kStateMagic, sizeof kStateMagic) + "'");
   }
   if (!state.atoms.is_sound() || !state.grid.is_sound())

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Setting a model up; the walk of its layers into a message, once down: prepare, find the prices,
+/// write, share the room under a cap, fit; and its way back into halves.
 #include "model/model.hpp"
 
 #include <algorithm>
@@ -7,39 +9,14 @@
 
 #include "atomo/container.hpp"
 #include "codec/read_layers.hpp"
-#include "core/fp_guard.hpp"
 #include "core/halves.hpp"
+#include "core/run_tasks.hpp"
 
 namespace atomo {
 
 using namespace model;
 
-using codec::EncoderPlan;
-using codec::LayerWork;
-using codec::Prices;
-using core::Carver;
-using core::worse;
-using format::HeadLayout;
-using format::Row;
-using price::Pool;
-
 namespace {
-
-/// Runs `body(i)` for every layer, on the executor when there is one.
-template <typename Body>
-void for_each_layer(Executor* executor, std::size_t count, Body body) noexcept {
-  if (executor == nullptr) {
-    for (std::size_t i = 0; i < count; ++i) body(i);
-    return;
-  }
-  executor->run(
-      count,
-      [](void* state, std::size_t i) {
-        const core::FpGuard guard;
-        (*static_cast<Body*>(state))(i);
-      },
-      &body);
-}
 
 bool is_half(const TensorView& view) noexcept { return view.dtype != DType::f32; }
 
@@ -64,21 +41,21 @@ class HalfSums {
 
 void Compressor::Impl::set_up_layers(const CompressorOptions& options) {
   if (layers.empty()) throw Error("a model without layers: expected at least one");
-  if (layers.size() > format::kMaxLayers) {
+  if (layers.size() > kMaxLayers) {
     throw Error("a model of " + std::to_string(layers.size()) +
                 " layers: at most 65536 are supported");
   }
   std::set<std::string> names;
-  std::vector<format::Kind> kinds;
+  std::vector<Kind> kinds;
   std::vector<std::string> on_wire;
   for (const auto& layer : layers) {
-    format::check_layer_name(names.size(), layer.name);
+    check_layer_name(names.size(), layer.name);
     if (!names.insert(layer.name).second)
       throw Error("two layers are called '" + layer.name + "': names must differ");
     codecs.push_back(policy.codec_for(layer.name));
-    plans.emplace_back(codecs.back().method(), layer.shape, layer.dtype);
+    plans.emplace_back(Access::stages(codecs.back()), layer.shape, layer.dtype);
     kinds.push_back(plans.back().kind);
-    one_head.push_back(format::one_layer_head_bytes(kinds.back()));
+    one_head.push_back(one_layer_head_bytes(kinds.back()));
     if (options.names_on_wire) on_wire.push_back(layer.name);
   }
   layout = HeadLayout(kinds, on_wire);
@@ -89,12 +66,10 @@ void Compressor::Impl::set_up_memory() {
   std::size_t end = 0;
   for (const auto& plan : plans) {
     body_offset.push_back(end);
-    end += static_cast<std::size_t>(format::padded(plan.max_body_bytes));
+    end += static_cast<std::size_t>(padded(plan.max_body_bytes));
   }
   max_bytes = layout.bytes() + end;
-  demand.resize(count);
-  work.resize(count);
-  rows.resize(count);
+  for (const auto& plan : plans) encoders.emplace_back(plan);
   statuses.resize(count);
   seen.resize(count);
   limits.resize(count);
@@ -102,21 +77,21 @@ void Compressor::Impl::set_up_memory() {
   allotments.resize(count);
   layer_runs.resize(count);
   for (std::size_t i = 0; i < count; ++i) expected_bits.push_back(256 * budget_bits(i));
-  pool_demands.reserve(count);
+  pool_inputs.reserve(count);
 
-  Carver counted;
-  for (const auto& plan : plans) counted.take_bytes(plan.demand_bytes);
-  demand_memory.resize(counted.bytes());
-  Carver placed{Bytes(demand_memory)};
-  for (std::size_t i = 0; i < count; ++i) demand[i] = placed.take_bytes(plans[i].demand_bytes);
+  const auto carve_price_inputs = [&](Carver carver) {
+    for (auto& encoder : encoders) encoder.carve_price_input(carver);
+    return carver.bytes();
+  };
+  price_memory.resize(carve_price_inputs(Carver()));
+  carve_price_inputs(Carver(Bytes(price_memory)));
 
   Carver encoding;
   std::size_t decoding = 0, halves = 0;
-  for (const auto& plan : plans) {
-    LayerWork().carve(plan, encoding, false);
-    decoding = std::max(
-        decoding, codec::read_layer_workspace(plan.kind, plan.kind.dtype, plan.method->lossless()));
-    if (plan.kind.dtype != DType::f32) halves += plan.n;
+  for (std::size_t i = 0; i < count; ++i) {
+    LayerEncoder(plans[i]).carve(encoding);
+    decoding = std::max(decoding, read_workspace(i));
+    if (plans[i].kind.dtype != DType::f32) halves += plans[i].n;
   }
   Carver sums;
   sums.take<float>(halves);
@@ -124,16 +99,16 @@ void Compressor::Impl::set_up_memory() {
 }
 
 void Compressor::Impl::set_up_device() {
-  for (const auto& plan : plans) static_cast<void>(codec::device_backend_for(plan));
-  std::vector<backend::StreamedLayer> streamed;
+  for (const auto& plan : plans) static_cast<void>(device_backend_for(plan));
+  std::vector<StreamedLayer> streamed;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const bool shares = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);
-    streamed.push_back({shares ? plans[i].method->pool() : Pool::none, budget_bits(i),
+    streamed.push_back({shares ? plans[i].price_rule.pool : Pool::none, budget_bits(i),
                         one_layer_fixed_bits(i), limits[i]});
   }
-  const std::vector<backend::LayerPlan> plain(plans.begin(), plans.end());
-  device = backend::device_backend()->make_model(
-      plain, layout, streamed, streams_under_cap() ? cap_room(true) - cap_reserve() : 0);
+  const std::vector<LayerPlan> plain(plans.begin(), plans.end());
+  device = device_backend()->make_model(plain, layout, streamed,
+                                        streams_under_cap() ? cap_room(true) - cap_reserve() : 0);
   workspace = device->workspace_bytes();
 }
 
@@ -149,11 +124,17 @@ Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views
 
 Status Compressor::Impl::carve(Bytes memory) noexcept {
   Carver carver(memory);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    work[i].demand = demand[i];
-    work[i].carve(plans[i], carver, false);
-  }
+  for (auto& encoder : encoders) encoder.carve(carver);
   return carver.fits() ? Status::ok : Status::workspace_too_small;
+}
+
+/// Runs `step(i)` for every layer, on the executor when there is one; the worst status.
+template <typename Step>
+Status Compressor::Impl::each_layer(Executor* executor, Step step) noexcept {
+  run_tasks(executor, layers.size(), [&](std::size_t i) { statuses[i] = step(i); });
+  Status status = Status::ok;
+  for (const Status s : statuses) status = worse(status, s);
+  return status;
 }
 
 /// `seen` says per layer: 0 not in this step, 1 encoded but nothing to send, 2 sends.
@@ -164,40 +145,30 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
   if (const Status s = carve(context.workspace); failed(s)) return s;
   if (context.step != nullptr) key.step = *context.step;
-
-  const auto key_of = [&](std::size_t i) {
-    Key k = key;
-    k.tensor = static_cast<std::uint16_t>(i);
-    return k;
-  };
-  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
-    statuses[i] = open_layer(plans[i], views[i], key_of(i), nullptr, work[i]);
-    seen[i] = work[i].sends() ? 2 : 1;
-  });
-  Status status = Status::ok;
-  for (const Status s : statuses) status = worse(status, s);
-  if (failed(status)) return status;
-  const double atoms_target = gather(Pool::atoms, false);
-  const auto found_atoms = codec::find_price(pool_demands, atoms_target);
-  const double grid_target = gather(Pool::grid, false);
-  const auto found_grid = codec::find_price(pool_demands, grid_target);
-  if (found_atoms.underspent || found_grid.underspent) status = worse(status, Status::underspent);
-  const Prices found{found_atoms.price, found_grid.price, false};
-
   const auto room_of = [&](std::size_t i) {
-    const auto capacity = static_cast<std::size_t>(format::padded(plans[i].max_body_bytes));
+    const auto capacity = static_cast<std::size_t>(padded(plans[i].max_body_bytes));
     return Bytes{payload.data + layout.bytes() + body_offset[i], capacity};
   };
-  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
-    statuses[i] = write_layer(plans[i], work[i], found, 0, room_of(i), rows[i]);
+
+  Status status = each_layer(context.executor, [&](std::size_t i) {
+    Key own = key;
+    own.tensor = static_cast<std::uint16_t>(i);
+    const Status s = encoders[i].prepare(views[i], own, nullptr);
+    seen[i] = encoders[i].sends() ? 2 : 1;
+    return s;
   });
-  for (const Status s : statuses) status = worse(status, s);
+  if (failed(status)) return status;
+  LayerPrices found;
+  bool overspent = false;
+  status = worse(status, find_prices(found, overspent));
+  status = worse(status, each_layer(context.executor, [&](std::size_t i) {
+                   return encoders[i].write(found, room_of(i));
+                 }));
   if (!failed(status)) status = worse(status, allot(key));
   if (failed(status)) return status;
-  for_each_layer(context.executor, layers.size(), [&](std::size_t i) {
-    statuses[i] = finish_layer(plans[i], work[i], allotments[i], room_of(i), rows[i]);
-  });
-  for (const Status s : statuses) status = worse(status, s);
+  status = worse(status, each_layer(context.executor, [&](std::size_t i) {
+                   return encoders[i].fit(allotments[i], room_of(i));
+                 }));
   if (failed(status)) return status;
 
   const std::uint64_t total = close_gaps(payload.data);
@@ -207,7 +178,7 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   prices = found;
   if (found.atoms > 0) atoms.level = atoms.price = found.atoms;
   if (found.grid > 0) grid.level = grid.price = found.grid;
-  return core::with_overspent(status, found_atoms.overspent || found_grid.overspent);
+  return with_overspent(status, overspent);
 }
 
 /// Moves the bodies, written where the largest would be, behind one another; writes the rows.
@@ -215,14 +186,15 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
 std::uint64_t Compressor::Impl::close_gaps(std::byte* message) noexcept {
   std::byte* to = message + layout.bytes();
   const std::byte* bodies = to;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto bytes = static_cast<std::size_t>(rows[i].bytes);
-    const auto whole = static_cast<std::size_t>(format::padded(bytes));
+  for (std::size_t i = 0; i < encoders.size(); ++i) {
+    Row row = encoders[i].row();
+    const auto bytes = static_cast<std::size_t>(row.bytes);
+    const auto whole = static_cast<std::size_t>(padded(bytes));
     if (bytes > 0) std::memmove(to, bodies + body_offset[i], bytes);
     std::fill(to + bytes, to + whole, std::byte{0});
     to += whole;
-    rows[i].kind = layout.kind_of(i);
-    format::write_row(message, i, rows[i]);
+    row.kind = layout.kind_of(i);
+    write_row(message, i, row);
   }
   return static_cast<std::uint64_t>(to - message);
 }
@@ -233,38 +205,33 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   if (!in_step || payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
   const EncoderPlan& plan = plans[i];
   const std::size_t head = one_head[i];
-  if (payload.capacity < head + format::padded(plan.max_body_bytes))
-    return Status::buffer_too_small;
+  if (payload.capacity < head + padded(plan.max_body_bytes)) return Status::buffer_too_small;
   if (device != nullptr) return encode_layer_on_device(i, view, payload, context);
+  LayerEncoder& layer = encoders[i];
   Carver carver(context.workspace);
-  LayerWork layer;
-  layer.demand = demand[i];
-  layer.carve(plan, carver, false);
+  layer.carve(carver);
   if (!carver.fits()) return Status::workspace_too_small;
 
   Key key = step_key;
   if (context.step != nullptr) key.step = *context.step;
   key.tensor = static_cast<std::uint16_t>(i);
-  Status status = open_layer(plan, view, key, context.executor, layer);
+  Status status = layer.prepare(view, key, context.executor);
   if (failed(status)) return status;
   seen[i] = layer.sends() ? 2 : 1;
-  const bool alone = plan.method->pool() == Pool::grid ? prices.grid == 0 : prices.atoms == 0;
-  Prices used = prices;
-  used.solve_alone = alone;
+  LayerPrices used = prices;
+  used.solve_alone = (plan.price_rule.pool == Pool::grid ? prices.grid : prices.atoms) == 0;
   used.limit = limits[i];
-  Row row;
+  used.fixed_bits = one_layer_fixed_bits(i);
   const Bytes room{payload.data + head, payload.capacity - head};
-  status = worse(status, write_layer(plan, layer, used, one_layer_fixed_bits(i), room, row));
-  if (!failed(status))
-    status = worse(status, finish_layer(plan, layer, allot_lone(i, layer, row), room, row));
+  status = worse(status, layer.write(used, room));
+  if (!failed(status)) status = worse(status, layer.fit(allot_lone(i, key), room));
   if (failed(status)) return status;
-  const auto bytes = static_cast<std::size_t>(row.bytes),
-             whole = static_cast<std::size_t>(format::padded(bytes));
+  const auto bytes = static_cast<std::size_t>(layer.row().bytes),
+             whole = static_cast<std::size_t>(padded(bytes));
   std::fill(payload.data + head + bytes, payload.data + head + whole, std::byte{0});
-  format::write_one_layer_head(payload.data, plan.kind, row, key,
-                               in_pool(i, Pool::atoms) ? prices.atoms : 0,
-                               in_pool(i, Pool::grid) ? prices.grid : 0);
-  rows[i] = row;
+  write_one_layer_head(payload.data, plan.kind, layer.row(), key,
+                       in_pool(i, Pool::atoms) ? prices.atoms : 0,
+                       in_pool(i, Pool::grid) ? prices.grid : 0);
   *payload.bytes = head + whole;
   return status;
 }
@@ -274,7 +241,7 @@ Status Compressor::Impl::encode_layer_on_device(std::size_t i, const ConstTensor
                                                 const Context& context) const noexcept {
   Key key = step_key;
   key.tensor = static_cast<std::uint16_t>(i);
-  const double budget = price::body_budget(budget_bits(i), one_layer_fixed_bits(i));
+  const double budget = body_budget(budget_bits(i), one_layer_fixed_bits(i));
   return device->encode_layer(i, view, key, step_prices(), budget, payload, context);
 }
 
@@ -294,7 +261,7 @@ Status Compressor::Impl::decode_layer(ConstBytes message, bool add, float alpha,
       return Status::unsupported;
   }
   if (found == nullptr) return Status::shape_mismatch;
-  return backend::device_backend()->decode(*found, message, add, alpha, view, context);
+  return device_backend()->decode(*found, message, add, alpha, view, context);
 }
 
 Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept {
@@ -322,18 +289,18 @@ Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, f
   HalfSums sums(views);
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!is_half(views[i])) continue;
-    core::widen_halves(views[i].data, views[i].dtype, plans[i].n, memory.data() + sums.begin(i),
-                       context.executor);
+    widen_halves(views[i].data, views[i].dtype, plans[i].n, memory.data() + sums.begin(i),
+                 context.executor);
   }
   Key key;
   Status status = Status::ok;
   for (std::size_t m = 0; m < messages.size(); ++m) {
-    format::Head head;
-    if (const Status s = format::Head::parse(messages[m], false, head); failed(s)) return s;
+    Head head;
+    if (const Status s = Head::parse(messages[m], false, head); failed(s)) return s;
     if (head.layers() != views.size()) return Status::shape_mismatch;
     if (m == 0) key = head.header().key;
     sums = HalfSums(views);
-    const Status s = codec::read_layers(head, true, alpha, rest, [&](std::size_t i) -> TensorView {
+    const Status s = read_layers(head, true, alpha, rest, [&](std::size_t i) -> TensorView {
       if (!is_half(views[i])) return views[i];
       return {memory.data() + sums.begin(i), DType::f32, views[i].shape, views[i].device};
     });
@@ -344,8 +311,8 @@ Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, f
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!is_half(views[i])) continue;
     key.tensor = static_cast<std::uint16_t>(i);
-    status = worse(
-        status, core::round_to_half(memory.data() + sums.begin(i), plans[i].n, key, Purpose::output,
+    status =
+        worse(status, round_to_half(memory.data() + sums.begin(i), plans[i].n, key, Purpose::output,
                                     views[i].dtype, views[i].data, context.executor));
   }
   return status;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A model inside: its layers, the memory a step needs, its budget. The parts are in model.cpp
-/// (set-up, encoding, decoding into halves) and model_budget.cpp (prices, controller, caps);
-/// compressor.cpp is the face.
+/// A model inside: its layers, the memory a step needs, its budget. model.cpp sets up, encodes and
+/// decodes; model_price.cpp finds and predicts prices; model_cap.cpp shares the room under a cap;
+/// compressor.cpp is the public face.
 
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,6 @@
 #include "atomo/compressor.hpp"
 #include "backend/backend.hpp"
 #include "codec/layer.hpp"
-#include "codec/price_search.hpp"
 #include "core/status.hpp"
 #include "price/price_controller.hpp"
 
@@ -34,15 +33,13 @@ struct Compressor::Impl {
   std::vector<std::size_t> body_offset;          // of each body at its largest, within the bodies
   std::size_t max_bytes = 0, workspace = 0;
 
-  // Per layer, written by whoever encodes it: what the price search needs, and whether it was seen
-  // this step.
-  std::vector<std::byte> demand_memory;
-  std::vector<Bytes> demand;
-  std::vector<codec::LayerWork> work;
-  std::vector<format::Row> rows;
+  // Per layer, written by whoever encodes it: its encoder, what became of it, and whether it was
+  // seen this step.
+  std::vector<std::byte> price_memory;  // what the price inputs of the layers point to
+  std::vector<codec::LayerEncoder> encoders;
   std::vector<Status> statuses;
   std::vector<std::uint8_t> seen;
-  std::vector<codec::Demand> pool_demands;
+  std::vector<const price::PriceInput*> pool_inputs;
   // Layers under a cap: their bodies in a whole message, what each may take of it; runs of layers.
   std::vector<price::CappedBody> capped_bodies;
   std::vector<price::Allotment> allotments;
@@ -53,7 +50,7 @@ struct Compressor::Impl {
   std::vector<std::size_t> limits;
 
   Key step_key;
-  codec::Prices prices;          // of the step under way
+  codec::LayerPrices prices;     // of the step under way
   bool given = false;            // these prices were fixed by hand
   price::PoolState atoms, grid;  // of a model on the CPU; a device keeps its own
   bool in_step = false;
@@ -70,21 +67,25 @@ struct Compressor::Impl {
   void set_up_layers(const CompressorOptions& options);
   void set_up_memory();
   void set_up_device();
+  [[nodiscard]] std::size_t read_workspace(std::size_t i) const noexcept {
+    return codec::read_layer_workspace(plans[i].kind, plans[i].kind.dtype,
+                                       plans[i].stages->lossless.has_value());
+  }
   [[nodiscard]] bool in_pool(std::size_t i, price::Pool pool) const {
-    return plans[i].n > 0 && plans[i].method->pool() == pool && plans[i].method->budget_bits() > 0;
+    const price::PriceRule& rule = plans[i].price_rule;
+    return plans[i].n > 0 && rule.pool == pool && rule.from == price::PriceRule::From::budget;
   }
   [[nodiscard]] double budget_bits(std::size_t i) const {
-    return plans[i].method->budget_bits() * static_cast<double>(plans[i].n);
+    return plans[i].price_rule.budget_bits * static_cast<double>(plans[i].n);
   }
-  [[nodiscard]] bool capped(std::size_t i) const { return plans[i].least_limit_bytes > 0; }
+  [[nodiscard]] bool capped(std::size_t i) const { return plans[i].capped(); }
   void check_cap() const;
   [[nodiscard]] std::size_t cap_room(bool streamed) const noexcept;
   void expect_sizes(float price) noexcept;
   void set_limits() noexcept;
   [[nodiscard]] std::uint64_t cap_reserve() const noexcept;
   [[nodiscard]] bool streams_under_cap() const noexcept;
-  [[nodiscard]] price::Allotment allot_lone(std::size_t i, const codec::LayerWork& layer,
-                                            const format::Row& row) const noexcept;
+  [[nodiscard]] price::Allotment allot_lone(std::size_t i, const Key& key) const noexcept;
   Status allot(const Key& key) noexcept;
   Status leave_layers_out(const Key& key, std::uint64_t room) noexcept;
   [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
@@ -93,6 +94,9 @@ struct Compressor::Impl {
   double gather(price::Pool pool, bool streamed) noexcept;
   Status learn(price::Pool pool, float price, price::PoolState& state, bool& overspent) noexcept;
   Status carve(Bytes memory) noexcept;
+  template <typename Step>
+  Status each_layer(Executor* executor, Step step) noexcept;
+  Status find_prices(codec::LayerPrices& found, bool& overspent) noexcept;
   Status encode_on_device(std::span<const ConstTensorView> views, const Key& key,
                           const Payload& payload, const Context& context) noexcept;
   Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 
 #include "core/bits.hpp"
 #include "core/workspace.hpp"
@@ -198,5 +199,9 @@ float step_that_keeps(ConstBytes demand, std::uint64_t keep) noexcept {
 }
 
 float largest_magnitude(ConstBytes demand) noexcept { return Histogram(demand).largest(); }
+
+float min_grid_step(float largest) noexcept {
+  return std::bit_cast<float>(min_step_code(std::fabs(largest)) << 16);
+}
 
 }  // namespace atomo::price

@@ -32,4 +32,8 @@ void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch
 
 [[nodiscard]] float largest_magnitude(ConstBytes demand) noexcept;
 
+/// The smallest step for entries up to `largest` in magnitude, at which levels stay below 2^29. Its
+/// lower 16 bits are zero.
+[[nodiscard]] float min_grid_step(float largest) noexcept;
+
 }  // namespace atomo::price

@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kFewEntries = 1024;
 [[nodiscard]] constexpr float grid_step(float price) noexcept { return price * kGridStepOfPrice; }
 
 /// Code of the lowest price whose grid has at least this step.
-[[nodiscard]] constexpr std::uint32_t lowest_grid_price(float step) noexcept {
+[[nodiscard]] constexpr std::uint32_t min_grid_price_code(float step) noexcept {
   return (std::bit_cast<std::uint32_t>(step / kGridStepOfPrice) >> 16) + 1;
 }
 

@@ -76,10 +76,4 @@ std::uint64_t expected_loss_256(std::span<const PriceLayer> layers, float a) noe
   return saturated(total);
 }
 
-float price_floor(std::span<const PriceLayer> layers) noexcept {
-  double max_rms = 0;
-  for (const PriceLayer& layer : layers) max_rms = std::max(max_rms, layer.max_rms);
-  return price_of_code(lowest_code(max_rms));
-}
-
 }  // namespace atomo::price

@@ -70,7 +70,4 @@ inline constexpr std::uint64_t kWorthSending = std::uint64_t{16} << 32;
 /// send a layer, the better one has less. In 1/256 bit; saturates at 2^64 - 1.
 [[nodiscard]] std::uint64_t expected_loss_256(std::span<const PriceLayer> layers, float a) noexcept;
 
-/// The lowest price at which no atom is above the last class.
-[[nodiscard]] float price_floor(std::span<const PriceLayer> layers) noexcept;
-
 }  // namespace atomo::price

@@ -57,7 +57,7 @@ inline constexpr double kBitPrice =
 }
 
 /// Code of the lowest price at which the largest atom is in the last class or below it.
-[[nodiscard]] constexpr std::uint32_t lowest_code(double max_rms) noexcept {
+[[nodiscard]] constexpr std::uint32_t min_price_code(double max_rms) noexcept {
   std::uint32_t low = kFirstPriceCode, high = kLastPriceCode;
   while (low < high) {
     const std::uint32_t middle = (low + high) / 2;

@@ -10,18 +10,20 @@ namespace atomo::price {
 
 /// Layers of one pool share a price.
 enum class Pool : std::uint8_t {
-  none,   ///< the method has no price
+  none,   ///< the layer has no price
   atoms,  ///< price: rms amplitude `a` of an atom that is only just certain
   grid,   ///< price: the grid step
 };
 
-/// Where the price of a layer comes from.
+/// What an encoder asks of its price.
 struct PriceRule {
   enum class From : std::uint8_t { none, budget, price, keep };
+  Pool pool = Pool::none;
   From from = From::none;
-  float price = 0;  ///< price: at least this, or the lowest that the layer can be sent at
-  std::uint64_t keep =
-      0;  ///< keep: entries expected not to become zero, or pairs expected to be kept
+  double budget_bits = 0;  ///< budget: bits a parameter
+  double cap_bits = 0;     ///< bits a parameter that no message exceeds; 0: no cap
+  float price = 0;         ///< price: at least this, or the least that the layer can be sent at
+  std::uint64_t keep = 0;  ///< keep: entries expected not to become zero, or pairs expected kept
 };
 
 }  // namespace atomo::price

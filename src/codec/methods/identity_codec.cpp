@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 #include "core/half.hpp"
 #include "core/halves.hpp"
@@ -17,7 +18,7 @@ namespace {
 
 DType wire_dtype(const Kind& kind) noexcept { return static_cast<DType>(kind.params); }
 
-class Identity final : public Method {
+class Identity final : public BodyEncoder {
  public:
   explicit Identity(DType wire) : wire_(wire) {}
 
@@ -43,12 +44,12 @@ class Identity final : public Method {
     return shape.elements() * size_of(wire_);
   }
 
-  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes, Bytes body,
-                BodyResult& result) const noexcept override {
-    result.bytes = in.n * size_of(wire_);
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    result.bytes = in.layer.n * size_of(wire_);
     if (wire_ != DType::f32)
-      return round_to_half(in.x, in.n, in.key, Purpose::identity, wire_, body.data(), in.executor);
-    std::memcpy(body.data(), in.x, result.bytes);
+      return round_to_half(in.layer.x, in.layer.n, in.layer.key, Purpose::identity, wire_,
+                           body.data(), in.layer.executor);
+    std::memcpy(body.data(), in.layer.x, result.bytes);
     return Status::ok;
   }
 
@@ -97,7 +98,7 @@ Status count(ConstBytes, const Kind&, std::uint8_t, std::uint64_t& atoms,
 
 const BodyDecoder kIdentityDecoder{describe, max_bytes, workspace, decode, count};
 
-std::shared_ptr<const Method> make_identity(SpecArgs& args) {
+std::shared_ptr<const BodyEncoder> make_identity(SpecArgs& args) {
   return std::make_shared<Identity>(
       static_cast<DType>(args.choice("dtype", {"f32", "f16", "bf16"}, 0)));
 }

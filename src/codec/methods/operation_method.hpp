@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 #include "cpu/qsgd.hpp"
 #include "cpu/random_k.hpp"
@@ -42,7 +43,7 @@ inline constexpr BodyDecoder kEveryEntryDecoder = {
 /// (`kId`, `kName`, `Config`), has `keep_in(body, n)`, the k that a body says, 0 when it says none,
 /// and `decode(config, out)`.
 template <typename Format>
-class KeepMethod : public Method {
+class KeepMethod : public BodyEncoder {
  public:
   explicit KeepMethod(Keep keep) : keep_(keep) {}
 

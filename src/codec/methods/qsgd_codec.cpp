@@ -56,7 +56,7 @@ double omega_of(const QsgdConfig& config) noexcept {
   return std::min(d / (4 * levels * levels), std::sqrt(d) / levels) * kRounding;
 }
 
-class Qsgd final : public Method {
+class Qsgd final : public BodyEncoder {
  public:
   explicit Qsgd(QsgdConfig config) : config_(config) {}
 
@@ -79,9 +79,9 @@ class Qsgd final : public Method {
   std::size_t max_body_bytes(const Shape& shape) const override {
     return cpu::max_encoded_bytes(config_, shape.elements());
   }
-  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes, Bytes body,
-                BodyResult& result) const noexcept override {
-    return cpu::encode(config_, in.x, in.n, in.key, in.executor, body, result.bytes);
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    return cpu::encode(config_, in.layer.x, in.layer.n, in.layer.key, in.layer.executor, body,
+                       result.bytes);
   }
 
  private:
@@ -92,7 +92,7 @@ class Qsgd final : public Method {
 
 const BodyDecoder kQsgdDecoder = kEveryEntryDecoder<config_of, spec_of>;
 
-std::shared_ptr<const Method> make_qsgd(SpecArgs& args) {
+std::shared_ptr<const BodyEncoder> make_qsgd(SpecArgs& args) {
   QsgdConfig config;
   config.bits = static_cast<int>(args.integer("bits", 1, 8, 4));
   config.bucket =

@@ -46,10 +46,9 @@ class RandomK final : public KeepMethod<Format> {
     t.fixed_size = true;
     return t;
   }
-  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
-                BodyResult& result) const noexcept override {
-    return cpu::encode(config(*in.shape), in.x, in.n, in.key, scratch, in.executor, body,
-                       result.bytes);
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    return cpu::encode(config(*in.layer.shape), in.layer.x, in.layer.n, in.layer.key, in.scratch,
+                       in.layer.executor, body, result.bytes);
   }
 };
 
@@ -57,7 +56,7 @@ class RandomK final : public KeepMethod<Format> {
 
 const BodyDecoder kRandomKDecoder = kKeepDecoder<Format>;
 
-std::shared_ptr<const Method> make_random_k(SpecArgs& args) {
+std::shared_ptr<const BodyEncoder> make_random_k(SpecArgs& args) {
   return std::make_shared<RandomK>(read_keep(args));
 }
 

@@ -24,7 +24,7 @@ std::string spec_of(const SignConfig& config) {
 }
 SignConfig config_of(const Kind& kind) noexcept { return {static_cast<SignScale>(kind.params)}; }
 
-class Sign final : public Method {
+class Sign final : public BodyEncoder {
  public:
   explicit Sign(SignConfig config) : config_(config) {}
 
@@ -48,9 +48,9 @@ class Sign final : public Method {
   std::size_t scratch_bytes(const Shape& shape) const override {
     return cpu::workspace_bytes(config_, shape.elements());
   }
-  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
-                BodyResult& result) const noexcept override {
-    return cpu::encode(config_, in.x, in.n, scratch, in.executor, body, result.bytes);
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    return cpu::encode(config_, in.layer.x, in.layer.n, in.scratch, in.layer.executor, body,
+                       result.bytes);
   }
 
  private:
@@ -61,7 +61,7 @@ class Sign final : public Method {
 
 const BodyDecoder kSignDecoder = kEveryEntryDecoder<config_of, spec_of>;
 
-std::shared_ptr<const Method> make_sign(SpecArgs& args) {
+std::shared_ptr<const BodyEncoder> make_sign(SpecArgs& args) {
   const auto scale = static_cast<SignScale>(args.choice("scale", kScales, 0));
   return std::make_shared<Sign>(SignConfig{scale});
 }

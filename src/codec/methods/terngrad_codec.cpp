@@ -30,7 +30,7 @@ std::string spec_of(const TernaryConfig& config) {
   return "terngrad:clip=" + std::string(text, error == std::errc{} ? end : text);
 }
 
-class TernGrad final : public Method {
+class TernGrad final : public BodyEncoder {
  public:
   explicit TernGrad(TernaryConfig config) : config_(config) {}
 
@@ -54,9 +54,9 @@ class TernGrad final : public Method {
   std::size_t scratch_bytes(const Shape& shape) const override {
     return cpu::workspace_bytes(config_, shape.elements());
   }
-  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
-                BodyResult& result) const noexcept override {
-    return cpu::encode(config_, in.x, in.n, in.key, scratch, in.executor, body, result.bytes);
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    return cpu::encode(config_, in.layer.x, in.layer.n, in.layer.key, in.scratch, in.layer.executor,
+                       body, result.bytes);
   }
 
  private:
@@ -69,7 +69,7 @@ TernaryConfig config_of(const Kind& kind) noexcept { return {std::bit_cast<float
 
 const BodyDecoder kTernaryDecoder = kEveryEntryDecoder<config_of, spec_of>;
 
-std::shared_ptr<const Method> make_terngrad(SpecArgs& args) {
+std::shared_ptr<const BodyEncoder> make_terngrad(SpecArgs& args) {
   TernaryConfig config;
   const std::string clip = args.text("clip").value_or("none");
   if (clip != "none") {

@@ -46,9 +46,9 @@ class Topk final : public KeepMethod<Format> {
     if (keep_.fraction) t.contraction = keep_.value * 2 / 3;
     return t;
   }
-  Status encode(const LayerInput& in, float, Bytes, Bytes, Bytes scratch, Bytes body,
-                BodyResult& result) const noexcept override {
-    return cpu::encode(config(*in.shape), in.x, in.n, scratch, in.executor, body, result.bytes);
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    return cpu::encode(config(*in.layer.shape), in.layer.x, in.layer.n, in.scratch,
+                       in.layer.executor, body, result.bytes);
   }
 };
 
@@ -56,7 +56,7 @@ class Topk final : public KeepMethod<Format> {
 
 const BodyDecoder kTopkDecoder = kKeepDecoder<Format>;
 
-std::shared_ptr<const Method> make_topk(SpecArgs& args) {
+std::shared_ptr<const BodyEncoder> make_topk(SpecArgs& args) {
   return std::make_shared<Topk>(read_keep(args));
 }
 

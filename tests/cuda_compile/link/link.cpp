@@ -18,8 +18,8 @@ int main() {
   }
   try {
     const auto codec = atomo::Codec::parse("qsgd:bits=4");
-    const std::vector<atomo::backend::LayerPlan> layers{
-        atomo::codec::EncoderPlan(codec.method(), {64, 1024}, atomo::DType::f32)};
+    const std::vector<atomo::backend::LayerPlan> layers{atomo::codec::EncoderPlan(
+        atomo::codec::Access::stages(codec), {64, 1024}, atomo::DType::f32)};
     const std::vector<atomo::format::Kind> kinds{layers[0].kind};
     const atomo::format::HeadLayout head(kinds, {});
     const std::vector<atomo::backend::StreamedLayer> streamed(layers.size());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Sharing the room under a cap: of a finished whole message, and of a step whose layers come one
+/// by one (price/allotment.hpp).
 #include <algorithm>
 
-#include "format/thinning.hpp"
 #include "model/model.hpp"
+#include "price/allotment.hpp"
 
 namespace atomo {
 
 using namespace model;
-
-using price::Pool;
 
 /// Bytes that the caps leave for the bodies of the capped layers.
 std::size_t Compressor::Impl::cap_room(bool streamed) const noexcept {
@@ -16,10 +16,10 @@ std::size_t Compressor::Impl::cap_room(bool streamed) const noexcept {
   std::size_t head = streamed ? 0 : layout.bytes();
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (!capped(i)) continue;
-    bytes += plans[i].method->cap_bits() * static_cast<double>(plans[i].n) / 8;
+    bytes += plans[i].price_rule.cap_bits * static_cast<double>(plans[i].n) / 8;
     if (streamed) head += one_head[i];
   }
-  return price::capped_bytes(bytes * 8, 1, head);
+  return capped_bytes(bytes * 8, 1, head);
 }
 
 /// Whatever is drawn, some of the layers fit: any two of them do.
@@ -53,12 +53,11 @@ bool Compressor::Impl::streams_under_cap() const noexcept {
   return cap_reserve() == 0 || cap_room(true) > cap_reserve();
 }
 
-price::Allotment Compressor::Impl::allot_lone(std::size_t i, const codec::LayerWork& layer,
-                                              const format::Row& row) const noexcept {
-  const price::LoneCap cap{limits[i], cap_reserve(), price::layers_log2(plans.size())};
-  const price::CappedBody whole = capped_body(plans[i], layer, row, false);
+Allotment Compressor::Impl::allot_lone(std::size_t i, const Key& key) const noexcept {
+  const LoneCap cap{limits[i], cap_reserve(), layers_log2(plans.size())};
+  const CappedBody whole = encoders[i].capped_body(false);
   if (whole.bytes <= cap.limit) return {cap.limit, 1};
-  return price::allot_alone(capped_body(plans[i], layer, row, true), cap, layer.input.key);
+  return allot_alone(encoders[i].capped_body(true), cap, key);
 }
 
 /// The finished bodies of a whole message share the room under their caps (allotment.hpp).
@@ -66,7 +65,7 @@ Status Compressor::Impl::allot(const Key& key) noexcept {
   const auto measure = [&](bool with_least) {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < plans.size(); ++i) {
-      capped_bodies[i] = capped_body(plans[i], work[i], rows[i], with_least);
+      capped_bodies[i] = encoders[i].capped_body(with_least);
       sum += capped_bodies[i].bytes;
     }
     return sum;
@@ -99,7 +98,7 @@ Status Compressor::Impl::allot(const Key& key) noexcept {
 Status Compressor::Impl::leave_layers_out(const Key& key, std::uint64_t room) noexcept {
   const auto count = static_cast<std::uint64_t>(std::count_if(
       capped_bodies.begin(), capped_bodies.end(), [](const auto& body) { return body.bytes > 0; }));
-  const format::Runs runs = price::runs_of_layers(count);
+  const Runs runs = runs_of_layers(count);
   std::fill_n(layer_runs.begin(), runs.count(), std::uint64_t{0});
   const auto for_each_body = [&](auto visit) {  // with its layer and its run
     std::uint64_t number = 0;
@@ -112,9 +111,9 @@ Status Compressor::Impl::leave_layers_out(const Key& key, std::uint64_t room) no
     layer_runs[run] += raised_bytes(capped_bodies[i]);
     total += raised_bytes(capped_bodies[i]);
   });
-  const auto dropped = format::least_dropped({layer_runs.data(), runs.count()}, total, room);
+  const auto dropped = least_dropped({layer_runs.data(), runs.count()}, total, room);
   if (dropped >= runs.count()) return Status::unsupported;  // check_cap() made sure of the room
-  const std::uint32_t start = runs.start(price::draw_of_layers(key));
+  const std::uint32_t start = runs.start(draw_of_layers(key));
   for_each_body([&](std::size_t i, std::uint64_t run) {
     const float gain = runs.drops(run, dropped, start) ? 0.0f : runs.gain(dropped);
     allotments[i] = {raised_bytes(capped_bodies[i]), gain};
@@ -128,9 +127,7 @@ void Compressor::Impl::expect_sizes(float price) noexcept {
     if (!capped(i)) continue;
     const bool sends = seen[i] == 2 && price > 0;
     expected_bits[i] =
-        sends ? static_cast<double>(
-                    plans[i].method->expected(plans[i].kind.shape, demand[i], price).bits_256)
-              : 0;
+        sends ? static_cast<double>(encoders[i].price_input().expected(price).bits_256) : 0;
   }
 }
 
@@ -139,85 +136,13 @@ void Compressor::Impl::set_limits() noexcept {
   const std::uint64_t reserve = cap_reserve();
   if (reserve == 0 || !streams_under_cap()) return;
   double all = 0;
-  const auto weight = [&](std::size_t i) {
-    return price::lone_weight(expected_bits[i], plans[i].n);
-  };
+  const auto weight = [&](std::size_t i) { return lone_weight(expected_bits[i], plans[i].n); };
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (capped(i)) all += weight(i);
   }
   const auto room = static_cast<double>(cap_room(true) - reserve);
   for (std::size_t i = 0; i < plans.size(); ++i)
-    limits[i] = capped(i) ? price::lone_limit(room * (weight(i) / all)) : 0;
-}
-
-/// Gathers the layers of a pool (those of this step, when streamed) for the price search; returns
-/// the bits that their budget leaves for bodies.
-double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
-  pool_demands.clear();
-  double budget = 0, fixed = 0, share = 0, all = 0;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const bool budgeted = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);
-    if (budgeted) all += static_cast<double>(plans[i].n);
-    if (!in_pool(i, pool) || (streamed && seen[i] == 0)) continue;
-    budget += budget_bits(i);
-    share += static_cast<double>(plans[i].n);
-    fixed += streamed ? one_layer_fixed_bits(i) : model::kMeanPaddingBits;
-    if (seen[i] == 2) pool_demands.push_back({plans[i].method, &plans[i].kind.shape, demand[i]});
-  }
-  if (!streamed && all > 0) fixed += 8.0 * static_cast<double>(layout.bytes()) * share / all;
-  return price::body_budget(budget, fixed);
-}
-
-/// After a streamed step at `price`: counts what its bodies took of the budget (the price came from
-/// the steps before, and content costs a little more or less than the tables say), then finds the
-/// price for the next. `overspent` when no price would have met the target.
-Status Compressor::Impl::learn(Pool pool, float price, price::PoolState& state,
-                               bool& overspent) noexcept {
-  const double target = gather(pool, true);
-  if (pool_demands.empty()) return Status::ok;
-  double actual = 0;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    if (in_pool(i, pool) && seen[i] == 2) actual += 8.0 * static_cast<double>(rows[i].bytes);
-  }
-  const auto plain = codec::find_price(pool_demands, target);
-  overspent = overspent || plain.overspent;
-  price::count_step(state, price, plain.price, actual, target);
-  const auto corrected = codec::find_price(pool_demands, target / price::payment(state));
-  price::predict_price(state, plain.price, corrected.price);
-  return corrected.underspent ? Status::underspent : Status::ok;
-}
-
-Status Compressor::Impl::end_step() noexcept {
-  bool overspent = false;
-  const Status of_atoms = learn(Pool::atoms, prices.atoms, atoms, overspent);
-  expect_sizes(atoms.price);
-  set_limits();
-  const Status of_grid = learn(Pool::grid, prices.grid, grid, overspent);
-  return core::with_overspent(core::worse(of_atoms, of_grid), overspent);
-}
-
-price::StepPrices Compressor::Impl::step_prices() const noexcept {
-  return {!given, {prices.atoms, prices.grid}};
-}
-
-Status Compressor::Impl::read_prices(price::LearntPrices& learnt) const noexcept {
-  if (device != nullptr) return device->read_prices(learnt);
-  learnt = {{atoms, grid}, {prices.atoms, prices.grid}};
-  return Status::ok;
-}
-
-Status Compressor::Impl::set_learnt(const price::PoolState& of_atoms,
-                                    const price::PoolState& of_grid) noexcept {
-  if (device == nullptr) {
-    atoms = of_atoms;
-    grid = of_grid;
-    return Status::ok;
-  }
-  price::LearntPrices learnt;
-  if (const Status s = device->read_prices(learnt); failed(s)) return s;
-  learnt.pools[0] = of_atoms;
-  learnt.pools[1] = of_grid;
-  return device->write_prices(learnt);
+    limits[i] = capped(i) ? lone_limit(room * (weight(i) / all)) : 0;
 }
 
 std::size_t Compressor::Impl::capped_layers() const noexcept {
@@ -255,19 +180,6 @@ Status Compressor::Impl::write_limits(std::span<const std::uint64_t> of_capped) 
     if (capped(i)) limits[i] = of_capped[next++];
   }
   return Status::ok;
-}
-
-float Compressor::Impl::price_of(std::size_t pool) const noexcept {
-  const price::StepPrices step = step_prices();
-  if (device != nullptr && in_step && step.predicted) return predicted(pool);
-  if (device == nullptr || in_step) return step.given[pool];
-  price::LearntPrices learnt;
-  return failed(read_prices(learnt)) ? 0 : learnt.used[pool];
-}
-
-float Compressor::Impl::predicted(std::size_t pool) const noexcept {
-  price::LearntPrices learnt;
-  return failed(read_prices(learnt)) ? 0 : learnt.pools[pool].price;
 }
 
 }  // namespace atomo

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The decoders of bodies. One is found by the method's number on the wire, so any container can be
+/// read without the spec that made it.
+
+#include <cstdint>
+#include <string>
+
+#include "atomo/types.hpp"
+#include "format/kind.hpp"
+
+namespace atomo::codec {
+
+/// A layer on its way out. `add`: y[i] = y[i] + (alpha * v), else y[i] = v for every i.
+struct LayerOutput {
+  ConstBytes body;
+  const Kind* kind = nullptr;
+  Key key;
+  float price = 0;
+  float* y = nullptr;
+  std::size_t n = 0;
+  bool add = false;
+  float alpha = 1;
+  bool thinned = false;   ///< the row's flag
+  std::uint8_t form = 0;  ///< the row's
+  Bytes workspace;
+  Executor* executor = nullptr;
+};
+
+/// The decoder of one method. Bodies are any bytes at all; nothing is read outside `body`.
+struct BodyDecoder {
+  /// Empty when the parameters or the shape are not valid for this method; else e.g.
+  /// "qsgd:bits=4,bucket=512".
+  std::string (*describe)(const Kind&);
+  /// Upper bound of a body of this kind: what a lossless stage may unpack to.
+  std::size_t (*max_body_bytes)(const Kind&) noexcept;
+  std::size_t (*workspace_bytes)(const Kind&) noexcept;
+  Status (*decode)(const LayerOutput&) noexcept;
+  /// Atoms of the layer and those kept in this body (0, 0 where the method has none).
+  Status (*count)(ConstBytes body, const Kind&, std::uint8_t form, std::uint64_t& atoms,
+                  std::uint64_t& kept) noexcept;
+};
+
+/// Null for an unknown number.
+[[nodiscard]] const BodyDecoder* find_decoder(MethodId id) noexcept;
+
+// One a method; codec/methods.
+extern const BodyDecoder kIdentityDecoder, kAtomsDecoder, kCoordinateDecoder, kQsgdDecoder,
+    kTernaryDecoder, kSignDecoder, kTopkDecoder, kRandomKDecoder, kFactorsDecoder,
+    kAutomaticDecoder;
+
+}  // namespace atomo::codec

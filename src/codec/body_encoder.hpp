@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The encoders of bodies: `BodyEncoder`, and `PricedEncoder` for those whose bodies follow from a
+/// price. Everything around a layer's body (container, dtypes, non-finite layers, prices, lossless
+/// stages, checksums) is done once, by layer.cpp and what stands above it.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "atomo/codec.hpp"
+#include "core/workspace.hpp"
+#include "cpu/svd.hpp"
+#include "format/kind.hpp"
+#include "price/price_input.hpp"
+#include "price/price_rule.hpp"
+
+namespace atomo::codec {
+
+/// A layer on its way in: finite, f32, at least one element.
+struct LayerInput {
+  const float* x = nullptr;
+  std::size_t n = 0;
+  const Shape* shape = nullptr;
+  Key key;                       ///< `tensor` is this layer's
+  Executor* executor = nullptr;  ///< may be null
+};
+
+/// What preparing one form of a layer leaves: its memory, filled.
+struct PreparedForm {
+  // What the price input points to; it outlives the message.
+  std::span<PriceBin> pair_bins, atom_bins;
+  std::span<PriceCosts> costs;  ///< of pairs, of atoms
+  // Until the body is written.
+  cpu::SingularPairs pairs;
+  std::span<double> amplitudes;  ///< of the pairs
+  std::span<float> residual;     ///< what a sketch's pairs leave of the layer
+  std::span<double> rms;         ///< of rows or blocks
+};
+
+/// What preparing a layer leaves for the search for a price and for its body.
+struct Prepared {
+  PriceInput price;
+  Bytes histogram;  ///< room for magnitudes
+  std::array<PreparedForm, PriceInput::kForms> forms;
+};
+
+/// What a body is written from.
+struct BodyInput {
+  LayerInput layer;
+  float price = 0;                     ///< 0: the layer has none, or nothing to send
+  const Prepared* prepared = nullptr;  ///< of an encoder with a price
+  Bytes scratch;                       ///< `scratch_bytes` of it
+};
+
+struct BodyResult {
+  std::size_t bytes = 0;
+  std::uint8_t form = 0;  ///< which of its forms the encoder chose, 0..3
+};
+
+class PricedEncoder;
+
+/// The encoder of one codec: immutable, thread-safe. Sizes are functions of the shape alone; memory
+/// is aligned to 64 bytes.
+class BodyEncoder {
+ public:
+  virtual ~BodyEncoder() = default;
+
+  /// The canonical spec.
+  [[nodiscard]] virtual std::string to_string() const = 0;
+  [[nodiscard]] virtual Traits traits() const = 0;
+  [[nodiscard]] virtual Kind kind(const Shape& shape, DType dtype) const = 0;
+  [[nodiscard]] virtual std::size_t max_body_bytes(const Shape& shape) const = 0;
+  [[nodiscard]] virtual std::size_t scratch_bytes(const Shape&) const { return 0; }
+  [[nodiscard]] virtual PriceRule price_rule(const Shape&) const noexcept { return {}; }
+  /// This encoder as one that has a price; null otherwise.
+  [[nodiscard]] virtual const PricedEncoder* priced() const noexcept { return nullptr; }
+  /// Writes the body. Neither allocates nor throws.
+  virtual Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept = 0;
+};
+
+/// An encoder whose bodies follow from a price: a layer is prepared once, the price is found over
+/// any number of layers, then the body is written.
+class PricedEncoder : public BodyEncoder {
+ public:
+  [[nodiscard]] const PricedEncoder* priced() const noexcept final { return this; }
+  /// Rounds of the iteration that finds a sketch's pairs.
+  [[nodiscard]] virtual unsigned sketch_iterations() const noexcept { return 1; }
+  /// Memory of what the price input points to.
+  virtual void carve_price_input(const Shape&, Prepared&, Carver&) const = 0;
+  /// Memory of what is kept until the body is written.
+  virtual void carve_state(const Shape&, Prepared&, Carver&) const {}
+  /// Fills both.
+  virtual Status prepare(const LayerInput&, Prepared&, Bytes scratch) const noexcept = 0;
+};
+
+}  // namespace atomo::codec

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The prices of a model: found for a whole message, learnt from step to step where layers come one
+/// by one.
+#include "model/model.hpp"
+#include "price/price_input.hpp"
+
+namespace atomo {
+
+using namespace model;
+
+/// Gathers the layers of a pool (those of this step, when streamed) for the price search; returns
+/// the bits that their budget leaves for bodies.
+double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
+  pool_inputs.clear();
+  double budget = 0, fixed = 0, share = 0, all = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const bool budgeted = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);
+    if (budgeted) all += static_cast<double>(plans[i].n);
+    if (!in_pool(i, pool) || (streamed && seen[i] == 0)) continue;
+    budget += budget_bits(i);
+    share += static_cast<double>(plans[i].n);
+    fixed += streamed ? one_layer_fixed_bits(i) : model::kMeanPaddingBits;
+    if (seen[i] == 2) pool_inputs.push_back(&encoders[i].price_input());
+  }
+  if (!streamed && all > 0) fixed += 8.0 * static_cast<double>(layout.bytes()) * share / all;
+  return body_budget(budget, fixed);
+}
+
+/// The prices of a whole message whose layers are prepared.
+Status Compressor::Impl::find_prices(LayerPrices& found, bool& overspent) noexcept {
+  const auto find = [&](Pool pool) {
+    const double target = gather(pool, false);
+    return find_price(pool_inputs, target);
+  };
+  const FoundPrice of_atoms = find(Pool::atoms), of_grid = find(Pool::grid);
+  found = {of_atoms.price, of_grid.price};
+  overspent = of_atoms.overspent || of_grid.overspent;
+  return of_atoms.underspent || of_grid.underspent ? Status::underspent : Status::ok;
+}
+
+/// After a streamed step at `price`: counts what its bodies took of the budget (the price came from
+/// the steps before, and content costs a little more or less than the tables say), then finds the
+/// price for the next. `overspent` when no price would have met the target.
+Status Compressor::Impl::learn(Pool pool, float price, PoolState& state, bool& overspent) noexcept {
+  const double target = gather(pool, true);
+  if (pool_inputs.empty()) return Status::ok;
+  double actual = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (in_pool(i, pool) && seen[i] == 2)
+      actual += 8.0 * static_cast<double>(encoders[i].row().bytes);
+  }
+  const auto plain = find_price(pool_inputs, target);
+  overspent = overspent || plain.overspent;
+  count_step(state, price, plain.price, actual, target);
+  const auto corrected = find_price(pool_inputs, target / payment(state));
+  predict_price(state, plain.price, corrected.price);
+  return corrected.underspent ? Status::underspent : Status::ok;
+}
+
+Status Compressor::Impl::end_step() noexcept {
+  bool overspent = false;
+  const Status of_atoms = learn(Pool::atoms, prices.atoms, atoms, overspent);
+  expect_sizes(atoms.price);
+  set_limits();
+  const Status of_grid = learn(Pool::grid, prices.grid, grid, overspent);
+  return with_overspent(worse(of_atoms, of_grid), overspent);
+}
+
+StepPrices Compressor::Impl::step_prices() const noexcept {
+  return {!given, {prices.atoms, prices.grid}};
+}
+
+Status Compressor::Impl::read_prices(LearntPrices& learnt) const noexcept {
+  if (device != nullptr) return device->read_prices(learnt);
+  learnt = {{atoms, grid}, {prices.atoms, prices.grid}};
+  return Status::ok;
+}
+
+Status Compressor::Impl::set_learnt(const PoolState& of_atoms, const PoolState& of_grid) noexcept {
+  if (device == nullptr) {
+    atoms = of_atoms;
+    grid = of_grid;
+    return Status::ok;
+  }
+  LearntPrices learnt;
+  if (const Status s = device->read_prices(learnt); failed(s)) return s;
+  learnt.pools[0] = of_atoms;
+  learnt.pools[1] = of_grid;
+  return device->write_prices(learnt);
+}
+
+float Compressor::Impl::price_of(std::size_t pool) const noexcept {
+  const StepPrices step = step_prices();
+  if (device != nullptr && in_step && step.predicted) return predicted(pool);
+  if (device == nullptr || in_step) return step.given[pool];
+  LearntPrices learnt;
+  return failed(read_prices(learnt)) ? 0 : learnt.used[pool];
+}
+
+float Compressor::Impl::predicted(std::size_t pool) const noexcept {
+  LearntPrices learnt;
+  return failed(read_prices(learnt)) ? 0 : learnt.pools[pool].price;
+}
+
+}  // namespace atomo

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The costs of a layer's forms at a price, and the search for the price that meets a budget.
+#include "price/price_input.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "format/kind.hpp"
+#include "format/thinning.hpp"
+#include "price/coordinate_price.hpp"
+#include "price/grid_form.hpp"
+#include "price/price_math.hpp"
+
+namespace atomo::price {
+namespace {
+
+/// A body with pairs and rows starts with the bytes of its pairs.
+constexpr std::uint64_t kTwoFamilies256 = 256 * 8 * kPairBytesField;
+
+bool has_both(const FormInput& form) noexcept {
+  return form.pairs.atoms > 0 && form.atoms.atoms > 0;
+}
+const PriceLayer& only_family(const FormInput& form) noexcept {
+  return form.pairs.atoms > 0 ? form.pairs : form.atoms;
+}
+
+Expected expected_of_form(const FormInput& form, float price) noexcept {
+  if (!has_both(form)) return expected({&only_family(form), 1}, price);
+  const Expected pairs = expected({&form.pairs, 1}, price),
+                 rows = expected({&form.atoms, 1}, price);
+  const std::uint64_t bits = pairs.bits_256 + rows.bits_256;
+  return {bits == 0 ? 0 : bits + kTwoFamilies256, pairs.worth + rows.worth};
+}
+
+std::uint64_t loss_of_form(const FormInput& form, float price) noexcept {
+  if (!has_both(form)) return expected_loss_256({&only_family(form), 1}, price);
+  return expected_loss_256({&form.pairs, 1}, price) + expected_loss_256({&form.atoms, 1}, price) +
+         kTwoFamilies256;
+}
+
+std::uint64_t loss_of_grid(ConstBytes grid, float step) noexcept {
+  return expected_on_grid(grid, step).bits_256 +
+         grid_error_cost256(expected_grid_error16(grid, step));
+}
+
+std::uint32_t min_code_of_form(const FormInput& form) noexcept {
+  return min_price_code(std::max(form.pairs.max_rms, form.atoms.max_rms));
+}
+
+Expected expected_of_all(std::span<const PriceInput* const> layers, std::uint32_t code) noexcept {
+  Expected sum;
+  for (const PriceInput* layer : layers) {
+    const Expected own = layer->expected(price_of_code(code));
+    sum.bits_256 += own.bits_256;
+    sum.worth += own.worth;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::uint8_t PriceInput::best_form(float price) const noexcept {
+  const auto count = std::count_if(forms.begin(), forms.end(),
+                                   [](const FormInput& form) { return form.exists(); });
+  if (count == 0) return kGridForm;
+  std::uint8_t best = kBlocksForm;
+  if (count == 1 && grid.empty()) {
+    while (!forms[best].exists()) ++best;
+    return best;
+  }
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  const auto offer = [&](std::uint8_t form, std::uint64_t loss) {
+    if (loss >= least) return;
+    least = loss;
+    best = form;
+  };
+  for (std::uint8_t form = 0; form < kForms; ++form) {
+    if (forms[form].exists()) offer(form, loss_of_form(forms[form], price));
+  }
+  const float step = price * grid_step;
+  if (!grid.empty() && std::isfinite(step)) offer(kGridForm, loss_of_grid(grid, step));
+  return best;
+}
+
+Expected PriceInput::expected(float price) const noexcept {
+  const std::uint8_t form = best_form(price);
+  if (form != kGridForm) return expected_of_form(forms[form], price);
+  return grid.empty() ? Expected{} : expected_on_grid(grid, price * grid_step);
+}
+
+std::uint32_t PriceInput::min_code() const noexcept {
+  std::uint32_t code = kFirstPriceCode;
+  for (const FormInput& form : forms) {
+    if (form.exists()) code = std::max(code, min_code_of_form(form));
+  }
+  if (grid.empty()) return code;
+  const float step = min_grid_step(largest_magnitude(grid));
+  const std::uint32_t of_grid =
+      grid_step == 1 ? std::bit_cast<std::uint32_t>(step) >> 16 : min_grid_price_code(step);
+  return std::max(code, of_grid);
+}
+
+float own_price(const PriceRule& rule, const PriceInput& input) noexcept {
+  if (rule.pool == Pool::grid && !(largest_magnitude(input.grid) > 0)) return 0;
+  const float least = price_of_code(input.min_code());
+  const float wanted =
+      rule.from == PriceRule::From::keep ? step_that_keeps(input.grid, rule.keep) : rule.price;
+  return std::max(wanted, least);
+}
+
+FoundPrice find_price(std::span<const PriceInput* const> layers, double budget_bits) noexcept {
+  const std::uint64_t budget = budget_cost256(budget_bits);
+  if (expected_of_all(layers, kFirstPriceCode).bits_256 == 0) return {};
+  std::uint32_t lowest = kFirstPriceCode;
+  for (const PriceInput* layer : layers) lowest = std::max(lowest, layer->min_code());
+  const FoundCode found = search_codes(
+      lowest, budget, [&](std::uint32_t code) { return expected_of_all(layers, code); });
+  const bool underspent =
+      found.code == lowest && leaves_budget(expected_of_all(layers, lowest).bits_256, budget);
+  return {price_of_code(found.code), underspent, found.overspent};
+}
+
+}  // namespace atomo::price
