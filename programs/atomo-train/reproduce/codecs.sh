@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/experiment.bash"
 
 usage() {
   cat <<'TEXT'
-usage: bash examples/train/reproduce/codecs.sh [lenet|resnet18|transformer]... [OPTION...]
+usage: bash programs/atomo-train/reproduce/codecs.sh [lenet|resnet18|transformer]... [OPTION...]
 
 Trains each model with every codec of its table of the README and writes bench/results/NAME.json, .md and .png.
 All three without a name: about 80 minutes on 2 idle cores, 12 of them for LeNet. What has ended is kept in
@@ -14,7 +14,7 @@ build/reproduce and not trained again.
 
   OPTION...   of compare.py, and win over those here; --quick only sees that everything works
 
-example: bash examples/train/reproduce/codecs.sh lenet --seeds 1 --out /tmp/lenet
+example: bash programs/atomo-train/reproduce/codecs.sh lenet --seeds 1 --out /tmp/lenet
 TEXT
 }
 

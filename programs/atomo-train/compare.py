@@ -6,7 +6,7 @@ Runs atomo-train over MPI once for each codec and seed, the same steps for all, 
 an aligned table, the same as Markdown and JSON, and a plot of the test (accuracy of an image model, bits a character of
 a language model) against megabytes of gradient sent.
 
-    python3 examples/train/compare.py --trainer build/release/examples/train/atomo-train --workers 4 --steps 400
+    python3 programs/atomo-train/compare.py --trainer build/release/programs/atomo-train/atomo-train --workers 4 --steps 400
 """
 
 import argparse

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-TRAINER = str(ROOT / "build/release/examples/train/atomo-train")
+TRAINER = str(ROOT / "build/release/programs/atomo-train/atomo-train")
 UNCOMPRESSED = "identity:dtype=f32"
 # What the trainer's "measure" is called, its factor, decimals and unit when it is shown.
 MEASURES = {

@@ -7,7 +7,7 @@ layer: back-propagation up to its gradient, its encoding, its departure. Layers 
 last gradient is there travel while the rest is computed.
 
     mpirun -n 3 atomo-train --model resnet18 --steps 4 --budget 1bit --timeline trace.json
-    python3 examples/train/plot_timeline.py trace.json --out timeline.png
+    python3 programs/atomo-train/plot_timeline.py trace.json --out timeline.png
 """
 
 import argparse

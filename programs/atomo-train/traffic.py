@@ -6,7 +6,7 @@ Trains a few steps with --algorithm allgather, twoshot and ring for each codec a
 step: the bytes of gradient that a worker sends to others and receives from them, every copy counted, and how far the
 mean gradient that the optimiser gets is from that of the workers' own gradients (NMSE, |g - mean|^2 / |mean|^2).
 
-    python3 examples/train/traffic.py --model lenet --workers 2 4 8 --codec atomo:bits=1 --codec qsgd:bits=4
+    python3 programs/atomo-train/traffic.py --model lenet --workers 2 4 8 --codec atomo:bits=1 --codec qsgd:bits=4
 """
 
 import argparse

@@ -8,8 +8,8 @@ the disk fills up between two checkpoints; Ctrl-C. A run has to go on as its alg
 time-out with one line that names the process; what it left has to be resumed to the same curve, or, where the same
 options do not give the same curve twice, to the end. Ends with 1 when anything hangs or a promise is broken.
 
-    python3 examples/train/faults.py --out docs/faults-tried
-    python3 examples/train/faults.py --algorithm ps --fault frozen --fault woken
+    python3 programs/atomo-train/faults.py --out docs/faults-tried
+    python3 programs/atomo-train/faults.py --algorithm ps --fault frozen --fault woken
 """
 
 import argparse
@@ -407,7 +407,7 @@ def report(options, rows):
         said = next((result["said"] for _, of, result in results if of == fault and result["said"]), "")
         if said:
             text.append(f"- {words_of(fault)}: `{said}`")
-    text += ["", f"Made by `python3 examples/train/faults.py` on {host['cores']} cores, {host['processor']}, "
+    text += ["", f"Made by `python3 programs/atomo-train/faults.py` on {host['cores']} cores, {host['processor']}, "
              "all processes on them."]
     return "\n".join(text) + "\n"
 

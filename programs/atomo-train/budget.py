@@ -6,7 +6,7 @@ Trains through a parameter server, to which layers leave while back-propagation 
 steps before. From a step on, two thirds through by default, the loss and so all gradients are 100 times larger
 (--loss-scale; the optimiser divides by it), which no prediction knows of.
 
-    python3 examples/train/budget.py --model transformer --optimizer adamw --lr 0.001 --batch 8 --bits 0.25
+    python3 programs/atomo-train/budget.py --model transformer --optimizer adamw --lr 0.001 --batch 8 --bits 0.25
 """
 
 import argparse
