@@ -12,15 +12,15 @@
 #include <string_view>
 
 #include "algorithms/algorithms.hpp"
-#include "evaluate.hpp"
+#include "command_line/options.hpp"
 #include "exchange/exchange.hpp"
 #include "exchange/transport.hpp"
-#include "interrupt.hpp"
 #include "learning/replica.hpp"
-#include "options.hpp"
-#include "plot.hpp"
-#include "run.hpp"
-#include "run_folder.hpp"
+#include "run/evaluate.hpp"
+#include "run/interrupt.hpp"
+#include "run/plot_runs.hpp"
+#include "run/run.hpp"
+#include "run/run_folder.hpp"
 
 namespace {
 

@@ -18,10 +18,10 @@
 #include <utility>
 
 #include "atomo/version.hpp"
-#include "commands.hpp"
-#include "failure.hpp"
-#include "files.hpp"
-#include "table.hpp"
+#include "commands/commands.hpp"
+#include "tensors/files.hpp"
+#include "terminal/failure.hpp"
+#include "terminal/table.hpp"
 
 namespace atomo::cli {
 namespace {

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 import numpy
-from jobs import ROOT, TRAINER, data, finished, path  # where the experiments are, too
+from jobs import ROOT, TOOLS, TRAINER, data, finished, path  # where the experiments are, too
 from test_quadratic import write_quadratic
 
 from experiments import bytes_to_accuracy
@@ -146,7 +146,7 @@ class SeriesTest(unittest.TestCase):
             for file, text in ((trainer, FAKE_TRAINER.format(log=log)), (launcher, FAKE_LAUNCHER)):
                 pathlib.Path(file).write_text(text)
                 os.chmod(file, 0o755)
-        pathlib.Path(program).write_text(PROGRAM.format(package=str(ROOT / "programs/atomo-train"), word=word))
+        pathlib.Path(program).write_text(PROGRAM.format(package=str(TOOLS), word=word))
         done = subprocess.run([sys.executable, program, "--trainer", trainer, "--keep", path("kept-series"), *options],
                               capture_output=True, text=True, check=True,
                               env={**os.environ, "PATH": path("fake") + ":" + os.environ["PATH"]})

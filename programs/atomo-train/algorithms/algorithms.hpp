@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "run.hpp"
+#include "run/run.hpp"
 
 namespace train {
 

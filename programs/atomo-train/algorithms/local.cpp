@@ -23,8 +23,8 @@
 #include <algorithm>
 
 #include "algorithms/algorithms.hpp"
-#include "interrupt.hpp"
 #include "roles/gathering_peer.hpp"
+#include "run/interrupt.hpp"
 
 namespace train {
 namespace {

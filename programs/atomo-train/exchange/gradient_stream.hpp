@@ -10,7 +10,7 @@
 
 #include "exchange/transport.hpp"
 #include "learning/learner.hpp"
-#include "timeline.hpp"
+#include "run/timeline.hpp"
 
 namespace train {
 

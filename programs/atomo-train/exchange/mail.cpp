@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "timeline.hpp"
+#include "run/timeline.hpp"
 
 namespace train {
 namespace {

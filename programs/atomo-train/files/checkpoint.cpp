@@ -4,7 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "files/safetensors.hpp"
+#include "files/stored_tensors.hpp"
 
 namespace train {
 namespace {

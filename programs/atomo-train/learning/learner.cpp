@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "files/safetensors.hpp"
-#include "interrupt.hpp"
+#include "files/stored_tensors.hpp"
+#include "run/interrupt.hpp"
 
 namespace train {
 namespace {

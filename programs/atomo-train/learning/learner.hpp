@@ -9,11 +9,11 @@
 #include <memory>
 #include <string>
 
+#include "command_line/options.hpp"
 #include "files/checkpoint.hpp"
 #include "learning/data_order.hpp"
 #include "learning/replica.hpp"
 #include "learning/task.hpp"
-#include "options.hpp"
 
 namespace train {
 

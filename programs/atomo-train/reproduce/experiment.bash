@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the commands here. Runs Python programs of programs/atomo-train, with the distribution's Python, which has matplotlib.
+# Sourced by the commands here. Runs Python programs in tools/, with the distribution's Python, which has matplotlib.
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 reproduce=$repository/programs/atomo-train/reproduce
@@ -8,10 +8,10 @@ python=/usr/bin/python3
 
 # experiment NAME OPTION...: experiments/NAME.py
 experiment() {
-  PYTHONPATH="$repository/programs/atomo-train" exec "$python" -m "experiments.$1" "${@:2}"
+  PYTHONPATH="$repository/programs/atomo-train/tools" exec "$python" -m "experiments.$1" "${@:2}"
 }
 
 # compare OPTION...: compare.py
 compare() {
-  exec "$python" "$repository/programs/atomo-train/compare.py" "$@"
+  exec "$python" "$repository/programs/atomo-train/tools/compare.py" "$@"
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "interrupt.hpp"
+#include "run/interrupt.hpp"
 
 namespace train {
 namespace {

@@ -31,8 +31,8 @@
 #include "exchange/mail.hpp"
 #include "learning/learner.hpp"
 #include "learning/optimiser.hpp"
-#include "run.hpp"
-#include "timeline.hpp"
+#include "run/run.hpp"
+#include "run/timeline.hpp"
 
 namespace train {
 

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <string>
 
+#include "command_line/options.hpp"
 #include "exchange/transport.hpp"
-#include "options.hpp"
 
 namespace train {
 

@@ -14,8 +14,8 @@
 
 #include "learning/learner.hpp"
 #include "learning/optimiser.hpp"
-#include "run.hpp"
-#include "timeline.hpp"
+#include "run/run.hpp"
+#include "run/timeline.hpp"
 
 namespace train {
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "interrupt.hpp"
+#include "run/interrupt.hpp"
 
 namespace train {
 namespace {

@@ -21,8 +21,8 @@
 #include "exchange/weight_stream.hpp"
 #include "learning/optimiser.hpp"
 #include "roles/orders.hpp"
-#include "run.hpp"
-#include "timeline.hpp"
+#include "run/run.hpp"
+#include "run/timeline.hpp"
 
 namespace train {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "interrupt.hpp"
+#include "run/interrupt.hpp"
 
 namespace train {
 namespace {

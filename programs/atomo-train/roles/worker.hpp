@@ -16,8 +16,8 @@
 #include "learning/learner.hpp"
 #include "learning/optimiser.hpp"
 #include "roles/orders.hpp"
-#include "run.hpp"
-#include "timeline.hpp"
+#include "run/run.hpp"
+#include "run/timeline.hpp"
 
 namespace train {
 
