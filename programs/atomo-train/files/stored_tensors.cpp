@@ -7,15 +7,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 
+#include "common/safetensors_header.hpp"
 #include "files/whole_file.hpp"
 
 namespace train {
 namespace {
 
-constexpr std::size_t kLengthBytes = 8;
-constexpr int kMostNested = 8;  // lists and objects in one another: a header needs 3
+using atomo::programs::kHeaderLengthBytes;
+using atomo::programs::kMostNested;
 
 /// The checksum stands in the metadata as 16 digits, and is that of the whole file with 16 zeros in
 /// their place.
@@ -37,7 +39,7 @@ std::size_t place_of_checksum(std::string_view content) {
   return at + kChecksumField.size();
 }
 
-/// Header with its length in front, filled with spaces so that data starts at a multiple of 8.
+/// With its length in front.
 std::string header_of(const std::vector<StoredTensor>& tensors, const nlohmann::json& metadata) {
   nlohmann::json header = nlohmann::json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -47,13 +49,7 @@ std::string header_of(const std::vector<StoredTensor>& tensors, const nlohmann::
         {"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {at, at + t.bytes.size()}}};
     at += t.bytes.size();
   }
-  std::string text = header.dump();
-  text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
-  const std::uint64_t length = text.size();
-  std::string prefix(kLengthBytes, '\0');
-  for (std::size_t i = 0; i < kLengthBytes; ++i)
-    prefix[i] = static_cast<char>(length >> (8 * i) & 0xff);
-  return prefix + text;
+  return atomo::programs::with_length(header.dump());
 }
 
 nlohmann::json parse_header(std::string_view text) {
@@ -122,15 +118,15 @@ SafetensorsFile read_safetensors(const std::string& path) {
   SafetensorsFile file;
   file.content = read_whole_file(path);
   try {
-    if (file.content.size() < kLengthBytes) throw std::runtime_error("it is shorter than 8 bytes");
-    std::uint64_t length = 0;
-    for (std::size_t i = kLengthBytes; i-- > 0;)
-      length = length << 8 | static_cast<unsigned char>(file.content[i]);
-    if (length > file.content.size() - kLengthBytes)
+    if (file.content.size() < kHeaderLengthBytes)
+      throw std::runtime_error("it is shorter than 8 bytes");
+    const auto length = atomo::programs::header_length(
+        std::as_bytes(std::span(file.content)).first<kHeaderLengthBytes>());
+    if (length > file.content.size() - kHeaderLengthBytes)
       throw std::runtime_error("its header leaves the file");
     const auto all = std::string_view(file.content);
-    const auto header = parse_header(all.substr(kLengthBytes, length));
-    const auto data = all.substr(kLengthBytes + length);
+    const auto header = parse_header(all.substr(kHeaderLengthBytes, length));
+    const auto data = all.substr(kHeaderLengthBytes + length);
     for (const auto& [name, entry] : header.items()) {
       if (name == "__metadata__")
         file.metadata = entry;

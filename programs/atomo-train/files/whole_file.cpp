@@ -8,24 +8,17 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <stdexcept>
+
+#include "common/write_all.hpp"
 
 namespace train {
 namespace {
 
 [[noreturn]] void fail(const std::string& action, const std::string& path) {
   throw std::runtime_error("cannot " + action + " '" + path + "': " + std::strerror(errno));
-}
-
-bool write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const auto n = write(file, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
 }
 
 /// Where a file is written before it gets its name.
@@ -37,7 +30,8 @@ std::string partial_of(const std::string& path) {
 bool write_to_disk(const std::string& path, std::string_view content) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) return false;
-  const bool good = write_all(file, content) && fsync(file) == 0;
+  const auto bytes = std::as_bytes(std::span(content));
+  const bool good = atomo::programs::write_all(file, bytes) && fsync(file) == 0;
   return close(file) == 0 && good;
 }
 

@@ -3,12 +3,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -16,22 +14,18 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
+#include "common/python_script.hpp"
 #include "terminal/failure.hpp"
-
-extern char** environ;
 
 namespace atomo::cli {
 namespace {
 
-constexpr const char* kPython =
-    "/usr/bin/python3";  // the distribution's, to which python3-matplotlib belongs
-
 std::string script_path() {
   std::error_code error;
-  const auto binary = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto directory = binary.parent_path();
+  const auto directory = programs::program_folder();
   for (const auto& candidate :
        {directory / "plot.py", directory.parent_path() / "share/atomo/plot.py"}) {
     if (std::filesystem::exists(candidate, error)) {
@@ -84,28 +78,13 @@ std::string last_line(const Buffer& buffer) {
 /// Runs the script with these arguments and standard input; returns its standard output.
 Buffer run_script(const std::vector<std::string>& arguments, const std::string& input) {
   const MemoryFile in(input), out, err;
-  std::vector<std::string> words{kPython, script_path()};
+  std::vector<std::string> words{script_path()};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) {
-    argv.push_back(word.data());
-  }
-  argv.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, in.fd(), STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, out.fd(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, err.fd(), STDERR_FILENO);
-  pid_t child = 0;
-  const int error = ::posix_spawn(&child, kPython, &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
+  const auto [error, status] =
+      programs::run_python(std::move(words), {in.fd(), out.fd(), err.fd()});
   if (error != 0) {
     throw InputError(fmt::format("--plot needs {}: {}; install python3 and python3-matplotlib",
-                                 kPython, std::strerror(error)));
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+                                 programs::kPython, std::strerror(error)));
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw InputError(fmt::format("--plot: {}", last_line(err.content())));

@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -17,6 +16,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "common/write_all.hpp"
 #include "terminal/failure.hpp"
 
 namespace atomo::cli {
@@ -193,18 +193,9 @@ void OutputFile::open_temporary() {
 }
 
 void OutputFile::write_all(int fd, std::span<const ConstBytes> parts) const {
-  // Linux writes at most 0x7ffff000 bytes a call; smaller pieces also let a signal through sooner.
-  constexpr std::size_t kPiece = std::size_t{1} << 26;
-  for (ConstBytes part : parts) {
-    while (!part.empty()) {
-      const ssize_t n = ::write(fd, part.data(), std::min(part.size(), kPiece));
-      if (n < 0 && errno == EINTR) {
-        continue;
-      }
-      if (n < 0) {
-        fail(errno);
-      }
-      part = part.subspan(static_cast<std::size_t>(n));
+  for (const ConstBytes part : parts) {
+    if (!programs::write_all(fd, part)) {
+      fail(errno);
     }
   }
 }
@@ -279,15 +270,8 @@ void OutputFile::link_into_place() {
 }
 
 void print(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (n < 0 && errno == EINTR) {
-      continue;
-    }
-    if (n < 0) {
-      throw InputError(fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
-    }
-    text.remove_prefix(static_cast<std::size_t>(n));
+  if (!programs::write_all(STDOUT_FILENO, std::as_bytes(std::span(text)))) {
+    throw InputError(fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/safetensors_header.hpp"
 #include "tensors/tensor_io.hpp"
 #include "terminal/failure.hpp"
 
@@ -21,10 +22,10 @@ namespace atomo::cli::detail {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using programs::kHeaderLengthBytes;
+using programs::kMostNested;
 
-constexpr std::size_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
-constexpr int kMostNested = 8;  // lists and objects in one another: a header needs 3
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr std::array<std::pair<std::string_view, DType>, 3> kTypes{
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
@@ -90,24 +91,21 @@ Entry entry_of(const std::string& name, const Json& value, std::uint64_t data_by
 }
 
 Json parse_header(const Buffer& file, const std::string& label, std::uint64_t& header_bytes) {
-  if (file.bytes < kLengthBytes) {
+  if (file.bytes < kHeaderLengthBytes) {
     throw InputError(fmt::format("{}: truncated: {} bytes do not hold a .safetensors header", label,
                                  file.bytes));
   }
-  header_bytes = 0;
-  for (std::size_t i = 0; i < kLengthBytes; ++i) {
-    header_bytes |= std::to_integer<std::uint64_t>(file.data[i]) << (8 * i);
-  }
+  header_bytes = programs::header_length(file.view().first<kHeaderLengthBytes>());
   if (header_bytes > kMaxHeaderBytes) {
     throw InputError(
         fmt::format("{}: not a .safetensors file: a header of {} bytes; at most {} are accepted",
                     label, header_bytes, kMaxHeaderBytes));
   }
-  if (header_bytes > file.bytes - kLengthBytes) {
+  if (header_bytes > file.bytes - kHeaderLengthBytes) {
     throw InputError(fmt::format("{}: truncated: the header says {} bytes, {} are there", label,
-                                 header_bytes, file.bytes - kLengthBytes));
+                                 header_bytes, file.bytes - kHeaderLengthBytes));
   }
-  const char* text = reinterpret_cast<const char*>(file.data.get()) + kLengthBytes;
+  const char* text = reinterpret_cast<const char*>(file.data.get()) + kHeaderLengthBytes;
   // What is nested too deeply is cut off: a few bytes of brackets would take a hundred each.
   bool too_deep = false;
   const auto keep = [&too_deep](int depth, Json::parse_event_t, const Json&) {
@@ -140,7 +138,7 @@ std::string quoted(const std::string& name) {
 std::vector<Tensor> read_safetensors(const Buffer& file, const std::string& label) {
   std::uint64_t header_bytes = 0;
   const Json header = parse_header(file, label, header_bytes);
-  const std::uint64_t data_begin = kLengthBytes + header_bytes;
+  const std::uint64_t data_begin = kHeaderLengthBytes + header_bytes;
   const std::uint64_t data_bytes = file.bytes - data_begin;
   std::vector<Entry> entries;
   for (const auto& [name, value] : header.items()) {
@@ -193,13 +191,10 @@ FileParts write_safetensors(const std::vector<Tensor>& tensors) {
     at += t->bytes();
   }
   header += "}";
-  header.resize((header.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
+  header = programs::with_length(std::move(header));
   FileParts file;
-  file.owned.emplace_back(kLengthBytes + header.size());
-  for (std::size_t i = 0; i < kLengthBytes; ++i) {
-    file.owned[0].data[i] = static_cast<std::byte>(header.size() >> (8 * i));
-  }
-  std::memcpy(file.owned[0].data.get() + kLengthBytes, header.data(), header.size());
+  file.owned.emplace_back(header.size());
+  std::memcpy(file.owned[0].data.get(), header.data(), header.size());
   file.parts.push_back(file.owned[0].view());
   for (const Tensor* t : order) {
     file.parts.push_back({t->data.get(), t->bytes()});
