@@ -2,8 +2,9 @@
 /// \file
 /// atomo-train: `mpirun -n 5 atomo-train --help`.
 ///
-/// Folders: algorithms (one file each, and their table), roles (what a process is in them),
-/// exchange (how messages travel), learning (data, networks, optimisers), files (what is kept).
+/// Folders: command_line (options, job files), algorithms (one file each, and their table), roles
+/// (what a process is in them), exchange (how messages travel), learning (data, networks,
+/// optimisers), run (what a run logs and keeps), files (how that is written and read).
 
 #include <cstdio>
 #include <cstdlib>
