@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "examples" / "python"), str(ROOT / "examples" / "train")]
+sys.path[:0] = [str(ROOT / "examples" / "python"), str(ROOT / "programs" / "atomo-train" / "tools")]
 
 from experiments.reports import commit, machine, markdown, mean, save_figure, spread, write  # noqa: E402
 

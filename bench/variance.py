@@ -64,8 +64,8 @@ COSTS = ("atomo:bits=1,atoms=auto", "atomo:bits=0.25,atoms=auto", "atomo:bits=1,
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--tool", default=str(ROOT / "build/release/bindings/cli/atomo"))
-    parser.add_argument("--trainer", default=str(ROOT / "build/release/examples/train/atomo-train"))
+    parser.add_argument("--tool", default=str(ROOT / "build/release/programs/atomo/atomo"))
+    parser.add_argument("--trainer", default=str(ROOT / "build/release/programs/atomo-train/atomo-train"))
     parser.add_argument("--model", action="append", dest="models", choices=sorted(captures.MODELS),
                         help="to train and capture; may be repeated (resnet18 and transformer when left out)")
     parser.add_argument("--capture", action="append", default=[], metavar="FILE",

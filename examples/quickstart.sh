@@ -69,5 +69,5 @@ say "built after $((SECONDS - started)) s, training"
 
 python=/usr/bin/python3
 [ -x "$python" ] || python=python3
-"$python" "$root/examples/train/compare.py" --trainer "$root/build/release/examples/train/atomo-train" "${options[@]}"
+"$python" "$root/programs/atomo-train/tools/compare.py" --trainer "$root/build/release/programs/atomo-train/atomo-train" "${options[@]}"
 say "done after $((SECONDS - started)) s"

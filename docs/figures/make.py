@@ -3,7 +3,7 @@
 """Draws the figures of docs/one-price.md and prints their numbers.
 
     python3 docs/figures/make.py                          # one-atom.png, from the tables of FORMAT.md
-    python3 docs/figures/make.py --tool build/release/bindings/cli/atomo    # cap.png too, from messages of a real gradient
+    python3 docs/figures/make.py --tool build/release/programs/atomo/atomo    # cap.png too, from messages of a real gradient
 """
 
 import argparse

@@ -36,7 +36,7 @@ def load(folder=fashion_mnist.FOLDER):
 
 
 def lenet():
-    """Two convolutions, two fully connected layers: 431,080 parameters, as examples/train has it."""
+    """Two convolutions, two fully connected layers: 431,080 parameters, as programs/atomo-train has it."""
     return nn.Sequential(nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2),
                          nn.ReLU(), nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10))
 

@@ -183,7 +183,7 @@ def test_what_is_installed():
                if path.is_file() and "__pycache__" not in path.parts}
     built = {path.name for path in PACKAGE.glob("_atomo*.so")} | {"_atomo.pyi", "bin/atomo", "bin/plot.py"}
     assert sources - files == set() and files - sources == built
-    assert (PACKAGE / "bin/plot.py").read_text() == (ROOT / "bindings/cli/plot.py").read_text()
+    assert (PACKAGE / "bin/plot.py").read_text() == (ROOT / "programs/atomo/commands/plot.py").read_text()
 
 
 @pytest.mark.long

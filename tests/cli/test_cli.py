@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the tests of the command line tool.
 
-usage: test_cli.py --atomo PATH [NAME...]    e.g. test_cli.py --atomo build/release/bindings/cli/atomo test_formats
+usage: test_cli.py --atomo PATH [NAME...]    e.g. test_cli.py --atomo build/release/programs/atomo/atomo test_formats
 
 test_on_device runs only when it is named: it needs a tool that finds a device.
 """

@@ -4,7 +4,7 @@
 if(NOT TARGET atomo_cli_parts OR NOT atomo_inside STREQUAL "atomo::atomo")
   return()
 endif()
-atomo_hostexec_program(hostexec_cli atomo_hostexec ${sanitizer} ${PROJECT_SOURCE_DIR}/bindings/cli/device_cuda.cpp)
+atomo_hostexec_program(hostexec_cli atomo_hostexec ${sanitizer} ${PROJECT_SOURCE_DIR}/programs/atomo/device/device_cuda.cpp)
 target_link_libraries(hostexec_cli PRIVATE atomo_cli_parts)
 add_test(NAME hostexec.cli COMMAND ${ATOMO_PYTHON} ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py
   --atomo $<TARGET_FILE:hostexec_cli> test_on_device)

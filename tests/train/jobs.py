@@ -14,7 +14,8 @@ import time
 import numpy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples/train"))
+TOOLS = ROOT / "programs/atomo-train/tools"
+sys.path.insert(0, str(TOOLS))
 
 from experiments.jobs_to_hurt import process_of  # noqa: E402 (found by the line before)
 

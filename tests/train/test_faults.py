@@ -8,13 +8,13 @@ import subprocess
 import sys
 import unittest
 
-from jobs import ROOT, TRAINER, path
+from jobs import TOOLS, TRAINER, path
 
 
 def tried(trainer, *options):
     """Exit status, what was printed, the rows of the table, its text."""
     out = path("faults-tried")
-    done = subprocess.run([sys.executable, str(ROOT / "examples/train/faults.py"), "--trainer", trainer, "--out", out,
+    done = subprocess.run([sys.executable, str(TOOLS / "faults.py"), "--trainer", trainer, "--out", out,
                            *options], capture_output=True, text=True)
     rows = json.loads(pathlib.Path(out + ".json").read_text())["rows"] if done.returncode in (0, 1) else []
     return done.returncode, done.stdout + done.stderr, rows, pathlib.Path(out + ".md").read_text()

@@ -13,7 +13,7 @@ import unittest.mock
 
 import numpy
 
-from jobs import ROOT, TRAINER, Job, data, finished, losses, make_images, path, read_safetensors, write_idx
+from jobs import TOOLS, TRAINER, Job, data, finished, losses, make_images, path, read_safetensors, write_idx
 
 LENET_LAYERS = ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1.weight", "fc1.bias", "fc2.weight",
                 "fc2.bias"]
@@ -59,7 +59,7 @@ class OutputsTest(unittest.TestCase):
             self.assertEqual(order, ["decode worker 1", "decode worker 2"])
         self.assertIn("Time line of rank 1 in step 3", out)
         self.assertRegex(out, r"send fc2.weight .*>")
-        drawn = subprocess.run([sys.executable, str(ROOT / "examples/train/plot_timeline.py"), name, "--out",
+        drawn = subprocess.run([sys.executable, str(TOOLS / "plot_timeline.py"), name, "--out",
                                 path("timeline.png")], capture_output=True, text=True, check=True)
         self.assertRegex(drawn.stdout, "[67] of 8 layers left before the last gradient was there")
         self.assertEqual(pathlib.Path(path("timeline.png")).read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
@@ -186,7 +186,7 @@ class TextTest(unittest.TestCase):
         self.assertEqual(losses(*options, data_folder=folder_of_parts), losses(*options, data_folder=self.text))
 
     def test_compared_by_bits_a_character(self):
-        done = subprocess.run([sys.executable, str(ROOT / "examples/train/compare.py"), "--trainer", TRAINER, "--data",
+        done = subprocess.run([sys.executable, str(TOOLS / "compare.py"), "--trainer", TRAINER, "--data",
                                self.text, "--workers", "2", "--steps", "2", "--batch", "2", "--tests", "1", "--model",
                                "transformer", "--optimizer", "adamw", "--lr", "0.001", "--codec", "atomo:bits=1",
                                "--algorithm", "twoshot", "--out", path("texts")], capture_output=True, text=True)
@@ -256,7 +256,7 @@ class TwoShotTest(unittest.TestCase):
                     numpy.testing.assert_array_equal(other[name], first[name], f"{algorithm} {name}")
 
     def test_traffic_script(self):
-        done = subprocess.run([sys.executable, str(ROOT / "examples/train/traffic.py"), "--trainer", TRAINER, "--data",
+        done = subprocess.run([sys.executable, str(TOOLS / "traffic.py"), "--trainer", TRAINER, "--data",
                                data, "--model", "logistic", "--workers", "2", "4", "--codec", "identity:dtype=f32",
                                "--at", "1", "--seeds", "1", "--out", path("traffic")], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -302,7 +302,7 @@ class DeviceTest(unittest.TestCase):
 
 class BudgetTest(unittest.TestCase):
     def run_script(self, *options):
-        return subprocess.run([sys.executable, str(ROOT / "examples/train/budget.py"), "--trainer", str(TRAINER), "--model",
+        return subprocess.run([sys.executable, str(TOOLS / "budget.py"), "--trainer", str(TRAINER), "--model",
                                "logistic", "--data", data, "--out", path("budget"), *options],
                               capture_output=True, text=True)
 
@@ -328,7 +328,7 @@ class BudgetTest(unittest.TestCase):
 
 class CompareTest(unittest.TestCase):
     def compare(self, *options):
-        return subprocess.run([sys.executable, str(ROOT / "examples/train/compare.py"), "--trainer", TRAINER,
+        return subprocess.run([sys.executable, str(TOOLS / "compare.py"), "--trainer", TRAINER,
                                "--data", data, "--workers", "2", "--steps", "8", "--batch", "16", "--tests", "2",
                                "--model", "logistic", "--out", path("compare"), *options],
                               capture_output=True, text=True)

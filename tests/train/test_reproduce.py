@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of examples/train/reproduce, at a few steps on made-up data, and the series of trainings behind them."""
+"""The commands of programs/atomo-train/reproduce, at a few steps on made-up data, and the series of trainings behind them."""
 
 import json
 import math
@@ -10,13 +10,13 @@ import sys
 import unittest
 
 import numpy
-from jobs import ROOT, TRAINER, data, finished, path  # where the experiments are, too
+from jobs import ROOT, TOOLS, TRAINER, data, finished, path  # where the experiments are, too
 from test_quadratic import write_quadratic
 
 from experiments import bytes_to_accuracy
 from experiments.series import Outcome, Row
 
-COMMANDS = ROOT / "examples/train/reproduce"
+COMMANDS = ROOT / "programs/atomo-train/reproduce"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 # Takes the trainer's options, leaves a line in a log for each training, and fails where an argument says so.
@@ -146,7 +146,7 @@ class SeriesTest(unittest.TestCase):
             for file, text in ((trainer, FAKE_TRAINER.format(log=log)), (launcher, FAKE_LAUNCHER)):
                 pathlib.Path(file).write_text(text)
                 os.chmod(file, 0o755)
-        pathlib.Path(program).write_text(PROGRAM.format(package=str(ROOT / "examples/train"), word=word))
+        pathlib.Path(program).write_text(PROGRAM.format(package=str(TOOLS), word=word))
         done = subprocess.run([sys.executable, program, "--trainer", trainer, "--keep", path("kept-series"), *options],
                               capture_output=True, text=True, check=True,
                               env={**os.environ, "PATH": path("fake") + ":" + os.environ["PATH"]})

@@ -147,7 +147,7 @@ class JobFileTest(unittest.TestCase):
             self.assertEqual(tomllib.loads(pathlib.Path(f"{out}/job.toml").read_text())["policy"], expected)
 
     def test_example_jobs(self):
-        jobs = sorted((ROOT / "examples/train/jobs").glob("*.toml"))
+        jobs = sorted((ROOT / "programs/atomo-train/jobs").glob("*.toml"))
         self.assertGreaterEqual(len(jobs), 6)
         for job in jobs:
             self.assertEqual(check("--job", job), "")

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Experiments that run atomo-train: what they share, and those of examples/train/reproduce."""

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command_line/options.hpp"
+
+#include <atomo/atomo.hpp>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+
+#include "algorithms/algorithms.hpp"
+#include "command_line/job.hpp"
+#include "command_line/option_groups.hpp"
+#include "files/whole_file.hpp"
+#include "learning/split.hpp"
+#include "run/run_folder.hpp"
+
+namespace train {
+namespace {
+
+/// \throws CLI::ValidationError for what does not go with the device.
+void check_device(const Options& o) {
+  if (!o.on_device()) {
+    if (o.cuda_aware_mpi)
+      throw CLI::ValidationError("--cuda-aware-mpi", "goes with --device cuda only");
+    return;
+  }
+  if (!find_algorithm(o.algorithm)->on_device) {
+    throw CLI::ValidationError(
+        "--device",
+        "cuda goes with --algorithm allgather only: the others encode parts of a model on the CPU");
+  }
+  if (!o.dump_gradients.empty())
+    throw CLI::ValidationError("--dump-gradients", "works with --device cpu only");
+}
+
+constexpr const char* kFooter =
+    R"(One process serves and the others train, or with --algorithm allgather or twoshot all train:
+  mpirun --oversubscribe -n 5 atomo-train --model lenet --budget 0.5bit --steps 800
+  mpirun --oversubscribe -n 4 atomo-train --algorithm allgather --codec qsgd:bits=4
+As root add --allow-run-as-root.
+Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save, --out) and stops.
+Several runs in one plot: atomo-train plot RUN...; see atomo-train plot --help.)";
+
+/// "0.5bit", "0.5bits" or "0.5" -> 0.5
+double parse_budget(const std::string& text) {
+  std::size_t used = 0;
+  double bits = 0;
+  try {
+    bits = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  const std::string unit = text.substr(used);
+  if (used == 0 || !(bits > 0) || !std::isfinite(bits) ||
+      (unit != "" && unit != "bit" && unit != "bits")) {
+    throw CLI::ValidationError("--budget", "'" + text +
+                                               "' is not a positive number of bits a parameter; "
+                                               "write for example 0.5bit");
+  }
+  return bits;
+}
+
+void add_options(CLI::App& app, Options& o, CodecChoice& choice) {
+  add_algorithm_options(app, o);
+  add_server_options(app, o);
+  add_local_step_options(app, o);
+  add_graph_options(app, o);
+  add_codec_options(app, choice);
+  add_data_options(app, o);
+  add_model_options(app, o);
+  add_checkpoint_options(app, o);
+  add_output_options(app, o);
+  add_fault_options(app, o);
+}
+
+/// Fills in the policy. \throws CLI::ValidationError, atomo::Error for what cannot be read.
+void choose_codec(CodecChoice choice, Options& o) {
+  if (!choice.budget.empty() + !choice.codec.empty() + !choice.policy.empty() > 1)
+    throw CLI::ValidationError("--codec", "take one of --budget, --codec and --policy");
+  if (!choice.budget.empty()) {
+    parse_budget(choice.budget);
+    choice.codec = "atomo:bits=" + choice.budget.substr(0, choice.budget.find('b'));
+  }
+  if (!choice.codec.empty()) {
+    o.codec_label = choice.codec;
+    o.policy = "* = " + choice.codec;
+    (void)atomo::Codec::parse(choice.codec);
+  } else if (!choice.policy.empty()) {
+    const bool is_text = is_policy_text(choice.policy);
+    o.codec_label = is_text ? "policy" : "policy " + choice.policy;
+    o.policy = is_text ? choice.policy : read_whole_file(choice.policy);
+    (void)atomo::Policy::parse(o.policy);
+  }
+}
+
+/// Where what is kept goes. \throws CLI::ValidationError for what has no place, or two.
+void choose_places(const CLI::App& app, Options& o) {
+  const auto given = [&](const char* name) { return app.get_option(name)->count() != 0; };
+  if (!o.out.empty()) {
+    for (const char* name : {"--save", "--log"}) {
+      if (given(name))
+        throw CLI::ValidationError(name, "leave it out: --out keeps it in its folder");
+    }
+    o.save = o.out + "/" + kCheckpointName;
+  }
+  if (o.overwrite && o.out.empty()) throw CLI::ValidationError("--overwrite", "needs --out FOLDER");
+  // A job may say how often to save wherever there is a place.
+  if (o.save_every != 0 && o.save.empty() && !given("--job"))
+    throw CLI::ValidationError("--save-every", "needs --save FILE or --out FOLDER");
+  if (std::filesystem::is_directory(o.resume)) o.resume += std::string("/") + kCheckpointName;
+}
+
+}  // namespace
+
+Options parse_options(int argc, char** argv) {
+  Options o;
+  CodecChoice choice;
+  CLI::App app{"Trains a network over MPI processes that exchange compressed gradients."};
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.footer(kFooter);
+  app.get_help_ptr()->description("print this and stop")->group("Algorithm");
+  add_options(app, o, choice);
+  app.config_formatter(std::make_shared<JobReader>(app));
+  try {
+    app.parse(argc, argv);
+    check_algorithm_options(app, o);
+    choose_codec(choice, o);
+    (void)SplitSpec::parse(o.split);
+    if (!o.down_policy.empty()) (void)atomo::Policy::parse(o.down_policy);
+    if (o.data.empty()) o.data = default_data(o.model);
+    if (o.data.empty())
+      throw CLI::ValidationError("--data", "--model " + o.model + " needs a file of its own");
+    check_device(o);
+    choose_places(app, o);
+    o.job = write_job(app, o);
+  } catch (const CLI::Success&) {
+    o.help = app.help();
+  } catch (const std::exception& e) {
+    o.error = e.what();
+    o.check = app.get_option("--check")->count() != 0;  // a job's error comes before its callback
+  }
+  return o;
+}
+
+nlohmann::json Options::fingerprint(int workers) const {
+  return {
+      {"algorithm", algorithm},
+      {"servers", servers},
+      {"aggregate", aggregate},
+      {"late", late},
+      {"down", down_policy},
+      {"double-buffer", double_buffer},
+      {"compensation", compensation},
+      {"adaptive", adaptive_compensation},
+      {"local-steps", local_steps},
+      {"outer-optimizer", outer_optimizer},
+      {"outer-lr", outer_lr},
+      {"outer-momentum", outer_momentum},
+      {"graph", is_graph_file(graph) ? read_whole_file(graph) : graph},
+      {"hosts", hosts.empty() ? "" : read_whole_file(hosts)},
+      {"period", period},
+      {"asynchronous", asynchronous},
+      {"gossip-step", gossip_step},
+      {"codec-scale", codec_scale},
+      {"split", split},
+      {"pixels", pixels},
+      {"device", device},
+      {"model", model},
+      {"data", data},
+      {"optimizer", optimizer},
+      {"schedule", schedule},
+      {"warmup", warmup},
+      {"steps", steps},
+      {"batch", batch},
+      {"lr", lr},
+      {"momentum", momentum},
+      {"weight-decay", weight_decay},
+      {"loss-scale", loss_scale},
+      {"loss-scale-from", loss_scale_from},
+      {"seed", seed},
+      {"policy", policy},
+      {"workers", workers},
+  };
+}
+
+double Options::learning_rate(std::uint32_t step) const {
+  const double rise = step < warmup ? (step + 1.0) / warmup : 1.0;
+  if (schedule == "constant") return rise * lr;
+  return rise * 0.5 * lr * (1 + std::cos(std::numbers::pi * step / steps));
+}
+
+}  // namespace train

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <sstream>
+
+#include "command_line/option_groups.hpp"
+
+namespace train {
+namespace {
+
+constexpr std::size_t kColumns = 100, kNameColumns = 29;
+
+/// What stands for the value behind a name.
+std::string placeholder(const CLI::Option& option) {
+  if (!option.get_option_text().empty()) return " " + option.get_option_text();
+  if (is_flag(option)) return "";
+  const std::string type = option.get_type_name();
+  if (type.starts_with("TEXT")) return " NAME";
+  return type.starts_with("FLOAT") ? " X" : " N";
+}
+
+/// "sgd, adamw" from "TEXT:{sgd,adamw}"; empty where any value is good.
+std::string choices(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const auto begin = type.find('{'), end = type.rfind('}');
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  return CLI::detail::find_and_replace(type.substr(begin + 1, end - begin - 1), ",", ", ");
+}
+
+std::string describe(const CLI::Option& option) {
+  std::string text = option.get_description();
+  const auto among = choices(option);
+  // The algorithms have a list of their own.
+  if (!among.empty() && option.get_name() != "--algorithm") text += ": " + among;
+  if (!option.get_default_str().empty()) text += " [" + option.get_default_str() + "]";
+  return text;
+}
+
+CLI::Validator number_check(const char* wanted, bool (*good)(double)) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        double number = 0;
+        if (CLI::detail::lexical_cast(text, number) && std::isfinite(number) && good(number))
+          return std::string();
+        return "'" + text + "' is not " + wanted;
+      },
+      "");
+}
+
+}  // namespace
+
+bool is_flag(const CLI::Option& option) { return option.get_expected_min() == 0; }
+
+CLI::Validator above_zero() {
+  return number_check("a number above 0", [](double x) { return x > 0; });
+}
+
+CLI::Validator not_below_zero() {
+  return number_check("0 or a number above it", [](double x) { return x >= 0; });
+}
+
+std::string HelpFormatter::make_group(std::string group, bool is_positional,
+                                      std::vector<const CLI::Option*> options) const {
+  return CLI::Formatter::make_group(group, is_positional, options)
+      .substr(1);  // one blank line less
+}
+
+std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) const {
+  return CLI::Formatter::make_usage(app, name) + "\n";
+}
+
+std::string HelpFormatter::make_option(const CLI::Option* option, bool) const {
+  std::string text = "  " + option->get_name(false, true) + placeholder(*option);
+  text.resize(std::max(text.size() + 1, kNameColumns), ' ');
+  std::size_t column = text.size();
+  std::istringstream words(describe(*option));
+  bool first = true;
+  for (std::string word; words >> word; first = false) {
+    if (column + 1 + word.size() > kColumns) {
+      text += "\n" + std::string(kNameColumns, ' ');
+      column = kNameColumns;
+      first = true;
+    }
+    text += (first ? "" : " ") + word;
+    column += word.size() + (first ? 0 : 1);
+  }
+  return text + "\n";
+}
+
+}  // namespace train

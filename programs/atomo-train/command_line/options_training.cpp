@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command_line/option_groups.hpp"
+#include "learning/images.hpp"
+#include "learning/optimiser.hpp"
+#include "learning/text.hpp"
+
+namespace train {
+
+bool is_policy_text(const std::string& policy) { return policy.find('=') != std::string::npos; }
+
+void add_codec_options(CLI::App& app, CodecChoice& choice) {
+  const char* group = "Codec (one of these; default: --codec identity:dtype=f32)";
+  app.add_option("--budget", choice.budget,
+                 "bits a parameter at one price for the model, e.g. 0.5bit")
+      ->option_text("BITS")
+      ->group(group);
+  app.add_option("--codec", choice.codec, "one codec for every layer, e.g. qsgd:bits=4")
+      ->option_text("CODEC")
+      ->group(group);
+  app.add_option("--policy", choice.policy, "lines 'pattern = codec', or a file of them")
+      ->option_text("POLICY")
+      ->group(group);
+}
+
+void add_data_options(CLI::App& app, Options& o) {
+  const char* group = "Data";
+  app.add_option("--data", o.data,
+                 "folder of MNIST-like idx files (.gz too) or CIFAR-10 binaries (default: " +
+                     std::string(kFashionMnist) +
+                     "); for a transformer a text, file or folder (default: " + kCMakeManual +
+                     "); for quadratic a JSON file, see README.md")
+      ->option_text("PATH")
+      ->group(group);
+  app.add_option(
+         "--pixels", o.pixels,
+         "of images: plain are in [0, 1], standardised have mean 0 and deviation 1 a channel")
+      ->check(CLI::IsMember({"standardised", "plain"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--split", o.split,
+                 "which worker sees which samples: iid, classes:k=8,shift=4, dirichlet:alpha=0.5, "
+                 "blocks:r=2 or duplicate:r=2; with ,samples=N behind it each worker has N")
+      ->option_text("SPLIT")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--batch", o.batch, "samples a step and worker")
+      ->check(above_zero())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--eval-every", o.eval_every, "test every N steps (0: only at the end)")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--eval-samples", o.eval_samples,
+                 "test on the first N samples (0: all); at the end on all")
+      ->capture_default_str()
+      ->group(group);
+}
+
+namespace {
+
+void add_rate_options(CLI::App& app, Options& o, const char* group) {
+  app.add_option("--lr", o.lr, "learning rate of the first step")
+      ->check(above_zero())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--schedule", o.schedule, "of the learning rate; cosine ends at 0")
+      ->check(CLI::IsMember({"cosine", "constant"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--warmup", o.warmup, "steps over which the learning rate rises from 0")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--momentum", o.momentum, "of sgd, nesterov and lars")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--weight-decay", o.weight_decay,
+                 "times the weights, joins the gradient; for adamw the step")
+      ->check(not_below_zero())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--loss-scale", o.loss_scale,
+                 "the loss is multiplied by it, and the mean gradient divided, as for half "
+                 "precision")
+      ->check(above_zero())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--loss-scale-from", o.loss_scale_from, "the first step with --loss-scale")
+      ->capture_default_str()
+      ->group(group);
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& app, Options& o) {
+  const char* group = "Model and optimiser";
+  app.add_option(
+         "--model", o.model,
+         "the transformer predicts text, quadratic has an optimum to find, the others classify "
+         "images")
+      ->check(CLI::IsMember(
+          {"logistic", "lenet", "resnet20", "resnet32", "resnet18", "transformer", "quadratic"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--device", o.device,
+                 "cuda: compute and encode on a GPU, one a process; with --algorithm allgather")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--cuda-aware-mpi", o.cuda_aware_mpi,
+               "hand MPI the GPU's memory instead of pinned copies")
+      ->group(group);
+  app.add_option("--steps", o.steps, "steps of the whole run")
+      ->check(above_zero())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--optimizer", o.optimizer, "how a gradient becomes a step")
+      ->check(CLI::IsMember(optimiser_names()))
+      ->capture_default_str()
+      ->group(group);
+  add_rate_options(app, o, group);
+  app.add_option("--seed", o.seed, "of weights, data order and every draw of the codecs")
+      ->capture_default_str()
+      ->group(group);
+}
+
+}  // namespace train

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// Gradients on their way to the server, a layer at a time while back-propagation runs.
+
+#include <atomo/atomo.hpp>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "exchange/transport.hpp"
+#include "learning/learner.hpp"
+#include "run/timeline.hpp"
+
+namespace train {
+
+/// The worker's end: encodes a layer the moment its gradient exists and posts it to the server
+/// that holds the layer.
+class GradientSender {
+ public:
+  /// `server_of`: the rank that serves each layer. With `depth` 2 a step's payloads may still be on
+  /// their way while those of the next one are made.
+  GradientSender(Transport& transport, Learner& learner, std::vector<int> server_of,
+                 std::size_t depth);
+
+  void begin(std::uint32_t step);
+  /// One layer, any order. Returns as soon as the send is posted. \throws std::runtime_error when
+  /// it cannot be encoded.
+  void push(std::size_t layer, std::span<const float> gradient, Timeline& timeline);
+  /// With a depth of 1, waits until everything is away.
+  void finish();
+  /// model <- model + scale of each layer * what its last payload decodes to.
+  void add_sent(std::span<const float> scales, std::span<float> model);
+  /// Flips a bit of the first payload of the step: the server must refuse it.
+  void corrupt_next() noexcept { corrupt_next_ = true; }
+
+  [[nodiscard]] double encode_milliseconds() const noexcept { return encode_milliseconds_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  /// One payload a layer, which stays put until its send is done.
+  struct Message {
+    std::vector<std::vector<std::byte>> payloads;
+    std::vector<std::uint64_t> lengths;
+    std::vector<Transfer> transfers;
+  };
+
+  Transport& transport_;
+  Learner& learner_;
+  std::vector<int> server_of_;
+  std::uint32_t step_ = 0;
+  bool corrupt_next_ = false;
+  double encode_milliseconds_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::vector<Message> messages_;
+  std::size_t current_ = 0;
+  std::vector<std::byte> workspace_;
+};
+
+/// The server's end: adds payloads to the gradient as they come, each layer in rank order, so that
+/// the sum does not depend on who was first. Payloads of a linear codec that `atomo::add` takes
+/// (coordinates at one agreed step) are added as they are once all of a layer are there, and
+/// decoded once: the values are those of decoding one by one up to that order of rounding, and the
+/// same bits where a power of two workers have a step that is one (atomo/arithmetic.hpp).
+class GradientReceiver {
+ public:
+  /// Of layers [first, last). `policy` is the compressor's; at most `depth` messages of a worker
+  /// may be on their way at once.
+  GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
+                   const atomo::Policy& policy, const Replica& replica, std::size_t first,
+                   std::size_t last, std::size_t depth);
+
+  /// Posts the receives of a worker's next message.
+  void expect(std::size_t worker, std::uint32_t step);
+  /// Messages of a worker that are expected and not yet taken.
+  [[nodiscard]] std::size_t outstanding(std::size_t worker) const noexcept;
+  /// Whether all of the oldest of them is there; never waits.
+  [[nodiscard]] bool arrived(std::size_t worker);
+  /// The step that the oldest of them is of.
+  [[nodiscard]] std::uint32_t step(std::size_t worker) const noexcept;
+
+  /// Takes the oldest message of each of `workers`, which ascend: their layers of `gradient` become
+  /// the mean of what was sent. \throws Fault naming the worker whose payload is refused, and why.
+  void take_mean(std::span<const std::size_t> workers, std::span<float> gradient,
+                 Timeline& timeline);
+  /// Takes the oldest message of a worker, which has arrived, and forgets it.
+  void drop(std::size_t worker);
+
+  /// Since the last call.
+  [[nodiscard]] double take_decode_milliseconds() noexcept;
+
+ private:
+  /// A worker's layers, by their place among this server's.
+  struct Message {
+    std::uint32_t step = 0;
+    std::vector<std::vector<std::byte>> payloads;
+    std::vector<Transfer> transfers;
+  };
+  /// A ring of messages of one worker.
+  struct Queue {
+    std::vector<Message> messages;
+    std::size_t expected = 0, taken = 0;
+  };
+
+  [[nodiscard]] Message& oldest(std::size_t worker);
+  [[nodiscard]] atomo::ConstBytes payload_of(std::size_t worker, std::size_t layer);
+  void add(std::size_t worker, std::size_t layer, float share, std::span<float> gradient,
+           Timeline& timeline);
+  /// All payloads of a layer, undecoded where that is possible.
+  void add_together(std::span<const std::size_t> workers, std::size_t layer,
+                    std::span<float> gradient, Timeline& timeline);
+  /// The payload of their sum; empty when they do not add.
+  atomo::ConstBytes sum_of(std::span<const std::size_t> workers, std::size_t layer);
+
+  Transport& transport_;
+  const atomo::Compressor& compressor_;
+  const Replica& replica_;
+  std::size_t first_, last_;
+  double decode_milliseconds_ = 0;
+  std::vector<Queue> queues_;  ///< one a worker
+  std::vector<std::byte> workspace_;
+  std::vector<std::uint8_t> adds_;  ///< of a layer: 1 when its payloads may add undecoded
+  std::vector<std::byte> sum_, sum_workspace_;
+};
+
+/// A layer of a flat array as a view.
+[[nodiscard]] inline atomo::TensorView view_of(std::span<float> flat, const Replica& replica,
+                                               std::size_t layer) {
+  return {flat.data() + replica.offset(layer), atomo::DType::f32, replica.layers()[layer].shape};
+}
+
+}  // namespace train

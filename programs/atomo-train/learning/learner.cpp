@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "learning/learner.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "files/stored_tensors.hpp"
+#include "run/interrupt.hpp"
+
+namespace train {
+namespace {
+constexpr std::size_t kTestBatch = 100;
+
+/// On a device lossless stages are the exchange's.
+atomo::Policy policy_of(const Options& options) {
+  const auto policy = atomo::Policy::parse(options.policy);
+  return options.on_device() ? policy.without_lossless() : policy;
+}
+
+}  // namespace
+
+void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
+                   const std::string& whose, std::span<const float> gradient) {
+  if (!options.dumps(step)) return;
+  std::filesystem::create_directories(options.dump_gradients);
+  std::vector<StoredTensor> tensors;
+  for (std::size_t i = 0; i < replica.layers().size(); ++i) {
+    const auto& layer = replica.layers()[i];
+    const auto dims = layer.shape.dims();
+    tensors.push_back({layer.name,
+                       "F32",
+                       {dims.begin(), dims.end()},
+                       text_of(gradient.subspan(replica.offset(i), layer.shape.elements()))});
+  }
+  write_safetensors(
+      options.dump_gradients + "/step" + std::to_string(step) + "-" + whose + ".safetensors",
+      tensors, {{"model", options.model}, {"step", std::to_string(step)}});
+}
+
+Score test_samples(const Task& task, Replica& replica, std::size_t first, std::size_t count,
+                   const std::function<void(std::size_t)>& after) {
+  std::vector<std::uint32_t> which(count);
+  std::iota(which.begin(), which.end(), static_cast<std::uint32_t>(first));
+  Batch batch;
+  Score total;
+  for (std::size_t at = 0; at < count; at += kTestBatch) {
+    if (interrupted()) {
+      total.broken_off = 1;
+      break;
+    }
+    const std::size_t samples = std::min(kTestBatch, count - at);
+    task.gather(Split::test, std::span(which).subspan(at, samples), batch);
+    total += replica.evaluate(batch);
+    after(at + samples);
+  }
+  return total;
+}
+
+Learner::Learner(const Options& options, int worker, int workers, std::function<void()> breathe)
+    : options_(options),
+      worker_(worker),
+      workers_(workers),
+      breathe_(std::move(breathe)),
+      task_(make_task(options.model, options.data, options.pixels)),
+      order_(share_of(
+                 SplitSpec::parse(options.split), {task_->samples(Split::train), task_->labels()},
+                 static_cast<std::size_t>(worker), static_cast<std::size_t>(workers), options.seed),
+             options.batch, options.seed),
+      replica_(make_replica(options.model, task_->input(), options.seed, options.gpu)),
+      compressor_(replica_->layers(), policy_of(options),
+                  {.device = options.on_device() ? atomo::Device::cuda : atomo::Device::cpu}) {}
+
+atomo::Key Learner::key(std::uint32_t step) const noexcept {
+  return {.seed = options_.seed, .step = step, .worker = static_cast<std::uint16_t>(worker_)};
+}
+
+double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
+  task_->gather(Split::train, order_.samples(step), batch_);
+  const double scale = options_.gradient_scale(step);
+  double loss = 0;
+  const auto began = std::chrono::steady_clock::now();
+  if (options_.dumps(step)) {
+    std::vector<float> copy(replica_->weights().size());
+    loss =
+        replica_->backward(batch_, scale, [&](std::size_t layer, std::span<const float> gradient) {
+          std::copy(gradient.begin(), gradient.end(),
+                    copy.begin() + static_cast<std::ptrdiff_t>(replica_->offset(layer)));
+          on_gradient(layer, gradient);
+        });
+    dump_gradient(options_, *replica_, step, "worker" + std::to_string(worker_ + 1), copy);
+  } else {
+    loss = replica_->backward(batch_, scale, on_gradient);
+  }
+  if (options_.slow_factor > 1) drag(began, options_.slow_factor);
+  if (!std::isfinite(loss)) {
+    throw std::runtime_error("the loss at step " + std::to_string(step) + " is " +
+                             std::to_string(loss) +
+                             ": the training diverged; lower --lr or take a codec with less error");
+  }
+  return loss;
+}
+
+void Learner::drag(std::chrono::steady_clock::time_point began, double factor) const {
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  while (std::chrono::steady_clock::now() - began < took * factor) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    breathe_();
+  }
+}
+
+Score Learner::evaluate(std::uint32_t done, bool all) {
+  if (all) return evaluate_part(done, 0, 1);
+  return evaluate_part(done, static_cast<std::size_t>(worker_), static_cast<std::size_t>(workers_));
+}
+
+Score Learner::evaluate_part(std::uint32_t done, std::size_t part, std::size_t parts) {
+  const std::size_t samples = task_->samples(Split::test);
+  const std::size_t count = options_.eval_samples == 0 || done == options_.steps
+                                ? samples
+                                : std::min<std::size_t>(options_.eval_samples, samples);
+  const std::size_t begin = count * part / parts, end = count * (part + 1) / parts;
+  return test_samples(*task_, *replica_, begin, end - begin, [this](std::size_t) { breathe_(); });
+}
+
+WorkerState Learner::state() const { return {compressor_.save(), replica_->buffers()}; }
+
+void Learner::restore(const WorkerState& state) {
+  compressor_.load(state.compressor);
+  replica_->set_buffers(state.buffers);
+}
+
+}  // namespace train

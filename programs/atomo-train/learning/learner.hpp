@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What every training process has, whatever the algorithm: data, network, compressor.
+
+#include <atomo/atomo.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "command_line/options.hpp"
+#include "files/checkpoint.hpp"
+#include "learning/data_order.hpp"
+#include "learning/replica.hpp"
+#include "learning/task.hpp"
+
+namespace train {
+
+class Learner {
+ public:
+  /// `worker` counts from 0. `breathe` is called now and then in long computations.
+  /// \throws std::runtime_error, atomo::Error for missing data or a codec that does not fit.
+  Learner(const Options& options, int worker, int workers, std::function<void()> breathe);
+
+  [[nodiscard]] const Task& task() const noexcept { return *task_; }
+  [[nodiscard]] Replica& replica() noexcept { return *replica_; }
+  [[nodiscard]] atomo::Compressor& compressor() noexcept { return compressor_; }
+  /// Of every draw of this worker in a step.
+  [[nodiscard]] atomo::Key key(std::uint32_t step) const noexcept;
+
+  /// Forward and backward over this worker's samples of a step, under its loss scale, and a pause
+  /// where --slow-rank wants one. Returns the mean loss.
+  double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
+  /// This worker's share of the samples to test after `done` steps, or all of them. Breaks off when
+  /// interrupted.
+  [[nodiscard]] Score evaluate(std::uint32_t done, bool all = false);
+  /// One of so many parts of them.
+  [[nodiscard]] Score evaluate_part(std::uint32_t done, std::size_t part, std::size_t parts);
+
+  [[nodiscard]] WorkerState state() const;
+  void restore(const WorkerState& state);
+
+ private:
+  /// Pauses until `factor` times the time since `began` is over.
+  void drag(std::chrono::steady_clock::time_point began, double factor) const;
+
+  const Options& options_;
+  int worker_, workers_;
+  std::function<void()> breathe_;
+  std::unique_ptr<Task> task_;
+  DataOrder order_;
+  std::unique_ptr<Replica> replica_;
+  atomo::Compressor compressor_;
+  Batch batch_;
+};
+
+/// Tests the network on the samples of the test from `first` on. Breaks off when interrupted.
+/// `after` is called now and then with the number of those that are done.
+[[nodiscard]] Score test_samples(const Task& task, Replica& replica, std::size_t first,
+                                 std::size_t count,
+                                 const std::function<void(std::size_t done)>& after);
+
+/// Writes a gradient of the model into the folder of --dump-gradients, if `step` is the one to
+/// dump. `whose`: the end of the file's name.
+void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
+                   const std::string& whose, std::span<const float> gradient);
+
+}  // namespace train

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the commands here. Runs Python programs in tools/, with the distribution's Python, which has matplotlib.
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+reproduce=$repository/programs/atomo-train/reproduce
+python=/usr/bin/python3
+[ -x "$python" ] || python=python3
+
+# experiment NAME OPTION...: experiments/NAME.py
+experiment() {
+  PYTHONPATH="$repository/programs/atomo-train/tools" exec "$python" -m "experiments.$1" "${@:2}"
+}
+
+# compare OPTION...: compare.py
+compare() {
+  exec "$python" "$repository/programs/atomo-train/tools/compare.py" "$@"
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the decentralised algorithms share: every rank is a node of a graph, trains weights of its
+/// own and talks to its neighbours alone. Rank 0 also writes what is kept and seen.
+///
+/// An algorithm is a class that derives from Node and says what a step is:
+/// ```cpp
+/// bool train(std::uint32_t step) {
+///   const auto edges = due(step);
+///   send(step, edges, here());          // to every neighbour whose slot it is
+///   back_propagate(step);               // gradient_
+///   for (const auto& j : edges) receive(j, theirs_);
+///   take_step(step);                    // here() moves along gradient_
+///   return end_step(step);
+/// }
+/// ```
+/// Nobody waits for all the others in a step: what nodes report is gathered while they go on, and
+/// told some steps later. Interruptions are agreed on there, so that all stop behind the same step.
+
+#include <atomo/types.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exchange/graph.hpp"
+#include "exchange/mail.hpp"
+#include "learning/learner.hpp"
+#include "learning/optimiser.hpp"
+#include "run/run.hpp"
+#include "run/timeline.hpp"
+
+namespace train {
+
+/// Weights, or differences of weights, and the running statistics of batch normalisation with them.
+struct Point {
+  std::vector<float> weights, buffers;
+
+  void clear();
+  /// this += factor (a - b)
+  void add_difference(double factor, const Point& a, const Point& b);
+};
+
+class Node {
+ public:
+  /// Loads the data, makes the network and the graph; `begin` must follow.
+  explicit Node(Run& run);
+  ~Node() = default;
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  /// Steps that are done, those of the checkpoint included.
+  [[nodiscard]] std::uint32_t done() const noexcept { return done_; }
+  /// Each node's own model on all samples of the test, and the mean model.
+  void test(std::uint32_t done);
+  /// Writes a checkpoint. Every rank calls it.
+  void save(std::uint32_t done);
+  void finish(std::uint32_t done, bool stopped);
+
+ protected:
+  /// Part of this node's state: checkpoints keep it under `name`. Before `begin`.
+  void keep(const std::string& name, std::vector<float>& values) { kept_[name] = &values; }
+  /// Goes on from the checkpoint, if there is one, and opens the log. The last thing a role does
+  /// when it is made.
+  void begin();
+
+  [[nodiscard]] bool first() const noexcept { return transport_.rank() == 0; }
+  [[nodiscard]] const std::vector<Neighbour>& neighbours() const {
+    return graph_.neighbours(transport_.rank());
+  }
+  /// The neighbours whose slot a step is.
+  [[nodiscard]] std::vector<Neighbour> due(std::uint32_t step) const {
+    return graph_.due(transport_.rank(), step);
+  }
+
+  [[nodiscard]] std::size_t elements() { return learner_.replica().weights().size(); }
+  [[nodiscard]] std::span<float> weights() { return learner_.replica().weights(); }
+  /// A copy of where this node is.
+  [[nodiscard]] Point here();
+  /// Weights and statistics += change.
+  void move_by(const Point& change);
+  /// A point of this node's size.
+  [[nodiscard]] Point zeros();
+
+  /// Forward and backward over this node's samples: `gradient_` at the weights as they are. What
+  /// was sent and expected travels meanwhile. Begins the step's report.
+  void back_propagate(std::uint32_t step);
+  /// The optimiser moves the weights along `gradient_`.
+  void take_step(std::uint32_t step);
+  /// Tells what this node did. Returns whether the run ends behind this step.
+  [[nodiscard]] bool end_step(std::uint32_t step);
+
+  /// Encodes the point's weights once and posts them, with its statistics, to `to`, and gets ready
+  /// for theirs. `sent` becomes what they decode. Further messages of the same step each want a
+  /// `channel` of their own. Asynchronously, who has not taken the last one is passed over.
+  void send(std::uint32_t step, const std::vector<Neighbour>& to, const Point& point, Point& sent,
+            std::uint16_t channel = 0);
+  /// The same where nobody needs to know what is decoded.
+  void send(std::uint32_t step, const std::vector<Neighbour>& to, const Point& point,
+            std::uint16_t channel = 0);
+  /// Waits for the next message of a neighbour. Asynchronously, takes the latest that has arrived
+  /// and leaves `theirs` as it is when there is none. Returns whether there was one.
+  bool receive(const Neighbour& from, Point& theirs);
+
+  Run& run_;
+  Transport& transport_;
+  Graph graph_;
+  Learner learner_;
+  std::unique_ptr<Optimiser> optimiser_;
+  std::vector<float> gradient_;
+
+ private:
+  /// What a node tells about a step.
+  struct Told {
+    StepReport report;
+    double wait = 0, decode = 0;  ///< milliseconds
+  };
+
+  void begin_step(std::uint32_t step);
+  void post(std::uint32_t step, const std::vector<Neighbour>& to, const Point& point,
+            std::uint16_t channel, std::span<float> decoded);
+  void post_reports();
+  void take_reports();
+  /// Brings all reports to the log.
+  void flush();
+  template <class T>
+  std::vector<T> gather(const T& mine);
+  /// Mean over the nodes; every node gets it.
+  [[nodiscard]] std::vector<float> mean_over_nodes(std::span<const float> own);
+  [[nodiscard]] WorkerState state();
+  /// Returns the bytes that were sent before.
+  std::uint64_t restore();
+  void share_events(std::uint32_t step);
+
+  std::map<std::string, std::vector<float>*> kept_;
+  std::uint32_t done_ = 0;
+  std::optional<std::uint32_t> step_;  ///< the one under way
+  bool stopped_ = false;
+  Mail mail_;
+  Timeline timeline_{false, 0, ""};
+  Told now_;
+  std::vector<Told> told_, posted_, gathered_;     ///< not yet posted; under way; of all nodes
+  std::uint32_t told_from_ = 0, posted_from_ = 0;  ///< the first steps of them
+  std::size_t steps_a_gather_ = 2;
+  Transfer gathering_;
+  std::optional<Log> log_;
+};
+
+}  // namespace train

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/interrupt.hpp"
+
+#include <csignal>
+#include <initializer_list>
+
+namespace train {
+namespace {
+volatile std::sig_atomic_t flag = 0;
+void raise_flag(int) { flag = 1; }
+}  // namespace
+
+void catch_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = raise_flag;
+  action.sa_flags = SA_RESTART;
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  signal(SIGXFSZ, SIG_IGN);
+}
+
+bool interrupted() noexcept { return flag != 0; }
+
+}  // namespace train

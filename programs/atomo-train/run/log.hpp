@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the user sees: progress, JSON lines, the final table. Only rank 0 has one.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "command_line/options.hpp"
+#include "learning/task.hpp"
+#include "run/run_folder.hpp"
+
+namespace train {
+
+/// Where the time of a step went, in milliseconds.
+struct StepTimes {
+  double compute = 0;  ///< forward and backward, without encoding; mean over workers
+  double encode = 0;   ///< mean over workers
+  double wire = 0;     ///< the rest: transfers, waiting for the slowest, the optimiser
+  double decode = 0;   ///< decode-add of all workers' payloads
+};
+
+struct StepRecord {
+  std::uint32_t step = 0;
+  std::uint32_t steps = 1;               ///< that it stands for, `step` being the last
+  double loss = 0;                       ///< mean over workers
+  std::uint64_t bytes = 0;               ///< of gradients, sent by all workers in this step
+  std::uint64_t sent = 0, received = 0;  ///< between all workers and others, every copy
+  StepTimes times;
+};
+
+class Log {
+ public:
+  /// \throws std::runtime_error when the log file cannot be written.
+  Log(const Options& options, const Measure& measure, int workers, std::uint64_t parameters,
+      std::uint64_t sent_bytes);
+
+  void step(const StepRecord& record);
+  /// `score` is that of all workers; `of_mean` that of their mean model, where each has its own.
+  void evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean = nullptr);
+  void checkpoint(std::uint32_t steps_done);
+  /// One line for the user, above the progress line.
+  void note(const std::string& line);
+  void finish(std::uint32_t steps_done, bool interrupted);
+  [[nodiscard]] std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
+
+ private:
+  /// Since the run began, also before it was resumed in its folder.
+  [[nodiscard]] double seconds() const;
+  void emit(const nlohmann::json& line);
+  void print(const std::string& line);
+  void rewrite(const std::string& line);
+  void print_table();
+  [[nodiscard]] std::string progress_of(const StepRecord& record) const;
+  [[nodiscard]] StepTimes mean_times() const;
+
+  const Options& options_;
+  const Measure& measure_;
+  double workers_;
+  std::uint64_t parameters_;
+  std::uint64_t sent_bytes_;  ///< by all workers since step 0
+  std::uint64_t sent_here_ = 0;
+  std::uint32_t steps_here_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool live_;
+  bool line_open_ = false;
+  std::optional<double> tested_;     ///< by the measure
+  std::vector<StepTimes> times_;     ///< of a step, a record each
+  LineFile file_;                    ///< of --log
+  std::optional<RunFolder> folder_;  ///< of --out
+};
+
+}  // namespace train

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run/run.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+namespace train {
+namespace {
+
+/// Whether a multiple of `every` is among the last `steps` of `done` steps.
+bool comes_round(std::uint32_t every, std::uint32_t done, std::uint32_t steps) {
+  return every != 0 && done / every != (done - steps) / every;
+}
+
+}  // namespace
+
+std::uint32_t Run::last_step() const {
+  return options.stop_at == 0 ? options.steps : std::min(options.stop_at, options.steps);
+}
+
+bool Run::tests_after(std::uint32_t done, std::uint32_t steps) const {
+  return done == options.steps || comes_round(options.eval_every, done, steps);
+}
+
+bool Run::saves_after(std::uint32_t done, bool stopped, std::uint32_t steps) const {
+  if (options.save.empty()) return false;
+  return done >= last_step() || stopped || comes_round(options.save_every, done, steps);
+}
+
+std::optional<Checkpoint> Run::resume(const Replica& replica) const {
+  if (options.resume.empty()) return std::nullopt;
+  return read_checkpoint(options.resume, replica.layers(),
+                         options.fingerprint(transport.workers()));
+}
+
+std::unique_ptr<Optimiser> Run::make_optimiser(std::span<const atomo::LayerSpec> layers) const {
+  OptimiserSettings settings;
+  settings.learning_rate = [this](std::uint32_t step) { return options.learning_rate(step); };
+  settings.gradient_scale = [this](std::uint32_t step) { return options.gradient_scale(step); };
+  settings.momentum = options.momentum;
+  settings.weight_decay = options.weight_decay;
+  return train::make_optimiser(options.optimizer, std::move(settings), layers);
+}
+
+std::unique_ptr<Optimiser> Run::make_outer_optimiser(
+    std::span<const atomo::LayerSpec> layers) const {
+  OptimiserSettings settings;
+  settings.learning_rate = [this](std::uint32_t) { return options.outer_lr; };
+  settings.momentum = options.outer_momentum;
+  return train::make_optimiser(options.outer_optimizer, std::move(settings), layers);
+}
+
+StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports) {
+  StepRecord record;
+  record.step = step;
+  const auto workers = static_cast<double>(reports.size());
+  for (const auto& report : reports) {
+    record.loss += report.loss / workers;
+    record.bytes += report.payload_bytes;
+    record.sent += report.sent;
+    record.received += report.received;
+    record.times.compute += report.compute / workers;
+    record.times.encode += report.encode / workers;
+  }
+  return record;
+}
+
+std::vector<float> mean_over_workers(std::span<const float> all, std::size_t workers) {
+  const std::size_t each = all.size() / workers;
+  std::vector<float> mean(each);
+  for (std::size_t k = 0; k < workers; ++k) {
+    for (std::size_t i = 0; i < each; ++i)
+      mean[i] += all[k * each + i] / static_cast<float>(workers);
+  }
+  return mean;
+}
+
+std::optional<Score> total_of(std::span<const Score> scores) {
+  Score total;
+  for (const auto& score : scores) {
+    if (score.broken_off != 0) return std::nullopt;
+    total += score;
+  }
+  return total;
+}
+
+void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores) {
+  if (const auto total = total_of(scores)) log.evaluation(done, *total);
+}
+
+bool all_ready(Transport& transport, const std::string& error) {
+  constexpr std::size_t kText = 1024;
+  std::array<char, kText> mine{};
+  std::memcpy(mine.data(), error.data(), std::min(error.size(), kText - 1));
+  std::vector<char> all(kText * static_cast<std::size_t>(transport.size()));
+  auto transfer = transport.all_gather(bytes_of(mine), std::as_writable_bytes(std::span(all)));
+  transport.wait(transfer);
+  std::map<std::string, std::string> who;  // of each error
+  for (std::size_t at = 0; at < all.size(); at += kText) {
+    const std::string text = &all[at];
+    if (text.empty()) continue;
+    auto& names = who[text];
+    names += (names.empty() ? "" : ", ") + transport.name(static_cast<int>(at / kText));
+  }
+  for (const auto& [text, names] : who) {
+    const std::string line = "atomo-train: cannot start: " + text + " [" + names + "]\n";
+    if (transport.rank() == 0) std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+  return who.empty();
+}
+
+}  // namespace train

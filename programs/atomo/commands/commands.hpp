@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The commands of the tool. Each prints its report and throws InputError or PayloadRefused when it
+/// fails.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensors/tensor_io.hpp"
+
+namespace atomo::cli {
+
+struct CodecsOptions {
+  bool json = false;
+};
+
+struct EncodeOptions {
+  std::string codec;
+  Key key;
+  bool without_names = false;
+  Device device = Device::cpu;
+  unsigned threads = 1;
+  bool json = false;
+  std::vector<std::string> paths;  ///< the inputs, then the output
+};
+
+struct DecodeOptions {
+  std::string input, output;
+  std::optional<Format> format;  ///< by default the output's extension says it
+  std::optional<DType> dtype;    ///< none: each layer's own
+  Device device = Device::cpu;
+  unsigned threads = 1;
+  bool json = false;
+};
+
+struct InspectOptions {
+  std::string input;
+  bool json = false;
+};
+
+struct MeasureOptions {
+  std::vector<std::string> codecs;
+  std::uint64_t seed = 0;
+  std::uint32_t draws = 20;
+  bool without_names = false;
+  Device device = Device::cpu;
+  unsigned threads = 1;
+  std::string plot;  ///< empty: none
+  bool json = false;
+  std::vector<std::string> inputs;
+};
+
+struct AddOptions {
+  std::vector<std::string> inputs;
+  std::string output;
+  bool json = false;
+};
+
+void run_codecs(const CodecsOptions& options);
+void run_encode(const EncodeOptions& options);
+void run_decode(const DecodeOptions& options);
+void run_inspect(const InspectOptions& options);
+void run_measure(const MeasureOptions& options);
+void run_add(const AddOptions& options);
+
+}  // namespace atomo::cli

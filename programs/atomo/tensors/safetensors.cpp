@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// .safetensors: the length of a JSON header (u64, little-endian), the header, the data. The header
+/// maps each name to dtype, shape and data_offsets [begin, end) from the end of the header;
+/// "__metadata__" is a map of strings.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "common/safetensors_header.hpp"
+#include "tensors/tensor_io.hpp"
+#include "terminal/failure.hpp"
+
+namespace atomo::cli::detail {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using programs::kHeaderLengthBytes;
+using programs::kMostNested;
+
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
+constexpr std::string_view kMetadata = "__metadata__";
+constexpr std::array<std::pair<std::string_view, DType>, 3> kTypes{
+    {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
+
+struct Entry {
+  Tensor tensor;
+  std::uint64_t begin = 0, end = 0;
+};
+
+std::uint64_t unsigned_of(const Json& value, const std::string& label, std::string_view what) {
+  if (!value.is_number_unsigned()) {
+    throw InputError(fmt::format("{}: {} must be integers from 0", label, what));
+  }
+  return value.get<std::uint64_t>();
+}
+
+DType dtype_of(const Json& value, const std::string& label) {
+  const std::string text = value.is_string() ? value.get<std::string>() : "";
+  for (const auto& [name, dtype] : kTypes) {
+    if (text == name) {
+      return dtype;
+    }
+  }
+  throw InputError(fmt::format(
+      "{}: elements of type '{}' are not supported; accepted are F32, F16 and BF16", label, text));
+}
+
+Entry entry_of(const std::string& name, const Json& value, std::uint64_t data_bytes,
+               const std::string& file_label) {
+  const std::string label = fmt::format("{}: tensor '{}'", file_label, name);
+  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
+      !value.contains("data_offsets")) {
+    throw InputError(fmt::format("{}: damaged header: needs dtype, shape and data_offsets", label));
+  }
+  const Json& dims = value["shape"];
+  const Json& offsets = value["data_offsets"];
+  if (!dims.is_array() || !offsets.is_array() || offsets.size() != 2) {
+    throw InputError(
+        fmt::format("{}: damaged header: shape must be a list, data_offsets two integers", label));
+  }
+  std::vector<std::int64_t> shape;
+  for (const Json& d : dims) {
+    const std::uint64_t size = unsigned_of(d, label, "dimensions");
+    shape.push_back(static_cast<std::int64_t>(
+        std::min<std::uint64_t>(size, std::numeric_limits<std::int64_t>::max())));
+  }
+  Entry entry;
+  entry.tensor.name = name;
+  entry.tensor.dtype = dtype_of(value["dtype"], label);
+  entry.tensor.shape = checked_shape(shape, label);
+  entry.begin = unsigned_of(offsets[0], label, "data_offsets");
+  entry.end = unsigned_of(offsets[1], label, "data_offsets");
+  if (entry.begin > entry.end || entry.end - entry.begin != entry.tensor.bytes()) {
+    throw InputError(fmt::format(
+        "{}: damaged header: data_offsets [{}, {}] do not span the {} bytes of {}", label,
+        entry.begin, entry.end, entry.tensor.bytes(), entry.tensor.shape.to_string()));
+  }
+  if (entry.end > data_bytes) {
+    throw InputError(fmt::format("{}: truncated: its data end at byte {}, {} are there", label,
+                                 entry.end, data_bytes));
+  }
+  return entry;
+}
+
+Json parse_header(const Buffer& file, const std::string& label, std::uint64_t& header_bytes) {
+  if (file.bytes < kHeaderLengthBytes) {
+    throw InputError(fmt::format("{}: truncated: {} bytes do not hold a .safetensors header", label,
+                                 file.bytes));
+  }
+  header_bytes = programs::header_length(file.view().first<kHeaderLengthBytes>());
+  if (header_bytes > kMaxHeaderBytes) {
+    throw InputError(
+        fmt::format("{}: not a .safetensors file: a header of {} bytes; at most {} are accepted",
+                    label, header_bytes, kMaxHeaderBytes));
+  }
+  if (header_bytes > file.bytes - kHeaderLengthBytes) {
+    throw InputError(fmt::format("{}: truncated: the header says {} bytes, {} are there", label,
+                                 header_bytes, file.bytes - kHeaderLengthBytes));
+  }
+  const char* text = reinterpret_cast<const char*>(file.data.get()) + kHeaderLengthBytes;
+  // What is nested too deeply is cut off: a few bytes of brackets would take a hundred each.
+  bool too_deep = false;
+  const auto keep = [&too_deep](int depth, Json::parse_event_t, const Json&) {
+    too_deep = too_deep || depth > kMostNested;
+    return !too_deep;
+  };
+  const Json header = Json::parse(text, text + header_bytes, keep, false);
+  if (too_deep) {
+    throw InputError(fmt::format("{}: not a .safetensors file: its header nests more than {} lists",
+                                 label, kMostNested));
+  }
+  if (!header.is_object()) {
+    throw InputError(
+        fmt::format("{}: not a .safetensors file: its header is not a JSON object", label));
+  }
+  return header;
+}
+
+/// JSON for one tensor's place. \throws InputError for a name that JSON cannot hold.
+std::string quoted(const std::string& name) {
+  try {
+    return Json(name).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw InputError("a tensor's name is not UTF-8, which .safetensors needs; write .npz");
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> read_safetensors(const Buffer& file, const std::string& label) {
+  std::uint64_t header_bytes = 0;
+  const Json header = parse_header(file, label, header_bytes);
+  const std::uint64_t data_begin = kHeaderLengthBytes + header_bytes;
+  const std::uint64_t data_bytes = file.bytes - data_begin;
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : header.items()) {
+    if (name != kMetadata) {
+      entries.push_back(entry_of(name, value, data_bytes, label));
+    }
+  }
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  // Gaps and overlaps are refused: a name that stands twice, or data nobody claims, cannot pass
+  // unseen.
+  std::uint64_t at = 0;
+  std::vector<Tensor> tensors;
+  for (Entry& e : entries) {
+    if (e.begin != at) {
+      throw InputError(
+          fmt::format("{}: tensor '{}': damaged header: its data begin at byte {}, {} was expected",
+                      label, e.tensor.name, e.begin, at));
+    }
+    at = e.end;
+    e.tensor.data = share_aligned(file, data_begin + e.begin, e.tensor.bytes(), e.tensor.dtype);
+    tensors.push_back(std::move(e.tensor));
+  }
+  if (at != data_bytes) {
+    throw InputError(
+        fmt::format("{}: {} bytes after the last tensor's data; the file must end there", label,
+                    data_bytes - at));
+  }
+  return tensors;
+}
+
+FileParts write_safetensors(const std::vector<Tensor>& tensors) {
+  // Wider elements first, so that all data are aligned whatever their sizes.
+  std::vector<const Tensor*> order;
+  for (const Tensor& t : tensors) {
+    order.push_back(&t);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {
+    return size_of(a->dtype) > size_of(b->dtype);
+  });
+  std::string header = "{";
+  std::uint64_t at = 0;
+  for (const Tensor* t : order) {
+    const auto* type = std::find_if(kTypes.begin(), kTypes.end(),
+                                    [&](const auto& k) { return k.second == t->dtype; });
+    header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}",
+                          at == 0 && header == "{" ? "" : ",", quoted(t->name), type->first,
+                          Json(t->shape.dims()).dump(), at, at + t->bytes());
+    at += t->bytes();
+  }
+  header += "}";
+  header = programs::with_length(std::move(header));
+  FileParts file;
+  file.owned.emplace_back(header.size());
+  std::memcpy(file.owned[0].data.get(), header.data(), header.size());
+  file.parts.push_back(file.owned[0].view());
+  for (const Tensor* t : order) {
+    file.parts.push_back({t->data.get(), t->bytes()});
+  }
+  return file;
+}
+
+}  // namespace atomo::cli::detail
