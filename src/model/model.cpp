@@ -261,7 +261,9 @@ Status Compressor::Impl::decode_layer(ConstBytes message, bool add, float alpha,
       return Status::unsupported;
   }
   if (found == nullptr) return Status::shape_mismatch;
-  return device_backend()->decode(*found, message, add, alpha, view, context);
+  LayerPlan plan = *found;
+  plan.kind.dtype = view.dtype;
+  return device_backend()->decode(plan, message, add, alpha, view, context);
 }
 
 Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept {
