@@ -32,39 +32,12 @@ constexpr std::uint64_t repeats(std::uint64_t often) {
   return kSanitized ? (often + 9) / 10 : often;
 }
 
-/// One spec of every codec and of every choice that changes its wire format, of those that can run
-/// where the tests' tensors are without the caller's libraries (test_device_svd.cpp has the
-/// others).
+/// The specs of the table of codecs, of those that can run where the tests' tensors are without the
+/// caller's libraries (test_device_svd.cpp has the others).
 inline std::vector<std::string> all_specs() {
-  std::vector<std::string> specs = {"identity",
-                                    "identity:dtype=f16",
-                                    "identity:dtype=bf16",
-                                    "atomo:bits=1,atoms=rows",
-                                    "atomo:bits=0.25,atoms=blocks",
-                                    "atomo:bits=6,atoms=blocks",
-                                    "atomo:price=0.01,atoms=rows",
-                                    "atomo:bits=1,atoms=coordinate",
-                                    "atomo:bits=5,atoms=coordinate",
-                                    "atomo:atoms=coordinate,keep=0.1",
-                                    "atomo:atoms=coordinate,delta=0.01",
-                                    "atomo:bits=2,atoms=svd",
-                                    "atomo:atoms=svd,keep=3,values=f32",
-                                    "atomo:bits=2,atoms=sketch",
-                                    "atomo:bits=0.5,atoms=sketch,rank=3,iterations=2",
-                                    "atomo:bits=1",
-                                    "qsgd:bits=1",
-                                    "qsgd:bits=4",
-                                    "qsgd:bits=8,bucket=64,norm=l2",
-                                    "terngrad",
-                                    "terngrad:clip=2.5",
-                                    "sign",
-                                    "sign:scale=mean",
-                                    "topk:keep=0.05",
-                                    "topk:keep=3",
-                                    "randomk:keep=0.1",
-                                    "topk:keep=0.05+blosc:codec=zstd",
-                                    "qsgd:bits=2+blosc:codec=lz4,shuffle=none",
-                                    "identity+blosc:codec=blosclz,shuffle=bit,level=9"};
+  std::vector<std::string> specs;
+  for (const CodecHelp& codec : list_codecs())
+    specs.insert(specs.end(), codec.specs.begin(), codec.specs.end());
   std::erase_if(specs, [](const std::string& spec) {
     const Codec codec = Codec::parse(spec);
     return kDevice == Device::cuda && (!codec.traits().cuda || codec.traits().synchronises);

@@ -307,7 +307,7 @@ TEST(Pairs, DamagedBodiesNeverDoHarm) {
         message.bytes.begin() + body_at,
         message.bytes.begin() + body_at - 4 + static_cast<std::ptrdiff_t>(info.layers[0].bytes));
     const Kind kind{MethodId::atoms, DType::f32, kPairs, shape};
-    std::vector<std::byte> room(kAtomsDecoder.workspace_bytes(kind));
+    std::vector<std::byte> room(decoders::atoms.workspace_bytes(kind));
     std::vector<float> y(shape.elements() + 16, -9.0f);
     const auto decode = [&](ConstBytes bytes) {
       LayerOutput out;
@@ -317,7 +317,7 @@ TEST(Pairs, DamagedBodiesNeverDoHarm) {
       out.y = y.data() + 8;
       out.n = shape.elements();
       out.workspace = room;
-      return kAtomsDecoder.decode(out);
+      return decoders::atoms.decode(out);
     };
     ASSERT_EQ(decode(body), Status::ok);
     EXPECT_EQ(std::vector<float>(y.begin() + 8, y.end() - 8),

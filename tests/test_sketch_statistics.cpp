@@ -86,7 +86,7 @@ class SentSketch {
                             format::sketch_params(sketched_.rank),
                             Shape{static_cast<std::int64_t>(sketched_.shape.rows),
                                   static_cast<std::int64_t>(sketched_.shape.columns)}};
-    std::vector<std::byte> workspace(codec::kAtomsDecoder.workspace_bytes(kind));
+    std::vector<std::byte> workspace(codec::decoders::atoms.workspace_bytes(kind));
     codec::LayerOutput out;
     out.body = body;
     out.kind = &kind;
@@ -95,7 +95,7 @@ class SentSketch {
     out.y = y.data();
     out.n = y.size();
     out.workspace = workspace;
-    EXPECT_EQ(codec::kAtomsDecoder.decode(out), Status::ok);
+    EXPECT_EQ(codec::decoders::atoms.decode(out), Status::ok);
     return y;
   }
 

@@ -90,6 +90,8 @@ struct CodecHelp {
   std::string keys;     ///< "bits=1..8, bucket=512, norm=max|l2"
   std::string summary;  ///< one line
   std::string example;  ///< a spec that parses
+  /// Specs that show every choice that changes this codec's messages: what a test of all codecs runs.
+  std::vector<std::string> specs;
 };
 
 /// Every codec this build knows, in the order of the documentation.

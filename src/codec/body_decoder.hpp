@@ -44,9 +44,10 @@ struct BodyDecoder {
 /// Null for an unknown number.
 [[nodiscard]] const BodyDecoder* find_decoder(MethodId id) noexcept;
 
-// One a method; codec/methods.
-extern const BodyDecoder kIdentityDecoder, kAtomsDecoder, kCoordinateDecoder, kQsgdDecoder,
-    kTernaryDecoder, kSignDecoder, kTopkDecoder, kRandomKDecoder, kFactorsDecoder,
-    kAutomaticDecoder;
+/// One a method (format/methods.def), in the files of codec/methods/.
+namespace decoders {
+#define ATOMO_METHOD(number, id, price, row, parameters) extern const BodyDecoder id;
+#include "format/methods.def"
+}  // namespace decoders
 
 }  // namespace atomo::codec

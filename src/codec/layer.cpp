@@ -233,7 +233,7 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
                 : Status::non_finite;
   }
   out.body = layer.body;
-  out.price = kind.method == MethodId::coordinate ? header.grid_step : header.price;
+  out.price = header_price(header, kind.method);
   if ((layer.row.flags & Row::kOwnPrice) != 0) {
     if (out.body.size() <= kPriceBytes) return Status::corrupt;
     std::memcpy(&out.price, out.body.data(), kPriceBytes);

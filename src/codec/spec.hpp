@@ -67,25 +67,21 @@ struct Keep {
 [[nodiscard]] std::string nearest(std::string_view word,
                                   const std::vector<std::string>& candidates);
 
-/// A row of the table of codecs (registry.cpp).
+/// A row of the table of codecs (format/methods.def).
 struct CodecEntry {
   const char* name;
   const char* keys;
   const char* summary;
   const char* example;
-  std::vector<std::string> known;  ///< every key the factory reads
+  std::vector<std::string> specs;  ///< every choice that changes the messages
+  std::vector<std::string> known;  ///< every key the factory reads: those of `keys`
   std::shared_ptr<const BodyEncoder> (*make)(SpecArgs&);
 };
 [[nodiscard]] const std::vector<CodecEntry>& codec_table();
 
-// Factories, one a codec; methods/*.cpp.
-std::shared_ptr<const BodyEncoder> make_identity(SpecArgs&);
-std::shared_ptr<const BodyEncoder> make_atomo(SpecArgs&);
-std::shared_ptr<const BodyEncoder> make_qsgd(SpecArgs&);
-std::shared_ptr<const BodyEncoder> make_terngrad(SpecArgs&);
-std::shared_ptr<const BodyEncoder> make_sign(SpecArgs&);
-std::shared_ptr<const BodyEncoder> make_topk(SpecArgs&);
-std::shared_ptr<const BodyEncoder> make_random_k(SpecArgs&);
+// Factories, one a codec, in the files of codec/methods/.
+#define ATOMO_CODEC(maker, ...) std::shared_ptr<const BodyEncoder> make_##maker(SpecArgs&);
+#include "format/methods.def"
 
 /// `bits=B` or `ratio=R` (32 / R bits), one of them required: bits a parameter, 0.001..32.
 [[nodiscard]] double read_budget(SpecArgs& args);

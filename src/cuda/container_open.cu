@@ -143,7 +143,7 @@ __device__ Status open_layer(const Frame& frame, ConstBytes message, const Heade
   std::uint64_t own = 0;
   const format::KindFields& kind = frame(frame.plan.planned_kinds)[info.kind].fields;
   if (!format::has_form(kind, row.form())) return Status::corrupt;
-  layer.price = info.method == MethodId::coordinate ? header.grid_step : header.price;
+  layer.price = format::header_price(header, info.method);
   if (is_set(row, Row::kOwnPrice)) {
     own = format::kPriceBytes;
     if (row.bytes <= own) return Status::corrupt;

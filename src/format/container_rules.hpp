@@ -201,10 +201,14 @@ ATOMO_HD inline Row read_row(const std::byte* message, std::size_t layer) noexce
   if ((n == 0 || (row.flags & Row::kNonFinite) != 0) && row.bytes != 0) return Status::corrupt;
   // The other flags and the form are about a body.
   if (row.bytes == 0) return (row.flags & ~Row::kNonFinite) != 0 ? Status::corrupt : Status::ok;
-  const bool automatic = method == MethodId::automatic;
-  const bool thins = method == MethodId::atoms || automatic;
-  if (!thins && (row.flags & Row::kThinned) != 0) return Status::corrupt;
-  return row.form() != 0 && !automatic ? Status::corrupt : Status::ok;
+  const RowSays says = rules_of(method).row;
+  if (says == RowSays::plain && (row.flags & Row::kThinned) != 0) return Status::corrupt;
+  return row.form() != 0 && says != RowSays::forms ? Status::corrupt : Status::ok;
+}
+
+/// The number of the header that a method's bodies follow from.
+[[nodiscard]] constexpr float header_price(const Header& header, MethodId method) noexcept {
+  return rules_of(method).price == HeaderPrice::grid_step ? header.grid_step : header.price;
 }
 
 /// A price in front of a body.

@@ -11,18 +11,10 @@
 
 namespace atomo::format {
 
-/// On the wire, one byte a kind. Numbers are never reused.
+/// On the wire, one byte a kind (methods.def). Numbers are never reused.
 enum class MethodId : std::uint8_t {
-  identity = 0,
-  atoms = 1,       ///< dithered rows, blocks or singular pairs at a price
-  coordinate = 2,  ///< stochastic rounding to one grid step
-  qsgd = 3,
-  ternary = 4,
-  sign = 5,
-  topk = 6,
-  random_k = 7,
-  factors = 8,    ///< singular pairs with f32 factors
-  automatic = 9,  ///< atoms or coordinates, whichever costs least at the price
+#define ATOMO_METHOD(number, id, price, row, parameters) id = number,
+#include "format/methods.def"
 };
 
 /// What decodes a body: the method, its parameters (a word each method defines), and what was
@@ -100,33 +92,52 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
   return rank <= rows && rank <= kind.elements / rows;
 }
 
+/// Of the method atoms: its family, and the pairs of a sketch.
+[[nodiscard]] constexpr bool valid_atoms(const KindFields& kind) noexcept {
+  return kind.params == kBlocks || (kind.params == kRows && has_rows(kind)) ||
+         (kind.params == kPairs && is_matrix(kind)) ||
+         (family_of(kind.params) == kSketch && has_sketch(kind, rank_of(kind.params)));
+}
+/// Of ternary: its clip.
+[[nodiscard]] constexpr bool valid_clip(const KindFields& kind) noexcept {
+  const auto clip = std::bit_cast<float>(kind.params);
+  return kind.params == 0 ||
+         (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
+}
+/// Of top-k and random-k: how many entries they keep.
+[[nodiscard]] constexpr bool valid_keep(const KindFields& kind) noexcept {
+  if (kind.elements == 0) return kind.params == 0;
+  return kind.elements >= kManyEntries || (kind.params >= 1 && kind.params <= kind.elements);
+}
+
 [[nodiscard]] constexpr bool valid_kind(const KindFields& kind) noexcept {
-  const float clip = std::bit_cast<float>(kind.params);
   switch (kind.method) {
-    case MethodId::identity:
-      return kind.params <= 2;
-    case MethodId::atoms:
-      return kind.params == kBlocks || (kind.params == kRows && has_rows(kind)) ||
-             (kind.params == kPairs && is_matrix(kind)) ||
-             (family_of(kind.params) == kSketch && has_sketch(kind, rank_of(kind.params)));
-    case MethodId::coordinate:
-    case MethodId::factors:
-      return kind.params == 0;
-    case MethodId::automatic:
-      return kind.params == 0 ? !has_sketch(kind, 1) : has_sketch(kind, kind.params);
-    case MethodId::qsgd:
-      return kind.params >> 28 == 0;
-    case MethodId::ternary:
-      return kind.params == 0 ||
-             (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
-    case MethodId::sign:
-      return kind.params <= 1;
-    case MethodId::topk:
-    case MethodId::random_k:
-      if (kind.elements == 0) return kind.params == 0;
-      return kind.elements >= kManyEntries || (kind.params >= 1 && kind.params <= kind.elements);
+#define ATOMO_METHOD(number, id, price, row, parameters) \
+  case MethodId::id:                                     \
+    return parameters;
+#include "format/methods.def"
   }
   return false;
+}
+
+/// Which number of the header the bodies of a method follow from.
+enum class HeaderPrice : std::uint8_t { none, price, grid_step };
+/// What a layer's row may say of a body: nothing more, that it is thinned, or also which of several
+/// forms it has.
+enum class RowSays : std::uint8_t { plain, thins, forms };
+
+struct MethodRules {
+  HeaderPrice price = HeaderPrice::none;
+  RowSays row = RowSays::plain;
+};
+[[nodiscard]] constexpr MethodRules rules_of(MethodId id) noexcept {
+  switch (id) {
+#define ATOMO_METHOD(number, id, price, row, parameters) \
+  case MethodId::id:                                     \
+    return {HeaderPrice::price, RowSays::row};
+#include "format/methods.def"
+  }
+  return {};
 }
 
 /// What a body of the method `automatic` is, by the form in its row.

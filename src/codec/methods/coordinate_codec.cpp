@@ -129,7 +129,7 @@ Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& ato
 
 }  // namespace
 
-const BodyDecoder kCoordinateDecoder{describe, max_bytes, workspace, decode, count};
+const BodyDecoder decoders::coordinate{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const BodyEncoder> make_coordinate(SpecArgs& args) {
   const int given = (args.has("bits") ? 1 : 0) + (args.has("ratio") ? 1 : 0) +

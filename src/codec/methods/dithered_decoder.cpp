@@ -176,7 +176,7 @@ Kind coordinates_of(const Kind& kind) noexcept {
 
 std::size_t max_bytes(const Kind& kind) noexcept {
   const bool automatic = kind.method == MethodId::automatic;
-  std::size_t bytes = automatic ? kCoordinateDecoder.max_body_bytes(coordinates_of(kind)) : 0;
+  std::size_t bytes = automatic ? decoders::coordinate.max_body_bytes(coordinates_of(kind)) : 0;
   for_each_form(kind, [&](std::uint8_t, const DitheredLayer& layer) {
     bytes = std::max(bytes, max_bytes_of(layer));
   });
@@ -185,7 +185,7 @@ std::size_t max_bytes(const Kind& kind) noexcept {
 
 std::size_t workspace(const Kind& kind) noexcept {
   const bool automatic = kind.method == MethodId::automatic;
-  std::size_t bytes = automatic ? kCoordinateDecoder.workspace_bytes(coordinates_of(kind)) : 0;
+  std::size_t bytes = automatic ? decoders::coordinate.workspace_bytes(coordinates_of(kind)) : 0;
   for_each_form(kind, [&](std::uint8_t, const DitheredLayer& layer) {
     bytes = std::max(bytes, workspace_of(layer));
   });
@@ -200,21 +200,21 @@ Status decode_automatic(const LayerOutput& out) noexcept {
   LayerOutput coordinates = out;
   coordinates.kind = &kind;
   coordinates.price = grid_step(out.price);
-  return kCoordinateDecoder.decode(coordinates);
+  return decoders::coordinate.decode(coordinates);
 }
 
 Status count_automatic(ConstBytes body, const Kind& kind, std::uint8_t form, std::uint64_t& atoms,
                        std::uint64_t& kept) noexcept {
   if (!has_form(fields_of(kind), form)) return Status::corrupt;
   if (form != kGridForm) return count_dithered(body, kind, form, atoms, kept);
-  return kCoordinateDecoder.count(body, coordinates_of(kind), 0, atoms, kept);
+  return decoders::coordinate.count(body, coordinates_of(kind), 0, atoms, kept);
 }
 
 }  // namespace
 
-const BodyDecoder kAtomsDecoder{describe_atoms, max_bytes, workspace, decode_dithered,
+const BodyDecoder decoders::atoms{describe_atoms, max_bytes, workspace, decode_dithered,
                                 count_dithered};
-const BodyDecoder kAutomaticDecoder{describe_automatic, max_bytes, workspace, decode_automatic,
+const BodyDecoder decoders::automatic{describe_automatic, max_bytes, workspace, decode_automatic,
                                     count_automatic};
 
 }  // namespace atomo::codec

@@ -109,7 +109,7 @@ Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& ato
 
 }  // namespace
 
-const BodyDecoder kFactorsDecoder{describe, max_bytes, workspace, decode, count};
+const BodyDecoder decoders::factors{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const BodyEncoder> make_factors(SpecArgs& args) {
   if (args.choice("values", {"dither", "f32"}, 0) == 1) {

@@ -96,7 +96,7 @@ Status count(ConstBytes, const Kind&, std::uint8_t, std::uint64_t& atoms,
 
 }  // namespace
 
-const BodyDecoder kIdentityDecoder{describe, max_bytes, workspace, decode, count};
+const BodyDecoder decoders::identity{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const BodyEncoder> make_identity(SpecArgs& args) {
   return std::make_shared<Identity>(

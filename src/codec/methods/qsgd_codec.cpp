@@ -90,7 +90,7 @@ class Qsgd final : public BodyEncoder {
 
 }  // namespace
 
-const BodyDecoder kQsgdDecoder = kEveryEntryDecoder<config_of, spec_of>;
+const BodyDecoder decoders::qsgd = kEveryEntryDecoder<config_of, spec_of>;
 
 std::shared_ptr<const BodyEncoder> make_qsgd(SpecArgs& args) {
   QsgdConfig config;

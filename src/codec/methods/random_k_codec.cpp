@@ -54,7 +54,7 @@ class RandomK final : public KeepMethod<Format> {
 
 }  // namespace
 
-const BodyDecoder kRandomKDecoder = kKeepDecoder<Format>;
+const BodyDecoder decoders::random_k = kKeepDecoder<Format>;
 
 std::shared_ptr<const BodyEncoder> make_random_k(SpecArgs& args) {
   return std::make_shared<RandomK>(read_keep(args));

@@ -59,7 +59,7 @@ class Sign final : public BodyEncoder {
 
 }  // namespace
 
-const BodyDecoder kSignDecoder = kEveryEntryDecoder<config_of, spec_of>;
+const BodyDecoder decoders::sign = kEveryEntryDecoder<config_of, spec_of>;
 
 std::shared_ptr<const BodyEncoder> make_sign(SpecArgs& args) {
   const auto scale = static_cast<SignScale>(args.choice("scale", kScales, 0));

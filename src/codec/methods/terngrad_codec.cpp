@@ -67,7 +67,7 @@ TernaryConfig config_of(const Kind& kind) noexcept { return {std::bit_cast<float
 
 }  // namespace
 
-const BodyDecoder kTernaryDecoder = kEveryEntryDecoder<config_of, spec_of>;
+const BodyDecoder decoders::ternary = kEveryEntryDecoder<config_of, spec_of>;
 
 std::shared_ptr<const BodyEncoder> make_terngrad(SpecArgs& args) {
   TernaryConfig config;

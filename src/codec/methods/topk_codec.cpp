@@ -54,7 +54,7 @@ class Topk final : public KeepMethod<Format> {
 
 }  // namespace
 
-const BodyDecoder kTopkDecoder = kKeepDecoder<Format>;
+const BodyDecoder decoders::topk = kKeepDecoder<Format>;
 
 std::shared_ptr<const BodyEncoder> make_topk(SpecArgs& args) {
   return std::make_shared<Topk>(read_keep(args));
