@@ -169,7 +169,8 @@ class Executor {
                    void* state) noexcept = 0;
 };
 
-struct Handles;  ///< library handles of a CUDA caller (cuBLAS, cuSOLVER): atomo/cuda.hpp
+// Library handles of a CUDA caller (cuBLAS, cuSOLVER): atomo/cuda.hpp.
+struct Handles;
 
 /// What a call may use. Everything is optional but the workspace, whose size `workspace_bytes`
 /// states.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs README's Python and docs/ways-in.md: every block goes into the file that its heading line names, then its commands are run.
+"""Runs README's Python, that of the pages of docs/, and docs/ways-in.md: there every block goes into the file that its heading
+line names, then its commands are run.
 
 C and C++ want the library installed: it is, from the build tree that ATOMO_BUILD_DIR names (default: build/release).
 """
@@ -107,3 +108,15 @@ def test_readmes_blocks_run_as_they_stand(tmp_path, environment):
         done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("sent True") == 2, done.stdout
+
+
+OTHER_PAGES = {path.name: re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+               for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "ways-in.md"}
+
+
+@pytest.mark.parametrize("page, program", [(page, program) for page, found in OTHER_PAGES.items() for program in found])
+def test_other_pages_programs_run_as_they_stand(page, program, tmp_path):
+    path = tmp_path / f"{page}.py"
+    path.write_text(program)
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr

@@ -21,7 +21,7 @@ class Scripts(unittest.TestCase):
     """Each script answers --help and refuses what it does not know."""
 
     def test_help_and_unknown_options(self):
-        for script in ("scripts/install.sh", "scripts/python.sh", "scripts/wheel.sh", "tests/run.sh", "tests/gpu.sh",
+        for script in ("scripts/install.sh", "scripts/python.sh", "scripts/wheel.sh", "scripts/docs.sh", "tests/run.sh", "tests/gpu.sh",
                        "examples/quickstart.sh", "bench/run.sh"):
             path = os.path.join(ROOT, script)
             with self.subTest(script=script), tempfile.TemporaryDirectory() as folder:
