@@ -37,11 +37,8 @@ Status describe_layer(const LayerCursor& layer, const format::Header& header, La
   info.non_finite = (layer.row.flags & Row::kNonFinite) != 0;
   info.lossless = (layer.row.flags & Row::kLossless) != 0;
   ConstBytes body = layer.body;
-  if (layer.kind.method == format::MethodId::atoms ||
-      layer.kind.method == format::MethodId::automatic) {
-    info.price = header.price;
-  }
-  if (layer.kind.method == format::MethodId::coordinate) info.price = header.grid_step;
+  if (format::rules_of(layer.kind.method).price != format::HeaderPrice::none)
+    info.price = format::header_price(header, layer.kind.method);
   if ((layer.row.flags & Row::kOwnPrice) != 0) {
     if (body.size() <= sizeof(float)) return Status::corrupt;
     std::memcpy(&info.price, body.data(), sizeof(float));

@@ -206,7 +206,7 @@ __global__ void close_frame(Frame frame, BodyPlan plan) {
 
 }  // namespace
 
-void open_bodies(const BodyPlan& plan, const Frame& frame, Queue& queue) {
+void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
   const std::uint32_t jobs = plan.groups.jobs;
   queue.launch_warps(count_marks, segments, frame, plan);

@@ -87,7 +87,7 @@ __device__ double amplitude(double sum, std::uint64_t entries) {
   return sqrt(sum / static_cast<double>(entries));
 }
 
-__global__ void sum_segments(AtomsPlan plan, Frame frame) {
+__global__ void sum_segments(Frame frame, AtomsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.sums.units) return;
   const UnitOf at = find_unit(frame, plan.sums, unit);
@@ -115,7 +115,7 @@ __global__ void sum_segments(AtomsPlan plan, Frame frame) {
 }
 
 /// A warp an atom: sums of 32 neighbours become one, in place, until one is left.
-__global__ void sum_trees(AtomsPlan plan, Frame frame) {
+__global__ void sum_trees(Frame frame, AtomsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.trees.units) return;
   const UnitOf at = find_unit(frame, plan.trees, unit);
@@ -387,26 +387,26 @@ void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& p
   plan_atoms(layers, layout, plan, PlanFor::prices);
 }
 
-void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
-  decompose_pairs(plan, frame, queue);
-  queue.launch_warps(sum_segments, plan.sums.units, plan, frame);
-  queue.launch_warps(sum_trees, plan.trees.units, plan, frame);
-  offer_pairs(plan, frame, queue);
-  offer_grids(plan.grids, plan.price, frame, queue);
+void analyse(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+  decompose_pairs(frame, plan, queue);
+  queue.launch_warps(sum_segments, plan.sums.units, frame, plan);
+  queue.launch_warps(sum_trees, plan.trees.units, frame, plan);
+  offer_pairs(frame, plan, queue);
+  offer_grids(frame, plan.grids, plan.price, queue);
 }
 
-void search_prices(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+void search_prices(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
   for (unsigned round = 0; round < kPriceRounds; ++round) {
-    price_grids(plan.grids, plan.price, frame, round, queue);
-    search_price(plan.price, frame, round, queue);
+    price_grids(frame, plan.grids, plan.price, round, queue);
+    search_price(frame, plan.price, round, queue);
   }
 }
 
-void price(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
-  search_prices(plan, frame, queue);
-  price_grids(plan.grids, plan.price, frame, kPriceRounds, queue);
-  choose_forms(plan.price, frame, queue);
-  settle_grids(plan.grids, plan.price, frame, queue);
+void price(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+  search_prices(frame, plan, queue);
+  price_grids(frame, plan.grids, plan.price, kPriceRounds, queue);
+  choose_forms(frame, plan.price, queue);
+  settle_grids(frame, plan.grids, plan.price, queue);
 }
 
 }  // namespace atomo::cuda

@@ -64,6 +64,7 @@ struct AtomsState {
 };
 
 struct AtomsPlan {
+  static constexpr Stages kStages{.analyse = true, .price = true, .size = true, .handles = true};
   Table<AtomsJob> jobs;
   std::uint32_t count = 0;
   Split sums;            ///< units of kSumsOfUnit or more segments of up to 1,024 entries
@@ -109,13 +110,13 @@ void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& p
 
 /// Amplitudes; a launch, two when there are rows of more than 1,024 entries. With pairs their
 /// decomposition, and one more; with grids three more.
-void analyse(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+void analyse(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 /// The price of the pool: three launches, with grids three more.
-void search_prices(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+void search_prices(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 /// The same, and the forms of layers that choose: one launch more, with grids three.
-void price(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+void price(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 /// Bodies: five launches; with pairs one more; with layers under a cap four more, five when there
 /// are several of them; with grids those of coordinates.
-void size(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+void size(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

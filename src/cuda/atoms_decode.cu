@@ -366,16 +366,16 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& pl
   plan_pairs(layers, layout, rest, plan.pairs);
 }
 
-void decode(const AtomsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const AtomsDecodePlan& plan, DecodeInto into, Queue& queue) {
   if (plan.fill.jobs > 0) {
-    open_bodies(plan.bodies, frame, queue);
+    open_bodies(frame, plan.bodies, queue);
     const bool fills = !into.add || plan.sketches > 0;
     const std::uint64_t units = std::max(plan.bodies.groups.units, fills ? plan.fill.units : 0);
     const unsigned warps = std::min(warps_per_block, kContentWarps);
     queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
                         into);
   }
-  if (!plan.pairs.empty()) decode_pairs(plan.pairs, frame, into, queue);
+  if (!plan.pairs.empty()) decode_pairs(frame, plan.pairs, into, queue);
 }
 
 }  // namespace atomo::cuda

@@ -38,6 +38,7 @@ struct AtomsDecodeJob {
 };
 
 struct AtomsDecodePlan {
+  static constexpr Stages kStages{};  ///< decoding alone
   BodyPlan bodies;
   Table<AtomsDecodeJob> jobs;  ///< the same jobs
   Split fill;                  ///< of a job's entries, where those not sent become zeros
@@ -48,6 +49,6 @@ struct AtomsDecodePlan {
 
 /// Takes the layers of the methods atoms, factors and, but for coordinates, automatic.
 void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& plan);
-void decode(const AtomsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void decode(const Frame& frame, const AtomsDecodePlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -76,7 +76,7 @@ __device__ void select_chunk(const double* amplitudes, std::uint64_t count, doub
 
 __device__ FamilyPurposes purposes(const AtomsJob& job) { return purposes_of(job.layout.family); }
 
-__global__ void select_atoms(AtomsPlan plan, Frame frame) {
+__global__ void select_atoms(Frame frame, AtomsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.chunks.units) return;
   const UnitOf at = find_unit(frame, plan.chunks, unit);
@@ -123,7 +123,7 @@ __global__ void select_atoms(AtomsPlan plan, Frame frame) {
 // ---- layout
 
 /// `again`: of the thinned bodies alone, from the marks that are left.
-__global__ void lay_out_index(AtomsPlan plan, Frame frame, bool again) {
+__global__ void lay_out_index(Frame frame, AtomsPlan plan, bool again) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   AtomsState& state = frame(plan.states)[number];
@@ -172,7 +172,7 @@ __device__ std::uint32_t* index_of(const Frame& frame, const AtomsPlan& plan, co
 }
 
 /// `again`: of the thinned bodies alone; the list of kept atoms stays as it is.
-__global__ void write_index(AtomsPlan plan, Frame frame, bool again) {
+__global__ void write_index(Frame frame, AtomsPlan plan, bool again) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.chunks.units) return;
   const UnitOf at = find_unit(frame, plan.chunks, unit);
@@ -334,7 +334,7 @@ __device__ void code_pairs(const Entries& x, const Group& group, const Quad& qua
   }
 }
 
-__global__ void write_content(AtomsPlan plan, Frame frame) {
+__global__ void write_content(Frame frame, AtomsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.groups.units) return;
   const UnitOf at = find_unit(frame, plan.groups, unit);
@@ -374,7 +374,7 @@ __global__ void write_content(AtomsPlan plan, Frame frame) {
 
 /// By a whole block: ends and lengths of the groups of what a job sends. Returns its bytes, 0 where
 /// it keeps nothing; `staged` is where it is then.
-__device__ std::uint64_t stage_part(const AtomsPlan& plan, const Frame& frame, std::uint32_t number,
+__device__ std::uint64_t stage_part(const Frame& frame, const AtomsPlan& plan, std::uint32_t number,
                                     StagedBody& staged) {
   const AtomsJob& job = frame(plan.jobs)[number];
   const AtomsState& state = frame(plan.states)[number];
@@ -403,14 +403,14 @@ __device__ std::uint64_t stage_part(const AtomsPlan& plan, const Frame& frame, s
   return round_up(content + (total + 7) / 8, 4);
 }
 
-__global__ void sum_lengths(AtomsPlan plan, Frame frame) {
+__global__ void sum_lengths(Frame frame, AtomsPlan plan) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   if (job.part == BodyPart::rows) return;  // with its pairs
   const bool sketch = job.part == BodyPart::pairs;
   StagedBody first_part, second_part;
-  const std::uint64_t first = stage_part(plan, frame, number, first_part);
-  const std::uint64_t second = sketch ? stage_part(plan, frame, number + 1, second_part) : 0;
+  const std::uint64_t first = stage_part(frame, plan, number, first_part);
+  const std::uint64_t second = sketch ? stage_part(frame, plan, number + 1, second_part) : 0;
   if (threadIdx.x != 0 || first + second == 0) return;
   const AtomsState& state = frame(plan.states)[number];
   const std::uint32_t thinning =
@@ -432,19 +432,19 @@ __global__ void sum_lengths(AtomsPlan plan, Frame frame) {
 
 }  // namespace
 
-void size(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(select_atoms, plan.chunks.units, plan, frame);
-  queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, plan, frame, false);
-  queue.launch_warps(write_index, plan.chunks.units, plan, frame, false);
-  queue.launch_warps(write_content, plan.groups.units, plan, frame);
-  write_pair_content(plan, frame, queue);
+void size(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+  queue.launch_warps(select_atoms, plan.chunks.units, frame, plan);
+  queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, false);
+  queue.launch_warps(write_index, plan.chunks.units, frame, plan, false);
+  queue.launch_warps(write_content, plan.groups.units, frame, plan);
+  write_pair_content(frame, plan, queue);
   if (plan.cap.layers > 0) {
-    thin(plan, frame, queue);
-    queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, plan, frame, true);
-    queue.launch_warps(write_index, plan.chunks.units, plan, frame, true);
+    thin(frame, plan, queue);
+    queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, true);
+    queue.launch_warps(write_index, plan.chunks.units, frame, plan, true);
   }
-  queue.launch_blocks(sum_lengths, plan.count, kScanThreads, 0, plan, frame);
-  if (!plan.grids.empty()) size(plan.grids, frame, queue);
+  queue.launch_blocks(sum_lengths, plan.count, kScanThreads, 0, frame, plan);
+  if (!plan.grids.empty()) size(frame, plan.grids, queue);
 }
 
 }  // namespace atomo::cuda

@@ -86,8 +86,8 @@ struct MessagePlan {
   }
   /// Whether an operation calls the caller's libraries.
   [[nodiscard]] bool needs_handles() const {
-    const auto needs = [](const auto& p) {
-      if constexpr (requires { cuda::needs_handles(p); }) return cuda::needs_handles(p);
+    const auto needs = []<typename Plan>(const Plan& p) {
+      if constexpr (Plan::kStages.handles) return cuda::needs_handles(p);
       return false;
     };
     return std::apply([&](const auto&... p) { return (needs(p) || ...); }, operations);
@@ -99,33 +99,47 @@ struct MessagePlan {
   }
 };
 
+/// An operation has the stages that it declares and no other: a function whose parameters are not
+/// quite a stage's would never be called.
+template <typename Plan>
+constexpr bool has_declared_stages(const Frame& frame, const Plan& p, Queue& queue) {
+  constexpr Stages kStages = Plan::kStages;
+  static_assert(kStages.analyse == requires { analyse(frame, p, queue); });
+  static_assert(kStages.price == requires { price(frame, p, queue); });
+  static_assert(kStages.size == requires { size(frame, p, queue); });
+  static_assert(kStages.write == requires { write(frame, p, queue); });
+  static_assert(kStages.handles == requires { cuda::needs_handles(p); });
+  return true;
+}
+
 /// Launches all stages of an encode.
-void encode_message(const MessagePlan<EncodePlans>& plan, const Frame& frame, ConstBytes tables,
+void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& plan, ConstBytes tables,
                     const MessageCall& call, std::span<const ConstTensorView> views,
                     std::uint64_t* bytes, Status* status, Queue& queue) {
   begin(frame, tables, call, views, queue);
-  plan.each([&](const auto& p) {
-    if constexpr (requires { analyse(p, frame, queue); }) analyse(p, frame, queue);
+  plan.each([&]<typename Plan>(const Plan& p) {
+    if constexpr (Plan::kStages.analyse) analyse(frame, p, queue);
   });
-  plan.each([&](const auto& p) {
-    if constexpr (requires { price(p, frame, queue); }) price(p, frame, queue);
+  plan.each([&]<typename Plan>(const Plan& p) {
+    if constexpr (Plan::kStages.price) price(frame, p, queue);
   });
-  plan.each([&](const auto& p) {
-    if constexpr (requires { size(p, frame, queue); }) size(p, frame, queue);
+  plan.each([&]<typename Plan>(const Plan& p) {
+    if constexpr (Plan::kStages.size) size(frame, p, queue);
   });
   place(frame, queue);
-  plan.each([&](const auto& p) {
-    if constexpr (requires { write(p, frame, queue); }) write(p, frame, queue);
+  plan.each([&]<typename Plan>(const Plan& p) {
+    if constexpr (Plan::kStages.write) write(frame, p, queue);
   });
   assemble(frame, queue);
   seal(frame, bytes, status, queue);
+  plan.each([&](const auto& p) { (void)has_declared_stages(frame, p, queue); });
 }
 
 /// Launches all stages of decoding one message; halves stay f32.
-void decode_message(const MessagePlan<DecodePlans>& plan, const Frame& frame, ConstBytes tables,
+void decode_message(const Frame& frame, const MessagePlan<DecodePlans>& plan, ConstBytes tables,
                     DecodeInto into, std::span<const TensorView> views, Queue& queue) {
   open(frame, tables, views, plan.room, queue);
-  plan.each([&](const auto& p) { cuda::decode(p, frame, into, queue); });
+  plan.each([&](const auto& p) { cuda::decode(frame, p, into, queue); });
 }
 
 // ---- several messages added into halves: in f32 from the tensors' values on, rounded once
@@ -250,7 +264,7 @@ Status encode_tensor(const LayerPlan& layer, const ConstTensorView& view, const 
       price::budget_cost256(backend::lone_body_budget(layer, 8.0 * static_cast<double>(head)));
   call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = budget;
   Queue queue(context.stream, context.handles, plan.tables.data());
-  encode_message(plan.plan, plan.frame(context.workspace, payload.data, payload.capacity),
+  encode_message(plan.frame(context.workspace, payload.data, payload.capacity), plan.plan,
                  plan.used_tables(), call, {&view, 1}, payload.bytes, context.status, queue);
   return status_of(queue, Status::ok);
 }
@@ -267,7 +281,7 @@ Status decode_tensor(const LayerPlan& layer, ConstBytes message, bool add, float
       plan.frame(context.workspace, const_cast<std::byte*>(message.data()), message.size());
   Queue queue(context.stream);
   const DecodeInto into{add, alpha};
-  decode_message(plan.plan, frame, plan.used_tables(), into, {&view, 1}, queue);
+  decode_message(frame, plan.plan, plan.used_tables(), into, {&view, 1}, queue);
   round_halves(frame, plan.plan.halves, queue);
   close(frame, into, context.status, queue);
   return status_of(queue, Status::ok);
@@ -329,7 +343,7 @@ class Model final : public backend::DeviceModel {
       call.budget_256[pool] = price::budget_cost256(budget_bits[pool]);
     call.learnt = streaming_.learnt();
     Queue queue(context.stream, context.handles, encode_.host_tables());
-    encode_message(encode_.plan(), encode_.frame(context.workspace, payload.data, payload.capacity),
+    encode_message(encode_.frame(context.workspace, payload.data, payload.capacity), encode_.plan(),
                    {}, call, views, payload.bytes, context.status, queue);
     return status_of(queue, Status::ok);
   }
@@ -351,7 +365,7 @@ class Model final : public backend::DeviceModel {
         queue.launch_warps(widen_halves, plan.halves.units, frame, plan.halves);
         queue.launch_warps(keep_key, 1, frame, plan.first_key);
       }
-      plan.each([&](const auto& p) { cuda::decode(p, frame, into, queue); });
+      plan.each([&](const auto& p) { cuda::decode(frame, p, into, queue); });
       if (halves && !sums) round_halves(frame, plan.halves, queue);
       close(frame, into, context.status, queue, follows);
       follows = true;
@@ -378,10 +392,10 @@ class Model final : public backend::DeviceModel {
     streaming_.fill(i, prices, call);
     const Frame frame = plan.frame(context.workspace, payload.data, payload.capacity);
     Queue queue(context.stream, context.handles, plan.tables.data());
-    encode_message(plan.plan, frame, plan.used_tables(), call, {&view, 1}, payload.bytes,
+    encode_message(frame, plan.plan, plan.used_tables(), call, {&view, 1}, payload.bytes,
                    context.status, queue);
-    streaming_.keep(i, std::get<AtomsPlan>(plan.plan.operations),
-                    std::get<CoordinatePlan>(plan.plan.operations), frame, queue);
+    streaming_.keep(i, frame, std::get<AtomsPlan>(plan.plan.operations),
+                    std::get<CoordinatePlan>(plan.plan.operations), queue);
     return status_of(queue, Status::ok);
   }
 

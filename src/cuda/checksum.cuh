@@ -5,8 +5,8 @@
 
 #include "core/xxh3.hpp"
 #include "cuda/cub.cuh"
-#include "format/container_rules.hpp"
 #include "cuda/frame.cuh"
+#include "format/container_rules.hpp"
 
 namespace atomo::cuda {
 

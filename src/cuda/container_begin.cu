@@ -14,9 +14,9 @@
 #include <bit>
 
 #include "backend/backend.hpp"
+#include "cuda/container.cuh"
 #include "price/allotment.hpp"
 #include "price/price_math.hpp"
-#include "cuda/container.cuh"
 
 namespace atomo::cuda {
 

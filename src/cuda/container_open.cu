@@ -26,8 +26,8 @@
 #include "core/philox.hpp"
 #include "cuda/checksum.cuh"
 #include "cuda/container.cuh"
-#include "format/container_rules.hpp"
 #include "cuda/cub.cuh"
+#include "format/container_rules.hpp"
 
 namespace atomo::cuda {
 namespace {

@@ -296,9 +296,9 @@ void plan_grids(std::span<const LayerPlan> layers, Layout& layout, CoordinatePla
   plan_layers(layers, layout, plan, kGridForm, purpose, has_grid);
 }
 
-void size(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+void size(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
   queue.launch_blocks(round_chunk, plan.chunks.units, kScanThreads, 0, frame, plan);
-  write_segments(plan, frame, queue);
+  write_segments(frame, plan, queue);
   queue.launch_blocks(lay_out, plan.count, kScanThreads, 0, frame, plan);
 }
 

@@ -72,6 +72,7 @@ struct CoordinateChunk {
 };
 
 struct CoordinatePlan {
+  static constexpr Stages kStages{.analyse = true, .price = true, .size = true};
   Table<CoordinateJob> jobs;
   Table<std::uint32_t> budgeted, keeping;  ///< numbers of jobs
   std::uint32_t count = 0, budgeted_count = 0, keeping_count = 0;
@@ -103,12 +104,12 @@ void plan_grids(std::span<const LayerPlan> layers, Layout& layout, CoordinatePla
 void plan_prices(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan);
 /// Whether that is so.
 [[nodiscard]] bool has_grid(const LayerPlan& layer);
-void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+void analyse(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
 /// The step of the grid pool and of every layer: PoolState, LayerState.price, CoordinateState.step.
-void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+void price(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
 /// Of these the pool's alone: four launches.
-void search_steps(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
-void size(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+void search_steps(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
+void size(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
 
 // ---- for these files
 
@@ -170,6 +171,6 @@ __device__ inline LaneEntries lane_entries(const ChunkBits& bits, unsigned list)
 
 /// The later half of `size`, chunks being rounded: the choice of how to write each segment, its
 /// word and its content (coordinate_write.cu).
-void write_segments(const CoordinatePlan& plan, const Frame& frame, Queue& queue);
+void write_segments(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

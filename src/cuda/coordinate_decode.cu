@@ -249,7 +249,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinateDecodePla
   plan.modes = layout.scratch<std::uint32_t>(plan.count);
 }
 
-void decode(const CoordinateDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const CoordinateDecodePlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_blocks(check_words, plan.count, kScanThreads, 0, frame, plan);
   queue.launch_warps(read_segment, plan.segments.units, frame, plan, into);
 }

@@ -7,6 +7,7 @@
 namespace atomo::cuda {
 
 struct CoordinateDecodePlan {
+  static constexpr Stages kStages{};  ///< decoding alone
   Table<std::uint32_t> layers;  ///< their numbers, a job each
   std::uint32_t count = 0;
   Split segments;                 ///< a unit a segment of 32,768 entries
@@ -16,6 +17,6 @@ struct CoordinateDecodePlan {
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinateDecodePlan& plan);
-void decode(const CoordinateDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void decode(const Frame& frame, const CoordinateDecodePlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

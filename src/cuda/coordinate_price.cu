@@ -245,19 +245,19 @@ __global__ void settle(Frame frame, CoordinatePlan plan) {
 }  // namespace
 
 /// Of a form's jobs the extent alone.
-void analyse(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+void analyse(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
   queue.launch_blocks(measure, plan.segments.units, kScanThreads, 0, frame, plan);
 }
 
-void search_steps(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+void search_steps(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
   queue.launch_warps(find_lowest, divide_up(plan.count, kLanes), frame, plan);
   for (unsigned round = 0; round < GridSearch::kRounds; ++round) {
     queue.launch_blocks(grow_tree, plan.searches.units, kScanThreads, 0, frame, plan, round);
   }
 }
 
-void price(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
-  search_steps(plan, frame, queue);
+void price(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
+  search_steps(frame, plan, queue);
   queue.launch_blocks(keep_count, plan.keeping_count, kScanThreads, 0, frame, plan);
   queue.launch_warps(settle, divide_up(plan.count, kLanes), frame, plan);
 }

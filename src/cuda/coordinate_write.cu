@@ -359,7 +359,7 @@ __global__ void write_chunk(Frame frame, CoordinatePlan plan) {
 
 }  // namespace
 
-void write_segments(const CoordinatePlan& plan, const Frame& frame, Queue& queue) {
+void write_segments(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
   queue.launch_warps(weigh, plan.chunks.units, frame, plan);
   queue.launch_warps(write_chunk, plan.chunks.units, frame, plan);
 }

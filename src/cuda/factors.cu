@@ -44,7 +44,7 @@ __host__ __device__ constexpr std::uint64_t pieces_of(std::uint64_t entries) {
 
 // ---- rank
 
-__global__ void rank_pairs(FactorsPlan plan, Frame frame) {
+__global__ void rank_pairs(Frame frame, FactorsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.ranks.units) return;
   const UnitOf at = find_unit(frame, plan.ranks, unit);
@@ -122,7 +122,7 @@ __device__ std::uint64_t draw_kept(const FactorsJob& job, const std::uint64_t* p
 }
 
 /// Lengths, and the fronts of bodies.
-__global__ void choose_pairs(FactorsPlan plan, Frame frame) {
+__global__ void choose_pairs(Frame frame, FactorsPlan plan) {
   const std::uint64_t number = warp_in_grid();
   if (number >= plan.pieces.jobs) return;
   const FactorsJob& job = frame(plan.jobs)[number];
@@ -190,7 +190,7 @@ __device__ void write_vector(const Frame& frame, const FactorsPlan& plan, const 
     to[i] = __float_as_uint(static_cast<float>(static_cast<double>(from[i]) * weight));
 }
 
-__global__ void write_factors(FactorsPlan plan, Frame frame) {
+__global__ void write_factors(Frame frame, FactorsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.pieces.units) return;
   const UnitOf at = find_unit(frame, plan.pieces, unit);
@@ -292,14 +292,14 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan) 
   planner.finish();
 }
 
-void analyse(const FactorsPlan& plan, const Frame& frame, Queue& queue) {
-  factorise(plan.svd, frame, queue);
+void analyse(const Frame& frame, const FactorsPlan& plan, Queue& queue) {
+  factorise(frame, plan.svd, queue);
 }
 
-void size(const FactorsPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(rank_pairs, plan.ranks.units, plan, frame);
-  queue.launch_warps(choose_pairs, plan.pieces.jobs, plan, frame);
-  queue.launch_warps(write_factors, plan.pieces.units, plan, frame);
+void size(const Frame& frame, const FactorsPlan& plan, Queue& queue) {
+  queue.launch_warps(rank_pairs, plan.ranks.units, frame, plan);
+  queue.launch_warps(choose_pairs, plan.pieces.jobs, frame, plan);
+  queue.launch_warps(write_factors, plan.pieces.units, frame, plan);
 }
 
 }  // namespace atomo::cuda

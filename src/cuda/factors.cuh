@@ -24,6 +24,7 @@ struct FactorsState {
 };
 
 struct FactorsPlan {
+  static constexpr Stages kStages{.analyse = true, .size = true, .handles = true};
   Table<FactorsJob> jobs;
   SvdPlan svd;
   Split ranks;                   ///< of the pairs: 32 a unit
@@ -41,8 +42,8 @@ struct FactorsPlan {
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan);
 /// The decomposition.
-void analyse(const FactorsPlan& plan, const Frame& frame, Queue& queue);
+void analyse(const Frame& frame, const FactorsPlan& plan, Queue& queue);
 /// Bodies: three launches.
-void size(const FactorsPlan& plan, const Frame& frame, Queue& queue);
+void size(const Frame& frame, const FactorsPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

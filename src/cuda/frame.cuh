@@ -215,6 +215,22 @@ __device__ inline UnitOf find_unit(const Frame& frame, const Split& split, std::
   return {low, unit - begin[low]};
 }
 
+/// The unit of this warp and the job that it belongs to; false beyond the last unit.
+template <typename Job>
+struct JobUnit {
+  const Job* job = nullptr;
+  std::uint32_t number = 0;  ///< of the job
+  std::uint64_t index = 0;   ///< of the unit within its job
+  __device__ explicit operator bool() const { return job != nullptr; }
+};
+template <typename Job>
+__device__ inline JobUnit<Job> unit_of_warp(const Frame& frame, const Jobs<Job>& jobs) {
+  const std::uint64_t unit = warp_in_grid();
+  if (unit >= jobs.units.units) return {};
+  const UnitOf at = find_unit(frame, jobs.units, unit);
+  return {&frame(jobs.table)[at.job], at.job, at.index};
+}
+
 /// The entries of a tensor, which is aligned to its entries alone, as f32.
 struct Entries {
   const void* x = nullptr;

@@ -29,7 +29,7 @@ __device__ const PricedLayer& priced_of(const Frame& frame, const PricePlan& pri
   return frame(prices.layers)[frame(prices.grid_layers)[number]];
 }
 
-__global__ void offer(CoordinatePlan plan, PricePlan prices, Frame frame) {
+__global__ void offer(Frame frame, CoordinatePlan plan, PricePlan prices) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
   const CoordinateJob& job = frame(plan.jobs)[number];
@@ -46,7 +46,7 @@ __global__ void offer(CoordinatePlan plan, PricePlan prices, Frame frame) {
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    count_tried(CoordinatePlan plan, PricePlan prices, Frame frame) {
+    count_tried(Frame frame, CoordinatePlan plan, PricePlan prices) {
   const UnitOf unit = find_unit(frame, plan.segments, blockIdx.x);
   const CoordinateJob& job = frame(plan.jobs)[unit.job];
   if (job.counts == kNoCounts || frame(prices.grids)[unit.job].tried == 0) return;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 /// By a whole block: the result of a lane at a price.
-__device__ void weigh_at(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+__device__ void weigh_at(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
                          std::uint32_t number, float price, unsigned at) {
   const float step = price::grid_step(price);
   if (!is_finite(step)) return;  // never chosen
@@ -77,7 +77,7 @@ __device__ void weigh_at(const CoordinatePlan& plan, const PricePlan& prices, co
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    weigh(CoordinatePlan plan, PricePlan prices, Frame frame, unsigned round) {
+    weigh(Frame frame, CoordinatePlan plan, PricePlan prices, unsigned round) {
   const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
   const PoolState& pool = frame.pool(kAtomsPool);
   const PriceTotals& totals = *frame(prices.totals);
@@ -91,18 +91,18 @@ __global__ void __launch_bounds__(kScanThreads)
     const Candidate at = candidate_of(candidate, in.lowest, in.low, in.high);
     __syncthreads();  // the memory is free
     if (candidate != 0 && !at.open) continue;
-    weigh_at(plan, prices, frame, unit.job, price::price_of_code(at.code), candidate);
+    weigh_at(frame, plan, prices, unit.job, price::price_of_code(at.code), candidate);
   }
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    weigh_chosen(CoordinatePlan plan, PricePlan prices, Frame frame) {
+    weigh_chosen(Frame frame, CoordinatePlan plan, PricePlan prices) {
   if (frame(prices.grids)[blockIdx.x].tried == 0) return;
   const float price = choose_price(frame, prices, frame(prices.grid_layers)[blockIdx.x]).price;
-  if (price > 0) weigh_at(plan, prices, frame, blockIdx.x, price, 0);
+  if (price > 0) weigh_at(frame, plan, prices, blockIdx.x, price, 0);
 }
 
-__global__ void settle_steps(CoordinatePlan plan, PricePlan prices, Frame frame) {
+__global__ void settle_steps(Frame frame, CoordinatePlan plan, PricePlan prices) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
   const std::uint32_t priced = frame(prices.grid_layers)[number];
@@ -116,26 +116,26 @@ __global__ void settle_steps(CoordinatePlan plan, PricePlan prices, Frame frame)
 
 }  // namespace
 
-void offer_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+void offer_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
                  Queue& queue) {
   if (plan.empty()) return;
-  analyse(plan, frame, queue);
-  queue.launch_warps(offer, divide_up(plan.count, kLanes), plan, prices, frame);
-  queue.launch_blocks(count_tried, plan.segments.units, kScanThreads, 0, plan, prices, frame);
+  analyse(frame, plan, queue);
+  queue.launch_warps(offer, divide_up(plan.count, kLanes), frame, plan, prices);
+  queue.launch_blocks(count_tried, plan.segments.units, kScanThreads, 0, frame, plan, prices);
 }
 
-void price_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+void price_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
                  unsigned round, Queue& queue) {
   if (round < kPriceRounds) {
-    queue.launch_blocks(weigh, plan.searches.units, kScanThreads, 0, plan, prices, frame, round);
+    queue.launch_blocks(weigh, plan.searches.units, kScanThreads, 0, frame, plan, prices, round);
   } else {
-    queue.launch_blocks(weigh_chosen, plan.count, kScanThreads, 0, plan, prices, frame);
+    queue.launch_blocks(weigh_chosen, plan.count, kScanThreads, 0, frame, plan, prices);
   }
 }
 
-void settle_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+void settle_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
                   Queue& queue) {
-  queue.launch_warps(settle_steps, divide_up(plan.count, kLanes), plan, prices, frame);
+  queue.launch_warps(settle_steps, divide_up(plan.count, kLanes), frame, plan, prices);
 }
 
 }  // namespace atomo::cuda

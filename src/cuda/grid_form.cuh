@@ -10,14 +10,14 @@
 namespace atomo::cuda {
 
 /// Extents, histograms of the layers that try coordinates, GridOffer: three launches.
-void offer_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+void offer_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
                  Queue& queue);
 /// PricePlan::results of the grids, at the candidates of a round of the search, or, at the round
 /// behind the last, at the layers' prices. A launch.
-void price_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+void price_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
                  unsigned round, Queue& queue);
 /// The steps of the layers that chose coordinates: a launch.
-void settle_grids(const CoordinatePlan& plan, const PricePlan& prices, const Frame& frame,
+void settle_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
                   Queue& queue);
 
 }  // namespace atomo::cuda

@@ -16,8 +16,6 @@
 
 #include "cuda/identity.cuh"
 
-#include <algorithm>
-
 #include "core/philox.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
@@ -70,11 +68,10 @@ __device__ bool write_halves(const Entries& entries, DType wire, const Philox& d
   return finite;
 }
 
-__global__ void write_identity(const IdentityPlan plan, const Frame frame) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, unit);
-  const IdentityJob& job = frame(plan.jobs)[at.job];
+__global__ void write_identity(const Frame frame, const IdentityPlan plan) {
+  const JobUnit<IdentityJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const IdentityJob& job = *at.job;
   const Entries entries = frame.entries(job.layer);
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
   const std::uint64_t first = at.index * kUnit;
@@ -90,7 +87,7 @@ __global__ void write_identity(const IdentityPlan plan, const Frame frame) {
   if (lane() != 0) return;
   __threadfence();  // the layer's flag is seen before this unit is counted
   const unsigned long long one = overflow ? kOverflowed + 1 : 1;
-  const unsigned long long done = atomicAdd(&frame(plan.states)[at.job].done, one) + one;
+  const unsigned long long done = atomicAdd(&frame(plan.states)[at.number].done, one) + one;
   if (static_cast<std::uint32_t>(done) != divide_up(job.n, kUnit)) return;
   __threadfence();
   const std::uint32_t flags = atomicOr(&frame.layer(job.layer).flags, 0u);
@@ -102,11 +99,10 @@ __device__ float from_half(std::uint32_t half, DType wire) {
   return wire == DType::f16 ? from_f16(bits) : from_bf16(bits);
 }
 
-__global__ void decode_identity(const IdentityPlan plan, const Frame frame, const DecodeInto into) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, unit);
-  const IdentityJob& job = frame(plan.jobs)[at.job];
+__global__ void decode_identity(const Frame frame, const IdentityPlan plan, const DecodeInto into) {
+  const JobUnit<IdentityJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const IdentityJob& job = *at.job;
   const std::uint64_t bytes = job.n * size_of(job.wire);
   if (!open_fixed_body(frame, job.layer, bytes, Status::corrupt)) return;
 
@@ -145,38 +141,27 @@ __global__ void decode_identity(const IdentityPlan plan, const Frame frame, cons
   }
 }
 
-bool own(const LayerPlan& layer) { return layer.kind.method == MethodId::identity && layer.n > 0; }
-
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, IdentityPlan& plan) {
-  const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
+  const std::size_t count = count_of_method<MethodId::identity>(layers);
   plan = {};
   if (count == 0) return;
-  const auto jobs = layout.table<IdentityJob>(count);
-  SplitMaker units(layout, count);
-  std::size_t made = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerPlan& layer = layers[i];
-    if (!own(layer)) continue;
-    if (!jobs.values.empty())
-      jobs.values[made] = {.n = layer.n,
-                           .layer = static_cast<std::uint32_t>(i),
-                           .wire = static_cast<DType>(layer.kind.params)};
-    ++made;
-    units.add(divide_up(layer.n, kUnit));
-  }
-  plan.jobs = jobs.place;
-  plan.units = units.split();
+  JobMaker<IdentityJob> jobs(layout, count);
+  for_each_of_method<MethodId::identity>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
+    jobs.add({.n = layer.n, .layer = number, .wire = static_cast<DType>(layer.kind.params)},
+             divide_up(layer.n, kUnit));
+  });
+  plan.jobs = jobs.jobs();
   plan.states = layout.zeroed<IdentityState>(count);
 }
 
-void write(const IdentityPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(write_identity, plan.units.units, plan, frame);
+void write(const Frame& frame, const IdentityPlan& plan, Queue& queue) {
+  queue.launch_warps(write_identity, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const IdentityPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_identity, plan.units.units, plan, frame, into);
+void decode(const Frame& frame, const IdentityPlan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_identity, plan.jobs.units.units, frame, plan, into);
 }
 
 }  // namespace atomo::cuda

@@ -19,14 +19,14 @@ struct IdentityState {
 };
 
 struct IdentityPlan {
-  Table<IdentityJob> jobs;
-  Split units;
+  static constexpr Stages kStages{.write = true};
+  Jobs<IdentityJob> jobs;
   Scratch<IdentityState> states;
-  [[nodiscard]] bool empty() const { return units.jobs == 0; }
+  [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, IdentityPlan& plan);
-void write(const IdentityPlan& plan, const Frame& frame, Queue& queue);
-void decode(const IdentityPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void write(const Frame& frame, const IdentityPlan& plan, Queue& queue);
+void decode(const Frame& frame, const IdentityPlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

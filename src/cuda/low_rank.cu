@@ -66,7 +66,7 @@ __global__ void put_pairs_on_rows(Frame frame, PairsDecodePlan plan, DecodeInto 
 
 }  // namespace
 
-void add_low_rank(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+void add_low_rank(const Frame& frame, const PairsDecodePlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(put_pairs_on_rows, plan.sketch_squares.units, frame, plan, into);
 }
 

@@ -62,7 +62,7 @@ std::uint64_t outer_tiles(const MatrixShape& shape) {
   return divide_up(shape.rows, kSide) * divide_up(shape.columns, kSide);
 }
 
-void sum_outer_products(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into,
+void sum_outer_products(const Frame& frame, const PairsDecodePlan& plan, DecodeInto into,
                         Queue& queue) {
   queue.launch_warps(sum_products, plan.tiles.units, frame, plan, into);
 }

@@ -44,7 +44,7 @@ __host__ __device__ constexpr std::uint64_t tiles_of(std::uint64_t entries) {
 
 constexpr std::uint64_t kOffered = 256;
 
-__global__ void offer_largest(AtomsPlan plan, Frame frame) {
+__global__ void offer_largest(Frame frame, AtomsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.pairs.offers.units) return;
   const UnitOf at = find_unit(frame, plan.pairs.offers, unit);
@@ -185,7 +185,7 @@ __device__ std::int32_t exponent_of(const Frame& frame, const PairsPlan& plan,
                          : exponent_of(frame(plan.svd.states)[job.source]);
 }
 
-__global__ void write_pairs(AtomsPlan plan, Frame frame) {
+__global__ void write_pairs(Frame frame, AtomsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.pairs.groups.units) return;
   const UnitOf at = find_unit(frame, plan.pairs.groups, unit);
@@ -296,17 +296,17 @@ std::uint64_t pairs_slot_words(const LayerAtoms& of) noexcept {
   return divide_up(coding::kPieceEntries / 2 * std::max(bits_u, bits_v), 32);
 }
 
-void decompose_pairs(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
-  factorise(plan.pairs.svd, frame, queue);
-  decompose(plan.pairs.sketches, frame, queue);
+void decompose_pairs(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+  factorise(frame, plan.pairs.svd, queue);
+  decompose(frame, plan.pairs.sketches, queue);
 }
 
-void offer_pairs(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(offer_largest, plan.pairs.offers.units, plan, frame);
+void offer_pairs(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+  queue.launch_warps(offer_largest, plan.pairs.offers.units, frame, plan);
 }
 
-void write_pair_content(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(write_pairs, plan.pairs.groups.units, plan, frame);
+void write_pair_content(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+  queue.launch_warps(write_pairs, plan.pairs.groups.units, frame, plan);
 }
 
 }  // namespace atomo::cuda

@@ -63,10 +63,10 @@ class PairsPlanner {
 struct AtomsPlan;
 
 /// Decomposes the matrices.
-void decompose_pairs(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+void decompose_pairs(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 /// Gives the amplitudes out: one launch.
-void offer_pairs(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+void offer_pairs(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 /// The content of all groups, as write_content (atoms_encode.cu): one launch.
-void write_pair_content(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+void write_pair_content(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -383,13 +383,13 @@ void plan_pairs(std::span<const LayerPlan> layers, Layout& layout, Scratch<float
   planner.finish(plan);
 }
 
-void decode_pairs(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
-  open_bodies(plan.bodies, frame, queue);
+void decode_pairs(const Frame& frame, const PairsDecodePlan& plan, DecodeInto into, Queue& queue) {
+  open_bodies(frame, plan.bodies, queue);
   const std::uint64_t units = plan.bodies.groups.units + plan.pieces.units;
   const unsigned warps = std::min(warps_per_block, kContentWarps);
   queue.launch_blocks(read_bodies, divide_up(units, warps), warps * kLanes, 0, frame, plan, into);
-  sum_outer_products(plan, frame, into, queue);
-  add_low_rank(plan, frame, into, queue);
+  sum_outer_products(frame, plan, into, queue);
+  add_low_rank(frame, plan, into, queue);
 }
 
 }  // namespace atomo::cuda

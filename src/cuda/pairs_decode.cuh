@@ -66,15 +66,15 @@ struct PairsDecodePlan {
 void plan_pairs(std::span<const LayerPlan> layers, Layout& layout, Scratch<float> rest,
                 PairsDecodePlan& plan);
 /// Once the rows of sketches are decoded.
-void decode_pairs(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void decode_pairs(const Frame& frame, const PairsDecodePlan& plan, DecodeInto into, Queue& queue);
 
 /// Every output of the layers that decode: one launch.
-void sum_outer_products(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into,
+void sum_outer_products(const Frame& frame, const PairsDecodePlan& plan, DecodeInto into,
                         Queue& queue);
 /// Squares of a result that `sum_outer_products` cuts it into.
 [[nodiscard]] std::uint64_t outer_tiles(const MatrixShape& shape);
 /// Puts the pairs of sketches on top of their rows: one launch, none without sketches
 /// (low_rank.cu).
-void add_low_rank(const PairsDecodePlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void add_low_rank(const Frame& frame, const PairsDecodePlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

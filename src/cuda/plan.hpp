@@ -10,6 +10,7 @@
 /// makes its plan once and keeps the tables on the device. Kernels take the plan of their operation
 /// by value, and a `Frame` that turns its places into pointers.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -106,6 +107,57 @@ class SplitMaker {
   std::uint64_t units_ = 0;
   std::uint32_t jobs_ = 0;
 };
+
+/// The stages of encoding (frame.cuh) that an operation takes part in: `kStages` of its plan. The
+/// backend refuses an operation that has other functions than it declares.
+struct Stages {
+  bool analyse = false, price = false, size = false, write = false;
+  bool handles = false;  ///< it may call the caller's libraries: `needs_handles(plan)`
+};
+
+/// The jobs of an operation, a layer each, and the units that warps take.
+template <typename Job>
+struct Jobs {
+  Table<Job> table;
+  Split units;
+  [[nodiscard]] bool empty() const noexcept { return units.jobs == 0; }
+};
+
+/// Makes them: `add` once a job, in order, in both runs.
+template <typename Job>
+class JobMaker {
+ public:
+  JobMaker(Layout& layout, std::size_t jobs) noexcept
+      : table_(layout.table<Job>(jobs)), units_(layout, jobs) {}
+  void add(const Job& job, std::uint64_t units) noexcept {
+    if (!table_.values.empty()) table_.values[made_] = job;
+    ++made_;
+    units_.add(units);
+  }
+  [[nodiscard]] Jobs<Job> jobs() const noexcept { return {table_.place, units_.split()}; }
+
+ private:
+  Layout::NewTable<Job> table_;
+  SplitMaker units_;
+  std::size_t made_ = 0;
+};
+
+/// Whether a layer is encoded by a method, and has entries.
+template <MethodId id>
+[[nodiscard]] bool is_of(const LayerPlan& layer) noexcept {
+  return layer.kind.method == id && layer.n > 0;
+}
+template <MethodId id>
+[[nodiscard]] std::size_t count_of_method(std::span<const LayerPlan> layers) noexcept {
+  return static_cast<std::size_t>(std::count_if(layers.begin(), layers.end(), is_of<id>));
+}
+/// Calls `visit(number, layer)` for the layers of a method.
+template <MethodId id, typename Visit>
+void for_each_of_method(std::span<const LayerPlan> layers, Visit visit) {
+  for (std::uint32_t i = 0; i < layers.size(); ++i) {
+    if (is_of<id>(layers[i])) visit(i, layers[i]);
+  }
+}
 
 [[nodiscard]] constexpr std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) noexcept {
   return a / b + (a % b != 0 ? 1 : 0);

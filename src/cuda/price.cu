@@ -78,7 +78,7 @@ __device__ void narrow(const Frame& frame, PoolState& pool, const Expected& own,
     frame.notice(Status::underspent);
 }
 
-__global__ void search(PricePlan plan, Frame frame, unsigned round, bool ends) {
+__global__ void search(Frame frame, PricePlan plan, unsigned round, bool ends) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.parts.units) return;
   PoolState& pool = frame.pool(kAtomsPool);
@@ -112,7 +112,7 @@ __global__ void search(PricePlan plan, Frame frame, unsigned round, bool ends) {
 }
 
 /// A warp a part of a job, as the search, but four atoms a lane at the one price of the layer.
-__global__ void choose(PricePlan plan, Frame frame) {
+__global__ void choose(Frame frame, PricePlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.choices.units) return;
   const UnitOf at = find_unit(frame, plan.choices, unit);
@@ -130,13 +130,13 @@ __global__ void choose(PricePlan plan, Frame frame) {
 
 }  // namespace
 
-void search_price(const PricePlan& plan, const Frame& frame, unsigned round, Queue& queue) {
+void search_price(const Frame& frame, const PricePlan& plan, unsigned round, Queue& queue) {
   static_assert(price::kLastPriceCode < 1u << 5 * kPriceRounds);
-  queue.launch_warps(search, plan.parts.units, plan, frame, round, round + 1 == kPriceRounds);
+  queue.launch_warps(search, plan.parts.units, frame, plan, round, round + 1 == kPriceRounds);
 }
 
-void choose_forms(const PricePlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(choose, plan.choices.units, plan, frame);
+void choose_forms(const Frame& frame, const PricePlan& plan, Queue& queue) {
+  queue.launch_warps(choose, plan.choices.units, frame, plan);
 }
 
 }  // namespace atomo::cuda

@@ -175,10 +175,10 @@ class PricePlanner {
 
 /// One of the three launches of the search for the pool's price, unless it is given; `round` 0 to
 /// 2. Where layers have grids, what these cost at its candidates is in `results`.
-void search_price(const PricePlan& plan, const Frame& frame, unsigned round, Queue& queue);
+void search_price(const Frame& frame, const PricePlan& plan, unsigned round, Queue& queue);
 inline constexpr unsigned kPriceRounds = 3;
 /// The forms of the layers that choose, at their prices: one launch, none without such layers.
-void choose_forms(const PricePlan& plan, const Frame& frame, Queue& queue);
+void choose_forms(const Frame& frame, const PricePlan& plan, Queue& queue);
 
 /// By a whole warp, once what its lanes wrote is to be seen: whether it is the last of `count`. The
 /// tickets are zero again then.

@@ -216,11 +216,10 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, Write
   }
 }
 
-__global__ void write_qsgd(const QsgdPlan plan, const Frame frame) {
-  const std::uint64_t number = warp_in_grid();
-  if (number >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, number);
-  const QsgdJob& job = frame(plan.jobs)[at.job];
+__global__ void write_qsgd(const Frame frame, const QsgdPlan plan) {
+  const JobUnit<QsgdJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const QsgdJob& job = *at.job;
   const bool reduced = job.inverse == 0;
   if (reduced && was_non_finite(frame, job.layer)) return;
 
@@ -272,11 +271,10 @@ __device__ float value_of(std::uint32_t code, unsigned bits, float step) {
   return static_cast<float>(negative ? -magnitude : magnitude) * step;
 }
 
-__global__ void decode_qsgd(const QsgdPlan plan, const Frame frame, const DecodeInto into) {
-  const std::uint64_t number = warp_in_grid();
-  if (number >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, number);
-  const QsgdJob& job = frame(plan.jobs)[at.job];
+__global__ void decode_qsgd(const Frame frame, const QsgdPlan plan, const DecodeInto into) {
+  const JobUnit<QsgdJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const QsgdJob& job = *at.job;
   const std::uint64_t bytes = 4 * job.buckets + job.code_bytes;
   if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
 
@@ -300,20 +298,19 @@ __global__ void decode_qsgd(const QsgdPlan plan, const Frame frame, const Decode
   }
 }
 
-bool own(const LayerPlan& layer) { return layer.kind.method == MethodId::qsgd && layer.n > 0; }
 QsgdConfig config_of(const LayerPlan& layer) {
   QsgdConfig config = format::qsgd_config(layer.kind.params);
   if (layer.n < config.bucket) config.bucket = static_cast<std::uint32_t>(layer.n);
   return config;
 }
 bool needs_reduction(const LayerPlan& layer) {
-  return own(layer) && config_of(layer).bucket > kLongestDirect;
+  return is_of<MethodId::qsgd>(layer) && config_of(layer).bucket > kLongestDirect;
 }
 
-QsgdJob job_of(const LayerPlan& layer, std::size_t number) {
+QsgdJob job_of(const LayerPlan& layer, std::uint32_t number) {
   const QsgdConfig config = config_of(layer);
   QsgdJob job{.n = layer.n,
-              .layer = static_cast<std::uint32_t>(number),
+              .layer = number,
               .bucket = config.bucket,
               .bits = static_cast<std::uint32_t>(config.bits),
               .unit = config.bucket < kSmallBucket ? kSmallUnit : kUnit,
@@ -327,44 +324,38 @@ QsgdJob job_of(const LayerPlan& layer, std::size_t number) {
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, QsgdPlan& plan) {
-  const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
+  const std::size_t count = count_of_method<MethodId::qsgd>(layers);
   plan = {};
   if (count == 0) return;
-  const auto jobs = layout.table<QsgdJob>(count);
-  SplitMaker units(layout, count);
+  JobMaker<QsgdJob> jobs(layout, count);
   ReducePlanner norms(layout,
                       static_cast<std::size_t>(std::ranges::count_if(layers, needs_reduction)));
-  std::size_t made = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (!own(layers[i])) continue;
-    QsgdJob job = job_of(layers[i], i);
-    if (needs_reduction(layers[i])) {
+  for_each_of_method<MethodId::qsgd>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
+    QsgdJob job = job_of(layer, number);
+    if (needs_reduction(layer)) {
       job.first_norm = norms.add({.n = job.n,
                                   .span = job.bucket,
                                   .layer = job.layer,
                                   .rule = job.l2 ? ReduceRule::norm : ReduceRule::max_abs});
     }
-    if (!jobs.values.empty()) jobs.values[made] = job;
-    ++made;
-    units.add(divide_up(job.n, job.unit));
-  }
-  plan.jobs = jobs.place;
-  plan.units = units.split();
+    jobs.add(job, divide_up(job.n, job.unit));
+  });
+  plan.jobs = jobs.jobs();
   plan.norms = norms.finish();
 }
 
-void analyse(const QsgdPlan& plan, const Frame& frame, Queue& queue) {
-  reduce(plan.norms, frame, queue);
+void analyse(const Frame& frame, const QsgdPlan& plan, Queue& queue) {
+  reduce(frame, plan.norms, queue);
 }
 
-void write(const QsgdPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_blocks(write_qsgd, divide_up(plan.units.units, warps_per_block),
-                      warps_per_block * kLanes, warps_per_block * sizeof(WriteMemory), plan, frame);
+void write(const Frame& frame, const QsgdPlan& plan, Queue& queue) {
+  queue.launch_blocks(write_qsgd, divide_up(plan.jobs.units.units, warps_per_block),
+                      warps_per_block * kLanes, warps_per_block * sizeof(WriteMemory), frame, plan);
 }
 
-void decode(const QsgdPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
-  queue.launch_blocks(decode_qsgd, divide_up(plan.units.units, warps_per_block),
-                      warps_per_block * kLanes, warps_per_block * sizeof(DecodeMemory), plan, frame,
+void decode(const Frame& frame, const QsgdPlan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_blocks(decode_qsgd, divide_up(plan.jobs.units.units, warps_per_block),
+                      warps_per_block * kLanes, warps_per_block * sizeof(DecodeMemory), frame, plan,
                       into);
 }
 

@@ -20,15 +20,15 @@ struct QsgdJob {
 };
 
 struct QsgdPlan {
-  Table<QsgdJob> jobs;
-  Split units;
+  static constexpr Stages kStages{.analyse = true, .write = true};
+  Jobs<QsgdJob> jobs;
   ReducePlan norms;  ///< of layers whose buckets are longer than a warp's unit
-  [[nodiscard]] bool empty() const { return units.jobs == 0; }
+  [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, QsgdPlan& plan);
-void analyse(const QsgdPlan& plan, const Frame& frame, Queue& queue);
-void write(const QsgdPlan& plan, const Frame& frame, Queue& queue);
-void decode(const QsgdPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void analyse(const Frame& frame, const QsgdPlan& plan, Queue& queue);
+void write(const Frame& frame, const QsgdPlan& plan, Queue& queue);
+void decode(const Frame& frame, const QsgdPlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

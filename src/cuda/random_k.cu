@@ -258,7 +258,7 @@ __global__ void scatter(Frame frame, RandomKPlan plan, DecodeInto into) {
   }
 }
 
-void draw_kept(const RandomKPlan& plan, const Frame& frame, bool decodes, Queue& queue) {
+void draw_kept(const Frame& frame, const RandomKPlan& plan, bool decodes, Queue& queue) {
   queue.launch_warps(draw, plan.draws.units, frame, plan, decodes);
   queue.launch_warps(collide, plan.draws.units, frame, plan, decodes);
   queue.launch_warps(count, plan.segments.units, frame, plan, decodes);
@@ -313,13 +313,13 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan) 
   plan.ranks = layout.scratch<std::uint32_t>(count_segments);
 }
 
-void write(const RandomKPlan& plan, const Frame& frame, Queue& queue) {
-  draw_kept(plan, frame, false, queue);
+void write(const Frame& frame, const RandomKPlan& plan, Queue& queue) {
+  draw_kept(frame, plan, false, queue);
   queue.launch_warps(gather, plan.segments.units, frame, plan);
 }
 
-void decode(const RandomKPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
-  draw_kept(plan, frame, true, queue);
+void decode(const Frame& frame, const RandomKPlan& plan, DecodeInto into, Queue& queue) {
+  draw_kept(frame, plan, true, queue);
   queue.launch_warps(scatter, plan.segments.units, frame, plan, into);
 }
 

@@ -26,6 +26,7 @@ struct RandomKJob {
 };
 
 struct RandomKPlan {
+  static constexpr Stages kStages{.write = true};
   Table<RandomKJob> jobs;
   Split draws;     ///< a unit kDrawsOfUnit draws
   Split segments;  ///< a unit a segment of 4,096 entries
@@ -40,7 +41,7 @@ struct RandomKPlan {
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan);
-void write(const RandomKPlan& plan, const Frame& frame, Queue& queue);
-void decode(const RandomKPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void write(const Frame& frame, const RandomKPlan& plan, Queue& queue);
+void decode(const Frame& frame, const RandomKPlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

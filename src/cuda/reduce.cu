@@ -126,7 +126,7 @@ __device__ bool join_group(ReducePart* group, unsigned index, unsigned count, st
   return true;
 }
 
-__global__ void reduce_kernel(const ReducePlan plan, const Frame frame) {
+__global__ void reduce_kernel(const Frame frame, const ReducePlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.units.units) return;
   const UnitOf at = find_unit(frame, plan.units, unit);
@@ -188,8 +188,8 @@ ReducePlan ReducePlanner::finish() noexcept {
   return plan;
 }
 
-void reduce(const ReducePlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(reduce_kernel, plan.units.units, plan, frame);
+void reduce(const Frame& frame, const ReducePlan& plan, Queue& queue) {
+  queue.launch_warps(reduce_kernel, plan.units.units, frame, plan);
 }
 
 }  // namespace atomo::cuda

@@ -62,6 +62,6 @@ class ReducePlanner {
 };
 
 /// Fills `results`; marks non-finite layers, whose results are of no use.
-void reduce(const ReducePlan& plan, const Frame& frame, Queue& queue);
+void reduce(const Frame& frame, const ReducePlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

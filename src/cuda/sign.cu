@@ -23,11 +23,10 @@ namespace {
 
 constexpr unsigned kUnit = kLanes * 32, kBatch = 16;
 
-__global__ void write_sign(const SignPlan plan, const Frame frame) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, unit);
-  const SignJob& job = frame(plan.jobs)[at.job];
+__global__ void write_sign(const Frame frame, const SignPlan plan) {
+  const JobUnit<SignJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const SignJob& job = *at.job;
   if (job.scale_bytes != 0 && was_non_finite(frame, job.layer)) return;
 
   const Entries entries = frame.entries(job.layer);
@@ -64,11 +63,10 @@ __device__ float open_sign(const Frame& frame, const SignJob& job, const std::by
   return __uint_as_float(scale);
 }
 
-__global__ void decode_sign(const SignPlan plan, const Frame frame, const DecodeInto into) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, unit);
-  const SignJob& job = frame(plan.jobs)[at.job];
+__global__ void decode_sign(const Frame frame, const SignPlan plan, const DecodeInto into) {
+  const JobUnit<SignJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const SignJob& job = *at.job;
   const std::uint64_t bytes = job.scale_bytes + divide_up(job.n, 8);
   if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
 
@@ -88,49 +86,42 @@ __global__ void decode_sign(const SignPlan plan, const Frame frame, const Decode
   }
 }
 
-bool own(const LayerPlan& layer) { return layer.kind.method == MethodId::sign && layer.n > 0; }
 bool scaled(const LayerPlan& layer) {
-  return own(layer) && static_cast<SignScale>(layer.kind.params) == SignScale::mean;
+  return is_of<MethodId::sign>(layer) &&
+         static_cast<SignScale>(layer.kind.params) == SignScale::mean;
 }
 
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, SignPlan& plan) {
-  const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
+  const std::size_t count = count_of_method<MethodId::sign>(layers);
   plan = {};
   if (count == 0) return;
-  const auto jobs = layout.table<SignJob>(count);
-  SplitMaker units(layout, count);
+  JobMaker<SignJob> jobs(layout, count);
   ReducePlanner scales(layout, static_cast<std::size_t>(std::ranges::count_if(layers, scaled)));
-  std::size_t job = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerPlan& layer = layers[i];
-    if (!own(layer)) continue;
-    SignJob made{.n = layer.n, .layer = static_cast<std::uint32_t>(i)};
+  for_each_of_method<MethodId::sign>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
+    SignJob job{.n = layer.n, .layer = number};
     if (scaled(layer)) {
-      made.scale_bytes = 4;
-      made.scale = scales.add(
-          {.n = layer.n, .span = layer.n, .layer = made.layer, .rule = ReduceRule::mean_abs});
+      job.scale_bytes = 4;
+      job.scale = scales.add(
+          {.n = layer.n, .span = layer.n, .layer = number, .rule = ReduceRule::mean_abs});
     }
-    if (!jobs.values.empty()) jobs.values[job] = made;
-    ++job;
-    units.add(divide_up(layer.n, kUnit));
-  }
-  plan.jobs = jobs.place;
-  plan.units = units.split();
+    jobs.add(job, divide_up(layer.n, kUnit));
+  });
+  plan.jobs = jobs.jobs();
   plan.scales = scales.finish();
 }
 
-void analyse(const SignPlan& plan, const Frame& frame, Queue& queue) {
-  reduce(plan.scales, frame, queue);
+void analyse(const Frame& frame, const SignPlan& plan, Queue& queue) {
+  reduce(frame, plan.scales, queue);
 }
 
-void write(const SignPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(write_sign, plan.units.units, plan, frame);
+void write(const Frame& frame, const SignPlan& plan, Queue& queue) {
+  queue.launch_warps(write_sign, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const SignPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_sign, plan.units.units, plan, frame, into);
+void decode(const Frame& frame, const SignPlan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_sign, plan.jobs.units.units, frame, plan, into);
 }
 
 }  // namespace atomo::cuda

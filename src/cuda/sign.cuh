@@ -14,15 +14,15 @@ struct SignJob {
 };
 
 struct SignPlan {
-  Table<SignJob> jobs;
-  Split units;
+  static constexpr Stages kStages{.analyse = true, .write = true};
+  Jobs<SignJob> jobs;
   ReducePlan scales;
-  [[nodiscard]] bool empty() const { return units.jobs == 0; }
+  [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, SignPlan& plan);
-void analyse(const SignPlan& plan, const Frame& frame, Queue& queue);
-void write(const SignPlan& plan, const Frame& frame, Queue& queue);
-void decode(const SignPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void analyse(const Frame& frame, const SignPlan& plan, Queue& queue);
+void write(const Frame& frame, const SignPlan& plan, Queue& queue);
+void decode(const Frame& frame, const SignPlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

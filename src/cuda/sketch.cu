@@ -35,7 +35,7 @@ namespace {
 /// Entries of at least 2 to this are left to the residual, so that no sum leaves the range of f32.
 constexpr std::int32_t kLargestExponent = 120;
 
-__global__ void scale_entries(SketchPlan plan, Frame frame) {
+__global__ void scale_entries(Frame frame, SketchPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.scaled.units) return;
   const UnitOf at = find_unit(frame, plan.scaled, unit);
@@ -57,7 +57,7 @@ __global__ void scale_entries(SketchPlan plan, Frame frame) {
 
 /// Omega, vector by vector. Entry (i, k) is value i * rank + k of the layer's draws. Zeros, from
 /// which come zero pairs, where entries are too large.
-__global__ void draw_vectors(SketchPlan plan, Frame frame) {
+__global__ void draw_vectors(Frame frame, SketchPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.drawn.units) return;
   const UnitOf at = find_unit(frame, plan.drawn, unit);
@@ -83,7 +83,7 @@ __device__ double sum_of_warp(double sum) {
 }
 
 /// Of stretches of second vectors.
-__global__ void sum_squares(SketchPlan plan, Frame frame) {
+__global__ void sum_squares(Frame frame, SketchPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.squares.units) return;
   const UnitOf at = find_unit(frame, plan.squares, unit);
@@ -103,7 +103,7 @@ __global__ void sum_squares(SketchPlan plan, Frame frame) {
 }
 
 /// A warp a pair.
-__global__ void find_amplitudes(SketchPlan plan, Frame frame) {
+__global__ void find_amplitudes(Frame frame, SketchPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.pairs.units) return;
   const UnitOf at = find_unit(frame, plan.pairs, unit);
@@ -219,27 +219,27 @@ SketchPlan SketchPlanner::finish() noexcept {
   return plan;
 }
 
-void decompose(const SketchPlan& plan, const Frame& frame, Queue& queue) {
+void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue) {
   if (plan.empty()) return;
-  reduce(plan.maxima, frame, queue);
-  queue.launch_warps(scale_entries, plan.scaled.units, plan, frame);
-  queue.launch_warps(draw_vectors, plan.drawn.units, plan, frame);
+  reduce(frame, plan.maxima, queue);
+  queue.launch_warps(scale_entries, plan.scaled.units, frame, plan);
+  queue.launch_warps(draw_vectors, plan.drawn.units, frame, plan);
   for (std::uint32_t i = 0; i < plan.iterations; ++i) {
-    multiply_to_longer(plan, frame, i, queue);
-    multiply_to_shorter(plan, frame, i, queue);
+    multiply_to_longer(frame, plan, i, queue);
+    multiply_to_shorter(frame, plan, i, queue);
     for (const SketchVectors from : {SketchVectors::draft_shorter, SketchVectors::shorter}) {
-      find_gram(plan, frame, from, i, queue);
-      find_orthonormal(plan, frame, i, queue);
-      turn_shorter(plan, frame, from, i, queue);
+      find_gram(frame, plan, from, i, queue);
+      find_orthonormal(frame, plan, i, queue);
+      turn_shorter(frame, plan, from, i, queue);
     }
   }
-  multiply_to_longer(plan, frame, 0, queue);
-  find_gram(plan, frame, SketchVectors::draft_longer, 0, queue);
-  find_eigenvectors(plan, frame, queue);
-  turn_both(plan, frame, queue);
-  queue.launch_warps(sum_squares, plan.squares.units, plan, frame);
-  queue.launch_warps(find_amplitudes, plan.pairs.units, plan, frame);
-  subtract_pairs(plan, frame, queue);
+  multiply_to_longer(frame, plan, 0, queue);
+  find_gram(frame, plan, SketchVectors::draft_longer, 0, queue);
+  find_eigenvectors(frame, plan, queue);
+  turn_both(frame, plan, queue);
+  queue.launch_warps(sum_squares, plan.squares.units, frame, plan);
+  queue.launch_warps(find_amplitudes, plan.pairs.units, frame, plan);
+  subtract_pairs(frame, plan, queue);
 }
 
 }  // namespace atomo::cuda

@@ -80,7 +80,7 @@ class SketchPlanner {
 /// Decomposes the layers of all jobs under their keys; marks those that are not finite, whose
 /// vectors, residual and sigma are zero. Matrices with an entry of 2^120 or more are all residual.
 /// 24 launches, 12 more for every further iteration of the job that has most.
-void decompose(const SketchPlan& plan, const Frame& frame, Queue& queue);
+void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue);
 
 /// Of the power of two that the job's largest entry is just below; 0 when all entries are zero or
 /// one is not finite. From the first launch of `decompose` on.
@@ -103,26 +103,26 @@ __device__ inline double sketch_unit(std::int32_t exponent) {
 enum class SketchVectors : std::uint32_t { draft_shorter, shorter, draft_longer };
 
 /// draft_longer = the matrices' transposes times draft_shorter.
-void multiply_to_longer(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+void multiply_to_longer(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                         Queue& queue);
 /// draft_shorter = the matrices times draft_longer.
-void multiply_to_shorter(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+void multiply_to_shorter(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                          Queue& queue);
 /// gram = inner products of vectors.
-void find_gram(const SketchPlan& plan, const Frame& frame, SketchVectors of,
+void find_gram(const Frame& frame, const SketchPlan& plan, SketchVectors of,
                std::uint32_t iteration, Queue& queue);
 /// turn = what makes the vectors behind `gram` orthonormal; zero rows where they depend on others.
-void find_orthonormal(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                       Queue& queue);
 /// The vectors of the shorter side, from a draft into `shorter` or the other way, after `turn`.
-void turn_shorter(const SketchPlan& plan, const Frame& frame, SketchVectors from,
+void turn_shorter(const Frame& frame, const SketchPlan& plan, SketchVectors from,
                   std::uint32_t iteration, Queue& queue);
 /// turn = eigenvectors of `gram`, a row each, in descending order of their values.
-void find_eigenvectors(const SketchPlan& plan, const Frame& frame, Queue& queue);
+void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// Both drafts into `shorter` and `longer`.
-void turn_both(const SketchPlan& plan, const Frame& frame, Queue& queue);
+void turn_both(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// entries = what the pairs leave, in the tensor's own unit.
-void subtract_pairs(const SketchPlan& plan, const Frame& frame, Queue& queue);
+void subtract_pairs(const Frame& frame, const SketchPlan& plan, Queue& queue);
 
 /// Of a block of `find_eigenvectors`, dynamic; 0 for a rank whose matrices are not kept there.
 [[nodiscard]] unsigned eigenvector_bytes(std::uint32_t rank) noexcept;

@@ -73,7 +73,7 @@ __device__ void eliminate(const Rows& rows, const double* gram, std::uint32_t ra
 }
 
 __global__ void __launch_bounds__(kThreads)
-    orthonormalise(SketchPlan plan, Frame frame, std::uint32_t iteration) {
+    orthonormalise(Frame frame, SketchPlan plan, std::uint32_t iteration) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
   if (iteration >= job.iterations) return;
   const std::uint32_t rank = job.rank, entries = rank * rank;
@@ -210,7 +210,7 @@ __host__ __device__ constexpr std::uint32_t players_of(std::uint32_t rank) {
   return (rank + 1) / 2 * 2;
 }
 
-__global__ void __launch_bounds__(kThreads) find_eigen(SketchPlan plan, Frame frame) {
+__global__ void __launch_bounds__(kThreads) find_eigen(Frame frame, SketchPlan plan) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
   const std::uint32_t rank = job.rank, players = players_of(rank), stride = players + 1;
   double* const room = rank <= kSharedRank ? dynamic_shared<double>() : frame(job.partials);
@@ -247,17 +247,17 @@ unsigned eigenvector_bytes(std::uint32_t rank) noexcept {
   return static_cast<unsigned>(2 * players * (players + 1) * sizeof(double));
 }
 
-void find_orthonormal(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                       Queue& queue) {
-  queue.launch_blocks(orthonormalise, plan.scaled.jobs, kThreads, 0, plan, frame, iteration);
+  queue.launch_blocks(orthonormalise, plan.scaled.jobs, kThreads, 0, frame, plan, iteration);
 }
 
-void find_eigenvectors(const SketchPlan& plan, const Frame& frame, Queue& queue) {
+void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue) {
   constexpr unsigned kUnasked = 40 * 1024;  // that any kernel may have beside its static memory
   if (plan.shared_bytes > kUnasked)
     queue.note(cudaFuncSetAttribute(find_eigen, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(eigenvector_bytes(kSharedRank))));
-  queue.launch_blocks(find_eigen, plan.scaled.jobs, kThreads, plan.shared_bytes, plan, frame);
+  queue.launch_blocks(find_eigen, plan.scaled.jobs, kThreads, plan.shared_bytes, frame, plan);
 }
 
 }  // namespace atomo::cuda

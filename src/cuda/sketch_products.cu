@@ -68,7 +68,7 @@ struct PutSums {
 
 /// `longer`: draft_longer is the result.
 __global__ void __launch_bounds__(kTileThreads)
-    multiply(SketchPlan plan, Frame frame, bool longer, std::uint32_t iteration) {
+    multiply(Frame frame, SketchPlan plan, bool longer, std::uint32_t iteration) {
   const UnitOf at = find_unit(frame, (longer ? plan.to_longer : plan.to_shorter).units, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
   if (iteration >= job.iterations) return;
@@ -100,7 +100,7 @@ __device__ void add_stretches(const Real* partials, Real* whole, std::uint64_t c
   }
 }
 
-__global__ void fold_product(SketchPlan plan, Frame frame, bool longer, std::uint32_t iteration) {
+__global__ void fold_product(Frame frame, SketchPlan plan, bool longer, std::uint32_t iteration) {
   const Split& folds = (longer ? plan.to_longer : plan.to_shorter).folds;
   if (warp_in_grid() >= folds.units) return;
   const UnitOf at = find_unit(frame, folds, warp_in_grid());
@@ -114,7 +114,7 @@ __global__ void fold_product(SketchPlan plan, Frame frame, bool longer, std::uin
 }
 
 __global__ void __launch_bounds__(kTileThreads)
-    multiply_vectors(SketchPlan plan, Frame frame, SketchVectors of, std::uint32_t iteration) {
+    multiply_vectors(Frame frame, SketchPlan plan, SketchVectors of, std::uint32_t iteration) {
   const bool longer = of == SketchVectors::draft_longer;
   const Split& units = (longer ? plan.gram_longer : plan.gram_shorter).units;
   const UnitOf at = find_unit(frame, units, blockIdx.x);
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kTileThreads)
       PutSums<double>(frame(job.gram), frame(job.partials), cut, place, job.rank, job.rank));
 }
 
-__global__ void fold_gram(SketchPlan plan, Frame frame, bool longer, std::uint32_t iteration) {
+__global__ void fold_gram(Frame frame, SketchPlan plan, bool longer, std::uint32_t iteration) {
   const Split& folds = (longer ? plan.gram_longer : plan.gram_shorter).folds;
   if (warp_in_grid() >= folds.units) return;
   const UnitOf at = find_unit(frame, folds, warp_in_grid());
@@ -154,7 +154,7 @@ __device__ void turn_tile(const Frame& frame, const SketchJob& job, const float*
 }
 
 __global__ void __launch_bounds__(kTileThreads)
-    turn_one_side(SketchPlan plan, Frame frame, SketchVectors from, std::uint32_t iteration) {
+    turn_one_side(Frame frame, SketchPlan plan, SketchVectors from, std::uint32_t iteration) {
   const UnitOf at = find_unit(frame, plan.turned_shorter, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
   if (iteration >= job.iterations) return;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kTileThreads)
   turn_tile(frame, job, vectors.at, vectors_of(frame, job, to).at, vectors.length, at.index);
 }
 
-__global__ void __launch_bounds__(kTileThreads) turn_two_sides(SketchPlan plan, Frame frame) {
+__global__ void __launch_bounds__(kTileThreads) turn_two_sides(Frame frame, SketchPlan plan) {
   const UnitOf at = find_unit(frame, plan.turned_both, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t of_shorter = turned_tiles(job.shape().shorter(), job.rank);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kTileThreads) turn_two_sides(SketchPlan plan, 
             shorter ? at.index : at.index - of_shorter);
 }
 
-__global__ void __launch_bounds__(kTileThreads) subtract(SketchPlan plan, Frame frame) {
+__global__ void __launch_bounds__(kTileThreads) subtract(Frame frame, SketchPlan plan) {
   const UnitOf at = find_unit(frame, plan.residual, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
   const bool wide = job.rows <= job.columns;
@@ -194,41 +194,41 @@ __global__ void __launch_bounds__(kTileThreads) subtract(SketchPlan plan, Frame 
 
 }  // namespace
 
-void multiply_to_longer(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+void multiply_to_longer(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                         Queue& queue) {
-  queue.launch_blocks(multiply, plan.to_longer.units.units, kTileThreads, 0, plan, frame, true,
+  queue.launch_blocks(multiply, plan.to_longer.units.units, kTileThreads, 0, frame, plan, true,
                       iteration);
-  queue.launch_warps(fold_product, plan.to_longer.folds.units, plan, frame, true, iteration);
+  queue.launch_warps(fold_product, plan.to_longer.folds.units, frame, plan, true, iteration);
 }
 
-void multiply_to_shorter(const SketchPlan& plan, const Frame& frame, std::uint32_t iteration,
+void multiply_to_shorter(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                          Queue& queue) {
-  queue.launch_blocks(multiply, plan.to_shorter.units.units, kTileThreads, 0, plan, frame, false,
+  queue.launch_blocks(multiply, plan.to_shorter.units.units, kTileThreads, 0, frame, plan, false,
                       iteration);
-  queue.launch_warps(fold_product, plan.to_shorter.folds.units, plan, frame, false, iteration);
+  queue.launch_warps(fold_product, plan.to_shorter.folds.units, frame, plan, false, iteration);
 }
 
-void find_gram(const SketchPlan& plan, const Frame& frame, SketchVectors of,
+void find_gram(const Frame& frame, const SketchPlan& plan, SketchVectors of,
                std::uint32_t iteration, Queue& queue) {
   const bool longer = of == SketchVectors::draft_longer;
   const SketchProduct& product = longer ? plan.gram_longer : plan.gram_shorter;
-  queue.launch_blocks(multiply_vectors, product.units.units, kTileThreads, 0, plan, frame, of,
+  queue.launch_blocks(multiply_vectors, product.units.units, kTileThreads, 0, frame, plan, of,
                       iteration);
-  queue.launch_warps(fold_gram, product.folds.units, plan, frame, longer, iteration);
+  queue.launch_warps(fold_gram, product.folds.units, frame, plan, longer, iteration);
 }
 
-void turn_shorter(const SketchPlan& plan, const Frame& frame, SketchVectors from,
+void turn_shorter(const Frame& frame, const SketchPlan& plan, SketchVectors from,
                   std::uint32_t iteration, Queue& queue) {
-  queue.launch_blocks(turn_one_side, plan.turned_shorter.units, kTileThreads, 0, plan, frame, from,
+  queue.launch_blocks(turn_one_side, plan.turned_shorter.units, kTileThreads, 0, frame, plan, from,
                       iteration);
 }
 
-void turn_both(const SketchPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_blocks(turn_two_sides, plan.turned_both.units, kTileThreads, 0, plan, frame);
+void turn_both(const Frame& frame, const SketchPlan& plan, Queue& queue) {
+  queue.launch_blocks(turn_two_sides, plan.turned_both.units, kTileThreads, 0, frame, plan);
 }
 
-void subtract_pairs(const SketchPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_blocks(subtract, plan.residual.units, kTileThreads, 0, plan, frame);
+void subtract_pairs(const Frame& frame, const SketchPlan& plan, Queue& queue) {
+  queue.launch_blocks(subtract, plan.residual.units, kTileThreads, 0, frame, plan);
 }
 
 }  // namespace atomo::cuda

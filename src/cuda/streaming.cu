@@ -23,10 +23,10 @@
 #include "core/status.hpp"
 #include "cuda/streaming.cuh"
 
+#include "format/container_rules.hpp"
 #include "price/budget.hpp"
 #include "price/coordinate_levels.hpp"
 #include "price/price_controller.hpp"
-#include "format/container_rules.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::cuda {
@@ -68,7 +68,7 @@ __global__ void keep_layer(Frame frame, KeepJob job) {
 // ---- open
 
 /// By a whole warp: nothing is found yet.
-__device__ void restart_search(const StepPlan& plan, const Frame& frame) {
+__device__ void restart_search(const Frame& frame, const StepPlan& plan) {
   if (lane() < 2) frame.pool(static_cast<PoolNumber>(lane())) = {};
   if (lane() == 0) frame.state().notice = 0;
   if (plan.grid.count == 0) return;
@@ -79,7 +79,7 @@ __device__ void restart_search(const StepPlan& plan, const Frame& frame) {
 }
 
 /// By a whole warp: bits of the budgets of the pool's layers that came.
-__device__ double budget_of(const StepPlan& plan, const Frame& frame, std::uint32_t pool) {
+__device__ double budget_of(const Frame& frame, const StepPlan& plan, std::uint32_t pool) {
   const StepLayer* const layers = frame(plan.layers);
   const KeptLayer* const kept = frame(plan.kept);
   double bits = 0;
@@ -98,7 +98,7 @@ struct StepSums {
 };
 
 /// What a layer brings; without a body it takes no part in the searches.
-__device__ void open_layer(const StepPlan& plan, const Frame& frame, std::uint32_t i,
+__device__ void open_layer(const Frame& frame, const StepPlan& plan, std::uint32_t i,
                            StepSums& sums) {
   const StepLayer& layer = frame(plan.layers)[i];
   const KeptLayer& kept = frame(plan.kept)[i];
@@ -114,7 +114,7 @@ __device__ void open_layer(const StepPlan& plan, const Frame& frame, std::uint32
 }
 
 /// What the search of atoms begins with.
-__device__ void open_demand(const AtomsPlan& plan, const Frame& frame, std::uint32_t priced) {
+__device__ void open_demand(const Frame& frame, const AtomsPlan& plan, std::uint32_t priced) {
   const PricedLayer& of = frame(plan.price.layers)[priced];
   if ((frame.layer(of.layer).flags & Row::kNonFinite) != 0) return;
   PriceTotals& totals = *frame(plan.price.totals);
@@ -125,11 +125,11 @@ __device__ void open_demand(const AtomsPlan& plan, const Frame& frame, std::uint
   if (offer.tried != 0) atomicMax(&totals.lowest_grid, offer.lowest);
 }
 
-__global__ void __launch_bounds__(kScanThreads) open_step(StepPlan plan, Frame frame) {
+__global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan plan) {
   StepSums& sums = shared<StepSums>();
   if (threadIdx.x < 2)
     sums.fixed_bits[threadIdx.x] = sums.bytes[threadIdx.x] = sums.bodies[threadIdx.x] = 0;
-  if (warp_in_block() == 0) restart_search(plan, frame);
+  if (warp_in_block() == 0) restart_search(frame, plan);
   const bool prices_atoms = plan.atoms.price.count > 0;
   if (prices_atoms && threadIdx.x == 0) {
     PriceTotals& totals = *frame(plan.atoms.price.totals);
@@ -138,13 +138,13 @@ __global__ void __launch_bounds__(kScanThreads) open_step(StepPlan plan, Frame f
   }
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads)
-    open_layer(plan, frame, i, sums);
-  const double budget = warp_in_block() < 2 ? budget_of(plan, frame, warp_in_block()) : 0.0;
+    open_layer(frame, plan, i, sums);
+  const double budget = warp_in_block() < 2 ? budget_of(frame, plan, warp_in_block()) : 0.0;
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads)
     frame(plan.kept)[i].seen = 0;
   for (std::uint32_t i = threadIdx.x; prices_atoms && i < plan.atoms.price.count; i += kScanThreads)
-    open_demand(plan.atoms, frame, i);
+    open_demand(frame, plan.atoms, i);
   if (warp_in_block() >= 2 || lane() != 0) return;
   const unsigned pool = warp_in_block();
   StepPool step;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kScanThreads) open_step(StepPlan plan, Frame f
 // ---- learn
 
 /// Behind the search of the price that would have met the target: what the next one has to meet.
-__global__ void count_bodies(StepPlan plan, Frame frame, price::StepPrices prices) {
+__global__ void count_bodies(Frame frame, StepPlan plan, price::StepPrices prices) {
   const unsigned p = lane();
   double target = 0;
   if (p < 2) {
@@ -174,13 +174,13 @@ __global__ void count_bodies(StepPlan plan, Frame frame, price::StepPrices price
     }
   }
   __syncwarp();
-  restart_search(plan, frame);
+  restart_search(frame, plan);
   __syncwarp();
   if (p < 2) frame.pool(static_cast<PoolNumber>(p)).budget_256 = price::budget_cost256(target);
 }
 
 /// Behind that search: the price of the next step, which the pool of atoms then has.
-__global__ void predict(StepPlan plan, Frame frame, Status* status) {
+__global__ void predict(Frame frame, StepPlan plan, Status* status) {
   const unsigned p = lane();
   if (p < 2) {
     const StepPool& step = frame(plan.pools)[p];
@@ -334,8 +334,8 @@ void Streaming::fill(std::size_t layer, const price::StepPrices& prices,
   call.cap = {0, reserve_, price::layers_log2(places_.size())};
 }
 
-void Streaming::keep(std::size_t layer, const AtomsPlan& atoms, const CoordinatePlan& grid,
-                     const Frame& message, Queue& queue) const noexcept {
+void Streaming::keep(std::size_t layer, const Frame& message, const AtomsPlan& atoms,
+                     const CoordinatePlan& grid, Queue& queue) const noexcept {
   constexpr std::uint64_t kWordsByWarp = 1024;
   const KeptPlaces& places = places_[layer];
   if (!places.any) return;
@@ -363,15 +363,15 @@ void Streaming::end_step(const price::StepPrices& prices, Status* status,
   const Frame steps = frame();
   const bool prices_atoms = plan_.atoms.price.count > 0;
   const auto search = [&] {
-    if (prices_atoms) search_prices(plan_.atoms, steps, queue);
-    if (!plan_.grid.empty()) search_steps(plan_.grid, steps, queue);
+    if (prices_atoms) search_prices(steps, plan_.atoms, queue);
+    if (!plan_.grid.empty()) search_steps(steps, plan_.grid, queue);
   };
-  queue.launch_blocks(open_step, 1, kScanThreads, 0, plan_, steps);
+  queue.launch_blocks(open_step, 1, kScanThreads, 0, steps, plan_);
   search();
-  queue.launch_blocks(count_bodies, 1, kLanes, 0, plan_, steps, prices);
+  queue.launch_blocks(count_bodies, 1, kLanes, 0, steps, plan_, prices);
   search();
-  queue.launch_blocks(predict, 1, kLanes, 0, plan_, steps, status);
-  if (plan_.atoms.cap.layers > 0) share_room(plan_.atoms, steps, cap_room_, queue);
+  queue.launch_blocks(predict, 1, kLanes, 0, steps, plan_, status);
+  if (plan_.atoms.cap.layers > 0) share_room(steps, plan_.atoms, cap_room_, queue);
 }
 
 }  // namespace atomo::cuda

@@ -76,8 +76,8 @@ class Streaming {
   void fill(std::size_t layer, const price::StepPrices& prices, MessageCall& call) const noexcept;
   /// Behind a layer's message, planned alone: keeps what the end of the step needs. One launch,
   /// none for layers without a budget.
-  void keep(std::size_t layer, const AtomsPlan& atoms, const CoordinatePlan& grid,
-            const Frame& frame, Queue& queue) const noexcept;
+  void keep(std::size_t layer, const Frame& message, const AtomsPlan& atoms,
+            const CoordinatePlan& grid, Queue& queue) const noexcept;
   /// The prices of the next step. Three launches; six more with layers in the pool of atoms, twelve
   /// where some have grids; eight more with coordinates; one more with caps. `status` may be null.
   void end_step(const price::StepPrices& prices, Status* status, Queue& queue) const noexcept;

@@ -32,7 +32,7 @@
 namespace atomo::cuda {
 namespace {
 
-__global__ void find_largest(SvdPlan plan, Frame frame) {
+__global__ void find_largest(Frame frame, SvdPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.maxima.units) return;
   const UnitOf at = find_unit(frame, plan.maxima, unit);
@@ -64,7 +64,7 @@ struct Member {
   std::uint64_t unit = 0;
   bool there = false;
 };
-__device__ Member member_of(const SvdPlan& plan, const Frame& frame, const Batch& batch,
+__device__ Member member_of(const Frame& frame, const SvdPlan& plan, const Batch& batch,
                             std::uint64_t units) {
   const std::uint64_t place = warp_in_grid() / units;
   if (place >= batch.count) return {};
@@ -73,8 +73,8 @@ __device__ Member member_of(const SvdPlan& plan, const Frame& frame, const Batch
 }
 
 /// The layers' entries, 2^-exponent times; zeros where a layer is not finite.
-__global__ void scale_matrices(SvdPlan plan, Frame frame, Batch batch, std::uint64_t entries) {
-  const Member at = member_of(plan, frame, batch, divide_up(entries, kLanes));
+__global__ void scale_matrices(Frame frame, SvdPlan plan, Batch batch, std::uint64_t entries) {
+  const Member at = member_of(frame, plan, batch, divide_up(entries, kLanes));
   const std::uint64_t i = at.unit * kLanes + lane();
   if (!at.there || i >= entries) return;
   const SvdJob& job = frame(plan.jobs)[at.job];
@@ -86,17 +86,17 @@ __global__ void scale_matrices(SvdPlan plan, Frame frame, Batch batch, std::uint
 }
 
 /// Unit vectors of m values where there are no eigenvectors.
-__global__ void settle_bases(SvdPlan plan, Frame frame, Batch batch, std::uint64_t m) {
-  const Member at = member_of(plan, frame, batch, divide_up(m * m, kLanes));
+__global__ void settle_bases(Frame frame, SvdPlan plan, Batch batch, std::uint64_t m) {
+  const Member at = member_of(frame, plan, batch, divide_up(m * m, kLanes));
   if (!at.there || frame(plan.faults)[at.place] == 0) return;
   const std::uint64_t i = at.unit * kLanes + lane();
   if (i < m * m) frame(plan.bases)[at.place * m * m + i] = i / m == i % m ? 1.0 : 0.0;
 }
 
 /// A warp a pair. The solver's values ascend: pair k is the k-th last of its vectors.
-__global__ void split_pairs(SvdPlan plan, Frame frame, Batch batch, std::uint64_t m,
+__global__ void split_pairs(Frame frame, SvdPlan plan, Batch batch, std::uint64_t m,
                             std::uint64_t n) {
-  const Member at = member_of(plan, frame, batch, m);
+  const Member at = member_of(frame, plan, batch, m);
   if (!at.there) return;
   const SvdJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t k = at.unit, from = at.place * m + (m - 1 - k);
@@ -202,31 +202,31 @@ bool rotate(Handles& handles, const Operands& on) {
                                    on.n, entries, on.count) == CUBLAS_STATUS_SUCCESS;
 }
 
-bool factorise_batch(const SvdPlan& plan, const Frame& frame, const MatrixShape& shape,
+bool factorise_batch(const Frame& frame, const SvdPlan& plan, const MatrixShape& shape,
                      const Batch& batch, Queue& queue) {
   Handles& handles = *queue.handles();
   const std::uint64_t m = shape.shorter(), n = shape.longer(), count = batch.count;
   const Operands on{static_cast<int>(m),         static_cast<int>(n),  static_cast<int>(count),
                     shape.rows <= shape.columns, frame(plan.matrices), frame(plan.bases),
                     frame(plan.products),        frame(plan.values),   frame(plan.faults)};
-  queue.launch_warps(scale_matrices, count * divide_up(m * n, kLanes), plan, frame, batch, m * n);
+  queue.launch_warps(scale_matrices, count * divide_up(m * n, kLanes), frame, plan, batch, m * n);
   if (!multiply_by_transpose(handles, on)) return false;
   if (!(count == 1 ? find_basis(handles, on) : find_bases(handles, on))) return false;
-  queue.launch_warps(settle_bases, count * divide_up(m * m, kLanes), plan, frame, batch, m);
+  queue.launch_warps(settle_bases, count * divide_up(m * m, kLanes), frame, plan, batch, m);
   if (!rotate(handles, on)) return false;
-  queue.launch_warps(split_pairs, count * m, plan, frame, batch, m, n);
+  queue.launch_warps(split_pairs, count * m, frame, plan, batch, m, n);
   return true;
 }
 
 }  // namespace
 
-void factorise(const SvdPlan& plan, const Frame& frame, Queue& queue) {
+void factorise(const Frame& frame, const SvdPlan& plan, Queue& queue) {
   if (plan.empty() || queue.handles() == nullptr) return;
   std::byte* const room = frame(plan.blas_room);
   const std::size_t past = reinterpret_cast<std::uintptr_t>(room) % kBlasAlignment;
   if (!queue.handles()->use(queue.stream(), room + (kBlasAlignment - past), kBlasBytes))
     return queue.note(cudaErrorUnknown);
-  queue.launch_warps(find_largest, plan.maxima.units, plan, frame);
+  queue.launch_warps(find_largest, plan.maxima.units, frame, plan);
   const SvdJob* const jobs = queue.on_host(plan.jobs);
   const std::uint32_t* const order = queue.on_host(plan.order);
   Batch batch;
@@ -241,7 +241,7 @@ void factorise(const SvdPlan& plan, const Frame& frame, Queue& queue) {
     };
     batch.count = 1;
     while (batch.count < most && is_next(batch.first + batch.count)) ++batch.count;
-    if (!factorise_batch(plan, frame, shape, batch, queue)) return queue.note(cudaErrorUnknown);
+    if (!factorise_batch(frame, plan, shape, batch, queue)) return queue.note(cudaErrorUnknown);
   }
 }
 

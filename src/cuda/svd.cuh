@@ -124,7 +124,7 @@ class SvdPlanner {
 /// Decomposes the layers of all jobs through the queue's handles, those of one shape together;
 /// marks those that are not finite, whose pairs are zero. A launch, and three a batch beside the
 /// libraries' own.
-void factorise(const SvdPlan& plan, const Frame& frame, Queue& queue);
+void factorise(const Frame& frame, const SvdPlan& plan, Queue& queue);
 
 /// Of the power of two that the job's largest entry is just below; 0 when all entries are zero.
 __device__ inline std::int32_t exponent_of(const SvdState& state) {

@@ -116,11 +116,10 @@ __device__ void write_last_blocks(const TernaryDigits& digits_of, const Entries&
   }
 }
 
-__global__ void write_ternary(const TernaryPlan plan, const Frame frame) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, unit);
-  const TernaryJob& job = frame(plan.jobs)[at.job];
+__global__ void write_ternary(const Frame frame, const TernaryPlan plan) {
+  const JobUnit<TernaryJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const TernaryJob& job = *at.job;
   if (was_non_finite(frame, job.layer)) return;
 
   const float norm = frame(plan.norms.results)[job.norm];
@@ -186,11 +185,10 @@ __device__ bool decode_last_block(const BitView& trits, std::uint64_t begin, uns
   return valid;
 }
 
-__global__ void decode_ternary(const TernaryPlan plan, const Frame frame, const DecodeInto into) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, unit);
-  const TernaryJob& job = frame(plan.jobs)[at.job];
+__global__ void decode_ternary(const Frame frame, const TernaryPlan plan, const DecodeInto into) {
+  const JobUnit<TernaryJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const TernaryJob& job = *at.job;
   const std::uint64_t bytes = divide_up(job.n, kTrits);
   if (!open_fixed_body(frame, job.layer, 4 + bytes, Status::truncated)) return;
 
@@ -212,47 +210,37 @@ __global__ void decode_ternary(const TernaryPlan plan, const Frame frame, const 
   if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
 }
 
-bool own(const LayerPlan& layer) { return layer.kind.method == MethodId::ternary && layer.n > 0; }
-
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, TernaryPlan& plan) {
-  const auto count = static_cast<std::size_t>(std::ranges::count_if(layers, own));
+  const std::size_t count = count_of_method<MethodId::ternary>(layers);
   plan = {};
   if (count == 0) return;
-  const auto jobs = layout.table<TernaryJob>(count);
-  SplitMaker units(layout, count);
+  JobMaker<TernaryJob> jobs(layout, count);
   ReducePlanner norms(layout, count);
-  std::size_t made = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerPlan& layer = layers[i];
-    if (!own(layer)) continue;
+  for_each_of_method<MethodId::ternary>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
     const float clip = std::bit_cast<float>(layer.kind.params);
-    TernaryJob job{.n = layer.n, .layer = static_cast<std::uint32_t>(i)};
-    job.norm = norms.add({.n = layer.n,
-                          .span = layer.n,
-                          .layer = job.layer,
-                          .rule = clip > 0 ? ReduceRule::clipped_max : ReduceRule::max_abs,
-                          .clip = clip});
-    if (!jobs.values.empty()) jobs.values[made] = job;
-    ++made;
-    units.add(divide_up(layer.n, kUnit));
-  }
-  plan.jobs = jobs.place;
-  plan.units = units.split();
+    const auto norm = norms.add({.n = layer.n,
+                                 .span = layer.n,
+                                 .layer = number,
+                                 .rule = clip > 0 ? ReduceRule::clipped_max : ReduceRule::max_abs,
+                                 .clip = clip});
+    jobs.add({.n = layer.n, .norm = norm, .layer = number}, divide_up(layer.n, kUnit));
+  });
+  plan.jobs = jobs.jobs();
   plan.norms = norms.finish();
 }
 
-void analyse(const TernaryPlan& plan, const Frame& frame, Queue& queue) {
-  reduce(plan.norms, frame, queue);
+void analyse(const Frame& frame, const TernaryPlan& plan, Queue& queue) {
+  reduce(frame, plan.norms, queue);
 }
 
-void write(const TernaryPlan& plan, const Frame& frame, Queue& queue) {
-  queue.launch_warps(write_ternary, plan.units.units, plan, frame);
+void write(const Frame& frame, const TernaryPlan& plan, Queue& queue) {
+  queue.launch_warps(write_ternary, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const TernaryPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_ternary, plan.units.units, plan, frame, into);
+void decode(const Frame& frame, const TernaryPlan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_ternary, plan.jobs.units.units, frame, plan, into);
 }
 
 }  // namespace atomo::cuda

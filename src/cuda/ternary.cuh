@@ -14,15 +14,15 @@ struct TernaryJob {
 };
 
 struct TernaryPlan {
-  Table<TernaryJob> jobs;
-  Split units;
+  static constexpr Stages kStages{.analyse = true, .write = true};
+  Jobs<TernaryJob> jobs;
   ReducePlan norms;
-  [[nodiscard]] bool empty() const { return units.jobs == 0; }
+  [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, TernaryPlan& plan);
-void analyse(const TernaryPlan& plan, const Frame& frame, Queue& queue);
-void write(const TernaryPlan& plan, const Frame& frame, Queue& queue);
-void decode(const TernaryPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void analyse(const Frame& frame, const TernaryPlan& plan, Queue& queue);
+void write(const Frame& frame, const TernaryPlan& plan, Queue& queue);
+void decode(const Frame& frame, const TernaryPlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -43,7 +43,7 @@ namespace {
 // ---- share
 
 /// By a whole warp, once all expected bits are there: the limits.
-__device__ void set_limits(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
+__device__ void set_limits(const Frame& frame, const AtomsPlan& plan, std::uint64_t room) {
   const PricedLayer* const layers = frame(plan.price.layers);
   const std::uint32_t count = plan.price.count;
   const auto weight = [&](std::uint32_t i) {
@@ -62,7 +62,7 @@ __device__ void set_limits(const AtomsPlan& plan, const Frame& frame, std::uint6
   }
 }
 
-__global__ void share(AtomsPlan plan, Frame frame, std::uint64_t room) {
+__global__ void share(Frame frame, AtomsPlan plan, std::uint64_t room) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.price.parts.units) return;
   const UnitOf at = find_unit(frame, plan.price.parts, unit);
@@ -79,7 +79,7 @@ __global__ void share(AtomsPlan plan, Frame frame, std::uint64_t room) {
   if (lane() == 0)
     frame(plan.cap.expected)[job.priced] = sends ? static_cast<double>(expected.bits_256) : 0.0;
   if (warp_comes_last(&frame(plan.price.totals)->tickets, plan.cap.layers))
-    set_limits(plan, frame, room);
+    set_limits(frame, plan, room);
 }
 
 // ---- runs
@@ -225,7 +225,7 @@ __device__ std::uint32_t least_dropped(Before before, const Runs& runs, std::uin
 
 /// By a whole block: sum over the priced layers' bodies.
 template <typename Get>
-__device__ std::uint64_t sum_bodies(const AtomsPlan& plan, const Frame& frame, Get get) {
+__device__ std::uint64_t sum_bodies(const Frame& frame, const AtomsPlan& plan, Get get) {
   const CappedBody* const bodies = frame(plan.cap.bodies);
   return scan_blockwide<std::uint64_t>(
       plan.price.count, [&](std::uint64_t i) { return get(bodies[i]); },
@@ -233,7 +233,7 @@ __device__ std::uint64_t sum_bodies(const AtomsPlan& plan, const Frame& frame, G
 }
 
 /// By a whole block, where bodies do not fit the room even when each is as thin as can be.
-__device__ void leave_layers_out(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
+__device__ void leave_layers_out(const Frame& frame, const AtomsPlan& plan, std::uint64_t room) {
   const CappedBody* const bodies = frame(plan.cap.bodies);
   std::uint32_t* const numbers = frame(plan.cap.numbers);
   std::uint64_t* const ends = frame(plan.cap.ends);
@@ -261,14 +261,14 @@ __device__ void leave_layers_out(const AtomsPlan& plan, const Frame& frame, std:
 }
 
 /// By the whole block that ends the last body.
-__device__ void allot(const AtomsPlan& plan, const Frame& frame, std::uint64_t room) {
+__device__ void allot(const Frame& frame, const AtomsPlan& plan, std::uint64_t room) {
   const auto at_level = [&](std::uint64_t words) {
-    return sum_bodies(plan, frame,
+    return sum_bodies(frame, plan,
                       [words](const CappedBody& body) { return bytes_at_level(body, words); });
   };
   const bool fit =
-      sum_bodies(plan, frame, [](const CappedBody& body) { return body.bytes; }) <= room;
-  if (!fit && at_level(0) > room) return leave_layers_out(plan, frame, room);
+      sum_bodies(frame, plan, [](const CappedBody& body) { return body.bytes; }) <= room;
+  if (!fit && at_level(0) > room) return leave_layers_out(frame, plan, room);
   std::uint64_t low = fit ? ~std::uint64_t{0} / 4 : 0, high = fit ? low : room / 4;
   while (low < high) {
     const std::uint64_t middle = (low + high + 1) / 2;
@@ -282,7 +282,7 @@ __device__ void allot(const AtomsPlan& plan, const Frame& frame, std::uint64_t r
     frame(plan.cap.allotments)[i] = {bytes_at_level(frame(plan.cap.bodies)[i], low), 1};
 }
 
-__global__ void measure_bodies(AtomsPlan plan, Frame frame, std::uint64_t room) {
+__global__ void measure_bodies(Frame frame, AtomsPlan plan, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   RunEnds& ends = shared<RunEnds>();
@@ -304,7 +304,7 @@ __global__ void measure_bodies(AtomsPlan plan, Frame frame, std::uint64_t room) 
     last = atomicAdd(frame(plan.cap.tickets), 1u) + 1 == plan.count;
     __threadfence();
   }
-  if (__syncthreads_and(last ? 1 : 0) != 0) allot(plan, frame, room);
+  if (__syncthreads_and(last ? 1 : 0) != 0) allot(frame, plan, room);
 }
 
 // ---- choose
@@ -322,7 +322,7 @@ __device__ UnitsLeft units_left(const Runs& runs, const Thinning& thinning, std:
 }
 
 /// By one thread: what is left of a job's part.
-__device__ void leave(const AtomsPlan& plan, const Frame& frame, std::uint32_t number,
+__device__ void leave(const Frame& frame, const AtomsPlan& plan, std::uint32_t number,
                       const Thinning& thinning, const UnitsLeft& left) {
   AtomsState& state = frame(plan.states)[number];
   if (state.kept == 0) return;
@@ -341,7 +341,7 @@ struct Limit {
 
 /// By one thread: a layer that makes up for others has its price in its body, one that is left out
 /// (gain 0) keeps nothing.
-__device__ void raise_price(const AtomsPlan& plan, const Frame& frame, std::uint32_t number,
+__device__ void raise_price(const Frame& frame, const AtomsPlan& plan, std::uint32_t number,
                             float gain) {
   if (gain == 1) return;
   const AtomsJob& job = frame(plan.jobs)[number];
@@ -354,7 +354,7 @@ __device__ void raise_price(const AtomsPlan& plan, const Frame& frame, std::uint
 }
 
 /// What a body may take.
-__device__ Allotment allotment_of(const AtomsPlan& plan, const Frame& frame, const AtomsJob& job,
+__device__ Allotment allotment_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
                                   const CappedBody& body, std::uint64_t room) {
   if (frame.state().cap.limit != 0)
     return allot_alone(body, frame.state().cap, frame.key(job.layer));
@@ -362,7 +362,7 @@ __device__ Allotment allotment_of(const AtomsPlan& plan, const Frame& frame, con
   return {room, 1};
 }
 
-__global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
+__global__ void choose_runs(Frame frame, AtomsPlan plan, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   const PricedLayer& of = frame(plan.price.layers)[job.priced];
@@ -384,8 +384,8 @@ __global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
   Limit& limit = shared<Limit>();
   if (threadIdx.x == 0) {
     const CappedBody finished = body.finished(all, runs, ends);
-    const Allotment allotted = allotment_of(plan, frame, job, finished, room);
-    raise_price(plan, frame, number, allotted.gain);
+    const Allotment allotted = allotment_of(frame, plan, job, finished, room);
+    raise_price(frame, plan, number, allotted.gain);
     const std::uint64_t price = frame(plan.states)[number].own ? sizeof(float) : 0;
     const std::uint64_t proper = finished.bytes - (finished.own ? sizeof(float) : 0);
     limit = {8 * (allotted.limit - price), allotted.gain != 0 && price + proper > allotted.limit};
@@ -397,9 +397,9 @@ __global__ void choose_runs(AtomsPlan plan, Frame frame, std::uint64_t room) {
   if (threadIdx.x != 0) return;
   const Philox draws(frame.key(job.layer), Purpose::thinning);
   const Thinning thinning{runs.log2, dropped, runs.start(draws(0)[0])};
-  leave(plan, frame, number, thinning, units_left(runs, thinning, 0, of_first));
+  leave(frame, plan, number, thinning, units_left(runs, thinning, 0, of_first));
   if (body.sketch)
-    leave(plan, frame, number + 1, thinning, units_left(runs, thinning, of_first, of_second));
+    leave(frame, plan, number + 1, thinning, units_left(runs, thinning, of_first, of_second));
 }
 
 // ---- leave
@@ -413,7 +413,7 @@ __device__ std::uint64_t stay_of(std::uint64_t word, const UnitsLeft& left, std:
   return stays;
 }
 
-__global__ void leave_out(AtomsPlan plan, Frame frame) {
+__global__ void leave_out(Frame frame, AtomsPlan plan) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.marks.segments.units) return;
   const UnitOf at = find_unit(frame, plan.marks.segments, unit);
@@ -440,16 +440,16 @@ __global__ void leave_out(AtomsPlan plan, Frame frame) {
 
 }  // namespace
 
-void share_room(const AtomsPlan& plan, const Frame& frame, std::uint64_t room, Queue& queue) {
-  queue.launch_warps(share, plan.price.parts.units, plan, frame, room);
+void share_room(const Frame& frame, const AtomsPlan& plan, std::uint64_t room, Queue& queue) {
+  queue.launch_warps(share, plan.price.parts.units, frame, plan, room);
 }
 
-void thin(const AtomsPlan& plan, const Frame& frame, Queue& queue) {
+void thin(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
   const std::uint64_t room = capped_bytes(8 * plan.cap.bytes, 1, frame.plan.head_bytes);
   if (plan.cap.layers > 1)
-    queue.launch_blocks(measure_bodies, plan.count, kScanThreads, 0, plan, frame, room);
-  queue.launch_blocks(choose_runs, plan.count, kScanThreads, 0, plan, frame, room);
-  queue.launch_warps(leave_out, plan.marks.segments.units, plan, frame);
+    queue.launch_blocks(measure_bodies, plan.count, kScanThreads, 0, frame, plan, room);
+  queue.launch_blocks(choose_runs, plan.count, kScanThreads, 0, frame, plan, room);
+  queue.launch_warps(leave_out, plan.marks.segments.units, frame, plan);
 }
 
 }  // namespace atomo::cuda

@@ -48,11 +48,11 @@ struct AtomsPlan;
 
 /// The limits of layers that come one by one under a cap, which share `room` bytes as the pool's
 /// price lets expect: a launch.
-void share_room(const AtomsPlan& plan, const Frame& frame, std::uint64_t room, Queue& queue);
+void share_room(const Frame& frame, const AtomsPlan& plan, std::uint64_t room, Queue& queue);
 
 /// Leaves units out of the bodies above their limits: afterwards `states[job].thinning` and `left`
 /// say which, and the marks are those of the atoms that stay, measured again. A layer that is left
 /// out keeps nothing. Two launches, three when several layers are under a cap.
-void thin(const AtomsPlan& plan, const Frame& frame, Queue& queue);
+void thin(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -335,12 +335,12 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan) {
   plan.ends = layout.scratch<std::uint64_t>(count);
 }
 
-void analyse(const TopkPlan& plan, const Frame& frame, Queue& queue) {
+void analyse(const Frame& frame, const TopkPlan& plan, Queue& queue) {
   for (unsigned pass = 0; pass < kPasses; ++pass)
     queue.launch_blocks(count_digits, plan.tiles.units, kScanThreads, 0, frame, plan, pass);
 }
 
-void size(const TopkPlan& plan, const Frame& frame, Queue& queue) {
+void size(const Frame& frame, const TopkPlan& plan, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
   queue.launch_warps(mark, segments, frame, plan);
   queue.launch_blocks(rank_ties, plan.count, kScanThreads, 0, frame, plan);
@@ -349,7 +349,7 @@ void size(const TopkPlan& plan, const Frame& frame, Queue& queue) {
   queue.launch_warps(stage, segments, frame, plan);
 }
 
-void decode(const TopkPlan& plan, const Frame& frame, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const TopkPlan& plan, DecodeInto into, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
   queue.launch_warps(count_kept, segments, frame, plan);
   queue.launch_blocks(open_bodies, plan.count, kScanThreads, 0, frame, plan);

@@ -30,6 +30,7 @@ struct TopkState {
 };
 
 struct TopkPlan {
+  static constexpr Stages kStages{.analyse = true, .size = true};
   Table<TopkJob> jobs;
   Split tiles;      ///< of a job's entries, for histograms
   MarksPlan marks;  ///< its segments are also the units of everything else
@@ -46,8 +47,8 @@ struct TopkPlan {
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan);
-void analyse(const TopkPlan& plan, const Frame& frame, Queue& queue);
-void size(const TopkPlan& plan, const Frame& frame, Queue& queue);
-void decode(const TopkPlan& plan, const Frame& frame, DecodeInto into, Queue& queue);
+void analyse(const Frame& frame, const TopkPlan& plan, Queue& queue);
+void size(const Frame& frame, const TopkPlan& plan, Queue& queue);
+void decode(const Frame& frame, const TopkPlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -119,7 +119,7 @@ class SketchLayers {
     call.key = key;
     begin(frame_, {}, call, views_, queue);
     hostexec::reset_calls();
-    cuda::decompose(plan_, frame_, queue);
+    cuda::decompose(frame_, plan_, queue);
     EXPECT_EQ(queue.error(), cudaSuccess);
     EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
   }
