@@ -16,15 +16,15 @@
 #include <ctime>
 #include <fstream>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "models.hpp"
+#include "specs.hpp"
 
 namespace {
 
-constexpr const char* kSpecs[] = {
+constexpr const char* kListed[] = {
     "identity",
     "identity:dtype=f16",
     "identity:dtype=bf16",
@@ -195,7 +195,7 @@ void register_all() {
   const std::array<std::pair<const char*, atomo::Status (Bench::*)()>, 3> operations = {
       {{"encode", &Bench::encode}, {"decode", &Bench::decode}, {"decode_add", &Bench::decode_add}}};
   for (std::size_t which = 0; which < sizes("").size(); ++which) {
-    for (const std::string spec : kSpecs) {
+    for (const std::string& spec : atomo::bench::specs_with(kListed)) {
       const Size size = sizes(spec)[which];
       for (const auto& [name, operation] : operations) {
         auto* registered = benchmark::RegisterBenchmark(
@@ -209,27 +209,6 @@ void register_all() {
       }
     }
   }
-}
-
-/// A codec that is not measured is a codec whose speed nobody knows.
-bool every_codec_is_listed() {
-  std::set<std::string> measured;
-  for (const std::string spec : kSpecs) {
-    for (std::size_t begin = 0; begin <= spec.size();) {
-      const std::size_t end = std::min(spec.find('+', begin), spec.size());
-      const std::string stage = spec.substr(begin, end - begin);
-      measured.insert(stage.substr(0, stage.find(':')));
-      begin = end + 1;
-    }
-  }
-  bool all = true;
-  for (const auto& row : atomo::list_codecs()) {
-    const std::size_t name_at = row.name.starts_with('+') ? 1 : 0;  // a stage behind any codec
-    if (measured.contains(row.name.substr(name_at))) continue;
-    std::fprintf(stderr, "bench_codecs: no spec of '%s' is measured\n", row.name.c_str());
-    all = false;
-  }
-  return all;
 }
 
 std::string cpu_model() {
@@ -248,7 +227,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("compiler", BENCH_COMPILER);
   benchmark::AddCustomContext("build", BENCH_BUILD_TYPE);
   benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv) || !every_codec_is_listed()) return 1;
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   try {
     register_all();
     benchmark::RunSpecifiedBenchmarks();

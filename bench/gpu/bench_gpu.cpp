@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "../models.hpp"
+#include "../specs.hpp"
 #include "device.hpp"
 #ifdef BENCH_ON_DEVICE  // not the host executor
 #include "launch_times.hpp"
@@ -42,7 +43,7 @@ using atomo::bench::Times;
 constexpr std::uint16_t kWorkers = 8;
 
 // The exact SVD comes last: it takes longest.
-constexpr const char* kSpecs[] = {"sign",
+constexpr const char* kListed[] = {"sign",
                                   "identity:dtype=f16",
                                   "qsgd:bits=2",
                                   "qsgd:bits=4",
@@ -276,7 +277,7 @@ void register_all(Prepared& prepared) {
                           {"resnet50", atomo::bench::resnet50()},
                           {"gpt2", atomo::bench::gpt2_small()}};
   for (const Model& model : models) {
-    for (const std::string spec : kSpecs) {
+    for (const std::string& spec : atomo::bench::specs_with(kListed)) {
       for (const Operation& operation : kOperations) {
         const std::string name = model.name + "/" + spec + "/" + operation.name;
         add(name, measure, spec, model, operation);

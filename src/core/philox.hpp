@@ -49,7 +49,6 @@ enum class Purpose : std::uint8_t {
   random_k = 19,
   thinning = 20,
   sketch_omega = 21,
-  hadamard_sign = 22,
   natural = 23,
 };
 

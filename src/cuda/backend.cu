@@ -18,6 +18,7 @@
 #include "cuda/coordinate_decode.cuh"
 #include "cuda/cub.cuh"
 #include "cuda/factors.cuh"
+#include "cuda/fixed_length.cuh"
 #include "cuda/identity.cuh"
 #include "cuda/qsgd.cuh"
 #include "cuda/random_k.cuh"
@@ -33,9 +34,16 @@ namespace {
 
 using price::Pool;
 
-using EncodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
+// Those of methods.def come first.
+using EncodePlans = std::tuple<
+#define ATOMO_FIXED_LENGTH(id) FixedPlan<MethodId::id>,
+#include "format/methods.def"
+IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
                                AtomsPlan, CoordinatePlan, FactorsPlan>;
-using DecodePlans = std::tuple<IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
+using DecodePlans = std::tuple<
+#define ATOMO_FIXED_LENGTH(id) FixedPlan<MethodId::id>,
+#include "format/methods.def"
+IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
                                AtomsDecodePlan, CoordinateDecodePlan>;
 
 /// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.

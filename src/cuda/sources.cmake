@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA backend, relative to src/: compiled by nvcc into the library, and by g++ for the host executor.
+include(${CMAKE_CURRENT_LIST_DIR}/../../cmake/codecs.cmake)
+atomo_codec_files(codecs 1 cuda/)
 set(ATOMO_CUDA_SOURCES
+  ${codecs}
   cuda/atom_body.cu
   cuda/atoms.cu
   cuda/atoms_decode.cu
@@ -16,24 +19,18 @@ set(ATOMO_CUDA_SOURCES
   cuda/factors.cu
   cuda/grid_form.cu
   cuda/handles.cu
-  cuda/identity.cu
   cuda/low_rank.cu
   cuda/outer_products.cu
   cuda/pairs.cu
   cuda/pairs_decode.cu
   cuda/price.cu
-  cuda/qsgd.cu
-  cuda/random_k.cu
   cuda/reduce.cu
-  cuda/sign.cu
   cuda/sketch.cu
   cuda/sketch_basis.cu
   cuda/sketch_products.cu
   cuda/streaming.cu
   cuda/svd.cu
-  cuda/ternary.cu
   cuda/thinning.cu
-  cuda/topk.cu
 )
 # Of the toolkit, beside its runtime.
 set(ATOMO_CUDA_LIBRARIES CUDA::cublas CUDA::cusolver)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads, layers and checksums (FORMAT.md, "Container" and "Layers")."""
 import dataclasses
+import importlib
 import math
+import os
+import pkgutil
 
 import numpy as np
 import xxhash
 
-from . import automatic, coordinate, factors, families, half, lossless, quantisers, sparse
+from . import automatic, families, half, lossless
 from .bits import ByteReader, FormatError, require
 from .philox import Key
 
@@ -51,16 +54,16 @@ class Container:
     layers: list
 
 
-METHODS = {
-    0: quantisers.identity,
-    2: coordinate.decode,
-    3: quantisers.qsgd,
-    4: quantisers.ternary,
-    5: quantisers.sign,
-    6: sparse.top_k,
-    7: sparse.random_k,
-    8: factors.decode,
-}
+def _decoders():
+    """What the modules of this package decode: METHODS of each, by number."""
+    found = {}
+    for module in pkgutil.iter_modules([os.path.dirname(__file__)]):
+        if module.name != "container":
+            found |= getattr(importlib.import_module(f".{module.name}", __package__), "METHODS", {})
+    return found
+
+
+METHODS = _decoders()
 
 
 def parse(message, exact=True):

@@ -99,3 +99,6 @@ def decode(body, kind, key, step):
     reader.end()
     values = levels.astype(np.float64) * np.float64(step)
     return np.clip(values, -F32_MAX, F32_MAX).astype(np.float32)
+
+
+METHODS = {2: decode}

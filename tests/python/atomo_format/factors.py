@@ -25,3 +25,6 @@ def decode(body, kind, key, price):
     reader.end()
     require(np.isfinite(first).all() and np.isfinite(second).all(), "a factor is not finite")
     return (np.ldexp(add_products(first, second, sides), exponent)).astype(np.float32)
+
+
+METHODS = {8: decode}

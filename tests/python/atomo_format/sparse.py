@@ -82,3 +82,6 @@ def random_k(body, kind, key, price):
     out = np.zeros(n, np.float32)
     out[random_positions(n, k, key)] = values * np.float32(n / k)
     return out
+
+
+METHODS = {6: top_k, 7: random_k}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+/// natural: every entry becomes a power of two beside it, drawn so that the result is unbiased
+/// (natural compression, arXiv 1905.10988). 9 bits an entry; FORMAT.md ("natural") has the body.
+
+#include <algorithm>
+
+#include "codec/body_decoder.hpp"
+#include "codec/spec.hpp"
+#include "core/bits.hpp"
+#include "core/philox.hpp"
+#include "core/run_tasks.hpp"
+#include "math/natural_rounding.hpp"
+
+namespace atomo::codec {
+namespace {
+
+constexpr std::size_t kGrain = 65536;  ///< entries of a task, whole words of signs
+
+constexpr std::size_t sign_bytes(std::size_t n) noexcept { return (n + 31) / 32 * 4; }
+constexpr std::size_t body_bytes(std::size_t n) noexcept { return sign_bytes(n) + n; }
+
+class Natural final : public BodyEncoder {
+ public:
+  std::string to_string() const override { return "natural"; }
+  Traits traits() const override {
+    Traits t;
+    t.cuda = t.unbiased = t.averages_over_workers = t.fixed_size = true;
+    t.bias_bound = 0x1p-24;  // entries of 2^127 and more: the largest f32 is not 2^128
+    t.omega = 0.125;         // (x - a)(2a - x) <= x^2 / 8 for a <= x <= 2a
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::natural, dtype, 0, shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return body_bytes(shape.elements());
+  }
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    const LayerInput& layer = in.layer;
+    if (body.size() < body_bytes(layer.n)) return Status::buffer_too_small;
+    const Philox draws(layer.key, Purpose::natural);
+    std::byte* const codes = body.data() + sign_bytes(layer.n);
+    run_ranges(layer.executor, layer.n, kGrain, [&](std::size_t begin, std::size_t end) {
+      std::fill(body.data() + begin / 8, body.data() + sign_bytes(end), std::byte{0});
+      for (std::size_t first = begin; first < end; first += 4) {
+        const PhiloxWords words = draws(first / 4);
+        for (std::size_t i = first; i < std::min(end, first + 4); ++i) {
+          const unsigned negative = layer.x[i] < 0 ? 1u : 0u;
+          codes[i] = static_cast<std::byte>(math::natural_code(layer.x[i], words[i % 4]));
+          body[i / 8] |= static_cast<std::byte>(negative << (i % 8));
+        }
+      }
+    });
+    result.bytes = body_bytes(layer.n);
+    return Status::ok;
+  }
+};
+
+std::string describe(const Kind&) { return "natural"; }
+std::size_t max_bytes(const Kind& kind) noexcept { return body_bytes(kind.shape.elements()); }
+std::size_t workspace(const Kind&) noexcept { return 0; }
+
+Status decode(const LayerOutput& out) noexcept {
+  if (out.body.size() != body_bytes(out.n))
+    return out.body.size() < body_bytes(out.n) ? Status::truncated : Status::corrupt;
+  const std::byte* const signs = out.body.data();
+  const std::byte* const codes = signs + sign_bytes(out.n);
+  if (out.n % 32 != 0 && load_le<std::uint32_t>(codes - 4) >> (out.n % 32) != 0)
+    return Status::corrupt;
+  run_ranges(out.executor, out.n, kGrain, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::uint32_t negative = static_cast<std::uint32_t>(signs[i / 8]) >> (i % 8) & 1u;
+      const float v = math::natural_value(static_cast<std::uint32_t>(codes[i]), negative);
+      out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
+    }
+  });
+  return Status::ok;
+}
+
+Status count(ConstBytes, const Kind&, std::uint8_t, std::uint64_t& atoms,
+             std::uint64_t& kept) noexcept {
+  atoms = kept = 0;
+  return Status::ok;
+}
+
+}  // namespace
+
+const BodyDecoder decoders::natural{describe, max_bytes, workspace, decode, count};
+
+std::shared_ptr<const BodyEncoder> make_natural(SpecArgs&) { return std::make_shared<Natural>(); }
+
+}  // namespace atomo::codec

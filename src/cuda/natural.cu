@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+/// natural: a power of two beside each entry, drawn so that the result is unbiased.
+///
+/// Mapping: a warp a unit of 1,024 entries. A lane owns four neighbours of a row of 128 entries,
+/// which are a whole block of draws and a word of codes; eight lanes put a word of signs together.
+///
+/// Traffic an element, the least: written from 4 bytes read (2 for halves), 9/8 written; decoded
+/// from 9/8 read, 4 written (and 4 read when added). No shared memory. Draws depend on the entry
+/// alone. Words of the message are stored whole where it is aligned to 4, else in bytes.
+
+#include "core/philox.hpp"
+#include "cuda/bit_stream.cuh"
+#include "cuda/entries.cuh"
+#include "cuda/fixed_length.cuh"
+#include "math/natural_rounding.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using Plan = FixedPlan<MethodId::natural>;
+
+__device__ std::uint64_t sign_bytes(std::uint64_t n) { return divide_up(n, 32) * 4; }
+
+__global__ void write_natural(const Frame frame, const Plan plan) {
+  const JobUnit<FixedJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const std::uint64_t n = at.job->n, first = at.index * kFixedUnit;
+  const std::uint32_t layer = at.job->layer;
+  const Entries entries = frame.entries(layer);
+  const Philox draws(frame.key(layer), Purpose::natural);
+  std::byte* const signs = frame.message + frame.layer(layer).body_at;
+  std::byte* const codes = signs + sign_bytes(n);
+  bool finite = true;
+  for (unsigned row = 0; row < kFixedUnit && first + row < n; row += 4 * kLanes) {
+    const std::uint64_t i = first + row + 4 * lane();
+    float x[4];
+    entries.four(i, n, x);
+    const PhiloxWords words = draws(i / 4);
+    std::uint32_t four = 0, negative = 0;
+    for (unsigned k = 0; k < 4; ++k) {
+      const bool sound = is_finite(x[k]);
+      finite &= sound;
+      const float v = sound ? x[k] : 0.0f;
+      four |= math::natural_code(v, words[k]) << (8 * k);
+      negative |= (v < 0 ? 1u : 0u) << k;
+    }
+    if (i < n) store_word(codes + i, four);
+    negative <<= lane() % 8 * 4;
+    for (unsigned apart = 1; apart < 8; apart *= 2)
+      negative |= __shfl_xor_sync(kAllLanes, negative, static_cast<int>(apart));
+    if (lane() % 8 == 0 && i < n) store_word(signs + i / 8, negative);
+  }
+  note_finite(frame, layer, finite);
+}
+
+__global__ void decode_natural(const Frame frame, const Plan plan, const DecodeInto into) {
+  const JobUnit<FixedJob> at = unit_of_warp(frame, plan.jobs);
+  if (!at) return;
+  const std::uint64_t n = at.job->n, first = at.index * kFixedUnit;
+  const std::uint32_t layer = at.job->layer;
+  if (!open_fixed_body(frame, layer, sign_bytes(n) + n, Status::truncated)) return;
+  const LayerState& state = frame.layer(layer);
+  const std::byte* const body = frame.message + state.body_at;
+  const BitView signs(body, sign_bytes(n)), codes(body + sign_bytes(n), n);
+  if (first + kFixedUnit >= n && n % 32 != 0 && lane() == 0 &&
+      signs.peek32(n / 32 * 32) >> (n % 32) != 0) {
+    frame.refuse(layer, Status::corrupt);
+  }
+  for (unsigned row = 0; row < kFixedUnit && first + row < n; row += 4 * kLanes) {
+    const std::uint64_t i = first + row + 4 * lane();
+    if (i >= n) continue;
+    const std::uint32_t four = codes.peek32(8 * i), negative = signs.peek32(i);
+    float v[4];
+    for (unsigned k = 0; k < 4; ++k)
+      v[k] = math::natural_value(four >> (8 * k) & 0xFFu, negative >> k & 1u);
+    put_four(state.y, i, n, v, into);
+  }
+}
+
+}  // namespace
+
+void write(const Frame& frame, const Plan& plan, Queue& queue) {
+  queue.launch_warps(write_natural, plan.jobs.units.units, frame, plan);
+}
+
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_natural, plan.jobs.units.units, frame, plan, into);
+}
+
+}  // namespace atomo::cuda
