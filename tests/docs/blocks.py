@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 WHOLE_PROGRAMS = "ways-in.md"
-# Languages that a test reads (specs.py), or that hold commands and grammar.
-OTHERS = {"ebnf", "errors", "policy", "sh", "specs", "cmake", "{include}", "{toctree}"}
+# Languages that a test reads (specs.py), or that hold commands, grammar and drawings.
+OTHERS = {"ebnf", "text", "errors", "policy", "sh", "specs", "cmake", "{include}", "{toctree}"}
 
 
 def untested(name, text):

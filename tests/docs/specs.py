@@ -59,7 +59,8 @@ class Library:
                 if "=" in part:
                     key, part = part.split("=")
                     keys[key] = set()
-                keys[key].add(part)
+                if key:
+                    keys[key].add(part)
             found[row.name.decode()] = {
                 key: words if all(re.fullmatch("[a-z][a-z0-9]*", word) for word in words) and len(words) > 1 else None
                 for key, words in keys.items()}
