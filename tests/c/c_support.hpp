@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "../support.hpp"
 #include "atomo/atomo.h"
+#include "support/support.hpp"
 
 namespace atomo::test {
 

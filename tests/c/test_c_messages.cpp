@@ -6,9 +6,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "../format_cases.hpp"
-#include "../mutated_messages.hpp"
 #include "c_support.hpp"
+#include "support/mutated_messages.hpp"
+#include "wire/format_cases.hpp"
 
 namespace atomo {
 namespace {

@@ -14,7 +14,7 @@
 #include "core/half.hpp"
 #include "cuda/container.cuh"
 #include "cuda/sketch.cuh"
-#include "device_memory.hpp"
+#include "support/device_memory.hpp"
 
 namespace atomo::cuda {
 

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "device_model.hpp"
+#include "support/device_model.hpp"
 #include "work.hpp"
 
 namespace atomo {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "calls.hpp"
-#include "device_model.hpp"
+#include "support/device_model.hpp"
 
 namespace atomo {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda/cub.cuh"
-#include "device_memory.hpp"
+#include "support/device_memory.hpp"
 
 namespace atomo::cuda {
 

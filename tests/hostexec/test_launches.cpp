@@ -7,7 +7,7 @@
 #include <map>
 
 #include "calls.hpp"
-#include "device_model.hpp"
+#include "support/device_model.hpp"
 
 namespace atomo {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "calls.hpp"
 #include "cuda/gpu.cuh"
-#include "device_memory.hpp"
+#include "support/device_memory.hpp"
 
 namespace atomo::cuda {
 

@@ -8,7 +8,7 @@
 #include "atomo/cuda.hpp"
 #include "calls.hpp"
 #include "cusolver.hpp"
-#include "device_model.hpp"
+#include "support/device_model.hpp"
 
 namespace atomo {
 namespace {

@@ -3,17 +3,17 @@
 # workspaces are device memory. Races are looked for where every kernel runs once over several blocks, not for every
 # size, spec and step.
 set(tests ${PROJECT_SOURCE_DIR}/tests)
-atomo_hostexec_cases(${tests}/test_device_parity.cpp
+atomo_hostexec_cases(${tests}/device/test_device_parity.cpp
   RANDOM "*/Parity.LargeTensors*" "TinyTensors.*"
   RACES "*/Parity.Damaged*bits_1_atoms_rows" "*/Parity.Damaged*keep_0p1" "*/Parity.Damaged*qsgd_bits_4"
     "*/Parity.Damaged*terngrad" "*/Parity.Damaged*mean" "*/Parity.Damaged*topk_keep_3")
-atomo_hostexec_cases(${tests}/test_codecs.cpp
+atomo_hostexec_cases(${tests}/contract/test_codecs.cpp
   RELEASE "*/AveragedCodec.*"
   RANDOM "*/EveryCodec.SizesAreBounded*"
   RACES "*/EveryCodec.BytesDependOnNothing*" "*/EveryCodec.DecodeAddIsTwoRoundings*")
-atomo_hostexec_cases(${tests}/test_mutations.cpp RANDOM "*/Mutations.Random*" RACES "*/Mutations.EveryTruncation*")
+atomo_hostexec_cases(${tests}/hostile/test_hostile_bytes.cpp RANDOM "*/Mutations.Random*" RACES "*/Mutations.EveryTruncation*")
 set(each_policy_once "*/DeviceModel.NonFiniteLayersAreLeftOut*" "*/DeviceModel.AddsMessagesInRankOrder/3")
-atomo_hostexec_cases(${tests}/test_device_model.cpp RELEASE "*/DeviceModel.GraphsReplay*/2" RANDOM ${each_policy_once} RACES ${each_policy_once})
-atomo_hostexec_cases(${tests}/test_device_sums.cpp RANDOM "DeviceSums.ValuesAreTheCpus*" RACES "DeviceSums.Damaged*")
-atomo_hostexec_cases(${tests}/test_device_two_streams.cpp)
+atomo_hostexec_cases(${tests}/device/test_device_model.cpp RELEASE "*/DeviceModel.GraphsReplay*/2" RANDOM ${each_policy_once} RACES ${each_policy_once})
+atomo_hostexec_cases(${tests}/device/test_device_sums.cpp RANDOM "DeviceSums.ValuesAreTheCpus*" RACES "DeviceSums.Damaged*")
+atomo_hostexec_cases(${tests}/device/test_device_two_streams.cpp)
 atomo_hostexec_cases(${here}/test_launches.cpp RANDOM "Launches.CodecsCall*" RACES "Launches.CodecsCall*")

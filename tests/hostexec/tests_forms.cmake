@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sketches, and layers that choose their form, on the device that the host executor is.
 set(tests ${PROJECT_SOURCE_DIR}/tests)
-atomo_hostexec_cases(${tests}/test_device_forms.cpp ${tests}/test_device_form_caps.cpp ${tests}/test_device_form_models.cpp
+atomo_hostexec_cases(${tests}/device/test_device_forms.cpp ${tests}/device/test_device_form_caps.cpp ${tests}/device/test_device_form_models.cpp
   RELEASE "*/DeviceForms.EstimatesAreUnbiased*" "*/DeviceForms.EncodesWhatDecodesAlike*" "*/SketchModels.*/1"
     "*/SketchModels.*/2"
   RANDOM "*/DeviceForms.DecodesToTheCpus*bits_1*" "*/FormModels.MessagesAreTheCpus*" "*/SketchModels.TheCpu*"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # Streamed steps, on the device that the host executor is.
-atomo_hostexec_cases(${PROJECT_SOURCE_DIR}/tests/test_device_streaming.cpp ${here}/test_streaming_launches.cpp
+atomo_hostexec_cases(${PROJECT_SOURCE_DIR}/tests/device/test_device_streaming.cpp ${here}/test_streaming_launches.cpp
   RANDOM "*/DeviceStreaming.GraphsReplay*" "DeviceStreamedLayers.Join*"
   RACES "*/DeviceStreaming.MessagesAndControllerAreTheCpus/capped" "*/DeviceStreaming.GraphsReplay/mixed")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Singular pairs; cublas.cpp and cusolver.cpp stand in for the libraries.
-atomo_hostexec_cases(${PROJECT_SOURCE_DIR}/tests/test_device_svd.cpp ${here}/test_svd_calls.cpp
+atomo_hostexec_cases(${PROJECT_SOURCE_DIR}/tests/device/test_device_svd.cpp ${here}/test_svd_calls.cpp
   RELEASE "*/DeviceSvd.EncodesAsWellAsTheCpu*" "*/DeviceSvdModel.*/1" "*/DeviceSvdModel.Adds*/2"
   RANDOM "*/DeviceSvd.DecodesToTheCpus*" "*/DeviceSvd.EncodesWhatDecodesAlike*" "*/DeviceSvdModel.MessagesAre*/0"
     "*/DeviceSvdModel.MessagesAre*/2"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "device_memory.hpp"
 #include "exchange/exchange.hpp"
-#include "support.hpp"
+#include "support/device_memory.hpp"
+#include "support/support.hpp"
 
 namespace train {
 namespace {

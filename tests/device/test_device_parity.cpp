@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The device's messages are the CPU's, byte for byte, and mean the same on both: every codec, over
+/// sizes, dtypes, alignments and block sizes.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <iostream>
+
+#include "cuda/tuning.hpp"
+#include "support/mutated_messages.hpp"
+#include "support/on_cpu.hpp"
+
+namespace atomo {
+
+using namespace model;
+namespace {
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> all = {
+      Shape{0},       Shape{},         Shape{31},      Shape{33},     Shape{257},
+      Shape{17, 16},  Shape{40, 25},   Shape{1023},    Shape{9, 513}, Shape{300, 16},
+      Shape{3, 2051}, Shape{64, 3, 3}, Shape{2, 16411}};
+  return all;
+}
+constexpr std::array<DType, 3> kDTypes = {DType::f32, DType::f16, DType::bf16};
+constexpr std::array<unsigned, 3> kWarps = {1, 4, 8};
+constexpr std::size_t kShifts = 4;
+constexpr std::size_t kShiftsAShape = test::kSanitized ? 1 : kShifts;
+
+std::size_t compared = 0;  ///< whole messages, over all codecs
+
+class Parity : public testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override { cuda::warps_per_block = 4; }
+  Codec codec = Codec::parse(GetParam());
+};
+
+INSTANTIATE_TEST_SUITE_P(Specs, Parity, testing::ValuesIn(test::specs_with_the_cpus_bytes()),
+                         test::spec_name);
+
+/// Every alignment with every dtype and shape (under a sanitizer they take turns); numbers of warps
+/// take turns, so that each meets every alignment with every dtype.
+TEST_P(Parity, MessagesAndValuesAreTheCpus) {
+  std::size_t count = 0, turn = 0;
+  for (const Shape& shape : shapes()) {
+    const auto x = test::heavy_tailed(shape.elements(), 3 + shape.elements(), 47);
+    for (const DType dtype : kDTypes) {
+      const auto entries = test::entries_of(x, dtype);
+      const Key key{.seed = 77, .step = 5, .tensor = 6, .worker = 7, .channel = 8};
+      const auto expected = test::encode_on_cpu(codec, entries, dtype, shape, key);
+      ASSERT_FALSE(failed(expected.status)) << describe(expected.status);
+      const auto before = test::entries_of(test::heavy_tailed(shape.elements(), 9, 20), dtype);
+      const auto decoded = test::decode_on_cpu(codec, expected.bytes, before, dtype, shape);
+      const auto added =
+          test::decode_on_cpu(codec, expected.bytes, before, dtype, shape, true, -0.7f);
+      for (std::size_t k = 0; k < kShiftsAShape; ++k, ++count) {
+        const std::size_t shift = (turn + k) % kShifts;
+        const unsigned warps = kWarps[(turn + k) % kWarps.size()];
+        cuda::warps_per_block = warps;
+        const auto where = shape.to_string() + " " + std::string(name_of(dtype)) + " shift " +
+                           std::to_string(shift) + " warps " + std::to_string(warps);
+        const auto m = test::encode_bytes(codec, entries, dtype, shape, key, nullptr, shift);
+        ASSERT_EQ(m.status, expected.status) << where << ": " << describe(m.status);
+        ASSERT_EQ(m.bytes.size(), expected.bytes.size()) << where;
+        ASSERT_TRUE(m.bytes == expected.bytes) << where;
+        const auto d =
+            test::decode_bytes(codec, expected.bytes, before, dtype, shape, false, 1, shift);
+        ASSERT_EQ(d.status, decoded.status) << where << ": " << describe(d.status);
+        ASSERT_TRUE(d.values == decoded.values) << where;
+        const auto a =
+            test::decode_bytes(codec, expected.bytes, before, dtype, shape, true, -0.7f, shift);
+        ASSERT_EQ(a.status, added.status) << where << ": " << describe(a.status);
+        if (!failed(a.status)) {
+          ASSERT_TRUE(a.values == added.values) << where;
+        }
+      }
+    }
+    ++turn;
+  }
+  EXPECT_EQ(count, shapes().size() * kDTypes.size() * kShiftsAShape);
+  EXPECT_GE(count, 12u * 3 * kShiftsAShape);
+  compared += count;
+  std::cout << "[ messages ] " << compared << " compared so far\n";
+}
+
+/// Budgets that pay for nothing: the device's prices end where the CPU's do, and it says so too.
+TEST(TinyTensors, AreTheCpus) {
+  int overspent = 0;
+  for (const char* atoms : {"rows", "blocks", "sketch", "svd", "auto", "coordinate"}) {
+    for (const char* bits : {"0.125", "0.5", "1"}) {
+      if (test::kSanitized && bits != std::string("0.5")) continue;
+      const Codec codec = Codec::parse(std::string("atomo:atoms=") + atoms + ",bits=" + bits);
+      for (const std::int64_t n : {1, 2, 3, 8, 40, 300}) {
+        const Shape shape{n};
+        const auto x = test::heavy_tailed(shape.elements(), 8, 30);
+        const auto expected = test::encode_on_cpu(codec, x, shape, {.seed = 6});
+        const auto m = test::encode(codec, x, shape, {.seed = 6});
+        ASSERT_EQ(m.status, expected.status) << atoms << " " << bits << " " << n;
+        ASSERT_TRUE(m.bytes == expected.bytes) << atoms << " " << bits << " " << n;
+        overspent += m.status == Status::overspent ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GE(overspent, 6 * 4);
+}
+
+/// Larger than any tile, segment or chunk, and at several scales of the data (under a sanitizer one
+/// each).
+TEST_P(Parity, LargeTensors) {
+  const std::vector<Shape> large = {Shape{70001}, Shape{130, 1025}, Shape{5000, 20}};
+  const std::vector<float> scales = {1.0f, 0x1p-130f, 0x1p100f};
+  for (std::size_t i = 0; i < large.size(); ++i) {
+    const Shape& shape = large[i];
+    for (std::size_t k = 0; k < scales.size(); ++k) {
+      if (test::kSanitized && k != i) continue;
+      const float scale = scales[k];
+      auto x = test::heavy_tailed(shape.elements(), 5, 900);
+      for (float& v : x) v *= scale;
+      const auto expected = test::encode_on_cpu(codec, x, shape, {.seed = 2});
+      const auto m = test::encode(codec, x, shape, {.seed = 2});
+      ASSERT_EQ(m.status, expected.status) << shape.to_string() << " " << scale;
+      ASSERT_TRUE(m.bytes == expected.bytes) << shape.to_string() << " " << scale;
+      const auto before = test::entries_of(test::heavy_tailed(shape.elements(), 9, 20), DType::f32);
+      const auto d = test::decode_bytes(codec, m.bytes, before, DType::f32, shape);
+      const auto on_cpu = test::decode_on_cpu(codec, m.bytes, before, DType::f32, shape);
+      ASSERT_EQ(d.status, on_cpu.status);
+      ASSERT_TRUE(d.values == on_cpu.values) << shape.to_string() << " " << scale;
+    }
+  }
+}
+
+TEST_P(Parity, RefusesDTypesThatAreNone) {
+  const Shape shape{30};
+  const auto none = static_cast<DType>(7);
+  const test::Memory x(4 * shape.elements()), message(codec.max_encoded_bytes(shape)),
+      workspace(test::workspace_bytes(codec, shape));
+  const test::Word<std::uint64_t> bytes;
+  const test::StreamOwner stream;
+  Context context;
+  context.stream = stream.get();
+  context.workspace = workspace.bytes();
+  EXPECT_EQ(codec.encode({x.data(), none, shape, test::kDevice}, {},
+                         {message.data(), message.bytes().size(), bytes.data()}, context),
+            Status::unsupported);
+  EXPECT_EQ(codec.decode(message.bytes(), {x.data(), none, shape, test::kDevice}, context),
+            Status::unsupported);
+}
+
+/// Whatever the bytes, the device accepts what the CPU accepts and refuses the rest for the same
+/// reason: damage that the checksums see, and damage behind them.
+TEST_P(Parity, DamagedMessages) {
+  const Shape shape{23, 45};
+  const auto x = test::heavy_tailed(shape.elements(), 4, 45);
+  const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
+  const auto before = test::entries_of(x, DType::f32);
+  std::mt19937_64 generator(11);
+  int accepted = 0;
+  for (std::uint64_t trial = 0; trial < 400; ++trial) {
+    auto bytes = sound;
+    if (trial % 8 == 0) {
+      bytes.resize(generator() % (sound.size() + 1));
+    } else if (trial % 8 == 1) {
+      bytes[generator() % bytes.size()] ^= static_cast<std::byte>(1u << (generator() % 8));
+    } else {
+      bytes = test::mutated_message(sound, trial);
+    }
+    const auto on_cpu = test::decode_on_cpu(codec, bytes, before, DType::f32, shape);
+    const auto d = test::decode_bytes(codec, bytes, before, DType::f32, shape);
+    ASSERT_EQ(d.status, on_cpu.status)
+        << trial << ": " << describe(d.status) << ", on the CPU " << describe(on_cpu.status);
+    if (failed(d.status)) continue;
+    ++accepted;
+    ASSERT_TRUE(d.values == on_cpu.values) << trial;
+  }
+  EXPECT_LT(accepted, 400);
+}
+
+}  // namespace
+}  // namespace atomo
