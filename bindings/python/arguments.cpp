@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Every argument of a call from Python is checked and converted here, and one that does not fit is
+/// refused with an error that names it, its value and what is accepted. A failed status, or an
+/// error that the library throws, becomes `atomo.DecodeError` or `atomo.Error`. These classes are
+/// written in Python, so they are imported from `atomo._errors` when one has to be raised.
+
 #include "arguments.hpp"
 
 #include <nanobind/stl/string.h>

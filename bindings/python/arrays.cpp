@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// An array that Python hands over is borrowed through DLPack or the buffer protocol, and the
+/// library is told its address, dtype, shape and device. Arrays that the library cannot use
+/// (another dtype, strides, misaligned elements, read-only memory for an output) are refused with a
+/// message that says what to give instead. NumPy cannot export bfloat16, so the words of such an
+/// array are borrowed as uint16.
+
 #include "arrays.hpp"
 
 #include <nanobind/stl/string.h>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The methods of `_atomo.Codec` for arrays in host memory are defined here. Each call takes its
+/// scratch memory from the codec's pool, gives up Python's global lock while the library works, and
+/// turns a failed status into an exception. The calls on GPU memory are added by device.cpp.
+
 #include "codec.hpp"
 
 #include <nanobind/stl/string.h>

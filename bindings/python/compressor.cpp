@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The methods of `_atomo.Compressor` for arrays in host memory are defined here: calls on a whole
+/// model, steps that encode layer by layer, and saving and loading what the model has learnt.
+/// Python's global lock is not held while the library works, so a shared mutex for the step and a
+/// mutex for each layer keep concurrent calls apart. Gradients are compared with the registered
+/// layers before they are encoded.
+
 #include "compressor.hpp"
 
 #include <nanobind/stl/optional.h>

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Codecs and compressors get their `..._on` methods here, which encode and decode in GPU memory on
+/// a CUDA stream that Python passes as an integer. The device writes a message's length and status
+/// into `Told`, which `atomo/_device.py` reads. Exact SVDs go through CUDA's solver libraries: each
+/// stream has one set of handles for them, and one call at a time uses any of these.
+
 #include "device.hpp"
 
 #include <nanobind/stl/optional.h>

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The two kinds of coder, one for a tensor and one for a model, are implemented here, together
+/// with a store that keeps idle coders until the process ends. A call from XLA carries attributes
+/// and buffers but no C++ object, so the store finds a coder by a text that is made of the spec,
+/// names, dtypes, shapes and device of the request.
+
 #include "jax_coder.hpp"
 
 #include <mutex>

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The functions of the module `_atomo` that need no codec object are defined here. `inspect`
+/// describes a message as a dictionary, `decode` fills arrays from it, `add` and `join` make one
+/// message of several, and `codecs` lists the codecs of the library. All of them take their scratch
+/// memory from one pool.
+
 #include "messages.hpp"
 
 #include <nanobind/stl/optional.h>

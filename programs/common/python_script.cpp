@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The script is started with posix_spawn under the streams that the caller gives, and the call
+/// returns when it has ended. The folder of the running program is read from /proc/self/exe.
+
 #include "common/python_script.hpp"
 
 #include <spawn.h>

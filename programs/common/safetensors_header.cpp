@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `with_length` pads a JSON header with spaces and puts its length in front of it, and
+/// `header_length` reads this length back. The tool and the trainer both build their files of this
+/// format on these two functions.
+
 #include "common/safetensors_header.hpp"
 
 namespace atomo::programs {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `write_all` calls write(2) until every byte is written, because one call may take fewer bytes
+/// than it is given. A call that a signal breaks off before it has written anything is repeated.
+
 #include "common/write_all.hpp"
 
 #include <unistd.h>

@@ -10,6 +10,7 @@ import sys
 
 CODE = (".cpp", ".hpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake")
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
+OPENED = ("src/", "programs/", "bindings/", "examples/")
 MAX_LINES = 500
 
 
@@ -31,6 +32,9 @@ def faults(path, lines):
     # A script's first line is its interpreter.
     if not any(LICENCE in line for line in lines[:2]):
         yield f"no '{LICENCE}' at its top"
+    # Whoever opens a file first is told what it does; a test or benchmark says that in its name.
+    if path.startswith(OPENED) and path.endswith((".cpp", ".cu")) and not "".join(lines[1:2]).startswith("//"):
+        yield "no comment behind its licence line that says what it does"
     # A `-inl.hpp` is read once for every processor it is compiled for, a C header has a guard for old compilers.
     guarded = path.endswith("-inl.hpp") or any("#ifndef ATOMO_" in line for line in lines)
     if path.endswith((".hpp", ".h", ".cuh")) and "#pragma once\n" not in lines and not guarded:

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The table `kAlgorithms` describes each algorithm in one row: its name on the command line, who
+/// holds the weights, the function that runs it, the options that go with it, and what it promises.
+/// The help text, `--list`, the checks of options and the start of a run all read this table, so
+/// adding an algorithm means adding a row.
+
 #include "algorithms/algorithms.hpp"
 
 #include <algorithm>

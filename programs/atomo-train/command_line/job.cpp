@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The values of a job file pass through the options and validators of the command line, and an
+/// error names the file and the value. An option that the command line gives keeps its value, and
+/// any of --budget, --codec and --policy there replaces whichever of them the file has. `write_job`
+/// goes the other way: it writes the options of a run as a job file that repeats it.
+
 #include "command_line/job.hpp"
 
 #include <algorithm>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `TomlReader` reads the part of TOML that job files use, line by line, and refuses sections,
+/// repeated names and other kinds of values with the number of the line. Numbers, booleans and
+/// escapes in strings are handed to the JSON library, so they follow JSON's syntax.
+
 #include <istream>
 #include <set>
 #include <stdexcept>

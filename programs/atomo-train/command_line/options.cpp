@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `parse_options` collects the groups of options, parses the command line and then checks what no
+/// single option can know: which codec is meant, whether the algorithm runs on the device, and
+/// where the run keeps its files. The learning rate of each step and the fingerprint, which a
+/// checkpoint has to match, are computed from the options here too.
+
 #include "command_line/options.hpp"
 
 #include <atomo/atomo.hpp>

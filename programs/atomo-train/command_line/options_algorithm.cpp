@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The options that choose an algorithm, and those of servers, local steps and graphs, are declared
+/// here with their defaults and checks. An option that goes only with some algorithms is refused
+/// with any other; the table in algorithms/algorithms.cpp says which go together.
+
 #include <algorithm>
 #include <sstream>
 

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The formatter lays out --help: each option has its name, a placeholder for its value, its
+/// description, its choices and its default, wrapped at 100 columns. The checks for numbers above
+/// zero and not below zero, which several groups of options use, are defined here as well.
+
 #include <cmath>
 #include <sstream>
 

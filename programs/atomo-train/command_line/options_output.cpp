@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The options for checkpoints, for the files that a run writes and for faults are declared here
+/// with their defaults and descriptions. Three options let the tests damage a payload or slow a
+/// process down; they are hidden from --help.
+
 #include "command_line/option_groups.hpp"
 
 namespace train {

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The options for codec, data, model and optimiser are declared here with their defaults, accepted
+/// values and descriptions. --budget, --codec and --policy only fill a `CodecChoice`, from which
+/// options.cpp makes the policy of the run.
+
 #include "command_line/option_groups.hpp"
 #include "learning/images.hpp"
 #include "learning/optimiser.hpp"

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The scale s and the factor delta follow from the codec's traits. An unbiased codec of variance
+/// omega leaves at most (1 - s)^2 + s^2 omega of |x|^2, which is smallest at s = 1 / (1 + omega). A
+/// biased codec has a known bound at s = 1 only.
+
 #include "exchange/contraction.hpp"
 
 namespace train {

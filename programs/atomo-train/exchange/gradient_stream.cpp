@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The sender encodes each layer's gradient and posts it to the layer's server; the receiver polls
+/// for payloads and decodes each when its turn in the order of ranks has come, or adds all of a
+/// layer undecoded where the codec allows it. Both measure the time that the codec takes. A payload
+/// that cannot be decoded ends the run with a `Fault` that names its sender, layer and step.
+
 #include "exchange/gradient_stream.hpp"
 
 #include <algorithm>

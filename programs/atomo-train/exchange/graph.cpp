@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A graph is made in stages: a generator or a topology file gives the pairs of neighbours, pairs
+/// without a slot get one, and the constructor computes the weights and checks that every node can
+/// be reached. Generators draw in a way that does not depend on the standard library, so all
+/// processes build the same graph. Power iteration finds the eigenvalues from which CHOCO-SGD takes
+/// its default step.
+
 #include "exchange/graph.hpp"
 
 #include <algorithm>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The exchange for training on the CPU keeps the gradient, the payloads and their sum in vectors
+/// and calls the compressor on them directly. Each worker's payload is decoded by a call of its
+/// own, so that the worker whose payload is refused can be named.
+
 #include <algorithm>
 
 #include "exchange/exchange.hpp"

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A message is encoded once for all its receivers, and its memory is used again when the last
+/// transfer of it is done. A receiver either waits for a neighbour's next message or, in
+/// asynchronous runs, takes the newest that has arrived and skips the older ones. An empty message
+/// says at the end of a run that no more will come.
+
 #include "exchange/mail.hpp"
 
 #include <algorithm>

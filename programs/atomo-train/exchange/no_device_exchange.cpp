@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// These functions take the place of device_exchange.cpp in a build without the CUDA backend.
+/// `device_objection` explains how to get a build that has it, and the others throw this
+/// explanation.
+
 #include <stdexcept>
 
 #include "exchange/exchange.hpp"

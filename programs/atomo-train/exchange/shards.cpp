@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Shards are cut greedily: a run of layers takes the next one as long as it stays within a limit
+/// of elements. A bisection finds the smallest limit for which there are no more runs than workers,
+/// and workers beyond the last run get an empty shard.
+
 #include "exchange/shards.hpp"
 
 #include <algorithm>

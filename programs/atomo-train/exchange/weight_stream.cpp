@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The sender posts its part of the weights to each worker, as plain floats or as an encoded
+/// difference, which it also decodes into its own view of what the worker has. Messages stay in
+/// memory until their sends are done, because a server waits for no worker. The receiver fills one
+/// array of the whole model from the messages of all servers.
+
 #include "exchange/weight_stream.hpp"
 
 #include <algorithm>

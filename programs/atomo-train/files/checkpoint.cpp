@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The parts of a checkpoint are mapped to named tensors here, such as `weights.LAYER`,
+/// `moment0.LAYER` and `worker1.compressor`, and the step and the options of the run are stored as
+/// metadata. A file is refused when its format or checksum is missing or wrong, or when it was
+/// written under other options than this run has; only the path of the data may differ.
+
 #include "files/checkpoint.hpp"
 
 #include <cstring>

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `read_unpacked_file` reads training data through zlib, which recognises gzip by its first bytes
+/// and returns any other file as it is. The whole content is held in memory.
+
 #include "files/unpacked_file.hpp"
 
 #include <zlib.h>

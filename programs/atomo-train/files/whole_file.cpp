@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A file is written under a temporary name beside its target, synced to disk and renamed, so that
+/// no reader ever finds half of it. `check_writable` tries the first of these steps when a run
+/// starts, so that a wrong folder or a missing permission is found before any training is done.
+
 #include "files/whole_file.hpp"
 
 #include <fcntl.h>

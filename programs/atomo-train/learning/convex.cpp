@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Softmax regression and the quadratics compute their losses and gradients by hand here, which
+/// lets both models run without torch. The regression multiplies matrices through BLAS and hands
+/// out the gradient of its bias before that of its matrix, as back-propagation through the layers
+/// would.
+
 #include "learning/convex.hpp"
 
 #include <cblas.h>

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Each epoch has a permutation of its own, drawn from the run's seed, the number of the epoch and
+/// the number of the pool. Workers that read the same pool draw the same permutation, and each
+/// takes the batches of it that its share names. A pool that is too small for one step is refused
+/// when the run starts.
+
 #include "learning/data_order.hpp"
 
 #include <stdexcept>

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A learner puts the task, the worker's share of the samples, the network and the compressor
+/// together. Its `backward` gathers a step's batch, runs the network over it and ends the run when
+/// the loss is not a finite number. `test_samples` and `dump_gradient` are separate functions
+/// because servers and `atomo-train evaluate` call them too.
+
 #include "learning/learner.hpp"
 
 #include <algorithm>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The classifiers of images are defined here with torch: LeNet, and residual networks of 18, 20
+/// and 32 layers with batch or group normalisation. The loss and the score of every network, the
+/// transformer included, are computed here from its logits by cross-entropy.
+
 #include "learning/models.hpp"
 
 #include <stdexcept>

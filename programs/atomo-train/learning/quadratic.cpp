@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The quadratics are read from a JSON file here, and a file with missing numbers, wrong sizes or
+/// no optimum is refused with a message that says what is expected. The measure of this task is the
+/// root mean square of the distance to the optimum.
+
 #include "learning/quadratic.hpp"
 
 #include <array>

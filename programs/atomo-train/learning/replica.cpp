@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `make_replica` decides who computes a model: convex.cpp computes the quadratics and softmax
+/// regression, and a shared library with torch computes the others. This library lies beside the
+/// program and is opened at run time, when a model needs it for the first time.
+
 #include "learning/replica.hpp"
 
 #include <dlfcn.h>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The text of --split is parsed here, and each kind of split has a function that computes the
+/// share of one worker. Every worker repeats the same draws from the seed of the run, so the shares
+/// fit together without any messages.
+
 #include "learning/split.hpp"
 
 #include <algorithm>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `make_task` chooses the task that goes with a model: a text for the transformer, quadratics for
+/// `quadratic`, and images for all others. `default_data` names the data that a model is trained on
+/// when the command line names none. Scores of several batches or workers are added here.
+
 #include "learning/task.hpp"
 
 #include "learning/images.hpp"

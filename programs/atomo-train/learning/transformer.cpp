@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The transformer is defined here with torch: an embedding of characters and positions, blocks of
+/// causal self-attention and a two-layer perceptron, and a linear map to the logits. Attention is
+/// written as plain products of matrices. The layers whose outputs are added to a block's input
+/// begin with smaller weights than the others.
+
 #include <cmath>
 
 #include "learning/models.hpp"

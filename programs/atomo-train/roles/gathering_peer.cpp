@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Each function is one phase of a step: it calls the exchange, in host memory or on the device,
+/// and records its time for the log and the timeline. The lengths of payloads travel with the
+/// reports, and then every rank pads its payload to the longest. A payload that is refused ends the
+/// run with the name of its sender.
+
 #include "roles/gathering_peer.hpp"
 
 #include <algorithm>

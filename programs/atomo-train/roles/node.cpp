@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The phases of a step, the gathering of reports, tests and checkpoints are implemented here for
+/// all decentralised algorithms. Reports travel in the background while the nodes go on, and an
+/// interruption takes effect when its report has reached every node. Tests measure each node's
+/// model and the mean of all models.
+
 #include "roles/node.hpp"
 
 #include <algorithm>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Servers and workers have to agree on a few facts and derive them from the options instead of
+/// sending them: whether the options go together, by which policy changes of weights are encoded,
+/// and how many steps a round has.
+
 #include "roles/orders.hpp"
 
 #include <algorithm>

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Back-propagation, reports, the optimiser's step, tests and checkpoints are implemented here for
+/// all algorithms without a server. A test is divided among the ranks. In a checkpoint the weights
+/// and the optimiser's moments come from rank 0, since all ranks have the same, and the other ranks
+/// send only what is theirs alone.
+
 #include "roles/peer.hpp"
 
 #include <algorithm>

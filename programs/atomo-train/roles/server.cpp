@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The rounds of a server are implemented here: weights go out to the workers that wait for them,
+/// gradients come in, and the optimiser takes a step. The lead begins each round, logs it and tells
+/// the other servers what it has decided. The choice among messages that arrive is made in
+/// server_arrivals.cpp; tests and checkpoints are in server_keeping.cpp.
+
 #include "roles/server.hpp"
 
 #include <algorithm>

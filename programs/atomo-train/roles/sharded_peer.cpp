@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The messages of a sharded algorithm are encoded, sent, received and added here, and the time of
+/// each part is recorded. A refused payload has been seen by one rank alone, so the refusal travels
+/// with the reports of the step, and then every rank ends the run for the same reason.
+
 #include "roles/sharded_peer.hpp"
 
 #include <algorithm>

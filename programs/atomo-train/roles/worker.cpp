@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A worker follows the orders of the lead: it trains for a round, tests a part of the samples, or
+/// sends its state for a checkpoint. In a round it receives the weights of all servers, computes a
+/// gradient or takes several steps of its own, sends the result layer by layer and then reports
+/// what it did.
+
 #include "roles/worker.hpp"
 
 #include <algorithm>

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `Examiner` rebuilds the task and the network from the options that a checkpoint stores, loads
+/// the weights and scores them on the whole test set. With --follow the program looks for newer
+/// versions of the file and tests each, until that of the last step has come, the time-out is over
+/// or the user interrupts it.
+
 #include "run/evaluate.hpp"
 
 #include <sys/stat.h>

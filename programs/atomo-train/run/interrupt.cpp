@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The signal handler does nothing but set a flag, because it may run in the middle of any other
+/// code. System calls that a signal breaks into are restarted, so only the places that ask for the
+/// flag see an interruption.
+
 #include "run/interrupt.hpp"
 
 #include <csignal>

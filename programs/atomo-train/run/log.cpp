@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Every event of a run passes through `emit`, which writes it to the log file, to the folder of
+/// --out and, with --json, to standard output. Without --json the user sees a progress line,
+/// rewritten on a terminal and printed ten times a run elsewhere, and at the end a table of bytes,
+/// compression ratio, test result and times.
+
 #include "run/log.hpp"
 
 #include <unistd.h>

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `draw_plot` starts the script and passes its exit status on; a script that a signal has ended
+/// counts as 128 plus the number of the signal, as in a shell. Where Python does not start, the
+/// error message names the packages to install.
+
 #include "run/plot_runs.hpp"
 
 #include <sys/wait.h>

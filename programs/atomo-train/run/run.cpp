@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The schedule of tests, checkpoints and the last step is computed here from the options, and the
+/// optimisers are made from them. The other functions combine what all processes report into one
+/// record, one score or one mean. `all_ready` lets a run begin only when no process has an error.
+
 #include "run/run.hpp"
 
 #include <algorithm>

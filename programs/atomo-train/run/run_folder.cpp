@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A run's folder is created, locked against other runs and filled line by line here. The first
+/// event of a kind determines the columns of its CSV table. A run that is resumed in its folder
+/// reads the old log, drops the events of the steps that it is going to repeat, and writes the
+/// tables again from the rest.
+
 #include "run/run_folder.hpp"
 
 #include <fcntl.h>

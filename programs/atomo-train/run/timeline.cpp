@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Events are built as entries of chrome://tracing's JSON, and other processes send theirs as text
+/// to the one that writes the file. `draw_timeline` draws the events of the first process that
+/// trains as text, with a bar or a mark for each.
+
 #include "run/timeline.hpp"
 
 #include <algorithm>

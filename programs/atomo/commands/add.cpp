@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `atomo add` adds the messages of several containers without decoding them and writes the sum as
+/// another container. Only layers of coordinates without a lossless stage can be added, and the
+/// first other layer is named in the error. When messages do not fit together, each is tried with
+/// the first one to find which to blame.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

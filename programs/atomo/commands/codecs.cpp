@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `atomo codecs` lists the codecs of the library with their keys and summaries, and the traits of
+/// an example of each. The lists are two tables for the terminal, or one JSON document with --json.
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `atomo decode` turns a container into tensors, on the CPU or on a GPU, and writes them as .npy,
+/// .npz or .safetensors. The sizes that the container claims are compared with the free memory
+/// before anything is allocated. A GPU decodes no lossless stage, so the host removes it first.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `atomo encode` reads tensors from one or several files, encodes them as one model with one
+/// codec, on the CPU or on a GPU, and writes a container. A lossless stage runs on the host in
+/// either case. A report of the sizes follows, which stays off standard output when the container
+/// goes there.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

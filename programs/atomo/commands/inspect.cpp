@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// `atomo inspect` verifies a container's checksums and prints its key, price and size and a row
+/// for each layer, as text or as JSON. No layer is decoded for this.
 #include <fmt/format.h>
 
 #include <limits>

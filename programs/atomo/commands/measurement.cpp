@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A `Bench` holds a model and all the memory that a draw needs; one kind works on the CPU and one
+/// on a GPU. Each draw encodes with another key, decodes into f32 and compares the result with the
+/// input in double precision. The draws are then summarised: errors as a mean with its standard
+/// error, times as a median.
 #include "commands/measurement.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// plot.py runs as a child process that gets the report on its standard input and returns the PNG
+/// on its standard output; both are files in memory. When the script fails, the last line of its
+/// standard error becomes the message of the tool.
 #include "commands/plot.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The functions here need no CUDA, so every build has them. A decoder for a container is a model
+/// whose policy is rebuilt from the codec that each layer names; keys that only an encoder reads
+/// get any valid value.
 #include "device/device.hpp"
 
 namespace atomo::cli {

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// These functions take the place of device_cuda.cpp in a build without the CUDA backend. Each of
+/// them fails with an error that says how to build the tool with that backend.
 #include "device/device.hpp"
 #include "terminal/failure.hpp"
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Input files are read whole, and output goes to a temporary file that is linked into place when
+/// it is complete. `prepare_process` installs the handler that removes an unfinished file when a
+/// signal ends the process, and guards the standard streams.
 #include "tensors/files.hpp"
 
 #include <fcntl.h>

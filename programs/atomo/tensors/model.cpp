@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Tensors from files become the layer specs and views that the library takes, and a container's
+/// head is read and checked here for all commands. `threads_with_memory` tries whether a limited
+/// address space has room for OpenBLAS's threads and halves their number until it has.
 #include "tensors/model.hpp"
 
 #include <fmt/format.h>

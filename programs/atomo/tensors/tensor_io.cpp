@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// The format of a file is chosen here by its extension or its first bytes; npy.cpp, npz.cpp and
+/// safetensors.cpp know the formats themselves. Tensors of several files become one model, in which
+/// every tensor gets a name of its own. The conversion of half-precision elements to f32 is here
+/// too.
 #include "tensors/tensor_io.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A thread of its own draws the progress line, so that the work need not call it. The thread waits
+/// two seconds before it writes anything, so short commands show no line, and it is not started at
+/// all where standard error is no terminal.
 #include "terminal/progress.hpp"
 
 #include <fmt/format.h>

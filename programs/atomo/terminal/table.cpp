@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Tables are laid out as plain text, with widths counted in characters rather than in bytes of
+/// UTF-8. The functions below them write numbers for reports and make names from files safe to
+/// print.
 #include "terminal/table.hpp"
 
 #include <fmt/format.h>
