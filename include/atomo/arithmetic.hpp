@@ -22,7 +22,7 @@
 /// ```cpp
 /// float step = compressor.predicted_grid_step();
 /// MPI_Allreduce(MPI_IN_PLACE, &step, 1, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
-/// compressor.begin_step(key, compressor.predicted_price(), step);
+/// atomo::Status status = compressor.begin_step(key, compressor.predicted_price(), step);
 /// ...  // encode_layer for every layer, end_step
 /// ```
 ///

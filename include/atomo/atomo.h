@@ -14,8 +14,7 @@
 ///   After a failure `atomo_last_error` says, in the calling thread, which value was wrong and what
 ///   would be right. Nothing here prints, ends the program or lets an exception out.
 /// - Structs that a caller fills begin as zeros (`= {0}`): zero is every field's default,
-/// `reserved`
-///   stays zero, and room for what is to come is taken from it.
+///   `reserved` stays zero, and room for what is to come is taken from it.
 /// - No pointer may be NULL unless its description says so; a NULL gives ATOMO_INVALID_ARGUMENT.
 /// - Handles belong to the caller, who destroys them; destroying NULL does nothing. Codecs and
 ///   messages may be used by many threads at once, a compressor as compressor.hpp says.
@@ -33,8 +32,8 @@
 #define ATOMO_API
 #endif
 
-/// Of this header. Versions of one number are compatible: functions and uses of `reserved` are
-/// added.
+/// The version of this header. Versions of one number are compatible: functions and uses of
+/// `reserved` are added.
 #define ATOMO_ABI_VERSION 1
 
 #ifdef __cplusplus

@@ -5,11 +5,14 @@
 /// container and back.
 ///
 /// ```cpp
+/// const atomo::Shape shape{128, 784};
 /// auto codec = atomo::Codec::parse("atomo:bits=0.5");
-/// std::vector<std::byte> payload(codec.max_encoded_bytes(shape)),
-/// workspace(codec.workspace_bytes(shape)); std::uint64_t bytes = 0; auto status =
-/// codec.encode(view, {.seed = 1}, {payload.data(), payload.size(), &bytes}, {.workspace =
-/// workspace});
+/// std::vector<std::byte> payload(codec.max_encoded_bytes(shape));
+/// std::vector<std::byte> workspace(codec.workspace_bytes(shape));
+/// std::uint64_t bytes = 0;
+/// atomo::Status status = codec.encode({gradient.data(), atomo::DType::f32, shape}, {.seed = 1},
+///                                     {payload.data(), payload.size(), &bytes},
+///                                     {.workspace = workspace});
 /// ```
 
 #include <memory>

@@ -5,8 +5,13 @@
 ///
 /// ```cpp
 /// atomo::Compressor model({{"fc.weight", {128, 784}}, {"fc.bias", {128}}},
-/// atomo::Policy::parse("*=atomo:bits=0.5")); auto status = model.encode(gradients, {.seed = 1,
-/// .step = t, .worker = rank}, payload, context);
+///                         atomo::Policy::parse("*=atomo:bits=0.5"));
+/// std::vector<std::byte> payload(model.max_encoded_bytes());
+/// std::vector<std::byte> workspace(model.workspace_bytes());
+/// std::uint64_t bytes = 0;
+/// atomo::Status status = model.encode(gradients, {.seed = 1, .step = step, .worker = rank},
+///                                     {payload.data(), payload.size(), &bytes},
+///                                     {.workspace = workspace});
 /// ```
 
 #include <memory>

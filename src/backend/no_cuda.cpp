@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The backend of a build without CUDA: there is none, and a call that asks for it says so.
 #include "atomo/cuda.hpp"
 #include "backend/backend.hpp"
 

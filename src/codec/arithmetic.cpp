@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Adds messages of coordinates without decoding them: the levels of the sum are the sums of the
+/// levels, whatever the grouping (FORMAT.md, "Sums").
 #include "atomo/arithmetic.hpp"
 #include "core/status.hpp"
 
@@ -107,7 +109,7 @@ class Addition {
     float step = head.header().grid_step;
     if ((row.flags & Row::kOwnPrice) != 0) {
       if (body.size() <= kPriceBytes) return Status::corrupt;
-      step = load_as<float>(body.data());
+      step = load_le<float>(body.data());
       if (!is_own_price(step)) return Status::corrupt;
       body = body.subspan(kPriceBytes);
     }
@@ -154,7 +156,7 @@ class Addition {
     const bool own = step_ != grid_step_;
     if (own) {
       if (out.size() < kPriceBytes) return Status::buffer_too_small;
-      store_as(out.data(), step_);
+      store_le(out.data(), step_);
       out = out.subspan(kPriceBytes);
     }
     std::uint64_t bytes = 0;

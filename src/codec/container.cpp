@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Reads containers: what a message says of its layers, and its values, layer by layer or all at
+/// once.
 #include "atomo/container.hpp"
 #include "core/status.hpp"
 

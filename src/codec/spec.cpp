@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Reads specs and explains what is wrong with them: the token, its position, what is accepted
+/// there and the nearest known name.
 #include "codec/spec.hpp"
 
 #include <algorithm>

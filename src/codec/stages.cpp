@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// What the stages of a codec are together: their spec and their promises.
 #include "codec/stages.hpp"
 
 namespace atomo::codec {

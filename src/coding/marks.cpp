@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Writes and reads marks: chooses between the bit map and the Rice codes of the gaps, and refuses
+/// bytes that no encoder writes.
 #include "coding/marks.hpp"
 
 #include <algorithm>

@@ -7,10 +7,10 @@
 /// Layout, from the body's first byte: a mode byte, then
 /// - mode 0: a bit for each atom, bit i % 8 of byte i / 8;
 /// - mode 1 + k, k = 0..12: for each segment of 4,096 atoms a u16 count of kept atoms and a u16
-/// length in bits, then the
-///   segments' streams one after the other without gaps: for each kept atom the number of atoms
-///   passed over since the one before in its segment (or since the segment's start), its quotient
-///   by 2^k in unary (ones, then a zero) and the k low bits.
+///   length in bits; then the segments' streams one after the other without gaps. A stream has, for
+///   each kept atom, the number of atoms passed over since the one before in its segment (or since
+///   the segment's start): its quotient by 2^k in unary (ones, then a zero) and the k low bits.
+///
 /// Zero bits follow up to an even number of bytes. A segment's gaps take fewer than 2^16 bits at
 /// every k up to 12, and a larger k would not shorten them.
 

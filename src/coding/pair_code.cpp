@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Builds the tables of the prefix code from the lengths of its words, at the first call, into
+/// static storage of about a megabyte.
 #include "coding/pair_code.hpp"
 
 #include <array>

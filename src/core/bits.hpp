@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/namespaces.hpp"
+#include "core/host_device.hpp"
 
 namespace atomo::core {
 
@@ -18,14 +18,14 @@ static_assert(std::endian::native == std::endian::little,
               "the message's integers are copied as they are");
 
 template <typename Int>
-[[nodiscard]] inline Int load_le(const std::byte* p) noexcept {
+[[nodiscard]] ATOMO_HD inline Int load_le(const std::byte* p) noexcept {
   Int value;
   std::memcpy(&value, p, sizeof value);
   return value;
 }
 
 template <typename Int>
-inline void store_le(std::byte* p, Int value) noexcept {
+ATOMO_HD inline void store_le(std::byte* p, Int value) noexcept {
   std::memcpy(p, &value, sizeof value);
 }
 
@@ -100,8 +100,6 @@ class BitReader {
   [[nodiscard]] std::uint64_t bits(std::uint64_t bit, unsigned length) const noexcept {
     return peek(bit) & ((std::uint64_t{1} << length) - 1);
   }
-
-  [[nodiscard]] std::uint64_t size_bits() const noexcept { return std::uint64_t{bytes_} * 8; }
 
  private:
   [[nodiscard]] std::uint64_t peek_near_end(std::uint64_t byte) const noexcept {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Rounds f32 to halves and widens halves to f32, in tasks of 65,536 entries on the caller's
+/// executor.
 #include "core/halves.hpp"
 
 #include <atomic>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Threads that wait for tasks and share them one by one; the caller's thread takes part.
 #include "atomo/thread_pool.hpp"
 
 #include <atomic>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The texts of statuses, types and shapes, and what a shape refuses.
 #include "atomo/types.hpp"
 
 namespace atomo {

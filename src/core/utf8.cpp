@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Shows text that may hold anything in a message for people.
 #include "core/utf8.hpp"
 
 #include <span>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Analyses rows and blocks: the amplitude of every atom, and bins of equal amplitudes for the
+/// search for a price. Few amplitudes are sorted, many are counted.
 #include "cpu/atoms.hpp"
 #include "price/atom_costs.hpp"
 
@@ -78,9 +80,9 @@ Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<
   Carver carver(workspace);
   const AnalyseMemory memory(layout, carver);
   if (!carver.fits() || bins.size() < max_price_bins(layout)) return Status::workspace_too_small;
-  found.energy = atom_amplitudes(x, layout, rms);
+  const double energy = atom_amplitudes(x, layout, rms);
   // Sums of squares of finite f32 cannot overflow f64, so the sum tells.
-  found.finite = std::isfinite(found.energy);
+  found.finite = std::isfinite(energy);
   if (!found.finite) return Status::ok;
   const std::span<const double> all(rms, layout.count);
   for (const double amplitude : all) found.max_rms = std::max(found.max_rms, amplitude);

@@ -36,7 +36,6 @@ namespace atomo::cpu {
 struct AtomAnalysis {
   std::span<const PriceBin> bins;  ///< the caller's memory, as much as was used
   double max_rms = 0;              ///< of the largest atom, exactly
-  double energy = 0;               ///< sum of squares; within rounding, for diagnostics
   bool finite = true;  ///< false: there is an Inf or NaN; nothing else is then meaningful
 };
 

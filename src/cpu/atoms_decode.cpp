@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Reads bodies of rows and blocks front to back: marks, flags, classes, then the content of the
+/// kept atoms in batches whose levels are drawn together.
 #include <algorithm>
 #include <bit>
 #include <cmath>

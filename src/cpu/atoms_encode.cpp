@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Writes bodies of rows and blocks: draws which atoms are kept, then writes marks, flags and
+/// classes, the lengths of the groups and their dithered content (format/atom_body.hpp).
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Adds the levels of several bodies of coordinates, a segment of 32,768 entries at a time, and
+/// writes the sum as an encoder would.
 #include "cpu/coordinate_add.hpp"
 
 #include <cstring>

@@ -5,15 +5,14 @@
 /// several instruction sets and chosen at run time; every one gives the same bytes.
 ///
 /// A vector of L entries is cut into tiles of 32; the last may be shorter. A tile of r entries
-/// holds h = ceil(r / 2) pairs: pair l is its entries l and h + l, the last pair's second entry is
-/// missing when r is odd (it is dithered as a zero and dropped). Draws, for vector t of T tiles and
-/// pair l of its tile u:
-/// - level: nibble u mod 8 of word l / 4 at index 4 (t ceil(T / 8) + u / 8) + l mod 4; that of the
-/// pair's first entry,
-///   its second takes level xor 8;
-/// - pre-rounding: word u mod 4 at index 16 (t ceil(T / 4) + u / 4) + l, low half for the first
-/// entry, high half for the
-///   second.
+/// holds h = ceil(r / 2) pairs: pair l is its entries l and h + l. The last pair's second entry is
+/// missing when r is odd; it is dithered as a zero and dropped. The draws for vector t of T tiles and
+/// pair l of its tile u are
+/// - level: nibble u mod 8 of word l / 4 at index 4 (t ceil(T / 8) + u / 8) + l mod 4, that of the
+///   pair's first entry; its second takes level xor 8;
+/// - pre-rounding: word u mod 4 at index 16 (t ceil(T / 4) + u / 4) + l, the low half for the first
+///   entry, the high half for the second.
+///
 /// Words are used whole and lanes need no shuffles: 36 generator calls a block of 256, of which a
 /// decoder draws 4.
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Keeps singular pairs with the probabilities of ATOMO's Algorithm 1 and sends them as f32; reads
+/// them back as a sum of outer products.
 #include "cpu/factors.hpp"
 
 #include <algorithm>

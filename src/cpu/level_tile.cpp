@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Decides the ties of a tile: the entries whose first 16 random bits equal their threshold.
 #include "cpu/level_tile.hpp"
 
 #include <algorithm>

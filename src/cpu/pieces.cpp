@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The coding and the steps of every class for atoms of one length at one price.
 #include "cpu/pieces.hpp"
 
 namespace atomo::cpu {

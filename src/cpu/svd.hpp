@@ -48,8 +48,7 @@ struct SingularPairs {
 ///
 /// Accuracy: with the f32 vectors returned, |sum of the outer products - g| at an entry is at most
 /// 2^-23 (1 + 2^-8) times the norm of the entry's line along the shorter side (its column, when
-/// rows
-/// <= columns). sigma has a relative error below 1e-6 for every sigma above 1e-6 of the largest.
+/// rows <= columns). sigma has a relative error below 1e-6 for every sigma above 1e-6 of the largest.
 ///
 /// Allocates (inside LAPACK). The last bits may depend on LAPACK's build and threads, whose
 /// settings are not touched. Status::external when LAPACK fails; Status::unsupported for other

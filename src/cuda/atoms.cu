@@ -88,9 +88,8 @@ __device__ double amplitude(double sum, std::uint64_t entries) {
 }
 
 __global__ void sum_segments(Frame frame, AtomsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.sums.units) return;
-  const UnitOf at = find_unit(frame, plan.sums, unit);
+  const UnitOf at = unit_of_warp(frame, plan.sums);
+  if (!at) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
   const Entries x = entries_of(frame, job);
   const std::uint64_t count = segments_of_unit(job.layout.length);
@@ -116,9 +115,8 @@ __global__ void sum_segments(Frame frame, AtomsPlan plan) {
 
 /// A warp an atom: sums of 32 neighbours become one, in place, until one is left.
 __global__ void sum_trees(Frame frame, AtomsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.trees.units) return;
-  const UnitOf at = find_unit(frame, plan.trees, unit);
+  const UnitOf at = unit_of_warp(frame, plan.trees);
+  if (!at) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
   double* const sums = frame(plan.piece_sums) + job.first_sum + at.index * job.pieces;
   for (std::uint32_t left = job.pieces; left > 1; left = (left + kLanes - 1) / kLanes) {

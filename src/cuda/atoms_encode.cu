@@ -77,9 +77,8 @@ __device__ void select_chunk(const double* amplitudes, std::uint64_t count, doub
 __device__ FamilyPurposes purposes(const AtomsJob& job) { return purposes_of(job.layout.family); }
 
 __global__ void select_atoms(Frame frame, AtomsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.chunks.units) return;
-  const UnitOf at = find_unit(frame, plan.chunks, unit);
+  const UnitOf at = unit_of_warp(frame, plan.chunks);
+  if (!at) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
   if (chosen_form(frame, plan.price, job.priced) != job.form) return;
   const ChosenPrice chosen = choose_price(frame, plan.price, job.priced);
@@ -173,9 +172,8 @@ __device__ std::uint32_t* index_of(const Frame& frame, const AtomsPlan& plan, co
 
 /// `again`: of the thinned bodies alone; the list of kept atoms stays as it is.
 __global__ void write_index(Frame frame, AtomsPlan plan, bool again) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.chunks.units) return;
-  const UnitOf at = find_unit(frame, plan.chunks, unit);
+  const UnitOf at = unit_of_warp(frame, plan.chunks);
+  if (!at) return;
   const AtomsState& state = frame(plan.states)[at.job];
   if (state.kept == 0 || (again && state.thinning == 0)) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
@@ -335,9 +333,8 @@ __device__ void code_pairs(const Entries& x, const Group& group, const Quad& qua
 }
 
 __global__ void write_content(Frame frame, AtomsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.groups.units) return;
-  const UnitOf at = find_unit(frame, plan.groups, unit);
+  const UnitOf at = unit_of_warp(frame, plan.groups);
+  if (!at) return;
   const AtomsState& state = frame(plan.states)[at.job];
   if (at.index >= state.groups) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];

@@ -38,13 +38,13 @@ using price::Pool;
 using EncodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) FixedPlan<MethodId::id>,
 #include "format/methods.def"
-IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
-                               AtomsPlan, CoordinatePlan, FactorsPlan>;
+    IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan, AtomsPlan, CoordinatePlan,
+    FactorsPlan>;
 using DecodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) FixedPlan<MethodId::id>,
 #include "format/methods.def"
-IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan,
-                               AtomsDecodePlan, CoordinateDecodePlan>;
+    IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan, AtomsDecodePlan,
+    CoordinateDecodePlan>;
 
 /// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.
 bool runs(const LayerPlan& layer) noexcept {

@@ -380,7 +380,7 @@ __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* s
   __syncwarp();
   const std::uint64_t checksum = head_checksum(frame.message, frame.plan.head_bytes);
   if (lane() != 0) return;
-  format::store_as(frame.message + format::kHeadChecksumAt, checksum);
+  core::store_le(frame.message + format::kHeadChecksumAt, checksum);
   *bytes = state.total_bytes;
   if (status == nullptr) return;
   const bool overspent =

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The container on the device: what decoding a message takes beside the methods. The outcome is
-/// that of the host for any bytes (head_rules.hpp has the rules of both): of all that is wrong with
-/// a message, the status of what the host would meet first.
+/// that of the host for any bytes (format/container_rules.hpp has the rules of both): of all that is
+/// wrong with a message, the status of what the host would meet first.
 ///
-/// open_head     One block. A head whose tables are those of the plan, which is nearly every one,
-/// is
-///               compared in parallel; any other is walked by one thread, as on the host. A warp
-///               hashes the head; the block scans the rows for the bodies' places and checks the
-///               padding; a thread a layer checks the row and fills the layer's state.
-/// check_bodies  A warp hashes blocks of 4 KiB of the bodies (checksum.cuh). The block that comes
-///               last compares, and if the sum differs, takes back that layers have a body to
-///               decode.
-/// round_output  A warp rounds 1,024 f32 values to halves, a lane four at a time (one Philox
-/// block). close_message A warp fills 4,096 entries of a non-finite layer with NaN; the first
-/// thread writes
-///               the status.
+/// open_head      One block. A head whose tables are those of the plan, which nearly every head has,
+///                is compared in parallel; any other is walked by one thread, as on the host. A warp
+///                hashes the head; the block scans the rows for the bodies' places and checks the
+///                padding; a thread a layer checks the row and fills the layer's state.
+/// check_bodies   A warp hashes blocks of 4 KiB of the bodies (checksum.cuh). The block that comes
+///                last compares, and if the sum differs, takes back that layers have a body to
+///                decode.
+/// round_output   A warp rounds 1,024 f32 values to halves, a lane four at a time (one Philox block).
+/// close_message  A warp fills 4,096 entries of a non-finite layer with NaN; the first thread writes
+///                the status.
 ///
 /// Traffic: the message is read once, the least possible for a checksum; a half output costs 4
 /// bytes an entry to read and 2 to write, beside what its method wrote. Shared memory: a block's
@@ -176,7 +174,7 @@ __device__ Status check_head(const Frame& frame, ConstBytes message, const Heade
   if (walked.status != 0) return static_cast<Status>(walked.status);
   if (warp_in_block() == 0) {
     const std::uint64_t checksum = head_checksum(message.data(), walked.head_bytes);
-    const auto stated = format::load_as<std::uint64_t>(message.data() + format::kHeadChecksumAt);
+    const auto stated = core::load_le<std::uint64_t>(message.data() + format::kHeadChecksumAt);
     if (lane() == 0) found.status = checksum == stated ? 0 : 1;
   }
   __syncthreads();

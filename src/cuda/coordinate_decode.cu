@@ -181,9 +181,8 @@ __device__ void put_window(std::uint32_t* values, std::uint32_t count, float* y,
 }
 
 __global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto into) {
-  const std::uint64_t number = warp_in_grid();
-  if (number >= plan.segments.units) return;
-  const UnitOf unit = find_unit(frame, plan.segments, number);
+  const UnitOf unit = unit_of_warp(frame, plan.segments);
+  if (!unit) return;
   const std::uint32_t mode = frame(plan.modes)[unit.job];
   if (mode == kNothing) return;
   const std::uint32_t layer_number = frame(plan.layers)[unit.job];
@@ -197,7 +196,7 @@ __global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto 
   const std::byte* content = body;
   if (mode == kSegments) {
     word = SegmentWord::unpack(load_word(body + unit.index * kSegmentWordBytes));
-    content += frame(plan.starts)[number];
+    content += frame(plan.starts)[unit.number];
     if (word.wide() && !word.take_second(load_word(content))) {
       if (lane() == 0) frame.refuse(layer_number, Status::corrupt);
       return;

@@ -8,7 +8,7 @@ namespace atomo::cuda {
 
 struct CoordinateDecodePlan {
   static constexpr Stages kStages{};  ///< decoding alone
-  Table<std::uint32_t> layers;  ///< their numbers, a job each
+  Table<std::uint32_t> layers;        ///< their numbers, a job each
   std::uint32_t count = 0;
   Split segments;                 ///< a unit a segment of 32,768 entries
   Scratch<std::uint64_t> starts;  ///< of the units' contents, bytes from the body's start

@@ -45,9 +45,8 @@ __host__ __device__ constexpr std::uint64_t pieces_of(std::uint64_t entries) {
 // ---- rank
 
 __global__ void rank_pairs(Frame frame, FactorsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.ranks.units) return;
-  const UnitOf at = find_unit(frame, plan.ranks, unit);
+  const UnitOf at = unit_of_warp(frame, plan.ranks);
+  if (!at) return;
   const FactorsJob& job = frame(plan.jobs)[at.job];
   const double* const sigma = frame(plan.sigma) + job.first_pair;
   const std::uint64_t k = at.index * kLanes + lane();
@@ -191,9 +190,8 @@ __device__ void write_vector(const Frame& frame, const FactorsPlan& plan, const 
 }
 
 __global__ void write_factors(Frame frame, FactorsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.pieces.units) return;
-  const UnitOf at = find_unit(frame, plan.pieces, unit);
+  const UnitOf at = unit_of_warp(frame, plan.pieces);
+  if (!at) return;
   const FactorsJob& job = frame(plan.jobs)[at.job];
   if (job.matrix == 0) {
     write_raw(frame, job, at.index);

@@ -35,9 +35,10 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, FixedPlan<id>& plan
   plan.jobs = jobs.jobs();
 }
 
-#define ATOMO_FIXED_LENGTH(id)                                                                \
-  void write(const Frame& frame, const FixedPlan<MethodId::id>& plan, Queue& queue);          \
-  void decode(const Frame& frame, const FixedPlan<MethodId::id>& plan, DecodeInto into, Queue& queue);
+#define ATOMO_FIXED_LENGTH(id)                                                          \
+  void write(const Frame& frame, const FixedPlan<MethodId::id>& plan, Queue& queue);    \
+  void decode(const Frame& frame, const FixedPlan<MethodId::id>& plan, DecodeInto into, \
+              Queue& queue);
 #include "format/methods.def"
 
 }  // namespace atomo::cuda

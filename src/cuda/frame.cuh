@@ -196,9 +196,12 @@ struct DecodeInto {
   float alpha = 1;
 };
 
+/// A unit and the job that it belongs to; false where there is none.
 struct UnitOf {
   std::uint32_t job = 0;
-  std::uint64_t index = 0;  ///< of the unit within its job
+  std::uint64_t index = 0;                   ///< of the unit within its job
+  std::uint64_t number = ~std::uint64_t{0};  ///< of the unit among those of all jobs
+  __device__ explicit operator bool() const { return ~number != 0; }
 };
 
 /// The job that a unit belongs to.
@@ -212,23 +215,24 @@ __device__ inline UnitOf find_unit(const Frame& frame, const Split& split, std::
     else
       high = middle - 1;
   }
-  return {low, unit - begin[low]};
+  return {low, unit - begin[low], unit};
 }
 
-/// The unit of this warp and the job that it belongs to; false beyond the last unit.
+/// The unit of this warp: how a kernel of a warp a unit begins.
+__device__ inline UnitOf unit_of_warp(const Frame& frame, const Split& split) {
+  const std::uint64_t unit = warp_in_grid();
+  return unit < split.units ? find_unit(frame, split, unit) : UnitOf{};
+}
+
+/// Its job too, where an operation has one table of jobs and units.
 template <typename Job>
-struct JobUnit {
-  const Job* job = nullptr;
-  std::uint32_t number = 0;  ///< of the job
-  std::uint64_t index = 0;   ///< of the unit within its job
-  __device__ explicit operator bool() const { return job != nullptr; }
+struct JobUnit : UnitOf {
+  const Job* entry = nullptr;  ///< of the table
 };
 template <typename Job>
 __device__ inline JobUnit<Job> unit_of_warp(const Frame& frame, const Jobs<Job>& jobs) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= jobs.units.units) return {};
-  const UnitOf at = find_unit(frame, jobs.units, unit);
-  return {&frame(jobs.table)[at.job], at.job, at.index};
+  const UnitOf at = unit_of_warp(frame, jobs.units);
+  return {at, at ? frame(jobs.table) + at.job : nullptr};
 }
 
 /// The entries of a tensor, which is aligned to its entries alone, as f32.

@@ -71,7 +71,7 @@ __device__ bool write_halves(const Entries& entries, DType wire, const Philox& d
 __global__ void write_identity(const Frame frame, const IdentityPlan plan) {
   const JobUnit<IdentityJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const IdentityJob& job = *at.job;
+  const IdentityJob& job = *at.entry;
   const Entries entries = frame.entries(job.layer);
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
   const std::uint64_t first = at.index * kUnit;
@@ -87,7 +87,7 @@ __global__ void write_identity(const Frame frame, const IdentityPlan plan) {
   if (lane() != 0) return;
   __threadfence();  // the layer's flag is seen before this unit is counted
   const unsigned long long one = overflow ? kOverflowed + 1 : 1;
-  const unsigned long long done = atomicAdd(&frame(plan.states)[at.number].done, one) + one;
+  const unsigned long long done = atomicAdd(&frame(plan.states)[at.job].done, one) + one;
   if (static_cast<std::uint32_t>(done) != divide_up(job.n, kUnit)) return;
   __threadfence();
   const std::uint32_t flags = atomicOr(&frame.layer(job.layer).flags, 0u);
@@ -102,7 +102,7 @@ __device__ float from_half(std::uint32_t half, DType wire) {
 __global__ void decode_identity(const Frame frame, const IdentityPlan plan, const DecodeInto into) {
   const JobUnit<IdentityJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const IdentityJob& job = *at.job;
+  const IdentityJob& job = *at.entry;
   const std::uint64_t bytes = job.n * size_of(job.wire);
   if (!open_fixed_body(frame, job.layer, bytes, Status::corrupt)) return;
 

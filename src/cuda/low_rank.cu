@@ -27,9 +27,8 @@ namespace {
 __device__ bool is_infinite(float x) { return (__float_as_uint(x) & 0x7FFFFFFFu) == 0x7F800000u; }
 
 __global__ void put_pairs_on_rows(Frame frame, PairsDecodePlan plan, DecodeInto into) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.sketch_squares.units) return;
-  const UnitOf at = find_unit(frame, plan.sketch_squares, unit);
+  const UnitOf at = unit_of_warp(frame, plan.sketch_squares);
+  if (!at) return;
   const OuterJob& job = frame(plan.outer)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   const OuterState& state = frame(plan.states)[at.job];

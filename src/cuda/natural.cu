@@ -24,8 +24,8 @@ __device__ std::uint64_t sign_bytes(std::uint64_t n) { return divide_up(n, 32) *
 __global__ void write_natural(const Frame frame, const Plan plan) {
   const JobUnit<FixedJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const std::uint64_t n = at.job->n, first = at.index * kFixedUnit;
-  const std::uint32_t layer = at.job->layer;
+  const std::uint64_t n = at.entry->n, first = at.index * kFixedUnit;
+  const std::uint32_t layer = at.entry->layer;
   const Entries entries = frame.entries(layer);
   const Philox draws(frame.key(layer), Purpose::natural);
   std::byte* const signs = frame.message + frame.layer(layer).body_at;
@@ -56,8 +56,8 @@ __global__ void write_natural(const Frame frame, const Plan plan) {
 __global__ void decode_natural(const Frame frame, const Plan plan, const DecodeInto into) {
   const JobUnit<FixedJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const std::uint64_t n = at.job->n, first = at.index * kFixedUnit;
-  const std::uint32_t layer = at.job->layer;
+  const std::uint64_t n = at.entry->n, first = at.index * kFixedUnit;
+  const std::uint32_t layer = at.entry->layer;
   if (!open_fixed_body(frame, layer, sign_bytes(n) + n, Status::truncated)) return;
   const LayerState& state = frame.layer(layer);
   const std::byte* const body = frame.message + state.body_at;

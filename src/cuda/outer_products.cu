@@ -24,9 +24,8 @@ namespace atomo::cuda {
 namespace {
 
 __global__ void sum_products(Frame frame, PairsDecodePlan plan, DecodeInto into) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.tiles.units) return;
-  const UnitOf at = find_unit(frame, plan.tiles, unit);
+  const UnitOf at = unit_of_warp(frame, plan.tiles);
+  if (!at) return;
   const OuterJob& job = frame(plan.outer)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   const OuterState& state = frame(plan.states)[at.job];

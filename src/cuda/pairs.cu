@@ -45,9 +45,8 @@ __host__ __device__ constexpr std::uint64_t tiles_of(std::uint64_t entries) {
 constexpr std::uint64_t kOffered = 256;
 
 __global__ void offer_largest(Frame frame, AtomsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.pairs.offers.units) return;
-  const UnitOf at = find_unit(frame, plan.pairs.offers, unit);
+  const UnitOf at = unit_of_warp(frame, plan.pairs.offers);
+  if (!at) return;
   const std::uint32_t number = frame(plan.pairs.jobs)[at.job].atoms;
   const AtomsJob& job = frame(plan.jobs)[number];
   const double* const amplitudes = frame(plan.amplitudes) + job.first_atom;
@@ -186,9 +185,8 @@ __device__ std::int32_t exponent_of(const Frame& frame, const PairsPlan& plan,
 }
 
 __global__ void write_pairs(Frame frame, AtomsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.pairs.groups.units) return;
-  const UnitOf at = find_unit(frame, plan.pairs.groups, unit);
+  const UnitOf at = unit_of_warp(frame, plan.pairs.groups);
+  if (!at) return;
   const PairsJob& pairs = frame(plan.pairs.jobs)[at.job];
   const AtomsJob& job = frame(plan.jobs)[pairs.atoms];
   const AtomsState& state = frame(plan.states)[pairs.atoms];

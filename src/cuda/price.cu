@@ -113,9 +113,8 @@ __global__ void search(Frame frame, PricePlan plan, unsigned round, bool ends) {
 
 /// A warp a part of a job, as the search, but four atoms a lane at the one price of the layer.
 __global__ void choose(Frame frame, PricePlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.choices.units) return;
-  const UnitOf at = find_unit(frame, plan.choices, unit);
+  const UnitOf at = unit_of_warp(frame, plan.choices);
+  if (!at) return;
   const PriceJob& job = frame(plan.jobs)[at.job];
   PriceSums& sums = frame(plan.sums)[at.job];
   const PricedLayer& of = frame(plan.layers)[job.priced];

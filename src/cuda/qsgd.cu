@@ -219,7 +219,7 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, Write
 __global__ void write_qsgd(const Frame frame, const QsgdPlan plan) {
   const JobUnit<QsgdJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const QsgdJob& job = *at.job;
+  const QsgdJob& job = *at.entry;
   const bool reduced = job.inverse == 0;
   if (reduced && was_non_finite(frame, job.layer)) return;
 
@@ -274,7 +274,7 @@ __device__ float value_of(std::uint32_t code, unsigned bits, float step) {
 __global__ void decode_qsgd(const Frame frame, const QsgdPlan plan, const DecodeInto into) {
   const JobUnit<QsgdJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const QsgdJob& job = *at.job;
+  const QsgdJob& job = *at.entry;
   const std::uint64_t bytes = 4 * job.buckets + job.code_bytes;
   if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
 

@@ -130,9 +130,8 @@ __device__ void for_each_draw(const RandomKJob& job, std::uint64_t unit, Visit v
 }
 
 __global__ void draw(Frame frame, RandomKPlan plan, bool decodes) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.draws.units) return;
-  const UnitOf at = find_unit(frame, plan.draws, unit);
+  const UnitOf at = unit_of_warp(frame, plan.draws);
+  if (!at) return;
   const RandomKJob& job = frame(plan.jobs)[at.job];
   if (!takes_part(frame, job, decodes)) return;
   const Draws draws(frame, plan, job);
@@ -145,9 +144,8 @@ __global__ void draw(Frame frame, RandomKPlan plan, bool decodes) {
 }
 
 __global__ void collide(Frame frame, RandomKPlan plan, bool decodes) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.draws.units) return;
-  const UnitOf at = find_unit(frame, plan.draws, unit);
+  const UnitOf at = unit_of_warp(frame, plan.draws);
+  if (!at) return;
   const RandomKJob& job = frame(plan.jobs)[at.job];
   if (!takes_part(frame, job, decodes)) return;
   const Draws draws(frame, plan, job);
@@ -180,9 +178,8 @@ struct KeptWords {
 };
 
 __global__ void count(Frame frame, RandomKPlan plan, bool decodes) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.segments);
+  if (!at) return;
   const RandomKJob& job = frame(plan.jobs)[at.job];
   if (!takes_part(frame, job, decodes)) return;
   const KeptWords word(frame, plan, job);
@@ -191,7 +188,7 @@ __global__ void count(Frame frame, RandomKPlan plan, bool decodes) {
   for (std::uint64_t i = range.begin + 64 * lane(); i < range.end; i += 64 * kLanes)
     kept += static_cast<std::uint32_t>(__popcll(word(i / 64)));
   kept = warp_sum(kept);
-  if (lane() == 0) frame(plan.ranks)[unit] = kept;
+  if (lane() == 0) frame(plan.ranks)[at.number] = kept;
 }
 
 /// Sums the segments up. Refuses bodies of the wrong length.
@@ -211,14 +208,13 @@ __global__ void __launch_bounds__(kScanThreads) rank(Frame frame, RandomKPlan pl
 }
 
 __global__ void gather(Frame frame, RandomKPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.segments);
+  if (!at) return;
   const RandomKJob& job = frame(plan.jobs)[at.job];
   const SegmentRange range(job.n, at.index);
   const Entries x = frame.entries(job.layer);
-  std::byte* const values =
-      frame.message + frame.layer(job.layer).body_at + 4 * std::uint64_t{frame(plan.ranks)[unit]};
+  std::byte* const values = frame.message + frame.layer(job.layer).body_at +
+                            4 * std::uint64_t{frame(plan.ranks)[at.number]};
   bool finite = true;
   visit_marked(range, KeptWords(frame, plan, job),
                [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
@@ -234,14 +230,13 @@ __global__ void gather(Frame frame, RandomKPlan plan) {
 }
 
 __global__ void scatter(Frame frame, RandomKPlan plan, DecodeInto into) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.segments);
+  if (!at) return;
   const RandomKJob& job = frame(plan.jobs)[at.job];
   if (!takes_part(frame, job, true)) return;
   const LayerState& layer = frame.layer(job.layer);
   const std::byte* const values =
-      frame.message + layer.body_at + 4 * std::uint64_t{frame(plan.ranks)[unit]};
+      frame.message + layer.body_at + 4 * std::uint64_t{frame(plan.ranks)[at.number]};
   const float scale = job.scale;
   bool good = true, overflows = false;
   const auto value = [&](std::uint32_t rank) {

@@ -127,9 +127,8 @@ __device__ bool join_group(ReducePart* group, unsigned index, unsigned count, st
 }
 
 __global__ void reduce_kernel(const Frame frame, const ReducePlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.units.units) return;
-  const UnitOf at = find_unit(frame, plan.units, unit);
+  const UnitOf at = unit_of_warp(frame, plan.units);
+  if (!at) return;
   const ReduceJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t span = at.index / job.leaves, begin = span * job.span;
   const std::uint64_t end = job.n - begin < job.span ? job.n : begin + job.span;

@@ -26,7 +26,7 @@ constexpr unsigned kUnit = kLanes * 32, kBatch = 16;
 __global__ void write_sign(const Frame frame, const SignPlan plan) {
   const JobUnit<SignJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const SignJob& job = *at.job;
+  const SignJob& job = *at.entry;
   if (job.scale_bytes != 0 && was_non_finite(frame, job.layer)) return;
 
   const Entries entries = frame.entries(job.layer);
@@ -66,7 +66,7 @@ __device__ float open_sign(const Frame& frame, const SignJob& job, const std::by
 __global__ void decode_sign(const Frame frame, const SignPlan plan, const DecodeInto into) {
   const JobUnit<SignJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const SignJob& job = *at.job;
+  const SignJob& job = *at.entry;
   const std::uint64_t bytes = job.scale_bytes + divide_up(job.n, 8);
   if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
 

@@ -36,9 +36,8 @@ namespace {
 constexpr std::int32_t kLargestExponent = 120;
 
 __global__ void scale_entries(Frame frame, SketchPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.scaled.units) return;
-  const UnitOf at = find_unit(frame, plan.scaled, unit);
+  const UnitOf at = unit_of_warp(frame, plan.scaled);
+  if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
   const bool finite = !was_non_finite(frame, job.layer);
   const double scale = sketch_unit(-sketch_exponent(frame, plan, at.job));
@@ -58,9 +57,8 @@ __global__ void scale_entries(Frame frame, SketchPlan plan) {
 /// Omega, vector by vector. Entry (i, k) is value i * rank + k of the layer's draws. Zeros, from
 /// which come zero pairs, where entries are too large.
 __global__ void draw_vectors(Frame frame, SketchPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.drawn.units) return;
-  const UnitOf at = find_unit(frame, plan.drawn, unit);
+  const UnitOf at = unit_of_warp(frame, plan.drawn);
+  if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t m = job.shape().shorter(), count = m * job.rank;
   const Philox draws(frame.key(job.layer), Purpose::sketch_omega);
@@ -84,9 +82,8 @@ __device__ double sum_of_warp(double sum) {
 
 /// Of stretches of second vectors.
 __global__ void sum_squares(Frame frame, SketchPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.squares.units) return;
-  const UnitOf at = find_unit(frame, plan.squares, unit);
+  const UnitOf at = unit_of_warp(frame, plan.squares);
+  if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t n = job.shape().longer(), stretches = divide_up(n, kSquaresUnit);
   const std::uint64_t k = at.index / stretches, first = at.index % stretches * kSquaresUnit;
@@ -104,9 +101,8 @@ __global__ void sum_squares(Frame frame, SketchPlan plan) {
 
 /// A warp a pair.
 __global__ void find_amplitudes(Frame frame, SketchPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.pairs.units) return;
-  const UnitOf at = find_unit(frame, plan.pairs, unit);
+  const UnitOf at = unit_of_warp(frame, plan.pairs);
+  if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t stretches = divide_up(job.shape().longer(), kSquaresUnit);
   const double* const squares = frame(job.squares) + at.index * stretches;

@@ -33,9 +33,8 @@ namespace atomo::cuda {
 namespace {
 
 __global__ void find_largest(Frame frame, SvdPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.maxima.units) return;
-  const UnitOf at = find_unit(frame, plan.maxima, unit);
+  const UnitOf at = unit_of_warp(frame, plan.maxima);
+  if (!at) return;
   const SvdJob& job = frame(plan.jobs)[at.job];
   const Entries x = frame.entries(job.layer);
   const std::uint64_t n = frame.info(job.layer).n, first = at.index * kMaximaUnit;

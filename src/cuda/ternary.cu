@@ -119,7 +119,7 @@ __device__ void write_last_blocks(const TernaryDigits& digits_of, const Entries&
 __global__ void write_ternary(const Frame frame, const TernaryPlan plan) {
   const JobUnit<TernaryJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const TernaryJob& job = *at.job;
+  const TernaryJob& job = *at.entry;
   if (was_non_finite(frame, job.layer)) return;
 
   const float norm = frame(plan.norms.results)[job.norm];
@@ -188,7 +188,7 @@ __device__ bool decode_last_block(const BitView& trits, std::uint64_t begin, uns
 __global__ void decode_ternary(const Frame frame, const TernaryPlan plan, const DecodeInto into) {
   const JobUnit<TernaryJob> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const TernaryJob& job = *at.job;
+  const TernaryJob& job = *at.entry;
   const std::uint64_t bytes = divide_up(job.n, kTrits);
   if (!open_fixed_body(frame, job.layer, 4 + bytes, Status::truncated)) return;
 

@@ -63,9 +63,8 @@ __device__ void set_limits(const Frame& frame, const AtomsPlan& plan, std::uint6
 }
 
 __global__ void share(Frame frame, AtomsPlan plan, std::uint64_t room) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.price.parts.units) return;
-  const UnitOf at = find_unit(frame, plan.price.parts, unit);
+  const UnitOf at = unit_of_warp(frame, plan.price.parts);
+  if (!at) return;
   const PriceJob& job = frame(plan.price.jobs)[at.job];
   const PricedLayer& of = frame(plan.price.layers)[job.priced];
   if (of.least_limit == 0) return;
@@ -414,9 +413,8 @@ __device__ std::uint64_t stay_of(std::uint64_t word, const UnitsLeft& left, std:
 }
 
 __global__ void leave_out(Frame frame, AtomsPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.marks.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
+  if (!at) return;
   const AtomsState& state = frame(plan.states)[at.job];
   if (state.thinning == 0) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
@@ -426,7 +424,8 @@ __global__ void leave_out(Frame frame, AtomsPlan plan) {
   const std::uint64_t words[2] = {kept[0], kept[1]};
   const auto own = static_cast<std::uint32_t>(__popcll(words[0]) + __popcll(words[1]));
   std::uint32_t total;
-  std::uint64_t rank = frame(plan.marks.segment_states)[unit].rank + warp_exclusive_sum(own, total);
+  std::uint64_t rank =
+      frame(plan.marks.segment_states)[at.number].rank + warp_exclusive_sum(own, total);
   std::uint32_t ones = 0;
   for (unsigned w = 0; w < 2; ++w) {
     kept[w] = stay_of(words[w], left, rank);
@@ -434,8 +433,8 @@ __global__ void leave_out(Frame frame, AtomsPlan plan) {
     ones += static_cast<std::uint32_t>(__popcll(certain[w]));
   }
   const std::uint32_t of_segment = warp_sum(ones);
-  if (lane() == 0) frame(plan.segments)[unit].certain = of_segment;
-  measure_segment(frame, plan.marks, unit);
+  if (lane() == 0) frame(plan.segments)[at.number].certain = of_segment;
+  measure_segment(frame, plan.marks, at.number);
 }
 
 }  // namespace

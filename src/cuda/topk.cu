@@ -174,14 +174,13 @@ __device__ std::uint32_t mark_segment(const Entries& x, const SegmentRange& rang
 }
 
 __global__ void mark(Frame frame, TopkPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.marks.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
+  if (!at) return;
   const TopkJob& job = frame(plan.jobs)[at.job];
   const std::uint32_t equals =
       mark_segment(frame.entries(job.layer), SegmentRange(job.n, at.index),
                    frame(plan.states)[at.job].key, ~0u, segment_words(frame, plan.marks, at));
-  if (lane() == 0) frame(plan.equal)[unit] = equals;
+  if (lane() == 0) frame(plan.equal)[at.number] = equals;
 }
 
 __global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, TopkPlan plan) {
@@ -195,18 +194,17 @@ __global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, TopkPlan 
 }
 
 __global__ void settle(Frame frame, TopkPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.marks.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
+  if (!at) return;
   const TopkJob& job = frame(plan.jobs)[at.job];
   const TopkState& state = frame(plan.states)[at.job];
-  const std::uint32_t before = frame(plan.equal_before)[unit];
+  const std::uint32_t before = frame(plan.equal_before)[at.number];
   const std::uint32_t left = before < state.ties ? state.ties - before : 0;
-  if (frame(plan.equal)[unit] > left) {
+  if (frame(plan.equal)[at.number] > left) {
     mark_segment(frame.entries(job.layer), SegmentRange(job.n, at.index), state.key, left,
                  segment_words(frame, plan.marks, at));
   }
-  measure_segment(frame, plan.marks, unit);
+  measure_segment(frame, plan.marks, at.number);
 }
 
 /// From half of the entries on the CPU sends the bit map without looking at gaps.
@@ -228,16 +226,15 @@ __global__ void __launch_bounds__(kScanThreads, 1) layout_bodies(Frame frame, To
 }
 
 __global__ void stage(Frame frame, TopkPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.marks.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
+  if (!at) return;
   const TopkJob& job = frame(plan.jobs)[at.job];
-  write_segment(frame, plan.marks, unit, frame(plan.sections) + job.first_word);
+  write_segment(frame, plan.marks, at.number, frame(plan.sections) + job.first_word);
   const Entries x = frame.entries(job.layer);
   const std::uint64_t* const words = segment_words(frame, plan.marks, at);
   const SegmentRange range(job.n, at.index);
   std::uint32_t* const values =
-      frame(plan.values) + job.first_value + frame(plan.marks.segment_states)[unit].rank;
+      frame(plan.values) + job.first_value + frame(plan.marks.segment_states)[at.number].rank;
   const auto word = [&](std::uint64_t w) { return words[w - range.begin / 64]; };
   visit_marked(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
     for (unsigned k = 0; k < 4; ++k) {
@@ -247,12 +244,11 @@ __global__ void stage(Frame frame, TopkPlan plan) {
 }
 
 __global__ void count_kept(Frame frame, TopkPlan plan) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.marks.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
+  if (!at) return;
   const LayerState& layer = frame.layer(frame(plan.jobs)[at.job].layer);
   if (layer.decodes == 0) return;
-  count_segment(frame, plan.marks, unit, frame.message + layer.body_at, layer.bytes);
+  count_segment(frame, plan.marks, at.number, frame.message + layer.body_at, layer.bytes);
 }
 
 /// k marks, and nothing but their values behind them.
@@ -272,20 +268,19 @@ __global__ void __launch_bounds__(kScanThreads, 1) open_bodies(Frame frame, Topk
 
 /// Segments that hold what they state have k marks together, so every value belongs to one.
 __global__ void read(Frame frame, TopkPlan plan, DecodeInto into) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.marks.segments.units) return;
-  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
+  if (!at) return;
   const TopkJob& job = frame(plan.jobs)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   if (layer.decodes == 0 || frame(plan.states)[at.job].readable == 0) return;
   const std::byte* const body = frame.message + layer.body_at;
-  bool good = read_segment(frame, plan.marks, unit, body, layer.bytes);
+  bool good = read_segment(frame, plan.marks, at.number, body, layer.bytes);
   __syncwarp();  // the words are seen by the whole warp
   if (good) {
     const std::uint64_t* const words = segment_words(frame, plan.marks, at);
     const SegmentRange range(job.n, at.index);
     const std::byte* const values = body + frame(plan.marks.states)[at.job].bytes +
-                                    4 * frame(plan.marks.segment_states)[unit].rank;
+                                    4 * frame(plan.marks.segment_states)[at.number].rank;
     const auto word = [&](std::uint64_t w) { return words[w - range.begin / 64]; };
     const auto value = [&](std::uint32_t rank) {
       const float v = __uint_as_float(load_word(values + 4 * std::uint64_t{rank}));

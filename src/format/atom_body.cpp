@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Opens bodies of dithered atoms: counts and places their sections, and refuses what contradicts
+/// itself. Bounds their length.
 #include "format/atom_body.hpp"
 #include "coding/pair_code.hpp"
 #include "coding/tiles.hpp"

@@ -3,15 +3,15 @@
 /// \file
 /// The body of a layer of dithered atoms: its sections and the units they are written in.
 ///
-/// 1. marks: which atoms are kept (marks.hpp);
-/// 2. a bit for each kept atom, in order: certain; then class - 1 in 5 bits for each certain atom;
-/// zero bits up to an
-///    even number of bytes, counted from the body's start;
-/// 3. a u16 for each group: its length in bits;
-/// 4. the groups' content, without gaps; zero bits up to a multiple of 4 bytes.
-/// A group is what can be decoded by itself: atoms of up to 512 entries share one, floor(1024 /
-/// length) kept atoms each; a longer atom is cut into pieces of 1,024 entries, each a group. When
-/// no atom is kept the body has no bytes.
+/// 1. marks: which atoms are kept (coding/marks.hpp);
+/// 2. flags: a bit for each kept atom, in order, 1 where it is certain; then class - 1 in 5 bits for
+///    each certain atom; zero bits up to an even number of bytes, counted from the body's start;
+/// 3. lengths: a u16 for each group, its length in bits;
+/// 4. content: the groups, without gaps; zero bits up to a multiple of 4 bytes.
+///
+/// A group is what can be decoded by itself: atoms of up to 512 entries share one,
+/// floor(1024 / length) kept atoms each; a longer atom is cut into pieces of 1,024 entries, each a
+/// group. When no atom is kept the body has no bytes.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Lays out, writes and parses heads: header, rows, kinds, names and both checksums. The parser
+/// takes any bytes at all.
 #include "format/container_head.hpp"
 
 #define XXH_INLINE_ALL
@@ -138,16 +140,16 @@ void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, 
 }
 
 void write_row(std::byte* message, std::size_t layer, const Row& row) noexcept {
-  store_as(message + kHeaderBytes + kRowBytes * layer, row.word());
+  store_le(message + kHeaderBytes + kRowBytes * layer, row.word());
 }
 
 void write_total(std::byte* message, std::uint64_t total) noexcept {
-  store_as(message + kTotalAt, total);
+  store_le(message + kTotalAt, total);
 }
 
 void write_checksums(Bytes message, std::size_t head_bytes) noexcept {
-  store_as(message.data() + kBodyChecksumAt, body_checksum(message.subspan(head_bytes)));
-  store_as(message.data() + kHeadChecksumAt, head_checksum(message, head_bytes));
+  store_le(message.data() + kBodyChecksumAt, body_checksum(message.subspan(head_bytes)));
+  store_le(message.data() + kHeadChecksumAt, head_checksum(message, head_bytes));
 }
 
 Row Head::row(std::size_t layer) const noexcept { return read_row(message_.data(), layer); }
@@ -160,7 +162,7 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
   TablePlaces places;
   const auto no_one = [](std::uint32_t, std::size_t) {};
   if (const Status s = walk_tables(message, h, places, no_one); failed(s)) return s;
-  if (load_as<std::uint64_t>(&message[kHeadChecksumAt]) !=
+  if (load_le<std::uint64_t>(&message[kHeadChecksumAt]) !=
       head_checksum(message, places.head_bytes))
     return Status::bad_checksum;
   if (!is_price(h.price) || !is_price(h.grid_step)) return Status::corrupt;
@@ -222,7 +224,7 @@ bool LayerCursor::next(Status& status) noexcept {
   key = head_->header().key;
   key.tensor = static_cast<std::uint16_t>(key.tensor + index);
   if (!names_.empty()) {
-    const std::size_t length = load_as<std::uint16_t>(names_.data());
+    const std::size_t length = load_le<std::uint16_t>(names_.data());
     name = {reinterpret_cast<const char*>(names_.data()) + 2, length};
     names_ = names_.subspan(2 + length);
   }

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "atomo/version.hpp"
+#include "core/bits.hpp"
 #include "core/host_device.hpp"
 #include "core/utf8.hpp"
 #include "format/kind.hpp"
@@ -34,54 +35,43 @@ struct Header {
   std::uint64_t body_checksum = 0;
 };
 
-template <typename T>
-ATOMO_HD T load_as(const std::byte* p) noexcept {
-  T value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
-template <typename T>
-ATOMO_HD void store_as(std::byte* p, T value) noexcept {
-  std::memcpy(p, &value, sizeof value);
-}
-
 ATOMO_HD inline Header read_header(const std::byte* m) noexcept {
   Header h;
   h.major = static_cast<int>(m[4]);
   h.minor = static_cast<int>(m[5]);
-  h.flags = load_as<std::uint16_t>(m + 6);
-  h.total_bytes = load_as<std::uint64_t>(m + kTotalAt);
-  h.key.seed = load_as<std::uint64_t>(m + 16);
-  h.key.step = load_as<std::uint32_t>(m + 24);
-  h.key.tensor = load_as<std::uint16_t>(m + 28);
-  h.key.worker = load_as<std::uint16_t>(m + 30);
-  h.key.channel = load_as<std::uint16_t>(m + 32);
-  h.kinds = load_as<std::uint16_t>(m + 34);
-  h.layers = load_as<std::uint32_t>(m + 36);
-  h.price = load_as<float>(m + 40);
-  h.grid_step = load_as<float>(m + 44);
-  h.body_checksum = load_as<std::uint64_t>(m + kBodyChecksumAt);
+  h.flags = load_le<std::uint16_t>(m + 6);
+  h.total_bytes = load_le<std::uint64_t>(m + kTotalAt);
+  h.key.seed = load_le<std::uint64_t>(m + 16);
+  h.key.step = load_le<std::uint32_t>(m + 24);
+  h.key.tensor = load_le<std::uint16_t>(m + 28);
+  h.key.worker = load_le<std::uint16_t>(m + 30);
+  h.key.channel = load_le<std::uint16_t>(m + 32);
+  h.kinds = load_le<std::uint16_t>(m + 34);
+  h.layers = load_le<std::uint32_t>(m + 36);
+  h.price = load_le<float>(m + 40);
+  h.grid_step = load_le<float>(m + 44);
+  h.body_checksum = load_le<std::uint64_t>(m + kBodyChecksumAt);
   return h;
 }
 
 /// All but the head's checksum.
 ATOMO_HD inline void store_header(std::byte* m, const Header& h) noexcept {
   constexpr std::uint32_t kMagicWord = 0x4F4D5441;  // ATMO
-  store_as(m, kMagicWord);
-  store_as(m + 4, static_cast<std::uint8_t>(h.major));
-  store_as(m + 5, static_cast<std::uint8_t>(h.minor));
-  store_as(m + 6, h.flags);
-  store_as(m + kTotalAt, h.total_bytes);
-  store_as(m + 16, h.key.seed);
-  store_as(m + 24, h.key.step);
-  store_as(m + 28, h.key.tensor);
-  store_as(m + 30, h.key.worker);
-  store_as(m + 32, h.key.channel);
-  store_as(m + 34, static_cast<std::uint16_t>(h.kinds));
-  store_as(m + 36, h.layers);
-  store_as(m + 40, h.price);
-  store_as(m + 44, h.grid_step);
-  store_as(m + kBodyChecksumAt, h.body_checksum);
+  store_le(m, kMagicWord);
+  store_le(m + 4, static_cast<std::uint8_t>(h.major));
+  store_le(m + 5, static_cast<std::uint8_t>(h.minor));
+  store_le(m + 6, h.flags);
+  store_le(m + kTotalAt, h.total_bytes);
+  store_le(m + 16, h.key.seed);
+  store_le(m + 24, h.key.step);
+  store_le(m + 28, h.key.tensor);
+  store_le(m + 30, h.key.worker);
+  store_le(m + 32, h.key.channel);
+  store_le(m + 34, static_cast<std::uint16_t>(h.kinds));
+  store_le(m + 36, h.layers);
+  store_le(m + 40, h.price);
+  store_le(m + 44, h.grid_step);
+  store_le(m + kBodyChecksumAt, h.body_checksum);
 }
 
 /// What the first 64 bytes say by themselves.
@@ -125,7 +115,7 @@ ATOMO_HD bool read_kind(ConstBytes in, std::size_t& at, KindFields& kind, OnDim 
   kind = {};
   kind.method = static_cast<MethodId>(in[at]);
   kind.dtype = static_cast<DType>(in[at + 1]);
-  kind.params = load_as<std::uint32_t>(in.data() + at + 2);
+  kind.params = load_le<std::uint32_t>(in.data() + at + 2);
   kind.rank = static_cast<int>(in[at + 6]);
   at += 7;
   if (static_cast<int>(kind.dtype) > 2 || kind.rank > Shape::kMaxRank) return false;
@@ -168,7 +158,7 @@ ATOMO_HD Status walk_tables(ConstBytes message, const Header& header, TablePlace
   places.names = at;
   for (std::uint32_t i = 0; (header.flags & kFlagNames) != 0 && i < header.layers; ++i) {
     if (message.size() - at < 2) return Status::corrupt;
-    const std::size_t length = load_as<std::uint16_t>(message.data() + at);
+    const std::size_t length = load_le<std::uint16_t>(message.data() + at);
     if (message.size() - at - 2 < length) return Status::corrupt;
     if (utf8_prefix(message.subspan(at + 2, length)) != length) return Status::corrupt;
     at += 2 + length;
@@ -184,7 +174,7 @@ ATOMO_HD Status walk_tables(ConstBytes message, const Header& header, TablePlace
 
 /// `message` reaches to the end of the rows.
 ATOMO_HD inline Row read_row(const std::byte* message, std::size_t layer) noexcept {
-  return Row::of(load_as<std::uint64_t>(message + kHeaderBytes + kRowBytes * layer));
+  return Row::of(load_le<std::uint64_t>(message + kHeaderBytes + kRowBytes * layer));
 }
 
 /// Kinds come in the order in which rows first use them: whether the next row may say `kind`, after

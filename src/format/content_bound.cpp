@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Bounds the bits that the dithered content of a vector can take, by weak duality between the
+/// lengths of the words and the energy that they need.
 #include "format/content_bound.hpp"
 
 #include <algorithm>

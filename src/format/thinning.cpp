@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Thins bodies of dithered atoms to a limit: measures their runs, leaves consecutive ones out and
+/// writes the others anew (FORMAT.md, "Thinning").
 #include "format/thinning.hpp"
 
 #include <algorithm>

@@ -4,21 +4,21 @@
 /// The arithmetic of dithered atoms, written once over a scalar type and a source of randomness:
 /// the kernels use it in f32 with Philox, tests enumerate every outcome of it in double.
 ///
-/// An atom of L entries has the amplitude rms = norm / sqrt(L). At the price `a` its ratio is r =
-/// rms / a.
-/// - r < 1, *uncertain*: kept with probability P / 2^32, P = floor(2^32 r) but at least 1; kept,
-/// its content is
-///   x / (P 2^-32). Dividing by the integer that was used, not by r, makes any rounding of r
-///   harmless.
-/// - r >= 1, *certain*: always kept, the content is x itself. Its class, 1..31, is the half octave
-/// of r: 1, 1.5, 2, 3,
-///   4, ...
-/// The content is sent by subtractive dither with the step a * delta[class]: with u = (level + h) /
-/// 16, level one of 16 known to both ends and h uniform in [0, 1) known to the encoder alone,
+/// An atom of L entries has the amplitude rms = norm / sqrt(L). At the price `a` its ratio is
+/// r = rms / a.
+/// - r < 1, *uncertain*: the atom is kept with probability P / 2^32, P = floor(2^32 r) but at least
+///   1; kept, its content is x / (P 2^-32). Dividing by the integer that was used, not by r, makes
+///   any rounding of r harmless.
+/// - r >= 1, *certain*: the atom is always kept, and its content is x itself. Its class, 1..31, is
+///   the half octave of r: 1, 1.5, 2, 3, 4, ...
+///
+/// The content is sent by subtractive dither with the step a * delta[class]: with
+/// u = (level + h) / 16, level one of 16 known to both ends and h uniform in [0, 1) known to the
+/// encoder alone,
 ///     q = floor(x / step + 1 + u) - 1,   decoded (32 q - 2 level + 15) * (step / 32).
-/// h rounds x / step stochastically to sixteenths, floor(floor(16 y + h) + level) / 16) = floor(y +
-/// u), and the sum over levels of floor(y + level / 16) is floor(16 y) (Hermite): hence E[decoded]
-/// = x exactly, whatever x.
+/// h rounds y = x / step stochastically to sixteenths:
+/// floor((floor(16 y + h) + level) / 16) = floor(y + u), and the sum over levels of
+/// floor(y + level / 16) is floor(16 y) (Hermite). Hence E[decoded] = x exactly, whatever x.
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The public `Compressor`: checks what the caller gives, guards the floating-point modes and
+/// saves and loads what a model has learnt; `Impl` does the rest.
 #include "atomo/compressor.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Reads policies, matches layer names with their patterns and shows which rule each layer takes.
 #include "atomo/compressor.hpp"
 #include "core/utf8.hpp"
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The costs of rows and blocks from the tables of the prefix code: content, class, their share of
+/// a group's length.
 #include "price/atom_costs.hpp"
 
 #include <algorithm>

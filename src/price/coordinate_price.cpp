@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+/// Counts magnitudes into a histogram and computes from it the expected size and error of
+/// coordinates at any grid step, in integers.
 #include "price/coordinate_price.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The costs and the noise of singular pairs with dithered factors, from the tables of their steps.
 #include "price/pair_costs.hpp"
 
 #include <algorithm>

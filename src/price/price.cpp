@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+/// The expected bits and the expected loss of atoms at a price, as sums over bins of amplitudes.
 #include "price/price.hpp"
 
 #include <algorithm>

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// atomo:atoms=coordinate: every entry rounded stochastically to one grid step D, the layer's
-/// price. With `bits=` D comes from the budget, with `keep=` from the expected count of entries
-/// kept, or it is `delta=`; in these two cases the data may raise it to the lowest step that it can
-/// be sent at.
-///
-/// FORMAT.md ("coordinate") has the body; math/grid_rounding.hpp what an entry becomes.
+/// atomo:atoms=coordinate: every entry rounded stochastically to one grid step D, the layer's price.
+/// With `bits=` D comes from the budget, with `keep=` from the expected count of entries kept, or it
+/// is `delta=`; in these two cases the data may raise it to the least step that it can be sent at.
+/// FORMAT.md ("coordinate") has the body, math/grid_rounding.hpp what an entry becomes.
 
 #include <algorithm>
 #include <bit>

@@ -1,29 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// qsgd: stochastic rounding to L levels a side of each bucket's norm.
-///
-/// Params: bits - 1 in bits 0-2, norm (0 max, 1 l2) in bit 3, bucket - 1 in bits 4-27; bits 28-31
-/// are 0. Body of n entries, buckets of `bucket` consecutive entries (the last may be shorter),
-/// exactly this long:
-///   norms: 4 bytes a bucket, f32 little-endian, finite, sign bit 0; 0 for a bucket of zeros
-///   codes: ceil(n * bits / 8) bytes, one bit stream: entry i at bits [i * bits, (i + 1) * bits),
-///   bit 0 of a code first,
-///          bit 0 of a byte first; the bits from n * bits on are 0
-/// At bits >= 2, L = 2^(bits-1) - 1: a code is level | sign << (bits - 1), sign 1 for negative,
-/// level 0 ... L. It decodes to +-level * step, one rounded f32 product (an encoder writes level 0
-/// with sign 0). step is the least f32 with L * step >= norm in real arithmetic; the f32 below it
-/// where the f32 product L * step overflows; 0 for norm 0. At bits = 1 a code is 0 for +norm, 1 for
-/// -norm; an encoder writes 0 throughout a bucket of norm 0.
-///
-/// Encoder: norm is max|x|, or for l2 the f64 square root of the f64 sum of squares (order:
-/// cpu/reduce.hpp), rounded up to f32 and at most the largest f32. z = (|x| * pre) * inv, two
-/// rounded f32 products, pre = 2^64 for step < 2^-60, 2^-64 for step > 2^60, else 1, inv = 65536 /
-/// (step * pre); at most 65536 L. With t = floor(z), r the entry's draw of 16 bits: level = t >>
-/// 16, plus one if r < t mod 65536, or if r equals it and the entry's further 16 bits are below
-/// floor((z - t) * 65536 + 0.5). At one bit z = (x * pre) * inv with inv = 32768 / (step * pre),
-/// limited to +-32768, t = floor(z) + 32768, and r < t, or r = t and further bits below the same
-/// bound, is +. Draws: r is half h (0 low) of word w of block 16 (i / 128) + l of purpose
-/// qsgd, i mod 128 = 32 w + 16 h + l; the further bits are half i mod 2 of word (i / 2) mod 4 of
-/// block i / 8 of purpose qsgd_low.
+/// qsgd: stochastic rounding to L levels a side of each bucket's norm (QSGD, arXiv 1610.02132).
+/// FORMAT.md ("qsgd") has the body and the draws.
 
 #include "cpu/qsgd.hpp"
 

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// randomk: k entries drawn without replacement with a shared seed, scaled by n/k.
-///
-/// Params: k modulo 2^32; k is 1 to n and the body holds 4 k bytes.
-/// Body: k values, f32 little-endian, finite, unscaled, in ascending order of position. A kept
-/// entry decodes to value * s, one rounded f32 product, s = n/k in f64 rounded to f32; every other
-/// entry to +0. Positions: m = min(k, n - k) (k when equal). For d = 0 ... m - 1: R is Philox block
-/// d of purpose random_k, word 0 lowest, under the key with worker 0; j = n - m + d; t = floor(R *
-/// (j + 1) / 2^128); t is marked, or j when t was marked before. The kept entries are the marked
-/// ones when k <= floor(n / 2), else the others.
+/// randomk: k entries drawn without replacement with a shared seed, scaled by n/k. FORMAT.md
+/// ("random-k") has the body and the positions.
 
 #include "cpu/random_k.hpp"
 

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// sign: one bit an entry, 1 where x < 0 (so zero, of either sign, is +).
-///
-/// Params: 0 decodes to +-1; 1 (scale=mean) to +-scale. Others are invalid.
-/// Body, exactly this long:
-///   scale=mean only: scale, f32 little-endian, finite, sign bit 0: mean |x| (f64 sum in the order
-///   of cpu/reduce.hpp,
-///                    divided by n, at most the largest f32, rounded to nearest)
-///   ceil(n / 8) bytes: entry i is bit i mod 8 of byte i / 8; bits from n on are 0.
+/// sign: one bit an entry, 1 where x < 0 (a zero of either sign is +). FORMAT.md ("sign") has the
+/// body.
 
 #include "cpu/sign.hpp"
 

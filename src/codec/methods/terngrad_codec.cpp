@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// terngrad: every entry -N, 0 or +N, five of them in a byte.
-///
-/// Params: the clip as the bits of an f32 above 0, or 0 for none (the decoder does not need it).
-/// Body of n >= 1 entries, exactly this long:
-///   N, f32 little-endian, finite, sign bit 0
-///   ceil(n / 5) bytes below 243, in blocks of 640 entries = 128 bytes; the last block, of m
-///   entries, has w = ceil(m / 5) bytes, any other w = 128. Byte j of a block is the sum of digit_k
-///   3^k, k = 0 ... 4, digit_k that of the block's entry j + k w: 0 for 0, 1 for +N, 2 for -N; 0
-///   where j + k w >= m.
-///
-/// Encoder: N = max|x|; with a clip the f32 nearest to min(max|x|, clip * sqrt(sum of squares / n))
-/// (f64; order: cpu/reduce.hpp). Then as qsgd with L = 1 (methods/qsgd.cpp), step = N, purposes
-/// ternary and ternary_low, tiles of 128 entries of the layer; a level that would be above 1 is 1.
+/// terngrad: every entry becomes -N, 0 or +N, five of them in a byte (TernGrad, arXiv 1705.07878).
+/// FORMAT.md ("ternary") has the body and the draws.
 
 #include <bit>
 #include <charconv>

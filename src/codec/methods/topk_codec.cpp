@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// topk: the k entries of largest magnitude, ties by the lowest index.
-///
-/// Params: k modulo 2^32; k is 1 to n (read from the body where n >= 2^32).
-/// Body of n entries:
-///   marks of the kept entries (marks.hpp): a mode byte; mode 0 a bit map, mode 1 + r gaps in Rice
-///   code of parameter r, in segments of 4,096 entries; padded with zero bits to an even number of
-///   bytes; k marks in all k values, f32 little-endian, finite, in ascending order of position
-/// Every other entry decodes to +0.
+/// topk: the k entries of largest magnitude, ties by the lowest index. FORMAT.md ("top-k") has the
+/// body.
 
 #include "cpu/topk.hpp"
 
