@@ -195,7 +195,7 @@ void register_all() {
   const std::array<std::pair<const char*, atomo::Status (Bench::*)()>, 3> operations = {
       {{"encode", &Bench::encode}, {"decode", &Bench::decode}, {"decode_add", &Bench::decode_add}}};
   for (std::size_t which = 0; which < sizes("").size(); ++which) {
-    for (const std::string& spec : atomo::bench::specs_with(kListed)) {
+    for (const std::string& spec : atomo::bench::specs_with(kListed, atomo::Device::cpu)) {
       const Size size = sizes(spec)[which];
       for (const auto& [name, operation] : operations) {
         auto* registered = benchmark::RegisterBenchmark(

@@ -11,9 +11,10 @@
 
 namespace atomo::bench {
 
-/// `listed`, and the example of every codec that it has no spec of: a new codec is measured without
-/// a line here.
-[[nodiscard]] inline std::vector<std::string> specs_with(std::span<const char* const> listed) {
+/// `listed`, and the example of every codec that it has no spec of and that runs on `device`: a new
+/// codec is measured without a line here.
+[[nodiscard]] inline std::vector<std::string> specs_with(std::span<const char* const> listed,
+                                                         Device device) {
   std::vector<std::string> specs(listed.begin(), listed.end());
   for (const CodecHelp& codec : list_codecs()) {
     const bool is_stage = codec.name.starts_with('+');
@@ -21,7 +22,8 @@ namespace atomo::bench {
       return is_stage ? spec.find(codec.name) != spec.npos
                       : spec.substr(0, spec.find_first_of(":+")) == codec.name;
     });
-    if (!measured) specs.push_back(codec.example);
+    const bool runs = device == Device::cpu || Codec::parse(codec.example).traits().cuda;
+    if (!measured && runs) specs.push_back(codec.example);
   }
   return specs;
 }
