@@ -2,13 +2,13 @@
 /// Adds messages of coordinates without decoding them: the levels of the sum are the sums of the
 /// levels, whatever the grouping (FORMAT.md, "Sums").
 #include "atomo/arithmetic.hpp"
-#include "core/status.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include "codec/layer.hpp"
+#include "core/status.hpp"
 #include "cpu/coordinate.hpp"
 #include "cpu/coordinate_add.hpp"
 

@@ -41,6 +41,13 @@ struct BodyDecoder {
                   std::uint64_t& kept) noexcept;
 };
 
+/// `count` of methods whose bodies have no atoms.
+inline Status count_no_atoms(ConstBytes, const Kind&, std::uint8_t, std::uint64_t& atoms,
+                             std::uint64_t& kept) noexcept {
+  atoms = kept = 0;
+  return Status::ok;
+}
+
 /// Null for an unknown number.
 [[nodiscard]] const BodyDecoder* find_decoder(MethodId id) noexcept;
 

@@ -2,7 +2,6 @@
 /// Reads containers: what a message says of its layers, and its values, layer by layer or all at
 /// once.
 #include "atomo/container.hpp"
-#include "core/status.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include "codec/layer.hpp"
 #include "codec/read_layers.hpp"
 #include "core/fp_guard.hpp"
+#include "core/status.hpp"
 #include "format/thinning.hpp"
 
 namespace atomo {

@@ -2,7 +2,6 @@
 /// Analyses rows and blocks: the amplitude of every atom, and bins of equal amplitudes for the
 /// search for a price. Few amplitudes are sorted, many are counted.
 #include "cpu/atoms.hpp"
-#include "price/atom_costs.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +9,7 @@
 #include "core/workspace.hpp"
 #include "cpu/dither_kernels.hpp"
 #include "format/atom_body.hpp"
+#include "price/atom_costs.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::cpu {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The levels of a body of coordinates, segment by segment; nothing of a body is trusted. Its
-/// layout stands in methods/coordinate.cpp.
+/// layout stands in FORMAT.md, "coordinate".
 
 #include "core/bits.hpp"
 #include "format/coordinate_body.hpp"

@@ -6,7 +6,7 @@
 ///   levels.at(place)        magnitude, std::uint32_t or (of sums) std::uint64_t
 ///   levels.negative(place)  1 where it is below 0, else 0
 ///
-/// The body's layout stands in methods/coordinate.cpp.
+/// The body's layout stands in FORMAT.md, "coordinate".
 
 #include <algorithm>
 #include <bit>

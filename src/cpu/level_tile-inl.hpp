@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Tiles of 128 entries rounded to levels: the loops of level_math.hpp for each SIMD target.
+/// Tiles of 128 entries rounded to levels: the loops of math/stochastic_level.hpp for each SIMD target.
 /// Included once a target.
 ///
 /// Draws: entry e of tile t (e = 32 w + 16 h + l) takes half h (0: low) of word w of the Philox

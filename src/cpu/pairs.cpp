@@ -3,12 +3,12 @@
 /// is, for each kept pair, the pieces of its first factor and then those of its second.
 
 #include "cpu/pairs.hpp"
-#include "cpu/pieces.hpp"
 
 #include <algorithm>
 #include <array>
 
 #include "core/workspace.hpp"
+#include "cpu/pieces.hpp"
 #include "format/atom_body.hpp"
 #include "math/selection.hpp"
 

@@ -110,15 +110,13 @@ struct MessagePlan {
 /// An operation has the stages that it declares and no other: a function whose parameters are not
 /// quite a stage's would never be called.
 template <typename Plan>
-constexpr bool has_declared_stages(const Frame& frame, const Plan& p, Queue& queue) {
-  constexpr Stages kStages = Plan::kStages;
-  static_assert(kStages.analyse == requires { analyse(frame, p, queue); });
-  static_assert(kStages.price == requires { price(frame, p, queue); });
-  static_assert(kStages.size == requires { size(frame, p, queue); });
-  static_assert(kStages.write == requires { write(frame, p, queue); });
-  static_assert(kStages.handles == requires { cuda::needs_handles(p); });
-  return true;
-}
+concept HasDeclaredStages = requires(const Frame& frame, const Plan& p, Queue& queue) {
+  requires Plan::kStages.analyse == requires { analyse(frame, p, queue); };
+  requires Plan::kStages.price == requires { price(frame, p, queue); };
+  requires Plan::kStages.size == requires { size(frame, p, queue); };
+  requires Plan::kStages.write == requires { write(frame, p, queue); };
+  requires Plan::kStages.handles == requires { cuda::needs_handles(p); };
+};
 
 /// Launches all stages of an encode.
 void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& plan, ConstBytes tables,
@@ -126,6 +124,7 @@ void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& plan, Co
                     std::uint64_t* bytes, Status* status, Queue& queue) {
   begin(frame, tables, call, views, queue);
   plan.each([&]<typename Plan>(const Plan& p) {
+    static_assert(HasDeclaredStages<Plan>);
     if constexpr (Plan::kStages.analyse) analyse(frame, p, queue);
   });
   plan.each([&]<typename Plan>(const Plan& p) {
@@ -140,7 +139,6 @@ void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& plan, Co
   });
   assemble(frame, queue);
   seal(frame, bytes, status, queue);
-  plan.each([&](const auto& p) { (void)has_declared_stages(frame, p, queue); });
 }
 
 /// Launches all stages of decoding one message; halves stay f32.

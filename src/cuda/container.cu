@@ -16,12 +16,12 @@
 /// any order. The message may stand at any address: it is read and written in words where it is
 /// aligned to 4 bytes, in bytes elsewhere.
 
-#include "core/status.hpp"
 #include "cuda/container.cuh"
 
 #include <algorithm>
 
 #include "backend/backend.hpp"
+#include "core/status.hpp"
 #include "cuda/checksum.cuh"
 #include "cuda/cub.cuh"
 #include "format/container_rules.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Coordinates on their way out: the plan, the rounding to the grid, where bodies stand.
 ///
-/// The mathematics stands in coordinate_math.hpp; the steps come from coordinate_price.cu, the
+/// The mathematics stands in math/grid_rounding.hpp; the steps come from coordinate_price.cu, the
 /// segments are written by coordinate_write.cu. No level is ever out of range: a layer's step is
 /// never below its lowest, at which levels stay below 2^29 (min_step_code).
 ///

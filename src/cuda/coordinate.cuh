@@ -37,7 +37,7 @@ struct CoordinateState {
   float step = 0;              ///< of the grid; 0: nothing is sent on it
 };
 
-/// The bisection (price_search.cpp) of the layers that share a step; zeroed.
+/// The bisection (price/price_input.cpp) of the layers that share a step; zeroed.
 struct GridSearch {
   static constexpr unsigned kRounds = 3, kDepth = 5, kCandidates = 1u << kDepth;
   /// Expected bits of all layers at the round's codes, in 1/256.

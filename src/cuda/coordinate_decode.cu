@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Reading coordinates; nothing of a body is trusted. FORMAT.md, "2 coordinate", says what a body
-/// is, coordinate_format.hpp its words, rice.hpp the codes.
+/// is, format/coordinate_body.hpp its words, rice.hpp the codes.
 ///
 /// Mapping. check_words: a block a layer looks at the segments' words and adds their bytes up; they
 /// must fill the body exactly. read_segment: a warp a segment of 32,768 entries, in windows of

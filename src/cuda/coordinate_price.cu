@@ -2,7 +2,7 @@
 /// The grid step of coordinates: histograms of magnitudes, the step that meets a budget, the steps
 /// of layers that find their own.
 ///
-/// The mathematics stands in coordinate_levels.hpp, the search in price_search.cpp: the smallest
+/// The mathematics stands in coordinate_levels.hpp, the search in price/price_input.cpp: the smallest
 /// code at which the expected bits of all layers of the pool fit, by bisection over at most 2^15
 /// codes. Here three launches do five levels of the bisection each: the 31 codes that five probes
 /// can lead to are evaluated side by side, together with the code that the bisection begins at; the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Coordinates on their way out: the choice of how to write a segment, its word and its bits.
 ///
-/// The choice stands in coordinate_format.hpp, the words in rice.hpp; chunks were rounded by
+/// The choice stands in format/coordinate_body.hpp, the words in rice.hpp; chunks were rounded by
 /// coordinate.cu.
 ///
 /// Mapping. A warp a chunk of 4,096 entries, lane l of a list's entries 128 l to 128 l + 127. weigh

@@ -32,7 +32,7 @@ namespace atomo::cuda {
 /// Layers that share a price, numbers of `FramePlan::pools`.
 enum PoolNumber : std::uint32_t { kAtomsPool = 0, kGridPool = 1 };
 
-/// A price and how it is found (price_search.hpp); zeroed, then filled by `begin` and the price
+/// A price and how it is found (price/price_input.hpp); zeroed, then filled by `begin` and the price
 /// stage.
 struct PoolState {
   std::uint64_t budget_256 = 0;  ///< bits for the pool's bodies, in 1/256

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Tiles of 128 entries rounded to levels: what QSGD and TernGrad share (level_math.hpp has the
+/// Tiles of 128 entries rounded to levels: what QSGD and TernGrad share (math/stochastic_level.hpp has the
 /// arithmetic).
 ///
 /// Half a warp owns a tile; its lane l owns the eight entries 16 k + l, whose draws are the halves

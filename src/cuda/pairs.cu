@@ -18,7 +18,6 @@
 /// integers, bits that meet in a word are OR-ed. Alignment: vectors stand in the workspace.
 
 #include "cuda/pairs.cuh"
-#include "price/pair_costs.hpp"
 
 #include <algorithm>
 
@@ -27,6 +26,7 @@
 #include "cuda/bit_window.cuh"
 #include "format/atom_body.hpp"
 #include "math/selection.hpp"
+#include "price/pair_costs.hpp"
 
 namespace atomo::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The price of the pool of dithered atoms, on the device (price.cu): the smallest code whose
-/// expected bits fit the pool's budget, by the bisection of price_search.cpp. A layer has a job for
+/// expected bits fit the pool's budget, by the bisection of price/price_input.cpp. A layer has a job for
 /// each family of atoms that it can be sent as; where these make several forms, the one of least
 /// loss counts at every price, and at the layer's own in the end. Amplitudes are given out with
 /// `offer_amplitudes`; `choose_price` and `chosen_form` say what became of a layer.

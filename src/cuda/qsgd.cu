@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// QSGD (arXiv 1610.02132, section 3): a norm for each bucket, each entry rounded stochastically to
-/// one of 2^(bits-1) - 1 levels a side; src/codec/methods/qsgd_codec.cpp and level_math.hpp have it to the bit.
+/// one of 2^(bits-1) - 1 levels a side; src/codec/methods/qsgd_codec.cpp and math/stochastic_level.hpp have it to the bit.
 ///
 /// Mapping: a warp a unit of 1,024 entries (128 when buckets hold fewer than 8), whole tiles of 128
 /// and so whole words of codes, whatever the bucket: neighbours share no word. The unit is staged

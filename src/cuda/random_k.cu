@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Random-k: Floyd's algorithm (random_k_math.hpp) with all draws at once, over all layers at once.
+/// Random-k: Floyd's algorithm (math/subset_sampling.hpp) with all draws at once, over all layers at once.
 ///
 /// Mathematics: step d = 0 ... m - 1 draws t_d, uniform on [0, j_d], j_d = n - m + d, and marks
 /// t_d, or j_d when t_d is marked already; the latter is a collision. The draws depend on no marks,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// One f32 for each span of a layer: the largest magnitude, the Euclidean norm, the mean magnitude
-/// (level_math.hpp), from maxima and from f64 sums in the order of cpu/reduce.hpp. A span is a
+/// (math/stochastic_level.hpp), from maxima and from f64 sums in the order of cpu/reduce.hpp. A span is a
 /// layer or one of its buckets. For methods whose bodies need it before their first entry.
 
 #include "cuda/frame.cuh"

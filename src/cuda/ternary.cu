@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// TernGrad (arXiv 1705.07878, section 3): every entry -N, 0 or +N, N the layer's largest
-/// magnitude, perhaps clipped, five entries a byte; src/codec/methods/terngrad_codec.cpp and level_math.hpp
+/// magnitude, perhaps clipped, five entries a byte; src/codec/methods/terngrad_codec.cpp and math/stochastic_level.hpp
 /// have it to the bit.
 ///
 /// Mapping: a warp a unit of two blocks of 640 entries = 128 bytes. Writing, half a warp owns a

@@ -2,11 +2,12 @@
 /// Opens bodies of dithered atoms: counts and places their sections, and refuses what contradicts
 /// itself. Bounds their length.
 #include "format/atom_body.hpp"
-#include "coding/pair_code.hpp"
-#include "coding/tiles.hpp"
 
 #include <bit>
 #include <iterator>
+
+#include "coding/pair_code.hpp"
+#include "coding/tiles.hpp"
 
 namespace atomo::format {
 

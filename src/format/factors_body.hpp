@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Singular pairs kept with the probabilities of ATOMO's Algorithm 1 and sent as f32. The body's
-/// layout stands in methods/svd.cpp.
+/// Singular pairs kept with the probabilities of ATOMO's Algorithm 1 and sent as f32. FORMAT.md
+/// ("factors") has the body.
 
 #include <algorithm>
 #include <cstddef>

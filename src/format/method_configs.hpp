@@ -16,7 +16,7 @@ enum class QsgdNorm : std::uint8_t {
             ///< largest f32
 };
 
-/// \see atomo/qsgd.hpp
+/// How QSGD rounds.
 struct QsgdConfig {
   static constexpr std::uint32_t kMaxBucket = 1u << 24;  ///< largest bucket
 
@@ -32,22 +32,22 @@ enum class SignScale : std::uint8_t {
   mean = 1,  ///< +-mean|x| of the layer
 };
 
-/// \see atomo/sign.hpp
+/// How signs decode.
 struct SignConfig {
   SignScale scale = SignScale::one;  ///< what a sign decodes to
 };
 
-/// \see atomo/ternary.hpp
+/// How TernGrad limits its entries.
 struct TernaryConfig {
   float clip = 0;  ///< entries are limited to clip * sigma; 0: no clip
 };
 
-/// \see atomo/random_k.hpp
+/// How many entries random-k sends.
 struct RandomKConfig {
   std::uint64_t keep = 1;  ///< entries to keep, 1 to n
 };
 
-/// \see atomo/topk.hpp
+/// How many entries top-k sends.
 struct TopkConfig {
   std::uint64_t keep = 1;  ///< entries to keep, 1 to n
 };

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Pairs with dithered factors at a price: singular ones (kind `atoms`, family 2) and those of a
-/// sketch (family 3). The decoding side is called by methods/atoms.cpp, the encoding side by
-/// methods/svd.cpp, where the body's layout stands, and methods/sketch.cpp. Steps and costs are in
-/// pair_steps.cpp, bodies in cpu/pairs.cpp.
+/// Pairs with dithered factors at a price: singular ones (method atoms, family 2) and those of a
+/// sketch (family 3). FORMAT.md ("Singular pairs") has the body, price/pair_costs.hpp what pairs cost,
+/// cpu/pairs.hpp the loops.
 ///
 /// The pair sigma u v^T, u of m entries along the shorter side and v of n along the longer, is
 /// (u sqrt m)(sigma v / sqrt m)^T: the first factor has rms 1, the second sigma / sqrt(m n). Its

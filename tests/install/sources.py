@@ -5,6 +5,7 @@
 usage: sources.py REPOSITORY
 """
 import os
+import re
 import subprocess
 import sys
 
@@ -27,8 +28,8 @@ def tracked(root):
         return found
 
 
-def faults(path, lines):
-    """Yields what is wrong with one file."""
+def faults(path, lines, names):
+    """Yields what is wrong with one file; `names` are those of all files."""
     # A script's first line is its interpreter.
     if not any(LICENCE in line for line in lines[:2]):
         yield f"no '{LICENCE}' at its top"
@@ -43,6 +44,11 @@ def faults(path, lines):
     if len(lines) >= MAX_LINES and not path.endswith("_tables.hpp"):
         yield f"{len(lines)} lines, under {MAX_LINES} are wanted"
     for number, line in enumerate(lines, 1):
+        # A comment that sends its reader to a file sends to one that is there.
+        if path.startswith(("src/", "include/")) and "//" in line:
+            for name in re.findall(r"[\w-]+\.(?:hpp|cuh|cpp|cu)\b", line.partition("//")[2]):
+                if name not in names:
+                    yield f"line {number}: no file is called {name}"
         if "TO" + "DO" in line or "FIX" + "ME" in line:
             yield f"line {number}: unfinished work"
 
@@ -50,12 +56,14 @@ def faults(path, lines):
 def main():
     root = sys.argv[1]
     wrong = []
-    for path in tracked(root):
+    paths = tracked(root)
+    names = {os.path.basename(path) for path in paths}
+    for path in paths:
         whole = os.path.join(root, path)
         if not os.path.isfile(whole) or not (path.endswith(CODE) or os.path.basename(path) == "CMakeLists.txt"):
             continue
         with open(whole, encoding="utf-8") as file:
-            wrong += [f"{path}: {fault}" for fault in faults(path, file.readlines())]
+            wrong += [f"{path}: {fault}" for fault in faults(path, file.readlines(), names)]
     print("\n".join(wrong) or "nothing to object to")
     return 1 if wrong else 0
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The search for a price over plain layers: what codec/price_search.cpp does over methods.
+/// The library's search for a price, asked over plain families of atoms, a layer each.
 
+#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <span>
+#include <vector>
 
-#include "price/price.hpp"
+#include "price/price_input.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::price {
@@ -20,25 +21,24 @@ struct Price {
 };
 
 /// What all layers come to at the price `a`, in 1/256 bit.
-[[nodiscard]] inline std::uint64_t expected_bits_256(std::span<const PriceLayer> layers,
-                                                     float a) noexcept {
+[[nodiscard]] inline std::uint64_t expected_bits_256(std::span<const PriceLayer> layers, float a) {
   return expected(layers, a).bits_256;
 }
 
-/// The smallest price not below the floor whose expected bits are at most `budget_bits`; the
-/// largest that is worth sending at when that is smaller.
 [[nodiscard]] inline Price find_price(std::span<const PriceLayer> layers,
-                                      std::uint64_t budget_bits) noexcept {
+                                      std::uint64_t budget_bits) {
+  std::vector<PriceInput> inputs(layers.size());
+  std::vector<const PriceInput*> all;
   double max_rms = 0;
-  for (const PriceLayer& layer : layers) max_rms = std::max(max_rms, layer.max_rms);
-  if (max_rms == 0) return {};
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t budget = budget_bits > kMost / 256 ? kMost : budget_bits * 256;
-  const std::uint32_t lowest = min_price_code(max_rms);
-  const FoundCode found = search_codes(
-      lowest, budget, [&](std::uint32_t code) { return expected(layers, price_of_code(code)); });
-  const float a = price_of_code(found.code);
-  return {a, expected_bits_256(layers, a), found.code == lowest, found.overspent};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    inputs[i].forms[0].atoms = layers[i];
+    all.push_back(&inputs[i]);
+    max_rms = std::max(max_rms, layers[i].max_rms);
+  }
+  const FoundPrice found = find_price(all, static_cast<double>(budget_bits));
+  if (found.price == 0) return {};
+  return {found.price, expected_bits_256(layers, found.price),
+          found.price == price_of_code(min_price_code(max_rms)), found.overspent};
 }
 
 }  // namespace atomo::price

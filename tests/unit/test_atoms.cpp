@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coding/pair_code.hpp"
-#include "cpu/atoms.hpp"
-
 #include <gtest/gtest.h>
-
 #include <hwy/targets.h>
 #include <algorithm>
 #include <bit>
@@ -12,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "coding/pair_code.hpp"
+#include "cpu/atoms.hpp"
 #include "format/atom_body.hpp"
 #include "support/atom_layers.hpp"
 

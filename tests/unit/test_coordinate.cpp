@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Coordinates on a grid: the arithmetic enumerated in double, and the wire.
-#include "cpu/coordinate.hpp"
-#include "price/coordinate_price.hpp"
-
 #include <gtest/gtest.h>
-
 #include <bit>
 #include <cmath>
 #include <random>
 
 #include "core/bits.hpp"
 #include "core/philox.hpp"
+#include "cpu/coordinate.hpp"
 #include "format/coordinate_body.hpp"
+#include "price/coordinate_price.hpp"
 #include "support/support.hpp"
 
 namespace atomo {

@@ -39,11 +39,16 @@ TEST(Natural, OutcomesAreExactInExpectationAndVariance) {
   }
 }
 
-TEST(Natural, TheChanceIsThatOfTheDraw) {
-  const float x = 1.25f;  // a quarter of the way to 2
-  EXPECT_EQ(math::natural_code(x, 0x3FFFFFFFu), 128u);
-  EXPECT_EQ(math::natural_code(x, 0x40000000u), 127u);
-  EXPECT_EQ(math::natural_code(1.0f, 0u), 127u);
+/// Draws whose upper 23 bits are below the chance go up, all others down: exactly `chance` of 2^23.
+TEST(Natural, AsManyDrawsGoUpAsTheChanceSays) {
+  for (const float x : magnitudes()) {
+    const auto [code, chance] = math::natural_step(x);
+    if (chance > 0) {
+      EXPECT_EQ(math::natural_code(x, (chance << 9) - 1), code + 1) << x;
+    }
+    EXPECT_EQ(math::natural_code(x, chance << 9), code) << x;
+    EXPECT_EQ(math::natural_code(x, ~0u), code) << x;
+  }
 }
 
 TEST(Natural, BodyIsWhatTheFormatSays) {

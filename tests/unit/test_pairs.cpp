@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Singular pairs with dithered factors at the price.
-#include "codec/body_decoder.hpp"
-#include "cpu/pairs.hpp"
-#include "format/pair_body.hpp"
-#include "price/pair_costs.hpp"
-
 #include <gtest/gtest.h>
-
 #include <cmath>
 #include <random>
 
+#include "codec/body_decoder.hpp"
 #include "codec/stages.hpp"
 #include "coding/pair_code.hpp"
 #include "core/philox.hpp"
+#include "cpu/pairs.hpp"
 #include "format/kind.hpp"
 #include "format/matrix.hpp"
+#include "format/pair_body.hpp"
 #include "math/dither.hpp"
 #include "math/selection.hpp"
+#include "price/pair_costs.hpp"
 #include "support/support.hpp"
 
 namespace atomo {

@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "price/atom_costs.hpp"
-#include "price/price.hpp"
-#include "price/price_math.hpp"
-#include "support/price_support.hpp"
-
 #include <gtest/gtest.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -16,6 +10,10 @@
 #include "cpu/atoms.hpp"
 #include "math/dither.hpp"
 #include "math/selection.hpp"
+#include "price/atom_costs.hpp"
+#include "price/price.hpp"
+#include "price/price_math.hpp"
+#include "support/price_support.hpp"
 
 namespace atomo::cpu {
 
@@ -183,7 +181,7 @@ TEST(Price, NothingHasNoPrice) {
   const Layer layer(std::vector<float>(1000, 0.0f), AtomLayout::blocks(1000));
   const PriceLayer view = layer.view();
   EXPECT_EQ(find_price({&view, 1}, 1000).a, 0.0f);
-  EXPECT_EQ(find_price({}, 1000).a, 0.0f);
+  EXPECT_EQ(find_price(std::span<const PriceLayer>{}, 1000).a, 0.0f);
   EXPECT_EQ(expected_bits_256({&view, 1}, 1.0f), 0u);
 }
 

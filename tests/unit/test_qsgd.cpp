@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// QSGD's and TernGrad's loops against the arithmetic of level_math.hpp, one entry after the other,
+/// QSGD's and TernGrad's loops against the arithmetic of math/stochastic_level.hpp, one entry after the other,
 /// with draws addressed as their format says; and their bodies against the layout, bit by bit.
 
 #include "cpu/qsgd.hpp"

@@ -39,6 +39,16 @@ TEST(Spec, CapsSurviveTheRoundTrip) {
   EXPECT_THROW((void)Codec::parse("atomo:bits=1,cap=2,atoms=svd"), Error);
 }
 
+/// A codec that a device does not run says so here, by name; whether the twin writes the same bytes
+/// is asked by the suites on the host executor.
+TEST(Spec, EveryCodecHasACudaTwin) {
+  for (const CodecHelp& codec : list_codecs()) {
+    if (codec.name.starts_with('+')) continue;  // a lossless stage runs on the CPU
+    for (const std::string& spec : codec.specs)
+      EXPECT_TRUE(Codec::parse(spec).traits().cuda) << spec;
+  }
+}
+
 TEST(Spec, ListedExamplesParse) {
   for (const auto& row : list_codecs())
     EXPECT_NO_THROW((void)Codec::parse(row.example)) << row.name;

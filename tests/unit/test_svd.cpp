@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The decomposition, and the codec that sends its pairs as f32 factors.
-#include "cpu/factors.hpp"
-#include "cpu/svd.hpp"
-
 #include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 #include <random>
 
 #include "core/bits.hpp"
+#include "cpu/factors.hpp"
+#include "cpu/svd.hpp"
 #include "format/factors_body.hpp"
 #include "format/matrix.hpp"
 #include "support/support.hpp"

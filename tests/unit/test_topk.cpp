@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codec/body_decoder.hpp"
-#include "cpu/topk.hpp"
-
 #include <limits>
 #include <numeric>
 
+#include "codec/body_decoder.hpp"
+#include "cpu/topk.hpp"
 #include "support/method_support.hpp"
 
 namespace atomo::test {

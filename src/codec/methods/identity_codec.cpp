@@ -88,15 +88,9 @@ Status decode(const LayerOutput& out) noexcept {
   return Status::ok;
 }
 
-Status count(ConstBytes, const Kind&, std::uint8_t, std::uint64_t& atoms,
-             std::uint64_t& kept) noexcept {
-  atoms = kept = 0;
-  return Status::ok;
-}
-
 }  // namespace
 
-const BodyDecoder decoders::identity{describe, max_bytes, workspace, decode, count};
+const BodyDecoder decoders::identity{describe, max_bytes, workspace, decode, count_no_atoms};
 
 std::shared_ptr<const BodyEncoder> make_identity(SpecArgs& args) {
   return std::make_shared<Identity>(

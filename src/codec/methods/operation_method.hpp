@@ -34,10 +34,7 @@ inline constexpr BodyDecoder kEveryEntryDecoder = {
     },
     [](const Kind&) noexcept { return std::size_t{0}; },
     [](const LayerOutput& out) noexcept { return decode_with(kConfigOf(*out.kind), out); },
-    [](ConstBytes, const Kind&, std::uint8_t, std::uint64_t& atoms, std::uint64_t& kept) noexcept {
-      atoms = kept = 0;
-      return Status::ok;
-    }};
+    count_no_atoms};
 
 /// A method that sends k of n entries, k from 1 to n; params hold k modulo 2^32. `Format` names it
 /// (`kId`, `kName`, `Config`), has `keep_in(body, n)`, the k that a body says, 0 when it says none,

@@ -2,12 +2,11 @@
 /// qsgd: stochastic rounding to L levels a side of each bucket's norm (QSGD, arXiv 1610.02132).
 /// FORMAT.md ("qsgd") has the body and the draws.
 
-#include "cpu/qsgd.hpp"
-
 #include <algorithm>
 #include <cmath>
 
 #include "codec/methods/operation_method.hpp"
+#include "cpu/qsgd.hpp"
 #include "format/method_configs.hpp"
 
 namespace atomo::codec {

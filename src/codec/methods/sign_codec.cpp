@@ -2,11 +2,10 @@
 /// sign: one bit an entry, 1 where x < 0 (a zero of either sign is +). FORMAT.md ("sign") has the
 /// body.
 
-#include "cpu/sign.hpp"
-
 #include <limits>
 
 #include "codec/methods/operation_method.hpp"
+#include "cpu/sign.hpp"
 
 namespace atomo::codec {
 namespace {

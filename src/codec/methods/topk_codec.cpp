@@ -2,12 +2,11 @@
 /// topk: the k entries of largest magnitude, ties by the lowest index. FORMAT.md ("top-k") has the
 /// body.
 
-#include "cpu/topk.hpp"
-
 #include <limits>
 
 #include "codec/methods/operation_method.hpp"
 #include "coding/marks.hpp"
+#include "cpu/topk.hpp"
 
 namespace atomo::codec {
 namespace {
