@@ -100,7 +100,7 @@ struct Bench {
         gradients(gradients_of(size)),
         decoded(gradients.size()),
         message(model.max_encoded_bytes()),
-        workspace(model.workspace_bytes()) {
+        workspace(std::max(model.encode_workspace_bytes(), model.decode_workspace_bytes())) {
     std::size_t at = 0;
     for (const auto& layer : model.layers()) {
       in.push_back({gradients.data() + at, atomo::DType::f32, layer.shape});

@@ -48,7 +48,8 @@ void one_tensor() {
   const auto gradient = make_gradient(shape);
   const auto codec = atomo::Codec::parse("atomo:bits=0.5");
   std::vector<std::byte> message(codec.max_encoded_bytes(shape));
-  std::vector<std::byte> workspace(codec.workspace_bytes(shape));
+  std::vector<std::byte> workspace(
+      std::max(codec.encode_workspace_bytes(shape), codec.decode_workspace_bytes(shape)));
   const atomo::Context context{.workspace = workspace};
 
   constexpr std::uint32_t kDraws = 64;
@@ -94,7 +95,8 @@ void one_model() {
     to.push_back({decoded.back().data(), layer.dtype, layer.shape});
   }
   std::vector<std::byte> message(model.max_encoded_bytes());
-  std::vector<std::byte> workspace(model.workspace_bytes());
+  std::vector<std::byte> workspace(
+      std::max(model.encode_workspace_bytes(), model.decode_workspace_bytes()));
   const atomo::Context context{.workspace = workspace};
   std::uint64_t bytes = 0;
   check(model.encode(from, {.seed = 1}, {message.data(), message.size(), &bytes}, context));

@@ -74,7 +74,9 @@ std::vector<float> train(const atomo::Codec& codec, int rank, int ranks, ncclCom
   const auto count = static_cast<std::size_t>(ranks);
   const std::size_t elements = model.elements(), capacity = model.max_encoded_bytes();
   const auto gradient = device_array<float>(elements), mean = device_array<float>(elements);
-  const auto workspace = device_array<std::byte>(model.workspace_bytes());
+  const std::size_t workspace_bytes =
+      std::max(model.encode_workspace_bytes(), model.decode_workspace_bytes());
+  const auto workspace = device_array<std::byte>(workspace_bytes);
   const auto payload = device_array<std::byte>(capacity);
   const auto length = device_array<std::uint64_t>(1), lengths = device_array<std::uint64_t>(count);
   const auto statuses = device_array<atomo::Status>(2);
@@ -89,7 +91,7 @@ std::vector<float> train(const atomo::Codec& codec, int rank, int ranks, ncclCom
   }
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  atomo::Context context{.stream = stream, .workspace = {workspace.get(), model.workspace_bytes()}};
+  atomo::Context context{.stream = stream, .workspace = {workspace.get(), workspace_bytes}};
   std::vector<float> host(elements);
   std::vector<std::uint64_t> sent(count);
 
@@ -124,7 +126,7 @@ std::vector<float> train(const atomo::Codec& codec, int rank, int ranks, ncclCom
       messages.emplace_back(payloads.get() + k * longest, longest);
     check(cudaMemsetAsync(mean.get(), 0, elements * sizeof(float), stream));
     context.status = statuses.get() + 1;
-    check(model.decode_add(messages, 1.0F / static_cast<float>(ranks), outputs, context));
+    check(model.decode_add_all(messages, 1.0F / static_cast<float>(ranks), outputs, context));
     // The optimiser's kernels would follow here, on the same stream.
   }
 

@@ -101,7 +101,7 @@ struct Bench {
         handles(atomo::make_handles()),
         gradients(made.memory),
         decoded(gradients.bytes),
-        workspace(model.workspace_bytes()),
+        workspace(std::max(model.encode_workspace_bytes(), model.decode_workspace_bytes())),
         words(64) {
     check(cudaMemset(decoded.data, 0, decoded.bytes));
     std::size_t at = 0;
@@ -148,7 +148,7 @@ struct Bench {
   void encode() { encode(0); }
   void decode() { expect(model.decode(sent[0], out, context())); }
   void decode_add() { expect(model.decode_add(sent[0], 0.25f, out, context())); }
-  void decode_add_8() { expect(model.decode_add(sent, 0.125f, out, context())); }
+  void decode_add_8() { expect(model.decode_add_all(sent, 0.125f, out, context())); }
 
   [[nodiscard]] std::size_t message_bytes(std::size_t count) const {
     std::size_t sum = 0;

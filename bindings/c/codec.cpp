@@ -92,11 +92,30 @@ atomo_status atomo_codec_max_encoded_bytes(const atomo_codec* codec, const int64
   });
 }
 
-atomo_status atomo_codec_workspace_bytes(const atomo_codec* codec, const int64_t* dims,
-                                         int32_t rank, atomo_dtype dtype, atomo_device device,
-                                         size_t* bytes) {
+atomo_status atomo_codec_expected_bytes(const atomo_codec* codec, const int64_t* dims, int32_t rank,
+                                        atomo_dtype dtype, uint64_t* bytes) {
   return guarded([&] {
-    given(bytes, "bytes") = codec_of(codec).workspace_bytes(
+    given(bytes, "bytes") =
+        codec_of(codec)
+            .expected_bytes(atomo::c::shape_of(dims, rank), atomo::c::dtype_of(dtype))
+            .value_or(0);
+  });
+}
+
+atomo_status atomo_codec_encode_workspace_bytes(const atomo_codec* codec, const int64_t* dims,
+                                                int32_t rank, atomo_dtype dtype,
+                                                atomo_device device, size_t* bytes) {
+  return guarded([&] {
+    given(bytes, "bytes") = codec_of(codec).encode_workspace_bytes(
+        atomo::c::shape_of(dims, rank), atomo::c::dtype_of(dtype), atomo::c::device_of(device));
+  });
+}
+
+atomo_status atomo_codec_decode_workspace_bytes(const atomo_codec* codec, const int64_t* dims,
+                                                int32_t rank, atomo_dtype dtype,
+                                                atomo_device device, size_t* bytes) {
+  return guarded([&] {
+    given(bytes, "bytes") = codec_of(codec).decode_workspace_bytes(
         atomo::c::shape_of(dims, rank), atomo::c::dtype_of(dtype), atomo::c::device_of(device));
   });
 }

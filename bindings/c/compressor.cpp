@@ -22,6 +22,13 @@ const atomo::Compressor& model_of(const atomo_compressor* compressor) {
   return given(compressor, "compressor").model;
 }
 
+/// The model, which must have a layer `i`.
+const atomo::Compressor& model_with(const atomo_compressor* compressor, std::size_t i) {
+  const atomo::Compressor& model = model_of(compressor);
+  check_index(i, model.layers().size(), "layers");
+  return model;
+}
+
 /// Tensors as many as the layers; more or fewer fail before they are looked at.
 template <typename Tensor, typename Call>
 Status with_views(const atomo_compressor& compressor, const Tensor* tensors, std::size_t count,
@@ -108,11 +115,7 @@ atomo_status atomo_compressor_layer(const atomo_compressor* compressor, size_t i
 
 atomo_status atomo_compressor_codec(const atomo_compressor* compressor, size_t i,
                                     atomo_codec** codec) {
-  return handed_out(codec, [&] {
-    const atomo::Compressor& model = model_of(compressor);
-    check_index(i, model.layers().size(), "layers");
-    return model.codec(i);
-  });
+  return handed_out(codec, [&] { return model_with(compressor, i).codec(i); });
 }
 
 atomo_status atomo_compressor_elements(const atomo_compressor* compressor, uint64_t* elements) {
@@ -127,26 +130,36 @@ atomo_status atomo_compressor_max_encoded_bytes(const atomo_compressor* compress
   return guarded([&] { given(bytes, "bytes") = model_of(compressor).max_encoded_bytes(); });
 }
 
+atomo_status atomo_compressor_expected_bytes(const atomo_compressor* compressor, uint64_t* bytes) {
+  return guarded(
+      [&] { given(bytes, "bytes") = model_of(compressor).expected_bytes().value_or(0); });
+}
+
+atomo_status atomo_compressor_encode_workspace_bytes(const atomo_compressor* compressor,
+                                                     size_t* bytes) {
+  return guarded([&] { given(bytes, "bytes") = model_of(compressor).encode_workspace_bytes(); });
+}
+
+atomo_status atomo_compressor_decode_workspace_bytes(const atomo_compressor* compressor,
+                                                     size_t* bytes) {
+  return guarded([&] { given(bytes, "bytes") = model_of(compressor).decode_workspace_bytes(); });
+}
+
 atomo_status atomo_compressor_layer_max_encoded_bytes(const atomo_compressor* compressor, size_t i,
                                                       size_t* bytes) {
-  return guarded([&] {
-    const atomo::Compressor& model = model_of(compressor);
-    check_index(i, model.layers().size(), "layers");
-    given(bytes, "bytes") = model.max_encoded_bytes(i);
-  });
+  return guarded([&] { given(bytes, "bytes") = model_with(compressor, i).max_encoded_bytes(i); });
 }
 
-atomo_status atomo_compressor_workspace_bytes(const atomo_compressor* compressor, size_t* bytes) {
-  return guarded([&] { given(bytes, "bytes") = model_of(compressor).workspace_bytes(); });
+atomo_status atomo_compressor_layer_encode_workspace_bytes(const atomo_compressor* compressor,
+                                                           size_t i, size_t* bytes) {
+  return guarded(
+      [&] { given(bytes, "bytes") = model_with(compressor, i).encode_workspace_bytes(i); });
 }
 
-atomo_status atomo_compressor_layer_workspace_bytes(const atomo_compressor* compressor, size_t i,
-                                                    size_t* bytes) {
-  return guarded([&] {
-    const atomo::Compressor& model = model_of(compressor);
-    check_index(i, model.layers().size(), "layers");
-    given(bytes, "bytes") = model.workspace_bytes(i);
-  });
+atomo_status atomo_compressor_layer_decode_workspace_bytes(const atomo_compressor* compressor,
+                                                           size_t i, size_t* bytes) {
+  return guarded(
+      [&] { given(bytes, "bytes") = model_with(compressor, i).decode_workspace_bytes(i); });
 }
 
 atomo_status atomo_compressor_encode(atomo_compressor* compressor,
@@ -173,16 +186,30 @@ atomo_status atomo_compressor_decode(const atomo_compressor* compressor, const v
   });
 }
 
-atomo_status atomo_compressor_decode_add(const atomo_compressor* compressor,
-                                         const atomo_bytes* messages, size_t message_count,
-                                         float alpha, const atomo_tensor* tensors, size_t count,
+atomo_status atomo_compressor_decode_add(const atomo_compressor* compressor, const void* message,
+                                         size_t message_bytes, float alpha,
+                                         const atomo_tensor* tensors, size_t count,
                                          const atomo_context* context) {
   return guarded([&] {
     const atomo_compressor& c = given(compressor, "compressor");
     const float scale = atomo::c::checked_alpha(alpha);
     return with_views(c, tensors, count, [&](auto views) {
-      return c.model.decode_add(atomo::c::messages_of(messages, message_count), scale, views,
+      return c.model.decode_add(message_of(message, message_bytes), scale, views,
                                 context_of(context));
+    });
+  });
+}
+
+atomo_status atomo_compressor_decode_add_all(const atomo_compressor* compressor,
+                                             const atomo_bytes* messages, size_t message_count,
+                                             float alpha, const atomo_tensor* tensors, size_t count,
+                                             const atomo_context* context) {
+  return guarded([&] {
+    const atomo_compressor& c = given(compressor, "compressor");
+    const float scale = atomo::c::checked_alpha(alpha);
+    return with_views(c, tensors, count, [&](auto views) {
+      return c.model.decode_add_all(atomo::c::messages_of(messages, message_count), scale, views,
+                                    context_of(context));
     });
   });
 }

@@ -62,8 +62,7 @@ atomo_status atomo_message_about(const atomo_message* message, atomo_message_inf
     out.key.tensor = from.key.tensor;
     out.key.worker = from.key.worker;
     out.key.channel = from.key.channel;
-    out.price = from.price;
-    out.grid_step = from.grid_step;
+    out.prices = {from.prices.atoms, from.prices.grid};
     out.bytes = from.bytes;
     out.head_bytes = from.head_bytes;
     out.elements = from.elements();

@@ -30,7 +30,7 @@ atomo_status failure(atomo_status status, std::string_view text) noexcept {
 static_assert(static_cast<int>(Status::overflow) == ATOMO_OVERFLOW);
 static_assert(static_cast<int>(Status::overspent) == ATOMO_OVERSPENT);
 static_assert(static_cast<int>(Status::buffer_too_small) == ATOMO_BUFFER_TOO_SMALL);
-static_assert(static_cast<int>(Status::too_large) == ATOMO_TOO_LARGE);
+static_assert(static_cast<int>(Status::wrong_stage) == ATOMO_WRONG_STAGE);
 
 }  // namespace
 
@@ -59,14 +59,12 @@ atomo_status refused() noexcept {
 
 const char* atomo_status_text(atomo_status status) {
   switch (status) {
-    case ATOMO_INVALID_ARGUMENT:
-      return "an argument is not what the call accepts: atomo_last_error names it";
     case ATOMO_OUT_OF_MEMORY:
       return "there is not enough memory";
     case ATOMO_INTERNAL:
       return "a mistake inside the library";
     default:  // the library's texts are literals; of a number that is none of its own it says so
-      return atomo::describe(static_cast<atomo::Status>(std::clamp(status, -1, 255))).data();
+      return atomo::describe(static_cast<atomo::Status>(status)).data();
   }
 }
 

@@ -15,9 +15,10 @@ atomo_status atomo_compressor_begin_step(atomo_compressor* compressor, const ato
 }
 
 atomo_status atomo_compressor_begin_step_at(atomo_compressor* compressor, const atomo_key* key,
-                                            float price, float grid_step) {
+                                            const atomo_prices* prices) {
   return guarded([&] {
-    return given(compressor, "compressor").model.begin_step(key_of(key), price, grid_step);
+    const atomo_prices& p = given(prices, "prices");
+    return given(compressor, "compressor").model.begin_step(key_of(key), {p.atoms, p.grid});
   });
 }
 
@@ -38,32 +39,42 @@ atomo_status atomo_compressor_end_step(atomo_compressor* compressor, const atomo
       [&] { return given(compressor, "compressor").model.end_step(context_of(context)); });
 }
 
-atomo_status atomo_compressor_decode_layer(const atomo_compressor* compressor, const void* message,
-                                           size_t message_bytes, const atomo_tensor* tensor,
+atomo_status atomo_compressor_decode_layer(const atomo_compressor* compressor, size_t i,
+                                           const void* message, size_t message_bytes,
+                                           const atomo_tensor* tensor,
                                            const atomo_context* context) {
   return guarded([&] {
-    return given(compressor, "compressor")
-        .model.decode_layer(message_of(message, message_bytes), view_of(tensor),
-                            context_of(context));
+    const atomo::Compressor& model = given(compressor, "compressor").model;
+    atomo::c::check_index(i, model.layers().size(), "layers");
+    return model.decode_layer(i, message_of(message, message_bytes), view_of(tensor),
+                              context_of(context));
   });
 }
 
-atomo_status atomo_compressor_decode_layer_add(const atomo_compressor* compressor,
+atomo_status atomo_compressor_decode_layer_add(const atomo_compressor* compressor, size_t i,
                                                const void* message, size_t message_bytes,
                                                float alpha, const atomo_tensor* tensor,
                                                const atomo_context* context) {
   return guarded([&] {
-    return given(compressor, "compressor")
-        .model.decode_layer_add(message_of(message, message_bytes), checked_alpha(alpha),
-                                view_of(tensor), context_of(context));
+    const atomo::Compressor& model = given(compressor, "compressor").model;
+    atomo::c::check_index(i, model.layers().size(), "layers");
+    return model.decode_layer_add(i, message_of(message, message_bytes), checked_alpha(alpha),
+                                  view_of(tensor), context_of(context));
   });
 }
 
 atomo_status atomo_compressor_prices(const atomo_compressor* compressor, atomo_prices* prices) {
   return guarded([&] {
-    const atomo::Compressor& model = given(compressor, "compressor").model;
-    given(prices, "prices") = {model.price(), model.grid_step(), model.predicted_price(),
-                               model.predicted_grid_step()};
+    const atomo::Prices used = given(compressor, "compressor").model.prices();
+    given(prices, "prices") = {used.atoms, used.grid};
+  });
+}
+
+atomo_status atomo_compressor_predicted_prices(const atomo_compressor* compressor,
+                                               atomo_prices* prices) {
+  return guarded([&] {
+    const atomo::Prices predicted = given(compressor, "compressor").model.predicted_prices();
+    given(prices, "prices") = {predicted.atoms, predicted.grid};
   });
 }
 

@@ -33,18 +33,8 @@ std::string type_of(nb::handle object) {
   return nb::cast<std::string>(nb::str(nb::type_name(object.type())));
 }
 
-const char* name_of(Status status) noexcept {
-  switch (status) {
-    case Status::ok:
-      return "ok";
-    case Status::non_finite:
-      return "non_finite";
-    case Status::underspent:
-      return "underspent";
-    case Status::overflow:
-      return "overflow";
-    case Status::overspent:
-      return "overspent";
+const char* name_of(Status failure) noexcept {
+  switch (failure) {
     case Status::buffer_too_small:
       return "buffer_too_small";
     case Status::workspace_too_small:
@@ -71,11 +61,16 @@ const char* name_of(Status status) noexcept {
       return "price_mismatch";
     case Status::too_large:
       return "too_large";
+    case Status::invalid_argument:
+      return "invalid_argument";
+    case Status::wrong_stage:
+      return "wrong_stage";
+    default:
+      return "unknown";
   }
-  return "unknown";
 }
 
-nb::tuple status_of(std::uint8_t number) {
+nb::tuple status_of(std::int32_t number) {
   const auto status = static_cast<Status>(number);
   return nb::make_tuple(name_of(status), std::string(describe(status)), failed(status));
 }
@@ -89,7 +84,7 @@ void check_decoded(Status status) {
 }
 
 void OverspentWarning::tell(Status status, const std::string& spec) {
-  if (status != Status::overspent || told_.test_and_set()) return;
+  if (!has(status, Status::overspent) || told_.test_and_set()) return;
   const std::string text =
       "'" + spec +
       "': the budget does not pay for a message worth sending, so messages exceed it. Give more "

@@ -44,11 +44,11 @@ class OverspentWarning {
   std::atomic_flag told_;
 };
 
-/// "ok", "truncated", ...
-[[nodiscard]] const char* name_of(Status status) noexcept;
+/// The name of a failure: "truncated", ...
+[[nodiscard]] const char* name_of(Status failure) noexcept;
 
 /// (name, description, whether it is a failure) of a status that a device reported as a number.
-[[nodiscard]] nb::tuple status_of(std::uint8_t number);
+[[nodiscard]] nb::tuple status_of(std::int32_t number);
 
 /// Turns Failure and Error into `atomo.DecodeError` and `atomo.Error`.
 void register_failures();

@@ -6,6 +6,7 @@
 
 #include "codec.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include "arguments.hpp"
@@ -42,7 +43,7 @@ nb::bytes encode(PyCodec& self, nb::handle x, nb::handle seed, nb::handle step, 
   const ConstTensorView view = array.on_host().view();
   const Key key = key_of(seed, step, worker, channel, tensor);
   const auto message = self.pool.take(self.codec.max_encoded_bytes(view.shape, view.dtype));
-  const auto workspace = self.pool.take(self.codec.workspace_bytes(view.shape, view.dtype));
+  const auto workspace = self.pool.take(self.codec.encode_workspace_bytes(view.shape, view.dtype));
   std::uint64_t bytes = 0;
   Status status = Status::ok;
   {
@@ -60,7 +61,7 @@ void decode(PyCodec& self, nb::handle payload, nb::handle out) {
   const Array array(out, Access::write, "out");
   const ConstBytes bytes = message.on_host();
   const TensorView view = array.on_host().writable();
-  const auto workspace = self.pool.take(self.codec.workspace_bytes(view.shape, view.dtype));
+  const auto workspace = self.pool.take(self.codec.decode_workspace_bytes(view.shape, view.dtype));
   Status status = Status::ok;
   {
     const nb::gil_scoped_release others_run;
@@ -74,13 +75,20 @@ void decode_add(PyCodec& self, nb::handle payload, nb::handle out, float alpha) 
   const Array array(out, Access::write, "out");
   const ConstBytes bytes = message.on_host();
   const TensorView view = array.on_host().for_sums().writable();
-  const auto workspace = self.pool.take(self.codec.workspace_bytes(view.shape, view.dtype));
+  const auto workspace = self.pool.take(self.codec.decode_workspace_bytes(view.shape, view.dtype));
   Status status = Status::ok;
   {
     const nb::gil_scoped_release others_run;
     status = self.codec.decode_add(bytes, alpha, view, {.workspace = workspace.bytes()});
   }
   check_decoded(status);
+}
+
+/// `Query` is one of the codec's two.
+template <auto Query>
+std::size_t workspace_bytes(const PyCodec& self, nb::handle shape, const std::string& dtype,
+                            const std::string& device) {
+  return (self.codec.*Query)(shape_of(shape), dtype_of(dtype), device_of(device));
 }
 
 }  // namespace
@@ -92,7 +100,7 @@ nb::class_<PyCodec> bind_codec(nb::module_& module) {
       .def("traits", &traits_of)
       .def(
           "notice",
-          [](PyCodec& self, std::uint8_t status) {
+          [](PyCodec& self, std::int32_t status) {
             self.warning.tell(static_cast<Status>(status), self.codec.to_string());
           },
           nb::arg("status"))
@@ -105,12 +113,15 @@ nb::class_<PyCodec> bind_codec(nb::module_& module) {
           },
           nb::arg("shape").none(), nb::arg("dtype"))
       .def(
-          "workspace_bytes",
-          [](const PyCodec& self, nb::handle shape, const std::string& dtype,
-             const std::string& device) {
-            return self.codec.workspace_bytes(shape_of(shape), dtype_of(dtype), device_of(device));
+          "expected_bytes",
+          [](const PyCodec& self, nb::handle shape, const std::string& dtype) {
+            return self.codec.expected_bytes(shape_of(shape), dtype_of(dtype));
           },
-          nb::arg("shape").none(), nb::arg("dtype"), nb::arg("device"))
+          nb::arg("shape").none(), nb::arg("dtype"))
+      .def("encode_workspace_bytes", &workspace_bytes<&Codec::encode_workspace_bytes>,
+           nb::arg("shape").none(), nb::arg("dtype"), nb::arg("device"))
+      .def("decode_workspace_bytes", &workspace_bytes<&Codec::decode_workspace_bytes>,
+           nb::arg("shape").none(), nb::arg("dtype"), nb::arg("device"))
       .def("encode", &encode, nb::arg("x").none(), nb::arg("seed").none(), nb::arg("step").none(),
            nb::arg("worker").none(), nb::arg("tensor").none(), nb::arg("channel").none())
       .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())

@@ -9,11 +9,13 @@
 #include "compressor.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "arguments.hpp"
 #include "atomo/container.hpp"
@@ -41,10 +43,12 @@ std::vector<std::string> names_of(const Compressor& model) {
 }
 
 /// \throws Error with `rule` when the call came at the wrong time.
-void check_step(Status status, const char* rule) {
-  if (status == Status::unsupported) throw Error(rule);
+void check_stage(Status status, const char* rule) {
+  if (status == Status::wrong_stage) throw Error(rule);
   check_encoded(status);
 }
+
+nb::tuple tuple_of(const Prices& prices) { return nb::make_tuple(prices.atoms, prices.grid); }
 
 nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::handle step,
                  nb::handle worker, nb::handle channel) {
@@ -54,7 +58,7 @@ nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::
   const std::vector<ConstTensorView> views = arrays.views();
   const Key key = key_of(seed, step, worker, channel);
   const auto message = self.pool.take(self.model.max_encoded_bytes());
-  const auto workspace = self.pool.take(self.model.workspace_bytes());
+  const auto workspace = self.pool.take(self.model.encode_workspace_bytes());
   std::uint64_t bytes = 0;
   Status status = Status::ok;
   {
@@ -87,7 +91,7 @@ void decode(PyCompressor& self, nb::handle payload, nb::handle out) {
   check_decoded(status);
 }
 
-void decode_add(PyCompressor& self, nb::list payloads, nb::handle out, float alpha) {
+void decode_add_all(PyCompressor& self, nb::list payloads, nb::handle out, float alpha) {
   const Messages messages(payloads);
   messages.require_host();
   const Arrays arrays(out, Access::write, "out", &self.names);
@@ -99,28 +103,28 @@ void decode_add(PyCompressor& self, nb::list payloads, nb::handle out, float alp
   {
     const nb::gil_scoped_release others_run;
     const std::shared_lock among_others(self.step);
-    status = self.model.decode_add(
-        std::span<const ConstBytes>(messages.bytes), alpha, views,
+    status = self.model.decode_add_all(
+        messages.bytes, alpha, views,
         {.workspace = workspace.bytes(), .executor = self.threads.executor()});
   }
   check_decoded(status);
 }
 
 void begin_step(PyCompressor& self, nb::handle seed, nb::handle step, nb::handle worker,
-                nb::handle channel, std::optional<float> price, std::optional<float> grid_step) {
+                nb::handle channel, std::optional<std::pair<float, float>> prices) {
   const Key key = key_of(seed, step, worker, channel);
   const nb::gil_scoped_release others_run;
   const std::unique_lock alone(self.step);
-  // One price that is not given stays what it would have been.
-  const Status status =
-      price || grid_step
-          ? self.model.begin_step(key, price.value_or(self.model.predicted_price()),
-                                  grid_step.value_or(self.model.predicted_grid_step()))
-          : self.model.begin_step(key);
-  check_step(status,
-             "begin_step: the step before has to end first; a price has to be one that "
-             "predicted_price or predicted_grid_step told, of any worker; and under a cap= the "
-             "layers' heads have to leave room");
+  const Status status = prices ? self.model.begin_step(key, {prices->first, prices->second})
+                               : self.model.begin_step(key);
+  if (status == Status::invalid_argument) {
+    throw Error("begin_step: prices are (" + std::to_string(prices->first) + ", " +
+                std::to_string(prices->second) +
+                "): each has to be one that predicted_prices told, of any worker");
+  }
+  if (status == Status::unsupported)
+    throw Error("begin_step: the layers' heads leave no room under cap=: give more bits");
+  check_stage(status, "begin_step: the step before has to end first");
 }
 
 nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradient) {
@@ -129,7 +133,7 @@ nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradie
   const ConstTensorView view = array.on_host().view();
   self.check(i, array, true, "gradient");
   const auto message = self.pool.take(self.model.max_encoded_bytes(i));
-  const auto workspace = self.pool.take(self.model.workspace_bytes(i));
+  const auto workspace = self.pool.take(self.model.encode_workspace_bytes(i));
   std::uint64_t bytes = 0;
   Status status = Status::ok;
   {
@@ -140,7 +144,7 @@ nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradie
         i, view, {message.bytes().data(), message.bytes().size(), &bytes},
         {.workspace = workspace.bytes(), .executor = self.threads.executor()});
   }
-  check_step(status, "encode_layer: begin_step has to begin a step first");
+  check_stage(status, "encode_layer: begin_step has to begin a step first");
   return bytes_of(message.bytes(), bytes);
 }
 
@@ -151,27 +155,28 @@ void end_step(PyCompressor& self) {
     const std::unique_lock alone(self.step);
     status = self.model.end_step();
   }
-  check_step(status, "end_step: begin_step has to begin a step first");
+  check_stage(status, "end_step: begin_step has to begin a step first");
   self.warning.tell(status, self.policy);
 }
 
 /// `alpha` none: overwrites.
-void decode_layer(PyCompressor& self, nb::handle payload, nb::handle out,
+void decode_layer(PyCompressor& self, std::size_t number, nb::handle payload, nb::handle out,
                   std::optional<float> alpha) {
+  const std::size_t i = self.layer_of(number);
   const Memory message(payload, Access::read, "payload");
   const Array array(out, Access::write, "out");
   const ConstBytes bytes = message.on_host();
   const TensorView view = array.on_host().writable();
   if (alpha) static_cast<void>(array.for_sums());
-  const auto workspace = self.pool.take(
-      std::max(self.decode_workspace_bytes, atomo::decode_workspace_bytes(view.shape, view.dtype)));
+  self.check(i, array, false, "out");
+  const auto workspace = self.pool.take(self.model.decode_workspace_bytes(i));
   const Context context{.workspace = workspace.bytes(), .executor = self.threads.executor()};
   Status status = Status::ok;
   {
     const nb::gil_scoped_release others_run;
     const std::shared_lock among_others(self.step);
-    status = alpha ? self.model.decode_layer_add(bytes, *alpha, view, context)
-                   : self.model.decode_layer(bytes, view, context);
+    status = alpha ? self.model.decode_layer_add(i, bytes, *alpha, view, context)
+                   : self.model.decode_layer(i, bytes, view, context);
   }
   check_decoded(status);
 }
@@ -219,7 +224,7 @@ PyCompressor::PyCompressor(nb::list rows, const std::string& rules, unsigned cou
     sums = std::max(sums, layer.shape.elements() * sizeof(float) + 64);
   }
   // Several messages that are added into a half are added in f32 before.
-  decode_workspace_bytes = std::max(decode_workspace_bytes + sums, model.workspace_bytes());
+  decode_workspace_bytes = std::max(decode_workspace_bytes + sums, model.decode_workspace_bytes());
 }
 
 void PyCompressor::check(std::size_t layer, const Array& array, bool encoding,
@@ -260,19 +265,18 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
           .def("encode", &encode, nb::arg("gradients").none(), nb::arg("seed").none(),
                nb::arg("step").none(), nb::arg("worker").none(), nb::arg("channel").none())
           .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())
-          .def("decode_add", &decode_add, nb::arg("payloads"), nb::arg("out").none(),
+          .def("decode_add_all", &decode_add_all, nb::arg("payloads"), nb::arg("out").none(),
                nb::arg("alpha"))
           .def("begin_step", &begin_step, nb::arg("seed").none(), nb::arg("step").none(),
-               nb::arg("worker").none(), nb::arg("channel").none(), nb::arg("price").none(),
-               nb::arg("grid_step").none())
+               nb::arg("worker").none(), nb::arg("channel").none(), nb::arg("prices").none())
           .def("encode_layer", &encode_layer, nb::arg("number"), nb::arg("gradient").none())
           .def("end_step", &end_step)
-          .def("decode_layer", &decode_layer, nb::arg("payload").none(), nb::arg("out").none(),
-               nb::arg("alpha").none());
-  bound.def("price", &read<&Compressor::price>)
-      .def("grid_step", &read<&Compressor::grid_step>)
-      .def("predicted_price", &read<&Compressor::predicted_price>)
-      .def("predicted_grid_step", &read<&Compressor::predicted_grid_step>)
+          .def("decode_layer", &decode_layer, nb::arg("number"), nb::arg("payload").none(),
+               nb::arg("out").none(), nb::arg("alpha").none());
+  bound.def("prices", [](PyCompressor& self) { return tuple_of(read<&Compressor::prices>(self)); })
+      .def("predicted_prices",
+           [](PyCompressor& self) { return tuple_of(read<&Compressor::predicted_prices>(self)); })
+      .def("expected_bytes", &read<&Compressor::expected_bytes>)
       .def("budget_bytes", &read<&Compressor::budget_bytes>)
       .def("elements", &read<&Compressor::elements>)
       .def("max_encoded_bytes",
@@ -291,7 +295,7 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
           nb::arg("number"))
       .def(
           "notice",
-          [](PyCompressor& self, std::uint8_t status) {
+          [](PyCompressor& self, std::int32_t status) {
             self.warning.tell(static_cast<Status>(status), self.policy);
           },
           nb::arg("status"))

@@ -9,7 +9,6 @@
 
 #include <nanobind/stl/optional.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -28,13 +27,13 @@ struct Told {
   Status status;
 };
 
-/// Where a call works.
+/// Where a call works. A framework's stream of number 0 is the legacy default stream.
 class Place {
  public:
   Place(nb::handle told, nb::handle workspace, std::uint64_t stream)
       : told_(told, Access::write, "told"),
         workspace_(workspace, Access::write, "workspace"),
-        stream_(reinterpret_cast<Stream>(stream)) {
+        stream_(stream == 0 ? legacy_stream() : reinterpret_cast<Stream>(stream)) {
     if (told_.writable().size() < sizeof(Told)) throw Error("told: 16 bytes are needed");
   }
   [[nodiscard]] Payload payload(const Memory& memory) const noexcept {
@@ -152,8 +151,7 @@ void decode_model_on(PyCompressor& self, nb::list payloads, nb::handle out,
   {
     const nb::gil_scoped_release others_run;
     const std::shared_lock among_others(self.step);
-    status = alpha ? self.model.decode_add(std::span<const ConstBytes>(messages.bytes), *alpha,
-                                           views, place.context())
+    status = alpha ? self.model.decode_add_all(messages.bytes, *alpha, views, place.context())
                    : self.model.decode(messages.bytes[0], views, place.context());
   }
   check_decoded(status);
@@ -181,9 +179,10 @@ void encode_layer_on(PyCompressor& self, std::size_t number, nb::handle gradient
   check_encoded(status);
 }
 
-void decode_layer_on(PyCompressor& self, nb::handle payload, nb::handle out,
+void decode_layer_on(PyCompressor& self, std::size_t number, nb::handle payload, nb::handle out,
                      std::optional<float> alpha, nb::handle told, nb::handle workspace,
                      std::uint64_t stream) {
+  const std::size_t i = self.layer_of(number);
   const Memory message(payload, Access::read, "payload");
   const Array array(out, Access::write, "out");
   if (alpha) static_cast<void>(array.for_sums());
@@ -192,9 +191,9 @@ void decode_layer_on(PyCompressor& self, nb::handle payload, nb::handle out,
   {
     const nb::gil_scoped_release others_run;
     const std::shared_lock among_others(self.step);
-    status = alpha ? self.model.decode_layer_add(message.view(), *alpha, array.writable(),
+    status = alpha ? self.model.decode_layer_add(i, message.view(), *alpha, array.writable(),
                                                  place.context())
-                   : self.model.decode_layer(message.view(), array.writable(), place.context());
+                   : self.model.decode_layer(i, message.view(), array.writable(), place.context());
   }
   check_decoded(status);
 }
@@ -204,16 +203,6 @@ void end_step_on(PyCompressor& self, nb::handle told, std::uint64_t stream) {
   const nb::gil_scoped_release others_run;
   const std::unique_lock alone(self.step);
   check_encoded(self.model.end_step(place.context()));
-}
-
-/// Of the layers of a shape, the most that one needs; of the whole model where none has it.
-std::size_t workspace_for(const PyCompressor& self, nb::handle shape) {
-  const Shape wanted = shape_of(shape);
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < self.names.size(); ++i)
-    if (self.model.layers()[i].shape == wanted)
-      bytes = std::max(bytes, self.model.workspace_bytes(i));
-  return bytes > 0 ? bytes : self.model.workspace_bytes();
 }
 
 }  // namespace
@@ -233,11 +222,26 @@ void bind_device_calls(nb::class_<PyCodec>& codec, nb::class_<PyCompressor>& com
            nb::arg("alpha").none(), nb::arg("told"), nb::arg("workspace"), nb::arg("stream"))
       .def("encode_layer_on", &encode_layer_on, nb::arg("number"), nb::arg("gradient").none(),
            nb::arg("payload").none(), nb::arg("told"), nb::arg("workspace"), nb::arg("stream"))
-      .def("decode_layer_on", &decode_layer_on, nb::arg("payload").none(), nb::arg("out").none(),
-           nb::arg("alpha").none(), nb::arg("told"), nb::arg("workspace"), nb::arg("stream"))
+      .def("decode_layer_on", &decode_layer_on, nb::arg("number"), nb::arg("payload").none(),
+           nb::arg("out").none(), nb::arg("alpha").none(), nb::arg("told"), nb::arg("workspace"),
+           nb::arg("stream"))
       .def("end_step_on", &end_step_on, nb::arg("told"), nb::arg("stream"))
-      .def("workspace_bytes", [](const PyCompressor& self) { return self.model.workspace_bytes(); })
-      .def("layer_workspace_bytes", &workspace_for, nb::arg("shape").none());
+      .def("encode_workspace_bytes",
+           [](const PyCompressor& self) { return self.model.encode_workspace_bytes(); })
+      .def("decode_workspace_bytes",
+           [](const PyCompressor& self) { return self.model.decode_workspace_bytes(); })
+      .def(
+          "layer_encode_workspace_bytes",
+          [](const PyCompressor& self, std::size_t number) {
+            return self.model.encode_workspace_bytes(self.layer_of(number));
+          },
+          nb::arg("number"))
+      .def(
+          "layer_decode_workspace_bytes",
+          [](const PyCompressor& self, std::size_t number) {
+            return self.model.decode_workspace_bytes(self.layer_of(number));
+          },
+          nb::arg("number"));
 }
 
 }  // namespace atomo::python

@@ -7,6 +7,7 @@
 
 #include "jax_coder.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -29,7 +30,9 @@ class TensorCoder final : public Coder {
   explicit TensorCoder(const Request& request) : codec_(Codec::parse(request.spec)) {
     const LayerSpec& layer = request.layers.at(0);
     max_encoded_bytes = codec_.max_encoded_bytes(layer.shape, layer.dtype);
-    workspace_bytes = codec_.workspace_bytes(layer.shape, layer.dtype, request.device);
+    workspace_bytes =
+        std::max(codec_.encode_workspace_bytes(layer.shape, layer.dtype, request.device),
+                 codec_.decode_workspace_bytes(layer.shape, layer.dtype, request.device));
     if (request.device == atomo::Device::cuda && codec_.traits().synchronises)
       handles = atomo::make_handles();
   }
@@ -41,9 +44,9 @@ class TensorCoder final : public Coder {
                 const Context& context) const noexcept override {
     return codec_.decode(message, layers[0], context);
   }
-  Status decode_add(std::span<const ConstBytes> messages, float alpha,
-                    std::span<const TensorView> layers,
-                    const Context& context) const noexcept override {
+  Status decode_add_all(std::span<const ConstBytes> messages, float alpha,
+                        std::span<const TensorView> layers,
+                        const Context& context) const noexcept override {
     for (const ConstBytes message : messages) {
       const Status status = codec_.decode_add(message, alpha, layers[0], context);
       if (failed(status)) return status;
@@ -72,7 +75,8 @@ class ModelCoder final : public Coder {
       : compressor_(named(request), atomo::Policy::parse(request.spec),
                     {.device = request.device}) {
     max_encoded_bytes = compressor_.max_encoded_bytes();
-    workspace_bytes = compressor_.workspace_bytes();
+    workspace_bytes =
+        std::max(compressor_.encode_workspace_bytes(), compressor_.decode_workspace_bytes());
     bool solves = false;
     for (std::size_t i = 0; i < request.layers.size(); ++i)
       solves = solves || compressor_.codec(i).traits().synchronises;
@@ -86,10 +90,10 @@ class ModelCoder final : public Coder {
                 const Context& context) const noexcept override {
     return compressor_.decode(message, layers, context);
   }
-  Status decode_add(std::span<const ConstBytes> messages, float alpha,
-                    std::span<const TensorView> layers,
-                    const Context& context) const noexcept override {
-    return compressor_.decode_add(messages, alpha, layers, context);
+  Status decode_add_all(std::span<const ConstBytes> messages, float alpha,
+                        std::span<const TensorView> layers,
+                        const Context& context) const noexcept override {
+    return compressor_.decode_add_all(messages, alpha, layers, context);
   }
 
  private:

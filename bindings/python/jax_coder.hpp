@@ -36,12 +36,12 @@ class Coder {
   virtual atomo::Status decode(atomo::ConstBytes message, std::span<const atomo::TensorView> layers,
                                const atomo::Context& context) const noexcept = 0;
   /// Messages are added in the order given.
-  virtual atomo::Status decode_add(std::span<const atomo::ConstBytes> messages, float alpha,
-                                   std::span<const atomo::TensorView> layers,
-                                   const atomo::Context& context) const noexcept = 0;
+  virtual atomo::Status decode_add_all(std::span<const atomo::ConstBytes> messages, float alpha,
+                                       std::span<const atomo::TensorView> layers,
+                                       const atomo::Context& context) const noexcept = 0;
 
   std::size_t max_encoded_bytes = 0;
-  std::size_t workspace_bytes = 0;
+  std::size_t workspace_bytes = 0;   ///< of either direction
   atomo::HandlesPtr handles;         ///< on a device, where encoding needs them
   std::vector<std::byte> workspace;  ///< in host memory; grows on the first use
   std::vector<std::byte> staging;    ///< where a payload is smaller than `max_encoded_bytes`

@@ -142,9 +142,9 @@ ffi::Error decode_add(ffi::ThreadPool threads, std::string_view spec, bool model
     }
     const CoderLease coder = take_coder(request);
     XlaExecutor executor(threads);
-    return error_of(kWhat, coder->decode_add(messages_of(payload), *alpha.typed_data(),
-                                             views_of<atomo::TensorView>(buffers, request),
-                                             context_of(*coder, executor)));
+    return error_of(kWhat, coder->decode_add_all(messages_of(payload), *alpha.typed_data(),
+                                                 views_of<atomo::TensorView>(buffers, request),
+                                                 context_of(*coder, executor)));
   });
 }
 

@@ -39,7 +39,7 @@ class Call {
   Call(cudaStream_t stream, ffi::ScratchAllocator& scratch, const Coder& coder)
       : stream_(stream), outcome_(reinterpret_cast<Outcome*>(allocate(scratch, sizeof(Outcome)))) {
     check(cudaMemsetAsync(outcome_, 0, sizeof(Outcome), stream));
-    context.stream = stream;
+    context.stream = stream != nullptr ? stream : atomo::legacy_stream();
     context.workspace = {allocate(scratch, coder.workspace_bytes), coder.workspace_bytes};
     context.handles = coder.handles.get();
     context.status = &outcome_->status;
@@ -138,7 +138,8 @@ ffi::Error decode_add(cudaStream_t stream, std::int32_t ordinal, ffi::ScratchAll
     // A call a message: a status word holds the last call's status alone.
     for (const atomo::ConstBytes message : messages_of(payload)) {
       const Call call(stream, scratch, *coder);
-      const atomo::Status queued = coder->decode_add({&message, 1}, factor, views, call.context);
+      const atomo::Status queued =
+          coder->decode_add_all({&message, 1}, factor, views, call.context);
       const atomo::Status status = call.wait(queued).status;
       if (failed(status)) return error_of(kWhat, status);
     }

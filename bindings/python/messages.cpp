@@ -68,8 +68,7 @@ nb::dict inspect(nb::handle payload, bool exact) {
   nb::dict told;
   told["version"] = nb::make_tuple(info.major, info.minor);
   told["key"] = key;
-  told["price"] = info.price;
-  told["grid_step"] = info.grid_step;
+  told["prices"] = nb::make_tuple(info.prices.atoms, info.prices.grid);
   told["bytes"] = info.bytes;
   told["head_bytes"] = info.head_bytes;
   told["layers"] = layers;

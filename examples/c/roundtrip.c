@@ -47,11 +47,12 @@ static void one_tensor(void) {
   atomo_codec* codec = NULL;
   check(atomo_codec_create("atomo:bits=1", &codec));
 
-  size_t capacity = 0;
+  size_t capacity = 0, to_encode = 0, to_decode = 0;
   atomo_context context = {0};
   check(atomo_codec_max_encoded_bytes(codec, dims, 2, ATOMO_F32, &capacity));
-  check(
-      atomo_codec_workspace_bytes(codec, dims, 2, ATOMO_F32, ATOMO_CPU, &context.workspace_bytes));
+  check(atomo_codec_encode_workspace_bytes(codec, dims, 2, ATOMO_F32, ATOMO_CPU, &to_encode));
+  check(atomo_codec_decode_workspace_bytes(codec, dims, 2, ATOMO_F32, ATOMO_CPU, &to_decode));
+  context.workspace_bytes = to_encode > to_decode ? to_encode : to_decode;
   context.workspace = memory(context.workspace_bytes);
   void* message = memory(capacity);
 
@@ -92,10 +93,12 @@ static void whole_model(void) {
 
   atomo_compressor* model = NULL;
   check(atomo_compressor_create(layers, 2, "fc2=qsgd:bits=4; *=atomo:bits=0.5", NULL, &model));
-  size_t capacity = 0;
+  size_t capacity = 0, to_encode = 0, to_decode = 0;
   atomo_context context = {0};
   check(atomo_compressor_max_encoded_bytes(model, &capacity));
-  check(atomo_compressor_workspace_bytes(model, &context.workspace_bytes));
+  check(atomo_compressor_encode_workspace_bytes(model, &to_encode));
+  check(atomo_compressor_decode_workspace_bytes(model, &to_decode));
+  context.workspace_bytes = to_encode > to_decode ? to_encode : to_decode;
   context.workspace = memory(context.workspace_bytes);
   void* message = memory(capacity);
 

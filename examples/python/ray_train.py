@@ -80,7 +80,7 @@ class Server:
     def learn(self, messages: list[bytes]) -> Tensors:
         """The weights after a step. Messages are added in the workers' order, so the sum is the same in every run."""
         mean = {name: np.zeros_like(w) for name, w in self.weights.items()}
-        self.model.decode_add(messages, out=mean, alpha=1 / len(messages))
+        self.model.decode_add_all(messages, out=mean, alpha=1 / len(messages))
         for name, gradient in mean.items():
             self.momentum[name] = 0.9 * self.momentum[name] + gradient
             self.weights[name] = self.weights[name] - self.rate * self.momentum[name]

@@ -20,9 +20,9 @@
 ///   so that nobody sends more than its budget:
 ///
 /// ```cpp
-/// float step = compressor.predicted_grid_step();
-/// MPI_Allreduce(MPI_IN_PLACE, &step, 1, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
-/// atomo::Status status = compressor.begin_step(key, compressor.predicted_price(), step);
+/// atomo::Prices prices = compressor.predicted_prices();
+/// MPI_Allreduce(MPI_IN_PLACE, &prices.grid, 1, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
+/// atomo::Status status = compressor.begin_step(key, prices);
 /// ...  // encode_layer for every layer, end_step
 /// ```
 ///
@@ -63,7 +63,8 @@ namespace [[gnu::visibility("default")]] atomo {
 /// draws. `sum` is other memory than the messages. Messages are any bytes at all: what `decode`
 /// refuses is refused with the same Status. Further
 /// - Status::non_finite: done; a layer is non-finite;
-/// - Status::unsupported: no message, or a layer of another codec or behind a lossless stage;
+/// - Status::invalid_argument: no message, or nowhere to write the sum;
+/// - Status::unsupported: a layer of another codec or behind a lossless stage;
 /// - Status::shape_mismatch: other layers than the first message's;
 /// - Status::price_mismatch: other steps;
 /// - Status::too_large: a level reached 2^53 in magnitude after some of the messages. 2^24 messages

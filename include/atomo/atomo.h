@@ -40,38 +40,46 @@
 extern "C" {
 #endif
 
-/// What a call came to, one of `atomo_status_value`.
+/// What a call came to: ATOMO_OK; one or more notices, which are flags; or one failure, which stands
+/// alone.
 typedef int32_t atomo_status;
-/// Below 16: done, possibly with a notice. From 16 on the call failed, from 64 on before it began.
+/// The flags and numbers that a status is made of. From 256 on the call failed, from 512 on before
+/// the library began.
 enum atomo_status_value {
   ATOMO_OK = 0,
-  ATOMO_NON_FINITE = 1,  ///< done; a layer held an Inf or NaN and decodes to NaN everywhere
-  ATOMO_UNDERSPENT = 2,  ///< done; the budget is above what the finest class can spend
-  ATOMO_OVERFLOW = 3,    ///< done; a value too large for the half output became +-Inf
-  ATOMO_OVERSPENT = 4,   ///< done; the budget pays for no message worth sending: it is exceeded
+  ATOMO_NON_FINITE = 1,  ///< notice: a layer held an Inf or NaN and decodes to NaN everywhere
+  ATOMO_UNDERSPENT = 2,  ///< notice: the budget is above what the finest class can spend
+  ATOMO_OVERFLOW = 4,    ///< notice: a value too large for the half output became +-Inf
+  ATOMO_OVERSPENT = 8,   ///< notice: the budget pays for no message worth sending: it is exceeded
 
-  ATOMO_BUFFER_TOO_SMALL = 16,     ///< a capacity is below what the call needs
-  ATOMO_WORKSPACE_TOO_SMALL = 17,  ///< the workspace is below what the query of its size says
-  ATOMO_TRUNCATED = 18,            ///< the message ends before its header says
-  ATOMO_BAD_MAGIC = 19,            ///< not an atomo container
-  ATOMO_BAD_VERSION = 20,          ///< a format version or flag this build does not know
-  ATOMO_BAD_CHECKSUM = 21,         ///< bytes changed since they were written
-  ATOMO_CORRUPT = 22,              ///< the checksums hold, the content breaks the format's rules
-  ATOMO_SHAPE_MISMATCH = 23,       ///< the container holds other layers than the caller's tensors
-  ATOMO_CODEC_MISMATCH = 24,       ///< the container was written by another codec
-  ATOMO_UNSUPPORTED = 25,          ///< this tensor, dtype or device is not supported by this call
-  ATOMO_EXTERNAL = 26,             ///< a library below (LAPACK, blosc) reported failure
-  ATOMO_PRICE_MISMATCH = 27,       ///< messages of different grid steps cannot be added
-  ATOMO_TOO_LARGE = 28,            ///< a sum is beyond what a message can hold
+  ATOMO_BUFFER_TOO_SMALL = 256,     ///< a capacity is below what the call needs
+  ATOMO_WORKSPACE_TOO_SMALL = 257,  ///< the workspace is below what the query of its size says
+  ATOMO_TRUNCATED = 258,            ///< the message ends before its header says
+  ATOMO_BAD_MAGIC = 259,            ///< not an atomo container
+  ATOMO_BAD_VERSION = 260,          ///< a format version or flag this build does not know
+  ATOMO_BAD_CHECKSUM = 261,         ///< bytes changed since they were written
+  ATOMO_CORRUPT = 262,              ///< the checksums hold, the content breaks the format's rules
+  ATOMO_SHAPE_MISMATCH = 263,       ///< the container holds other layers than the caller's tensors
+  ATOMO_CODEC_MISMATCH = 264,       ///< the container was written by another codec
+  ATOMO_UNSUPPORTED = 265,  ///< this dtype, device or size is not supported by this codec or call
+  ATOMO_EXTERNAL = 266,     ///< a library below (LAPACK, blosc, CUDA) reported failure
+  ATOMO_PRICE_MISMATCH = 267,    ///< messages of different grid steps cannot be added
+  ATOMO_TOO_LARGE = 268,         ///< a sum is beyond what a message can hold
+  ATOMO_INVALID_ARGUMENT = 269,  ///< a mistake of the caller; `atomo_last_error` names it
+  ATOMO_WRONG_STAGE = 270,       ///< a call out of its order: a step is or is not under way
 
-  ATOMO_INVALID_ARGUMENT = 64,  ///< a mistake of the caller; `atomo_last_error` names it
-  ATOMO_OUT_OF_MEMORY = 65,     ///< there was no memory for it
-  ATOMO_INTERNAL = 66           ///< a mistake of the library's
+  ATOMO_OUT_OF_MEMORY = 512,  ///< there was no memory for it
+  ATOMO_INTERNAL = 513        ///< a mistake of the library's
 };
 
 /// 1 when the call did not do what was asked, else 0.
 static inline int atomo_failed(atomo_status status) { return status >= ATOMO_BUFFER_TOO_SMALL; }
-/// One line for a person; of static storage, also for numbers that are no status.
+/// 1 when the status is no failure and holds this notice, else 0.
+static inline int atomo_has(atomo_status status, atomo_status notice) {
+  return !atomo_failed(status) && (status & notice) != 0;
+}
+/// One line for a person; several notices are told one after another. The text is of static
+/// storage, also for numbers that are no status.
 ATOMO_API const char* atomo_status_text(atomo_status status);
 /// What went wrong in the calling thread's last call that failed, "" before the first. Valid until
 /// this thread's next failure; at most 2047 bytes.
@@ -136,17 +144,26 @@ typedef struct atomo_key {
   uint16_t reserved[3];  ///< zero
 } atomo_key;
 
+/// The legacy default stream by name, `cudaStreamLegacy`: calls on CUDA tensors refuse NULL.
+#define ATOMO_LEGACY_STREAM ((void*)(uintptr_t)1)
+
 /// What a call may use. NULL in its place is one of all zeros.
 typedef struct atomo_context {
-  void* stream;            ///< a cudaStream_t; unused on the CPU
+  void* stream;            ///< a cudaStream_t, not NULL on CUDA; unused on the CPU
   void* workspace;         ///< scratch of this call, any alignment; not shared by calls at once
   size_t workspace_bytes;  ///< of `workspace`
   atomo_threads* threads;  ///< NULL: the calling thread alone
   atomo_handles* handles;  ///< for encoding singular pairs on CUDA; NULL otherwise
-  uint8_t* status;         ///< receives the status too (a device word on CUDA); NULL: not wanted
+  atomo_status* status;    ///< receives the status too (a device word on CUDA); NULL: not wanted
   const uint32_t* step;    ///< overrides the key's step (a device word on CUDA); NULL: does not
   uint64_t reserved[2];    ///< zero
 } atomo_context;
+
+/// The prices of a message or a step, each 0 where there is none.
+typedef struct atomo_prices {
+  float atoms;  ///< the amplitude of an atom that is only just certain to be sent
+  float grid;   ///< the step of the grid of coordinates
+} atomo_prices;
 
 /// What a codec promises; booleans are 0 or 1. See Traits in types.hpp.
 typedef struct atomo_traits {
@@ -196,14 +213,24 @@ ATOMO_API atomo_status atomo_codec_rows(size_t* rows);
 /// Row `i` of it, in the order of the documentation.
 ATOMO_API atomo_status atomo_codec_row_at(size_t i, atomo_codec_row* row);
 
-/// Capacity that suffices for a message of one tensor of this shape.
+/// Capacity that suffices for a message of one tensor of this shape, whatever its values.
 ATOMO_API atomo_status atomo_codec_max_encoded_bytes(const atomo_codec* codec, const int64_t* dims,
                                                      int32_t rank, atomo_dtype dtype,
                                                      size_t* bytes);
-/// Workspace for encoding and decoding this shape; device memory for ATOMO_CUDA.
-ATOMO_API atomo_status atomo_codec_workspace_bytes(const atomo_codec* codec, const int64_t* dims,
-                                                   int32_t rank, atomo_dtype dtype,
-                                                   atomo_device device, size_t* bytes);
+/// Bytes that a message of this shape is expected to take: all of them at a fixed size, the budget
+/// of a codec with `bits=`; 0 where the values alone say.
+ATOMO_API atomo_status atomo_codec_expected_bytes(const atomo_codec* codec, const int64_t* dims,
+                                                  int32_t rank, atomo_dtype dtype, uint64_t* bytes);
+/// Workspace for encoding this shape; device memory for ATOMO_CUDA.
+ATOMO_API atomo_status atomo_codec_encode_workspace_bytes(const atomo_codec* codec,
+                                                          const int64_t* dims, int32_t rank,
+                                                          atomo_dtype dtype, atomo_device device,
+                                                          size_t* bytes);
+/// Workspace for decoding into a tensor of this shape; device memory for ATOMO_CUDA.
+ATOMO_API atomo_status atomo_codec_decode_workspace_bytes(const atomo_codec* codec,
+                                                          const int64_t* dims, int32_t rank,
+                                                          atomo_dtype dtype, atomo_device device,
+                                                          size_t* bytes);
 /// Writes the tensor as a container of one layer; `*bytes` receives its length. With a tensor on a
 /// CUDA device every pointer to data (`bytes`, `status`, `step` too) is a device pointer, and the
 /// work is queued on the context's stream: the status returned is what the host can see.
@@ -216,7 +243,7 @@ ATOMO_API atomo_status atomo_codec_encode(const atomo_codec* codec,
 ATOMO_API atomo_status atomo_codec_decode(const atomo_codec* codec, const void* message,
                                           size_t message_bytes, const atomo_tensor* tensor,
                                           const atomo_context* context);
-/// The same, added: `x + (alpha * decoded)`; f32 alone. Any `alpha` but NaN.
+/// `x + (alpha * decoded)`, otherwise as `atomo_codec_decode`; f32 alone. Any `alpha` but NaN.
 ATOMO_API atomo_status atomo_codec_decode_add(const atomo_codec* codec, const void* message,
                                               size_t message_bytes, float alpha,
                                               const atomo_tensor* tensor,
@@ -256,14 +283,6 @@ typedef struct atomo_compressor_options {
   int32_t reserved[5];       ///< zero
 } atomo_compressor_options;
 
-/// Prices of steps (compressor.hpp); each is 0 where there is none.
-typedef struct atomo_prices {
-  float price;                ///< of the step under way or the last one
-  float grid_step;            ///< the same for codecs on a grid
-  float predicted_price;      ///< what the next `atomo_compressor_begin_step` takes
-  float predicted_grid_step;  ///< the same for codecs on a grid
-} atomo_prices;
-
 /// The canonical text of rules "pattern = spec", one a line or separated by `;` (see
 /// `atomo_codec_spec` for text, capacity and needed). `without_lossless` not 0: without those
 /// stages.
@@ -301,12 +320,21 @@ ATOMO_API atomo_status atomo_compressor_max_encoded_bytes(const atomo_compressor
 /// Capacity that suffices for `atomo_compressor_encode_layer` of layer `i`.
 ATOMO_API atomo_status atomo_compressor_layer_max_encoded_bytes(const atomo_compressor* compressor,
                                                                 size_t i, size_t* bytes);
-/// Workspace of the calls on the whole model.
-ATOMO_API atomo_status atomo_compressor_workspace_bytes(const atomo_compressor* compressor,
-                                                        size_t* bytes);
-/// Workspace of the calls on layer `i` alone.
-ATOMO_API atomo_status atomo_compressor_layer_workspace_bytes(const atomo_compressor* compressor,
-                                                              size_t i, size_t* bytes);
+/// Bytes that a whole message is expected to take; 0 where a layer's values alone say.
+ATOMO_API atomo_status atomo_compressor_expected_bytes(const atomo_compressor* compressor,
+                                                       uint64_t* bytes);
+/// Workspace of `atomo_compressor_encode`.
+ATOMO_API atomo_status atomo_compressor_encode_workspace_bytes(const atomo_compressor* compressor,
+                                                               size_t* bytes);
+/// Workspace of the calls that decode whole messages.
+ATOMO_API atomo_status atomo_compressor_decode_workspace_bytes(const atomo_compressor* compressor,
+                                                               size_t* bytes);
+/// Workspace of `atomo_compressor_encode_layer` of layer `i`.
+ATOMO_API atomo_status atomo_compressor_layer_encode_workspace_bytes(
+    const atomo_compressor* compressor, size_t i, size_t* bytes);
+/// Workspace of the calls that decode layer `i` alone.
+ATOMO_API atomo_status atomo_compressor_layer_decode_workspace_bytes(
+    const atomo_compressor* compressor, size_t i, size_t* bytes);
 
 /// One container of all layers, in registration order, at one price. One thread at a time.
 ATOMO_API atomo_status atomo_compressor_encode(atomo_compressor* compressor,
@@ -318,22 +346,27 @@ ATOMO_API atomo_status atomo_compressor_decode(const atomo_compressor* compresso
                                                const void* message, size_t message_bytes,
                                                const atomo_tensor* tensors, size_t count,
                                                const atomo_context* context);
+/// `x + (alpha * decoded)` for every layer; f32 alone. Any `alpha` but NaN.
+ATOMO_API atomo_status atomo_compressor_decode_add(const atomo_compressor* compressor,
+                                                   const void* message, size_t message_bytes,
+                                                   float alpha, const atomo_tensor* tensors,
+                                                   size_t count, const atomo_context* context);
 /// `x + (alpha * decoded)` for the messages in their order, bit for bit what one after another
 /// gives; a half tensor is rounded once, at the end. Any `alpha` but NaN.
-ATOMO_API atomo_status atomo_compressor_decode_add(const atomo_compressor* compressor,
-                                                   const atomo_bytes* messages,
-                                                   size_t message_count, float alpha,
-                                                   const atomo_tensor* tensors, size_t count,
-                                                   const atomo_context* context);
+ATOMO_API atomo_status atomo_compressor_decode_add_all(const atomo_compressor* compressor,
+                                                       const atomo_bytes* messages,
+                                                       size_t message_count, float alpha,
+                                                       const atomo_tensor* tensors, size_t count,
+                                                       const atomo_context* context);
 
 /// Fixes the key, and the price as predicted from earlier steps, for layers that come one by one.
 ATOMO_API atomo_status atomo_compressor_begin_step(atomo_compressor* compressor,
                                                    const atomo_key* key);
-/// The same at prices given (both 0: each layer finds its own, as in the first step). A price is at
-/// least 0 and an f32 whose lower 16 bits are zero; ATOMO_UNSUPPORTED otherwise.
+/// Fixes the key, and the prices by hand (both 0: each layer finds its own, as in the first step). A
+/// price is at least 0 and an f32 whose lower 16 bits are zero; ATOMO_INVALID_ARGUMENT otherwise.
 ATOMO_API atomo_status atomo_compressor_begin_step_at(atomo_compressor* compressor,
-                                                      const atomo_key* key, float price,
-                                                      float grid_step);
+                                                      const atomo_key* key,
+                                                      const atomo_prices* prices);
 /// A container of layer `i`: different layers on any threads at once, each once a step.
 ATOMO_API atomo_status atomo_compressor_encode_layer(atomo_compressor* compressor, size_t i,
                                                      const atomo_const_tensor* tensor,
@@ -342,19 +375,23 @@ ATOMO_API atomo_status atomo_compressor_encode_layer(atomo_compressor* compresso
 /// Learns from the step; of the context `status` and, on a device, `stream` are used.
 ATOMO_API atomo_status atomo_compressor_end_step(atomo_compressor* compressor,
                                                  const atomo_context* context);
-/// Reads a container of one layer, whichever layer of the tensor's shape it is.
-ATOMO_API atomo_status atomo_compressor_decode_layer(const atomo_compressor* compressor,
+/// Reads a container of layer `i`.
+ATOMO_API atomo_status atomo_compressor_decode_layer(const atomo_compressor* compressor, size_t i,
                                                      const void* message, size_t message_bytes,
                                                      const atomo_tensor* tensor,
                                                      const atomo_context* context);
-/// The same, added: f32 alone. Any `alpha` but NaN.
+/// `x + (alpha * decoded)` for layer `i`; f32 alone. Any `alpha` but NaN.
 ATOMO_API atomo_status atomo_compressor_decode_layer_add(const atomo_compressor* compressor,
-                                                         const void* message, size_t message_bytes,
-                                                         float alpha, const atomo_tensor* tensor,
+                                                         size_t i, const void* message,
+                                                         size_t message_bytes, float alpha,
+                                                         const atomo_tensor* tensor,
                                                          const atomo_context* context);
-/// The model's prices. On a device this waits for all its work.
+/// The prices of the step under way or the last one. On a device this waits for all its work.
 ATOMO_API atomo_status atomo_compressor_prices(const atomo_compressor* compressor,
                                                atomo_prices* prices);
+/// The prices that the next `atomo_compressor_begin_step` takes; waits likewise.
+ATOMO_API atomo_status atomo_compressor_predicted_prices(const atomo_compressor* compressor,
+                                                         atomo_prices* prices);
 /// What it has learnt of its price and of its layers' shares under a `cap=`, to go on after a crash;
 /// copied out as `atomo_codec_spec` says, without a terminating zero. On a device this and `atomo_compressor_load` wait.
 ATOMO_API atomo_status atomo_compressor_save(const atomo_compressor* compressor, void* state,
@@ -368,8 +405,7 @@ typedef struct atomo_message_info {
   int32_t format_major;  ///< version of the format
   int32_t format_minor;  ///< version of the format
   atomo_key key;         ///< `tensor` is that of the first layer; layers are numbered on from it
-  float price;           ///< of dithered atoms, 0 when none
-  float grid_step;       ///< of coordinates, 0 when none
+  atomo_prices prices;   ///< of the whole message; a layer may have its own
   uint64_t bytes;        ///< the whole message
   uint64_t head_bytes;   ///< header, rows, kinds, names
   uint64_t elements;     ///< of all layers together
@@ -413,7 +449,7 @@ ATOMO_API atomo_status atomo_message_layer(const atomo_message* message, size_t 
 ATOMO_API atomo_status atomo_decode(const void* message, size_t message_bytes,
                                     const atomo_tensor* tensors, size_t count,
                                     const atomo_context* context);
-/// The same, added: `x + (alpha * decoded)`; f32 alone. Any `alpha` but NaN.
+/// `x + (alpha * decoded)`, otherwise as `atomo_decode`; f32 alone. Any `alpha` but NaN.
 ATOMO_API atomo_status atomo_decode_add(const void* message, size_t message_bytes, float alpha,
                                         const atomo_tensor* tensors, size_t count,
                                         const atomo_context* context);

@@ -8,14 +8,16 @@
 /// const atomo::Shape shape{128, 784};
 /// auto codec = atomo::Codec::parse("atomo:bits=0.5");
 /// std::vector<std::byte> payload(codec.max_encoded_bytes(shape));
-/// std::vector<std::byte> workspace(codec.workspace_bytes(shape));
+/// std::vector<std::byte> workspace(codec.encode_workspace_bytes(shape));
 /// std::uint64_t bytes = 0;
 /// atomo::Status status = codec.encode({gradient.data(), atomo::DType::f32, shape}, {.seed = 1},
 ///                                     {payload.data(), payload.size(), &bytes},
 ///                                     {.workspace = workspace});
 /// ```
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,22 +48,32 @@ class Codec {
   /// device runs, before pack_lossless (atomo/container.hpp) on the CPU. Itself where it has none.
   [[nodiscard]] Codec without_lossless() const;
 
-  /// Upper bound of a message of one tensor of this shape, header included; exact when
-  /// `traits().fixed_size`.
+  /// Upper bound of a message of one tensor of this shape, header included: the capacity that
+  /// `encode` needs. It is exact when `traits().fixed_size`. A codec whose size follows the values
+  /// is bounded for the worst values at the lowest price, whatever its budget: 3.1 to 3.9 bytes a
+  /// parameter for `atomo`. A `cap=` bounds it by the cap. \throws Error for a `cap=` that leaves
+  /// no room for a message of this shape.
   [[nodiscard]] std::size_t max_encoded_bytes(const Shape& shape, DType dtype = DType::f32) const;
-  /// Workspace that `encode`, `decode` and `decode_add` need for this shape; any alignment. For
-  /// `Device::cuda` it is device memory. \throws Error when this codec, or this build, has no CUDA
-  /// twin.
-  [[nodiscard]] std::size_t workspace_bytes(const Shape& shape, DType dtype = DType::f32,
-                                            Device device = Device::cpu) const;
+  /// Bytes that a message of this shape is expected to take, header included: all of them when
+  /// `traits().fixed_size`, the budget for a codec with `bits=`. Nothing where the values alone say.
+  [[nodiscard]] std::optional<std::uint64_t> expected_bytes(const Shape& shape,
+                                                            DType dtype = DType::f32) const;
+  /// Workspace that `encode` needs for this shape; any alignment. For `Device::cuda` it is device
+  /// memory. \throws Error when this codec, or this build, has no CUDA twin.
+  [[nodiscard]] std::size_t encode_workspace_bytes(const Shape& shape, DType dtype = DType::f32,
+                                                   Device device = Device::cpu) const;
+  /// Workspace that `decode` and `decode_add` need for a view of this shape and dtype, otherwise as
+  /// `encode_workspace_bytes`.
+  [[nodiscard]] std::size_t decode_workspace_bytes(const Shape& shape, DType dtype = DType::f32,
+                                                   Device device = Device::cpu) const;
 
   /// Writes `view` as a container of one layer. Neither allocates nor synchronises unless the
   /// traits say so. Needs `payload.capacity >= max_encoded_bytes` and `context.workspace.size() >=
-  /// workspace_bytes`.
+  /// encode_workspace_bytes`.
   ///
   /// With a view on a CUDA device all pointers (tensor, payload, its length, workspace, `status`,
-  /// `step`) are device pointers, the work is queued on `context.stream` and can be captured into a
-  /// graph. The value returned is what the host can see (sizes, pointers, a failed launch); what
+  /// `step`) are device pointers, the work is queued on `context.stream`, which must not be null, and can be
+  /// captured into a graph. The value returned is what the host can see (sizes, pointers, a failed launch); what
   /// the data brings is in `*context.status` when the stream is done. The same holds for `decode`
   /// and `decode_add`.
   Status encode(const ConstTensorView& view, const Key& key, const Payload& payload,

@@ -7,14 +7,16 @@
 /// atomo::Compressor model({{"fc.weight", {128, 784}}, {"fc.bias", {128}}},
 ///                         atomo::Policy::parse("*=atomo:bits=0.5"));
 /// std::vector<std::byte> payload(model.max_encoded_bytes());
-/// std::vector<std::byte> workspace(model.workspace_bytes());
+/// std::vector<std::byte> workspace(model.encode_workspace_bytes());
 /// std::uint64_t bytes = 0;
 /// atomo::Status status = model.encode(gradients, {.seed = 1, .step = step, .worker = rank},
 ///                                     {payload.data(), payload.size(), &bytes},
 ///                                     {.workspace = workspace});
 /// ```
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -89,9 +91,9 @@ class Compressor {
  public:
   /// \throws Error for a duplicate or unmatched name or more than 65,536 layers.
   Compressor(std::vector<LayerSpec> layers, Policy policy, CompressorOptions options = {});
-  /// Leaves the other one fit for destruction alone.
+  /// The other one may only be destroyed afterwards.
   Compressor(Compressor&&) noexcept;
-  /// Leaves the other one fit for destruction alone.
+  /// The other one may only be destroyed afterwards.
   Compressor& operator=(Compressor&&) noexcept;
   ~Compressor();
 
@@ -99,17 +101,24 @@ class Compressor {
   [[nodiscard]] const std::vector<LayerSpec>& layers() const noexcept;
   /// What the policy gave the layer.
   [[nodiscard]] const Codec& codec(std::size_t layer) const;
-  /// Of all layers together.
+  /// The elements of all layers together.
   [[nodiscard]] std::uint64_t elements() const noexcept;
 
-  /// Capacity that suffices for `encode`.
+  /// Capacity that suffices for `encode`, whatever the values (see `Codec::max_encoded_bytes`).
   [[nodiscard]] std::size_t max_encoded_bytes() const noexcept;
   /// Capacity that suffices for `encode_layer`.
   [[nodiscard]] std::size_t max_encoded_bytes(std::size_t layer) const;
-  /// For encode, decode and decode_add of the whole model.
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept;
-  /// For encode_layer and decode_layer_add of one layer.
-  [[nodiscard]] std::size_t workspace_bytes(std::size_t layer) const;
+  /// Bytes that a whole message is expected to take, header included: budgets and bodies of fixed
+  /// size. Nothing when a layer's codec has neither (see `Codec::expected_bytes`).
+  [[nodiscard]] std::optional<std::uint64_t> expected_bytes() const noexcept;
+  /// Workspace of `encode`.
+  [[nodiscard]] std::size_t encode_workspace_bytes() const noexcept;
+  /// Workspace of `encode_layer` of one layer.
+  [[nodiscard]] std::size_t encode_workspace_bytes(std::size_t layer) const;
+  /// Workspace of `decode`, `decode_add` and `decode_add_all`.
+  [[nodiscard]] std::size_t decode_workspace_bytes() const noexcept;
+  /// Workspace of `decode_layer` and `decode_layer_add` of one layer, into a view of any dtype.
+  [[nodiscard]] std::size_t decode_workspace_bytes(std::size_t layer) const;
 
   /// One container of all layers, at one price found from the whole budget. `key.tensor` must be 0:
   /// layers are numbered in registration order. The next streamed step is predicted to need the
@@ -123,58 +132,54 @@ class Compressor {
   /// `view[i] + (alpha * decoded[i])` for every layer; f32 views only.
   Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> layers,
                     const Context& context) const noexcept;
-  /// All workers' messages, added in the order given (rank order): bit for bit what single calls
-  /// give.
-  Status decode_add(std::span<const ConstBytes> messages, float alpha,
-                    std::span<const TensorView> layers, const Context& context) const noexcept;
+  /// Adds all workers' messages in the order given (rank order). Views in f32 receive bit for bit
+  /// what a `decode_add` of each message gives; half views are added in f32 and rounded once.
+  Status decode_add_all(std::span<const ConstBytes> messages, float alpha,
+                        std::span<const TensorView> layers, const Context& context) const noexcept;
 
   /// Fixes the key and the price of a step whose layers come one by one. The price is predicted
-  /// from earlier steps; in the first step each layer solves for its own. `unsupported` when the
-  /// layers' heads leave no room for a run of atoms under a `cap=`, which whole messages have. What is
-  /// kept aside for that run may be half of a small model's budget where `cap=` is near `bits=`.
+  /// from earlier steps; in the first step each layer solves for its own. `key.tensor` must be 0.
+  /// `wrong_stage` when a step is under way. `unsupported` when the layers' heads leave no room for
+  /// a run of atoms under a `cap=`, which whole messages have. The room kept aside for that run may
+  /// be half of a small model's budget where `cap=` is near `bits=`.
   Status begin_step(const Key& key) noexcept;
-  /// Fixes the prices by hand (both 0: as in the first step). `unsupported` for a price whose lower
-  /// 16 bits are not zero.
-  Status begin_step(const Key& key, float price, float grid_step) noexcept;
+  /// Fixes the prices by hand (both 0: as in the first step). `invalid_argument` for a price that is
+  /// negative, not finite, or whose lower 16 bits are not zero.
+  Status begin_step(const Key& key, const Prices& prices) noexcept;
   /// A complete container of layer i. Any order, any thread, each layer once a step; of a layer
   /// encoded again the last counts. Neither allocates nor synchronises unless the codec's traits
   /// say so. Needs `payload.capacity >= max_encoded_bytes(i)` and a workspace of
-  /// `workspace_bytes(i)`. `unsupported` outside a step.
+  /// `encode_workspace_bytes(i)`. `wrong_stage` outside a step.
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
   /// Learns from the step: updates the predicted price. Layers that were not encoded are left out.
   /// Neither allocates nor synchronises; of the context `status` and, on a device, `stream` are
   /// used. `underspent` when a layer's lowest price holds the next step's up, `overspent` when the
   /// budget does not pay for a message worth sending (a step's first messages do not tell: each
-  /// layer of the first step spends at least as much), `unsupported` outside a step.
+  /// layer of the first step spends at least as much), `wrong_stage` outside a step.
   Status end_step(const Context& context = {}) noexcept;
-  /// Reads what `encode_layer` wrote, whichever layer it is: `view` must have that layer's shape.
-  /// On a device, where the host does not see the message, all layers of the shape must have one
-  /// codec
-  /// (`unsupported` otherwise: `codec(i).decode` then).
-  Status decode_layer(ConstBytes message, const TensorView& view,
+  /// Reads what `encode_layer(i, ...)` of this or another worker wrote: `view` has the shape of
+  /// layer i. `shape_mismatch` for a layer that the model has not, `codec_mismatch` for a message of
+  /// another codec. Needs a workspace of `decode_workspace_bytes(i)`.
+  Status decode_layer(std::size_t i, ConstBytes message, const TensorView& view,
                       const Context& context) const noexcept;
-  /// The same, added: f32 views only.
-  Status decode_layer_add(ConstBytes message, float alpha, const TensorView& view,
+  /// `view[j] + (alpha * decoded[j])`, otherwise as `decode_layer`; f32 views only.
+  Status decode_layer_add(std::size_t i, ConstBytes message, float alpha, const TensorView& view,
                           const Context& context) const noexcept;
 
-  /// The price of the step under way, or of the last one: the amplitude `a` (FORMAT.md), 0 before
-  /// the first. On a device this and the next three wait for all its work, and are 0 when that
-  /// failed.
-  [[nodiscard]] float price() const noexcept;
-  /// The same for codecs on a grid: the step, 0 before the first.
-  [[nodiscard]] float grid_step() const noexcept;
-  /// What `begin_step(key)` would take, 0 before the first step: workers who want one price (or one
-  /// grid step, so that payloads add: arithmetic.hpp) agree on theirs and fix it by hand.
-  [[nodiscard]] float predicted_price() const noexcept;
-  /// The same for codecs on a grid: the step.
-  [[nodiscard]] float predicted_grid_step() const noexcept;
+  /// The prices of the step under way, or of the last one; 0 before the first. On a device this
+  /// call and `predicted_prices` wait for all its work, and give 0 when that failed.
+  [[nodiscard]] Prices prices() const noexcept;
+  /// The prices that `begin_step(key)` would take, 0 before the first step: workers who want one
+  /// price (or one grid step, so that payloads add: arithmetic.hpp) agree on theirs and fix it by
+  /// hand.
+  [[nodiscard]] Prices predicted_prices() const noexcept;
   /// The budget of a whole message in bytes, 0 when no layer has one.
   [[nodiscard]] double budget_bytes() const noexcept;
 
   /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
-  /// model's price and, under a `cap=`, of its layers' shares. Between steps.
-  /// The same on a device, whose work it waits for; `load` too. \throws Error when that failed.
+  /// model's price and, under a `cap=`, of its layers' shares. Between steps. On a device this call
+  /// and `load` wait for all its work. \throws Error when that failed.
   [[nodiscard]] std::vector<std::byte> save() const;
   /// \throws Error when the bytes are not a saved state of a model with these caps.
   void load(ConstBytes state);

@@ -36,12 +36,11 @@ struct ContainerInfo {
   int major = 0;            ///< version of the format
   int minor = 0;            ///< version of the format
   Key key;                  ///< `tensor` is that of the first layer; layers are numbered on from it
-  float price = 0;          ///< of dithered atoms, 0 when none
-  float grid_step = 0;      ///< of coordinates, 0 when none
+  Prices prices;            ///< of the whole message; a layer may have its own
   std::uint64_t bytes = 0;  ///< the whole message
   std::uint64_t head_bytes = 0;   ///< header, rows, kinds, names
   std::vector<LayerInfo> layers;  ///< in the order of the message
-  /// Of all layers together.
+  /// The elements of all layers together.
   [[nodiscard]] std::uint64_t elements() const noexcept;
 };
 
@@ -56,7 +55,7 @@ Status inspect(ConstBytes message, ContainerInfo& info, bool exact = false);
 Status decode(ConstBytes message, std::span<const TensorView> views,
               const Context& context) noexcept;
 
-/// The same, added: `view[i] + (alpha * decoded[i])`; f32 views only.
+/// `view[i] + (alpha * decoded[i])`, otherwise as `decode`; f32 views only.
 Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> views,
                   const Context& context) noexcept;
 
@@ -77,8 +76,8 @@ Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
 /// a capacity of `unpacked_bytes`, which a hostile message can make as large as its layers' shapes
 /// allow; `payload` is other memory. Takes heap memory.
 Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept;
-/// Of the message without lossless stages; 0 when it is not a message. Neither allocates nor
-/// unpacks.
+/// The bytes that the message has without lossless stages; 0 when it is not a message. The call
+/// neither allocates nor unpacks.
 [[nodiscard]] std::uint64_t unpacked_bytes(ConstBytes message) noexcept;
 
 /// Joins containers of consecutive layers (by `Key::tensor`) into one: the same bytes as encoding

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// What a caller with CUDA tensors makes once: the handles of the libraries that decompose matrices
+/// The legacy default stream by name, and what a caller with CUDA tensors makes once: the handles of the libraries that decompose matrices
 /// (cuBLAS, cuSOLVER). Only encoding under `atomo:atoms=svd` needs them; decoding needs none.
 ///
 /// ```cpp
@@ -9,11 +9,18 @@
 /// context.handles = handles.get();
 /// ```
 
+#include <cstdint>
 #include <memory>
 
 #include "atomo/types.hpp"
 
 namespace [[gnu::visibility("default")]] atomo {
+
+/// The legacy default stream, `cudaStreamLegacy`: every other blocking stream of the device waits
+/// for it. A call on CUDA tensors refuses a null stream, so that nobody takes this one in silence.
+[[nodiscard]] inline Stream legacy_stream() noexcept {
+  return reinterpret_cast<Stream>(std::uintptr_t{1});
+}
 
 /// Waits for the device and gives everything back.
 struct DestroyHandles {

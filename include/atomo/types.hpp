@@ -39,36 +39,56 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What a call on the hot path came to. Values below 16 are success, possibly with a notice; from
-/// 16 on the call failed. See `failed`.
-enum class [[nodiscard]] Status : std::uint8_t{
+/// What a call on the hot path came to: `ok`; one or more notices, which are flags; or one failure,
+/// which stands alone. A call with notices did what was asked. `failed` and `has` tell them apart.
+enum class [[nodiscard]] Status : std::int32_t{
     ok = 0,
-    non_finite = 1,  ///< done; a layer held an Inf or NaN, is flagged and decodes to NaN everywhere
-    underspent = 2,  ///< done; the budget is above what the finest class can spend
-    overflow = 3,    ///< done; a value too large for the half output became +-Inf
-    overspent = 4,   ///< done; the budget does not pay for a message worth sending: it is exceeded
+    // Notices.
+    non_finite = 1,  ///< a layer held an Inf or NaN, is flagged and decodes to NaN everywhere
+    underspent = 2,  ///< the budget is above what the finest class can spend
+    overflow = 4,    ///< a value too large for the half output became +-Inf
+    overspent = 8,   ///< the budget does not pay for a message worth sending: it is exceeded
 
-    buffer_too_small = 16,  ///< the capacity is below `max_encoded_bytes`, or what else is written
-    workspace_too_small,    ///< the workspace is below `workspace_bytes`
-    truncated,              ///< the message ends before its header says
-    bad_magic,              ///< not an atomo container
-    bad_version,            ///< a major version or a must-understand flag this build does not know
-    bad_checksum,           ///< bytes changed since they were written
-    corrupt,                ///< the checksums hold, the content breaks the format's rules
-    shape_mismatch,         ///< the container holds other layers than the caller's tensors
-    codec_mismatch,  ///< the container was written by another codec than the one asked to decode it
-    unsupported,     ///< this view, dtype or device is not supported by this call
-    external,        ///< a library below (LAPACK, blosc) reported failure
-    price_mismatch,  ///< messages of different grid steps cannot be added
-    too_large,       ///< a sum is beyond what a message can hold
+    // Failures.
+    buffer_too_small = 256,  ///< the capacity is below `max_encoded_bytes`, or what else is written
+    workspace_too_small,     ///< the workspace is below what the query of its size says
+    truncated,               ///< the message ends before its header says
+    bad_magic,               ///< not an atomo container
+    bad_version,             ///< a major version or a must-understand flag this build does not know
+    bad_checksum,            ///< bytes changed since they were written
+    corrupt,                 ///< the checksums hold, the content breaks the format's rules
+    shape_mismatch,          ///< the container holds other layers than the caller's tensors
+    codec_mismatch,    ///< the container was written by another codec than the one asked to decode
+    unsupported,       ///< this dtype, device or size is not supported by this codec or call
+    external,          ///< a library below (LAPACK, blosc, CUDA) reported failure
+    price_mismatch,    ///< messages of different grid steps cannot be added
+    too_large,         ///< a sum is beyond what a message can hold
+    invalid_argument,  ///< a pointer that is needed is null, a number is out of its range, or a
+                       ///< call on CUDA has no stream
+    wrong_stage,       ///< a call out of its order: a step is or is not under way
 };
 
 /// True when the call did not do what was asked.
 [[nodiscard]] constexpr bool failed(Status s) noexcept {
-  return static_cast<std::uint8_t>(s) >= 16;
+  return static_cast<std::int32_t>(s) >= static_cast<std::int32_t>(Status::buffer_too_small);
 }
 
-/// One line for a person, e.g. "the checksum does not match: bytes were changed".
+/// True when `s` is no failure and holds this notice.
+[[nodiscard]] constexpr bool has(Status s, Status notice) noexcept {
+  return !failed(s) && (static_cast<std::int32_t>(s) & static_cast<std::int32_t>(notice)) != 0;
+}
+
+/// What two calls came to together: all notices of both, or the failure with the larger number.
+[[nodiscard]] constexpr Status operator|(Status a, Status b) noexcept {
+  if (failed(a) || failed(b)) return a < b ? b : a;
+  return static_cast<Status>(static_cast<std::int32_t>(a) | static_cast<std::int32_t>(b));
+}
+
+/// `a` becomes `a | b`.
+constexpr Status& operator|=(Status& a, Status b) noexcept { return a = a | b; }
+
+/// One line for a person, e.g. "the checksum does not match: bytes were changed". Several notices
+/// are told one after another. The text is of static storage and ends with a zero.
 [[nodiscard]] std::string_view describe(Status s) noexcept;
 
 /// Element types accepted at the boundary. Arithmetic is f32.
@@ -150,6 +170,15 @@ struct Key {
   friend bool operator==(const Key&, const Key&) = default;
 };
 
+/// The prices of a message or a step, each 0 where there is none (FORMAT.md, "Header").
+struct Prices {
+  float atoms = 0;  ///< the amplitude `a` of an atom that is only just certain to be sent
+  float grid = 0;   ///< the step of the grid of coordinates
+
+  /// Both the same.
+  friend bool operator==(const Prices&, const Prices&) = default;
+};
+
 /// Where a message goes. `bytes` receives its length: a host word on the CPU, a device word on
 /// CUDA.
 struct Payload {
@@ -172,18 +201,20 @@ class Executor {
 // Library handles of a CUDA caller (cuBLAS, cuSOLVER): atomo/cuda.hpp.
 struct Handles;
 
-/// What a call may use. Everything is optional but the workspace, whose size `workspace_bytes`
-/// states.
+/// What a call may use. Everything is optional but the workspace, whose size
+/// `encode_workspace_bytes` and `decode_workspace_bytes` state, and on CUDA the stream.
 struct Context {
-  Stream stream = nullptr;  ///< unused on the CPU
-  Bytes workspace{};        ///< scratch of the call, any alignment, not shared by two calls at once
+  /// Unused on the CPU. Calls on CUDA tensors refuse null (Status::invalid_argument), because it
+  /// would mean the legacy default stream in silence: `legacy_stream()` (atomo/cuda.hpp) names it.
+  Stream stream = nullptr;
+  Bytes workspace{};  ///< scratch of the call, any alignment, not shared by two calls at once
   /// Null: the calling thread alone. Encoding and decoding a model hand it whole layers, a call on
   /// one layer hands it ranges of entries where the codec can work on several at once (`identity`,
   /// `qsgd`, `sign`, `terngrad`, `topk`, `randomk`, coordinates, decoding of singular pairs). The
   /// bytes and the values are the same.
   Executor* executor = nullptr;
-  Handles* handles = nullptr;    ///< for encoding singular pairs on CUDA; unused on the CPU
-  Status* status = nullptr;      ///< receives the call's status too (a device word on CUDA)
+  Handles* handles = nullptr;  ///< for encoding singular pairs on CUDA; unused on the CPU
+  Status* status = nullptr;    ///< receives the call's status too (a device word on CUDA)
   const std::uint32_t* step =
       nullptr;  ///< overrides `Key::step` when not null (a device word on CUDA)
 };

@@ -4,7 +4,7 @@
 ///
 /// Pointers in views, messages, payloads, workspaces and contexts (status, step, bytes) are device
 /// pointers. No call but those that set up allocates, waits for the device or uses the default
-/// stream.
+/// stream; a context without a stream is refused.
 
 #include <memory>
 #include <span>
@@ -27,8 +27,8 @@ struct StreamedLayer {
 class DeviceModel {
  public:
   virtual ~DeviceModel() = default;
-  /// For encode, decode and decode_add.
-  [[nodiscard]] virtual std::size_t workspace_bytes() const noexcept = 0;
+  [[nodiscard]] virtual std::size_t encode_workspace_bytes() const noexcept = 0;
+  [[nodiscard]] virtual std::size_t decode_workspace_bytes() const noexcept = 0;
   /// `budget_bits`: what the budgets leave for bodies, by pool (atoms, grid).
   virtual Status encode(std::span<const ConstTensorView> views, const Key& key,
                         const double (&budget_bits)[2], const Payload& payload,
@@ -57,7 +57,8 @@ struct DeviceBackend {
   /// Whether it can encode and decode this layer.
   bool (*runs)(const LayerPlan&) noexcept;
   // One codec, one tensor.
-  std::size_t (*workspace_bytes)(const LayerPlan&) noexcept;
+  std::size_t (*encode_workspace_bytes)(const LayerPlan&) noexcept;
+  std::size_t (*decode_workspace_bytes)(const LayerPlan&) noexcept;
   Status (*encode)(const LayerPlan&, const ConstTensorView&, const Key&, const Payload&,
                    const Context&) noexcept;
   Status (*decode)(const LayerPlan&, ConstBytes message, bool add, float alpha, const TensorView&,

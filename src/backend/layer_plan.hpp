@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 #include "format/kind.hpp"
 #include "format/row.hpp"
@@ -45,6 +47,17 @@ struct LayerPlan {
 /// take `fixed_bits`.
 [[nodiscard]] inline double lone_body_budget(const LayerPlan& plan, double fixed_bits) noexcept {
   return body_budget(plan.price_rule.budget_bits * static_cast<double>(plan.n), fixed_bits);
+}
+
+/// Bytes that a message of this layer alone is expected to take: all of them at a fixed size, its
+/// budget where it has one.
+[[nodiscard]] inline std::optional<std::uint64_t> expected_message_bytes(
+    const LayerPlan& plan, std::size_t head) noexcept {
+  if (plan.fixed_size || plan.n == 0) return max_message_bytes(plan, head);
+  if (plan.price_rule.pool == Pool::none || plan.price_rule.from != PriceRule::From::budget)
+    return std::nullopt;
+  const double body = lone_body_budget(plan, 8.0 * static_cast<double>(head)) / 8;
+  return head + static_cast<std::uint64_t>(body);
 }
 
 }  // namespace atomo::backend

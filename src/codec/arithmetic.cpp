@@ -64,7 +64,7 @@ class Addition {
     for (LayerCursor layer(first); layer.next(next);) {
       const Status s = add_layer(layer);
       if (failed(s)) return s;
-      status = worse(status, s);
+      status |= s;
     }
     if (failed(next)) return next;
     Header header = first.header();
@@ -196,7 +196,8 @@ std::uint64_t added_bytes_bound(std::span<const ConstBytes> messages) noexcept {
 }
 
 Status add(std::span<const ConstBytes> messages, Bytes workspace, const Payload& sum) noexcept {
-  if (messages.empty() || sum.data == nullptr || sum.bytes == nullptr) return Status::unsupported;
+  if (messages.empty() || sum.data == nullptr || sum.bytes == nullptr)
+    return Status::invalid_argument;
   Carver carver(workspace);
   const AddMemory memory(carver, messages.size());
   if (!carver.fits()) return Status::workspace_too_small;

@@ -59,16 +59,25 @@ std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
               " bits a parameter; the layers of a model share its cap");
 }
 
-std::size_t Codec::workspace_bytes(const Shape& shape, DType dtype, Device device) const {
+std::optional<std::uint64_t> Codec::expected_bytes(const Shape& shape, DType dtype) const {
   const EncoderPlan plan(*stages_, shape, dtype);
-  if (device == Device::cuda) return codec::device_backend_for(plan).workspace_bytes(plan);
-  if (plan.n == 0) return 0;
-  Carver encoding;
+  return expected_message_bytes(plan, one_layer_head_bytes(plan.kind));
+}
+
+std::size_t Codec::encode_workspace_bytes(const Shape& shape, DType dtype, Device device) const {
+  const EncoderPlan plan(*stages_, shape, dtype);
+  if (device == Device::cuda) return codec::device_backend_for(plan).encode_workspace_bytes(plan);
+  Carver carver;
   LayerEncoder layer(plan);
-  layer.carve_price_input(encoding);
-  layer.carve(encoding);
-  return std::max(encoding.bytes(),
-                  read_layer_workspace(plan.kind, dtype, stages_->lossless.has_value()));
+  layer.carve_price_input(carver);
+  layer.carve(carver);
+  return carver.bytes();
+}
+
+std::size_t Codec::decode_workspace_bytes(const Shape& shape, DType dtype, Device device) const {
+  const EncoderPlan plan(*stages_, shape, dtype);
+  if (device == Device::cuda) return codec::device_backend_for(plan).decode_workspace_bytes(plan);
+  return plan.n == 0 ? 0 : read_layer_workspace(plan.kind, dtype, stages_->lossless.has_value());
 }
 
 Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload& payload,
@@ -81,8 +90,9 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   }
   const FpGuard guard;
   const std::size_t head = one_layer_head_bytes(plan.kind), most = max_message_bytes(plan, head);
-  if (most == 0 || payload.data == nullptr || payload.bytes == nullptr)
-    return report(context, Status::unsupported);
+  if (payload.data == nullptr || payload.bytes == nullptr)
+    return report(context, Status::invalid_argument);
+  if (most == 0) return report(context, Status::unsupported);
   if (payload.capacity < most) return report(context, Status::buffer_too_small);
   Carver carver(context.workspace);
   LayerEncoder layer(plan);
@@ -96,18 +106,16 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   if (failed(status)) return report(context, status);
 
   LayerPrices prices;
-  bool overspent = false;
   if (plan.price_rule.from == PriceRule::From::budget && layer.sends()) {
     const PriceInput* const input = &layer.price_input();
     const FoundPrice found =
         find_price({&input, 1}, lone_body_budget(plan, 8.0 * static_cast<double>(head)));
     (plan.price_rule.pool == Pool::atoms ? prices.atoms : prices.grid) = found.price;
-    if (found.underspent) status = worse(status, Status::underspent);
-    overspent = found.overspent;
+    status |= found.notices();
   }
   const Bytes bodies{payload.data + head, payload.capacity - head};
-  status = worse(status, layer.write(prices, bodies));
-  if (!failed(status)) status = worse(status, layer.fit({limit_of(plan, head), 1}, bodies));
+  status |= layer.write(prices, bodies);
+  if (!failed(status)) status |= layer.fit({limit_of(plan, head), 1}, bodies);
   if (failed(status)) return report(context, status);
 
   const auto body = static_cast<std::size_t>(layer.row().bytes);
@@ -115,7 +123,7 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   std::fill(payload.data + head + body, payload.data + total, std::byte{0});
   write_one_layer_head(payload.data, plan.kind, layer.row(), used, prices.atoms, prices.grid);
   *payload.bytes = total;
-  return report(context, with_overspent(status, overspent));
+  return report(context, status);
 }
 
 namespace {

@@ -96,7 +96,7 @@ Status inspect(ConstBytes message, ContainerInfo& info, bool exact) {
   Head head;
   if (const Status s = Head::parse(message, exact, head); failed(s)) return s;
   const auto& h = head.header();
-  info = {h.major, h.minor, h.key, h.price, h.grid_step, h.total_bytes, head.head_bytes(), {}};
+  info = {h.major, h.minor, h.key, {h.price, h.grid_step}, h.total_bytes, head.head_bytes(), {}};
   Status status = Status::ok;
   for (LayerCursor layer(head); layer.next(status);) {
     LayerInfo& row = info.layers.emplace_back();
@@ -117,10 +117,11 @@ Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> v
   return report(context, decode_all(message, true, alpha, views, context));
 }
 
-std::size_t decode_workspace_bytes(const Shape& shape, DType) {
-  // The f32 copy behind a half view, an unpacked body (the longest bodies are those of full-rank
-  // pairs, under 9 bytes an entry) and a method's own need of at most 4 bytes an entry.
-  return 20 * shape.elements() + 65536;
+std::size_t decode_workspace_bytes(const Shape& shape, DType dtype) {
+  // An unpacked body (the longest bodies are those of full-rank pairs, under 9 bytes an entry), a
+  // method's own need of at most 4 bytes an entry, and the f32 copy behind a half view.
+  const std::size_t bytes = dtype == DType::f32 ? 14 : 18;
+  return bytes * shape.elements() + 65536;
 }
 
 namespace {
@@ -196,7 +197,7 @@ Status join_parts(std::span<const ConstBytes> parts, const Payload& payload) {
 
 Status join(std::span<const ConstBytes> parts, const Payload& payload) noexcept {
   if (payload.data == nullptr || payload.bytes == nullptr || parts.empty())
-    return Status::unsupported;
+    return Status::invalid_argument;
   try {
     return join_parts(parts, payload);
   } catch (...) {  // out of memory

@@ -116,7 +116,7 @@ Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key,
   input_.key = key;
   input_.executor = executor;
   if (plan_->n == 0) return Status::ok;
-  if (view.data == nullptr) return Status::unsupported;
+  if (view.data == nullptr) return Status::invalid_argument;
   input_.x = as_f32(view, plan_->n, converted_, executor);
   non_finite_ = !all_finite(input_.x, plan_->n);
   if (non_finite_) return Status::non_finite;
@@ -136,7 +136,7 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   const Status status = plan_->body().encode({input_, chosen.price, &prepared_, scratch_},
                                              body.subspan(skip), result);
   if (failed(status)) return status;
-  if (result.bytes == 0) return worse(status, chosen.status);
+  if (result.bytes == 0) return status | chosen.status;
   if (chosen.own) {
     std::memcpy(body.data(), &chosen.price, kPriceBytes);
     row_.flags |= Row::kOwnPrice;
@@ -144,7 +144,7 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   row_.flags |= static_cast<std::uint8_t>(result.form << Row::kFormShift);
   row_.bytes = result.bytes + skip;
   price_ = chosen.price;
-  return row_.bytes <= kMaxBodyBytes ? worse(status, chosen.status) : Status::unsupported;
+  return row_.bytes <= kMaxBodyBytes ? status | chosen.status : Status::unsupported;
 }
 
 CappedBody LayerEncoder::capped_body(bool with_least) const noexcept {
@@ -212,7 +212,8 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
   if (view.shape != kind.shape) return Status::shape_mismatch;
   const std::size_t n = kind.shape.elements();
   const bool half = view.dtype != DType::f32;
-  if ((half && add) || (n > 0 && view.data == nullptr)) return Status::unsupported;
+  if (half && add) return Status::unsupported;
+  if (n > 0 && view.data == nullptr) return Status::invalid_argument;
   if (const Status s = check_row(layer.row, kind.method, n); failed(s)) return s;
   if (n == 0) return Status::ok;
 
@@ -228,8 +229,8 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
   out.y = half ? values.data() : static_cast<float*>(view.data);
   if ((layer.row.flags & Row::kNonFinite) != 0) {
     std::fill_n(out.y, n, std::numeric_limits<float>::quiet_NaN());
-    return half ? worse(Status::non_finite, round_to_half(out.y, n, layer.key, Purpose::output,
-                                                          view.dtype, view.data, executor))
+    return half ? Status::non_finite | round_to_half(out.y, n, layer.key, Purpose::output,
+                                                     view.dtype, view.data, executor)
                 : Status::non_finite;
   }
   out.body = layer.body;
@@ -256,8 +257,8 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
   out.executor = executor;
   const Status status = decoder.decode(out);
   if (failed(status) || !half) return status;
-  return worse(status, round_to_half(values.data(), n, layer.key, Purpose::output, view.dtype,
-                                     view.data, executor));
+  return status | round_to_half(values.data(), n, layer.key, Purpose::output, view.dtype, view.data,
+                                executor);
 }
 
 }  // namespace atomo::codec

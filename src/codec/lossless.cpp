@@ -37,7 +37,7 @@ Status copy_body(ConstBytes body, Bytes room, std::size_t& bytes) noexcept {
 template <typename Rewrite>
 Status rewrite_bodies(ConstBytes message, std::size_t layers, const Payload& payload,
                       Rewrite rewrite) noexcept {
-  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::invalid_argument;
   Head head;
   if (const Status s = Head::parse(message, false, head); failed(s)) return s;
   if (layers != 0 && head.layers() != layers) return Status::shape_mismatch;
@@ -73,7 +73,7 @@ Status rewrite_bodies(ConstBytes message, std::size_t layers, const Payload& pay
 
 Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
                      const Payload& payload) noexcept {
-  if (codecs.empty()) return Status::unsupported;
+  if (codecs.empty()) return Status::shape_mismatch;
   const bool one_for_all = codecs.size() == 1;
   const auto pack = [&](const LayerCursor& layer, ConstBytes body, Bytes room, Row& row,
                         std::size_t& bytes) {

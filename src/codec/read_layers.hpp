@@ -53,7 +53,7 @@ Status read_layers(const Head& head, bool add, float alpha, const Context& conte
     });
     for (const Task& task : std::span(tasks).first(count)) {
       if (failed(task.status)) return task.status;
-      status = worse(status, task.status);
+      status |= task.status;
     }
   }
   return failed(walked) ? walked : status;

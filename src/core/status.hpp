@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Where a status goes, and which of two is told.
+/// A status goes to its caller here.
 
 #include "atomo/types.hpp"
 #include "core/namespaces.hpp"
@@ -11,15 +11,6 @@ namespace atomo::core {
 inline Status report(const Context& context, Status status) noexcept {
   if (context.status != nullptr) *context.status = status;
   return status;
-}
-
-/// The budget of a price was exceeded: told where there is nothing else to tell.
-[[nodiscard]] constexpr Status with_overspent(Status status, bool overspent) noexcept {
-  return status == Status::ok && overspent ? Status::overspent : status;
-}
-
-[[nodiscard]] constexpr Status worse(Status a, Status b) noexcept {
-  return static_cast<int>(a) >= static_cast<int>(b) ? a : b;
 }
 
 }  // namespace atomo::core

@@ -2,25 +2,58 @@
 /// The texts of statuses, types and shapes, and what a shape refuses.
 #include "atomo/types.hpp"
 
+#include <array>
+#include <utility>
+
 namespace atomo {
 
+namespace {
+
+constexpr std::string_view kDone = "done, but ";
+/// By the bit of the notice.
+constexpr std::array<std::string_view, 4> kNotices = {
+    "a layer holds an Inf or NaN and decodes to NaN",
+    "the budget is above what the finest class can spend",
+    "a value too large for the half output became infinite",
+    "the budget does not pay for a message worth sending, so it is exceeded"};
+constexpr std::size_t kNoticeSets = std::size_t{1} << kNotices.size();
+
+/// The line of a set of notices, made while compiling.
+struct NoticeText {
+  std::array<char, 320> text{};
+  std::size_t length = 0;
+
+  constexpr void append(std::string_view part) {
+    for (const char c : part) text[length++] = c;
+  }
+  constexpr explicit NoticeText(std::size_t set) {
+    for (std::size_t bit = 0; bit < kNotices.size(); ++bit) {
+      if ((set >> bit & 1) == 0) continue;
+      append(length == 0 ? kDone : "; ");
+      append(kNotices[bit]);
+    }
+    if (length == 0) append("ok");
+  }
+};
+
+template <std::size_t... Sets>
+constexpr std::array<NoticeText, kNoticeSets> notice_texts(std::index_sequence<Sets...>) {
+  return {NoticeText(Sets)...};
+}
+constexpr auto kNoticeTexts = notice_texts(std::make_index_sequence<kNoticeSets>());
+
+}  // namespace
+
 std::string_view describe(Status s) noexcept {
+  const auto number = static_cast<std::size_t>(s);
+  if (number < kNoticeSets) return {kNoticeTexts[number].text.data(), kNoticeTexts[number].length};
   switch (s) {
-    case Status::ok:
-      return "ok";
-    case Status::non_finite:
-      return "done, but a layer holds an Inf or NaN and decodes to NaN";
-    case Status::underspent:
-      return "done, but the budget is above what the finest class can spend";
-    case Status::overflow:
-      return "done, but a value too large for the half output became infinite";
-    case Status::overspent:
-      return "done, but the budget does not pay for a message worth sending, so it is exceeded";
     case Status::buffer_too_small:
       return "the output's buffer is too small: for a payload max_encoded_bytes says what is "
              "needed";
     case Status::workspace_too_small:
-      return "the workspace is too small: workspace_bytes says what is needed";
+      return "the workspace is too small: encode_workspace_bytes or decode_workspace_bytes says "
+             "what is needed";
     case Status::truncated:
       return "the message ends before its header says";
     case Status::bad_magic:
@@ -36,15 +69,21 @@ std::string_view describe(Status s) noexcept {
     case Status::codec_mismatch:
       return "the message was written by another codec";
     case Status::unsupported:
-      return "this view, dtype or device is not supported by this call";
+      return "this dtype, device or size is not supported by this codec or call";
     case Status::external:
-      return "a library below (LAPACK, blosc) reported failure";
+      return "a library below (LAPACK, blosc, CUDA) reported failure";
     case Status::price_mismatch:
       return "the messages have different grid steps: only those of one step add";
     case Status::too_large:
       return "a sum of levels reached 2^53, more than a message can hold";
+    case Status::invalid_argument:
+      return "an argument is not what the call accepts: a pointer that is needed is null, a number "
+             "is out of its range, or a call on CUDA has no stream";
+    case Status::wrong_stage:
+      return "a call out of its order: begin_step begins a step, end_step ends it";
+    default:
+      return "unknown status";
   }
-  return "unknown status";
 }
 
 std::string_view name_of(DType t) noexcept {

@@ -224,7 +224,9 @@ struct OneLayerPlan {
   [[nodiscard]] Status check(const Context& context) const noexcept {
     if (!fits()) return Status::unsupported;
     if (context.workspace.size() < workspace_bytes()) return Status::workspace_too_small;
-    return plan.needs_handles() && context.handles == nullptr ? Status::unsupported : Status::ok;
+    if (context.stream == nullptr) return Status::invalid_argument;
+    const bool lacks_handles = plan.needs_handles() && context.handles == nullptr;
+    return lacks_handles ? Status::invalid_argument : Status::ok;
   }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept {
     return tables_at + table_bytes + kAlignment;
@@ -238,10 +240,11 @@ struct OneLayerPlan {
   }
 };
 
-std::size_t tensor_workspace_bytes(const LayerPlan& layer) noexcept {
-  const OneLayer one(layer);
-  return std::max(OneLayerPlan<EncodePlans>(one, false, false).workspace_bytes(),
-                  OneLayerPlan<DecodePlans>(one, true, false).workspace_bytes());
+std::size_t encode_workspace_bytes(const LayerPlan& layer) noexcept {
+  return OneLayerPlan<EncodePlans>(OneLayer(layer), false, false).workspace_bytes();
+}
+std::size_t decode_workspace_bytes(const LayerPlan& layer) noexcept {
+  return OneLayerPlan<DecodePlans>(OneLayer(layer), true, false).workspace_bytes();
 }
 
 /// Whether a layer can come from such a view, or go to it, here.
@@ -253,9 +256,9 @@ bool takes(const LayerPlan& layer, const View& view) noexcept {
 Status encode_tensor(const LayerPlan& layer, const ConstTensorView& view, const Key& key,
                      const Payload& payload, const Context& context) noexcept {
   if (!takes(layer, view)) return Status::unsupported;
-  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::invalid_argument;
   const OneLayer one(layer);
-  if (layer.n > 0 && view.data == nullptr) return Status::unsupported;
+  if (layer.n > 0 && view.data == nullptr) return Status::invalid_argument;
   const std::size_t head = format::one_layer_head_bytes(layer.kind),
                     most = backend::max_message_bytes(layer, head);
   if (most == 0) return Status::unsupported;
@@ -279,7 +282,7 @@ Status decode_tensor(const LayerPlan& layer, ConstBytes message, bool add, float
                      const TensorView& view, const Context& context) noexcept {
   if (!takes(layer, view)) return Status::unsupported;
   const OneLayer one(layer);
-  if (layer.n > 0 && view.data == nullptr) return Status::unsupported;
+  if (layer.n > 0 && view.data == nullptr) return Status::invalid_argument;
   if (add && view.dtype != DType::f32) return Status::unsupported;
   const OneLayerPlan<DecodePlans> plan(one, true, true);
   if (const Status s = plan.check(context); failed(s)) return s;
@@ -332,16 +335,17 @@ class Model final : public backend::DeviceModel {
         decode_(shape_, true),
         streaming_(layers_, streamed, cap_room) {}
 
-  std::size_t workspace_bytes() const noexcept override {
-    return std::max(encode_.workspace_bytes(), decode_.workspace_bytes());
-  }
+  std::size_t encode_workspace_bytes() const noexcept override { return encode_.workspace_bytes(); }
+  std::size_t decode_workspace_bytes() const noexcept override { return decode_.workspace_bytes(); }
 
   Status encode(std::span<const ConstTensorView> views, const Key& key,
                 const double (&budget_bits)[2], const Payload& payload,
                 const Context& context) const noexcept override {
     if (const Status s = check_views(views); failed(s)) return s;
     if (context.workspace.size() < encode_.workspace_bytes()) return Status::workspace_too_small;
-    if (encode_.plan().needs_handles() && context.handles == nullptr) return Status::unsupported;
+    if (context.stream == nullptr) return Status::invalid_argument;
+    if (encode_.plan().needs_handles() && context.handles == nullptr)
+      return Status::invalid_argument;
     MessageCall call;
     call.key = key;
     call.step = context.step;
@@ -358,6 +362,7 @@ class Model final : public backend::DeviceModel {
                 std::span<const TensorView> views, const Context& context) const noexcept override {
     if (const Status s = check_views(views); failed(s)) return s;
     if (context.workspace.size() < decode_.workspace_bytes()) return Status::workspace_too_small;
+    if (context.stream == nullptr) return Status::invalid_argument;
     const MessagePlan<DecodePlans>& plan = decode_.plan();
     const bool halves = plan.halves.units > 0, sums = halves && add;
     Queue queue(context.stream);
@@ -406,6 +411,7 @@ class Model final : public backend::DeviceModel {
   }
 
   Status end_step(const price::StepPrices& prices, const Context& context) const noexcept override {
+    if (context.stream == nullptr) return Status::invalid_argument;
     Queue queue(context.stream);
     streaming_.end_step(prices, context.status, queue);
     return status_of(queue, Status::ok);
@@ -459,9 +465,8 @@ class Model final : public backend::DeviceModel {
   template <typename View>
   static Status check_view(const View& view, const LayerPlan& layer) noexcept {
     if (view.shape != layer.kind.shape) return Status::shape_mismatch;
-    const bool fits = view.device == Device::cuda && view.dtype == layer.kind.dtype &&
-                      (layer.n == 0 || view.data != nullptr);
-    return fits ? Status::ok : Status::unsupported;
+    if (view.device != Device::cuda || view.dtype != layer.kind.dtype) return Status::unsupported;
+    return layer.n > 0 && view.data == nullptr ? Status::invalid_argument : Status::ok;
   }
 
   std::vector<LayerPlan> layers_;
@@ -484,9 +489,9 @@ std::unique_ptr<backend::DeviceModel> make_model(std::span<const LayerPlan> laye
 namespace atomo::backend {
 
 const DeviceBackend* device_backend() noexcept {
-  static constexpr DeviceBackend kBackend{cuda::runs, cuda::tensor_workspace_bytes,
-                                          cuda::encode_tensor, cuda::decode_tensor,
-                                          cuda::make_model};
+  static constexpr DeviceBackend kBackend{
+      cuda::runs,          cuda::encode_workspace_bytes, cuda::decode_workspace_bytes,
+      cuda::encode_tensor, cuda::decode_tensor,          cuda::make_model};
   return &kBackend;
 }
 

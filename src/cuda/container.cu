@@ -21,7 +21,6 @@
 #include <algorithm>
 
 #include "backend/backend.hpp"
-#include "core/status.hpp"
 #include "cuda/checksum.cuh"
 #include "cuda/cub.cuh"
 #include "format/container_rules.hpp"
@@ -385,7 +384,7 @@ __device__ void write_header(const Frame& frame, std::uint64_t* bytes, Status* s
   if (status == nullptr) return;
   const bool overspent =
       is_overspent(frame.pool(kAtomsPool)) || is_overspent(frame.pool(kGridPool));
-  *status = core::with_overspent(static_cast<Status>(state.notice), overspent);
+  *status = static_cast<Status>(state.notices) | (overspent ? Status::overspent : Status::ok);
 }
 
 __global__ void seal_message(const Frame frame, std::uint64_t* bytes, Status* status) {

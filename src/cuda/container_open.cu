@@ -297,11 +297,10 @@ __global__ void close_message(const Frame frame, const DecodeInto into, Status* 
       fill_unit(frame, find_unit(frame, frame.plan.fills, u), into.add);
   }
   if (status == nullptr || blockIdx.x != 0 || threadIdx.x != 0) return;
-  auto own = static_cast<Status>(state.notice);
-  if (state.fault != 0) own = static_cast<Status>(~state.fault & 0xFFu);
+  auto own = static_cast<Status>(state.notices);
+  if (state.fault != 0) own = static_cast<Status>(~state.fault & 0xFFFFu);
   if (const auto head = static_cast<Status>(state.head_status); failed(head)) own = head;
-  if (follows && (failed(*status) || *status >= own)) return;
-  *status = own;
+  *status = follows && !failed(*status) ? *status | own : follows ? *status : own;
 }
 
 }  // namespace

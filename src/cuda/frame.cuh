@@ -104,9 +104,9 @@ struct MessageState {
   std::uint32_t tickets = 0;        ///< of blocks that are done
   std::uint32_t late_faults = 0;    ///< layers of fixed length found non-finite while written
   std::uint32_t non_finite = 0;     ///< decoding: layers to fill with NaN
-  std::uint32_t notice = 0;         ///< the largest Status below 16; atomicMax
+  std::uint32_t notices = 0;        ///< flags of a Status; atomicOr
   std::uint32_t fault =
-      0;  ///< decoding: ~(layer << 8 | status) of the first layer that failed; atomicMax
+      0;  ///< decoding: ~(layer << 16 | status) of the first layer that failed; atomicMax
   /// A Status, decoding: the head's; from the end of `open` on also that of what stands behind the
   /// checksum of the bodies.
   std::uint32_t head_status = 0;
@@ -176,9 +176,9 @@ struct Frame {
     key.tensor = static_cast<std::uint16_t>(key.tensor + layer);
     return key;
   }
-  /// Notes a status below 16.
+  /// Notes what is no failure.
   __device__ void notice(Status status) const {
-    atomicMax(&state().notice, static_cast<std::uint32_t>(status));
+    atomicOr(&state().notices, static_cast<std::uint32_t>(status));
   }
   /// An entry of the layer is Inf or NaN (encoding).
   __device__ void mark_non_finite(std::uint32_t layer) const {
@@ -186,7 +186,7 @@ struct Frame {
   }
   /// The layer's body is refused; of several layers the first one's status is reported.
   __device__ void refuse(std::uint32_t layer, Status status) const {
-    atomicMax(&state().fault, ~(layer << 8 | static_cast<std::uint32_t>(status)));
+    atomicMax(&state().fault, ~(layer << 16 | static_cast<std::uint32_t>(status)));
   }
 };
 

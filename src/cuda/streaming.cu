@@ -20,7 +20,6 @@
 /// Shared memory: 40 bytes in open. Determinism: integers, and f64 in one order. Alignment: only
 /// memory of the library is touched, and the layer's tensor, aligned to its entries.
 
-#include "core/status.hpp"
 #include "cuda/streaming.cuh"
 
 #include "format/container_rules.hpp"
@@ -70,7 +69,7 @@ __global__ void keep_layer(Frame frame, KeepJob job) {
 /// By a whole warp: nothing is found yet.
 __device__ void restart_search(const Frame& frame, const StepPlan& plan) {
   if (lane() < 2) frame.pool(static_cast<PoolNumber>(lane())) = {};
-  if (lane() == 0) frame.state().notice = 0;
+  if (lane() == 0) frame.state().notices = 0;
   if (plan.grid.count == 0) return;
   GridSearch& search = *frame(plan.grid.search);
   for (auto& totals : search.totals) totals[lane()] = 0;
@@ -192,8 +191,9 @@ __global__ void predict(Frame frame, StepPlan plan, Status* status) {
   }
   if (p != 0 || status == nullptr) return;
   const StepPool* const steps = frame(plan.pools);
-  *status = core::with_overspent(static_cast<Status>(frame.state().notice),
-                                 (steps[kAtomsPool].overspent | steps[kGridPool].overspent) != 0);
+  const bool overspent = (steps[kAtomsPool].overspent | steps[kGridPool].overspent) != 0;
+  *status =
+      static_cast<Status>(frame.state().notices) | (overspent ? Status::overspent : Status::ok);
 }
 
 // ---- the plan

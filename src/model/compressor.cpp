@@ -50,15 +50,34 @@ std::size_t Compressor::max_encoded_bytes(std::size_t layer) const {
   return impl_->one_head.at(layer) +
          static_cast<std::size_t>(padded(impl_->plans.at(layer).max_body_bytes));
 }
-std::size_t Compressor::workspace_bytes() const noexcept { return impl_->workspace; }
-std::size_t Compressor::workspace_bytes(std::size_t layer) const {
-  const EncoderPlan& plan = impl_->plans.at(layer);
-  if (impl_->device != nullptr) {
-    return device_backend()->workspace_bytes(plan);
+std::optional<std::uint64_t> Compressor::expected_bytes() const noexcept {
+  double fixed_bodies = 0;
+  for (std::size_t i = 0; i < impl_->plans.size(); ++i) {
+    const EncoderPlan& plan = impl_->plans[i];
+    if (plan.n == 0 || impl_->has_budget(i)) continue;
+    if (!plan.fixed_size) return std::nullopt;
+    fixed_bodies += static_cast<double>(padded(plan.max_body_bytes));
   }
+  // The budgets pay for the head too.
+  const auto head = static_cast<double>(impl_->layout.bytes());
+  const double budgeted = body_budget(impl_->budget_bytes(), head);
+  return static_cast<std::uint64_t>(head + budgeted + fixed_bodies);
+}
+std::size_t Compressor::encode_workspace_bytes() const noexcept { return impl_->encode_workspace; }
+std::size_t Compressor::encode_workspace_bytes(std::size_t layer) const {
+  const EncoderPlan& plan = impl_->plans.at(layer);
+  if (impl_->device != nullptr) return device_backend()->encode_workspace_bytes(plan);
   Carver carver;
   LayerEncoder(plan).carve(carver);
-  return std::max(carver.bytes(), impl_->read_workspace(layer));
+  return carver.bytes();
+}
+std::size_t Compressor::decode_workspace_bytes() const noexcept { return impl_->decode_workspace; }
+std::size_t Compressor::decode_workspace_bytes(std::size_t layer) const {
+  EncoderPlan plan = impl_->plans.at(layer);
+  plan.kind.dtype = DType::f16;  // a half view needs f32 values behind it
+  return impl_->device != nullptr
+             ? device_backend()->decode_workspace_bytes(plan)
+             : read_layer_workspace(plan.kind, DType::f16, plan.stages->lossless.has_value());
 }
 
 Status Compressor::encode(std::span<const ConstTensorView> layers, const Key& key,
@@ -86,9 +105,9 @@ Status Compressor::decode_add(ConstBytes message, float alpha, std::span<const T
   return atomo::decode_add(message, alpha, layers, context);
 }
 
-Status Compressor::decode_add(std::span<const ConstBytes> messages, float alpha,
-                              std::span<const TensorView> layers,
-                              const Context& context) const noexcept {
+Status Compressor::decode_add_all(std::span<const ConstBytes> messages, float alpha,
+                                  std::span<const TensorView> layers,
+                                  const Context& context) const noexcept {
   if (impl_->device != nullptr)
     return impl_->device->decode(messages, true, alpha, layers, context);
   const FpGuard guard;
@@ -100,23 +119,24 @@ Status Compressor::decode_add(std::span<const ConstBytes> messages, float alpha,
   for (const ConstBytes message : messages) {
     const Status s = atomo::decode_add(message, alpha, layers, context);
     if (failed(s)) return s;
-    status = worse(status, s);
+    status |= s;
   }
   return report(context, status);
 }
 
 Status Compressor::begin_step(const Key& key) noexcept {
-  const Status status = begin_step(key, impl_->atoms.price, impl_->grid.price);
+  const Status status = begin_step(key, {impl_->atoms.price, impl_->grid.price});
   if (!failed(status)) impl_->given = false;
   return status;
 }
 
-Status Compressor::begin_step(const Key& key, float price, float grid_step) noexcept {
-  if (impl_->in_step || key.tensor != 0) return Status::unsupported;
-  if (!is_finite_price(price) || !is_finite_price(grid_step) || !impl_->streams_under_cap())
-    return Status::unsupported;
+Status Compressor::begin_step(const Key& key, const Prices& prices) noexcept {
+  if (impl_->in_step) return Status::wrong_stage;
+  if (key.tensor != 0 || !is_finite_price(prices.atoms) || !is_finite_price(prices.grid))
+    return Status::invalid_argument;
+  if (!impl_->streams_under_cap()) return Status::unsupported;
   impl_->step_key = key;
-  impl_->prices = {price, grid_step, false};
+  impl_->prices = {prices.atoms, prices.grid, false};
   impl_->given = true;
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
   impl_->in_step = true;
@@ -127,38 +147,36 @@ Status Compressor::encode_layer(std::size_t i, const ConstTensorView& view, cons
                                 const Context& context) noexcept {
   const FpGuard guard;
   const Status status = impl_->encode_layer(i, view, payload, context);
-  return impl_->device != nullptr ? status : report(context, status);
+  return impl_->report_on_host(context, status);
 }
 
 Status Compressor::end_step(const Context& context) noexcept {
   const FpGuard guard;
   const bool in_step = std::exchange(impl_->in_step, false);
   if (impl_->device != nullptr) {
-    return in_step ? impl_->device->end_step(impl_->step_prices(), context) : Status::unsupported;
+    return in_step ? impl_->device->end_step(impl_->step_prices(), context) : Status::wrong_stage;
   }
-  return report(context, in_step ? impl_->end_step() : Status::unsupported);
+  return report(context, in_step ? impl_->end_step() : Status::wrong_stage);
 }
 
-Status Compressor::decode_layer(ConstBytes message, const TensorView& view,
+Status Compressor::decode_layer(std::size_t i, ConstBytes message, const TensorView& view,
                                 const Context& context) const noexcept {
-  return impl_->decode_layer(message, false, 1, view, context);
+  if (const Status s = impl_->check_layer(i, view); failed(s))
+    return impl_->report_on_host(context, s);
+  return impl_->codecs[i].decode(message, view, context);
 }
 
-Status Compressor::decode_layer_add(ConstBytes message, float alpha, const TensorView& view,
-                                    const Context& context) const noexcept {
-  return impl_->decode_layer(message, true, alpha, view, context);
+Status Compressor::decode_layer_add(std::size_t i, ConstBytes message, float alpha,
+                                    const TensorView& view, const Context& context) const noexcept {
+  if (const Status s = impl_->check_layer(i, view); failed(s))
+    return impl_->report_on_host(context, s);
+  return impl_->codecs[i].decode_add(message, alpha, view, context);
 }
 
-float Compressor::price() const noexcept { return impl_->price_of(0); }
-float Compressor::grid_step() const noexcept { return impl_->price_of(1); }
-float Compressor::predicted_price() const noexcept { return impl_->predicted(0); }
-float Compressor::predicted_grid_step() const noexcept { return impl_->predicted(1); }
+Prices Compressor::prices() const noexcept { return impl_->used_prices(); }
+Prices Compressor::predicted_prices() const noexcept { return impl_->predicted_prices(); }
 
-double Compressor::budget_bytes() const noexcept {
-  double bits = 0;
-  for (std::size_t i = 0; i < impl_->plans.size(); ++i) bits += impl_->budget_bits(i);
-  return bits / 8;
-}
+double Compressor::budget_bytes() const noexcept { return impl_->budget_bytes(); }
 
 namespace {
 

@@ -95,27 +95,29 @@ void Compressor::Impl::set_up_memory() {
   }
   Carver sums;
   sums.take<float>(halves);
-  workspace = std::max(encoding.bytes(), decoding + sums.bytes());
+  encode_workspace = encoding.bytes();
+  decode_workspace = decoding + sums.bytes();
 }
 
 void Compressor::Impl::set_up_device() {
   for (const auto& plan : plans) static_cast<void>(device_backend_for(plan));
   std::vector<StreamedLayer> streamed;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    const bool shares = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);
-    streamed.push_back({shares ? plans[i].price_rule.pool : Pool::none, budget_bits(i),
+    streamed.push_back({has_budget(i) ? plans[i].price_rule.pool : Pool::none, budget_bits(i),
                         one_layer_fixed_bits(i), limits[i]});
   }
   const std::vector<LayerPlan> plain(plans.begin(), plans.end());
   device = device_backend()->make_model(plain, layout, streamed,
                                         streams_under_cap() ? cap_room(true) - cap_reserve() : 0);
-  workspace = device->workspace_bytes();
+  encode_workspace = device->encode_workspace_bytes();
+  decode_workspace = device->decode_workspace_bytes();
 }
 
 Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views, const Key& key,
                                           const Payload& payload, const Context& context) noexcept {
-  if (views.size() != layers.size() || key.tensor != 0) return Status::shape_mismatch;
-  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (views.size() != layers.size()) return Status::shape_mismatch;
+  if (key.tensor != 0 || payload.data == nullptr || payload.bytes == nullptr)
+    return Status::invalid_argument;
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
   std::fill(seen.begin(), seen.end(), std::uint8_t{2});  // what sends is known on the device alone
   const double budgets[2] = {gather(Pool::atoms, false), gather(Pool::grid, false)};
@@ -133,15 +135,16 @@ template <typename Step>
 Status Compressor::Impl::each_layer(Executor* executor, Step step) noexcept {
   run_tasks(executor, layers.size(), [&](std::size_t i) { statuses[i] = step(i); });
   Status status = Status::ok;
-  for (const Status s : statuses) status = worse(status, s);
+  for (const Status s : statuses) status |= s;
   return status;
 }
 
 /// `seen` says per layer: 0 not in this step, 1 encoded but nothing to send, 2 sends.
 Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
                                 const Payload& payload, const Context& context) noexcept {
-  if (views.size() != layers.size() || key.tensor != 0) return Status::shape_mismatch;
-  if (payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (views.size() != layers.size()) return Status::shape_mismatch;
+  if (key.tensor != 0 || payload.data == nullptr || payload.bytes == nullptr)
+    return Status::invalid_argument;
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
   if (const Status s = carve(context.workspace); failed(s)) return s;
   if (context.step != nullptr) key.step = *context.step;
@@ -159,16 +162,13 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   });
   if (failed(status)) return status;
   LayerPrices found;
-  bool overspent = false;
-  status = worse(status, find_prices(found, overspent));
-  status = worse(status, each_layer(context.executor, [&](std::size_t i) {
-                   return encoders[i].write(found, room_of(i));
-                 }));
-  if (!failed(status)) status = worse(status, allot(key));
+  status |= find_prices(found);
+  status |= each_layer(context.executor,
+                       [&](std::size_t i) { return encoders[i].write(found, room_of(i)); });
+  if (!failed(status)) status |= allot(key);
   if (failed(status)) return status;
-  status = worse(status, each_layer(context.executor, [&](std::size_t i) {
-                   return encoders[i].fit(allotments[i], room_of(i));
-                 }));
+  status |= each_layer(context.executor,
+                       [&](std::size_t i) { return encoders[i].fit(allotments[i], room_of(i)); });
   if (failed(status)) return status;
 
   const std::uint64_t total = close_gaps(payload.data);
@@ -178,7 +178,7 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   prices = found;
   if (found.atoms > 0) atoms.level = atoms.price = found.atoms;
   if (found.grid > 0) grid.level = grid.price = found.grid;
-  return with_overspent(status, overspent);
+  return status;
 }
 
 /// Moves the bodies, written where the largest would be, behind one another; writes the rows.
@@ -202,7 +202,8 @@ std::uint64_t Compressor::Impl::close_gaps(std::byte* message) noexcept {
 Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view,
                                       const Payload& payload, const Context& context) noexcept {
   if (i >= layers.size()) return Status::shape_mismatch;
-  if (!in_step || payload.data == nullptr || payload.bytes == nullptr) return Status::unsupported;
+  if (!in_step) return Status::wrong_stage;
+  if (payload.data == nullptr || payload.bytes == nullptr) return Status::invalid_argument;
   const EncoderPlan& plan = plans[i];
   const std::size_t head = one_head[i];
   if (payload.capacity < head + padded(plan.max_body_bytes)) return Status::buffer_too_small;
@@ -223,8 +224,8 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   used.limit = limits[i];
   used.fixed_bits = one_layer_fixed_bits(i);
   const Bytes room{payload.data + head, payload.capacity - head};
-  status = worse(status, layer.write(used, room));
-  if (!failed(status)) status = worse(status, layer.fit(allot_lone(i, key), room));
+  status |= layer.write(used, room);
+  if (!failed(status)) status |= layer.fit(allot_lone(i, key), room);
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(layer.row().bytes),
              whole = static_cast<std::size_t>(padded(bytes));
@@ -245,35 +246,20 @@ Status Compressor::Impl::encode_layer_on_device(std::size_t i, const ConstTensor
   return device->encode_layer(i, view, key, step_prices(), budget, payload, context);
 }
 
-/// On a device the codec is that of the layers of the view's shape.
-Status Compressor::Impl::decode_layer(ConstBytes message, bool add, float alpha,
-                                      const TensorView& view,
-                                      const Context& context) const noexcept {
-  if (device == nullptr) {
-    return add ? atomo::decode_add(message, alpha, {&view, 1}, context)
-               : atomo::decode(message, {&view, 1}, context);
-  }
-  const EncoderPlan* found = nullptr;
-  for (const EncoderPlan& plan : plans) {
-    if (plan.kind.shape != view.shape) continue;
-    if (found == nullptr) found = &plan;
-    if (plan.kind.method != found->kind.method || plan.kind.params != found->kind.params)
-      return Status::unsupported;
-  }
-  if (found == nullptr) return Status::shape_mismatch;
-  LayerPlan plan = *found;
-  plan.kind.dtype = view.dtype;
-  return device_backend()->decode(plan, message, add, alpha, view, context);
-}
-
 Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept {
   if (views.size() != layers.size()) return Status::shape_mismatch;
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (views[i].shape != layers[i].shape) return Status::shape_mismatch;
-    if (views[i].device != Device::cpu || (views[i].data == nullptr && plans[i].n > 0))
-      return Status::unsupported;
+    if (views[i].device != Device::cpu) return Status::unsupported;
+    if (views[i].data == nullptr && plans[i].n > 0) return Status::invalid_argument;
   }
   return Status::ok;
+}
+
+Status Compressor::Impl::check_layer(std::size_t i, const TensorView& view) const noexcept {
+  if (i >= layers.size() || view.shape != layers[i].shape) return Status::shape_mismatch;
+  const Device where = device != nullptr ? Device::cuda : Device::cpu;
+  return view.device == where ? Status::ok : Status::unsupported;
 }
 
 /// Half views: all messages are added in f32 and rounded once, with the first message's key. A
@@ -307,15 +293,14 @@ Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, f
       return {memory.data() + sums.begin(i), DType::f32, views[i].shape, views[i].device};
     });
     if (failed(s)) return s;
-    status = worse(status, s);
+    status |= s;
   }
   sums = HalfSums(views);
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!is_half(views[i])) continue;
     key.tensor = static_cast<std::uint16_t>(i);
-    status =
-        worse(status, round_to_half(memory.data() + sums.begin(i), plans[i].n, key, Purpose::output,
-                                    views[i].dtype, views[i].data, context.executor));
+    status = status | round_to_half(memory.data() + sums.begin(i), plans[i].n, key, Purpose::output,
+                                    views[i].dtype, views[i].data, context.executor);
   }
   return status;
 }

@@ -31,7 +31,7 @@ struct Compressor::Impl {
   std::unique_ptr<backend::DeviceModel> device;  // null for a model on the CPU
   std::vector<std::size_t> one_head;             // head bytes of a message of this layer alone
   std::vector<std::size_t> body_offset;          // of each body at its largest, within the bodies
-  std::size_t max_bytes = 0, workspace = 0;
+  std::size_t max_bytes = 0, encode_workspace = 0, decode_workspace = 0;
 
   // Per layer, written by whoever encodes it: its encoder, what became of it, and whether it was
   // seen this step.
@@ -75,6 +75,10 @@ struct Compressor::Impl {
     const price::PriceRule& rule = plans[i].price_rule;
     return plans[i].n > 0 && rule.pool == pool && rule.from == price::PriceRule::From::budget;
   }
+  [[nodiscard]] bool has_budget(std::size_t i) const {
+    return in_pool(i, price::Pool::atoms) || in_pool(i, price::Pool::grid);
+  }
+  [[nodiscard]] double budget_bytes() const noexcept;
   [[nodiscard]] double budget_bits(std::size_t i) const {
     return plans[i].price_rule.budget_bits * static_cast<double>(plans[i].n);
   }
@@ -92,11 +96,11 @@ struct Compressor::Impl {
     return 8.0 * static_cast<double>(one_head[i]) + model::kMeanPaddingBits;
   }
   double gather(price::Pool pool, bool streamed) noexcept;
-  Status learn(price::Pool pool, float price, price::PoolState& state, bool& overspent) noexcept;
+  Status learn(price::Pool pool, float price, price::PoolState& state) noexcept;
   Status carve(Bytes memory) noexcept;
   template <typename Step>
   Status each_layer(Executor* executor, Step step) noexcept;
-  Status find_prices(codec::LayerPrices& found, bool& overspent) noexcept;
+  Status find_prices(codec::LayerPrices& found) noexcept;
   Status encode_on_device(std::span<const ConstTensorView> views, const Key& key,
                           const Payload& payload, const Context& context) noexcept;
   Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,
@@ -106,8 +110,6 @@ struct Compressor::Impl {
                       const Context& context) noexcept;
   Status encode_layer_on_device(std::size_t i, const ConstTensorView& view, const Payload& payload,
                                 const Context& context) const noexcept;
-  Status decode_layer(ConstBytes message, bool add, float alpha, const TensorView& view,
-                      const Context& context) const noexcept;
   Status end_step() noexcept;
   // The controller, wherever it is: a device is waited for.
   [[nodiscard]] price::StepPrices step_prices() const noexcept;
@@ -117,9 +119,14 @@ struct Compressor::Impl {
   [[nodiscard]] bool may_be_limits(std::span<const std::uint64_t> of_capped) const noexcept;
   Status read_limits(std::span<std::uint64_t> of_capped) const noexcept;
   Status write_limits(std::span<const std::uint64_t> of_capped) noexcept;
-  [[nodiscard]] float price_of(std::size_t pool) const noexcept;
-  [[nodiscard]] float predicted(std::size_t pool) const noexcept;
+  [[nodiscard]] Prices used_prices() const noexcept;
+  [[nodiscard]] Prices predicted_prices() const noexcept;
   Status check(std::span<const TensorView> views) const noexcept;
+  Status check_layer(std::size_t i, const TensorView& view) const noexcept;
+  /// A model on a device leaves the context's status, a word there, to its kernels.
+  Status report_on_host(const Context& context, Status status) const noexcept {
+    return device != nullptr ? status : core::report(context, status);
+  }
   Status add_through_f32(std::span<const ConstBytes> messages, float alpha,
                          std::span<const TensorView> views, const Context& context) const noexcept;
 };

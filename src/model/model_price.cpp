@@ -8,14 +8,20 @@ namespace atomo {
 
 using namespace model;
 
+/// The budget of a whole message, 0 when no layer has one.
+double Compressor::Impl::budget_bytes() const noexcept {
+  double bits = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) bits += budget_bits(i);
+  return bits / 8;
+}
+
 /// Gathers the layers of a pool (those of this step, when streamed) for the price search; returns
 /// the bits that their budget leaves for bodies.
 double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
   pool_inputs.clear();
   double budget = 0, fixed = 0, share = 0, all = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    const bool budgeted = in_pool(i, Pool::atoms) || in_pool(i, Pool::grid);
-    if (budgeted) all += static_cast<double>(plans[i].n);
+    if (has_budget(i)) all += static_cast<double>(plans[i].n);
     if (!in_pool(i, pool) || (streamed && seen[i] == 0)) continue;
     budget += budget_bits(i);
     share += static_cast<double>(plans[i].n);
@@ -27,21 +33,20 @@ double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
 }
 
 /// The prices of a whole message whose layers are prepared.
-Status Compressor::Impl::find_prices(LayerPrices& found, bool& overspent) noexcept {
+Status Compressor::Impl::find_prices(LayerPrices& found) noexcept {
   const auto find = [&](Pool pool) {
     const double target = gather(pool, false);
     return find_price(pool_inputs, target);
   };
   const FoundPrice of_atoms = find(Pool::atoms), of_grid = find(Pool::grid);
   found = {of_atoms.price, of_grid.price};
-  overspent = of_atoms.overspent || of_grid.overspent;
-  return of_atoms.underspent || of_grid.underspent ? Status::underspent : Status::ok;
+  return of_atoms.notices() | of_grid.notices();
 }
 
 /// After a streamed step at `price`: counts what its bodies took of the budget (the price came from
 /// the steps before, and content costs a little more or less than the tables say), then finds the
-/// price for the next. `overspent` when no price would have met the target.
-Status Compressor::Impl::learn(Pool pool, float price, PoolState& state, bool& overspent) noexcept {
+/// price for the next. Status::overspent when no price would have met the target.
+Status Compressor::Impl::learn(Pool pool, float price, PoolState& state) noexcept {
   const double target = gather(pool, true);
   if (pool_inputs.empty()) return Status::ok;
   double actual = 0;
@@ -50,20 +55,19 @@ Status Compressor::Impl::learn(Pool pool, float price, PoolState& state, bool& o
       actual += 8.0 * static_cast<double>(encoders[i].row().bytes);
   }
   const auto plain = find_price(pool_inputs, target);
-  overspent = overspent || plain.overspent;
   count_step(state, price, plain.price, actual, target);
   const auto corrected = find_price(pool_inputs, target / payment(state));
   predict_price(state, plain.price, corrected.price);
-  return corrected.underspent ? Status::underspent : Status::ok;
+  return (plain.overspent ? Status::overspent : Status::ok) |
+         (corrected.underspent ? Status::underspent : Status::ok);
 }
 
 Status Compressor::Impl::end_step() noexcept {
-  bool overspent = false;
-  const Status of_atoms = learn(Pool::atoms, prices.atoms, atoms, overspent);
+  const Status of_atoms = learn(Pool::atoms, prices.atoms, atoms);
   expect_sizes(atoms.price);
   set_limits();
-  const Status of_grid = learn(Pool::grid, prices.grid, grid, overspent);
-  return with_overspent(worse(of_atoms, of_grid), overspent);
+  const Status of_grid = learn(Pool::grid, prices.grid, grid);
+  return of_atoms | of_grid;
 }
 
 StepPrices Compressor::Impl::step_prices() const noexcept {
@@ -89,17 +93,18 @@ Status Compressor::Impl::set_learnt(const PoolState& of_atoms, const PoolState& 
   return device->write_prices(learnt);
 }
 
-float Compressor::Impl::price_of(std::size_t pool) const noexcept {
+Prices Compressor::Impl::used_prices() const noexcept {
   const StepPrices step = step_prices();
-  if (device != nullptr && in_step && step.predicted) return predicted(pool);
-  if (device == nullptr || in_step) return step.given[pool];
+  if (device != nullptr && in_step && step.predicted) return predicted_prices();
+  if (device == nullptr || in_step) return {step.given[0], step.given[1]};
   LearntPrices learnt;
-  return failed(read_prices(learnt)) ? 0 : learnt.used[pool];
+  return failed(read_prices(learnt)) ? Prices{} : Prices{learnt.used[0], learnt.used[1]};
 }
 
-float Compressor::Impl::predicted(std::size_t pool) const noexcept {
+Prices Compressor::Impl::predicted_prices() const noexcept {
   LearntPrices learnt;
-  return failed(read_prices(learnt)) ? 0 : learnt.pools[pool].price;
+  return failed(read_prices(learnt)) ? Prices{}
+                                     : Prices{learnt.pools[0].price, learnt.pools[1].price};
 }
 
 }  // namespace atomo

@@ -45,6 +45,12 @@ struct FoundPrice {
   float price = 0;          ///< 0 when there is nothing to send
   bool underspent = false;  ///< held up by a layer's least price: the budget cannot be spent
   bool overspent = false;   ///< the budget does not pay for a message worth sending
+
+  /// The same as notices.
+  [[nodiscard]] constexpr Status notices() const noexcept {
+    return (underspent ? Status::underspent : Status::ok) |
+           (overspent ? Status::overspent : Status::ok);
+  }
 };
 
 /// The smallest price at which the expected bits of all layers fit `budget_bits`, but none above the

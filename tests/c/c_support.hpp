@@ -59,13 +59,20 @@ struct CMessage {
   Buffer bytes;
 };
 
+/// What a codec needs for both directions.
 inline std::size_t c_workspace_bytes(const atomo_codec* codec, const Shape& shape, DType dtype) {
-  std::size_t bytes = 0;
-  EXPECT_EQ(atomo_codec_workspace_bytes(codec, shape.dims().data(), shape.rank(),
-                                        static_cast<atomo_dtype>(dtype), ATOMO_CPU, &bytes),
-            ATOMO_OK)
+  std::size_t to_encode = 0, to_decode = 0;
+  EXPECT_EQ(
+      atomo_codec_encode_workspace_bytes(codec, shape.dims().data(), shape.rank(),
+                                         static_cast<atomo_dtype>(dtype), ATOMO_CPU, &to_encode),
+      ATOMO_OK)
       << atomo_last_error();
-  return bytes;
+  EXPECT_EQ(
+      atomo_codec_decode_workspace_bytes(codec, shape.dims().data(), shape.rank(),
+                                         static_cast<atomo_dtype>(dtype), ATOMO_CPU, &to_decode),
+      ATOMO_OK)
+      << atomo_last_error();
+  return std::max(to_encode, to_decode);
 }
 
 inline CMessage c_encode(const atomo_codec* codec, const void* x, const Shape& shape,

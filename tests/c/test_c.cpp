@@ -21,7 +21,7 @@ static_assert(sizeof(atomo_context) == 72 && offsetof(atomo_context, status) == 
 static_assert(sizeof(atomo_traits) == 48 && offsetof(atomo_traits, cuda) == 34);
 static_assert(sizeof(atomo_codec_row) == 32);
 static_assert(sizeof(atomo_layer) == 32 && sizeof(atomo_compressor_options) == 32);
-static_assert(sizeof(atomo_prices) == 16);
+static_assert(sizeof(atomo_prices) == 8);
 static_assert(sizeof(atomo_message_info) == 88 && offsetof(atomo_message_info, bytes) == 40);
 static_assert(sizeof(atomo_layer_info) == 88 && offsetof(atomo_layer_info, price) == 64);
 
@@ -108,7 +108,12 @@ TEST(C, CodecsSayWhatTheySayInCpp) {
                 ATOMO_OK);
       EXPECT_EQ(bytes, codec.max_encoded_bytes(shape, DType::bf16));
       EXPECT_EQ(test::c_workspace_bytes(handle.get(), shape, DType::f16),
-                codec.workspace_bytes(shape, DType::f16));
+                test::workspace_bytes(codec, shape, DType::f16));
+      std::uint64_t expected = 0;
+      EXPECT_EQ(atomo_codec_expected_bytes(handle.get(), shape.dims().data(), shape.rank(),
+                                           ATOMO_F16, &expected),
+                ATOMO_OK);
+      EXPECT_EQ(expected, codec.expected_bytes(shape, DType::f16).value_or(0));
     }
 
     atomo_traits t;
@@ -170,7 +175,7 @@ TEST(C, TheContextsWordsAreUsed) {
 
   CContext context(test::c_workspace_bytes(handle.get(), kShape, DType::f32));
   const std::uint32_t step = key.step;
-  std::uint8_t status = 77;
+  atomo_status status = 77;
   context.context.step = &step;
   context.context.status = &status;
   Buffer message(codec.max_encoded_bytes(kShape));
@@ -202,14 +207,14 @@ TEST(C, NoticesAreNoFailures) {
 }
 
 TEST(C, StatusesHaveTheirTexts) {
-  for (int s = -3; s < 300; ++s) {
+  for (int s = -3; s < 600; ++s) {
     const std::string_view text = atomo_status_text(s);
-    if (s < 64 || s > 66) {
-      const bool known = (s >= 0 && s <= 4) || (s >= 16 && s <= 28);
+    if (s != ATOMO_OUT_OF_MEMORY && s != ATOMO_INTERNAL) {
+      const bool known = (s >= 0 && s <= 15) || (s >= 256 && s <= 270);
       EXPECT_EQ(text, known ? describe(static_cast<Status>(s)) : "unknown status") << s;
     }
     EXPECT_FALSE(text.empty());
-    EXPECT_EQ(atomo_failed(s), s >= 16 ? 1 : 0);
+    EXPECT_EQ(atomo_failed(s), s >= 256 ? 1 : 0);
   }
   EXPECT_NE(std::string_view(atomo_status_text(ATOMO_INTERNAL)),
             atomo_status_text(ATOMO_OUT_OF_MEMORY));

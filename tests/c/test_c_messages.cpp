@@ -107,8 +107,7 @@ void expect_same_inspection(Buffer message, Flags& flags) {
   EXPECT_EQ(info.format_minor, expected.minor);
   EXPECT_EQ((Key{info.key.seed, info.key.step, info.key.tensor, info.key.worker, info.key.channel}),
             expected.key);
-  EXPECT_EQ(info.price, expected.price);
-  EXPECT_EQ(info.grid_step, expected.grid_step);
+  EXPECT_EQ((Prices{info.prices.atoms, info.prices.grid}), expected.prices);
   EXPECT_EQ(info.bytes, bytes);
   EXPECT_EQ(info.head_bytes, expected.head_bytes);
   EXPECT_EQ(info.elements, expected.elements());

@@ -36,13 +36,13 @@ struct Twins {
       expected.emplace_back(gradient.values[i].size(), 0.5f);
       views.push_back({expected[i].data(), DType::f32, gradient.specs[i].shape});
     }
-    workspace.resize(model.workspace_bytes());
+    workspace.resize(test::workspace_bytes(model));
   }
   [[nodiscard]] std::size_t count() const { return inputs.size(); }
   [[nodiscard]] Context cpp() { return {.workspace = workspace}; }
   /// By the C interface.
   Buffer encode(const Key& key, atomo_threads* threads = nullptr) {
-    const CContext context(model.workspace_bytes(), threads);
+    const CContext context(test::workspace_bytes(model), threads);
     Buffer message(model.max_encoded_bytes());
     std::uint64_t bytes = 0;
     const auto k = test::c_key(key);
@@ -81,8 +81,13 @@ TEST(CModel, SizesAndLayersAreThoseOfCpp) {
   ASSERT_EQ(layers, t.model.layers().size());
   EXPECT_EQ(atomo_compressor_max_encoded_bytes(c, &bytes), ATOMO_OK);
   EXPECT_EQ(bytes, t.model.max_encoded_bytes());
-  EXPECT_EQ(atomo_compressor_workspace_bytes(c, &bytes), ATOMO_OK);
-  EXPECT_EQ(bytes, t.model.workspace_bytes());
+  EXPECT_EQ(atomo_compressor_encode_workspace_bytes(c, &bytes), ATOMO_OK);
+  EXPECT_EQ(bytes, t.model.encode_workspace_bytes());
+  EXPECT_EQ(atomo_compressor_decode_workspace_bytes(c, &bytes), ATOMO_OK);
+  EXPECT_EQ(bytes, t.model.decode_workspace_bytes());
+  std::uint64_t expected = 0;
+  EXPECT_EQ(atomo_compressor_expected_bytes(c, &expected), ATOMO_OK);
+  EXPECT_EQ(expected, t.model.expected_bytes().value_or(0));
   std::uint64_t elements = 0;
   EXPECT_EQ(atomo_compressor_elements(c, &elements), ATOMO_OK);
   EXPECT_EQ(elements, t.model.elements());
@@ -99,8 +104,10 @@ TEST(CModel, SizesAndLayersAreThoseOfCpp) {
     EXPECT_EQ(layer.dtype, ATOMO_F32);
     EXPECT_EQ(atomo_compressor_layer_max_encoded_bytes(c, i, &bytes), ATOMO_OK);
     EXPECT_EQ(bytes, t.model.max_encoded_bytes(i));
-    EXPECT_EQ(atomo_compressor_layer_workspace_bytes(c, i, &bytes), ATOMO_OK);
-    EXPECT_EQ(bytes, t.model.workspace_bytes(i));
+    EXPECT_EQ(atomo_compressor_layer_encode_workspace_bytes(c, i, &bytes), ATOMO_OK);
+    EXPECT_EQ(bytes, t.model.encode_workspace_bytes(i));
+    EXPECT_EQ(atomo_compressor_layer_decode_workspace_bytes(c, i, &bytes), ATOMO_OK);
+    EXPECT_EQ(bytes, t.model.decode_workspace_bytes(i));
     atomo_codec* codec = nullptr;
     ASSERT_EQ(atomo_compressor_codec(c, i, &codec), ATOMO_OK);
     const test::Owned<atomo_codec> owned(codec);
@@ -118,7 +125,7 @@ TEST(CModel, WholeMessagesAreTheSame) {
       const Key key{.seed = 3, .step = 8, .worker = 5, .channel = 1};
       const Buffer message = t.encode(key);
       ASSERT_EQ(message, t.encode_twin(key));
-      const CContext context(t.model.workspace_bytes());
+      const CContext context(test::workspace_bytes(t.model));
       EXPECT_EQ(atomo_compressor_decode(t.handle.get(), message.data(), message.size(),
                                         t.outputs.data(), t.count(), context.get()),
                 ATOMO_OK);
@@ -135,11 +142,16 @@ TEST(CModel, MessagesAreAddedInTheirOrder) {
   std::vector<atomo_bytes> list;
   for (const Buffer& m : messages) list.push_back({m.data(), m.size()});
   const std::vector<ConstBytes> spans(std::begin(messages), std::end(messages));
-  const CContext context(t.model.workspace_bytes());
-  EXPECT_EQ(atomo_compressor_decode_add(t.handle.get(), list.data(), list.size(), 0.3f,
+  const CContext context(test::workspace_bytes(t.model));
+  EXPECT_EQ(atomo_compressor_decode_add_all(t.handle.get(), list.data(), list.size(), 0.3f,
+                                            t.outputs.data(), t.count(), context.get()),
+            ATOMO_OK);
+  EXPECT_EQ(t.model.decode_add_all(spans, 0.3f, t.views, t.cpp()), Status::ok);
+  EXPECT_EQ(t.values, t.expected);
+  EXPECT_EQ(atomo_compressor_decode_add(t.handle.get(), list[1].data, list[1].bytes, -2.0f,
                                         t.outputs.data(), t.count(), context.get()),
             ATOMO_OK);
-  EXPECT_EQ(t.model.decode_add(spans, 0.3f, t.views, t.cpp()), Status::ok);
+  EXPECT_EQ(t.model.decode_add(spans[1], -2.0f, t.views, t.cpp()), Status::ok);
   EXPECT_EQ(t.values, t.expected);
   EXPECT_NE(t.values[0], std::vector<float>(t.values[0].size(), 0.5f));
 }
@@ -147,7 +159,7 @@ TEST(CModel, MessagesAreAddedInTheirOrder) {
 /// One streamed step of both, layer by layer; what is decoded of the last layer is compared too.
 void stream_step(Twins& t, const Key& key) {
   for (std::size_t i = 0; i < t.count(); ++i) {
-    const CContext context(t.model.workspace_bytes(i));
+    const CContext context(test::workspace_bytes(t.model, i));
     Buffer here(t.model.max_encoded_bytes(i)), there(here.size());
     std::uint64_t bytes = 0, twin_bytes = 0;
     ASSERT_EQ(atomo_compressor_encode_layer(t.handle.get(), i, &t.inputs[i], here.data(),
@@ -160,14 +172,14 @@ void stream_step(Twins& t, const Key& key) {
     here.resize(bytes);
     there.resize(twin_bytes);
     ASSERT_EQ(here, there) << key.step << " " << i;
-    EXPECT_EQ(atomo_compressor_decode_layer(t.handle.get(), here.data(), here.size(), &t.outputs[i],
-                                            context.get()),
+    EXPECT_EQ(atomo_compressor_decode_layer(t.handle.get(), i, here.data(), here.size(),
+                                            &t.outputs[i], context.get()),
               ATOMO_OK);
-    EXPECT_EQ(t.model.decode_layer(there, t.views[i], t.cpp()), Status::ok);
-    EXPECT_EQ(atomo_compressor_decode_layer_add(t.handle.get(), here.data(), here.size(), 3.0f,
+    EXPECT_EQ(t.model.decode_layer(i, there, t.views[i], t.cpp()), Status::ok);
+    EXPECT_EQ(atomo_compressor_decode_layer_add(t.handle.get(), i, here.data(), here.size(), 3.0f,
                                                 &t.outputs[i], context.get()),
               ATOMO_OK);
-    EXPECT_EQ(t.model.decode_layer_add(there, 3.0f, t.views[i], t.cpp()), Status::ok);
+    EXPECT_EQ(t.model.decode_layer_add(i, there, 3.0f, t.views[i], t.cpp()), Status::ok);
     EXPECT_EQ(t.values[i], t.expected[i]);
   }
 }
@@ -175,10 +187,9 @@ void stream_step(Twins& t, const Key& key) {
 void expect_same_prices(Twins& t) {
   atomo_prices p;
   ASSERT_EQ(atomo_compressor_prices(t.handle.get(), &p), ATOMO_OK);
-  EXPECT_EQ(p.price, t.model.price());
-  EXPECT_EQ(p.grid_step, t.model.grid_step());
-  EXPECT_EQ(p.predicted_price, t.model.predicted_price());
-  EXPECT_EQ(p.predicted_grid_step, t.model.predicted_grid_step());
+  EXPECT_EQ((Prices{p.atoms, p.grid}), t.model.prices());
+  ASSERT_EQ(atomo_compressor_predicted_prices(t.handle.get(), &p), ATOMO_OK);
+  EXPECT_EQ((Prices{p.atoms, p.grid}), t.model.predicted_prices());
 }
 
 TEST(CModel, StreamedStepsLearnTheSame) {
@@ -189,8 +200,9 @@ TEST(CModel, StreamedStepsLearnTheSame) {
       const Key key{.seed = 3, .step = step, .worker = 5};
       const auto k = test::c_key(key);
       if (step == 2) {
-        ASSERT_EQ(atomo_compressor_begin_step_at(t.handle.get(), &k, 0.25f, 0.5f), ATOMO_OK);
-        ASSERT_EQ(t.model.begin_step(key, 0.25f, 0.5f), Status::ok);
+        const atomo_prices prices = {0.25f, 0.5f};
+        ASSERT_EQ(atomo_compressor_begin_step_at(t.handle.get(), &k, &prices), ATOMO_OK);
+        ASSERT_EQ(t.model.begin_step(key, {0.25f, 0.5f}), Status::ok);
       } else {
         ASSERT_EQ(atomo_compressor_begin_step(t.handle.get(), &k), ATOMO_OK);
         ASSERT_EQ(t.model.begin_step(key), Status::ok);
@@ -221,8 +233,8 @@ TEST(CModel, WhatItLearntIsSavedAndLoaded) {
   other.model.load(expected);
   expect_same_prices(other);
   atomo_prices prices;
-  ASSERT_EQ(atomo_compressor_prices(other.handle.get(), &prices), ATOMO_OK);
-  EXPECT_GT(prices.predicted_price, 0);
+  ASSERT_EQ(atomo_compressor_predicted_prices(other.handle.get(), &prices), ATOMO_OK);
+  EXPECT_GT(prices.atoms, 0);
   EXPECT_EQ(atomo_compressor_load(other.handle.get(), state.data(), state.size() - 1),
             ATOMO_INVALID_ARGUMENT);
   EXPECT_NE(std::string(atomo_last_error()).find("not a saved compressor state"),

@@ -87,12 +87,18 @@ TEST_F(CRefusals, NullInCallsOnCodecs) {
   refuses(atomo_codec_traits(c, nullptr), "traits is NULL");
   refuses(atomo_codec_rows(nullptr), "rows is NULL");
   refuses(atomo_codec_row_at(0, nullptr), "row is NULL");
+  refuses(atomo_codec_expected_bytes(nullptr, dims_, 2, 0, &length_), "codec is NULL");
+  refuses(atomo_codec_expected_bytes(c, nullptr, 2, 0, &length_), "dims is NULL");
+  refuses(atomo_codec_expected_bytes(c, dims_, 2, 0, nullptr), "bytes is NULL");
   refuses(atomo_codec_max_encoded_bytes(nullptr, dims_, 2, 0, &size_), "codec is NULL");
   refuses(atomo_codec_max_encoded_bytes(c, nullptr, 2, 0, &size_), "dims is NULL");
   refuses(atomo_codec_max_encoded_bytes(c, dims_, 2, 0, nullptr), "bytes is NULL");
-  refuses(atomo_codec_workspace_bytes(nullptr, dims_, 2, 0, 0, &size_), "codec is NULL");
-  refuses(atomo_codec_workspace_bytes(c, nullptr, 2, 0, 0, &size_), "dims is NULL");
-  refuses(atomo_codec_workspace_bytes(c, dims_, 2, 0, 0, nullptr), "bytes is NULL");
+  refuses(atomo_codec_encode_workspace_bytes(nullptr, dims_, 2, 0, 0, &size_), "codec is NULL");
+  refuses(atomo_codec_decode_workspace_bytes(nullptr, dims_, 2, 0, 0, &size_), "codec is NULL");
+  refuses(atomo_codec_encode_workspace_bytes(c, nullptr, 2, 0, 0, &size_), "dims is NULL");
+  refuses(atomo_codec_decode_workspace_bytes(c, nullptr, 2, 0, 0, &size_), "dims is NULL");
+  refuses(atomo_codec_encode_workspace_bytes(c, dims_, 2, 0, 0, nullptr), "bytes is NULL");
+  refuses(atomo_codec_decode_workspace_bytes(c, dims_, 2, 0, 0, nullptr), "bytes is NULL");
   refuses(atomo_codec_encode(nullptr, &from_, &key_, out_.data(), 1, &length_, nullptr), "codec");
   refuses(atomo_codec_encode(c, nullptr, &key_, out_.data(), 1, &length_, nullptr), "tensor");
   refuses(atomo_codec_encode(c, &from_, nullptr, out_.data(), 1, &length_, nullptr), "key");
@@ -139,12 +145,20 @@ TEST_F(CRefusals, NullInCallsOnModels) {
   refuses(atomo_compressor_max_encoded_bytes(m, nullptr), "bytes is NULL");
   refuses(atomo_compressor_layer_max_encoded_bytes(nullptr, 0, &size_), "compressor is NULL");
   refuses(atomo_compressor_layer_max_encoded_bytes(m, 0, nullptr), "bytes is NULL");
-  refuses(atomo_compressor_workspace_bytes(nullptr, &size_), "compressor is NULL");
-  refuses(atomo_compressor_workspace_bytes(m, nullptr), "bytes is NULL");
-  refuses(atomo_compressor_layer_workspace_bytes(nullptr, 0, &size_), "compressor is NULL");
-  refuses(atomo_compressor_layer_workspace_bytes(m, 0, nullptr), "bytes is NULL");
+  refuses(atomo_compressor_encode_workspace_bytes(nullptr, &size_), "compressor is NULL");
+  refuses(atomo_compressor_decode_workspace_bytes(nullptr, &size_), "compressor is NULL");
+  refuses(atomo_compressor_encode_workspace_bytes(m, nullptr), "bytes is NULL");
+  refuses(atomo_compressor_decode_workspace_bytes(m, nullptr), "bytes is NULL");
+  refuses(atomo_compressor_layer_encode_workspace_bytes(nullptr, 0, &size_), "compressor is NULL");
+  refuses(atomo_compressor_layer_decode_workspace_bytes(nullptr, 0, &size_), "compressor is NULL");
+  refuses(atomo_compressor_layer_encode_workspace_bytes(m, 0, nullptr), "bytes is NULL");
+  refuses(atomo_compressor_layer_decode_workspace_bytes(m, 0, nullptr), "bytes is NULL");
+  refuses(atomo_compressor_expected_bytes(nullptr, &length_), "compressor is NULL");
+  refuses(atomo_compressor_expected_bytes(m, nullptr), "bytes is NULL");
   refuses(atomo_compressor_prices(nullptr, &prices), "compressor is NULL");
+  refuses(atomo_compressor_predicted_prices(nullptr, &prices), "compressor is NULL");
   refuses(atomo_compressor_prices(m, nullptr), "prices is NULL");
+  refuses(atomo_compressor_predicted_prices(m, nullptr), "prices is NULL");
   refuses(atomo_compressor_save(nullptr, text, sizeof text, &size_), "compressor is NULL");
   refuses(atomo_compressor_save(m, nullptr, 0, nullptr), "is NULL");
   refuses(atomo_compressor_load(nullptr, text, 1), "compressor is NULL");
@@ -164,27 +178,37 @@ TEST_F(CRefusals, NullInAModelsSteps) {
   refuses(atomo_compressor_decode(nullptr, message, 1, &to_, 1, nullptr), "compressor is NULL");
   refuses(atomo_compressor_decode(m, nullptr, 1, &to_, 1, nullptr), "message is NULL");
   refuses(atomo_compressor_decode(m, message, 1, nullptr, 1, nullptr), "tensors is NULL");
-  refuses(atomo_compressor_decode_add(nullptr, &bytes_, 1, 1, &to_, 1, nullptr), "compressor is");
-  refuses(atomo_compressor_decode_add(m, nullptr, 1, 1, &to_, 1, nullptr), "messages is NULL");
-  refuses(atomo_compressor_decode_add(m, &bytes_, 1, 1, nullptr, 1, nullptr), "tensors is NULL");
+  refuses(atomo_compressor_decode_add_all(nullptr, &bytes_, 1, 1, &to_, 1, nullptr),
+          "compressor is");
+  refuses(atomo_compressor_decode_add_all(m, nullptr, 1, 1, &to_, 1, nullptr), "messages is NULL");
+  refuses(atomo_compressor_decode_add_all(m, &bytes_, 1, 1, nullptr, 1, nullptr),
+          "tensors is NULL");
+  refuses(atomo_compressor_decode_add(nullptr, message, 1, 1, &to_, 1, nullptr), "compressor is");
+  refuses(atomo_compressor_decode_add(m, nullptr, 1, 1, &to_, 1, nullptr), "message is NULL");
+  refuses(atomo_compressor_decode_add(m, message, 1, 1, nullptr, 1, nullptr), "tensors is NULL");
   bytes_.data = nullptr;
-  refuses(atomo_compressor_decode_add(m, &bytes_, 1, 1, &to_, 1, nullptr), "messages[0]: ");
+  refuses(atomo_compressor_decode_add_all(m, &bytes_, 1, 1, &to_, 1, nullptr), "messages[0]: ");
   refuses(atomo_compressor_begin_step(nullptr, &key_), "compressor is NULL");
   refuses(atomo_compressor_begin_step(m, nullptr), "key is NULL");
-  refuses(atomo_compressor_begin_step_at(nullptr, &key_, 0, 0), "compressor is NULL");
-  refuses(atomo_compressor_begin_step_at(m, nullptr, 0, 0), "key is NULL");
+  const atomo_prices prices = {0, 0};
+  refuses(atomo_compressor_begin_step_at(nullptr, &key_, &prices), "compressor is NULL");
+  refuses(atomo_compressor_begin_step_at(m, nullptr, &prices), "key is NULL");
+  refuses(atomo_compressor_begin_step_at(m, &key_, nullptr), "prices is NULL");
   ASSERT_EQ(atomo_compressor_begin_step(m, &key_), ATOMO_OK);
   refuses(atomo_compressor_encode_layer(nullptr, 0, &from_, out, n, &length_, nullptr), "compres");
   refuses(atomo_compressor_encode_layer(m, 0, nullptr, out, n, &length_, nullptr), "tensor is");
   refuses(atomo_compressor_encode_layer(m, 0, &from_, nullptr, n, &length_, nullptr), "buffer");
   refuses(atomo_compressor_encode_layer(m, 0, &from_, out, n, nullptr, nullptr), "bytes");
   refuses(atomo_compressor_end_step(nullptr, nullptr), "compressor is NULL");
-  refuses(atomo_compressor_decode_layer(nullptr, message, 1, &to_, nullptr), "compressor is NULL");
-  refuses(atomo_compressor_decode_layer(m, nullptr, 1, &to_, nullptr), "message is NULL");
-  refuses(atomo_compressor_decode_layer(m, message, 1, nullptr, nullptr), "tensor is NULL");
-  refuses(atomo_compressor_decode_layer_add(nullptr, message, 1, 1, &to_, nullptr), "compressor");
-  refuses(atomo_compressor_decode_layer_add(m, nullptr, 1, 1, &to_, nullptr), "message is NULL");
-  refuses(atomo_compressor_decode_layer_add(m, message, 1, 1, nullptr, nullptr), "tensor is NULL");
+  refuses(atomo_compressor_decode_layer(nullptr, 0, message, 1, &to_, nullptr),
+          "compressor is NULL");
+  refuses(atomo_compressor_decode_layer(m, 0, nullptr, 1, &to_, nullptr), "message is NULL");
+  refuses(atomo_compressor_decode_layer(m, 0, message, 1, nullptr, nullptr), "tensor is NULL");
+  refuses(atomo_compressor_decode_layer_add(nullptr, 0, message, 1, 1, &to_, nullptr),
+          "compressor");
+  refuses(atomo_compressor_decode_layer_add(m, 0, nullptr, 1, 1, &to_, nullptr), "message is NULL");
+  refuses(atomo_compressor_decode_layer_add(m, 0, message, 1, 1, nullptr, nullptr),
+          "tensor is NULL");
 }
 
 TEST_F(CRefusals, NullInCallsOnMessages) {
@@ -289,10 +313,13 @@ TEST_F(CRefusals, ImpossibleNumbers) {
   atomo_compressor* const m = model_.get();
   refuses(atomo_codec_decode_add(codec_.get(), message, n, nan, &to_, nullptr), "alpha is NaN");
   refuses(atomo_decode_add(message, n, nan, &to_, 1, nullptr), "alpha is NaN");
-  refuses(atomo_compressor_decode_add(m, &bytes_, 1, nan, &to_, 1, nullptr), "alpha is NaN");
-  refuses(atomo_compressor_decode_layer_add(m, message, n, nan, &to_, nullptr), "alpha is NaN");
-  EXPECT_EQ(atomo_compressor_begin_step_at(m, &key_, nan, 0), ATOMO_UNSUPPORTED);
-  EXPECT_EQ(atomo_compressor_begin_step_at(m, &key_, 0, -1), ATOMO_UNSUPPORTED);
+  refuses(atomo_compressor_decode_add_all(m, &bytes_, 1, nan, &to_, 1, nullptr), "alpha is NaN");
+  refuses(atomo_compressor_decode_add(m, message, n, nan, &to_, 1, nullptr), "alpha is NaN");
+  refuses(atomo_compressor_decode_layer_add(m, 0, message, n, nan, &to_, nullptr), "alpha is NaN");
+  refuses(atomo_compressor_decode_layer(m, 1, message, n, &to_, nullptr), "i is 1");
+  refuses(atomo_compressor_decode_layer_add(m, 1, message, n, 1, &to_, nullptr), "i is 1");
+  for (const atomo_prices prices : {atomo_prices{nan, 0}, atomo_prices{0, -1}})
+    EXPECT_EQ(atomo_compressor_begin_step_at(m, &key_, &prices), ATOMO_INVALID_ARGUMENT);
 
   atomo_codec_row row;
   atomo_layer layer;
@@ -302,7 +329,10 @@ TEST_F(CRefusals, ImpossibleNumbers) {
   refuses(atomo_compressor_layer(m, 1, &layer), "i is 1: there are 1 layers");
   refuses(atomo_compressor_codec(m, 1, &codec), "i is 1");
   refuses(atomo_compressor_layer_max_encoded_bytes(m, 1, &size_), "i is 1");
-  refuses(atomo_compressor_layer_workspace_bytes(m, SIZE_MAX, &size_), "i is 18446744073709551615");
+  refuses(atomo_compressor_layer_encode_workspace_bytes(m, SIZE_MAX, &size_),
+          "i is 18446744073709551615");
+  refuses(atomo_compressor_layer_decode_workspace_bytes(m, SIZE_MAX, &size_),
+          "i is 18446744073709551615");
   refuses(atomo_compressor_encode_layer(m, 1, &from_, out_.data(), 1, &length_, nullptr), "i is 1");
   refuses(atomo_message_layer(inspected_.get(), 1, &info), "i is 1");
 
@@ -393,7 +423,7 @@ TEST_F(CRefusals, TensorsOnOtherDevicesThanTheModel) {
   EXPECT_EQ(atomo_compressor_encode(m, &from, 1, &key_, out_.data(), out_.size(), &length_,
                                     context_.get()),
             ATOMO_UNSUPPORTED);
-  EXPECT_EQ(atomo_compressor_decode_add(m, &bytes_, 1, 1, &to, 1, context_.get()),
+  EXPECT_EQ(atomo_compressor_decode_add_all(m, &bytes_, 1, 1, &to, 1, context_.get()),
             ATOMO_UNSUPPORTED);
   EXPECT_EQ(atomo_decode(message_.data(), message_.size(), &to, 1, context_.get()),
             ATOMO_UNSUPPORTED);
@@ -405,7 +435,7 @@ TEST_F(CRefusals, TensorsOnOtherDevicesThanTheModel) {
                                     context_.get()),
             ATOMO_OK);
   bytes_ = {message.data(), length_};
-  EXPECT_EQ(atomo_compressor_decode_add(m, &bytes_, 1, 1, &to, 1, context_.get()),
+  EXPECT_EQ(atomo_compressor_decode_add_all(m, &bytes_, 1, 1, &to, 1, context_.get()),
             ATOMO_UNSUPPORTED);
 }
 

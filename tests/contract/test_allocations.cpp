@@ -41,7 +41,7 @@ TEST(Allocations, CodecsTakeNoMemoryWhileEncodingAndDecoding) {
     const Codec codec = Codec::parse(spec);
     if (codec.traits().allocates) continue;
     std::vector<std::byte> payload(codec.max_encoded_bytes(shape)),
-        workspace(codec.workspace_bytes(shape));
+        workspace(test::workspace_bytes(codec, shape));
     std::vector<float> y(x.size());
     std::uint64_t bytes = 0;
     const Context context{.workspace = workspace};
@@ -89,7 +89,8 @@ TEST(Allocations, ModelsTakeNoMemoryAfterSetUp) {
     views.push_back({x[i].data(), DType::f32, model.layers()[i].shape});
     outs.push_back({y[i].data(), DType::f32, model.layers()[i].shape});
   }
-  std::vector<std::byte> payload(model.max_encoded_bytes()), workspace(model.workspace_bytes());
+  std::vector<std::byte> payload(model.max_encoded_bytes()),
+      workspace(test::workspace_bytes(model));
   std::uint64_t bytes = 0;
   const Context context{.workspace = workspace};
   const Payload to{payload.data(), payload.size(), &bytes};
@@ -100,7 +101,8 @@ TEST(Allocations, ModelsTakeNoMemoryAfterSetUp) {
   worst = std::max(worst, model.begin_step({.seed = 1, .step = 1}));
   for (std::size_t i = 0; i < views.size(); ++i) {
     worst = std::max(worst, model.encode_layer(i, views[i], to, context));
-    worst = std::max(worst, model.decode_layer_add({payload.data(), bytes}, 1, outs[i], context));
+    worst =
+        std::max(worst, model.decode_layer_add(i, {payload.data(), bytes}, 1, outs[i], context));
   }
   worst = std::max(worst, model.end_step());
   const long after = allocations;

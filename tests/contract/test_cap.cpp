@@ -86,7 +86,7 @@ TEST(Cap, ModelsKeepItWholeAndStreamed) {
   Compressor whole(model.specs, Policy::parse("*=atomo:bits=0.5,cap=0.505,atoms=rows")),
       streamed(model.specs, Policy::parse("*=atomo:bits=0.5,cap=0.505,atoms=rows"));
   const auto limit = static_cast<std::size_t>(0.505 * static_cast<double>(model.elements) / 8);
-  std::vector<std::byte> bytes(whole.max_encoded_bytes()), workspace(whole.workspace_bytes());
+  std::vector<std::byte> bytes(whole.max_encoded_bytes()), workspace(test::workspace_bytes(whole));
   std::uint64_t used = 0;
   int bound = 0;
   for (std::uint32_t step = 0; step < 300; ++step) {

@@ -23,7 +23,7 @@ class WholeMessages {
       : model_(model),
         views_(views),
         buffer_(model.max_encoded_bytes()),
-        workspace_(model.workspace_bytes()) {
+        workspace_(test::workspace_bytes(model)) {
     std::size_t n = 0;
     for (const auto& view : views) n += view.shape.elements();
     decoded.resize(n);
@@ -82,7 +82,7 @@ TEST(CapOfModels, ATenthAboveTheBudgetCostsNothing) {
 double streamed_error(const test::RealGradient& model, const std::string& policy) {
   Compressor compressor(model.specs, Policy::parse(policy));
   std::vector<std::byte> bytes(compressor.max_encoded_bytes()),
-      workspace(compressor.workspace_bytes());
+      workspace(test::workspace_bytes(compressor));
   std::uint64_t used = 0;
   double error = 0;
   constexpr std::uint32_t kSteps = 12, kFirst = 4;
@@ -92,7 +92,7 @@ double streamed_error(const test::RealGradient& model, const std::string& policy
       std::vector<float> y(model.values[i].size());
       EXPECT_FALSE(failed(compressor.encode_layer(
           i, model.views[i], {bytes.data(), bytes.size(), &used}, {.workspace = workspace})));
-      EXPECT_EQ(compressor.decode_layer(ConstBytes(bytes).first(used),
+      EXPECT_EQ(compressor.decode_layer(i, ConstBytes(bytes).first(used),
                                         {y.data(), DType::f32, model.specs[i].shape},
                                         {.workspace = workspace}),
                 Status::ok);
@@ -248,7 +248,7 @@ TEST(CapOfModels, AdversarialGradientsNeverExceedIt) {
   const Policy policy = Policy::parse("*=atomo:bits=0.5,cap=0.505");
   Compressor whole(model.specs, policy), streamed(model.specs, policy);
   const auto limit = static_cast<std::size_t>(0.505 * static_cast<double>(model.elements) / 8);
-  std::vector<std::byte> bytes(whole.max_encoded_bytes()), workspace(whole.workspace_bytes());
+  std::vector<std::byte> bytes(whole.max_encoded_bytes()), workspace(test::workspace_bytes(whole));
   std::uint64_t used = 0;
   for (std::uint32_t step = 0; step < 40; ++step) {
     for (std::size_t i = 0; i < model.values.size(); ++i) {

@@ -48,7 +48,7 @@ struct Model {
 
 test::Message encode(Compressor& c, const std::vector<ConstTensorView>& views, const Key& key,
                      Executor* executor = nullptr) {
-  std::vector<std::byte> workspace(c.workspace_bytes());
+  std::vector<std::byte> workspace(test::workspace_bytes(c));
   test::Message m;
   m.bytes.resize(c.max_encoded_bytes());
   std::uint64_t bytes = 0;
@@ -61,7 +61,7 @@ test::Message encode(Compressor& c, const std::vector<ConstTensorView>& views, c
 }
 
 std::vector<std::byte> encode_layer(Compressor& c, std::size_t i, const ConstTensorView& view) {
-  std::vector<std::byte> workspace(c.workspace_bytes(i)), bytes(c.max_encoded_bytes(i));
+  std::vector<std::byte> workspace(test::workspace_bytes(c, i)), bytes(c.max_encoded_bytes(i));
   std::uint64_t used = 0;
   const Status s =
       c.encode_layer(i, view, {bytes.data(), bytes.size(), &used}, {.workspace = workspace});
@@ -76,7 +76,7 @@ std::vector<float> decode(const Compressor& c, ConstBytes message) {
   for (const auto& layer : c.layers()) out.emplace_back(layer.shape.elements());
   for (std::size_t i = 0; i < out.size(); ++i)
     views.push_back({out[i].data(), DType::f32, c.layers()[i].shape});
-  std::vector<std::byte> workspace(c.workspace_bytes());
+  std::vector<std::byte> workspace(test::workspace_bytes(c));
   const Status s = c.decode(message, views, {.workspace = workspace});
   EXPECT_FALSE(failed(s)) << describe(s);
   std::vector<float> all;
@@ -119,7 +119,7 @@ TEST(Compressor, StreamedLayersJoinToTheWholeMessage) {
       std::iota(order.begin(), order.end(), 0u);
       std::shuffle(order.begin(), order.end(), generator);
       std::vector<std::vector<std::byte>> parts(order.size());
-      ASSERT_EQ(streamed.begin_step(key, whole.price(), whole.grid_step()), Status::ok);
+      ASSERT_EQ(streamed.begin_step(key, whole.prices()), Status::ok);
       std::vector<std::thread> threads;
       for (std::size_t t = 0; t < 3; ++t) {
         threads.emplace_back([&, t] {
@@ -214,7 +214,7 @@ TEST(Compressor, OnePriceBeatsEqualBitsALayer) {
       const auto m = encode(shared, model.views, {.seed = k});
       shared_error += test::nmse(x, decode(shared, m.bytes));
       shared_bytes += static_cast<double>(m.bytes.size());
-      ASSERT_EQ(alone.begin_step({.seed = k}, 0, 0),
+      ASSERT_EQ(alone.begin_step({.seed = k}, Prices{}),
                 Status::ok);  // each layer solves for its own price
       std::vector<std::vector<std::byte>> parts;
       for (std::size_t i = 0; i < model.views.size(); ++i)
@@ -281,14 +281,14 @@ TEST(Compressor, AllWorkersMessagesAddInRankOrder) {
   for (std::uint16_t w = 0; w < 4; ++w)
     messages.push_back(encode(c, model.views, {.seed = 1, .worker = w}).bytes);
   const std::vector<ConstBytes> spans(messages.begin(), messages.end());
-  std::vector<std::byte> workspace(c.workspace_bytes());
+  std::vector<std::byte> workspace(test::workspace_bytes(c));
   std::vector<std::vector<float>> at_once = model.values, one_by_one = model.values;
   std::vector<TensorView> a, b;
   for (std::size_t i = 0; i < at_once.size(); ++i) {
     a.push_back({at_once[i].data(), DType::f32, c.layers()[i].shape});
     b.push_back({one_by_one[i].data(), DType::f32, c.layers()[i].shape});
   }
-  ASSERT_EQ(c.decode_add(spans, 0.25f, a, {.workspace = workspace}), Status::ok);
+  ASSERT_EQ(c.decode_add_all(spans, 0.25f, a, {.workspace = workspace}), Status::ok);
   for (const auto& m : spans)
     ASSERT_EQ(c.decode_add(m, 0.25f, b, {.workspace = workspace}), Status::ok);
   EXPECT_TRUE(at_once == one_by_one);
@@ -307,10 +307,10 @@ TEST(Compressor, HalfModelsAreRoundedOnce) {
   const auto m = encode(c, views, {.seed = 1});
   ASSERT_EQ(m.status, Status::ok);
   const ConstBytes messages[] = {m.bytes, m.bytes, m.bytes};
-  std::vector<std::byte> workspace(c.workspace_bytes());
+  std::vector<std::byte> workspace(test::workspace_bytes(c));
   const std::vector<TensorView> out{{sum.data(), DType::bf16, {32, 40}},
                                     {b_sum.data(), DType::f32, {32}}};
-  ASSERT_EQ(c.decode_add(messages, 1.0f, out, {.workspace = workspace}), Status::ok);
+  ASSERT_EQ(c.decode_add_all(messages, 1.0f, out, {.workspace = workspace}), Status::ok);
   for (std::size_t i = 0; i < w.size(); ++i) {
     const float exact = 3 * from_bf16(w[i]), y = from_bf16(sum[i]);
     ASSERT_LE(std::fabs(y - exact), exact / 128) << i;
@@ -325,7 +325,7 @@ TEST(Compressor, NonFiniteLayersAreLeftOutOfThePrice) {
   Compressor c(model.specs, Policy::parse("*=atomo:bits=1"));
   const auto m = encode(c, broken.views, {.seed = 1});
   EXPECT_EQ(m.status, Status::non_finite);
-  EXPECT_GT(c.price(), 0);
+  EXPECT_GT(c.prices().atoms, 0);
   const auto y = decode(c, m.bytes);
   const auto x = broken.joined();
   std::size_t at = 0;
@@ -349,7 +349,7 @@ void expect_saved_state_continues(const char* policy, std::size_t state_bytes) {
   resumed.load(state);
   ASSERT_EQ(c.begin_step({.step = 3}), Status::ok);
   ASSERT_EQ(resumed.begin_step({.step = 3}), Status::ok);
-  EXPECT_GT(c.price(), 0);
+  EXPECT_GT(c.prices().atoms, 0);
   for (std::size_t i = 0; i < model.views.size(); ++i) {
     EXPECT_TRUE(encode_layer(c, i, model.views[i]) == encode_layer(resumed, i, model.views[i]))
         << i;
@@ -383,17 +383,17 @@ TEST(Compressor, SetUpMistakesAreNamed) {
 TEST(Compressor, WrongCallsAreRefused) {
   const Model model;
   Compressor c(model.specs, Policy::parse("*=sign"));
-  std::vector<std::byte> workspace(c.workspace_bytes()), out(c.max_encoded_bytes());
+  std::vector<std::byte> workspace(test::workspace_bytes(c)), out(c.max_encoded_bytes());
   std::uint64_t bytes = 0;
   const Payload payload{out.data(), out.size(), &bytes};
   EXPECT_EQ(c.encode_layer(0, model.views[0], payload, {.workspace = workspace}),
-            Status::unsupported);
-  EXPECT_EQ(c.end_step(), Status::unsupported);
-  EXPECT_EQ(c.begin_step({.tensor = 1}), Status::unsupported);
-  EXPECT_EQ(c.begin_step({}, 0.1f, 0),
-            Status::unsupported);  // 0.1f is no price: its low bits are not zero
+            Status::wrong_stage);
+  EXPECT_EQ(c.end_step(), Status::wrong_stage);
+  EXPECT_EQ(c.begin_step({.tensor = 1}), Status::invalid_argument);
+  EXPECT_EQ(c.begin_step({}, {.atoms = 0.1f}),
+            Status::invalid_argument);  // 0.1f is no price: its low bits are not zero
   ASSERT_EQ(c.begin_step({}), Status::ok);
-  EXPECT_EQ(c.begin_step({}), Status::unsupported);
+  EXPECT_EQ(c.begin_step({}), Status::wrong_stage);
   EXPECT_EQ(c.encode_layer(99, model.views[0], payload, {.workspace = workspace}),
             Status::shape_mismatch);
   EXPECT_EQ(c.encode_layer(1, model.views[0], payload, {.workspace = workspace}),

@@ -158,7 +158,7 @@ TEST(Container, ManyKindsInAnyOrder) {
     views.push_back({nullptr, DType::f32, specs.back().shape});
   }
   Compressor c(specs, Policy(Codec::parse("identity")));
-  std::vector<std::byte> bytes(c.max_encoded_bytes()), workspace(c.workspace_bytes());
+  std::vector<std::byte> bytes(c.max_encoded_bytes()), workspace(test::workspace_bytes(c));
   std::uint64_t used = 0;
   ASSERT_EQ(c.encode(views, {}, {bytes.data(), bytes.size(), &used}, {.workspace = workspace}),
             Status::ok);

@@ -42,7 +42,7 @@ struct Model {
         if (dtype != DType::f32) std::memcpy(&bytes[2 * i], &half, 2);
       }
     }
-    workspace.resize(compressor.workspace_bytes());
+    workspace.resize(test::workspace_bytes(compressor));
   }
 
   static std::vector<LayerSpec> specs(DType type) {
@@ -96,8 +96,8 @@ Outcome decoded(Model& model, ConstBytes message, Executor* executor) {
 Outcome added(Model& model, std::span<const ConstBytes> messages, Executor* executor) {
   Outcome outcome{Status::ok, model.tensors};
   outcome.status =
-      model.compressor.decode_add(messages, 0.5f, model.views(outcome.values),
-                                  {.workspace = model.workspace, .executor = executor});
+      model.compressor.decode_add_all(messages, 0.5f, model.views(outcome.values),
+                                      {.workspace = model.workspace, .executor = executor});
   return outcome;
 }
 

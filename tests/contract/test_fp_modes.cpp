@@ -66,7 +66,7 @@ struct Results {
 
   Results(const Codec& codec, Executor* executor) : decoded(kShape.elements()), added(entries(2)) {
     message = test::encode(codec, entries(1), kShape, {.seed = 3, .step = 4}, executor).bytes;
-    std::vector<std::byte> workspace(codec.workspace_bytes(kShape));
+    std::vector<std::byte> workspace(test::workspace_bytes(codec, kShape));
     const Context context{.workspace = workspace, .executor = executor};
     const TensorView to{decoded.data(), DType::f32, kShape}, onto{added.data(), DType::f32, kShape};
     EXPECT_FALSE(failed(codec.decode(message, to, context)));

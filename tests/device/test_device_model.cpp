@@ -117,13 +117,13 @@ TEST_P(DeviceModel, GraphsReplayDecoding) {
     Context context = buffers.context();
     context.stream = stream;
     EXPECT_EQ(on_device.decode(bytes[0], gradients.targets(), context), Status::ok);
-    EXPECT_EQ(on_device.decode_add(others, 0.5f, gradients.targets(), context), Status::ok);
+    EXPECT_EQ(on_device.decode_add_all(others, 0.5f, gradients.targets(), context), Status::ok);
   });
   std::vector<std::vector<float>> sums = gradients.values();
   std::vector<TensorView> on_cpu;
   for (std::size_t i = 0; i < sums.size(); ++i)
     on_cpu.push_back({sums[i].data(), DType::f32, specs[i].shape});
-  std::vector<std::byte> workspace(on_host.workspace_bytes());
+  std::vector<std::byte> workspace(test::workspace_bytes(on_host));
   for (const std::uint32_t step : {1u, 2u}) {
     std::vector<std::vector<std::byte>> sent;
     for (std::uint16_t worker = 0; worker < kWorkers; ++worker) {
@@ -137,7 +137,7 @@ TEST_P(DeviceModel, GraphsReplayDecoding) {
     ASSERT_EQ(buffers.status.get(), Status::ok);
     ASSERT_FALSE(failed(on_host.decode(sent[0], on_cpu, {.workspace = workspace})));
     const std::vector<ConstBytes> added(sent.begin() + 1, sent.end());
-    ASSERT_FALSE(failed(on_host.decode_add(added, 0.5f, on_cpu, {.workspace = workspace})));
+    ASSERT_FALSE(failed(on_host.decode_add_all(added, 0.5f, on_cpu, {.workspace = workspace})));
     const auto found = gradients.download();
     std::size_t at = 0;
     for (const auto& sum : sums) {

@@ -30,7 +30,7 @@ struct StreamedLayer {
       : spec(layer),
         values(test::heavy_tailed(layer.shape.elements(), 70 + i, 60)),
         tensor(values.size() * size_of(layer.dtype), size_of(layer.dtype) * (i % 3)),
-        workspace(on_device.workspace_bytes(i)),
+        workspace(test::workspace_bytes(on_device, i)),
         payload(on_device.max_encoded_bytes(i), i % 4) {
     // Mostly zeros: worth a grid.
     for (std::size_t k = 0; k < values.size() && values.size() == 9000; ++k)
@@ -85,7 +85,7 @@ class Twins {
   }
   test::Message encode_on_host(std::size_t i, const std::uint32_t* step = nullptr) {
     const auto& layer = *layers[i];
-    std::vector<std::byte> workspace(on_host.workspace_bytes(i));
+    std::vector<std::byte> workspace(test::workspace_bytes(on_host, i));
     test::Message m;
     m.bytes.resize(on_host.max_encoded_bytes(i));
     std::uint64_t bytes = 0;
@@ -112,7 +112,7 @@ class Twins {
     if (!failed(m.status)) {
       ASSERT_EQ(inspect(m.bytes, info, true), Status::ok);
       const auto& layer = info.layers[0];
-      const bool raised = info.price > 0 && layer.price > info.price;
+      const bool raised = info.prices.atoms > 0 && layer.price > info.prices.atoms;
       bound += layer.thinned || raised ? 1 : 0;
       bodies += layer.bytes > 0 ? 1 : 0;
     }
@@ -133,13 +133,11 @@ class Twins {
   }
   void expect_the_cpus_controller() {
     const Status expected = on_host.end_step();
-    const float price = on_host.price(), grid_step = on_host.grid_step();
+    const Prices prices = on_host.prices();
     ASSERT_TRUE(on_device.save() == on_host.save());
     EXPECT_EQ(status.get(), expected);
-    EXPECT_EQ(on_device.price(), price);
-    EXPECT_EQ(on_device.grid_step(), grid_step);
-    EXPECT_EQ(on_device.predicted_price(), on_host.predicted_price());
-    EXPECT_EQ(on_device.predicted_grid_step(), on_host.predicted_grid_step());
+    EXPECT_EQ(on_device.prices(), prices);
+    EXPECT_EQ(on_device.predicted_prices(), on_host.predicted_prices());
   }
 };
 
@@ -194,15 +192,15 @@ TEST_P(DeviceStreaming, MessagesAndControllerAreTheCpus) {
   for (std::uint32_t step = 0; step < 21; ++step) {
     const Key key{.seed = 5, .step = step, .worker = 1};
     if (step == 9) {
-      ASSERT_EQ(twins.on_host.begin_step(key, 0.0625f, 0.125f), Status::ok);
-      ASSERT_EQ(twins.on_device.begin_step(key, 0.0625f, 0.125f), Status::ok);
+      ASSERT_EQ(twins.on_host.begin_step(key, {0.0625f, 0.125f}), Status::ok);
+      ASSERT_EQ(twins.on_device.begin_step(key, {0.0625f, 0.125f}), Status::ok);
     } else if (step == 17) {
-      ASSERT_EQ(twins.on_host.begin_step(key, 0, 0), Status::ok);
-      ASSERT_EQ(twins.on_device.begin_step(key, 0, 0), Status::ok);
+      ASSERT_EQ(twins.on_host.begin_step(key, Prices{}), Status::ok);
+      ASSERT_EQ(twins.on_device.begin_step(key, Prices{}), Status::ok);
     } else {
       ASSERT_NO_FATAL_FAILURE(twins.begin(key));
     }
-    EXPECT_EQ(twins.on_device.price(), twins.on_host.price());
+    EXPECT_EQ(twins.on_device.prices(), twins.on_host.prices());
     const std::uint32_t other = step + 100;
     if (step % 5 == 1) twins.step_word.set(other);
     for (std::size_t i = 0; i < twins.layers.size(); ++i) {
@@ -290,15 +288,15 @@ TEST(DeviceStreamedLayers, DecodeToTheCpusValues) {
       target.put(std::as_bytes(std::span(y)));
       const TensorView view{target.data(), DType::f32, layer.spec.shape, Device::cuda};
       const TensorView host_view{y.data(), DType::f32, layer.spec.shape};
-      std::vector<std::byte> workspace(twins.on_host.workspace_bytes(i));
+      std::vector<std::byte> workspace(test::workspace_bytes(twins.on_host, i));
       const Context host{.workspace = workspace};
       if (add) {
-        ASSERT_EQ(twins.on_host.decode_layer_add(message, 0.5f, host_view, host), Status::ok);
-        ASSERT_EQ(twins.on_device.decode_layer_add(on_device, 0.5f, view, twins.context(i)),
+        ASSERT_EQ(twins.on_host.decode_layer_add(i, message, 0.5f, host_view, host), Status::ok);
+        ASSERT_EQ(twins.on_device.decode_layer_add(i, on_device, 0.5f, view, twins.context(i)),
                   Status::ok);
       } else {
-        ASSERT_EQ(twins.on_host.decode_layer(message, host_view, host), Status::ok);
-        ASSERT_EQ(twins.on_device.decode_layer(on_device, view, twins.context(i)), Status::ok);
+        ASSERT_EQ(twins.on_host.decode_layer(i, message, host_view, host), Status::ok);
+        ASSERT_EQ(twins.on_device.decode_layer(i, on_device, view, twins.context(i)), Status::ok);
       }
       twins.stream.wait();
       EXPECT_EQ(layer.status.get(), Status::ok);
@@ -307,18 +305,52 @@ TEST(DeviceStreamedLayers, DecodeToTheCpusValues) {
   }
 }
 
-/// A message does not say on a device whose it is: layers of one shape need one codec.
-TEST(DeviceStreamedLayers, OfOneShapeDecodeWithOneCodec) {
+/// Layers of one shape may have two codecs: the layer's number says which reads the message.
+TEST(DeviceStreamedLayers, OfOneShapeDecodeWithTheirOwnCodecs) {
   const std::vector<LayerSpec> specs{{"a", {70}}, {"b", {70}}, {"c", {71}}};
   Compressor model(specs, Policy::parse("a=sign; *=identity"), kOnDevice);
-  const test::Memory tensor(4 * 71), message(1000), workspace(model.workspace_bytes(2));
-  const Context context{.workspace = workspace.bytes()};
-  EXPECT_EQ(
-      model.decode_layer(message.bytes(), {tensor.data(), DType::f32, {70}, Device::cuda}, context),
-      Status::unsupported);
-  EXPECT_EQ(
-      model.decode_layer(message.bytes(), {tensor.data(), DType::f32, {72}, Device::cuda}, context),
-      Status::shape_mismatch);
+  const std::vector<float> x(70, 1.5f);
+  const test::Memory tensor(4 * 70),
+      workspace(test::workspace_bytes(model, 0) + test::workspace_bytes(model, 1));
+  const test::StreamOwner stream;
+  const test::Word<Status> status;
+  Context context{.stream = stream.get(), .workspace = workspace.bytes()};
+  context.status = status.data();
+  const TensorView view{tensor.data(), DType::f32, {70}, Device::cuda};
+  for (const std::size_t i : {0u, 1u}) {
+    const auto sent = test::encode(model.codec(i), x, {70});
+    const test::Memory message(sent.bytes.size());
+    message.put(sent.bytes);
+    ASSERT_EQ(model.decode_layer(i, message.bytes(), view, context), Status::ok);
+    stream.wait();
+    EXPECT_EQ(status.get(), Status::ok);
+    EXPECT_TRUE(tensor.get(4 * 70) == test::entries_of(x)) << i;
+    ASSERT_EQ(model.decode_layer(1 - i, message.bytes(), view, context), Status::ok);
+    stream.wait();
+    EXPECT_EQ(status.get(), Status::codec_mismatch);
+  }
+  const test::Memory message(1000);
+  EXPECT_EQ(model.decode_layer(2, message.bytes(), view, context), Status::shape_mismatch);
+  EXPECT_EQ(model.decode_layer(3, message.bytes(), view, context), Status::shape_mismatch);
+}
+
+/// A null stream would be the legacy default stream in silence.
+TEST(DeviceStreamedLayers, RefuseANullStream) {
+  Twins twins(mixed_layers(), "*=atomo:bits=1,atoms=rows");
+  Compressor& model = twins.on_device;
+  const auto& layer = *twins.layers[0];
+  const ConstTensorView view{layer.tensor.data(), DType::f32, layer.spec.shape, Device::cuda};
+  const TensorView out{layer.tensor.data(), DType::f32, layer.spec.shape, Device::cuda};
+  Context context = twins.context(0);
+  context.stream = nullptr;
+  const Codec& codec = model.codec(0);
+  const ConstBytes message(layer.payload.data(), 100);
+  EXPECT_EQ(codec.encode(view, {}, twins.target(0), context), Status::invalid_argument);
+  EXPECT_EQ(codec.decode(message, out, context), Status::invalid_argument);
+  EXPECT_EQ(model.decode_layer(0, message, out, context), Status::invalid_argument);
+  ASSERT_EQ(model.begin_step({}), Status::ok);
+  EXPECT_EQ(model.encode_layer(0, view, twins.target(0), context), Status::invalid_argument);
+  EXPECT_EQ(model.end_step(context), Status::invalid_argument);
 }
 
 /// Also where the device's pairs are not the CPU's: streamed at the price of the whole message,
@@ -341,10 +373,10 @@ TEST(DeviceStreamedLayers, JoinToTheWholeMessage) {
                                      whole.context(twins.handles.get())),
               Status::ok);
     const auto expected = whole.message();
-    const float price = twins.on_device.price(), grid_step = twins.on_device.grid_step();
-    EXPECT_EQ(twins.on_device.predicted_price(), price);
-    EXPECT_EQ(twins.on_device.predicted_grid_step(), grid_step);
-    ASSERT_EQ(twins.on_device.begin_step({.seed = 3}, price, grid_step), Status::ok);
+    const Prices prices = twins.on_device.prices();
+    const float price = prices.atoms;
+    EXPECT_EQ(twins.on_device.predicted_prices(), prices);
+    ASSERT_EQ(twins.on_device.begin_step({.seed = 3}, prices), Status::ok);
     const test::StreamOwner second;
     for (const std::size_t i : {3u, 1u, 4u, 0u, 2u}) {
       Context context = twins.context(i);
@@ -362,7 +394,7 @@ TEST(DeviceStreamedLayers, JoinToTheWholeMessage) {
     joined.resize(bytes);
     EXPECT_TRUE(joined == expected.bytes) << policy;
     // The same gradients once more: what the whole message was found to need, less its head.
-    EXPECT_NEAR(std::log2(twins.on_device.predicted_price() / price), 0, 0.1) << policy;
+    EXPECT_NEAR(std::log2(twins.on_device.predicted_prices().atoms / price), 0, 0.1) << policy;
   }
 }
 
@@ -394,12 +426,12 @@ void expect_to_go_on_from_saved_states(const char* policy) {
     const auto state = twins.on_device.save();
     twins.on_device = Compressor(specs, Policy::parse(policy), kOnDevice);
     twins.on_host = Compressor(specs, Policy::parse(policy));
-    EXPECT_EQ(twins.on_device.predicted_price(), 0);
+    EXPECT_EQ(twins.on_device.predicted_prices().atoms, 0);
     twins.on_device.load(state);
     twins.on_host.load(state);
     EXPECT_TRUE(twins.on_device.save() == state);
     EXPECT_TRUE(twins.on_host.save() == state);
-    EXPECT_GT(twins.on_device.predicted_price(), 0);
+    EXPECT_GT(twins.on_device.predicted_prices().atoms, 0);
     EXPECT_THROW(twins.on_device.load(ConstBytes(state).first(state.size() - 1)), Error);
   }
 }
@@ -422,10 +454,10 @@ TEST(DeviceStreamedLayers, RefuseWrongCalls) {
   };
   const auto& layer = *twins.layers[0];
   const ConstTensorView view{layer.tensor.data(), DType::f32, layer.spec.shape, Device::cuda};
-  EXPECT_EQ(encode(0, view, twins.target(0), twins.context(0)), Status::unsupported);
-  EXPECT_EQ(model.end_step(), Status::unsupported);
+  EXPECT_EQ(encode(0, view, twins.target(0), twins.context(0)), Status::wrong_stage);
+  EXPECT_EQ(model.end_step(), Status::wrong_stage);
   ASSERT_EQ(model.begin_step({}), Status::ok);
-  EXPECT_EQ(model.begin_step({}), Status::unsupported);
+  EXPECT_EQ(model.begin_step({}), Status::wrong_stage);
   EXPECT_EQ(encode(99, view, twins.target(0), twins.context(0)), Status::shape_mismatch);
   EXPECT_EQ(encode(1, view, twins.target(1), twins.context(1)), Status::shape_mismatch);
   EXPECT_EQ(encode(0, {layer.tensor.data(), DType::f32, layer.spec.shape}, twins.target(0),
@@ -436,7 +468,7 @@ TEST(DeviceStreamedLayers, RefuseWrongCalls) {
             Status::unsupported);
   EXPECT_EQ(encode(0, {nullptr, DType::f32, layer.spec.shape, Device::cuda}, twins.target(0),
                    twins.context(0)),
-            Status::unsupported);
+            Status::invalid_argument);
   Payload small = twins.target(0);
   --small.capacity;
   EXPECT_EQ(encode(0, view, small, twins.context(0)), Status::buffer_too_small);

@@ -45,7 +45,8 @@ StepLaunches launches_of(const std::vector<LayerSpec>& specs, const std::string&
   const test::Gradients gradients(specs);
   const test::ModelBuffers buffers(model);
   std::size_t most = 0;
-  for (std::size_t i = 0; i < specs.size(); ++i) most = std::max(most, model.workspace_bytes(i));
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    most = std::max(most, test::workspace_bytes(model, i));
   const test::Memory workspace(most);
   const Counting counting;
   StepLaunches launches;
@@ -71,7 +72,7 @@ std::size_t launches_of_tensor(const LayerSpec& layer, const std::string& spec) 
   const Codec codec = Codec::parse(spec);
   const test::Gradients gradients({layer});
   const test::Memory payload(codec.max_encoded_bytes(layer.shape)),
-      workspace(codec.workspace_bytes(layer.shape, DType::f32, Device::cuda));
+      workspace(test::workspace_bytes(codec, layer.shape, DType::f32, Device::cuda));
   const test::Word<std::uint64_t> bytes;
   const Counting counting;
   hostexec::reset_calls();

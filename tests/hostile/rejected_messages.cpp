@@ -206,7 +206,7 @@ void add_bodies(List& list) {
 
 /// The message of one tensor.
 Buffer encoded(const Codec& codec, const std::vector<float>& x, const Shape& shape) {
-  Buffer message(codec.max_encoded_bytes(shape)), workspace(codec.workspace_bytes(shape));
+  Buffer message(codec.max_encoded_bytes(shape)), workspace(codec.encode_workspace_bytes(shape));
   std::uint64_t bytes = 0;
   const Status status =
       codec.encode({x.data(), DType::f32, shape}, {}, {message.data(), message.size(), &bytes},

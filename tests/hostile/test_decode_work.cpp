@@ -244,7 +244,7 @@ TEST(DecodeWorkOfModels, AddingIntoHalvesReadsAMessageOnce) {
       from.push_back({&values[i * shape.elements()], DType::f16, shape});
       to.push_back({&values[i * shape.elements()], DType::f16, shape});
     }
-    Buffer workspace(model.workspace_bytes()), message(model.max_encoded_bytes());
+    Buffer workspace(test::workspace_bytes(model)), message(model.max_encoded_bytes());
     std::uint64_t bytes = 0;
     const Context context{.workspace = workspace};
     ASSERT_EQ(model.encode(from, {}, {message.data(), message.size(), &bytes}, context),
@@ -252,7 +252,7 @@ TEST(DecodeWorkOfModels, AddingIntoHalvesReadsAMessageOnce) {
     const ConstBytes messages[] = {ConstBytes(message).first(bytes),
                                    ConstBytes(message).first(bytes)};
     blocks_entered = 0;
-    ASSERT_EQ(model.decode_add(messages, 1, to, context), Status::ok);
+    ASSERT_EQ(model.decode_add_all(messages, 1, to, context), Status::ok);
     EXPECT_LE(blocks_entered,
               kBlocksOfCall + 2 * (kBlocksOfByte * bytes + kBlocksOfEntry * kElements));
     RecordProperty("blocks", static_cast<int>(blocks_entered / 1000));

@@ -49,7 +49,7 @@ class Mutations : public testing::TestWithParam<std::string> {
     message =
         test::encode(codec, test::heavy_tailed(shape.elements(), 3, 40), shape, {.seed = 9}).bytes;
     ASSERT_FALSE(message.empty());
-    workspace.resize(std::max(codec.workspace_bytes(shape), decode_workspace_bytes(shape)));
+    workspace.resize(std::max(test::workspace_bytes(codec, shape), decode_workspace_bytes(shape)));
     values.resize(shape.elements());
   }
 

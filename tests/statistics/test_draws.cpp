@@ -98,7 +98,7 @@ TEST(Draws, OfHalvesAreWhereTheLedgerSays) {
   const Codec plain = Codec::parse("identity");
   const auto message = encode(plain, x, shape, kKey).bytes;
   std::vector<std::uint16_t> half(x.size());
-  std::vector<std::byte> workspace(plain.workspace_bytes(shape, DType::f16));
+  std::vector<std::byte> workspace(test::workspace_bytes(plain, shape, DType::f16));
   ASSERT_FALSE(
       failed(plain.decode(message, {half.data(), DType::f16, shape}, {.workspace = workspace})));
   bool overflow = false;

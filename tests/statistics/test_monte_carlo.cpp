@@ -198,7 +198,7 @@ Verdict judge(const Trial& trial, Tamper tamper) {
   const Codec codec = Codec::parse(trial.spec);
   EXPECT_TRUE(codec.traits().unbiased);
   std::vector<std::byte> payload(codec.max_encoded_bytes(trial.shape));
-  std::vector<std::byte> workspace(codec.workspace_bytes(trial.shape));
+  std::vector<std::byte> workspace(test::workspace_bytes(codec, trial.shape));
   std::vector<float> y(n);
   Context context;
   context.workspace = workspace;
@@ -402,7 +402,8 @@ TEST(TinyTensors, ModelsTellOfTheirBudgetTogether) {
     for (std::size_t i = 0; i < specs.size(); ++i)
       views.push_back({values[i].data(), DType::f32, specs[i].shape});
     const Status expected = with_large ? Status::ok : Status::overspent;
-    std::vector<std::byte> message(model.max_encoded_bytes()), workspace(model.workspace_bytes());
+    std::vector<std::byte> message(model.max_encoded_bytes()),
+        workspace(test::workspace_bytes(model));
     std::uint64_t bytes = 0;
     const Payload target{message.data(), message.size(), &bytes};
     int sent = 0;
@@ -419,7 +420,7 @@ TEST(TinyTensors, ModelsTellOfTheirBudgetTogether) {
       for (std::size_t i = 0; i < specs.size(); ++i)
         ASSERT_EQ(model.encode_layer(i, views[i], target, {.workspace = workspace}), Status::ok);
       ASSERT_EQ(model.end_step(), expected);
-      EXPECT_LT(model.price(), 2.0f);
+      EXPECT_LT(model.prices().atoms, 2.0f);
     }
   }
 }

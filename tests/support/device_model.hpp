@@ -74,7 +74,7 @@ struct ModelBuffers {
   Word<Status> status;
 
   explicit ModelBuffers(const Compressor& model)
-      : workspace(model.workspace_bytes()), payload(model.max_encoded_bytes()) {}
+      : workspace(test::workspace_bytes(model)), payload(model.max_encoded_bytes()) {}
   [[nodiscard]] Context context(Handles* handles = nullptr) const {
     Context context;
     context.stream = stream.get();
@@ -97,7 +97,7 @@ struct ModelBuffers {
 /// A whole message of a model on the CPU.
 inline Message encode_on_host(Compressor& model, const std::vector<ConstTensorView>& views,
                               const Key& key) {
-  std::vector<std::byte> workspace(model.workspace_bytes());
+  std::vector<std::byte> workspace(model.encode_workspace_bytes());
   Message m;
   m.bytes.resize(model.max_encoded_bytes());
   std::uint64_t bytes = 0;

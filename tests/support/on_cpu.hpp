@@ -48,7 +48,7 @@ inline std::vector<std::byte> entries_of(const std::vector<float>& x, DType dtyp
 
 inline Message encode_on_cpu(const Codec& codec, ConstBytes x, DType dtype, const Shape& shape,
                              const Key& key) {
-  std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
+  std::vector<std::byte> workspace(codec.encode_workspace_bytes(shape, dtype));
   Message m;
   m.bytes.resize(codec.max_encoded_bytes(shape, dtype));
   std::uint64_t bytes = 0;
@@ -66,7 +66,7 @@ inline Message encode_on_cpu(const Codec& codec, const std::vector<float>& x, co
 inline DecodedBytes decode_on_cpu(const Codec& codec, ConstBytes message, std::vector<std::byte> y,
                                   DType dtype, const Shape& shape, bool add = false,
                                   float alpha = 1) {
-  std::vector<std::byte> workspace(codec.workspace_bytes(shape, dtype));
+  std::vector<std::byte> workspace(codec.decode_workspace_bytes(shape, dtype));
   const TensorView view{y.data(), dtype, shape};
   const Context context{.workspace = workspace};
   const Status status =
@@ -84,8 +84,8 @@ inline void expect_the_cpus_sums(Compressor& on_host, Compressor& on_device,
   for (std::size_t i = 0; i < sums.size(); ++i)
     views.push_back({sums[i].data(), DType::f32, gradients.targets()[i].shape});
   const std::vector<ConstBytes> messages(sent.begin(), sent.end());
-  std::vector<std::byte> workspace(on_host.workspace_bytes());
-  ASSERT_FALSE(failed(on_host.decode_add(messages, 0.25f, views, {.workspace = workspace})));
+  std::vector<std::byte> workspace(test::workspace_bytes(on_host));
+  ASSERT_FALSE(failed(on_host.decode_add_all(messages, 0.25f, views, {.workspace = workspace})));
 
   std::vector<std::unique_ptr<Memory>> received;
   std::vector<ConstBytes> device_bytes;
@@ -95,7 +95,7 @@ inline void expect_the_cpus_sums(Compressor& on_host, Compressor& on_device,
     received.back()->put(message);
     device_bytes.push_back(received.back()->bytes());
   }
-  ASSERT_EQ(on_device.decode_add(device_bytes, 0.25f, gradients.targets(), buffers.context()),
+  ASSERT_EQ(on_device.decode_add_all(device_bytes, 0.25f, gradients.targets(), buffers.context()),
             Status::ok);
   buffers.stream.wait();
   EXPECT_EQ(buffers.status.get(), Status::ok);

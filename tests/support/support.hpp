@@ -95,10 +95,19 @@ struct Message {
   std::vector<std::byte> bytes;
 };
 
-/// What a codec needs for a shape, where the tests' tensors are.
-inline std::size_t workspace_bytes(const Codec& codec, const Shape& shape,
-                                   DType dtype = DType::f32) {
-  return codec.workspace_bytes(shape, dtype, kDevice);
+/// What a codec needs for both directions, where the tests' tensors are.
+inline std::size_t workspace_bytes(const Codec& codec, const Shape& shape, DType dtype = DType::f32,
+                                   Device device = kDevice) {
+  return std::max(codec.encode_workspace_bytes(shape, dtype, device),
+                  codec.decode_workspace_bytes(shape, dtype, device));
+}
+/// What a model needs for both directions.
+inline std::size_t workspace_bytes(const Compressor& model) {
+  return std::max(model.encode_workspace_bytes(), model.decode_workspace_bytes());
+}
+/// What a model needs for both directions of one layer.
+inline std::size_t workspace_bytes(const Compressor& model, std::size_t layer) {
+  return std::max(model.encode_workspace_bytes(layer), model.decode_workspace_bytes(layer));
 }
 
 /// Encodes entries of any dtype. `shift`: entries and bytes that everything is moved off alignment.
@@ -107,7 +116,7 @@ inline Message encode_bytes(const Codec& codec, ConstBytes x, DType dtype, const
                             std::size_t shift = 0) {
   const StreamOwner stream;
   const Memory input(x.size(), shift * size_of(dtype)),
-      workspace(workspace_bytes(codec, shape, dtype), shift),
+      workspace(codec.encode_workspace_bytes(shape, dtype, kDevice), shift),
       payload(codec.max_encoded_bytes(shape, dtype), shift);
   input.put(x);
   const Word<std::uint64_t> bytes;
@@ -142,7 +151,8 @@ inline DecodedBytes decode_bytes(const Codec& codec, ConstBytes message, ConstBy
                                  const Shape& shape, bool add = false, float alpha = 1,
                                  std::size_t shift = 0) {
   const StreamOwner stream;
-  const Memory in(message.size(), shift), workspace(workspace_bytes(codec, shape, dtype), shift),
+  const Memory in(message.size(), shift),
+      workspace(codec.decode_workspace_bytes(shape, dtype, kDevice), shift),
       out(y.size(), shift * size_of(dtype));
   in.put(message);
   out.put(y);

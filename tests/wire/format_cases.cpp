@@ -128,7 +128,7 @@ std::vector<std::byte> written(const FormatCase& c, std::size_t capacity, Write 
 std::vector<std::byte> encode_model(const FormatCase& c, const Inputs& inputs,
                                     const Key& key = kKey) {
   Compressor model = make_model(c);
-  std::vector<std::byte> workspace(model.workspace_bytes());
+  std::vector<std::byte> workspace(test::workspace_bytes(model));
   return written(c, model.max_encoded_bytes(), [&](const Payload& payload) {
     return model.encode(inputs.views, key, payload, {.workspace = workspace});
   });
@@ -136,10 +136,11 @@ std::vector<std::byte> encode_model(const FormatCase& c, const Inputs& inputs,
 
 std::vector<std::byte> encode_layers_and_join(const FormatCase& c, const Inputs& inputs) {
   Compressor model = make_model(c);
-  require(model.begin_step(kKey, c.joining == Joining::low_price ? 0x1p-22f : 0, 0), c.name);
+  require(model.begin_step(kKey, {.atoms = c.joining == Joining::low_price ? 0x1p-22f : 0}),
+          c.name);
   std::vector<std::vector<std::byte>> parts;
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
-    std::vector<std::byte> workspace(model.workspace_bytes(i));
+    std::vector<std::byte> workspace(test::workspace_bytes(model, i));
     parts.push_back(written(c, model.max_encoded_bytes(i), [&](const Payload& payload) {
       return model.encode_layer(i, inputs.views[i], payload, {.workspace = workspace});
     }));
@@ -413,7 +414,7 @@ std::vector<std::byte> encode_case(const FormatCase& c) {
   if (c.joining == Joining::summed) return encode_workers_and_add(c, inputs);
   const CaseLayer& layer = c.layers.at(0);
   const Codec codec = Codec::parse(layer.spec);
-  std::vector<std::byte> workspace(codec.workspace_bytes(layer.shape, layer.dtype));
+  std::vector<std::byte> workspace(test::workspace_bytes(codec, layer.shape, layer.dtype));
   return written(c, codec.max_encoded_bytes(layer.shape, layer.dtype), [&](const Payload& payload) {
     return codec.encode(inputs.views[0], kKey, payload, {.workspace = workspace});
   });

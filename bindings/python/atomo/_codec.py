@@ -79,6 +79,16 @@ class Codec:
         """Upper bound of a message's bytes for an array of this shape, exact where `traits.fixed_size`."""
         return self._codec.max_encoded_bytes(shape, dtype_name(dtype))
 
+    def expected_bytes(self, shape: Sequence[int] | int, dtype: Any = "f32") -> int | None:
+        """Bytes that a message of an array of this shape is expected to take: all of them where `traits.fixed_size`, the
+        budget of `bits=`; None where the values alone say.
+
+        >>> import atomo
+        >>> atomo.Codec("atomo:bits=1").expected_bytes((128, 1024))
+        16384
+        """
+        return self._codec.expected_bytes(shape, dtype_name(dtype))
+
     def without_lossless(self) -> Codec:
         """This codec without the lossless stage behind it, which is what a GPU runs.
 

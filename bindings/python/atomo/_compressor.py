@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from . import _atomo, _device, _policy
 from ._codec import Codec
 from ._errors import DecodeError, Error
 from ._frameworks import AnyArray, Array, checked_text, dtype_name, finished, on_cuda, target, targets
-from ._messages import explained
+from ._messages import Prices, explained
 
 
 def _spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
@@ -86,7 +86,7 @@ class Compressor:
     >>> model.begin_step(seed=1, step=1, worker=3)
     >>> parts = [model.encode_layer(name, gradients[name]) for name in reversed(model.layers)]
     >>> model.end_step()
-    >>> model.decode_layer(parts[0], out=numpy.empty(128, "float32"))[0].item()
+    >>> model.decode_layer("fc.bias", parts[0], out=numpy.empty(128, "float32"))[0].item()
     1.0
 
     Pickling keeps what was learnt of the price; a step under way is not kept.
@@ -203,30 +203,36 @@ class Compressor:
             arrays = [finished(array, x) for array, x in zip(arrays, wanted)]
         return dict(zip(self._numbers, arrays))
 
-    def decode_add(self, payloads: Any, *, out: Mapping[str, AnyArray], alpha: float = 1.0) -> dict[str, AnyArray]:
-        """Adds a message, or a list of messages in its order: out = out + alpha * decoded, layer by layer.
+    def decode_add(self, payload: Any, *, out: Mapping[str, AnyArray], alpha: float = 1.0) -> dict[str, AnyArray]:
+        """Adds a message: out = out + alpha * decoded, layer by layer; otherwise as `decode_add_all`."""
+        return self.decode_add_all([payload], out=out, alpha=alpha)
 
-        `out` is of f32, or, for a list on the CPU, of halves too, which are added up in f32 and rounded once. Returns
-        the arrays by name. Raises `atomo.DecodeError`; what `out` holds is then unspecified.
+    def decode_add_all(self, payloads: Sequence[Any], *, out: Mapping[str, AnyArray],
+                       alpha: float = 1.0) -> dict[str, AnyArray]:
+        """Adds all workers' messages in the order given: out = out + alpha * decoded, layer by layer.
+
+        Arrays of f32 receive bit for bit what one message after another gives; halves are added up in f32 and rounded
+        once. Returns the arrays by name. Raises `atomo.DecodeError`; what `out` holds is then unspecified.
         """
+        if not isinstance(payloads, (list, tuple)):
+            raise TypeError(f"payloads: a list of messages is expected, found {type(payloads).__name__}; decode_add takes one")
         arrays = self._ordered(out, "out")
-        messages = list(payloads) if isinstance(payloads, (list, tuple)) else [payloads]
         if self._on_cuda(arrays[0]):
-            _device.decode_model(self._model, messages, arrays, alpha)
+            _device.decode_model(self._model, list(payloads), arrays, alpha)
         else:
-            self._model.decode_add(messages, arrays, alpha)
+            self._model.decode_add_all(list(payloads), arrays, alpha)
         return dict(zip(self._numbers, arrays))
 
     def begin_step(self, *, seed: int = 0, step: int, worker: int = 0, channel: int = 0,
-                   price: float | None = None, grid_step: float | None = None) -> None:
-        """Fixes the key and the price of a step whose layers come one by one.
+                   prices: Prices | tuple[float, float] | None = None) -> None:
+        """Fixes the key and the prices of a step whose layers come one by one.
 
-        The price is predicted from earlier steps; in the first one each layer finds its own. Workers who want one price
-        or one grid step agree on theirs (`predicted_price`, `predicted_grid_step`) and give it. Under a `cap=` near
-        `bits=` a small model's layers spend much less than the budget; a larger cap leaves them more of it. Raises
+        The prices are predicted from earlier steps; in the first one each layer finds its own. Workers who want one
+        price or one grid step agree on theirs and give them: `predicted_prices._replace(grid=largest)`. Under a `cap=`
+        near `bits=` a small model's layers spend much less than the budget; a larger cap leaves them more of it. Raises
         `atomo.Error` while a step is under way.
         """
-        self._model.begin_step(seed, step, worker, channel, price, grid_step)
+        self._model.begin_step(seed, step, worker, channel, None if prices is None else tuple(prices))
 
     def encode_layer(self, name: str, gradient: Array) -> bytes | Any:
         """Encodes one layer of the step as a message of its own; any order, any thread.
@@ -252,62 +258,61 @@ class Compressor:
             self._model.end_step()
 
     @overload
-    def decode_layer(self, payload: Any, *, like: AnyArray) -> AnyArray: ...
+    def decode_layer(self, name: str, payload: Any, *, like: AnyArray) -> AnyArray: ...
 
     @overload
-    def decode_layer(self, payload: Any, *, out: AnyArray) -> AnyArray: ...
+    def decode_layer(self, name: str, payload: Any, *, out: AnyArray) -> AnyArray: ...
 
-    def decode_layer(self, payload: Any, *, like: Any = None, out: Any = None) -> Any:
-        """Decodes what `encode_layer` wrote, whichever layer it is of that array's shape. Returns the array."""
-        array = target(like, out)
+    def decode_layer(self, name: str, payload: Any, *, like: Any = None, out: Any = None) -> Any:
+        """Decodes what `encode_layer` of this layer wrote, here or at another worker. Returns the array.
+
+        Raises `atomo.DecodeError` for bytes that are no message of the layer's codec.
+        """
+        number, array = self._number(name), target(like, out)
         if self._on_cuda(array):
-            _device.decode_layer(self._model, payload, array, None)
+            _device.decode_layer(self._model, number, payload, array, None)
         else:
-            self._model.decode_layer(payload, array, None)
+            self._model.decode_layer(number, payload, array, None)
         return array if like is None else finished(array, like)
 
-    def decode_layer_add(self, payload: Any, *, out: AnyArray, alpha: float = 1.0) -> AnyArray:
-        """The same, added to `out`, which is of f32: out = out + alpha * decoded. Returns it."""
+    def decode_layer_add(self, name: str, payload: Any, *, out: AnyArray, alpha: float = 1.0) -> AnyArray:
+        """Adds a layer's message to `out`, which is of f32: out = out + alpha * decoded. Returns `out`."""
+        number = self._number(name)
         if self._on_cuda(out):
-            _device.decode_layer(self._model, payload, out, alpha)
+            _device.decode_layer(self._model, number, payload, out, alpha)
         else:
-            self._model.decode_layer(payload, out, alpha)
+            self._model.decode_layer(number, payload, out, alpha)
         return out
 
     @property
-    def price(self) -> float:
-        """Of the step under way, or of the last one; 0 before the first."""
-        return self._model.price()
+    def prices(self) -> Prices:
+        """The prices of the step under way, or of the last one; 0 before the first."""
+        return Prices(*self._model.prices())
 
     @property
-    def grid_step(self) -> float:
-        """The same for codecs on a grid: the step."""
-        return self._model.grid_step()
-
-    @property
-    def predicted_price(self) -> float:
-        """What the next `begin_step` would take, 0 before the first step."""
-        return self._model.predicted_price()
-
-    @property
-    def predicted_grid_step(self) -> float:
-        """The same for codecs on a grid: the step."""
-        return self._model.predicted_grid_step()
+    def predicted_prices(self) -> Prices:
+        """The prices that the next `begin_step` would take, 0 before the first step."""
+        return Prices(*self._model.predicted_prices())
 
     @property
     def budget_bytes(self) -> float:
-        """Of a whole message, 0 when no layer has a budget."""
+        """The budget of a whole message, 0 when no layer has one."""
         return self._model.budget_bytes()
 
     @property
     def elements(self) -> int:
-        """Of all layers together."""
+        """The elements of all layers together."""
         return self._model.elements()
 
     @property
     def max_encoded_bytes(self) -> int:
-        """Upper bound of a whole message."""
+        """Upper bound of a whole message, whatever the gradients hold."""
         return self._model.max_encoded_bytes()
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """Bytes that a whole message is expected to take: budgets and bodies of fixed size; None where a layer has neither."""
+        return self._model.expected_bytes()
 
     def state(self) -> bytes:
         """What was learnt of the price and of the shares under a `cap=`: all that is needed to go on after a crash."""

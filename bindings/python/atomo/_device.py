@@ -61,7 +61,7 @@ class _Place:
         `encoder` is the codec or the model that encoded, which warns of budgets.
         """
         told = (self.told.cpu().numpy() if self._torch else self.told.get()).tobytes()
-        length, status = struct.unpack_from("<QB", told)
+        length, status = struct.unpack_from("<Qi", told)
         name, description, failed = _atomo.status_of(status)
         if failed:
             raise error(description, name)
@@ -75,7 +75,7 @@ def encode(codec: Any, x: Any, key: Sequence[int]) -> Any:
     place, dtype = _Place(x), dtype_name(x.dtype)
     with place.current():
         payload = place.bytes(codec.max_encoded_bytes(x.shape, dtype))
-        workspace = place.bytes(codec.workspace_bytes(x.shape, dtype, "cuda"))
+        workspace = place.bytes(codec.encode_workspace_bytes(x.shape, dtype, "cuda"))
         codec.encode_on(x, payload, place.told, workspace, place.stream, *key)
         return payload[:place.outcome(Error, codec)]
 
@@ -84,7 +84,7 @@ def decode(codec: Any, payload: Any, out: Any, alpha: float | None) -> None:
     """`Codec.decode`, or with alpha `decode_add`, into an array there. Waits for the stream."""
     place = _Place(out)
     with place.current():
-        workspace = place.bytes(codec.workspace_bytes(out.shape, dtype_name(out.dtype), "cuda"))
+        workspace = place.bytes(codec.decode_workspace_bytes(out.shape, dtype_name(out.dtype), "cuda"))
         codec.decode_on(place.upload(payload), out, alpha, place.told, workspace, place.stream)
         place.outcome(DecodeError)
 
@@ -93,17 +93,17 @@ def encode_model(model: Any, arrays: list, key: Sequence[int]) -> Any:
     """`Compressor.encode`."""
     place = _Place(arrays[0])
     with place.current():
-        payload, workspace = place.bytes(model.max_encoded_bytes()), place.bytes(model.workspace_bytes())
+        payload, workspace = place.bytes(model.max_encoded_bytes()), place.bytes(model.encode_workspace_bytes())
         model.encode_on(arrays, payload, place.told, workspace, place.stream, *key)
         return payload[:place.outcome(Error, model)]
 
 
 def decode_model(model: Any, payloads: list, arrays: list, alpha: float | None) -> None:
-    """`Compressor.decode`, or with alpha `decode_add`. Waits for the stream."""
+    """`Compressor.decode`, or with alpha `decode_add_all`. Waits for the stream."""
     place = _Place(arrays[0])
     with place.current():
         model.decode_on([place.upload(payload) for payload in payloads], arrays, alpha, place.told,
-                        place.bytes(model.workspace_bytes()), place.stream)
+                        place.bytes(model.decode_workspace_bytes()), place.stream)
         place.outcome(DecodeError)
 
 
@@ -112,17 +112,17 @@ def encode_layer(model: Any, number: int, gradient: Any) -> Any:
     place = _Place(gradient)
     with place.current():
         payload = place.bytes(model.layer_max_encoded_bytes(number))
-        workspace = place.bytes(model.layer_workspace_bytes(gradient.shape))
+        workspace = place.bytes(model.layer_encode_workspace_bytes(number))
         model.encode_layer_on(number, gradient, payload, place.told, workspace, place.stream)
         return payload[:place.outcome(Error)]
 
 
-def decode_layer(model: Any, payload: Any, out: Any, alpha: float | None) -> None:
+def decode_layer(model: Any, number: int, payload: Any, out: Any, alpha: float | None) -> None:
     """`Compressor.decode_layer`, or with alpha `decode_layer_add`. Waits for the stream."""
     place = _Place(out)
     with place.current():
-        model.decode_layer_on(place.upload(payload), out, alpha, place.told,
-                              place.bytes(model.layer_workspace_bytes(out.shape)), place.stream)
+        model.decode_layer_on(number, place.upload(payload), out, alpha, place.told,
+                              place.bytes(model.layer_decode_workspace_bytes(number)), place.stream)
         place.outcome(DecodeError)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
@@ -28,6 +28,15 @@ class Key:
     """The sender's rank, 16 bits."""
     channel: int
     """Direction, or how often this was encoded again on its way; 16 bits."""
+
+
+class Prices(NamedTuple):
+    """The prices of a message or a step, each 0 where there is none."""
+
+    atoms: float = 0.0
+    """Amplitude of an atom that is only just certain to be sent."""
+    grid: float = 0.0
+    """Step of the grid of coordinates."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,8 @@ class Message:
     """Of the format."""
     key: Key
     """Of its draws."""
-    price: float
-    """Of dithered atoms, 0 when there are none."""
-    grid_step: float
-    """Of coordinates, 0 when there are none."""
+    prices: Prices
+    """Of the whole message; a layer may have its own."""
     bytes: int
     """The whole message; there may be more behind it (a padded all-gather)."""
     head_bytes: int
@@ -114,6 +121,7 @@ def inspect(payload: Any, *, exact: bool = False) -> Message:
     """
     told = _atomo.inspect(payload, exact)
     told["key"] = Key(**told["key"])
+    told["prices"] = Prices(*told["prices"])
     told["layers"] = tuple(Layer(**layer) for layer in told["layers"])
     return Message(**told)
 
@@ -180,7 +188,7 @@ def _into(payload: Any, arrays: list, alpha: float | None) -> list:
 def add(payloads: Iterable[Any]) -> bytes:
     """Adds messages of coordinates at one grid step without decoding them, exactly and in any grouping.
 
-    They come of `atomo:atoms=coordinate`, with one `delta=` or a step agreed on (`Compressor.predicted_grid_step`).
+    They come of `atomo:atoms=coordinate`, with one `delta=` or a step agreed on (`Compressor.predicted_prices`).
     Raises `atomo.DecodeError`: "price_mismatch" for other steps, "shape_mismatch" for other layers, "unsupported" for
     other codecs.
 

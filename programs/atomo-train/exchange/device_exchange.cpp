@@ -22,6 +22,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "common/workspace.hpp"
 #include "exchange/exchange.hpp"
 
 namespace train {
@@ -112,7 +113,7 @@ class DeviceExchange final : public Exchange {
         sum_(false, sum_bytes_),
         sum_on_host_(true, sum_bytes_),
         payload_(false, compressor.max_encoded_bytes()),
-        workspace_(false, compressor.workspace_bytes()),
+        workspace_(false, atomo::programs::workspace_bytes(compressor)),
         told_(false, kWord + workers * sizeof(atomo::Status)),
         told_on_host_(true, told_.bytes().size()),
         received_(!aware_) {
@@ -208,7 +209,7 @@ class DeviceExchange final : public Exchange {
     }
     copy(sum_on_host_.data(), sum_.data(), sum_bytes_, cudaMemcpyDeviceToHost, work);
     hear();
-    for (std::size_t k = 0; k < workers_; ++k) seen[k] = std::max(seen[k], heard()[k]);
+    for (std::size_t k = 0; k < workers_; ++k) seen[k] |= heard()[k];
     return seen;
   }
 

@@ -17,8 +17,10 @@ namespace {
 
 std::size_t largest_workspace(const atomo::Compressor& compressor) {
   std::size_t bytes = 0;
-  for (std::size_t i = 0; i < compressor.layers().size(); ++i)
-    bytes = std::max(bytes, compressor.workspace_bytes(i));
+  for (std::size_t i = 0; i < compressor.layers().size(); ++i) {
+    bytes = std::max(
+        {bytes, compressor.encode_workspace_bytes(i), compressor.decode_workspace_bytes(i)});
+  }
   return bytes;
 }
 
@@ -84,7 +86,7 @@ void GradientSender::add_sent(std::span<const float> scales, std::span<float> mo
   const auto& message = messages_[current_];
   for (std::size_t i = 0; i < message.payloads.size(); ++i) {
     check(learner_.compressor().decode_layer_add(
-              std::span(message.payloads[i]).first(message.lengths[i]), scales[i],
+              i, std::span(message.payloads[i]).first(message.lengths[i]), scales[i],
               view_of(model, learner_.replica(), i), {.workspace = workspace_}),
           "decode its own layer", learner_.compressor().layers()[i].name, step_);
   }
@@ -193,7 +195,7 @@ void GradientReceiver::add(std::size_t worker, std::size_t layer, float share,
                            std::span<float> gradient, Timeline& timeline) {
   const auto begin = Clock::now();
   const auto status =
-      compressor_.decode_layer_add(payload_of(worker, layer), share,
+      compressor_.decode_layer_add(layer, payload_of(worker, layer), share,
                                    view_of(gradient, replica_, layer), {.workspace = workspace_});
   const auto& name = compressor_.layers()[layer].name;
   if (atomo::failed(status)) {
@@ -231,8 +233,8 @@ void GradientReceiver::add_together(std::span<const std::size_t> workers, std::s
   const auto sum = sum_of(workers, layer);
   const auto& name = compressor_.layers()[layer].name;
   if (sum.empty() ||
-      atomo::failed(compressor_.decode_layer_add(sum, share, view_of(gradient, replica_, layer),
-                                                 {.workspace = workspace_}))) {
+      atomo::failed(compressor_.decode_layer_add(
+          layer, sum, share, view_of(gradient, replica_, layer), {.workspace = workspace_}))) {
     // Another linear codec, other steps, or payloads that are refused: which, each says itself.
     for (const std::size_t worker : workers) add(worker, layer, share, gradient, timeline);
     return;

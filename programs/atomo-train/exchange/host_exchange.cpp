@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "common/workspace.hpp"
 #include "exchange/exchange.hpp"
 
 namespace train {
@@ -19,7 +20,7 @@ class HostExchange final : public Exchange {
         own_(compressor.elements()),
         sum_(compressor.elements()),
         payload_(compressor.max_encoded_bytes()),
-        workspace_(compressor.workspace_bytes()) {
+        workspace_(atomo::programs::workspace_bytes(compressor)) {
     std::size_t at = 0;
     for (const auto& layer : compressor.layers()) {
       own_views_.push_back({own_.data() + at, atomo::DType::f32, layer.shape});

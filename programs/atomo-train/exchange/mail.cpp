@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/workspace.hpp"
 #include "run/timeline.hpp"
 
 namespace train {
@@ -25,7 +26,7 @@ Mail::Mail(Transport& transport, Learner& learner, std::size_t tail)
     : transport_(transport),
       learner_(learner),
       tail_bytes_(tail * sizeof(float)),
-      workspace_(learner.compressor().workspace_bytes()) {}
+      workspace_(atomo::programs::workspace_bytes(learner.compressor())) {}
 
 void Mail::begin_step(std::uint32_t step) {
   step_ = step;

@@ -6,6 +6,7 @@
 /// array of the whole model from the messages of all servers.
 
 #include "exchange/weight_stream.hpp"
+#include "common/workspace.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -41,7 +42,7 @@ WeightSender::WeightSender(Transport& transport, Shard& shard, Views views,
   if (kind_ != Views::none) views_.emplace_back(weights.begin(), weights.end());
   if (kind_ != Views::encoded || shard_.empty()) return;
   change_.resize(shard_.elements);
-  workspace_.resize(shard_.compressor->workspace_bytes());
+  workspace_.resize(atomo::programs::workspace_bytes(*shard_.compressor));
 }
 
 void WeightSender::send(std::span<const std::size_t> workers, std::span<const float> weights,
@@ -144,7 +145,7 @@ WeightReceiver::WeightReceiver(Transport& transport, std::span<Shard> shards, bo
   for (std::size_t s = 0; encoded_ && s < shards_.size(); ++s) {
     if (shards_[s].empty()) continue;
     messages_[s].resize(shards_[s].compressor->max_encoded_bytes());
-    workspace = std::max(workspace, shards_[s].compressor->workspace_bytes());
+    workspace = std::max(workspace, shards_[s].compressor->decode_workspace_bytes());
   }
   workspace_.resize(workspace);
 }

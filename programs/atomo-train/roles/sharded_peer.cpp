@@ -5,6 +5,7 @@
 /// with the reports of the step, and then every rank ends the run for the same reason.
 
 #include "roles/sharded_peer.hpp"
+#include "common/workspace.hpp"
 
 #include <algorithm>
 #include <atomo/atomo.hpp>
@@ -28,7 +29,7 @@ ShardedPeer::ShardedPeer(Run& run)
     const auto& compressor = *shards_[s].compressor;
     sent_[s].memory.resize(compressor.max_encoded_bytes());
     means_[s].memory.resize(compressor.max_encoded_bytes());
-    workspace = std::max(workspace, compressor.workspace_bytes());
+    workspace = std::max(workspace, atomo::programs::workspace_bytes(compressor));
   }
   workspace_.resize(workspace);
 }

@@ -50,7 +50,7 @@ struct Encoded {
 Encoded encode_on_host(const std::vector<Tensor>& tensors, const Codec& codec,
                        const EncodeOptions& options) {
   Compressor model(layer_specs(tensors), Policy(codec), {.names_on_wire = !options.without_names});
-  Scratch scratch(model.workspace_bytes(), options.threads, codec);
+  Scratch scratch(model.encode_workspace_bytes(), options.threads, codec);
   Encoded encoded{Buffer(model.max_encoded_bytes())};
   encoded.status = model.encode(views_of(tensors), options.key,
                                 {encoded.message.data.get(), encoded.message.bytes, &encoded.bytes},

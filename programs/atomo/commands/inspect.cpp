@@ -52,8 +52,8 @@ std::string json_report(const ContainerInfo& info, const std::vector<std::string
                     {"tensor", info.key.tensor},
                     {"worker", info.key.worker},
                     {"channel", info.key.channel}}},
-                  {"price", info.price},
-                  {"grid_step", info.grid_step},
+                  {"price", info.prices.atoms},
+                  {"grid_step", info.prices.grid},
                   {"bytes", info.bytes},
                   {"head_bytes", info.head_bytes},
                   {"elements", info.elements()},
@@ -85,9 +85,9 @@ std::string text_report(const ContainerInfo& info, const std::vector<std::string
       "price: {}   grid step: {}\n"
       "{}, {}, {} ({} of them head), {} bits a parameter\n\n",
       printable(label), info.major, info.minor, info.key.seed, info.key.step, info.key.worker,
-      info.key.channel, info.key.tensor, price_text(info.price), price_text(info.grid_step),
-      counted(info.layers.size(), "layer"), counted(info.elements(), "element"),
-      counted(info.bytes, "byte"), grouped(info.head_bytes),
+      info.key.channel, info.key.tensor, price_text(info.prices.atoms),
+      price_text(info.prices.grid), counted(info.layers.size(), "layer"),
+      counted(info.elements(), "element"), counted(info.bytes, "byte"), grouped(info.head_bytes),
       significant(bits_of(info.bytes, info.elements())));
   using Align = Table::Align;
   Table table({{"layer", Align::left},

@@ -161,7 +161,7 @@ class HostBench final : public Bench {
 
  private:
   [[nodiscard]] std::size_t workspace_of() const {
-    std::size_t bytes = model_.workspace_bytes();
+    std::size_t bytes = model_.encode_workspace_bytes();
     for (const LayerSpec& layer : model_.layers()) {
       bytes = std::max(bytes, decode_workspace_bytes(layer.shape, DType::f32));
     }

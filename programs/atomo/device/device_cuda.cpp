@@ -125,7 +125,7 @@ class CudaModel final : public DeviceModel {
                {.names_on_wire = names_on_wire, .device = Device::cuda}),
         tensor_bytes_(place()),
         tensors_(tensor_bytes_),
-        workspace_(model_.workspace_bytes()),
+        workspace_(programs::workspace_bytes(model_)),
         told_(sizeof(Told)) {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       const LayerSpec& layer = model_.layers()[i];

@@ -24,7 +24,8 @@ int main() {
     const atomo::format::HeadLayout head(kinds, {});
     const std::vector<atomo::backend::StreamedLayer> streamed(layers.size());
     const auto model = backend->make_model(layers, head, streamed, 0);
-    std::printf("CUDA backend: a model takes a workspace of %zu bytes\n", model->workspace_bytes());
+    std::printf("CUDA backend: a model takes a workspace of %zu bytes\n",
+                model->encode_workspace_bytes());
   } catch (const atomo::Error& error) {
     std::printf("CUDA backend: %s\n", error.what());
     const bool says_why = std::strncmp(error.what(), "CUDA: ", 6) == 0;

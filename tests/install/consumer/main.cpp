@@ -18,7 +18,8 @@ bool round_trip(const std::string& spec, bool exact) {
   std::vector<float> decoded(gradient.size());
   const auto codec = atomo::Codec::parse(spec);
   std::vector<std::byte> message(codec.max_encoded_bytes(shape));
-  std::vector<std::byte> workspace(codec.workspace_bytes(shape));
+  std::vector<std::byte> workspace(
+      std::max(codec.encode_workspace_bytes(shape), codec.decode_workspace_bytes(shape)));
   const atomo::Context context{.workspace = workspace};
   std::uint64_t bytes = 0;
   auto status = codec.encode({gradient.data(), atomo::DType::f32, shape}, {.seed = 1},

@@ -143,14 +143,8 @@ class Coder:
                        for name, (shape, dtype) in self.layers.items()}, device)
 
     def decode_add(self, name: str, message: bytes | torch.Tensor, *, out: torch.Tensor, alpha: float) -> None:
-        """out = out + alpha * a message of this layer.
-
-        A model on a GPU goes by shapes, as the host sees no message there, and two layers of one shape may have two
-        codecs: the layer's own codec knows what to expect.
-        """
-        of_gpu = self.device == "cuda"
-        decode_add = self.compressor.codec(name).decode_add if of_gpu else self.compressor.decode_layer_add
-        decode_add(message, out=out, alpha=alpha)
+        """out = out + alpha * a message of this layer."""
+        self.compressor.decode_layer_add(name, message, out=out, alpha=alpha)
 
     def each(self, work: Callable[[T], U], layers: Iterable[T]) -> list[U]:
         """`work` of each layer, of several at once where there are threads. On a GPU it is queued on one stream."""
