@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Where a status goes, and which of two is told.
+/// Writes a status where the caller wants it, and picks the one of two to report.
 
 #include "atomo/types.hpp"
 #include "core/namespaces.hpp"
@@ -13,7 +13,7 @@ inline Status report(const Context& context, Status status) noexcept {
   return status;
 }
 
-/// The budget of a price was exceeded: told where there is nothing else to tell.
+/// Reports that the budget of a price was exceeded where there is nothing else to report.
 [[nodiscard]] constexpr Status with_overspent(Status status, bool overspent) noexcept {
   return status == Status::ok && overspent ? Status::overspent : status;
 }
