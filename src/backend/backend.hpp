@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Where calls on device tensors go. A build without a CUDA backend has none.
+/// The interface of a backend for device tensors. A build without CUDA has none.
 ///
 /// Pointers in views, messages, payloads, workspaces and contexts (status, step, bytes) are device
 /// pointers. No call but those that set up allocates, waits for the device or uses the default

@@ -17,7 +17,7 @@ namespace atomo {
 using namespace codec;
 namespace {
 
-/// What both carving and counting of the workspace go through.
+/// The memory of a sum: one constructor carves and counts the workspace.
 struct AddMemory {
   std::span<Head> heads;
   std::span<std::size_t> body_at;  ///< of the layer at hand, a message each
@@ -31,7 +31,7 @@ struct AddMemory {
         adder(carver) {}
 };
 
-/// What follows the rows of the head: kinds, names, padding.
+/// The head's tables behind the rows: kinds, names, padding.
 ConstBytes tables_of(const Head& head) noexcept {
   const std::size_t rows_end = kHeaderBytes + kRowBytes * head.layers();
   return head.message().first(head.head_bytes()).subspan(rows_end);

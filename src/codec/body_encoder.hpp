@@ -27,7 +27,7 @@ struct LayerInput {
   Executor* executor = nullptr;  ///< may be null
 };
 
-/// What preparing one form of a layer leaves: its memory, filled.
+/// One form of a layer, prepared: its memory, filled.
 struct PreparedForm {
   // What the price input points to; it outlives the message.
   std::span<PriceBin> pair_bins, atom_bins;
@@ -39,14 +39,14 @@ struct PreparedForm {
   std::span<double> rms;         ///< of rows or blocks
 };
 
-/// What preparing a layer leaves for the search for a price and for its body.
+/// A prepared layer: the input of the search for a price, and of its body.
 struct Prepared {
   PriceInput price;
   Bytes histogram;  ///< room for magnitudes
   std::array<PreparedForm, PriceInput::kForms> forms;
 };
 
-/// What a body is written from.
+/// The input of `BodyEncoder::encode`.
 struct BodyInput {
   LayerInput layer;
   float price = 0;                     ///< 0: the layer has none, or nothing to send

@@ -126,7 +126,7 @@ std::size_t decode_workspace_bytes(const Shape& shape, DType dtype) {
 
 namespace {
 
-/// What the parts of a joined container say together.
+/// A container joined from parts: its layers, its key and its prices.
 struct Joined {
   std::vector<Kind> kinds;  // one a layer
   std::vector<std::string> names;

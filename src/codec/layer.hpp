@@ -32,12 +32,12 @@ struct EncoderPlan : LayerPlan {
 /// cannot.
 [[nodiscard]] const DeviceBackend& device_backend_for(const EncoderPlan& plan);
 
-/// Where a layer's price comes from.
+/// The prices that a layer may be sent at.
 struct LayerPrices {
   float atoms = 0, grid = 0;  ///< shared by the layers of a pool
   bool solve_alone = false;   ///< layers with a budget find their own (the first step of a stream)
   std::uint64_t limit = 0;    ///< of a layer that comes alone under a cap; 0: none
-  /// What a layer that solves alone must leave of its budget for the rest of its message.
+  /// Bits of its budget that a layer that solves alone leaves for the rest of its message.
   double fixed_bits = 0;
 };
 
@@ -58,7 +58,7 @@ class LayerEncoder {
   /// There is something to send: entries, all finite.
   [[nodiscard]] bool sends() const noexcept { return input_.n > 0 && !non_finite_; }
 
-  /// What the layer costs at any price. For a layer that sends.
+  /// The cost of the layer at any price. The layer sends something.
   [[nodiscard]] const PriceInput& price_input() const noexcept { return prepared_.price; }
 
   /// Writes the body (not its padding) and fills the row but for the kind. Where the body is

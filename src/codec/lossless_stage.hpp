@@ -49,7 +49,7 @@ inline constexpr std::uint64_t kEntriesOfByte = 16;
 /// Unpacks a frame into `out`; `bytes` is the size of the body. `corrupt` for one that does not pay
 /// for its body too. Any bytes give a Status.
 Status unpack_frame(const Kind& kind, ConstBytes frame, Bytes out, std::size_t& bytes) noexcept;
-/// What a frame says that it unpacks to; 0 where it is too short to say.
+/// The size that a frame states for its contents; 0 where it is too short to state one.
 [[nodiscard]] std::uint64_t frame_raw_bytes(ConstBytes frame) noexcept;
 
 }  // namespace atomo::codec

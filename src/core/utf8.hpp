@@ -27,7 +27,7 @@ ATOMO_HD inline std::size_t utf8_character(ConstBytes text, std::size_t at) noex
   return byte(1) >= least && byte(1) <= most ? length : 0;
 }
 
-/// Where the first character stands that is not well-formed; the text's size where all are.
+/// The offset of the first character that is not well-formed; the text's size if all are.
 ATOMO_HD inline std::size_t utf8_prefix(ConstBytes text) noexcept {
   std::size_t at = 0;
   while (at < text.size()) {

@@ -77,7 +77,7 @@ ATOMO_HD constexpr std::uint64_t avalanche(std::uint64_t h) noexcept {
   h = (h ^ h >> 37) * 0x165667919E3779F9;
   return h ^ h >> 32;
 }
-/// For inputs of up to 3 bytes.
+/// Hashes inputs of up to 3 bytes.
 ATOMO_HD constexpr std::uint64_t avalanche_tiny(std::uint64_t h) noexcept {
   h = (h ^ h >> 33) * kPrime64_2;
   h = (h ^ h >> 29) * kPrime64_3;
@@ -150,7 +150,7 @@ ATOMO_HD inline std::uint64_t hash_up_to_240(const std::uint64_t* secret, const 
 
 // ---- longer inputs
 
-/// What accumulator i starts with.
+/// The start value of accumulator i.
 ATOMO_HD constexpr std::uint64_t initial(unsigned i) noexcept {
   switch (i) {
     case 0:

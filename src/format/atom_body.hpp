@@ -43,7 +43,7 @@ struct GroupShape {
   }
 };
 
-/// Where the sections of a body are.
+/// The places of the sections of a body.
 struct BodyIndex {
   std::uint64_t kept = 0, certain = 0, groups = 0;
   std::size_t flags = 0, lengths = 0, content = 0;  ///< first byte of each

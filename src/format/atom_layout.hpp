@@ -9,7 +9,7 @@
 
 namespace atomo::format {
 
-/// What an atom is.
+/// The part of a tensor that an atom is.
 enum class AtomFamily : std::uint8_t {
   blocks = 0,  ///< 256 entries in a row of memory
   rows = 1,    ///< one index of the first dimension
@@ -63,7 +63,7 @@ struct FamilyPurposes {
   return {Purpose::select_block, Purpose::pre_round_block, Purpose::dither_block};
 }
 
-/// What every call refuses: other layouts than `blocks` and `rows` make.
+/// Whether `blocks` or `rows` made the layout; every call refuses others.
 [[nodiscard]] constexpr bool valid_layout(const AtomLayout& layout) noexcept {
   if (layout.count == 0) return true;
   return layout.length >= AtomLayout::kMinRow && layout.length <= AtomLayout::kMaxRow &&

@@ -28,7 +28,7 @@ class HeadLayout {
   [[nodiscard]] std::uint32_t kinds() const noexcept { return kinds_; }
   /// Of the header.
   [[nodiscard]] std::uint16_t flags() const noexcept { return flags_; }
-  /// What follows the rows: kinds, names, padding.
+  /// The tables behind the rows: kinds, names, padding.
   [[nodiscard]] ConstBytes tables() const noexcept { return tables_; }
 
   /// Writes the tables; rows come from `write_row`, then `seal` writes header and checksums over
@@ -51,7 +51,7 @@ void check_layer_name(std::size_t layer, const std::string& name);
 /// The head of a message of one unnamed layer, without a layout made before (and so without the
 /// heap).
 [[nodiscard]] std::size_t one_layer_head_bytes(const Kind& kind) noexcept;
-/// What follows the row in that head, padding included.
+/// The bytes behind the row in that head, padding included.
 using OneLayerTables = std::array<std::byte, 7 + Shape::kMaxRank * 9 + 3>;
 /// Fills `tables`; returns the bytes in use.
 std::size_t one_layer_tables(const Kind& kind, OneLayerTables& tables) noexcept;

@@ -22,7 +22,7 @@ inline constexpr std::uint16_t kFlagNames =
 inline constexpr std::uint64_t kMaxBodyBytes = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::size_t kMaxLayers = 65536;
 inline constexpr std::size_t kChecksumBlock = 4096;
-/// Where the header's last fields stand.
+/// Offsets of the header's last fields, in bytes.
 inline constexpr std::size_t kTotalAt = 8, kBodyChecksumAt = 48, kHeadChecksumAt = 56;
 
 struct Header {
@@ -74,7 +74,7 @@ ATOMO_HD inline void store_header(std::byte* m, const Header& h) noexcept {
   store_le(m + kBodyChecksumAt, h.body_checksum);
 }
 
-/// What the first 64 bytes say by themselves.
+/// Reads the header and checks what its 64 bytes say by themselves.
 ATOMO_HD inline Status check_header(ConstBytes message, Header& header) noexcept {
   constexpr char kMagic[4] = {'A', 'T', 'M', 'O'};
   for (std::size_t i = 0; i < 4 && i < message.size(); ++i) {

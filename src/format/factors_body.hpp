@@ -56,7 +56,7 @@ std::size_t draw_pairs(std::span<const std::uint64_t> probabilities, Draw draw,
   return count;
 }
 
-/// What a kept pair is multiplied by: the inverse of the probability it was drawn with.
+/// The factor of a kept pair: the inverse of the probability it was drawn with.
 [[nodiscard]] constexpr double pair_scale(std::uint64_t probability) noexcept {
   return static_cast<double>(kCertainPair) / static_cast<double>(probability);
 }

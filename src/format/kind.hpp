@@ -92,19 +92,19 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
   return rank <= rows && rank <= kind.elements / rows;
 }
 
-/// Of the method atoms: its family, and the pairs of a sketch.
+/// The parameters of the method atoms are valid: its family, and the pairs of a sketch.
 [[nodiscard]] constexpr bool valid_atoms(const KindFields& kind) noexcept {
   return kind.params == kBlocks || (kind.params == kRows && has_rows(kind)) ||
          (kind.params == kPairs && is_matrix(kind)) ||
          (family_of(kind.params) == kSketch && has_sketch(kind, rank_of(kind.params)));
 }
-/// Of ternary: its clip.
+/// The parameters of ternary are valid: its clip.
 [[nodiscard]] constexpr bool valid_clip(const KindFields& kind) noexcept {
   const auto clip = std::bit_cast<float>(kind.params);
   return kind.params == 0 ||
          (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
 }
-/// Of top-k and random-k: how many entries they keep.
+/// The parameters of top-k and random-k are valid: the number of entries to keep.
 [[nodiscard]] constexpr bool valid_keep(const KindFields& kind) noexcept {
   if (kind.elements == 0) return kind.params == 0;
   return kind.elements >= kManyEntries || (kind.params >= 1 && kind.params <= kind.elements);
@@ -120,7 +120,7 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
   return false;
 }
 
-/// Which number of the header the bodies of a method follow from.
+/// The number of the header that the bodies of a method follow from.
 enum class HeaderPrice : std::uint8_t { none, price, grid_step };
 /// What a layer's row may say of a body: nothing more, that it is thinned, or also which of several
 /// forms it has.

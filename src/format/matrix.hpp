@@ -35,7 +35,7 @@ struct MatrixShape {
   return is_matrix(fields_of(kind));
 }
 
-/// What a sketch costs and how good it is.
+/// The rank and the rounds of a sketch: its cost and its quality.
 struct SketchOptions {
   std::size_t rank = 0;     ///< pairs, 1..kMaxSketchRank and at most MatrixShape::shorter()
   unsigned iterations = 1;  ///< passes forth and back through the matrix, 1..8

@@ -9,7 +9,7 @@
 
 namespace atomo::format {
 
-/// What the levels of a bucket divide.
+/// The norm that the levels of a bucket divide.
 enum class QsgdNorm : std::uint8_t {
   max = 0,  ///< max|x|: the least error
   l2 = 1,   ///< the Euclidean norm, as in the paper: more zeros; rounded up in f32, at most the
@@ -26,7 +26,7 @@ struct QsgdConfig {
   QsgdNorm norm = QsgdNorm::max;  ///< what the levels divide
 };
 
-/// What a sign decodes to.
+/// The value that a sign decodes to.
 enum class SignScale : std::uint8_t {
   one = 0,   ///< +-1
   mean = 1,  ///< +-mean|x| of the layer
@@ -52,7 +52,7 @@ struct TopkConfig {
   std::uint64_t keep = 1;  ///< entries to keep, 1 to n
 };
 
-/// What both ends of a coordinate message agree on.
+/// The number that both ends of a coordinate message agree on.
 struct CoordinateConfig {
   float step = 0;  ///< the grid step, finite and positive
 };

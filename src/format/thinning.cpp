@@ -168,7 +168,7 @@ std::size_t write_rest(const Units& units, const Runs& runs, const Thinning& t, 
   return whole;
 }
 
-/// What stays of one body; `bytes` is 0 when nothing does. False when the body breaks the format.
+/// Writes the part of one body that stays; `bytes` is 0 when none does. False: a corrupt body.
 bool write_those_left(Units& units, const Runs& runs, const Thinning& t,
                       std::span<std::uint64_t> marks, Bytes out, std::size_t& bytes) noexcept {
   bytes = 0;

@@ -43,7 +43,7 @@ struct Runs {
                                      std::uint64_t start) const noexcept {
     return ((run + count() - start) & (count() - 1)) < dropped;
   }
-  /// What makes up for `dropped` runs: K / (K - d).
+  /// The factor that makes up for `dropped` runs: K / (K - d).
   [[nodiscard]] constexpr float gain(std::uint64_t dropped) const noexcept {
     const auto runs = static_cast<double>(count());
     return static_cast<float>(runs / (runs - static_cast<double>(dropped)));

@@ -46,7 +46,7 @@ inline constexpr std::uint32_t kMateLevel = 8;
   return ratio < 1.0 ? 0 : certain_class(ratio);
 }
 
-/// Of a ratio below 1: the probability of being kept, in units of 2^-32.
+/// The probability of being kept of an atom with a ratio below 1, in units of 2^-32.
 [[nodiscard]] ATOMO_HD inline std::uint32_t probability_of_ratio(double ratio) noexcept {
   return std::max<std::uint32_t>(static_cast<std::uint32_t>(ratio * kTwo32), 1u);
 }
@@ -104,7 +104,7 @@ template <typename Real, typename Draw>
   return static_cast<std::int32_t>(std::max(std::min(kBound, y), -kBound)) - 1;
 }
 
-/// What q decodes to. One rounding: the integer is below 2^31 and step / 32 is exact.
+/// The value that q decodes to, rounded once: the integer is below 2^31, step / 32 is exact.
 template <typename Real>
 [[nodiscard]] ATOMO_HD inline Real dequantise(std::int32_t q, std::uint32_t level,
                                               Real step) noexcept {

@@ -64,7 +64,7 @@ inline constexpr double kLargest = std::numeric_limits<float>::max();
   return static_cast<double>(level + 1) * step > kLargest;
 }
 
-/// What a signed level decodes to.
+/// The value that a signed level decodes to.
 [[nodiscard]] constexpr float grid_value(std::int64_t level, double step) noexcept {
   const double value = static_cast<double>(level) * step;
   return static_cast<float>(value > kLargest ? kLargest : value < -kLargest ? -kLargest : value);

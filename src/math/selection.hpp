@@ -28,7 +28,7 @@ inline constexpr std::size_t kSelectionChunk = 256;
 /// kSelectionChunk: odd, a permutation, neighbours far apart.
 inline constexpr std::size_t kSelectionStride = 157;
 
-/// How an atom stands at a price.
+/// The class and the probability of an atom at a price.
 struct AtomChoice {
   std::uint32_t probability = 0;  ///< of an uncertain atom, in 2^-32; 0 when certain or zero
   std::uint8_t atom_class = 0;    ///< 1..31 when certain

@@ -36,7 +36,7 @@ struct CappedBody {
   bool own = false;         ///< its price stands in it
 };
 
-/// What a body may take, own price included, and what its price is multiplied by.
+/// The bytes that a body may take, own price included, and the factor of its price.
 struct Allotment {
   std::uint64_t limit = 0;
   float gain = 1;  ///< 0: the layer is left out
@@ -48,7 +48,7 @@ struct Allotment {
   return std::max(body.least, std::min(body.bytes, 4 * words));
 }
 
-/// What a layer takes at least when others are left out: its price then stands in its body.
+/// Least bytes of a layer when others are left out: its price then stands in its body.
 [[nodiscard]] constexpr std::uint64_t raised_bytes(const CappedBody& body) noexcept {
   return body.bytes == 0 ? 0 : body.least + (body.own ? 0 : sizeof(float));
 }

@@ -11,7 +11,7 @@
 namespace atomo::price {
 namespace {
 
-/// What the content of an atom costs, of whatever length.
+/// The cost of the content of an atom of any length.
 PriceCosts entry_costs() noexcept {
   PriceCosts costs;
   const auto self_noise = [](std::size_t c) {

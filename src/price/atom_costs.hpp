@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What rows and blocks cost the search for a price.
+/// Costs of rows and blocks, for the search for a price.
 
 #include <cstddef>
 
@@ -9,7 +9,7 @@
 
 namespace atomo::price {
 
-/// What the price search charges for the atoms of this layout.
+/// The costs of the atoms of this layout.
 [[nodiscard]] PriceCosts price_costs(const AtomLayout& layout) noexcept;
 
 /// Bins that suffice for the amplitudes of this layout.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What budgets and caps leave for bodies.
+/// The bits and bytes that budgets and caps leave for bodies.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ namespace atomo::price {
   return std::max(budget - fixed, budget / 2);
 }
 
-/// What a layer that comes alone may take, in bytes of its body.
+/// The bytes that the body of a streamed layer may take.
 struct LoneCap {
   std::uint64_t limit = 0;        ///< at least 1; 0: the message has its limits by itself
   std::uint64_t reserve = 0;      ///< beside it, of one layer of the step

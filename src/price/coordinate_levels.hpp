@@ -110,7 +110,7 @@ template <typename BitsAt>
   return best;
 }
 
-/// What the size of a body follows from.
+/// Counts that the size of a body follows from.
 struct GridDemand {
   std::uint64_t entries = 0;  ///< of the layer
   std::uint64_t nonzero = 0;  ///< levels that are not zero, in units

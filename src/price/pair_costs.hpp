@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What singular pairs with dithered factors cost the search for a price.
+/// Costs of singular pairs with dithered factors, for the search for a price.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ namespace atomo::price {
 /// Amplitude of a pair of sigma 1.
 [[nodiscard]] double pair_amplitude(const MatrixShape& shape) noexcept;
 [[nodiscard]] PriceCosts pair_costs(const MatrixShape& shape) noexcept;
-/// What a pair weighs in the price search.
+/// The weight of a pair in the price search.
 [[nodiscard]] std::uint64_t pair_weight(const MatrixShape& shape) noexcept;
 
 }  // namespace atomo::price

@@ -28,7 +28,7 @@ struct PriceBin {
   std::uint32_t key = 0;     ///< upper 16 bits of float(rms), at least 1
 };
 
-/// What an atom costs in 1/256 bit.
+/// The cost of an atom in 1/256 bit.
 struct PriceCosts {
   static constexpr int kClasses = 32;  ///< uncertain, then 31 finer and finer ones
   static constexpr int kParts = 8;     ///< of a class
@@ -55,16 +55,16 @@ struct PriceLayer {
   double max_rms = 0;                 ///< of the largest atom, exactly
 };
 
-/// What layers come to at a price, in integers that add up over layers.
+/// The expected size of layers at a price, in integers that add up over layers.
 struct Expected {
   std::uint64_t bits_256 = 0;  ///< of their bodies, in 1/256 bit; at most 2^64 - 1
   /// Entries that the kept atoms count for, in 2^-32; of each layer at most `kWorthSending`.
   std::uint64_t worth = 0;
 };
-/// What a message has to count for to be worth sending: 16 entries, in 2^-32.
+/// The least `worth` of a message worth sending: 16 entries, in 2^-32.
 inline constexpr std::uint64_t kWorthSending = std::uint64_t{16} << 32;
 
-/// What all layers come to at the price `a`.
+/// The expected size of all layers at the price `a`.
 [[nodiscard]] Expected expected(std::span<const PriceLayer> layers, float a) noexcept;
 /// Expected bits, and what the expected variance is worth in bits at that price: of two ways to
 /// send a layer, the better one has less. In 1/256 bit; saturates at 2^64 - 1.

@@ -23,7 +23,7 @@ inline constexpr std::uint32_t kSettling = 3;
 /// Budgets: the most that is owed, and how much of it the next step can be asked to pay.
 inline constexpr double kLargestDebt = 8, kLargestPayment = 2;
 
-/// What the steps so far say about the next: one a pool.
+/// The state of the controller of one pool: what the steps so far say about the next.
 struct PoolState {
   float level = 0;           ///< price that meets the budget, smoothed; 0 before the first step
   float price = 0;           ///< of the next step, which pays off the debt; likewise
@@ -61,7 +61,7 @@ constexpr void count_step(PoolState& state, float price, float plain, double act
   state.held = begins && !comes_back ? excess : 0;
 }
 
-/// What the next step's budget is divided by: 2 for each budget owed, as finely as prices are.
+/// The divisor of the next step's budget: 2 for each budget owed, as finely as prices are.
 [[nodiscard]] constexpr double payment(const PoolState& state) noexcept {
   const double doublings = std::clamp(state.owed, -kLargestPayment, kLargestPayment);
   const int code = code_of(1) + static_cast<int>(doublings * 128);
@@ -86,7 +86,7 @@ struct StepPrices {
   float given[2] = {};
 };
 
-/// What a model has learnt of its prices, by pool.
+/// The prices that a model has learnt, by pool.
 struct LearntPrices {
   PoolState pools[2];
   float used[2] = {};  ///< by the last step or message

@@ -40,7 +40,7 @@ struct PriceInput {
 /// The price of a layer whose rule gives a price or a count to keep, and no budget.
 [[nodiscard]] float own_price(const PriceRule& rule, const PriceInput& input) noexcept;
 
-/// What a search found.
+/// The result of a search.
 struct FoundPrice {
   float price = 0;          ///< 0 when there is nothing to send
   bool underspent = false;  ///< held up by a layer's least price: the budget cannot be spent

@@ -104,7 +104,7 @@ inline constexpr double kBitPrice =
 [[nodiscard]] constexpr std::uint64_t worth_of_atoms(Wide kept_32, std::uint32_t entries) noexcept {
   return static_cast<std::uint64_t>(std::min(kept_32 * entries, Wide{kWorthSending}));
 }
-/// The same of `nonzero` / 2^16 expected coordinates, atoms of one entry.
+/// The worth of `nonzero` / 2^16 expected coordinates, which are atoms of one entry.
 [[nodiscard]] constexpr std::uint64_t worth_of_coordinates(std::uint64_t nonzero) noexcept {
   return std::min(nonzero, std::uint64_t{1} << 16) * (kWorthSending >> 16);
 }
@@ -121,12 +121,12 @@ inline constexpr double kBitPrice =
   return unpaid && found > lowest ? found - 1 : found;
 }
 
-/// What a search over codes ends with.
+/// The result of a search over codes.
 struct FoundCode {
   std::uint32_t code = 0;
   bool overspent = false;  ///< the budget does not pay for a message worth sending
 };
-/// By bisection from `lowest` on; `expected_at(code)` is asked at most 15 times.
+/// Bisects from `lowest` on; it calls `expected_at(code)` at most 15 times.
 template <typename ExpectedAt>
 [[nodiscard]] constexpr FoundCode search_codes(std::uint32_t lowest, std::uint64_t budget,
                                                ExpectedAt expected_at) noexcept {

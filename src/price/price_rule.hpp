@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Where the price of a layer comes from.
+/// The source of a layer's price: a budget, a price or a count to keep.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ enum class Pool : std::uint8_t {
   grid,   ///< price: the grid step
 };
 
-/// What an encoder asks of its price.
+/// The rule that an encoder has for its price.
 struct PriceRule {
   enum class From : std::uint8_t { none, budget, price, keep };
   Pool pool = Pool::none;
