@@ -10,6 +10,7 @@
 #include <nanobind/stl/string.h>
 
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace atomo::python {
@@ -70,9 +71,23 @@ const char* name_of(Status failure) noexcept {
   }
 }
 
+/// "ok", or the notices in a status, separated by commas.
+static std::string names_of_notices(Status status) {
+  constexpr std::pair<Status, const char*> kNotices[] = {{Status::non_finite, "non_finite"},
+                                                         {Status::underspent, "underspent"},
+                                                         {Status::overflow, "overflow"},
+                                                         {Status::overspent, "overspent"}};
+  std::string names;
+  for (const auto& [notice, name] : kNotices) {
+    if (has(status, notice)) names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return names.empty() ? "ok" : names;
+}
+
 nb::tuple status_of(std::int32_t number) {
   const auto status = static_cast<Status>(number);
-  return nb::make_tuple(name_of(status), std::string(describe(status)), failed(status));
+  const std::string name = failed(status) ? name_of(status) : names_of_notices(status);
+  return nb::make_tuple(name, std::string(describe(status)), failed(status));
 }
 
 void check_encoded(Status status) {

@@ -12,7 +12,7 @@ import atomo
 from atomo import _atomo
 
 STATUSES = {"truncated", "bad_magic", "bad_version", "bad_checksum", "corrupt", "shape_mismatch", "codec_mismatch",
-            "unsupported", "external", "price_mismatch", "too_large"}
+            "unsupported", "external", "price_mismatch", "too_large", "invalid_argument", "wrong_stage"}
 X = gradient(24, 40)
 
 
@@ -68,7 +68,7 @@ def test_sums():
 
 
 @pytest.mark.parametrize("call, status", [
-    (lambda: atomo.add([]), "unsupported"),
+    (lambda: atomo.add([]), "invalid_argument"),
     (lambda: atomo.add([payload_of("sign")]), "unsupported"),
     (lambda: atomo.add([payload_of("atomo:atoms=coordinate,delta=0.125"),
                         atomo.Codec("atomo:atoms=coordinate,delta=0.25").encode(X, step=0)]), "price_mismatch"),
@@ -88,9 +88,13 @@ def test_messages_that_do_not_add_are_told_what_does():
 
 
 def test_what_a_device_reports_is_told_in_words():
-    assert _atomo.status_of(18) == ("truncated", "the message ends before its header says", True)
-    assert [_atomo.status_of(number)[0::2] for number in (0, 1, 4, 28)] == [
+    assert _atomo.status_of(258) == ("truncated", "the message ends before its header says", True)
+    assert [_atomo.status_of(number)[0::2] for number in (0, 1, 8, 268)] == [
         ("ok", False), ("non_finite", False), ("overspent", False), ("too_large", True)]
+    name, text, failed = _atomo.status_of(9)  # two notices: none hides the other
+    assert name == "non_finite, overspent" and not failed
+    assert text == ("done, but a layer holds an Inf or NaN and decodes to NaN; the budget does not pay for a message worth "
+                    "sending, so it is exceeded")
 
 
 def test_codecs():

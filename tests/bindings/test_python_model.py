@@ -102,7 +102,7 @@ def test_decode_add_of_many_is_that_of_each(writable_framework):
     grads = gradients(writable_framework)
     payloads = [model.encode(grads, worker=worker, step=0) for worker in range(3)]
     zeros = {name: writable_framework.array(numpy.zeros(shape)) for name, shape in SHAPES.items()}
-    together = model.decode_add(payloads, out=zeros, alpha=0.5)
+    together = model.decode_add_all(payloads, out=zeros, alpha=0.5)
     assert all(together[name] is zeros[name] for name in SHAPES)
     one_by_one = {name: writable_framework.array(numpy.zeros(shape)) for name, shape in SHAPES.items()}
     for payload in payloads:
@@ -116,8 +116,8 @@ def test_halves_are_added_up_in_f32():
     payloads = [model.encode(gradients(framework, seed=seed), step=0) for seed in range(2)]
     sums = {name: numpy.zeros(shape, "float16") for name, shape in SHAPES.items()}
     exact = {name: numpy.zeros(shape, "float32") for name, shape in SHAPES.items()}
-    model.decode_add(payloads, out=sums)
-    model.decode_add(payloads, out=exact)
+    model.decode_add_all(payloads, out=sums)
+    model.decode_add_all(payloads, out=exact)
     for name in SHAPES:
         numpy.testing.assert_allclose(sums[name], exact[name], rtol=2**-10, atol=2**-24)
 
@@ -127,17 +127,17 @@ def test_layers_one_by_one_are_the_whole_message(policy, framework):
     grads = gradients(framework)
     model = atomo.Compressor(SHAPES, policy)
     whole = model.encode(grads, seed=1, step=2, worker=3)
-    price, grid_step = model.price, model.grid_step
-    assert (price > 0) != (grid_step > 0)
-    assert (model.predicted_price, model.predicted_grid_step) == (price, grid_step)
+    prices = model.prices
+    assert (prices.atoms > 0) != (prices.grid > 0)
+    assert model.predicted_prices == prices == atomo.inspect(whole).prices
     streamed = atomo.Compressor(SHAPES, policy)
-    streamed.begin_step(seed=1, step=2, worker=3, price=price, grid_step=grid_step)
+    streamed.begin_step(seed=1, step=2, worker=3, prices=prices)
     parts = {name: streamed.encode_layer(name, grads[name]) for name in reversed(streamed.layers)}
-    assert (streamed.price, streamed.grid_step) == (price, grid_step)
+    assert streamed.prices == prices
     streamed.end_step()
     assert atomo.join([parts[name] for name in streamed.layers]) == whole
     for name in SHAPES:
-        x = streamed.decode_layer(parts[name], like=grads[name])
+        x = streamed.decode_layer(name, parts[name], like=grads[name])
         numpy.testing.assert_array_equal(framework.numpy(x), framework.numpy(model.decode(whole, like=grads)[name]))
 
 
@@ -147,10 +147,10 @@ def test_layers_are_added(writable_framework):
     model.begin_step(step=0)
     part = model.encode_layer("fc.weight", grads["fc.weight"])
     out = writable_framework.array(numpy.ones((64, 48)))
-    assert model.decode_layer_add(part, out=out, alpha=2.0) is out
+    assert model.decode_layer_add("fc.weight", part, out=out, alpha=2.0) is out
     numpy.testing.assert_array_equal(writable_framework.numpy(out),
                                      1 + 2 * writable_framework.numpy(grads["fc.weight"]))
-    assert model.decode_layer(part, out=out) is out
+    assert model.decode_layer("fc.weight", part, out=out) is out
     numpy.testing.assert_array_equal(writable_framework.numpy(out), writable_framework.numpy(grads["fc.weight"]))
 
 
@@ -170,7 +170,7 @@ def test_prices_are_learnt():
         model.begin_step(step=step)
         sizes.append(len(model.encode_layer("a", gradient(256, 256, seed=step))))
         model.end_step()
-    assert model.predicted_price > 0
+    assert model.predicted_prices.atoms > 0
     assert numpy.mean(sizes[4:]) == pytest.approx(model.budget_bytes, rel=0.05)
 
 
@@ -199,30 +199,49 @@ def test_an_agreed_step_makes_messages_add():
     grads = [{"a": gradient(32, 32, seed=w), "b": gradient(100, seed=10 + w)} for w in range(3)]
     for worker, model in enumerate(workers):
         model.encode(grads[worker], worker=worker, step=0)
-    step = max(model.predicted_grid_step for model in workers)
+    agreed = max(model.predicted_prices.grid for model in workers)
     parts = []
     for worker, model in enumerate(workers):
-        model.begin_step(step=1, worker=worker, grid_step=step)
+        model.begin_step(step=1, worker=worker, prices=model.predicted_prices._replace(grid=agreed))
         parts.append({name: model.encode_layer(name, grads[worker][name]) for name in shapes})
         model.end_step()
     for name in shapes:
         like = grads[0][name]
-        total = workers[0].decode_layer(atomo.add([part[name] for part in parts]), like=like)
-        apart = sum(workers[0].decode_layer(part[name], like=like).astype("float64") for part in parts)
+        total = workers[0].decode_layer(name, atomo.add([part[name] for part in parts]), like=like)
+        apart = sum(workers[0].decode_layer(name, part[name], like=like).astype("float64") for part in parts)
         numpy.testing.assert_allclose(total, apart, rtol=2**-23)
 
 
-def test_a_price_that_is_not_given_stays_the_predicted_one():
+def test_prices_that_are_given_are_those_of_the_step():
     model = atomo.Compressor(SHAPES, "conv=atomo:atoms=coordinate,bits=1; *=atomo:atoms=rows,bits=1")
     stream(model, 0)
-    price, grid_step = model.predicted_price, model.predicted_grid_step
-    assert price > 0 and grid_step > 0
-    model.begin_step(step=1, grid_step=2 * grid_step)
-    assert (model.price, model.grid_step) == (price, 2 * grid_step)
+    predicted = model.predicted_prices
+    assert predicted.atoms > 0 and predicted.grid > 0
+    model.begin_step(step=1, prices=predicted._replace(grid=2 * predicted.grid))
+    assert model.prices == (predicted.atoms, 2 * predicted.grid)
     model.end_step()
-    price, grid_step = model.predicted_price, model.predicted_grid_step
-    model.begin_step(step=2, price=2 * price)
-    assert (model.price, model.grid_step) == (2 * price, grid_step)
+    model.begin_step(step=2, prices=(0.5, 0.25))
+    assert model.prices == atomo.Prices(atoms=0.5, grid=0.25)
+
+
+def test_what_a_message_is_expected_to_take():
+    grads = gradients(FRAMEWORKS[0])
+    fixed = atomo.Compressor(SHAPES, "qsgd:bits=4")
+    assert fixed.expected_bytes == fixed.max_encoded_bytes == len(fixed.encode(grads, step=0))
+    budget = atomo.Compressor(SHAPES, "*.bias=sign; *=atomo:bits=2")
+    assert len(budget.encode(grads, step=0)) == pytest.approx(budget.expected_bytes, rel=0.05)
+    assert atomo.Compressor(SHAPES, "qsgd+blosc").expected_bytes is None
+    assert atomo.Codec("sign").expected_bytes(1000) == len(atomo.Codec("sign").encode(numpy.ones(1000, "float32"), step=0))
+
+
+def test_a_layer_reads_messages_of_its_own_codec():
+    model = atomo.Compressor({"a": 100, "b": 100}, "a=sign; *=qsgd:bits=4")
+    x = numpy.ones(100, "float32")
+    message = atomo.Codec("sign").encode(x, step=0)
+    numpy.testing.assert_array_equal(model.decode_layer("a", message, like=x), x)
+    with pytest.raises(atomo.DecodeError) as caught:
+        model.decode_layer("b", message, like=x)
+    assert caught.value.status == "codec_mismatch"
 
 
 def test_layers_may_be_a_module_or_pairs():

@@ -189,8 +189,9 @@ def test_models():
     refused(lambda: model.encode_layer("c", X), "no layer is called 'c'")
     refused(lambda: model.encode_layer("a", X), "gradient: the shape is [6, 8]")
     model.end_step()
-    refused(lambda: model.begin_step(price=0.1, step=0), "predicted_price")
-    model.begin_step(price=0.5, step=0)
+    refused(lambda: model.begin_step(prices=(0.1, 0), step=0), "prices are (0.1", "predicted_prices")
+    refused(lambda: model.decode_add_all(payload, out=right), "a list of messages", "decode_add takes one", error=TypeError)
+    model.begin_step(prices=(0.5, 0), step=0)
     model.end_step()
 
 

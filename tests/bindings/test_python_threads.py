@@ -62,7 +62,7 @@ def test_the_interpreter_runs_on(name):
     calls = {"encode": lambda: slow.encode(LARGE, step=0),
              "decode": lambda: slow.decode(payload, out=out),
              "decode_add": lambda: slow.decode_add(payload, out=out),
-             "model": lambda: model.decode_add([payload] * 3, out={"a": out}),
+             "model": lambda: model.decode_add_all([payload] * 3, out={"a": out}),
              "layer": lambda: model.encode_layer("a", LARGE),
              "messages": lambda: atomo.add(many)}
     assert is_released(calls[name])
@@ -149,7 +149,7 @@ def test_steady_calls_keep_no_memory():
         codec.decode_add(codec.encode(x, step=0), out=out)
         model.decode(model.encode({"a": x}, step=0), out={"a": out})
         model.begin_step(step=0)
-        model.decode_layer(model.encode_layer("a", x), out=out)
+        model.decode_layer("a", model.encode_layer("a", x), out=out)
         model.end_step()
         atomo.decode(codec.encode(x, step=0), out=[out])
         pickle.loads(pickle.dumps(codec))

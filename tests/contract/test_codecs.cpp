@@ -116,7 +116,7 @@ TEST_P(EveryCodec, RefusesBuffersThatAreTooSmall) {
   const Shape shape{20, 30};
   const auto x = test::heavy_tailed(600, 2, 30);
   const test::Memory input(2400), payload(codec.max_encoded_bytes(shape)),
-      workspace(test::workspace_bytes(codec, shape));
+      workspace(codec.encode_workspace_bytes(shape, DType::f32, test::kDevice));
   input.put(std::as_bytes(std::span(x)));
   const test::StreamOwner stream;
   const test::Word<std::uint64_t> bytes;
@@ -132,6 +132,22 @@ TEST_P(EveryCodec, RefusesBuffersThatAreTooSmall) {
     EXPECT_EQ(codec.encode(view, {}, {payload.data(), capacity, bytes.data()}, context),
               Status::workspace_too_small);
   }
+}
+
+TEST_P(EveryCodec, SaysWhatAMessageIsExpectedToTake) {
+  const Shape shape{200, 300};
+  const auto x = test::heavy_tailed(shape.elements(), 2, 300);
+  const auto m = test::encode(codec, x, shape);
+  ASSERT_FALSE(failed(m.status));
+  const auto expected = codec.expected_bytes(shape);
+  if (codec.traits().fixed_size) {
+    ASSERT_TRUE(expected.has_value());
+    EXPECT_EQ(*expected, m.bytes.size());
+  } else if (codec.to_string().find("bits=") != std::string::npos && expected.has_value() &&
+             m.status == Status::ok) {
+    EXPECT_NEAR(static_cast<double>(*expected) / static_cast<double>(m.bytes.size()), 1, 0.1);
+  }
+  EXPECT_EQ(codec.expected_bytes({0}).value_or(0), codec.max_encoded_bytes({0}));
 }
 
 /// The same bytes at any alignment of input, workspace and payload, and at any number of threads.

@@ -374,6 +374,19 @@ TEST(Compressor, SavedStateContinuesTheSameBytesUnderACap) {
   expect_saved_state_continues("*=atomo:bits=4,cap=4", 72 + 8 * layers);
 }
 
+TEST(Compressor, SaysWhatAMessageIsExpectedToTake) {
+  const Model model;
+  for (const std::string policy :
+       {"*=qsgd:bits=3", "*=atomo:bits=1", "*=identity", "a=sign;*=atomo:bits=2"}) {
+    Compressor c(model.specs, Policy::parse(policy));
+    const auto expected = c.expected_bytes();
+    ASSERT_TRUE(expected.has_value()) << policy;
+    const auto bytes = encode(c, model.views, {.seed = 1}).bytes.size();
+    EXPECT_NEAR(static_cast<double>(*expected) / static_cast<double>(bytes), 1, 0.05) << policy;
+  }
+  EXPECT_EQ(Compressor(model.specs, Policy::parse("*=qsgd+blosc")).expected_bytes(), std::nullopt);
+}
+
 TEST(Compressor, SetUpMistakesAreNamed) {
   EXPECT_THROW(Compressor({}, Policy::parse("*=sign")), Error);
   EXPECT_THROW(Compressor({{"a", {2}}, {"a", {3}}}, Policy::parse("*=sign")), Error);
