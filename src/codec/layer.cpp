@@ -12,6 +12,7 @@
 #include "core/philox.hpp"
 #include "format/dithered_layer.hpp"
 #include "format/thinning.hpp"
+#include "price/form_choice.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::codec {
@@ -34,14 +35,9 @@ const float* as_f32(const ConstTensorView& view, std::size_t n, std::span<float>
   return converted.data();
 }
 
-struct ChosenPrice {
-  float price = 0;
-  bool own = false;
-  Status status = Status::ok;
-};
-
-ChosenPrice choose_price(const LayerPlan& plan, const PriceInput& input,
-                         const LayerPrices& prices) noexcept {
+/// `status` tells of a layer that finds its own price.
+ChosenPrice choose_price(const LayerPlan& plan, const PriceInput& input, const LayerPrices& prices,
+                         Status& status) noexcept {
   const PriceRule& rule = plan.price_rule;
   if (rule.pool == Pool::none) return {};
   if (rule.from != PriceRule::From::budget) return {own_price(rule, input), true};
@@ -53,12 +49,13 @@ ChosenPrice choose_price(const LayerPlan& plan, const PriceInput& input,
     const float shared = rule.pool == Pool::atoms ? prices.atoms : prices.grid;
     const float lowest = prices.limit > 0 ? find_price({&one, 1}, budget_of_limit).price
                                           : price_of_code(input.min_code());
-    return shared < lowest && shared > 0 ? ChosenPrice{lowest, true} : ChosenPrice{shared, false};
+    return at_least(lowest, {shared, false});
   }
   double budget = lone_body_budget(plan, prices.fixed_bits);
   if (prices.limit > 0) budget = std::min(budget, budget_of_limit);
   const FoundPrice found = find_price({&one, 1}, budget);
-  return {found.price, true, found.underspent ? Status::underspent : Status::ok};
+  if (found.underspent) status = Status::underspent;
+  return {found.price, true};
 }
 
 std::size_t own_price_bytes(const Row& row) noexcept {
@@ -128,7 +125,8 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   row_ = {};
   row_.flags = non_finite_ ? Row::kNonFinite : std::uint8_t{0};
   if (!sends()) return non_finite_ ? Status::non_finite : Status::ok;
-  const ChosenPrice chosen = choose_price(*plan_, prepared_.price, prices);
+  Status priced = Status::ok;
+  const ChosenPrice chosen = choose_price(*plan_, prepared_.price, prices, priced);
   const std::size_t skip = chosen.own ? kPriceBytes : 0;
   if (is_staged()) body = staged_;
   if (body.size() < plan_->max_body_bytes) return Status::buffer_too_small;
@@ -136,7 +134,7 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   const Status status = plan_->body().encode({input_, chosen.price, &prepared_, scratch_},
                                              body.subspan(skip), result);
   if (failed(status)) return status;
-  if (result.bytes == 0) return status | chosen.status;
+  if (result.bytes == 0) return status | priced;
   if (chosen.own) {
     std::memcpy(body.data(), &chosen.price, kPriceBytes);
     row_.flags |= Row::kOwnPrice;
@@ -144,7 +142,7 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   row_.flags |= static_cast<std::uint8_t>(result.form << Row::kFormShift);
   row_.bytes = result.bytes + skip;
   price_ = chosen.price;
-  return row_.bytes <= kMaxBodyBytes ? status | chosen.status : Status::unsupported;
+  return row_.bytes <= kMaxBodyBytes ? status | priced : Status::unsupported;
 }
 
 CappedBody LayerEncoder::capped_body(bool with_least) const noexcept {

@@ -14,13 +14,11 @@ namespace {
 template <typename Visit>
 void for_each_gap(std::span<const std::uint64_t> words, Visit visit) {
   std::uint64_t next = 0;
-  for (std::size_t w = 0; w < words.size(); ++w) {
-    for (std::uint64_t left = words[w]; left != 0; left &= left - 1) {
-      const std::uint64_t at = w * 64 + static_cast<std::uint64_t>(std::countr_zero(left));
-      visit(at - next);
-      next = at + 1;
-    }
-  }
+  for_each_mark(words, [&](std::uint64_t at) {
+    visit(at - next);
+    next = at + 1;
+    return true;
+  });
 }
 
 std::span<const std::uint64_t> segment_words(std::span<const std::uint64_t> marks,

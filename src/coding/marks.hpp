@@ -15,6 +15,7 @@
 /// every k up to 12, and a larger k would not shorten them.
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -47,6 +48,20 @@ struct MarksPlan {
 /// Words that hold the marks of `atoms` atoms.
 [[nodiscard]] constexpr std::size_t marks_words(std::uint64_t atoms) noexcept {
   return atoms / 64 + (atoms % 64 != 0 ? 1 : 0);
+}
+
+/// Calls `visit(i)` for every set bit i of `words`, in order, until it returns false; whether it
+/// never did.
+template <typename Visit>
+bool for_each_mark(std::span<const std::uint64_t> words, Visit visit) noexcept {
+  for (std::size_t w = 0; w < words.size(); ++w) {
+    for (std::uint64_t left = words[w]; left != 0; left &= left - 1) {
+      if (!visit(std::uint64_t{w} * 64 + static_cast<std::uint64_t>(std::countr_zero(left)))) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 /// `marks` has no bit beyond the last atom.

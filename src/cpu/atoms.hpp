@@ -47,8 +47,8 @@ struct AtomAnalysis {
 Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<PriceBin> bins,
                Bytes workspace, AtomAnalysis& found) noexcept;
 
-/// What `encode_atoms` needs, of any alignment.
-[[nodiscard]] std::size_t encode_workspace_bytes(const AtomLayout& layout) noexcept;
+/// What encoding so many atoms needs, rows, blocks or pairs (cpu/pairs.hpp); of any alignment.
+[[nodiscard]] std::size_t encode_workspace_bytes(std::uint64_t atoms) noexcept;
 
 /// What `encode_atoms` wrote.
 struct AtomBody {

@@ -1,61 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Reads bodies of rows and blocks front to back: marks, flags, classes, then the content of the
-/// kept atoms in batches whose levels are drawn together.
-#include <algorithm>
-#include <bit>
+/// Reads bodies of dithered atoms, whose vectors are rows, blocks or the factors of pairs, front to
+/// back: marks, flags, classes, then the content of the kept atoms in batches whose levels are drawn
+/// together.
+#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "cpu/atoms.hpp"
+#include "cpu/pairs.hpp"
 #include "cpu/pieces.hpp"
 #include "format/atom_body.hpp"
 
 namespace atomo::cpu {
 namespace {
 
+/// Where the entries of the atoms' vectors go.
+template <typename Vectors>
+using Targets = std::array<float*, Vectors::kCount>;
+
 /// Reads a body front to back: every kept atom takes its flag, its class and its content in turn.
+template <typename Vectors>
 class ContentReader {
  public:
-  ContentReader(ConstBytes body, const BodyIndex& index, const AtomLayout& layout, float price,
-                const Key& key, float* y, DecodeMode mode) noexcept
-      : layout_(layout),
-        codings_(layout.length, price, mode.gain),
-        last_codings_(layout.last, price, mode.gain),
-        dither_(key, purposes_of(layout.family).dither),
-        shape_(GroupShape::of(layout.length)),
+  ContentReader(ConstBytes body, const BodyIndex& index, const Vectors& vectors, const Key& key,
+                const Targets<Vectors>& y, DecodeMode mode) noexcept
+      : y_(y),
+        mode_(mode),
+        cutter_(vectors),
+        batch_(vectors, key),
         flags_(body.data() + index.flags, index.lengths - index.flags),
         content_(body.data() + index.content, body.size() - index.content),
         lengths_(body.data() + index.lengths),
-        class_bit_(index.kept),
-        y_(y),
-        mode_(mode) {}
+        class_bit_(index.kept) {}
 
-  /// False: a group did not end where its length said.
-  [[nodiscard]] bool add(std::uint64_t atom) noexcept {
-    const std::uint64_t length = layout_.length_of(atom);
-    if (!mode_.add) zero_up_to(atom * layout_.length);
-    next_entry_ = atom * layout_.length + length;
-    const std::uint8_t atom_class = next_class();
-    for (std::uint64_t from = 0; from < length; from += kPieceEntries) {
-      const auto entries =
-          static_cast<std::uint32_t>(std::min<std::uint64_t>(kPieceEntries, length - from));
-      if (!batch_.fits(entries) && !flush()) return false;
-      PieceBatch::Item item;
-      item.piece = {atom, (layout_.length + kTile - 1) / kTile, from / kTile, entries};
-      item.offset = atom * layout_.length + from;
-      item.atom_class = atom_class;
-      item.ends_group = shape_.atoms == 1 || ++in_group_ == shape_.atoms;
-      if (item.ends_group) in_group_ = 0;
-      batch_.add(item);
-    }
-    return true;
+  /// The atom goes to the `place`th vectors. False: a group did not end where its length said.
+  [[nodiscard]] bool add(std::uint64_t atom, std::uint64_t place) noexcept {
+    return cutter_.cut(atom, place, {0, next_class()}, [&](const AtomPiece& piece) {
+      if (!batch_.fits(piece) && !flush()) return false;
+      batch_.add(piece);
+      return true;
+    });
   }
 
-  [[nodiscard]] bool finish() noexcept {
-    if (!flush()) return false;
-    if (!mode_.add) zero_up_to(layout_.elements());
-    return !group_open_ || bit_ == group_end_;
-  }
+  [[nodiscard]] bool finish() noexcept { return flush() && (!group_open_ || bit_ == group_end_); }
 
  private:
   [[nodiscard]] std::uint8_t next_class() noexcept {
@@ -65,37 +52,33 @@ class ContentReader {
     return static_cast<std::uint8_t>(c);
   }
 
-  void zero_up_to(std::uint64_t entry) noexcept {
-    if (entry > next_entry_)
-      std::memset(y_ + next_entry_, 0, (entry - next_entry_) * sizeof(float));
-  }
-
-  /// The items of one group that are in the batch, decoded one after the other.
+  /// The pieces of one group that are in the batch, decoded one after the other.
   struct Run {
     std::size_t next, end;
     std::uint64_t bit;
     std::uint64_t stop;  ///< where the group ends
-    bool complete;       ///< its last item is in the batch
+    bool complete;       ///< its last piece is in the batch
   };
+  static constexpr std::size_t kMaxRuns = PieceBatch<Vectors>::kLevelGroups;
 
-  /// Runs begin at bits that are known, so each step decodes the next item of every run side by
+  /// Runs begin at bits that are known, so each step decodes the next piece of every run side by
   /// side.
   [[nodiscard]] bool flush() noexcept {
-    batch_.draw(dither_);
-    Run runs[PieceBatch::kLevelGroups];
+    batch_.draw();
+    Run runs[kMaxRuns];
     const std::size_t count = find_runs(runs);
-    PieceStream pieces[PieceBatch::kLevelGroups];
-    std::size_t of_run[PieceBatch::kLevelGroups];
+    PieceStream streams[kMaxRuns];
+    std::size_t of_run[kMaxRuns];
     for (;;) {
       std::size_t live = 0;
       for (std::size_t r = 0; r < count; ++r) {
         if (runs[r].next == runs[r].end) continue;
         of_run[live] = r;
-        pieces[live++] = stream_of(batch_.items()[runs[r].next++], runs[r].bit);
+        streams[live++] = stream_of(batch_.pieces()[runs[r].next++], runs[r].bit);
       }
       if (live == 0) break;
-      decode_pieces(content_, pieces, live, mode_);
-      for (std::size_t i = 0; i < live; ++i) runs[of_run[i]].bit = pieces[i].bit;
+      decode_pieces(content_, streams, live, mode_);
+      for (std::size_t i = 0; i < live; ++i) runs[of_run[i]].bit = streams[i].bit;
     }
     for (std::size_t r = 0; r < count; ++r) {
       if (runs[r].complete ? runs[r].bit != runs[r].stop : runs[r].bit > runs[r].stop) return false;
@@ -106,17 +89,17 @@ class ContentReader {
   }
 
   [[nodiscard]] std::size_t find_runs(Run* runs) noexcept {
-    const std::span<PieceBatch::Item> items = batch_.items();
+    const std::span<const AtomPiece> pieces = batch_.pieces();
     std::size_t count = 0;
-    for (std::size_t i = 0; i < items.size();) {
+    for (std::size_t i = 0; i < pieces.size();) {
       if (!group_open_) {
         bit_ = group_end_;
         group_end_ += load_le<std::uint16_t>(lengths_);
         lengths_ += 2;
       }
       std::size_t end = i;
-      while (end < items.size() && !items[end].ends_group) ++end;
-      group_open_ = end == items.size();
+      while (end < pieces.size() && !pieces[end].ends_group) ++end;
+      group_open_ = end == pieces.size();
       if (!group_open_) ++end;
       runs[count++] = {i, end, bit_, group_end_, !group_open_};
       i = end;
@@ -124,45 +107,47 @@ class ContentReader {
     return count;
   }
 
-  [[nodiscard]] PieceStream stream_of(const PieceBatch::Item& item,
-                                      std::uint64_t bit) const noexcept {
-    const ClassCodings& codings = item.piece.vector + 1 == layout_.count ? last_codings_ : codings_;
-    return {bit,
-            item.piece.entries,
-            codings.scale(item.atom_class, 0),
-            &codings.coding(item.atom_class),
-            batch_.levels(item),
-            y_ + item.offset};
+  [[nodiscard]] PieceStream stream_of(const AtomPiece& piece, std::uint64_t bit) const noexcept {
+    return {bit,          piece.piece.entries,  piece.scale,
+            piece.coding, batch_.levels(piece), y_[piece.vector] + piece.offset};
   }
 
-  const AtomLayout& layout_;
-  ClassCodings codings_, last_codings_;
-  Philox dither_;
-  GroupShape shape_;
+  Targets<Vectors> y_;
+  DecodeMode mode_;
+  PieceCutter<Vectors> cutter_;
+  PieceBatch<Vectors> batch_;
   BitReader flags_, content_;
   const std::byte* lengths_;
-  PieceBatch batch_;
-  std::uint64_t flag_bit_ = 0, class_bit_, bit_ = 0, group_end_ = 0, in_group_ = 0, next_entry_ = 0;
+  std::uint64_t flag_bit_ = 0, class_bit_, bit_ = 0, group_end_ = 0;
   bool group_open_ = false;  ///< the last group begun goes on in the next batch
-  float* y_;
-  DecodeMode mode_;
 };
 
 /// Calls `visit(atom)` for each kept atom until it returns false.
 template <typename Visit>
-bool for_each_marked(MarksReader& marks, std::uint64_t atoms, Visit visit) {
+bool for_each_kept(MarksReader& marks, std::uint64_t atoms, Visit visit) {
   SegmentMarks segment;
   std::uint64_t found = 0;
   for (std::uint64_t first = 0; first < atoms; first += kMarksSegment) {
     if (!marks.next(segment)) return false;
-    for (std::size_t w = 0; w < segment.size(); ++w) {
-      for (std::uint64_t left = segment[w]; left != 0; left &= left - 1, ++found) {
-        if (!visit(first + w * 64 + static_cast<std::uint64_t>(std::countr_zero(left))))
-          return false;
-      }
-    }
+    const bool good = for_each_mark(segment, [&](std::uint64_t i) {
+      ++found;
+      return visit(first + i);
+    });
+    if (!good) return false;
   }
   return found == marks.kept();
+}
+
+bool is_price(float price) noexcept { return price > 0 && std::isfinite(price); }
+
+Status inspect(ConstBytes body, const AtomLayout& frame, std::uint64_t& kept) noexcept {
+  MarksReader marks;
+  BodyIndex index;
+  if (!index.open(body, frame, marks)) return Status::corrupt;
+  if (!for_each_kept(marks, frame.count, [](std::uint64_t) { return true; }))
+    return Status::corrupt;
+  kept = index.kept;
+  return Status::ok;
 }
 
 }  // namespace
@@ -170,31 +155,54 @@ bool for_each_marked(MarksReader& marks, std::uint64_t atoms, Visit visit) {
 Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, const Key& key,
                     float* y, DecodeMode mode) noexcept {
   if (!valid_layout(layout)) return Status::unsupported;
+  std::uint64_t next = 0;  // entry that is not written yet
+  const auto zero_up_to = [&](std::uint64_t entry) {
+    if (!mode.add && entry > next) std::memset(y + next, 0, (entry - next) * sizeof(float));
+  };
   if (body.empty()) {
-    if (!mode.add && layout.count != 0) std::memset(y, 0, layout.elements() * sizeof(float));
+    zero_up_to(layout.elements());
     return Status::ok;
   }
   MarksReader marks;
   BodyIndex index;
-  if (!(price > 0) || !std::isfinite(price) || !index.open(body, layout, marks))
-    return Status::corrupt;
-  ContentReader reader(body, index, layout, price, key, y, mode);
-  const bool good =
-      for_each_marked(marks, layout.count, [&](std::uint64_t atom) { return reader.add(atom); });
+  if (!is_price(price) || !index.open(body, layout, marks)) return Status::corrupt;
+  const SingleVectors vectors(layout, price, mode.gain);
+  ContentReader reader(body, index, vectors, key, {y}, mode);
+  const bool good = for_each_kept(marks, layout.count, [&](std::uint64_t atom) {
+    const std::uint64_t first = atom * layout.length;
+    zero_up_to(first);
+    next = first + layout.length_of(atom);
+    return reader.add(atom, atom);
+  });
+  if (!good || !reader.finish()) return Status::corrupt;
+  zero_up_to(layout.elements());
+  return Status::ok;
+}
+
+Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,
+                           const Key& key, PairFactors& factors) noexcept {
+  MarksReader marks;
+  BodyIndex index;
+  if (!is_price(price) || !index.open(body, pairs_frame(layer), marks)) return Status::corrupt;
+  const PairVectors vectors(layer, price, gain);
+  ContentReader reader(body, index, vectors, key, {factors.shorter.data(), factors.longer.data()},
+                       {});
+  factors.kept = 0;
+  factors.scale = vectors.unscale();
+  const bool good = for_each_kept(
+      marks, layer.count, [&](std::uint64_t pair) { return reader.add(pair, factors.kept++); });
   return good && reader.finish() ? Status::ok : Status::corrupt;
 }
 
 Status inspect_atoms(ConstBytes body, const AtomLayout& layout, std::uint64_t& kept) noexcept {
   kept = 0;
   if (!valid_layout(layout)) return Status::unsupported;
-  if (body.empty()) return Status::ok;
-  MarksReader marks;
-  BodyIndex index;
-  if (!index.open(body, layout, marks)) return Status::corrupt;
-  if (!for_each_marked(marks, layout.count, [](std::uint64_t) { return true; }))
-    return Status::corrupt;
-  kept = index.kept;
-  return Status::ok;
+  return body.empty() ? Status::ok : inspect(body, layout, kept);
+}
+
+Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kept) noexcept {
+  kept = 0;
+  return inspect(body, pairs_frame(layer), kept);
 }
 
 }  // namespace atomo::cpu

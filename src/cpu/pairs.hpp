@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Writes and reads bodies of singular pairs with dithered factors (format/pair_body.hpp).
+/// Writes and reads bodies of singular pairs with dithered factors (format/pair_body.hpp), in the
+/// loops that rows and blocks have too (atoms_encode.cpp, atoms_decode.cpp).
 
 #include <cstddef>
 #include <cstdint>
@@ -29,9 +30,9 @@ Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price,
 /// Walks the index of a body: how many pairs it holds.
 Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kept) noexcept;
 
-[[nodiscard]] std::size_t encode_pairs_workspace_bytes(const PairLayer& layer) noexcept;
 /// `amplitudes` are sigma times `pair_amplitude`; `price` is at least the price of `min_price_code`
-/// (`unsupported` otherwise). `bytes` is 0 when no pair was kept.
+/// (`unsupported` otherwise). `workspace` has `encode_workspace_bytes` of the pairs. `bytes` is 0 when
+/// no pair was kept.
 Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
                     std::span<const double> amplitudes, float price, const Key& key, Bytes body,
                     Bytes workspace, std::size_t& bytes) noexcept;

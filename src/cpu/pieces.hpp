@@ -1,70 +1,134 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What encoding and decoding the content of dithered vectors share: pieces in batches, steps by class.
+/// \file
+/// The content of kept atoms, cut into the pieces and the groups that it is written in, and batches
+/// of pieces: what encoding and decoding share.
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
-#include "cpu/dither_kernels.hpp"
+#include "cpu/atom_vectors.hpp"
+#include "format/atom_body.hpp"
 
 namespace atomo::cpu {
 
+/// A piece of a vector of a kept atom.
+struct AtomPiece {
+  Piece piece;
+  std::size_t vector = 0;    ///< of the atom
+  std::uint64_t offset = 0;  ///< of its first entry among the entries of all such vectors
+  VectorScale scale;
+  const PairCoding* coding = nullptr;
+  bool ends_group = false;
+  std::size_t levels = 0;  ///< its first entry among the levels of a batch
+};
+
+/// Cuts atoms, one after the other, into pieces.
+template <typename Vectors>
+class PieceCutter {
+ public:
+  /// `vectors` outlives the cutter.
+  explicit PieceCutter(const Vectors& vectors) noexcept
+      : vectors_(vectors), groups_(GroupShape::of(vectors.frame().length)) {}
+
+  /// Calls `visit(piece)` for each piece of `atom` until it returns false; whether it never did.
+  /// The atom's entries stand in the `place`th vectors of the caller's.
+  template <typename Visit>
+  bool cut(std::uint64_t atom, std::uint64_t place, const AtomChoice& choice,
+           Visit visit) noexcept {
+    for (std::size_t v = 0; v < Vectors::kCount; ++v) {
+      const VectorShape& shape = vectors_.shape(v);
+      const std::uint64_t length = atom + 1 == vectors_.frame().count ? shape.last : shape.length;
+      AtomPiece piece;
+      piece.vector = v;
+      piece.scale = vectors_.scale(v, choice);
+      piece.coding = &vectors_.coding(v, atom, choice);
+      for (std::uint64_t from = 0; from < length; from += kPieceEntries) {
+        const auto entries =
+            static_cast<std::uint32_t>(std::min<std::uint64_t>(kPieceEntries, length - from));
+        // Draws are laid out by the tiles of a whole vector: a short last one must not reach into
+        // another's.
+        piece.piece = {atom, (shape.length + kTile - 1) / kTile, from / kTile, entries};
+        piece.offset = place * shape.length + from;
+        const bool ends_atom = v + 1 == Vectors::kCount && from + kPieceEntries >= length;
+        piece.ends_group = groups_.pieces > 1 || (ends_atom && ++in_group_ == groups_.atoms);
+        if (piece.ends_group) in_group_ = 0;
+        if (!visit(piece)) return false;
+      }
+    }
+    return true;
+  }
+  /// The last atom did not end its group.
+  [[nodiscard]] bool in_group() const noexcept { return in_group_ != 0; }
+
+ private:
+  const Vectors& vectors_;
+  GroupShape groups_;
+  std::uint64_t in_group_ = 0;
+};
+
+/// The draws of one purpose for each vector of an atom.
+template <typename Vectors>
+[[nodiscard]] std::array<Philox, Vectors::kCount> draws_of(const Vectors& vectors, const Key& key,
+                                                           Purpose VectorShape::*purpose) noexcept {
+  return [&]<std::size_t... v>(std::index_sequence<v...>) {
+    return std::array{Philox(key, vectors.shape(v).*purpose)...};
+  }
+  (std::make_index_sequence<Vectors::kCount>());
+}
+
 /// Pieces whose levels are drawn together, sixteen counters at a time, and which are decoded side
 /// by side.
+template <typename Vectors>
 class PieceBatch {
  public:
   static constexpr std::size_t kLevelGroups = 64;
 
-  struct Item {
-    Piece piece;
-    std::size_t levels = 0;    ///< its first entry of `levels()`
-    std::uint64_t offset = 0;  ///< of its first entry in the layer
-    std::uint8_t atom_class = 0;
-    bool ends_group = false;
+  PieceBatch(const Vectors& vectors, const Key& key) noexcept
+      : draws_(draws_of(vectors, key, &VectorShape::dither)) {}
+
+  [[nodiscard]] bool fits(const AtomPiece& piece) const noexcept {
+    return level_groups_ + level_groups(piece.piece.entries) <= kLevelGroups;
+  }
+  void add(const AtomPiece& piece) noexcept {
+    Levels& levels = levels_[piece.vector];
+    AtomPiece& own = pieces_[count_++];
+    own = piece;
+    own.levels = levels.count;
+    const std::uint64_t base = level_base(piece.piece);
+    const std::uint32_t groups = level_groups(piece.piece.entries);
+    for (std::uint32_t g = 0; g < groups; ++g) levels.bases[levels.count++] = base + g;
+    level_groups_ += groups;
+  }
+  void draw() noexcept {
+    for (std::size_t v = 0; v < Vectors::kCount; ++v)
+      draw_levels(draws_[v], levels_[v].bases, levels_[v].count, levels_[v].words);
+  }
+  void clear() noexcept {
+    count_ = level_groups_ = 0;
+    for (Levels& of : levels_) of.count = 0;
+  }
+
+  [[nodiscard]] std::span<const AtomPiece> pieces() const noexcept { return {pieces_, count_}; }
+  [[nodiscard]] const LevelWords* levels(const AtomPiece& piece) const noexcept {
+    return levels_[piece.vector].words + piece.levels;
+  }
+
+ private:
+  struct Levels {
+    std::size_t count = 0;
+    std::uint64_t bases[kLevelGroups];
+    LevelWords words[kLevelGroups];
   };
 
-  [[nodiscard]] bool fits(std::uint32_t entries) const noexcept {
-    return level_groups_ + level_groups(entries) <= kLevelGroups;
-  }
-  void add(const Item& item) noexcept {
-    Item& own = items_[count_++];
-    own = item;
-    own.levels = level_groups_;
-    const std::uint64_t base = level_base(item.piece);
-    for (std::uint32_t g = 0; g < level_groups(item.piece.entries); ++g)
-      bases_[level_groups_++] = base + g;
-  }
-  void draw(const Philox& levels) noexcept { draw_levels(levels, bases_, level_groups_, levels_); }
-  void clear() noexcept { count_ = level_groups_ = 0; }
-
-  [[nodiscard]] std::span<Item> items() noexcept { return {items_, count_}; }
-  [[nodiscard]] const LevelWords* levels(const Item& item) const noexcept {
-    return levels_ + item.levels;
-  }
-
- private:
-  Item items_[kLevelGroups];
-  std::uint64_t bases_[kLevelGroups];
-  LevelWords levels_[kLevelGroups];
+  std::array<Philox, Vectors::kCount> draws_;
+  AtomPiece pieces_[kLevelGroups];
+  std::array<Levels, Vectors::kCount> levels_;
   std::size_t count_ = 0, level_groups_ = 0;
-};
-
-/// Steps of every class for atoms of one length at one price.
-class ClassCodings {
- public:
-  /// Decoding multiplies the steps by `gain`.
-  ClassCodings(std::uint64_t length, float price, float gain = 1.0f) noexcept;
-  [[nodiscard]] const PairCoding& coding(std::uint8_t atom_class) const noexcept {
-    return codings_[atom_class];
-  }
-  /// Scale of a certain atom (probability 0) or an uncertain one; decoding needs no probability.
-  [[nodiscard]] VectorScale scale(std::uint8_t atom_class,
-                                  std::uint32_t probability) const noexcept;
-
- private:
-  PairCoding codings_[kAtomClassCount];
-  float range_, price_, gain_;
 };
 
 }  // namespace atomo::cpu

@@ -27,6 +27,7 @@
 /// f64 sum, so results depend on no order. Tensors are aligned to their entries.
 
 #include "cuda/coordinate_price.cuh"
+#include "price/form_choice.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::cuda {
@@ -217,8 +218,7 @@ __global__ void __launch_bounds__(kScanThreads) keep_count(Frame frame, Coordina
   if (threadIdx.x == 0) frame.layer(job.layer).price = search.step();
 }
 
-/// Every layer's step: the pool's, or its own and never below the lowest it can be sent at
-/// (layer.cpp, choose_price).
+/// Every layer's step: the pool's, or its own and never below the lowest it can be sent at.
 __global__ void settle(Frame frame, CoordinatePlan plan) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
@@ -232,9 +232,9 @@ __global__ void settle(Frame frame, CoordinatePlan plan) {
   LayerState& layer = frame.layer(job.layer);
   const float lowest = price_of(state.lowest);
   if (job.from == PriceRule::From::budget) {
-    const bool raised = !alone && common < lowest && common > 0;
-    layer.price = state.step = raised ? lowest : common;
-    state.own = alone || raised ? 1 : 0;
+    const price::ChosenPrice chosen = price::at_least(lowest, {common, alone});
+    layer.price = state.step = chosen.price;
+    state.own = chosen.own ? 1 : 0;
     return;
   }
   const float step = job.from == PriceRule::From::keep ? layer.price : job.price;

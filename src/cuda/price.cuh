@@ -11,7 +11,7 @@
 #include "cuda/atom_forms.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
-#include "format/thinning.hpp"
+#include "price/form_choice.hpp"
 #include "price/grid_form.hpp"
 #include "price/price.hpp"
 #include "price/price_math.hpp"
@@ -343,30 +343,25 @@ struct PricedForm {
 /// theirs.
 __device__ inline PricedForm least_form(const Frame& frame, const PricePlan& plan,
                                         const PricedLayer& of, float price, unsigned at) {
-  constexpr std::uint64_t kField = 256 * 8 * format::kPairBytesField;
   const PriceJob* const jobs = frame(plan.jobs);
   const PriceResult* const results = frame(plan.results);
   PricedForm best;
-  std::uint64_t least = ~std::uint64_t{0};
+  price::LeastForm least;
   for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j) {
     const std::uint32_t form = jobs[j].form;
     Expected expected{results[j].cost[at], results[j].worth[at]};
     std::uint64_t loss = results[j].loss[at];
     if (jobs[j].part == BodyPart::pairs) {
       ++j;
-      expected.bits_256 += results[j].cost[at];
-      expected.bits_256 += expected.bits_256 == 0 ? 0 : kField;
-      expected.worth += results[j].worth[at];
-      loss += results[j].loss[at] + kField;
+      expected = price::expected_of_both(expected, {results[j].cost[at], results[j].worth[at]});
+      loss = price::loss_of_both(loss, results[j].loss[at]);
     }
     if (j == of.first || form == jobs[of.first].form) best = {form, expected};
-    if (loss >= least) continue;
-    least = loss;
-    best = {form, expected};
+    if (least.offer(form, loss)) best = {form, expected};
   }
   if (of.grid == PricedLayer::kNoGrid || frame(plan.grids)[of.grid].tried == 0) return best;
   const PriceResult& grid = results[plan.first_grid + of.grid];
-  if (is_finite(price::grid_step(price)) && grid.loss[at] < least)
+  if (is_finite(price::grid_step(price)) && least.offer(format::kGridForm, grid.loss[at]))
     return {format::kGridForm, {grid.cost[at], grid.worth[at]}};
   return best;
 }
@@ -391,12 +386,9 @@ __device__ inline bool layer_cost(const Frame& frame, const PricePlan& plan, std
   return true;
 }
 
-struct ChosenPrice {
-  float price = 0;  ///< 0 when there is nothing to send
-  bool own = false;
-};
+using price::ChosenPrice;
 
-/// The price a layer is sent at, once the pool's is found: layer.cpp's rule.
+/// The price a layer is sent at, once the pool's is found.
 __device__ inline ChosenPrice choose_price(const Frame& frame, const PricePlan& plan,
                                            std::uint32_t priced) {
   const PricedLayer& of = frame(plan.layers)[priced];
@@ -420,8 +412,7 @@ __device__ inline ChosenPrice choose_price(const Frame& frame, const PricePlan& 
     return {wanted, own};
   const std::uint32_t of_atoms = price::min_price_code(largest);
   const float lowest = price::price_of_code(of_atoms < least ? least : of_atoms);
-  if (wanted < lowest) return {lowest, true};
-  return {wanted, own};
+  return price::at_least(lowest, {wanted, own});
 }
 
 /// The form of a layer's body, once forms are chosen.

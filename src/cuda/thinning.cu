@@ -268,17 +268,9 @@ __device__ void allot(const Frame& frame, const AtomsPlan& plan, std::uint64_t r
   const bool fit =
       sum_bodies(frame, plan, [](const CappedBody& body) { return body.bytes; }) <= room;
   if (!fit && at_level(0) > room) return leave_layers_out(frame, plan, room);
-  std::uint64_t low = fit ? ~std::uint64_t{0} / 4 : 0, high = fit ? low : room / 4;
-  while (low < high) {
-    const std::uint64_t middle = (low + high + 1) / 2;
-    if (at_level(middle) <= room) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
+  const std::uint64_t level = fit ? ~std::uint64_t{0} / 4 : price::highest_level(room, at_level);
   for (std::uint32_t i = threadIdx.x; i < plan.price.count; i += blockDim.x)
-    frame(plan.cap.allotments)[i] = {bytes_at_level(frame(plan.cap.bodies)[i], low), 1};
+    frame(plan.cap.allotments)[i] = {bytes_at_level(frame(plan.cap.bodies)[i], level), 1};
 }
 
 __global__ void measure_bodies(Frame frame, AtomsPlan plan, std::uint64_t room) {

@@ -75,23 +75,15 @@ Status Compressor::Impl::allot(const Key& key) noexcept {
   for (std::size_t i = 0; i < plans.size(); ++i) allotments[i] = {capped_bodies[i].bytes, 1};
   if (fit) return Status::ok;
   measure(true);
-  const auto fits = [&](std::uint64_t words) {
+  const auto at_level = [&](std::uint64_t words) {
     std::uint64_t sum = 0;
     for (const auto& body : capped_bodies) sum += bytes_at_level(body, words);
-    return sum <= room;
+    return sum;
   };
-  if (!fits(0)) return leave_layers_out(key, room);
-  std::uint64_t low = 0, high = room / 4;  // the level fits `low`, and is at most `high`
-  while (low < high) {
-    const std::uint64_t middle = (low + high + 1) / 2;
-    if (fits(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
+  if (at_level(0) > room) return leave_layers_out(key, room);
+  const std::uint64_t level = highest_level(room, at_level);
   for (std::size_t i = 0; i < plans.size(); ++i)
-    allotments[i].limit = bytes_at_level(capped_bodies[i], low);
+    allotments[i].limit = bytes_at_level(capped_bodies[i], level);
   return Status::ok;
 }
 

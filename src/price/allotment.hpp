@@ -48,6 +48,23 @@ struct Allotment {
   return std::max(body.least, std::min(body.bytes, 4 * words));
 }
 
+/// The highest level at which bodies fit the room, as they do at level 0; `bytes_at(words)` is what
+/// all of them take at a level.
+template <typename BytesAt>
+[[nodiscard]] ATOMO_HD constexpr std::uint64_t highest_level(std::uint64_t room,
+                                                             BytesAt bytes_at) noexcept {
+  std::uint64_t low = 0, high = room / 4;
+  while (low < high) {
+    const std::uint64_t middle = (low + high + 1) / 2;
+    if (bytes_at(middle) <= room) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
 /// Least bytes of a layer when others are left out: its price then stands in its body.
 [[nodiscard]] constexpr std::uint64_t raised_bytes(const CappedBody& body) noexcept {
   return body.bytes == 0 ? 0 : body.least + (body.own ? 0 : sizeof(float));

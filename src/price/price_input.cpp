@@ -5,19 +5,15 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "format/kind.hpp"
-#include "format/thinning.hpp"
 #include "price/coordinate_price.hpp"
+#include "price/form_choice.hpp"
 #include "price/grid_form.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::price {
 namespace {
-
-/// A body with pairs and rows starts with the bytes of its pairs.
-constexpr std::uint64_t kTwoFamilies256 = 256 * 8 * kPairBytesField;
 
 bool has_both(const FormInput& form) noexcept {
   return form.pairs.atoms > 0 && form.atoms.atoms > 0;
@@ -28,16 +24,13 @@ const PriceLayer& only_family(const FormInput& form) noexcept {
 
 Expected expected_of_form(const FormInput& form, float price) noexcept {
   if (!has_both(form)) return expected({&only_family(form), 1}, price);
-  const Expected pairs = expected({&form.pairs, 1}, price),
-                 rows = expected({&form.atoms, 1}, price);
-  const std::uint64_t bits = pairs.bits_256 + rows.bits_256;
-  return {bits == 0 ? 0 : bits + kTwoFamilies256, pairs.worth + rows.worth};
+  return expected_of_both(expected({&form.pairs, 1}, price), expected({&form.atoms, 1}, price));
 }
 
 std::uint64_t loss_of_form(const FormInput& form, float price) noexcept {
   if (!has_both(form)) return expected_loss_256({&only_family(form), 1}, price);
-  return expected_loss_256({&form.pairs, 1}, price) + expected_loss_256({&form.atoms, 1}, price) +
-         kTwoFamilies256;
+  return loss_of_both(expected_loss_256({&form.pairs, 1}, price),
+                      expected_loss_256({&form.atoms, 1}, price));
 }
 
 std::uint64_t loss_of_grid(ConstBytes grid, float step) noexcept {
@@ -65,23 +58,18 @@ std::uint8_t PriceInput::best_form(float price) const noexcept {
   const auto count = std::count_if(forms.begin(), forms.end(),
                                    [](const FormInput& form) { return form.exists(); });
   if (count == 0) return kGridForm;
-  std::uint8_t best = kBlocksForm;
   if (count == 1 && grid.empty()) {
-    while (!forms[best].exists()) ++best;
-    return best;
+    std::uint8_t only = kBlocksForm;
+    while (!forms[only].exists()) ++only;
+    return only;
   }
-  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
-  const auto offer = [&](std::uint8_t form, std::uint64_t loss) {
-    if (loss >= least) return;
-    least = loss;
-    best = form;
-  };
+  LeastForm best{kBlocksForm};
   for (std::uint8_t form = 0; form < kForms; ++form) {
-    if (forms[form].exists()) offer(form, loss_of_form(forms[form], price));
+    if (forms[form].exists()) best.offer(form, loss_of_form(forms[form], price));
   }
   const float step = price * grid_step;
-  if (!grid.empty() && std::isfinite(step)) offer(kGridForm, loss_of_grid(grid, step));
-  return best;
+  if (!grid.empty() && std::isfinite(step)) best.offer(kGridForm, loss_of_grid(grid, step));
+  return static_cast<std::uint8_t>(best.form);
 }
 
 Expected PriceInput::expected(float price) const noexcept {

@@ -8,6 +8,7 @@
 
 #include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
+#include "cpu/atoms.hpp"
 #include "cpu/pairs.hpp"
 #include "format/container_head.hpp"
 #include "format/factors_body.hpp"
@@ -194,7 +195,7 @@ TEST(DecodeWorkOfPairs, PackedDitheredPairsAreBounded) {
   std::vector<float> zeros(view.shorter() * view.longer());
   std::vector<double> sigma(view.shorter());
   const SingularPairs pairs{zeros, zeros, sigma};
-  Buffer workspace(cpu::encode_pairs_workspace_bytes(layer) + 64);
+  Buffer workspace(cpu::encode_workspace_bytes(layer.count) + 64);
   Buffer body(format::max_pairs_body_bytes(layer));
   for (double ratio = 1; ratio < 40'000; ratio *= 1.5) {
     const std::vector<double> amplitudes(view.shorter(), ratio);

@@ -55,7 +55,7 @@ class SentSketch {
                               const_cast<Sketched&>(sketched_).longer,
                               const_cast<Sketched&>(sketched_).sigma, sketched_.exponent};
     std::vector<std::byte> body(format::max_pairs_body_bytes(pairs_)),
-        workspace(cpu::encode_pairs_workspace_bytes(pairs_));
+        workspace(cpu::encode_workspace_bytes(pairs_.count));
     std::size_t bytes = 0;
     EXPECT_EQ(cpu::encode_pairs(pairs, pairs_, amplitudes_, price_, key, body, workspace, bytes),
               Status::ok);
@@ -64,7 +64,7 @@ class SentSketch {
   }
   [[nodiscard]] std::vector<std::byte> rows(const Key& key) const {
     std::vector<std::byte> body(format::max_body_bytes(rows_)),
-        workspace(cpu::encode_workspace_bytes(rows_));
+        workspace(cpu::encode_workspace_bytes(rows_.count));
     cpu::AtomBody written;
     EXPECT_EQ(cpu::encode_atoms(sketched_.residual.data(), rows_, rms_.data(), price_, key, body,
                                 workspace, written),

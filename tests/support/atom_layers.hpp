@@ -70,7 +70,8 @@ struct Layer {
 
   [[nodiscard]] std::vector<std::byte> encode(const Key& key, AtomBody& body,
                                               std::size_t shift = 0) const {
-    Guarded out(max_body_bytes(layout), shift), workspace(encode_workspace_bytes(layout), shift);
+    Guarded out(max_body_bytes(layout), shift),
+        workspace(encode_workspace_bytes(layout.count), shift);
     EXPECT_EQ(encode_atoms(x.data(), layout, rms.data(), price.a, key, out.span(), workspace.span(),
                            body),
               Status::ok);

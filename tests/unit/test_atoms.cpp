@@ -238,7 +238,8 @@ TEST(Atoms, KeysAndFamiliesDrawApart) {
 TEST(Atoms, CallsRefuseWhatTheyCannotUse) {
   const AtomLayout layout = AtomLayout::blocks(1000);
   const Layer layer(make(layout, Data::gaussian, 1), layout, 1.0);
-  std::vector<std::byte> out(max_body_bytes(layout)), workspace(encode_workspace_bytes(layout));
+  std::vector<std::byte> out(max_body_bytes(layout)),
+      workspace(encode_workspace_bytes(layout.count));
   AtomBody body;
   const auto call = [&](float price, std::size_t capacity, std::size_t room) {
     return encode_atoms(layer.x.data(), layout, layer.rms.data(), price, {},

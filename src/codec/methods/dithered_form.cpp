@@ -60,11 +60,11 @@ std::size_t DitheredForm::scratch_bytes() const noexcept {
     need(layer.is_sketch() ? cpu::sketch_workspace_bytes(view, layer.pairs.count)
                            : cpu::svd_workspace_bytes(view));
     need(pair_bins_scratch(layer.pairs));
-    need(cpu::encode_pairs_workspace_bytes(layer.pairs));
+    need(cpu::encode_workspace_bytes(layer.pairs.count));
   }
   if (layer.has_atoms()) {
     need(cpu::analyse_workspace_bytes(layer.atoms));
-    need(cpu::encode_workspace_bytes(layer.atoms));
+    need(cpu::encode_workspace_bytes(layer.atoms.count));
   }
   return bytes;
 }
