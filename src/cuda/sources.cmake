@@ -18,11 +18,11 @@ set(ATOMO_CUDA_SOURCES
   cuda/coordinate_price.cu
   cuda/coordinate_write.cu
   cuda/factors.cu
+  cuda/factors_decode.cu
   cuda/grid_form.cu
   cuda/handles.cu
   cuda/low_rank.cu
   cuda/outer_products.cu
-  cuda/pairs_decode.cu
   cuda/price.cu
   cuda/reduce.cu
   cuda/sketch.cu
