@@ -74,7 +74,8 @@ struct Content {
   const BodyJob& body_job;
   const BodyState& state;
   const std::uint64_t* kept;
-  float* to[2];
+  float* first;   ///< where the only or first vectors go
+  float* second;  ///< of pairs
   Key key;
   float scaled;   ///< price * range
   float unrange;  ///< what values are multiplied by
@@ -94,8 +95,9 @@ __device__ LaneVector load_vector(const Content& c, std::uint64_t rank, std::uin
   own.escape_bits = vector.escape_bits[vectors.is_last(own.atom) ? 1 : 0][atom_class];
   const float size = vector.size[atom_class];
   own.step = vectors.priced(v) ? (c.scaled * size) * c.state.gain : size;
-  own.to = c.job.has_pairs() ? c.to[v] + rank * vector_stride(vector.length)
-                             : c.to[v] + own.atom * vector.length;
+  const std::uint64_t before =
+      c.job.has_pairs() ? rank * vector_stride(vector.length) : own.atom * vector.length;
+  own.to = (v == 0 ? c.first : c.second) + before;
   return own;
 }
 
@@ -259,7 +261,8 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
                         body_job,
                         state,
                         frame(plan.bodies.kept) + body_job.first_kept,
-                        {pairs ? frame(job.to[0]) : job.output(frame, into), frame(job.to[1])},
+                        pairs ? frame(job.to[0]) : job.output(frame, into),
+                        frame(job.to[1]),
                         frame.key(job.layer),
                         layer.price * range,
                         pairs ? 1.0f : 1.0f / range};

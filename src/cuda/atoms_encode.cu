@@ -371,7 +371,7 @@ __global__ void write_content(Frame frame, AtomsPlan plan) {
   if (at.index >= state.groups) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
   const Group group = group_of(frame, plan, job, state.kept, at.index);
-  const Entries x = entries_of(frame, job, 0), second = entries_of(frame, job, 1);
+  const Entries first_x = entries_of(frame, job, 0), second_x = entries_of(frame, job, 1);
   // The range is part of what the vectors of pairs are multiplied by.
   const float range = job.has_pairs() ? 1.0f : range_scale(state.price);
   ContentMemory& memory = shared<ContentMemories>().warp[warp_in_block()];
@@ -387,8 +387,9 @@ __global__ void write_content(Frame frame, AtomsPlan plan) {
       __syncwarp();
       PairBits bits[4] = {};
       if (there) {
-        code_pairs(quad.vector == 0 ? x : second, job, quad, range,
-                   memory.levels[two - first + half], memory.pre + half * kPreStride, bits);
+        const Entries x{quad.vector == 0 ? first_x.x : second_x.x, first_x.dtype};
+        code_pairs(x, job, quad, range, memory.levels[two - first + half],
+                   memory.pre + half * kPreStride, bits);
       }
       window.put(bits);
     }
