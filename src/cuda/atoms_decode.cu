@@ -70,15 +70,14 @@ struct LaneVector {
 
 /// What a warp's lanes share.
 struct Content {
+  const Frame& frame;
   const AtomsDecodeJob& job;
   const BodyJob& body_job;
   const BodyState& state;
   const std::uint64_t* kept;
-  float* first;   ///< where the only or first vectors go
-  float* second;  ///< of pairs
-  Key key;
-  float scaled;   ///< price * range
-  float unrange;  ///< what values are multiplied by
+  DecodeInto into;  ///< of the call
+  float scaled;     ///< price * range
+  float unrange;    ///< what values are multiplied by
 };
 
 /// A vector of the kept atom of that rank, or none.
@@ -95,9 +94,8 @@ __device__ LaneVector load_vector(const Content& c, std::uint64_t rank, std::uin
   own.escape_bits = vector.escape_bits[vectors.is_last(own.atom) ? 1 : 0][atom_class];
   const float size = vector.size[atom_class];
   own.step = vectors.priced(v) ? (c.scaled * size) * c.state.gain : size;
-  const std::uint64_t before =
-      c.job.has_pairs() ? rank * vector_stride(vector.length) : own.atom * vector.length;
-  own.to = (v == 0 ? c.first : c.second) + before;
+  own.to = c.job.has_pairs() ? c.frame(c.job.to[v]) + rank * vector_stride(vector.length)
+                             : c.job.output(c.frame, c.into) + own.atom * vector.length;
   return own;
 }
 
@@ -203,7 +201,8 @@ __device__ std::uint32_t read_tile(const Content& c, const LaneVector& vector, s
   float* const value = tiles.value[lane()];
   const AtomVector& of = c.job.vectors.of[v];
   if (tile % coding::kLevelTiles == 0)
-    draw_levels(Philox(c.key, of.dither), of.level_base(vector.atom, tile), level);
+    draw_levels(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(vector.atom, tile),
+                level);
   const LaneTile own{vector, level, 4 * (tile % coding::kLevelTiles), c.unrange, (entries + 1) / 2,
                      value};
   bit = own.read(bits, bit);
@@ -257,13 +256,12 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
   const BodyBytes body = body_of(frame, body_job);
   const float range = math::range_scale(layer.price);
   const bool pairs = job.has_pairs();
-  const Content content{job,
+  const Content content{frame,
+                        job,
                         body_job,
                         state,
                         frame(plan.bodies.kept) + body_job.first_kept,
-                        pairs ? frame(job.to[0]) : job.output(frame, into),
-                        frame(job.to[1]),
-                        frame.key(job.layer),
+                        into,
                         layer.price * range,
                         pairs ? 1.0f : 1.0f / range};
   if (pairs && at.index == 0 && lane() == 0)
