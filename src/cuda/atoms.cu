@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Plan of dithered atoms, amplitudes of blocks and rows.
+/// Amplitudes of dithered atoms.
 ///
 /// Mathematics: rms = sqrt(N / L), N the sum of the squares of an atom's L entries, f64. Entry i of
 /// a segment of up to 1,024 entries is added to lane i mod 32 in order; lanes are folded 16, 8, 4,
@@ -9,7 +9,8 @@
 /// neighbouring entries at a time, and the first three folds are shuffles, the last two are its
 /// own. A warp works on four segments side by side, and goes on for at least 2,048 entries; atoms
 /// of more than 1,024 entries leave their segments' sums, and a warp an atom adds these up. What a
-/// tree lacks counts as +0, which no sum of squares feels.
+/// tree lacks counts as +0, which no sum of squares feels. The amplitudes of pairs are their
+/// decomposition's (svd.cu, sketch.cu): a warp gives 256 of them out to the price search.
 ///
 /// Traffic an entry: read once, 4 bytes or 2 (the least possible); written 8 bytes an atom, and as
 /// many a segment of a long one.
@@ -17,31 +18,15 @@
 /// Shared memory: none. Determinism: one fixed tree; the largest amplitude is an integer maximum.
 /// Alignment: tensors as their entries; 16 bytes are read at once where the address allows it.
 
-#include "coding/pair_code.hpp"
 #include "cuda/atoms.cuh"
 #include "cuda/grid_form.cuh"
-#include "price/atom_costs.hpp"
-#include "price/pair_costs.hpp"
-
-#include "format/atom_body.hpp"
-#include "math/selection.hpp"
 
 namespace atomo::cuda {
 namespace {
 
 using coding::kPieceEntries;
-using format::GroupShape;
 
-constexpr unsigned kThreads = 8;                   // of a segment
-constexpr unsigned kTogether = kLanes / kThreads;  // segments side by side
-constexpr std::uint64_t kUnitEntries = 2048;       // at least, where segments are whole
-
-/// Segments of a warp, a multiple of kTogether.
-__host__ __device__ constexpr std::uint64_t segments_of_unit(std::uint64_t length) {
-  const std::uint64_t entries = length < kPieceEntries ? length : kPieceEntries;
-  const std::uint64_t rounds = kUnitEntries / kTogether / entries;
-  return kTogether * (rounds == 0 ? 1 : rounds);
-}
+constexpr unsigned kThreads = kLanes / kSquaredTogether;  // of a segment
 
 struct Segment {
   std::uint64_t atom = 0, from = 0, entries = 0;  ///< first entry and entries, within the atom
@@ -91,10 +76,10 @@ __global__ void sum_segments(Frame frame, AtomsPlan plan) {
   const UnitOf at = unit_of_warp(frame, plan.sums);
   if (!at) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
-  const Entries x = entries_of(frame, job);
+  const Entries x = entries_of(frame, job, 0);
   const std::uint64_t count = segments_of_unit(job.layout.length);
   double largest = 0;
-  for (std::uint64_t i = at.index * count; i < (at.index + 1) * count; i += kTogether) {
+  for (std::uint64_t i = at.index * count; i < (at.index + 1) * count; i += kSquaredTogether) {
     const std::uint64_t number = i + lane() / kThreads;
     const Segment s = segment_of(job, number);
     const double sum = sum_squares(x, s.atom * job.layout.length + s.from, s.entries);
@@ -134,262 +119,28 @@ __global__ void sum_trees(Frame frame, AtomsPlan plan) {
   offer_amplitudes(frame, plan.price, at.job, job.layout.count, rms);
 }
 
-/// u32 that hold marks, flags and lengths, whatever is kept.
-std::uint64_t index_words(const AtomLayout& layout) {
-  const std::uint64_t flags = layout.count * (1 + format::kClassBits);
-  const std::uint64_t lengths = 2 * GroupShape::of(layout.length).groups(layout.count);
-  return (coding::max_marks_bytes(layout.count) + flags / 8 + 2 + lengths) / 4 + 2;
-}
-
-Purpose purpose_of(const LayerAtoms& of) {
-  return of.has_pairs() ? Purpose::select_pair : format::purposes_of(of.layout.family).select;
-}
-
-/// u32 that hold the longest content of a group.
-std::uint64_t slot_words(const LayerAtoms& of) {
-  if (of.has_pairs()) return pairs_slot_words(of);
-  const AtomLayout& layout = of.layout;
-  unsigned bits = 0;
-  for (const coding::AtomClass& c : coding::kAtomClasses) {
-    const unsigned escape = coding::escape_bits(layout.length, c.reach);
-    bits = std::max(bits, coding::max_pair_bits(c.step, escape));
-  }
-  const std::uint64_t piece = std::min<std::uint64_t>(layout.length, kPieceEntries);
-  const std::uint64_t pairs = GroupShape::of(layout.length).atoms * coding::pairs_of(piece);
-  return divide_up(pairs * bits, 32);
-}
-
-/// What the plan has of everything.
-struct Counts {
-  std::size_t layers = 0, jobs = 0, singular = 0, sketches = 0, grids = 0;
-  std::uint64_t atoms = 0;
-  bool chooses = false;  ///< layers of the method automatic
-
-  void add(const LayerPlan& layer) {
-    const std::size_t before = jobs;
-    visit_atoms(layer, [&](const LayerAtoms& of) {
-      ++jobs;
-      atoms += of.layout.count;
-      singular += of.has_pairs() && of.part == BodyPart::whole ? 1 : 0;
-      sketches += of.part == BodyPart::pairs ? 1 : 0;
-    });
-    layers += jobs > before ? 1 : 0;
-    grids += has_grid(layer) ? 1 : 0;
-    chooses = chooses || (jobs > before && layer.kind.method == MethodId::automatic);
-  }
-};
-
-/// Adds layers one by one, in both runs of a plan. `bodies`: what is written, `counts` again, or
-/// nothing in a plan of prices alone.
-class Planner {
- public:
-  Planner(Layout& layout, const Counts& counts, const Counts& bodies)
-      : layout_(layout),
-        bodies_(bodies.jobs > 0),
-        jobs_(layout.table<AtomsJob>(bodies.jobs)),
-        sums_(layout, bodies.jobs),
-        trees_(layout, bodies.jobs),
-        chunks_(layout, bodies.jobs),
-        groups_(layout, bodies.jobs),
-        marks_(layout, bodies.jobs),
-        price_(layout, counts.layers, counts.jobs, counts.grids),
-        pairs_(layout, bodies.singular, bodies.sketches),
-        units_(layout.table<PriceUnits>(1)),
-        noise_(layout.table<PriceUnits>(counts.chooses ? 1 : 0)),
-        amplitudes_(layout.scratch<double>(counts.atoms)) {}
-
-  void add(const LayerPlan& layer, std::uint32_t number) {
-    PricedLayer priced;
-    priced.layer = number;
-    priced.least_limit = layer.least_limit_bytes;
-    priced.forms = 0;
-    visit_atoms(layer, [&](const LayerAtoms& of) {
-      ++priced.jobs;
-      priced.forms += of.part == BodyPart::rows ? 0 : 1;
-    });
-    if (priced.jobs == 0) return;
-    if (has_grid(layer)) {
-      priced.grid = grids_++;
-      ++priced.forms;
-    }
-    const price::PriceRule rule = layer.price_rule;
-    if (rule.from == price::PriceRule::From::price) priced.price = rule.price;
-    price_.add(priced);
-    const std::uint64_t slots = slots_;
-    std::uint64_t end = slots_;
-    visit_atoms(layer, [&](const LayerAtoms& of) {
-      if (of.part != BodyPart::rows) slots_ = slots;
-      add_job(layer, of, number, priced.forms > 1);
-      end = std::max(end, slots_);
-    });
-    slots_ = end;
-    if (priced.least_limit == 0) return;
-    ++cap_.layers;
-    cap_.bytes += layer.price_rule.cap_bits * static_cast<double>(layer.n) / 8;
-  }
-
-  void finish(AtomsPlan& plan) {
-    plan.price = price_.finish();
-    plan.amplitudes = amplitudes_;
-    // The limit of the only layer of a message is known beforehand.
-    const std::uint32_t sharing = bodies_ && cap_.layers > 1 ? plan.price.count : 0;
-    cap_.bodies = layout_.zeroed<price::CappedBody>(sharing);
-    cap_.allotments = layout_.scratch<price::Allotment>(sharing);
-    cap_.numbers = layout_.scratch<std::uint32_t>(sharing);
-    cap_.ends = layout_.scratch<std::uint64_t>(sharing == 0 ? 0 : sharing + 1);
-    cap_.tickets = layout_.zeroed<std::uint32_t>(sharing == 0 ? 0 : 1);
-    const std::uint32_t streamed = !bodies_ && cap_.layers > 0 ? plan.price.count : 0;
-    cap_.expected = layout_.scratch<double>(streamed);
-    cap_.limits = layout_.scratch<std::uint64_t>(streamed);
-    plan.cap = cap_;
-    if (bodies_) finish_bodies(plan);
-  }
-
- private:
-  void finish_bodies(AtomsPlan& plan) {
-    plan.jobs = jobs_.place;
-    plan.count = count_;
-    plan.sums = sums_.split();
-    plan.trees = trees_.split();
-    plan.chunks = chunks_.split();
-    plan.groups = groups_.split();
-    plan.marks = marks_.finish();
-    plan.pairs = pairs_.finish();
-    plan.piece_sums = layout_.scratch<double>(piece_sums_);
-    plan.states = layout_.zeroed<AtomsState>(count_);
-    const std::uint64_t segments = plan.marks.segments.units;
-    plan.segments = layout_.zeroed<AtomsSegment>(segments);
-    plan.certain = layout_.scratch<std::uint64_t>(segments * kSegmentWords);
-    plan.certain_rank = layout_.scratch<std::uint64_t>(segments);
-    plan.kept = layout_.scratch<KeptAtom>(atoms_);
-    plan.index = layout_.zeroed<std::uint32_t>(index_);
-    plan.thinned = layout_.zeroed<std::uint32_t>(thinned_);
-    plan.slots = layout_.scratch<std::uint32_t>(slots_);
-    plan.group_bits = layout_.scratch<std::uint32_t>(group_count_);
-    plan.group_ends = layout_.scratch<std::uint64_t>(group_count_);
-  }
-
-  void add_job(const LayerPlan& layer, const LayerAtoms& of, std::uint32_t number, bool chooses) {
-    const Scratch<double> amplitudes{amplitudes_.at + atoms_ * sizeof(double)};
-    if (bodies_) add_body(layer, of, number, amplitudes);
-    add_price(of, amplitudes, chooses);
-    ++count_;
-    atoms_ += of.layout.count;
-  }
-
-  void add_body(const LayerPlan& layer, const LayerAtoms& of, std::uint32_t number,
-                Scratch<double> amplitudes) {
-    AtomsJob job;
-    job.layout = of.layout;
-    job.layer = number;
-    job.priced = price_.priced();
-    job.form = of.form;
-    job.part = of.part;
-    const AtomLayout& atoms = job.layout;
-    const GroupShape shape = GroupShape::of(atoms.length);
-    const std::uint64_t groups = shape.groups(atoms.count);
-    if (of.has_pairs()) {
-      residual_ = pairs_.add(of, number, count_, groups, amplitudes, layer.sketch_iterations);
-    }
-    job.residual = residual_;
-    job.pieces = static_cast<std::uint32_t>(shape.pieces);
-    job.select = purpose_of(of);
-    job.slot_words = slot_words(of);
-    job.first_atom = atoms_;
-    job.first_sum = piece_sums_;
-    job.first_group = group_count_;
-    job.first_slot = slots_;
-    job.first_index = index_;
-    job.first_thinned = thinned_;
-    for (std::size_t c = 0; c < math::kAtomClassCount; ++c) {
-      const double reach = coding::kAtomClasses[c].reach;
-      job.escape_bits[0][c] = static_cast<std::uint8_t>(coding::escape_bits(atoms.length, reach));
-      job.escape_bits[1][c] = static_cast<std::uint8_t>(coding::escape_bits(atoms.last, reach));
-    }
-    if (!jobs_.values.empty()) jobs_.values[count_] = job;
-    const bool long_atoms = shape.pieces > 1 && !of.has_pairs();
-    sums_.add(
-        of.has_pairs() ? 0 : divide_up(atoms.count * shape.pieces, segments_of_unit(atoms.length)));
-    trees_.add(long_atoms ? atoms.count : 0);
-    chunks_.add(divide_up(atoms.count, kSelectionChunk));
-    groups_.add(of.has_pairs() ? 0 : groups);
-    marks_.add(number, atoms.count);
-    piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
-    group_count_ += groups;
-    slots_ += groups * job.slot_words;
-    index_ += index_words(atoms);
-    thinned_ += layer.least_limit_bytes == 0 ? 0 : index_words(atoms);
-  }
-
-  void add_price(const LayerAtoms& of, Scratch<double> amplitudes, bool chooses) {
-    // What a unit of weight costs is the same for every layout of blocks and rows.
-    const bool pairs = of.has_pairs();
-    const PriceCosts costs = pairs ? price::pair_costs(of.pairs.view) : price_costs(of.layout);
-    const auto units = pairs ? layout_.table<PriceUnits>(1) : units_;
-    const auto noise = pairs && chooses ? layout_.table<PriceUnits>(1) : noise_;
-    if (!units.values.empty()) units.values[0] = costs.unit;
-    if (chooses && !noise.values.empty()) noise.values[0] = costs.noise;
-    const auto weight = [](std::uint64_t entries) { return entries + entries % 2; };
-    PriceJob price;
-    price.amplitudes = amplitudes;
-    price.atoms = of.layout.count;
-    price.weight = pairs ? price::pair_weight(of.pairs.view) : weight(of.layout.length);
-    price.last_weight = pairs ? price.weight : weight(of.layout.last);
-    price.units = units.place;
-    price.uncertain = costs.uncertain;
-    price.certain = costs.certain;
-    price.entries = costs.entries;
-    price.noise = noise.place;
-    price.uncertain_noise = costs.uncertain_noise;
-    price.signal = costs.signal;
-    price.form = of.form;
-    price.part = of.part;
-    price_.add(price);
-  }
-
-  Layout& layout_;
-  bool bodies_;
-  Layout::NewTable<AtomsJob> jobs_;
-  SplitMaker sums_, trees_, chunks_, groups_;
-  MarksPlanner marks_;
-  PricePlanner price_;
-  PairsPlanner pairs_;
-  Layout::NewTable<PriceUnits> units_, noise_;
-  Scratch<double> amplitudes_;
-  Scratch<float> residual_;  ///< of the pairs added last
-  CapPlan cap_;
-  std::uint32_t count_ = 0, grids_ = 0;
-  std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;
-};
-
-void plan_atoms(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan,
-                PlanFor purpose) {
-  plan = {};
-  Counts counts;
-  for (const LayerPlan& layer : layers) counts.add(layer);
-  if (counts.jobs == 0) return;
-  Planner planner(layout, counts, purpose == PlanFor::prices ? Counts{} : counts);
-  for (std::size_t i = 0; i < layers.size(); ++i)
-    planner.add(layers[i], static_cast<std::uint32_t>(i));
-  planner.finish(plan);
-  plan_grids(layers, layout, plan.grids, purpose);
+/// Of pairs.
+__global__ void offer_largest(Frame frame, AtomsPlan plan) {
+  const UnitOf at = unit_of_warp(frame, plan.offers);
+  if (!at) return;
+  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const double* const amplitudes = frame(plan.amplitudes) + job.first_atom;
+  double largest = 0;
+  for (std::uint64_t k = at.index * kOfferedPairs + lane();
+       k < (at.index + 1) * kOfferedPairs && k < job.layout.count; k += kLanes)
+    largest = amplitudes[k] > largest ? amplitudes[k] : largest;
+  const std::uint64_t units = divide_up(job.layout.count, kOfferedPairs);
+  offer_amplitudes(frame, plan.price, at.job, units, warp_max(largest));
 }
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan) {
-  plan_atoms(layers, layout, plan, PlanFor::messages);
-}
-
-void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan) {
-  plan_atoms(layers, layout, plan, PlanFor::prices);
-}
-
 void analyse(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
-  decompose_pairs(frame, plan, queue);
+  factorise(frame, plan.svd, queue);
+  decompose(frame, plan.sketches, queue);
   queue.launch_warps(sum_segments, plan.sums.units, frame, plan);
   queue.launch_warps(sum_trees, plan.trees.units, frame, plan);
-  offer_pairs(frame, plan, queue);
+  queue.launch_warps(offer_largest, plan.offers.units, frame, plan);
   offer_grids(frame, plan.grids, plan.price, queue);
 }
 

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Encoding dithered atoms on the device (methods atoms and automatic): the plan and the amplitudes
-/// of blocks and rows (atoms.cu), what is different for pairs (pairs.cu), coordinates as a form
-/// (grid_form.cu), the bodies (atoms_encode.cu), what is left of them under a cap (thinning.cu).
-/// All four stages but `write`: bodies are of varying length.
+/// Encoding dithered atoms on the device (methods atoms and automatic): the plan (atoms_plan.cu),
+/// amplitudes (atoms.cu; those of pairs by a decomposition, svd.cuh or sketch.cuh), coordinates as a
+/// form (grid_form.cu), the bodies (atoms_encode.cu), what is left of them under a cap
+/// (thinning.cu). All four stages but `write`: bodies are of varying length.
 ///
 /// A layer has a job for each family of atoms that it can be sent as (atom_forms.hpp). All are
 /// priced; of those of other forms than the chosen one nothing is written.
 
 #include "core/philox.hpp"
+#include "cuda/atom_vectors.hpp"
 #include "cuda/coordinate.cuh"
 #include "cuda/marks.cuh"
-#include "cuda/pairs.cuh"
 #include "cuda/price.cuh"
+#include "cuda/sketch.cuh"
+#include "cuda/svd.cuh"
 #include "cuda/thinning.cuh"
 #include "format/atom_layout.hpp"
 
@@ -20,8 +22,12 @@ namespace atomo::cuda {
 
 /// A family of atoms of a layer. Where its atoms, groups and words begin among those of all jobs.
 struct AtomsJob {
-  AtomLayout layout;
-  Scratch<float> residual;  ///< what the rows of a sketch are taken from, in place of the tensor
+  AtomLayout layout;  ///< of pairs: their frame
+  AtomVectors vectors;
+  /// What a decomposition made, in place of the tensor: a pair's vectors, the residual of a sketch.
+  Scratch<float> made[2];
+  float first_inverse[math::kAtomClassCount] = {};  ///< KeptAtom::inverse of a pair's first vector
+  std::uint32_t source = 0;                         ///< of pairs: the SvdJob or SketchJob
   std::uint32_t layer = 0;
   std::uint32_t priced = 0;  ///< its PricedLayer
   std::uint32_t form = 0;
@@ -31,17 +37,18 @@ struct AtomsJob {
   std::uint64_t first_atom = 0;
   std::uint64_t first_sum = 0;  ///< of its pieces' sums of squares, where atoms have several
   std::uint64_t first_group = 0;
-  std::uint64_t first_slot = 0;          ///< word of its first group's content; forms share them
-  std::uint64_t slot_words = 0;          ///< the longest content of a group
-  std::uint64_t first_index = 0;         ///< word of its marks, flags and lengths
-  std::uint64_t first_thinned = 0;       ///< word of those of a thinned body
-  std::uint8_t escape_bits[2][32] = {};  ///< by class: of all atoms but the last, of the last
+  std::uint64_t first_slot = 0;     ///< word of its first group's content; forms share them
+  std::uint64_t slot_words = 0;     ///< the longest content of a group
+  std::uint64_t first_index = 0;    ///< word of its marks, flags and lengths
+  std::uint64_t first_thinned = 0;  ///< word of those of a thinned body
+
+  [[nodiscard]] __host__ __device__ bool has_pairs() const { return vectors.count == 2; }
 };
 
 /// A kept atom, in the order of the body.
 struct alignas(16) KeptAtom {
   std::uint64_t atom = 0;
-  float inverse = 0;  ///< what its entries are multiplied by
+  float inverse = 0;  ///< what the entries of its vector, of a pair the second, are multiplied by
   std::uint32_t atom_class = 0;
 };
 
@@ -67,11 +74,13 @@ struct AtomsPlan {
   static constexpr Stages kStages{.analyse = true, .price = true, .size = true, .handles = true};
   Table<AtomsJob> jobs;
   std::uint32_t count = 0;
-  Split sums;            ///< units of kSumsOfUnit or more segments of up to 1,024 entries
+  Split sums;            ///< units of `segments_of_unit` segments of up to 1,024 entries
   Split trees;           ///< a unit an atom of more than one piece
   Split chunks;          ///< a unit 256 atoms
+  Split offers;          ///< a unit kOfferedPairs pairs
   Split groups;          ///< a unit each group that there can be
-  PairsPlan pairs;       ///< the jobs of pairs, which have no sums, trees and groups above
+  SvdPlan svd;           ///< of pairs that are all of a body
+  SketchPlan sketches;   ///< of those with rows beside them
   CoordinatePlan grids;  ///< coordinates as a form
   MarksPlan marks;
   PricePlan price;
@@ -92,9 +101,20 @@ struct AtomsPlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-/// The entries that a job's atoms are made of.
-__device__ inline Entries entries_of(const Frame& frame, const AtomsJob& job) {
-  if (job.part == BodyPart::rows) return {frame(job.residual), DType::f32};
+/// Segments of up to 1,024 entries that a warp squares side by side, and all that it squares: a
+/// multiple of these, and at least 2,048 entries where atoms have so many.
+inline constexpr unsigned kSquaredTogether = 4;
+[[nodiscard]] __host__ __device__ constexpr std::uint64_t segments_of_unit(std::uint64_t length) {
+  const std::uint64_t most = coding::kPieceEntries, entries = length < most ? length : most;
+  const std::uint64_t rounds = 2048 / kSquaredTogether / entries;
+  return kSquaredTogether * (rounds == 0 ? 1 : rounds);
+}
+/// Pairs whose amplitudes a warp gives out.
+inline constexpr std::uint64_t kOfferedPairs = 256;
+
+/// The entries of one of the vectors of a job's atoms, atom by atom.
+__device__ inline Entries entries_of(const Frame& frame, const AtomsJob& job, unsigned vector) {
+  if (job.has_pairs() || job.part == BodyPart::rows) return {frame(job.made[vector]), DType::f32};
   return frame.entries(job.layer);
 }
 
@@ -106,7 +126,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan);
 void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan);
 
 /// Singular pairs are found by the caller's libraries.
-[[nodiscard]] inline bool needs_handles(const AtomsPlan& plan) { return !plan.pairs.svd.empty(); }
+[[nodiscard]] inline bool needs_handles(const AtomsPlan& plan) { return !plan.svd.empty(); }
 
 /// Amplitudes; a launch, two when there are rows of more than 1,024 entries. With pairs their
 /// decomposition, and one more; with grids three more.
@@ -115,8 +135,8 @@ void analyse(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 void search_prices(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 /// The same, and the forms of layers that choose: one launch more, with grids three.
 void price(const Frame& frame, const AtomsPlan& plan, Queue& queue);
-/// Bodies: five launches; with pairs one more; with layers under a cap four more, five when there
-/// are several of them; with grids those of coordinates.
+/// Bodies: five launches; with layers under a cap four more, five when there are several of them;
+/// with grids those of coordinates.
 void size(const Frame& frame, const AtomsPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

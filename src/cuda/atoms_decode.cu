@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Decoding of dithered blocks and rows: content, and zeros where no atom was kept.
+/// Decoding of dithered atoms: content, and zeros where no block or row was kept.
 ///
 /// The mathematics. A pair (q0, q1) of the content at level j stands for the values
 ///     v = f32(32 q - 2 j + 15) * (step / 32),  step = (price * delta[class]) * gain,
 /// j and j xor 8 (FORMAT.md, "Content"); then v * (1 / range), where tiny and huge prices were
-/// scaled. y becomes v, or y + (alpha * v).
+/// scaled. y becomes v, or y + (alpha * v). The vectors of pairs are v as it is: the step of a first
+/// one is its class's, and the sums of products are scaled in place of the second.
 ///
 /// Mapping. Words have no ends that can be seen, and the code of a pair depends on its number, so a
 /// group (1,024 entries or little less) can only be read front to back: a lane reads a group, the
@@ -16,7 +17,8 @@
 /// entries before it reads its groups, so blocks have like work however many atoms are kept.
 ///
 /// Traffic in bytes an entry: 4 written (8 more for adding: kept atoms alone are read and written),
-/// plus the body, 0.05 to 2; nothing more is possible. The index of the body: atom_body.cu.
+/// plus the body, 0.05 to 2; nothing more is possible. Of pairs an entry is one of a vector, which
+/// the sums read again. The index of the body: atom_body.cu.
 ///
 /// Shared memory: 6,912 bytes a warp (values 33 words a row and levels 17, so that neither rows nor
 /// columns meet in a bank). Determinism: every entry is written by one lane. Alignment: y is
@@ -56,40 +58,45 @@ struct BlockTiles {
   Tiles of[kContentWarps];
 };
 
-/// How the atom under a lane is read.
-struct LaneAtom {
-  std::uint64_t number = 0;
+/// How the vector under a lane is read.
+struct LaneVector {
+  std::uint64_t atom = 0;
   std::uint64_t entries = 0;  ///< 0: there is none
   DeviceStep coding;
   std::uint32_t escape_bits = 0;
   float step = 0;
+  float* to = nullptr;
 };
 
 /// What a warp's lanes share.
 struct Content {
+  const Frame& frame;
   const AtomsDecodeJob& job;
   const BodyJob& body_job;
   const BodyState& state;
   const std::uint64_t* kept;
-  float* y;
-  float range;   ///< what entries were multiplied by before they were dithered
-  float scaled;  ///< price * range
+  DecodeInto into;  ///< of the call
+  float scaled;     ///< price * range
+  float unrange;    ///< what values are multiplied by
 };
 
-/// The kept atom of that rank, or none.
-__device__ LaneAtom load_atom(const Content& c, std::uint64_t rank) {
-  LaneAtom atom;
-  if (rank >= c.state.kept) return atom;
+/// A vector of the kept atom of that rank, or none.
+__device__ LaneVector load_vector(const Content& c, std::uint64_t rank, std::uint32_t v) {
+  LaneVector own;
+  if (rank >= c.state.kept) return own;
   const std::uint64_t entry = c.kept[rank];
   const auto atom_class = static_cast<std::uint32_t>(entry >> kClassShift);
-  atom.number = entry & ((std::uint64_t{1} << kClassShift) - 1);
-  const bool last = atom.number + 1 == c.job.count;
-  atom.entries = last ? c.job.last : c.job.length;
-  const DeviceClass of = device_class(atom_class);
-  atom.coding = device_step(of.step);
-  atom.escape_bits = last ? c.job.last_escape.of[atom_class] : c.job.escape.of[atom_class];
-  atom.step = (c.scaled * of.delta) * c.state.gain;
-  return atom;
+  const AtomVectors& vectors = c.job.vectors;
+  const AtomVector& vector = vectors.of[v];
+  own.atom = entry & ((std::uint64_t{1} << kClassShift) - 1);
+  own.entries = vectors.length_of(v, own.atom);
+  own.coding = device_step(vector.step[atom_class]);
+  own.escape_bits = vector.escape_bits[vectors.is_last(own.atom) ? 1 : 0][atom_class];
+  const float size = vector.size[atom_class];
+  own.step = vectors.priced(v) ? (c.scaled * size) * c.state.gain : size;
+  own.to = c.job.has_pairs() ? c.frame(c.job.to[v]) + rank * vector_stride(vector.length)
+                             : c.job.output(c.frame, c.into) + own.atom * vector.length;
+  return own;
 }
 
 /// The levels of 8 tiles, a nibble each: word l / 4 at index 4 `base` + l mod 4 for pair l.
@@ -110,7 +117,7 @@ __device__ std::int32_t second_of(std::uint32_t entry) {
 
 /// A tile as one lane reads it.
 struct LaneTile {
-  const LaneAtom& atom;
+  const LaneVector& of;
   const std::uint32_t* level;
   unsigned shift;  ///< of the tile's nibble
   float unrange;
@@ -120,14 +127,14 @@ struct LaneTile {
   __device__ std::uint32_t level_of(std::uint32_t l) const { return (level[l] >> shift) & 15u; }
 
   __device__ void put(std::uint32_t l, std::uint32_t j, std::int32_t q0, std::int32_t q1) const {
-    value[l] = math::dequantise<float>(q0, j, atom.step) * unrange;
-    value[half + l] = math::dequantise<float>(q1, j ^ math::kMateLevel, atom.step) * unrange;
+    value[l] = math::dequantise<float>(q0, j, of.step) * unrange;
+    value[half + l] = math::dequantise<float>(q1, j ^ math::kMateLevel, of.step) * unrange;
   }
 
   /// Pairs l to l + 3 of a code without raw bits; the bits they take, 0 when one is escaped. The
   /// look-ups wait for each other, so nothing else stands between them.
   __device__ std::uint32_t read_four(std::uint64_t window, std::uint32_t l) const {
-    const DeviceStep& c = atom.coding;
+    const DeviceStep& c = of.coding;
     const std::uint32_t seen = (1u << c.limit) - 1;
     std::uint32_t j[4], entry[4], used = 0;
     bool escaped = false;
@@ -151,13 +158,13 @@ struct LaneTile {
   /// Reads the tile from `bit` on; returns the bit behind it.
   __device__ std::uint32_t read(const BitView& group, std::uint32_t bit) const {
     for (std::uint32_t l = 0; l < half; l += 4) {
-      const bool four = atom.coding.raw == 0 && l + 4 <= half;
+      const bool four = of.coding.raw == 0 && l + 4 <= half;
       const std::uint32_t used = four ? read_four(group.peek64(bit), l) : 0;
       bit += used;
       if (used != 0) continue;
       for (std::uint32_t k = l; k < l + 4 && k < half; ++k) {
         const std::uint32_t j = level_of(k);
-        const PairRead pair = get_pair(atom.coding, atom.escape_bits, j, group.peek64(bit));
+        const PairRead pair = get_pair(of.coding, of.escape_bits, j, group.peek64(bit));
         put(k, j, pair.q0, pair.q1);
         bit += pair.count;
       }
@@ -186,38 +193,53 @@ __device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto i
   }
 }
 
+/// A lane's tile: its levels where they begin, its values. Returns the bit behind it.
+__device__ std::uint32_t read_tile(const Content& c, const LaneVector& vector, std::uint32_t v,
+                                   std::uint32_t tile, std::uint32_t entries, const BitView& bits,
+                                   std::uint32_t bit, Tiles& tiles) {
+  std::uint32_t* const level = tiles.level[lane()];
+  float* const value = tiles.value[lane()];
+  const AtomVector& of = c.job.vectors.of[v];
+  if (tile % coding::kLevelTiles == 0)
+    draw_levels(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(vector.atom, tile),
+                level);
+  const LaneTile own{vector, level, 4 * (tile % coding::kLevelTiles), c.unrange, (entries + 1) / 2,
+                     value};
+  bit = own.read(bits, bit);
+  // The vectors of pairs end with zeros.
+  for (std::uint32_t i = entries; i < kTile; ++i) value[i] = 0;
+  return bit;
+}
+
 /// The groups of a unit: `group` is this lane's, `rows` how many the warp has. True when the lane's
 /// group ends where its length says.
-__device__ bool decode_groups(const Content& c, const Philox& draws, const BitView& bits,
-                              std::uint64_t group, std::uint32_t length, std::uint32_t rows,
-                              DecodeInto into, Tiles& tiles) {
+__device__ bool decode_groups(const Content& c, const BitView& bits, std::uint64_t group,
+                              std::uint32_t length, std::uint32_t rows, DecodeInto into,
+                              Tiles& tiles) {
+  const bool cut = c.body_job.group_pieces > 1;
+  const auto number = static_cast<std::uint32_t>(group % c.body_job.group_pieces);
+  const VectorPiece piece = cut ? c.job.vectors.piece(number) : VectorPiece{};
   const std::uint64_t first_rank = group / c.body_job.group_pieces * c.body_job.group_atoms;
-  const auto piece_tile =
-      static_cast<std::uint32_t>(group % c.body_job.group_pieces) * coding::kPieceTiles;
   std::uint64_t rank = lane() < rows ? first_rank : c.state.kept;
-  std::uint32_t bit = 0, tile = 0;
-  LaneAtom atom;
+  std::uint32_t bit = 0, tile = 0, v = piece.vector;
+  LaneVector vector;
   for (std::uint32_t s = 0; s < c.job.group_tiles; ++s) {
-    if (tile == 0) atom = load_atom(c, rank++);
-    const std::uint32_t u = piece_tile + tile;
+    if (tile == 0) vector = load_vector(c, rank, v);
+    const std::uint32_t u = piece.first_tile + tile;
     const std::uint64_t from = std::uint64_t{u} * kTile;
-    const auto left = static_cast<std::uint32_t>(from >= atom.entries          ? 0
-                                                 : atom.entries - from < kTile ? atom.entries - from
-                                                                               : kTile);
-    if (left != 0) {
-      std::uint32_t* const level = tiles.level[lane()];
-      const std::uint64_t stretches = divide_up(c.job.tiles, coding::kLevelTiles);
-      if (u % coding::kLevelTiles == 0)
-        draw_levels(draws, atom.number * stretches + u / coding::kLevelTiles, level);
-      const LaneTile own{atom,           level,          4 * (u % coding::kLevelTiles),
-                         1.0f / c.range, (left + 1) / 2, tiles.value[lane()]};
-      bit = own.read(bits, bit);
-    }
-    tiles.row[lane()] = {c.y + atom.number * c.job.length + from, left};
+    const std::uint64_t behind = from < vector.entries ? vector.entries - from : 0;
+    const auto left = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
+    if (left != 0) bit = read_tile(c, vector, v, u, left, bits, bit, tiles);
+    tiles.row[lane()] = {left != 0 ? vector.to + from : nullptr,
+                         left != 0 && c.job.has_pairs() ? kTile : left};
     __syncwarp();
     write_tiles(tiles, rows, into);
     __syncwarp();
-    if (++tile == c.job.tiles) tile = 0;
+    if (++tile < c.job.vectors.of[v].tiles || cut) continue;
+    tile = 0;
+    if (++v < c.job.vectors.count) continue;
+    v = 0;
+    ++rank;
   }
   return lane() >= rows || bit == length;
 }
@@ -233,22 +255,25 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
   const LayerState& layer = frame.layer(job.layer);
   const BodyBytes body = body_of(frame, body_job);
   const float range = math::range_scale(layer.price);
-  const Content content{job,
+  const bool pairs = job.has_pairs();
+  const Content content{frame,
+                        job,
                         body_job,
                         state,
                         frame(plan.bodies.kept) + body_job.first_kept,
-                        job.output(frame, into),
-                        range,
-                        layer.price * range};
+                        into,
+                        layer.price * range,
+                        pairs ? 1.0f : 1.0f / range};
+  if (pairs && at.index == 0 && lane() == 0)
+    frame(plan.outer.states)[job.outer] = {state.kept, 1.0 / static_cast<double>(range)};
   const std::uint32_t length = group_bits(body, state, group);
   std::uint32_t total;
   const std::uint64_t start =
       8 * state.content + frame(plan.bodies.unit_bits)[unit] + warp_exclusive_sum(length, total);
   const std::uint64_t rows = state.groups - first < kLanes ? state.groups - first : kLanes;
   const BitView bits = BitView(body.begin, body.bytes).from(start);
-  const bool good = decode_groups(content, Philox(frame.key(job.layer), job.dither), bits, group,
-                                  length, static_cast<std::uint32_t>(rows), job.mode(into),
-                                  shared<BlockTiles>().of[warp_in_block()]);
+  const bool good = decode_groups(content, bits, group, length, static_cast<std::uint32_t>(rows),
+                                  job.mode(into), shared<BlockTiles>().of[warp_in_block()]);
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
 
@@ -263,11 +288,11 @@ __device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::
   if (!empty && frame(plan.bodies.states)[at.job].stands == 0) return;
   float* const y = job.output(frame, into);
   const std::uint64_t* const words = segment_words(frame, plan.bodies.marks, {at.job, 0});
-  const std::uint64_t n = frame.info(job.layer).n;
-  std::uint64_t begin = at.index * kZeroedEntries, atom = begin / job.length;
+  const std::uint64_t n = frame.info(job.layer).n, length = job.vectors.of[0].length;
+  std::uint64_t begin = at.index * kZeroedEntries, atom = begin / length;
   const std::uint64_t end = n - begin < kZeroedEntries ? n : begin + kZeroedEntries;
   for (; begin < end; ++atom) {
-    const std::uint64_t next = (atom + 1) * job.length, stop = next < end ? next : end;
+    const std::uint64_t next = (atom + 1) * length, stop = next < end ? next : end;
     if (((words[atom / 64] >> (atom % 64)) & 1u) == 0) {
       for (std::uint64_t i = begin + lane(); i < stop; i += kLanes) y[i] = 0;
     }
@@ -281,101 +306,98 @@ __global__ void decode_and_fill(Frame frame, AtomsDecodePlan plan, DecodeInto in
   if (unit < plan.bodies.groups.units) decode_unit(frame, plan, unit, into);
 }
 
-EscapeBits escape_bits_of(std::uint64_t length) {
-  EscapeBits bits;
-  for (std::size_t c = 0; c < math::kAtomClassCount; ++c)
-    bits.of[c] =
-        static_cast<std::uint8_t>(coding::escape_bits(length, coding::kAtomClasses[c].reach));
-  return bits;
-}
+/// What the plan has of everything.
+struct Counts {
+  std::size_t jobs = 0, pairs = 0;
+  std::uint64_t rest = 0;  ///< entries of the rows of sketches
+
+  void add(const LayerPlan& layer) {
+    visit_atoms(layer, [&](const LayerAtoms& of) {
+      ++jobs;
+      pairs += of.has_pairs() ? 1 : 0;
+      rest += of.part == BodyPart::rows ? layer.n : 0;
+    });
+  }
+};
 
 /// Adds bodies one by one, in both runs of a plan.
 class Planner {
  public:
-  Planner(Layout& layout, std::size_t jobs, Scratch<float> rest)
-      : bodies_(layout, jobs),
-        jobs_(layout.table<AtomsDecodeJob>(jobs)),
-        fill_(layout, jobs),
-        rest_(rest) {}
+  Planner(Layout& layout, const Counts& counts)
+      : bodies_(layout, counts.jobs),
+        jobs_(layout, counts.jobs),
+        fill_(layout, counts.jobs),
+        outer_(layout, counts.pairs),
+        rest_(layout.scratch<float>(counts.rest)) {}
 
   void add(const LayerAtoms& of, std::uint32_t layer, std::uint64_t n) {
-    const AtomLayout& atoms = of.layout;
-    const auto shape = format::GroupShape::of(atoms.length);
-    const auto tiles = static_cast<std::uint32_t>(divide_up(atoms.length, kTile));
-    const auto in_group = static_cast<std::uint32_t>(shape.atoms);
-    const bool sketch = of.part == BodyPart::rows;
-    bodies_.add({atoms.count, 0, layer, in_group, static_cast<std::uint32_t>(shape.pieces), 1,
-                 of.form, of.part});
-    fill_.add(divide_up(n, kZeroedEntries));
-    if (!jobs_.values.empty()) {
-      jobs_.values[count_] = {atoms.count,
-                              atoms.length,
-                              atoms.last,
-                              layer,
-                              tiles,
-                              in_group * std::min(tiles, coding::kPieceTiles),
-                              format::purposes_of(atoms.family).dither,
-                              escape_bits_of(atoms.length),
-                              escape_bits_of(atoms.last),
-                              rest_,
-                              sketch ? 1u : 0u};
-    }
-    ++count_;
-    if (!sketch) return;
-    ++sketches_;
+    const auto groups = format::GroupShape::of(of.layout.length);
+    const auto in_group = static_cast<std::uint32_t>(groups.atoms);
+    const bool thins = of.part != BodyPart::whole || !of.has_pairs();
+    bodies_.add({of.layout.count, 0, layer, in_group, static_cast<std::uint32_t>(groups.pieces),
+                 thins ? 1u : 0u, of.form, of.part});
+    AtomsDecodeJob job;
+    job.vectors = plan_vectors(of);
+    job.layer = layer;
+    const std::uint32_t tiles = job.vectors.of[0].tiles + job.vectors.of[1].tiles;
+    job.group_tiles = groups.pieces > 1 ? coding::kPieceTiles : in_group * tiles;
+    job.rest = rest_;
+    job.sketch = of.part == BodyPart::rows ? 1 : 0;
+    if (of.has_pairs()) add_outer(of, job);
+    jobs_.add(job);
+    fill_.add(of.has_pairs() ? 0 : divide_up(n, kZeroedEntries));
+    if (job.sketch == 0) return;
+    sketches_ = true;
     rest_.at += n * sizeof(float);
   }
 
   void finish(AtomsDecodePlan& plan) {
-    plan.bodies = bodies_.finish();
-    plan.jobs = jobs_.place;
-    plan.fill = fill_.split();
-    plan.sketches = sketches_;
+    plan = {bodies_.finish(), jobs_.table(), fill_.split(), sketches_, outer_.finish()};
   }
 
  private:
+  void add_outer(const LayerAtoms& of, AtomsDecodeJob& job) {
+    OuterJob sum;
+    sum.rest = rest_;
+    sum.layer = job.layer;
+    sum.dithered = 1;
+    sum.form = of.form;
+    job.outer = outer_.count();
+    sum = outer_.add(of.pairs, sum, of.part == BodyPart::pairs);
+    job.to[0] = sum.shorter;
+    job.to[1] = sum.longer;
+  }
+
   BodyPlanner bodies_;
-  Layout::NewTable<AtomsDecodeJob> jobs_;
+  TableMaker<AtomsDecodeJob> jobs_;
   SplitMaker fill_;
+  OuterPlanner outer_;
   Scratch<float> rest_;  ///< of the next sketch
-  std::uint32_t count_ = 0, sketches_ = 0;
+  bool sketches_ = false;
 };
 
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& plan) {
   plan = {};
-  std::size_t jobs = 0;
-  std::uint64_t rest_entries = 0;
-  for (const LayerPlan& layer : layers) {
-    visit_atoms(layer, [&](const LayerAtoms& of) {
-      jobs += of.has_pairs() ? 0 : 1;
-      rest_entries += of.part == BodyPart::rows ? layer.n : 0;
-    });
-  }
-  const auto rest = layout.scratch<float>(rest_entries);
-  if (jobs > 0) {
-    Planner planner(layout, jobs, rest);
-    for (std::uint32_t i = 0; i < layers.size(); ++i) {
-      visit_atoms(layers[i], [&](const LayerAtoms& of) {
-        if (!of.has_pairs()) planner.add(of, i, layers[i].n);
-      });
-    }
-    planner.finish(plan);
-  }
-  plan_pairs(layers, layout, rest, plan.pairs);
+  Counts counts;
+  for (const LayerPlan& layer : layers) counts.add(layer);
+  if (counts.jobs == 0) return;
+  Planner planner(layout, counts);
+  for (std::uint32_t i = 0; i < layers.size(); ++i)
+    visit_atoms(layers[i], [&](const LayerAtoms& of) { planner.add(of, i, layers[i].n); });
+  planner.finish(plan);
 }
 
 void decode(const Frame& frame, const AtomsDecodePlan& plan, DecodeInto into, Queue& queue) {
-  if (plan.fill.jobs > 0) {
-    open_bodies(frame, plan.bodies, queue);
-    const bool fills = !into.add || plan.sketches > 0;
-    const std::uint64_t units = std::max(plan.bodies.groups.units, fills ? plan.fill.units : 0);
-    const unsigned warps = std::min(warps_per_block, kContentWarps);
-    queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
-                        into);
-  }
-  if (!plan.pairs.empty()) decode_pairs(frame, plan.pairs, into, queue);
+  open_bodies(frame, plan.bodies, queue);
+  const bool fills = !into.add || plan.sketches;
+  const std::uint64_t units = std::max(plan.bodies.groups.units, fills ? plan.fill.units : 0);
+  const unsigned warps = std::min(warps_per_block, kContentWarps);
+  queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
+                      into);
+  sum_outer_products(frame, plan.outer, into, queue);
+  add_low_rank(frame, plan.outer, into, queue);
 }
 
 }  // namespace atomo::cuda

@@ -1,39 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Decoding of atoms on the device: blocks and rows (atoms_decode.cu), then pairs
-/// (pairs_decode.cuh), which are put on top of the rows of a sketch. Encoding has a plan of its
-/// own.
+/// Decoding of dithered atoms on the device (methods atoms and automatic): blocks and rows into the
+/// output, the vectors of pairs into the workspace, where they are summed up (outer.cuh), those of a
+/// sketch on top of its rows. Encoding has a plan of its own.
 
-#include "core/philox.hpp"
 #include "cuda/atom_body.cuh"
-#include "cuda/pairs_decode.cuh"
-#include "math/dither.hpp"
+#include "cuda/atom_vectors.hpp"
+#include "cuda/outer.cuh"
 
 namespace atomo::cuda {
 
-/// Bits of escaped integers, for each class.
-struct EscapeBits {
-  std::uint8_t of[math::kAtomClassCount] = {};
-};
-
 struct AtomsDecodeJob {
-  std::uint64_t count = 0;   ///< atoms
-  std::uint64_t length = 0;  ///< entries of each but the last
-  std::uint64_t last = 0;    ///< entries of the last
+  AtomVectors vectors;
   std::uint32_t layer = 0;
-  std::uint32_t tiles = 0;        ///< of an atom
   std::uint32_t group_tiles = 0;  ///< most that a group holds
-  Purpose dither = Purpose::dither_block;
-  EscapeBits escape, last_escape;  ///< of an atom, of the last one
-  Scratch<float> rest;             ///< of a sketch's rows: their entries, where values are added
-  std::uint32_t sketch = 0;        ///< 1: they are
+  Scratch<float> to[2];           ///< of pairs: their vectors, as OuterJob has them
+  std::uint32_t outer = 0;        ///< of pairs: the OuterJob
+  Scratch<float> rest;            ///< of a sketch's rows: their entries, where values are added
+  std::uint32_t sketch = 0;       ///< 1: they are
 
-  /// Where values go, and how.
+  [[nodiscard]] __host__ __device__ bool has_pairs() const { return vectors.count == 2; }
+  /// Where the values of blocks and rows go, and how.
   [[nodiscard]] __device__ float* output(const Frame& frame, DecodeInto into) const {
     return sketch != 0 && into.add ? frame(rest) : frame.layer(layer).y;
   }
   [[nodiscard]] __device__ DecodeInto mode(DecodeInto into) const {
-    return sketch != 0 ? DecodeInto{} : into;
+    return sketch != 0 || has_pairs() ? DecodeInto{} : into;
   }
 };
 
@@ -41,14 +33,15 @@ struct AtomsDecodePlan {
   static constexpr Stages kStages{};  ///< decoding alone
   BodyPlan bodies;
   Table<AtomsDecodeJob> jobs;  ///< the same jobs
-  Split fill;                  ///< of a job's entries, where those not sent become zeros
-  std::uint32_t sketches = 0;  ///< jobs that are the rows of one
-  PairsDecodePlan pairs;       ///< and those that are pairs, of sketches too
-  [[nodiscard]] bool empty() const { return fill.jobs == 0 && pairs.empty(); }
+  Split fill;             ///< of the entries of blocks and rows, where those not sent become zeros
+  bool sketches = false;  ///< some jobs are the rows of one
+  OuterPlan outer;
+  [[nodiscard]] bool empty() const { return fill.jobs == 0; }
 };
 
-/// Takes the layers of the methods atoms, factors and, but for coordinates, automatic.
+/// Takes the layers of the methods atoms and, but for coordinates, automatic.
 void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& plan);
+/// Seven launches; one more with singular pairs, one more with sketches.
 void decode(const Frame& frame, const AtomsDecodePlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Bodies of dithered atoms: selection, index, the content of blocks and rows, lengths.
+/// Bodies of dithered atoms: selection, index, content, lengths.
 ///
 /// Mathematics: an atom of rms r is kept for certain when r >= price, else with a probability of
 /// r / price, systematically within chunks of 256 atoms; a kept atom's entries are dithered to
-/// integers, whose pairs are written in a static prefix code (dither.hpp, pair_code.cuh).
+/// integers, whose pairs are written in a static prefix code (dither.hpp, pair_code.cuh). A kept
+/// pair is sent as two vectors (pair_body.hpp), u sqrt(m), of rms 1, and sigma v / sqrt(m), divided
+/// by the probability where the pair is uncertain; blocks and rows are one vector.
 ///
 /// Mapping: five launches; with layers under a cap those of thinning.cu before the last, then
 /// layout and index once more for the bodies that are thinned.
@@ -13,14 +15,15 @@
 ///   layout   a block a job: where the sections of the body's index begin
 ///   index    a warp a chunk: flags, classes, the list of kept atoms with their scales; marks
 ///   content  a warp a group of up to 1,024 entries, 256 at a time: *quads* of four tiles of one
-///            atom, two side by side. 16 lanes draw a quad's pre-rounding, a word a tile; 4 lanes
+///            vector, two side by side. 16 lanes draw a quad's pre-rounding, a word a tile; 4 lanes
 ///            the levels of a quad, eight quads at once. Then lane 4u + k codes pairs 4k .. 4k + 3
 ///            of tile u: they are neighbours in the body, so a lane's bits are one stretch, placed
 ///            by a scan over lanes. Bits meet in shared memory, whole words go to the group's slot.
 ///   lengths  a block a job, with a sketch's pairs its rows too: where groups end in the stream,
 ///            their lengths, the body's
 ///
-/// Traffic an entry: 4 bytes read (2 of a half), once, of kept atoms alone; its bits written once.
+/// Traffic an entry of a vector: 4 bytes read (2 of a half), once, of kept atoms alone; its bits
+/// written once.
 /// An atom adds 8 bytes read three times, 16 bytes a kept one written and read, some 1/2 byte of
 /// marks.
 ///
@@ -73,8 +76,6 @@ __device__ void select_chunk(const double* amplitudes, std::uint64_t count, doub
     before = next;
   }
 }
-
-__device__ FamilyPurposes purposes(const AtomsJob& job) { return purposes_of(job.layout.family); }
 
 __global__ void select_atoms(Frame frame, AtomsPlan plan) {
   const UnitOf at = unit_of_warp(frame, plan.chunks);
@@ -146,14 +147,31 @@ __global__ void lay_out_index(Frame frame, AtomsPlan plan, bool again) {
 
 // ---- index
 
-/// What a kept atom's entries are multiplied by.
-__device__ KeptAtom kept_atom(std::uint64_t atom, double amplitude, float price) {
-  const double ratio = amplitude / static_cast<double>(price);
+/// Second vectors of pairs are 2^-exponent times what they stand for.
+__device__ std::int32_t exponent_of(const Frame& frame, const AtomsPlan& plan,
+                                    const AtomsJob& job) {
+  return job.part == BodyPart::pairs ? sketch_exponent(frame, plan.sketches, job.source)
+                                     : exponent_of(frame(plan.svd.states)[job.source]);
+}
+
+/// What the entries of the vector of a kept atom are multiplied by, or of the second of a pair.
+__device__ KeptAtom kept_atom(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
+                              std::uint64_t atom, float price) {
+  const double ratio = frame(plan.amplitudes)[job.first_atom + atom] / static_cast<double>(price);
   const auto atom_class = static_cast<std::uint32_t>(class_of_ratio(ratio));
-  const float delta = device_class(atom_class).delta, ranged = price * range_scale(price);
-  const auto scale = atom_class != 0 ? certain_scale(ranged, delta)
-                                     : uncertain_scale(ranged, delta, probability_of_ratio(ratio));
-  return {atom, scale.inverse, atom_class};
+  const float range = range_scale(price), ranged = price * range;
+  if (!job.has_pairs()) {
+    const float size = job.vectors.of[0].size[atom_class];
+    const auto scale = atom_class != 0 ? certain_scale(ranged, size)
+                                       : uncertain_scale(ranged, size, probability_of_ratio(ratio));
+    return {atom, scale.inverse, atom_class};
+  }
+  const double weight =
+      atom_class != 0 ? 1 : kTwo32 / static_cast<double>(probability_of_ratio(ratio));
+  const double root = sqrt(static_cast<double>(job.vectors.of[0].length));
+  const double unit = static_cast<double>(range) * power_of_two(exponent_of(frame, plan, job));
+  const float step = ranged * job.vectors.of[1].size[atom_class];
+  return {atom, static_cast<float>(weight * unit / (root * static_cast<double>(step))), atom_class};
 }
 
 /// Ones among the first `count` of a segment's words.
@@ -199,7 +217,7 @@ __global__ void write_index(Frame frame, AtomsPlan plan, bool again) {
     if ((kept_bits >> lane() & 1u) != 0) {
       const std::uint64_t atom = at.index * kChunk + 32 * w + lane();
       const std::uint64_t own = rank + static_cast<std::uint32_t>(__popc(kept_bits & before));
-      const KeptAtom one = kept_atom(atom, frame(plan.amplitudes)[job.first_atom + atom], price);
+      const KeptAtom one = kept_atom(frame, plan, job, atom, price);
       if (!again) frame(plan.kept)[job.first_atom + own] = one;
       if (one.atom_class != 0) {
         const std::uint64_t flag = state.flags_bit + own;
@@ -217,7 +235,7 @@ __global__ void write_index(Frame frame, AtomsPlan plan, bool again) {
 
 // ---- content
 
-constexpr std::uint32_t kQuadTiles = 4;  // of an atom, whose pre-rounding shares blocks
+constexpr std::uint32_t kQuadTiles = 4;  // of a vector, whose pre-rounding shares blocks
 constexpr std::uint32_t kQuads = 8;      // whose levels are drawn together
 constexpr std::uint32_t kPreStride = 5 * kTilePairs;  // keeps two quads in different banks
 
@@ -234,60 +252,71 @@ struct ContentMemories {
 /// A group: some kept atoms, or a piece of one.
 struct Group {
   const AtomsJob* job;
-  const KeptAtom* kept;      ///< its first atom
-  std::uint32_t quads_each;  ///< of an atom, or of the piece
-  std::uint32_t quads;
-  std::uint32_t first_tile;  ///< within the atom
-  std::uint64_t atom_tiles;  ///< of a whole atom
+  Key key;
+  const KeptAtom* kept;       ///< its first atom
+  std::uint32_t quads;        ///< of all
+  std::uint32_t quads_each;   ///< of an atom, or of the piece
+  std::uint32_t quads_first;  ///< of these, those of the first vector
+  std::uint32_t first_tile;   ///< within the vector
 };
+
+__device__ std::uint32_t quads_of(std::uint32_t tiles) {
+  return (tiles + kQuadTiles - 1) / kQuadTiles;
+}
 
 __device__ Group group_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
                           std::uint64_t kept, std::uint64_t group) {
+  const Key key = frame.key(job.layer);
   const KeptAtom* const first = frame(plan.kept) + job.first_atom;
-  const std::uint64_t tiles = (job.layout.length + kTile - 1) / kTile;
-  const auto quads = [](std::uint64_t of) {
-    return static_cast<std::uint32_t>((of + kQuadTiles - 1) / kQuadTiles);
-  };
   if (job.pieces > 1) {
-    const auto tile = static_cast<std::uint32_t>(group % job.pieces * kPieceTiles);
-    const std::uint64_t left = tiles - tile;
-    const std::uint32_t own = quads(left < kPieceTiles ? left : kPieceTiles);
-    return {&job, first + group / job.pieces, own, own, tile, tiles};
+    const VectorPiece piece = job.vectors.piece(static_cast<std::uint32_t>(group % job.pieces));
+    const std::uint32_t left = job.vectors.of[piece.vector].tiles - piece.first_tile;
+    const std::uint32_t own = quads_of(left < kPieceTiles ? left : kPieceTiles);
+    return {&job,
+            key,
+            first + group / job.pieces,
+            own,
+            own,
+            piece.vector == 0 ? own : 0,
+            piece.first_tile};
   }
   const std::uint64_t atoms = GroupShape::of(job.layout.length).atoms, rank = group * atoms;
   const std::uint64_t members = kept - rank < atoms ? kept - rank : atoms;
-  const std::uint32_t each = quads(tiles);
-  return {&job, first + rank, each, each * static_cast<std::uint32_t>(members), 0, tiles};
+  const std::uint32_t before = quads_of(job.vectors.of[0].tiles);
+  const std::uint32_t each = before + quads_of(job.vectors.of[1].tiles);
+  return {&job, key, first + rank, each * static_cast<std::uint32_t>(members), each, before, 0};
 }
 
-/// A quad of a group: four tiles of an atom from `tile` on.
+/// A quad of a group: four tiles of a vector of an atom from `tile` on.
 struct Quad {
   KeptAtom atom;
-  std::uint64_t tile;
+  std::uint32_t vector, tile;
 };
 
 __device__ Quad quad_of(const Group& group, std::uint32_t quad) {
-  const std::uint32_t member = quad / group.quads_each;
-  return {group.kept[member],
-          group.first_tile + std::uint64_t{kQuadTiles} * (quad - member * group.quads_each)};
+  const std::uint32_t member = quad / group.quads_each, own = quad - member * group.quads_each;
+  const std::uint32_t vector = own < group.quads_first ? 0 : 1;
+  const std::uint32_t before = vector == 0 ? 0 : group.quads_first;
+  return {group.kept[member], vector, group.first_tile + kQuadTiles * (own - before)};
 }
 
 /// By a whole warp: words of the levels of eight quads from `first` on, four blocks each.
-__device__ void draw_levels(const Philox& draws, const Group& group, std::uint32_t first,
-                            ContentMemory& memory) {
+__device__ void draw_levels(const Group& group, std::uint32_t first, ContentMemory& memory) {
   const std::uint32_t own = lane() / 4, block = lane() % 4;
   if (first + own >= group.quads) return;
   const Quad quad = quad_of(group, first + own);
-  const std::uint64_t index = quad.atom.atom * ((group.atom_tiles + 7) / 8) + quad.tile / 8;
-  const PhiloxWords words = draws(4 * index + block);
+  const AtomVector& vector = group.job->vectors.of[quad.vector];
+  const Philox draws(group.key, vector.dither);
+  const PhiloxWords words = draws(4 * vector.level_base(quad.atom.atom, quad.tile) + block);
   for (unsigned w = 0; w < 4; ++w) memory.levels[own][4 * w + block] = words[w];
 }
 
 /// By 16 lanes: words of the pre-rounding of a quad, one a tile and pair.
-__device__ void draw_pre_rounding(const Philox& draws, const Group& group, const Quad& quad,
-                                  ContentMemory& memory) {
+__device__ void draw_pre_rounding(const Group& group, const Quad& quad, ContentMemory& memory) {
   const std::uint32_t half = lane() / kTilePairs, pair = lane() % kTilePairs;
-  const std::uint64_t index = quad.atom.atom * ((group.atom_tiles + 3) / 4) + quad.tile / 4;
+  const AtomVector& vector = group.job->vectors.of[quad.vector];
+  const Philox draws(group.key, vector.pre_round);
+  const std::uint64_t index = quad.atom.atom * quads_of(vector.tiles) + quad.tile / kQuadTiles;
   const PhiloxWords words = draws(kTilePairs * index + pair);
   for (unsigned w = 0; w < kQuadTiles; ++w)
     memory.pre[half * kPreStride + w * kTilePairs + pair] = words[w];
@@ -303,31 +332,34 @@ __device__ std::uint32_t load_pairs(const Entries& x, std::uint64_t first, std::
   return half - begin < 4 ? half - begin : 4;
 }
 
-/// A lane's pairs: 4k .. 4k + 3 of tile u mod 4 of its quad.
-__device__ void code_pairs(const Entries& x, const Group& group, const Quad& quad, float range,
+/// A lane's pairs: 4k .. 4k + 3 of tile u mod 4 of its quad. `x` has the quad's vector of all
+/// atoms.
+__device__ void code_pairs(const Entries& x, const AtomsJob& job, const Quad& quad, float range,
                            const std::uint32_t* levels, const std::uint32_t* pre,
                            PairBits (&out)[4]) {
-  const AtomLayout& layout = group.job->layout;
-  const std::uint32_t u = lane() / 4 % kQuadTiles, k = lane() % 4;
-  const std::uint64_t length = layout.length_of(quad.atom.atom), at = kTile * (quad.tile + u);
+  const AtomVectors& vectors = job.vectors;
+  const AtomVector& vector = vectors.of[quad.vector];
+  const std::uint32_t u = lane() / 4 % kQuadTiles, k = lane() % 4, c = quad.atom.atom_class;
+  const std::uint64_t length = vectors.length_of(quad.vector, quad.atom.atom);
+  const std::uint64_t at = std::uint64_t{kTile} * (quad.tile + u);
   const std::uint64_t left = at < length ? length - at : 0;
   float x0[4], x1[4];
   const std::uint32_t count =
-      load_pairs(x, quad.atom.atom * layout.length + at,
+      load_pairs(x, quad.atom.atom * vector.length + at,
                  static_cast<std::uint32_t>(left < kTile ? left : kTile), k, x0, x1);
-  const bool is_last = quad.atom.atom + 1 == layout.count;
-  const unsigned escape = group.job->escape_bits[is_last ? 1 : 0][quad.atom.atom_class];
-  const DeviceStep step = device_step(device_class(quad.atom.atom_class).step);
-  const auto shift = static_cast<unsigned>(4 * ((quad.tile + u) % kLevelTiles));
+  const float inverse = vectors.priced(quad.vector) ? quad.atom.inverse : job.first_inverse[c];
+  const unsigned escape = vector.escape_bits[vectors.is_last(quad.atom.atom) ? 1 : 0][c];
+  const DeviceStep step = device_step(vector.step[c]);
+  const unsigned shift = 4 * ((quad.tile + u) % kLevelTiles);
   for (std::uint32_t i = 0; i < 4; ++i) {
     out[i] = {0, 0};
     if (i >= count) continue;
     const std::uint32_t level = levels[4 * k + i] >> shift & 15u;
     const std::uint32_t word = pre[u * kTilePairs + 4 * k + i];
     const std::int32_t q0 =
-        quantise<float>(x0[i] * range, quad.atom.inverse, EntryDraw{level, word & 0xFFFFu});
-    const std::int32_t q1 = quantise<float>(x1[i] * range, quad.atom.inverse,
-                                            EntryDraw{level ^ kMateLevel, word >> 16});
+        quantise<float>(x0[i] * range, inverse, EntryDraw{level, word & 0xFFFFu});
+    const std::int32_t q1 =
+        quantise<float>(x1[i] * range, inverse, EntryDraw{level ^ kMateLevel, word >> 16});
     out[i] = put_pair(step, escape, level, q0, q1);
   }
 }
@@ -339,24 +371,24 @@ __global__ void write_content(Frame frame, AtomsPlan plan) {
   if (at.index >= state.groups) return;
   const AtomsJob& job = frame(plan.jobs)[at.job];
   const Group group = group_of(frame, plan, job, state.kept, at.index);
-  const Entries x = entries_of(frame, job);
-  const float range = range_scale(state.price);
-  const Key key = frame.key(job.layer);
-  const Philox dither(key, purposes(job).dither), pre_round(key, purposes(job).pre_round);
+  const Entries first_x = entries_of(frame, job, 0), second_x = entries_of(frame, job, 1);
+  // The range is part of what the vectors of pairs are multiplied by.
+  const float range = job.has_pairs() ? 1.0f : range_scale(state.price);
   ContentMemory& memory = shared<ContentMemories>().warp[warp_in_block()];
   BitWindow window(memory.window, frame(plan.slots) + job.first_slot + at.index * job.slot_words);
   const std::uint32_t half = lane() / kTilePairs;
   for (std::uint32_t first = 0; first < group.quads; first += kQuads) {
-    draw_levels(dither, group, first, memory);
+    draw_levels(group, first, memory);
     const std::uint32_t end = first + kQuads < group.quads ? first + kQuads : group.quads;
     for (std::uint32_t two = first; two < end; two += 2) {
       const bool there = two + half < end;
       const Quad quad = quad_of(group, there ? two + half : two);
-      if (there) draw_pre_rounding(pre_round, group, quad, memory);
+      if (there) draw_pre_rounding(group, quad, memory);
       __syncwarp();
       PairBits bits[4] = {};
       if (there) {
-        code_pairs(x, group, quad, range, memory.levels[two - first + half],
+        const Entries x{quad.vector == 0 ? first_x.x : second_x.x, first_x.dtype};
+        code_pairs(x, job, quad, range, memory.levels[two - first + half],
                    memory.pre + half * kPreStride, bits);
       }
       window.put(bits);
@@ -434,7 +466,6 @@ void size(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
   queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, false);
   queue.launch_warps(write_index, plan.chunks.units, frame, plan, false);
   queue.launch_warps(write_content, plan.groups.units, frame, plan);
-  write_pair_content(frame, plan, queue);
   if (plan.cap.layers > 0) {
     thin(frame, plan, queue);
     queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, true);

@@ -18,6 +18,7 @@
 #include "cuda/coordinate_decode.cuh"
 #include "cuda/cub.cuh"
 #include "cuda/factors.cuh"
+#include "cuda/factors_decode.cuh"
 #include "cuda/fixed_length.cuh"
 #include "cuda/identity.cuh"
 #include "cuda/qsgd.cuh"
@@ -44,7 +45,7 @@ using DecodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) FixedPlan<MethodId::id>,
 #include "format/methods.def"
     IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan, AtomsDecodePlan,
-    CoordinateDecodePlan>;
+    CoordinateDecodePlan, FactorsDecodePlan>;
 
 /// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.
 bool runs(const LayerPlan& layer) noexcept {

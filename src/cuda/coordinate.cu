@@ -226,16 +226,15 @@ void plan_layers(std::span<const LayerPlan> layers, Layout& layout, CoordinatePl
   plan = {};
   for (const LayerPlan& layer : layers) plan.count += own(layer) ? 1 : 0;
   if (plan.count == 0) return;
-  const auto jobs = layout.table<CoordinateJob>(plan.count);
-  const auto budgeted = layout.table<std::uint32_t>(plan.count);
-  const auto keeping = layout.table<std::uint32_t>(plan.count);
+  TableMaker<CoordinateJob> jobs(layout, plan.count);
+  TableMaker<std::uint32_t> budgeted(layout, plan.count), keeping(layout, plan.count);
   SplitMaker segments(layout, plan.count), chunks(layout, plan.count), searches(layout, plan.count);
   Sizes sizes;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
+  for (std::uint32_t i = 0; i < layers.size(); ++i) {
     const LayerPlan& layer = layers[i];
     if (!own(layer)) continue;
     CoordinateJob job;
-    job.layer = static_cast<std::uint32_t>(i);
+    job.layer = i;
     const PriceRule rule = form != 0 ? PriceRule{} : layer.price_rule;
     job.form = form;
     job.from = rule.from;
@@ -246,27 +245,25 @@ void plan_layers(std::span<const LayerPlan> layers, Layout& layout, CoordinatePl
     job.slot_words = slot_words_of(layer.n);
     if (purpose == PlanFor::messages)
       job.slots = layout.scratch<std::uint32_t>(segments_of(layer.n) * job.slot_words).at;
-    const auto number = static_cast<std::uint32_t>(sizes.jobs++);
+    const std::uint32_t number = jobs.add(job);
+    ++sizes.jobs;
     const std::uint64_t looks = GridSearch::kCandidates / candidates_together(layer.n);
     if (form != 0) searches.add(looks);
     if (job.from == PriceRule::From::budget) {
-      if (!budgeted.values.empty()) budgeted.values[plan.budgeted_count] = number;
-      ++plan.budgeted_count;
+      budgeted.add(number);
       searches.add(looks);
     }
-    if (job.from == PriceRule::From::keep) {
-      if (!keeping.values.empty()) keeping.values[plan.keeping_count] = number;
-      ++plan.keeping_count;
-    }
-    if (!jobs.values.empty()) jobs.values[number] = job;
+    if (job.from == PriceRule::From::keep) keeping.add(number);
     segments.add(segments_of(layer.n));
     chunks.add(divide_up(layer.n, kCoordinateChunk));
     sizes.segments += segments_of(layer.n);
     sizes.chunks += divide_up(layer.n, kCoordinateChunk);
   }
-  plan.jobs = jobs.place;
-  plan.budgeted = budgeted.place;
-  plan.keeping = keeping.place;
+  plan.jobs = jobs.table();
+  plan.budgeted = budgeted.table();
+  plan.budgeted_count = budgeted.count();
+  plan.keeping = keeping.table();
+  plan.keeping_count = keeping.count();
   plan.segments = segments.split();
   plan.chunks = chunks.split();
   plan.searches = searches.split();

@@ -234,15 +234,14 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinateDecodePla
   plan = {};
   for (const LayerPlan& layer : layers) plan.count += own(layer) ? 1 : 0;
   if (plan.count == 0) return;
-  const auto numbers = layout.table<std::uint32_t>(plan.count);
+  TableMaker<std::uint32_t> numbers(layout, plan.count);
   SplitMaker segments(layout, plan.count);
-  std::size_t job = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
+  for (std::uint32_t i = 0; i < layers.size(); ++i) {
     if (!own(layers[i])) continue;
-    if (!numbers.values.empty()) numbers.values[job++] = static_cast<std::uint32_t>(i);
+    numbers.add(i);
     segments.add(segments_of(layers[i].n));
   }
-  plan.layers = numbers.place;
+  plan.layers = numbers.table();
   plan.segments = segments.split();
   plan.starts = layout.scratch<std::uint64_t>(plan.segments.units);
   plan.modes = layout.scratch<std::uint32_t>(plan.count);

@@ -202,10 +202,6 @@ __global__ void write_factors(Frame frame, FactorsPlan plan) {
 
 // ---- plan
 
-bool is_own(const LayerPlan& layer) {
-  return layer.kind.method == MethodId::factors && layer.n > 0;
-}
-
 /// Pairs of a layer, 0 when it is no matrix.
 std::uint64_t pairs_of(const LayerPlan& layer) {
   const Shape& shape = layer.kind.shape;
@@ -219,7 +215,7 @@ class Planner {
           FactorsPlan& plan)
       : layout_(layout),
         plan_(plan),
-        jobs_(layout.table<FactorsJob>(jobs)),
+        jobs_(layout, jobs),
         svd_(layout, matrices),
         ranks_(layout, jobs),
         pieces_(layout, jobs) {
@@ -248,25 +244,24 @@ class Planner {
     }
     ranks_.add(divide_up(job.pairs, kLanes));
     pairs_ += job.pairs;
-    if (!jobs_.values.empty()) jobs_.values[count_] = job;
-    ++count_;
+    jobs_.add(job);
   }
 
   void finish() {
-    plan_.jobs = jobs_.place;
+    plan_.jobs = jobs_.table();
     plan_.svd = svd_.finish();
     plan_.ranks = ranks_.split();
     plan_.pieces = pieces_.split();
-    plan_.states = layout_.zeroed<FactorsState>(count_);
+    plan_.states = layout_.zeroed<FactorsState>(jobs_.count());
   }
 
  private:
   Layout& layout_;
   FactorsPlan& plan_;
-  Layout::NewTable<FactorsJob> jobs_;
+  TableMaker<FactorsJob> jobs_;
   SvdPlanner svd_;
   SplitMaker ranks_, pieces_;
-  std::uint32_t count_ = 0, matrices_ = 0;
+  std::uint32_t matrices_ = 0;
   std::uint64_t pairs_ = 0;
 };
 
@@ -274,19 +269,18 @@ class Planner {
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan) {
   plan = {};
-  std::size_t jobs = 0, matrices = 0;
+  constexpr MethodId kId = MethodId::factors;
+  const std::size_t jobs = count_of_method<kId>(layers);
+  if (jobs == 0) return;
+  std::size_t matrices = 0;
   std::uint64_t pairs = 0;
-  for (const LayerPlan& layer : layers) {
-    if (!is_own(layer)) continue;
-    ++jobs;
+  for_each_of_method<kId>(layers, [&](std::uint32_t, const LayerPlan& layer) {
     matrices += pairs_of(layer) > 0 ? 1 : 0;
     pairs += pairs_of(layer);
-  }
-  if (jobs == 0) return;
+  });
   Planner planner(layout, jobs, matrices, pairs, plan);
-  for (std::uint32_t i = 0; i < layers.size(); ++i) {
-    if (is_own(layers[i])) planner.add(layers[i], i);
-  }
+  for_each_of_method<kId>(
+      layers, [&](std::uint32_t number, const LayerPlan& layer) { planner.add(layer, number); });
   planner.finish();
 }
 

@@ -26,10 +26,10 @@ namespace {
 
 __device__ bool is_infinite(float x) { return (__float_as_uint(x) & 0x7FFFFFFFu) == 0x7F800000u; }
 
-__global__ void put_pairs_on_rows(Frame frame, PairsDecodePlan plan, DecodeInto into) {
+__global__ void put_pairs_on_rows(Frame frame, OuterPlan plan, DecodeInto into) {
   const UnitOf at = unit_of_warp(frame, plan.sketch_squares);
   if (!at) return;
-  const OuterJob& job = frame(plan.outer)[at.job];
+  const OuterJob& job = frame(plan.jobs)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   const OuterState& state = frame(plan.states)[at.job];
   // An empty body is done: zeros are there, and nothing is added.
@@ -65,7 +65,7 @@ __global__ void put_pairs_on_rows(Frame frame, PairsDecodePlan plan, DecodeInto 
 
 }  // namespace
 
-void add_low_rank(const Frame& frame, const PairsDecodePlan& plan, DecodeInto into, Queue& queue) {
+void add_low_rank(const Frame& frame, const OuterPlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(put_pairs_on_rows, plan.sketch_squares.units, frame, plan, into);
 }
 

@@ -23,10 +23,10 @@
 namespace atomo::cuda {
 namespace {
 
-__global__ void sum_products(Frame frame, PairsDecodePlan plan, DecodeInto into) {
+__global__ void sum_products(Frame frame, OuterPlan plan, DecodeInto into) {
   const UnitOf at = unit_of_warp(frame, plan.tiles);
   if (!at) return;
-  const OuterJob& job = frame(plan.outer)[at.job];
+  const OuterJob& job = frame(plan.jobs)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   const OuterState& state = frame(plan.states)[at.job];
   if (layer.decodes == 0) return;
@@ -61,8 +61,7 @@ std::uint64_t outer_tiles(const MatrixShape& shape) {
   return divide_up(shape.rows, kSide) * divide_up(shape.columns, kSide);
 }
 
-void sum_outer_products(const Frame& frame, const PairsDecodePlan& plan, DecodeInto into,
-                        Queue& queue) {
+void sum_outer_products(const Frame& frame, const OuterPlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(sum_products, plan.tiles.units, frame, plan, into);
 }
 

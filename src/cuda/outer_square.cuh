@@ -3,7 +3,7 @@
 /// A warp's square of a sum of outer products: what outer_products.cu and low_rank.cu share. A lane
 /// owns kOwnRows x kOwnColumns neighbouring entries.
 
-#include "cuda/pairs_decode.cuh"
+#include "cuda/outer.cuh"
 
 namespace atomo::cuda {
 

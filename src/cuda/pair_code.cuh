@@ -112,21 +112,6 @@ struct DeviceSteps {
   return steps;
 }
 
-/// A class of atoms: its coding step, and its step in units of the price.
-struct DeviceClass {
-  std::uint32_t step = 0;
-  float delta = 0;
-};
-struct DeviceClasses {
-  DeviceClass of[std::size(coding::kAtomClasses)];
-};
-[[nodiscard]] constexpr DeviceClasses device_classes() {
-  DeviceClasses classes;
-  for (std::size_t c = 0; c < std::size(coding::kAtomClasses); ++c)
-    classes.of[c] = {coding::kAtomClasses[c].step, coding::kAtomClasses[c].delta};
-  return classes;
-}
-
 // Within functions, so that a kernel carries what it calls for alone.
 __device__ inline const std::uint16_t* encode_table() {
   static constexpr EncodeWords kWords = encode_words();
@@ -141,12 +126,6 @@ __device__ inline const DeviceStep& device_step(std::uint32_t i) {
   static constexpr DeviceSteps kSteps = device_steps();
   return kSteps.step[i];
 }
-/// In place of kAtomClasses.
-__device__ inline const DeviceClass& device_class(std::uint32_t atom_class) {
-  static constexpr DeviceClasses kClasses = device_classes();
-  return kClasses.of[atom_class];
-}
-
 /// Bits in the order of the stream, the first the lowest.
 struct PairBits {
   std::uint64_t bits;

@@ -80,6 +80,27 @@ class Layout {
   bool fills_ = false;
 };
 
+/// Makes a table: `add` once an entry, in order, in both runs.
+template <typename T>
+class TableMaker {
+ public:
+  TableMaker(Layout& layout, std::size_t count) noexcept : table_(layout.table<T>(count)) {}
+  /// Returns the entry's number.
+  std::uint32_t add(const T& entry) noexcept {
+    if (!table_.values.empty()) table_.values[count_] = entry;
+    return count_++;
+  }
+  /// Entries so far.
+  [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
+  [[nodiscard]] Table<T> table() const noexcept { return table_.place; }
+  /// All of them, to look at and to order once they are there; empty while counting.
+  [[nodiscard]] std::span<T> entries() const noexcept { return table_.values; }
+
+ private:
+  Layout::NewTable<T> table_;
+  std::uint32_t count_ = 0;
+};
+
 /// Work over jobs, cut into units: unit u belongs to the last job j with begin[j] <= u, begin
 /// having jobs + 1 ascending values, 0 first, `units` last.
 struct Split {
@@ -128,18 +149,18 @@ template <typename Job>
 class JobMaker {
  public:
   JobMaker(Layout& layout, std::size_t jobs) noexcept
-      : table_(layout.table<Job>(jobs)), units_(layout, jobs) {}
-  void add(const Job& job, std::uint64_t units) noexcept {
-    if (!table_.values.empty()) table_.values[made_] = job;
-    ++made_;
+      : table_(layout, jobs), units_(layout, jobs) {}
+  /// Returns the job's number.
+  std::uint32_t add(const Job& job, std::uint64_t units) noexcept {
     units_.add(units);
+    return table_.add(job);
   }
-  [[nodiscard]] Jobs<Job> jobs() const noexcept { return {table_.place, units_.split()}; }
+  [[nodiscard]] std::uint32_t count() const noexcept { return table_.count(); }
+  [[nodiscard]] Jobs<Job> jobs() const noexcept { return {table_.table(), units_.split()}; }
 
  private:
-  Layout::NewTable<Job> table_;
+  TableMaker<Job> table_;
   SplitMaker units_;
-  std::size_t made_ = 0;
 };
 
 /// Whether a layer is encoded by a method, and has entries.

@@ -260,10 +260,6 @@ void draw_kept(const Frame& frame, const RandomKPlan& plan, bool decodes, Queue&
   queue.launch_blocks(rank, plan.count, kScanThreads, 0, frame, plan, decodes);
 }
 
-bool is_random_k(const LayerPlan& layer) {
-  return layer.kind.method == MethodId::random_k && layer.n > 0;
-}
-
 RandomKJob make_job(const LayerPlan& layer, std::uint32_t index) {
   RandomKJob job;
   const std::uint64_t n = layer.n, keep = layer.kind.params;
@@ -281,26 +277,25 @@ RandomKJob make_job(const LayerPlan& layer, std::uint32_t index) {
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan) {
-  plan.count = 0;
-  for (const LayerPlan& layer : layers) plan.count += is_random_k(layer) ? 1 : 0;
-  const auto jobs = layout.table<RandomKJob>(plan.count);
-  plan.jobs = jobs.place;
-  SplitMaker draws(layout, plan.count), segments(layout, plan.count);
+  const std::size_t count = count_of_method<MethodId::random_k>(layers);
+  plan = {};
+  if (count == 0) return;
+  TableMaker<RandomKJob> jobs(layout, count);
+  SplitMaker draws(layout, count), segments(layout, count);
   std::uint64_t slots = 0, count_segments = 0;
-  std::uint32_t count = 0;
-  for (std::uint32_t i = 0; i < layers.size(); ++i) {
-    if (!is_random_k(layers[i])) continue;
-    RandomKJob job = make_job(layers[i], i);
+  for_each_of_method<MethodId::random_k>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
+    RandomKJob job = make_job(layer, number);
     job.first_slot = slots;
     job.first_word = count_segments * kSegmentMarks;
     job.first_segment = count_segments;
-    if (!jobs.values.empty()) jobs.values[count] = job;
+    jobs.add(job);
     draws.add(divide_up(job.draws, kDrawsOfUnit));
     segments.add(divide_up(job.n, kMarkedSegment));
     slots += job.slots;
     count_segments += divide_up(job.n, kMarkedSegment);
-    ++count;
-  }
+  });
+  plan.count = jobs.count();
+  plan.jobs = jobs.table();
   plan.draws = draws.split();
   plan.segments = segments.split();
   plan.slots = layout.zeroed<unsigned long long>(slots);

@@ -8,6 +8,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/atoms.cu
   cuda/atoms_decode.cu
   cuda/atoms_encode.cu
+  cuda/atoms_plan.cu
   cuda/backend.cu
   cuda/container.cu
   cuda/container_begin.cu
@@ -17,12 +18,11 @@ set(ATOMO_CUDA_SOURCES
   cuda/coordinate_price.cu
   cuda/coordinate_write.cu
   cuda/factors.cu
+  cuda/factors_decode.cu
   cuda/grid_form.cu
   cuda/handles.cu
   cuda/low_rank.cu
   cuda/outer_products.cu
-  cuda/pairs.cu
-  cuda/pairs_decode.cu
   cuda/price.cu
   cuda/reduce.cu
   cuda/sketch.cu

@@ -292,34 +292,29 @@ __global__ void read(Frame frame, TopkPlan plan, DecodeInto into) {
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
 
-bool is_topk(const LayerPlan& layer) { return layer.kind.method == MethodId::topk && layer.n > 0; }
-
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan) {
-  plan.count = 0;
-  for (const LayerPlan& layer : layers) plan.count += is_topk(layer) ? 1 : 0;
-  const auto jobs = layout.table<TopkJob>(plan.count);
-  plan.jobs = jobs.place;
-  SplitMaker tiles(layout, plan.count);
-  MarksPlanner marks(layout, plan.count);
+  const std::size_t count = count_of_method<MethodId::topk>(layers);
+  plan = {};
+  if (count == 0) return;
+  JobMaker<TopkJob> jobs(layout, count);
+  MarksPlanner marks(layout, count);
   std::uint64_t values = 0, words = 0;
-  std::uint32_t histograms = 0, count = 0;
-  for (std::uint32_t i = 0; i < layers.size(); ++i) {
-    if (!is_topk(layers[i])) continue;
-    const std::uint64_t n = layers[i].n;
-    const std::uint32_t keep = layers[i].kind.params;
-    const auto job_tiles = static_cast<std::uint32_t>(divide_up(n, kTile));
-    if (!jobs.values.empty())
-      jobs.values[count] = {n, values, words, i, keep, job_tiles, histograms};
-    tiles.add(job_tiles);
-    marks.add(i, n);
+  std::uint32_t histograms = 0;
+  for_each_of_method<MethodId::topk>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
+    const std::uint64_t n = layer.n;
+    const std::uint32_t keep = layer.kind.params;
+    const auto tiles = static_cast<std::uint32_t>(divide_up(n, kTile));
+    jobs.add({n, values, words, number, keep, tiles, histograms}, tiles);
+    marks.add(number, n);
     values += keep;
     words += divide_up(coding::max_marks_bytes(n), 4);
-    histograms += job_tiles > 1 ? 1 : 0;
-    ++count;
-  }
-  plan.tiles = tiles.split();
+    histograms += tiles > 1 ? 1 : 0;
+  });
+  plan.count = jobs.count();
+  plan.jobs = jobs.jobs().table;
+  plan.tiles = jobs.jobs().units;
   plan.marks = marks.finish();
   plan.states = layout.zeroed<TopkState>(count);
   plan.histograms = layout.zeroed<std::uint32_t>(std::size_t{histograms} * kBins);

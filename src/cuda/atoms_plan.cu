@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The plan of dithered atoms: a job for each family of atoms that a layer can be sent as.
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "coding/pair_code.hpp"
+#include "cuda/atoms.cuh"
+#include "cuda/grid_form.cuh"
+#include "format/atom_body.hpp"
+#include "math/selection.hpp"
+#include "price/atom_costs.hpp"
+#include "price/pair_costs.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using coding::kPieceEntries;
+using format::GroupShape;
+
+/// u32 that hold marks, flags and lengths, whatever is kept.
+std::uint64_t index_words(const AtomLayout& layout) {
+  const std::uint64_t flags = layout.count * (1 + format::kClassBits);
+  const std::uint64_t lengths = 2 * GroupShape::of(layout.length).groups(layout.count);
+  return (coding::max_marks_bytes(layout.count) + flags / 8 + 2 + lengths) / 4 + 2;
+}
+
+Purpose purpose_of(const LayerAtoms& of) {
+  return of.has_pairs() ? Purpose::select_pair : format::purposes_of(of.layout.family).select;
+}
+
+/// u32 that hold the longest content of a group.
+std::uint64_t slot_words(const AtomsJob& job) {
+  const GroupShape groups = GroupShape::of(job.layout.length);
+  std::uint64_t of_atom = 0, of_piece = 0;  // bits
+  for (unsigned v = 0; v < job.vectors.count; ++v) {
+    const AtomVector& vector = job.vectors.of[v];
+    std::uint64_t bits = 0;  // of two entries
+    for (std::size_t c = 0; c < math::kAtomClassCount; ++c)
+      bits = std::max<std::uint64_t>(
+          bits, coding::max_pair_bits(vector.step[c], vector.escape_bits[0][c]));
+    of_atom += coding::pairs_of(vector.length) * bits;
+    of_piece = std::max(of_piece, coding::pairs_of(kPieceEntries) * bits);
+  }
+  return divide_up(groups.pieces > 1 ? of_piece : groups.atoms * of_atom, 32);
+}
+
+/// What the plan has of everything.
+struct Counts {
+  std::size_t layers = 0, jobs = 0, singular = 0, sketches = 0, grids = 0;
+  std::uint64_t atoms = 0;
+  bool chooses = false;  ///< layers of the method automatic
+
+  void add(const LayerPlan& layer) {
+    const std::size_t before = jobs;
+    visit_atoms(layer, [&](const LayerAtoms& of) {
+      ++jobs;
+      atoms += of.layout.count;
+      singular += of.has_pairs() && of.part == BodyPart::whole ? 1 : 0;
+      sketches += of.part == BodyPart::pairs ? 1 : 0;
+    });
+    layers += jobs > before ? 1 : 0;
+    grids += has_grid(layer) ? 1 : 0;
+    chooses = chooses || (jobs > before && layer.kind.method == MethodId::automatic);
+  }
+};
+
+/// Adds layers one by one, in both runs of a plan. `bodies`: what is written, `counts` again, or
+/// nothing in a plan of prices alone.
+class Planner {
+ public:
+  Planner(Layout& layout, const Counts& counts, const Counts& bodies)
+      : layout_(layout),
+        bodies_(bodies.jobs > 0),
+        jobs_(layout, bodies.jobs),
+        sums_(layout, bodies.jobs),
+        trees_(layout, bodies.jobs),
+        chunks_(layout, bodies.jobs),
+        offers_(layout, bodies.jobs),
+        groups_(layout, bodies.jobs),
+        marks_(layout, bodies.jobs),
+        price_(layout, counts.layers, counts.jobs, counts.grids),
+        units_(layout.table<PriceUnits>(1)),
+        noise_(layout.table<PriceUnits>(counts.chooses ? 1 : 0)),
+        amplitudes_(layout.scratch<double>(counts.atoms)) {
+    if (bodies.singular > 0) svd_.emplace(layout, bodies.singular);
+    if (bodies.sketches > 0) sketches_.emplace(layout, bodies.sketches);
+  }
+
+  void add(const LayerPlan& layer, std::uint32_t number) {
+    PricedLayer priced;
+    priced.layer = number;
+    priced.least_limit = layer.least_limit_bytes;
+    priced.forms = 0;
+    visit_atoms(layer, [&](const LayerAtoms& of) {
+      ++priced.jobs;
+      priced.forms += of.part == BodyPart::rows ? 0 : 1;
+    });
+    if (priced.jobs == 0) return;
+    if (has_grid(layer)) {
+      priced.grid = grids_++;
+      ++priced.forms;
+    }
+    const price::PriceRule rule = layer.price_rule;
+    if (rule.from == price::PriceRule::From::price) priced.price = rule.price;
+    price_.add(priced);
+    const std::uint64_t slots = slots_;
+    std::uint64_t end = slots_;
+    visit_atoms(layer, [&](const LayerAtoms& of) {
+      if (of.part != BodyPart::rows) slots_ = slots;
+      add_job(layer, of, number, priced.forms > 1);
+      end = std::max(end, slots_);
+    });
+    slots_ = end;
+    if (priced.least_limit == 0) return;
+    ++cap_.layers;
+    cap_.bytes += layer.price_rule.cap_bits * static_cast<double>(layer.n) / 8;
+  }
+
+  void finish(AtomsPlan& plan) {
+    plan.price = price_.finish();
+    plan.amplitudes = amplitudes_;
+    // The limit of the only layer of a message is known beforehand.
+    const std::uint32_t sharing = bodies_ && cap_.layers > 1 ? plan.price.count : 0;
+    cap_.bodies = layout_.zeroed<price::CappedBody>(sharing);
+    cap_.allotments = layout_.scratch<price::Allotment>(sharing);
+    cap_.numbers = layout_.scratch<std::uint32_t>(sharing);
+    cap_.ends = layout_.scratch<std::uint64_t>(sharing == 0 ? 0 : sharing + 1);
+    cap_.tickets = layout_.zeroed<std::uint32_t>(sharing == 0 ? 0 : 1);
+    const std::uint32_t streamed = !bodies_ && cap_.layers > 0 ? plan.price.count : 0;
+    cap_.expected = layout_.scratch<double>(streamed);
+    cap_.limits = layout_.scratch<std::uint64_t>(streamed);
+    plan.cap = cap_;
+    if (bodies_) finish_bodies(plan);
+  }
+
+ private:
+  void finish_bodies(AtomsPlan& plan) {
+    plan.jobs = jobs_.table();
+    plan.count = jobs_.count();
+    plan.sums = sums_.split();
+    plan.trees = trees_.split();
+    plan.chunks = chunks_.split();
+    plan.offers = offers_.split();
+    plan.groups = groups_.split();
+    plan.marks = marks_.finish();
+    if (svd_) plan.svd = svd_->finish();
+    if (sketches_) plan.sketches = sketches_->finish();
+    plan.piece_sums = layout_.scratch<double>(piece_sums_);
+    plan.states = layout_.zeroed<AtomsState>(plan.count);
+    const std::uint64_t segments = plan.marks.segments.units;
+    plan.segments = layout_.zeroed<AtomsSegment>(segments);
+    plan.certain = layout_.scratch<std::uint64_t>(segments * kSegmentWords);
+    plan.certain_rank = layout_.scratch<std::uint64_t>(segments);
+    plan.kept = layout_.scratch<KeptAtom>(atoms_);
+    plan.index = layout_.zeroed<std::uint32_t>(index_);
+    plan.thinned = layout_.zeroed<std::uint32_t>(thinned_);
+    plan.slots = layout_.scratch<std::uint32_t>(slots_);
+    plan.group_bits = layout_.scratch<std::uint32_t>(group_count_);
+    plan.group_ends = layout_.scratch<std::uint64_t>(group_count_);
+  }
+
+  void add_job(const LayerPlan& layer, const LayerAtoms& of, std::uint32_t number, bool chooses) {
+    const Scratch<double> amplitudes{amplitudes_.at + atoms_ * sizeof(double)};
+    if (bodies_) add_body(layer, of, number, amplitudes);
+    add_price(of, amplitudes, chooses);
+    atoms_ += of.layout.count;
+  }
+
+  void add_body(const LayerPlan& layer, const LayerAtoms& of, std::uint32_t number,
+                Scratch<double> amplitudes) {
+    const AtomLayout& atoms = of.layout;
+    const GroupShape shape = GroupShape::of(atoms.length);
+    const std::uint64_t groups = shape.groups(atoms.count);
+    AtomsJob job;
+    job.layout = atoms;
+    job.vectors = plan_vectors(of);
+    job.layer = number;
+    job.priced = price_.priced();
+    job.form = of.form;
+    job.part = of.part;
+    if (of.has_pairs()) decompose(layer, of, amplitudes, job);
+    if (of.part == BodyPart::rows) job.made[0] = residual_;
+    job.pieces = static_cast<std::uint32_t>(shape.pieces);
+    job.select = purpose_of(of);
+    job.slot_words = slot_words(job);
+    job.first_atom = atoms_;
+    job.first_sum = piece_sums_;
+    job.first_group = group_count_;
+    job.first_slot = slots_;
+    job.first_index = index_;
+    job.first_thinned = thinned_;
+    jobs_.add(job);
+    const bool pairs = of.has_pairs(), long_atoms = shape.pieces > 1 && !pairs;
+    sums_.add(pairs ? 0 : divide_up(atoms.count * shape.pieces, segments_of_unit(atoms.length)));
+    trees_.add(long_atoms ? atoms.count : 0);
+    chunks_.add(divide_up(atoms.count, kSelectionChunk));
+    offers_.add(pairs ? divide_up(atoms.count, kOfferedPairs) : 0);
+    groups_.add(groups);
+    marks_.add(number, atoms.count);
+    piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
+    group_count_ += groups;
+    slots_ += groups * job.slot_words;
+    index_ += index_words(atoms);
+    thinned_ += layer.least_limit_bytes == 0 ? 0 : index_words(atoms);
+  }
+
+  /// Where the vectors of pairs come from, and what those of the shorter side are multiplied by.
+  void decompose(const LayerPlan& layer, const LayerAtoms& of, Scratch<double> amplitudes,
+                 AtomsJob& job) {
+    const MatrixShape& shape = of.pairs.view;
+    const double unit = price::pair_amplitude(shape);
+    if (of.part == BodyPart::pairs) {
+      const SketchOptions options{of.pairs.count, layer.sketch_iterations};
+      const SketchJob sketch = sketches_->add(shape, options, job.layer, amplitudes, unit);
+      job.made[0] = sketch.shorter;
+      job.made[1] = sketch.longer;
+      job.source = sketch_count_++;
+      residual_ = sketch.entries;
+    } else {
+      const SvdJob svd = svd_->add(shape, job.layer, amplitudes, unit);
+      job.made[0] = svd.shorter;
+      job.made[1] = svd.longer;
+      job.source = singular_count_++;
+    }
+    const double root = std::sqrt(static_cast<double>(shape.shorter()));
+    for (std::size_t c = 0; c < math::kAtomClassCount; ++c)
+      job.first_inverse[c] =
+          static_cast<float>(root / static_cast<double>(job.vectors.of[0].size[c]));
+  }
+
+  void add_price(const LayerAtoms& of, Scratch<double> amplitudes, bool chooses) {
+    // What a unit of weight costs is the same for every layout of blocks and rows.
+    const bool pairs = of.has_pairs();
+    const PriceCosts costs = pairs ? price::pair_costs(of.pairs.view) : price_costs(of.layout);
+    const auto units = pairs ? layout_.table<PriceUnits>(1) : units_;
+    const auto noise = pairs && chooses ? layout_.table<PriceUnits>(1) : noise_;
+    if (!units.values.empty()) units.values[0] = costs.unit;
+    if (chooses && !noise.values.empty()) noise.values[0] = costs.noise;
+    const auto weight = [](std::uint64_t entries) { return entries + entries % 2; };
+    PriceJob price;
+    price.amplitudes = amplitudes;
+    price.atoms = of.layout.count;
+    price.weight = pairs ? price::pair_weight(of.pairs.view) : weight(of.layout.length);
+    price.last_weight = pairs ? price.weight : weight(of.layout.last);
+    price.units = units.place;
+    price.uncertain = costs.uncertain;
+    price.certain = costs.certain;
+    price.entries = costs.entries;
+    price.noise = noise.place;
+    price.uncertain_noise = costs.uncertain_noise;
+    price.signal = costs.signal;
+    price.form = of.form;
+    price.part = of.part;
+    price_.add(price);
+  }
+
+  Layout& layout_;
+  bool bodies_;
+  TableMaker<AtomsJob> jobs_;
+  SplitMaker sums_, trees_, chunks_, offers_, groups_;
+  MarksPlanner marks_;
+  PricePlanner price_;
+  std::optional<SvdPlanner> svd_;  ///< where there are such jobs, as they take tables
+  std::optional<SketchPlanner> sketches_;
+  Layout::NewTable<PriceUnits> units_, noise_;
+  Scratch<double> amplitudes_;
+  Scratch<float> residual_;  ///< of the sketch added last
+  CapPlan cap_;
+  std::uint32_t grids_ = 0, singular_count_ = 0, sketch_count_ = 0;
+  std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;
+};
+
+void plan_atoms(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan,
+                PlanFor purpose) {
+  plan = {};
+  Counts counts;
+  for (const LayerPlan& layer : layers) counts.add(layer);
+  if (counts.jobs == 0) return;
+  Planner planner(layout, counts, purpose == PlanFor::prices ? Counts{} : counts);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    planner.add(layers[i], static_cast<std::uint32_t>(i));
+  planner.finish(plan);
+  plan_grids(layers, layout, plan.grids, purpose);
+}
+
+}  // namespace
+
+void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan) {
+  plan_atoms(layers, layout, plan, PlanFor::messages);
+}
+
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan) {
+  plan_atoms(layers, layout, plan, PlanFor::prices);
+}
+
+}  // namespace atomo::cuda

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Decoding of pairs with f32 factors on the device (method factors). Encoding has a plan of its
+/// own.
+
+#include "cuda/outer.cuh"
+
+namespace atomo::cuda {
+
+/// f32 vectors, or a tensor that is no matrix as it is.
+struct FactorsDecodeJob {
+  std::uint32_t layer = 0;
+  std::uint32_t outer = 0;   ///< its OuterJob
+  std::uint32_t matrix = 0;  ///< 0: there is none
+};
+
+struct FactorsDecodePlan {
+  static constexpr Stages kStages{};  ///< decoding alone
+  Jobs<FactorsDecodeJob> jobs;  ///< units of 1,024 entries of a vector, as many as there can be
+  OuterPlan outer;
+  [[nodiscard]] bool empty() const { return jobs.empty(); }
+};
+
+void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsDecodePlan& plan);
+/// Two launches.
+void decode(const Frame& frame, const FactorsDecodePlan& plan, DecodeInto into, Queue& queue);
+
+}  // namespace atomo::cuda
