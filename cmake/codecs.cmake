@@ -6,7 +6,7 @@ set(ATOMO_CODECS
   "qsgd_codec.cpp qsgd.cu test_qsgd.cpp"
   "random_k_codec.cpp random_k.cu test_random_k.cpp"
   "sign_codec.cpp sign.cu test_sign.cpp"
-  "terngrad_codec.cpp ternary.cu -"
+  "ternary_codec.cpp ternary.cu -"
   "topk_codec.cpp topk.cu test_topk.cpp")
 
 # atomo_codec_files(OUT column folder): the files of a column, behind their folder.

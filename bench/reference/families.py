@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from .pair_code import COSTS, DELTA, MIDDLE, NUMBERS, STEPS, TOP, by_class, classes_of, word_bits
+from .duo_code import COSTS, DELTA, MIDDLE, NUMBERS, STEPS, TOP, by_class, classes_of, word_bits
 
 ATOM_STEPS = np.array([row["step"] for row in NUMBERS["classes"]])
 # Variance that a bit must save, in units of price^2: an atom of that rms is just certain. 6/256 bit are beside the content.

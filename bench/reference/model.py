@@ -9,7 +9,7 @@ import numpy as np
 from . import baselines
 from .families import MU, blocks, pairs, rows
 from .grid import Grid
-from .pair_code import TOP
+from .duo_code import TOP
 
 KAPPA = 3.0  # grid step of coordinates over the price, as FORMAT.md has it for the method automatic
 

@@ -2,7 +2,7 @@
 // One tensor: atomo/codec.hpp.
 #include <vector>
 
-#include "border.hpp"
+#include "boundary.hpp"
 
 using atomo::c::checked_alpha;
 using atomo::c::context_of;

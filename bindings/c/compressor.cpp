@@ -2,7 +2,7 @@
 // A model: atomo/compressor.hpp, but for the steps of streamed layers (streaming.cpp).
 #include <vector>
 
-#include "border.hpp"
+#include "boundary.hpp"
 
 using atomo::Error;
 using atomo::Status;

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "border.hpp"
+#include "boundary.hpp"
 
 using atomo::Error;
 using atomo::Status;

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "border.hpp"
+#include "boundary.hpp"
 
 namespace atomo::c {
 namespace {
@@ -34,7 +34,7 @@ static_assert(static_cast<int>(Status::wrong_stage) == ATOMO_WRONG_STAGE);
 
 }  // namespace
 
-atomo_status told(Status status) noexcept {
+atomo_status to_c(Status status) noexcept {
   if (failed(status)) remember(describe(status));
   return static_cast<atomo_status>(status);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model's layers one by one, its prices, and what it has learnt: atomo/compressor.hpp.
-#include "border.hpp"
+#include "boundary.hpp"
 
 using atomo::c::checked_alpha;
 using atomo::c::context_of;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What contexts refer to: threads (atomo/thread_pool.hpp) and CUDA handles (atomo/cuda.hpp).
-#include "border.hpp"
+#include "boundary.hpp"
 
 using atomo::c::given;
 using atomo::c::handed_out;

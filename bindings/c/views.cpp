@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "border.hpp"
+#include "boundary.hpp"
 
 namespace atomo::c {
 namespace {

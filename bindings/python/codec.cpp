@@ -47,7 +47,7 @@ nb::bytes encode(PyCodec& self, nb::handle x, nb::handle seed, nb::handle step, 
   std::uint64_t bytes = 0;
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     status = self.codec.encode(view, key, {message.bytes().data(), message.bytes().size(), &bytes},
                                {.workspace = workspace.bytes()});
   }
@@ -64,7 +64,7 @@ void decode(PyCodec& self, nb::handle payload, nb::handle out) {
   const auto workspace = self.pool.take(self.codec.decode_workspace_bytes(view.shape, view.dtype));
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     status = self.codec.decode(bytes, view, {.workspace = workspace.bytes()});
   }
   check_decoded(status);
@@ -78,7 +78,7 @@ void decode_add(PyCodec& self, nb::handle payload, nb::handle out, float alpha) 
   const auto workspace = self.pool.take(self.codec.decode_workspace_bytes(view.shape, view.dtype));
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     status = self.codec.decode_add(bytes, alpha, view, {.workspace = workspace.bytes()});
   }
   check_decoded(status);

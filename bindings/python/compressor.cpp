@@ -62,7 +62,7 @@ nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::
   std::uint64_t bytes = 0;
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     const std::unique_lock alone(self.step);
     status =
         self.model.encode(views, key, {message.bytes().data(), message.bytes().size(), &bytes},
@@ -83,7 +83,7 @@ void decode(PyCompressor& self, nb::handle payload, nb::handle out) {
   const auto workspace = self.pool.take(self.decode_workspace_bytes);
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
     status = self.model.decode(
         bytes, views, {.workspace = workspace.bytes(), .executor = self.threads.executor()});
@@ -101,7 +101,7 @@ void decode_add_all(PyCompressor& self, nb::list payloads, nb::handle out, float
   const auto workspace = self.pool.take(self.decode_workspace_bytes);
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
     status = self.model.decode_add_all(
         messages.bytes, alpha, views,
@@ -113,7 +113,7 @@ void decode_add_all(PyCompressor& self, nb::list payloads, nb::handle out, float
 void begin_step(PyCompressor& self, nb::handle seed, nb::handle step, nb::handle worker,
                 nb::handle channel, std::optional<std::pair<float, float>> prices) {
   const Key key = key_of(seed, step, worker, channel);
-  const nb::gil_scoped_release others_run;
+  const nb::gil_scoped_release gil_released;
   const std::unique_lock alone(self.step);
   const Status status = prices ? self.model.begin_step(key, {prices->first, prices->second})
                                : self.model.begin_step(key);
@@ -137,7 +137,7 @@ nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradie
   std::uint64_t bytes = 0;
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
     const std::lock_guard alone(self.layers[i]);
     status = self.model.encode_layer(
@@ -151,7 +151,7 @@ nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradie
 void end_step(PyCompressor& self) {
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     const std::unique_lock alone(self.step);
     status = self.model.end_step();
   }
@@ -173,7 +173,7 @@ void decode_layer(PyCompressor& self, std::size_t number, nb::handle payload, nb
   const Context context{.workspace = workspace.bytes(), .executor = self.threads.executor()};
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
     status = alpha ? self.model.decode_layer_add(i, bytes, *alpha, view, context)
                    : self.model.decode_layer(i, bytes, view, context);
@@ -184,7 +184,7 @@ void decode_layer(PyCompressor& self, std::size_t number, nb::handle payload, nb
 /// A number that the model knows, read while no other thread changes it.
 template <auto Read>
 auto read(PyCompressor& self) {
-  const nb::gil_scoped_release others_run;
+  const nb::gil_scoped_release gil_released;
   const std::shared_lock among_others(self.step);
   return (self.model.*Read)();
 }
@@ -192,7 +192,7 @@ auto read(PyCompressor& self) {
 nb::bytes save(PyCompressor& self) {
   std::vector<std::byte> state;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
     state = self.model.save();
   }
@@ -202,7 +202,7 @@ nb::bytes save(PyCompressor& self) {
 void load(PyCompressor& self, nb::handle state) {
   const Memory bytes(state, Access::read, "state");
   const ConstBytes saved = bytes.on_host();
-  const nb::gil_scoped_release others_run;
+  const nb::gil_scoped_release gil_released;
   const std::unique_lock alone(self.step);
   self.model.load(saved);
 }

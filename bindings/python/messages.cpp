@@ -53,7 +53,7 @@ nb::dict inspect(nb::handle payload, bool exact) {
   ContainerInfo info;
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     status = atomo::inspect(bytes, info, exact);
   }
   check_decoded(status);
@@ -65,14 +65,14 @@ nb::dict inspect(nb::handle payload, bool exact) {
   key["channel"] = info.key.channel;
   nb::list layers;
   for (const LayerInfo& layer : info.layers) layers.append(row_of(layer));
-  nb::dict told;
-  told["version"] = nb::make_tuple(info.major, info.minor);
-  told["key"] = key;
-  told["prices"] = nb::make_tuple(info.prices.atoms, info.prices.grid);
-  told["bytes"] = info.bytes;
-  told["head_bytes"] = info.head_bytes;
-  told["layers"] = layers;
-  return told;
+  nb::dict found;
+  found["version"] = nb::make_tuple(info.major, info.minor);
+  found["key"] = key;
+  found["prices"] = nb::make_tuple(info.prices.atoms, info.prices.grid);
+  found["bytes"] = info.bytes;
+  found["head_bytes"] = info.head_bytes;
+  found["layers"] = layers;
+  return found;
 }
 
 /// `alpha` none: overwrites.
@@ -90,7 +90,7 @@ void decode(nb::handle payload, nb::handle out, std::optional<float> alpha) {
   const Context context{.workspace = workspace.bytes()};
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     status = alpha ? atomo::decode_add(bytes, *alpha, views, context)
                    : atomo::decode(bytes, views, context);
   }
@@ -102,7 +102,7 @@ nb::bytes add(nb::list payloads) {
   messages.require_host();
   std::uint64_t capacity = 0;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     capacity = added_bytes_bound(messages.bytes);
     // Where there is no bound the messages do not add; `add` says why when it has room to look.
     if (capacity == 0) capacity = joined_bytes_bound(messages.bytes);
@@ -112,7 +112,7 @@ nb::bytes add(nb::list payloads) {
   std::uint64_t bytes = 0;
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     status = atomo::add(messages.bytes, workspace.bytes(),
                         {sum.bytes().data(), sum.bytes().size(), &bytes});
   }
@@ -127,7 +127,7 @@ nb::bytes join(nb::list payloads) {
   std::uint64_t bytes = 0;
   Status status = Status::ok;
   {
-    const nb::gil_scoped_release others_run;
+    const nb::gil_scoped_release gil_released;
     status = atomo::join(messages.bytes, {joined.bytes().data(), joined.bytes().size(), &bytes});
   }
   check_decoded(status);

@@ -24,7 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 from reference.families import ATOM_STEPS  # noqa: E402
-from reference.pair_code import COSTS, DELTA, by_class, classes_of  # noqa: E402
+from reference.duo_code import COSTS, DELTA, by_class, classes_of  # noqa: E402
 
 LAYERS = (("conv1.weight", (20, 1, 5, 5)), ("conv1.bias", (20,)), ("conv2.weight", (50, 20, 5, 5)),
           ("conv2.bias", (50,)), ("fc1.weight", (500, 800)), ("fc1.bias", (500,)), ("fc2.weight", (10, 500)),

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "format/kind.hpp"
-#include "format/row.hpp"
+#include "format/layer_record.hpp"
 #include "price/budget.hpp"
 #include "price/price_rule.hpp"
 
@@ -16,21 +16,21 @@ namespace atomo::backend {
 
 /// Everything about a layer that does not depend on its values.
 struct LayerPlan {
-  Kind kind;                          ///< what the bodies of the layer are, and its shape
-  std::size_t n = 0;                  ///< entries
-  std::size_t max_body_bytes = 0;     ///< own price included, padding not
-  std::size_t least_limit_bytes = 0;  ///< under a cap: what a body can always be thinned to, own
-                                      ///< price included; 0 without one
-  PriceRule price_rule;               ///< where the price comes from
-  unsigned sketch_iterations = 1;     ///< rounds of the iteration that finds a sketch's pairs
-  bool fixed_size = false;            ///< every body has `max_body_bytes`
-  bool has_cuda = false;              ///< the codec has a CUDA twin
+  Kind kind;                        ///< what the bodies of the layer are, and its shape
+  std::size_t n = 0;                ///< entries
+  std::size_t max_body_bytes = 0;   ///< own price included, padding not
+  std::size_t min_limit_bytes = 0;  ///< under a cap: what a body can always be thinned to, own
+                                    ///< price included; 0 without one
+  PriceRule price_rule;             ///< where the price comes from
+  unsigned sketch_iterations = 1;   ///< rounds of the iteration that finds a sketch's pairs
+  bool fixed_size = false;          ///< every body has `max_body_bytes`
+  bool has_cuda = false;            ///< the codec has a CUDA twin
 };
 
 /// Bytes that the body of a message of this layer alone may have under its cap (at least 1, so that
 /// a cap without room is seen), 0 without one.
 [[nodiscard]] inline std::size_t limit_of(const LayerPlan& plan, std::size_t head) noexcept {
-  if (plan.least_limit_bytes == 0) return 0;
+  if (plan.min_limit_bytes == 0) return 0;
   return std::max<std::size_t>(capped_bytes(plan.price_rule.cap_bits, plan.n, head), 1);
 }
 
@@ -38,14 +38,14 @@ struct LayerPlan {
 [[nodiscard]] inline std::size_t max_message_bytes(const LayerPlan& plan,
                                                    std::size_t head) noexcept {
   const std::size_t limit = limit_of(plan, head);
-  if (limit > 0 && limit < plan.least_limit_bytes) return 0;
+  if (limit > 0 && limit < plan.min_limit_bytes) return 0;
   const std::size_t body = limit > 0 ? std::min(limit, plan.max_body_bytes) : plan.max_body_bytes;
   return head + static_cast<std::size_t>(padded(body));
 }
 
 /// Bits that the budget of this layer leaves for its body in a message of its own, whose other parts
 /// take `fixed_bits`.
-[[nodiscard]] inline double lone_body_budget(const LayerPlan& plan, double fixed_bits) noexcept {
+[[nodiscard]] inline double single_body_budget(const LayerPlan& plan, double fixed_bits) noexcept {
   return body_budget(plan.price_rule.budget_bits * static_cast<double>(plan.n), fixed_bits);
 }
 
@@ -56,7 +56,7 @@ struct LayerPlan {
   if (plan.fixed_size || plan.n == 0) return max_message_bytes(plan, head);
   if (plan.price_rule.pool == Pool::none || plan.price_rule.from != PriceRule::From::budget)
     return std::nullopt;
-  const double body = lone_body_budget(plan, 8.0 * static_cast<double>(head)) / 8;
+  const double body = single_body_budget(plan, 8.0 * static_cast<double>(head)) / 8;
   return head + static_cast<std::uint64_t>(body);
 }
 

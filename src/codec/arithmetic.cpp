@@ -33,7 +33,7 @@ struct AddMemory {
 
 /// The head's tables behind the rows: kinds, names, padding.
 ConstBytes tables_of(const Head& head) noexcept {
-  const std::size_t rows_end = kHeaderBytes + kRowBytes * head.layers();
+  const std::size_t rows_end = kHeaderBytes + kRecordBytes * head.layers();
   return head.message().first(head.head_bytes()).subspan(rows_end);
 }
 
@@ -97,17 +97,17 @@ class Addition {
   /// Takes message k's part of a layer of n entries: its body without its price.
   Status take(std::size_t k, const LayerCursor& layer, std::size_t n) noexcept {
     const Head& head = memory_.heads[k];
-    const Row row = head.row(layer.index);
+    const LayerRecord row = head.row(layer.index);
     ConstBytes body =
         head.message().subspan(memory_.body_at[k], static_cast<std::size_t>(row.bytes));
     memory_.body_at[k] += static_cast<std::size_t>(padded(row.bytes));
     memory_.bodies[k] = {};
-    if (const Status s = check_row(row, MethodId::coordinate, n); failed(s)) return s;
-    if ((row.flags & Row::kNonFinite) != 0) non_finite_ = true;
-    if (n == 0 || (row.flags & Row::kNonFinite) != 0) return Status::ok;
-    if ((row.flags & Row::kLossless) != 0) return Status::unsupported;
+    if (const Status s = check_record(row, MethodId::coordinate, n); failed(s)) return s;
+    if ((row.flags & LayerRecord::kNonFinite) != 0) non_finite_ = true;
+    if (n == 0 || (row.flags & LayerRecord::kNonFinite) != 0) return Status::ok;
+    if ((row.flags & LayerRecord::kLossless) != 0) return Status::unsupported;
     float step = head.header().grid_step;
-    if ((row.flags & Row::kOwnPrice) != 0) {
+    if ((row.flags & LayerRecord::kOwnPrice) != 0) {
       if (body.size() <= kPriceBytes) return Status::corrupt;
       step = load_le<float>(body.data());
       if (!is_own_price(step)) return Status::corrupt;
@@ -129,10 +129,10 @@ class Addition {
     for (std::size_t k = 0; k < memory_.heads.size(); ++k) {
       if (const Status s = take(k, layer, n); failed(s)) return s;
     }
-    Row row{layer.row.kind, non_finite_ ? Row::kNonFinite : std::uint8_t{0}, 0};
+    LayerRecord row{layer.row.kind, non_finite_ ? LayerRecord::kNonFinite : std::uint8_t{0}, 0};
     const Status status = non_finite_ ? check_bodies(n) : write_body(n, row);
     if (failed(status)) return status;
-    write_row(out_.data(), layer.index, row);
+    write_record(out_.data(), layer.index, row);
     const std::size_t end = at_ + static_cast<std::size_t>(row.bytes);
     at_ += static_cast<std::size_t>(padded(row.bytes));
     if (at_ > out_.size()) return Status::buffer_too_small;
@@ -150,7 +150,7 @@ class Addition {
     return Status::non_finite;
   }
 
-  Status write_body(std::size_t n, Row& row) noexcept {
+  Status write_body(std::size_t n, LayerRecord& row) noexcept {
     if (step_ == 0) return Status::ok;
     Bytes out = out_.subspan(at_);
     const bool own = step_ != grid_step_;
@@ -162,7 +162,7 @@ class Addition {
     std::uint64_t bytes = 0;
     if (const Status s = memory_.adder.add(memory_.bodies, n, out, bytes); failed(s)) return s;
     if (bytes == 0) return Status::ok;
-    if (own) row.flags |= Row::kOwnPrice;
+    if (own) row.flags |= LayerRecord::kOwnPrice;
     row.bytes = bytes + (own ? kPriceBytes : 0);
     return row.bytes <= kMaxBodyBytes ? Status::ok : Status::too_large;
   }

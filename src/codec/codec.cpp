@@ -53,7 +53,7 @@ std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
   const std::size_t head = one_layer_head_bytes(plan.kind), most = max_message_bytes(plan, head);
   if (most > 0) return most;
   const double least =
-      8.0 * static_cast<double>(head + plan.least_limit_bytes) / static_cast<double>(plan.n);
+      8.0 * static_cast<double>(head + plan.min_limit_bytes) / static_cast<double>(plan.n);
   throw Error("cap=" + codec::format_number(plan.price_rule.cap_bits) + " for a tensor " +
               shape.to_string() + ": one run of its atoms may need " + codec::format_number(least) +
               " bits a parameter; the layers of a model share its cap");
@@ -109,7 +109,7 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   if (plan.price_rule.from == PriceRule::From::budget && layer.sends()) {
     const PriceInput* const input = &layer.price_input();
     const FoundPrice found =
-        find_price({&input, 1}, lone_body_budget(plan, 8.0 * static_cast<double>(head)));
+        find_price({&input, 1}, single_body_budget(plan, 8.0 * static_cast<double>(head)));
     (plan.price_rule.pool == Pool::atoms ? prices.atoms : prices.grid) = found.price;
     status |= found.notices();
   }
@@ -138,7 +138,7 @@ Status decode_one(const Stages& stages, ConstBytes message, bool add, float alph
   Status status = Status::ok;
   if (!layer.next(status)) return status;
   if (view.shape != layer.kind.shape) return Status::shape_mismatch;
-  const bool lossless = (layer.row.flags & Row::kLossless) != 0;
+  const bool lossless = (layer.row.flags & LayerRecord::kLossless) != 0;
   if (stages.body->kind(layer.kind.shape, layer.kind.dtype) != layer.kind ||
       (lossless && !stages.lossless)) {
     return Status::codec_mismatch;

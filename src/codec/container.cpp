@@ -23,12 +23,13 @@ using format::Head;
 using format::HeadLayout;
 using format::Kind;
 using format::LayerCursor;
-using format::Row;
+using format::LayerRecord;
 
 namespace {
 
 Status describe_layer(const LayerCursor& layer, const format::Header& header, LayerInfo& info) {
-  const Status row = format::check_row(layer.row, layer.kind.method, layer.kind.shape.elements());
+  const Status row =
+      format::check_record(layer.row, layer.kind.method, layer.kind.shape.elements());
   if (failed(row)) return row;
   const auto& decoder = *codec::find_decoder(layer.kind.method);
   info.name = std::string(layer.name);
@@ -36,17 +37,17 @@ Status describe_layer(const LayerCursor& layer, const format::Header& header, La
   info.dtype = layer.kind.dtype;
   info.shape = layer.kind.shape;
   info.bytes = layer.row.bytes;
-  info.non_finite = (layer.row.flags & Row::kNonFinite) != 0;
-  info.lossless = (layer.row.flags & Row::kLossless) != 0;
+  info.non_finite = (layer.row.flags & LayerRecord::kNonFinite) != 0;
+  info.lossless = (layer.row.flags & LayerRecord::kLossless) != 0;
   ConstBytes body = layer.body;
   if (format::rules_of(layer.kind.method).price != format::HeaderPrice::none)
     info.price = format::header_price(header, layer.kind.method);
-  if ((layer.row.flags & Row::kOwnPrice) != 0) {
+  if ((layer.row.flags & LayerRecord::kOwnPrice) != 0) {
     if (body.size() <= sizeof(float)) return Status::corrupt;
     std::memcpy(&info.price, body.data(), sizeof(float));
     body = body.subspan(sizeof(float));
   }
-  info.thinned = (layer.row.flags & Row::kThinned) != 0;
+  info.thinned = (layer.row.flags & LayerRecord::kThinned) != 0;
   std::vector<std::byte> unpacked;
   if (info.lossless) {
     // The memory to look inside is bounded by the message's own length. A body that unpacks to more
@@ -130,7 +131,7 @@ namespace {
 struct Joined {
   std::vector<Kind> kinds;  // one a layer
   std::vector<std::string> names;
-  std::vector<Row> rows;
+  std::vector<LayerRecord> rows;
   Key key;
   float price = 0, grid_step = 0;
   bool named = true;
@@ -179,7 +180,7 @@ Status join_parts(std::span<const ConstBytes> parts, const Payload& payload) {
   std::byte* to = payload.data + layout.bytes();
   for (std::size_t i = 0; i < all.rows.size(); ++i) {
     all.rows[i].kind = layout.kind_of(i);
-    format::write_row(payload.data, i, all.rows[i]);
+    format::write_record(payload.data, i, all.rows[i]);
   }
   for (const auto& part : parts) {
     Head head;

@@ -42,8 +42,8 @@ ChosenPrice choose_price(const LayerPlan& plan, const PriceInput& input, const L
   if (rule.pool == Pool::none) return {};
   if (rule.from != PriceRule::From::budget) return {own_price(rule, input), true};
   const PriceInput* const one = &input;
-  const auto budget_of_limit = lone_budget(prices.limit);
-  if (!prices.solve_alone) {
+  const auto budget_of_limit = limit_budget_bits(prices.limit);
+  if (!prices.finds_own_price) {
     // A price predicted from earlier steps may be below what this layer can be sent at, or keep its
     // limit at: then it takes its lowest.
     const float shared = rule.pool == Pool::atoms ? prices.atoms : prices.grid;
@@ -51,15 +51,15 @@ ChosenPrice choose_price(const LayerPlan& plan, const PriceInput& input, const L
                                           : price_of_code(input.min_code());
     return at_least(lowest, {shared, false});
   }
-  double budget = lone_body_budget(plan, prices.fixed_bits);
+  double budget = single_body_budget(plan, prices.fixed_bits);
   if (prices.limit > 0) budget = std::min(budget, budget_of_limit);
   const FoundPrice found = find_price({&one, 1}, budget);
   if (found.underspent) status = Status::underspent;
   return {found.price, true};
 }
 
-std::size_t own_price_bytes(const Row& row) noexcept {
-  return (row.flags & Row::kOwnPrice) != 0 ? kPriceBytes : 0;
+std::size_t own_price_bytes(const LayerRecord& row) noexcept {
+  return (row.flags & LayerRecord::kOwnPrice) != 0 ? kPriceBytes : 0;
 }
 
 }  // namespace
@@ -78,10 +78,10 @@ EncoderPlan::EncoderPlan(const Stages& of, const Shape& shape, DType dtype) : st
   if (price_rule.cap_bits == 0) return;
   std::size_t least = 0;
   for_each_form(kind, [&](std::uint8_t, const DitheredLayer& layer) {
-    least = std::max(least, least_thinned_bytes(layer));
+    least = std::max(least, max_thinnest_bytes(layer));
     thinning_bytes = std::max(thinning_bytes, thinning_workspace_bytes(layer));
   });
-  least_limit_bytes = static_cast<std::size_t>(padded(least + kPriceBytes));
+  min_limit_bytes = static_cast<std::size_t>(padded(least + kPriceBytes));
 }
 
 void LayerEncoder::carve_price_input(Carver& carver) {
@@ -123,7 +123,7 @@ Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key,
 
 Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   row_ = {};
-  row_.flags = non_finite_ ? Row::kNonFinite : std::uint8_t{0};
+  row_.flags = non_finite_ ? LayerRecord::kNonFinite : std::uint8_t{0};
   if (!sends()) return non_finite_ ? Status::non_finite : Status::ok;
   Status priced = Status::ok;
   const ChosenPrice chosen = choose_price(*plan_, prepared_.price, prices, priced);
@@ -137,9 +137,9 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   if (result.bytes == 0) return status | priced;
   if (chosen.own) {
     std::memcpy(body.data(), &chosen.price, kPriceBytes);
-    row_.flags |= Row::kOwnPrice;
+    row_.flags |= LayerRecord::kOwnPrice;
   }
-  row_.flags |= static_cast<std::uint8_t>(result.form << Row::kFormShift);
+  row_.flags |= static_cast<std::uint8_t>(result.form << LayerRecord::kFormShift);
   row_.bytes = result.bytes + skip;
   price_ = chosen.price;
   return row_.bytes <= kMaxBodyBytes ? status | priced : Status::unsupported;
@@ -163,7 +163,7 @@ Status LayerEncoder::fit(const Allotment& allotment, Bytes body) noexcept {
   }
   const std::size_t before = own_price_bytes(row_);
   Bytes proper = staged_.first(row_.bytes).subspan(before);
-  if (allotment.gain != 1) row_.flags |= Row::kOwnPrice;
+  if (allotment.gain != 1) row_.flags |= LayerRecord::kOwnPrice;
   const std::size_t skip = own_price_bytes(row_);
   if (skip > 0) {
     const float price = raised_price(price_, allotment.gain);
@@ -176,7 +176,7 @@ Status LayerEncoder::fit(const Allotment& allotment, Bytes body) noexcept {
     const Status status = thin(proper, dithered_layer(plan_->kind, row_.form()), limit, input_.key,
                                out.first(limit), thinning_, bytes);
     if (failed(status)) return status;
-    row_.flags |= Row::kThinned;
+    row_.flags |= LayerRecord::kThinned;
     proper = staged_.first(bytes);
     std::copy_n(out.data(), bytes, proper.data());
   }
@@ -184,7 +184,7 @@ Status LayerEncoder::fit(const Allotment& allotment, Bytes body) noexcept {
   if (plan_->stages->lossless)
     packed = pack_body(*plan_->stages->lossless, plan_->kind, proper, out);
   if (packed != 0) {
-    row_.flags |= Row::kLossless;
+    row_.flags |= LayerRecord::kLossless;
     bytes = packed;
   } else {
     if (out.size() < bytes) return Status::buffer_too_small;
@@ -212,20 +212,20 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
   const bool half = view.dtype != DType::f32;
   if (half && add) return Status::unsupported;
   if (n > 0 && view.data == nullptr) return Status::invalid_argument;
-  if (const Status s = check_row(layer.row, kind.method, n); failed(s)) return s;
+  if (const Status s = check_record(layer.row, kind.method, n); failed(s)) return s;
   if (n == 0) return Status::ok;
 
   const BodyDecoder& decoder = *find_decoder(kind.method);
   Carver carver(workspace);
   auto values = carver.take<float>(half ? n : 0);
-  const bool lossless = (layer.row.flags & Row::kLossless) != 0;
+  const bool lossless = (layer.row.flags & LayerRecord::kLossless) != 0;
   const Bytes unpacked = carver.take_bytes(lossless ? decoder.max_body_bytes(kind) : 0);
   const Bytes scratch = carver.take_bytes(decoder.workspace_bytes(kind));
   if (!carver.fits()) return Status::workspace_too_small;
 
   LayerOutput out;
   out.y = half ? values.data() : static_cast<float*>(view.data);
-  if ((layer.row.flags & Row::kNonFinite) != 0) {
+  if ((layer.row.flags & LayerRecord::kNonFinite) != 0) {
     std::fill_n(out.y, n, std::numeric_limits<float>::quiet_NaN());
     return half ? Status::non_finite | round_to_half(out.y, n, layer.key, Purpose::output,
                                                      view.dtype, view.data, executor)
@@ -233,7 +233,7 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
   }
   out.body = layer.body;
   out.price = header_price(header, kind.method);
-  if ((layer.row.flags & Row::kOwnPrice) != 0) {
+  if ((layer.row.flags & LayerRecord::kOwnPrice) != 0) {
     if (out.body.size() <= kPriceBytes) return Status::corrupt;
     std::memcpy(&out.price, out.body.data(), kPriceBytes);
     if (!is_own_price(out.price)) return Status::corrupt;
@@ -248,7 +248,7 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
   out.key = layer.key;
   out.n = n;
   out.add = add;
-  out.thinned = (layer.row.flags & Row::kThinned) != 0;
+  out.thinned = (layer.row.flags & LayerRecord::kThinned) != 0;
   out.form = layer.row.form();
   out.alpha = alpha;
   out.workspace = scratch;

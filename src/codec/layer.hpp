@@ -25,7 +25,7 @@ struct EncoderPlan : LayerPlan {
   EncoderPlan(const Stages& stages, const Shape& shape, DType dtype);
 
   [[nodiscard]] const BodyEncoder& body() const noexcept { return *stages->body; }
-  [[nodiscard]] bool capped() const noexcept { return least_limit_bytes > 0; }
+  [[nodiscard]] bool capped() const noexcept { return min_limit_bytes > 0; }
 };
 
 /// The backend for devices, which can run this layer. \throws Error when this build has none, or it
@@ -35,8 +35,9 @@ struct EncoderPlan : LayerPlan {
 /// The prices that a layer may be sent at.
 struct LayerPrices {
   float atoms = 0, grid = 0;  ///< shared by the layers of a pool
-  bool solve_alone = false;   ///< layers with a budget find their own (the first step of a stream)
-  std::uint64_t limit = 0;    ///< of a layer that comes alone under a cap; 0: none
+  bool finds_own_price =
+      false;                ///< layers with a budget find their own (the first step of a stream)
+  std::uint64_t limit = 0;  ///< of a layer that comes alone under a cap; 0: none
   /// Bits of its budget that a layer that solves alone leaves for the rest of its message.
   double fixed_bits = 0;
 };
@@ -64,7 +65,7 @@ class LayerEncoder {
   /// Writes the body (not its padding) and fills the row but for the kind. Where the body is
   /// `staged`, it is not in `body` before `fit`.
   Status write(const LayerPrices& prices, Bytes body) noexcept;
-  [[nodiscard]] const Row& row() const noexcept { return row_; }
+  [[nodiscard]] const LayerRecord& row() const noexcept { return row_; }
 
   /// The written body under a cap, `with_least` when it has to be thinned; nothing without a cap.
   [[nodiscard]] CappedBody capped_body(bool with_least) const noexcept;
@@ -85,7 +86,7 @@ class LayerEncoder {
   LayerInput input_;
   bool non_finite_ = false;
   float price_ = 0;  ///< that the body was written at
-  Row row_;
+  LayerRecord row_;
 };
 
 /// Decodes one layer.

@@ -17,12 +17,14 @@ namespace {
 
 using format::Head;
 using format::LayerCursor;
-using format::Row;
+using format::LayerRecord;
 
-std::size_t price_bytes(const Row& row) noexcept {
-  return (row.flags & Row::kOwnPrice) != 0 ? format::kPriceBytes : 0;
+std::size_t price_bytes(const LayerRecord& row) noexcept {
+  return (row.flags & LayerRecord::kOwnPrice) != 0 ? format::kPriceBytes : 0;
 }
-bool is_lossless(const Row& row) noexcept { return (row.flags & Row::kLossless) != 0; }
+bool is_lossless(const LayerRecord& row) noexcept {
+  return (row.flags & LayerRecord::kLossless) != 0;
+}
 
 Status copy_body(ConstBytes body, Bytes room, std::size_t& bytes) noexcept {
   if (room.size() < body.size()) return Status::buffer_too_small;
@@ -46,7 +48,7 @@ Status rewrite_bodies(ConstBytes message, std::size_t layers, const Payload& pay
   Status status = copy_body(message.first(head.head_bytes()), out, at);
   if (failed(status)) return status;
   for (LayerCursor layer(head); layer.next(status);) {
-    Row row = layer.row;
+    LayerRecord row = layer.row;
     const std::size_t skip = price_bytes(row);
     if (layer.body.size() < skip) return Status::corrupt;
     std::size_t price = 0, bytes = 0;
@@ -59,7 +61,7 @@ Status rewrite_bodies(ConstBytes message, std::size_t layers, const Payload& pay
     const std::size_t end = at + static_cast<std::size_t>(format::padded(row.bytes));
     if (end > out.size()) return Status::buffer_too_small;
     std::memset(out.data() + at + row.bytes, 0, end - at - row.bytes);
-    format::write_row(out.data(), layer.index, row);
+    format::write_record(out.data(), layer.index, row);
     at = end;
   }
   if (failed(status)) return status;
@@ -75,24 +77,24 @@ Status pack_lossless(ConstBytes message, std::span<const Codec> codecs,
                      const Payload& payload) noexcept {
   if (codecs.empty()) return Status::shape_mismatch;
   const bool one_for_all = codecs.size() == 1;
-  const auto pack = [&](const LayerCursor& layer, ConstBytes body, Bytes room, Row& row,
+  const auto pack = [&](const LayerCursor& layer, ConstBytes body, Bytes room, LayerRecord& row,
                         std::size_t& bytes) {
     const codec::Stages& stages = codec::Access::stages(codecs[one_for_all ? 0 : layer.index]);
     if (is_lossless(row) || stages.body->kind(layer.kind.shape, layer.kind.dtype) != layer.kind)
       return Status::codec_mismatch;
     bytes = stages.lossless ? codec::pack_body(*stages.lossless, layer.kind, body, room) : 0;
     if (bytes == 0) return copy_body(body, room, bytes);
-    row.flags |= Row::kLossless;
+    row.flags |= LayerRecord::kLossless;
     return Status::ok;
   };
   return rewrite_bodies(message, one_for_all ? 0 : codecs.size(), payload, pack);
 }
 
 Status unpack_lossless(ConstBytes message, const Payload& payload) noexcept {
-  const auto unpack = [](const LayerCursor& layer, ConstBytes body, Bytes room, Row& row,
+  const auto unpack = [](const LayerCursor& layer, ConstBytes body, Bytes room, LayerRecord& row,
                          std::size_t& bytes) {
     if (!is_lossless(row)) return copy_body(body, room, bytes);
-    row.flags &= static_cast<std::uint8_t>(~Row::kLossless);
+    row.flags &= static_cast<std::uint8_t>(~LayerRecord::kLossless);
     const std::size_t most = codec::find_decoder(layer.kind.method)->max_body_bytes(layer.kind);
     const std::uint64_t raw = codec::frame_raw_bytes(body);
     if (raw > most) return Status::corrupt;

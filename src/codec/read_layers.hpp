@@ -35,7 +35,7 @@ Status read_layers(const Head& head, bool add, float alpha, const Context& conte
     std::size_t count = 0, used = 0;
     do {
       const TensorView view = target(layer.index);
-      const bool lossless = (layer.row.flags & Row::kLossless) != 0;
+      const bool lossless = (layer.row.flags & LayerRecord::kLossless) != 0;
       const std::size_t need = view.shape == layer.kind.shape
                                    ? read_layer_workspace(layer.kind, view.dtype, lossless)
                                    : 0;  // refused

@@ -66,8 +66,8 @@ void write_gaps(unsigned k, std::span<const std::uint64_t> marks, std::uint64_t 
 
 }  // namespace
 
-MarksPlan plan_marks(std::span<const std::uint64_t> marks, std::uint64_t atoms) noexcept {
-  MarksPlan best{0, max_marks_bytes(atoms)};
+MarksChoice choose_marks(std::span<const std::uint64_t> marks, std::uint64_t atoms) noexcept {
+  MarksChoice best{0, max_marks_bytes(atoms)};
   const std::uint64_t segments = marks_segments(atoms);
   const auto bits = gap_bits(marks, segments);
   for (unsigned k = 0; k <= kMaxRiceBits; ++k) {
@@ -77,7 +77,7 @@ MarksPlan plan_marks(std::span<const std::uint64_t> marks, std::uint64_t atoms) 
   return best;
 }
 
-void write_marks(const MarksPlan& plan, std::span<const std::uint64_t> marks, std::uint64_t atoms,
+void write_marks(const MarksChoice& plan, std::span<const std::uint64_t> marks, std::uint64_t atoms,
                  std::byte* out) noexcept {
   out[plan.bytes - 1] = std::byte{0};
   out[0] = static_cast<std::byte>(plan.mode);

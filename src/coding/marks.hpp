@@ -31,7 +31,7 @@ inline constexpr unsigned kMaxRiceBits = 12;
 using SegmentMarks = std::array<std::uint64_t, kMarksSegment / 64>;
 
 /// How the marks of a layer will be written.
-struct MarksPlan {
+struct MarksChoice {
   std::uint8_t mode = 0;
   std::size_t bytes = 0;  ///< of the section, padding included
 };
@@ -65,11 +65,11 @@ bool for_each_mark(std::span<const std::uint64_t> words, Visit visit) noexcept {
 }
 
 /// `marks` has no bit beyond the last atom.
-[[nodiscard]] MarksPlan plan_marks(std::span<const std::uint64_t> marks,
-                                   std::uint64_t atoms) noexcept;
+[[nodiscard]] MarksChoice choose_marks(std::span<const std::uint64_t> marks,
+                                       std::uint64_t atoms) noexcept;
 
 /// Writes `plan.bytes` bytes.
-void write_marks(const MarksPlan& plan, std::span<const std::uint64_t> marks, std::uint64_t atoms,
+void write_marks(const MarksChoice& plan, std::span<const std::uint64_t> marks, std::uint64_t atoms,
                  std::byte* out) noexcept;
 
 /// Reads the section a segment at a time; trusts nothing.

@@ -8,10 +8,10 @@
 
 namespace atomo::coding {
 
-inline constexpr std::uint32_t kTile = 32, kTilePairs = 16;
+inline constexpr std::uint32_t kTile = 32, kTileDuos = 16;
 inline constexpr std::uint32_t kPieceTiles = 32, kPieceEntries = kPieceTiles * kTile;
 /// Tiles whose levels share words.
-inline constexpr std::uint32_t kLevelTiles = 8;
+inline constexpr std::uint32_t kDitherTiles = 8;
 
 /// A stretch of at most 1,024 entries of one vector, from an entry that is a multiple of 1,024.
 struct Piece {
@@ -24,11 +24,11 @@ struct Piece {
 [[nodiscard]] constexpr std::uint32_t tiles_of_piece(std::uint32_t entries) noexcept {
   return (entries + kTile - 1) / kTile;
 }
-[[nodiscard]] constexpr std::uint32_t level_groups(std::uint32_t entries) noexcept {
-  return (tiles_of_piece(entries) + kLevelTiles - 1) / kLevelTiles;
+[[nodiscard]] constexpr std::uint32_t dither_groups(std::uint32_t entries) noexcept {
+  return (tiles_of_piece(entries) + kDitherTiles - 1) / kDitherTiles;
 }
 /// Index / 4 of the first level draw of a piece; its further groups of 8 tiles follow.
-[[nodiscard]] constexpr std::uint64_t level_base(const Piece& piece) noexcept {
+[[nodiscard]] constexpr std::uint64_t dither_base(const Piece& piece) noexcept {
   return piece.vector * ((piece.tiles + 7) / 8) + piece.first_tile / 8;
 }
 
@@ -38,8 +38,8 @@ struct Piece {
 }
 
 /// Pairs of a vector: those of whole tiles, and half of the last tile rounded up.
-[[nodiscard]] constexpr std::uint64_t pairs_of(std::uint64_t entries) noexcept {
-  return entries / kTile * kTilePairs + (entries % kTile + 1) / 2;
+[[nodiscard]] constexpr std::uint64_t duos_of(std::uint64_t entries) noexcept {
+  return entries / kTile * kTileDuos + (entries % kTile + 1) / 2;
 }
 
 }  // namespace atomo::coding

@@ -10,7 +10,7 @@ namespace {
 ClassCodings class_codings(std::uint64_t length) noexcept {
   ClassCodings codings;
   for (std::size_t c = 0; c < kAtomClassCount; ++c)
-    codings[c] = pair_coding(kAtomClasses[c].step, escape_bits(length, kAtomClasses[c].reach));
+    codings[c] = duo_coding(kAtomClasses[c].step, escape_bits(length, kAtomClasses[c].reach));
   return codings;
 }
 
@@ -45,8 +45,8 @@ PairVectors::PairVectors(const PairLayer& layer, float price, float gain, int ex
   const float scaled_price = price * range_;
   for (std::size_t c = 0; c < kAtomClassCount; ++c) {
     const PairStep step = pair_step(layer.view, c);
-    codings_[0][c] = pair_coding(step.shorter.step, step.shorter.escape_bits);
-    codings_[1][c] = pair_coding(step.longer.step, step.longer.escape_bits);
+    codings_[0][c] = duo_coding(step.shorter.step, step.shorter.escape_bits);
+    codings_[1][c] = duo_coding(step.longer.step, step.longer.escape_bits);
     steps_[0][c] = step.shorter.size;
     steps_[1][c] = scaled_price * step.longer.size * gain;
   }

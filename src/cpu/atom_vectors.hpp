@@ -23,7 +23,7 @@ struct VectorShape {
 };
 
 /// The steps of every class for vectors of one length.
-using ClassCodings = std::array<PairCoding, kAtomClassCount>;
+using ClassCodings = std::array<DuoCoding, kAtomClassCount>;
 
 /// Rows and blocks at one price.
 class SingleVectors {
@@ -36,8 +36,8 @@ class SingleVectors {
   [[nodiscard]] const AtomLayout& frame() const noexcept { return layout_; }
   [[nodiscard]] const VectorShape& shape(std::size_t) const noexcept { return shape_; }
   /// The last atom may be shorter: its escapes are.
-  [[nodiscard]] const PairCoding& coding(std::size_t, std::uint64_t atom,
-                                         const AtomChoice& choice) const noexcept {
+  [[nodiscard]] const DuoCoding& coding(std::size_t, std::uint64_t atom,
+                                        const AtomChoice& choice) const noexcept {
     return (atom + 1 == layout_.count ? last_codings_ : codings_)[choice.atom_class];
   }
   /// Decoding needs no probability.
@@ -63,8 +63,8 @@ class PairVectors {
   [[nodiscard]] const VectorShape& shape(std::size_t vector) const noexcept {
     return shapes_[vector];
   }
-  [[nodiscard]] const PairCoding& coding(std::size_t vector, std::uint64_t,
-                                         const AtomChoice& choice) const noexcept {
+  [[nodiscard]] const DuoCoding& coding(std::size_t vector, std::uint64_t,
+                                        const AtomChoice& choice) const noexcept {
     return codings_[vector][choice.atom_class];
   }
   /// Decoding needs no probability.

@@ -59,7 +59,7 @@ class ContentReader {
     std::uint64_t stop;  ///< where the group ends
     bool complete;       ///< its last piece is in the batch
   };
-  static constexpr std::size_t kMaxRuns = PieceBatch<Vectors>::kLevelGroups;
+  static constexpr std::size_t kMaxRuns = PieceBatch<Vectors>::kDitherGroups;
 
   /// Runs begin at bits that are known, so each step decodes the next piece of every run side by
   /// side.

@@ -138,7 +138,7 @@ class ContentWriter {
 template <typename Vectors>
 std::size_t write_body(const Selection& atoms, std::uint64_t kept, const Vectors& vectors,
                        const Sources<Vectors>& x, const Key& key, Bytes out) noexcept {
-  const MarksPlan plan = plan_marks(atoms.marks(), atoms.amplitudes.size());
+  const MarksChoice plan = choose_marks(atoms.marks(), atoms.amplitudes.size());
   write_marks(plan, atoms.marks(), atoms.amplitudes.size(), out.data());
   const std::size_t flags_end = plan.bytes + write_flags(atoms, out.subspan(plan.bytes));
   const std::size_t lengths = round_up(flags_end, 2);

@@ -18,12 +18,12 @@ namespace HWY_NAMESPACE {
 namespace {
 
 /// Four bases at a time: sixteen counters.
-void DrawLevels(const Philox& draws, const std::uint64_t* bases, std::size_t count,
-                LevelWords* levels) {
-  alignas(64) std::uint32_t low[kTilePairs], high[kTilePairs];
+void DrawDither(const Philox& draws, const std::uint64_t* bases, std::size_t count,
+                DitherWords* levels) {
+  alignas(64) std::uint32_t low[kTileDuos], high[kTileDuos];
   DrawBlock block;
   for (std::size_t first = 0; first < count; first += 4) {
-    for (std::uint32_t i = 0; i < kTilePairs; ++i) {
+    for (std::uint32_t i = 0; i < kTileDuos; ++i) {
       const PhiloxWords counter =
           draws.counter(bases[std::min<std::size_t>(first + i / 4, count - 1)] * 4 + i % 4);
       low[i] = counter[0];
@@ -41,17 +41,17 @@ void DrawLevels(const Philox& draws, const std::uint64_t* bases, std::size_t cou
 void spread_tile(const float* tile, std::uint32_t entries, float* padded) {
   const std::uint32_t half = (entries + 1) / 2;
   std::memcpy(padded, tile, half * sizeof(float));
-  std::memcpy(padded + kTilePairs, tile + half, (entries - half) * sizeof(float));
+  std::memcpy(padded + kTileDuos, tile + half, (entries - half) * sizeof(float));
 }
 
 void gather_tile(const float* padded, std::uint32_t entries, float* tile) {
   const std::uint32_t half = (entries + 1) / 2;
   std::memcpy(tile, padded, half * sizeof(float));
-  std::memcpy(tile + half, padded + kTilePairs, (entries - half) * sizeof(float));
+  std::memcpy(tile + half, padded + kTileDuos, (entries - half) * sizeof(float));
 }
 
 void quantise_piece(const float* x, const Piece& piece, const VectorScale& scale,
-                    const PairCoding& coding, const Philox& pre_round, const LevelWords* levels,
+                    const DuoCoding& coding, const Philox& pre_round, const DitherWords* levels,
                     PieceCells& cells) {
   const TileCoding tile_coding{scale.range, scale.inverse, coding.raw, coding.width,
                                coding.level_mask};
@@ -59,11 +59,11 @@ void quantise_piece(const float* x, const Piece& piece, const VectorScale& scale
   alignas(64) float padded[kTile] = {};
   if (short_tile != 0) spread_tile(x + std::size_t{tiles - 1} * kTile, short_tile, padded);
   const std::uint64_t base = 16 * (piece.vector * ((piece.tiles + 3) / 4) + piece.first_tile / 4);
-  alignas(64) std::uint32_t low[kTilePairs], high[kTilePairs];
+  alignas(64) std::uint32_t low[kTileDuos], high[kTileDuos];
   DrawBlock pre;
   for (std::uint32_t group = 0; group < tiles; group += 4) {
     const PhiloxWords counter = pre_round.counter(base + group * 4);
-    for (std::uint32_t l = 0; l < kTilePairs; ++l) {
+    for (std::uint32_t l = 0; l < kTileDuos; ++l) {
       low[l] = counter[0] + l;
       high[l] = counter[1];
     }
@@ -71,16 +71,16 @@ void quantise_piece(const float* x, const Piece& piece, const VectorScale& scale
     for (std::uint32_t u = group; u < std::min(tiles, group + 4); ++u) {
       const bool whole = u + 1 < tiles || short_tile == 0;
       const float* const tile = whole ? x + std::size_t{u} * kTile : padded;
-      quantise_tile(tile, tile + kTilePairs, levels[u / kLevelTiles].word,
-                    static_cast<int>(4 * (u % kLevelTiles)), pre.word[u % 4], tile_coding, cells,
-                    u * kTilePairs);
+      quantise_tile(tile, tile + kTileDuos, levels[u / kDitherTiles].word,
+                    static_cast<int>(4 * (u % kDitherTiles)), pre.word[u % 4], tile_coding, cells,
+                    u * kTileDuos);
     }
   }
 }
 
 /// One pair from its table entry: its word, then an escape's integers or the raw bits.
 HWY_INLINE void write_pair(const PieceCells& cells, std::size_t slot, std::uint32_t entry,
-                           const PairCoding& coding, BitWriter& out) {
+                           const DuoCoding& coding, BitWriter& out) {
   const bool escaped = (entry & kEscapeFlag) != 0;
   const unsigned bits = escaped ? coding.escape_bits : coding.raw, length = (entry >> 16) & 0xFFu;
   const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
@@ -91,8 +91,8 @@ HWY_INLINE void write_pair(const PieceCells& cells, std::size_t slot, std::uint3
   out.put(low0 | (low1 << bits), 2 * bits);
 }
 
-void write_pairs(const PieceCells& cells, std::size_t slot, std::size_t pairs,
-                 const PairCoding& coding, BitWriter& out) {
+void write_duos(const PieceCells& cells, std::size_t slot, std::size_t pairs,
+                const DuoCoding& coding, BitWriter& out) {
   const std::uint32_t* const encode = coding.encode;
   std::size_t i = slot;
   const std::size_t end = slot + pairs;
@@ -115,20 +115,20 @@ void write_pairs(const PieceCells& cells, std::size_t slot, std::size_t pairs,
 }
 
 void EncodePiece(const float* x, const Piece& piece, const VectorScale& scale,
-                 const PairCoding& coding, const Philox& pre_round, const LevelWords* levels,
+                 const DuoCoding& coding, const Philox& pre_round, const DitherWords* levels,
                  BitWriter& out) {
   PieceCells cells;
   quantise_piece(x, piece, scale, coding, pre_round, levels, cells);
   const std::uint32_t whole = piece.entries / kTile, short_tile = piece.entries % kTile;
   BitWriter local = out;  // a copy the compiler can keep in registers
-  write_pairs(cells, 0, std::size_t{whole} * kTilePairs, coding, local);
-  write_pairs(cells, std::size_t{whole} * kTilePairs, (short_tile + 1) / 2, coding, local);
+  write_duos(cells, 0, std::size_t{whole} * kTileDuos, coding, local);
+  write_duos(cells, std::size_t{whole} * kTileDuos, (short_tile + 1) / 2, coding, local);
   out = local;
 }
 
 template <bool kAdd>
 void dequantise_piece(const PieceCells& cells, std::uint32_t entries, const VectorScale& scale,
-                      const LevelWords* levels, float alpha, float* y) {
+                      const DitherWords* levels, float alpha, float* y) {
   const TileOutput output{scale.step * 0.03125f, 1.0f / scale.range, alpha};
   const std::uint32_t tiles = tiles_of_piece(entries), short_tile = entries % kTile;
   alignas(64) float padded[kTile] = {};
@@ -137,9 +137,9 @@ void dequantise_piece(const PieceCells& cells, std::uint32_t entries, const Vect
     const bool whole = u + 1 < tiles || short_tile == 0;
     float* const tile = whole ? place : padded;
     if (kAdd && !whole) spread_tile(place, short_tile, padded);
-    dequantise_tile<kAdd>(cells.q0 + u * kTilePairs, cells.q1 + u * kTilePairs,
-                          levels[u / kLevelTiles].word, static_cast<int>(4 * (u % kLevelTiles)),
-                          output, tile, tile + kTilePairs);
+    dequantise_tile<kAdd>(cells.q0 + u * kTileDuos, cells.q1 + u * kTileDuos,
+                          levels[u / kDitherTiles].word, static_cast<int>(4 * (u % kDitherTiles)),
+                          output, tile, tile + kTileDuos);
     if (!whole) gather_tile(padded, short_tile, place);
   }
 }
@@ -147,21 +147,21 @@ void dequantise_piece(const PieceCells& cells, std::uint32_t entries, const Vect
 /// One stream of a lockstep: a tile at a time of a piece whose code has no raw bits.
 struct TileStream {
   std::uint64_t bit;
-  const PairCoding* coding;
-  std::uint32_t level[kTilePairs];
+  const DuoCoding* coding;
+  std::uint32_t level[kTileDuos];
   std::int32_t *q0, *q1;
 };
 
-HWY_INLINE void load_levels(const LevelWords* levels, std::uint32_t tile, std::uint32_t* level) {
-  const LevelWords& words = levels[tile / kLevelTiles];
-  for (std::uint32_t l = 0; l < kTilePairs; ++l)
-    level[l] = (words.word[l] >> (4 * (tile % kLevelTiles))) & 15u;
+HWY_INLINE void load_dither(const DitherWords* levels, std::uint32_t tile, std::uint32_t* level) {
+  const DitherWords& words = levels[tile / kDitherTiles];
+  for (std::uint32_t l = 0; l < kTileDuos; ++l)
+    level[l] = (words.word[l] >> (4 * (tile % kDitherTiles))) & 15u;
 }
 
 HWY_INLINE void read_pairs(const BitReader& in, TileStream& s, std::uint32_t from,
                            std::uint32_t to) {
   for (std::uint32_t k = from; k < to; ++k) {
-    const DecodedPair pair = get_pair(in, *s.coding, s.level[k], s.bit);
+    const DecodedDuo pair = get_duo(in, *s.coding, s.level[k], s.bit);
     s.q0[k] = pair.q0;
     s.q1[k] = pair.q1;
   }
@@ -172,13 +172,13 @@ HWY_INLINE void read_pairs(const BitReader& in, TileStream& s, std::uint32_t fro
 /// that.
 template <std::size_t kStreams>
 HWY_INLINE void read_tiles(const BitReader& in, TileStream* streams) {
-  std::uint32_t place[kStreams][kTilePairs];
+  std::uint32_t place[kStreams][kTileDuos];
   for (std::size_t s = 0; s < kStreams; ++s) {
-    const PairCoding& c = *streams[s].coding;
-    for (std::uint32_t l = 0; l < kTilePairs; ++l)
+    const DuoCoding& c = *streams[s].coding;
+    for (std::uint32_t l = 0; l < kTileDuos; ++l)
       place[s][l] = (streams[s].level[l] & c.level_mask) << c.limit;
   }
-  for (std::uint32_t l = 0; l < kTilePairs; l += 4) {
+  for (std::uint32_t l = 0; l < kTileDuos; l += 4) {
     std::uint64_t window[kStreams];
     std::uint32_t used[kStreams] = {};
     bool escaped[kStreams] = {}, any = false;
@@ -231,21 +231,21 @@ void decode_together(const BitReader& in, PieceStream* pieces, cpu::DecodeMode m
   }
   for (std::uint32_t u = 0; u < tiles; ++u) {
     const std::uint32_t pairs = (std::min(kTile, entries - u * kTile) + 1) / 2;
-    for (std::size_t s = 0; s < kStreams; ++s) load_levels(pieces[s].levels, u, streams[s].level);
-    if (pairs == kTilePairs && !raw) {
+    for (std::size_t s = 0; s < kStreams; ++s) load_dither(pieces[s].levels, u, streams[s].level);
+    if (pairs == kTileDuos && !raw) {
       read_tiles<kStreams>(in, streams);
     } else {
       for (std::uint32_t k = 0; k < pairs; ++k) {
         for (TileStream& stream : streams) read_pairs(in, stream, k, k + 1);
       }
       for (TileStream& stream : streams) {
-        std::fill(stream.q0 + pairs, stream.q0 + kTilePairs, 0);
-        std::fill(stream.q1 + pairs, stream.q1 + kTilePairs, 0);
+        std::fill(stream.q0 + pairs, stream.q0 + kTileDuos, 0);
+        std::fill(stream.q1 + pairs, stream.q1 + kTileDuos, 0);
       }
     }
     for (TileStream& stream : streams) {
-      stream.q0 += kTilePairs;
-      stream.q1 += kTilePairs;
+      stream.q0 += kTileDuos;
+      stream.q1 += kTileDuos;
     }
   }
   for (std::size_t s = 0; s < kStreams; ++s) {
@@ -309,18 +309,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace atomo::cpu {
 
-HWY_EXPORT(DrawLevels);
+HWY_EXPORT(DrawDither);
 HWY_EXPORT(EncodePiece);
 HWY_EXPORT(DecodePieces);
 HWY_EXPORT(AtomAmplitudes);
 
-void draw_levels(const Philox& draws, const std::uint64_t* bases, std::size_t count,
-                 LevelWords* levels) noexcept {
-  HWY_DYNAMIC_DISPATCH(DrawLevels)(draws, bases, count, levels);
+void draw_dither(const Philox& draws, const std::uint64_t* bases, std::size_t count,
+                 DitherWords* levels) noexcept {
+  HWY_DYNAMIC_DISPATCH(DrawDither)(draws, bases, count, levels);
 }
 
 void encode_piece(const float* x, const Piece& piece, const VectorScale& scale,
-                  const PairCoding& coding, const Philox& pre_round, const LevelWords* levels,
+                  const DuoCoding& coding, const Philox& pre_round, const DitherWords* levels,
                   BitWriter& out) noexcept {
   HWY_DYNAMIC_DISPATCH(EncodePiece)(x, piece, scale, coding, pre_round, levels, out);
 }
@@ -331,7 +331,7 @@ void decode_pieces(const BitReader& in, PieceStream* pieces, std::size_t count,
 }
 
 void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries,
-                  const VectorScale& scale, const PairCoding& coding, const LevelWords* levels,
+                  const VectorScale& scale, const DuoCoding& coding, const DitherWords* levels,
                   cpu::DecodeMode mode, float* y) noexcept {
   PieceStream piece{bit, entries, scale, &coding, levels, y};
   decode_pieces(in, &piece, 1, mode);

@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "coding/tiles.hpp"
 #include "core/bits.hpp"
 #include "core/philox.hpp"
@@ -30,8 +30,8 @@
 namespace atomo::cpu {
 
 /// The levels of 8 tiles: nibble u of word l.
-struct alignas(64) LevelWords {
-  std::uint32_t word[kTilePairs];
+struct alignas(64) DitherWords {
+  std::uint32_t word[kTileDuos];
 };
 
 /// How the content of a vector is scaled: entries are multiplied by `range` (a power of two), then
@@ -41,12 +41,12 @@ struct VectorScale {
 };
 
 /// Draws the levels at `count` values of index / 4.
-void draw_levels(const Philox& draws, const std::uint64_t* bases, std::size_t count,
-                 LevelWords* levels) noexcept;
+void draw_dither(const Philox& draws, const std::uint64_t* bases, std::size_t count,
+                 DitherWords* levels) noexcept;
 
-/// Dithers and writes a piece. `x` is its first entry, `levels` its `level_groups`.
+/// Dithers and writes a piece. `x` is its first entry, `levels` its `dither_groups`.
 void encode_piece(const float* x, const Piece& piece, const VectorScale& scale,
-                  const PairCoding& coding, const Philox& pre_round, const LevelWords* levels,
+                  const DuoCoding& coding, const Philox& pre_round, const DitherWords* levels,
                   BitWriter& out) noexcept;
 
 /// A piece to decode: where its bits begin (and, decoded, where they end), what they mean, where
@@ -55,8 +55,8 @@ struct PieceStream {
   std::uint64_t bit = 0;
   std::uint32_t entries = 0;
   VectorScale scale;
-  const PairCoding* coding = nullptr;
-  const LevelWords* levels = nullptr;
+  const DuoCoding* coding = nullptr;
+  const DitherWords* levels = nullptr;
   float* y = nullptr;
 };
 
@@ -67,7 +67,7 @@ void decode_pieces(const BitReader& in, PieceStream* pieces, std::size_t count,
 
 /// Reads a piece from `bit` on, which it moves. `y` is its first entry.
 void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries,
-                  const VectorScale& scale, const PairCoding& coding, const LevelWords* levels,
+                  const VectorScale& scale, const DuoCoding& coding, const DitherWords* levels,
                   cpu::DecodeMode mode, float* y) noexcept;
 
 /// rms of each atom, and the sum of squares of all. Squares are exact in f64; element i of an atom

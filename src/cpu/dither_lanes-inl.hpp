@@ -28,7 +28,7 @@ namespace {
 
 /// Sixteen counters' words: word w of counter i is word[w][i].
 struct DrawBlock {
-  alignas(64) std::uint32_t word[4][kTilePairs];
+  alignas(64) std::uint32_t word[4][kTileDuos];
 };
 
 /// What the tiles of a piece share.
@@ -40,9 +40,9 @@ struct TileCoding {
 /// A piece between dithering and writing, a slot a pair: 16 a tile, of which a short tile uses the
 /// first.
 struct PieceCells {
-  alignas(64) std::uint32_t entry[kPieceTiles * kTilePairs];  ///< index into PairCoding::encode
-  alignas(64) std::int32_t q0[kPieceTiles * kTilePairs];
-  alignas(64) std::int32_t q1[kPieceTiles * kTilePairs];
+  alignas(64) std::uint32_t entry[kPieceTiles * kTileDuos];  ///< index into DuoCoding::encode
+  alignas(64) std::int32_t q0[kPieceTiles * kTileDuos];
+  alignas(64) std::int32_t q1[kPieceTiles * kTileDuos];
 };
 
 /// How a tile's integers become values.
@@ -57,7 +57,7 @@ struct TileOutput {
 void draw_block(const Philox& draws, const std::uint32_t* low, const std::uint32_t* high,
                 DrawBlock& out) {
   const PhiloxWords rest = draws.counter(0);
-  for (std::size_t i = 0; i < kTilePairs; ++i) {
+  for (std::size_t i = 0; i < kTileDuos; ++i) {
     const PhiloxWords words =
         philox4x32({low[i], high[i], rest[2], rest[3]}, draws.key0(), draws.key1());
     for (std::size_t w = 0; w < 4; ++w) out.word[w][i] = words[w];
@@ -69,12 +69,12 @@ void quantise_tile(const float* first, const float* second, const std::uint32_t*
                    PieceCells& cells, std::size_t slot) {
   const std::int32_t centre = static_cast<std::int32_t>((1u << c.raw) >> 1),
                      half = 1 << (c.width - 1);
-  for (std::size_t l = 0; l < kTilePairs; ++l) {
+  for (std::size_t l = 0; l < kTileDuos; ++l) {
     const std::uint32_t level = (level_word[l] >> level_shift) & 15u;
     const std::int32_t q0 =
         quantise<float>(first[l] * c.range, c.inverse, EntryDraw{level, pre[l] & 0xFFFFu});
     const std::int32_t q1 = quantise<float>(second[l] * c.range, c.inverse,
-                                            EntryDraw{level ^ kMateLevel, pre[l] >> 16});
+                                            EntryDraw{level ^ kMateDither, pre[l] >> 16});
     const auto i0 = static_cast<std::uint32_t>(((q0 + centre) >> c.raw) + half);
     const auto i1 = static_cast<std::uint32_t>(((q1 + centre) >> c.raw) + half);
     const std::uint32_t cell = ((i0 | i1) >> c.width) != 0 ? 0 : (i0 << c.width) | i1;
@@ -88,10 +88,10 @@ template <bool kAdd>
 void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
                      const std::uint32_t* level_word, int level_shift, const TileOutput& c,
                      float* first, float* second) {
-  for (std::size_t l = 0; l < kTilePairs; ++l) {
+  for (std::size_t l = 0; l < kTileDuos; ++l) {
     const std::uint32_t level = (level_word[l] >> level_shift) & 15u;
     const float v0 = dequantise<float>(q0[l], level, c.step * 32.0f) * c.unrange;
-    const float v1 = dequantise<float>(q1[l], level ^ kMateLevel, c.step * 32.0f) * c.unrange;
+    const float v1 = dequantise<float>(q1[l], level ^ kMateDither, c.step * 32.0f) * c.unrange;
     first[l] = kAdd ? first[l] + (c.alpha * v0) : v0;
     second[l] = kAdd ? second[l] + (c.alpha * v1) : v1;
   }
@@ -111,7 +111,7 @@ double segment_norm2(const float* x, std::size_t n) {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using U32 = hn::CappedTag<std::uint32_t, kTilePairs>;
+using U32 = hn::CappedTag<std::uint32_t, kTileDuos>;
 using I32 = hn::RebindToSigned<U32>;
 using F32 = hn::RebindToFloat<U32>;
 using F64 = hn::CappedTag<double, 8>;
@@ -164,7 +164,7 @@ HWY_INLINE Words philox_lanes(const Philox& draws, VU c0, VU c1) {
 void draw_block(const Philox& draws, const std::uint32_t* low, const std::uint32_t* high,
                 DrawBlock& out) {
   const U32 d;
-  for (std::size_t i = 0; i < kTilePairs; i += hn::Lanes(d)) {
+  for (std::size_t i = 0; i < kTileDuos; i += hn::Lanes(d)) {
     const Words words = philox_lanes(draws, hn::Load(d, low + i), hn::Load(d, high + i));
     for (std::size_t w = 0; w < 4; ++w) hn::Store(words.word[w], d, out.word[w] + i);
   }
@@ -191,13 +191,13 @@ HWY_INLINE void quantise_tile(const float* first, const float* second,
   const VI centre = hn::Set(di, static_cast<std::int32_t>((1u << c.raw) >> 1)),
            half = hn::Set(di, 1 << (width - 1));
   const VU outside = hn::Set(d, ~((1u << c.width) - 1)), level_mask = hn::Set(d, c.level_mask);
-  for (std::size_t l = 0; l < kTilePairs; l += hn::Lanes(d)) {
+  for (std::size_t l = 0; l < kTileDuos; l += hn::Lanes(d)) {
     const VU level =
         hn::And(hn::ShiftRightSame(hn::Load(d, level_word + l), level_shift), hn::Set(d, 15u));
     const VU one = hn::Or(hn::ShiftLeft<19>(level), hn::Set(d, 0x3F800004u));
     const VU word = hn::Load(d, pre + l);
     const VU u0 = hn::Or(one, hn::ShiftRight<13>(hn::ShiftLeft<16>(word)));
-    const VU u1 = hn::Or(hn::Xor(one, hn::Set(d, kMateLevel << 19)),
+    const VU u1 = hn::Or(hn::Xor(one, hn::Set(d, kMateDither << 19)),
                          hn::ShiftLeft<3>(hn::ShiftRight<16>(word)));
     const VI q0 = quantise_lane(hn::Mul(hn::LoadU(df, first + l), range), inverse, u0);
     const VI q1 = quantise_lane(hn::Mul(hn::LoadU(df, second + l), range), inverse, u1);
@@ -226,10 +226,10 @@ HWY_INLINE void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
     const VI n = hn::Add(hn::Sub(hn::ShiftLeft<5>(q), hn::ShiftLeft<1>(level)), hn::Set(di, 15));
     return hn::Mul(hn::Mul(hn::ConvertTo(df, n), step), unrange);
   };
-  for (std::size_t l = 0; l < kTilePairs; l += hn::Lanes(d)) {
+  for (std::size_t l = 0; l < kTileDuos; l += hn::Lanes(d)) {
     const VU shifted = hn::ShiftRightSame(hn::Load(d, level_word + l), level_shift);
     const VI level = hn::BitCast(di, hn::And(shifted, hn::Set(d, 15u)));
-    const VI mate = hn::Xor(level, hn::Set(di, static_cast<std::int32_t>(kMateLevel)));
+    const VI mate = hn::Xor(level, hn::Set(di, static_cast<std::int32_t>(kMateDither)));
     VF v0 = value(hn::Load(di, q0 + l), level), v1 = value(hn::Load(di, q1 + l), mate);
     if constexpr (kAdd) {
       v0 = hn::Add(hn::LoadU(df, first + l), hn::Mul(alpha, v0));

@@ -22,7 +22,7 @@ struct AtomPiece {
   std::size_t vector = 0;    ///< of the atom
   std::uint64_t offset = 0;  ///< of its first entry among the entries of all such vectors
   VectorScale scale;
-  const PairCoding* coding = nullptr;
+  const DuoCoding* coding = nullptr;
   bool ends_group = false;
   std::size_t levels = 0;  ///< its first entry among the levels of a batch
 };
@@ -86,49 +86,49 @@ template <typename Vectors>
 template <typename Vectors>
 class PieceBatch {
  public:
-  static constexpr std::size_t kLevelGroups = 64;
+  static constexpr std::size_t kDitherGroups = 64;
 
   PieceBatch(const Vectors& vectors, const Key& key) noexcept
       : draws_(draws_of(vectors, key, &VectorShape::dither)) {}
 
   [[nodiscard]] bool fits(const AtomPiece& piece) const noexcept {
-    return level_groups_ + level_groups(piece.piece.entries) <= kLevelGroups;
+    return dither_groups_ + dither_groups(piece.piece.entries) <= kDitherGroups;
   }
   void add(const AtomPiece& piece) noexcept {
     Levels& levels = levels_[piece.vector];
     AtomPiece& own = pieces_[count_++];
     own = piece;
     own.levels = levels.count;
-    const std::uint64_t base = level_base(piece.piece);
-    const std::uint32_t groups = level_groups(piece.piece.entries);
+    const std::uint64_t base = dither_base(piece.piece);
+    const std::uint32_t groups = dither_groups(piece.piece.entries);
     for (std::uint32_t g = 0; g < groups; ++g) levels.bases[levels.count++] = base + g;
-    level_groups_ += groups;
+    dither_groups_ += groups;
   }
   void draw() noexcept {
     for (std::size_t v = 0; v < Vectors::kCount; ++v)
-      draw_levels(draws_[v], levels_[v].bases, levels_[v].count, levels_[v].words);
+      draw_dither(draws_[v], levels_[v].bases, levels_[v].count, levels_[v].words);
   }
   void clear() noexcept {
-    count_ = level_groups_ = 0;
+    count_ = dither_groups_ = 0;
     for (Levels& of : levels_) of.count = 0;
   }
 
   [[nodiscard]] std::span<const AtomPiece> pieces() const noexcept { return {pieces_, count_}; }
-  [[nodiscard]] const LevelWords* levels(const AtomPiece& piece) const noexcept {
+  [[nodiscard]] const DitherWords* levels(const AtomPiece& piece) const noexcept {
     return levels_[piece.vector].words + piece.levels;
   }
 
  private:
   struct Levels {
     std::size_t count = 0;
-    std::uint64_t bases[kLevelGroups];
-    LevelWords words[kLevelGroups];
+    std::uint64_t bases[kDitherGroups];
+    DitherWords words[kDitherGroups];
   };
 
   std::array<Philox, Vectors::kCount> draws_;
-  AtomPiece pieces_[kLevelGroups];
+  AtomPiece pieces_[kDitherGroups];
   std::array<Levels, Vectors::kCount> levels_;
-  std::size_t count_ = 0, level_groups_ = 0;
+  std::size_t count_ = 0, dither_groups_ = 0;
 };
 
 }  // namespace atomo::cpu

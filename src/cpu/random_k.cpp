@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "core/philox.hpp"
-#include "cpu/marked.hpp"
+#include "cpu/kept_entries.hpp"
 #include "math/subset_sampling.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -26,8 +26,8 @@ namespace tile = atomo::cpu::HWY_NAMESPACE;
 
 /// Draws m of n entries; draw d is block d: words 0 and 1 are the low, 2 and 3 the high half of its
 /// 128 bits.
-void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, MarkedSet* marks) {
-  MarkedSet set = *marks;  // a copy of the pointers, which no store into the map can change
+void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, KeptSet* marks) {
+  KeptSet set = *marks;  // a copy of the pointers, which no store into the map can change
   alignas(64) std::uint32_t words[tile::kPhiloxTileWords];
   math::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t d) {
     const std::size_t l = d % tile::kPhiloxTile;
@@ -52,9 +52,9 @@ namespace {
 
 /// The kept entries of a layer; false when the workspace is too small.
 bool draw_kept(const RandomKConfig& config, std::size_t n, Key key, Bytes workspace,
-               MarkedSet& set) noexcept {
+               KeptSet& set) noexcept {
   core::Carver carver(workspace);
-  set = MarkedSet::carve(carver, n);
+  set = KeptSet::carve(carver, n);
   if (!carver.fits()) return false;
   key.worker = 0;
   const Philox draws(key, Purpose::random_k);
@@ -74,9 +74,9 @@ Status scatter(const RandomKConfig& config, ConstBytes body, bool add, float alp
   const auto scale = static_cast<float>(static_cast<double>(n) / static_cast<double>(config.keep));
   const Status status = check_values(body.data(), config.keep, scale);
   if (failed(status)) return status;
-  MarkedSet set;
+  KeptSet set;
   if (!draw_kept(config, n, key, workspace, set)) return Status::workspace_too_small;
-  scatter_marked(body.data(), set, scale, add, alpha, y, n, executor);
+  scatter_kept(body.data(), set, scale, add, alpha, y, n, executor);
   return status;
 }
 
@@ -88,7 +88,7 @@ std::size_t max_encoded_bytes(const RandomKConfig& config, std::size_t n) noexce
 
 std::size_t workspace_bytes(const RandomKConfig&, std::size_t n) noexcept {
   core::Carver carver;
-  (void)MarkedSet::carve(carver, n);
+  (void)KeptSet::carve(carver, n);
   return carver.bytes();
 }
 
@@ -97,9 +97,9 @@ Status encode(const RandomKConfig& config, const float* x, std::size_t n, const 
   bytes = max_encoded_bytes(config, n);
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
-  MarkedSet set;
+  KeptSet set;
   if (!draw_kept(config, n, key, workspace, set)) return Status::workspace_too_small;
-  gather_marked(x, n, set, executor, body.data());
+  gather_kept(x, n, set, executor, body.data());
   return Status::ok;
 }
 

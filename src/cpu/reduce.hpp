@@ -43,24 +43,24 @@ inline constexpr std::size_t kReduceGrain = std::size_t{1} << 16;
 class TreeSum {
  public:
   void add(double value) noexcept {
-    std::size_t level = 0;
-    for (; (count_ >> level) & 1; ++level) value = pending_[level] + value;
-    pending_[level] = value;
+    std::size_t height = 0;
+    for (; (count_ >> height) & 1; ++height) value = pending_[height] + value;
+    pending_[height] = value;
     ++count_;
   }
   [[nodiscard]] double total() const noexcept {
     double sum = 0;
     bool any = false;
-    for (std::size_t level = 0; level < 64; ++level) {
-      if (!((count_ >> level) & 1)) continue;
-      sum = any ? pending_[level] + sum : pending_[level];
+    for (std::size_t height = 0; height < 64; ++height) {
+      if (!((count_ >> height) & 1)) continue;
+      sum = any ? pending_[height] + sum : pending_[height];
       any = true;
     }
     return sum;
   }
 
  private:
-  double pending_[64];  ///< sum of a complete subtree of 2^level leaves, where bit `level` of the
+  double pending_[64];  ///< sum of a complete subtree of 2^height leaves, where bit `height` of the
                         ///< count is set
   std::size_t count_ = 0;
 };

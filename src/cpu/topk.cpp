@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "coding/marks.hpp"
-#include "cpu/marked.hpp"
+#include "cpu/kept_entries.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/topk.cpp"
@@ -74,12 +74,12 @@ constexpr std::size_t kBins = 2048;
 using Histogram = std::array<std::uint64_t, kBins>;
 
 struct TopkMemory {
-  MarkedSet set;
+  KeptSet set;
   std::span<Histogram>
       histograms;  ///< two, so that neighbours in one bin do not wait for each other
 
   TopkMemory(core::Carver& carver, std::size_t n) noexcept
-      : set(MarkedSet::carve(carver, n)), histograms(carver.take<Histogram>(2)) {}
+      : set(KeptSet::carve(carver, n)), histograms(carver.take<Histogram>(2)) {}
 };
 
 std::uint32_t magnitude(float x) noexcept { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu; }
@@ -137,7 +137,7 @@ Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha,
   if (memory.set.count() != config.keep) return Status::corrupt;
   const std::byte* values = body.data() + reader.bytes();
   if (const Status status = check_values(values, config.keep, 1); failed(status)) return status;
-  scatter_marked(values, memory.set, 1, add, alpha, y, n, executor);
+  scatter_kept(values, memory.set, 1, add, alpha, y, n, executor);
   return Status::ok;
 }
 
@@ -166,12 +166,12 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
   (x, n, std::bit_cast<float>(threshold.key), threshold.ties, memory.set.words.data());
   // Gaps take at least two bits a kept entry, or one bit an entry at parameter 0: from half of them
   // on the bit map is the shorter form, short of long runs of zeros at segments' ends.
-  const coding::MarksPlan plan = config.keep >= n - config.keep
-                                     ? coding::MarksPlan{0, coding::max_marks_bytes(n)}
-                                     : coding::plan_marks(memory.set.words, n);
+  const coding::MarksChoice plan = config.keep >= n - config.keep
+                                       ? coding::MarksChoice{0, coding::max_marks_bytes(n)}
+                                       : coding::choose_marks(memory.set.words, n);
   coding::write_marks(plan, memory.set.words, n, body.data());
   memory.set.count();
-  gather_marked(x, n, memory.set, executor, body.data() + plan.bytes);
+  gather_kept(x, n, memory.set, executor, body.data() + plan.bytes);
   bytes = plan.bytes + 4 * config.keep;
   return Status::ok;
 }

@@ -63,7 +63,7 @@ __device__ bool open_front(const Frame& frame, const BodyJob& job, float& gain) 
   const LayerState& layer = frame.layer(job.layer);
   gain = 1;
   if (!(layer.price > 0) || !is_finite(layer.price)) return false;
-  if ((layer.flags & format::Row::kThinned) != 0) {
+  if ((layer.flags & format::LayerRecord::kThinned) != 0) {
     format::Thinning thinning;
     if (job.thins == 0 || layer.bytes <= format::kThinningBytes) return false;
     if (!format::Thinning::read(load_word(frame.message + layer.body_at), thinning)) return false;

@@ -96,7 +96,7 @@ struct BodyBytes {
 /// All of a body behind the word of a thinned one.
 __device__ inline BodyBytes whole_body(const Frame& frame, const BodyJob& job) {
   const LayerState& state = frame.layer(job.layer);
-  const bool thinned = (state.flags & format::Row::kThinned) != 0;
+  const bool thinned = (state.flags & format::LayerRecord::kThinned) != 0;
   const std::uint64_t word = !thinned ? 0 : state.bytes < 4 ? state.bytes : 4;
   return {frame.message + state.body_at + word, state.bytes - word};
 }

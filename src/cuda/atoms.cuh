@@ -9,7 +9,7 @@
 /// priced; of those of other forms than the chosen one nothing is written.
 
 #include "core/philox.hpp"
-#include "cuda/atom_vectors.hpp"
+#include "cuda/body_vectors.hpp"
 #include "cuda/coordinate.cuh"
 #include "cuda/marks.cuh"
 #include "cuda/price.cuh"

@@ -3,7 +3,7 @@
 ///
 /// The mathematics. A pair (q0, q1) of the content at level j stands for the values
 ///     v = f32(32 q - 2 j + 15) * (step / 32),  step = (price * delta[class]) * gain,
-/// j and j xor 8 (FORMAT.md, "Content"); then v * (1 / range), where tiny and huge prices were
+/// j and j xor 8 (FORMAT.md, "AtomContent"); then v * (1 / range), where tiny and huge prices were
 /// scaled. y becomes v, or y + (alpha * v). The vectors of pairs are v as it is: the step of a first
 /// one is its class's, and the sums of products are scaled in place of the second.
 ///
@@ -29,14 +29,14 @@
 #include <algorithm>
 
 #include "core/philox.hpp"
-#include "cuda/pair_code.cuh"
+#include "cuda/duo_code.cuh"
 #include "format/atom_body.hpp"
 
 namespace atomo::cuda {
 namespace {
 
 using coding::kTile;
-using coding::kTilePairs;
+using coding::kTileDuos;
 
 constexpr std::uint64_t kZeroedEntries = 32768;
 /// Warps of a block, at most: what static shared memory holds with room for other blocks.
@@ -51,7 +51,7 @@ struct TileRow {
 /// A warp's tiles, one of each of its groups.
 struct Tiles {
   float value[kLanes][kTile + 1];
-  std::uint32_t level[kLanes][kTilePairs + 1];  ///< of 8 tiles, nibble u mod 8
+  std::uint32_t level[kLanes][kTileDuos + 1];  ///< of 8 tiles, nibble u mod 8
   TileRow row[kLanes];
 };
 struct BlockTiles {
@@ -69,7 +69,7 @@ struct LaneVector {
 };
 
 /// What a warp's lanes share.
-struct Content {
+struct AtomContent {
   const Frame& frame;
   const AtomsDecodeJob& job;
   const BodyJob& body_job;
@@ -81,7 +81,7 @@ struct Content {
 };
 
 /// A vector of the kept atom of that rank, or none.
-__device__ LaneVector load_vector(const Content& c, std::uint64_t rank, std::uint32_t v) {
+__device__ LaneVector load_vector(const AtomContent& c, std::uint64_t rank, std::uint32_t v) {
   LaneVector own;
   if (rank >= c.state.kept) return own;
   const std::uint64_t entry = c.kept[rank];
@@ -100,7 +100,7 @@ __device__ LaneVector load_vector(const Content& c, std::uint64_t rank, std::uin
 }
 
 /// The levels of 8 tiles, a nibble each: word l / 4 at index 4 `base` + l mod 4 for pair l.
-__device__ void draw_levels(const Philox& draws, std::uint64_t base, std::uint32_t* level) {
+__device__ void draw_dither(const Philox& draws, std::uint64_t base, std::uint32_t* level) {
   for (unsigned i = 0; i < 4; ++i) {
     const PhiloxWords words = draws(4 * base + i);
     for (unsigned w = 0; w < 4; ++w) level[4 * w + i] = words[w];
@@ -128,7 +128,7 @@ struct LaneTile {
 
   __device__ void put(std::uint32_t l, std::uint32_t j, std::int32_t q0, std::int32_t q1) const {
     value[l] = math::dequantise<float>(q0, j, of.step) * unrange;
-    value[half + l] = math::dequantise<float>(q1, j ^ math::kMateLevel, of.step) * unrange;
+    value[half + l] = math::dequantise<float>(q1, j ^ math::kMateDither, of.step) * unrange;
   }
 
   /// Pairs l to l + 3 of a code without raw bits; the bits they take, 0 when one is escaped. The
@@ -164,7 +164,7 @@ struct LaneTile {
       if (used != 0) continue;
       for (std::uint32_t k = l; k < l + 4 && k < half; ++k) {
         const std::uint32_t j = level_of(k);
-        const PairRead pair = get_pair(of.coding, of.escape_bits, j, group.peek64(bit));
+        const DuoRead pair = get_duo(of.coding, of.escape_bits, j, group.peek64(bit));
         put(k, j, pair.q0, pair.q1);
         bit += pair.count;
       }
@@ -194,16 +194,16 @@ __device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto i
 }
 
 /// A lane's tile: its levels where they begin, its values. Returns the bit behind it.
-__device__ std::uint32_t read_tile(const Content& c, const LaneVector& vector, std::uint32_t v,
+__device__ std::uint32_t read_tile(const AtomContent& c, const LaneVector& vector, std::uint32_t v,
                                    std::uint32_t tile, std::uint32_t entries, const BitView& bits,
                                    std::uint32_t bit, Tiles& tiles) {
   std::uint32_t* const level = tiles.level[lane()];
   float* const value = tiles.value[lane()];
   const AtomVector& of = c.job.vectors.of[v];
-  if (tile % coding::kLevelTiles == 0)
-    draw_levels(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(vector.atom, tile),
+  if (tile % coding::kDitherTiles == 0)
+    draw_dither(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(vector.atom, tile),
                 level);
-  const LaneTile own{vector, level, 4 * (tile % coding::kLevelTiles), c.unrange, (entries + 1) / 2,
+  const LaneTile own{vector, level, 4 * (tile % coding::kDitherTiles), c.unrange, (entries + 1) / 2,
                      value};
   bit = own.read(bits, bit);
   // The vectors of pairs end with zeros.
@@ -213,7 +213,7 @@ __device__ std::uint32_t read_tile(const Content& c, const LaneVector& vector, s
 
 /// The groups of a unit: `group` is this lane's, `rows` how many the warp has. True when the lane's
 /// group ends where its length says.
-__device__ bool decode_groups(const Content& c, const BitView& bits, std::uint64_t group,
+__device__ bool decode_groups(const AtomContent& c, const BitView& bits, std::uint64_t group,
                               std::uint32_t length, std::uint32_t rows, DecodeInto into,
                               Tiles& tiles) {
   const bool cut = c.body_job.group_pieces > 1;
@@ -256,14 +256,14 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
   const BodyBytes body = body_of(frame, body_job);
   const float range = math::range_scale(layer.price);
   const bool pairs = job.has_pairs();
-  const Content content{frame,
-                        job,
-                        body_job,
-                        state,
-                        frame(plan.bodies.kept) + body_job.first_kept,
-                        into,
-                        layer.price * range,
-                        pairs ? 1.0f : 1.0f / range};
+  const AtomContent content{frame,
+                            job,
+                            body_job,
+                            state,
+                            frame(plan.bodies.kept) + body_job.first_kept,
+                            into,
+                            layer.price * range,
+                            pairs ? 1.0f : 1.0f / range};
   if (pairs && at.index == 0 && lane() == 0)
     frame(plan.outer.states)[job.outer] = {state.kept, 1.0 / static_cast<double>(range)};
   const std::uint32_t length = group_bits(body, state, group);
@@ -321,9 +321,9 @@ struct Counts {
 };
 
 /// Adds bodies one by one, in both runs of a plan.
-class Planner {
+class AtomsDecodePlanner {
  public:
-  Planner(Layout& layout, const Counts& counts)
+  AtomsDecodePlanner(Layout& layout, const Counts& counts)
       : bodies_(layout, counts.jobs),
         jobs_(layout, counts.jobs),
         fill_(layout, counts.jobs),
@@ -383,7 +383,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& pl
   Counts counts;
   for (const LayerPlan& layer : layers) counts.add(layer);
   if (counts.jobs == 0) return;
-  Planner planner(layout, counts);
+  AtomsDecodePlanner planner(layout, counts);
   for (std::uint32_t i = 0; i < layers.size(); ++i)
     visit_atoms(layers[i], [&](const LayerAtoms& of) { planner.add(of, i, layers[i].n); });
   planner.finish(plan);

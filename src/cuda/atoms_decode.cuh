@@ -5,7 +5,7 @@
 /// sketch on top of its rows. Encoding has a plan of its own.
 
 #include "cuda/atom_body.cuh"
-#include "cuda/atom_vectors.hpp"
+#include "cuda/body_vectors.hpp"
 #include "cuda/outer.cuh"
 
 namespace atomo::cuda {

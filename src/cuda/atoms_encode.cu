@@ -3,7 +3,7 @@
 ///
 /// Mathematics: an atom of rms r is kept for certain when r >= price, else with a probability of
 /// r / price, systematically within chunks of 256 atoms; a kept atom's entries are dithered to
-/// integers, whose pairs are written in a static prefix code (dither.hpp, pair_code.cuh). A kept
+/// integers, whose pairs are written in a static prefix code (dither.hpp, duo_code.cuh). A kept
 /// pair is sent as two vectors (pair_body.hpp), u sqrt(m), of rms 1, and sigma v / sqrt(m), divided
 /// by the probability where the pair is uncertain; blocks and rows are one vector.
 ///
@@ -34,7 +34,7 @@
 #include "core/philox.hpp"
 #include "cuda/atoms.cuh"
 #include "cuda/bit_window.cuh"
-#include "cuda/pair_code.cuh"
+#include "cuda/duo_code.cuh"
 #include "format/atom_body.hpp"
 #include "format/thinning.hpp"
 #include "math/dither.hpp"
@@ -237,11 +237,11 @@ __global__ void write_index(Frame frame, AtomsPlan plan, bool again) {
 
 constexpr std::uint32_t kQuadTiles = 4;  // of a vector, whose pre-rounding shares blocks
 constexpr std::uint32_t kQuads = 8;      // whose levels are drawn together
-constexpr std::uint32_t kPreStride = 5 * kTilePairs;  // keeps two quads in different banks
+constexpr std::uint32_t kPreStride = 5 * kTileDuos;  // keeps two quads in different banks
 
 /// Of a warp.
 struct alignas(16) ContentMemory {
-  std::uint32_t levels[kQuads][kTilePairs];
+  std::uint32_t levels[kQuads][kTileDuos];
   std::uint32_t pre[2 * kPreStride];  ///< [quad][tile][pair]
   std::uint32_t window[kWindowWords];
 };
@@ -301,7 +301,7 @@ __device__ Quad quad_of(const Group& group, std::uint32_t quad) {
 }
 
 /// By a whole warp: words of the levels of eight quads from `first` on, four blocks each.
-__device__ void draw_levels(const Group& group, std::uint32_t first, ContentMemory& memory) {
+__device__ void draw_dither(const Group& group, std::uint32_t first, ContentMemory& memory) {
   const std::uint32_t own = lane() / 4, block = lane() % 4;
   if (first + own >= group.quads) return;
   const Quad quad = quad_of(group, first + own);
@@ -313,13 +313,13 @@ __device__ void draw_levels(const Group& group, std::uint32_t first, ContentMemo
 
 /// By 16 lanes: words of the pre-rounding of a quad, one a tile and pair.
 __device__ void draw_pre_rounding(const Group& group, const Quad& quad, ContentMemory& memory) {
-  const std::uint32_t half = lane() / kTilePairs, pair = lane() % kTilePairs;
+  const std::uint32_t half = lane() / kTileDuos, pair = lane() % kTileDuos;
   const AtomVector& vector = group.job->vectors.of[quad.vector];
   const Philox draws(group.key, vector.pre_round);
   const std::uint64_t index = quad.atom.atom * quads_of(vector.tiles) + quad.tile / kQuadTiles;
-  const PhiloxWords words = draws(kTilePairs * index + pair);
+  const PhiloxWords words = draws(kTileDuos * index + pair);
   for (unsigned w = 0; w < kQuadTiles; ++w)
-    memory.pre[half * kPreStride + w * kTilePairs + pair] = words[w];
+    memory.pre[half * kPreStride + w * kTileDuos + pair] = words[w];
 }
 
 /// Both entries of pairs 4k .. 4k + 3 of a tile. Returns how many of these there are.
@@ -334,9 +334,9 @@ __device__ std::uint32_t load_pairs(const Entries& x, std::uint64_t first, std::
 
 /// A lane's pairs: 4k .. 4k + 3 of tile u mod 4 of its quad. `x` has the quad's vector of all
 /// atoms.
-__device__ void code_pairs(const Entries& x, const AtomsJob& job, const Quad& quad, float range,
-                           const std::uint32_t* levels, const std::uint32_t* pre,
-                           PairBits (&out)[4]) {
+__device__ void code_duos(const Entries& x, const AtomsJob& job, const Quad& quad, float range,
+                          const std::uint32_t* levels, const std::uint32_t* pre,
+                          DuoBits (&out)[4]) {
   const AtomVectors& vectors = job.vectors;
   const AtomVector& vector = vectors.of[quad.vector];
   const std::uint32_t u = lane() / 4 % kQuadTiles, k = lane() % 4, c = quad.atom.atom_class;
@@ -350,17 +350,17 @@ __device__ void code_pairs(const Entries& x, const AtomsJob& job, const Quad& qu
   const float inverse = vectors.priced(quad.vector) ? quad.atom.inverse : job.first_inverse[c];
   const unsigned escape = vector.escape_bits[vectors.is_last(quad.atom.atom) ? 1 : 0][c];
   const DeviceStep step = device_step(vector.step[c]);
-  const unsigned shift = 4 * ((quad.tile + u) % kLevelTiles);
+  const unsigned shift = 4 * ((quad.tile + u) % kDitherTiles);
   for (std::uint32_t i = 0; i < 4; ++i) {
     out[i] = {0, 0};
     if (i >= count) continue;
     const std::uint32_t level = levels[4 * k + i] >> shift & 15u;
-    const std::uint32_t word = pre[u * kTilePairs + 4 * k + i];
+    const std::uint32_t word = pre[u * kTileDuos + 4 * k + i];
     const std::int32_t q0 =
         quantise<float>(x0[i] * range, inverse, EntryDraw{level, word & 0xFFFFu});
     const std::int32_t q1 =
-        quantise<float>(x1[i] * range, inverse, EntryDraw{level ^ kMateLevel, word >> 16});
-    out[i] = put_pair(step, escape, level, q0, q1);
+        quantise<float>(x1[i] * range, inverse, EntryDraw{level ^ kMateDither, word >> 16});
+    out[i] = put_duo(step, escape, level, q0, q1);
   }
 }
 
@@ -376,20 +376,20 @@ __global__ void write_content(Frame frame, AtomsPlan plan) {
   const float range = job.has_pairs() ? 1.0f : range_scale(state.price);
   ContentMemory& memory = shared<ContentMemories>().warp[warp_in_block()];
   BitWindow window(memory.window, frame(plan.slots) + job.first_slot + at.index * job.slot_words);
-  const std::uint32_t half = lane() / kTilePairs;
+  const std::uint32_t half = lane() / kTileDuos;
   for (std::uint32_t first = 0; first < group.quads; first += kQuads) {
-    draw_levels(group, first, memory);
+    draw_dither(group, first, memory);
     const std::uint32_t end = first + kQuads < group.quads ? first + kQuads : group.quads;
     for (std::uint32_t two = first; two < end; two += 2) {
       const bool there = two + half < end;
       const Quad quad = quad_of(group, there ? two + half : two);
       if (there) draw_pre_rounding(group, quad, memory);
       __syncwarp();
-      PairBits bits[4] = {};
+      DuoBits bits[4] = {};
       if (there) {
         const Entries x{quad.vector == 0 ? first_x.x : second_x.x, first_x.dtype};
-        code_pairs(x, job, quad, range, memory.levels[two - first + half],
-                   memory.pre + half * kPreStride, bits);
+        code_duos(x, job, quad, range, memory.levels[two - first + half],
+                  memory.pre + half * kPreStride, bits);
       }
       window.put(bits);
     }
@@ -454,9 +454,9 @@ __global__ void sum_lengths(Frame frame, AtomsPlan plan) {
   if (first != 0 && second != 0) layer.second_at = first;
   if (second != 0) staged[first != 0 ? frame.plan.count : 0] = second_part;
   layer.bytes = (state.own ? sizeof(float) : 0) + 4 * words + first + second;
-  layer.flags |= job.form << Row::kFormShift;
-  if (state.own) layer.flags |= Row::kOwnPrice;
-  if (thinning != 0) layer.flags |= Row::kThinned;
+  layer.flags |= job.form << LayerRecord::kFormShift;
+  if (state.own) layer.flags |= LayerRecord::kOwnPrice;
+  if (thinning != 0) layer.flags |= LayerRecord::kThinned;
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <optional>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "cuda/atoms.cuh"
 #include "cuda/grid_form.cuh"
 #include "format/atom_body.hpp"
@@ -39,7 +39,7 @@ std::uint64_t slot_words(const AtomsJob& job) {
     std::uint64_t bits = 0;  // of two entries
     for (std::size_t c = 0; c < math::kAtomClassCount; ++c)
       bits = std::max<std::uint64_t>(
-          bits, coding::max_pair_bits(vector.step[c], vector.escape_bits[0][c]));
+          bits, coding::max_duo_bits(vector.step[c], vector.escape_bits[0][c]));
     of_atom += coding::pairs_of(vector.length) * bits;
     of_piece = std::max(of_piece, coding::pairs_of(kPieceEntries) * bits);
   }
@@ -68,9 +68,9 @@ struct Counts {
 
 /// Adds layers one by one, in both runs of a plan. `bodies`: what is written, `counts` again, or
 /// nothing in a plan of prices alone.
-class Planner {
+class AtomsPlanner {
  public:
-  Planner(Layout& layout, const Counts& counts, const Counts& bodies)
+  AtomsPlanner(Layout& layout, const Counts& counts, const Counts& bodies)
       : layout_(layout),
         bodies_(bodies.jobs > 0),
         jobs_(layout, bodies.jobs),
@@ -91,7 +91,7 @@ class Planner {
   void add(const LayerPlan& layer, std::uint32_t number) {
     PricedLayer priced;
     priced.layer = number;
-    priced.least_limit = layer.least_limit_bytes;
+    priced.min_limit_bytes = layer.min_limit_bytes;
     priced.forms = 0;
     visit_atoms(layer, [&](const LayerAtoms& of) {
       ++priced.jobs;
@@ -113,7 +113,7 @@ class Planner {
       end = std::max(end, slots_);
     });
     slots_ = end;
-    if (priced.least_limit == 0) return;
+    if (priced.min_limit_bytes == 0) return;
     ++cap_.layers;
     cap_.bytes += layer.price_rule.cap_bits * static_cast<double>(layer.n) / 8;
   }
@@ -203,7 +203,7 @@ class Planner {
     group_count_ += groups;
     slots_ += groups * job.slot_words;
     index_ += index_words(atoms);
-    thinned_ += layer.least_limit_bytes == 0 ? 0 : index_words(atoms);
+    thinned_ += layer.min_limit_bytes == 0 ? 0 : index_words(atoms);
   }
 
   /// Where the vectors of pairs come from, and what those of the shorter side are multiplied by.
@@ -278,7 +278,7 @@ void plan_atoms(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& pl
   Counts counts;
   for (const LayerPlan& layer : layers) counts.add(layer);
   if (counts.jobs == 0) return;
-  Planner planner(layout, counts, purpose == PlanFor::prices ? Counts{} : counts);
+  AtomsPlanner planner(layout, counts, purpose == PlanFor::prices ? Counts{} : counts);
   for (std::size_t i = 0; i < layers.size(); ++i)
     planner.add(layers[i], static_cast<std::uint32_t>(i));
   planner.finish(plan);

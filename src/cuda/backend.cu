@@ -271,7 +271,7 @@ Status encode_tensor(const LayerPlan& layer, const ConstTensorView& view, const 
   call.key = key;
   call.step = context.step;
   const std::uint64_t budget =
-      price::budget_cost256(backend::lone_body_budget(layer, 8.0 * static_cast<double>(head)));
+      price::budget_cost_256(backend::single_body_budget(layer, 8.0 * static_cast<double>(head)));
   call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = budget;
   Queue queue(context.stream, context.handles, plan.tables.data());
   encode_message(plan.frame(context.workspace, payload.data, payload.capacity), plan.plan,
@@ -351,7 +351,7 @@ class Model final : public backend::DeviceModel {
     call.key = key;
     call.step = context.step;
     for (int pool = 0; pool < 2; ++pool)
-      call.budget_256[pool] = price::budget_cost256(budget_bits[pool]);
+      call.budget_256[pool] = price::budget_cost_256(budget_bits[pool]);
     call.learnt = streaming_.learnt();
     Queue queue(context.stream, context.handles, encode_.host_tables());
     encode_message(encode_.frame(context.workspace, payload.data, payload.capacity), encode_.plan(),
@@ -400,7 +400,7 @@ class Model final : public backend::DeviceModel {
     MessageCall call;
     call.key = key;
     call.step = context.step;
-    call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = price::budget_cost256(budget_bits);
+    call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = price::budget_cost_256(budget_bits);
     streaming_.fill(i, prices, call);
     const Frame frame = plan.frame(context.workspace, payload.data, payload.capacity);
     Queue queue(context.stream, context.handles, plan.tables.data());

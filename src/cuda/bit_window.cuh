@@ -4,7 +4,7 @@
 /// leave it.
 
 #include "cuda/cub.cuh"
-#include "cuda/pair_code.cuh"
+#include "cuda/duo_code.cuh"
 
 namespace atomo::cuda {
 
@@ -20,13 +20,13 @@ class BitWindow {
   }
 
   /// Each lane's pairs behind those of the lanes before it; a count of 0 where there is no pair.
-  template <unsigned kPairs>
-  __device__ void put(const PairBits (&pairs)[kPairs]) {
+  template <unsigned kDuos>
+  __device__ void put(const DuoBits (&pairs)[kDuos]) {
     std::uint32_t own = 0, total;
-    for (const PairBits& pair : pairs) own += pair.count;
+    for (const DuoBits& pair : pairs) own += pair.count;
     std::uint32_t bit = fill_ + warp_exclusive_sum(own, total), held = 0;
     std::uint64_t bits = 0;
-    for (const PairBits& pair : pairs) {
+    for (const DuoBits& pair : pairs) {
       if (held + pair.count > 64) {
         set(bit, bits);
         bit += held;

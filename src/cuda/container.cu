@@ -27,8 +27,8 @@
 
 namespace atomo::cuda {
 
+using format::LayerRecord;
 using format::padded;
-using format::Row;
 
 void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t> kind_of,
                 std::uint32_t kinds, ConstBytes head_tables, Layout& layout, FramePlan& plan,
@@ -38,10 +38,11 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
   plan.kinds = kinds;
   plan.flags = flags;
   plan.head_table_bytes = head_tables.size();
-  plan.head_bytes = format::kHeaderBytes + format::kRowBytes * layers.size() + head_tables.size();
+  plan.head_bytes =
+      format::kHeaderBytes + format::kRecordBytes * layers.size() + head_tables.size();
   plan.max_bytes = plan.head_bytes;
 
-  const auto infos = layout.table<LayerInfo>(layers.size());
+  const auto infos = layout.table<PlannedLayer>(layers.size());
   const auto tables = layout.table<std::byte>(head_tables.size());
   const auto planned_kinds = layout.table<PlannedKind>(kinds);
   SplitMaker fills(layout, layers.size());
@@ -71,7 +72,7 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
   plan.fills = fills.split();
 
   plan.message = layout.zeroed<MessageState>(1);
-  plan.pools = layout.zeroed<PoolState>(2);
+  plan.pools = layout.zeroed<PoolPrice>(2);
   plan.layers = layout.zeroed<LayerState>(layers.size());
   plan.states_begin = plan.message.at;
   plan.states_end = plan.layers.at + layers.size() * sizeof(LayerState);
@@ -83,18 +84,19 @@ namespace {
 
 // ---- place
 
-__device__ void store_row(const Frame& frame, std::uint32_t layer) {
+__device__ void store_record(const Frame& frame, std::uint32_t layer) {
   const LayerState& state = frame.layer(layer);
   const std::uint64_t word =
-      Row{frame.info(layer).kind, static_cast<std::uint8_t>(state.flags), state.bytes}.word();
-  std::byte* const to = frame.message + format::kHeaderBytes + format::kRowBytes * layer;
+      LayerRecord{frame.info(layer).kind, static_cast<std::uint8_t>(state.flags), state.bytes}
+          .word();
+  std::byte* const to = frame.message + format::kHeaderBytes + format::kRecordBytes * layer;
   store_word(to, static_cast<std::uint32_t>(word));
   store_word(to + 4, static_cast<std::uint32_t>(word >> 32));
 }
 
 /// What the header says of a pool whose layers share a price.
 __device__ float shared_price(const Frame& frame, PoolNumber number) {
-  const PoolState& pool = frame.pool(number);
+  const PoolPrice& pool = frame.pool(number);
   if (!frame.plan.pooled[number] || pool.alone != 0) return 0;
   return pool.given > 0 ? pool.given : pool.price;
 }
@@ -103,7 +105,7 @@ __device__ float shared_price(const Frame& frame, PoolNumber number) {
 __device__ void keep_prices(const float (&prices)[2], price::LearntPrices& learnt) {
   for (unsigned p = 0; p < 2; ++p) {
     learnt.used[p] = prices[p];
-    if (prices[p] > 0) learnt.pools[p].level = learnt.pools[p].price = prices[p];
+    if (prices[p] > 0) learnt.pools[p].smoothed_price = learnt.pools[p].price = prices[p];
   }
 }
 
@@ -112,18 +114,18 @@ __device__ void place_layers(const Frame& frame) {
       frame.plan.count,
       [&](std::uint64_t i) {
         LayerState& layer = frame.layer(static_cast<std::uint32_t>(i));
-        if ((layer.flags & Row::kNonFinite) != 0) {
+        if ((layer.flags & LayerRecord::kNonFinite) != 0) {
           layer.bytes = 0;
           frame.notice(Status::non_finite);
         }
         // No other flag goes with an empty body.
-        if (layer.bytes == 0) layer.flags &= Row::kNonFinite;
+        if (layer.bytes == 0) layer.flags &= LayerRecord::kNonFinite;
         return padded(layer.bytes);
       },
       [&](std::uint64_t i, std::uint64_t before) {
         LayerState& layer = frame.layer(static_cast<std::uint32_t>(i));
         layer.body_at = frame.plan.head_bytes + before;
-        store_row(frame, static_cast<std::uint32_t>(i));
+        store_record(frame, static_cast<std::uint32_t>(i));
         store_bytes(frame.message + layer.body_at + layer.bytes, 0,
                     static_cast<unsigned>(padded(layer.bytes) - layer.bytes));
       });
@@ -139,7 +141,7 @@ __device__ void place_layers(const Frame& frame) {
 __global__ void place_bodies(const Frame frame) {
   const std::byte* const tables = frame(frame.plan.head_tables);
   std::byte* const to =
-      frame.message + format::kHeaderBytes + format::kRowBytes * std::uint64_t{frame.plan.count};
+      frame.message + format::kHeaderBytes + format::kRecordBytes * std::uint64_t{frame.plan.count};
   const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
   for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
        i < frame.plan.head_table_bytes / 4; i += threads) {
@@ -249,7 +251,7 @@ struct PartPlaces {
   std::uint32_t price_words = 0;
 
   __device__ explicit PartPlaces(const LayerState& layer)
-      : price_words((layer.flags & Row::kOwnPrice) != 0 ? 1 : 0) {
+      : price_words((layer.flags & LayerRecord::kOwnPrice) != 0 ? 1 : 0) {
     first = 4 * (price_words + layer.front_words);
     second = first + layer.second_at;
   }
@@ -353,13 +355,13 @@ __global__ void close_gaps(const Frame frame) {
   for (std::uint32_t i = 0; i < frame.plan.count; ++i) {
     LayerState& layer = frame.layer(i);
     const std::uint64_t from = layer.body_at;
-    const std::uint64_t bytes = (layer.flags & Row::kNonFinite) != 0 ? 0 : layer.bytes;
+    const std::uint64_t bytes = (layer.flags & LayerRecord::kNonFinite) != 0 ? 0 : layer.bytes;
     if (from != to) move_down(frame, to, from, padded(bytes));
     __syncthreads();
     if (threadIdx.x == 0 && layer.bytes != bytes) {
       layer.bytes = 0;
-      layer.flags = Row::kNonFinite;
-      store_row(frame, i);
+      layer.flags = LayerRecord::kNonFinite;
+      store_record(frame, i);
     }
     to += padded(bytes);
   }

@@ -22,7 +22,7 @@ struct MessageCall {
   bool streamed = false;
   float given[2] = {};
   const price::LearntPrices* predicted = nullptr;
-  price::LoneCap cap;                     ///< of this layer, but for its limit:
+  price::StreamedCap cap;                 ///< of this layer, but for its limit:
   const std::uint64_t* limit = nullptr;   ///< device word, or null
   price::LearntPrices* learnt = nullptr;  ///< on the device: takes the message's prices; or null
 };

@@ -59,7 +59,7 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
   state.learnt = call.learnt;
   frame.state() = state;
   for (const PoolNumber number : {kAtomsPool, kGridPool}) {
-    PoolState pool;
+    PoolPrice pool;
     pool.budget_256 = call.budget_256[number];
     if (call.streamed) {
       const float given =
@@ -68,7 +68,7 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
       pool.alone = pool.given > 0 ? 0 : 1;
     }
     if (number == kAtomsPool && state.cap.limit != 0) {
-      const std::uint64_t most = price::budget_cost256(price::lone_budget(state.cap.limit));
+      const std::uint64_t most = price::budget_cost_256(price::limit_budget_bits(state.cap.limit));
       pool.budget_256 = pool.given > 0 || most < pool.budget_256 ? most : pool.budget_256;
     }
     frame.pool(number) = pool;
@@ -98,7 +98,7 @@ __global__ void begin_message(const Frame frame, const BeginJob job,
   }
   // Tables that this launch puts are not there yet.
   const std::byte* const tables = job.table_bytes > 0 ? argument.bytes : frame.tables;
-  const auto* const infos = reinterpret_cast<const LayerInfo*>(tables + frame.plan.infos.at);
+  const auto* const infos = reinterpret_cast<const PlannedLayer*>(tables + frame.plan.infos.at);
   const auto* const tensors =
       reinterpret_cast<const TensorInLaunch*>(argument.bytes + job.table_bytes);
   for (std::uint64_t i = thread; i < job.layers; i += threads) {

@@ -32,8 +32,8 @@ namespace {
 
 using format::Header;
 using format::KindFields;
+using format::LayerRecord;
 using format::padded;
-using format::Row;
 
 /// What the threads of the block tell each other.
 struct HeadShared {
@@ -42,7 +42,9 @@ struct HeadShared {
   std::uint32_t sound;
 };
 
-__device__ bool is_set(const Row& row, std::uint8_t flag) { return (row.flags & flag) != 0; }
+__device__ bool is_set(const LayerRecord& row, std::uint8_t flag) {
+  return (row.flags & flag) != 0;
+}
 
 /// Whether the head has the plan's kinds, names and rows' kinds, byte by byte; by a whole block.
 __device__ bool has_planned_tables(const Frame& frame, ConstBytes message, const Header& header) {
@@ -60,7 +62,7 @@ __device__ bool has_planned_tables(const Frame& frame, ConstBytes message, const
     same &= load_word(tables + 4 * i) == load_word(expected + 4 * i);
 #pragma unroll 4
   for (std::uint32_t i = threadIdx.x; i < plan.count; i += blockDim.x)
-    same &= format::read_row(message.data(), i).kind == frame.info(i).kind;
+    same &= format::read_record(message.data(), i).kind == frame.info(i).kind;
   return __syncthreads_and(same ? 1 : 0) != 0;
 }
 
@@ -79,24 +81,24 @@ __device__ void walk_head(const Frame& frame, ConstBytes message, const Header& 
   std::uint32_t used = 0;
   bool in_order = true;
   for (std::uint32_t i = 0; i < header.layers && in_order; ++i)
-    in_order = format::follows(format::read_row(message.data(), i).kind, used);
+    in_order = format::follows(format::read_record(message.data(), i).kind, used);
   found.sound = in_order && used == header.kinds ? 1 : 0;
 }
 
 /// Rows behind their kinds: flags, lengths, padding. True when they fit the message; by a whole
 /// block. `zeros`: whether all padding is zero.
-__device__ bool scan_rows(const Frame& frame, ConstBytes message, const Header& header,
-                          std::uint64_t head_bytes, bool& zeros) {
+__device__ bool scan_records(const Frame& frame, ConstBytes message, const Header& header,
+                             std::uint64_t head_bytes, bool& zeros) {
   bool sound = true, clean = true;
   const std::uint64_t bodies = scan_blockwide<std::uint64_t>(
       header.layers,
       [&](std::uint64_t i) {
-        const Row row = format::read_row(message.data(), i);
-        sound = sound && (row.flags & ~Row::kAllFlags) == 0;
+        const LayerRecord row = format::read_record(message.data(), i);
+        sound = sound && (row.flags & ~LayerRecord::kAllFlags) == 0;
         return padded(row.bytes);
       },
       [&](std::uint64_t i, std::uint64_t before) {
-        const Row row = format::read_row(message.data(), i);
+        const LayerRecord row = format::read_record(message.data(), i);
         const std::uint64_t begin = head_bytes + before;
         if (i < frame.plan.count) frame.layer(static_cast<std::uint32_t>(i)).body_at = begin;
         if (begin + padded(row.bytes) > message.size()) return;
@@ -124,17 +126,17 @@ __device__ Status check_kind(const Frame& frame, ConstBytes message, std::uint16
 }
 
 /// Checks one layer's row against its kind and takes the own price off its body; fills the state.
-__device__ Status open_layer(const Frame& frame, ConstBytes message, const Header& header,
-                             std::uint32_t i) {
-  const LayerInfo& info = frame.info(i);
+__device__ Status check_layer(const Frame& frame, ConstBytes message, const Header& header,
+                              std::uint32_t i) {
+  const PlannedLayer& info = frame.info(i);
   LayerState& layer = frame.layer(i);
-  const Row row = format::read_row(message.data(), i);
+  const LayerRecord row = format::read_record(message.data(), i);
   layer.flags = row.flags;
   // No method of the device has a lossless stage.
-  if (is_set(row, Row::kLossless)) return Status::codec_mismatch;
-  if (const Status s = format::check_row(row, info.method, info.n); failed(s)) return s;
+  if (is_set(row, LayerRecord::kLossless)) return Status::codec_mismatch;
+  if (const Status s = format::check_record(row, info.method, info.n); failed(s)) return s;
   if (info.n == 0) return Status::ok;
-  if (is_set(row, Row::kNonFinite)) {
+  if (is_set(row, LayerRecord::kNonFinite)) {
     atomicAdd(&frame.state().non_finite, 1u);
     return Status::non_finite;
   }
@@ -142,14 +144,14 @@ __device__ Status open_layer(const Frame& frame, ConstBytes message, const Heade
   const format::KindFields& kind = frame(frame.plan.planned_kinds)[info.kind].fields;
   if (!format::has_form(kind, row.form())) return Status::corrupt;
   layer.price = format::header_price(header, info.method);
-  if (is_set(row, Row::kOwnPrice)) {
+  if (is_set(row, LayerRecord::kOwnPrice)) {
     own = format::kPriceBytes;
     if (row.bytes <= own) return Status::corrupt;
     layer.price = __uint_as_float(load_word(message.data() + layer.body_at));
     if (!format::is_own_price(layer.price)) return Status::corrupt;
   }
   if (row.form() == format::kGridForm) {
-    if (is_set(row, Row::kThinned)) return Status::corrupt;
+    if (is_set(row, LayerRecord::kThinned)) return Status::corrupt;
     layer.price *= format::kGridStepOfPrice;
   }
   layer.body_at += own;
@@ -182,7 +184,7 @@ __device__ Status check_head(const Frame& frame, ConstBytes message, const Heade
   if (!format::is_price(header.price) || !format::is_price(header.grid_step))
     return Status::corrupt;
   bool zeros = true;
-  if (!scan_rows(frame, message, header, walked.head_bytes, zeros) || walked.sound == 0)
+  if (!scan_records(frame, message, header, walked.head_bytes, zeros) || walked.sound == 0)
     return Status::corrupt;
   later = !zeros                              ? Status::corrupt
           : header.layers != frame.plan.count ? Status::shape_mismatch
@@ -194,8 +196,9 @@ __device__ void open_layers(const Frame& frame, ConstBytes message, const Header
                             bool planned) {
   for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x) {
     Status status = Status::ok;
-    if (!planned) status = check_kind(frame, message, format::read_row(message.data(), i).kind, i);
-    if (!failed(status)) status = open_layer(frame, message, header, i);
+    if (!planned)
+      status = check_kind(frame, message, format::read_record(message.data(), i).kind, i);
+    if (!failed(status)) status = check_layer(frame, message, header, i);
     if (failed(status))
       frame.refuse(i, status);
     else
@@ -274,7 +277,7 @@ __global__ void round_output(const Frame frame, const Split halves) {
 /// NaNs into one unit of a layer, as the host rounds them into halves.
 __device__ void fill_unit(const Frame& frame, UnitOf unit, bool add) {
   const LayerState& layer = frame.layer(unit.job);
-  if ((layer.flags & Row::kNonFinite) == 0) return;
+  if ((layer.flags & LayerRecord::kNonFinite) == 0) return;
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   bool overflow = false;
   const std::uint16_t half =

@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(kScanThreads) lay_out(Frame frame, CoordinateP
       [&](std::uint64_t s, std::uint64_t before) { ends[s] = 8 * (before + bytes(s)); });
   if (threadIdx.x != 0 || content == 0) return;
   const bool own = frame(plan.states)[blockIdx.x].own != 0;
-  if (own) atomicOr(&layer.flags, std::uint32_t{Row::kOwnPrice});
-  layer.flags |= job.form << Row::kFormShift;
+  if (own) atomicOr(&layer.flags, std::uint32_t{LayerRecord::kOwnPrice});
+  layer.flags |= job.form << LayerRecord::kFormShift;
   layer.bytes = 4 * segments + content + (own ? sizeof(float) : 0);
   StagedBody& body = frame(frame.plan.staged)[job.layer];
   body.prefix = plan.words.at + 4 * first;

@@ -105,7 +105,7 @@ void plan_prices(std::span<const LayerPlan> layers, Layout& layout, CoordinatePl
 /// Whether that is so.
 [[nodiscard]] bool has_grid(const LayerPlan& layer);
 void analyse(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
-/// The step of the grid pool and of every layer: PoolState, LayerState.price, CoordinateState.step.
+/// The step of the grid pool and of every layer: PoolPrice, LayerState.price, CoordinateState.step.
 void price(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
 /// Of these the pool's alone: four launches.
 void search_steps(const Frame& frame, const CoordinatePlan& plan, Queue& queue);

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 /// A segment's content, as read_rice looks at it.
-struct Content {
+struct SegmentContent {
   BitView view;
   [[nodiscard]] __device__ std::uint64_t peek(std::uint64_t bit) const { return view.peek64(bit); }
 };
@@ -84,7 +84,8 @@ struct Windows {
 class ListReader {
  public:
   /// Nothing to read.
-  __device__ ListReader(Content in, unsigned level_bits) : in_(in), level_bits_(level_bits) {}
+  __device__ ListReader(SegmentContent in, unsigned level_bits)
+      : in_(in), level_bits_(level_bits) {}
   /// A list from `bit` on; its first gap is read at once.
   __device__ void begin(std::uint64_t bit, std::uint32_t entries, unsigned gap_k, bool with_levels,
                         std::uint32_t base, unsigned level_k) {
@@ -136,7 +137,7 @@ class ListReader {
   }
   __device__ void read_sign() { negative_ = (in_.peek(bit_++) & 1) != 0; }
 
-  Content in_;
+  SegmentContent in_;
   std::uint64_t bit_ = 0;
   std::uint32_t next_ = ~std::uint32_t{0};  ///< place of the entry to read
   std::uint32_t entries_ = 0, base_ = 0;
@@ -145,7 +146,7 @@ class ListReader {
 };
 
 /// The readers of a segment: lane 0's, and lane 1's of the second of two lists.
-__device__ ListReader begin_reading(const Content& in, const SegmentWord& word,
+__device__ ListReader begin_reading(const SegmentContent& in, const SegmentWord& word,
                                     std::uint32_t entries) {
   ListReader reader(in, word.level_bits);
   const std::uint64_t first = word.wide() ? 8 * kSegmentWordBytes : 0;
@@ -167,7 +168,7 @@ __device__ ListReader begin_reading(const Content& in, const SegmentWord& word,
 }
 
 /// Exactly the stated bytes, the last one padded with zeros.
-__device__ bool ends_well(const Content& in, std::uint64_t bit, std::uint32_t bytes) {
+__device__ bool ends_well(const SegmentContent& in, std::uint64_t bit, std::uint32_t bytes) {
   return (bit + 7) / 8 == bytes && in.peek(bit) == 0;
 }
 
@@ -202,7 +203,7 @@ __global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto 
       return;
     }
   }
-  const Content in{BitView(content, word.bytes)};
+  const SegmentContent in{BitView(content, word.bytes)};
   ListReader reader = begin_reading(in, word, entries);
   std::uint32_t* const values = shared<Windows>().values[warp_in_block()];
   for (std::uint32_t i = lane(); i < kWindow; i += kLanes) values[i] = 0;

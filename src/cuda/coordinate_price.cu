@@ -99,14 +99,15 @@ __device__ std::uint32_t code_of_node(std::uint32_t low, std::uint32_t high, std
 }
 
 /// Candidate 0 is where the bisection begins, in the first round; the others are nodes.
-__device__ std::uint32_t code_of(const PoolState& pool, unsigned round, std::uint32_t candidate) {
+__device__ std::uint32_t candidate_code(const PoolPrice& pool, unsigned round,
+                                        std::uint32_t candidate) {
   if (candidate == 0) return round == 0 ? pool.lowest : 0;
   return round == 0 ? code_of_node(pool.lowest, kLastPriceCode, candidate)
                     : code_of_node(pool.low, pool.high, candidate);
 }
 
 /// Takes the round's probes, all totals known; in the last round leaves the price.
-__device__ void walk(const Frame& frame, PoolState& pool, const GridSearch& search,
+__device__ void walk(const Frame& frame, PoolPrice& pool, const GridSearch& search,
                      unsigned round) {
   if (round == 0) {
     pool.low = pool.lowest;
@@ -133,7 +134,7 @@ __device__ void walk(const Frame& frame, PoolState& pool, const GridSearch& sear
 
 __global__ void __launch_bounds__(kScanThreads)
     grow_tree(Frame frame, CoordinatePlan plan, unsigned round) {
-  PoolState& pool = frame.pool(kGridPool);
+  PoolPrice& pool = frame.pool(kGridPool);
   if (pool.given > 0) return;
   GridSearch& search = *frame(plan.search);
   const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kScanThreads)
   const std::uint32_t together = candidates_together(frame.info(job.layer).n);
   const auto first = static_cast<std::uint32_t>(unit.index) * together;
   for (std::uint32_t candidate = first; candidate < first + together; ++candidate) {
-    const std::uint32_t code = code_of(pool, round, candidate);
+    const std::uint32_t code = candidate_code(pool, round, candidate);
     __syncthreads();  // no thread reads the pool once another may be done, nor the memory too early
     if (code == 0 || !demands(frame, job, state)) continue;
     const Expected own = expected_size(frame, plan, job, state, price_of(code)).expected;
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(kScanThreads) keep_count(Frame frame, Coordina
 __global__ void settle(Frame frame, CoordinatePlan plan) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
-  PoolState& pool = frame.pool(kGridPool);
+  PoolPrice& pool = frame.pool(kGridPool);
   const float common = pool.given > 0 ? pool.given : pool.price;
   const bool alone = pool.alone != 0 && !(pool.given > 0);
   if (number == 0 && pool.given > 0) pool.price = pool.given;

@@ -179,12 +179,12 @@ __device__ inline GridSize expected_size(const Frame& frame, const CoordinatePla
     const std::uint32_t end =
         price::level_bin(price::share_of_bin(state.largest >> 16, scale).level + 1) + 1;
     memory.level_bits[row][lane()] =
-        lane() <= kMaxLevelRice ? price::level_bits256_at(memory.units, end, row, lane()) : 0;
+        lane() <= kMaxLevelRice ? price::level_bits_256_at(memory.units, end, row, lane()) : 0;
   } else if (row == 3 && lane() < kLists) {
     const std::uint64_t listed = lane() == kEvery  ? memory.nonzero
                                  : lane() == kOnes ? memory.nonzero - memory.others
                                                    : memory.others;
-    memory.gaps[lane()] = price::gap_bits256(listed, entries);
+    memory.gaps[lane()] = price::gap_bits_256(listed, entries);
   }
   __syncthreads();
   if (threadIdx.x != 0) return {};
@@ -194,8 +194,9 @@ __device__ inline GridSize expected_size(const Frame& frame, const CoordinatePla
   demand.others_gap = memory.gaps[kOthers];
   for (unsigned base = 0; base < 3; ++base)
     demand.levels_from[base] =
-        price::least_level_bits256([&](unsigned k) { return memory.level_bits[base][k]; });
-  return {{price::grid_bits256(demand), price::worth_of_coordinates(memory.nonzero)}, memory.error};
+        price::least_level_bits_256([&](unsigned k) { return memory.level_bits[base][k]; });
+  return {{price::grid_bits_256(demand), price::worth_of_coordinates(memory.nonzero)},
+          memory.error};
 }
 
 }  // namespace atomo::cuda

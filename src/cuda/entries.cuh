@@ -55,7 +55,7 @@ __device__ inline void note_finite(const Frame& frame, std::uint32_t layer, bool
 
 /// Whether the layer was found non-finite by an earlier launch: it has no body to write.
 __device__ inline bool was_non_finite(const Frame& frame, std::uint32_t layer) {
-  return (frame.layer(layer).flags & format::Row::kNonFinite) != 0;
+  return (frame.layer(layer).flags & format::LayerRecord::kNonFinite) != 0;
 }
 
 __device__ inline void put(float* y, float v, DecodeInto into) {

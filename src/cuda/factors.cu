@@ -209,10 +209,10 @@ std::uint64_t pairs_of(const LayerPlan& layer) {
 }
 
 /// Adds layers one by one, in both runs of a plan.
-class Planner {
+class FactorsPlanner {
  public:
-  Planner(Layout& layout, std::size_t jobs, std::size_t matrices, std::uint64_t pairs,
-          FactorsPlan& plan)
+  FactorsPlanner(Layout& layout, std::size_t jobs, std::size_t matrices, std::uint64_t pairs,
+                 FactorsPlan& plan)
       : layout_(layout),
         plan_(plan),
         jobs_(layout, jobs),
@@ -278,7 +278,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan) 
     matrices += pairs_of(layer) > 0 ? 1 : 0;
     pairs += pairs_of(layer);
   });
-  Planner planner(layout, jobs, matrices, pairs, plan);
+  FactorsPlanner planner(layout, jobs, matrices, pairs, plan);
   for_each_of_method<kId>(
       layers, [&](std::uint32_t number, const LayerPlan& layer) { planner.add(layer, number); });
   planner.finish();

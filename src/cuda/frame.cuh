@@ -20,7 +20,7 @@
 #include "core/half.hpp"
 #include "cuda/gpu.cuh"
 #include "cuda/plan.hpp"
-#include "format/row.hpp"
+#include "format/layer_record.hpp"
 #include "price/budget.hpp"
 
 namespace atomo::price {
@@ -34,7 +34,7 @@ enum PoolNumber : std::uint32_t { kAtomsPool = 0, kGridPool = 1 };
 
 /// A price and how it is found (price/price_input.hpp); zeroed, then filled by `begin` and the price
 /// stage.
-struct PoolState {
+struct PoolPrice {
   std::uint64_t budget_256 = 0;  ///< bits for the pool's bodies, in 1/256
   float given = 0;               ///< > 0: the price of this step, nothing is searched
   std::uint32_t alone = 0;       ///< 1: the layer finds its own price, which stands in its body
@@ -45,12 +45,12 @@ struct PoolState {
 };
 
 /// The message's price was searched and is above its budget.
-__device__ inline bool is_overspent(const PoolState& pool) {
+__device__ inline bool is_overspent(const PoolPrice& pool) {
   return pool.unpaid != 0 && pool.alone == 0 && !(pool.given > 0);
 }
 
 /// A layer in the tables.
-struct LayerInfo {
+struct PlannedLayer {
   std::uint64_t n = 0;
   std::uint64_t fixed_bytes = 0;  ///< of the body where its length is known beforehand, else 0
   std::uint32_t params = 0;
@@ -69,7 +69,7 @@ struct LayerState {
       0;  ///< of the body, own price included, padding not; decoding: of the body proper
   std::uint64_t body_at = 0;  ///< bytes from the message's start; decoding: of the body proper
   float price = 0;            ///< that the layer is sent at
-  std::uint32_t flags = 0;    ///< format::Row's; atomicOr
+  std::uint32_t flags = 0;    ///< format::LayerRecord's; atomicOr
   // Encoding, of bodies of varying length:
   std::uint32_t front_words = 0;  ///< u32 between the own price and what is staged
   std::uint32_t front[2] = {};
@@ -80,7 +80,7 @@ struct LayerState {
 
 /// Which of its forms a layer's body has, where its method knows several (decoding).
 __device__ inline std::uint32_t form_of(const LayerState& layer) {
-  return layer.flags >> format::Row::kFormShift & 3u;
+  return layer.flags >> format::LayerRecord::kFormShift & 3u;
 }
 
 /// Bodies of varying length, as the size stage leaves them: a prefix of whole bytes, then pieces,
@@ -110,7 +110,7 @@ struct MessageState {
   /// A Status, decoding: the head's; from the end of `open` on also that of what stands behind the
   /// checksum of the bodies.
   std::uint32_t head_status = 0;
-  price::LoneCap cap;                     ///< encoding one layer of a step
+  price::StreamedCap cap;                 ///< encoding one layer of a step
   price::LearntPrices* learnt = nullptr;  ///< encoding: of the model that keeps the prices, or null
   std::uint32_t later_status = 0;         ///< what the head comes to if that checksum holds
   std::uint64_t stated_checksum = 0;      ///< decoding: of the bodies, as the header has it
@@ -127,14 +127,14 @@ inline constexpr std::uint64_t kFillEntries = 4096;
 
 /// The shared part of a plan.
 struct FramePlan {
-  Table<LayerInfo> infos;
+  Table<PlannedLayer> infos;
   Table<std::byte> head_tables;      ///< kinds, names and padding, as in the message
   Table<PlannedKind> planned_kinds;  ///< by number
   Split fills;                       ///< a job a layer, a unit for kFillEntries of its entries
   Scratch<MessageState> message;
   Scratch<LayerState> layers;
   Scratch<StagedBody> staged;       ///< one a layer, then the second parts, likewise
-  Scratch<PoolState> pools;         ///< two
+  Scratch<PoolPrice> pools;         ///< two
   Scratch<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
   std::uint64_t states_begin = 0, states_end = 0;  ///< bytes of the workspace that `begin` fills
   std::uint32_t count = 0;                         ///< layers
@@ -165,11 +165,13 @@ struct Frame {
   __host__ __device__ T* operator()(Scratch<T> place) const {
     return reinterpret_cast<T*>(work + place.at);
   }
-  __device__ const LayerInfo& info(std::uint32_t layer) const { return (*this)(plan.infos)[layer]; }
+  __device__ const PlannedLayer& info(std::uint32_t layer) const {
+    return (*this)(plan.infos)[layer];
+  }
   __device__ LayerState& layer(std::uint32_t i) const { return (*this)(plan.layers)[i]; }
   __device__ Entries entries(std::uint32_t layer) const;
   __device__ MessageState& state() const { return *(*this)(plan.message); }
-  __device__ PoolState& pool(PoolNumber number) const { return (*this)(plan.pools)[number]; }
+  __device__ PoolPrice& pool(PoolNumber number) const { return (*this)(plan.pools)[number]; }
   /// What a layer draws under.
   __device__ Key key(std::uint32_t layer) const {
     Key key = state().key;
@@ -182,7 +184,7 @@ struct Frame {
   }
   /// An entry of the layer is Inf or NaN (encoding).
   __device__ void mark_non_finite(std::uint32_t layer) const {
-    atomicOr(&(*this)(plan.layers)[layer].flags, std::uint32_t{format::Row::kNonFinite});
+    atomicOr(&(*this)(plan.layers)[layer].flags, std::uint32_t{format::LayerRecord::kNonFinite});
   }
   /// The layer's body is refused; of several layers the first one's status is reported.
   __device__ void refuse(std::uint32_t layer, Status status) const {

@@ -42,7 +42,7 @@ __global__ void offer(Frame frame, CoordinatePlan plan, PricePlan prices) {
   offer.tried = 1;
   offer.lowest = price::min_grid_price_code(least);
   if (priced_of(frame, prices, static_cast<std::uint32_t>(number)).price > 0) return;
-  atomicMax(&frame(prices.totals)->lowest_grid, offer.lowest);
+  atomicMax(&frame(prices.totals)->min_grid_code, offer.lowest);
 }
 
 __global__ void __launch_bounds__(kScanThreads)
@@ -73,13 +73,13 @@ __device__ void weigh_at(const Frame& frame, const CoordinatePlan& plan, const P
   PriceResult& result = frame(prices.results)[prices.first_grid + number];
   result.cost[at] = size.expected.bits_256;
   result.worth[at] = size.expected.worth;
-  result.loss[at] = size.expected.bits_256 + price::grid_error_cost256(size.error);
+  result.loss[at] = size.expected.bits_256 + price::grid_error_cost_256(size.error);
 }
 
 __global__ void __launch_bounds__(kScanThreads)
     weigh(Frame frame, CoordinatePlan plan, PricePlan prices, unsigned round) {
   const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
-  const PoolState& pool = frame.pool(kAtomsPool);
+  const PoolPrice& pool = frame.pool(kAtomsPool);
   const PriceTotals& totals = *frame(prices.totals);
   if (frame(prices.grids)[unit.job].tried == 0 || pool.given > 0 || totals.largest == 0) return;
   const CoordinateJob& job = frame(plan.jobs)[unit.job];

@@ -23,7 +23,7 @@
 namespace atomo::cuda {
 namespace {
 
-constexpr unsigned kUnit = 2048, kBatch = 16;
+constexpr unsigned kIdentityUnit = 2048, kBatch = 16;
 constexpr unsigned long long kOverflowed = 1ull << 32;
 
 /// False in a lane that met a non-finite entry.
@@ -31,7 +31,7 @@ __device__ bool write_f32(const Entries& entries, std::uint64_t first, std::uint
                           std::byte* body) {
   bool finite = true;
 #pragma unroll 1
-  for (unsigned row = 0; row < kUnit && first + row < n; row += kBatch * kLanes) {
+  for (unsigned row = 0; row < kIdentityUnit && first + row < n; row += kBatch * kLanes) {
     float x[kBatch];
     const std::uint64_t i = first + row + lane();
     finite &= load_entries(entries, i, kLanes, n, x);
@@ -49,7 +49,7 @@ __device__ bool write_halves(const Entries& entries, DType wire, const Philox& d
                              bool& overflow) {
   bool finite = true;
 #pragma unroll 2
-  for (unsigned row = 0; row < kUnit && first + row < n; row += 4 * kLanes) {
+  for (unsigned row = 0; row < kIdentityUnit && first + row < n; row += 4 * kLanes) {
     const std::uint64_t i = first + row + 4 * lane();
     if (i >= n) continue;
     float x[4];
@@ -74,7 +74,7 @@ __global__ void write_identity(const Frame frame, const IdentityPlan plan) {
   const IdentityJob& job = *at.entry;
   const Entries entries = frame.entries(job.layer);
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-  const std::uint64_t first = at.index * kUnit;
+  const std::uint64_t first = at.index * kIdentityUnit;
   if (job.wire == DType::f32) {
     note_finite(frame, job.layer, write_f32(entries, first, job.n, body));
     return;
@@ -88,10 +88,11 @@ __global__ void write_identity(const Frame frame, const IdentityPlan plan) {
   __threadfence();  // the layer's flag is seen before this unit is counted
   const unsigned long long one = overflow ? kOverflowed + 1 : 1;
   const unsigned long long done = atomicAdd(&frame(plan.states)[at.job].done, one) + one;
-  if (static_cast<std::uint32_t>(done) != divide_up(job.n, kUnit)) return;
+  if (static_cast<std::uint32_t>(done) != divide_up(job.n, kIdentityUnit)) return;
   __threadfence();
   const std::uint32_t flags = atomicOr(&frame.layer(job.layer).flags, 0u);
-  if (done >= kOverflowed && (flags & format::Row::kNonFinite) == 0) frame.notice(Status::overflow);
+  if (done >= kOverflowed && (flags & format::LayerRecord::kNonFinite) == 0)
+    frame.notice(Status::overflow);
 }
 
 __device__ float from_half(std::uint32_t half, DType wire) {
@@ -108,12 +109,12 @@ __global__ void decode_identity(const Frame frame, const IdentityPlan plan, cons
 
   const LayerState& state = frame.layer(job.layer);
   const std::byte* const body = frame.message + state.body_at;
-  const std::uint64_t first = at.index * kUnit;
+  const std::uint64_t first = at.index * kIdentityUnit;
   if (job.wire == DType::f32) {
     constexpr unsigned kTogether = 8;  // loads under way, which no store may cut off
     const std::uint64_t n = job.n;
     float* const y = state.y;
-    for (unsigned row = 0; row < kUnit; row += kTogether * kLanes) {
+    for (unsigned row = 0; row < kIdentityUnit; row += kTogether * kLanes) {
       std::uint32_t words[kTogether];
 #pragma unroll
       for (unsigned k = 0; k < kTogether; ++k) {
@@ -130,7 +131,7 @@ __global__ void decode_identity(const Frame frame, const IdentityPlan plan, cons
   }
   const BitView halves(body, bytes);
 #pragma unroll 4
-  for (unsigned row = 0; row < kUnit; row += 4 * kLanes) {
+  for (unsigned row = 0; row < kIdentityUnit; row += 4 * kLanes) {
     const std::uint64_t i = first + row + 4 * lane();
     if (i >= job.n) continue;
     const std::uint64_t four = halves.peek64(16 * i);
@@ -150,7 +151,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, IdentityPlan& plan)
   JobMaker<IdentityJob> jobs(layout, count);
   for_each_of_method<MethodId::identity>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
     jobs.add({.n = layer.n, .layer = number, .wire = static_cast<DType>(layer.kind.params)},
-             divide_up(layer.n, kUnit));
+             divide_up(layer.n, kIdentityUnit));
   });
   plan.jobs = jobs.jobs();
   plan.states = layout.zeroed<IdentityState>(count);

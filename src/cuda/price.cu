@@ -50,7 +50,7 @@ __device__ void add_part(const Frame& frame, const PricePlan& plan, const PriceJ
 }
 
 /// By a whole warp with what the pool comes to at each lane's candidate: walks the tree.
-__device__ void narrow(const Frame& frame, PoolState& pool, const Expected& own, bool ends,
+__device__ void narrow(const Frame& frame, PoolPrice& pool, const Expected& own, bool ends,
                        PriceInterval in) {
   const std::uint64_t at_lowest = __shfl_sync(kAllLanes, own.bits_256, 0);
   for (std::uint32_t node = 1; node < kLanes && in.low < in.high;) {
@@ -81,7 +81,7 @@ __device__ void narrow(const Frame& frame, PoolState& pool, const Expected& own,
 __global__ void search(Frame frame, PricePlan plan, unsigned round, bool ends) {
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.parts.units) return;
-  PoolState& pool = frame.pool(kAtomsPool);
+  PoolPrice& pool = frame.pool(kAtomsPool);
   PriceTotals& totals = *frame(plan.totals);
   const bool limited = frame.state().cap.limit != 0;  // then a given price may be raised
   if (pool.given > 0 && !limited) {
@@ -96,7 +96,7 @@ __global__ void search(Frame frame, PricePlan plan, unsigned round, bool ends) {
   const PriceJob& job = frame(plan.jobs)[at.job];
   PriceSums& sums = frame(plan.sums)[at.job];
   const std::uint32_t layer = frame(plan.layers)[job.priced].layer;
-  const bool finite = (frame.layer(layer).flags & format::Row::kNonFinite) == 0;
+  const bool finite = (frame.layer(layer).flags & format::LayerRecord::kNonFinite) == 0;
   if (finite) add_part(frame, plan, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
   Expected own;

@@ -44,7 +44,7 @@ struct PricedLayer {
   std::uint32_t forms = 1;            ///< that it chooses among, coordinates included
   std::uint32_t grid = kNoGrid;       ///< number of its grid
   float price = 0;                    ///< > 0: its own, at least; 0: it takes part in the search
-  std::uint64_t least_limit = 0;      ///< under a cap: bytes its body may always have; else 0
+  std::uint64_t min_limit_bytes = 0;  ///< under a cap: bytes its body may always have; else 0
 
   static constexpr std::uint32_t kNoGrid = ~std::uint32_t{0};
 };
@@ -88,7 +88,7 @@ struct PriceTotals {
   unsigned long long cost[kLanes] = {};   ///< of all layers; zero again after each round
   unsigned long long worth[kLanes] = {};  ///< likewise
   unsigned long long largest = 0;         ///< amplitude of the finite layers of the search
-  std::uint32_t lowest_grid = 0;          ///< GridOffer::lowest of these, the largest
+  std::uint32_t min_grid_code = 0;        ///< GridOffer::lowest of these, the largest
   std::uint32_t tickets = 0;
 };
 
@@ -218,7 +218,7 @@ __device__ inline void offer_amplitudes(const Frame& frame, const PricePlan& pla
   __threadfence();
   if (atomicAdd(&demand.tickets, 1u) + 1 != of_parts || of.price > 0) return;
   __threadfence();
-  if ((atomicOr(&frame.layer(of.layer).flags, 0u) & format::Row::kNonFinite) != 0) return;
+  if ((atomicOr(&frame.layer(of.layer).flags, 0u) & format::LayerRecord::kNonFinite) != 0) return;
   const unsigned long long all = atomicMax(&demand.largest, 0ull);
   if (all != 0) atomicMax(&frame(plan.totals)->largest, all);
 }
@@ -392,14 +392,15 @@ using price::ChosenPrice;
 __device__ inline ChosenPrice choose_price(const Frame& frame, const PricePlan& plan,
                                            std::uint32_t priced) {
   const PricedLayer& of = frame(plan.layers)[priced];
-  const PoolState& pool = frame.pool(kAtomsPool);
+  const PoolPrice& pool = frame.pool(kAtomsPool);
   unsigned long long bits = 0;  // of a positive f64: as its value
   for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j) {
     const unsigned long long own = frame(plan.demands)[j].largest;
     bits = own > bits ? own : bits;
   }
   const double largest = __longlong_as_double(static_cast<long long>(bits));
-  if (largest == 0 || (frame.layer(of.layer).flags & format::Row::kNonFinite) != 0) return {};
+  if (largest == 0 || (frame.layer(of.layer).flags & format::LayerRecord::kNonFinite) != 0)
+    return {};
   const float wanted = of.price > 0 ? of.price : pool.price;
   if (!(wanted > 0)) return {};
   const bool own = of.price > 0 || pool.alone != 0 || (pool.given > 0 && pool.price > pool.given);
@@ -448,14 +449,14 @@ __device__ inline Candidate candidate_of(std::uint32_t node, std::uint32_t lowes
 /// What a round begins with.
 struct PriceInterval {
   std::uint32_t lowest = 0, low = 0, high = 0;
-  bool unpaid = false;  ///< PoolState::unpaid
+  bool unpaid = false;  ///< PoolPrice::unpaid
 };
-__device__ inline PriceInterval interval_of(const PoolState& pool, const PriceTotals& totals,
+__device__ inline PriceInterval interval_of(const PoolPrice& pool, const PriceTotals& totals,
                                             unsigned round) {
   if (round > 0) return {pool.lowest, pool.low, pool.high, pool.unpaid != 0};
   const std::uint32_t of_atoms =
       price::min_price_code(__longlong_as_double(static_cast<long long>(totals.largest)));
-  const std::uint32_t lowest = of_atoms < totals.lowest_grid ? totals.lowest_grid : of_atoms;
+  const std::uint32_t lowest = of_atoms < totals.min_grid_code ? totals.min_grid_code : of_atoms;
   return {lowest, lowest, price::kLastPriceCode};
 }
 

@@ -32,12 +32,12 @@
 namespace atomo::cuda {
 namespace {
 
-constexpr unsigned kUnit = 1024, kSmallUnit = kLevelTile;
+constexpr unsigned kQsgdUnit = 1024, kSmallUnit = kLevelTile;
 constexpr unsigned kSmallBucket = 8;       ///< below it the unit is small
 constexpr unsigned kLongestDirect = 1024;  ///< entries of a bucket that is one segment of a sum
 /// Buckets that a unit touches: 128 of 8 entries or of 1, or fewer and two cut off.
 constexpr unsigned kMaxBuckets = 130;
-constexpr unsigned kPair = 2 * kLevelTile;  ///< entries coded at once
+constexpr unsigned kTwoTiles = 2 * kLevelTile;  ///< entries coded at once
 /// Words from one tile's codes to the next's: the two halves of a warp then use other banks.
 constexpr unsigned kCodeWords = kLevelTile / 8 + 2;
 
@@ -46,11 +46,11 @@ struct Scale {
 };
 
 /// Of one warp that writes.
-struct WriteMemory {
-  float x[kUnit];
+struct QsgdMemory {
+  float x[kQsgdUnit];
   Scale scales[kMaxBuckets];
   std::uint64_t codes[2 * kCodeWords];  ///< a byte a code
-  std::uint32_t packed[kPair * 8 / 32];
+  std::uint32_t packed[kTwoTiles * 8 / 32];
 };
 
 /// Of one warp that decodes.
@@ -178,7 +178,7 @@ __device__ std::uint64_t pack_eight(std::uint64_t codes, unsigned bits) {
 
 /// Codes of all entries of the unit.
 template <bool kOneBit>
-__device__ void write_codes(const UnitView& unit, const LevelDraws& draws, WriteMemory& memory,
+__device__ void write_codes(const UnitView& unit, const LevelDraws& draws, QsgdMemory& memory,
                             std::byte* out) {
   const unsigned bits = unit.job.bits, half = lane() / kTileLanes, l = lane() % kTileLanes;
   const LevelCode<kOneBit> rule{kOneBit ? 32768.0f : 65536.0f * static_cast<float>(levels_of(bits)),
@@ -189,7 +189,7 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, Write
   auto* const bytes = reinterpret_cast<unsigned char*>(memory.codes + half * kCodeWords);
   auto* const packed = reinterpret_cast<unsigned char*>(memory.packed);
 #pragma unroll 1
-  for (std::uint32_t begin = 0; begin < unit.count; begin += kPair) {
+  for (std::uint32_t begin = 0; begin < unit.count; begin += kTwoTiles) {
     const std::uint32_t tile = begin + half * kLevelTile;  // its first entry
     const auto there = [&](unsigned k) { return tile + kTileLanes * k + l < unit.count; };
     const auto value = [&](unsigned k) {
@@ -211,7 +211,7 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, Write
       packed[lane() * bits + k] = static_cast<unsigned char>(eight >> (8 * k));
     __syncwarp();
     const std::uint64_t first_word = (unit.first + begin) / 32 * bits;
-    for (unsigned k = lane(); k < kPair * bits / 32 && first_word + k < words; k += kLanes)
+    for (unsigned k = lane(); k < kTwoTiles * bits / 32 && first_word + k < words; k += kLanes)
       store_word(out + 4 * (first_word + k), memory.packed[k]);
   }
 }
@@ -225,7 +225,7 @@ __global__ void write_qsgd(const Frame frame, const QsgdPlan plan) {
 
   const UnitView unit(job, at.index);
   const Entries entries = frame.entries(job.layer);
-  WriteMemory& memory = dynamic_shared<WriteMemory>()[warp_in_block()];
+  QsgdMemory& memory = dynamic_shared<QsgdMemory>()[warp_in_block()];
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
   const bool finite = stage(unit, entries, memory.x);
   if (!reduced) note_finite(frame, job.layer, finite);
@@ -313,7 +313,7 @@ QsgdJob job_of(const LayerPlan& layer, std::uint32_t number) {
               .layer = number,
               .bucket = config.bucket,
               .bits = static_cast<std::uint32_t>(config.bits),
-              .unit = config.bucket < kSmallBucket ? kSmallUnit : kUnit,
+              .unit = config.bucket < kSmallBucket ? kSmallUnit : kQsgdUnit,
               .l2 = config.norm == QsgdNorm::l2};
   job.buckets = divide_up(layer.n, config.bucket);
   job.code_bytes = divide_up(layer.n * static_cast<std::uint64_t>(config.bits), 8);
@@ -350,7 +350,7 @@ void analyse(const Frame& frame, const QsgdPlan& plan, Queue& queue) {
 
 void write(const Frame& frame, const QsgdPlan& plan, Queue& queue) {
   queue.launch_blocks(write_qsgd, divide_up(plan.jobs.units.units, warps_per_block),
-                      warps_per_block * kLanes, warps_per_block * sizeof(WriteMemory), frame, plan);
+                      warps_per_block * kLanes, warps_per_block * sizeof(QsgdMemory), frame, plan);
 }
 
 void decode(const Frame& frame, const QsgdPlan& plan, DecodeInto into, Queue& queue) {

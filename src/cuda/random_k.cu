@@ -40,7 +40,7 @@
 
 #include "core/philox.hpp"
 #include "cuda/cub.cuh"
-#include "cuda/marked.cuh"
+#include "cuda/kept_entries.cuh"
 #include "math/subset_sampling.hpp"
 
 namespace atomo::cuda {
@@ -48,7 +48,7 @@ namespace {
 
 constexpr std::uint64_t kDrawsOfUnit = 128;
 /// Words of 32 marks of a segment.
-constexpr std::uint64_t kSegmentMarks = kMarkedSegment / 32;
+constexpr std::uint64_t kSegmentMarks = kKeptSegment / 32;
 
 /// False when there is nothing to decode, or a body that is refused.
 __device__ bool takes_part(const Frame& frame, const RandomKJob& job, bool decodes) {
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kScanThreads) rank(Frame frame, RandomKPlan pl
   }
   std::uint32_t* const ranks = frame(plan.ranks) + job.first_segment;
   scan_blockwide<std::uint32_t>(
-      divide_up(job.n, kMarkedSegment), [&](std::uint64_t i) { return ranks[i]; },
+      divide_up(job.n, kKeptSegment), [&](std::uint64_t i) { return ranks[i]; },
       [&](std::uint64_t i, std::uint32_t before) { ranks[i] = before; });
 }
 
@@ -216,16 +216,16 @@ __global__ void gather(Frame frame, RandomKPlan plan) {
   std::byte* const values = frame.message + frame.layer(job.layer).body_at +
                             4 * std::uint64_t{frame(plan.ranks)[at.number]};
   bool finite = true;
-  visit_marked(range, KeptWords(frame, plan, job),
-               [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
-                 float v[4];
-                 x.four(i, range.end, v);
-                 for (unsigned k = 0; k < 4; ++k) {
-                   finite = finite && is_finite(v[k]);
-                   if (((bits >> k) & 1u) != 0)
-                     store_word(values + 4 * std::uint64_t{rank++}, __float_as_uint(v[k]));
-                 }
-               });
+  visit_kept(range, KeptWords(frame, plan, job),
+             [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
+               float v[4];
+               x.four(i, range.end, v);
+               for (unsigned k = 0; k < 4; ++k) {
+                 finite = finite && is_finite(v[k]);
+                 if (((bits >> k) & 1u) != 0)
+                   store_word(values + 4 * std::uint64_t{rank++}, __float_as_uint(v[k]));
+               }
+             });
   note_finite(frame, job.layer, finite);
 }
 
@@ -245,7 +245,7 @@ __global__ void scatter(Frame frame, RandomKPlan plan, DecodeInto into) {
     overflows = overflows || !is_finite(v * scale);
     return v * scale;
   };
-  scatter_marked(SegmentRange(job.n, at.index), KeptWords(frame, plan, job), value, layer.y, into);
+  scatter_kept(SegmentRange(job.n, at.index), KeptWords(frame, plan, job), value, layer.y, into);
   if (!good) {
     frame.refuse(job.layer, Status::corrupt);
   } else if (overflows) {
@@ -290,9 +290,9 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan) 
     job.first_segment = count_segments;
     jobs.add(job);
     draws.add(divide_up(job.draws, kDrawsOfUnit));
-    segments.add(divide_up(job.n, kMarkedSegment));
+    segments.add(divide_up(job.n, kKeptSegment));
     slots += job.slots;
-    count_segments += divide_up(job.n, kMarkedSegment);
+    count_segments += divide_up(job.n, kKeptSegment);
   });
   plan.count = jobs.count();
   plan.jobs = jobs.table();

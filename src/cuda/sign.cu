@@ -21,7 +21,7 @@
 namespace atomo::cuda {
 namespace {
 
-constexpr unsigned kUnit = kLanes * 32, kBatch = 16;
+constexpr unsigned kSignUnit = kLanes * 32, kBatch = 16;
 
 __global__ void write_sign(const Frame frame, const SignPlan plan) {
   const JobUnit<SignJob> at = unit_of_warp(frame, plan.jobs);
@@ -30,11 +30,11 @@ __global__ void write_sign(const Frame frame, const SignPlan plan) {
   if (job.scale_bytes != 0 && was_non_finite(frame, job.layer)) return;
 
   const Entries entries = frame.entries(job.layer);
-  const std::uint64_t first = at.index * kUnit;
+  const std::uint64_t first = at.index * kSignUnit;
   std::uint32_t word = 0;
   bool finite = true;
 #pragma unroll 1
-  for (unsigned row = 0; row < kUnit / kLanes; row += kBatch) {
+  for (unsigned row = 0; row < kSignUnit / kLanes; row += kBatch) {
     float x[kBatch];
     finite &= load_entries(entries, first + row * kLanes + lane(), kLanes, job.n, x);
 #pragma unroll
@@ -72,11 +72,11 @@ __global__ void decode_sign(const Frame frame, const SignPlan plan, const Decode
 
   const LayerState& state = frame.layer(job.layer);
   const std::byte* const body = frame.message + state.body_at;
-  const std::uint64_t first = at.index * kUnit;
-  const float scale = open_sign(frame, job, body, bytes, first + kUnit >= job.n);
+  const std::uint64_t first = at.index * kSignUnit;
+  const float scale = open_sign(frame, job, body, bytes, first + kSignUnit >= job.n);
   const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));
   const std::uint32_t word = bits.peek32(first + 32 * lane());
-  for (unsigned row = 0; row < kUnit && first + row < job.n; row += 4 * kLanes) {
+  for (unsigned row = 0; row < kSignUnit && first + row < job.n; row += 4 * kLanes) {
     const std::uint32_t mine =
         __shfl_sync(kAllLanes, word, static_cast<int>(row / 32 + lane() / 8)) >> (lane() % 8 * 4);
     float v[4];
@@ -106,7 +106,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, SignPlan& plan) {
       job.scale = scales.add(
           {.n = layer.n, .span = layer.n, .layer = number, .rule = ReduceRule::mean_abs});
     }
-    jobs.add(job, divide_up(layer.n, kUnit));
+    jobs.add(job, divide_up(layer.n, kSignUnit));
   });
   plan.jobs = jobs.jobs();
   plan.scales = scales.finish();

@@ -47,7 +47,7 @@ struct Elimination {
   double scale[format::kLargestRank];
 };
 
-/// Row i of the matrix: L^-1 before the pivots that are done, G from there on.
+/// LayerRecord i of the matrix: L^-1 before the pivots that are done, G from there on.
 struct Rows {
   double* at;
   std::uint32_t stride;

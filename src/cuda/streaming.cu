@@ -31,7 +31,7 @@
 namespace atomo::cuda {
 namespace {
 
-using format::Row;
+using format::LayerRecord;
 
 // ---- keep
 
@@ -60,7 +60,8 @@ __global__ void keep_layer(Frame frame, KeepJob job) {
   }
   if (thread != 0) return;
   const LayerState& layer = frame.layer(0);
-  job.layer->seen = (layer.flags & Row::kNonFinite) != 0 ? KeptLayer::kNothing : KeptLayer::kBody;
+  job.layer->seen =
+      (layer.flags & LayerRecord::kNonFinite) != 0 ? KeptLayer::kNothing : KeptLayer::kBody;
   job.layer->bytes = layer.bytes;
 }
 
@@ -97,13 +98,13 @@ struct StepSums {
 };
 
 /// What a layer brings; without a body it takes no part in the searches.
-__device__ void open_layer(const Frame& frame, const StepPlan& plan, std::uint32_t i,
-                           StepSums& sums) {
+__device__ void restore_layer(const Frame& frame, const StepPlan& plan, std::uint32_t i,
+                              StepSums& sums) {
   const StepLayer& layer = frame(plan.layers)[i];
   const KeptLayer& kept = frame(plan.kept)[i];
   const bool body = kept.seen == KeptLayer::kBody;
   LayerState& state = frame.layer(i);
-  state.flags = body ? 0 : std::uint32_t{Row::kNonFinite};
+  state.flags = body ? 0 : std::uint32_t{LayerRecord::kNonFinite};
   state.x = frame(layer.entries);
   if (kept.seen == 0 || layer.pool == StepLayer::kNoPool) return;
   atomicAdd(&sums.fixed_bits[layer.pool], static_cast<unsigned long long>(layer.fixed_bits));
@@ -115,13 +116,13 @@ __device__ void open_layer(const Frame& frame, const StepPlan& plan, std::uint32
 /// What the search of atoms begins with.
 __device__ void open_demand(const Frame& frame, const AtomsPlan& plan, std::uint32_t priced) {
   const PricedLayer& of = frame(plan.price.layers)[priced];
-  if ((frame.layer(of.layer).flags & Row::kNonFinite) != 0) return;
+  if ((frame.layer(of.layer).flags & LayerRecord::kNonFinite) != 0) return;
   PriceTotals& totals = *frame(plan.price.totals);
   for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j)
     atomicMax(&totals.largest, frame(plan.price.demands)[j].largest);
   if (of.grid == PricedLayer::kNoGrid) return;
   const GridOffer& offer = frame(plan.price.grids)[of.grid];
-  if (offer.tried != 0) atomicMax(&totals.lowest_grid, offer.lowest);
+  if (offer.tried != 0) atomicMax(&totals.min_grid_code, offer.lowest);
 }
 
 __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan plan) {
@@ -133,11 +134,11 @@ __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan 
   if (prices_atoms && threadIdx.x == 0) {
     PriceTotals& totals = *frame(plan.atoms.price.totals);
     totals.largest = 0;
-    totals.lowest_grid = 0;
+    totals.min_grid_code = 0;
   }
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads)
-    open_layer(frame, plan, i, sums);
+    restore_layer(frame, plan, i, sums);
   const double budget = warp_in_block() < 2 ? budget_of(frame, plan, warp_in_block()) : 0.0;
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads)
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan 
   step.target = price::body_budget(budget, static_cast<double>(sums.fixed_bits[pool]));
   step.bodies = sums.bodies[pool];
   frame(plan.pools)[pool] = step;
-  frame.pool(static_cast<PoolNumber>(pool)).budget_256 = price::budget_cost256(step.target);
+  frame.pool(static_cast<PoolNumber>(pool)).budget_256 = price::budget_cost_256(step.target);
 }
 
 // ---- learn
@@ -162,7 +163,7 @@ __global__ void count_bodies(Frame frame, StepPlan plan, price::StepPrices price
   double target = 0;
   if (p < 2) {
     StepPool& step = frame(plan.pools)[p];
-    price::PoolState& learnt = frame(plan.learnt)->pools[p];
+    price::ControllerState& learnt = frame(plan.learnt)->pools[p];
     const float given = p == 0 ? prices.given[0] : prices.given[1];
     step.used = prices.predicted ? learnt.price : given;
     step.plain = frame.pool(static_cast<PoolNumber>(p)).price;
@@ -175,7 +176,7 @@ __global__ void count_bodies(Frame frame, StepPlan plan, price::StepPrices price
   __syncwarp();
   restart_search(frame, plan);
   __syncwarp();
-  if (p < 2) frame.pool(static_cast<PoolNumber>(p)).budget_256 = price::budget_cost256(target);
+  if (p < 2) frame.pool(static_cast<PoolNumber>(p)).budget_256 = price::budget_cost_256(target);
 }
 
 /// Behind that search: the price of the next step, which the pool of atoms then has.
@@ -184,7 +185,7 @@ __global__ void predict(Frame frame, StepPlan plan, Status* status) {
   if (p < 2) {
     const StepPool& step = frame(plan.pools)[p];
     price::LearntPrices& learnt = *frame(plan.learnt);
-    PoolState& pool = frame.pool(static_cast<PoolNumber>(p));
+    PoolPrice& pool = frame.pool(static_cast<PoolNumber>(p));
     if (step.bodies != 0) price::predict_price(learnt.pools[p], step.plain, pool.price);
     learnt.used[p] = step.used;
     pool.price = learnt.pools[p].price;
@@ -234,7 +235,7 @@ struct BudgetedLayers {
     for (std::size_t i = 0; i < all.size(); ++i) {
       LayerPlan layer = all[i];
       layer.kind.dtype = DType::f32;
-      if (streamed[i].pool == price::Pool::none) layer.n = layer.least_limit_bytes = 0;
+      if (streamed[i].pool == price::Pool::none) layer.n = layer.min_limit_bytes = 0;
       layers.push_back(layer);
     }
   }
@@ -272,7 +273,7 @@ Streaming::Streaming(std::span<const LayerPlan> layers,
                      std::span<const backend::StreamedLayer> streamed, std::size_t cap_room)
     : cap_room_(cap_room) {
   for (const LayerPlan& layer : layers)
-    reserve_ = std::max<std::uint64_t>(reserve_, layer.least_limit_bytes);
+    reserve_ = std::max<std::uint64_t>(reserve_, layer.min_limit_bytes);
   const BudgetedLayers budgeted(layers, streamed);
   Layout counted;
   make_plan(budgeted.layers, streamed, counted, plan_);
@@ -302,7 +303,7 @@ void Streaming::find_places(std::span<const StepLayer> layers, std::span<const s
     places.jobs = of.jobs;
     for (std::uint32_t j = 0; j < of.jobs; ++j) places.atoms += jobs[j].atoms;
     places.demands = behind(price.demands, of.first);
-    if (of.least_limit != 0) places.limit = behind(plan_.atoms.cap.limits, p);
+    if (of.min_limit_bytes != 0) places.limit = behind(plan_.atoms.cap.limits, p);
     if (of.grid == PricedLayer::kNoGrid) continue;
     places.offer = behind(price.grids, of.grid);
     place_grid(plan_.atoms.grids, in(tables, plan_.atoms.grids.jobs)[of.grid], of.grid, places);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// TernGrad (arXiv 1705.07878, section 3): every entry -N, 0 or +N, N the layer's largest
-/// magnitude, perhaps clipped, five entries a byte; src/codec/methods/terngrad_codec.cpp and math/stochastic_level.hpp
+/// magnitude, perhaps clipped, five entries a byte; src/codec/methods/ternary_codec.cpp and math/stochastic_level.hpp
 /// have it to the bit.
 ///
 /// Mapping: a warp a unit of two blocks of 640 entries = 128 bytes. Writing, half a warp owns a
@@ -29,16 +29,16 @@ namespace atomo::cuda {
 namespace {
 
 constexpr unsigned kTrits = 5;  ///< digits a byte
-constexpr unsigned kBlock = kTrits * kLevelTile, kBlocks = 2, kUnit = kBlocks * kBlock;
+constexpr unsigned kBlock = kTrits * kLevelTile, kBlocks = 2, kTernaryUnit = kBlocks * kBlock;
 constexpr unsigned kBlockBytes = kLevelTile;
 
 /// Of one warp that writes.
-struct WriteMemory {
+struct TernaryMemory {
   unsigned char digits[kBlocks][kBlock];
   std::uint32_t out[kBlocks * kBlockBytes / 4];
 };
-struct WriteMemories {
-  WriteMemory warp[kMaxWarps];
+struct TernaryMemories {
+  TernaryMemory warp[kMaxWarps];
 };
 
 /// Bytes of `length` digits.
@@ -94,7 +94,7 @@ __device__ void write_whole_blocks(const TernaryDigits& digits_of, const Entries
 
 /// Bytes of the unit that holds the layer's last block; those behind it are zero.
 __device__ void write_last_blocks(const TernaryDigits& digits_of, const Entries& entries,
-                                  std::uint64_t first, std::uint64_t n, WriteMemory& memory) {
+                                  std::uint64_t first, std::uint64_t n, TernaryMemory& memory) {
   const unsigned half = lane() / kTileLanes, l = lane() % kTileLanes;
   const std::uint64_t tile = (first + half * kBlock) / kLevelTile;
 #pragma unroll 1
@@ -127,9 +127,9 @@ __global__ void write_ternary(const Frame frame, const TernaryPlan plan) {
   const TernaryDigits digits{{Philox(key, Purpose::ternary), Philox(key, Purpose::ternary_low)},
                              math::level_scale(math::level_step(norm, 1), 65536.0f)};
   const Entries entries = frame.entries(job.layer);
-  const std::uint64_t first = at.index * kUnit;
-  WriteMemory& memory = shared<WriteMemories>().warp[warp_in_block()];
-  if (first + kUnit <= job.n) {
+  const std::uint64_t first = at.index * kTernaryUnit;
+  TernaryMemory& memory = shared<TernaryMemories>().warp[warp_in_block()];
+  if (first + kTernaryUnit <= job.n) {
     write_whole_blocks(digits, entries, first, job.n, memory.out);
   } else {
     write_last_blocks(digits, entries, first, job.n, memory);
@@ -199,7 +199,7 @@ __global__ void decode_ternary(const Frame frame, const TernaryPlan plan, const 
   const BitView trits(body + 4, bytes);
   bool valid = is_magnitude(norm_bits);
   for (unsigned b = 0; b < kBlocks; ++b) {
-    const std::uint64_t begin = at.index * kUnit + b * kBlock;
+    const std::uint64_t begin = at.index * kTernaryUnit + b * kBlock;
     const unsigned length = block_length(begin, job.n);
     if (length == kBlock) {
       valid &= decode_block(trits, begin, job.n, norm, state.y, into);
@@ -225,7 +225,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, TernaryPlan& plan) 
                                  .layer = number,
                                  .rule = clip > 0 ? ReduceRule::clipped_max : ReduceRule::max_abs,
                                  .clip = clip});
-    jobs.add({.n = layer.n, .norm = norm, .layer = number}, divide_up(layer.n, kUnit));
+    jobs.add({.n = layer.n, .norm = norm, .layer = number}, divide_up(layer.n, kTernaryUnit));
   });
   plan.jobs = jobs.jobs();
   plan.norms = norms.finish();

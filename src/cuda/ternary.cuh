@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// terngrad on the device: src/codec/methods/terngrad_codec.cpp has the body. Fixed length, so there is no size
+/// terngrad on the device: src/codec/methods/ternary_codec.cpp has the body. Fixed length, so there is no size
 /// stage.
 
 #include "cuda/reduce.cuh"

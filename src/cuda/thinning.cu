@@ -47,8 +47,8 @@ __device__ void set_limits(const Frame& frame, const AtomsPlan& plan, std::uint6
   const PricedLayer* const layers = frame(plan.price.layers);
   const std::uint32_t count = plan.price.count;
   const auto weight = [&](std::uint32_t i) {
-    return i < count && layers[i].least_limit != 0
-               ? lone_weight(frame(plan.cap.expected)[i], frame.info(layers[i].layer).n)
+    return i < count && layers[i].min_limit_bytes != 0
+               ? streamed_weight(frame(plan.cap.expected)[i], frame.info(layers[i].layer).n)
                : 0.0;
   };
   double all = 0;
@@ -57,8 +57,8 @@ __device__ void set_limits(const Frame& frame, const AtomsPlan& plan, std::uint6
     for (unsigned k = 0; k < kLanes; ++k) all += __shfl_sync(kAllLanes, own, static_cast<int>(k));
   }
   for (std::uint32_t i = lane(); i < count; i += kLanes) {
-    if (layers[i].least_limit == 0) continue;
-    frame(plan.cap.limits)[i] = lone_limit(static_cast<double>(room) * (weight(i) / all));
+    if (layers[i].min_limit_bytes == 0) continue;
+    frame(plan.cap.limits)[i] = streamed_limit(static_cast<double>(room) * (weight(i) / all));
   }
 }
 
@@ -67,10 +67,10 @@ __global__ void share(Frame frame, AtomsPlan plan, std::uint64_t room) {
   if (!at) return;
   const PriceJob& job = frame(plan.price.jobs)[at.job];
   const PricedLayer& of = frame(plan.price.layers)[job.priced];
-  if (of.least_limit == 0) return;
+  if (of.min_limit_bytes == 0) return;
   PriceSums& sums = frame(plan.price.sums)[at.job];
   const float price = frame.pool(kAtomsPool).price;
-  const bool sends = price > 0 && (frame.layer(of.layer).flags & Row::kNonFinite) == 0;
+  const bool sends = price > 0 && (frame.layer(of.layer).flags & LayerRecord::kNonFinite) == 0;
   if (sends) add_expected(frame, plan.price, job, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
   Expected expected;
@@ -198,8 +198,8 @@ struct WholeBody {
 /// By a whole block: the least d such that `total` without any d consecutive runs fits `limit`, the
 /// same in every thread; `before(r)` is what the runs before r take. The count where there is none.
 template <typename Before>
-__device__ std::uint32_t least_dropped(Before before, const Runs& runs, std::uint64_t total,
-                                       std::uint64_t limit) {
+__device__ std::uint32_t min_dropped(Before before, const Runs& runs, std::uint64_t total,
+                                     std::uint64_t limit) {
   const auto count = static_cast<std::uint32_t>(runs.count());
   std::uint32_t low = 0, high = count;
   while (low < high) {
@@ -249,8 +249,8 @@ __device__ void leave_layers_out(const Frame& frame, const AtomsPlan& plan, std:
   if (threadIdx.x == 0) ends[count] = total;
   __syncthreads();
   const Runs runs = runs_of_layers(count);
-  const std::uint32_t dropped = least_dropped(
-      [&](std::uint32_t run) { return ends[runs.first_unit(run)]; }, runs, total, room);
+  const std::uint32_t dropped =
+      min_dropped([&](std::uint32_t run) { return ends[runs.first_unit(run)]; }, runs, total, room);
   const std::uint32_t start = runs.start(draw_of_layers(frame.key(0)));
   for (std::uint32_t i = threadIdx.x; i < plan.price.count; i += blockDim.x) {
     if (bodies[i].bytes == 0) continue;
@@ -263,21 +263,21 @@ __device__ void leave_layers_out(const Frame& frame, const AtomsPlan& plan, std:
 __device__ void allot(const Frame& frame, const AtomsPlan& plan, std::uint64_t room) {
   const auto at_level = [&](std::uint64_t words) {
     return sum_bodies(frame, plan,
-                      [words](const CappedBody& body) { return bytes_at_level(body, words); });
+                      [words](const CappedBody& body) { return bytes_at_limit(body, words); });
   };
   const bool fit =
       sum_bodies(frame, plan, [](const CappedBody& body) { return body.bytes; }) <= room;
   if (!fit && at_level(0) > room) return leave_layers_out(frame, plan, room);
   const std::uint64_t level = fit ? ~std::uint64_t{0} / 4 : price::highest_level(room, at_level);
   for (std::uint32_t i = threadIdx.x; i < plan.price.count; i += blockDim.x)
-    frame(plan.cap.allotments)[i] = {bytes_at_level(frame(plan.cap.bodies)[i], level), 1};
+    frame(plan.cap.allotments)[i] = {bytes_at_limit(frame(plan.cap.bodies)[i], level), 1};
 }
 
 __global__ void measure_bodies(Frame frame, AtomsPlan plan, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   RunEnds& ends = shared<RunEnds>();
-  if (frame(plan.price.layers)[job.priced].least_limit != 0 && job.part != BodyPart::rows) {
+  if (frame(plan.price.layers)[job.priced].min_limit_bytes != 0 && job.part != BodyPart::rows) {
     const WholeBody body(frame, plan, number);
     if (const std::uint64_t units = body.of_first + body.of_second; units != 0) {
       const Runs runs = Runs::of(units);
@@ -348,7 +348,7 @@ __device__ void raise_price(const Frame& frame, const AtomsPlan& plan, std::uint
 __device__ Allotment allotment_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
                                   const CappedBody& body, std::uint64_t room) {
   if (frame.state().cap.limit != 0)
-    return allot_alone(body, frame.state().cap, frame.key(job.layer));
+    return allot_streamed(body, frame.state().cap, frame.key(job.layer));
   if (plan.cap.layers > 1) return frame(plan.cap.allotments)[job.priced];
   return {room, 1};
 }
@@ -357,7 +357,7 @@ __global__ void choose_runs(Frame frame, AtomsPlan plan, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
   const AtomsJob& job = frame(plan.jobs)[number];
   const PricedLayer& of = frame(plan.price.layers)[job.priced];
-  if (of.least_limit == 0 || job.part == BodyPart::rows) return;
+  if (of.min_limit_bytes == 0 || job.part == BodyPart::rows) return;
   // A sketch's units are its pairs', then its rows'.
   const WholeBody body(frame, plan, number);
   const std::uint64_t of_first = body.of_first, of_second = body.of_second;
@@ -384,7 +384,7 @@ __global__ void choose_runs(Frame frame, AtomsPlan plan, std::uint64_t room) {
   __syncthreads();
   if (!limit.exceeded) return;
   const std::uint32_t dropped =
-      least_dropped([&](std::uint32_t run) { return ends.bits[run]; }, runs, total, limit.bits);
+      min_dropped([&](std::uint32_t run) { return ends.bits[run]; }, runs, total, limit.bits);
   if (threadIdx.x != 0) return;
   const Philox draws(frame.key(job.layer), Purpose::thinning);
   const Thinning thinning{runs.log2, dropped, runs.start(draws(0)[0])};

@@ -34,7 +34,7 @@
 
 #include "cuda/topk.cuh"
 
-#include "cuda/marked.cuh"
+#include "cuda/kept_entries.cuh"
 
 namespace atomo::cuda {
 namespace {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kScanThreads)
 __device__ std::uint32_t mark_segment(const Entries& x, const SegmentRange& range,
                                       std::uint32_t key, std::uint32_t ties, std::uint64_t* words) {
   std::uint32_t equals = 0;
-  for (std::uint64_t base = range.begin; base < range.end; base += kMarkedStep) {
+  for (std::uint64_t base = range.begin; base < range.end; base += kKeptStep) {
     const std::uint64_t at = base + 4 * lane();
     float v[4];
     x.four(at, range.end, v);
@@ -236,7 +236,7 @@ __global__ void stage(Frame frame, TopkPlan plan) {
   std::uint32_t* const values =
       frame(plan.values) + job.first_value + frame(plan.marks.segment_states)[at.number].rank;
   const auto word = [&](std::uint64_t w) { return words[w - range.begin / 64]; };
-  visit_marked(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
+  visit_kept(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
     for (unsigned k = 0; k < 4; ++k) {
       if (((bits >> k) & 1u) != 0) values[rank++] = __float_as_uint(x(i + k));
     }
@@ -287,7 +287,7 @@ __global__ void read(Frame frame, TopkPlan plan, DecodeInto into) {
       good = good && is_finite(v);
       return v;
     };
-    scatter_marked(range, word, value, layer.y, into);
+    scatter_kept(range, word, value, layer.y, into);
   }
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }

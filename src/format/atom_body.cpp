@@ -6,7 +6,7 @@
 #include <bit>
 #include <iterator>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "coding/tiles.hpp"
 
 namespace atomo::format {
@@ -65,9 +65,9 @@ std::size_t max_body_bytes(const AtomLayout& layout) noexcept {
   std::uint64_t pair_bits = 0;
   for (const AtomClass& c : kAtomClasses) {
     pair_bits = std::max<std::uint64_t>(pair_bits,
-                                        max_pair_bits(c.step, escape_bits(layout.length, c.reach)));
+                                        max_duo_bits(c.step, escape_bits(layout.length, c.reach)));
   }
-  const std::uint64_t pairs = (layout.count - 1) * pairs_of(layout.length) + pairs_of(layout.last);
+  const std::uint64_t pairs = (layout.count - 1) * duos_of(layout.length) + duos_of(layout.last);
   const std::size_t flags = round_up((layout.count * (1 + kClassBits) + 7) / 8, 2);
   const std::size_t lengths = 2 * GroupShape::of(layout.length).groups(layout.count);
   return round_up(max_marks_bytes(layout.count) + flags + lengths + (pairs * pair_bits + 7) / 8, 4);

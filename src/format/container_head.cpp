@@ -90,7 +90,7 @@ HeadLayout::HeadLayout(std::span<const Kind> layers, std::span<const std::string
       for (const char c : name) tables_.push_back(static_cast<std::byte>(c));
     }
   }
-  const std::size_t used = kHeaderBytes + kRowBytes * layers.size() + tables_.size();
+  const std::size_t used = kHeaderBytes + kRecordBytes * layers.size() + tables_.size();
   bytes_ = padded(used);
   tables_.resize(tables_.size() + bytes_ - used);
 }
@@ -104,7 +104,7 @@ void check_layer_name(std::size_t layer, const std::string& name) {
 
 void HeadLayout::write_tables(std::byte* message) const noexcept {
   if (tables_.empty()) return;
-  std::memcpy(message + kHeaderBytes + kRowBytes * layers(), tables_.data(), tables_.size());
+  std::memcpy(message + kHeaderBytes + kRecordBytes * layers(), tables_.data(), tables_.size());
 }
 
 void HeadLayout::seal(std::byte* message, const Key& key, float price, float grid_step,
@@ -117,30 +117,30 @@ void HeadLayout::seal(std::byte* message, const Key& key, float price, float gri
 
 std::size_t one_layer_head_bytes(const Kind& kind) noexcept {
   return static_cast<std::size_t>(
-      padded(kHeaderBytes + kRowBytes + KindBytes(kind).bytes().size()));
+      padded(kHeaderBytes + kRecordBytes + KindBytes(kind).bytes().size()));
 }
 
 std::size_t one_layer_tables(const Kind& kind, OneLayerTables& tables) noexcept {
   tables = {};
   const KindBytes bytes(kind);
   std::copy(bytes.bytes().begin(), bytes.bytes().end(), tables.begin());
-  return one_layer_head_bytes(kind) - kHeaderBytes - kRowBytes;
+  return one_layer_head_bytes(kind) - kHeaderBytes - kRecordBytes;
 }
 
-void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, const Key& key,
-                          float price, float grid_step) noexcept {
+void write_one_layer_head(std::byte* message, const Kind& kind, const LayerRecord& row,
+                          const Key& key, float price, float grid_step) noexcept {
   const KindBytes bytes(kind);
-  const std::size_t head = one_layer_head_bytes(kind), at = kHeaderBytes + kRowBytes;
+  const std::size_t head = one_layer_head_bytes(kind), at = kHeaderBytes + kRecordBytes;
   std::memset(message, 0, head);
-  write_row(message, 0, row);
+  write_record(message, 0, row);
   std::memcpy(message + at, bytes.bytes().data(), bytes.bytes().size());
   const auto total = static_cast<std::size_t>(head + padded(row.bytes));
   store_header(message, {kFormatMajor, kFormatMinor, 0, total, key, 1, 1, price, grid_step, 0});
   write_checksums({message, total}, head);
 }
 
-void write_row(std::byte* message, std::size_t layer, const Row& row) noexcept {
-  store_le(message + kHeaderBytes + kRowBytes * layer, row.word());
+void write_record(std::byte* message, std::size_t layer, const LayerRecord& row) noexcept {
+  store_le(message + kHeaderBytes + kRecordBytes * layer, row.word());
 }
 
 void write_total(std::byte* message, std::uint64_t total) noexcept {
@@ -152,7 +152,9 @@ void write_checksums(Bytes message, std::size_t head_bytes) noexcept {
   store_le(message.data() + kHeadChecksumAt, head_checksum(message, head_bytes));
 }
 
-Row Head::row(std::size_t layer) const noexcept { return read_row(message_.data(), layer); }
+LayerRecord Head::row(std::size_t layer) const noexcept {
+  return read_record(message_.data(), layer);
+}
 
 Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
   Header h;
@@ -176,8 +178,8 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
   std::uint32_t used_kinds = 0;
   bool padding_is_zero = true;
   for (std::uint32_t i = 0; i < h.layers; ++i) {
-    const Row row = head.row(i);
-    if (!follows(row.kind, used_kinds) || (row.flags & ~Row::kAllFlags) != 0)
+    const LayerRecord row = head.row(i);
+    if (!follows(row.kind, used_kinds) || (row.flags & ~LayerRecord::kAllFlags) != 0)
       return Status::corrupt;
     if (message.size() - body_at < padded(row.bytes)) return Status::corrupt;
     const auto used = static_cast<std::size_t>(row.bytes);

@@ -31,7 +31,7 @@ class HeadLayout {
   /// The tables behind the rows: kinds, names, padding.
   [[nodiscard]] ConstBytes tables() const noexcept { return tables_; }
 
-  /// Writes the tables; rows come from `write_row`, then `seal` writes header and checksums over
+  /// Writes the tables; rows come from `write_record`, then `seal` writes header and checksums over
   /// the whole message.
   void write_tables(std::byte* message) const noexcept;
   void seal(std::byte* message, const Key& key, float price, float grid_step,
@@ -56,10 +56,10 @@ using OneLayerTables = std::array<std::byte, 7 + Shape::kMaxRank * 9 + 3>;
 /// Fills `tables`; returns the bytes in use.
 std::size_t one_layer_tables(const Kind& kind, OneLayerTables& tables) noexcept;
 /// Writes the whole head and both checksums; the body, padded, is in place behind it.
-void write_one_layer_head(std::byte* message, const Kind& kind, const Row& row, const Key& key,
-                          float price, float grid_step) noexcept;
+void write_one_layer_head(std::byte* message, const Kind& kind, const LayerRecord& row,
+                          const Key& key, float price, float grid_step) noexcept;
 
-void write_row(std::byte* message, std::size_t layer, const Row& row) noexcept;
+void write_record(std::byte* message, std::size_t layer, const LayerRecord& row) noexcept;
 /// The bytes of the whole message, padding included.
 void write_total(std::byte* message, std::uint64_t total) noexcept;
 /// Both checksums of a message whose header, rows, tables and bodies are in place.
@@ -77,7 +77,7 @@ class Head {
   [[nodiscard]] ConstBytes message() const noexcept { return message_; }
   [[nodiscard]] ConstBytes kinds() const noexcept { return kinds_; }
   [[nodiscard]] ConstBytes names() const noexcept { return names_; }
-  [[nodiscard]] Row row(std::size_t layer) const noexcept;
+  [[nodiscard]] LayerRecord row(std::size_t layer) const noexcept;
 
  private:
   ConstBytes message_, kinds_, names_;
@@ -87,7 +87,7 @@ class Head {
 
 /// One layer of a message.
 struct LayerEntry {
-  Row row;
+  LayerRecord row;
   Kind kind;
   ConstBytes body;
   Key key;  ///< with this layer's tensor

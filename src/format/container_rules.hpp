@@ -12,11 +12,11 @@
 #include "core/host_device.hpp"
 #include "core/utf8.hpp"
 #include "format/kind.hpp"
-#include "format/row.hpp"
+#include "format/layer_record.hpp"
 
 namespace atomo::format {
 
-inline constexpr std::size_t kHeaderBytes = 64, kRowBytes = 8;
+inline constexpr std::size_t kHeaderBytes = 64, kRecordBytes = 8;
 inline constexpr std::uint16_t kFlagNames =
     1;  ///< must-understand: a table of names follows the kinds
 inline constexpr std::uint64_t kMaxBodyBytes = (std::uint64_t{1} << 40) - 1;
@@ -147,7 +147,7 @@ struct TablePlaces {
 template <typename OnKind>
 ATOMO_HD Status walk_tables(ConstBytes message, const Header& header, TablePlaces& places,
                             OnKind on_kind) noexcept {
-  std::size_t at = kHeaderBytes + kRowBytes * std::size_t{header.layers};
+  std::size_t at = kHeaderBytes + kRecordBytes * std::size_t{header.layers};
   if (at > message.size()) return Status::corrupt;
   places.kinds = at;
   KindFields kind;
@@ -173,8 +173,8 @@ ATOMO_HD Status walk_tables(ConstBytes message, const Header& header, TablePlace
 }
 
 /// `message` reaches to the end of the rows.
-ATOMO_HD inline Row read_row(const std::byte* message, std::size_t layer) noexcept {
-  return Row::of(load_le<std::uint64_t>(message + kHeaderBytes + kRowBytes * layer));
+ATOMO_HD inline LayerRecord read_record(const std::byte* message, std::size_t layer) noexcept {
+  return LayerRecord::of(load_le<std::uint64_t>(message + kHeaderBytes + kRecordBytes * layer));
 }
 
 /// Kinds come in the order in which rows first use them: whether the next row may say `kind`, after
@@ -186,14 +186,16 @@ ATOMO_HD inline Row read_row(const std::byte* message, std::size_t layer) noexce
 }
 
 /// What a row says that its kind and shape (of n elements) must allow.
-[[nodiscard]] constexpr Status check_row(const Row& row, MethodId method,
-                                         std::uint64_t n) noexcept {
-  if ((n == 0 || (row.flags & Row::kNonFinite) != 0) && row.bytes != 0) return Status::corrupt;
+[[nodiscard]] constexpr Status check_record(const LayerRecord& row, MethodId method,
+                                            std::uint64_t n) noexcept {
+  if ((n == 0 || (row.flags & LayerRecord::kNonFinite) != 0) && row.bytes != 0)
+    return Status::corrupt;
   // The other flags and the form are about a body.
-  if (row.bytes == 0) return (row.flags & ~Row::kNonFinite) != 0 ? Status::corrupt : Status::ok;
-  const RowSays says = rules_of(method).row;
-  if (says == RowSays::plain && (row.flags & Row::kThinned) != 0) return Status::corrupt;
-  return row.form() != 0 && says != RowSays::forms ? Status::corrupt : Status::ok;
+  if (row.bytes == 0)
+    return (row.flags & ~LayerRecord::kNonFinite) != 0 ? Status::corrupt : Status::ok;
+  const RecordSays says = rules_of(method).row;
+  if (says == RecordSays::plain && (row.flags & LayerRecord::kThinned) != 0) return Status::corrupt;
+  return row.form() != 0 && says != RecordSays::forms ? Status::corrupt : Status::ok;
 }
 
 /// The number of the header that a method's bodies follow from.

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <limits>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "format/atom_body.hpp"
 #include "math/dither.hpp"
 
@@ -37,7 +37,7 @@ struct WordEnergies {
 
   explicit WordEnergies(std::size_t step) noexcept {
     of_length.fill(std::numeric_limits<double>::infinity());
-    const PairCoding coding = pair_coding(step, kMaxEscapeBits);
+    const DuoCoding coding = duo_coding(step, kMaxEscapeBits);
     const std::int32_t half = 1 << (coding.width - 1);
     for (std::uint32_t level = 0; level < 16; ++level) {
       // One cell beyond the table on each side stands for all that are.
@@ -48,7 +48,7 @@ struct WordEnergies {
   }
 
  private:
-  void add(const PairCoding& coding, std::uint32_t level, std::int32_t h0,
+  void add(const DuoCoding& coding, std::uint32_t level, std::int32_t h0,
            std::int32_t h1) noexcept {
     const std::int32_t half = 1 << (coding.width - 1), width = 1 << coding.raw;
     const auto energy = [&](std::int32_t h, std::uint32_t of) {
@@ -63,7 +63,7 @@ struct WordEnergies {
       length = (entry & kEscapeFlag) != 0 ? 0 : entry >> 16 & 0xFFu;
     }
     of_length[length] =
-        std::min(of_length[length], energy(h0, level) + energy(h1, level ^ kMateLevel));
+        std::min(of_length[length], energy(h0, level) + energy(h1, level ^ kMateDither));
   }
 };
 
@@ -90,9 +90,9 @@ class Energies {
 std::uint64_t max_vector_bits(std::size_t step, double reach, std::uint64_t entries) noexcept {
   static const Energies energies;
   const unsigned escaped = escape_length(step) + 2 * escape_bits(entries, reach);
-  const auto pairs = static_cast<double>(pairs_of(entries));
+  const auto pairs = static_cast<double>(duos_of(entries));
   const double energy = static_cast<double>(entries) * reach * reach;
-  double bits = pairs * max_pair_bits(step, escape_bits(entries, reach));
+  double bits = pairs * max_duo_bits(step, escape_bits(entries, reach));
   for (int k = -16; k <= 16; ++k) {
     const double lambda = std::exp2(0.5 * k) / (reach * reach);
     double longest = 0;

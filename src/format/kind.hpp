@@ -60,20 +60,19 @@ inline constexpr std::uint32_t kBlocks = 0, kRows = 1, kPairs = 2, kSketch = 3;
 }
 inline constexpr std::uint64_t kLargestRank = 256;
 /// Entries of a row.
-inline constexpr std::uint64_t kShortestRow = 16, kLongestRow = std::uint64_t{1} << 22;
+inline constexpr std::uint64_t kMinRowEntries = 16, kMaxRowEntries = std::uint64_t{1} << 22;
 /// Sides of a matrix that has singular pairs: dim0 x rest.
-inline constexpr std::uint64_t kLeastRows = 2, kLeastColumns = 16,
-                               kLongestSide = std::uint64_t{1} << 22,
-                               kLongestShorterSide = std::uint64_t{1} << 14;
+inline constexpr std::uint64_t kMinRows = 2, kMinColumns = 16, kMaxSide = std::uint64_t{1} << 22,
+                               kMaxShorter = std::uint64_t{1} << 14;
 /// Clips of ternary, as f32.
-inline constexpr double kLeastClip = 0.01, kLargestClip = 1e6;
+inline constexpr double kMinClip = 0.01, kMaxClip = 1e6;
 /// From here on params do not hold the k of top-k and random-k.
 inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
 
 [[nodiscard]] constexpr bool has_rows(const KindFields& kind) noexcept {
   if (kind.rank < 2 || kind.elements == 0) return false;
   const std::uint64_t length = kind.elements / static_cast<std::uint64_t>(kind.dim0);
-  return length >= kShortestRow && length <= kLongestRow;
+  return length >= kMinRowEntries && length <= kMaxRowEntries;
 }
 
 [[nodiscard]] constexpr bool is_matrix(const KindFields& kind) noexcept {
@@ -81,8 +80,7 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
   const auto rows = static_cast<std::uint64_t>(kind.dim0), columns = kind.elements / rows;
   const std::uint64_t shorter = rows < columns ? rows : columns;
   const std::uint64_t longer = rows < columns ? columns : rows;
-  return rows >= kLeastRows && columns >= kLeastColumns && shorter <= kLongestShorterSide &&
-         longer <= kLongestSide;
+  return rows >= kMinRows && columns >= kMinColumns && shorter <= kMaxShorter && longer <= kMaxSide;
 }
 
 /// A matrix whose rows can be atoms and that has as many pairs.
@@ -102,7 +100,7 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
 [[nodiscard]] constexpr bool valid_clip(const KindFields& kind) noexcept {
   const auto clip = std::bit_cast<float>(kind.params);
   return kind.params == 0 ||
-         (clip >= static_cast<float>(kLeastClip) && clip <= static_cast<float>(kLargestClip));
+         (clip >= static_cast<float>(kMinClip) && clip <= static_cast<float>(kMaxClip));
 }
 /// The parameters of top-k and random-k are valid: the number of entries to keep.
 [[nodiscard]] constexpr bool valid_keep(const KindFields& kind) noexcept {
@@ -124,17 +122,17 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
 enum class HeaderPrice : std::uint8_t { none, price, grid_step };
 /// What a layer's row may say of a body: nothing more, that it is thinned, or also which of several
 /// forms it has.
-enum class RowSays : std::uint8_t { plain, thins, forms };
+enum class RecordSays : std::uint8_t { plain, thins, forms };
 
 struct MethodRules {
   HeaderPrice price = HeaderPrice::none;
-  RowSays row = RowSays::plain;
+  RecordSays row = RecordSays::plain;
 };
 [[nodiscard]] constexpr MethodRules rules_of(MethodId id) noexcept {
   switch (id) {
 #define ATOMO_METHOD(number, id, price, row, parameters) \
   case MethodId::id:                                     \
-    return {HeaderPrice::price, RowSays::row};
+    return {HeaderPrice::price, RecordSays::row};
 #include "format/methods.def"
   }
   return {};

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cmath>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "format/atom_body.hpp"
 #include "format/content_bound.hpp"
 
@@ -74,9 +74,9 @@ std::size_t max_pairs_body_bytes(const PairLayer& layer) noexcept {
   std::uint64_t bits = 0;
   for (std::size_t c = 0; c < kAtomClassCount; ++c) {
     const PairStep of = pair_step(view, c);
-    const std::uint64_t u = max_pair_bits(of.shorter.step, of.shorter.escape_bits);
-    const std::uint64_t v = max_pair_bits(of.longer.step, of.longer.escape_bits);
-    bits = std::max(bits, pairs_of(view.shorter()) * u + pairs_of(view.longer()) * v);
+    const std::uint64_t u = max_duo_bits(of.shorter.step, of.shorter.escape_bits);
+    const std::uint64_t v = max_duo_bits(of.longer.step, of.longer.escape_bits);
+    bits = std::max(bits, duos_of(view.shorter()) * u + duos_of(view.longer()) * v);
   }
   const std::uint64_t count = layer.count;
   const std::size_t flags = round_up((count * (1 + kClassBits) + 7) / 8, 2);

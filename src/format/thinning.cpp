@@ -7,7 +7,7 @@
 #include <array>
 #include <bit>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "core/philox.hpp"
 #include "core/workspace.hpp"
 #include "format/atom_body.hpp"
@@ -177,7 +177,7 @@ bool write_those_left(Units& units, const Runs& runs, const Thinning& t,
   std::uint64_t left = 0;
   if (!mark_those_left(units, runs, t, own, left)) return false;
   if (left == 0) return true;
-  const MarksPlan plan = plan_marks(own, units.layout().count);
+  const MarksChoice plan = choose_marks(own, units.layout().count);
   write_marks(plan, own, units.layout().count, out.data());
   bytes = write_rest(units, runs, t, out.data(), plan.bytes, out.size());
   return true;
@@ -245,7 +245,7 @@ std::uint64_t most_units(const AtomLayout& layout) noexcept {
 
 }  // namespace
 
-std::size_t least_thinned_bytes(const DitheredLayer& layer) noexcept {
+std::size_t max_thinnest_bytes(const DitheredLayer& layer) noexcept {
   // A run holds fewer than two units more than a whole number of them: with K above half the units,
   // at most two.
   std::uint64_t units = most_units(layer.atoms);
@@ -277,8 +277,8 @@ std::size_t thinning_workspace_bytes(const DitheredLayer& layer) noexcept {
   return carver.bytes();
 }
 
-std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t total,
-                            std::uint64_t limit) noexcept {
+std::uint64_t min_dropped(std::span<const std::uint64_t> runs, std::uint64_t total,
+                          std::uint64_t limit) noexcept {
   std::uint64_t low = 0, high = runs.size();
   while (low < high) {
     const std::uint64_t d = (low + high) / 2;
@@ -301,7 +301,7 @@ Status thin(ConstBytes body, const DitheredLayer& layer, std::size_t limit, cons
   const MeasuredRuns measured(bodies, layer, memory);
   const Runs& runs = measured.runs;
   const std::uint64_t dropped =
-      least_dropped(measured.bits, measured.total, 8 * std::uint64_t{limit});
+      min_dropped(measured.bits, measured.total, 8 * std::uint64_t{limit});
   if (dropped == 0 || dropped >= runs.count()) return Status::unsupported;
   const Thinning t{runs.log2, static_cast<std::uint32_t>(dropped),
                    runs.start(Philox(key, Purpose::thinning)(0)[0])};

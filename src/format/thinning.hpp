@@ -77,7 +77,7 @@ inline constexpr std::size_t kThinningBytes = 4;
 inline constexpr std::uint64_t kThinningPaddingBits = 8 * (2 + 2 + 4);
 
 /// A limit (the word included) that suffices whatever the data: the marks and one run.
-[[nodiscard]] std::size_t least_thinned_bytes(const DitheredLayer& layer) noexcept;
+[[nodiscard]] std::size_t max_thinnest_bytes(const DitheredLayer& layer) noexcept;
 [[nodiscard]] std::size_t thinning_workspace_bytes(const DitheredLayer& layer) noexcept;
 
 /// Bytes that `body` can be thinned to whatever is drawn, all runs but one left out; those of
@@ -87,14 +87,14 @@ inline constexpr std::uint64_t kThinningPaddingBits = 8 * (2 + 2 + 4);
 
 /// Writes `body` with as few runs left out as `limit` bytes ask for, behind its word. `out` has at
 /// least `limit` bytes, `limit` is below the body's size and at least `thinnest_bytes` of it,
-/// which `least_thinned_bytes` bounds.
+/// which `max_thinnest_bytes` bounds.
 /// Neither allocates nor synchronises.
 Status thin(ConstBytes body, const DitheredLayer& layer, std::size_t limit, const Key& key,
             Bytes out, Bytes workspace, std::size_t& bytes) noexcept;
 
 /// The least number of consecutive runs (cyclic) without which `runs`, of `total` in all, take at
 /// most `limit`, whatever the first; their count when there is none.
-[[nodiscard]] std::uint64_t least_dropped(std::span<const std::uint64_t> runs, std::uint64_t total,
-                                          std::uint64_t limit) noexcept;
+[[nodiscard]] std::uint64_t min_dropped(std::span<const std::uint64_t> runs, std::uint64_t total,
+                                        std::uint64_t limit) noexcept;
 
 }  // namespace atomo::format

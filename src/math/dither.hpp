@@ -34,7 +34,7 @@ inline constexpr int kAtomClassCount = 32;
 /// The ratio r at the top of the last class; the price is never below (largest rms) / this.
 inline constexpr double kTopRatio = 1.5 * 32768.0;
 /// Pairs of entries of a tile take the dither levels j and j xor 8: half a step apart.
-inline constexpr std::uint32_t kMateLevel = 8;
+inline constexpr std::uint32_t kMateDither = 8;
 
 /// Class of a ratio in [1, kTopRatio): exponent and top bit of the mantissa.
 [[nodiscard]] ATOMO_HD inline int certain_class(double ratio) noexcept {

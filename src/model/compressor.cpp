@@ -183,19 +183,19 @@ namespace {
 constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '3'};
 
 struct SavedPool {
-  float level, price;
+  float smoothed_price, price;
   double owed, held;
   std::uint64_t steady;
 
-  static SavedPool of(const PoolState& pool) noexcept {
-    return {pool.level, pool.price, pool.owed, pool.held, pool.steady};
+  static SavedPool of(const ControllerState& pool) noexcept {
+    return {pool.smoothed_price, pool.price, pool.owed, pool.held, pool.steady};
   }
   [[nodiscard]] bool is_sound() const noexcept {
-    return is_finite_price(level) && is_finite_price(price) && std::abs(owed) <= kLargestDebt &&
-           std::abs(held) <= kLargestDebt && steady <= 0xFFFF;
+    return is_finite_price(smoothed_price) && is_finite_price(price) &&
+           std::abs(owed) <= kLargestDebt && std::abs(held) <= kLargestDebt && steady <= 0xFFFF;
   }
-  [[nodiscard]] PoolState state() const noexcept {
-    return {level, price, owed, held, static_cast<std::uint32_t>(steady)};
+  [[nodiscard]] ControllerState state() const noexcept {
+    return {smoothed_price, price, owed, held, static_cast<std::uint32_t>(steady)};
   }
 };
 /// Behind it the limits of the layers under a cap, 8 bytes each, in the layers' order.

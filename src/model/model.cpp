@@ -176,8 +176,8 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   layout.seal(payload.data, key, found.atoms, found.grid, total);
   *payload.bytes = total;
   prices = found;
-  if (found.atoms > 0) atoms.level = atoms.price = found.atoms;
-  if (found.grid > 0) grid.level = grid.price = found.grid;
+  if (found.atoms > 0) atoms.smoothed_price = atoms.price = found.atoms;
+  if (found.grid > 0) grid.smoothed_price = grid.price = found.grid;
   return status;
 }
 
@@ -187,14 +187,14 @@ std::uint64_t Compressor::Impl::close_gaps(std::byte* message) noexcept {
   std::byte* to = message + layout.bytes();
   const std::byte* bodies = to;
   for (std::size_t i = 0; i < encoders.size(); ++i) {
-    Row row = encoders[i].row();
+    LayerRecord row = encoders[i].row();
     const auto bytes = static_cast<std::size_t>(row.bytes);
     const auto whole = static_cast<std::size_t>(padded(bytes));
     if (bytes > 0) std::memmove(to, bodies + body_offset[i], bytes);
     std::fill(to + bytes, to + whole, std::byte{0});
     to += whole;
     row.kind = layout.kind_of(i);
-    write_row(message, i, row);
+    write_record(message, i, row);
   }
   return static_cast<std::uint64_t>(to - message);
 }
@@ -220,12 +220,12 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   if (failed(status)) return status;
   seen[i] = layer.sends() ? 2 : 1;
   LayerPrices used = prices;
-  used.solve_alone = (plan.price_rule.pool == Pool::grid ? prices.grid : prices.atoms) == 0;
+  used.finds_own_price = (plan.price_rule.pool == Pool::grid ? prices.grid : prices.atoms) == 0;
   used.limit = limits[i];
   used.fixed_bits = one_layer_fixed_bits(i);
   const Bytes room{payload.data + head, payload.capacity - head};
   status |= layer.write(used, room);
-  if (!failed(status)) status |= layer.fit(allot_lone(i, key), room);
+  if (!failed(status)) status |= layer.fit(allot_streamed_layer(i, key), room);
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(layer.row().bytes),
              whole = static_cast<std::size_t>(padded(bytes));

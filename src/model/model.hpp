@@ -50,9 +50,9 @@ struct Compressor::Impl {
   std::vector<std::size_t> limits;
 
   Key step_key;
-  codec::LayerPrices prices;     // of the step under way
-  bool given = false;            // these prices were fixed by hand
-  price::PoolState atoms, grid;  // of a model on the CPU; a device keeps its own
+  codec::LayerPrices prices;           // of the step under way
+  bool given = false;                  // these prices were fixed by hand
+  price::ControllerState atoms, grid;  // of a model on the CPU; a device keeps its own
   bool in_step = false;
 
   Impl(std::vector<LayerSpec> specs, Policy p, CompressorOptions options)
@@ -89,14 +89,14 @@ struct Compressor::Impl {
   void set_limits() noexcept;
   [[nodiscard]] std::uint64_t cap_reserve() const noexcept;
   [[nodiscard]] bool streams_under_cap() const noexcept;
-  [[nodiscard]] price::Allotment allot_lone(std::size_t i, const Key& key) const noexcept;
+  [[nodiscard]] price::Allotment allot_streamed_layer(std::size_t i, const Key& key) const noexcept;
   Status allot(const Key& key) noexcept;
   Status leave_layers_out(const Key& key, std::uint64_t room) noexcept;
   [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
     return 8.0 * static_cast<double>(one_head[i]) + model::kMeanPaddingBits;
   }
   double gather(price::Pool pool, bool streamed) noexcept;
-  Status learn(price::Pool pool, float price, price::PoolState& state) noexcept;
+  Status learn(price::Pool pool, float price, price::ControllerState& state) noexcept;
   Status carve(Bytes memory) noexcept;
   template <typename Step>
   Status each_layer(Executor* executor, Step step) noexcept;
@@ -114,7 +114,8 @@ struct Compressor::Impl {
   // The controller, wherever it is: a device is waited for.
   [[nodiscard]] price::StepPrices step_prices() const noexcept;
   Status read_prices(price::LearntPrices& learnt) const noexcept;
-  Status set_learnt(const price::PoolState& of_atoms, const price::PoolState& of_grid) noexcept;
+  Status set_learnt(const price::ControllerState& of_atoms,
+                    const price::ControllerState& of_grid) noexcept;
   [[nodiscard]] std::size_t capped_layers() const noexcept;
   [[nodiscard]] bool may_be_limits(std::span<const std::uint64_t> of_capped) const noexcept;
   Status read_limits(std::span<std::uint64_t> of_capped) const noexcept;

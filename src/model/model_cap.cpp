@@ -28,8 +28,8 @@ void Compressor::Impl::check_cap() const {
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (!capped(i)) continue;
     n += plans[i].n;
-    second = std::max(second, std::min(first, plans[i].least_limit_bytes));
-    first = std::max(first, plans[i].least_limit_bytes);
+    second = std::max(second, std::min(first, plans[i].min_limit_bytes));
+    first = std::max(first, plans[i].min_limit_bytes);
   }
   const std::size_t least = first + second, room = cap_room(false);
   if (n == 0 || room >= least) return;
@@ -44,7 +44,7 @@ void Compressor::Impl::check_cap() const {
 /// Of the room of a step whose layers come one by one: what one of them may need beside its limit.
 std::uint64_t Compressor::Impl::cap_reserve() const noexcept {
   std::size_t most = 0;
-  for (const auto& plan : plans) most = std::max(most, plan.least_limit_bytes);
+  for (const auto& plan : plans) most = std::max(most, plan.min_limit_bytes);
   return most;
 }
 
@@ -53,11 +53,11 @@ bool Compressor::Impl::streams_under_cap() const noexcept {
   return cap_reserve() == 0 || cap_room(true) > cap_reserve();
 }
 
-Allotment Compressor::Impl::allot_lone(std::size_t i, const Key& key) const noexcept {
-  const LoneCap cap{limits[i], cap_reserve(), layers_log2(plans.size())};
+Allotment Compressor::Impl::allot_streamed_layer(std::size_t i, const Key& key) const noexcept {
+  const StreamedCap cap{limits[i], cap_reserve(), layers_log2(plans.size())};
   const CappedBody whole = encoders[i].capped_body(false);
   if (whole.bytes <= cap.limit) return {cap.limit, 1};
-  return allot_alone(encoders[i].capped_body(true), cap, key);
+  return allot_streamed(encoders[i].capped_body(true), cap, key);
 }
 
 /// The finished bodies of a whole message share the room under their caps (allotment.hpp).
@@ -77,13 +77,13 @@ Status Compressor::Impl::allot(const Key& key) noexcept {
   measure(true);
   const auto at_level = [&](std::uint64_t words) {
     std::uint64_t sum = 0;
-    for (const auto& body : capped_bodies) sum += bytes_at_level(body, words);
+    for (const auto& body : capped_bodies) sum += bytes_at_limit(body, words);
     return sum;
   };
   if (at_level(0) > room) return leave_layers_out(key, room);
   const std::uint64_t level = highest_level(room, at_level);
   for (std::size_t i = 0; i < plans.size(); ++i)
-    allotments[i].limit = bytes_at_level(capped_bodies[i], level);
+    allotments[i].limit = bytes_at_limit(capped_bodies[i], level);
   return Status::ok;
 }
 
@@ -103,7 +103,7 @@ Status Compressor::Impl::leave_layers_out(const Key& key, std::uint64_t room) no
     layer_runs[run] += raised_bytes(capped_bodies[i]);
     total += raised_bytes(capped_bodies[i]);
   });
-  const auto dropped = least_dropped({layer_runs.data(), runs.count()}, total, room);
+  const auto dropped = min_dropped({layer_runs.data(), runs.count()}, total, room);
   if (dropped >= runs.count()) return Status::unsupported;  // check_cap() made sure of the room
   const std::uint32_t start = runs.start(draw_of_layers(key));
   for_each_body([&](std::size_t i, std::uint64_t run) {
@@ -128,13 +128,13 @@ void Compressor::Impl::set_limits() noexcept {
   const std::uint64_t reserve = cap_reserve();
   if (reserve == 0 || !streams_under_cap()) return;
   double all = 0;
-  const auto weight = [&](std::size_t i) { return lone_weight(expected_bits[i], plans[i].n); };
+  const auto weight = [&](std::size_t i) { return streamed_weight(expected_bits[i], plans[i].n); };
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (capped(i)) all += weight(i);
   }
   const auto room = static_cast<double>(cap_room(true) - reserve);
   for (std::size_t i = 0; i < plans.size(); ++i)
-    limits[i] = capped(i) ? lone_limit(room * (weight(i) / all)) : 0;
+    limits[i] = capped(i) ? streamed_limit(room * (weight(i) / all)) : 0;
 }
 
 std::size_t Compressor::Impl::capped_layers() const noexcept {

@@ -46,7 +46,7 @@ Status Compressor::Impl::find_prices(LayerPrices& found) noexcept {
 /// After a streamed step at `price`: counts what its bodies took of the budget (the price came from
 /// the steps before, and content costs a little more or less than the tables say), then finds the
 /// price for the next. Status::overspent when no price would have met the target.
-Status Compressor::Impl::learn(Pool pool, float price, PoolState& state) noexcept {
+Status Compressor::Impl::learn(Pool pool, float price, ControllerState& state) noexcept {
   const double target = gather(pool, true);
   if (pool_inputs.empty()) return Status::ok;
   double actual = 0;
@@ -80,7 +80,8 @@ Status Compressor::Impl::read_prices(LearntPrices& learnt) const noexcept {
   return Status::ok;
 }
 
-Status Compressor::Impl::set_learnt(const PoolState& of_atoms, const PoolState& of_grid) noexcept {
+Status Compressor::Impl::set_learnt(const ControllerState& of_atoms,
+                                    const ControllerState& of_grid) noexcept {
   if (device == nullptr) {
     atoms = of_atoms;
     grid = of_grid;

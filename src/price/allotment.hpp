@@ -43,7 +43,7 @@ struct Allotment {
 };
 
 /// Bytes of a body at a level of `words` of 4 bytes.
-[[nodiscard]] constexpr std::uint64_t bytes_at_level(const CappedBody& body,
+[[nodiscard]] constexpr std::uint64_t bytes_at_limit(const CappedBody& body,
                                                      std::uint64_t words) noexcept {
   return std::max(body.least, std::min(body.bytes, 4 * words));
 }
@@ -83,8 +83,9 @@ template <typename BytesAt>
   return static_cast<std::uint32_t>(std::bit_width(layers - 1));
 }
 /// `key.tensor` is the layer's number.
-[[nodiscard]] ATOMO_HD inline Allotment allot_alone(const CappedBody& body, const LoneCap& cap,
-                                                    const Key& key) noexcept {
+[[nodiscard]] ATOMO_HD inline Allotment allot_streamed(const CappedBody& body,
+                                                       const StreamedCap& cap,
+                                                       const Key& key) noexcept {
   if (std::min(body.bytes, body.least) <= cap.limit) return {cap.limit, 1};
   Key step = key;
   step.tensor = 0;
@@ -95,18 +96,18 @@ template <typename BytesAt>
 /// Bytes of a small body that are rounding, which no expectation has, and a price.
 inline constexpr double kRounding = 16;
 /// Bits that the body of such a layer should be expected to take: a little below its limit.
-[[nodiscard]] constexpr double lone_budget(std::uint64_t limit) noexcept {
+[[nodiscard]] constexpr double limit_budget_bits(std::uint64_t limit) noexcept {
   const auto bytes = static_cast<double>(limit);
   return 7.75 * std::max(bytes - kRounding, bytes / 4);
 }
 /// What a layer of n entries counts when the room of such a step is shared out: its expected bytes,
 /// and rounding and two bits an entry of a unit for what chance adds to them.
-[[nodiscard]] constexpr double lone_weight(double expected_bits256, std::uint64_t n) noexcept {
-  return expected_bits256 / 2048 + 2 * kRounding +
+[[nodiscard]] constexpr double streamed_weight(double expected_bits_256, std::uint64_t n) noexcept {
+  return expected_bits_256 / 2048 + 2 * kRounding +
          static_cast<double>(std::min<std::uint64_t>(n, 1024)) / 4;
 }
 /// The limit that a part of the room gives.
-[[nodiscard]] constexpr std::uint64_t lone_limit(double bytes) noexcept {
+[[nodiscard]] constexpr std::uint64_t streamed_limit(double bytes) noexcept {
   return std::max<std::uint64_t>(static_cast<std::uint64_t>(bytes) / 4 * 4, 1);
 }
 

@@ -22,10 +22,10 @@ PriceCosts entry_costs() noexcept {
     const auto& step = kStepCost256[kAtomClasses[c].step];
     for (std::size_t part = 0; part < PriceCosts::kParts; ++part)
       costs.unit[c][part] = c == 0 ? step[0] : step[1 + ((c - 1) % 2) * PriceCosts::kParts + part];
-    if (c > 0) costs.noise[c].fill(noise_cost256(self_noise(c)));
+    if (c > 0) costs.noise[c].fill(noise_cost_256(self_noise(c)));
   }
-  costs.uncertain_noise = noise_cost256(1 + self_noise(0));
-  costs.signal = noise_cost256(1);
+  costs.uncertain_noise = noise_cost_256(1 + self_noise(0));
+  costs.signal = noise_cost_256(1);
   return costs;
 }
 

@@ -26,7 +26,7 @@ namespace atomo::price {
 }
 
 /// The bytes that the body of a streamed layer may take.
-struct LoneCap {
+struct StreamedCap {
   std::uint64_t limit = 0;        ///< at least 1; 0: the message has its limits by itself
   std::uint64_t reserve = 0;      ///< beside it, of one layer of the step
   std::uint32_t layers_log2 = 0;  ///< of a power of two that is at least the number of layers

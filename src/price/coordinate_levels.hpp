@@ -60,15 +60,15 @@ inline constexpr std::size_t kLevelBins = kExactLevels + (kLevelBits - 6) * 8;
 
 // ---- size, in 1/256 bit
 
-/// count * bits256 / 2^16 without overflow: bits256 < 2^14.
-[[nodiscard]] constexpr std::uint64_t scaled(std::uint64_t count, std::uint64_t bits256) noexcept {
-  return (count >> kUnitBits) * bits256 + ((count & 0xFFFFu) * bits256 >> kUnitBits);
+/// count * bits_256 / 2^16 without overflow: bits_256 < 2^14.
+[[nodiscard]] constexpr std::uint64_t scaled(std::uint64_t count, std::uint64_t bits_256) noexcept {
+  return (count >> kUnitBits) * bits_256 + ((count & 0xFFFFu) * bits_256 >> kUnitBits);
 }
 
 /// A gap between entries that are in the list with probability listed / entries each: k + 1 /
 /// (1 - (1 - q)^(2^k)) at the best k. Both in units.
-[[nodiscard]] constexpr std::uint64_t gap_bits256(std::uint64_t listed,
-                                                  std::uint64_t entries) noexcept {
+[[nodiscard]] constexpr std::uint64_t gap_bits_256(std::uint64_t listed,
+                                                   std::uint64_t entries) noexcept {
   constexpr std::uint64_t kOne = std::uint64_t{1} << 32;
   // Drop bits until the quotient fits.
   const unsigned drop =
@@ -87,9 +87,9 @@ inline constexpr std::size_t kLevelBins = kExactLevels + (kLevelBits - 6) * 8;
 
 /// Rice under parameter k of the levels from `base` up, less `base`, without gaps and signs.
 /// `units[b]` counts those of bin b; bins from `end` on are empty.
-[[nodiscard]] constexpr std::uint64_t level_bits256_at(const std::uint64_t* units,
-                                                       std::uint32_t end, std::uint32_t base,
-                                                       unsigned k) noexcept {
+[[nodiscard]] constexpr std::uint64_t level_bits_256_at(const std::uint64_t* units,
+                                                        std::uint32_t end, std::uint32_t base,
+                                                        unsigned k) noexcept {
   std::uint64_t sum = 0;
   for (std::uint32_t b = base; b < end; ++b) {
     if (units[b] != 0)
@@ -98,9 +98,9 @@ inline constexpr std::size_t kLevelBins = kExactLevels + (kLevelBits - 6) * 8;
   return sum;
 }
 
-/// At the best parameter; `bits_at(k)` is level_bits256_at.
+/// At the best parameter; `bits_at(k)` is level_bits_256_at.
 template <typename BitsAt>
-[[nodiscard]] constexpr std::uint64_t least_level_bits256(BitsAt bits_at) noexcept {
+[[nodiscard]] constexpr std::uint64_t least_level_bits_256(BitsAt bits_at) noexcept {
   std::uint64_t best = ~std::uint64_t{0};
   for (unsigned k = 0; k <= kMaxLevelRice; ++k) {
     const std::uint64_t sum = bits_at(k);
@@ -117,11 +117,11 @@ struct GridDemand {
   std::uint64_t others = 0;   ///< levels above 1, in units
   /// A gap of the list of all, of ones, of others.
   std::uint64_t every_gap = 0, ones_gap = 0, others_gap = 0;
-  /// least_level_bits256 from base 0, 1, 2.
+  /// least_level_bits_256 from base 0, 1, 2.
   std::uint64_t levels_from[3] = {};
 };
 
-[[nodiscard]] constexpr std::uint64_t grid_bits256(const GridDemand& d) noexcept {
+[[nodiscard]] constexpr std::uint64_t grid_bits_256(const GridDemand& d) noexcept {
   const std::uint64_t ones = d.nonzero - d.others;
   const std::uint64_t segments = std::uint64_t{segments_of(d.entries)} << kUnitBits;
   // A segment that keeps nothing has its word and no content; every list has an end mark.

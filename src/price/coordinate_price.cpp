@@ -109,9 +109,9 @@ struct Levels {
     for (std::uint32_t b = level; b < end; ++b) sum += counts[b];
     return sum;
   }
-  [[nodiscard]] std::uint64_t least_bits256(std::uint32_t base) const noexcept {
-    return least_level_bits256(
-        [&](unsigned k) { return level_bits256_at(counts.data(), end, base, k); });
+  [[nodiscard]] std::uint64_t least_bits_256(std::uint32_t base) const noexcept {
+    return least_level_bits_256(
+        [&](unsigned k) { return level_bits_256_at(counts.data(), end, base, k); });
   }
 };
 
@@ -167,13 +167,13 @@ Expected expected_on_grid(ConstBytes demand, float step) noexcept {
   demanded.entries = n;
   demanded.nonzero = levels.from(1);
   demanded.others = levels.from(2);
-  demanded.every_gap = gap_bits256(demanded.nonzero, entries);
-  demanded.ones_gap = gap_bits256(demanded.nonzero - demanded.others, entries);
-  demanded.others_gap = gap_bits256(demanded.others, entries);
+  demanded.every_gap = gap_bits_256(demanded.nonzero, entries);
+  demanded.ones_gap = gap_bits_256(demanded.nonzero - demanded.others, entries);
+  demanded.others_gap = gap_bits_256(demanded.others, entries);
   levels.counts[0] = entries - demanded.nonzero;  // the histogram leaves zeros out
   for (std::uint32_t base = 0; base < 3; ++base)
-    demanded.levels_from[base] = levels.least_bits256(base);
-  return {grid_bits256(demanded), worth_of_coordinates(demanded.nonzero)};
+    demanded.levels_from[base] = levels.least_bits_256(base);
+  return {grid_bits_256(demanded), worth_of_coordinates(demanded.nonzero)};
 }
 
 std::uint64_t expected_grid_error16(ConstBytes demand, float step) noexcept {

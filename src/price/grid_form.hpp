@@ -27,7 +27,7 @@ inline constexpr std::uint64_t kFewEntries = 1024;
 }
 
 /// The worth of an error in 1/256 bit; `error` is as expected_grid_error16 has it.
-[[nodiscard]] constexpr std::uint64_t grid_error_cost256(std::uint64_t error) noexcept {
+[[nodiscard]] constexpr std::uint64_t grid_error_cost_256(std::uint64_t error) noexcept {
   constexpr double kErrorCost =
       static_cast<double>(kGridStepOfPrice) * static_cast<double>(kGridStepOfPrice) / kBitPrice;
   constexpr auto kCost = static_cast<std::uint64_t>(kErrorCost * 256 + 0.5);

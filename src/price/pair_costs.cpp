@@ -27,12 +27,12 @@ void add_noise(const PairSteps* steps, double kappa2, PriceCosts& costs) noexcep
     for (std::size_t part = 0; part < PriceCosts::kParts; ++part) {
       const double r = bottom + (top - bottom) * (static_cast<double>(part) + 0.5) /
                                     static_cast<double>(PriceCosts::kParts);
-      costs.noise[c][part] = noise_cost256(kappa2 * (r * r * u + (1 + u) * v));
+      costs.noise[c][part] = noise_cost_256(kappa2 * (r * r * u + (1 + u) * v));
     }
   }
   const double u = noise_of(steps[0].shorter), v = noise_of(steps[0].longer);
-  costs.uncertain_noise = noise_cost256(kappa2 * (1 + u) * (1 + v));
-  costs.signal = noise_cost256(kappa2);
+  costs.uncertain_noise = noise_cost_256(kappa2 * (1 + u) * (1 + v));
+  costs.signal = noise_cost_256(kappa2);
 }
 
 std::uint32_t cost_of(std::size_t step, std::size_t column) noexcept {
@@ -47,13 +47,13 @@ double pair_amplitude(const MatrixShape& shape) noexcept {
 }
 
 std::uint64_t pair_weight(const MatrixShape& shape) noexcept {
-  return 2 * (pairs_of(shape.shorter()) + pairs_of(shape.longer()));
+  return 2 * (duos_of(shape.shorter()) + duos_of(shape.longer()));
 }
 
 PriceCosts pair_costs(const MatrixShape& shape) noexcept {
   PriceCosts costs;
   const std::size_t aspect = pair_aspect(shape);
-  const std::uint64_t u = 2 * pairs_of(shape.shorter()), v = 2 * pairs_of(shape.longer());
+  const std::uint64_t u = 2 * duos_of(shape.shorter()), v = 2 * duos_of(shape.longer());
   for (std::size_t c = 0; c < PriceCosts::kClasses; ++c) {
     const PairSteps steps = kPairSteps[aspect][c];
     for (std::size_t part = 0; part < PriceCosts::kParts; ++part) {

@@ -15,7 +15,7 @@
 
 namespace atomo::price {
 
-/// Codes of prices: a change of the level by more is followed at once; one by this much is a new
+/// Codes of prices: a change of the smoothed_price by more is followed at once; one by this much is a new
 /// beginning.
 inline constexpr int kFollowed = 128, kBeginning = 3 * 128;
 /// Steps from a beginning on whose sizes are not made up for: they say how wrong a first guess was.
@@ -24,30 +24,30 @@ inline constexpr std::uint32_t kSettling = 3;
 inline constexpr double kLargestDebt = 8, kLargestPayment = 2;
 
 /// The state of the controller of one pool: what the steps so far say about the next.
-struct PoolState {
-  float level = 0;           ///< price that meets the budget, smoothed; 0 before the first step
+struct ControllerState {
+  float smoothed_price = 0;  ///< price that meets the budget, smoothed; 0 before the first step
   float price = 0;           ///< of the next step, which pays off the debt; likewise
   double owed = 0;           ///< what messages took above the budget, in budgets
   double held = 0;           ///< what the message of a beginning took above it; 0 after other steps
   std::uint32_t steady = 0;  ///< steps since a beginning, as many as count
 };
 
-[[nodiscard]] constexpr int code_of(float price) noexcept {
+[[nodiscard]] constexpr int price_code(float price) noexcept {
   return static_cast<int>(std::bit_cast<std::uint32_t>(price) >> 16);
 }
 
-/// How far a step's price is from the level, in codes.
-[[nodiscard]] constexpr int distance(const PoolState& state, int price) noexcept {
-  if (state.level == 0) return kBeginning;
-  const int level = code_of(state.level);
-  return price < level ? level - price : price - level;
+/// How far a step's price is from the smoothed_price, in codes.
+[[nodiscard]] constexpr int distance(const ControllerState& state, int price) noexcept {
+  if (state.smoothed_price == 0) return kBeginning;
+  const int smoothed_price = price_code(state.smoothed_price);
+  return price < smoothed_price ? smoothed_price - price : price - smoothed_price;
 }
 
 /// Takes a step in: it was sent at `price` (0: each layer found its own), took `actual` bits of
 /// `target`, and `plain` would have met the target.
-constexpr void count_step(PoolState& state, float price, float plain, double actual,
+constexpr void count_step(ControllerState& state, float price, float plain, double actual,
                           double target) noexcept {
-  const bool begins = distance(state, code_of(plain)) >= kBeginning;
+  const bool begins = distance(state, price_code(plain)) >= kBeginning;
   const bool comes_back = begins && state.held != 0;
   const double excess = price > 0 ? std::min(actual / target - 1, kLargestDebt) : 0;
   if (comes_back) {
@@ -62,21 +62,22 @@ constexpr void count_step(PoolState& state, float price, float plain, double act
 }
 
 /// The divisor of the next step's budget: 2 for each budget owed, as finely as prices are.
-[[nodiscard]] constexpr double payment(const PoolState& state) noexcept {
+[[nodiscard]] constexpr double payment(const ControllerState& state) noexcept {
   const double doublings = std::clamp(state.owed, -kLargestPayment, kLargestPayment);
-  const int code = code_of(1) + static_cast<int>(doublings * 128);
+  const int code = price_code(1) + static_cast<int>(doublings * 128);
   return static_cast<double>(price_of_code(static_cast<std::uint32_t>(code)));
 }
 
 /// Takes the step's price in, halfway where it is near, for a third less of the variance that noisy
 /// gradients add to messages' sizes; `corrected` meets the target divided by the payment.
-constexpr void predict_price(PoolState& state, float plain, float corrected) noexcept {
+constexpr void predict_price(ControllerState& state, float plain, float corrected) noexcept {
   if (!(plain > 0)) return;
-  const int now = code_of(plain);
-  const int level = distance(state, now) > kFollowed ? now : (code_of(state.level) + now) / 2;
-  const int next = std::clamp(level + code_of(corrected) - now, static_cast<int>(kFirstPriceCode),
-                              static_cast<int>(kLastPriceCode));
-  state.level = price_of_code(static_cast<std::uint32_t>(level));
+  const int now = price_code(plain);
+  const int smoothed_price =
+      distance(state, now) > kFollowed ? now : (price_code(state.smoothed_price) + now) / 2;
+  const int next = std::clamp(smoothed_price + price_code(corrected) - now,
+                              static_cast<int>(kFirstPriceCode), static_cast<int>(kLastPriceCode));
+  state.smoothed_price = price_of_code(static_cast<std::uint32_t>(smoothed_price));
   state.price = price_of_code(static_cast<std::uint32_t>(next));
 }
 
@@ -88,7 +89,7 @@ struct StepPrices {
 
 /// The prices that a model has learnt, by pool.
 struct LearntPrices {
-  PoolState pools[2];
+  ControllerState pools[2];
   float used[2] = {};  ///< by the last step or message
 };
 

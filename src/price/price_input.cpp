@@ -35,7 +35,7 @@ std::uint64_t loss_of_form(const FormInput& form, float price) noexcept {
 
 std::uint64_t loss_of_grid(ConstBytes grid, float step) noexcept {
   return expected_on_grid(grid, step).bits_256 +
-         grid_error_cost256(expected_grid_error16(grid, step));
+         grid_error_cost_256(expected_grid_error16(grid, step));
 }
 
 std::uint32_t min_code_of_form(const FormInput& form) noexcept {
@@ -99,7 +99,7 @@ float own_price(const PriceRule& rule, const PriceInput& input) noexcept {
 }
 
 FoundPrice find_price(std::span<const PriceInput* const> layers, double budget_bits) noexcept {
-  const std::uint64_t budget = budget_cost256(budget_bits);
+  const std::uint64_t budget = budget_cost_256(budget_bits);
   if (expected_of_all(layers, kFirstPriceCode).bits_256 == 0) return {};
   std::uint32_t lowest = kFirstPriceCode;
   for (const PriceInput* layer : layers) lowest = std::max(lowest, layer->min_code());

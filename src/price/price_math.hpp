@@ -10,7 +10,7 @@
 #include <iterator>
 #include <limits>
 
-#include "coding/pair_code_tables.hpp"
+#include "coding/duo_code_tables.hpp"
 #include "core/host_device.hpp"
 #include "math/dither.hpp"
 #include "price/price.hpp"
@@ -31,7 +31,7 @@ inline constexpr double kBitPrice =
     ((kStepCost256[kAtomClasses[0].step][0] + 6) / 256.0);
 
 /// A variance, in units of the squared price, as a cost.
-[[nodiscard]] constexpr std::uint32_t noise_cost256(double variance) noexcept {
+[[nodiscard]] constexpr std::uint32_t noise_cost_256(double variance) noexcept {
   return static_cast<std::uint32_t>(variance / kBitPrice * 256 + 0.5);
 }
 
@@ -146,7 +146,7 @@ template <typename ExpectedAt>
 }
 
 /// A budget of bits as the search takes it.
-[[nodiscard]] constexpr std::uint64_t budget_cost256(double bits) noexcept {
+[[nodiscard]] constexpr std::uint64_t budget_cost_256(double bits) noexcept {
   return static_cast<std::uint64_t>(std::clamp(bits * 256, 0.0, 1.8e19));  // fits 64 bits
 }
 

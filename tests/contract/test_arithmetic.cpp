@@ -363,8 +363,9 @@ TEST(Arithmetic, WhatDoesNotBelongTogetherIsRefused) {
   Model budget("*=atomo:bits=1,atoms=coordinate");
   EXPECT_EQ(sum_of({budget.encode({}), budget.encode({}, 8)}).status, Status::price_mismatch);
   Buffer flagged = message;
-  for (const auto& [flag, status] : {std::pair{format::Row::kThinned, Status::corrupt},
-                                     std::pair{format::Row::kLossless, Status::unsupported}}) {
+  for (const auto& [flag, status] :
+       {std::pair{format::LayerRecord::kThinned, Status::corrupt},
+        std::pair{format::LayerRecord::kLossless, Status::unsupported}}) {
     flagged[66] = message[66] | static_cast<std::byte>(flag);
     ContainerInfo info;
     ASSERT_EQ(inspect(message, info), Status::ok);

@@ -110,7 +110,7 @@ double reserve_bits(const test::RealGradient& model, const std::string& atoms) {
   std::size_t most = 0;
   for (const auto& layer : model.specs) {
     const codec::EncoderPlan plan(codec::Access::stages(codec), layer.shape, DType::f32);
-    most = std::max(most, plan.least_limit_bytes);
+    most = std::max(most, plan.min_limit_bytes);
   }
   return 8.0 * static_cast<double>(most) / static_cast<double>(model.elements);
 }
@@ -224,14 +224,14 @@ TEST_F(CapOfShortLayers, LeavingLayersOutIsUnbiased) {
 TEST(CapOfModels, TheReserveIsOneLayersAtATime) {
   constexpr std::uint32_t kSteps = 40000;
   for (const std::size_t layers : {1u, 5u, 8u}) {
-    const price::LoneCap cap{8, 100, price::layers_log2(layers)};
+    const price::StreamedCap cap{8, 100, price::layers_log2(layers)};
     std::vector<double> gains(layers);
     for (std::uint32_t step = 0; step < kSteps; ++step) {
       std::size_t chosen = 0;
       for (std::size_t i = 0; i < layers; ++i) {
         const Key key{.seed = 7, .step = step, .tensor = static_cast<std::uint16_t>(i)};
-        EXPECT_EQ(price::allot_alone({50, 8, false}, cap, key).gain, 1);
-        const price::Allotment allotted = price::allot_alone({50, 12, false}, cap, key);
+        EXPECT_EQ(price::allot_streamed({50, 8, false}, cap, key).gain, 1);
+        const price::Allotment allotted = price::allot_streamed({50, 12, false}, cap, key);
         EXPECT_EQ(allotted.limit, 108u);
         gains[i] += static_cast<double>(allotted.gain);
         chosen += allotted.gain > 0 ? 1 : 0;

@@ -33,9 +33,9 @@ struct Tally {
     ++messages;
     while (layer.next(status)) {
       ++layers;
-      if ((layer.row.flags & format::Row::kThinned) == 0) continue;
+      if ((layer.row.flags & format::LayerRecord::kThinned) == 0) continue;
       ++thinned;
-      const std::size_t price = (layer.row.flags & format::Row::kOwnPrice) != 0 ? 4 : 0;
+      const std::size_t price = (layer.row.flags & format::LayerRecord::kOwnPrice) != 0 ? 4 : 0;
       std::uint32_t word = 0;
       std::memcpy(&word, layer.body.data() + price, sizeof word);
       format::Thinning thinning;
@@ -65,7 +65,7 @@ std::vector<float> make_data(Data data, std::size_t n, std::uint64_t seed, std::
 double tightest_cap(const std::string& atoms, const Shape& shape) {
   const Codec codec = Codec::parse("atomo:bits=1,cap=1,atoms=" + atoms);
   const codec::EncoderPlan plan(codec::Access::stages(codec), shape, DType::f32);
-  const std::size_t bytes = format::one_layer_head_bytes(plan.kind) + plan.least_limit_bytes;
+  const std::size_t bytes = format::one_layer_head_bytes(plan.kind) + plan.min_limit_bytes;
   return 8.0 * static_cast<double>(bytes) / static_cast<double>(plan.n) * (1 + 1e-9);
 }
 

@@ -30,7 +30,7 @@ std::string spec_of(const std::string& atoms, double bits, double cap) {
 
 /// The one layer of a message.
 struct OnlyLayer {
-  format::Row row;
+  format::LayerRecord row;
   std::vector<std::byte> price, body;  ///< own price and what follows it
 
   explicit OnlyLayer(ConstBytes message) {
@@ -39,12 +39,12 @@ struct OnlyLayer {
     format::LayerCursor layer(head);
     if (failed(status) || !layer.next(status)) throw Error("not a message of one layer");
     row = layer.row;
-    const bool own = (row.flags & format::Row::kOwnPrice) != 0;
+    const bool own = (row.flags & format::LayerRecord::kOwnPrice) != 0;
     const std::size_t front = own && !layer.body.empty() ? 4 : 0;
     price.assign(layer.body.begin(), layer.body.begin() + static_cast<long>(front));
     body.assign(layer.body.begin() + static_cast<long>(front), layer.body.end());
   }
-  [[nodiscard]] bool thinned() const { return (row.flags & format::Row::kThinned) != 0; }
+  [[nodiscard]] bool thinned() const { return (row.flags & format::LayerRecord::kThinned) != 0; }
 };
 
 /// What the CPU makes of a body above its limit.
@@ -81,7 +81,7 @@ TEST_P(DeviceFormCaps, ThinsWhatTheCpuThins) {
     const codec::EncoderPlan plan(codec::Access::stages(Codec::parse(spec_of(GetParam(), 1, 1))),
                                   shape, DType::f32);
     const std::size_t head = format::one_layer_head_bytes(plan.kind);
-    const double tightest = 8.0 * static_cast<double>(head + plan.least_limit_bytes) /
+    const double tightest = 8.0 * static_cast<double>(head + plan.min_limit_bytes) /
                             static_cast<double>(plan.n) * (1 + 1e-9);
     auto x = test::heavy_tailed(shape.elements(), 3 + shape.elements(), 47);
     for (const double cap : {tightest, 1.1 * tightest, 1.5 * tightest}) {

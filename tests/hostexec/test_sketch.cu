@@ -408,7 +408,7 @@ TEST(Sketches, LayersThatAreNotFiniteAreLeftOut) {
       EXPECT_TRUE(same_bits(before[i], after[i])) << i;
       continue;
     }
-    EXPECT_EQ(after[i].flags, std::uint32_t{format::Row::kNonFinite}) << i;
+    EXPECT_EQ(after[i].flags, std::uint32_t{format::LayerRecord::kNonFinite}) << i;
     for (const auto* values : {&after[i].shorter, &after[i].longer, &after[i].residual})
       for (const float v : *values) ASSERT_EQ(v, 0) << i;
     for (const double sigma : after[i].sigma) EXPECT_EQ(sigma, 0) << i;

@@ -104,7 +104,7 @@ void add_framing(List& list) {
 
 void add_heads(List& list) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  // Row at 64; kind at 72: method, dtype, parameters (4), rank, dimensions 4 and 40; padding at 81.
+  // LayerRecord at 64; kind at 72: method, dtype, parameters (4), rank, dimensions 4 and 40; padding at 81.
   const auto add = [&](const char* name, const Edit& edit) {
     list.add_head(name, "identity", edit);
   };
@@ -233,8 +233,8 @@ void add_pairs_behind_lossless(List& list) {
   Buffer message(head + body);
   std::copy(packed.begin() + static_cast<std::ptrdiff_t>(info.head_bytes), packed.end(),
             message.begin() + static_cast<std::ptrdiff_t>(head));
-  format::write_one_layer_head(message.data(), kind,
-                               {0, format::Row::kLossless, info.layers.at(0).bytes}, {}, 0, 0);
+  format::write_one_layer_head(
+      message.data(), kind, {0, format::LayerRecord::kLossless, info.layers.at(0).bytes}, {}, 0, 0);
   list.add("corrupt-lossless_pays_for_fewer_pairs", message);
 }
 

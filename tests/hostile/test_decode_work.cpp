@@ -30,8 +30,8 @@ using namespace model;
 namespace {
 
 using format::Kind;
+using format::LayerRecord;
 using format::MethodId;
-using format::Row;
 using Buffer = std::vector<std::byte>;
 
 /// Blocks of linear work: of a byte received, of an entry written, and of every call.
@@ -67,7 +67,7 @@ Buffer packed_message(const Kind& kind, std::uint8_t flags, const Buffer& body) 
   Buffer frame(body.size());
   frame.resize(codec::pack_body(*stage.lossless, {}, body, frame));
   if (frame.empty()) return message_of(kind, flags, body);
-  return message_of(kind, flags | Row::kLossless, frame);
+  return message_of(kind, flags | LayerRecord::kLossless, frame);
 }
 
 struct Work {
@@ -107,7 +107,7 @@ Buffer body_of(const Buffer& message, std::uint8_t& flags) {
   format::LayerCursor layer(head);
   Status status = Status::ok;
   EXPECT_TRUE(layer.next(status));
-  flags = layer.row.flags & static_cast<std::uint8_t>(~Row::kOwnPrice);
+  flags = layer.row.flags & static_cast<std::uint8_t>(~LayerRecord::kOwnPrice);
   const std::size_t skip = flags == layer.row.flags ? 0 : format::kPriceBytes;
   return {layer.body.begin() + static_cast<std::ptrdiff_t>(skip), layer.body.end()};
 }
@@ -157,7 +157,7 @@ TEST_P(DecodeWork, OfHostileBodiesIsBounded) {
     const std::size_t most = codec::find_decoder(kind.method)->max_body_bytes(kind);
     for (int trial = 0; trial < 40; ++trial) {
       if (kind.method == MethodId::automatic)
-        flags = static_cast<std::uint8_t>(draw_() % 4 << Row::kFormShift);
+        flags = static_cast<std::uint8_t>(draw_() % 4 << LayerRecord::kFormShift);
       const Work work = expect_bounded(kind, packed_message(kind, flags, hostile_body(good, most)));
       decoded += failed(work.status) ? 0 : 1;
     }
@@ -220,7 +220,7 @@ TEST(DecodeWorkOfHeads, ManyKindsAreBounded) {
   const format::HeadLayout layout(layers, {});
   Buffer message(layout.bytes());
   for (std::size_t i = 0; i < layers.size(); ++i)
-    format::write_row(message.data(), i, {layout.kind_of(i), 0, 0});
+    format::write_record(message.data(), i, {layout.kind_of(i), 0, 0});
   layout.write_tables(message.data());
   layout.seal(message.data(), {}, 0, 0, message.size());
   ContainerInfo info;

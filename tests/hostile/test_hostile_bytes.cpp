@@ -32,7 +32,7 @@ void repair(std::vector<std::byte>& m) {
   const std::uint64_t total = m.size();
   std::memcpy(m.data() + 8, &total, 8);
   // Where the head ends is a property of the unchanged message's kind; one unnamed layer here.
-  std::size_t at = format::kHeaderBytes + format::kRowBytes + 6;
+  std::size_t at = format::kHeaderBytes + format::kRecordBytes + 6;
   if (at >= m.size()) return;
   const auto rank = static_cast<std::size_t>(m[at++]);
   for (std::size_t i = 0; i < rank && at < m.size(); ++i) {

@@ -181,7 +181,7 @@ class Goldens(unittest.TestCase):
 
 class Document(unittest.TestCase):
     def test_the_numbers_are_the_ones_format_md_names(self):
-        found = xxhash.xxh3_64_hexdigest((HERE / "pair_code_tables.json").read_bytes(), seed=0)
+        found = xxhash.xxh3_64_hexdigest((HERE / "duo_code_tables.json").read_bytes(), seed=0)
         named = re.findall(r"XXH3 of that file .*?`([0-9a-f]{16})`", (ROOT / "FORMAT.md").read_text())
         self.assertEqual(named, [found])
 

@@ -10,7 +10,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "core/philox.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/dither_kernels.hpp"
@@ -72,23 +72,23 @@ template <typename Arithmetic = WrittenArithmetic>
 std::string check_values_and_lengths() {
   for (const std::size_t c : {std::size_t{0}, std::size_t{1}, std::size_t{4}}) {
     const coding::AtomClass& atom_class = coding::kAtomClasses[c];
-    const coding::PairCoding coding =
-        coding::pair_coding(atom_class.step, coding::escape_bits(256, atom_class.reach));
+    const coding::DuoCoding coding =
+        coding::duo_coding(atom_class.step, coding::escape_bits(256, atom_class.reach));
     for (const auto& [y0, y1] : {std::pair{2.5, 0.25}, {-1.75, 3 + 5 / 256.0}, {0.125, -0.5}}) {
       Outcomes o({y0, y1});
       const std::array<std::uint32_t, 3> sizes = {kLevels, kPre, kPre};
       for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
-        const ShortDraw first{d[0], d[1]}, second{d[0] ^ math::kMateLevel, d[2]};
+        const ShortDraw first{d[0], d[1]}, second{d[0] ^ math::kMateDither, d[2]};
         const std::int32_t q0 = math::quantise<double>(y0, 1, first),
                            q1 = math::quantise<double>(y1, 1, second);
         std::byte buffer[32];
         core::BitWriter out(buffer, sizeof buffer);
-        coding::put_pair(out, coding, first.level, q0, q1);
+        coding::put_duo(out, coding, first.level, q0, q1);
         const auto bits = static_cast<unsigned>(out.position());
         out.finish();
         std::uint64_t bit = 0;
         const auto read =
-            coding::get_pair(core::BitReader(buffer, sizeof buffer), coding, first.level, bit);
+            coding::get_duo(core::BitReader(buffer, sizeof buffer), coding, first.level, bit);
         const std::array<double, 2> y = {
             Arithmetic::decoded(y0, math::dequantise<double>(read.q0, first.level, 1), bits),
             Arithmetic::decoded(y1, math::dequantise<double>(read.q1, second.level, 1), bits)};

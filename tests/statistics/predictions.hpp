@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "coding/pair_code_tables.hpp"
+#include "coding/duo_code_tables.hpp"
 #include "core/half.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/svd.hpp"

@@ -11,7 +11,7 @@
 #include <optional>
 #include <tuple>
 
-#include "coding/pair_code_tables.hpp"
+#include "coding/duo_code_tables.hpp"
 #include "core/philox.hpp"
 #include "format/pair_body.hpp"
 #include "math/selection.hpp"

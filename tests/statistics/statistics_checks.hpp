@@ -78,7 +78,7 @@ Outcomes pair_outcomes(double x0, double x1, double step, double inverse, double
   const std::array<std::uint32_t, 3> sizes = {kLevels, kPre, kPre};
   for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
     const ShortDraw first{d[0], d[1]},
-        second{d[0] ^ math::kMateLevel, Arithmetic::second_pre(d[1], d[2])};
+        second{d[0] ^ math::kMateDither, Arithmetic::second_pre(d[1], d[2])};
     const std::array<double, 2> y = {
         Arithmetic::dequantise(Arithmetic::quantise(x0, inverse, first), first.level, step),
         Arithmetic::dequantise(Arithmetic::quantise(x1, inverse, second), second.level, step)};
@@ -127,7 +127,7 @@ std::string check_pair_independence() {
       for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
         const double a = Arithmetic::quantise(y0, 1, {level, d[0]});
         const double b = Arithmetic::quantise(
-            y1, 1, {level ^ math::kMateLevel, Arithmetic::second_pre(d[0], d[1])});
+            y1, 1, {level ^ math::kMateDither, Arithmetic::second_pre(d[0], d[1])});
         mean[0] += a / (kPre * kPre);
         mean[1] += b / (kPre * kPre);
         product += a * b / (kPre * kPre);

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "coding/pair_code_tables.hpp"
+#include "coding/duo_code_tables.hpp"
 #include "cpu/atoms.hpp"
 #include "format/atom_body.hpp"
 #include "math/dither.hpp"

@@ -20,7 +20,7 @@ inline double gain_of(ConstBytes message) {
   format::LayerCursor layer(head);
   Status status = Status::ok;
   EXPECT_TRUE(layer.next(status));
-  if ((layer.row.flags & format::Row::kThinned) == 0) return 1;
+  if ((layer.row.flags & format::LayerRecord::kThinned) == 0) return 1;
   std::uint32_t word = 0;
   std::memcpy(&word, layer.body.data(), sizeof word);
   format::Thinning thinning;

@@ -62,7 +62,7 @@ inline Levels levels_of(ConstBytes message) {
     const std::size_t n = layer.kind.shape.elements(), first = levels.size();
     levels.resize(first + n);
     ConstBytes body = layer.body;
-    if ((layer.row.flags & Row::kOwnPrice) != 0) body = body.subspan(kPriceBytes);
+    if ((layer.row.flags & LayerRecord::kOwnPrice) != 0) body = body.subspan(kPriceBytes);
     if (body.empty()) continue;
     const SegmentTable table{body, segments_of(n)};
     if (!table.valid()) return {};
@@ -91,7 +91,7 @@ inline format::SegmentWord word_of(ConstBytes message, std::size_t s) {
   Status status = Status::ok;
   if (!layer.next(status)) return {};
   ConstBytes body = layer.body;
-  if ((layer.row.flags & Row::kOwnPrice) != 0) body = body.subspan(kPriceBytes);
+  if ((layer.row.flags & LayerRecord::kOwnPrice) != 0) body = body.subspan(kPriceBytes);
   const SegmentTable table{body, segments_of(layer.kind.shape.elements())};
   std::uint64_t at = table.bytes();
   for (std::size_t i = 0; i < s; ++i) at += table.word(i).bytes;

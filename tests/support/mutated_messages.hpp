@@ -21,7 +21,7 @@ inline std::vector<std::byte> mutated_message(std::vector<std::byte> message, st
   if (failed(inspect(message, info, true))) throw Error("not a message");
   SplitMix draw(seed + 1000 * message.size());
   const std::size_t head = info.head_bytes,
-                    kinds = format::kHeaderBytes + format::kRowBytes * info.layers.size();
+                    kinds = format::kHeaderBytes + format::kRecordBytes * info.layers.size();
   std::size_t first = head, count = message.size() - head;
   const std::uint64_t where = draw() % 10;
   if (where == 0 || count == 0) {

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "programs/atomo-train/tools"
 sys.path.insert(0, str(TOOLS))
 
-from experiments.jobs_to_hurt import process_of  # noqa: E402 (found by the line before)
+from experiments.fault_jobs import process_of  # noqa: E402 (found by the line before)
 
 TRAINER = os.environ.get("ATOMO_TRAIN", "")
 TRAINING, TEST = 640, 200

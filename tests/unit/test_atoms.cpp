@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "cpu/atoms.hpp"
 #include "format/atom_body.hpp"
 #include "support/atom_layers.hpp"
@@ -58,7 +58,7 @@ struct Reference {
         choice.atom_class != 0
             ? 1.0 / static_cast<double>(step)
             : 4294967296.0 / (static_cast<double>(choice.probability) * static_cast<double>(step)));
-    const PairCoding coding = pair_coding(row.step, escape_bits(length, row.reach));
+    const DuoCoding coding = duo_coding(row.step, escape_bits(length, row.reach));
     for (std::uint64_t u = 0; u < tiles; ++u) {
       const std::uint64_t entries = std::min<std::uint64_t>(32, length - 32 * u),
                           half = (entries + 1) / 2;
@@ -77,7 +77,7 @@ struct Reference {
         if (has_second) y[at + half] = dequantise<float>(q1, level ^ 8, step) * (1 / range);
         std::byte buffer[32];
         BitWriter bits(buffer, sizeof buffer);
-        put_pair(bits, coding, level, q0, q1);
+        put_duo(bits, coding, level, q0, q1);
         content_bits += bits.position();
       }
     }
@@ -332,8 +332,8 @@ TEST(Atoms, DrawsAreDisjoint) {
       for (std::uint64_t from = 0; from < length; from += kPieceEntries) {
         const auto entries =
             static_cast<std::uint32_t>(std::min<std::uint64_t>(kPieceEntries, length - from));
-        const std::uint64_t base = level_base({t, tiles, from / kTile, entries});
-        for (std::uint64_t g = 0; g < level_groups(entries); ++g) levels.push_back(base + g);
+        const std::uint64_t base = dither_base({t, tiles, from / kTile, entries});
+        for (std::uint64_t g = 0; g < dither_groups(entries); ++g) levels.push_back(base + g);
       }
     }
     std::sort(levels.begin(), levels.end());

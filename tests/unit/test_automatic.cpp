@@ -17,7 +17,7 @@ namespace {
 using namespace model;
 
 /// The row of a message's only layer.
-Row row_of(const std::vector<std::byte>& message) {
+LayerRecord row_of(const std::vector<std::byte>& message) {
   Head head;
   EXPECT_EQ(Head::parse(message, true, head), Status::ok);
   LayerCursor layer(head);
@@ -124,7 +124,7 @@ TEST_P(Forms, AreTheExpectedOnesWhateverTheKey) {
     const auto m = test::encode(codec, layer.x, layer.shape,
                                 {.seed = step, .step = 7 * step, .tensor = 1, .worker = 2});
     ASSERT_FALSE(failed(m.status));
-    const Row row = row_of(m.bytes);
+    const LayerRecord row = row_of(m.bytes);
     ASSERT_GT(row.bytes, 4u);
     ASSERT_EQ(row.form(), layer.form) << step;
   }
@@ -137,7 +137,7 @@ TEST_P(Forms, AreTheCheapest) {
   for (const double of_rms : {0.02, 0.1, 0.5, 2.0, 8.0}) {
     const double price = price_near(layer.x, of_rms);
     // Few atoms are kept at high prices: the first message that holds any shows the form.
-    Row row;
+    LayerRecord row;
     for (std::uint32_t step = 0; row.bytes == 0 && step < 200; ++step)
       row = row_of(test::encode(automatic(price), layer.x, layer.shape, {.step = step}).bytes);
     ASSERT_GT(row.bytes, 0u);
@@ -179,7 +179,7 @@ TEST(Automatic, ZerosHaveNoBodyAndNoForm) {
     for (const char* spec : {"atomo:bits=1,atoms=auto", "atomo:price=0.1,atoms=auto"}) {
       const Codec codec = Codec::parse(spec);
       const auto m = test::encode(codec, std::vector<float>(shape.elements()), shape);
-      const Row row = row_of(m.bytes);
+      const LayerRecord row = row_of(m.bytes);
       EXPECT_EQ(row.bytes, 0u);
       EXPECT_EQ(row.form(), 0);
       EXPECT_EQ(test::decode(codec, m.bytes, shape).values,
@@ -197,7 +197,7 @@ TEST(Automatic, HugePricesLeaveTheGrid) {
   for (std::uint32_t step = 0; step < 200; ++step) {
     const auto m = test::encode(codec, x, Shape{1000}, {.step = step});
     ASSERT_FALSE(failed(m.status));
-    const Row row = row_of(m.bytes);
+    const LayerRecord row = row_of(m.bytes);
     EXPECT_EQ(row.form(), kBlocksForm);
     ContainerInfo info;
     ASSERT_EQ(inspect(m.bytes, info, true), Status::ok);
@@ -213,7 +213,7 @@ std::vector<std::byte> with_form(std::vector<std::byte> message, std::uint8_t fo
   Head head;
   EXPECT_EQ(Head::parse(message, true, head), Status::ok);
   std::byte& flags = message[kHeaderBytes + 2];
-  flags = (flags & std::byte{0xF}) | static_cast<std::byte>(form << Row::kFormShift);
+  flags = (flags & std::byte{0xF}) | static_cast<std::byte>(form << LayerRecord::kFormShift);
   write_checksums(message, head.head_bytes());
   return message;
 }

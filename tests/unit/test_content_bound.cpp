@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "format/atom_body.hpp"
 #include "format/content_bound.hpp"
 #include "math/dither.hpp"
@@ -20,20 +20,20 @@ namespace {
 /// Bits of a vector's pairs at random levels; `entries` in steps.
 std::uint64_t bits_of(std::size_t step, unsigned escape, const std::vector<double>& entries,
                       std::mt19937_64& generator) {
-  const PairCoding coding = pair_coding(step, escape);
+  const DuoCoding coding = duo_coding(step, escape);
   std::vector<std::byte> buffer(64);
   std::uint64_t bits = 0;
   for (std::size_t i = 0; i < entries.size(); i += 2) {
     const auto level = static_cast<std::uint32_t>(generator() % 16);
     std::int32_t q[2];
     for (std::size_t k = 0; k < 2; ++k) {
-      const EntryDraw draw{k == 0 ? level : level ^ kMateLevel,
+      const EntryDraw draw{k == 0 ? level : level ^ kMateDither,
                            static_cast<std::uint32_t>(generator() & 0xFFFFu)};
       const double y = i + k < entries.size() ? entries[i + k] : 0;
       q[k] = quantise(static_cast<float>(y), 1.0f, draw);
     }
     BitWriter out(buffer.data(), buffer.size());
-    put_pair(out, coding, level, q[0], q[1]);
+    put_duo(out, coding, level, q[0], q[1]);
     bits += out.position();
   }
   return bits;
@@ -73,7 +73,7 @@ Longest longest_of_class(const AtomClass& c, std::size_t n, int tries) {
     longest.bits = std::max(longest.bits, bits);
   }
   longest.of_bound = static_cast<double>(longest.bits) / bound;
-  longest.of_pair = bound / (static_cast<double>(pairs_of(n)) * max_pair_bits(c.step, escape));
+  longest.of_pair = bound / (static_cast<double>(duos_of(n)) * max_duo_bits(c.step, escape));
   return longest;
 }
 

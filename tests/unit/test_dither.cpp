@@ -110,7 +110,7 @@ TEST(Dither, PlantedMistakesAreSeen) {
   EXPECT_GT(bias([&](DyadicDraw d) { return right({d.level, kPreLevels / 2}); }), 0.005);
   // Decoded at the level of the pair's other entry: no bias, but more variance.
   const Moments mate = enumerate(
-      [&](DyadicDraw d) { return dequantise<double>(q_of(d), d.level ^ kMateLevel, step); });
+      [&](DyadicDraw d) { return dequantise<double>(q_of(d), d.level ^ kMateDither, step); });
   EXPECT_GT(mate.variance, 2 * enumerate(right).variance);
   // The ideal probability in place of the used one.
   const double ratio = 0.3 + 1e-10;

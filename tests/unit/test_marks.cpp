@@ -24,7 +24,7 @@ std::vector<std::uint64_t> random_marks(std::uint64_t atoms, double density,
 }
 
 std::vector<std::byte> written(const std::vector<std::uint64_t>& marks, std::uint64_t atoms) {
-  const MarksPlan plan = plan_marks(marks, atoms);
+  const MarksChoice plan = choose_marks(marks, atoms);
   std::vector<std::byte> bytes(plan.bytes + 8, std::byte{0xAA});
   write_marks(plan, marks, atoms, bytes.data());
   for (std::size_t i = plan.bytes; i < bytes.size(); ++i) EXPECT_EQ(bytes[i], std::byte{0xAA});

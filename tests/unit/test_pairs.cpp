@@ -6,7 +6,7 @@
 
 #include "codec/body_decoder.hpp"
 #include "codec/stages.hpp"
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "core/philox.hpp"
 #include "cpu/pairs.hpp"
 #include "format/kind.hpp"

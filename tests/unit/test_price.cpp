@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "coding/pair_code_tables.hpp"
+#include "coding/duo_code_tables.hpp"
 #include "cpu/atoms.hpp"
 #include "math/dither.hpp"
 #include "math/selection.hpp"

@@ -18,13 +18,13 @@ namespace {
 
 /// The price just below a positive value.
 float price_near(double value) {
-  return price_of_code(static_cast<std::uint32_t>(code_of(static_cast<float>(value))));
+  return price_of_code(static_cast<std::uint32_t>(price_code(static_cast<float>(value))));
 }
 
 /// Bits that each step took, when content takes `content` of what the search expects.
 template <typename Scale>
 std::vector<double> sizes(Scale scale, int steps, double content = 1) {
-  PoolState state;
+  ControllerState state;
   std::vector<double> bits;
   for (int step = 0; step < steps; ++step) {
     const double s = scale(step);

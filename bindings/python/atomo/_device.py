@@ -32,8 +32,8 @@ class _Place:
         with self.current():
             self.stream = (self._torch.cuda.current_stream(x.device).cuda_stream if self._torch
                            else self._cupy.cuda.get_current_stream().ptr)
-            self.told = self.bytes(16)
-            self.told[:] = 0
+            self.result = self.bytes(16)
+            self.result[:] = 0
 
     def current(self) -> Any:
         """Makes the array's device the current one, which the library launches on."""
@@ -60,8 +60,8 @@ class _Place:
 
         `encoder` is the codec or the model that encoded, which warns of budgets.
         """
-        told = (self.told.cpu().numpy() if self._torch else self.told.get()).tobytes()
-        length, status = struct.unpack_from("<Qi", told)
+        result = (self.result.cpu().numpy() if self._torch else self.result.get()).tobytes()
+        length, status = struct.unpack_from("<Qi", result)
         name, description, failed = _atomo.status_of(status)
         if failed:
             raise error(description, name)
@@ -76,7 +76,7 @@ def encode(codec: Any, x: Any, key: Sequence[int]) -> Any:
     with place.current():
         payload = place.bytes(codec.max_encoded_bytes(x.shape, dtype))
         workspace = place.bytes(codec.encode_workspace_bytes(x.shape, dtype, "cuda"))
-        codec.encode_on(x, payload, place.told, workspace, place.stream, *key)
+        codec.encode_on(x, payload, place.result, workspace, place.stream, *key)
         return payload[:place.outcome(Error, codec)]
 
 
@@ -85,7 +85,7 @@ def decode(codec: Any, payload: Any, out: Any, alpha: float | None) -> None:
     place = _Place(out)
     with place.current():
         workspace = place.bytes(codec.decode_workspace_bytes(out.shape, dtype_name(out.dtype), "cuda"))
-        codec.decode_on(place.upload(payload), out, alpha, place.told, workspace, place.stream)
+        codec.decode_on(place.upload(payload), out, alpha, place.result, workspace, place.stream)
         place.outcome(DecodeError)
 
 
@@ -94,7 +94,7 @@ def encode_model(model: Any, arrays: list, key: Sequence[int]) -> Any:
     place = _Place(arrays[0])
     with place.current():
         payload, workspace = place.bytes(model.max_encoded_bytes()), place.bytes(model.encode_workspace_bytes())
-        model.encode_on(arrays, payload, place.told, workspace, place.stream, *key)
+        model.encode_on(arrays, payload, place.result, workspace, place.stream, *key)
         return payload[:place.outcome(Error, model)]
 
 
@@ -102,7 +102,7 @@ def decode_model(model: Any, payloads: list, arrays: list, alpha: float | None) 
     """`Compressor.decode`, or with alpha `decode_add_all`. Waits for the stream."""
     place = _Place(arrays[0])
     with place.current():
-        model.decode_on([place.upload(payload) for payload in payloads], arrays, alpha, place.told,
+        model.decode_on([place.upload(payload) for payload in payloads], arrays, alpha, place.result,
                         place.bytes(model.decode_workspace_bytes()), place.stream)
         place.outcome(DecodeError)
 
@@ -113,7 +113,7 @@ def encode_layer(model: Any, number: int, gradient: Any) -> Any:
     with place.current():
         payload = place.bytes(model.layer_max_encoded_bytes(number))
         workspace = place.bytes(model.layer_encode_workspace_bytes(number))
-        model.encode_layer_on(number, gradient, payload, place.told, workspace, place.stream)
+        model.encode_layer_on(number, gradient, payload, place.result, workspace, place.stream)
         return payload[:place.outcome(Error)]
 
 
@@ -121,7 +121,7 @@ def decode_layer(model: Any, number: int, payload: Any, out: Any, alpha: float |
     """`Compressor.decode_layer`, or with alpha `decode_layer_add`. Waits for the stream."""
     place = _Place(out)
     with place.current():
-        model.decode_layer_on(number, place.upload(payload), out, alpha, place.told,
+        model.decode_layer_on(number, place.upload(payload), out, alpha, place.result,
                               place.bytes(model.layer_decode_workspace_bytes(number)), place.stream)
         place.outcome(DecodeError)
 
@@ -132,5 +132,5 @@ def end_step(model: Any, gradient: Any) -> None:
         raise Error("end_step: on a GPU a step ends after encode_layer")
     place = _Place(gradient)
     with place.current():
-        model.end_step_on(place.told, place.stream)
+        model.end_step_on(place.result, place.stream)
         place.outcome(Error, model)

@@ -119,11 +119,11 @@ def inspect(payload: Any, *, exact: bool = False) -> Message:
     >>> message.key.step, message.layers[0].shape, message.layers[0].codec
     (5, (4, 8), 'sign')
     """
-    told = _atomo.inspect(payload, exact)
-    told["key"] = Key(**told["key"])
-    told["prices"] = Prices(*told["prices"])
-    told["layers"] = tuple(Layer(**layer) for layer in told["layers"])
-    return Message(**told)
+    found = _atomo.inspect(payload, exact)
+    found["key"] = Key(**found["key"])
+    found["prices"] = Prices(*found["prices"])
+    found["layers"] = tuple(Layer(**layer) for layer in found["layers"])
+    return Message(**found)
 
 
 def explained(error: DecodeError, payload: Any, layers: Sequence[tuple[tuple[int, ...], str | None]]) -> DecodeError:

@@ -2,7 +2,7 @@
 /// \file
 /// Sends, receives and gathers are posted as non-blocking calls of MPI, and whoever waits polls
 /// them, first giving way to other processes and then sleeping between polls. Every 50 ms a waiting
-/// process calls functions of signs_of_life.cpp, which send the beats that are due and check
+/// process calls functions of heartbeat.cpp, which send the beats that are due and check
 /// whether those it waits for are alive. An error of MPI becomes a `Fault` that names the other
 /// process.
 

@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 
-from experiments.jobs_to_hurt import Broken, Job
+from experiments.fault_jobs import Broken, Job
 from experiments.reports import commit, machine, markdown, write
 from experiments.trainings import ROOT, TRAINER, LiveLine, check_trainer
 

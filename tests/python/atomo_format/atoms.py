@@ -7,7 +7,7 @@ import numpy as np
 
 from . import philox
 from .bits import BitReader, ByteReader, bytes_for, require
-from .pair_code import NUMBERS, escape_bits, read_pair
+from .duo_code import NUMBERS, escape_bits, read_pair
 from .sparse import read_marks
 
 BLOCKS, ROWS = 0, 1

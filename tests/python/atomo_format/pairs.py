@@ -7,7 +7,7 @@ import numpy as np
 from . import philox
 from .atoms import GROUP, Vector, cut, range_factor, read_classes, read_groups
 from .bits import ByteReader, require
-from .pair_code import NUMBERS
+from .duo_code import NUMBERS
 from .sparse import read_marks
 
 

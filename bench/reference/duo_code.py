@@ -8,14 +8,14 @@ import re
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NUMBERS = json.loads((ROOT / "tests/python/pair_code_tables.json").read_text())  # part of FORMAT.md
+NUMBERS = json.loads((ROOT / "tests/python/duo_code_tables.json").read_text())  # part of FORMAT.md
 CLASSES, PARTS = len(NUMBERS["classes"]), 8  # a class has eight parts, by the ratio of amplitude and price
 STEPS, DELTA, MIDDLE = (np.array([row[key] for row in NUMBERS[of]])
                         for of, key in (("steps", "d"), ("classes", "delta"), ("classes", "middle")))
 TOP = np.array([2.0] + [(1.5, 2.0)[c % 2] * 2.0**(c // 2) for c in range(CLASSES - 1)])  # upper ends of the ratio
 # (steps, 17) bits an entry: at the nominal rms, then by part of an even and of an odd half octave.
 COSTS = np.array([[int(x) / 256 for x in row.split(",")] for row in re.findall(
-    r"\{([\d, ]+)\}", re.search(r"kStepCost256\[\]\[17\] = \{(.*?)\};", (ROOT / "src/coding/pair_code_tables.hpp").read_text(),
+    r"\{([\d, ]+)\}", re.search(r"kStepCost256\[\]\[17\] = \{(.*?)\};", (ROOT / "src/coding/duo_code_tables.hpp").read_text(),
                                 re.S)[1])])
 
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 #include "coding/tiles.hpp"
 #include "cuda/atom_forms.hpp"
 #include "math/dither.hpp"
@@ -29,7 +29,7 @@ struct AtomVector {
   /// A quarter of the first index of the level draws of the eight tiles around a tile.
   [[nodiscard]] __host__ __device__ std::uint64_t level_base(std::uint64_t atom,
                                                              std::uint64_t tile) const {
-    return atom * divide_up(tiles, coding::kLevelTiles) + tile / coding::kLevelTiles;
+    return atom * divide_up(tiles, coding::kDitherTiles) + tile / coding::kDitherTiles;
   }
 };
 

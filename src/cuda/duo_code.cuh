@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The pair code on the device (pair_code.hpp): its words as constants that the compiler makes from
+/// The duo code on the device (duo_code.hpp): its words as constants that the compiler makes from
 /// the committed lengths, 114 KiB to encode, 320 KiB to decode. A file that only encodes, or only
 /// decodes, carries the one it uses.
 ///
 /// Only the eight levels that the format gives are kept; the code of level j + 8 is that of level j
 /// with h0 and h1 exchanged.
 
-#include "coding/pair_code.hpp"
-#include "coding/pair_code_words.hpp"
+#include "coding/duo_code.hpp"
+#include "coding/duo_code_words.hpp"
 #include "cuda/gpu.cuh"
 
 namespace atomo::cuda {
@@ -60,7 +60,7 @@ struct EncodeWords {
   return words;
 }
 
-/// [table][level][the next `limit` bits of the stream]: as `PairCoding::decode`, length | (h0 & 63)
+/// [table][level][the next `limit` bits of the stream]: as `DuoCoding::decode`, length | (h0 & 63)
 /// << 4 | (h1 & 63) << 10, the escape word with h0 = kEscapeCell.
 struct DecodeWords {
   std::uint16_t entry[word_places().decode[kCodeTables]] = {};
@@ -127,14 +127,14 @@ __device__ inline const DeviceStep& device_step(std::uint32_t i) {
   return kSteps.step[i];
 }
 /// Bits in the order of the stream, the first the lowest.
-struct PairBits {
+struct DuoBits {
   std::uint64_t bits;
   unsigned count;  ///< at most 63: a word of 11 and two integers of 26
 };
 
 /// A pair's word and what follows it. `level` is the first entry's; q0 and q1 fit `escape_bits`.
-__device__ inline PairBits put_pair(const DeviceStep& step, unsigned escape_bits,
-                                    std::uint32_t level, std::int32_t q0, std::int32_t q1) {
+__device__ inline DuoBits put_duo(const DeviceStep& step, unsigned escape_bits, std::uint32_t level,
+                                  std::int32_t q0, std::int32_t q1) {
   const unsigned width = step.width, raw = step.raw;
   const std::int32_t centre = static_cast<std::int32_t>((1u << raw) >> 1), half = 1 << (width - 1);
   const auto i0 = static_cast<std::uint32_t>(((q0 + centre) >> raw) + half);
@@ -154,15 +154,15 @@ __device__ inline PairBits put_pair(const DeviceStep& step, unsigned escape_bits
   return {(entry & (kEscapeBit - 1)) | (low0 | low1 << each) << length, length + 2 * each};
 }
 
-struct PairRead {
+struct DuoRead {
   std::int32_t q0, q1;
   unsigned count;  ///< bits read, at most 63
 };
 
 /// The pair whose bits begin at the lowest of `window`; what of them the window lacks counts as
 /// zeros. Any bits give some pair, at least a bit long.
-__device__ inline PairRead get_pair(const DeviceStep& step, unsigned escape_bits,
-                                    std::uint32_t level, std::uint64_t window) {
+__device__ inline DuoRead get_duo(const DeviceStep& step, unsigned escape_bits, std::uint32_t level,
+                                  std::uint64_t window) {
   const std::uint32_t looked_up = (level & step.level_mask) << step.limit |
                                   (static_cast<std::uint32_t>(window) & ((1u << step.limit) - 1));
   const std::uint32_t entry = decode_table()[step.decode + looked_up];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The border between C and C++: what stands behind the handles, arguments checked and turned into
+/// The boundary between C and C++: what stands behind the handles, arguments checked and turned into
 /// the library's types, and exceptions turned into statuses. Arguments are refused by throwing
 /// `Error`, which `guarded` catches.
 
@@ -33,7 +33,7 @@ struct atomo_message {
 namespace atomo::c {
 
 /// The status of C; a failure's description becomes this thread's last error.
-atomo_status told(Status status) noexcept;
+atomo_status to_c(Status status) noexcept;
 /// Of the exception being handled, whose message becomes this thread's last error.
 atomo_status refused() noexcept;
 
@@ -45,7 +45,7 @@ atomo_status guarded(Body body) noexcept {
       body();
       return ATOMO_OK;
     } else {
-      return told(body());
+      return to_c(body());
     }
   } catch (...) {
     return refused();

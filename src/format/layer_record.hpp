@@ -17,7 +17,7 @@ inline constexpr std::size_t kPriceBytes = sizeof(float);  ///< of a price in fr
 }
 
 /// One layer's row: u16 kind, u8 flags, u40 bytes of the body before padding.
-struct Row {
+struct LayerRecord {
   static constexpr std::uint8_t kNonFinite = 1, kLossless = 2, kOwnPrice = 4, kThinned = 8,
                                 kAllFlags = 0x3F;
   /// Bits 4 and 5: which of several forms the body has, where its method knows several.
@@ -32,7 +32,7 @@ struct Row {
   [[nodiscard]] constexpr std::uint64_t word() const noexcept {
     return std::uint64_t{kind} | (std::uint64_t{flags} << 16) | (bytes << 24);
   }
-  [[nodiscard]] static constexpr Row of(std::uint64_t word) noexcept {
+  [[nodiscard]] static constexpr LayerRecord of(std::uint64_t word) noexcept {
     return {static_cast<std::uint16_t>(word), static_cast<std::uint8_t>(word >> 16), word >> 24};
   }
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The static prefix code of two dithered entries (tools/make_pair_code.py explains the model and
+/// The static prefix code of two dithered entries (tools/make_duo_code.py explains the model and
 /// the tables).
 ///
 /// A word stands for a cell (h0, h1) of a table, at the dither level of the pair's first entry.
@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "coding/pair_code_tables.hpp"
+#include "coding/duo_code_tables.hpp"
 #include "core/bits.hpp"
 #include "core/host_device.hpp"
 
@@ -40,7 +40,7 @@ inline constexpr std::uint64_t kMaxVectorEntries = std::uint64_t{1} << 22;
 }
 
 /// One coding step as the loops use it.
-struct PairCoding {
+struct DuoCoding {
   const std::uint32_t*
       encode;  ///< [level & level_mask][h0 + 2^(width-1)][h1 + 2^(width-1)], see kEscapeFlag
   const std::uint16_t* decode;  ///< [level & level_mask][limit bits of the stream], see kEscapeCell
@@ -55,18 +55,18 @@ inline constexpr std::uint32_t kEscapeFlag = 0x80000000u;
 inline constexpr std::int32_t kEscapeCell = -32;
 
 /// `step` indexes kCodingSteps. The tables are built at the first call, into static storage.
-[[nodiscard]] PairCoding pair_coding(std::size_t step, unsigned escape_bits) noexcept;
+[[nodiscard]] DuoCoding duo_coding(std::size_t step, unsigned escape_bits) noexcept;
 
 /// Longest way to send a pair: its escape or its longest word with raw bits.
-[[nodiscard]] inline unsigned max_pair_bits(std::size_t step, unsigned escape_bits) noexcept {
+[[nodiscard]] inline unsigned max_duo_bits(std::size_t step, unsigned escape_bits) noexcept {
   const CodingStep& s = kCodingSteps[step];
   const unsigned tail = s.raw > escape_bits ? s.raw : escape_bits;
   return kCodeLengths[s.table].limit + 2 * tail;
 }
 
 /// `q0` and `q1` fit in `coding.escape_bits` bits.
-inline void put_pair(BitWriter& out, const PairCoding& coding, std::uint32_t level, std::int32_t q0,
-                     std::int32_t q1) noexcept {
+inline void put_duo(BitWriter& out, const DuoCoding& coding, std::uint32_t level, std::int32_t q0,
+                    std::int32_t q1) noexcept {
   const std::int32_t centre = static_cast<std::int32_t>((1u << coding.raw) >> 1),
                      half = 1 << (coding.width - 1);
   const auto i0 = static_cast<std::uint32_t>(((q0 + centre) >> coding.raw) + half);
@@ -84,20 +84,20 @@ inline void put_pair(BitWriter& out, const PairCoding& coding, std::uint32_t lev
   out.put(low0 | (low1 << bits), 2 * bits);
 }
 
-struct DecodedPair {
+struct DecodedDuo {
   std::int32_t q0, q1;
 };
 
 /// Reads the pair at `bit` and moves past it. Any bits give some pair.
-[[nodiscard]] inline DecodedPair get_pair(const BitReader& in, const PairCoding& coding,
-                                          std::uint32_t level, std::uint64_t& bit) noexcept {
+[[nodiscard]] inline DecodedDuo get_duo(const BitReader& in, const DuoCoding& coding,
+                                        std::uint32_t level, std::uint64_t& bit) noexcept {
   const std::uint64_t window = in.peek(bit);
   const std::uint32_t mask = (1u << coding.limit) - 1;
   const std::uint32_t entry = coding.decode[((level & coding.level_mask) << coding.limit) |
                                             (static_cast<std::uint32_t>(window) & mask)];
   bit += entry & 15u;
-  DecodedPair pair{static_cast<std::int32_t>(entry << 22) >> 26,
-                   static_cast<std::int32_t>(entry << 16) >> 26};
+  DecodedDuo pair{static_cast<std::int32_t>(entry << 22) >> 26,
+                  static_cast<std::int32_t>(entry << 16) >> 26};
   if (pair.q0 == kEscapeCell) {
     const std::uint64_t tail = in.peek(bit);
     const unsigned w = coding.escape_bits;

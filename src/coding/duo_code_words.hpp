@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The words of the pair code, from the lengths that pair_code_tables.hpp commits: the CPU's tables
-/// (pair_code.cpp) and the device's (cuda/pair_code.cuh) are made of them.
+/// The words of the duo code, from the lengths that duo_code_tables.hpp commits: the CPU's tables
+/// (duo_code.cpp) and the device's (cuda/duo_code.cuh) are made of them.
 
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 
-#include "coding/pair_code_tables.hpp"
+#include "coding/duo_code_tables.hpp"
 
 namespace atomo::coding {
 

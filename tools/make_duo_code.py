@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the committed tables of the dither's pair code.
+"""Makes the committed tables of the dither's duo code.
 
-    tools/make_pair_code.py [--root DIR]
+    tools/make_duo_code.py [--root DIR]
 
-writes src/coding/pair_code_tables.hpp and, with the same content for an independent decoder,
-tests/python/pair_code_tables.json. Needs NumPy alone; takes a few seconds; the output depends
+writes src/coding/duo_code_tables.hpp and, with the same content for an independent decoder,
+tests/python/duo_code_tables.json. Needs NumPy alone; takes a few seconds; the output depends
 on nothing but this file (double precision, every optimum is taken over a fixed grid).
 
 Model. Entries are Gaussian, in units of the rms of their atom. With step d and dither level j an entry
@@ -38,7 +38,7 @@ import pathlib
 
 import numpy as np
 
-from pair_code_files import write_header, write_json
+from duo_code_files import write_header, write_json
 
 COARSEST = 2.8          # d of the first step
 COARSE_EIGHTHS = 10     # steps an eighth of an octave apart, from the first; then quarters of an octave
@@ -223,15 +223,15 @@ def rice_costs():
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Makes the committed tables of the pair code.")
+    parser = argparse.ArgumentParser(description="Makes the committed tables of the duo code.")
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
     root = parser.parse_args().root
     tables, steps = make_steps()
     add_costs(tables, steps)
     classes, price = make_atom_classes(steps)
     kappas, pairs = make_pairs(steps, classes, price)
-    write_header(root / "src" / "coding" / "pair_code_tables.hpp", tables, steps, classes, kappas, pairs, rice_costs())
-    write_json(root / "tests" / "python" / "pair_code_tables.json", tables, steps, classes, kappas, pairs)
+    write_header(root / "src" / "coding" / "duo_code_tables.hpp", tables, steps, classes, kappas, pairs, rice_costs())
+    write_json(root / "tests" / "python" / "duo_code_tables.json", tables, steps, classes, kappas, pairs)
     first = steps[classes[0]["step"]]
     print(f"{len(tables)} tables, {len(steps)} steps; uncertain atoms: d {first['d']:.3f}, {first['bits'][0]:.4f} bits, "
           f"constant {first['bits'][0] * (1 + self_noise(first['d'])):.4f}, mu / a^2 {price:.4f}")

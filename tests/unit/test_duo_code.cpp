@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,33 +16,33 @@ namespace {
 
 constexpr std::size_t kSteps = std::size(kCodingSteps);
 
-std::uint64_t bits_of(const PairCoding& coding, std::uint32_t level, std::int32_t q0,
+std::uint64_t bits_of(const DuoCoding& coding, std::uint32_t level, std::int32_t q0,
                       std::int32_t q1) {
   std::byte buffer[32];
   BitWriter out(buffer, sizeof buffer);
-  put_pair(out, coding, level, q0, q1);
+  put_duo(out, coding, level, q0, q1);
   return out.position();
 }
 
-void expect_round_trip(std::size_t step, const PairCoding& coding, std::uint32_t level,
+void expect_round_trip(std::size_t step, const DuoCoding& coding, std::uint32_t level,
                        std::int32_t q0, std::int32_t q1) {
   std::byte buffer[32];
   BitWriter out(buffer, sizeof buffer);
   out.put(5, 3);  // an odd place to start
-  put_pair(out, coding, level, q0, q1);
+  put_duo(out, coding, level, q0, q1);
   const std::uint64_t end = out.position();
   const std::size_t bytes = out.finish();
   std::uint64_t bit = 3;
-  const DecodedPair pair = get_pair(BitReader(buffer, bytes), coding, level, bit);
+  const DecodedDuo pair = get_duo(BitReader(buffer, bytes), coding, level, bit);
   ASSERT_EQ(pair.q0, q0) << "step " << step << " level " << level;
   ASSERT_EQ(pair.q1, q1) << "step " << step << " level " << level;
   ASSERT_EQ(bit, end);
-  ASSERT_LE(end - 3, max_pair_bits(step, coding.escape_bits));
+  ASSERT_LE(end - 3, max_duo_bits(step, coding.escape_bits));
 }
 
-TEST(PairCode, EveryCellOfEveryStepComesBack) {
+TEST(DuoCode, EveryCellOfEveryStepComesBack) {
   for (std::size_t step = 0; step < kSteps; ++step) {
-    const PairCoding coding = pair_coding(step, 20);
+    const DuoCoding coding = duo_coding(step, 20);
     const int stride = 1 << coding.raw, reach = 1 << (coding.width - 1);
     for (std::uint32_t level = 0; level < 16; level += coding.level_mask == 0 ? 15 : 1) {
       for (int h0 = -reach - 2; h0 <= reach + 2; ++h0) {
@@ -55,21 +55,21 @@ TEST(PairCode, EveryCellOfEveryStepComesBack) {
   }
 }
 
-TEST(PairCode, EscapesReachBothEnds) {
+TEST(DuoCode, EscapesReachBothEnds) {
   for (std::size_t step = 0; step < kSteps; ++step) {
     for (const unsigned bits : {3u, 5u, 17u, kMaxEscapeBits}) {
-      if ((1 << (bits - 1)) <= (1 << (pair_coding(step, bits).raw + 3))) continue;
+      if ((1 << (bits - 1)) <= (1 << (duo_coding(step, bits).raw + 3))) continue;
       const std::int32_t end = 1 << (bits - 1);
       for (const auto& [q0, q1] :
            {std::pair(-end, end - 1), std::pair(end - 1, -end), std::pair(0, -end)}) {
-        expect_round_trip(step, pair_coding(step, bits), 3, q0, q1);
+        expect_round_trip(step, duo_coding(step, bits), 3, q0, q1);
       }
     }
   }
 }
 
 /// A decoder must meet a word whatever the bits are: the lengths of a level fill the code exactly.
-TEST(PairCode, CodesAreComplete) {
+TEST(DuoCode, CodesAreComplete) {
   for (const CodeLengths& table : kCodeLengths) {
     for (unsigned level = 0; level < table.levels; ++level) {
       std::uint64_t sum = 0;
@@ -83,9 +83,9 @@ TEST(PairCode, CodesAreComplete) {
   }
 }
 
-TEST(PairCode, LevelsEightApartSwapTheEntries) {
+TEST(DuoCode, LevelsEightApartSwapTheEntries) {
   for (std::size_t step = 0; step < kSteps; ++step) {
-    const PairCoding coding = pair_coding(step, 12);
+    const DuoCoding coding = duo_coding(step, 12);
     if (coding.level_mask == 0) continue;
     for (std::uint32_t level = 0; level < 8; ++level) {
       for (int q0 = -4; q0 < 4; ++q0) {
@@ -100,10 +100,10 @@ TEST(PairCode, LevelsEightApartSwapTheEntries) {
 double normal_below(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
 /// The committed costs against the code itself, over all pairs of a Gaussian of rms 1.
-TEST(PairCode, CostsAreWhatTheCodeSpends) {
+TEST(DuoCode, CostsAreWhatTheCodeSpends) {
   for (std::size_t step = 0; step < 22; ++step) {
     const double d = kCodingSteps[step].d;
-    const PairCoding coding = pair_coding(step, escape_bits(256, 1.2 / d));
+    const DuoCoding coding = duo_coding(step, escape_bits(256, 1.2 / d));
     const int reach = static_cast<int>(6.0 / d) + 2;
     double bits = 0;
     for (std::uint32_t level = 0; level < 16; ++level) {
@@ -114,7 +114,7 @@ TEST(PairCode, CostsAreWhatTheCodeSpends) {
       for (int q0 = -reach; q0 <= reach; ++q0) {
         const double p0 = probability(q0, level);
         for (int q1 = -reach; q1 <= reach; ++q1) {
-          bits += p0 * probability(q1, level ^ kMateLevel) *
+          bits += p0 * probability(q1, level ^ kMateDither) *
                   static_cast<double>(bits_of(coding, level, q0, q1)) / 32;
         }
       }
@@ -123,7 +123,7 @@ TEST(PairCode, CostsAreWhatTheCodeSpends) {
   }
 }
 
-TEST(PairCode, EscapeBitsHoldWhatAClassCanReach) {
+TEST(DuoCode, EscapeBitsHoldWhatAClassCanReach) {
   for (const std::uint64_t entries : {1ull, 16ull, 31ull, 256ull, 5000ull, 1ull << 22}) {
     for (std::size_t c = 0; c < std::size(kAtomClasses); ++c) {
       const AtomClass& row = kAtomClasses[c];

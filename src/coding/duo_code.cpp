@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Builds the tables of the prefix code from the lengths of its words, at the first call, into
 /// static storage of about a megabyte.
-#include "coding/pair_code.hpp"
+#include "coding/duo_code.hpp"
 
 #include <array>
 #include <cstddef>
 #include <utility>
 
-#include "coding/pair_code_words.hpp"
+#include "coding/duo_code_words.hpp"
 
 namespace atomo::coding {
 namespace {
@@ -33,9 +33,9 @@ constexpr auto kEncodeBegin = offsets(encode_entries);
 constexpr auto kDecodeBegin = offsets(decode_entries);
 
 /// Every code of every table, a megabyte of static storage.
-class PairCodes {
+class DuoCodes {
  public:
-  PairCodes() noexcept {
+  DuoCodes() noexcept {
     for (std::size_t t = 0; t < kTables; ++t) {
       const CodeLengths& table = kCodeLengths[t];
       for (unsigned level = 0; level < table.levels; ++level) build(t, level, false);
@@ -56,7 +56,7 @@ class PairCodes {
   /// The code of one level; `swapped` gives that of level xor 8 by exchanging the two entries.
   void build(std::size_t t, unsigned level, bool swapped) noexcept {
     const CodeLengths& table = kCodeLengths[t];
-    const unsigned place = level + (swapped ? kMateOffset : 0u), width = table.width;
+    const unsigned place = level + (swapped ? kMateDither : 0u), width = table.width;
     const std::uint32_t cells = 1u << (2 * width), half = 1u << (width - 1),
                         low = (1u << width) - 1;
     std::uint32_t* const encode =
@@ -84,15 +84,15 @@ class PairCodes {
     }
   }
 
-  static constexpr unsigned kMateOffset = 8;
+  static constexpr unsigned kMateDither = 8;
   std::array<std::uint32_t, kEncodeBegin[kTables]> encode_{};
   std::array<std::uint16_t, kDecodeBegin[kTables]> decode_{};
 };
 
 }  // namespace
 
-PairCoding pair_coding(std::size_t step, unsigned escape_bits) noexcept {
-  static const PairCodes codes;
+DuoCoding duo_coding(std::size_t step, unsigned escape_bits) noexcept {
+  static const DuoCodes codes;
   const CodingStep& s = kCodingSteps[step];
   const CodeLengths& table = kCodeLengths[s.table];
   return {codes.encode(s.table),

@@ -2,7 +2,7 @@
 /// Groups of 64 entries: a group without marks costs one store an entry when decoding and nothing
 /// when encoding.
 
-#include "cpu/marked.hpp"
+#include "cpu/kept_entries.hpp"
 
 #include <bit>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "core/run_tasks.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/marked.cpp"
+#define HWY_TARGET_INCLUDE "cpu/kept_entries.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -70,13 +70,13 @@ namespace atomo::cpu {
 HWY_EXPORT(set_groups);
 HWY_EXPORT(add_groups);
 
-void MarkedSet::invert(std::size_t n) noexcept {
+void KeptSet::invert(std::size_t n) noexcept {
   for (auto& word : words) word = ~word;
   if (n % 64 != 0) words.back() &= (std::uint64_t{1} << (n % 64)) - 1;
 }
 
-std::uint64_t MarkedSet::count() noexcept {
-  constexpr std::size_t kWords = kMarkedGrain / 64;
+std::uint64_t KeptSet::count() noexcept {
+  constexpr std::size_t kWords = kKeptGrain / 64;
   std::uint64_t total = 0;
   for (std::size_t w = 0; w < words.size(); ++w) {
     if (w % kWords == 0) before[w / kWords] = total;
@@ -85,10 +85,10 @@ std::uint64_t MarkedSet::count() noexcept {
   return total;
 }
 
-void gather_marked(const float* x, std::size_t n, const MarkedSet& set, Executor* executor,
-                   std::byte* values) noexcept {
-  run_ranges(executor, n, kMarkedGrain, [&](std::size_t begin, std::size_t end) {
-    std::byte* out = values + 4 * set.before[begin / kMarkedGrain];
+void gather_kept(const float* x, std::size_t n, const KeptSet& set, Executor* executor,
+                 std::byte* values) noexcept {
+  run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
+    std::byte* out = values + 4 * set.before[begin / kKeptGrain];
     for (std::size_t at = begin; at < end; at += 64) {
       for (std::uint64_t left = set.words[at / 64]; left != 0; left &= left - 1, out += 4)
         std::memcpy(out, x + at + std::countr_zero(left), 4);
@@ -107,10 +107,10 @@ Status check_values(const std::byte* values, std::size_t count, float scale) noe
   return std::isinf(std::bit_cast<float>(largest) * scale) ? Status::overflow : Status::ok;
 }
 
-void scatter_marked(const std::byte* values, const MarkedSet& set, float scale, bool add,
-                    float alpha, float* y, std::size_t n, Executor* executor) noexcept {
-  run_ranges(executor, n, kMarkedGrain, [&](std::size_t begin, std::size_t end) {
-    const std::byte* in = values + 4 * set.before[begin / kMarkedGrain];
+void scatter_kept(const std::byte* values, const KeptSet& set, float scale, bool add, float alpha,
+                  float* y, std::size_t n, Executor* executor) noexcept {
+  run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
+    const std::byte* in = values + 4 * set.before[begin / kKeptGrain];
     const std::uint64_t* words = set.words.data() + begin / 64;
     if (add) {
       HWY_DYNAMIC_DISPATCH(add_groups)(words, in, scale, alpha, y + begin, end - begin);

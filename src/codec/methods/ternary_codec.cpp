@@ -65,7 +65,7 @@ std::shared_ptr<const BodyEncoder> make_terngrad(SpecArgs& args) {
     if (clip.find_first_of("0123456789") == std::string::npos)
       args.fail("clip",
                 "clip=" + clip + ": expected none, or a number of standard deviations such as 2.5");
-    config.clip = static_cast<float>(args.number("clip", kLeastClip, kLargestClip));
+    config.clip = static_cast<float>(args.number("clip", kMinClip, kMaxClip));
   }
   return std::make_shared<TernGrad>(config);
 }

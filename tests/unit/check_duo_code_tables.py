@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The committed tables of the pair code are what tools/make_pair_code.py makes.
+"""The committed tables of the duo code are what tools/make_duo_code.py makes.
 
 Lengths, steps and classes must agree to the character; real numbers that come from sums may differ in their last digits
 where NumPy adds in another order.
@@ -29,9 +29,9 @@ def differences(made, committed):
 def main():
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
-        tool = [sys.executable, "-B", str(ROOT / "tools" / "make_pair_code.py"), "--root", folder]
+        tool = [sys.executable, "-B", str(ROOT / "tools" / "make_duo_code.py"), "--root", folder]
         subprocess.run(tool, check=True, stdout=subprocess.DEVNULL)
-        for name in ("src/coding/pair_code_tables.hpp", "tests/python/pair_code_tables.json"):
+        for name in ("src/coding/duo_code_tables.hpp", "tests/python/duo_code_tables.json"):
             wrong = differences((pathlib.Path(folder) / name).read_text(), (ROOT / name).read_text())
             failures += len(wrong)
             for line in wrong[:5]:

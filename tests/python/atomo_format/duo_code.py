@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code for pairs of numbers and the numbers it is built from (FORMAT.md, "Numbers" and "Pair code")."""
+"""The code for pairs of numbers and the numbers it is built from (FORMAT.md, "Numbers" and "Duo code")."""
 import functools
 import json
 import math
@@ -7,7 +7,7 @@ import pathlib
 
 from .bits import require
 
-NUMBERS = json.loads((pathlib.Path(__file__).parent.parent / "pair_code_tables.json").read_text())
+NUMBERS = json.loads((pathlib.Path(__file__).parent.parent / "duo_code_tables.json").read_text())
 ESCAPE = None
 
 

@@ -14,17 +14,17 @@
 namespace atomo::cpu {
 
 /// Entries that one task gathers or scatters.
-inline constexpr std::size_t kMarkedGrain = std::size_t{1} << 16;
+inline constexpr std::size_t kKeptGrain = std::size_t{1} << 16;
 
 /// The bit map of a layer and, for each grain, how many marked entries lie before it.
-struct MarkedSet {
+struct KeptSet {
   std::span<std::uint64_t> words;
   std::span<std::uint64_t> before;
 
-  [[nodiscard]] static MarkedSet carve(Carver& carver, std::size_t n) noexcept {
-    MarkedSet set;
+  [[nodiscard]] static KeptSet carve(Carver& carver, std::size_t n) noexcept {
+    KeptSet set;
     set.words = carver.take<std::uint64_t>(n / 64 + (n % 64 != 0));
-    set.before = carver.take<std::uint64_t>(n / kMarkedGrain + (n % kMarkedGrain != 0));
+    set.before = carver.take<std::uint64_t>(n / kKeptGrain + (n % kKeptGrain != 0));
     return set;
   }
 
@@ -41,8 +41,8 @@ struct MarkedSet {
 };
 
 /// Writes the marked entries of x, 4 bytes each. `set.count()` has been called.
-void gather_marked(const float* x, std::size_t n, const MarkedSet& set, Executor* executor,
-                   std::byte* values) noexcept;
+void gather_kept(const float* x, std::size_t n, const KeptSet& set, Executor* executor,
+                 std::byte* values) noexcept;
 
 /// `Status::corrupt` unless all `count` values are finite; `Status::overflow` when one times
 /// `scale` is not.
@@ -50,7 +50,7 @@ void gather_marked(const float* x, std::size_t n, const MarkedSet& set, Executor
 
 /// y[i] = v_i, or y[i] + (alpha * v_i) when `add`, v_i being value * scale (rounded) where marked
 /// and 0 elsewhere. `set.count()` has been called.
-void scatter_marked(const std::byte* values, const MarkedSet& set, float scale, bool add,
-                    float alpha, float* y, std::size_t n, Executor* executor) noexcept;
+void scatter_kept(const std::byte* values, const KeptSet& set, float scale, bool add, float alpha,
+                  float* y, std::size_t n, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu
