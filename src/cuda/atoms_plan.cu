@@ -40,8 +40,8 @@ std::uint64_t slot_words(const AtomsJob& job) {
     for (std::size_t c = 0; c < math::kAtomClassCount; ++c)
       bits = std::max<std::uint64_t>(
           bits, coding::max_duo_bits(vector.step[c], vector.escape_bits[0][c]));
-    of_atom += coding::pairs_of(vector.length) * bits;
-    of_piece = std::max(of_piece, coding::pairs_of(kPieceEntries) * bits);
+    of_atom += coding::duos_of(vector.length) * bits;
+    of_piece = std::max(of_piece, coding::duos_of(kPieceEntries) * bits);
   }
   return divide_up(groups.pieces > 1 ? of_piece : groups.atoms * of_atom, 32);
 }

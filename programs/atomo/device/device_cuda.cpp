@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "atomo/cuda.hpp"
+#include "common/workspace.hpp"
 #include "device/device.hpp"
 #include "terminal/failure.hpp"
 #include "terminal/table.hpp"
@@ -125,7 +126,7 @@ class CudaModel final : public DeviceModel {
                {.names_on_wire = names_on_wire, .device = Device::cuda}),
         tensor_bytes_(place()),
         tensors_(tensor_bytes_),
-        workspace_(programs::workspace_bytes(model_)),
+        workspace_(atomo::programs::workspace_bytes(model_)),
         told_(sizeof(Told)) {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       const LayerSpec& layer = model_.layers()[i];
