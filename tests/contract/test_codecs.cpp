@@ -354,7 +354,7 @@ TEST_P(EveryCodec, RefusesDTypesThatAreNone) {
   const auto none = static_cast<DType>(7);
   std::vector<float> x(30, 1.0f);
   std::vector<std::byte> message(codec.max_encoded_bytes(shape)),
-      workspace(test::workspace_bytes(codec, shape, DType::f16) + 4096);
+      workspace(test::workspace_bytes(codec, shape, DType::f16, Device::cpu) + 4096);
   std::uint64_t bytes = 0;
   const Context context{.workspace = workspace};
   const Payload payload{message.data(), message.size(), &bytes};

@@ -59,11 +59,11 @@ TEST_P(DeviceModel, NonFiniteLayersAreLeftOut) {
   gradients.values()[12][0] = std::numeric_limits<float>::infinity();
   gradients.upload();
   const auto expected = test::encode_on_host(on_host, gradients.on_host(), {.seed = 1});
-  ASSERT_EQ(expected.status, Status::non_finite);
+  ASSERT_TRUE(has(expected.status, Status::non_finite));
   ASSERT_EQ(on_device.encode(gradients.views(), {.seed = 1}, buffers.target(), buffers.context()),
             Status::ok);
   const auto m = buffers.message();
-  EXPECT_EQ(m.status, Status::non_finite);
+  EXPECT_EQ(m.status, expected.status);  // of a small budget `overspent` stands beside it
   EXPECT_TRUE(m.bytes == expected.bytes);
 }
 

@@ -23,7 +23,7 @@ inline Buffer message_of(const Levels& levels, float step = 1, const Key& key = 
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(levels[i]) * step;
   const Codec codec = Codec::parse("atomo:atoms=coordinate,delta=" + std::to_string(step));
   const Shape shape{static_cast<std::int64_t>(x.size())};
-  Buffer payload(codec.max_encoded_bytes(shape)), workspace(test::workspace_bytes(codec, shape));
+  Buffer payload(codec.max_encoded_bytes(shape)), workspace(codec.encode_workspace_bytes(shape));
   std::uint64_t bytes = 0;
   const Status status =
       codec.encode({x.data(), DType::f32, shape}, key, {payload.data(), payload.size(), &bytes},

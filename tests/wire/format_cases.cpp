@@ -414,7 +414,7 @@ std::vector<std::byte> encode_case(const FormatCase& c) {
   if (c.joining == Joining::summed) return encode_workers_and_add(c, inputs);
   const CaseLayer& layer = c.layers.at(0);
   const Codec codec = Codec::parse(layer.spec);
-  std::vector<std::byte> workspace(test::workspace_bytes(codec, layer.shape, layer.dtype));
+  std::vector<std::byte> workspace(codec.encode_workspace_bytes(layer.shape, layer.dtype));
   return written(c, codec.max_encoded_bytes(layer.shape, layer.dtype), [&](const Payload& payload) {
     return codec.encode(inputs.views[0], kKey, payload, {.workspace = workspace});
   });
