@@ -171,7 +171,7 @@ def thaw(rank, ranks, resume, policy):
     price = run.state.compressor.predicted_prices.atoms
     net[0].requires_grad_(True)
     run = Run("", net=net, state=run.state.bind(net)).steps(rank, range(3, 4))
-    told = {"step": run.state.step, "price": price, "used": run.state.last.prices.atoms}
+    told = {"step": run.state.step, "price": price, "used": run.state.last.price}
     run.steps(rank, range(4, 5))
     if resume:
         again = atomo.torch.DDPState(net, policy, seed=5)
@@ -295,7 +295,7 @@ def resumed_from(rank, ranks, state):
     again.load_state_dict(state)
     net = make_net("small")
     run = Run("", net=net, state=again.bind(net)).steps(rank, [4])
-    price = run.state.last.prices.atoms
+    price = run.state.last.price
     return run.steps(rank, [5]).result() | {"price": price}
 
 

@@ -359,7 +359,7 @@ class DDPState:
             messages = [] if self._plain(layers) else self._coder.encode(layers, self._key)
             if last:
                 self._coder.end_step()
-            self.last.prices = self.compressor.prices
+            self.last.price, self.last.grid_step = self.compressor.prices
             return messages, None
         except Exception as error:
             return [], error

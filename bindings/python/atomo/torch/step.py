@@ -28,7 +28,8 @@ class StepLog:
     encode_seconds: float = 0.0
     wire_seconds: float = 0.0  #: waiting for slower ranks included
     decode_seconds: float = 0.0
-    prices: atomo.Prices = atomo.Prices()  #: of the layers under a budget, 0 in the first step
+    price: float = 0.0  #: of the layers under a budget, 0 in the first step
+    grid_step: float = 0.0  #: of coordinates on a grid, 0 in the first step
 
 
 RANGES = {"seed": (0, 2**64 - 1), "channel": (0, 2**16 - 1), "threads": (1, 1024), "start_step": (0, 2**63 - 1)}
