@@ -64,8 +64,8 @@ inline constexpr std::uint64_t kHalfUnit = 1024;
 /// view is f32. One launch, none without units.
 void round_halves(const Frame& frame, Split halves, Queue& queue);
 /// NaNs for non-finite layers, and the call's status, which may be null. `follows`: `*status` holds
-/// that of another message of the same call; it becomes the first failure, or else the notices of both. One
-/// launch.
+/// that of another message of the same call; it becomes the first failure, or else the notices of both.
+/// One launch.
 void close(const Frame& frame, DecodeInto into, Status* status, Queue& queue, bool follows = false);
 
 }  // namespace atomo::cuda
