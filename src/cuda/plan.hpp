@@ -93,8 +93,6 @@ class TableMaker {
   /// Entries so far.
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
   [[nodiscard]] Table<T> table() const noexcept { return table_.place; }
-  /// All of them, to look at and to order once they are there; empty while counting.
-  [[nodiscard]] std::span<T> entries() const noexcept { return table_.values; }
 
  private:
   Layout::NewTable<T> table_;

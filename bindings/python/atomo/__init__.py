@@ -27,7 +27,7 @@ from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, deco
 from ._plot import plot
 
 __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "PlannedLayer", "Prices",
-           "Traits",           "__version__", "add", "codecs", "decode", "decode_add", "inspect", "join", "measure", "plot"]
+           "Traits", "__version__", "add", "codecs", "decode", "decode_add", "inspect", "join", "measure", "plot"]
 
 _FRAMEWORKS = ("jax", "torch")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the tables of the README: 4 workers and a server, three seeds, the same steps for every codec.
+# Makes the tables of docs/results.md: 4 workers and a server, three seeds, the same steps for every codec.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/experiment.bash"
 
@@ -8,7 +8,7 @@ usage() {
   cat <<'TEXT'
 usage: bash programs/atomo-train/reproduce/codecs.sh [lenet|resnet18|transformer]... [OPTION...]
 
-Trains each model with every codec of its table of the README and writes bench/results/NAME.json, .md and .png.
+Trains each model with every codec of its table in docs/results.md and writes bench/results/NAME.json, .md and .png.
 All three without a name: about 80 minutes on 2 idle cores, 12 of them for LeNet. What has ended is kept in
 build/reproduce and not trained again.
 
