@@ -119,8 +119,8 @@ Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> v
 }
 
 std::size_t decode_workspace_bytes(const Shape& shape, DType dtype) {
-  // Full-rank factors need most: an unpacked body of at most 8 bytes an entry, as many again to decode
-  // it in, and the f32 copy behind a half view.
+  // Full-rank factors need most: an unpacked body of at most 8 bytes an entry, as many again to
+  // decode it in, and the f32 copy behind a half view.
   const std::size_t bytes = dtype == DType::f32 ? 16 : 20;
   return bytes * shape.elements() + 65536;
 }
