@@ -47,28 +47,24 @@ inline constexpr unsigned kClassShift = 56;
 class BodyPlanner {
  public:
   BodyPlanner(Layout& layout, std::size_t jobs) noexcept
-      : layout_(layout),
-        jobs_(layout.table<BodyJob>(jobs)),
-        marks_(layout, jobs),
-        groups_(layout, jobs) {}
+      : layout_(layout), jobs_(layout, jobs), marks_(layout, jobs), groups_(layout, jobs) {}
 
   /// `job.first_kept` is set here.
   void add(BodyJob job) noexcept {
     job.first_kept = atoms_;
-    if (!jobs_.values.empty()) jobs_.values[count_] = job;
+    jobs_.add(job);
     marks_.add(job.layer, job.atoms);
     segments_ += coding::marks_segments(job.atoms);
     groups_.add(divide_up(divide_up(job.atoms, job.group_atoms) * job.group_pieces, kUnitGroups));
     atoms_ += job.atoms;
-    ++count_;
   }
 
   [[nodiscard]] BodyPlan finish() noexcept {
     const Split groups = groups_.split();
-    return {jobs_.place,
+    return {jobs_.table(),
             marks_.finish(),
             groups,
-            layout_.zeroed<BodyState>(count_),
+            layout_.zeroed<BodyState>(jobs_.count()),
             layout_.scratch<std::uint64_t>(segments_),
             layout_.scratch<std::uint64_t>(groups.units),
             layout_.scratch<std::uint64_t>(atoms_)};
@@ -76,11 +72,10 @@ class BodyPlanner {
 
  private:
   Layout& layout_;
-  Layout::NewTable<BodyJob> jobs_;
+  TableMaker<BodyJob> jobs_;
   MarksPlanner marks_;
   SplitMaker groups_;
   std::uint64_t atoms_ = 0, segments_ = 0;
-  std::uint32_t count_ = 0;
 };
 
 /// Whether the job's layer decodes, in the job's form.

@@ -81,8 +81,8 @@ class AtomsPlanner {
         groups_(layout, bodies.jobs),
         marks_(layout, bodies.jobs),
         price_(layout, counts.layers, counts.jobs, counts.grids),
-        units_(layout.table<PriceUnits>(1)),
-        noise_(layout.table<PriceUnits>(counts.chooses ? 1 : 0)),
+        units_(layout, 1),
+        noise_(layout, counts.chooses ? 1 : 0),
         amplitudes_(layout.scratch<double>(counts.atoms)) {
     if (bodies.singular > 0) svd_.emplace(layout, bodies.singular);
     if (bodies.sketches > 0) sketches_.emplace(layout, bodies.sketches);
@@ -231,29 +231,33 @@ class AtomsPlanner {
   }
 
   void add_price(const LayerAtoms& of, Scratch<double> amplitudes, bool chooses) {
-    // What a unit of weight costs is the same for every layout of blocks and rows.
     const bool pairs = of.has_pairs();
     const PriceCosts costs = pairs ? price::pair_costs(of.pairs.view) : price_costs(of.layout);
-    const auto units = pairs ? layout_.table<PriceUnits>(1) : units_;
-    const auto noise = pairs && chooses ? layout_.table<PriceUnits>(1) : noise_;
-    if (!units.values.empty()) units.values[0] = costs.unit;
-    if (chooses && !noise.values.empty()) noise.values[0] = costs.noise;
     const auto weight = [](std::uint64_t entries) { return entries + entries % 2; };
     PriceJob price;
     price.amplitudes = amplitudes;
     price.atoms = of.layout.count;
     price.weight = pairs ? price::pair_weight(of.pairs.view) : weight(of.layout.length);
     price.last_weight = pairs ? price.weight : weight(of.layout.last);
-    price.units = units.place;
+    price.units = add_costs(units_, costs.unit, pairs);
     price.uncertain = costs.uncertain;
     price.certain = costs.certain;
     price.entries = costs.entries;
-    price.noise = noise.place;
+    price.noise = chooses ? add_costs(noise_, costs.noise, pairs) : noise_.table();
     price.uncertain_noise = costs.uncertain_noise;
     price.signal = costs.signal;
     price.form = of.form;
     price.part = of.part;
     price_.add(price);
+  }
+
+  /// What a unit of weight costs: the same for every layout of blocks and rows, a table of its own
+  /// for pairs.
+  Table<PriceUnits> add_costs(TableMaker<PriceUnits>& shared, const PriceUnits& costs, bool pairs) {
+    TableMaker<PriceUnits> own(layout_, pairs ? 1 : 0);
+    TableMaker<PriceUnits>& table = pairs ? own : shared;
+    if (table.count() == 0) table.add(costs);
+    return table.table();
   }
 
   Layout& layout_;
@@ -264,7 +268,7 @@ class AtomsPlanner {
   PricePlanner price_;
   std::optional<SvdPlanner> svd_;  ///< where there are such jobs, as they take tables
   std::optional<SketchPlanner> sketches_;
-  Layout::NewTable<PriceUnits> units_, noise_;
+  TableMaker<PriceUnits> units_, noise_;
   Scratch<double> amplitudes_;
   Scratch<float> residual_;  ///< of the sketch added last
   CapPlan cap_;

@@ -42,18 +42,18 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
       format::kHeaderBytes + format::kRecordBytes * layers.size() + head_tables.size();
   plan.max_bytes = plan.head_bytes;
 
-  const auto infos = layout.table<PlannedLayer>(layers.size());
-  const auto tables = layout.table<std::byte>(head_tables.size());
-  const auto planned_kinds = layout.table<PlannedKind>(kinds);
+  TableMaker<PlannedLayer> infos(layout, layers.size());
+  TableMaker<std::byte> tables(layout, head_tables.size());
+  const TableMaker<PlannedKind> planned_kinds(layout, kinds);
   SplitMaker fills(layout, layers.size());
-  std::copy_n(head_tables.begin(), tables.values.size(), tables.values.begin());
+  for (const std::byte b : head_tables) tables.add(b);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerPlan& layer = layers[i];
     const std::uint64_t fixed_bytes = layer.fixed_size && layer.n > 0 ? layer.max_body_bytes : 0;
-    if (!infos.values.empty()) {
-      infos.values[i] = {layer.n,    fixed_bytes,       layer.kind.params,
-                         kind_of[i], layer.kind.method, layer.kind.dtype};
-      PlannedKind& planned = planned_kinds.values[kind_of[i]];
+    infos.add(
+        {layer.n, fixed_bytes, layer.kind.params, kind_of[i], layer.kind.method, layer.kind.dtype});
+    if (const auto of_kinds = planned_kinds.entries(); !of_kinds.empty()) {
+      PlannedKind& planned = of_kinds[kind_of[i]];
       planned = {format::fields_of(layer.kind), {}};
       const auto dims = layer.kind.shape.dims();
       std::copy(dims.begin(), dims.end(), planned.dims);
@@ -66,9 +66,9 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
     if (layer.price_rule.pool == price::Pool::atoms) plan.pooled[kAtomsPool] = true;
     if (layer.price_rule.pool == price::Pool::grid) plan.pooled[kGridPool] = true;
   }
-  plan.infos = infos.place;
-  plan.head_tables = tables.place;
-  plan.planned_kinds = planned_kinds.place;
+  plan.infos = infos.table();
+  plan.head_tables = tables.table();
+  plan.planned_kinds = planned_kinds.table();
   plan.fills = fills.split();
 
   plan.message = layout.zeroed<MessageState>(1);

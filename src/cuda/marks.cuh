@@ -59,28 +59,26 @@ struct MarksPlan {
 class MarksPlanner {
  public:
   MarksPlanner(Layout& layout, std::size_t jobs) noexcept
-      : layout_(layout), jobs_(layout.table<MarksJob>(jobs)), segments_(layout, jobs) {}
+      : layout_(layout), jobs_(layout, jobs), segments_(layout, jobs) {}
 
   void add(std::uint32_t layer, std::uint64_t atoms) noexcept {
     const std::uint64_t segments = coding::marks_segments(atoms);
-    if (!jobs_.values.empty())
-      jobs_.values[count_] = {layer, atoms, count_segments_ * kSegmentWords, count_segments_};
+    jobs_.add({layer, atoms, count_segments_ * kSegmentWords, count_segments_});
     segments_.add(segments);
     count_segments_ += segments;
-    ++count_;
   }
 
   [[nodiscard]] MarksPlan finish() noexcept {
-    return {jobs_.place, segments_.split(),
+    return {jobs_.table(), segments_.split(),
             layout_.zeroed<std::uint64_t>(count_segments_ * kSegmentWords),
-            layout_.zeroed<MarksState>(count_), layout_.scratch<MarksSegment>(count_segments_)};
+            layout_.zeroed<MarksState>(jobs_.count()),
+            layout_.scratch<MarksSegment>(count_segments_)};
   }
 
  private:
   Layout& layout_;
-  Layout::NewTable<MarksJob> jobs_;
+  TableMaker<MarksJob> jobs_;
   SplitMaker segments_;
-  std::uint32_t count_ = 0;
   std::uint64_t count_segments_ = 0;
 };
 

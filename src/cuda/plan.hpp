@@ -92,6 +92,8 @@ class TableMaker {
   }
   /// Entries so far.
   [[nodiscard]] std::uint32_t count() const noexcept { return count_; }
+  /// All `count` entries, to fill or to sort at once; none while counting.
+  [[nodiscard]] std::span<T> entries() const noexcept { return table_.values; }
   [[nodiscard]] Table<T> table() const noexcept { return table_.place; }
 
  private:

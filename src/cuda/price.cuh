@@ -117,60 +117,57 @@ class PricePlanner {
  public:
   PricePlanner(Layout& layout, std::size_t layers, std::size_t jobs, std::size_t grids) noexcept
       : layout_(layout),
-        jobs_(layout.table<PriceJob>(jobs)),
-        layers_(layout.table<PricedLayer>(layers)),
+        jobs_(layout, jobs),
+        layers_(layout, layers),
         parts_(layout, jobs),
         choices_(layout, jobs),
-        grid_layers_(layout.table<std::uint32_t>(grids)) {}
+        grid_layers_(layout, grids) {}
 
   /// `layer` without `first`.
   void add(PricedLayer layer) noexcept {
-    layer.first = jobs_count_;
+    layer.first = jobs_.count();
     layer_ = layer;
-    if (!layers_.values.empty()) layers_.values[count_] = layer;
+    const std::uint32_t number = layers_.add(layer);
     searched_ += layer.price > 0 ? 0 : 1;
-    if (layer.grid != PricedLayer::kNoGrid) {
-      if (!grid_layers_.values.empty()) grid_layers_.values[grids_] = count_;
-      ++grids_;
-    }
-    ++count_;
+    if (layer.grid != PricedLayer::kNoGrid) grid_layers_.add(number);
   }
   /// Of the layer added last; `job` without `priced`.
   void add(PriceJob job) noexcept {
-    job.priced = count_ - 1;
-    if (!jobs_.values.empty()) jobs_.values[jobs_count_] = job;
+    job.priced = priced();
+    jobs_.add(job);
     const std::uint64_t parts = divide_up(job.atoms, kPricePart);
     parts_.add(layer_.price > 0 ? 0 : parts);
     choices_.add(layer_.forms > 1 ? parts : 0);
-    ++jobs_count_;
   }
-  [[nodiscard]] std::uint32_t priced() const noexcept { return count_ - 1; }
+  [[nodiscard]] std::uint32_t priced() const noexcept { return layers_.count() - 1; }
   [[nodiscard]] PricePlan finish() noexcept {
-    const std::uint32_t results = jobs_count_ > count_ || grids_ > 0 ? jobs_count_ + grids_ : 0;
-    return {jobs_.place,
-            layers_.place,
-            count_,
+    const std::uint32_t jobs = jobs_.count(), layers = layers_.count();
+    const std::uint32_t grids = grid_layers_.count();
+    const std::uint32_t results = jobs > layers || grids > 0 ? jobs + grids : 0;
+    return {jobs_.table(),
+            layers_.table(),
+            layers,
             searched_,
             parts_.split(),
             choices_.split(),
-            layout_.zeroed<PriceDemand>(jobs_count_),
-            layout_.zeroed<PriceSums>(jobs_count_),
+            layout_.zeroed<PriceDemand>(jobs),
+            layout_.zeroed<PriceSums>(jobs),
             layout_.scratch<PriceResult>(results),
-            jobs_count_,
-            layout_.zeroed<PriceChoice>(count_),
-            grid_layers_.place,
-            layout_.zeroed<GridOffer>(grids_),
+            jobs,
+            layout_.zeroed<PriceChoice>(layers),
+            grid_layers_.table(),
+            layout_.zeroed<GridOffer>(grids),
             layout_.zeroed<PriceTotals>(1)};
   }
 
  private:
   Layout& layout_;
-  Layout::NewTable<PriceJob> jobs_;
-  Layout::NewTable<PricedLayer> layers_;
+  TableMaker<PriceJob> jobs_;
+  TableMaker<PricedLayer> layers_;
   SplitMaker parts_, choices_;
-  Layout::NewTable<std::uint32_t> grid_layers_;
-  PricedLayer layer_;
-  std::uint32_t count_ = 0, jobs_count_ = 0, searched_ = 0, grids_ = 0;
+  TableMaker<std::uint32_t> grid_layers_;
+  PricedLayer layer_;  ///< the one added last
+  std::uint32_t searched_ = 0;
 };
 
 /// One of the three launches of the search for the pool's price, unless it is given; `round` 0 to

@@ -127,9 +127,9 @@ __device__ bool join_group(ReducePart* group, unsigned index, unsigned count, st
 }
 
 __global__ void reduce_kernel(const Frame frame, const ReducePlan plan) {
-  const UnitOf at = unit_of_warp(frame, plan.units);
+  const UnitOf at = unit_of_warp(frame, plan.jobs.units);
   if (!at) return;
-  const ReduceJob& job = frame(plan.jobs)[at.job];
+  const ReduceJob& job = frame(plan.jobs.table)[at.job];
   const std::uint64_t span = at.index / job.leaves, begin = span * job.span;
   const std::uint64_t end = job.n - begin < job.span ? job.n : begin + job.span;
   std::uint64_t index = at.index % job.leaves;
@@ -168,19 +168,16 @@ std::uint64_t ReducePlanner::add(ReduceJob job) noexcept {
   job.first_part = parts_;
   job.first_ticket = tickets_;
   job.first_result = results_;
-  if (!jobs_.values.empty()) jobs_.values[count_] = job;
-  ++count_;
   parts_ += spans * job.parts;
   tickets_ += spans * job.tickets;
   results_ += spans;
-  units_.add((spans - 1) * job.leaves + divide_up(job.n - (spans - 1) * job.span, kLeaf));
+  jobs_.add(job, (spans - 1) * job.leaves + divide_up(job.n - (spans - 1) * job.span, kLeaf));
   return first_result;
 }
 
 ReducePlan ReducePlanner::finish() noexcept {
   ReducePlan plan;
-  plan.jobs = jobs_.place;
-  plan.units = units_.split();
+  plan.jobs = jobs_.jobs();
   plan.parts = layout_.scratch<ReducePart>(parts_);
   plan.tickets = layout_.zeroed<std::uint32_t>(tickets_);
   plan.results = layout_.scratch<float>(results_);
@@ -188,7 +185,7 @@ ReducePlan ReducePlanner::finish() noexcept {
 }
 
 void reduce(const Frame& frame, const ReducePlan& plan, Queue& queue) {
-  queue.launch_warps(reduce_kernel, plan.units.units, frame, plan);
+  queue.launch_warps(reduce_kernel, plan.jobs.units.units, frame, plan);
 }
 
 }  // namespace atomo::cuda

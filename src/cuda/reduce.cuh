@@ -36,18 +36,16 @@ struct ReducePart {
 };
 
 struct ReducePlan {
-  Table<ReduceJob> jobs;
-  Split units;  ///< a unit a leaf
+  Jobs<ReduceJob> jobs;  ///< a unit a leaf
   Scratch<ReducePart> parts;
   Scratch<std::uint32_t> tickets;  ///< zeroed
   Scratch<float> results;
-  [[nodiscard]] bool empty() const { return units.jobs == 0; }
+  [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
 class ReducePlanner {
  public:
-  ReducePlanner(Layout& layout, std::size_t jobs) noexcept
-      : layout_(layout), jobs_(layout.table<ReduceJob>(jobs)), units_(layout, jobs) {}
+  ReducePlanner(Layout& layout, std::size_t jobs) noexcept : layout_(layout), jobs_(layout, jobs) {}
   /// `job`: layer, n > 0, span, rule and clip. Returns the number of its first result.
   std::uint64_t add(ReduceJob job) noexcept;
   /// After the last job.
@@ -55,9 +53,7 @@ class ReducePlanner {
 
  private:
   Layout& layout_;
-  Layout::NewTable<ReduceJob> jobs_;
-  SplitMaker units_;
-  std::uint32_t count_ = 0;
+  JobMaker<ReduceJob> jobs_;
   std::uint64_t parts_ = 0, tickets_ = 0, results_ = 0;
 };
 

@@ -130,7 +130,7 @@ std::uint64_t partial_values(const MatrixShape& shape, std::uint32_t rank) {
 
 SketchPlanner::SketchPlanner(Layout& layout, std::size_t jobs) noexcept
     : layout_(layout),
-      jobs_(layout.table<SketchJob>(jobs)),
+      jobs_(layout, jobs),
       maxima_(layout, jobs),
       scaled_(layout, jobs),
       drawn_(layout, jobs),
@@ -166,8 +166,7 @@ SketchJob SketchPlanner::add(const MatrixShape& shape, const SketchOptions& opti
   job.rank = rank;
   job.iterations = options.iterations;
   job.layer = layer;
-  if (!jobs_.values.empty()) jobs_.values[count_] = job;
-  ++count_;
+  jobs_.add(job);
 
   ReduceJob maximum;
   maximum.layer = layer;
@@ -197,7 +196,7 @@ SketchJob SketchPlanner::add(const MatrixShape& shape, const SketchOptions& opti
 
 SketchPlan SketchPlanner::finish() noexcept {
   SketchPlan plan;
-  plan.jobs = jobs_.place;
+  plan.jobs = jobs_.table();
   plan.maxima = maxima_.finish();
   plan.scaled = scaled_.split();
   plan.drawn = drawn_.split();

@@ -68,12 +68,12 @@ class SketchPlanner {
   };
 
   Layout& layout_;
-  Layout::NewTable<SketchJob> jobs_;
+  TableMaker<SketchJob> jobs_;
   ReducePlanner maxima_;
   SplitMaker scaled_, drawn_;
   NewProduct to_longer_, to_shorter_, gram_shorter_, gram_longer_;
   SplitMaker turned_shorter_, turned_both_, residual_, squares_, pairs_;
-  std::uint32_t count_ = 0, iterations_ = 0;
+  std::uint32_t iterations_ = 0;
   unsigned shared_bytes_ = 0;
 };
 

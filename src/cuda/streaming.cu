@@ -211,7 +211,7 @@ void make_plan(std::span<const LayerPlan> layers, std::span<const backend::Strea
   plan_frame(layers, kind_of, 1, {}, layout, plan.frame);
   plan_prices(layers, layout, plan.atoms);
   plan_prices(layers, layout, plan.grid);
-  const auto table = layout.table<StepLayer>(layers.size());
+  TableMaker<StepLayer> table(layout, layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     StepLayer layer;
     if (lists_entries(layers[i])) layer.entries = layout.scratch<float>(layers[i].n);
@@ -219,9 +219,9 @@ void make_plan(std::span<const LayerPlan> layers, std::span<const backend::Strea
     if (streamed[i].pool == price::Pool::grid) layer.pool = kGridPool;
     layer.budget_bits = streamed[i].budget_bits;
     layer.fixed_bits = static_cast<std::uint64_t>(streamed[i].fixed_bits);
-    if (!table.values.empty()) table.values[i] = layer;
+    table.add(layer);
   }
-  plan.layers = table.place;
+  plan.layers = table.table();
   plan.kept = layout.zeroed<KeptLayer>(layers.size());
   plan.pools = layout.zeroed<StepPool>(2);
   plan.learnt = layout.zeroed<price::LearntPrices>(1);

@@ -3,7 +3,7 @@
 /// The exact decomposition of layers into singular pairs (svd.cu), for the methods that send them.
 
 #include <algorithm>
-#include <numeric>
+#include <span>
 #include <tuple>
 
 #include "cuda/cub.cuh"
@@ -61,10 +61,7 @@ inline constexpr std::uint64_t kMaximaUnit = 4096;
 class SvdPlanner {
  public:
   SvdPlanner(Layout& layout, std::size_t jobs) noexcept
-      : layout_(layout),
-        jobs_(layout.table<SvdJob>(jobs)),
-        order_(layout.table<std::uint32_t>(jobs)),
-        maxima_(layout, jobs) {}
+      : layout_(layout), jobs_(layout, jobs), order_(layout, jobs), maxima_(layout, jobs) {}
 
   /// `sigma` is the caller's. Returns where the vectors are.
   SvdJob add(const MatrixShape& shape, std::uint32_t layer, Scratch<double> sigma,
@@ -77,12 +74,11 @@ class SvdPlanner {
                      shape.rows,
                      shape.columns,
                      layer};
-    if (!jobs_.values.empty()) jobs_.values[count_] = job;
+    order_.add(jobs_.add(job));
     maxima_.add(divide_up(m * n, kMaximaUnit));
     entries_ += m * n;
     largest_ = largest_ < m * n ? m * n : largest_;
     sides_ += m;
-    ++count_;
     return job;
   }
   [[nodiscard]] SvdPlan finish() noexcept {
@@ -90,34 +86,35 @@ class SvdPlanner {
     // A square is no larger than its matrix.
     const std::uint64_t several = entries_ < kBatchEntries ? entries_ : kBatchEntries;
     const std::uint64_t most = largest_ < several ? several : largest_;
-    const std::size_t blas_bytes = count_ == 0 ? 0 : kBlasBytes + kBlasAlignment;
-    return {jobs_.place,
-            order_.place,
+    const std::uint32_t count = jobs_.count();
+    const std::size_t blas_bytes = count == 0 ? 0 : kBlasBytes + kBlasAlignment;
+    return {jobs_.table(),
+            order_.table(),
             maxima_.split(),
-            layout_.zeroed<SvdState>(count_),
+            layout_.zeroed<SvdState>(count),
             layout_.scratch<double>(most),
             layout_.scratch<double>(most),
             layout_.scratch<double>(most),
             layout_.scratch<double>(sides_),
-            layout_.scratch<int>(count_),
+            layout_.scratch<int>(count),
             layout_.scratch<std::byte>(blas_bytes)};
   }
 
  private:
   void sort_by_shape() noexcept {
-    const auto key = [this](std::uint32_t j) {
-      return std::tuple(jobs_.values[j].rows, jobs_.values[j].columns, j);
+    const std::span<const SvdJob> jobs = jobs_.entries();
+    const std::span<std::uint32_t> order = order_.entries();
+    const auto key = [jobs](std::uint32_t j) {
+      return std::tuple(jobs[j].rows, jobs[j].columns, j);
     };
-    std::iota(order_.values.begin(), order_.values.end(), 0u);
-    std::sort(order_.values.begin(), order_.values.end(),
+    std::sort(order.begin(), order.end(),
               [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
   }
 
   Layout& layout_;
-  Layout::NewTable<SvdJob> jobs_;
-  Layout::NewTable<std::uint32_t> order_;
+  TableMaker<SvdJob> jobs_;
+  TableMaker<std::uint32_t> order_;
   SplitMaker maxima_;
-  std::uint32_t count_ = 0;
   std::uint64_t entries_ = 0, largest_ = 0, sides_ = 0;
 };
 
