@@ -29,7 +29,7 @@ struct LayerInput {
 
 /// One form of a layer, prepared: its memory, filled.
 struct PreparedForm {
-  // What the price input points to; it outlives the message.
+  // The price input points to these; they outlive the message.
   std::span<PriceBin> pair_bins, atom_bins;
   std::span<PriceCosts> costs;  ///< of pairs, of atoms
   // Until the body is written.

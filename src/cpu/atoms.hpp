@@ -32,7 +32,7 @@
 
 namespace atomo::cpu {
 
-/// What `analyse` finds beside the amplitudes.
+/// The findings of `analyse` beside the amplitudes.
 struct AtomAnalysis {
   std::span<const PriceBin> bins;  ///< the caller's memory, as much as was used
   double max_rms = 0;              ///< of the largest atom, exactly

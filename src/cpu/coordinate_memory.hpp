@@ -30,7 +30,7 @@ struct Slot {
         out(carver.take_bytes(max_segment_bytes(m) + 8)) {}
 };
 
-/// What both carving and counting of a workspace go through.
+/// The parts of a workspace; carving and counting both go through them.
 struct EncodeMemory {
   std::size_t count = 0;
   Slot slots[kSlots];

@@ -31,7 +31,7 @@ struct DrawBlock {
   alignas(64) std::uint32_t word[4][kTileDuos];
 };
 
-/// What the tiles of a piece share.
+/// The values that the tiles of a piece share.
 struct TileCoding {
   float range, inverse;
   std::uint32_t raw, width, level_mask;

@@ -29,7 +29,7 @@ namespace atomo::cpu {
 
 /// The size of every body: 4 bytes an entry kept.
 [[nodiscard]] std::size_t max_encoded_bytes(const RandomKConfig& config, std::size_t n) noexcept;
-/// What `encode`, `decode` and `decode_add` need, of any alignment.
+/// Bytes that `encode`, `decode` and `decode_add` need, of any alignment.
 [[nodiscard]] std::size_t workspace_bytes(const RandomKConfig& config, std::size_t n) noexcept;
 
 /// Writes `max_encoded_bytes` bytes to `body`, with the draws of `key` at worker 0. `executor` may

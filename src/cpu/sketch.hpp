@@ -22,7 +22,7 @@
 
 namespace atomo::cpu {
 
-/// Of any alignment: about 12 bytes for each entry of the pairs.
+/// Bytes of a workspace, of any alignment: about 12 for each entry of the pairs.
 [[nodiscard]] std::size_t sketch_workspace_bytes(const MatrixShape& shape,
                                                  std::size_t rank) noexcept;
 

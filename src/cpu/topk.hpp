@@ -27,7 +27,7 @@ namespace atomo::cpu {
 
 /// Upper bound of a body: a bit map of n entries, padded, and 4 bytes an entry kept.
 [[nodiscard]] std::size_t max_encoded_bytes(const TopkConfig& config, std::size_t n) noexcept;
-/// What `encode`, `decode` and `decode_add` need, of any alignment.
+/// Bytes that `encode`, `decode` and `decode_add` need, of any alignment.
 [[nodiscard]] std::size_t workspace_bytes(const TopkConfig& config, std::size_t n) noexcept;
 
 /// Writes at most `max_encoded_bytes` bytes to `body`. `executor` may be null.

@@ -32,7 +32,7 @@ __device__ bool has_body(const Frame& frame, const BodyJob& job) {
   return decodes(frame, job) && frame.layer(job.layer).bytes != 0;
 }
 
-/// By one thread of the job's block.
+/// One thread of the job's block calls it.
 __device__ void refuse(const Frame& frame, const BodyJob& job, BodyState& state) {
   state.stands = 0;
   frame.refuse(job.layer, Status::corrupt);

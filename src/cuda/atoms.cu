@@ -44,7 +44,7 @@ __device__ Segment segment_of(const AtomsJob& job, std::uint64_t i) {
   return s;
 }
 
-/// By a whole warp, eight threads a segment: its sum of squares, in the first of the eight.
+/// A whole warp sums squares, eight threads a segment; the first of the eight has the sum.
 __device__ double sum_squares(const Entries& x, std::uint64_t first, std::uint64_t entries) {
   double sum[4] = {};
   for (std::uint64_t i = 4 * (lane() % kThreads); i < entries; i += 32) {
@@ -119,7 +119,7 @@ __global__ void sum_trees(Frame frame, AtomsPlan plan) {
   offer_amplitudes(frame, plan.price, at.job, job.layout.count, rms);
 }
 
-/// Of pairs.
+/// Every warp offers the largest amplitude of its pairs.
 __global__ void offer_largest(Frame frame, AtomsPlan plan) {
   const UnitOf at = unit_of_warp(frame, plan.offers);
   if (!at) return;

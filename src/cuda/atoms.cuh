@@ -24,7 +24,7 @@ namespace atomo::cuda {
 struct AtomsJob {
   AtomLayout layout;  ///< of pairs: their frame
   AtomVectors vectors;
-  /// What a decomposition made, in place of the tensor: a pair's vectors, the residual of a sketch.
+  /// A decomposition's results in place of the tensor: a pair's vectors, a sketch's residual.
   Scratch<float> made[2];
   float first_inverse[math::kAtomClassCount] = {};  ///< KeptAtom::inverse of a pair's first vector
   std::uint32_t source = 0;                         ///< of pairs: the SvdJob or SketchJob

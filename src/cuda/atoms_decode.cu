@@ -42,7 +42,7 @@ constexpr std::uint64_t kZeroedEntries = 32768;
 /// Warps of a block, at most: what static shared memory holds with room for other blocks.
 constexpr unsigned kContentWarps = 4;
 
-/// Where a tile's values go.
+/// The place that a tile's values go to.
 struct TileRow {
   float* y;
   std::uint32_t entries;  ///< 0 when there is no tile
@@ -68,7 +68,7 @@ struct LaneVector {
   float* to = nullptr;
 };
 
-/// What a warp's lanes share.
+/// The content of one group, which a warp's lanes share.
 struct AtomContent {
   const Frame& frame;
   const AtomsDecodeJob& job;

@@ -20,7 +20,7 @@ struct AtomsDecodeJob {
   std::uint32_t sketch = 0;       ///< 1: they are
 
   [[nodiscard]] __host__ __device__ bool has_pairs() const { return vectors.count == 2; }
-  /// Where the values of blocks and rows go, and how.
+  /// The place that the values of blocks and rows go to.
   [[nodiscard]] __device__ float* output(const Frame& frame, DecodeInto into) const {
     return sketch != 0 && into.add ? frame(rest) : frame.layer(layer).y;
   }

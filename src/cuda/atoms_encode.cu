@@ -52,7 +52,7 @@ struct ChunkBits {
   std::uint32_t kept[kMaxWarps][kChunk / 32], certain[kMaxWarps][kChunk / 32];
 };
 
-/// By a whole warp, from the chunk's amplitudes: bits of the kept and of the certain atoms.
+/// A whole warp finds the kept and the certain atoms, one bit each, from the chunk's amplitudes.
 __device__ void select_chunk(const double* amplitudes, std::uint64_t count, double price,
                              std::uint32_t start, std::uint32_t* kept, std::uint32_t* certain) {
   constexpr std::uint32_t kOwn = kChunk / kLanes;
@@ -239,7 +239,7 @@ constexpr std::uint32_t kQuadTiles = 4;  // of a vector, whose pre-rounding shar
 constexpr std::uint32_t kQuads = 8;      // whose levels are drawn together
 constexpr std::uint32_t kPreStride = 5 * kTileDuos;  // keeps two quads in different banks
 
-/// Of a warp.
+/// The shared memory of a warp.
 struct alignas(16) ContentMemory {
   std::uint32_t levels[kQuads][kTileDuos];
   std::uint32_t pre[2 * kPreStride];  ///< [quad][tile][pair]
@@ -300,7 +300,7 @@ __device__ Quad quad_of(const Group& group, std::uint32_t quad) {
   return {group.kept[member], vector, group.first_tile + kQuadTiles * (own - before)};
 }
 
-/// By a whole warp: words of the levels of eight quads from `first` on, four blocks each.
+/// A whole warp draws the words of the levels of eight quads from `first` on, four blocks each.
 __device__ void draw_dither(const Group& group, std::uint32_t first, ContentMemory& memory) {
   const std::uint32_t own = lane() / 4, block = lane() % 4;
   if (first + own >= group.quads) return;
@@ -311,7 +311,7 @@ __device__ void draw_dither(const Group& group, std::uint32_t first, ContentMemo
   for (unsigned w = 0; w < 4; ++w) memory.levels[own][4 * w + block] = words[w];
 }
 
-/// By 16 lanes: words of the pre-rounding of a quad, one a tile and pair.
+/// 16 lanes draw the words of a quad's pre-rounding, one a tile and pair.
 __device__ void draw_pre_rounding(const Group& group, const Quad& quad, ContentMemory& memory) {
   const std::uint32_t half = lane() / kTileDuos, pair = lane() % kTileDuos;
   const AtomVector& vector = group.job->vectors.of[quad.vector];

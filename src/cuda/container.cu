@@ -94,14 +94,14 @@ __device__ void store_record(const Frame& frame, std::uint32_t layer) {
   store_word(to + 4, static_cast<std::uint32_t>(word >> 32));
 }
 
-/// What the header says of a pool whose layers share a price.
+/// The price that the header states for a pool whose layers share one.
 __device__ float shared_price(const Frame& frame, PoolNumber number) {
   const PoolPrice& pool = frame.pool(number);
   if (!frame.plan.pooled[number] || pool.alone != 0) return 0;
   return pool.given > 0 ? pool.given : pool.price;
 }
 
-/// What a whole message says of the next one's prices.
+/// Keeps a whole message's prices for the next one.
 __device__ void keep_prices(const float (&prices)[2], price::LearntPrices& learnt) {
   for (unsigned p = 0; p < 2; ++p) {
     learnt.used[p] = prices[p];
@@ -245,7 +245,7 @@ class Staged {
   const std::uint64_t* ends_;
 };
 
-/// Where the parts of a layer's body begin, in bytes of the body.
+/// The places where the parts of a layer's body begin, in bytes of the body.
 struct PartPlaces {
   std::uint64_t first = 0, second = 0;  ///< the same where there is one part
   std::uint32_t price_words = 0;
@@ -258,7 +258,7 @@ struct PartPlaces {
   [[nodiscard]] __device__ bool in_second(std::uint64_t at) const {
     return second != first && at >= second;
   }
-  /// Of what stands before the parts.
+  /// The word at `at` of what stands before the parts.
   [[nodiscard]] __device__ std::uint32_t front_word(const LayerState& layer,
                                                     std::uint64_t at) const {
     return at < 4 * price_words ? __float_as_uint(layer.price) : layer.front[at / 4 - price_words];

@@ -35,7 +35,7 @@ using format::KindFields;
 using format::LayerRecord;
 using format::padded;
 
-/// What the threads of the block tell each other.
+/// The threads of the block tell each other these.
 struct HeadShared {
   std::uint64_t head_bytes;
   std::uint32_t status;
@@ -66,7 +66,7 @@ __device__ bool has_planned_tables(const Frame& frame, ConstBytes message, const
   return __syncthreads_and(same ? 1 : 0) != 0;
 }
 
-/// By one thread: the tables of any head, and whether rows use kinds in order.
+/// One thread checks the tables of any head, and that rows use kinds in order.
 __device__ void walk_head(const Frame& frame, ConstBytes message, const Header& header,
                           HeadShared& found) {
   format::TablePlaces places;

@@ -39,7 +39,7 @@ struct RoundMemory {
   std::uint64_t total;
 };
 
-/// By a whole block: parts[k] becomes 1 where the running sum carries at place k, else 0.
+/// A whole block sets parts[k] to 1 where the running sum carries at place k, else to 0.
 __device__ void draw(std::uint32_t* parts, std::uint32_t m, std::uint32_t u) {
   const auto place = [](std::uint64_t i) {
     return static_cast<std::uint32_t>(i * kCoordinateStride % kCoordinateChunk);
@@ -91,7 +91,7 @@ __device__ bool is_at_top(const Rounded& mine, double step, std::uint32_t& top) 
   return grid_at_top(top, step);
 }
 
-/// By a whole block, parts being drawn: the chunk's bits and the sum of its levels.
+/// A whole block, once parts are drawn, finds the chunk's bits and the sum of its levels.
 __device__ void mark_entries(const Rounded& mine, RoundMemory& memory) {
   std::uint64_t total = 0;
 #pragma unroll

@@ -27,7 +27,7 @@ struct CoordinateJob {
   std::uint64_t slot_words = 0;  ///< from one segment to the next, a multiple of 4
 };
 
-/// What prices follow from; one a job, zeroed.
+/// Prices follow from these; one a job, zeroed.
 struct CoordinateState {
   std::uint64_t nonzero = 0;   ///< entries that are not 0
   std::uint32_t largest = 0;   ///< bits of the largest |x|
@@ -90,24 +90,25 @@ struct CoordinatePlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-/// What is planned: whole messages, or what finding prices takes alone, whose input comes from the
-/// plans of single layers.
+/// A plan is for whole messages, or for finding prices alone, whose input comes from the plans of
+/// single layers.
 enum class PlanFor { messages, prices };
 
 /// Takes the layers of the method coordinate.
 void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan);
-/// Those of the method automatic that may choose coordinates, in order; grid_form.cuh has what
-/// stands for `price`.
+/// Takes the layers of the method automatic that may choose coordinates, in order; grid_form.cuh
+/// has what stands for `price`.
 void plan_grids(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan,
                 PlanFor purpose);
-/// Of the layers of the method coordinate what `search_steps` needs: `states`, `search`, `counts`.
+/// Plans what `search_steps` needs for the layers of the method coordinate: `states`, `search`,
+/// `counts`.
 void plan_prices(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan);
-/// Whether that is so.
+/// Whether a layer is of the method automatic and may choose coordinates.
 [[nodiscard]] bool has_grid(const LayerPlan& layer);
 void analyse(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
 /// The step of the grid pool and of every layer: PoolPrice, LayerState.price, CoordinateState.step.
 void price(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
-/// Of these the pool's alone: four launches.
+/// The part of `price` that searches the pool's steps: four launches.
 void search_steps(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
 void size(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
 

@@ -26,7 +26,7 @@
 namespace atomo::cuda {
 namespace {
 
-/// What becomes of a layer.
+/// The decoder's choice for a layer.
 enum DecodeMode : std::uint32_t { kNothing = 0, kZeros = 1, kSegments = 2 };
 
 /// By a whole block: where the segments' contents begin; false when the words are none of a body of

@@ -245,7 +245,7 @@ __global__ void settle(Frame frame, CoordinatePlan plan) {
 
 }  // namespace
 
-/// Of a form's jobs the extent alone.
+/// Jobs of a form end with the extent; it is all they need.
 void analyse(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
   queue.launch_blocks(measure, plan.segments.units, kScanThreads, 0, frame, plan);
 }

@@ -27,7 +27,7 @@ struct Window {
   std::uint32_t pairs[kWindowBins / 2];
 };
 
-/// By a whole block, as everything here that takes a window.
+/// A whole block calls it, as everything here that takes a window.
 __device__ inline void clear(Window& window) {
   for (std::uint32_t i = threadIdx.x; i < kWindowBins / 2; i += kScanThreads) window.pairs[i] = 0;
   __syncthreads();
@@ -79,7 +79,7 @@ __device__ inline Extent count_entries(const Entries& x, std::uint64_t begin, st
   return mine;
 }
 
-/// By a whole block: the window's counts into the histogram.
+/// A whole block adds the window's counts to the histogram.
 __device__ inline void put_counts(const Window& window, std::uint64_t* counts) {
   for (std::uint32_t i = threadIdx.x; i < kWindowBins; i += kScanThreads) {
     const std::uint32_t count = count_of(window, i);
@@ -101,7 +101,7 @@ struct SizeMemory {
   std::uint64_t error;  ///< as expected_grid_error16
 };
 
-/// By a whole block: expected counts of the layer's levels above 0 at a step, and the error.
+/// A whole block finds the expected counts of the layer's levels above 0 at a step, and the error.
 __device__ inline void count_levels(const Frame& frame, const CoordinatePlan& plan,
                                     const CoordinateJob& job, const CoordinateState& state,
                                     double scale, SizeMemory& memory) {

@@ -83,7 +83,7 @@ __device__ bool take_chunk(const Frame& frame, const CoordinatePlan& plan, Chunk
   return true;
 }
 
-/// By a whole warp: what the chunks of the segment sum up to.
+/// A whole warp adds up the counts of the segment's chunks.
 __device__ SegmentCounts count_segment(const ChunkInHand& chunk) {
   SegmentCounts counts;
   counts.entries = chunk.segment_entries;
@@ -94,12 +94,12 @@ __device__ SegmentCounts count_segment(const ChunkInHand& chunk) {
   return counts;
 }
 
-/// By a whole warp: the place behind the list's last entry in the first `count` chunks.
+/// A whole warp finds the place behind the list's last entry in the first `count` chunks.
 __device__ std::uint32_t place_after(const ChunkInHand& chunk, unsigned list, std::uint32_t count) {
   return warp_max(lane() < count ? chunk.states[lane()].after[list] : 0u);
 }
 
-/// By a whole warp: the place from which this lane's first gap of the list counts.
+/// A whole warp finds the place from which this lane's first gap of the list counts.
 __device__ std::uint32_t gap_begin(const ChunkInHand& chunk, unsigned list,
                                    const LaneEntries& entries) {
   const std::uint32_t after = entries.after();
@@ -184,7 +184,7 @@ struct ChooseMemory {
   std::uint32_t sums[kMaxWarps][kSegmentSums * kRiceTries];
 };
 
-/// Where a parameter's sum stands.
+/// The place of a parameter's sum.
 __device__ unsigned sum_at(SegmentSum sum, unsigned k, const SegmentCounts& counts) {
   return sum * kRiceTries + k - sum_range(sum, counts).first;
 }

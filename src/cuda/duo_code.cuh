@@ -15,7 +15,7 @@ namespace atomo::cuda {
 
 using coding::kCodeTables;
 
-/// Where each table's words begin.
+/// The places where the tables' words begin.
 struct WordPlaces {
   std::uint32_t encode[kCodeTables + 1] = {}, decode[kCodeTables + 1] = {};
 };

@@ -64,7 +64,7 @@ struct ChosenBits {
   std::uint32_t of[kMaxWarps][kChunk / kLanes];
 };
 
-/// By one lane: the probabilities of a job's pairs.
+/// One lane finds the probabilities of a job's pairs.
 __device__ void fill_probabilities(const FactorsJob& job, const double* sigma,
                                    const std::uint32_t* order, std::uint64_t* probabilities) {
   std::uint64_t count = 0;
@@ -98,7 +98,7 @@ __device__ void draw_chunk(const std::uint64_t* probabilities, std::uint64_t cou
   }
 }
 
-/// By a whole warp: the numbers of the kept pairs; returns how many.
+/// A whole warp draws the numbers of the kept pairs; returns how many.
 __device__ std::uint64_t draw_kept(const FactorsJob& job, const std::uint64_t* probabilities,
                                    const Philox& draws, std::uint32_t* kept) {
   std::uint32_t* const bits = shared<ChosenBits>().of[warp_in_block()];

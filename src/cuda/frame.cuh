@@ -172,7 +172,7 @@ struct Frame {
   __device__ Entries entries(std::uint32_t layer) const;
   __device__ MessageState& state() const { return *(*this)(plan.message); }
   __device__ PoolPrice& pool(PoolNumber number) const { return (*this)(plan.pools)[number]; }
-  /// What a layer draws under.
+  /// The key under which a layer draws.
   __device__ Key key(std::uint32_t layer) const {
     Key key = state().key;
     key.tensor = static_cast<std::uint16_t>(key.tensor + layer);

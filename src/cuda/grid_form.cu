@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kScanThreads)
   put_counts(window, counts);
 }
 
-/// By a whole block: the result of a lane at a price.
+/// A whole block finds the result of a lane at a price.
 __device__ void weigh_at(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
                          std::uint32_t number, float price, unsigned at) {
   const float step = price::grid_step(price);

@@ -43,7 +43,7 @@ struct MarksSegment {
   std::uint64_t rank = 0;  ///< kept atoms of the job before it
   std::uint64_t bit = 0;   ///< where its gaps begin in the stream of gaps
   std::uint32_t kept = 0;
-  /// Of its gaps at every parameter; once a section is read, [0] alone: as stated.
+  /// Bits of its gaps at every parameter. Once a section is read, [0] alone has them: as stated.
   std::uint32_t gap_bits[coding::kMaxRiceBits + 1] = {};
 };
 
@@ -96,7 +96,7 @@ struct LaneMarks {
   std::uint32_t next;  ///< the atom of the segment behind the last one kept before these
 };
 
-/// By a whole warp, from the segment's words.
+/// A whole warp calls it: every lane takes its own of the segment's words.
 __device__ inline LaneMarks load_lane(const std::uint64_t* words) {
   const std::uint64_t low = words[2 * lane()], high = words[2 * lane() + 1];
   std::uint32_t behind = 0;

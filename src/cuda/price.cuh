@@ -18,7 +18,7 @@
 
 namespace atomo::cuda {
 
-/// What a unit of weight costs, by class and part: PriceCosts::unit.
+/// The cost of a unit of weight, by class and part: PriceCosts::unit.
 using PriceUnits = decltype(PriceCosts::unit);
 
 /// One family of atoms of a layer.
@@ -55,7 +55,7 @@ struct GridOffer {
   std::uint32_t lowest = 0;  ///< code of the lowest price that they can be sent at
 };
 
-/// What a job, or a grid, costs at the candidates of 32 lanes.
+/// The cost of a job, or of a grid, at the candidates of 32 lanes.
 struct PriceResult {
   std::uint64_t cost[kLanes], worth[kLanes], loss[kLanes];
 };
@@ -83,7 +83,7 @@ struct PriceChoice {
   std::uint32_t tickets = 0;  ///< of its jobs
 };
 
-/// Of the pool; zeroed.
+/// The sums of a pool; zeroed.
 struct PriceTotals {
   unsigned long long cost[kLanes] = {};   ///< of all layers; zero again after each round
   unsigned long long worth[kLanes] = {};  ///< likewise
@@ -131,7 +131,7 @@ class PricePlanner {
     searched_ += layer.price > 0 ? 0 : 1;
     if (layer.grid != PricedLayer::kNoGrid) grid_layers_.add(number);
   }
-  /// Of the layer added last; `job` without `priced`.
+  /// Adds a job of the layer added last; it sets `job.priced`.
   void add(PriceJob job) noexcept {
     job.priced = priced();
     jobs_.add(job);
@@ -220,7 +220,7 @@ __device__ inline void offer_amplitudes(const Frame& frame, const PricePlan& pla
   if (all != 0) atomicMax(&frame(plan.totals)->largest, all);
 }
 
-/// What atoms add to a job's sums at a price.
+/// The sums that atoms add to a job's at a price.
 struct AtomSums {
   std::uint64_t kept = 0;     ///< probabilities of uncertain atoms
   std::uint64_t squared = 0;  ///< their squares over 2^32, where noise is asked for
@@ -244,7 +244,7 @@ struct AtomSums {
       if (noises != nullptr) noise += (*noises)[c][part];
     }
   }
-  /// To the job's, of that lane.
+  /// Adds these to the job's sums of lane `to`.
   __device__ void pass_on(PriceSums& sums, unsigned to) const {
     const auto add = [to](unsigned long long(&all)[kLanes], std::uint64_t value) {
       if (value != 0) atomicAdd(&all[to], static_cast<unsigned long long>(value));
@@ -443,7 +443,7 @@ __device__ inline Candidate candidate_of(std::uint32_t node, std::uint32_t lowes
   return {(low + high) / 2, low < high};
 }
 
-/// What a round begins with.
+/// The interval that a round begins with.
 struct PriceInterval {
   std::uint32_t lowest = 0, low = 0, high = 0;
   bool unpaid = false;  ///< PoolPrice::unpaid

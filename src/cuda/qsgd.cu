@@ -53,7 +53,7 @@ struct QsgdMemory {
   std::uint32_t packed[kTwoTiles * 8 / 32];
 };
 
-/// Of one warp that decodes.
+/// The shared memory of one warp that decodes.
 struct DecodeMemory {
   float steps[kMaxBuckets];
 };

@@ -168,7 +168,7 @@ struct KeptWords {
 
   __device__ KeptWords(const Frame& frame, const RandomKPlan& plan, const RandomKJob& job)
       : words(frame(plan.words) + job.first_word), n(job.n), complement(job.complement != 0) {}
-  /// Of entries 64 w to 64 w + 63.
+  /// The kept ones of entries 64 w to 64 w + 63.
   __device__ std::uint64_t operator()(std::uint64_t w) const {
     const std::uint64_t drawn = words[2 * w] | (std::uint64_t{words[2 * w + 1]} << 32);
     if (!complement) return drawn;

@@ -29,7 +29,7 @@ struct ReduceJob {
   float clip = 0;
 };
 
-/// Of a stretch of a span.
+/// The results of one stretch of a span.
 struct ReducePart {
   double sum;
   std::uint64_t largest;  ///< the bits of |x|

@@ -80,7 +80,7 @@ __device__ double sum_of_warp(double sum) {
   return sum;
 }
 
-/// Of stretches of second vectors.
+/// Every warp sums the squares of one stretch of second vectors.
 __global__ void sum_squares(Frame frame, SketchPlan plan) {
   const UnitOf at = unit_of_warp(frame, plan.squares);
   if (!at) return;

@@ -10,7 +10,7 @@ namespace atomo::cuda {
 
 /// Terms of a sum that a unit takes, about.
 inline constexpr std::uint64_t kProductStretch = 512, kGramStretch = 1024;
-/// Of a sum at most, so that adding them up stays little work.
+/// A sum has at most so many stretches, and adding them up stays little work.
 inline constexpr std::uint64_t kMostStretches = 128;
 
 /// A sum of `count` stretches of `depth` terms, but for the last.

@@ -78,7 +78,7 @@ __device__ void restart_search(const Frame& frame, const StepPlan& plan) {
   if (lane() == 0) search.any = 0;
 }
 
-/// By a whole warp: bits of the budgets of the pool's layers that came.
+/// A whole warp adds up the budgets, in bits, of the pool's layers that came.
 __device__ double budget_of(const Frame& frame, const StepPlan& plan, std::uint32_t pool) {
   const StepLayer* const layers = frame(plan.layers);
   const KeptLayer* const kept = frame(plan.kept);
@@ -113,7 +113,7 @@ __device__ void restore_layer(const Frame& frame, const StepPlan& plan, std::uin
   atomicOr(&sums.bodies[layer.pool], 1u);
 }
 
-/// What the search of atoms begins with.
+/// Sets what the search of atoms begins with.
 __device__ void open_demand(const Frame& frame, const AtomsPlan& plan, std::uint32_t priced) {
   const PricedLayer& of = frame(plan.price.layers)[priced];
   if ((frame.layer(of.layer).flags & LayerRecord::kNonFinite) != 0) return;

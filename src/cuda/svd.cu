@@ -124,7 +124,7 @@ __global__ void split_pairs(Frame frame, SvdPlan plan, Batch batch, std::uint64_
         (sqrt(sum) * power_of_two(exponent_of(frame(plan.states)[at.job]))) * job.unit;
 }
 
-/// Where a batch's calls find their operands.
+/// The operands of a batch's calls.
 struct Operands {
   int m, n, count;
   bool wide;

@@ -49,9 +49,9 @@ struct SvdPlan {
 
 /// Entries that a batch of several matrices has at most, which bounds its memory: 32 MiB as f64.
 inline constexpr std::uint64_t kBatchEntries = std::uint64_t{1} << 22;
-/// And matrices: cuSOLVER refuses batches of more than some 32,000.
+/// A batch has at most so many matrices: cuSOLVER refuses more than some 32,000.
 inline constexpr std::uint64_t kBatchMatrices = 16384;
-/// What cuBLAS takes by default, but on the newest GPUs, where it is more.
+/// cuBLAS takes this much by default, and more on the newest GPUs.
 inline constexpr std::size_t kBlasBytes = std::size_t{4} << 20, kBlasAlignment = 256;
 
 /// Entries of a warp that looks for the largest.

@@ -109,7 +109,7 @@ struct WholePart {
   [[nodiscard]] __device__ std::uint64_t units() const {
     return state.kept == 0 ? 0 : state.groups / job.pieces;
   }
-  /// What the units [from, to) add to it.
+  /// The bits that the units [from, to) add to it.
   [[nodiscard]] __device__ std::uint64_t bits(std::uint64_t from, std::uint64_t to) const {
     if (from == to) return 0;
     const std::uint64_t each = GroupShape::of(job.layout.length).atoms;
@@ -222,7 +222,7 @@ __device__ std::uint32_t min_dropped(Before before, const Runs& runs, std::uint6
 
 // ---- measure
 
-/// By a whole block: sum over the priced layers' bodies.
+/// A whole block adds up `get` over the priced layers' bodies.
 template <typename Get>
 __device__ std::uint64_t sum_bodies(const Frame& frame, const AtomsPlan& plan, Get get) {
   const CappedBody* const bodies = frame(plan.cap.bodies);
@@ -259,7 +259,7 @@ __device__ void leave_layers_out(const Frame& frame, const AtomsPlan& plan, std:
   }
 }
 
-/// By the whole block that ends the last body.
+/// The block that ends the last body calls it, with all its threads.
 __device__ void allot(const Frame& frame, const AtomsPlan& plan, std::uint64_t room) {
   const auto at_level = [&](std::uint64_t words) {
     return sum_bodies(frame, plan,
@@ -300,7 +300,7 @@ __global__ void measure_bodies(Frame frame, AtomsPlan plan, std::uint64_t room) 
 
 // ---- choose
 
-/// What stays of the units from `first` on, `count` of them, when runs of all go.
+/// The units that stay, of the `count` from `first` on, when runs of all go.
 __device__ UnitsLeft units_left(const Runs& runs, const Thinning& thinning, std::uint64_t first,
                                 std::uint64_t count) {
   const auto own = [&](std::uint64_t run) {
@@ -324,7 +324,7 @@ __device__ void leave(const Frame& frame, const AtomsPlan& plan, std::uint32_t n
   marks.kept = 0;
 }
 
-/// Of a body without its own price.
+/// The limit of a body without its own price.
 struct Limit {
   std::uint64_t bits;
   bool exceeded;

@@ -54,7 +54,7 @@ struct alignas(16) Memory {
   Real second[kTileDepth][kTileLines + kPadding];
 };
 
-/// Where four values of a step stand in shared memory.
+/// The place of four values of a step in shared memory.
 struct QuadPlace {
   unsigned line, depth;
 };
@@ -213,7 +213,7 @@ __device__ inline void put_eight(T* at, std::uint64_t left, std::uint64_t stride
   }
 }
 
-/// What eight sums leave of the values at `at`, times `unit`, a power of two; likewise.
+/// Subtracts eight sums from the values at `at`, times `unit`, a power of two; likewise.
 __device__ inline void subtract_eight(float* at, std::uint64_t left, std::uint64_t stride,
                                       const float (&sums)[tile::kOwn], double unit) {
   float values[tile::kOwn];

@@ -207,7 +207,7 @@ __global__ void settle(Frame frame, TopkPlan plan) {
   measure_segment(frame, plan.marks, at.number);
 }
 
-/// From half of the entries on the CPU sends the bit map without looking at gaps.
+/// A body that keeps half of the entries or more has the bit map, and gaps are not looked at.
 __global__ void __launch_bounds__(kScanThreads, 1) layout_bodies(Frame frame, TopkPlan plan) {
   const TopkJob& job = frame(plan.jobs)[blockIdx.x];
   layout_marks(frame, plan.marks, blockIdx.x, job.keep >= job.n - job.keep);

@@ -26,7 +26,7 @@ class HeadLayout {
   [[nodiscard]] std::size_t layers() const noexcept { return kind_of_.size(); }
   [[nodiscard]] std::span<const std::uint16_t> kinds_of() const noexcept { return kind_of_; }
   [[nodiscard]] std::uint32_t kinds() const noexcept { return kinds_; }
-  /// Of the header.
+  /// The flags of the header.
   [[nodiscard]] std::uint16_t flags() const noexcept { return flags_; }
   /// The tables behind the rows: kinds, names, padding.
   [[nodiscard]] ConstBytes tables() const noexcept { return tables_; }

@@ -136,7 +136,7 @@ ATOMO_HD bool read_kind(ConstBytes in, std::size_t& at, KindFields& kind, OnDim 
   return kind.elements <= Shape::kMaxElements;
 }
 
-/// Where the head's tables stand, bytes from the message's start.
+/// The places of the head's tables, in bytes from the message's start.
 struct TablePlaces {
   std::size_t kinds = 0, names = 0, end = 0;  ///< the end of the names; padding follows
   std::size_t head_bytes = 0;

@@ -86,7 +86,7 @@ struct SegmentWord {
 }
 static_assert(max_segment_bytes(kCoordinateSegment) <= 0x1FFFF);
 
-/// With levels of up to 53 bits: at most 55 bits an entry.
+/// Bytes at most of a segment whose levels have up to 53 bits: 55 bits an entry.
 [[nodiscard]] constexpr std::size_t max_wide_segment_bytes(std::size_t entries) noexcept {
   return entries == 0 ? 0 : kSegmentWordBytes + (entries * (kWideLevelBits + 2) + 7) / 8;
 }

@@ -198,7 +198,7 @@ struct SavedPool {
     return {smoothed_price, price, owed, held, static_cast<std::uint32_t>(steady)};
   }
 };
-/// Behind it the limits of the layers under a cap, 8 bytes each, in the layers' order.
+/// The limits of the layers under a cap follow it: 8 bytes each, in the layers' order.
 struct SavedState {
   char magic[8];
   SavedPool atoms, grid;
