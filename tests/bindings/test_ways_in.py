@@ -102,12 +102,14 @@ def test_ray(tmp_path, environment):
 def test_readmes_blocks_run_as_they_stand(tmp_path, environment):
     alone, of_a_group = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "alone.py").write_text(alone)
+    # Each worker writes its own file: two that print share a pipe, and their lines can mix.
     (tmp_path / "group.py").write_text(of_a_group + "model(torch.ones(2, 784)).sum().backward()\n"
-                                       "print('sent', model.module.weight.grad.isfinite().all().item())\n")
+                                       "with open(f'sent.{torch.distributed.get_rank()}', 'w') as file:\n"
+                                       "    file.write(str(model.module.weight.grad.isfinite().all().item()))\n")
     for command in ([sys.executable, "alone.py"], ["torchrun", "--nproc-per-node", "2", "group.py"]):
         done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("sent True") == 2, done.stdout
+    assert [(tmp_path / f"sent.{rank}").read_text() for rank in range(2)] == ["True", "True"]
 
 
 OTHER_PAGES = {path.name: re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
