@@ -59,8 +59,8 @@ Status unpack_piece(ConstBytes packed, std::byte* out, std::size_t length) noexc
 }
 
 bool has_singular_pairs(const Kind& kind) noexcept {
-  const bool pairs =
-      kind.method == MethodId::factors || (kind.method == MethodId::atoms && kind.params == kPairs);
+  const bool pairs = kind.method == MethodId::factors ||
+                     (kind.method == MethodId::atoms && kind.params == params_of(Family::pairs));
   return pairs && is_matrix(kind.shape);
 }
 

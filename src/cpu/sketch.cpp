@@ -197,7 +197,7 @@ void rotate(const SketchMemory& memory, const float* b, std::size_t n, std::size
     for (std::size_t k = i; k < held; ++k)
       gram[i * held + k] = small[memory.order[i] * r + memory.order[k]];
   }
-  // LayerRecord-major upper is column-major lower; eigenvector k is then `held` consecutive values.
+  // Row-major upper is column-major lower; eigenvector k is then `held` consecutive values.
   const lapack_int info =
       held == 0 ? 0
                 : LAPACKE_dsyevd_work(LAPACK_COL_MAJOR, 'V', 'L', to_int(held), gram.data(),

@@ -69,7 +69,7 @@ Basis gram_basis(const MatrixShape& shape, const SvdMemory& memory) noexcept {
   const int side = to_int(shape.shorter()), inner = to_int(shape.longer());
   cblas_dsyrk(CblasRowMajor, CblasUpper, wide ? CblasNoTrans : CblasTrans, side, inner, 1.0,
               memory.matrix.data(), to_int(shape.columns), 0.0, memory.basis.data(), side);
-  // LayerRecord-major upper is column-major lower; eigenvector k is then `side` consecutive values.
+  // Row-major upper is column-major lower; eigenvector k is then `side` consecutive values.
   const lapack_int info = LAPACKE_dsyevd(LAPACK_COL_MAJOR, 'V', 'L', side, memory.basis.data(),
                                          side, memory.values.data());
   // Eigenvalues ascend: the largest comes last.

@@ -23,7 +23,7 @@
 
 #include "format/atom_body.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 namespace {
 
 using format::kClassBits;
@@ -217,4 +217,4 @@ void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue) {
   queue.launch_blocks(close_frame, jobs, kScanThreads, 0, frame, plan);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

@@ -7,7 +7,7 @@
 #include "cuda/marks.cuh"
 #include "format/thinning.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 
 /// Groups whose lengths a warp sums, and which a warp may decode side by side.
 inline constexpr std::uint64_t kUnitGroups = kLanes;
@@ -128,4 +128,4 @@ __device__ inline std::uint32_t group_bits(const BodyBytes& body, const BodyStat
 /// `unit_bits`; the other layers are refused. Six launches.
 void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

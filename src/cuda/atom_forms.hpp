@@ -52,11 +52,11 @@ void visit_atoms(const LayerPlan& layer, Visit visit) {
   }
   if (kind.method != MethodId::atoms) return;
   switch (format::family_of(kind.params)) {
-    case format::kBlocks:
+    case format::Family::blocks:
       return visit(LayerAtoms{AtomLayout::blocks(layer.n), {}, 0, BodyPart::whole});
-    case format::kRows:
+    case format::Family::rows:
       return visit(LayerAtoms{rows(), {}, 0, BodyPart::whole});
-    case format::kPairs:
+    case format::Family::pairs:
       return visit_pairs(format::matrix_view(kind.shape).shorter(), 0, BodyPart::whole);
     default:
       return visit_sketch(format::rank_of(kind.params), 0);

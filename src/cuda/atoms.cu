@@ -2,18 +2,18 @@
 /// Amplitudes of dithered atoms.
 ///
 /// Mathematics: rms = sqrt(N / L), N the sum of the squares of an atom's L entries, f64. Entry i of
-/// a segment of up to 1,024 entries is added to lane i mod 32 in order; lanes are folded 16, 8, 4,
-/// 2, 1 apart; an atom's segments are added as a balanced tree. Squares of f32 are exact in f64.
+/// a piece of up to 1,024 entries is added to lane i mod 32 in order; lanes are folded 16, 8, 4,
+/// 2, 1 apart; an atom's pieces are added as a balanced tree. Squares of f32 are exact in f64.
 ///
-/// Mapping: eight threads a segment, of which each keeps four of the format's lanes: it reads four
+/// Mapping: eight threads a piece, of which each keeps four of the format's lanes: it reads four
 /// neighbouring entries at a time, and the first three folds are shuffles, the last two are its
-/// own. A warp works on four segments side by side, and goes on for at least 2,048 entries; atoms
-/// of more than 1,024 entries leave their segments' sums, and a warp an atom adds these up. What a
+/// own. A warp works on four pieces side by side, and goes on for at least 2,048 entries; atoms
+/// of more than 1,024 entries leave their pieces' sums, and a warp an atom adds these up. What a
 /// tree lacks counts as +0, which no sum of squares feels. The amplitudes of pairs are their
 /// decomposition's (svd.cu, sketch.cu): a warp gives 256 of them out to the price search.
 ///
 /// Traffic an entry: read once, 4 bytes or 2 (the least possible); written 8 bytes an atom, and as
-/// many a segment of a long one.
+/// many a piece of a long one.
 ///
 /// Shared memory: none. Determinism: one fixed tree; the largest amplitude is an integer maximum.
 /// Alignment: tensors as their entries; 16 bytes are read at once where the address allows it.
@@ -21,19 +21,19 @@
 #include "cuda/atoms.cuh"
 #include "cuda/grid_form.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 namespace {
 
 using coding::kPieceEntries;
 
-constexpr unsigned kThreads = kLanes / kSquaredTogether;  // of a segment
+constexpr unsigned kThreads = kLanes / kSquaredTogether;  // of a piece
 
-struct Segment {
+struct SummedPiece {
   std::uint64_t atom = 0, from = 0, entries = 0;  ///< first entry and entries, within the atom
 };
 
-__device__ Segment segment_of(const AtomsJob& job, std::uint64_t i) {
-  Segment s{i, 0, 0};
+__device__ SummedPiece piece_of(const Job& job, std::uint64_t i) {
+  SummedPiece s{i, 0, 0};
   if (job.pieces > 1) {
     s.atom = i / job.pieces;
     s.from = i % job.pieces * kPieceEntries;
@@ -44,7 +44,7 @@ __device__ Segment segment_of(const AtomsJob& job, std::uint64_t i) {
   return s;
 }
 
-/// A whole warp sums squares, eight threads a segment; the first of the eight has the sum.
+/// A whole warp sums squares, eight threads a piece; the first of the eight has the sum.
 __device__ double sum_squares(const Entries& x, std::uint64_t first, std::uint64_t entries) {
   double sum[4] = {};
   for (std::uint64_t i = 4 * (lane() % kThreads); i < entries; i += 32) {
@@ -72,16 +72,16 @@ __device__ double amplitude(double sum, std::uint64_t entries) {
   return sqrt(sum / static_cast<double>(entries));
 }
 
-__global__ void sum_segments(Frame frame, AtomsPlan plan) {
+__global__ void sum_pieces(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.sums);
   if (!at) return;
-  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const Entries x = entries_of(frame, job, 0);
-  const std::uint64_t count = segments_of_unit(job.layout.length);
+  const std::uint64_t count = pieces_of_unit(job.layout.length);
   double largest = 0;
   for (std::uint64_t i = at.index * count; i < (at.index + 1) * count; i += kSquaredTogether) {
     const std::uint64_t number = i + lane() / kThreads;
-    const Segment s = segment_of(job, number);
+    const SummedPiece s = piece_of(job, number);
     const double sum = sum_squares(x, s.atom * job.layout.length + s.from, s.entries);
     if (lane() % kThreads != 0 || s.entries == 0) continue;
     if (job.pieces > 1) {
@@ -99,10 +99,10 @@ __global__ void sum_segments(Frame frame, AtomsPlan plan) {
 }
 
 /// A warp an atom: sums of 32 neighbours become one, in place, until one is left.
-__global__ void sum_trees(Frame frame, AtomsPlan plan) {
+__global__ void sum_trees(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.trees);
   if (!at) return;
-  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   double* const sums = frame(plan.piece_sums) + job.first_sum + at.index * job.pieces;
   for (std::uint32_t left = job.pieces; left > 1; left = (left + kLanes - 1) / kLanes) {
     for (std::uint32_t i = 0; i < left; i += kLanes) {
@@ -120,10 +120,10 @@ __global__ void sum_trees(Frame frame, AtomsPlan plan) {
 }
 
 /// Every warp offers the largest amplitude of its pairs.
-__global__ void offer_largest(Frame frame, AtomsPlan plan) {
+__global__ void offer_largest(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.offers);
   if (!at) return;
-  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const double* const amplitudes = frame(plan.amplitudes) + job.first_atom;
   double largest = 0;
   for (std::uint64_t k = at.index * kOfferedPairs + lane();
@@ -135,27 +135,27 @@ __global__ void offer_largest(Frame frame, AtomsPlan plan) {
 
 }  // namespace
 
-void analyse(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   factorise(frame, plan.svd, queue);
   decompose(frame, plan.sketches, queue);
-  queue.launch_warps(sum_segments, plan.sums.units, frame, plan);
+  queue.launch_warps(sum_pieces, plan.sums.units, frame, plan);
   queue.launch_warps(sum_trees, plan.trees.units, frame, plan);
   queue.launch_warps(offer_largest, plan.offers.units, frame, plan);
   offer_grids(frame, plan.grids, plan.price, queue);
 }
 
-void search_prices(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+void search_prices(const Frame& frame, const Plan& plan, Queue& queue) {
   for (unsigned round = 0; round < kPriceRounds; ++round) {
     price_grids(frame, plan.grids, plan.price, round, queue);
     search_price(frame, plan.price, round, queue);
   }
 }
 
-void price(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+void find_price(const Frame& frame, const Plan& plan, Queue& queue) {
   search_prices(frame, plan, queue);
   price_grids(frame, plan.grids, plan.price, kPriceRounds, queue);
   choose_forms(frame, plan.price, queue);
   settle_grids(frame, plan.grids, plan.price, queue);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

@@ -18,10 +18,10 @@
 #include "cuda/thinning.cuh"
 #include "format/atom_layout.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 
 /// A family of atoms of a layer. Where its atoms, groups and words begin among those of all jobs.
-struct AtomsJob {
+struct Job {
   AtomLayout layout;  ///< of pairs: their frame
   AtomVectors vectors;
   /// A decomposition's results in place of the tensor: a pair's vectors, a sketch's residual.
@@ -53,13 +53,13 @@ struct alignas(16) KeptAtom {
 };
 
 /// A segment of 4,096 atoms; zeroed.
-struct AtomsSegment {
+struct Segment {
   std::uint32_t tickets = 0;  ///< of its chunks that are selected
   std::uint32_t certain = 0;  ///< atoms
 };
 
 /// One a job; zeroed, and left so where nothing is sent or kept.
-struct AtomsState {
+struct State {
   float price = 0;  ///< that its form is sent at
   std::uint64_t kept = 0, certain = 0, groups = 0;
   std::uint64_t flags_bit = 0;   ///< of the body's index, likewise:
@@ -70,24 +70,24 @@ struct AtomsState {
   UnitsLeft left;
 };
 
-struct AtomsPlan {
+struct Plan {
   static constexpr Stages kStages{.analyse = true, .price = true, .size = true, .handles = true};
-  Table<AtomsJob> jobs;
+  Table<Job> jobs;
   std::uint32_t count = 0;
-  Split sums;            ///< units of `segments_of_unit` segments of up to 1,024 entries
-  Split trees;           ///< a unit an atom of more than one piece
-  Split chunks;          ///< a unit 256 atoms
-  Split offers;          ///< a unit kOfferedPairs pairs
-  Split groups;          ///< a unit each group that there can be
-  SvdPlan svd;           ///< of pairs that are all of a body
-  SketchPlan sketches;   ///< of those with rows beside them
-  CoordinatePlan grids;  ///< coordinates as a form
+  Split sums;              ///< units of `pieces_of_unit` pieces of up to 1,024 entries
+  Split trees;             ///< a unit an atom of more than one piece
+  Split chunks;            ///< a unit 256 atoms
+  Split offers;            ///< a unit kOfferedPairs pairs
+  Split groups;            ///< a unit each group that there can be
+  SvdPlan svd;             ///< of pairs that are all of a body
+  SketchPlan sketches;     ///< of those with rows beside them
+  coordinate::Plan grids;  ///< coordinates as a form
   MarksPlan marks;
   PricePlan price;
   Scratch<double> amplitudes;  ///< of each atom
   Scratch<double> piece_sums;  ///< of the atoms that have several pieces
-  Scratch<AtomsState> states;
-  Scratch<AtomsSegment> segments;       ///< as those of the marks
+  Scratch<State> states;
+  Scratch<Segment> segments;            ///< as those of the marks
   Scratch<std::uint64_t> certain;       ///< marks of the certain atoms, as `marks.words`
   Scratch<std::uint64_t> certain_rank;  ///< a segment: certain atoms of the job before it
   Scratch<KeptAtom> kept;
@@ -101,10 +101,10 @@ struct AtomsPlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-/// Segments of up to 1,024 entries that a warp squares side by side, and all that it squares: a
+/// Pieces of up to 1,024 entries that a warp squares side by side, and all that it squares: a
 /// multiple of these, and at least 2,048 entries where atoms have so many.
 inline constexpr unsigned kSquaredTogether = 4;
-[[nodiscard]] __host__ __device__ constexpr std::uint64_t segments_of_unit(std::uint64_t length) {
+[[nodiscard]] __host__ __device__ constexpr std::uint64_t pieces_of_unit(std::uint64_t length) {
   const std::uint64_t most = coding::kPieceEntries, entries = length < most ? length : most;
   const std::uint64_t rounds = 2048 / kSquaredTogether / entries;
   return kSquaredTogether * (rounds == 0 ? 1 : rounds);
@@ -113,30 +113,30 @@ inline constexpr unsigned kSquaredTogether = 4;
 inline constexpr std::uint64_t kOfferedPairs = 256;
 
 /// The entries of one of the vectors of a job's atoms, atom by atom.
-__device__ inline Entries entries_of(const Frame& frame, const AtomsJob& job, unsigned vector) {
+__device__ inline Entries entries_of(const Frame& frame, const Job& job, unsigned vector) {
   if (job.has_pairs() || job.part == BodyPart::rows) return {frame(job.made[vector]), DType::f32};
   return frame.entries(job.layer);
 }
 
 /// Takes the layers of the methods atoms and automatic. The atoms of pairs are laid out as
 /// format::pairs_frame.
-void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 /// Of these what `search_prices` and `share_room` need: `price`, `amplitudes`, `grids` and `cap`,
 /// whose contents come from the plans of single layers.
-void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan);
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 
 /// Singular pairs are found by the caller's libraries.
-[[nodiscard]] inline bool needs_handles(const AtomsPlan& plan) { return !plan.svd.empty(); }
+[[nodiscard]] inline bool needs_handles(const Plan& plan) { return !plan.svd.empty(); }
 
 /// Amplitudes; a launch, two when there are rows of more than 1,024 entries. With pairs their
 /// decomposition, and one more; with grids three more.
-void analyse(const Frame& frame, const AtomsPlan& plan, Queue& queue);
+void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 /// The price of the pool: three launches, with grids three more.
-void search_prices(const Frame& frame, const AtomsPlan& plan, Queue& queue);
+void search_prices(const Frame& frame, const Plan& plan, Queue& queue);
 /// The same, and the forms of layers that choose: one launch more, with grids three.
-void price(const Frame& frame, const AtomsPlan& plan, Queue& queue);
+void find_price(const Frame& frame, const Plan& plan, Queue& queue);
 /// Bodies: five launches; with layers under a cap four more, five when there are several of them;
 /// with grids those of coordinates.
-void size(const Frame& frame, const AtomsPlan& plan, Queue& queue);
+void size(const Frame& frame, const Plan& plan, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

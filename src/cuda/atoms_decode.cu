@@ -32,7 +32,7 @@
 #include "cuda/duo_code.cuh"
 #include "format/atom_body.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 namespace {
 
 using coding::kTile;
@@ -71,7 +71,7 @@ struct LaneVector {
 /// The content of one group, which a warp's lanes share.
 struct AtomContent {
   const Frame& frame;
-  const AtomsDecodeJob& job;
+  const DecodeJob& job;
   const BodyJob& body_job;
   const BodyState& state;
   const std::uint64_t* kept;
@@ -244,13 +244,13 @@ __device__ bool decode_groups(const AtomContent& c, const BitView& bits, std::ui
   return lane() >= rows || bit == length;
 }
 
-__device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std::uint64_t unit,
+__device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uint64_t unit,
                             DecodeInto into) {
   const UnitOf at = find_unit(frame, plan.bodies.groups, unit);
   const BodyState& state = frame(plan.bodies.states)[at.job];
   const std::uint64_t first = at.index * kUnitGroups, group = first + lane();
   if (state.stands == 0 || first >= state.groups) return;
-  const AtomsDecodeJob& job = frame(plan.jobs)[at.job];
+  const DecodeJob& job = frame(plan.jobs)[at.job];
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   const BodyBytes body = body_of(frame, body_job);
@@ -278,10 +278,10 @@ __device__ void decode_unit(const Frame& frame, const AtomsDecodePlan& plan, std
 }
 
 /// Zeros for the entries of a unit whose atoms are not kept.
-__device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::uint64_t unit,
+__device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint64_t unit,
                           DecodeInto into) {
   const UnitOf at = find_unit(frame, plan.fill, unit);
-  const AtomsDecodeJob& job = frame(plan.jobs)[at.job];
+  const DecodeJob& job = frame(plan.jobs)[at.job];
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
   if (job.mode(into).add || !decodes(frame, body_job)) return;
   const bool empty = frame.layer(job.layer).bytes == 0 || body_of(frame, body_job).bytes == 0;
@@ -300,7 +300,7 @@ __device__ void fill_unit(const Frame& frame, const AtomsDecodePlan& plan, std::
   }
 }
 
-__global__ void decode_and_fill(Frame frame, AtomsDecodePlan plan, DecodeInto into) {
+__global__ void decode_and_fill(Frame frame, DecodePlan plan, DecodeInto into) {
   const std::uint64_t unit = warp_in_grid();
   if (unit < plan.fill.units) fill_unit(frame, plan, unit, into);
   if (unit < plan.bodies.groups.units) decode_unit(frame, plan, unit, into);
@@ -336,7 +336,7 @@ class AtomsDecodePlanner {
     const bool thins = of.part != BodyPart::whole || !of.has_pairs();
     bodies_.add({of.layout.count, 0, layer, in_group, static_cast<std::uint32_t>(groups.pieces),
                  thins ? 1u : 0u, of.form, of.part});
-    AtomsDecodeJob job;
+    DecodeJob job;
     job.vectors = plan_vectors(of);
     job.layer = layer;
     const std::uint32_t tiles = job.vectors.of[0].tiles + job.vectors.of[1].tiles;
@@ -351,12 +351,12 @@ class AtomsDecodePlanner {
     rest_.at += n * sizeof(float);
   }
 
-  void finish(AtomsDecodePlan& plan) {
+  void finish(DecodePlan& plan) {
     plan = {bodies_.finish(), jobs_.table(), fill_.split(), sketches_, outer_.finish()};
   }
 
  private:
-  void add_outer(const LayerAtoms& of, AtomsDecodeJob& job) {
+  void add_outer(const LayerAtoms& of, DecodeJob& job) {
     OuterJob sum;
     sum.rest = rest_;
     sum.layer = job.layer;
@@ -369,7 +369,7 @@ class AtomsDecodePlanner {
   }
 
   BodyPlanner bodies_;
-  TableMaker<AtomsDecodeJob> jobs_;
+  TableMaker<DecodeJob> jobs_;
   SplitMaker fill_;
   OuterPlanner outer_;
   Scratch<float> rest_;  ///< of the next sketch
@@ -378,7 +378,7 @@ class AtomsDecodePlanner {
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   plan = {};
   Counts counts;
   for (const LayerPlan& layer : layers) counts.add(layer);
@@ -389,7 +389,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& pl
   planner.finish(plan);
 }
 
-void decode(const Frame& frame, const AtomsDecodePlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
   open_bodies(frame, plan.bodies, queue);
   const bool fills = !into.add || plan.sketches;
   const std::uint64_t units = std::max(plan.bodies.groups.units, fills ? plan.fill.units : 0);
@@ -400,4 +400,4 @@ void decode(const Frame& frame, const AtomsDecodePlan& plan, DecodeInto into, Qu
   add_low_rank(frame, plan.outer, into, queue);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

@@ -8,9 +8,9 @@
 #include "cuda/body_vectors.hpp"
 #include "cuda/outer.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 
-struct AtomsDecodeJob {
+struct DecodeJob {
   AtomVectors vectors;
   std::uint32_t layer = 0;
   std::uint32_t group_tiles = 0;  ///< most that a group holds
@@ -29,10 +29,10 @@ struct AtomsDecodeJob {
   }
 };
 
-struct AtomsDecodePlan {
+struct DecodePlan {
   static constexpr Stages kStages{};  ///< decoding alone
   BodyPlan bodies;
-  Table<AtomsDecodeJob> jobs;  ///< the same jobs
+  Table<DecodeJob> jobs;  ///< the same jobs
   Split fill;             ///< of the entries of blocks and rows, where those not sent become zeros
   bool sketches = false;  ///< some jobs are the rows of one
   OuterPlan outer;
@@ -40,8 +40,8 @@ struct AtomsDecodePlan {
 };
 
 /// Takes the layers of the methods atoms and, but for coordinates, automatic.
-void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsDecodePlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
 /// Seven launches; one more with singular pairs, one more with sketches.
-void decode(const Frame& frame, const AtomsDecodePlan& plan, DecodeInto into, Queue& queue);
+void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

@@ -40,7 +40,7 @@
 #include "math/dither.hpp"
 #include "math/selection.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 namespace {
 
 constexpr std::uint32_t kChunk = kSelectionChunk, kChunkWords = kChunk / 64;
@@ -77,10 +77,10 @@ __device__ void select_chunk(const double* amplitudes, std::uint64_t count, doub
   }
 }
 
-__global__ void select_atoms(Frame frame, AtomsPlan plan) {
+__global__ void select_atoms(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.chunks);
   if (!at) return;
-  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   if (chosen_form(frame, plan.price, job.priced) != job.form) return;
   const ChosenPrice chosen = choose_price(frame, plan.price, job.priced);
   if (chosen.price == 0) return;
@@ -111,7 +111,7 @@ __global__ void select_atoms(Frame frame, AtomsPlan plan) {
   }
   const auto ones =
       warp_sum(lane() < kChunk / 32 ? static_cast<std::uint32_t>(__popc(certain[lane()])) : 0u);
-  AtomsSegment& state = frame(plan.segments)[segment];
+  Segment& state = frame(plan.segments)[segment];
   if (lane() == 0 && ones != 0) atomicAdd(&state.certain, ones);
   const std::uint64_t chunks =
       divide_up(job.layout.count, kChunk) - at.index / kChunksOfSegment * kChunksOfSegment;
@@ -123,10 +123,10 @@ __global__ void select_atoms(Frame frame, AtomsPlan plan) {
 // ---- layout
 
 /// `again`: of the thinned bodies alone, from the marks that are left.
-__global__ void lay_out_index(Frame frame, AtomsPlan plan, bool again) {
+__global__ void lay_out_index(Frame frame, Plan plan, bool again) {
   const std::uint32_t number = blockIdx.x;
-  const AtomsJob& job = frame(plan.jobs)[number];
-  AtomsState& state = frame(plan.states)[number];
+  const Job& job = frame(plan.jobs)[number];
+  State& state = frame(plan.states)[number];
   if (state.price == 0 || (again && state.thinning == 0)) return;
   layout_marks(frame, plan.marks, number);
   const MarksState& marks = frame(plan.marks.states)[number];
@@ -148,14 +148,13 @@ __global__ void lay_out_index(Frame frame, AtomsPlan plan, bool again) {
 // ---- index
 
 /// Second vectors of pairs are 2^-exponent times what they stand for.
-__device__ std::int32_t exponent_of(const Frame& frame, const AtomsPlan& plan,
-                                    const AtomsJob& job) {
+__device__ std::int32_t exponent_of(const Frame& frame, const Plan& plan, const Job& job) {
   return job.part == BodyPart::pairs ? sketch_exponent(frame, plan.sketches, job.source)
                                      : exponent_of(frame(plan.svd.states)[job.source]);
 }
 
 /// What the entries of the vector of a kept atom are multiplied by, or of the second of a pair.
-__device__ KeptAtom kept_atom(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
+__device__ KeptAtom kept_atom(const Frame& frame, const Plan& plan, const Job& job,
                               std::uint64_t atom, float price) {
   const double ratio = frame(plan.amplitudes)[job.first_atom + atom] / static_cast<double>(price);
   const auto atom_class = static_cast<std::uint32_t>(class_of_ratio(ratio));
@@ -183,18 +182,18 @@ __device__ std::uint32_t ones_before(const std::uint64_t* words, std::uint32_t c
 }
 
 /// The u32 that hold a job's marks, flags and lengths.
-__device__ std::uint32_t* index_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
+__device__ std::uint32_t* index_of(const Frame& frame, const Plan& plan, const Job& job,
                                    bool thinned) {
   return thinned ? frame(plan.thinned) + job.first_thinned : frame(plan.index) + job.first_index;
 }
 
 /// `again`: of the thinned bodies alone; the list of kept atoms stays as it is.
-__global__ void write_index(Frame frame, AtomsPlan plan, bool again) {
+__global__ void write_index(Frame frame, Plan plan, bool again) {
   const UnitOf at = unit_of_warp(frame, plan.chunks);
   if (!at) return;
-  const AtomsState& state = frame(plan.states)[at.job];
+  const State& state = frame(plan.states)[at.job];
   if (state.kept == 0 || (again && state.thinning == 0)) return;
-  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const MarksJob& marks = frame(plan.marks.jobs)[at.job];
   const std::uint64_t segment = marks.first_segment + at.index / kChunksOfSegment;
   std::uint32_t* const index = index_of(frame, plan, job, again);
@@ -251,7 +250,7 @@ struct ContentMemories {
 
 /// A group: some kept atoms, or a piece of one.
 struct Group {
-  const AtomsJob* job;
+  const Job* job;
   Key key;
   const KeptAtom* kept;       ///< its first atom
   std::uint32_t quads;        ///< of all
@@ -264,8 +263,8 @@ __device__ std::uint32_t quads_of(std::uint32_t tiles) {
   return (tiles + kQuadTiles - 1) / kQuadTiles;
 }
 
-__device__ Group group_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
-                          std::uint64_t kept, std::uint64_t group) {
+__device__ Group group_of(const Frame& frame, const Plan& plan, const Job& job, std::uint64_t kept,
+                          std::uint64_t group) {
   const Key key = frame.key(job.layer);
   const KeptAtom* const first = frame(plan.kept) + job.first_atom;
   if (job.pieces > 1) {
@@ -334,7 +333,7 @@ __device__ std::uint32_t load_pairs(const Entries& x, std::uint64_t first, std::
 
 /// A lane's pairs: 4k .. 4k + 3 of tile u mod 4 of its quad. `x` has the quad's vector of all
 /// atoms.
-__device__ void code_duos(const Entries& x, const AtomsJob& job, const Quad& quad, float range,
+__device__ void code_duos(const Entries& x, const Job& job, const Quad& quad, float range,
                           const std::uint32_t* levels, const std::uint32_t* pre,
                           DuoBits (&out)[4]) {
   const AtomVectors& vectors = job.vectors;
@@ -364,12 +363,12 @@ __device__ void code_duos(const Entries& x, const AtomsJob& job, const Quad& qua
   }
 }
 
-__global__ void write_content(Frame frame, AtomsPlan plan) {
+__global__ void write_content(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.groups);
   if (!at) return;
-  const AtomsState& state = frame(plan.states)[at.job];
+  const State& state = frame(plan.states)[at.job];
   if (at.index >= state.groups) return;
-  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const Group group = group_of(frame, plan, job, state.kept, at.index);
   const Entries first_x = entries_of(frame, job, 0), second_x = entries_of(frame, job, 1);
   // The range is part of what the vectors of pairs are multiplied by.
@@ -403,10 +402,10 @@ __global__ void write_content(Frame frame, AtomsPlan plan) {
 
 /// By a whole block: ends and lengths of the groups of what a job sends. Returns its bytes, 0 where
 /// it keeps nothing; `staged` is where it is then.
-__device__ std::uint64_t stage_part(const Frame& frame, const AtomsPlan& plan, std::uint32_t number,
+__device__ std::uint64_t stage_part(const Frame& frame, const Plan& plan, std::uint32_t number,
                                     StagedBody& staged) {
-  const AtomsJob& job = frame(plan.jobs)[number];
-  const AtomsState& state = frame(plan.states)[number];
+  const Job& job = frame(plan.jobs)[number];
+  const State& state = frame(plan.states)[number];
   if (state.price == 0 || state.kept == 0) return 0;
   const UnitsLeft left = state.left.times(job.pieces);  // in groups
   const std::uint32_t* const bits = frame(plan.group_bits) + job.first_group;
@@ -432,16 +431,16 @@ __device__ std::uint64_t stage_part(const Frame& frame, const AtomsPlan& plan, s
   return round_up(content + (total + 7) / 8, 4);
 }
 
-__global__ void sum_lengths(Frame frame, AtomsPlan plan) {
+__global__ void sum_lengths(Frame frame, Plan plan) {
   const std::uint32_t number = blockIdx.x;
-  const AtomsJob& job = frame(plan.jobs)[number];
+  const Job& job = frame(plan.jobs)[number];
   if (job.part == BodyPart::rows) return;  // with its pairs
   const bool sketch = job.part == BodyPart::pairs;
   StagedBody first_part, second_part;
   const std::uint64_t first = stage_part(frame, plan, number, first_part);
   const std::uint64_t second = sketch ? stage_part(frame, plan, number + 1, second_part) : 0;
   if (threadIdx.x != 0 || first + second == 0) return;
-  const AtomsState& state = frame(plan.states)[number];
+  const State& state = frame(plan.states)[number];
   const std::uint32_t thinning =
       state.thinning != 0 || !sketch ? state.thinning : frame(plan.states)[number + 1].thinning;
   LayerState& layer = frame.layer(job.layer);
@@ -461,7 +460,7 @@ __global__ void sum_lengths(Frame frame, AtomsPlan plan) {
 
 }  // namespace
 
-void size(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+void size(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(select_atoms, plan.chunks.units, frame, plan);
   queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, false);
   queue.launch_warps(write_index, plan.chunks.units, frame, plan, false);
@@ -475,4 +474,4 @@ void size(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
   if (!plan.grids.empty()) size(frame, plan.grids, queue);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

@@ -13,7 +13,7 @@
 #include "price/atom_costs.hpp"
 #include "price/pair_costs.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 namespace {
 
 using coding::kPieceEntries;
@@ -31,7 +31,7 @@ Purpose purpose_of(const LayerAtoms& of) {
 }
 
 /// u32 that hold the longest content of a group.
-std::uint64_t slot_words(const AtomsJob& job) {
+std::uint64_t slot_words(const Job& job) {
   const GroupShape groups = GroupShape::of(job.layout.length);
   std::uint64_t of_atom = 0, of_piece = 0;  // bits
   for (unsigned v = 0; v < job.vectors.count; ++v) {
@@ -61,7 +61,7 @@ struct Counts {
       sketches += of.part == BodyPart::pairs ? 1 : 0;
     });
     layers += jobs > before ? 1 : 0;
-    grids += has_grid(layer) ? 1 : 0;
+    grids += coordinate::has_grid(layer) ? 1 : 0;
     chooses = chooses || (jobs > before && layer.kind.method == MethodId::automatic);
   }
 };
@@ -98,7 +98,7 @@ class AtomsPlanner {
       priced.forms += of.part == BodyPart::rows ? 0 : 1;
     });
     if (priced.jobs == 0) return;
-    if (has_grid(layer)) {
+    if (coordinate::has_grid(layer)) {
       priced.grid = grids_++;
       ++priced.forms;
     }
@@ -118,7 +118,7 @@ class AtomsPlanner {
     cap_.bytes += layer.price_rule.cap_bits * static_cast<double>(layer.n) / 8;
   }
 
-  void finish(AtomsPlan& plan) {
+  void finish(Plan& plan) {
     plan.price = price_.finish();
     plan.amplitudes = amplitudes_;
     // The limit of the only layer of a message is known beforehand.
@@ -136,7 +136,7 @@ class AtomsPlanner {
   }
 
  private:
-  void finish_bodies(AtomsPlan& plan) {
+  void finish_bodies(Plan& plan) {
     plan.jobs = jobs_.table();
     plan.count = jobs_.count();
     plan.sums = sums_.split();
@@ -148,9 +148,9 @@ class AtomsPlanner {
     if (svd_) plan.svd = svd_->finish();
     if (sketches_) plan.sketches = sketches_->finish();
     plan.piece_sums = layout_.scratch<double>(piece_sums_);
-    plan.states = layout_.zeroed<AtomsState>(plan.count);
+    plan.states = layout_.zeroed<State>(plan.count);
     const std::uint64_t segments = plan.marks.segments.units;
-    plan.segments = layout_.zeroed<AtomsSegment>(segments);
+    plan.segments = layout_.zeroed<Segment>(segments);
     plan.certain = layout_.scratch<std::uint64_t>(segments * kSegmentWords);
     plan.certain_rank = layout_.scratch<std::uint64_t>(segments);
     plan.kept = layout_.scratch<KeptAtom>(atoms_);
@@ -173,7 +173,7 @@ class AtomsPlanner {
     const AtomLayout& atoms = of.layout;
     const GroupShape shape = GroupShape::of(atoms.length);
     const std::uint64_t groups = shape.groups(atoms.count);
-    AtomsJob job;
+    Job job;
     job.layout = atoms;
     job.vectors = plan_vectors(of);
     job.layer = number;
@@ -193,7 +193,7 @@ class AtomsPlanner {
     job.first_thinned = thinned_;
     jobs_.add(job);
     const bool pairs = of.has_pairs(), long_atoms = shape.pieces > 1 && !pairs;
-    sums_.add(pairs ? 0 : divide_up(atoms.count * shape.pieces, segments_of_unit(atoms.length)));
+    sums_.add(pairs ? 0 : divide_up(atoms.count * shape.pieces, pieces_of_unit(atoms.length)));
     trees_.add(long_atoms ? atoms.count : 0);
     chunks_.add(divide_up(atoms.count, kSelectionChunk));
     offers_.add(pairs ? divide_up(atoms.count, kOfferedPairs) : 0);
@@ -208,7 +208,7 @@ class AtomsPlanner {
 
   /// Where the vectors of pairs come from, and what those of the shorter side are multiplied by.
   void decompose(const LayerPlan& layer, const LayerAtoms& of, Scratch<double> amplitudes,
-                 AtomsJob& job) {
+                 Job& job) {
     const MatrixShape& shape = of.pairs.view;
     const double unit = price::pair_amplitude(shape);
     if (of.part == BodyPart::pairs) {
@@ -262,7 +262,7 @@ class AtomsPlanner {
 
   Layout& layout_;
   bool bodies_;
-  TableMaker<AtomsJob> jobs_;
+  TableMaker<Job> jobs_;
   SplitMaker sums_, trees_, chunks_, offers_, groups_;
   MarksPlanner marks_;
   PricePlanner price_;
@@ -276,13 +276,13 @@ class AtomsPlanner {
   std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;
 };
 
-void plan_atoms(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan,
-                PlanFor purpose) {
+void plan_atoms(std::span<const LayerPlan> layers, Layout& layout, Plan& plan,
+                coordinate::PlanFor purpose) {
   plan = {};
   Counts counts;
   for (const LayerPlan& layer : layers) counts.add(layer);
   if (counts.jobs == 0) return;
-  AtomsPlanner planner(layout, counts, purpose == PlanFor::prices ? Counts{} : counts);
+  AtomsPlanner planner(layout, counts, purpose == coordinate::PlanFor::prices ? Counts{} : counts);
   for (std::size_t i = 0; i < layers.size(); ++i)
     planner.add(layers[i], static_cast<std::uint32_t>(i));
   planner.finish(plan);
@@ -291,12 +291,12 @@ void plan_atoms(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& pl
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan) {
-  plan_atoms(layers, layout, plan, PlanFor::messages);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
+  plan_atoms(layers, layout, plan, coordinate::PlanFor::messages);
 }
 
-void plan_prices(std::span<const LayerPlan> layers, Layout& layout, AtomsPlan& plan) {
-  plan_atoms(layers, layout, plan, PlanFor::prices);
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
+  plan_atoms(layers, layout, plan, coordinate::PlanFor::prices);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

@@ -20,6 +20,7 @@
 #include "cuda/factors.cuh"
 #include "cuda/factors_decode.cuh"
 #include "cuda/fixed_length.cuh"
+#include "cuda/half_sums.cuh"
 #include "cuda/identity.cuh"
 #include "cuda/qsgd.cuh"
 #include "cuda/random_k.cuh"
@@ -37,21 +38,21 @@ using price::Pool;
 
 // Those of methods.def come first.
 using EncodePlans = std::tuple<
-#define ATOMO_FIXED_LENGTH(id) FixedPlan<MethodId::id>,
+#define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan, AtomsPlan, CoordinatePlan,
-    FactorsPlan>;
+    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan, atoms::Plan,
+    coordinate::Plan, factors::Plan>;
 using DecodePlans = std::tuple<
-#define ATOMO_FIXED_LENGTH(id) FixedPlan<MethodId::id>,
+#define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    IdentityPlan, QsgdPlan, TernaryPlan, SignPlan, TopkPlan, RandomKPlan, AtomsDecodePlan,
-    CoordinateDecodePlan, FactorsDecodePlan>;
+    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan,
+    atoms::DecodePlan, coordinate::DecodePlan, factors::DecodePlan>;
 
 /// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.
 bool runs(const LayerPlan& layer) noexcept {
   const MethodId id = layer.kind.method;
-  const std::uint64_t most = id == MethodId::topk       ? kMaxTopkEntries
-                             : id == MethodId::random_k ? kMaxRandomKEntries
+  const std::uint64_t most = id == MethodId::topk       ? topk::kMaxEntries
+                             : id == MethodId::random_k ? random_k::kMaxEntries
                                                         : Shape::kMaxElements;
   return layer.has_cuda && layer.n <= most;
 }
@@ -94,9 +95,9 @@ struct MessagePlan {
     first_key = layout.scratch<Key>(1);
   }
   /// Whether an operation calls the caller's libraries.
-  [[nodiscard]] bool needs_handles() const {
+  [[nodiscard]] bool uses_handles() const {
     const auto needs = []<typename Plan>(const Plan& p) {
-      if constexpr (Plan::kStages.handles) return cuda::needs_handles(p);
+      if constexpr (Plan::kStages.handles) return needs_handles(p);
       return false;
     };
     return std::apply([&](const auto&... p) { return (needs(p) || ...); }, operations);
@@ -113,10 +114,10 @@ struct MessagePlan {
 template <typename Plan>
 concept HasDeclaredStages = requires(const Frame& frame, const Plan& p, Queue& queue) {
   requires Plan::kStages.analyse == requires { analyse(frame, p, queue); };
-  requires Plan::kStages.price == requires { price(frame, p, queue); };
+  requires Plan::kStages.price == requires { find_price(frame, p, queue); };
   requires Plan::kStages.size == requires { size(frame, p, queue); };
   requires Plan::kStages.write == requires { write(frame, p, queue); };
-  requires Plan::kStages.handles == requires { cuda::needs_handles(p); };
+  requires Plan::kStages.handles == requires { needs_handles(p); };
 };
 
 /// Launches all stages of an encode.
@@ -129,7 +130,7 @@ void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& plan, Co
     if constexpr (Plan::kStages.analyse) analyse(frame, p, queue);
   });
   plan.each([&]<typename Plan>(const Plan& p) {
-    if constexpr (Plan::kStages.price) price(frame, p, queue);
+    if constexpr (Plan::kStages.price) find_price(frame, p, queue);
   });
   plan.each([&]<typename Plan>(const Plan& p) {
     if constexpr (Plan::kStages.size) size(frame, p, queue);
@@ -142,35 +143,16 @@ void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& plan, Co
   seal(frame, bytes, status, queue);
 }
 
+void decode_layers(const Frame& frame, const MessagePlan<DecodePlans>& plan, DecodeInto into,
+                   Queue& queue) {
+  plan.each([&](const auto& p) { decode(frame, p, into, queue); });
+}
+
 /// Launches all stages of decoding one message; halves stay f32.
 void decode_message(const Frame& frame, const MessagePlan<DecodePlans>& plan, ConstBytes tables,
                     DecodeInto into, std::span<const TensorView> views, Queue& queue) {
   open(frame, tables, views, plan.room, queue);
-  plan.each([&](const auto& p) { cuda::decode(frame, p, into, queue); });
-}
-
-// ---- several messages added into halves: in f32 from the tensors' values on, rounded once
-
-/// Puts the values of half views where they are added to.
-__global__ void widen_halves(Frame frame, Split halves) {
-  if (warp_in_grid() >= halves.units) return;
-  const UnitOf at = find_unit(frame, halves, warp_in_grid());
-  const LayerState& layer = frame.layer(at.job);
-  const Entries x{layer.half, frame.info(at.job).dtype};
-  const std::uint64_t first = at.index * kHalfUnit, n = frame.info(at.job).n;
-  const std::uint64_t end = first + kHalfUnit < n ? first + kHalfUnit : n;
-  for (std::uint64_t i = first + lane(); i < end; i += kLanes) layer.y[i] = x(i);
-}
-
-__global__ void keep_key(Frame frame, Scratch<Key> kept) {
-  if (threadIdx.x == 0 && blockIdx.x == 0) *frame(kept) = frame.state().key;
-}
-/// Sums are rounded whatever the last message held, under the first one's key.
-__global__ void round_sums(Frame frame, Scratch<Key> kept) {
-  if (failed(static_cast<Status>(frame.state().head_status))) return;
-  if (threadIdx.x == 0) frame.state().key = *frame(kept);
-  for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x)
-    frame.layer(i).decodes = 1;
+  decode_layers(frame, plan, into, queue);
 }
 
 Status status_of(const Queue& queue, Status sound) noexcept {
@@ -226,7 +208,7 @@ struct OneLayerPlan {
     if (!fits()) return Status::unsupported;
     if (context.workspace.size() < workspace_bytes()) return Status::workspace_too_small;
     if (context.stream == nullptr) return Status::invalid_argument;
-    const bool lacks_handles = plan.needs_handles() && context.handles == nullptr;
+    const bool lacks_handles = plan.uses_handles() && context.handles == nullptr;
     return lacks_handles ? Status::invalid_argument : Status::ok;
   }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept {
@@ -345,7 +327,7 @@ class Model final : public backend::DeviceModel {
     if (const Status s = check_views(views); failed(s)) return s;
     if (context.workspace.size() < encode_.workspace_bytes()) return Status::workspace_too_small;
     if (context.stream == nullptr) return Status::invalid_argument;
-    if (encode_.plan().needs_handles() && context.handles == nullptr)
+    if (encode_.plan().uses_handles() && context.handles == nullptr)
       return Status::invalid_argument;
     MessageCall call;
     call.key = key;
@@ -374,16 +356,14 @@ class Model final : public backend::DeviceModel {
       const DecodeInto into{add, alpha};
       open(frame, {}, views, plan.room, queue);
       if (sums && !follows) {
-        queue.launch_warps(widen_halves, plan.halves.units, frame, plan.halves);
-        queue.launch_warps(keep_key, 1, frame, plan.first_key);
+        begin_half_sums(frame, plan.halves, plan.first_key, queue);
       }
-      plan.each([&](const auto& p) { cuda::decode(frame, p, into, queue); });
+      decode_layers(frame, plan, into, queue);
       if (halves && !sums) round_halves(frame, plan.halves, queue);
       close(frame, into, context.status, queue, follows);
       follows = true;
       if (!sums || &message != &messages.back()) continue;
-      queue.launch_blocks(round_sums, 1, kScanThreads, 0, frame, plan.first_key);
-      round_halves(frame, plan.halves, queue);
+      round_half_sums(frame, plan.halves, plan.first_key, queue);
       close(frame, into, context.status, queue, true);
     }
     return status_of(queue, Status::ok);
@@ -406,8 +386,8 @@ class Model final : public backend::DeviceModel {
     Queue queue(context.stream, context.handles, plan.tables.data());
     encode_message(frame, plan.plan, plan.used_tables(), call, {&view, 1}, payload.bytes,
                    context.status, queue);
-    streaming_.keep(i, frame, std::get<AtomsPlan>(plan.plan.operations),
-                    std::get<CoordinatePlan>(plan.plan.operations), queue);
+    streaming_.keep(i, frame, std::get<atoms::Plan>(plan.plan.operations),
+                    std::get<coordinate::Plan>(plan.plan.operations), queue);
     return status_of(queue, Status::ok);
   }
 

@@ -14,7 +14,7 @@
 #include "cuda/atom_forms.hpp"
 #include "math/dither.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 
 /// One vector of each atom of a job.
 struct AtomVector {
@@ -113,4 +113,4 @@ struct AtomVectors {
   return vectors;
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

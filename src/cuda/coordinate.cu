@@ -24,7 +24,7 @@
 #include "cuda/entries.cuh"
 #include "price/coordinate_levels.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 namespace {
 
 // ---- rounding
@@ -115,7 +115,7 @@ __device__ void mark_entries(const Rounded& mine, RoundMemory& memory) {
 }
 
 /// By a whole warp. `place`: the chunk's first in its segment.
-__device__ void describe_chunk(const ChunkBits& bits, std::uint32_t place, CoordinateChunk& chunk) {
+__device__ void describe_chunk(const ChunkBits& bits, std::uint32_t place, Chunk& chunk) {
 #pragma unroll
   for (unsigned list = 0; list < kLists; ++list) {
     const LaneEntries entries = lane_entries(bits, list);
@@ -127,7 +127,7 @@ __device__ void describe_chunk(const ChunkBits& bits, std::uint32_t place, Coord
   }
 }
 
-__global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, CoordinatePlan plan) {
+__global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, Plan plan) {
   const UnitOf unit = find_unit(frame, plan.chunks, blockIdx.x);
   const std::uint32_t number = frame(plan.jobs)[unit.job].layer;
   const float price = frame(plan.states)[unit.job].step;
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, Coordin
     out.large[threadIdx.x] = memory.bits.large[threadIdx.x];
     out.negative[threadIdx.x] = memory.bits.negative[threadIdx.x];
   } else if (warp_in_block() == kChunkWords / kLanes) {
-    CoordinateChunk& chunk = frame(plan.chunk_states)[blockIdx.x];
+    Chunk& chunk = frame(plan.chunk_states)[blockIdx.x];
     describe_chunk(memory.bits,
                    static_cast<std::uint32_t>(unit.index % kSegmentChunks * kCoordinateChunk),
                    chunk);
@@ -168,8 +168,8 @@ __global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, Coordin
   }
 }
 
-__global__ void __launch_bounds__(kScanThreads) lay_out(Frame frame, CoordinatePlan plan) {
-  const CoordinateJob job = frame(plan.jobs)[blockIdx.x];
+__global__ void __launch_bounds__(kScanThreads) lay_out(Frame frame, Plan plan) {
+  const Job job = frame(plan.jobs)[blockIdx.x];
   LayerState& layer = frame.layer(job.layer);
   if (!(frame(plan.states)[blockIdx.x].step > 0)) return;
   const std::uint64_t first = frame(plan.segments.begin)[blockIdx.x];
@@ -207,13 +207,13 @@ struct Sizes {
   std::size_t jobs = 0, segments = 0, chunks = 0, histograms = 0;
 };
 
-void place_scratch(const Sizes& sizes, Layout& layout, CoordinatePlan& plan, PlanFor purpose) {
-  plan.states = layout.zeroed<CoordinateState>(sizes.jobs);
+void place_scratch(const Sizes& sizes, Layout& layout, Plan& plan, PlanFor purpose) {
+  plan.states = layout.zeroed<State>(sizes.jobs);
   plan.search = layout.zeroed<GridSearch>(1);
   plan.counts = layout.zeroed<std::uint64_t>(sizes.histograms * kMagnitudeBins);
   if (purpose == PlanFor::prices) return;
   plan.tickets = layout.zeroed<std::uint32_t>(sizes.segments);
-  plan.chunk_states = layout.scratch<CoordinateChunk>(sizes.chunks);
+  plan.chunk_states = layout.scratch<Chunk>(sizes.chunks);
   plan.bits = layout.scratch<ChunkBits>(sizes.chunks);
   plan.words = layout.scratch<std::uint32_t>(sizes.segments);
   plan.ends = layout.scratch<std::uint64_t>(sizes.segments);
@@ -221,19 +221,19 @@ void place_scratch(const Sizes& sizes, Layout& layout, CoordinatePlan& plan, Pla
 
 /// Takes the layers that `own` says, in that form.
 template <typename Own>
-void plan_layers(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan,
-                 std::uint32_t form, PlanFor purpose, Own own) {
+void plan_layers(std::span<const LayerPlan> layers, Layout& layout, Plan& plan, std::uint32_t form,
+                 PlanFor purpose, Own own) {
   plan = {};
   for (const LayerPlan& layer : layers) plan.count += own(layer) ? 1 : 0;
   if (plan.count == 0) return;
-  TableMaker<CoordinateJob> jobs(layout, plan.count);
+  TableMaker<Job> jobs(layout, plan.count);
   TableMaker<std::uint32_t> budgeted(layout, plan.count), keeping(layout, plan.count);
   SplitMaker segments(layout, plan.count), chunks(layout, plan.count), searches(layout, plan.count);
   Sizes sizes;
   for (std::uint32_t i = 0; i < layers.size(); ++i) {
     const LayerPlan& layer = layers[i];
     if (!own(layer)) continue;
-    CoordinateJob job;
+    Job job;
     job.layer = i;
     const PriceRule rule = form != 0 ? PriceRule{} : layer.price_rule;
     job.form = form;
@@ -280,23 +280,22 @@ bool has_grid(const LayerPlan& layer) {
   return layer.kind.method == MethodId::automatic && layer.n > 0 && layer.price_rule.cap_bits == 0;
 }
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   plan_layers(layers, layout, plan, 0, PlanFor::messages, has_steps);
 }
 
-void plan_prices(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan) {
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   plan_layers(layers, layout, plan, 0, PlanFor::prices, has_steps);
 }
 
-void plan_grids(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan,
-                PlanFor purpose) {
+void plan_grids(std::span<const LayerPlan> layers, Layout& layout, Plan& plan, PlanFor purpose) {
   plan_layers(layers, layout, plan, kGridForm, purpose, has_grid);
 }
 
-void size(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
+void size(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_blocks(round_chunk, plan.chunks.units, kScanThreads, 0, frame, plan);
   write_segments(frame, plan, queue);
   queue.launch_blocks(lay_out, plan.count, kScanThreads, 0, frame, plan);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

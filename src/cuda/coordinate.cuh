@@ -8,7 +8,7 @@
 #include "cuda/frame.cuh"
 #include "format/coordinate_body.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 
 inline constexpr std::uint32_t kNoCounts = ~std::uint32_t{0};
 /// Above, a layer has a histogram, which is then at most 32 bytes an entry.
@@ -16,7 +16,7 @@ inline constexpr std::size_t kListed = 8192;
 inline constexpr unsigned kSegmentChunks = math::kCoordinateSegment / math::kCoordinateChunk;
 inline constexpr unsigned kChunkWords = math::kCoordinateChunk / kLanes;
 
-struct CoordinateJob {
+struct Job {
   std::uint32_t layer = 0;
   std::uint32_t counts = kNoCounts;  ///< number of its histogram, if it has one
   std::uint32_t form = 0;            ///< of the layer, where its method knows several
@@ -28,7 +28,7 @@ struct CoordinateJob {
 };
 
 /// Prices follow from these; one a job, zeroed.
-struct CoordinateState {
+struct State {
   std::uint64_t nonzero = 0;   ///< entries that are not 0
   std::uint32_t largest = 0;   ///< bits of the largest |x|
   std::uint32_t smallest = 0;  ///< ~bits of the smallest |x| that is not 0
@@ -53,7 +53,7 @@ __host__ __device__ constexpr std::uint32_t candidates_together(std::uint64_t n)
 }
 
 /// The lists of a segment: entries that are not zero, of level 1, of a larger level.
-enum CoordinateList : unsigned { kEvery = 0, kOnes = 1, kOthers = 2, kLists = 3 };
+enum List : unsigned { kEvery = 0, kOnes = 1, kOthers = 2, kLists = 3 };
 
 /// A chunk of 4,096 entries once it is rounded, a bit an entry. An entry's level is that of
 /// `grid_fixed` plus `carried`.
@@ -62,7 +62,7 @@ struct ChunkBits {
       negative[kChunkWords];
 };
 
-struct CoordinateChunk {
+struct Chunk {
   std::uint64_t total = 0;  ///< sum of levels
   std::uint32_t nonzero = 0, large = 0;
   std::uint32_t at_top = 0;          ///< 1: levels are those of `grid_fixed_at_top`
@@ -71,19 +71,19 @@ struct CoordinateChunk {
   std::uint32_t sums[format::kSegmentSums * format::kRiceTries] = {};  ///< bits, end marks apart
 };
 
-struct CoordinatePlan {
+struct Plan {
   static constexpr Stages kStages{.analyse = true, .price = true, .size = true};
-  Table<CoordinateJob> jobs;
+  Table<Job> jobs;
   Table<std::uint32_t> budgeted, keeping;  ///< numbers of jobs
   std::uint32_t count = 0, budgeted_count = 0, keeping_count = 0;
   Split segments;  ///< unit u has word, end and ticket u
   Split chunks;    ///< unit u has chunk state and bits u
   Split searches;  ///< a job a budgeted layer, a unit the next of its candidates
-  Scratch<CoordinateState> states;
+  Scratch<State> states;
   Scratch<GridSearch> search;
   Scratch<std::uint64_t> counts;   ///< zeroed; kMagnitudeBins a histogram
   Scratch<std::uint32_t> tickets;  ///< zeroed
-  Scratch<CoordinateChunk> chunk_states;
+  Scratch<Chunk> chunk_states;
   Scratch<ChunkBits> bits;
   Scratch<std::uint32_t> words;
   Scratch<std::uint64_t> ends;
@@ -95,22 +95,21 @@ struct CoordinatePlan {
 enum class PlanFor { messages, prices };
 
 /// Takes the layers of the method coordinate.
-void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 /// Takes the layers of the method automatic that may choose coordinates, in order; grid_form.cuh
 /// has what stands for `price`.
-void plan_grids(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan,
-                PlanFor purpose);
+void plan_grids(std::span<const LayerPlan> layers, Layout& layout, Plan& plan, PlanFor purpose);
 /// Plans what `search_steps` needs for the layers of the method coordinate: `states`, `search`,
 /// `counts`.
-void plan_prices(std::span<const LayerPlan> layers, Layout& layout, CoordinatePlan& plan);
+void plan_prices(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 /// Whether a layer is of the method automatic and may choose coordinates.
 [[nodiscard]] bool has_grid(const LayerPlan& layer);
-void analyse(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
-/// The step of the grid pool and of every layer: PoolPrice, LayerState.price, CoordinateState.step.
-void price(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
+void analyse(const Frame& frame, const Plan& plan, Queue& queue);
+/// The step of the grid pool and of every layer: PoolPrice, LayerState.price, State.step.
+void find_price(const Frame& frame, const Plan& plan, Queue& queue);
 /// The part of `price` that searches the pool's steps: four launches.
-void search_steps(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
-void size(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
+void search_steps(const Frame& frame, const Plan& plan, Queue& queue);
+void size(const Frame& frame, const Plan& plan, Queue& queue);
 
 // ---- for these files
 
@@ -172,6 +171,6 @@ __device__ inline LaneEntries lane_entries(const ChunkBits& bits, unsigned list)
 
 /// The later half of `size`, chunks being rounded: the choice of how to write each segment, its
 /// word and its content (coordinate_write.cu).
-void write_segments(const Frame& frame, const CoordinatePlan& plan, Queue& queue);
+void write_segments(const Frame& frame, const Plan& plan, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

@@ -23,7 +23,7 @@
 #include "cuda/entries.cuh"
 #include "format/coordinate_body.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 namespace {
 
 /// The decoder's choice for a layer.
@@ -47,8 +47,7 @@ __device__ bool place_segments(const std::byte* body, std::uint64_t bytes, std::
   return __syncthreads_and(valid && all != 0 && table + all == bytes ? 1 : 0) != 0;
 }
 
-__global__ void __launch_bounds__(kScanThreads)
-    check_words(Frame frame, CoordinateDecodePlan plan) {
+__global__ void __launch_bounds__(kScanThreads) check_words(Frame frame, DecodePlan plan) {
   const std::uint32_t number = frame(plan.layers)[blockIdx.x];
   const LayerState& layer = frame.layer(number);
   const std::uint64_t first = frame(plan.segments.begin)[blockIdx.x];
@@ -181,7 +180,7 @@ __device__ void put_window(std::uint32_t* values, std::uint32_t count, float* y,
   __syncwarp();
 }
 
-__global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto into) {
+__global__ void read_segment(Frame frame, DecodePlan plan, DecodeInto into) {
   const UnitOf unit = unit_of_warp(frame, plan.segments);
   if (!unit) return;
   const std::uint32_t mode = frame(plan.modes)[unit.job];
@@ -226,7 +225,7 @@ __global__ void read_segment(Frame frame, CoordinateDecodePlan plan, DecodeInto 
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinateDecodePlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   const auto own = [](const LayerPlan& layer) {
     return (layer.kind.method == MethodId::coordinate ||
             layer.kind.method == MethodId::automatic) &&
@@ -248,9 +247,9 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinateDecodePla
   plan.modes = layout.scratch<std::uint32_t>(plan.count);
 }
 
-void decode(const Frame& frame, const CoordinateDecodePlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_blocks(check_words, plan.count, kScanThreads, 0, frame, plan);
   queue.launch_warps(read_segment, plan.segments.units, frame, plan, into);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

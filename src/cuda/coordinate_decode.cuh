@@ -4,9 +4,9 @@
 
 #include "cuda/frame.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 
-struct CoordinateDecodePlan {
+struct DecodePlan {
   static constexpr Stages kStages{};  ///< decoding alone
   Table<std::uint32_t> layers;        ///< their numbers, a job each
   std::uint32_t count = 0;
@@ -16,7 +16,7 @@ struct CoordinateDecodePlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, CoordinateDecodePlan& plan);
-void decode(const Frame& frame, const CoordinateDecodePlan& plan, DecodeInto into, Queue& queue);
+void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
+void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

@@ -30,7 +30,7 @@
 #include "price/form_choice.hpp"
 #include "price/price_math.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 namespace {
 
 __device__ float price_of(std::uint32_t code) { return __uint_as_float(code << 16); }
@@ -47,9 +47,9 @@ __device__ void note(Extent& all, const Extent& mine) {
   atomicOr(&all.non_finite, non_finite);
 }
 
-__global__ void __launch_bounds__(kScanThreads) measure(Frame frame, CoordinatePlan plan) {
+__global__ void __launch_bounds__(kScanThreads) measure(Frame frame, Plan plan) {
   const UnitOf unit = find_unit(frame, plan.segments, blockIdx.x);
-  const CoordinateJob job = frame(plan.jobs)[unit.job];
+  const Job job = frame(plan.jobs)[unit.job];
   const std::uint64_t n = frame.info(job.layer).n, begin = unit.index * kCoordinateSegment;
   const std::uint64_t end = n - begin < kCoordinateSegment ? n : begin + kCoordinateSegment;
   std::uint64_t* const counts =
@@ -63,18 +63,18 @@ __global__ void __launch_bounds__(kScanThreads) measure(Frame frame, CoordinateP
   __syncthreads();
   if (counts != nullptr) put_counts(window, counts);
   if (threadIdx.x != 0) return;
-  CoordinateState& state = frame(plan.states)[unit.job];
+  State& state = frame(plan.states)[unit.job];
   atomicMax(&state.largest, all.largest);
   atomicMax(&state.smallest, all.smallest);
   atomic_add(&state.nonzero, all.nonzero);
   if (all.non_finite != 0) frame.mark_non_finite(job.layer);
 }
 
-__global__ void find_lowest(Frame frame, CoordinatePlan plan) {
+__global__ void find_lowest(Frame frame, Plan plan) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
-  const CoordinateJob job = frame(plan.jobs)[number];
-  CoordinateState& state = frame(plan.states)[number];
+  const Job job = frame(plan.jobs)[number];
+  State& state = frame(plan.states)[number];
   if (was_non_finite(frame, job.layer)) return;
   state.lowest = min_step_code(__uint_as_float(state.largest));
   if (job.from != PriceRule::From::budget) return;
@@ -132,15 +132,14 @@ __device__ void walk(const Frame& frame, PoolPrice& pool, const GridSearch& sear
     frame.notice(Status::underspent);
 }
 
-__global__ void __launch_bounds__(kScanThreads)
-    grow_tree(Frame frame, CoordinatePlan plan, unsigned round) {
+__global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan, unsigned round) {
   PoolPrice& pool = frame.pool(kGridPool);
   if (pool.given > 0) return;
   GridSearch& search = *frame(plan.search);
   const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
   const std::uint32_t number = frame(plan.budgeted)[unit.job];
-  const CoordinateJob job = frame(plan.jobs)[number];
-  const CoordinateState state = frame(plan.states)[number];
+  const Job job = frame(plan.jobs)[number];
+  const State state = frame(plan.states)[number];
   const std::uint32_t together = candidates_together(frame.info(job.layer).n);
   const auto first = static_cast<std::uint32_t>(unit.index) * together;
   for (std::uint32_t candidate = first; candidate < first + together; ++candidate) {
@@ -187,10 +186,10 @@ __device__ bool search_bins(KeepSearch& search, std::uint32_t first, std::uint32
   return false;
 }
 
-__global__ void __launch_bounds__(kScanThreads) keep_count(Frame frame, CoordinatePlan plan) {
+__global__ void __launch_bounds__(kScanThreads) keep_count(Frame frame, Plan plan) {
   const std::uint32_t number = frame(plan.keeping)[blockIdx.x];
-  const CoordinateJob job = frame(plan.jobs)[number];
-  const CoordinateState state = frame(plan.states)[number];
+  const Job job = frame(plan.jobs)[number];
+  const State state = frame(plan.states)[number];
   if (!demands(frame, job, state)) return;
   const std::uint32_t first = ~state.smallest >> 16, last = state.largest >> 16;
   KeepSearch search(job.keep, state.nonzero);
@@ -220,15 +219,15 @@ __global__ void __launch_bounds__(kScanThreads) keep_count(Frame frame, Coordina
 }
 
 /// Every layer's step: the pool's, or its own and never below the lowest it can be sent at.
-__global__ void settle(Frame frame, CoordinatePlan plan) {
+__global__ void settle(Frame frame, Plan plan) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
   PoolPrice& pool = frame.pool(kGridPool);
   const float common = pool.given > 0 ? pool.given : pool.price;
   const bool alone = pool.alone != 0 && !(pool.given > 0);
   if (number == 0 && pool.given > 0) pool.price = pool.given;
-  const CoordinateJob job = frame(plan.jobs)[number];
-  CoordinateState& state = frame(plan.states)[number];
+  const Job job = frame(plan.jobs)[number];
+  State& state = frame(plan.states)[number];
   if (!demands(frame, job, state)) return;
   LayerState& layer = frame.layer(job.layer);
   const float lowest = price_of(state.lowest);
@@ -246,21 +245,21 @@ __global__ void settle(Frame frame, CoordinatePlan plan) {
 }  // namespace
 
 /// Jobs of a form end with the extent; it is all they need.
-void analyse(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
+void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_blocks(measure, plan.segments.units, kScanThreads, 0, frame, plan);
 }
 
-void search_steps(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
+void search_steps(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(find_lowest, divide_up(plan.count, kLanes), frame, plan);
   for (unsigned round = 0; round < GridSearch::kRounds; ++round) {
     queue.launch_blocks(grow_tree, plan.searches.units, kScanThreads, 0, frame, plan, round);
   }
 }
 
-void price(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
+void find_price(const Frame& frame, const Plan& plan, Queue& queue) {
   search_steps(frame, plan, queue);
   queue.launch_blocks(keep_count, plan.keeping_count, kScanThreads, 0, frame, plan);
   queue.launch_warps(settle, divide_up(plan.count, kLanes), frame, plan);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

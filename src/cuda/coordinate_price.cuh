@@ -10,7 +10,7 @@
 #include "price/price.hpp"
 #include "price/price_math.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 
 using format::kMaxLevelRice;
 using price::GridDemand;
@@ -40,8 +40,7 @@ __device__ inline std::uint32_t count_of(const Window& window, std::uint32_t at)
   return window.pairs[at / 2] >> (16 * (at % 2)) & 0xFFFFu;
 }
 
-__device__ inline std::uint64_t* counts_of(const Frame& frame, const CoordinatePlan& plan,
-                                           const CoordinateJob& job) {
+__device__ inline std::uint64_t* counts_of(const Frame& frame, const Plan& plan, const Job& job) {
   return frame(plan.counts) + std::uint64_t{job.counts} * kMagnitudeBins;
 }
 
@@ -88,8 +87,7 @@ __device__ inline void put_counts(const Window& window, std::uint64_t* counts) {
 }
 
 /// There is a step to find: the layer is finite and not all zero.
-__device__ inline bool demands(const Frame& frame, const CoordinateJob& job,
-                               const CoordinateState& state) {
+__device__ inline bool demands(const Frame& frame, const Job& job, const State& state) {
   return !was_non_finite(frame, job.layer) && state.nonzero != 0;
 }
 
@@ -102,9 +100,8 @@ struct SizeMemory {
 };
 
 /// A whole block finds the expected counts of the layer's levels above 0 at a step, and the error.
-__device__ inline void count_levels(const Frame& frame, const CoordinatePlan& plan,
-                                    const CoordinateJob& job, const CoordinateState& state,
-                                    double scale, SizeMemory& memory) {
+__device__ inline void count_levels(const Frame& frame, const Plan& plan, const Job& job,
+                                    const State& state, double scale, SizeMemory& memory) {
   std::uint64_t* const units = memory.units;
   if (threadIdx.x == 0) memory.error = 0;
   for (unsigned i = threadIdx.x; i < kLevelBins; i += kScanThreads) units[i] = 0;
@@ -156,9 +153,8 @@ struct GridSize {
 };
 
 /// By a whole block: what a layer comes to at a step, in thread 0.
-__device__ inline GridSize expected_size(const Frame& frame, const CoordinatePlan& plan,
-                                         const CoordinateJob& job, const CoordinateState& state,
-                                         float step) {
+__device__ inline GridSize expected_size(const Frame& frame, const Plan& plan, const Job& job,
+                                         const State& state, float step) {
   auto& memory = shared<SizeMemory>();
   const double scale = math::grid_scale(step);
   count_levels(frame, plan, job, state, scale, memory);
@@ -199,4 +195,4 @@ __device__ inline GridSize expected_size(const Frame& frame, const CoordinatePla
           memory.error};
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

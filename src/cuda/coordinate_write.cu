@@ -24,7 +24,7 @@
 #include "cuda/coordinate.cuh"
 #include "cuda/cub.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 namespace {
 
 // ---- a chunk that a warp has in hand
@@ -36,7 +36,7 @@ struct ChunkInHand {
   std::uint32_t siblings;  ///< chunks of its segment
   std::uint32_t place;     ///< its first place in the segment
   std::uint32_t entries, segment_entries;
-  CoordinateChunk* states;  ///< of its segment's chunks
+  Chunk* states;  ///< of its segment's chunks
   const ChunkBits* bits;
   std::uint32_t* slot;
   Entries x;
@@ -54,11 +54,11 @@ struct ChunkInHand {
 };
 
 /// False when there is no such chunk, or nothing of its layer is sent.
-__device__ bool take_chunk(const Frame& frame, const CoordinatePlan& plan, ChunkInHand& out) {
+__device__ bool take_chunk(const Frame& frame, const Plan& plan, ChunkInHand& out) {
   const std::uint64_t number = warp_in_grid();
   if (number >= plan.chunks.units) return false;
   const UnitOf unit = find_unit(frame, plan.chunks, number);
-  const CoordinateJob& job = frame(plan.jobs)[unit.job];
+  const Job& job = frame(plan.jobs)[unit.job];
   const float price = frame(plan.states)[unit.job].step;
   if (!(price > 0)) return false;
   const std::uint64_t segment = unit.index / kSegmentChunks, n = frame.info(job.layer).n;
@@ -161,7 +161,7 @@ __device__ std::uint32_t weigh_chunk(const ChunkInHand& chunk, const SegmentCoun
     add_gaps(chunk, kOthers, k[kOthersGaps], bits[kOthersGaps]);
   }
   add_large_levels(chunk, k, bits);
-  const CoordinateChunk& state = chunk.states[chunk.index];
+  const Chunk& state = chunk.states[chunk.index];
   const std::uint32_t ones = state.nonzero - state.large, zeros = chunk.entries - state.nonzero;
   std::uint32_t mine = 0;
 #pragma unroll
@@ -215,7 +215,7 @@ __device__ SegmentPlan choose(const ChunkInHand& chunk, const SegmentCounts& cou
   const SegmentWord how = plan.word;
   std::uint32_t bits[2] = {};
   if (lane() < chunk.siblings) {
-    const CoordinateChunk& state = chunk.states[lane()];
+    const Chunk& state = chunk.states[lane()];
     const auto at = [&](SegmentSum sum, unsigned k) {
       return __ldcg(&state.sums[sum_at(sum, k, counts)]);
     };
@@ -241,7 +241,7 @@ __device__ SegmentPlan choose(const ChunkInHand& chunk, const SegmentCounts& cou
   return plan;
 }
 
-__global__ void weigh(Frame frame, CoordinatePlan plan) {
+__global__ void weigh(Frame frame, Plan plan) {
   ChunkInHand chunk;
   if (!take_chunk(frame, plan, chunk)) return;
   const SegmentCounts counts = count_segment(chunk);
@@ -341,12 +341,12 @@ __device__ void write_stream(const ChunkInHand& chunk, const Stream& stream, std
   setter.out.flush();
 }
 
-__global__ void write_chunk(Frame frame, CoordinatePlan plan) {
+__global__ void write_chunk(Frame frame, Plan plan) {
   ChunkInHand chunk;
   if (!take_chunk(frame, plan, chunk)) return;
   const SegmentWord how = SegmentWord::unpack(frame(plan.words)[chunk.segment]);
   if (how.mode == SegmentMode::zero) return;
-  const CoordinateChunk& state = chunk.states[chunk.index];
+  const Chunk& state = chunk.states[chunk.index];
   if (how.mode == SegmentMode::dense) {
     write_stream(chunk, {.dense = true, .with_levels = true, .level_k = how.level}, state.bit[0]);
   } else if (how.mode == SegmentMode::one_list) {
@@ -359,9 +359,9 @@ __global__ void write_chunk(Frame frame, CoordinatePlan plan) {
 
 }  // namespace
 
-void write_segments(const Frame& frame, const CoordinatePlan& plan, Queue& queue) {
+void write_segments(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(weigh, plan.chunks.units, frame, plan);
   queue.launch_warps(write_chunk, plan.chunks.units, frame, plan);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

@@ -31,7 +31,7 @@
 #include "math/selection.hpp"
 #include "math/water_filling.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::factors {
 namespace {
 
 using coding::kPieceEntries;
@@ -44,10 +44,10 @@ __host__ __device__ constexpr std::uint64_t pieces_of(std::uint64_t entries) {
 
 // ---- rank
 
-__global__ void rank_pairs(Frame frame, FactorsPlan plan) {
+__global__ void rank_pairs(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.ranks);
   if (!at) return;
-  const FactorsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const double* const sigma = frame(plan.sigma) + job.first_pair;
   const std::uint64_t k = at.index * kLanes + lane();
   if (k >= job.pairs) return;
@@ -65,8 +65,8 @@ struct ChosenBits {
 };
 
 /// One lane finds the probabilities of a job's pairs.
-__device__ void fill_probabilities(const FactorsJob& job, const double* sigma,
-                                   const std::uint32_t* order, std::uint64_t* probabilities) {
+__device__ void fill_probabilities(const Job& job, const double* sigma, const std::uint32_t* order,
+                                   std::uint64_t* probabilities) {
   std::uint64_t count = 0;
   for (std::uint64_t k = 0; k < job.pairs; ++k) {
     probabilities[k] = 0;
@@ -99,7 +99,7 @@ __device__ void draw_chunk(const std::uint64_t* probabilities, std::uint64_t cou
 }
 
 /// A whole warp draws the numbers of the kept pairs; returns how many.
-__device__ std::uint64_t draw_kept(const FactorsJob& job, const std::uint64_t* probabilities,
+__device__ std::uint64_t draw_kept(const Job& job, const std::uint64_t* probabilities,
                                    const Philox& draws, std::uint32_t* kept) {
   std::uint32_t* const bits = shared<ChosenBits>().of[warp_in_block()];
   std::uint64_t count = 0;
@@ -121,10 +121,10 @@ __device__ std::uint64_t draw_kept(const FactorsJob& job, const std::uint64_t* p
 }
 
 /// Lengths, and the fronts of bodies.
-__global__ void choose_pairs(Frame frame, FactorsPlan plan) {
+__global__ void choose_pairs(Frame frame, Plan plan) {
   const std::uint64_t number = warp_in_grid();
   if (number >= plan.pieces.jobs) return;
-  const FactorsJob& job = frame(plan.jobs)[number];
+  const Job& job = frame(plan.jobs)[number];
   std::uint64_t* const probabilities = frame(plan.probabilities) + job.first_pair;
   if (lane() == 0 && job.matrix != 0) {
     fill_probabilities(job, frame(plan.sigma) + job.first_pair, frame(plan.order) + job.first_pair,
@@ -155,7 +155,7 @@ __global__ void choose_pairs(Frame frame, FactorsPlan plan) {
 // ---- write
 
 /// A tensor that is no matrix.
-__device__ void write_raw(const Frame& frame, const FactorsJob& job, std::uint64_t piece) {
+__device__ void write_raw(const Frame& frame, const Job& job, std::uint64_t piece) {
   const Entries x = frame.entries(job.layer);
   const std::uint64_t n = frame.info(job.layer).n, first = piece * kPieceEntries;
   const std::uint64_t end = n - first < kPieceEntries ? n : first + kPieceEntries;
@@ -169,7 +169,7 @@ __device__ void write_raw(const Frame& frame, const FactorsJob& job, std::uint64
 }
 
 /// A piece of one vector of a kept pair.
-__device__ void write_vector(const Frame& frame, const FactorsPlan& plan, const FactorsJob& job,
+__device__ void write_vector(const Frame& frame, const Plan& plan, const Job& job,
                              std::uint64_t kept, std::uint64_t piece) {
   const SvdJob& svd = frame(plan.svd.jobs)[job.svd];
   const std::uint64_t m = svd.shape().shorter(), n = svd.shape().longer();
@@ -189,10 +189,10 @@ __device__ void write_vector(const Frame& frame, const FactorsPlan& plan, const 
     to[i] = __float_as_uint(static_cast<float>(static_cast<double>(from[i]) * weight));
 }
 
-__global__ void write_factors(Frame frame, FactorsPlan plan) {
+__global__ void write_factors(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.pieces);
   if (!at) return;
-  const FactorsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   if (job.matrix == 0) {
     write_raw(frame, job, at.index);
   } else {
@@ -212,7 +212,7 @@ std::uint64_t pairs_of(const LayerPlan& layer) {
 class FactorsPlanner {
  public:
   FactorsPlanner(Layout& layout, std::size_t jobs, std::size_t matrices, std::uint64_t pairs,
-                 FactorsPlan& plan)
+                 Plan& plan)
       : layout_(layout),
         plan_(plan),
         jobs_(layout, jobs),
@@ -226,7 +226,7 @@ class FactorsPlanner {
   }
 
   void add(const LayerPlan& layer, std::uint32_t number) {
-    FactorsJob job;
+    Job job;
     job.body = layout_.scratch<std::uint32_t>(divide_up(layer.max_body_bytes, 4));
     job.layer = number;
     job.pairs = pairs_of(layer);
@@ -252,13 +252,13 @@ class FactorsPlanner {
     plan_.svd = svd_.finish();
     plan_.ranks = ranks_.split();
     plan_.pieces = pieces_.split();
-    plan_.states = layout_.zeroed<FactorsState>(jobs_.count());
+    plan_.states = layout_.zeroed<State>(jobs_.count());
   }
 
  private:
   Layout& layout_;
-  FactorsPlan& plan_;
-  TableMaker<FactorsJob> jobs_;
+  Plan& plan_;
+  TableMaker<Job> jobs_;
   SvdPlanner svd_;
   SplitMaker ranks_, pieces_;
   std::uint32_t matrices_ = 0;
@@ -267,7 +267,7 @@ class FactorsPlanner {
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   plan = {};
   constexpr MethodId kId = MethodId::factors;
   const std::size_t jobs = count_of_method<kId>(layers);
@@ -284,14 +284,14 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan) 
   planner.finish();
 }
 
-void analyse(const Frame& frame, const FactorsPlan& plan, Queue& queue) {
+void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   factorise(frame, plan.svd, queue);
 }
 
-void size(const Frame& frame, const FactorsPlan& plan, Queue& queue) {
+void size(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(rank_pairs, plan.ranks.units, frame, plan);
   queue.launch_warps(choose_pairs, plan.pieces.jobs, frame, plan);
   queue.launch_warps(write_factors, plan.pieces.units, frame, plan);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::factors

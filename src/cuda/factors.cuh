@@ -5,10 +5,10 @@
 
 #include "cuda/svd.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::factors {
 
 /// One a layer. What is no matrix is sent as it is and has no decomposition.
-struct FactorsJob {
+struct Job {
   Scratch<std::uint32_t> body;  ///< staged
   std::uint32_t layer = 0;
   std::uint32_t svd = 0;     ///< its SvdJob
@@ -19,13 +19,13 @@ struct FactorsJob {
 };
 
 /// One a job; zeroed.
-struct FactorsState {
+struct State {
   std::uint64_t kept = 0;
 };
 
-struct FactorsPlan {
+struct Plan {
   static constexpr Stages kStages{.analyse = true, .size = true, .handles = true};
-  Table<FactorsJob> jobs;
+  Table<Job> jobs;
   SvdPlan svd;
   Split ranks;                   ///< of the pairs: 32 a unit
   Split pieces;                  ///< 1,024 entries of a vector, of as many pairs as can be kept
@@ -33,17 +33,17 @@ struct FactorsPlan {
   Scratch<std::uint32_t> order;  ///< pairs by descending sigma
   Scratch<std::uint64_t> probabilities;  ///< of each pair, in units of 2^-32
   Scratch<std::uint32_t> kept;           ///< numbers of the kept pairs
-  Scratch<FactorsState> states;
+  Scratch<State> states;
   [[nodiscard]] bool empty() const { return pieces.jobs == 0; }
 };
 
 /// Matrices are decomposed by the caller's libraries.
-[[nodiscard]] inline bool needs_handles(const FactorsPlan& plan) { return !plan.svd.empty(); }
+[[nodiscard]] inline bool needs_handles(const Plan& plan) { return !plan.svd.empty(); }
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsPlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 /// The decomposition.
-void analyse(const Frame& frame, const FactorsPlan& plan, Queue& queue);
+void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 /// Bodies: three launches.
-void size(const Frame& frame, const FactorsPlan& plan, Queue& queue);
+void size(const Frame& frame, const Plan& plan, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::factors

@@ -15,7 +15,7 @@
 #include "cuda/entries.cuh"
 #include "format/factors_body.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::factors {
 namespace {
 
 using coding::kPieceEntries;
@@ -77,10 +77,10 @@ __device__ bool read_vector(const Frame& frame, const LayerState& layer, const s
                      [&](std::uint64_t i, float v) { to[i] = v; });
 }
 
-__global__ void read_factors(Frame frame, FactorsDecodePlan plan, DecodeInto into) {
+__global__ void read_factors(Frame frame, DecodePlan plan, DecodeInto into) {
   const auto at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const FactorsDecodeJob& job = *at.entry;
+  const DecodeJob& job = *at.entry;
   const LayerState& layer = frame.layer(job.layer);
   if (layer.decodes == 0 || (job.matrix != 0 && layer.bytes == 0)) return;
   const std::byte* const body = frame.message + layer.body_at;
@@ -93,7 +93,7 @@ __global__ void read_factors(Frame frame, FactorsDecodePlan plan, DecodeInto int
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsDecodePlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   constexpr MethodId kId = MethodId::factors;
   const std::size_t count = count_of_method<kId>(layers);
   plan = {};
@@ -102,7 +102,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsDecodePlan& 
   for_each_of_method<kId>(layers, [&](std::uint32_t, const LayerPlan& layer) {
     matrices += format::is_matrix(layer.kind.shape) ? 1 : 0;
   });
-  JobMaker<FactorsDecodeJob> jobs(layout, count);
+  JobMaker<DecodeJob> jobs(layout, count);
   OuterPlanner outer(layout, matrices);
   for_each_of_method<kId>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
     if (!format::is_matrix(layer.kind.shape)) {
@@ -119,9 +119,9 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsDecodePlan& 
   plan = {jobs.jobs(), outer.finish()};
 }
 
-void decode(const Frame& frame, const FactorsDecodePlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(read_factors, plan.jobs.units.units, frame, plan, into);
   sum_outer_products(frame, plan.outer, into, queue);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::factors

@@ -5,24 +5,24 @@
 
 #include "cuda/outer.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::factors {
 
 /// f32 vectors, or a tensor that is no matrix as it is.
-struct FactorsDecodeJob {
+struct DecodeJob {
   std::uint32_t layer = 0;
   std::uint32_t outer = 0;   ///< its OuterJob
   std::uint32_t matrix = 0;  ///< 0: there is none
 };
 
-struct FactorsDecodePlan {
+struct DecodePlan {
   static constexpr Stages kStages{};  ///< decoding alone
-  Jobs<FactorsDecodeJob> jobs;  ///< units of 1,024 entries of a vector, as many as there can be
+  Jobs<DecodeJob> jobs;  ///< units of 1,024 entries of a vector, as many as there can be
   OuterPlan outer;
   [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, FactorsDecodePlan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
 /// Two launches.
-void decode(const Frame& frame, const FactorsDecodePlan& plan, DecodeInto into, Queue& queue);
+void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::factors

@@ -20,7 +20,7 @@
 
 #include "cuda/coordinate_price.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 namespace {
 
 /// What `prices` knows of a job; the numbers of grids are those of jobs.
@@ -29,11 +29,11 @@ __device__ const PricedLayer& priced_of(const Frame& frame, const PricePlan& pri
   return frame(prices.layers)[frame(prices.grid_layers)[number]];
 }
 
-__global__ void offer(Frame frame, CoordinatePlan plan, PricePlan prices) {
+__global__ void offer(Frame frame, Plan plan, PricePlan prices) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
-  const CoordinateJob& job = frame(plan.jobs)[number];
-  const CoordinateState& state = frame(plan.states)[number];
+  const Job& job = frame(plan.jobs)[number];
+  const State& state = frame(plan.states)[number];
   if (was_non_finite(frame, job.layer)) return;
   const std::uint64_t n = frame.info(job.layer).n;
   if (!price::tries_grid(n, n - state.nonzero)) return;
@@ -46,9 +46,9 @@ __global__ void offer(Frame frame, CoordinatePlan plan, PricePlan prices) {
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    count_tried(Frame frame, CoordinatePlan plan, PricePlan prices) {
+    count_tried(Frame frame, Plan plan, PricePlan prices) {
   const UnitOf unit = find_unit(frame, plan.segments, blockIdx.x);
-  const CoordinateJob& job = frame(plan.jobs)[unit.job];
+  const Job& job = frame(plan.jobs)[unit.job];
   if (job.counts == kNoCounts || frame(prices.grids)[unit.job].tried == 0) return;
   const std::uint64_t n = frame.info(job.layer).n;
   const std::uint64_t begin = unit.index * math::kCoordinateSegment;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 /// A whole block finds the result of a lane at a price.
-__device__ void weigh_at(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
+__device__ void weigh_at(const Frame& frame, const Plan& plan, const PricePlan& prices,
                          std::uint32_t number, float price, unsigned at) {
   const float step = price::grid_step(price);
   if (!is_finite(step)) return;  // never chosen
@@ -77,12 +77,12 @@ __device__ void weigh_at(const Frame& frame, const CoordinatePlan& plan, const P
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    weigh(Frame frame, CoordinatePlan plan, PricePlan prices, unsigned round) {
+    weigh(Frame frame, Plan plan, PricePlan prices, unsigned round) {
   const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
   const PoolPrice& pool = frame.pool(kAtomsPool);
   const PriceTotals& totals = *frame(prices.totals);
   if (frame(prices.grids)[unit.job].tried == 0 || pool.given > 0 || totals.largest == 0) return;
-  const CoordinateJob& job = frame(plan.jobs)[unit.job];
+  const Job& job = frame(plan.jobs)[unit.job];
   if (priced_of(frame, prices, unit.job).price > 0) return;
   const PriceInterval in = interval_of(pool, totals, round);
   const std::uint32_t together = candidates_together(frame.info(job.layer).n);
@@ -96,19 +96,19 @@ __global__ void __launch_bounds__(kScanThreads)
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    weigh_chosen(Frame frame, CoordinatePlan plan, PricePlan prices) {
+    weigh_chosen(Frame frame, Plan plan, PricePlan prices) {
   if (frame(prices.grids)[blockIdx.x].tried == 0) return;
   const float price = choose_price(frame, prices, frame(prices.grid_layers)[blockIdx.x]).price;
   if (price > 0) weigh_at(frame, plan, prices, blockIdx.x, price, 0);
 }
 
-__global__ void settle_steps(Frame frame, CoordinatePlan plan, PricePlan prices) {
+__global__ void settle_steps(Frame frame, Plan plan, PricePlan prices) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
   if (number >= plan.count) return;
   const std::uint32_t priced = frame(prices.grid_layers)[number];
   if (chosen_form(frame, prices, priced) != format::kGridForm) return;
   const ChosenPrice chosen = choose_price(frame, prices, priced);
-  CoordinateState& state = frame(plan.states)[number];
+  State& state = frame(plan.states)[number];
   frame.layer(frame(plan.jobs)[number].layer).price = chosen.price;
   state.step = price::grid_step(chosen.price);
   state.own = chosen.own ? 1 : 0;
@@ -116,16 +116,15 @@ __global__ void settle_steps(Frame frame, CoordinatePlan plan, PricePlan prices)
 
 }  // namespace
 
-void offer_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
-                 Queue& queue) {
+void offer_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue) {
   if (plan.empty()) return;
   analyse(frame, plan, queue);
   queue.launch_warps(offer, divide_up(plan.count, kLanes), frame, plan, prices);
   queue.launch_blocks(count_tried, plan.segments.units, kScanThreads, 0, frame, plan, prices);
 }
 
-void price_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
-                 unsigned round, Queue& queue) {
+void price_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, unsigned round,
+                 Queue& queue) {
   if (round < kPriceRounds) {
     queue.launch_blocks(weigh, plan.searches.units, kScanThreads, 0, frame, plan, prices, round);
   } else {
@@ -133,9 +132,8 @@ void price_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan
   }
 }
 
-void settle_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
-                  Queue& queue) {
+void settle_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue) {
   queue.launch_warps(settle_steps, divide_up(plan.count, kLanes), frame, plan, prices);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

@@ -7,17 +7,15 @@
 #include "cuda/coordinate.cuh"
 #include "cuda/price.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::coordinate {
 
 /// Extents, histograms of the layers that try coordinates, GridOffer: three launches.
-void offer_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
-                 Queue& queue);
+void offer_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue);
 /// PricePlan::results of the grids, at the candidates of a round of the search, or, at the round
 /// behind the last, at the layers' prices. A launch.
-void price_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
-                 unsigned round, Queue& queue);
+void price_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, unsigned round,
+                 Queue& queue);
 /// The steps of the layers that chose coordinates: a launch.
-void settle_grids(const Frame& frame, const CoordinatePlan& plan, const PricePlan& prices,
-                  Queue& queue);
+void settle_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::coordinate

@@ -20,7 +20,7 @@
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::identity {
 namespace {
 
 constexpr unsigned kIdentityUnit = 2048, kBatch = 16;
@@ -68,10 +68,10 @@ __device__ bool write_halves(const Entries& entries, DType wire, const Philox& d
   return finite;
 }
 
-__global__ void write_identity(const Frame frame, const IdentityPlan plan) {
-  const JobUnit<IdentityJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void write_identity(const Frame frame, const Plan plan) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const IdentityJob& job = *at.entry;
+  const Job& job = *at.entry;
   const Entries entries = frame.entries(job.layer);
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
   const std::uint64_t first = at.index * kIdentityUnit;
@@ -100,10 +100,10 @@ __device__ float from_half(std::uint32_t half, DType wire) {
   return wire == DType::f16 ? from_f16(bits) : from_bf16(bits);
 }
 
-__global__ void decode_identity(const Frame frame, const IdentityPlan plan, const DecodeInto into) {
-  const JobUnit<IdentityJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void decode_identity(const Frame frame, const Plan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const IdentityJob& job = *at.entry;
+  const Job& job = *at.entry;
   const std::uint64_t bytes = job.n * size_of(job.wire);
   if (!open_fixed_body(frame, job.layer, bytes, Status::corrupt)) return;
 
@@ -144,25 +144,25 @@ __global__ void decode_identity(const Frame frame, const IdentityPlan plan, cons
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, IdentityPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   const std::size_t count = count_of_method<MethodId::identity>(layers);
   plan = {};
   if (count == 0) return;
-  JobMaker<IdentityJob> jobs(layout, count);
+  JobMaker<Job> jobs(layout, count);
   for_each_of_method<MethodId::identity>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
     jobs.add({.n = layer.n, .layer = number, .wire = static_cast<DType>(layer.kind.params)},
              divide_up(layer.n, kIdentityUnit));
   });
   plan.jobs = jobs.jobs();
-  plan.states = layout.zeroed<IdentityState>(count);
+  plan.states = layout.zeroed<State>(count);
 }
 
-void write(const Frame& frame, const IdentityPlan& plan, Queue& queue) {
+void write(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(write_identity, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const IdentityPlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(decode_identity, plan.jobs.units.units, frame, plan, into);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::identity

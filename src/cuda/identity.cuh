@@ -5,28 +5,28 @@
 
 #include "cuda/frame.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::identity {
 
-struct IdentityJob {
+struct Job {
   std::uint64_t n = 0;
   std::uint32_t layer = 0;
   DType wire = DType::f32;
 };
 
 /// One a job; zeroed.
-struct IdentityState {
+struct State {
   unsigned long long done = 0;  ///< units written, plus 2^32 for each that overflowed
 };
 
-struct IdentityPlan {
+struct Plan {
   static constexpr Stages kStages{.write = true};
-  Jobs<IdentityJob> jobs;
-  Scratch<IdentityState> states;
+  Jobs<Job> jobs;
+  Scratch<State> states;
   [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, IdentityPlan& plan);
-void write(const Frame& frame, const IdentityPlan& plan, Queue& queue);
-void decode(const Frame& frame, const IdentityPlan& plan, DecodeInto into, Queue& queue);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
+void write(const Frame& frame, const Plan& plan, Queue& queue);
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::identity

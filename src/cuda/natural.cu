@@ -14,24 +14,24 @@
 #include "cuda/fixed_length.cuh"
 #include "math/natural_rounding.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::fixed_length {
 namespace {
 
-using Plan = FixedPlan<MethodId::natural>;
+using NaturalPlan = Plan<MethodId::natural>;
 
 __device__ std::uint64_t sign_bytes(std::uint64_t n) { return divide_up(n, 32) * 4; }
 
-__global__ void write_natural(const Frame frame, const Plan plan) {
-  const JobUnit<FixedJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void write_natural(const Frame frame, const NaturalPlan plan) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const std::uint64_t n = at.entry->n, first = at.index * kFixedUnit;
+  const std::uint64_t n = at.entry->n, first = at.index * kUnit;
   const std::uint32_t layer = at.entry->layer;
   const Entries entries = frame.entries(layer);
   const Philox draws(frame.key(layer), Purpose::natural);
   std::byte* const signs = frame.message + frame.layer(layer).body_at;
   std::byte* const codes = signs + sign_bytes(n);
   bool finite = true;
-  for (unsigned row = 0; row < kFixedUnit && first + row < n; row += 4 * kLanes) {
+  for (unsigned row = 0; row < kUnit && first + row < n; row += 4 * kLanes) {
     const std::uint64_t i = first + row + 4 * lane();
     float x[4];
     entries.four(i, n, x);
@@ -53,20 +53,20 @@ __global__ void write_natural(const Frame frame, const Plan plan) {
   note_finite(frame, layer, finite);
 }
 
-__global__ void decode_natural(const Frame frame, const Plan plan, const DecodeInto into) {
-  const JobUnit<FixedJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void decode_natural(const Frame frame, const NaturalPlan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const std::uint64_t n = at.entry->n, first = at.index * kFixedUnit;
+  const std::uint64_t n = at.entry->n, first = at.index * kUnit;
   const std::uint32_t layer = at.entry->layer;
   if (!open_fixed_body(frame, layer, sign_bytes(n) + n, Status::truncated)) return;
   const LayerState& state = frame.layer(layer);
   const std::byte* const body = frame.message + state.body_at;
   const BitView signs(body, sign_bytes(n)), codes(body + sign_bytes(n), n);
-  if (first + kFixedUnit >= n && n % 32 != 0 && lane() == 0 &&
+  if (first + kUnit >= n && n % 32 != 0 && lane() == 0 &&
       signs.peek32(n / 32 * 32) >> (n % 32) != 0) {
     frame.refuse(layer, Status::corrupt);
   }
-  for (unsigned row = 0; row < kFixedUnit && first + row < n; row += 4 * kLanes) {
+  for (unsigned row = 0; row < kUnit && first + row < n; row += 4 * kLanes) {
     const std::uint64_t i = first + row + 4 * lane();
     if (i >= n) continue;
     const std::uint32_t four = codes.peek32(8 * i), negative = signs.peek32(i);
@@ -79,12 +79,12 @@ __global__ void decode_natural(const Frame frame, const Plan plan, const DecodeI
 
 }  // namespace
 
-void write(const Frame& frame, const Plan& plan, Queue& queue) {
+void write(const Frame& frame, const NaturalPlan& plan, Queue& queue) {
   queue.launch_warps(write_natural, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const NaturalPlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(decode_natural, plan.jobs.units.units, frame, plan, into);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::fixed_length

@@ -29,7 +29,7 @@
 #include "cuda/level_tile.cuh"
 #include "format/method_configs.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::qsgd {
 namespace {
 
 constexpr unsigned kQsgdUnit = 1024, kSmallUnit = kLevelTile;
@@ -64,14 +64,14 @@ __host__ __device__ constexpr int levels_of(std::uint32_t bits) {
 
 /// The entries of one unit and the buckets that they belong to.
 struct UnitView {
-  const QsgdJob& job;
+  const Job& job;
   std::uint64_t first;         ///< entry of the layer
   std::uint32_t count;         ///< entries
   std::uint64_t first_bucket;  ///< that the unit touches
   std::uint32_t skip;          ///< entries of that bucket before the unit
   std::uint32_t buckets;       ///< that the unit touches
 
-  __device__ UnitView(const QsgdJob& of, std::uint64_t index) : job(of), first(index * of.unit) {
+  __device__ UnitView(const Job& of, std::uint64_t index) : job(of), first(index * of.unit) {
     count = static_cast<std::uint32_t>(job.n - first < job.unit ? job.n - first : job.unit);
     first_bucket = first / job.bucket;
     skip = static_cast<std::uint32_t>(first - first_bucket * job.bucket);
@@ -139,7 +139,7 @@ __device__ float group_norm(const UnitView& unit, const Entries& entries, const 
 /// Scales of all buckets that the unit touches, and the norms of those that begin in it.
 __device__ void write_norms(const UnitView& unit, const Entries& entries, const float* norms,
                             const float* x, Scale* scales, std::byte* body) {
-  const QsgdJob& job = unit.job;
+  const Job& job = unit.job;
   unsigned group = 1;
   while (norms == nullptr && group < kLanes && group < job.bucket) group *= 2;
   const unsigned groups = kLanes / group;
@@ -216,10 +216,10 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, QsgdM
   }
 }
 
-__global__ void write_qsgd(const Frame frame, const QsgdPlan plan) {
-  const JobUnit<QsgdJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void write_qsgd(const Frame frame, const Plan plan) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const QsgdJob& job = *at.entry;
+  const Job& job = *at.entry;
   const bool reduced = job.inverse == 0;
   if (reduced && was_non_finite(frame, job.layer)) return;
 
@@ -248,7 +248,7 @@ __global__ void write_qsgd(const Frame frame, const QsgdPlan plan) {
 /// size.
 __device__ void open_qsgd(const Frame& frame, const UnitView& unit, const std::byte* body,
                           float* steps) {
-  const QsgdJob& job = unit.job;
+  const Job& job = unit.job;
   bool valid = true;
   for (std::uint32_t b = lane(); b < unit.buckets; b += kLanes) {
     const std::uint32_t norm = load_word(body + 4 * (unit.first_bucket + b));
@@ -271,10 +271,10 @@ __device__ float value_of(std::uint32_t code, unsigned bits, float step) {
   return static_cast<float>(negative ? -magnitude : magnitude) * step;
 }
 
-__global__ void decode_qsgd(const Frame frame, const QsgdPlan plan, const DecodeInto into) {
-  const JobUnit<QsgdJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void decode_qsgd(const Frame frame, const Plan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const QsgdJob& job = *at.entry;
+  const Job& job = *at.entry;
   const std::uint64_t bytes = 4 * job.buckets + job.code_bytes;
   if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
 
@@ -307,14 +307,14 @@ bool needs_reduction(const LayerPlan& layer) {
   return is_of<MethodId::qsgd>(layer) && config_of(layer).bucket > kLongestDirect;
 }
 
-QsgdJob job_of(const LayerPlan& layer, std::uint32_t number) {
+Job job_of(const LayerPlan& layer, std::uint32_t number) {
   const QsgdConfig config = config_of(layer);
-  QsgdJob job{.n = layer.n,
-              .layer = number,
-              .bucket = config.bucket,
-              .bits = static_cast<std::uint32_t>(config.bits),
-              .unit = config.bucket < kSmallBucket ? kSmallUnit : kQsgdUnit,
-              .l2 = config.norm == QsgdNorm::l2};
+  Job job{.n = layer.n,
+          .layer = number,
+          .bucket = config.bucket,
+          .bits = static_cast<std::uint32_t>(config.bits),
+          .unit = config.bucket < kSmallBucket ? kSmallUnit : kQsgdUnit,
+          .l2 = config.norm == QsgdNorm::l2};
   job.buckets = divide_up(layer.n, config.bucket);
   job.code_bytes = divide_up(layer.n * static_cast<std::uint64_t>(config.bits), 8);
   if (!needs_reduction(layer)) job.inverse = 0xFFFFFFFFu / config.bucket;
@@ -323,15 +323,15 @@ QsgdJob job_of(const LayerPlan& layer, std::uint32_t number) {
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, QsgdPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   const std::size_t count = count_of_method<MethodId::qsgd>(layers);
   plan = {};
   if (count == 0) return;
-  JobMaker<QsgdJob> jobs(layout, count);
+  JobMaker<Job> jobs(layout, count);
   ReducePlanner norms(layout,
                       static_cast<std::size_t>(std::ranges::count_if(layers, needs_reduction)));
   for_each_of_method<MethodId::qsgd>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
-    QsgdJob job = job_of(layer, number);
+    Job job = job_of(layer, number);
     if (needs_reduction(layer)) {
       job.first_norm = norms.add({.n = job.n,
                                   .span = job.bucket,
@@ -344,19 +344,19 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, QsgdPlan& plan) {
   plan.norms = norms.finish();
 }
 
-void analyse(const Frame& frame, const QsgdPlan& plan, Queue& queue) {
+void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   reduce(frame, plan.norms, queue);
 }
 
-void write(const Frame& frame, const QsgdPlan& plan, Queue& queue) {
+void write(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_blocks(write_qsgd, divide_up(plan.jobs.units.units, warps_per_block),
                       warps_per_block * kLanes, warps_per_block * sizeof(QsgdMemory), frame, plan);
 }
 
-void decode(const Frame& frame, const QsgdPlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
   queue.launch_blocks(decode_qsgd, divide_up(plan.jobs.units.units, warps_per_block),
                       warps_per_block * kLanes, warps_per_block * sizeof(DecodeMemory), frame, plan,
                       into);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::qsgd

@@ -4,9 +4,9 @@
 
 #include "cuda/reduce.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::qsgd {
 
-struct QsgdJob {
+struct Job {
   std::uint64_t n = 0;
   std::uint64_t buckets = 0;
   std::uint64_t code_bytes = 0;
@@ -19,16 +19,16 @@ struct QsgdJob {
   bool l2 = false;
 };
 
-struct QsgdPlan {
+struct Plan {
   static constexpr Stages kStages{.analyse = true, .write = true};
-  Jobs<QsgdJob> jobs;
+  Jobs<Job> jobs;
   ReducePlan norms;  ///< of layers whose buckets are longer than a warp's unit
   [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, QsgdPlan& plan);
-void analyse(const Frame& frame, const QsgdPlan& plan, Queue& queue);
-void write(const Frame& frame, const QsgdPlan& plan, Queue& queue);
-void decode(const Frame& frame, const QsgdPlan& plan, DecodeInto into, Queue& queue);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
+void analyse(const Frame& frame, const Plan& plan, Queue& queue);
+void write(const Frame& frame, const Plan& plan, Queue& queue);
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::qsgd

@@ -43,7 +43,7 @@
 #include "cuda/kept_entries.cuh"
 #include "math/subset_sampling.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::random_k {
 namespace {
 
 constexpr std::uint64_t kDrawsOfUnit = 128;
@@ -51,7 +51,7 @@ constexpr std::uint64_t kDrawsOfUnit = 128;
 constexpr std::uint64_t kSegmentMarks = kKeptSegment / 32;
 
 /// False when there is nothing to decode, or a body that is refused.
-__device__ bool takes_part(const Frame& frame, const RandomKJob& job, bool decodes) {
+__device__ bool takes_part(const Frame& frame, const Job& job, bool decodes) {
   const LayerState& layer = frame.layer(job.layer);
   return !decodes || (layer.decodes != 0 && layer.bytes == 4 * std::uint64_t{job.keep});
 }
@@ -59,7 +59,7 @@ __device__ bool takes_part(const Frame& frame, const RandomKJob& job, bool decod
 /// The draws of a job and its table of who drew what first.
 class Draws {
  public:
-  __device__ Draws(const Frame& frame, const RandomKPlan& plan, const RandomKJob& job)
+  __device__ Draws(const Frame& frame, const Plan& plan, const Job& job)
       : slots_(frame(plan.slots) + job.first_slot),
         count_(job.slots),
         scale_(job.slot_scale),
@@ -102,7 +102,7 @@ class Draws {
 
  private:
   /// All workers draw the same entries.
-  static __device__ Key key_of(const Frame& frame, const RandomKJob& job) {
+  static __device__ Key key_of(const Frame& frame, const Job& job) {
     Key key = frame.key(job.layer);
     key.worker = 0;
     return key;
@@ -122,17 +122,17 @@ class Draws {
 /// The draws of a unit that are this lane's: `visit(d, there)` for each, by all lanes together,
 /// `there` saying whether there is such a draw.
 template <typename Visit>
-__device__ void for_each_draw(const RandomKJob& job, std::uint64_t unit, Visit visit) {
+__device__ void for_each_draw(const Job& job, std::uint64_t unit, Visit visit) {
   for (std::uint64_t k = 0; k < kDrawsOfUnit; k += kLanes) {
     const std::uint64_t d = unit * kDrawsOfUnit + k + lane();
     visit(static_cast<std::uint32_t>(d), d < job.draws);
   }
 }
 
-__global__ void draw(Frame frame, RandomKPlan plan, bool decodes) {
+__global__ void draw(Frame frame, Plan plan, bool decodes) {
   const UnitOf at = unit_of_warp(frame, plan.draws);
   if (!at) return;
-  const RandomKJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   if (!takes_part(frame, job, decodes)) return;
   const Draws draws(frame, plan, job);
   std::uint32_t* const words = frame(plan.words) + job.first_word;
@@ -143,10 +143,10 @@ __global__ void draw(Frame frame, RandomKPlan plan, bool decodes) {
   });
 }
 
-__global__ void collide(Frame frame, RandomKPlan plan, bool decodes) {
+__global__ void collide(Frame frame, Plan plan, bool decodes) {
   const UnitOf at = unit_of_warp(frame, plan.draws);
   if (!at) return;
-  const RandomKJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   if (!takes_part(frame, job, decodes)) return;
   const Draws draws(frame, plan, job);
   std::uint32_t* const words = frame(plan.words) + job.first_word;
@@ -166,7 +166,7 @@ struct KeptWords {
   std::uint64_t n;
   bool complement;
 
-  __device__ KeptWords(const Frame& frame, const RandomKPlan& plan, const RandomKJob& job)
+  __device__ KeptWords(const Frame& frame, const Plan& plan, const Job& job)
       : words(frame(plan.words) + job.first_word), n(job.n), complement(job.complement != 0) {}
   /// The kept ones of entries 64 w to 64 w + 63.
   __device__ std::uint64_t operator()(std::uint64_t w) const {
@@ -177,10 +177,10 @@ struct KeptWords {
   }
 };
 
-__global__ void count(Frame frame, RandomKPlan plan, bool decodes) {
+__global__ void count(Frame frame, Plan plan, bool decodes) {
   const UnitOf at = unit_of_warp(frame, plan.segments);
   if (!at) return;
-  const RandomKJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   if (!takes_part(frame, job, decodes)) return;
   const KeptWords word(frame, plan, job);
   const SegmentRange range(job.n, at.index);
@@ -192,8 +192,8 @@ __global__ void count(Frame frame, RandomKPlan plan, bool decodes) {
 }
 
 /// Sums the segments up. Refuses bodies of the wrong length.
-__global__ void __launch_bounds__(kScanThreads) rank(Frame frame, RandomKPlan plan, bool decodes) {
-  const RandomKJob& job = frame(plan.jobs)[blockIdx.x];
+__global__ void __launch_bounds__(kScanThreads) rank(Frame frame, Plan plan, bool decodes) {
+  const Job& job = frame(plan.jobs)[blockIdx.x];
   if (!takes_part(frame, job, decodes)) {
     const LayerState& layer = frame.layer(job.layer);
     const bool is_short = layer.bytes < 4 * std::uint64_t{job.keep};
@@ -207,10 +207,10 @@ __global__ void __launch_bounds__(kScanThreads) rank(Frame frame, RandomKPlan pl
       [&](std::uint64_t i, std::uint32_t before) { ranks[i] = before; });
 }
 
-__global__ void gather(Frame frame, RandomKPlan plan) {
+__global__ void gather(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.segments);
   if (!at) return;
-  const RandomKJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const SegmentRange range(job.n, at.index);
   const Entries x = frame.entries(job.layer);
   std::byte* const values = frame.message + frame.layer(job.layer).body_at +
@@ -229,10 +229,10 @@ __global__ void gather(Frame frame, RandomKPlan plan) {
   note_finite(frame, job.layer, finite);
 }
 
-__global__ void scatter(Frame frame, RandomKPlan plan, DecodeInto into) {
+__global__ void scatter(Frame frame, Plan plan, DecodeInto into) {
   const UnitOf at = unit_of_warp(frame, plan.segments);
   if (!at) return;
-  const RandomKJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   if (!takes_part(frame, job, true)) return;
   const LayerState& layer = frame.layer(job.layer);
   const std::byte* const values =
@@ -253,15 +253,15 @@ __global__ void scatter(Frame frame, RandomKPlan plan, DecodeInto into) {
   }
 }
 
-void draw_kept(const Frame& frame, const RandomKPlan& plan, bool decodes, Queue& queue) {
+void draw_kept(const Frame& frame, const Plan& plan, bool decodes, Queue& queue) {
   queue.launch_warps(draw, plan.draws.units, frame, plan, decodes);
   queue.launch_warps(collide, plan.draws.units, frame, plan, decodes);
   queue.launch_warps(count, plan.segments.units, frame, plan, decodes);
   queue.launch_blocks(rank, plan.count, kScanThreads, 0, frame, plan, decodes);
 }
 
-RandomKJob make_job(const LayerPlan& layer, std::uint32_t index) {
-  RandomKJob job;
+Job make_job(const LayerPlan& layer, std::uint32_t index) {
+  Job job;
   const std::uint64_t n = layer.n, keep = layer.kind.params;
   job.n = n;
   job.layer = index;
@@ -276,15 +276,15 @@ RandomKJob make_job(const LayerPlan& layer, std::uint32_t index) {
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   const std::size_t count = count_of_method<MethodId::random_k>(layers);
   plan = {};
   if (count == 0) return;
-  TableMaker<RandomKJob> jobs(layout, count);
+  TableMaker<Job> jobs(layout, count);
   SplitMaker draws(layout, count), segments(layout, count);
   std::uint64_t slots = 0, count_segments = 0;
   for_each_of_method<MethodId::random_k>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
-    RandomKJob job = make_job(layer, number);
+    Job job = make_job(layer, number);
     job.first_slot = slots;
     job.first_word = count_segments * kSegmentMarks;
     job.first_segment = count_segments;
@@ -303,14 +303,14 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan) 
   plan.ranks = layout.scratch<std::uint32_t>(count_segments);
 }
 
-void write(const Frame& frame, const RandomKPlan& plan, Queue& queue) {
+void write(const Frame& frame, const Plan& plan, Queue& queue) {
   draw_kept(frame, plan, false, queue);
   queue.launch_warps(gather, plan.segments.units, frame, plan);
 }
 
-void decode(const Frame& frame, const RandomKPlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
   draw_kept(frame, plan, true, queue);
   queue.launch_warps(scatter, plan.segments.units, frame, plan, into);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::random_k

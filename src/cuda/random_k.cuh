@@ -5,13 +5,13 @@
 
 #include "cuda/frame.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::random_k {
 
 /// Most entries of a layer: draws and entries are 32 bits here, and the kind's parameters hold all
 /// of k. A larger layer must be refused before it is planned.
-inline constexpr std::size_t kMaxRandomKEntries = 0xFFFFFFFFu;
+inline constexpr std::size_t kMaxEntries = 0xFFFFFFFFu;
 
-struct RandomKJob {
+struct Job {
   std::uint64_t n = 0;
   std::uint64_t slots = 0;       ///< of the job's table of draws, two a draw, at most n
   std::uint64_t slot_scale = 0;  ///< floor(2^32 slots / n), at most 2^32
@@ -25,9 +25,9 @@ struct RandomKJob {
   float scale = 1;               ///< n / k
 };
 
-struct RandomKPlan {
+struct Plan {
   static constexpr Stages kStages{.write = true};
-  Table<RandomKJob> jobs;
+  Table<Job> jobs;
   Split draws;     ///< a unit kDrawsOfUnit draws
   Split segments;  ///< a unit a segment of 4,096 entries
   /// Zeroed. Where a value was drawn first: value + 1 in the upper, the complement of the least
@@ -40,8 +40,8 @@ struct RandomKPlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, RandomKPlan& plan);
-void write(const Frame& frame, const RandomKPlan& plan, Queue& queue);
-void decode(const Frame& frame, const RandomKPlan& plan, DecodeInto into, Queue& queue);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
+void write(const Frame& frame, const Plan& plan, Queue& queue);
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::random_k

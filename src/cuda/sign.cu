@@ -18,23 +18,23 @@
 #include "cuda/entries.cuh"
 #include "format/method_configs.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::sign {
 namespace {
 
-constexpr unsigned kSignUnit = kLanes * 32, kBatch = 16;
+constexpr unsigned kUnit = kLanes * 32, kBatch = 16;
 
-__global__ void write_sign(const Frame frame, const SignPlan plan) {
-  const JobUnit<SignJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void write_sign(const Frame frame, const Plan plan) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const SignJob& job = *at.entry;
+  const Job& job = *at.entry;
   if (job.scale_bytes != 0 && was_non_finite(frame, job.layer)) return;
 
   const Entries entries = frame.entries(job.layer);
-  const std::uint64_t first = at.index * kSignUnit;
+  const std::uint64_t first = at.index * kUnit;
   std::uint32_t word = 0;
   bool finite = true;
 #pragma unroll 1
-  for (unsigned row = 0; row < kSignUnit / kLanes; row += kBatch) {
+  for (unsigned row = 0; row < kUnit / kLanes; row += kBatch) {
     float x[kBatch];
     finite &= load_entries(entries, first + row * kLanes + lane(), kLanes, job.n, x);
 #pragma unroll
@@ -53,7 +53,7 @@ __global__ void write_sign(const Frame frame, const SignPlan plan) {
 }
 
 /// The scale of a body of the right size; refuses what sign.cpp refuses.
-__device__ float open_sign(const Frame& frame, const SignJob& job, const std::byte* body,
+__device__ float open_sign(const Frame& frame, const Job& job, const std::byte* body,
                            std::uint64_t bytes, bool last_unit) {
   const std::uint32_t scale = job.scale_bytes != 0 ? load_word(body) : __float_as_uint(1.0f);
   bool valid = is_magnitude(scale);
@@ -63,20 +63,20 @@ __device__ float open_sign(const Frame& frame, const SignJob& job, const std::by
   return __uint_as_float(scale);
 }
 
-__global__ void decode_sign(const Frame frame, const SignPlan plan, const DecodeInto into) {
-  const JobUnit<SignJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void decode_sign(const Frame frame, const Plan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const SignJob& job = *at.entry;
+  const Job& job = *at.entry;
   const std::uint64_t bytes = job.scale_bytes + divide_up(job.n, 8);
   if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
 
   const LayerState& state = frame.layer(job.layer);
   const std::byte* const body = frame.message + state.body_at;
-  const std::uint64_t first = at.index * kSignUnit;
-  const float scale = open_sign(frame, job, body, bytes, first + kSignUnit >= job.n);
+  const std::uint64_t first = at.index * kUnit;
+  const float scale = open_sign(frame, job, body, bytes, first + kUnit >= job.n);
   const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));
   const std::uint32_t word = bits.peek32(first + 32 * lane());
-  for (unsigned row = 0; row < kSignUnit && first + row < job.n; row += 4 * kLanes) {
+  for (unsigned row = 0; row < kUnit && first + row < job.n; row += 4 * kLanes) {
     const std::uint32_t mine =
         __shfl_sync(kAllLanes, word, static_cast<int>(row / 32 + lane() / 8)) >> (lane() % 8 * 4);
     float v[4];
@@ -93,35 +93,35 @@ bool scaled(const LayerPlan& layer) {
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, SignPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   const std::size_t count = count_of_method<MethodId::sign>(layers);
   plan = {};
   if (count == 0) return;
-  JobMaker<SignJob> jobs(layout, count);
+  JobMaker<Job> jobs(layout, count);
   ReducePlanner scales(layout, static_cast<std::size_t>(std::ranges::count_if(layers, scaled)));
   for_each_of_method<MethodId::sign>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
-    SignJob job{.n = layer.n, .layer = number};
+    Job job{.n = layer.n, .layer = number};
     if (scaled(layer)) {
       job.scale_bytes = 4;
       job.scale = scales.add(
           {.n = layer.n, .span = layer.n, .layer = number, .rule = ReduceRule::mean_abs});
     }
-    jobs.add(job, divide_up(layer.n, kSignUnit));
+    jobs.add(job, divide_up(layer.n, kUnit));
   });
   plan.jobs = jobs.jobs();
   plan.scales = scales.finish();
 }
 
-void analyse(const Frame& frame, const SignPlan& plan, Queue& queue) {
+void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   reduce(frame, plan.scales, queue);
 }
 
-void write(const Frame& frame, const SignPlan& plan, Queue& queue) {
+void write(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(write_sign, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const SignPlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(decode_sign, plan.jobs.units.units, frame, plan, into);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::sign

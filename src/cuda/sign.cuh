@@ -4,25 +4,25 @@
 
 #include "cuda/reduce.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::sign {
 
-struct SignJob {
+struct Job {
   std::uint64_t n = 0;
   std::uint64_t scale = 0;  ///< number of the scale in the reduction's results
   std::uint32_t layer = 0;
   std::uint32_t scale_bytes = 0;  ///< 4 with a scale, 0 without
 };
 
-struct SignPlan {
+struct Plan {
   static constexpr Stages kStages{.analyse = true, .write = true};
-  Jobs<SignJob> jobs;
+  Jobs<Job> jobs;
   ReducePlan scales;
   [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, SignPlan& plan);
-void analyse(const Frame& frame, const SignPlan& plan, Queue& queue);
-void write(const Frame& frame, const SignPlan& plan, Queue& queue);
-void decode(const Frame& frame, const SignPlan& plan, DecodeInto into, Queue& queue);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
+void analyse(const Frame& frame, const Plan& plan, Queue& queue);
+void write(const Frame& frame, const Plan& plan, Queue& queue);
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::sign

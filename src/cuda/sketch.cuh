@@ -13,7 +13,7 @@ namespace atomo::cuda {
 /// A layer that is a matrix of `rows` x `columns`, and its sketch. Vectors stand one behind
 /// another, as in SingularPairs: entry i of vector k of the shorter side at k * shorter() + i.
 struct SketchJob {
-  /// LayerRecord-major: 2^-exponent times the tensor; in the end the residual, in the tensor's own unit.
+  /// Row-major: 2^-exponent times the tensor; in the end the residual, in the tensor's own unit.
   Scratch<float> entries;
   Scratch<float> shorter;  ///< first vectors, orthonormal to f32's rounding, or zero
   Scratch<float> longer;   ///< second vectors: sigma v 2^-exponent

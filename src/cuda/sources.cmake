@@ -20,6 +20,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/factors.cu
   cuda/factors_decode.cu
   cuda/grid_form.cu
+  cuda/half_sums.cu
   cuda/handles.cu
   cuda/low_rank.cu
   cuda/outer_products.cu

@@ -71,8 +71,8 @@ __global__ void keep_layer(Frame frame, KeepJob job) {
 __device__ void restart_search(const Frame& frame, const StepPlan& plan) {
   if (lane() < 2) frame.pool(static_cast<PoolNumber>(lane())) = {};
   if (lane() == 0) frame.state().notices = 0;
-  if (plan.grid.count == 0) return;
-  GridSearch& search = *frame(plan.grid.search);
+  if (plan.grid_pool.count == 0) return;
+  coordinate::GridSearch& search = *frame(plan.grid_pool.search);
   for (auto& totals : search.totals) totals[lane()] = 0;
   for (auto& worth : search.worth) worth[lane()] = 0;
   if (lane() == 0) search.any = 0;
@@ -114,7 +114,7 @@ __device__ void restore_layer(const Frame& frame, const StepPlan& plan, std::uin
 }
 
 /// Sets what the search of atoms begins with.
-__device__ void open_demand(const Frame& frame, const AtomsPlan& plan, std::uint32_t priced) {
+__device__ void open_demand(const Frame& frame, const atoms::Plan& plan, std::uint32_t priced) {
   const PricedLayer& of = frame(plan.price.layers)[priced];
   if ((frame.layer(of.layer).flags & LayerRecord::kNonFinite) != 0) return;
   PriceTotals& totals = *frame(plan.price.totals);
@@ -130,9 +130,9 @@ __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan 
   if (threadIdx.x < 2)
     sums.fixed_bits[threadIdx.x] = sums.bytes[threadIdx.x] = sums.bodies[threadIdx.x] = 0;
   if (warp_in_block() == 0) restart_search(frame, plan);
-  const bool prices_atoms = plan.atoms.price.count > 0;
+  const bool prices_atoms = plan.atom_pool.price.count > 0;
   if (prices_atoms && threadIdx.x == 0) {
-    PriceTotals& totals = *frame(plan.atoms.price.totals);
+    PriceTotals& totals = *frame(plan.atom_pool.price.totals);
     totals.largest = 0;
     totals.min_grid_code = 0;
   }
@@ -143,8 +143,9 @@ __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan 
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads)
     frame(plan.kept)[i].seen = 0;
-  for (std::uint32_t i = threadIdx.x; prices_atoms && i < plan.atoms.price.count; i += kScanThreads)
-    open_demand(frame, plan.atoms, i);
+  for (std::uint32_t i = threadIdx.x; prices_atoms && i < plan.atom_pool.price.count;
+       i += kScanThreads)
+    open_demand(frame, plan.atom_pool, i);
   if (warp_in_block() >= 2 || lane() != 0) return;
   const unsigned pool = warp_in_block();
   StepPool step;
@@ -201,16 +202,16 @@ __global__ void predict(Frame frame, StepPlan plan, Status* status) {
 
 /// The grid of a layer has its entries, not a histogram.
 bool lists_entries(const LayerPlan& layer) {
-  return layer.n > 0 && layer.n <= kListed &&
-         (has_grid(layer) || layer.kind.method == MethodId::coordinate);
+  return layer.n > 0 && layer.n <= coordinate::kListed &&
+         (coordinate::has_grid(layer) || layer.kind.method == MethodId::coordinate);
 }
 
 void make_plan(std::span<const LayerPlan> layers, std::span<const backend::StreamedLayer> streamed,
                Layout& layout, StepPlan& plan) {
   const std::vector<std::uint16_t> kind_of(layers.size());
   plan_frame(layers, kind_of, 1, {}, layout, plan.frame);
-  plan_prices(layers, layout, plan.atoms);
-  plan_prices(layers, layout, plan.grid);
+  plan_prices(layers, layout, plan.atom_pool);
+  plan_prices(layers, layout, plan.grid_pool);
   TableMaker<StepLayer> table(layout, layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     StepLayer layer;
@@ -251,10 +252,10 @@ Scratch<T> behind(Scratch<T> place, std::uint64_t count) {
 }
 
 /// The part of a layer's kept places that coordinates have, as `job` of `plan`.
-void place_grid(const CoordinatePlan& plan, const CoordinateJob& job, std::uint64_t number,
+void place_grid(const coordinate::Plan& plan, const coordinate::Job& job, std::uint64_t number,
                 KeptPlaces& places) {
   places.grid = behind(plan.states, number);
-  if (job.counts != kNoCounts)
+  if (job.counts != coordinate::kNoCounts)
     places.counts = behind(plan.counts, std::uint64_t{job.counts} * price::kMagnitudeBins);
 }
 
@@ -294,7 +295,7 @@ void Streaming::find_places(std::span<const StepLayer> layers, std::span<const s
     places.any = layer.pool != StepLayer::kNoPool;
     places.entries = layer.entries;
   }
-  const PricePlan& price = plan_.atoms.price;
+  const PricePlan& price = plan_.atom_pool.price;
   for (std::uint32_t p = 0; p < price.count; ++p) {
     const PricedLayer& of = in(tables, price.layers)[p];
     const PriceJob* const jobs = in(tables, price.jobs) + of.first;
@@ -303,25 +304,26 @@ void Streaming::find_places(std::span<const StepLayer> layers, std::span<const s
     places.jobs = of.jobs;
     for (std::uint32_t j = 0; j < of.jobs; ++j) places.atoms += jobs[j].atoms;
     places.demands = behind(price.demands, of.first);
-    if (of.min_limit_bytes != 0) places.limit = behind(plan_.atoms.cap.limits, p);
+    if (of.min_limit_bytes != 0) places.limit = behind(plan_.atom_pool.cap.limits, p);
     if (of.grid == PricedLayer::kNoGrid) continue;
     places.offer = behind(price.grids, of.grid);
-    place_grid(plan_.atoms.grids, in(tables, plan_.atoms.grids.jobs)[of.grid], of.grid, places);
+    place_grid(plan_.atom_pool.grids, in(tables, plan_.atom_pool.grids.jobs)[of.grid], of.grid,
+               places);
   }
-  for (std::uint32_t j = 0; j < plan_.grid.count; ++j) {
-    const CoordinateJob& job = in(tables, plan_.grid.jobs)[j];
-    place_grid(plan_.grid, job, j, places_[job.layer]);
+  for (std::uint32_t j = 0; j < plan_.grid_pool.count; ++j) {
+    const coordinate::Job& job = in(tables, plan_.grid_pool.jobs)[j];
+    place_grid(plan_.grid_pool, job, j, places_[job.layer]);
   }
 }
 
 void Streaming::set_first_limits(std::span<const backend::StreamedLayer> streamed,
                                  std::span<const std::byte> tables) {
-  if (plan_.atoms.cap.layers == 0) return;
+  if (plan_.atom_pool.cap.layers == 0) return;
   std::vector<std::uint64_t> limits;
-  for (std::uint32_t p = 0; p < plan_.atoms.price.count; ++p)
-    limits.push_back(streamed[in(tables, plan_.atoms.price.layers)[p].layer].limit);
-  check(cudaMemcpy(frame()(plan_.atoms.cap.limits), limits.data(), limits.size() * sizeof limits[0],
-                   cudaMemcpyHostToDevice),
+  for (std::uint32_t p = 0; p < plan_.atom_pool.price.count; ++p)
+    limits.push_back(streamed[in(tables, plan_.atom_pool.price.layers)[p].layer].limit);
+  check(cudaMemcpy(frame()(plan_.atom_pool.cap.limits), limits.data(),
+                   limits.size() * sizeof limits[0], cudaMemcpyHostToDevice),
         "the limits of a model's layers");
 }
 
@@ -335,13 +337,13 @@ void Streaming::fill(std::size_t layer, const price::StepPrices& prices,
   call.cap = {0, reserve_, price::layers_log2(places_.size())};
 }
 
-void Streaming::keep(std::size_t layer, const Frame& message, const AtomsPlan& atoms,
-                     const CoordinatePlan& grid, Queue& queue) const noexcept {
+void Streaming::keep(std::size_t layer, const Frame& message, const atoms::Plan& atoms,
+                     const coordinate::Plan& grid, Queue& queue) const noexcept {
   constexpr std::uint64_t kWordsByWarp = 1024;
   const KeptPlaces& places = places_[layer];
   if (!places.any) return;
   const Frame steps = frame();
-  const CoordinatePlan& coordinates = grid.empty() ? atoms.grids : grid;
+  const coordinate::Plan& coordinates = grid.empty() ? atoms.grids : grid;
   KeepJob job;
   KeptRange* next = job.ranges;
   add_range(message, atoms.amplitudes, steps, places.amplitudes, places.atoms, next);
@@ -353,7 +355,7 @@ void Streaming::keep(std::size_t layer, const Frame& message, const AtomsPlan& a
   for (const KeptRange& range : job.ranges) words += range.words;
   if (places.entries.at != 0) {
     job.entries = steps(places.entries);
-    words += kListed;
+    words += coordinate::kListed;
   }
   job.layer = steps(behind(plan_.kept, layer));
   queue.launch_warps(keep_layer, divide_up(words, kWordsByWarp), message, job);
@@ -362,17 +364,17 @@ void Streaming::keep(std::size_t layer, const Frame& message, const AtomsPlan& a
 void Streaming::end_step(const price::StepPrices& prices, Status* status,
                          Queue& queue) const noexcept {
   const Frame steps = frame();
-  const bool prices_atoms = plan_.atoms.price.count > 0;
+  const bool prices_atoms = plan_.atom_pool.price.count > 0;
   const auto search = [&] {
-    if (prices_atoms) search_prices(steps, plan_.atoms, queue);
-    if (!plan_.grid.empty()) search_steps(steps, plan_.grid, queue);
+    if (prices_atoms) search_prices(steps, plan_.atom_pool, queue);
+    if (!plan_.grid_pool.empty()) search_steps(steps, plan_.grid_pool, queue);
   };
   queue.launch_blocks(open_step, 1, kScanThreads, 0, steps, plan_);
   search();
   queue.launch_blocks(count_bodies, 1, kLanes, 0, steps, plan_, prices);
   search();
   queue.launch_blocks(predict, 1, kLanes, 0, steps, plan_, status);
-  if (plan_.atoms.cap.layers > 0) share_room(steps, plan_.atoms, cap_room_, queue);
+  if (plan_.atom_pool.cap.layers > 0) share_room(steps, plan_.atom_pool, cap_room_, queue);
 }
 
 }  // namespace atomo::cuda

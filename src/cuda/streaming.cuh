@@ -43,8 +43,8 @@ struct StepPool {
 /// the steps.
 struct StepPlan {
   FramePlan frame;
-  AtomsPlan atoms;
-  CoordinatePlan grid;
+  atoms::Plan atom_pool;
+  coordinate::Plan grid_pool;
   Table<StepLayer> layers;
   Scratch<KeptLayer> kept;
   Scratch<StepPool> pools;  ///< two
@@ -57,7 +57,7 @@ struct KeptPlaces {
   Scratch<double> amplitudes;
   Scratch<PriceDemand> demands;
   Scratch<GridOffer> offer;
-  Scratch<CoordinateState> grid;
+  Scratch<coordinate::State> grid;
   Scratch<std::uint64_t> counts;
   Scratch<float> entries;
   Scratch<std::uint64_t> limit;  ///< under a cap
@@ -76,8 +76,8 @@ class Streaming {
   void fill(std::size_t layer, const price::StepPrices& prices, MessageCall& call) const noexcept;
   /// Behind a layer's message, planned alone: keeps what the end of the step needs. One launch,
   /// none for layers without a budget.
-  void keep(std::size_t layer, const Frame& message, const AtomsPlan& atoms,
-            const CoordinatePlan& grid, Queue& queue) const noexcept;
+  void keep(std::size_t layer, const Frame& message, const atoms::Plan& atoms,
+            const coordinate::Plan& grid, Queue& queue) const noexcept;
   /// The prices of the next step. Three launches; six more with layers in the pool of atoms, twelve
   /// where some have grids; eight more with coordinates; one more with caps. `status` may be null.
   void end_step(const price::StepPrices& prices, Status* status, Queue& queue) const noexcept;

@@ -132,7 +132,7 @@ struct Operands {
   int* faults;
 };
 
-/// The Gram matrices. LayerRecord-major, a matrix is its transpose column-major.
+/// The Gram matrices. Row-major, a matrix is its transpose column-major.
 bool multiply_by_transpose(Handles& handles, const Operands& on) {
   const double one = 1, zero = 0;
   const long long entries = static_cast<long long>(on.m) * on.n;

@@ -25,7 +25,7 @@
 #include "cuda/level_tile.cuh"
 #include "format/method_configs.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::ternary {
 namespace {
 
 constexpr unsigned kTrits = 5;  ///< digits a byte
@@ -116,10 +116,10 @@ __device__ void write_last_blocks(const TernaryDigits& digits_of, const Entries&
   }
 }
 
-__global__ void write_ternary(const Frame frame, const TernaryPlan plan) {
-  const JobUnit<TernaryJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void write_ternary(const Frame frame, const Plan plan) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const TernaryJob& job = *at.entry;
+  const Job& job = *at.entry;
   if (was_non_finite(frame, job.layer)) return;
 
   const float norm = frame(plan.norms.results)[job.norm];
@@ -185,10 +185,10 @@ __device__ bool decode_last_block(const BitView& trits, std::uint64_t begin, uns
   return valid;
 }
 
-__global__ void decode_ternary(const Frame frame, const TernaryPlan plan, const DecodeInto into) {
-  const JobUnit<TernaryJob> at = unit_of_warp(frame, plan.jobs);
+__global__ void decode_ternary(const Frame frame, const Plan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const TernaryJob& job = *at.entry;
+  const Job& job = *at.entry;
   const std::uint64_t bytes = divide_up(job.n, kTrits);
   if (!open_fixed_body(frame, job.layer, 4 + bytes, Status::truncated)) return;
 
@@ -212,11 +212,11 @@ __global__ void decode_ternary(const Frame frame, const TernaryPlan plan, const 
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, TernaryPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   const std::size_t count = count_of_method<MethodId::ternary>(layers);
   plan = {};
   if (count == 0) return;
-  JobMaker<TernaryJob> jobs(layout, count);
+  JobMaker<Job> jobs(layout, count);
   ReducePlanner norms(layout, count);
   for_each_of_method<MethodId::ternary>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
     const float clip = std::bit_cast<float>(layer.kind.params);
@@ -231,16 +231,16 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, TernaryPlan& plan) 
   plan.norms = norms.finish();
 }
 
-void analyse(const Frame& frame, const TernaryPlan& plan, Queue& queue) {
+void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   reduce(frame, plan.norms, queue);
 }
 
-void write(const Frame& frame, const TernaryPlan& plan, Queue& queue) {
+void write(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(write_ternary, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const TernaryPlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(decode_ternary, plan.jobs.units.units, frame, plan, into);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::ternary

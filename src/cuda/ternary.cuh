@@ -5,24 +5,24 @@
 
 #include "cuda/reduce.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::ternary {
 
-struct TernaryJob {
+struct Job {
   std::uint64_t n = 0;
   std::uint64_t norm = 0;  ///< number of the norm in the reduction's results
   std::uint32_t layer = 0;
 };
 
-struct TernaryPlan {
+struct Plan {
   static constexpr Stages kStages{.analyse = true, .write = true};
-  Jobs<TernaryJob> jobs;
+  Jobs<Job> jobs;
   ReducePlan norms;
   [[nodiscard]] bool empty() const { return jobs.empty(); }
 };
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, TernaryPlan& plan);
-void analyse(const Frame& frame, const TernaryPlan& plan, Queue& queue);
-void write(const Frame& frame, const TernaryPlan& plan, Queue& queue);
-void decode(const Frame& frame, const TernaryPlan& plan, DecodeInto into, Queue& queue);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
+void analyse(const Frame& frame, const Plan& plan, Queue& queue);
+void write(const Frame& frame, const Plan& plan, Queue& queue);
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::ternary

@@ -37,13 +37,13 @@
 #include "format/container_rules.hpp"
 #include "price/budget.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 namespace {
 
 // ---- share
 
 /// By a whole warp, once all expected bits are there: the limits.
-__device__ void set_limits(const Frame& frame, const AtomsPlan& plan, std::uint64_t room) {
+__device__ void set_limits(const Frame& frame, const Plan& plan, std::uint64_t room) {
   const PricedLayer* const layers = frame(plan.price.layers);
   const std::uint32_t count = plan.price.count;
   const auto weight = [&](std::uint32_t i) {
@@ -62,7 +62,7 @@ __device__ void set_limits(const Frame& frame, const AtomsPlan& plan, std::uint6
   }
 }
 
-__global__ void share(Frame frame, AtomsPlan plan, std::uint64_t room) {
+__global__ void share(Frame frame, Plan plan, std::uint64_t room) {
   const UnitOf at = unit_of_warp(frame, plan.price.parts);
   if (!at) return;
   const PriceJob& job = frame(plan.price.jobs)[at.job];
@@ -100,8 +100,8 @@ __device__ std::uint64_t ones_between(const std::uint32_t* words, std::uint64_t 
 
 /// What a job sends, before it is thinned.
 struct WholePart {
-  const AtomsJob& job;
-  const AtomsState& state;
+  const Job& job;
+  const State& state;
   const std::uint32_t* index;
   const std::uint32_t* group_bits;
   std::uint64_t marks_bytes;
@@ -127,9 +127,9 @@ struct WholePart {
   }
 };
 
-__device__ WholePart part_of(const Frame& frame, const AtomsPlan& plan, std::uint32_t number) {
-  const AtomsJob& job = frame(plan.jobs)[number];
-  const AtomsState& state = frame(plan.states)[number];
+__device__ WholePart part_of(const Frame& frame, const Plan& plan, std::uint32_t number) {
+  const Job& job = frame(plan.jobs)[number];
+  const State& state = frame(plan.states)[number];
   return {job, state, frame(plan.index) + job.first_index, frame(plan.group_bits) + job.first_group,
           state.kept == 0 ? 0 : frame(plan.marks.states)[number].bytes};
 }
@@ -146,7 +146,7 @@ struct WholeBody {
   bool sketch;
   std::uint64_t of_first, of_second;  ///< units
 
-  __device__ WholeBody(const Frame& frame, const AtomsPlan& plan, std::uint32_t number)
+  __device__ WholeBody(const Frame& frame, const Plan& plan, std::uint32_t number)
       : first(part_of(frame, plan, number)),
         second(part_of(frame, plan, number + (first.job.part == BodyPart::pairs ? 1 : 0))),
         sketch(first.job.part == BodyPart::pairs),
@@ -224,7 +224,7 @@ __device__ std::uint32_t min_dropped(Before before, const Runs& runs, std::uint6
 
 /// A whole block adds up `get` over the priced layers' bodies.
 template <typename Get>
-__device__ std::uint64_t sum_bodies(const Frame& frame, const AtomsPlan& plan, Get get) {
+__device__ std::uint64_t sum_bodies(const Frame& frame, const Plan& plan, Get get) {
   const CappedBody* const bodies = frame(plan.cap.bodies);
   return scan_blockwide<std::uint64_t>(
       plan.price.count, [&](std::uint64_t i) { return get(bodies[i]); },
@@ -232,7 +232,7 @@ __device__ std::uint64_t sum_bodies(const Frame& frame, const AtomsPlan& plan, G
 }
 
 /// By a whole block, where bodies do not fit the room even when each is as thin as can be.
-__device__ void leave_layers_out(const Frame& frame, const AtomsPlan& plan, std::uint64_t room) {
+__device__ void leave_layers_out(const Frame& frame, const Plan& plan, std::uint64_t room) {
   const CappedBody* const bodies = frame(plan.cap.bodies);
   std::uint32_t* const numbers = frame(plan.cap.numbers);
   std::uint64_t* const ends = frame(plan.cap.ends);
@@ -260,7 +260,7 @@ __device__ void leave_layers_out(const Frame& frame, const AtomsPlan& plan, std:
 }
 
 /// The block that ends the last body calls it, with all its threads.
-__device__ void allot(const Frame& frame, const AtomsPlan& plan, std::uint64_t room) {
+__device__ void allot(const Frame& frame, const Plan& plan, std::uint64_t room) {
   const auto at_level = [&](std::uint64_t words) {
     return sum_bodies(frame, plan,
                       [words](const CappedBody& body) { return bytes_at_limit(body, words); });
@@ -273,9 +273,9 @@ __device__ void allot(const Frame& frame, const AtomsPlan& plan, std::uint64_t r
     frame(plan.cap.allotments)[i] = {bytes_at_limit(frame(plan.cap.bodies)[i], level), 1};
 }
 
-__global__ void measure_bodies(Frame frame, AtomsPlan plan, std::uint64_t room) {
+__global__ void measure_bodies(Frame frame, Plan plan, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
-  const AtomsJob& job = frame(plan.jobs)[number];
+  const Job& job = frame(plan.jobs)[number];
   RunEnds& ends = shared<RunEnds>();
   if (frame(plan.price.layers)[job.priced].min_limit_bytes != 0 && job.part != BodyPart::rows) {
     const WholeBody body(frame, plan, number);
@@ -313,9 +313,9 @@ __device__ UnitsLeft units_left(const Runs& runs, const Thinning& thinning, std:
 }
 
 /// By one thread: what is left of a job's part.
-__device__ void leave(const Frame& frame, const AtomsPlan& plan, std::uint32_t number,
+__device__ void leave(const Frame& frame, const Plan& plan, std::uint32_t number,
                       const Thinning& thinning, const UnitsLeft& left) {
-  AtomsState& state = frame(plan.states)[number];
+  State& state = frame(plan.states)[number];
   if (state.kept == 0) return;
   state.thinning = thinning.word();
   state.left = left;
@@ -332,11 +332,11 @@ struct Limit {
 
 /// By one thread: a layer that makes up for others has its price in its body, one that is left out
 /// (gain 0) keeps nothing.
-__device__ void raise_price(const Frame& frame, const AtomsPlan& plan, std::uint32_t number,
+__device__ void raise_price(const Frame& frame, const Plan& plan, std::uint32_t number,
                             float gain) {
   if (gain == 1) return;
-  const AtomsJob& job = frame(plan.jobs)[number];
-  AtomsState* const states = frame(plan.states);
+  const Job& job = frame(plan.jobs)[number];
+  State* const states = frame(plan.states);
   states[number].own = true;
   frame.layer(job.layer).price = raised_price(states[number].price, gain);
   if (gain != 0) return;
@@ -345,7 +345,7 @@ __device__ void raise_price(const Frame& frame, const AtomsPlan& plan, std::uint
 }
 
 /// What a body may take.
-__device__ Allotment allotment_of(const Frame& frame, const AtomsPlan& plan, const AtomsJob& job,
+__device__ Allotment allotment_of(const Frame& frame, const Plan& plan, const Job& job,
                                   const CappedBody& body, std::uint64_t room) {
   if (frame.state().cap.limit != 0)
     return allot_streamed(body, frame.state().cap, frame.key(job.layer));
@@ -353,9 +353,9 @@ __device__ Allotment allotment_of(const Frame& frame, const AtomsPlan& plan, con
   return {room, 1};
 }
 
-__global__ void choose_runs(Frame frame, AtomsPlan plan, std::uint64_t room) {
+__global__ void choose_runs(Frame frame, Plan plan, std::uint64_t room) {
   const std::uint32_t number = blockIdx.x;
-  const AtomsJob& job = frame(plan.jobs)[number];
+  const Job& job = frame(plan.jobs)[number];
   const PricedLayer& of = frame(plan.price.layers)[job.priced];
   if (of.min_limit_bytes == 0 || job.part == BodyPart::rows) return;
   // A sketch's units are its pairs', then its rows'.
@@ -404,12 +404,12 @@ __device__ std::uint64_t stay_of(std::uint64_t word, const UnitsLeft& left, std:
   return stays;
 }
 
-__global__ void leave_out(Frame frame, AtomsPlan plan) {
+__global__ void leave_out(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
   if (!at) return;
-  const AtomsState& state = frame(plan.states)[at.job];
+  const State& state = frame(plan.states)[at.job];
   if (state.thinning == 0) return;
-  const AtomsJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const UnitsLeft left = state.left.times(GroupShape::of(job.layout.length).atoms);  // in ranks
   std::uint64_t* const kept = segment_words(frame, plan.marks, at) + 2 * lane();
   std::uint64_t* const certain = frame(plan.certain) + (kept - frame(plan.marks.words));
@@ -431,11 +431,11 @@ __global__ void leave_out(Frame frame, AtomsPlan plan) {
 
 }  // namespace
 
-void share_room(const Frame& frame, const AtomsPlan& plan, std::uint64_t room, Queue& queue) {
+void share_room(const Frame& frame, const Plan& plan, std::uint64_t room, Queue& queue) {
   queue.launch_warps(share, plan.price.parts.units, frame, plan, room);
 }
 
-void thin(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
+void thin(const Frame& frame, const Plan& plan, Queue& queue) {
   const std::uint64_t room = capped_bytes(8 * plan.cap.bytes, 1, frame.plan.head_bytes);
   if (plan.cap.layers > 1)
     queue.launch_blocks(measure_bodies, plan.count, kScanThreads, 0, frame, plan, room);
@@ -443,4 +443,4 @@ void thin(const Frame& frame, const AtomsPlan& plan, Queue& queue) {
   queue.launch_warps(leave_out, plan.marks.segments.units, frame, plan);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

@@ -6,7 +6,7 @@
 #include "cuda/frame.cuh"
 #include "price/allotment.hpp"
 
-namespace atomo::cuda {
+namespace atomo::cuda::atoms {
 
 /// Which units of a body stay (thinning.hpp); zero: all of them.
 struct UnitsLeft {
@@ -44,15 +44,15 @@ struct CapPlan {
   Scratch<std::uint32_t> tickets;  ///< of the jobs that are measured; zeroed
 };
 
-struct AtomsPlan;
+struct Plan;
 
 /// The limits of layers that come one by one under a cap, which share `room` bytes as the pool's
 /// price lets expect: a launch.
-void share_room(const Frame& frame, const AtomsPlan& plan, std::uint64_t room, Queue& queue);
+void share_room(const Frame& frame, const Plan& plan, std::uint64_t room, Queue& queue);
 
 /// Leaves units out of the bodies above their limits: afterwards `states[job].thinning` and `left`
 /// say which, and the marks are those of the atoms that stay, measured again. A layer that is left
 /// out keeps nothing. Two launches, three when several layers are under a cap.
-void thin(const Frame& frame, const AtomsPlan& plan, Queue& queue);
+void thin(const Frame& frame, const Plan& plan, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::atoms

@@ -36,7 +36,7 @@
 
 #include "cuda/kept_entries.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::topk {
 namespace {
 
 constexpr std::uint64_t kTile = 16384;
@@ -87,7 +87,7 @@ __device__ bool count_tile(const Entries& x, std::uint64_t begin, std::uint64_t 
 
 /// By a whole block: true in every thread of the block that is the last of the job's in this pass.
 /// What the others added before is then seen by it.
-__device__ bool is_last(TopkState& state, std::uint32_t tiles, unsigned pass) {
+__device__ bool is_last(State& state, std::uint32_t tiles, unsigned pass) {
   __threadfence();
   __syncthreads();
   bool& last = shared<Turn>().last;
@@ -98,7 +98,7 @@ __device__ bool is_last(TopkState& state, std::uint32_t tiles, unsigned pass) {
 }
 
 /// By a whole block: the largest digit that, with those above it, reaches what is wanted.
-__device__ void choose_digit(const TopkJob& job, TopkState& state, unsigned pass, Digit digit,
+__device__ void choose_digit(const Job& job, State& state, unsigned pass, Digit digit,
                              std::uint32_t* bins) {
   const std::uint32_t wanted = pass == 0 ? job.keep : state.ties;
   const std::uint32_t key = state.key, top = digit.bins() - 1;
@@ -115,10 +115,10 @@ __device__ void choose_digit(const TopkJob& job, TopkState& state, unsigned pass
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    count_digits(Frame frame, TopkPlan plan, unsigned pass) {
+    count_digits(Frame frame, Plan plan, unsigned pass) {
   const UnitOf at = find_unit(frame, plan.tiles, blockIdx.x);
-  const TopkJob job = frame(plan.jobs)[at.job];
-  TopkState& state = frame(plan.states)[at.job];
+  const Job job = frame(plan.jobs)[at.job];
+  State& state = frame(plan.states)[at.job];
   const Digit digit(pass);
   std::uint32_t* const bins = shared<Bins>().count;
   for (unsigned b = threadIdx.x; b < kBins; b += kScanThreads) bins[b] = 0;
@@ -173,17 +173,17 @@ __device__ std::uint32_t mark_segment(const Entries& x, const SegmentRange& rang
   return equals;
 }
 
-__global__ void mark(Frame frame, TopkPlan plan) {
+__global__ void mark(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
   if (!at) return;
-  const TopkJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const std::uint32_t equals =
       mark_segment(frame.entries(job.layer), SegmentRange(job.n, at.index),
                    frame(plan.states)[at.job].key, ~0u, segment_words(frame, plan.marks, at));
   if (lane() == 0) frame(plan.equal)[at.number] = equals;
 }
 
-__global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, TopkPlan plan) {
+__global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, Plan plan) {
   const std::uint64_t first = frame(plan.marks.jobs)[blockIdx.x].first_segment;
   const std::uint32_t* const equal = frame(plan.equal) + first;
   std::uint32_t* const before = frame(plan.equal_before) + first;
@@ -193,11 +193,11 @@ __global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, TopkPlan 
       [&](std::uint64_t i, std::uint32_t sum) { before[i] = sum; });
 }
 
-__global__ void settle(Frame frame, TopkPlan plan) {
+__global__ void settle(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
   if (!at) return;
-  const TopkJob& job = frame(plan.jobs)[at.job];
-  const TopkState& state = frame(plan.states)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
+  const State& state = frame(plan.states)[at.job];
   const std::uint32_t before = frame(plan.equal_before)[at.number];
   const std::uint32_t left = before < state.ties ? state.ties - before : 0;
   if (frame(plan.equal)[at.number] > left) {
@@ -208,8 +208,8 @@ __global__ void settle(Frame frame, TopkPlan plan) {
 }
 
 /// A body that keeps half of the entries or more has the bit map, and gaps are not looked at.
-__global__ void __launch_bounds__(kScanThreads, 1) layout_bodies(Frame frame, TopkPlan plan) {
-  const TopkJob& job = frame(plan.jobs)[blockIdx.x];
+__global__ void __launch_bounds__(kScanThreads, 1) layout_bodies(Frame frame, Plan plan) {
+  const Job& job = frame(plan.jobs)[blockIdx.x];
   layout_marks(frame, plan.marks, blockIdx.x, job.keep >= job.n - job.keep);
   if (threadIdx.x != 0) return;
   const std::uint64_t marks = frame(plan.marks.states)[blockIdx.x].bytes;
@@ -225,10 +225,10 @@ __global__ void __launch_bounds__(kScanThreads, 1) layout_bodies(Frame frame, To
   body.pieces = 1;
 }
 
-__global__ void stage(Frame frame, TopkPlan plan) {
+__global__ void stage(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
   if (!at) return;
-  const TopkJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   write_segment(frame, plan.marks, at.number, frame(plan.sections) + job.first_word);
   const Entries x = frame.entries(job.layer);
   const std::uint64_t* const words = segment_words(frame, plan.marks, at);
@@ -243,7 +243,7 @@ __global__ void stage(Frame frame, TopkPlan plan) {
   });
 }
 
-__global__ void count_kept(Frame frame, TopkPlan plan) {
+__global__ void count_kept(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
   if (!at) return;
   const LayerState& layer = frame.layer(frame(plan.jobs)[at.job].layer);
@@ -252,8 +252,8 @@ __global__ void count_kept(Frame frame, TopkPlan plan) {
 }
 
 /// k marks, and nothing but their values behind them.
-__global__ void __launch_bounds__(kScanThreads, 1) open_bodies(Frame frame, TopkPlan plan) {
-  const TopkJob& job = frame(plan.jobs)[blockIdx.x];
+__global__ void __launch_bounds__(kScanThreads, 1) open_bodies(Frame frame, Plan plan) {
+  const Job& job = frame(plan.jobs)[blockIdx.x];
   const LayerState& layer = frame.layer(job.layer);
   if (layer.decodes == 0) return;
   const std::byte* const body = frame.message + layer.body_at;
@@ -267,10 +267,10 @@ __global__ void __launch_bounds__(kScanThreads, 1) open_bodies(Frame frame, Topk
 }
 
 /// Segments that hold what they state have k marks together, so every value belongs to one.
-__global__ void read(Frame frame, TopkPlan plan, DecodeInto into) {
+__global__ void read(Frame frame, Plan plan, DecodeInto into) {
   const UnitOf at = unit_of_warp(frame, plan.marks.segments);
   if (!at) return;
-  const TopkJob& job = frame(plan.jobs)[at.job];
+  const Job& job = frame(plan.jobs)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   if (layer.decodes == 0 || frame(plan.states)[at.job].readable == 0) return;
   const std::byte* const body = frame.message + layer.body_at;
@@ -294,11 +294,11 @@ __global__ void read(Frame frame, TopkPlan plan, DecodeInto into) {
 
 }  // namespace
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan) {
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   const std::size_t count = count_of_method<MethodId::topk>(layers);
   plan = {};
   if (count == 0) return;
-  JobMaker<TopkJob> jobs(layout, count);
+  JobMaker<Job> jobs(layout, count);
   MarksPlanner marks(layout, count);
   std::uint64_t values = 0, words = 0;
   std::uint32_t histograms = 0;
@@ -316,7 +316,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan) {
   plan.jobs = jobs.jobs().table;
   plan.tiles = jobs.jobs().units;
   plan.marks = marks.finish();
-  plan.states = layout.zeroed<TopkState>(count);
+  plan.states = layout.zeroed<State>(count);
   plan.histograms = layout.zeroed<std::uint32_t>(std::size_t{histograms} * kBins);
   plan.sections = layout.zeroed<std::uint32_t>(words);
   plan.equal = layout.scratch<std::uint32_t>(plan.marks.segments.units);
@@ -325,12 +325,12 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan) {
   plan.ends = layout.scratch<std::uint64_t>(count);
 }
 
-void analyse(const Frame& frame, const TopkPlan& plan, Queue& queue) {
+void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   for (unsigned pass = 0; pass < kPasses; ++pass)
     queue.launch_blocks(count_digits, plan.tiles.units, kScanThreads, 0, frame, plan, pass);
 }
 
-void size(const Frame& frame, const TopkPlan& plan, Queue& queue) {
+void size(const Frame& frame, const Plan& plan, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
   queue.launch_warps(mark, segments, frame, plan);
   queue.launch_blocks(rank_ties, plan.count, kScanThreads, 0, frame, plan);
@@ -339,11 +339,11 @@ void size(const Frame& frame, const TopkPlan& plan, Queue& queue) {
   queue.launch_warps(stage, segments, frame, plan);
 }
 
-void decode(const Frame& frame, const TopkPlan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
   queue.launch_warps(count_kept, segments, frame, plan);
   queue.launch_blocks(open_bodies, plan.count, kScanThreads, 0, frame, plan);
   queue.launch_warps(read, segments, frame, plan, into);
 }
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::topk

@@ -5,13 +5,13 @@
 
 #include "cuda/marks.cuh"
 
-namespace atomo::cuda {
+namespace atomo::cuda::topk {
 
 /// Most entries of a layer: counts of entries are 32 bits here, and the kind's parameters hold all
 /// of k. A larger layer must be refused before it is planned.
-inline constexpr std::size_t kMaxTopkEntries = 0xFFFFFFFFu;
+inline constexpr std::size_t kMaxEntries = 0xFFFFFFFFu;
 
-struct TopkJob {
+struct Job {
   std::uint64_t n = 0;
   std::uint64_t first_value = 0;  ///< of the job's words in `values`
   std::uint64_t first_word = 0;   ///< of the job's words in `sections`
@@ -22,19 +22,19 @@ struct TopkJob {
 };
 
 /// One a job; zeroed.
-struct TopkState {
+struct State {
   std::uint32_t key = 0;       ///< the k-th largest magnitude as an integer, as far as it is known
   std::uint32_t ties = 0;      ///< how many of those that agree with it are among the k
   std::uint32_t tickets = 0;   ///< of tiles that are counted
   std::uint32_t readable = 0;  ///< decoding: the body's frame holds
 };
 
-struct TopkPlan {
+struct Plan {
   static constexpr Stages kStages{.analyse = true, .size = true};
-  Table<TopkJob> jobs;
+  Table<Job> jobs;
   Split tiles;      ///< of a job's entries, for histograms
   MarksPlan marks;  ///< its segments are also the units of everything else
-  Scratch<TopkState> states;
+  Scratch<State> states;
   Scratch<std::uint32_t> histograms;    ///< zeroed; of jobs with several tiles
   Scratch<std::uint32_t> equal;         ///< for each segment: entries equal to the key
   Scratch<std::uint32_t> equal_before;  ///< the same in the segments before it
@@ -46,9 +46,9 @@ struct TopkPlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
-void plan(std::span<const LayerPlan> layers, Layout& layout, TopkPlan& plan);
-void analyse(const Frame& frame, const TopkPlan& plan, Queue& queue);
-void size(const Frame& frame, const TopkPlan& plan, Queue& queue);
-void decode(const Frame& frame, const TopkPlan& plan, DecodeInto into, Queue& queue);
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
+void analyse(const Frame& frame, const Plan& plan, Queue& queue);
+void size(const Frame& frame, const Plan& plan, Queue& queue);
+void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue);
 
-}  // namespace atomo::cuda
+}  // namespace atomo::cuda::topk

@@ -6,14 +6,9 @@
 
 #include "atomo/types.hpp"
 #include "core/philox.hpp"
+#include "format/family.hpp"
 
 namespace atomo::format {
-
-/// The part of a tensor that an atom is.
-enum class AtomFamily : std::uint8_t {
-  blocks = 0,  ///< 256 entries in a row of memory
-  rows = 1,    ///< one index of the first dimension
-};
 
 /// How a layer of `elements()` entries is cut into atoms, in order.
 struct AtomLayout {
@@ -22,22 +17,21 @@ struct AtomLayout {
   static constexpr std::uint64_t kMinRow = 16;
   static constexpr std::uint64_t kMaxRow = std::uint64_t{1} << 22;  ///< see kMinRow
 
-  AtomFamily family = AtomFamily::blocks;  ///< what an atom is
-  std::uint64_t count = 0;                 ///< atoms
-  std::uint64_t length = 0;                ///< entries of each but the last
-  std::uint64_t last = 0;                  ///< entries of the last, 1..length
+  Family family = Family::blocks;  ///< blocks or rows
+  std::uint64_t count = 0;         ///< atoms
+  std::uint64_t length = 0;        ///< entries of each but the last
+  std::uint64_t last = 0;          ///< entries of the last, 1..length
 
   /// Blocks of 256, the last shorter.
   [[nodiscard]] static constexpr AtomLayout blocks(std::uint64_t elements) noexcept {
     const std::uint64_t count = elements / kBlock + (elements % kBlock != 0 ? 1 : 0);
-    return {AtomFamily::blocks, count, kBlock,
-            count == 0 ? kBlock : elements - (count - 1) * kBlock};
+    return {Family::blocks, count, kBlock, count == 0 ? kBlock : elements - (count - 1) * kBlock};
   }
   /// `count` rows of `length` entries, kMinRow..kMaxRow; their product is at most
   /// Shape::kMaxElements.
   [[nodiscard]] static constexpr AtomLayout rows(std::uint64_t count,
                                                  std::uint64_t length) noexcept {
-    return {AtomFamily::rows, count, length, length};
+    return {Family::rows, count, length, length};
   }
 
   /// Entries of all atoms.
@@ -57,8 +51,8 @@ struct AtomLayout {
 struct FamilyPurposes {
   Purpose select, pre_round, dither;
 };
-[[nodiscard]] constexpr FamilyPurposes purposes_of(AtomFamily family) noexcept {
-  if (family == AtomFamily::rows)
+[[nodiscard]] constexpr FamilyPurposes purposes_of(Family family) noexcept {
+  if (family == Family::rows)
     return {Purpose::select_row, Purpose::pre_round_row, Purpose::dither_row};
   return {Purpose::select_block, Purpose::pre_round_block, Purpose::dither_block};
 }

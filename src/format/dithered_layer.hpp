@@ -34,15 +34,15 @@ inline constexpr std::size_t kPairBytesField = 4;
 /// Of a valid kind of the methods atoms and automatic and a form that it has (0 for atoms).
 [[nodiscard]] inline DitheredLayer dithered_layer(const Kind& kind, std::uint8_t form) noexcept {
   const bool automatic = kind.method == MethodId::automatic;
-  const std::uint32_t family = automatic ? form : family_of(kind.params);
+  const Family family = automatic ? family_of_form(form) : family_of(kind.params);
   if (kind.shape.elements() == 0) return {};
-  if (!automatic && family == kPairs) return {PairLayer::all_of(matrix_view(kind.shape)), {}};
-  if (automatic ? form == kSketchForm : family == kSketch) {
+  if (family == Family::pairs) return {PairLayer::all_of(matrix_view(kind.shape)), {}};
+  if (family == Family::sketch) {
     const std::uint32_t rank = automatic ? kind.params : rank_of(kind.params);
     return {{matrix_view(kind.shape), rank}, rows_of(kind.shape)};
   }
-  static_assert(kRowsForm == kRows && kBlocksForm == kBlocks);
-  return {{}, family == kRows ? rows_of(kind.shape) : AtomLayout::blocks(kind.shape.elements())};
+  return {{},
+          family == Family::rows ? rows_of(kind.shape) : AtomLayout::blocks(kind.shape.elements())};
 }
 
 /// Calls `visit(form, layer)` for every form of such a kind, in order.

@@ -8,6 +8,7 @@
 
 #include "atomo/types.hpp"
 #include "core/host_device.hpp"
+#include "format/family.hpp"
 
 namespace atomo::format {
 
@@ -49,14 +50,17 @@ struct KindFields {
   return {kind.method, kind.dtype, kind.params, shape.rank(), dim0, shape.elements()};
 }
 
-/// Families of atoms, the lower 8 bits of their params. A sketch has its rank in the others.
-inline constexpr std::uint32_t kBlocks = 0, kRows = 1, kPairs = 2, kSketch = 3;
-[[nodiscard]] constexpr std::uint32_t family_of(std::uint32_t params) noexcept {
-  return params & 0xFFu;
+/// Of the params of the method atoms.
+[[nodiscard]] constexpr Family family_of(std::uint32_t params) noexcept {
+  return static_cast<Family>(params & 0xFFu);
+}
+/// The params of a family other than a sketch.
+[[nodiscard]] constexpr std::uint32_t params_of(Family family) noexcept {
+  return static_cast<std::uint32_t>(family);
 }
 [[nodiscard]] constexpr std::uint32_t rank_of(std::uint32_t params) noexcept { return params >> 8; }
 [[nodiscard]] constexpr std::uint32_t sketch_params(std::uint64_t rank) noexcept {
-  return kSketch | (static_cast<std::uint32_t>(rank) << 8);
+  return params_of(Family::sketch) | (static_cast<std::uint32_t>(rank) << 8);
 }
 inline constexpr std::uint64_t kLargestRank = 256;
 /// Entries of a row.
@@ -92,9 +96,11 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
 
 /// The parameters of the method atoms are valid: its family, and the pairs of a sketch.
 [[nodiscard]] constexpr bool valid_atoms(const KindFields& kind) noexcept {
-  return kind.params == kBlocks || (kind.params == kRows && has_rows(kind)) ||
-         (kind.params == kPairs && is_matrix(kind)) ||
-         (family_of(kind.params) == kSketch && has_sketch(kind, rank_of(kind.params)));
+  const Family family = family_of(kind.params);
+  if (family == Family::sketch) return has_sketch(kind, rank_of(kind.params));
+  if (kind.params != params_of(family)) return false;
+  return family == Family::blocks || (family == Family::rows && has_rows(kind)) ||
+         (family == Family::pairs && is_matrix(kind));
 }
 /// The parameters of ternary are valid: its clip.
 [[nodiscard]] constexpr bool valid_clip(const KindFields& kind) noexcept {
@@ -140,6 +146,10 @@ struct MethodRules {
 
 /// What a body of the method `automatic` is, by the form in its row.
 inline constexpr std::uint8_t kBlocksForm = 0, kRowsForm = 1, kSketchForm = 2, kGridForm = 3;
+/// The family of a form; coordinates, the last one, have none.
+[[nodiscard]] constexpr Family family_of_form(std::uint8_t form) noexcept {
+  return form == kSketchForm ? Family::sketch : form == kRowsForm ? Family::rows : Family::blocks;
+}
 /// The grid step of its coordinates in units of the price.
 inline constexpr float kGridStepOfPrice = 3;
 /// Whether its kind, a valid one, can have such a body.

@@ -53,8 +53,8 @@ std::vector<std::byte> thin_on_cpu(const std::vector<std::byte>& body, const for
   const std::size_t n = kind.shape.elements();
   const MatrixShape view = format::matrix_view(kind.shape);
   const bool automatic = kind.method == format::MethodId::automatic;
-  const bool sketch =
-      automatic ? form == format::kSketchForm : format::family_of(kind.params) == format::kSketch;
+  const bool sketch = automatic ? form == format::kSketchForm
+                                : format::family_of(kind.params) == format::Family::sketch;
   format::DitheredLayer layer{{}, AtomLayout::blocks(n)};
   if (sketch || (automatic && form == format::kRowsForm))
     layer.atoms = AtomLayout::rows(view.rows, view.columns);

@@ -189,7 +189,7 @@ TEST(DecodeWorkOfPairs, PackedFactorsAreBounded) {
 /// Dithered pairs of zeros at every ratio to the price, all certain: a class a step of the ratio.
 TEST(DecodeWorkOfPairs, PackedDitheredPairsAreBounded) {
   const Shape shape{600, 640};
-  const Kind kind{MethodId::atoms, DType::f32, format::kPairs, shape};
+  const Kind kind{MethodId::atoms, DType::f32, format::params_of(format::Family::pairs), shape};
   const MatrixShape view = format::matrix_view(shape);
   const auto layer = format::PairLayer::all_of(view);
   std::vector<float> zeros(view.shorter() * view.longer());

@@ -25,7 +25,7 @@ struct Reference {
   std::uint64_t kept = 0, content_bits = 0;
 
   Reference(const Layer& layer, const Key& key) : y(layer.x.size(), 0.0f) {
-    const bool rows = layer.layout.family == AtomFamily::rows;
+    const bool rows = layer.layout.family == Family::rows;
     const Philox select(key, rows ? Purpose::select_row : Purpose::select_block);
     for (std::uint64_t first = 0; first < layer.layout.count; first += 256) {
       const std::uint64_t size = std::min<std::uint64_t>(256, layer.layout.count - first);
@@ -46,7 +46,7 @@ struct Reference {
     ++kept;
     const std::uint64_t length = layer.layout.length_of(t), tiles = (length + 31) / 32;
     const std::uint64_t whole_tiles = (layer.layout.length + 31) / 32;
-    const bool rows = layer.layout.family == AtomFamily::rows;
+    const bool rows = layer.layout.family == Family::rows;
     const Philox pre(key, rows ? Purpose::pre_round_row : Purpose::pre_round_block);
     const Philox dither(key, rows ? Purpose::dither_row : Purpose::dither_block);
     const AtomClass& row = kAtomClasses[choice.atom_class];
@@ -339,8 +339,7 @@ TEST(Atoms, DrawsAreDisjoint) {
     std::sort(levels.begin(), levels.end());
     EXPECT_EQ(std::adjacent_find(levels.begin(), levels.end()), levels.end()) << length;
   }
-  const FamilyPurposes rows = purposes_of(AtomFamily::rows),
-                       blocks = purposes_of(AtomFamily::blocks);
+  const FamilyPurposes rows = purposes_of(Family::rows), blocks = purposes_of(Family::blocks);
   std::vector<Purpose> all{rows.select,   rows.pre_round,   rows.dither,
                            blocks.select, blocks.pre_round, blocks.dither};
   std::sort(all.begin(), all.end());

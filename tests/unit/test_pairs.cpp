@@ -304,7 +304,7 @@ TEST(Pairs, DamagedBodiesNeverDoHarm) {
     const std::vector<std::byte> body(
         message.bytes.begin() + body_at,
         message.bytes.begin() + body_at - 4 + static_cast<std::ptrdiff_t>(info.layers[0].bytes));
-    const Kind kind{MethodId::atoms, DType::f32, kPairs, shape};
+    const Kind kind{MethodId::atoms, DType::f32, params_of(Family::pairs), shape};
     std::vector<std::byte> room(decoders::atoms.workspace_bytes(kind));
     std::vector<float> y(shape.elements() + 16, -9.0f);
     const auto decode = [&](ConstBytes bytes) {

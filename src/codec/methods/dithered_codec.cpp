@@ -26,8 +26,9 @@
 namespace atomo::codec {
 namespace {
 
-enum class Family : std::uint8_t { automatic, sketch, svd, rows, blocks };
-constexpr const char* kFamilyNames[] = {"auto", "sketch", "svd", "rows", "blocks"};
+/// The values of the key `atoms` that this encoder has.
+enum class Atoms : std::uint8_t { automatic, sketch, svd, rows, blocks };
+constexpr const char* kAtomsNames[] = {"auto", "sketch", "svd", "rows", "blocks"};
 
 /// 16 bits of pre-rounding and the roundings of x times the inverse step.
 constexpr double kDitherBias = 0x1p-20;
@@ -46,12 +47,12 @@ bool tries_coordinates(const LayerInput& in) noexcept {
 class Dithered final : public PricedEncoder {
  public:
   /// `rank` 0: the shape's default.
-  Dithered(Family family, const PriceOptions& options, std::size_t rank, unsigned iterations)
-      : family_(family), options_(options), rank_(rank), iterations_(iterations) {}
+  Dithered(Atoms atoms, const PriceOptions& options, std::size_t rank, unsigned iterations)
+      : atoms_(atoms), options_(options), rank_(rank), iterations_(iterations) {}
 
   std::string to_string() const override {
-    std::string text = "atomo:" + options_.to_string() +
-                       ",atoms=" + kFamilyNames[static_cast<std::size_t>(family_)];
+    std::string text =
+        "atomo:" + options_.to_string() + ",atoms=" + kAtomsNames[static_cast<std::size_t>(atoms_)];
     if (rank_ > 0) text += ",rank=" + std::to_string(rank_);
     if (iterations_ != 1) text += ",iterations=" + std::to_string(iterations_);
     return text;
@@ -61,8 +62,8 @@ class Dithered final : public PricedEncoder {
     Traits t;
     t.cuda = t.unbiased = t.averages_over_workers = true;
     t.bias_bound = kDitherBias;
-    if (family_ == Family::automatic || family_ == Family::sketch) t.bias_bound += kResidualBias;
-    if (family_ == Family::svd) {
+    if (atoms_ == Atoms::automatic || atoms_ == Atoms::sketch) t.bias_bound += kResidualBias;
+    if (atoms_ == Atoms::svd) {
       t.bias_bound += kFactorisationBias;
       t.allocates = t.synchronises = true;  // inside the solver
       t.capturable = false;
@@ -72,10 +73,10 @@ class Dithered final : public PricedEncoder {
 
   Kind kind(const Shape& shape, DType dtype) const override {
     const std::uint32_t rank = rank_of(shape);
-    if (family_ == Family::automatic) return {MethodId::automatic, dtype, rank, shape};
-    std::uint32_t params = kBlocks;
-    if (family_ == Family::svd && is_matrix(shape)) params = kPairs;
-    if (family_ == Family::rows || family_ == Family::sketch)
+    if (atoms_ == Atoms::automatic) return {MethodId::automatic, dtype, rank, shape};
+    std::uint32_t params = params_of(Family::blocks);
+    if (atoms_ == Atoms::svd && is_matrix(shape)) params = params_of(Family::pairs);
+    if (atoms_ == Atoms::rows || atoms_ == Atoms::sketch)
       params = rank > 0 ? sketch_params(rank) : rows_or_blocks(shape);
     return {MethodId::atoms, dtype, params, shape};
   }
@@ -149,14 +150,16 @@ class Dithered final : public PricedEncoder {
 
  private:
   [[nodiscard]] bool with_grid() const noexcept {
-    return family_ == Family::automatic && options_.cap == 0;
+    return atoms_ == Atoms::automatic && options_.cap == 0;
   }
   [[nodiscard]] static std::uint32_t rows_or_blocks(const Shape& shape) noexcept {
-    return has_rows(fields_of({MethodId::atoms, DType::f32, kRows, shape})) ? kRows : kBlocks;
+    const std::uint32_t rows = params_of(Family::rows);
+    const bool fits = has_rows(fields_of({MethodId::atoms, DType::f32, rows, shape}));
+    return fits ? rows : params_of(Family::blocks);
   }
   /// Pairs of a sketch of the shape, 0 where it has none.
   [[nodiscard]] std::uint32_t rank_of(const Shape& shape) const noexcept {
-    const bool sketches = family_ == Family::automatic || family_ == Family::sketch;
+    const bool sketches = atoms_ == Atoms::automatic || atoms_ == Atoms::sketch;
     if (!sketches || !has_sketch(fields_of({MethodId::atoms, DType::f32, 0, shape}), 1)) return 0;
     const MatrixShape view = matrix_view(shape);
     const std::size_t rank = rank_ > 0 ? rank_ : default_sketch_rank(view);
@@ -170,7 +173,7 @@ class Dithered final : public PricedEncoder {
     });
   }
 
-  Family family_;
+  Atoms atoms_;
   PriceOptions options_;
   std::size_t rank_;
   unsigned iterations_;
@@ -227,7 +230,7 @@ std::shared_ptr<const BodyEncoder> make_atomo(SpecArgs& args) {
     rank = static_cast<std::size_t>(args.integer("rank", 1, kMaxSketchRank, 0));
     iterations = static_cast<unsigned>(args.integer("iterations", 1, 8, 1));
   }
-  return std::make_shared<Dithered>(static_cast<Family>(atoms), options, rank, iterations);
+  return std::make_shared<Dithered>(static_cast<Atoms>(atoms), options, rank, iterations);
 }
 
 }  // namespace atomo::codec

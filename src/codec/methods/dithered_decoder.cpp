@@ -24,11 +24,11 @@ namespace {
 
 std::string describe_atoms(const Kind& kind) {
   switch (family_of(kind.params)) {
-    case kBlocks:
+    case Family::blocks:
       return "atomo:atoms=blocks";
-    case kRows:
+    case Family::rows:
       return "atomo:atoms=rows";
-    case kPairs:
+    case Family::pairs:
       return "atomo:atoms=svd";
     default:
       return "atomo:atoms=sketch,rank=" + std::to_string(format::rank_of(kind.params));
@@ -213,8 +213,8 @@ Status count_automatic(ConstBytes body, const Kind& kind, std::uint8_t form, std
 }  // namespace
 
 const BodyDecoder decoders::atoms{describe_atoms, max_bytes, workspace, decode_dithered,
-                                count_dithered};
+                                  count_dithered};
 const BodyDecoder decoders::automatic{describe_automatic, max_bytes, workspace, decode_automatic,
-                                    count_automatic};
+                                      count_automatic};
 
 }  // namespace atomo::codec
