@@ -3,6 +3,8 @@
 /// written an entry (the least); the rounding is that of a single message (container_open.cu).
 #include "cuda/half_sums.cuh"
 
+#include "cuda/cub.cuh"
+
 namespace atomo::cuda {
 namespace {
 
