@@ -22,6 +22,7 @@ namespace atomo::codec {
 struct LayerInput {
   const float* x = nullptr;
   std::size_t n = 0;
+  std::size_t zeros = 0;  ///< entries that are 0
   const Shape* shape = nullptr;
   Key key;                       ///< `tensor` is this layer's
   Executor* executor = nullptr;  ///< may be null
@@ -35,8 +36,8 @@ struct PreparedForm {
   // Until the body is written.
   cpu::SingularPairs pairs;
   std::span<double> amplitudes;  ///< of the pairs
-  std::span<float> residual;     ///< what a sketch's pairs leave of the layer
-  std::span<double> rms;         ///< of rows or blocks
+  std::span<float> residual;     ///< room for the rows that a sketch sends of what its pairs leave
+  std::span<double> rms;         ///< of rows or blocks, or of a sketch's residual rows
 };
 
 /// A prepared layer: the input of the search for a price, and of its body.

@@ -3,13 +3,13 @@
 #include "codec/layer.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <limits>
 
 #include "codec/body_decoder.hpp"
 #include "core/halves.hpp"
 #include "core/philox.hpp"
+#include "cpu/scan.hpp"
 #include "format/dithered_layer.hpp"
 #include "format/thinning.hpp"
 #include "price/form_choice.hpp"
@@ -17,15 +17,6 @@
 
 namespace atomo::codec {
 namespace {
-
-bool all_finite(const float* x, std::size_t n) noexcept {
-  std::uint32_t bad = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto exponent = std::bit_cast<std::uint32_t>(x[i]) & 0x7F800000u;
-    bad |= exponent == 0x7F800000u ? 1u : 0u;
-  }
-  return bad == 0;
-}
 
 /// The f32 entries of a view: the view itself, or its copy in `work`.
 const float* as_f32(const ConstTensorView& view, std::size_t n, std::span<float> converted,
@@ -115,7 +106,9 @@ Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key,
   if (plan_->n == 0) return Status::ok;
   if (view.data == nullptr) return Status::invalid_argument;
   input_.x = as_f32(view, plan_->n, converted_, executor);
-  non_finite_ = !all_finite(input_.x, plan_->n);
+  const cpu::EntryScan scan = cpu::scan_entries(input_.x, plan_->n, executor);
+  non_finite_ = !scan.finite;
+  input_.zeros = scan.zeros;
   if (non_finite_) return Status::non_finite;
   const PricedEncoder* const priced = plan_->body().priced();
   return priced == nullptr ? Status::ok : priced->prepare(input_, prepared_, scratch_);

@@ -26,6 +26,7 @@
 #include <span>
 
 #include "atomo/types.hpp"
+#include "coding/marks.hpp"
 #include "cpu/decode_mode.hpp"
 #include "format/atom_layout.hpp"
 #include "price/price.hpp"
@@ -42,6 +43,10 @@ struct AtomAnalysis {
 /// What `analyse` needs, of any alignment.
 [[nodiscard]] std::size_t analyse_workspace_bytes(const AtomLayout& layout) noexcept;
 
+/// The bins of amplitudes that are known, the rms of each atom.
+Status bin_amplitudes(const AtomLayout& layout, const double* rms, std::span<PriceBin> bins,
+                      Bytes workspace, AtomAnalysis& found) noexcept;
+
 /// Writes the rms of each atom in f64 to `rms[layout.count]` and the amplitudes' bins to `bins`.
 /// `workspace_too_small` when the workspace or `bins` is too short.
 Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<PriceBin> bins,
@@ -56,7 +61,33 @@ struct AtomBody {
   std::uint64_t kept = 0;  ///< atoms
 };
 
-/// Writes the body of a layer. `rms` is `analyse`'s, `price` at least the price of `min_price_code` (`corrupt`
+/// The atoms of a layer at a price, and which of them are kept.
+struct DrawnAtoms {
+  std::span<const double> rms;
+  float price = 0;
+  std::span<std::uint64_t> masks;  ///< whole chunks of marks
+  std::uint64_t kept = 0;
+
+  /// A bit an atom: kept.
+  [[nodiscard]] std::span<const std::uint64_t> marks() const noexcept {
+    return masks.first(coding::marks_words(rms.size()));
+  }
+};
+
+/// Draws which atoms of a layer are kept; the marks stand in the workspace, of
+/// `encode_workspace_bytes`. `rms` and `price` are those of `encode_atoms`.
+Status draw_atoms(const AtomLayout& layout, const double* rms, float price, const Key& key,
+                  Bytes workspace, DrawnAtoms& atoms) noexcept;
+
+/// Where the atoms that are written stand: each at its own place, or the kept ones alone, one behind
+/// the other.
+enum class AtomPlaces : std::uint8_t { own, kept };
+
+/// Writes the body of the atoms that were drawn.
+Status write_atoms(const float* x, AtomPlaces places, const AtomLayout& layout,
+                   const DrawnAtoms& atoms, const Key& key, Bytes out, AtomBody& body) noexcept;
+
+/// Both. `rms` is `analyse`'s, `price` at least the price of `min_price_code` (`corrupt`
 /// otherwise, or when it is no price); `out` has at least `max_body_bytes` bytes and is scratch
 /// beyond those written.
 Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,

@@ -24,47 +24,35 @@ std::size_t mask_words(std::uint64_t atoms) noexcept {
   return round_up(marks_words(atoms), kSelectionChunk / 64);
 }
 
-/// The atoms of a body and which of them are kept.
-struct Selection {
-  std::span<const double> amplitudes;
-  float price;
-  std::span<std::uint64_t> masks;
-
-  /// Draws the marks; returns the atoms kept.
-  std::uint64_t draw(const Philox& draws) const noexcept {
-    std::uint64_t kept = 0;
-    for (std::size_t first = 0; first < amplitudes.size(); first += kSelectionChunk) {
-      const std::size_t size = std::min(kSelectionChunk, amplitudes.size() - first);
-      const KeptMask mask =
-          select_chunk(amplitudes.data() + first, size, price, draws(first / kSelectionChunk)[0]);
-      for (std::size_t w = 0; w < mask.size(); ++w) {
-        masks[first / 64 + w] = mask[w];
-        kept += static_cast<std::uint64_t>(std::popcount(mask[w]));
-      }
+/// Draws the marks of the atoms.
+void draw_marks(DrawnAtoms& atoms, const Philox& draws) noexcept {
+  for (std::size_t first = 0; first < atoms.rms.size(); first += kSelectionChunk) {
+    const std::size_t size = std::min(kSelectionChunk, atoms.rms.size() - first);
+    const KeptMask mask = select_chunk(atoms.rms.data() + first, size, atoms.price,
+                                       draws(first / kSelectionChunk)[0]);
+    for (std::size_t w = 0; w < mask.size(); ++w) {
+      atoms.masks[first / 64 + w] = mask[w];
+      atoms.kept += static_cast<std::uint64_t>(std::popcount(mask[w]));
     }
-    return kept;
   }
+}
 
-  [[nodiscard]] std::span<const std::uint64_t> marks() const noexcept {
-    return masks.first(marks_words(amplitudes.size()));
-  }
-  /// Calls `visit(atom, choice)` for each kept atom, in order.
-  template <typename Visit>
-  void for_each_kept(Visit visit) const {
-    for_each_mark(marks(), [&](std::uint64_t atom) {
-      visit(atom, choose_atom(amplitudes[atom], price));
-      return true;
-    });
-  }
-};
+/// Calls `visit(atom, choice)` for each kept atom, in order.
+template <typename Visit>
+void for_each_kept(const DrawnAtoms& atoms, Visit visit) {
+  for_each_mark(atoms.marks(), [&](std::uint64_t atom) {
+    visit(atom, choose_atom(atoms.rms[atom], atoms.price));
+    return true;
+  });
+}
 
 /// Certain flags, then classes. Returns the bytes written.
-std::size_t write_flags(const Selection& atoms, Bytes out) noexcept {
+std::size_t write_flags(const DrawnAtoms& atoms, Bytes out) noexcept {
   BitWriter bits(out.data(), out.size());
-  atoms.for_each_kept([&](std::uint64_t, const AtomChoice& choice) {
+  for_each_kept(atoms, [&](std::uint64_t, const AtomChoice& choice) {
     bits.put(choice.atom_class != 0 ? 1 : 0, 1);
   });
-  atoms.for_each_kept([&](std::uint64_t, const AtomChoice& choice) {
+  for_each_kept(atoms, [&](std::uint64_t, const AtomChoice& choice) {
     if (choice.atom_class != 0) bits.put(choice.atom_class - 1u, kClassBits);
   });
   return bits.finish();
@@ -87,8 +75,9 @@ class ContentWriter {
         lengths_(lengths),
         bits_(content.data(), content.size()) {}
 
-  void add(std::uint64_t atom, const AtomChoice& choice) noexcept {
-    cutter_.cut(atom, atom, choice, [&](const AtomPiece& piece) {
+  /// The entries of the atom's vectors stand at `place`.
+  void add(std::uint64_t atom, std::uint64_t place, const AtomChoice& choice) noexcept {
+    cutter_.cut(atom, place, choice, [&](const AtomPiece& piece) {
       if (!batch_.fits(piece)) flush();
       batch_.add(piece);
       const float* const x = entries_of(piece);
@@ -136,17 +125,21 @@ class ContentWriter {
 
 /// All sections; returns the bytes of the body.
 template <typename Vectors>
-std::size_t write_body(const Selection& atoms, std::uint64_t kept, const Vectors& vectors,
-                       const Sources<Vectors>& x, const Key& key, Bytes out) noexcept {
-  const MarksChoice plan = choose_marks(atoms.marks(), atoms.amplitudes.size());
-  write_marks(plan, atoms.marks(), atoms.amplitudes.size(), out.data());
+std::size_t write_body(const DrawnAtoms& atoms, const Vectors& vectors, const Sources<Vectors>& x,
+                       AtomPlaces places, const Key& key, Bytes out) noexcept {
+  const MarksChoice plan = choose_marks(atoms.marks(), atoms.rms.size());
+  write_marks(plan, atoms.marks(), atoms.rms.size(), out.data());
   const std::size_t flags_end = plan.bytes + write_flags(atoms, out.subspan(plan.bytes));
   const std::size_t lengths = round_up(flags_end, 2);
   if (lengths != flags_end) out[lengths - 1] = std::byte{0};
-  const std::size_t content = lengths + 2 * GroupShape::of(vectors.frame().length).groups(kept);
+  const std::size_t content =
+      lengths + 2 * GroupShape::of(vectors.frame().length).groups(atoms.kept);
   ContentWriter writer(vectors, x, key, out.data() + lengths, out.subspan(content));
-  atoms.for_each_kept(
-      [&](std::uint64_t atom, const AtomChoice& choice) { writer.add(atom, choice); });
+  std::uint64_t rank = 0;
+  for_each_kept(atoms, [&](std::uint64_t atom, const AtomChoice& choice) {
+    writer.add(atom, places == AtomPlaces::own ? atom : rank, choice);
+    ++rank;
+  });
   const std::size_t end = content + writer.finish(), padded = round_up(end, 4);
   std::fill(out.data() + end, out.data() + padded, std::byte{0});
   return padded;
@@ -171,22 +164,37 @@ std::size_t encode_workspace_bytes(std::uint64_t atoms) noexcept {
   return carver.bytes();
 }
 
-Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,
-                    const Key& key, Bytes out, Bytes workspace, AtomBody& body) noexcept {
-  body = AtomBody{};
+Status draw_atoms(const AtomLayout& layout, const double* rms, float price, const Key& key,
+                  Bytes workspace, DrawnAtoms& atoms) noexcept {
+  atoms = DrawnAtoms{};
   if (!valid_layout(layout)) return Status::unsupported;
   const std::span<const double> amplitudes(rms, layout.count);
   const double largest = largest_of(amplitudes);
   if (largest == 0) return Status::ok;
   if (!can_send(largest, price)) return Status::corrupt;
-  if (out.size() < max_body_bytes(layout)) return Status::buffer_too_small;
   Carver carver(workspace);
-  const Selection atoms{amplitudes, price, carver.take<std::uint64_t>(mask_words(layout.count))};
+  atoms = {amplitudes, price, carver.take<std::uint64_t>(mask_words(layout.count))};
   if (!carver.fits()) return Status::workspace_too_small;
-  body.kept = atoms.draw(Philox(key, purposes_of(layout.family).select));
-  if (body.kept == 0) return Status::ok;
-  body.bytes = write_body(atoms, body.kept, SingleVectors(layout, price), {x}, key, out);
+  draw_marks(atoms, Philox(key, purposes_of(layout.family).select));
   return Status::ok;
+}
+
+Status write_atoms(const float* x, AtomPlaces places, const AtomLayout& layout,
+                   const DrawnAtoms& atoms, const Key& key, Bytes out, AtomBody& body) noexcept {
+  body = AtomBody{};
+  if (atoms.kept == 0) return Status::ok;
+  if (out.size() < max_body_bytes(layout)) return Status::buffer_too_small;
+  body.kept = atoms.kept;
+  body.bytes = write_body(atoms, SingleVectors(layout, atoms.price), {x}, places, key, out);
+  return Status::ok;
+}
+
+Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,
+                    const Key& key, Bytes out, Bytes workspace, AtomBody& body) noexcept {
+  body = AtomBody{};
+  DrawnAtoms atoms;
+  if (const Status s = draw_atoms(layout, rms, price, key, workspace, atoms); failed(s)) return s;
+  return write_atoms(x, AtomPlaces::own, layout, atoms, key, out, body);
 }
 
 Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
@@ -197,12 +205,12 @@ Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
   if (largest == 0) return Status::ok;
   if (!can_send(largest, price)) return Status::unsupported;
   Carver carver(workspace);
-  const Selection atoms{amplitudes, price, carver.take<std::uint64_t>(mask_words(layer.count))};
+  DrawnAtoms atoms{amplitudes, price, carver.take<std::uint64_t>(mask_words(layer.count))};
   if (!carver.fits()) return Status::workspace_too_small;
-  const std::uint64_t kept = atoms.draw(Philox(key, Purpose::select_pair));
-  if (kept == 0) return Status::ok;
-  bytes = write_body(atoms, kept, PairVectors(layer, price, 1, pairs.exponent),
-                     {pairs.shorter.data(), pairs.longer.data()}, key, body);
+  draw_marks(atoms, Philox(key, Purpose::select_pair));
+  if (atoms.kept == 0) return Status::ok;
+  bytes = write_body(atoms, PairVectors(layer, price, 1, pairs.exponent),
+                     {pairs.shorter.data(), pairs.longer.data()}, AtomPlaces::own, key, body);
   return Status::ok;
 }
 

@@ -9,72 +9,56 @@
 namespace atomo::price {
 namespace {
 
+/// Sums over the atoms of a layer at a price.
 struct LayerSums {
   Wide bits_256 = 0;
   std::uint64_t worth = 0;
+  Wide noise_256 = 0;  ///< what the variance costs
 };
 
+/// One shift of each sum at the end: sums over atoms in any order agree.
+template <bool kNoise>
 LayerSums layer_sums(const PriceLayer& layer, float a) noexcept {
   const auto price = static_cast<double>(a);
-  Wide uncertain = 0, certain = 0, kept_32 = 0;
+  Wide uncertain = 0, certain = 0, kept_32 = 0, uncertain_noise = 0, certain_noise = 0;
   for (const PriceBin& bin : layer.bins) {
+    const PriceCosts& costs = *layer.costs;
     const double ratio = representative(bin.key) / price;
     if (ratio < 1.0) {
       const std::uint64_t p = probability_of_ratio(ratio);
-      uncertain +=
-          (Wide{bin.weight} * layer.costs->unit[0][0] + Wide{bin.count} * layer.costs->uncertain) *
-          p;
+      uncertain += (Wide{bin.weight} * costs.unit[0][0] + Wide{bin.count} * costs.uncertain) * p;
       kept_32 += Wide{bin.count} * p;
+      if constexpr (kNoise) {
+        const std::uint64_t squared = (p * p) >> 32;
+        uncertain_noise += Wide{bin.weight} * (p * costs.uncertain_noise - squared * costs.signal);
+      }
     } else {
-      const int c = std::min(certain_class(ratio), PriceCosts::kClasses - 1);
-      const std::uint32_t unit =
-          layer.costs->unit[static_cast<std::size_t>(c)][part_of_ratio(ratio)];
-      certain += Wide{bin.weight} * unit + Wide{bin.count} * layer.costs->certain;
+      const auto c =
+          static_cast<std::size_t>(std::min(certain_class(ratio), PriceCosts::kClasses - 1));
+      const std::size_t part = part_of_ratio(ratio);
+      certain += Wide{bin.weight} * costs.unit[c][part] + Wide{bin.count} * costs.certain;
       kept_32 += Wide{bin.count} << 32;
+      if constexpr (kNoise) certain_noise += Wide{bin.weight} * costs.noise[c][part];
     }
   }
-  if (kept_32 == 0) return {};
-  return {(uncertain >> 32) + certain + marks_cost(layer.atoms, kept_32, kGapCost256),
-          worth_of_atoms(kept_32, layer.costs->entries)};
-}
-
-/// What the variance of a layer costs. One shift at the end: sums over atoms in any order agree.
-Wide layer_noise_256(const PriceLayer& layer, float a) noexcept {
-  const auto price = static_cast<double>(a);
-  Wide uncertain = 0, certain = 0;
-  for (const PriceBin& bin : layer.bins) {
-    const double ratio = representative(bin.key) / price;
-    if (ratio < 1.0) {
-      const std::uint64_t p = probability_of_ratio(ratio), squared = (p * p) >> 32;
-      uncertain +=
-          Wide{bin.weight} * (p * layer.costs->uncertain_noise - squared * layer.costs->signal);
-    } else {
-      const int c = std::min(certain_class(ratio), PriceCosts::kClasses - 1);
-      certain +=
-          Wide{bin.weight} * layer.costs->noise[static_cast<std::size_t>(c)][part_of_ratio(ratio)];
-    }
-  }
-  return (uncertain >> 32) + certain;
+  LayerSums sums;
+  sums.noise_256 = (uncertain_noise >> 32) + certain_noise;
+  if (kept_32 == 0) return sums;
+  sums.bits_256 = (uncertain >> 32) + certain + marks_cost(layer.atoms, kept_32, kGapCost256);
+  sums.worth = worth_of_atoms(kept_32, layer.costs->entries);
+  return sums;
 }
 
 }  // namespace
 
-Expected expected(std::span<const PriceLayer> layers, float a) noexcept {
-  Wide bits = 0;
-  std::uint64_t worth = 0;
-  for (const PriceLayer& layer : layers) {
-    const LayerSums sums = layer_sums(layer, a);
-    bits += sums.bits_256;
-    worth += sums.worth;
-  }
-  return {saturated(bits), worth};
+Expected expected(const PriceLayer& layer, float a) noexcept {
+  const LayerSums sums = layer_sums<false>(layer, a);
+  return {saturated(sums.bits_256), sums.worth};
 }
 
-std::uint64_t expected_loss_256(std::span<const PriceLayer> layers, float a) noexcept {
-  Wide total = 0;
-  for (const PriceLayer& layer : layers)
-    total += layer_sums(layer, a).bits_256 + layer_noise_256(layer, a);
-  return saturated(total);
+Weighed weigh(const PriceLayer& layer, float a) noexcept {
+  const LayerSums sums = layer_sums<true>(layer, a);
+  return {{saturated(sums.bits_256), sums.worth}, saturated(sums.bits_256 + sums.noise_256)};
 }
 
 }  // namespace atomo::price

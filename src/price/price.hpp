@@ -64,10 +64,16 @@ struct Expected {
 /// The least `worth` of a message worth sending: 16 entries, in 2^-32.
 inline constexpr std::uint64_t kWorthSending = std::uint64_t{16} << 32;
 
-/// The expected size of all layers at the price `a`.
-[[nodiscard]] Expected expected(std::span<const PriceLayer> layers, float a) noexcept;
-/// Expected bits, and what the expected variance is worth in bits at that price: of two ways to
-/// send a layer, the better one has less. In 1/256 bit; saturates at 2^64 - 1.
-[[nodiscard]] std::uint64_t expected_loss_256(std::span<const PriceLayer> layers, float a) noexcept;
+/// A way to send a layer at a price. Of two ways the better one has less `loss_256`: expected bits,
+/// and what the expected variance is worth in bits at that price. In 1/256 bit, at most 2^64 - 1.
+struct Weighed {
+  Expected expected;
+  std::uint64_t loss_256 = 0;
+};
+
+/// The expected size of one family of atoms at the price `a`.
+[[nodiscard]] Expected expected(const PriceLayer& layer, float a) noexcept;
+/// The same with its loss.
+[[nodiscard]] Weighed weigh(const PriceLayer& layer, float a) noexcept;
 
 }  // namespace atomo::price

@@ -23,19 +23,20 @@ const PriceLayer& only_family(const FormInput& form) noexcept {
 }
 
 Expected expected_of_form(const FormInput& form, float price) noexcept {
-  if (!has_both(form)) return expected({&only_family(form), 1}, price);
-  return expected_of_both(expected({&form.pairs, 1}, price), expected({&form.atoms, 1}, price));
+  if (!has_both(form)) return expected(only_family(form), price);
+  return expected_of_both(expected(form.pairs, price), expected(form.atoms, price));
 }
 
-std::uint64_t loss_of_form(const FormInput& form, float price) noexcept {
-  if (!has_both(form)) return expected_loss_256({&only_family(form), 1}, price);
-  return loss_of_both(expected_loss_256({&form.pairs, 1}, price),
-                      expected_loss_256({&form.atoms, 1}, price));
+Weighed weigh_form(const FormInput& form, float price) noexcept {
+  if (!has_both(form)) return weigh(only_family(form), price);
+  const Weighed pairs = weigh(form.pairs, price), atoms = weigh(form.atoms, price);
+  return {expected_of_both(pairs.expected, atoms.expected),
+          loss_of_both(pairs.loss_256, atoms.loss_256)};
 }
 
-std::uint64_t loss_of_grid(ConstBytes grid, float step) noexcept {
-  return expected_on_grid(grid, step).bits_256 +
-         grid_error_cost_256(expected_grid_error16(grid, step));
+Weighed weigh_grid(ConstBytes grid, float step) noexcept {
+  const Expected at = expected_on_grid(grid, step);
+  return {at, at.bits_256 + grid_error_cost_256(expected_grid_error16(grid, step))};
 }
 
 std::uint32_t min_code_of_form(const FormInput& form) noexcept {
@@ -54,28 +55,26 @@ Expected expected_of_all(std::span<const PriceInput* const> layers, std::uint32_
 
 }  // namespace
 
-std::uint8_t PriceInput::best_form(float price) const noexcept {
+PriceInput::Best PriceInput::best(float price) const noexcept {
   const auto count = std::count_if(forms.begin(), forms.end(),
                                    [](const FormInput& form) { return form.exists(); });
-  if (count == 0) return kGridForm;
+  const float step = price * grid_step;
+  if (count == 0) return {kGridForm, grid.empty() ? Expected{} : expected_on_grid(grid, step)};
   if (count == 1 && grid.empty()) {
     std::uint8_t only = kBlocksForm;
     while (!forms[only].exists()) ++only;
-    return only;
+    return {only, expected_of_form(forms[only], price)};
   }
-  LeastForm best{kBlocksForm};
+  Best best;
+  LeastForm least{kBlocksForm};
+  const auto offer = [&](std::uint8_t form, const Weighed& weighed) {
+    if (least.offer(form, weighed.loss_256) || form == kBlocksForm) best = {form, weighed.expected};
+  };
   for (std::uint8_t form = 0; form < kForms; ++form) {
-    if (forms[form].exists()) best.offer(form, loss_of_form(forms[form], price));
+    if (forms[form].exists()) offer(form, weigh_form(forms[form], price));
   }
-  const float step = price * grid_step;
-  if (!grid.empty() && std::isfinite(step)) best.offer(kGridForm, loss_of_grid(grid, step));
-  return static_cast<std::uint8_t>(best.form);
-}
-
-Expected PriceInput::expected(float price) const noexcept {
-  const std::uint8_t form = best_form(price);
-  if (form != kGridForm) return expected_of_form(forms[form], price);
-  return grid.empty() ? Expected{} : expected_on_grid(grid, price * grid_step);
+  if (!grid.empty() && std::isfinite(step)) offer(kGridForm, weigh_grid(grid, step));
+  return best;
 }
 
 std::uint32_t PriceInput::min_code() const noexcept {

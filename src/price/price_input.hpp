@@ -29,10 +29,16 @@ struct PriceInput {
   ConstBytes grid;                      ///< histogram of magnitudes; empty: no coordinates
   float grid_step = 1;                  ///< of the coordinates, in units of the price
 
-  /// The form of least expected bits and error at a price; of equal ones the first.
-  [[nodiscard]] std::uint8_t best_form(float price) const noexcept;
-  /// Expected bits of that form's body; they fall as the price rises.
-  [[nodiscard]] Expected expected(float price) const noexcept;
+  /// A form, and the expected bits of its body.
+  struct Best {
+    std::uint8_t form = 0;
+    Expected expected;
+  };
+  /// The form of least expected bits and error at a price, of equal ones the first; its bits fall as
+  /// the price rises.
+  [[nodiscard]] Best best(float price) const noexcept;
+  [[nodiscard]] std::uint8_t best_form(float price) const noexcept { return best(price).form; }
+  [[nodiscard]] Expected expected(float price) const noexcept { return best(price).expected; }
   /// Code of the least price at which every form can be sent, at least 1.
   [[nodiscard]] std::uint32_t min_code() const noexcept;
 };

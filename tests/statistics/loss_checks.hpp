@@ -55,8 +55,8 @@ struct LossArithmetic {
     constexpr std::uint64_t kAtoms = 4096;
     const cpu::PriceBin bin{weight * kAtoms, kAtoms, amplitude_key(ratio)};
     const cpu::PriceLayer layer{{&bin, 1}, &costs, kAtoms, ratio};
-    const std::uint64_t noise =
-        cpu::expected_loss_256({&layer, 1}, 1.0f) - price::expected_bits_256({&layer, 1}, 1.0f);
+    const price::Weighed weighed = price::weigh(layer, 1.0f);
+    const std::uint64_t noise = weighed.loss_256 - weighed.expected.bits_256;
     return static_cast<double>(noise) / 256 * price::kBitPrice / kAtoms;
   }
 };

@@ -14,6 +14,7 @@
 #include "core/philox.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/dither_kernels.hpp"
+#include "cpu/sketch_start.hpp"
 #include "price/atom_costs.hpp"
 #include "price/price_math.hpp"
 #include "statistics/statistics_checks.hpp"
@@ -333,7 +334,9 @@ std::string check_draws() {
                  {Draws::of(Purpose::pre_round_v), Draws::of(Purpose::dither_v)},
                  Draws::kOnePreRound);
     const std::uint16_t tensor = Draws::tensor(layer);
-    for (std::uint64_t i = 0; i < pairs * std::min(rows, columns); ++i)
+    // A weight a column, and a shift a group behind them.
+    const std::uint64_t groups = cpu::SparseStart::groups(columns, pairs);
+    for (std::uint64_t i = 0; i < (columns + 3) / 4 * 4 + groups; ++i)
       ledger.take(tensor, Draws::of(Purpose::sketch_omega), i / 4,
                   static_cast<std::uint32_t>(i % 4), 0, 32);
     for (std::uint64_t chunk = 0; chunk * 4096 < n; ++chunk)

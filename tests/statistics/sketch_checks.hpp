@@ -293,16 +293,16 @@ inline std::vector<SketchedTwice> small_sketches() {
         {g, shape, {Sketched(g, shape, {rank, 1}, {.seed = 5}), Sketched(g, shape, basis)}, price});
   };
   for (const MatrixShape& shape : {MatrixShape{2, 2}, {2, 3}, {3, 2}, {3, 4}}) {
-    const std::size_t m = shape.shorter();
+    const std::size_t columns = shape.columns;
     const auto other = gaussian_matrix(shape, 1, 99);
     for (const float price : {0.125f, 2.0f}) {
-      add(shape, 1, price, random_basis(m, 1, 7));
+      add(shape, 1, price, random_basis(columns, 1, 7));
       add(shape, 1, price, Sketched(other, shape, {1, 1}, {}).basis());
-      add(shape, 1, price, std::vector<float>(m));
+      add(shape, 1, price, std::vector<float>(columns));
     }
   }
-  auto half_zero = random_basis(2, 2, 8);
-  half_zero[0] = half_zero[2] = 0;
+  auto half_zero = random_basis(3, 2, 8);
+  half_zero[0] = half_zero[2] = half_zero[4] = 0;
   add({2, 3}, 2, 0.125f, half_zero);
   return all;
 }

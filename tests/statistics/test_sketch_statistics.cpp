@@ -110,11 +110,12 @@ class SentSketch {
 /// Bases that are good, random, of another matrix, and with a column of zeros.
 std::vector<Sketched> sketches_of(const std::vector<float>& g, const MatrixShape& shape,
                                   std::size_t rank) {
-  const std::size_t m = shape.shorter();
-  auto degenerate = random_basis(m, rank, 4);
-  for (std::size_t i = 0; i < m; ++i) degenerate[i * rank] = 0;
+  const std::size_t columns = shape.columns;
+  auto degenerate = random_basis(columns, rank, 4);
+  for (std::size_t i = 0; i < columns; ++i) degenerate[i * rank] = 0;
   return {
-      Sketched(g, shape, {rank, 1}, {.seed = 1}), Sketched(g, shape, random_basis(m, rank, 2)),
+      Sketched(g, shape, {rank, 1}, {.seed = 1}),
+      Sketched(g, shape, random_basis(columns, rank, 2)),
       Sketched(g, shape, Sketched(gaussian_matrix(shape, 1, 3, 2), shape, {rank, 1}, {}).basis()),
       Sketched(g, shape, degenerate)};
 }

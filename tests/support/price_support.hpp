@@ -20,7 +20,16 @@ struct Price {
   bool overspent = false;  ///< the largest price worth sending at, which is above the budget
 };
 
-/// What all layers come to at the price `a`, in 1/256 bit.
+/// What all layers come to at the price `a`.
+[[nodiscard]] inline Expected expected(std::span<const PriceLayer> layers, float a) {
+  Expected sum;
+  for (const PriceLayer& layer : layers) {
+    const Expected own = expected(layer, a);
+    sum.bits_256 += own.bits_256;
+    sum.worth += own.worth;
+  }
+  return sum;
+}
 [[nodiscard]] inline std::uint64_t expected_bits_256(std::span<const PriceLayer> layers, float a) {
   return expected(layers, a).bits_256;
 }

@@ -9,20 +9,23 @@
 #include <random>
 #include <vector>
 
+#include "coding/marks.hpp"
+#include "cpu/dither_kernels.hpp"
 #include "cpu/sketch.hpp"
+#include "format/atom_layout.hpp"
 #include "support/support.hpp"
 
 namespace atomo::test {
 
 using namespace model;
 
-/// What cpu::sketch, or cpu::sketch_onto a basis, makes of a matrix. Checks that nothing behind the
-/// workspace is written.
+/// What cpu::sketch, or cpu::sketch_onto a basis, makes of a matrix, and all rows of what it leaves.
+/// Checks that nothing behind the workspace is written.
 struct Sketched {
   MatrixShape shape;
   std::size_t rank = 0;
   std::vector<float> shorter, longer, residual;
-  std::vector<double> sigma;
+  std::vector<double> sigma, residual_rms;
   int exponent = 0;
   Status status = Status::ok;
 
@@ -30,15 +33,17 @@ struct Sketched {
   Sketched(const std::vector<float>& g, const MatrixShape& of, const SketchOptions& options,
            const Key& key, std::size_t shift = 0)
       : Sketched(of, options.rank) {
-    run(shift, [&](SingularPairs& pairs, Bytes workspace) {
-      return cpu::sketch(g.data(), shape, options, key, pairs, residual, workspace);
+    run(g, shift, [&](SingularPairs& pairs, Bytes workspace) {
+      return cpu::sketch(g.data(), shape, options, key, residual_rms, pairs, residual, residual_rms,
+                         nullptr, workspace);
     });
   }
-  /// `basis` has shorter() rows.
+  /// `basis` has as many rows as the matrix has columns.
   Sketched(const std::vector<float>& g, const MatrixShape& of, const std::vector<float>& basis)
-      : Sketched(of, basis.size() / of.shorter()) {
-    run(0, [&](SingularPairs& pairs, Bytes workspace) {
-      return cpu::sketch_onto(g.data(), shape, basis, pairs, residual, workspace);
+      : Sketched(of, basis.size() / of.columns) {
+    run(g, 0, [&](SingularPairs& pairs, Bytes workspace) {
+      return cpu::sketch_onto(g.data(), shape, basis, residual_rms, pairs, residual, residual_rms,
+                              nullptr, workspace);
     });
   }
 
@@ -73,12 +78,14 @@ struct Sketched {
     for (const float v : residual) sum += static_cast<double>(v) * static_cast<double>(v);
     return std::sqrt(sum);
   }
-  /// The first vectors as a basis: shorter() rows.
+  /// The vectors along the columns as a basis: a row a column of the matrix.
   [[nodiscard]] std::vector<float> basis() const {
-    std::vector<float> columns(shorter.size());
+    const bool wide = shape.rows <= shape.columns;
+    std::vector<float> columns(shape.columns * rank);
     for (std::size_t k = 0; k < rank; ++k) {
-      for (std::size_t i = 0; i < shape.shorter(); ++i)
-        columns[i * rank + k] = shorter[k * shape.shorter() + i];
+      const double unit = !wide ? 1 : sigma[k] > 0 ? 1 / sigma[k] : 0;
+      for (std::size_t j = 0; j < shape.columns; ++j)
+        columns[j * rank + k] = static_cast<float>(unit * (wide ? v(k, j) : u(k, j)));
     }
     return columns;
   }
@@ -90,17 +97,26 @@ struct Sketched {
         shorter(rank * of.shorter()),
         longer(rank * of.longer()),
         residual(of.rows * of.columns),
-        sigma(rank) {}
+        sigma(rank),
+        residual_rms(of.rows) {}
 
   template <typename Call>
-  void run(std::size_t shift, Call call) {
+  void run(const std::vector<float>& g, std::size_t shift, Call call) {
     constexpr std::size_t kGuard = 32;
     const std::size_t bytes = cpu::sketch_workspace_bytes(shape, rank);
-    std::vector<std::byte> workspace(bytes + shift + kGuard, std::byte{0x5A});
+    std::vector<std::byte> memory(bytes + shift + kGuard, std::byte{0x5A});
+    const Bytes workspace = Bytes(memory).subspan(shift, bytes);
     SingularPairs pairs{shorter, longer, sigma};
-    status = call(pairs, Bytes(workspace).subspan(shift, bytes));
+    static_cast<void>(cpu::atom_amplitudes(
+        g.data(), format::AtomLayout::rows(shape.rows, shape.columns), residual_rms.data()));
+    status = call(pairs, workspace);
+    std::vector<std::uint64_t> marks(coding::marks_words(shape.rows));
+    for (std::size_t i = 0; i < shape.rows; ++i) marks[i / 64] |= std::uint64_t{1} << (i % 64);
+    if (!failed(status))
+      status =
+          cpu::residual_rows(g.data(), shape, pairs, marks, residual.data(), nullptr, workspace);
     for (std::size_t i = 0; i < kGuard; ++i)
-      EXPECT_EQ(workspace[bytes + shift + i], std::byte{0x5A}) << "behind the workspace";
+      EXPECT_EQ(memory[bytes + shift + i], std::byte{0x5A}) << "behind the workspace";
     exponent = pairs.exponent;
   }
 };

@@ -121,7 +121,7 @@ TEST(Price, EndsWhereAMessageIsWorthSending) {
       const Price found = find_price({&view, 1}, budget);
       const auto at = [&](int above) {
         const std::uint32_t code = std::bit_cast<std::uint32_t>(found.a) >> 16;
-        return expected({&view, 1}, price_of_code(code + static_cast<std::uint32_t>(above)));
+        return expected(view, price_of_code(code + static_cast<std::uint32_t>(above)));
       };
       EXPECT_EQ(found.overspent, at(0).bits_256 > 256 * budget) << n << " " << budget;
       EXPECT_EQ(found.expected_bits_256, at(0).bits_256);

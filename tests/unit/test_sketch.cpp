@@ -51,19 +51,42 @@ void expect_whole(const std::vector<float>& g, const Sketched& s, double size_of
   }
 }
 
-/// Pairwise inner products of the first vectors are 0, their norms 1 or 0.
-void expect_orthonormal(const Sketched& s) {
-  for (std::size_t a = 0; a < s.rank; ++a) {
-    const double norm = s.product_of_first(a, a);
-    ASSERT_TRUE(norm == 0 || std::fabs(norm - 1) < 4e-6) << a << ": " << norm;
-    for (std::size_t b = 0; b < a; ++b) ASSERT_NEAR(s.product_of_first(a, b), 0, 4e-6) << a << b;
+/// The rms of rows that the encoder draws with: never below what the row has, and little above.
+void expect_rms(const std::vector<float>& g, const Sketched& s) {
+  const std::size_t columns = s.shape.columns;
+  for (std::size_t i = 0; i < s.shape.rows; ++i) {
+    double left = 0, all = 0;
+    for (std::size_t j = i * columns; j < (i + 1) * columns; ++j) {
+      left += static_cast<double>(s.residual[j]) * static_cast<double>(s.residual[j]);
+      all += static_cast<double>(g[j]) * static_cast<double>(g[j]);
+    }
+    const auto n = static_cast<double>(columns);
+    const double rms = std::sqrt(left / n), of_row = std::sqrt(all / n);
+    ASSERT_GE(s.residual_rms[i], rms * (1 - 1e-12)) << "row " << i << " of " << name_of(s.shape);
+    ASSERT_LE(s.residual_rms[i],
+              std::sqrt(left / n + 0x1p-17 * of_row * of_row) + 0x1p-19 * of_row + 0x1p-148)
+        << "row " << i << " of " << name_of(s.shape);
   }
 }
 
-/// No sigma is above the one before it but for rounding.
+/// Pairwise inner products of the first vectors are 0, their norms 1 or 0. Those of a matrix with as
+/// many columns are projections, divided by sigma: orthogonal to rounding of the largest.
+void expect_orthonormal(const Sketched& s) {
+  const bool wide = s.shape.rows <= s.shape.columns;
+  for (std::size_t a = 0; a < s.rank; ++a) {
+    const double norm = s.product_of_first(a, a);
+    ASSERT_TRUE(norm == 0 || std::fabs(norm - 1) < 4e-6) << a << ": " << norm;
+    const double grows = wide && s.sigma[a] > 0 ? s.sigma[0] / s.sigma[a] : 1;
+    for (std::size_t b = 0; b < a; ++b)
+      ASSERT_NEAR(s.product_of_first(a, b), 0, 4e-6 * grows) << a << b;
+  }
+}
+
+/// No sigma is above the one before it but for rounding, which what is below 2^-11 of the largest
+/// does not stand out of.
 void expect_descending(const Sketched& s) {
   for (std::size_t k = 1; k < s.rank; ++k)
-    ASSERT_LE(s.sigma[k], s.sigma[k - 1] * (1 + 1e-5) + 1e-6 * s.sigma[0]) << k;
+    ASSERT_LE(s.sigma[k], s.sigma[k - 1] * (1 + 1e-5) + 0x1p-11 * s.sigma[0]) << k;
 }
 
 void expect_sketch(const std::vector<float>& g, const MatrixShape& shape, std::size_t rank,
@@ -71,6 +94,7 @@ void expect_sketch(const std::vector<float>& g, const MatrixShape& shape, std::s
   const Sketched s(g, shape, {rank, iterations}, {.seed = 5});
   ASSERT_EQ(s.status, Status::ok);
   expect_whole(g, s);
+  expect_rms(g, s);
   expect_orthonormal(s);
   expect_descending(s);
 }
@@ -111,7 +135,7 @@ TEST(Sketch, AnyScale) {
   }
 }
 
-/// Entries whose sums would leave f32 are left to the residual, as they are.
+/// Rows whose sums would leave f32 are left to the residual, as they are.
 TEST(Sketch, HugeEntriesAreAllResidual) {
   for (const float largest : {0x1p120f, 3e38f, std::numeric_limits<float>::max()}) {
     auto g = gaussian_matrix({12, 40}, 1, 5);
@@ -122,9 +146,9 @@ TEST(Sketch, HugeEntriesAreAllResidual) {
     for (std::size_t k = 0; k < 4; ++k) EXPECT_EQ(s.sigma[k], 0);
   }
   // Just below, they are sketched.
-  auto g = gaussian_matrix({12, 40}, 0x1.fp119, 5, 1);
+  auto g = gaussian_matrix({12, 40}, 0x1.fp116, 5, 1);
   const Sketched s(g, {12, 40}, {4, 1}, {});
-  EXPECT_GT(s.sigma[0], 0x1p119);
+  EXPECT_GT(s.sigma[0], 0x1p116);
   expect_whole(g, s);
 }
 
@@ -245,32 +269,35 @@ TEST(Sketch, TheSameKeyGivesTheSameBits) {
 
 TEST(Sketch, AnyBasisWillDo) {
   for (const MatrixShape shape : {MatrixShape{2, 16}, {24, 60}, {60, 24}, {33, 33}}) {
-    const std::size_t m = shape.shorter(), rank = (m + 1) / 2;
+    const std::size_t columns = shape.columns, rank = (shape.shorter() + 1) / 2;
     for (const double scale : {1e-40, 1e-23, 1.0, 1e20}) {
       const auto g = gaussian_matrix(shape, scale, 13);
-      const Sketched random(g, shape, random_basis(m, rank, 14));
+      // Pairs of random directions are not orthogonal to each other, only the directions are.
+      const Sketched random(g, shape, random_basis(columns, rank, 14));
       ASSERT_EQ(random.status, Status::ok);
       expect_whole(g, random);
-      expect_orthonormal(random);
+      expect_rms(g, random);
       // Of another matrix, as one kept from an earlier step is.
       const Sketched other(gaussian_matrix(shape, 1, 15, 3), shape, {rank, 1}, {});
       const Sketched stale(g, shape, other.basis());
       expect_whole(g, stale);
-      expect_orthonormal(stale);
-      auto degenerate = random_basis(m, rank, 16);
-      for (std::size_t i = 0; i < m; ++i) degenerate[i * rank + rank / 2] = 0;
-      expect_whole(g, Sketched(g, shape, degenerate));
+      expect_rms(g, stale);
+      auto degenerate = random_basis(columns, rank, 16);
+      for (std::size_t i = 0; i < columns; ++i) degenerate[i * rank + rank / 2] = 0;
+      const Sketched fewer(g, shape, degenerate);
+      expect_whole(g, fewer);
+      expect_rms(g, fewer);
       // No orthonormal columns at all: still a split of the matrix.
-      std::vector<float> wild(m * rank, 0.25f);
-      expect_whole(g, Sketched(g, shape, wild), 1 + static_cast<double>(m * rank) / 16);
-      expect_whole(g, Sketched(g, shape, std::vector<float>(m * rank)));
+      std::vector<float> wild(columns * rank, 0.25f);
+      expect_whole(g, Sketched(g, shape, wild), 1 + static_cast<double>(columns * rank) / 16);
+      expect_whole(g, Sketched(g, shape, std::vector<float>(columns * rank)));
     }
   }
 }
 
 TEST(Sketch, AZeroBasisLeavesTheMatrix) {
   const auto g = gaussian_matrix({20, 40}, 1, 17);
-  const Sketched s(g, {20, 40}, std::vector<float>(20 * 4));
+  const Sketched s(g, {20, 40}, std::vector<float>(40 * 4));
   EXPECT_EQ(s.residual, g);
   for (const double sigma : s.sigma) EXPECT_EQ(sigma, 0);
 }
@@ -279,11 +306,11 @@ TEST(Sketch, AZeroBasisLeavesTheMatrix) {
 
 TEST(Sketch, RefusesWhatItCannotDo) {
   std::vector<float> g(20 * 30), residual(20 * 30), a(20 * 20), b(20 * 30);
-  std::vector<double> sigma(20);
+  std::vector<double> sigma(20), rms(300);
   std::vector<std::byte> workspace(std::size_t{1} << 20);
   SingularPairs pairs{a, b, sigma};
   const auto status = [&](const MatrixShape& shape, const SketchOptions& options) {
-    return cpu::sketch(g.data(), shape, options, {}, pairs, residual, workspace);
+    return cpu::sketch(g.data(), shape, options, {}, rms, pairs, residual, rms, nullptr, workspace);
   };
   EXPECT_EQ(status({20, 30}, {4, 1}), Status::ok);
   EXPECT_EQ(status({20, 30}, {20, 8}), Status::ok);
@@ -295,20 +322,22 @@ TEST(Sketch, RefusesWhatItCannotDo) {
   EXPECT_EQ(status({300, 300}, {257, 1}), Status::unsupported);
   EXPECT_EQ(status({4, (std::size_t{1} << 22) + 1}, {4, 1}), Status::unsupported);
   EXPECT_EQ(status({20000, 20000}, {4, 1}), Status::unsupported);
-  const std::vector<float> basis(20 * 4);
+  const std::vector<float> basis(30 * 4);
   const auto onto = [&](const MatrixShape& shape, std::size_t entries, std::size_t room) {
-    return cpu::sketch_onto(g.data(), shape, std::span(basis).first(entries), pairs, residual,
-                            Bytes(workspace).first(room));
+    return cpu::sketch_onto(g.data(), shape, std::span(basis).first(entries), rms, pairs, residual,
+                            rms, nullptr, Bytes(workspace).first(room));
   };
-  EXPECT_EQ(onto({20, 30}, 80, workspace.size()), Status::ok);
-  EXPECT_EQ(onto({20, 30}, 79, workspace.size()), Status::unsupported);
+  EXPECT_EQ(onto({20, 30}, 120, workspace.size()), Status::ok);
+  EXPECT_EQ(onto({20, 30}, 119, workspace.size()), Status::unsupported);
   EXPECT_EQ(onto({20, 30}, 0, workspace.size()), Status::unsupported);
   EXPECT_EQ(onto({0, 30}, 0, workspace.size()), Status::unsupported);
   const std::size_t needed = cpu::sketch_workspace_bytes({20, 30}, 4);
-  EXPECT_EQ(onto({20, 30}, 80, needed), Status::ok);
-  EXPECT_EQ(onto({20, 30}, 80, 0), Status::workspace_too_small);
-  EXPECT_EQ(onto({20, 30}, 80, needed / 2), Status::workspace_too_small);
-  EXPECT_EQ(cpu::sketch(g.data(), {20, 30}, {4, 1}, {}, pairs, residual, {}),
+  EXPECT_EQ(onto({20, 30}, 120, needed), Status::ok);
+  EXPECT_EQ(onto({20, 30}, 120, 0), Status::workspace_too_small);
+  EXPECT_EQ(onto({20, 30}, 120, needed / 2), Status::workspace_too_small);
+  EXPECT_EQ(cpu::sketch(g.data(), {20, 30}, {4, 1}, {}, rms, pairs, residual, rms, nullptr, {}),
+            Status::workspace_too_small);
+  EXPECT_EQ(cpu::residual_rows(g.data(), {20, 30}, pairs, {}, residual.data(), nullptr, {}),
             Status::workspace_too_small);
 }
 

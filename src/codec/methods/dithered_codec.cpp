@@ -38,12 +38,6 @@ constexpr double kResidualBias = static_cast<double>(kMaxSketchRank + 2) * 0x1p-
 /// line.
 constexpr double kFactorisationBias = 0x1p-23 * (1 + 0x1p-6);
 
-bool tries_coordinates(const LayerInput& in) noexcept {
-  if (in.n <= kFewEntries) return true;
-  const auto zeros = static_cast<std::size_t>(std::count(in.x, in.x + in.n, 0.0f));
-  return tries_grid(in.n, zeros);
-}
-
 class Dithered final : public PricedEncoder {
  public:
   /// `rank` 0: the shape's default.
@@ -121,9 +115,12 @@ class Dithered final : public PricedEncoder {
     Status status = Status::ok;
     for_each(*in.shape, [&](std::uint8_t number, const DitheredForm& form) {
       if (failed(status)) return;
-      status = form.prepare(in, prepared.forms[number], prepared.price.forms[number], scratch);
+      const std::span<const double> row_rms =
+          number == kSketchForm ? prepared.forms[kRowsForm].rms : std::span<double>{};
+      status =
+          form.prepare(in, row_rms, prepared.forms[number], prepared.price.forms[number], scratch);
     });
-    if (failed(status) || !with_grid() || !tries_coordinates(in)) return status;
+    if (failed(status) || !with_grid() || !tries_grid(in.n, in.zeros)) return status;
     count_magnitudes(in.x, in.n, prepared.histogram, scratch);
     prepared.price.grid = prepared.histogram;
     return status;

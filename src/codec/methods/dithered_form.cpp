@@ -7,6 +7,7 @@
 
 #include "core/bits.hpp"
 #include "cpu/atoms.hpp"
+#include "cpu/dither_kernels.hpp"
 #include "cpu/pairs.hpp"
 #include "cpu/sketch.hpp"
 #include "format/atom_body.hpp"
@@ -62,6 +63,12 @@ std::size_t DitheredForm::scratch_bytes() const noexcept {
     need(pair_bins_scratch(layer.pairs));
     need(cpu::encode_workspace_bytes(layer.pairs.count));
   }
+  if (layer.is_sketch()) {  // the rows that are kept, and then their entries
+    Carver carver;
+    carver.take_bytes(cpu::encode_workspace_bytes(layer.atoms.count));
+    carver.take_bytes(cpu::sketch_workspace_bytes(layer.pairs.view, layer.pairs.count));
+    need(carver.bytes());
+  }
   if (layer.has_atoms()) {
     need(cpu::analyse_workspace_bytes(layer.atoms));
     need(cpu::encode_workspace_bytes(layer.atoms.count));
@@ -85,41 +92,66 @@ void DitheredForm::carve_state(PreparedForm& form, Carver& carver) const noexcep
   form.rms = carver.take<double>(layer.atoms.count);
 }
 
-Status DitheredForm::prepare(const LayerInput& in, PreparedForm& form, FormInput& input,
-                             Bytes scratch) const noexcept {
+Status DitheredForm::prepare(const LayerInput& in, std::span<const double> row_rms,
+                             PreparedForm& form, FormInput& input, Bytes scratch) const noexcept {
   input = {};
+  if (layer.is_sketch()) {
+    if (row_rms.empty()) {
+      static_cast<void>(cpu::atom_amplitudes(in.x, layer.atoms, form.rms.data()));
+      row_rms = form.rms;
+    }
+    const Status s =
+        cpu::sketch(in.x, layer.pairs.view, {layer.pairs.count, iterations}, in.key, row_rms,
+                    form.pairs, form.residual, form.rms, in.executor, scratch);
+    if (failed(s)) return s;
+    price_pairs(form, input, scratch);
+    return price_atoms(form, input, scratch);
+  }
   if (layer.has_pairs()) {
-    if (const Status s = prepare_pairs(in, form, input, scratch); failed(s)) return s;
+    const Status s = cpu::svd(in.x, layer.pairs.view, form.pairs, scratch);
+    if (!failed(s)) price_pairs(form, input, scratch);
+    return s;
   }
   if (!layer.has_atoms()) return Status::ok;
-  return prepare_atoms(layer.is_sketch() ? form.residual.data() : in.x, form, input, scratch);
+  static_cast<void>(cpu::atom_amplitudes(in.x, layer.atoms, form.rms.data()));
+  return price_atoms(form, input, scratch);
 }
 
-Status DitheredForm::prepare_pairs(const LayerInput& in, PreparedForm& form, FormInput& input,
-                                   Bytes scratch) const noexcept {
+void DitheredForm::price_pairs(PreparedForm& form, FormInput& input, Bytes scratch) const noexcept {
   const PairLayer& pairs = layer.pairs;
-  const Status status = layer.is_sketch() ? cpu::sketch(in.x, pairs.view, {pairs.count, iterations},
-                                                        in.key, form.pairs, form.residual, scratch)
-                                          : cpu::svd(in.x, pairs.view, form.pairs, scratch);
-  if (failed(status)) return status;
   const double unit = pair_amplitude(pairs.view);
   for (double& a : form.amplitudes) a *= unit;
   form.costs[0] = pair_costs(pairs.view);
   const std::size_t used = fill_pair_bins(pairs, form.amplitudes, form.pair_bins, scratch);
   input.pairs = {form.pair_bins.first(used), form.costs.data(), pairs.count,
                  *std::max_element(form.amplitudes.begin(), form.amplitudes.end())};
-  return Status::ok;
 }
 
-Status DitheredForm::prepare_atoms(const float* x, PreparedForm& form, FormInput& input,
-                                   Bytes scratch) const noexcept {
+Status DitheredForm::price_atoms(PreparedForm& form, FormInput& input,
+                                 Bytes scratch) const noexcept {
   cpu::AtomAnalysis found;
   const Status status =
-      cpu::analyse(x, layer.atoms, form.rms.data(), form.atom_bins, scratch, found);
+      cpu::bin_amplitudes(layer.atoms, form.rms.data(), form.atom_bins, scratch, found);
   if (failed(status)) return status;
   form.costs[1] = price_costs(layer.atoms);
   input.atoms = {found.bins, &form.costs[1], layer.atoms.count, found.max_rms};
   return Status::ok;
+}
+
+Status DitheredForm::write_rows(const LayerInput& in, float price, const PreparedForm& form,
+                                Bytes scratch, Bytes body, cpu::AtomBody& atoms) const noexcept {
+  Carver carver(scratch);
+  const Bytes marks = carver.take_bytes(cpu::encode_workspace_bytes(layer.atoms.count));
+  cpu::DrawnAtoms drawn;
+  Status s = cpu::draw_atoms(layer.atoms, form.rms.data(), price, in.key, marks, drawn);
+  if (failed(s) || drawn.kept == 0) return s;
+  const Bytes rest =
+      carver.take_bytes(cpu::sketch_workspace_bytes(layer.pairs.view, layer.pairs.count));
+  s = cpu::residual_rows(in.x, layer.pairs.view, form.pairs, drawn.marks(), form.residual.data(),
+                         in.executor, rest);
+  if (failed(s)) return s;
+  return cpu::write_atoms(form.residual.data(), cpu::AtomPlaces::kept, layer.atoms, drawn, in.key,
+                          body, atoms);
 }
 
 Status DitheredForm::write(const LayerInput& in, float price, const PreparedForm& form,
@@ -138,9 +170,10 @@ Status DitheredForm::write(const LayerInput& in, float price, const PreparedForm
   }
   cpu::AtomBody atoms;
   if (input.atoms.max_rms > 0) {
-    const float* const x = layer.is_sketch() ? form.residual.data() : in.x;
-    const Status s = cpu::encode_atoms(x, layer.atoms, form.rms.data(), price, in.key,
-                                       body.subspan(field + of_pairs), scratch, atoms);
+    const Bytes out = body.subspan(field + of_pairs);
+    const Status s = layer.is_sketch() ? write_rows(in, price, form, scratch, out, atoms)
+                                       : cpu::encode_atoms(in.x, layer.atoms, form.rms.data(),
+                                                           price, in.key, out, scratch, atoms);
     if (failed(s)) return s;
   }
   if (of_pairs + atoms.bytes == 0) return Status::ok;

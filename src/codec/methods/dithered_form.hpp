@@ -5,8 +5,10 @@
 /// form's estimate is unbiased.
 
 #include <cstddef>
+#include <span>
 
 #include "codec/body_encoder.hpp"
+#include "cpu/atoms.hpp"
 #include "format/dithered_layer.hpp"
 
 namespace atomo::codec {
@@ -21,18 +23,20 @@ struct DitheredForm {
   void carve_price_input(PreparedForm& form, Carver& carver) const noexcept;
   void carve_state(PreparedForm& form, Carver& carver) const noexcept;
 
-  /// Finds pairs, residual and amplitudes; fills what the search for a price needs.
-  Status prepare(const LayerInput& in, PreparedForm& form, FormInput& input,
-                 Bytes scratch) const noexcept;
+  /// Finds pairs and amplitudes; fills what the search for a price needs. A sketch starts from the
+  /// rms of the tensor's rows; `row_rms` has them where another form has found them.
+  Status prepare(const LayerInput& in, std::span<const double> row_rms, PreparedForm& form,
+                 FormInput& input, Bytes scratch) const noexcept;
   /// `bytes` is 0 when nothing was kept. Status::unsupported for a price below the form's least.
   Status write(const LayerInput& in, float price, const PreparedForm& form, const FormInput& input,
                Bytes scratch, Bytes body, std::size_t& bytes) const noexcept;
 
  private:
-  Status prepare_pairs(const LayerInput& in, PreparedForm& form, FormInput& input,
-                       Bytes scratch) const noexcept;
-  Status prepare_atoms(const float* x, PreparedForm& form, FormInput& input,
-                       Bytes scratch) const noexcept;
+  void price_pairs(PreparedForm& form, FormInput& input, Bytes scratch) const noexcept;
+  Status price_atoms(PreparedForm& form, FormInput& input, Bytes scratch) const noexcept;
+  /// The kept rows of a sketch's residual: drawn, computed, written.
+  Status write_rows(const LayerInput& in, float price, const PreparedForm& form, Bytes scratch,
+                    Bytes body, cpu::AtomBody& atoms) const noexcept;
 };
 
 }  // namespace atomo::codec
