@@ -11,7 +11,6 @@
 #include "cpu/sketch.hpp"
 
 #include <cblas.h>
-#include <lapacke.h>
 
 #include <algorithm>
 #include <bit>
@@ -22,6 +21,7 @@
 #include "core/run_tasks.hpp"
 #include "core/workspace.hpp"
 #include "cpu/reduce.hpp"
+#include "cpu/sketch_basis.hpp"
 #include "cpu/sketch_start.hpp"
 
 namespace atomo::cpu {
@@ -40,14 +40,6 @@ constexpr int kPlainExponent = 24;
 /// Rows and columns of the products that one task takes.
 constexpr std::size_t kRowBlock = 128, kColumnBlock = 256;
 
-/// First pass: on the diagonal of a Gram matrix of columns of norm 1, more than the rounding of its
-/// f32 products. A column of which less is new comes out short instead of wrong; the second pass
-/// sees what is left of it. Where there is one pass, a column of which less than `kLeastRest` is new
-/// is rounding alone.
-constexpr double kShift = 0x1p-18, kLeastRest = 0x1p-22;
-/// Second pass: a column that is this short, or of which so little is new, is rounding alone.
-constexpr double kLeastSquare = 0x1p-24, kLeastPivot = 0x1p-2;
-
 /// What f32 products make the squared norm of a row's residual wrong by, in units of the row's own:
 /// twice the largest error seen. Sums of more than 2^14 products are less exact.
 double square_error(std::size_t columns) noexcept {
@@ -58,18 +50,10 @@ constexpr double kResidualError = 0x1p-20, kLeastResidual = 0x1p-149;
 
 int to_int(std::size_t n) noexcept { return static_cast<int>(n); }
 
-/// Workspace of `ssyevd`, in f32 and integers.
-constexpr std::size_t solver_floats(std::size_t r) noexcept { return 1 + 6 * r + 2 * r * r; }
-constexpr std::size_t solver_integers(std::size_t r) noexcept { return 3 + 5 * r; }
-
 struct SketchMemory {
   std::span<float> left, right;  ///< rows x r and columns x r
   SparseStart start;
-  std::span<float> block;              ///< kRowBlock x r, and at least r x r
-  std::span<float> small, correction;  ///< r x r
-  std::span<double> gram, scale;       ///< r x r and r
-  std::span<float> values, solver;
-  std::span<lapack_int> integers;
+  BasisMemory basis;
   std::span<double> squares;           ///< a row
   std::span<std::uint64_t> marks;      ///< a bit a row
   std::span<std::uint32_t> kept_rows;  ///< of `subtract_pairs`, which also uses `left`
@@ -79,14 +63,7 @@ struct SketchMemory {
         right(carver.take<float>(shape.columns * r)),
         start{shape.columns, r, carver.take<float>(shape.columns),
               carver.take<std::uint32_t>(SparseStart::groups(shape.columns, r))},
-        block(carver.take<float>(std::max(kRowBlock, r) * r)),
-        small(carver.take<float>(r * r)),
-        correction(carver.take<float>(r * r)),
-        gram(carver.take<double>(r * r)),
-        scale(carver.take<double>(r)),
-        values(carver.take<float>(r)),
-        solver(carver.take<float>(solver_floats(r))),
-        integers(carver.take<lapack_int>(solver_integers(r))),
+        basis(carver, r),
         squares(carver.take<double>(shape.rows)),
         marks(carver.take<std::uint64_t>(coding::marks_words(shape.rows))),
         kept_rows(carver.take<std::uint32_t>(shape.rows)) {}
@@ -143,159 +120,6 @@ bool choose_exponent(std::span<const double> rms, const MatrixShape& shape,
   return sketches;
 }
 
-/// The columns of x (n x r) made orthonormal by Cholesky factors of their Gram matrix, scaled to a
-/// diagonal of ones (Yamamoto, Nakatsukasa, Yanagisawa, Fukaya, "Roundoff error analysis of the
-/// CholeskyQR2 algorithm", 2015; with a shift: Fukaya and others, "Shifted Cholesky QR for computing
-/// the QR factorization of ill-conditioned matrices", 2020).
-class Columns {
- public:
-  Columns(const SketchMemory& memory, float* x, std::size_t n, std::size_t r) noexcept
-      : memory_(memory), x_(x), n_(n), r_(r) {}
-
-  [[nodiscard]] std::size_t count() const noexcept { return r_; }
-
-  /// Finds the factor, with `shift` on the diagonal. Columns whose squared norm is not above
-  /// `least_square`, or of which less than `least_pivot` is new, are dropped.
-  void factor(double shift, double least_square, double least_pivot) noexcept {
-    cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, to_int(r_), to_int(n_), 1.0f, x_, to_int(r_),
-                0.0f, memory_.small.data(), to_int(r_));
-    for (std::size_t k = 0; k < r_; ++k) {
-      const double square = memory_.small[k * r_ + k];
-      memory_.scale[k] = square > least_square ? 1 / std::sqrt(square) : 0;
-    }
-    while (!try_to_factor(shift, least_pivot)) {
-    }
-  }
-
-  /// correction (r x r) = what makes the columns orthonormal, zero columns for the dropped.
-  void invert() noexcept {
-    double* const gram = memory_.gram.data();
-    static_cast<void>(
-        LAPACKE_dtrtri_work(LAPACK_COL_MAJOR, 'L', 'N', to_int(r_), gram, to_int(r_)));
-    for (std::size_t i = 0; i < r_; ++i) {
-      for (std::size_t k = 0; k < r_; ++k) {
-        const bool zero = k < i || dropped(k);
-        memory_.correction[i * r_ + k] =
-            zero ? 0.0f : static_cast<float>(memory_.scale[i] * gram[i * r_ + k]);
-      }
-    }
-  }
-
-  /// x times the correction.
-  void apply() noexcept {
-    for (std::size_t begin = 0; begin < n_; begin += kRowBlock) {
-      const std::size_t rows = std::min(kRowBlock, n_ - begin);
-      float* const here = x_ + begin * r_;
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, to_int(rows), to_int(r_), to_int(r_),
-                  1.0f, here, to_int(r_), memory_.correction.data(), to_int(r_), 0.0f,
-                  memory_.block.data(), to_int(r_));
-      std::copy_n(memory_.block.data(), rows * r_, here);
-    }
-  }
-
-  /// Leaves the dropped columns out of x. Whether there were any.
-  bool compact() noexcept {
-    std::size_t kept = 0;
-    for (std::size_t k = 0; k < r_; ++k) kept += dropped(k) ? 0 : 1;
-    if (kept == r_) return false;
-    float* to = x_;
-    for (std::size_t i = 0; i < n_; ++i) {
-      for (std::size_t k = 0; k < r_; ++k) {
-        if (!dropped(k)) *to++ = x_[i * r_ + k];
-      }
-    }
-    r_ = kept;
-    return true;
-  }
-
- private:
-  [[nodiscard]] bool dropped(std::size_t k) const noexcept { return memory_.scale[k] == 0; }
-
-  /// gram = the upper factor of the scaled Gram matrix; false when a column was dropped instead.
-  bool try_to_factor(double shift, double least_pivot) noexcept {
-    double* const gram = memory_.gram.data();
-    for (std::size_t i = 0; i < r_; ++i) {
-      for (std::size_t k = i + 1; k < r_; ++k)
-        gram[i * r_ + k] = memory_.small[i * r_ + k] * memory_.scale[i] * memory_.scale[k];
-      gram[i * r_ + i] = 1 + shift;
-    }
-    // Row-major upper is column-major lower.
-    const lapack_int stuck =
-        LAPACKE_dpotrf_work(LAPACK_COL_MAJOR, 'L', to_int(r_), gram, to_int(r_));
-    if (stuck > 0) {
-      memory_.scale[static_cast<std::size_t>(stuck - 1)] = 0;
-      return false;
-    }
-    for (std::size_t k = 0; k < r_; ++k) {
-      if (dropped(k) || gram[k * r_ + k] * gram[k * r_ + k] - shift >= least_pivot) continue;
-      memory_.scale[k] = 0;
-      return false;
-    }
-    return true;
-  }
-
-  SketchMemory memory_;
-  float* x_;
-  std::size_t n_, r_;
-};
-
-/// Makes the columns of x (n x r) nearly orthonormal: one pass. Columns of which little is new come
-/// out short, and none stands for those of which nothing is. Returns how many there are.
-std::size_t condition(const SketchMemory& memory, float* x, std::size_t n, std::size_t r) noexcept {
-  Columns columns(memory, x, n, r);
-  columns.factor(kShift, 0, kLeastRest);
-  columns.invert();
-  columns.apply();
-  columns.compact();
-  return columns.count();
-}
-
-/// The first of two passes over the columns of x (n x r), and the correction of the second: x times
-/// it is a basis. Returns the columns of both.
-std::size_t find_basis(const SketchMemory& memory, float* x, std::size_t n,
-                       std::size_t r) noexcept {
-  Columns columns(memory, x, n, r);
-  columns.factor(kShift, 0, 0);
-  columns.invert();
-  columns.apply();
-  do {
-    columns.factor(0, kLeastSquare, kLeastPivot);
-  } while (columns.compact() && columns.count() > 0);
-  if (columns.count() > 0) columns.invert();
-  return columns.count();
-}
-
-/// block = the rotation W (C w_k, one a row) that makes pairs of the columns of k (n x r) and of the
-/// basis, with C the correction: w_k are the eigenvectors of (k C)^T (k C), the largest eigenvalue
-/// first, and those of the identity when the solver fails, which costs variance alone.
-void find_rotation(const SketchMemory& memory, const float* k, std::size_t n,
-                   std::size_t r) noexcept {
-  const int size = to_int(r);
-  float* const small = memory.small.data();
-  float* const block = memory.block.data();
-  const float* const correction = memory.correction.data();
-  cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, size, to_int(n), 1.0f, k, size, 0.0f, small,
-              size);
-  cblas_ssymm(CblasRowMajor, CblasLeft, CblasUpper, size, size, 1.0f, small, size, correction, size,
-              0.0f, block, size);
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, size, size, size, 1.0f, correction, size,
-              block, size, 0.0f, small, size);
-  // Row-major upper is column-major lower; eigenvector k is then r consecutive values, the least
-  // first.
-  const lapack_int info = LAPACKE_ssyevd_work(
-      LAPACK_COL_MAJOR, 'V', 'L', size, small, size, memory.values.data(), memory.solver.data(),
-      to_int(memory.solver.size()), memory.integers.data(), to_int(memory.integers.size()));
-  if (info != 0) {
-    std::fill_n(small, r * r, 0.0f);
-    for (std::size_t i = 0; i < r; ++i) small[i * r + i] = 1;
-  } else {
-    for (std::size_t i = 0; i < r / 2; ++i)
-      std::swap_ranges(small + i * r, small + (i + 1) * r, small + (r - 1 - i) * r);
-  }
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size, size, size, 1.0f, small, size,
-              correction, size, 0.0f, block, size);
-}
-
 /// out (r x n) = W x^T, x of n x r.
 void rotate(const float* w, const float* x, std::size_t n, std::size_t r, float* out) noexcept {
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, to_int(r), to_int(n), to_int(r), 1.0f, w,
@@ -334,10 +158,10 @@ void make_pairs(const MatrixShape& shape, std::size_t r, const SketchMemory& mem
   std::fill(pairs.sigma.begin() + static_cast<std::ptrdiff_t>(r), pairs.sigma.end(), 0.0);
   std::fill(memory.squares.begin(), memory.squares.end(), 0.0);
   if (r == 0) return;
-  find_rotation(memory, memory.left.data(), shape.rows, r);
+  find_rotation(memory.basis, memory.left.data(), shape.rows, r);
   float* const of_row = of_rows(shape, pairs).data();
-  rotate(memory.block.data(), memory.left.data(), shape.rows, r, of_row);
-  rotate(memory.block.data(), memory.right.data(), shape.columns, r,
+  rotate(memory.basis.block.data(), memory.left.data(), shape.rows, r, of_row);
+  rotate(memory.basis.block.data(), memory.right.data(), shape.columns, r,
          of_columns(shape, pairs).data());
   for (std::size_t k = 0; k < r; ++k) {
     for (std::size_t i = 0; i < shape.rows; ++i) {
@@ -460,10 +284,10 @@ Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& opt
                   std::size_t r = options.rank;
                   for (unsigned i = 0; i < options.iterations; ++i) {
                     if (i > 0) matrix.times(right, r, left);
-                    r = condition(memory, left, shape.rows, r);
+                    r = condition(memory.basis, left, shape.rows, r);
                     if (r == 0) break;
                     matrix.transposed_times(left, r, right);
-                    r = find_basis(memory, right, shape.columns, r);
+                    r = find_basis(memory.basis, right, shape.columns, r);
                     if (r == 0) break;
                   }
                   return r;
@@ -482,8 +306,8 @@ Status sketch_onto(const float* g, const MatrixShape& shape, std::span<const flo
   sketch_matrix({g, shape, executor}, rms, memory, pairs, residual, residual_rms,
                 [&](const Matrix&) {
                   std::copy(basis.begin(), basis.end(), memory.right.begin());
-                  std::fill(memory.correction.begin(), memory.correction.end(), 0.0f);
-                  for (std::size_t k = 0; k < r; ++k) memory.correction[k * r + k] = 1;
+                  std::fill(memory.basis.correction.begin(), memory.basis.correction.end(), 0.0f);
+                  for (std::size_t k = 0; k < r; ++k) memory.basis.correction[k * r + k] = 1;
                   return r;
                 });
   return Status::ok;
