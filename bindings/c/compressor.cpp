@@ -92,7 +92,8 @@ atomo_status atomo_compressor_create(const atomo_layer* layers, size_t count, co
     *compressor = new atomo_compressor{
         atomo::Compressor(specs_of(layers, count), policy_of(policy, chosen.without_lossless != 0),
                           {.names_on_wire = chosen.names_on_wire != 0,
-                           .device = atomo::c::device_of(chosen.device)})};
+                           .device = atomo::c::device_of(chosen.device),
+                           .learns_ranks = chosen.fixed_ranks == 0})};
   });
 }
 

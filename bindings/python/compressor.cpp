@@ -210,9 +210,11 @@ void load(PyCompressor& self, nb::handle state) {
 }  // namespace
 
 PyCompressor::PyCompressor(nb::list rows, const std::string& rules, unsigned count,
-                           bool names_on_wire, const std::string& device)
+                           bool names_on_wire, const std::string& device, bool learns_ranks)
     : model(layers_of(std::move(rows)), Policy::parse(rules),
-            {.names_on_wire = names_on_wire, .device = device_of(device)}),
+            {.names_on_wire = names_on_wire,
+             .device = device_of(device),
+             .learns_ranks = learns_ranks}),
       policy(rules),
       threads(count),
       names(names_of(model)),
@@ -259,9 +261,9 @@ std::size_t PyCompressor::layer_of(std::size_t number) const {
 nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
   auto bound =
       nb::class_<PyCompressor>(module, "Compressor", "A model of the library with its threads.")
-          .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&>(),
+          .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&, bool>(),
                nb::arg("layers"), nb::arg("policy"), nb::arg("threads"), nb::arg("names_on_wire"),
-               nb::arg("device"))
+               nb::arg("device"), nb::arg("learns_ranks"))
           .def("encode", &encode, nb::arg("gradients").none(), nb::arg("seed").none(),
                nb::arg("step").none(), nb::arg("worker").none(), nb::arg("channel").none())
           .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())

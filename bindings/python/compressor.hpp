@@ -23,7 +23,7 @@ class PyCompressor {
  public:
   /// `layers`: a list of (name, shape, dtype's name); `policy`: rules, or one spec for all.
   PyCompressor(nb::list layers, const std::string& policy, unsigned threads, bool names_on_wire,
-               const std::string& device);
+               const std::string& device, bool learns_ranks);
 
   Compressor model;
   std::string policy;  ///< as it was given

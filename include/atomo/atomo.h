@@ -280,7 +280,9 @@ typedef struct atomo_compressor_options {
   int32_t names_on_wire;     ///< not 0: whole-model containers carry the layers' names
   atomo_device device;       ///< where the gradients are; 0: the host
   int32_t without_lossless;  ///< not 0: every codec without the lossless stage behind it
-  int32_t reserved[5];       ///< zero
+  int32_t fixed_ranks;  ///< not 0: sketches look for as many pairs as their shapes allow, whatever
+                        ///< earlier messages had a use for
+  int32_t reserved[4];  ///< zero
 } atomo_compressor_options;
 
 /// The canonical text of rules "pattern = spec", one a line or separated by `;` (see

@@ -73,6 +73,11 @@ struct CompressorOptions {
   /// price, on the device that is current when it is made; the calls that encode and decode take
   /// device pointers (see `Codec::encode`) and only messages of its own layers and codecs.
   Device device = Device::cpu;
+  /// On the CPU a sketch without a `rank=` of its own looks for as many pairs as earlier messages of
+  /// the layer had a use for, which `save` keeps: the same input, key and history give the same
+  /// bytes. False: always for as many as its shape allows, so that a whole message follows from its
+  /// input and key alone.
+  bool learns_ranks = true;
 };
 
 /// Encodes and decodes all layers of a model. Layers of codecs with a budget (`bits=`) put their
@@ -178,10 +183,12 @@ class Compressor {
   [[nodiscard]] double budget_bytes() const noexcept;
 
   /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
-  /// model's price and, under a `cap=`, of its layers' shares. Between steps. On a device this call
+  /// model's price, under a `cap=` of its layers' shares, and the ranks of its sketches. Between
+  /// steps. On a device this call
   /// and `load` wait for all its work. \throws Error when that failed.
   [[nodiscard]] std::vector<std::byte> save() const;
-  /// \throws Error when the bytes are not a saved state of a model with these caps.
+  /// A state of other layers gives its prices alone: sketches begin anew. \throws Error when the
+  /// bytes are not a saved state of a model with these caps.
   void load(ConstBytes state);
 
  private:

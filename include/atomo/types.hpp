@@ -224,7 +224,7 @@ struct Traits {
   bool unbiased = false;  ///< E[decode(encode(g))] = g for every finite g, up to `bias_bound`
   /// |E[decode] - x| <= bias_bound * (|x| + step) for each entry, `step` being the quantisation
   /// step at that entry; for singular pairs the norm of the entry's line along the matrix's shorter
-  /// side. It covers float rounding alone. Infinite for a biased codec.
+  /// side, for a sketch that of its row. It covers float rounding alone. Infinite for a biased codec.
   double bias_bound = 0;
   std::optional<double>
       omega;  ///< E||decode - g||^2 <= omega ||g||^2, where a bound is known without g

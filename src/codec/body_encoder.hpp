@@ -15,6 +15,7 @@
 #include "format/kind.hpp"
 #include "price/price_input.hpp"
 #include "price/price_rule.hpp"
+#include "price/sketch_rank.hpp"
 
 namespace atomo::codec {
 
@@ -26,6 +27,8 @@ struct LayerInput {
   const Shape* shape = nullptr;
   Key key;                       ///< `tensor` is this layer's
   Executor* executor = nullptr;  ///< may be null
+  /// Pairs that a sketch looks for at most; 0: none is tried where there are other forms.
+  std::size_t rank = price::RankState::kAll;
 };
 
 /// One form of a layer, prepared: its memory, filled.
@@ -36,6 +39,7 @@ struct PreparedForm {
   // Until the body is written.
   cpu::SingularPairs pairs;
   std::span<double> amplitudes;  ///< of the pairs
+  std::size_t rank = 0;          ///< pairs that a sketch looked for
   std::span<float> residual;     ///< room for the rows that a sketch sends of what its pairs leave
   std::span<double> rms;         ///< of rows or blocks, or of a sketch's residual rows
 };
@@ -88,6 +92,13 @@ class PricedEncoder : public BodyEncoder {
   [[nodiscard]] const PricedEncoder* priced() const noexcept final { return this; }
   /// Rounds of the iteration that finds a sketch's pairs.
   [[nodiscard]] virtual unsigned sketch_iterations() const noexcept { return 1; }
+  /// Whether the rank of this shape's sketches may follow from earlier steps.
+  [[nodiscard]] virtual bool learns_rank(const Shape&) const noexcept { return false; }
+  /// What the next step takes from one in which the layer was written at a price, in a form.
+  [[nodiscard]] virtual price::RankState learn_rank(price::RankState state, const Prepared&,
+                                                    std::uint8_t, float) const noexcept {
+    return state;
+  }
   /// Memory of what the price input points to.
   virtual void carve_price_input(const Shape&, Prepared&, Carver&) const = 0;
   /// Memory of what is kept until the body is written.

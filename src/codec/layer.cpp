@@ -60,8 +60,10 @@ EncoderPlan::EncoderPlan(const Stages& of, const Shape& shape, DType dtype) : st
   kind = body().kind(shape, dtype);
   n = shape.elements();
   price_rule = body().price_rule(shape);
-  if (const PricedEncoder* priced = body().priced())
+  if (const PricedEncoder* priced = body().priced()) {
     sketch_iterations = priced->sketch_iterations();
+    learns_rank = priced->learns_rank(shape);
+  }
   fixed_size = traits.fixed_size;
   has_cuda = traits.cuda;
   if (n == 0) return;
@@ -92,8 +94,8 @@ void LayerEncoder::carve(Carver& carver) {
   if (plan_->kind.dtype != DType::f32) converted_ = carver.take<float>(plan_->n);
 }
 
-Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key,
-                             Executor* executor) noexcept {
+Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key, Executor* executor,
+                             std::size_t rank) noexcept {
   if (view.device != Device::cpu || view.dtype != plan_->kind.dtype || !is_dtype(view.dtype))
     return Status::unsupported;
   if (view.shape != plan_->kind.shape) return Status::shape_mismatch;
@@ -103,6 +105,7 @@ Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key,
   input_.shape = &plan_->kind.shape;
   input_.key = key;
   input_.executor = executor;
+  input_.rank = rank;
   if (plan_->n == 0) return Status::ok;
   if (view.data == nullptr) return Status::invalid_argument;
   input_.x = as_f32(view, plan_->n, converted_, executor);
@@ -136,6 +139,12 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   row_.bytes = result.bytes + skip;
   price_ = chosen.price;
   return row_.bytes <= kMaxBodyBytes ? status | priced : Status::unsupported;
+}
+
+price::RankState LayerEncoder::learn_rank(price::RankState state) const noexcept {
+  const PricedEncoder* const priced = plan_->body().priced();
+  if (priced == nullptr || row_.bytes == 0) return state;
+  return priced->learn_rank(state, prepared_, row_.form(), price_);
 }
 
 CappedBody LayerEncoder::capped_body(bool with_least) const noexcept {

@@ -20,6 +20,7 @@ namespace atomo::codec {
 struct EncoderPlan : LayerPlan {
   const Stages* stages = nullptr;
   std::size_t thinning_bytes = 0;  ///< under a cap: memory for thinning
+  bool learns_rank = false;        ///< of its sketches, in a model
 
   EncoderPlan() = default;
   EncoderPlan(const Stages& stages, const Shape& shape, DType dtype);
@@ -54,8 +55,9 @@ class LayerEncoder {
   void carve(Carver& carver);
 
   /// Converts, looks for non-finite entries, prepares what follows from a price. `key` carries the
-  /// layer's tensor.
-  Status prepare(const ConstTensorView& view, const Key& key, Executor* executor) noexcept;
+  /// layer's tensor. A sketch looks for `rank` pairs at most.
+  Status prepare(const ConstTensorView& view, const Key& key, Executor* executor,
+                 std::size_t rank = price::RankState::kAll) noexcept;
   /// There is something to send: entries, all finite.
   [[nodiscard]] bool sends() const noexcept { return input_.n > 0 && !non_finite_; }
 
@@ -66,6 +68,9 @@ class LayerEncoder {
   /// `staged`, it is not in `body` before `fit`.
   Status write(const LayerPrices& prices, Bytes body) noexcept;
   [[nodiscard]] const LayerRecord& row() const noexcept { return row_; }
+
+  /// What the next step takes for the layer's sketches, once the layer is written.
+  [[nodiscard]] price::RankState learn_rank(price::RankState state) const noexcept;
 
   /// The written body under a cap, `with_least` when it has to be thinned; nothing without a cap.
   [[nodiscard]] CappedBody capped_body(bool with_least) const noexcept;

@@ -171,10 +171,10 @@ void make_pairs(const MatrixShape& shape, std::size_t r, const SketchMemory& mem
     float* const u = pairs.shorter.data() + k * m;
     float* const v = pairs.longer.data() + k * n;
     // Of a wide matrix sigma is still with u.
-    const double norm = std::sqrt(sum_squares(u, m)), inverse = norm > 0 ? 1 / norm : 0;
-    for (std::size_t i = 0; i < m; ++i)
-      u[i] = static_cast<float>(static_cast<double>(u[i]) * inverse);
-    for (std::size_t j = 0; j < n; ++j) v[j] *= static_cast<float>(norm);
+    const auto norm = static_cast<float>(std::sqrt(sum_squares(u, m)));
+    const float inverse = norm > 0 ? 1 / norm : 0;
+    for (std::size_t i = 0; i < m; ++i) u[i] *= inverse;
+    for (std::size_t j = 0; j < n; ++j) v[j] *= norm;
     pairs.sigma[k] = std::ldexp(std::sqrt(sum_squares(v, n)), pairs.exponent);
   }
 }

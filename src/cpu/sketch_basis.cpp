@@ -51,15 +51,17 @@ class Columns {
 
   /// correction (r x r) = what makes the columns orthonormal, zero columns for the dropped.
   void invert() noexcept {
-    double* const gram = memory_.gram.data();
-    static_cast<void>(
-        LAPACKE_dtrtri_work(LAPACK_COL_MAJOR, 'L', 'N', to_int(r_), gram, to_int(r_)));
+    for (std::size_t i = 0; i < r_ * r_; ++i) {
+      memory_.small[i] = static_cast<float>(memory_.gram[i]);
+      memory_.correction[i] = 0;
+    }
+    for (std::size_t i = 0; i < r_; ++i) memory_.correction[i * r_ + i] = dropped(i) ? 0 : 1;
+    cblas_strsm(CblasRowMajor, CblasLeft, CblasUpper, CblasNoTrans, CblasNonUnit, to_int(r_),
+                to_int(r_), 1.0f, memory_.small.data(), to_int(r_), memory_.correction.data(),
+                to_int(r_));
     for (std::size_t i = 0; i < r_; ++i) {
-      for (std::size_t k = 0; k < r_; ++k) {
-        const bool zero = k < i || dropped(k);
-        memory_.correction[i * r_ + k] =
-            zero ? 0.0f : static_cast<float>(memory_.scale[i] * gram[i * r_ + k]);
-      }
+      const auto scale = static_cast<float>(memory_.scale[i]);
+      for (std::size_t k = i; k < r_; ++k) memory_.correction[i * r_ + k] *= scale;
     }
   }
 

@@ -96,7 +96,7 @@ struct SizeMemory {
   std::uint64_t level_bits[3][kLanes];  ///< from base 0, 1, 2 at every parameter
   std::uint64_t gaps[kLists];
   std::uint64_t nonzero, others;
-  std::uint64_t error;  ///< as expected_grid_error16
+  std::uint64_t error;  ///< as GridExpected::error16
 };
 
 /// A whole block finds the expected counts of the layer's levels above 0 at a step, and the error.
@@ -148,8 +148,8 @@ __device__ inline void count_levels(const Frame& frame, const Plan& plan, const 
 }
 
 struct GridSize {
-  Expected expected;        ///< expected_on_grid
-  std::uint64_t error = 0;  ///< expected_grid_error16
+  Expected expected;        ///< as GridExpected has it
+  std::uint64_t error = 0;  ///< likewise
 };
 
 /// By a whole block: what a layer comes to at a step, in thread 0.

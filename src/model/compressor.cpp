@@ -180,7 +180,7 @@ double Compressor::budget_bytes() const noexcept { return impl_->budget_bytes();
 
 namespace {
 
-constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '3'};
+constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '4'};
 
 struct SavedPool {
   float smoothed_price, price;
@@ -198,12 +198,14 @@ struct SavedPool {
     return {smoothed_price, price, owed, held, static_cast<std::uint32_t>(steady)};
   }
 };
-/// The limits of the layers under a cap follow it: 8 bytes each, in the layers' order.
+/// The limits of the layers under a cap follow it, 8 bytes each, and the `ranks` of layers whose
+/// sketches learn theirs, 4 bytes each, in the layers' order.
 struct SavedState {
   char magic[8];
   SavedPool atoms, grid;
+  std::uint64_t ranks;
 };
-static_assert(sizeof(SavedState) == 72);
+static_assert(sizeof(SavedState) == 80 && sizeof(RankState) == 4);
 
 }  // namespace
 
@@ -212,12 +214,17 @@ std::vector<std::byte> Compressor::save() const {
   std::vector<std::uint64_t> limits(impl_->capped_layers());
   if (failed(impl_->read_prices(learnt)) || failed(impl_->read_limits(limits)))
     throw Error("CUDA: the device did not say what it has learnt of the model's prices");
-  SavedState state{{}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1])};
+  const std::vector<RankState> ranks = impl_->learnt_ranks();
+  SavedState state{
+      {}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1]), ranks.size()};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
-  const std::size_t of_limits = limits.size() * sizeof(std::uint64_t);
-  std::vector<std::byte> bytes(sizeof state + of_limits);
+  const auto of_limits = std::as_bytes(std::span(limits)),
+             of_ranks = std::as_bytes(std::span(ranks));
+  std::vector<std::byte> bytes(sizeof state + of_limits.size() + of_ranks.size());
   std::memcpy(bytes.data(), &state, sizeof state);
-  if (of_limits > 0) std::memcpy(bytes.data() + sizeof state, limits.data(), of_limits);
+  const auto at = bytes.begin() + sizeof state;
+  std::copy(of_limits.begin(), of_limits.end(), at);
+  std::copy(of_ranks.begin(), of_ranks.end(), at + static_cast<std::ptrdiff_t>(of_limits.size()));
   return bytes;
 }
 
@@ -225,18 +232,26 @@ void Compressor::load(ConstBytes bytes) {
   SavedState state{};
   std::vector<std::uint64_t> limits(impl_->capped_layers());
   const std::size_t limit_bytes = limits.size() * sizeof(std::uint64_t);
+  const std::size_t own_bytes =
+      sizeof state + limit_bytes + impl_->learnt_ranks().size() * sizeof(RankState);
   const std::string expected = "not a saved compressor state: expected the " +
-                               std::to_string(sizeof state + limit_bytes) +
-                               " bytes that save() returned, found ";
-  if (bytes.size() != sizeof state + limit_bytes)
-    throw Error(expected + std::to_string(bytes.size()));
+                               std::to_string(own_bytes) + " bytes that save() returned, found ";
+  if (bytes.size() < sizeof state) throw Error(expected + std::to_string(bytes.size()));
   std::memcpy(&state, bytes.data(), sizeof state);
-  if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, limit_bytes);
   if (std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0) {
     const std::string_view magic(state.magic, sizeof kStateMagic);
     throw Error(expected + "as many that start with '" + shown(magic) + "' instead of '" +
                 std::string(kStateMagic, sizeof kStateMagic) + "'");
   }
+  // A model of other layers, which has other ranks to learn, takes the prices alone.
+  if (state.ranks > kMaxLayers ||
+      bytes.size() != sizeof state + limit_bytes + state.ranks * sizeof(RankState))
+    throw Error(expected + std::to_string(bytes.size()));
+  std::vector<RankState> ranks(state.ranks);
+  if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, limit_bytes);
+  if (!ranks.empty())
+    std::memcpy(ranks.data(), bytes.data() + sizeof state + limit_bytes,
+                ranks.size() * sizeof(RankState));
   if (!state.atoms.is_sound() || !state.grid.is_sound())
     throw Error(expected + "as many that hold a price or a debt that no model has");
   if (!impl_->may_be_limits(limits))
@@ -244,6 +259,7 @@ void Compressor::load(ConstBytes bytes) {
   if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())) ||
       failed(impl_->write_limits(limits)))
     throw Error("CUDA: the device did not take what was saved of the model's prices");
+  impl_->set_ranks(ranks);
 }
 
 }  // namespace atomo

@@ -54,6 +54,8 @@ void Compressor::Impl::set_up_layers(const CompressorOptions& options) {
       throw Error("two layers are called '" + layer.name + "': names must differ");
     codecs.push_back(policy.codec_for(layer.name));
     plans.emplace_back(Access::stages(codecs.back()), layer.shape, layer.dtype);
+    plans.back().learns_rank &= options.learns_ranks && options.device == Device::cpu;
+    if (plans.back().learns_rank) ranked_layers.push_back(plans.size() - 1);
     kinds.push_back(plans.back().kind);
     one_head.push_back(one_layer_head_bytes(kinds.back()));
     if (options.names_on_wire) on_wire.push_back(layer.name);
@@ -73,6 +75,8 @@ void Compressor::Impl::set_up_memory() {
   statuses.resize(count);
   seen.resize(count);
   limits.resize(count);
+  ranks.resize(count);
+  next_ranks.resize(count);
   capped_bodies.resize(count);
   allotments.resize(count);
   layer_runs.resize(count);
@@ -156,7 +160,7 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   Status status = each_layer(context.executor, [&](std::size_t i) {
     Key own = key;
     own.tensor = static_cast<std::uint16_t>(i);
-    const Status s = encoders[i].prepare(views[i], own, nullptr);
+    const Status s = encoders[i].prepare(views[i], own, nullptr, rank_of(i));
     seen[i] = encoders[i].sends() ? 2 : 1;
     return s;
   });
@@ -165,6 +169,7 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   status |= find_prices(found);
   status |= each_layer(context.executor,
                        [&](std::size_t i) { return encoders[i].write(found, room_of(i)); });
+  for (const std::size_t i : ranked_layers) learn_rank(i);
   if (!failed(status)) status |= allot(key);
   if (failed(status)) return status;
   status |= each_layer(context.executor,
@@ -175,6 +180,7 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   layout.write_tables(payload.data);
   layout.seal(payload.data, key, found.atoms, found.grid, total);
   *payload.bytes = total;
+  ranks = next_ranks;
   prices = found;
   if (found.atoms > 0) atoms.smoothed_price = atoms.price = found.atoms;
   if (found.grid > 0) grid.smoothed_price = grid.price = found.grid;
@@ -216,7 +222,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   Key key = step_key;
   if (context.step != nullptr) key.step = *context.step;
   key.tensor = static_cast<std::uint16_t>(i);
-  Status status = layer.prepare(view, key, context.executor);
+  Status status = layer.prepare(view, key, context.executor, rank_of(i));
   if (failed(status)) return status;
   seen[i] = layer.sends() ? 2 : 1;
   LayerPrices used = prices;
@@ -225,6 +231,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   used.fixed_bits = one_layer_fixed_bits(i);
   const Bytes room{payload.data + head, payload.capacity - head};
   status |= layer.write(used, room);
+  if (plan.learns_rank) learn_rank(i);
   if (!failed(status)) status |= layer.fit(allot_streamed_layer(i, key), room);
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(layer.row().bytes),

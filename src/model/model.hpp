@@ -49,6 +49,10 @@ struct Compressor::Impl {
   std::vector<double> expected_bits;
   std::vector<std::size_t> limits;
 
+  // Of layers whose sketches learn their rank: what this step takes, and what the next one will.
+  std::vector<std::size_t> ranked_layers;
+  std::vector<price::RankState> ranks, next_ranks;  // a layer each
+
   Key step_key;
   codec::LayerPrices prices;           // of the step under way
   bool given = false;                  // these prices were fixed by hand
@@ -106,6 +110,9 @@ struct Compressor::Impl {
   Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,
                 const Context& context) noexcept;
   std::uint64_t close_gaps(std::byte* message) noexcept;
+  /// What layer i, once written, says of its next sketch.
+  void learn_rank(std::size_t i) noexcept { next_ranks[i] = encoders[i].learn_rank(ranks[i]); }
+  [[nodiscard]] std::size_t rank_of(std::size_t i) const noexcept { return ranks[i].rank; }
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
   Status encode_layer_on_device(std::size_t i, const ConstTensorView& view, const Payload& payload,
@@ -118,6 +125,10 @@ struct Compressor::Impl {
                     const price::ControllerState& of_grid) noexcept;
   [[nodiscard]] std::size_t capped_layers() const noexcept;
   [[nodiscard]] bool may_be_limits(std::span<const std::uint64_t> of_capped) const noexcept;
+  /// In the order of `ranked_layers`.
+  [[nodiscard]] std::vector<price::RankState> learnt_ranks() const;
+  /// Those of another model are left out: its layers begin anew.
+  void set_ranks(std::span<const price::RankState> learnt) noexcept;
   Status read_limits(std::span<std::uint64_t> of_capped) const noexcept;
   Status write_limits(std::span<const std::uint64_t> of_capped) noexcept;
   [[nodiscard]] Prices used_prices() const noexcept;

@@ -63,11 +63,25 @@ Status Compressor::Impl::learn(Pool pool, float price, ControllerState& state) n
 }
 
 Status Compressor::Impl::end_step() noexcept {
+  ranks = next_ranks;
   const Status of_atoms = learn(Pool::atoms, prices.atoms, atoms);
   expect_sizes(atoms.price);
   set_limits();
   const Status of_grid = learn(Pool::grid, prices.grid, grid);
   return of_atoms | of_grid;
+}
+
+std::vector<RankState> Compressor::Impl::learnt_ranks() const {
+  std::vector<RankState> learnt;
+  for (const std::size_t i : ranked_layers) learnt.push_back(next_ranks[i]);
+  return learnt;
+}
+
+void Compressor::Impl::set_ranks(std::span<const RankState> learnt) noexcept {
+  const bool own = learnt.size() == ranked_layers.size();
+  for (std::size_t k = 0; k < ranked_layers.size(); ++k)
+    next_ranks[ranked_layers[k]] = own ? learnt[k] : RankState{};
+  ranks = next_ranks;
 }
 
 StepPrices Compressor::Impl::step_prices() const noexcept {

@@ -102,7 +102,8 @@ void count_by_table(const float* x, std::size_t n, std::span<std::uint64_t> tabl
 /// Expected counts of levels, in units.
 struct Levels {
   std::array<std::uint64_t, kLevelBins> counts{};
-  std::uint32_t end = 1;  ///< bins from here on are empty
+  std::uint32_t end = 1;      ///< bins from here on are empty
+  std::uint64_t error16 = 0;  ///< of rounding
 
   [[nodiscard]] std::uint64_t from(std::uint32_t level) const noexcept {
     std::uint64_t sum = 0;
@@ -124,6 +125,8 @@ Levels expected_levels(const Histogram& histogram, double step) noexcept {
     const std::uint64_t up = bin.count * share.up;
     levels.counts[level_bin(share.level)] += (bin.count << kUnitBits) - up;
     levels.counts[level_bin(share.level + 1)] += up;
+    const std::uint64_t part = share.up;
+    levels.error16 += bin.count * (part * ((std::uint64_t{1} << kUnitBits) - part) >> kUnitBits);
     levels.end = level_bin(share.level + 1) + 1;  // bins ascend
   }
   return levels;
@@ -158,7 +161,7 @@ void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch
   out.finish(n, largest);
 }
 
-Expected expected_on_grid(ConstBytes demand, float step) noexcept {
+GridExpected expected_on_grid(ConstBytes demand, float step) noexcept {
   const Histogram histogram(demand);
   if (histogram.size() == 0) return {};
   Levels levels = expected_levels(histogram, step);
@@ -173,19 +176,7 @@ Expected expected_on_grid(ConstBytes demand, float step) noexcept {
   levels.counts[0] = entries - demanded.nonzero;  // the histogram leaves zeros out
   for (std::uint32_t base = 0; base < 3; ++base)
     demanded.levels_from[base] = levels.least_bits_256(base);
-  return {grid_bits_256(demanded), worth_of_coordinates(demanded.nonzero)};
-}
-
-std::uint64_t expected_grid_error16(ConstBytes demand, float step) noexcept {
-  const Histogram histogram(demand);
-  const double scale = grid_scale(step);
-  std::uint64_t error = 0;
-  for (std::size_t i = 0; i < histogram.size(); ++i) {
-    const Bin bin = histogram[i];
-    const std::uint64_t up = share_of_bin(bin.bin, scale).up;
-    error += bin.count * (up * ((std::uint64_t{1} << kUnitBits) - up) >> kUnitBits);
-  }
-  return error;
+  return {{grid_bits_256(demanded), worth_of_coordinates(demanded.nonzero)}, levels.error16};
 }
 
 float step_that_keeps(ConstBytes demand, std::uint64_t keep) noexcept {

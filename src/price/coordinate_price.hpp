@@ -18,12 +18,15 @@ namespace atomo::price {
 /// Fills `demand`: the entry count, the largest magnitude, then (bin, count) in ascending order.
 void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch) noexcept;
 
-/// What the body comes to at a step, nothing when every entry is zero. Falls as the step rises.
-[[nodiscard]] Expected expected_on_grid(ConstBytes demand, float step) noexcept;
-
-/// The expected squared error of rounding to that grid, in units of the squared step and of
-/// 2^-16, each |x| at the middle of its bin.
-[[nodiscard]] std::uint64_t expected_grid_error16(ConstBytes demand, float step) noexcept;
+/// What the body comes to at a step, nothing when every entry is zero; its bits fall as the step
+/// rises.
+struct GridExpected {
+  Expected expected;
+  /// The expected squared error of rounding to that grid, in units of the squared step and of 2^-16,
+  /// each |x| at the middle of its bin.
+  std::uint64_t error16 = 0;
+};
+[[nodiscard]] GridExpected expected_on_grid(ConstBytes demand, float step) noexcept;
 
 /// The step at which `keep` entries are expected not to become zero: sum of min(1, |x|/step), with
 /// each |x| at the middle of its bin (within 2^-8). When fewer are not zero, a step that keeps all

@@ -26,7 +26,7 @@ inline constexpr std::uint64_t kFewEntries = 1024;
   return (std::bit_cast<std::uint32_t>(step / kGridStepOfPrice) >> 16) + 1;
 }
 
-/// The worth of an error in 1/256 bit; `error` is as expected_grid_error16 has it.
+/// The worth of an error in 1/256 bit; `error` is GridExpected::error16.
 [[nodiscard]] constexpr std::uint64_t grid_error_cost_256(std::uint64_t error) noexcept {
   constexpr double kErrorCost =
       static_cast<double>(kGridStepOfPrice) * static_cast<double>(kGridStepOfPrice) / kBitPrice;

@@ -35,8 +35,8 @@ Weighed weigh_form(const FormInput& form, float price) noexcept {
 }
 
 Weighed weigh_grid(ConstBytes grid, float step) noexcept {
-  const Expected at = expected_on_grid(grid, step);
-  return {at, at.bits_256 + grid_error_cost_256(expected_grid_error16(grid, step))};
+  const GridExpected at = expected_on_grid(grid, step);
+  return {at.expected, at.expected.bits_256 + grid_error_cost_256(at.error16)};
 }
 
 std::uint32_t min_code_of_form(const FormInput& form) noexcept {
@@ -59,7 +59,8 @@ PriceInput::Best PriceInput::best(float price) const noexcept {
   const auto count = std::count_if(forms.begin(), forms.end(),
                                    [](const FormInput& form) { return form.exists(); });
   const float step = price * grid_step;
-  if (count == 0) return {kGridForm, grid.empty() ? Expected{} : expected_on_grid(grid, step)};
+  if (count == 0)
+    return {kGridForm, grid.empty() ? Expected{} : expected_on_grid(grid, step).expected};
   if (count == 1 && grid.empty()) {
     std::uint8_t only = kBlocksForm;
     while (!forms[only].exists()) ++only;

@@ -182,7 +182,7 @@ def test_models():
     assert refused(lambda: model.decode(payload[:-1], like=right), error=atomo.DecodeError).status == "truncated"
     refused(lambda: model.encode_layer("a", right["a"]), "begin_step")
     refused(lambda: model.end_step(), "begin_step")
-    refused(lambda: model.load_state(b"state"), "72 bytes", "found 5")
+    refused(lambda: model.load_state(b"state"), "80 bytes", "found 5")
     refused(lambda: model.codec("c"), "no layer is called 'c'", "'a', 'b'")
     model.begin_step(step=0)
     refused(lambda: model.begin_step(step=0), "the step before has to end")

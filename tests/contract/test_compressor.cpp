@@ -335,8 +335,9 @@ TEST(Compressor, NonFiniteLayersAreLeftOutOfThePrice) {
   }
 }
 
-/// Four steps, the last of them by a model that was loaded as well.
-void expect_saved_state_continues(const char* policy, std::size_t state_bytes) {
+/// Four steps, the last of them by a model that was loaded as well. `limits` layers are under a cap,
+/// and `ranks` sketches learn theirs.
+void expect_saved_state_continues(const char* policy, std::size_t limits, std::size_t ranks) {
   const Model model;
   Compressor c(model.specs, Policy::parse(policy)), resumed(model.specs, Policy::parse(policy));
   for (std::uint32_t step = 0; step < 3; ++step) {
@@ -345,7 +346,7 @@ void expect_saved_state_continues(const char* policy, std::size_t state_bytes) {
     ASSERT_FALSE(failed(c.end_step()));
   }
   const auto state = c.save();
-  EXPECT_EQ(state.size(), state_bytes);
+  EXPECT_EQ(state.size(), 80 + 8 * limits + 4 * ranks);
   resumed.load(state);
   ASSERT_EQ(c.begin_step({.step = 3}), Status::ok);
   ASSERT_EQ(resumed.begin_step({.step = 3}), Status::ok);
@@ -358,20 +359,23 @@ void expect_saved_state_continues(const char* policy, std::size_t state_bytes) {
   damaged[0] ^= std::byte{1};
   EXPECT_THROW(resumed.load(damaged), Error);
   EXPECT_THROW(resumed.load(ConstBytes(state).first(state.size() - 1)), Error);
-  if (state_bytes <= 72) return;
+  EXPECT_THROW(resumed.load(ConstBytes(state).first(40)), Error);
+  if (limits == 0) return;
   damaged = state;
-  damaged.back() ^= std::byte{1};  // the last layer would take more than all may together
+  damaged[80 + 8 * limits - 1] ^= std::byte{1};  // a layer would take more than all may together
   EXPECT_THROW(resumed.load(damaged), Error);
 }
 
 TEST(Compressor, SavedStateContinuesTheSameBytes) {
-  expect_saved_state_continues("*=atomo:bits=0.5", 72);
+  expect_saved_state_continues("*=atomo:bits=0.5", 0, 4);
+  expect_saved_state_continues("*=atomo:bits=0.5,rank=8", 0, 0);
+  expect_saved_state_continues("*=atomo:bits=0.5,atoms=rows", 0, 0);
 }
 
 TEST(Compressor, SavedStateContinuesTheSameBytesUnderACap) {
   std::size_t layers = 0;  // those that have something to be capped
   for (const auto& spec : Model().specs) layers += spec.shape.elements() > 0 ? 1 : 0;
-  expect_saved_state_continues("*=atomo:bits=4,cap=4", 72 + 8 * layers);
+  expect_saved_state_continues("*=atomo:bits=4,cap=4", layers, 4);
 }
 
 TEST(Compressor, SaysWhatAMessageIsExpectedToTake) {
@@ -458,7 +462,7 @@ TEST(CompressorSetUp, SaysWhatIsWrongWithAState) {
   EXPECT_NE(text_of(std::vector<std::byte>(71)).find("found 71"), std::string::npos);
   EXPECT_NE(text_of(std::vector<std::byte>(good.size())).find("\\x00"), std::string::npos);
   auto bad = good;
-  std::fill(bad.begin() + 8, bad.end(), std::byte{0xFF});
+  std::fill(bad.begin() + 8, bad.begin() + 72, std::byte{0xFF});
   EXPECT_NE(text_of(bad).find("price"), std::string::npos) << text_of(bad);
 }
 

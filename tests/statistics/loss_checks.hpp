@@ -44,7 +44,7 @@ struct LossArithmetic {
     price::count_magnitudes(entries.data(), count, demand, scratch);
     const double step = static_cast<double>(format::kGridStepOfPrice);
     return static_cast<double>(
-               price::expected_grid_error16(demand, kPrice * format::kGridStepOfPrice)) /
+               price::expected_on_grid(demand, kPrice * format::kGridStepOfPrice).error16) /
            65536 * step * step;
   }
 

@@ -81,7 +81,8 @@ TEST(CoordinatePrice, ExpectedBitsFallAsTheStepRises) {
   count_magnitudes(x.data(), x.size(), demand, scratch);
   std::uint64_t before = ~std::uint64_t{0};
   for (std::uint32_t code = 1; code < 0x7F80; code += 7) {
-    const std::uint64_t bits = expected_on_grid(demand, std::bit_cast<float>(code << 16)).bits_256;
+    const std::uint64_t bits =
+        expected_on_grid(demand, std::bit_cast<float>(code << 16)).expected.bits_256;
     EXPECT_LE(bits, before + before / 200) << code;
     before = bits;
   }

@@ -23,20 +23,18 @@ std::string name_of(const MatrixShape& shape) {
   return std::to_string(shape.rows) + " x " + std::to_string(shape.columns);
 }
 
-/// The stated bound on the sum, times the squared norm of a basis that is no unit one; and that
-/// sigma is the norm of the second vectors.
+/// The stated bound on the sum, in units of the norm of an entry's row, times the squared norm of a
+/// basis that is no unit one; and that sigma is the norm of the second vectors.
 void expect_whole(const std::vector<float>& g, const Sketched& s, double size_of_basis = 1) {
   const MatrixShape& shape = s.shape;
   const std::size_t m = shape.shorter();
   const auto sum = s.sum();
-  const bool wide = shape.rows <= shape.columns;
-  std::vector<double> line(shape.longer());
-  const auto line_of = [&](std::size_t i) { return wide ? i % shape.columns : i / shape.columns; };
+  std::vector<double> row(shape.rows);
   for (std::size_t i = 0; i < g.size(); ++i)
-    line[line_of(i)] += static_cast<double>(g[i]) * static_cast<double>(g[i]);
+    row[i / shape.columns] += static_cast<double>(g[i]) * static_cast<double>(g[i]);
   for (std::size_t i = 0; i < g.size(); ++i) {
     const double bound =
-        size_of_basis * static_cast<double>(s.rank + 2) * 0x1p-24 * std::sqrt(line[line_of(i)]);
+        size_of_basis * static_cast<double>(s.rank + 2) * 0x1p-24 * std::sqrt(row[i / shape.columns]);
     // Half of the least f32: a residual below the normal ones is rounded once more.
     ASSERT_LE(std::fabs(sum[i] - static_cast<double>(g[i])), bound + 0x1p-150)
         << "entry " << i << " of " << name_of(shape) << ", rank " << s.rank;

@@ -68,7 +68,9 @@ class Compressor:
     one included: on the layers of a whole message side by side; within one layer (`encode_layer`, `decode_layer`) on
     coordinates, `qsgd`, `terngrad`, `sign`, `identity` and what `topk` and `randomk` decode, while rows, blocks and the
     encoding of sketches keep to one. The bytes never depend on them. `names_on_wire` puts the layers' names into whole messages. `device`
-    is where the gradients are, "cpu" or "cuda".
+    is where the gradients are, "cpu" or "cuda". A sketch looks for as many pairs as earlier messages of its layer had
+    a use for, so the same input, key and history give the same bytes; `learns_ranks=False` has it look for all, and a
+    whole message follows from its input and key.
 
     Raises `atomo.Error` for names twice, layers without a rule, or specs that cannot be read, and warns of a rule
     that matches no layer; `plan()` shows which rule took which.
@@ -89,37 +91,37 @@ class Compressor:
     >>> model.decode_layer("fc.bias", parts[0], out=numpy.empty(128, "float32"))[0].item()
     1.0
 
-    Pickling keeps what was learnt of the price; a step under way is not kept.
+    Pickling keeps what was learnt of the price and of ranks; a step under way is not kept.
     """
 
     def __init__(self, layers: Mapping[str, Any] | Iterable[tuple[str, Any]] | Any, policy: str | Codec, *, threads: int = 1,
-                 names_on_wire: bool = False, device: str = "cpu") -> None:
+                 names_on_wire: bool = False, device: str = "cpu", learns_ranks: bool = True) -> None:
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
             raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
         if device not in ("cpu", "cuda"):
             raise Error(f"device is {device!r}: cpu and cuda are accepted")
         specs = [_spec_of(checked_text(str(name), "layers"), value) for name, value in _mapping_of(layers).items()]
-        self._make(specs, checked_text(str(policy), "policy"), threads, bool(names_on_wire), device)
+        self._make(specs, checked_text(str(policy), "policy"), threads, bool(names_on_wire), device, bool(learns_ranks))
         for rule in _policy.idle_rules(self._policy, self._numbers):
             warnings.warn(f"the rule {rule!r} of the policy matches no layer; there are {_some(self._numbers)}",
                           stacklevel=2)
 
     def _make(self, specs: list[tuple[str, tuple[int, ...], str]], policy: str, threads: int, names_on_wire: bool,
-              device: str) -> None:
+              device: str, learns_ranks: bool) -> None:
         if device == "cuda":
             _device.require_cuda()
         self._specs, self._policy, self._threads = specs, policy, threads
-        self._names_on_wire, self._device = names_on_wire, device
-        self._model = _atomo.Compressor(specs, policy, threads, names_on_wire, device)
+        self._names_on_wire, self._device, self._learns_ranks = names_on_wire, device, learns_ranks
+        self._model = _atomo.Compressor(specs, policy, threads, names_on_wire, device, learns_ranks)
         self._streamed: Any = None  # an array of the step under way on a GPU, whose framework end_step asks
         self._numbers = {spec[0]: number for number, spec in enumerate(specs)}
 
     @classmethod
     def _of(cls, specs: list[tuple[str, tuple[int, ...], str]], policy: str, *, threads: int = 1,
-            names_on_wire: bool = False, device: str = "cpu") -> Compressor:
+            names_on_wire: bool = False, device: str = "cpu", learns_ranks: bool = True) -> Compressor:
         """A model of layers given as (name, shape, dtype), without warnings."""
         self = cls.__new__(cls)
-        self._make(specs, policy, threads, names_on_wire, device)
+        self._make(specs, policy, threads, names_on_wire, device, learns_ranks)
         return self
 
     def plan(self) -> list[PlannedLayer]:
@@ -356,10 +358,12 @@ class Compressor:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"specs": self._specs, "policy": self._policy, "threads": self._threads,
-                "names_on_wire": self._names_on_wire, "device": self._device, "learnt": self.state()}
+                "names_on_wire": self._names_on_wire, "device": self._device, "learns_ranks": self._learns_ranks,
+                "learnt": self.state()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        self._make(saved["specs"], saved["policy"], saved["threads"], saved["names_on_wire"], saved["device"])
+        self._make(saved["specs"], saved["policy"], saved["threads"], saved["names_on_wire"], saved["device"],
+                   saved["learns_ranks"])
         self.load_state(saved["learnt"])
 
 

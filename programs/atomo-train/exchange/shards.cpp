@@ -77,7 +77,11 @@ std::vector<Shard> cut_into_shards(const Layers& layers, const atomo::Policy& po
     Shard shard{.first = first, .last = last, .offset = offset};
     for (auto layer = at(first); layer != at(last); ++layer)
       shard.elements += layer->shape.elements();
-    if (!shard.empty()) shard.compressor.emplace(Layers(at(first), at(last)), policy);
+    if (!shard.empty()) {
+      // Checkpoints do not keep what these learn.
+      shard.compressor.emplace(Layers(at(first), at(last)), policy,
+                               atomo::CompressorOptions{.learns_ranks = false});
+    }
     first = last;
     offset += shard.elements;
     shards.push_back(std::move(shard));

@@ -32,7 +32,7 @@ constexpr const char* kAtomsNames[] = {"auto", "sketch", "svd", "rows", "blocks"
 
 /// 16 bits of pre-rounding and the roundings of x times the inverse step.
 constexpr double kDitherBias = 0x1p-20;
-/// The f32 products of a sketch, in units of the norm of an entry's line.
+/// The f32 products of a sketch, in units of the norm of an entry's row.
 constexpr double kResidualBias = static_cast<double>(kMaxSketchRank + 2) * 0x1p-24 * 2;
 /// The f32 vectors of a decomposition sum to the matrix within 2^-23 of the norm of an entry's
 /// line.
@@ -96,6 +96,16 @@ class Dithered final : public PricedEncoder {
   PriceRule price_rule(const Shape&) const noexcept override { return options_.rule(Pool::atoms); }
   unsigned sketch_iterations() const noexcept override { return iterations_; }
 
+  bool learns_rank(const Shape& shape) const noexcept override {
+    return rank_ == 0 && rank_of(shape) > 0;
+  }
+  price::RankState learn_rank(price::RankState state, const Prepared& prepared, std::uint8_t form,
+                              float price) const noexcept override {
+    if (atoms_ == Atoms::automatic && form != kSketchForm) return price::without_sketch(state);
+    const PreparedForm& sketch = prepared.forms[atoms_ == Atoms::automatic ? kSketchForm : 0];
+    return price::after_sketch(sketch.amplitudes, static_cast<double>(price), sketch.rank);
+  }
+
   void carve_price_input(const Shape& shape, Prepared& prepared, Carver& carver) const override {
     for_each(shape, [&](std::uint8_t number, const DitheredForm& form) {
       form.carve_price_input(prepared.forms[number], carver);
@@ -115,6 +125,7 @@ class Dithered final : public PricedEncoder {
     Status status = Status::ok;
     for_each(*in.shape, [&](std::uint8_t number, const DitheredForm& form) {
       if (failed(status)) return;
+      if (in.rank == 0 && number == kSketchForm) return;
       const std::span<const double> row_rms =
           number == kSketchForm ? prepared.forms[kRowsForm].rms : std::span<double>{};
       status =

@@ -100,10 +100,16 @@ Status DitheredForm::prepare(const LayerInput& in, std::span<const double> row_r
       static_cast<void>(cpu::atom_amplitudes(in.x, layer.atoms, form.rms.data()));
       row_rms = form.rms;
     }
-    const Status s =
-        cpu::sketch(in.x, layer.pairs.view, {layer.pairs.count, iterations}, in.key, row_rms,
-                    form.pairs, form.residual, form.rms, in.executor, scratch);
+    const MatrixShape& view = layer.pairs.view;
+    form.rank = std::clamp<std::size_t>(in.rank, 1, layer.pairs.count);
+    std::fill(form.amplitudes.begin(), form.amplitudes.end(), 0.0);
+    cpu::SingularPairs found{form.pairs.shorter.first(form.rank * view.shorter()),
+                             form.pairs.longer.first(form.rank * view.longer()),
+                             form.pairs.sigma.first(form.rank)};
+    const Status s = cpu::sketch(in.x, view, {form.rank, iterations}, in.key, row_rms, found,
+                                 form.residual, form.rms, in.executor, scratch);
     if (failed(s)) return s;
+    form.pairs.exponent = found.exponent;
     price_pairs(form, input, scratch);
     return price_atoms(form, input, scratch);
   }
