@@ -120,8 +120,7 @@ Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<
   found = AtomAnalysis{};
   if (!valid_layout(layout)) return Status::unsupported;
   if (layout.count == 0) return Status::ok;
-  // Sums of squares of finite f32 cannot overflow f64, so the sum tells.
-  found.finite = std::isfinite(atom_amplitudes(x, layout, rms));
+  found.finite = atom_amplitudes(x, layout, rms, nullptr);
   return found.finite ? bin_amplitudes(layout, rms, bins, workspace, found) : Status::ok;
 }
 

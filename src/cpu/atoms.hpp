@@ -83,20 +83,24 @@ Status draw_atoms(const AtomLayout& layout, const double* rms, float price, cons
 /// the other.
 enum class AtomPlaces : std::uint8_t { own, kept };
 
-/// Writes the body of the atoms that were drawn.
+/// Writes the body of the atoms that were drawn, stretches of them at once on the executor, which may
+/// be null: the bytes do not depend on it.
 Status write_atoms(const float* x, AtomPlaces places, const AtomLayout& layout,
-                   const DrawnAtoms& atoms, const Key& key, Bytes out, AtomBody& body) noexcept;
+                   const DrawnAtoms& atoms, const Key& key, Executor* executor, Bytes out,
+                   AtomBody& body) noexcept;
 
 /// Both. `rms` is `analyse`'s, `price` at least the price of `min_price_code` (`corrupt`
 /// otherwise, or when it is no price); `out` has at least `max_body_bytes` bytes and is scratch
 /// beyond those written.
 Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,
-                    const Key& key, Bytes out, Bytes workspace, AtomBody& body) noexcept;
+                    const Key& key, Executor* executor, Bytes out, Bytes workspace,
+                    AtomBody& body) noexcept;
 
 /// Reads a body, exactly as long as it is, into `y[layout.elements()]`. Any bytes at all give `ok`
-/// or `corrupt`; then `y` is unspecified.
+/// or `corrupt`; then `y` is unspecified. Stretches are read at once on the executor, which may be
+/// null.
 Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, const Key& key,
-                    float* y, DecodeMode mode) noexcept;
+                    float* y, DecodeMode mode, Executor* executor) noexcept;
 
 /// Walks the index of a body without decoding its content: marks, classes and the lengths of
 /// groups.

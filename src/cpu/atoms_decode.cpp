@@ -2,10 +2,14 @@
 /// Reads bodies of dithered atoms, whose vectors are rows, blocks or the factors of pairs, front to
 /// back: marks, flags, classes, then the content of the kept atoms in batches whose levels are drawn
 /// together.
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "core/run_tasks.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/pairs.hpp"
 #include "cpu/pieces.hpp"
@@ -18,20 +22,41 @@ namespace {
 template <typename Vectors>
 using Targets = std::array<float*, Vectors::kCount>;
 
-/// Reads a body front to back: every kept atom takes its flag, its class and its content in turn.
+/// What stands before the kept atom of a number, which begins a group.
+struct AtomStart {
+  std::uint64_t number = 0, group = 0, bit = 0, certain = 0;
+
+  AtomStart() = default;
+  AtomStart(ConstBytes body, const BodyIndex& index, const GroupShape& groups,
+            std::uint64_t of) noexcept
+      : number(of), group(groups.groups(of)) {
+    for (std::uint64_t g = 0; g < group; ++g)
+      bit += load_le<std::uint16_t>(body.data() + index.lengths + 2 * g);
+    const BitReader flags(body.data() + index.flags, index.lengths - index.flags);
+    for (std::uint64_t i = 0; i < of; i += 56) {
+      const auto some = static_cast<unsigned>(std::min<std::uint64_t>(56, of - i));
+      certain += static_cast<std::uint64_t>(std::popcount(flags.bits(i, some)));
+    }
+  }
+};
+
+/// Reads a body from an atom on: every kept atom takes its flag, its class and its content in turn.
 template <typename Vectors>
 class ContentReader {
  public:
   ContentReader(ConstBytes body, const BodyIndex& index, const Vectors& vectors, const Key& key,
-                const Targets<Vectors>& y, DecodeMode mode) noexcept
+                const Targets<Vectors>& y, DecodeMode mode, const AtomStart& start = {}) noexcept
       : y_(y),
         mode_(mode),
         cutter_(vectors),
         batch_(vectors, key),
         flags_(body.data() + index.flags, index.lengths - index.flags),
         content_(body.data() + index.content, body.size() - index.content),
-        lengths_(body.data() + index.lengths),
-        class_bit_(index.kept) {}
+        lengths_(body.data() + index.lengths + 2 * start.group),
+        flag_bit_(start.number),
+        class_bit_(index.kept + kClassBits * start.certain),
+        bit_(start.bit),
+        group_end_(start.bit) {}
 
   /// The atom goes to the `place`th vectors. False: a group did not end where its length said.
   [[nodiscard]] bool add(std::uint64_t atom, std::uint64_t place) noexcept {
@@ -118,7 +143,7 @@ class ContentReader {
   PieceBatch<Vectors> batch_;
   BitReader flags_, content_;
   const std::byte* lengths_;
-  std::uint64_t flag_bit_ = 0, class_bit_, bit_ = 0, group_end_ = 0;
+  std::uint64_t flag_bit_, class_bit_, bit_, group_end_;
   bool group_open_ = false;  ///< the last group begun goes on in the next batch
 };
 
@@ -150,33 +175,74 @@ Status inspect(ConstBytes body, const AtomLayout& frame, std::uint64_t& kept) no
   return Status::ok;
 }
 
+/// A body of rows or blocks, read in stretches of whole groups.
+struct AtomReader {
+  ConstBytes body;
+  const AtomLayout& layout;
+  const BodyIndex& index;
+  const MarksReader& marks;
+  const SingleVectors& vectors;
+  const Key& key;
+  float* y;
+  DecodeMode mode;
+
+  void zero(std::uint64_t from, std::uint64_t to) const noexcept {
+    if (!mode.add && to > from) std::memset(y + from, 0, (to - from) * sizeof(float));
+  }
+
+  /// Reads the kept atoms from number `first` to before `end`, and clears what lies before each of
+  /// them, and behind the last of all. Marks are walked from the beginning: they are few bits beside
+  /// the content.
+  [[nodiscard]] bool read(std::uint64_t first, std::uint64_t end) const noexcept {
+    const AtomStart start(body, index, GroupShape::of(layout.length), first);
+    ContentReader reader(body, index, vectors, key, {y}, mode, start);
+    MarksReader own = marks;
+    std::uint64_t number = 0, next = 0;  // entry that is not written yet
+    bool good = true;
+    const bool walked = for_each_kept(own, layout.count, [&](std::uint64_t atom) {
+      if (number == end) return false;
+      if (number++ >= first) {
+        zero(next, atom * layout.length);
+        good = reader.add(atom, atom);
+      }
+      next = atom * layout.length + layout.length_of(atom);
+      return good;
+    });
+    if (!good || !reader.finish()) return false;
+    if (end < index.kept) return number == end;
+    zero(next, layout.elements());
+    return walked;
+  }
+};
+
+/// Entries of a stretch that is worth a task, and stretches at most: each walks the marks.
+constexpr std::uint64_t kStretchEntries = std::uint64_t{1} << 16, kMaxStretches = 8;
+
 }  // namespace
 
 Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, const Key& key,
-                    float* y, DecodeMode mode) noexcept {
+                    float* y, DecodeMode mode, Executor* executor) noexcept {
   if (!valid_layout(layout)) return Status::unsupported;
-  std::uint64_t next = 0;  // entry that is not written yet
-  const auto zero_up_to = [&](std::uint64_t entry) {
-    if (!mode.add && entry > next) std::memset(y + next, 0, (entry - next) * sizeof(float));
-  };
   if (body.empty()) {
-    zero_up_to(layout.elements());
+    if (!mode.add) std::memset(y, 0, layout.elements() * sizeof(float));
     return Status::ok;
   }
   MarksReader marks;
   BodyIndex index;
   if (!is_price(price) || !index.open(body, layout, marks)) return Status::corrupt;
   const SingleVectors vectors(layout, price, mode.gain);
-  ContentReader reader(body, index, vectors, key, {y}, mode);
-  const bool good = for_each_kept(marks, layout.count, [&](std::uint64_t atom) {
-    const std::uint64_t first = atom * layout.length;
-    zero_up_to(first);
-    next = first + layout.length_of(atom);
-    return reader.add(atom, atom);
+  const AtomReader reader{body, layout, index, marks, vectors, key, y, mode};
+  const std::uint64_t most = executor == nullptr ? 1 : kMaxStretches;
+  std::uint64_t each = std::max(kStretchEntries / layout.length, index.kept / most + 1);
+  each = round_up(each, GroupShape::of(layout.length).atoms);
+  const std::uint64_t count = std::max<std::uint64_t>(1, (index.kept + each - 1) / each);
+  if (executor == nullptr || count == 1)
+    return reader.read(0, index.kept) ? Status::ok : Status::corrupt;
+  std::atomic<bool> good{true};
+  core::run_tasks(executor, count, [&](std::size_t s) {
+    if (!reader.read(s * each, std::min(index.kept, (s + 1) * each))) good = false;
   });
-  if (!good || !reader.finish()) return Status::corrupt;
-  zero_up_to(layout.elements());
-  return Status::ok;
+  return good ? Status::ok : Status::corrupt;
 }
 
 Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,

@@ -6,7 +6,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
+#include "core/run_tasks.hpp"
 #include "core/workspace.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/pairs.hpp"
@@ -37,22 +39,33 @@ void draw_marks(DrawnAtoms& atoms, const Philox& draws) noexcept {
   }
 }
 
-/// Calls `visit(atom, choice)` for each kept atom, in order.
+/// Calls `visit(atom, choice)` for the kept atoms from number `first` to before `end`, in order.
 template <typename Visit>
-void for_each_kept(const DrawnAtoms& atoms, Visit visit) {
-  for_each_mark(atoms.marks(), [&](std::uint64_t atom) {
-    visit(atom, choose_atom(atoms.rms[atom], atoms.price));
-    return true;
-  });
+void for_each_kept(const DrawnAtoms& atoms, std::uint64_t first, std::uint64_t end, Visit visit) {
+  const std::span<const std::uint64_t> marks = atoms.marks();
+  std::uint64_t number = 0;
+  for (std::size_t w = 0; number < end; ++w) {
+    std::uint64_t word = marks[w];
+    const auto count = static_cast<std::uint64_t>(std::popcount(word));
+    if (number + count <= first) {
+      number += count;
+      continue;
+    }
+    for (; word != 0 && number < end; word &= word - 1, ++number) {
+      if (number < first) continue;
+      const std::uint64_t atom = 64 * w + static_cast<std::uint64_t>(std::countr_zero(word));
+      visit(atom, choose_atom(atoms.rms[atom], atoms.price));
+    }
+  }
 }
 
 /// Certain flags, then classes. Returns the bytes written.
 std::size_t write_flags(const DrawnAtoms& atoms, Bytes out) noexcept {
   BitWriter bits(out.data(), out.size());
-  for_each_kept(atoms, [&](std::uint64_t, const AtomChoice& choice) {
+  for_each_kept(atoms, 0, atoms.kept, [&](std::uint64_t, const AtomChoice& choice) {
     bits.put(choice.atom_class != 0 ? 1 : 0, 1);
   });
-  for_each_kept(atoms, [&](std::uint64_t, const AtomChoice& choice) {
+  for_each_kept(atoms, 0, atoms.kept, [&](std::uint64_t, const AtomChoice& choice) {
     if (choice.atom_class != 0) bits.put(choice.atom_class - 1u, kClassBits);
   });
   return bits.finish();
@@ -86,11 +99,13 @@ class ContentWriter {
     });
   }
 
-  /// Returns the bytes of content.
-  std::size_t finish() noexcept {
+  /// Returns the bits of content; more than there is room for when it did not fit.
+  std::uint64_t finish() noexcept {
     flush();
     if (cutter_.in_group()) end_group();
-    return bits_.finish();
+    const std::uint64_t bits = bits_.position();
+    bits_.finish();
+    return bits_.overflowed() ? ~std::uint64_t{0} : bits;
   }
 
  private:
@@ -123,10 +138,107 @@ class ContentWriter {
   BitWriter bits_;
 };
 
+/// Appends bits that stand behind those of `out`, from a byte on, to its first `bits`.
+void append_bits(std::byte* out, std::uint64_t bits, const std::byte* from,
+                 std::uint64_t count) noexcept {
+  std::byte* const to = out + bits / 8;
+  const auto shift = static_cast<unsigned>(bits % 8);
+  const std::size_t bytes = (count + 7) / 8;
+  if (shift == 0) {
+    std::memmove(to, from, bytes);
+    return;
+  }
+  std::uint64_t carry = std::to_integer<std::uint64_t>(to[0]) & ((1u << shift) - 1);
+  std::size_t i = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    const auto word = load_le<std::uint64_t>(from + i);
+    store_le(to + i, word << shift | carry);
+    carry = word >> (64 - shift);
+  }
+  for (; i < bytes; ++i) {
+    const auto byte = std::to_integer<std::uint64_t>(from[i]);
+    to[i] = static_cast<std::byte>((byte << shift | carry) & 0xFF);
+    carry = byte >> (8 - shift);
+  }
+  if (bits % 8 + count > 8 * bytes) to[bytes] = static_cast<std::byte>(carry);
+}
+
+/// The content of a body, written in stretches of whole groups.
+template <typename Vectors>
+class Content {
+ public:
+  Content(const DrawnAtoms& atoms, const Vectors& vectors, const Sources<Vectors>& x,
+          AtomPlaces places, const Key& key, std::byte* lengths, Bytes out) noexcept
+      : atoms_(atoms),
+        vectors_(vectors),
+        x_(x),
+        places_(places),
+        key_(key),
+        groups_(GroupShape::of(vectors.frame().length)),
+        lengths_(lengths),
+        out_(out) {}
+
+  /// Returns its bytes.
+  std::size_t write(Executor* executor) const noexcept {
+    std::uint64_t bits = executor == nullptr ? kDoesNotFit : write_at_once(executor);
+    if (bits == kDoesNotFit) bits = write_stretch(0, atoms_.kept, out_);
+    return (bits + 7) / 8;
+  }
+
+ private:
+  static constexpr std::uint64_t kDoesNotFit = ~std::uint64_t{0};
+  /// Entries of a stretch that is worth a task, and stretches at most.
+  static constexpr std::uint64_t kStretchEntries = std::uint64_t{1} << 16;
+  static constexpr std::size_t kMaxStretches = 64;
+
+  std::uint64_t write_stretch(std::uint64_t first, std::uint64_t end, Bytes out) const noexcept {
+    ContentWriter writer(vectors_, x_, key_, lengths_ + 2 * groups_.groups(first), out);
+    std::uint64_t number = first;
+    for_each_kept(atoms_, first, end, [&](std::uint64_t atom, const AtomChoice& choice) {
+      writer.add(atom, places_ == AtomPlaces::own ? atom : number, choice);
+      ++number;
+    });
+    return writer.finish();
+  }
+
+  /// Each stretch has a part of the room for itself; then they are put together. Returns the bits;
+  /// `kDoesNotFit` where a part was too small.
+  std::uint64_t write_at_once(Executor* executor) const noexcept {
+    const std::uint64_t entries = std::max<std::uint64_t>(1, vectors_.frame().length);
+    std::uint64_t each = std::max(kStretchEntries / entries, atoms_.kept / kMaxStretches + 1);
+    each = round_up(each, groups_.atoms);
+    const std::size_t count = (atoms_.kept + each - 1) / each;
+    if (count <= 1) return kDoesNotFit;
+    const std::size_t room = out_.size() / count / 8 * 8;
+    std::array<std::uint64_t, kMaxStretches> bits;
+    core::run_tasks(executor, count, [&](std::size_t s) {
+      bits[s] = write_stretch(s * each, std::min(atoms_.kept, (s + 1) * each),
+                              out_.subspan(s * room, room));
+    });
+    if (std::find(bits.begin(), bits.begin() + count, kDoesNotFit) != bits.begin() + count)
+      return kDoesNotFit;
+    std::uint64_t all = bits[0];
+    for (std::size_t s = 1; s < count; ++s) {
+      append_bits(out_.data(), all, out_.data() + s * room, bits[s]);
+      all += bits[s];
+    }
+    return all;
+  }
+
+  const DrawnAtoms& atoms_;
+  const Vectors& vectors_;
+  Sources<Vectors> x_;
+  AtomPlaces places_;
+  Key key_;
+  GroupShape groups_;
+  std::byte* lengths_;
+  Bytes out_;
+};
+
 /// All sections; returns the bytes of the body.
 template <typename Vectors>
 std::size_t write_body(const DrawnAtoms& atoms, const Vectors& vectors, const Sources<Vectors>& x,
-                       AtomPlaces places, const Key& key, Bytes out) noexcept {
+                       AtomPlaces places, const Key& key, Executor* executor, Bytes out) noexcept {
   const MarksChoice plan = choose_marks(atoms.marks(), atoms.rms.size());
   write_marks(plan, atoms.marks(), atoms.rms.size(), out.data());
   const std::size_t flags_end = plan.bytes + write_flags(atoms, out.subspan(plan.bytes));
@@ -134,13 +246,8 @@ std::size_t write_body(const DrawnAtoms& atoms, const Vectors& vectors, const So
   if (lengths != flags_end) out[lengths - 1] = std::byte{0};
   const std::size_t content =
       lengths + 2 * GroupShape::of(vectors.frame().length).groups(atoms.kept);
-  ContentWriter writer(vectors, x, key, out.data() + lengths, out.subspan(content));
-  std::uint64_t rank = 0;
-  for_each_kept(atoms, [&](std::uint64_t atom, const AtomChoice& choice) {
-    writer.add(atom, places == AtomPlaces::own ? atom : rank, choice);
-    ++rank;
-  });
-  const std::size_t end = content + writer.finish(), padded = round_up(end, 4);
+  const Content all(atoms, vectors, x, places, key, out.data() + lengths, out.subspan(content));
+  const std::size_t end = content + all.write(executor), padded = round_up(end, 4);
   std::fill(out.data() + end, out.data() + padded, std::byte{0});
   return padded;
 }
@@ -180,21 +287,24 @@ Status draw_atoms(const AtomLayout& layout, const double* rms, float price, cons
 }
 
 Status write_atoms(const float* x, AtomPlaces places, const AtomLayout& layout,
-                   const DrawnAtoms& atoms, const Key& key, Bytes out, AtomBody& body) noexcept {
+                   const DrawnAtoms& atoms, const Key& key, Executor* executor, Bytes out,
+                   AtomBody& body) noexcept {
   body = AtomBody{};
   if (atoms.kept == 0) return Status::ok;
   if (out.size() < max_body_bytes(layout)) return Status::buffer_too_small;
   body.kept = atoms.kept;
-  body.bytes = write_body(atoms, SingleVectors(layout, atoms.price), {x}, places, key, out);
+  body.bytes =
+      write_body(atoms, SingleVectors(layout, atoms.price), {x}, places, key, executor, out);
   return Status::ok;
 }
 
 Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,
-                    const Key& key, Bytes out, Bytes workspace, AtomBody& body) noexcept {
+                    const Key& key, Executor* executor, Bytes out, Bytes workspace,
+                    AtomBody& body) noexcept {
   body = AtomBody{};
   DrawnAtoms atoms;
   if (const Status s = draw_atoms(layout, rms, price, key, workspace, atoms); failed(s)) return s;
-  return write_atoms(x, AtomPlaces::own, layout, atoms, key, out, body);
+  return write_atoms(x, AtomPlaces::own, layout, atoms, key, executor, out, body);
 }
 
 Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
@@ -209,8 +319,9 @@ Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
   if (!carver.fits()) return Status::workspace_too_small;
   draw_marks(atoms, Philox(key, Purpose::select_pair));
   if (atoms.kept == 0) return Status::ok;
-  bytes = write_body(atoms, PairVectors(layer, price, 1, pairs.exponent),
-                     {pairs.shorter.data(), pairs.longer.data()}, AtomPlaces::own, key, body);
+  bytes =
+      write_body(atoms, PairVectors(layer, price, 1, pairs.exponent),
+                 {pairs.shorter.data(), pairs.longer.data()}, AtomPlaces::own, key, nullptr, body);
   return Status::ok;
 }
 

@@ -307,12 +307,24 @@ double AtomAmplitudes(const float* x, const AtomLayout& layout, double* rms) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <atomic>
+#include <cmath>
+
+#include "core/run_tasks.hpp"
+
 namespace atomo::cpu {
 
 HWY_EXPORT(DrawDither);
 HWY_EXPORT(EncodePiece);
 HWY_EXPORT(DecodePieces);
 HWY_EXPORT(AtomAmplitudes);
+
+namespace {
+
+/// Entries that a task takes.
+constexpr std::uint64_t kTaskEntries = std::uint64_t{1} << 17;
+
+}  // namespace
 
 void draw_dither(const Philox& draws, const std::uint64_t* bases, std::size_t count,
                  DitherWords* levels) noexcept {
@@ -338,8 +350,21 @@ void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries
   bit = piece.bit;
 }
 
-double atom_amplitudes(const float* x, const AtomLayout& layout, double* rms) noexcept {
-  return HWY_DYNAMIC_DISPATCH(AtomAmplitudes)(x, layout, rms);
+bool atom_amplitudes(const float* x, const AtomLayout& layout, double* rms,
+                     Executor* executor) noexcept {
+  if (layout.count == 0) return true;
+  std::atomic<bool> finite{true};
+  const std::uint64_t grain = std::max<std::uint64_t>(1, kTaskEntries / layout.length);
+  core::run_ranges(executor, layout.count, grain, [&](std::size_t begin, std::size_t end) {
+    AtomLayout part = layout;
+    part.count = end - begin;
+    part.last = layout.length_of(end - 1);
+    // Sums of squares of finite f32 cannot overflow f64, so the sum tells.
+    const double energy =
+        HWY_DYNAMIC_DISPATCH(AtomAmplitudes)(x + begin * layout.length, part, rms + begin);
+    if (!std::isfinite(energy)) finite = false;
+  });
+  return finite;
 }
 
 }  // namespace atomo::cpu

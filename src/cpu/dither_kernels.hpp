@@ -70,11 +70,12 @@ void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries
                   const VectorScale& scale, const DuoCoding& coding, const DitherWords* levels,
                   cpu::DecodeMode mode, float* y) noexcept;
 
-/// rms of each atom, and the sum of squares of all. Squares are exact in f64; element i of an atom
+/// rms of each atom; whether all are finite. Runs on the executor, which may be null. Squares are exact
+/// in f64; element i of an atom
 /// is added to lane i mod 32, lanes are folded 32, 16, .. 1. Atoms longer than 1,024 are summed in
 /// segments of 1,024, the sums added as a balanced tree: level by level, neighbours, an odd last
 /// one carried up.
-[[nodiscard]] double atom_amplitudes(const float* x, const AtomLayout& layout,
-                                     double* rms) noexcept;
+bool atom_amplitudes(const float* x, const AtomLayout& layout, double* rms,
+                     Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

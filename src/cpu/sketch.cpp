@@ -37,8 +37,8 @@ constexpr int kLargestExponent = 120;
 /// Up to here, either way, fourth powers of entries are far from both ends of f32: no scaling.
 constexpr int kPlainExponent = 24;
 
-/// Rows and columns of the products that one task takes.
-constexpr std::size_t kRowBlock = 128, kColumnBlock = 256;
+/// Rows and columns of the products that one task takes; kept rows of the residual; pairs.
+constexpr std::size_t kRowBlock = 128, kColumnBlock = 256, kKeptBlock = 64, kScaledPairs = 8;
 
 /// What f32 products make the squared norm of a row's residual wrong by, in units of the row's own:
 /// twice the largest error seen. Sums of more than 2^14 products are less exact.
@@ -121,9 +121,12 @@ bool choose_exponent(std::span<const double> rms, const MatrixShape& shape,
 }
 
 /// out (r x n) = W x^T, x of n x r.
-void rotate(const float* w, const float* x, std::size_t n, std::size_t r, float* out) noexcept {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, to_int(r), to_int(n), to_int(r), 1.0f, w,
-              to_int(r), x, to_int(r), 0.0f, out, to_int(n));
+void rotate(const float* w, const float* x, std::size_t n, std::size_t r, Executor* executor,
+            float* out) noexcept {
+  run_ranges(executor, n, kColumnBlock, [&](std::size_t begin, std::size_t end) {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, to_int(r), to_int(end - begin), to_int(r),
+                1.0f, w, to_int(r), x + begin * r, to_int(r), 0.0f, out + begin, to_int(n));
+  });
 }
 
 bool supports(const MatrixShape& shape, const SketchOptions& options) noexcept {
@@ -150,33 +153,40 @@ void clear(SingularPairs& pairs) noexcept {
 /// From a basis, memory.right (columns x r) times the correction, and from T times it, of which
 /// memory.left has what memory.right has of the basis, to pairs; the others are none. Leaves the
 /// squared norms of the rows of T P in memory.squares.
-void make_pairs(const MatrixShape& shape, std::size_t r, const SketchMemory& memory,
+void make_pairs(const Matrix& matrix, std::size_t r, const SketchMemory& memory,
                 SingularPairs& pairs) noexcept {
+  const MatrixShape& shape = matrix.shape;
   const std::size_t m = shape.shorter(), n = shape.longer();
   std::fill(pairs.shorter.begin() + static_cast<std::ptrdiff_t>(r * m), pairs.shorter.end(), 0.0f);
   std::fill(pairs.longer.begin() + static_cast<std::ptrdiff_t>(r * n), pairs.longer.end(), 0.0f);
   std::fill(pairs.sigma.begin() + static_cast<std::ptrdiff_t>(r), pairs.sigma.end(), 0.0);
   std::fill(memory.squares.begin(), memory.squares.end(), 0.0);
   if (r == 0) return;
-  find_rotation(memory.basis, memory.left.data(), shape.rows, r);
+  find_rotation(memory.basis, {memory.left.data(), shape.rows, r, nullptr, matrix.executor});
   float* const of_row = of_rows(shape, pairs).data();
-  rotate(memory.basis.block.data(), memory.left.data(), shape.rows, r, of_row);
-  rotate(memory.basis.block.data(), memory.right.data(), shape.columns, r,
+  rotate(memory.basis.block.data(), memory.left.data(), shape.rows, r, matrix.executor, of_row);
+  rotate(memory.basis.block.data(), memory.right.data(), shape.columns, r, matrix.executor,
          of_columns(shape, pairs).data());
-  for (std::size_t k = 0; k < r; ++k) {
-    for (std::size_t i = 0; i < shape.rows; ++i) {
-      const auto entry = static_cast<double>(of_row[k * shape.rows + i]);
-      memory.squares[i] += entry * entry;
+  run_ranges(matrix.executor, shape.rows, kColumnBlock, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t k = 0; k < r; ++k) {
+      for (std::size_t i = begin; i < end; ++i) {
+        const auto entry = static_cast<double>(of_row[k * shape.rows + i]);
+        memory.squares[i] += entry * entry;
+      }
     }
-    float* const u = pairs.shorter.data() + k * m;
-    float* const v = pairs.longer.data() + k * n;
-    // Of a wide matrix sigma is still with u.
-    const auto norm = static_cast<float>(std::sqrt(sum_squares(u, m)));
-    const float inverse = norm > 0 ? 1 / norm : 0;
-    for (std::size_t i = 0; i < m; ++i) u[i] *= inverse;
-    for (std::size_t j = 0; j < n; ++j) v[j] *= norm;
-    pairs.sigma[k] = std::ldexp(std::sqrt(sum_squares(v, n)), pairs.exponent);
-  }
+  });
+  run_ranges(matrix.executor, r, kScaledPairs, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t k = begin; k < end; ++k) {
+      float* const u = pairs.shorter.data() + k * m;
+      float* const v = pairs.longer.data() + k * n;
+      // Of a wide matrix sigma is still with u.
+      const auto norm = static_cast<float>(std::sqrt(sum_squares(u, m)));
+      const float inverse = norm > 0 ? 1 / norm : 0;
+      for (std::size_t i = 0; i < m; ++i) u[i] *= inverse;
+      for (std::size_t j = 0; j < n; ++j) v[j] *= norm;
+      pairs.sigma[k] = std::ldexp(std::sqrt(sum_squares(v, n)), pairs.exponent);
+    }
+  });
 }
 
 /// The marked rows of what the pairs leave, one behind the other. Overwrites `left` and `kept_rows`.
@@ -192,7 +202,7 @@ void subtract_pairs(const Matrix& g, const SingularPairs& pairs,
   });
   const float* const along_rows = of_rows(g.shape, pairs).data();
   const float* const along_columns = of_columns(g.shape, pairs).data();
-  run_ranges(g.executor, count, kRowBlock, [&](std::size_t begin, std::size_t end) {
+  run_ranges(g.executor, count, kKeptBlock, [&](std::size_t begin, std::size_t end) {
     float* const out = residual + begin * columns;
     float* const left = memory.left.data() + begin * r;
     for (std::size_t i = begin; i < end; ++i) {
@@ -255,7 +265,7 @@ void sketch_matrix(const Matrix& g, std::span<const double> rms, const SketchMem
   }
   const std::size_t r = find(scaled);
   if (r > 0) scaled.times(memory.right.data(), r, memory.left.data());
-  make_pairs(g.shape, r, memory, pairs);
+  make_pairs(scaled, r, memory, pairs);
   measure_residual(g, rms, pairs, memory, residual, residual_rms);
 }
 
@@ -275,23 +285,25 @@ Status sketch(const float* g, const MatrixShape& shape, const SketchOptions& opt
   Carver carver(workspace);
   const SketchMemory memory(carver, shape, options.rank);
   if (!carver.fits()) return Status::workspace_too_small;
-  sketch_matrix({g, shape, executor}, rms, memory, pairs, residual, residual_rms,
-                [&](const Matrix& matrix) {
-                  float* const left = memory.left.data();
-                  float* const right = memory.right.data();
-                  memory.start.draw(Philox(key, Purpose::sketch_omega));
-                  matrix.times(memory.start, left);
-                  std::size_t r = options.rank;
-                  for (unsigned i = 0; i < options.iterations; ++i) {
-                    if (i > 0) matrix.times(right, r, left);
-                    r = condition(memory.basis, left, shape.rows, r);
-                    if (r == 0) break;
-                    matrix.transposed_times(left, r, right);
-                    r = find_basis(memory.basis, right, shape.columns, r);
-                    if (r == 0) break;
-                  }
-                  return r;
-                });
+  sketch_matrix(
+      {g, shape, executor}, rms, memory, pairs, residual, residual_rms, [&](const Matrix& matrix) {
+        float* const left = memory.left.data();
+        float* const right = memory.right.data();
+        memory.start.draw(Philox(key, Purpose::sketch_omega));
+        matrix.times(memory.start, left);
+        std::size_t r = options.rank;
+        for (unsigned i = 0; i < options.iterations; ++i) {
+          if (i > 0) matrix.times(right, r, left);
+          r = condition(memory.basis,
+                        {left, shape.rows, r, of_rows(shape, pairs).data(), executor});
+          if (r == 0) break;
+          matrix.transposed_times(left, r, right);
+          r = find_basis(memory.basis,
+                         {right, shape.columns, r, of_columns(shape, pairs).data(), executor});
+          if (r == 0) break;
+        }
+        return r;
+      });
   return Status::ok;
 }
 

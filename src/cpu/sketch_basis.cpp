@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/run_tasks.hpp"
+
 namespace atomo::cpu {
 namespace {
+
+using core::run_ranges;
 
 /// First pass: on the diagonal of a Gram matrix of columns of norm 1, more than the rounding of its
 /// f32 products. A column of which less is new comes out short instead of wrong; the second pass
@@ -25,22 +29,39 @@ int to_int(std::size_t n) noexcept { return static_cast<int>(n); }
 constexpr std::size_t solver_floats(std::size_t r) noexcept { return 1 + 6 * r + 2 * r * r; }
 constexpr std::size_t solver_integers(std::size_t r) noexcept { return 3 + 5 * r; }
 
+/// small = the upper Gram matrix of the columns of x: sums of up to kGramParts stretches of rows, in
+/// their order.
+void find_gram(const BasisMemory& memory, const ThinMatrix& x) noexcept {
+  const std::size_t square = x.r * x.r;
+  const std::size_t rows = std::max(kGramRows, (x.n + kGramParts - 1) / kGramParts);
+  run_ranges(x.executor, x.n, rows, [&](std::size_t begin, std::size_t end) {
+    float* const part = begin == 0 ? memory.small.data() : &memory.parts[begin / rows * square];
+    cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, to_int(x.r), to_int(end - begin), 1.0f,
+                x.x + begin * x.r, to_int(x.r), 0.0f, part, to_int(x.r));
+  });
+  for (std::size_t begin = rows; begin < x.n; begin += rows) {
+    const float* const part = &memory.parts[begin / rows * square];
+    for (std::size_t i = 0; i < x.r; ++i) {
+      for (std::size_t k = i; k < x.r; ++k) memory.small[i * x.r + k] += part[i * x.r + k];
+    }
+  }
+}
+
 /// The columns of x (n x r) made orthonormal by Cholesky factors of their Gram matrix, scaled to a
 /// diagonal of ones (Yamamoto, Nakatsukasa, Yanagisawa, Fukaya, "Roundoff error analysis of the
 /// CholeskyQR2 algorithm", 2015; with a shift: Fukaya and others, "Shifted Cholesky QR for computing
 /// the QR factorization of ill-conditioned matrices", 2020).
 class Columns {
  public:
-  Columns(const BasisMemory& memory, float* x, std::size_t n, std::size_t r) noexcept
-      : memory_(memory), x_(x), n_(n), r_(r) {}
+  Columns(const BasisMemory& memory, const ThinMatrix& x) noexcept
+      : memory_(memory), x_(x), r_(x.r) {}
 
   [[nodiscard]] std::size_t count() const noexcept { return r_; }
 
   /// Finds the factor, with `shift` on the diagonal. Columns whose squared norm is not above
   /// `least_square`, or of which less than `least_pivot` is new, are dropped.
   void factor(double shift, double least_square, double least_pivot) noexcept {
-    cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, to_int(r_), to_int(n_), 1.0f, x_, to_int(r_),
-                0.0f, memory_.small.data(), to_int(r_));
+    find_gram(memory_, {x_.x, x_.n, r_, x_.scratch, x_.executor});
     for (std::size_t k = 0; k < r_; ++k) {
       const double square = memory_.small[k * r_ + k];
       memory_.scale[k] = square > least_square ? 1 / std::sqrt(square) : 0;
@@ -67,14 +88,14 @@ class Columns {
 
   /// x times the correction.
   void apply() noexcept {
-    for (std::size_t begin = 0; begin < n_; begin += kBasisBlock) {
-      const std::size_t rows = std::min(kBasisBlock, n_ - begin);
-      float* const here = x_ + begin * r_;
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, to_int(rows), to_int(r_), to_int(r_),
-                  1.0f, here, to_int(r_), memory_.correction.data(), to_int(r_), 0.0f,
-                  memory_.block.data(), to_int(r_));
-      std::copy_n(memory_.block.data(), rows * r_, here);
-    }
+    run_ranges(x_.executor, x_.n, kBasisBlock, [&](std::size_t begin, std::size_t end) {
+      float* const here = x_.x + begin * r_;
+      float* const there = x_.scratch + begin * r_;
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, to_int(end - begin), to_int(r_),
+                  to_int(r_), 1.0f, here, to_int(r_), memory_.correction.data(), to_int(r_), 0.0f,
+                  there, to_int(r_));
+      std::copy_n(there, (end - begin) * r_, here);
+    });
   }
 
   /// Leaves the dropped columns out of x. Whether there were any.
@@ -82,10 +103,10 @@ class Columns {
     std::size_t kept = 0;
     for (std::size_t k = 0; k < r_; ++k) kept += dropped(k) ? 0 : 1;
     if (kept == r_) return false;
-    float* to = x_;
-    for (std::size_t i = 0; i < n_; ++i) {
+    float* to = x_.x;
+    for (std::size_t i = 0; i < x_.n; ++i) {
       for (std::size_t k = 0; k < r_; ++k) {
-        if (!dropped(k)) *to++ = x_[i * r_ + k];
+        if (!dropped(k)) *to++ = x_.x[i * r_ + k];
       }
     }
     r_ = kept;
@@ -119,24 +140,25 @@ class Columns {
   }
 
   BasisMemory memory_;
-  float* x_;
-  std::size_t n_, r_;
+  ThinMatrix x_;
+  std::size_t r_;
 };
 
 }  // namespace
 
 BasisMemory::BasisMemory(core::Carver& carver, std::size_t r) noexcept
-    : block(carver.take<float>(std::max(kBasisBlock, r) * r)),
+    : block(carver.take<float>(r * r)),
       small(carver.take<float>(r * r)),
       correction(carver.take<float>(r * r)),
+      parts(carver.take<float>(kGramParts * r * r)),
       gram(carver.take<double>(r * r)),
       scale(carver.take<double>(r)),
       values(carver.take<float>(r)),
       solver(carver.take<float>(solver_floats(r))),
       integers(carver.take<lapack_int>(solver_integers(r))) {}
 
-std::size_t condition(const BasisMemory& memory, float* x, std::size_t n, std::size_t r) noexcept {
-  Columns columns(memory, x, n, r);
+std::size_t condition(const BasisMemory& memory, ThinMatrix x) noexcept {
+  Columns columns(memory, x);
   columns.factor(kShift, 0, kLeastRest);
   columns.invert();
   columns.apply();
@@ -144,8 +166,8 @@ std::size_t condition(const BasisMemory& memory, float* x, std::size_t n, std::s
   return columns.count();
 }
 
-std::size_t find_basis(const BasisMemory& memory, float* x, std::size_t n, std::size_t r) noexcept {
-  Columns columns(memory, x, n, r);
+std::size_t find_basis(const BasisMemory& memory, ThinMatrix x) noexcept {
+  Columns columns(memory, x);
   columns.factor(kShift, 0, 0);
   columns.invert();
   columns.apply();
@@ -156,14 +178,13 @@ std::size_t find_basis(const BasisMemory& memory, float* x, std::size_t n, std::
   return columns.count();
 }
 
-void find_rotation(const BasisMemory& memory, const float* k, std::size_t n,
-                   std::size_t r) noexcept {
+void find_rotation(const BasisMemory& memory, const ThinMatrix& k) noexcept {
+  const std::size_t r = k.r;
   const int size = to_int(r);
   float* const small = memory.small.data();
   float* const block = memory.block.data();
   const float* const correction = memory.correction.data();
-  cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, size, to_int(n), 1.0f, k, size, 0.0f, small,
-              size);
+  find_gram(memory, k);
   cblas_ssymm(CblasRowMajor, CblasLeft, CblasUpper, size, size, 1.0f, small, size, correction, size,
               0.0f, block, size);
   cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, size, size, size, 1.0f, correction, size,

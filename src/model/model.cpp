@@ -90,17 +90,33 @@ void Compressor::Impl::set_up_memory() {
   price_memory.resize(carve_price_inputs(Carver()));
   carve_price_inputs(Carver(Bytes(price_memory)));
 
+  // Layers are decoded side by side where there is room for them.
+  constexpr std::size_t kDecodedAtOnce = 4;
   Carver encoding;
-  std::size_t decoding = 0, halves = 0;
+  std::size_t largest = 0, together = 0, halves = 0;
   for (std::size_t i = 0; i < count; ++i) {
     LayerEncoder(plans[i]).carve(encoding);
-    decoding = std::max(decoding, read_workspace(i));
+    largest = std::max(largest, read_workspace(i));
+    together += read_workspace(i);
     if (plans[i].kind.dtype != DType::f32) halves += plans[i].n;
   }
   Carver sums;
   sums.take<float>(halves);
   encode_workspace = encoding.bytes();
-  decode_workspace = decoding + sums.bytes();
+  decode_workspace = std::min(together, kDecodedAtOnce * largest) + sums.bytes();
+}
+
+void Compressor::Impl::set_up_order() {
+  // Of as many entries, and a part of the model that would keep the others waiting.
+  constexpr std::size_t kLarge = std::size_t{1} << 20, kParts = 16;
+  std::size_t all = 0;
+  for (const auto& plan : plans) all += plan.n;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const std::size_t n = plans[i].n;
+    (n >= kLarge && n > all / kParts ? layers_alone : layers_at_once).push_back(i);
+  }
+  const auto larger = [&](std::size_t a, std::size_t b) { return plans[a].n > plans[b].n; };
+  std::stable_sort(layers_at_once.begin(), layers_at_once.end(), larger);
 }
 
 void Compressor::Impl::set_up_device() {
@@ -134,10 +150,15 @@ Status Compressor::Impl::carve(Bytes memory) noexcept {
   return carver.fits() ? Status::ok : Status::workspace_too_small;
 }
 
-/// Runs `step(i)` for every layer, on the executor when there is one; the worst status.
+/// Runs `step(i, executor)` for every layer, several at once when there is an executor; the worst
+/// status. A step of a layer that runs beside others has none.
 template <typename Step>
 Status Compressor::Impl::each_layer(Executor* executor, Step step) noexcept {
-  run_tasks(executor, layers.size(), [&](std::size_t i) { statuses[i] = step(i); });
+  for (const std::size_t i : layers_alone) statuses[i] = step(i, executor);
+  run_tasks(executor, layers_at_once.size(), [&](std::size_t k) {
+    const std::size_t i = layers_at_once[k];
+    statuses[i] = step(i, nullptr);
+  });
   Status status = Status::ok;
   for (const Status s : statuses) status |= s;
   return status;
@@ -157,23 +178,25 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
     return Bytes{payload.data + layout.bytes() + body_offset[i], capacity};
   };
 
-  Status status = each_layer(context.executor, [&](std::size_t i) {
+  Status status = each_layer(context.executor, [&](std::size_t i, Executor* executor) {
     Key own = key;
     own.tensor = static_cast<std::uint16_t>(i);
-    const Status s = encoders[i].prepare(views[i], own, nullptr, rank_of(i));
+    const Status s = encoders[i].prepare(views[i], own, executor, rank_of(i));
     seen[i] = encoders[i].sends() ? 2 : 1;
     return s;
   });
   if (failed(status)) return status;
   LayerPrices found;
   status |= find_prices(found);
-  status |= each_layer(context.executor,
-                       [&](std::size_t i) { return encoders[i].write(found, room_of(i)); });
+  status |= each_layer(context.executor, [&](std::size_t i, Executor*) {
+    return encoders[i].write(found, room_of(i));
+  });
   for (const std::size_t i : ranked_layers) learn_rank(i);
   if (!failed(status)) status |= allot(key);
   if (failed(status)) return status;
-  status |= each_layer(context.executor,
-                       [&](std::size_t i) { return encoders[i].fit(allotments[i], room_of(i)); });
+  status |= each_layer(context.executor, [&](std::size_t i, Executor*) {
+    return encoders[i].fit(allotments[i], room_of(i));
+  });
   if (failed(status)) return status;
 
   const std::uint64_t total = close_gaps(payload.data);

@@ -49,6 +49,9 @@ struct Compressor::Impl {
   std::vector<double> expected_bits;
   std::vector<std::size_t> limits;
 
+  // Layers that get the executor for themselves, one after the other; then the others as tasks, the
+  // largest first.
+  std::vector<std::size_t> layers_alone, layers_at_once;
   // Of layers whose sketches learn their rank: what this step takes, and what the next one will.
   std::vector<std::size_t> ranked_layers;
   std::vector<price::RankState> ranks, next_ranks;  // a layer each
@@ -63,6 +66,7 @@ struct Compressor::Impl {
       : layers(std::move(specs)), policy(std::move(p)) {
     set_up_layers(options);
     set_up_memory();
+    set_up_order();
     check_cap();
     set_limits();
     if (options.device == Device::cuda) set_up_device();
@@ -70,6 +74,7 @@ struct Compressor::Impl {
 
   void set_up_layers(const CompressorOptions& options);
   void set_up_memory();
+  void set_up_order();
   void set_up_device();
   [[nodiscard]] std::size_t read_workspace(std::size_t i) const noexcept {
     return codec::read_layer_workspace(plans[i].kind, plans[i].kind.dtype,

@@ -386,7 +386,7 @@ TEST_F(CRefusals, FieldsThatAreReserved) {
   refuses(atomo_compressor_create(&layer, 1, "*=sign", nullptr, &made), "layers[0]: `reserved`");
   layer.reserved = 0;
   atomo_compressor_options options{};
-  options.reserved[4] = 1;
+  options.reserved[3] = 1;
   refuses(atomo_compressor_create(&layer, 1, "*=sign", &options, &made), "of the options");
   options = {};
   options.device = 5;

@@ -66,8 +66,8 @@ class SentSketch {
     std::vector<std::byte> body(format::max_body_bytes(rows_)),
         workspace(cpu::encode_workspace_bytes(rows_.count));
     cpu::AtomBody written;
-    EXPECT_EQ(cpu::encode_atoms(sketched_.residual.data(), rows_, rms_.data(), price_, key, body,
-                                workspace, written),
+    EXPECT_EQ(cpu::encode_atoms(sketched_.residual.data(), rows_, rms_.data(), price_, key, nullptr,
+                                body, workspace, written),
               Status::ok);
     body.resize(written.bytes);
     return body;
@@ -231,9 +231,9 @@ Errors sent_errors(const Sketched& s, const SentSketch& sent, const Contents& co
   EXPECT_EQ(cpu::decode_pair_factors(sent.pairs(key), layer, kPrice, 1, key, factors), Status::ok);
   EXPECT_EQ(factors.kept, kRank);
   std::vector<float> rows(s.residual.size());
-  EXPECT_EQ(
-      cpu::decode_atoms(sent.rows(key), AtomLayout::rows(24, 24), kPrice, key, rows.data(), {}),
-      Status::ok);
+  EXPECT_EQ(cpu::decode_atoms(sent.rows(key), AtomLayout::rows(24, 24), kPrice, key, rows.data(),
+                              {}, nullptr),
+            Status::ok);
   const double root = std::sqrt(24.0);
   Errors errors;
   for (std::size_t at = 0; at < 24 * kRank; ++at) {

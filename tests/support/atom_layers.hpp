@@ -72,8 +72,8 @@ struct Layer {
                                               std::size_t shift = 0) const {
     Guarded out(max_body_bytes(layout), shift),
         workspace(encode_workspace_bytes(layout.count), shift);
-    EXPECT_EQ(encode_atoms(x.data(), layout, rms.data(), price.a, key, out.span(), workspace.span(),
-                           body),
+    EXPECT_EQ(encode_atoms(x.data(), layout, rms.data(), price.a, key, nullptr, out.span(),
+                           workspace.span(), body),
               Status::ok);
     EXPECT_TRUE(out.intact());
     EXPECT_TRUE(workspace.intact());
@@ -85,7 +85,7 @@ struct Layer {
   }
   [[nodiscard]] std::vector<float> decode(ConstBytes body, const Key& key) const {
     Guarded y(x.size() * sizeof(float), 4);
-    EXPECT_EQ(decode_atoms(body, layout, price.a, key, y.data<float>(), {}), Status::ok);
+    EXPECT_EQ(decode_atoms(body, layout, price.a, key, y.data<float>(), {}, nullptr), Status::ok);
     EXPECT_TRUE(y.intact());
     return {y.data<float>(), y.data<float>() + x.size()};
   }

@@ -107,8 +107,8 @@ struct Sketched {
     std::vector<std::byte> memory(bytes + shift + kGuard, std::byte{0x5A});
     const Bytes workspace = Bytes(memory).subspan(shift, bytes);
     SingularPairs pairs{shorter, longer, sigma};
-    static_cast<void>(cpu::atom_amplitudes(
-        g.data(), format::AtomLayout::rows(shape.rows, shape.columns), residual_rms.data()));
+    cpu::atom_amplitudes(g.data(), format::AtomLayout::rows(shape.rows, shape.columns),
+                         residual_rms.data(), nullptr);
     status = call(pairs, workspace);
     std::vector<std::uint64_t> marks(coding::marks_words(shape.rows));
     for (std::size_t i = 0; i < shape.rows; ++i) marks[i / 64] |= std::uint64_t{1} << (i % 64);

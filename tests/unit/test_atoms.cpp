@@ -171,7 +171,7 @@ TEST(Atoms, ZerosTakeNoBytes) {
   const Layer layer(std::vector<float>(400, 0.0f), layout, 1.0);
   EXPECT_TRUE(layer.encode({}).empty());
   std::vector<float> y(400, 5.0f);
-  EXPECT_EQ(decode_atoms({}, layout, 0.0f, {}, y.data(), {}), Status::ok);
+  EXPECT_EQ(decode_atoms({}, layout, 0.0f, {}, y.data(), {}, nullptr), Status::ok);
   EXPECT_EQ(y, std::vector<float>(400, 0.0f));
 }
 
@@ -215,7 +215,8 @@ TEST(Atoms, AddingRoundsTwice) {
   std::vector<float> y(v.size()), start(v.size());
   for (std::size_t i = 0; i < y.size(); ++i) y[i] = start[i] = std::sin(static_cast<float>(i)) * 3;
   const float alpha = 0.3f;
-  ASSERT_EQ(decode_atoms(bytes, layout, layer.price.a, {}, y.data(), {true, alpha}), Status::ok);
+  ASSERT_EQ(decode_atoms(bytes, layout, layer.price.a, {}, y.data(), {true, alpha}, nullptr),
+            Status::ok);
   for (std::size_t i = 0; i < y.size(); ++i) {
     const float product = alpha * v[i];
     ASSERT_EQ(y[i], start[i] + product);
@@ -242,7 +243,7 @@ TEST(Atoms, CallsRefuseWhatTheyCannotUse) {
       workspace(encode_workspace_bytes(layout.count));
   AtomBody body;
   const auto call = [&](float price, std::size_t capacity, std::size_t room) {
-    return encode_atoms(layer.x.data(), layout, layer.rms.data(), price, {},
+    return encode_atoms(layer.x.data(), layout, layer.rms.data(), price, {}, nullptr,
                         Bytes(out).first(capacity), Bytes(workspace).first(room), body);
   };
   EXPECT_EQ(call(layer.price.a, out.size(), workspace.size()), Status::ok);
@@ -279,7 +280,7 @@ TEST(Atoms, DamagedBodiesAreRefusedOrDecode) {
       const auto bytes = layer.encode({});
       Guarded y(layer.x.size() * sizeof(float));
       const auto decode = [&](const std::vector<std::byte>& body) {
-        return decode_atoms(body, layout, layer.price.a, {}, y.data<float>(), {});
+        return decode_atoms(body, layout, layer.price.a, {}, y.data<float>(), {}, nullptr);
       };
       for (std::size_t size = 1; size < bytes.size(); ++size) {
         const std::vector<std::byte> cut(bytes.begin(),
@@ -317,7 +318,7 @@ TEST(Atoms, PaddingMustBeZero) {
     if (end == bytes.size() * 8) continue;
     bytes.back() |= std::byte{0x80};
     std::vector<float> y(300);
-    EXPECT_EQ(decode_atoms(bytes, layout, layer.price.a, {.seed = seed}, y.data(), {}),
+    EXPECT_EQ(decode_atoms(bytes, layout, layer.price.a, {.seed = seed}, y.data(), {}, nullptr),
               Status::corrupt);
   }
 }

@@ -119,8 +119,8 @@ Status decode_sketch(const LayerOutput& out, const DitheredLayer& of, ConstBytes
     if (failed(status)) return status;
   }
   float* const rest = mode.add ? memory.rest.data() : out.y;
-  const Status status =
-      cpu::decode_atoms(rows, of.atoms, out.price, out.key, rest, {false, 1.0f, mode.gain});
+  const Status status = cpu::decode_atoms(rows, of.atoms, out.price, out.key, rest,
+                                          {false, 1.0f, mode.gain}, out.executor);
   if (failed(status)) return status;
   const Sides sides(layer.view, memory.factors);
   const LowRank sum{sides.left,         sides.right,     memory.factors.kept,
@@ -145,7 +145,7 @@ Status decode_dithered(const LayerOutput& out) noexcept {
   ConstBytes body = out.body;
   if (out.thinned && !open_thinned(layer, body, mode.gain)) return Status::corrupt;
   if (!layer.has_pairs())
-    return cpu::decode_atoms(body, layer.atoms, out.price, out.key, out.y, mode);
+    return cpu::decode_atoms(body, layer.atoms, out.price, out.key, out.y, mode, out.executor);
   return layer.is_sketch() ? decode_sketch(out, layer, body, mode)
                            : decode_singular_pairs(out, layer.pairs, body, mode);
 }

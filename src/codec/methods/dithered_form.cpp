@@ -97,7 +97,7 @@ Status DitheredForm::prepare(const LayerInput& in, std::span<const double> row_r
   input = {};
   if (layer.is_sketch()) {
     if (row_rms.empty()) {
-      static_cast<void>(cpu::atom_amplitudes(in.x, layer.atoms, form.rms.data()));
+      cpu::atom_amplitudes(in.x, layer.atoms, form.rms.data(), in.executor);
       row_rms = form.rms;
     }
     const MatrixShape& view = layer.pairs.view;
@@ -119,7 +119,7 @@ Status DitheredForm::prepare(const LayerInput& in, std::span<const double> row_r
     return s;
   }
   if (!layer.has_atoms()) return Status::ok;
-  static_cast<void>(cpu::atom_amplitudes(in.x, layer.atoms, form.rms.data()));
+  cpu::atom_amplitudes(in.x, layer.atoms, form.rms.data(), in.executor);
   return price_atoms(form, input, scratch);
 }
 
@@ -157,7 +157,7 @@ Status DitheredForm::write_rows(const LayerInput& in, float price, const Prepare
                          in.executor, rest);
   if (failed(s)) return s;
   return cpu::write_atoms(form.residual.data(), cpu::AtomPlaces::kept, layer.atoms, drawn, in.key,
-                          body, atoms);
+                          in.executor, body, atoms);
 }
 
 Status DitheredForm::write(const LayerInput& in, float price, const PreparedForm& form,
@@ -177,9 +177,10 @@ Status DitheredForm::write(const LayerInput& in, float price, const PreparedForm
   cpu::AtomBody atoms;
   if (input.atoms.max_rms > 0) {
     const Bytes out = body.subspan(field + of_pairs);
-    const Status s = layer.is_sketch() ? write_rows(in, price, form, scratch, out, atoms)
-                                       : cpu::encode_atoms(in.x, layer.atoms, form.rms.data(),
-                                                           price, in.key, out, scratch, atoms);
+    const Status s = layer.is_sketch()
+                         ? write_rows(in, price, form, scratch, out, atoms)
+                         : cpu::encode_atoms(in.x, layer.atoms, form.rms.data(), price, in.key,
+                                             in.executor, out, scratch, atoms);
     if (failed(s)) return s;
   }
   if (of_pairs + atoms.bytes == 0) return Status::ok;
