@@ -3,6 +3,7 @@
 #include "atomo/thread_pool.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -12,6 +13,20 @@
 
 namespace atomo {
 
+namespace {
+
+/// A layer is a dozen runs of tasks that follow each other at once: who waits looks again for about as
+/// long as waking up takes, before it sleeps.
+constexpr auto kLooks = std::chrono::microseconds(40);
+
+template <typename Done>
+void look_for(Done done) noexcept {
+  const auto end = std::chrono::steady_clock::now() + kLooks;
+  while (!done() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
+}  // namespace
+
 struct ThreadPool::Impl {
   std::mutex one_run;  // held for a whole run
   std::mutex mutex;    // guards what follows
@@ -19,9 +34,9 @@ struct ThreadPool::Impl {
   void (*task)(void*, std::size_t) = nullptr;
   void* state = nullptr;
   std::size_t count = 0;
-  std::uint64_t generation = 0;
-  std::size_t busy = 0;  // workers inside the current run
-  bool stop = false;
+  std::atomic<std::uint64_t> generation{0};
+  std::atomic<std::size_t> busy{0};  // workers inside the current run
+  std::atomic<bool> stop{false};
   std::atomic<std::size_t> next{0};
   std::vector<std::thread> threads;
 
@@ -41,8 +56,12 @@ struct ThreadPool::Impl {
 
   void loop() noexcept {
     std::uint64_t seen = 0;
+    const auto called = [&] { return stop || generation != seen; };
     for (std::unique_lock lock(mutex);;) {
-      wake.wait(lock, [&] { return stop || generation != seen; });
+      lock.unlock();
+      look_for(called);
+      lock.lock();
+      wake.wait(lock, called);
       if (stop) return;
       seen = generation;
       lock.unlock();
@@ -82,8 +101,10 @@ void ThreadPool::run(std::size_t count, void (*task)(void* state, std::size_t i)
   }
   impl_->wake.notify_all();
   impl_->work();
+  const auto finished = [&] { return impl_->busy == 0; };
+  look_for(finished);
   std::unique_lock lock(impl_->mutex);
-  impl_->done.wait(lock, [&] { return impl_->busy == 0; });
+  impl_->done.wait(lock, finished);
 }
 
 }  // namespace atomo

@@ -187,7 +187,7 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   });
   if (failed(status)) return status;
   LayerPrices found;
-  status |= find_prices(found);
+  status |= find_prices(found, context.executor);
   status |= each_layer(context.executor, [&](std::size_t i, Executor*) {
     return encoders[i].write(found, room_of(i));
   });

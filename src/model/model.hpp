@@ -109,7 +109,7 @@ struct Compressor::Impl {
   Status carve(Bytes memory) noexcept;
   template <typename Step>
   Status each_layer(Executor* executor, Step step) noexcept;
-  Status find_prices(codec::LayerPrices& found) noexcept;
+  Status find_prices(codec::LayerPrices& found, Executor* executor) noexcept;
   Status encode_on_device(std::span<const ConstTensorView> views, const Key& key,
                           const Payload& payload, const Context& context) noexcept;
   Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,

@@ -33,10 +33,10 @@ double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
 }
 
 /// The prices of a whole message whose layers are prepared.
-Status Compressor::Impl::find_prices(LayerPrices& found) noexcept {
+Status Compressor::Impl::find_prices(LayerPrices& found, Executor* executor) noexcept {
   const auto find = [&](Pool pool) {
     const double target = gather(pool, false);
-    return find_price(pool_inputs, target);
+    return find_price(pool_inputs, target, executor);
   };
   const FoundPrice of_atoms = find(Pool::atoms), of_grid = find(Pool::grid);
   found = {of_atoms.price, of_grid.price};

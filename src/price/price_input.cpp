@@ -3,9 +3,11 @@
 #include "price/price_input.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 
+#include "core/run_tasks.hpp"
 #include "format/kind.hpp"
 #include "price/coordinate_price.hpp"
 #include "price/form_choice.hpp"
@@ -43,14 +45,15 @@ std::uint32_t min_code_of_form(const FormInput& form) noexcept {
   return min_price_code(std::max(form.pairs.max_rms, form.atoms.max_rms));
 }
 
-Expected expected_of_all(std::span<const PriceInput* const> layers, std::uint32_t code) noexcept {
-  Expected sum;
-  for (const PriceInput* layer : layers) {
-    const Expected own = layer->expected(price_of_code(code));
-    sum.bits_256 += own.bits_256;
-    sum.worth += own.worth;
-  }
-  return sum;
+Expected expected_of_all(std::span<const PriceInput* const> layers, std::uint32_t code,
+                         Executor* executor) noexcept {
+  std::atomic<std::uint64_t> bits{0}, worth{0};  // sums of integers: in any order
+  core::run_tasks(executor, layers.size(), [&](std::size_t i) {
+    const Expected own = layers[i]->expected(price_of_code(code));
+    bits.fetch_add(own.bits_256, std::memory_order_relaxed);
+    worth.fetch_add(own.worth, std::memory_order_relaxed);
+  });
+  return {bits, worth};
 }
 
 }  // namespace
@@ -98,15 +101,16 @@ float own_price(const PriceRule& rule, const PriceInput& input) noexcept {
   return std::max(wanted, least);
 }
 
-FoundPrice find_price(std::span<const PriceInput* const> layers, double budget_bits) noexcept {
+FoundPrice find_price(std::span<const PriceInput* const> layers, double budget_bits,
+                      Executor* executor) noexcept {
   const std::uint64_t budget = budget_cost_256(budget_bits);
-  if (expected_of_all(layers, kFirstPriceCode).bits_256 == 0) return {};
+  if (expected_of_all(layers, kFirstPriceCode, executor).bits_256 == 0) return {};
   std::uint32_t lowest = kFirstPriceCode;
   for (const PriceInput* layer : layers) lowest = std::max(lowest, layer->min_code());
   const FoundCode found = search_codes(
-      lowest, budget, [&](std::uint32_t code) { return expected_of_all(layers, code); });
-  const bool underspent =
-      found.code == lowest && leaves_budget(expected_of_all(layers, lowest).bits_256, budget);
+      lowest, budget, [&](std::uint32_t code) { return expected_of_all(layers, code, executor); });
+  const bool underspent = found.code == lowest &&
+                          leaves_budget(expected_of_all(layers, lowest, executor).bits_256, budget);
   return {price_of_code(found.code), underspent, found.overspent};
 }
 

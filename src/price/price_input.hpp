@@ -62,8 +62,9 @@ struct FoundPrice {
 /// The smallest price at which the expected bits of all layers fit `budget_bits`, but none above the
 /// largest at which a message is worth sending. Candidates are the positive f32 whose lower 16 bits
 /// are zero (128 an octave); expected sizes fall as the price rises, so it bisects. The result does
-/// not depend on the order of the layers. Does not allocate.
-[[nodiscard]] FoundPrice find_price(std::span<const PriceInput* const> layers,
-                                    double budget_bits) noexcept;
+/// not depend on the order of the layers, which are weighed at once on the executor. Does not
+/// allocate.
+[[nodiscard]] FoundPrice find_price(std::span<const PriceInput* const> layers, double budget_bits,
+                                    Executor* executor = nullptr) noexcept;
 
 }  // namespace atomo::price

@@ -153,6 +153,61 @@ TEST_P(EveryModel, RefusesAlikeOnAnyThreads) {
   EXPECT_TRUE(refused > 0 || !has_structure);
 }
 
+/// One layer that is written and read in stretches: the bytes and the values are those of one thread,
+/// and so is what is said of damaged messages.
+TEST(LargeLayer, IsTheSameOnAnyThreads) {
+  ThreadPool three(3);
+  Counting counting;
+  std::mt19937_64 generator(5);
+  for (const Shape& shape : {Shape{600, 700}, Shape{5000, 70}, Shape{40, 9000}, Shape{300001}}) {
+    const auto x = test::heavy_tailed(shape.elements(), 3, 60);
+    for (const char* spec : {"atomo:bits=1", "atomo:bits=0.25", "atomo:bits=4,atoms=rows",
+                             "atomo:bits=0.25,atoms=rows", "atomo:bits=1,atoms=blocks",
+                             "atomo:bits=2,atoms=sketch,rank=8", "atomo:bits=1,cap=1.05",
+                             "atomo:bits=1,atoms=coordinate"}) {
+      const Codec codec = Codec::parse(spec);
+      std::vector<std::byte> work(codec.encode_workspace_bytes(shape)),
+          room(codec.decode_workspace_bytes(shape)), bytes(codec.max_encoded_bytes(shape));
+      const auto encoded = [&](Executor* executor) {
+        std::fill(bytes.begin(), bytes.end(), std::byte{0xA5});
+        std::uint64_t used = 0;
+        EXPECT_FALSE(failed(codec.encode({.data = x.data(), .shape = shape}, {.seed = 4},
+                                         {bytes.data(), bytes.size(), &used},
+                                         {.workspace = work, .executor = executor})));
+        return std::vector<std::byte>(bytes.begin(),
+                                      bytes.begin() + static_cast<std::ptrdiff_t>(used));
+      };
+      const auto decoded = [&](ConstBytes message, Executor* executor) {
+        std::vector<float> y(x.size(), 7.0f);
+        const Status s = codec.decode(message, {.data = y.data(), .shape = shape},
+                                      {.workspace = room, .executor = executor});
+        return std::pair{s, failed(s) ? std::vector<float>() : y};
+      };
+      const auto one = encoded(nullptr);
+      counting.most = 0;
+      ASSERT_EQ(encoded(&counting), one) << spec << " " << shape.to_string();
+      EXPECT_GE(counting.most, 2u) << spec << " " << shape.to_string();
+      ASSERT_EQ(encoded(&three), one) << spec << " " << shape.to_string();
+      counting.most = 0;
+      const auto values = decoded(one, nullptr);
+      ASSERT_EQ(decoded(one, &counting), values) << spec << " " << shape.to_string();
+      EXPECT_GE(counting.most, 2u) << spec << " " << shape.to_string();
+      ASSERT_EQ(decoded(one, &three), values) << spec << " " << shape.to_string();
+      format::Head parsed;
+      ASSERT_EQ(format::Head::parse(one, true, parsed), Status::ok);
+      for (int trial = 0; trial < 12; ++trial) {
+        auto damaged = one;
+        damaged[parsed.head_bytes() + generator() % (one.size() - parsed.head_bytes())] ^=
+            static_cast<std::byte>(1 + generator() % 255);
+        format::write_checksums(damaged, parsed.head_bytes());
+        const auto said = decoded(damaged, nullptr);
+        ASSERT_EQ(decoded(damaged, &counting), said) << spec << " " << trial;
+        ASSERT_EQ(decoded(damaged, &three), said) << spec << " " << trial;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Specs, EveryModel, testing::ValuesIn(test::all_specs()));
 
 }  // namespace
