@@ -55,7 +55,9 @@ CODECS = (
     Codec("top-k (biased)", "topk:keep={keep}", biased=True),
 )
 QUICK = ("auto", "singular pairs", "sketch", "rows", "coordinates", "ATOMO as published", "EDEN", "top-k (biased)")
-COSTS = ("atomo:bits=1,atoms=auto", "atomo:bits=0.25,atoms=auto", "atomo:bits=1,atoms=sketch",
+FIRST = " (a first message)"
+COSTS = ("atomo:bits=1,atoms=auto", "atomo:bits=1,atoms=auto" + FIRST, "atomo:bits=0.5,atoms=auto",
+         "atomo:bits=0.25,atoms=auto", "atomo:bits=0.25,atoms=auto" + FIRST, "atomo:bits=1,atoms=sketch",
          "atomo:bits=1,atoms=sketch,rank=16", "atomo:bits=1,atoms=sketch,rank=8", "atomo:bits=1,atoms=sketch,rank=4",
          "atomo:bits=1,atoms=rows", "atomo:bits=1,atoms=blocks", "atomo:bits=1,atoms=coordinate", "atomo:bits=1,atoms=svd",
          "qsgd:bits=4")
@@ -121,9 +123,10 @@ class Capture:
         self.tensors = captures.read_tensors(path)
         self.models = [Model(self.tensors, start) for start in range(1, options.starts + 1)]
 
-    def draw(self, spec, draws, seed=0):
+    def draw(self, spec, draws, history=False):
+        """`history`: ranks of sketches follow from the draws before, as in a training; else every draw is a first message."""
         command = [self.options.tool, "measure", "--json", "--without-names", "--threads", "1", "--draws", str(draws),
-                   "--seed", str(seed), "--codec", spec, str(self.path)]
+                   *([] if history else ["--fixed-ranks"]), "--codec", spec, str(self.path)]
         found = subprocess.run(command, capture_output=True, text=True)
         if found.returncode != 0:
             raise RuntimeError(f"{spec}: {found.stderr.strip()}")
@@ -166,8 +169,20 @@ class Capture:
 
     def costs(self, progress):
         def encode_ms(spec):
-            return self.draw(spec, 2 if "svd" in spec else 5)["encode_ms"]
+            spec, _, first = spec.partition(FIRST)
+            return self.draw(spec, 2 if "svd" in spec else 11, history=not first)["encode_ms"]
         return variance_costs.measure(self.tensors, COSTS, encode_ms, self.options.rounds, progress)
+
+    def history(self, progress):
+        """What ranks that follow from earlier steps add to the error: the default after ten steps beside first messages."""
+        rows = []
+        for bits in (1, 0.5, 0.25, 0.125):
+            spec = f"atomo:bits={bits:g},atoms=auto"
+            progress(f"{self.name}: {spec} after earlier steps")
+            first, later = (self.draw(spec, 4 * self.options.draws, history=history) for history in (False, True))
+            rows.append({"model": self.name, "spec": spec, "first_nmse": first["nmse"], "later_nmse": later["nmse"],
+                         "first_ms": first["encode_ms"], "later_ms": later["encode_ms"]})
+        return rows
 
     def facts(self):
         return {"model": self.name, "parameters": self.models[0].size, "tensors": len(self.tensors)}
@@ -201,7 +216,7 @@ def main():
     for model in options.models:
         folder = ROOT / "build/variance" / model
         sources.append((model, captures.capture(model, options.trainer, folder, progress)))
-    rows, costs, facts = [], [], []
+    rows, costs, history, facts = [], [], [], []
     for name, path in sources:
         capture = Capture(name, path, options)
         facts.append(capture.facts())
@@ -215,9 +230,11 @@ def main():
                   flush=True)
         if options.rounds:
             costs += [{"model": name, **row} for row in capture.costs(progress)]
+            history += capture.history(progress)
             progress.clear()
     report = {"date": began.isoformat(timespec="seconds"), "machine": machine(), "draws": options.draws,
-              "starts": options.starts, "rounds": options.rounds, "captures": facts, "rows": rows, "costs": costs}
+              "starts": options.starts, "rounds": options.rounds, "captures": facts, "rows": rows, "costs": costs,
+              "history": history}
     variance_report.write(report, [codec.name for codec in codecs], options.out)
     wrong = list(disagreements(rows))
     print("\n".join(["", *wrong, f"{len(wrong)} of {sum('nmse' in row for row in rows)} figures away from their prediction",

@@ -86,6 +86,14 @@ def cost_table(report, model):
     return header, body
 
 
+def history_table(report, model):
+    header = [f"{model}: ranks from earlier steps", "NMSE, first messages", "later ones", "ratio", "ms, first", "later", "ratio"]
+    body = [[row["spec"], short(row["first_nmse"]), short(row["later_nmse"]), f"{row['later_nmse'] / row['first_nmse']:.3f}",
+             f"{row['first_ms']:.3g}", f"{row['later_ms']:.3g}", f"{row['later_ms'] / row['first_ms']:.2f}"]
+            for row in report["history"] if row["model"] == model]
+    return header, body
+
+
 def plot(report, codecs, path):
     import matplotlib
     matplotlib.use("Agg")
@@ -121,6 +129,7 @@ def write(report, codecs, out):
     pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
     costs = [model for model in models if any(row["model"] == model for row in report["costs"])]
     tables = [(matrix(report, model, codecs), 1) for model in models] + [(cost_table(report, model), 1) for model in costs]
+    tables += [(history_table(report, model), 1) for model in costs]
     plain = [note(report), *(aligned(*table, left) for table, left in tables), aligned(*every_figure(report), 3)]
     marked = [note(report), *(aligned(*table, left, rule=True) for table, left in tables)]
     for suffix, text in ((".txt", "\n\n".join(plain) + "\n"), (".md", "\n\n".join(marked) + "\n"),

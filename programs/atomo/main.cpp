@@ -221,6 +221,10 @@ void add_measure(CLI::App& app, Options& options) {
       ->type_name("FILE.png");
   command->add_flag("--without-names", o.without_names,
                     "Count containers without names, as between workers");
+  command->add_flag(
+      "--fixed-ranks", o.fixed_ranks,
+      "Every draw as a first message: sketches look for as many pairs as their shapes "
+      "allow, not for as many as the draws before had a use for");
   add_device(*command, o.device,
              "Where to measure, by default cpu; on cuda times are the GPU's own, without copies to "
              "and from the host, and memcpy is a copy in its memory");

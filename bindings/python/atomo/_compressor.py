@@ -65,12 +65,11 @@ class Compressor:
     spec for all layers, or rules `pattern=spec` separated by `;` or lines, of which the first that matches a name
     counts (`*` any characters, `?` one; write `a:0 = sign` with room around the sign where a name holds a colon).
     Layers with a budget (`bits=`) share one price, so bits go where they save most. `threads` work on one call, this
-    one included: on the layers of a whole message side by side; within one layer (`encode_layer`, `decode_layer`) on
-    coordinates, `qsgd`, `terngrad`, `sign`, `identity` and what `topk` and `randomk` decode, while rows, blocks and the
-    encoding of sketches keep to one. The bytes never depend on them. `names_on_wire` puts the layers' names into whole messages. `device`
-    is where the gradients are, "cpu" or "cuda". A sketch looks for as many pairs as earlier messages of its layer had
-    a use for, so the same input, key and history give the same bytes; `learns_ranks=False` has it look for all, and a
-    whole message follows from its input and key.
+    one included: on the layers of a whole message side by side, and within one layer (`encode_layer`, `decode_layer`)
+    on everything but the encoding by `topk`, `randomk` and exact decompositions. The bytes never depend on them.
+    `names_on_wire` puts the layers' names into whole messages. `device` is where the gradients are, "cpu" or "cuda". A
+    sketch looks for as many pairs as earlier messages of its layer had a use for, so the same input, key and history
+    give the same bytes; `learns_ranks=False` has it look for all, and a whole message follows from its input and key.
 
     Raises `atomo.Error` for names twice, layers without a rule, or specs that cannot be read, and warns of a rule
     that matches no layer; `plan()` shows which rule took which.

@@ -46,6 +46,7 @@ struct MeasureOptions {
   std::uint64_t seed = 0;
   std::uint32_t draws = 20;
   bool without_names = false;
+  bool fixed_ranks = false;
   Device device = Device::cpu;
   unsigned threads = 1;
   std::string plot;  ///< empty: none

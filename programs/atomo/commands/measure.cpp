@@ -134,8 +134,8 @@ void run_measure(const MeasureOptions& options) {
   if (!options.plot.empty()) {
     plot_file = std::make_unique<OutputFile>(options.plot);
   }
-  const MeasureSettings settings{options.seed, options.draws, options.device, options.threads,
-                                 !options.without_names};
+  const MeasureSettings settings{options.seed,    options.draws,          options.device,
+                                 options.threads, !options.without_names, !options.fixed_ranks};
   std::vector<Row> rows;
   std::vector<Tensor> tensors;
   {

@@ -123,7 +123,8 @@ class HostBench final : public Bench {
  public:
   HostBench(const std::vector<Tensor>& tensors, const Codec& codec, const MeasureSettings& settings)
       : Bench(tensors, codec, settings.seed),
-        model_(layer_specs(tensors), Policy(codec), {.names_on_wire = settings.names_on_wire}),
+        model_(layer_specs(tensors), Policy(codec),
+               {.names_on_wire = settings.names_on_wire, .learns_ranks = settings.learns_ranks}),
         scratch_(workspace_of(), settings.threads, codec),
         message_(model_.max_encoded_bytes()),
         copies_(tensors_like(tensors, std::nullopt)),

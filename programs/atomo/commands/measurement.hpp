@@ -30,6 +30,7 @@ struct MeasureSettings {
   Device device = Device::cpu;
   unsigned threads = 1;
   bool names_on_wire = true;
+  bool learns_ranks = true;  ///< see CompressorOptions
 };
 
 /// Encodes and decodes all tensors as one model, `draws` times after one that warms up. A copy of
