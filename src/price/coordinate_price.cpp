@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 
 #include "core/bits.hpp"
+#include "core/run_tasks.hpp"
 #include "core/workspace.hpp"
 #include "price/coordinate_levels.hpp"
 #include "price/price_math.hpp"
@@ -17,6 +19,8 @@ namespace atomo::price {
 namespace {
 
 constexpr std::size_t kSortedEntries = 4096;  ///< below, sorting beats clearing the bins
+/// Of as many entries, each quarter is counted in a table of its own.
+constexpr std::size_t kQuarteredEntries = std::size_t{1} << 18;
 constexpr std::size_t kHeadBytes = 24;
 constexpr unsigned kCountBits = 48;
 
@@ -84,18 +88,28 @@ void count_by_sorting(const float* x, std::size_t n, std::span<std::uint16_t> bi
   }
 }
 
-void count_by_table(const float* x, std::size_t n, std::span<std::uint64_t> table,
-                    HistogramWriter& out) noexcept {
-  std::fill(table.begin(), table.end(), 0);
-  std::uint64_t zeros = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t bits = magnitude_bits(x[i]);
-    ++table[bits >> 16];
-    zeros += bits == 0 ? 1 : 0;
-  }
-  table[0] -= zeros;
+std::size_t table_words(std::size_t n) noexcept {
+  return kMagnitudeBins * (n < kQuarteredEntries ? 1 : 4);
+}
+
+void count_by_table(const float* x, std::size_t n, std::span<std::uint64_t> tables,
+                    HistogramWriter& out, Executor* executor) noexcept {
+  const std::size_t count = tables.size() / kMagnitudeBins, each = (n + count - 1) / count;
+  run_ranges(executor, n, each, [&](std::size_t begin, std::size_t end) {
+    const auto table = tables.subspan(begin / each * kMagnitudeBins, kMagnitudeBins);
+    std::fill(table.begin(), table.end(), 0);
+    std::uint64_t zeros = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::uint32_t bits = magnitude_bits(x[i]);
+      ++table[bits >> 16];
+      zeros += bits == 0 ? 1 : 0;
+    }
+    table[0] -= zeros;
+  });
   for (std::uint32_t bin = 0; bin < kMagnitudeBins; ++bin) {
-    if (table[bin] != 0) out.add(bin, table[bin]);
+    std::uint64_t sum = 0;
+    for (std::size_t t = 0; t < count; ++t) sum += tables[t * kMagnitudeBins + bin];
+    if (sum != 0) out.add(bin, sum);
   }
 }
 
@@ -143,21 +157,28 @@ std::size_t magnitude_scratch_bytes(std::size_t n) noexcept {
   if (n <= kSortedEntries) {
     carver.take<std::uint16_t>(n);
   } else {
-    carver.take<std::uint64_t>(kMagnitudeBins);
+    carver.take<std::uint64_t>(table_words(n));
   }
   return carver.bytes();
 }
 
-void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch) noexcept {
+void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch,
+                      Executor* executor) noexcept {
   Carver carver(scratch);
   HistogramWriter out(demand);
   if (n <= kSortedEntries) {
     count_by_sorting(x, n, carver.take<std::uint16_t>(n), out);
   } else {
-    count_by_table(x, n, carver.take<std::uint64_t>(kMagnitudeBins), out);
+    count_by_table(x, n, carver.take<std::uint64_t>(table_words(n)), out, executor);
   }
-  std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, magnitude_bits(x[i]));
+  std::atomic<std::uint32_t> largest{0};
+  run_ranges(executor, n, kQuarteredEntries, [&](std::size_t begin, std::size_t end) {
+    std::uint32_t own = 0;
+    for (std::size_t i = begin; i < end; ++i) own = std::max(own, magnitude_bits(x[i]));
+    std::uint32_t found = largest;
+    while (own > found && !largest.compare_exchange_weak(found, own)) {
+    }
+  });
   out.finish(n, largest);
 }
 

@@ -16,7 +16,9 @@ namespace atomo::price {
 [[nodiscard]] std::size_t magnitude_scratch_bytes(std::size_t n) noexcept;
 
 /// Fills `demand`: the entry count, the largest magnitude, then (bin, count) in ascending order.
-void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch) noexcept;
+/// Runs on the executor, which may be null.
+void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch,
+                      Executor* executor) noexcept;
 
 /// What the body comes to at a step, nothing when every entry is zero; its bits fall as the step
 /// rises.

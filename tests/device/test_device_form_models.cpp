@@ -22,7 +22,7 @@ std::vector<LayerSpec> layers_without_sketches() {
 class FormModels : public testing::TestWithParam<const char*> {
  protected:
   std::vector<LayerSpec> specs = layers_without_sketches();
-  Compressor on_host{specs, Policy::parse(GetParam())};
+  Compressor on_host{specs, Policy::parse(GetParam()), test::kLikeOnDevice};
   Compressor on_device{specs, Policy::parse(GetParam()), kOnDevice};
   test::Gradients gradients{specs};
   test::ModelBuffers buffers{on_device};
@@ -77,7 +77,7 @@ class SketchModels : public testing::TestWithParam<const char*> {
   std::vector<LayerSpec> specs = {{"a.weight", {64, 300}},  {"a.bias", {64}},
                                   {"c.weight", {30, 4000}}, {"d.weight", {500, 40}},
                                   {"d.bias", {500}},        {"e.weight", {128, 129}}};
-  Compressor on_host{specs, Policy::parse(GetParam())};
+  Compressor on_host{specs, Policy::parse(GetParam()), test::kLikeOnDevice};
   Compressor on_device{specs, Policy::parse(GetParam()), kOnDevice};
   test::Gradients gradients{specs};
   test::ModelBuffers buffers{on_device};

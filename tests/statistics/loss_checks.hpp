@@ -41,7 +41,7 @@ struct LossArithmetic {
     const std::vector<float> entries(count, static_cast<float>(x) * kPrice);
     std::vector<std::byte> demand(price::magnitude_demand_bytes(count)),
         scratch(price::magnitude_scratch_bytes(count));
-    price::count_magnitudes(entries.data(), count, demand, scratch);
+    price::count_magnitudes(entries.data(), count, demand, scratch, nullptr);
     const double step = static_cast<double>(format::kGridStepOfPrice);
     return static_cast<double>(
                price::expected_on_grid(demand, kPrice * format::kGridStepOfPrice).error16) /

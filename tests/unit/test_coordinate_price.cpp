@@ -25,7 +25,7 @@ TEST(CoordinatePrice, ProbabilitiesAreOptimal) {
     std::vector<float> x(n);
     for (float& v : x) v = static_cast<float>(std::exp(1.5 * normal(generator)));
     std::vector<std::byte> demand(magnitude_demand_bytes(n)), scratch(magnitude_scratch_bytes(n));
-    count_magnitudes(x.data(), n, demand, scratch);
+    count_magnitudes(x.data(), n, demand, scratch, nullptr);
     const std::uint64_t keep = 1 + generator() % (n - 1);
     const double step = step_that_keeps(demand, keep);
     std::vector<double> p(n);
@@ -78,7 +78,7 @@ TEST(CoordinatePrice, ExpectedBitsFallAsTheStepRises) {
   const auto x = test::heavy_tailed(50000, 14);
   std::vector<std::byte> demand(magnitude_demand_bytes(x.size())),
       scratch(magnitude_scratch_bytes(x.size()));
-  count_magnitudes(x.data(), x.size(), demand, scratch);
+  count_magnitudes(x.data(), x.size(), demand, scratch, nullptr);
   std::uint64_t before = ~std::uint64_t{0};
   for (std::uint32_t code = 1; code < 0x7F80; code += 7) {
     const std::uint64_t bits =
@@ -94,8 +94,8 @@ TEST(CoordinatePrice, BothWaysOfCountingAgree) {
   many.resize(8192, 0.0f);
   std::vector<std::byte> a(magnitude_demand_bytes(4096)), b(magnitude_demand_bytes(8192));
   std::vector<std::byte> scratch(magnitude_scratch_bytes(8192));
-  count_magnitudes(few.data(), few.size(), a, scratch);
-  count_magnitudes(many.data(), many.size(), b, scratch);
+  count_magnitudes(few.data(), few.size(), a, scratch, nullptr);
+  count_magnitudes(many.data(), many.size(), b, scratch, nullptr);
   EXPECT_EQ(load_le<std::uint64_t>(a.data()), load_le<std::uint64_t>(b.data()));
   EXPECT_EQ(largest_magnitude(a), largest_magnitude(b));
   EXPECT_EQ(std::memcmp(a.data() + 24, b.data() + 24, 8 * load_le<std::uint64_t>(a.data())), 0);

@@ -89,7 +89,7 @@ class Coordinate final : public PricedEncoder {
   Status prepare(const LayerInput& in, Prepared& prepared, Bytes scratch) const noexcept override {
     prepared.price = {};
     prepared.price.grid = prepared.histogram;
-    count_magnitudes(in.x, in.n, prepared.histogram, scratch);
+    count_magnitudes(in.x, in.n, prepared.histogram, scratch, in.executor);
     return Status::ok;
   }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {

@@ -132,7 +132,7 @@ class Dithered final : public PricedEncoder {
           form.prepare(in, row_rms, prepared.forms[number], prepared.price.forms[number], scratch);
     });
     if (failed(status) || !with_grid() || !tries_grid(in.n, in.zeros)) return status;
-    count_magnitudes(in.x, in.n, prepared.histogram, scratch);
+    count_magnitudes(in.x, in.n, prepared.histogram, scratch, in.executor);
     prepared.price.grid = prepared.histogram;
     return status;
   }
