@@ -191,7 +191,6 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   status |= each_layer(context.executor, [&](std::size_t i, Executor*) {
     return encoders[i].write(found, room_of(i));
   });
-  for (const std::size_t i : ranked_layers) learn_rank(i);
   if (!failed(status)) status |= allot(key);
   if (failed(status)) return status;
   status |= each_layer(context.executor, [&](std::size_t i, Executor*) {
@@ -203,6 +202,7 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
   layout.write_tables(payload.data);
   layout.seal(payload.data, key, found.atoms, found.grid, total);
   *payload.bytes = total;
+  for (const std::size_t i : ranked_layers) learn_rank(i);
   ranks = next_ranks;
   prices = found;
   if (found.atoms > 0) atoms.smoothed_price = atoms.price = found.atoms;
@@ -254,7 +254,6 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   used.fixed_bits = one_layer_fixed_bits(i);
   const Bytes room{payload.data + head, payload.capacity - head};
   status |= layer.write(used, room);
-  if (plan.learns_rank) learn_rank(i);
   if (!failed(status)) status |= layer.fit(allot_streamed_layer(i, key), room);
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(layer.row().bytes),
@@ -264,6 +263,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
                        in_pool(i, Pool::atoms) ? prices.atoms : 0,
                        in_pool(i, Pool::grid) ? prices.grid : 0);
   *payload.bytes = head + whole;
+  if (plan.learns_rank) learn_rank(i);
   return status;
 }
 
