@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "atomo/container.hpp"
+#include "core/bits.hpp"
 #include "core/fp_guard.hpp"
 #include "core/utf8.hpp"
 #include "model/model.hpp"
@@ -199,13 +200,16 @@ struct SavedPool {
   }
 };
 /// The limits of the layers under a cap follow it, 8 bytes each, and the `ranks` of layers whose
-/// sketches learn theirs, 4 bytes each, in the layers' order.
+/// sketches learn theirs, 2 bytes each and zeros up to a multiple of 8, in the layers' order.
 struct SavedState {
   char magic[8];
   SavedPool atoms, grid;
   std::uint64_t ranks;
 };
-static_assert(sizeof(SavedState) == 80 && sizeof(RankState) == 4);
+static_assert(sizeof(SavedState) == 80);
+
+/// Words that hold so many ranks.
+std::size_t rank_words(std::uint64_t ranks) noexcept { return (ranks + 3) / 4 * 4; }
 
 }  // namespace
 
@@ -218,8 +222,11 @@ std::vector<std::byte> Compressor::save() const {
   SavedState state{
       {}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1]), ranks.size()};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
+  std::vector<std::uint16_t> words(rank_words(ranks.size()));
+  std::transform(ranks.begin(), ranks.end(), words.begin(),
+                 [](const RankState& rank) { return rank.saved(); });
   const auto of_limits = std::as_bytes(std::span(limits)),
-             of_ranks = std::as_bytes(std::span(ranks));
+             of_ranks = std::as_bytes(std::span(words));
   std::vector<std::byte> bytes(sizeof state + of_limits.size() + of_ranks.size());
   std::memcpy(bytes.data(), &state, sizeof state);
   const auto at = bytes.begin() + sizeof state;
@@ -233,7 +240,7 @@ void Compressor::load(ConstBytes bytes) {
   std::vector<std::uint64_t> limits(impl_->capped_layers());
   const std::size_t limit_bytes = limits.size() * sizeof(std::uint64_t);
   const std::size_t own_bytes =
-      sizeof state + limit_bytes + impl_->learnt_ranks().size() * sizeof(RankState);
+      sizeof state + limit_bytes + rank_words(impl_->learnt_ranks().size()) * sizeof(std::uint16_t);
   const std::string expected = "not a saved compressor state: expected the " +
                                std::to_string(own_bytes) + " bytes that save() returned, found ";
   if (bytes.size() < sizeof state) throw Error(expected + std::to_string(bytes.size()));
@@ -245,13 +252,13 @@ void Compressor::load(ConstBytes bytes) {
   }
   // A model of other layers, which has other ranks to learn, takes the prices alone.
   if (state.ranks > kMaxLayers ||
-      bytes.size() != sizeof state + limit_bytes + state.ranks * sizeof(RankState))
+      bytes.size() != sizeof state + limit_bytes + rank_words(state.ranks) * sizeof(std::uint16_t))
     throw Error(expected + std::to_string(bytes.size()));
-  std::vector<RankState> ranks(state.ranks);
   if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, limit_bytes);
-  if (!ranks.empty())
-    std::memcpy(ranks.data(), bytes.data() + sizeof state + limit_bytes,
-                ranks.size() * sizeof(RankState));
+  std::vector<RankState> ranks;
+  for (std::uint64_t k = 0; k < state.ranks; ++k)
+    ranks.push_back(RankState::of_saved(core::load_le<std::uint16_t>(
+        bytes.data() + sizeof state + limit_bytes + k * sizeof(std::uint16_t))));
   if (!state.atoms.is_sound() || !state.grid.is_sound())
     throw Error(expected + "as many that hold a price or a debt that no model has");
   if (!impl_->may_be_limits(limits))

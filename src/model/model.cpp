@@ -115,8 +115,10 @@ void Compressor::Impl::set_up_order() {
     const std::size_t n = plans[i].n;
     (n >= kLarge && n > all / kParts ? layers_alone : layers_at_once).push_back(i);
   }
-  const auto larger = [&](std::size_t a, std::size_t b) { return plans[a].n > plans[b].n; };
-  std::stable_sort(layers_at_once.begin(), layers_at_once.end(), larger);
+  const auto before = [&](std::size_t a, std::size_t b) {
+    return plans[a].n != plans[b].n ? plans[a].n > plans[b].n : a < b;
+  };
+  std::sort(layers_at_once.begin(), layers_at_once.end(), before);
 }
 
 void Compressor::Impl::set_up_device() {

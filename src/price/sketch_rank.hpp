@@ -17,6 +17,15 @@ struct RankState {
   std::uint16_t rank = kAll;  ///< pairs to look for; kAll: as many as its codec allows
   std::uint16_t wait = 0;     ///< steps of a layer without a sketch until one is tried again
 
+  /// In a saved state: the rank in the lower 10 bits, all ones for kAll, the wait above.
+  [[nodiscard]] constexpr std::uint16_t saved() const noexcept {
+    return static_cast<std::uint16_t>((rank & 0x3FFu) | (wait << 10));
+  }
+  [[nodiscard]] static constexpr RankState of_saved(std::uint16_t word) noexcept {
+    const auto rank = static_cast<std::uint16_t>(word & 0x3FFu);
+    return {rank == 0x3FF ? kAll : rank, static_cast<std::uint16_t>(word >> 10)};
+  }
+
   friend bool operator==(const RankState&, const RankState&) = default;
 };
 

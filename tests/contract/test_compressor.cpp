@@ -346,7 +346,7 @@ void expect_saved_state_continues(const char* policy, std::size_t limits, std::s
     ASSERT_FALSE(failed(c.end_step()));
   }
   const auto state = c.save();
-  EXPECT_EQ(state.size(), 80 + 8 * limits + 4 * ranks);
+  EXPECT_EQ(state.size(), 80 + 8 * limits + 8 * ((ranks + 3) / 4));
   resumed.load(state);
   ASSERT_EQ(c.begin_step({.step = 3}), Status::ok);
   ASSERT_EQ(resumed.begin_step({.step = 3}), Status::ok);

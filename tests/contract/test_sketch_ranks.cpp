@@ -47,6 +47,12 @@ TEST(SketchRank, IsTriedAgainNowAndThen) {
   EXPECT_EQ(price::without_sketch({24, 0}), RankState{});
 }
 
+TEST(SketchRank, IsSavedInTwoBytes) {
+  for (const RankState state : {RankState{}, RankState{0, price::kRankWait}, RankState{0, 1},
+                                RankState{8, 0}, RankState{256, 0}, RankState{512, 0}})
+    EXPECT_EQ(RankState::of_saved(state.saved()), state);
+}
+
 /// One matrix and what a model makes of it, step after step.
 class OneLayer {
  public:
@@ -75,9 +81,9 @@ class OneLayer {
   int rank() {
     const auto state = model_.save();
     if (state.size() == 80) return -1;
-    RankState rank;
-    std::memcpy(&rank, state.data() + 80, sizeof rank);
-    return rank.rank;
+    std::uint16_t word = 0;
+    std::memcpy(&word, state.data() + 80, sizeof word);
+    return RankState::of_saved(word).rank;
   }
   Compressor& model() { return model_; }
 
@@ -162,7 +168,7 @@ TEST(SketchRank, StatesOfOtherLayersBeginAnew) {
   two.load(state);
   EXPECT_EQ(two.predicted_prices().atoms, layer.model().predicted_prices().atoms);
   auto damaged = state;
-  damaged[72] ^= std::byte{2};  // two ranks more than there are
+  damaged[72] = std::byte{9};  // more ranks than there are
   EXPECT_THROW(two.load(damaged), Error);
   damaged = state;
   damaged[79] = std::byte{0xFF};

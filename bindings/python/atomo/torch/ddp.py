@@ -370,14 +370,16 @@ class DDPState:
         the last what each has learnt."""
         words = [self._digest] * first + ([FAILED] * len(lengths) if mine else lengths)
         learnt = words_of(self.compressor.state()) if last else []
-        table = told_by_all(words + learnt[:PRICE_WORDS], group, self._device)
+        # What layers have learnt is as much everywhere where policies are known to agree, as they are behind a step's
+        # first bucket.
+        at_once = PRICE_WORDS if first else len(learnt)
+        table = told_by_all(words + learnt[:at_once], group, self._device)
         if first and len({row[0] for row in table}) > 1:
             raise_difference(self._facts(), group, self._device)
         rows = [row[int(first):][:len(lengths)] for row in table]
         check_lengths(rows, mine)
         if learnt:
-            # Shares under a cap come behind: only ranks whose policies are known to agree have as many.
-            rest = told_by_all(learnt[PRICE_WORDS:], group, self._device) if learnt[PRICE_WORDS:] else [[]] * len(table)
+            rest = told_by_all(learnt[at_once:], group, self._device) if learnt[at_once:] else [[]] * len(table)
             self._coder.settle_step([bytes_of(row[len(words):] + more) for row, more in zip(table, rest)])
         told = 8 * (len(words) + len(learnt))
         own, sent = dist.get_rank(group), [told + sum(row) for row in rows]

@@ -49,7 +49,8 @@ def digest_of(facts: Any) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-#: Numbers that hold what a model has learnt of its prices; layers under a cap= have one more each.
+#: Numbers that hold what a model has learnt of its prices; how many ranks of sketches it has learnt follows, the shares
+#: of layers under a cap=, one each, and the ranks, four to a number.
 PRICE_WORDS = 9
 
 
@@ -64,7 +65,8 @@ def bytes_of(words: Sequence[int]) -> bytes:
 
 
 def carried(learnt: bytes, fresh: bytes) -> bytes:
-    """What a model had learnt for one whose layers, and so whose shares under a cap, are others: it learns these anew."""
+    """What a model had learnt for one whose layers are others, and so their shares under a cap and ranks: these it learns
+    anew."""
     prices = 8 * PRICE_WORDS
     return learnt if len(learnt) == len(fresh) else learnt[:prices] + fresh[prices:]
 
