@@ -197,7 +197,7 @@ def test_every_byte_is_counted(world):
             last = result["log"]["last"]
             assert result["bytes_sent"] == result["counted"] > 0
             assert result["log"]["bytes_sent"] == result["bytes_sent"] and result["log"]["steps"] == 8
-            assert last["length_bytes"] == 8 * 6 + 80
+            assert last["length_bytes"] == 8 * 6 + 8 + 88  # lengths, what ranks agree on, what each has learnt
             assert last["bytes_received"] > 0.5 * (ranks - 1) * last["bytes_sent"]
             assert last["buckets"] == result["buckets"][-1] and last["step"] == 7
             assert last["price"] > 0
