@@ -75,6 +75,8 @@ def arguments():
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), metavar="BITS", help="bits a parameter")
     parser.add_argument("--draws", type=int, default=8, help="messages of each codec and rate")
     parser.add_argument("--starts", type=int, default=4, help="random starts that a sketch's prediction is the mean of")
+    parser.add_argument("--costs-only", action="store_true",
+                        help="the tables of times, and of what ranks from earlier steps change, alone")
     parser.add_argument("--rounds", type=int, default=3, help="of the cost table; 0 leaves it out")
     parser.add_argument("--quick", action="store_true", help="one small model, two rates, few codecs")
     parser.add_argument("--check", action="store_true", help=f"exit 1 when sizes are more than {SIZE_TOLERANCE:.0%} or errors "
@@ -211,7 +213,7 @@ def machine():
 
 def main():
     options, progress, began = arguments(), Progress(), datetime.datetime.now()
-    codecs = [codec for codec in CODECS if not options.quick or codec.name in QUICK]
+    codecs = [codec for codec in CODECS if not options.costs_only and (not options.quick or codec.name in QUICK)]
     sources = [(pathlib.Path(path).stem, path) for path in options.capture]
     for model in options.models:
         folder = ROOT / "build/variance" / model
@@ -236,6 +238,9 @@ def main():
               "starts": options.starts, "rounds": options.rounds, "captures": facts, "rows": rows, "costs": costs,
               "history": history}
     variance_report.write(report, [codec.name for codec in codecs], options.out)
+    if options.costs_only:
+        print(pathlib.Path(options.out + ".txt").read_text() + f"\nwritten: {options.out}.txt, .md, .json")
+        return 0
     wrong = list(disagreements(rows))
     print("\n".join(["", *wrong, f"{len(wrong)} of {sum('nmse' in row for row in rows)} figures away from their prediction",
                      f"written: {options.out}.txt, .md, .json, .png"]))

@@ -6,7 +6,7 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 usage: bash bench/variance.sh [--quick] [--check] [--model NAME]... [--capture FILE]... [--rates BITS...]
-                              [--draws N] [--starts N] [--rounds N] [--out PATH] [--help]
+                              [--draws N] [--starts N] [--rounds N] [--costs-only] [--out PATH] [--help]
 
 Installs and builds what it needs (release), trains ResNet-18 and a character transformer up to the step whose
 gradient is kept, draws messages of every codec at 4, 2, 1, .5, .25 and .125 bits a parameter, and predicts their size and
@@ -21,6 +21,7 @@ PowerSGD, on one thread. Writes PATH.txt, PATH.md, PATH.json and PATH.png.
   --draws N        messages of each codec and rate, 8 by default
   --starts N       random starts that a sketch's prediction is the mean of, 4 by default
   --rounds N       of the table of times, 3 by default; 0 leaves it out
+  --costs-only     the tables of times, and of what ranks that follow from earlier steps change, alone
   --out PATH       bench/results/variance by default
   --help           print this text
 

@@ -45,6 +45,14 @@ def note(report):
             f"{host['cores']} cores, {host['processor']}, load {host['load']:g} at its end, {report['date'][:10]}.")
 
 
+def costs_note(report):
+    host = report["machine"]
+    captures = ", ".join(f"{c['model']} ({c['parameters']:,} parameters)" for c in report["captures"])
+    return (f"Milliseconds of an encode of all layers, one thread: medians of {report['rounds']} rounds. NMSE: means of "
+            f"{4 * report['draws']} drawn messages. Gradients of {captures}. "
+            f"{host['cores']} cores, {host['processor']}, load {host['load']:g} at its end, {report['date'][:10]}.")
+
+
 def matrix(report, model, codecs):
     """Header and body of the table of one model: codecs by rates."""
     rates = sorted({row["rate"] for row in report["rows"]}, reverse=True)
@@ -128,13 +136,17 @@ def write(report, codecs, out):
     models = [capture["model"] for capture in report["captures"]]
     pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
     costs = [model for model in models if any(row["model"] == model for row in report["costs"])]
-    tables = [(matrix(report, model, codecs), 1) for model in models] + [(cost_table(report, model), 1) for model in costs]
+    tables = [(matrix(report, model, codecs), 1) for model in models if report["rows"]] + [(cost_table(report, model), 1) for model in costs]
     tables += [(history_table(report, model), 1) for model in costs]
-    plain = [note(report), *(aligned(*table, left) for table, left in tables), aligned(*every_figure(report), 3)]
-    marked = [note(report), *(aligned(*table, left, rule=True) for table, left in tables)]
+    said = note(report) if report["rows"] else costs_note(report)
+    plain = [said, *(aligned(*table, left) for table, left in tables)]
+    if report["rows"]:
+        plain.append(aligned(*every_figure(report), 3))
+    marked = [said, *(aligned(*table, left, rule=True) for table, left in tables)]
     for suffix, text in ((".txt", "\n\n".join(plain) + "\n"), (".md", "\n\n".join(marked) + "\n"),
                          (".json", json.dumps(report, indent=1) + "\n")):
         partial = pathlib.Path(out + suffix + ".part")
         partial.write_text(text)
         partial.replace(out + suffix)
-    plot(report, codecs, out + ".png")
+    if report["rows"]:
+        plot(report, codecs, out + ".png")
