@@ -171,7 +171,7 @@ class Capture:
 
     def costs(self, progress):
         def encode_ms(spec):
-            spec, _, first = spec.partition(FIRST)
+            spec, first, _ = spec.partition(FIRST)
             return self.draw(spec, 2 if "svd" in spec else 11, history=not first)["encode_ms"]
         return variance_costs.measure(self.tensors, COSTS, encode_ms, self.options.rounds, progress)
 
