@@ -44,8 +44,9 @@ namespace atomo::cpu {
 ///
 /// Accuracy: how much of the matrix the pairs hold depends on its spectrum; directions below 2^-11
 /// of the largest singular value are lost in rounding. The first vectors of a matrix with at least
-/// as many columns as rows are orthogonal to rounding times sigma[0] / sigma[k]. The rms is too
-/// large by at most 2 % of it or 2^-20 of the row's own.
+/// as many columns as rows are orthogonal to rounding times sigma[0] / sigma[k]. The rms may
+/// be too large: by 2^-18 of the row's square, which is a quarter of what is left where that is
+/// least, or by 2^-20 of the row's own.
 ///
 /// Does not allocate, but BLAS does while it runs on several threads of its own. The last bits
 /// depend on BLAS's build.
