@@ -116,11 +116,11 @@ Status bin_amplitudes(const AtomLayout& layout, const double* rms, std::span<Pri
 }
 
 Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<PriceBin> bins,
-               Bytes workspace, AtomAnalysis& found) noexcept {
+               Bytes workspace, Executor* executor, AtomAnalysis& found) noexcept {
   found = AtomAnalysis{};
   if (!valid_layout(layout)) return Status::unsupported;
   if (layout.count == 0) return Status::ok;
-  found.finite = atom_amplitudes(x, layout, rms, nullptr);
+  found.finite = atom_amplitudes(x, layout, rms, executor);
   return found.finite ? bin_amplitudes(layout, rms, bins, workspace, found) : Status::ok;
 }
 

@@ -11,7 +11,7 @@
 ///
 /// ```cpp
 /// const auto layout = atomo::AtomLayout::blocks(n);
-/// status = atomo::cpu::analyse(x, layout, rms, bins, workspace, found);
+/// status = atomo::cpu::analyse(x, layout, rms, bins, workspace, nullptr, found);
 /// atomo::PriceLayer layer{found.bins, &costs, layout.count, found.max_rms};
 /// float a = atomo::cpu::find_price({&layer, 1}, budget).a;
 /// status = atomo::cpu::encode_atoms(x, layout, rms, a, key, payload, workspace, body);
@@ -50,7 +50,7 @@ Status bin_amplitudes(const AtomLayout& layout, const double* rms, std::span<Pri
 /// Writes the rms of each atom in f64 to `rms[layout.count]` and the amplitudes' bins to `bins`.
 /// `workspace_too_small` when the workspace or `bins` is too short.
 Status analyse(const float* x, const AtomLayout& layout, double* rms, std::span<PriceBin> bins,
-               Bytes workspace, AtomAnalysis& found) noexcept;
+               Bytes workspace, Executor* executor, AtomAnalysis& found) noexcept;
 
 /// What encoding so many atoms needs, rows, blocks or pairs (cpu/pairs.hpp); of any alignment.
 [[nodiscard]] std::size_t encode_workspace_bytes(std::uint64_t atoms) noexcept;

@@ -46,7 +46,7 @@ class SentSketch {
     std::vector<cpu::PriceBin> bins(price::max_price_bins(rows_));
     std::vector<std::byte> workspace(cpu::analyse_workspace_bytes(rows_));
     cpu::AtomAnalysis found;
-    EXPECT_EQ(cpu::analyse(s.residual.data(), rows_, rms_.data(), bins, workspace, found),
+    EXPECT_EQ(cpu::analyse(s.residual.data(), rows_, rms_.data(), bins, workspace, nullptr, found),
               Status::ok);
   }
 

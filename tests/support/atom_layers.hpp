@@ -61,7 +61,8 @@ struct Layer {
         bins(max_price_bins(atoms)),
         costs(price_costs(atoms)) {
     Guarded workspace(analyse_workspace_bytes(layout), 1);
-    EXPECT_EQ(analyse(x.data(), layout, rms.data(), bins, workspace.span(), found), Status::ok);
+    EXPECT_EQ(analyse(x.data(), layout, rms.data(), bins, workspace.span(), nullptr, found),
+              Status::ok);
     EXPECT_TRUE(workspace.intact());
     const PriceLayer view{found.bins, &costs, layout.count, found.max_rms};
     price =

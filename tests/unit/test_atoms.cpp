@@ -257,8 +257,9 @@ TEST(Atoms, CallsRefuseWhatTheyCannotUse) {
   AtomAnalysis found;
   std::vector<double> rms(5);
   std::vector<PriceBin> bins(5);
-  EXPECT_EQ(analyse(layer.x.data(), AtomLayout::rows(5, 15), rms.data(), bins, workspace, found),
-            Status::unsupported);
+  EXPECT_EQ(
+      analyse(layer.x.data(), AtomLayout::rows(5, 15), rms.data(), bins, workspace, nullptr, found),
+      Status::unsupported);
 }
 
 TEST(Atoms, NonFiniteInputIsTold) {

@@ -33,7 +33,7 @@ struct Layer {
     rms.resize(layout.count);
     bins.resize(max_price_bins(layout));
     std::vector<std::byte> workspace(analyse_workspace_bytes(layout));
-    EXPECT_EQ(analyse(x.data(), layout, rms.data(), bins, workspace, found), Status::ok);
+    EXPECT_EQ(analyse(x.data(), layout, rms.data(), bins, workspace, nullptr, found), Status::ok);
   }
   [[nodiscard]] PriceLayer view() const {
     return {found.bins, &costs, layout.count, found.max_rms};

@@ -111,7 +111,11 @@ Status DitheredForm::prepare(const LayerInput& in, std::span<const double> row_r
     if (failed(s)) return s;
     form.pairs.exponent = found.exponent;
     price_pairs(form, input, scratch);
-    return price_atoms(form, input, scratch);
+    cpu::AtomAnalysis found_rows;
+    const Status binned =
+        cpu::bin_amplitudes(layer.atoms, form.rms.data(), form.atom_bins, scratch, found_rows);
+    if (!failed(binned)) price_atoms(found_rows, form, input);
+    return binned;
   }
   if (layer.has_pairs()) {
     const Status s = cpu::svd(in.x, layer.pairs.view, form.pairs, scratch);
@@ -119,8 +123,11 @@ Status DitheredForm::prepare(const LayerInput& in, std::span<const double> row_r
     return s;
   }
   if (!layer.has_atoms()) return Status::ok;
-  cpu::atom_amplitudes(in.x, layer.atoms, form.rms.data(), in.executor);
-  return price_atoms(form, input, scratch);
+  cpu::AtomAnalysis found;
+  const Status s =
+      cpu::analyse(in.x, layer.atoms, form.rms.data(), form.atom_bins, scratch, in.executor, found);
+  if (!failed(s)) price_atoms(found, form, input);
+  return s;
 }
 
 void DitheredForm::price_pairs(PreparedForm& form, FormInput& input, Bytes scratch) const noexcept {
@@ -133,15 +140,10 @@ void DitheredForm::price_pairs(PreparedForm& form, FormInput& input, Bytes scrat
                  *std::max_element(form.amplitudes.begin(), form.amplitudes.end())};
 }
 
-Status DitheredForm::price_atoms(PreparedForm& form, FormInput& input,
-                                 Bytes scratch) const noexcept {
-  cpu::AtomAnalysis found;
-  const Status status =
-      cpu::bin_amplitudes(layer.atoms, form.rms.data(), form.atom_bins, scratch, found);
-  if (failed(status)) return status;
+void DitheredForm::price_atoms(const cpu::AtomAnalysis& found, PreparedForm& form,
+                               FormInput& input) const noexcept {
   form.costs[1] = price_costs(layer.atoms);
   input.atoms = {found.bins, &form.costs[1], layer.atoms.count, found.max_rms};
-  return Status::ok;
 }
 
 Status DitheredForm::write_rows(const LayerInput& in, float price, const PreparedForm& form,

@@ -33,7 +33,8 @@ struct DitheredForm {
 
  private:
   void price_pairs(PreparedForm& form, FormInput& input, Bytes scratch) const noexcept;
-  Status price_atoms(PreparedForm& form, FormInput& input, Bytes scratch) const noexcept;
+  void price_atoms(const cpu::AtomAnalysis& found, PreparedForm& form,
+                   FormInput& input) const noexcept;
   /// The kept rows of a sketch's residual: drawn, computed, written.
   Status write_rows(const LayerInput& in, float price, const PreparedForm& form, Bytes scratch,
                     Bytes body, cpu::AtomBody& atoms) const noexcept;
