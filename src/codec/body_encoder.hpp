@@ -19,11 +19,11 @@
 
 namespace atomo::codec {
 
-/// A layer on its way in: finite, f32, at least one element.
+/// A layer on its way in: f32, at least one element, all finite but where an encoder finds out.
 struct LayerInput {
   const float* x = nullptr;
   std::size_t n = 0;
-  std::size_t zeros = 0;  ///< entries that are 0
+  std::size_t zeros = 0;  ///< entries that are 0, as counted on the look for non-finite ones
   const Shape* shape = nullptr;
   Key key;                       ///< `tensor` is this layer's
   Executor* executor = nullptr;  ///< may be null
@@ -81,6 +81,9 @@ class BodyEncoder {
   [[nodiscard]] virtual PriceRule price_rule(const Shape&) const noexcept { return {}; }
   /// This encoder as one that has a price; null otherwise.
   [[nodiscard]] virtual const PricedEncoder* priced() const noexcept { return nullptr; }
+  /// Whether an entry that is not finite is found on the way, which saves a pass over them: `encode`
+  /// of an encoder without a price, or `prepare`, then returns `Status::non_finite`.
+  [[nodiscard]] virtual bool finds_non_finite() const noexcept { return false; }
   /// Writes the body. Neither allocates nor throws.
   virtual Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept = 0;
 };

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "codec/body_decoder.hpp"
-#include "core/halves.hpp"
 #include "core/philox.hpp"
+#include "cpu/halves.hpp"
 #include "cpu/scan.hpp"
 #include "format/dithered_layer.hpp"
 #include "format/thinning.hpp"
@@ -109,12 +109,17 @@ Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key, Execut
   if (plan_->n == 0) return Status::ok;
   if (view.data == nullptr) return Status::invalid_argument;
   input_.x = as_f32(view, plan_->n, converted_, executor);
-  const cpu::EntryScan scan = cpu::scan_entries(input_.x, plan_->n, executor);
-  non_finite_ = !scan.finite;
-  input_.zeros = scan.zeros;
+  if (!plan_->body().finds_non_finite()) {
+    const cpu::EntryScan scan = cpu::scan_entries(input_.x, plan_->n, executor);
+    non_finite_ = !scan.finite;
+    input_.zeros = scan.zeros;
+  }
   if (non_finite_) return Status::non_finite;
   const PricedEncoder* const priced = plan_->body().priced();
-  return priced == nullptr ? Status::ok : priced->prepare(input_, prepared_, scratch_);
+  const Status status =
+      priced == nullptr ? Status::ok : priced->prepare(input_, prepared_, scratch_);
+  non_finite_ = status == Status::non_finite;
+  return status;
 }
 
 Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
@@ -129,6 +134,11 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   BodyResult result;
   const Status status = plan_->body().encode({input_, chosen.price, &prepared_, scratch_},
                                              body.subspan(skip), result);
+  if (status == Status::non_finite) {
+    non_finite_ = true;
+    row_.flags = LayerRecord::kNonFinite;
+    return status;
+  }
   if (failed(status)) return status;
   if (result.bytes == 0) return status | priced;
   if (chosen.own) {
@@ -229,9 +239,8 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
   out.y = half ? values.data() : static_cast<float*>(view.data);
   if ((layer.row.flags & LayerRecord::kNonFinite) != 0) {
     std::fill_n(out.y, n, std::numeric_limits<float>::quiet_NaN());
-    return half ? Status::non_finite | round_to_half(out.y, n, layer.key, Purpose::output,
-                                                     view.dtype, view.data, executor)
-                : Status::non_finite;
+    if (half) round_to_half(out.y, n, layer.key, kOutputDraws, view.dtype, view.data, executor);
+    return Status::non_finite;
   }
   out.body = layer.body;
   out.price = header_price(header, kind.method);
@@ -257,8 +266,9 @@ Status read_layer(const LayerEntry& layer, const Header& header, const TensorVie
   out.executor = executor;
   const Status status = decoder.decode(out);
   if (failed(status) || !half) return status;
-  return status | round_to_half(values.data(), n, layer.key, Purpose::output, view.dtype, view.data,
-                                executor);
+  return status |
+         round_to_half(values.data(), n, layer.key, kOutputDraws, view.dtype, view.data, executor)
+             .status();
 }
 
 }  // namespace atomo::codec

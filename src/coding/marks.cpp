@@ -32,16 +32,26 @@ std::size_t even(std::size_t bytes) noexcept { return (bytes + 1) / 2 * 2; }
 /// Bits of all gaps at every parameter.
 std::array<std::uint64_t, kMaxRiceBits + 1> gap_bits(std::span<const std::uint64_t> marks,
                                                      std::uint64_t segments) noexcept {
-  std::array<std::uint64_t, kMaxRiceBits + 1> quotients{};
-  std::uint64_t kept = 0;
+  std::array<std::uint32_t, kMarksSegment> counts{};  // of gaps
+  std::array<std::uint64_t, kMaxRiceBits + 1> bits{};
+  std::uint64_t largest = 0;
+  const auto spend = [&] {
+    for (std::uint64_t gap = 0; gap <= largest; ++gap) {
+      if (counts[gap] == 0) continue;
+      for (unsigned k = 0; k <= kMaxRiceBits; ++k) bits[k] += counts[gap] * ((gap >> k) + 1 + k);
+    }
+    counts.fill(0);
+  };
+  constexpr std::uint64_t kTogether = std::uint64_t{1} << 19;  // segments whose counts fit
   for (std::uint64_t s = 0; s < segments; ++s) {
     for_each_gap(segment_words(marks, s), [&](std::uint64_t gap) {
-      for (unsigned k = 0; k <= kMaxRiceBits; ++k) quotients[k] += gap >> k;
-      ++kept;
+      ++counts[gap];
+      largest = std::max(largest, gap);
     });
+    if (s % kTogether == kTogether - 1) spend();
   }
-  for (unsigned k = 0; k <= kMaxRiceBits; ++k) quotients[k] += kept * (1 + k);
-  return quotients;
+  spend();
+  return bits;
 }
 
 void write_gaps(unsigned k, std::span<const std::uint64_t> marks, std::uint64_t segments,
@@ -54,8 +64,9 @@ void write_gaps(unsigned k, std::span<const std::uint64_t> marks, std::uint64_t 
     for_each_gap(segment_words(marks, s), [&](std::uint64_t gap) {
       std::uint64_t ones = gap >> k;
       for (; ones >= 32; ones -= 32) out.put(0xFFFFFFFFu, 32);
-      out.put((std::uint64_t{1} << ones) - 1, static_cast<unsigned>(ones) + 1);
-      out.put(gap & ((std::uint64_t{1} << k) - 1), k);
+      const std::uint64_t low = gap & ((std::uint64_t{1} << k) - 1);
+      const auto length = static_cast<unsigned>(ones) + 1;
+      out.put(((std::uint64_t{1} << ones) - 1) | low << length, length + k);
       ++kept;
     });
     store_le(heads + 4 * s, kept);

@@ -64,6 +64,20 @@ struct Stochastic {
   static constexpr bool kSticky = false;
 };
 
+/// Adds to `whole` one with probability `part` / 2^32. `draw.high()` is uniform over 16 bits;
+/// `draw.low()`, 16 further bits, is asked for on a tie alone.
+template <typename Draw>
+struct StochasticDraw {
+  const Draw* draw;
+  [[nodiscard]] constexpr std::uint32_t operator()(std::uint32_t whole,
+                                                   std::uint32_t part) const noexcept {
+    const std::uint32_t first = draw->high(), threshold = part >> 16, rest = part & 0xFFFFu;
+    const bool up = first != threshold ? first < threshold : rest != 0 && draw->low() < rest;
+    return whole + (up ? 1u : 0u);
+  }
+  static constexpr bool kSticky = false;
+};
+
 template <typename Rounding>
 [[nodiscard]] constexpr std::uint16_t f32_to_bf16(float x, Rounding round,
                                                   bool& overflow) noexcept {
@@ -133,6 +147,18 @@ template <typename Rounding>
 [[nodiscard]] constexpr std::uint16_t to_bf16(float x, std::uint32_t random,
                                               bool& overflow) noexcept {
   return f32_to_bf16(x, Stochastic{random}, overflow);
+}
+/// Stochastic, from a draw of 16 bits and, on a tie, 16 further ones: the same as from the word that
+/// they make, the first above the further ones.
+template <typename Draw>
+[[nodiscard]] constexpr std::uint16_t draw_f16(float x, const Draw& draw, bool& overflow) noexcept {
+  return f32_to_f16(x, StochasticDraw<Draw>{&draw}, overflow);
+}
+/// Likewise; never asks for further bits.
+template <typename Draw>
+[[nodiscard]] constexpr std::uint16_t draw_bf16(float x, const Draw& draw,
+                                                bool& overflow) noexcept {
+  return f32_to_bf16(x, StochasticDraw<Draw>{&draw}, overflow);
 }
 
 }  // namespace atomo::core

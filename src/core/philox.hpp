@@ -50,6 +50,8 @@ enum class Purpose : std::uint8_t {
   thinning = 20,
   sketch_omega = 21,
   natural = 23,
+  output_low = 24,  ///< further bits, as of qsgd_low
+  identity_low = 25,
 };
 
 /// The indices of one purpose: 40 bits.

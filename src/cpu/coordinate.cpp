@@ -12,35 +12,11 @@
 #include "core/philox.hpp"
 #include "core/run_tasks.hpp"
 #include "cpu/coordinate_memory.hpp"
+#include "cpu/coordinate_round.hpp"
 #include "cpu/coordinate_write.hpp"
 
 namespace atomo::cpu {
 namespace {
-
-/// Levels of one chunk; false when the step is too small for an entry.
-bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u, std::uint32_t* levels,
-                 std::uint32_t* parts) noexcept {
-  const double scale = grid_scale(step);
-  std::uint64_t top = 0;
-  for (std::size_t i = 0; i < m; ++i) {
-    const std::uint64_t fixed = grid_fixed(x[i], scale);
-    top = std::max(top, fixed);
-    levels[i] = static_cast<std::uint32_t>(fixed >> 32);
-    parts[i] = static_cast<std::uint32_t>(fixed);
-  }
-  if (top >> 32 >= kMaxLevel) return false;
-  if (grid_at_top(top >> 32, step)) {
-    for (std::size_t i = 0; i < m; ++i) {
-      const std::uint64_t fixed = grid_fixed_at_top(x[i], step, scale);
-      levels[i] = static_cast<std::uint32_t>(fixed >> 32);
-      parts[i] = static_cast<std::uint32_t>(fixed);
-    }
-  }
-  draw_chunk(
-      m, u, [&](std::size_t k) { return parts[k]; },
-      [&](std::size_t k, std::uint32_t carried) { levels[k] += carried; });
-  return true;
-}
 
 /// Levels of a segment; an entry's sign is its own.
 struct RoundedLevels {
@@ -71,14 +47,17 @@ struct EncodeTask {
     words[i] = {};
     for (std::size_t at = 0; at < m; at += kCoordinateChunk) {
       const std::uint32_t u = draws((begin + at) / kCoordinateChunk)[0];
-      if (!round_chunk(entries + at, std::min(kCoordinateChunk, m - at), step, u,
-                       slot.levels.data() + at, slot.parts.data())) {
+      const RoundedChunk chunk{slot.levels.data() + at, slot.marks[0].data() + at / 64,
+                               slot.marks[1].data() + at / 64};
+      if (!round_chunk(entries + at, std::min(kCoordinateChunk, m - at), step, u, chunk)) {
         too_small.store(true, std::memory_order_relaxed);
         return;
       }
     }
     const RoundedLevels levels{slot.levels.data(), entries};
-    const SegmentLists lists = list_segment(levels, m, {slot.nonzero, slot.ones, slot.others});
+    const std::size_t marks = whole_chunks(m) / 64;
+    const SegmentLists lists = list_marked(slot.marks[0].first(marks), slot.marks[1].first(marks),
+                                           {slot.nonzero, slot.ones, slot.others});
     if (lists.nonzero.empty()) return;
     const SegmentWord how = choose_word(levels, lists, m).word;
     BitWriter out(slot.out.data(), slot.out.size());

@@ -14,16 +14,23 @@ namespace atomo::cpu {
 
 inline constexpr std::size_t kSlots = 8;  ///< segments in flight
 
+/// Entries of the chunks that m entries are in.
+[[nodiscard]] constexpr std::size_t whole_chunks(std::size_t m) noexcept {
+  return (m + kCoordinateChunk - 1) / kCoordinateChunk * kCoordinateChunk;
+}
+
 /// Memory of one segment being written.
 struct Slot {
-  std::span<std::uint32_t> levels, parts;
+  std::span<std::uint32_t> levels;    ///< of whole chunks
+  std::span<std::uint64_t> marks[2];  ///< levels that are not 0, and those above 1
   std::span<std::uint16_t> nonzero, ones, others;
   Bytes out;
 
   Slot() = default;
   Slot(Carver& carver, std::size_t m) noexcept
-      : levels(carver.take<std::uint32_t>(m)),
-        parts(carver.take<std::uint32_t>(std::min(m, kCoordinateChunk))),
+      : levels(carver.take<std::uint32_t>(whole_chunks(m))),
+        marks{carver.take<std::uint64_t>(whole_chunks(m) / 64),
+              carver.take<std::uint64_t>(whole_chunks(m) / 64)},
         nonzero(carver.take<std::uint16_t>(m)),
         ones(carver.take<std::uint16_t>(m)),
         others(carver.take<std::uint16_t>(m)),

@@ -49,6 +49,24 @@ SegmentLists list_segment(const Levels& levels, std::size_t m, const ListMemory&
           memory.others.first(large)};
 }
 
+/// The same from bit maps of the levels that are not 0 and of those above 1.
+inline SegmentLists list_marked(std::span<const std::uint64_t> nonzero,
+                                std::span<const std::uint64_t> large,
+                                const ListMemory& memory) noexcept {
+  const auto list = [](std::span<std::uint16_t> places, std::size_t words, auto word_at) {
+    std::uint16_t* out = places.data();
+    for (std::size_t w = 0; w < words; ++w) {
+      for (std::uint64_t left = word_at(w); left != 0; left &= left - 1)
+        *out++ =
+            static_cast<std::uint16_t>(64 * w + static_cast<std::size_t>(std::countr_zero(left)));
+    }
+    return places.first(static_cast<std::size_t>(out - places.data()));
+  };
+  return {list(memory.nonzero, nonzero.size(), [&](std::size_t w) { return nonzero[w]; }),
+          list(memory.ones, nonzero.size(), [&](std::size_t w) { return nonzero[w] & ~large[w]; }),
+          list(memory.others, nonzero.size(), [&](std::size_t w) { return large[w]; })};
+}
+
 // ---- choosing
 
 [[nodiscard]] constexpr unsigned level_word_bits(std::uint32_t v, unsigned k,
@@ -61,32 +79,15 @@ SegmentLists list_segment(const Levels& levels, std::size_t m, const ListMemory&
 }
 
 /// Bits of the gaps of ascending places, and of the end mark: the gap to place m.
-inline std::uint32_t gaps_bits(std::span<const std::uint16_t> places, std::size_t m,
-                               unsigned k) noexcept {
-  const std::uint16_t* const at = places.data();
-  const std::size_t count = places.size();
-  const auto end = static_cast<std::uint32_t>(count == 0 ? m : m - at[count - 1] - 1);
-  std::uint32_t bits = rice_bits(end, k, kGapRawBits);
-  if (count > 0) bits += rice_bits(at[0], k, kGapRawBits);
-  for (std::size_t i = 1; i < count; ++i)
-    bits += rice_bits(std::uint32_t{at[i]} - at[i - 1] - 1u, k, kGapRawBits);
-  return bits;
-}
+[[nodiscard]] std::uint32_t gaps_bits(std::span<const std::uint16_t> places, std::size_t m,
+                                      unsigned k) noexcept;
 
-/// Bits of the levels at `places`, less `base`.
+/// Bits of the levels above 1, less `base`.
 template <typename Levels>
-std::uint32_t levels_bits(const Levels& levels, std::span<const std::uint16_t> places,
-                          std::uint32_t base, unsigned k, unsigned raw) noexcept {
+std::uint32_t large_bits(const Levels& levels, std::span<const std::uint16_t> places,
+                         std::uint32_t base, unsigned k, unsigned raw) noexcept {
   std::uint32_t bits = 0;
   for (const std::uint16_t place : places) bits += level_word_bits(levels.at(place) - base, k, raw);
-  return bits;
-}
-
-/// Bits of all m levels.
-template <typename Levels>
-std::uint32_t dense_bits(const Levels& levels, std::size_t m, unsigned k, unsigned raw) noexcept {
-  std::uint32_t bits = 0;
-  for (std::size_t i = 0; i < m; ++i) bits += level_word_bits(levels.at(i), k, raw);
   return bits;
 }
 
@@ -97,23 +98,30 @@ SegmentPlan choose_word(const Levels& levels, const SegmentLists& lists, std::si
   SegmentCounts counts{static_cast<std::uint32_t>(m),
                        static_cast<std::uint32_t>(lists.nonzero.size()),
                        static_cast<std::uint32_t>(lists.others.size()), 0, level_bits};
-  for (std::size_t i = 0; i < m; ++i) counts.total += levels.at(i) >> counts.shift();
+  const auto ones = static_cast<std::uint32_t>(lists.ones.size());
+  counts.total = counts.shift() == 0 ? ones : 0;
+  for (const std::uint16_t place : lists.others) counts.total += levels.at(place) >> counts.shift();
   const auto bits_at = [&](SegmentSum sum, unsigned k) noexcept -> std::uint32_t {
+    const auto zeros = static_cast<std::uint32_t>(m - lists.nonzero.size());
+    const auto larger = [&](std::uint32_t base) {
+      return large_bits(levels, lists.others, base, k, level_bits);
+    };
+    const auto word = [&](std::uint32_t level) { return level_word_bits(level, k, level_bits); };
     switch (sum) {
       case kEveryGaps:
         return gaps_bits(lists.nonzero, m, k);
       case kEveryLevels:
-        return levels_bits(levels, lists.nonzero, 1, k, level_bits);
+        return ones * word(0) + larger(1);
       case kOnesGaps:
         return gaps_bits(lists.ones, m, k);
       case kOthersGaps:
         return gaps_bits(lists.others, m, k);
       case kOthersLevels:
-        return levels_bits(levels, lists.others, 2, k, level_bits);
+        return larger(2);
       case kDenseLevels:
         break;
     }
-    return dense_bits(levels, m, k, level_bits);
+    return zeros * word(0) + ones * word(1) + larger(0);
   };
   return plan_segment(counts, bits_at);
 }

@@ -2,8 +2,7 @@
 /// Tiles of 128 entries rounded to levels: the loops of math/stochastic_level.hpp for each SIMD target.
 /// Included once a target.
 ///
-/// Draws: entry e of tile t (e = 32 w + 16 h + l) takes half h (0: low) of word w of the Philox
-/// block 16 t + l.
+/// Draws: 16 bits an entry (core/short_draw.hpp), 128 to 16 blocks.
 
 #if defined(ATOMO_CPU_LEVEL_TILE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATOMO_CPU_LEVEL_TILE_INL_HPP
@@ -23,8 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 
-/// 16 entries: codes level | sign << sign_bit; the lanes whose first 16 bits tie are collected in
-/// `ties`.
+/// Sixteen entries: codes level | sign << sign_bit. `ties` keeps the largest lower half of a sum,
+/// which is all ones where the first 16 bits tie.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V level_codes(D di, V random, const float* x, const float* pre, const float* inv,
                          float limit, int sign_bit, V& ties) {
@@ -38,14 +37,14 @@ HWY_INLINE V level_codes(D di, V random, const float* x, const float* pre, const
   // ones on a tie.
   const auto low16 = hn::Set(di, 0xFFFF);
   const auto sum = hn::Add(hn::ConvertTo(di, z), hn::Xor(random, low16));
-  ties = hn::Or(ties, hn::VecFromMask(di, hn::Eq(hn::And(sum, low16), low16)));
+  ties = hn::Max(ties, hn::And(sum, low16));
   const auto level = hn::ShiftRight<16>(sum);
   const auto negative = hn::BitCast(di, hn::ShiftRight<31>(hn::BitCast(du, entry)));
   const auto sign = hn::ShiftLeftSame(negative, sign_bit);
   return hn::Or(level, hn::IfThenElseZero(hn::Gt(level, hn::Zero(di)), sign));
 }
 
-/// 16 entries at one bit: code 1 where x decodes to -N.
+/// Sixteen entries at one bit: code 1 where x decodes to -N.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V sign_codes(D di, V random, const float* x, const float* pre, const float* inv,
                         V& ties) {
@@ -56,7 +55,7 @@ HWY_INLINE V sign_codes(D di, V random, const float* x, const float* pre, const 
   const auto threshold = hn::Add(hn::ConvertTo(di, hn::Floor(z)), hn::Set(di, 32768));
   const auto low16 = hn::Set(di, 0xFFFF);
   const auto sum = hn::Add(threshold, hn::Xor(random, low16));
-  ties = hn::Or(ties, hn::VecFromMask(di, hn::Eq(hn::And(sum, low16), low16)));
+  ties = hn::Max(ties, hn::And(sum, low16));
   return hn::Xor(hn::ShiftRight<16>(sum), hn::Set(di, 1));
 }
 
@@ -64,32 +63,26 @@ HWY_INLINE V sign_codes(D di, V random, const float* x, const float* pre, const 
 /// entry tied.
 template <bool kOneBit>
 HWY_INLINE bool level_tile(const float* HWY_RESTRICT x, const LevelTileScales& scales, float limit,
-                           int bits, const std::uint32_t* HWY_RESTRICT words,
+                           int bits, const std::uint16_t* HWY_RESTRICT draws,
                            std::uint8_t* HWY_RESTRICT codes) {
   namespace hn = hwy::HWY_NAMESPACE;
-  const hn::CappedTag<std::int32_t, kPhiloxTile> di;
+  const hn::CappedTag<std::int32_t, 16> di;
   const hn::Rebind<std::uint8_t, decltype(di)> d8;
+  const hn::Rebind<std::uint16_t, decltype(di)> d16;
   const hn::RebindToUnsigned<decltype(di)> du;
   auto ties = hn::Zero(di);
-  for (std::size_t w = 0; w < 4; ++w) {
-    for (std::size_t l = 0; l < kPhiloxTile; l += hn::Lanes(di)) {
-      const auto word = hn::LoadU(du, words + kPhiloxTile * w + l);
-      const auto low = hn::BitCast(di, hn::And(word, hn::Set(du, 0xFFFFu)));
-      const auto high = hn::BitCast(di, hn::ShiftRight<16>(word));
-      const std::size_t a = 32 * w + l, b = a + 16;
-      const auto code = [&](auto random, std::size_t e) {
-        if constexpr (kOneBit) {
-          return sign_codes(di, random, x + e, scales.pre + e, scales.inv + e, ties);
-        } else {
-          return level_codes(di, random, x + e, scales.pre + e, scales.inv + e, limit, bits - 1,
-                             ties);
-        }
-      };
-      hn::StoreU(hn::DemoteTo(d8, code(low, a)), d8, codes + a);
-      hn::StoreU(hn::DemoteTo(d8, code(high, b)), d8, codes + b);
+  for (std::size_t e = 0; e < kLevelTile; e += hn::Lanes(di)) {
+    const auto random = hn::PromoteTo(di, hn::LoadU(d16, draws + e));
+    if constexpr (kOneBit) {
+      const auto code = sign_codes(di, random, x + e, scales.pre + e, scales.inv + e, ties);
+      hn::StoreU(hn::TruncateTo(d8, hn::BitCast(du, code)), d8, codes + e);
+    } else {
+      const auto code =
+          level_codes(di, random, x + e, scales.pre + e, scales.inv + e, limit, bits - 1, ties);
+      hn::StoreU(hn::TruncateTo(d8, hn::BitCast(du, code)), d8, codes + e);
     }
   }
-  return !hn::AllFalse(di, hn::Ne(ties, hn::Zero(di)));
+  return !hn::AllFalse(di, hn::Eq(ties, hn::Set(di, 0xFFFF)));
 }
 
 /// 128 codes to values: +-level * step, one rounded product; at one bit +-step.
@@ -97,7 +90,7 @@ template <bool kAdd>
 HWY_INLINE void value_tile(const std::uint8_t* HWY_RESTRICT codes, const float* HWY_RESTRICT step,
                            int bits, float alpha, float* HWY_RESTRICT y) {
   namespace hn = hwy::HWY_NAMESPACE;
-  const hn::CappedTag<std::int32_t, kPhiloxTile> di;
+  const hn::CappedTag<std::int32_t, 16> di;
   const hn::Rebind<std::uint8_t, decltype(di)> d8;
   const hn::Rebind<float, decltype(di)> df;
   const auto one = hn::Set(di, 1);

@@ -9,7 +9,7 @@ namespace atomo::cpu {
 namespace {
 
 std::uint8_t level_code(float x, float pre, float inv, float limit, int bits,
-                        const LevelDraw& draw) noexcept {
+                        const ShortDraw& draw) noexcept {
   if (bits == 1)
     return round_to_sign(std::clamp((x * pre) * inv, -32768.0f, 32768.0f), draw) ? 0 : 1;
   const std::uint32_t level = round_to_level(std::min((std::abs(x) * pre) * inv, limit), draw);
@@ -20,11 +20,11 @@ std::uint8_t level_code(float x, float pre, float inv, float limit, int bits,
 }  // namespace
 
 void resolve_ties(const float* x, const LevelTileScales& scales, float limit, int bits,
-                  const std::uint32_t* words, const Philox& low_draws, std::uint64_t first,
+                  const std::uint16_t* draws, const Philox& further, std::uint64_t first,
                   std::uint8_t* codes) noexcept {
   for (std::size_t e = 0; e < kLevelTile; ++e) {
     codes[e] = level_code(x[e], scales.pre[e], scales.inv[e], limit, bits,
-                          LevelDraw{words, &low_draws, first + e});
+                          ShortDraw{draws[e], &further, first + e});
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "core/philox.hpp"
 
@@ -25,12 +26,23 @@ inline constexpr std::size_t kPhiloxTileWords = 4 * kPhiloxTile;  ///< words of 
 
 #if HWY_TARGET == HWY_SCALAR
 
-HWY_INLINE void philox_tile(const Philox& draws, std::uint64_t first, std::uint32_t* words) {
-  for (std::size_t l = 0; l < kPhiloxTile; ++l) {
-    const PhiloxWords block = draws(first + l);
-    for (std::size_t w = 0; w < 4; ++w) words[kPhiloxTile * w + l] = block[w];
+/// The words of the blocks first + l, l < 16, one block after the other, as words or as halves of
+/// words, the low one first.
+class PhiloxTiles {
+ public:
+  explicit PhiloxTiles(const Philox& draws) noexcept : draws_(draws) {}
+
+  template <typename T>
+  void operator()(std::uint64_t first, T* words) const noexcept {
+    for (std::size_t l = 0; l < kPhiloxTile; ++l) {
+      const PhiloxWords block = draws_(first + l);
+      std::memcpy(words + 16 / sizeof(T) * l, block.data(), sizeof block);
+    }
   }
-}
+
+ private:
+  Philox draws_;
+};
 
 #else
 
@@ -53,35 +65,69 @@ HWY_INLINE void philox_round(D64 /*tag*/, PhiloxLanes<V>& s, V key0, V key1) {
   s.c3 = p;
 }
 
-/// words[16 w + l] = word w of block first + l, for l < 16. `first` is a multiple of 16, so that
-/// the blocks' counters differ in their low word alone.
-HWY_INLINE void philox_tile(const Philox& draws, std::uint64_t first,
-                            std::uint32_t* HWY_RESTRICT words) {
-  namespace hn = hwy::HWY_NAMESPACE;
-  const hn::CappedTag<std::uint32_t, kPhiloxTile> d32;
-  const hn::Repartition<std::uint64_t, decltype(d32)> d64;
-  const PhiloxWords counter = draws.counter(first);
-  for (std::size_t l = 0; l < kPhiloxTile; l += hn::Lanes(d32)) {
-    const auto low = hn::Iota(d32, counter[0] + static_cast<std::uint32_t>(l));
-    const auto c1 = hn::Set(d64, counter[1]), c2 = hn::Set(d64, counter[2]),
-               c3 = hn::Set(d64, counter[3]);
-    PhiloxLanes<hn::Vec<decltype(d64)>> even{hn::BitCast(d64, low), c1, c2, c3};
-    PhiloxLanes<hn::Vec<decltype(d64)>> odd{hn::ShiftRight<32>(hn::BitCast(d64, low)), c1, c2, c3};
+/// The words of the blocks first + l, l < 16, one block after the other, as words or as halves of
+/// words, the low one first. `first` is a multiple of 16, so that the blocks' counters differ in
+/// their low word alone.
+///
+/// Lane 4 q + j of L works on block (L / 4) j + q: the four words of the blocks of one j are then
+/// neighbours after two interleavings within 128 bits, and no lane crosses them.
+class PhiloxTiles {
+ public:
+  explicit PhiloxTiles(const Philox& draws) noexcept : draws_(draws) {
     std::uint32_t key0 = draws.key0(), key1 = draws.key1();
-    for (int round = 0; round < 10; ++round, key0 += 0x9E3779B9u, key1 += 0xBB67AE85u) {
-      const auto k0 = hn::Set(d64, key0), k1 = hn::Set(d64, key1);
-      philox_round(d64, even, k0, k1);
-      philox_round(d64, odd, k0, k1);
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      keys_[2 * round] = key0;
+      keys_[2 * round + 1] = key1;
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
     }
-    const auto join = [&](auto e, auto o) {
-      return hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(o)), hn::BitCast(d32, e));
-    };
-    hn::StoreU(join(even.c0, odd.c0), d32, words + l);
-    hn::StoreU(join(even.c1, odd.c1), d32, words + kPhiloxTile + l);
-    hn::StoreU(join(even.c2, odd.c2), d32, words + 2 * kPhiloxTile + l);
-    hn::StoreU(join(even.c3, odd.c3), d32, words + 3 * kPhiloxTile + l);
   }
-}
+
+  template <typename T>
+  HWY_INLINE void operator()(std::uint64_t first, T* HWY_RESTRICT words) const noexcept {
+    namespace hn = hwy::HWY_NAMESPACE;
+    const hn::CappedTag<std::uint32_t, kPhiloxTile> d32;
+    const hn::Repartition<std::uint64_t, decltype(d32)> d64;
+    const hn::Repartition<T, decltype(d32)> out;
+    const PhiloxWords counter = draws_.counter(first);
+    const std::size_t lanes = hn::Lanes(d32);
+    const auto lane = hn::Iota(d32, 0u);
+    const auto stride = hn::Set(d32, static_cast<std::uint32_t>(lanes / 4));
+    const auto block =
+        hn::Add(hn::Mul(hn::And(lane, hn::Set(d32, 3u)), stride), hn::ShiftRight<2>(lane));
+    for (std::size_t l = 0; l < kPhiloxTile; l += lanes) {
+      const auto low = hn::Add(block, hn::Set(d32, counter[0] + static_cast<std::uint32_t>(l)));
+      const auto c1 = hn::Set(d64, counter[1]), c2 = hn::Set(d64, counter[2]),
+                 c3 = hn::Set(d64, counter[3]);
+      PhiloxLanes<hn::Vec<decltype(d64)>> even{hn::BitCast(d64, low), c1, c2, c3};
+      PhiloxLanes<hn::Vec<decltype(d64)>> odd{hn::ShiftRight<32>(hn::BitCast(d64, low)), c1, c2,
+                                              c3};
+      for (std::size_t round = 0; round < kRounds; ++round) {
+        const auto k0 = hn::Set(d64, keys_[2 * round]), k1 = hn::Set(d64, keys_[2 * round + 1]);
+        philox_round(d64, even, k0, k1);
+        philox_round(d64, odd, k0, k1);
+      }
+      const auto join = [&](auto a, auto b) {
+        const auto upper = hn::BitCast(d32, hn::ShiftLeft<32>(b));
+        return hn::BitCast(d64, hn::OddEven(upper, hn::BitCast(d32, a)));
+      };
+      const auto store = [&](std::size_t j, auto v) {
+        hn::StoreU(hn::BitCast(out, v), out, words + (4 * l + lanes * j) * (4 / sizeof(T)));
+      };
+      const auto even01 = join(even.c0, even.c1), even23 = join(even.c2, even.c3);
+      const auto odd01 = join(odd.c0, odd.c1), odd23 = join(odd.c2, odd.c3);
+      store(0, hn::InterleaveLower(d64, even01, even23));
+      store(1, hn::InterleaveLower(d64, odd01, odd23));
+      store(2, hn::InterleaveUpper(d64, even01, even23));
+      store(3, hn::InterleaveUpper(d64, odd01, odd23));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kRounds = 10;
+  Philox draws_;
+  std::uint64_t keys_[2 * kRounds];  ///< of each round, two
+};
 
 #endif
 

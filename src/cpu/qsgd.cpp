@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Work is split into runs: whole buckets and whole tiles of 128 entries, so runs share neither a
-/// norm nor a byte. A run is read twice, for its norms and for its levels; a run of the default
-/// bucket stays in the L2 cache.
+/// norm nor a byte. A run is read twice, for its norms and for its levels; one of the default bucket
+/// stays in the L1 cache, and the next one is fetched while it is coded. A task is several runs.
 
 #include "cpu/qsgd.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -16,6 +17,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/qsgd.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -25,6 +27,8 @@
 #define ATOMO_CPU_QSGD_ONCE
 namespace atomo::cpu {
 namespace {
+
+constexpr std::size_t kRun = 2048, kTask = 32768;  ///< entries, at least
 
 /// A body of n entries, cut into its parts.
 struct QsgdShape {
@@ -48,10 +52,10 @@ struct QsgdShape {
   [[nodiscard]] std::size_t tile_bytes(std::size_t tile_begin) const noexcept {
     return std::min(code_at(kLevelTile), code_bytes - code_at(tile_begin));
   }
-  /// Entries of a run: the least multiple of a bucket and a tile from 32,768 on.
-  [[nodiscard]] std::size_t run() const noexcept {
+  /// The least number of entries from `least` on that are whole buckets and tiles.
+  [[nodiscard]] std::size_t run_from(std::size_t least) const noexcept {
     const std::size_t unit = std::lcm(bucket, kLevelTile);
-    return (32768 + unit - 1) / unit * unit;
+    return (least + unit - 1) / unit * unit;
   }
 };
 
@@ -87,15 +91,17 @@ bool same_bucket(const QsgdShape& shape, std::size_t first, std::size_t run_begi
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
+
 namespace level = atomo::cpu::HWY_NAMESPACE;
 
 /// Codes of [begin, end), from norms already written.
 template <bool kOneBit>
 HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::byte* norms,
-                             const Philox& draws, const Philox& low_draws, std::size_t begin,
+                             const Philox& draws, const Philox& further, std::size_t begin,
                              std::size_t end, std::byte* codes_out) {
+  const level::PhiloxTiles tiles(draws);
   LevelTileScales scales;
-  alignas(64) std::uint32_t words[level::kPhiloxTileWords];
+  alignas(64) std::uint16_t random[kLevelTile];
   alignas(64) std::uint8_t codes[kLevelTile];
   std::byte packed[kLevelTile + 8];
   float padded[kLevelTile];
@@ -118,9 +124,10 @@ HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::
       std::memcpy(padded, in, count * sizeof(float));
       in = padded;
     }
-    level::philox_tile(draws, first / 8, words);
-    if (level::level_tile<kOneBit>(in, scales, limit, shape.bits, words, codes))
-      resolve_ties(in, scales, limit, shape.bits, words, low_draws, first, codes);
+    for (std::size_t e = 0; e < kLevelTile; e += 16) hwy::Prefetch(x + first + kRun + e);
+    tiles(first / 8, random);
+    if (level::level_tile<kOneBit>(in, scales, limit, shape.bits, random, codes))
+      resolve_ties(in, scales, limit, shape.bits, random, further, first, codes);
     if (kOneBit && zero_bucket) {
       for (std::size_t e = 0; e < count; ++e) codes[e] = scales.inv[e] == 0 ? 0 : codes[e];
     }
@@ -131,11 +138,11 @@ HWY_INLINE void encode_tiles(const QsgdShape& shape, const float* x, const std::
 }
 
 void encode_run(const QsgdShape& shape, const float* x, const std::byte* norms, const Philox& draws,
-                const Philox& low_draws, std::size_t begin, std::size_t end, std::byte* codes_out) {
+                const Philox& further, std::size_t begin, std::size_t end, std::byte* codes_out) {
   if (shape.bits == 1) {
-    encode_tiles<true>(shape, x, norms, draws, low_draws, begin, end, codes_out);
+    encode_tiles<true>(shape, x, norms, draws, further, begin, end, codes_out);
   } else {
-    encode_tiles<false>(shape, x, norms, draws, low_draws, begin, end, codes_out);
+    encode_tiles<false>(shape, x, norms, draws, further, begin, end, codes_out);
   }
 }
 
@@ -187,22 +194,40 @@ HWY_EXPORT(add_run);
 
 namespace {
 
-float bucket_norm(QsgdNorm norm, const float* x, std::size_t n) noexcept {
-  if (norm == QsgdNorm::l2) return math::norm_from_squares(sum_squares(x, n));
-  if (n >= 16) return max_abs(x, n);
-  float largest = 0;  // without the call into the SIMD loops, for buckets of few entries
-  for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
-  return largest;
+struct BucketNorm {
+  float value;
+  bool finite;  ///< every entry is
+};
+
+BucketNorm bucket_norm(QsgdNorm norm, const float* x, std::size_t n) noexcept {
+  if (norm == QsgdNorm::l2) {
+    const double squares = sum_squares(x, n);
+    return {math::norm_from_squares(squares), std::isfinite(squares)};
+  }
+  if (n >= 16) {
+    const float largest = max_abs(x, n);
+    return {largest, std::isfinite(largest)};
+  }
+  BucketNorm found{0, true};  // without the call into the SIMD loops, for buckets of few entries
+  for (std::size_t i = 0; i < n; ++i) {
+    found.value = std::max(found.value, std::abs(x[i]));
+    found.finite &= std::isfinite(x[i]);
+  }
+  return found;
 }
 
-void write_norms(const QsgdConfig& config, const float* x, std::size_t begin, std::size_t end,
+/// False when an entry is not finite.
+bool write_norms(const QsgdConfig& config, const float* x, std::size_t begin, std::size_t end,
                  std::byte* norms) noexcept {
   std::byte* out = norms + begin / config.bucket * 4;
+  bool finite = true;
   for (std::size_t at = begin; at < end; at += config.bucket, out += 4) {
-    const float norm =
-        bucket_norm(config.norm, x + at, std::min<std::size_t>(config.bucket, end - at));
-    std::memcpy(out, &norm, 4);
+    const std::size_t count = std::min<std::size_t>(config.bucket, end - at);
+    const BucketNorm norm = bucket_norm(config.norm, x + at, count);
+    finite &= norm.finite;
+    std::memcpy(out, &norm.value, 4);
   }
+  return finite;
 }
 
 /// Checks everything a body can break.
@@ -231,13 +256,21 @@ Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key
   const QsgdShape shape(config, n);
   bytes = shape.bytes();
   if (body.size() < bytes) return Status::buffer_too_small;
-  const Philox draws(key, Purpose::qsgd), low_draws(key, Purpose::qsgd_low);
+  const Philox draws(key, Purpose::qsgd), further(key, Purpose::qsgd_low);
   std::byte* codes = body.data() + 4 * shape.buckets;
-  core::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
-    write_norms(config, x, begin, end, body.data());
-    HWY_DYNAMIC_DISPATCH(encode_run)(shape, x, body.data(), draws, low_draws, begin, end, codes);
+  const std::size_t run = shape.run_from(kRun);
+  std::atomic<bool> finite{true};
+  core::run_ranges(executor, n, shape.run_from(kTask), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t at = begin; at < end && finite.load(std::memory_order_relaxed); at += run) {
+      const std::size_t to = std::min(end, at + run);
+      if (write_norms(config, x, at, to, body.data())) {
+        HWY_DYNAMIC_DISPATCH(encode_run)(shape, x, body.data(), draws, further, at, to, codes);
+      } else {
+        finite = false;
+      }
+    }
   });
-  return Status::ok;
+  return finite ? Status::ok : Status::non_finite;
 }
 
 Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n,
@@ -245,7 +278,7 @@ Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n
   const QsgdShape shape(config, n);
   if (const Status status = check(shape, body); failed(status)) return status;
   const std::byte* codes = body.data() + 4 * shape.buckets;
-  core::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, shape.run_from(kTask), [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(set_run)(shape, body.data(), codes, begin, end, y);
   });
   return Status::ok;
@@ -256,7 +289,7 @@ Status decode_add(const QsgdConfig& config, ConstBytes body, float alpha, float*
   const QsgdShape shape(config, n);
   if (const Status status = check(shape, body); failed(status)) return status;
   const std::byte* codes = body.data() + 4 * shape.buckets;
-  core::run_ranges(executor, n, shape.run(), [&](std::size_t begin, std::size_t end) {
+  core::run_ranges(executor, n, shape.run_from(kTask), [&](std::size_t begin, std::size_t end) {
     HWY_DYNAMIC_DISPATCH(add_run)(shape, body.data(), codes, begin, end, alpha, y);
   });
   return Status::ok;

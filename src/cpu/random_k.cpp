@@ -28,13 +28,13 @@ namespace tile = atomo::cpu::HWY_NAMESPACE;
 /// 128 bits.
 void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, KeptSet* marks) {
   KeptSet set = *marks;  // a copy of the pointers, which no store into the map can change
+  const tile::PhiloxTiles tiles(draws);
   alignas(64) std::uint32_t words[tile::kPhiloxTileWords];
   math::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t d) {
     const std::size_t l = d % tile::kPhiloxTile;
-    if (l == 0) tile::philox_tile(draws, d, words);
+    if (l == 0) tiles(d, words);
     const auto half = [&](std::size_t w) {
-      return std::uint64_t{words[tile::kPhiloxTile * w + l]} |
-             (std::uint64_t{words[tile::kPhiloxTile * (w + 1) + l]} << 32);
+      return std::uint64_t{words[4 * l + w]} | (std::uint64_t{words[4 * l + w + 1]} << 32);
     };
     return math::scale_draw(half(0), half(2), j);
   });

@@ -4,8 +4,11 @@
 #include "cpu/reduce.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "core/run_tasks.hpp"
 
@@ -22,18 +25,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr std::size_t kSumLanes = 32;
 constexpr std::size_t kSegment = 1024;
 
+/// Magnitudes order as integers, Inf and NaN above all finite ones.
 float max_abs(const float* x, std::size_t n) {
-  const hn::CappedTag<float, 16> d;
+  const hn::CappedTag<std::uint32_t, 16> d;
   const std::size_t lanes = hn::Lanes(d);
+  const auto mask = hn::Set(d, 0x7FFFFFFFu);
+  const hn::RebindToFloat<decltype(d)> df;
+  const auto magnitude = [&](const float* at) {
+    return hn::And(hn::BitCast(d, hn::LoadU(df, at)), mask);
+  };
   auto a = hn::Zero(d), b = a;
   std::size_t i = 0;
   for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    a = hn::Max(a, hn::Abs(hn::LoadU(d, x + i)));
-    b = hn::Max(b, hn::Abs(hn::LoadU(d, x + i + lanes)));
+    a = hn::Max(a, magnitude(x + i));
+    b = hn::Max(b, magnitude(x + i + lanes));
   }
-  float m = hn::GetLane(hn::MaxOfLanes(d, hn::Max(a, b)));
-  for (; i < n; ++i) m = std::max(m, std::abs(x[i]));
-  return m;
+  std::uint32_t m = hn::GetLane(hn::MaxOfLanes(d, hn::Max(a, b)));
+  for (; i < n; ++i) m = std::max(m, std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFu);
+  return std::bit_cast<float>(m);
 }
 
 /// Lanes [first, first + Lanes) of a segment whose length is a multiple of 32, then folded by the
@@ -124,7 +133,10 @@ float layer_max_abs(const float* x, std::size_t n, std::span<double> scratch,
     scratch[begin / kReduceGrain] = max_abs(x + begin, end - begin);
   });
   double m = 0;
-  for (std::size_t i = 0; i < reduce_scratch(n); ++i) m = std::max(m, scratch[i]);
+  for (std::size_t i = 0; i < reduce_scratch(n); ++i) {
+    if (!std::isfinite(scratch[i])) return std::numeric_limits<float>::infinity();
+    m = std::max(m, scratch[i]);
+  }
   return static_cast<float>(m);
 }
 double layer_sum_abs(const float* x, std::size_t n, std::span<double> scratch,

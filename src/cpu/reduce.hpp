@@ -8,6 +8,8 @@
 ///  - segments: a binary tree over their numbers, subtrees aligned to powers of two, left + right;
 ///  the incomplete ones
 ///    at the end are joined from the right.
+///
+/// A norm is Inf or NaN exactly where an entry is: sums in f64 of finite entries stay finite.
 
 #include <cstddef>
 #include <span>

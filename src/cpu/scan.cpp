@@ -2,6 +2,7 @@
 /// Limited by reading: two comparisons an entry.
 #include "cpu/scan.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
@@ -31,14 +32,16 @@ EntryScan ScanEntries(const float* x, std::size_t n) {
     largest = hn::Max(largest, bits);
     zeros = hn::Add(zeros, hn::IfThenElseZero(hn::Eq(bits, zero), one));
   }
+  std::uint32_t top = hn::GetLane(hn::MaxOfLanes(du, largest));
   EntryScan found;
-  found.finite = hn::GetLane(hn::MaxOfLanes(du, largest)) < 0x7F800000u;
   found.zeros = hn::GetLane(hn::SumOfLanes(du, zeros));
   for (; i < n; ++i) {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFu;
-    found.finite &= bits < 0x7F800000u;
+    top = std::max(top, bits);
     found.zeros += bits == 0 ? 1 : 0;
   }
+  found.finite = top < 0x7F800000u;
+  found.largest = std::bit_cast<float>(top);
   return found;
 }
 
@@ -58,14 +61,20 @@ constexpr std::size_t kGrain = std::size_t{1} << 18;
 HWY_EXPORT(ScanEntries);
 
 EntryScan scan_entries(const float* x, std::size_t n, Executor* executor) noexcept {
+  if (n <= kGrain) return HWY_DYNAMIC_DISPATCH(ScanEntries)(x, n);
   std::atomic<bool> finite{true};
   std::atomic<std::size_t> zeros{0};
+  std::atomic<std::uint32_t> largest{0};
   core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
     const EntryScan part = HWY_DYNAMIC_DISPATCH(ScanEntries)(x + begin, end - begin);
     if (!part.finite) finite = false;
     zeros += part.zeros;
+    const auto own = std::bit_cast<std::uint32_t>(part.largest);
+    std::uint32_t seen = largest;
+    while (own > seen && !largest.compare_exchange_weak(seen, own)) {
+    }
   });
-  return {finite, zeros};
+  return {finite, zeros, std::bit_cast<float>(largest.load())};
 }
 
 }  // namespace atomo::cpu

@@ -11,6 +11,7 @@ namespace atomo::cpu {
 struct EntryScan {
   bool finite = true;     ///< no Inf and no NaN
   std::size_t zeros = 0;  ///< entries that are 0, of either sign
+  float largest = 0;      ///< magnitude, where all are finite
 };
 
 /// Runs on the executor, which may be null.

@@ -37,13 +37,26 @@ constexpr std::size_t trit_bytes(std::size_t n) noexcept { return n / kTrits + (
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
 namespace level = atomo::cpu::HWY_NAMESPACE;
 
 /// `width` bytes, byte j of the base-3 digits codes[j + k * width]; a code is level | sign << 1, a
 /// digit 0, 1 for + or 2.
 HWY_INLINE void pack_trits(const std::uint8_t* HWY_RESTRICT codes, std::size_t width,
                            std::uint8_t* HWY_RESTRICT out) {
-  for (std::size_t j = 0; j < width; ++j) {
+  const hn::CappedTag<std::uint8_t, 64> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto two = hn::Set(d, std::uint8_t{2});
+  std::size_t j = 0;
+  for (; j + lanes <= width; j += lanes) {
+    auto v = hn::Zero(d);
+    for (std::size_t k = kTrits; k-- > 0;) {
+      const auto digit = hn::Min(hn::LoadU(d, codes + j + k * width), two);
+      v = hn::Add(hn::Add(v, v), hn::Add(v, digit));
+    }
+    hn::StoreU(v, d, out + j);
+  }
+  for (; j < width; ++j) {
     unsigned v = 0;
     for (std::size_t k = kTrits; k-- > 0;) v = 3 * v + std::min<unsigned>(codes[j + k * width], 2);
     out[j] = static_cast<std::uint8_t>(v);
@@ -67,12 +80,13 @@ HWY_INLINE void unpack_trits(const std::uint8_t* HWY_RESTRICT in, std::size_t wi
   }
 }
 
-void encode_blocks(const float* x, const Philox& draws, const Philox& low_draws,
+void encode_blocks(const float* x, const Philox& draws, const Philox& further,
                    const math::LevelScale& scale, std::size_t begin, std::size_t end,
                    std::byte* out) {
+  const level::PhiloxTiles tiles(draws);
   LevelTileScales scales;
   scales.set(0, kLevelTile, scale);
-  alignas(64) std::uint32_t words[level::kPhiloxTileWords];
+  alignas(64) std::uint16_t random[kLevelTile];
   alignas(64) std::uint8_t codes[kTernaryBlock];
   alignas(64) std::uint8_t packed[kLevelTile];
   float padded[kLevelTile];
@@ -86,9 +100,9 @@ void encode_blocks(const float* x, const Philox& draws, const Philox& low_draws,
         std::memcpy(padded, in, (length - at) * sizeof(float));
         in = padded;
       }
-      level::philox_tile(draws, (block + at) / 8, words);
-      if (level::level_tile<false>(in, scales, 65536.0f, 2, words, codes + at))
-        resolve_ties(in, scales, 65536.0f, 2, words, low_draws, block + at, codes + at);
+      tiles((block + at) / 8, random);
+      if (level::level_tile<false>(in, scales, 65536.0f, 2, random, codes + at))
+        resolve_ties(in, scales, 65536.0f, 2, random, further, block + at, codes + at);
     }
     const std::size_t width = trit_bytes(length);
     pack_trits(codes, width, packed);
@@ -203,15 +217,16 @@ Status encode(const TernaryConfig& config, const float* x, std::size_t n, const 
   const auto scratch = carver.take<double>(reduce_scratch(n));
   if (!carver.fits()) return Status::workspace_too_small;
   float norm = layer_max_abs(x, n, scratch, executor);
+  if (!std::isfinite(norm)) return Status::non_finite;
   if (config.clip > 0) {
     const double squares = layer_sum_squares(x, n, scratch, executor);
     norm = math::clipped_norm(norm, squares, n, config.clip);
   }
   std::memcpy(body.data(), &norm, 4);
-  const Philox draws(key, Purpose::ternary), low_draws(key, Purpose::ternary_low);
+  const Philox draws(key, Purpose::ternary), further(key, Purpose::ternary_low);
   const math::LevelScale scale = math::level_scale(math::level_step(norm, 1), 65536.0f);
   core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    HWY_DYNAMIC_DISPATCH(encode_blocks)(x, draws, low_draws, scale, begin, end, body.data() + 4);
+    HWY_DYNAMIC_DISPATCH(encode_blocks)(x, draws, further, scale, begin, end, body.data() + 4);
   });
   return Status::ok;
 }

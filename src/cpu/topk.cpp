@@ -1,63 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Selection by radix: magnitudes order as 31-bit integers, of which a histogram over 11, 10 and 10
-/// bits finds the k-th largest in three passes; a fourth marks, a fifth (over the marks) gathers.
+/// A sample of the entries gives a bound that a few more than k entries reach. One pass marks these
+/// and collects them; the k-th largest of the collected is the k-th largest of all, and those below
+/// it are unmarked. Where the bound was too high or too low, or k is a large part of n, the k-th
+/// largest is found among all entries.
+///
+/// Selection is by radix: magnitudes order as 31-bit integers, of which a histogram over 11, 10 and
+/// 10 bits finds the k-th largest in three passes.
 
 #include "cpu/topk.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "coding/marks.hpp"
+#include "core/run_tasks.hpp"
 #include "cpu/kept_entries.hpp"
+#include "cpu/scan.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/topk.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#ifndef ATOMO_CPU_TOPK_ONCE
+#define ATOMO_CPU_TOPK_ONCE
+namespace atomo::cpu {
+namespace {
+
+/// Marked entries of one part of a layer.
+struct Collected {
+  float* values = nullptr;
+  std::size_t room = 0;
+  std::size_t count = 0;  ///< above the room: those beyond it were not collected
+  bool finite = true;
+};
+
+}  // namespace
+}  // namespace atomo::cpu
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Of 64 entries, those with |x| > threshold and those with |x| equal to it.
-void compare64(const float* x, float threshold, std::uint64_t* above, std::uint64_t* equal) {
-  const hn::CappedTag<float, 16> d;
+/// Marks the entries of n whose magnitude, as an integer, is above `bound`, and collects them.
+void mark_above(const float* x, std::size_t n, std::uint32_t bound, std::uint64_t* words,
+                Collected* out) {
+  const hn::CappedTag<std::int32_t, 16> d;
+  const hn::RebindToFloat<decltype(d)> df;
   const std::size_t lanes = hn::Lanes(d);
-  const auto bound = hn::Set(d, threshold);
-  const auto bits_of = [&](auto mask) {
-    std::uint8_t bits[8] = {};
-    hn::StoreMaskBits(d, mask, bits);
-    return std::uint64_t{bits[0]} | (std::uint64_t{bits[1]} << 8);
-  };
-  *above = *equal = 0;
-  for (std::size_t i = 0; i < 64; i += lanes) {
-    const auto magnitude = hn::Abs(hn::LoadU(d, x + i));
-    *above |= bits_of(hn::Gt(magnitude, bound)) << i;
-    *equal |= bits_of(hn::Eq(magnitude, bound)) << i;
-  }
-}
-
-/// Marks every entry above the threshold and the first `ties` equal to it.
-void mark_largest(const float* x, std::size_t n, float threshold, std::uint64_t ties,
-                  std::uint64_t* words) {
+  const auto mask = hn::Set(d, 0x7FFFFFFF);
+  const auto least = hn::Set(d, static_cast<std::int32_t>(bound));
+  auto largest = hn::Zero(d);
+  Collected found = *out;
   for (std::size_t at = 0; at < n; at += 64) {
-    std::uint64_t above = 0, equal = 0;
+    float tail[64] = {};
+    const float* in = x + at;
     if (n - at < 64) {
-      float tail[64] = {};
-      std::memcpy(tail, x + at, (n - at) * sizeof(float));
-      compare64(tail, threshold, &above, &equal);
-      equal &= (std::uint64_t{1} << (n - at)) - 1;
-    } else {
-      compare64(x + at, threshold, &above, &equal);
+      std::memcpy(tail, in, (n - at) * sizeof(float));
+      in = tail;
     }
-    auto found = static_cast<std::uint64_t>(std::popcount(equal));
-    for (; found > ties; --found) equal &= ~std::bit_floor(equal);
-    ties -= found;
-    words[at / 64] = above | equal;
+    std::uint64_t marks = 0;
+    for (std::size_t i = 0; i < 64; i += lanes) {
+      const auto magnitude = hn::And(hn::BitCast(d, hn::LoadU(df, in + i)), mask);
+      largest = hn::Max(largest, magnitude);
+      std::uint8_t bits[8] = {};
+      hn::StoreMaskBits(d, hn::Gt(magnitude, least), bits);
+      marks |= (std::uint64_t{bits[0]} | std::uint64_t{bits[1]} << 8) << i;
+    }
+    words[at / 64] = marks;
+    const auto count = static_cast<std::size_t>(std::popcount(marks));
+    if (found.count + count <= found.room) {
+      float* next = found.values + found.count;
+      for (; marks != 0; marks &= marks - 1) *next++ = in[std::countr_zero(marks)];
+    }
+    found.count += count;
   }
+  found.finite = hn::GetLane(hn::MaxOfLanes(d, largest)) < 0x7F800000;
+  *out = found;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -66,20 +90,38 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace atomo::cpu {
-HWY_EXPORT(mark_largest);
+HWY_EXPORT(mark_above);
 
 namespace {
 
 constexpr std::size_t kBins = 2048;
+constexpr std::size_t kParts = 4;            ///< that are collected side by side
+constexpr std::size_t kSampled = 64;         ///< one line in so many is in the sample
+constexpr std::size_t kLine = 16;            ///< entries
+constexpr std::size_t kLeast = 1u << 16;     ///< entries from which on a sample is taken
+constexpr std::size_t kSampleBins = 0x8000;  ///< by the upper 15 bits of a magnitude
 using Histogram = std::array<std::uint64_t, kBins>;
+
+/// Whether a sample may spare the search among all entries.
+constexpr bool is_sampled(const TopkConfig& config, std::size_t n) noexcept {
+  return n >= kLeast && config.keep > 0 && config.keep <= n / 16;
+}
+constexpr std::size_t room_of(const TopkConfig& config, std::size_t n) noexcept {
+  return is_sampled(config, n) ? 2 * config.keep + 1024 : 0;
+}
 
 struct TopkMemory {
   KeptSet set;
   std::span<Histogram>
       histograms;  ///< two, so that neighbours in one bin do not wait for each other
+  std::span<std::uint32_t> sample;  ///< a histogram
+  std::span<float> collected;       ///< of every part
 
-  TopkMemory(core::Carver& carver, std::size_t n) noexcept
-      : set(KeptSet::carve(carver, n)), histograms(carver.take<Histogram>(2)) {}
+  TopkMemory(core::Carver& carver, const TopkConfig& config, std::size_t n) noexcept
+      : set(KeptSet::carve(carver, n)),
+        histograms(carver.take<Histogram>(2)),
+        sample(carver.take<std::uint32_t>(is_sampled(config, n) ? kSampleBins : 0)),
+        collected(carver.take<float>(kParts * room_of(config, n))) {}
 };
 
 std::uint32_t magnitude(float x) noexcept { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu; }
@@ -91,23 +133,23 @@ struct Threshold {
 };
 
 /// Counts the bits [shift, shift + width) of magnitudes whose bits above agree with `key`.
-void fill_histogram(const float* x, std::size_t n, std::uint32_t key, int shift, int width,
+void fill_histogram(std::span<const float> x, std::uint32_t key, int shift, int width,
                     std::span<Histogram> histograms) noexcept {
   for (auto& histogram : histograms) histogram.fill(0);
   const std::uint32_t mask = (1u << width) - 1;
   const int above = shift + width;
-  for (std::size_t i = 0; i < n; ++i) {
+  for (std::size_t i = 0; i < x.size(); ++i) {
     const std::uint32_t m = magnitude(x[i]);
     if (above == 31 || (m >> above) == (key >> above)) ++histograms[i & 1][(m >> shift) & mask];
   }
 }
 
-Threshold find_threshold(const float* x, std::size_t n, std::uint64_t k,
+Threshold find_threshold(std::span<const float> x, std::uint64_t k,
                          std::span<Histogram> histograms) noexcept {
   constexpr int kShifts[] = {20, 10, 0}, kWidths[] = {11, 10, 10};
   Threshold found{0, k};
   for (int pass = 0; pass < 3; ++pass) {
-    fill_histogram(x, n, found.key, kShifts[pass], kWidths[pass], histograms);
+    fill_histogram(x, found.key, kShifts[pass], kWidths[pass], histograms);
     std::uint32_t bin = (1u << kWidths[pass]) - 1;
     for (;; --bin) {
       const std::uint64_t count = histograms[0][bin] + histograms[1][bin];
@@ -119,25 +161,125 @@ Threshold find_threshold(const float* x, std::size_t n, std::uint64_t k,
   return found;
 }
 
+/// A magnitude that a few more than k entries are above, by a sample of them.
+std::uint32_t sampled_bound(const float* x, std::size_t n, std::uint64_t k,
+                            std::span<std::uint32_t> bins) noexcept {
+  std::fill(bins.begin(), bins.end(), 0u);
+  std::size_t taken = 0;
+  for (std::size_t at = 0; at + kLine <= n; at += kLine * kSampled, taken += kLine) {
+    for (std::size_t i = 0; i < kLine; ++i) ++bins[magnitude(x[at + i]) >> 16];
+  }
+  // Entries of one line may be alike: their count varies by more than a binomial one would.
+  const double expected =
+      static_cast<double>(k) * static_cast<double>(taken) / static_cast<double>(n);
+  const double wanted = expected + 8 * std::sqrt(expected) + 2 * kLine;
+  std::uint64_t above = 0;
+  for (std::size_t bin = kSampleBins; bin-- > 0;) {
+    above += bins[bin];
+    if (static_cast<double>(above) >= wanted)
+      return bin == 0 ? 0 : static_cast<std::uint32_t>(bin << 16) - 1;
+  }
+  return 0;
+}
+
+/// Marks all above the bound; returns them, in order. Nothing where they did not fit.
+std::span<float> collect(const float* x, std::size_t n, std::uint32_t bound, std::size_t room,
+                         TopkMemory& memory, Executor* executor, bool& finite) noexcept {
+  Collected parts[kParts];
+  for (std::size_t p = 0; p < kParts; ++p) parts[p] = {memory.collected.data() + p * room, room};
+  const std::size_t each = (n / kParts + 64) / 64 * 64;
+  core::run_ranges(executor, n, each, [&](std::size_t begin, std::size_t end) {
+    HWY_DYNAMIC_DISPATCH(mark_above)
+    (x + begin, end - begin, bound, memory.set.words.data() + begin / 64, &parts[begin / each]);
+  });
+  std::size_t count = 0;
+  bool fit = true;
+  for (const Collected& part : parts) {
+    finite &= part.finite;
+    fit &= part.count <= part.room;
+    if (!fit) continue;
+    std::memmove(memory.collected.data() + count, part.values, part.count * sizeof(float));
+    count += part.count;
+  }
+  return fit ? memory.collected.first(count) : std::span<float>();
+}
+
+/// Unmarks those below the threshold and all but the first `ties` equal to it; writes the others.
+void keep_largest(std::span<const float> collected, Threshold threshold,
+                  std::span<std::uint64_t> words, std::byte* values) noexcept {
+  const float* next = collected.data();
+  std::byte* out = values;
+  for (std::uint64_t& word : words) {
+    for (std::uint64_t left = word; left != 0; left &= left - 1) {
+      const float x = *next++;
+      const std::uint32_t m = magnitude(x);
+      const bool tie = m == threshold.key && threshold.ties > 0;
+      if (m > threshold.key || tie) {
+        std::memcpy(out, &x, sizeof x);
+        out += sizeof x;
+        threshold.ties -= tie ? 1 : 0;
+      } else {
+        word &= ~(left & -left);
+      }
+    }
+  }
+}
+
+/// Marks every entry above the threshold and the first `ties` equal to it; gathers them.
+void mark_largest(const float* x, std::size_t n, Threshold threshold, KeptSet& set,
+                  Executor* executor, std::byte* values) noexcept {
+  set.clear();
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t m = magnitude(x[i]);
+    const bool tie = m == threshold.key && threshold.ties > 0;
+    threshold.ties -= tie ? 1 : 0;
+    if (m > threshold.key || tie) set.mark(i);
+  }
+  set.count();
+  gather_kept(x, n, set, executor, values);
+}
+
+/// Marks the k largest and writes them, k at most n. False when an entry is not finite.
+bool select_largest(const TopkConfig& config, const float* x, std::size_t n, TopkMemory& memory,
+                    Executor* executor, std::byte* values) noexcept {
+  bool finite = true;
+  if (is_sampled(config, n)) {
+    const std::uint32_t bound = sampled_bound(x, n, config.keep, memory.sample);
+    const std::span<float> collected =
+        collect(x, n, bound, room_of(config, n), memory, executor, finite);
+    if (!finite) return false;
+    if (collected.size() >= config.keep) {
+      const Threshold threshold = find_threshold(collected, config.keep, memory.histograms);
+      keep_largest(collected, threshold, memory.set.words, values);
+      return true;
+    }
+  } else if (!scan_entries(x, n, executor).finite) {
+    return false;
+  }
+  const Threshold threshold = find_threshold({x, n}, config.keep, memory.histograms);
+  mark_largest(x, n, threshold, memory.set, executor, values);
+  return true;
+}
+
 Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha, float* y,
                std::size_t n, Bytes workspace, Executor* executor) noexcept {
   if (n == 0) return body.empty() ? Status::ok : Status::corrupt;
   core::Carver carver(workspace);
-  TopkMemory memory(carver, n);
+  KeptSet set = KeptSet::carve(carver, n);
   if (!carver.fits()) return Status::workspace_too_small;
   coding::MarksReader reader;
   if (!reader.open(body, n) || reader.kept() != config.keep) return Status::corrupt;
   if (body.size() - reader.bytes() != 4 * config.keep) return Status::corrupt;
   coding::SegmentMarks segment;
-  for (std::size_t at = 0; at < memory.set.words.size(); at += segment.size()) {
+  for (std::size_t at = 0; at < set.words.size(); at += segment.size()) {
     if (!reader.next(segment)) return Status::corrupt;
-    std::copy_n(segment.begin(), std::min(segment.size(), memory.set.words.size() - at),
-                memory.set.words.begin() + static_cast<std::ptrdiff_t>(at));
+    std::copy_n(segment.begin(), std::min(segment.size(), set.words.size() - at),
+                set.words.begin() + static_cast<std::ptrdiff_t>(at));
   }
-  if (memory.set.count() != config.keep) return Status::corrupt;
+  if (set.count() != config.keep) return Status::corrupt;
   const std::byte* values = body.data() + reader.bytes();
   if (const Status status = check_values(values, config.keep, 1); failed(status)) return status;
-  scatter_kept(values, memory.set, 1, add, alpha, y, n, executor);
+  scatter_kept(values, set, 1, add, alpha, y, n, executor);
   return Status::ok;
 }
 
@@ -147,9 +289,9 @@ std::size_t max_encoded_bytes(const TopkConfig& config, std::size_t n) noexcept 
   return n == 0 ? 0 : coding::max_marks_bytes(n) + 4 * config.keep;
 }
 
-std::size_t workspace_bytes(const TopkConfig&, std::size_t n) noexcept {
+std::size_t workspace_bytes(const TopkConfig& config, std::size_t n) noexcept {
   core::Carver carver;
-  TopkMemory(carver, n);
+  TopkMemory(carver, config, n);
   return carver.bytes();
 }
 
@@ -159,19 +301,18 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
   if (body.size() < max_encoded_bytes(config, n)) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
   core::Carver carver(workspace);
-  TopkMemory memory(carver, n);
+  TopkMemory memory(carver, config, n);
   if (!carver.fits()) return Status::workspace_too_small;
-  const Threshold threshold = find_threshold(x, n, config.keep, memory.histograms);
-  HWY_DYNAMIC_DISPATCH(mark_largest)
-  (x, n, std::bit_cast<float>(threshold.key), threshold.ties, memory.set.words.data());
+  // The values are written where they stand behind the longest marks, then moved down.
+  std::byte* const values = body.data() + coding::max_marks_bytes(n);
+  if (!select_largest(config, x, n, memory, executor, values)) return Status::non_finite;
   // Gaps take at least two bits a kept entry, or one bit an entry at parameter 0: from half of them
   // on the bit map is the shorter form, short of long runs of zeros at segments' ends.
   const coding::MarksChoice plan = config.keep >= n - config.keep
                                        ? coding::MarksChoice{0, coding::max_marks_bytes(n)}
                                        : coding::choose_marks(memory.set.words, n);
   coding::write_marks(plan, memory.set.words, n, body.data());
-  memory.set.count();
-  gather_kept(x, n, memory.set, executor, body.data() + plan.bytes);
+  std::memmove(body.data() + plan.bytes, values, 4 * config.keep);
   bytes = plan.bytes + 4 * config.keep;
   return Status::ok;
 }

@@ -14,8 +14,8 @@
 /// ```
 ///
 /// Nothing here allocates, throws or draws; the bytes do not depend on the executor. `x` and `y`
-/// are n f32 in host memory, of their own alignment; inputs are finite. The processor must not
-/// flush subnormals to zero (a Codec sees to that).
+/// are n f32 in host memory, of their own alignment. The processor must not flush subnormals to zero
+/// (a Codec sees to that).
 
 #include <cstddef>
 #include <cstdint>
@@ -27,10 +27,12 @@ namespace atomo::cpu {
 
 /// Upper bound of a body: a bit map of n entries, padded, and 4 bytes an entry kept.
 [[nodiscard]] std::size_t max_encoded_bytes(const TopkConfig& config, std::size_t n) noexcept;
-/// Bytes that `encode`, `decode` and `decode_add` need, of any alignment.
+/// Bytes that `encode`, `decode` and `decode_add` need, of any alignment; decoding needs no more than
+/// at k = 0.
 [[nodiscard]] std::size_t workspace_bytes(const TopkConfig& config, std::size_t n) noexcept;
 
-/// Writes at most `max_encoded_bytes` bytes to `body`. `executor` may be null.
+/// Writes at most `max_encoded_bytes` bytes to `body`. `executor` may be null. `non_finite` when an
+/// entry is Inf or NaN.
 Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes workspace,
               Executor* executor, Bytes body, std::size_t& bytes) noexcept;
 /// y[i] = x[i] where kept, else 0. Any bytes give a Status: `corrupt` for other than k entries or a

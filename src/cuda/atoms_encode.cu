@@ -58,7 +58,7 @@ __device__ void select_chunk(const double* amplitudes, std::uint64_t count, doub
   constexpr std::uint32_t kOwn = kChunk / kLanes;
   std::uint32_t probability[kOwn], place[kOwn], sum = 0, total;
   for (std::uint32_t i = 0; i < kOwn; ++i) {
-    const std::uint32_t k = (lane() * kOwn + i) * kSelectionStride % kChunk;
+    const std::uint32_t k = i * kSelectionColumns + lane();
     const double rms = k < count ? amplitudes[k] : 0.0;
     const double ratio = rms / price;
     place[i] = k;

@@ -25,6 +25,7 @@
 #include "cuda/checksum.cuh"
 #include "cuda/container.cuh"
 #include "cuda/cub.cuh"
+#include "cuda/half_rounding.cuh"
 #include "format/container_rules.hpp"
 
 namespace atomo::cuda {
@@ -253,22 +254,23 @@ __global__ void round_output(const Frame frame, const Split halves) {
   if (layer.decodes == 0) return;
   const std::uint64_t n = frame.info(unit.job).n, first = unit.index * kHalfUnit;
   const std::uint64_t end = std::min(first + kHalfUnit, n);
-  const Philox draws(frame.key(unit.job), Purpose::output);
+  const Key key = frame.key(unit.job);
+  const HalfDraws draws{Philox(key, Purpose::output), Philox(key, Purpose::output_low)};
   const Entries values{layer.y, DType::f32};
   auto* const out = static_cast<std::uint16_t*>(layer.half);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 8 == 0;
   bool overflow = false;
-  for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
-    const PhiloxWords words = draws(i / 4);
-    float v[4];
-    values.four(i, end, v);
-    std::uint16_t h[4];
-    for (unsigned k = 0; k < 4; ++k)
-      h[k] = layer.half_dtype == DType::f16 ? to_f16(v[k], words[k], overflow)
-                                            : to_bf16(v[k], words[k], overflow);
-    if (i + 4 <= end && reinterpret_cast<std::uintptr_t>(out + i) % 8 == 0) {
-      *reinterpret_cast<ushort4*>(out + i) = make_ushort4(h[0], h[1], h[2], h[3]);
-    } else {
-      for (unsigned k = 0; k < 4 && i + k < end; ++k) out[i + k] = h[k];
+  for (std::uint64_t i = first + 8 * lane(); i < end; i += 8 * kLanes) {
+    float v[8];
+    eight_entries(values, i, end, v);
+    std::uint16_t h[8];
+    round_eight(v, layer.half_dtype, draws, i, h, overflow);
+    for (unsigned k = 0; k < 8; k += 4) {
+      if (aligned && i + k + 4 <= end) {
+        *reinterpret_cast<ushort4*>(out + i + k) = make_ushort4(h[k], h[k + 1], h[k + 2], h[k + 3]);
+      } else {
+        for (unsigned j = k; j < k + 4 && i + j < end; ++j) out[i + j] = h[j];
+      }
     }
   }
   if (overflow) frame.notice(Status::overflow);

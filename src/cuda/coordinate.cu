@@ -7,14 +7,14 @@
 ///
 /// Mapping. A level is not stored but computed again from the entry where it is needed; what is
 /// stored is 4 bits an entry: rounded up, not zero, above 1, negative. round_chunk: a block a chunk
-/// of 4,096 entries; threads take the visited places in order, so a scan gives every place the
-/// running 32-bit sum of the draw. lay_out: a block a layer, a scan over its segments' bytes.
+/// of 4,096 entries, a thread a column of those that are visited one after the other, so a scan of
+/// the columns' sums gives every entry the running 32-bit sum of the draw. lay_out: a block a layer, a scan over its segments' bytes.
 ///
 /// Traffic an entry: round_chunk reads the entry and writes half a byte, the least but for the half
 /// byte; lay_out reads 4 bytes and writes 8 for every 32,768 entries. The workspace takes 4.5 bytes
 /// an entry, nearly all for content of the longest kind.
 ///
-/// Shared memory: 19 KiB (round_chunk), 2 KiB (lay_out). Sums are integers: no order matters.
+/// Shared memory: 3 KiB (round_chunk), 2 KiB (lay_out). Sums are integers: no order matters.
 /// Tensors are aligned to their entries, everything else is the workspace.
 
 #include "cuda/coordinate.cuh"
@@ -29,41 +29,27 @@ namespace {
 
 // ---- rounding
 
+static_assert(kScanThreads == kCoordinateColumns);
 constexpr unsigned kThreadEntries = kCoordinateChunk / kScanThreads;
 constexpr unsigned kAhead = 8;  // loads on their way together
 
 struct RoundMemory {
-  std::uint32_t parts[kCoordinateChunk];  ///< P of a place, then whether it is rounded up
   ChunkBits bits;
   std::uint32_t top;
   std::uint64_t total;
 };
 
-/// A whole block sets parts[k] to 1 where the running sum carries at place k, else to 0.
-__device__ void draw(std::uint32_t* parts, std::uint32_t m, std::uint32_t u) {
-  const auto place = [](std::uint64_t i) {
-    return static_cast<std::uint32_t>(i * kCoordinateStride % kCoordinateChunk);
-  };
-  scan_blockwide<std::uint32_t>(
-      kCoordinateChunk,
-      [&](std::uint64_t i) { return place(i) < m ? parts[place(i)] : std::uint32_t{0}; },
-      [&](std::uint64_t i, std::uint32_t before) {
-        const std::uint32_t k = place(i);
-        if (k < m) parts[k] = u + before + parts[k] < u + before ? 1 : 0;
-      });
-  __syncthreads();
-}
-
-/// What a thread keeps of its entries, which are kScanThreads apart.
+/// What a thread keeps of its entries: a column of the chunk, so they are visited one after the
+/// other.
 struct Rounded {
-  std::uint32_t level[kThreadEntries];
-  std::uint32_t negative = 0;  ///< a bit an entry
+  std::uint32_t level[kThreadEntries], part[kThreadEntries];
+  std::uint32_t negative = 0, carried = 0;  ///< a bit an entry
 };
 
-/// By a whole block: levels before they are rounded up, and the P of every place.
+/// Levels before they are rounded up, and the P of every entry. Those from `end` on are 0.
 template <typename Fixed>
 __device__ void fix_entries(const Entries& entries, std::uint64_t first, std::uint64_t end,
-                            std::uint32_t* parts, Rounded& mine, Fixed fixed_of) {
+                            Rounded& mine, Fixed fixed_of) {
   mine.negative = 0;
 #pragma unroll
   for (unsigned base = 0; base < kThreadEntries; base += kAhead) {
@@ -75,8 +61,21 @@ __device__ void fix_entries(const Entries& entries, std::uint64_t first, std::ui
       const std::uint64_t fixed = fixed_of(x[k]);
       mine.level[j] = static_cast<std::uint32_t>(fixed >> 32);
       mine.negative |= __float_as_uint(x[k]) >> 31 << j;
-      parts[threadIdx.x + j * kScanThreads] = static_cast<std::uint32_t>(fixed);
+      mine.part[j] = static_cast<std::uint32_t>(fixed);
     }
+  }
+}
+
+/// By a whole block: which entries are rounded up, from the chunk's draw.
+__device__ void draw(Rounded& mine, std::uint32_t u) {
+  std::uint32_t sum = 0;
+  for (const std::uint32_t part : mine.part) sum += part;
+  sum = u + block_exclusive_sum(sum);
+#pragma unroll
+  for (unsigned j = 0; j < kThreadEntries; ++j) {
+    const std::uint32_t next = sum + mine.part[j];
+    mine.carried |= (next < sum ? 1u : 0u) << j;
+    sum = next;
   }
 }
 
@@ -91,12 +90,12 @@ __device__ bool is_at_top(const Rounded& mine, double step, std::uint32_t& top) 
   return grid_at_top(top, step);
 }
 
-/// A whole block, once parts are drawn, finds the chunk's bits and the sum of its levels.
+/// A whole block, once its entries are drawn, finds the chunk's bits and the sum of its levels.
 __device__ void mark_entries(const Rounded& mine, RoundMemory& memory) {
   std::uint64_t total = 0;
 #pragma unroll
   for (unsigned j = 0; j < kThreadEntries; ++j) {
-    const std::uint32_t carried = memory.parts[threadIdx.x + j * kScanThreads];
+    const std::uint32_t carried = mine.carried >> j & 1;
     const std::uint32_t level = mine.level[j] + carried;
     total += level;
     const std::uint32_t words[4] = {
@@ -140,15 +139,13 @@ __global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, Plan pl
   const Entries entries = frame.entries(number);
   const double step = price, scale = grid_scale(step);
   Rounded mine;
-  fix_entries(entries, begin, begin + m, memory.parts, mine,
-              [&](double x) { return grid_fixed(x, scale); });
+  fix_entries(entries, begin, begin + m, mine, [&](double x) { return grid_fixed(x, scale); });
   const bool at_top = is_at_top(mine, step, memory.top);
   if (at_top) {
-    fix_entries(entries, begin, begin + m, memory.parts, mine,
+    fix_entries(entries, begin, begin + m, mine,
                 [&](double x) { return grid_fixed_at_top(x, step, scale); });
   }
-  __syncthreads();
-  draw(memory.parts, m, Philox(frame.key(number), Purpose::select_coordinate)(unit.index)[0]);
+  draw(mine, Philox(frame.key(number), Purpose::select_coordinate)(unit.index)[0]);
   mark_entries(mine, memory);
   if (threadIdx.x < kChunkWords) {
     ChunkBits& out = frame(plan.bits)[blockIdx.x];

@@ -44,6 +44,17 @@ __device__ inline T warp_max(T value) {
   return value;
 }
 
+/// Of the threads before this one, called by all kScanThreads threads of a block. Integers.
+template <typename T>
+__device__ inline T block_exclusive_sum(T value) {
+  using Scan = cub::BlockScan<T, kScanThreads>;
+  auto& memory = shared<typename Scan::TempStorage>();
+  T before;
+  __syncthreads();  // the memory is free
+  Scan(memory).ExclusiveSum(value, before);
+  return before;
+}
+
 /// Called by all kScanThreads threads of a block: `put(i, sum of get(j) over j < i)` for every
 /// i < count, in no order; returns the sum of all, to every thread. Integers of T. `get` is called
 /// once for each i, by the thread that calls `put` for it.

@@ -2,7 +2,7 @@
 /// Bodies of singular pairs with f32 factors.
 ///
 /// The mathematics: ATOMO's Algorithm 1. p_k = min(1, t sigma_k) with sum p_k = keep as integers of
-/// 2^-32 (water_filling.hpp); pairs are drawn systematically in chunks of 256 in the order 157 i; a
+/// 2^-32 (water_filling.hpp); pairs are drawn systematically in chunks of 256, a lane a column; a
 /// kept pair's second vector is divided by its probability.
 ///
 /// Mapping: three launches.
@@ -84,13 +84,13 @@ __device__ void draw_chunk(const std::uint64_t* probabilities, std::uint64_t cou
   std::uint64_t own[kOwn];
   std::uint32_t sum = 0, total;
   for (std::uint32_t i = 0; i < kOwn; ++i) {
-    const std::uint32_t k = (lane() * kOwn + i) * kSelectionStride % kChunk;
+    const std::uint32_t k = i * kSelectionColumns + lane();
     own[i] = k < count ? probabilities[k] : 0;
     sum += static_cast<std::uint32_t>(own[i]);
   }
   std::uint32_t before = start + warp_exclusive_sum(sum, total);
   for (std::uint32_t i = 0; i < kOwn; ++i) {
-    const std::uint32_t k = (lane() * kOwn + i) * kSelectionStride % kChunk;
+    const std::uint32_t k = i * kSelectionColumns + lane();
     const std::uint32_t next = before + static_cast<std::uint32_t>(own[i]);
     if (next < before || own[i] == format::kCertainPair)
       atomicOr(&bits[k / kLanes], 1u << k % kLanes);

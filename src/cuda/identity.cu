@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// identity: entries as they are (f32), or rounded stochastically to halves, entry i with word
-/// i mod 4 of Philox block i / 4.
+/// identity: entries as they are (f32), or rounded stochastically to halves (core/short_draw.hpp).
 ///
 /// Mapping: a warp a unit of 2,048 entries. f32 goes 32 neighbours at a time, a lane an entry; of
-/// halves a lane owns four neighbours, which are a whole block of draws and two words of the
+/// halves a lane owns eight neighbours, which are a whole block of draws and four words of the
 /// message.
 ///
 /// Traffic an element, the least: written from 4 bytes read (2 for halves), 4 or 2 written; decoded
@@ -16,9 +15,9 @@
 
 #include "cuda/identity.cuh"
 
-#include "core/philox.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
+#include "cuda/half_rounding.cuh"
 
 namespace atomo::cuda::identity {
 namespace {
@@ -44,26 +43,26 @@ __device__ bool write_f32(const Entries& entries, std::uint64_t first, std::uint
 }
 
 /// Likewise; the half beyond an odd last entry is padding.
-__device__ bool write_halves(const Entries& entries, DType wire, const Philox& draws,
+__device__ bool write_halves(const Entries& entries, DType wire, const HalfDraws& draws,
                              std::uint64_t first, std::uint64_t n, std::byte* body,
                              bool& overflow) {
   bool finite = true;
-#pragma unroll 2
-  for (unsigned row = 0; row < kIdentityUnit && first + row < n; row += 4 * kLanes) {
-    const std::uint64_t i = first + row + 4 * lane();
+#pragma unroll 1
+  for (unsigned row = 0; row < kIdentityUnit && first + row < n; row += 8 * kLanes) {
+    const std::uint64_t i = first + row + 8 * lane();
     if (i >= n) continue;
-    float x[4];
-    entries.four(i, n, x);
-    const PhiloxWords words = draws(i / 4);
-    std::uint32_t half[4];
-    for (unsigned k = 0; k < 4; ++k) {
-      const bool sound = is_finite(x[k]);
-      finite &= sound;
-      const float v = sound ? x[k] : 0.0f;
-      half[k] = wire == DType::f16 ? to_f16(v, words[k], overflow) : to_bf16(v, words[k], overflow);
+    float x[8];
+    eight_entries(entries, i, n, x);
+    for (float& v : x) {
+      finite &= is_finite(v);
+      v = is_finite(v) ? v : 0.0f;
     }
-    store_word(body + 2 * i, half[0] | half[1] << 16);
-    if (i + 2 < n) store_word(body + 2 * i + 4, half[2] | half[3] << 16);
+    std::uint16_t half[8];
+    round_eight(x, wire, draws, i, half, overflow);
+#pragma unroll
+    for (unsigned k = 0; k < 8; k += 2) {
+      if (i + k < n) store_word(body + 2 * (i + k), half[k] | std::uint32_t{half[k + 1]} << 16);
+    }
   }
   return finite;
 }
@@ -80,7 +79,8 @@ __global__ void write_identity(const Frame frame, const Plan plan) {
     return;
   }
   bool overflow = false;
-  const Philox draws(frame.key(job.layer), Purpose::identity);
+  const Key key = frame.key(job.layer);
+  const HalfDraws draws{Philox(key, Purpose::identity), Philox(key, Purpose::identity_low)};
   note_finite(frame, job.layer,
               write_halves(entries, job.wire, draws, first, job.n, body, overflow));
   overflow = __any_sync(kAllLanes, overflow) != 0;

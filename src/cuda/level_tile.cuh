@@ -3,10 +3,10 @@
 /// Tiles of 128 entries rounded to levels: what QSGD and TernGrad share (math/stochastic_level.hpp has the
 /// arithmetic).
 ///
-/// Half a warp owns a tile; its lane l owns the eight entries 16 k + l, whose draws are the halves
-/// of Philox block 16 * tile + l: half k mod 2 of word k / 2. No lane needs another's draw.
+/// Half a warp owns a tile; its lane l owns the eight neighbours from entry 8 l on, whose draws are
+/// the halves of Philox block 16 * tile + l (core/short_draw.hpp). No lane needs another's draw.
 
-#include "core/philox.hpp"
+#include "core/short_draw.hpp"
 #include "cuda/gpu.cuh"
 #include "math/stochastic_level.hpp"
 
@@ -17,25 +17,6 @@ inline constexpr unsigned kLevelTile = 128, kTileLanes = 16;
 /// The first 16 bits of every draw, and the further ones of ties.
 struct LevelDraws {
   Philox high, low;
-};
-
-/// Word i of a block; a select, so that the words stay in registers.
-__device__ inline std::uint32_t word_of(const PhiloxWords& words, unsigned i) {
-  const std::uint32_t low = i % 2 == 0 ? words[0] : words[1];
-  const std::uint32_t high = i % 2 == 0 ? words[2] : words[3];
-  return i < 2 ? low : high;
-}
-
-/// The draw of one entry.
-struct LevelDraw {
-  std::uint32_t first;
-  const Philox* low_draws;
-  std::uint64_t entry;
-  __device__ std::uint32_t high() const { return first; }
-  __device__ std::uint32_t low() const {
-    const PhiloxWords block = (*low_draws)(entry / 8);
-    return (word_of(block, static_cast<unsigned>(entry / 2 % 4)) >> (entry % 2 * 16)) & 0xFFFFu;
-  }
 };
 
 /// How an entry becomes a code. At one bit: 1 where it decodes to -N, and 0 wherever N is 0. Else
@@ -65,13 +46,13 @@ struct LevelCode {
     const auto whole = static_cast<std::int32_t>(std::floor(z));
     return static_cast<std::uint32_t>(whole + (kOneBit ? 32768 : 0)) + (random ^ 0xFFFFu);
   }
-  __device__ std::uint32_t resolve(float z, const LevelDraw& draw) const {
+  __device__ std::uint32_t resolve(float z, const ShortDraw& draw) const {
     if constexpr (kOneBit) return math::round_to_sign(z, draw) ? 1 : 0;
     return math::round_to_level(z, draw);
   }
 };
 
-/// The codes of a lane's eight entries of a tile, entry 16 k + l in byte k % 4 of codes[k / 4].
+/// The codes of a lane's eight entries of a tile, entry k of them in byte k % 4 of codes[k / 4].
 /// `value(k)` and `scale(k)` are those of the lane's entry k; non-finite values must be gone.
 template <bool kOneBit, typename Value, typename Scale>
 __device__ inline void tile_codes(const LevelCode<kOneBit>& rule, const LevelDraws& draws,
@@ -79,14 +60,13 @@ __device__ inline void tile_codes(const LevelCode<kOneBit>& rule, const LevelDra
                                   std::uint32_t (&codes)[2]) {
   const unsigned l = lane() % kTileLanes;
   const PhiloxWords words = draws.high(kTileLanes * tile + l);
-  const auto random = [&](unsigned k) { return (word_of(words, k / 2) >> (k % 2 * 16)) & 0xFFFFu; };
   std::uint32_t ties = 0;
   codes[0] = codes[1] = 0;
 #pragma unroll
   for (unsigned k = 0; k < 8; ++k) {
     const float x = value(k);
     const math::LevelScale of = scale(k);
-    const std::uint32_t sum = rule.sum(rule.scaled(x, of), random(k));
+    const std::uint32_t sum = rule.sum(rule.scaled(x, of), half_of(words, k));
     ties |= (sum & 0xFFFFu) == 0xFFFFu ? 1u << k : 0u;
     codes[k / 4] |= rule.code(sum >> 16, x, of) << (k % 4 * 8);
   }
@@ -95,7 +75,7 @@ __device__ inline void tile_codes(const LevelCode<kOneBit>& rule, const LevelDra
     const unsigned shift = k % 4 * 8;
     const float x = value(k);
     const math::LevelScale of = scale(k);
-    const LevelDraw draw{random(k), &draws.low, tile * kLevelTile + kTileLanes * k + l};
+    const ShortDraw draw{half_of(words, k), &draws.low, tile * kLevelTile + 8 * l + k};
     const std::uint32_t code = rule.code(rule.resolve(rule.scaled(x, of), draw), x, of) << shift;
     if (k < 4)
       codes[0] = (codes[0] & ~(0xFFu << shift)) | code;

@@ -38,8 +38,6 @@ constexpr unsigned kLongestDirect = 1024;  ///< entries of a bucket that is one 
 /// Buckets that a unit touches: 128 of 8 entries or of 1, or fewer and two cut off.
 constexpr unsigned kMaxBuckets = 130;
 constexpr unsigned kTwoTiles = 2 * kLevelTile;  ///< entries coded at once
-/// Words from one tile's codes to the next's: the two halves of a warp then use other banks.
-constexpr unsigned kCodeWords = kLevelTile / 8 + 2;
 
 struct Scale {
   float pre, inv;
@@ -49,7 +47,6 @@ struct Scale {
 struct QsgdMemory {
   float x[kQsgdUnit];
   Scale scales[kMaxBuckets];
-  std::uint64_t codes[2 * kCodeWords];  ///< a byte a code
   std::uint32_t packed[kTwoTiles * 8 / 32];
 };
 
@@ -186,27 +183,21 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, QsgdM
   // The second tile of a pair may be the next unit's, or beyond the last entry.
   const std::uint64_t words =
       divide_up(unit.is_last() ? 8 * unit.job.code_bytes : (unit.first + unit.count) * bits, 32);
-  auto* const bytes = reinterpret_cast<unsigned char*>(memory.codes + half * kCodeWords);
   auto* const packed = reinterpret_cast<unsigned char*>(memory.packed);
 #pragma unroll 1
   for (std::uint32_t begin = 0; begin < unit.count; begin += kTwoTiles) {
     const std::uint32_t tile = begin + half * kLevelTile;  // its first entry
-    const auto there = [&](unsigned k) { return tile + kTileLanes * k + l < unit.count; };
-    const auto value = [&](unsigned k) {
-      return there(k) ? memory.x[tile + kTileLanes * k + l] : 0.0f;
-    };
+    const auto there = [&](unsigned k) { return tile + 8 * l + k < unit.count; };
+    const auto value = [&](unsigned k) { return there(k) ? memory.x[tile + 8 * l + k] : 0.0f; };
     const auto scale = [&](unsigned k) {
       if (!there(k)) return math::LevelScale{};
-      const Scale of = memory.scales[unit.bucket_of(tile + kTileLanes * k + l)];
+      const Scale of = memory.scales[unit.bucket_of(tile + 8 * l + k)];
       return math::LevelScale{of.pre, of.inv};
     };
     std::uint32_t codes[2];
     tile_codes(rule, draws, (unit.first + tile) / kLevelTile, value, scale, codes);
-#pragma unroll
-    for (unsigned k = 0; k < 8; ++k)
-      bytes[kTileLanes * k + l] = static_cast<unsigned char>(codes[k / 4] >> (k % 4 * 8));
-    __syncwarp();
-    const std::uint64_t eight = pack_eight(memory.codes[half * kCodeWords + l], bits);
+    const std::uint64_t eight = pack_eight(codes[0] | std::uint64_t{codes[1]} << 32, bits);
+    __syncwarp();  // the words of the tiles before are stored
     for (unsigned k = 0; k < bits; ++k)
       packed[lane() * bits + k] = static_cast<unsigned char>(eight >> (8 * k));
     __syncwarp();

@@ -59,8 +59,8 @@ struct TernaryDigits {
                              std::uint32_t (&digits)[2]) const {
     constexpr LevelCode<false> kRule{65536.0f, 1};
     float x[8];
-    const std::uint64_t first = tile * kLevelTile + lane() % kTileLanes;
-    load_entries(entries, first, kTileLanes, n, x);  // all finite: the norm came first
+    const std::uint64_t first = tile * kLevelTile + 8 * (lane() % kTileLanes);
+    load_entries(entries, first, 1, n, x);  // all finite: the norm came first
     // A select where k is no constant, so that the entries stay in registers.
     const auto value = [&](unsigned k) {
       float v = x[0];
@@ -74,7 +74,7 @@ struct TernaryDigits {
   }
 };
 
-/// Bytes of two whole blocks: those of a lane are 16 k + l of its block.
+/// Bytes of two whole blocks: a lane has eight neighbours of its block.
 __device__ void write_whole_blocks(const TernaryDigits& digits_of, const Entries& entries,
                                    std::uint64_t first, std::uint64_t n, std::uint32_t* out) {
   const unsigned half = lane() / kTileLanes, l = lane() % kTileLanes;
@@ -86,10 +86,9 @@ __device__ void write_whole_blocks(const TernaryDigits& digits_of, const Entries
     digits_of(entries, tile + k, n, digits);
     for (unsigned i = 0; i < 2; ++i) sums[i] = 3 * sums[i] + digits[i];  // below 243 in each byte
   }
-  auto* const bytes = reinterpret_cast<unsigned char*>(out) + half * kBlockBytes;
-#pragma unroll
-  for (unsigned k = 0; k < 8; ++k)
-    bytes[kTileLanes * k + l] = static_cast<unsigned char>(sums[k / 4] >> (k % 4 * 8));
+  std::uint32_t* const words = out + half * kBlockBytes / 4 + 2 * l;
+  words[0] = sums[0];
+  words[1] = sums[1];
 }
 
 /// Bytes of the unit that holds the layer's last block; those behind it are zero.
@@ -102,7 +101,7 @@ __device__ void write_last_blocks(const TernaryDigits& digits_of, const Entries&
     std::uint32_t digits[2];
     digits_of(entries, tile + k, n, digits);
     for (unsigned j = 0; j < 8; ++j)
-      memory.digits[half][k * kLevelTile + kTileLanes * j + l] =
+      memory.digits[half][k * kLevelTile + 8 * l + j] =
           static_cast<unsigned char>(digits[j / 4] >> (j % 4 * 8));
   }
   __syncwarp();

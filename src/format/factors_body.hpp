@@ -43,7 +43,7 @@ std::size_t draw_pairs(std::span<const std::uint64_t> probabilities, Draw draw,
   for (std::size_t first = 0; first < probabilities.size(); first += kChunk) {
     const std::size_t m = std::min(kChunk, probabilities.size() - first);
     bool taken[kChunk] = {};
-    systematic_draw<kChunk, kSelectionStride>(
+    systematic_draw<kChunk, kSelectionColumns>(
         m, draw(first / kChunk),
         [&](std::size_t k) { return static_cast<std::uint32_t>(probabilities[first + k]); },
         [&](std::size_t k, std::uint32_t carried) {

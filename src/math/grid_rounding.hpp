@@ -30,7 +30,7 @@ namespace atomo::math {
 
 inline constexpr std::size_t kCoordinateChunk = 4096;     ///< entries that share a draw
 inline constexpr std::size_t kCoordinateSegment = 32768;  ///< entries written together
-inline constexpr std::size_t kCoordinateStride = 1597;    ///< odd: visits every place of a chunk
+inline constexpr std::size_t kCoordinateColumns = 256;    ///< in which a chunk is visited
 inline constexpr unsigned kLevelBits = 29;
 inline constexpr std::uint32_t kMaxLevel = (std::uint32_t{1} << kLevelBits) - 1;
 inline constexpr unsigned kWideLevelBits = 53;  ///< of sums of messages; exact in f64
@@ -91,7 +91,7 @@ inline constexpr double kLargest = std::numeric_limits<float>::max();
 /// `part(k)` gives the P of place k, `round_up(k, carried)` receives 0 or 1.
 template <typename Part, typename RoundUp>
 inline void draw_chunk(std::size_t m, std::uint32_t u, Part part, RoundUp round_up) noexcept {
-  systematic_draw<kCoordinateChunk, kCoordinateStride>(m, u, part, round_up);
+  systematic_draw<kCoordinateChunk, kCoordinateColumns>(m, u, part, round_up);
 }
 
 }  // namespace atomo::math

@@ -5,7 +5,7 @@
 /// chunk.
 ///
 /// Each uncertain atom has a probability P / 2^32. Starting from the draw u, the atoms are visited
-/// in a scrambled order and a running 32-bit sum takes their P; an atom is kept when the sum wraps.
+/// column by column (systematic_sampling.hpp) and a running 32-bit sum takes their P; an atom is kept when the sum wraps.
 /// An interval of length P shifted by a uniform u holds a multiple of 2^32 with probability exactly
 /// P / 2^32, so every marginal is exact, and a chunk keeps the floor or the ceiling of its expected
 /// number. Certain atoms are always kept and add nothing, zero atoms neither.
@@ -19,14 +19,14 @@
 #include <cstdint>
 
 #include "math/dither.hpp"
+#include "math/systematic_sampling.hpp"
 
 namespace atomo::math {
 
 /// Atoms that share one draw.
 inline constexpr std::size_t kSelectionChunk = 256;
-/// Place i of the order in which a chunk is walked is atom kSelectionStride * i mod
-/// kSelectionChunk: odd, a permutation, neighbours far apart.
-inline constexpr std::size_t kSelectionStride = 157;
+/// Columns in which a chunk is visited (systematic_sampling.hpp).
+inline constexpr std::size_t kSelectionColumns = 32;
 
 /// The class and the probability of an atom at a price.
 struct AtomChoice {
@@ -56,15 +56,11 @@ using KeptMask = std::array<std::uint64_t, kSelectionChunk / 64>;
     probability[k] = rms[k] > 0 && !certain ? p : 0u;
     kept[k / 64] |= std::uint64_t{certain} << (k % 64);
   }
-  // Places beyond a short chunk are skipped: the order stays that of the full chunk.
-  std::uint32_t sum = u;
-  for (std::size_t i = 0; i < kSelectionChunk; ++i) {
-    const std::size_t k = i * kSelectionStride % kSelectionChunk;
-    if (k >= count) continue;
-    const std::uint32_t next = sum + probability[k];
-    kept[k / 64] |= std::uint64_t{next < sum} << (k % 64);
-    sum = next;
-  }
+  systematic_draw<kSelectionChunk, kSelectionColumns>(
+      count, u, [&](std::size_t k) { return probability[k]; },
+      [&](std::size_t k, std::uint32_t carried) {
+        kept[k / 64] |= std::uint64_t{carried} << (k % 64);
+      });
   return kept;
 }
 

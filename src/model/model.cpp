@@ -2,6 +2,7 @@
 /// Setting a model up; the walk of its layers into a message, once down: prepare, find the prices,
 /// write, share the room under a cap, fit; and its way back into halves.
 #include "model/model.hpp"
+#include "cpu/halves.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +10,6 @@
 
 #include "atomo/container.hpp"
 #include "codec/read_layers.hpp"
-#include "core/halves.hpp"
 #include "core/run_tasks.hpp"
 
 namespace atomo {
@@ -331,8 +331,9 @@ Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, f
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!is_half(views[i])) continue;
     key.tensor = static_cast<std::uint16_t>(i);
-    status = status | round_to_half(memory.data() + sums.begin(i), plans[i].n, key, Purpose::output,
-                                    views[i].dtype, views[i].data, context.executor);
+    status |= round_to_half(memory.data() + sums.begin(i), plans[i].n, key, kOutputDraws,
+                            views[i].dtype, views[i].data, context.executor)
+                  .status();
   }
   return status;
 }

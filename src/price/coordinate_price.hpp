@@ -11,15 +11,6 @@
 
 namespace atomo::price {
 
-/// Room for the histogram of n entries.
-[[nodiscard]] std::size_t magnitude_demand_bytes(std::size_t n) noexcept;
-[[nodiscard]] std::size_t magnitude_scratch_bytes(std::size_t n) noexcept;
-
-/// Fills `demand`: the entry count, the largest magnitude, then (bin, count) in ascending order.
-/// Runs on the executor, which may be null.
-void count_magnitudes(const float* x, std::size_t n, Bytes demand, Bytes scratch,
-                      Executor* executor) noexcept;
-
 /// What the body comes to at a step, nothing when every entry is zero; its bits fall as the step
 /// rises.
 struct GridExpected {

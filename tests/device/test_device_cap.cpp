@@ -269,7 +269,7 @@ TEST(DeviceCaps, RealModelsAreTheCpus) {
   const test::ModelBuffers buffers(on_device);
   const double limit = 0.505 * static_cast<double>(model.elements) / 8;
   Tally tally;
-  for (std::uint32_t step = 0; step < 8; ++step) {
+  for (std::uint32_t step = 0; step < 16; ++step) {
     const auto expected = test::encode_on_host(on_host, model.views, {.step = step});
     ASSERT_EQ(
         on_device.encode(gradients.views(), {.step = step}, buffers.target(), buffers.context()),

@@ -8,11 +8,13 @@
 #include <cmath>
 
 #include "cpu/atoms.hpp"
+#include "cpu/magnitudes.hpp"
 #include "format/kind.hpp"
 #include "format/pair_body.hpp"
 #include "math/dither.hpp"
 #include "price/atom_costs.hpp"
 #include "price/coordinate_price.hpp"
+#include "price/magnitude_histogram.hpp"
 #include "price/pair_costs.hpp"
 #include "price/price.hpp"
 #include "price/price_math.hpp"
@@ -39,9 +41,9 @@ struct LossArithmetic {
   static double grid(double x, std::size_t count) {
     constexpr float kPrice = 0.25f;
     const std::vector<float> entries(count, static_cast<float>(x) * kPrice);
-    std::vector<std::byte> demand(price::magnitude_demand_bytes(count)),
-        scratch(price::magnitude_scratch_bytes(count));
-    price::count_magnitudes(entries.data(), count, demand, scratch, nullptr);
+    std::vector<std::byte> demand(price::magnitude_histogram_bytes(count)),
+        scratch(cpu::magnitude_scratch_bytes(count));
+    cpu::count_magnitudes(entries.data(), count, demand, scratch, nullptr);
     const double step = static_cast<double>(format::kGridStepOfPrice);
     return static_cast<double>(
                price::expected_on_grid(demand, kPrice * format::kGridStepOfPrice).error16) /

@@ -291,12 +291,7 @@ struct EntryPlace {
   std::uint64_t index;
   std::uint32_t word, bit;
 };
-inline EntryPlace high_place(std::uint64_t i) {
-  const std::uint64_t e = i % 128;
-  return {16 * (i / 128) + e % 16, static_cast<std::uint32_t>(e / 32),
-          static_cast<std::uint32_t>(e % 32 / 16 * 16)};
-}
-inline EntryPlace low_place(std::uint64_t i) {
+inline EntryPlace short_place(std::uint64_t i) {
   return {i / 8, static_cast<std::uint32_t>(i / 2 % 4), static_cast<std::uint32_t>(i % 2 * 16)};
 }
 
@@ -342,14 +337,11 @@ std::string check_draws() {
     for (std::uint64_t chunk = 0; chunk * 4096 < n; ++chunk)
       ledger.take(tensor, Draws::of(Purpose::select_coordinate), chunk, 0, 0, 32);
     for (std::uint64_t i = 0; i < n; ++i) {
-      const EntryPlace high = high_place(i), low = low_place(i);
-      for (const auto& [first, second] : {std::pair{Purpose::qsgd, Purpose::qsgd_low},
-                                          {Purpose::ternary, Purpose::ternary_low}}) {
-        ledger.take(tensor, Draws::of(first), high.index, high.word, high.bit, 16);
-        ledger.take(tensor, Draws::of(second), low.index, low.word, low.bit, 16);
-      }
-      for (const Purpose p : {Purpose::identity, Purpose::output})
-        ledger.take(tensor, Draws::of(p), i / 4, static_cast<std::uint32_t>(i % 4), 0, 32);
+      const EntryPlace place = short_place(i);
+      for (const Purpose p :
+           {Purpose::qsgd, Purpose::qsgd_low, Purpose::ternary, Purpose::ternary_low,
+            Purpose::identity, Purpose::identity_low, Purpose::output, Purpose::output_low})
+        ledger.take(tensor, Draws::of(p), place.index, place.word, place.bit, 16);
     }
     ledger.take(tensor, Draws::of(Purpose::thinning), 0, 0, 0, 32);
     for (std::uint64_t d = 0; d < n / 10; ++d) {

@@ -236,7 +236,7 @@ inline std::string check_marginals_of_any_p(SelectChunk select) {
     std::uint32_t sum = 0;
     for (std::size_t k = 0; k < size; ++k) p[k] = math::probability_of_ratio(rms[k]);
     for (std::size_t i = 0; i < cpu::kSelectionChunk; ++i) {
-      const std::size_t k = i * 157 % cpu::kSelectionChunk;
+      const std::size_t k = i % 8 * 32 + i / 8;
       if (k >= size) continue;
       sum += static_cast<std::uint32_t>(p[k]);
       edges.push_back(static_cast<std::uint32_t>(-sum));

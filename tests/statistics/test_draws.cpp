@@ -27,11 +27,11 @@ struct PlacedDraw {
   Philox first, second;
   std::uint64_t i;
   [[nodiscard]] std::uint32_t high() const {
-    const EntryPlace p = high_place(i);
+    const EntryPlace p = short_place(i);
     return (first(p.index)[p.word] >> p.bit) & 0xFFFFu;
   }
   [[nodiscard]] std::uint32_t low() const {
-    const EntryPlace p = low_place(i);
+    const EntryPlace p = short_place(i);
     return (second(p.index)[p.word] >> p.bit) & 0xFFFFu;
   }
 };
@@ -45,7 +45,7 @@ std::vector<float> with_ties(std::size_t n, float norm, Purpose purpose, int bit
   const float step = math::level_step(norm, one_bit ? 1 : (1 << (bits - 1)) - 1);
   for (std::size_t i = 0; i < n; ++i) {
     if (i % 3 != 0) continue;
-    const EntryPlace p = high_place(i);
+    const EntryPlace p = short_place(i);
     const std::uint32_t high = (draws(p.index)[p.word] >> p.bit) & 0xFFFFu;
     const float place = static_cast<float>(high) + 0.25f * static_cast<float>(i % 4);
     x[i] = one_bit ? (place - 32768) / 32768 * norm : place / 65536 * step;
@@ -93,7 +93,13 @@ TEST(Draws, OfTernGradAreWhereTheLedgerSays) {
 TEST(Draws, OfHalvesAreWhereTheLedgerSays) {
   const std::vector<float> x = heavy_tailed(1003, 5, 50);
   const Shape shape{1003};
-  const Philox in(kKey, Purpose::identity), out(kKey, Purpose::output);
+  const auto word = [](Purpose first, Purpose further, std::uint64_t i) {
+    const auto bits = [i](Purpose purpose) {
+      const EntryPlace p = short_place(i);
+      return (Philox(kKey, purpose)(p.index)[p.word] >> p.bit) & 0xFFFFu;
+    };
+    return bits(first) << 16 | bits(further);
+  };
   const std::vector<float> y = decoded("identity:dtype=bf16", x, shape);
   const Codec plain = Codec::parse("identity");
   const auto message = encode(plain, x, shape, kKey).bytes;
@@ -103,8 +109,10 @@ TEST(Draws, OfHalvesAreWhereTheLedgerSays) {
       failed(plain.decode(message, {half.data(), DType::f16, shape}, {.workspace = workspace})));
   bool overflow = false;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    ASSERT_EQ(y[i], from_bf16(to_bf16(x[i], in(i / 4)[i % 4], overflow))) << i;
-    ASSERT_EQ(half[i], to_f16(x[i], out(i / 4)[i % 4], overflow)) << i;
+    ASSERT_EQ(y[i],
+              from_bf16(to_bf16(x[i], word(Purpose::identity, Purpose::identity_low, i), overflow)))
+        << i;
+    ASSERT_EQ(half[i], to_f16(x[i], word(Purpose::output, Purpose::output_low, i), overflow)) << i;
   }
 }
 

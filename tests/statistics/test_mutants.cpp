@@ -27,13 +27,13 @@ cpu::KeptMask redraw_when_empty(const double* rms, std::size_t count, float pric
   return kept;
 }
 
-/// The scrambled order is taken modulo the chunk's own size, where it is no permutation.
+/// The order of visits is taken modulo the chunk's own size, where it is no permutation.
 cpu::KeptMask scramble_short_chunk(const double* rms, std::size_t count, float price,
                                    std::uint32_t u) {
   cpu::KeptMask kept{};
   std::uint32_t sum = u;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t k = i * 157 % count;
+    const std::size_t k = (i % 8 * 32 + i / 8) % count;
     if (rms[k] == 0) continue;
     const cpu::AtomChoice choice = cpu::choose_atom(rms[k], price);
     const std::uint32_t next = sum + choice.probability;

@@ -31,7 +31,7 @@ struct Reference {
       const std::uint64_t size = std::min<std::uint64_t>(256, layer.layout.count - first);
       std::uint32_t sum = select(first / 256)[0];
       for (std::uint64_t i = 0; i < 256; ++i) {
-        const std::uint64_t k = i * 157 % 256, t = first + k;
+        const std::uint64_t k = i % 8 * 32 + i / 8, t = first + k;
         if (k >= size || layer.rms[t] == 0) continue;
         const AtomChoice choice = choose_atom(layer.rms[t], layer.price.a);
         const std::uint32_t next = sum + choice.probability;

@@ -21,7 +21,7 @@ using namespace model;
 
 /// Decoded values of one chunk for one draw, in double.
 std::vector<double> round_all(const std::vector<double>& x, double step, std::uint32_t u,
-                              std::size_t stride_modulus = kCoordinateChunk) {
+                              bool modulo_the_chunk = false) {
   const std::size_t m = x.size();
   std::vector<std::uint32_t> level(m), part(m);
   for (std::size_t i = 0; i < m; ++i) {
@@ -30,13 +30,13 @@ std::vector<double> round_all(const std::vector<double>& x, double step, std::ui
     part[i] = static_cast<std::uint32_t>(fixed);
   }
   const auto up = [&](std::size_t k, std::uint32_t carried) { level[k] += carried; };
-  if (stride_modulus == kCoordinateChunk) {
+  if (!modulo_the_chunk) {
     draw_chunk(
         m, u, [&](std::size_t k) { return part[k]; }, up);
-  } else {  // a mutant: the scrambled order taken modulo the short chunk
+  } else {  // a mutant: the order taken modulo the short chunk
     std::uint32_t sum = u;
     for (std::size_t i = 0; i < m; ++i) {
-      const std::size_t k = i * kCoordinateStride % stride_modulus;
+      const std::size_t k = visited_place<kCoordinateChunk, kCoordinateColumns>(i) % m;
       const std::uint32_t next = sum + part[k];
       up(k, next < sum ? 1 : 0);
       sum = next;
@@ -141,11 +141,10 @@ TEST(CoordinateMath, MutantsAreCaught) {
     return y;
   });
   EXPECT_GT(worst_bias(sparse, redrawn, step), 0.01);
-  // A scrambled order modulo a short chunk whose length the stride does not visit: 1597 divides it.
-  std::vector<double> short_chunk(2 * 1597, 0.5);
-  const auto scrambled = enumerate(short_chunk, [&](std::uint32_t u) {
-    return round_all(short_chunk, step, u, short_chunk.size());
-  });
+  // The order of visits taken modulo a short chunk, of which it visits places twice.
+  std::vector<double> short_chunk(1000, 0.5);
+  const auto scrambled = enumerate(
+      short_chunk, [&](std::uint32_t u) { return round_all(short_chunk, step, u, true); });
   EXPECT_GT(worst_bias(short_chunk, scrambled, step), 0.01);
   const auto right =
       enumerate(short_chunk, [&](std::uint32_t u) { return round_all(short_chunk, step, u); });

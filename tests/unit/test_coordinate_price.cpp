@@ -9,6 +9,8 @@
 #include <random>
 
 #include "core/bits.hpp"
+#include "cpu/magnitudes.hpp"
+#include "price/magnitude_histogram.hpp"
 #include "support/support.hpp"
 
 namespace atomo {
@@ -24,7 +26,7 @@ TEST(CoordinatePrice, ProbabilitiesAreOptimal) {
     const std::size_t n = 12;
     std::vector<float> x(n);
     for (float& v : x) v = static_cast<float>(std::exp(1.5 * normal(generator)));
-    std::vector<std::byte> demand(magnitude_demand_bytes(n)), scratch(magnitude_scratch_bytes(n));
+    std::vector<std::byte> demand(magnitude_histogram_bytes(n)), scratch(magnitude_scratch_bytes(n));
     count_magnitudes(x.data(), n, demand, scratch, nullptr);
     const std::uint64_t keep = 1 + generator() % (n - 1);
     const double step = step_that_keeps(demand, keep);
@@ -76,7 +78,7 @@ TEST(CoordinatePrice, BudgetsAreMet) {
 
 TEST(CoordinatePrice, ExpectedBitsFallAsTheStepRises) {
   const auto x = test::heavy_tailed(50000, 14);
-  std::vector<std::byte> demand(magnitude_demand_bytes(x.size())),
+  std::vector<std::byte> demand(magnitude_histogram_bytes(x.size())),
       scratch(magnitude_scratch_bytes(x.size()));
   count_magnitudes(x.data(), x.size(), demand, scratch, nullptr);
   std::uint64_t before = ~std::uint64_t{0};
@@ -92,7 +94,7 @@ TEST(CoordinatePrice, BothWaysOfCountingAgree) {
   const auto few = test::heavy_tailed(4096, 15);
   auto many = few;
   many.resize(8192, 0.0f);
-  std::vector<std::byte> a(magnitude_demand_bytes(4096)), b(magnitude_demand_bytes(8192));
+  std::vector<std::byte> a(magnitude_histogram_bytes(4096)), b(magnitude_histogram_bytes(8192));
   std::vector<std::byte> scratch(magnitude_scratch_bytes(8192));
   count_magnitudes(few.data(), few.size(), a, scratch, nullptr);
   count_magnitudes(many.data(), many.size(), b, scratch, nullptr);

@@ -24,8 +24,7 @@ struct FormatDraw {
   std::uint64_t i;
   mutable int asked = 0;  ///< for further bits
   [[nodiscard]] std::uint32_t high() const {
-    const std::uint64_t e = i % 128, w = e / 32, h = e / 16 % 2, l = e % 16;
-    return (draws(16 * (i / 128) + l)[w] >> (16 * h)) & 0xFFFF;
+    return (draws(i / 8)[i / 2 % 4] >> (16 * (i % 2))) & 0xFFFF;
   }
   [[nodiscard]] std::uint32_t low() const {
     ++asked;

@@ -256,14 +256,13 @@ TEST(PairSampling, MutantsAreCaught) {
     return y;
   });
   EXPECT_GT(worst_bias(c.amplitudes, ideal), 1e-12);
-  // The scrambled order taken modulo a short chunk that the stride divides: 157 of 157 visits place
-  // 0.
+  // The order of visits taken modulo a short chunk, of which it visits places twice.
   const Case shortened = sixteenths(157, 5);
   const auto scrambled = enumerate(shortened.amplitudes, [&](std::uint32_t u) {
     std::vector<double> y(157);
     std::uint32_t sum = u;
     for (std::size_t i = 0; i < 157; ++i) {
-      const std::size_t k = i * 157 % 157;
+      const std::size_t k = (i % 8 * 32 + i / 8) % 157;
       const auto p = shortened.probabilities[k];
       const std::uint32_t next = sum + static_cast<std::uint32_t>(p);
       if (next < sum || p == kCertainPair) y[k] = shortened.amplitudes[k] * pair_scale(p);

@@ -11,8 +11,9 @@
 #include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 #include "cpu/coordinate.hpp"
+#include "cpu/magnitudes.hpp"
 #include "format/coordinate_body.hpp"
-#include "price/coordinate_price.hpp"
+#include "price/magnitude_histogram.hpp"
 
 namespace atomo::codec {
 namespace {
@@ -84,13 +85,14 @@ class Coordinate final : public PricedEncoder {
     return rule;
   }
   void carve_price_input(const Shape& shape, Prepared& prepared, Carver& carver) const override {
-    prepared.histogram = carver.take_bytes(magnitude_demand_bytes(shape.elements()));
+    prepared.histogram = carver.take_bytes(magnitude_histogram_bytes(shape.elements()));
   }
+  bool finds_non_finite() const noexcept override { return true; }
   Status prepare(const LayerInput& in, Prepared& prepared, Bytes scratch) const noexcept override {
     prepared.price = {};
     prepared.price.grid = prepared.histogram;
-    count_magnitudes(in.x, in.n, prepared.histogram, scratch, in.executor);
-    return Status::ok;
+    const EntryScan found = count_magnitudes(in.x, in.n, prepared.histogram, scratch, in.executor);
+    return found.finite ? Status::ok : Status::non_finite;
   }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
     result = {};

@@ -18,9 +18,11 @@
 #include "codec/methods/dithered_form.hpp"
 #include "codec/spec.hpp"
 #include "cpu/coordinate.hpp"
+#include "cpu/magnitudes.hpp"
 #include "format/dithered_layer.hpp"
 #include "price/coordinate_price.hpp"
 #include "price/grid_form.hpp"
+#include "price/magnitude_histogram.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::codec {
@@ -111,7 +113,7 @@ class Dithered final : public PricedEncoder {
       form.carve_price_input(prepared.forms[number], carver);
     });
     if (with_grid())
-      prepared.histogram = carver.take_bytes(magnitude_demand_bytes(shape.elements()));
+      prepared.histogram = carver.take_bytes(magnitude_histogram_bytes(shape.elements()));
   }
   void carve_state(const Shape& shape, Prepared& prepared, Carver& carver) const override {
     for_each(shape, [&](std::uint8_t number, const DitheredForm& form) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// identity: the entries as they are, or stochastically rounded to half (purpose `identity`, word i
-/// mod 4 of index i/4).
+/// identity: the entries as they are, or stochastically rounded to half.
 ///
 /// Body: n entries of the wire's dtype, little-endian. Params: the wire's dtype.
 
@@ -9,9 +8,8 @@
 
 #include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
-#include "core/half.hpp"
-#include "core/halves.hpp"
 #include "core/run_tasks.hpp"
+#include "cpu/halves.hpp"
 
 namespace atomo::codec {
 namespace {
@@ -44,11 +42,15 @@ class Identity final : public BodyEncoder {
     return shape.elements() * size_of(wire_);
   }
 
+  bool finds_non_finite() const noexcept override { return wire_ != DType::f32; }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
     result.bytes = in.layer.n * size_of(wire_);
-    if (wire_ != DType::f32)
-      return round_to_half(in.layer.x, in.layer.n, in.layer.key, Purpose::identity, wire_,
-                           body.data(), in.layer.executor);
+    if (wire_ != DType::f32) {
+      const RoundedHalves found =
+          round_to_half(in.layer.x, in.layer.n, in.layer.key, kIdentityDraws, wire_, body.data(),
+                        in.layer.executor);
+      return found.non_finite ? Status::non_finite : found.status();
+    }
     std::memcpy(body.data(), in.layer.x, result.bytes);
     return Status::ok;
   }
@@ -65,24 +67,31 @@ std::size_t max_bytes(const Kind& kind) noexcept {
 }
 std::size_t workspace(const Kind&) noexcept { return 0; }
 
-float entry(const std::byte* body, DType wire, std::size_t i) noexcept {
-  if (wire == DType::f32) {
-    float v;
-    std::memcpy(&v, body + 4 * i, 4);
-    return v;
-  }
-  std::uint16_t h;
-  std::memcpy(&h, body + 2 * i, 2);
-  return wire == DType::f16 ? from_f16(h) : from_bf16(h);
-}
+/// Entries of a task that copies or adds.
+constexpr std::size_t kGrain = std::size_t{1} << 20;
 
 Status decode(const LayerOutput& out) noexcept {
   const DType wire = wire_dtype(*out.kind);
+  const std::byte* const body = out.body.data();
   if (out.body.size() != max_bytes(*out.kind)) return Status::corrupt;
-  run_ranges(out.executor, out.n, 65536, [&](std::size_t begin, std::size_t end) {
+  if (wire != DType::f32) {
+    if (out.add)
+      add_halves(body, wire, out.n, out.alpha, out.y, out.executor);
+    else
+      widen_halves(body, wire, out.n, out.y, out.executor);
+    return Status::ok;
+  }
+  // One copy where there is one thread: a long one goes past the caches.
+  const std::size_t grain = out.executor == nullptr && !out.add ? out.n : kGrain;
+  run_ranges(out.executor, out.n, grain, [&](std::size_t begin, std::size_t end) {
+    if (!out.add) {
+      std::memcpy(out.y + begin, body + 4 * begin, 4 * (end - begin));
+      return;
+    }
     for (std::size_t i = begin; i < end; ++i) {
-      const float v = entry(out.body.data(), wire, i);
-      out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
+      float v;
+      std::memcpy(&v, body + 4 * i, 4);
+      out.y[i] = out.y[i] + (out.alpha * v);
     }
   });
   return Status::ok;

@@ -87,7 +87,7 @@ inline constexpr BodyDecoder kKeepDecoder = {
                                     n);
     },
     [](const Kind& kind) noexcept {
-      return cpu::workspace_bytes(typename Format::Config{}, kind.shape.elements());
+      return cpu::workspace_bytes(typename Format::Config{0}, kind.shape.elements());
     },
     [](const LayerOutput& out) noexcept {
       const auto config = keep_of<Format>(out.body, *out.kind);

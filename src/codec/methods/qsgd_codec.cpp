@@ -55,6 +55,7 @@ class Qsgd final : public BodyEncoder {
   std::size_t max_body_bytes(const Shape& shape) const override {
     return cpu::max_encoded_bytes(config_, shape.elements());
   }
+  bool finds_non_finite() const noexcept override { return true; }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
     return cpu::encode(config_, in.layer.x, in.layer.n, in.layer.key, in.layer.executor, body,
                        result.bytes);

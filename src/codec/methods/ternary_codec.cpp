@@ -43,6 +43,7 @@ class TernGrad final : public BodyEncoder {
   std::size_t scratch_bytes(const Shape& shape) const override {
     return cpu::workspace_bytes(config_, shape.elements());
   }
+  bool finds_non_finite() const noexcept override { return true; }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
     return cpu::encode(config_, in.layer.x, in.layer.n, in.layer.key, in.scratch, in.layer.executor,
                        body, result.bytes);

@@ -39,6 +39,7 @@ class Topk final : public KeepMethod<Format> {
     if (keep_.fraction) t.contraction = keep_.value * 2 / 3;
     return t;
   }
+  bool finds_non_finite() const noexcept override { return true; }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
     return cpu::encode(config(*in.layer.shape), in.layer.x, in.layer.n, in.scratch,
                        in.layer.executor, body, result.bytes);

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-DITHER_BLOCK, DITHER_ROW, DITHER_U, DITHER_V, OUTPUT, RANDOM_K = 8, 9, 10, 11, 17, 19
+DITHER_BLOCK, DITHER_ROW, DITHER_U, DITHER_V, OUTPUT, RANDOM_K, OUTPUT_LOW = 8, 9, 10, 11, 17, 19, 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,12 @@ def blocks(key, purpose, indices):
     counter[:, 2] = key.step
     counter[:, 3] = key.tensor | key.worker << 16
     return philox(counter, key.seed)
+
+
+def short_draws(key, purpose, count):
+    """Short draws i of a purpose, for i below count: 16 bits each."""
+    words = blocks(key, purpose, np.arange((count + 7) // 8))
+    return words.astype("<u4").view("<u2").reshape(-1)[:count]
 
 
 def words_in_order(key, purpose, count):
