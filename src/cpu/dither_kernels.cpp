@@ -22,6 +22,7 @@ void DrawDither(const Philox& draws, const std::uint64_t* bases, std::size_t cou
                 DitherWords* levels) {
   alignas(64) std::uint32_t low[kTileDuos], high[kTileDuos];
   DrawBlock block;
+  const RoundKeys keys(draws);
   for (std::size_t first = 0; first < count; first += 4) {
     for (std::uint32_t i = 0; i < kTileDuos; ++i) {
       const PhiloxWords counter =
@@ -29,7 +30,7 @@ void DrawDither(const Philox& draws, const std::uint64_t* bases, std::size_t cou
       low[i] = counter[0];
       high[i] = counter[1];
     }
-    draw_block(draws, low, high, block);
+    draw_block(draws, keys, low, high, block);
     for (std::size_t b = 0; b < std::min<std::size_t>(4, count - first); ++b) {
       for (std::size_t w = 0; w < 4; ++w)
         std::memcpy(levels[first + b].word + 4 * w, block.word[w] + 4 * b, 16);
@@ -61,13 +62,14 @@ void quantise_piece(const float* x, const Piece& piece, const VectorScale& scale
   const std::uint64_t base = 16 * (piece.vector * ((piece.tiles + 3) / 4) + piece.first_tile / 4);
   alignas(64) std::uint32_t low[kTileDuos], high[kTileDuos];
   DrawBlock pre;
+  const RoundKeys keys(pre_round);
   for (std::uint32_t group = 0; group < tiles; group += 4) {
     const PhiloxWords counter = pre_round.counter(base + group * 4);
     for (std::uint32_t l = 0; l < kTileDuos; ++l) {
       low[l] = counter[0] + l;
       high[l] = counter[1];
     }
-    draw_block(pre_round, low, high, pre);
+    draw_block(pre_round, keys, low, high, pre);
     for (std::uint32_t u = group; u < std::min(tiles, group + 4); ++u) {
       const bool whole = u + 1 < tiles || short_tile == 0;
       const float* const tile = whole ? x + std::size_t{u} * kTile : padded;
@@ -91,12 +93,52 @@ HWY_INLINE void write_pair(const PieceCells& cells, std::size_t slot, std::uint3
   out.put(low0 | (low1 << bits), 2 * bits);
 }
 
+#if HWY_TARGET != HWY_SCALAR
+
+/// The pairs of whole tiles under a code without raw bits. Four words of at most 11 bits are put
+/// together in each 128 bits of a vector.
+HWY_INLINE std::size_t write_tiles(const PieceCells& cells, std::size_t i, std::size_t end,
+                                   const DuoCoding& coding, BitWriter& stream) {
+  BitWriter out = stream;  // a copy the compiler can keep in registers
+  const U32 d;
+  const I32 di;
+  const hn::Repartition<std::uint64_t, U32> wide;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto low32 = hn::Set(wide, 0xFFFFFFFFu);
+  alignas(64) std::uint64_t words[8], lengths[8];
+  for (; i + kTileDuos <= end; i += lanes) {
+    const VI place = hn::BitCast(di, hn::Load(d, cells.entry + i));
+    const VU entry = hn::GatherIndex(d, coding.encode, place);
+    if (!hn::AllFalse(di, hn::Lt(hn::BitCast(di, entry), hn::Zero(di)))) [[unlikely]] {
+      for (std::size_t k = i; k < i + lanes; ++k)
+        write_pair(cells, k, coding.encode[cells.entry[k]], coding, out);
+      continue;
+    }
+    const auto word = hn::BitCast(wide, hn::And(entry, hn::Set(d, 0xFFFFu)));
+    const auto length = hn::BitCast(wide, hn::ShiftRight<16>(entry));
+    const auto first = hn::And(length, low32);
+    const auto two = hn::Or(hn::And(word, low32), hn::Shl(hn::ShiftRight<32>(word), first));
+    const auto both = hn::Add(first, hn::ShiftRight<32>(length));
+    hn::Store(hn::Or(two, hn::Shl(hn::Shuffle01(two), both)), wide, words);
+    hn::Store(hn::Add(both, hn::Shuffle01(both)), wide, lengths);
+    for (std::size_t k = 0; k < lanes / 2; k += 2)
+      out.put(words[k], static_cast<unsigned>(lengths[k]));
+  }
+  stream = out;
+  return i;
+}
+
+#endif
+
 void write_duos(const PieceCells& cells, std::size_t slot, std::size_t pairs,
                 const DuoCoding& coding, BitWriter& out) {
   const std::uint32_t* const encode = coding.encode;
   std::size_t i = slot;
   const std::size_t end = slot + pairs;
   if (coding.raw == 0) {
+#if HWY_TARGET != HWY_SCALAR
+    i = write_tiles(cells, i, end, coding, out);
+#endif
     for (; i + 4 <= end; i += 4) {  // four words of at most 11 bits in one go
       const std::uint32_t e0 = encode[cells.entry[i]], e1 = encode[cells.entry[i + 1]];
       const std::uint32_t e2 = encode[cells.entry[i + 2]], e3 = encode[cells.entry[i + 3]];

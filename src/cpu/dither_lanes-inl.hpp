@@ -54,8 +54,12 @@ struct TileOutput {
 
 #if HWY_TARGET == HWY_SCALAR
 
-void draw_block(const Philox& draws, const std::uint32_t* low, const std::uint32_t* high,
-                DrawBlock& out) {
+struct RoundKeys {
+  explicit RoundKeys(const Philox&) noexcept {}
+};
+
+void draw_block(const Philox& draws, const RoundKeys&, const std::uint32_t* low,
+                const std::uint32_t* high, DrawBlock& out) {
   const PhiloxWords rest = draws.counter(0);
   for (std::size_t i = 0; i < kTileDuos; ++i) {
     const PhiloxWords words =
@@ -130,30 +134,42 @@ struct Words {
   VU word[4];
 };
 
+/// The keys of the ten rounds, so that a round loads its two.
+struct RoundKeys {
+  std::uint32_t key[20];
+
+  explicit RoundKeys(const Philox& draws) noexcept {
+    std::uint32_t key0 = draws.key0(), key1 = draws.key1();
+    for (std::size_t round = 0; round < 10; ++round) {
+      key[2 * round] = key0;
+      key[2 * round + 1] = key1;
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+  }
+};
+
 /// Philox of one counter a lane. Even and odd lanes run apart in the low halves of 64-bit lanes:
 /// the multiplication ignores what is above, so nothing needs masking.
-HWY_INLINE Words philox_lanes(const Philox& draws, VU c0, VU c1) {
+HWY_INLINE Words philox_lanes(const Philox& draws, const RoundKeys& keys, VU c0, VU c1) {
   const U32 d;
   const hn::Repartition<std::uint64_t, U32> wide;
   const PhiloxWords rest = draws.counter(0);
   const VU m0 = hn::Set(d, 0xD2511F53u), m1 = hn::Set(d, 0xCD9E8D57u);
   VU a0 = c0, a1 = odd_down(c0), b0 = c1, b1 = odd_down(c1);
   VU c20 = hn::Set(d, rest[2]), c21 = c20, c30 = hn::Set(d, rest[3]), c31 = c30;
-  std::uint32_t key0 = draws.key0(), key1 = draws.key1();
-  for (int round = 0; round < 10; ++round) {
+  for (std::size_t round = 0; round < 10; ++round) {
     const VU p0 = multiply_even(a0, m0), p1 = multiply_even(a1, m0);
     const VU q0 = multiply_even(c20, m1), q1 = multiply_even(c21, m1);
-    const VU k0 = hn::Set(d, key0), k1 = hn::Set(d, key1);
-    a0 = hn::Xor(hn::Xor(odd_down(q0), b0), k0);
-    a1 = hn::Xor(hn::Xor(odd_down(q1), b1), k0);
-    c20 = hn::Xor(hn::Xor(odd_down(p0), c30), k1);
-    c21 = hn::Xor(hn::Xor(odd_down(p1), c31), k1);
+    const VU k0 = hn::Set(d, keys.key[2 * round]), k1 = hn::Set(d, keys.key[2 * round + 1]);
+    a0 = hn::Xor3(odd_down(q0), b0, k0);
+    a1 = hn::Xor3(odd_down(q1), b1, k0);
+    c20 = hn::Xor3(odd_down(p0), c30, k1);
+    c21 = hn::Xor3(odd_down(p1), c31, k1);
     b0 = q0;
     b1 = q1;
     c30 = p0;
     c31 = p1;
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
   }
   const auto merge = [&](VU even, VU odd) HWY_ATTR {
     return hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(hn::BitCast(wide, odd))), even);
@@ -161,11 +177,11 @@ HWY_INLINE Words philox_lanes(const Philox& draws, VU c0, VU c1) {
   return {{merge(a0, a1), merge(b0, b1), merge(c20, c21), merge(c30, c31)}};
 }
 
-void draw_block(const Philox& draws, const std::uint32_t* low, const std::uint32_t* high,
-                DrawBlock& out) {
+void draw_block(const Philox& draws, const RoundKeys& keys, const std::uint32_t* low,
+                const std::uint32_t* high, DrawBlock& out) {
   const U32 d;
   for (std::size_t i = 0; i < kTileDuos; i += hn::Lanes(d)) {
-    const Words words = philox_lanes(draws, hn::Load(d, low + i), hn::Load(d, high + i));
+    const Words words = philox_lanes(draws, keys, hn::Load(d, low + i), hn::Load(d, high + i));
     for (std::size_t w = 0; w < 4; ++w) hn::Store(words.word[w], d, out.word[w] + i);
   }
 }

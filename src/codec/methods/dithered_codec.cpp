@@ -98,6 +98,11 @@ class Dithered final : public PricedEncoder {
   PriceRule price_rule(const Shape&) const noexcept override { return options_.rule(Pool::atoms); }
   unsigned sketch_iterations() const noexcept override { return iterations_; }
 
+  /// The sums of squares of rows and blocks tell; a sketch multiplies before it adds, and a grid asks
+  /// for the zeros.
+  bool finds_non_finite() const noexcept override {
+    return atoms_ == Atoms::rows || atoms_ == Atoms::blocks;
+  }
   bool learns_rank(const Shape& shape) const noexcept override {
     return rank_ == 0 && rank_of(shape) > 0;
   }

@@ -126,6 +126,7 @@ Status DitheredForm::prepare(const LayerInput& in, std::span<const double> row_r
   cpu::AtomAnalysis found;
   const Status s =
       cpu::analyse(in.x, layer.atoms, form.rms.data(), form.atom_bins, scratch, in.executor, found);
+  if (!found.finite) return Status::non_finite;
   if (!failed(s)) price_atoms(found, form, input);
   return s;
 }
