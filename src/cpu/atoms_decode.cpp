@@ -218,6 +218,22 @@ struct AtomReader {
 /// Entries of a stretch that is worth a task, and stretches at most: each walks the marks.
 constexpr std::uint64_t kStretchEntries = std::uint64_t{1} << 16, kMaxStretches = 8;
 
+/// Calls `read(first, end)` for stretches of the kept atoms, whole groups; whether all were good.
+template <typename Read>
+bool read_stretches(std::uint64_t kept, std::uint64_t length, Executor* executor,
+                    const Read& read) noexcept {
+  const std::uint64_t most = executor == nullptr ? 1 : kMaxStretches;
+  std::uint64_t each = std::max(kStretchEntries / length, kept / most + 1);
+  each = round_up(each, GroupShape::of(length).atoms);
+  const std::uint64_t count = (kept + each - 1) / each;
+  if (executor == nullptr || count <= 1) return read(0, kept);
+  std::atomic<bool> good{true};
+  core::run_tasks(executor, count, [&](std::size_t s) {
+    if (!read(s * each, std::min(kept, (s + 1) * each))) good = false;
+  });
+  return good;
+}
+
 }  // namespace
 
 Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, const Key& key,
@@ -232,32 +248,38 @@ Status decode_atoms(ConstBytes body, const AtomLayout& layout, float price, cons
   if (!is_price(price) || !index.open(body, layout, marks)) return Status::corrupt;
   const SingleVectors vectors(layout, price, mode.gain);
   const AtomReader reader{body, layout, index, marks, vectors, key, y, mode};
-  const std::uint64_t most = executor == nullptr ? 1 : kMaxStretches;
-  std::uint64_t each = std::max(kStretchEntries / layout.length, index.kept / most + 1);
-  each = round_up(each, GroupShape::of(layout.length).atoms);
-  const std::uint64_t count = std::max<std::uint64_t>(1, (index.kept + each - 1) / each);
-  if (executor == nullptr || count == 1)
-    return reader.read(0, index.kept) ? Status::ok : Status::corrupt;
-  std::atomic<bool> good{true};
-  core::run_tasks(executor, count, [&](std::size_t s) {
-    if (!reader.read(s * each, std::min(index.kept, (s + 1) * each))) good = false;
-  });
+  const bool good = read_stretches(
+      index.kept, layout.length, executor,
+      [&](std::uint64_t first, std::uint64_t end) { return reader.read(first, end); });
   return good ? Status::ok : Status::corrupt;
 }
 
 Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,
-                           const Key& key, PairFactors& factors) noexcept {
+                           const Key& key, Executor* executor, PairFactors& factors) noexcept {
   MarksReader marks;
   BodyIndex index;
   if (!is_price(price) || !index.open(body, pairs_frame(layer), marks)) return Status::corrupt;
   const PairVectors vectors(layer, price, gain);
-  ContentReader reader(body, index, vectors, key, {factors.shorter.data(), factors.longer.data()},
-                       {});
-  factors.kept = 0;
+  const std::uint64_t length = vectors.frame().length;
+  factors.kept = index.kept;
   factors.scale = vectors.unscale();
-  const bool good = for_each_kept(
-      marks, layer.count, [&](std::uint64_t pair) { return reader.add(pair, factors.kept++); });
-  return good && reader.finish() ? Status::ok : Status::corrupt;
+  const bool good =
+      read_stretches(index.kept, length, executor, [&](std::uint64_t first, std::uint64_t end) {
+        const AtomStart start(body, index, GroupShape::of(length), first);
+        ContentReader reader(body, index, vectors, key,
+                             {factors.shorter.data(), factors.longer.data()}, {}, start);
+        MarksReader own = marks;
+        std::uint64_t number = 0;
+        bool sound = true;
+        const bool walked = for_each_kept(own, layer.count, [&](std::uint64_t pair) {
+          if (number == end) return false;
+          if (number >= first) sound = reader.add(pair, number);
+          ++number;
+          return sound;
+        });
+        return sound && reader.finish() && (end < index.kept ? number == end : walked);
+      });
+  return good ? Status::ok : Status::corrupt;
 }
 
 Status inspect_atoms(ConstBytes body, const AtomLayout& layout, std::uint64_t& kept) noexcept {

@@ -308,8 +308,8 @@ Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms,
 }
 
 Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
-                    std::span<const double> amplitudes, float price, const Key& key, Bytes body,
-                    Bytes workspace, std::size_t& bytes) noexcept {
+                    std::span<const double> amplitudes, float price, const Key& key,
+                    Executor* executor, Bytes body, Bytes workspace, std::size_t& bytes) noexcept {
   bytes = 0;
   const double largest = largest_of(amplitudes);
   if (largest == 0) return Status::ok;
@@ -321,7 +321,7 @@ Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
   if (atoms.kept == 0) return Status::ok;
   bytes =
       write_body(atoms, PairVectors(layer, price, 1, pairs.exponent),
-                 {pairs.shorter.data(), pairs.longer.data()}, AtomPlaces::own, key, nullptr, body);
+                 {pairs.shorter.data(), pairs.longer.data()}, AtomPlaces::own, key, executor, body);
   return Status::ok;
 }
 

@@ -26,7 +26,7 @@ struct PairFactors {
 };
 /// Any bytes at all give `ok` or `corrupt`. `gain` multiplies the steps of the second factors.
 Status decode_pair_factors(ConstBytes body, const PairLayer& layer, float price, float gain,
-                           const Key& key, PairFactors& factors) noexcept;
+                           const Key& key, Executor* executor, PairFactors& factors) noexcept;
 /// Walks the index of a body: how many pairs it holds.
 Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kept) noexcept;
 
@@ -34,7 +34,7 @@ Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kep
 /// (`unsupported` otherwise). `workspace` has `encode_workspace_bytes` of the pairs. `bytes` is 0 when
 /// no pair was kept.
 Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
-                    std::span<const double> amplitudes, float price, const Key& key, Bytes body,
-                    Bytes workspace, std::size_t& bytes) noexcept;
+                    std::span<const double> amplitudes, float price, const Key& key,
+                    Executor* executor, Bytes body, Bytes workspace, std::size_t& bytes) noexcept;
 
 }  // namespace atomo::cpu

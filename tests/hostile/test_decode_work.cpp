@@ -200,8 +200,8 @@ TEST(DecodeWorkOfPairs, PackedDitheredPairsAreBounded) {
   for (double ratio = 1; ratio < 40'000; ratio *= 1.5) {
     const std::vector<double> amplitudes(view.shorter(), ratio);
     std::size_t bytes = 0;
-    const Status status =
-        cpu::encode_pairs(pairs, layer, amplitudes, 1, {.seed = 5}, body, workspace, bytes);
+    const Status status = cpu::encode_pairs(pairs, layer, amplitudes, 1, {.seed = 5}, nullptr, body,
+                                            workspace, bytes);
     ASSERT_EQ(status, Status::ok);
     const Buffer proper(body.begin(), body.begin() + static_cast<std::ptrdiff_t>(bytes));
     EXPECT_EQ(expect_bounded(kind, message_of(kind, 0, proper)).status, Status::ok);

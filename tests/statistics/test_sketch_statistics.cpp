@@ -57,8 +57,9 @@ class SentSketch {
     std::vector<std::byte> body(format::max_pairs_body_bytes(pairs_)),
         workspace(cpu::encode_workspace_bytes(pairs_.count));
     std::size_t bytes = 0;
-    EXPECT_EQ(cpu::encode_pairs(pairs, pairs_, amplitudes_, price_, key, body, workspace, bytes),
-              Status::ok);
+    EXPECT_EQ(
+        cpu::encode_pairs(pairs, pairs_, amplitudes_, price_, key, nullptr, body, workspace, bytes),
+        Status::ok);
     body.resize(bytes);
     return body;
   }
@@ -228,7 +229,8 @@ Errors sent_errors(const Sketched& s, const SentSketch& sent, const Contents& co
   std::vector<std::byte> memory(sizes.bytes() + 64);
   core::Carver carver(memory);
   cpu::PairFactors factors(layer, carver);
-  EXPECT_EQ(cpu::decode_pair_factors(sent.pairs(key), layer, kPrice, 1, key, factors), Status::ok);
+  EXPECT_EQ(cpu::decode_pair_factors(sent.pairs(key), layer, kPrice, 1, key, nullptr, factors),
+            Status::ok);
   EXPECT_EQ(factors.kept, kRank);
   std::vector<float> rows(s.residual.size());
   EXPECT_EQ(cpu::decode_atoms(sent.rows(key), AtomLayout::rows(24, 24), kPrice, key, rows.data(),

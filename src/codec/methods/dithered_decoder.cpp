@@ -86,13 +86,13 @@ Status decode_singular_pairs(const LayerOutput& out, const PairLayer& layer, Con
   Carver carver(out.workspace);
   DecodeMemory memory({layer, {}}, carver);
   if (!carver.fits()) return Status::workspace_too_small;
-  const Status status =
-      cpu::decode_pair_factors(body, layer, out.price, mode.gain, out.key, memory.factors);
+  const Status status = cpu::decode_pair_factors(body, layer, out.price, mode.gain, out.key,
+                                                 out.executor, memory.factors);
   if (failed(status)) return status;
   const Sides sides(layer.view, memory.factors);
   return sum_outer_products({sides.left, sides.right, memory.factors.kept, layer.view.rows,
                              layer.view.columns, memory.factors.scale},
-                            mode, out.y, nullptr);
+                            mode, out.y, out.executor);
 }
 
 /// The two parts of a sketch's body; false when they do not fit it.
@@ -114,8 +114,8 @@ Status decode_sketch(const LayerOutput& out, const DitheredLayer& of, ConstBytes
   if (!carver.fits()) return Status::workspace_too_small;
   const PairLayer& layer = of.pairs;
   if (!pairs.empty()) {
-    const Status status =
-        cpu::decode_pair_factors(pairs, layer, out.price, mode.gain, out.key, memory.factors);
+    const Status status = cpu::decode_pair_factors(pairs, layer, out.price, mode.gain, out.key,
+                                                   out.executor, memory.factors);
     if (failed(status)) return status;
   }
   float* const rest = mode.add ? memory.rest.data() : out.y;

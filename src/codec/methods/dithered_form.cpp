@@ -174,7 +174,7 @@ Status DitheredForm::write(const LayerInput& in, float price, const PreparedForm
   std::size_t of_pairs = 0;
   if (layer.has_pairs()) {
     const Status s = cpu::encode_pairs(form.pairs, layer.pairs, form.amplitudes, price, in.key,
-                                       body.subspan(field), scratch, of_pairs);
+                                       in.executor, body.subspan(field), scratch, of_pairs);
     if (failed(s)) return s;
   }
   cpu::AtomBody atoms;
