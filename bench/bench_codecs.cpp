@@ -1,212 +1,136 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encode, decode and decode_add of every codec, on one thread.
+// Encode, decode and decode_add of every codec.
 //
 // Every figure is in bytes of the f32 tensor a second. `of_memcpy` relates it to a memcpy of the
-// same tensor, a byte copied counted once, timed in the same process right before. The 1M tensor
-// (4 MB) is worked on again and again and stays in a cache: hot. The 25M one (100 MB) does not fit
-// the caches of most machines: cold. The other two sizes are whole models. Seconds are of processor
-// time, of all threads together, which other programs on the machine do not lengthen.
+// same tensor, a byte copied counted once, timed on one thread in the same process before. The
+// tensor of 1 M entries is worked on again and again and stays in a cache: hot. That of 25 M is
+// flushed from all caches before each call, as are the message and what is written: cold. The other
+// sizes are whole models. Their first message is one of a new Compressor, with cold data; later ones
+// have learnt ranks and prices, and data as the call before left it.
 #include <benchmark/benchmark.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <atomo/atomo.hpp>
+#include <charconv>
 #include <cstdio>
-#include <cstring>
-#include <ctime>
 #include <fstream>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "models.hpp"
-#include "specs.hpp"
+#include "codec_case.hpp"
+#include "target.hpp"
 
 namespace {
 
-constexpr const char* kListed[] = {
-    "identity",
-    "identity:dtype=f16",
-    "identity:dtype=bf16",
-    "atomo:bits=1",
-    "atomo:bits=0.5",
-    "atomo:bits=0.25",
-    "atomo:atoms=sketch,bits=0.5,rank=4",
-    "atomo:atoms=sketch,bits=0.5,rank=8",
-    "atomo:atoms=sketch,bits=0.5,rank=32",
-    "atomo:atoms=sketch,bits=0.5,rank=64",
-    "atomo:atoms=blocks,bits=1",
-    "atomo:atoms=blocks,bits=0.25",
-    "atomo:atoms=rows,bits=1",
-    "atomo:atoms=rows,bits=0.25",
-    "atomo:atoms=coordinate,bits=1",
-    "atomo:atoms=coordinate,bits=0.25",
-    "atomo:atoms=svd,bits=1",
-    "atomo:atoms=svd,keep=3,values=f32",
-    "qsgd:bits=1",
-    "qsgd:bits=2",
-    "qsgd:bits=4",
-    "qsgd:bits=8",
-    "qsgd:bits=4,norm=l2",
-    "terngrad",
-    "terngrad:clip=2.5",
-    "sign",
-    "sign:scale=mean",
-    "topk:keep=0.01",
-    "randomk:keep=0.01",
-    "identity+blosc:codec=lz4,shuffle=byte",
-    "qsgd:bits=4+blosc:codec=zstd,level=1",
+using atomo::bench::CodecCase;
+using atomo::bench::is_svd;
+using atomo::bench::Operation;
+using atomo::bench::Size;
+
+struct Options {
+  unsigned threads = 1;
+  std::string target = "best";
 };
 
-struct Size {
-  const char* name;
-  std::vector<atomo::LayerSpec> layers;
-  bool is_model = false;
+/// Kept for one codec and size at a time.
+struct Prepared {
+  std::unique_ptr<CodecCase> made;
+  double memcpy_speed = 0;
 };
 
-bool is_svd(const std::string& spec) { return spec.find("atoms=svd") != std::string::npos; }
-
-/// The exact SVD of a square matrix of 25 M takes minutes: it gets a flat one.
-std::vector<Size> sizes(const std::string& spec) {
-  const atomo::Shape cold = is_svd(spec) ? atomo::Shape{512, 48828} : atomo::Shape{5000, 5000};
-  return {{"1M_hot", {{"tensor", {1024, 1024}}}},
-          {"25M_cold", {{"tensor", cold}}},
-          {"resnet50", atomo::bench::resnet50(), true},
-          {"gpt2", atomo::bench::gpt2_small(), true}};
+Prepared& prepared(const std::string& spec, const Size& size, const Options& options) {
+  static const std::unique_ptr<atomo::ThreadPool> pool =
+      options.threads > 1 ? std::make_unique<atomo::ThreadPool>(options.threads) : nullptr;
+  static Prepared last;
+  if (!last.made || last.made->spec() != spec ||
+      std::string_view(last.made->size().name) != size.name) {
+    last.made.reset();  // never two big ones at once
+    last.made = std::make_unique<CodecCase>(spec, size, pool.get());
+    last.memcpy_speed = last.made->memcpy_speed(atomo::bench::Clock(options.threads));
+  }
+  return last;
 }
 
-/// The gradients of the size that was asked for last.
-const std::vector<float>& gradients_of(const Size& size) {
-  static std::vector<float> values;
-  static std::vector<atomo::LayerSpec> made_for;
-  const auto same = [](const atomo::LayerSpec& a, const atomo::LayerSpec& b) {
-    return a.shape == b.shape;
-  };
-  if (!std::equal(made_for.begin(), made_for.end(), size.layers.begin(), size.layers.end(), same)) {
-    values = {};  // never two big ones at once
-    values = atomo::bench::make_gradients(size.layers);
-    made_for = size.layers;
-  }
-  return values;
+/// Says on a terminal what is measured now.
+void show(const std::string& name) {
+  static const bool is_terminal = isatty(STDERR_FILENO) == 1;
+  if (is_terminal) std::fprintf(stderr, "\r\033[K  %.100s", name.c_str());
 }
 
-/// A model under one codec, its message and its buffers. One tensor is a model of a layer. Kept for
-/// one codec and size at a time.
-struct Bench {
-  Bench(const std::string& spec_text, const Size& size)
-      : spec(spec_text),
-        name(size.name),
-        model(size.layers, atomo::Policy(atomo::Codec::parse(spec))),
-        gradients(gradients_of(size)),
-        decoded(gradients.size()),
-        message(model.max_encoded_bytes()),
-        workspace(std::max(model.encode_workspace_bytes(), model.decode_workspace_bytes())) {
-    std::size_t at = 0;
-    for (const auto& layer : model.layers()) {
-      in.push_back({gradients.data() + at, atomo::DType::f32, layer.shape});
-      out.push_back({decoded.data() + at, atomo::DType::f32, layer.shape});
-      at += layer.shape.elements();
-    }
-    const atomo::Status status = encode();
-    if (atomo::failed(status)) throw atomo::Error(spec + ": " + std::string(describe(status)));
-  }
-
-  atomo::Status encode() {
-    return model.encode(in, {.seed = 1}, {message.data(), message.size(), &bytes},
-                        {.workspace = workspace});
-  }
-  atomo::Status decode() { return model.decode(sent(), out, {.workspace = workspace}); }
-  atomo::Status decode_add() {
-    return model.decode_add(sent(), 0.25f, out, {.workspace = workspace});
-  }
-  [[nodiscard]] atomo::ConstBytes sent() const {
-    return {message.data(), static_cast<std::size_t>(bytes)};
-  }
-  [[nodiscard]] std::size_t tensor_bytes() const { return gradients.size() * sizeof(float); }
-
-  std::string spec, name;
-  atomo::Compressor model;
-  const std::vector<float>& gradients;
-  std::vector<float> decoded;
-  std::vector<std::byte> message, workspace;
-  std::vector<atomo::ConstTensorView> in;
-  std::vector<atomo::TensorView> out;
-  std::uint64_t bytes = 0;
-};
-
-Bench& prepared(const std::string& spec, const Size& size) {
-  static std::unique_ptr<Bench> last;
-  if (!last || last->spec != spec || last->name != size.name) {
-    last.reset();  // never two big ones at once
-    last = std::make_unique<Bench>(spec, size);
-  }
-  return *last;
-}
-
-/// Seconds of processor time this program has used.
-double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-/// Bytes a second of a memcpy between the two buffers: the median of some copies after a first.
-double memcpy_speed(const std::vector<float>& from, std::vector<float>& to) {
-  const std::size_t bytes = from.size() * sizeof(float);
-  const std::size_t copies = std::max<std::size_t>(5, (std::size_t{1} << 26) / (bytes + 1));
-  std::vector<double> seconds;
-  std::memcpy(to.data(), from.data(), bytes);
-  for (std::size_t i = 0; i < copies; ++i) {
-    const double start = processor_seconds();
-    std::memcpy(to.data(), from.data(), bytes);
-    benchmark::ClobberMemory();
-    seconds.push_back(processor_seconds() - start);
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(copies / 2),
-                   seconds.end());
-  return static_cast<double>(bytes) / seconds[copies / 2];
-}
-
-void run_codec(benchmark::State& state, const std::string& spec, const Size& size,
-               atomo::Status (Bench::*operation)()) {
-  Bench& bench = prepared(spec, size);
-  const double copy_speed = memcpy_speed(bench.gradients, bench.decoded);
-  std::fill(bench.decoded.begin(), bench.decoded.end(), 0.0f);
-  const double start = processor_seconds();
+void run_codec(benchmark::State& state, const std::string& name, const std::string& spec,
+               const Size& size, Operation operation, const Options& options) {
+  show(name);
+  Prepared& now = prepared(spec, size, options);
+  CodecCase& made = *now.made;
+  const atomo::bench::Clock clock(options.threads);
+  const bool each = made.is_prepared_each(operation);
+  made.prepare(operation);
+  double seconds = 0;
+  double start = clock.now();
   for (auto _ : state) {
-    const atomo::Status status = (bench.*operation)();
+    if (each) {
+      made.prepare(operation);
+      start = clock.now();
+    }
+    const atomo::Status status = made.run(operation);
     if (atomo::failed(status)) {
       state.SkipWithError(std::string(atomo::describe(status)).c_str());
       break;
     }
     benchmark::ClobberMemory();
+    if (each) seconds += clock.now() - start;
   }
-  const double seconds = processor_seconds() - start;
+  if (!each) seconds = clock.now() - start;
   const double worked =
-      static_cast<double>(bench.tensor_bytes()) * static_cast<double>(state.iterations());
+      static_cast<double>(made.tensor_bytes()) * static_cast<double>(state.iterations());
   state.counters["gbs"] = worked / seconds * 1e-9;
-  state.counters["memcpy_gbs"] = copy_speed * 1e-9;
-  state.counters["of_memcpy"] = worked / seconds / copy_speed;
-  state.counters["bits_per_parameter"] =
-      8.0 * static_cast<double>(bench.bytes) / static_cast<double>(bench.gradients.size());
+  state.counters["memcpy_gbs"] = now.memcpy_speed * 1e-9;
+  state.counters["of_memcpy"] = worked / seconds / now.memcpy_speed;
+  state.counters["bits_per_parameter"] = made.bits_per_parameter();
+  state.counters["ms"] = 1e3 * seconds / static_cast<double>(state.iterations());
 }
 
-void register_all() {
-  const std::array<std::pair<const char*, atomo::Status (Bench::*)()>, 3> operations = {
-      {{"encode", &Bench::encode}, {"decode", &Bench::decode}, {"decode_add", &Bench::decode_add}}};
-  for (std::size_t which = 0; which < sizes("").size(); ++which) {
-    for (const std::string& spec : atomo::bench::specs_with(kListed, atomo::Device::cpu)) {
-      const Size size = sizes(spec)[which];
-      for (const auto& [name, operation] : operations) {
-        auto* registered = benchmark::RegisterBenchmark(
-            (std::string(size.name) + "/" + spec + "/" + name).c_str(),
-            [spec, size, operation = operation](benchmark::State& state) {
-              run_codec(state, spec, size, operation);
-            });
-        registered->Unit(benchmark::kMillisecond)->MeasureProcessCPUTime();
-        if (is_svd(spec) || size.is_model) registered->Iterations(1);
-        if (is_svd(spec) && size.is_model) registered->Repetitions(1);  // a minute each
-      }
+/// How often one repetition calls: 0 leaves that to its least time.
+benchmark::IterationCount calls_of(const std::string& spec, const Size& size) {
+  constexpr std::size_t kLarge = std::size_t{1} << 21;  // entries
+  std::size_t entries = 0;
+  for (const atomo::LayerSpec& layer : size.layers) entries += layer.shape.elements();
+  if (is_svd(spec) || (size.is_model && entries > kLarge)) return 1;
+  return size.is_cold ? 2 : 0;
+}
+
+void register_one(const std::string& spec, const Size& size, const Options& options) {
+  constexpr std::array<std::pair<const char*, Operation>, 4> kOperations = {
+      {{"first", Operation::first},
+       {"encode", Operation::encode},
+       {"decode", Operation::decode},
+       {"decode_add", Operation::decode_add}}};
+  for (const auto& [label, operation] : kOperations) {
+    if (operation == Operation::first && (!size.is_model || is_svd(spec))) continue;
+    const std::string name = std::string(size.name) + "/" + spec + "/" + label;
+    auto* registered = benchmark::RegisterBenchmark(
+        name.c_str(), [name, spec, size, operation = operation, options](benchmark::State& state) {
+          run_codec(state, name, spec, size, operation, options);
+        });
+    registered->Unit(benchmark::kMillisecond)->MeasureProcessCPUTime();
+    if (const auto calls = calls_of(spec, size); calls > 0) registered->Iterations(calls);
+    if (is_svd(spec) && size.is_model) registered->Repetitions(1);  // up to half a minute each
+  }
+}
+
+void register_all(const Options& options) {
+  const std::vector<std::string> all =
+      atomo::bench::specs_with(atomo::bench::kListed, atomo::Device::cpu);
+  const std::vector<std::string> main(std::begin(atomo::bench::kMain),
+                                      std::end(atomo::bench::kMain));
+  for (const Size& size : atomo::bench::sizes()) {
+    for (const std::string& spec : size.is_model || options.threads > 1 ? main : all) {
+      if (is_svd(spec) && options.threads > 1) continue;  // LAPACK has the time, on one thread
+      for (const Size& same : atomo::bench::sizes(is_svd(spec)))
+        if (std::string_view(same.name) == size.name) register_one(spec, same, options);
     }
   }
 }
@@ -219,19 +143,48 @@ std::string cpu_model() {
   return "unknown";
 }
 
+/// Takes this program's own options out of the arguments. \throws std::runtime_error for a bad value.
+Options take_options(int& argc, char** argv) {
+  constexpr std::string_view kThreads = "--threads=", kTarget = "--target=";
+  Options options;
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.starts_with(kThreads)) {
+      const std::string_view value = word.substr(kThreads.size());
+      const auto [end, error] =
+          std::from_chars(value.data(), value.data() + value.size(), options.threads);
+      if (error != std::errc() || end != value.data() + value.size() || options.threads < 1 ||
+          options.threads > 64)
+        throw std::runtime_error("--threads is '" + std::string(value) + "'; 1 to 64 are accepted");
+    } else if (word.starts_with(kTarget)) {
+      options.target = word.substr(kTarget.size());
+    } else {
+      argv[kept++] = argv[i];
+    }
+  }
+  argc = kept;
+  return options;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  benchmark::AddCustomContext("cpu", cpu_model());
-  benchmark::AddCustomContext("atomo", atomo::kVersion);
-  benchmark::AddCustomContext("compiler", BENCH_COMPILER);
-  benchmark::AddCustomContext("build", BENCH_BUILD_TYPE);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   try {
-    register_all();
+    const Options options = take_options(argc, argv);
+    atomo::bench::force_target(options.target);
+    benchmark::AddCustomContext("cpu", cpu_model());
+    benchmark::AddCustomContext("atomo", atomo::kVersion);
+    benchmark::AddCustomContext("compiler", BENCH_COMPILER);
+    benchmark::AddCustomContext("build", BENCH_BUILD_TYPE);
+    benchmark::AddCustomContext("threads", std::to_string(options.threads));
+    benchmark::AddCustomContext("target", options.target);
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+    register_all(options);
     benchmark::RunSpecifiedBenchmarks();
-  } catch (const atomo::Error& error) {
+    if (isatty(STDERR_FILENO) == 1) std::fputs("\r\033[K", stderr);
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_codecs: %s\n", error.what());
     return 1;
   }

@@ -13,6 +13,40 @@
 
 namespace atomo::bench {
 
+/// LeNet with two convolutions of 5 x 5 for images of 28 x 28: 8 layers, 431 k parameters.
+inline std::vector<LayerSpec> lenet() {
+  return {{"conv1.weight", {20, 1, 5, 5}},  {"conv1.bias", {20}},
+          {"conv2.weight", {50, 20, 5, 5}}, {"conv2.bias", {50}},
+          {"fc1.weight", {500, 800}},       {"fc1.bias", {500}},
+          {"fc2.weight", {10, 500}},        {"fc2.bias", {10}}};
+}
+
+/// ResNet-18 for ImageNet (He et al. 2016, table 1): 62 layers, 11.7 M parameters.
+inline std::vector<LayerSpec> resnet18() {
+  std::vector<LayerSpec> layers;
+  const auto convolution = [&](const std::string& name, std::int64_t out, std::int64_t in,
+                               std::int64_t side) {
+    layers.push_back({name + ".weight", {out, in, side, side}});
+    layers.push_back({name + ".norm.weight", {out}});
+    layers.push_back({name + ".norm.bias", {out}});
+  };
+  convolution("stem", 64, 3, 7);
+  std::int64_t in = 64;
+  for (int stage = 0; stage < 4; ++stage) {
+    const std::int64_t out = std::int64_t{64} << stage;
+    for (int b = 0; b < 2; ++b) {
+      const std::string name = "stage" + std::to_string(stage) + "." + std::to_string(b);
+      convolution(name + ".first", out, in, 3);
+      convolution(name + ".second", out, out, 3);
+      if (in != out) convolution(name + ".shortcut", out, in, 1);
+      in = out;
+    }
+  }
+  layers.push_back({"head.weight", {1000, in}});
+  layers.push_back({"head.bias", {1000}});
+  return layers;
+}
+
 /// ResNet-50 for ImageNet (He et al. 2016, table 1): 161 layers, 25.6 M parameters; the channels
 /// are divided by `narrower`.
 inline std::vector<LayerSpec> resnet50(std::int64_t narrower = 1) {

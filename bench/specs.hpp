@@ -5,11 +5,74 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "atomo/codec.hpp"
 
 namespace atomo::bench {
+
+/// Every codec and its choices; one tensor is measured under all of them.
+inline constexpr const char* kListed[] = {
+    "identity",
+    "identity:dtype=f16",
+    "identity:dtype=bf16",
+    "atomo:bits=1",
+    "atomo:bits=0.5",
+    "atomo:bits=0.25",
+    "atomo:atoms=sketch,bits=0.5,rank=4",
+    "atomo:atoms=sketch,bits=0.5,rank=8",
+    "atomo:atoms=sketch,bits=0.5,rank=16",
+    "atomo:atoms=sketch,bits=0.5,rank=32",
+    "atomo:atoms=sketch,bits=0.5,rank=64",
+    "atomo:atoms=blocks,bits=1",
+    "atomo:atoms=blocks,bits=0.25",
+    "atomo:atoms=rows,bits=1",
+    "atomo:atoms=rows,bits=0.25",
+    "atomo:atoms=coordinate,bits=1",
+    "atomo:atoms=coordinate,bits=0.25",
+    "atomo:atoms=svd,bits=1",
+    "atomo:atoms=svd,keep=3,values=f32",
+    "qsgd:bits=1",
+    "qsgd:bits=2",
+    "qsgd:bits=4",
+    "qsgd:bits=8",
+    "qsgd:bits=4,norm=l2",
+    "terngrad",
+    "terngrad:clip=2.5",
+    "sign",
+    "sign:scale=mean",
+    "topk:keep=0.01",
+    "randomk:keep=0.01",
+    "identity+blosc:codec=lz4,shuffle=byte",
+    "qsgd:bits=4+blosc:codec=zstd,level=1",
+};
+
+/// Those that whole models, and two threads, are measured under.
+inline constexpr const char* kMain[] = {
+    "identity",
+    "identity:dtype=bf16",
+    "atomo:bits=1",
+    "atomo:bits=0.5",
+    "atomo:bits=0.25",
+    "atomo:atoms=sketch,bits=0.5,rank=4",
+    "atomo:atoms=sketch,bits=0.5,rank=8",
+    "atomo:atoms=sketch,bits=0.5,rank=16",
+    "atomo:atoms=sketch,bits=0.5,rank=64",
+    "atomo:atoms=blocks,bits=0.25",
+    "atomo:atoms=rows,bits=0.25",
+    "atomo:atoms=coordinate,bits=0.25",
+    "atomo:atoms=svd,bits=1",
+    "qsgd:bits=4",
+    "terngrad",
+    "sign:scale=mean",
+    "topk:keep=0.01",
+    "randomk:keep=0.01",
+};
+
+[[nodiscard]] inline bool is_svd(std::string_view spec) {
+  return spec.find("atoms=svd") != spec.npos;
+}
 
 /// `listed`, and the example of every codec that it has no spec of and that runs on `device`: a new
 /// codec is measured without a line here.
