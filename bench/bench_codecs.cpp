@@ -32,7 +32,7 @@ using atomo::bench::Size;
 
 struct Options {
   unsigned threads = 1;
-  std::string target = "best";
+  std::string target = "best", size;  // of the tensors; all when empty
 };
 
 /// Kept for one codec and size at a time.
@@ -98,8 +98,7 @@ benchmark::IterationCount calls_of(const std::string& spec, const Size& size) {
   constexpr std::size_t kLarge = std::size_t{1} << 21;  // entries
   std::size_t entries = 0;
   for (const atomo::LayerSpec& layer : size.layers) entries += layer.shape.elements();
-  if (is_svd(spec) || (size.is_model && entries > kLarge)) return 1;
-  return size.is_cold ? 2 : 0;
+  return is_svd(spec) || entries > kLarge ? 1 : 0;
 }
 
 void register_one(const std::string& spec, const Size& size, const Options& options) {
@@ -127,6 +126,7 @@ void register_all(const Options& options) {
   const std::vector<std::string> main(std::begin(atomo::bench::kMain),
                                       std::end(atomo::bench::kMain));
   for (const Size& size : atomo::bench::sizes()) {
+    if (!options.size.empty() && options.size != size.name) continue;
     for (const std::string& spec : size.is_model || options.threads > 1 ? main : all) {
       if (is_svd(spec) && options.threads > 1) continue;  // LAPACK has the time, on one thread
       for (const Size& same : atomo::bench::sizes(is_svd(spec)))
@@ -143,9 +143,19 @@ std::string cpu_model() {
   return "unknown";
 }
 
+/// \throws std::runtime_error for a size that there is not.
+std::string checked_size(std::string_view wanted) {
+  std::string known;
+  for (const Size& size : atomo::bench::sizes()) {
+    if (wanted == size.name) return std::string(wanted);
+    known += known.empty() ? size.name : std::string(", ") + size.name;
+  }
+  throw std::runtime_error("--size is '" + std::string(wanted) + "'; " + known + " are accepted");
+}
+
 /// Takes this program's own options out of the arguments. \throws std::runtime_error for a bad value.
 Options take_options(int& argc, char** argv) {
-  constexpr std::string_view kThreads = "--threads=", kTarget = "--target=";
+  constexpr std::string_view kThreads = "--threads=", kTarget = "--target=", kSize = "--size=";
   Options options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
@@ -159,6 +169,8 @@ Options take_options(int& argc, char** argv) {
         throw std::runtime_error("--threads is '" + std::string(value) + "'; 1 to 64 are accepted");
     } else if (word.starts_with(kTarget)) {
       options.target = word.substr(kTarget.size());
+    } else if (word.starts_with(kSize)) {
+      options.size = checked_size(word.substr(kSize.size()));
     } else {
       argv[kept++] = argv[i];
     }

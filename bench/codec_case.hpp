@@ -39,11 +39,14 @@ enum class Operation { first, encode, decode, decode_add };
 inline const std::vector<float>& gradients_of(const Size& size) {
   static std::vector<float> values;
   static std::vector<LayerSpec> made_for;
+  static float low_rank = 0;
   const auto same = [](const LayerSpec& a, const LayerSpec& b) { return a.shape == b.shape; };
-  if (!std::equal(made_for.begin(), made_for.end(), size.layers.begin(), size.layers.end(), same)) {
+  if (low_rank != size.low_rank ||
+      !std::equal(made_for.begin(), made_for.end(), size.layers.begin(), size.layers.end(), same)) {
     values = {};  // never two big ones at once
-    values = make_gradients(size.layers);
+    values = make_gradients(size.layers, size.low_rank);
     made_for = size.layers;
+    low_rank = size.low_rank;
   }
   return values;
 }
@@ -84,7 +87,7 @@ class CodecCase {
     } else {
       flush(decoded_.data(), tensor_bytes());
     }
-    flush(message_.data(), reads ? message_.size() : static_cast<std::size_t>(bytes_));
+    flush(message_.data(), static_cast<std::size_t>(bytes_));
   }
 
   [[nodiscard]] Status run(Operation operation) {

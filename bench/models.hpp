@@ -129,8 +129,9 @@ class Draws {
 /// Gradients of the layers, one after another. Of a matrix (a tensor's first dimension by all
 /// others) one half of the energy is of rank 8 with falling singular values, the other half is
 /// Student's t with 3 degrees of freedom; other layers have the second alone. The scales of layers
-/// spread over a factor of 100.
-inline std::vector<float> make_gradients(const std::vector<LayerSpec>& layers) {
+/// spread over a factor of 100. `low_rank` is a factor of the first half.
+inline std::vector<float> make_gradients(const std::vector<LayerSpec>& layers,
+                                         float low_rank = 1.0f) {
   constexpr std::size_t kRank = 8;
   std::size_t elements = 0;
   for (const LayerSpec& layer : layers) elements += layer.shape.elements();
@@ -148,7 +149,7 @@ inline std::vector<float> make_gradients(const std::vector<LayerSpec>& layers) {
     for (std::size_t row = 0; row < rows; ++row) {
       std::array<float, kRank> left{};
       for (std::size_t k = 0; k < kRank; ++k)
-        left[k] = 3.0f * draws.even() * std::exp2(-0.5f * static_cast<float>(k + 1));
+        left[k] = low_rank * 3.0f * draws.even() * std::exp2(-0.5f * static_cast<float>(k + 1));
       for (std::size_t column = 0; column < columns; ++column)
         at[static_cast<std::ptrdiff_t>(column)] = scale * draws.student_t3() / std::sqrt(3.0f);
       for (std::size_t k = 0; k < (is_matrix ? kRank : 0); ++k) {

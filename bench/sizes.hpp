@@ -18,7 +18,8 @@ struct Size {
   const char* name;
   std::vector<LayerSpec> layers;
   bool is_model = false;
-  bool is_cold = false;  ///< what a call reads and writes is flushed from all caches before it
+  bool is_cold = false;   ///< what a call reads and writes is flushed from all caches before it
+  float low_rank = 1.0f;  ///< factor of the part of low rank
 };
 
 /// The exact SVD of a square matrix of 25 M takes minutes: `flat` gives it a flat one.

@@ -9,8 +9,8 @@ usage() {
 usage: bash scripts/python.sh [--help] [--list] [--check] [--without-package]
 
 Makes the virtual environment build/venv from the distribution's python3, installs what the Python package is built
-and tested with (PyPI), PyTorch without its CUDA libraries where this machine has them, JAX and Ray for the CPU, and
-then atomo itself from this tree. A second run builds only what changed.
+and tested with (PyPI), PyTorch without its CUDA libraries where this machine has them, JAX and Ray for the CPU, what
+benchmarks compare with, and then atomo itself from this tree. A second run builds only what changed.
 
   --list               print the names on PyPI, one a line, and stop
   --check              install nothing; exit 1 and name what is missing when anything is
@@ -24,6 +24,8 @@ TEXT
 readonly kBuild=(scikit-build-core nanobind)
 readonly kTest=(pytest hypothesis mypy numpy matplotlib ml_dtypes safetensors)
 readonly kFrameworks=(jax ray)
+# What bench/peers.py measures codecs beside, with numpy and torch.
+readonly kPeers=(blosc2 zstandard)
 # What torch imports, of what it names: the compilers of kernels and most of CUDA are left out.
 readonly kTorchNeeds=(filelock typing_extensions sympy networkx jinja2 fsspec)
 
@@ -40,7 +42,7 @@ package=1
 for argument in "$@"; do
   case "$argument" in
     --help | -h) usage; exit 0 ;;
-    --list) printf '%s\n' "${kBuild[@]}" "${kTest[@]}" torch "${kFrameworks[@]}" "${kTorchNeeds[@]}"; exit 0 ;;
+    --list) printf '%s\n' "${kBuild[@]}" "${kTest[@]}" torch "${kFrameworks[@]}" "${kPeers[@]}" "${kTorchNeeds[@]}"; exit 0 ;;
     --check) check=1 ;;
     --without-package) package=0 ;;
     *) usage >&2; fail "unknown option '$argument'; --help, --list, --check and --without-package are accepted" ;;
@@ -103,7 +105,7 @@ PYTHON
 
 if [ $check -eq 1 ]; then
   [ -x "$venv/bin/python" ] || fail "missing: build/venv; 'bash scripts/python.sh' makes it"
-  mapfile -t missing < <(missing_of "${kBuild[@]}" "${kTest[@]}" torch "${kTorchNeeds[@]}" "${kFrameworks[@]}" atomo)
+  mapfile -t missing < <(missing_of "${kBuild[@]}" "${kTest[@]}" torch "${kTorchNeeds[@]}" "${kFrameworks[@]}" "${kPeers[@]}" atomo)
   [ ${#missing[@]} -eq 0 ] || fail "missing: ${missing[*]}"
   say "everything is there"
   exit 0
@@ -120,7 +122,7 @@ if ! [ -x "$venv/bin/python" ] || ! in_venv -c 'import pip' 2>/dev/null; then
 fi
 install "${kBuild[@]}" "${kTest[@]}"
 install_torch
-install "${kFrameworks[@]}"
+install "${kFrameworks[@]}" "${kPeers[@]}"
 if [ $package -eq 1 ]; then
   say "building atomo"
   if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi

@@ -22,7 +22,7 @@ class Scripts(unittest.TestCase):
 
     def test_help_and_unknown_options(self):
         for script in ("scripts/install.sh", "scripts/python.sh", "scripts/wheel.sh", "scripts/docs.sh", "tests/run.sh", "tests/gpu.sh",
-                       "examples/quickstart.sh", "bench/run.sh"):
+                       "examples/quickstart.sh", "bench/run.sh", "bench/roofline.sh"):
             path = os.path.join(ROOT, script)
             with self.subTest(script=script), tempfile.TemporaryDirectory() as folder:
                 answer = run("bash", path, "--help", cwd=folder)
