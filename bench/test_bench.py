@@ -7,6 +7,7 @@ usage: test_bench.py commands | runs BUILD_FOLDER | peers BUILD_FOLDER
 BUILD_FOLDER is the one of bench/ in a build tree.
 """
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -16,12 +17,13 @@ import floors
 import peer_names
 import roofline
 import table
+from programs import has_avx2
 
 HERE = pathlib.Path(__file__).resolve().parent
 VENV = HERE.parent / "build" / "venv" / "bin" / "python"
 SKIPPED = 77
 COMMANDS = {"run.sh": "usage: bash bench/run.sh", "roofline.sh": "usage: bash bench/roofline.sh",
-            "table.py": "usage: table.py", "peers.py": "usage: peers.py"}
+            "instructions.py": "usage: instructions.py", "table.py": "usage: table.py", "peers.py": "usage: peers.py"}
 
 
 def run(*command, **options) -> subprocess.CompletedProcess:
@@ -54,6 +56,7 @@ def test_answers() -> None:
     refuses([*command("run.sh"), "--out", "figures.csv"], "--out is 'figures.csv'")
     refuses([*command("run.sh"), "--check", "--update-floors"], "not allowed with")
     refuses([*command("roofline.sh"), "--filter", "["], "--filter is '['")
+    refuses([*command("instructions.py"), "--program", "/no/such/file"], "--program is '/no/such/file'")
     refuses([*command("table.py"), "/no/such/file"], "/no/such/file cannot be read")
 
 
@@ -130,7 +133,8 @@ def measured(build: pathlib.Path, folder: pathlib.Path, *words: str) -> tuple[di
 
 
 def test_runs(build: pathlib.Path) -> None:
-    """Every codec at the smaller size, on one thread and two, and a model; then memory and its table."""
+    """Every codec at the smaller size, on one thread and two, and a model; then memory and its table, and counts."""
+    test_counts(build)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         document, text = measured(build, folder, "--size", "1M_hot", "--without-peers")
@@ -151,6 +155,8 @@ def test_runs(build: pathlib.Path) -> None:
                             (["--size=alexnet"], "--size is 'alexnet'")):
             made = run(build / "bench_codecs", *words)
             assert made.returncode == 1 and said in made.stderr, f"{words}: {made.stderr}"
+        made = run(build / "bench_count", "1", "sign/no-such-operation")
+        assert made.returncode == 1 and "sign/no-such-operation" in made.stderr, made.stderr
         made = run(sys.executable, HERE / "run.py", "--built", build, "--without-peers", "--filter", "no-such-codec")
         assert made.returncode == 2 and "no benchmark matches --filter 'no-such-codec'" in made.stderr, made.stderr
         out = folder / "roofline"
@@ -159,6 +165,32 @@ def test_runs(build: pathlib.Path) -> None:
         assert "non-temporal" in made.stdout and "x limit" in made.stdout, made.stdout
         report = json.loads(out.with_suffix(".json").read_text())
         assert [row["codec"] for row in report["rows"]] == ["sign"] and out.with_suffix(".png").stat().st_size > 0
+
+
+def test_counts(build: pathlib.Path) -> None:
+    """A perf that counts 1000 instructions and two an entry of each call, and what is made of it."""
+    if not has_avx2():
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        perf = folder / "perf"
+        perf.write_text('#!/bin/sh\necho "$((1000 + 2 * 65536 * ${11:-0})),,instructions:u,1,100.00,," >"$7"\n')
+        perf.chmod(0o755)
+        words = [*command("instructions.py"), "--program", build / "bench_count", "--tool", "perf", "--codec", "sign",
+                 "--figures", folder / "figures.json"]
+        search = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}")
+        made = run(*words, "--json", env=search)
+        assert made.returncode == 0, made.stderr
+        report = json.loads(made.stdout)
+        assert report["figures"] == {"sign": {"encode": 2, "decode": 2, "decode_add": 2}}, report
+        for before, status, said in ((2.09, 0, ""), (2.2, 1, "--update"), (1.8, 1, "sign encode: 2.00 instructions an entry")):
+            figures = {"sign": dict(report["figures"]["sign"], encode=before)}
+            (folder / "figures.json").write_text(json.dumps({**report, "figures": figures}))
+            made = run(*words, "--check", env=search)
+            assert made.returncode == status and said in made.stderr, f"{before}: {made.returncode} {made.stderr}"
+        (folder / "figures.json").write_text(json.dumps({**report, "compiler": "GNU 1.0, Release"}))
+        made = run(*words, "--check", env=search)
+        assert made.returncode == SKIPPED and "the committed figures are of GNU 1.0" in made.stderr, made.stderr
 
 
 def test_data(build: pathlib.Path) -> None:

@@ -29,7 +29,7 @@ readonly kRequired=(
 readonly kOptional=(
   libcli11-dev libfmt-dev nlohmann-json3-dev libzip-dev zlib1g-dev
   libtorch-dev libopenmpi-dev openmpi-bin dataset-fashion-mnist
-  libgtest-dev libbenchmark-dev
+  libgtest-dev libbenchmark-dev valgrind
   python3 python3-numpy python3-matplotlib python3-blosc python3-xxhash
   doxygen python3-sphinx python3-myst-parser python3-breathe furo
   python3-venv python3-dev ccache
