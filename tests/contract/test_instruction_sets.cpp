@@ -107,15 +107,17 @@ TEST(InstructionSetsOfCoordinates, RoundAlikeAtEveryStep) {
   }
 }
 
-/// An entry that is not finite is found wherever it stands.
+/// An entry that is not finite is found wherever it stands, in small tensors and in those that are
+/// looked at in several parts.
 TEST_P(InstructionSets, FindWhatIsNotFinite) {
-  const Shape shape{31, 70};
-  for (const float bad :
-       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-        std::numeric_limits<float>::quiet_NaN()}) {
-    for (const std::size_t at : {std::size_t{0}, std::size_t{1009}, shape.elements() - 1}) {
+  constexpr float kBad[] = {std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()};
+  for (const Shape& shape : {Shape{31, 70}, Shape{9, 8000}}) {
+    const std::size_t last = shape.elements() - 1;
+    for (const std::size_t at : {std::size_t{0}, last / 2, last}) {
       auto x = test::heavy_tailed(shape.elements(), 3, 40);
-      x[at] = bad;
+      x[at] = kBad[at % 3];
       with_each_set([&] {
         const auto made = test::encode(Codec::parse(GetParam()), x, shape, {.seed = 1});
         EXPECT_TRUE(has(made.status, Status::non_finite)) << at;
