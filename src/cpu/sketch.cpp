@@ -23,6 +23,8 @@
 #include "cpu/reduce.hpp"
 #include "cpu/sketch_basis.hpp"
 #include "cpu/sketch_start.hpp"
+#include "math/residual_rms.hpp"
+#include "math/sparse_start.hpp"
 
 namespace atomo::cpu {
 namespace {
@@ -40,14 +42,6 @@ constexpr int kPlainExponent = 24;
 /// Rows and columns of the products that one task takes; kept rows of the residual; pairs.
 constexpr std::size_t kRowBlock = 128, kColumnBlock = 256, kKeptBlock = 64, kScaledPairs = 8;
 
-/// What f32 products make the squared norm of a row's residual wrong by, in units of the row's own:
-/// twice the largest error seen. Sums of more than 2^14 products are less exact.
-double square_error(std::size_t columns) noexcept {
-  return 0x1p-18 * std::max(1.0, std::sqrt(static_cast<double>(columns) * 0x1p-14));
-}
-/// Of a row's norm: the rounding of a computed residual; and that of subnormal ones.
-constexpr double kResidualError = 0x1p-20, kLeastResidual = 0x1p-149;
-
 int to_int(std::size_t n) noexcept { return static_cast<int>(n); }
 
 struct SketchMemory {
@@ -62,7 +56,7 @@ struct SketchMemory {
       : left(carver.take<float>(shape.rows * r)),
         right(carver.take<float>(shape.columns * r)),
         start{shape.columns, r, carver.take<float>(shape.columns),
-              carver.take<std::uint32_t>(SparseStart::groups(shape.columns, r))},
+              carver.take<std::uint32_t>(math::start_groups(shape.columns, r))},
         basis(carver, r),
         squares(carver.take<double>(shape.rows)),
         marks(carver.take<std::uint64_t>(coding::marks_words(shape.rows))),
@@ -226,16 +220,12 @@ void measure_residual(const Matrix& g, std::span<const double> rms, const Singul
                       std::span<double> residual_rms) noexcept {
   const std::size_t columns = g.shape.columns;
   const auto entries = static_cast<double>(columns);
-  const double unit = std::ldexp(1.0, 2 * pairs.exponent), error = square_error(columns);
+  const double unit = std::ldexp(1.0, 2 * pairs.exponent), error = math::square_error(columns);
   std::fill(memory.marks.begin(), memory.marks.end(), std::uint64_t{0});
   for (std::size_t i = 0; i < g.shape.rows; ++i) {
-    const double square = rms[i] * rms[i] * entries;
-    const double left = square - unit * memory.squares[i];
-    const bool has_digits = left >= 2 * error * square;
-    const double smallest = rms[i] > 0 ? kLeastResidual : 0;
-    residual_rms[i] = smallest + (has_digits ? std::sqrt((left + error * square) / entries)
-                                             : kResidualError * rms[i]);
-    if (!has_digits) memory.marks[i / 64] |= std::uint64_t{1} << (i % 64);
+    const auto found = math::residual_rms(rms[i], unit * memory.squares[i], columns, error);
+    residual_rms[i] = found.rms;
+    if (!found.has_digits) memory.marks[i / 64] |= std::uint64_t{1} << (i % 64);
   }
   subtract_pairs(g, pairs, memory.marks, memory, residual.data());
   std::size_t place = 0;

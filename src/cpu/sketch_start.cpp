@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "format/matrix.hpp"
+#include "math/sparse_start.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/sketch_start.cpp"
@@ -19,7 +20,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// Room for the sums of a row.
-constexpr std::size_t kMaxSums = 2 * SparseStart::width(format::kMaxSketchRank);
+constexpr std::size_t kMaxSums = 2 * math::start_width(format::kMaxSketchRank);
 
 /// sums[i] += x[i] weights[i].
 HWY_INLINE void add_products(const float* x, const float* weights, std::size_t n, float* sums) {
@@ -34,7 +35,7 @@ HWY_INLINE void add_products(const float* x, const float* weights, std::size_t n
 }
 
 void MultiplyStart(const float* x, std::size_t rows, const SparseStart& start, float* y) {
-  const std::size_t rank = start.rank, width = SparseStart::width(rank);
+  const std::size_t rank = start.rank, width = math::start_width(rank);
   alignas(64) float sums[kMaxSums];
   for (std::size_t i = 0; i < rows; ++i, x += start.columns, y += rank) {
     std::fill_n(sums, 2 * width, 0.0f);
@@ -63,13 +64,13 @@ void SparseStart::draw(const Philox& draws) const noexcept {
   for (std::size_t c = 0; c < weights.size(); c += 4) {
     const PhiloxWords words = draws(c / 4);
     for (std::size_t k = 0; k < 4 && c + k < weights.size(); ++k)
-      weights[c + k] = static_cast<float>(static_cast<std::int32_t>(words[k])) * 0x1p-31f;
+      weights[c + k] = math::start_weight(words[k]);
   }
-  const std::size_t first = (weights.size() + 3) / 4;
+  const std::size_t first = math::first_shift_block(weights.size());
   for (std::size_t q = 0; q < shifts.size(); q += 4) {
     const PhiloxWords words = draws(first + q / 4);
     for (std::size_t k = 0; k < 4 && q + k < shifts.size(); ++k)
-      shifts[q + k] = static_cast<std::uint32_t>((std::uint64_t{words[k]} * width(rank)) >> 32);
+      shifts[q + k] = math::start_shift(words[k], rank);
   }
 }
 

@@ -14,7 +14,7 @@
 #include "core/philox.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/dither_kernels.hpp"
-#include "cpu/sketch_start.hpp"
+#include "math/sparse_start.hpp"
 #include "price/atom_costs.hpp"
 #include "price/price_math.hpp"
 #include "statistics/statistics_checks.hpp"
@@ -330,7 +330,7 @@ std::string check_draws() {
                  Draws::kOnePreRound);
     const std::uint16_t tensor = Draws::tensor(layer);
     // A weight a column, and a shift a group behind them.
-    const std::uint64_t groups = cpu::SparseStart::groups(columns, pairs);
+    const std::uint64_t groups = math::start_groups(columns, pairs);
     for (std::uint64_t i = 0; i < (columns + 3) / 4 * 4 + groups; ++i)
       ledger.take(tensor, Draws::of(Purpose::sketch_omega), i / 4,
                   static_cast<std::uint32_t>(i % 4), 0, 32);
