@@ -12,8 +12,11 @@
 /// tree lacks counts as +0, which no sum of squares feels. The amplitudes of pairs are their
 /// decomposition's (svd.cu, sketch.cu): a warp gives 256 of them out to the price search.
 ///
+/// A sketch needs the norms of the tensor's rows before, and adds those of what it leaves of some
+/// rows after: both kernels run once more for these.
+///
 /// Traffic an entry: read once, 4 bytes or 2 (the least possible); written 8 bytes an atom, and as
-/// many a piece of a long one.
+/// many a piece of a long one. Of a sketch's residual, the rows that were computed.
 ///
 /// Shared memory: none. Determinism: one fixed tree; the largest amplitude is an integer maximum.
 /// Alignment: tensors as their entries; 16 bytes are read at once where the address allows it.
@@ -68,39 +71,62 @@ __device__ double warp_largest(double value) {
   return value;
 }
 
-__device__ double amplitude(double sum, std::uint64_t entries) {
-  return sqrt(sum / static_cast<double>(entries));
+/// What an atom has, or what a row of the rest has beside what is there.
+__device__ double put_amplitude(const Frame& frame, const Plan& plan, const Job& job,
+                                std::uint64_t atom, double sum, std::uint64_t entries, bool rest) {
+  double& to = frame(plan.amplitudes)[job.first_atom + atom];
+  const double rms = sqrt(sum / static_cast<double>(entries));
+  to = rest ? to + rms : rms;
+  return to;
 }
 
-__global__ void sum_pieces(Frame frame, Plan plan) {
-  const UnitOf at = unit_of_warp(frame, plan.sums);
+__device__ bool was_measured(const Frame& frame, const Plan& plan, const Job& job,
+                             std::uint64_t row) {
+  return frame(frame(plan.sketches.jobs)[job.sketch].measured)[row] != 0;
+}
+
+/// By a whole warp that has written one of `units` parts of a job's amplitudes, the largest of which
+/// is `largest`, in every lane. A sketch's rows are not final before the `rest`.
+__device__ void offer(const Frame& frame, const Plan& plan, std::uint32_t number,
+                      std::uint64_t units, double largest, bool rest) {
+  const Job& job = frame(plan.jobs)[number];
+  const bool is_rest = job.part == BodyPart::rows;
+  if (!rest && job.sketch != Job::kNoSketch && lane() == 0) {
+    if (is_finite(largest)) note_row_rms(frame, plan.sketches, job.sketch, largest);
+    if (is_rest && !is_finite(largest)) frame.mark_non_finite(job.layer);
+  }
+  if (rest == is_rest) offer_amplitudes(frame, plan.price, number, units, largest);
+}
+
+/// `rest`: of the rows that sketches leave, those that were computed.
+__global__ void sum_pieces(Frame frame, Plan plan, bool rest) {
+  const UnitOf at = unit_of_warp(frame, rest ? plan.rest_sums : plan.sums);
   if (!at) return;
   const Job& job = frame(plan.jobs)[at.job];
-  const Entries x = entries_of(frame, job, 0);
+  const Entries x = rest ? entries_of(frame, job, 0) : frame.entries(job.layer);
   const std::uint64_t count = pieces_of_unit(job.layout.length);
   double largest = 0;
   for (std::uint64_t i = at.index * count; i < (at.index + 1) * count; i += kSquaredTogether) {
     const std::uint64_t number = i + lane() / kThreads;
     const SummedPiece s = piece_of(job, number);
-    const double sum = sum_squares(x, s.atom * job.layout.length + s.from, s.entries);
+    const bool skips = s.entries == 0 || (rest && !was_measured(frame, plan, job, s.atom));
+    const double sum = sum_squares(x, s.atom * job.layout.length + s.from, skips ? 0 : s.entries);
     if (lane() % kThreads != 0 || s.entries == 0) continue;
     if (job.pieces > 1) {
       frame(plan.piece_sums)[job.first_sum + number] = sum;
     } else {
-      const double rms = amplitude(sum, s.entries);
-      frame(plan.amplitudes)[job.first_atom + number] = rms;
-      largest = larger(largest, rms);
+      largest = larger(largest, put_amplitude(frame, plan, job, number, sum, s.entries, rest));
     }
   }
   if (job.pieces == 1) {
     const std::uint64_t units = divide_up(job.layout.count, count);
-    offer_amplitudes(frame, plan.price, at.job, units, warp_largest(largest));
+    offer(frame, plan, at.job, units, warp_largest(largest), rest);
   }
 }
 
 /// A warp an atom: sums of 32 neighbours become one, in place, until one is left.
-__global__ void sum_trees(Frame frame, Plan plan) {
-  const UnitOf at = unit_of_warp(frame, plan.trees);
+__global__ void sum_trees(Frame frame, Plan plan, bool rest) {
+  const UnitOf at = unit_of_warp(frame, rest ? plan.rest_trees : plan.trees);
   if (!at) return;
   const Job& job = frame(plan.jobs)[at.job];
   double* const sums = frame(plan.piece_sums) + job.first_sum + at.index * job.pieces;
@@ -114,9 +140,11 @@ __global__ void sum_trees(Frame frame, Plan plan) {
       __syncwarp();
     }
   }
-  const double rms = amplitude(sums[0], job.layout.length);
-  if (lane() == 0) frame(plan.amplitudes)[job.first_atom + at.index] = rms;
-  offer_amplitudes(frame, plan.price, at.job, job.layout.count, rms);
+  double rms = 0;
+  if (lane() == 0)
+    rms = put_amplitude(frame, plan, job, at.index, sums[0], job.layout.length, rest);
+  rms = __shfl_sync(kAllLanes, rms, 0);
+  offer(frame, plan, at.job, job.layout.count, rms, rest);
 }
 
 /// Every warp offers the largest amplitude of its pairs.
@@ -137,9 +165,11 @@ __global__ void offer_largest(Frame frame, Plan plan) {
 
 void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   factorise(frame, plan.svd, queue);
+  queue.launch_warps(sum_pieces, plan.sums.units, frame, plan, false);
+  queue.launch_warps(sum_trees, plan.trees.units, frame, plan, false);
   decompose(frame, plan.sketches, queue);
-  queue.launch_warps(sum_pieces, plan.sums.units, frame, plan);
-  queue.launch_warps(sum_trees, plan.trees.units, frame, plan);
+  queue.launch_warps(sum_pieces, plan.rest_sums.units, frame, plan, true);
+  queue.launch_warps(sum_trees, plan.rest_trees.units, frame, plan, true);
   queue.launch_warps(offer_largest, plan.offers.units, frame, plan);
   offer_grids(frame, plan.grids, plan.price, queue);
 }

@@ -28,6 +28,9 @@ struct Job {
   Scratch<float> made[2];
   float first_inverse[math::kAtomClassCount] = {};  ///< KeptAtom::inverse of a pair's first vector
   std::uint32_t source = 0;                         ///< of pairs: the SvdJob or SketchJob
+  static constexpr std::uint32_t kNoSketch = ~std::uint32_t{0};
+  std::uint32_t sketch =
+      kNoSketch;  ///< of rows: the SketchJob that needs their norms or leaves them
   std::uint32_t layer = 0;
   std::uint32_t priced = 0;  ///< its PricedLayer
   std::uint32_t form = 0;
@@ -74,8 +77,10 @@ struct Plan {
   static constexpr Stages kStages{.analyse = true, .price = true, .size = true, .handles = true};
   Table<Job> jobs;
   std::uint32_t count = 0;
-  Split sums;              ///< units of `pieces_of_unit` pieces of up to 1,024 entries
-  Split trees;             ///< a unit an atom of more than one piece
+  Split sums;       ///< units of `pieces_of_unit` pieces of up to 1,024 entries
+  Split trees;      ///< a unit an atom of more than one piece
+  Split rest_sums;  ///< likewise of the rows that sketches leave
+  Split rest_trees;
   Split chunks;            ///< a unit 256 atoms
   Split offers;            ///< a unit kOfferedPairs pairs
   Split groups;            ///< a unit each group that there can be
@@ -128,14 +133,14 @@ void plan_prices(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 /// Singular pairs are found by the caller's libraries.
 [[nodiscard]] inline bool needs_handles(const Plan& plan) { return !plan.svd.empty(); }
 
-/// Amplitudes; a launch, two when there are rows of more than 1,024 entries. With pairs their
-/// decomposition, and one more; with grids three more.
+/// Amplitudes; a launch, two when there are rows of more than 1,024 entries, twice that with
+/// sketches. With pairs their decomposition, and one more; with grids three more.
 void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 /// The price of the pool: three launches, with grids three more.
 void search_prices(const Frame& frame, const Plan& plan, Queue& queue);
 /// The same, and the forms of layers that choose: one launch more, with grids three.
 void find_price(const Frame& frame, const Plan& plan, Queue& queue);
-/// Bodies: five launches; with layers under a cap four more, five when there are several of them;
+/// Bodies: five launches, six with sketches; with layers under a cap four more, five when there are several of them;
 /// with grids those of coordinates.
 void size(const Frame& frame, const Plan& plan, Queue& queue);
 

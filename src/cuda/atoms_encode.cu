@@ -7,8 +7,9 @@
 /// pair is sent as two vectors (pair_body.hpp), u sqrt(m), of rms 1, and sigma v / sqrt(m), divided
 /// by the probability where the pair is uncertain; blocks and rows are one vector.
 ///
-/// Mapping: five launches; with layers under a cap those of thinning.cu before the last, then
-/// layout and index once more for the bodies that are thinned.
+/// Mapping: five launches, with sketches that of the rows that they leave (sketch_rows.cu) before
+/// the content; with layers under a cap those of thinning.cu before the last, then layout and index
+/// once more for the bodies that are thinned.
 ///   select   a warp a chunk: a lane has eight neighbouring places of the order of visits, a scan
 ///            over lanes gives each its sum. The warp that ends a segment of 4,096 atoms measures
 ///            its marks.
@@ -149,7 +150,7 @@ __global__ void lay_out_index(Frame frame, Plan plan, bool again) {
 
 /// Second vectors of pairs are 2^-exponent times what they stand for.
 __device__ std::int32_t exponent_of(const Frame& frame, const Plan& plan, const Job& job) {
-  return job.part == BodyPart::pairs ? sketch_exponent(frame, plan.sketches, job.source)
+  return job.part == BodyPart::pairs ? sketch_scale(frame, plan.sketches, job.source).exponent
                                      : exponent_of(frame(plan.svd.states)[job.source]);
 }
 
@@ -213,8 +214,11 @@ __global__ void write_index(Frame frame, Plan plan, bool again) {
     const auto certain_bits =
         static_cast<std::uint32_t>(certain[chunk * kChunkWords + w / 2] >> shift);
     const std::uint32_t before = (1u << lane()) - 1;
-    if ((kept_bits >> lane() & 1u) != 0) {
-      const std::uint64_t atom = at.index * kChunk + 32 * w + lane();
+    const bool keeps = (kept_bits >> lane() & 1u) != 0;
+    const std::uint64_t atom = at.index * kChunk + 32 * w + lane();
+    if (job.part == BodyPart::rows && !again)
+      pick_rows(frame, plan.sketches, job.sketch, true, keeps, atom);
+    if (keeps) {
       const std::uint64_t own = rank + static_cast<std::uint32_t>(__popc(kept_bits & before));
       const KeptAtom one = kept_atom(frame, plan, job, atom, price);
       if (!again) frame(plan.kept)[job.first_atom + own] = one;
@@ -464,6 +468,7 @@ void size(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(select_atoms, plan.chunks.units, frame, plan);
   queue.launch_blocks(lay_out_index, plan.count, kScanThreads, 0, frame, plan, false);
   queue.launch_warps(write_index, plan.chunks.units, frame, plan, false);
+  subtract_from_kept(frame, plan.sketches, queue);
   queue.launch_warps(write_content, plan.groups.units, frame, plan);
   if (plan.cap.layers > 0) {
     thin(frame, plan, queue);

@@ -46,6 +46,16 @@ std::uint64_t slot_words(const Job& job) {
   return divide_up(groups.pieces > 1 ? of_piece : groups.atoms * of_atom, 32);
 }
 
+/// Rows that are a form of a layer that has a sketch as another.
+bool is_rows_beside_sketch(const LayerPlan& layer, const LayerAtoms& of) {
+  return layer.kind.method == MethodId::automatic && of.form == format::kRowsForm &&
+         format::has_form(format::fields_of(layer.kind), format::kSketchForm);
+}
+
+Scratch<double> behind(Scratch<double> place, std::uint64_t count) {
+  return {place.at + count * sizeof(double)};
+}
+
 /// What the plan has of everything.
 struct Counts {
   std::size_t layers = 0, jobs = 0, singular = 0, sketches = 0, grids = 0;
@@ -76,6 +86,8 @@ class AtomsPlanner {
         jobs_(layout, bodies.jobs),
         sums_(layout, bodies.jobs),
         trees_(layout, bodies.jobs),
+        rest_sums_(layout, bodies.jobs),
+        rest_trees_(layout, bodies.jobs),
         chunks_(layout, bodies.jobs),
         offers_(layout, bodies.jobs),
         groups_(layout, bodies.jobs),
@@ -141,6 +153,8 @@ class AtomsPlanner {
     plan.count = jobs_.count();
     plan.sums = sums_.split();
     plan.trees = trees_.split();
+    plan.rest_sums = rest_sums_.split();
+    plan.rest_trees = rest_trees_.split();
     plan.chunks = chunks_.split();
     plan.offers = offers_.split();
     plan.groups = groups_.split();
@@ -162,7 +176,8 @@ class AtomsPlanner {
   }
 
   void add_job(const LayerPlan& layer, const LayerAtoms& of, std::uint32_t number, bool chooses) {
-    const Scratch<double> amplitudes{amplitudes_.at + atoms_ * sizeof(double)};
+    const Scratch<double> amplitudes = behind(amplitudes_, atoms_);
+    if (is_rows_beside_sketch(layer, of)) row_rms_ = amplitudes;
     if (bodies_) add_body(layer, of, number, amplitudes);
     add_price(of, amplitudes, chooses);
     atoms_ += of.layout.count;
@@ -181,7 +196,10 @@ class AtomsPlanner {
     job.form = of.form;
     job.part = of.part;
     if (of.has_pairs()) decompose(layer, of, amplitudes, job);
-    if (of.part == BodyPart::rows) job.made[0] = residual_;
+    const bool rest = of.part == BodyPart::rows;
+    if (rest) job.made[0] = residual_;
+    if (rest) job.sketch = sketch_count_ - 1;
+    if (is_rows_beside_sketch(layer, of)) job.sketch = sketch_count_;
     job.pieces = static_cast<std::uint32_t>(shape.pieces);
     job.select = purpose_of(of);
     job.slot_words = slot_words(job);
@@ -193,8 +211,14 @@ class AtomsPlanner {
     job.first_thinned = thinned_;
     jobs_.add(job);
     const bool pairs = of.has_pairs(), long_atoms = shape.pieces > 1 && !pairs;
-    sums_.add(pairs ? 0 : divide_up(atoms.count * shape.pieces, pieces_of_unit(atoms.length)));
-    trees_.add(long_atoms ? atoms.count : 0);
+    const std::uint64_t units =
+        pairs ? 0 : divide_up(atoms.count * shape.pieces, pieces_of_unit(atoms.length));
+    // Rows that are a form of their own have been measured.
+    const bool known = rest && layer.kind.method == MethodId::automatic;
+    sums_.add(known ? 0 : units);
+    trees_.add(long_atoms && !known ? atoms.count : 0);
+    rest_sums_.add(rest ? units : 0);
+    rest_trees_.add(long_atoms && rest ? atoms.count : 0);
     chunks_.add(divide_up(atoms.count, kSelectionChunk));
     offers_.add(pairs ? divide_up(atoms.count, kOfferedPairs) : 0);
     groups_.add(groups);
@@ -213,7 +237,12 @@ class AtomsPlanner {
     const double unit = price::pair_amplitude(shape);
     if (of.part == BodyPart::pairs) {
       const SketchOptions options{of.pairs.count, layer.sketch_iterations};
-      const SketchJob sketch = sketches_->add(shape, options, job.layer, amplitudes, unit);
+      SketchPlaces places;
+      places.sigma = amplitudes;
+      places.unit = unit;
+      places.residual_rms = behind(amplitudes, of.pairs.count);  // of the job that follows
+      places.row_rms = layer.kind.method == MethodId::automatic ? row_rms_ : places.residual_rms;
+      const SketchJob sketch = sketches_->add(shape, options, job.layer, places);
       job.made[0] = sketch.shorter;
       job.made[1] = sketch.longer;
       job.source = sketch_count_++;
@@ -263,7 +292,7 @@ class AtomsPlanner {
   Layout& layout_;
   bool bodies_;
   TableMaker<Job> jobs_;
-  SplitMaker sums_, trees_, chunks_, offers_, groups_;
+  SplitMaker sums_, trees_, rest_sums_, rest_trees_, chunks_, offers_, groups_;
   MarksPlanner marks_;
   PricePlanner price_;
   std::optional<SvdPlanner> svd_;  ///< where there are such jobs, as they take tables
@@ -271,6 +300,7 @@ class AtomsPlanner {
   TableMaker<PriceUnits> units_, noise_;
   Scratch<double> amplitudes_;
   Scratch<float> residual_;  ///< of the sketch added last
+  Scratch<double> row_rms_;  ///< of the rows of the layer, where it has a sketch beside them
   CapPlan cap_;
   std::uint32_t grids_ = 0, singular_count_ = 0, sketch_count_ = 0;
   std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Sketches of matrices: pairs of low rank that take most of them, and what they leave.
 ///
-/// Mathematics (a randomised decomposition after a power iteration). The m x n matrix A (m <= n,
-/// the tensor or its transpose) is scaled by a power of two to below 1; Omega, m x r, is uniform in
-/// (-1, 1) from the layer's key. Y = A (A^T Omega), products in f32; Q = orthonormal vectors of Y
-/// by its Gram matrix in f64, twice; B = Q^T A in f32; W = the eigenvectors of B B^T in f64. Pair k
-/// is u_k = Q w_k, v_k = B^T w_k, its amplitude |v_k|. The residual is A - sum of u_k v_k^T from
-/// these very f32 vectors: pairs and residual sum to A within f32's rounding whatever Q, W and B
-/// are, so neither zero nor dependent vectors do harm, nor a rounding of the steps before.
+/// Mathematics (a randomised decomposition from a sparse start, as cpu/sketch.cpp). The matrix as it
+/// lies is scaled by a power of two, T, its rows' norms below 1; Y = T S with S sparse and random;
+/// Q = orthonormal vectors of Y; Z = T^T Q; P = orthonormal vectors of Z; K = T P; W = the
+/// eigenvectors of K^T K in f64. Products with T are in f32; vectors become orthonormal by their Gram
+/// matrix in f64, Q's once, P's twice. Pair k is K w_k and P w_k, the shorter one brought to norm 1,
+/// its amplitude the norm of the other. The residual is T - sum of u_k v_k^T from these very f32
+/// vectors: pairs and residual sum to T within f32's rounding whatever Q, W and P are, so neither zero
+/// nor dependent vectors do harm, nor a rounding of the steps before. Its rows are computed where they
+/// are needed (sketch_rows.cu).
 ///
 /// Mapping. All layers go through every step together, so the launches do not depend on their
-/// number. Here: a warp 4,096 entries to scale, 1,024 draws of Omega, 4,096 entries of a second
-/// vector to square. Products: sketch_products.cu; small matrices: sketch_basis.cu.
+/// number. Here: a warp 4,096 entries of a vector. The start: sketch_start.cu; products:
+/// sketch_products.cu; small matrices: sketch_basis.cu.
 ///
-/// Traffic in bytes an entry: 4 read for the largest, 4 read and 4 written scaled, 12 read by the
-/// products, 8 by the residual, which takes the scaled entries' place; vectors of m and n values on
-/// top. A copy that is aligned pays: every later read is of 16 bytes, and of f32.
+/// Traffic in bytes an entry: 12 read and 4 written, in three passes; of rows that are computed 4 read
+/// and 4 written more; vectors of both sides on top.
 ///
 /// Shared memory: none here. Determinism: draws are functions of their place, sums of the shape, so
 /// a GPU gives the same bits every time. Alignment: tensors as their entries.
@@ -24,55 +25,11 @@
 
 #include <algorithm>
 
-#include "core/philox.hpp"
-#include "cuda/cub.cuh"
-#include "cuda/entries.cuh"
 #include "cuda/sketch_cuts.hpp"
+#include "math/residual_rms.hpp"
 
 namespace atomo::cuda {
 namespace {
-
-/// Entries of at least 2 to this are left to the residual, so that no sum leaves the range of f32.
-constexpr std::int32_t kLargestExponent = 120;
-
-__global__ void scale_entries(Frame frame, SketchPlan plan) {
-  const UnitOf at = unit_of_warp(frame, plan.scaled);
-  if (!at) return;
-  const SketchJob& job = frame(plan.jobs)[at.job];
-  const bool finite = !was_non_finite(frame, job.layer);
-  const double scale = sketch_unit(-sketch_exponent(frame, plan, at.job));
-  const Entries x = frame.entries(job.layer);
-  const std::uint64_t n = job.rows * job.columns, first = at.index * kScaledUnit;
-  const std::uint64_t end = n - first < kScaledUnit ? n : first + kScaledUnit;
-  float* const to = frame(job.entries);
-  for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
-    float v[4];
-    x.four(i, end, v);
-    for (float& each : v)
-      each = finite ? static_cast<float>(static_cast<double>(each) * scale) : 0.0f;
-    put_four(to, i, end, v, {});
-  }
-}
-
-/// Omega, vector by vector. Entry (i, k) is value i * rank + k of the layer's draws. Zeros, from
-/// which come zero pairs, where entries are too large.
-__global__ void draw_vectors(Frame frame, SketchPlan plan) {
-  const UnitOf at = unit_of_warp(frame, plan.drawn);
-  if (!at) return;
-  const SketchJob& job = frame(plan.jobs)[at.job];
-  const std::uint64_t m = job.shape().shorter(), count = m * job.rank;
-  const Philox draws(frame.key(job.layer), Purpose::sketch_omega);
-  float* const to = frame(job.draft_shorter);
-  const bool sketches = sketch_exponent(frame, plan, at.job) <= kLargestExponent;
-  const std::uint64_t first = at.index * kDrawnUnit;
-  for (std::uint64_t i = first + 4 * lane(); i < first + kDrawnUnit && i < count; i += 4 * kLanes) {
-    const PhiloxWords words = draws(i / 4);
-    for (std::uint64_t k = 0; k < 4 && i + k < count; ++k) {
-      const auto value = static_cast<float>(static_cast<std::int32_t>(words[k]));
-      to[(i + k) % job.rank * m + (i + k) / job.rank] = sketches ? value * 0x1p-31f : 0.0f;
-    }
-  }
-}
 
 __device__ double sum_of_warp(double sum) {
   for (unsigned apart = kLanes / 2; apart != 0; apart /= 2)
@@ -80,23 +37,69 @@ __device__ double sum_of_warp(double sum) {
   return sum;
 }
 
-/// Every warp sums the squares of one stretch of second vectors.
+/// A stretch of one of the vectors of a side.
+struct Stretch {
+  float* at;  ///< the vector
+  std::uint64_t first, end, length;
+};
+__device__ Stretch stretch_of(float* vectors, std::uint64_t length, std::uint64_t index) {
+  const std::uint64_t stretches = divide_up(length, kSquaresUnit);
+  const std::uint64_t first = index % stretches * kSquaresUnit;
+  return {vectors + index / stretches * length, first,
+          length - first < kSquaresUnit ? length : first + kSquaresUnit, length};
+}
+
+/// A whole warp multiplies a stretch and sums the squares of what it has then.
+__device__ double scale_stretch(const Stretch& stretch, float factor) {
+  const Entries vector{stretch.at, DType::f32};
+  double sum = 0;
+  for (std::uint64_t i = stretch.first + 4 * lane(); i < stretch.end; i += 4 * kLanes) {
+    float v[4];
+    vector.four(i, stretch.end, v);
+    for (float& each : v) {
+      each = each * factor;
+      sum = sum + (static_cast<double>(each) * each);
+    }
+    if (factor != 1) put_four(stretch.at, i, stretch.end, v, {});
+  }
+  return sum_of_warp(sum);
+}
+
+/// By a whole warp: the norm of a vector from the squares of its stretches.
+__device__ double norm_of(const double* squares, std::uint64_t stretches) {
+  double sum = 0;
+  for (std::uint64_t i = lane(); i < stretches; i += kLanes) sum = sum + squares[i];
+  return sqrt(sum_of_warp(sum));
+}
+
+/// Of the first vectors.
 __global__ void sum_squares(Frame frame, SketchPlan plan) {
-  const UnitOf at = unit_of_warp(frame, plan.squares);
+  const UnitOf at = unit_of_warp(frame, plan.first_squares);
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
-  const std::uint64_t n = job.shape().longer(), stretches = divide_up(n, kSquaresUnit);
-  const std::uint64_t k = at.index / stretches, first = at.index % stretches * kSquaresUnit;
-  const std::uint64_t end = n - first < kSquaresUnit ? n : first + kSquaresUnit;
-  const Entries vector{frame(job.longer) + k * n, DType::f32};
-  double sum = 0;
-  for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
-    float v[4];
-    vector.four(i, end, v);
-    for (const float each : v) sum = sum + (static_cast<double>(each) * each);
+  const Stretch stretch = stretch_of(frame(job.shorter), job.shape().shorter(), at.index);
+  const double sum = scale_stretch(stretch, 1);
+  if (lane() == 0) frame(job.first_squares)[at.index] = sum;
+}
+
+/// First vectors come to norm 1, second ones take it.
+__global__ void move_norms(Frame frame, SketchPlan plan) {
+  const UnitOf at = unit_of_warp(frame, plan.stretches);
+  if (!at) return;
+  const SketchJob& job = frame(plan.jobs)[at.job];
+  const std::uint64_t m = job.shape().shorter(), n = job.shape().longer();
+  const std::uint64_t of_first = divide_up(m, kSquaresUnit), of_second = divide_up(n, kSquaresUnit);
+  const std::uint64_t firsts = job.rank * of_first;
+  const bool first = at.index < firsts;
+  const std::uint64_t index = first ? at.index : at.index - firsts;
+  const std::uint64_t k = index / (first ? of_first : of_second);
+  const auto norm = static_cast<float>(norm_of(frame(job.first_squares) + k * of_first, of_first));
+  if (first) {
+    scale_stretch(stretch_of(frame(job.shorter), m, index), norm > 0 ? 1 / norm : 0.0f);
+  } else {
+    const double sum = scale_stretch(stretch_of(frame(job.longer), n, index), norm);
+    if (lane() == 0) frame(job.squares)[index] = sum;
   }
-  sum = sum_of_warp(sum);
-  if (lane() == 0) frame(job.squares)[at.index] = sum;
 }
 
 /// A warp a pair.
@@ -105,25 +108,23 @@ __global__ void find_amplitudes(Frame frame, SketchPlan plan) {
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t stretches = divide_up(job.shape().longer(), kSquaresUnit);
-  const double* const squares = frame(job.squares) + at.index * stretches;
-  double sum = 0;
-  for (std::uint64_t i = lane(); i < stretches; i += kLanes) sum = sum + squares[i];
-  sum = sum_of_warp(sum);
+  const double norm = norm_of(frame(job.squares) + at.index * stretches, stretches);
   if (lane() != 0) return;
-  const double unscaled = sqrt(sum) * sketch_unit(sketch_exponent(frame, plan, at.job));
-  frame(job.sigma)[at.index] = unscaled * job.unit;
+  const double sigma = norm * sketch_unit(sketch_scale(frame, plan, at.job).exponent);
+  frame(job.places.sigma)[at.index] = sigma * job.places.unit;
 }
 
 /// Values of f64 that hold the partial sums of any step, one step at a time.
 std::uint64_t partial_values(const MatrixShape& shape, std::uint32_t rank) {
-  const std::uint64_t m = shape.shorter(), n = shape.longer();
-  const auto halves = [&](std::uint64_t terms, std::uint64_t length) {
-    const std::uint64_t count = cut_of(terms, kProductStretch).count;
-    return count == 1 ? 0 : divide_up(count * rank * length, 2);
+  const std::uint64_t rows = shape.rows, columns = shape.columns;
+  const auto floats = [&](std::uint64_t stretches, std::uint64_t length) {
+    return stretches == 1 ? 0 : divide_up(stretches * rank * length, 2);
   };
-  const std::uint64_t stretches = cut_of(n, kGramStretch).count;
+  const std::uint64_t stretches = cut_of(shape.longer(), kGramStretch).count;
   const std::uint64_t gram = stretches == 1 ? 0 : stretches * rank * rank;
-  return std::max({halves(m, n), halves(n, m), gram, eigen_values(rank)});
+  return std::max({floats(cut_of_start(columns, rank).count, rows),
+                   floats(cut_of(columns, kProductStretch).count, rows),
+                   floats(cut_of(rows, kProductStretch).count, columns), gram, eigen_values(rank)});
 }
 
 }  // namespace
@@ -131,84 +132,99 @@ std::uint64_t partial_values(const MatrixShape& shape, std::uint32_t rank) {
 SketchPlanner::SketchPlanner(Layout& layout, std::size_t jobs) noexcept
     : layout_(layout),
       jobs_(layout, jobs),
-      maxima_(layout, jobs),
-      scaled_(layout, jobs),
       drawn_(layout, jobs),
-      to_longer_(layout, jobs),
-      to_shorter_(layout, jobs),
-      gram_shorter_(layout, jobs),
-      gram_longer_(layout, jobs),
-      turned_shorter_(layout, jobs),
+      start_(layout, jobs),
+      to_rows_(layout, jobs),
+      to_columns_(layout, jobs),
+      gram_rows_(layout, jobs),
+      gram_columns_(layout, jobs),
+      turned_rows_(layout, jobs),
+      turned_columns_(layout, jobs),
       turned_both_(layout, jobs),
-      residual_(layout, jobs),
-      squares_(layout, jobs),
-      pairs_(layout, jobs) {}
+      first_squares_(layout, jobs),
+      stretches_(layout, jobs),
+      pairs_(layout, jobs),
+      measured_(layout, jobs),
+      residual_(layout, jobs) {}
 
 SketchJob SketchPlanner::add(const MatrixShape& shape, const SketchOptions& options,
-                             std::uint32_t layer, Scratch<double> sigma, double unit) noexcept {
+                             std::uint32_t layer, const SketchPlaces& places) noexcept {
   const auto rank = static_cast<std::uint32_t>(options.rank);
   const std::uint64_t m = shape.shorter(), n = shape.longer();
-  const std::uint64_t strips = strips_of(rank), stretches = divide_up(n, kSquaresUnit);
   SketchJob job;
   job.entries = layout_.scratch<float>(m * n);
   job.shorter = layout_.scratch<float>(m * rank);
   job.longer = layout_.scratch<float>(n * rank);
-  job.sigma = sigma;
-  job.unit = unit;
-  job.draft_shorter = layout_.scratch<float>(m * rank);
-  job.draft_longer = layout_.scratch<float>(n * rank);
+  job.places = places;
+  job.square_error = math::square_error(shape.columns);
+  job.weights = layout_.scratch<float>(shape.columns);
+  job.shifts = layout_.scratch<std::uint32_t>(math::start_groups(shape.columns, rank));
+  job.draft_rows = layout_.scratch<float>(shape.rows * rank);
+  job.draft_columns = layout_.scratch<float>(shape.columns * rank);
   job.gram = layout_.scratch<double>(std::uint64_t{rank} * rank);
   job.turn = layout_.scratch<double>(std::uint64_t{rank} * rank);
   job.partials = layout_.scratch<double>(partial_values(shape, rank));
-  job.squares = layout_.scratch<double>(stretches * rank);
+  job.squares = layout_.scratch<double>(divide_up(n, kSquaresUnit) * rank);
+  job.first_squares = layout_.scratch<double>(divide_up(m, kSquaresUnit) * rank);
+  job.picked = layout_.scratch<std::uint32_t>(shape.rows);
+  job.measured = layout_.scratch<std::uint32_t>(shape.rows);
   job.rows = shape.rows;
   job.columns = shape.columns;
   job.rank = rank;
   job.iterations = options.iterations;
   job.layer = layer;
   jobs_.add(job);
+  add_units(job);
+  return job;
+}
 
-  ReduceJob maximum;
-  maximum.layer = layer;
-  maximum.n = maximum.span = m * n;
-  maximum.rule = ReduceRule::max_abs;
-  maxima_.add(maximum);
-  scaled_.add(divide_up(m * n, kScaledUnit));
-  drawn_.add(divide_up(m * rank, kDrawnUnit));
+void SketchPlanner::add_units(const SketchJob& job) noexcept {
+  const std::uint64_t rank = job.rank, rows = job.rows, columns = job.columns;
+  const std::uint64_t m = job.shape().shorter(), n = job.shape().longer();
+  const std::uint64_t strips = strips_of(rank);
   const auto add_product = [&](NewProduct& product, std::uint64_t lines, std::uint64_t values,
                                const Cut& cut) {
     product.units.add(divide_up(lines, 64) * strips * cut.count);
     product.folds.add(fold_units(cut.count, values));
   };
-  add_product(to_longer_, n, n * rank, cut_of(m, kProductStretch));
-  add_product(to_shorter_, m, m * rank, cut_of(n, kProductStretch));
-  add_product(gram_shorter_, rank, std::uint64_t{rank} * rank, cut_of(m, kGramStretch));
-  add_product(gram_longer_, rank, std::uint64_t{rank} * rank, cut_of(n, kGramStretch));
-  turned_shorter_.add(turned_tiles(m, rank));
-  turned_both_.add(turned_tiles(m, rank) + turned_tiles(n, rank));
-  residual_.add(divide_up(shape.rows, 64) * divide_up(shape.columns, 64));
-  squares_.add(stretches * rank);
+  const Cut start = cut_of_start(columns, rank);
+  drawn_.add(divide_up(start_words(columns, rank), kDrawnUnit));
+  start_.units.add(divide_up(rows * rank, 32) * start.count);
+  start_.folds.add(fold_units(start.count, rows * rank));
+  add_product(to_rows_, rows, rows * rank, cut_of(columns, kProductStretch));
+  add_product(to_columns_, columns, columns * rank, cut_of(rows, kProductStretch));
+  add_product(gram_rows_, rank, rank * rank, cut_of(rows, kGramStretch));
+  add_product(gram_columns_, rank, rank * rank, cut_of(columns, kGramStretch));
+  turned_rows_.add(turned_tiles(rows, rank));
+  turned_columns_.add(turned_tiles(columns, rank));
+  turned_both_.add(turned_tiles(rows, rank) + turned_tiles(columns, rank));
+  first_squares_.add(divide_up(m, kSquaresUnit) * rank);
+  stretches_.add((divide_up(m, kSquaresUnit) + divide_up(n, kSquaresUnit)) * rank);
   pairs_.add(rank);
+  measured_.add(divide_up(rows, 32));
+  residual_.add(divide_up(rows, 64) * divide_up(columns, 64));
   iterations_ = std::max(iterations_, job.iterations);
-  shared_bytes_ = std::max(shared_bytes_, eigenvector_bytes(rank));
-  return job;
+  shared_bytes_ = std::max(shared_bytes_, eigenvector_bytes(job.rank));
 }
 
 SketchPlan SketchPlanner::finish() noexcept {
   SketchPlan plan;
   plan.jobs = jobs_.table();
-  plan.maxima = maxima_.finish();
-  plan.scaled = scaled_.split();
+  plan.states = layout_.zeroed<SketchState>(jobs_.count());
   plan.drawn = drawn_.split();
-  plan.to_longer = to_longer_.product();
-  plan.to_shorter = to_shorter_.product();
-  plan.gram_shorter = gram_shorter_.product();
-  plan.gram_longer = gram_longer_.product();
-  plan.turned_shorter = turned_shorter_.split();
+  plan.start = start_.product();
+  plan.to_rows = to_rows_.product();
+  plan.to_columns = to_columns_.product();
+  plan.gram_rows = gram_rows_.product();
+  plan.gram_columns = gram_columns_.product();
+  plan.turned_rows = turned_rows_.split();
+  plan.turned_columns = turned_columns_.split();
   plan.turned_both = turned_both_.split();
-  plan.residual = residual_.split();
-  plan.squares = squares_.split();
+  plan.first_squares = first_squares_.split();
+  plan.stretches = stretches_.split();
   plan.pairs = pairs_.split();
+  plan.measured = measured_.split();
+  plan.residual = residual_.split();
   plan.iterations = iterations_;
   plan.shared_bytes = shared_bytes_;
   return plan;
@@ -216,25 +232,26 @@ SketchPlan SketchPlanner::finish() noexcept {
 
 void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue) {
   if (plan.empty()) return;
-  reduce(frame, plan.maxima, queue);
-  queue.launch_warps(scale_entries, plan.scaled.units, frame, plan);
-  queue.launch_warps(draw_vectors, plan.drawn.units, frame, plan);
+  const auto orthonormalise = [&](SketchVectors of, std::uint32_t iteration) {
+    find_gram(frame, plan, of, iteration, queue);
+    find_orthonormal(frame, plan, iteration, queue);
+    turn_side(frame, plan, of, iteration, queue);
+  };
+  multiply_start(frame, plan, queue);
   for (std::uint32_t i = 0; i < plan.iterations; ++i) {
-    multiply_to_longer(frame, plan, i, queue);
-    multiply_to_shorter(frame, plan, i, queue);
-    for (const SketchVectors from : {SketchVectors::draft_shorter, SketchVectors::shorter}) {
-      find_gram(frame, plan, from, i, queue);
-      find_orthonormal(frame, plan, i, queue);
-      turn_shorter(frame, plan, from, i, queue);
-    }
+    if (i > 0) multiply_to(frame, plan, SketchSide::rows, i, queue);
+    orthonormalise({SketchSide::rows, true}, i);
+    multiply_to(frame, plan, SketchSide::columns, i, queue);
+    for (const bool draft : {true, false}) orthonormalise({SketchSide::columns, draft}, i);
   }
-  multiply_to_longer(frame, plan, 0, queue);
-  find_gram(frame, plan, SketchVectors::draft_longer, 0, queue);
+  multiply_to(frame, plan, SketchSide::rows, 0, queue);
+  find_gram(frame, plan, {SketchSide::rows, true}, 0, queue);
   find_eigenvectors(frame, plan, queue);
   turn_both(frame, plan, queue);
-  queue.launch_warps(sum_squares, plan.squares.units, frame, plan);
+  queue.launch_warps(sum_squares, plan.first_squares.units, frame, plan);
+  queue.launch_warps(move_norms, plan.stretches.units, frame, plan);
   queue.launch_warps(find_amplitudes, plan.pairs.units, frame, plan);
-  subtract_pairs(frame, plan, queue);
+  measure_residual(frame, plan, queue);
 }
 
 }  // namespace atomo::cuda

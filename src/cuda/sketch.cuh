@@ -1,32 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The decomposition of layers into the pairs of a sketch of low rank and what they leave (method
-/// atoms, family 3): sketch.cu, with its products (sketch_products.cu) and its small matrices
-/// (sketch_basis.cu). No library is called, so no handles are needed.
+/// atoms, family 3): sketch.cu, with its products (sketch_products.cu), its small matrices
+/// (sketch_basis.cu) and the rows that the pairs leave (sketch_rows.cu). No library is called, so no
+/// handles are needed.
 
-#include "cuda/frame.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/entries.cuh"
 #include "format/matrix.hpp"
 
 namespace atomo::cuda {
 
+/// What the caller gives a sketch room for, and what it knows.
+struct SketchPlaces {
+  Scratch<double> row_rms;       ///< of the tensor's rows, which the caller fills
+  Scratch<double> residual_rms;  ///< of what the pairs leave of them; may be the same memory
+  Scratch<double> sigma;         ///< of pair k: sigma * unit
+  double unit = 1;
+};
+
 /// A layer that is a matrix of `rows` x `columns`, and its sketch. Vectors stand one behind
 /// another, as in SingularPairs: entry i of vector k of the shorter side at k * shorter() + i.
 struct SketchJob {
-  /// Row-major: 2^-exponent times the tensor; in the end the residual, in the tensor's own unit.
+  /// Row-major: 2^-exponent times the tensor; rows that are computed are the residual's, in the
+  /// tensor's own unit.
   Scratch<float> entries;
-  Scratch<float> shorter;  ///< first vectors, orthonormal to f32's rounding, or zero
+  Scratch<float> shorter;  ///< first vectors, of norm 1 or zero
   Scratch<float> longer;   ///< second vectors: sigma v 2^-exponent
-  Scratch<double> sigma;   ///< of pair k: sigma * unit; the caller's
-  double unit = 1;
-  Scratch<float> draft_shorter, draft_longer;  ///< vectors on their way
-  Scratch<double> gram, turn;                  ///< rank x rank
-  Scratch<double> partials;                    ///< of a product or a Gram matrix
-  Scratch<double> squares;                     ///< of stretches of the second vectors
+  SketchPlaces places;
+  double square_error = 0;                   ///< math::square_error of the columns
+  Scratch<float> weights;                    ///< of the start, a column
+  Scratch<std::uint32_t> shifts;             ///< of the start, a group of columns
+  Scratch<float> draft_rows, draft_columns;  ///< vectors on their way, by side
+  Scratch<double> gram, turn;                ///< rank x rank
+  Scratch<double> partials;                  ///< of a product or a Gram matrix
+  Scratch<double> squares, first_squares;    ///< of stretches of second and of first vectors
+  Scratch<std::uint32_t> picked;             ///< numbers of rows that are computed, in any order
+  Scratch<std::uint32_t> measured;           ///< a row: 1 where it was computed to be measured
   std::uint64_t rows = 0, columns = 0;
   std::uint32_t rank = 0, iterations = 1, layer = 0;
 
   [[nodiscard]] __host__ __device__ MatrixShape shape() const { return {rows, columns}; }
+  [[nodiscard]] __host__ __device__ bool is_wide() const { return rows <= columns; }
+};
+
+/// One a job; zeroed.
+struct SketchState {
+  unsigned long long largest = 0;  ///< bits of the largest rms of a row, a finite f64
+  /// Of SketchJob::picked: rows that were computed to be measured, then those that are kept.
+  std::uint32_t measured = 0, kept = 0;
 };
 
 /// A product whose units leave partial sums where they are several, and the sums of these.
@@ -36,16 +57,18 @@ struct SketchProduct {
 
 struct SketchPlan {
   Table<SketchJob> jobs;
-  ReducePlan maxima;  ///< of the entries, a result a job
-  Split scaled, drawn;
-  SketchProduct to_longer, to_shorter;      ///< matrix times vectors, by the result's side
-  SketchProduct gram_shorter, gram_longer;  ///< of vectors of a side
-  Split turned_shorter, turned_both;        ///< tiles of vectors
-  Split residual;                           ///< tiles of the matrices
-  Split squares, pairs;                     ///< stretches of second vectors; pairs
-  std::uint32_t iterations = 0;             ///< the most that a job has
-  unsigned shared_bytes = 0;                ///< of a block that finds eigenvectors
-  [[nodiscard]] bool empty() const { return scaled.jobs == 0; }
+  Scratch<SketchState> states;
+  Split drawn;                            ///< words of the start
+  SketchProduct start;                    ///< matrix times the start
+  SketchProduct to_rows, to_columns;      ///< matrix times vectors, by the result's side
+  SketchProduct gram_rows, gram_columns;  ///< of vectors of a side
+  Split turned_rows, turned_columns;      ///< tiles of vectors
+  Split turned_both;
+  Split first_squares, stretches, pairs;  ///< stretches of first vectors, of all; pairs
+  Split measured, residual;               ///< 32 rows; tiles of the matrices
+  std::uint32_t iterations = 0;           ///< the most that a job has
+  unsigned shared_bytes = 0;              ///< of a block that finds eigenvectors
+  [[nodiscard]] bool empty() const { return drawn.jobs == 0; }
 };
 
 /// Plans sketches for jobs added in order.
@@ -53,10 +76,9 @@ class SketchPlanner {
  public:
   SketchPlanner(Layout& layout, std::size_t jobs) noexcept;
 
-  /// `options` as for cpu::sketch; `sigma` is the caller's. Returns where vectors and residual will
-  /// be.
+  /// `options` as for cpu::sketch. Returns where vectors and residual will be.
   SketchJob add(const MatrixShape& shape, const SketchOptions& options, std::uint32_t layer,
-                Scratch<double> sigma, double unit) noexcept;
+                const SketchPlaces& places) noexcept;
   [[nodiscard]] SketchPlan finish() noexcept;
 
  private:
@@ -66,30 +88,71 @@ class SketchPlanner {
         : units(layout, jobs), folds(layout, jobs) {}
     [[nodiscard]] SketchProduct product() const noexcept { return {units.split(), folds.split()}; }
   };
+  void add_units(const SketchJob& job) noexcept;
 
   Layout& layout_;
   TableMaker<SketchJob> jobs_;
-  ReducePlanner maxima_;
-  SplitMaker scaled_, drawn_;
-  NewProduct to_longer_, to_shorter_, gram_shorter_, gram_longer_;
-  SplitMaker turned_shorter_, turned_both_, residual_, squares_, pairs_;
+  SplitMaker drawn_;
+  NewProduct start_, to_rows_, to_columns_, gram_rows_, gram_columns_;
+  SplitMaker turned_rows_, turned_columns_, turned_both_;
+  SplitMaker first_squares_, stretches_, pairs_, measured_, residual_;
   std::uint32_t iterations_ = 0;
   unsigned shared_bytes_ = 0;
 };
 
-/// Decomposes the layers of all jobs under their keys; marks those that are not finite, whose
-/// vectors, residual and sigma are zero. Matrices with an entry of 2^120 or more are all residual.
-/// 24 launches, 12 more for every further iteration of the job that has most.
+/// Decomposes the layers of all jobs under their keys, once `row_rms` has the norms of their rows and
+/// `note_row_rms` was called for all of them. Fills `residual_rms`; of rows that are computed to be
+/// measured it has what is to be added to their rms, and `entries` has them. Vectors and sigma are zero
+/// where a layer is not finite or a row's norm is 2^120 or more.
+/// 28 launches, 16 more for every further iteration of the job that has most.
 void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue);
+/// Computes the rows that `pick_rows` named and that are not there yet: one launch.
+void subtract_from_kept(const Frame& frame, const SketchPlan& plan, Queue& queue);
 
-/// Of the power of two that the job's largest entry is just below; 0 when all entries are zero or
-/// one is not finite. From the first launch of `decompose` on.
-__device__ inline std::int32_t sketch_exponent(const Frame& frame, const SketchPlan& plan,
-                                               std::uint32_t number) {
-  const float largest = frame(plan.maxima.results)[number];
-  if (largest == 0 || !is_finite(largest)) return 0;
-  const auto bits = __double_as_longlong(static_cast<double>(largest));
-  return static_cast<std::int32_t>(bits >> 52) - 1022;
+/// By one thread: `largest` is the finite rms of one of the job's rows, or of several the largest.
+__device__ inline void note_row_rms(const Frame& frame, const SketchPlan& plan,
+                                    std::uint32_t number, double largest) {
+  if (largest > 0)
+    atomicMax(&frame(plan.states)[number].largest,
+              static_cast<unsigned long long>(__double_as_longlong(largest)));
+}
+
+/// By a whole warp: rows, one a lane, that are to be computed where `picked`. `kept`: by
+/// `subtract_from_kept`.
+__device__ inline void pick_rows(const Frame& frame, const SketchPlan& plan, std::uint32_t number,
+                                 bool kept, bool picked, std::uint64_t row) {
+  const SketchJob& job = frame(plan.jobs)[number];
+  SketchState& state = frame(plan.states)[number];
+  const bool own = picked && !(kept && frame(job.measured)[row] != 0);
+  const unsigned all = __ballot_sync(kAllLanes, own);
+  if (all == 0) return;
+  std::uint32_t first = 0;
+  if (lane() == 0) {
+    const auto count = static_cast<std::uint32_t>(__popc(all));
+    first =
+        kept ? state.measured + atomicAdd(&state.kept, count) : atomicAdd(&state.measured, count);
+  }
+  first = __shfl_sync(kAllLanes, first, 0);
+  const auto before = static_cast<std::uint32_t>(__popc(all & ((1u << lane()) - 1)));
+  if (own) frame(job.picked)[first + before] = static_cast<std::uint32_t>(row);
+}
+
+/// How a job's matrix is scaled.
+struct SketchScale {
+  bool sketches = false;      ///< false: the vectors are zero, and the matrix is as it is
+  std::int32_t exponent = 0;  ///< of the power of two that the largest row's norm is just below
+};
+__device__ inline SketchScale sketch_scale(const Frame& frame, const SketchPlan& plan,
+                                           std::uint32_t number) {
+  /// Rows whose norm is at least 2 to this are left to the residual, so that no sum leaves the range
+  /// of f32.
+  constexpr std::int32_t kLargestExponent = 120;
+  const SketchJob& job = frame(plan.jobs)[number];
+  const auto bits = static_cast<long long>(frame(plan.states)[number].largest);
+  if (bits == 0 || was_non_finite(frame, job.layer)) return {};
+  const double norm = __longlong_as_double(bits) * sqrt(static_cast<double>(job.columns));
+  const auto exponent = static_cast<std::int32_t>(__double_as_longlong(norm) >> 52) - 1022;
+  return exponent > kLargestExponent ? SketchScale{} : SketchScale{true, exponent};
 }
 
 /// A normal f64.
@@ -99,30 +162,35 @@ __device__ inline double sketch_unit(std::int32_t exponent) {
 
 // ---- steps of `decompose`; jobs that have no such iteration are left as they are
 
-/// Vectors of all jobs.
-enum class SketchVectors : std::uint32_t { draft_shorter, shorter, draft_longer };
+enum class SketchSide : std::uint32_t { rows, columns };
 
-/// draft_longer = the matrices' transposes times draft_shorter.
-void multiply_to_longer(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
-                        Queue& queue);
-/// draft_shorter = the matrices times draft_longer.
-void multiply_to_shorter(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
-                         Queue& queue);
+/// Vectors of all jobs: drafts, or those that become the pairs'.
+struct SketchVectors {
+  SketchSide side = SketchSide::rows;
+  bool draft = true;
+};
+
+/// entries = the scaled tensors; the drafts of rows = these times the starts.
+void multiply_start(const Frame& frame, const SketchPlan& plan, Queue& queue);
+/// The drafts of a side = the matrices, or their transposes, times vectors of the other: the turned
+/// ones of rows, the drafts of columns.
+void multiply_to(const Frame& frame, const SketchPlan& plan, SketchSide side,
+                 std::uint32_t iteration, Queue& queue);
 /// gram = inner products of vectors.
 void find_gram(const Frame& frame, const SketchPlan& plan, SketchVectors of,
                std::uint32_t iteration, Queue& queue);
 /// turn = what makes the vectors behind `gram` orthonormal; zero rows where they depend on others.
 void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                       Queue& queue);
-/// The vectors of the shorter side, from a draft into `shorter` or the other way, after `turn`.
-void turn_shorter(const Frame& frame, const SketchPlan& plan, SketchVectors from,
-                  std::uint32_t iteration, Queue& queue);
+/// Vectors of a side, from a draft to the pairs' or the other way, after `turn`.
+void turn_side(const Frame& frame, const SketchPlan& plan, SketchVectors from,
+               std::uint32_t iteration, Queue& queue);
 /// turn = eigenvectors of `gram`, a row each, in descending order of their values.
 void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// Both drafts into `shorter` and `longer`.
 void turn_both(const Frame& frame, const SketchPlan& plan, Queue& queue);
-/// entries = what the pairs leave, in the tensor's own unit.
-void subtract_pairs(const Frame& frame, const SketchPlan& plan, Queue& queue);
+/// The norms of what the pairs leave of rows, and the rows where they say nothing.
+void measure_residual(const Frame& frame, const SketchPlan& plan, Queue& queue);
 
 /// Of a block of `find_eigenvectors`, dynamic; 0 for a rank whose matrices are not kept there.
 [[nodiscard]] unsigned eigenvector_bytes(std::uint32_t rank) noexcept;

@@ -249,7 +249,7 @@ unsigned eigenvector_bytes(std::uint32_t rank) noexcept {
 
 void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                       Queue& queue) {
-  queue.launch_blocks(orthonormalise, plan.scaled.jobs, kThreads, 0, frame, plan, iteration);
+  queue.launch_blocks(orthonormalise, plan.drawn.jobs, kThreads, 0, frame, plan, iteration);
 }
 
 void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue) {
@@ -257,7 +257,7 @@ void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue)
   if (plan.shared_bytes > kUnasked)
     queue.note(cudaFuncSetAttribute(find_eigen, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(eigenvector_bytes(kSharedRank))));
-  queue.launch_blocks(find_eigen, plan.scaled.jobs, kThreads, plan.shared_bytes, frame, plan);
+  queue.launch_blocks(find_eigen, plan.drawn.jobs, kThreads, plan.shared_bytes, frame, plan);
 }
 
 }  // namespace atomo::cuda

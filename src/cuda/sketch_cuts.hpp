@@ -5,11 +5,12 @@
 #include <cstdint>
 
 #include "cuda/plan.hpp"
+#include "math/sparse_start.hpp"
 
 namespace atomo::cuda {
 
 /// Terms of a sum that a unit takes, about.
-inline constexpr std::uint64_t kProductStretch = 512, kGramStretch = 1024;
+inline constexpr std::uint64_t kProductStretch = 512, kGramStretch = 1024, kStartStretch = 1024;
 /// A sum has at most so many stretches, and adding them up stays little work.
 inline constexpr std::uint64_t kMostStretches = 128;
 
@@ -17,11 +18,17 @@ inline constexpr std::uint64_t kMostStretches = 128;
 struct Cut {
   std::uint64_t depth = 0, count = 0;
 };
-[[nodiscard]] constexpr Cut cut_of(std::uint64_t terms, std::uint64_t stretch) noexcept {
+/// `multiple`: that stretches begin at multiples of.
+[[nodiscard]] constexpr Cut cut_of(std::uint64_t terms, std::uint64_t stretch,
+                                   std::uint64_t multiple = 16) noexcept {
   const std::uint64_t wanted = divide_up(terms, stretch);
   const std::uint64_t count = wanted < kMostStretches ? wanted : kMostStretches;
-  const std::uint64_t depth = divide_up(divide_up(terms, count), 16) * 16;
+  const std::uint64_t depth = divide_up(divide_up(terms, count), multiple) * multiple;
   return {depth, divide_up(terms, depth)};
+}
+/// Of the columns, times the start.
+[[nodiscard]] constexpr Cut cut_of_start(std::uint64_t columns, std::uint64_t rank) noexcept {
+  return cut_of(columns, kStartStretch, math::start_width(rank));
 }
 
 /// Values of a sum of `stretches` stretches that a warp adds up: whole rounds of its lanes.
@@ -52,7 +59,13 @@ inline constexpr std::uint32_t kSharedRank = 64;
   return divide_up(length, 64) * strips_of(rank);
 }
 
-/// Entries of the matrix, draws, entries of a second vector that a warp has.
-inline constexpr std::uint64_t kScaledUnit = 4096, kDrawnUnit = 1024, kSquaresUnit = 4096;
+/// Words of the start, entries of a vector that a warp has.
+inline constexpr std::uint64_t kDrawnUnit = 1024, kSquaresUnit = 4096;
+
+/// Words that a start is drawn from.
+[[nodiscard]] constexpr std::uint64_t start_words(std::uint64_t columns,
+                                                  std::uint64_t rank) noexcept {
+  return 4 * math::first_shift_block(columns) + math::start_groups(columns, rank);
+}
 
 }  // namespace atomo::cuda

@@ -29,6 +29,8 @@ set(ATOMO_CUDA_SOURCES
   cuda/sketch.cu
   cuda/sketch_basis.cu
   cuda/sketch_products.cu
+  cuda/sketch_rows.cu
+  cuda/sketch_start.cu
   cuda/streaming.cu
   cuda/svd.cu
   cuda/thinning.cu

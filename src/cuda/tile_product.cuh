@@ -3,7 +3,7 @@
 /// A tile of a matrix product by a block: 64 lines of one operand times up to 64 of another, summed
 /// over a stretch of their depth in ascending order with one fma a term, so that a tile's values
 /// depend on nothing but the stretch. Sums are f32 or f64; both operands lie along their depth or
-/// along their lines.
+/// along their lines. The second may be some lines of a matrix, in any order.
 ///
 /// Mapping. 128 threads; a thread has 8 lines of the first operand times 4, 2 or 1 of the second
 /// (64, 32 or 16 lines a tile: a narrow second operand costs no idle products). Steps of 16 of the
@@ -24,10 +24,21 @@ inline constexpr unsigned kTileDepth = 16;       ///< that stretches begin at mu
 /// One side of a product, aligned to 64 bytes.
 template <typename T>
 struct Operand {
+  using Value = T;
   const T* at = nullptr;
   std::uint64_t stride = 0;
   std::uint64_t lines = 0;
   bool along = true;  ///< value k of line i at i * stride + k; else at k * stride + i
+};
+
+/// Some lines of an operand: value k of line i at k * stride + picked[i].
+struct PickedLines {
+  using Value = float;
+  const float* at = nullptr;
+  std::uint64_t stride = 0;
+  std::uint64_t lines = 0;
+  const std::uint32_t* picked = nullptr;
+  static constexpr bool along = false;
 };
 
 /// A tile: lines of both operands from these on, over depths `begin` to before `end`.
@@ -80,11 +91,21 @@ __device__ inline Quad<T> load_quad(const Operand<T>& from, std::uint64_t line, 
   return quad;
 }
 
+__device__ inline Quad<float> load_quad(const PickedLines& from, std::uint64_t line,
+                                        std::uint64_t depth, std::uint64_t end) {
+  Quad<float> quad;
+  for (unsigned i = 0; i < 4; ++i) {
+    const bool there = line + i < from.lines && depth < end;
+    quad.v[i] = there ? from.at[depth * from.stride + from.picked[line + i]] : 0.0f;
+  }
+  return quad;
+}
+
 /// A thread's part of a step of `kLines` lines of an operand.
-template <typename T, unsigned kLines>
+template <typename From, unsigned kLines>
 class Step {
  public:
-  __device__ void load(const Operand<T>& from, std::uint64_t line, std::uint64_t depth,
+  __device__ void load(const From& from, std::uint64_t line, std::uint64_t depth,
                        std::uint64_t end) {
 #pragma unroll
     for (unsigned i = 0; i < kEach; ++i) {
@@ -114,7 +135,7 @@ class Step {
  private:
   static constexpr unsigned kAll = kLines * kQuads;
   static constexpr unsigned kEach = (kAll + kTileThreads - 1) / kTileThreads;
-  Quad<T> quads_[kEach] = {};
+  Quad<typename From::Value> quads_[kEach] = {};
 };
 
 __device__ inline float add_product(float a, float b, float sum) { return __fmaf_rn(a, b, sum); }
@@ -146,13 +167,13 @@ __device__ inline void add_step(const Memory<Real>& memory, Real (&sums)[kEach][
   }
 }
 
-template <typename Real, unsigned kStrip, typename A, typename B, typename Put>
-__device__ inline void multiply_strip(const Operand<A>& first, const Operand<B>& second,
+template <typename Real, unsigned kStrip, typename First, typename Second, typename Put>
+__device__ inline void multiply_strip(const First& first, const Second& second,
                                       const TilePlace& place, Put put) {
   constexpr unsigned kEach = kStrip / kAcross;
   auto& memory = shared<Memory<Real>>();
-  Step<A, kTileLines> next_first;
-  Step<B, kStrip> next_second;
+  Step<First, kTileLines> next_first;
+  Step<Second, kStrip> next_second;
   Real sums[kEach][kOwn] = {};
   next_first.load(first, place.first_line, place.begin, place.end);
   next_second.load(second, place.second_line, place.begin, place.end);
@@ -180,8 +201,8 @@ __device__ inline void multiply_strip(const Operand<A>& first, const Operand<B>&
 
 /// By a block of kTileThreads, once a kernel: calls `put(line of second, line of first, sums)` with
 /// the sums of that and the seven lines of `first` behind it, some of which may not be there.
-template <typename Real, typename A, typename B, typename Put>
-__device__ inline void multiply_tile(const Operand<A>& first, const Operand<B>& second,
+template <typename Real, typename First, typename Second, typename Put>
+__device__ inline void multiply_tile(const First& first, const Second& second,
                                      const TilePlace& place, Put put) {
   const std::uint64_t left = second.lines - place.second_line;
   if (left <= kTileLines / 4) {

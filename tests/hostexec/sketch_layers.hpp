@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -41,6 +42,9 @@ struct Matrix {
 struct Sketch {
   std::vector<float> shorter, longer, residual;
   std::vector<double> sigma;
+  std::vector<double> row_rms;          ///< of the tensor
+  std::vector<double> residual_rms;     ///< of what is left, or what is added to that
+  std::vector<std::uint32_t> measured;  ///< 1: a row that was computed to be measured
   std::uint32_t flags = 0;
 };
 inline bool same_bits(const Sketch& a, const Sketch& b) {
@@ -48,7 +52,36 @@ inline bool same_bits(const Sketch& a, const Sketch& b) {
     return std::memcmp(x.data(), y.data(), x.size() * sizeof(x[0])) == 0 && x.size() == y.size();
   };
   return same(a.shorter, b.shorter) && same(a.longer, b.longer) && same(a.residual, b.residual) &&
-         same(a.sigma, b.sigma) && a.flags == b.flags;
+         same(a.sigma, b.sigma) && same(a.residual_rms, b.residual_rms) &&
+         a.measured == b.measured && a.flags == b.flags;
+}
+
+/// What the caller of a sketch does before: the norms of rows, a lane a row of a layer.
+__global__ inline void measure_tensors(Frame frame, SketchPlan plan) {
+  const UnitOf at = unit_of_warp(frame, plan.measured);
+  if (!at) return;
+  const SketchJob& job = frame(plan.jobs)[at.job];
+  const Entries x = frame.entries(job.layer);
+  const std::uint64_t row = at.index * kLanes + lane();
+  if (row >= job.rows) return;
+  double sum = 0;
+  for (std::uint64_t j = row * job.columns; j < (row + 1) * job.columns; ++j)
+    sum = sum + (static_cast<double>(x(j)) * x(j));
+  const double rms = sqrt(sum / static_cast<double>(job.columns));
+  frame(job.places.row_rms)[row] = rms;
+  if (rms < INFINITY) {
+    note_row_rms(frame, plan, at.job, rms);
+  } else {
+    frame.mark_non_finite(job.layer);
+  }
+}
+
+/// And after: all rows are kept.
+__global__ inline void pick_all_rows(Frame frame, SketchPlan plan) {
+  const UnitOf at = unit_of_warp(frame, plan.measured);
+  if (!at) return;
+  const std::uint64_t row = at.index * kLanes + lane();
+  pick_rows(frame, plan, at.job, true, row < frame(plan.jobs)[at.job].rows, row);
 }
 
 inline std::vector<std::byte> to_bytes(const Matrix& matrix) {
@@ -89,6 +122,9 @@ class SketchLayers {
   SketchLayers(const SketchLayers&) = delete;
   SketchLayers& operator=(const SketchLayers&) = delete;
 
+  /// Of `decompose` alone.
+  [[nodiscard]] std::size_t launches() const { return launches_; }
+
   /// Layer i draws under the key's tensor + i. `captured`: by a graph that is launched twice.
   [[nodiscard]] std::vector<Sketch> decompose(const Key& key, bool captured = false) {
     Layout counted;
@@ -118,8 +154,12 @@ class SketchLayers {
     MessageCall call;
     call.key = key;
     begin(frame_, {}, call, views_, queue);
+    queue.launch_warps(measure_tensors, plan_.measured.units, frame_, plan_);
     hostexec::reset_calls();
     cuda::decompose(frame_, plan_, queue);
+    launches_ = hostexec::launch_count();
+    queue.launch_warps(pick_all_rows, plan_.measured.units, frame_, plan_);
+    subtract_from_kept(frame_, plan_, queue);
     EXPECT_EQ(queue.error(), cudaSuccess);
     EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
   }
@@ -140,8 +180,10 @@ class SketchLayers {
     SketchPlanner planner(layout, matrices_.size());
     for (std::uint32_t i = 0; i < matrices_.size(); ++i) {
       const Matrix& matrix = matrices_[i];
-      jobs_.push_back(planner.add(matrix.shape, {matrix.rank, matrix.iterations}, i,
-                                  layout.scratch<double>(matrix.rank), 1));
+      const SketchPlaces places{layout.scratch<double>(matrix.shape.rows),
+                                layout.scratch<double>(matrix.shape.rows),
+                                layout.scratch<double>(matrix.rank)};
+      jobs_.push_back(planner.add(matrix.shape, {matrix.rank, matrix.iterations}, i, places));
     }
     plan_ = planner.finish();
     frame_.plan.zeroed_bytes = layout.zeroed_bytes();
@@ -159,7 +201,10 @@ class SketchLayers {
       sketches.push_back({values(jobs_[i].shorter, matrix.m() * matrix.rank),
                           values(jobs_[i].longer, matrix.n() * matrix.rank),
                           values(jobs_[i].entries, matrix.values.size()),
-                          values(jobs_[i].sigma, matrix.rank), states[i].flags});
+                          values(jobs_[i].places.sigma, matrix.rank),
+                          values(jobs_[i].places.row_rms, matrix.shape.rows),
+                          values(jobs_[i].places.residual_rms, matrix.shape.rows),
+                          values(jobs_[i].measured, matrix.shape.rows), states[i].flags});
     }
     return sketches;
   }
@@ -172,6 +217,7 @@ class SketchLayers {
   Frame frame_;
   SketchPlan plan_;
   std::vector<SketchJob> jobs_;
+  std::size_t launches_ = 0;
 };
 
 inline std::vector<Sketch> decompose_all(const std::vector<Matrix>& matrices,

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The start of sketches: the scaled matrix, and its product with a sparse random one.
+///
+/// Mathematics (math/sparse_start.hpp). Y = T S, S of one weight a column of T: Y[i][k] is the sum of
+/// t[i][c] * weight[c], one fma a term, over the columns c with (c + shift) mod rank = k, the shift
+/// being that of c's group.
+///
+/// Mapping.
+///   draw   a warp 1,024 words: weights and shifts
+///   start  a thread a value of Y, or a stretch of some 1,024 columns of it: neighbouring lanes have
+///          neighbouring vectors, so they read neighbouring columns, every entry once. It leaves the
+///          entry scaled on its way. A second launch adds stretches up in order.
+///
+/// Traffic in bytes an entry: 4 read (2 of a half) and 4 written; the start, 8 bytes a column and row,
+/// comes from the caches. A copy that is aligned pays: every later read is of 16 bytes, and of f32.
+///
+/// Shared memory: none. Determinism: draws are functions of their place, sums of the shape. Alignment:
+/// tensors as their entries.
+
+#include "core/philox.hpp"
+#include "cuda/sketch.cuh"
+#include "cuda/sketch_sums.cuh"
+#include "math/sparse_start.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+/// Zero weights, from which come zero pairs, where nothing is to be sketched.
+__global__ void draw_start(Frame frame, SketchPlan plan) {
+  const UnitOf at = unit_of_warp(frame, plan.drawn);
+  if (!at) return;
+  const SketchJob& job = frame(plan.jobs)[at.job];
+  const std::uint64_t of_columns = 4 * math::first_shift_block(job.columns);
+  const std::uint64_t count = start_words(job.columns, job.rank);
+  const Philox draws(frame.key(job.layer), Purpose::sketch_omega);
+  const bool sketches = sketch_scale(frame, plan, at.job).sketches;
+  const std::uint64_t first = at.index * kDrawnUnit;
+  for (std::uint64_t i = first + 4 * lane(); i < first + kDrawnUnit && i < count; i += 4 * kLanes) {
+    const PhiloxWords words = draws(i / 4);
+    for (std::uint64_t k = 0; k < 4 && i + k < count; ++k) {
+      if (i + k < job.columns)
+        frame(job.weights)[i + k] = sketches ? math::start_weight(words[k]) : 0.0f;
+      if (i >= of_columns)
+        frame(job.shifts)[i + k - of_columns] = math::start_shift(words[k], job.rank);
+    }
+  }
+}
+
+__global__ void scale_and_start(Frame frame, SketchPlan plan) {
+  const UnitOf at = unit_of_warp(frame, plan.start.units);
+  if (!at) return;
+  const SketchJob& job = frame(plan.jobs)[at.job];
+  const std::uint64_t rank = job.rank, columns = job.columns, width = math::start_width(rank);
+  const Cut cut = cut_of_start(columns, rank);
+  const std::uint64_t stretch = at.index % cut.count;
+  const std::uint64_t value = at.index / cut.count * kLanes + lane();
+  const std::uint64_t row = value / rank, vector = value % rank;
+  if (row >= job.rows) return;
+  const bool finite = !was_non_finite(frame, job.layer);
+  const double scale = sketch_unit(-sketch_scale(frame, plan, at.job).exponent);
+  const Entries x = frame.entries(job.layer);
+  const float* const weights = frame(job.weights);
+  float* const entries = frame(job.entries) + row * columns;
+  const std::uint64_t begin = stretch * cut.depth;
+  const std::uint64_t end = columns - begin < cut.depth ? columns : begin + cut.depth;
+  float sum = 0;
+  for (std::uint64_t group = begin; group < end; group += width) {
+    const std::uint64_t shift = frame(job.shifts)[group / width] % rank;
+    const std::uint64_t after = end - group < width ? end : group + width;
+    for (std::uint64_t c = group + (vector + rank - shift) % rank; c < after; c += rank) {
+      const auto v = static_cast<double>(finite ? x(row * columns + c) : 0.0f);
+      entries[c] = static_cast<float>(v * scale);
+      sum = __fmaf_rn(entries[c], weights[c], sum);
+    }
+  }
+  float* const to = cut.count == 1
+                        ? frame(job.draft_rows)
+                        : reinterpret_cast<float*>(frame(job.partials)) + stretch * rank * job.rows;
+  to[vector * job.rows + row] = sum;
+}
+
+__global__ void fold_start(Frame frame, SketchPlan plan) {
+  const UnitOf at = unit_of_warp(frame, plan.start.folds);
+  if (!at) return;
+  const SketchJob& job = frame(plan.jobs)[at.job];
+  add_stretches(reinterpret_cast<const float*>(frame(job.partials)), frame(job.draft_rows),
+                cut_of_start(job.columns, job.rank).count, job.rank * job.rows, at.index);
+}
+
+}  // namespace
+
+void multiply_start(const Frame& frame, const SketchPlan& plan, Queue& queue) {
+  queue.launch_warps(draw_start, plan.drawn.units, frame, plan);
+  queue.launch_warps(scale_and_start, plan.start.units.units, frame, plan);
+  queue.launch_warps(fold_start, plan.start.folds.units, frame, plan);
+}
+
+}  // namespace atomo::cuda
