@@ -12,6 +12,7 @@
 #include "backend/layer_plan.hpp"
 #include "format/container_head.hpp"
 #include "price/price_controller.hpp"
+#include "price/sketch_rank.hpp"
 
 namespace atomo::backend {
 
@@ -47,6 +48,10 @@ class DeviceModel {
   /// Both wait for the device.
   virtual Status read_prices(LearntPrices& prices) const noexcept = 0;
   virtual Status write_prices(const LearntPrices& prices) const noexcept = 0;
+  /// The ranks that the sketches of all layers have learnt for the next message or step. Both wait
+  /// for the device.
+  virtual Status read_ranks(std::span<RankState> ranks) const noexcept = 0;
+  virtual Status write_ranks(std::span<const RankState> ranks) const noexcept = 0;
   /// The bytes that the layers under a cap may take in the next step, in the layers' order. Both
   /// wait for the device.
   virtual Status read_limits(std::span<std::uint64_t> limits) const noexcept = 0;

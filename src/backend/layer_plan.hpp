@@ -23,6 +23,7 @@ struct LayerPlan {
                                     ///< price included; 0 without one
   PriceRule price_rule;             ///< where the price comes from
   unsigned sketch_iterations = 1;   ///< rounds of the iteration that finds a sketch's pairs
+  bool learns_rank = false;         ///< of its sketches, in a model
   bool fixed_size = false;          ///< every body has `max_body_bytes`
   bool has_cuda = false;            ///< the codec has a CUDA twin
 };

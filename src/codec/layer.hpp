@@ -20,7 +20,6 @@ namespace atomo::codec {
 struct EncoderPlan : LayerPlan {
   const Stages* stages = nullptr;
   std::size_t thinning_bytes = 0;  ///< under a cap: memory for thinning
-  bool learns_rank = false;        ///< of its sketches, in a model
 
   EncoderPlan() = default;
   EncoderPlan(const Stages& stages, const Shape& shape, DType dtype);

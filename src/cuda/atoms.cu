@@ -147,12 +147,19 @@ __global__ void sum_trees(Frame frame, Plan plan, bool rest) {
   offer(frame, plan, at.job, job.layout.count, rms, rest);
 }
 
+/// A sketch that looks for nothing in this message.
+__device__ bool is_absent(const Frame& frame, const Plan& plan, const Job& job) {
+  return sketch_rank(frame, frame(plan.sketches.jobs)[job.source]) == 0;
+}
+
 /// Every warp offers the largest amplitude of its pairs.
 __global__ void offer_largest(Frame frame, Plan plan) {
   const UnitOf at = unit_of_warp(frame, plan.offers);
   if (!at) return;
   const Job& job = frame(plan.jobs)[at.job];
   const double* const amplitudes = frame(plan.amplitudes) + job.first_atom;
+  if (job.part == BodyPart::pairs && lane() == 0 && is_absent(frame, plan, job))
+    frame(plan.price.demands)[at.job].absent = 1;
   double largest = 0;
   for (std::uint64_t k = at.index * kOfferedPairs + lane();
        k < (at.index + 1) * kOfferedPairs && k < job.layout.count; k += kLanes)

@@ -37,6 +37,7 @@ struct Job {
   BodyPart part = BodyPart::whole;  ///< the rows of a sketch are the job behind its pairs
   std::uint32_t pieces = 1;         ///< of 1,024 entries, of an atom
   Purpose select = Purpose::select_block;
+  bool learns_rank = false;  ///< of the sketch whose pairs these are
   std::uint64_t first_atom = 0;
   std::uint64_t first_sum = 0;  ///< of its pieces' sums of squares, where atoms have several
   std::uint64_t first_group = 0;
@@ -140,8 +141,11 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 void search_prices(const Frame& frame, const Plan& plan, Queue& queue);
 /// The same, and the forms of layers that choose: one launch more, with grids three.
 void find_price(const Frame& frame, const Plan& plan, Queue& queue);
-/// Bodies: five launches, six with sketches; with layers under a cap four more, five when there are several of them;
+/// Bodies: five launches, seven with sketches; with layers under a cap four more, five when there are several of them;
 /// with grids those of coordinates.
 void size(const Frame& frame, const Plan& plan, Queue& queue);
+
+/// What bodies say of the next messages' sketches: one launch, none without sketches.
+void learn_ranks(const Frame& frame, const Plan& plan, Queue& queue);
 
 }  // namespace atomo::cuda::atoms

@@ -477,6 +477,7 @@ void size(const Frame& frame, const Plan& plan, Queue& queue) {
   }
   queue.launch_blocks(sum_lengths, plan.count, kScanThreads, 0, frame, plan);
   if (!plan.grids.empty()) size(frame, plan.grids, queue);
+  learn_ranks(frame, plan, queue);
 }
 
 }  // namespace atomo::cuda::atoms

@@ -195,6 +195,7 @@ class AtomsPlanner {
     job.priced = price_.priced();
     job.form = of.form;
     job.part = of.part;
+    job.learns_rank = layer.learns_rank;
     if (of.has_pairs()) decompose(layer, of, amplitudes, job);
     const bool rest = of.part == BodyPart::rows;
     if (rest) job.made[0] = residual_;
@@ -240,6 +241,7 @@ class AtomsPlanner {
       SketchPlaces places;
       places.sigma = amplitudes;
       places.unit = unit;
+      places.optional = layer.kind.method == MethodId::automatic;
       places.residual_rms = behind(amplitudes, of.pairs.count);  // of the job that follows
       places.row_rms = layer.kind.method == MethodId::automatic ? row_rms_ : places.residual_rms;
       const SketchJob sketch = sketches_->add(shape, options, job.layer, places);

@@ -335,6 +335,7 @@ class Model final : public backend::DeviceModel {
     for (int pool = 0; pool < 2; ++pool)
       call.budget_256[pool] = price::budget_cost_256(budget_bits[pool]);
     call.learnt = streaming_.learnt();
+    call.ranks = {streaming_.ranks(), streaming_.next_ranks(), streaming_.ranks()};
     Queue queue(context.stream, context.handles, encode_.host_tables());
     encode_message(encode_.frame(context.workspace, payload.data, payload.capacity), encode_.plan(),
                    {}, call, views, payload.bytes, context.status, queue);
@@ -399,19 +400,32 @@ class Model final : public backend::DeviceModel {
   }
 
   Status read_prices(price::LearntPrices& prices) const noexcept override {
-    return wait_and_copy(&prices, streaming_.learnt(), cudaMemcpyDeviceToHost);
+    return wait_and_copy(&prices, streaming_.learnt(), 1, cudaMemcpyDeviceToHost);
   }
   Status write_prices(const price::LearntPrices& prices) const noexcept override {
-    return wait_and_copy(streaming_.learnt(), &prices, cudaMemcpyHostToDevice);
+    return wait_and_copy(streaming_.learnt(), &prices, 1, cudaMemcpyHostToDevice);
+  }
+  Status read_ranks(std::span<price::RankState> ranks) const noexcept override {
+    if (ranks.size() != layers_.size()) return Status::shape_mismatch;
+    return wait_and_copy(ranks.data(), streaming_.next_ranks(), ranks.size(),
+                         cudaMemcpyDeviceToHost);
+  }
+  Status write_ranks(std::span<const price::RankState> ranks) const noexcept override {
+    if (ranks.size() != layers_.size()) return Status::shape_mismatch;
+    for (price::RankState* const to : {streaming_.ranks(), streaming_.next_ranks()}) {
+      const Status s = wait_and_copy(to, ranks.data(), ranks.size(), cudaMemcpyHostToDevice);
+      if (failed(s)) return s;
+    }
+    return Status::ok;
   }
   Status read_limits(std::span<std::uint64_t> limits) const noexcept override {
     return each_limit(limits, [](std::uint64_t* on_device, std::uint64_t* here) {
-      return wait_and_copy(here, on_device, cudaMemcpyDeviceToHost);
+      return wait_and_copy(here, on_device, 1, cudaMemcpyDeviceToHost);
     });
   }
   Status write_limits(std::span<const std::uint64_t> limits) const noexcept override {
     return each_limit(limits, [](std::uint64_t* on_device, const std::uint64_t* here) {
-      return wait_and_copy(on_device, here, cudaMemcpyHostToDevice);
+      return wait_and_copy(on_device, here, 1, cudaMemcpyHostToDevice);
     });
   }
 
@@ -429,9 +443,10 @@ class Model final : public backend::DeviceModel {
     return Status::ok;
   }
   template <typename T>
-  static Status wait_and_copy(T* to, const T* from, cudaMemcpyKind kind) noexcept {
+  static Status wait_and_copy(T* to, const T* from, std::size_t count,
+                              cudaMemcpyKind kind) noexcept {
     const bool done = cudaDeviceSynchronize() == cudaSuccess &&
-                      cudaMemcpy(to, from, sizeof *to, kind) == cudaSuccess &&
+                      cudaMemcpy(to, from, count * sizeof *to, kind) == cudaSuccess &&
                       cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
     return done ? Status::ok : Status::external;
   }

@@ -25,6 +25,7 @@ struct MessageCall {
   price::StreamedCap cap;                 ///< of this layer, but for its limit:
   const std::uint64_t* limit = nullptr;   ///< device word, or null
   price::LearntPrices* learnt = nullptr;  ///< on the device: takes the message's prices; or null
+  LearntRanks ranks;
 };
 
 /// Tensors whose pointers travel with a launch, so that a captured graph keeps them; more take more

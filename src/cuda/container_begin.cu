@@ -57,6 +57,7 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
   state.cap = call.cap;
   if (call.limit != nullptr) state.cap.limit = *call.limit;
   state.learnt = call.learnt;
+  state.ranks = call.ranks;
   frame.state() = state;
   for (const PoolNumber number : {kAtomsPool, kGridPool}) {
     PoolPrice pool;

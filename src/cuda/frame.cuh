@@ -25,6 +25,7 @@
 
 namespace atomo::price {
 struct LearntPrices;
+struct RankState;
 }
 
 namespace atomo::cuda {
@@ -95,6 +96,15 @@ struct StagedBody {
   std::uint64_t pieces = 0;
 };
 
+/// On the device, one a layer: what a message's sketches look for, and what the next ones will. Null
+/// where nothing is learnt.
+struct LearntRanks {
+  const price::RankState* now = nullptr;
+  price::RankState* next = nullptr;  ///< of the next step
+  price::RankState* at_once =
+      nullptr;  ///< the same as `now` where the next message takes them, or null
+};
+
 /// One a message, in the workspace; zeroed, then filled by `begin` and `open`.
 struct MessageState {
   Key key;                         ///< `tensor` is the first layer's; the step already the device's
@@ -112,6 +122,7 @@ struct MessageState {
   std::uint32_t head_status = 0;
   price::StreamedCap cap;                 ///< encoding one layer of a step
   price::LearntPrices* learnt = nullptr;  ///< encoding: of the model that keeps the prices, or null
+  LearntRanks ranks;                      ///< encoding: of the layers' sketches
   std::uint32_t later_status = 0;         ///< what the head comes to if that checksum holds
   std::uint64_t stated_checksum = 0;      ///< decoding: of the bodies, as the header has it
 };

@@ -64,6 +64,7 @@ struct PriceResult {
 struct PriceDemand {
   unsigned long long largest = 0;  ///< amplitude, the bits of its f64
   std::uint32_t tickets = 0;       ///< of parts whose amplitudes are there
+  std::uint32_t absent = 0;        ///< 1: pairs that were not looked for; they are no form
 };
 
 /// Sums over a job's atoms at the candidates of 32 lanes; zeroed, and zero again after each round.
@@ -346,6 +347,10 @@ __device__ inline PricedForm least_form(const Frame& frame, const PricePlan& pla
   price::LeastForm least;
   for (std::uint32_t j = of.first; j < of.first + of.jobs; ++j) {
     const std::uint32_t form = jobs[j].form;
+    if (frame(plan.demands)[j].absent != 0) {
+      ++j;
+      continue;
+    }
     Expected expected{results[j].cost[at], results[j].worth[at]};
     std::uint64_t loss = results[j].loss[at];
     if (jobs[j].part == BodyPart::pairs) {

@@ -77,7 +77,9 @@ __global__ void sum_squares(Frame frame, SketchPlan plan) {
   const UnitOf at = unit_of_warp(frame, plan.first_squares);
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
-  const Stretch stretch = stretch_of(frame(job.shorter), job.shape().shorter(), at.index);
+  const std::uint64_t m = job.shape().shorter();
+  if (at.index >= divide_up(m, kSquaresUnit) * sketch_rank(frame, job)) return;
+  const Stretch stretch = stretch_of(frame(job.shorter), m, at.index);
   const double sum = scale_stretch(stretch, 1);
   if (lane() == 0) frame(job.first_squares)[at.index] = sum;
 }
@@ -89,7 +91,8 @@ __global__ void move_norms(Frame frame, SketchPlan plan) {
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t m = job.shape().shorter(), n = job.shape().longer();
   const std::uint64_t of_first = divide_up(m, kSquaresUnit), of_second = divide_up(n, kSquaresUnit);
-  const std::uint64_t firsts = job.rank * of_first;
+  const std::uint64_t rank = sketch_rank(frame, job), firsts = rank * of_first;
+  if (at.index >= rank * (of_first + of_second)) return;
   const bool first = at.index < firsts;
   const std::uint64_t index = first ? at.index : at.index - firsts;
   const std::uint64_t k = index / (first ? of_first : of_second);
@@ -108,7 +111,8 @@ __global__ void find_amplitudes(Frame frame, SketchPlan plan) {
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t stretches = divide_up(job.shape().longer(), kSquaresUnit);
-  const double norm = norm_of(frame(job.squares) + at.index * stretches, stretches);
+  const bool there = at.index < sketch_rank(frame, job);
+  const double norm = there ? norm_of(frame(job.squares) + at.index * stretches, stretches) : 0.0;
   if (lane() != 0) return;
   const double sigma = norm * sketch_unit(sketch_scale(frame, plan, at.job).exponent);
   frame(job.places.sigma)[at.index] = sigma * job.places.unit;
@@ -122,7 +126,7 @@ std::uint64_t partial_values(const MatrixShape& shape, std::uint32_t rank) {
   };
   const std::uint64_t stretches = cut_of(shape.longer(), kGramStretch).count;
   const std::uint64_t gram = stretches == 1 ? 0 : stretches * rank * rank;
-  return std::max({floats(cut_of_start(columns, rank).count, rows),
+  return std::max({floats(most_starts(columns), rows),
                    floats(cut_of(columns, kProductStretch).count, rows),
                    floats(cut_of(rows, kProductStretch).count, columns), gram, eigen_values(rank)});
 }
@@ -158,7 +162,7 @@ SketchJob SketchPlanner::add(const MatrixShape& shape, const SketchOptions& opti
   job.places = places;
   job.square_error = math::square_error(shape.columns);
   job.weights = layout_.scratch<float>(shape.columns);
-  job.shifts = layout_.scratch<std::uint32_t>(math::start_groups(shape.columns, rank));
+  job.shifts = layout_.scratch<std::uint32_t>(most_groups(shape.columns));
   job.draft_rows = layout_.scratch<float>(shape.rows * rank);
   job.draft_columns = layout_.scratch<float>(shape.columns * rank);
   job.gram = layout_.scratch<double>(std::uint64_t{rank} * rank);
@@ -171,6 +175,7 @@ SketchJob SketchPlanner::add(const MatrixShape& shape, const SketchOptions& opti
   job.rows = shape.rows;
   job.columns = shape.columns;
   job.rank = rank;
+  job.least_rank = places.optional ? 0 : 1;
   job.iterations = options.iterations;
   job.layer = layer;
   jobs_.add(job);
@@ -187,10 +192,10 @@ void SketchPlanner::add_units(const SketchJob& job) noexcept {
     product.units.add(divide_up(lines, 64) * strips * cut.count);
     product.folds.add(fold_units(cut.count, values));
   };
-  const Cut start = cut_of_start(columns, rank);
-  drawn_.add(divide_up(start_words(columns, rank), kDrawnUnit));
-  start_.units.add(divide_up(rows * rank, 32) * start.count);
-  start_.folds.add(fold_units(start.count, rows * rank));
+  const std::uint64_t starts = most_starts(columns);
+  drawn_.add(divide_up(4 * math::first_shift_block(columns) + most_groups(columns), kDrawnUnit));
+  start_.units.add(divide_up(rows * rank, 32) * starts);
+  start_.folds.add(fold_units(starts, rows * rank));
   add_product(to_rows_, rows, rows * rank, cut_of(columns, kProductStretch));
   add_product(to_columns_, columns, columns * rank, cut_of(rows, kProductStretch));
   add_product(gram_rows_, rank, rank * rank, cut_of(rows, kGramStretch));
@@ -204,7 +209,7 @@ void SketchPlanner::add_units(const SketchJob& job) noexcept {
   measured_.add(divide_up(rows, 32));
   residual_.add(divide_up(rows, 64) * divide_up(columns, 64));
   iterations_ = std::max(iterations_, job.iterations);
-  shared_bytes_ = std::max(shared_bytes_, eigenvector_bytes(job.rank));
+  shared_bytes_ = std::max(shared_bytes_, eigenvector_bytes(std::min(job.rank, kSharedRank)));
 }
 
 SketchPlan SketchPlanner::finish() noexcept {

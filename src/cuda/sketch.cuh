@@ -7,15 +7,18 @@
 
 #include "cuda/entries.cuh"
 #include "format/matrix.hpp"
+#include "price/sketch_rank.hpp"
 
 namespace atomo::cuda {
 
 /// What the caller gives a sketch room for, and what it knows.
 struct SketchPlaces {
+
   Scratch<double> row_rms;       ///< of the tensor's rows, which the caller fills
   Scratch<double> residual_rms;  ///< of what the pairs leave of them; may be the same memory
   Scratch<double> sigma;         ///< of pair k: sigma * unit
   double unit = 1;
+  bool optional = false;  ///< it may look for no pairs at all: the layer has other forms
 };
 
 /// A layer that is a matrix of `rows` x `columns`, and its sketch. Vectors stand one behind
@@ -37,7 +40,8 @@ struct SketchJob {
   Scratch<std::uint32_t> picked;             ///< numbers of rows that are computed, in any order
   Scratch<std::uint32_t> measured;           ///< a row: 1 where it was computed to be measured
   std::uint64_t rows = 0, columns = 0;
-  std::uint32_t rank = 0, iterations = 1, layer = 0;
+  std::uint32_t rank = 0, least_rank = 1;  ///< that it may look for; see `sketch_rank`
+  std::uint32_t iterations = 1, layer = 0;
 
   [[nodiscard]] __host__ __device__ MatrixShape shape() const { return {rows, columns}; }
   [[nodiscard]] __host__ __device__ bool is_wide() const { return rows <= columns; }
@@ -106,6 +110,15 @@ class SketchPlanner {
 /// where a layer is not finite or a row's norm is 2^120 or more.
 /// 28 launches, 16 more for every further iteration of the job that has most.
 void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue);
+/// Pairs that a job looks for in this message: units, places and memory are for `job.rank` of them.
+/// Without pairs all its norms are zero, and nothing else is computed.
+__device__ inline std::uint32_t sketch_rank(const Frame& frame, const SketchJob& job) {
+  const price::RankState* const learnt = frame.state().ranks.now;
+  if (learnt == nullptr) return job.rank;
+  const std::uint32_t rank = learnt[job.layer].rank;
+  return rank < job.least_rank ? job.least_rank : rank < job.rank ? rank : job.rank;
+}
+
 /// Computes the rows that `pick_rows` named and that are not there yet: one launch.
 void subtract_from_kept(const Frame& frame, const SketchPlan& plan, Queue& queue);
 

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     orthonormalise(Frame frame, SketchPlan plan, std::uint32_t iteration) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
   if (iteration >= job.iterations) return;
-  const std::uint32_t rank = job.rank, entries = rank * rank;
+  const std::uint32_t rank = sketch_rank(frame, job), entries = rank * rank;
   auto& memory = shared<Elimination>();
   const double* const gram = frame(job.gram);
   double* const turn = frame(job.turn);
@@ -212,7 +212,9 @@ __host__ __device__ constexpr std::uint32_t players_of(std::uint32_t rank) {
 
 __global__ void __launch_bounds__(kThreads) find_eigen(Frame frame, SketchPlan plan) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
-  const std::uint32_t rank = job.rank, players = players_of(rank), stride = players + 1;
+  const std::uint32_t rank = sketch_rank(frame, job), players = players_of(rank);
+  if (rank == 0) return;
+  const std::uint32_t stride = players + 1;
   double* const room = rank <= kSharedRank ? dynamic_shared<double>() : frame(job.partials);
   const Rows matrix{room, stride}, vectors{room + std::uint64_t{players} * stride, stride};
   auto& round = shared<Tournament>();

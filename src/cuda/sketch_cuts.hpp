@@ -2,6 +2,7 @@
 #pragma once
 /// How the products of a sketch are cut into units, for the plan and for the kernels.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/plan.hpp"
@@ -26,7 +27,14 @@ struct Cut {
   const std::uint64_t depth = divide_up(divide_up(terms, count), multiple) * multiple;
   return {depth, divide_up(terms, depth)};
 }
-/// Of the columns, times the start.
+/// Of the columns, times the start; and the most stretches and groups that there are whatever the
+/// rank.
+[[nodiscard]] constexpr std::uint64_t most_starts(std::uint64_t columns) noexcept {
+  return std::min(divide_up(columns, kStartStretch), kMostStretches);
+}
+[[nodiscard]] constexpr std::uint64_t most_groups(std::uint64_t columns) noexcept {
+  return divide_up(columns, 64);
+}
 [[nodiscard]] constexpr Cut cut_of_start(std::uint64_t columns, std::uint64_t rank) noexcept {
   return cut_of(columns, kStartStretch, math::start_width(rank));
 }
@@ -61,11 +69,5 @@ inline constexpr std::uint32_t kSharedRank = 64;
 
 /// Words of the start, entries of a vector that a warp has.
 inline constexpr std::uint64_t kDrawnUnit = 1024, kSquaresUnit = 4096;
-
-/// Words that a start is drawn from.
-[[nodiscard]] constexpr std::uint64_t start_words(std::uint64_t columns,
-                                                  std::uint64_t rank) noexcept {
-  return 4 * math::first_shift_block(columns) + math::start_groups(columns, rank);
-}
 
 }  // namespace atomo::cuda

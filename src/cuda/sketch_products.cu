@@ -38,9 +38,11 @@ __device__ Vectors vectors_of(const Frame& frame, const SketchJob& job, SketchVe
   return {frame(rows == job.is_wide() ? job.shorter : job.longer), rows ? job.rows : job.columns};
 }
 
-/// Which tile and stretch a unit is.
-__device__ TilePlace place_of(std::uint64_t unit, std::uint64_t strips, const Cut& cut,
+/// Which tile and stretch of `rank` vectors a unit is: one beyond them where a job looks for fewer
+/// than it has units for.
+__device__ TilePlace place_of(std::uint64_t unit, std::uint64_t rank, const Cut& cut,
                               std::uint64_t depth) {
+  const std::uint64_t strips = rank == 0 ? 1 : strips_of(rank);
   const std::uint64_t stretch = unit / strips % cut.count, begin = stretch * cut.depth;
   return {unit / strips / cut.count * kTileLines, unit % strips * kTileLines, begin,
           depth - begin < cut.depth ? depth : begin + cut.depth};
@@ -92,12 +94,13 @@ __global__ void __launch_bounds__(kTileThreads)
   const MatrixProduct product = product_of(frame, job, side);
   const std::uint64_t length = product.to.length, depth = product.from.length;
   const Operand<float> matrix{frame(job.entries), job.columns, length, side == SketchSide::rows};
-  const Operand<float> vectors{product.from.at, depth, job.rank, true};
-  const TilePlace place = place_of(at.index, strips_of(job.rank), product.cut, depth);
+  const std::uint32_t rank = sketch_rank(frame, job);
+  const Operand<float> vectors{product.from.at, depth, rank, true};
+  const TilePlace place = place_of(at.index, rank, product.cut, depth);
+  if (rank == 0 || place.first_line >= length) return;
   auto* const partials = reinterpret_cast<float*>(frame(job.partials));
-  multiply_tile<float>(
-      matrix, vectors, place,
-      PutSums<float>(product.to.at, partials, product.cut, place, job.rank, length));
+  multiply_tile<float>(matrix, vectors, place,
+                       PutSums<float>(product.to.at, partials, product.cut, place, rank, length));
 }
 
 __global__ void fold_product(Frame frame, SketchPlan plan, SketchSide side,
@@ -108,7 +111,7 @@ __global__ void fold_product(Frame frame, SketchPlan plan, SketchSide side,
   if (iteration >= job.iterations) return;
   const MatrixProduct product = product_of(frame, job, side);
   add_stretches(reinterpret_cast<const float*>(frame(job.partials)), product.to.at,
-                product.cut.count, job.rank * product.to.length, at.index);
+                product.cut.count, sketch_rank(frame, job) * product.to.length, at.index);
 }
 
 __global__ void __launch_bounds__(kTileThreads)
@@ -117,13 +120,15 @@ __global__ void __launch_bounds__(kTileThreads)
   const SketchJob& job = frame(plan.jobs)[at.job];
   if (iteration >= job.iterations) return;
   const Vectors vectors = vectors_of(frame, job, of);
-  const Operand<float> operand{vectors.at, vectors.length, job.rank, true};
+  const std::uint32_t rank = sketch_rank(frame, job);
+  const Operand<float> operand{vectors.at, vectors.length, rank, true};
   const Cut cut = cut_of(vectors.length, kGramStretch);
   // All tiles of the square: as many lines as columns.
-  const TilePlace place = place_of(at.index, strips_of(job.rank), cut, vectors.length);
+  const TilePlace place = place_of(at.index, rank, cut, vectors.length);
+  if (place.first_line >= rank) return;
   multiply_tile<double>(
       operand, operand, place,
-      PutSums<double>(frame(job.gram), frame(job.partials), cut, place, job.rank, job.rank));
+      PutSums<double>(frame(job.gram), frame(job.partials), cut, place, rank, rank));
 }
 
 __global__ void fold_gram(Frame frame, SketchPlan plan, SketchVectors of, std::uint32_t iteration) {
@@ -131,17 +136,18 @@ __global__ void fold_gram(Frame frame, SketchPlan plan, SketchVectors of, std::u
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
   if (iteration >= job.iterations) return;
-  const std::uint64_t length = vectors_of(frame, job, of).length;
+  const std::uint64_t length = vectors_of(frame, job, of).length, rank = sketch_rank(frame, job);
   add_stretches<double>(frame(job.partials), frame(job.gram), cut_of(length, kGramStretch).count,
-                        std::uint64_t{job.rank} * job.rank, at.index);
+                        rank * rank, at.index);
 }
 
 /// A tile of turned vectors.
 __device__ void turn_tile(const Frame& frame, const SketchJob& job, SketchVectors from,
                           std::uint64_t unit) {
-  const std::uint64_t rank = job.rank, strips = strips_of(job.rank);
+  const std::uint64_t rank = sketch_rank(frame, job), strips = strips_of(rank);
   const Vectors vectors = vectors_of(frame, job, from);
   const std::uint64_t length = vectors.length;
+  if (unit >= turned_tiles(length, rank)) return;
   float* const to = vectors_of(frame, job, {from.side, !from.draft}).at;
   const Operand<float> operand{vectors.at, length, length, false};
   const Operand<double> turn{frame(job.turn), rank, rank, true};
@@ -162,7 +168,7 @@ __global__ void __launch_bounds__(kTileThreads)
 __global__ void __launch_bounds__(kTileThreads) turn_two_sides(Frame frame, SketchPlan plan) {
   const UnitOf at = find_unit(frame, plan.turned_both, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
-  const std::uint64_t of_rows = turned_tiles(job.rows, job.rank);
+  const std::uint64_t of_rows = turned_tiles(job.rows, sketch_rank(frame, job));
   const bool rows = at.index < of_rows;
   turn_tile(frame, job, {rows ? SketchSide::rows : SketchSide::columns, true},
             rows ? at.index : at.index - of_rows);

@@ -32,11 +32,12 @@ __global__ void measure_rows(Frame frame, SketchPlan plan) {
   const std::uint64_t row = at.index * kLanes + lane();
   bool measured = false;
   if (row < job.rows) {
-    math::ResidualRms found{frame(job.places.row_rms)[row], true};
-    if (scale.sketches) {
+    const std::uint32_t rank = sketch_rank(frame, job);
+    math::ResidualRms found{rank > 0 ? frame(job.places.row_rms)[row] : 0.0, true};
+    if (scale.sketches && rank > 0) {
       const float* const coordinates = frame(job.draft_rows) + row;
       double square = 0;
-      for (std::uint64_t k = 0; k < job.rank; ++k) {
+      for (std::uint64_t k = 0; k < rank; ++k) {
         const auto own = static_cast<double>(coordinates[k * job.rows]);
         square = square + (own * own);
       }
@@ -57,7 +58,8 @@ __global__ void __launch_bounds__(kTileThreads) subtract(Frame frame, SketchPlan
   const std::uint32_t* const picked = frame(job.picked) + (kept ? state.measured : 0);
   const std::uint64_t count = kept ? state.kept : state.measured;
   const std::uint64_t columns = job.columns, tiles = divide_up(columns, kTileLines);
-  const TilePlace place{at.index % tiles * kTileLines, at.index / tiles * kTileLines, 0, job.rank};
+  const TilePlace place{at.index % tiles * kTileLines, at.index / tiles * kTileLines, 0,
+                        sketch_rank(frame, job)};
   if (place.second_line >= count) return;
   const bool wide = job.is_wide();
   const Operand<float> right{frame(wide ? job.longer : job.shorter), columns, columns, false};

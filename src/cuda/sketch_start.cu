@@ -31,7 +31,9 @@ __global__ void draw_start(Frame frame, SketchPlan plan) {
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
   const std::uint64_t of_columns = 4 * math::first_shift_block(job.columns);
-  const std::uint64_t count = start_words(job.columns, job.rank);
+  const std::uint32_t rank = sketch_rank(frame, job);
+  if (rank == 0) return;
+  const std::uint64_t count = of_columns + math::start_groups(job.columns, rank);
   const Philox draws(frame.key(job.layer), Purpose::sketch_omega);
   const bool sketches = sketch_scale(frame, plan, at.job).sketches;
   const std::uint64_t first = at.index * kDrawnUnit;
@@ -41,7 +43,7 @@ __global__ void draw_start(Frame frame, SketchPlan plan) {
       if (i + k < job.columns)
         frame(job.weights)[i + k] = sketches ? math::start_weight(words[k]) : 0.0f;
       if (i >= of_columns)
-        frame(job.shifts)[i + k - of_columns] = math::start_shift(words[k], job.rank);
+        frame(job.shifts)[i + k - of_columns] = math::start_shift(words[k], rank);
     }
   }
 }
@@ -50,7 +52,9 @@ __global__ void scale_and_start(Frame frame, SketchPlan plan) {
   const UnitOf at = unit_of_warp(frame, plan.start.units);
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
-  const std::uint64_t rank = job.rank, columns = job.columns, width = math::start_width(rank);
+  const std::uint64_t rank = sketch_rank(frame, job), columns = job.columns;
+  if (rank == 0) return;
+  const std::uint64_t width = math::start_width(rank);
   const Cut cut = cut_of_start(columns, rank);
   const std::uint64_t stretch = at.index % cut.count;
   const std::uint64_t value = at.index / cut.count * kLanes + lane();
@@ -83,8 +87,10 @@ __global__ void fold_start(Frame frame, SketchPlan plan) {
   const UnitOf at = unit_of_warp(frame, plan.start.folds);
   if (!at) return;
   const SketchJob& job = frame(plan.jobs)[at.job];
+  const std::uint32_t rank = sketch_rank(frame, job);
+  if (rank == 0) return;
   add_stretches(reinterpret_cast<const float*>(frame(job.partials)), frame(job.draft_rows),
-                cut_of_start(job.columns, job.rank).count, job.rank * job.rows, at.index);
+                cut_of_start(job.columns, rank).count, rank * job.rows, at.index);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/atoms_decode.cu
   cuda/atoms_encode.cu
   cuda/atoms_plan.cu
+  cuda/atoms_rank.cu
   cuda/backend.cu
   cuda/container.cu
   cuda/container_begin.cu

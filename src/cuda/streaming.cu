@@ -9,7 +9,8 @@
 /// Mapping.
 ///   keep   a thread a word: from the workspace of a layer's message into the memory of the steps
 ///   open   one block: which layers came, a thread each; what their budgets, heads and bodies add
-///          up to; the largest amplitude and the lowest grid; the searches begin anew
+///          up to; the largest amplitude and the lowest grid; the searches begin anew; what sketches
+///          have learnt counts from now on
 ///   learn  one warp, a lane a pool, behind each of the two searches
 /// Budgets are f64 and added in the order of the layers, by a warp a pool that reads 32 at a time.
 ///
@@ -27,6 +28,7 @@
 #include "price/coordinate_levels.hpp"
 #include "price/price_controller.hpp"
 #include "price/price_math.hpp"
+#include "price/sketch_rank.hpp"
 
 namespace atomo::cuda {
 namespace {
@@ -141,8 +143,10 @@ __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan 
     restore_layer(frame, plan, i, sums);
   const double budget = warp_in_block() < 2 ? budget_of(frame, plan, warp_in_block()) : 0.0;
   __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads)
+  for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads) {
     frame(plan.kept)[i].seen = 0;
+    frame(plan.ranks)[i] = frame(plan.next_ranks)[i];
+  }
   for (std::uint32_t i = threadIdx.x; prices_atoms && i < plan.atom_pool.price.count;
        i += kScanThreads)
     open_demand(frame, plan.atom_pool, i);
@@ -226,6 +230,8 @@ void make_plan(std::span<const LayerPlan> layers, std::span<const backend::Strea
   plan.kept = layout.zeroed<KeptLayer>(layers.size());
   plan.pools = layout.zeroed<StepPool>(2);
   plan.learnt = layout.zeroed<price::LearntPrices>(1);
+  plan.ranks = layout.scratch<price::RankState>(layers.size());
+  plan.next_ranks = layout.scratch<price::RankState>(layers.size());
 }
 
 /// The layers with a budget as f32: kept entries are.
@@ -285,6 +291,7 @@ Streaming::Streaming(std::span<const LayerPlan> layers,
   memory_ = device_bytes(placed.workspace_bytes());
   check(cudaMemset(memory_.get(), 0, placed.workspace_bytes()), "the memory of a model's steps");
   find_places({in(tables, plan_.layers), layers.size()}, tables);
+  set_first_ranks();
   set_first_limits(streamed, tables);
   wait_for_set_up("the memory of a model's steps");
 }
@@ -316,6 +323,13 @@ void Streaming::find_places(std::span<const StepLayer> layers, std::span<const s
   }
 }
 
+void Streaming::set_first_ranks() {
+  const std::vector<price::RankState> first(places_.size());
+  for (price::RankState* const to : {ranks(), next_ranks()})
+    check(cudaMemcpy(to, first.data(), first.size() * sizeof first[0], cudaMemcpyHostToDevice),
+          "the ranks of a model's sketches");
+}
+
 void Streaming::set_first_limits(std::span<const backend::StreamedLayer> streamed,
                                  std::span<const std::byte> tables) {
   if (plan_.atom_pool.cap.layers == 0) return;
@@ -334,6 +348,7 @@ void Streaming::fill(std::size_t layer, const price::StepPrices& prices,
   for (unsigned p = 0; p < 2; ++p) call.given[p] = prices.given[p];
   const Scratch<std::uint64_t> limit = places_[layer].limit;
   if (limit.at != 0) call.limit = frame()(limit);
+  call.ranks = {ranks() + layer, next_ranks() + layer, nullptr};
   call.cap = {0, reserve_, price::layers_log2(places_.size())};
 }
 

@@ -49,6 +49,7 @@ struct StepPlan {
   Scratch<KeptLayer> kept;
   Scratch<StepPool> pools;  ///< two
   Scratch<price::LearntPrices> learnt;
+  Scratch<price::RankState> ranks, next_ranks;  ///< of this step and of the next, a layer each
 };
 
 /// Where that memory has what is kept of a layer; a place of 0: nowhere.
@@ -84,6 +85,9 @@ class Streaming {
 
   /// On the device.
   [[nodiscard]] price::LearntPrices* learnt() const noexcept { return frame()(plan_.learnt); }
+  /// On the device, a layer each.
+  [[nodiscard]] price::RankState* ranks() const noexcept { return frame()(plan_.ranks); }
+  [[nodiscard]] price::RankState* next_ranks() const noexcept { return frame()(plan_.next_ranks); }
   /// On the device: bytes that a layer may take in the next step; null where it has no cap.
   [[nodiscard]] std::uint64_t* limit(std::size_t layer) const noexcept {
     const Scratch<std::uint64_t> place = places_[layer].limit;
@@ -95,6 +99,7 @@ class Streaming {
     return {plan_.frame, tables_.get(), memory_.get(), nullptr, 0};
   }
   void find_places(std::span<const StepLayer> layers, std::span<const std::byte> tables);
+  void set_first_ranks();
   void set_first_limits(std::span<const backend::StreamedLayer> streamed,
                         std::span<const std::byte> tables);
 

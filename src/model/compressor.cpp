@@ -216,9 +216,10 @@ std::size_t rank_words(std::uint64_t ranks) noexcept { return (ranks + 3) / 4 * 
 std::vector<std::byte> Compressor::save() const {
   LearntPrices learnt;
   std::vector<std::uint64_t> limits(impl_->capped_layers());
-  if (failed(impl_->read_prices(learnt)) || failed(impl_->read_limits(limits)))
-    throw Error("CUDA: the device did not say what it has learnt of the model's prices");
-  const std::vector<RankState> ranks = impl_->learnt_ranks();
+  std::vector<RankState> ranks;
+  if (failed(impl_->read_prices(learnt)) || failed(impl_->read_limits(limits)) ||
+      failed(impl_->read_ranks(ranks)))
+    throw Error("CUDA: the device did not say what it has learnt of the model");
   SavedState state{
       {}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1]), ranks.size()};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
@@ -240,7 +241,7 @@ void Compressor::load(ConstBytes bytes) {
   std::vector<std::uint64_t> limits(impl_->capped_layers());
   const std::size_t limit_bytes = limits.size() * sizeof(std::uint64_t);
   const std::size_t own_bytes =
-      sizeof state + limit_bytes + rank_words(impl_->learnt_ranks().size()) * sizeof(std::uint16_t);
+      sizeof state + limit_bytes + rank_words(impl_->ranked_layers.size()) * sizeof(std::uint16_t);
   const std::string expected = "not a saved compressor state: expected the " +
                                std::to_string(own_bytes) + " bytes that save() returned, found ";
   if (bytes.size() < sizeof state) throw Error(expected + std::to_string(bytes.size()));
@@ -264,9 +265,8 @@ void Compressor::load(ConstBytes bytes) {
   if (!impl_->may_be_limits(limits))
     throw Error(expected + "as many that hold limits of layers beyond the model's cap");
   if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())) ||
-      failed(impl_->write_limits(limits)))
-    throw Error("CUDA: the device did not take what was saved of the model's prices");
-  impl_->set_ranks(ranks);
+      failed(impl_->write_limits(limits)) || failed(impl_->write_ranks(ranks)))
+    throw Error("CUDA: the device did not take what was saved of the model");
 }
 
 }  // namespace atomo

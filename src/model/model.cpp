@@ -54,7 +54,7 @@ void Compressor::Impl::set_up_layers(const CompressorOptions& options) {
       throw Error("two layers are called '" + layer.name + "': names must differ");
     codecs.push_back(policy.codec_for(layer.name));
     plans.emplace_back(Access::stages(codecs.back()), layer.shape, layer.dtype);
-    plans.back().learns_rank &= options.learns_ranks && options.device == Device::cpu;
+    plans.back().learns_rank &= options.learns_ranks;
     if (plans.back().learns_rank) ranked_layers.push_back(plans.size() - 1);
     kinds.push_back(plans.back().kind);
     one_head.push_back(one_layer_head_bytes(kinds.back()));

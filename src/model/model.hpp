@@ -52,7 +52,8 @@ struct Compressor::Impl {
   // Layers that get the executor for themselves, one after the other; then the others as tasks, the
   // largest first.
   std::vector<std::size_t> layers_alone, layers_at_once;
-  // Of layers whose sketches learn their rank: what this step takes, and what the next one will.
+  // Of layers whose sketches learn their rank: what this step takes, and what the next one will; a
+  // device keeps its own.
   std::vector<std::size_t> ranked_layers;
   std::vector<price::RankState> ranks, next_ranks;  // a layer each
 
@@ -131,9 +132,9 @@ struct Compressor::Impl {
   [[nodiscard]] std::size_t capped_layers() const noexcept;
   [[nodiscard]] bool may_be_limits(std::span<const std::uint64_t> of_capped) const noexcept;
   /// In the order of `ranked_layers`.
-  [[nodiscard]] std::vector<price::RankState> learnt_ranks() const;
+  Status read_ranks(std::vector<price::RankState>& learnt) const;
   /// Those of another model are left out: its layers begin anew.
-  void set_ranks(std::span<const price::RankState> learnt) noexcept;
+  Status write_ranks(std::span<const price::RankState> learnt) noexcept;
   Status read_limits(std::span<std::uint64_t> of_capped) const noexcept;
   Status write_limits(std::span<const std::uint64_t> of_capped) noexcept;
   [[nodiscard]] Prices used_prices() const noexcept;

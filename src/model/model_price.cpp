@@ -71,17 +71,20 @@ Status Compressor::Impl::end_step() noexcept {
   return of_atoms | of_grid;
 }
 
-std::vector<RankState> Compressor::Impl::learnt_ranks() const {
-  std::vector<RankState> learnt;
-  for (const std::size_t i : ranked_layers) learnt.push_back(next_ranks[i]);
-  return learnt;
+Status Compressor::Impl::read_ranks(std::vector<RankState>& learnt) const {
+  std::vector<RankState> all = next_ranks;
+  const Status status = device == nullptr ? Status::ok : device->read_ranks(all);
+  learnt.clear();
+  for (const std::size_t i : ranked_layers) learnt.push_back(all[i]);
+  return status;
 }
 
-void Compressor::Impl::set_ranks(std::span<const RankState> learnt) noexcept {
+Status Compressor::Impl::write_ranks(std::span<const RankState> learnt) noexcept {
   const bool own = learnt.size() == ranked_layers.size();
   for (std::size_t k = 0; k < ranked_layers.size(); ++k)
     next_ranks[ranked_layers[k]] = own ? learnt[k] : RankState{};
   ranks = next_ranks;
+  return device == nullptr ? Status::ok : device->write_ranks(ranks);
 }
 
 StepPrices Compressor::Impl::step_prices() const noexcept {

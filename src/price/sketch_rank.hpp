@@ -45,15 +45,21 @@ inline constexpr std::uint16_t kRankWait = 16;
   return state.wait > 1 ? RankState{0, static_cast<std::uint16_t>(state.wait - 1)} : RankState{};
 }
 
-/// After a message with a sketch that looked for `rank` pairs, whose amplitudes these are.
-[[nodiscard]] constexpr RankState after_sketch(std::span<const double> amplitudes, double price,
-                                               std::size_t rank) noexcept {
-  const auto used = static_cast<std::size_t>(
-      std::count_if(amplitudes.begin(), amplitudes.end(),
-                    [&](double amplitude) { return amplitude >= kUsedPair * price; }));
+/// Whether a pair is in use at a price.
+[[nodiscard]] constexpr bool is_used(double amplitude, double price) noexcept {
+  return amplitude >= kUsedPair * price;
+}
+/// After a message with a sketch that looked for `rank` pairs, of which so many are in use.
+[[nodiscard]] constexpr RankState after_sketch(std::size_t used, std::size_t rank) noexcept {
   // Where nearly all are in use, how many there would be is not known.
   const std::size_t wanted = used + kSparePairs > rank ? 2 * rank : used + kSparePairs;
   return {static_cast<std::uint16_t>((wanted + kRankStep - 1) / kRankStep * kRankStep), 0};
+}
+[[nodiscard]] constexpr RankState after_sketch(std::span<const double> amplitudes, double price,
+                                               std::size_t rank) noexcept {
+  const auto used = std::count_if(amplitudes.begin(), amplitudes.end(),
+                                  [&](double amplitude) { return is_used(amplitude, price); });
+  return after_sketch(static_cast<std::size_t>(used), rank);
 }
 
 }  // namespace atomo::price

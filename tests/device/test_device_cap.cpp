@@ -181,7 +181,7 @@ std::vector<LayerSpec> model_layers() {
 class DeviceCapModels : public testing::TestWithParam<const char*> {
  protected:
   std::vector<LayerSpec> specs = model_layers();
-  Compressor on_host{specs, Policy::parse(GetParam()), test::kLikeOnDevice};
+  Compressor on_host{specs, Policy::parse(GetParam())};
   Compressor on_device{specs, Policy::parse(GetParam()), {.device = Device::cuda}};
   test::Gradients gradients{specs};
   test::ModelBuffers buffers{on_device};
@@ -230,8 +230,7 @@ TEST(DeviceCaps, LayersAreLeftOutAsOnTheCpu) {
     for (std::size_t i = 0; i < count; ++i)
       specs.push_back({std::to_string(i), {static_cast<std::int64_t>(150 + i % 60)}});
     const Policy policy = Policy::parse("*=atomo:bits=3.5,cap=3.5,atoms=blocks");
-    Compressor on_host(specs, policy, test::kLikeOnDevice),
-        on_device(specs, policy, {.device = Device::cuda});
+    Compressor on_host(specs, policy), on_device(specs, policy, {.device = Device::cuda});
     test::Gradients gradients(specs);
     for (auto& layer : gradients.values()) {
       for (float& v : layer) v = std::copysign(0.01f, v);
@@ -261,8 +260,7 @@ TEST(DeviceCaps, LayersAreLeftOutAsOnTheCpu) {
 TEST(DeviceCaps, RealModelsAreTheCpus) {
   const test::RealGradient model;
   const Policy policy = Policy::parse("*=atomo:bits=0.5,cap=0.505,atoms=rows");
-  Compressor on_host(model.specs, policy, test::kLikeOnDevice),
-      on_device(model.specs, policy, {.device = Device::cuda});
+  Compressor on_host(model.specs, policy), on_device(model.specs, policy, {.device = Device::cuda});
   test::Gradients gradients(model.specs);
   gradients.values() = model.values;
   gradients.upload();

@@ -23,7 +23,7 @@ const char* const kPolicies[] = {
 class DeviceModel : public testing::TestWithParam<const char*> {
  protected:
   std::vector<LayerSpec> specs = test::resnet50(16);
-  Compressor on_host{specs, Policy::parse(GetParam()), test::kLikeOnDevice};
+  Compressor on_host{specs, Policy::parse(GetParam())};
   Compressor on_device{specs, Policy::parse(GetParam()), kOnDevice};
   test::Gradients gradients{specs};
   test::ModelBuffers buffers{on_device};

@@ -50,8 +50,7 @@ struct StreamedLayer {
 class Twins {
  public:
   Twins(const std::vector<LayerSpec>& specs, const std::string& policy)
-      : on_host(specs, Policy::parse(policy), test::kLikeOnDevice),
-        on_device(specs, Policy::parse(policy), kOnDevice) {
+      : on_host(specs, Policy::parse(policy)), on_device(specs, Policy::parse(policy), kOnDevice) {
     for (std::size_t i = 0; i < specs.size(); ++i)
       layers.push_back(std::make_unique<StreamedLayer>(specs[i], on_device, i));
   }

@@ -310,7 +310,7 @@ class DeviceSvdModel : public testing::TestWithParam<const char*> {
   }
 
   std::vector<LayerSpec> specs = layers();
-  Compressor on_host{specs, Policy::parse(GetParam()), test::kLikeOnDevice};
+  Compressor on_host{specs, Policy::parse(GetParam())};
   Compressor on_device{specs, Policy::parse(GetParam()), {.device = Device::cuda}};
   test::Gradients gradients{specs};
   test::ModelBuffers buffers{on_device};

@@ -28,6 +28,7 @@ struct Matrix {
   std::vector<float> values;
   DType dtype = DType::f32;
   unsigned iterations = 1;
+  bool optional = false;  ///< it may look for no pairs
 
   [[nodiscard]] std::uint64_t m() const { return shape.shorter(); }
   [[nodiscard]] std::uint64_t n() const { return shape.longer(); }
@@ -126,7 +127,12 @@ class SketchLayers {
   [[nodiscard]] std::size_t launches() const { return launches_; }
 
   /// Layer i draws under the key's tensor + i. `captured`: by a graph that is launched twice.
-  [[nodiscard]] std::vector<Sketch> decompose(const Key& key, bool captured = false) {
+  /// `ranks`: what layers have learnt, or none.
+  [[nodiscard]] std::vector<Sketch> decompose(const Key& key, bool captured = false,
+                                              std::span<const price::RankState> ranks = {}) {
+    const test::Memory learnt(ranks.size_bytes());
+    if (!ranks.empty()) learnt.put(std::as_bytes(ranks));
+    ranks_ = ranks.empty() ? nullptr : reinterpret_cast<const price::RankState*>(learnt.data());
     Layout counted;
     plan(counted);
     std::vector<std::byte> tables(counted.table_bytes());
@@ -153,6 +159,7 @@ class SketchLayers {
     Queue queue(stream);
     MessageCall call;
     call.key = key;
+    call.ranks.now = ranks_;
     begin(frame_, {}, call, views_, queue);
     queue.launch_warps(measure_tensors, plan_.measured.units, frame_, plan_);
     hostexec::reset_calls();
@@ -182,7 +189,7 @@ class SketchLayers {
       const Matrix& matrix = matrices_[i];
       const SketchPlaces places{layout.scratch<double>(matrix.shape.rows),
                                 layout.scratch<double>(matrix.shape.rows),
-                                layout.scratch<double>(matrix.rank)};
+                                layout.scratch<double>(matrix.rank), 1, matrix.optional};
       jobs_.push_back(planner.add(matrix.shape, {matrix.rank, matrix.iterations}, i, places));
     }
     plan_ = planner.finish();
@@ -218,6 +225,7 @@ class SketchLayers {
   SketchPlan plan_;
   std::vector<SketchJob> jobs_;
   std::size_t launches_ = 0;
+  const price::RankState* ranks_ = nullptr;
 };
 
 inline std::vector<Sketch> decompose_all(const std::vector<Matrix>& matrices,

@@ -86,6 +86,50 @@ TEST(Sketches, ManyLayersTakeAsManyLaunchesAsOne) {
   }
 }
 
+/// A job that has learnt to look for fewer pairs makes the sketch of those, in its larger memory.
+TEST(Sketches, LearntRanksAreThoseOfSmallerSketches) {
+  struct Case {
+    MatrixShape shape;
+    std::uint32_t most, rank;
+  };
+  for (const auto& [shape, most, rank] : {Case{{30, 50}, 20, 8},
+                                          {{50, 30}, 12, 7},
+                                          {{24, 1300}, 24, 16},
+                                          {{1300, 24}, 24, 5},
+                                          {{90, 2100}, 72, 40},
+                                          {{140, 150}, 130, 66},
+                                          {{140, 150}, 64, 1}}) {
+    Matrix large = falling(shape, most), small = falling(shape, rank);
+    large.iterations = small.iterations = 2;
+    const std::vector<price::RankState> ranks{{static_cast<std::uint16_t>(rank), 0}};
+    Sketch found = SketchLayers({large}).decompose({.seed = 7}, false, ranks)[0];
+    for (std::uint32_t k = rank; k < most; ++k) EXPECT_EQ(found.sigma[k], 0) << k;
+    found.sigma.resize(rank);
+    found.shorter.resize(rank * small.m());
+    found.longer.resize(rank * small.n());
+    EXPECT_TRUE(same_bits(found, decompose_all({small})[0])) << shape.rows << ", " << rank;
+  }
+}
+
+/// Without pairs there is no sketch where the layer has other forms, and one pair where it has not;
+/// what looks for more than there is room for looks for what there is.
+TEST(Sketches, LearntRanksKeepToTheirLimits) {
+  std::vector<Matrix> matrices(3, falling({40, 60}, 9));
+  matrices[0].optional = true;
+  matrices[1].rank = 1;
+  const std::vector<Sketch> whole = decompose_all(matrices);
+  matrices[1].rank = 9;
+  const std::vector<price::RankState> ranks{{0, 16}, {0, 0}, {24, 0}};
+  std::vector<Sketch> found = SketchLayers(matrices).decompose({.seed = 7}, false, ranks);
+  for (const double sigma : found[0].sigma) EXPECT_EQ(sigma, 0);
+  for (const double rms : found[0].residual_rms) EXPECT_EQ(rms, 0);
+  found[1].sigma.resize(1);
+  found[1].shorter.resize(40);
+  found[1].longer.resize(60);
+  EXPECT_TRUE(same_bits(found[1], whole[1]));
+  EXPECT_TRUE(same_bits(found[2], whole[2]));
+}
+
 TEST(Sketches, GraphsReplay) {
   const std::vector<Matrix> matrices = many_matrices();
   const std::vector<Sketch> sketches = decompose_all(matrices);

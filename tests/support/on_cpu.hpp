@@ -12,9 +12,6 @@ namespace atomo::test {
 
 static_assert(kDevice == Device::cuda, "these suites compare a device with the CPU");
 
-/// The twin of a model on a device, whose sketches always look for all their pairs.
-inline constexpr CompressorOptions kLikeOnDevice{.learns_ranks = false};
-
 /// How a test over specs is called.
 inline std::string spec_name(const testing::TestParamInfo<std::string>& made) {
   std::string name;
@@ -23,8 +20,8 @@ inline std::string spec_name(const testing::TestParamInfo<std::string>& made) {
   return name;
 }
 
-/// The specs whose messages have the CPU's bytes: sketches start from another random matrix and have
-/// other pairs (test_device_forms.cpp).
+/// The specs whose messages have the CPU's bytes: sketches are the CPU's but for rounding
+/// (test_device_forms.cpp).
 inline std::vector<std::string> specs_with_the_cpus_bytes() {
   std::vector<std::string> specs = all_specs();
   std::erase_if(specs, [](const std::string& spec) {
