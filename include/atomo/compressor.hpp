@@ -73,10 +73,10 @@ struct CompressorOptions {
   /// price, on the device that is current when it is made; the calls that encode and decode take
   /// device pointers (see `Codec::encode`) and only messages of its own layers and codecs.
   Device device = Device::cpu;
-  /// On the CPU a sketch without a `rank=` of its own looks for as many pairs as earlier messages of
-  /// the layer had a use for, which `save` keeps: the same input, key and history give the same
-  /// bytes. False: always for as many as its shape allows, so that a whole message follows from its
-  /// input and key alone.
+  /// A sketch without a `rank=` of its own looks for as many pairs as earlier messages of the layer
+  /// had a use for, which `save` keeps: the same input, key and history give the same bytes. False:
+  /// always for as many as its shape allows, so that a whole message follows from its input and key
+  /// alone.
   bool learns_ranks = true;
 };
 
@@ -91,7 +91,7 @@ struct CompressorOptions {
 /// On a device no call of a step waits for it, and all but `begin_step`, which is the host's alone,
 /// can be captured into a CUDA graph: replays go on from what the last one has learnt. Layers may
 /// be encoded on different streams; what `end_step` launches has to come behind them, and the
-/// layers of the next step and whole messages behind that.
+/// layers of the next step and whole messages behind that, one whole message behind the other.
 class Compressor {
  public:
   /// \throws Error for a duplicate or unmatched name or more than 65,536 layers.
@@ -184,8 +184,7 @@ class Compressor {
 
   /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
   /// model's price, under a `cap=` of its layers' shares, and the ranks of its sketches. Between
-  /// steps. On a device this call
-  /// and `load` wait for all its work. \throws Error when that failed.
+  /// steps. On a device this call and `load` wait for all its work. \throws Error when that failed.
   [[nodiscard]] std::vector<std::byte> save() const;
   /// A state of other layers gives its prices alone: sketches begin anew. \throws Error when the
   /// bytes are not a saved state of a model with these caps.
