@@ -85,8 +85,8 @@ __device__ bool was_measured(const Frame& frame, const Plan& plan, const Job& jo
   return frame(frame(plan.sketches.jobs)[job.sketch].measured)[row] != 0;
 }
 
-/// By a whole warp that has written one of `units` parts of a job's amplitudes, the largest of which
-/// is `largest`, in every lane. A sketch's rows are not final before the `rest`.
+/// By a whole warp that has written one of `units` parts of a job's amplitudes, the largest of
+/// which is `largest`, in every lane. A sketch's rows are not final before the `rest`.
 __device__ void offer(const Frame& frame, const Plan& plan, std::uint32_t number,
                       std::uint64_t units, double largest, bool rest) {
   const Job& job = frame(plan.jobs)[number];

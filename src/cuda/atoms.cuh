@@ -141,8 +141,8 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 void search_prices(const Frame& frame, const Plan& plan, Queue& queue);
 /// The same, and the forms of layers that choose: one launch more, with grids three.
 void find_price(const Frame& frame, const Plan& plan, Queue& queue);
-/// Bodies: five launches, seven with sketches; with layers under a cap four more, five when there are several of them;
-/// with grids those of coordinates.
+/// Bodies: five launches, seven with sketches; with layers under a cap four more, five when there
+/// are several of them; with grids those of coordinates.
 void size(const Frame& frame, const Plan& plan, Queue& queue);
 
 /// What bodies say of the next messages' sketches: one launch, none without sketches.

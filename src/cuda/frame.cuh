@@ -96,13 +96,12 @@ struct StagedBody {
   std::uint64_t pieces = 0;
 };
 
-/// On the device, one a layer: what a message's sketches look for, and what the next ones will. Null
-/// where nothing is learnt.
+/// On the device, a layer each: pairs that a message's sketches look for, and what the next ones
+/// will. Null where nothing is learnt.
 struct LearntRanks {
   const price::RankState* now = nullptr;
-  price::RankState* next = nullptr;  ///< of the next step
-  price::RankState* at_once =
-      nullptr;  ///< the same as `now` where the next message takes them, or null
+  price::RankState* next = nullptr;     ///< of the next step
+  price::RankState* at_once = nullptr;  ///< `now` where the next message follows at once, or null
 };
 
 /// One a message, in the workspace; zeroed, then filled by `begin` and `open`.

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Sketches of matrices: pairs of low rank that take most of them, and what they leave.
 ///
-/// Mathematics (a randomised decomposition from a sparse start, as cpu/sketch.cpp). The matrix as it
-/// lies is scaled by a power of two, T, its rows' norms below 1; Y = T S with S sparse and random;
-/// Q = orthonormal vectors of Y; Z = T^T Q; P = orthonormal vectors of Z; K = T P; W = the
-/// eigenvectors of K^T K in f64. Products with T are in f32; vectors become orthonormal by their Gram
-/// matrix in f64, Q's once, P's twice. Pair k is K w_k and P w_k, the shorter one brought to norm 1,
-/// its amplitude the norm of the other. The residual is T - sum of u_k v_k^T from these very f32
-/// vectors: pairs and residual sum to T within f32's rounding whatever Q, W and P are, so neither zero
-/// nor dependent vectors do harm, nor a rounding of the steps before. Its rows are computed where they
-/// are needed (sketch_rows.cu).
+/// Mathematics (a randomised decomposition from a sparse start, as cpu/sketch.cpp). The matrix as
+/// it lies is scaled by a power of two, T, its rows' norms below 1; Y = T S with S sparse and
+/// random; Q = orthonormal vectors of Y; Z = T^T Q; P = orthonormal vectors of Z; K = T P; W = the
+/// eigenvectors of K^T K in f64. Products with T are in f32; vectors become orthonormal by their
+/// Gram matrix in f64, Q's once, P's twice. Pair k is K w_k and P w_k, the shorter one brought to
+/// norm 1, its amplitude the norm of the other. The residual is T - sum of u_k v_k^T from these
+/// very f32 vectors: pairs and residual sum to T within f32's rounding whatever Q, W and P are, so
+/// neither zero nor dependent vectors do harm, nor a rounding of the steps before. Its rows are
+/// computed where they are needed (sketch_rows.cu).
 ///
 /// Mapping. All layers go through every step together, so the launches do not depend on their
 /// number. Here: a warp 4,096 entries of a vector. The start: sketch_start.cu; products:
 /// sketch_products.cu; small matrices: sketch_basis.cu.
 ///
-/// Traffic in bytes an entry: 12 read and 4 written, in three passes; of rows that are computed 4 read
-/// and 4 written more; vectors of both sides on top.
+/// Traffic in bytes an entry: 12 read and 4 written, in three passes; of rows that are computed 4
+/// read and 4 written more; vectors of both sides on top.
 ///
 /// Shared memory: none here. Determinism: draws are functions of their place, sums of the shape, so
 /// a GPU gives the same bits every time. Alignment: tensors as their entries.

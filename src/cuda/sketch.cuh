@@ -2,8 +2,8 @@
 #pragma once
 /// The decomposition of layers into the pairs of a sketch of low rank and what they leave (method
 /// atoms, family 3): sketch.cu, with its products (sketch_products.cu), its small matrices
-/// (sketch_basis.cu) and the rows that the pairs leave (sketch_rows.cu). No library is called, so no
-/// handles are needed.
+/// (sketch_basis.cu) and the rows that the pairs leave (sketch_rows.cu). No library is called, so
+/// no handles are needed.
 
 #include "cuda/entries.cuh"
 #include "format/matrix.hpp"
@@ -13,7 +13,6 @@ namespace atomo::cuda {
 
 /// What the caller gives a sketch room for, and what it knows.
 struct SketchPlaces {
-
   Scratch<double> row_rms;       ///< of the tensor's rows, which the caller fills
   Scratch<double> residual_rms;  ///< of what the pairs leave of them; may be the same memory
   Scratch<double> sigma;         ///< of pair k: sigma * unit
@@ -104,11 +103,11 @@ class SketchPlanner {
   unsigned shared_bytes_ = 0;
 };
 
-/// Decomposes the layers of all jobs under their keys, once `row_rms` has the norms of their rows and
-/// `note_row_rms` was called for all of them. Fills `residual_rms`; of rows that are computed to be
-/// measured it has what is to be added to their rms, and `entries` has them. Vectors and sigma are zero
-/// where a layer is not finite or a row's norm is 2^120 or more.
-/// 28 launches, 16 more for every further iteration of the job that has most.
+/// Decomposes the layers of all jobs under their keys, once `row_rms` has the norms of their rows
+/// and `note_row_rms` was called for all of them. Fills `residual_rms`; of rows that are computed
+/// to be measured it has what is to be added to their rms, and `entries` has them. Vectors and
+/// sigma are zero where a layer is not finite or a row's norm is 2^120 or more. 28 launches, 16
+/// more for every further iteration of the job that has most.
 void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// Pairs that a job looks for in this message: units, places and memory are for `job.rank` of them.
 /// Without pairs all its norms are zero, and nothing else is computed.
@@ -157,8 +156,8 @@ struct SketchScale {
 };
 __device__ inline SketchScale sketch_scale(const Frame& frame, const SketchPlan& plan,
                                            std::uint32_t number) {
-  /// Rows whose norm is at least 2 to this are left to the residual, so that no sum leaves the range
-  /// of f32.
+  /// Rows whose norm is at least 2 to this are left to the residual, so that no sum leaves the
+  /// range of f32.
   constexpr std::int32_t kLargestExponent = 120;
   const SketchJob& job = frame(plan.jobs)[number];
   const auto bits = static_cast<long long>(frame(plan.states)[number].largest);

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The start of sketches: the scaled matrix, and its product with a sparse random one.
 ///
-/// Mathematics (math/sparse_start.hpp). Y = T S, S of one weight a column of T: Y[i][k] is the sum of
-/// t[i][c] * weight[c], one fma a term, over the columns c with (c + shift) mod rank = k, the shift
-/// being that of c's group.
+/// Mathematics (math/sparse_start.hpp). Y = T S, S of one weight a column of T: Y[i][k] is the sum
+/// of t[i][c] * weight[c], one fma a term, over the columns c with (c + shift) mod rank = k, the
+/// shift being that of c's group.
 ///
 /// Mapping.
 ///   draw   a warp 1,024 words: weights and shifts
-///   start  a thread a value of Y, or a stretch of some 1,024 columns of it: neighbouring lanes have
-///          neighbouring vectors, so they read neighbouring columns, every entry once. It leaves the
-///          entry scaled on its way. A second launch adds stretches up in order.
+///   start  a thread a value of Y, or a stretch of some 1,024 columns of it: neighbouring lanes
+///          have neighbouring vectors, so they read neighbouring columns, every entry once. It
+///          leaves the entry scaled on its way. A second launch adds stretches up in order.
 ///
-/// Traffic in bytes an entry: 4 read (2 of a half) and 4 written; the start, 8 bytes a column and row,
-/// comes from the caches. A copy that is aligned pays: every later read is of 16 bytes, and of f32.
+/// Traffic in bytes an entry: 4 read (2 of a half) and 4 written; the start, 8 bytes a column and
+/// row, comes from the caches. A copy that is aligned pays: every later read is of 16 bytes, and of
+/// f32.
 ///
-/// Shared memory: none. Determinism: draws are functions of their place, sums of the shape. Alignment:
-/// tensors as their entries.
+/// Shared memory: none. Determinism: draws are functions of their place, sums of the shape.
+/// Alignment: tensors as their entries.
 
 #include "core/philox.hpp"
 #include "cuda/sketch.cuh"

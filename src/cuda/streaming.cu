@@ -9,8 +9,8 @@
 /// Mapping.
 ///   keep   a thread a word: from the workspace of a layer's message into the memory of the steps
 ///   open   one block: which layers came, a thread each; what their budgets, heads and bodies add
-///          up to; the largest amplitude and the lowest grid; the searches begin anew; what sketches
-///          have learnt counts from now on
+///          up to; the largest amplitude and the lowest grid; the searches begin anew; what the
+///          sketches have learnt counts from now on
 ///   learn  one warp, a lane a pool, behind each of the two searches
 /// Budgets are f64 and added in the order of the layers, by a warp a pool that reads 32 at a time.
 ///

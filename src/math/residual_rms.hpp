@@ -2,9 +2,9 @@
 #pragma once
 /// The rms of a row of what a sketch leaves, without the row. The pairs project rows onto a space
 /// that they have an orthonormal basis of, so by Pythagoras the squared norm of what is left is
-/// |t|^2 - |k|^2: the row's less that of its coordinates. Rounding is added, so the rms is never less
-/// than the row's. Where almost nothing is left the difference has no digits, and the row has to be
-/// computed.
+/// |t|^2 - |k|^2: the row's less that of its coordinates. Rounding is added, so the rms is never
+/// less than the row's. Where almost nothing is left the difference has no digits, and the row has
+/// to be computed.
 
 #include <cmath>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Sketches and layers that choose their form, on a device. Decoding gives the CPU's values bit for
 /// bit, whatever became of the bytes. What needs no decomposition is encoded to the CPU's bytes;
-/// the pairs of a sketch are the CPU's but for rounding and signs, so messages with one are as long but
-/// for little, and are held to what they promise.
+/// the pairs of a sketch are the CPU's but for rounding and signs, so messages with one are as long
+/// but for little, and are held to what they promise.
 #include <gtest/gtest.h>
 
 #include <algorithm>

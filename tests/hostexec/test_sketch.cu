@@ -61,7 +61,8 @@ TEST_P(SketchShapes, PairsAndResidualAreTheMatrix) {
   const Matrix matrix = falling(shape, rank);
   const Sketch sketch = decompose_all({matrix})[0];
   expect_sound(matrix, sketch);
-  // Six directions stand out, of which a small rank finds its last badly; a full one leaves nothing.
+  // Six directions stand out, of which a small rank finds its last badly; a full one leaves
+  // nothing.
   const std::vector<double> sigma = singular_values(matrix);
   const bool full = rank == shape.shorter();
   for (std::uint32_t k = 0; k < std::min(full ? rank : rank - 1, 4u); ++k)
@@ -89,6 +90,26 @@ TEST(Sketches, MatricesOfLowRankAreTakenWhole) {
       for (std::uint32_t k = static_cast<std::uint32_t>(rank); k < 8; ++k)
         EXPECT_LE(sketch.sigma[k], 1e-5 * sigma[0]) << k;
       for (const float v : sketch.residual) ASSERT_NEAR(v, 0, 1e-5 * sigma[0]);
+    }
+  }
+}
+
+/// One direction, the sums of which all have one sign, and noise that is left of it. By Pythagoras
+/// the norms have digits while the noise is more than about 2^-8 of a row; below, rows are computed.
+TEST(Sketches, NormsOfWhatIsLeftAreNeverTooSmall) {
+  for (const MatrixShape shape : {MatrixShape{18, 40000}, {200, 2100}, {400, 24}}) {
+    for (const int power : {-4, -6, -8, -9, -10, -14, -40}) {
+      SCOPED_TRACE(std::to_string(shape.columns) + " columns, noise 2^" + std::to_string(power));
+      Matrix matrix{shape, 3, normal(shape.rows * shape.columns, 9), DType::f32};
+      for (float& v : matrix.values) v = 1 + std::ldexp(v, power);
+      const Sketch sketch = decompose_all({matrix})[0];
+      expect_rms(matrix, sketch);
+      const auto measured = std::accumulate(sketch.measured.begin(), sketch.measured.end(), 0u);
+      if (power > -7) {
+        EXPECT_EQ(measured, 0u);
+      } else if (power < -10) {
+        EXPECT_EQ(measured, shape.rows);
+      }
     }
   }
 }
