@@ -216,7 +216,7 @@ smoke() {
 correctness() {
   cases parity 90 '*/Parity.*'
   cases codecs 90 '*/EveryCodec.*:*/DrawingCodec.*:*/AveragedCodec.*'
-  cases forms 90 '*/DeviceForms.*:*/DeviceFormCaps.*:*/FormModels.*:*/SketchModels.*'
+  cases forms 90 '*/DeviceForms.*:*/DeviceFormCaps.*:*/FormModels.*:*/SketchModels.*:*/LearntRanks.*'
   cases sums 60 'DeviceSums.*'
   cases model 90 '*/DeviceModel.*'
   cases streaming 90 '*/DeviceStreaming.*:DeviceStreamedLayers.*'
@@ -224,7 +224,7 @@ correctness() {
   cases svd 90 '*/DeviceSvd.*:*/DeviceSvdModel.*'
   ATOMO_TEST_ENTRIES=$([ $rehearse -eq 1 ] && echo 70001 || echo 67108864) cases two_streams 240 '*/TwoStreams.*'
   cases others 90 "-*/Parity.*:*/EveryCodec.*:*/DrawingCodec.*:*/AveragedCodec.*:*/DeviceForms.*:*/DeviceFormCaps.*:*/FormModels.*:\
-*/SketchModels.*:DeviceSums.*:*/DeviceModel.*:*/DeviceStreaming.*:DeviceStreamedLayers.*:DeviceCaps.*:*/DeviceCap.*:\
+*/SketchModels.*:*/LearntRanks.*:DeviceSums.*:*/DeviceModel.*:*/DeviceStreaming.*:DeviceStreamedLayers.*:DeviceCaps.*:*/DeviceCap.*:\
 */DeviceCapModels.*:StreamedCaps.*:*/DeviceSvd.*:*/DeviceSvdModel.*:*/TwoStreams.*:*/Large.*"
   on_gpu_cases large 120 '*/Large.*'
 }
