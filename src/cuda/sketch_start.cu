@@ -73,9 +73,10 @@ __global__ void scale_and_start(Frame frame, SketchPlan plan) {
     const std::uint64_t shift = frame(job.shifts)[group / width] % rank;
     const std::uint64_t after = end - group < width ? end : group + width;
     for (std::uint64_t c = group + (vector + rank - shift) % rank; c < after; c += rank) {
-      const auto v = static_cast<double>(finite ? x(row * columns + c) : 0.0f);
-      entries[c] = static_cast<float>(v * scale);
-      sum = __fmaf_rn(entries[c], weights[c], sum);
+      const double v = finite ? static_cast<double>(x(row * columns + c)) : 0.0;
+      const auto scaled = static_cast<float>(v * scale);
+      entries[c] = scaled;
+      sum = __fmaf_rn(scaled, weights[c], sum);
     }
   }
   float* const to = cut.count == 1

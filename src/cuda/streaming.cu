@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan 
   __syncthreads();
   for (std::uint32_t i = threadIdx.x; i < plan.frame.count; i += kScanThreads) {
     frame(plan.kept)[i].seen = 0;
-    frame(plan.ranks)[i] = frame(plan.next_ranks)[i];
+    frame(plan.ranks)[i] = frame(plan.next_ranks)[i];  // of the step that begins
   }
   for (std::uint32_t i = threadIdx.x; prices_atoms && i < plan.atom_pool.price.count;
        i += kScanThreads)
