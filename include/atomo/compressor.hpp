@@ -83,9 +83,10 @@ struct CompressorOptions {
 /// Encodes and decodes all layers of a model. Layers of codecs with a budget (`bits=`) put their
 /// budgets in one pool and share one price, so bits go where they save most variance.
 ///
-/// Set-up and `load` allocate; encode and decode do not. `encode`, `begin_step` and `end_step` are
+/// Set-up and `load` allocate; encode and decode do not. `encode`, `begin_...` and `end_...` are
 /// called by one thread at a time; between `begin_step` and `end_step`, `encode_layer` may run for
-/// different layers on any threads at once. The decoding calls are const and thread-safe with a
+/// different layers on any threads at once, and between `begin_message` and `end_message`,
+/// `add_layer`. The decoding calls are const and thread-safe with a
 /// workspace each.
 ///
 /// On a device no call of a step waits for it, and all but `begin_step`, which is the host's alone,
@@ -130,6 +131,19 @@ class Compressor {
   /// same price (on a device a cap is still shared out as the last streamed step's sizes ask).
   Status encode(std::span<const ConstTensorView> layers, const Key& key, const Payload& payload,
                 const Context& context) noexcept;
+  /// Begins a whole message whose layers come one by one, as back-propagation makes them: the bytes
+  /// and what is learnt are those of `encode`, whose conditions hold. `payload` and the context's
+  /// workspace belong to the message until `end_message`. `wrong_stage` when a message or a step is
+  /// under way; `unsupported` on a device.
+  Status begin_message(const Key& key, const Payload& payload, const Context& context) noexcept;
+  /// Layer i of the message: all the work that does not need the price of the model, which may be
+  /// all there is. Any order, any thread, different layers at once; of a layer that is added again
+  /// the last counts. What the view points to stays as it is until `end_message`. Of the context
+  /// the executor is used, and `status`. `wrong_stage` outside a message.
+  Status add_layer(std::size_t i, const ConstTensorView& view, const Context& context) noexcept;
+  /// Finds the price, does the rest of the work and ends the message. Of the context the executor
+  /// is used, and `status`. `wrong_stage` outside a message, or when a layer was not added.
+  Status end_message(const Context& context = {}) noexcept;
   /// Reads a container of all layers, in registration order. On failure the contents are
   /// unspecified.
   Status decode(ConstBytes message, std::span<const TensorView> layers,

@@ -57,6 +57,8 @@ class LayerEncoder {
   /// layer's tensor. A sketch looks for `rank` pairs at most.
   Status prepare(const ConstTensorView& view, const Key& key, Executor* executor,
                  std::size_t rank = price::RankState::kAll) noexcept;
+  /// What `write` works on, where that is not what `prepare` did.
+  void use(Executor* executor) noexcept { input_.executor = executor; }
   /// There is something to send: entries, all finite.
   [[nodiscard]] bool sends() const noexcept { return input_.n > 0 && !non_finite_; }
 

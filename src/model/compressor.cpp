@@ -85,7 +85,33 @@ Status Compressor::encode(std::span<const ConstTensorView> layers, const Key& ke
                           const Payload& payload, const Context& context) noexcept {
   if (impl_->device != nullptr) return impl_->encode_on_device(layers, key, payload, context);
   const FpGuard guard;
+  if (impl_->in_message) return report(context, Status::wrong_stage);
   return report(context, impl_->encode(layers, key, payload, context));
+}
+
+Status Compressor::begin_message(const Key& key, const Payload& payload,
+                                 const Context& context) noexcept {
+  if (impl_->device != nullptr) return Status::unsupported;
+  if (impl_->in_message || impl_->in_step) return report(context, Status::wrong_stage);
+  const Status status = impl_->begin_message(key, payload, context);
+  impl_->in_message = !failed(status);
+  return report(context, status);
+}
+
+Status Compressor::add_layer(std::size_t i, const ConstTensorView& view,
+                             const Context& context) noexcept {
+  if (impl_->device != nullptr) return Status::unsupported;
+  if (!impl_->in_message) return report(context, Status::wrong_stage);
+  if (i >= impl_->layers.size()) return report(context, Status::shape_mismatch);
+  const FpGuard guard;
+  return report(context, impl_->add_layer(i, view, context.executor));
+}
+
+Status Compressor::end_message(const Context& context) noexcept {
+  if (impl_->device != nullptr) return Status::unsupported;
+  if (!std::exchange(impl_->in_message, false)) return report(context, Status::wrong_stage);
+  const FpGuard guard;
+  return report(context, impl_->end_message(context.executor));
 }
 
 Status Compressor::decode(ConstBytes message, std::span<const TensorView> layers,
@@ -132,7 +158,7 @@ Status Compressor::begin_step(const Key& key) noexcept {
 }
 
 Status Compressor::begin_step(const Key& key, const Prices& prices) noexcept {
-  if (impl_->in_step) return Status::wrong_stage;
+  if (impl_->in_step || impl_->in_message) return Status::wrong_stage;
   if (key.tensor != 0 || !is_finite_price(prices.atoms) || !is_finite_price(prices.grid))
     return Status::invalid_argument;
   if (!impl_->streams_under_cap()) return Status::unsupported;

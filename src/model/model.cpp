@@ -166,44 +166,69 @@ Status Compressor::Impl::each_layer(Executor* executor, Step step) noexcept {
   return status;
 }
 
-/// `seen` says per layer: 0 not in this step, 1 encoded but nothing to send, 2 sends.
-Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
+Status Compressor::Impl::encode(std::span<const ConstTensorView> views, const Key& key,
                                 const Payload& payload, const Context& context) noexcept {
   if (views.size() != layers.size()) return Status::shape_mismatch;
+  if (const Status s = begin_message(key, payload, context); failed(s)) return s;
+  const Status status = each_layer(context.executor, [&](std::size_t i, Executor* executor) {
+    return add_layer(i, views[i], executor);
+  });
+  return failed(status) ? status : end_message(context.executor);
+}
+
+/// `seen` says per layer: 0 not in this step or message, 1 encoded but nothing to send, 2 sends.
+Status Compressor::Impl::begin_message(Key key, const Payload& payload,
+                                       const Context& context) noexcept {
   if (key.tensor != 0 || payload.data == nullptr || payload.bytes == nullptr)
     return Status::invalid_argument;
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
   if (const Status s = carve(context.workspace); failed(s)) return s;
   if (context.step != nullptr) key.step = *context.step;
-  const auto room_of = [&](std::size_t i) {
-    const auto capacity = static_cast<std::size_t>(padded(plans[i].max_body_bytes));
-    return Bytes{payload.data + layout.bytes() + body_offset[i], capacity};
-  };
+  message_key = key;
+  message = payload;
+  std::fill(seen.begin(), seen.end(), std::uint8_t{0});
+  return Status::ok;
+}
 
-  Status status = each_layer(context.executor, [&](std::size_t i, Executor* executor) {
-    Key own = key;
-    own.tensor = static_cast<std::uint16_t>(i);
-    const Status s = encoders[i].prepare(views[i], own, executor, rank_of(i));
-    seen[i] = encoders[i].sends() ? 2 : 1;
-    return s;
-  });
+Status Compressor::Impl::add_layer(std::size_t i, const ConstTensorView& view,
+                                   Executor* executor) noexcept {
+  Key own = message_key;
+  own.tensor = static_cast<std::uint16_t>(i);
+  LayerEncoder& layer = encoders[i];
+  Status status = layer.prepare(view, own, executor, rank_of(i));
+  seen[i] = layer.sends() ? 2 : 1;
+  if (stands_alone(i)) {
+    if (!failed(status)) status |= layer.write({}, room_of(i));
+    if (!failed(status)) status |= layer.fit({0, 1}, room_of(i));
+  }
+  statuses[i] = status;
+  return status;
+}
+
+/// The rest of a message, all of whose layers were added.
+Status Compressor::Impl::end_message(Executor* executor) noexcept {
+  Status status = Status::ok;
+  for (std::size_t i = 0; i < encoders.size(); ++i)
+    status |= seen[i] == 0 ? Status::wrong_stage : statuses[i];
   if (failed(status)) return status;
   LayerPrices found;
-  status |= find_prices(found, context.executor);
-  status |= each_layer(context.executor, [&](std::size_t i, Executor*) {
+  status |= find_prices(found, executor);
+  status |= each_layer(executor, [&](std::size_t i, Executor* own) {
+    if (stands_alone(i)) return Status::ok;
+    encoders[i].use(own);
     return encoders[i].write(found, room_of(i));
   });
-  if (!failed(status)) status |= allot(key);
+  if (!failed(status)) status |= allot(message_key);
   if (failed(status)) return status;
-  status |= each_layer(context.executor, [&](std::size_t i, Executor*) {
-    return encoders[i].fit(allotments[i], room_of(i));
+  status |= each_layer(executor, [&](std::size_t i, Executor*) {
+    return stands_alone(i) ? Status::ok : encoders[i].fit(allotments[i], room_of(i));
   });
   if (failed(status)) return status;
 
-  const std::uint64_t total = close_gaps(payload.data);
-  layout.write_tables(payload.data);
-  layout.seal(payload.data, key, found.atoms, found.grid, total);
-  *payload.bytes = total;
+  const std::uint64_t total = close_gaps();
+  layout.write_tables(message.data);
+  layout.seal(message.data, message_key, found.atoms, found.grid, total);
+  *message.bytes = total;
   for (const std::size_t i : ranked_layers) learn_rank(i);
   ranks = next_ranks;
   prices = found;
@@ -214,8 +239,8 @@ Status Compressor::Impl::encode(std::span<const ConstTensorView> views, Key key,
 
 /// Moves the bodies, written where the largest would be, behind one another; writes the rows.
 /// Returns the total.
-std::uint64_t Compressor::Impl::close_gaps(std::byte* message) noexcept {
-  std::byte* to = message + layout.bytes();
+std::uint64_t Compressor::Impl::close_gaps() noexcept {
+  std::byte* to = message.data + layout.bytes();
   const std::byte* bodies = to;
   for (std::size_t i = 0; i < encoders.size(); ++i) {
     LayerRecord row = encoders[i].row();
@@ -225,9 +250,9 @@ std::uint64_t Compressor::Impl::close_gaps(std::byte* message) noexcept {
     std::fill(to + bytes, to + whole, std::byte{0});
     to += whole;
     row.kind = layout.kind_of(i);
-    write_record(message, i, row);
+    write_record(message.data, i, row);
   }
-  return static_cast<std::uint64_t>(to - message);
+  return static_cast<std::uint64_t>(to - message.data);
 }
 
 Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view,

@@ -63,6 +63,11 @@ struct Compressor::Impl {
   price::ControllerState atoms, grid;  // of a model on the CPU; a device keeps its own
   bool in_step = false;
 
+  // Of a whole message whose layers come one by one.
+  bool in_message = false;
+  Key message_key;
+  Payload message;
+
   Impl(std::vector<LayerSpec> specs, Policy p, CompressorOptions options)
       : layers(std::move(specs)), policy(std::move(p)) {
     set_up_layers(options);
@@ -113,9 +118,19 @@ struct Compressor::Impl {
   Status find_prices(codec::LayerPrices& found, Executor* executor) noexcept;
   Status encode_on_device(std::span<const ConstTensorView> views, const Key& key,
                           const Payload& payload, const Context& context) noexcept;
-  Status encode(std::span<const ConstTensorView> views, Key key, const Payload& payload,
+  Status encode(std::span<const ConstTensorView> views, const Key& key, const Payload& payload,
                 const Context& context) noexcept;
-  std::uint64_t close_gaps(std::byte* message) noexcept;
+  Status begin_message(Key key, const Payload& payload, const Context& context) noexcept;
+  Status add_layer(std::size_t i, const ConstTensorView& view, Executor* executor) noexcept;
+  Status end_message(Executor* executor) noexcept;
+  /// Whether the body of a layer follows from the layer alone.
+  [[nodiscard]] bool stands_alone(std::size_t i) const { return !has_budget(i) && !capped(i); }
+  /// Where the body of a layer goes before the gaps between bodies are closed.
+  [[nodiscard]] Bytes room_of(std::size_t i) const noexcept {
+    return {message.data + layout.bytes() + body_offset[i],
+            static_cast<std::size_t>(format::padded(plans[i].max_body_bytes))};
+  }
+  std::uint64_t close_gaps() noexcept;
   /// What layer i, once written, says of its next sketch.
   void learn_rank(std::size_t i) noexcept { next_ranks[i] = encoders[i].learn_rank(ranks[i]); }
   [[nodiscard]] std::size_t rank_of(std::size_t i) const noexcept { return ranks[i].rank; }
