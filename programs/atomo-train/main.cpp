@@ -6,6 +6,8 @@
 /// (what a process is in them), exchange (how messages travel), learning (data, networks,
 /// optimisers), run (what a run logs and keeps), files (how that is written and read).
 
+#include <cblas.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -15,6 +17,7 @@
 #include "algorithms/algorithms.hpp"
 #include "command_line/options.hpp"
 #include "exchange/exchange.hpp"
+#include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 #include "learning/replica.hpp"
 #include "run/evaluate.hpp"
@@ -44,13 +47,21 @@ std::string objection(const train::Options& options, const train::Transport& tra
   return network.empty() ? train::device_objection() : network;
 }
 
+/// Leaves parallel work to the threads of the process, as long as the user does not say otherwise.
+void keep_to_one_thread_of_blas() {
+  if (std::getenv("OPENBLAS_NUM_THREADS") == nullptr) openblas_set_num_threads(1);
+}
+
 /// \throws std::exception for whatever ends the run.
-train::Outcome train_on(train::Options& options, train::Run& run) {
-  if (!train::all_ready(run.transport, objection(run.options, run.transport))) {
+train::Outcome train_on(train::Options& options, train::Transport& transport) {
+  if (!train::all_ready(transport, objection(options, transport)))
     return train::Outcome::cannot_start;
-  }
   if (options.on_device()) options.gpu = train::choose_gpu();
-  return train::find_algorithm(run.options.algorithm)->run(run);
+  keep_to_one_thread_of_blas();
+  if (options.threads == 0) options.threads = train::threads_of_this_process(transport);
+  train::Threads threads(options.threads);
+  train::Run run{options, transport, threads};
+  return train::find_algorithm(options.algorithm)->run(run);
 }
 
 /// The launchers number their processes in the environment; without one this is the only process.
@@ -88,9 +99,8 @@ int main(int argc, char** argv) {
   train::Transport transport(&argc, &argv, options.timeout_seconds, options.retries, servers);
   train::catch_interrupts();
   if (options.slow_rank != transport.rank()) options.slow_factor = 1;
-  train::Run run{options, transport};
   try {
-    const auto outcome = train_on(options, run);
+    const auto outcome = train_on(options, transport);
     transport.close();
     if (outcome != train::Outcome::cannot_start && transport.rank() == 0 && !options.out.empty()) {
       // A run without a plot is a whole run; the script has said what it lacks.

@@ -41,7 +41,7 @@ class Job {
       compressors_.push_back(std::make_unique<atomo::Compressor>(
           kLayers, host ? full : full.without_lossless(),
           atomo::CompressorOptions{.device = host ? atomo::Device::cpu : atomo::Device::cuda}));
-      exchanges_.push_back(host ? make_host_exchange(*compressors_.back(), kWorkers)
+      exchanges_.push_back(host ? make_host_exchange(*compressors_.back(), threads_, kWorkers)
                                 : make_device_exchange(*compressors_.back(), full, kWorkers,
                                                        where == Where::device_and_aware_mpi));
     }
@@ -122,6 +122,7 @@ class Job {
   }
 
   Where where_;
+  Threads threads_{1};
   std::vector<std::unique_ptr<atomo::Compressor>> compressors_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   std::vector<std::uint64_t> bytes_;

@@ -121,7 +121,7 @@ class Ring final : public ShardedPeer {
     auto& message = sent_[s];
     check_encoded(compressor.encode(shards_[s].views_of(std::span<const float>(own_)), {},
                                     {message.memory.data(), message.memory.size(), &message.bytes},
-                                    {.workspace = workspace_}),
+                                    context()),
                   0);
     const atomo::ConstBytes zeros[] = {message.payload()};
     const std::uint64_t bound = atomo::added_bytes_bound(zeros);

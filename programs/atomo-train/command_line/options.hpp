@@ -46,6 +46,7 @@ struct Options {
   // Data.
   std::string split = "iid";  ///< which worker sees which samples
 
+  std::uint32_t threads = 0;  ///< that encode and decode; 0: the process's part of the cores
   std::string device = "cpu";
   bool cuda_aware_mpi = false;
   std::optional<int> gpu;  ///< that this process uses, once chosen

@@ -11,6 +11,12 @@
 
 namespace train {
 
+namespace {
+
+constexpr int kMostThreads = 1024;
+
+}  // namespace
+
 bool is_policy_text(const std::string& policy) { return policy.find('=') != std::string::npos; }
 
 void add_codec_options(CLI::App& app, CodecChoice& choice) {
@@ -110,6 +116,12 @@ void add_model_options(CLI::App& app, Options& o) {
   app.add_option("--device", o.device,
                  "cuda: compute and encode on a GPU, one a process; with --algorithm allgather")
       ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--threads", o.threads,
+                 "of each process, to encode, also beside back-propagation, and to decode; results "
+                 "do not depend on it (0: its part of the cores it may run on)")
+      ->check(CLI::Range(0, kMostThreads))
       ->capture_default_str()
       ->group(group);
   app.add_flag("--cuda-aware-mpi", o.cuda_aware_mpi,

@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "exchange/threads.hpp"
+
 namespace train {
 
 class Exchange {
@@ -52,9 +54,9 @@ class Exchange {
   Exchange() = default;
 };
 
-/// `compressor` is one for host memory and outlives the exchange.
+/// `compressor` is one for host memory; it and `threads` outlive the exchange.
 [[nodiscard]] std::unique_ptr<Exchange> make_host_exchange(atomo::Compressor& compressor,
-                                                           std::size_t workers);
+                                                           Threads& threads, std::size_t workers);
 
 /// `compressor` is one for the current CUDA device and outlives the exchange; its policy is
 /// `policy` without lossless stages, which follow on the host. Gradients are taken in the order of

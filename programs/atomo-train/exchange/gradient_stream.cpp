@@ -34,9 +34,13 @@ void check(atomo::Status status, const char* action, const std::string& layer, s
 
 }  // namespace
 
-GradientSender::GradientSender(Transport& transport, Learner& learner, std::vector<int> server_of,
-                               std::size_t depth)
-    : transport_(transport), learner_(learner), server_of_(std::move(server_of)), messages_(depth) {
+GradientSender::GradientSender(Transport& transport, Learner& learner, Threads& threads,
+                               std::vector<int> server_of, std::size_t depth)
+    : transport_(transport),
+      learner_(learner),
+      threads_(threads),
+      server_of_(std::move(server_of)),
+      messages_(depth) {
   const auto& compressor = learner.compressor();
   for (auto& message : messages_) {
     for (std::size_t i = 0; i < compressor.layers().size(); ++i)
@@ -87,17 +91,20 @@ void GradientSender::add_sent(std::span<const float> scales, std::span<float> mo
   for (std::size_t i = 0; i < message.payloads.size(); ++i) {
     check(learner_.compressor().decode_layer_add(
               i, std::span(message.payloads[i]).first(message.lengths[i]), scales[i],
-              view_of(model, learner_.replica(), i), {.workspace = workspace_}),
+              view_of(model, learner_.replica(), i),
+              {.workspace = workspace_, .executor = threads_.all()}),
           "decode its own layer", learner_.compressor().layers()[i].name, step_);
   }
 }
 
 GradientReceiver::GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
                                    const atomo::Policy& policy, const Replica& replica,
-                                   std::size_t first, std::size_t last, std::size_t depth)
+                                   Threads& threads, std::size_t first, std::size_t last,
+                                   std::size_t depth)
     : transport_(transport),
       compressor_(compressor),
       replica_(replica),
+      threads_(threads),
       first_(first),
       last_(last),
       queues_(static_cast<std::size_t>(transport.workers())) {
@@ -194,9 +201,8 @@ void GradientReceiver::take_mean(std::span<const std::size_t> workers, std::span
 void GradientReceiver::add(std::size_t worker, std::size_t layer, float share,
                            std::span<float> gradient, Timeline& timeline) {
   const auto begin = Clock::now();
-  const auto status =
-      compressor_.decode_layer_add(layer, payload_of(worker, layer), share,
-                                   view_of(gradient, replica_, layer), {.workspace = workspace_});
+  const auto status = compressor_.decode_layer_add(layer, payload_of(worker, layer), share,
+                                                   view_of(gradient, replica_, layer), context());
   const auto& name = compressor_.layers()[layer].name;
   if (atomo::failed(status)) {
     const int rank = transport_.rank_of_worker(static_cast<int>(worker));
@@ -232,9 +238,8 @@ void GradientReceiver::add_together(std::span<const std::size_t> workers, std::s
   const float share = 1.0F / static_cast<float>(workers.size());
   const auto sum = sum_of(workers, layer);
   const auto& name = compressor_.layers()[layer].name;
-  if (sum.empty() ||
-      atomo::failed(compressor_.decode_layer_add(
-          layer, sum, share, view_of(gradient, replica_, layer), {.workspace = workspace_}))) {
+  if (sum.empty() || atomo::failed(compressor_.decode_layer_add(
+                         layer, sum, share, view_of(gradient, replica_, layer), context()))) {
     // Another linear codec, other steps, or payloads that are refused: which, each says itself.
     for (const std::size_t worker : workers) add(worker, layer, share, gradient, timeline);
     return;

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 #include "learning/learner.hpp"
 #include "run/timeline.hpp"
@@ -20,8 +21,8 @@ class GradientSender {
  public:
   /// `server_of`: the rank that serves each layer. With `depth` 2 a step's payloads may still be on
   /// their way while those of the next one are made.
-  GradientSender(Transport& transport, Learner& learner, std::vector<int> server_of,
-                 std::size_t depth);
+  GradientSender(Transport& transport, Learner& learner, Threads& threads,
+                 std::vector<int> server_of, std::size_t depth);
 
   void begin(std::uint32_t step);
   /// One layer, any order. Returns as soon as the send is posted. \throws std::runtime_error when
@@ -47,6 +48,7 @@ class GradientSender {
 
   Transport& transport_;
   Learner& learner_;
+  Threads& threads_;
   std::vector<int> server_of_;
   std::uint32_t step_ = 0;
   bool corrupt_next_ = false;
@@ -67,8 +69,8 @@ class GradientReceiver {
   /// Of layers [first, last). `policy` is the compressor's; at most `depth` messages of a worker
   /// may be on their way at once.
   GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
-                   const atomo::Policy& policy, const Replica& replica, std::size_t first,
-                   std::size_t last, std::size_t depth);
+                   const atomo::Policy& policy, const Replica& replica, Threads& threads,
+                   std::size_t first, std::size_t last, std::size_t depth);
 
   /// Posts the receives of a worker's next message.
   void expect(std::size_t worker, std::uint32_t step);
@@ -103,6 +105,9 @@ class GradientReceiver {
   };
 
   [[nodiscard]] Message& oldest(std::size_t worker);
+  [[nodiscard]] atomo::Context context() noexcept {
+    return {.workspace = workspace_, .executor = threads_.all()};
+  }
   [[nodiscard]] atomo::ConstBytes payload_of(std::size_t worker, std::size_t layer);
   void add(std::size_t worker, std::size_t layer, float share, std::span<float> gradient,
            Timeline& timeline);
@@ -115,6 +120,7 @@ class GradientReceiver {
   Transport& transport_;
   const atomo::Compressor& compressor_;
   const Replica& replica_;
+  Threads& threads_;
   std::size_t first_, last_;
   double decode_milliseconds_ = 0;
   std::vector<Queue> queues_;  ///< one a worker

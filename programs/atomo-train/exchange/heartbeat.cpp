@@ -120,12 +120,14 @@ void Transport::note_sign(int rank) {
   life.asked = life.told = 0;
 }
 
+bool Transport::shares_machine(int rank) const {
+  return std::strcmp(homes_[static_cast<std::size_t>(rank_)].machine,
+                     homes_[static_cast<std::size_t>(rank)].machine) == 0;
+}
+
 bool Transport::is_dead(int rank) const {
-  if (homes_.empty()) return false;
-  const Home& mine = homes_[static_cast<std::size_t>(rank_)];
-  const Home& theirs = homes_[static_cast<std::size_t>(rank)];
-  if (std::strcmp(mine.machine, theirs.machine) != 0) return false;
-  return kill(theirs.process, 0) != 0 && errno == ESRCH;
+  if (homes_.empty() || !shares_machine(rank)) return false;
+  return kill(homes_[static_cast<std::size_t>(rank)].process, 0) != 0 && errno == ESRCH;
 }
 
 bool Transport::silent(int rank) const {

@@ -14,8 +14,9 @@ namespace {
 
 class HostExchange final : public Exchange {
  public:
-  HostExchange(atomo::Compressor& compressor, std::size_t workers)
+  HostExchange(atomo::Compressor& compressor, Threads& threads, std::size_t workers)
       : compressor_(compressor),
+        threads_(threads),
         workers_(workers),
         own_(compressor.elements()),
         sum_(compressor.elements()),
@@ -36,8 +37,8 @@ class HostExchange final : public Exchange {
   }
 
   Encoded encode(const atomo::Key& key) override {
-    const auto status = compressor_.encode(
-        own_views_, key, {payload_.data(), payload_.size(), &bytes_}, {.workspace = workspace_});
+    const auto status =
+        compressor_.encode(own_views_, key, {payload_.data(), payload_.size(), &bytes_}, context());
     return {status, bytes_};
   }
 
@@ -62,7 +63,7 @@ class HostExchange final : public Exchange {
       // One call a worker, so that a refusal can name it; the sum is that of a single call.
       const auto message = atomo::ConstBytes(payloads_).subspan(k * longest_, bytes[k]);
       statuses.push_back(compressor_.decode_add(message, 1.0F / static_cast<float>(workers_),
-                                                sum_views_, {.workspace = workspace_}));
+                                                sum_views_, context()));
     }
     return statuses;
   }
@@ -70,7 +71,12 @@ class HostExchange final : public Exchange {
   std::span<float> sum() override { return sum_; }
 
  private:
+  [[nodiscard]] atomo::Context context() noexcept {
+    return {.workspace = workspace_, .executor = threads_.all()};
+  }
+
   atomo::Compressor& compressor_;
+  Threads& threads_;
   std::size_t workers_;
   std::vector<float> own_, sum_;
   std::vector<std::size_t> offsets_;  ///< of the layers in both
@@ -83,8 +89,9 @@ class HostExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> make_host_exchange(atomo::Compressor& compressor, std::size_t workers) {
-  return std::make_unique<HostExchange>(compressor, workers);
+std::unique_ptr<Exchange> make_host_exchange(atomo::Compressor& compressor, Threads& threads,
+                                             std::size_t workers) {
+  return std::make_unique<HostExchange>(compressor, threads, workers);
 }
 
 }  // namespace train

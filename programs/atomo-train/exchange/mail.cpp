@@ -22,9 +22,10 @@ constexpr int kMailTag = 30;
 
 }  // namespace
 
-Mail::Mail(Transport& transport, Learner& learner, std::size_t tail)
+Mail::Mail(Transport& transport, Learner& learner, Threads& threads, std::size_t tail)
     : transport_(transport),
       learner_(learner),
+      threads_(threads),
       tail_bytes_(tail * sizeof(float)),
       workspace_(atomo::programs::workspace_bytes(learner.compressor())) {}
 
@@ -70,11 +71,10 @@ void Mail::send(std::span<const int> ranks, std::span<const float> model,
   key.channel = channel;
   std::uint64_t bytes = 0;
   auto status = learner_.compressor().encode(
-      views, key, {message.memory.data(), message.memory.size() - tail_bytes_, &bytes},
-      {.workspace = workspace_});
+      views, key, {message.memory.data(), message.memory.size() - tail_bytes_, &bytes}, context());
   if (!atomo::failed(status) && !decoded.empty()) {
     status = learner_.compressor().decode(std::span(message.memory).first(bytes), views_of(decoded),
-                                          {.workspace = workspace_});
+                                          context());
   }
   if (atomo::failed(status)) {
     throw std::runtime_error("cannot encode the message of step " + std::to_string(step_) + ": " +
@@ -136,8 +136,7 @@ void Mail::decode(int rank, atomo::ConstBytes message, std::span<float> model,
   };
   if (message.size() < tail_bytes_) refuse("it is shorter than the statistics behind it");
   const auto payload = message.first(message.size() - tail_bytes_);
-  const auto status =
-      learner_.compressor().decode(payload, views_of(model), {.workspace = workspace_});
+  const auto status = learner_.compressor().decode(payload, views_of(model), context());
   if (atomo::failed(status)) refuse(std::string(atomo::describe(status)));
   if (tail_bytes_ != 0) std::memcpy(tail.data(), message.last(tail_bytes_).data(), tail_bytes_);
   counts_.decode += milliseconds(Clock::now() - begin);

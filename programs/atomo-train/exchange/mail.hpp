@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 #include "learning/learner.hpp"
 
@@ -29,7 +30,7 @@ class Mail {
   };
 
   /// `tail` values ride behind every payload. `learner` encodes, and has to outlive it.
-  Mail(Transport& transport, Learner& learner, std::size_t tail);
+  Mail(Transport& transport, Learner& learner, Threads& threads, std::size_t tail);
 
   void begin_step(std::uint32_t step);
   [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
@@ -70,9 +71,13 @@ class Mail {
   Outgoing& free_message();
   void decode(int rank, atomo::ConstBytes message, std::span<float> model, std::span<float> tail);
   [[nodiscard]] std::vector<atomo::TensorView> views_of(std::span<float> model) const;
+  [[nodiscard]] atomo::Context context() noexcept {
+    return {.workspace = workspace_, .executor = threads_.all()};
+  }
 
   Transport& transport_;
   Learner& learner_;
+  Threads& threads_;
   std::size_t tail_bytes_;
   std::uint32_t step_ = 0;
   Counts counts_;

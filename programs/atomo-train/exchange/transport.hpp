@@ -67,6 +67,9 @@ class Transport {
   /// count from 1.
   [[nodiscard]] std::string name(int rank) const;
 
+  /// Whether a rank is a process of this machine whose number means something here.
+  [[nodiscard]] bool shares_machine(int rank) const;
+
   [[nodiscard]] Transfer send(int to, int tag, atomo::ConstBytes bytes);
   /// `into` may be longer than the message.
   [[nodiscard]] Transfer receive(int from, int tag, atomo::Bytes into);

@@ -36,9 +36,9 @@ std::vector<View> layers_of(const Shard& shard, std::span<Value> part) {
 
 }  // namespace
 
-WeightSender::WeightSender(Transport& transport, Shard& shard, Views views,
+WeightSender::WeightSender(Transport& transport, Shard& shard, Threads& threads, Views views,
                            std::span<const float> weights)
-    : transport_(transport), shard_(shard), kind_(views) {
+    : transport_(transport), shard_(shard), threads_(threads), kind_(views) {
   if (kind_ != Views::none) views_.emplace_back(weights.begin(), weights.end());
   if (kind_ != Views::encoded || shard_.empty()) return;
   change_.resize(shard_.elements);
@@ -82,12 +82,14 @@ void WeightSender::send_change(std::span<const std::size_t> workers, std::span<c
   std::uint64_t length = 0;
   auto status = shard_.compressor->encode(
       layers_of<atomo::ConstTensorView>(shard_, std::span<const float>(change_)), key,
-      {parcel.bytes.data(), parcel.bytes.size(), &length}, {.workspace = workspace_});
+      {parcel.bytes.data(), parcel.bytes.size(), &length},
+      {.workspace = workspace_, .executor = threads_.all()});
   parcel.length = length;
   if (!atomo::failed(status)) {
-    status = shard_.compressor->decode_add(
-        std::span(parcel.bytes).first(length), 1,
-        layers_of<atomo::TensorView>(shard_, std::span<float>(view)), {.workspace = workspace_});
+    status =
+        shard_.compressor->decode_add(std::span(parcel.bytes).first(length), 1,
+                                      layers_of<atomo::TensorView>(shard_, std::span<float>(view)),
+                                      {.workspace = workspace_, .executor = threads_.all()});
   }
   if (atomo::failed(status)) {
     throw std::runtime_error("cannot encode the change of the weights before step " +
@@ -134,10 +136,11 @@ WeightSender::Parcel& WeightSender::free_parcel() {
   return *found;
 }
 
-WeightReceiver::WeightReceiver(Transport& transport, std::span<Shard> shards, bool encoded,
-                               std::span<const float> weights)
+WeightReceiver::WeightReceiver(Transport& transport, std::span<Shard> shards, Threads& threads,
+                               bool encoded, std::span<const float> weights)
     : transport_(transport),
       shards_(shards),
+      threads_(threads),
       encoded_(encoded),
       weights_(weights.begin(), weights.end()),
       messages_(shards.size()) {
@@ -162,9 +165,10 @@ std::uint64_t WeightReceiver::receive(std::uint32_t step) {
   for (std::size_t s = 0; s < shards_.size(); ++s) {
     bytes += transfers[s].received;
     if (!encoded_ || shards_[s].empty()) continue;
-    const auto status = shards_[s].compressor->decode_add(
-        std::span(messages_[s]).first(transfers[s].received), 1,
-        shards_[s].views_of(std::span<float>(weights_)), {.workspace = workspace_});
+    const auto status =
+        shards_[s].compressor->decode_add(std::span(messages_[s]).first(transfers[s].received), 1,
+                                          shards_[s].views_of(std::span<float>(weights_)),
+                                          {.workspace = workspace_, .executor = threads_.all()});
     if (!atomo::failed(status)) continue;
     const int rank = static_cast<int>(s);
     throw Fault(rank, transport_.name(rank) + " sent weights that are refused, step " +

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "exchange/shards.hpp"
+#include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 
 namespace train {
@@ -31,7 +32,8 @@ class WeightSender {
   };
 
   /// All workers begin with `weights`.
-  WeightSender(Transport& transport, Shard& shard, Views views, std::span<const float> weights);
+  WeightSender(Transport& transport, Shard& shard, Threads& threads, Views views,
+               std::span<const float> weights);
 
   /// The next weights of some workers. `key`: of the run and the step; who and where to is filled
   /// in. \throws std::runtime_error when a change cannot be encoded.
@@ -59,6 +61,7 @@ class WeightSender {
 
   Transport& transport_;
   Shard& shard_;
+  Threads& threads_;
   Views kind_;
   std::vector<std::vector<float>> views_;  ///< one a worker, or one for all
   std::vector<float> change_;
@@ -70,7 +73,7 @@ class WeightSender {
 class WeightReceiver {
  public:
   /// `weights`: of the whole model, at the beginning. `encoded`: changes travel.
-  WeightReceiver(Transport& transport, std::span<Shard> shards, bool encoded,
+  WeightReceiver(Transport& transport, std::span<Shard> shards, Threads& threads, bool encoded,
                  std::span<const float> weights);
   /// Every server's message into its place of `weights()`. Returns the bytes that came.
   /// \throws Fault naming the server whose message is refused, and why.
@@ -83,6 +86,7 @@ class WeightReceiver {
  private:
   Transport& transport_;
   std::span<Shard> shards_;
+  Threads& threads_;
   bool encoded_;
   std::vector<float> weights_;
   std::vector<std::vector<std::byte>> messages_;  ///< one a server

@@ -20,7 +20,7 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                     ? make_device_exchange(learner_.compressor(),
                                            atomo::Policy::parse(run.options.policy), workers_,
                                            run.options.cuda_aware_mpi)
-                    : make_host_exchange(learner_.compressor(), workers_)) {}
+                    : make_host_exchange(learner_.compressor(), run.threads, workers_)) {}
 
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   exchange_->put(layer, values);

@@ -52,7 +52,7 @@ Node::Node(Run& run)
       learner_(run.options, transport_.rank(), transport_.size(), [this] { transport_.breathe(); }),
       optimiser_(run.make_optimiser(learner_.replica().layers())),
       gradient_(learner_.replica().weights().size()),
-      mail_(transport_, learner_, learner_.replica().buffers().size()) {}
+      mail_(transport_, learner_, run.threads, learner_.replica().buffers().size()) {}
 
 void Node::begin() {
   const std::uint64_t sent_before = restore();

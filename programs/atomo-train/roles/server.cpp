@@ -46,9 +46,9 @@ Server::Server(Run& run, const Plan& plan)
       shards_(cut_into_shards(replica_->layers(), shard_policy(plan, run.options),
                               static_cast<std::size_t>(transport_.servers()))),
       shard_(shards_[static_cast<std::size_t>(transport_.rank())]),
-      receiver_(transport_, compressor_, policy_of(run), *replica_, shard_.first, shard_.last,
-                run.options.double_buffer ? 2 : 1),
-      sender_(transport_, shard_, views_of(plan, run.options), weights()),
+      receiver_(transport_, compressor_, policy_of(run), *replica_, run.threads, shard_.first,
+                shard_.last, run.options.double_buffer ? 2 : 1),
+      sender_(transport_, shard_, run.threads, views_of(plan, run.options), weights()),
       optimiser_(plan.rounds == Rounds::of_local_steps
                      ? run.make_outer_optimiser(layers_of(*replica_, shard_))
                      : run.make_optimiser(layers_of(*replica_, shard_))),

@@ -49,11 +49,10 @@ void ShardedPeer::encode(std::size_t s, std::span<const float> model, std::uint3
   const auto begin = Clock::now();
   auto key = learner_.key(step);
   key.channel = static_cast<std::uint16_t>(channel);
-  check_encoded(
-      shard.compressor->encode(shard.views_of(model), key,
-                               {message.memory.data(), message.memory.size(), &message.bytes},
-                               {.workspace = workspace_}),
-      step);
+  check_encoded(shard.compressor->encode(
+                    shard.views_of(model), key,
+                    {message.memory.data(), message.memory.size(), &message.bytes}, context()),
+                step);
   const auto end = Clock::now();
   report_.encode += milliseconds(end - begin);
   timeline_.span("encode", "shard " + std::to_string(s + 1), begin, end);
@@ -62,8 +61,8 @@ void ShardedPeer::encode(std::size_t s, std::span<const float> model, std::uint3
 void ShardedPeer::decode_add(std::size_t s, const Message& message, std::size_t from, float alpha,
                              std::span<float> model) {
   const auto begin = Clock::now();
-  const auto status = shards_[s].compressor->decode_add(
-      message.payload(), alpha, shards_[s].views_of(model), {.workspace = workspace_});
+  const auto status = shards_[s].compressor->decode_add(message.payload(), alpha,
+                                                        shards_[s].views_of(model), context());
   if (atomo::failed(status)) {
     std::ranges::fill(part(shards_[s], model), 0.0F);
     if (report_.refused == 0) {
@@ -111,10 +110,10 @@ bool ShardedPeer::step_along_means(float alpha, std::uint32_t step) {
   std::ranges::fill(gradient_, 0.0F);
   for (std::size_t s = 0; s < workers_; ++s) {
     if (shards_[s].empty()) continue;
-    check_payload(shards_[s].compressor->decode_add(means_[s].payload(), alpha,
-                                                    shards_[s].views_of(std::span(gradient_)),
-                                                    {.workspace = workspace_}),
-                  static_cast<int>(s), step);
+    check_payload(
+        shards_[s].compressor->decode_add(means_[s].payload(), alpha,
+                                          shards_[s].views_of(std::span(gradient_)), context()),
+        static_cast<int>(s), step);
   }
   decoded(begin);
   return step_along(gradient_, step);

@@ -51,6 +51,10 @@ class ShardedPeer : public Peer {
   [[nodiscard]] bool step_along_means(float alpha, std::uint32_t step);
 
   [[nodiscard]] Shard& mine() noexcept { return shards_[rank_]; }
+  /// Of a call while the network does not compute.
+  [[nodiscard]] atomo::Context context() noexcept {
+    return {.workspace = workspace_, .executor = run_.threads.all()};
+  }
   /// Its part of an array of the whole model.
   [[nodiscard]] static std::span<float> part(const Shard& shard, std::span<float> model) {
     return model.subspan(shard.offset, shard.elements);

@@ -40,8 +40,10 @@ Worker::Worker(Run& run, const Plan& plan)
                [this] { transport_.breathe(); }),
       shards_(cut_into_shards(learner_.replica().layers(), shard_policy(plan, run.options),
                               static_cast<std::size_t>(transport_.servers()))),
-      receiver_(transport_, shards_, !down_policy(plan, run.options).empty(), weights()),
-      sender_(transport_, learner_, server_of_layers(shards_, learner_.replica().layers().size()),
+      receiver_(transport_, shards_, run.threads, !down_policy(plan, run.options).empty(),
+                weights()),
+      sender_(transport_, learner_, run.threads,
+              server_of_layers(shards_, learner_.replica().layers().size()),
               run.options.double_buffer ? 2 : 1) {
   if (const auto checkpoint = run.resume(learner_.replica())) {
     restored_ = checkpoint->workers[worker_];

@@ -77,6 +77,7 @@ Log::Log(const Options& options, const Measure& measure, int workers, std::uint6
   line["codec"] = options.codec_label;
   line["measure"] = measure.key;
   line["parameters"] = parameters;
+  line["threads"] = options.threads;
   line["unbiased"] = unbiased(options.policy);
   emit(line);
   print(format("%s on %s: %llu parameters, %d workers, %s, %s", options.model.c_str(),

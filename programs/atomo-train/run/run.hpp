@@ -8,6 +8,7 @@
 #include <string>
 
 #include "command_line/options.hpp"
+#include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 #include "files/checkpoint.hpp"
 #include "learning/optimiser.hpp"
@@ -19,6 +20,7 @@ namespace train {
 struct Run {
   const Options& options;
   Transport& transport;
+  Threads& threads;  ///< of this process
 
   [[nodiscard]] std::uint32_t last_step() const;  ///< exclusive
   /// `done`: steps finished so far, the last `steps` of them since this was asked before.

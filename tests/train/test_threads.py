@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The threads of a process: how many there are, and that results do not depend on them."""
+
+import os
+import subprocess
+import unittest
+
+from jobs import data, finished, launch, path
+from test_use import lines_of
+
+BRIEF = ("--model", "logistic", "--data", data, "--batch", 8, "--steps", 1, "--algorithm", "allgather")
+SMALL = ("--model", "lenet", "--batch", 4, "--steps", 3, "--eval-samples", 10)
+
+
+def story(processes, *options):
+    """What every step computed and sent."""
+    events = finished(processes, *SMALL, *options).events("step")
+    return [(e["loss"], e["bytes_per_worker"], e["traffic_per_worker"]) for e in events]
+
+
+class ThreadsTest(unittest.TestCase):
+    def threads(self, processes, *options, cores=None):
+        log = path("threads.jsonl")
+        before = ["taskset", "--cpu-list", ",".join(map(str, cores))] if cores else []
+        subprocess.run([*before, *launch(processes), *map(str, BRIEF), "--log", log, *map(str, options)], check=True,
+                       capture_output=True, timeout=120)
+        return lines_of(log)[0]["threads"]
+
+    def test_a_process_has_its_part_of_the_cores(self):
+        cores = sorted(os.sched_getaffinity(0))
+        self.assertEqual(self.threads(1, cores=cores[:1]), 1)
+        self.assertEqual(self.threads(1, "--threads", 3, cores=cores[:1]), 3)
+        for processes in (1, 2, len(cores) + 1):  # a limit of time may leave less than all cores
+            self.assertIn(self.threads(processes), range(1, max(2, len(cores) // processes + 1)))
+
+    def test_results_do_not_depend_on_them(self):
+        for processes, *options in ((3, "--algorithm", "ps", "--codec", "atomo:bits=0.5", "--down", "qsgd:bits=8"),
+                                    (2, "--algorithm", "allgather", "--codec", "atomo:bits=0.5"),
+                                    (2, "--algorithm", "local", "--local-steps", 2, "--codec", "topk:keep=0.1"),
+                                    (2, "--algorithm", "dpsgd", "--codec", "qsgd:bits=8+blosc")):
+            with self.subTest(options):
+                self.assertEqual(story(processes, *options, "--threads", 3), story(processes, *options, "--threads", 1))
+
+
+if __name__ == "__main__":
+    unittest.main()
