@@ -51,12 +51,12 @@ class Job {
   void share(std::uint32_t step, int damaged = -1) {
     bytes_.clear();
     for (std::size_t k = 0; k < kWorkers; ++k) {
-      put(k, gradient_of(k, step, compressors_[k]->elements()));
       const auto worker = static_cast<std::uint16_t>(k);
-      const auto [status, bytes] =
-          exchanges_[k]->encode({.seed = 7, .step = step, .worker = worker});
-      ASSERT_FALSE(atomo::failed(status));
-      bytes_.push_back(bytes);
+      exchanges_[k]->begin({.seed = 7, .step = step, .worker = worker}, true);
+      put(k, gradient_of(k, step, compressors_[k]->elements()));
+      const auto encoded = exchanges_[k]->encode();
+      ASSERT_FALSE(atomo::failed(encoded.status));
+      bytes_.push_back(encoded.bytes);
       if (static_cast<int>(k) == damaged) exchanges_[k]->corrupt();
     }
     const std::size_t longest = *std::max_element(bytes_.begin(), bytes_.end());
@@ -122,7 +122,7 @@ class Job {
   }
 
   Where where_;
-  Threads threads_{1};
+  Threads threads_{2};
   std::vector<std::unique_ptr<atomo::Compressor>> compressors_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   std::vector<std::uint64_t> bytes_;

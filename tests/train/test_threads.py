@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads of a process: how many there are, and that results do not depend on them."""
+"""The threads of a process: how many there are, what they do while the network computes, and that results do not depend
+on them."""
 
+import json
 import os
+import pathlib
 import subprocess
 import unittest
 
@@ -9,6 +12,7 @@ from jobs import data, finished, launch, path
 from test_use import lines_of
 
 BRIEF = ("--model", "logistic", "--data", data, "--batch", 8, "--steps", 1, "--algorithm", "allgather")
+WORKER = 2  # the rank whose time line is looked at
 SMALL = ("--model", "lenet", "--batch", 4, "--steps", 3, "--eval-samples", 10)
 
 
@@ -40,6 +44,35 @@ class ThreadsTest(unittest.TestCase):
                                     (2, "--algorithm", "dpsgd", "--codec", "qsgd:bits=8+blosc")):
             with self.subTest(options):
                 self.assertEqual(story(processes, *options, "--threads", 3), story(processes, *options, "--threads", 1))
+
+
+class BesideTest(unittest.TestCase):
+    def assert_encodes_early(self, trace, threads):
+        """Worker 2 encodes layers or shards behind their gradients, and on one thread before its last gradient is there."""
+        events = [e for e in json.loads(pathlib.Path(trace).read_text())["traceEvents"] if e["pid"] == WORKER]
+        gradients = {e["args"]["layer"]: e["ts"] for e in events if e.get("cat") == "gradient"}
+        self.assertEqual(len(gradients), 8)
+        encodes = sorted(((e["ts"], e["args"]["layer"], e["tid"]) for e in events if e.get("cat") == "encode"))
+        for begin, layer, _ in encodes:
+            self.assertGreaterEqual(begin, gradients.get(layer, min(gradients.values())), layer)
+        self.assertEqual(any(thread == 1 for *_, thread in encodes), threads > 1)
+        if threads == 1:  # another thread begins when the machine has a core for it
+            self.assertLess(encodes[0][0], max(gradients.values()))
+
+    def test_what_is_sent_is_the_same_and_is_encoded_early(self):
+        """Each way in which what comes out of back-propagation is sent."""
+        for processes, *options in ((3, "--algorithm", "ps", "--double-buffer", "--codec", "atomo:bits=0.5"),
+                                    (3, "--algorithm", "difference", "--codec", "qsgd:bits=4"),
+                                    (3, "--algorithm", "allgather", "--codec", "atomo:bits=0.5"),
+                                    (3, "--algorithm", "twoshot", "--codec", "atomo:bits=0.5"),
+                                    (3, "--algorithm", "ring", "--codec", "atomo:atoms=coordinate,delta=0.001")):
+            stories = []
+            for threads in (1, 3):
+                with self.subTest(options, threads=threads):
+                    trace = path("beside.json")
+                    stories.append(story(processes, *options, "--threads", threads, "--timeline", trace, "--at", 1))
+                    self.assert_encodes_early(trace, threads)
+                    self.assertEqual(stories[-1], stories[0])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 ///
 ///   every rank, every step
 ///   ----------------------
-///   g_k <- back-propagation over this rank's samples
+///   g_k <- back-propagation over this rank's samples; for every layer, once it is there:
+///     what encoding can do without the price of the model
 ///   payload <- encode(g_k), the whole model at one price
 ///   lengths <- all-gather(length of payload)
 ///   payloads <- all-gather(payload, padded to the longest)
@@ -22,6 +23,7 @@ class Gatherer final : public GatheringPeer {
   explicit Gatherer(Run& run) : GatheringPeer(run) { begin(); }
 
   [[nodiscard]] bool train(std::uint32_t step) {
+    begin_payload(step, true);
     back_propagate(
         step, [this](std::size_t layer, std::span<const float> gradient) { put(layer, gradient); });
     encode(step, corrupts(step));

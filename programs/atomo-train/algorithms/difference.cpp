@@ -71,9 +71,7 @@ void work(Worker& worker) {
   std::vector<float> memory(worker.weights().size());
   worker.keep(kMemory, memory);
   while (worker.receive_weights()) {
-    const auto difference = worker.gradient();
-    for (std::size_t i = 0; i < memory.size(); ++i) difference[i] -= memory[i];
-    worker.send(difference);
+    worker.stream_gradient(memory);
     worker.add_sent(alpha, memory);
   }
 }

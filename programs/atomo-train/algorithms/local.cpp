@@ -79,6 +79,7 @@ class Local final : public GatheringPeer {
     auto& replica = learner_.replica();
     const auto weights = replica.weights();
     for (std::size_t i = 0; i < change_.size(); ++i) change_[i] = agreed_[i] - weights[i];
+    begin_payload(last, false);
     for (std::size_t layer = 0; layer < replica.layers().size(); ++layer) {
       put(layer, std::span(change_).subspan(replica.offset(layer),
                                             replica.layers()[layer].shape.elements()));

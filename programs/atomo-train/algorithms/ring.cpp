@@ -5,8 +5,8 @@
 ///
 ///   every rank k, every step; shard s is a run of layers; ranks and shards count modulo W
 ///   -------------------------------------------------------------------------------------
-///   g <- back-propagation over this rank's samples
-///   p <- encode(g of shard k-1, channel 0)
+///   g <- back-propagation over this rank's samples; once g of shard k-1 is there:
+///     p <- encode(g of shard k-1, channel 0)
 ///   for hop = 1 .. W-1:                                               reduce-scatter
 ///     send p to rank k+1
 ///     receive from rank k-1 the payload q of a partial sum of shard s = k-hop-1
@@ -43,7 +43,7 @@ enum Tag : int { kSumTag = 30, kMeanTag };
 
 class Ring final : public ShardedPeer {
  public:
-  explicit Ring(Run& run) : ShardedPeer(run), adds_(workers_) {
+  explicit Ring(Run& run) : ShardedPeer(run), adds_(workers_), parts_(workers_) {
     for (std::size_t s = 0; s < workers_; ++s) {
       if (shards_[s].empty()) continue;
       make_room_for_sums(s);
@@ -53,6 +53,7 @@ class Ring final : public ShardedPeer {
   }
 
   [[nodiscard]] bool train(std::uint32_t step) {
+    await_sum(1);
     compute_gradient(step);
     reduce_scatter(step);
     all_gather();
@@ -61,28 +62,40 @@ class Ring final : public ShardedPeer {
   }
 
  private:
+  /// The first shard goes round as it is; the others' parts are needed as payloads where these add.
+  [[nodiscard]] Own own_message(std::size_t s) override {
+    const std::size_t hop = (before(1) + workers_ - s) % workers_;  // on which it is added to a sum
+    if (hop == 0) return {0, &sum_of(s)};
+    return {hop, adds_[s] != 0 ? &parts_[s] : nullptr};
+  }
+  void own_encoded(std::size_t s) override {
+    if (s == before(1) && workers_ > 1) send_sum(s);
+  }
+
+  void send_sum(std::size_t s) {
+    send(after(), kSumTag, sum_of(s));
+    report_.payload_bytes += sum_of(s).bytes;
+  }
+  void await_sum(std::size_t hop) {
+    const bool comes = hop < workers_ && !shards_[before(hop + 1)].empty();
+    incoming_ = comes ? receive(before(1), kSumTag, received_) : Transfer{};
+  }
+
   void reduce_scatter(std::uint32_t step) {
-    if (!shards_[before(1)].empty()) encode(before(1), own_, step, 0, sum_of(before(1)));
     for (std::size_t hop = 1; hop < workers_; ++hop) {
-      const std::size_t out = before(hop), in = before(hop + 1);
-      Transfer incoming;
-      if (!shards_[in].empty()) incoming = receive(before(1), kSumTag, received_);
-      if (!shards_[out].empty()) {
-        send(after(), kSumTag, sum_of(out));
-        report_.payload_bytes += sum_of(out).bytes;
+      const std::size_t s = before(hop + 1);
+      if (!shards_[s].empty()) {
+        take(incoming_, received_, "reduce-scatter");
+        add_own(s, step, hop);
       }
-      if (shards_[in].empty()) continue;
-      take(incoming, received_, "reduce-scatter");
-      add_own(in, step, hop);
+      await_sum(hop + 1);
+      if (hop + 1 < workers_ && !shards_[s].empty()) send_sum(s);
     }
   }
 
   /// The payload that came plus this rank's part, as a payload.
   void add_own(std::size_t s, std::uint32_t step, std::size_t hop) {
-    if (adds_[s] != 0) {
-      encode(s, own_, step, hop, part_);
-      if (add_undecoded(s)) return;
-    }
+    if (adds_[s] != 0 && add_undecoded(s)) return;
     // Other codecs, levels beyond what adds, or a payload that is refused: decoding tells which.
     decode_add(s, received_, before(1), 1, own_);
     encode(s, own_, step, hop, sum_of(s));
@@ -91,7 +104,7 @@ class Ring final : public ShardedPeer {
   bool add_undecoded(std::size_t s) {
     const auto begin = Clock::now();
     auto& sum = sum_of(s);
-    const atomo::ConstBytes both[] = {part_.payload(), received_.payload()};
+    const atomo::ConstBytes both[] = {parts_[s].payload(), received_.payload()};
     const auto status =
         atomo::add(both, add_workspace_, {sum.memory.data(), sum.memory.size(), &sum.bytes});
     const auto end = Clock::now();
@@ -128,7 +141,7 @@ class Ring final : public ShardedPeer {
     if (bound == 0) return;
     adds_[s] = 1;
     add_workspace_.resize(atomo::add_workspace_bytes(2));
-    part_.memory.resize(std::max(part_.memory.size(), sent_[s].memory.size()));
+    parts_[s].memory.resize(message.memory.size());
     for (auto* memory : {&message.memory, &means_[s].memory})
       memory->resize(std::max<std::size_t>(memory->size(), bound));
   }
@@ -142,7 +155,9 @@ class Ring final : public ShardedPeer {
   [[nodiscard]] Message& sum_of(std::size_t s) { return (s == rank_ ? means_ : sent_)[s]; }
 
   std::vector<std::uint8_t> adds_;  ///< of a shard: 1 when its payloads add undecoded
-  Message received_, part_;         ///< a partial sum of others, and this rank's own part
+  Message received_;                ///< a partial sum of others
+  Transfer incoming_;               ///< of it
+  std::vector<Message> parts_;      ///< by shard: this rank's own part, where payloads add
   std::vector<std::byte> add_workspace_;
 };
 

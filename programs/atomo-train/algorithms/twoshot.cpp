@@ -6,8 +6,7 @@
 ///
 ///   every rank k, every step; shard s is a run of layers that rank s adds up
 ///   ------------------------------------------------------------------------
-///   g_k <- back-propagation over this rank's samples
-///   for every shard s:
+///   g_k <- back-propagation over this rank's samples; for every shard s, once g_k of it is there:
 ///     send encode(g_k of s, channel s) to rank s                    first shot: all to all
 ///   m <- sum over ranks j, in rank order, of decode(payload of j) / W, of shard k
 ///   send encode(m, channel W) to every rank                         second shot: all-gather
@@ -36,8 +35,8 @@ class TwoShot final : public ShardedPeer {
   }
 
   [[nodiscard]] bool train(std::uint32_t step) {
+    await_shards();
     compute_gradient(step);
-    send_shards(step);
     add_my_shard();
     send_mean(step);
     gather_means();
@@ -46,19 +45,21 @@ class TwoShot final : public ShardedPeer {
   }
 
  private:
-  /// First shot, outwards. What a rank sends itself does not travel.
-  void send_shards(std::uint32_t step) {
+  /// First shot: what the others send of my shard may come while this rank computes.
+  void await_shards() {
     incoming_.assign(workers_, {});
     for (std::size_t j = 0; j < workers_ && !mine().empty(); ++j) {
       if (j != rank_) incoming_[j] = receive(j, kShardTag, received_[j]);
     }
-    for (std::size_t s = 0; s < workers_; ++s) {
-      if (shards_[s].empty()) continue;
-      encode(s, own_, step, s, sent_[s]);
-      if (s == rank_) continue;
-      send(s, kShardTag, sent_[s]);
-      report_.payload_bytes += sent_[s].bytes;
-    }
+  }
+
+  /// First shot, outwards.
+  [[nodiscard]] Own own_message(std::size_t s) override { return {s, &sent_[s]}; }
+  /// What a rank sends itself does not travel.
+  void own_encoded(std::size_t s) override {
+    if (s == rank_) return;
+    send(s, kShardTag, sent_[s]);
+    report_.payload_bytes += sent_[s].bytes;
   }
 
   /// First shot, inwards: in rank order, so that the sum does not depend on who was first.

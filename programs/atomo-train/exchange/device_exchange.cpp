@@ -132,26 +132,28 @@ class DeviceExchange final : public Exchange {
     }
   }
 
+  void begin(const atomo::Key& key, bool) override { key_ = key; }
+
   void put(std::size_t layer, std::span<const float> gradient) override {
     // In torch's own stream: torch may give the gradient's memory to its next kernel.
     copy(own_.as<float>() + offsets_[layer], gradient.data(), gradient.size_bytes(),
          cudaMemcpyDeviceToDevice, cudaStreamLegacy);
   }
 
-  Encoded encode(const atomo::Key& key) override {
+  Encoded encode() override {
     gradients_.record(cudaStreamLegacy);
     gradients_.hold(work_.get());
     check(cudaMemsetAsync(told_.data(), 0, told_.bytes().size(), work_.get()), "clearing words");
     const auto status = compressor_.encode(
-        own_views_, key, {payload_.data(), payload_.bytes().size(), told_.as<std::uint64_t>()},
+        own_views_, key_, {payload_.data(), payload_.bytes().size(), told_.as<std::uint64_t>()},
         context(statuses()));
-    if (atomo::failed(status)) return {status, 0};
+    if (atomo::failed(status)) return {.status = status};
     hear();
     bytes_ = *told_on_host_.as<std::uint64_t>();
     if (lossless_ && !atomo::failed(heard()[0])) {
-      if (const auto s = pack(); atomo::failed(s)) return {s, 0};
+      if (const auto s = pack(); atomo::failed(s)) return {.status = s};
     }
-    return {heard()[0], bytes_};
+    return {.status = heard()[0], .bytes = bytes_};
   }
 
   void corrupt() override {
@@ -295,6 +297,7 @@ class DeviceExchange final : public Exchange {
   }
 
   atomo::Compressor& compressor_;
+  atomo::Key key_;
   std::vector<atomo::Codec> codecs_;  ///< of the layers, with their lossless stages
   bool lossless_;                     ///< whether there is one
   std::size_t workers_;

@@ -3,7 +3,7 @@
 /// \file
 /// Where gradients and payloads live in an all-gather: in host memory, or on a CUDA device.
 ///
-///   put(layer, gradient)...   -> encode(key)           every rank
+///   begin(key, ...)           -> put(layer, gradient)... -> encode()   every rank
 ///   outgoing(longest)         -> all-gather -> incoming(longest)
 ///   add_all(bytes)            -> sum()
 ///
@@ -17,25 +17,36 @@
 #include <string>
 #include <vector>
 
+#include "exchange/background.hpp"
 #include "exchange/threads.hpp"
 
 namespace train {
 
 class Exchange {
  public:
+  /// What was done for a layer before all layers were there.
+  struct OfLayer {
+    std::size_t layer = 0;
+    Background::Times times;
+    bool beside = false;  ///< on another thread than the one that called `put`
+  };
   struct Encoded {
     atomo::Status status = atomo::Status::ok;
-    std::uint64_t bytes = 0;  ///< of the payload
+    std::uint64_t bytes = 0;           ///< of the payload
+    std::vector<OfLayer> layers = {};  ///< in the order in which they came
+    double beside = 0;                 ///< milliseconds of encoding that held up nothing
   };
 
   virtual ~Exchange() = default;
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
+  /// A new payload. `computing`: back-propagation goes on between its layers.
+  virtual void begin(const atomo::Key& key, bool computing) = 0;
   /// A layer of this process's gradient, in the memory that the network computes in.
   virtual void put(std::size_t layer, std::span<const float> gradient) = 0;
-  /// The whole gradient into one payload.
-  [[nodiscard]] virtual Encoded encode(const atomo::Key& key) = 0;
+  /// The whole gradient into the payload.
+  [[nodiscard]] virtual Encoded encode() = 0;
   /// Flips a bit of the payload: whoever gets it must refuse it.
   virtual void corrupt() = 0;
 

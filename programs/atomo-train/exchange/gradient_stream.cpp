@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// The sender encodes each layer's gradient and posts it to the layer's server; the receiver polls
+/// The sender has each layer's gradient encoded, beside back-propagation where the process has a
+/// thread to spare, and posts it to the layer's server. MPI is called by one thread alone, so a
+/// layer that is encoded leaves when the next one comes, or at the end. The receiver polls
 /// for payloads and decodes each when its turn in the order of ranks has come, or adds all of a
 /// layer undecoded where the codec allows it. Both measure the time that the codec takes. A payload
 /// that cannot be decoded ends the run with a `Fault` that names its sender, layer and step.
@@ -40,7 +42,9 @@ GradientSender::GradientSender(Transport& transport, Learner& learner, Threads& 
       learner_(learner),
       threads_(threads),
       server_of_(std::move(server_of)),
-      messages_(depth) {
+      messages_(depth),
+      copies_(threads.count() > 1 ? learner.compressor().elements() : 0),
+      background_(threads.count() > 1) {
   const auto& compressor = learner.compressor();
   for (auto& message : messages_) {
     for (std::size_t i = 0; i < compressor.layers().size(); ++i)
@@ -51,37 +55,65 @@ GradientSender::GradientSender(Transport& transport, Learner& learner, Threads& 
   workspace_.resize(largest_workspace(compressor));
 }
 
-void GradientSender::begin(std::uint32_t step) {
+void GradientSender::begin(std::uint32_t step, bool computing) {
   step_ = step;
-  encode_milliseconds_ = 0;
+  computing_ = computing;
   bytes_ = 0;
+  background_.begin();
   current_ = (current_ + 1) % messages_.size();
   transport_.wait(messages_[current_].transfers);
   check(learner_.compressor().begin_step(learner_.key(step)), "begin encoding", "", step);
 }
 
 void GradientSender::push(std::size_t layer, std::span<const float> gradient, Timeline& timeline) {
-  const auto& spec = learner_.compressor().layers()[layer];
-  auto& payload = messages_[current_].payloads[layer];
-  auto& length = messages_[current_].lengths[layer];
-  const auto begin = Clock::now();
-  timeline.instant("gradient", spec.name, begin);
-  check(learner_.compressor().encode_layer(layer, {gradient.data(), atomo::DType::f32, spec.shape},
-                                           {payload.data(), payload.size(), &length},
-                                           {.workspace = workspace_}),
-        "encode layer", spec.name, step_);
-  if (std::exchange(corrupt_next_, false)) payload[length / 2] ^= std::byte{1};
-  const auto end = Clock::now();
-  messages_[current_].transfers[layer] = transport_.send(
-      server_of_[layer], kLayerTag + static_cast<int>(layer), std::span(payload).first(length));
-  timeline.span("encode", spec.name, begin, end);
-  timeline.instant("send", spec.name, Clock::now());
-  encode_milliseconds_ += milliseconds(end - begin);
-  bytes_ += length;
+  timeline.instant("gradient", learner_.compressor().layers()[layer].name, Clock::now());
+  const bool corrupt = std::exchange(corrupt_next_, false);
+  not_sent_.push_back(layer);
+  if (computing_ && background_.has_thread()) {
+    const auto copy = std::span(copies_).subspan(learner_.replica().offset(layer), gradient.size());
+    std::ranges::copy(gradient, copy.begin());
+    background_.post([this, layer, copy, corrupt] { encode(layer, copy, corrupt); });
+  } else {
+    background_.perform([&] { encode(layer, gradient, corrupt); });
+  }
+  send_encoded(timeline);
   transport_.breathe();
 }
 
-void GradientSender::finish() {
+/// On any thread: touches nothing but what is this layer's.
+void GradientSender::encode(std::size_t layer, std::span<const float> gradient, bool corrupt) {
+  const auto& spec = learner_.compressor().layers()[layer];
+  auto& payload = messages_[current_].payloads[layer];
+  auto& length = messages_[current_].lengths[layer];
+  atomo::Executor* const executor = computing_ ? threads_.beside() : threads_.all();
+  check(learner_.compressor().encode_layer(layer, {gradient.data(), atomo::DType::f32, spec.shape},
+                                           {payload.data(), payload.size(), &length},
+                                           {.workspace = workspace_, .executor = executor}),
+        "encode layer", spec.name, step_);
+  if (corrupt) payload[length / 2] ^= std::byte{1};
+}
+
+void GradientSender::send_encoded(Timeline& timeline) {
+  auto& message = messages_[current_];
+  while (const auto times = background_.take()) {
+    const std::size_t layer = not_sent_.front();
+    not_sent_.pop_front();
+    const auto& name = learner_.compressor().layers()[layer].name;
+    timeline.span("encode", name, times->begin, times->end, computing_ && background_.has_thread());
+    message.transfers[layer] =
+        transport_.send(server_of_[layer], kLayerTag + static_cast<int>(layer),
+                        std::span(message.payloads[layer]).first(message.lengths[layer]));
+    timeline.instant("send", name, Clock::now());
+    bytes_ += message.lengths[layer];
+  }
+}
+
+void GradientSender::finish(Timeline& timeline) {
+  while (!background_.idle()) {
+    background_.wait_a_moment();
+    send_encoded(timeline);
+    transport_.breathe();
+  }
   check(learner_.compressor().end_step(), "end encoding", "", step_);
   if (messages_.size() == 1) transport_.wait(messages_[current_].transfers);
 }

@@ -5,9 +5,11 @@
 
 #include <atomo/atomo.hpp>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
+#include "exchange/background.hpp"
 #include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 #include "learning/learner.hpp"
@@ -24,18 +26,22 @@ class GradientSender {
   GradientSender(Transport& transport, Learner& learner, Threads& threads,
                  std::vector<int> server_of, std::size_t depth);
 
-  void begin(std::uint32_t step);
-  /// One layer, any order. Returns as soon as the send is posted. \throws std::runtime_error when
-  /// it cannot be encoded.
+  /// `computing`: back-propagation goes on between the layers of this step, so a thread beside it
+  /// encodes them, where there is one; otherwise all threads do.
+  void begin(std::uint32_t step, bool computing);
+  /// One layer, any order; `gradient` may change afterwards. Posts the sends of the layers that are
+  /// encoded. \throws std::runtime_error when one cannot be encoded.
   void push(std::size_t layer, std::span<const float> gradient, Timeline& timeline);
-  /// With a depth of 1, waits until everything is away.
-  void finish();
+  /// Posts the last sends and, with a depth of 1, waits until everything is away.
+  void finish(Timeline& timeline);
   /// model <- model + scale of each layer * what its last payload decodes to.
   void add_sent(std::span<const float> scales, std::span<float> model);
   /// Flips a bit of the first payload of the step: the server must refuse it.
   void corrupt_next() noexcept { corrupt_next_ = true; }
 
-  [[nodiscard]] double encode_milliseconds() const noexcept { return encode_milliseconds_; }
+  /// Since the step began: what encoding held up, and what of it went on beside back-propagation.
+  [[nodiscard]] double encode_milliseconds() const noexcept { return background_.held(); }
+  [[nodiscard]] double beside_milliseconds() const noexcept { return background_.beside(); }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
  private:
@@ -46,17 +52,23 @@ class GradientSender {
     std::vector<Transfer> transfers;
   };
 
+  void encode(std::size_t layer, std::span<const float> gradient, bool corrupt);
+  void send_encoded(Timeline& timeline);
+
   Transport& transport_;
   Learner& learner_;
   Threads& threads_;
   std::vector<int> server_of_;
   std::uint32_t step_ = 0;
+  bool computing_ = false;
   bool corrupt_next_ = false;
-  double encode_milliseconds_ = 0;
   std::uint64_t bytes_ = 0;
   std::vector<Message> messages_;
   std::size_t current_ = 0;
+  std::vector<float> copies_;         ///< of gradients, for a thread beside back-propagation
+  std::deque<std::size_t> not_sent_;  ///< layers that were pushed, in this order
   std::vector<std::byte> workspace_;
+  Background background_;  ///< last: what it works on outlives it
 };
 
 /// The server's end: adds payloads to the gradient as they come, each layer in rank order, so that

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
 /// The exchange for training on the CPU keeps the gradient, the payloads and their sum in vectors
-/// and calls the compressor on them directly. Each worker's payload is decoded by a call of its
+/// and calls the compressor on them directly. What encoding can do for a layer alone, it does when
+/// the layer comes, on a thread beside back-propagation where the process has one to spare. Each worker's payload is decoded by a call of its
 /// own, so that the worker whose payload is refused can be named.
 
 #include <algorithm>
+#include <utility>
 
 #include "common/workspace.hpp"
 #include "exchange/exchange.hpp"
@@ -21,7 +23,8 @@ class HostExchange final : public Exchange {
         own_(compressor.elements()),
         sum_(compressor.elements()),
         payload_(compressor.max_encoded_bytes()),
-        workspace_(atomo::programs::workspace_bytes(compressor)) {
+        workspace_(atomo::programs::workspace_bytes(compressor)),
+        background_(threads.count() > 1) {
     std::size_t at = 0;
     for (const auto& layer : compressor.layers()) {
       own_views_.push_back({own_.data() + at, atomo::DType::f32, layer.shape});
@@ -31,15 +34,41 @@ class HostExchange final : public Exchange {
     }
   }
 
+  void begin(const atomo::Key& key, bool computing) override {
+    key_ = key;
+    computing_ = computing;
+    background_.begin();
+    begun_ = {};
+    timed_ = 0;
+    if (computing_) begun_.status = compressor_.begin_message(key_, payload(), context());
+  }
+
   void put(std::size_t layer, std::span<const float> gradient) override {
     std::copy(gradient.begin(), gradient.end(),
               own_.begin() + static_cast<std::ptrdiff_t>(offsets_[layer]));
+    if (!computing_) return;
+    begun_.layers.push_back({layer, {}, background_.has_thread()});
+    background_.post([this, layer] {
+      // What became of it, the message's end tells.
+      (void)compressor_.add_layer(layer, own_views_[layer], {.executor = threads_.beside()});
+    });
+    take_times();
   }
 
-  Encoded encode(const atomo::Key& key) override {
-    const auto status =
-        compressor_.encode(own_views_, key, {payload_.data(), payload_.size(), &bytes_}, context());
-    return {status, bytes_};
+  Encoded encode() override {
+    if (!computing_) {
+      const auto status = compressor_.encode(own_views_, key_, payload(), context());
+      return {.status = status, .bytes = bytes_};
+    }
+    while (!background_.idle()) {
+      background_.wait_a_moment();
+      take_times();
+    }
+    auto done = std::move(begun_);
+    done.beside = background_.beside();
+    if (!atomo::failed(done.status)) done.status = compressor_.end_message(context());
+    done.bytes = bytes_;
+    return done;
   }
 
   void corrupt() override { payload_[bytes_ / 2] ^= std::byte{1}; }
@@ -71,6 +100,12 @@ class HostExchange final : public Exchange {
   std::span<float> sum() override { return sum_; }
 
  private:
+  void take_times() {
+    while (const auto times = background_.take()) begun_.layers[timed_++].times = *times;
+  }
+  [[nodiscard]] atomo::Payload payload() noexcept {
+    return {payload_.data(), payload_.size(), &bytes_};
+  }
   [[nodiscard]] atomo::Context context() noexcept {
     return {.workspace = workspace_, .executor = threads_.all()};
   }
@@ -85,6 +120,11 @@ class HostExchange final : public Exchange {
   std::vector<std::byte> payload_, payloads_, workspace_;
   std::uint64_t bytes_ = 0;  ///< of the payload
   std::size_t longest_ = 0;  ///< bytes a worker in `payloads_`
+  atomo::Key key_;
+  bool computing_ = false;
+  Encoded begun_;          ///< the payload under way
+  std::size_t timed_ = 0;  ///< of its layers
+  Background background_;  ///< last: what it works on outlives it
 };
 
 }  // namespace

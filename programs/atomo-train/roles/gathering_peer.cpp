@@ -22,18 +22,29 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                                            run.options.cuda_aware_mpi)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_)) {}
 
+void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
+  exchange_->begin(learner_.key(step), computing);
+}
+
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
+  const auto begin = Clock::now();
   exchange_->put(layer, values);
+  report_.encode += milliseconds(Clock::now() - begin);
 }
 
 void GatheringPeer::encode(std::uint32_t step, bool corrupt) {
   const auto begin = Clock::now();
-  const auto [status, bytes] = exchange_->encode(learner_.key(step));
-  check_encoded(status, step);
-  report_.payload_bytes = bytes;
+  const auto encoded = exchange_->encode();
+  check_encoded(encoded.status, step);
+  report_.payload_bytes = encoded.bytes;
+  report_.beside = encoded.beside;
   if (corrupt) exchange_->corrupt();
   const auto end = Clock::now();
-  report_.encode = milliseconds(end - begin);
+  report_.encode += milliseconds(end - begin);
+  for (const auto& [layer, times, beside] : encoded.layers) {
+    timeline_.span("encode", learner_.replica().layers()[layer].name, times.begin, times.end,
+                   beside);
+  }
   timeline_.span("encode", "", begin, end);
 }
 

@@ -4,7 +4,8 @@
 /// What the algorithms share in which every rank gets every payload: an array of the model, encoded
 /// whole by each rank, and its mean over them. The calls come in this order:
 ///
-///   put(layer, values)..., encode(step), gather_lengths(), gather_payloads(), decode_mean(step)
+///   begin_payload(step, ...), put(layer, values)..., encode(step, ...), gather_lengths(),
+///   gather_payloads(), decode_mean(step)
 
 #include <memory>
 #include <span>
@@ -18,9 +19,12 @@ class GatheringPeer : public Peer {
  protected:
   explicit GatheringPeer(Run& run, MakeOptimiser make = &Run::make_optimiser);
 
+  /// A new payload, with the draws of `step`. `computing`: back-propagation goes on between its
+  /// layers, so what encoding can do for a layer alone is done when it comes.
+  void begin_payload(std::uint32_t step, bool computing);
   /// A layer of this rank's array, in the memory that the network computes in.
   void put(std::size_t layer, std::span<const float> values);
-  /// The whole array into one payload, with the draws of `step`. `corrupt`: flip a bit of it.
+  /// The whole array into the payload. `corrupt`: flip a bit of it.
   void encode(std::uint32_t step, bool corrupt);
   /// Lengths, with the rest of the reports.
   void gather_lengths();

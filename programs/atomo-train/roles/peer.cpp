@@ -56,7 +56,7 @@ void Peer::back_propagate(std::uint32_t step, const Replica::OnGradient& on_grad
     transport_.breathe();
   });
   const auto end = Clock::now();
-  report_.compute = milliseconds(end - begin);
+  report_.compute = milliseconds(end - begin) - report_.encode;
   timeline_.span("forward", "", begin, replica.backward_began());
   timeline_.span("backward", "", replica.backward_began(), end);
 }

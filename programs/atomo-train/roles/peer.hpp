@@ -46,6 +46,7 @@ class Peer {
   [[nodiscard]] bool first() const noexcept { return transport_.rank() == 0; }
 
   /// Forward and backward over this rank's samples of a step. Begins a new report and timeline.
+  /// Time that `on_gradient` counts as encoding is none of computing.
   void back_propagate(std::uint32_t step, const Replica::OnGradient& on_gradient);
   /// Tells every rank what this one reports.
   void exchange_reports();

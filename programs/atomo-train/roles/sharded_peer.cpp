@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
 /// The messages of a sharded algorithm are encoded, sent, received and added here, and the time of
-/// each part is recorded. A refused payload has been seen by one rank alone, so the refusal travels
+/// each part is recorded. A shard of the own gradient is encoded when its last layer comes out of
+/// back-propagation, on a thread beside it where the process has one to spare. A refused payload has been seen by one rank alone, so the refusal travels
 /// with the reports of the step, and then every rank ends the run for the same reason.
 
 #include "roles/sharded_peer.hpp"
@@ -22,10 +23,14 @@ ShardedPeer::ShardedPeer(Run& run)
       own_(learner_.replica().weights().size()),
       sent_(workers_),
       means_(workers_),
-      gradient_(own_.size()) {
+      gradient_(own_.size()),
+      shard_of_(learner_.replica().layers().size()),
+      missing_(workers_),
+      background_(run.threads.count() > 1) {
   std::size_t workspace = 0;
   for (std::size_t s = 0; s < workers_; ++s) {
     if (shards_[s].empty()) continue;
+    for (std::size_t i = shards_[s].first; i < shards_[s].last; ++i) shard_of_[i] = s;
     const auto& compressor = *shards_[s].compressor;
     sent_[s].memory.resize(compressor.max_encoded_bytes());
     means_[s].memory.resize(compressor.max_encoded_bytes());
@@ -37,25 +42,62 @@ ShardedPeer::ShardedPeer(Run& run)
 void ShardedPeer::compute_gradient(std::uint32_t step) {
   outgoing_.clear();
   corrupt_next_ = corrupts(step);
-  back_propagate(step, [this](std::size_t layer, std::span<const float> gradient) {
+  background_.begin();
+  for (std::size_t s = 0; s < workers_; ++s) missing_[s] = shards_[s].last - shards_[s].first;
+  back_propagate(step, [this, step](std::size_t layer, std::span<const float> gradient) {
     std::copy(gradient.begin(), gradient.end(),
               own_.begin() + static_cast<std::ptrdiff_t>(learner_.replica().offset(layer)));
+    const std::size_t s = shard_of_[layer];
+    if (--missing_[s] == 0 && own_message(s).message != nullptr) encode_own(s, step);
+    take_own();
+    report_.encode = background_.held();
   });
+  while (!background_.idle()) {
+    background_.wait_a_moment();
+    take_own();
+    transport_.breathe();
+  }
+  report_.encode = background_.held();
+  report_.beside = background_.beside();
+}
+
+void ShardedPeer::encode_own(std::size_t s, std::uint32_t step) {
+  encoding_.push_back(s);
+  background_.post([this, s, step] {
+    const auto [channel, message] = own_message(s);
+    encode(s, own_, step, channel, *message, run_.threads.beside());
+  });
+}
+
+void ShardedPeer::take_own() {
+  while (const auto times = background_.take()) {
+    const std::size_t s = encoding_.front();
+    encoding_.pop_front();
+    timeline_.span("encode", "shard " + std::to_string(s + 1), times->begin, times->end,
+                   background_.has_thread());
+    own_encoded(s);
+  }
 }
 
 void ShardedPeer::encode(std::size_t s, std::span<const float> model, std::uint32_t step,
                          std::size_t channel, Message& message) {
-  auto& shard = shards_[s];
   const auto begin = Clock::now();
-  auto key = learner_.key(step);
-  key.channel = static_cast<std::uint16_t>(channel);
-  check_encoded(shard.compressor->encode(
-                    shard.views_of(model), key,
-                    {message.memory.data(), message.memory.size(), &message.bytes}, context()),
-                step);
+  encode(s, model, step, channel, message, run_.threads.all());
   const auto end = Clock::now();
   report_.encode += milliseconds(end - begin);
   timeline_.span("encode", "shard " + std::to_string(s + 1), begin, end);
+}
+
+/// On any thread: touches nothing but what is this shard's, and the workspace.
+void ShardedPeer::encode(std::size_t s, std::span<const float> model, std::uint32_t step,
+                         std::size_t channel, Message& message, atomo::Executor* executor) {
+  auto key = learner_.key(step);
+  key.channel = static_cast<std::uint16_t>(channel);
+  check_encoded(
+      shards_[s].compressor->encode(shards_[s].views_of(model), key,
+                                    {message.memory.data(), message.memory.size(), &message.bytes},
+                                    {.workspace = workspace_, .executor = executor}),
+      step);
 }
 
 void ShardedPeer::decode_add(std::size_t s, const Message& message, std::size_t from, float alpha,

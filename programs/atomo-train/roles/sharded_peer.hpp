@@ -7,9 +7,11 @@
 #include <atomo/compressor.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
+#include "exchange/background.hpp"
 #include "exchange/shards.hpp"
 #include "roles/peer.hpp"
 
@@ -26,10 +28,21 @@ class ShardedPeer : public Peer {
  protected:
   explicit ShardedPeer(Run& run);
 
-  /// This rank's gradient into `own_`.
+  /// A shard of this rank's gradient as a message of its own. The channel keeps the draws of this
+  /// rank's messages of a step apart.
+  struct Own {
+    std::size_t channel;
+    Message* message;
+  };
+  /// How a shard of this rank's gradient is encoded, as soon as back-propagation has all of it;
+  /// without a message it is not.
+  [[nodiscard]] virtual Own own_message(std::size_t s) = 0;
+  /// That message is there. Back-propagation may go on.
+  virtual void own_encoded(std::size_t s) = 0;
+
+  /// This rank's gradient into `own_`, and its shards into messages.
   void compute_gradient(std::uint32_t step);
-  /// Shard `s` of an array of the whole model. The channel keeps the draws of this rank's messages
-  /// of a step apart.
+  /// Shard `s` of an array of the whole model.
   void encode(std::size_t s, std::span<const float> model, std::uint32_t step, std::size_t channel,
               Message& message);
   /// model += alpha * what rank `from` sent of shard `s`. A payload that is refused is remembered,
@@ -69,10 +82,19 @@ class ShardedPeer : public Peer {
 
  private:
   void decoded(Clock::time_point begin);
+  void encode_own(std::size_t s, std::uint32_t step);
+  /// Hands on what was encoded so far.
+  void take_own();
+  void encode(std::size_t s, std::span<const float> model, std::uint32_t step, std::size_t channel,
+              Message& message, atomo::Executor* executor);
 
   std::vector<float> gradient_;  ///< of the whole model, the mean
   std::vector<Transfer> outgoing_;
   bool corrupt_next_ = false;
+  std::vector<std::size_t> shard_of_;  ///< by layer
+  std::vector<std::size_t> missing_;   ///< by shard: layers that back-propagation has not reached
+  std::deque<std::size_t> encoding_;   ///< shards, in the order in which they were complete
+  Background background_;              ///< last: what it works on outlives it
 };
 
 }  // namespace train

@@ -8,6 +8,7 @@
 #include "roles/worker.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 
 #include "run/interrupt.hpp"
@@ -95,11 +96,15 @@ void Worker::begin_round(std::uint32_t step) {
       Timeline(run_.records(step, steps_), transport_.rank(), transport_.name(transport_.rank()));
 }
 
-void Worker::stream_gradient() {
-  begin_message();
+void Worker::stream_gradient(std::span<const float> memory) {
+  begin_message(true);
   const auto begin = Clock::now();
   report_.loss = learner_.backward(step_, [&](std::size_t layer, std::span<const float> gradient) {
-    sender_.push(layer, gradient, timeline_);
+    if (memory.empty()) return sender_.push(layer, gradient, timeline_);
+    gradient_.resize(gradient.size());
+    const auto known = memory.subspan(learner_.replica().offset(layer), gradient.size());
+    std::ranges::transform(gradient, known, gradient_.begin(), std::minus());
+    sender_.push(layer, gradient_, timeline_);
   });
   const auto end = Clock::now();
   timeline_.span("forward", "", begin, learner_.replica().backward_began());
@@ -140,7 +145,7 @@ void Worker::take_local_steps() {
 
 void Worker::send(std::span<const float> model) {
   const auto& layers = learner_.replica().layers();
-  begin_message();
+  begin_message(false);
   for (std::size_t layer = layers.size(); layer-- > 0;) {
     sender_.push(layer,
                  model.subspan(learner_.replica().offset(layer), layers[layer].shape.elements()),
@@ -149,17 +154,18 @@ void Worker::send(std::span<const float> model) {
   end_message();
 }
 
-void Worker::begin_message() {
+void Worker::begin_message(bool computing) {
   if (worker_ == 0 && run_.options.corrupt_payload_at &&
       *run_.options.corrupt_payload_at - step_ < steps_)
     sender_.corrupt_next();
-  sender_.begin(step_);
+  sender_.begin(step_, computing);
 }
 
 void Worker::end_message() {
-  sender_.finish();
+  sender_.finish(timeline_);
   timeline_.instant("all sent", "", Clock::now());
   report_.encode = sender_.encode_milliseconds();
+  report_.beside = sender_.beside_milliseconds();
   report_.payload_bytes = report_.sent = sender_.bytes();
   report_.interrupted = interrupted() ? 1 : 0;
   send(kReportTag, bytes_of(report_));

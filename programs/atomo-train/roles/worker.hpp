@@ -29,11 +29,9 @@ class Worker {
   /// False when the run is over.
   [[nodiscard]] bool receive_weights();
 
-  /// Back-propagates over this worker's samples of the step; each layer leaves as soon as it is
-  /// there.
-  void stream_gradient();
-  /// The same, and keeps the gradient here.
-  [[nodiscard]] std::span<float> gradient();
+  /// Back-propagates over this worker's samples of the step; each layer is encoded as soon as it is
+  /// there, and leaves. `memory`: of the gradient, what it differs by from there is sent.
+  void stream_gradient(std::span<const float> memory = {});
   /// The round's steps, with this worker's optimiser.
   void take_local_steps();
   /// Encodes an array and sends it, the last layer first, as back-propagation would.
@@ -53,9 +51,11 @@ class Worker {
 
  private:
   void begin_round(std::uint32_t step);
+  /// Back-propagates and keeps the gradient here.
+  [[nodiscard]] std::span<float> gradient();
   void test(const Order& order);
   void send_state();
-  void begin_message();
+  void begin_message(bool computing);
   void end_message();
   void send(int tag, atomo::ConstBytes bytes);
   void receive(int tag, atomo::Bytes bytes);

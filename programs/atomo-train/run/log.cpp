@@ -101,7 +101,8 @@ void Log::step(const StepRecord& record) {
          {{"sent", static_cast<double>(record.sent) / workers_},
           {"received", static_cast<double>(record.received) / workers_}}},
         {"seconds", seconds()},
-        {"ms", json_of(record.times)}});
+        {"ms", json_of(record.times)},
+        {"encode_beside_ms", record.beside}});
   const std::uint32_t tenth = std::max(options_.steps / 10, 1U);
   if (live_)
     rewrite(progress_of(record));

@@ -18,7 +18,7 @@ namespace train {
 /// Where the time of a step went, in milliseconds.
 struct StepTimes {
   double compute = 0;  ///< forward and backward, without encoding; mean over workers
-  double encode = 0;   ///< mean over workers
+  double encode = 0;   ///< what it held up; mean over workers
   double wire = 0;     ///< the rest: transfers, waiting for the slowest, the optimiser
   double decode = 0;   ///< decode-add of all workers' payloads
 };
@@ -30,6 +30,7 @@ struct StepRecord {
   std::uint64_t bytes = 0;               ///< of gradients, sent by all workers in this step
   std::uint64_t sent = 0, received = 0;  ///< between all workers and others, every copy
   StepTimes times;
+  double beside = 0;  ///< milliseconds of encoding beside back-propagation; mean over workers
 };
 
 class Log {

@@ -69,6 +69,7 @@ StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports) {
     record.received += report.received;
     record.times.compute += report.compute / workers;
     record.times.encode += report.encode / workers;
+    record.beside += report.beside / workers;
   }
   return record;
 }

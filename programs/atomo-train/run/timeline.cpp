@@ -52,7 +52,7 @@ Timeline::Timeline(bool on, int process, const std::string& name) : on_(on), pro
 }
 
 void Timeline::span(const char* what, const std::string& layer, Clock::time_point begin,
-                    Clock::time_point end) {
+                    Clock::time_point end, bool beside) {
   if (!on_) return;
   events_.push_back({{"name", layer.empty() ? what : what + (" " + layer)},
                      {"cat", what},
@@ -60,7 +60,7 @@ void Timeline::span(const char* what, const std::string& layer, Clock::time_poin
                      {"ts", microseconds(begin)},
                      {"dur", microseconds(end) - microseconds(begin)},
                      {"pid", process_},
-                     {"tid", 0},
+                     {"tid", beside ? 1 : 0},
                      {"args", {{"layer", layer}}}});
 }
 

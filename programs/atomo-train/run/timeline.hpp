@@ -24,8 +24,9 @@ class Timeline {
   /// Records nothing unless `on`.
   Timeline(bool on, int process, const std::string& name);
   [[nodiscard]] bool on() const noexcept { return on_; }
+  /// `beside`: on another thread than the one that computes.
   void span(const char* what, const std::string& layer, Clock::time_point begin,
-            Clock::time_point end);
+            Clock::time_point end, bool beside = false);
   void instant(const char* what, const std::string& layer, Clock::time_point at);
   /// Array of events; moves them out.
   [[nodiscard]] nlohmann::json take();

@@ -46,7 +46,12 @@ def span(events, kind):
     return event["ts"] / 1000, (event["ts"] + event["dur"]) / 1000
 
 
-def draw(lanes, rows, forward, backward, layers):
+def beside(events):
+    """Whether another thread encodes than the one that computes."""
+    return any(event.get("cat") == "encode" and event["tid"] != 0 for event in events)
+
+
+def draw(lanes, rows, forward, backward, layers, is_beside):
     start, last = forward[0], layers[-1][1]
     lanes.broken_barh([(0, forward[1] - start)], (1.7, 0.6), color=COMPUTE, alpha=0.4)
     since = backward[0]
@@ -55,7 +60,7 @@ def draw(lanes, rows, forward, backward, layers):
         lanes.broken_barh([(begin - start, end - begin)], (0.7, 0.6), color=ENCODE)
         rows.broken_barh([(since - start, ready - since)], (row - 0.4, 0.8), color=COMPUTE)
         rows.broken_barh([(begin - start, end - begin)], (row - 0.4, 0.8), color=ENCODE)
-        since = end
+        since = ready if is_beside else end
     sent = [sent - start for *_, sent in layers]
     lanes.plot(sent, [0] * len(sent), "|", color=SENT, markersize=14)
     rows.plot(sent, range(len(sent)), ">", color=SENT, markersize=4)
@@ -80,14 +85,14 @@ def main():
     forward, backward = span(events, "forward"), span(events, "backward")
     drawn, axes = figure(2, 1, sharex=True, figsize=(10, 3 + 0.11 * max(len(layers), 20)),
                          height_ratios=[1, 0.09 * max(len(layers), 20)])
-    draw(*axes, forward, backward, layers)
+    draw(*axes, forward, backward, layers, beside(events))
     early = sum(sent < layers[-1][1] for *_, sent in layers)
     axes[0].set_title(f"rank {options.rank}: {early} of {len(layers)} layers left before the last gradient was there (dotted)")
     save_figure(drawn, options.out)
     encode = sum(end - begin for _, _, begin, end, _ in layers)
     print(f"{early} of {len(layers)} layers left before the last gradient was there; forward "
-          f"{forward[1] - forward[0]:.1f} ms, backward {backward[1] - backward[0]:.1f} ms, {encode:.1f} ms of it "
-          f"encoding; plot {options.out}")
+          f"{forward[1] - forward[0]:.1f} ms, backward {backward[1] - backward[0]:.1f} ms, {encode:.1f} ms "
+          f"{'beside it' if beside(events) else 'of it'} encoding; plot {options.out}")
 
 
 if __name__ == "__main__":
