@@ -14,11 +14,11 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "atomo/version.hpp"
 #include "commands/commands.hpp"
+#include "common/cores.hpp"
 #include "tensors/files.hpp"
 #include "terminal/failure.hpp"
 #include "terminal/table.hpp"
@@ -80,7 +80,7 @@ CLI::Option* add_integer(CLI::App& command, const std::string& name, T& value, s
 }
 
 unsigned all_cores() {
-  return std::clamp(std::thread::hardware_concurrency(), 1U, static_cast<unsigned>(kMaxThreads));
+  return std::min(programs::usable_cores(), static_cast<unsigned>(kMaxThreads));
 }
 
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
@@ -206,6 +206,7 @@ void add_inspect(CLI::App& app, Options& options) {
 
 void add_measure(CLI::App& app, Options& options) {
   MeasureOptions& o = options.measure;
+  o.threads = all_cores();
   CLI::App* command =
       add_command(app, "measure", "Measure size, error, bias and speed of codecs on tensors",
                   " --codec SPEC [--codec SPEC]... IN...");
@@ -228,7 +229,9 @@ void add_measure(CLI::App& app, Options& options) {
   add_device(*command, o.device,
              "Where to measure, by default cpu; on cuda times are the GPU's own, without copies to "
              "and from the host, and memcpy is a copy in its memory");
-  add_threads(*command, o.threads);
+  add_integer(*command, "--threads", o.threads, 1,
+              "Threads to measure with on the CPU, beside one alone; the bytes never depend on it",
+              kMaxThreads);
   add_common(*command, o.json,
              "atomo measure --codec atomo:bits=0.5 --codec qsgd:bits=2 --draws 50 --plot error.png "
              "grads.npz");

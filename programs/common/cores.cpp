@@ -74,7 +74,10 @@ std::optional<double> core_quota(const CoreQuotaFiles& files) {
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const fs::path path = line.substr(second + 1);
     std::optional<double> quota;
-    if (controllers.empty()) quota = least_quota(files.groups, path, quota_of_v2);
+    if (controllers.empty()) {
+      const bool beside_v1 = fs::exists(files.groups / "unified");
+      quota = least_quota(beside_v1 ? files.groups / "unified" : files.groups, path, quota_of_v2);
+    }
     if (("," + controllers + ",").find(",cpu,") != std::string::npos)
       quota = least_quota(files.groups / controllers, path, quota_of_v1);
     if (quota && (!least || *quota < *least)) least = quota;

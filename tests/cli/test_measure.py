@@ -57,9 +57,9 @@ class Measure(ToolTest):
 
     def test_schema(self):
         self.save("g.npy", normal(100, 100))
-        report = self.measure("--codec", "qsgd:bits=2", "--codec", "sign", "--draws", 3, "g.npy")
-        self.assertEqual(list(report), ["input", "device", "codecs"])
-        self.assertEqual(report["device"], "cpu")
+        report = self.measure("--codec", "qsgd:bits=2", "--codec", "sign", "--draws", 3, "--threads", 1, "g.npy")
+        self.assertEqual(list(report), ["input", "device", "threads", "codecs"])
+        self.assertEqual((report["device"], report["threads"]), ("cpu", 1))
         self.assertEqual(report["input"], {"tensors": 1, "elements": 10000})
         self.assertEqual([row["spec"] for row in report["codecs"]], ["qsgd:bits=2", "sign"])
         for row in report["codecs"]:
@@ -69,6 +69,26 @@ class Measure(ToolTest):
                 self.assertGreater(row[key], 0)
             self.assertAlmostEqual(row["encode_gbs"] * row["encode_ms"] * 1e6, 40000, places=3)
             self.assertAlmostEqual(row["decode_gbs"] * row["decode_ms"] * 1e6, 40000, places=3)
+
+    def test_one_thread_beside_several(self):
+        self.save("g.npy", normal(100, 100))
+        of_one, of_three = (self.measure("--codec", "atomo:bits=1", "--draws", 3, "--threads", threads, "g.npy")
+                            for threads in (1, 3))
+        self.assertEqual(of_three["threads"], 3)
+        row, one = of_three["codecs"][0], of_three["codecs"][0]["one_thread"]
+        self.assertEqual(list(row), [*KEYS, "one_thread"])
+        for direction in ("encode", "decode"):
+            self.assertGreater(one[direction + "_ms"], 0)
+            self.assertAlmostEqual(one[direction + "_gbs"] * one[direction + "_ms"] * 1e6, 40000, places=3)
+        for key in ("bytes", "nmse", "nmse_stderr", "bias_z"):
+            self.assertEqual(row[key], of_one["codecs"][0][key])
+
+    def test_threads_are_those_of_the_cores(self):
+        self.save("g.npy", normal(10))
+        command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), ATOMO]
+        done = subprocess.run([*command, "measure", "--json", "--codec", "sign", self.path("g.npy")], check=True,
+                              capture_output=True)
+        self.assertEqual(json.loads(done.stdout)["threads"], 1)
 
     def test_exact_biased_and_single_draws(self):
         self.save("g.npy", normal(1000))
@@ -115,11 +135,21 @@ class Measure(ToolTest):
 
     def test_table(self):
         self.save("g.npy", normal(100, 100))
-        lines = self.succeed("measure", "--codec", "qsgd:bits=2", "--codec", "identity", "g.npy").decode().splitlines()
-        self.assertIn("1 tensor, 10,000 elements as one model; 20 draws; memcpy", lines[0])
-        self.assertTrue(all(word in lines[2] for word in ("codec", "bytes", "bits", "NMSE", "bias z", "encode ms")))
-        self.assertTrue(lines[4].startswith("qsgd:bits=2") and lines[5].startswith("identity"))
-        self.assertEqual(len(lines), 6)
+        long = "atomo:atoms=sketch,bits=0.5,iterations=2"
+        for threads in (1, 2):
+            lines = self.succeed("measure", "--codec", long, "--codec", "identity", "--threads", threads,
+                                 "g.npy").decode().splitlines()
+            self.assertLessEqual(max(map(len, lines)), 100)
+            self.assertIn("1 tensor, 10,000 elements as one model; 20 draws; memcpy", lines[0])
+            self.assertTrue(all(word in lines[2] for word in ("codec", "bytes", "bits", "NMSE", "bias z")))
+            self.assertTrue(lines[4].startswith(long) and lines[5].startswith("identity"))
+            self.assertEqual(lines[7].split(" ", maxsplit=1)[0], "")
+            self.assertEqual([word for word in lines[7].replace("-", " ").split() if not word.startswith("thread")],
+                             ["1"] if threads == 1 else ["1", "2"])
+            self.assertEqual(lines[8].split(), ["codec", *["enc", "ms", "GB/s", "dec", "ms", "GB/s"] * threads])
+            self.assertTrue(lines[10].startswith(long) and lines[11].startswith("identity"))
+            self.assertEqual(len(lines[10].split()), 1 + 4 * threads)
+            self.assertEqual(len(lines), 12)
 
 
 class Plot(ToolTest):

@@ -47,6 +47,12 @@ TEST_F(CoreQuota, OfAContainerLiesAtTheRoot) {
   EXPECT_EQ(quota(), 3);
 }
 
+TEST_F(CoreQuota, OfVersion2BesideVersion1) {
+  write("membership", "1:memory:/job\n0::/job\n");
+  write("groups/unified/job/cpu.max", "150000 100000\n");
+  EXPECT_EQ(quota(), 1.5);
+}
+
 TEST_F(CoreQuota, OfVersion1) {
   write("membership", "5:memory:/job\n4:cpu,cpuacct:/job\n0::/job\n");
   write("groups/cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");

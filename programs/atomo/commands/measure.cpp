@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// `atomo measure` measures several codecs on the same tensors and prints a row of size, error,
-/// bias and speed for each, as a table or as JSON; --plot draws the rows as a PNG. Wrong specs, a
-/// missing GPU and a plot that cannot be drawn or written are reported before the first
-/// measurement.
+/// `atomo measure` measures several codecs on the same tensors and prints size, error and bias of
+/// each and its speed on one thread and on all, as tables or as JSON; --plot draws the rows as a
+/// PNG. Wrong specs, a missing GPU and a plot that cannot be drawn or written are reported before
+/// the first measurement.
+#include <cblas.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -41,59 +43,94 @@ Json finite_or_null(const std::optional<double>& value) {
   return std::clamp(*value, -kLargest, kLargest);
 }
 
-Json to_json(const std::vector<Tensor>& tensors, Device device, const std::vector<Row>& rows) {
+Json to_json(const Speed& speed) {
+  return {{"encode_ms", speed.encode_ms},
+          {"decode_ms", speed.decode_ms},
+          {"encode_gbs", speed.encode_gbs},
+          {"decode_gbs", speed.decode_gbs}};
+}
+
+Json to_json(const std::vector<Tensor>& tensors, const MeasureSettings& settings,
+             const std::vector<Row>& rows) {
   Json codecs = Json::array();
   for (const auto& [spec, canonical, m] : rows) {
-    codecs.push_back({{"spec", spec},
-                      {"canonical", canonical},
-                      {"bytes", m.bytes},
-                      {"bits_per_parameter", m.bits_per_parameter},
-                      {"nmse", finite_or_null(m.nmse)},
-                      {"nmse_stderr", finite_or_null(m.nmse_stderr)},
-                      {"bias_z", finite_or_null(m.bias_z)},
-                      {"encode_ms", m.encode_ms},
-                      {"decode_ms", m.decode_ms},
-                      {"encode_gbs", m.encode_gbs},
-                      {"decode_gbs", m.decode_gbs},
-                      {"memcpy_gbs", m.memcpy_gbs}});
+    Json row{{"spec", spec},
+             {"canonical", canonical},
+             {"bytes", m.bytes},
+             {"bits_per_parameter", m.bits_per_parameter},
+             {"nmse", finite_or_null(m.nmse)},
+             {"nmse_stderr", finite_or_null(m.nmse_stderr)},
+             {"bias_z", finite_or_null(m.bias_z)}};
+    row.update(to_json(m.speed));
+    row["memcpy_gbs"] = m.memcpy_gbs;
+    if (m.of_one_thread) {
+      row["one_thread"] = to_json(*m.of_one_thread);
+    }
+    codecs.push_back(std::move(row));
   }
-  return {{"input", {{"tensors", tensors.size()}, {"elements", elements_of(tensors)}}},
-          {"device", name_of(device)},
-          {"codecs", codecs}};
+  Json report{{"input", {{"tensors", tensors.size()}, {"elements", elements_of(tensors)}}},
+              {"device", name_of(settings.device)}};
+  if (settings.device == Device::cpu) {
+    report["threads"] = settings.threads;
+  }
+  report["codecs"] = std::move(codecs);
+  return report;
 }
 
-std::string percent(double part, double whole) {
-  return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "-";
-}
-
-std::string text_report(const std::vector<Tensor>& tensors, const MeasureOptions& options,
-                        const std::vector<Row>& rows) {
-  Table table({{"codec", Table::Align::left},
-               {"bytes"},
-               {"bits"},
-               {"NMSE"},
-               {"+-"},
-               {"bias z"},
-               {"encode ms"},
-               {"decode ms"},
-               {"encode GB/s"},
-               {"decode GB/s"},
-               {"enc/memcpy"},
-               {"dec/memcpy"}});
+Table table_of_errors(const std::vector<Row>& rows) {
+  Table table({{"codec", Table::Align::left}, {"bytes"}, {"bits"}, {"NMSE"}, {"+-"}, {"bias z"}});
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [spec, canonical, m] : rows) {
     table.add({printable(spec), grouped(static_cast<std::uint64_t>(std::llround(m.bytes))),
                significant(m.bits_per_parameter), significant(m.nmse.value_or(kNone)),
                significant(m.nmse_stderr.value_or(kNone)),
-               m.bias_z ? fmt::format("{:.2f}", *m.bias_z) : "-", significant(m.encode_ms),
-               significant(m.decode_ms), significant(m.encode_gbs), significant(m.decode_gbs),
-               percent(m.encode_gbs, m.memcpy_gbs), percent(m.decode_gbs, m.memcpy_gbs)});
+               m.bias_z ? fmt::format("{:.2f}", *m.bias_z) : "-"});
   }
+  return table;
+}
+
+/// A time or a speed in five characters: three digits, none behind thousandths.
+std::string brief(double value) {
+  const int before = value < 1 ? 0 : static_cast<int>(std::log10(value)) + 1;
+  return fmt::format("{:.{}f}", value, std::max(0, 3 - before));
+}
+
+/// Its columns are narrow: two groups of them beside a long spec fit into a hundred characters.
+Table table_of_speed(const MeasureSettings& settings, const std::vector<Row>& rows) {
+  std::vector<Table::Column> columns{{"codec", Table::Align::left}};
+  const auto add_columns = [&](const std::string& group) {
+    for (const char* title : {"enc ms", "GB/s", "dec ms", "GB/s"}) {
+      columns.push_back({title, Table::Align::right, group});
+    }
+  };
+  if (settings.several_threads()) {
+    add_columns("1 thread");
+  }
+  add_columns(settings.device == Device::cpu ? counted(settings.threads, "thread") : "on the GPU");
+  Table table(columns);
+  for (const auto& [spec, canonical, m] : rows) {
+    std::vector<std::string> cells{printable(spec)};
+    for (const auto& speed : {m.of_one_thread, std::optional(m.speed)}) {
+      if (!speed) {
+        continue;
+      }
+      for (const double value :
+           {speed->encode_ms, speed->encode_gbs, speed->decode_ms, speed->decode_gbs}) {
+        cells.push_back(brief(value));
+      }
+    }
+    table.add(std::move(cells));
+  }
+  return table;
+}
+
+std::string text_report(const std::vector<Tensor>& tensors, const MeasureSettings& settings,
+                        const std::vector<Row>& rows) {
   return fmt::format("{}, {} as one model; {}; {} {} GB/s\n\n", counted(tensors.size(), "tensor"),
-                     counted(elements_of(tensors), "element"), counted(options.draws, "draw"),
-                     options.device == Device::cuda ? "on cuda; memcpy there" : "memcpy",
+                     counted(elements_of(tensors), "element"), counted(settings.draws, "draw"),
+                     settings.device == Device::cuda ? "on cuda; memcpy there" : "memcpy",
                      significant(rows.back().measurement.memcpy_gbs)) +
-         table.render();
+         table_of_errors(rows).render() + "\n" + table_of_speed(settings, rows).render();
 }
 
 void check_plot_path(const std::string& path) {
@@ -104,6 +141,13 @@ void check_plot_path(const std::string& path) {
     throw InputError(fmt::format("--plot {}: a path that ends in .png is needed", path));
   }
   require_plotting();
+}
+
+/// One thread is one, and several are the executor's alone, unless the user says otherwise.
+void keep_to_one_thread_of_blas() {
+  if (std::getenv("OPENBLAS_NUM_THREADS") == nullptr) {
+    openblas_set_num_threads(1);
+  }
 }
 
 /// Times on a device are its own.
@@ -130,6 +174,7 @@ void run_measure(const MeasureOptions& options) {
     require_cuda();
   }
   check_plot_path(options.plot);
+  keep_to_one_thread_of_blas();
   std::unique_ptr<OutputFile> plot_file;
   if (!options.plot.empty()) {
     plot_file = std::make_unique<OutputFile>(options.plot);
@@ -142,25 +187,27 @@ void run_measure(const MeasureOptions& options) {
     Progress progress("reading");
     tensors = read_model(options.inputs);
     for (std::size_t c = 0; c < codecs.size(); ++c) {
-      const auto on_draw = [&](std::uint32_t draw) {
-        progress.set(fmt::format("codec {} of {}: {}, draw {} of {}", c + 1, codecs.size(),
-                                 options.codecs[c], draw + 1, settings.draws));
+      const auto on_draw = [&](std::uint32_t draw, unsigned threads) {
+        const std::string by =
+            settings.several_threads() ? ", " + counted(threads, "thread") : std::string();
+        progress.set(fmt::format("codec {} of {}: {}{}, draw {} of {}", c + 1, codecs.size(),
+                                 options.codecs[c], by, draw + 1, settings.draws));
       };
       rows.push_back({options.codecs[c], codecs[c].to_string(),
                       measure_codec(tensors, codecs[c], settings, on_draw)});
     }
     if (plot_file) {
       progress.set("drawing");
-      const Buffer png = draw_plot(to_json(tensors, options.device, rows)
-                                       .dump(-1, ' ', false, Json::error_handler_t::replace));
+      const Buffer png = draw_plot(
+          to_json(tensors, settings, rows).dump(-1, ' ', false, Json::error_handler_t::replace));
       const std::vector<ConstBytes> parts{png.view()};
       plot_file->commit(parts);
     }
   }
-  print(options.json ? to_json(tensors, options.device, rows)
-                               .dump(2, ' ', false, Json::error_handler_t::replace) +
-                           "\n"
-                     : text_report(tensors, options, rows));
+  print(options.json
+            ? to_json(tensors, settings, rows).dump(2, ' ', false, Json::error_handler_t::replace) +
+                  "\n"
+            : text_report(tensors, settings, rows));
 }
 
 }  // namespace atomo::cli

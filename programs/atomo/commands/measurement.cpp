@@ -222,6 +222,61 @@ double rate(std::size_t bytes, double seconds) {
   return bytes == 0 || seconds <= 0 ? 0 : static_cast<double>(bytes) / seconds * 1e-9;
 }
 
+/// All draws of a codec by a number of threads.
+class Draws {
+ public:
+  Draws(const std::vector<Tensor>& tensors, const Codec& codec, const MeasureSettings& settings,
+        const OnDraw& on_draw, bool compares)
+      : elements_(elements_of(tensors)), input_bytes_(bytes_of(tensors)) {
+    const std::unique_ptr<Bench> bench = make_bench(tensors, codec, settings);
+    on_draw(0, settings.threads);
+    (void)bench->encode(0);
+    (void)bench->decode();
+    (void)bench->copy();
+    for (std::uint32_t draw = 0; draw < settings.draws; ++draw) {
+      on_draw(draw, settings.threads);
+      encode_s_.push_back(bench->encode(draw));
+      decode_s_.push_back(bench->decode());
+      copy_s_.push_back(bench->copy());
+      bytes_.push_back(static_cast<double>(bench->bytes()));
+      if (!compares) {
+        continue;
+      }
+      const Difference d = bench->difference();
+      energy_ = d.energy;
+      nmse_.push_back(d.squared / d.energy);
+      bias_.push_back(d.along / d.energy);
+    }
+  }
+
+  [[nodiscard]] Speed speed() const {
+    const double encode = median(encode_s_), decode = median(decode_s_);
+    return {1e3 * encode, 1e3 * decode, rate(input_bytes_, encode), rate(input_bytes_, decode)};
+  }
+
+  /// Of draws that were compared with the input.
+  [[nodiscard]] Measurement measurement() const {
+    Measurement m;
+    m.bytes = mean_and_error(bytes_).mean;
+    m.bits_per_parameter = bits_per_parameter(m.bytes, elements_);
+    if (std::isfinite(energy_) && energy_ > 0) {
+      const MeanAndError error = mean_and_error(nmse_);
+      m.nmse = error.mean;
+      m.nmse_stderr = error.standard_error;
+      m.bias_z = z_score(mean_and_error(bias_));
+    }
+    m.speed = speed();
+    m.memcpy_gbs = rate(input_bytes_, median(copy_s_));
+    return m;
+  }
+
+ private:
+  std::uint64_t elements_;
+  std::size_t input_bytes_;
+  std::vector<double> bytes_, nmse_, bias_, encode_s_, decode_s_, copy_s_;
+  double energy_ = 0;
+};
+
 }  // namespace
 
 MeanAndError mean_and_error(const std::vector<double>& samples) {
@@ -248,41 +303,16 @@ std::optional<double> z_score(const MeanAndError& m) {
 }
 
 Measurement measure_codec(const std::vector<Tensor>& tensors, const Codec& codec,
-                          const MeasureSettings& settings,
-                          const std::function<void(std::uint32_t)>& on_draw) {
-  const std::unique_ptr<Bench> bench = make_bench(tensors, codec, settings);
-  on_draw(0);
-  (void)bench->encode(0);
-  (void)bench->decode();
-  (void)bench->copy();
-  std::vector<double> bytes, nmse, bias, encode_s, decode_s, copy_s;
-  double energy = 0;
-  for (std::uint32_t draw = 0; draw < settings.draws; ++draw) {
-    on_draw(draw);
-    encode_s.push_back(bench->encode(draw));
-    decode_s.push_back(bench->decode());
-    copy_s.push_back(bench->copy());
-    bytes.push_back(static_cast<double>(bench->bytes()));
-    const Difference d = bench->difference();
-    energy = d.energy;
-    nmse.push_back(d.squared / d.energy);
-    bias.push_back(d.along / d.energy);
+                          const MeasureSettings& settings, const OnDraw& on_draw) {
+  std::optional<Speed> of_one_thread;
+  if (settings.several_threads()) {
+    MeasureSettings one = settings;
+    one.threads = 1;
+    of_one_thread = Draws(tensors, codec, one, on_draw, false).speed();
   }
-  Measurement m;
-  m.bytes = mean_and_error(bytes).mean;
-  m.bits_per_parameter = bits_per_parameter(m.bytes, elements_of(tensors));
-  if (std::isfinite(energy) && energy > 0) {
-    const MeanAndError error = mean_and_error(nmse);
-    m.nmse = error.mean;
-    m.nmse_stderr = error.standard_error;
-    m.bias_z = z_score(mean_and_error(bias));
-  }
-  const std::size_t input_bytes = bytes_of(tensors);
-  m.encode_ms = 1e3 * median(encode_s);
-  m.decode_ms = 1e3 * median(decode_s);
-  m.encode_gbs = rate(input_bytes, median(encode_s));
-  m.decode_gbs = rate(input_bytes, median(decode_s));
-  m.memcpy_gbs = rate(input_bytes, median(copy_s));
+  Draws draws(tensors, codec, settings, on_draw, true);
+  Measurement m = draws.measurement();
+  m.of_one_thread = of_one_thread;
   return m;
 }
 

@@ -14,15 +14,24 @@
 
 namespace atomo::cli {
 
+/// Times of a model's message, both ways.
+struct Speed {
+  double encode_ms = 0, decode_ms = 0;    ///< medians over the draws
+  double encode_gbs = 0, decode_gbs = 0;  ///< 10^9 bytes of input a second
+};
+
 struct Measurement {
   double bytes = 0;  ///< mean over the draws of the whole container
   double bits_per_parameter = 0;
   std::optional<double> nmse;  ///< mean |decode - g|^2 / |g|^2; none when g is zero or not finite
-  std::optional<double> nmse_stderr;  ///< none with one draw
-  std::optional<double> bias_z;       ///< none with one draw; +-infinite for a bias without spread
-  double encode_ms = 0, decode_ms = 0;                    ///< medians over the draws
-  double encode_gbs = 0, decode_gbs = 0, memcpy_gbs = 0;  ///< 10^9 bytes of input a second
+  std::optional<double> nmse_stderr;   ///< none with one draw
+  std::optional<double> bias_z;        ///< none with one draw; +-infinite for a bias without spread
+  Speed speed;                         ///< of all threads, or on a device
+  std::optional<Speed> of_one_thread;  ///< where there are more
+  double memcpy_gbs = 0;               ///< 10^9 bytes of input a second, by one thread
 };
+
+using OnDraw = std::function<void(std::uint32_t draw, unsigned threads)>;
 
 struct MeasureSettings {
   std::uint64_t seed = 0;  ///< draw d is step d of this seed
@@ -31,15 +40,18 @@ struct MeasureSettings {
   unsigned threads = 1;
   bool names_on_wire = true;
   bool learns_ranks = true;  ///< see CompressorOptions
+
+  /// A device has no threads of the caller's.
+  [[nodiscard]] bool several_threads() const { return device == Device::cpu && threads > 1; }
 };
 
-/// Encodes and decodes all tensors as one model, `draws` times after one that warms up. A copy of
-/// the input is timed in every draw beside them. On a GPU its own time is taken, of tensors and a
+/// Encodes and decodes all tensors as one model, `draws` times after one that warms up; where there
+/// are several threads, first as often by one of them. A copy of the input is timed in every draw
+/// beside them. On a GPU its own time is taken, of tensors and a
 /// message in its memory; copies between it and the host are left out. `on_draw` is told the number
-/// of each draw. \throws InputError when a call fails.
+/// of each draw and how many threads work on it. \throws InputError when a call fails.
 [[nodiscard]] Measurement measure_codec(const std::vector<Tensor>& tensors, const Codec& codec,
-                                        const MeasureSettings& settings,
-                                        const std::function<void(std::uint32_t)>& on_draw);
+                                        const MeasureSettings& settings, const OnDraw& on_draw);
 
 /// Mean of samples and its standard error; the error is exactly 0 when all samples are equal.
 struct MeanAndError {

@@ -27,6 +27,24 @@ std::string padded(const std::string& cell, std::size_t width, Table::Align alig
 
 }  // namespace
 
+/// A line of the groups' names, each in the middle of its columns; nothing without groups.
+std::string Table::groups(const std::vector<std::size_t>& widths) const {
+  std::string text;
+  bool any = false;
+  for (std::size_t c = 0; c < columns_.size();) {
+    const std::string& group = columns_[c].group;
+    std::size_t width = 0;
+    text += c == 0 ? "" : "  ";
+    for (const std::size_t first = c; c < columns_.size() && columns_[c].group == group; ++c) {
+      width += widths[c] + (c == first ? 0 : 2);
+    }
+    any = any || !group.empty();
+    text +=
+        group.empty() ? std::string(width, ' ') : fmt::format("{:-^{}}", " " + group + " ", width);
+  }
+  return any ? text + "\n" : "";
+}
+
 std::string Table::render() const {
   std::vector<std::size_t> widths;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
@@ -44,7 +62,8 @@ std::string Table::render() const {
     text.erase(text.find_last_not_of(' ') + 1);
     return text + "\n";
   };
-  std::string text = line([&](std::size_t c) { return columns_[c].title; });
+  std::string text = groups(widths);
+  text += line([&](std::size_t c) { return columns_[c].title; });
   text += line([&](std::size_t c) { return std::string(widths[c], '-'); });
   for (const auto& row : rows_) {
     text += line([&](std::size_t c) { return row[c]; });

@@ -22,15 +22,18 @@ class Table {
   struct Column {
     std::string title;
     Align align = Align::right;
+    std::string group = {};  ///< above the titles of neighbours that have the same; empty: none
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
   /// One cell a column.
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  /// Title, rule, rows; ends with a newline.
+  /// Groups where there are any, title, rule, rows; ends with a newline.
   [[nodiscard]] std::string render() const;
 
  private:
+  [[nodiscard]] std::string groups(const std::vector<std::size_t>& widths) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
