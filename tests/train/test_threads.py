@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import unittest
 
-from jobs import data, finished, launch, path
+from jobs import Job, data, finished, launch, path
 from test_use import lines_of
 
 BRIEF = ("--model", "logistic", "--data", data, "--batch", 8, "--steps", 1, "--algorithm", "allgather")
@@ -73,6 +73,15 @@ class BesideTest(unittest.TestCase):
                     stories.append(story(processes, *options, "--threads", threads, "--timeline", trace, "--at", 1))
                     self.assert_encodes_early(trace, threads)
                     self.assertEqual(stories[-1], stories[0])
+
+    def test_gradients_that_are_not_finite_end_the_run(self):
+        """The loss is known to be none once back-propagation has ended: layers of it are encoded, some are sent."""
+        for algorithm, processes in (("ps", 3), ("allgather", 2), ("twoshot", 2), ("ring", 2)):
+            with self.subTest(algorithm):
+                status, _, err = Job(processes, "--algorithm", algorithm, "--model", "logistic", "--steps", 20, "--lr", 1e38,
+                                     "--codec", "atomo:bits=1", "--threads", 3).end(60)
+                self.assertNotEqual(status, 0)
+                self.assertIn("the training diverged", err)
 
 
 if __name__ == "__main__":
