@@ -115,9 +115,7 @@ int main(int argc, char** argv) {
       case train::Outcome::cannot_start:
         return kWrongUsage;
     }
-  } catch (const train::Fault& fault) {
-    transport.abort(fault.what(), fault.rank());
-  } catch (const std::exception& e) {
-    transport.abort(transport.name(transport.rank()) + ": " + e.what());
+  } catch (const std::exception&) {
+    transport.abort_for_exception();
   }
 }

@@ -200,6 +200,16 @@ void Transport::abort(const std::string& message, int culprit) {
   end_job(1);
 }
 
+void Transport::abort_for_exception() {
+  try {
+    throw;
+  } catch (const Fault& fault) {
+    abort(fault.what(), fault.rank());
+  } catch (const std::exception& e) {
+    abort(name(rank_) + ": " + e.what());
+  }
+}
+
 void Transport::end_job(int status) {
   std::fflush(stdout);
   MPI_Abort(MPI_COMM_WORLD, status);

@@ -117,6 +117,8 @@ class Transport {
   /// at the same time speaks; the culprit only when nobody else does. A process that has just woken
   /// up leaves it to others, because it may have been woken by the job's end.
   [[noreturn]] void abort(const std::string& message, int culprit = kEverybody);
+  /// Ends the job for the exception that is being handled.
+  [[noreturn]] void abort_for_exception();
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -14,13 +14,17 @@ inline Outcome run_server_family(Run& run, const Plan& plan, void (*serve)(Serve
   if (run.transport.rank() < run.transport.servers()) {
     const auto server = prepare<Server>(run, plan);
     if (!server) return Outcome::cannot_start;
-    serve(*server);
-    return server->outcome();
+    return or_end_the_job(run.transport, [&] {
+      serve(*server);
+      return server->outcome();
+    });
   }
   const auto worker = prepare<Worker>(run, plan);
   if (!worker) return Outcome::cannot_start;
-  work(*worker);
-  return Outcome::finished;
+  return or_end_the_job(run.transport, [&] {
+    work(*worker);
+    return Outcome::finished;
+  });
 }
 
 }  // namespace train

@@ -80,6 +80,17 @@ template <class Role, class... Arguments>
   return role;
 }
 
+/// Does the work of a role. What it throws ends the job here, while the role is there: transfers
+/// that are posted write into its memory as long as MPI is called.
+template <class Work>
+auto or_end_the_job(Transport& transport, const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception&) {
+    transport.abort_for_exception();
+  }
+}
+
 inline constexpr int kInterruptedStatus = 130;  ///< as of a shell whose command got Ctrl-C
 
 enum class Outcome { finished, interrupted, cannot_start };
@@ -91,18 +102,20 @@ template <class Role>
 Outcome run_peer(Run& run) {
   const auto peer = prepare<Role>(run);
   if (!peer) return Outcome::cannot_start;
-  std::uint32_t done = peer->done();
-  bool stopped = false;
-  while (done < run.last_step() && !stopped) {
-    const std::uint32_t before = done;
-    stopped = peer->train(before);
-    done = peer->done();
-    if (run.tests_after(done, done - before) && !stopped) peer->test(done);
-    if (run.saves_after(done, stopped, done - before)) peer->save(done);
-  }
-  stopped = stopped && done < run.last_step();
-  peer->finish(done, stopped);
-  return stopped ? Outcome::interrupted : Outcome::finished;
+  return or_end_the_job(run.transport, [&] {
+    std::uint32_t done = peer->done();
+    bool stopped = false;
+    while (done < run.last_step() && !stopped) {
+      const std::uint32_t before = done;
+      stopped = peer->train(before);
+      done = peer->done();
+      if (run.tests_after(done, done - before) && !stopped) peer->test(done);
+      if (run.saves_after(done, stopped, done - before)) peer->save(done);
+    }
+    stopped = stopped && done < run.last_step();
+    peer->finish(done, stopped);
+    return stopped ? Outcome::interrupted : Outcome::finished;
+  });
 }
 
 }  // namespace train
