@@ -25,10 +25,11 @@ def measure(codecs: str | Codec | Iterable[str | Codec], arrays: Any, *, draws: 
     `arrays` is a mapping, a list or one array, of any framework; they are copied to a temporary file, bfloat16 as
     float32. Each codec encodes them `draws` times, in draw d as step d of `seed`.
 
-    Returns {"input": {"tensors", "elements"}, "device", "threads", "codecs": [...]}, with for each codec "spec", "canonical",
-    "bytes" and "bits_per_parameter" of a message with names, "nmse" (mean |decode - g|^2 / |g|^2) and its standard
-    error "nmse_stderr", "bias_z" (the mean error in standard errors), "encode_ms", "decode_ms", and "encode_gbs",
-    "decode_gbs" and "memcpy_gbs" in GB/s. With several threads "one_thread" has the times of one, and their speeds. Raises `atomo.Error` with what the tool refused.
+    Returns {"input": {"tensors", "elements"}, "device", "threads" on the CPU, "codecs": [...]}, with for each codec
+    "spec", "canonical", "bytes" and "bits_per_parameter" of a message with names, "nmse" (mean |decode - g|^2 / |g|^2)
+    and its standard error "nmse_stderr", "bias_z" (the mean error in standard errors), "encode_ms", "decode_ms", and
+    "encode_gbs", "decode_gbs" and "memcpy_gbs" in GB/s. With several threads, "one_thread" has the four times and
+    speeds of one. Raises `atomo.Error` with what the tool refused.
 
     >>> import atomo, numpy
     >>> report = atomo.measure("identity:dtype=f32", numpy.ones(64, "float32"), draws=2)
