@@ -12,6 +12,16 @@ namespace {
 
 constexpr auto kMoment = std::chrono::milliseconds(20);
 
+/// Layers follow each other sooner than a thread is woken up, which holds up the one that computes:
+/// who has encoded one looks out for the next before it sleeps.
+constexpr auto kLooks = std::chrono::microseconds(500);
+
+template <typename Condition>
+void look_for(Condition condition) {
+  const auto end = Background::Clock::now() + kLooks;
+  while (!condition() && Background::Clock::now() < end) std::this_thread::yield();
+}
+
 double milliseconds_since(Background::Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Background::Clock::now() - begin).count();
 }
@@ -27,11 +37,14 @@ Background::~Background() = default;
 void Background::post(std::function<void()> piece) {
   if (!has_thread()) return perform(std::move(piece));
   ++posted_;
+  bool sleeps = false;
   {
     const std::lock_guard lock(mutex_);
     pieces_.push_back({std::move(piece), {}, nullptr});
+    there_ = pieces_.size() - done_;
+    sleeps = sleeps_;
   }
-  changed_.notify_all();
+  if (sleeps) changed_.notify_all();
 }
 
 void Background::perform(std::function<void()> piece) {
@@ -79,13 +92,22 @@ void Background::Piece::perform() noexcept {
 
 void Background::loop(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return done_ < pieces_.size(); })) {
+  const auto any = [this] { return done_ < pieces_.size(); };
+  while (true) {
+    if (!any()) {
+      lock.unlock();
+      look_for([&] { return there_ > 0 || stop.stop_requested(); });
+      lock.lock();
+    }
+    sleeps_ = true;
+    changed_.wait(lock, stop, any);
+    sleeps_ = false;
     if (stop.stop_requested()) return;
     Piece& piece = pieces_[done_];
     lock.unlock();
     piece.perform();
     lock.lock();
-    ++done_;
+    there_ = pieces_.size() - ++done_;
     changed_.notify_all();
   }
 }

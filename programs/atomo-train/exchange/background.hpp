@@ -3,6 +3,7 @@
 /// \file
 /// Work beside back-propagation: what is encoded while the network goes on computing.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -60,10 +61,12 @@ class Background {
   };
   void loop(const std::stop_token& stop);
 
-  std::mutex mutex_;  ///< guards pieces_ and done_
+  std::mutex mutex_;  ///< guards pieces_, done_ and sleeps_
   std::condition_variable_any changed_;
-  std::deque<Piece> pieces_;  ///< not taken; those that are done come first
-  std::size_t done_ = 0;      ///< of them
+  std::deque<Piece> pieces_;            ///< not taken; those that are done come first
+  std::size_t done_ = 0;                ///< of them
+  bool sleeps_ = false;                 ///< the thread has to be woken up
+  std::atomic<std::size_t> there_ = 0;  ///< pieces that are not done
   std::size_t posted_ = 0, taken_ = 0;
   double held_ = 0, worked_ = 0;
   std::jthread thread_;  ///< last, so that it ends before what it uses is gone

@@ -24,11 +24,10 @@ namespace train {
 
 class Exchange {
  public:
-  /// What was done for a layer before all layers were there.
+  /// What another thread did for a layer before all layers were there.
   struct OfLayer {
     std::size_t layer = 0;
     Background::Times times;
-    bool beside = false;  ///< on another thread than the one that called `put`
   };
   struct Encoded {
     atomo::Status status = atomo::Status::ok;

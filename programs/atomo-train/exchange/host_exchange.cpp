@@ -36,7 +36,8 @@ class HostExchange final : public Exchange {
 
   void begin(const atomo::Key& key, bool computing) override {
     key_ = key;
-    computing_ = computing;
+    // Nothing leaves before the whole is there, so one thread gains nothing by turning to layers.
+    computing_ = computing && background_.has_thread();
     background_.begin();
     begun_ = {};
     timed_ = 0;
@@ -47,7 +48,7 @@ class HostExchange final : public Exchange {
     std::copy(gradient.begin(), gradient.end(),
               own_.begin() + static_cast<std::ptrdiff_t>(offsets_[layer]));
     if (!computing_) return;
-    begun_.layers.push_back({layer, {}, background_.has_thread()});
+    begun_.layers.push_back({layer, {}});
     background_.post([this, layer] {
       // What became of it, the message's end tells.
       (void)compressor_.add_layer(layer, own_views_[layer], {.executor = threads_.beside()});

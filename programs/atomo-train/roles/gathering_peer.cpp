@@ -41,9 +41,8 @@ void GatheringPeer::encode(std::uint32_t step, bool corrupt) {
   if (corrupt) exchange_->corrupt();
   const auto end = Clock::now();
   report_.encode += milliseconds(end - begin);
-  for (const auto& [layer, times, beside] : encoded.layers) {
-    timeline_.span("encode", learner_.replica().layers()[layer].name, times.begin, times.end,
-                   beside);
+  for (const auto& [layer, times] : encoded.layers) {
+    timeline_.span("encode", learner_.replica().layers()[layer].name, times.begin, times.end, true);
   }
   timeline_.span("encode", "", begin, end);
 }

@@ -20,7 +20,8 @@ class GatheringPeer : public Peer {
   explicit GatheringPeer(Run& run, MakeOptimiser make = &Run::make_optimiser);
 
   /// A new payload, with the draws of `step`. `computing`: back-propagation goes on between its
-  /// layers, so what encoding can do for a layer alone is done when it comes.
+  /// layers, so what encoding can do for a layer alone is done when it comes, where the process has
+  /// a thread to spare.
   void begin_payload(std::uint32_t step, bool computing);
   /// A layer of this rank's array, in the memory that the network computes in.
   void put(std::size_t layer, std::span<const float> values);
