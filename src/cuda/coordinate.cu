@@ -31,7 +31,7 @@ namespace {
 
 static_assert(kScanThreads == kCoordinateColumns);
 constexpr unsigned kThreadEntries = kCoordinateChunk / kScanThreads;
-constexpr unsigned kAhead = 8;  // loads on their way together
+constexpr unsigned kAhead = 4;  // loads on their way together
 
 struct RoundMemory {
   ChunkBits bits;
