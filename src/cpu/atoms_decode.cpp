@@ -97,11 +97,22 @@ class ContentReader {
     for (;;) {
       std::size_t live = 0;
       for (std::size_t r = 0; r < count; ++r) {
-        if (runs[r].next == runs[r].end) continue;
-        of_run[live] = r;
-        streams[live++] = stream_of(batch_.pieces()[runs[r].next++], runs[r].bit);
+        if (runs[r].next != runs[r].end) of_run[live++] = r;
       }
       if (live == 0) break;
+      // Those of one size go side by side, such as the short last pieces of rows.
+      const auto is_longer = [&](std::size_t a, std::size_t b) {
+        const auto entries = [&](std::size_t r) {
+          return batch_.pieces()[runs[r].next].piece.entries;
+        };
+        return entries(a) > entries(b);
+      };
+      if (!std::is_sorted(of_run, of_run + live, is_longer))
+        std::sort(of_run, of_run + live, is_longer);
+      for (std::size_t i = 0; i < live; ++i) {
+        Run& run = runs[of_run[i]];
+        streams[i] = stream_of(batch_.pieces()[run.next++], run.bit);
+      }
       decode_pieces(content_, streams, live, mode_);
       for (std::size_t i = 0; i < live; ++i) runs[of_run[i]].bit = streams[i].bit;
     }
