@@ -27,13 +27,13 @@ struct RoundTrip {
   std::vector<float> y;
 };
 
-RoundTrip round_trip(const std::vector<float>& x, std::uint64_t k) {
+RoundTrip round_trip(const std::vector<float>& x, std::uint64_t k, Executor* executor = nullptr) {
   const TopkConfig config{k};
   RoundTrip result;
   result.body.resize(cpu::max_encoded_bytes(config, x.size()));
   std::vector<std::byte> workspace(cpu::workspace_bytes(config, x.size()));
   std::size_t bytes = 0;
-  EXPECT_EQ(cpu::encode(config, x.data(), x.size(), workspace, nullptr, result.body, bytes),
+  EXPECT_EQ(cpu::encode(config, x.data(), x.size(), workspace, executor, result.body, bytes),
             Status::ok);
   EXPECT_LE(bytes, result.body.size());
   result.body.resize(bytes);
@@ -55,6 +55,29 @@ TEST(Topk, KeepsTheLargestWithTiesByTheLowestIndex) {
       for (const std::size_t k : {std::size_t{1}, n / 100 + 1, n / 3 + 1, n - n / 5, n}) {
         ASSERT_EQ(round_trip(x, k).y, reference(x, k)) << n << " " << k;
       }
+    }
+  }
+}
+
+/// From so many entries on a sample says where to look. It says nothing of use where the largest
+/// entries lie between the lines that it takes, or where fewer than k are not zero.
+TEST(Topk, ASampleChangesNothing) {
+  const std::size_t n = 150'011;
+  std::mt19937_64 generator(2);
+  std::vector<float> ties(n), rare(n), hidden = normal_entries(n, 6), shown = hidden;
+  for (auto& v : ties) v = static_cast<float>(static_cast<int>(generator() % 7) - 3);
+  for (std::size_t i = 0; i < n; i += 997) rare[i] = -1.0f - static_cast<float>(i % 5);
+  for (std::size_t i = 0; i < n; ++i) {
+    const bool is_sampled = i / 16 % 64 == 0;
+    hidden[i] *= is_sampled ? 0.001f : 1.0f;
+    shown[i] *= is_sampled ? 1000.0f : 1.0f;
+  }
+  BackwardExecutor executor;
+  for (const auto& x : {normal_entries(n, 4), ties, rare, hidden, shown}) {
+    for (const std::size_t k : {std::size_t{1}, n / 1000, n / 100, n / 20, n / 16}) {
+      const RoundTrip alone = round_trip(x, k), together = round_trip(x, k, &executor);
+      ASSERT_EQ(alone.y, reference(x, k)) << k;
+      ASSERT_EQ(alone.body, together.body) << k;
     }
   }
 }
