@@ -60,16 +60,10 @@ void quantise_piece(const float* x, const Piece& piece, const VectorScale& scale
   alignas(64) float padded[kTile] = {};
   if (short_tile != 0) spread_tile(x + std::size_t{tiles - 1} * kTile, short_tile, padded);
   const std::uint64_t base = 16 * (piece.vector * ((piece.tiles + 3) / 4) + piece.first_tile / 4);
-  alignas(64) std::uint32_t low[kTileDuos], high[kTileDuos];
   DrawBlock pre;
   const RoundKeys keys(pre_round);
   for (std::uint32_t group = 0; group < tiles; group += 4) {
-    const PhiloxWords counter = pre_round.counter(base + group * 4);
-    for (std::uint32_t l = 0; l < kTileDuos; ++l) {
-      low[l] = counter[0] + l;
-      high[l] = counter[1];
-    }
-    draw_block(pre_round, keys, low, high, pre);
+    draw_from(pre_round, keys, base + group * 4, pre);
     for (std::uint32_t u = group; u < std::min(tiles, group + 4); ++u) {
       const bool whole = u + 1 < tiles || short_tile == 0;
       const float* const tile = whole ? x + std::size_t{u} * kTile : padded;

@@ -68,6 +68,13 @@ void draw_block(const Philox& draws, const RoundKeys&, const std::uint32_t* low,
   }
 }
 
+void draw_from(const Philox& draws, const RoundKeys&, std::uint64_t first, DrawBlock& out) {
+  for (std::size_t i = 0; i < kTileDuos; ++i) {
+    const PhiloxWords words = draws(first + i);
+    for (std::size_t w = 0; w < 4; ++w) out.word[w][i] = words[w];
+  }
+}
+
 void quantise_tile(const float* first, const float* second, const std::uint32_t* level_word,
                    int level_shift, const std::uint32_t* pre, const TileCoding& c,
                    PieceCells& cells, std::size_t slot) {
@@ -182,6 +189,18 @@ void draw_block(const Philox& draws, const RoundKeys& keys, const std::uint32_t*
   const U32 d;
   for (std::size_t i = 0; i < kTileDuos; i += hn::Lanes(d)) {
     const Words words = philox_lanes(draws, keys, hn::Load(d, low + i), hn::Load(d, high + i));
+    for (std::size_t w = 0; w < 4; ++w) hn::Store(words.word[w], d, out.word[w] + i);
+  }
+}
+
+/// The same from `first` on, a multiple of 16: the counters differ in their low words alone.
+HWY_INLINE void draw_from(const Philox& draws, const RoundKeys& keys, std::uint64_t first,
+                          DrawBlock& out) {
+  const U32 d;
+  const PhiloxWords counter = draws.counter(first);
+  for (std::size_t i = 0; i < kTileDuos; i += hn::Lanes(d)) {
+    const VU low = hn::Iota(d, counter[0] + static_cast<std::uint32_t>(i));
+    const Words words = philox_lanes(draws, keys, low, hn::Set(d, counter[1]));
     for (std::size_t w = 0; w < 4; ++w) hn::Store(words.word[w], d, out.word[w] + i);
   }
 }
