@@ -6,13 +6,13 @@
 /// and T Z in f32; the Gram matrix X^T X or Z^T Z and the turned vectors X W^T in f64.
 ///
 /// Mapping. A block a tile of 64 values of r vectors (64 vectors at a time), over a stretch of the
-/// sum: some 512 of its terms, 1,024 of a Gram matrix, more where there would be over 128
+/// sum: some 384 of its terms, 1,024 of a Gram matrix, more where there would be over 128
 /// stretches. All blocks of a launch do about the same work, whatever the matrices are. Stretches
 /// leave their sums in the workspace; a second launch adds them up in order, a warp some 4,096 of
 /// them.
 ///
 /// Traffic in bytes an entry of the matrix: 4 read by each of the two products (the least: the
-/// second needs the first) for every 64 vectors. Stretches write and read 4 r / 512 twice over. 2 r
+/// second needs the first) for every 64 vectors. Stretches write and read 4 r / 384 twice over. 2 r
 /// operations a product: with r of 16 and fewer memory bounds the time, with 64 arithmetic.
 ///
 /// Shared memory: 8,704 bytes, 17,408 in f64. Determinism: sums go in ascending order within
