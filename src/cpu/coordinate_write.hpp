@@ -106,7 +106,9 @@ SegmentPlan choose_word(const Levels& levels, const SegmentLists& lists, std::si
     const auto larger = [&](std::uint32_t base) {
       return large_bits(levels, lists.others, base, k, level_bits);
     };
-    const auto word = [&](std::uint32_t level) { return level_word_bits(level, k, level_bits); };
+    const auto word = [&](unsigned level) {
+      return level_word_bits(decltype(levels.at(0)){level}, k, level_bits);
+    };
     switch (sum) {
       case kEveryGaps:
         return gaps_bits(lists.nonzero, m, k);
