@@ -96,6 +96,16 @@ class Philox {
     return philox4x32(counter(index), key0_, key1_);
   }
 
+  /// The two keys of each of the ten rounds: for loops that run the rounds in lanes.
+  [[nodiscard]] constexpr std::array<std::uint32_t, 20> round_keys() const noexcept {
+    std::array<std::uint32_t, 20> keys{};
+    for (std::uint32_t round = 0; round < 10; ++round) {
+      keys[2 * round] = key0_ + round * 0x9E3779B9u;
+      keys[2 * round + 1] = key1_ + round * 0xBB67AE85u;
+    }
+    return keys;
+  }
+
   /// Lower word of the seed.
   [[nodiscard]] constexpr std::uint32_t key0() const noexcept { return key0_; }
   /// Upper word of the seed.

@@ -22,7 +22,7 @@ void DrawDither(const Philox& draws, const std::uint64_t* bases, std::size_t cou
                 DitherWords* levels) {
   alignas(64) std::uint32_t low[kTileDuos], high[kTileDuos];
   DrawBlock block;
-  const RoundKeys keys(draws);
+  const RoundKeys keys = draws.round_keys();
   for (std::size_t first = 0; first < count; first += 4) {
     for (std::uint32_t i = 0; i < kTileDuos; ++i) {
       const PhiloxWords counter =
@@ -61,7 +61,7 @@ void quantise_piece(const float* x, const Piece& piece, const VectorScale& scale
   if (short_tile != 0) spread_tile(x + std::size_t{tiles - 1} * kTile, short_tile, padded);
   const std::uint64_t base = 16 * (piece.vector * ((piece.tiles + 3) / 4) + piece.first_tile / 4);
   DrawBlock pre;
-  const RoundKeys keys(pre_round);
+  const RoundKeys keys = pre_round.round_keys();
   for (std::uint32_t group = 0; group < tiles; group += 4) {
     draw_from(pre_round, keys, base + group * 4, pre);
     for (std::uint32_t u = group; u < std::min(tiles, group + 4); ++u) {
@@ -92,8 +92,7 @@ HWY_INLINE void write_pair(const PieceCells& cells, std::size_t slot, std::uint3
 /// The pairs of whole tiles under a code without raw bits. Four words of at most 11 bits are put
 /// together in each 128 bits of a vector.
 HWY_INLINE std::size_t write_tiles(const PieceCells& cells, std::size_t i, std::size_t end,
-                                   const DuoCoding& coding, BitWriter& stream) {
-  BitWriter out = stream;  // a copy the compiler can keep in registers
+                                   const DuoCoding& coding, BitWriter& out) {
   const U32 d;
   const I32 di;
   const hn::Repartition<std::uint64_t, U32> wide;
@@ -118,14 +117,14 @@ HWY_INLINE std::size_t write_tiles(const PieceCells& cells, std::size_t i, std::
     for (std::size_t k = 0; k < lanes / 2; k += 2)
       out.put(words[k], static_cast<unsigned>(lengths[k]));
   }
-  stream = out;
   return i;
 }
 
 #endif
 
 void write_duos(const PieceCells& cells, std::size_t slot, std::size_t pairs,
-                const DuoCoding& coding, BitWriter& out) {
+                const DuoCoding& coding, BitWriter& stream) {
+  BitWriter out = stream;  // a copy the compiler can keep in registers
   const std::uint32_t* const encode = coding.encode;
   std::size_t i = slot;
   const std::size_t end = slot + pairs;
@@ -148,6 +147,7 @@ void write_duos(const PieceCells& cells, std::size_t slot, std::size_t pairs,
     }
   }
   for (; i < end; ++i) write_pair(cells, i, encode[cells.entry[i]], coding, out);
+  stream = out;
 }
 
 void EncodePiece(const float* x, const Piece& piece, const VectorScale& scale,
@@ -156,10 +156,8 @@ void EncodePiece(const float* x, const Piece& piece, const VectorScale& scale,
   PieceCells cells;
   quantise_piece(x, piece, scale, coding, pre_round, levels, cells);
   const std::uint32_t whole = piece.entries / kTile, short_tile = piece.entries % kTile;
-  BitWriter local = out;  // a copy the compiler can keep in registers
-  write_duos(cells, 0, std::size_t{whole} * kTileDuos, coding, local);
-  write_duos(cells, std::size_t{whole} * kTileDuos, (short_tile + 1) / 2, coding, local);
-  out = local;
+  write_duos(cells, 0, std::size_t{whole} * kTileDuos, coding, out);
+  write_duos(cells, std::size_t{whole} * kTileDuos, (short_tile + 1) / 2, coding, out);
 }
 
 template <bool kAdd>

@@ -14,6 +14,7 @@
 /// which the tests enumerate), and in vectors. Both give the same bits.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -30,6 +31,8 @@ namespace {
 struct DrawBlock {
   alignas(64) std::uint32_t word[4][kTileDuos];
 };
+
+using RoundKeys = std::array<std::uint32_t, 20>;  ///< Philox::round_keys
 
 /// The values that the tiles of a piece share.
 struct TileCoding {
@@ -53,10 +56,6 @@ struct TileOutput {
 };
 
 #if HWY_TARGET == HWY_SCALAR
-
-struct RoundKeys {
-  explicit RoundKeys(const Philox&) noexcept {}
-};
 
 void draw_block(const Philox& draws, const RoundKeys&, const std::uint32_t* low,
                 const std::uint32_t* high, DrawBlock& out) {
@@ -141,21 +140,6 @@ struct Words {
   VU word[4];
 };
 
-/// The keys of the ten rounds, so that a round loads its two.
-struct RoundKeys {
-  std::uint32_t key[20];
-
-  explicit RoundKeys(const Philox& draws) noexcept {
-    std::uint32_t key0 = draws.key0(), key1 = draws.key1();
-    for (std::size_t round = 0; round < 10; ++round) {
-      key[2 * round] = key0;
-      key[2 * round + 1] = key1;
-      key0 += 0x9E3779B9u;
-      key1 += 0xBB67AE85u;
-    }
-  }
-};
-
 /// Philox of one counter a lane. Even and odd lanes run apart in the low halves of 64-bit lanes:
 /// the multiplication ignores what is above, so nothing needs masking.
 HWY_INLINE Words philox_lanes(const Philox& draws, const RoundKeys& keys, VU c0, VU c1) {
@@ -168,7 +152,7 @@ HWY_INLINE Words philox_lanes(const Philox& draws, const RoundKeys& keys, VU c0,
   for (std::size_t round = 0; round < 10; ++round) {
     const VU p0 = multiply_even(a0, m0), p1 = multiply_even(a1, m0);
     const VU q0 = multiply_even(c20, m1), q1 = multiply_even(c21, m1);
-    const VU k0 = hn::Set(d, keys.key[2 * round]), k1 = hn::Set(d, keys.key[2 * round + 1]);
+    const VU k0 = hn::Set(d, keys[2 * round]), k1 = hn::Set(d, keys[2 * round + 1]);
     a0 = hn::Xor3(odd_down(q0), b0, k0);
     a1 = hn::Xor3(odd_down(q1), b1, k0);
     c20 = hn::Xor3(odd_down(p0), c30, k1);

@@ -11,6 +11,7 @@
 
 #include <hwy/highway.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -73,15 +74,7 @@ HWY_INLINE void philox_round(D64 /*tag*/, PhiloxLanes<V>& s, V key0, V key1) {
 /// neighbours after two interleavings within 128 bits, and no lane crosses them.
 class PhiloxTiles {
  public:
-  explicit PhiloxTiles(const Philox& draws) noexcept : draws_(draws) {
-    std::uint32_t key0 = draws.key0(), key1 = draws.key1();
-    for (std::size_t round = 0; round < kRounds; ++round) {
-      keys_[2 * round] = key0;
-      keys_[2 * round + 1] = key1;
-      key0 += 0x9E3779B9u;
-      key1 += 0xBB67AE85u;
-    }
-  }
+  explicit PhiloxTiles(const Philox& draws) noexcept : draws_(draws), keys_(draws.round_keys()) {}
 
   template <typename T>
   HWY_INLINE void operator()(std::uint64_t first, T* HWY_RESTRICT words) const noexcept {
@@ -102,7 +95,7 @@ class PhiloxTiles {
       PhiloxLanes<hn::Vec<decltype(d64)>> even{hn::BitCast(d64, low), c1, c2, c3};
       PhiloxLanes<hn::Vec<decltype(d64)>> odd{hn::ShiftRight<32>(hn::BitCast(d64, low)), c1, c2,
                                               c3};
-      for (std::size_t round = 0; round < kRounds; ++round) {
+      for (std::size_t round = 0; round < keys_.size() / 2; ++round) {
         const auto k0 = hn::Set(d64, keys_[2 * round]), k1 = hn::Set(d64, keys_[2 * round + 1]);
         philox_round(d64, even, k0, k1);
         philox_round(d64, odd, k0, k1);
@@ -124,9 +117,8 @@ class PhiloxTiles {
   }
 
  private:
-  static constexpr std::size_t kRounds = 10;
   Philox draws_;
-  std::uint64_t keys_[2 * kRounds];  ///< of each round, two
+  std::array<std::uint32_t, 20> keys_;
 };
 
 #endif

@@ -112,11 +112,16 @@ Buffer body_of(const Buffer& message, std::uint8_t& flags) {
   return {layer.body.begin() + static_cast<std::ptrdiff_t>(skip), layer.body.end()};
 }
 
-TEST(DecodeWork, IsCounted) {
-  const Kind kind{MethodId::identity, DType::f32, 0, {3000}};
-  const Work work = expect_bounded(kind, message_of(kind, 0, Buffer(12000)));
-  EXPECT_EQ(work.status, Status::ok);
-  EXPECT_GT(work.blocks, 1000u);
+TEST(DecodeWork, IsCountedAndGrowsWithTheEntries) {
+  const auto blocks = [](std::int64_t n) {
+    const Kind kind{MethodId::natural, DType::f32, 0, {n}};
+    const std::size_t bytes = codec::find_decoder(kind.method)->max_body_bytes(kind);
+    const Work work = expect_bounded(kind, message_of(kind, 0, Buffer(bytes)));
+    EXPECT_EQ(work.status, Status::ok);
+    return work.blocks;
+  };
+  EXPECT_GT(blocks(3000), 300u);
+  EXPECT_GT(blocks(30000), 5 * blocks(3000));
 }
 
 class DecodeWork : public testing::TestWithParam<std::string> {
