@@ -12,6 +12,7 @@
 #include "atomo/codec.hpp"
 #include "core/workspace.hpp"
 #include "cpu/svd.hpp"
+#include "format/checksum.hpp"
 #include "format/kind.hpp"
 #include "price/price_input.hpp"
 #include "price/price_rule.hpp"
@@ -57,11 +58,13 @@ struct BodyInput {
   float price = 0;                     ///< 0: the layer has none, or nothing to send
   const Prepared* prepared = nullptr;  ///< of an encoder with a price
   Bytes scratch;                       ///< `scratch_bytes` of it
+  bool first = false;  ///< the body is the first of its message, whose blocks may be hashed
 };
 
 struct BodyResult {
   std::size_t bytes = 0;
   std::uint8_t form = 0;  ///< which of its forms the encoder chose, 0..3
+  HashedBlocks hashed;    ///< of the body, where the encoder hashed what it wrote
 };
 
 class PricedEncoder;

@@ -114,14 +114,15 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
     status |= found.notices();
   }
   const Bytes bodies{payload.data + head, payload.capacity - head};
-  status |= layer.write(prices, bodies);
+  status |= layer.write(prices, bodies, true);
   if (!failed(status)) status |= layer.fit({limit_of(plan, head), 1}, bodies);
   if (failed(status)) return report(context, status);
 
   const auto body = static_cast<std::size_t>(layer.row().bytes);
   const auto total = head + static_cast<std::size_t>(padded(body));
   std::fill(payload.data + head + body, payload.data + total, std::byte{0});
-  write_one_layer_head(payload.data, plan.kind, layer.row(), used, prices.atoms, prices.grid);
+  write_one_layer_head(payload.data, plan.kind, layer.row(), used, prices.atoms, prices.grid,
+                       layer.hashed(), context.executor);
   *payload.bytes = total;
   return report(context, status);
 }
@@ -132,7 +133,7 @@ Status decode_one(const Stages& stages, ConstBytes message, bool add, float alph
                   const TensorView& view, const Context& context) noexcept {
   const FpGuard guard;
   Head head;
-  if (const Status s = Head::parse(message, false, head); failed(s)) return s;
+  if (const Status s = Head::parse(message, false, head, context.executor); failed(s)) return s;
   if (head.layers() != 1) return Status::shape_mismatch;
   LayerCursor layer(head);
   Status status = Status::ok;

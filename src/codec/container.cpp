@@ -75,7 +75,7 @@ Status decode_all(ConstBytes message, bool add, float alpha, std::span<const Ten
                   const Context& context) noexcept {
   const core::FpGuard guard;
   Head head;
-  if (const Status s = Head::parse(message, false, head); failed(s)) return s;
+  if (const Status s = Head::parse(message, false, head, context.executor); failed(s)) return s;
   if (head.layers() != views.size()) return Status::shape_mismatch;
   return codec::read_layers(head, add, alpha, context, [&](std::size_t i) { return views[i]; });
 }

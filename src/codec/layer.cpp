@@ -122,8 +122,9 @@ Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key, Execut
   return status;
 }
 
-Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
+Status LayerEncoder::write(const LayerPrices& prices, Bytes body, bool first) noexcept {
   row_ = {};
+  hashed_ = {};
   row_.flags = non_finite_ ? LayerRecord::kNonFinite : std::uint8_t{0};
   if (!sends()) return non_finite_ ? Status::non_finite : Status::ok;
   Status priced = Status::ok;
@@ -132,8 +133,9 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   if (is_staged()) body = staged_;
   if (body.size() < plan_->max_body_bytes) return Status::buffer_too_small;
   BodyResult result;
-  const Status status = plan_->body().encode({input_, chosen.price, &prepared_, scratch_},
-                                             body.subspan(skip), result);
+  const Status status = plan_->body().encode(
+      {input_, chosen.price, &prepared_, scratch_, first && !is_staged() && skip == 0},
+      body.subspan(skip), result);
   if (status == Status::non_finite) {
     non_finite_ = true;
     row_.flags = LayerRecord::kNonFinite;
@@ -147,6 +149,7 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body) noexcept {
   }
   row_.flags |= static_cast<std::uint8_t>(result.form << LayerRecord::kFormShift);
   row_.bytes = result.bytes + skip;
+  hashed_ = result.hashed;
   price_ = chosen.price;
   return row_.bytes <= kMaxBodyBytes ? status | priced : Status::unsupported;
 }

@@ -66,9 +66,11 @@ class LayerEncoder {
   [[nodiscard]] const PriceInput& price_input() const noexcept { return prepared_.price; }
 
   /// Writes the body (not its padding) and fills the row but for the kind. Where the body is
-  /// `staged`, it is not in `body` before `fit`.
-  Status write(const LayerPrices& prices, Bytes body) noexcept;
+  /// `staged`, it is not in `body` before `fit`. `first`: it will be the first of its message.
+  Status write(const LayerPrices& prices, Bytes body, bool first = false) noexcept;
   [[nodiscard]] const LayerRecord& row() const noexcept { return row_; }
+  /// Blocks of the message that were hashed on the way.
+  [[nodiscard]] const HashedBlocks& hashed() const noexcept { return hashed_; }
 
   /// What the next step takes for the layer's sketches, once the layer is written.
   [[nodiscard]] price::RankState learn_rank(price::RankState state) const noexcept;
@@ -93,6 +95,7 @@ class LayerEncoder {
   bool non_finite_ = false;
   float price_ = 0;  ///< that the body was written at
   LayerRecord row_;
+  HashedBlocks hashed_;
 };
 
 /// Decodes one layer.

@@ -115,14 +115,19 @@ double sum_squares(const float* x, std::size_t n) noexcept {
 
 namespace {
 
-double layer_sum(double (*sum)(const float*, std::size_t) noexcept, const float* x, std::size_t n,
-                 std::span<double> scratch, Executor* executor) noexcept {
-  run_ranges(executor, n, kReduceGrain, [&](std::size_t begin, std::size_t end) {
-    scratch[begin / kReduceGrain] = sum(x + begin, end - begin);
-  });
+double total_of(std::span<const double> grains) noexcept {
   TreeSum total;
-  for (std::size_t i = 0; i < reduce_scratch(n); ++i) total.add(scratch[i]);
+  for (const double grain : grains) total.add(grain);
   return total.total();
+}
+
+float largest_of(std::span<const double> grains) noexcept {
+  double m = 0;
+  for (const double grain : grains) {
+    if (!std::isfinite(grain)) return std::numeric_limits<float>::infinity();
+    m = std::max(m, grain);
+  }
+  return static_cast<float>(m);
 }
 
 }  // namespace
@@ -132,20 +137,25 @@ float layer_max_abs(const float* x, std::size_t n, std::span<double> scratch,
   run_ranges(executor, n, kReduceGrain, [&](std::size_t begin, std::size_t end) {
     scratch[begin / kReduceGrain] = max_abs(x + begin, end - begin);
   });
-  double m = 0;
-  for (std::size_t i = 0; i < reduce_scratch(n); ++i) {
-    if (!std::isfinite(scratch[i])) return std::numeric_limits<float>::infinity();
-    m = std::max(m, scratch[i]);
-  }
-  return static_cast<float>(m);
+  return largest_of(scratch.first(reduce_scratch(n)));
+}
+MaxAndSquares layer_max_and_squares(const float* x, std::size_t n, std::span<double> scratch,
+                                    Executor* executor) noexcept {
+  const auto maxima = scratch.first(reduce_scratch(n));
+  const auto squares = scratch.subspan(reduce_scratch(n), reduce_scratch(n));
+  run_ranges(executor, n, kReduceGrain, [&](std::size_t begin, std::size_t end) {
+    const std::size_t grain = begin / kReduceGrain;
+    maxima[grain] = max_abs(x + begin, end - begin);
+    squares[grain] = sum_squares(x + begin, end - begin);  // from a near cache
+  });
+  return {largest_of(maxima), total_of(squares)};
 }
 double layer_sum_abs(const float* x, std::size_t n, std::span<double> scratch,
                      Executor* executor) noexcept {
-  return layer_sum(&sum_abs, x, n, scratch, executor);
-}
-double layer_sum_squares(const float* x, std::size_t n, std::span<double> scratch,
-                         Executor* executor) noexcept {
-  return layer_sum(&sum_squares, x, n, scratch, executor);
+  run_ranges(executor, n, kReduceGrain, [&](std::size_t begin, std::size_t end) {
+    scratch[begin / kReduceGrain] = sum_abs(x + begin, end - begin);
+  });
+  return total_of(scratch.first(reduce_scratch(n)));
 }
 
 }  // namespace atomo::cpu

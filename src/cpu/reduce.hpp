@@ -36,10 +36,16 @@ inline constexpr std::size_t kReduceGrain = std::size_t{1} << 16;
 /// values.
 [[nodiscard]] float layer_max_abs(const float* x, std::size_t n, std::span<double> scratch,
                                   Executor* executor) noexcept;
+/// Both in one pass; `scratch` holds twice as many.
+struct MaxAndSquares {
+  float max_abs = 0;
+  double squares = 0;
+};
+[[nodiscard]] MaxAndSquares layer_max_and_squares(const float* x, std::size_t n,
+                                                  std::span<double> scratch,
+                                                  Executor* executor) noexcept;
 [[nodiscard]] double layer_sum_abs(const float* x, std::size_t n, std::span<double> scratch,
                                    Executor* executor) noexcept;
-[[nodiscard]] double layer_sum_squares(const float* x, std::size_t n, std::span<double> scratch,
-                                       Executor* executor) noexcept;
 
 /// The sum in the order of the tree above.
 class TreeSum {

@@ -204,7 +204,7 @@ std::size_t max_encoded_bytes(const TernaryConfig&, std::size_t n) noexcept {
 
 std::size_t workspace_bytes(const TernaryConfig&, std::size_t n) noexcept {
   core::Carver carver;
-  carver.take<double>(reduce_scratch(n));
+  carver.take<double>(2 * reduce_scratch(n));
   return carver.bytes();
 }
 
@@ -214,14 +214,17 @@ Status encode(const TernaryConfig& config, const float* x, std::size_t n, const 
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
   core::Carver carver(workspace);
-  const auto scratch = carver.take<double>(reduce_scratch(n));
+  const auto scratch = carver.take<double>(2 * reduce_scratch(n));
   if (!carver.fits()) return Status::workspace_too_small;
-  float norm = layer_max_abs(x, n, scratch, executor);
-  if (!std::isfinite(norm)) return Status::non_finite;
+  float norm = 0;
   if (config.clip > 0) {
-    const double squares = layer_sum_squares(x, n, scratch, executor);
-    norm = math::clipped_norm(norm, squares, n, config.clip);
+    const MaxAndSquares found = layer_max_and_squares(x, n, scratch, executor);
+    norm = found.max_abs;
+    if (std::isfinite(norm)) norm = math::clipped_norm(norm, found.squares, n, config.clip);
+  } else {
+    norm = layer_max_abs(x, n, scratch, executor);
   }
+  if (!std::isfinite(norm)) return Status::non_finite;
   std::memcpy(body.data(), &norm, 4);
   const Philox draws(key, Purpose::ternary), further(key, Purpose::ternary_low);
   const math::LevelScale scale = math::level_scale(math::level_step(norm, 1), 65536.0f);

@@ -6,6 +6,7 @@
 #include "core/xxh3.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
+#include "format/checksum.hpp"
 #include "format/container_rules.hpp"
 
 namespace atomo::cuda {

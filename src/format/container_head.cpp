@@ -44,21 +44,6 @@ std::uint64_t head_checksum(ConstBytes message, std::size_t head_bytes) noexcept
   return XXH3_64bits_withSeed(message.data() + kHeaderBytes, head_bytes - kHeaderBytes, seed);
 }
 
-/// Order-free: a sum over blocks, so that blocks can be hashed side by side.
-std::uint64_t body_checksum(ConstBytes body) noexcept {
-  std::uint64_t sum = 0;
-  const std::size_t whole = body.size() / kChecksumBlock;
-  for (std::size_t i = 0; i < whole; ++i) {
-    sum += XXH3_64bits_withSeed(body.data() + i * kChecksumBlock, kChecksumBlock, i);
-  }
-  if (const std::size_t rest = body.size() % kChecksumBlock; rest > 0) {
-    std::byte last[kChecksumBlock] = {};
-    std::memcpy(last, body.data() + whole * kChecksumBlock, rest);
-    sum += XXH3_64bits_withSeed(last, kChecksumBlock, whole);
-  }
-  return sum;
-}
-
 bool all_zero(ConstBytes bytes) noexcept {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
@@ -108,11 +93,11 @@ void HeadLayout::write_tables(std::byte* message) const noexcept {
 }
 
 void HeadLayout::seal(std::byte* message, const Key& key, float price, float grid_step,
-                      std::uint64_t total) const noexcept {
+                      std::uint64_t total, Executor* executor) const noexcept {
   const auto count = static_cast<std::uint32_t>(layers());
   store_header(message, {kFormatMajor, kFormatMinor, flags_, total, key, kinds_, count, price,
                          grid_step, 0});
-  write_checksums({message, static_cast<std::size_t>(total)}, bytes_);
+  write_checksums({message, static_cast<std::size_t>(total)}, bytes_, {}, executor);
 }
 
 std::size_t one_layer_head_bytes(const Kind& kind) noexcept {
@@ -128,7 +113,8 @@ std::size_t one_layer_tables(const Kind& kind, OneLayerTables& tables) noexcept 
 }
 
 void write_one_layer_head(std::byte* message, const Kind& kind, const LayerRecord& row,
-                          const Key& key, float price, float grid_step) noexcept {
+                          const Key& key, float price, float grid_step, const HashedBlocks& hashed,
+                          Executor* executor) noexcept {
   const KindBytes bytes(kind);
   const std::size_t head = one_layer_head_bytes(kind), at = kHeaderBytes + kRecordBytes;
   std::memset(message, 0, head);
@@ -136,7 +122,7 @@ void write_one_layer_head(std::byte* message, const Kind& kind, const LayerRecor
   std::memcpy(message + at, bytes.bytes().data(), bytes.bytes().size());
   const auto total = static_cast<std::size_t>(head + padded(row.bytes));
   store_header(message, {kFormatMajor, kFormatMinor, 0, total, key, 1, 1, price, grid_step, 0});
-  write_checksums({message, total}, head);
+  write_checksums({message, total}, head, hashed, executor);
 }
 
 void write_record(std::byte* message, std::size_t layer, const LayerRecord& row) noexcept {
@@ -147,8 +133,10 @@ void write_total(std::byte* message, std::uint64_t total) noexcept {
   store_le(message + kTotalAt, total);
 }
 
-void write_checksums(Bytes message, std::size_t head_bytes) noexcept {
-  store_le(message.data() + kBodyChecksumAt, body_checksum(message.subspan(head_bytes)));
+void write_checksums(Bytes message, std::size_t head_bytes, const HashedBlocks& hashed,
+                     Executor* executor) noexcept {
+  store_le(message.data() + kBodyChecksumAt,
+           body_checksum(message.subspan(head_bytes), hashed, executor));
   store_le(message.data() + kHeadChecksumAt, head_checksum(message, head_bytes));
 }
 
@@ -156,7 +144,7 @@ LayerRecord Head::row(std::size_t layer) const noexcept {
   return read_record(message_.data(), layer);
 }
 
-Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
+Status Head::parse(ConstBytes message, bool exact, Head& head, Executor* executor) noexcept {
   Header h;
   if (const Status s = check_header(message, h); failed(s)) return s;
   if (exact && h.total_bytes != message.size()) return Status::corrupt;
@@ -188,7 +176,7 @@ Status Head::parse(ConstBytes message, bool exact, Head& head) noexcept {
     body_at += whole;
   }
   if (body_at != message.size() || used_kinds != h.kinds) return Status::corrupt;
-  if (body_checksum(message.subspan(places.head_bytes)) != h.body_checksum)
+  if (body_checksum(message.subspan(places.head_bytes), {}, executor) != h.body_checksum)
     return Status::bad_checksum;
   return padding_is_zero ? Status::ok : Status::corrupt;
 }

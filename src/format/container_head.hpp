@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/checksum.hpp"
 #include "format/container_rules.hpp"
 
 namespace atomo::format {
@@ -34,8 +35,8 @@ class HeadLayout {
   /// Writes the tables; rows come from `write_record`, then `seal` writes header and checksums over
   /// the whole message.
   void write_tables(std::byte* message) const noexcept;
-  void seal(std::byte* message, const Key& key, float price, float grid_step,
-            std::uint64_t total) const noexcept;
+  void seal(std::byte* message, const Key& key, float price, float grid_step, std::uint64_t total,
+            Executor* executor = nullptr) const noexcept;
 
  private:
   std::vector<std::uint16_t> kind_of_;
@@ -55,21 +56,25 @@ void check_layer_name(std::size_t layer, const std::string& name);
 using OneLayerTables = std::array<std::byte, 7 + Shape::kMaxRank * 9 + 3>;
 /// Fills `tables`; returns the bytes in use.
 std::size_t one_layer_tables(const Kind& kind, OneLayerTables& tables) noexcept;
-/// Writes the whole head and both checksums; the body, padded, is in place behind it.
+/// Writes the whole head and both checksums; the body, padded, is in place behind it. Blocks that are
+/// not hashed yet are hashed on the executor, which may be null, here and below.
 void write_one_layer_head(std::byte* message, const Kind& kind, const LayerRecord& row,
-                          const Key& key, float price, float grid_step) noexcept;
+                          const Key& key, float price, float grid_step,
+                          const HashedBlocks& hashed = {}, Executor* executor = nullptr) noexcept;
 
 void write_record(std::byte* message, std::size_t layer, const LayerRecord& row) noexcept;
 /// The bytes of the whole message, padding included.
 void write_total(std::byte* message, std::uint64_t total) noexcept;
 /// Both checksums of a message whose header, rows, tables and bodies are in place.
-void write_checksums(Bytes message, std::size_t head_bytes) noexcept;
+void write_checksums(Bytes message, std::size_t head_bytes, const HashedBlocks& hashed = {},
+                     Executor* executor = nullptr) noexcept;
 
 /// A parsed head: spans into the message, checked; the checksums hold.
 class Head {
  public:
   /// `exact`: refuse bytes after the message.
-  static Status parse(ConstBytes message, bool exact, Head& head) noexcept;
+  static Status parse(ConstBytes message, bool exact, Head& head,
+                      Executor* executor = nullptr) noexcept;
 
   [[nodiscard]] const Header& header() const noexcept { return header_; }
   [[nodiscard]] std::size_t layers() const noexcept { return header_.layers; }

@@ -21,7 +21,6 @@ inline constexpr std::uint16_t kFlagNames =
     1;  ///< must-understand: a table of names follows the kinds
 inline constexpr std::uint64_t kMaxBodyBytes = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::size_t kMaxLayers = 65536;
-inline constexpr std::size_t kChecksumBlock = 4096;
 /// Offsets of the header's last fields, in bytes.
 inline constexpr std::size_t kTotalAt = 8, kBodyChecksumAt = 48, kHeadChecksumAt = 56;
 

@@ -227,7 +227,7 @@ Status Compressor::Impl::end_message(Executor* executor) noexcept {
 
   const std::uint64_t total = close_gaps();
   layout.write_tables(message.data);
-  layout.seal(message.data, message_key, found.atoms, found.grid, total);
+  layout.seal(message.data, message_key, found.atoms, found.grid, total, executor);
   *message.bytes = total;
   for (const std::size_t i : ranked_layers) learn_rank(i);
   ranks = next_ranks;
@@ -280,7 +280,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   used.limit = limits[i];
   used.fixed_bits = one_layer_fixed_bits(i);
   const Bytes room{payload.data + head, payload.capacity - head};
-  status |= layer.write(used, room);
+  status |= layer.write(used, room, true);
   if (!failed(status)) status |= layer.fit(allot_streamed_layer(i, key), room);
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(layer.row().bytes),
@@ -288,7 +288,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   std::fill(payload.data + head + bytes, payload.data + head + whole, std::byte{0});
   write_one_layer_head(payload.data, plan.kind, layer.row(), key,
                        in_pool(i, Pool::atoms) ? prices.atoms : 0,
-                       in_pool(i, Pool::grid) ? prices.grid : 0);
+                       in_pool(i, Pool::grid) ? prices.grid : 0, layer.hashed(), context.executor);
   *payload.bytes = head + whole;
   if (plan.learns_rank) learn_rank(i);
   return status;
@@ -341,7 +341,8 @@ Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, f
   Status status = Status::ok;
   for (std::size_t m = 0; m < messages.size(); ++m) {
     Head head;
-    if (const Status s = Head::parse(messages[m], false, head); failed(s)) return s;
+    if (const Status s = Head::parse(messages[m], false, head, context.executor); failed(s))
+      return s;
     if (head.layers() != views.size()) return Status::shape_mismatch;
     if (m == 0) key = head.header().key;
     sums = HalfSums(views);

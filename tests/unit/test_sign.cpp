@@ -99,11 +99,15 @@ TEST(Reduce, SumsDoNotDependOnTheSplit) {
   ThreadPool pool(2);
   for (const std::size_t n : {1u, 1023u, 1025u, 65536u, 65537u, 200'003u, 1'000'000u}) {
     const auto x = normal_entries(n, n);
-    std::vector<double> scratch(cpu::reduce_scratch(n));
+    std::vector<double> scratch(2 * cpu::reduce_scratch(n));
     EXPECT_EQ(cpu::layer_sum_abs(x.data(), n, scratch, &pool), cpu::sum_abs(x.data(), n)) << n;
-    EXPECT_EQ(cpu::layer_sum_squares(x.data(), n, scratch, nullptr), cpu::sum_squares(x.data(), n))
-        << n;
     EXPECT_EQ(cpu::layer_max_abs(x.data(), n, scratch, &pool), cpu::max_abs(x.data(), n)) << n;
+    for (Executor* const executor :
+         {static_cast<Executor*>(nullptr), static_cast<Executor*>(&pool)}) {
+      const auto both = cpu::layer_max_and_squares(x.data(), n, scratch, executor);
+      EXPECT_EQ(both.squares, cpu::sum_squares(x.data(), n)) << n;
+      EXPECT_EQ(both.max_abs, cpu::max_abs(x.data(), n)) << n;
+    }
   }
 }
 

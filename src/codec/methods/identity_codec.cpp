@@ -4,11 +4,11 @@
 /// Body: n entries of the wire's dtype, little-endian. Params: the wire's dtype.
 
 #include <cstring>
-#include <limits>
 
 #include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 #include "core/run_tasks.hpp"
+#include "cpu/checked_copy.hpp"
 #include "cpu/halves.hpp"
 
 namespace atomo::codec {
@@ -42,7 +42,7 @@ class Identity final : public BodyEncoder {
     return shape.elements() * size_of(wire_);
   }
 
-  bool finds_non_finite() const noexcept override { return wire_ != DType::f32; }
+  bool finds_non_finite() const noexcept override { return true; }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
     result.bytes = in.layer.n * size_of(wire_);
     if (wire_ != DType::f32) {
@@ -51,8 +51,9 @@ class Identity final : public BodyEncoder {
                         in.layer.executor);
       return found.non_finite ? Status::non_finite : found.status();
     }
-    std::memcpy(body.data(), in.layer.x, result.bytes);
-    return Status::ok;
+    const bool finite = copy_checked(in.layer.x, in.layer.n, body.data(),
+                                     in.first ? &result.hashed : nullptr, in.layer.executor);
+    return finite ? Status::ok : Status::non_finite;
   }
 
  private:
