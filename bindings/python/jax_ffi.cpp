@@ -45,6 +45,10 @@ class XlaExecutor final : public atomo::Executor {
     }
   }
 
+  [[nodiscard]] std::size_t threads() const noexcept override {
+    return static_cast<std::size_t>(std::max<std::int64_t>(threads_.num_threads(), 1));
+  }
+
  private:
   /// Outlives the call where a thread comes too late to find work.
   class Job {

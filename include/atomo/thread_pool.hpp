@@ -24,6 +24,7 @@ class ThreadPool final : public Executor {
   ~ThreadPool() override;
   void run(std::size_t count, void (*task)(void* state, std::size_t i),
            void* state) noexcept override;
+  [[nodiscard]] std::size_t threads() const noexcept override;
 
  private:
   struct Impl;

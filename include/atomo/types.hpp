@@ -196,6 +196,8 @@ class Executor {
   /// tasks set what they need and restore what they found.
   virtual void run(std::size_t count, void (*task)(void* state, std::size_t i),
                    void* state) noexcept = 0;
+  /// How many tasks run at once, 0 where that is not known. It steers how work is cut, never a byte.
+  [[nodiscard]] virtual std::size_t threads() const noexcept { return 0; }
 };
 
 // Library handles of a CUDA caller (cuBLAS, cuSOLVER): atomo/cuda.hpp.

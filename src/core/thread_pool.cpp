@@ -87,6 +87,8 @@ ThreadPool::ThreadPool(unsigned threads) : impl_(std::make_unique<Impl>()) {
 
 ThreadPool::~ThreadPool() = default;
 
+std::size_t ThreadPool::threads() const noexcept { return impl_->threads.size() + 1; }
+
 void ThreadPool::run(std::size_t count, void (*task)(void* state, std::size_t i),
                      void* state) noexcept {
   std::lock_guard run_lock(impl_->one_run);

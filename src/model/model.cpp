@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "atomo/container.hpp"
+#include "codec/layer_order.hpp"
 #include "codec/read_layers.hpp"
 #include "core/run_tasks.hpp"
 
@@ -107,18 +109,9 @@ void Compressor::Impl::set_up_memory() {
 }
 
 void Compressor::Impl::set_up_order() {
-  // Of as many entries, and a part of the model that would keep the others waiting.
-  constexpr std::size_t kLarge = std::size_t{1} << 20, kParts = 16;
-  std::size_t all = 0;
-  for (const auto& plan : plans) all += plan.n;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const std::size_t n = plans[i].n;
-    (n >= kLarge && n > all / kParts ? layers_alone : layers_at_once).push_back(i);
-  }
-  const auto before = [&](std::size_t a, std::size_t b) {
-    return plans[a].n != plans[b].n ? plans[a].n > plans[b].n : a < b;
-  };
-  std::sort(layers_at_once.begin(), layers_at_once.end(), before);
+  layers_by_size.resize(plans.size());
+  std::iota(layers_by_size.begin(), layers_by_size.end(), std::size_t{0});
+  codec::sort_by_size(std::span(layers_by_size), [&](std::size_t i) { return plans[i].n; });
 }
 
 void Compressor::Impl::set_up_device() {
@@ -156,10 +149,14 @@ Status Compressor::Impl::carve(Bytes memory) noexcept {
 /// status. A step of a layer that runs beside others has none.
 template <typename Step>
 Status Compressor::Impl::each_layer(Executor* executor, Step step) noexcept {
-  for (const std::size_t i : layers_alone) statuses[i] = step(i, executor);
-  run_tasks(executor, layers_at_once.size(), [&](std::size_t k) {
-    const std::size_t i = layers_at_once[k];
-    statuses[i] = step(i, nullptr);
+  const std::span<const std::size_t> sorted(layers_by_size);
+  const std::size_t alone =
+      codec::count_alone(sorted, executor, [&](std::size_t i) { return plans[i].n; });
+  for (const std::size_t i : sorted.first(alone)) statuses[i] = step(i, executor);
+  const std::size_t rest = sorted.size() - alone;
+  run_tasks(executor, rest, [&](std::size_t k) {
+    const std::size_t i = sorted[alone + k];
+    statuses[i] = step(i, rest == 1 ? executor : nullptr);
   });
   Status status = Status::ok;
   for (const Status s : statuses) status |= s;

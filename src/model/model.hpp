@@ -49,9 +49,7 @@ struct Compressor::Impl {
   std::vector<double> expected_bits;
   std::vector<std::size_t> limits;
 
-  // Layers that get the executor for themselves, one after the other; then the others as tasks, the
-  // largest first.
-  std::vector<std::size_t> layers_alone, layers_at_once;
+  std::vector<std::size_t> layers_by_size;
   // Of layers whose sketches learn their rank: what this step takes, and what the next one will; a
   // device keeps its own.
   std::vector<std::size_t> ranked_layers;
