@@ -209,7 +209,6 @@ void SketchPlanner::add_units(const SketchJob& job) noexcept {
   measured_.add(divide_up(rows, 32));
   residual_.add(divide_up(rows, 64) * divide_up(columns, 64));
   iterations_ = std::max(iterations_, job.iterations);
-  shared_bytes_ = std::max(shared_bytes_, eigenvector_bytes(std::min(job.rank, kSharedRank)));
 }
 
 SketchPlan SketchPlanner::finish() noexcept {
@@ -231,7 +230,6 @@ SketchPlan SketchPlanner::finish() noexcept {
   plan.measured = measured_.split();
   plan.residual = residual_.split();
   plan.iterations = iterations_;
-  plan.shared_bytes = shared_bytes_;
   return plan;
 }
 

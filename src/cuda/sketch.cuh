@@ -70,7 +70,6 @@ struct SketchPlan {
   Split first_squares, stretches, pairs;  ///< stretches of first vectors, of all; pairs
   Split measured, residual;               ///< 32 rows; tiles of the matrices
   std::uint32_t iterations = 0;           ///< the most that a job has
-  unsigned shared_bytes = 0;              ///< of a block that finds eigenvectors
   [[nodiscard]] bool empty() const { return drawn.jobs == 0; }
 };
 
@@ -100,7 +99,6 @@ class SketchPlanner {
   SplitMaker turned_rows_, turned_columns_, turned_both_;
   SplitMaker first_squares_, stretches_, pairs_, measured_, residual_;
   std::uint32_t iterations_ = 0;
-  unsigned shared_bytes_ = 0;
 };
 
 /// Decomposes the layers of all jobs under their keys, once `row_rms` has the norms of their rows
@@ -203,8 +201,5 @@ void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue)
 void turn_both(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// The norms of what the pairs leave of rows, and the rows where they say nothing.
 void measure_residual(const Frame& frame, const SketchPlan& plan, Queue& queue);
-
-/// Of a block of `find_eigenvectors`, dynamic; 0 for a rank whose matrices are not kept there.
-[[nodiscard]] unsigned eigenvector_bytes(std::uint32_t rank) noexcept;
 
 }  // namespace atomo::cuda

@@ -7,24 +7,22 @@
 /// vector that depends on those before: its row becomes zero, and with it the vector. Done twice,
 /// since the first time loses as many digits as the vectors are close to dependent.
 ///
-/// Eigenvectors: cyclic Jacobi rotations in f64. A sweep annihilates every pair of a tournament's
+/// Eigenvectors: cyclic Jacobi rotations in f32. A sweep annihilates every pair of a tournament's
 /// rounds, whose pairs are disjoint; it ends after a sweep without a rotation, which leaves
-/// off-diagonal entries below 1e-15 of the largest eigenvalue, or after 30. Whatever has been
-/// reached is orthogonal to f64's rounding, so the pairs sum to the same matrix.
+/// off-diagonal entries below 2^-26 of the largest eigenvalue, or after 12. Whatever has been
+/// reached is orthogonal to the rounding of f32, and what the pairs lack for that the residual has.
 ///
-/// Mapping. A block of 256 threads a layer. Elimination: a warp a row, a barrier a pivot.
-/// Rotations: a thread a pair's angle; then a thread four entries where two pairs meet, which are
-/// its own, and two entries of two eigenvectors; two barriers a round.
+/// Mapping. A block of 512 threads a layer. Elimination: a warp a row, a barrier and a division a
+/// pivot. Rotations: a thread a pair's angle; then a thread four entries where two pairs meet, which
+/// are its own, and a warp the entries of two eigenvectors; two barriers a round.
 ///
 /// Traffic: r^2 values read and written, 8 bytes each. r^3 operations of an elimination, some 50
 /// r^3 of the eigenvectors, in blocks beside each other: the time is that of the largest rank, not
 /// the matrices'.
 ///
-/// Shared memory: 35,328 bytes to eliminate; 16 r^2 dynamic and 7,168 for eigenvectors. Ranks above
-/// 64 work in the workspace, through the caches. Determinism: no sum is shared. Alignment: all
-/// stands in the workspace.
-
-#include <algorithm>
+/// Shared memory: 35,328 bytes to eliminate, 36,352 for eigenvectors. Ranks above 64 work in the
+/// workspace, through the caches. Determinism: no sum is shared. Alignment: all stands in the
+/// workspace.
 
 #include "cuda/cub.cuh"
 #include "cuda/sketch.cuh"
@@ -34,10 +32,10 @@
 namespace atomo::cuda {
 namespace {
 
-constexpr unsigned kThreads = kScanThreads;
+constexpr unsigned kThreads = 512, kWarps = kThreads / kLanes;
 constexpr double kLeastPivot = 1e-13;
-constexpr double kNegligible = 1e-15;
-constexpr int kMostSweeps = 30;
+constexpr float kNegligible = 0x1p-26f;
+constexpr int kMostSweeps = 12;
 
 // ---- orthonormal vectors
 
@@ -47,22 +45,25 @@ struct Elimination {
   double scale[format::kLargestRank];
 };
 
-/// LayerRecord i of the matrix: L^-1 before the pivots that are done, G from there on.
+/// The rows of a matrix.
+template <typename Real>
 struct Rows {
-  double* at;
+  Real* at;
   std::uint32_t stride;
-  __device__ double* operator[](std::uint32_t i) const { return at + std::uint64_t{i} * stride; }
+  __device__ Real* operator[](std::uint32_t i) const { return at + std::uint64_t{i} * stride; }
 };
 
-__device__ void eliminate(const Rows& rows, const double* gram, std::uint32_t rank) {
-  constexpr unsigned kWarps = kThreads / kLanes;
+/// Leaves L^-1 before the pivots.
+__device__ __forceinline__ void eliminate(const Rows<double>& rows, const double* gram,
+                                          std::uint32_t rank) {
   for (std::uint32_t k = 0; k < rank; ++k) {
     const double* const pivot = rows[k];
     __syncthreads();
     if (pivot[k] > kLeastPivot * gram[std::uint64_t{k} * rank + k]) {
+      const double inverse = 1 / pivot[k];
       for (std::uint32_t i = k + 1 + warp_in_block(); i < rank; i += kWarps) {
         double* const row = rows[i];
-        const double factor = row[k] / pivot[k];
+        const double factor = row[k] * inverse;
         __syncwarp();  // the factor's place is written to
         for (std::uint32_t j = lane(); j < rank; j += kLanes)
           row[j] = j == k ? -factor : row[j] - (factor * pivot[j]);
@@ -72,43 +73,56 @@ __device__ void eliminate(const Rows& rows, const double* gram, std::uint32_t ra
   __syncthreads();
 }
 
+/// From `gram` to `turn`. Inlined twice, so that what is in shared memory is read as such.
+__device__ __forceinline__ void find_turn(const Rows<double>& rows, const double* gram,
+                                          std::uint32_t rank, double* scales, double* turn) {
+  for (std::uint32_t row = warp_in_block(); row < rank; row += kWarps) {
+    for (std::uint32_t column = lane(); column < rank; column += kLanes)
+      rows[row][column] = gram[row * rank + column];
+  }
+  eliminate(rows, gram, rank);
+  for (std::uint32_t k = threadIdx.x; k < rank; k += kThreads) {
+    const double pivot = rows[k][k];
+    scales[k] = pivot > kLeastPivot * gram[k * rank + k] ? 1 / sqrt(pivot) : 0.0;
+  }
+  __syncthreads();
+  for (std::uint32_t row = warp_in_block(); row < rank; row += kWarps) {
+    const double scale = scales[row];
+    for (std::uint32_t column = lane(); column < rank; column += kLanes) {
+      double value = 0;
+      if (row == column) {
+        value = scale;
+      } else if (column < row && scales[column] != 0) {
+        value = scale * rows[row][column];
+      }
+      turn[row * rank + column] = value;
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     orthonormalise(Frame frame, SketchPlan plan, std::uint32_t iteration) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
   if (iteration >= job.iterations) return;
-  const std::uint32_t rank = sketch_rank(frame, job), entries = rank * rank;
+  const std::uint32_t rank = sketch_rank(frame, job);
   auto& memory = shared<Elimination>();
   const double* const gram = frame(job.gram);
   double* const turn = frame(job.turn);
-  const Rows rows = rank <= kSharedRank ? Rows{memory.matrix, rank + 1} : Rows{turn, rank};
-  for (std::uint32_t i = threadIdx.x; i < entries; i += kThreads)
-    rows[i / rank][i % rank] = gram[i];
-  eliminate(rows, gram, rank);
-  for (std::uint32_t k = threadIdx.x; k < rank; k += kThreads) {
-    const double pivot = rows[k][k];
-    memory.scale[k] = pivot > kLeastPivot * gram[k * rank + k] ? 1 / sqrt(pivot) : 0.0;
-  }
-  __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < entries; i += kThreads) {
-    const std::uint32_t row = i / rank, column = i % rank;
-    const double scale = memory.scale[row];
-    double value = 0;
-    if (row == column) {
-      value = scale;
-    } else if (column < row && memory.scale[column] != 0) {
-      value = scale * rows[row][column];
-    }
-    turn[i] = value;
+  if (rank <= kSharedRank) {
+    find_turn({memory.matrix, rank + 1}, gram, rank, memory.scale, turn);
+  } else {
+    find_turn({turn, rank}, gram, rank, memory.scale, turn);
   }
 }
 
 // ---- eigenvectors
 
 struct Rotation {
-  double cosine, sine;
+  float cosine, sine;
   std::uint32_t low, high;
 };
-struct Tournament {
+struct Eigen {
+  float matrix[kSharedRank * (kSharedRank + 1)], vectors[kSharedRank * (kSharedRank + 1)];
   Rotation pairs[format::kLargestRank / 2];
   std::uint32_t place[format::kLargestRank];  ///< of an eigenvalue in descending order
 };
@@ -118,37 +132,40 @@ struct Tournament {
 __device__ void draw_pair(std::uint32_t players, std::uint32_t round, std::uint32_t number,
                           Rotation& pair) {
   const std::uint32_t others = players - 1;
-  const std::uint32_t a = number == 0 ? others : (round + number) % others;
-  const std::uint32_t b = (round + others - number) % others;
+  const auto around = [=](std::uint32_t i) { return i < others ? i : i - others; };
+  const std::uint32_t a = number == 0 ? others : around(round + number);
+  const std::uint32_t b = around(round + others - number);
   pair.low = a < b ? a : b;
   pair.high = a < b ? b : a;
 }
 
 /// The rotation that annihilates the pair's entry; none where that is negligible.
-__device__ bool find_rotation(const Rows& matrix, double negligible, Rotation& pair) {
-  const double off = matrix[pair.low][pair.high];
+__device__ __forceinline__ bool find_rotation(const Rows<float>& matrix, float negligible,
+                                              Rotation& pair) {
+  const float off = matrix[pair.low][pair.high];
   pair.cosine = 1;
   pair.sine = 0;
-  if (!(fabs(off) > negligible)) return false;
-  const double ratio = (matrix[pair.high][pair.high] - matrix[pair.low][pair.low]) / (2 * off);
-  const double size = 1 / (fabs(ratio) + sqrt((ratio * ratio) + 1));
-  const double tangent = ratio < 0 ? -size : size;
-  pair.cosine = 1 / sqrt((tangent * tangent) + 1);
+  if (!(fabsf(off) > negligible)) return false;
+  const float ratio = (matrix[pair.high][pair.high] - matrix[pair.low][pair.low]) / (2 * off);
+  const float size = 1 / (fabsf(ratio) + sqrtf((ratio * ratio) + 1));
+  const float tangent = ratio < 0 ? -size : size;
+  pair.cosine = 1 / sqrtf((tangent * tangent) + 1);
   pair.sine = tangent * pair.cosine;
   return true;
 }
 
-__device__ void rotate(const Rotation& by, double& low, double& high) {
-  const double x = low, y = high;
+__device__ void rotate(const Rotation& by, float& low, float& high) {
+  const float x = low, y = high;
   low = (by.cosine * x) - (by.sine * y);
   high = (by.sine * x) + (by.cosine * y);
 }
 
 /// The four entries where pairs a and b meet, and their mirror images.
-__device__ void rotate_block(const Rows& matrix, const Rotation& a, const Rotation& b, bool same) {
+__device__ __forceinline__ void rotate_block(const Rows<float>& matrix, const Rotation& a,
+                                             const Rotation& b, bool same) {
   if (a.sine == 0 && b.sine == 0) return;
-  double ll = matrix[a.low][b.low], lh = matrix[a.low][b.high];
-  double hl = same ? lh : matrix[a.high][b.low], hh = matrix[a.high][b.high];
+  float ll = matrix[a.low][b.low], lh = matrix[a.low][b.high];
+  float hl = same ? lh : matrix[a.high][b.low], hh = matrix[a.high][b.high];
   rotate(a, ll, hl);
   rotate(a, lh, hh);
   rotate(b, ll, lh);
@@ -165,89 +182,124 @@ __device__ void rotate_block(const Rows& matrix, const Rotation& a, const Rotati
   matrix[b.high][a.high] = hh;
 }
 
-/// All rotations of a round.
-__device__ void rotate_all(const Rows& matrix, const Rows& vectors, const Tournament& round,
-                           std::uint32_t players) {
-  const std::uint32_t pairs = players / 2;
-  for (std::uint32_t i = threadIdx.x; i < pairs * (pairs + 1) / 2; i += kThreads) {
-    // Rows a and pairs - 1 - a of the triangle a <= b are together as long as any other two.
-    const std::uint32_t row = i / (pairs + 1), at = i % (pairs + 1), own = pairs - row;
-    const std::uint32_t a = at < own ? row : own - 1, b = at < own ? row + at : a + (at - own);
-    rotate_block(matrix, round.pairs[a], round.pairs[b], a == b);
+/// What a thread rotates in every round: two pairs a <= b that meet, then those kThreads further on.
+struct Meetings {
+  std::uint32_t row, at, rows, columns;  ///< places in the triangle folded to a rectangle
+  std::uint32_t step_rows, step_columns;
+
+  __device__ explicit Meetings(std::uint32_t pairs)
+      : row(threadIdx.x / (pairs + 1)),
+        at(threadIdx.x % (pairs + 1)),
+        rows(pairs),
+        columns(pairs + 1),
+        step_rows(kThreads / columns),
+        step_columns(kThreads % columns) {}
+
+  /// Calls visit(a, b) for each. Rows a and pairs - 1 - a of the triangle are together as long as any
+  /// other two.
+  template <typename Visit>
+  __device__ void each(Visit visit) const {
+    const std::uint32_t folded = (rows + 1) / 2;
+    for (std::uint32_t r = row, c = at; r < folded;) {
+      const std::uint32_t own = rows - r, last = rows - 1 - r;
+      if (c < own) {
+        visit(r, r + c);
+      } else if (last != r) {
+        visit(last, last + (c - own));
+      }
+      r += step_rows;
+      c += step_columns;
+      if (c >= columns) {
+        c -= columns;
+        ++r;
+      }
+    }
   }
-  for (std::uint32_t i = threadIdx.x; i < pairs * players; i += kThreads) {
-    const Rotation& pair = round.pairs[i / players];
-    if (pair.sine == 0) continue;
-    rotate(pair, vectors[pair.low][i % players], vectors[pair.high][i % players]);
-  }
-}
+};
 
 /// `matrix` becomes diagonal, `vectors`, unit vectors at first, its eigenvectors.
-__device__ void diagonalise(const Rows& matrix, const Rows& vectors, Tournament& round,
-                            std::uint32_t players) {
-  double negligible = 0;
+__device__ __forceinline__ void diagonalise(const Rows<float>& matrix, const Rows<float>& vectors,
+                                            Rotation* pairs, std::uint32_t players) {
+  float negligible = 0;
   for (std::uint32_t k = 0; k < players; ++k)
     negligible = matrix[k][k] > negligible ? matrix[k][k] : negligible;
   negligible = negligible * kNegligible;
+  const std::uint32_t count = players / 2;
+  const Meetings meetings(count);
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
     bool rotated = false;
     for (std::uint32_t r = 0; r + 1 < players; ++r) {
       __syncthreads();
-      if (threadIdx.x < players / 2) {
-        Rotation& pair = round.pairs[threadIdx.x];
+      if (threadIdx.x < count) {
+        Rotation& pair = pairs[threadIdx.x];
         draw_pair(players, r, threadIdx.x, pair);
         rotated = find_rotation(matrix, negligible, pair) || rotated;
       }
       __syncthreads();
-      rotate_all(matrix, vectors, round, players);
+      meetings.each([&](std::uint32_t a, std::uint32_t b) {
+        rotate_block(matrix, pairs[a], pairs[b], a == b);
+      });
+      for (std::uint32_t p = warp_in_block(); p < count; p += kWarps) {
+        const Rotation pair = pairs[p];
+        if (pair.sine == 0) continue;
+        for (std::uint32_t j = lane(); j < players; j += kLanes)
+          rotate(pair, vectors[pair.low][j], vectors[pair.high][j]);
+      }
     }
     if (__syncthreads_or(rotated ? 1 : 0) == 0) return;
   }
 }
 
 /// An even number: the one too many is a zero row and column that nothing rotates.
-__host__ __device__ constexpr std::uint32_t players_of(std::uint32_t rank) {
-  return (rank + 1) / 2 * 2;
+__device__ constexpr std::uint32_t players_of(std::uint32_t rank) { return (rank + 1) / 2 * 2; }
+
+/// From `gram` to the rows of `turn`. Inlined twice, so that what is in shared memory is read as such.
+__device__ __forceinline__ void solve(const Rows<float>& matrix, const Rows<float>& vectors,
+                                      const double* gram, std::uint32_t rank, Eigen& memory,
+                                      double* turn) {
+  const std::uint32_t players = players_of(rank);
+  for (std::uint32_t row = warp_in_block(); row < players; row += kWarps) {
+    for (std::uint32_t column = lane(); column < players; column += kLanes) {
+      matrix[row][column] =
+          row < rank && column < rank ? static_cast<float>(gram[row * rank + column]) : 0.0f;
+      vectors[row][column] = row == column ? 1.0f : 0.0f;
+    }
+  }
+  __syncthreads();
+  diagonalise(matrix, vectors, memory.pairs, players);
+  for (std::uint32_t k = threadIdx.x; k < rank; k += kThreads) {
+    const float value = matrix[k][k];
+    std::uint32_t place = 0;
+    for (std::uint32_t j = 0; j < rank; ++j) {
+      const float other = matrix[j][j];
+      place += other > value || (other == value && j < k) ? 1 : 0;
+    }
+    memory.place[k] = place;
+  }
+  __syncthreads();
+  for (std::uint32_t row = warp_in_block(); row < rank; row += kWarps) {
+    for (std::uint32_t column = lane(); column < rank; column += kLanes)
+      turn[memory.place[row] * rank + column] = static_cast<double>(vectors[row][column]);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) find_eigen(Frame frame, SketchPlan plan) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
-  const std::uint32_t rank = sketch_rank(frame, job), players = players_of(rank);
+  const std::uint32_t rank = sketch_rank(frame, job), stride = players_of(rank) + 1;
   if (rank == 0) return;
-  const std::uint32_t stride = players + 1;
-  double* const room = rank <= kSharedRank ? dynamic_shared<double>() : frame(job.partials);
-  const Rows matrix{room, stride}, vectors{room + std::uint64_t{players} * stride, stride};
-  auto& round = shared<Tournament>();
+  auto& memory = shared<Eigen>();
   const double* const gram = frame(job.gram);
-  for (std::uint32_t i = threadIdx.x; i < players * players; i += kThreads) {
-    const std::uint32_t row = i / players, column = i % players;
-    matrix[row][column] = row < rank && column < rank ? gram[row * rank + column] : 0.0;
-    vectors[row][column] = row == column ? 1.0 : 0.0;
-  }
-  __syncthreads();
-  diagonalise(matrix, vectors, round, players);
-  for (std::uint32_t k = threadIdx.x; k < rank; k += kThreads) {
-    const double value = matrix[k][k];
-    std::uint32_t place = 0;
-    for (std::uint32_t j = 0; j < rank; ++j) {
-      const double other = matrix[j][j];
-      place += other > value || (other == value && j < k) ? 1 : 0;
-    }
-    round.place[k] = place;
-  }
-  __syncthreads();
   double* const turn = frame(job.turn);
-  for (std::uint32_t i = threadIdx.x; i < rank * rank; i += kThreads)
-    turn[round.place[i / rank] * rank + i % rank] = vectors[i / rank][i % rank];
+  if (rank <= kSharedRank) {
+    solve({memory.matrix, stride}, {memory.vectors, stride}, gram, rank, memory, turn);
+  } else {
+    auto* const room = reinterpret_cast<float*>(frame(job.partials));
+    const Rows<float> matrix{room, stride};
+    solve(matrix, {matrix[players_of(rank)], stride}, gram, rank, memory, turn);
+  }
 }
 
 }  // namespace
-
-unsigned eigenvector_bytes(std::uint32_t rank) noexcept {
-  if (rank > kSharedRank) return 0;
-  const std::uint32_t players = players_of(rank);
-  return static_cast<unsigned>(2 * players * (players + 1) * sizeof(double));
-}
 
 void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t iteration,
                       Queue& queue) {
@@ -255,11 +307,7 @@ void find_orthonormal(const Frame& frame, const SketchPlan& plan, std::uint32_t 
 }
 
 void find_eigenvectors(const Frame& frame, const SketchPlan& plan, Queue& queue) {
-  constexpr unsigned kUnasked = 40 * 1024;  // that any kernel may have beside its static memory
-  if (plan.shared_bytes > kUnasked)
-    queue.note(cudaFuncSetAttribute(find_eigen, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(eigenvector_bytes(kSharedRank))));
-  queue.launch_blocks(find_eigen, plan.drawn.jobs, kThreads, plan.shared_bytes, frame, plan);
+  queue.launch_blocks(find_eigen, plan.drawn.jobs, kThreads, 0, frame, plan);
 }
 
 }  // namespace atomo::cuda

@@ -11,7 +11,7 @@
 namespace atomo::cuda {
 
 /// Terms of a sum that a unit takes, about.
-inline constexpr std::uint64_t kProductStretch = 384, kGramStretch = 1024, kStartStretch = 1024;
+inline constexpr std::uint64_t kProductStretch = 384, kGramStretch = 256, kStartStretch = 1024;
 /// A sum has at most so many stretches, and adding them up stays little work.
 inline constexpr std::uint64_t kMostStretches = 128;
 
@@ -54,7 +54,7 @@ inline constexpr std::uint32_t kSharedRank = 64;
 
 /// Values of the workspace for those of the other ranks while eigenvectors are found.
 [[nodiscard]] constexpr std::uint64_t eigen_values(std::uint32_t rank) noexcept {
-  return rank <= kSharedRank ? 0 : std::uint64_t{2} * (rank + 1) * (rank + 2);
+  return rank <= kSharedRank ? 0 : std::uint64_t{rank + 1} * (rank + 2);
 }
 
 /// Tiles across the vectors, 64 a tile.

@@ -6,7 +6,7 @@
 /// and T Z in f32; the Gram matrix X^T X or Z^T Z and the turned vectors X W^T in f64.
 ///
 /// Mapping. A block a tile of 64 values of r vectors (64 vectors at a time), over a stretch of the
-/// sum: some 384 of its terms, 1,024 of a Gram matrix, more where there would be over 128
+/// sum: some 384 of its terms, 256 of a Gram matrix, more where there would be over 128
 /// stretches. All blocks of a launch do about the same work, whatever the matrices are. Stretches
 /// leave their sums in the workspace; a second launch adds them up in order, a warp some 4,096 of
 /// them.

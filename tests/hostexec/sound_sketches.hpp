@@ -63,13 +63,15 @@ inline int exponent_of(const Matrix& matrix, const Sketch& sketch) {
 }
 
 /// The first vectors are orthonormal as far as f32 can say, or zero. Those of a matrix with as many
-/// columns as rows are projections, divided by sigma: orthogonal to rounding of the largest.
+/// columns as rows are projections, divided by sigma, along the eigenvectors of their Gram matrix in
+/// f32: before the division, orthogonal to the rounding of its largest entry.
 inline void expect_orthonormal(const Matrix& matrix, const Sketch& sketch) {
   const double bound = 0x1p-23 * (1 + std::sqrt(matrix.rank));
   for (std::uint64_t k = 0; k < matrix.rank; ++k) {
     const bool grows = matrix.shape.rows <= matrix.shape.columns && sketch.sigma[k] > 0;
-    const double apart = grows ? bound * sketch.sigma[0] / sketch.sigma[k] : bound;
+    const double ratio = grows ? sketch.sigma[0] / sketch.sigma[k] : 1;
     for (std::uint64_t l = 0; l <= k; ++l) {
+      const double apart = bound * (grows ? ratio * sketch.sigma[0] / sketch.sigma[l] : 1);
       double product = 0;
       for (std::uint64_t i = 0; i < matrix.m(); ++i)
         product += static_cast<double>(sketch.shorter[k * matrix.m() + i]) *
