@@ -70,8 +70,9 @@ struct CompressorOptions {
   bool names_on_wire =
       false;  ///< whole-model containers carry the layers' names (files want them, networks do not)
   /// Where the gradients are. On `cuda` the model keeps its tables, and what it learns of its
-  /// price, on the device that is current when it is made; the calls that encode and decode take
-  /// device pointers (see `Codec::encode`) and only messages of its own layers and codecs.
+  /// price, on the device that is current when it is made, and refuses calls while another is
+  /// (`Status::unsupported`); those that encode and decode take device pointers (see `Codec::encode`)
+  /// and only messages of its own layers and codecs.
   Device device = Device::cpu;
   /// A sketch without a `rank=` of its own looks for as many pairs as earlier messages of the layer
   /// had a use for, which `save` keeps: the same input, key and history give the same bytes. False:

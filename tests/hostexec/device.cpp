@@ -14,6 +14,10 @@ thread_local cudaError_t last_error = cudaSuccess;
 // Few multiprocessors, and an odd number: nothing may depend on what a GPU usually has.
 constexpr int kMultiprocessors = 3;
 
+// A program finds one device; a second can be chosen, to see that a call looks which is current.
+constexpr int kDevices = 2;
+thread_local int current_device = 0;
+
 }  // namespace
 
 cudaError_t result(cudaError_t error) {
@@ -34,12 +38,14 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaGetDevice(int* device) {
   const Called called("cudaGetDevice");
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
   const Called called("cudaSetDevice");
-  return result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+  if (device < 0 || device >= kDevices) return result(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   const Called called("cudaDeviceGetAttribute");

@@ -111,5 +111,30 @@ TEST(StreamingLaunches, AreAConstant) {
   }
 }
 
+/// A model's tables are on the device that it was set up on.
+TEST(StreamingLaunches, AnotherCurrentDeviceIsRefused) {
+  const std::vector<LayerSpec> layers{{"layer", {64, 40}}};
+  Compressor model(layers, Policy::parse("*=atomo:bits=1,atoms=rows"), {.device = Device::cuda});
+  const test::Gradients gradients(layers);
+  const test::ModelBuffers buffers(model);
+  const test::Memory workspace(
+      std::max({model.encode_workspace_bytes(), model.decode_workspace_bytes(),
+                test::workspace_bytes(model, 0)}));
+  const Counting counting;
+  const Context context = counting.context(workspace);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  hostexec::reset_calls();
+  EXPECT_EQ(model.encode(gradients.views(), {}, buffers.target(), context), Status::unsupported);
+  ASSERT_EQ(model.begin_step({.seed = 1}), Status::ok);
+  EXPECT_EQ(model.encode_layer(0, gradients.views()[0], buffers.target(), context),
+            Status::unsupported);
+  EXPECT_EQ(hostexec::launch_count(), 0u);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(model.encode_layer(0, gradients.views()[0], buffers.target(), context), Status::ok);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(model.end_step(context), Status::unsupported);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
 }  // namespace
 }  // namespace atomo
