@@ -60,8 +60,7 @@ __device__ inline T block_exclusive_sum(T value) {
 /// once for each i, by the thread that calls `put` for it.
 template <typename T, typename Get, typename Put>
 __device__ inline T scan_blockwide(std::uint64_t count, Get get, Put put) {
-  // As many at once as registers hold: a round is a chain of barriers, its loads are not.
-  constexpr unsigned kItems = 8;
+  constexpr unsigned kItems = 4;
   using Scan = cub::BlockScan<T, kScanThreads>;
   auto& memory = shared<typename Scan::TempStorage>();
   T carried = 0;

@@ -37,6 +37,8 @@ constexpr double kLeastPivot = 1e-13;
 constexpr float kNegligible = 0x1p-26f;
 constexpr int kMostSweeps = 12;
 
+// A block a layer: one on a multiprocessor is enough, which leaves registers for all that is at hand.
+
 // ---- orthonormal vectors
 
 /// A pivot a row, then what the row is multiplied by: 0 where it was refused.
@@ -54,8 +56,7 @@ struct Rows {
 };
 
 /// Leaves L^-1 before the pivots.
-__device__ __forceinline__ void eliminate(const Rows<double>& rows, const double* gram,
-                                          std::uint32_t rank) {
+__device__ void eliminate(const Rows<double>& rows, const double* gram, std::uint32_t rank) {
   for (std::uint32_t k = 0; k < rank; ++k) {
     const double* const pivot = rows[k];
     __syncthreads();
@@ -73,9 +74,9 @@ __device__ __forceinline__ void eliminate(const Rows<double>& rows, const double
   __syncthreads();
 }
 
-/// From `gram` to `turn`. Inlined twice, so that what is in shared memory is read as such.
-__device__ __forceinline__ void find_turn(const Rows<double>& rows, const double* gram,
-                                          std::uint32_t rank, double* scales, double* turn) {
+/// From `gram` to `turn`.
+__device__ void find_turn(const Rows<double>& rows, const double* gram, std::uint32_t rank,
+                          double* scales, double* turn) {
   for (std::uint32_t row = warp_in_block(); row < rank; row += kWarps) {
     for (std::uint32_t column = lane(); column < rank; column += kLanes)
       rows[row][column] = gram[row * rank + column];
@@ -100,7 +101,7 @@ __device__ __forceinline__ void find_turn(const Rows<double>& rows, const double
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     orthonormalise(Frame frame, SketchPlan plan, std::uint32_t iteration) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
   if (iteration >= job.iterations) return;
@@ -108,11 +109,9 @@ __global__ void __launch_bounds__(kThreads)
   auto& memory = shared<Elimination>();
   const double* const gram = frame(job.gram);
   double* const turn = frame(job.turn);
-  if (rank <= kSharedRank) {
-    find_turn({memory.matrix, rank + 1}, gram, rank, memory.scale, turn);
-  } else {
-    find_turn({turn, rank}, gram, rank, memory.scale, turn);
-  }
+  const Rows<double> rows =
+      rank <= kSharedRank ? Rows<double>{memory.matrix, rank + 1} : Rows<double>{turn, rank};
+  find_turn(rows, gram, rank, memory.scale, turn);
 }
 
 // ---- eigenvectors
@@ -283,7 +282,7 @@ __device__ __forceinline__ void solve(const Rows<float>& matrix, const Rows<floa
   }
 }
 
-__global__ void __launch_bounds__(kThreads) find_eigen(Frame frame, SketchPlan plan) {
+__global__ void __launch_bounds__(kThreads, 1) find_eigen(Frame frame, SketchPlan plan) {
   const SketchJob& job = frame(plan.jobs)[blockIdx.x];
   const std::uint32_t rank = sketch_rank(frame, job), stride = players_of(rank) + 1;
   if (rank == 0) return;
