@@ -47,6 +47,7 @@ def top_k(body, kind, key, price):
     reader = ByteReader(body)
     kept = read_marks(reader, n)
     require(len(kept) >= 1 and len(kept) % 2**32 == kind.parameters, "the number of marks is not k")
+    reader.zeros_until_multiple_of(4)
     values = reader.array("<f4", len(kept))
     reader.end()
     require(np.isfinite(values).all(), "a value is not finite")
