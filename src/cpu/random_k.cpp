@@ -33,7 +33,9 @@ struct SegmentSet {
   [[nodiscard]] bool test(std::uint64_t i) const noexcept {
     return ((words[i / 64] >> (i % 64)) & 1) != 0;
   }
-  void mark(std::uint64_t i) noexcept { words[i / 64] |= std::uint64_t{1} << (i % 64); }
+  void mark(std::uint64_t i, bool when) noexcept {
+    words[i / 64] |= static_cast<std::uint64_t>(when) << (i % 64);
+  }
   /// Marks what was not marked of n entries and the reverse.
   void invert(std::uint64_t n) noexcept {
     for (auto& word : words) word = ~word;

@@ -63,13 +63,15 @@ struct SampleShares {
 };
 
 /// Marks m of n entries: `draw(j, d)` is uniform on [0, j], d counting the draws from 0 in order;
-/// `Set` is empty and has `test(i)` and `mark(i)`.
+/// `Set` is empty and has `test(i)` and `mark(i, when)`, which does nothing where `when` is false.
 template <typename Set, typename Draw>
 void draw_subset(std::uint64_t n, std::uint64_t m, Set& set, Draw&& draw) noexcept {
   for (std::uint64_t d = 0; d < m; ++d) {
     const std::uint64_t j = n - m + d, t = draw(j, d);
-    // A product in place of a branch: at m near n/2 whether t was drawn before is anyone's guess.
-    set.mark(t + (j - t) * (set.test(t) ? 1u : 0u));
+    // Where something is marked depends on no mark: the next step need not wait for this one.
+    const bool again = set.test(t);
+    set.mark(t, true);
+    set.mark(j, again);
   }
 }
 

@@ -28,7 +28,7 @@ struct RandomKArithmetic {
 struct SmallSet {
   std::uint32_t bits = 0;
   [[nodiscard]] bool test(std::uint64_t i) const { return ((bits >> i) & 1) != 0; }
-  void mark(std::uint64_t i) { bits |= 1u << i; }
+  void mark(std::uint64_t i, bool when) { bits |= (when ? 1u : 0u) << i; }
   void invert(std::uint64_t n) { bits ^= (1u << n) - 1; }
 };
 

@@ -147,7 +147,7 @@ struct WithReplacement : RandomKArithmetic {
   template <typename Set, typename Draw>
   static void draw(std::uint64_t n, std::uint64_t k, Set& set, Draw&& draw) {
     const std::uint64_t m = math::draws_of(n, k);
-    for (std::uint64_t d = 0; d < m; ++d) set.mark(draw(n - m + d, d));
+    for (std::uint64_t d = 0; d < m; ++d) set.mark(draw(n - m + d, d), true);
     if (m != k) set.invert(n);
   }
 };
