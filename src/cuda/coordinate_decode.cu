@@ -5,14 +5,14 @@
 /// Mapping. check_words: a block a layer looks at the segments' words and adds their bytes up; they
 /// must fill the body exactly. read_segment: a warp a segment of 32,768 entries, in windows of
 /// 512 values in shared memory: one lane reads the bits of a list up to the window's end (two
-/// lanes when there are two lists, the second after it has passed over the first once), then all
-/// lanes write the window. A window holds values rather than levels, which may have 54 bits: that
+/// lanes when there are two lists, one from either end of the content), then all lanes write the
+/// window. A window holds values rather than levels, which may have 54 bits: that
 /// of a level that is not 0 is not 0 either. Reading is serial within a segment, so a tensor of few
 /// segments waits for it: several entry points a segment, found by lanes that start at guessed bits
 /// and agree after some words, would be faster without any change to the format.
 ///
-/// Traffic an entry: 4 bytes written (8 read and written when adding) and the content read once,
-/// ones of two lists twice. The least possible but for those.
+/// Traffic an entry: 4 bytes written (8 read and written when adding) and the content read once:
+/// the least possible.
 ///
 /// Shared memory: 16 KiB (read_segment), 2 KiB (check_words). Every entry is written by one lane,
 /// so no order matters. The message has any alignment, y that of f32.
@@ -67,10 +67,39 @@ __global__ void __launch_bounds__(kScanThreads) check_words(Frame frame, DecodeP
   if (threadIdx.x == 0) frame(plan.modes)[blockIdx.x] = mode;
 }
 
-/// A segment's content, as read_rice looks at it.
-struct SegmentContent {
-  BitView view;
-  [[nodiscard]] __device__ std::uint64_t peek(std::uint64_t bit) const { return view.peek64(bit); }
+/// The next bits of a stream, the first lowest, whichever way it goes: numbers of one that goes down
+/// are upside down.
+struct Window {
+  std::uint64_t bits;
+  bool down;
+
+  [[nodiscard]] __device__ unsigned ones() const {
+    return static_cast<unsigned>(__ffsll(static_cast<long long>(~bits))) - 1;
+  }
+  [[nodiscard]] __device__ std::uint64_t field(unsigned skipped, unsigned count) const {
+    const std::uint64_t number = bits >> skipped & ((std::uint64_t{1} << count) - 1);
+    return down ? __brevll(number) >> 1 >> (63 - count) : number;
+  }
+};
+
+/// A way through the bits of a segment's content, up or down, as read_rice takes it.
+class ContentStream {
+ public:
+  /// Nothing to read.
+  __device__ explicit ContentStream(const BitView& content) : content_(content) {}
+
+  /// The bits from `bit` on, or those below it.
+  __device__ void begin(std::uint64_t bit, bool down) { bit_ = bit, down_ = down; }
+  [[nodiscard]] __device__ Window window() const {
+    return {down_ ? __brevll(content_.peek64_below(bit_)) : content_.peek64(bit_), down_};
+  }
+  __device__ void move(unsigned count) { bit_ = down_ ? bit_ - count : bit_ + count; }
+  [[nodiscard]] __device__ std::uint64_t bit() const { return bit_; }
+
+ private:
+  BitView content_;
+  std::uint64_t bit_ = 0;
+  bool down_ = false;
 };
 
 constexpr std::uint32_t kWindow = 512;
@@ -83,19 +112,21 @@ struct Windows {
 class ListReader {
  public:
   /// Nothing to read.
-  __device__ ListReader(SegmentContent in, unsigned level_bits)
-      : in_(in), level_bits_(level_bits) {}
-  /// A list from `bit` on; its first gap is read at once.
-  __device__ void begin(std::uint64_t bit, std::uint32_t entries, unsigned gap_k, bool with_levels,
-                        std::uint32_t base, unsigned level_k) {
-    bit_ = bit, entries_ = entries, gap_k_ = gap_k, level_k_ = level_k, base_ = base;
+  __device__ ListReader(const BitView& content, unsigned level_bits)
+      : in_(content), level_bits_(level_bits) {}
+  /// A list from `bit` on, or down from it; its first gap is read at once.
+  __device__ void begin(std::uint64_t bit, bool down, std::uint32_t entries, unsigned gap_k,
+                        bool with_levels, std::uint32_t base, unsigned level_k) {
+    in_.begin(bit, down);
+    entries_ = entries, gap_k_ = gap_k, level_k_ = level_k, base_ = base;
     with_levels_ = with_levels;
     next_ = 0;
     find_next();
   }
   /// Dense levels from `bit` on.
   __device__ void begin_dense(std::uint64_t bit, std::uint32_t entries, unsigned level_k) {
-    bit_ = bit, entries_ = entries, level_k_ = level_k;
+    in_.begin(bit, false);
+    entries_ = entries, level_k_ = level_k;
     dense_ = with_levels_ = true;
     next_ = 0;
   }
@@ -114,12 +145,12 @@ class ListReader {
   }
 
   [[nodiscard]] __device__ bool good() const { return good_; }
-  [[nodiscard]] __device__ std::uint64_t bit() const { return bit_; }
+  [[nodiscard]] __device__ std::uint64_t bit() const { return in_.bit(); }
 
  private:
   /// Passes over a gap; behind the last entry stands the gap to the segment's end.
   __device__ void find_next() {
-    next_ += read_rice(in_, bit_, gap_k_, kGapRawBits, good_);
+    next_ += read_rice(in_, gap_k_, kGapRawBits, good_);
     good_ = good_ && next_ <= entries_;
   }
   /// In a list the sign comes first, in dense levels last, and not at all for 0.
@@ -127,48 +158,49 @@ class ListReader {
     if (!dense_) read_sign();
     std::uint64_t level = base_;
     if (with_levels_) {
-      level += level_bits_ == kLevelBits ? read_rice(in_, bit_, level_k_, kLevelBits, good_)
-                                         : read_wide_rice(in_, bit_, level_k_, level_bits_, good_);
+      level += level_bits_ == kLevelBits ? read_rice(in_, level_k_, kLevelBits, good_)
+                                         : read_wide_rice(in_, level_k_, level_bits_, good_);
     }
     good_ = good_ && level >> level_bits_ == 0;
     if (dense_ && good_ && level != 0) read_sign();
     return static_cast<std::int64_t>(level);
   }
-  __device__ void read_sign() { negative_ = (in_.peek(bit_++) & 1) != 0; }
+  __device__ void read_sign() {
+    negative_ = in_.window().field(0, 1) != 0;
+    in_.move(1);
+  }
 
-  SegmentContent in_;
-  std::uint64_t bit_ = 0;
+  ContentStream in_;
   std::uint32_t next_ = ~std::uint32_t{0};  ///< place of the entry to read
   std::uint32_t entries_ = 0, base_ = 0;
   unsigned gap_k_ = 0, level_k_ = 0, level_bits_;
   bool with_levels_ = false, dense_ = false, negative_ = false, good_ = true;
 };
 
-/// The readers of a segment: lane 0's, and lane 1's of the second of two lists.
-__device__ ListReader begin_reading(const SegmentContent& in, const SegmentWord& word,
+/// The readers of a segment: lane 0's, and lane 1's of the second of two lists, which comes down
+/// from the end.
+__device__ ListReader begin_reading(const BitView& content, const SegmentWord& word,
                                     std::uint32_t entries) {
-  ListReader reader(in, word.level_bits);
+  ListReader reader(content, word.level_bits);
   const std::uint64_t first = word.wide() ? 8 * kSegmentWordBytes : 0;
-  if (lane() == 0) {
-    if (word.mode == SegmentMode::one_list)
-      reader.begin(first, entries, word.others, true, 1, word.level);
-    else if (word.mode == SegmentMode::two_lists)
-      reader.begin(first, entries, word.ones, false, 1, 0);
-    else if (word.mode == SegmentMode::dense)
-      reader.begin_dense(first, entries, word.level);
-  } else if (lane() == 1 && word.mode == SegmentMode::two_lists) {
-    ListReader ones(in, word.level_bits);
-    ones.begin(first, entries, word.ones, false, 1, 0);
-    ones.read(entries, [](std::uint32_t, std::int64_t) { return true; });
-    // Where the first list is broken lane 0 says so.
-    if (ones.good()) reader.begin(ones.bit(), entries, word.others, true, 2, word.level);
-  }
+  const bool two = word.mode == SegmentMode::two_lists, second = lane() == 1;
+  if (lane() == 0 && word.mode == SegmentMode::one_list)
+    reader.begin(first, false, entries, word.others, true, 1, word.level);
+  else if (lane() == 0 && word.mode == SegmentMode::dense)
+    reader.begin_dense(first, entries, word.level);
+  else if (lane() < 2 && two)
+    reader.begin(second ? 8 * std::uint64_t{word.bytes} : first, second, entries,
+                 second ? word.others : word.ones, second, second ? 2 : 1, word.level);
   return reader;
 }
 
-/// Exactly the stated bytes, the last one padded with zeros.
-__device__ bool ends_well(const SegmentContent& in, std::uint64_t bit, std::uint32_t bytes) {
-  return (bit + 7) / 8 == bytes && in.peek(bit) == 0;
+/// By a whole warp: exactly the stated bytes, with zeros in less than one between or behind the
+/// streams. `bit` is where the lane's stream ended.
+__device__ bool ends_well(const BitView& content, std::uint64_t bit, const SegmentWord& word) {
+  const std::uint64_t up = __shfl_sync(kAllLanes, bit, 0), second = __shfl_sync(kAllLanes, bit, 1);
+  const std::uint64_t end =
+      word.mode == SegmentMode::two_lists ? second : 8 * std::uint64_t{word.bytes};
+  return up <= end && end - up < 8 && (content.peek32(up) & ((1u << (end - up)) - 1)) == 0;
 }
 
 /// By a whole warp: writes or adds the window's values to y and clears it.
@@ -202,8 +234,8 @@ __global__ void read_segment(Frame frame, DecodePlan plan, DecodeInto into) {
       return;
     }
   }
-  const SegmentContent in{BitView(content, word.bytes)};
-  ListReader reader = begin_reading(in, word, entries);
+  const BitView view(content, word.bytes);
+  ListReader reader = begin_reading(view, word, entries);
   std::uint32_t* const values = shared<Windows>().values[warp_in_block()];
   for (std::uint32_t i = lane(); i < kWindow; i += kLanes) values[i] = 0;
   __syncwarp();
@@ -218,8 +250,7 @@ __global__ void read_segment(Frame frame, DecodePlan plan, DecodeInto into) {
     put_window(values, end - first, layer.y + begin + first, into);
   }
   if (word.mode == SegmentMode::zero) return;
-  const bool last = lane() == (word.mode == SegmentMode::two_lists ? 1 : 0);
-  const bool good = reader.good() && (!last || ends_well(in, reader.bit(), word.bytes));
+  const bool good = ends_well(view, reader.bit(), word) && reader.good();
   if (!good) frame.refuse(layer_number, Status::corrupt);
 }
 
