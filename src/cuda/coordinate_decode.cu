@@ -5,8 +5,8 @@
 /// Mapping. check_words: a block a layer looks at the segments' words and adds their bytes up; they
 /// must fill the body exactly. read_segment: a warp a segment of 32,768 entries. Lanes take 128 bits
 /// of a list each, from guessed starts that are mended until all agree; what a word says goes to y
-/// where it belongs, with a mark, and entries without a mark are zeros in the end. Of two lists the
-/// second comes from the content's end, as its streams meet there.
+/// where it belongs, with a mark, and entries without a mark are zeros in the end. The second of two
+/// lists comes down from the content's end.
 ///
 /// Traffic an entry: 4 bytes written (8 read and written when adding), a sector more a level that is
 /// not 0, and the content read three or four times, from L1 but for the first. The least possible is
