@@ -91,6 +91,7 @@ class Sample {
                                        std::uint32_t* words) {
     const std::uint32_t same = __match_any_sync(kAllLanes, t) & ((1u << lane()) - 1);
     const bool marked = there && ((words[t / 32] >> (t % 32)) & 1u) != 0;
+    __syncwarp();                             // all have read
     const std::uint32_t earlier = t - first;  // the lane whose j it is, where there is one
     const bool chained = there && earlier < lane();
     std::uint32_t collided = __ballot_sync(kAllLanes, there && (marked || same != 0)), before;

@@ -24,7 +24,9 @@
 ///   (n/k)^2 E[m (m - 1)] / (L (L - 1)) - 1     within a segment,
 ///   (n/k)^2 E[m m'] / (L L') - 1               in two segments,
 ///
-/// where a draw of all entries together has -(n - k) / (k (n - 1)) for every pair.
+/// where a draw of all entries together has -(n - k) / (k (n - 1)) for every pair. So a sum over many
+/// entries, such as a projection, may vary a little less than that of such a draw, or more: where
+/// its segments have sums of unlike signs whose shares are rounded up together.
 
 #include <cstdint>
 
