@@ -194,6 +194,8 @@ void add_bodies(List& list) {
                 [](Buffer& b) { b.at(3) |= std::byte{128}; });
   list.add_body("corrupt-topk_value", "topk:keep=5",
                 [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
+  // Marks of 10 bytes.
+  list.add_body("corrupt-topk_padding", "topk:keep=5", [](Buffer& b) { b.at(10) |= std::byte{1}; });
   list.add_body("corrupt-randomk_value", "randomk:keep=5",
                 [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
   list.add_body("corrupt-lossless_nothing", "identity+blosc:codec=lz4",

@@ -15,6 +15,7 @@
 #include "cpu/atoms.hpp"
 #include "cpu/dither_kernels.hpp"
 #include "math/sparse_start.hpp"
+#include "math/subset_sampling.hpp"
 #include "price/atom_costs.hpp"
 #include "price/price_math.hpp"
 #include "statistics/statistics_checks.hpp"
@@ -344,9 +345,16 @@ std::string check_draws() {
         ledger.take(tensor, Draws::of(p), place.index, place.word, place.bit, 16);
     }
     ledger.take(tensor, Draws::of(Purpose::thinning), 0, 0, 0, 32);
-    for (std::uint64_t d = 0; d < n / 10; ++d) {
-      for (std::uint32_t word = 0; word < 4; ++word)
-        ledger.take(tensor, Draws::of(Purpose::random_k), d, word, 0, 32);
+    for (std::uint32_t word = 0; word < 4; ++word)
+      ledger.take(tensor, Draws::of(Purpose::random_k), 0, word, 0, 32);
+    // At most half of a segment is drawn, two words of 32 bits each.
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const std::uint64_t d = i % math::kSampleSegment;
+      if (d >= math::kSampleSegment / 2) continue;
+      for (const std::uint32_t word : {0u, 1u})
+        ledger.take(tensor, Draws::of(Purpose::random_k),
+                    math::first_draw_block(i / math::kSampleSegment) + d / 2,
+                    static_cast<std::uint32_t>(2 * (d % 2)) + word, 0, 32);
     }
   }
   return ledger.complaints();

@@ -79,6 +79,18 @@ class BitReader:
             require(self.field(min(32, 8 * len(self.data) - self.at)) == 0, "padding is not zero")
 
 
+class DownwardBitReader(BitReader):
+    """A downward stream over `data`: the last byte's highest bit first, numbers from their highest bit on."""
+
+    def field(self, width):
+        end = self.at + width
+        require(end <= 8 * len(self.data), "a bit stream is too short")
+        low, high = 8 * len(self.data) - end, 8 * len(self.data) - self.at
+        window = int.from_bytes(self.data[low >> 3:(high + 7) >> 3], "little")
+        self.at = end
+        return window >> (low & 7) & ((1 << width) - 1)
+
+
 def bytes_for(bits):
     return (bits + 7) // 8
 
