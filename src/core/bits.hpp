@@ -2,8 +2,11 @@
 #pragma once
 /// \file
 /// Streams of bits, least significant bit first within bytes, and little-endian integers of a
-/// message. Neither the writer nor the reader ever touches a byte outside its buffer, whatever it
-/// is asked for.
+/// message. Neither the writers nor the reader ever touch a byte outside their buffer, whatever they
+/// are asked for.
+///
+/// A *downward* stream starts at its last bit: each field takes the bits just below those of the
+/// field before, and a field's own highest bit is the first of them.
 
 #include <bit>
 #include <cstddef>
@@ -83,7 +86,61 @@ class BitWriter {
   bool overflowed_ = false;
 };
 
-/// Looks at bits anywhere in a buffer; beyond its end everything is zero.
+/// Writes a downward stream that ends at the end of a buffer. Bytes below the lowest written bit are
+/// scratch until `finish`; when the buffer is full further bits are dropped and `overflowed` tells.
+class DownwardBitWriter {
+ public:
+  DownwardBitWriter(std::byte* begin, std::size_t capacity) noexcept
+      : begin_(begin), next_(begin + capacity), end_(begin + capacity) {}
+
+  /// The low `length` bits of `value`, which has no others; `length` is at most 56.
+  void put(std::uint64_t value, unsigned length) noexcept {
+    fill_ += length;
+    pending_ |= value << 1 << (63 - fill_);
+    if (next_ - begin_ >= 8) [[likely]] {
+      std::memcpy(next_ - 8, &pending_, 8);
+      next_ -= fill_ >> 3;
+      pending_ <<= fill_ & ~7u;
+      fill_ &= 7u;
+    } else {
+      drain();
+    }
+  }
+
+  /// Bits written so far.
+  [[nodiscard]] std::uint64_t position() const noexcept {
+    return static_cast<std::uint64_t>(end_ - next_) * 8 + fill_;
+  }
+
+  /// Pads with zero bits, below the others, to a whole byte; returns the bytes written.
+  std::size_t finish() noexcept {
+    if (fill_ > 0) {
+      fill_ = 8;
+      drain();
+    }
+    return static_cast<std::size_t>(end_ - next_);
+  }
+
+  [[nodiscard]] bool overflowed() const noexcept { return overflowed_; }
+
+ private:
+  void drain() noexcept {
+    for (; fill_ >= 8; fill_ -= 8, pending_ <<= 8) {
+      if (next_ == begin_) {
+        overflowed_ = true;
+      } else {
+        *--next_ = static_cast<std::byte>(pending_ >> 56);
+      }
+    }
+  }
+
+  std::byte *begin_, *next_, *end_;
+  std::uint64_t pending_ = 0;  ///< its high `fill_` bits
+  unsigned fill_ = 0;
+  bool overflowed_ = false;
+};
+
+/// Looks at bits anywhere in a buffer; outside of it everything is zero.
 class BitReader {
  public:
   BitReader(const std::byte* begin, std::size_t bytes) noexcept : begin_(begin), bytes_(bytes) {}
@@ -96,6 +153,14 @@ class BitReader {
     return peek_near_end(byte) >> (bit & 7);
   }
 
+  /// At least 57 bits of a downward stream, those below `bit`, in the high end of the word.
+  [[nodiscard]] std::uint64_t peek_below(std::uint64_t bit) const noexcept {
+    const std::uint64_t byte = (bit + 7) >> 3;
+    if (byte >= 8 && byte <= bytes_) [[likely]]
+      return load_le<std::uint64_t>(begin_ + byte - 8) << (8 * byte - bit);
+    return peek_below_near_end(byte) << (8 * byte - bit);
+  }
+
   /// `length` bits from `bit` on; `length` is at most 56.
   [[nodiscard]] std::uint64_t bits(std::uint64_t bit, unsigned length) const noexcept {
     return peek(bit) & ((std::uint64_t{1} << length) - 1);
@@ -105,6 +170,15 @@ class BitReader {
   [[nodiscard]] std::uint64_t peek_near_end(std::uint64_t byte) const noexcept {
     std::uint64_t value = 0;
     if (byte < bytes_) std::memcpy(&value, begin_ + byte, bytes_ - byte);
+    return value;
+  }
+
+  [[nodiscard]] std::uint64_t peek_below_near_end(std::uint64_t byte) const noexcept {
+    std::uint64_t value = 0;
+    for (unsigned i = 1; i <= 8 && i <= byte; ++i) {
+      if (byte - i < bytes_)
+        value |= std::to_integer<std::uint64_t>(begin_[byte - i]) << (64 - 8 * i);
+    }
     return value;
   }
 

@@ -175,5 +175,41 @@ TEST(Bits, ValuesOfAnyLengthComeBack) {
   EXPECT_EQ(bytes, (bit + 7) / 8);
 }
 
+TEST(Bits, DownwardWriterStopsAtItsBeginAndReaderSeesZerosOutside) {
+  for (std::size_t capacity = 0; capacity < 20; ++capacity) {
+    std::vector<std::byte> buffer(capacity + 16, std::byte{0xAA});
+    DownwardBitWriter out(buffer.data() + 16, capacity);
+    for (int i = 0; i < 30; ++i) out.put(0x13u, 5);
+    out.finish();
+    EXPECT_EQ(out.overflowed(), capacity < 19);
+    for (std::size_t i = 0; i < 16; ++i) ASSERT_EQ(buffer[i], std::byte{0xAA});
+    const BitReader in(buffer.data() + 16, capacity);
+    for (std::uint64_t bit = 8 * capacity, i = 0; bit >= 5 && i < 30; bit -= 5, ++i)
+      ASSERT_EQ(in.peek_below(bit) >> 59, 0x13u);
+    EXPECT_EQ(in.peek_below(0), 0u);
+    EXPECT_EQ(in.peek_below(capacity * 8 + 64), 0u);
+    EXPECT_EQ(in.peek_below(capacity * 8 + 1000), 0u);
+    EXPECT_EQ(in.peek_below(~std::uint64_t{0} - 3), 0u);
+  }
+}
+
+TEST(Bits, DownwardValuesOfAnyLengthComeBack) {
+  std::vector<std::byte> buffer(4096);
+  DownwardBitWriter out(buffer.data(), buffer.size());
+  const auto value_of = [](unsigned length) {
+    return ((std::uint64_t{1} << length) - 1) & 0x6996A55A3CC35A5A;
+  };
+  for (unsigned length = 0; length <= 56; ++length) out.put(value_of(length), length);
+  const std::uint64_t bits = out.position();
+  const std::size_t bytes = out.finish();
+  const BitReader in(buffer.data(), buffer.size());
+  std::uint64_t bit = 8 * buffer.size();
+  for (unsigned length = 1; length <= 56; bit -= length++) {
+    ASSERT_EQ(in.peek_below(bit) >> (64 - length), value_of(length));
+  }
+  EXPECT_EQ(bits, 8 * buffer.size() - bit);
+  EXPECT_EQ(bytes, (bits + 7) / 8);
+}
+
 }  // namespace
 }  // namespace atomo::detail
