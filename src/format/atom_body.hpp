@@ -12,7 +12,7 @@
 /// A group is what can be decoded by itself: atoms of up to 512 entries share one,
 /// floor(1024 / length) kept atoms each; a longer atom is cut into pieces of 1,024 entries, each a
 /// group. It holds two *strands*, an upward stream from its first bit on and a downward one from its
-/// last, which meet at no bit between them. When no atom is kept the body has no bytes.
+/// last, which meet without a gap. When no atom is kept the body has no bytes.
 
 #include <cstddef>
 #include <cstdint>
