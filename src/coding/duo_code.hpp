@@ -115,6 +115,7 @@ template <Direction kDirection>
   out.put(EncodeEntry::word<kDirection>(entry), EncodeEntry::length(entry));
   const bool escaped = (entry & EncodeEntry::kEscape) != 0;
   const unsigned bits = escaped ? coding.escape_bits : coding.raw;
+  if (bits == 0) return;
   const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
   const std::int32_t shift = escaped ? 0 : static_cast<std::int32_t>((1u << coding.raw) >> 1);
   const std::uint64_t low0 = static_cast<std::uint32_t>(q0 + shift) & mask;

@@ -20,7 +20,7 @@ namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr std::size_t kPieceDuos = kPieceTiles * kTileDuos;
+constexpr std::size_t kStrandDuos = kStrandEntries / 2;
 
 /// A pair of a piece that was read by itself.
 struct PlacedDuo {
@@ -34,11 +34,11 @@ struct Strands {
   const std::uint16_t* words;  ///< of all codings, by direction
   std::uint64_t bit[kStrands];
   std::uint32_t limit[kStrands];
-  alignas(
-      64) std::uint32_t level[kStrands][kTileDuos];  ///< where the words of the tile's levels begin
-  std::uint16_t entry[kStrands][kPieceDuos];         ///< of the table
-  std::uint32_t count[kStrands];                     ///< pairs that were read by themselves
-  PlacedDuo apart[kStrands][kPieceDuos];
+  /// Where the words of the levels of a tile begin.
+  alignas(64) std::uint32_t level[kStrands][kTileDuos];
+  std::uint16_t entry[kStrands][kStrandDuos];  ///< of the table
+  std::uint32_t count[kStrands];               ///< pairs that were read by themselves
+  PlacedDuo apart[kStrands][kStrandDuos];
 };
 
 /// What stands of a piece after it was read.
@@ -61,7 +61,6 @@ struct TileLevels {
   return (std::min(kTile, entries - tile * kTile) + 1) / 2;
 }
 
-/// Where the words of the levels of a tile begin.
 HWY_INLINE void place_levels(const StrandPiece& piece, std::uint32_t tile, std::uint32_t* place) {
   const TileLevels levels(piece, tile);
   const std::uint32_t mask = piece.coding->level_mask & 7u, begin = piece.coding->decode_begin;
@@ -95,6 +94,28 @@ HWY_INLINE void read_duo(const BitReader& in, const DuoCoding& coding, Strands<k
   if (DecodeEntry::escaped(entry)) {
     strands.apart[s][strands.count[s]++] = {place,
                                             get_escaped<kDirection>(in, coding.escape_bits, bit)};
+  }
+}
+
+/// The pairs of a short tile, of one near the ends of the buffer, or of codes with raw bits.
+template <Direction kDirection, std::size_t kStrands>
+HWY_NOINLINE void read_apart(const BitReader& in, const StrandPiece* pieces,
+                             Strands<kStrands>& strands, std::uint32_t tile, std::uint32_t pairs,
+                             bool plain) {
+  for (std::size_t s = 0; s < kStrands; ++s)
+    std::fill_n(strands.entry[s] + tile * kTileDuos, kTileDuos, 0);
+  for (std::uint32_t l = 0; l < pairs; ++l) {
+    for (std::size_t s = 0; s < kStrands; ++s) {
+      const DuoCoding& coding = *pieces[s].coding;
+      if (plain) {
+        read_duo<kDirection>(in, coding, strands, s, tile, l);
+        continue;
+      }
+      const TileLevels levels(pieces[s], tile);
+      const std::uint32_t level = levels.word[l] >> levels.shift & 15u;
+      strands.apart[s][strands.count[s]++] = {
+          tile * kTileDuos + l, get_duo<kDirection>(in, coding, level, strands.bit[s])};
+    }
   }
 }
 
@@ -140,6 +161,7 @@ HWY_INLINE void read_duos(const BitReader& in, const StrandPiece* pieces,
 
 #if HWY_TARGET == HWY_SCALAR
 
+/// Values of a tile all of whose pairs have table entries.
 template <bool kAdd>
 HWY_INLINE void decode_entries(const std::uint16_t* entry, const TileLevels& levels,
                                std::uint32_t swaps, const TileOutput& c, float* y) {
@@ -155,8 +177,7 @@ HWY_INLINE void decode_entries(const std::uint16_t* entry, const TileLevels& lev
 
 #else
 
-/// Values of a tile all of whose pairs have table entries. 32 q of an entry is 32 times its five bits
-/// less 512.
+/// The same: 32 q is 32 times the five bits of an entry, less 512.
 template <bool kAdd>
 HWY_INLINE void decode_entries(const std::uint16_t* entry, const TileLevels& levels,
                                std::uint32_t swaps, const TileOutput& c, float* y) {
@@ -220,7 +241,7 @@ HWY_INLINE void decode_tile(ReadPiece& read, const StrandPiece& piece, std::uint
   }
 }
 
-/// From the entries of the table to values.
+/// From entries of the table to values.
 template <bool kAdd>
 void finish_piece(ReadPiece read, const StrandPiece& piece, float alpha) {
   const TileOutput output{piece.scale.step * 0.03125f, 1.0f / piece.scale.range, alpha};
@@ -260,21 +281,7 @@ void decode_together(const BitReader& stream, StrandPiece* pieces, DecodeMode mo
       inside &= in.holds<kDirection>(strands.bit[s], kTileDuos * kLongestWord);
     }
     if (!inside) [[unlikely]] {
-      for (std::size_t s = 0; s < kStrands; ++s)
-        std::fill_n(strands.entry[s] + u * kTileDuos, kTileDuos, 0);
-      for (std::uint32_t l = 0; l < pairs; ++l) {
-        for (std::size_t s = 0; s < kStrands; ++s) {
-          if (plain) {
-            read_duo<kDirection>(in, *pieces[s].coding, strands, s, u, l);
-            continue;
-          }
-          const TileLevels levels(pieces[s], u);
-          strands.apart[s][strands.count[s]++] = {
-              u * kTileDuos + l,
-              get_duo<kDirection>(in, *pieces[s].coding, levels.word[l] >> levels.shift & 15u,
-                                  strands.bit[s])};
-        }
-      }
+      read_apart<kDirection>(in, pieces, strands, u, pairs, plain);
     } else if (eight) {
       for (std::uint32_t l = 0; l < kTileDuos; l += 8)
         read_duos<kDirection, 8>(in, pieces, strands, u, l);
@@ -296,13 +303,14 @@ void decode_together(const BitReader& stream, StrandPiece* pieces, DecodeMode mo
 
 template <Direction kDirection>
 void decode_in(const BitReader& in, StrandPiece* pieces, std::size_t count, DecodeMode mode) {
-  constexpr std::size_t kMost = 8;
   while (count > 0) {
     std::size_t same = 1;
-    while (same < count && same < kMost && pieces[same].entries == pieces[0].entries) ++same;
-    const std::size_t together = same == kMost ? kMost : same >= 2 ? 2 : 1;
-    if (together == kMost) {
-      decode_together<kDirection, kMost>(in, pieces, mode);
+    while (same < count && same < 8 && pieces[same].entries == pieces[0].entries) ++same;
+    const std::size_t together = std::bit_floor(same);
+    if (together == 8) {
+      decode_together<kDirection, 8>(in, pieces, mode);
+    } else if (together == 4) {
+      decode_together<kDirection, 4>(in, pieces, mode);
     } else if (together == 2) {
       decode_together<kDirection, 2>(in, pieces, mode);
     } else {

@@ -5,7 +5,8 @@
 /// chosen at run time; every one gives the same values.
 ///
 /// Where a word begins is known only when the one before it has been read, so strands are read side
-/// by side, a pair of each in turn. Each group gives two.
+/// by side, a pair of each in turn. Each group gives two. Lanes of a vector in their place, with a
+/// gather from the table, are not faster where a gather takes as long as its loads one by one.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,11 +17,14 @@
 
 namespace atomo::cpu {
 
+/// Most entries of a piece on one strand: an atom that shares a group, or half of one that does not.
+inline constexpr std::uint32_t kStrandEntries = kPieceEntries / 2;
+
 /// The tiles of a piece that are on one strand.
 struct StrandPiece {
   std::uint64_t bit = 0;         ///< where they begin; decoded, where they end
   std::uint32_t first_tile = 0;  ///< of the piece
-  std::uint32_t entries = 0;
+  std::uint32_t entries = 0;     ///< at least 1
   VectorScale scale;
   const DuoCoding* coding = nullptr;
   const DitherWords* levels = nullptr;  ///< of the piece

@@ -121,10 +121,9 @@ struct LaneStrand {
   BitView group;
   bool upward;
 
-  /// The 64 bits from `bit` on, or below it, the first the highest. Those of a damaged strand may be
-  /// outside of the group.
+  /// The next 64 bits, the first the highest. A damaged strand may leave its group.
   __device__ std::uint64_t window(std::uint32_t bit) const {
-    return upward ? __brevll(group.peek64(bit)) : group.peek64_below(bit);
+    return group.peek64_along(bit, upward);
   }
   __device__ std::uint32_t moved(std::uint32_t bit, std::uint32_t by) const {
     return upward ? bit + by : bit - by;

@@ -32,11 +32,13 @@ class BitView {
   }
   /// 64 bits from `bit` on.
   __device__ std::uint64_t peek64(std::uint64_t bit) const { return window(bit + lead_); }
-  /// The 64 bits below `bit`, of a downward stream; its first is the highest.
-  __device__ std::uint64_t peek64_below(std::uint64_t bit) const {
+  /// 64 bits of a stream in either direction, the first the highest: those from `bit` on, or below it.
+  /// Lanes that go different ways read at once.
+  __device__ std::uint64_t peek64_along(std::uint64_t bit, bool upward) const {
     bit += lead_;
-    if (bit >= 64) return window(bit - 64);
-    return bit == 0 ? 0 : window(0) << (64 - bit);
+    if (!upward && bit < 64) return bit == 0 ? 0 : window(0) << (64 - bit);
+    const std::uint64_t bits = window(upward ? bit : bit - 64);
+    return upward ? __brevll(bits) : bits;
   }
   /// True when the bits from `bit` up to byte `end` are zero: at most 31 of them.
   __device__ bool zero(std::uint64_t bit, std::uint64_t end) const {
