@@ -59,9 +59,10 @@ class StrandWindows {
       const std::uint32_t i = first + lane();
       std::uint32_t word = 0;
       if (i < end) {
-        // The downward bit that is the word's highest; of the last word, up to 31 bits above.
-        const std::uint32_t from = all - 32 * i;
-        word = __funnelshift_l(downward_word(from / 32), downward_word(from / 32 - 1), from % 32);
+        // From the group's end down so many bits are not below the word; the last 32 are its own.
+        const std::uint32_t behind = all - 32 * i;
+        word = __funnelshift_l(downward_word(behind / 32), downward_word(behind / 32 - 1),
+                               behind % 32);
         if (i == up_.words) word |= __brev(windows_[0]);
       }
       __syncwarp();
