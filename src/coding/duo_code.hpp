@@ -142,11 +142,13 @@ struct DecodedDuo {
 /// The two numbers of `bits` bits, at least one, that begin a window.
 template <Direction kDirection>
 [[nodiscard]] constexpr DecodedDuo two_numbers(std::uint64_t window, unsigned bits) noexcept {
-  const unsigned above = 64 - bits;
-  const bool up = kDirection == Direction::upward;
-  const std::uint64_t first = up ? window << above >> above : window >> above;
-  const std::uint64_t second = up ? window >> bits << above >> above : window << bits >> above;
-  return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(second)};
+  if constexpr (kDirection == Direction::upward) {
+    const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+    return {static_cast<std::int32_t>(window & mask),
+            static_cast<std::int32_t>(window >> bits & mask)};
+  }
+  return {static_cast<std::int32_t>(window >> (64 - bits)),
+          static_cast<std::int32_t>(window << bits >> (64 - bits))};
 }
 
 /// The index within a level of the word that begins a window of a stream.

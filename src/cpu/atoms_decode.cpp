@@ -114,10 +114,16 @@ class ContentReader {
     for (std::size_t r = 0; r < count; ++r) steps[r] = {runs + r, runs[r].begin, 0};
     for (std::size_t live = find_next<kDirection>(steps, count); live != 0;
          live = find_next<kDirection>(steps, live)) {
-      // Those of one size go side by side, such as the short last pieces of rows.
-      const auto is_longer = [](const Step& a, const Step& b) { return a.entries > b.entries; };
-      if (!std::is_sorted(steps, steps + live, is_longer))
-        std::sort(steps, steps + live, is_longer);
+      // Those alike go side by side, such as the short last pieces of rows.
+      const auto comes_first = [&](const Step& a, const Step& b) {
+        if (a.entries != b.entries) return a.entries > b.entries;
+        const auto has_raw = [&](const Step& s) {
+          return batch_.pieces()[s.piece].coding->raw != 0;
+        };
+        return has_raw(a) && !has_raw(b);
+      };
+      if (!std::is_sorted(steps, steps + live, comes_first))
+        std::sort(steps, steps + live, comes_first);
       for (std::size_t i = 0; i < live; ++i) strands[i] = strand_of<kDirection>(steps[i]);
       decode_strands(content_, kDirection, strands, live, mode_);
       for (std::size_t i = 0; i < live; ++i) {

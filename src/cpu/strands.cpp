@@ -41,12 +41,6 @@ struct Strands {
   PlacedDuo apart[kStrands][kStrandDuos];
 };
 
-/// What stands of a piece after it was read.
-struct ReadPiece {
-  const std::uint16_t* entry;
-  const PlacedDuo *apart, *end;
-};
-
 /// A tile's levels: nibble `shift` / 4 of 16 words.
 struct TileLevels {
   const std::uint32_t* word;
@@ -97,25 +91,15 @@ HWY_INLINE void read_duo(const BitReader& in, const DuoCoding& coding, Strands<k
   }
 }
 
-/// The pairs of a short tile, of one near the ends of the buffer, or of codes with raw bits.
+/// The pairs of a short tile, or of one near the ends of the buffer.
 template <Direction kDirection, std::size_t kStrands>
-HWY_NOINLINE void read_apart(const BitReader& in, const StrandPiece* pieces,
-                             Strands<kStrands>& strands, std::uint32_t tile, std::uint32_t pairs,
-                             bool plain) {
+HWY_NOINLINE void read_tile(const BitReader& in, const StrandPiece* pieces,
+                            Strands<kStrands>& strands, std::uint32_t tile, std::uint32_t pairs) {
   for (std::size_t s = 0; s < kStrands; ++s)
     std::fill_n(strands.entry[s] + tile * kTileDuos, kTileDuos, 0);
   for (std::uint32_t l = 0; l < pairs; ++l) {
-    for (std::size_t s = 0; s < kStrands; ++s) {
-      const DuoCoding& coding = *pieces[s].coding;
-      if (plain) {
-        read_duo<kDirection>(in, coding, strands, s, tile, l);
-        continue;
-      }
-      const TileLevels levels(pieces[s], tile);
-      const std::uint32_t level = levels.word[l] >> levels.shift & 15u;
-      strands.apart[s][strands.count[s]++] = {
-          tile * kTileDuos + l, get_duo<kDirection>(in, coding, level, strands.bit[s])};
-    }
+    for (std::size_t s = 0; s < kStrands; ++s)
+      read_duo<kDirection>(in, *pieces[s].coding, strands, s, tile, l);
   }
 }
 
@@ -214,36 +198,52 @@ HWY_INLINE void decode_entries(const std::uint16_t* entry, const TileLevels& lev
 
 #endif
 
-/// Values of a tile, and moves past its pairs that were read by themselves.
-template <bool kAdd>
-HWY_INLINE void decode_tile(ReadPiece& read, const StrandPiece& piece, std::uint32_t tile,
-                            const TileOutput& output, float* y) {
-  const std::uint16_t* const entry = read.entry + tile * kTileDuos;
-  const TileLevels levels(piece, tile);
-  const std::uint32_t swaps = piece.coding->level_mask & kMateDither;
-  const auto apart = [&] {
-    return read.apart != read.end && read.apart->place / kTileDuos == tile;
-  };
-  if (!apart()) [[likely]]
-    return decode_entries<kAdd>(entry, levels, swaps, output, y);
-  float old[kTile];
-  if (kAdd) std::memcpy(old, y, sizeof old);
-  decode_entries<kAdd>(entry, levels, swaps, output, y);
-  for (; apart(); ++read.apart) {
-    const std::uint32_t l = read.apart->place % kTileDuos;
-    const std::uint32_t level = levels.word[l] >> levels.shift & 15u;
-    const auto put = [&](std::uint32_t i, std::int32_t q, std::uint32_t j) {
-      const float v = dequantise<float>(q, j, output.step * 32.0f) * output.unrange;
-      y[i] = kAdd ? old[i] + (output.alpha * v) : v;
-    };
-    put(l, read.apart->pair.q0, level);
-    put(kTileDuos + l, read.apart->pair.q1, level ^ kMateDither);
-  }
-}
+/// A piece as entries of the table, and its pairs that were read by themselves.
+struct EntryTiles {
+  const std::uint16_t* entry;
+  const PlacedDuo *apart, *end;
 
-/// From entries of the table to values.
-template <bool kAdd>
-void finish_piece(ReadPiece read, const StrandPiece& piece, float alpha) {
+  /// Values of a tile; tiles come in order.
+  template <bool kAdd>
+  HWY_INLINE void put(const StrandPiece& piece, std::uint32_t tile, const TileOutput& output,
+                      float* y) {
+    const std::uint16_t* const own = entry + tile * kTileDuos;
+    const TileLevels levels(piece, tile);
+    const std::uint32_t swaps = piece.coding->level_mask & kMateDither;
+    const auto is_apart = [&] { return apart != end && apart->place / kTileDuos == tile; };
+    if (!is_apart()) [[likely]]
+      return decode_entries<kAdd>(own, levels, swaps, output, y);
+    float old[kTile];
+    if (kAdd) std::memcpy(old, y, sizeof old);
+    decode_entries<kAdd>(own, levels, swaps, output, y);
+    for (; is_apart(); ++apart) {
+      const std::uint32_t l = apart->place % kTileDuos;
+      const std::uint32_t level = levels.word[l] >> levels.shift & 15u;
+      const auto put_one = [&](std::uint32_t i, std::int32_t q, std::uint32_t j) {
+        const float v = dequantise<float>(q, j, output.step * 32.0f) * output.unrange;
+        y[i] = kAdd ? old[i] + (output.alpha * v) : v;
+      };
+      put_one(l, apart->pair.q0, level);
+      put_one(kTileDuos + l, apart->pair.q1, level ^ kMateDither);
+    }
+  }
+};
+
+/// A piece as integers.
+struct IntegerTiles {
+  const std::int32_t *q0, *q1;
+
+  template <bool kAdd>
+  HWY_INLINE void put(const StrandPiece& piece, std::uint32_t tile, const TileOutput& output,
+                      float* y) const {
+    const TileLevels levels(piece, tile);
+    dequantise_tile<kAdd>(q0 + tile * kTileDuos, q1 + tile * kTileDuos, levels.word,
+                          static_cast<int>(levels.shift), output, y, y + kTileDuos);
+  }
+};
+
+template <bool kAdd, typename Tiles>
+HWY_INLINE void put_tiles(Tiles read, const StrandPiece& piece, float alpha) {
   const TileOutput output{piece.scale.step * 0.03125f, 1.0f / piece.scale.range, alpha};
   const std::uint32_t tiles = tiles_of_piece(piece.entries), short_tile = piece.entries % kTile;
   alignas(64) float padded[kTile] = {};
@@ -252,36 +252,107 @@ void finish_piece(ReadPiece read, const StrandPiece& piece, float alpha) {
     const bool whole = u + 1 < tiles || short_tile == 0;
     float* const y = whole ? place : padded;
     if (kAdd && !whole) spread_tile(place, short_tile, padded);
-    decode_tile<kAdd>(read, piece, u, output, y);
+    read.template put<kAdd>(piece, u, output, y);
     if (!whole) gather_tile(padded, short_tile, place);
   }
 }
 
-/// Pieces of one size, side by side.
+/// The values of a piece that was read.
+template <typename Tiles>
+void put_values(const Tiles& read, const StrandPiece& piece, DecodeMode mode) {
+  if (mode.add) {
+    put_tiles<true>(read, piece, mode.alpha);
+  } else {
+    put_tiles<false>(read, piece, mode.alpha);
+  }
+}
+
+/// Codes with raw bits are the same at all levels: no entries are exchanged.
+static_assert([] {
+  for (const CodingStep& step : kCodingSteps) {
+    if (step.raw != 0 && kCodeLengths[step.table].levels != 1) return false;
+  }
+  return true;
+}());
+
+/// A pair of a code with raw bits, where the buffer holds its longest.
+template <Direction kDirection>
+HWY_INLINE DecodedDuo read_raw(const BitReader& in, const DuoCoding& coding, std::uint64_t& bit) {
+  const std::uint64_t window = in.look<kDirection>(bit);
+  const std::uint32_t entry =
+      coding
+          .decode[static_cast<unsigned>(kDirection)][word_index<kDirection>(window, coding.limit)];
+  const unsigned length = entry & DecodeEntry::kLength;
+  if (DecodeEntry::escaped(entry)) [[unlikely]] {
+    bit = moved<kDirection>(bit, length);
+    return get_escaped<kDirection>(in, coding.escape_bits, bit);
+  }
+  const DecodedDuo low = two_numbers<kDirection>(behind<kDirection>(window, length), coding.raw);
+  const std::int32_t centre = 1 << (coding.raw - 1);
+  bit = moved<kDirection>(bit, length + 2 * coding.raw);
+  return {(DecodeEntry::first(entry) << coding.raw) + low.q0 - centre,
+          (DecodeEntry::second(entry) << coding.raw) + low.q1 - centre};
+}
+
+/// Pieces of one size under codes with raw bits, side by side.
+template <Direction kDirection, std::size_t kStrands>
+void decode_raw_together(const BitReader& stream, StrandPiece* pieces, DecodeMode mode) {
+  const BitReader in = stream;
+  alignas(64) std::int32_t q0[kStrands][kStrandDuos], q1[kStrands][kStrandDuos];
+  DuoCoding coding[kStrands];
+  std::uint64_t bit[kStrands];
+  for (std::size_t s = 0; s < kStrands; ++s) {
+    coding[s] = *pieces[s].coding;
+    bit[s] = pieces[s].bit;
+  }
+  const std::uint32_t entries = pieces[0].entries, tiles = tiles_of_piece(entries);
+  for (std::uint32_t u = 0; u < tiles; ++u) {
+    const std::uint32_t pairs = pairs_of_tile(entries, u), first = u * kTileDuos;
+    bool inside = true;
+    for (std::size_t s = 0; s < kStrands; ++s) {
+      inside &= in.holds<kDirection>(bit[s], kTileDuos * 64);
+      std::fill_n(q0[s] + first + pairs, kTileDuos - pairs, 0);
+      std::fill_n(q1[s] + first + pairs, kTileDuos - pairs, 0);
+    }
+    for (std::uint32_t i = first; i < first + pairs; ++i) {
+      for (std::size_t s = 0; s < kStrands; ++s) {
+        const DecodedDuo pair = inside ? read_raw<kDirection>(in, coding[s], bit[s])
+                                       : get_duo<kDirection>(in, coding[s], 0, bit[s]);
+        q0[s][i] = pair.q0;
+        q1[s][i] = pair.q1;
+      }
+    }
+  }
+  for (std::size_t s = 0; s < kStrands; ++s) {
+    pieces[s].bit = bit[s];
+    put_values(IntegerTiles{q0[s], q1[s]}, pieces[s], mode);
+  }
+}
+
+/// Pieces of one size under codes without raw bits, side by side.
 template <Direction kDirection, std::size_t kStrands>
 void decode_together(const BitReader& stream, StrandPiece* pieces, DecodeMode mode) {
   const BitReader in = stream;
   Strands<kStrands> strands;
   const DuoCoding& any = *pieces[0].coding;
   strands.words = any.decode[static_cast<unsigned>(kDirection)] - any.decode_begin;
-  bool plain = true, eight = true;
+  bool eight = true;
   for (std::size_t s = 0; s < kStrands; ++s) {
     strands.bit[s] = pieces[s].bit;
     strands.limit[s] = pieces[s].coding->limit;
     strands.count[s] = 0;
-    plain &= pieces[s].coding->raw == 0;
     eight &= strands.limit[s] < kLongestWord;
   }
   const std::uint32_t entries = pieces[0].entries, tiles = tiles_of_piece(entries);
   for (std::uint32_t u = 0; u < tiles; ++u) {
     const std::uint32_t pairs = pairs_of_tile(entries, u);
-    bool inside = plain && pairs == kTileDuos;
+    bool inside = pairs == kTileDuos;
     for (std::size_t s = 0; s < kStrands; ++s) {
       place_levels(pieces[s], u, strands.level[s]);
       inside &= in.holds<kDirection>(strands.bit[s], kTileDuos * kLongestWord);
     }
     if (!inside) [[unlikely]] {
-      read_apart<kDirection>(in, pieces, strands, u, pairs, plain);
+      read_tile<kDirection>(in, pieces, strands, u, pairs);
     } else if (eight) {
       for (std::uint32_t l = 0; l < kTileDuos; l += 8)
         read_duos<kDirection, 8>(in, pieces, strands, u, l);
@@ -292,29 +363,38 @@ void decode_together(const BitReader& stream, StrandPiece* pieces, DecodeMode mo
   }
   for (std::size_t s = 0; s < kStrands; ++s) {
     pieces[s].bit = strands.bit[s];
-    const ReadPiece read{strands.entry[s], strands.apart[s], strands.apart[s] + strands.count[s]};
-    if (mode.add) {
-      finish_piece<true>(read, pieces[s], mode.alpha);
-    } else {
-      finish_piece<false>(read, pieces[s], mode.alpha);
-    }
+    put_values(EntryTiles{strands.entry[s], strands.apart[s], strands.apart[s] + strands.count[s]},
+               pieces[s], mode);
+  }
+}
+
+template <Direction kDirection, std::size_t kStrands>
+void decode_some(const BitReader& in, StrandPiece* pieces, DecodeMode mode) {
+  if (pieces[0].coding->raw != 0) {
+    decode_raw_together<kDirection, kStrands>(in, pieces, mode);
+  } else {
+    decode_together<kDirection, kStrands>(in, pieces, mode);
   }
 }
 
 template <Direction kDirection>
 void decode_in(const BitReader& in, StrandPiece* pieces, std::size_t count, DecodeMode mode) {
   while (count > 0) {
-    std::size_t same = 1;
-    while (same < count && same < 8 && pieces[same].entries == pieces[0].entries) ++same;
-    const std::size_t together = std::bit_floor(same);
+    const auto is_alike = [&](const StrandPiece& other) {
+      return other.entries == pieces[0].entries &&
+             (other.coding->raw != 0) == (pieces[0].coding->raw != 0);
+    };
+    std::size_t alike = 1;
+    while (alike < count && alike < 8 && is_alike(pieces[alike])) ++alike;
+    const std::size_t together = std::bit_floor(alike);
     if (together == 8) {
-      decode_together<kDirection, 8>(in, pieces, mode);
+      decode_some<kDirection, 8>(in, pieces, mode);
     } else if (together == 4) {
-      decode_together<kDirection, 4>(in, pieces, mode);
+      decode_some<kDirection, 4>(in, pieces, mode);
     } else if (together == 2) {
-      decode_together<kDirection, 2>(in, pieces, mode);
+      decode_some<kDirection, 2>(in, pieces, mode);
     } else {
-      decode_together<kDirection, 1>(in, pieces, mode);
+      decode_some<kDirection, 1>(in, pieces, mode);
     }
     pieces += together;
     count -= together;

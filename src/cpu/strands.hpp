@@ -31,8 +31,8 @@ struct StrandPiece {
   float* y = nullptr;                   ///< for the first entry
 };
 
-/// Decodes pieces of strands in one direction. Neighbours should be of the same size. Whatever the
-/// bits are, nothing outside of the buffer is read, and what lies outside counts as zeros.
+/// Decodes pieces of strands in one direction. Neighbours should be of the same size, and of codes
+/// with raw bits or without. Whatever the bits are, nothing outside of the buffer is read, and what lies outside counts as zeros.
 void decode_strands(const BitReader& in, Direction direction, StrandPiece* pieces,
                     std::size_t count, DecodeMode mode) noexcept;
 
