@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "core/bits.hpp"
 #include "core/host_device.hpp"
 
 namespace atomo::coding {
@@ -28,9 +29,6 @@ inline constexpr unsigned kRiceLimit = 20;
   return q < kRiceLimit ? static_cast<unsigned>(q) + 1 + k : kRiceLimit + raw;
 }
 
-/// Which way a stream of bits goes (core/bits.hpp).
-enum class Way { up, down };
-
 /// The first bit is the lowest of `bits` in a stream that goes up, the highest of the `count` in one
 /// that goes down.
 struct RiceWord {
@@ -39,25 +37,26 @@ struct RiceWord {
 };
 
 /// `next` behind `first`.
-template <Way way>
+template <Direction direction>
 [[nodiscard]] constexpr RiceWord join(RiceWord first, RiceWord next) noexcept {
   const unsigned count = first.count + next.count;
-  if constexpr (way == Way::up) return {first.bits | next.bits << first.count, count};
+  if constexpr (direction == Direction::upward)
+    return {first.bits | next.bits << first.count, count};
   return {first.bits << next.count | next.bits, count};
 }
 
 /// So many ones; a zero behind them where `ends`.
-template <Way way>
+template <Direction direction>
 [[nodiscard]] constexpr RiceWord rice_ones(unsigned ones, bool ends) noexcept {
   const std::uint64_t all = (std::uint64_t{1} << ones) - 1;
-  return {way == Way::down && ends ? all << 1 : all, ones + (ends ? 1u : 0u)};
+  return {direction == Direction::downward && ends ? all << 1 : all, ones + (ends ? 1u : 0u)};
 }
 
-template <Way way = Way::up>
+template <Direction direction = Direction::upward>
 [[nodiscard]] constexpr RiceWord rice_word(std::uint32_t v, unsigned k, unsigned raw) noexcept {
   const std::uint32_t q = v >> k;
-  if (q >= kRiceLimit) return join<way>(rice_ones<way>(kRiceLimit, false), {v, raw});
-  return join<way>(rice_ones<way>(q, true), {v & ((1u << k) - 1), k});
+  if (q >= kRiceLimit) return join<direction>(rice_ones<direction>(kRiceLimit, false), {v, raw});
+  return join<direction>(rice_ones<direction>(q, true), {v & ((1u << k) - 1), k});
 }
 
 /// Parameters that are tried, ascending.

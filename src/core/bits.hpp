@@ -32,21 +32,34 @@ ATOMO_HD inline void store_le(std::byte* p, Int value) noexcept {
   std::memcpy(p, &value, sizeof value);
 }
 
-/// Appends bits to a buffer. Bytes beyond the last written bit are scratch until `finish`; when the
-/// buffer is full further bits are dropped and `overflowed` tells.
-class BitWriter {
+/// Which way a stream goes.
+enum class Direction : std::uint8_t { upward, downward };
+
+/// Writes a stream that begins at the begin of a buffer, a downward one at its end. Bytes behind the
+/// last written bit are scratch until `finish`; when the buffer is full further bits are dropped and
+/// `overflowed` tells.
+template <Direction kDirection>
+class DirectedBitWriter {
  public:
-  BitWriter(std::byte* begin, std::size_t capacity) noexcept
-      : begin_(begin), next_(begin), end_(begin + capacity) {}
+  DirectedBitWriter(std::byte* begin, std::size_t capacity) noexcept
+      : first_(kUp ? begin : begin + capacity),
+        next_(first_),
+        last_(kUp ? begin + capacity : begin) {}
 
   /// The low `length` bits of `value`, which has no others; `length` is at most 56.
   void put(std::uint64_t value, unsigned length) noexcept {
-    pending_ |= value << fill_;
-    fill_ += length;
-    if (end_ - next_ >= 8) [[likely]] {
-      std::memcpy(next_, &pending_, 8);
-      next_ += fill_ >> 3;
-      pending_ >>= fill_ & ~7u;
+    if constexpr (kUp) {
+      pending_ |= value << fill_;
+      fill_ += length;
+    } else {
+      fill_ += length;
+      pending_ |= value << 1 << (63 - fill_);
+    }
+    if (bytes_between(next_, last_) >= 8) [[likely]] {
+      std::memcpy(kUp ? next_ : next_ - 8, &pending_, 8);
+      next_ +=
+          kUp ? static_cast<std::ptrdiff_t>(fill_ >> 3) : -static_cast<std::ptrdiff_t>(fill_ >> 3);
+      drop(fill_ & ~7u);
       fill_ &= 7u;
     } else {
       drain();
@@ -55,7 +68,7 @@ class BitWriter {
 
   /// Bits written so far.
   [[nodiscard]] std::uint64_t position() const noexcept {
-    return static_cast<std::uint64_t>(next_ - begin_) * 8 + fill_;
+    return bytes_between(first_, next_) * 8 + fill_;
   }
 
   /// Pads with zero bits to a whole byte; returns the bytes written.
@@ -64,81 +77,45 @@ class BitWriter {
       fill_ = 8;
       drain();
     }
-    return static_cast<std::size_t>(next_ - begin_);
+    return bytes_between(first_, next_);
   }
 
   [[nodiscard]] bool overflowed() const noexcept { return overflowed_; }
 
  private:
-  void drain() noexcept {
-    for (; fill_ >= 8; fill_ -= 8, pending_ >>= 8) {
-      if (next_ == end_) {
-        overflowed_ = true;
-      } else {
-        *next_++ = static_cast<std::byte>(pending_ & 0xFF);
-      }
-    }
+  static constexpr bool kUp = kDirection == Direction::upward;
+
+  [[nodiscard]] static std::size_t bytes_between(const std::byte* from,
+                                                 const std::byte* to) noexcept {
+    return static_cast<std::size_t>(kUp ? to - from : from - to);
   }
-
-  std::byte *begin_, *next_, *end_;
-  std::uint64_t pending_ = 0;
-  unsigned fill_ = 0;
-  bool overflowed_ = false;
-};
-
-/// Writes a downward stream that ends at the end of a buffer. Bytes below the lowest written bit are
-/// scratch until `finish`; when the buffer is full further bits are dropped and `overflowed` tells.
-class DownwardBitWriter {
- public:
-  DownwardBitWriter(std::byte* begin, std::size_t capacity) noexcept
-      : begin_(begin), next_(begin + capacity), end_(begin + capacity) {}
-
-  /// The low `length` bits of `value`, which has no others; `length` is at most 56.
-  void put(std::uint64_t value, unsigned length) noexcept {
-    fill_ += length;
-    pending_ |= value << 1 << (63 - fill_);
-    if (next_ - begin_ >= 8) [[likely]] {
-      std::memcpy(next_ - 8, &pending_, 8);
-      next_ -= fill_ >> 3;
-      pending_ <<= fill_ & ~7u;
-      fill_ &= 7u;
+  void drop(unsigned bits) noexcept {
+    if constexpr (kUp) {
+      pending_ >>= bits;
     } else {
-      drain();
+      pending_ <<= bits;
     }
   }
-
-  /// Bits written so far.
-  [[nodiscard]] std::uint64_t position() const noexcept {
-    return static_cast<std::uint64_t>(end_ - next_) * 8 + fill_;
-  }
-
-  /// Pads with zero bits, below the others, to a whole byte; returns the bytes written.
-  std::size_t finish() noexcept {
-    if (fill_ > 0) {
-      fill_ = 8;
-      drain();
-    }
-    return static_cast<std::size_t>(end_ - next_);
-  }
-
-  [[nodiscard]] bool overflowed() const noexcept { return overflowed_; }
-
- private:
   void drain() noexcept {
-    for (; fill_ >= 8; fill_ -= 8, pending_ <<= 8) {
-      if (next_ == begin_) {
+    for (; fill_ >= 8; fill_ -= 8, drop(8)) {
+      if (next_ == last_) {
         overflowed_ = true;
+      } else if constexpr (kUp) {
+        *next_++ = static_cast<std::byte>(pending_ & 0xFF);
       } else {
         *--next_ = static_cast<std::byte>(pending_ >> 56);
       }
     }
   }
 
-  std::byte *begin_, *next_, *end_;
-  std::uint64_t pending_ = 0;  ///< its high `fill_` bits
+  std::byte *first_, *next_, *last_;
+  std::uint64_t pending_ = 0;  ///< its low `fill_` bits, of a downward stream its high ones
   unsigned fill_ = 0;
   bool overflowed_ = false;
 };
+
+using BitWriter = DirectedBitWriter<Direction::upward>;
+using DownwardBitWriter = DirectedBitWriter<Direction::downward>;
 
 /// Looks at bits anywhere in a buffer; outside of it everything is zero.
 class BitReader {
@@ -159,6 +136,31 @@ class BitReader {
     if (byte >= 8 && byte <= bytes_) [[likely]]
       return load_le<std::uint64_t>(begin_ + byte - 8) << (8 * byte - bit);
     return peek_below_near_end(byte) << (8 * byte - bit);
+  }
+
+  /// `peek` or `peek_below`.
+  template <Direction kDirection>
+  [[nodiscard]] std::uint64_t window(std::uint64_t bit) const noexcept {
+    return kDirection == Direction::upward ? peek(bit) : peek_below(bit);
+  }
+
+  /// Whether the words of a `peek` within the next `ahead` bits of a stream in this direction lie
+  /// inside the buffer.
+  template <Direction kDirection>
+  [[nodiscard]] bool holds(std::uint64_t bit, std::uint64_t ahead) const noexcept {
+    const std::uint64_t bits = 8 * std::uint64_t{bytes_}, needed = ahead + 64;
+    if (bits < needed) return false;
+    return kDirection == Direction::upward ? bit <= bits - needed : bit >= needed && bit <= bits;
+  }
+  /// `window` where `holds` allows it.
+  template <Direction kDirection>
+  [[nodiscard]] std::uint64_t look(std::uint64_t bit) const noexcept {
+    if constexpr (kDirection == Direction::upward) {
+      return load_le<std::uint64_t>(begin_ + (bit >> 3)) >> (bit & 7);
+    } else {
+      const std::uint64_t byte = (bit + 7) >> 3;
+      return load_le<std::uint64_t>(begin_ + byte - 8) << (8 * byte - bit);
+    }
   }
 
   /// `length` bits from `bit` on; `length` is at most 56.

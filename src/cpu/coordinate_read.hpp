@@ -8,20 +8,22 @@
 
 namespace atomo::cpu {
 
-/// A way through the bits of a segment, up or down.
-template <Way way>
+/// A walk through the bits of a segment, upward or downward.
+template <Direction direction>
 struct SegmentStream {
   BitReader in;
   std::uint64_t bit;
 
   [[nodiscard]] auto window() const noexcept {
-    if constexpr (way == Way::up) {
+    if constexpr (direction == Direction::upward) {
       return UpwardWindow{in.peek(bit)};
     } else {
       return DownwardWindow{in.peek_below(bit)};
     }
   }
-  void move(unsigned count) noexcept { bit = way == Way::up ? bit + count : bit - count; }
+  void move(unsigned count) noexcept {
+    bit = direction == Direction::upward ? bit + count : bit - count;
+  }
   /// 1 for minus.
   std::int64_t read_sign() noexcept {
     const auto sign = static_cast<std::int64_t>(window().field(0, 1));
@@ -46,10 +48,10 @@ inline std::int64_t with_sign(std::int64_t level, std::int64_t sign) noexcept {
 }
 
 /// Calls found(place, signed level) for what a list holds; false when it breaks the format.
-template <bool with_levels, Way way, typename Found>
-bool read_list(SegmentStream<way>& stream, const SegmentWord& word, std::size_t m, unsigned gap_k,
-               std::uint32_t base, Found found) noexcept {
-  SegmentStream<way> in = stream;  // a copy the compiler can keep in registers
+template <bool with_levels, Direction direction, typename Found>
+bool read_list(SegmentStream<direction>& stream, const SegmentWord& word, std::size_t m,
+               unsigned gap_k, std::uint32_t base, Found found) noexcept {
+  SegmentStream<direction> in = stream;  // a copy the compiler can keep in registers
   bool canonical = true;
   for (std::size_t place = 0;; ++place) {
     place += read_rice(in, gap_k, kGapRawBits, canonical);
@@ -65,7 +67,7 @@ bool read_list(SegmentStream<way>& stream, const SegmentWord& word, std::size_t 
 }
 
 template <typename Found>
-bool read_dense(SegmentStream<Way::up>& in, const SegmentWord& word, std::size_t m,
+bool read_dense(SegmentStream<Direction::upward>& in, const SegmentWord& word, std::size_t m,
                 Found found) noexcept {
   for (std::size_t i = 0; i < m; ++i) {
     std::int64_t level = 0;
@@ -87,8 +89,8 @@ bool read_segment(ConstBytes data, SegmentWord word, std::size_t m, Found found)
     first = 8 * kSegmentWordBytes;
   }
   const BitReader in(data.data(), word.bytes);
-  SegmentStream<Way::up> up{in, first};
-  SegmentStream<Way::down> down{in, 8 * std::uint64_t{word.bytes}};
+  SegmentStream<Direction::upward> up{in, first};
+  SegmentStream<Direction::downward> down{in, 8 * std::uint64_t{word.bytes}};
   bool good = true;
   switch (word.mode) {
     case SegmentMode::zero:

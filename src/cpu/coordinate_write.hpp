@@ -130,19 +130,20 @@ SegmentPlan choose_word(const Levels& levels, const SegmentLists& lists, std::si
 
 // ---- writing
 
-/// The way that a writer goes.
+/// The direction of a writer.
 template <typename Writer>
-inline constexpr Way kWayOf = std::is_same_v<Writer, DownwardBitWriter> ? Way::down : Way::up;
+inline constexpr Direction kDirectionOf =
+    std::is_same_v<Writer, DownwardBitWriter> ? Direction::downward : Direction::upward;
 
 /// `before`, then a level under `k`.
 template <typename Writer>
 void put_level(Writer& out, RiceWord before, std::uint32_t v, unsigned k, unsigned raw) noexcept {
-  const RiceWord level = rice_word<kWayOf<Writer>>(v, k, raw);
+  const RiceWord level = rice_word<kDirectionOf<Writer>>(v, k, raw);
   if (before.count + level.count > kMaxPutBits) {
     out.put(before.bits, before.count);
     before = {0, 0};
   }
-  const RiceWord both = join<kWayOf<Writer>>(before, level);
+  const RiceWord both = join<kDirectionOf<Writer>>(before, level);
   out.put(both.bits, both.count);
 }
 template <typename Writer>
@@ -151,7 +152,7 @@ void put_level(Writer& out, RiceWord before, std::uint64_t v, unsigned k, unsign
   const std::uint64_t q = v >> k;
   const bool escapes = q >= kRiceLimit;
   const RiceWord ones =
-      rice_ones<kWayOf<Writer>>(escapes ? kRiceLimit : static_cast<unsigned>(q), !escapes);
+      rice_ones<kDirectionOf<Writer>>(escapes ? kRiceLimit : static_cast<unsigned>(q), !escapes);
   out.put(ones.bits, ones.count);
   if (escapes) {
     out.put(v, raw);
@@ -166,21 +167,22 @@ template <bool with_levels, typename Writer, typename Levels>
 void write_list(Writer& stream, const Levels& levels, std::span<const std::uint16_t> places,
                 std::size_t m, unsigned gap_k, std::uint32_t base, unsigned k,
                 unsigned raw) noexcept {
-  constexpr Way way = kWayOf<Writer>;
+  constexpr Direction direction = kDirectionOf<Writer>;
   Writer out = stream;  // a copy the compiler can keep in registers
   std::size_t next = 0;
   for (const std::uint16_t place : places) {
     const RiceWord gap =
-        rice_word<way>(static_cast<std::uint32_t>(place - next), gap_k, kGapRawBits);
+        rice_word<direction>(static_cast<std::uint32_t>(place - next), gap_k, kGapRawBits);
     next = std::size_t{place} + 1;
-    const RiceWord word = join<way>(gap, {levels.negative(place), 1});
+    const RiceWord word = join<direction>(gap, {levels.negative(place), 1});
     if constexpr (with_levels) {
       put_level(out, word, levels.at(place) - base, k, raw);
     } else {
       out.put(word.bits, word.count);
     }
   }
-  const RiceWord end = rice_word<way>(static_cast<std::uint32_t>(m - next), gap_k, kGapRawBits);
+  const RiceWord end =
+      rice_word<direction>(static_cast<std::uint32_t>(m - next), gap_k, kGapRawBits);
   out.put(end.bits, end.count);
   stream = out;
 }

@@ -38,6 +38,14 @@ class BitView {
     if (bit >= 64) return window(bit - 64);
     return bit == 0 ? 0 : window(0) << (64 - bit);
   }
+  /// 64 bits of a stream in either direction, the first the highest: those from `bit` on, or below it.
+  /// Lanes that go different ways read at once.
+  __device__ std::uint64_t peek64_along(std::uint64_t bit, bool upward) const {
+    bit += lead_;
+    if (!upward && bit < 64) return bit == 0 ? 0 : window(0) << (64 - bit);
+    const std::uint64_t bits = window(upward ? bit : bit - 64);
+    return upward ? __brevll(bits) : bits;
+  }
   /// True when the bits from `bit` up to byte `end` are zero: at most 31 of them.
   __device__ bool zero(std::uint64_t bit, std::uint64_t end) const {
     return (peek32(bit) & ((1u << (8 * end - bit)) - 1)) == 0;

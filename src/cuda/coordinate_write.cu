@@ -330,7 +330,7 @@ struct Stream {
   unsigned gap_k = 0, level_k = 0;
 };
 
-template <Way way, typename Out>
+template <Direction direction, typename Out>
 __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Out& out) {
   const ChunkBits& bits = *chunk.bits;
   const auto level_at = [&](std::uint32_t i) {
@@ -341,8 +341,8 @@ __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Out&
   if (stream.dense) {
     const std::uint32_t first = LaneEntries::first();
     for (std::uint32_t i = first; i < first + LaneEntries::kCount && i < chunk.entries; ++i) {
-      RiceWord word = rice_word<way>(level_at(i), stream.level_k, kLevelBits);
-      if (has(bits.nonzero, i)) word = join<way>(word, {sign_at(i), 1});
+      RiceWord word = rice_word<direction>(level_at(i), stream.level_k, kLevelBits);
+      if (has(bits.nonzero, i)) word = join<direction>(word, {sign_at(i), 1});
       out.put(word);
     }
     return;
@@ -351,29 +351,29 @@ __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Out&
   std::uint32_t next = gap_begin(chunk, stream.list, entries);
   entries.visit([&](std::uint32_t i) {
     const std::uint32_t place = chunk.place + i;
-    const RiceWord gap = rice_word<way>(place - next, stream.gap_k, kGapRawBits);
+    const RiceWord gap = rice_word<direction>(place - next, stream.gap_k, kGapRawBits);
     next = place + 1;
-    out.put(join<way>(gap, {sign_at(i), 1}));
+    out.put(join<direction>(gap, {sign_at(i), 1}));
     if (stream.with_levels)
-      out.put(rice_word<way>(level_at(i) - stream.base, stream.level_k, kLevelBits));
+      out.put(rice_word<direction>(level_at(i) - stream.base, stream.level_k, kLevelBits));
   });
 }
 
 /// By a whole warp: the chunk's part of a stream, which begins at `bit` of the slot and goes up, or
 /// below it and goes down; behind the segment's last the end mark.
-template <Way way>
+template <Direction direction>
 __device__ void write_stream(const ChunkInHand& chunk, const Stream& stream, std::uint32_t bit) {
-  using Setter = std::conditional_t<way == Way::up, RiceSetter, DownwardRiceSetter>;
+  using Setter = std::conditional_t<direction == Direction::upward, RiceSetter, DownwardRiceSetter>;
   BitCounter counter;
-  put_entries<way>(chunk, stream, counter);
+  put_entries<direction>(chunk, stream, counter);
   std::uint32_t all;
   const std::uint32_t before = warp_exclusive_sum(counter.bits, all);
-  Setter setter{{chunk.slot, way == Way::up ? bit + before : bit - before}};
-  put_entries<way>(chunk, stream, setter);
+  Setter setter{{chunk.slot, direction == Direction::upward ? bit + before : bit - before}};
+  put_entries<direction>(chunk, stream, setter);
   if (!stream.dense && chunk.is_last()) {
     const std::uint32_t end =
         chunk.segment_entries - place_after(chunk, stream.list, chunk.siblings);
-    if (lane() == kLanes - 1) setter.put(rice_word<way>(end, stream.gap_k, kGapRawBits));
+    if (lane() == kLanes - 1) setter.put(rice_word<direction>(end, stream.gap_k, kGapRawBits));
   }
   setter.out.flush();
 }
@@ -385,13 +385,15 @@ __global__ void write_chunk(Frame frame, Plan plan) {
   if (how.mode == SegmentMode::zero) return;
   const Chunk& state = chunk.states[chunk.index];
   if (how.mode == SegmentMode::dense) {
-    write_stream<Way::up>(chunk, {.dense = true, .with_levels = true, .level_k = how.level},
-                          state.bit[0]);
+    write_stream<Direction::upward>(
+        chunk, {.dense = true, .with_levels = true, .level_k = how.level}, state.bit[0]);
   } else if (how.mode == SegmentMode::one_list) {
-    write_stream<Way::up>(chunk, {kEvery, false, true, 1, how.others, how.level}, state.bit[0]);
+    write_stream<Direction::upward>(chunk, {kEvery, false, true, 1, how.others, how.level},
+                                    state.bit[0]);
   } else {
-    write_stream<Way::up>(chunk, {kOnes, false, false, 0, how.ones, 0}, state.bit[0]);
-    write_stream<Way::down>(chunk, {kOthers, false, true, 2, how.others, how.level}, state.bit[1]);
+    write_stream<Direction::upward>(chunk, {kOnes, false, false, 0, how.ones, 0}, state.bit[0]);
+    write_stream<Direction::downward>(chunk, {kOthers, false, true, 2, how.others, how.level},
+                                      state.bit[1]);
   }
 }
 

@@ -108,7 +108,7 @@ void add_heads(List& list) {
   const auto add = [&](const char* name, const Edit& edit) {
     list.add_head(name, "identity", edit);
   };
-  add("bad_version-major", [](Buffer& h) { put_byte(h, 4, 2); });
+  add("bad_version-major", [](Buffer& h) { put_byte(h, 4, 1); });
   add("bad_version-flag", [](Buffer& h) { put_byte(h, 6, 2); });
   add("corrupt-too_many_layers", [](Buffer& h) { put(h, 36, std::uint32_t{65537}); });
   add("corrupt-price_not_a_number", [](Buffer& h) { put(h, 40, kNan); });

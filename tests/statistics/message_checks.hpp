@@ -85,12 +85,12 @@ std::string check_values_and_lengths() {
                            q1 = math::quantise<double>(y1, 1, second);
         std::byte buffer[32];
         core::BitWriter out(buffer, sizeof buffer);
-        coding::put_duo(out, coding, first.level, q0, q1);
+        coding::put_duo(out, coding, coding::duo_entry(coding, first.level, q0, q1), q0, q1);
         const auto bits = static_cast<unsigned>(out.position());
         out.finish();
         std::uint64_t bit = 0;
-        const auto read =
-            coding::get_duo(core::BitReader(buffer, sizeof buffer), coding, first.level, bit);
+        const auto read = coding::get_duo<core::Direction::upward>(
+            core::BitReader(buffer, sizeof buffer), coding, first.level, bit);
         const std::array<double, 2> y = {
             Arithmetic::decoded(y0, math::dequantise<double>(read.q0, first.level, 1), bits),
             Arithmetic::decoded(y1, math::dequantise<double>(read.q1, second.level, 1), bits)};

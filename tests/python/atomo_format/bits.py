@@ -47,11 +47,11 @@ class ByteReader:
 
 
 class BitReader:
-    """A bit stream over `data`: bit 0 of byte 0 first, fields from their lowest bit on."""
+    """A bit stream over `data` from bit `at` on: bit 0 of byte 0 first, fields from their lowest bit on."""
 
-    def __init__(self, data):
+    def __init__(self, data, at=0):
         self.data = bytes(data)
-        self.at = 0
+        self.at = at
 
     def field(self, width):
         end = self.at + width
@@ -80,15 +80,13 @@ class BitReader:
 
 
 class DownwardBitReader(BitReader):
-    """A downward stream over `data`: the last byte's highest bit first, numbers from their highest bit on."""
+    """A downward stream, the bits below bit `at`: each field stands just below the one before, its highest bit first."""
 
     def field(self, width):
-        end = self.at + width
-        require(end <= 8 * len(self.data), "a bit stream is too short")
-        low, high = 8 * len(self.data) - end, 8 * len(self.data) - self.at
-        window = int.from_bytes(self.data[low >> 3:(high + 7) >> 3], "little")
-        self.at = end
-        return window >> (low & 7) & ((1 << width) - 1)
+        require(width <= self.at, "a downward stream is too short")
+        self.at -= width
+        window = int.from_bytes(self.data[self.at >> 3:(self.at + width + 7) >> 3], "little")
+        return (window >> (self.at & 7)) & ((1 << width) - 1)
 
 
 def bytes_for(bits):

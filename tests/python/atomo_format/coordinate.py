@@ -67,7 +67,7 @@ def _size(word):
 
 
 def _read_segment(word, content, levels):
-    stream, down = BitReader(content), DownwardBitReader(content)
+    stream, down = BitReader(content), DownwardBitReader(content, 8 * len(content))
     mode, ones_k, others_k, level_k, bits = _fields(word, stream)
     require(ones_k == 0 or mode == TWO_LISTS, "a parameter of a list that is not there")
     require(others_k == 0 or mode in (ONE_LIST, TWO_LISTS), "a parameter of a list that is not there")
@@ -81,7 +81,7 @@ def _read_segment(word, content, levels):
     else:
         _listed(stream, levels, ones_k, lambda: -1 if stream.field(1) else 1)
         _listed(down, levels, others_k, lambda: _level(down, 2, level_k, bits))
-    left = 8 * len(content) - stream.at - down.at
+    left = down.at - stream.at
     require(0 <= left < 8, "a segment's streams do not meet")
     require(stream.field(left) == 0, "padding is not zero")
 
