@@ -308,12 +308,6 @@ class ResidentPlan {
   DeviceBytes tables_;
 };
 
-/// The device whose memory and kernels a call would use.
-int current_device() noexcept {
-  int device = -1;
-  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
-}
-
 class Model final : public backend::DeviceModel {
  public:
   Model(std::span<const LayerPlan> layers, const format::HeadLayout& head,
@@ -331,7 +325,6 @@ class Model final : public backend::DeviceModel {
                 const double (&budget_bits)[2], const Payload& payload,
                 const Context& context) const noexcept override {
     if (const Status s = check_views(views); failed(s)) return s;
-    if (!on_own_device()) return Status::unsupported;
     if (context.workspace.size() < encode_.workspace_bytes()) return Status::workspace_too_small;
     if (context.stream == nullptr) return Status::invalid_argument;
     if (encode_.plan().uses_handles() && context.handles == nullptr)
@@ -352,7 +345,6 @@ class Model final : public backend::DeviceModel {
   Status decode(std::span<const ConstBytes> messages, bool add, float alpha,
                 std::span<const TensorView> views, const Context& context) const noexcept override {
     if (const Status s = check_views(views); failed(s)) return s;
-    if (!on_own_device()) return Status::unsupported;
     if (context.workspace.size() < decode_.workspace_bytes()) return Status::workspace_too_small;
     if (context.stream == nullptr) return Status::invalid_argument;
     const MessagePlan<DecodePlans>& plan = decode_.plan();
@@ -383,7 +375,7 @@ class Model final : public backend::DeviceModel {
                       const Context& context) const noexcept override {
     const LayerPlan& layer = layers_[i];
     if (const Status s = check_view(view, layer); failed(s)) return s;
-    if (!on_own_device()) return Status::unsupported;
+    if (!device_.is_current()) return Status::unsupported;
     const OneLayer one(layer);
     const OneLayerPlan<EncodePlans> plan(one, false, true);
     if (const Status s = plan.check(context); failed(s)) return s;
@@ -403,7 +395,7 @@ class Model final : public backend::DeviceModel {
 
   Status end_step(const price::StepPrices& prices, const Context& context) const noexcept override {
     if (context.stream == nullptr) return Status::invalid_argument;
-    if (!on_own_device()) return Status::unsupported;
+    if (!device_.is_current()) return Status::unsupported;
     Queue queue(context.stream);
     streaming_.end_step(prices, context.status, queue);
     return status_of(queue, Status::ok);
@@ -452,9 +444,6 @@ class Model final : public backend::DeviceModel {
     }
     return Status::ok;
   }
-  /// Tables and state are in the memory of the device that was current when the model was set up: a
-  /// kernel on another one would fault, and leave its context useless.
-  [[nodiscard]] bool on_own_device() const noexcept { return current_device() == device_; }
   template <typename T>
   static Status wait_and_copy(T* to, const T* from, std::size_t count,
                               cudaMemcpyKind kind) noexcept {
@@ -466,6 +455,7 @@ class Model final : public backend::DeviceModel {
   template <typename View>
   Status check_views(std::span<const View> views) const noexcept {
     if (views.size() != layers_.size()) return Status::shape_mismatch;
+    if (!device_.is_current()) return Status::unsupported;
     for (std::size_t i = 0; i < views.size(); ++i) {
       if (const Status s = check_view(views[i], layers_[i]); failed(s)) return s;
     }
@@ -478,7 +468,7 @@ class Model final : public backend::DeviceModel {
     return layer.n > 0 && view.data == nullptr ? Status::invalid_argument : Status::ok;
   }
 
-  int device_ = current_device();
+  OwnDevice device_;
   std::vector<LayerPlan> layers_;
   MessageShape shape_;
   ResidentPlan<EncodePlans> encode_;

@@ -30,6 +30,20 @@ using DeviceBytes = std::unique_ptr<std::byte, FreeDevice>;
   return DeviceBytes(memory);
 }
 
+/// The device that was current when this was made, whose memory a model's tables and state are in: a
+/// kernel on another one would fault, and leave its context useless.
+class OwnDevice {
+ public:
+  [[nodiscard]] bool is_current() const noexcept { return current() == device_; }
+
+ private:
+  static int current() noexcept {
+    int device = -1;
+    return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+  }
+  int device_ = current();
+};
+
 /// Copies or zeros of the runtime may return before their last bytes have arrived, and other
 /// streams do not wait for them.
 inline void wait_for_set_up(const char* what) {
