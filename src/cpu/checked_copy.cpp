@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -31,22 +30,19 @@ std::uint32_t CopyEntries(const float* x, std::size_t n, std::byte* out, bool st
   auto* const to = reinterpret_cast<std::uint32_t*>(out);
   auto low = hn::Zero(d), high = low;
   std::size_t i = 0;
+  const auto copy = [&](auto put) {
+    for (; i + 2 * lanes <= n; i += 2 * lanes) {
+      const auto a = hn::LoadU(d, in + i), b = hn::LoadU(d, in + i + lanes);
+      put(a, to + i);
+      put(b, to + i + lanes);
+      low = hn::Max(low, hn::And(a, magnitude));
+      high = hn::Max(high, hn::And(b, magnitude));
+    }
+  };
   if (stream) {
-    for (; i + 2 * lanes <= n; i += 2 * lanes) {
-      const auto a = hn::LoadU(d, in + i), b = hn::LoadU(d, in + i + lanes);
-      hn::Stream(a, d, to + i);
-      hn::Stream(b, d, to + i + lanes);
-      low = hn::Max(low, hn::And(a, magnitude));
-      high = hn::Max(high, hn::And(b, magnitude));
-    }
+    copy([&](auto words, std::uint32_t* at) { hn::Stream(words, d, at); });
   } else {
-    for (; i + 2 * lanes <= n; i += 2 * lanes) {
-      const auto a = hn::LoadU(d, in + i), b = hn::LoadU(d, in + i + lanes);
-      hn::StoreU(a, d, to + i);
-      hn::StoreU(b, d, to + i + lanes);
-      low = hn::Max(low, hn::And(a, magnitude));
-      high = hn::Max(high, hn::And(b, magnitude));
-    }
+    copy([&](auto words, std::uint32_t* at) { hn::StoreU(words, d, at); });
   }
   std::uint32_t top = hn::GetLane(hn::MaxOfLanes(d, hn::Max(low, high)));
   for (; i < n; ++i) {
