@@ -19,7 +19,7 @@ constexpr std::size_t encode_entries(const CodeLengths& t) {
   return (t.levels == 1 ? std::size_t{1} : kLevels) << (2 * t.width);
 }
 constexpr std::size_t decode_entries(const CodeLengths& t) {
-  return (t.levels == 1 ? std::size_t{1} : kLevels) << t.limit;
+  return std::size_t{t.levels} << t.limit;
 }
 
 template <typename Count>
@@ -38,9 +38,10 @@ class DuoCodes {
   DuoCodes() noexcept {
     for (std::size_t t = 0; t < kTables; ++t) {
       const CodeLengths& table = kCodeLengths[t];
-      for (unsigned level = 0; level < table.levels; ++level) build(t, level, false);
-      if (table.levels > 1) {
-        for (unsigned level = 0; level < table.levels; ++level) build(t, level, true);
+      for (unsigned level = 0; level < table.levels; ++level) {
+        build_decode(t, level);
+        build_encode(t, level, false);
+        if (table.levels > 1) build_encode(t, level, true);
       }
     }
   }
@@ -48,35 +49,27 @@ class DuoCodes {
   [[nodiscard]] const std::uint32_t* encode(std::size_t table) const noexcept {
     return encode_.data() + kEncodeBegin[table];
   }
-  [[nodiscard]] const std::uint16_t* decode(std::size_t table) const noexcept {
-    return decode_.data() + kDecodeBegin[table];
+  [[nodiscard]] const std::uint16_t* decode(std::size_t table, Direction direction) const noexcept {
+    return decode_[static_cast<unsigned>(direction)].data() + kDecodeBegin[table];
   }
 
  private:
   /// The code of one level; `swapped` gives that of level xor 8 by exchanging the two entries.
-  void build(std::size_t t, unsigned level, bool swapped) noexcept {
+  void build_encode(std::size_t t, unsigned level, bool swapped) noexcept {
     const CodeLengths& table = kCodeLengths[t];
     const unsigned place = level + (swapped ? kMateDither : 0u), width = table.width;
-    const std::uint32_t cells = 1u << (2 * width), half = 1u << (width - 1),
-                        low = (1u << width) - 1;
+    const std::uint32_t cells = 1u << (2 * width), low = (1u << width) - 1;
     std::uint32_t* const encode =
         encode_.data() + kEncodeBegin[t] + (std::size_t{place} << (2 * width));
-    std::uint16_t* const decode =
-        decode_.data() + kDecodeBegin[t] + (std::size_t{place} << table.limit);
     std::uint32_t escape = 0;
     for_each_word(table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
       std::uint32_t h0 = symbol >> width, h1 = symbol & low;
       if (swapped) std::swap(h0, h1);
-      std::uint32_t entry = length;
+      const std::uint32_t entry = EncodeEntry::of(word, reversed_bits(word, length), length);
       if (symbol == cells) {
-        escape = word | (length << 16) | kEscapeFlag;
-        entry |= (static_cast<std::uint32_t>(kEscapeCell) & 63u) << 4;
+        escape = entry | EncodeEntry::kEscape;
       } else {
-        encode[(h0 << width) | h1] = word | (length << 16);
-        entry |= (((h0 - half) & 63u) << 4) | (((h1 - half) & 63u) << 10);
-      }
-      for (std::uint32_t i = word; i < (1u << table.limit); i += 1u << length) {
-        decode[i] = static_cast<std::uint16_t>(entry);
+        encode[(h0 << width) | h1] = entry;
       }
     });
     for (std::uint32_t cell = 0; cell < cells; ++cell) {
@@ -84,9 +77,28 @@ class DuoCodes {
     }
   }
 
+  void build_decode(std::size_t t, unsigned level) noexcept {
+    const CodeLengths& table = kCodeLengths[t];
+    const unsigned width = table.width, limit = table.limit;
+    const std::uint32_t cells = 1u << (2 * width), low = (1u << width) - 1;
+    const std::int32_t half = 1 << (width - 1);
+    const std::size_t begin = kDecodeBegin[t] + (std::size_t{level} << limit);
+    for_each_word(table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
+      const auto entry = static_cast<std::uint16_t>(
+          symbol == cells
+              ? DecodeEntry::of(length, 0, 0) | DecodeEntry::kEscape
+              : DecodeEntry::of(length, static_cast<std::int32_t>(symbol >> width) - half,
+                                static_cast<std::int32_t>(symbol & low) - half));
+      for (std::uint32_t i = word; i < (1u << limit); i += 1u << length) {
+        decode_[0][begin + i] = entry;
+        decode_[1][begin + reversed_bits(i, limit)] = entry;
+      }
+    });
+  }
+
   static constexpr unsigned kMateDither = 8;
   std::array<std::uint32_t, kEncodeBegin[kTables]> encode_{};
-  std::array<std::uint16_t, kDecodeBegin[kTables]> decode_{};
+  std::array<std::array<std::uint16_t, kDecodeBegin[kTables]>, 2> decode_{};
 };
 
 }  // namespace
@@ -96,7 +108,8 @@ DuoCoding duo_coding(std::size_t step, unsigned escape_bits) noexcept {
   const CodingStep& s = kCodingSteps[step];
   const CodeLengths& table = kCodeLengths[s.table];
   return {codes.encode(s.table),
-          codes.decode(s.table),
+          {codes.decode(s.table, Direction::upward), codes.decode(s.table, Direction::downward)},
+          static_cast<std::uint32_t>(kDecodeBegin[s.table]),
           table.levels == 1 ? 0u : kLevels - 1,
           table.width,
           table.limit,

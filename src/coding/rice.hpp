@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "core/bits.hpp"
 #include "core/host_device.hpp"
 
 namespace atomo::coding {
@@ -28,19 +29,34 @@ inline constexpr unsigned kRiceLimit = 20;
   return q < kRiceLimit ? static_cast<unsigned>(q) + 1 + k : kRiceLimit + raw;
 }
 
+/// The first bit is the lowest of `bits` in a stream that goes up, the highest of the `count` in one
+/// that goes down.
 struct RiceWord {
   std::uint64_t bits;
   unsigned count;
 };
 
+/// `next` behind `first`.
+template <Direction direction>
+[[nodiscard]] constexpr RiceWord join(RiceWord first, RiceWord next) noexcept {
+  const unsigned count = first.count + next.count;
+  if constexpr (direction == Direction::upward)
+    return {first.bits | next.bits << first.count, count};
+  return {first.bits << next.count | next.bits, count};
+}
+
+/// So many ones; a zero behind them where `ends`.
+template <Direction direction>
+[[nodiscard]] constexpr RiceWord rice_ones(unsigned ones, bool ends) noexcept {
+  const std::uint64_t all = (std::uint64_t{1} << ones) - 1;
+  return {direction == Direction::downward && ends ? all << 1 : all, ones + (ends ? 1u : 0u)};
+}
+
+template <Direction direction = Direction::upward>
 [[nodiscard]] constexpr RiceWord rice_word(std::uint32_t v, unsigned k, unsigned raw) noexcept {
   const std::uint32_t q = v >> k;
-  if (q >= kRiceLimit) {
-    return {((std::uint64_t{1} << kRiceLimit) - 1) | (std::uint64_t{v} << kRiceLimit),
-            kRiceLimit + raw};
-  }
-  const std::uint64_t low = v & ((1u << k) - 1);
-  return {((std::uint64_t{1} << q) - 1) | (low << (q + 1)), q + 1 + k};
+  if (q >= kRiceLimit) return join<direction>(rice_ones<direction>(kRiceLimit, false), {v, raw});
+  return join<direction>(rice_ones<direction>(q, true), {v & ((1u << k) - 1), k});
 }
 
 /// Parameters that are tried, ascending.
@@ -74,40 +90,61 @@ template <typename BitsAt>
   return best;
 }
 
-/// Reads a word at `bit` and moves past it; `in.peek(bit)` gives at least 57 bits. `canonical`
-/// turns false on a raw value that a shorter word exists for; any bits give some value.
-template <typename Reader>
-ATOMO_HD inline std::uint32_t read_rice(const Reader& in, std::uint64_t& bit, unsigned k,
-                                        unsigned raw, bool& canonical) noexcept {
-  const std::uint64_t word = in.peek(bit);
-  const auto q = static_cast<unsigned>(std::countr_one(word));
-  if (q < kRiceLimit) {
-    bit += q + 1 + k;
-    return (q << k) | (static_cast<std::uint32_t>(word >> (q + 1)) & ((1u << k) - 1));
+/// The next bits of a stream that goes up: at least 57, the first lowest.
+struct UpwardWindow {
+  std::uint64_t bits;
+  [[nodiscard]] constexpr unsigned ones() const noexcept {
+    return static_cast<unsigned>(std::countr_one(bits));
   }
-  bit += kRiceLimit + raw;
-  const auto v = static_cast<std::uint32_t>(word >> kRiceLimit) & ((std::uint32_t{1} << raw) - 1);
+  /// The number in the `count` bits behind the first `skipped`, at most 57 in all.
+  [[nodiscard]] constexpr std::uint64_t field(unsigned skipped, unsigned count) const noexcept {
+    return bits >> skipped & ((std::uint64_t{1} << count) - 1);
+  }
+};
+
+/// The same of a stream that goes down, the first highest.
+struct DownwardWindow {
+  std::uint64_t bits;
+  [[nodiscard]] constexpr unsigned ones() const noexcept {
+    return static_cast<unsigned>(std::countl_one(bits));
+  }
+  [[nodiscard]] constexpr std::uint64_t field(unsigned skipped, unsigned count) const noexcept {
+    return bits << skipped >> 1 >> (63 - count);
+  }
+};
+
+/// Reads a word and moves past it; `in.window()` has the next bits, `in.move(count)` passes over
+/// some. `canonical` turns false on a raw value that a shorter word exists for; any bits give some
+/// value.
+template <typename Stream>
+ATOMO_HD inline std::uint32_t read_rice(Stream& in, unsigned k, unsigned raw,
+                                        bool& canonical) noexcept {
+  const auto window = in.window();
+  const unsigned q = window.ones();
+  if (q < kRiceLimit) {
+    in.move(q + 1 + k);
+    return (q << k) | static_cast<std::uint32_t>(window.field(q + 1, k));
+  }
+  in.move(kRiceLimit + raw);
+  const auto v = static_cast<std::uint32_t>(window.field(kRiceLimit, raw));
   canonical &= (v >> k) >= kRiceLimit;
   return v;
 }
 
 /// The same of values that need more than 32 bits; k and `raw` are at most 53.
-template <typename Reader>
-ATOMO_HD inline std::uint64_t read_wide_rice(const Reader& in, std::uint64_t& bit, unsigned k,
-                                             unsigned raw, bool& canonical) noexcept {
-  const auto low = [](std::uint64_t word, unsigned count) {
-    return word & ((std::uint64_t{1} << count) - 1);
-  };
-  const auto q = static_cast<unsigned>(std::countr_one(in.peek(bit)));
+template <typename Stream>
+ATOMO_HD inline std::uint64_t read_wide_rice(Stream& in, unsigned k, unsigned raw,
+                                             bool& canonical) noexcept {
+  const unsigned q = in.window().ones();
   if (q < kRiceLimit) {
-    bit += q + 1;
-    const std::uint64_t v = std::uint64_t{q} << k | low(in.peek(bit), k);
-    bit += k;
+    in.move(q + 1);
+    const std::uint64_t v = std::uint64_t{q} << k | in.window().field(0, k);
+    in.move(k);
     return v;
   }
-  bit += kRiceLimit;
-  const std::uint64_t v = low(in.peek(bit), raw);
-  bit += raw;
+  in.move(kRiceLimit);
+  const std::uint64_t v = in.window().field(0, raw);
+  in.move(raw);
   canonical &= (v >> k) >= kRiceLimit;
   return v;
 }

@@ -13,6 +13,7 @@
 #include "cpu/atoms.hpp"
 #include "cpu/pairs.hpp"
 #include "cpu/pieces.hpp"
+#include "cpu/strands.hpp"
 #include "format/atom_body.hpp"
 
 namespace atomo::cpu {
@@ -55,7 +56,6 @@ class ContentReader {
         lengths_(body.data() + index.lengths + 2 * start.group),
         flag_bit_(start.number),
         class_bit_(index.kept + kClassBits * start.certain),
-        bit_(start.bit),
         group_end_(start.bit) {}
 
   /// The atom goes to the `place`th vectors. False: a group did not end where its length said.
@@ -67,7 +67,7 @@ class ContentReader {
     });
   }
 
-  [[nodiscard]] bool finish() noexcept { return flush() && (!group_open_ || bit_ == group_end_); }
+  [[nodiscard]] bool finish() noexcept { return flush() && (!group_open_ || bit_[0] == bit_[1]); }
 
  private:
   [[nodiscard]] std::uint8_t next_class() noexcept {
@@ -77,51 +77,94 @@ class ContentReader {
     return static_cast<std::uint8_t>(c);
   }
 
-  /// The pieces of one group that are in the batch, decoded one after the other.
+  /// The pieces of one group that are in the batch, and how far each of its strands is read.
   struct Run {
-    std::size_t next, end;
-    std::uint64_t bit;
-    std::uint64_t stop;  ///< where the group ends
-    bool complete;       ///< its last piece is in the batch
+    std::size_t begin, end;
+    std::uint64_t bit[2];
+    bool complete;  ///< its last piece is in the batch
+  };
+  /// The next piece of a run on a strand.
+  struct Step {
+    Run* run;
+    std::size_t piece;
+    std::uint32_t entries;
   };
   static constexpr std::size_t kMaxRuns = PieceBatch<Vectors>::kDitherGroups;
 
-  /// Runs begin at bits that are known, so each step decodes the next piece of every run side by
-  /// side.
   [[nodiscard]] bool flush() noexcept {
     batch_.draw();
     Run runs[kMaxRuns];
     const std::size_t count = find_runs(runs);
-    PieceStream streams[kMaxRuns];
-    std::size_t of_run[kMaxRuns];
-    for (;;) {
-      std::size_t live = 0;
-      for (std::size_t r = 0; r < count; ++r) {
-        if (runs[r].next != runs[r].end) of_run[live++] = r;
-      }
-      if (live == 0) break;
-      // Those of one size go side by side, such as the short last pieces of rows.
-      const auto is_longer = [&](std::size_t a, std::size_t b) {
-        const auto entries = [&](std::size_t r) {
-          return batch_.pieces()[runs[r].next].piece.entries;
-        };
-        return entries(a) > entries(b);
-      };
-      if (!std::is_sorted(of_run, of_run + live, is_longer))
-        std::sort(of_run, of_run + live, is_longer);
-      for (std::size_t i = 0; i < live; ++i) {
-        Run& run = runs[of_run[i]];
-        streams[i] = stream_of(batch_.pieces()[run.next++], run.bit);
-      }
-      decode_pieces(content_, streams, live, mode_);
-      for (std::size_t i = 0; i < live; ++i) runs[of_run[i]].bit = streams[i].bit;
-    }
+    read_strands<Direction::upward>(runs, count);
+    read_strands<Direction::downward>(runs, count);
     for (std::size_t r = 0; r < count; ++r) {
-      if (runs[r].complete ? runs[r].bit != runs[r].stop : runs[r].bit > runs[r].stop) return false;
-      bit_ = runs[r].bit;
+      if (runs[r].complete && runs[r].bit[0] != runs[r].bit[1]) return false;
     }
+    if (count != 0) std::copy_n(runs[count - 1].bit, 2, bit_);
     batch_.clear();
     return true;
+  }
+
+  /// Strands begin at bits that are known, so each step decodes the next piece of every one side by
+  /// side.
+  template <Direction kDirection>
+  void read_strands(Run* runs, std::size_t count) noexcept {
+    Step steps[kMaxRuns];
+    StrandPiece strands[kMaxRuns];
+    for (std::size_t r = 0; r < count; ++r) steps[r] = {runs + r, runs[r].begin, 0};
+    for (std::size_t live = find_next<kDirection>(steps, count); live != 0;
+         live = find_next<kDirection>(steps, live)) {
+      // Those alike go side by side, such as the short last pieces of rows.
+      const auto comes_first = [&](const Step& a, const Step& b) {
+        if (a.entries != b.entries) return a.entries > b.entries;
+        const auto has_raw = [&](const Step& s) {
+          return batch_.pieces()[s.piece].coding->raw != 0;
+        };
+        return has_raw(a) && !has_raw(b);
+      };
+      if (!std::is_sorted(steps, steps + live, comes_first))
+        std::sort(steps, steps + live, comes_first);
+      for (std::size_t i = 0; i < live; ++i) strands[i] = strand_of<kDirection>(steps[i]);
+      decode_strands(content_, kDirection, strands, live, mode_);
+      for (std::size_t i = 0; i < live; ++i) {
+        steps[i].run->bit[static_cast<unsigned>(kDirection)] = strands[i].bit;
+        ++steps[i].piece;
+      }
+    }
+  }
+
+  /// Moves each run to its next piece with tiles on a strand; returns how many have one.
+  template <Direction kDirection>
+  [[nodiscard]] std::size_t find_next(Step* steps, std::size_t count) const noexcept {
+    std::size_t live = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      Step step = steps[i];
+      for (; step.piece != step.run->end; ++step.piece) {
+        step.entries = entries_on<kDirection>(batch_.pieces()[step.piece]);
+        if (step.entries != 0) break;
+      }
+      if (step.piece != step.run->end) steps[live++] = step;
+    }
+    return live;
+  }
+
+  template <Direction kDirection>
+  [[nodiscard]] static std::uint32_t entries_on(const AtomPiece& piece) noexcept {
+    const std::uint32_t upward = std::min(piece.piece.entries, piece.upward * kTile);
+    return kDirection == Direction::upward ? upward : piece.piece.entries - upward;
+  }
+
+  template <Direction kDirection>
+  [[nodiscard]] StrandPiece strand_of(const Step& step) const noexcept {
+    const AtomPiece& piece = batch_.pieces()[step.piece];
+    const std::uint32_t first = kDirection == Direction::upward ? 0 : piece.upward;
+    return {step.run->bit[static_cast<unsigned>(kDirection)],
+            first,
+            step.entries,
+            piece.scale,
+            piece.coding,
+            batch_.levels(piece),
+            y_[piece.vector] + piece.offset + std::size_t{first} * kTile};
   }
 
   [[nodiscard]] std::size_t find_runs(Run* runs) noexcept {
@@ -129,23 +172,19 @@ class ContentReader {
     std::size_t count = 0;
     for (std::size_t i = 0; i < pieces.size();) {
       if (!group_open_) {
-        bit_ = group_end_;
+        bit_[0] = group_end_;
         group_end_ += load_le<std::uint16_t>(lengths_);
+        bit_[1] = group_end_;
         lengths_ += 2;
       }
       std::size_t end = i;
       while (end < pieces.size() && !pieces[end].ends_group) ++end;
       group_open_ = end == pieces.size();
       if (!group_open_) ++end;
-      runs[count++] = {i, end, bit_, group_end_, !group_open_};
+      runs[count++] = {i, end, {bit_[0], bit_[1]}, !group_open_};
       i = end;
     }
     return count;
-  }
-
-  [[nodiscard]] PieceStream stream_of(const AtomPiece& piece, std::uint64_t bit) const noexcept {
-    return {bit,          piece.piece.entries,  piece.scale,
-            piece.coding, batch_.levels(piece), y_[piece.vector] + piece.offset};
   }
 
   Targets<Vectors> y_;
@@ -154,8 +193,9 @@ class ContentReader {
   PieceBatch<Vectors> batch_;
   BitReader flags_, content_;
   const std::byte* lengths_;
-  std::uint64_t flag_bit_, class_bit_, bit_, group_end_;
-  bool group_open_ = false;  ///< the last group begun goes on in the next batch
+  std::uint64_t flag_bit_, class_bit_, group_end_;
+  std::uint64_t bit_[2] = {};  ///< how far the strands of the last group are read
+  bool group_open_ = false;    ///< the last group begun goes on in the next batch
 };
 
 /// Calls `visit(atom)` for each kept atom until it returns false.

@@ -86,7 +86,7 @@ class ContentWriter {
         batch_(vectors, key),
         pre_round_(draws_of(vectors, key, &VectorShape::pre_round)),
         lengths_(lengths),
-        bits_(content.data(), content.size()) {}
+        groups_(content.data(), content.size()) {}
 
   /// The entries of the atom's vectors stand at `place`.
   void add(std::uint64_t atom, std::uint64_t place, const AtomChoice& choice) noexcept {
@@ -103,9 +103,7 @@ class ContentWriter {
   std::uint64_t finish() noexcept {
     flush();
     if (cutter_.in_group()) end_group();
-    const std::uint64_t bits = bits_.position();
-    bits_.finish();
-    return bits_.overflowed() ? ~std::uint64_t{0} : bits;
+    return groups_.finish();
   }
 
  private:
@@ -116,26 +114,24 @@ class ContentWriter {
   void flush() noexcept {
     batch_.draw();
     for (const AtomPiece& piece : batch_.pieces()) {
-      encode_piece(entries_of(piece), piece.piece, piece.scale, *piece.coding,
-                   pre_round_[piece.vector], batch_.levels(piece), bits_);
+      encode_piece(entries_of(piece), piece.piece, piece.upward, piece.scale, *piece.coding,
+                   pre_round_[piece.vector], batch_.levels(piece), groups_);
       if (piece.ends_group) end_group();
     }
     batch_.clear();
   }
 
   void end_group() noexcept {
-    store_le(lengths_, static_cast<std::uint16_t>(bits_.position() - group_begin_));
+    store_le(lengths_, static_cast<std::uint16_t>(groups_.end_group()));
     lengths_ += 2;
-    group_begin_ = bits_.position();
   }
 
   Sources<Vectors> x_;
   PieceCutter<Vectors> cutter_;
   PieceBatch<Vectors> batch_;
   std::array<Philox, Vectors::kCount> pre_round_;
-  std::uint64_t group_begin_ = 0;
   std::byte* lengths_;
-  BitWriter bits_;
+  GroupWriter groups_;
 };
 
 /// Appends bits that stand behind those of `out`, from a byte on, to its first `bits`.

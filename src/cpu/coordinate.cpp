@@ -59,11 +59,10 @@ struct EncodeTask {
     const SegmentLists lists = list_marked(slot.marks[0].first(marks), slot.marks[1].first(marks),
                                            {slot.nonzero, slot.ones, slot.others});
     if (lists.nonzero.empty()) return;
-    const SegmentWord how = choose_word(levels, lists, m).word;
-    BitWriter out(slot.out.data(), slot.out.size());
-    write_content(out, levels, lists, m, how);
-    words[i] = how;
-    words[i].bytes = static_cast<std::uint32_t>(out.finish());
+    const SegmentPlan plan = choose_word(levels, lists, m);
+    words[i] = plan.word;
+    words[i].bytes = static_cast<std::uint32_t>((plan.bits + 7) / 8);
+    write_content(slot.out.data(), levels, lists, m, words[i]);
   }
 };
 

@@ -74,9 +74,7 @@ std::uint32_t CoordinateAdder::write_levels(std::size_t m, unsigned level_bits, 
     status = Status::buffer_too_small;
     return 0;
   }
-  BitWriter writer(out.data(), plan.word.bytes);
-  write_content(writer, levels, lists, m, plan.word);
-  writer.finish();
+  write_content(out.data(), levels, lists, m, plan.word);
   return plan.word.pack();
 }
 

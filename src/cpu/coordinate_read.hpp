@@ -8,48 +8,72 @@
 
 namespace atomo::cpu {
 
-/// Reads the levels of one segment.
-struct LevelReader {
-  const BitReader& in;
-  unsigned level_bits;
+/// A walk through the bits of a segment, upward or downward.
+template <Direction direction>
+struct SegmentStream {
+  BitReader in;
+  std::uint64_t bit;
 
+  [[nodiscard]] auto window() const noexcept {
+    if constexpr (direction == Direction::upward) {
+      return UpwardWindow{in.peek(bit)};
+    } else {
+      return DownwardWindow{in.peek_below(bit)};
+    }
+  }
+  void move(unsigned count) noexcept {
+    bit = direction == Direction::upward ? bit + count : bit - count;
+  }
+  /// 1 for minus.
+  std::int64_t read_sign() noexcept {
+    const auto sign = static_cast<std::int64_t>(window().field(0, 1));
+    move(1);
+    return sign;
+  }
   /// `base` and what a word adds to it; false when it breaks the format.
-  bool read(std::uint64_t& bit, std::uint32_t base, unsigned k,
-            std::int64_t& level) const noexcept {
+  bool read_level(unsigned level_bits, std::uint32_t base, unsigned k,
+                  std::int64_t& level) noexcept {
     bool canonical = true;
     const std::uint64_t v =
-        base + (level_bits == kLevelBits ? read_rice(in, bit, k, kLevelBits, canonical)
-                                         : read_wide_rice(in, bit, k, level_bits, canonical));
+        base + (level_bits == kLevelBits ? read_rice(*this, k, kLevelBits, canonical)
+                                         : read_wide_rice(*this, k, level_bits, canonical));
     level = static_cast<std::int64_t>(v);
     return canonical && v >> level_bits == 0;
   }
 };
 
+/// Without a branch: signs are anyone's guess.
+inline std::int64_t with_sign(std::int64_t level, std::int64_t sign) noexcept {
+  return (level ^ -sign) + sign;
+}
+
 /// Calls found(place, signed level) for what a list holds; false when it breaks the format.
-template <typename Found>
-bool read_list(const LevelReader& levels, std::uint64_t& bit, std::size_t m, unsigned gap_k,
-               bool with_levels, std::uint32_t base, unsigned k, Found found) noexcept {
+template <bool with_levels, Direction direction, typename Found>
+bool read_list(SegmentStream<direction>& stream, const SegmentWord& word, std::size_t m,
+               unsigned gap_k, std::uint32_t base, Found found) noexcept {
+  SegmentStream<direction> in = stream;  // a copy the compiler can keep in registers
   bool canonical = true;
   for (std::size_t place = 0;; ++place) {
-    place += read_rice(levels.in, bit, gap_k, kGapRawBits, canonical);
+    place += read_rice(in, gap_k, kGapRawBits, canonical);
     if (!canonical || place > m) return false;
-    if (place == m) return true;
-    const bool negative = (levels.in.peek(bit++) & 1) != 0;
+    if (place == m) break;
+    const std::int64_t sign = in.read_sign();
     std::int64_t level = base;
-    if (with_levels && !levels.read(bit, base, k, level)) return false;
-    if (!found(place, negative ? -level : level)) return false;
+    if (with_levels && !in.read_level(word.level_bits, base, word.level, level)) return false;
+    if (!found(place, with_sign(level, sign))) return false;
   }
+  stream = in;
+  return true;
 }
 
 template <typename Found>
-bool read_dense(const LevelReader& levels, std::uint64_t& bit, std::size_t m, unsigned k,
+bool read_dense(SegmentStream<Direction::upward>& in, const SegmentWord& word, std::size_t m,
                 Found found) noexcept {
   for (std::size_t i = 0; i < m; ++i) {
     std::int64_t level = 0;
-    if (!levels.read(bit, 0, k, level)) return false;
+    if (!in.read_level(word.level_bits, 0, word.level, level)) return false;
     if (level == 0) continue;
-    const bool negative = (levels.in.peek(bit++) & 1) != 0;
-    if (!found(i, negative ? -level : level)) return false;
+    if (!found(i, with_sign(level, in.read_sign()))) return false;
   }
   return true;
 }
@@ -59,19 +83,20 @@ bool read_dense(const LevelReader& levels, std::uint64_t& bit, std::size_t m, un
 /// rule, makes the whole false.
 template <typename Found>
 bool read_segment(ConstBytes data, SegmentWord word, std::size_t m, Found found) noexcept {
-  std::uint64_t bit = 0;
+  std::uint64_t first = 0;
   if (word.wide()) {
     if (!word.take_second(load_le<std::uint32_t>(data.data()))) return false;
-    bit = 8 * kSegmentWordBytes;
+    first = 8 * kSegmentWordBytes;
   }
   const BitReader in(data.data(), word.bytes);
-  const LevelReader levels{in, word.level_bits};
+  SegmentStream<Direction::upward> up{in, first};
+  SegmentStream<Direction::downward> down{in, 8 * std::uint64_t{word.bytes}};
   bool good = true;
   switch (word.mode) {
     case SegmentMode::zero:
       return true;
     case SegmentMode::one_list:
-      good = read_list(levels, bit, m, word.others, true, 1, word.level, found);
+      good = read_list<true>(up, word, m, word.others, 1, found);
       break;
     case SegmentMode::two_lists: {
       // No place may stand in both lists.
@@ -82,16 +107,17 @@ bool read_segment(ConstBytes data, SegmentWord word, std::size_t m, Found found)
         taken[place / 64] |= mask;
         return found(place, level);
       };
-      good = read_list(levels, bit, m, word.ones, false, 1, 0, once) &&
-             read_list(levels, bit, m, word.others, true, 2, word.level, once);
+      good = read_list<false>(up, word, m, word.ones, 1, once) &&
+             read_list<true>(down, word, m, word.others, 2, once);
       break;
     }
     case SegmentMode::dense:
-      good = read_dense(levels, bit, m, word.level, found);
+      good = read_dense(up, word, m, found);
       break;
   }
-  // Exactly the stated bytes, the last one padded with zeros.
-  return good && (bit + 7) / 8 == word.bytes && in.peek(bit) == 0;
+  // Exactly the stated bytes, with zeros in less than one between or behind the streams.
+  if (!good || up.bit > down.bit || down.bit - up.bit >= 8) return false;
+  return in.bits(up.bit, static_cast<unsigned>(down.bit - up.bit)) == 0;
 }
 
 /// The words of a body's segments.

@@ -130,48 +130,59 @@ SegmentPlan choose_word(const Levels& levels, const SegmentLists& lists, std::si
 
 // ---- writing
 
+/// The direction of a writer.
+template <typename Writer>
+inline constexpr Direction kDirectionOf =
+    std::is_same_v<Writer, DownwardBitWriter> ? Direction::downward : Direction::upward;
+
 /// `before`, then a level under `k`.
-inline void put_level(BitWriter& out, RiceWord before, std::uint32_t v, unsigned k,
-                      unsigned raw) noexcept {
-  const RiceWord level = rice_word(v, k, raw);
+template <typename Writer>
+void put_level(Writer& out, RiceWord before, std::uint32_t v, unsigned k, unsigned raw) noexcept {
+  const RiceWord level = rice_word<kDirectionOf<Writer>>(v, k, raw);
   if (before.count + level.count > kMaxPutBits) {
     out.put(before.bits, before.count);
     before = {0, 0};
   }
-  out.put(before.bits | level.bits << before.count, before.count + level.count);
+  const RiceWord both = join<kDirectionOf<Writer>>(before, level);
+  out.put(both.bits, both.count);
 }
-inline void put_level(BitWriter& out, RiceWord before, std::uint64_t v, unsigned k,
-                      unsigned raw) noexcept {
+template <typename Writer>
+void put_level(Writer& out, RiceWord before, std::uint64_t v, unsigned k, unsigned raw) noexcept {
   if (before.count > 0) out.put(before.bits, before.count);
   const std::uint64_t q = v >> k;
-  if (q >= kRiceLimit) {
-    out.put((std::uint64_t{1} << kRiceLimit) - 1, kRiceLimit);
+  const bool escapes = q >= kRiceLimit;
+  const RiceWord ones =
+      rice_ones<kDirectionOf<Writer>>(escapes ? kRiceLimit : static_cast<unsigned>(q), !escapes);
+  out.put(ones.bits, ones.count);
+  if (escapes) {
     out.put(v, raw);
-    return;
+  } else {
+    out.put(v & ((std::uint64_t{1} << k) - 1), k);
   }
-  out.put((std::uint64_t{1} << q) - 1, static_cast<unsigned>(q) + 1);
-  out.put(v & ((std::uint64_t{1} << k) - 1), k);
 }
 
 /// Gap and sign of every place; when `with_levels`, then the level less `base` under `k`. At the
 /// end the gap to place m.
-template <bool with_levels, typename Levels>
-void write_list(BitWriter& stream, const Levels& levels, std::span<const std::uint16_t> places,
+template <bool with_levels, typename Writer, typename Levels>
+void write_list(Writer& stream, const Levels& levels, std::span<const std::uint16_t> places,
                 std::size_t m, unsigned gap_k, std::uint32_t base, unsigned k,
                 unsigned raw) noexcept {
-  BitWriter out = stream;  // a copy the compiler can keep in registers
+  constexpr Direction direction = kDirectionOf<Writer>;
+  Writer out = stream;  // a copy the compiler can keep in registers
   std::size_t next = 0;
   for (const std::uint16_t place : places) {
-    RiceWord word = rice_word(static_cast<std::uint32_t>(place - next), gap_k, kGapRawBits);
+    const RiceWord gap =
+        rice_word<direction>(static_cast<std::uint32_t>(place - next), gap_k, kGapRawBits);
     next = std::size_t{place} + 1;
-    word.bits |= levels.negative(place) << word.count++;
+    const RiceWord word = join<direction>(gap, {levels.negative(place), 1});
     if constexpr (with_levels) {
       put_level(out, word, levels.at(place) - base, k, raw);
     } else {
       out.put(word.bits, word.count);
     }
   }
-  const RiceWord end = rice_word(static_cast<std::uint32_t>(m - next), gap_k, kGapRawBits);
+  const RiceWord end =
+      rice_word<direction>(static_cast<std::uint32_t>(m - next), gap_k, kGapRawBits);
   out.put(end.bits, end.count);
   stream = out;
 }
@@ -195,11 +206,25 @@ void write_dense(BitWriter& stream, const Levels& levels, std::size_t m, unsigne
   stream = out;
 }
 
-/// The content of a segment under `how`.
+/// Writes a stream that goes down behind one of `front` bits from `content` on, so that it ends at
+/// `bytes`; the two may share a byte, and what neither fills is 0. `write(out)` writes it.
+template <typename Write>
+void write_from_end(std::byte* content, std::size_t bytes, std::uint64_t front,
+                    Write write) noexcept {
+  const std::size_t at = front / 8;
+  const std::byte shared = front % 8 != 0 ? content[at] : std::byte{0};
+  DownwardBitWriter out(content + at, bytes - at);
+  write(out);
+  const bool meets = out.finish() == bytes - at;
+  content[at] = shared | (meets ? content[at] : std::byte{0});
+}
+
+/// The content of a segment under `how`, of `how.bytes` bytes.
 template <typename Levels>
-void write_content(BitWriter& out, const Levels& levels, const SegmentLists& lists, std::size_t m,
-                   const SegmentWord& how) noexcept {
+void write_content(std::byte* content, const Levels& levels, const SegmentLists& lists,
+                   std::size_t m, const SegmentWord& how) noexcept {
   const unsigned raw = how.level_bits;
+  BitWriter out(content, how.bytes);
   if (how.wide()) out.put(how.pack_second(), 8 * kSegmentWordBytes);
   if (how.mode == SegmentMode::dense) {
     write_dense(out, levels, m, how.level, raw);
@@ -207,8 +232,13 @@ void write_content(BitWriter& out, const Levels& levels, const SegmentLists& lis
     write_list<true>(out, levels, lists.nonzero, m, how.others, 1, how.level, raw);
   } else {
     write_list<false>(out, levels, lists.ones, m, how.ones, 0, 0, raw);
-    write_list<true>(out, levels, lists.others, m, how.others, 2, how.level, raw);
   }
+  const std::uint64_t front = out.position();
+  out.finish();
+  if (how.mode != SegmentMode::two_lists) return;
+  write_from_end(content, how.bytes, front, [&](DownwardBitWriter& down) {
+    write_list<true>(down, levels, lists.others, m, how.others, 2, how.level, raw);
+  });
 }
 
 }  // namespace atomo::cpu

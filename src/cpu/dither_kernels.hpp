@@ -16,14 +16,15 @@
 /// Words are used whole and lanes need no shuffles: 36 generator calls a block of 256, of which a
 /// decoder draws 4.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "coding/duo_code.hpp"
 #include "coding/tiles.hpp"
 #include "core/bits.hpp"
 #include "core/philox.hpp"
-#include "cpu/decode_mode.hpp"
 #include "format/atom_layout.hpp"
 #include "math/dither.hpp"
 
@@ -44,31 +45,50 @@ struct VectorScale {
 void draw_dither(const Philox& draws, const std::uint64_t* bases, std::size_t count,
                  DitherWords* levels) noexcept;
 
-/// Dithers and writes a piece. `x` is its first entry, `levels` its `dither_groups`.
-void encode_piece(const float* x, const Piece& piece, const VectorScale& scale,
-                  const DuoCoding& coding, const Philox& pre_round, const DitherWords* levels,
-                  BitWriter& out) noexcept;
+/// Writes groups, one behind the other.
+class GroupWriter {
+ public:
+  GroupWriter(std::byte* begin, std::size_t capacity) noexcept : upward_(begin, capacity) {}
 
-/// A piece to decode: where its bits begin (and, decoded, where they end), what they mean, where
-/// its first entry goes.
-struct PieceStream {
-  std::uint64_t bit = 0;
-  std::uint32_t entries = 0;
-  VectorScale scale;
-  const DuoCoding* coding = nullptr;
-  const DitherWords* levels = nullptr;
-  float* y = nullptr;
+  /// The strands of the group. The downward one stands apart until the group ends.
+  [[nodiscard]] BitWriter& upward() noexcept { return upward_; }
+  [[nodiscard]] DownwardBitWriter& downward() noexcept { return downward_; }
+
+  /// Lets the strands meet. Returns the bits of the group.
+  std::uint64_t end_group() noexcept {
+    constexpr std::uint64_t kEnd = 8 * sizeof strand_;
+    std::uint64_t bit = kEnd - downward_.position();
+    downward_.finish();
+    const BitReader strand(strand_, sizeof strand_);
+    while (bit < kEnd) {
+      const auto some = static_cast<unsigned>(std::min<std::uint64_t>(56, kEnd - bit));
+      upward_.put(strand.bits(bit, some), some);
+      bit += some;
+    }
+    downward_ = DownwardBitWriter(strand_, sizeof strand_);
+    const std::uint64_t begin = std::exchange(begin_, upward_.position());
+    return begin_ - begin;
+  }
+
+  /// Pads with zero bits to a whole byte. Returns the bits of all groups, more than any buffer's when
+  /// they did not fit.
+  std::uint64_t finish() noexcept {
+    upward_.finish();
+    return upward_.overflowed() ? ~std::uint64_t{0} : begin_;
+  }
+
+ private:
+  BitWriter upward_;
+  std::uint64_t begin_ = 0;  ///< of the group
+  std::byte strand_[sizeof(std::uint64_t) * kPieceTiles * kTileDuos];
+  DownwardBitWriter downward_{strand_, sizeof strand_};
 };
 
-/// Decodes pieces whose first bits are known. They are read side by side, so neighbours should be
-/// of the same size.
-void decode_pieces(const BitReader& in, PieceStream* pieces, std::size_t count,
-                   cpu::DecodeMode mode) noexcept;
-
-/// Reads a piece from `bit` on, which it moves. `y` is its first entry.
-void decode_piece(const BitReader& in, std::uint64_t& bit, std::uint32_t entries,
-                  const VectorScale& scale, const DuoCoding& coding, const DitherWords* levels,
-                  cpu::DecodeMode mode, float* y) noexcept;
+/// Dithers and writes a piece, its first `upward` tiles upward. `x` is its first entry, `levels` its
+/// `dither_groups`.
+void encode_piece(const float* x, const Piece& piece, std::uint32_t upward,
+                  const VectorScale& scale, const DuoCoding& coding, const Philox& pre_round,
+                  const DitherWords* levels, GroupWriter& out) noexcept;
 
 /// rms of each atom; whether all are finite. Runs on the executor, which may be null. Squares are exact
 /// in f64; element i of an atom

@@ -40,7 +40,7 @@ struct TileCoding {
   std::uint32_t raw, width, level_mask;
 };
 
-/// A piece between dithering and writing, a slot a pair: 16 a tile, of which a short tile uses the
+/// A piece between its values and its words, a slot a pair: 16 a tile, of which a short tile uses the
 /// first.
 struct PieceCells {
   alignas(64) std::uint32_t entry[kPieceTiles * kTileDuos];  ///< index into DuoCoding::encode
@@ -55,10 +55,23 @@ struct TileOutput {
   float alpha;
 };
 
+/// A short tile is laid out as a whole one: halves apart, zeros behind each.
+HWY_INLINE void spread_tile(const float* tile, std::uint32_t entries, float* padded) {
+  const std::uint32_t half = (entries + 1) / 2;
+  std::memcpy(padded, tile, half * sizeof(float));
+  std::memcpy(padded + kTileDuos, tile + half, (entries - half) * sizeof(float));
+}
+
+HWY_INLINE void gather_tile(const float* padded, std::uint32_t entries, float* tile) {
+  const std::uint32_t half = (entries + 1) / 2;
+  std::memcpy(tile, padded, half * sizeof(float));
+  std::memcpy(tile + half, padded + kTileDuos, (entries - half) * sizeof(float));
+}
+
 #if HWY_TARGET == HWY_SCALAR
 
-void draw_block(const Philox& draws, const RoundKeys&, const std::uint32_t* low,
-                const std::uint32_t* high, DrawBlock& out) {
+HWY_INLINE void draw_block(const Philox& draws, const RoundKeys&, const std::uint32_t* low,
+                           const std::uint32_t* high, DrawBlock& out) {
   const PhiloxWords rest = draws.counter(0);
   for (std::size_t i = 0; i < kTileDuos; ++i) {
     const PhiloxWords words =
@@ -67,16 +80,18 @@ void draw_block(const Philox& draws, const RoundKeys&, const std::uint32_t* low,
   }
 }
 
-void draw_from(const Philox& draws, const RoundKeys&, std::uint64_t first, DrawBlock& out) {
+HWY_INLINE void draw_from(const Philox& draws, const RoundKeys&, std::uint64_t first,
+                          DrawBlock& out) {
   for (std::size_t i = 0; i < kTileDuos; ++i) {
     const PhiloxWords words = draws(first + i);
     for (std::size_t w = 0; w < 4; ++w) out.word[w][i] = words[w];
   }
 }
 
-void quantise_tile(const float* first, const float* second, const std::uint32_t* level_word,
-                   int level_shift, const std::uint32_t* pre, const TileCoding& c,
-                   PieceCells& cells, std::size_t slot) {
+HWY_INLINE void quantise_tile(const float* first, const float* second,
+                              const std::uint32_t* level_word, int level_shift,
+                              const std::uint32_t* pre, const TileCoding& c, PieceCells& cells,
+                              std::size_t slot) {
   const std::int32_t centre = static_cast<std::int32_t>((1u << c.raw) >> 1),
                      half = 1 << (c.width - 1);
   for (std::size_t l = 0; l < kTileDuos; ++l) {
@@ -95,9 +110,9 @@ void quantise_tile(const float* first, const float* second, const std::uint32_t*
 }
 
 template <bool kAdd>
-void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
-                     const std::uint32_t* level_word, int level_shift, const TileOutput& c,
-                     float* first, float* second) {
+HWY_INLINE void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
+                                const std::uint32_t* level_word, int level_shift,
+                                const TileOutput& c, float* first, float* second) {
   for (std::size_t l = 0; l < kTileDuos; ++l) {
     const std::uint32_t level = (level_word[l] >> level_shift) & 15u;
     const float v0 = dequantise<float>(q0[l], level, c.step * 32.0f) * c.unrange;
@@ -107,7 +122,7 @@ void dequantise_tile(const std::int32_t* q0, const std::int32_t* q1,
   }
 }
 
-double segment_norm2(const float* x, std::size_t n) {
+HWY_INLINE double segment_norm2(const float* x, std::size_t n) {
   double sum[32] = {};
   for (std::size_t i = 0; i < n; ++i)
     sum[i % 32] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
@@ -168,8 +183,8 @@ HWY_INLINE Words philox_lanes(const Philox& draws, const RoundKeys& keys, VU c0,
   return {{merge(a0, a1), merge(b0, b1), merge(c20, c21), merge(c30, c31)}};
 }
 
-void draw_block(const Philox& draws, const RoundKeys& keys, const std::uint32_t* low,
-                const std::uint32_t* high, DrawBlock& out) {
+HWY_INLINE void draw_block(const Philox& draws, const RoundKeys& keys, const std::uint32_t* low,
+                           const std::uint32_t* high, DrawBlock& out) {
   const U32 d;
   for (std::size_t i = 0; i < kTileDuos; i += hn::Lanes(d)) {
     const Words words = philox_lanes(draws, keys, hn::Load(d, low + i), hn::Load(d, high + i));

@@ -70,11 +70,6 @@ namespace atomo::cpu {
 HWY_EXPORT(set_groups);
 HWY_EXPORT(add_groups);
 
-void KeptSet::invert(std::size_t n) noexcept {
-  for (auto& word : words) word = ~word;
-  if (n % 64 != 0) words.back() &= (std::uint64_t{1} << (n % 64)) - 1;
-}
-
 std::uint64_t KeptSet::count() noexcept {
   constexpr std::size_t kWords = kKeptGrain / 64;
   std::uint64_t total = 0;
@@ -85,14 +80,19 @@ std::uint64_t KeptSet::count() noexcept {
   return total;
 }
 
+void gather_marked(const float* x, std::size_t n, const std::uint64_t* words,
+                   std::byte* values) noexcept {
+  for (std::size_t at = 0; at < n; at += 64) {
+    for (std::uint64_t left = words[at / 64]; left != 0; left &= left - 1, values += 4)
+      std::memcpy(values, x + at + std::countr_zero(left), 4);
+  }
+}
+
 void gather_kept(const float* x, std::size_t n, const KeptSet& set, Executor* executor,
                  std::byte* values) noexcept {
   run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
-    std::byte* out = values + 4 * set.before[begin / kKeptGrain];
-    for (std::size_t at = begin; at < end; at += 64) {
-      for (std::uint64_t left = set.words[at / 64]; left != 0; left &= left - 1, out += 4)
-        std::memcpy(out, x + at + std::countr_zero(left), 4);
-    }
+    gather_marked(x + begin, end - begin, set.words.data() + begin / 64,
+                  values + 4 * set.before[begin / kKeptGrain]);
   });
 }
 
@@ -107,16 +107,20 @@ Status check_values(const std::byte* values, std::size_t count, float scale) noe
   return std::isinf(std::bit_cast<float>(largest) * scale) ? Status::overflow : Status::ok;
 }
 
+void scatter_marked(const std::byte* values, const std::uint64_t* words, float scale, bool add,
+                    float alpha, float* y, std::size_t n) noexcept {
+  if (add) {
+    HWY_DYNAMIC_DISPATCH(add_groups)(words, values, scale, alpha, y, n);
+  } else {
+    HWY_DYNAMIC_DISPATCH(set_groups)(words, values, scale, y, n);
+  }
+}
+
 void scatter_kept(const std::byte* values, const KeptSet& set, float scale, bool add, float alpha,
                   float* y, std::size_t n, Executor* executor) noexcept {
   run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
-    const std::byte* in = values + 4 * set.before[begin / kKeptGrain];
-    const std::uint64_t* words = set.words.data() + begin / 64;
-    if (add) {
-      HWY_DYNAMIC_DISPATCH(add_groups)(words, in, scale, alpha, y + begin, end - begin);
-    } else {
-      HWY_DYNAMIC_DISPATCH(set_groups)(words, in, scale, y + begin, end - begin);
-    }
+    scatter_marked(values + 4 * set.before[begin / kKeptGrain], set.words.data() + begin / 64,
+                   scale, add, alpha, y + begin, end - begin);
   });
 }
 

@@ -29,18 +29,15 @@ struct KeptSet {
   }
 
   void clear() noexcept { std::fill(words.begin(), words.end(), 0); }
-  [[nodiscard]] bool test(std::uint64_t i) const noexcept {
-    return ((words[i / 64] >> (i % 64)) & 1) != 0;
-  }
   void mark(std::uint64_t i) noexcept { words[i / 64] |= std::uint64_t{1} << (i % 64); }
-  void fetch(std::uint64_t i) const noexcept { __builtin_prefetch(&words[i / 64], 1); }
-  /// Marks what was not marked and the reverse.
-  void invert(std::size_t n) noexcept;
   /// Fills `before`; returns the marked entries in all.
   std::uint64_t count() noexcept;
 };
 
-/// Writes the marked entries of x, 4 bytes each. `set.count()` has been called.
+/// Writes the marked ones of n entries, 4 bytes each.
+void gather_marked(const float* x, std::size_t n, const std::uint64_t* words,
+                   std::byte* values) noexcept;
+/// The same of a layer on several threads. `set.count()` has been called.
 void gather_kept(const float* x, std::size_t n, const KeptSet& set, Executor* executor,
                  std::byte* values) noexcept;
 
@@ -49,7 +46,10 @@ void gather_kept(const float* x, std::size_t n, const KeptSet& set, Executor* ex
 [[nodiscard]] Status check_values(const std::byte* values, std::size_t count, float scale) noexcept;
 
 /// y[i] = v_i, or y[i] + (alpha * v_i) when `add`, v_i being value * scale (rounded) where marked
-/// and 0 elsewhere. `set.count()` has been called.
+/// and 0 elsewhere.
+void scatter_marked(const std::byte* values, const std::uint64_t* words, float scale, bool add,
+                    float alpha, float* y, std::size_t n) noexcept;
+/// The same of a layer on several threads. `set.count()` has been called.
 void scatter_kept(const std::byte* values, const KeptSet& set, float scale, bool add, float alpha,
                   float* y, std::size_t n, Executor* executor) noexcept;
 

@@ -67,8 +67,8 @@ HWY_INLINE void philox_round(D64 /*tag*/, PhiloxLanes<V>& s, V key0, V key1) {
 }
 
 /// The words of the blocks first + l, l < 16, one block after the other, as words or as halves of
-/// words, the low one first. `first` is a multiple of 16, so that the blocks' counters differ in
-/// their low word alone.
+/// words, the low one first. The blocks' counters differ in their low word alone, as they do where
+/// `first` is a multiple of 16.
 ///
 /// Lane 4 q + j of L works on block (L / 4) j + q: the four words of the blocks of one j are then
 /// neighbours after two interleavings within 128 bits, and no lane crosses them.

@@ -23,6 +23,7 @@ struct AtomPiece {
   std::uint64_t offset = 0;  ///< of its first entry among the entries of all such vectors
   VectorScale scale;
   const DuoCoding* coding = nullptr;
+  std::uint32_t upward = 0;  ///< of its tiles, the first
   bool ends_group = false;
   std::size_t levels = 0;  ///< its first entry among the levels of a batch
 };
@@ -40,9 +41,10 @@ class PieceCutter {
   template <typename Visit>
   bool cut(std::uint64_t atom, std::uint64_t place, const AtomChoice& choice,
            Visit visit) noexcept {
+    std::uint32_t upward = groups_.upward_tiles(in_group_, tiles_of(atom));
     for (std::size_t v = 0; v < Vectors::kCount; ++v) {
       const VectorShape& shape = vectors_.shape(v);
-      const std::uint64_t length = atom + 1 == vectors_.frame().count ? shape.last : shape.length;
+      const std::uint64_t length = length_of(v, atom);
       AtomPiece piece;
       piece.vector = v;
       piece.scale = vectors_.scale(v, choice);
@@ -54,6 +56,10 @@ class PieceCutter {
         // another's.
         piece.piece = {atom, (shape.length + kTile - 1) / kTile, from / kTile, entries};
         piece.offset = place * shape.length + from;
+        const std::uint32_t tiles = tiles_of_piece(entries);
+        if (groups_.pieces > 1) upward = groups_.upward_tiles(0, tiles);
+        piece.upward = std::min(upward, tiles);
+        upward -= piece.upward;
         const bool ends_atom = v + 1 == Vectors::kCount && from + kPieceEntries >= length;
         piece.ends_group = groups_.pieces > 1 || (ends_atom && ++in_group_ == groups_.atoms);
         if (piece.ends_group) in_group_ = 0;
@@ -66,6 +72,17 @@ class PieceCutter {
   [[nodiscard]] bool in_group() const noexcept { return in_group_ != 0; }
 
  private:
+  [[nodiscard]] std::uint64_t length_of(std::size_t vector, std::uint64_t atom) const noexcept {
+    const VectorShape& shape = vectors_.shape(vector);
+    return atom + 1 == vectors_.frame().count ? shape.last : shape.length;
+  }
+  [[nodiscard]] std::uint32_t tiles_of(std::uint64_t atom) const noexcept {
+    std::uint64_t tiles = 0;
+    for (std::size_t v = 0; v < Vectors::kCount; ++v)
+      tiles += (length_of(v, atom) + kTile - 1) / kTile;
+    return static_cast<std::uint32_t>(tiles);
+  }
+
   const Vectors& vectors_;
   GroupShape groups_;
   std::uint64_t in_group_ = 0;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/// One Philox block a draw, into a bit map of n bits; then the marked entries are gathered or
-/// scattered. Time grows with min(k, n - k) draws, a random access into the map each, and n / 64
-/// words.
+/// A segment of 4,096 entries at a time: its marks are drawn into a bit map of 64 words, then its
+/// entries are gathered or scattered. Half a Philox block a draw, min(k, n - k) draws. Segments need
+/// nothing of each other.
 
 #include "cpu/random_k.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "core/philox.hpp"
+#include "core/run_tasks.hpp"
 #include "cpu/kept_entries.hpp"
 #include "math/subset_sampling.hpp"
 
@@ -19,24 +21,49 @@
 
 #include "cpu/philox_tile-inl.hpp"
 
+#ifndef ATOMO_CPU_RANDOM_K_ONCE
+#define ATOMO_CPU_RANDOM_K_ONCE
+namespace atomo::cpu {
+namespace {
+
+/// Marks of a segment, bit i % 64 of word i / 64.
+struct SegmentSet {
+  std::array<std::uint64_t, kSampleSegment / 64> words;
+
+  [[nodiscard]] bool test(std::uint64_t i) const noexcept {
+    return ((words[i / 64] >> (i % 64)) & 1) != 0;
+  }
+  void mark(std::uint64_t i, bool when) noexcept {
+    words[i / 64] |= static_cast<std::uint64_t>(when) << (i % 64);
+  }
+  /// Marks what was not marked of n entries and the reverse.
+  void invert(std::uint64_t n) noexcept {
+    for (auto& word : words) word = ~word;
+    if (n % 64 != 0) words[n / 64] &= (std::uint64_t{1} << (n % 64)) - 1;
+  }
+};
+
+}  // namespace
+}  // namespace atomo::cpu
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
 namespace tile = atomo::cpu::HWY_NAMESPACE;
 
-/// Draws m of n entries; draw d is block d: words 0 and 1 are the low, 2 and 3 the high half of its
-/// 128 bits.
-void draw_marks(const Philox& draws, std::uint64_t n, std::uint64_t m, KeptSet* marks) {
-  KeptSet set = *marks;  // a copy of the pointers, which no store into the map can change
+/// Marks what segment s keeps.
+void draw_segment(const Philox& draws, std::uint64_t s, const SampledSegment& segment,
+                  SegmentSet* set) {
   const tile::PhiloxTiles tiles(draws);
   alignas(64) std::uint32_t words[tile::kPhiloxTileWords];
-  math::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t d) {
-    const std::size_t l = d % tile::kPhiloxTile;
-    if (l == 0) tiles(d, words);
-    const auto half = [&](std::size_t w) {
-      return std::uint64_t{words[4 * l + w]} | (std::uint64_t{words[4 * l + w + 1]} << 32);
-    };
-    return math::scale_draw(half(0), half(2), j);
+  const std::uint64_t first = first_draw_block(s);
+  draw_kept(segment.entries, segment.keep, *set, [&](std::uint64_t j, std::uint64_t d) {
+    const std::size_t in_tile = d % (2 * tile::kPhiloxTile);
+    if (in_tile == 0) tiles(first + d / 2, words);
+    std::uint64_t word;
+    std::memcpy(&word, words + 2 * in_tile, sizeof word);
+    return scale_draw(word, j);
   });
 }
 
@@ -46,37 +73,57 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace atomo::cpu {
-HWY_EXPORT(draw_marks);
+HWY_EXPORT(draw_segment);
 
 namespace {
 
-/// The kept entries of a layer; false when the workspace is too small.
-bool draw_kept(const RandomKConfig& config, std::size_t n, Key key, Bytes workspace,
-               KeptSet& set) noexcept {
-  core::Carver carver(workspace);
-  set = KeptSet::carve(carver, n);
-  if (!carver.fits()) return false;
-  key.worker = 0;
-  const Philox draws(key, Purpose::random_k);
-  const bool complement = config.keep > n / 2;
-  set.clear();
-  HWY_DYNAMIC_DISPATCH(draw_marks)(draws, n, complement ? n - config.keep : config.keep, &set);
-  if (complement) set.invert(n);
-  set.count();
-  return true;
-}
+/// What both ends draw: all workers' keys give the same.
+class Sample {
+ public:
+  Sample(const RandomKConfig& config, std::size_t n, Key key) noexcept
+      : draws_(shared(key), Purpose::random_k), shares_{n, config.keep, offset(n)} {}
+
+  /// Calls `visit(segment, words)` for the segments of the entries [begin, end).
+  template <typename Visit>
+  void for_each(std::size_t begin, std::size_t end, Visit visit) const noexcept {
+    for (std::uint64_t s = begin / kSampleSegment; s * kSampleSegment < end; ++s) {
+      const SampledSegment segment = shares_(s);
+      SegmentSet set{};
+      if (segment.keep > 0) HWY_DYNAMIC_DISPATCH(draw_segment)(draws_, s, segment, &set);
+      visit(segment, set.words.data());
+    }
+  }
+
+ private:
+  static Key shared(Key key) noexcept {
+    key.worker = 0;
+    return key;
+  }
+  [[nodiscard]] std::uint64_t offset(std::size_t n) const noexcept {
+    const PhiloxWords w = draws_(0);
+    return scale_offset(w[0] | (std::uint64_t{w[1]} << 32), w[2] | (std::uint64_t{w[3]} << 32), n);
+  }
+
+  Philox draws_;
+  SampleShares<Wide> shares_;
+};
+static_assert(kKeptGrain % kSampleSegment == 0, "a task has whole segments");
 
 Status scatter(const RandomKConfig& config, ConstBytes body, bool add, float alpha, float* y,
-               std::size_t n, const Key& key, Bytes workspace, Executor* executor) noexcept {
+               std::size_t n, const Key& key, Executor* executor) noexcept {
   const std::size_t want = max_encoded_bytes(config, n);
   if (body.size() != want) return body.size() < want ? Status::truncated : Status::corrupt;
   if (n == 0) return Status::ok;
   const auto scale = static_cast<float>(static_cast<double>(n) / static_cast<double>(config.keep));
   const Status status = check_values(body.data(), config.keep, scale);
   if (failed(status)) return status;
-  KeptSet set;
-  if (!draw_kept(config, n, key, workspace, set)) return Status::workspace_too_small;
-  scatter_kept(body.data(), set, scale, add, alpha, y, n, executor);
+  const Sample sample(config, n, key);
+  run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
+    sample.for_each(begin, end, [&](const SampledSegment& segment, const std::uint64_t* words) {
+      scatter_marked(body.data() + 4 * segment.rank, words, scale, add, alpha, y + segment.begin,
+                     segment.entries);
+    });
+  });
   return status;
 }
 
@@ -86,31 +133,28 @@ std::size_t max_encoded_bytes(const RandomKConfig& config, std::size_t n) noexce
   return n == 0 ? 0 : 4 * config.keep;
 }
 
-std::size_t workspace_bytes(const RandomKConfig&, std::size_t n) noexcept {
-  core::Carver carver;
-  (void)KeptSet::carve(carver, n);
-  return carver.bytes();
-}
-
 Status encode(const RandomKConfig& config, const float* x, std::size_t n, const Key& key,
-              Bytes workspace, Executor* executor, Bytes body, std::size_t& bytes) noexcept {
+              Executor* executor, Bytes body, std::size_t& bytes) noexcept {
   bytes = max_encoded_bytes(config, n);
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
-  KeptSet set;
-  if (!draw_kept(config, n, key, workspace, set)) return Status::workspace_too_small;
-  gather_kept(x, n, set, executor, body.data());
+  const Sample sample(config, n, key);
+  run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
+    sample.for_each(begin, end, [&](const SampledSegment& segment, const std::uint64_t* words) {
+      gather_marked(x + segment.begin, segment.entries, words, body.data() + 4 * segment.rank);
+    });
+  });
   return Status::ok;
 }
 
 Status decode(const RandomKConfig& config, ConstBytes body, float* y, std::size_t n, const Key& key,
-              Bytes workspace, Executor* executor) noexcept {
-  return scatter(config, body, false, 1, y, n, key, workspace, executor);
+              Executor* executor) noexcept {
+  return scatter(config, body, false, 1, y, n, key, executor);
 }
 
 Status decode_add(const RandomKConfig& config, ConstBytes body, float alpha, float* y,
-                  std::size_t n, const Key& key, Bytes workspace, Executor* executor) noexcept {
-  return scatter(config, body, true, alpha, y, n, key, workspace, executor);
+                  std::size_t n, const Key& key, Executor* executor) noexcept {
+  return scatter(config, body, true, alpha, y, n, key, executor);
 }
 
 }  // namespace atomo::cpu

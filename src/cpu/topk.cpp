@@ -19,6 +19,7 @@
 #include "core/run_tasks.hpp"
 #include "cpu/kept_entries.hpp"
 #include "cpu/scan.hpp"
+#include "format/topk_body.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/topk.cpp"
@@ -269,7 +270,9 @@ Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha,
   if (!carver.fits()) return Status::workspace_too_small;
   coding::MarksReader reader;
   if (!reader.open(body, n) || reader.kept() != config.keep) return Status::corrupt;
-  if (body.size() - reader.bytes() != 4 * config.keep) return Status::corrupt;
+  const std::size_t values_at = format::topk_values_at(reader.bytes());
+  if (body.size() < values_at || body.size() - values_at != 4 * config.keep) return Status::corrupt;
+  if (!all_zero(body.data(), reader.bytes(), values_at)) return Status::corrupt;
   coding::SegmentMarks segment;
   for (std::size_t at = 0; at < set.words.size(); at += segment.size()) {
     if (!reader.next(segment)) return Status::corrupt;
@@ -277,7 +280,7 @@ Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha,
                 set.words.begin() + static_cast<std::ptrdiff_t>(at));
   }
   if (set.count() != config.keep) return Status::corrupt;
-  const std::byte* values = body.data() + reader.bytes();
+  const std::byte* values = body.data() + values_at;
   if (const Status status = check_values(values, config.keep, 1); failed(status)) return status;
   scatter_kept(values, set, 1, add, alpha, y, n, executor);
   return Status::ok;
@@ -286,7 +289,7 @@ Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha,
 }  // namespace
 
 std::size_t max_encoded_bytes(const TopkConfig& config, std::size_t n) noexcept {
-  return n == 0 ? 0 : coding::max_marks_bytes(n) + 4 * config.keep;
+  return n == 0 ? 0 : format::max_topk_values_at(n) + 4 * config.keep;
 }
 
 std::size_t workspace_bytes(const TopkConfig& config, std::size_t n) noexcept {
@@ -304,7 +307,7 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
   TopkMemory memory(carver, config, n);
   if (!carver.fits()) return Status::workspace_too_small;
   // The values are written where they stand behind the longest marks, then moved down.
-  std::byte* const values = body.data() + coding::max_marks_bytes(n);
+  std::byte* const values = body.data() + format::max_topk_values_at(n);
   if (!select_largest(config, x, n, memory, executor, values)) return Status::non_finite;
   // Gaps take at least two bits a kept entry, or one bit an entry at parameter 0: from half of them
   // on the bit map is the shorter form, short of long runs of zeros at segments' ends.
@@ -312,8 +315,10 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
                                        ? coding::MarksChoice{0, coding::max_marks_bytes(n)}
                                        : coding::choose_marks(memory.set.words, n);
   coding::write_marks(plan, memory.set.words, n, body.data());
-  std::memmove(body.data() + plan.bytes, values, 4 * config.keep);
-  bytes = plan.bytes + 4 * config.keep;
+  const std::size_t values_at = format::topk_values_at(plan.bytes);
+  std::fill(body.data() + plan.bytes, body.data() + values_at, std::byte{0});
+  std::memmove(body.data() + values_at, values, 4 * config.keep);
+  bytes = values_at + 4 * config.keep;
   return Status::ok;
 }
 

@@ -175,7 +175,7 @@ __device__ void sum_lengths(const Frame& frame, const BodyPlan& plan, std::uint6
   const std::uint64_t group = at.index * kUnitGroups + lane();
   if (state.stands == 0) return;
   const BodyBytes body = body_of(frame, frame(plan.jobs)[at.job]);
-  const std::uint32_t bits = warp_sum(group_bits(body, state, group));
+  const std::uint32_t bits = warp_sum(lane() < kUnitGroups ? group_bits(body, state, group) : 0u);
   if (lane() == 0) frame(plan.unit_bits)[unit] = bits;
 }
 

@@ -9,8 +9,8 @@
 
 namespace atomo::cuda::atoms {
 
-/// Groups whose lengths a warp sums, and which a warp may decode side by side.
-inline constexpr std::uint64_t kUnitGroups = kLanes;
+/// Groups whose lengths a warp sums, and which a warp may decode side by side, a strand a lane.
+inline constexpr std::uint64_t kUnitGroups = kLanes / 2;
 
 struct BodyJob {
   std::uint64_t atoms = 0;

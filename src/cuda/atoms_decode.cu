@@ -8,9 +8,10 @@
 /// one is its class's, and the sums of products are scaled in place of the second.
 ///
 /// Mapping. Words have no ends that can be seen, and the code of a pair depends on its number, so a
-/// group (1,024 entries or little less) can only be read front to back: a lane reads a group, the
-/// 32 groups of a warp in lockstep, a tile of 32 entries at a time. Four words of a code without
-/// raw bits are looked up in one view of the stream; escapes and raw bits are read pair by pair. A
+/// strand (half of a group of 1,024 entries or little less) can only be read in order: a lane reads a
+/// strand, the 32 strands of 16 groups in lockstep, a tile of 32 entries at a time. A window has the
+/// first bit of what is left of a strand highest, whatever way it goes. Four words of a code without
+/// raw bits are looked up in one window; escapes and raw bits are read pair by pair. A
 /// lane leaves its tile's values in shared memory; then the warp takes the 32 tiles one after the
 /// other, a lane an entry, so that stores are whole lines. A lane draws its levels once for 8
 /// tiles, 4 generator calls. Zeros are written by the same launch: a warp writes those of 32,768
@@ -115,6 +116,20 @@ __device__ std::int32_t second_of(std::uint32_t entry) {
   return static_cast<std::int32_t>(entry << 16) >> 26;
 }
 
+/// The strand of a lane: of two lanes of a group the first has the upward one.
+struct LaneStrand {
+  BitView group;
+  bool upward;
+
+  /// The next 64 bits, the first the highest. A damaged strand may leave its group.
+  __device__ std::uint64_t window(std::uint32_t bit) const {
+    return group.peek64_along(bit, upward);
+  }
+  __device__ std::uint32_t moved(std::uint32_t bit, std::uint32_t by) const {
+    return upward ? bit + by : bit - by;
+  }
+};
+
 /// A tile as one lane reads it.
 struct LaneTile {
   const LaneVector& of;
@@ -135,17 +150,16 @@ struct LaneTile {
   /// look-ups wait for each other, so nothing else stands between them.
   __device__ std::uint32_t read_four(std::uint64_t window, std::uint32_t l) const {
     const DeviceStep& c = of.coding;
-    const std::uint32_t seen = (1u << c.limit) - 1;
     std::uint32_t j[4], entry[4], used = 0;
     bool escaped = false;
     for (unsigned k = 0; k < 4; ++k) j[k] = level_of(l + k);
     for (unsigned k = 0; k < 4; ++k) {
       const std::uint32_t place = (j[k] & c.level_mask) << c.limit;
-      entry[k] = decode_table()[c.decode + (place | (static_cast<std::uint32_t>(window) & seen))];
-      window >>= entry[k] & 15u;
+      entry[k] = decode_table()[c.decode + (place | first_bits(window, c.limit))];
+      window <<= entry[k] & 15u;
       used += entry[k] & 15u;
     }
-    for (unsigned k = 0; k < 4; ++k) escaped = escaped || first_of(entry[k]) == coding::kEscapeCell;
+    for (unsigned k = 0; k < 4; ++k) escaped = escaped || first_of(entry[k]) == kEscapeCell;
     if (escaped) return 0;
     for (unsigned k = 0; k < 4; ++k) {
       const std::int32_t h0 = first_of(entry[k]), h1 = second_of(entry[k]);
@@ -156,17 +170,18 @@ struct LaneTile {
   }
 
   /// Reads the tile from `bit` on; returns the bit behind it.
-  __device__ std::uint32_t read(const BitView& group, std::uint32_t bit) const {
+  __device__ std::uint32_t read(const LaneStrand& strand, std::uint32_t bit) const {
     for (std::uint32_t l = 0; l < half; l += 4) {
       const bool four = of.coding.raw == 0 && l + 4 <= half;
-      const std::uint32_t used = four ? read_four(group.peek64(bit), l) : 0;
-      bit += used;
+      const std::uint32_t used = four ? read_four(strand.window(bit), l) : 0;
+      bit = strand.moved(bit, used);
       if (used != 0) continue;
       for (std::uint32_t k = l; k < l + 4 && k < half; ++k) {
         const std::uint32_t j = level_of(k);
-        const DuoRead pair = get_duo(of.coding, of.escape_bits, j, group.peek64(bit));
+        const DuoRead pair =
+            get_duo(of.coding, of.escape_bits, j, strand.window(bit), strand.upward);
         put(k, j, pair.q0, pair.q1);
-        bit += pair.count;
+        bit = strand.moved(bit, pair.count);
       }
     }
     return bit;
@@ -193,62 +208,106 @@ __device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto i
   }
 }
 
+/// The way of a lane along its strand.
+struct StrandWalk {
+  std::uint64_t rank = 0;              ///< of the kept atom
+  std::uint32_t vector = 0, tile = 0;  ///< of the atom, of the vector
+  std::uint32_t left = 0;              ///< tiles on the strand
+  bool begins = true;                  ///< with this tile a vector, or the strand within one
+
+  __device__ StrandWalk(const AtomContent& c, std::uint64_t group, bool upward) {
+    if (group >= c.state.groups) return;
+    const AtomVectors& vectors = c.job.vectors;
+    const format::GroupShape shape{c.body_job.group_atoms, c.body_job.group_pieces};
+    const std::uint32_t strand = upward ? 0 : 1, member = shape.atoms > 1 ? strand : 0;
+    std::uint32_t tiles = vectors.tiles(), members = 1;
+    if (shape.pieces > 1) {
+      const VectorPiece piece = vectors.piece(static_cast<std::uint32_t>(group % shape.pieces));
+      rank = group / shape.pieces;
+      vector = piece.vector;
+      tile = piece.first_tile;
+      tiles = piece.tiles;
+    } else {
+      rank = group * shape.atoms + member;
+      const std::uint64_t there = c.state.kept - group * shape.atoms;
+      if (shape.atoms > 1)
+        members =
+            (static_cast<std::uint32_t>(there < shape.atoms ? there : shape.atoms) + 1 - strand) /
+            2;
+    }
+    const std::uint32_t turn = shape.upward_tiles(member, tiles);
+    left = members * (upward ? turn : tiles - turn);
+    if (upward) return;
+    tile += turn;
+    if (shape.pieces == 1 && tile >= vectors.of[0].tiles && vectors.count == 2) {
+      tile -= vectors.of[0].tiles;
+      vector = 1;
+    }
+  }
+
+  /// To the next tile; of atoms that share a group every other one is on the strand.
+  __device__ void go_on(const AtomVectors& vectors) {
+    begins = false;
+    --left;
+    if (++tile < vectors.of[vector].tiles) return;
+    begins = true;
+    tile = 0;
+    if (++vector < vectors.count) return;
+    vector = 0;
+    rank += 2;
+  }
+};
+
 /// A lane's tile: its levels where they begin, its values. Returns the bit behind it.
-__device__ std::uint32_t read_tile(const AtomContent& c, const LaneVector& vector, std::uint32_t v,
-                                   std::uint32_t tile, std::uint32_t entries, const BitView& bits,
-                                   std::uint32_t bit, Tiles& tiles) {
+__device__ std::uint32_t read_tile(const AtomContent& c, const LaneVector& vector,
+                                   const StrandWalk& walk, std::uint32_t entries,
+                                   const LaneStrand& strand, std::uint32_t bit, Tiles& tiles) {
   std::uint32_t* const level = tiles.level[lane()];
   float* const value = tiles.value[lane()];
-  const AtomVector& of = c.job.vectors.of[v];
-  if (tile % coding::kDitherTiles == 0)
+  const AtomVector& of = c.job.vectors.of[walk.vector];
+  const std::uint32_t tile = walk.tile;
+  if (walk.begins || tile % coding::kDitherTiles == 0)
     draw_dither(Philox(c.frame.key(c.job.layer), of.dither), of.level_base(vector.atom, tile),
                 level);
   const LaneTile own{vector, level, 4 * (tile % coding::kDitherTiles), c.unrange, (entries + 1) / 2,
                      value};
-  bit = own.read(bits, bit);
+  bit = own.read(strand, bit);
   // The vectors of pairs end with zeros.
   for (std::uint32_t i = entries; i < kTile; ++i) value[i] = 0;
   return bit;
 }
 
-/// The groups of a unit: `group` is this lane's, `rows` how many the warp has. True when the lane's
-/// group ends where its length says.
-__device__ bool decode_groups(const AtomContent& c, const BitView& bits, std::uint64_t group,
+/// The groups of a unit, `rows` strands: `group` is that of this lane. True when its strands meet.
+__device__ bool decode_groups(const AtomContent& c, const LaneStrand& strand, std::uint64_t group,
                               std::uint32_t length, std::uint32_t rows, DecodeInto into,
                               Tiles& tiles) {
-  const bool cut = c.body_job.group_pieces > 1;
-  const auto number = static_cast<std::uint32_t>(group % c.body_job.group_pieces);
-  const VectorPiece piece = cut ? c.job.vectors.piece(number) : VectorPiece{};
-  const std::uint64_t first_rank = group / c.body_job.group_pieces * c.body_job.group_atoms;
-  std::uint64_t rank = lane() < rows ? first_rank : c.state.kept;
-  std::uint32_t bit = 0, tile = 0, v = piece.vector;
+  StrandWalk walk(c, group, strand.upward);
+  std::uint32_t bit = strand.upward ? 0 : length;
   LaneVector vector;
-  for (std::uint32_t s = 0; s < c.job.group_tiles; ++s) {
-    if (tile == 0) vector = load_vector(c, rank, v);
-    const std::uint32_t u = piece.first_tile + tile;
-    const std::uint64_t from = std::uint64_t{u} * kTile;
-    const std::uint64_t behind = from < vector.entries ? vector.entries - from : 0;
-    const auto left = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
-    if (left != 0) bit = read_tile(c, vector, v, u, left, bits, bit, tiles);
-    tiles.row[lane()] = {left != 0 ? vector.to + from : nullptr,
-                         left != 0 && c.job.has_pairs() ? kTile : left};
+  for (std::uint32_t s = 0; s < c.job.strand_tiles; ++s) {
+    std::uint32_t entries = 0;
+    const std::uint64_t from = std::uint64_t{walk.tile} * kTile;
+    if (walk.left != 0) {
+      if (walk.begins) vector = load_vector(c, walk.rank, walk.vector);
+      const std::uint64_t behind = from < vector.entries ? vector.entries - from : 0;
+      entries = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
+    }
+    if (entries != 0) bit = read_tile(c, vector, walk, entries, strand, bit, tiles);
+    tiles.row[lane()] = {entries != 0 ? vector.to + from : nullptr,
+                         entries != 0 && c.job.has_pairs() ? kTile : entries};
     __syncwarp();
     write_tiles(tiles, rows, into);
     __syncwarp();
-    if (++tile < c.job.vectors.of[v].tiles || cut) continue;
-    tile = 0;
-    if (++v < c.job.vectors.count) continue;
-    v = 0;
-    ++rank;
+    if (walk.left != 0) walk.go_on(c.job.vectors);
   }
-  return lane() >= rows || bit == length;
+  return bit == __shfl_xor_sync(kAllLanes, bit, 1);
 }
 
 __device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uint64_t unit,
                             DecodeInto into) {
   const UnitOf at = find_unit(frame, plan.bodies.groups, unit);
   const BodyState& state = frame(plan.bodies.states)[at.job];
-  const std::uint64_t first = at.index * kUnitGroups, group = first + lane();
+  const std::uint64_t first = at.index * kUnitGroups, group = first + lane() / 2;
   if (state.stands == 0 || first >= state.groups) return;
   const DecodeJob& job = frame(plan.jobs)[at.job];
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
@@ -267,13 +326,16 @@ __device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uin
   if (pairs && at.index == 0 && lane() == 0)
     frame(plan.outer.states)[job.outer] = {state.kept, 1.0 / static_cast<double>(range)};
   const std::uint32_t length = group_bits(body, state, group);
+  const bool upward = lane() % 2 == 0;
   std::uint32_t total;
+  const std::uint32_t before = warp_exclusive_sum(upward ? length : 0u, total);
   const std::uint64_t start =
-      8 * state.content + frame(plan.bodies.unit_bits)[unit] + warp_exclusive_sum(length, total);
-  const std::uint64_t rows = state.groups - first < kLanes ? state.groups - first : kLanes;
-  const BitView bits = BitView(body.begin, body.bytes).from(start);
-  const bool good = decode_groups(content, bits, group, length, static_cast<std::uint32_t>(rows),
-                                  job.mode(into), shared<BlockTiles>().of[warp_in_block()]);
+      8 * state.content + frame(plan.bodies.unit_bits)[unit] + (upward ? before : before - length);
+  const std::uint64_t left = state.groups - first, groups = left < kUnitGroups ? left : kUnitGroups;
+  const LaneStrand strand{BitView(body.begin, body.bytes).from(start), upward};
+  const bool good =
+      decode_groups(content, strand, group, length, static_cast<std::uint32_t>(2 * groups),
+                    job.mode(into), shared<BlockTiles>().of[warp_in_block()]);
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
 
@@ -339,8 +401,10 @@ class AtomsDecodePlanner {
     DecodeJob job;
     job.vectors = plan_vectors(of);
     job.layer = layer;
-    const std::uint32_t tiles = job.vectors.of[0].tiles + job.vectors.of[1].tiles;
-    job.group_tiles = groups.pieces > 1 ? coding::kPieceTiles : in_group * tiles;
+    const std::uint32_t tiles = job.vectors.tiles();
+    job.strand_tiles =
+        groups.atoms > 1 ? (in_group + 1) / 2 * tiles
+                         : groups.upward_tiles(0, groups.pieces > 1 ? coding::kPieceTiles : tiles);
     job.rest = rest_;
     job.sketch = of.part == BodyPart::rows ? 1 : 0;
     if (of.has_pairs()) add_outer(of, job);

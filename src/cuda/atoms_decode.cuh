@@ -13,11 +13,11 @@ namespace atomo::cuda::atoms {
 struct DecodeJob {
   AtomVectors vectors;
   std::uint32_t layer = 0;
-  std::uint32_t group_tiles = 0;  ///< most that a group holds
-  Scratch<float> to[2];           ///< of pairs: their vectors, as OuterJob has them
-  std::uint32_t outer = 0;        ///< of pairs: the OuterJob
-  Scratch<float> rest;            ///< of a sketch's rows: their entries, where values are added
-  std::uint32_t sketch = 0;       ///< 1: they are
+  std::uint32_t strand_tiles = 0;  ///< most that a strand holds
+  Scratch<float> to[2];            ///< of pairs: their vectors, as OuterJob has them
+  std::uint32_t outer = 0;         ///< of pairs: the OuterJob
+  Scratch<float> rest;             ///< of a sketch's rows: their entries, where values are added
+  std::uint32_t sketch = 0;        ///< 1: they are
 
   [[nodiscard]] __host__ __device__ bool has_pairs() const { return vectors.count == 2; }
   /// The place that the values of blocks and rows go to.

@@ -18,8 +18,9 @@
 ///   content  a warp a group of up to 1,024 entries, 256 at a time: *quads* of four tiles of one
 ///            vector, two side by side. 16 lanes draw a quad's pre-rounding, a word a tile; 4 lanes
 ///            the levels of a quad, eight quads at once. Then lane 4u + k codes pairs 4k .. 4k + 3
-///            of tile u: they are neighbours in the body, so a lane's bits are one stretch, placed
-///            by a scan over lanes. Bits meet in shared memory, whole words go to the group's slot.
+///            of tile u: they are neighbours on a strand, so a lane's bits are one stretch, placed
+///            by a scan over lanes, of both strands at once. Bits meet in shared memory, a window a
+///            strand; whole words go to the group's slot, from its ends. Then the strands are joined.
 ///   lengths  a block a job, with a sketch's pairs its rows too: where groups end in the stream,
 ///            their lengths, the body's
 ///
@@ -28,7 +29,7 @@
 /// An atom adds 8 bytes read three times, 16 bytes a kept one written and read, some 1/2 byte of
 /// marks.
 ///
-/// Shared memory: 2,176 bytes a warp in content. Determinism: draws are functions of their place,
+/// Shared memory: 3,200 bytes a warp in content. Determinism: draws are functions of their place,
 /// sums are integers, bits that meet in a word are OR-ed. Alignment: tensors as their entries, 16
 /// bytes are read at once where the address allows it; bodies are staged in the workspace.
 
@@ -246,7 +247,7 @@ constexpr std::uint32_t kPreStride = 5 * kTileDuos;  // keeps two quads in diffe
 struct alignas(16) ContentMemory {
   std::uint32_t levels[kQuads][kTileDuos];
   std::uint32_t pre[2 * kPreStride];  ///< [quad][tile][pair]
-  std::uint32_t window[kWindowWords];
+  std::uint32_t windows[2 * kWindowWords];
 };
 struct ContentMemories {
   ContentMemory warp[kMaxWarps];
@@ -256,11 +257,12 @@ struct ContentMemories {
 struct Group {
   const Job* job;
   Key key;
-  const KeptAtom* kept;       ///< its first atom
-  std::uint32_t quads;        ///< of all
-  std::uint32_t quads_each;   ///< of an atom, or of the piece
-  std::uint32_t quads_first;  ///< of these, those of the first vector
-  std::uint32_t first_tile;   ///< within the vector
+  const KeptAtom* kept;                      ///< its first atom
+  std::uint32_t quads = 0;                   ///< of all
+  std::uint32_t quads_each = 0;              ///< of an atom, or of the piece
+  std::uint32_t quads_first = 0;             ///< of these, those of the first vector
+  std::uint32_t first_tile = 0;              ///< within the vector
+  std::uint32_t upward = 0, odd_upward = 0;  ///< GroupShape::upward_tiles of even and odd members
 };
 
 __device__ std::uint32_t quads_of(std::uint32_t tiles) {
@@ -269,38 +271,46 @@ __device__ std::uint32_t quads_of(std::uint32_t tiles) {
 
 __device__ Group group_of(const Frame& frame, const Plan& plan, const Job& job, std::uint64_t kept,
                           std::uint64_t group) {
-  const Key key = frame.key(job.layer);
-  const KeptAtom* const first = frame(plan.kept) + job.first_atom;
+  const GroupShape shape = GroupShape::of(job.layout.length);
+  Group made{&job, frame.key(job.layer), frame(plan.kept) + job.first_atom};
   if (job.pieces > 1) {
     const VectorPiece piece = job.vectors.piece(static_cast<std::uint32_t>(group % job.pieces));
-    const std::uint32_t left = job.vectors.of[piece.vector].tiles - piece.first_tile;
-    const std::uint32_t own = quads_of(left < kPieceTiles ? left : kPieceTiles);
-    return {&job,
-            key,
-            first + group / job.pieces,
-            own,
-            own,
-            piece.vector == 0 ? own : 0,
-            piece.first_tile};
+    made.kept += group / job.pieces;
+    made.quads = made.quads_each = quads_of(piece.tiles);
+    made.quads_first = piece.vector == 0 ? made.quads : 0;
+    made.first_tile = piece.first_tile;
+    made.upward = shape.upward_tiles(0, piece.tiles);
+    return made;
   }
-  const std::uint64_t atoms = GroupShape::of(job.layout.length).atoms, rank = group * atoms;
-  const std::uint64_t members = kept - rank < atoms ? kept - rank : atoms;
-  const std::uint32_t before = quads_of(job.vectors.of[0].tiles);
-  const std::uint32_t each = before + quads_of(job.vectors.of[1].tiles);
-  return {&job, key, first + rank, each * static_cast<std::uint32_t>(members), each, before, 0};
+  const std::uint64_t rank = group * shape.atoms;
+  const std::uint64_t members = kept - rank < shape.atoms ? kept - rank : shape.atoms;
+  made.kept += rank;
+  made.quads_first = quads_of(job.vectors.of[0].tiles);
+  made.quads_each = made.quads_first + quads_of(job.vectors.of[1].tiles);
+  made.quads = made.quads_each * static_cast<std::uint32_t>(members);
+  made.upward = shape.upward_tiles(0, job.vectors.tiles());
+  made.odd_upward = shape.upward_tiles(1, job.vectors.tiles());
+  return made;
 }
 
 /// A quad of a group: four tiles of a vector of an atom from `tile` on.
 struct Quad {
   KeptAtom atom;
   std::uint32_t vector, tile;
+  std::uint32_t upward;  ///< how many of the tiles from `tile` on, and of those behind, go upward
 };
 
 __device__ Quad quad_of(const Group& group, std::uint32_t quad) {
   const std::uint32_t member = quad / group.quads_each, own = quad - member * group.quads_each;
   const std::uint32_t vector = own < group.quads_first ? 0 : 1;
   const std::uint32_t before = vector == 0 ? 0 : group.quads_first;
-  return {group.kept[member], vector, group.first_tile + kQuadTiles * (own - before)};
+  const std::uint32_t tile = kQuadTiles * (own - before);
+  // Tiles of the group, or of the member, before this one.
+  const std::uint32_t passed =
+      vector == 0 || group.quads_first == 0 ? tile : group.job->vectors.of[0].tiles + tile;
+  const std::uint32_t upward = member % 2 == 0 ? group.upward : group.odd_upward;
+  return {group.kept[member], vector, group.first_tile + tile,
+          upward > passed ? upward - passed : 0};
 }
 
 /// A whole warp draws the words of the levels of eight quads from `first` on, four blocks each.
@@ -338,7 +348,7 @@ __device__ std::uint32_t load_pairs(const Entries& x, std::uint64_t first, std::
 /// A lane's pairs: 4k .. 4k + 3 of tile u mod 4 of its quad. `x` has the quad's vector of all
 /// atoms.
 __device__ void code_duos(const Entries& x, const Job& job, const Quad& quad, float range,
-                          const std::uint32_t* levels, const std::uint32_t* pre,
+                          const std::uint32_t* levels, const std::uint32_t* pre, bool upward,
                           DuoBits (&out)[4]) {
   const AtomVectors& vectors = job.vectors;
   const AtomVector& vector = vectors.of[quad.vector];
@@ -363,7 +373,7 @@ __device__ void code_duos(const Entries& x, const Job& job, const Quad& quad, fl
         quantise<float>(x0[i] * range, inverse, EntryDraw{level, word & 0xFFFFu});
     const std::int32_t q1 =
         quantise<float>(x1[i] * range, inverse, EntryDraw{level ^ kMateDither, word >> 16});
-    out[i] = put_duo(step, escape, level, q0, q1);
+    out[i] = put_duo(step, escape, level, q0, q1, upward);
   }
 }
 
@@ -378,7 +388,9 @@ __global__ void write_content(Frame frame, Plan plan) {
   // The range is part of what the vectors of pairs are multiplied by.
   const float range = job.has_pairs() ? 1.0f : range_scale(state.price);
   ContentMemory& memory = shared<ContentMemories>().warp[warp_in_block()];
-  BitWindow window(memory.window, frame(plan.slots) + job.first_slot + at.index * job.slot_words);
+  StrandWindows strands(memory.windows,
+                        frame(plan.slots) + job.first_slot + at.index * job.slot_words,
+                        job.slot_words);
   const std::uint32_t half = lane() / kTileDuos;
   for (std::uint32_t first = 0; first < group.quads; first += kQuads) {
     draw_dither(group, first, memory);
@@ -389,15 +401,16 @@ __global__ void write_content(Frame frame, Plan plan) {
       if (there) draw_pre_rounding(group, quad, memory);
       __syncwarp();
       DuoBits bits[4] = {};
+      const bool upward = lane() / 4 % kQuadTiles < quad.upward;
       if (there) {
         const Entries x{quad.vector == 0 ? first_x.x : second_x.x, first_x.dtype};
         code_duos(x, job, quad, range, memory.levels[two - first + half],
-                  memory.pre + half * kPreStride, bits);
+                  memory.pre + half * kPreStride, upward, bits);
       }
-      window.put(bits);
+      strands.put(bits, upward);
     }
   }
-  const std::uint64_t bits = window.finish();
+  const std::uint64_t bits = strands.finish();
   if (lane() == 0)
     frame(plan.group_bits)[job.first_group + at.index] = static_cast<std::uint32_t>(bits);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Streams of bits in global memory, lowest bit of byte 0 first: read at any address without
-/// touching a byte outside, written into zeroed words that neighbours share.
+/// Streams of bits in global memory, lowest bit of byte 0 first, or downward (core/bits.hpp): read at
+/// any address without touching a byte outside, written into zeroed words that neighbours share.
 
 #include "cuda/gpu.cuh"
 
@@ -31,8 +31,29 @@ class BitView {
     return __funnelshift_r(word(at), word(at + 4), static_cast<unsigned>(bit % 32));
   }
   /// 64 bits from `bit` on.
-  __device__ std::uint64_t peek64(std::uint64_t bit) const {
+  __device__ std::uint64_t peek64(std::uint64_t bit) const { return window(bit + lead_); }
+  /// The 64 bits below `bit`, of a downward stream; its first is the highest.
+  __device__ std::uint64_t peek64_below(std::uint64_t bit) const {
     bit += lead_;
+    if (bit >= 64) return window(bit - 64);
+    return bit == 0 ? 0 : window(0) << (64 - bit);
+  }
+  /// 64 bits of a stream in either direction, the first the highest: those from `bit` on, or below it.
+  /// Lanes that go different ways read at once.
+  __device__ std::uint64_t peek64_along(std::uint64_t bit, bool upward) const {
+    bit += lead_;
+    if (!upward && bit < 64) return bit == 0 ? 0 : window(0) << (64 - bit);
+    const std::uint64_t bits = window(upward ? bit : bit - 64);
+    return upward ? __brevll(bits) : bits;
+  }
+  /// True when the bits from `bit` up to byte `end` are zero: at most 31 of them.
+  __device__ bool zero(std::uint64_t bit, std::uint64_t end) const {
+    return (peek32(bit) & ((1u << (8 * end - bit)) - 1)) == 0;
+  }
+
+ private:
+  /// 64 bits from bit `bit` of `words_` on.
+  __device__ std::uint64_t window(std::uint64_t bit) const {
     const std::uint64_t at = bit / 32 * 4;
     std::uint32_t low, middle, high;
     if (at >= skipped_ && at + 12 <= end_) {
@@ -45,12 +66,6 @@ class BitView {
     return __funnelshift_r(low, middle, shift) |
            (std::uint64_t{__funnelshift_r(middle, high, shift)} << 32);
   }
-  /// True when the bits from `bit` up to byte `end` are zero: at most 31 of them.
-  __device__ bool zero(std::uint64_t bit, std::uint64_t end) const {
-    return (peek32(bit) & ((1u << (8 * end - bit)) - 1)) == 0;
-  }
-
- private:
   /// The word `at` bytes from `words_`; zero outside.
   __device__ std::uint32_t word(std::uint64_t at) const {
     if (at >= skipped_ && at + 4 <= end_)

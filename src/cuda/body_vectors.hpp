@@ -3,8 +3,8 @@
 /// The vectors that atoms are made of, as both directions code them: a block or a row is one
 /// vector, a pair is two.
 ///
-/// The vectors of an atom follow one another in its group; where an atom has several groups, each
-/// holds a piece of 1,024 entries of one of them.
+/// The vectors of an atom follow one another on the strands of its group (format/atom_body.hpp);
+/// where an atom has several groups, each holds a piece of 1,024 entries of one of them.
 
 #include <algorithm>
 #include <cmath>
@@ -33,9 +33,9 @@ struct AtomVector {
   }
 };
 
-/// A piece of an atom: of which vector, and from which of its tiles on.
+/// A piece of an atom: of which vector, and which of its tiles.
 struct VectorPiece {
-  std::uint32_t vector = 0, first_tile = 0;
+  std::uint32_t vector = 0, first_tile = 0, tiles = 0;
 };
 
 struct AtomVectors {
@@ -55,10 +55,17 @@ struct AtomVectors {
                                                             std::uint64_t atom) const {
     return is_last(atom) ? of[vector].last : of[vector].length;
   }
+  /// Tiles of an atom.
+  [[nodiscard]] __host__ __device__ std::uint32_t tiles() const {
+    return of[0].tiles + of[1].tiles;
+  }
   /// Of an atom that has a group for each piece.
   [[nodiscard]] __host__ __device__ VectorPiece piece(std::uint32_t number) const {
-    if (number < of[0].pieces) return {0, number * coding::kPieceTiles};
-    return {1, (number - of[0].pieces) * coding::kPieceTiles};
+    const std::uint32_t vector = number < of[0].pieces ? 0 : 1;
+    const std::uint32_t first =
+        (vector == 0 ? number : number - of[0].pieces) * coding::kPieceTiles;
+    const std::uint32_t left = of[vector].tiles - first;
+    return {vector, first, left < coding::kPieceTiles ? left : coding::kPieceTiles};
   }
 };
 

@@ -67,7 +67,7 @@ struct Chunk {
   std::uint32_t nonzero = 0, large = 0;
   std::uint32_t at_top = 0;          ///< 1: levels are those of `grid_fixed_at_top`
   std::uint32_t after[kLists] = {};  ///< place in the segment behind the list's last, 0 for none
-  std::uint32_t bit[2] = {};         ///< where its part of the streams begins
+  std::uint32_t bit[2] = {};  ///< where its part of the streams begins; the second's goes down
   std::uint32_t sums[format::kSegmentSums * format::kRiceTries] = {};  ///< bits, end marks apart
 };
 

@@ -190,7 +190,7 @@ __device__ unsigned sum_at(SegmentSum sum, unsigned k, const SegmentCounts& coun
 }
 
 /// By a whole warp, all chunks weighed: the segment's word, and where each chunk's parts of the
-/// streams begin.
+/// streams begin, of the second of two lists from the content's end downward.
 __device__ SegmentPlan choose(const ChunkInHand& chunk, const SegmentCounts& counts) {
   constexpr unsigned kSums = kSegmentSums * kRiceTries;
   std::uint32_t* const sums = shared<ChooseMemory>().sums[warp_in_block()];
@@ -231,12 +231,12 @@ __device__ SegmentPlan choose(const ChunkInHand& chunk, const SegmentCounts& cou
       bits[1] = state.large + at(kOthersGaps, how.others) + at(kOthersLevels, how.level);
     }
   }
-  std::uint32_t first, second;
-  const std::uint32_t before = warp_exclusive_sum(bits[0], first);
-  const std::uint32_t behind = warp_exclusive_sum(bits[1], second);
+  std::uint32_t all;
+  const std::uint32_t before = warp_exclusive_sum(bits[0], all);
+  const std::uint32_t behind = warp_exclusive_sum(bits[1], all);
   if (lane() < chunk.siblings) {
     chunk.states[lane()].bit[0] = before;
-    chunk.states[lane()].bit[1] = first + rice_bits(ends[kOnes], how.ones, kGapRawBits) + behind;
+    chunk.states[lane()].bit[1] = 8 * plan.word.bytes - behind;
   }
   return plan;
 }
@@ -277,11 +277,47 @@ struct BitCounter {
   __device__ void put(RiceWord word) { bits += word.count; }
 };
 
+/// Sets the bits of a stream that goes down, from those below `bit` on (BitSetter).
+class DownwardBitSetter {
+ public:
+  __device__ DownwardBitSetter(std::uint32_t* words, std::uint64_t bit)
+      : next_(words + (bit + 31) / 32), fill_(static_cast<unsigned>(-bit % 32)) {}
+
+  /// The low `length` bits of `value`, which has no others; `length` is 1 to 32.
+  __device__ void put(std::uint32_t value, unsigned length) {
+    fill_ += length;
+    pending_ |= std::uint64_t{value} << (64 - fill_);
+    if (fill_ < 32) return;
+    flush();
+    --next_;
+    pending_ <<= 32;
+    fill_ -= 32;
+  }
+  /// Must be called after the last bit.
+  __device__ void flush() {
+    const auto word = static_cast<std::uint32_t>(pending_ >> 32);
+    if (word != 0) atomicOr(next_ - 1, word);
+  }
+
+ private:
+  std::uint32_t* next_;  ///< behind the word
+  std::uint64_t pending_ = 0;
+  unsigned fill_;
+};
+
 struct RiceSetter {
   BitSetter out;
   __device__ void put(RiceWord word) {
     out.put(static_cast<std::uint32_t>(word.bits), word.count < 32 ? word.count : 32);
     if (word.count > 32) out.put(static_cast<std::uint32_t>(word.bits >> 32), word.count - 32);
+  }
+};
+
+struct DownwardRiceSetter {
+  DownwardBitSetter out;
+  __device__ void put(RiceWord word) {
+    if (word.count > 32) out.put(static_cast<std::uint32_t>(word.bits >> 32), word.count - 32);
+    out.put(static_cast<std::uint32_t>(word.bits), word.count < 32 ? word.count : 32);
   }
 };
 
@@ -294,7 +330,7 @@ struct Stream {
   unsigned gap_k = 0, level_k = 0;
 };
 
-template <typename Out>
+template <Direction direction, typename Out>
 __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Out& out) {
   const ChunkBits& bits = *chunk.bits;
   const auto level_at = [&](std::uint32_t i) {
@@ -305,8 +341,8 @@ __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Out&
   if (stream.dense) {
     const std::uint32_t first = LaneEntries::first();
     for (std::uint32_t i = first; i < first + LaneEntries::kCount && i < chunk.entries; ++i) {
-      RiceWord word = rice_word(level_at(i), stream.level_k, kLevelBits);
-      if (has(bits.nonzero, i)) word.bits |= sign_at(i) << word.count++;
+      RiceWord word = rice_word<direction>(level_at(i), stream.level_k, kLevelBits);
+      if (has(bits.nonzero, i)) word = join<direction>(word, {sign_at(i), 1});
       out.put(word);
     }
     return;
@@ -315,28 +351,29 @@ __device__ void put_entries(const ChunkInHand& chunk, const Stream& stream, Out&
   std::uint32_t next = gap_begin(chunk, stream.list, entries);
   entries.visit([&](std::uint32_t i) {
     const std::uint32_t place = chunk.place + i;
-    RiceWord word = rice_word(place - next, stream.gap_k, kGapRawBits);
+    const RiceWord gap = rice_word<direction>(place - next, stream.gap_k, kGapRawBits);
     next = place + 1;
-    word.bits |= sign_at(i) << word.count++;
-    out.put(word);
+    out.put(join<direction>(gap, {sign_at(i), 1}));
     if (stream.with_levels)
-      out.put(rice_word(level_at(i) - stream.base, stream.level_k, kLevelBits));
+      out.put(rice_word<direction>(level_at(i) - stream.base, stream.level_k, kLevelBits));
   });
 }
 
-/// By a whole warp: the chunk's part of a stream, which begins at `bit` of the slot; behind the
-/// segment's last the end mark.
+/// By a whole warp: the chunk's part of a stream, which begins at `bit` of the slot and goes up, or
+/// below it and goes down; behind the segment's last the end mark.
+template <Direction direction>
 __device__ void write_stream(const ChunkInHand& chunk, const Stream& stream, std::uint32_t bit) {
+  using Setter = std::conditional_t<direction == Direction::upward, RiceSetter, DownwardRiceSetter>;
   BitCounter counter;
-  put_entries(chunk, stream, counter);
+  put_entries<direction>(chunk, stream, counter);
   std::uint32_t all;
-  bit += warp_exclusive_sum(counter.bits, all);
-  RiceSetter setter{BitSetter(chunk.slot, bit)};
-  put_entries(chunk, stream, setter);
+  const std::uint32_t before = warp_exclusive_sum(counter.bits, all);
+  Setter setter{{chunk.slot, direction == Direction::upward ? bit + before : bit - before}};
+  put_entries<direction>(chunk, stream, setter);
   if (!stream.dense && chunk.is_last()) {
     const std::uint32_t end =
         chunk.segment_entries - place_after(chunk, stream.list, chunk.siblings);
-    if (lane() == kLanes - 1) setter.put(rice_word(end, stream.gap_k, kGapRawBits));
+    if (lane() == kLanes - 1) setter.put(rice_word<direction>(end, stream.gap_k, kGapRawBits));
   }
   setter.out.flush();
 }
@@ -348,12 +385,15 @@ __global__ void write_chunk(Frame frame, Plan plan) {
   if (how.mode == SegmentMode::zero) return;
   const Chunk& state = chunk.states[chunk.index];
   if (how.mode == SegmentMode::dense) {
-    write_stream(chunk, {.dense = true, .with_levels = true, .level_k = how.level}, state.bit[0]);
+    write_stream<Direction::upward>(
+        chunk, {.dense = true, .with_levels = true, .level_k = how.level}, state.bit[0]);
   } else if (how.mode == SegmentMode::one_list) {
-    write_stream(chunk, {kEvery, false, true, 1, how.others, how.level}, state.bit[0]);
+    write_stream<Direction::upward>(chunk, {kEvery, false, true, 1, how.others, how.level},
+                                    state.bit[0]);
   } else {
-    write_stream(chunk, {kOnes, false, false, 0, how.ones, 0}, state.bit[0]);
-    write_stream(chunk, {kOthers, false, true, 2, how.others, how.level}, state.bit[1]);
+    write_stream<Direction::upward>(chunk, {kOnes, false, false, 0, how.ones, 0}, state.bit[0]);
+    write_stream<Direction::downward>(chunk, {kOthers, false, true, 2, how.others, how.level},
+                                      state.bit[1]);
   }
 }
 

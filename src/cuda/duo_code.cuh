@@ -29,8 +29,8 @@ struct WordPlaces {
   return places;
 }
 
-/// [table][level][h0 + half][h1 + half]: word | length << 12; cells without a word, cell 0 among
-/// them, have the level's escape word and this flag.
+/// [table][level][h0 + half][h1 + half]: word, its first bit highest, | length << 12; cells without a
+/// word, cell 0 among them, have the level's escape word and this flag.
 inline constexpr std::uint32_t kEscapeBit = 1u << coding::kLongestWord;
 struct EncodeWords {
   std::uint16_t cell[word_places().encode[kCodeTables]] = {};
@@ -43,15 +43,15 @@ struct EncodeWords {
     for (unsigned level = 0; level < table.levels; ++level) {
       std::uint16_t* const out = words.cell + word_places().encode[t] + level * cells;
       std::uint16_t escape = 0;
-      coding::for_each_word(table, level,
-                            [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
-                              const std::uint32_t entry = word | length << 12;
-                              if (symbol == cells) {
-                                escape = static_cast<std::uint16_t>(entry | kEscapeBit);
-                              } else {
-                                out[symbol] = static_cast<std::uint16_t>(entry);
-                              }
-                            });
+      coding::for_each_word(
+          table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
+            const std::uint32_t entry = coding::reversed_bits(word, length) | length << 12;
+            if (symbol == cells) {
+              escape = static_cast<std::uint16_t>(entry | kEscapeBit);
+            } else {
+              out[symbol] = static_cast<std::uint16_t>(entry);
+            }
+          });
       for (std::uint32_t cell = 0; cell < cells; ++cell) {
         if (out[cell] == 0) out[cell] = escape;
       }
@@ -60,8 +60,9 @@ struct EncodeWords {
   return words;
 }
 
-/// [table][level][the next `limit` bits of the stream]: as `DuoCoding::decode`, length | (h0 & 63)
-/// << 4 | (h1 & 63) << 10, the escape word with h0 = kEscapeCell.
+/// [table][level][the next `limit` bits of the stream, the first highest]: length | (h0 & 63) << 4 |
+/// (h1 & 63) << 10, the escape word with h0 = kEscapeCell.
+inline constexpr std::int32_t kEscapeCell = -32;
 struct DecodeWords {
   std::uint16_t entry[word_places().decode[kCodeTables]] = {};
 };
@@ -76,11 +77,13 @@ struct DecodeWords {
           table, level, [&](std::uint32_t symbol, std::uint32_t word, unsigned length) {
             std::uint32_t h0 = (symbol >> width) - half, h1 = (symbol & (2 * half - 1)) - half;
             if (symbol == 1u << (2 * width)) {
-              h0 = static_cast<std::uint32_t>(coding::kEscapeCell);
+              h0 = static_cast<std::uint32_t>(kEscapeCell);
               h1 = 0;
             }
             const std::uint32_t entry = length | (h0 & 63u) << 4 | (h1 & 63u) << 10;
-            for (std::uint32_t i = word; i < places; i += 1u << length)
+            const std::uint32_t first = coding::reversed_bits(word, length)
+                                        << (table.limit - length);
+            for (std::uint32_t i = first; i < first + (places >> length); ++i)
               out[i] = static_cast<std::uint16_t>(entry);
           });
     }
@@ -126,15 +129,21 @@ __device__ inline const DeviceStep& device_step(std::uint32_t i) {
   static constexpr DeviceSteps kSteps = device_steps();
   return kSteps.step[i];
 }
-/// Bits in the order of the stream, the first the lowest.
+/// Bits in the order of the stream, the first the highest of `count`.
 struct DuoBits {
   std::uint64_t bits;
   unsigned count;  ///< at most 63: a word of 11 and two integers of 26
 };
 
+/// A number of `bits` bits, at most 31, as the stream has it, or as it was: upward from its lowest bit
+/// on, downward from its highest.
+__device__ inline std::uint32_t in_order(std::uint32_t number, unsigned bits, bool upward) {
+  return upward ? __brev(number) >> 1 >> (31 - bits) : number;
+}
+
 /// A pair's word and what follows it. `level` is the first entry's; q0 and q1 fit `escape_bits`.
 __device__ inline DuoBits put_duo(const DeviceStep& step, unsigned escape_bits, std::uint32_t level,
-                                  std::int32_t q0, std::int32_t q1) {
+                                  std::int32_t q0, std::int32_t q1, bool upward) {
   const unsigned width = step.width, raw = step.raw;
   const std::int32_t centre = static_cast<std::int32_t>((1u << raw) >> 1), half = 1 << (width - 1);
   const auto i0 = static_cast<std::uint32_t>(((q0 + centre) >> raw) + half);
@@ -149,9 +158,15 @@ __device__ inline DuoBits put_duo(const DeviceStep& step, unsigned escape_bits, 
   const unsigned each = escaped ? escape_bits : raw, length = entry >> 12;
   const std::uint32_t mask = (1u << each) - 1;
   const std::int32_t shift = escaped ? 0 : centre;
-  const std::uint64_t low0 = static_cast<std::uint32_t>(q0 + shift) & mask;
-  const std::uint64_t low1 = static_cast<std::uint32_t>(q1 + shift) & mask;
-  return {(entry & (kEscapeBit - 1)) | (low0 | low1 << each) << length, length + 2 * each};
+  const std::uint64_t low0 = in_order(static_cast<std::uint32_t>(q0 + shift) & mask, each, upward);
+  const std::uint64_t low1 = in_order(static_cast<std::uint32_t>(q1 + shift) & mask, each, upward);
+  const std::uint64_t word = entry & (kEscapeBit - 1);
+  return {word << (2 * each) | low0 << each | low1, length + 2 * each};
+}
+
+/// The first bits of a window, at least one.
+__device__ inline std::uint32_t first_bits(std::uint64_t window, unsigned bits) {
+  return static_cast<std::uint32_t>(window >> 32) >> (32 - bits);
 }
 
 struct DuoRead {
@@ -159,35 +174,36 @@ struct DuoRead {
   unsigned count;  ///< bits read, at most 63
 };
 
-/// The pair whose bits begin at the lowest of `window`; what of them the window lacks counts as
+/// The pair whose bits begin at the highest of `window`; what of them the window lacks counts as
 /// zeros. Any bits give some pair, at least a bit long.
 __device__ inline DuoRead get_duo(const DeviceStep& step, unsigned escape_bits, std::uint32_t level,
-                                  std::uint64_t window) {
-  const std::uint32_t looked_up = (level & step.level_mask) << step.limit |
-                                  (static_cast<std::uint32_t>(window) & ((1u << step.limit) - 1));
+                                  std::uint64_t window, bool upward) {
+  const std::uint32_t looked_up =
+      (level & step.level_mask) << step.limit | first_bits(window, step.limit);
   const std::uint32_t entry = decode_table()[step.decode + looked_up];
   const unsigned length = entry & 15u, raw = step.raw;
-  const std::uint64_t tail = window >> length;
   std::int32_t h0 = static_cast<std::int32_t>(entry << 22) >> 26;
   std::int32_t h1 = static_cast<std::int32_t>(entry << 16) >> 26;
-  if (h0 == coding::kEscapeCell) {
-    const unsigned w = escape_bits, above = 32 - w;
-    return {static_cast<std::int32_t>(static_cast<std::uint32_t>(tail) << above) >> above,
-            static_cast<std::int32_t>(static_cast<std::uint32_t>(tail >> w) << above) >> above,
-            length + 2 * w};
+  const bool escaped = h0 == kEscapeCell;
+  const unsigned each = escaped ? escape_bits : raw, above = 32 - each;
+  // Shifts by 63 at most: without raw bits both numbers are 0.
+  const std::uint64_t tail = window << length;
+  const std::uint32_t low0 =
+      in_order(static_cast<std::uint32_t>(tail >> 1 >> (63 - each)), each, upward);
+  const std::uint32_t low1 =
+      in_order(static_cast<std::uint32_t>(tail << each >> 1 >> (63 - each)), each, upward);
+  if (escaped) {
+    return {static_cast<std::int32_t>(low0 << above) >> above,
+            static_cast<std::int32_t>(low1 << above) >> above, length + 2 * each};
   }
   if ((level & 8u & (step.level_mask + 1u)) != 0) {
     const std::int32_t other = h0;
     h0 = h1;
     h1 = other;
   }
-  const std::uint32_t low = (1u << raw) - 1;
   const std::int32_t centre = static_cast<std::int32_t>((1u << raw) >> 1);
-  return {
-      h0 * (1 << raw) + static_cast<std::int32_t>(static_cast<std::uint32_t>(tail) & low) - centre,
-      h1 * (1 << raw) + static_cast<std::int32_t>(static_cast<std::uint32_t>(tail >> raw) & low) -
-          centre,
-      length + 2 * raw};
+  return {h0 * (1 << raw) + static_cast<std::int32_t>(low0) - centre,
+          h1 * (1 << raw) + static_cast<std::int32_t>(low1) - centre, length + 2 * raw};
 }
 
 }  // namespace atomo::cuda

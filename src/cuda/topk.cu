@@ -30,11 +30,12 @@
 /// of their section an entry, 4 bytes a kept entry, up to 1/2 byte of histograms.
 ///
 /// Determinism: integer counts, whatever the order. Alignment: tensors as their entries, the
-/// message any.
+/// message any; values are whole words of a message that stands at a word.
 
 #include "cuda/topk.cuh"
 
 #include "cuda/kept_entries.cuh"
+#include "format/topk_body.hpp"
 
 namespace atomo::cuda::topk {
 namespace {
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) layout_bodies(Frame frame, Pl
   const Job& job = frame(plan.jobs)[blockIdx.x];
   layout_marks(frame, plan.marks, blockIdx.x, job.keep >= job.n - job.keep);
   if (threadIdx.x != 0) return;
-  const std::uint64_t marks = frame(plan.marks.states)[blockIdx.x].bytes;
+  const std::uint64_t marks = format::topk_values_at(frame(plan.marks.states)[blockIdx.x].bytes);
   LayerState& layer = frame.layer(job.layer);
   layer.bytes = was_non_finite(frame, job.layer) ? 0 : marks + 4 * std::uint64_t{job.keep};
   frame(plan.ends)[blockIdx.x] = 32 * std::uint64_t{job.keep};
@@ -251,7 +252,7 @@ __global__ void count_kept(Frame frame, Plan plan) {
   count_segment(frame, plan.marks, at.number, frame.message + layer.body_at, layer.bytes);
 }
 
-/// k marks, and nothing but their values behind them.
+/// k marks, zeros up to a whole word, and nothing but their values behind them.
 __global__ void __launch_bounds__(kScanThreads, 1) open_bodies(Frame frame, Plan plan) {
   const Job& job = frame(plan.jobs)[blockIdx.x];
   const LayerState& layer = frame.layer(job.layer);
@@ -261,7 +262,9 @@ __global__ void __launch_bounds__(kScanThreads, 1) open_bodies(Frame frame, Plan
   if (threadIdx.x != 0) return;
   const MarksState& marks = frame(plan.marks.states)[blockIdx.x];
   const std::uint64_t keep = job.keep;
-  const bool good = opens && marks.kept == keep && layer.bytes - marks.bytes == 4 * keep;
+  const std::uint64_t values_at = format::topk_values_at(marks.bytes);
+  const bool good = opens && marks.kept == keep && layer.bytes - values_at == 4 * keep &&
+                    BitView(body, layer.bytes).zero(8 * marks.bytes, values_at);
   frame(plan.states)[blockIdx.x].readable = good ? 1 : 0;
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
@@ -279,7 +282,8 @@ __global__ void read(Frame frame, Plan plan, DecodeInto into) {
   if (good) {
     const std::uint64_t* const words = segment_words(frame, plan.marks, at);
     const SegmentRange range(job.n, at.index);
-    const std::byte* const values = body + frame(plan.marks.states)[at.job].bytes +
+    const std::byte* const values = body +
+                                    format::topk_values_at(frame(plan.marks.states)[at.job].bytes) +
                                     4 * frame(plan.marks.segment_states)[at.number].rank;
     const auto word = [&](std::uint64_t w) { return words[w - range.begin / 64]; };
     const auto value = [&](std::uint32_t rank) {
@@ -309,7 +313,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
     jobs.add({n, values, words, number, keep, tiles, histograms}, tiles);
     marks.add(number, n);
     values += keep;
-    words += divide_up(coding::max_marks_bytes(n), 4);
+    words += format::max_topk_values_at(n) / 4;
     histograms += tiles > 1 ? 1 : 0;
   });
   plan.count = jobs.count();

@@ -11,7 +11,8 @@
 ///
 /// A group is what can be decoded by itself: atoms of up to 512 entries share one,
 /// floor(1024 / length) kept atoms each; a longer atom is cut into pieces of 1,024 entries, each a
-/// group. When no atom is kept the body has no bytes.
+/// group. It holds two *strands*, an upward stream from its first bit on and a downward one from its
+/// last, which meet without a gap. When no atom is kept the body has no bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,13 @@ struct GroupShape {
   }
   [[nodiscard]] constexpr std::uint64_t groups(std::uint64_t kept) const noexcept {
     return (kept + atoms - 1) / atoms * pieces;
+  }
+  /// How many of its first tiles go upward, the others going downward: of the `member`th atom of a
+  /// group that atoms share, else of the group. Atoms alternate, others are halved.
+  [[nodiscard]] constexpr std::uint32_t upward_tiles(std::uint64_t member,
+                                                     std::uint32_t tiles) const noexcept {
+    if (atoms > 1) return member % 2 == 0 ? tiles : 0;
+    return (tiles + 1) / 2;
   }
 };
 

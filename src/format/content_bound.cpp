@@ -60,7 +60,7 @@ struct WordEnergies {
       const auto cell = static_cast<std::uint32_t>(((h0 + half) << coding.width) | (h1 + half));
       const std::uint32_t entry =
           coding.encode[((level & coding.level_mask) << (2 * coding.width)) | cell];
-      length = (entry & kEscapeFlag) != 0 ? 0 : entry >> 16 & 0xFFu;
+      length = (entry & EncodeEntry::kEscape) != 0 ? 0 : EncodeEntry::length(entry);
     }
     of_length[length] =
         std::min(of_length[length], energy(h0, level) + energy(h1, level ^ kMateDither));

@@ -23,7 +23,7 @@ TEST(Container, HeaderIsLaidOutAsTheFormatSays) {
   const auto m = sample();
   ASSERT_EQ(m.status, Status::ok);
   const std::vector<std::pair<std::size_t, std::vector<int>>> fields{
-      {0, {'A', 'T', 'M', 'O', 1, 0, 0, 0}},
+      {0, {'A', 'T', 'M', 'O', 2, 0, 0, 0}},
       {8, {0xD4, 2, 0, 0, 0, 0, 0, 0}},  // 84 bytes of head, 640 of body
       {16, {0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01}},
       {24, {77, 0, 0, 0, 5, 0, 3, 0, 9, 0, 1, 0, 1, 0, 0, 0}},

@@ -108,7 +108,7 @@ void add_heads(List& list) {
   const auto add = [&](const char* name, const Edit& edit) {
     list.add_head(name, "identity", edit);
   };
-  add("bad_version-major", [](Buffer& h) { put_byte(h, 4, 2); });
+  add("bad_version-major", [](Buffer& h) { put_byte(h, 4, 1); });
   add("bad_version-flag", [](Buffer& h) { put_byte(h, 6, 2); });
   add("corrupt-too_many_layers", [](Buffer& h) { put(h, 36, std::uint32_t{65537}); });
   add("corrupt-price_not_a_number", [](Buffer& h) { put(h, 40, kNan); });
@@ -194,6 +194,8 @@ void add_bodies(List& list) {
                 [](Buffer& b) { b.at(3) |= std::byte{128}; });
   list.add_body("corrupt-topk_value", "topk:keep=5",
                 [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
+  // Marks of 10 bytes.
+  list.add_body("corrupt-topk_padding", "topk:keep=5", [](Buffer& b) { b.at(10) |= std::byte{1}; });
   list.add_body("corrupt-randomk_value", "randomk:keep=5",
                 [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
   list.add_body("corrupt-lossless_nothing", "identity+blosc:codec=lz4",

@@ -15,6 +15,7 @@
 #include "cpu/atoms.hpp"
 #include "cpu/dither_kernels.hpp"
 #include "math/sparse_start.hpp"
+#include "math/subset_sampling.hpp"
 #include "price/atom_costs.hpp"
 #include "price/price_math.hpp"
 #include "statistics/statistics_checks.hpp"
@@ -84,12 +85,12 @@ std::string check_values_and_lengths() {
                            q1 = math::quantise<double>(y1, 1, second);
         std::byte buffer[32];
         core::BitWriter out(buffer, sizeof buffer);
-        coding::put_duo(out, coding, first.level, q0, q1);
+        coding::put_duo(out, coding, coding::duo_entry(coding, first.level, q0, q1), q0, q1);
         const auto bits = static_cast<unsigned>(out.position());
         out.finish();
         std::uint64_t bit = 0;
-        const auto read =
-            coding::get_duo(core::BitReader(buffer, sizeof buffer), coding, first.level, bit);
+        const auto read = coding::get_duo<core::Direction::upward>(
+            core::BitReader(buffer, sizeof buffer), coding, first.level, bit);
         const std::array<double, 2> y = {
             Arithmetic::decoded(y0, math::dequantise<double>(read.q0, first.level, 1), bits),
             Arithmetic::decoded(y1, math::dequantise<double>(read.q1, second.level, 1), bits)};
@@ -344,9 +345,16 @@ std::string check_draws() {
         ledger.take(tensor, Draws::of(p), place.index, place.word, place.bit, 16);
     }
     ledger.take(tensor, Draws::of(Purpose::thinning), 0, 0, 0, 32);
-    for (std::uint64_t d = 0; d < n / 10; ++d) {
-      for (std::uint32_t word = 0; word < 4; ++word)
-        ledger.take(tensor, Draws::of(Purpose::random_k), d, word, 0, 32);
+    for (std::uint32_t word = 0; word < 4; ++word)
+      ledger.take(tensor, Draws::of(Purpose::random_k), 0, word, 0, 32);
+    // At most half of a segment is drawn, two words of 32 bits each.
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const std::uint64_t d = i % math::kSampleSegment;
+      if (d >= math::kSampleSegment / 2) continue;
+      for (const std::uint32_t word : {0u, 1u})
+        ledger.take(tensor, Draws::of(Purpose::random_k),
+                    math::first_draw_block(i / math::kSampleSegment) + d / 2,
+                    static_cast<std::uint32_t>(2 * (d % 2)) + word, 0, 32);
     }
   }
   return ledger.complaints();

@@ -13,7 +13,6 @@
 #include "math/dither.hpp"
 #include "math/selection.hpp"
 #include "math/stochastic_level.hpp"
-#include "math/subset_sampling.hpp"
 #include "math/water_filling.hpp"
 #include "price/price.hpp"
 #include "statistics/statistics.hpp"
@@ -333,64 +332,6 @@ std::string check_levels() {
         }
         if (!is_exact(o.product(1, 0), 0, norm * norm))
           return complaint(bits, " bits: entries' errors are correlated");
-      }
-    }
-  }
-  return {};
-}
-
-// ---- random-k
-
-struct RandomKArithmetic {
-  template <typename Set, typename Draw>
-  static void draw(std::uint64_t n, std::uint64_t k, Set& set, Draw&& draw) {
-    math::draw_subset(n, k, set, draw);
-  }
-  static double scale(std::uint64_t n, std::uint64_t k) {
-    return static_cast<double>(n) / static_cast<double>(k);
-  }
-};
-
-struct SmallSet {
-  std::uint32_t bits = 0;
-  [[nodiscard]] bool test(std::uint64_t i) const { return ((bits >> i) & 1) != 0; }
-  void mark(std::uint64_t i) { bits |= 1u << i; }
-};
-
-/// Every sequence of draws: each subset equally often, E = x, the variance (n/k - 1) ||x||^2.
-template <typename Arithmetic = RandomKArithmetic>
-std::string check_random_k() {
-  for (std::uint64_t n = 1; n <= 6; ++n) {
-    std::vector<double> x(n);
-    for (std::size_t i = 0; i < n; ++i) x[i] = 1.5 * static_cast<double>(i) - 2;
-    for (std::uint64_t k = 1; k <= n; ++k) {
-      std::vector<std::uint32_t> sizes, count(std::size_t{1} << n);
-      double chance = 1;
-      for (std::uint64_t j = n - k; j < n; ++j) sizes.push_back(static_cast<std::uint32_t>(j) + 1);
-      for (const std::uint32_t size : sizes) chance /= size;
-      Outcomes o(x);
-      for_each_tuple(sizes, [&](std::span<const std::uint32_t> d) {
-        SmallSet set;
-        Arithmetic::draw(n, k, set,
-                         [&](std::uint64_t, std::uint64_t i) -> std::uint64_t { return d[i]; });
-        std::vector<double> y(n);
-        for (std::size_t i = 0; i < n; ++i) y[i] = set.test(i) ? x[i] * Arithmetic::scale(n, k) : 0;
-        o.add(chance, y);
-        ++count[set.bits];
-      });
-      std::uint32_t most = 0;
-      for (const std::uint32_t c : count) most = std::max(most, c);
-      for (std::size_t s = 0; s < count.size(); ++s) {
-        const bool possible = static_cast<std::uint64_t>(std::popcount(s)) == k;
-        if (count[s] != (possible ? most : 0))
-          return complaint(k, " of ", n, ": subset ", s, " drawn ", count[s], " times");
-      }
-      for (std::size_t i = 0; i < n; ++i) {
-        const double variance = x[i] * x[i] * (static_cast<double>(n) / static_cast<double>(k) - 1);
-        if (!is_exact(o.bias(i), 0, 10))
-          return complaint(k, " of ", n, ": bias ", o.bias(i), " of entry ", i);
-        if (!is_exact(o.squared_error(i), variance, 100))
-          return complaint(k, " of ", n, ": variance of entry ", i);
       }
     }
   }

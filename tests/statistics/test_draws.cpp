@@ -117,20 +117,28 @@ TEST(Draws, OfHalvesAreWhereTheLedgerSays) {
 }
 
 TEST(Draws, OfRandomKAreWhereTheLedgerSays) {
-  const std::size_t n = 1000;
+  const std::size_t n = 9000;  // three segments
   const std::vector<float> x(n, 1.0f);
-  const std::vector<float> y = decoded("randomk:keep=100", x, Shape{static_cast<std::int64_t>(n)});
+  const std::vector<float> y = decoded("randomk:keep=900", x, Shape{static_cast<std::int64_t>(n)});
   Key shared = kKey;
   shared.worker = 0;
   const Philox draws(shared, Purpose::random_k);
+  const auto both = [&](std::uint64_t block, std::uint64_t word) {
+    return draws(block)[word] | (std::uint64_t{draws(block)[word + 1]} << 32);
+  };
+  const std::uint64_t offset = math::scale_offset(both(0, 0), both(0, 2), n);
   std::set<std::uint64_t> kept;
-  for (std::uint64_t d = 0; d < 100; ++d) {
-    const std::uint64_t j = n - 100 + d;
-    const PhiloxWords w = draws(d);
-    const std::uint64_t t =
-        math::scale_draw(w[0] | (std::uint64_t{w[1]} << 32), w[2] | (std::uint64_t{w[3]} << 32), j);
-    kept.insert(kept.count(t) != 0 ? j : t);
+  for (std::uint64_t begin = 0; begin < n; begin += 4096) {
+    const std::uint64_t end = std::min<std::uint64_t>(begin + 4096, n);
+    const std::uint64_t m = (900 * end + offset) / n - (900 * begin + offset) / n;
+    for (std::uint64_t d = 0; d < m; ++d) {
+      const std::uint64_t j = end - begin - m + d;
+      const std::uint64_t t =
+          begin + math::scale_draw(both(1 + begin / 4096 * 2048 + d / 2, d % 2 * 2), j);
+      kept.insert(kept.count(t) != 0 ? begin + j : t);
+    }
   }
+  ASSERT_EQ(kept.size(), 900u);
   for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(y[i], kept.count(i) != 0 ? 10.0f : 0.0f) << i;
 }
 

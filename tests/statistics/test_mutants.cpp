@@ -7,6 +7,7 @@
 #include "price/price_math.hpp"
 #include "statistics/loss_checks.hpp"
 #include "statistics/message_checks.hpp"
+#include "statistics/random_k_checks.hpp"
 #include "statistics/sketch_checks.hpp"
 #include "statistics/sum_check.hpp"
 #include "statistics/thinning_checks.hpp"
@@ -145,7 +146,33 @@ struct OneUniformForTwo : LevelArithmetic {
 struct WithReplacement : RandomKArithmetic {
   template <typename Set, typename Draw>
   static void draw(std::uint64_t n, std::uint64_t k, Set& set, Draw&& draw) {
-    for (std::uint64_t d = 0; d < k; ++d) set.mark(draw(n - k + d, d));
+    const std::uint64_t m = math::draws_of(n, k);
+    for (std::uint64_t d = 0; d < m; ++d) set.mark(draw(n - m + d, d), true);
+    if (m != k) set.invert(n);
+  }
+};
+struct LeftOutIsKept : RandomKArithmetic {
+  template <typename Set, typename Draw>
+  static void draw(std::uint64_t n, std::uint64_t k, Set& set, Draw&& draw) {
+    math::draw_subset(n, math::draws_of(n, k), set, draw);
+  }
+};
+struct FixedShares : RandomKArithmetic {
+  static math::SampledSegment segment(math::SampleShares<std::uint64_t> shares, std::uint64_t s) {
+    shares.offset = 0;
+    return shares(s);
+  }
+};
+/// As if all segments had as many entries.
+struct SharesBySegments : RandomKArithmetic {
+  static math::SampledSegment segment(const math::SampleShares<std::uint64_t>& shares,
+                                      std::uint64_t s) {
+    const std::uint64_t count = (shares.n + shares.length - 1) / shares.length;
+    const math::SampleShares<std::uint64_t> even{count, shares.keep,
+                                                 shares.offset * count / shares.n, 1};
+    const math::SampledSegment own = even(s);
+    return {s * shares.length, std::min(shares.length, shares.n - s * shares.length), own.rank,
+            own.keep};
   }
 };
 struct Unscaled : RandomKArithmetic {
@@ -406,6 +433,9 @@ const Mutant kMutants[] = {
     {"CapWithoutGain", check_cap<>, check_cap<NoGainForWhatIsLeftOut>},
     {"CapThatFitsThisStartAlone", check_cap<>, check_cap<RunsThatFitThisStart>},
     {"RandomKWithReplacement", check_random_k<>, check_random_k<WithReplacement>},
+    {"RandomKLeftOutIsKept", check_random_k<>, check_random_k<LeftOutIsKept>},
+    {"RandomKWithFixedShares", check_random_k<>, check_random_k<FixedShares>},
+    {"RandomKWithSharesBySegments", check_random_k<>, check_random_k<SharesBySegments>},
     {"RandomKUnscaled", check_random_k<>, check_random_k<Unscaled>},
     {"SumsThatWrapAt29Bits", [] { return check_sums(add_by_messages); },
      [] { return check_sums(wrap_at_29_bits); }},

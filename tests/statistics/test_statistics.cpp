@@ -7,6 +7,7 @@
 #include "core/half.hpp"
 #include "price/atom_costs.hpp"
 #include "statistics/message_checks.hpp"
+#include "statistics/random_k_checks.hpp"
 #include "support/price_support.hpp"
 
 namespace atomo::test {

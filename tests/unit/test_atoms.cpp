@@ -77,7 +77,7 @@ struct Reference {
         if (has_second) y[at + half] = dequantise<float>(q1, level ^ 8, step) * (1 / range);
         std::byte buffer[32];
         BitWriter bits(buffer, sizeof buffer);
-        put_duo(bits, coding, level, q0, q1);
+        put_duo(bits, coding, duo_entry(coding, level, q0, q1), q0, q1);
         content_bits += bits.position();
       }
     }

@@ -33,7 +33,7 @@ std::uint64_t bits_of(std::size_t step, unsigned escape, const std::vector<doubl
       q[k] = quantise(static_cast<float>(y), 1.0f, draw);
     }
     BitWriter out(buffer.data(), buffer.size());
-    put_duo(out, coding, level, q[0], q[1]);
+    put_duo(out, coding, duo_entry(coding, level, q[0], q[1]), q[0], q[1]);
     bits += out.position();
   }
   return bits;

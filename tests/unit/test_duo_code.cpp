@@ -20,24 +20,33 @@ std::uint64_t bits_of(const DuoCoding& coding, std::uint32_t level, std::int32_t
                       std::int32_t q1) {
   std::byte buffer[32];
   BitWriter out(buffer, sizeof buffer);
-  put_duo(out, coding, level, q0, q1);
+  put_duo(out, coding, duo_entry(coding, level, q0, q1), q0, q1);
   return out.position();
 }
 
+template <Direction kDirection>
 void expect_round_trip(std::size_t step, const DuoCoding& coding, std::uint32_t level,
                        std::int32_t q0, std::int32_t q1) {
   std::byte buffer[32];
-  BitWriter out(buffer, sizeof buffer);
+  DirectedBitWriter<kDirection> out(buffer, sizeof buffer);
   out.put(5, 3);  // an odd place to start
-  put_duo(out, coding, level, q0, q1);
+  put_duo(out, coding, duo_entry(coding, level, q0, q1), q0, q1);
   const std::uint64_t end = out.position();
-  const std::size_t bytes = out.finish();
-  std::uint64_t bit = 3;
-  const DecodedDuo pair = get_duo(BitReader(buffer, bytes), coding, level, bit);
+  out.finish();
+  const bool up = kDirection == Direction::upward;
+  const std::uint64_t all = 8 * sizeof buffer;
+  std::uint64_t bit = up ? 3 : all - 3;
+  const DecodedDuo pair = get_duo<kDirection>(BitReader(buffer, sizeof buffer), coding, level, bit);
   ASSERT_EQ(pair.q0, q0) << "step " << step << " level " << level;
   ASSERT_EQ(pair.q1, q1) << "step " << step << " level " << level;
-  ASSERT_EQ(bit, end);
+  ASSERT_EQ(up ? bit : all - bit, end);
   ASSERT_LE(end - 3, max_duo_bits(step, coding.escape_bits));
+}
+
+void expect_round_trips(std::size_t step, const DuoCoding& coding, std::uint32_t level,
+                        std::int32_t q0, std::int32_t q1) {
+  expect_round_trip<Direction::upward>(step, coding, level, q0, q1);
+  expect_round_trip<Direction::downward>(step, coding, level, q0, q1);
 }
 
 TEST(DuoCode, EveryCellOfEveryStepComesBack) {
@@ -47,8 +56,8 @@ TEST(DuoCode, EveryCellOfEveryStepComesBack) {
     for (std::uint32_t level = 0; level < 16; level += coding.level_mask == 0 ? 15 : 1) {
       for (int h0 = -reach - 2; h0 <= reach + 2; ++h0) {
         for (int h1 = -reach - 2; h1 <= reach + 2; ++h1) {
-          expect_round_trip(step, coding, level, h0 * stride + stride / 3,
-                            h1 * stride - stride / 3);
+          expect_round_trips(step, coding, level, h0 * stride + stride / 3,
+                             h1 * stride - stride / 3);
         }
       }
     }
@@ -62,7 +71,7 @@ TEST(DuoCode, EscapesReachBothEnds) {
       const std::int32_t end = 1 << (bits - 1);
       for (const auto& [q0, q1] :
            {std::pair(-end, end - 1), std::pair(end - 1, -end), std::pair(0, -end)}) {
-        expect_round_trip(step, duo_coding(step, bits), 3, q0, q1);
+        expect_round_trips(step, duo_coding(step, bits), 3, q0, q1);
       }
     }
   }
@@ -92,6 +101,36 @@ TEST(DuoCode, LevelsEightApartSwapTheEntries) {
         for (int q1 = -4; q1 < 4; ++q1) {
           ASSERT_EQ(bits_of(coding, level, q0, q1), bits_of(coding, level + 8, q1, q0));
         }
+      }
+    }
+  }
+}
+
+/// FORMAT.md, "Conventions": a word is laid down in its own order, a number of a downward stream with
+/// its highest bit highest.
+TEST(DuoCode, DownwardBitsAreInTheOrderOfTheFormat) {
+  for (const std::size_t step : {0u, 17u, 18u, 40u}) {
+    const DuoCoding coding = duo_coding(step, 20);
+    for (const auto& [q0, q1] : {std::pair(0, 1), std::pair(5, -7), std::pair(-400'000, 300'001)}) {
+      std::byte up[16] = {}, down[16] = {};
+      BitWriter upward(up, sizeof up);
+      DownwardBitWriter downward(down, sizeof down);
+      const std::uint32_t entry = duo_entry(coding, 6, q0, q1);
+      put_duo(upward, coding, entry, q0, q1);
+      put_duo(downward, coding, entry, q0, q1);
+      upward.finish();
+      downward.finish();
+      ASSERT_EQ(upward.position(), downward.position());
+      const BitReader upper(up, sizeof up), lower(down, sizeof down);
+      const unsigned length = EncodeEntry::length(entry);
+      const bool escaped = (entry & EncodeEntry::kEscape) != 0;
+      const unsigned bits = escaped ? coding.escape_bits : coding.raw;
+      const std::uint64_t end = 8 * sizeof down;
+      for (unsigned i = 0; i < length; ++i)
+        ASSERT_EQ(upper.bits(i, 1), lower.bits(end - 1 - i, 1)) << "step " << step;
+      for (unsigned number = 0; number < 2; ++number) {
+        const unsigned from = length + number * bits;
+        ASSERT_EQ(upper.bits(from, bits), lower.bits(end - from - bits, bits)) << "step " << step;
       }
     }
   }
@@ -173,6 +212,42 @@ TEST(Bits, ValuesOfAnyLengthComeBack) {
     ASSERT_EQ(in.bits(bit, length), ((std::uint64_t{1} << length) - 1) & 0x5A5A5A5A5A5A5A5A);
   }
   EXPECT_EQ(bytes, (bit + 7) / 8);
+}
+
+TEST(Bits, DownwardWriterStopsAtItsBeginAndReaderSeesZerosOutside) {
+  for (std::size_t capacity = 0; capacity < 20; ++capacity) {
+    std::vector<std::byte> buffer(capacity + 16, std::byte{0xAA});
+    DownwardBitWriter out(buffer.data() + 16, capacity);
+    for (int i = 0; i < 30; ++i) out.put(0x13u, 5);
+    out.finish();
+    EXPECT_EQ(out.overflowed(), capacity < 19);
+    for (std::size_t i = 0; i < 16; ++i) ASSERT_EQ(buffer[i], std::byte{0xAA});
+    const BitReader in(buffer.data() + 16, capacity);
+    for (std::uint64_t bit = 8 * capacity, i = 0; bit >= 5 && i < 30; bit -= 5, ++i)
+      ASSERT_EQ(in.peek_below(bit) >> 59, 0x13u);
+    EXPECT_EQ(in.peek_below(0), 0u);
+    EXPECT_EQ(in.peek_below(capacity * 8 + 64), 0u);
+    EXPECT_EQ(in.peek_below(capacity * 8 + 1000), 0u);
+    EXPECT_EQ(in.peek_below(~std::uint64_t{0} - 3), 0u);
+  }
+}
+
+TEST(Bits, DownwardValuesOfAnyLengthComeBack) {
+  std::vector<std::byte> buffer(4096);
+  DownwardBitWriter out(buffer.data(), buffer.size());
+  const auto value_of = [](unsigned length) {
+    return ((std::uint64_t{1} << length) - 1) & 0x6996A55A3CC35A5A;
+  };
+  for (unsigned length = 0; length <= 56; ++length) out.put(value_of(length), length);
+  const std::uint64_t bits = out.position();
+  const std::size_t bytes = out.finish();
+  const BitReader in(buffer.data(), buffer.size());
+  std::uint64_t bit = 8 * buffer.size();
+  for (unsigned length = 1; length <= 56; bit -= length++) {
+    ASSERT_EQ(in.peek_below(bit) >> (64 - length), value_of(length));
+  }
+  EXPECT_EQ(bits, 8 * buffer.size() - bit);
+  EXPECT_EQ(bytes, (bits + 7) / 8);
 }
 
 }  // namespace

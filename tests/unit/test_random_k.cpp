@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Random-k: every outcome of its draws for small n, the draws of the loops, and mistakes that the
-/// same checks catch.
+/// Random-k: the shares of segments and the draws of the loops, as the format states them.
+/// statistics/random_k_checks.hpp has every outcome for small n.
 
 #include "cpu/random_k.hpp"
 
 #include <limits>
-#include <map>
+#include <set>
 
 #include "core/philox.hpp"
 #include "math/subset_sampling.hpp"
@@ -16,161 +16,110 @@ namespace atomo::test {
 using namespace model;
 namespace {
 
-struct BoolSet {
-  std::vector<bool> marks;
-  [[nodiscard]] bool test(std::uint64_t i) const { return marks[i]; }
-  void mark(std::uint64_t i) { marks[i] = true; }
-};
+constexpr std::uint64_t kLargest = std::uint64_t{1} << 40;
 
-/// Sampling that draws again from all entries, and drops what it drew before.
-struct WithReplacement {
-  static std::uint64_t range(std::uint64_t, std::uint64_t n) { return n; }
-  static void add(BoolSet& set, std::uint64_t, std::uint64_t t) { set.mark(t); }
-};
-/// Floyd's sampling with the draw taken from all entries instead of those up to j.
-struct WideDraw {
-  static std::uint64_t range(std::uint64_t, std::uint64_t n) { return n; }
-  static void add(BoolSet& set, std::uint64_t j, std::uint64_t t) { set.mark(set.test(t) ? j : t); }
-};
-
-/// Calls visit(set) for every outcome, all equally likely.
-template <typename Visit>
-void for_each_draw(std::uint64_t n, std::uint64_t m, Visit visit) {
-  std::uint64_t outcomes = 1;
-  for (std::uint64_t j = n - m; j < n; ++j) outcomes *= j + 1;
-  for (std::uint64_t outcome = 0; outcome < outcomes; ++outcome) {
-    BoolSet set{std::vector<bool>(n)};
-    std::uint64_t left = outcome;
-    math::draw_subset(n, m, set, [&](std::uint64_t j, std::uint64_t) {
-      const std::uint64_t t = left % (j + 1);
-      left /= j + 1;
-      return t;
-    });
-    visit(set);
-  }
-}
-
-template <typename Mutant, typename Visit>
-void for_each_mutant_draw(std::uint64_t n, std::uint64_t m, Visit visit) {
-  std::uint64_t outcomes = 1;
-  for (std::uint64_t d = 0; d < m; ++d) outcomes *= Mutant::range(n - m + d, n);
-  for (std::uint64_t outcome = 0; outcome < outcomes; ++outcome) {
-    BoolSet set{std::vector<bool>(n)};
-    std::uint64_t left = outcome;
-    for (std::uint64_t d = 0; d < m; ++d) {
-      const std::uint64_t range = Mutant::range(n - m + d, n);
-      Mutant::add(set, n - m + d, left % range);
-      left /= range;
-    }
-    visit(set);
-  }
-}
-
-/// The largest of |E - x|, and of the mean squared error's distance from (n/k - 1) ||x||^2.
-template <typename Enumerate>
-double worst_moment(std::uint64_t n, std::uint64_t k, double scale, Enumerate enumerate) {
-  std::vector<double> x(n), mean(n);
-  for (std::size_t i = 0; i < n; ++i) x[i] = 1.0 - 0.375 * static_cast<double>(i);
-  double outcomes = 0, error = 0, energy = 0;
-  for (const double v : x) energy += v * v;
-  enumerate([&](const BoolSet& set) {
-    ++outcomes;
-    for (std::size_t i = 0; i < n; ++i) {
-      const double y = set.marks[i] ? x[i] * scale : 0;
-      mean[i] += y;
-      error += (y - x[i]) * (y - x[i]);
-    }
-  });
-  double worst =
-      std::abs(error / outcomes - energy * (static_cast<double>(n) / static_cast<double>(k) - 1));
-  for (std::size_t i = 0; i < n; ++i) worst = std::max(worst, std::abs(mean[i] / outcomes - x[i]));
-  return worst;
-}
-
-TEST(RandomKMath, ExpectationAndErrorAreExact) {
-  for (std::uint64_t n = 1; n <= 7; ++n) {
-    for (std::uint64_t k = 1; k <= n; ++k) {
-      const double scale = static_cast<double>(n) / static_cast<double>(k);
-      EXPECT_LT(worst_moment(n, k, scale, [&](auto visit) { for_each_draw(n, k, visit); }), 1e-12)
-          << n << " " << k;
-      if (k == n) continue;  // the entries left out are drawn
-      const auto complement = [&](auto visit) {
-        for_each_draw(n, n - k, [&](BoolSet set) {
-          set.marks.flip();
-          visit(set);
-        });
-      };
-      EXPECT_LT(worst_moment(n, k, scale, complement), 1e-12) << n << " " << k;
+TEST(RandomKMath, SharesAddUpAndAreTheMeanRoundedDownOrUp) {
+  for (const std::uint64_t n :
+       {std::uint64_t{1}, std::uint64_t{4095}, std::uint64_t{4097}, std::uint64_t{100'003}}) {
+    for (const std::uint64_t k : {std::uint64_t{1}, n / 5000 + 1, n / 10 + 1, n - n / 3, n}) {
+      for (const std::uint64_t offset : {std::uint64_t{0}, n / 3, n - 1}) {
+        const math::SampleShares<math::Wide> shares{n, k, offset};
+        const math::SampleShares<std::uint64_t> narrow{n, k, offset};
+        std::uint64_t kept = 0;
+        for (std::uint64_t s = 0; s * math::kSampleSegment < n; ++s) {
+          const math::SampledSegment segment = shares(s);
+          EXPECT_EQ(segment.begin, s * math::kSampleSegment);
+          EXPECT_EQ(segment.entries, std::min(math::kSampleSegment, n - segment.begin));
+          EXPECT_EQ(segment.rank, kept);
+          const std::uint64_t mean = k * segment.entries / n;
+          EXPECT_TRUE(segment.keep == mean || segment.keep == mean + 1) << n << " " << k;
+          EXPECT_LE(segment.keep, segment.entries);
+          EXPECT_EQ(narrow(s).keep, segment.keep);
+          EXPECT_EQ(narrow(s).rank, segment.rank);
+          kept += segment.keep;
+        }
+        EXPECT_EQ(kept, k);
+      }
     }
   }
 }
 
-TEST(RandomKMath, EverySubsetIsEquallyLikely) {
-  std::map<std::vector<bool>, int> counts;
-  for_each_draw(6, 3, [&](const BoolSet& set) { ++counts[set.marks]; });
-  EXPECT_EQ(counts.size(), 20u);
-  for (const auto& [marks, count] : counts)
-    EXPECT_EQ(count, 6);  // 4 * 5 * 6 outcomes over 20 subsets
-}
-
-TEST(RandomKMath, MutantsAreCaught) {
-  EXPECT_GT(worst_moment(5, 2, 1.0, [&](auto visit) { for_each_draw(5, 2, visit); }),
-            0.1);  // unscaled
-  EXPECT_GT(worst_moment(5, 2, 2.5,
-                         [&](auto visit) { for_each_mutant_draw<WithReplacement>(5, 2, visit); }),
-            0.01);
-  EXPECT_GT(
-      worst_moment(5, 2, 2.5, [&](auto visit) { for_each_mutant_draw<WideDraw>(5, 2, visit); }),
-      0.01);
+/// Products of 80 bits, and of 64 where counts have 32.
+TEST(RandomKMath, SharesOfTheLargestLayersDoNotOverflow) {
+  const math::SampleShares<math::Wide> shares{kLargest, kLargest - 1, kLargest - 1};
+  EXPECT_EQ(shares.before(kLargest), kLargest - 1);
+  EXPECT_EQ(shares.before(kLargest - 1), kLargest - 1);  // the one left out is the last
+  EXPECT_EQ(shares.before(1), 1u);
+  constexpr std::uint64_t kNarrow = 0xFFFFFFFFu;
+  const math::SampleShares<std::uint64_t> narrow{kNarrow, kNarrow, kNarrow - 1};
+  EXPECT_EQ(narrow.before(kNarrow), kNarrow);
+  EXPECT_EQ(narrow.before(kNarrow - 1), kNarrow - 1);
 }
 
 TEST(RandomKMath, ScaledDrawsCoverTheirRange) {
   constexpr std::uint64_t kAll = ~std::uint64_t{0};
-  for (const std::uint64_t j :
-       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 40) - 1}) {
-    EXPECT_EQ(math::scale_draw(0, 0, j), 0u);
-    EXPECT_EQ(math::scale_draw(kAll, kAll, j), j);
+  for (const std::uint64_t j : {0u, 1u, 6u, 4095u}) {
+    EXPECT_EQ(math::scale_draw(0, j), 0u);
+    EXPECT_EQ(math::scale_draw(kAll, j), j);
   }
-  // The boundary of 3 equal parts of [0, 2^128) is 0x55...55 and a third: the low half decides.
+  for (const std::uint64_t n : {std::uint64_t{1}, std::uint64_t{7}, kLargest}) {
+    EXPECT_EQ(math::scale_offset(0, 0, n), 0u);
+    EXPECT_EQ(math::scale_offset(kAll, kAll, n), n - 1);
+  }
+  // The boundary of 3 equal parts of [0, 2^64) is 0x55...55 and a third; of [0, 2^128) the low half
+  // decides.
   constexpr std::uint64_t kThird = 0x5555555555555555u;
-  EXPECT_EQ(math::scale_draw(kThird, kThird, 2), 0u);
-  EXPECT_EQ(math::scale_draw(kThird + 1, kThird, 2), 1u);
+  EXPECT_EQ(math::scale_draw(kThird, 2), 0u);
+  EXPECT_EQ(math::scale_draw(kThird + 1, 2), 1u);
+  EXPECT_EQ(math::scale_offset(kThird, kThird, 3), 0u);
+  EXPECT_EQ(math::scale_offset(kThird + 1, kThird, 3), 1u);
+}
+
+/// floor(digits * range / 2^(32 count)), digits of 32 bits, by long multiplication.
+std::uint64_t scaled(const std::uint32_t* digits, int count, std::uint64_t range) {
+  math::Wide carry = 0;
+  for (int i = 0; i < count; ++i) carry = math::Wide{digits[i]} * range + (carry >> 32);
+  return static_cast<std::uint64_t>(carry >> 32);
 }
 
 /// The kept entries as the format states them.
 std::vector<bool> reference_marks(std::uint64_t n, std::uint64_t k, Key key) {
   key.worker = 0;
   const Philox draws(key, Purpose::random_k);
-  const bool complement = k > n / 2;
-  BoolSet set{std::vector<bool>(n)};
-  math::draw_subset(n, complement ? n - k : k, set, [&](std::uint64_t j, std::uint64_t d) {
-    const PhiloxWords w = draws(d);
-    math::Wide r = 0;
-    for (int i = 3; i >= 0; --i) r = (r << 32) | w[static_cast<std::size_t>(i)];
-    // floor(r * (j + 1) / 2^128), by long multiplication in 32-bit digits
-    math::Wide carry = 0;
-    for (int i = 0; i < 4; ++i)
-      carry = ((r >> (32 * i)) & 0xFFFFFFFFu) * (math::Wide{j} + 1) + (carry >> 32);
-    return static_cast<std::uint64_t>(carry >> 32);
-  });
-  if (complement) set.marks.flip();
-  return set.marks;
+  const math::Wide offset = scaled(draws(0).data(), 4, n);
+  std::vector<bool> marks(n);
+  for (std::uint64_t begin = 0; begin < n; begin += 4096) {
+    const std::uint64_t end = std::min<std::uint64_t>(begin + 4096, n), entries = end - begin;
+    const auto keep = static_cast<std::uint64_t>((math::Wide{k} * end + offset) / n -
+                                                 (math::Wide{k} * begin + offset) / n);
+    const std::uint64_t m = std::min(keep, entries - keep);
+    std::set<std::uint64_t> drawn;
+    for (std::uint64_t d = 0; d < m; ++d) {
+      const PhiloxWords block = draws(1 + 2048 * (begin / 4096) + d / 2);
+      const std::uint64_t j = entries - m + d, t = scaled(block.data() + 2 * (d % 2), 2, j + 1);
+      drawn.insert(drawn.count(t) != 0 ? j : t);
+    }
+    for (std::uint64_t i = 0; i < entries; ++i)
+      marks[begin + i] = (drawn.count(i) != 0) == (keep <= entries / 2);
+  }
+  return marks;
 }
 
 TEST(RandomK, KeepsTheStatedEntriesScaled) {
   const Key key{.seed = 42, .step = 3, .tensor = 7, .worker = 5};
-  for (const std::size_t n : {1u, 2u, 5u, 64u, 65u, 1009u, 70'001u}) {
-    for (const std::uint64_t k : {std::size_t{1}, n / 10 + 1, n / 2 + 1, n}) {
+  for (const std::size_t n : {1u, 2u, 5u, 64u, 65u, 1009u, 4096u, 4097u, 70'001u}) {
+    for (const std::uint64_t k : {std::size_t{1}, n / 10 + 1, n / 2, n / 2 + 1, n - n / 7, n}) {
+      if (k == 0) continue;
       const RandomKConfig config{k};
       std::vector<float> x(n);
       for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<float>(i + 1);
-      std::vector<std::byte> body(cpu::max_encoded_bytes(config, n)),
-          workspace(cpu::workspace_bytes(config, n));
+      std::vector<std::byte> body(cpu::max_encoded_bytes(config, n));
       std::size_t bytes = 0;
-      ASSERT_EQ(cpu::encode(config, x.data(), n, key, workspace, nullptr, body, bytes), Status::ok);
+      BackwardExecutor executor;
+      ASSERT_EQ(cpu::encode(config, x.data(), n, key, &executor, body, bytes), Status::ok);
       ASSERT_EQ(bytes, 4 * k);
       std::vector<float> y(n);
-      ASSERT_EQ(cpu::decode(config, body, y.data(), n, key, workspace, nullptr), Status::ok);
+      ASSERT_EQ(cpu::decode(config, body, y.data(), n, key, nullptr), Status::ok);
       const auto marks = reference_marks(n, k, key);
       EXPECT_EQ(std::count(marks.begin(), marks.end(), true), static_cast<std::ptrdiff_t>(k));
       const auto scale = static_cast<float>(static_cast<double>(n) / static_cast<double>(k));
@@ -204,16 +153,24 @@ TEST(RandomK, WorkersShareTheirEntriesAndPayloadsAdd) {
   EXPECT_NE(a, encode_body(method, x, {.seed = 4, .step = 1}).bytes);
 }
 
+/// Entries of one segment, and of three that keep fewer than one entry each.
 TEST(RandomK, EveryEntryIsKeptEquallyOften) {
-  constexpr std::size_t kN = 130, kK = 13, kKeys = 20'000;
-  std::vector<double> kept(kN);
-  for (std::uint32_t step = 0; step < kKeys; ++step) {
-    const auto marks = reference_marks(kN, kK, {.seed = 8, .step = step});
-    for (std::size_t i = 0; i < kN; ++i) kept[i] += marks[i];
+  constexpr int kKeys = 20'000;
+  for (const auto& [n, k] : {std::pair<std::size_t, std::size_t>{130, 13}, {8500, 2}}) {
+    std::vector<double> kept(130);  // as many groups of neighbours
+    const std::size_t group = (n + 129) / 130;
+    for (std::uint32_t step = 0; step < kKeys; ++step) {
+      const auto marks = reference_marks(n, k, {.seed = 8, .step = step});
+      for (std::size_t i = 0; i < n; ++i) kept[i / group] += marks[i];
+    }
+    // 130 counts, of each draw a binomial variance at most: beyond 5.5 deviations with a probability
+    // below 1e-5 in all.
+    for (std::size_t g = 0; g * group < n; ++g) {
+      const double share = static_cast<double>(std::min(group, n - g * group)) *
+                           static_cast<double>(k) / static_cast<double>(n);
+      EXPECT_NEAR(kept[g], kKeys * share, 5.5 * std::sqrt(kKeys * share)) << n << " " << g;
+    }
   }
-  // 130 binomial counts of mean 2,000 and deviation 42.4: beyond 5.5 deviations with a probability
-  // below 1e-5 in all.
-  for (std::size_t i = 0; i < kN; ++i) EXPECT_NEAR(kept[i], 2000, 5.5 * 42.5) << i;
 }
 
 TEST(RandomK, OverflowIsReported) {

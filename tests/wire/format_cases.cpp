@@ -16,9 +16,6 @@ namespace atomo::test {
 using namespace model;
 namespace {
 
-constexpr Key kKey{
-    .seed = 0x9E3779B97F4A7C15, .step = 1234567, .tensor = 0, .worker = 3, .channel = 2};
-
 constexpr float kLargest = std::numeric_limits<float>::max();
 
 /// Of integers below 2^8 in magnitude, in units of 2^-20: exact in f32.
@@ -125,8 +122,7 @@ std::vector<std::byte> written(const FormatCase& c, std::size_t capacity, Write 
   return bytes;
 }
 
-std::vector<std::byte> encode_model(const FormatCase& c, const Inputs& inputs,
-                                    const Key& key = kKey) {
+std::vector<std::byte> encode_model(const FormatCase& c, const Inputs& inputs, const Key& key) {
   Compressor model = make_model(c);
   std::vector<std::byte> workspace(test::workspace_bytes(model));
   return written(c, model.max_encoded_bytes(), [&](const Payload& payload) {
@@ -136,7 +132,7 @@ std::vector<std::byte> encode_model(const FormatCase& c, const Inputs& inputs,
 
 std::vector<std::byte> encode_layers_and_join(const FormatCase& c, const Inputs& inputs) {
   Compressor model = make_model(c);
-  require(model.begin_step(kKey, {.atoms = c.joining == Joining::low_price ? 0x1p-22f : 0}),
+  require(model.begin_step(c.key, {.atoms = c.joining == Joining::low_price ? 0x1p-22f : 0}),
           c.name);
   std::vector<std::vector<std::byte>> parts;
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
@@ -161,7 +157,7 @@ std::vector<std::byte> encode_workers_and_add(const FormatCase& c, const Inputs&
   constexpr std::uint16_t kWorkers = 5;
   std::vector<std::vector<std::byte>> parts;
   for (std::uint16_t w = 0; w < kWorkers; ++w) {
-    Key key = kKey;
+    Key key = c.key;
     key.worker = static_cast<std::uint16_t>(key.worker + w);
     parts.push_back(encode_model(c, inputs, key));
   }
@@ -321,15 +317,26 @@ std::vector<CaseLayer> short_layers_above_their_caps() {
   return layers;
 }
 
+/// Messages that draw more than their cap allows under these seeds, and leave atoms out.
+void add_thinned(std::vector<FormatCase>& cases) {
+  const auto add = [&](const char* name, const char* spec, const Shape& shape, std::uint64_t seed) {
+    cases.push_back({name, {{spec, shape, Content::even}}});
+    cases.back().key.seed = seed;
+  };
+  add("thinned-rows", "atomo:bits=2,cap=2,atoms=rows", {300, 64}, 1);
+  add("thinned-sketch", "atomo:bits=2,cap=2,atoms=sketch", {150, 130}, 0);
+  add("thinned-auto", "atomo:bits=2,cap=2,atoms=auto", {300, 64}, 34);
+}
+
 void add_models(std::vector<FormatCase>& cases) {
   cases.push_back({"model", model_layers(), Joining::model, false});
   cases.push_back({"model-names", model_layers(), Joining::model, true});
   cases.push_back({"model-own-prices", model_layers(), Joining::own_prices, false});
   cases.push_back({"model-spectral", spectral_layers(), Joining::model, false});
   cases.push_back({"model-spectral-own-prices", spectral_layers(), Joining::own_prices, false});
-  cases.push_back({"model-thinned", capped_layers(), Joining::low_price, false});
-  cases.push_back({"model-thinned-spectral", capped_spectral_layers(), Joining::low_price, false});
   cases.push_back({"model-raised-prices", capped_layers(), Joining::low_price, false});
+  cases.push_back(
+      {"model-raised-prices-spectral", capped_spectral_layers(), Joining::low_price, false});
   cases.push_back(
       {"model-layers-left-out", short_layers_above_their_caps(), Joining::model, false});
 }
@@ -381,6 +388,7 @@ std::vector<FormatCase> format_cases() {
   add_edges(cases);
   add_spectral_edges(cases);
   add_models(cases);
+  add_thinned(cases);
   cases.push_back(summed_levels(70001));
   cases.push_back(summed_ones(40001));
   cases.push_back(summed_few());
@@ -393,13 +401,13 @@ std::vector<FormatCase> golden_cases() {
   // Its lossless stage is sure to make it shorter.
   cases.push_back(single("lossless", "qsgd:bits=8+blosc:codec=zstd", {20, 33}, Content::zero));
   add_models(cases);
+  add_thinned(cases);
   cases.push_back(summed_levels(700));
   cases.push_back(summed_ones(1500));
   return cases;
 }
 
 bool bytes_are_fixed(const FormatCase& c) {
-  if (c.name == "model-thinned") return false;  // today's prices are raised instead
   static constexpr std::array kOfLibraries = {"svd", "sketch", "auto", "blosc"};
   return std::none_of(c.layers.begin(), c.layers.end(), [](const CaseLayer& layer) {
     return std::any_of(kOfLibraries.begin(), kOfLibraries.end(), [&](const char* word) {
@@ -410,7 +418,7 @@ bool bytes_are_fixed(const FormatCase& c) {
 
 std::vector<std::byte> encode_case(const FormatCase& c) {
   const Inputs inputs(c);
-  if (c.joining == Joining::model) return encode_model(c, inputs);
+  if (c.joining == Joining::model) return encode_model(c, inputs, c.key);
   if (c.joining == Joining::own_prices || c.joining == Joining::low_price)
     return encode_layers_and_join(c, inputs);
   if (c.joining == Joining::summed) return encode_workers_and_add(c, inputs);
@@ -418,7 +426,7 @@ std::vector<std::byte> encode_case(const FormatCase& c) {
   const Codec codec = Codec::parse(layer.spec);
   std::vector<std::byte> workspace(codec.encode_workspace_bytes(layer.shape, layer.dtype));
   return written(c, codec.max_encoded_bytes(layer.shape, layer.dtype), [&](const Payload& payload) {
-    return codec.encode(inputs.views[0], kKey, payload, {.workspace = workspace});
+    return codec.encode(inputs.views[0], c.key, payload, {.workspace = workspace});
   });
 }
 

@@ -66,6 +66,7 @@ struct FormatCase {
   Joining joining = Joining::codec;
   bool names_on_wire = false;
   unsigned doublings = 0;  ///< of a sum
+  Key key{.seed = 0x9E3779B97F4A7C15, .step = 1234567, .tensor = 0, .worker = 3, .channel = 2};
 };
 
 /// Everything the independent decoder is checked with.

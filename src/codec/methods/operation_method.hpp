@@ -38,7 +38,7 @@ inline constexpr BodyDecoder kEveryEntryDecoder = {
 
 /// A method that sends k of n entries, k from 1 to n; params hold k modulo 2^32. `Format` names it
 /// (`kId`, `kName`, `Config`), has `keep_in(body, n)`, the k that a body says, 0 when it says none,
-/// and `decode(config, out)`.
+/// `workspace_bytes(config, n)`, for either direction, and `decode(config, out)`.
 template <typename Format>
 class KeepMethod : public BodyEncoder {
  public:
@@ -52,7 +52,7 @@ class KeepMethod : public BodyEncoder {
     return cpu::max_encoded_bytes(config(shape), shape.elements());
   }
   std::size_t scratch_bytes(const Shape& shape) const final {
-    return cpu::workspace_bytes(config(shape), shape.elements());
+    return Format::workspace_bytes(config(shape), shape.elements());
   }
 
  protected:
@@ -87,7 +87,7 @@ inline constexpr BodyDecoder kKeepDecoder = {
                                     n);
     },
     [](const Kind& kind) noexcept {
-      return cpu::workspace_bytes(typename Format::Config{0}, kind.shape.elements());
+      return Format::workspace_bytes(typename Format::Config{0}, kind.shape.elements());
     },
     [](const LayerOutput& out) noexcept {
       const auto config = keep_of<Format>(out.body, *out.kind);

@@ -18,8 +18,9 @@ struct Format {
     const std::size_t keep = body.size() / 4;
     return keep <= n ? keep : 0;
   }
+  static std::size_t workspace_bytes(const Config&, std::size_t) noexcept { return 0; }
   static Status decode(const Config& config, const LayerOutput& out) noexcept {
-    return decode_with(config, out, out.key, out.workspace);
+    return decode_with(config, out, out.key);
   }
 };
 
@@ -31,16 +32,18 @@ class RandomK final : public KeepMethod<Format> {
     Traits t;
     t.cuda = true;
     t.unbiased = true;
-    // n/k and the product with it round by 2^-24 each; the 128-bit draws add at most 2^-48.
+    // n/k and the product with it round by 2^-24 each; the draws add less than 2^-47: of U at most
+    // 2^-48, of the entries 2^-52 (math/subset_sampling.hpp).
     t.bias_bound = 0x1p-22;
-    // omega = n/k - 1 with k at least 2/3 of F n (rounded to nearest, at least 1).
+    // omega = n/k - 1: every entry is kept with probability k/n. k is at least 2/3 of F n (rounded
+    // to nearest, at least 1).
     if (keep_.fraction) t.omega = 1.5 / keep_.value - 1;
     t.linear = true;
     t.fixed_size = true;
     return t;
   }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
-    return cpu::encode(config(*in.layer.shape), in.layer.x, in.layer.n, in.layer.key, in.scratch,
+    return cpu::encode(config(*in.layer.shape), in.layer.x, in.layer.n, in.layer.key,
                        in.layer.executor, body, result.bytes);
   }
 };

@@ -20,6 +20,9 @@ struct Format {
     MarksReader reader;
     return reader.open(body, n) ? reader.kept() : 0;
   }
+  static std::size_t workspace_bytes(const Config& config, std::size_t n) noexcept {
+    return cpu::workspace_bytes(config, n);
+  }
   static Status decode(const Config& config, const LayerOutput& out) noexcept {
     return decode_with(config, out, out.workspace);
   }

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 
 from . import philox
-from .bits import BitReader, ByteReader, bytes_for, require
+from .bits import BitReader, ByteReader, DownwardBitReader, bytes_for, require
 from .duo_code import NUMBERS, escape_bits, read_pair
 from .sparse import read_marks
 
@@ -42,10 +42,7 @@ def decode(body, kind, family, key, price, gain=np.float32(1)):
                for t, class_number in zip(kept, read_classes(reader, len(kept)))]
     for vector in vectors:
         vector.step *= gain
-    pieces = [piece for vector in vectors for piece in cut(vector)]
-    together = GROUP // length if length <= GROUP // 2 else 1
-    groups = [pieces[i:i + together] for i in range(0, len(pieces), together)]
-    for (vector, first, _), values in read_groups(reader, groups, key):
+    for (vector, first, _), values in read_groups(reader, [[vector] for vector in vectors], length, key):
         start = vector.number * length + first
         out[start:start + values.size] = values * (np.float32(1) / scale)
     return out
@@ -102,17 +99,36 @@ def cut(vector):
     return [(vector, first, min(GROUP, vector.length - first)) for first in range(0, vector.length, GROUP)]
 
 
-def read_groups(reader, groups, key):
-    """(piece, values before the range factor is undone) for every piece of every group, to the body's end."""
+def read_groups(reader, atoms, length, key):
+    """(piece, values before the range factor is undone) for every piece of the kept atoms, to the body's end. An atom is a
+    list of vectors; `length` is that of all their entries, but for the last atom's."""
+    together = GROUP // length if length <= GROUP // 2 else 1
+    if length > GROUP:
+        groups = [[[piece]] for atom in atoms for vector in atom for piece in cut(vector)]
+    else:
+        whole = [[(vector, 0, vector.length) for vector in atom] for atom in atoms]
+        groups = [whole[i:i + together] for i in range(0, len(whole), together)]
     ends = np.cumsum(reader.array("<u2", len(groups)), dtype=np.int64).tolist()
-    stream = BitReader(reader.take(bytes_for(ends[-1] if ends else 0)))
-    for group, end in zip(groups, ends):
-        for piece in group:
-            yield piece, _read_piece(stream, key, *piece)
-        require(stream.at == end, "a group does not end at its length")
-    stream.zeros_to_the_end()
+    content = reader.take(bytes_for(ends[-1] if ends else 0))
+    for group, begin, end in zip(groups, [0, *ends], ends):
+        yield from _read_group(content, group, begin, end, together > 1, key)
+    BitReader(content, ends[-1] if ends else 0).zeros_to_the_end()
     reader.zeros_until_multiple_of(4)
     reader.end()
+
+
+def _read_group(content, members, begin, end, alternate, key):
+    """Both strands of a group: members are lists of pieces."""
+    upward, downward = BitReader(content, begin), DownwardBitReader(content, end)
+    for number, pieces in enumerate(members):
+        tiles = sum(-(-entries // TILE) for _, _, entries in pieces)
+        turn = (0 if number % 2 else tiles) if alternate else -(-tiles // 2)
+        strands = [upward] * turn + [downward] * (tiles - turn)
+        for piece in pieces:
+            count = -(-piece[2] // TILE)
+            yield piece, _read_piece(strands[:count], key, *piece)
+            del strands[:count]
+    require(upward.at == downward.at, "the strands of a group do not meet")
 
 
 def levels_of(key, vector):
@@ -130,14 +146,15 @@ def _dequantise(q, level, step):
     return centred * np.float32(step / np.float32(32))
 
 
-def _read_piece(stream, key, vector, first, entries):
+def _read_piece(strands, key, vector, first, entries):
+    """The values of a piece, each of whose tiles is on a strand."""
     levels = levels_of(key, vector)
     escape = escape_bits(vector.length, vector.reach)
     values = np.empty(entries, np.float32)
-    for start in range(0, entries, TILE):
+    for strand, start in zip(strands, range(0, entries, TILE)):
         e = min(TILE, entries - start)
         h = (e + 1) // 2
         tile_levels = levels[(first + start) // TILE, :h]
-        pairs = [read_pair(stream, vector.coding_step, escape, level) for level in tile_levels[:, 0].tolist()]
+        pairs = [read_pair(strand, vector.coding_step, escape, level) for level in tile_levels[:, 0].tolist()]
         values[start:start + e] = _dequantise(pairs, tile_levels, vector.step).T.reshape(-1)[:e]
     return values

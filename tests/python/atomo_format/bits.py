@@ -47,11 +47,11 @@ class ByteReader:
 
 
 class BitReader:
-    """A bit stream over `data`: bit 0 of byte 0 first, fields from their lowest bit on."""
+    """A bit stream over `data` from bit `at` on: bit 0 of byte 0 first, fields from their lowest bit on."""
 
-    def __init__(self, data):
+    def __init__(self, data, at=0):
         self.data = bytes(data)
-        self.at = 0
+        self.at = at
 
     def field(self, width):
         end = self.at + width
@@ -77,6 +77,16 @@ class BitReader:
         """What is left is padding."""
         while self.at < 8 * len(self.data):
             require(self.field(min(32, 8 * len(self.data) - self.at)) == 0, "padding is not zero")
+
+
+class DownwardBitReader(BitReader):
+    """A downward stream, the bits below bit `at`: each field stands just below the one before, its highest bit first."""
+
+    def field(self, width):
+        require(width <= self.at, "a downward stream is too short")
+        self.at -= width
+        window = int.from_bytes(self.data[self.at >> 3:(self.at + width + 7) >> 3], "little")
+        return (window >> (self.at & 7)) & ((1 << width) - 1)
 
 
 def bytes_for(bits):

@@ -70,7 +70,7 @@ def parse(message, exact=True):
     """Reads the head and cuts out the bodies; both checksums are verified."""
     head = ByteReader(message)
     require(head.take(4) == b"ATMO", "magic")
-    require(head.field("B") == 1, "major version")
+    require(head.field("B") == 2, "major version")
     minor = head.field("B")
     flags = head.field("H")
     require(flags & ~1 == 0, "unknown flags")

@@ -2,7 +2,7 @@
 """Levels of single entries on a grid (FORMAT.md, section 2)."""
 import numpy as np
 
-from .bits import BitReader, ByteReader, require
+from .bits import BitReader, ByteReader, DownwardBitReader, require
 
 SEGMENT = 32768
 ESCAPE_ONES = 20
@@ -67,7 +67,7 @@ def _size(word):
 
 
 def _read_segment(word, content, levels):
-    stream = BitReader(content)
+    stream, down = BitReader(content), DownwardBitReader(content, 8 * len(content))
     mode, ones_k, others_k, level_k, bits = _fields(word, stream)
     require(ones_k == 0 or mode == TWO_LISTS, "a parameter of a list that is not there")
     require(others_k == 0 or mode in (ONE_LIST, TWO_LISTS), "a parameter of a list that is not there")
@@ -80,9 +80,10 @@ def _read_segment(word, content, levels):
         _listed(stream, levels, others_k, lambda: _level(stream, 1, level_k, bits))
     else:
         _listed(stream, levels, ones_k, lambda: -1 if stream.field(1) else 1)
-        _listed(stream, levels, others_k, lambda: _level(stream, 2, level_k, bits))
-    require(len(content) - stream.at // 8 <= (stream.at % 8 != 0), "a segment is longer than its content")
-    stream.zeros_to_the_end()
+        _listed(down, levels, others_k, lambda: _level(down, 2, level_k, bits))
+    left = down.at - stream.at
+    require(0 <= left < 8, "a segment's streams do not meet")
+    require(stream.field(left) == 0, "padding is not zero")
 
 
 def decode(body, kind, key, step):

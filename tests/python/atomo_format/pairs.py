@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from . import philox
-from .atoms import GROUP, Vector, cut, range_factor, read_classes, read_groups
+from .atoms import Vector, range_factor, read_classes, read_groups
 from .bits import ByteReader, require
 from .duo_code import NUMBERS
 from .sparse import read_marks
@@ -51,19 +51,10 @@ def read_pairs(body, sides, count, key, price, gain=np.float32(1)):
     for _, longer in pairs:
         longer.step *= gain
     values = {}
-    for (vector, first, _), piece in read_groups(reader, _groups(pairs, m + n), key):
+    for (vector, first, _), piece in read_groups(reader, pairs, m + n, key):
         values.setdefault((vector.number, vector.purpose), np.empty(vector.length, np.float32))[
             first:first + piece.size] = piece
     return tuple([values[k, purpose] for k in kept] for purpose in (philox.DITHER_U, philox.DITHER_V))
-
-
-def _groups(pairs, entries):
-    """Lists of pieces that share a length."""
-    if entries > GROUP:
-        return [[piece] for pair in pairs for vector in pair for piece in cut(vector)]
-    together = max(1, GROUP // entries)
-    whole = [[(vector, 0, vector.length) for vector in pair] for pair in pairs]
-    return [sum(whole[i:i + together], []) for i in range(0, len(whole), together)]
 
 
 def aspect_row(m, n):

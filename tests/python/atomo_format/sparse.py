@@ -47,6 +47,7 @@ def top_k(body, kind, key, price):
     reader = ByteReader(body)
     kept = read_marks(reader, n)
     require(len(kept) >= 1 and len(kept) % 2**32 == kind.parameters, "the number of marks is not k")
+    reader.zeros_until_multiple_of(4)
     values = reader.array("<f4", len(kept))
     reader.end()
     require(np.isfinite(values).all(), "a value is not finite")
@@ -57,17 +58,27 @@ def top_k(body, kind, key, price):
 
 def random_positions(n, k, key):
     """The k of n entries that random-k keeps, ascending."""
-    m = min(k, n - k)
     shared = dataclasses.replace(key, worker=0)
-    words = philox.blocks(shared, philox.RANDOM_K, np.arange(m)).astype(object)
+    first = philox.blocks(shared, philox.RANDOM_K, [0])[0].tolist()
+    offset = sum(word << (32 * i) for i, word in enumerate(first)) * n >> 128
+    kept = []
+    for s, begin in enumerate(range(0, n, SEGMENT)):
+        end = min(n, begin + SEGMENT)
+        share = (k * end + offset) // n - (k * begin + offset) // n
+        kept += [begin + i for i in _kept_of_segment(s, end - begin, share, shared)]
+    return kept
+
+
+def _kept_of_segment(s, length, share, key):
+    m = min(share, length - share)
+    blocks = philox.blocks(key, philox.RANDOM_K, 1 + SEGMENT // 2 * s + np.arange((m + 1) // 2))
     marked = set()
-    for d in range(m):
-        r = sum(int(words[d, i]) << (32 * i) for i in range(4))
-        j = n - m + d
-        t = r * (j + 1) >> 128
+    for d, word in enumerate(blocks.astype("<u4").reshape(-1).view("<u8")[:m].tolist()):
+        j = length - m + d
+        t = word * (j + 1) >> 64
         marked.add(j if t in marked else t)
-    if k > n // 2:
-        marked = set(range(n)) - marked
+    if share > length // 2:
+        marked = set(range(length)) - marked
     return sorted(marked)
 
 
