@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's layers one by one, its prices, and what it has learnt: atomo/compressor.hpp.
+// Whole messages and steps whose layers come one by one, a model's prices, and what it has learnt: atomo/compressor.hpp.
 #include "boundary.hpp"
 
 using atomo::c::checked_alpha;
@@ -8,7 +8,34 @@ using atomo::c::given;
 using atomo::c::guarded;
 using atomo::c::key_of;
 using atomo::c::message_of;
+using atomo::c::payload_of;
 using atomo::c::view_of;
+
+atomo_status atomo_compressor_begin_message(atomo_compressor* compressor, const atomo_key* key,
+                                            void* payload, size_t capacity, uint64_t* bytes,
+                                            const atomo_context* context) {
+  return guarded([&] {
+    return given(compressor, "compressor")
+        .model.begin_message(key_of(key), payload_of(payload, capacity, bytes),
+                             context_of(context));
+  });
+}
+
+atomo_status atomo_compressor_add_layer(atomo_compressor* compressor, size_t i,
+                                        const atomo_const_tensor* tensor,
+                                        const atomo_context* context) {
+  return guarded([&] {
+    atomo::Compressor& model = given(compressor, "compressor").model;
+    atomo::c::check_index(i, model.layers().size(), "layers");
+    return model.add_layer(i, view_of(tensor), context_of(context));
+  });
+}
+
+atomo_status atomo_compressor_end_message(atomo_compressor* compressor,
+                                          const atomo_context* context) {
+  return guarded(
+      [&] { return given(compressor, "compressor").model.end_message(context_of(context)); });
+}
 
 atomo_status atomo_compressor_begin_step(atomo_compressor* compressor, const atomo_key* key) {
   return guarded([&] { return given(compressor, "compressor").model.begin_step(key_of(key)); });
@@ -29,7 +56,7 @@ atomo_status atomo_compressor_encode_layer(atomo_compressor* compressor, size_t 
   return guarded([&] {
     atomo::Compressor& model = given(compressor, "compressor").model;
     atomo::c::check_index(i, model.layers().size(), "layers");
-    return model.encode_layer(i, view_of(tensor), atomo::c::payload_of(payload, capacity, bytes),
+    return model.encode_layer(i, view_of(tensor), payload_of(payload, capacity, bytes),
                               context_of(context));
   });
 }

@@ -73,6 +73,55 @@ nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::
   return bytes_of(message.bytes(), bytes);
 }
 
+void begin_message(PyCompressor& self, nb::handle seed, nb::handle step, nb::handle worker,
+                   nb::handle channel) {
+  const Key key = key_of(seed, step, worker, channel);
+  std::unique_ptr<OpenMessage> open(
+      new OpenMessage{self.pool.take(self.model.max_encoded_bytes()),
+                      self.pool.take(self.model.encode_workspace_bytes())});
+  const Bytes message = open->message.bytes();
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    const std::unique_lock alone(self.step);
+    status = self.model.begin_message(
+        key, {message.data(), message.size(), &open->bytes},
+        {.workspace = open->workspace.bytes(), .executor = self.threads.executor()});
+  }
+  check_stage(status, "begin_message: the message or the step before has to end first");
+  self.open = std::move(open);
+}
+
+void add_layer(PyCompressor& self, std::size_t number, nb::handle gradient) {
+  const std::size_t i = self.layer_of(number);
+  const Array array(gradient, Access::read, "gradient");
+  const ConstTensorView view = array.on_host().view();
+  self.check(i, array, true, "gradient");
+  if (self.open) self.open->gradients.push_back(array);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    const std::shared_lock among_others(self.step);
+    const std::lock_guard alone(self.layers[i]);
+    status = self.model.add_layer(i, view, {.executor = self.threads.executor()});
+  }
+  check_stage(status, "add_layer: begin_message has to begin a message first");
+}
+
+nb::bytes end_message(PyCompressor& self) {
+  const std::unique_ptr<OpenMessage> open = std::move(self.open);
+  if (!open) throw Error("end_message: begin_message has to begin a message first");
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    const std::unique_lock alone(self.step);
+    status = self.model.end_message({.executor = self.threads.executor()});
+  }
+  check_stage(status, "end_message: not every layer was added; the message is given up");
+  self.warning.tell(status, self.policy);
+  return bytes_of(open->message.bytes(), open->bytes);
+}
+
 void decode(PyCompressor& self, nb::handle payload, nb::handle out) {
   const Memory message(payload, Access::read, "payload");
   const Arrays arrays(out, Access::write, "out", &self.names);
@@ -266,6 +315,10 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
                nb::arg("device"), nb::arg("learns_ranks"))
           .def("encode", &encode, nb::arg("gradients").none(), nb::arg("seed").none(),
                nb::arg("step").none(), nb::arg("worker").none(), nb::arg("channel").none())
+          .def("begin_message", &begin_message, nb::arg("seed").none(), nb::arg("step").none(),
+               nb::arg("worker").none(), nb::arg("channel").none())
+          .def("add_layer", &add_layer, nb::arg("number"), nb::arg("gradient").none())
+          .def("end_message", &end_message)
           .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())
           .def("decode_add_all", &decode_add_all, nb::arg("payloads"), nb::arg("out").none(),
                nb::arg("alpha"))

@@ -18,6 +18,13 @@
 
 namespace atomo::python {
 
+/// What a message of layers that come one by one borrows until it ends.
+struct OpenMessage {
+  WorkspacePool::Lease message, workspace;
+  std::uint64_t bytes = 0;
+  std::vector<Array> gradients = {};  ///< in the order in which they were added
+};
+
 /// May be used from many threads: what the library wants one thread for waits for the others.
 class PyCompressor {
  public:
@@ -31,8 +38,10 @@ class PyCompressor {
   WorkspacePool pool;
   OverspentWarning warning;
   std::vector<std::string> names;
-  /// Alone for `encode`, `begin_step`, `end_step` and `load`; shared for everything between.
+  /// Alone for `encode`, what begins or ends a message or a step, and `load`; shared for everything
+  /// between.
   std::shared_mutex step;
+  std::unique_ptr<OpenMessage> open;  ///< between `begin_message` and `end_message`; under the GIL
   std::unique_ptr<std::mutex[]> layers;  ///< one a layer: two threads may not encode the same one
   /// Suffices to decode any message of these shapes into any dtypes, on the CPU.
   std::size_t decode_workspace_bytes = 0;

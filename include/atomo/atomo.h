@@ -343,6 +343,25 @@ ATOMO_API atomo_status atomo_compressor_encode(atomo_compressor* compressor,
                                                const atomo_const_tensor* tensors, size_t count,
                                                const atomo_key* key, void* payload, size_t capacity,
                                                uint64_t* bytes, const atomo_context* context);
+/// Begins a whole message whose layers come one by one; its bytes are those of
+/// `atomo_compressor_encode`. `payload`, `bytes` and the context's workspace belong to the message
+/// until `atomo_compressor_end_message`. ATOMO_WRONG_STAGE while a message or a step is under way,
+/// ATOMO_UNSUPPORTED on a device.
+ATOMO_API atomo_status atomo_compressor_begin_message(atomo_compressor* compressor,
+                                                      const atomo_key* key, void* payload,
+                                                      size_t capacity, uint64_t* bytes,
+                                                      const atomo_context* context);
+/// Layer `i` of the message: any order, different layers on any threads at once; of a layer that is
+/// added again the last counts. What the tensor points to stays as it is until the message ends. Of
+/// the context the threads and `status` are used. ATOMO_WRONG_STAGE outside a message.
+ATOMO_API atomo_status atomo_compressor_add_layer(atomo_compressor* compressor, size_t i,
+                                                  const atomo_const_tensor* tensor,
+                                                  const atomo_context* context);
+/// Finds the price, does the rest of the work and ends the message, even where it fails. Of the
+/// context the threads and `status` are used. ATOMO_WRONG_STAGE outside a message or when a layer was
+/// not added.
+ATOMO_API atomo_status atomo_compressor_end_message(atomo_compressor* compressor,
+                                                    const atomo_context* context);
 /// Reads a container of all layers. Thread-safe, as all that decodes, with a workspace each.
 ATOMO_API atomo_status atomo_compressor_decode(const atomo_compressor* compressor,
                                                const void* message, size_t message_bytes,

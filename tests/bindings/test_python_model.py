@@ -141,6 +141,46 @@ def test_layers_one_by_one_are_the_whole_message(policy, framework):
         numpy.testing.assert_array_equal(framework.numpy(x), framework.numpy(model.decode(whole, like=grads)[name]))
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_message_of_layers_one_by_one_is_the_whole_message(policy, framework):
+    grads = gradients(framework)
+    whole, parts = atomo.Compressor(SHAPES, policy), atomo.Compressor(SHAPES, policy, threads=2)
+    for step in range(3):
+        parts.begin_message(seed=1, step=step, worker=3)
+        for name in reversed(SHAPES):
+            parts.add_layer(name, grads[name])
+        assert parts.end_message() == whole.encode(grads, seed=1, step=step, worker=3)
+
+
+def test_a_message_keeps_its_gradients_and_takes_the_last_of_each():
+    model, grads = atomo.Compressor(SHAPES, "atomo:bits=1"), gradients(FRAMEWORKS[0])
+    expected = model.encode(grads, step=0)
+    model = atomo.Compressor(SHAPES, "atomo:bits=1")
+    model.begin_message(step=0)
+    for name, x in grads.items():
+        model.add_layer(name, 3 * x + 1)
+    for name in grads:
+        model.add_layer(name, grads[name].copy())
+    assert model.end_message() == expected
+
+
+def test_messages_begin_and_end_in_turn():
+    model, grads = atomo.Compressor(SHAPES, "atomo:bits=1"), gradients(FRAMEWORKS[0])
+    for call in (lambda: model.add_layer("fc.bias", grads["fc.bias"]), model.end_message):
+        with pytest.raises(atomo.Error, match="begin_message has to begin a message first"):
+            call()
+    model.begin_message(step=0)
+    with pytest.raises(atomo.Error, match="has to end first"):
+        model.begin_message(step=1)
+    with pytest.raises(atomo.Error, match="has to end first"):
+        model.begin_step(step=1)
+    with pytest.raises(atomo.Error, match=r"the shape is \[3\], layer 'fc.bias'"):
+        model.add_layer("fc.bias", numpy.ones(3, "float32"))
+    with pytest.raises(atomo.Error, match="not every layer was added"):
+        model.end_message()
+    assert len(model.encode(grads, step=2)) > 0
+
+
 def test_layers_are_added(writable_framework):
     grads = gradients(writable_framework)
     model = atomo.Compressor(SHAPES, "identity:dtype=f32")

@@ -135,6 +135,38 @@ TEST(CModel, WholeMessagesAreTheSame) {
   }
 }
 
+TEST(CModel, MessagesOfLayersOneByOneAreTheSame) {
+  for (const char* const policy : kPolicies) {
+    SCOPED_TRACE(policy);
+    Twins t(policy);
+    const Key key{.seed = 3, .step = 8, .worker = 5, .channel = 1};
+    const auto k = test::c_key(key);
+    const CContext context(test::workspace_bytes(t.model));
+    Buffer message(t.model.max_encoded_bytes());
+    std::uint64_t bytes = 0;
+    EXPECT_EQ(atomo_compressor_add_layer(t.handle.get(), 0, &t.inputs[0], nullptr),
+              ATOMO_WRONG_STAGE);
+    EXPECT_EQ(atomo_compressor_end_message(t.handle.get(), nullptr), ATOMO_WRONG_STAGE);
+    const auto begin = [&] {
+      return atomo_compressor_begin_message(t.handle.get(), &k, message.data(), message.size(),
+                                            &bytes, context.get());
+    };
+    ASSERT_EQ(begin(), ATOMO_OK) << atomo_last_error();
+    EXPECT_EQ(begin(), ATOMO_WRONG_STAGE);
+    EXPECT_EQ(atomo_compressor_begin_step(t.handle.get(), &k), ATOMO_WRONG_STAGE);
+    for (std::size_t i = t.count(); i-- > 0;)
+      EXPECT_EQ(atomo_compressor_add_layer(t.handle.get(), i, &t.inputs[i], nullptr), ATOMO_OK);
+    const atomo_status status = atomo_compressor_end_message(t.handle.get(), nullptr);
+    EXPECT_LE(status, ATOMO_OVERSPENT);
+    EXPECT_EQ(Buffer(message.begin(), message.begin() + static_cast<std::ptrdiff_t>(bytes)),
+              t.encode_twin(key));
+
+    ASSERT_EQ(begin(), ATOMO_OK);
+    EXPECT_EQ(atomo_compressor_end_message(t.handle.get(), nullptr), ATOMO_WRONG_STAGE);
+    EXPECT_EQ(begin(), ATOMO_OK) << "a message that lacks layers is ended too";
+  }
+}
+
 TEST(CModel, MessagesAreAddedInTheirOrder) {
   Twins t(kPolicies[0]);
   const Buffer messages[] = {t.encode({.seed = 3, .worker = 0}), t.encode({.seed = 3, .worker = 1}),

@@ -188,6 +188,13 @@ TEST_F(CRefusals, NullInAModelsSteps) {
   refuses(atomo_compressor_decode_add(m, message, 1, 1, nullptr, 1, nullptr), "tensors is NULL");
   bytes_.data = nullptr;
   refuses(atomo_compressor_decode_add_all(m, &bytes_, 1, 1, &to_, 1, nullptr), "messages[0]: ");
+  refuses(atomo_compressor_begin_message(nullptr, &key_, out, n, &length_, nullptr), "compressor");
+  refuses(atomo_compressor_begin_message(m, nullptr, out, n, &length_, nullptr), "key is NULL");
+  refuses(atomo_compressor_begin_message(m, &key_, nullptr, n, &length_, nullptr), "buffer");
+  refuses(atomo_compressor_begin_message(m, &key_, out, n, nullptr, nullptr), "bytes");
+  refuses(atomo_compressor_add_layer(nullptr, 0, &from_, nullptr), "compressor is NULL");
+  refuses(atomo_compressor_add_layer(m, 0, nullptr, nullptr), "tensor is");
+  refuses(atomo_compressor_end_message(nullptr, nullptr), "compressor is NULL");
   refuses(atomo_compressor_begin_step(nullptr, &key_), "compressor is NULL");
   refuses(atomo_compressor_begin_step(m, nullptr), "key is NULL");
   const atomo_prices prices = {0, 0};
@@ -334,6 +341,7 @@ TEST_F(CRefusals, ImpossibleNumbers) {
   refuses(atomo_compressor_layer_decode_workspace_bytes(m, SIZE_MAX, &size_),
           "i is 18446744073709551615");
   refuses(atomo_compressor_encode_layer(m, 1, &from_, out_.data(), 1, &length_, nullptr), "i is 1");
+  refuses(atomo_compressor_add_layer(m, 1, &from_, nullptr), "i is 1");
   refuses(atomo_message_layer(inspected_.get(), 1, &info), "i is 1");
 
   atomo_threads* threads = nullptr;

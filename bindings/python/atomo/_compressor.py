@@ -90,7 +90,14 @@ class Compressor:
     >>> model.decode_layer("fc.bias", parts[0], out=numpy.empty(128, "float32"))[0].item()
     1.0
 
-    Pickling keeps what was learnt of the price and of ranks; a step under way is not kept.
+    Layer by layer into one message, whose bytes are those of `encode`:
+
+    >>> model.begin_message(seed=1, step=2, worker=3)
+    >>> for name in reversed(model.layers):
+    ...     model.add_layer(name, gradients[name])
+    >>> payload = model.end_message()
+
+    Pickling keeps what was learnt of the price and of ranks; a message or a step under way is not kept.
     """
 
     def __init__(self, layers: Mapping[str, Any] | Iterable[tuple[str, Any]] | Any, policy: str | Codec, *, threads: int = 1,
@@ -176,6 +183,32 @@ class Compressor:
         if self._on_cuda(arrays[0]):
             return _device.encode_model(self._model, arrays, (seed, step, worker, channel))
         return self._model.encode(arrays, seed, step, worker, channel)
+
+    def begin_message(self, *, seed: int = 0, step: int, worker: int = 0, channel: int = 0) -> None:
+        """Begins a message of all layers that come one by one, as back-propagation makes them.
+
+        Its bytes are those of `encode` with the same key. Raises `atomo.Error` on a GPU, and while a message or a step is
+        under way.
+        """
+        if self._device == "cuda":
+            raise Error("begin_message: layers are in host memory; on a GPU encode makes the message at once")
+        self._model.begin_message(seed, step, worker, channel)
+
+    def add_layer(self, name: str, gradient: Array) -> None:
+        """Does all the work on a layer of the message that needs no price; any order, any thread.
+
+        The array is kept, and must keep its values, until `end_message`. Of a layer added again the last counts. Raises
+        `atomo.Error` outside of a message.
+        """
+        self._model.add_layer(self._number(name), gradient)
+
+    def end_message(self) -> bytes:
+        """Finds the price, does the rest of the work and returns the message.
+
+        Warns of a budget that does not pay for a message, as `encode` does. Raises `atomo.Error` outside of a message and
+        when a layer was not added; the message is given up then.
+        """
+        return self._model.end_message()
 
     @overload
     def decode(self, payload: Any, *, like: Mapping[str, AnyArray]) -> dict[str, AnyArray]: ...
