@@ -25,6 +25,7 @@
 #include "cuda/checksum.cuh"
 #include "cuda/container.cuh"
 #include "cuda/cub.cuh"
+#include "cuda/entries.cuh"
 #include "cuda/half_rounding.cuh"
 #include "format/container_rules.hpp"
 

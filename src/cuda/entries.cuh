@@ -45,6 +45,18 @@ __device__ inline bool load_entries(const Entries& entries, std::uint64_t first,
   return finite;
 }
 
+/// Entries i to i + 7, 0 from n on.
+__device__ inline void eight_entries(const Entries& entries, std::uint64_t i, std::uint64_t n,
+                                     float (&x)[8]) {
+  float four[4];
+  entries.four(i, n, four);
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k) x[k] = four[k];
+  entries.four(i + 4, n, four);
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k) x[4 + k] = four[k];
+}
+
 /// By a whole warp that writes a body, each lane with what it met: `seal` takes a layer out that is
 /// found non-finite only now.
 __device__ inline void note_finite(const Frame& frame, std::uint32_t layer, bool finite) {

@@ -5,7 +5,7 @@
 
 #include "core/half.hpp"
 #include "core/short_draw.hpp"
-#include "cuda/frame.cuh"
+#include "cuda/entries.cuh"
 
 namespace atomo::cuda {
 
@@ -13,18 +13,6 @@ namespace atomo::cuda {
 struct HalfDraws {
   Philox first, further;
 };
-
-/// Entries i to i + 7, 0 from n on.
-__device__ inline void eight_entries(const Entries& entries, std::uint64_t i, std::uint64_t n,
-                                     float (&x)[8]) {
-  float four[4];
-  entries.four(i, n, four);
-#pragma unroll
-  for (unsigned k = 0; k < 4; ++k) x[k] = four[k];
-  entries.four(i + 4, n, four);
-#pragma unroll
-  for (unsigned k = 0; k < 4; ++k) x[4 + k] = four[k];
-}
 
 /// `i` is the first entry's place in its layer, a multiple of 8.
 __device__ inline void round_eight(const float (&x)[8], DType dtype, const HalfDraws& draws,

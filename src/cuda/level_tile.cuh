@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Tiles of 128 entries rounded to levels: what QSGD and TernGrad share (math/stochastic_level.hpp has the
+/// Entries rounded to levels: what QSGD and TernGrad share (math/stochastic_level.hpp has the
 /// arithmetic).
 ///
-/// Half a warp owns a tile; its lane l owns the eight neighbours from entry 8 l on, whose draws are
-/// the halves of Philox block 16 * tile + l (core/short_draw.hpp). No lane needs another's draw.
+/// A lane owns eight neighbours, whose draws are the halves of one Philox block
+/// (core/short_draw.hpp): no lane needs another's draw.
 
 #include "core/short_draw.hpp"
 #include "cuda/gpu.cuh"
 #include "math/stochastic_level.hpp"
 
 namespace atomo::cuda {
-
-inline constexpr unsigned kLevelTile = 128, kTileLanes = 16;
 
 /// The first 16 bits of every draw, and the further ones of ties.
 struct LevelDraws {
@@ -52,14 +50,14 @@ struct LevelCode {
   }
 };
 
-/// The codes of a lane's eight entries of a tile, entry k of them in byte k % 4 of codes[k / 4].
-/// `value(k)` and `scale(k)` are those of the lane's entry k; non-finite values must be gone.
+/// The codes of the eight neighbours that Philox block `block` is for: `width` bits each, entry k from
+/// bit k % 4 * width of codes[k / 4] on. `value(k)` and `scale(k)` are those of entry k; non-finite
+/// values must be gone.
 template <bool kOneBit, typename Value, typename Scale>
-__device__ inline void tile_codes(const LevelCode<kOneBit>& rule, const LevelDraws& draws,
-                                  std::uint64_t tile, Value value, Scale scale,
-                                  std::uint32_t (&codes)[2]) {
-  const unsigned l = lane() % kTileLanes;
-  const PhiloxWords words = draws.high(kTileLanes * tile + l);
+__device__ inline void eight_codes(const LevelCode<kOneBit>& rule, const LevelDraws& draws,
+                                   std::uint64_t block, unsigned width, Value value, Scale scale,
+                                   std::uint32_t (&codes)[2]) {
+  const PhiloxWords words = draws.high(block);
   std::uint32_t ties = 0;
   codes[0] = codes[1] = 0;
 #pragma unroll
@@ -68,20 +66,29 @@ __device__ inline void tile_codes(const LevelCode<kOneBit>& rule, const LevelDra
     const math::LevelScale of = scale(k);
     const std::uint32_t sum = rule.sum(rule.scaled(x, of), half_of(words, k));
     ties |= (sum & 0xFFFFu) == 0xFFFFu ? 1u << k : 0u;
-    codes[k / 4] |= rule.code(sum >> 16, x, of) << (k % 4 * 8);
+    codes[k / 4] |= rule.code(sum >> 16, x, of) << (k % 4 * width);
   }
   for (; ties != 0; ties &= ties - 1) {  // one entry in 65,536
     const unsigned k = static_cast<unsigned>(__ffs(static_cast<int>(ties))) - 1;
-    const unsigned shift = k % 4 * 8;
+    const unsigned shift = k % 4 * width;
     const float x = value(k);
     const math::LevelScale of = scale(k);
-    const ShortDraw draw{half_of(words, k), &draws.low, tile * kLevelTile + 8 * l + k};
+    const ShortDraw draw{half_of(words, k), &draws.low, 8 * block + k};
     const std::uint32_t code = rule.code(rule.resolve(rule.scaled(x, of), draw), x, of) << shift;
+    const std::uint32_t mask = ((1u << width) - 1) << shift;
     if (k < 4)
-      codes[0] = (codes[0] & ~(0xFFu << shift)) | code;
+      codes[0] = (codes[0] & ~mask) | code;
     else
-      codes[1] = (codes[1] & ~(0xFFu << shift)) | code;
+      codes[1] = (codes[1] & ~mask) | code;
   }
+}
+
+/// v[k], k no constant: a select, so that the values stay in registers.
+__device__ inline float choose(const float (&v)[8], unsigned k) {
+  float chosen = v[0];
+#pragma unroll
+  for (unsigned j = 1; j < 8; ++j) chosen = j == k ? v[j] : chosen;
+  return chosen;
 }
 
 }  // namespace atomo::cuda

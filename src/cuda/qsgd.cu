@@ -2,21 +2,22 @@
 /// QSGD (arXiv 1610.02132, section 3): a norm for each bucket, each entry rounded stochastically to
 /// one of 2^(bits-1) - 1 levels a side; src/codec/methods/qsgd_codec.cpp and math/stochastic_level.hpp have it to the bit.
 ///
-/// Mapping: a warp a unit of 1,024 entries (128 when buckets hold fewer than 8), whole tiles of 128
-/// and so whole words of codes, whatever the bucket: neighbours share no word. The unit is staged
-/// in shared memory; from there come the norms of all buckets it touches (of those that reach
-/// beyond it the rest is read from the tensor, which the neighbour reads too, so from a cache),
-/// then its codes, two tiles at a time, half a warp each (level_tile.cuh). The unit in which a
-/// bucket begins writes its norm. Norms of buckets of more than 1,024 entries are reduced
-/// beforehand (reduce.cu). Sums of squares follow cpu/reduce.hpp: a bucket here is one segment,
-/// lane = lane.
+/// Mapping: a warp a unit of 1,024 entries (128 when buckets hold fewer than 8), whole words of codes
+/// whatever the bucket: neighbours share no word. The unit is staged in shared memory, eight
+/// neighbours a lane. From there come the norms of all buckets it touches (of those that reach
+/// beyond it the rest is read from the tensor, which the neighbour reads too, so from a cache); the
+/// largest magnitudes of buckets that lanes share out evenly are found on the way into shared
+/// memory. Then a lane makes the codes of its eight neighbours, which have one scale where buckets
+/// are multiples of 8. The unit in which a bucket begins writes its norm. Norms of buckets of more
+/// than 1,024 entries are reduced beforehand (reduce.cu). Sums of squares follow cpu/reduce.hpp: a
+/// bucket here is one segment, lane = lane.
 ///
 /// Decoding: a lane reads the codes of four neighbours of a row of 128 entries, whose steps are
 /// made once a bucket and unit.
 ///
 /// Traffic an element: written from 4 bytes read (2 for halves), the least, once more when buckets
 /// are reduced beforehand, bits / 8 + 4 / bucket written; decoded from as much, 4 written (and 4
-/// read when added). Shared memory: 5.6 KiB a warp to write, 0.5 KiB to decode. Words of the
+/// read when added). Shared memory: 5.8 KiB a warp to write, 0.5 KiB to decode. Words of the
 /// message are stored whole where it is aligned to 4, else in bytes; values in 16 bytes where the
 /// tensor is aligned to them.
 
@@ -32,12 +33,12 @@
 namespace atomo::cuda::qsgd {
 namespace {
 
-constexpr unsigned kQsgdUnit = 1024, kSmallUnit = kLevelTile;
+constexpr unsigned kQsgdUnit = 1024, kSmallUnit = 128;
 constexpr unsigned kSmallBucket = 8;       ///< below it the unit is small
 constexpr unsigned kLongestDirect = 1024;  ///< entries of a bucket that is one segment of a sum
 /// Buckets that a unit touches: 128 of 8 entries or of 1, or fewer and two cut off.
 constexpr unsigned kMaxBuckets = 130;
-constexpr unsigned kTwoTiles = 2 * kLevelTile;  ///< entries coded at once
+constexpr unsigned kRow = 8 * kLanes;  ///< entries coded at once, eight neighbours a lane
 
 struct Scale {
   float pre, inv;
@@ -45,9 +46,10 @@ struct Scale {
 
 /// Of one warp that writes.
 struct QsgdMemory {
-  float x[kQsgdUnit];
+  float4 x[kQsgdUnit / 4];
   Scale scales[kMaxBuckets];
-  std::uint32_t packed[kTwoTiles * 8 / 32];
+  float norms[kMaxBuckets];
+  std::uint32_t packed[kRow * 8 / 32];
 };
 
 /// The shared memory of one warp that decodes.
@@ -84,19 +86,41 @@ struct UnitView {
   __device__ bool is_last() const { return first + count == job.n; }
 };
 
-/// Reads the unit; false in a lane that met a non-finite entry.
-__device__ bool stage(const UnitView& unit, const Entries& entries, float* x) {
-  constexpr unsigned kBatch = 8;
+/// Whether each bucket is a whole number of lanes of one row, or of rows, and its norm their largest
+/// magnitude.
+__device__ bool is_even(const Job& job) {
+  return !job.l2 && job.bucket >= 8 && kQsgdUnit % job.bucket == 0;
+}
+
+/// Reads the unit; false in a lane that met a non-finite entry. The norms of even buckets too.
+__device__ bool stage(const UnitView& unit, const Entries& entries, QsgdMemory& memory) {
+  const bool even = is_even(unit.job);
+  const unsigned bucket = unit.job.bucket, group = bucket < kRow ? bucket / 8 : kLanes;
   bool finite = true;
+  float largest = 0;
 #pragma unroll 1
-  for (unsigned begin = 0; begin < unit.count; begin += kBatch * kLanes) {
-    float v[kBatch];
-    finite &=
-        load_entries(entries, unit.first + begin + lane(), kLanes, unit.first + unit.count, v);
+  for (unsigned row = 0; row < unit.count; row += kRow) {
+    const unsigned e = row + 8 * lane();
+    float x[8];
+    eight_entries(entries, unit.first + e, unit.job.n, x);
 #pragma unroll
-    for (unsigned k = 0; k < kBatch; ++k) {
-      if (begin + k * kLanes < unit.count) x[begin + k * kLanes + lane()] = v[k];
+    for (float& v : x) {
+      const float magnitude = std::fabs(v);
+      const bool sound = is_finite(v);
+      finite &= sound;
+      v = sound ? v : 0.0f;
+      largest = sound && magnitude > largest ? magnitude : largest;
     }
+    memory.x[e / 4] = {x[0], x[1], x[2], x[3]};
+    memory.x[e / 4 + 1] = {x[4], x[5], x[6], x[7]};
+    const bool ends = (row + kRow) % bucket == 0 || bucket < kRow || row + kRow >= unit.count;
+    if (!even || !ends) continue;
+    for (unsigned half = group / 2; half != 0; half /= 2) {
+      const float other = __shfl_xor_sync(kAllLanes, largest, static_cast<int>(half));
+      largest = other > largest ? other : largest;
+    }
+    if (lane() % group == 0 && e < unit.count) memory.norms[e / bucket] = largest;
+    largest = 0;
   }
   return finite;
 }
@@ -133,27 +157,31 @@ __device__ float group_norm(const UnitView& unit, const Entries& entries, const 
   return unit.job.l2 ? math::norm_from_squares(sum) : largest;
 }
 
-/// Scales of all buckets that the unit touches, and the norms of those that begin in it.
-__device__ void write_norms(const UnitView& unit, const Entries& entries, const float* norms,
-                            const float* x, Scale* scales, std::byte* body) {
+/// The norms of all buckets that the unit touches, into shared memory.
+__device__ void find_norms(const UnitView& unit, const Entries& entries, QsgdMemory& memory) {
   const Job& job = unit.job;
   unsigned group = 1;
-  while (norms == nullptr && group < kLanes && group < job.bucket) group *= 2;
+  while (group < kLanes && group < job.bucket) group *= 2;
   const unsigned groups = kLanes / group;
+  const auto* const x = reinterpret_cast<const float*>(memory.x);
   for (std::uint32_t base = 0; base < unit.buckets; base += groups) {
     const std::uint32_t b = base + lane() / group;
-    float norm = 0;
-    if (norms == nullptr) {
-      const int begin = static_cast<int>(b * job.bucket) - static_cast<int>(unit.skip);
-      const std::uint64_t left = job.n - unit.first;  // the layer's last bucket may be shorter
-      int end = begin + static_cast<int>(job.bucket);
-      if (end > 0 && static_cast<unsigned>(end) > left) end = static_cast<int>(left);
-      if (b >= unit.buckets) end = begin;
-      norm = group_norm(unit, entries, x, begin, end, group);
-    } else if (b < unit.buckets) {
-      norm = norms[unit.first_bucket + b];
-    }
-    if (b >= unit.buckets || lane() % group != 0) continue;
+    const int begin = static_cast<int>(b * job.bucket) - static_cast<int>(unit.skip);
+    const std::uint64_t left = job.n - unit.first;  // the layer's last bucket may be shorter
+    int end = begin + static_cast<int>(job.bucket);
+    if (end > 0 && static_cast<unsigned>(end) > left) end = static_cast<int>(left);
+    if (b >= unit.buckets) end = begin;
+    const float norm = group_norm(unit, entries, x, begin, end, group);
+    if (b < unit.buckets && lane() % group == 0) memory.norms[b] = norm;
+  }
+}
+
+/// The scales of all buckets that the unit touches; of those that begin in it the norms are written.
+__device__ void write_norms(const UnitView& unit, const float* norms, Scale* scales,
+                            std::byte* body) {
+  const Job& job = unit.job;
+  for (std::uint32_t b = lane(); b < unit.buckets; b += kLanes) {
+    const float norm = norms[b];
     const math::LevelScale scale = math::level_scale(math::level_step(norm, levels_of(job.bits)),
                                                      job.bits == 1 ? 32768.0f : 65536.0f);
     scales[b] = {scale.pre, scale.inv};
@@ -162,47 +190,52 @@ __device__ void write_norms(const UnitView& unit, const Entries& entries, const 
   }
 }
 
-/// Eight codes of one byte to 8 * bits bits, in three halvings.
-__device__ std::uint64_t pack_eight(std::uint64_t codes, unsigned bits) {
-  const unsigned gap = 8 - bits;
-  const auto fold = [](std::uint64_t v, std::uint64_t low, unsigned shift) {
-    return (v & low) | ((v & ~low) >> shift);
-  };
-  codes = fold(codes, 0x00FF00FF00FF00FFu, gap);
-  codes = fold(codes, 0x0000FFFF0000FFFFu, 2 * gap);
-  return fold(codes, 0x00000000FFFFFFFFu, 4 * gap);
-}
-
-/// Codes of all entries of the unit.
-template <bool kOneBit>
+/// Codes of all entries of the unit. `kOneScale`: eight neighbours have one.
+template <bool kOneBit, bool kOneScale>
 __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, QsgdMemory& memory,
                             std::byte* out) {
-  const unsigned bits = unit.job.bits, half = lane() / kTileLanes, l = lane() % kTileLanes;
+  const unsigned bits = unit.job.bits;
   const LevelCode<kOneBit> rule{kOneBit ? 32768.0f : 65536.0f * static_cast<float>(levels_of(bits)),
                                 bits - 1};
-  // The second tile of a pair may be the next unit's, or beyond the last entry.
+  // The last row may reach into the next unit, or beyond the last entry.
   const std::uint64_t words =
       divide_up(unit.is_last() ? 8 * unit.job.code_bytes : (unit.first + unit.count) * bits, 32);
   auto* const packed = reinterpret_cast<unsigned char*>(memory.packed);
 #pragma unroll 1
-  for (std::uint32_t begin = 0; begin < unit.count; begin += kTwoTiles) {
-    const std::uint32_t tile = begin + half * kLevelTile;  // its first entry
-    const auto there = [&](unsigned k) { return tile + 8 * l + k < unit.count; };
-    const auto value = [&](unsigned k) { return there(k) ? memory.x[tile + 8 * l + k] : 0.0f; };
-    const auto scale = [&](unsigned k) {
-      if (!there(k)) return math::LevelScale{};
-      const Scale of = memory.scales[unit.bucket_of(tile + 8 * l + k)];
+  for (std::uint32_t row = 0; row < unit.count; row += kRow) {
+    const std::uint32_t e = row + 8 * lane();
+    const float4 low = memory.x[e / 4], high = memory.x[e / 4 + 1];
+    const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const auto there = [&](unsigned k) { return e + k < unit.count; };
+    const auto scale_of = [&](unsigned k) {
+      const Scale of = memory.scales[unit.bucket_of(there(k) ? e + k : 0)];
       return math::LevelScale{of.pre, of.inv};
     };
+    const math::LevelScale first = scale_of(0);
+    const auto scale = [&](unsigned k) {
+      math::LevelScale of = kOneScale ? first : scale_of(k);
+      if (kOneBit && !there(k)) of.inv = 0;  // of more bits the code of 0 is 0 anyway
+      return of;
+    };
     std::uint32_t codes[2];
-    tile_codes(rule, draws, (unit.first + tile) / kLevelTile, value, scale, codes);
-    const std::uint64_t eight = pack_eight(codes[0] | std::uint64_t{codes[1]} << 32, bits);
-    __syncwarp();  // the words of the tiles before are stored
+    eight_codes(
+        rule, draws, (unit.first + e) / 8, bits, [&](unsigned k) { return choose(x, k); }, scale,
+        codes);
+    const std::uint64_t first_word = (unit.first + row) / 32 * bits;
+    const std::uint64_t eight = codes[0] | std::uint64_t{codes[1]} << (4 * bits);
+    if (bits % 4 == 0) {  // whole words a lane
+      const unsigned each = bits / 4;
+      for (unsigned k = 0; k < each; ++k) {
+        const std::uint64_t word = first_word + lane() * each + k;
+        if (word < words) store_word(out + 4 * word, static_cast<std::uint32_t>(eight >> (32 * k)));
+      }
+      continue;
+    }
+    __syncwarp();  // the words of the row before are stored
     for (unsigned k = 0; k < bits; ++k)
       packed[lane() * bits + k] = static_cast<unsigned char>(eight >> (8 * k));
     __syncwarp();
-    const std::uint64_t first_word = (unit.first + begin) / 32 * bits;
-    for (unsigned k = lane(); k < kTwoTiles * bits / 32 && first_word + k < words; k += kLanes)
+    for (unsigned k = lane(); k < kRow * bits / 32 && first_word + k < words; k += kLanes)
       store_word(out + 4 * (first_word + k), memory.packed[k]);
   }
 }
@@ -218,20 +251,30 @@ __global__ void write_qsgd(const Frame frame, const Plan plan) {
   const Entries entries = frame.entries(job.layer);
   QsgdMemory& memory = dynamic_shared<QsgdMemory>()[warp_in_block()];
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-  const bool finite = stage(unit, entries, memory.x);
+  const bool finite = stage(unit, entries, memory);
   if (!reduced) note_finite(frame, job.layer, finite);
   __syncwarp();
-  write_norms(unit, entries, reduced ? frame(plan.norms.results) + job.first_norm : nullptr,
-              memory.x, memory.scales, body);
+  if (!reduced && !is_even(job)) {
+    find_norms(unit, entries, memory);
+    __syncwarp();
+  }
+  write_norms(
+      unit, reduced ? frame(plan.norms.results) + job.first_norm + unit.first_bucket : memory.norms,
+      memory.scales, body);
   __syncwarp();
 
   const Key key = frame.key(job.layer);
   const LevelDraws draws{Philox(key, Purpose::qsgd), Philox(key, Purpose::qsgd_low)};
   std::byte* const codes = body + 4 * job.buckets;
-  if (job.bits == 1) {
-    write_codes<true>(unit, draws, memory, codes);
+  const bool one_scale = job.bucket % 8 == 0;
+  if (job.bits == 1 && one_scale) {
+    write_codes<true, true>(unit, draws, memory, codes);
+  } else if (job.bits == 1) {
+    write_codes<true, false>(unit, draws, memory, codes);
+  } else if (one_scale) {
+    write_codes<false, true>(unit, draws, memory, codes);
   } else {
-    write_codes<false>(unit, draws, memory, codes);
+    write_codes<false, false>(unit, draws, memory, codes);
   }
 }
 

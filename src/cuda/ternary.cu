@@ -29,8 +29,10 @@ namespace atomo::cuda::ternary {
 namespace {
 
 constexpr unsigned kTrits = 5;  ///< digits a byte
-constexpr unsigned kBlock = kTrits * kLevelTile, kBlocks = 2, kTernaryUnit = kBlocks * kBlock;
-constexpr unsigned kBlockBytes = kLevelTile;
+/// Entries whose digits stand at one place of their bytes: eight a lane of half a warp.
+constexpr unsigned kTile = 128, kTileLanes = 16;
+constexpr unsigned kBlock = kTrits * kTile, kBlocks = 2, kTernaryUnit = kBlocks * kBlock;
+constexpr unsigned kBlockBytes = kTile;
 
 /// Of one warp that writes.
 struct TernaryMemory {
@@ -50,7 +52,7 @@ __device__ unsigned block_length(std::uint64_t begin, std::uint64_t n) {
   return n - begin < kBlock ? static_cast<unsigned>(n - begin) : kBlock;
 }
 
-/// Digits of this lane's entries of a tile of the layer, as `tile_codes` places codes.
+/// Digits of this lane's entries of a tile of the layer, as `eight_codes` places codes.
 struct TernaryDigits {
   LevelDraws draws;
   math::LevelScale scale;
@@ -59,17 +61,11 @@ struct TernaryDigits {
                              std::uint32_t (&digits)[2]) const {
     constexpr LevelCode<false> kRule{65536.0f, 1};
     float x[8];
-    const std::uint64_t first = tile * kLevelTile + 8 * (lane() % kTileLanes);
-    load_entries(entries, first, 1, n, x);  // all finite: the norm came first
-    // A select where k is no constant, so that the entries stay in registers.
-    const auto value = [&](unsigned k) {
-      float v = x[0];
-#pragma unroll
-      for (unsigned j = 1; j < 8; ++j) v = j == k ? x[j] : v;
-      return v;
-    };
-    tile_codes(
-        kRule, draws, tile, value, [&](unsigned) { return scale; }, digits);
+    const std::uint64_t first = tile * kTile + 8 * (lane() % kTileLanes);
+    eight_entries(entries, first, n, x);  // all finite: the norm came first
+    eight_codes(
+        kRule, draws, first / 8, 8, [&](unsigned k) { return choose(x, k); },
+        [&](unsigned) { return scale; }, digits);
     for (std::uint32_t& d : digits) d -= (d >> 1) & 0x01010101u;  // level + 2 sign is 0, 1 or 3
   }
 };
@@ -78,7 +74,7 @@ struct TernaryDigits {
 __device__ void write_whole_blocks(const TernaryDigits& digits_of, const Entries& entries,
                                    std::uint64_t first, std::uint64_t n, std::uint32_t* out) {
   const unsigned half = lane() / kTileLanes, l = lane() % kTileLanes;
-  const std::uint64_t tile = (first + half * kBlock) / kLevelTile;
+  const std::uint64_t tile = (first + half * kBlock) / kTile;
   std::uint32_t sums[2] = {0, 0};
 #pragma unroll 1
   for (unsigned k = kTrits; k-- > 0;) {
@@ -95,13 +91,13 @@ __device__ void write_whole_blocks(const TernaryDigits& digits_of, const Entries
 __device__ void write_last_blocks(const TernaryDigits& digits_of, const Entries& entries,
                                   std::uint64_t first, std::uint64_t n, TernaryMemory& memory) {
   const unsigned half = lane() / kTileLanes, l = lane() % kTileLanes;
-  const std::uint64_t tile = (first + half * kBlock) / kLevelTile;
+  const std::uint64_t tile = (first + half * kBlock) / kTile;
 #pragma unroll 1
   for (unsigned k = 0; k < kTrits; ++k) {
     std::uint32_t digits[2];
     digits_of(entries, tile + k, n, digits);
     for (unsigned j = 0; j < 8; ++j)
-      memory.digits[half][k * kLevelTile + 8 * l + j] =
+      memory.digits[half][k * kTile + 8 * l + j] =
           static_cast<unsigned char>(digits[j / 4] >> (j % 4 * 8));
   }
   __syncwarp();
@@ -163,7 +159,7 @@ __device__ bool decode_block(const BitView& trits, std::uint64_t begin, std::uin
       v[b] = value_of(left[b] % 3, norm);
       left[b] /= 3;
     }
-    put_four(y, begin + k * kLevelTile + 4 * lane(), n, v, into);
+    put_four(y, begin + k * kTile + 4 * lane(), n, v, into);
   }
   return valid;
 }
