@@ -100,6 +100,7 @@ struct Plan {
   Scratch<std::uint32_t> index;    ///< zeroed: marks, flags and lengths of each job
   Scratch<std::uint32_t> thinned;  ///< zeroed: the same of those under a cap
   Scratch<std::uint32_t> slots;
+  std::uint64_t longest_slot = 0;  ///< words
   Scratch<std::uint32_t> group_bits;
   Scratch<std::uint64_t> group_ends;
   CapPlan cap;
@@ -141,6 +142,8 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 void search_prices(const Frame& frame, const Plan& plan, Queue& queue);
 /// The same, and the forms of layers that choose: one launch more, with grids three.
 void find_price(const Frame& frame, const Plan& plan, Queue& queue);
+/// The content of all groups (atoms_content.cu).
+void launch_content(const Frame& frame, const Plan& plan, Queue& queue);
 /// Bodies: five launches, seven with sketches; with layers under a cap four more, five when there
 /// are several of them; with grids those of coordinates.
 void size(const Frame& frame, const Plan& plan, Queue& queue);

@@ -171,6 +171,7 @@ class AtomsPlanner {
     plan.index = layout_.zeroed<std::uint32_t>(index_);
     plan.thinned = layout_.zeroed<std::uint32_t>(thinned_);
     plan.slots = layout_.scratch<std::uint32_t>(slots_);
+    plan.longest_slot = longest_slot_;
     plan.group_bits = layout_.scratch<std::uint32_t>(group_count_);
     plan.group_ends = layout_.scratch<std::uint64_t>(group_count_);
   }
@@ -227,6 +228,7 @@ class AtomsPlanner {
     piece_sums_ += long_atoms ? atoms.count * shape.pieces : 0;
     group_count_ += groups;
     slots_ += groups * job.slot_words;
+    longest_slot_ = std::max(longest_slot_, job.slot_words);
     index_ += index_words(atoms);
     thinned_ += layer.min_limit_bytes == 0 ? 0 : index_words(atoms);
   }
@@ -305,7 +307,8 @@ class AtomsPlanner {
   Scratch<double> row_rms_;  ///< of the rows of the layer, where it has a sketch beside them
   CapPlan cap_;
   std::uint32_t grids_ = 0, singular_count_ = 0, sketch_count_ = 0;
-  std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, slots_ = 0, index_ = 0, thinned_ = 0;
+  std::uint64_t atoms_ = 0, piece_sums_ = 0, group_count_ = 0, index_ = 0, thinned_ = 0;
+  std::uint64_t slots_ = 0, longest_slot_ = 0;
 };
 
 void plan_atoms(std::span<const LayerPlan> layers, Layout& layout, Plan& plan,

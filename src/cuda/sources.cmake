@@ -7,6 +7,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/atom_body.cu
   cuda/atoms.cu
   cuda/atoms_decode.cu
+  cuda/atoms_content.cu
   cuda/atoms_encode.cu
   cuda/atoms_plan.cu
   cuda/atoms_rank.cu
