@@ -26,6 +26,8 @@ readonly kTest=(pytest hypothesis mypy numpy matplotlib ml_dtypes safetensors)
 readonly kFrameworks=(jax ray)
 # What bench/peers.py measures codecs beside, with numpy and torch.
 readonly kPeers=(blosc2 zstandard)
+# What tests/cuda_compile reads machine code with, of the version that its table was made with.
+readonly kDisassembler=(nvidia-cuda-nvdisasm==13.2.51)
 # What torch imports, of what it names: the compilers of kernels and most of CUDA are left out.
 readonly kTorchNeeds=(filelock typing_extensions sympy networkx jinja2 fsspec)
 
@@ -42,7 +44,7 @@ package=1
 for argument in "$@"; do
   case "$argument" in
     --help | -h) usage; exit 0 ;;
-    --list) printf '%s\n' "${kBuild[@]}" "${kTest[@]}" torch "${kFrameworks[@]}" "${kPeers[@]}" "${kTorchNeeds[@]}"; exit 0 ;;
+    --list) printf '%s\n' "${kBuild[@]}" "${kTest[@]}" torch "${kFrameworks[@]}" "${kPeers[@]}" "${kDisassembler[@]}" "${kTorchNeeds[@]}"; exit 0 ;;
     --check) check=1 ;;
     --without-package) package=0 ;;
     *) usage >&2; fail "unknown option '$argument'; --help, --list, --check and --without-package are accepted" ;;
@@ -53,17 +55,19 @@ in_venv() { "$venv/bin/python" "$@"; }
 # What pip complains of, all that torch names and that is left out too, is in the log.
 pip() { in_venv -m pip --disable-pip-version-check -q "$@" 2>>"$log"; }
 
-# Prints the names among its arguments that are not installed.
+# Prints the names among its arguments that are not installed, or not in the version that follows `==`.
 missing_of() {
   in_venv - "$@" <<'PYTHON'
 import importlib.metadata
 import sys
 
-for name in sys.argv[1:]:
+for wanted in sys.argv[1:]:
+    name, _, version = wanted.partition("==")
     try:
-        importlib.metadata.version(name)
+        if importlib.metadata.version(name) != (version or importlib.metadata.version(name)):
+            print(wanted)
     except importlib.metadata.PackageNotFoundError:
-        print(name)
+        print(wanted)
 PYTHON
 }
 
@@ -105,7 +109,7 @@ PYTHON
 
 if [ $check -eq 1 ]; then
   [ -x "$venv/bin/python" ] || fail "missing: build/venv; 'bash scripts/python.sh' makes it"
-  mapfile -t missing < <(missing_of "${kBuild[@]}" "${kTest[@]}" torch "${kTorchNeeds[@]}" "${kFrameworks[@]}" "${kPeers[@]}" atomo)
+  mapfile -t missing < <(missing_of "${kBuild[@]}" "${kTest[@]}" torch "${kTorchNeeds[@]}" "${kFrameworks[@]}" "${kPeers[@]}" "${kDisassembler[@]}" atomo)
   [ ${#missing[@]} -eq 0 ] || fail "missing: ${missing[*]}"
   say "everything is there"
   exit 0
@@ -122,7 +126,8 @@ if ! [ -x "$venv/bin/python" ] || ! in_venv -c 'import pip' 2>/dev/null; then
 fi
 install "${kBuild[@]}" "${kTest[@]}"
 install_torch
-install "${kFrameworks[@]}" "${kPeers[@]}"
+install "${kFrameworks[@]}" "${kPeers[@]}" "${kDisassembler[@]}"
+chmod +x "$venv"/lib/python3*/site-packages/nvidia/cu*/bin/nvdisasm  # as the wheel does not have it
 if [ $package -eq 1 ]; then
   say "building atomo"
   if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi

@@ -28,6 +28,7 @@
 #include "../models.hpp"
 #include "../specs.hpp"
 #include "device.hpp"
+#include "specs.hpp"
 #ifdef BENCH_ON_DEVICE  // not the host executor
 #include "launch_times.hpp"
 #include "yardsticks.hpp"
@@ -41,31 +42,6 @@ using atomo::bench::Timer;
 using atomo::bench::Times;
 
 constexpr std::uint16_t kWorkers = 8;
-
-// The exact SVD comes last: it takes longest.
-constexpr const char* kListed[] = {"sign",
-                                   "identity:dtype=f16",
-                                   "qsgd:bits=2",
-                                   "qsgd:bits=4",
-                                   "qsgd:bits=8",
-                                   "terngrad",
-                                   "topk:keep=0.01",
-                                   "randomk:keep=0.01",
-                                   "atomo:atoms=blocks,bits=1",
-                                   "atomo:atoms=blocks,bits=0.25",
-                                   "atomo:atoms=rows,bits=1",
-                                   "atomo:atoms=rows,bits=0.25",
-                                   "atomo:atoms=coordinate,bits=1",
-                                   "atomo:atoms=coordinate,bits=0.25",
-                                   "atomo:atoms=sketch,bits=0.5,rank=4",
-                                   "atomo:atoms=sketch,bits=0.5,rank=8",
-                                   "atomo:atoms=sketch,bits=0.5,rank=32",
-                                   "atomo:atoms=sketch,bits=0.5,rank=64",
-                                   "atomo:bits=0.5",
-                                   "identity",
-                                   "identity:dtype=bf16",
-                                   "sign:scale=mean",
-                                   "atomo:atoms=svd,bits=0.5"};
 
 struct Model {
   std::string name;
@@ -277,7 +253,8 @@ void register_all(Prepared& prepared) {
                           {"resnet50", atomo::bench::resnet50()},
                           {"gpt2", atomo::bench::gpt2_small()}};
   for (const Model& model : models) {
-    for (const std::string& spec : atomo::bench::specs_with(kListed, atomo::Device::cuda)) {
+    for (const std::string& spec :
+         atomo::bench::specs_with(atomo::bench::kListedOnGpu, atomo::Device::cuda)) {
       for (const Operation& operation : kOperations) {
         const std::string name = model.name + "/" + spec + "/" + operation.name;
         add(name, measure, spec, model, operation);

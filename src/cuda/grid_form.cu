@@ -7,13 +7,13 @@
 ///
 /// Mapping. Extents: coordinate_price.cu (measure). offer: a thread a layer. count_tried: a block a
 /// segment of 32,768 entries, for the layers that try coordinates and are large enough for a
-/// histogram. weigh: a block a layer and candidate of the price search, or several candidates of a
+/// histogram. weigh_forms: a block a layer and candidate of the price search, or several candidates of a
 /// small layer; weigh_chosen the same at one price. settle: a thread a layer.
 ///
 /// Traffic. 4 bytes an entry, and 4 more where coordinates are tried; then bins, or a small layer's
 /// entries, once a candidate, 97 times, from L2.
 ///
-/// Shared memory: 24 KiB (count_tried), 3 KiB (weigh). Integers: results depend on no order.
+/// Shared memory: 24 KiB (count_tried), 3 KiB (weigh_forms). Integers: results depend on no order.
 /// Tensors are aligned to their entries.
 
 #include "cuda/grid_form.cuh"
@@ -77,7 +77,7 @@ __device__ void weigh_at(const Frame& frame, const Plan& plan, const PricePlan& 
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    weigh(Frame frame, Plan plan, PricePlan prices, unsigned round) {
+    weigh_forms(Frame frame, Plan plan, PricePlan prices, unsigned round) {
   const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
   const PoolPrice& pool = frame.pool(kAtomsPool);
   const PriceTotals& totals = *frame(prices.totals);
@@ -126,7 +126,8 @@ void offer_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, 
 void price_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, unsigned round,
                  Queue& queue) {
   if (round < kPriceRounds) {
-    queue.launch_blocks(weigh, plan.searches.units, kScanThreads, 0, frame, plan, prices, round);
+    queue.launch_blocks(weigh_forms, plan.searches.units, kScanThreads, 0, frame, plan, prices,
+                        round);
   } else {
     queue.launch_blocks(weigh_chosen, plan.count, kScanThreads, 0, frame, plan, prices);
   }

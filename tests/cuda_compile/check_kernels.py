@@ -9,7 +9,8 @@ A file passes when
   - it compiles for every architecture without a warning, and does not ask for which one;
   - no kernel spills registers, and none keeps a stack in local memory;
   - its PTX has no instruction whose result the CPU would not reproduce (ptx.py lists them);
-  - its kernels take the registers, the memory and the barriers that resources.txt says (`--write` rewrites it).
+  - its kernels take the registers, the memory and the barriers that resources.txt says (`--write` rewrites it);
+  - a warp executes what instructions.txt says of them, within 5 % (`--write` likewise), where there is a disassembler.
 Exceptions to the second and third stand in allowed.txt, each with its reason. PTX is made for the oldest architecture,
 of which all but the newest are assembled, and for the newest. One call of nvcc a file; what it made
 stays in the work folder (DIR/STEM/STEM.o too) and is used again while neither a source nor a flag changes.
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import time
 
+import instructions
 import ptx
 import report
 
@@ -51,10 +53,13 @@ def parse_arguments(arguments):
                         help="without what calls them on the host, for one architecture: a third of the time and no object")
     parser.add_argument("--allowed", default=os.path.join(HERE, "allowed.txt"), metavar="TABLE")
     parser.add_argument("--resources", default=os.path.join(HERE, "resources.txt"), metavar="TABLE")
-    parser.add_argument("--write", action="store_true", help="rewrite the files' rows of resources.txt")
+    parser.add_argument("--instructions", default=os.path.join(HERE, "instructions.txt"), metavar="TABLE")
+    parser.add_argument("--nvdisasm", metavar="PROGRAM", help="the disassembler; looked for when left out")
+    parser.add_argument("--write", action="store_true", help="rewrite the files' rows of resources.txt and instructions.txt")
     parser.add_argument("--tables", action="store_true", help="check the tables alone")
     options = parser.parse_args(arguments)
     options.flags = flags
+    options.nvdisasm = options.nvdisasm or instructions.find_nvdisasm(options.nvcc)
     if options.kernels_alone and "," in options.architectures:
         parser.error(f"--kernels-alone takes one architecture, not {options.architectures}")
     return options
@@ -132,6 +137,27 @@ class Compilation:
         except (OSError, ValueError, KeyError):
             return None
         return state["output"] if same else None
+
+    def cubins(self):
+        """Returns {architecture: path} of the machine code."""
+        paths = [os.path.join(self.folder, name) for name in os.listdir(self.folder) if name.endswith(".cubin")]
+        return {instructions.arch_of(path): path for path in paths}
+
+    def instructions(self, file, nvdisasm):
+        """Returns the rows of what a warp executes; kept beside the code while nothing that they follow from changes."""
+        kept = os.path.join(self.folder, "instructions.json")
+        key = {path: digest(path) for path in (*instructions.SOURCES, nvdisasm)}
+        try:
+            with open(kept, encoding="utf-8") as text:
+                state = json.load(text)
+            if state["key"] == key:
+                return [instructions.Row(*row) for row in state["rows"]]
+        except (OSError, ValueError, KeyError):
+            pass
+        rows = instructions.rows_of(file, self.cubins(), nvdisasm, instructions.descriptions())
+        with open(kept, "w", encoding="utf-8") as text:
+            json.dump({"key": key, "rows": rows}, text)
+        return rows
 
     def ptx(self):
         """Returns the PTX texts, one or two."""
@@ -234,15 +260,39 @@ def compare(file, version, machines, rows, path, command):
         yield f"    to take it as it is: {command}"
 
 
-def rewrite(file, version, rows, path):
+def rewrite(table, file, version, rows, path):
+    """Puts the rows of one file into a table of the module `table`."""
     with open(path + ".lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        old_version, old = report.read(path)
+        old_version, old = table.read(path)
         if old and old_version != version:
             print(f"{os.path.basename(path)} was written with nvcc {old_version}: its rows are left out")
             old = []
-        report.write(path, version, [row for row in old if row.file != file] + rows)
+        table.write(path, version, [row for row in old if row.file != file] + rows)
     os.remove(path + ".lock")
+
+
+def count_instructions(options, file, compilation, machines, command):
+    """Counts what the machine code executes; writes it down or returns what differs from the committed table."""
+    if not options.nvdisasm:
+        print(f"{file}: its instructions are not counted: there is no nvdisasm; 'bash scripts/python.sh' installs it")
+        return []
+    rows = compilation.instructions(file, options.nvdisasm)
+    name = os.path.basename(options.instructions)
+    if options.write:
+        rewrite(instructions, file, compilation.version, rows, options.instructions)
+        return []
+    version, old = instructions.read(options.instructions)
+    if old and version != compilation.version:
+        print(f"{name} was written with nvcc {version}, this is {compilation.version}: not compared")
+        return []
+    changed = list(instructions.compare([row for row in old if row.file == file and row.arch in machines], rows))
+    if not changed:
+        return []
+    return [f"{file}: a warp does not execute what {name} says, within {instructions.TOLERANCE:.0%}:",
+            *(f"    {line}" for line in changed),
+            f"    to take it as it is: {command}",
+            "    and then, for the predicted times: python3 tools/gpu_model/predict.py --write"]
 
 
 def check(options, source):
@@ -269,11 +319,13 @@ def check(options, source):
         rows = report.rows_of(file, output, kernels, names)
     except ValueError as error:
         return wrong + [f"{file}: {error}"]
+    command = shlex.join([sys.executable, *sys.argv[:1], "--write", *sys.argv[1:]])
     if options.write and not wrong:
-        rewrite(file, compilation.version, rows, options.resources)
+        rewrite(report, file, compilation.version, rows, options.resources)
     elif not options.write:
-        command = shlex.join([sys.executable, *sys.argv[:1], "--write", *sys.argv[1:]])
         wrong += compare(file, compilation.version, {*older, newest}, rows, options.resources, command)
+    if not options.write or not wrong:
+        wrong += count_instructions(options, file, compilation, {*older, newest}, command)
     spent = "compiled in {:.1f} s ({:.1f} s of the processor)".format(*seconds) if seconds else "unchanged since it was last compiled"
     print(f"{file}: {len({name for name, _ in kernels})} kernels for {options.architectures}, {spent}")
     return wrong
@@ -283,10 +335,12 @@ def check_tables(options):
     """Returns what the tables say of files that are not there, or leave unsaid."""
     there = {os.path.basename(path) for path in options.files}
     listed = {row.file for row in report.read(options.resources)[1]}
+    counted = {row.file for row in instructions.read(options.instructions)[1]}
     empty = {os.path.basename(path) for path in options.files if not has_kernels(path)}
     excepted = {entry.file for entry in read_allowed(options.allowed)}
     return ([f"resources.txt has rows of {name}, which is not compiled" for name in sorted(listed - there)] +
             [f"resources.txt has no row of {name}" for name in sorted(there - listed - empty)] +
+            [f"instructions.txt and resources.txt disagree about {name}" for name in sorted(counted ^ listed) if counted] +
             [f"allowed.txt speaks of {name}, which is not compiled" for name in sorted(excepted - there)])
 
 

@@ -26,6 +26,7 @@ class Refusals(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.allowed = os.path.join(folder.name, "allowed.txt")
         self.resources = os.path.join(folder.name, "resources.txt")
+        self.instructions = os.path.join(folder.name, "instructions.txt")
         self.allow()
 
     def allow(self, *lines):
@@ -34,8 +35,8 @@ class Refusals(unittest.TestCase):
 
     def check(self, source, *options, flags=()):
         command = [sys.executable, os.path.join(HERE, "check_kernels.py"), *self.options, "--architectures", "90",
-                   "--allowed", self.allowed, "--resources", self.resources, *options, source,
-                   "--", *self.flags, *flags]
+                   "--allowed", self.allowed, "--resources", self.resources, "--instructions", self.instructions, *options,
+                   source, "--", *self.flags, *flags]
         made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         return made.returncode, made.stdout
 
@@ -78,6 +79,24 @@ class Refusals(unittest.TestCase):
         with open(self.resources, "w", encoding="utf-8") as file:
             file.write(text + "clean.cu gone_kernel sm_90 1 0 0 0 0\n")
         self.assert_refused(r"- clean\.cu +gone_kernel", self.check(CLEAN))
+
+    def test_a_kernel_that_executes_more_is_refused(self):
+        self.assert_accepted(self.check(CLEAN, "--write"))
+        if not os.path.exists(self.instructions):
+            self.skipTest("there is no nvdisasm")
+        with open(self.instructions, encoding="utf-8") as file:
+            text = file.read()
+        row = re.search(r"^clean\.cu +mean_kernel<true>.*$", text, re.MULTILINE)[0]
+        cells = row.split()
+        for share, accepted in ((1.04, True), (1.06, False)):  # what the committed kernel had less
+            less = "  ".join([*cells[:5], f"{int(cells[5]) / share:.1f}", *cells[6:]])
+            with open(self.instructions, "w", encoding="utf-8") as file:
+                file.write(text.replace(row, less))
+            answer = self.check(CLEAN)
+            if accepted:
+                self.assert_accepted(answer)
+            else:
+                self.assert_refused(r"mean_kernel<true> for sm_90: way [\d.]+ -> \d+\n.*--write", answer)
 
     def test_allowances_are_exact(self):
         source = self.refused("explicit_fma")

@@ -17,3 +17,4 @@ atomo_hostexec_cases(${tests}/device/test_device_model.cpp RELEASE "*/DeviceMode
 atomo_hostexec_cases(${tests}/device/test_device_sums.cpp RANDOM "DeviceSums.ValuesAreTheCpus*" RACES "DeviceSums.Damaged*")
 atomo_hostexec_cases(${tests}/device/test_device_two_streams.cpp)
 atomo_hostexec_cases(${here}/test_launches.cpp RANDOM "Launches.CodecsCall*" RACES "Launches.CodecsCall*")
+atomo_hostexec_cases(${here}/test_launch_table.cpp)
