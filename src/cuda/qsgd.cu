@@ -92,34 +92,41 @@ __device__ bool is_even(const Job& job) {
   return !job.l2 && job.bucket >= 8 && kQsgdUnit % job.bucket == 0;
 }
 
-/// Reads the unit; false in a lane that met a non-finite entry. The norms of even buckets too.
+/// The largest magnitude, whose bits are in the order of what they stand for; those of Inf and NaN
+/// are beyond all others.
+__device__ std::uint32_t largest_magnitude(const float (&x)[8]) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (const float v : x) largest = std::max(largest, __float_as_uint(v) & 0x7FFFFFFFu);
+  return largest;
+}
+
+/// Reads the unit; false in a lane that met a non-finite entry, which counts as 0. The norms of even
+/// buckets too.
 __device__ bool stage(const UnitView& unit, const Entries& entries, QsgdMemory& memory) {
   const bool even = is_even(unit.job);
   const unsigned bucket = unit.job.bucket, group = bucket < kRow ? bucket / 8 : kLanes;
   bool finite = true;
-  float largest = 0;
+  std::uint32_t largest = 0;
 #pragma unroll 1
   for (unsigned row = 0; row < unit.count; row += kRow) {
     const unsigned e = row + 8 * lane();
     float x[8];
     eight_entries(entries, unit.first + e, unit.job.n, x);
-#pragma unroll
-    for (float& v : x) {
-      const float magnitude = std::fabs(v);
-      const bool sound = is_finite(v);
-      finite &= sound;
-      v = sound ? v : 0.0f;
-      largest = sound && magnitude > largest ? magnitude : largest;
+    std::uint32_t own = largest_magnitude(x);
+    if (!is_magnitude(own)) {
+      finite = false;
+      for (float& v : x) v = is_finite(v) ? v : 0.0f;
+      own = largest_magnitude(x);
     }
+    largest = std::max(largest, own);
     memory.x[e / 4] = {x[0], x[1], x[2], x[3]};
     memory.x[e / 4 + 1] = {x[4], x[5], x[6], x[7]};
     const bool ends = (row + kRow) % bucket == 0 || bucket < kRow || row + kRow >= unit.count;
     if (!even || !ends) continue;
-    for (unsigned half = group / 2; half != 0; half /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, largest, static_cast<int>(half));
-      largest = other > largest ? other : largest;
-    }
-    if (lane() % group == 0 && e < unit.count) memory.norms[e / bucket] = largest;
+    for (unsigned half = group / 2; half != 0; half /= 2)
+      largest = std::max(largest, __shfl_xor_sync(kAllLanes, largest, static_cast<int>(half)));
+    if (lane() % group == 0 && e < unit.count) memory.norms[e / bucket] = __uint_as_float(largest);
     largest = 0;
   }
   return finite;
@@ -223,12 +230,10 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, QsgdM
         codes);
     const std::uint64_t first_word = (unit.first + row) / 32 * bits;
     const std::uint64_t eight = codes[0] | std::uint64_t{codes[1]} << (4 * bits);
-    if (bits % 4 == 0) {  // whole words a lane
-      const unsigned each = bits / 4;
-      for (unsigned k = 0; k < each; ++k) {
-        const std::uint64_t word = first_word + lane() * each + k;
-        if (word < words) store_word(out + 4 * word, static_cast<std::uint32_t>(eight >> (32 * k)));
-      }
+    if (bits % 4 == 0) {  // one word a lane, or two
+      const std::uint64_t word = first_word + lane() * (bits / 4);
+      if (word < words) store_word(out + 4 * word, static_cast<std::uint32_t>(eight));
+      if (bits == 8 && word + 1 < words) store_word(out + 4 * (word + 1), codes[1]);
       continue;
     }
     __syncwarp();  // the words of the row before are stored
