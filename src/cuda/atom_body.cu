@@ -7,7 +7,9 @@
 /// where each group begins. What an encoder would not write is refused as on the CPU.
 ///
 /// Mapping. Sums are taken in two levels: a warp a segment of 4,096 atoms (marks, certain flags) or
-/// a unit of 32 groups (lengths), then one block a job over segments or units. Each level needs the
+/// a unit of 16 groups (lengths), then one block a job over segments or units. The list is made by
+/// a warp 512 atoms, a lane an atom: flags are words that lanes pass to one another, classes and the
+/// list are read and written next to each other. Each level needs the
 /// one before, hence six launches: counts, frame of the marks, marks and certain flags, frame of
 /// the sections, list and lengths, frame of the content. A fault found by one warp is noted in
 /// `faults` and acted upon by the block of the next launch.
@@ -132,39 +134,58 @@ __global__ void place_sections(Frame frame, BodyPlan plan) {
   state.content = lengths + 2 * groups;
 }
 
-/// The kept atoms of a segment, with their classes; a lane those of its 128.
-__device__ void list_segment(const Frame& frame, const BodyPlan& plan, std::uint64_t unit) {
+/// Atoms of a segment whose kept ones a warp lists.
+constexpr std::uint32_t kListed = 512, kListsOfSegment = coding::kMarksSegment / kListed;
+
+/// The kept atoms of an eighth of a segment, with their classes: a lane an atom, in the order of
+/// the list.
+__device__ void list_part(const Frame& frame, const BodyPlan& plan, std::uint64_t unit,
+                          std::uint32_t part) {
   const UnitOf at = find_unit(frame, plan.marks.segments, unit);
   BodyState& state = frame(plan.states)[at.job];
   if (state.stands == 0) return;
   const BodyJob& job = frame(plan.jobs)[at.job];
+  std::uint64_t atom = at.index * coding::kMarksSegment + part * kListed;
+  if (atom >= job.atoms) return;
   const BodyBytes body = body_of(frame, job);
   const BitView view(body.begin, body.bytes);
-  const marks::LaneMarks own = marks::load_lane(segment_words(frame, plan.marks, at));
-  const auto count = static_cast<std::uint32_t>(__popcll(own.word[0]) + __popcll(own.word[1]));
-  std::uint32_t total;
-  std::uint64_t rank =
-      frame(plan.marks.segment_states)[unit].rank + warp_exclusive_sum(count, total);
-  const std::uint64_t flags = 8 * state.flags;
-  std::uint32_t ones = 0;
-  for (std::uint32_t i = 0; i < count; i += 32) {
-    const std::uint32_t mask = count - i < 32 ? (1u << (count - i)) - 1 : ~0u;
-    ones += static_cast<std::uint32_t>(__popc(view.peek32(flags + rank + i) & mask));
-  }
-  std::uint64_t certain = frame(plan.certain)[unit] + warp_exclusive_sum(ones, total);
-  std::uint64_t* const kept = frame(plan.kept) + job.first_kept;
-  std::uint64_t atom = at.index * coding::kMarksSegment + own.next;
+  const std::uint64_t* const words = segment_words(frame, plan.marks, at);
+  std::uint32_t before = 0;  // kept atoms of the segment before these
+  for (std::uint32_t w = lane(); w < part * (kListed / 64); w += kLanes)
+    before += static_cast<std::uint32_t>(__popcll(words[w]));
+  before = warp_sum(before);
+  // Lane w < 16 has the marks of 32 atoms; lane w, 32 flags of the list.
+  const std::uint64_t pair = words[part * (kListed / 64) + lane() % 16 / 2];
+  const auto marks = static_cast<std::uint32_t>(lane() % 2 == 0 ? pair : pair >> 32);
+  const std::uint64_t first = frame(plan.marks.segment_states)[unit].rank;
+  const std::uint64_t flags = 8 * state.flags + first;
+  const std::uint32_t own_flags = view.peek32(flags + before + kLanes * (lane() % 16));
+  std::uint64_t place = frame(plan.certain)[unit] + warp_sum(count_ones(view, flags, before));
+  place = 8 * state.flags + state.kept + kClassBits * place;  // of the next class
+  std::uint64_t* kept = frame(plan.kept) + job.first_kept + first + before;
+  const std::uint32_t below = (1u << lane()) - 1;
+  std::uint32_t rank = 0;  // among these
   bool good = true;
-  marks::for_each_gap(own, [&](std::uint32_t gap) {
+  for (int w = 0; w < 16; ++w, atom += kLanes) {
+    const std::uint32_t mask = __shfl_sync(kAllLanes, marks, w);
+    if (mask == 0) continue;
+    const std::uint32_t own = rank + static_cast<std::uint32_t>(__popc(mask & below));
+    const std::uint32_t flag =
+        __shfl_sync(kAllLanes, own_flags, static_cast<int>(own / kLanes % kLanes)) >> own % kLanes;
+    const bool is_kept = (mask >> lane() & 1u) != 0;
+    const bool is_certain = is_kept && (flag & 1u) != 0;
+    const std::uint32_t certain = __ballot_sync(kAllLanes, is_certain);
     std::uint64_t atom_class = 0;
-    if ((view.peek32(flags + rank) & 1u) != 0) {
-      const std::uint64_t place = flags + state.kept + kClassBits * certain++;
-      atom_class = (view.peek32(place) & ((1u << kClassBits) - 1)) + 1;
+    if (is_certain) {
+      const auto skipped = static_cast<std::uint32_t>(__popc(certain & below));
+      const std::uint32_t bits = view.peek32(place + kClassBits * skipped);
+      atom_class = (bits & ((1u << kClassBits) - 1)) + 1;
       good = good && atom_class < math::kAtomClassCount;
     }
-    atom += gap;
-    kept[rank++] = atom++ | (atom_class << kClassShift);
-  });
+    if (is_kept) kept[own] = (atom + lane()) | (atom_class << kClassShift);
+    place += kClassBits * static_cast<std::uint32_t>(__popc(certain));
+    rank += static_cast<std::uint32_t>(__popc(mask));
+  }
   if (!good) atomicOr(&state.faults, 1u);
 }
 
@@ -180,11 +201,12 @@ __device__ void sum_lengths(const Frame& frame, const BodyPlan& plan, std::uint6
 }
 
 __global__ void list_and_sum(Frame frame, BodyPlan plan) {
-  const std::uint64_t unit = warp_in_grid(), segments = plan.marks.segments.units;
-  if (unit < segments) {
-    list_segment(frame, plan, unit);
-  } else if (unit - segments < plan.groups.units) {
-    sum_lengths(frame, plan, unit - segments);
+  const std::uint64_t unit = warp_in_grid(), lists = plan.marks.segments.units * kListsOfSegment;
+  if (unit < lists) {
+    list_part(frame, plan, unit / kListsOfSegment,
+              static_cast<std::uint32_t>(unit % kListsOfSegment));
+  } else if (unit - lists < plan.groups.units) {
+    sum_lengths(frame, plan, unit - lists);
   }
 }
 
@@ -213,7 +235,7 @@ void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue) {
   queue.launch_blocks(open_frame, jobs, kScanThreads, 0, frame, plan);
   queue.launch_warps(read_marks, segments, frame, plan);
   queue.launch_blocks(place_sections, jobs, kScanThreads, 0, frame, plan);
-  queue.launch_warps(list_and_sum, segments + plan.groups.units, frame, plan);
+  queue.launch_warps(list_and_sum, segments * kListsOfSegment + plan.groups.units, frame, plan);
   queue.launch_blocks(close_frame, jobs, kScanThreads, 0, frame, plan);
 }
 

@@ -182,15 +182,12 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
 }
 
 void search_prices(const Frame& frame, const Plan& plan, Queue& queue) {
-  for (unsigned round = 0; round < kPriceRounds; ++round) {
-    price_grids(frame, plan.grids, plan.price, round, queue);
-    search_price(frame, plan.price, round, queue);
-  }
+  search_price(frame, plan.price, plan.grids, queue);
 }
 
 void find_price(const Frame& frame, const Plan& plan, Queue& queue) {
   search_prices(frame, plan, queue);
-  price_grids(frame, plan.grids, plan.price, kPriceRounds, queue);
+  price_grids(frame, plan.grids, plan.price, queue);
   choose_forms(frame, plan.price, queue);
   settle_grids(frame, plan.grids, plan.price, queue);
 }

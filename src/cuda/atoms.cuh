@@ -138,7 +138,7 @@ void plan_prices(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 /// Amplitudes; a launch, two when there are rows of more than 1,024 entries, twice that with
 /// sketches. With pairs their decomposition, and one more; with grids three more.
 void analyse(const Frame& frame, const Plan& plan, Queue& queue);
-/// The price of the pool: three launches, with grids three more.
+/// The price of the pool: one launch.
 void search_prices(const Frame& frame, const Plan& plan, Queue& queue);
 /// The same, and the forms of layers that choose: one launch more, with grids three.
 void find_price(const Frame& frame, const Plan& plan, Queue& queue);

@@ -6,6 +6,7 @@
 /// Bodies are of varying length, so there is no `write`.
 
 #include "cuda/frame.cuh"
+#include "cuda/rounds.cuh"
 #include "format/coordinate_body.hpp"
 
 namespace atomo::cuda::coordinate {
@@ -44,6 +45,8 @@ struct GridSearch {
   std::uint64_t totals[kRounds][kCandidates] = {};
   std::uint64_t worth[kRounds][kCandidates] = {};  ///< likewise (Expected)
   std::uint32_t any = 0;                           ///< 1: there is something to send
+  std::uint32_t tickets = 0;                       ///< of the round's blocks that are done
+  Rounds rounds;
 };
 
 /// Candidates that one block looks at, one after the other: more of a small layer, so that blocks
@@ -107,7 +110,7 @@ void plan_prices(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 /// The step of the grid pool and of every layer: PoolPrice, LayerState.price, State.step.
 void find_price(const Frame& frame, const Plan& plan, Queue& queue);
-/// The part of `price` that searches the pool's steps: four launches.
+/// The part of `price` that searches the pool's steps: two launches.
 void search_steps(const Frame& frame, const Plan& plan, Queue& queue);
 void size(const Frame& frame, const Plan& plan, Queue& queue);
 

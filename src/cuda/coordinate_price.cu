@@ -4,18 +4,18 @@
 ///
 /// The mathematics stands in coordinate_levels.hpp, the search in price/price_input.cpp: the smallest
 /// code at which the expected bits of all layers of the pool fit, by bisection over at most 2^15
-/// codes. Here three launches do five levels of the bisection each: the 31 codes that five probes
-/// can lead to are evaluated side by side, together with the code that the bisection begins at; the
-/// last block adds up nothing more but walks the five levels, so it takes the probes that a serial
-/// search takes.
+/// codes. Here a launch of three rounds (rounds.cuh) does five levels of the bisection in each: the
+/// 31 codes that five probes can lead to are evaluated side by side, together with the code that the
+/// bisection begins at; the last block of a round adds up nothing more but walks the five levels, so
+/// it takes the probes that a serial search takes.
 ///
 /// Mapping. measure: a block a segment of 32,768 entries. A layer above kListed entries has a
 /// histogram of u64 counts in the workspace (32,640 bins, 255 KiB); a block counts the 96 octaves
 /// from 2^-64 up in shared memory (16 bits a bin: a block has no more entries) and adds what is not
 /// zero, other magnitudes go to the workspace one by one. In a smaller layer every entry is a bin
-/// of one: expected counts are linear. grow_tree: a block a layer and code, or several
-/// codes of a small layer; it visits the bins
-/// between the layer's smallest and largest magnitude, or its entries. keep_count: a block a layer
+/// of one: expected counts are linear. grow_tree: a block a round, layer and code, or several codes
+/// of a small layer; it visits the bins between the layer's smallest and largest magnitude, or its
+/// entries, in sums of two 32-bit halves, and gives every parameter of a list a lane. keep_count: a block a layer
 /// that keeps a count; one warp goes through its bins in ascending order, the sum being f64.
 /// find_lowest, settle: a thread a layer.
 ///
@@ -23,7 +23,7 @@
 /// as many bins as entries. grow_tree reads at most 8 bytes a bin and code, or a small layer's
 /// entries, from L2: 96 times.
 ///
-/// Shared memory: 24 KiB (measure, keep_count), 3 KiB (grow_tree). Integers but for the one serial
+/// Shared memory: 24 KiB (measure, keep_count), 5 KiB (grow_tree). Integers but for the one serial
 /// f64 sum, so results depend on no order. Tensors are aligned to their entries.
 
 #include "cuda/coordinate_price.cuh"
@@ -132,30 +132,30 @@ __device__ void walk(const Frame& frame, PoolPrice& pool, const GridSearch& sear
     frame.notice(Status::underspent);
 }
 
-__global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan, unsigned round) {
+__global__ void __launch_bounds__(kScanThreads) grow_tree(Frame frame, Plan plan) {
   PoolPrice& pool = frame.pool(kGridPool);
   if (pool.given > 0) return;
   GridSearch& search = *frame(plan.search);
-  const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
+  const Turn turn = take_turn(search.rounds, plan.searches.units);
+  const UnitOf unit = find_unit(frame, plan.searches, turn.unit);
   const std::uint32_t number = frame(plan.budgeted)[unit.job];
   const Job job = frame(plan.jobs)[number];
   const State state = frame(plan.states)[number];
   const std::uint32_t together = candidates_together(frame.info(job.layer).n);
   const auto first = static_cast<std::uint32_t>(unit.index) * together;
+  wait_for_round(search.rounds, turn.round);
   for (std::uint32_t candidate = first; candidate < first + together; ++candidate) {
-    const std::uint32_t code = candidate_code(pool, round, candidate);
-    __syncthreads();  // no thread reads the pool once another may be done, nor the memory too early
+    const std::uint32_t code = candidate_code(pool, turn.round, candidate);
+    __syncthreads();  // the memory is free
     if (code == 0 || !demands(frame, job, state)) continue;
     const Expected own = expected_size(frame, plan, job, state, price_of(code)).expected;
     if (threadIdx.x != 0 || own.bits_256 == 0) continue;
-    atomic_add(&search.totals[round][candidate], own.bits_256);
-    atomic_add(&search.worth[round][candidate], own.worth);
+    atomic_add(&search.totals[turn.round][candidate], own.bits_256);
+    atomic_add(&search.worth[turn.round][candidate], own.worth);
   }
-  if (threadIdx.x != 0) return;
-  __threadfence();
-  if (atomicAdd(&pool.tickets, 1u) + 1 != (round + 1) * gridDim.x) return;
-  __threadfence();
-  walk(frame, pool, search, round);
+  if (!block_comes_last(&search.tickets, plan.searches.units) || threadIdx.x != 0) return;
+  walk(frame, pool, search, turn.round);
+  end_round(search.rounds, turn.round + 1 == GridSearch::kRounds);
 }
 
 // ---- steps of their own
@@ -251,9 +251,8 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
 
 void search_steps(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(find_lowest, divide_up(plan.count, kLanes), frame, plan);
-  for (unsigned round = 0; round < GridSearch::kRounds; ++round) {
-    queue.launch_blocks(grow_tree, plan.searches.units, kScanThreads, 0, frame, plan, round);
-  }
+  queue.launch_blocks(grow_tree, GridSearch::kRounds * plan.searches.units, kScanThreads, 0, frame,
+                      plan);
 }
 
 void find_price(const Frame& frame, const Plan& plan, Queue& queue) {

@@ -12,6 +12,7 @@
 
 namespace atomo::cuda::coordinate {
 
+using format::kMaxGapRice;
 using format::kMaxLevelRice;
 using price::GridDemand;
 using price::kLevelBins;
@@ -91,20 +92,36 @@ __device__ inline bool demands(const Frame& frame, const Job& job, const State& 
   return !was_non_finite(frame, job.layer) && state.nonzero != 0;
 }
 
+/// Sums of 64 bits as two halves: shared memory adds 32 bits at once, 64 by trial and error.
+struct HalvedSums {
+  static constexpr unsigned kError = kLevelBins;  ///< behind those of the levels
+  std::uint32_t low[kLevelBins + 1], high[kLevelBins + 1];
+
+  __device__ void add(unsigned i, std::uint64_t value) {
+    const auto own = static_cast<std::uint32_t>(value);
+    const std::uint32_t before = atomicAdd(&low[i], own);
+    const std::uint32_t carry = before + own < own ? 1 : 0;
+    const std::uint32_t above = static_cast<std::uint32_t>(value >> 32) + carry;
+    if (above != 0) atomicAdd(&high[i], above);
+  }
+  [[nodiscard]] __device__ std::uint64_t operator[](unsigned i) const {
+    return std::uint64_t{high[i]} << 32 | low[i];
+  }
+};
+
 struct SizeMemory {
+  HalvedSums sums;
   std::uint64_t units[kLevelBins];
   std::uint64_t level_bits[3][kLanes];  ///< from base 0, 1, 2 at every parameter
   std::uint64_t gaps[kLists];
   std::uint64_t nonzero, others;
-  std::uint64_t error;  ///< as GridExpected::error16
 };
 
-/// A whole block finds the expected counts of the layer's levels above 0 at a step, and the error.
+/// A whole block finds the expected counts of the layer's levels above 0 at a step, and the error
+/// (GridExpected::error16).
 __device__ inline void count_levels(const Frame& frame, const Plan& plan, const Job& job,
-                                    const State& state, double scale, SizeMemory& memory) {
-  std::uint64_t* const units = memory.units;
-  if (threadIdx.x == 0) memory.error = 0;
-  for (unsigned i = threadIdx.x; i < kLevelBins; i += kScanThreads) units[i] = 0;
+                                    const State& state, double scale, HalvedSums& sums) {
+  for (unsigned i = threadIdx.x; i <= kLevelBins; i += kScanThreads) sums.low[i] = sums.high[i] = 0;
   __syncthreads();
   std::uint64_t error = 0;
   std::uint64_t low[3] = {};  // the bins that most threads meet at the same time
@@ -114,7 +131,7 @@ __device__ inline void count_levels(const Frame& frame, const Plan& plan, const 
     else if (bin == 2)
       low[2] += count;
     else if (bin != 0 && count != 0)
-      atomic_add(&units[bin], count);
+      sums.add(bin, count);
   };
   const auto add = [&](std::uint32_t bin, std::uint64_t count) {
     const LevelShare share = price::share_of_bin(bin, scale);
@@ -140,10 +157,10 @@ __device__ inline void count_levels(const Frame& frame, const Plan& plan, const 
   }
   for (unsigned b = 1; b <= 2; ++b) {
     low[b] = warp_sum(low[b]);
-    if (lane() == 0) atomic_add(&units[b], low[b]);
+    if (lane() == 0) sums.add(b, low[b]);
   }
   error = warp_sum(error);
-  if (lane() == 0) atomic_add(&memory.error, error);
+  if (lane() == 0) sums.add(HalvedSums::kError, error);
   __syncthreads();
 }
 
@@ -157,15 +174,19 @@ __device__ inline GridSize expected_size(const Frame& frame, const Plan& plan, c
                                          const State& state, float step) {
   auto& memory = shared<SizeMemory>();
   const double scale = math::grid_scale(step);
-  count_levels(frame, plan, job, state, scale, memory);
+  count_levels(frame, plan, job, state, scale, memory.sums);
   const std::uint64_t n = frame.info(job.layer).n, entries = n << kUnitBits;
   if (warp_in_block() == 0) {
     std::uint64_t others = 0;
-    for (unsigned b = 2 + lane(); b < kLevelBins; b += kLanes) others += memory.units[b];
+    for (unsigned b = 1 + lane(); b < kLevelBins; b += kLanes) {
+      const std::uint64_t units = memory.sums[b];
+      memory.units[b] = units;
+      others += b >= 2 ? units : 0;
+    }
     others = warp_sum(others);
     if (lane() == 0) {
       memory.others = others;
-      memory.nonzero = others + memory.units[1];
+      memory.nonzero = others + memory.sums[1];
       memory.units[0] = entries - memory.nonzero;
     }
   }
@@ -176,11 +197,18 @@ __device__ inline GridSize expected_size(const Frame& frame, const Plan& plan, c
         price::level_bin(price::share_of_bin(state.largest >> 16, scale).level + 1) + 1;
     memory.level_bits[row][lane()] =
         lane() <= kMaxLevelRice ? price::level_bits_256_at(memory.units, end, row, lane()) : 0;
-  } else if (row == 3 && lane() < kLists) {
-    const std::uint64_t listed = lane() == kEvery  ? memory.nonzero
-                                 : lane() == kOnes ? memory.nonzero - memory.others
-                                                   : memory.others;
-    memory.gaps[lane()] = price::gap_bits_256(listed, entries);
+  } else if (row < 3 + kLists) {
+    const unsigned list = row - 3;
+    const std::uint64_t listed = list == kEvery  ? memory.nonzero
+                                 : list == kOnes ? memory.nonzero - memory.others
+                                                 : memory.others;
+    std::uint64_t out = price::not_listed(listed, entries);
+    for (unsigned k = 0; k < lane(); ++k) out = price::squared_not_listed(out);
+    const std::uint64_t own =
+        lane() <= kMaxGapRice ? price::gap_bits_256_at(out, lane()) : price::kMostGapBits256;
+    const std::uint64_t best = ~warp_max(~own);
+    if (lane() == 0)
+      memory.gaps[list] = best < price::kMostGapBits256 ? best : price::kMostGapBits256;
   }
   __syncthreads();
   if (threadIdx.x != 0) return {};
@@ -192,7 +220,7 @@ __device__ inline GridSize expected_size(const Frame& frame, const Plan& plan, c
     demand.levels_from[base] =
         price::least_level_bits_256([&](unsigned k) { return memory.level_bits[base][k]; });
   return {{price::grid_bits_256(demand), price::worth_of_coordinates(memory.nonzero)},
-          memory.error};
+          memory.sums[HalvedSums::kError]};
 }
 
 }  // namespace atomo::cuda::coordinate

@@ -42,7 +42,6 @@ struct PoolPrice {
   float price = 0;               ///< found or given; 0 when there is nothing to send
   std::uint32_t low = 0, high = 0, lowest = 0;  ///< codes of the bisection
   std::uint32_t unpaid = 0;  ///< 1: the bits at `high` do not fit, a message is not worth sending
-  std::uint32_t tickets = 0;
 };
 
 /// The message's price was searched and is above its budget.

@@ -8,6 +8,9 @@
 /// launched with `launch_blocks` and a fixed number of threads.
 
 #include <cuda_runtime.h>
+#ifndef ATOMO_HOSTEXEC
+#include <cuda/atomic>
+#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -57,6 +60,34 @@ __device__ inline std::uint64_t warp_in_grid() {
 }
 __device__ inline std::uint64_t warps_in_grid() {
   return std::uint64_t{gridDim.x} * (blockDim.x / kLanes);
+}
+
+/// Adds 1 and returns the value before. What this thread wrote, and what others wrote before a
+/// barrier that it passed with them, is seen by the threads that take a later ticket, and by those
+/// behind their next barrier.
+__device__ inline std::uint32_t take_ticket(std::uint32_t* tickets) {
+#ifdef ATOMO_HOSTEXEC
+  __threadfence();
+  const std::uint32_t before = atomicAdd(tickets, 1u);
+  __threadfence();
+  return before;
+#else
+  return ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device>(*tickets).fetch_add(
+      1u, ::cuda::memory_order_acq_rel);
+#endif
+}
+
+/// Waits until `tickets` were taken, and sees what was written before they were. Only for what
+/// blocks do that surely run: those that came before this one, in the order of tickets.
+__device__ inline void wait_for_tickets(std::uint32_t* tickets, std::uint32_t count) {
+#ifdef ATOMO_HOSTEXEC
+  while (atomicAdd(tickets, 0u) < count) {
+  }
+  __threadfence();
+#else
+  const ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device> taken(*tickets);
+  while (taken.load(::cuda::memory_order_acquire) < count) __nanosleep(64);
+#endif
 }
 
 /// A stream and the first error of what was launched on it. Nothing waits, nothing allocates.

@@ -7,27 +7,19 @@
 ///
 /// Mapping. Extents: coordinate_price.cu (measure). offer: a thread a layer. count_tried: a block a
 /// segment of 32,768 entries, for the layers that try coordinates and are large enough for a
-/// histogram. weigh_forms: a block a layer and candidate of the price search, or several candidates of a
-/// small layer; weigh_chosen the same at one price. settle: a thread a layer.
+/// histogram. The price search (price.cu) weighs them at its candidates; weigh_chosen: a block a
+/// layer, at the layer's price. settle: a thread a layer.
 ///
 /// Traffic. 4 bytes an entry, and 4 more where coordinates are tried; then bins, or a small layer's
 /// entries, once a candidate, 97 times, from L2.
 ///
-/// Shared memory: 24 KiB (count_tried), 3 KiB (weigh_forms). Integers: results depend on no order.
+/// Shared memory: 24 KiB (count_tried), 5 KiB (weigh_chosen). Integers: results depend on no order.
 /// Tensors are aligned to their entries.
 
 #include "cuda/grid_form.cuh"
 
-#include "cuda/coordinate_price.cuh"
-
 namespace atomo::cuda::coordinate {
 namespace {
-
-/// What `prices` knows of a job; the numbers of grids are those of jobs.
-__device__ const PricedLayer& priced_of(const Frame& frame, const PricePlan& prices,
-                                        std::uint32_t number) {
-  return frame(prices.layers)[frame(prices.grid_layers)[number]];
-}
 
 __global__ void offer(Frame frame, Plan plan, PricePlan prices) {
   const std::uint64_t number = warp_in_grid() * kLanes + lane();
@@ -62,39 +54,6 @@ __global__ void __launch_bounds__(kScanThreads)
   put_counts(window, counts);
 }
 
-/// A whole block finds the result of a lane at a price.
-__device__ void weigh_at(const Frame& frame, const Plan& plan, const PricePlan& prices,
-                         std::uint32_t number, float price, unsigned at) {
-  const float step = price::grid_step(price);
-  if (!is_finite(step)) return;  // never chosen
-  const GridSize size =
-      expected_size(frame, plan, frame(plan.jobs)[number], frame(plan.states)[number], step);
-  if (threadIdx.x != 0) return;
-  PriceResult& result = frame(prices.results)[prices.first_grid + number];
-  result.cost[at] = size.expected.bits_256;
-  result.worth[at] = size.expected.worth;
-  result.loss[at] = size.expected.bits_256 + price::grid_error_cost_256(size.error);
-}
-
-__global__ void __launch_bounds__(kScanThreads)
-    weigh_forms(Frame frame, Plan plan, PricePlan prices, unsigned round) {
-  const UnitOf unit = find_unit(frame, plan.searches, blockIdx.x);
-  const PoolPrice& pool = frame.pool(kAtomsPool);
-  const PriceTotals& totals = *frame(prices.totals);
-  if (frame(prices.grids)[unit.job].tried == 0 || pool.given > 0 || totals.largest == 0) return;
-  const Job& job = frame(plan.jobs)[unit.job];
-  if (priced_of(frame, prices, unit.job).price > 0) return;
-  const PriceInterval in = interval_of(pool, totals, round);
-  const std::uint32_t together = candidates_together(frame.info(job.layer).n);
-  const auto first = static_cast<std::uint32_t>(unit.index) * together;
-  for (std::uint32_t candidate = first; candidate < first + together; ++candidate) {
-    const Candidate at = candidate_of(candidate, in.lowest, in.low, in.high);
-    __syncthreads();  // the memory is free
-    if (candidate != 0 && !at.open) continue;
-    weigh_at(frame, plan, prices, unit.job, price::price_of_code(at.code), candidate);
-  }
-}
-
 __global__ void __launch_bounds__(kScanThreads)
     weigh_chosen(Frame frame, Plan plan, PricePlan prices) {
   if (frame(prices.grids)[blockIdx.x].tried == 0) return;
@@ -123,14 +82,8 @@ void offer_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, 
   queue.launch_blocks(count_tried, plan.segments.units, kScanThreads, 0, frame, plan, prices);
 }
 
-void price_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, unsigned round,
-                 Queue& queue) {
-  if (round < kPriceRounds) {
-    queue.launch_blocks(weigh_forms, plan.searches.units, kScanThreads, 0, frame, plan, prices,
-                        round);
-  } else {
-    queue.launch_blocks(weigh_chosen, plan.count, kScanThreads, 0, frame, plan, prices);
-  }
+void price_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue) {
+  queue.launch_blocks(weigh_chosen, plan.count, kScanThreads, 0, frame, plan, prices);
 }
 
 void settle_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue) {

@@ -4,18 +4,39 @@
 /// what they cost beside the layer's atoms. Once they are chosen, `size` of coordinates writes
 /// them. Each of these launches nothing without such layers.
 
-#include "cuda/coordinate.cuh"
+#include "cuda/coordinate_price.cuh"
 #include "cuda/price.cuh"
+#include "price/grid_form.hpp"
 
 namespace atomo::cuda::coordinate {
 
 /// Extents, histograms of the layers that try coordinates, GridOffer: three launches.
 void offer_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue);
-/// PricePlan::results of the grids, at the candidates of a round of the search, or, at the round
-/// behind the last, at the layers' prices. A launch.
-void price_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, unsigned round,
-                 Queue& queue);
+/// PricePlan::results of the grids at the layers' prices, once these are found. A launch.
+void price_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue);
 /// The steps of the layers that chose coordinates: a launch.
 void settle_grids(const Frame& frame, const Plan& plan, const PricePlan& prices, Queue& queue);
+
+// ---- for these files
+
+/// What `prices` knows of a job; the numbers of grids are those of jobs.
+__device__ inline const PricedLayer& priced_of(const Frame& frame, const PricePlan& prices,
+                                               std::uint32_t number) {
+  return frame(prices.layers)[frame(prices.grid_layers)[number]];
+}
+
+/// A whole block finds the result of a lane at a price; thread 0 writes it.
+__device__ inline void weigh_at(const Frame& frame, const Plan& plan, const PricePlan& prices,
+                                std::uint32_t number, float price, unsigned at) {
+  const float step = price::grid_step(price);
+  if (!is_finite(step)) return;  // never chosen
+  const GridSize size =
+      expected_size(frame, plan, frame(plan.jobs)[number], frame(plan.states)[number], step);
+  if (threadIdx.x != 0) return;
+  PriceResult& result = frame(prices.results)[prices.first_grid + number];
+  result.cost[at] = size.expected.bits_256;
+  result.worth[at] = size.expected.worth;
+  result.loss[at] = size.expected.bits_256 + price::grid_error_cost_256(size.error);
+}
 
 }  // namespace atomo::cuda::coordinate

@@ -10,43 +10,125 @@
 /// which one's cost it adds; the form itself is chosen once more in the end, at the price that was
 /// found.
 ///
-/// Mapping: three launches of a kernel that looks five levels of the bisection ahead. Lane l = 1 ..
-/// 31 of every warp is node l of the tree of middles that can come next (in heap order: node 2l
-/// follows when node l's cost fits the budget), lane 0 the lowest code. A warp reads the bins of
-/// 128 atoms of a layer, four a lane, and shows them to all lanes, each of which adds up at its own
-/// candidate. The warp that ends a job adds the cost of its marks; the one that ends a layer's last
-/// job puts the layer's cost to the pool's; the one that ends the last layer walks the tree and
-/// leaves the next interval. 2^15 is above the number of codes: three launches always suffice. A
-/// fourth, for layers that choose alone, is a warp 128 atoms at one price.
+/// Mapping: one launch of three rounds (rounds.cuh), each of which looks five levels of the bisection
+/// ahead. Lane l = 1 .. 31 of every warp is node l of the tree of middles that can come next (in
+/// heap order: node 2l follows when node l's cost fits the budget), lane 0 the lowest code. A block
+/// takes 2,048 atoms of a layer, or candidates of a layer's grid. It counts its atoms by bins before
+/// the round begins; then each of its warps shows an eighth of the bins to all lanes, each of which
+/// adds up at its own candidate. A bin's share at a price is a product of integers
+/// (PriceDivisor), one reciprocal a lane and round. The block that ends a job adds the cost of its
+/// marks; the one that ends a layer puts the layer's cost to the pool's; the one that ends the last
+/// layer walks the tree and leaves the next interval. 2^15 is above the number of codes: three
+/// rounds always suffice. A second launch, for layers that choose alone, is a warp 256 atoms at one
+/// price.
+///
+/// The pool has no histogram of its own: a layer's marks, and what its sums are rounded to, follow
+/// from its own counts, so every layer is evaluated at every candidate by itself.
 ///
 /// Traffic: an amplitude of 8 bytes an atom, three times, from the L2 cache; four 64-bit atomics a
-/// lane and warp, seven where variance counts. An atom is 256 entries or a row: under 1/10 byte an
-/// entry of a block.
+/// candidate and block, seven where variance counts. An atom is 256 entries or a row: under 1/10
+/// byte an entry of a block.
 ///
-/// Shared memory: none. Determinism: integers whose sums wrap nowhere. Alignment: only the
-/// workspace is read.
+/// Shared memory: 27 KiB, and 5 KiB for grids. Determinism: integers whose sums wrap nowhere.
+/// Alignment: only the workspace is read.
 
 #include "cuda/price.cuh"
+
+#include "cuda/grid_form.cuh"
 
 namespace atomo::cuda {
 namespace {
 
-/// By a whole warp: adds a part of a job at the lane's candidate to the job's sums.
-__device__ void add_part(const Frame& frame, const PricePlan& plan, const PriceJob& job,
-                         std::uint64_t part, double price, PriceSums& sums) {
+constexpr unsigned kWarps = kScanThreads / kLanes;
+
+/// Bins below the largest of a part that are counted, others are listed atom by atom.
+constexpr std::uint32_t kCountedBins = 2048;
+
+struct SearchMemory {
+  std::uint32_t counts[kCountedBins];  ///< of the largest bin, then downwards
+  std::uint32_t bins[kSearchPart];     ///< those that are not empty
+  std::uint32_t bin_count, largest;
+  PriceUnits unit, noise;
+  std::uint64_t kept[kWarps][kLanes], squared[kWarps][kLanes];
+  std::uint32_t certain[kWarps][kLanes], units[kWarps][kLanes], noises[kWarps][kLanes];
+
+  /// From the lowest bit: 9 of the mantissa of a bin's number, 8 of its exponent, the atoms in it.
+  __device__ void list(std::uint32_t key, std::uint32_t atoms) {
+    const price::BinNumber bin = price::number_of_bin(key);
+    bins[atomicAdd(&bin_count, 1u)] = atoms << 17 | bin.exponent << 9 | bin.mantissa;
+  }
+};
+
+/// By a whole block: what a part of a job has at every price.
+__device__ void load_part(const Frame& frame, const PriceJob& job, const PriceUnits* noises,
+                          std::uint64_t part, SearchMemory& memory) {
+  constexpr unsigned kEach = kSearchPart / kScanThreads;
+  static_assert(PriceCosts::kClasses * PriceCosts::kParts == kScanThreads);
+  const unsigned c = threadIdx.x / PriceCosts::kParts, at = threadIdx.x % PriceCosts::kParts;
+  memory.unit[c][at] = (*frame(job.units))[c][at];
+  if (noises != nullptr) memory.noise[c][at] = (*noises)[c][at];
+  for (unsigned i = threadIdx.x; i < kCountedBins; i += kScanThreads) memory.counts[i] = 0;
+  if (threadIdx.x == 0) memory.bin_count = memory.largest = 0;
+  __syncthreads();
   const double* const amplitudes = frame(job.amplitudes);
-  const PriceUnits& unit = *frame(job.units);
-  const PriceUnits* const noises = noises_of(frame, plan, job);
-  AtomSums own;
-  for (std::uint64_t first = part * kPricePart; first < (part + 1) * kPricePart; first += kLanes) {
-    const std::uint64_t atom = first + lane();
-    const std::uint32_t key = atom < job.atoms ? price_key_of(amplitudes[atom]) : 0;
-    for (unsigned i = 0; i < kLanes; ++i) {
-      const std::uint32_t seen = __shfl_sync(kAllLanes, key, static_cast<int>(i));
-      if (seen != 0) own.add(unit, noises, seen, price);
+  std::uint32_t keys[kEach], largest = 0;
+#pragma unroll
+  for (unsigned k = 0; k < kEach; ++k) {
+    const std::uint64_t atom = part * kSearchPart + k * kScanThreads + threadIdx.x;
+    keys[k] = atom < job.atoms ? price_key_of(amplitudes[atom]) : 0;
+    largest = keys[k] > largest ? keys[k] : largest;
+  }
+  largest = warp_max(largest);
+  if (lane() == 0) atomicMax(&memory.largest, largest);
+  __syncthreads();
+  largest = memory.largest;
+#pragma unroll
+  for (const std::uint32_t key : keys) {
+    if (key == 0) continue;
+    if (largest - key < kCountedBins) {
+      atomicAdd(&memory.counts[largest - key], 1u);
+    } else {
+      memory.list(key, 1);
     }
   }
-  own.pass_on(sums, lane());
+  __syncthreads();
+  for (unsigned i = threadIdx.x; i < kCountedBins; i += kScanThreads) {
+    if (memory.counts[i] != 0) memory.list(largest - i, memory.counts[i]);
+  }
+}
+
+/// By a whole block: adds the warp's share of the part at the lane's candidate, the code of a price.
+__device__ void add_part(const SearchMemory& memory, bool has_noise, std::uint32_t code,
+                         AtomSums& own) {
+  const price::PriceDivisor divisor(code);
+  const PriceUnits* const noises = has_noise ? &memory.noise : nullptr;
+  for (unsigned i = warp_in_block(); i < memory.bin_count; i += kWarps) {
+    const std::uint32_t bin = memory.bins[i];
+    own.add(memory.unit, noises, divisor.share({bin & 0x1FFu, bin >> 9 & 0xFFu}), bin >> 17);
+  }
+}
+
+/// By a whole block: adds up the sums of its warps, which go to the job's.
+__device__ void pass_on(SearchMemory& memory, const AtomSums& own, PriceSums& sums) {
+  const unsigned warp = warp_in_block();
+  memory.kept[warp][lane()] = own.kept;
+  memory.squared[warp][lane()] = own.squared;
+  memory.certain[warp][lane()] = own.certain;
+  memory.units[warp][lane()] = own.units;
+  memory.noises[warp][lane()] = own.noise;
+  __syncthreads();
+  const auto all = [](const auto& of) {
+    auto sum = of[0][lane()];
+    for (unsigned w = 1; w < kWarps; ++w) sum += of[w][lane()];
+    return sum;
+  };
+  AtomSums part;
+  if (warp == 0) part.kept = all(memory.kept);
+  if (warp == 1) part.squared = all(memory.squared);
+  if (warp == 2) part.certain = all(memory.certain);
+  if (warp == 3) part.units = all(memory.units);
+  if (warp == 4) part.noise = all(memory.noises);
+  part.pass_on(sums, lane());
 }
 
 /// By a whole warp with what the pool comes to at each lane's candidate: walks the tree.
@@ -78,37 +160,118 @@ __device__ void narrow(const Frame& frame, PoolPrice& pool, const Expected& own,
     frame.notice(Status::underspent);
 }
 
-__global__ void search(Frame frame, PricePlan plan, unsigned round, bool ends) {
-  const std::uint64_t unit = warp_in_grid();
-  if (unit >= plan.parts.units) return;
+/// A round of a block: everything that does not change from unit to unit.
+struct Search {
+  const Frame& frame;
+  const PricePlan& plan;
+  Turn turn;
+  PriceInterval in;
+  Candidate candidate;  ///< of the lane
+  float price;          ///< its own
+
+  __device__ Search(const Frame& f, const PricePlan& p, const Turn& t)
+      : frame(f),
+        plan(p),
+        turn(t),
+        in(interval_of(f.pool(kAtomsPool), *f(p.totals), t.round)),
+        candidate(candidate_of(lane(), in.lowest, in.low, in.high)),
+        price(price::price_of_code(candidate.code)) {}
+
+  [[nodiscard]] __device__ bool is_finite_layer(std::uint32_t layer) const {
+    return (frame.layer(layer).flags & format::LayerRecord::kNonFinite) == 0;
+  }
+  /// By the warp that ends a layer: adds what it comes to to the pool's cost; the last one of the
+  /// round finds the next interval.
+  __device__ void add_layer(const Expected& own) const {
+    PriceTotals& totals = *frame(plan.totals);
+    if (own.bits_256 != 0) {
+      atomicAdd(&totals.cost[lane()], static_cast<unsigned long long>(own.bits_256));
+      atomicAdd(&totals.worth[lane()], static_cast<unsigned long long>(own.worth));
+    }
+    if (!warp_comes_last(&totals.tickets, plan.searched)) return;
+    const Expected all{atomicExch(&totals.cost[lane()], 0ull),
+                       atomicExch(&totals.worth[lane()], 0ull)};
+    const bool ends = turn.round + 1 == kPriceRounds;
+    narrow(frame, frame.pool(kAtomsPool), all, ends, in);
+    if (lane() == 0) end_round(totals.rounds, ends);
+  }
+};
+
+/// Blocks of the search that look at a layer's grid in every round.
+__device__ std::uint32_t grid_parts(const Frame& frame, const PricedLayer& of) {
+  if (of.grid == PricedLayer::kNoGrid) return 0;
+  return kLanes / coordinate::candidates_together(frame.info(of.layer).n);
+}
+
+/// By a whole block: a part of a job.
+__device__ void search_atoms(const Frame& frame, const PricePlan& plan, const Turn& turn,
+                             std::uint64_t number) {
+  auto& memory = shared<SearchMemory>();
+  const UnitOf at = find_unit(frame, plan.parts, number);
+  const PriceJob& job = frame(plan.jobs)[at.job];
+  const PricedLayer& of = frame(plan.layers)[job.priced];
+  const PriceUnits* const noises = noises_of(frame, plan, job);
+  load_part(frame, job, noises, at.index, memory);
+  wait_for_round(frame(plan.totals)->rounds, turn.round);
+  const Search search(frame, plan, turn);
+  const bool finite = search.is_finite_layer(of.layer);
+  PriceSums& sums = frame(plan.sums)[at.job];
+  if (finite) {
+    AtomSums own;
+    add_part(memory, noises != nullptr, search.candidate.code, own);
+    pass_on(memory, own, sums);
+  }
+  if (!block_comes_last(&sums.tickets, divide_up(job.atoms, kSearchPart))) return;
+  if (warp_in_block() != 0) return;
+  Expected own;
+  if (layer_cost(frame, plan, at.job, grid_parts(frame, of), finite, search.price, own))
+    search.add_layer(own);
+}
+
+/// By a whole block: a grid at some of the candidates.
+__device__ void search_grid(const Frame& frame, const PricePlan& plan,
+                            const coordinate::Plan& grids, const Turn& turn) {
+  const UnitOf at = find_unit(frame, grids.searches, turn.unit);
+  const std::uint32_t priced = frame(plan.grid_layers)[at.job];
+  const PricedLayer& of = frame(plan.layers)[priced];
+  if (of.price > 0) return;
+  wait_for_round(frame(plan.totals)->rounds, turn.round);
+  const Search search(frame, plan, turn);
+  const std::uint32_t together = coordinate::candidates_together(frame.info(of.layer).n);
+  const auto first = static_cast<std::uint32_t>(at.index) * together;
+  for (std::uint32_t node = first; node < first + together; ++node) {
+    if (frame(plan.grids)[at.job].tried == 0) break;
+    const PriceInterval& in = search.in;
+    const Candidate own = candidate_of(node, in.lowest, in.low, in.high);
+    __syncthreads();  // the memory is free
+    if (node != 0 && !own.open) continue;
+    coordinate::weigh_at(frame, grids, plan, at.job, price::price_of_code(own.code), node);
+  }
+  __syncthreads();  // all have read the interval
+  if (warp_in_block() != 0) return;
+  Expected own;
+  const bool finite = search.is_finite_layer(of.layer);
+  if (form_cost(frame, plan, priced, of.jobs + grid_parts(frame, of), finite, search.price, own))
+    search.add_layer(own);
+}
+
+__global__ void __launch_bounds__(kScanThreads, 2)
+    search(Frame frame, PricePlan plan, coordinate::Plan grids) {
   PoolPrice& pool = frame.pool(kAtomsPool);
   PriceTotals& totals = *frame(plan.totals);
   const bool limited = frame.state().cap.limit != 0;  // then a given price may be raised
   if (pool.given > 0 && !limited) {
-    if (unit == 0 && lane() == 0) pool.price = pool.given;
+    if (blockIdx.x == 0 && threadIdx.x == 0) pool.price = pool.given;
     return;
   }
   if (totals.largest == 0) return;
-  const PriceInterval in = interval_of(pool, totals, round);
-  const Candidate candidate = candidate_of(lane(), in.lowest, in.low, in.high);
-  const float price = price::price_of_code(candidate.code);
-  const UnitOf at = find_unit(frame, plan.parts, unit);
-  const PriceJob& job = frame(plan.jobs)[at.job];
-  PriceSums& sums = frame(plan.sums)[at.job];
-  const std::uint32_t layer = frame(plan.layers)[job.priced].layer;
-  const bool finite = (frame.layer(layer).flags & format::LayerRecord::kNonFinite) == 0;
-  if (finite) add_part(frame, plan, job, at.index, static_cast<double>(price), sums);
-  if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
-  Expected own;
-  if (!layer_cost(frame, plan, at.job, finite, price, own)) return;
-  if (own.bits_256 != 0) {
-    atomicAdd(&totals.cost[lane()], static_cast<unsigned long long>(own.bits_256));
-    atomicAdd(&totals.worth[lane()], static_cast<unsigned long long>(own.worth));
+  const std::uint64_t of_grids = grids.searches.units;
+  const Turn turn = take_turn(totals.rounds, of_grids + plan.parts.units);
+  if (turn.unit < of_grids) {
+    search_grid(frame, plan, grids, turn);
+  } else {
+    search_atoms(frame, plan, turn, turn.unit - of_grids);
   }
-  if (!warp_comes_last(&totals.tickets, plan.searched)) return;
-  const Expected all{atomicExch(&totals.cost[lane()], 0ull),
-                     atomicExch(&totals.worth[lane()], 0ull)};
-  narrow(frame, pool, all, ends, in);
 }
 
 /// A warp a part of a job, as the search, but four atoms a lane at the one price of the layer.
@@ -119,19 +282,24 @@ __global__ void choose(Frame frame, PricePlan plan) {
   PriceSums& sums = frame(plan.sums)[at.job];
   const PricedLayer& of = frame(plan.layers)[job.priced];
   const float price = choose_price(frame, plan, job.priced).price;
-  if (price > 0) add_expected(frame, plan, job, at.index, static_cast<double>(price), sums);
+  if (price > 0)
+    add_expected(frame, plan, job, kPricePart, at.index, static_cast<double>(price), sums);
   if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
   Expected own;
-  if (!layer_cost(frame, plan, at.job, price > 0, price, own) || price == 0 || lane() != 0) return;
+  if (!layer_cost(frame, plan, at.job, 0, price > 0, price, own) || price == 0 || lane() != 0)
+    return;
   const std::uint32_t form = least_form(frame, plan, of, price, 0).form;
   frame(plan.made)[job.priced].form = form;
 }
 
 }  // namespace
 
-void search_price(const Frame& frame, const PricePlan& plan, unsigned round, Queue& queue) {
+void search_price(const Frame& frame, const PricePlan& plan, const coordinate::Plan& grids,
+                  Queue& queue) {
   static_assert(price::kLastPriceCode < 1u << 5 * kPriceRounds);
-  queue.launch_warps(search, plan.parts.units, frame, plan, round, round + 1 == kPriceRounds);
+  if (plan.parts.units == 0) return;
+  const std::uint64_t blocks = kPriceRounds * (grids.searches.units + plan.parts.units);
+  queue.launch_blocks(search, blocks, kScanThreads, 0, frame, plan, grids);
 }
 
 void choose_forms(const Frame& frame, const PricePlan& plan, Queue& queue) {

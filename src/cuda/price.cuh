@@ -11,12 +11,17 @@
 #include "cuda/atom_forms.hpp"
 #include "cuda/cub.cuh"
 #include "cuda/frame.cuh"
+#include "cuda/rounds.cuh"
 #include "price/form_choice.hpp"
 #include "price/grid_form.hpp"
 #include "price/price.hpp"
 #include "price/price_math.hpp"
 
 namespace atomo::cuda {
+
+namespace coordinate {
+struct Plan;
+}
 
 /// The cost of a unit of weight, by class and part: PriceCosts::unit.
 using PriceUnits = decltype(PriceCosts::unit);
@@ -81,7 +86,7 @@ struct PriceSums {
 /// What a layer with several jobs has come to; zeroed.
 struct PriceChoice {
   std::uint32_t form = 0;     ///< once the price is found
-  std::uint32_t tickets = 0;  ///< of its jobs
+  std::uint32_t tickets = 0;  ///< of its jobs, and of what weighs its grid
 };
 
 /// The sums of a pool; zeroed.
@@ -91,6 +96,7 @@ struct PriceTotals {
   unsigned long long largest = 0;         ///< amplitude of the finite layers of the search
   std::uint32_t min_grid_code = 0;        ///< GridOffer::lowest of these, the largest
   std::uint32_t tickets = 0;
+  Rounds rounds;  ///< of the search
 };
 
 struct PricePlan {
@@ -98,8 +104,8 @@ struct PricePlan {
   Table<PricedLayer> layers;
   std::uint32_t count = 0;     ///< layers
   std::uint32_t searched = 0;  ///< layers that take part in the search
-  Split parts;    ///< of the jobs whose layers take part in the search: warps' shares of atoms
-  Split choices;  ///< the same of those whose layers choose
+  Split parts;    ///< of the jobs whose layers take part in the search: units of kSearchPart atoms
+  Split choices;  ///< of those whose layers choose: units of kPricePart atoms
   Scratch<PriceDemand> demands;
   Scratch<PriceSums> sums;
   Scratch<PriceResult> results;      ///< of the jobs, then of the grids
@@ -110,8 +116,8 @@ struct PricePlan {
   Scratch<PriceTotals> totals;
 };
 
-/// Atoms of a part.
-inline constexpr std::uint64_t kPricePart = 128;
+/// Atoms of a block's part of the search, and of a warp's where one price is asked for.
+inline constexpr std::uint64_t kSearchPart = 2048, kPricePart = 256;
 
 /// Plans the search for layers added in order, each before its jobs.
 class PricePlanner {
@@ -136,9 +142,8 @@ class PricePlanner {
   void add(PriceJob job) noexcept {
     job.priced = priced();
     jobs_.add(job);
-    const std::uint64_t parts = divide_up(job.atoms, kPricePart);
-    parts_.add(layer_.price > 0 ? 0 : parts);
-    choices_.add(layer_.forms > 1 ? parts : 0);
+    parts_.add(layer_.price > 0 ? 0 : divide_up(job.atoms, kSearchPart));
+    choices_.add(layer_.forms > 1 ? divide_up(job.atoms, kPricePart) : 0);
   }
   [[nodiscard]] std::uint32_t priced() const noexcept { return layers_.count() - 1; }
   [[nodiscard]] PricePlan finish() noexcept {
@@ -171,9 +176,10 @@ class PricePlanner {
   std::uint32_t searched_ = 0;
 };
 
-/// One of the three launches of the search for the pool's price, unless it is given; `round` 0 to
-/// 2. Where layers have grids, what these cost at its candidates is in `results`.
-void search_price(const Frame& frame, const PricePlan& plan, unsigned round, Queue& queue);
+/// The search for the pool's price, unless it is given: one launch. `grids` are the coordinates of
+/// the layers that may choose them.
+void search_price(const Frame& frame, const PricePlan& plan, const coordinate::Plan& grids,
+                  Queue& queue);
 inline constexpr unsigned kPriceRounds = 3;
 /// The forms of the layers that choose, at their prices: one launch, none without such layers.
 void choose_forms(const Frame& frame, const PricePlan& plan, Queue& queue);
@@ -181,17 +187,14 @@ void choose_forms(const Frame& frame, const PricePlan& plan, Queue& queue);
 /// By a whole warp, once what its lanes wrote is to be seen: whether it is the last of `count`. The
 /// tickets are zero again then.
 __device__ inline bool warp_comes_last(std::uint32_t* tickets, std::uint64_t count) {
-  __threadfence();
   __syncwarp();
   bool last = false;
   if (lane() == 0) {
-    __threadfence();
-    last = atomicAdd(tickets, 1u) + 1 == count;
+    last = take_ticket(tickets) + 1 == count;
     if (last) atomicExch(tickets, 0u);
   }
   last = __shfl_sync(kAllLanes, static_cast<int>(last), 0) != 0;
   __syncwarp();  // a shuffle orders no memory
-  if (last) __threadfence();
   return last;
 }
 
@@ -213,9 +216,7 @@ __device__ inline void offer_amplitudes(const Frame& frame, const PricePlan& pla
   } else if (largest > 0) {
     atomicMax(&demand.largest, static_cast<unsigned long long>(__double_as_longlong(largest)));
   }
-  __threadfence();
-  if (atomicAdd(&demand.tickets, 1u) + 1 != of_parts || of.price > 0) return;
-  __threadfence();
+  if (take_ticket(&demand.tickets) + 1 != of_parts || of.price > 0) return;
   if ((atomicOr(&frame.layer(of.layer).flags, 0u) & format::LayerRecord::kNonFinite) != 0) return;
   const unsigned long long all = atomicMax(&demand.largest, 0ull);
   if (all != 0) atomicMax(&frame(plan.totals)->largest, all);
@@ -227,22 +228,18 @@ struct AtomSums {
   std::uint64_t squared = 0;  ///< their squares over 2^32, where noise is asked for
   std::uint32_t certain = 0, units = 0, noise = 0;
 
-  /// `noises` is null where the variance does not matter.
-  __device__ void add(const PriceUnits& unit, const PriceUnits* noises, std::uint32_t key,
-                      double price) {
-    const double ratio = price::representative(key) / price;
-    if (ratio < 1.0) {
-      const std::uint64_t p = math::probability_of_ratio(ratio);
-      kept += p;
-      if (noises != nullptr) squared += (p * p) >> 32;
+  /// `count` atoms of one share; `noises` is null where the variance does not matter.
+  __device__ void add(const PriceUnits& unit, const PriceUnits* noises,
+                      const price::AtomShare& share, std::uint32_t count = 1) {
+    if (share.kept < price::kCertain) {
+      kept += count * share.kept;
+      if (noises != nullptr) squared += count * ((share.kept * share.kept) >> 32);
     } else {
-      constexpr int kLast = PriceCosts::kClasses - 1;
-      const int of_ratio = math::certain_class(ratio);
-      const auto c = static_cast<std::size_t>(of_ratio < kLast ? of_ratio : kLast);
-      const std::size_t part = price::part_of_ratio(ratio);
-      ++certain;
-      units += unit[c][part];
-      if (noises != nullptr) noise += (*noises)[c][part];
+      const std::uint32_t c = share.place / PriceCosts::kParts;
+      const std::uint32_t part = share.place % PriceCosts::kParts;
+      certain += count;
+      units += count * unit[c][part];
+      if (noises != nullptr) noise += count * (*noises)[c][part];
     }
   }
   /// Adds these to the job's sums of lane `to`.
@@ -271,15 +268,17 @@ __device__ inline std::uint32_t price_key_of(double amplitude) {
   return amplitude > 0 ? price::amplitude_key(amplitude) : 0;
 }
 
-/// By a whole warp: adds what a part of a job takes at `price` to the first of the job's sums.
+/// By a whole warp: adds what a part of a job, of `size` atoms, takes at `price` to the first of the
+/// job's sums.
 __device__ inline void add_expected(const Frame& frame, const PricePlan& plan, const PriceJob& job,
-                                    std::uint64_t part, double price, PriceSums& sums) {
+                                    std::uint64_t size, std::uint64_t part, double price,
+                                    PriceSums& sums) {
   const double* const amplitudes = frame(job.amplitudes);
   AtomSums own;
-  for (std::uint64_t atom = part * kPricePart + lane(); atom < (part + 1) * kPricePart;
-       atom += kLanes) {
+  for (std::uint64_t atom = part * size + lane(); atom < (part + 1) * size; atom += kLanes) {
     const std::uint32_t key = atom < job.atoms ? price_key_of(amplitudes[atom]) : 0;
-    if (key != 0) own.add(*frame(job.units), noises_of(frame, plan, job), key, price);
+    if (key != 0)
+      own.add(*frame(job.units), noises_of(frame, plan, job), price::share_of_atom(key, price));
   }
   own.kept = warp_sum(own.kept);
   own.squared = warp_sum(own.squared);
@@ -311,7 +310,7 @@ __device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, co
   const std::uint64_t noise = take(sums.noise), each = unit[0][0];
   AtomSums last;  // the last atom may be shorter
   const std::uint32_t key = price_key_of(frame(job.amplitudes)[job.atoms - 1]);
-  if (key != 0) last.add(unit, noises, key, price);
+  if (key != 0) last.add(unit, noises, price::share_of_atom(key, price));
   const std::uint64_t less = job.weight - job.last_weight;
   const Wide of_uncertain =
       kept * (job.weight * each + job.uncertain) - Wide{last.kept} * (less * each);
@@ -368,10 +367,21 @@ __device__ inline PricedForm least_form(const Frame& frame, const PricePlan& pla
   return best;
 }
 
-/// By the whole warp that ends a job: what the layer comes to at the lane's candidate, where the
-/// job is the layer's last to end; false where others are under way.
+/// By the whole warp that ends one of the `count` parts of a layer, the part's results being there:
+/// what the layer comes to at the lane's candidate, where it is the last; false where others are
+/// under way.
+__device__ inline bool form_cost(const Frame& frame, const PricePlan& plan, std::uint32_t priced,
+                                 std::uint32_t count, bool finite, float price, Expected& layer) {
+  if (!warp_comes_last(&frame(plan.made)[priced].tickets, count)) return false;
+  const PricedLayer& of = frame(plan.layers)[priced];
+  layer = finite ? least_form(frame, plan, of, price, lane()).expected : Expected{};
+  return true;
+}
+
+/// The same by the warp that ends a job; `grid_parts` are those of the layer beside its jobs.
 __device__ inline bool layer_cost(const Frame& frame, const PricePlan& plan, std::uint32_t number,
-                                  bool finite, float price, Expected& layer) {
+                                  std::uint32_t grid_parts, bool finite, float price,
+                                  Expected& layer) {
   const PriceJob& job = frame(plan.jobs)[number];
   const PricedLayer& of = frame(plan.layers)[job.priced];
   PriceSums& sums = frame(plan.sums)[number];
@@ -383,9 +393,7 @@ __device__ inline bool layer_cost(const Frame& frame, const PricePlan& plan, std
   result.cost[lane()] = own.expected.bits_256;
   result.worth[lane()] = own.expected.worth;
   result.loss[lane()] = own.loss;
-  if (!warp_comes_last(&frame(plan.made)[job.priced].tickets, of.jobs)) return false;
-  layer = finite ? least_form(frame, plan, of, price, lane()).expected : Expected{};
-  return true;
+  return form_cost(frame, plan, job.priced, of.jobs + grid_parts, finite, price, layer);
 }
 
 using price::ChosenPrice;

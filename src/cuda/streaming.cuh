@@ -79,8 +79,8 @@ class Streaming {
   /// none for layers without a budget.
   void keep(std::size_t layer, const Frame& message, const atoms::Plan& atoms,
             const coordinate::Plan& grid, Queue& queue) const noexcept;
-  /// The prices of the next step. Three launches; six more with layers in the pool of atoms, twelve
-  /// where some have grids; eight more with coordinates; one more with caps. `status` may be null.
+  /// The prices of the next step. Three launches; two more with layers in the pool of atoms, four
+  /// more with coordinates; one more with caps. `status` may be null.
   void end_step(const price::StepPrices& prices, Status* status, Queue& queue) const noexcept;
 
   /// On the device.

@@ -71,10 +71,11 @@ __global__ void share(Frame frame, Plan plan, std::uint64_t room) {
   PriceSums& sums = frame(plan.price.sums)[at.job];
   const float price = frame.pool(kAtomsPool).price;
   const bool sends = price > 0 && (frame.layer(of.layer).flags & LayerRecord::kNonFinite) == 0;
-  if (sends) add_expected(frame, plan.price, job, at.index, static_cast<double>(price), sums);
-  if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kPricePart))) return;
+  if (sends)
+    add_expected(frame, plan.price, job, kSearchPart, at.index, static_cast<double>(price), sums);
+  if (!warp_comes_last(&sums.tickets, divide_up(job.atoms, kSearchPart))) return;
   Expected expected;
-  if (!layer_cost(frame, plan.price, at.job, sends, price, expected)) return;
+  if (!layer_cost(frame, plan.price, at.job, 0, sends, price, expected)) return;
   if (lane() == 0)
     frame(plan.cap.expected)[job.priced] = sends ? static_cast<double>(expected.bits_256) : 0.0;
   if (warp_comes_last(&frame(plan.price.totals)->tickets, plan.cap.layers))

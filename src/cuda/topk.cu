@@ -6,13 +6,19 @@
 /// of the last 10 likewise: then the k-th largest is known as `key`, and how many entries equal to
 /// it are kept, `ties` >= 1, the first of them in the order of entries. All counts are integers.
 ///
-/// Mapping: analyse, three launches: a block of 256 threads a tile of 16,384 entries counts in
-/// shared memory and adds to its job's histogram; the block that finishes a job last chooses the
-/// digit and leaves the histogram zero. A job of one tile needs no histogram elsewhere. Digit 0 is
-/// never counted: it is what is left when no other reaches k, and a tensor full of zeros would have
-/// all threads wait for one counter. Size, five launches, a warp a segment of 4,096 entries but for
-/// the scans, a block a job:
-///   mark    marks all entries from `key` up, counts those equal to it
+/// Mapping: analyse, three launches, a block of 256 threads a tile of 16,384 entries:
+///   count_digits      counts the first digit in shared memory, adds to its job's histogram
+///   gather            marks the entries above the digit's value, lists those that have it, the
+///                     candidates, and counts their second digit
+///   count_candidates  counts the last digit of those that still agree
+/// The block that finishes a job last chooses the digit and leaves the histogram zero. A job of one
+/// tile needs no histogram elsewhere. Digit 0 is never counted: it is what is left when no other
+/// reaches k, and a tensor full of zeros would have all threads wait for one counter. There is room
+/// for an eighth of a tile's entries as candidates; of a tile with more the entries are read again
+/// where candidates would be. Tiles are gathered from the last one on, which the L2 cache still has.
+/// Size, five launches, a warp a segment of 4,096 entries but for the tiles and the scans, a block a
+/// job:
+///   mark    marks all candidates from `key` up, counts those equal to it
 ///   rank    sums these counts up
 ///   settle  unmarks ties beyond the last kept one, in the few segments that have them; measures
 ///           the marks
@@ -20,14 +26,16 @@
 ///   stage   writes marks and values
 /// Decode, three launches: count what segments state, open the frames, read marks and put values.
 ///
-/// Traffic an entry: encoding reads it four times, 16 bytes (the least: 4), of which a layer that
-/// the L2 cache holds comes from memory once; segments with ties to unmark read 4 more, a kept
-/// entry a sector. Marks, 1/8 byte, are zeroed, written and read three times; their section is
+/// Traffic an entry: encoding reads it twice, 8 bytes (the least: 4), of which a layer that the L2
+/// cache holds comes from memory once; tiles with too many candidates read 8 more, segments with
+/// ties to unmark 4 more, a kept entry a sector. A candidate is 8 bytes, written once and read
+/// twice. Marks, 1/8 byte, are zeroed, written and read three times; their section is
 /// zeroed and written. Decoding writes 4 bytes (the least; `add` reads 4 and writes the sectors
 /// that change) beside the body and 3/8 byte of marks.
 ///
 /// Shared memory: 8 KiB of counters and a scan's in analyse. Workspace: 1/8 byte of marks and 1/8
-/// of their section an entry, 4 bytes a kept entry, up to 1/2 byte of histograms.
+/// of their section an entry, 1 byte of candidates, 4 bytes a kept entry, up to 1/2 byte of
+/// histograms.
 ///
 /// Determinism: integer counts, whatever the order. Alignment: tensors as their entries, the
 /// message any; values are whole words of a message that stands at a word.
@@ -35,19 +43,25 @@
 #include "cuda/topk.cuh"
 
 #include "cuda/kept_entries.cuh"
+#include "cuda/rounds.cuh"
 #include "format/topk_body.hpp"
 
 namespace atomo::cuda::topk {
 namespace {
 
 constexpr std::uint64_t kTile = 16384;
-constexpr unsigned kBins = 2048, kPasses = 3;
+constexpr unsigned kBins = 2048;
+
+/// Candidates that there is room for in each tile of a tensor.
+__host__ __device__ constexpr std::uint32_t candidates_of_tile(std::uint64_t n) {
+  return static_cast<std::uint32_t>(((n < kTile ? n : kTile) + 7) / 8);
+}
 
 struct Bins {
   std::uint32_t count[kBins];
 };
-struct Turn {
-  bool last;
+struct Found {
+  std::uint32_t count;
 };
 
 /// Bits of the magnitude that a pass looks at.
@@ -86,18 +100,6 @@ __device__ bool count_tile(const Entries& x, std::uint64_t begin, std::uint64_t 
   return largest >= 0x7F800000u;
 }
 
-/// By a whole block: true in every thread of the block that is the last of the job's in this pass.
-/// What the others added before is then seen by it.
-__device__ bool is_last(State& state, std::uint32_t tiles, unsigned pass) {
-  __threadfence();
-  __syncthreads();
-  bool& last = shared<Turn>().last;
-  if (threadIdx.x == 0) last = atomicAdd(&state.tickets, 1u) + 1 == (pass + 1) * tiles;
-  __syncthreads();
-  __threadfence();
-  return last;
-}
-
 /// By a whole block: the largest digit that, with those above it, reaches what is wanted.
 __device__ void choose_digit(const Job& job, State& state, unsigned pass, Digit digit,
                              std::uint32_t* bins) {
@@ -115,29 +117,131 @@ __device__ void choose_digit(const Job& job, State& state, unsigned pass, Digit 
       });
 }
 
-__global__ void __launch_bounds__(kScanThreads)
-    count_digits(Frame frame, Plan plan, unsigned pass) {
-  const UnitOf at = find_unit(frame, plan.tiles, blockIdx.x);
-  const Job job = frame(plan.jobs)[at.job];
-  State& state = frame(plan.states)[at.job];
-  const Digit digit(pass);
-  std::uint32_t* const bins = shared<Bins>().count;
-  for (unsigned b = threadIdx.x; b < kBins; b += kScanThreads) bins[b] = 0;
-  __syncthreads();
-  const bool infinite =
-      count_tile(frame.entries(job.layer), at.index * kTile, job.n, digit, state.key, bins);
-  if (infinite && pass == 0) frame.mark_non_finite(job.layer);
-  __syncthreads();
-  if (job.tiles > 1) {
-    std::uint32_t* const all = frame(plan.histograms) + std::uint64_t{job.histogram} * kBins;
-    for (unsigned b = threadIdx.x; b < digit.bins(); b += kScanThreads) {
-      if (bins[b] != 0) atomicAdd(&all[b], bins[b]);
-    }
-    if (!is_last(state, job.tiles, pass)) return;
-    for (unsigned b = threadIdx.x; b < digit.bins(); b += kScanThreads)
-      bins[b] = atomicExch(&all[b], 0u);
+/// A tile of a job, and the job's counts of a digit in shared memory, zero at first.
+struct Tile {
+  UnitOf at;
+  const Job& job;
+  State& state;
+  std::uint64_t begin, end;
+  std::uint32_t* bins;
+
+  __device__ Tile(const Frame& frame, const Plan& plan, std::uint64_t unit)
+      : at(find_unit(frame, plan.tiles, unit)),
+        job(frame(plan.jobs)[at.job]),
+        state(frame(plan.states)[at.job]),
+        begin(at.index * kTile),
+        end(job.n - begin < kTile ? job.n : begin + kTile),
+        bins(shared<Bins>().count) {
+    for (unsigned b = threadIdx.x; b < kBins; b += kScanThreads) bins[b] = 0;
+    __syncthreads();
   }
-  choose_digit(job, state, pass, digit, bins);
+  /// By a whole block: the tile is counted.
+  __device__ void finish(const Frame& frame, const Plan& plan, unsigned pass) const {
+    const Digit digit(pass);
+    __syncthreads();
+    if (job.tiles > 1) {
+      std::uint32_t* const all = frame(plan.histograms) + std::uint64_t{job.histogram} * kBins;
+      for (unsigned b = threadIdx.x; b < digit.bins(); b += kScanThreads) {
+        if (bins[b] != 0) atomicAdd(&all[b], bins[b]);
+      }
+      if (!block_comes_last(&state.tickets, job.tiles)) return;
+      for (unsigned b = threadIdx.x; b < digit.bins(); b += kScanThreads)
+        bins[b] = atomicExch(&all[b], 0u);
+    }
+    choose_digit(job, state, pass, digit, bins);
+  }
+  [[nodiscard]] __device__ std::uint32_t capacity() const { return candidates_of_tile(job.n); }
+  [[nodiscard]] __device__ Candidate* candidates(const Frame& frame, const Plan& plan) const {
+    return frame(plan.candidates) + job.first_candidate + at.index * capacity();
+  }
+};
+
+__global__ void __launch_bounds__(kScanThreads, 4) count_digits(Frame frame, Plan plan) {
+  const Tile tile(frame, plan, blockIdx.x);
+  const Entries x = frame.entries(tile.job.layer);
+  if (count_tile(x, tile.begin, tile.job.n, Digit(0), 0, tile.bins))
+    frame.mark_non_finite(tile.job.layer);
+  tile.finish(frame, plan, 0);
+}
+
+/// By a whole warp: the marks of entries from `at` on, four a lane, become words of a segment whose
+/// first one is that of entry `begin`.
+__device__ void put_marks(std::uint32_t marked, std::uint64_t at, std::uint64_t begin,
+                          std::uint64_t end, std::uint64_t* words) {
+  std::uint32_t half = marked << (4 * (lane() % 8));
+  for (int step = 1; step < 8; step *= 2) half |= __shfl_xor_sync(kAllLanes, half, step);
+  const std::uint32_t upper = __shfl_xor_sync(kAllLanes, half, 8);
+  if (lane() % 16 == 0 && at < end) words[(at - begin) / 64] = half | (std::uint64_t{upper} << 32);
+}
+
+/// By a whole block: a tile's words and candidates, whose second digits are counted. Returns how
+/// many candidates there are.
+__device__ std::uint32_t gather_tile(const Entries& x, const Tile& tile, std::uint64_t* words,
+                                     Candidate* candidates) {
+  auto& found = shared<Found>();
+  if (threadIdx.x == 0) found.count = 0;
+  __syncthreads();
+  const Digit first(0), second(1);
+  const std::uint32_t key = first.of(tile.state.key), capacity = tile.capacity();
+  for (std::uint64_t base = tile.begin + kKeptStep * warp_in_block(); base < tile.end;
+       base += 4 * kScanThreads) {
+    const std::uint64_t at = base + 4 * lane();
+    float v[4];
+    x.four(at, tile.end, v);
+    std::uint32_t above = 0, equal = 0;
+    for (unsigned k = 0; k < 4; ++k) {
+      const std::uint32_t d = first.of(magnitude(v[k]));
+      if (at + k >= tile.end) continue;
+      above |= (d > key ? 1u : 0u) << k;
+      equal |= (d == key ? 1u : 0u) << k;
+    }
+    put_marks(above, at, tile.begin, tile.end, words);
+    if (!__any_sync(kAllLanes, equal != 0)) continue;
+    std::uint32_t total;
+    std::uint32_t place = warp_exclusive_sum(static_cast<std::uint32_t>(__popc(equal)), total);
+    std::uint32_t before = lane() == 0 ? atomicAdd(&found.count, total) : 0;
+    before = __shfl_sync(kAllLanes, before, 0);
+    place += before;
+    for (unsigned k = 0; k < 4; ++k) {
+      if ((equal >> k & 1u) == 0) continue;
+      const std::uint32_t m = magnitude(v[k]), d = second.of(m);
+      if (d != 0) atomicAdd(&tile.bins[d], 1u);
+      if (place < capacity)
+        candidates[place] = {m, static_cast<std::uint32_t>(at + k - tile.begin)};
+      ++place;
+    }
+  }
+  __syncthreads();
+  return found.count;
+}
+
+__global__ void __launch_bounds__(kScanThreads, 4) gather(Frame frame, Plan plan) {
+  const std::uint64_t unit = plan.tiles.units - 1 - blockIdx.x;
+  const Tile tile(frame, plan, unit);
+  const MarksJob& marks = frame(plan.marks.jobs)[tile.at.job];
+  const std::uint32_t found = gather_tile(
+      frame.entries(tile.job.layer), tile,
+      frame(plan.marks.words) + marks.first_word + tile.begin / 64, tile.candidates(frame, plan));
+  if (threadIdx.x == 0) frame(plan.found)[unit] = found;
+  const std::uint64_t segment = tile.begin / kKeptSegment + threadIdx.x;
+  if (segment * kKeptSegment < tile.end) frame(plan.equal)[marks.first_segment + segment] = 0;
+  tile.finish(frame, plan, 1);
+}
+
+__global__ void __launch_bounds__(kScanThreads, 4) count_candidates(Frame frame, Plan plan) {
+  const Tile tile(frame, plan, blockIdx.x);
+  const Digit digit(2);
+  const std::uint32_t found = frame(plan.found)[blockIdx.x], key = tile.state.key;
+  if (found > tile.capacity()) {
+    count_tile(frame.entries(tile.job.layer), tile.begin, tile.job.n, digit, key, tile.bins);
+  } else {
+    const Candidate* const candidates = tile.candidates(frame, plan);
+    for (std::uint32_t i = threadIdx.x; i < found; i += kScanThreads) {
+      const std::uint32_t m = candidates[i].magnitude, d = digit.of(m);
+      if (d != 0 && digit.prefix(m) == digit.prefix(key)) atomicAdd(&tile.bins[d], 1u);
+    }
+  }
+  tile.finish(frame, plan, 2);
 }
 
 /// By a whole warp: sets the segment's words. Marked are the entries above `key` and, of those
@@ -165,23 +269,39 @@ __device__ std::uint32_t mark_segment(const Entries& x, const SegmentRange& rang
       }
       equals += total;
     }
-    std::uint32_t half = marked << (4 * (lane() % 8));
-    for (int step = 1; step < 8; step *= 2) half |= __shfl_xor_sync(kAllLanes, half, step);
-    const std::uint32_t upper = __shfl_xor_sync(kAllLanes, half, 8);
-    if (lane() % 16 == 0 && at < range.end)
-      words[(at - range.begin) / 64] = half | (std::uint64_t{upper} << 32);
+    put_marks(marked, at, range.begin, range.end, words);
   }
   return equals;
 }
 
-__global__ void mark(Frame frame, Plan plan) {
-  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
-  if (!at) return;
+__global__ void __launch_bounds__(kScanThreads) mark(Frame frame, Plan plan) {
+  const UnitOf at = find_unit(frame, plan.tiles, blockIdx.x);
   const Job& job = frame(plan.jobs)[at.job];
-  const std::uint32_t equals =
-      mark_segment(frame.entries(job.layer), SegmentRange(job.n, at.index),
-                   frame(plan.states)[at.job].key, ~0u, segment_words(frame, plan.marks, at));
-  if (lane() == 0) frame(plan.equal)[at.number] = equals;
+  const MarksJob& marks = frame(plan.marks.jobs)[at.job];
+  const std::uint32_t key = frame(plan.states)[at.job].key, found = frame(plan.found)[blockIdx.x];
+  const std::uint64_t first_segment = at.index * (kTile / kKeptSegment);
+  std::uint64_t* const words =
+      frame(plan.marks.words) + marks.first_word + first_segment * kSegmentWords;
+  std::uint32_t* const equal = frame(plan.equal) + marks.first_segment + first_segment;
+  const std::uint32_t capacity = candidates_of_tile(job.n);
+  if (found > capacity) {
+    const unsigned own = warp_in_block();
+    if (own >= kTile / kKeptSegment || (first_segment + own) * kKeptSegment >= job.n) return;
+    const std::uint32_t equals =
+        mark_segment(frame.entries(job.layer), SegmentRange(job.n, first_segment + own), key, ~0u,
+                     words + own * kSegmentWords);
+    if (lane() == 0) equal[own] = equals;
+    return;
+  }
+  const Candidate* const candidates =
+      frame(plan.candidates) + job.first_candidate + at.index * capacity;
+  for (std::uint32_t i = threadIdx.x; i < found; i += kScanThreads) {
+    const Candidate own = candidates[i];
+    if (own.magnitude < key) continue;
+    atomicOr(reinterpret_cast<unsigned long long*>(&words[own.place / 64]),
+             1ull << (own.place % 64));
+    if (own.magnitude == key) atomicAdd(&equal[own.place / kKeptSegment], 1u);
+  }
 }
 
 __global__ void __launch_bounds__(kScanThreads) rank_ties(Frame frame, Plan plan) {
@@ -304,16 +424,17 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   if (count == 0) return;
   JobMaker<Job> jobs(layout, count);
   MarksPlanner marks(layout, count);
-  std::uint64_t values = 0, words = 0;
+  std::uint64_t values = 0, words = 0, candidates = 0;
   std::uint32_t histograms = 0;
   for_each_of_method<MethodId::topk>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
     const std::uint64_t n = layer.n;
     const std::uint32_t keep = layer.kind.params;
     const auto tiles = static_cast<std::uint32_t>(divide_up(n, kTile));
-    jobs.add({n, values, words, number, keep, tiles, histograms}, tiles);
+    jobs.add({n, values, words, candidates, number, keep, tiles, histograms}, tiles);
     marks.add(number, n);
     values += keep;
     words += format::max_topk_values_at(n) / 4;
+    candidates += std::uint64_t{tiles} * candidates_of_tile(n);
     histograms += tiles > 1 ? 1 : 0;
   });
   plan.count = jobs.count();
@@ -323,6 +444,8 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   plan.states = layout.zeroed<State>(count);
   plan.histograms = layout.zeroed<std::uint32_t>(std::size_t{histograms} * kBins);
   plan.sections = layout.zeroed<std::uint32_t>(words);
+  plan.candidates = layout.scratch<Candidate>(candidates);
+  plan.found = layout.scratch<std::uint32_t>(plan.tiles.units);
   plan.equal = layout.scratch<std::uint32_t>(plan.marks.segments.units);
   plan.equal_before = layout.scratch<std::uint32_t>(plan.marks.segments.units);
   plan.values = layout.scratch<std::uint32_t>(values);
@@ -330,13 +453,14 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
 }
 
 void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
-  for (unsigned pass = 0; pass < kPasses; ++pass)
-    queue.launch_blocks(count_digits, plan.tiles.units, kScanThreads, 0, frame, plan, pass);
+  queue.launch_blocks(count_digits, plan.tiles.units, kScanThreads, 0, frame, plan);
+  queue.launch_blocks(gather, plan.tiles.units, kScanThreads, 0, frame, plan);
+  queue.launch_blocks(count_candidates, plan.tiles.units, kScanThreads, 0, frame, plan);
 }
 
 void size(const Frame& frame, const Plan& plan, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
-  queue.launch_warps(mark, segments, frame, plan);
+  queue.launch_blocks(mark, plan.tiles.units, kScanThreads, 0, frame, plan);
   queue.launch_blocks(rank_ties, plan.count, kScanThreads, 0, frame, plan);
   queue.launch_warps(settle, segments, frame, plan);
   queue.launch_blocks(layout_bodies, plan.count, kScanThreads, 0, frame, plan);

@@ -13,8 +13,9 @@ inline constexpr std::size_t kMaxEntries = 0xFFFFFFFFu;
 
 struct Job {
   std::uint64_t n = 0;
-  std::uint64_t first_value = 0;  ///< of the job's words in `values`
-  std::uint64_t first_word = 0;   ///< of the job's words in `sections`
+  std::uint64_t first_value = 0;      ///< of the job's words in `values`
+  std::uint64_t first_word = 0;       ///< of the job's words in `sections`
+  std::uint64_t first_candidate = 0;  ///< of the job's in `candidates`
   std::uint32_t layer = 0;
   std::uint32_t keep = 0;
   std::uint32_t tiles = 0;
@@ -29,13 +30,21 @@ struct State {
   std::uint32_t readable = 0;  ///< decoding: the body's frame holds
 };
 
+/// An entry of a tile that may be the k-th largest or above it.
+struct alignas(8) Candidate {
+  std::uint32_t magnitude = 0;
+  std::uint32_t place = 0;  ///< in its tile
+};
+
 struct Plan {
   static constexpr Stages kStages{.analyse = true, .size = true};
   Table<Job> jobs;
-  Split tiles;      ///< of a job's entries, for histograms
+  Split tiles;      ///< of a job's entries
   MarksPlan marks;  ///< its segments are also the units of everything else
   Scratch<State> states;
   Scratch<std::uint32_t> histograms;    ///< zeroed; of jobs with several tiles
+  Scratch<Candidate> candidates;        ///< an eighth of a tile's entries, tile by tile
+  Scratch<std::uint32_t> found;         ///< for each tile: candidates; if too many, none are listed
   Scratch<std::uint32_t> equal;         ///< for each segment: entries equal to the key
   Scratch<std::uint32_t> equal_before;  ///< the same in the segments before it
   Scratch<std::uint32_t> sections;      ///< zeroed; marks as they are sent

@@ -65,22 +65,35 @@ inline constexpr std::size_t kLevelBins = kExactLevels + (kLevelBits - 6) * 8;
   return (count >> kUnitBits) * bits_256 + ((count & 0xFFFFu) * bits_256 >> kUnitBits);
 }
 
-/// A gap between entries that are in the list with probability listed / entries each: k + 1 /
-/// (1 - (1 - q)^(2^k)) at the best k. Both in units.
-[[nodiscard]] constexpr std::uint64_t gap_bits_256(std::uint64_t listed,
-                                                   std::uint64_t entries) noexcept {
-  constexpr std::uint64_t kOne = std::uint64_t{1} << 32;
+/// 1 - q in units of 2^-32, for entries that are in a list with probability q = listed / entries
+/// each. Both in units.
+inline constexpr std::uint64_t kNoneListed = std::uint64_t{1} << 32;
+[[nodiscard]] constexpr std::uint64_t not_listed(std::uint64_t listed,
+                                                 std::uint64_t entries) noexcept {
   // Drop bits until the quotient fits.
   const unsigned drop =
       entries >> 31 != 0 ? static_cast<unsigned>(std::bit_width(entries)) - 31 : 0;
   const std::uint64_t density =
       (listed >> drop << 32) / std::max<std::uint64_t>(entries >> drop, 1);
-  std::uint64_t out = density < kOne ? kOne - density : 0;  // (1 - q)^(2^k)
-  std::uint64_t best = 256 * std::uint64_t{kRiceLimit + kGapRawBits};
+  return density < kNoneListed ? kNoneListed - density : 0;
+}
+[[nodiscard]] constexpr std::uint64_t squared_not_listed(std::uint64_t out) noexcept {
+  return out >= kNoneListed ? out : out * out >> 32;
+}
+/// A gap under Rice parameter k: k + 1 / (1 - (1 - q)^(2^k)), `out` being the power.
+[[nodiscard]] constexpr std::uint64_t gap_bits_256_at(std::uint64_t out, unsigned k) noexcept {
+  const std::uint64_t within = std::max<std::uint64_t>(kNoneListed - out, 1);
+  return 256 * std::uint64_t{k} + (256 * kNoneListed) / within;
+}
+inline constexpr std::uint64_t kMostGapBits256 = 256 * std::uint64_t{kRiceLimit + kGapRawBits};
+
+/// A gap of such a list at the best parameter.
+[[nodiscard]] constexpr std::uint64_t gap_bits_256(std::uint64_t listed,
+                                                   std::uint64_t entries) noexcept {
+  std::uint64_t out = not_listed(listed, entries), best = kMostGapBits256;
   for (unsigned k = 0; k <= kMaxGapRice; ++k) {
-    const std::uint64_t within = std::max<std::uint64_t>(kOne - out, 1);
-    best = std::min(best, 256 * std::uint64_t{k} + (256 * kOne) / within);
-    out = out >= kOne ? out : out * out >> 32;
+    best = std::min(best, gap_bits_256_at(out, k));
+    out = squared_not_listed(out);
   }
   return best;
 }

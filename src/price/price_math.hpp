@@ -56,18 +56,76 @@ inline constexpr double kBitPrice =
   return static_cast<std::size_t>(std::bit_cast<std::uint64_t>(ratio) >> 48) & 7u;
 }
 
-/// Code of the lowest price at which the largest atom is in the last class or below it.
-[[nodiscard]] constexpr std::uint32_t min_price_code(double max_rms) noexcept {
-  std::uint32_t low = kFirstPriceCode, high = kLastPriceCode;
-  while (low < high) {
-    const std::uint32_t middle = (low + high) / 2;
-    if (max_rms / static_cast<double>(price_of_code(middle)) < kTopRatio) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
+/// What an atom costs at a price depends on this alone.
+struct AtomShare {
+  std::uint64_t kept = 0;   ///< its probability, 2^32 when it is certain
+  std::uint32_t place = 0;  ///< in a table of PriceCosts, of its class and part; 0 when uncertain
+};
+inline constexpr std::uint64_t kCertain = std::uint64_t{1} << 32;
+
+/// The share of a bin's atoms at any price.
+[[nodiscard]] ATOMO_HD inline AtomShare share_of_atom(std::uint32_t key, double price) noexcept {
+  const double ratio = representative(key) / price;
+  if (ratio < 1.0) return {probability_of_ratio(ratio), 0};
+  const auto c =
+      static_cast<std::uint32_t>(std::min(certain_class(ratio), PriceCosts::kClasses - 1));
+  return {kCertain, c * PriceCosts::kParts + static_cast<std::uint32_t>(part_of_ratio(ratio))};
+}
+
+/// A bin's middle, or the price of a code: mantissa * 2^(exponent - 135).
+struct BinNumber {
+  std::uint32_t mantissa = 0, exponent = 0;
+};
+[[nodiscard]] constexpr BinNumber number_of_code(std::uint32_t code) noexcept {
+  const std::uint32_t hidden = code > 0x7Fu ? 256 : 0;
+  return {(code & 0x7Fu) * 2 + hidden, std::max(code >> 7, 1u)};
+}
+[[nodiscard]] constexpr BinNumber number_of_bin(std::uint32_t key) noexcept {
+  const BinNumber below = number_of_code(key);
+  return {below.mantissa + 1, below.exponent};
+}
+
+/// The price of a code, for the shares of many bins: the results of `share_of_atom` in integers.
+/// The quotient of two mantissas is a multiplication by 2^54 / m, rounded up; it is too large by
+/// less than 2^9 / 2^54, and no quotient of mantissas below 2^9 comes as near to a limit from below.
+class PriceDivisor {
+ public:
+  explicit constexpr PriceDivisor(std::uint32_t code) noexcept
+      : exponent_(static_cast<int>(number_of_code(code).exponent)) {
+    const std::uint64_t m = number_of_code(code).mantissa;
+    inverse_ = ((std::uint64_t{1} << kBits) + m - 1) / m;
   }
-  return low;
+  [[nodiscard]] constexpr AtomShare share(BinNumber bin) const noexcept {
+    const std::uint64_t quotient = bin.mantissa * inverse_;
+    const int above = static_cast<int>(bin.exponent) - exponent_;
+    if (above <= 0) {  // else the ratio is over 1
+      const std::uint64_t kept = quotient >> std::min(kBits - 32 - above, 63);
+      if (kept < kCertain) return {std::max<std::uint64_t>(kept, 1), 0};
+    }
+    // The ratio is at least 2^(top - kBits + above), and less than twice that.
+    const int top = static_cast<int>(std::bit_width(quotient)) - 1;
+    const auto sixteenths = static_cast<int>(quotient >> (top - 4) & 15u);
+    const int place = PriceCosts::kParts + 16 * (top - kBits + above) + sixteenths;
+    constexpr int kLast = (PriceCosts::kClasses - 1) * PriceCosts::kParts;
+    return {kCertain, static_cast<std::uint32_t>(place < kLast ? place : kLast + place % 8)};
+  }
+
+ private:
+  static constexpr int kBits = 54;
+  std::uint64_t inverse_ = 0;
+  int exponent_;
+};
+
+/// Code of the lowest price at which the largest atom is in the last class or below it.
+[[nodiscard]] ATOMO_HD inline std::uint32_t min_price_code(double max_rms) noexcept {
+  const auto suffices = [max_rms](std::uint32_t code) {
+    return max_rms / static_cast<double>(price_of_code(code)) < kTopRatio;
+  };
+  const std::uint32_t near = std::bit_cast<std::uint32_t>(static_cast<float>(max_rms / kTopRatio));
+  std::uint32_t code = std::clamp(near >> 16, +kFirstPriceCode, +kLastPriceCode);
+  while (code > kFirstPriceCode && suffices(code - 1)) --code;
+  while (code < kLastPriceCode && !suffices(code)) ++code;
+  return code;
 }
 
 /// Cost of marking which of `atoms` atoms are the `kept_32` / 2^32 expected ones: a bit each, or

@@ -104,6 +104,34 @@ TEST(TinyTensors, AreTheCpus) {
   EXPECT_GE(overspent, 6 * 4);
 }
 
+/// Tensors of several tiles of 16,384 entries, of which a device lists the candidates of top-k: up to an
+/// eighth of a tile, all of it, and tiles of both kinds; ties within a tile and across tiles.
+TEST(TopKTiles, AreTheCpus) {
+  constexpr std::size_t kTile = 16384, kEntries = 3 * kTile + 100;
+  const auto bell = test::heavy_tailed(kEntries, 12, 50);
+  using Pattern = float (*)(std::size_t, float);
+  const std::initializer_list<Pattern> patterns = {
+      [](std::size_t i, float) { return 1 + static_cast<float>(i % 7) * 0x1p-20f; },
+      [](std::size_t i, float x) { return i < kTile ? -1.0f : x; },
+      [](std::size_t i, float) { return i % 4099 == 0 ? 2.0f : 0.0f; },
+      [](std::size_t i, float) { return i % kTile < 2048 ? 1.0f : 0x1p-9f; },
+      [](std::size_t i, float) { return i % kTile < 2049 ? 1.0f : 0x1p-9f; },
+      [](std::size_t i, float) { return i / kTile == 1 || i % 32 == 0 ? 1.5f : 0x1p-9f; }};
+  for (const Pattern pattern : patterns) {
+    std::vector<float> x(kEntries);
+    for (std::size_t i = 0; i < kEntries; ++i) x[i] = pattern(i, bell[i]);
+    for (const std::size_t keep : {std::size_t{1}, std::size_t{13}, std::size_t{2049},
+                                   std::size_t{6000}, kTile + 1, kEntries - 1}) {
+      const Codec codec = Codec::parse("topk:keep=" + std::to_string(keep));
+      const Shape shape{static_cast<std::int64_t>(kEntries)};
+      const auto expected = test::encode_on_cpu(codec, x, shape, {.seed = 2});
+      const auto m = test::encode(codec, x, shape, {.seed = 2});
+      ASSERT_EQ(m.status, expected.status) << keep;
+      ASSERT_TRUE(m.bytes == expected.bytes) << keep << " entries, x[0] " << x[0];
+    }
+  }
+}
+
 /// Larger than any tile, segment or chunk, and at several scales of the data (under a sanitizer one
 /// each).
 TEST_P(Parity, LargeTensors) {

@@ -52,6 +52,47 @@ std::vector<float> mixture(std::size_t n, std::uint64_t seed, float scale = 1) {
   return x;
 }
 
+/// Every quotient of mantissas, at the exponents where something changes.
+TEST(Price, SharesInIntegersAreThoseOfDivisions) {
+  const std::uint32_t exponents[] = {0, 1, 2, 23, 31, 32, 33, 34, 127, 142, 143, 144, 253, 254};
+  for (const std::uint32_t of_price : exponents) {
+    for (std::uint32_t m = 0; m < 128; ++m) {
+      const std::uint32_t code = of_price << 7 | m;
+      if (code < kFirstPriceCode) continue;
+      const PriceDivisor divisor(code);
+      const double price = price_of_code(code);
+      for (const std::uint32_t of_key : exponents) {
+        for (std::uint32_t k = 0; k < 128; ++k) {
+          const std::uint32_t key = of_key << 7 | k;
+          if (key == 0) continue;
+          const AtomShare expected = share_of_atom(key, price);
+          const AtomShare found = divisor.share(number_of_bin(key));
+          ASSERT_EQ(found.kept, expected.kept) << "bin " << key << ", price " << code;
+          ASSERT_EQ(found.place, expected.place) << "bin " << key << ", price " << code;
+        }
+      }
+    }
+  }
+}
+
+TEST(Price, TheLeastCodeIsThatOfASearch) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 100000; ++i) {
+    const auto bits = static_cast<std::uint32_t>(random() % 0x7F800000u);
+    const double rms =
+        static_cast<double>(std::bit_cast<float>(bits)) * (i % 3 == 0 ? 1.0 : 1.0000001);
+    std::uint32_t low = kFirstPriceCode, high = kLastPriceCode;
+    while (low < high) {
+      const std::uint32_t middle = (low + high) / 2;
+      if (rms / static_cast<double>(price_of_code(middle)) < kTopRatio)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    ASSERT_EQ(min_price_code(rms), low) << rms;
+  }
+}
+
 TEST(Price, BinsHoldEveryAtomOnce) {
   for (const std::size_t n : {1u, 255u, 257u, 100003u, 2000003u}) {
     const Layer layer(mixture(n, n), AtomLayout::blocks(n));
