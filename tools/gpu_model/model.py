@@ -124,7 +124,7 @@ def time_launch(tables, gpu, launch, quantities, adds=False):
     issued = active * way + (warps - active) * IDLE
     rate = gpu["multiprocessors"] * SCHEDULERS * gpu["clock"] * 1e3  # instructions a microsecond
     busiest = max((getattr(row, kind) / max(row.way, 1) * gpu["pipes"][kind] for kind in sass.CLASSES), default=0)
-    turns = max(1.0, active / (resident_warps(gpu, tables.resources[key], launch) * gpu["multiprocessors"]))
+    turns = max(told.get("rounds", 1.0), active / (resident_warps(gpu, tables.resources[key], launch) * gpu["multiprocessors"]))
     moved = value(told.get("bytes", "0"), quantities)
     if adds:
         moved += value(told.get("adds", "0"), quantities)
