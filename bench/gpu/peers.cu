@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CUB, cuBLAS and cuSOLVER take for work that the codecs also do.
+// What CUB, Thrust, cuBLAS and cuSOLVER take for work that the codecs also do.
 #include <benchmark/benchmark.h>
 #include <cublas_v2.h>
 #include <cusolverDn.h>
+#include <thrust/device_ptr.h>
+#include <thrust/execution_policy.h>
+#include <thrust/functional.h>
+#include <thrust/sort.h>
+#include <thrust/transform.h>
+#include <thrust/transform_reduce.h>
 
 #include <cub/device/device_histogram.cuh>
 #include <cub/device/device_radix_sort.cuh>
@@ -106,6 +112,35 @@ void add_cub(const Timer& timer) {
   });
 }
 
+struct Magnitude {
+  __host__ __device__ float operator()(float x) const { return x < 0 ? -x : x; }
+};
+struct Square {
+  __host__ __device__ double operator()(float x) const { return static_cast<double>(x) * x; }
+};
+
+/// Thrust takes its storage itself and waits for what it returns: both are in its times.
+void add_thrust(const Timer& timer) {
+  add(timer, "thrust_sort_magnitudes_25M", [](const Timer& on) {
+    const DeviceMemory out(entries().bytes);
+    const auto from = thrust::device_pointer_cast(input());
+    const auto to = thrust::device_pointer_cast(static_cast<float*>(out.data));
+    return on.time([&] {
+      const auto policy = thrust::cuda::par.on(on.stream());
+      thrust::transform(policy, from, from + kEntries, to, Magnitude());
+      thrust::sort(policy, to, to + kEntries, thrust::greater<float>());
+    });
+  });
+  add(timer, "thrust_squares_25M", [](const Timer& on) {
+    const auto from = thrust::device_pointer_cast(input());
+    return on.time([&] {
+      benchmark::DoNotOptimize(thrust::transform_reduce(thrust::cuda::par.on(on.stream()), from,
+                                                        from + kEntries, Square(), 0.0,
+                                                        thrust::plus<double>()));
+    });
+  });
+}
+
 /// A X of every convolution and matrix of a ResNet-50, in one call of cuBLAS: the first product of
 /// a sketch of rank `rank`.
 Times time_grouped(const Timer& timer, int rank, bool tf32) {
@@ -197,6 +232,7 @@ Times time_eigenvectors(const Timer& timer, int order) {
 
 void register_peers(const Timer& timer) {
   add_cub(timer);
+  add_thrust(timer);
   for (const int rank : {8, 64}) {
     for (const bool tf32 : {false, true}) {
       const std::string name = "cublas_products_resnet50_rank" + std::to_string(rank);

@@ -272,7 +272,7 @@ def rewrite(table, file, version, rows, path):
     os.remove(path + ".lock")
 
 
-def count_instructions(options, file, compilation, machines, command):
+def count_instructions(options, file, compilation, machines):
     """Counts what the machine code executes; writes it down or returns what differs from the committed table."""
     if not options.nvdisasm:
         print(f"{file}: its instructions are not counted: there is no nvdisasm; 'bash scripts/python.sh' installs it")
@@ -291,8 +291,8 @@ def count_instructions(options, file, compilation, machines, command):
         return []
     return [f"{file}: a warp does not execute what {name} says, within {instructions.TOLERANCE:.0%}:",
             *(f"    {line}" for line in changed),
-            f"    to take it as it is: {command}",
-            "    and then, for the predicted times: python3 tools/gpu_model/predict.py --write"]
+            "    to take it as it is: cmake --build build/release --target cuda_resources, and then, for the predicted times,",
+            "    python3 tools/gpu_model/predict.py --write"]
 
 
 def check(options, source):
@@ -325,7 +325,7 @@ def check(options, source):
     elif not options.write:
         wrong += compare(file, compilation.version, {*older, newest}, rows, options.resources, command)
     if not options.write or not wrong:
-        wrong += count_instructions(options, file, compilation, {*older, newest}, command)
+        wrong += count_instructions(options, file, compilation, {*older, newest})
     spent = "compiled in {:.1f} s ({:.1f} s of the processor)".format(*seconds) if seconds else "unchanged since it was last compiled"
     print(f"{file}: {len({name for name, _ in kernels})} kernels for {options.architectures}, {spent}")
     return wrong

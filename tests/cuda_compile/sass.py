@@ -92,6 +92,8 @@ class Instruction:
     @property
     def is_branch(self):
         """Somewhere else in the kernel; not to where threads that parted by chance meet again."""
+        if self.name == "CALL":  # to a place of the kernel's own it never comes back: sm_80 leaves loops so
+            return any(target.startswith(".L") for target in self.targets)
         return self.name in ("BRA", "BRX", "JMP") and ".DIV" not in self.opcode
 
     @property
@@ -148,7 +150,7 @@ class Kernel:
             if line.is_branch:
                 self.blocks[number].next += [starts[target] for target in line.targets if target in starts]
         for line in self.instructions:
-            if line.name == "CALL":
+            if line.name == "CALL" and not line.is_branch:
                 self.calls.update({target: starts[target] for target in line.targets if target in starts})
 
     def reachable(self, entry):

@@ -96,7 +96,7 @@ class Refusals(unittest.TestCase):
             if accepted:
                 self.assert_accepted(answer)
             else:
-                self.assert_refused(r"mean_kernel<true> for sm_90: way [\d.]+ -> \d+\n.*--write", answer)
+                self.assert_refused(r"mean_kernel<true> for sm_90: way [\d.]+ -> \d+\n.*cuda_resources", answer)
 
     def test_allowances_are_exact(self):
         source = self.refused("explicit_fma")

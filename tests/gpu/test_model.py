@@ -13,6 +13,7 @@ sys.path[:0] = [os.path.join(ROOT, "tools", "gpu_model"), os.path.join(ROOT, "te
 import instructions  # noqa: E402
 import model  # noqa: E402
 import paths  # noqa: E402
+import predict  # noqa: E402
 import report  # noqa: E402
 import sass  # noqa: E402
 
@@ -86,6 +87,12 @@ class Ways(unittest.TestCase):
     def test_a_loop_that_ends_within_is_left(self):
         code = CODE.replace("@P1 BRA `(.L_x_2) ;", "@P1 EXIT ;\n        /*00c8*/                   BRA `(.L_x_2) ;")
         self.assertGreater(paths.Walk(kernel(code), RULES).whole.cost.instructions, 56)
+
+    def test_a_call_of_the_kernels_own_code_is_a_jump(self):
+        code = CODE.replace("@P1 BRA `(.L_x_2) ;", "@P1 CALL.REL.NOINC `(.L_x_3) ;\n        /*00c8*/                   BRA `(.L_x_2) ;")
+        walk = paths.Walk(kernel(code), RULES)
+        self.assertEqual(len(walk.kernel.calls), 0)
+        self.assertGreater(walk.whole.cost.instructions, 56)
 
     def test_callees_are_counted(self):
         code = CODE.replace("FADD R4, R4, R6 ;", "CALL.REL.NOINC `($divide) ;") + (
@@ -179,6 +186,17 @@ class Times(unittest.TestCase):
             model.time_call(made, "gpu", "m", "c", "encode")
         with self.assertRaisesRegex(model.Unknown, "no call 'm c decode'"):
             model.time_call(made, "gpu", "m", "c", "decode")
+
+
+class Checks(unittest.TestCase):
+    """What predict.py --check finds beside files that are not up to date."""
+
+    def test_rules_that_fit_one_architecture_alone_are_named(self):
+        made = tables()
+        made.counted["k", "sm_80"] = made.counted["k", "sm_90"]._replace(arch="sm_80", way=300.0)
+        self.assertRegex("\n".join(predict.apart(made)), "^kernels.toml: the rules of 'k' do not fit .* 300 instructions on sm_80")
+        made.counted["k", "sm_80"] = made.counted["k", "sm_80"]._replace(way=200.0)
+        self.assertEqual(list(predict.apart(made)), [])
 
 
 class Program(unittest.TestCase):

@@ -86,7 +86,7 @@ class Tables:
     def quantities(self, model, codec):
         if codec not in self.codecs:
             raise Unknown(f"codecs.toml has no codec '{codec}'; it has {', '.join(self.codecs)}")
-        found = {"kept": 1.0, "atom": 256.0, **self.models[model], **self.codecs[codec]}
+        found = {"kept": 1.0, "atom": 256.0, "rank": 64.0, "tile": 1.0, "grid": 1.0, **self.models[model], **self.codecs[codec]}
         found["message"] = found["bits"] * found["entries"] / 8
         found["atoms"] = found["entries"] / found["atom"]
         return found

@@ -17,6 +17,7 @@ import model
 ROOT = os.path.dirname(os.path.dirname(model.HERE))
 PAGE = os.path.join(ROOT, "docs", "kernels.md")
 PREDICTIONS = os.path.join(ROOT, "tests", "gpu", "predictions.json")
+MOST_APART = 2.5
 CALLS = ("encode", "decode", "decode_add_8")
 SOURCE = ("tools/gpu_model: instructions of {arch}, launches and bytes counted; an {name} of {copy} TB/s, {multiprocessors} "
           "multiprocessors at {clock} GHz, {issue:.0%} of the issue rate, {gap} us a launch; microseconds, never measured")
@@ -160,6 +161,15 @@ def written(tables):
     return {PAGE: before + BEGIN + section(tables) + END + after, PREDICTIONS: json.dumps(data, indent=1) + "\n"}
 
 
+def apart(tables):
+    """Yields the kernels whose ways differ much between architectures: there a rule of kernels.toml misses a loop."""
+    for kernel in tables.kernels:
+        ways = {arch: row.way for (name, arch), row in tables.counted.items() if name == kernel}
+        if ways and max(ways.values()) > MOST_APART * min(ways.values()):
+            counts = ", ".join(f"{way:.0f} instructions on {arch}" for arch, way in ways.items())
+            yield f"kernels.toml: the rules of '{kernel}' do not fit all architectures: {counts}"
+
+
 def check(tables):
     """Returns a line for each file that is not what would be written."""
     wrong = []
@@ -168,6 +178,7 @@ def check(tables):
             if file.read() != text:
                 wrong.append(f"{os.path.relpath(path, ROOT)} is not what is predicted now: "
                              "python3 tools/gpu_model/predict.py --write")
+    wrong += apart(tables)
     launched = {launch.kernel for _, launches in tables.calls.values() for launch in launches}
     known = {kernel for kernel, _ in tables.counted}
     wrong += [f"kernels.toml describes '{kernel}', which no call launches" for kernel in sorted(set(tables.kernels) - launched)]
