@@ -7,7 +7,8 @@
 ///
 /// Mapping. A block a tile of 64 values of r vectors (64 vectors at a time), over a stretch of the
 /// sum: some 384 of its terms, 256 of a Gram matrix, more where there would be over 128
-/// stretches. All blocks of a launch do about the same work, whatever the matrices are. Stretches
+/// stretches; up to 16 vectors are multiplied as narrow_product.cuh has it, to the same bits. All
+/// blocks of a launch do about the same work, whatever the matrices are. Stretches
 /// leave their sums in the workspace; a second launch adds them up in order, a warp some 4,096 of
 /// them.
 ///
@@ -15,10 +16,11 @@
 /// second needs the first) for every 64 vectors. Stretches write and read 4 r / 384 twice over. 2 r
 /// operations a product: with r of 16 and fewer memory bounds the time, with 64 arithmetic.
 ///
-/// Shared memory: 8,704 bytes, 17,408 in f64. Determinism: sums go in ascending order within
+/// Shared memory: 20,224 bytes, 17,408 in f64. Determinism: sums go in ascending order within
 /// stretches and over them, both functions of the shape. Alignment: all operands stand in the
 /// workspace, so that 16 bytes are read at once where lines are multiples of four.
 
+#include "cuda/narrow_product.cuh"
 #include "cuda/sketch.cuh"
 #include "cuda/sketch_sums.cuh"
 #include "cuda/tile_product.cuh"
@@ -99,8 +101,12 @@ __global__ void __launch_bounds__(kTileThreads)
   const TilePlace place = place_of(at.index, rank, product.cut, depth);
   if (rank == 0 || place.first_line >= length) return;
   auto* const partials = reinterpret_cast<float*>(frame(job.partials));
-  multiply_tile<float>(matrix, vectors, place,
-                       PutSums<float>(product.to.at, partials, product.cut, place, rank, length));
+  const PutSums<float> put(product.to.at, partials, product.cut, place, rank, length);
+  if (rank <= kNarrowVectors) {
+    multiply_narrow(matrix, vectors, place, put.to, length);
+  } else {
+    multiply_tile<float>(matrix, vectors, place, put);
+  }
 }
 
 __global__ void fold_product(Frame frame, SketchPlan plan, SketchSide side,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sketches of matrices, as an operation by itself.
-atomo_hostexec_cases(${here}/test_sketch.cu ${here}/test_sketch_layers.cu
+atomo_hostexec_cases(${here}/test_sketch.cu ${here}/test_sketch_layers.cu ${here}/test_narrow_product.cu
   RELEASE "Sketches.NormsOfWhatIsLeft*"
-  RANDOM "Sketches.*" "*/SketchShapes.*"
+  RANDOM "Sketches.*" "*/SketchShapes.*" "NarrowProducts.*"
   RACES "*/SketchShapes.*8x9*" "*/SketchShapes.*65x129*" "*/SketchShapes.*40x2100*" "*/SketchShapes.*72x80*"
     "Sketches.LayersThatAreNotFinite*" "Sketches.Zeros*" "Sketches.LearntRanksKeep*")
