@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// Codecs and compressors get their `..._on` methods here, which encode and decode in GPU memory on
-/// a CUDA stream that Python passes as an integer. The device writes a message's length and status
-/// into `Result`, which `atomo/_device.py` reads. Exact SVDs go through CUDA's solver libraries: each
+/// Codecs and compressors get their `..._on` methods here, which encode and decode in memory that the
+/// caller gives: in a GPU's on a CUDA stream that Python passes as an integer, or, of a model of the
+/// CPU, in host memory, where the stream is not looked at. A message's length and its status go into
+/// `Result`, which `atomo/_device.py` reads. Exact SVDs go through CUDA's solver libraries: each
 /// stream has one set of handles for them, and one call at a time uses any of these.
 
 #include "device.hpp"
@@ -112,7 +113,8 @@ void decode_on(PyCodec& self, nb::handle payload, nb::handle out, std::optional<
   check_decoded(status);
 }
 
-bool needs_solver(const Compressor& model) {
+bool needs_solver(const Compressor& model, const Arrays& arrays) {
+  if (arrays[0].device() != Device::cuda) return false;
   for (std::size_t i = 0; i < model.layers().size(); ++i)
     if (model.codec(i).traits().synchronises) return true;
   return false;
@@ -131,7 +133,7 @@ void encode_model_on(PyCompressor& self, nb::handle gradients, nb::handle payloa
   {
     const nb::gil_scoped_release gil_released;
     const std::unique_lock alone(self.step);
-    status = solvers().run(needs_solver(self.model), place.stream(), [&](Handles* handles) {
+    status = solvers().run(needs_solver(self.model, arrays), place.stream(), [&](Handles* handles) {
       return self.model.encode(views, key, place.payload(message), place.context(handles));
     });
   }

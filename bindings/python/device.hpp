@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Calls on arrays in a GPU's memory. The caller's framework lends everything: the message's
-/// memory, the workspace, and 16 bytes that the device tells the message's length and status in.
+/// Calls that neither take memory nor wait, on arrays in a GPU's memory or the host's. The caller's
+/// framework lends everything: the message's memory, the workspace, and 16 bytes that the message's
+/// length and status are told in.
 
 #include <nanobind/nanobind.h>
 

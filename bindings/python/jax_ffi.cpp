@@ -91,7 +91,8 @@ ffi::Error encode(ffi::ThreadPool threads, std::string_view spec, bool model,
                   ffi::Result<ffi::BufferR0<ffi::U32>> length) {
   constexpr std::string_view kWhat = "atomo.jax.encode";
   return guarded(kWhat, [&] {
-    if (key_words.element_count() != kKeyWords) return error_of(kWhat, "a key has 6 words");
+    if (key_words.element_count() != 2 * kKeyWords)
+      return error_of(kWhat, "a key has 6 words, twice");
     const atomo::Key key =
         key_of(std::span<const std::uint32_t, kKeyWords>(key_words.typed_data(), kKeyWords));
     const auto buffers = buffers_of(layers);
@@ -131,7 +132,7 @@ ffi::Error decode(ffi::ThreadPool threads, std::string_view spec, bool model,
 }
 
 ffi::Error decode_add(ffi::ThreadPool threads, std::string_view spec, bool model,
-                      std::string_view names, ffi::Buffer<ffi::U8> payload,
+                      std::string_view names, bool, float, ffi::Buffer<ffi::U8> payload,
                       ffi::BufferR0<ffi::F32> alpha, ffi::RemainingArgs from,
                       ffi::RemainingRets layers) {
   constexpr std::string_view kWhat = "atomo.jax.decode_add";
