@@ -175,7 +175,7 @@ std::size_t capacity_of(
   for (const auto& [dtype, dims] : layers)
     request.layers.push_back({{}, atomo::Shape(std::span(dims)), dtype_of(dtype)});
   if (request.layers.empty()) throw atomo::Error("there is no tensor to encode");
-  return take_coder(request)->max_encoded_bytes;
+  return take_coder(request)->longest_message;
 }
 
 nb::dict by_name(const std::array<XLA_FFI_Handler*, 3>& handlers) {

@@ -154,7 +154,7 @@ class Coder:
 
     # Advice
 
-    def advice(self) -> list[str]:
+    def advice(self, message_a_layer: bool = True) -> list[str]:
         """What a policy is likely not meant to do to these layers."""
         if not self.layers:
             return []
@@ -164,7 +164,7 @@ class Coder:
         codecs = [str(self.compressor.codec(name)) for name in names]
         heads = sum(codec.startswith("atomo:") and "bits=" in codec for codec in codecs)
         budget = self.compressor.budget_bytes
-        if 0 < budget < HEAD_BYTES * heads:
+        if message_a_layer and 0 < budget < HEAD_BYTES * heads:
             said.append(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {heads} messages, "
                         f"one a layer, take some {HEAD_BYTES * heads} bytes")
         return said

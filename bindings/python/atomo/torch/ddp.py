@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 
+from .._device import require_cuda
 from .bucket import DeviceBuckets
 from .coder import Coder
 from .device import Place, seed_of_bucket
@@ -124,14 +125,20 @@ class DDPState:
         layers = joined(known, layers_of({**frozen, **parameters}), ("the state", "the model"))
         self._coder.drop_step()
         device = device_of(parameters)
+        if device.type == "cuda":
+            require_cuda()
         self._coder.take(layers)
         self._start(_group_of(model, process_group))
         # By identity, which holding them keeps from passing to others.
         self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
-        for said in [*self._coder.advice(), *self._drawn_before()] if layers.keys() != known.keys() else []:
+        for said in [*self._advice(), *self._drawn_before()] if layers.keys() != known.keys() else []:
             warnings.warn(said, stacklevel=3)
         if dist.is_initialized() and device.type == "cpu":
             self._connect()
+
+    def _advice(self) -> list[str]:
+        """On the CPU a message is one layer's."""
+        return self._coder.advice(all(p.device.type == "cpu" for p in self._parameters.values()))
 
     def _drawn_before(self) -> list[str]:
         """New states are made when models thaw, and draws that come again are no longer independent."""
@@ -153,7 +160,7 @@ class DDPState:
         """
         self._coder.set_policy(str(policy))
         self._on_gpu.forget()
-        for said in self._coder.advice():
+        for said in self._advice():
             warnings.warn(said, stacklevel=2)
 
     # What it holds

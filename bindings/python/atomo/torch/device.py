@@ -80,7 +80,8 @@ class DeviceModel:
 
     def __init__(self, layers: Mapping[str, Layer], policy: str, place: Place, outgoing: int, incoming: int):
         self.place, self.outgoing, self.incoming = place, outgoing, incoming
-        self.compressor = compressor_of(layers, policy, 1, place.kind)
+        with place.on(place.current()):  # the model's tables go to the device that is current
+            self.compressor = compressor_of(layers, policy, 1, place.kind)
         self._calls = self.compressor._model
         self.wire: int | None = self.compressor.wire_bytes
         self.capacity = self.compressor.max_encoded_bytes

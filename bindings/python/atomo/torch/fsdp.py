@@ -138,12 +138,13 @@ class FSDPReduceScatter:
             self._models[kind] = DeviceModel({"chunk": ((n,), DTYPES[chunks.dtype])}, str(self.codec), place, ranks, ranks)
         model, stream = self._models[kind], place.current()
         model.look()
-        for to, chunk in enumerate(chunks.unbind()):
-            model.encode([chunk], {**key, "channel": to}, stream, to)
-        dist.all_to_all_single(model.received, model.outgoing_bytes(), group=group)
-        output.fill_(-0.0)
-        model.add([output.view(-1)], alpha, stream)
-        model.tell(stream)
+        with place.on(stream):
+            for to, chunk in enumerate(chunks.unbind()):
+                model.encode([chunk], {**key, "channel": to}, stream, to)
+            dist.all_to_all_single(model.received, model.outgoing_bytes(), group=group)
+            output.fill_(-0.0)
+            model.add([output.view(-1)], alpha, stream)
+            model.tell(stream)
         self.bytes_sent += (ranks - 1) * model.wire
 
     def _encode(self, chunks: torch.Tensor, key: dict[str, int],
