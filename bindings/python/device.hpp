@@ -13,6 +13,7 @@
 namespace atomo::python {
 
 /// `..._on`: queued on the stream given, without waiting; what fails on the device is told there.
-void bind_device_calls(nb::class_<PyCodec>& codec, nb::class_<PyCompressor>& compressor);
+void bind_device_calls(nb::module_& module, nb::class_<PyCodec>& codec,
+                       nb::class_<PyCompressor>& compressor);
 
 }  // namespace atomo::python

@@ -22,7 +22,7 @@ NB_MODULE(_atomo, module) {
   auto codec = bind_codec(module);
   auto compressor = bind_compressor(module);
   bind_messages(module);
-  bind_device_calls(codec, compressor);
+  bind_device_calls(module, codec, compressor);
 #ifdef ATOMO_PYTHON_CUDA
   module.attr("cuda") = true;
 #else

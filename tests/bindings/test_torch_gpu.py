@@ -71,7 +71,7 @@ def test_a_step_waits_for_nothing_and_takes_no_memory(world, policy):
         assert buckets == (1 if "cap=" in policy else 3)
         assert result["operations"] == [["c10d._allgather_base_", "aten.fill_", "aten.copy_", "aten.copy_"]] * buckets
         assert result["taken"] == result["events"] == 0
-        # `notice` looks at the status that an earlier step left: host memory.
+        # `notice` looks at the status that an earlier step left: host memory. Nothing is bound anew.
         assert [name for name in result["calls"] if name != "notice"] == ["encode_on", "decode_on"] * buckets
         last = result["state"]["last"]
         assert last["bytes_sent"] == last["bytes_received"] == sum(result["wire"])

@@ -114,7 +114,7 @@ void add_model_options(CLI::App& app, Options& o) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--device", o.device,
-                 "cuda: compute and encode on a GPU, one a process; with --algorithm allgather")
+                 "cuda: compute and encode on a GPU, one a process; with --algorithm allgather or local")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);

@@ -29,6 +29,8 @@ class DeviceBucket:
         self._place, self._ranks = place, dist.get_world_size(group)
         self.model = DeviceModel(layers_of(gradients), policy, place, 1, self._ranks)
         self._ready, self._encoded = place.event(), place.event()
+        self._at: int | None = None  # where the gradients are that `_gradients` and `_sums` speak of
+        self._gradients = self._sums = None
         self.sent = 0  # bytes, of the last step
 
     def serves(self, gradients: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> bool:
@@ -40,19 +42,22 @@ class DeviceBucket:
                key: Mapping[str, int]) -> torch.futures.Future[torch.Tensor]:
         """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it."""
         place, model, done = self._place, self.model, self._place.future()
+        if self._at != buffer.data_ptr():
+            self._at = buffer.data_ptr()
+            self._gradients, self._sums = (model.bind(gradients, encoding=encoding) for encoding in (True, False))
         place.current().record_event(self._ready)
         for stream in (place.encoding, place.wire):
             place.lend(buffer, stream)
         with place.on(place.encoding):
             place.encoding.wait_event(self._ready)
-            payload = model.encode(gradients, key, place.encoding)
+            payload = model.encode(self._gradients, key, place.encoding)
             place.encoding.record_event(self._encoded)
         with place.on(place.wire):
             place.wire.wait_event(self._encoded)
             self.sent = model.wire if model.wire is not None else model.longest(self._lengths_of_all)
             dist.all_gather_into_tensor(model.received[:self._ranks * self.sent], payload[:self.sent], group=self.group)
             buffer.fill_(-0.0)  # the one number that changes no bit of what is added to it
-            model.add(gradients, 1 / self._ranks, place.wire)
+            model.add(self._sums, 1 / self._ranks, place.wire)
             model.tell(place.wire)
             done.set_result(buffer)
         return done

@@ -107,8 +107,13 @@ class DeviceModel:
         self.received = self.place.memory(self.incoming * bytes_each)
         self.messages = list(self.received.split(bytes_each))
 
-    def encode(self, gradients: Sequence[torch.Tensor], key: Mapping[str, int], stream: Any, number: int = 0) -> torch.Tensor:
-        """Queues a message; returns the memory that it will stand at the beginning of."""
+    def bind(self, arrays: Sequence[torch.Tensor], *, encoding: bool) -> Any:
+        """Arrays of the layers, to be encoded or added to, as `encode` and `add` take them: once for as long as they stay
+        where they are."""
+        return self._calls.bind(arrays, encoding)
+
+    def encode(self, gradients: Any, key: Mapping[str, int], stream: Any, number: int = 0) -> torch.Tensor:
+        """Queues a message of bound arrays; returns the memory that it will stand at the beginning of."""
         first = number * (self.wire or self.capacity)
         payload = self.payload[first:first + self.capacity]
         self._calls.encode_on(gradients, payload, self._results[number], self._encode_workspace, _number(stream),
@@ -127,7 +132,7 @@ class DeviceModel:
         self.messages = list(self.received[:self.incoming * longest].split(longest))
         return longest
 
-    def add(self, sums: Sequence[torch.Tensor], alpha: float, stream: Any) -> None:
+    def add(self, sums: Any, alpha: float, stream: Any) -> None:
         """Queues sums += alpha * each message that came, in the order of ranks; halves are rounded once."""
         self._calls.decode_on(self.messages, sums, alpha, self._results[self.outgoing], self._decode_workspace,
                               _number(stream))

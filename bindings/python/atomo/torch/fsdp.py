@@ -140,10 +140,10 @@ class FSDPReduceScatter:
         model.look()
         with place.on(stream):
             for to, chunk in enumerate(chunks.unbind()):
-                model.encode([chunk], {**key, "channel": to}, stream, to)
+                model.encode(model.bind([chunk], encoding=True), {**key, "channel": to}, stream, to)
             dist.all_to_all_single(model.received, model.outgoing_bytes(), group=group)
             output.fill_(-0.0)
-            model.add([output.view(-1)], alpha, stream)
+            model.add(model.bind([output.view(-1)], encoding=False), alpha, stream)
             model.tell(stream)
         self.bytes_sent += (ranks - 1) * model.wire
 
