@@ -156,7 +156,7 @@ typedef struct atomo_context {
   atomo_handles* handles;  ///< for encoding singular pairs on CUDA; NULL otherwise
   atomo_status* status;    ///< receives the status too (a device word on CUDA); NULL: not wanted
   const uint32_t* step;    ///< overrides the key's step (a device word on CUDA); NULL: does not
-  const atomo_key* key;    ///< overrides the key of `encode` (device memory on CUDA); NULL: does not
+  const atomo_key* key;    ///< overrides the key given (device memory on CUDA); NULL: does not
   uint64_t reserved[1];    ///< zero
 } atomo_context;
 
@@ -182,7 +182,7 @@ typedef struct atomo_traits {
   uint8_t capturable;             ///< can be captured into a CUDA graph
   uint8_t cpu;                    ///< runs on the CPU
   uint8_t cuda;                   ///< has a CUDA twin
-  uint8_t bounded;                ///< a fixed size or a `cap=`: `wire_bytes` suffice for every message
+  uint8_t bounded;                ///< a fixed size or a `cap=`: `wire_bytes` says which
   uint8_t reserved[12];           ///< zero
 } atomo_traits;
 
