@@ -25,7 +25,6 @@
 #include <stdint.h>
 
 #if defined(__GNUC__)
-/// What the shared library shows.
 #define ATOMO_API __attribute__((visibility("default")))
 #else
 /// What the shared library shows.
@@ -223,8 +222,7 @@ ATOMO_API atomo_status atomo_codec_max_encoded_bytes(const atomo_codec* codec, c
 /// of a codec with `bits=`; 0 where the values alone say.
 ATOMO_API atomo_status atomo_codec_expected_bytes(const atomo_codec* codec, const int64_t* dims,
                                                   int32_t rank, atomo_dtype dtype, uint64_t* bytes);
-/// Bytes that every worker can send of its message, so that lengths need not travel: the capacity
-/// above where `bounded`, else 0. What stands behind a message may be anything.
+/// That capacity where `bounded`, else 0: every worker sends it whole, and no lengths travel.
 ATOMO_API atomo_status atomo_codec_wire_bytes(const atomo_codec* codec, const int64_t* dims,
                                               int32_t rank, atomo_dtype dtype, size_t* bytes);
 /// Workspace for encoding this shape; device memory for ATOMO_CUDA.
@@ -331,8 +329,7 @@ ATOMO_API atomo_status atomo_compressor_layer_max_encoded_bytes(const atomo_comp
 /// Bytes that a whole message is expected to take; 0 where a layer's values alone say.
 ATOMO_API atomo_status atomo_compressor_expected_bytes(const atomo_compressor* compressor,
                                                        uint64_t* bytes);
-/// Bytes that every worker can send of its whole message, so that lengths need not travel; 0 where
-/// a layer's codec is not bounded. What stands behind a message may be anything.
+/// Bytes that no whole message exceeds, to be sent alike; 0 where a layer's codec is not bounded.
 ATOMO_API atomo_status atomo_compressor_wire_bytes(const atomo_compressor* compressor,
                                                    size_t* bytes);
 /// Workspace of `atomo_compressor_encode`.
