@@ -68,6 +68,7 @@ atomo_status atomo_codec_traits(const atomo_codec* codec, atomo_traits* traits) 
     out.capturable = t.capturable;
     out.cpu = t.cpu;
     out.cuda = t.cuda;
+    out.bounded = t.bounded;
   });
 }
 
@@ -98,6 +99,16 @@ atomo_status atomo_codec_expected_bytes(const atomo_codec* codec, const int64_t*
     given(bytes, "bytes") =
         codec_of(codec)
             .expected_bytes(atomo::c::shape_of(dims, rank), atomo::c::dtype_of(dtype))
+            .value_or(0);
+  });
+}
+
+atomo_status atomo_codec_wire_bytes(const atomo_codec* codec, const int64_t* dims, int32_t rank,
+                                    atomo_dtype dtype, size_t* bytes) {
+  return guarded([&] {
+    given(bytes, "bytes") =
+        codec_of(codec)
+            .wire_bytes(atomo::c::shape_of(dims, rank), atomo::c::dtype_of(dtype))
             .value_or(0);
   });
 }

@@ -136,6 +136,10 @@ atomo_status atomo_compressor_expected_bytes(const atomo_compressor* compressor,
       [&] { given(bytes, "bytes") = model_of(compressor).expected_bytes().value_or(0); });
 }
 
+atomo_status atomo_compressor_wire_bytes(const atomo_compressor* compressor, size_t* bytes) {
+  return guarded([&] { given(bytes, "bytes") = model_of(compressor).wire_bytes().value_or(0); });
+}
+
 atomo_status atomo_compressor_encode_workspace_bytes(const atomo_compressor* compressor,
                                                      size_t* bytes) {
   return guarded([&] { given(bytes, "bytes") = model_of(compressor).encode_workspace_bytes(); });

@@ -29,6 +29,7 @@ nb::dict traits_of(const PyCodec& self) {
   traits["linear"] = t.linear;
   traits["averages_over_workers"] = t.averages_over_workers;
   traits["fixed_size"] = t.fixed_size;
+  traits["bounded"] = t.bounded;
   traits["allocates"] = t.allocates;
   traits["synchronises"] = t.synchronises;
   traits["capturable"] = t.capturable;
@@ -116,6 +117,12 @@ nb::class_<PyCodec> bind_codec(nb::module_& module) {
           "expected_bytes",
           [](const PyCodec& self, nb::handle shape, const std::string& dtype) {
             return self.codec.expected_bytes(shape_of(shape), dtype_of(dtype));
+          },
+          nb::arg("shape").none(), nb::arg("dtype"))
+      .def(
+          "wire_bytes",
+          [](const PyCodec& self, nb::handle shape, const std::string& dtype) {
+            return self.codec.wire_bytes(shape_of(shape), dtype_of(dtype));
           },
           nb::arg("shape").none(), nb::arg("dtype"))
       .def("encode_workspace_bytes", &workspace_bytes<&Codec::encode_workspace_bytes>,

@@ -332,6 +332,7 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
       .def("predicted_prices",
            [](PyCompressor& self) { return tuple_of(read<&Compressor::predicted_prices>(self)); })
       .def("expected_bytes", &read<&Compressor::expected_bytes>)
+      .def("wire_bytes", &read<&Compressor::wire_bytes>)
       .def("budget_bytes", &read<&Compressor::budget_bytes>)
       .def("elements", &read<&Compressor::elements>)
       .def("max_encoded_bytes",

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// Codecs and compressors get their `..._on` methods here, which encode and decode in GPU memory on
-/// a CUDA stream that Python passes as an integer. The device writes a message's length and status
-/// into `Result`, which `atomo/_device.py` reads. Exact SVDs go through CUDA's solver libraries: each
+/// Codecs and compressors get their `..._on` methods here, which encode and decode in memory that the
+/// caller gives: in a GPU's on a CUDA stream that Python passes as an integer, or, of a model of the
+/// CPU, in host memory, where the stream is not looked at. A message's length and its status go into
+/// `Result`, which `atomo/_device.py` reads. Exact SVDs go through CUDA's solver libraries: each
 /// stream has one set of handles for them, and one call at a time uses any of these.
 
 #include "device.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -112,18 +115,33 @@ void decode_on(PyCodec& self, nb::handle payload, nb::handle out, std::optional<
   check_decoded(status);
 }
 
-bool needs_solver(const Compressor& model) {
+bool needs_solver(const Compressor& model, const Arrays& arrays) {
+  if (arrays[0].device() != Device::cuda) return false;
   for (std::size_t i = 0; i < model.layers().size(); ++i)
     if (model.codec(i).traits().synchronises) return true;
   return false;
 }
 
-void encode_model_on(PyCompressor& self, nb::handle gradients, nb::handle payload,
+/// A model's arrays as its calls take them, for one call or for many: to borrow an array takes some
+/// microseconds. Holds them.
+struct BoundArrays {
+  /// \throws Error for arrays that are not those of the model's layers.
+  BoundArrays(const PyCompressor& model, nb::handle list, bool encoding)
+      : arrays(list, encoding ? Access::read : Access::write, encoding ? "gradients" : "out",
+               &model.names),
+        views(arrays.views()) {
+    model.check(arrays, encoding, encoding ? "gradients" : "out");
+    if (!encoding) writable = arrays.writable();
+  }
+
+  Arrays arrays;
+  std::vector<ConstTensorView> views;
+  std::vector<TensorView> writable;
+};
+
+void encode_model_on(PyCompressor& self, const BoundArrays& gradients, nb::handle payload,
                      nb::handle result, nb::handle workspace, std::uint64_t stream, nb::handle seed,
                      nb::handle step, nb::handle worker, nb::handle channel) {
-  const Arrays arrays(gradients, Access::read, "gradients", &self.names);
-  self.check(arrays, true, "gradients");
-  const std::vector<ConstTensorView> views = arrays.views();
   const Memory message(payload, Access::write, "payload");
   const Place place(result, workspace, stream);
   const Key key = key_of(seed, step, worker, channel);
@@ -131,29 +149,29 @@ void encode_model_on(PyCompressor& self, nb::handle gradients, nb::handle payloa
   {
     const nb::gil_scoped_release gil_released;
     const std::unique_lock alone(self.step);
-    status = solvers().run(needs_solver(self.model), place.stream(), [&](Handles* handles) {
-      return self.model.encode(views, key, place.payload(message), place.context(handles));
+    const bool solves = needs_solver(self.model, gradients.arrays);
+    status = solvers().run(solves, place.stream(), [&](Handles* handles) {
+      return self.model.encode(gradients.views, key, place.payload(message),
+                               place.context(handles));
     });
   }
   check_encoded(status);
 }
 
 /// `alpha` none: overwrites by the only message.
-void decode_model_on(PyCompressor& self, nb::list payloads, nb::handle out,
+void decode_model_on(PyCompressor& self, nb::list payloads, const BoundArrays& out,
                      std::optional<float> alpha, nb::handle result, nb::handle workspace,
                      std::uint64_t stream) {
   const Messages messages(payloads);
-  const Arrays arrays(out, Access::write, "out", &self.names);
-  self.check(arrays, false, "out");
   if (!alpha && messages.bytes.size() != 1) throw Error("decode: one message is expected");
-  const std::vector<TensorView> views = arrays.writable();
   const Place place(result, workspace, stream);
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
-    status = alpha ? self.model.decode_add_all(messages.bytes, *alpha, views, place.context())
-                   : self.model.decode(messages.bytes[0], views, place.context());
+    status = alpha
+                 ? self.model.decode_add_all(messages.bytes, *alpha, out.writable, place.context())
+                 : self.model.decode(messages.bytes[0], out.writable, place.context());
   }
   check_decoded(status);
 }
@@ -208,7 +226,9 @@ void end_step_on(PyCompressor& self, nb::handle result, std::uint64_t stream) {
 
 }  // namespace
 
-void bind_device_calls(nb::class_<PyCodec>& codec, nb::class_<PyCompressor>& compressor) {
+void bind_device_calls(nb::module_& module, nb::class_<PyCodec>& codec,
+                       nb::class_<PyCompressor>& compressor) {
+  nb::class_<BoundArrays>(module, "BoundArrays", "Arrays of a model's layers, borrowed.");
   codec
       .def("encode_on", &encode_on, nb::arg("x").none(), nb::arg("payload").none(),
            nb::arg("result"), nb::arg("workspace"), nb::arg("stream"), nb::arg("seed").none(),
@@ -217,10 +237,16 @@ void bind_device_calls(nb::class_<PyCodec>& codec, nb::class_<PyCompressor>& com
       .def("decode_on", &decode_on, nb::arg("payload").none(), nb::arg("out").none(),
            nb::arg("alpha").none(), nb::arg("result"), nb::arg("workspace"), nb::arg("stream"));
   compressor
-      .def("encode_on", &encode_model_on, nb::arg("gradients").none(), nb::arg("payload").none(),
+      .def(
+          "bind",
+          [](const PyCompressor& self, nb::handle arrays, bool encoding) {
+            return std::make_unique<BoundArrays>(self, arrays, encoding);
+          },
+          nb::arg("arrays").none(), nb::arg("encoding"))
+      .def("encode_on", &encode_model_on, nb::arg("gradients"), nb::arg("payload").none(),
            nb::arg("result"), nb::arg("workspace"), nb::arg("stream"), nb::arg("seed").none(),
            nb::arg("step").none(), nb::arg("worker").none(), nb::arg("channel").none())
-      .def("decode_on", &decode_model_on, nb::arg("payloads"), nb::arg("out").none(),
+      .def("decode_on", &decode_model_on, nb::arg("payloads"), nb::arg("out"),
            nb::arg("alpha").none(), nb::arg("result"), nb::arg("workspace"), nb::arg("stream"))
       .def("encode_layer_on", &encode_layer_on, nb::arg("number"), nb::arg("gradient").none(),
            nb::arg("payload").none(), nb::arg("result"), nb::arg("workspace"), nb::arg("stream"))

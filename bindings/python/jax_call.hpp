@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomo/atomo.hpp>
+#include <cstddef>
 #include <exception>
 #include <limits>
 #include <string>
@@ -19,8 +20,13 @@
 namespace atomo_jax {
 
 namespace ffi = xla::ffi;
-using KeyWords = ffi::BufferR1<ffi::U32>;  ///< seed (low, high), step, tensor, worker, channel
-constexpr std::size_t kKeyWords = 6;       ///< of 32 bits
+/// Seed (low, high), step, tensor, worker, channel; and the same numbers as an `atomo::Key` has them
+/// in memory, for calls on a device.
+using KeyWords = ffi::BufferR1<ffi::U32>;
+constexpr std::size_t kKeyWords = 6;  ///< of 32 bits, each of the two
+static_assert(sizeof(atomo::Key) == kKeyWords * sizeof(std::uint32_t) &&
+              offsetof(atomo::Key, step) == 8 && offsetof(atomo::Key, tensor) == 12 &&
+              offsetof(atomo::Key, worker) == 14 && offsetof(atomo::Key, channel) == 16);
 
 /// Of handlers' calls, `what` being their name in Python.
 inline ffi::Error error_of(std::string_view what, std::string_view message) {
@@ -166,10 +172,13 @@ template <class Binding>
 auto bind_decode(Binding&& platform) {
   return bind_spec(std::move(platform)).template Arg<ffi::Buffer<ffi::U8>>().RemainingRets();
 }
-/// The same: payload, alpha, what is added to, sums.
+/// The same: whether alpha is known when the program is compiled, and then what it is; payload,
+/// alpha, what is added to, sums.
 template <class Binding>
 auto bind_decode_add(Binding&& platform) {
   return bind_spec(std::move(platform))
+      .template Attr<bool>("known")
+      .template Attr<float>("factor")
       .template Arg<ffi::Buffer<ffi::U8>>()
       .template Arg<ffi::BufferR0<ffi::F32>>()
       .RemainingArgs()

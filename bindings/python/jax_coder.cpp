@@ -29,7 +29,7 @@ class TensorCoder final : public Coder {
  public:
   explicit TensorCoder(const Request& request) : codec_(Codec::parse(request.spec)) {
     const LayerSpec& layer = request.layers.at(0);
-    max_encoded_bytes = codec_.max_encoded_bytes(layer.shape, layer.dtype);
+    max_encoded_bytes = longest_message = codec_.max_encoded_bytes(layer.shape, layer.dtype);
     workspace_bytes =
         std::max(codec_.encode_workspace_bytes(layer.shape, layer.dtype, request.device),
                  codec_.decode_workspace_bytes(layer.shape, layer.dtype, request.device));
@@ -75,6 +75,7 @@ class ModelCoder final : public Coder {
       : compressor_(named(request), atomo::Policy::parse(request.spec),
                     {.device = request.device}) {
     max_encoded_bytes = compressor_.max_encoded_bytes();
+    longest_message = compressor_.wire_bytes().value_or(max_encoded_bytes);
     workspace_bytes =
         std::max(compressor_.encode_workspace_bytes(), compressor_.decode_workspace_bytes());
     bool solves = false;

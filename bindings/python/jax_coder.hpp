@@ -40,11 +40,12 @@ class Coder {
                                        std::span<const atomo::TensorView> layers,
                                        const atomo::Context& context) const noexcept = 0;
 
-  std::size_t max_encoded_bytes = 0;
-  std::size_t workspace_bytes = 0;   ///< of either direction
-  atomo::HandlesPtr handles;         ///< on a device, where encoding needs them
-  std::vector<std::byte> workspace;  ///< in host memory; grows on the first use
-  std::vector<std::byte> staging;    ///< where a payload is smaller than `max_encoded_bytes`
+  std::size_t max_encoded_bytes = 0;  ///< what `encode` has to be given
+  std::size_t longest_message = 0;    ///< `wire_bytes` where that is known, else the same
+  std::size_t workspace_bytes = 0;    ///< of either direction
+  atomo::HandlesPtr handles;          ///< on a device, where encoding needs them
+  std::vector<std::byte> workspace;   ///< in host memory; grows on the first use
+  std::vector<std::byte> staging;     ///< where a payload is smaller than `max_encoded_bytes`
 };
 
 /// Gives a coder back when the call is over.

@@ -91,7 +91,8 @@ ffi::Error encode(ffi::ThreadPool threads, std::string_view spec, bool model,
                   ffi::Result<ffi::BufferR0<ffi::U32>> length) {
   constexpr std::string_view kWhat = "atomo.jax.encode";
   return guarded(kWhat, [&] {
-    if (key_words.element_count() != kKeyWords) return error_of(kWhat, "a key has 6 words");
+    if (key_words.element_count() != 2 * kKeyWords)
+      return error_of(kWhat, "a key has 6 words, twice");
     const atomo::Key key =
         key_of(std::span<const std::uint32_t, kKeyWords>(key_words.typed_data(), kKeyWords));
     const auto buffers = buffers_of(layers);
@@ -131,7 +132,7 @@ ffi::Error decode(ffi::ThreadPool threads, std::string_view spec, bool model,
 }
 
 ffi::Error decode_add(ffi::ThreadPool threads, std::string_view spec, bool model,
-                      std::string_view names, ffi::Buffer<ffi::U8> payload,
+                      std::string_view names, bool, float, ffi::Buffer<ffi::U8> payload,
                       ffi::BufferR0<ffi::F32> alpha, ffi::RemainingArgs from,
                       ffi::RemainingRets layers) {
   constexpr std::string_view kWhat = "atomo.jax.decode_add";
@@ -174,7 +175,7 @@ std::size_t capacity_of(
   for (const auto& [dtype, dims] : layers)
     request.layers.push_back({{}, atomo::Shape(std::span(dims)), dtype_of(dtype)});
   if (request.layers.empty()) throw atomo::Error("there is no tensor to encode");
-  return take_coder(request)->max_encoded_bytes;
+  return take_coder(request)->longest_message;
 }
 
 nb::dict by_name(const std::array<XLA_FFI_Handler*, 3>& handlers) {

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// XLA's custom calls on a CUDA device. Each waits for its stream: a key lies in device memory, and
-/// only the host can turn a status into an error of XLA.
+/// XLA's custom calls on a CUDA device. They queue their work on XLA's stream and wait for nothing:
+/// the kernels read the key where XLA has it, and what they say of the data goes to pinned memory,
+/// which a later call of the same coder looks at.
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
 
 #include "jax_call.hpp"
 
 namespace atomo_jax {
 namespace {
 
-/// Where a call leaves what the host reads when the stream is done.
+/// What a message's kernels tell.
 struct Outcome {
   std::uint64_t bytes = 0;
   atomo::Status status = atomo::Status::ok;
@@ -25,7 +28,8 @@ void check(cudaError_t result) {
   if (result != cudaSuccess) throw atomo::Error(cudaGetErrorString(result));
 }
 
-/// Device memory until the call is over. \throws atomo::Error when there is none left.
+/// Device memory until the call is over, and then until its stream has come so far. \throws
+/// atomo::Error when there is none left.
 std::byte* allocate(ffi::ScratchAllocator& scratch, std::size_t bytes) {
   const std::optional<void*> memory = scratch.Allocate(std::max<std::size_t>(bytes, 1), 256);
   if (!memory)
@@ -33,34 +37,91 @@ std::byte* allocate(ffi::ScratchAllocator& scratch, std::size_t bytes) {
   return static_cast<std::byte*>(*memory);
 }
 
-/// A call's place on the device: its stream, a workspace, and words for its outcome.
-class Call {
+/// What the calls of one coder leave for its next one. Like coders it is never destroyed.
+class Notes {
  public:
-  Call(cudaStream_t stream, ffi::ScratchAllocator& scratch, const Coder& coder)
-      : stream_(stream), outcome_(reinterpret_cast<Outcome*>(allocate(scratch, sizeof(Outcome)))) {
-    check(cudaMemsetAsync(outcome_, 0, sizeof(Outcome), stream));
-    context.stream = stream != nullptr ? stream : atomo::legacy_stream();
-    context.workspace = {allocate(scratch, coder.workspace_bytes), coder.workspace_bytes};
-    context.handles = coder.handles.get();
-    context.status = &outcome_->status;
+  /// What an earlier call came to, where the device has come so far; else success.
+  ffi::Error look(std::string_view what) {
+    if (untold_ == 0 || cudaEventQuery(done_) != cudaSuccess) return ffi::Error::Success();
+    const std::size_t count = std::exchange(untold_, 0);
+    for (std::size_t k = 0; k < count; ++k) {
+      if (failed(told_[k].status)) return error_of(what, told_[k].status);
+      if (told_[k].bytes > capacity_) return capacity_error(what, told_[k].bytes, capacity_);
+    }
+    return ffi::Error::Success();
   }
-  /// A device word.
-  std::uint64_t* bytes() const { return &outcome_->bytes; }
-  /// Waits for the stream. `queued` is what the host saw.
-  Outcome wait(atomo::Status queued) const {
-    Outcome outcome;
-    check(cudaMemcpyAsync(&outcome, outcome_, sizeof(Outcome), cudaMemcpyDeviceToHost, stream_));
-    check(cudaStreamSynchronize(stream_));
-    if (failed(queued)) outcome.status = queued;
-    return outcome;
+  /// Queues what `look` will see; messages of more than `capacity` bytes are an error.
+  void tell(const Outcome* outcomes, std::size_t count, std::size_t capacity, cudaStream_t stream) {
+    check(
+        cudaMemcpyAsync(told_, outcomes, count * sizeof(Outcome), cudaMemcpyDeviceToHost, stream));
+    check(cudaEventRecord(done_, stream));
+    untold_ = count;
+    capacity_ = capacity;
+  }
+  /// Before a call on `stream`: a coder's calls follow one another, whatever their streams. Makes
+  /// room for as many outcomes, once.
+  void begin(std::size_t count, cudaStream_t stream) {
+    if (done_ == nullptr) check(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
+    check(cudaStreamWaitEvent(stream, done_, 0));
+    if (count <= room_) return;
+    void* memory = nullptr;
+    check(cudaMallocHost(&memory, count * sizeof(Outcome)));
+    if (untold_ > 0) check(cudaEventSynchronize(done_));
+    std::copy_n(told_, untold_, static_cast<Outcome*>(memory));
+    check(cudaFreeHost(told_));
+    told_ = static_cast<Outcome*>(memory);
+    room_ = count;
   }
 
-  atomo::Context context;
+ private:
+  Outcome* told_ = nullptr;  // pinned
+  cudaEvent_t done_ = nullptr;
+  std::size_t room_ = 0, untold_ = 0, capacity_ = 0;
+};
+
+/// Those of a coder, which is leased to one call at a time.
+Notes& notes_of(const Coder& coder) {
+  static auto* const mutex = new std::mutex;
+  static auto* const all = new std::unordered_map<const Coder*, std::unique_ptr<Notes>>;
+  const std::lock_guard lock(*mutex);
+  std::unique_ptr<Notes>& notes = (*all)[&coder];
+  if (!notes) notes = std::make_unique<Notes>();
+  return *notes;
+}
+
+/// A call's place on the device: its stream, a workspace, and words for the outcome of each message.
+class Call {
+ public:
+  Call(cudaStream_t stream, ffi::ScratchAllocator& scratch, const Coder& coder,
+       std::size_t messages)
+      : notes(notes_of(coder)), stream_(stream), messages_(messages) {
+    notes.begin(messages, stream);
+    outcomes_ = reinterpret_cast<Outcome*>(allocate(scratch, messages * sizeof(Outcome)));
+    check(cudaMemsetAsync(outcomes_, 0, messages * sizeof(Outcome), stream));
+    context_.stream = stream != nullptr ? stream : atomo::legacy_stream();
+    context_.workspace = {allocate(scratch, coder.workspace_bytes), coder.workspace_bytes};
+    context_.handles = coder.handles.get();
+  }
+  /// Of the call on message k.
+  [[nodiscard]] atomo::Context context(std::size_t k = 0) const {
+    atomo::Context context = context_;
+    context.status = &outcomes_[k].status;
+    return context;
+  }
+  /// A device word.
+  [[nodiscard]] std::uint64_t* bytes() const { return &outcomes_[0].bytes; }
+  void tell(std::size_t capacity) { notes.tell(outcomes_, messages_, capacity, stream_); }
+
+  Notes& notes;
 
  private:
   cudaStream_t stream_;
-  Outcome* outcome_;
+  std::size_t messages_;
+  Outcome* outcomes_ = nullptr;
+  atomo::Context context_;
 };
+
+constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
 
 ffi::Error encode(cudaStream_t stream, std::int32_t ordinal, ffi::ScratchAllocator scratch,
                   std::string_view spec, bool model, std::string_view names, KeyWords key_words,
@@ -69,30 +130,29 @@ ffi::Error encode(cudaStream_t stream, std::int32_t ordinal, ffi::ScratchAllocat
   constexpr std::string_view kWhat = "atomo.jax.encode";
   return guarded(kWhat, [&] {
     check(cudaSetDevice(ordinal));
-    if (key_words.element_count() != kKeyWords) return error_of(kWhat, "a key has 6 words");
-    std::array<std::uint32_t, kKeyWords> words{};
-    check(cudaMemcpyAsync(words.data(), key_words.typed_data(), sizeof(words),
-                          cudaMemcpyDeviceToHost, stream));
-    check(cudaStreamSynchronize(stream));
+    if (key_words.element_count() != 2 * kKeyWords)
+      return error_of(kWhat, "a key has 6 words, twice");
     const auto buffers = buffers_of(layers);
     const Request request = request_of(spec, model, names, buffers, atomo::Device::cuda, ordinal);
     const CoderLease coder = take_coder(request);
-    const Call call(stream, scratch, *coder);
+    Call call(stream, scratch, *coder, 1);
+    if (ffi::Error earlier = call.notes.look(kWhat); earlier.failure()) return earlier;
     auto* const out = reinterpret_cast<std::byte*>(payload->typed_data());
     const std::size_t capacity = payload->element_count();
     const bool direct = capacity >= coder->max_encoded_bytes;
-    std::byte* const message = direct ? out : allocate(scratch, coder->max_encoded_bytes);
-    check(cudaMemsetAsync(out, 0, capacity, stream));
-    const Outcome outcome = call.wait(coder->encode(
-        views_of<atomo::ConstTensorView>(buffers, request), key_of(words),
-        {message, direct ? capacity : coder->max_encoded_bytes, call.bytes()}, call.context));
-    if (failed(outcome.status)) return error_of(kWhat, outcome.status);
-    if (outcome.bytes > capacity) return capacity_error(kWhat, outcome.bytes, capacity);
-    if (!direct)
-      check(cudaMemcpyAsync(out, message, outcome.bytes, cudaMemcpyDeviceToDevice, stream));
+    const std::size_t room = direct ? capacity : coder->max_encoded_bytes;
+    std::byte* const message = direct ? out : allocate(scratch, room);
+    check(cudaMemsetAsync(message, 0, room, stream));
+    atomo::Context context = call.context();
+    context.key = reinterpret_cast<const atomo::Key*>(key_words.typed_data() + kKeyWords);
+    const atomo::Status queued = coder->encode(views_of<atomo::ConstTensorView>(buffers, request),
+                                               {}, {message, room, call.bytes()}, context);
+    if (failed(queued)) return error_of(kWhat, queued);
+    if (!direct) check(cudaMemcpyAsync(out, message, capacity, cudaMemcpyDeviceToDevice, stream));
     // The low half of the device's word, on a machine that stores it first.
     check(cudaMemcpyAsync(length->typed_data(), call.bytes(), sizeof(std::uint32_t),
                           cudaMemcpyDeviceToDevice, stream));
+    call.tell(capacity);
     return ffi::Error::Success();
   });
 }
@@ -106,24 +166,33 @@ ffi::Error decode(cudaStream_t stream, std::int32_t ordinal, ffi::ScratchAllocat
     const auto buffers = buffers_of(layers);
     const Request request = request_of(spec, model, names, buffers, atomo::Device::cuda, ordinal);
     const CoderLease coder = take_coder(request);
-    const Call call(stream, scratch, *coder);
+    Call call(stream, scratch, *coder, 1);
+    if (ffi::Error earlier = call.notes.look(kWhat); earlier.failure()) return earlier;
     const atomo::Status queued = coder->decode(
-        messages_of(payload).at(0), views_of<atomo::TensorView>(buffers, request), call.context);
-    return error_of(kWhat, call.wait(queued).status);
+        messages_of(payload).at(0), views_of<atomo::TensorView>(buffers, request), call.context());
+    call.tell(kAnyLength);
+    return error_of(kWhat, queued);
   });
 }
 
+/// What messages are multiplied with: known when the program was compiled, or asked of the device,
+/// which is waited for.
+float factor_of(bool known, float factor, ffi::BufferR0<ffi::F32> alpha, cudaStream_t stream) {
+  if (known) return factor;
+  check(
+      cudaMemcpyAsync(&factor, alpha.typed_data(), sizeof(factor), cudaMemcpyDeviceToHost, stream));
+  check(cudaStreamSynchronize(stream));
+  return factor;
+}
+
 ffi::Error decode_add(cudaStream_t stream, std::int32_t ordinal, ffi::ScratchAllocator scratch,
-                      std::string_view spec, bool model, std::string_view names,
-                      ffi::Buffer<ffi::U8> payload, ffi::BufferR0<ffi::F32> alpha,
+                      std::string_view spec, bool model, std::string_view names, bool known,
+                      float factor, ffi::Buffer<ffi::U8> payload, ffi::BufferR0<ffi::F32> alpha,
                       ffi::RemainingArgs from, ffi::RemainingRets layers) {
   constexpr std::string_view kWhat = "atomo.jax.decode_add";
   return guarded(kWhat, [&] {
     check(cudaSetDevice(ordinal));
-    float factor = 0;
-    check(cudaMemcpyAsync(&factor, alpha.typed_data(), sizeof(factor), cudaMemcpyDeviceToHost,
-                          stream));
-    check(cudaStreamSynchronize(stream));
+    factor = factor_of(known, factor, alpha, stream);
     const auto sources = buffers_of(from);
     const auto buffers = buffers_of(layers);
     for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -135,15 +204,18 @@ ffi::Error decode_add(cudaStream_t stream, std::int32_t ordinal, ffi::ScratchAll
     const Request request = request_of(spec, model, names, buffers, atomo::Device::cuda, ordinal);
     const CoderLease coder = take_coder(request);
     const auto views = views_of<atomo::TensorView>(buffers, request);
-    // A call a message: a status word holds the last call's status alone.
-    for (const atomo::ConstBytes message : messages_of(payload)) {
-      const Call call(stream, scratch, *coder);
-      const atomo::Status queued =
-          coder->decode_add_all({&message, 1}, factor, views, call.context);
-      const atomo::Status status = call.wait(queued).status;
-      if (failed(status)) return error_of(kWhat, status);
+    const auto messages = messages_of(payload);
+    Call call(stream, scratch, *coder, messages.size());
+    if (ffi::Error earlier = call.notes.look(kWhat); earlier.failure()) return earlier;
+    atomo::Status queued = atomo::Status::ok;
+    if (model) {  // in one pass, with one status for all
+      queued = coder->decode_add_all(messages, factor, views, call.context());
+    } else {
+      for (std::size_t k = 0; k < messages.size() && !failed(queued); ++k)
+        queued |= coder->decode_add_all({&messages[k], 1}, factor, views, call.context(k));
     }
-    return ffi::Error::Success();
+    call.tell(kAnyLength);
+    return error_of(kWhat, queued);
   });
 }
 

@@ -8,10 +8,8 @@
 #include "atomo/version.hpp"
 #include "codec.hpp"
 #include "compressor.hpp"
-#include "messages.hpp"
-#ifdef ATOMO_PYTHON_CUDA
 #include "device.hpp"
-#endif
+#include "messages.hpp"
 
 NB_MODULE(_atomo, module) {
   using namespace atomo::python;
@@ -24,8 +22,8 @@ NB_MODULE(_atomo, module) {
   auto codec = bind_codec(module);
   auto compressor = bind_compressor(module);
   bind_messages(module);
+  bind_device_calls(module, codec, compressor);
 #ifdef ATOMO_PYTHON_CUDA
-  bind_device_calls(codec, compressor);
   module.attr("cuda") = true;
 #else
   module.attr("cuda") = false;

@@ -25,7 +25,6 @@
 #include <stdint.h>
 
 #if defined(__GNUC__)
-/// What the shared library shows.
 #define ATOMO_API __attribute__((visibility("default")))
 #else
 /// What the shared library shows.
@@ -156,7 +155,8 @@ typedef struct atomo_context {
   atomo_handles* handles;  ///< for encoding singular pairs on CUDA; NULL otherwise
   atomo_status* status;    ///< receives the status too (a device word on CUDA); NULL: not wanted
   const uint32_t* step;    ///< overrides the key's step (a device word on CUDA); NULL: does not
-  uint64_t reserved[2];    ///< zero
+  const atomo_key* key;    ///< overrides the key given (device memory on CUDA); NULL: does not
+  uint64_t reserved[1];    ///< zero
 } atomo_context;
 
 /// The prices of a message or a step, each 0 where there is none.
@@ -181,7 +181,8 @@ typedef struct atomo_traits {
   uint8_t capturable;             ///< can be captured into a CUDA graph
   uint8_t cpu;                    ///< runs on the CPU
   uint8_t cuda;                   ///< has a CUDA twin
-  uint8_t reserved[13];           ///< zero
+  uint8_t bounded;                ///< a fixed size or a `cap=`: `wire_bytes` says which
+  uint8_t reserved[12];           ///< zero
 } atomo_traits;
 
 /// A row of the table of codecs; strings of static storage.
@@ -221,6 +222,9 @@ ATOMO_API atomo_status atomo_codec_max_encoded_bytes(const atomo_codec* codec, c
 /// of a codec with `bits=`; 0 where the values alone say.
 ATOMO_API atomo_status atomo_codec_expected_bytes(const atomo_codec* codec, const int64_t* dims,
                                                   int32_t rank, atomo_dtype dtype, uint64_t* bytes);
+/// That capacity where `bounded`, else 0: every worker sends it whole, and no lengths travel.
+ATOMO_API atomo_status atomo_codec_wire_bytes(const atomo_codec* codec, const int64_t* dims,
+                                              int32_t rank, atomo_dtype dtype, size_t* bytes);
 /// Workspace for encoding this shape; device memory for ATOMO_CUDA.
 ATOMO_API atomo_status atomo_codec_encode_workspace_bytes(const atomo_codec* codec,
                                                           const int64_t* dims, int32_t rank,
@@ -325,6 +329,9 @@ ATOMO_API atomo_status atomo_compressor_layer_max_encoded_bytes(const atomo_comp
 /// Bytes that a whole message is expected to take; 0 where a layer's values alone say.
 ATOMO_API atomo_status atomo_compressor_expected_bytes(const atomo_compressor* compressor,
                                                        uint64_t* bytes);
+/// Bytes that no whole message exceeds, to be sent alike; 0 where a layer's codec is not bounded.
+ATOMO_API atomo_status atomo_compressor_wire_bytes(const atomo_compressor* compressor,
+                                                   size_t* bytes);
 /// Workspace of `atomo_compressor_encode`.
 ATOMO_API atomo_status atomo_compressor_encode_workspace_bytes(const atomo_compressor* compressor,
                                                                size_t* bytes);

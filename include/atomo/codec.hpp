@@ -58,6 +58,12 @@ class Codec {
   /// `traits().fixed_size`, the budget for a codec with `bits=`. Nothing where the values alone say.
   [[nodiscard]] std::optional<std::uint64_t> expected_bytes(const Shape& shape,
                                                             DType dtype = DType::f32) const;
+  /// Bytes that every worker can send of its message of this shape, so that lengths need not travel:
+  /// `max_encoded_bytes` where `traits().bounded`, nothing otherwise. What stands behind a message is
+  /// sent along and not looked at: it may be anything, since the message's head tells where it ends.
+  /// \throws Error as `max_encoded_bytes`.
+  [[nodiscard]] std::optional<std::size_t> wire_bytes(const Shape& shape,
+                                                      DType dtype = DType::f32) const;
   /// Workspace that `encode` needs for this shape; any alignment. For `Device::cuda` it is device
   /// memory. \throws Error when this codec, or this build, has no CUDA twin.
   [[nodiscard]] std::size_t encode_workspace_bytes(const Shape& shape, DType dtype = DType::f32,

@@ -118,6 +118,12 @@ class Compressor {
   /// Bytes that a whole message is expected to take, header included: budgets and bodies of fixed
   /// size. Nothing when a layer's codec has neither (see `Codec::expected_bytes`).
   [[nodiscard]] std::optional<std::uint64_t> expected_bytes() const noexcept;
+  /// Bytes that every worker can send of its whole message, so that lengths need not travel: no
+  /// message of `encode` is longer, whatever the gradients. Of layers under a `cap=` what the cap
+  /// allows them together, of the others their fixed sizes; nothing when a layer's codec is not
+  /// `traits().bounded`. At most `max_encoded_bytes`, and equal to it on a device. What stands behind
+  /// a message is sent along and not looked at (see `Codec::wire_bytes`).
+  [[nodiscard]] std::optional<std::size_t> wire_bytes() const noexcept;
   /// Workspace of `encode`.
   [[nodiscard]] std::size_t encode_workspace_bytes() const noexcept;
   /// Workspace of `encode_layer` of one layer.

@@ -219,6 +219,9 @@ struct Context {
   Status* status = nullptr;    ///< receives the call's status too (a device word on CUDA)
   const std::uint32_t* step =
       nullptr;  ///< overrides `Key::step` when not null (a device word on CUDA)
+  /// Overrides the key of `Codec::encode` and `Compressor::encode` when not null (in device memory on
+  /// CUDA), and `step` overrides its step. `tensor` must be 0 for a model.
+  const Key* key = nullptr;
 };
 
 /// What a codec promises.
@@ -235,8 +238,9 @@ struct Traits {
   bool linear = false;  ///< payloads add without decoding (of coordinates: arithmetic.hpp)
   bool averages_over_workers =
       false;  ///< workers' errors are independent, so the mean's variance falls with 1/W
-  bool fixed_size = false;    ///< the size depends on the shape alone
-  bool allocates = false;     ///< encode or decode takes heap memory
+  bool fixed_size = false;  ///< the size depends on the shape alone
+  bool bounded = false;     ///< a fixed size or a `cap=`: `wire_bytes` are enough for every message
+  bool allocates = false;   ///< encode or decode takes heap memory
   bool synchronises = false;  ///< encode or decode waits for the device
   bool capturable = true;     ///< can be captured into a CUDA graph
   bool cpu = true;            ///< has a CPU twin

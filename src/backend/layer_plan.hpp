@@ -25,6 +25,7 @@ struct LayerPlan {
   unsigned sketch_iterations = 1;   ///< rounds of the iteration that finds a sketch's pairs
   bool learns_rank = false;         ///< of its sketches, in a model
   bool fixed_size = false;          ///< every body has `max_body_bytes`
+  bool bounded = false;             ///< by `max_body_bytes`, or by its cap
   bool has_cuda = false;            ///< the codec has a CUDA twin
 };
 

@@ -64,6 +64,11 @@ std::optional<std::uint64_t> Codec::expected_bytes(const Shape& shape, DType dty
   return expected_message_bytes(plan, one_layer_head_bytes(plan.kind));
 }
 
+std::optional<std::size_t> Codec::wire_bytes(const Shape& shape, DType dtype) const {
+  if (!traits_->bounded) return std::nullopt;
+  return max_encoded_bytes(shape, dtype);
+}
+
 std::size_t Codec::encode_workspace_bytes(const Shape& shape, DType dtype, Device device) const {
   const EncoderPlan plan(*stages_, shape, dtype);
   if (device == Device::cuda) return codec::device_backend_for(plan).encode_workspace_bytes(plan);
@@ -100,7 +105,7 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
   layer.carve(carver);
   if (!carver.fits()) return report(context, Status::workspace_too_small);
 
-  Key used = key;
+  Key used = context.key != nullptr ? *context.key : key;
   if (context.step != nullptr) used.step = *context.step;
   Status status = layer.prepare(view, used, context.executor);
   if (failed(status)) return report(context, status);

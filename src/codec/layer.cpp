@@ -65,6 +65,7 @@ EncoderPlan::EncoderPlan(const Stages& of, const Shape& shape, DType dtype) : st
     learns_rank = priced->learns_rank(shape);
   }
   fixed_size = traits.fixed_size;
+  bounded = traits.bounded;
   has_cuda = traits.cuda;
   if (n == 0) return;
   max_body_bytes = body().max_body_bytes(shape) + (price_rule.pool == Pool::none ? 0 : kPriceBytes);

@@ -10,6 +10,7 @@ std::string Stages::to_string() const {
 
 Traits Stages::traits() const {
   Traits t = body->traits();
+  t.bounded |= t.fixed_size;  // a lossless stage makes no body longer
   if (!lossless) return t;
   t.linear = t.fixed_size = t.capturable = t.cuda = false;
   t.allocates = true;

@@ -249,9 +249,7 @@ Status encode_tensor(const LayerPlan& layer, const ConstTensorView& view, const 
   const OneLayerPlan<EncodePlans> plan(one, false, true);
   if (const Status s = plan.check(context); failed(s)) return s;
 
-  MessageCall call;
-  call.key = key;
-  call.step = context.step;
+  MessageCall call{key, context.key, context.step};
   const std::uint64_t budget =
       price::budget_cost_256(backend::single_body_budget(layer, 8.0 * static_cast<double>(head)));
   call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = budget;
@@ -329,9 +327,7 @@ class Model final : public backend::DeviceModel {
     if (context.stream == nullptr) return Status::invalid_argument;
     if (encode_.plan().uses_handles() && context.handles == nullptr)
       return Status::invalid_argument;
-    MessageCall call;
-    call.key = key;
-    call.step = context.step;
+    MessageCall call{key, context.key, context.step};
     for (int pool = 0; pool < 2; ++pool)
       call.budget_256[pool] = price::budget_cost_256(budget_bits[pool]);
     call.learnt = streaming_.learnt();
@@ -379,9 +375,7 @@ class Model final : public backend::DeviceModel {
     const OneLayer one(layer);
     const OneLayerPlan<EncodePlans> plan(one, false, true);
     if (const Status s = plan.check(context); failed(s)) return s;
-    MessageCall call;
-    call.key = key;
-    call.step = context.step;
+    MessageCall call{key, nullptr, context.step};
     call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = price::budget_cost_256(budget_bits);
     streaming_.fill(i, prices, call);
     const Frame frame = plan.frame(context.workspace, payload.data, payload.capacity);

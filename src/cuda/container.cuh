@@ -15,6 +15,7 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
 /// What a call is given, beside its tensors.
 struct MessageCall {
   Key key;
+  const Key* device_key = nullptr;      ///< in device memory, overrides the key; or null
   const std::uint32_t* step = nullptr;  ///< device word that overrides the key's, or null
   std::uint64_t budget_256[2] = {};     ///< of the pools
   /// A layer of a streamed step: it is sent at the pools' `given` prices, or, where there is
@@ -22,10 +23,10 @@ struct MessageCall {
   bool streamed = false;
   float given[2] = {};
   const price::LearntPrices* predicted = nullptr;
-  price::StreamedCap cap;                 ///< of this layer, but for its limit:
+  price::StreamedCap cap{};               ///< of this layer, but for its limit:
   const std::uint64_t* limit = nullptr;   ///< device word, or null
   price::LearntPrices* learnt = nullptr;  ///< on the device: takes the message's prices; or null
-  LearntRanks ranks;
+  LearntRanks ranks{};
 };
 
 /// Tensors whose pointers travel with a launch, so that a captured graph keeps them; more take more

@@ -52,7 +52,7 @@ struct BeginJob {
 /// The whole states that no layer has.
 __device__ void fill_message(const Frame& frame, const MessageCall& call) {
   MessageState state;
-  state.key = call.key;
+  state.key = call.device_key != nullptr ? *call.device_key : call.key;
   if (call.step != nullptr) state.key.step = *call.step;
   state.cap = call.cap;
   if (call.limit != nullptr) state.cap.limit = *call.limit;

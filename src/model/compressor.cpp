@@ -64,6 +64,7 @@ std::optional<std::uint64_t> Compressor::expected_bytes() const noexcept {
   const double budgeted = body_budget(impl_->budget_bytes(), head);
   return static_cast<std::uint64_t>(head + budgeted + fixed_bodies);
 }
+std::optional<std::size_t> Compressor::wire_bytes() const noexcept { return impl_->wire_bytes(); }
 std::size_t Compressor::encode_workspace_bytes() const noexcept { return impl_->encode_workspace; }
 std::size_t Compressor::encode_workspace_bytes(std::size_t layer) const {
   const EncoderPlan& plan = impl_->plans.at(layer);

@@ -124,6 +124,8 @@ void Compressor::Impl::set_up_device() {
   const std::vector<LayerPlan> plain(plans.begin(), plans.end());
   device = device_backend()->make_model(plain, layout, streamed,
                                         streams_under_cap() ? cap_room(true) - cap_reserve() : 0);
+  // A device writes a body where it will stay, when all lengths are known.
+  if (const auto most = wire_bytes()) max_bytes = *most;
   encode_workspace = device->encode_workspace_bytes();
   decode_workspace = device->decode_workspace_bytes();
 }
@@ -180,6 +182,7 @@ Status Compressor::Impl::begin_message(Key key, const Payload& payload,
     return Status::invalid_argument;
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
   if (const Status s = carve(context.workspace); failed(s)) return s;
+  if (context.key != nullptr) key = *context.key;
   if (context.step != nullptr) key.step = *context.step;
   message_key = key;
   message = payload;

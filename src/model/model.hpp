@@ -5,6 +5,7 @@
 /// compressor.cpp is the public face.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "atomo/compressor.hpp"
@@ -98,6 +99,7 @@ struct Compressor::Impl {
   [[nodiscard]] bool capped(std::size_t i) const { return plans[i].capped(); }
   void check_cap() const;
   [[nodiscard]] std::size_t cap_room(bool streamed) const noexcept;
+  [[nodiscard]] std::optional<std::size_t> wire_bytes() const noexcept;
   void expect_sizes(float price) noexcept;
   void set_limits() noexcept;
   [[nodiscard]] std::uint64_t cap_reserve() const noexcept;

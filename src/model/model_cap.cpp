@@ -22,6 +22,17 @@ std::size_t Compressor::Impl::cap_room(bool streamed) const noexcept {
   return capped_bytes(bytes * 8, 1, head);
 }
 
+/// Most bytes of a whole message whose layers are all bounded. Bodies under a cap are multiples of 4
+/// bytes, as their room is, so padding adds nothing to them.
+std::optional<std::size_t> Compressor::Impl::wire_bytes() const noexcept {
+  std::size_t fixed = 0, under_cap = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].n > 0 && !plans[i].bounded) return std::nullopt;
+    (capped(i) ? under_cap : fixed) += static_cast<std::size_t>(padded(plans[i].max_body_bytes));
+  }
+  return layout.bytes() + fixed + std::min(under_cap, cap_room(false));
+}
+
 /// Whatever is drawn, some of the layers fit: any two of them do.
 void Compressor::Impl::check_cap() const {
   std::size_t n = 0, first = 0, second = 0;  // the two that may need most

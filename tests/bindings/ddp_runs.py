@@ -12,6 +12,7 @@ import atomo.torch
 import numpy as np
 import torch
 import torch.distributed as dist
+from stand_in import StandIn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +29,24 @@ class Watched(atomo.torch.DDPState):
         self.layout = [] if bucket.index() == 0 else self.layout
         self.layout.append([name for name, _ in layers])
         return layers
+
+
+class OnStandIn(Watched):
+    """Takes the way of gradients on a GPU, with a stand-in for it."""
+
+    place: StandIn | None = None
+
+    def _place_of(self, buffer):
+        self.place = self._on_gpu._place = self.place or StandIn()
+        return self.place
+
+
+class ShardedOnStandIn(atomo.torch.FSDPReduceScatter):
+    """The same for FSDP."""
+
+    def _place_of(self, tensor):
+        self._place = self._place or StandIn()
+        return self._place
 
 
 # Planted bugs: a check that passes with one of these in place of DDPState checks nothing.
@@ -245,9 +264,9 @@ def restart(wrapped, state, optimiser, policy, net, state_class, cap_mb, lr, way
     return again, found, optimiser
 
 
-def join(rank, ranks, policy):
+def join(rank, ranks, policy, state_class="Watched"):
     """Rank 0 has 6 batches, the others 4."""
-    wrapped, _ = wrap(make_net("small"), policy, "Watched", 0.002, {}, 0)
+    wrapped, _ = wrap(make_net("small"), policy, state_class, 0.002, {}, 0)
     optimiser = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     with wrapped.join():
         for step in range(6 if rank == 0 else 4):
@@ -364,7 +383,7 @@ def sharded_to_a_few(rank, ranks, codec, steps=200):
     return {"sent": sent, "largest": largest, "warnings": sum("does not pay" in str(w.message) for w in caught)}
 
 
-def sharded(rank, ranks, codec, steps=6, hooked=True, dtype=torch.float32):
+def sharded(rank, ranks, codec, steps=6, hooked=True, dtype=torch.float32, comm_class=atomo.torch.FSDPReduceScatter):
     """Trains under fully_shard on the CPU; returns losses, full parameters and bytes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -376,7 +395,7 @@ def sharded(rank, ranks, codec, steps=6, hooked=True, dtype=torch.float32):
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh, mp_policy=mixed)
     fully_shard(model, mesh=mesh, mp_policy=mixed)
-    comm = atomo.torch.FSDPReduceScatter(codec).attach(model) if hooked else None
+    comm = comm_class(codec).attach(model) if hooked else None
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for step in range(steps):

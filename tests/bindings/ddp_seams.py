@@ -99,13 +99,13 @@ def groups_made_anew(rank, ranks, store, given):
 # Agreement
 
 
-def disagree(rank, ranks, what, after):
+def disagree(rank, ranks, what, after, state_class=atomo.torch.DDPState):
     """Ranks that agree for `after` steps, then not, in one thing; raises what backward raises."""
     one = {what: rank} if after == 0 and what in ("seed", "channel", "start_step") else {}
     policy = "qsgd:bits=4" if after == 0 and what == "policy" and rank else "qsgd:bits=6"
     net = make_net("small")
     names = {f"other.{name}" if what == "layers" and rank else name: p for name, p in net.named_parameters()}
-    run = Run("", net=net, state=atomo.torch.DDPState(names, policy, **one))
+    run = Run("", net=net, state=state_class(names, policy, **one))
     run.steps(rank, range(after))
     if after and rank:
         run.state.load_state_dict({**run.state.state_dict(), what: 7})

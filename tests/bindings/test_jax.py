@@ -3,6 +3,7 @@
 
 import os
 import re
+import struct
 import subprocess
 import sys
 import threading
@@ -396,3 +397,21 @@ def test_the_example_learns_and_its_devices_agree():
     assert done.returncode == 0, done.stdout + done.stderr
     told = re.search(r"accuracy (\d+\.\d+)%, [\d,]+ bytes a message, 1/(\d+) of f32", done.stdout)
     assert float(told[1]) > 75 and 55 <= int(told[2]) <= 70, done.stdout
+
+
+def test_a_key_stands_in_memory_as_the_library_has_it():
+    """For calls on a GPU: known numbers, and traced ones."""
+    numbers = (0x1234567890ABCDEF, 70000, 3, 65535, 9)
+    expected = struct.pack("<QIHHHHI", *numbers, 0, 0)
+    known = np.asarray(atomo.jax._key(*numbers))
+    traced = np.asarray(jax.jit(lambda step, worker: atomo.jax._key(numbers[0], step, 3, worker, 9))(70000, 65535))
+    assert known.tolist() == traced.tolist() and known[6:].tobytes() == expected
+
+
+def test_a_trees_payload_is_what_its_caps_allow():
+    tree = {"a": jnp.ones((200, 100)), "b": jnp.ones(50)}
+    model = atomo.Compressor({"a": (200, 100), "b": 50}, "b=sign; *=atomo:bits=4,cap=4.4,atoms=rows")
+    payload, length = atomo.jax.encode_tree(tree, model.policy, seed=1, step=2)
+    assert payload.size == model.wire_bytes < model.max_encoded_bytes and length <= payload.size
+    decoded = atomo.jax.decode_tree(payload, model.policy, tree)
+    assert jnp.allclose(decoded["b"], 1)

@@ -273,6 +273,21 @@ def test_what_a_message_is_expected_to_take():
     assert atomo.Compressor(SHAPES, "qsgd+blosc").expected_bytes is None
     assert atomo.Codec("sign").expected_bytes(1000) == len(atomo.Codec("sign").encode(numpy.ones(1000, "float32"), step=0))
 
+def test_messages_fit_what_every_worker_sends_and_anything_may_follow_them():
+    shapes = {"weight": (200, 100), "bias": 100}
+    grads = {"weight": gradient(200, 100), "bias": gradient(100)}
+    for policy in ("qsgd:bits=4", "bias=identity; *=atomo:bits=4,cap=4.4,atoms=rows", "sign+blosc"):
+        model = atomo.Compressor(shapes, policy)
+        message = model.encode(grads, step=1)
+        assert len(message) <= model.wire_bytes <= model.max_encoded_bytes
+        padded = message + b"\xee" * (model.wire_bytes - len(message))
+        for name, values in model.decode(message, like=grads).items():
+            assert (values == model.decode(padded, like=grads)[name]).all()
+    assert atomo.Compressor(shapes, "atomo:bits=1").wire_bytes is None
+    assert atomo.Codec("atomo:bits=1").wire_bytes(100) is None and not atomo.Codec("atomo:bits=1").traits.bounded
+    assert atomo.Codec("sign").wire_bytes(1000) == len(atomo.Codec("sign").encode(gradient(1000), step=0))
+
+
 
 def test_a_layer_reads_messages_of_its_own_codec():
     model = atomo.Compressor({"a": 100, "b": 100}, "a=sign; *=qsgd:bits=4")

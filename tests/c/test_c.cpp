@@ -114,6 +114,10 @@ TEST(C, CodecsSayWhatTheySayInCpp) {
                                            ATOMO_F16, &expected),
                 ATOMO_OK);
       EXPECT_EQ(expected, codec.expected_bytes(shape, DType::f16).value_or(0));
+      EXPECT_EQ(atomo_codec_wire_bytes(handle.get(), shape.dims().data(), shape.rank(), ATOMO_F16,
+                                       &bytes),
+                ATOMO_OK);
+      EXPECT_EQ(bytes, codec.wire_bytes(shape, DType::f16).value_or(0));
     }
 
     atomo_traits t;
@@ -126,10 +130,12 @@ TEST(C, CodecsSayWhatTheySayInCpp) {
               expected.contraction);
     const bool bits[] = {expected.unbiased,   expected.linear,    expected.averages_over_workers,
                          expected.fixed_size, expected.allocates, expected.synchronises,
-                         expected.capturable, expected.cpu,       expected.cuda};
+                         expected.capturable, expected.cpu,       expected.cuda,
+                         expected.bounded};
     const std::uint8_t told[] = {t.unbiased,   t.linear,    t.averages_over_workers,
                                  t.fixed_size, t.allocates, t.synchronises,
-                                 t.capturable, t.cpu,       t.cuda};
+                                 t.capturable, t.cpu,       t.cuda,
+                                 t.bounded};
     for (std::size_t i = 0; i < std::size(bits); ++i) EXPECT_EQ(told[i], bits[i] ? 1 : 0) << i;
     for (const std::uint8_t byte : t.reserved) EXPECT_EQ(byte, 0);
   }
@@ -186,6 +192,16 @@ TEST(C, TheContextsWordsAreUsed) {
                                context.get()),
             ATOMO_OK);
   EXPECT_EQ(status, ATOMO_OK);
+  message.resize(bytes);
+  EXPECT_EQ(message, expected.bytes);
+
+  const atomo_key overriding = test::c_key(key), other = test::c_key({.seed = 1});
+  context.context.step = nullptr;
+  context.context.key = &overriding;
+  message.resize(codec.max_encoded_bytes(kShape));
+  ASSERT_EQ(atomo_codec_encode(handle.get(), &tensor, &other, message.data(), message.size(),
+                               &bytes, context.get()),
+            ATOMO_OK);
   message.resize(bytes);
   EXPECT_EQ(message, expected.bytes);
 

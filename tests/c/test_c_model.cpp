@@ -88,6 +88,12 @@ TEST(CModel, SizesAndLayersAreThoseOfCpp) {
   std::uint64_t expected = 0;
   EXPECT_EQ(atomo_compressor_expected_bytes(c, &expected), ATOMO_OK);
   EXPECT_EQ(expected, t.model.expected_bytes().value_or(0));
+  EXPECT_EQ(atomo_compressor_wire_bytes(c, &bytes), ATOMO_OK);
+  EXPECT_EQ(bytes, 0);  // a budget without a cap
+  const Twins fixed("*=qsgd");
+  EXPECT_EQ(atomo_compressor_wire_bytes(fixed.handle.get(), &bytes), ATOMO_OK);
+  EXPECT_EQ(bytes, fixed.model.wire_bytes().value_or(0));
+  EXPECT_GT(bytes, 0);
   std::uint64_t elements = 0;
   EXPECT_EQ(atomo_compressor_elements(c, &elements), ATOMO_OK);
   EXPECT_EQ(elements, t.model.elements());

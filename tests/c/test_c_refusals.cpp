@@ -90,6 +90,9 @@ TEST_F(CRefusals, NullInCallsOnCodecs) {
   refuses(atomo_codec_expected_bytes(nullptr, dims_, 2, 0, &length_), "codec is NULL");
   refuses(atomo_codec_expected_bytes(c, nullptr, 2, 0, &length_), "dims is NULL");
   refuses(atomo_codec_expected_bytes(c, dims_, 2, 0, nullptr), "bytes is NULL");
+  refuses(atomo_codec_wire_bytes(nullptr, dims_, 2, 0, &size_), "codec is NULL");
+  refuses(atomo_codec_wire_bytes(c, nullptr, 2, 0, &size_), "dims is NULL");
+  refuses(atomo_codec_wire_bytes(c, dims_, 2, 0, nullptr), "bytes is NULL");
   refuses(atomo_codec_max_encoded_bytes(nullptr, dims_, 2, 0, &size_), "codec is NULL");
   refuses(atomo_codec_max_encoded_bytes(c, nullptr, 2, 0, &size_), "dims is NULL");
   refuses(atomo_codec_max_encoded_bytes(c, dims_, 2, 0, nullptr), "bytes is NULL");
@@ -155,6 +158,8 @@ TEST_F(CRefusals, NullInCallsOnModels) {
   refuses(atomo_compressor_layer_decode_workspace_bytes(m, 0, nullptr), "bytes is NULL");
   refuses(atomo_compressor_expected_bytes(nullptr, &length_), "compressor is NULL");
   refuses(atomo_compressor_expected_bytes(m, nullptr), "bytes is NULL");
+  refuses(atomo_compressor_wire_bytes(nullptr, &size_), "compressor is NULL");
+  refuses(atomo_compressor_wire_bytes(m, nullptr), "bytes is NULL");
   refuses(atomo_compressor_prices(nullptr, &prices), "compressor is NULL");
   refuses(atomo_compressor_predicted_prices(nullptr, &prices), "compressor is NULL");
   refuses(atomo_compressor_prices(m, nullptr), "prices is NULL");
@@ -382,7 +387,7 @@ TEST_F(CRefusals, FieldsThatAreReserved) {
                              context_.get()),
           "`reserved` of the key");
   CContext context(1 << 20);
-  context.context.reserved[1] = 1;
+  context.context.reserved[0] = 1;
   refuses(atomo_codec_decode(codec_.get(), message_.data(), message_.size(), &to_, context.get()),
           "`reserved` of the context");
   context = CContext(1 << 20);

@@ -90,7 +90,7 @@ class Codecs(ToolTest):
         self.assertGreaterEqual(len(codecs), 8)
         for codec in codecs:
             self.assertLessEqual({"unbiased", "bias_bound", "omega", "contraction", "linear", "averages_over_workers",
-                                  "fixed_size", "allocates", "synchronises", "capturable", "cpu", "cuda"},
+                                  "fixed_size", "bounded", "allocates", "synchronises", "capturable", "cpu", "cuda"},
                                  set(codec["traits"]))
             self.succeed("encode", "--codec", codec["example"], "g.npy", "g.atomo")
         unbiased = {codec["name"]: codec["traits"]["unbiased"] for codec in codecs}

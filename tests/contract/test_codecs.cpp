@@ -165,6 +165,26 @@ TEST_P(EveryCodec, BytesDependOnNothingButInputAndKey) {
   }
 }
 
+/// A key where the tensor is counts in place of the one that the call is given.
+TEST_P(DrawingCodec, KeysMayStandInMemory) {
+  const Shape shape{64, 64};
+  const auto x = test::heavy_tailed(4096, 31, 64);
+  const Key key{.seed = 5, .step = 6, .tensor = 7, .worker = 8, .channel = 9};
+  const auto expected = test::encode(codec, x, shape, key);
+  const test::StreamOwner stream;
+  const test::Memory input(4 * x.size()), payload(codec.max_encoded_bytes(shape)),
+      workspace(codec.encode_workspace_bytes(shape, DType::f32, test::kDevice));
+  input.put(std::as_bytes(std::span(x)));
+  const test::Word<std::uint64_t> bytes;
+  const test::Word<Key> word(key);
+  const Context context{.stream = stream.get(), .workspace = workspace.bytes(), .key = word.data()};
+  ASSERT_FALSE(
+      failed(codec.encode({input.data(), DType::f32, shape, test::kDevice}, {.seed = 1},
+                          {payload.data(), payload.bytes().size(), bytes.data()}, context)));
+  stream.wait();
+  EXPECT_TRUE(payload.get(bytes.get()) == expected.bytes);
+}
+
 TEST_P(DrawingCodec, KeysMatter) {
   const Shape shape{64, 64};
   const auto x = test::heavy_tailed(4096, 31, 64);

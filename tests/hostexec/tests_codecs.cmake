@@ -12,6 +12,7 @@ atomo_hostexec_cases(${tests}/contract/test_codecs.cpp
   RANDOM "*/EveryCodec.SizesAreBounded*"
   RACES "*/EveryCodec.BytesDependOnNothing*" "*/EveryCodec.DecodeAddIsTwoRoundings*")
 atomo_hostexec_cases(${tests}/hostile/test_hostile_bytes.cpp RANDOM "*/Mutations.Random*" RACES "*/Mutations.EveryTruncation*")
+atomo_hostexec_cases(${tests}/contract/test_wire_bytes.cpp)
 set(each_policy_once "*/DeviceModel.NonFiniteLayersAreLeftOut*" "*/DeviceModel.AddsMessagesInRankOrder/3")
 atomo_hostexec_cases(${tests}/device/test_device_model.cpp RELEASE "*/DeviceModel.GraphsReplay*/2" RANDOM ${each_policy_once} RACES ${each_policy_once})
 atomo_hostexec_cases(${tests}/device/test_device_sums.cpp RANDOM "DeviceSums.ValuesAreTheCpus*" RACES "DeviceSums.Damaged*")

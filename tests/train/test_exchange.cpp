@@ -80,6 +80,7 @@ class Job {
   }
   [[nodiscard]] std::vector<atomo::Status> statuses() { return exchanges_[0]->add_all(bytes_); }
 
+  [[nodiscard]] Exchange& exchange() { return *exchanges_[0]; }
   [[nodiscard]] const std::vector<std::uint64_t>& bytes() const { return bytes_; }
   [[nodiscard]] const std::vector<std::vector<std::byte>>& payloads() const { return payloads_; }
 
@@ -92,6 +93,12 @@ class Job {
       at += n;
       if (where_ == Where::host) {
         exchanges_[worker]->put(i, layer);
+        continue;
+      }
+      if (i == 1) {  // as an algorithm that computes on the host
+        std::vector<float> values(layer.begin(), layer.end());
+        exchanges_[worker]->put(i, values);
+        std::fill(values.begin(), values.end(), -1.0f);
         continue;
       }
       // As in back-propagation: the memory has other values as soon as the call is over.
@@ -162,6 +169,17 @@ TEST_P(ExchangeTest, PayloadsAndSumsAreTheHosts) {
     }
     EXPECT_GT(*std::max_element(expected[0].begin(), expected[0].end()), 0);
   }
+}
+
+TEST_P(ExchangeTest, GradientsComeToTheHost) {
+  const auto gradient = gradient_of(0, 0, 100);
+  std::vector<float> here(100), there(100);
+  on_host.exchange().to_host(gradient, here);
+  const atomo::test::Memory memory(400);
+  memory.put(std::as_bytes(std::span(gradient)));
+  on_device.exchange().to_host({reinterpret_cast<const float*>(memory.data()), 100}, there);
+  EXPECT_EQ(here, gradient);
+  EXPECT_EQ(there, gradient);
 }
 
 TEST_P(ExchangeTest, ARefusalNamesItsSender) {

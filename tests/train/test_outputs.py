@@ -276,9 +276,9 @@ class DeviceTest(unittest.TestCase):
 
     def test_what_does_not_go_with_a_device(self):
         for options, expected in (
-                (("--device", "cuda", "--algorithm", "twoshot"), "--device: cuda goes with --algorithm allgather only"),
-                (("--device", "cuda"), "--device: cuda goes with --algorithm allgather only"),
-                (("--device", "cuda", "--algorithm", "ps"), "--device: cuda goes with --algorithm allgather only"),
+                (("--device", "cuda", "--algorithm", "twoshot"), "--device: cuda goes with --algorithm allgather and local only"),
+                (("--device", "cuda"), "--device: cuda goes with --algorithm allgather and local only"),
+                (("--device", "cuda", "--algorithm", "ps"), "--device: cuda goes with --algorithm allgather and local only"),
                 (("--device", "cuda", "--algorithm", "allgather", "--dump-gradients", "g"),
                  "--dump-gradients: works with --device cpu only"),
                 (("--algorithm", "allgather", "--cuda-aware-mpi"), "--cuda-aware-mpi: goes with --device cuda only")):

@@ -35,6 +35,8 @@ class Traits:
     """Workers' errors are independent: the mean's variance falls with the number of workers."""
     fixed_size: bool
     """The size depends on the shape alone."""
+    bounded: bool
+    """A fixed size or a `cap=`: `wire_bytes` are enough for every message."""
     allocates: bool
     """Encoding or decoding takes memory beside what the object keeps."""
     synchronises: bool
@@ -88,6 +90,17 @@ class Codec:
         16384
         """
         return self._codec.expected_bytes(shape, dtype_name(dtype))
+
+    def wire_bytes(self, shape: Sequence[int] | int, dtype: Any = "f32") -> int | None:
+        """Bytes that every worker can send of its message of this shape, so that lengths need not travel:
+        `max_encoded_bytes` where `traits.bounded`, else None. What stands behind a message may be anything: its head
+        tells where it ends.
+
+        >>> import atomo
+        >>> atomo.Codec("atomo:bits=1,cap=1.1").wire_bytes((128, 1024)), atomo.Codec("atomo:bits=1").wire_bytes((128, 1024))
+        (18020, None)
+        """
+        return self._codec.wire_bytes(shape, dtype_name(dtype))
 
     def without_lossless(self) -> Codec:
         """This codec without the lossless stage behind it, which is what a GPU runs.

@@ -348,6 +348,13 @@ class Compressor:
         """Bytes that a whole message is expected to take: budgets and bodies of fixed size; None where a layer has neither."""
         return self._model.expected_bytes()
 
+    @property
+    def wire_bytes(self) -> int | None:
+        """Bytes that every worker can send of its whole message, so that lengths need not travel: no message is longer,
+        whatever the gradients hold; None where a layer's codec is not `traits.bounded`. What stands behind a message may
+        be anything: its head tells where it ends."""
+        return self._model.wire_bytes()
+
     def state(self) -> bytes:
         """What was learnt of the price and of the shares under a `cap=`: all that is needed to go on after a crash."""
         return self._model.save()

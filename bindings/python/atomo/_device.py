@@ -94,7 +94,7 @@ def encode_model(model: Any, arrays: list, key: Sequence[int]) -> Any:
     place = _Place(arrays[0])
     with place.current():
         payload, workspace = place.bytes(model.max_encoded_bytes()), place.bytes(model.encode_workspace_bytes())
-        model.encode_on(arrays, payload, place.result, workspace, place.stream, *key)
+        model.encode_on(model.bind(arrays, True), payload, place.result, workspace, place.stream, *key)
         return payload[:place.outcome(Error, model)]
 
 
@@ -102,7 +102,7 @@ def decode_model(model: Any, payloads: list, arrays: list, alpha: float | None) 
     """`Compressor.decode`, or with alpha `decode_add_all`. Waits for the stream."""
     place = _Place(arrays[0])
     with place.current():
-        model.decode_on([place.upload(payload) for payload in payloads], arrays, alpha, place.result,
+        model.decode_on([place.upload(payload) for payload in payloads], model.bind(arrays, False), alpha, place.result,
                         place.bytes(model.decode_workspace_bytes()), place.stream)
         place.outcome(DecodeError)
 

@@ -18,8 +18,10 @@ waited for; mistakes that shapes show raise `atomo.Error` while tracing. A tenso
 failure: it decodes to NaN everywhere.
 
 The CPU's calls run on XLA's threads and keep their workspace for the next call. In a build with the CUDA backend there
-are calls for CUDA devices too: they take XLA's stream and scratch memory, and wait for the stream. They are compiled
-but have not yet been run on a GPU.
+are calls for CUDA devices too: they take XLA's stream and scratch memory, read the key where it is, and wait for nothing
+(but `decode_add`, for an `alpha` that is traced). What a call's kernels said of the data is looked at by a later call of the
+same codec and shapes, which then fails in its place. There `worker`, `tensor` and `channel` are taken modulo 65,536
+where they are traced. These calls are compiled but have not yet been run on a GPU.
 
 Atoms of sketches call BLAS, which has threads of its own. Where several devices of XLA share a processor,
 OPENBLAS_NUM_THREADS=1 in the environment keeps them from being too many.
@@ -187,7 +189,9 @@ def _decode_add(payload: Array, alpha: Any, layers: list[Array], spec: str, name
         vmap_method="sequential",
         input_output_aliases={2 + i: i for i in range(len(layers))},
     )
-    return list(call(payload, jnp.asarray(alpha, jnp.float32), *layers, **_attributes(spec, names)))
+    known = not isinstance(alpha, jax.Array)
+    attributes = _attributes(spec, names) | {"known": known, "factor": np.float32(alpha if known else 0)}
+    return list(call(payload, jnp.asarray(alpha, jnp.float32), *layers, **attributes))
 
 
 def _attributes(spec: str, names: str) -> dict[str, Any]:
@@ -250,7 +254,8 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 
 def _key(seed: Any, step: Any, tensor: Any, worker: Any, channel: Any) -> Array:
-    """The six words that the calls read: seed (low, high), step, tensor, worker, channel."""
+    """What the calls read: seed (low, high), step, tensor, worker and channel in a word each, for the CPU; then the six words
+    of the library's own key, which a GPU reads where they are."""
     low, high = _seed_words(seed)
     words = [
         low,
@@ -261,8 +266,16 @@ def _key(seed: Any, step: Any, tensor: Any, worker: Any, channel: Any) -> Array:
         _word("channel", channel, 16),
     ]
     if all(isinstance(word, np.uint32) for word in words):
-        return jnp.asarray(np.array(words, np.uint32))
-    return jnp.stack([jnp.asarray(word, jnp.uint32) for word in words])
+        return jnp.asarray(np.array([*words, *_packed(words)], np.uint32))
+    words = [jnp.asarray(word, jnp.uint32) for word in words]
+    return jnp.stack([*words, *_packed(words)])
+
+
+def _packed(words: list[Any]) -> list[Any]:
+    """A key as it stands in memory: its last three numbers have 16 bits, and padding follows."""
+    low, high, step, tensor, worker, channel = words
+    half = np.uint32(0xFFFF)
+    return [low, high, step, (tensor & half) | (worker & half) << np.uint32(16), channel & half, np.uint32(0)]
 
 
 def _seed_words(seed: Any) -> tuple[Any, Any]:

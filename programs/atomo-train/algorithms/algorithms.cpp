@@ -73,6 +73,7 @@ constexpr Algorithm kAlgorithms[] = {
      .what = "--local-steps steps alone, then an outer step along what they changed",
      .origin = "DiLoCo, arXiv 2311.08105; local SGD, arXiv 1805.09767",
      .run = local_sgd,
+     .on_device = true,
      .options = "--local-steps --outer-optimizer --outer-lr --outer-momentum"},
     {.name = "dpsgd",
      .family = Family::graph,

@@ -30,9 +30,10 @@ void check_device(const Options& o) {
     return;
   }
   if (!find_algorithm(o.algorithm)->on_device) {
-    throw CLI::ValidationError(
-        "--device",
-        "cuda goes with --algorithm allgather only: the others encode parts of a model on the CPU");
+    throw CLI::ValidationError("--device",
+                               "cuda goes with --algorithm allgather and local only: the others "
+                               "encode parts of a model on "
+                               "the CPU");
   }
   if (!o.dump_gradients.empty())
     throw CLI::ValidationError("--dump-gradients", "works with --device cpu only");

@@ -113,8 +113,9 @@ void add_model_options(CLI::App& app, Options& o) {
           {"logistic", "lenet", "resnet20", "resnet32", "resnet18", "transformer", "quadratic"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--device", o.device,
-                 "cuda: compute and encode on a GPU, one a process; with --algorithm allgather")
+  app.add_option(
+         "--device", o.device,
+         "cuda: compute and encode on a GPU, one a process; with --algorithm allgather or local")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);

@@ -134,10 +134,16 @@ class DeviceExchange final : public Exchange {
 
   void begin(const atomo::Key& key, bool) override { key_ = key; }
 
-  void put(std::size_t layer, std::span<const float> gradient) override {
-    // In torch's own stream: torch may give the gradient's memory to its next kernel.
-    copy(own_.as<float>() + offsets_[layer], gradient.data(), gradient.size_bytes(),
-         cudaMemcpyDeviceToDevice, cudaStreamLegacy);
+  void put(std::size_t layer, std::span<const float> values) override {
+    // In torch's own stream: torch may give a gradient's memory to its next kernel.
+    copy(own_.as<float>() + offsets_[layer], values.data(), values.size_bytes(), cudaMemcpyDefault,
+         cudaStreamLegacy);
+  }
+
+  void to_host(std::span<const float> computed, std::span<float> on_host) override {
+    copy(on_host.data(), computed.data(), computed.size_bytes(), cudaMemcpyDeviceToHost,
+         cudaStreamLegacy);
+    check(cudaStreamSynchronize(cudaStreamLegacy), "a gradient");
   }
 
   Encoded encode() override {

@@ -33,6 +33,7 @@ Json to_json(const CodecHelp& help, const Traits& t) {
             {"linear", t.linear},
             {"averages_over_workers", t.averages_over_workers},
             {"fixed_size", t.fixed_size},
+            {"bounded", t.bounded},
             {"allocates", t.allocates},
             {"synchronises", t.synchronises},
             {"capturable", t.capturable},

@@ -58,6 +58,7 @@ class Dithered final : public PricedEncoder {
     Traits t;
     t.cuda = t.unbiased = t.averages_over_workers = true;
     t.bias_bound = kDitherBias;
+    t.bounded = options_.cap > 0;
     if (atoms_ == Atoms::automatic || atoms_ == Atoms::sketch) t.bias_bound += kResidualBias;
     if (atoms_ == Atoms::svd) {
       t.bias_bound += kFactorisationBias;

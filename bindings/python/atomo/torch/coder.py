@@ -23,11 +23,11 @@ U = TypeVar("U")
 
 
 class Coder:
-    """Encodes and decodes a model's layers one by one. It begins without any.
+    """Encodes and decodes a model's layers one by one, on the CPU. It begins without any.
 
-    Layers may be added, and their types and the device may change, while what was learnt of the price stays. `learnt`
-    holds that of each rank after the last whole step, and nothing before the first: a step that an error cut short
-    teaches nothing, or ranks would go on from what the others do not know.
+    Layers may be added, and their types may change, while what was learnt of the price stays. `learnt` holds that of each
+    rank after the last whole step, and nothing before the first: a step that an error cut short teaches nothing, or ranks
+    would go on from what the others do not know.
     """
 
     def __init__(self, policy: str, threads: int):
@@ -37,12 +37,12 @@ class Coder:
         self._key: dict[str, int] | None = None  # of the step under way
         self._met: set[str] = set()  # layers whose gradients came
         self._pool = ThreadPoolExecutor(threads, "atomo-layers") if threads > 1 else None
-        self._make({}, "cpu")
+        self._make({})
 
-    def _make(self, layers: Mapping[str, Layer], device: str) -> None:
+    def _make(self, layers: Mapping[str, Layer]) -> None:
         """A compressor that has learnt nothing; none without layers."""
-        self.layers, self.device = dict(layers), device
-        self.compressor = compressor_of(layers, self.policy, self.threads, device) if layers else None
+        self.layers = dict(layers)
+        self.compressor = compressor_of(layers, self.policy, self.threads, "cpu") if layers else None
         self.numbers = {name: number for number, name in enumerate(self.layers)}
         self.digest = digest_of([self.policy, self.table()])
 
@@ -52,12 +52,12 @@ class Coder:
 
     # Changes
 
-    def take(self, layers: Mapping[str, Layer], device: str) -> None:
-        """Other layers or another device. A step under way goes on."""
-        if list(layers.items()) == list(self.layers.items()) and device == self.device:
+    def take(self, layers: Mapping[str, Layer]) -> None:
+        """Other layers. A step under way goes on."""
+        if list(layers.items()) == list(self.layers.items()):
             return
         own = [self.compressor.state()] if self.layers else []
-        self._make(layers, device)
+        self._make(layers)
         self.learnt = self._fitted(self.learnt)
         for state in self._fitted(own):
             self.compressor.load_state(state)
@@ -71,9 +71,9 @@ class Coder:
             atomo.Error: for a policy that cannot work; everything is then as it was.
         """
         if self.layers:
-            compressor_of(self.layers, policy, self.threads, self.device)
+            compressor_of(self.layers, policy, self.threads, "cpu")
         self.policy, self.learnt, self._restore, self._key = policy, [], False, None
-        self._make(self.layers, self.device)
+        self._make(self.layers)
 
     def load(self, policy: str, table: Sequence[Sequence[Any]], learnt: Sequence[bytes]) -> None:
         """What a checkpoint holds: `policy`, `table()` and `learnt`. It may lack layers that this model has.
@@ -87,11 +87,11 @@ class Coder:
         layers = {name: (tuple(shape), dtype) for name, shape, dtype in table}
         both = joined(layers, self.layers or layers, ("the saved state", "this one"))
         if layers:
-            trial = compressor_of(layers, policy, self.threads, self.device)
+            trial = compressor_of(layers, policy, self.threads, "cpu")
             for of_rank in learnt:
                 trial.load_state(of_rank)
         self._key, self._restore = None, True
-        self._make(both, self.device)
+        self._make(both)
         self.learnt = self._fitted(learnt)
 
     def _fitted(self, learnt: Sequence[bytes]) -> list[bytes]:
@@ -114,7 +114,7 @@ class Coder:
         """Forgets a step that was begun and did not end well."""
         if self._key is not None:
             self._key, self._restore = None, True
-            self._make(self.layers, self.device)
+            self._make(self.layers)
 
     def _begin_step(self, key: dict[str, int]) -> None:
         if self._restore and self.learnt:
@@ -125,36 +125,36 @@ class Coder:
 
     # Layers
 
-    def encode(self, gradients: Sequence[tuple[str, torch.Tensor]], key: dict[str, int]) -> list[bytes | torch.Tensor]:
-        """A message of each gradient. The model's types and device become those of the gradients; the first call
-        of a step begins it."""
-        self._follow({name: DTYPES[gradient.dtype] for name, gradient in gradients}, gradients[0][1].device.type)
+    def encode(self, gradients: Sequence[tuple[str, torch.Tensor]], key: dict[str, int]) -> list[bytes]:
+        """A message of each gradient. The model's types become those of the gradients; the first call of a step begins
+        it."""
+        self._follow({name: DTYPES[gradient.dtype] for name, gradient in gradients})
         if self._key is None:
             self._begin_step(key)
         return self.each(lambda layer: self.compressor.encode_layer(*layer), gradients)
 
-    def _follow(self, types: Mapping[str, str], device: str) -> None:
+    def _follow(self, types: Mapping[str, str]) -> None:
         """Takes the types of these layers' gradients. What becomes of one type is expected of all layers of that type
         whose gradients never came: a step that changed its model half way would learn from the other half alone."""
         self._met.update(types)
         becomes = {self.layers[name][1]: dtype for name, dtype in types.items()}
-        if device != self.device or any(was != dtype for was, dtype in becomes.items()):
+        if any(was != dtype for was, dtype in becomes.items()):
             self.take({name: (shape, types.get(name, dtype if name in self._met else becomes.get(dtype, dtype)))
-                       for name, (shape, dtype) in self.layers.items()}, device)
+                       for name, (shape, dtype) in self.layers.items()})
 
-    def decode_add(self, name: str, message: bytes | torch.Tensor, *, out: torch.Tensor, alpha: float) -> None:
+    def decode_add(self, name: str, message: torch.Tensor, *, out: torch.Tensor, alpha: float) -> None:
         """out = out + alpha * a message of this layer."""
         self.compressor.decode_layer_add(name, message, out=out, alpha=alpha)
 
     def each(self, work: Callable[[T], U], layers: Iterable[T]) -> list[U]:
-        """`work` of each layer, of several at once where there are threads. On a GPU it is queued on one stream."""
-        if self._pool is None or self.device == "cuda":
+        """`work` of each layer, of several at once where there are threads."""
+        if self._pool is None:
             return [work(layer) for layer in layers]
         return list(self._pool.map(work, layers))
 
     # Advice
 
-    def advice(self) -> list[str]:
+    def advice(self, message_a_layer: bool = True) -> list[str]:
         """What a policy is likely not meant to do to these layers."""
         if not self.layers:
             return []
@@ -164,7 +164,7 @@ class Coder:
         codecs = [str(self.compressor.codec(name)) for name in names]
         heads = sum(codec.startswith("atomo:") and "bits=" in codec for codec in codecs)
         budget = self.compressor.budget_bytes
-        if 0 < budget < HEAD_BYTES * heads:
+        if message_a_layer and 0 < budget < HEAD_BYTES * heads:
             said.append(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {heads} messages, "
                         f"one a layer, take some {HEAD_BYTES * heads} bytes")
         return said

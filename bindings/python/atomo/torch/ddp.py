@@ -4,15 +4,16 @@
 A step of W workers: as a bucket of gradients becomes ready, each parameter's gradient is encoded under its own name,
 the lengths and then the messages go to all ranks, and every rank adds all of them, in rank order, to the
 mean. All ranks decode the same bytes in the same order, so replicas stay equal to the bit.
+
+On a GPU a bucket is one message, and the host queues its way from the gradients to their mean without waiting for any of it.
 """
 
 # No `from __future__ import annotations` here: DDP compares those of a hook with the types themselves.
-import contextlib
 import dataclasses
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,12 +23,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 
+from .._device import require_cuda
+from .bucket import DeviceBuckets
 from .coder import Coder
+from .device import Place, seed_of_bucket
 from .groups import check_same_ranks, group_like, is_alive, raise_difference, registered_with
 from .layers import Layer, Parameters, device_of, joined, layers_of, named, trained
 from .step import PRICE_WORDS, StepLog, bytes_of, check_integers, digest_of, told_by_all, words_of
-from .wire import FAILED, Accumulator, as_bytes, check_lengths, swap
+from .wire import FAILED, Accumulator, all_reduce, all_reduce_later, as_bytes, check_lengths, sparse_bytes, swap
 
+_CPU = torch.device("cpu")
 _states: "weakref.WeakSet[DDPState]" = weakref.WeakSet()  # of this process
 
 
@@ -67,8 +72,13 @@ class DDPState:
     everywhere. Sparse gradients, which have no codec, travel by all-reduce. A message has a head of some 80 bytes:
     models of few parameters, or many tiny layers, take more than their budget, which is warned of.
 
-    On a GPU the same calls run on a stream of their own, with the gradients where they are; that path has not been
-    run yet.
+    On a GPU each bucket is a model of its own: one encode, one all-gather, one decode of all ranks' messages, on streams
+    beside back-propagation's and on DDP's own process group. Where every layer has `cap=` or a codec of fixed size
+    (`Compressor.wire_bytes`) a step waits for nothing and takes no memory once DDP has settled its buckets; otherwise it
+    waits once a bucket, for the messages' lengths, and sends each as long as the longest. Budgets and caps hold for each
+    bucket, whose price is found in its message, so `last.price` stays 0; the ranks of sketches are learnt anew after a
+    checkpoint. What fails on the GPU is raised in a later step. The path has not been run on a GPU yet: the tests run it
+    on the CPU, with a stand-in for streams and events.
     """
 
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
@@ -92,7 +102,7 @@ class DDPState:
         self._parameters: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
         self._error: Exception | None = None  # of an earlier bucket of this step
-        self._stream: torch.cuda.Stream | None = None
+        self._on_gpu = DeviceBuckets()
         self._worker = ThreadPoolExecutor(1, "atomo-ddp")
         _states.add(self)
 
@@ -114,14 +124,21 @@ class DDPState:
         frozen = {name: p for name, p in named(model).items() if name in known and name not in parameters}
         layers = joined(known, layers_of({**frozen, **parameters}), ("the state", "the model"))
         self._coder.drop_step()
-        self._coder.take(layers, device_of(parameters).type)
+        device = device_of(parameters)
+        if device.type == "cuda":
+            require_cuda()
+        self._coder.take(layers)
         self._start(_group_of(model, process_group))
         # By identity, which holding them keeps from passing to others.
         self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
-        for said in [*self._coder.advice(), *self._drawn_before()] if layers.keys() != known.keys() else []:
+        for said in [*self._advice(), *self._drawn_before()] if layers.keys() != known.keys() else []:
             warnings.warn(said, stacklevel=3)
-        if dist.is_initialized():
+        if dist.is_initialized() and device.type == "cpu":
             self._connect()
+
+    def _advice(self) -> list[str]:
+        """On the CPU a message is one layer's."""
+        return self._coder.advice(all(p.device.type == "cpu" for p in self._parameters.values()))
 
     def _drawn_before(self) -> list[str]:
         """New states are made when models thaw, and draws that come again are no longer independent."""
@@ -142,7 +159,8 @@ class DDPState:
             atomo.Error: for a policy that cannot work; the state is then as it was.
         """
         self._coder.set_policy(str(policy))
-        for said in self._coder.advice():
+        self._on_gpu.forget()
+        for said in self._advice():
             warnings.warn(said, stacklevel=2)
 
     # What it holds
@@ -175,6 +193,7 @@ class DDPState:
 
         It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all.
         """
+        self._on_gpu.look()
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
                 "compressor": list(self._coder.learnt)}
@@ -205,7 +224,8 @@ class DDPState:
     @property
     def bytes_sent(self) -> int:
         """By this rank in all steps so far, of earlier runs too."""
-        rank = dist.get_rank(self._group) if self._group is not None and is_alive(self._group) else 0
+        group = self._group or self._on_gpu.group
+        rank = dist.get_rank(group) if group is not None and is_alive(group) else 0
         return self._sent[rank % len(self._sent)]
 
     def log(self) -> dict[str, Any]:
@@ -265,24 +285,25 @@ class DDPState:
         self._bind(found[0], self.process_group)
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Hands a bucket to the worker thread; the future gets `bucket.buffer()` with the mean over the ranks in it.
+        """Queues a bucket; the future gets `bucket.buffer()` with the mean over the ranks in it."""
+        place = self._place_of(bucket.buffer())
+        return self._hand_over(bucket) if place is None else self._reduce_on(place, bucket)
+
+    def _hand_over(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """To the worker thread.
 
         One worker thread, not the caller, which is autograd's own and has the next bucket's gradients to compute. One
         thread alone keeps the collectives in the buckets' order, which is the same on all ranks.
         """
         buffer, first, last = bucket.buffer(), bucket.index() == 0, bucket.is_last()
-        cuda = buffer.is_cuda
-        done: torch.futures.Future = torch.futures.Future(devices=[buffer.device] if cuda else None)
-        ready = torch.cuda.current_stream(buffer.device).record_event() if cuda else None
-        self._device = buffer.device
+        done: torch.futures.Future = torch.futures.Future()
         layers, group = self._layers_of(bucket), self._connect()
         self._check_group(group)
 
         def work() -> None:
             try:
-                with self._on_stream(buffer, ready):
-                    self._reduce(buffer, layers, group, first, last)
-                    done.set_result(buffer)  # on this stream, for which those who take the result then wait
+                self._reduce(buffer, layers, group, first, last)
+                done.set_result(buffer)
             except Exception as error:
                 self._error = error
                 done.set_result(buffer)
@@ -300,17 +321,52 @@ class DDPState:
         self._raise()
         return done.value()
 
-    @contextlib.contextmanager
-    def _on_stream(self, buffer: torch.Tensor, ready: torch.cuda.Event | None) -> Iterator[None]:
-        """On a GPU, the state's own stream behind the gradients; nothing on the CPU."""
-        if ready is None:
-            yield
-            return
-        self._stream = self._stream or torch.cuda.Stream(buffer.device)
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
-            buffer.record_stream(self._stream)
-            yield
+    # A step on a GPU
+
+    def _place_of(self, buffer: torch.Tensor) -> Place | None:
+        """The GPU that the gradients are on; None for the CPU."""
+        return self._on_gpu.place_of(buffer.device) if buffer.is_cuda else None
+
+    def _reduce_on(self, place: Place, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """In the caller's thread: it only queues. After an error a step sends nothing more."""
+        began = time.perf_counter()
+        buffer, layers, group = bucket.buffer(), self._layers_of(bucket), self._on_gpu.group_of(self)
+        if bucket.index() == 0:
+            self._begin_step(dist.get_rank(group))
+        done = place.future()
+        try:
+            if self._error is not None:
+                done.set_result(buffer)
+            elif self._plain(layers):
+                done = all_reduce_later(buffer, group)
+                self._count(buffer.nbytes if layers else sparse_bytes(buffer), dist.get_world_size(group))
+            else:
+                coded = self._on_gpu.bucket(bucket.index(), dict(layers), self.policy, self._agree)
+                key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
+                done = coded.reduce(buffer, [gradient for _, gradient in layers], key)
+                self._count(coded.sent, dist.get_world_size(group))
+        except Exception as error:
+            self._error = error
+            done.set_result(buffer)
+        if bucket.is_last():
+            self._on_gpu.forget(beyond=bucket.index())
+        self.last.buckets += 1
+        self.last.encode_seconds += time.perf_counter() - began
+        raised_later = not bucket.is_last() or _at_end_of_backward(self._raise)
+        return done if raised_later else done.then(self._raise_or_value)
+
+    def _agree(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """Raises on all ranks when they are not in the same step of the same run. Waits."""
+        if len({row[0] for row in told_by_all([self._digest], group, device)}) > 1:
+            raise_difference(self._facts(), group, device)
+
+    def _count(self, bytes_each: int, ranks: int) -> None:
+        """What every rank sent to every other."""
+        self._sent = [self._sent[rank % len(self._sent)] + bytes_each for rank in range(ranks)]
+        self.last.bytes_sent += bytes_each
+        self.last.bytes_received += (ranks - 1) * bytes_each
+
+    # A step on the CPU
 
     def _reduce(self, buffer: torch.Tensor, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup,
                 first: bool, last: bool) -> None:
@@ -319,15 +375,15 @@ class DDPState:
         encoded = time.perf_counter()
         plain = self._plain(layers)
         if plain or mine:
-            lengths = [gradient.nbytes for _, gradient in layers] or [_sparse_bytes(buffer)]
+            lengths = [gradient.nbytes for _, gradient in layers] or [sparse_bytes(buffer)]
         else:
             lengths = [len(message) for message in messages]
         table = self._tell(lengths, mine, group, first, last)
         if plain:
-            _all_reduce(buffer, group)
+            all_reduce(buffer, group)
             gathered = []
         else:
-            gathered = swap([as_bytes(messages, self._device)] * len(table), [sum(row) for row in table], group)
+            gathered = swap([as_bytes(messages, _CPU)] * len(table), [sum(row) for row in table], group)
         arrived = time.perf_counter()
         if not plain:
             self._decode(layers, table, gathered)
@@ -349,7 +405,7 @@ class DDPState:
         self.step += 1
 
     def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
-                last: bool) -> tuple[list[bytes | torch.Tensor], Exception | None]:
+                last: bool) -> tuple[list[bytes], Exception | None]:
         """A message a layer, or what went wrong: the other ranks have to hear of it."""
         try:
             if first:
@@ -373,13 +429,13 @@ class DDPState:
         # What layers have learnt is as much everywhere where policies are known to agree, as they are behind a step's
         # first bucket.
         at_once = PRICE_WORDS if first else len(learnt)
-        table = told_by_all(words + learnt[:at_once], group, self._device)
+        table = told_by_all(words + learnt[:at_once], group, _CPU)
         if first and len({row[0] for row in table}) > 1:
-            raise_difference(self._facts(), group, self._device)
+            raise_difference(self._facts(), group, _CPU)
         rows = [row[int(first):][:len(lengths)] for row in table]
         check_lengths(rows, mine)
         if learnt:
-            rest = told_by_all(learnt[at_once:], group, self._device) if learnt[at_once:] else [[]] * len(table)
+            rest = told_by_all(learnt[at_once:], group, _CPU) if learnt[at_once:] else [[]] * len(table)
             self._coder.settle_step([bytes_of(row[len(words):] + more) for row, more in zip(table, rest)])
         told = 8 * (len(words) + len(learnt))
         own, sent = dist.get_rank(group), [told + sum(row) for row in rows]
@@ -400,7 +456,7 @@ class DDPState:
         ranks = len(table)
         messages = [part.split(lengths) for part, lengths in zip(gathered, table)]
 
-        def write(layer: tuple[str, torch.Tensor, Iterable[bytes | torch.Tensor]]) -> None:
+        def write(layer: tuple[str, torch.Tensor, Iterable[torch.Tensor]]) -> None:
             name, gradient, of_ranks = layer
             mean = Accumulator(gradient)
             for message in of_ranks:
@@ -432,17 +488,6 @@ def _at_end_of_backward(call: Callable[[], None]) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _all_reduce(buffer: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """As DDP itself does it, of a sparse tensor too."""
-    buffer.div_(dist.get_world_size(group))
-    dist.all_reduce(buffer, group=group)
-
-
-def _sparse_bytes(gradient: torch.Tensor) -> int:
-    """Of its indices and values."""
-    return gradient._indices().nbytes + gradient._values().nbytes
 
 
 def _group_of(model: Parameters, group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import atomo
 
 from .._policy import is_spec
+from .device import DeviceModel, Place
 from .step import check_integers
 from .wire import DTYPES, FAILED, MAX_WORKERS, Accumulator, as_bytes, check_lengths, swap
 
@@ -38,8 +39,11 @@ class FSDPReduceScatter:
     Raises:
         atomo.Error: for a codec or a seed that cannot work.
 
-    The wire and the codec are waited for in the call: nothing of it overlaps back-propagation. On a GPU everything
-    stays on the device and on FSDP's own stream; that path has not been run yet.
+    On the CPU the wire and the codec are waited for in the call: nothing of it overlaps back-propagation. On a GPU
+    everything is queued on FSDP's own stream and, of a codec that is `traits.bounded` (`cap=`, or a fixed size), nothing is
+    waited for: each message is sent with its `wire_bytes`, and what fails on the GPU is raised in a later call. A codec
+    without a bound waits for lengths and for each message. No GPU has run it yet: the tests run it on the CPU, with a
+    stand-in for streams.
     """
 
     def __init__(self, codec: str = "atomo:atoms=blocks,bits=0.5", *, seed: int = 0):
@@ -51,6 +55,8 @@ class FSDPReduceScatter:
         self.seed = seed
         self.calls = 0  # each has draws of its own
         self.bytes_sent = 0  # to other ranks, lengths included
+        self._place: Place | None = None
+        self._models: dict[tuple[int, torch.dtype, int], DeviceModel] = {}  # of a GPU, by what a chunk is
 
     def attach(self, model: torch.nn.Module) -> FSDPReduceScatter:
         """Gives itself to all modules of the model that `fully_shard` made. Returns itself.
@@ -104,12 +110,42 @@ class FSDPReduceScatter:
                               f"float16 or bfloat16 and up to {MAX_WORKERS} ranks are accepted")
         key = {"seed": self.seed, "step": self.calls & 0xFFFFFFFF}
         self.calls += 1
+        place = self._place_of(input_tensor)
+        if place is not None and self.codec.traits.bounded:
+            self._queue(place, output_tensor, input_tensor.view(ranks, -1), group, {**key, "worker": rank}, alpha)
+            return
         messages, mine = self._encode(input_tensor.view(ranks, -1), key, rank)
         received = self._exchange(messages, mine, group, input_tensor.device)
         total = Accumulator(output_tensor)
         for message in received:
             self.codec.decode_add(message, out=total.sum, alpha=alpha)
         total.finish(**key, worker=ranks, tensor=0, channel=rank)
+
+    def _place_of(self, tensor: torch.Tensor) -> Place | None:
+        """The GPU that the gradients are on; None for the CPU."""
+        if not tensor.is_cuda:
+            return None
+        if self._place is None or self._place.device != tensor.device:
+            self._place, self._models = Place(tensor.device), {}
+        return self._place
+
+    def _queue(self, place: Place, output: torch.Tensor, chunks: torch.Tensor, group: dist.ProcessGroup,
+               key: dict[str, int], alpha: float) -> None:
+        """All of it on the stream of now. The memory is that of all groups of parameters whose chunks are as large."""
+        ranks, n = chunks.shape
+        kind = (n, chunks.dtype, ranks)
+        if kind not in self._models:
+            self._models[kind] = DeviceModel({"chunk": ((n,), DTYPES[chunks.dtype])}, str(self.codec), place, ranks, ranks)
+        model, stream = self._models[kind], place.current()
+        model.look()
+        with place.on(stream):
+            for to, chunk in enumerate(chunks.unbind()):
+                model.encode(model.bind([chunk], encoding=True), {**key, "channel": to}, stream, to)
+            dist.all_to_all_single(model.received, model.outgoing_bytes(), group=group)
+            output.fill_(-0.0)
+            model.add(model.bind([output.view(-1)], encoding=False), alpha, stream)
+            model.tell(stream)
+        self.bytes_sent += (ranks - 1) * model.wire
 
     def _encode(self, chunks: torch.Tensor, key: dict[str, int],
                 rank: int) -> tuple[list[bytes | torch.Tensor], Exception | None]:

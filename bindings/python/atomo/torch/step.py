@@ -23,13 +23,13 @@ class StepLog:
     step: int  #: its number, from 0
     buckets: int = 0  #: of DDP
     bytes_sent: int = 0  #: messages, or gradients that go by all-reduce, and the next line
-    length_bytes: int = 0  #: the tables: 8 a parameter, and 80 for what the ranks agree on and have learnt
+    length_bytes: int = 0  #: the tables: 8 a parameter, and 80 for what the ranks agree on and have learnt; none on a GPU
     bytes_received: int = 0  #: the same from all the others together
-    encode_seconds: float = 0.0
+    encode_seconds: float = 0.0  #: on a GPU what the host takes to queue all of it, and the next two are 0
     wire_seconds: float = 0.0  #: waiting for slower ranks included
     decode_seconds: float = 0.0
-    price: float = 0.0  #: of the layers under a budget, 0 in the first step
-    grid_step: float = 0.0  #: of coordinates on a grid, 0 in the first step
+    price: float = 0.0  #: of the layers under a budget, 0 in the first step and on a GPU
+    grid_step: float = 0.0  #: of coordinates on a grid, likewise
 
 
 RANGES = {"seed": (0, 2**64 - 1), "channel": (0, 2**16 - 1), "threads": (1, 1024), "start_step": (0, 2**63 - 1)}

@@ -54,6 +54,23 @@ def check_lengths(lengths: Sequence[Sequence[int]], mine: Exception | None) -> N
         raise atomo.Error(f"rank {ranks} could not encode its gradients; the error raised there says why")
 
 
+def all_reduce(buffer: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """As DDP itself does it, of a sparse tensor too."""
+    buffer.div_(dist.get_world_size(group))
+    dist.all_reduce(buffer, group=group)
+
+
+def all_reduce_later(buffer: torch.Tensor, group: dist.ProcessGroup) -> torch.futures.Future[torch.Tensor]:
+    """The same without waiting."""
+    buffer.div_(dist.get_world_size(group))
+    return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def sparse_bytes(gradient: torch.Tensor) -> int:
+    """Of its indices and values."""
+    return gradient._indices().nbytes + gradient._values().nbytes
+
+
 class Accumulator:
     """The sum of messages for one view: in place for f32, through f32 for the halves.
 
