@@ -92,7 +92,7 @@ def launch_rows(tables, options):
 
 
 def launch_table(tables, options):
-    rows = [("model", "codec", "call", "kernel", "blocks", "threads", "us", "bound", *("bytes", "issue", "unit", "alone"))]
+    rows = [("model", "codec", "call", "kernel", "blocks", "threads", "us", "bound", "bytes", "issue", "unit", "alone")]
     for name, codec, call, timed in launch_rows(tables, options):
         launch = timed.launch
         rows.append((name, codec, call, launch.kernel, str(launch.blocks), str(launch.threads), f"{timed.us:.1f}", timed.bound,
