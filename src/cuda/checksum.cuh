@@ -137,13 +137,10 @@ __device__ inline void add_body_checksums(const Frame& frame) {
 /// then sees what the others wrote before.
 __device__ inline bool is_last_block(std::uint32_t& tickets) {
   auto& last = shared<std::uint32_t>();
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last = atomicAdd(&tickets, 1u) + 1 == gridDim.x ? 1 : 0;
+  if (threadIdx.x == 0) last = take_ticket(&tickets) + 1 == gridDim.x ? 1 : 0;
   __syncthreads();
-  if (last == 0) return false;
-  __threadfence();
-  return true;
+  return last != 0;
 }
 
 }  // namespace atomo::cuda

@@ -252,16 +252,10 @@ __global__ void weigh(Frame frame, Plan plan) {
   }
   const std::uint32_t mine = weigh_chunk(chunk, counts);
   if (lane() < kSegmentSums * kRiceTries) chunk.states[chunk.index].sums[lane()] = mine;
-  __threadfence();
   __syncwarp();
-  std::uint32_t ticket = 0;
-  if (lane() == 0) {
-    __threadfence();
-    ticket = atomicAdd(frame(plan.tickets) + chunk.segment, 1u);
-  }
+  const std::uint32_t ticket = lane() == 0 ? take_ticket(frame(plan.tickets) + chunk.segment) : 0;
   if (__shfl_sync(kAllLanes, ticket, 0) + 1 != chunk.siblings) return;
   __syncwarp();  // a shuffle orders no memory
-  __threadfence();
   const SegmentPlan chosen = choose(chunk, counts);
   if (lane() == 0) *word = chosen.word.pack();
   // The word that the last bit would share with one more, too: it may be no end at all.

@@ -63,11 +63,16 @@ __device__ inline T scan_blockwide(std::uint64_t count, Get get, Put put) {
   constexpr unsigned kItems = 4;
   using Scan = cub::BlockScan<T, kScanThreads>;
   auto& memory = shared<typename Scan::TempStorage>();
-  T carried = 0;
+  T carried = 0, next[kItems];
+  const auto load = [&](std::uint64_t first) {  // of the round after: on its way during a scan
+    for (unsigned k = 0; k < kItems; ++k) next[k] = first + k < count ? get(first + k) : T{0};
+  };
+  load(threadIdx.x * kItems);
   for (std::uint64_t base = 0; base < count; base += kItems * kScanThreads) {
     const std::uint64_t first = base + threadIdx.x * kItems;
     T values[kItems], before[kItems], total;
-    for (unsigned k = 0; k < kItems; ++k) values[k] = first + k < count ? get(first + k) : T{0};
+    for (unsigned k = 0; k < kItems; ++k) values[k] = next[k];
+    load(first + kItems * kScanThreads);
     __syncthreads();  // the memory of the round before is free
     Scan(memory).ExclusiveSum(values, before, total);
     for (unsigned k = 0; k < kItems; ++k) {

@@ -62,18 +62,19 @@ __device__ inline std::uint64_t warps_in_grid() {
   return std::uint64_t{gridDim.x} * (blockDim.x / kLanes);
 }
 
-/// Adds 1 and returns the value before. What this thread wrote, and what others wrote before a
+/// Adds `count` and returns the value before. What this thread wrote, and what others wrote before a
 /// barrier that it passed with them, is seen by the threads that take a later ticket, and by those
 /// behind their next barrier.
-__device__ inline std::uint32_t take_ticket(std::uint32_t* tickets) {
+template <typename T>
+__device__ inline T take_ticket(T* tickets, T count = 1) {
 #ifdef ATOMO_HOSTEXEC
   __threadfence();
-  const std::uint32_t before = atomicAdd(tickets, 1u);
+  const T before = atomicAdd(tickets, count);
   __threadfence();
   return before;
 #else
-  return ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device>(*tickets).fetch_add(
-      1u, ::cuda::memory_order_acq_rel);
+  return ::cuda::atomic_ref<T, ::cuda::thread_scope_device>(*tickets).fetch_add(
+      count, ::cuda::memory_order_acq_rel);
 #endif
 }
 

@@ -85,11 +85,9 @@ __global__ void write_identity(const Frame frame, const Plan plan) {
               write_halves(entries, job.wire, draws, first, job.n, body, overflow));
   overflow = __any_sync(kAllLanes, overflow) != 0;
   if (lane() != 0) return;
-  __threadfence();  // the layer's flag is seen before this unit is counted
   const unsigned long long one = overflow ? kOverflowed + 1 : 1;
-  const unsigned long long done = atomicAdd(&frame(plan.states)[at.job].done, one) + one;
+  const unsigned long long done = take_ticket(&frame(plan.states)[at.job].done, one) + one;
   if (static_cast<std::uint32_t>(done) != divide_up(job.n, kIdentityUnit)) return;
-  __threadfence();
   const std::uint32_t flags = atomicOr(&frame.layer(job.layer).flags, 0u);
   if (done >= kOverflowed && (flags & format::LayerRecord::kNonFinite) == 0)
     frame.notice(Status::overflow);

@@ -109,13 +109,11 @@ __device__ bool join_group(ReducePart* group, unsigned index, unsigned count, st
   std::uint32_t before = 0;
   if (lane() == 0) {
     group[index] = part;
-    __threadfence();  // the part is seen before the ticket
-    before = atomicAdd(ticket, 1u);
+    before = take_ticket(ticket);
   }
   before = __shfl_sync(kAllLanes, before, 0);
   if (before + 1 != count) return false;
   __syncwarp();  // a shuffle orders no memory
-  __threadfence();
   ReducePart mine{0, 0};
   if (lane() < count) {  // past this SM's L1, which may hold them as they were
     mine.sum = __ldcg(&group[lane()].sum);

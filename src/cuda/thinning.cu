@@ -291,11 +291,7 @@ __global__ void measure_bodies(Frame frame, Plan plan, std::uint64_t room) {
     }
   }
   bool last = true;
-  if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicAdd(frame(plan.cap.tickets), 1u) + 1 == plan.count;
-    __threadfence();
-  }
+  if (threadIdx.x == 0) last = take_ticket(frame(plan.cap.tickets)) + 1 == plan.count;
   if (__syncthreads_and(last ? 1 : 0) != 0) allot(frame, plan, room);
 }
 
