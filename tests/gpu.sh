@@ -287,7 +287,7 @@ peers() {
 
 sanitizer() {
   local tool
-  for tool in memcheck racecheck synccheck initcheck; do sanitize $tool all 36000 '*-*Long*:*Large*:*TwoStreams*'; done
+  for tool in memcheck racecheck synccheck initcheck; do sanitize $tool all 36000 '*-*Long*:*Large*:*TwoStreams*:*Oracles*'; done
 }
 
 # --- the run

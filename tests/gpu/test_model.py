@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model of the kernels' speed on counts that a person can check: the way through machine code, the loops, the times of
 a launch and of a call."""
+import json
 import os
 import subprocess
 import sys
@@ -212,6 +213,10 @@ class Program(unittest.TestCase):
         self.assertRegex(self.run_program("--help").stdout, "^usage: predict.py")
         self.assertRegex(self.run_program("--codec", "sign", "--model", "25M").stdout, r"\n25M +sign +\d+ +\d+% +5 ")
         self.assertRegex(self.run_program("--codec", "sign", "--launches").stdout, r"sign::write_sign +\d+ +128 ")
+        answer = self.run_program("--targets", "--gpu", "h200")
+        self.assertEqual(answer.returncode, 2)
+        self.assertRegex(answer.stderr, "--targets does not go with --gpu")
+        self.assertEqual(list(json.loads(self.run_program("--json", "--codec", "sign", "--gpu", "a100").stdout)), ["a100"])
         answer = self.run_program("--codec", "no")
         self.assertEqual(answer.returncode, 2)
         self.assertRegex(answer.stderr, "--codec is 'no'; one of sign, ")

@@ -28,19 +28,25 @@ BEGIN, END = "<!-- predictions -->\n", "<!-- /predictions -->\n"
 def arguments(tables):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="example: python3 tools/gpu_model/predict.py --codec qsgd:bits=4 --launches")
-    parser.add_argument("--gpu", choices=tables.gpus, default="h100", help="h100 when left out; --json has all without it")
+    parser.add_argument("--gpu", choices=tables.gpus, help="h100 when left out; all of them with --json")
     parser.add_argument("--model", choices=tables.models, help="this one alone")
     parser.add_argument("--codec", metavar="SPEC", help="this one alone")
     parser.add_argument("--call", choices=CALLS, help="this one alone")
     parser.add_argument("--launches", action="store_true", help="each launch, and which of its four times is the longest")
-    parser.add_argument("--targets", action="store_true", help="the codecs with a target, and what each comes to")
-    parser.add_argument("--json", action="store_true", help="print JSON: all GPUs, or the launches with --launches")
+    parser.add_argument("--json", action="store_true", help="print JSON: the times, or the launches with --launches")
     last = parser.add_mutually_exclusive_group()
+    last.add_argument("--targets", action="store_true", help="the codecs with a target, and what each comes to")
     last.add_argument("--write", action="store_true", help="write the tables of docs/kernels.md and tests/gpu/predictions.json")
     last.add_argument("--check", action="store_true", help="exit 1 where these are not what is predicted now")
     options = parser.parse_args()
     if options.codec and options.codec not in tables.codecs:
         parser.error(f"--codec is '{options.codec}'; one of {', '.join(tables.codecs)} is wanted")
+    fixed = next((name for name in ("targets", "write", "check") if getattr(options, name)), None)
+    chosen_too = [name for name in ("gpu", "model", "codec", "call", "launches", "json") if getattr(options, name)]
+    if fixed and chosen_too:
+        parser.error(f"--{fixed} does not go with --{chosen_too[0]}: its figures are an H100's, of what has a target or of all")
+    options.gpus = [options.gpu] if options.gpu else list(tables.gpus)
+    options.gpu = options.gpu or "h100"
     return options
 
 
@@ -215,7 +221,7 @@ def main():
             print(launch_table(tables, options))
         elif options.json:
             pairs = list(chosen(tables, options))
-            print(json.dumps({gpu: predictions(tables, gpu, pairs, calls_of(options)) for gpu in tables.gpus}, indent=1))
+            print(json.dumps({gpu: predictions(tables, gpu, pairs, calls_of(options)) for gpu in options.gpus}, indent=1))
         else:
             print(table(tables, options))
     except model.Unknown as unknown:
