@@ -98,7 +98,7 @@ Key key_of(const atomo_key* key) {
 
 Context context_of(const atomo_context* context) {
   if (context == nullptr) return {};
-  check_zero("the context", context->reserved[0], context->reserved[1]);
+  check_zero("the context", context->reserved[0]);
   if (context->workspace_bytes > 0) check_given(context->workspace, "workspace");
   Context made;
   made.stream = static_cast<Stream>(context->stream);
@@ -108,6 +108,7 @@ Context context_of(const atomo_context* context) {
   static_assert(sizeof(Status) == sizeof *context->status);
   made.status = reinterpret_cast<Status*>(context->status);
   made.step = context->step;
+  made.statuses = reinterpret_cast<Status*>(context->statuses);
   return made;
 }
 

@@ -156,7 +156,10 @@ typedef struct atomo_context {
   atomo_handles* handles;  ///< for encoding singular pairs on CUDA; NULL otherwise
   atomo_status* status;    ///< receives the status too (a device word on CUDA); NULL: not wanted
   const uint32_t* step;    ///< overrides the key's step (a device word on CUDA); NULL: does not
-  uint64_t reserved[2];    ///< zero
+  /// Room for a status of each message that a call decodes (device words on CUDA): which of several
+  /// was refused. NULL: not wanted. Left alone where the call as a whole is refused.
+  atomo_status* statuses;
+  uint64_t reserved[1];  ///< zero
 } atomo_context;
 
 /// The prices of a message or a step, each 0 where there is none.
@@ -248,6 +251,14 @@ ATOMO_API atomo_status atomo_codec_decode_add(const atomo_codec* codec, const vo
                                               size_t message_bytes, float alpha,
                                               const atomo_tensor* tensor,
                                               const atomo_context* context);
+
+/// Adds several messages in their order, bit for bit what one after another gives, in less time. A
+/// message that is refused keeps none of the others from being added; the context's `statuses` tell
+/// which it was.
+ATOMO_API atomo_status atomo_codec_decode_add_all(const atomo_codec* codec,
+                                                  const atomo_bytes* messages, size_t message_count,
+                                                  float alpha, const atomo_tensor* tensor,
+                                                  const atomo_context* context);
 
 /// A pool of so many threads, 1 to 4096; the thread that calls is one of them.
 ATOMO_API atomo_status atomo_threads_create(uint32_t count, atomo_threads** threads);
@@ -388,6 +399,10 @@ ATOMO_API atomo_status atomo_compressor_decode_layer_add(const atomo_compressor*
                                                          size_t message_bytes, float alpha,
                                                          const atomo_tensor* tensor,
                                                          const atomo_context* context);
+/// Adds several messages of layer `i`, otherwise as `atomo_codec_decode_add_all`.
+ATOMO_API atomo_status atomo_compressor_decode_layer_add_all(
+    const atomo_compressor* compressor, size_t i, const atomo_bytes* messages, size_t message_count,
+    float alpha, const atomo_tensor* tensor, const atomo_context* context);
 /// The prices of the step under way or the last one. On a device this waits for all its work.
 ATOMO_API atomo_status atomo_compressor_prices(const atomo_compressor* compressor,
                                                atomo_prices* prices);
@@ -455,7 +470,11 @@ ATOMO_API atomo_status atomo_decode(const void* message, size_t message_bytes,
 ATOMO_API atomo_status atomo_decode_add(const void* message, size_t message_bytes, float alpha,
                                         const atomo_tensor* tensors, size_t count,
                                         const atomo_context* context);
-/// Workspace that both need for a layer of this shape, whatever its codec.
+/// Adds several messages in their order, otherwise as `atomo_codec_decode_add_all`.
+ATOMO_API atomo_status atomo_decode_add_all(const atomo_bytes* messages, size_t message_count,
+                                            float alpha, const atomo_tensor* tensors, size_t count,
+                                            const atomo_context* context);
+/// Workspace that these need for a layer of this shape, whatever its codec.
 ATOMO_API atomo_status atomo_decode_workspace_bytes(const int64_t* dims, int32_t rank,
                                                     atomo_dtype dtype, size_t* bytes);
 /// Joins containers of consecutive layers, in order, into one.
