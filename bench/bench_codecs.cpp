@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encode, decode and decode_add of every codec.
+// Encode, decode, decode_add, and decode_add_all of eight messages, of every codec.
 //
-// Every figure is in bytes of the f32 tensor a second. `of_memcpy` relates it to a memcpy of the
+// Every figure is in bytes of the f32 tensor a second, of eight messages those of eight tensors. `of_memcpy` relates it to a memcpy of the
 // same tensor, a byte copied counted once, timed on one thread in the same process before. The
 // tensor of 1 M entries is worked on again and again and stays in a cache: hot. That of 25 M is
 // flushed from all caches before each call, as are the message and what is written: cold. The other
@@ -84,8 +84,9 @@ void run_codec(benchmark::State& state, const std::string& name, const std::stri
     if (each) seconds += clock.now() - start;
   }
   if (!each) seconds = clock.now() - start;
+  const std::size_t messages = operation == Operation::decode_add_8 ? atomo::bench::kAdded : 1;
   const double worked =
-      static_cast<double>(made.tensor_bytes()) * static_cast<double>(state.iterations());
+      static_cast<double>(made.tensor_bytes() * messages) * static_cast<double>(state.iterations());
   state.counters["gbs"] = worked / seconds * 1e-9;
   state.counters["memcpy_gbs"] = now.memcpy_speed * 1e-9;
   state.counters["of_memcpy"] = worked / seconds / now.memcpy_speed;
@@ -102,11 +103,12 @@ benchmark::IterationCount calls_of(const std::string& spec, const Size& size) {
 }
 
 void register_one(const std::string& spec, const Size& size, const Options& options) {
-  constexpr std::array<std::pair<const char*, Operation>, 4> kOperations = {
+  constexpr std::array<std::pair<const char*, Operation>, 5> kOperations = {
       {{"first", Operation::first},
        {"encode", Operation::encode},
        {"decode", Operation::decode},
-       {"decode_add", Operation::decode_add}}};
+       {"decode_add", Operation::decode_add},
+       {"decode_add_8", Operation::decode_add_8}}};
   for (const auto& [label, operation] : kOperations) {
     if (operation == Operation::first && (!size.is_model || is_svd(spec))) continue;
     const std::string name = std::string(size.name) + "/" + spec + "/" + label;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomo/atomo.hpp>
 #include <cstring>
 #include <optional>
@@ -33,7 +34,10 @@ class Clock {
   clockid_t clock_;
 };
 
-enum class Operation { first, encode, decode, decode_add };
+enum class Operation { first, encode, decode, decode_add, decode_add_8 };
+
+/// Messages that `decode_add_8` adds in one call: the same one, again and again.
+inline constexpr std::size_t kAdded = 8;
 
 /// The gradients of the size that was asked for last.
 inline const std::vector<float>& gradients_of(const Size& size) {
@@ -98,6 +102,10 @@ class CodecCase {
         return model_->decode(sent, out_, context);
       case Operation::decode_add:
         return model_->decode_add(sent, 0.25f, out_, context);
+      case Operation::decode_add_8:
+        return model_->decode_add_all(
+            std::array<ConstBytes, kAdded>{sent, sent, sent, sent, sent, sent, sent, sent}, 0.25f,
+            out_, context);
       default:
         ++messages_;
         return model_->encode(in_, {.seed = 1}, {message_.data(), message_.size(), &bytes_},

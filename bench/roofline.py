@@ -87,8 +87,9 @@ def codecs(options: argparse.Namespace, found: list[dict]) -> list[dict]:
         text = out.read_text(encoding="utf-8")
     runs: dict[tuple[str, str], list[dict]] = {}
     for run in json.loads(text)["benchmarks"] if text else []:
-        if run.get("run_type") != "aggregate":
-            runs.setdefault(tuple(run["name"].split("/")[1:3]), []).append(run)
+        codec, operation = run["name"].split("/")[1:3]
+        if run.get("run_type") != "aggregate" and operation in WORDS:
+            runs.setdefault((codec, operation), []).append(run)
     rows = []
     for (codec, operation), repeated in runs.items():
         times = [1e-3 * run["ms"] for run in repeated]

@@ -14,8 +14,8 @@ import sys
 from peer_names import POWERSGD_4
 from programs import aligned
 
-OPERATIONS = ("first", "encode", "decode", "decode_add")
-HEADS = {"first": "first", "encode": "encode", "decode": "decode", "decode_add": "add"}
+OPERATIONS = ("first", "encode", "decode", "decode_add", "decode_add_8")
+HEADS = {"first": "first", "encode": "encode", "decode": "decode", "decode_add": "add", "decode_add_8": "add 8"}
 TITLES = {"1M_hot": "1 M entries, hot: 1024 x 1024, worked on again and again",
           "25M_cold": "25 M entries, cold: 5000 x 5000, flushed from all caches before each call",
           "lenet": "LeNet, 431 k entries in 8 layers", "resnet18": "ResNet-18, 11.7 M entries in 62 layers",
@@ -86,7 +86,7 @@ def head(document: dict) -> str:
         f"{context['cpu']}, {context['num_cpus']} processors; {context['compiler']}, {context['build']}; instruction set "
         f"{context['target']}; {peers + '; ' if peers else ''}{context['date']}; medians of {repetitions}.",
         "GB/s of the f32 tensor and its ratio to a memcpy of it. Steps: time of an encode over a step of PowerSGD of rank 4.",
-        "First: a new Compressor's first message, cold data. Peers have the name of their package before theirs."])
+        "First: a new Compressor's first message, cold data. Add 8: eight messages in one call, as one of eight tensors. Peers have the name of their package before theirs."])
 
 
 def text_of(document: dict) -> str:

@@ -145,12 +145,12 @@ def test_runs(build: pathlib.Path) -> None:
         assert len(specs) >= 30, f"only {len(specs)} codecs were measured"
         for spec in specs:
             assert any(spec in line.split() for line in text.splitlines()), f"no line of the table for {spec}"
-            assert {f"1M_hot/{spec}/{operation}" for operation in ("encode", "decode", "decode_add")} <= names, spec
+            assert {f"1M_hot/{spec}/{operation}" for operation in ("encode", "decode", "decode_add", "decode_add_8")} <= names, spec
         assert any(run["threads"] == 2 for run in document["benchmarks"]), "nothing was measured on two threads"
         document, text = measured(build, folder, "--size", "lenet", "--without-peers", "--threads", "1", "--target", "avx2",
                                   "--filter", "atomo:bits")
         operations = {run["name"].split("/")[2] for run in document["benchmarks"]}
-        assert operations == {"first", "encode", "decode", "decode_add"}, operations
+        assert operations == {"first", "encode", "decode", "decode_add", "decode_add_8"}, operations
         for words, said in ((["--threads=0"], "--threads is '0'"), (["--target=mmx"], "--target is 'mmx'"),
                             (["--size=alexnet"], "--size is 'alexnet'")):
             made = run(build / "bench_codecs", *words)

@@ -156,3 +156,13 @@ atomo_status atomo_codec_decode_add(const atomo_codec* codec, const void* messag
                                       view_of(tensor), context_of(context));
   });
 }
+
+atomo_status atomo_codec_decode_add_all(const atomo_codec* codec, const atomo_bytes* messages,
+                                        size_t message_count, float alpha,
+                                        const atomo_tensor* tensor, const atomo_context* context) {
+  return guarded([&] {
+    return codec_of(codec).decode_add_all(atomo::c::messages_of(messages, message_count),
+                                          checked_alpha(alpha), view_of(tensor),
+                                          context_of(context));
+  });
+}

@@ -110,6 +110,16 @@ atomo_status atomo_decode_add(const void* message, size_t message_bytes, float a
   });
 }
 
+atomo_status atomo_decode_add_all(const atomo_bytes* messages, size_t message_count, float alpha,
+                                  const atomo_tensor* tensors, size_t count,
+                                  const atomo_context* context) {
+  return guarded([&] {
+    return atomo::decode_add_all(messages_of(messages, message_count),
+                                 atomo::c::checked_alpha(alpha), layers_of(tensors, count),
+                                 context_of(context));
+  });
+}
+
 atomo_status atomo_decode_workspace_bytes(const int64_t* dims, int32_t rank, atomo_dtype dtype,
                                           size_t* bytes) {
   return guarded([&] {

@@ -90,6 +90,19 @@ atomo_status atomo_compressor_decode_layer_add(const atomo_compressor* compresso
   });
 }
 
+atomo_status atomo_compressor_decode_layer_add_all(const atomo_compressor* compressor, size_t i,
+                                                   const atomo_bytes* messages,
+                                                   size_t message_count, float alpha,
+                                                   const atomo_tensor* tensor,
+                                                   const atomo_context* context) {
+  return guarded([&] {
+    const atomo::Compressor& model = given(compressor, "compressor").model;
+    atomo::c::check_index(i, model.layers().size(), "layers");
+    return model.decode_layer_add_all(i, atomo::c::messages_of(messages, message_count),
+                                      checked_alpha(alpha), view_of(tensor), context_of(context));
+  });
+}
+
 atomo_status atomo_compressor_prices(const atomo_compressor* compressor, atomo_prices* prices) {
   return guarded([&] {
     const atomo::Prices used = given(compressor, "compressor").model.prices();

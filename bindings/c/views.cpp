@@ -112,6 +112,7 @@ Context context_of(const atomo_context* context) {
   static_assert(sizeof(atomo_key) == sizeof(Key) &&
                 offsetof(atomo_key, channel) == offsetof(Key, channel));
   made.key = reinterpret_cast<const Key*>(context->key);
+  made.statuses = reinterpret_cast<Status*>(context->statuses);
   return made;
 }
 

@@ -9,6 +9,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -98,6 +99,13 @@ void check_decoded(Status status) {
   if (failed(status)) throw Failure(status, true);
 }
 
+void check_added(Status status, std::span<const Status> each) {
+  if (!failed(status)) return;
+  const auto first = std::find_if(each.begin(), each.end(), [](Status s) { return failed(s); });
+  if (first == each.end()) throw Failure(status, true);
+  throw Failure(status, true, static_cast<std::size_t>(first - each.begin()));
+}
+
 void OverspentWarning::tell(Status status, const std::string& spec) {
   if (!has(status, Status::overspent) || told_.test_and_set()) return;
   const std::string text =
@@ -114,8 +122,10 @@ void register_failures() {
         try {
           std::rethrow_exception(thrown);
         } catch (const Failure& failure) {
-          raise(failure.decoding() ? "DecodeError" : "Error",
-                std::string(describe(failure.status())), name_of(failure.status()));
+          std::string text(describe(failure.status()));
+          if (failure.message())
+            text = "payloads[" + std::to_string(*failure.message()) + "]: " + text;
+          raise(failure.decoding() ? "DecodeError" : "Error", text, name_of(failure.status()));
         } catch (const Error& error) {
           raise("Error", error.what(), nullptr);
         }

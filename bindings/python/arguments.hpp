@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "atomo/types.hpp"
@@ -19,20 +21,27 @@ namespace nb = nanobind;
 class Failure : public std::exception {
  public:
   /// `decoding`: what failed is a message; `atomo.DecodeError` then, else `atomo.Error`.
-  Failure(Status status, bool decoding) noexcept : status_(status), decoding_(decoding) {}
+  /// `message`: the number of the first that failed, of several.
+  Failure(Status status, bool decoding, std::optional<std::size_t> message = {}) noexcept
+      : status_(status), decoding_(decoding), message_(message) {}
   [[nodiscard]] Status status() const noexcept { return status_; }
   [[nodiscard]] bool decoding() const noexcept { return decoding_; }
+  [[nodiscard]] std::optional<std::size_t> message() const noexcept { return message_; }
   [[nodiscard]] const char* what() const noexcept override { return "a call of atomo failed"; }
 
  private:
   Status status_;
   bool decoding_;
+  std::optional<std::size_t> message_;
 };
 
 /// \throws Failure when an encoding call failed.
 void check_encoded(Status status);
 /// \throws Failure when a call that reads a message failed.
 void check_decoded(Status status);
+/// \throws Failure that names the message, when a call that adds several failed; `each` has a status of
+/// every message.
+void check_added(Status status, std::span<const Status> each);
 
 /// Warns, once, that messages of `spec` exceed their budget. The caller holds the GIL. \throws
 /// nb::python_error where warnings are errors.

@@ -85,6 +85,22 @@ void decode_add(PyCodec& self, nb::handle payload, nb::handle out, float alpha) 
   check_decoded(status);
 }
 
+void decode_add_all(PyCodec& self, nb::list payloads, nb::handle out, float alpha) {
+  const Messages messages(payloads);
+  messages.require_host();
+  const Array array(out, Access::write, "out");
+  const TensorView view = array.on_host().for_sums().writable();
+  const auto workspace = self.pool.take(self.codec.decode_workspace_bytes(view.shape, view.dtype));
+  std::vector<Status> each(messages.bytes.size());
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    status = self.codec.decode_add_all(messages.bytes, alpha, view,
+                                       {.workspace = workspace.bytes(), .statuses = each.data()});
+  }
+  check_added(status, each);
+}
+
 /// `Query` is one of the codec's two.
 template <auto Query>
 std::size_t workspace_bytes(const PyCodec& self, nb::handle shape, const std::string& dtype,
@@ -133,6 +149,8 @@ nb::class_<PyCodec> bind_codec(nb::module_& module) {
            nb::arg("worker").none(), nb::arg("tensor").none(), nb::arg("channel").none())
       .def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none())
       .def("decode_add", &decode_add, nb::arg("payload").none(), nb::arg("out").none(),
+           nb::arg("alpha"))
+      .def("decode_add_all", &decode_add_all, nb::arg("payloads"), nb::arg("out").none(),
            nb::arg("alpha"));
 }
 

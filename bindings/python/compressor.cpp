@@ -148,15 +148,17 @@ void decode_add_all(PyCompressor& self, nb::list payloads, nb::handle out, float
   self.check(arrays, false, "out");
   const std::vector<TensorView> views = arrays.writable();
   const auto workspace = self.pool.take(self.decode_workspace_bytes);
+  std::vector<Status> each(messages.bytes.size());
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
-    status = self.model.decode_add_all(
-        messages.bytes, alpha, views,
-        {.workspace = workspace.bytes(), .executor = self.threads.executor()});
+    status = self.model.decode_add_all(messages.bytes, alpha, views,
+                                       {.workspace = workspace.bytes(),
+                                        .executor = self.threads.executor(),
+                                        .statuses = each.data()});
   }
-  check_decoded(status);
+  check_added(status, each);
 }
 
 void begin_step(PyCompressor& self, nb::handle seed, nb::handle step, nb::handle worker,
@@ -228,6 +230,28 @@ void decode_layer(PyCompressor& self, std::size_t number, nb::handle payload, nb
                    : self.model.decode_layer(i, bytes, view, context);
   }
   check_decoded(status);
+}
+
+void decode_layer_add_all(PyCompressor& self, std::size_t number, nb::list payloads, nb::handle out,
+                          float alpha) {
+  const std::size_t i = self.layer_of(number);
+  const Messages messages(payloads);
+  messages.require_host();
+  const Array array(out, Access::write, "out");
+  const TensorView view = array.on_host().for_sums().writable();
+  self.check(i, array, false, "out");
+  const auto workspace = self.pool.take(self.model.decode_workspace_bytes(i));
+  std::vector<Status> each(messages.bytes.size());
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    const std::shared_lock among_others(self.step);
+    status = self.model.decode_layer_add_all(i, messages.bytes, alpha, view,
+                                             {.workspace = workspace.bytes(),
+                                              .executor = self.threads.executor(),
+                                              .statuses = each.data()});
+  }
+  check_added(status, each);
 }
 
 /// A number that the model knows, read while no other thread changes it.
@@ -327,7 +351,9 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
           .def("encode_layer", &encode_layer, nb::arg("number"), nb::arg("gradient").none())
           .def("end_step", &end_step)
           .def("decode_layer", &decode_layer, nb::arg("number"), nb::arg("payload").none(),
-               nb::arg("out").none(), nb::arg("alpha").none());
+               nb::arg("out").none(), nb::arg("alpha").none())
+          .def("decode_layer_add_all", &decode_layer_add_all, nb::arg("number"),
+               nb::arg("payloads"), nb::arg("out").none(), nb::arg("alpha"));
   bound.def("prices", [](PyCompressor& self) { return tuple_of(read<&Compressor::prices>(self)); })
       .def("predicted_prices",
            [](PyCompressor& self) { return tuple_of(read<&Compressor::predicted_prices>(self)); })

@@ -98,19 +98,20 @@ void encode_on(PyCodec& self, nb::handle x, nb::handle payload, nb::handle resul
   check_encoded(status);
 }
 
-/// `alpha` none: overwrites.
-void decode_on(PyCodec& self, nb::handle payload, nb::handle out, std::optional<float> alpha,
+/// `alpha` none: overwrites by the only message.
+void decode_on(PyCodec& self, nb::list payloads, nb::handle out, std::optional<float> alpha,
                nb::handle result, nb::handle workspace, std::uint64_t stream) {
-  const Memory message(payload, Access::read, "payload");
+  const Messages messages(payloads);
   const Array array(out, Access::write, "out");
   if (alpha) static_cast<void>(array.for_sums());
+  if (!alpha && messages.bytes.size() != 1) throw Error("decode: one message is expected");
   const Place place(result, workspace, stream);
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
-    status = alpha
-                 ? self.codec.decode_add(message.view(), *alpha, array.writable(), place.context())
-                 : self.codec.decode(message.view(), array.writable(), place.context());
+    status =
+        alpha ? self.codec.decode_add_all(messages.bytes, *alpha, array.writable(), place.context())
+              : self.codec.decode(messages.bytes[0], array.writable(), place.context());
   }
   check_decoded(status);
 }
@@ -198,21 +199,24 @@ void encode_layer_on(PyCompressor& self, std::size_t number, nb::handle gradient
   check_encoded(status);
 }
 
-void decode_layer_on(PyCompressor& self, std::size_t number, nb::handle payload, nb::handle out,
+/// `alpha` none: overwrites by the only message.
+void decode_layer_on(PyCompressor& self, std::size_t number, nb::list payloads, nb::handle out,
                      std::optional<float> alpha, nb::handle result, nb::handle workspace,
                      std::uint64_t stream) {
   const std::size_t i = self.layer_of(number);
-  const Memory message(payload, Access::read, "payload");
+  const Messages messages(payloads);
   const Array array(out, Access::write, "out");
   if (alpha) static_cast<void>(array.for_sums());
+  if (!alpha && messages.bytes.size() != 1) throw Error("decode: one message is expected");
   const Place place(result, workspace, stream);
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
-    status = alpha ? self.model.decode_layer_add(i, message.view(), *alpha, array.writable(),
-                                                 place.context())
-                   : self.model.decode_layer(i, message.view(), array.writable(), place.context());
+    status = alpha
+                 ? self.model.decode_layer_add_all(i, messages.bytes, *alpha, array.writable(),
+                                                   place.context())
+                 : self.model.decode_layer(i, messages.bytes[0], array.writable(), place.context());
   }
   check_decoded(status);
 }
@@ -234,7 +238,7 @@ void bind_device_calls(nb::module_& module, nb::class_<PyCodec>& codec,
            nb::arg("result"), nb::arg("workspace"), nb::arg("stream"), nb::arg("seed").none(),
            nb::arg("step").none(), nb::arg("worker").none(), nb::arg("tensor").none(),
            nb::arg("channel").none())
-      .def("decode_on", &decode_on, nb::arg("payload").none(), nb::arg("out").none(),
+      .def("decode_on", &decode_on, nb::arg("payloads"), nb::arg("out").none(),
            nb::arg("alpha").none(), nb::arg("result"), nb::arg("workspace"), nb::arg("stream"));
   compressor
       .def(
@@ -250,7 +254,7 @@ void bind_device_calls(nb::module_& module, nb::class_<PyCodec>& codec,
            nb::arg("alpha").none(), nb::arg("result"), nb::arg("workspace"), nb::arg("stream"))
       .def("encode_layer_on", &encode_layer_on, nb::arg("number"), nb::arg("gradient").none(),
            nb::arg("payload").none(), nb::arg("result"), nb::arg("workspace"), nb::arg("stream"))
-      .def("decode_layer_on", &decode_layer_on, nb::arg("number"), nb::arg("payload").none(),
+      .def("decode_layer_on", &decode_layer_on, nb::arg("number"), nb::arg("payloads"),
            nb::arg("out").none(), nb::arg("alpha").none(), nb::arg("result"), nb::arg("workspace"),
            nb::arg("stream"))
       .def("end_step_on", &end_step_on, nb::arg("result"), nb::arg("stream"))

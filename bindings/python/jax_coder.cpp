@@ -47,11 +47,7 @@ class TensorCoder final : public Coder {
   Status decode_add_all(std::span<const ConstBytes> messages, float alpha,
                         std::span<const TensorView> layers,
                         const Context& context) const noexcept override {
-    for (const ConstBytes message : messages) {
-      const Status status = codec_.decode_add(message, alpha, layers[0], context);
-      if (failed(status)) return status;
-    }
-    return Status::ok;
+    return codec_.decode_add_all(messages, alpha, layers[0], context);
   }
 
  private:

@@ -97,6 +97,27 @@ void decode(nb::handle payload, nb::handle out, std::optional<float> alpha) {
   check_decoded(status);
 }
 
+void decode_add_all(nb::list payloads, nb::handle out, float alpha) {
+  const Messages messages(payloads);
+  messages.require_host();
+  const Arrays arrays(out, Access::write, "out");
+  arrays.require_host();
+  arrays.require_f32();
+  const std::vector<TensorView> views = arrays.writable();
+  std::size_t scratch = 0;
+  for (const TensorView& view : views)
+    scratch = std::max(scratch, decode_workspace_bytes(view.shape, view.dtype));
+  const auto workspace = pool().take(scratch);
+  std::vector<Status> each(messages.bytes.size());
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    status = atomo::decode_add_all(messages.bytes, alpha, views,
+                                   {.workspace = workspace.bytes(), .statuses = each.data()});
+  }
+  check_added(status, each);
+}
+
 nb::bytes add(nb::list payloads) {
   const Messages messages(payloads);
   messages.require_host();
@@ -151,6 +172,8 @@ nb::list codecs() {
 
 void bind_messages(nb::module_& module) {
   module.def("inspect", &inspect, nb::arg("payload").none(), nb::arg("exact"));
+  module.def("decode_add_all", &decode_add_all, nb::arg("payloads"), nb::arg("out").none(),
+             nb::arg("alpha"));
   module.def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none(),
              nb::arg("alpha").none());
   module.def("add", &add, nb::arg("payloads"));

@@ -130,7 +130,7 @@ class Compressor {
   [[nodiscard]] std::size_t encode_workspace_bytes(std::size_t layer) const;
   /// Workspace of `decode`, `decode_add` and `decode_add_all`.
   [[nodiscard]] std::size_t decode_workspace_bytes() const noexcept;
-  /// Workspace of `decode_layer` and `decode_layer_add` of one layer, into a view of any dtype.
+  /// Workspace of `decode_layer`, `decode_layer_add` and `decode_layer_add_all` of one layer, into a view of any dtype.
   [[nodiscard]] std::size_t decode_workspace_bytes(std::size_t layer) const;
 
   /// One container of all layers, at one price found from the whole budget. `key.tensor` must be 0:
@@ -159,7 +159,10 @@ class Compressor {
   Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> layers,
                     const Context& context) const noexcept;
   /// Adds all workers' messages in the order given (rank order). Views in f32 receive bit for bit
-  /// what a `decode_add` of each message gives; half views are added in f32 and rounded once.
+  /// what a `decode_add` of each message gives, in less time: a layer, or a stretch of it, stays in
+  /// a cache, or on a device in registers, while one message after the other is added. Half views
+  /// are added in f32 and rounded once. A message that is refused keeps none of the others from
+  /// being added; `Context::statuses` tells which it was.
   Status decode_add_all(std::span<const ConstBytes> messages, float alpha,
                         std::span<const TensorView> layers, const Context& context) const noexcept;
 
@@ -192,6 +195,11 @@ class Compressor {
   /// `view[j] + (alpha * decoded[j])`, otherwise as `decode_layer`; f32 views only.
   Status decode_layer_add(std::size_t i, ConstBytes message, float alpha, const TensorView& view,
                           const Context& context) const noexcept;
+
+  /// Adds several messages of layer i in the order given (see `Codec::decode_add_all`), otherwise as
+  /// `decode_layer_add`.
+  Status decode_layer_add_all(std::size_t i, std::span<const ConstBytes> messages, float alpha,
+                              const TensorView& view, const Context& context) const noexcept;
 
   /// The prices of the step under way, or of the last one; 0 before the first. On a device this
   /// call and `predicted_prices` wait for all its work, and give 0 when that failed.

@@ -59,8 +59,14 @@ Status decode(ConstBytes message, std::span<const TensorView> views,
 Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> views,
                   const Context& context) noexcept;
 
-/// Workspace that `decode` and `decode_add` above need for a layer of this shape, whatever its
-/// codec.
+/// Adds several messages in the order given, bit for bit what a `decode_add` of each gives, in less
+/// time: those of the same layers and codecs go through memory together. A message that is refused
+/// keeps none of the others from being added; `Context::statuses` tells which it was.
+Status decode_add_all(std::span<const ConstBytes> messages, float alpha,
+                      std::span<const TensorView> views, const Context& context) noexcept;
+
+/// Workspace that `decode`, `decode_add` and `decode_add_all` above need for a layer of this shape,
+/// whatever its codec.
 [[nodiscard]] std::size_t decode_workspace_bytes(const Shape& shape, DType dtype = DType::f32);
 
 /// Puts each body behind the lossless stage (`+blosc`) of its layer's codec, on the CPU: what is

@@ -217,6 +217,9 @@ struct Context {
   Executor* executor = nullptr;
   Handles* handles = nullptr;  ///< for encoding singular pairs on CUDA; unused on the CPU
   Status* status = nullptr;    ///< receives the call's status too (a device word on CUDA)
+  /// Null, or room for a status of each message that the call decodes (device words on CUDA): which
+  /// of several was refused. Left alone where the call as a whole is refused.
+  Status* statuses = nullptr;
   const std::uint32_t* step =
       nullptr;  ///< overrides `Key::step` when not null (a device word on CUDA)
   /// Overrides the key of `Codec::encode` and `Compressor::encode` when not null (in device memory on

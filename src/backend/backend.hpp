@@ -66,8 +66,9 @@ struct DeviceBackend {
   std::size_t (*decode_workspace_bytes)(const LayerPlan&) noexcept;
   Status (*encode)(const LayerPlan&, const ConstTensorView&, const Key&, const Payload&,
                    const Context&) noexcept;
-  Status (*decode)(const LayerPlan&, ConstBytes message, bool add, float alpha, const TensorView&,
-                   const Context&) noexcept;
+  /// Several messages are added in order.
+  Status (*decode)(const LayerPlan&, std::span<const ConstBytes> messages, bool add, float alpha,
+                   const TensorView&, const Context&) noexcept;
   /// Sets up: allocates and copies on the current device. \throws Error
   /// `cap_room`: bytes that the caps leave for the bodies of a streamed step beside the reserve.
   std::unique_ptr<DeviceModel> (*make_model)(std::span<const LayerPlan>, const HeadLayout&,

@@ -6,6 +6,7 @@
 
 #include "backend/backend.hpp"
 #include "codec/layer.hpp"
+#include "codec/read_layers.hpp"
 #include "codec/spec.hpp"
 #include "core/fp_guard.hpp"
 #include "core/status.hpp"
@@ -134,32 +135,35 @@ Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload&
 
 namespace {
 
-Status decode_one(const Stages& stages, ConstBytes message, bool add, float alpha,
-                  const TensorView& view, const Context& context) noexcept {
-  const FpGuard guard;
-  Head head;
-  if (const Status s = Head::parse(message, false, head, context.executor); failed(s)) return s;
+/// Whether a message is one of this codec, of a tensor of this shape.
+Status check_message(const Stages& stages, const Shape& shape, const Head& head) noexcept {
   if (head.layers() != 1) return Status::shape_mismatch;
   LayerCursor layer(head);
   Status status = Status::ok;
   if (!layer.next(status)) return status;
-  if (view.shape != layer.kind.shape) return Status::shape_mismatch;
+  if (shape != layer.kind.shape) return Status::shape_mismatch;
   const bool lossless = (layer.row.flags & LayerRecord::kLossless) != 0;
   if (stages.body->kind(layer.kind.shape, layer.kind.dtype) != layer.kind ||
       (lossless && !stages.lossless)) {
     return Status::codec_mismatch;
   }
-  return read_layer(layer, head.header(), view, add, alpha, context.workspace, context.executor);
+  return Status::ok;
 }
 
 /// On the host or on the view's device.
-Status decode_anywhere(const Stages& stages, ConstBytes message, bool add, float alpha,
-                       const TensorView& view, const Context& context) noexcept {
-  if (view.device == Device::cpu)
-    return report(context, decode_one(stages, message, add, alpha, view, context));
+Status decode_anywhere(const Stages& stages, std::span<const ConstBytes> messages, bool add,
+                       float alpha, const TensorView& view, const Context& context) noexcept {
+  if (view.device == Device::cpu) {
+    const FpGuard guard;
+    return report(context,
+                  read_messages(
+                      messages, add, alpha, context,
+                      [&](const Head& head) { return check_message(stages, view.shape, head); },
+                      [&](std::size_t) { return view; }));
+  }
   const DeviceBackend* const device = backend::device_backend();
   return device == nullptr ? Status::unsupported
-                           : device->decode(EncoderPlan(stages, view.shape, view.dtype), message,
+                           : device->decode(EncoderPlan(stages, view.shape, view.dtype), messages,
                                             add, alpha, view, context);
 }
 
@@ -167,12 +171,17 @@ Status decode_anywhere(const Stages& stages, ConstBytes message, bool add, float
 
 Status Codec::decode(ConstBytes message, const TensorView& view,
                      const Context& context) const noexcept {
-  return decode_anywhere(*stages_, message, false, 1, view, context);
+  return decode_anywhere(*stages_, {&message, 1}, false, 1, view, context);
 }
 
 Status Codec::decode_add(ConstBytes message, float alpha, const TensorView& view,
                          const Context& context) const noexcept {
-  return decode_anywhere(*stages_, message, true, alpha, view, context);
+  return decode_anywhere(*stages_, {&message, 1}, true, alpha, view, context);
+}
+
+Status Codec::decode_add_all(std::span<const ConstBytes> messages, float alpha,
+                             const TensorView& view, const Context& context) const noexcept {
+  return decode_anywhere(*stages_, messages, true, alpha, view, context);
 }
 
 }  // namespace atomo

@@ -71,13 +71,14 @@ Status describe_layer(const LayerCursor& layer, const format::Header& header, La
   return decoder.count(body, layer.kind, layer.row.form(), info.atoms, info.kept);
 }
 
-Status decode_all(ConstBytes message, bool add, float alpha, std::span<const TensorView> views,
-                  const Context& context) noexcept {
+Status decode_all(std::span<const ConstBytes> messages, bool add, float alpha,
+                  std::span<const TensorView> views, const Context& context) noexcept {
   const core::FpGuard guard;
-  Head head;
-  if (const Status s = Head::parse(message, false, head, context.executor); failed(s)) return s;
-  if (head.layers() != views.size()) return Status::shape_mismatch;
-  return codec::read_layers(head, add, alpha, context, [&](std::size_t i) { return views[i]; });
+  const auto check = [&](const Head& head) {
+    return head.layers() == views.size() ? Status::ok : Status::shape_mismatch;
+  };
+  return codec::read_messages(messages, add, alpha, context, check,
+                              [&](std::size_t i) { return views[i]; });
 }
 
 bool on_host(std::span<const TensorView> views) noexcept {
@@ -109,13 +110,18 @@ Status inspect(ConstBytes message, ContainerInfo& info, bool exact) {
 Status decode(ConstBytes message, std::span<const TensorView> views,
               const Context& context) noexcept {
   if (!on_host(views)) return Status::unsupported;
-  return report(context, decode_all(message, false, 1, views, context));
+  return report(context, decode_all({&message, 1}, false, 1, views, context));
 }
 
 Status decode_add(ConstBytes message, float alpha, std::span<const TensorView> views,
                   const Context& context) noexcept {
+  return decode_add_all({&message, 1}, alpha, views, context);
+}
+
+Status decode_add_all(std::span<const ConstBytes> messages, float alpha,
+                      std::span<const TensorView> views, const Context& context) noexcept {
   if (!on_host(views)) return Status::unsupported;
-  return report(context, decode_all(message, true, alpha, views, context));
+  return report(context, decode_all(messages, true, alpha, views, context));
 }
 
 std::size_t decode_workspace_bytes(const Shape& shape, DType dtype) {

@@ -214,65 +214,99 @@ std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) no
   Carver carver;
   const BodyDecoder& decoder = *find_decoder(kind.method);
   if (view != DType::f32) carver.take<float>(kind.shape.elements());
-  if (lossless) carver.take_bytes(decoder.max_body_bytes(kind));
   carver.take_bytes(decoder.workspace_bytes(kind));
+  if (lossless) carver.take_bytes(decoder.max_body_bytes(kind));
   return carver.bytes();
+}
+
+namespace {
+
+Status check_view(const Kind& kind, const TensorView& view, bool add) noexcept {
+  if (view.device != Device::cpu || !is_dtype(view.dtype)) return Status::unsupported;
+  if (view.shape != kind.shape) return Status::shape_mismatch;
+  if (view.dtype != DType::f32 && add) return Status::unsupported;
+  const bool needs_data = kind.shape.elements() > 0;
+  return needs_data && view.data == nullptr ? Status::invalid_argument : Status::ok;
+}
+
+bool has(const LayerBody& body, std::uint8_t flag) noexcept { return (body.row.flags & flag) != 0; }
+
+/// Checks the row and takes its own price off the body.
+Status open_body(const Kind& kind, LayerBody& body) noexcept {
+  const std::size_t n = kind.shape.elements();
+  if (const Status s = check_record(body.row, kind.method, n); failed(s)) return s;
+  const bool sends = n > 0 && !has(body, LayerRecord::kNonFinite);
+  if (!sends || !has(body, LayerRecord::kOwnPrice)) return Status::ok;
+  if (body.bytes.size() <= kPriceBytes) return Status::corrupt;
+  std::memcpy(&body.price, body.bytes.data(), kPriceBytes);
+  if (!is_own_price(body.price)) return Status::corrupt;
+  body.bytes = body.bytes.subspan(kPriceBytes);
+  return Status::ok;
+}
+
+}  // namespace
+
+void read_layer(const Kind& kind, std::span<LayerBody> bodies, const TensorView& view, bool add,
+                float alpha, Bytes workspace, Executor* executor) noexcept {
+  const std::size_t n = kind.shape.elements();
+  const bool half = view.dtype != DType::f32;
+  const BodyDecoder& decoder = *find_decoder(kind.method);
+  const bool lossless = std::any_of(bodies.begin(), bodies.end(), [](const LayerBody& body) {
+    return has(body, LayerRecord::kLossless);
+  });
+  Status status = check_view(kind, view, add);
+  Carver carver(workspace);
+  auto values = carver.take<float>(half ? n : 0);
+  LayerOutput out;
+  out.workspace = carver.take_bytes(decoder.workspace_bytes(kind));
+  if (!failed(status) && n > 0 && !carver.fits()) status = Status::workspace_too_small;
+  // Missed by those bodies alone that need it: a damaged row may say that it is one.
+  const Bytes unpacked = carver.take_bytes(lossless ? decoder.max_body_bytes(kind) : 0);
+  for (LayerBody& body : bodies) body.status = failed(status) ? status : open_body(kind, body);
+  if (failed(status) || n == 0) return;
+
+  out.kind = &kind;
+  out.y = half ? values.data() : static_cast<float*>(view.data);
+  out.n = n;
+  out.add = add;
+  out.alpha = alpha;
+  out.executor = executor;
+  const auto decode = [&](std::size_t begin, std::size_t end) {
+    out.bodies = bodies.subspan(begin, end - begin);
+    if (begin < end) decoder.decode(out);
+  };
+  std::size_t begin = 0;  // of the bodies that are decoded together next
+  for (std::size_t i = 0; i < bodies.size(); ++i) {
+    LayerBody& body = bodies[i];
+    const bool finite = !has(body, LayerRecord::kNonFinite);
+    if (!failed(body.status) && finite && !has(body, LayerRecord::kLossless)) continue;
+    decode(begin, i);
+    begin = i + 1;
+    if (failed(body.status)) continue;
+    if (!finite) {
+      std::fill_n(out.y, n, std::numeric_limits<float>::quiet_NaN());
+      body.status = Status::non_finite;
+      continue;
+    }
+    std::size_t bytes = 0;
+    body.status = carver.fits() ? unpack_frame(kind, body.bytes, unpacked, bytes)
+                                : Status::workspace_too_small;
+    body.bytes = unpacked.first(failed(body.status) ? 0 : bytes);
+    if (!failed(body.status)) decode(i, i + 1);
+  }
+  decode(begin, bodies.size());
+  if (!half || failed(bodies.front().status)) return;
+  const LayerBody& body = bodies.front();
+  bodies.front().status |=
+      round_to_half(values.data(), n, body.key, kOutputDraws, view.dtype, view.data, executor)
+          .status();
 }
 
 Status read_layer(const LayerEntry& layer, const Header& header, const TensorView& view, bool add,
                   float alpha, Bytes workspace, Executor* executor) noexcept {
-  const Kind& kind = layer.kind;
-  if (view.device != Device::cpu || !is_dtype(view.dtype)) return Status::unsupported;
-  if (view.shape != kind.shape) return Status::shape_mismatch;
-  const std::size_t n = kind.shape.elements();
-  const bool half = view.dtype != DType::f32;
-  if (half && add) return Status::unsupported;
-  if (n > 0 && view.data == nullptr) return Status::invalid_argument;
-  if (const Status s = check_record(layer.row, kind.method, n); failed(s)) return s;
-  if (n == 0) return Status::ok;
-
-  const BodyDecoder& decoder = *find_decoder(kind.method);
-  Carver carver(workspace);
-  auto values = carver.take<float>(half ? n : 0);
-  const bool lossless = (layer.row.flags & LayerRecord::kLossless) != 0;
-  const Bytes unpacked = carver.take_bytes(lossless ? decoder.max_body_bytes(kind) : 0);
-  const Bytes scratch = carver.take_bytes(decoder.workspace_bytes(kind));
-  if (!carver.fits()) return Status::workspace_too_small;
-
-  LayerOutput out;
-  out.y = half ? values.data() : static_cast<float*>(view.data);
-  if ((layer.row.flags & LayerRecord::kNonFinite) != 0) {
-    std::fill_n(out.y, n, std::numeric_limits<float>::quiet_NaN());
-    if (half) round_to_half(out.y, n, layer.key, kOutputDraws, view.dtype, view.data, executor);
-    return Status::non_finite;
-  }
-  out.body = layer.body;
-  out.price = header_price(header, kind.method);
-  if ((layer.row.flags & LayerRecord::kOwnPrice) != 0) {
-    if (out.body.size() <= kPriceBytes) return Status::corrupt;
-    std::memcpy(&out.price, out.body.data(), kPriceBytes);
-    if (!is_own_price(out.price)) return Status::corrupt;
-    out.body = out.body.subspan(kPriceBytes);
-  }
-  if (lossless) {
-    std::size_t bytes = 0;
-    if (const Status s = unpack_frame(kind, out.body, unpacked, bytes); failed(s)) return s;
-    out.body = unpacked.first(bytes);
-  }
-  out.kind = &kind;
-  out.key = layer.key;
-  out.n = n;
-  out.add = add;
-  out.thinned = (layer.row.flags & LayerRecord::kThinned) != 0;
-  out.form = layer.row.form();
-  out.alpha = alpha;
-  out.workspace = scratch;
-  out.executor = executor;
-  const Status status = decoder.decode(out);
-  if (failed(status) || !half) return status;
-  return status |
-         round_to_half(values.data(), n, layer.key, kOutputDraws, view.dtype, view.data, executor)
-             .status();
+  LayerBody body{layer.row, layer.body, layer.key, header_price(header, layer.kind.method)};
+  read_layer(layer.kind, {&body, 1}, view, add, alpha, workspace, executor);
+  return body.status;
 }
 
 }  // namespace atomo::codec

@@ -12,6 +12,7 @@
 #include "core/status.hpp"
 #include "core/workspace.hpp"
 #include "format/container_head.hpp"
+#include "format/layer_body.hpp"
 #include "price/allotment.hpp"
 
 namespace atomo::codec {
@@ -98,7 +99,11 @@ class LayerEncoder {
   HashedBlocks hashed_;
 };
 
-/// Decodes one layer.
+/// Decodes a layer of messages whose kind of it is the same, and sets the bodies' statuses. `bodies`
+/// are what rows and header say, cpu::kBodiesAtOnce at most, and one unless `add`.
+void read_layer(const Kind& kind, std::span<LayerBody> bodies, const TensorView& view, bool add,
+                float alpha, Bytes workspace, Executor* executor) noexcept;
+/// The same of one message.
 Status read_layer(const LayerEntry& layer, const Header& header, const TensorView& view, bool add,
                   float alpha, Bytes workspace, Executor* executor) noexcept;
 /// Workspace `read_layer` needs for a layer of this kind into a view of this dtype.

@@ -22,8 +22,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "atomo/types.hpp"
+#include "cpu/add_bodies.hpp"
 #include "format/method_configs.hpp"
 
 namespace atomo::cpu {
@@ -50,9 +52,10 @@ Status encode(const CoordinateConfig& config, const float* x, std::size_t n, con
 Status decode(const CoordinateConfig& config, ConstBytes body, float* y, std::size_t n,
               Bytes workspace, Executor* executor) noexcept;
 
-/// y[i] = y[i] + (alpha * decoded[i]) for every i, two roundings.
-Status decode_add(const CoordinateConfig& config, ConstBytes body, float alpha, float* y,
-                  std::size_t n, Bytes workspace, Executor* executor) noexcept;
+/// y[i] = y[i] + (alpha * decoded[i]) for every i and for each body in its order, two roundings each.
+/// A body's step is its price.
+void decode_add(std::span<LayerBody> bodies, float alpha, float* y, std::size_t n, Bytes workspace,
+                Executor* executor) noexcept;
 
 /// How many entries of a body are not zero.
 Status coordinate_count(ConstBytes body, std::size_t n, std::uint64_t& kept) noexcept;

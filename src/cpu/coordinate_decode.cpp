@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Decoding coordinates, segment by segment, on several threads.
+/// Decoding coordinates, segment by segment, on several threads. A segment of y stays in a cache while
+/// one body after the other is added to it.
 
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "core/run_tasks.hpp"
@@ -12,70 +15,76 @@
 namespace atomo::cpu {
 namespace {
 
-struct DecodeTask {
+/// A body while its segments are read.
+struct SegmentReader {
+  LayerBody* body = nullptr;
   SegmentTable table;
-  std::size_t n;
-  double step;
-  bool add;
-  float alpha;
-  float* y;
-  DecodeMemory& memory;
-  std::size_t first = 0;
+  std::uint64_t next = 0;  ///< where the next batch of segments starts
+  std::array<std::uint64_t, kSlots> starts{};
   std::atomic<bool> corrupt{false};
 
-  void operator()(std::size_t i) noexcept {
-    const std::size_t begin = (first + i) * kCoordinateSegment;
-    const std::size_t m = std::min(kCoordinateSegment, n - begin);
-    float* out = y + begin;
-    float* values = add ? memory.values[i].data() : out;
+  Status open(std::size_t n) noexcept {
+    if (n == 0) return body->bytes.empty() ? Status::ok : Status::corrupt;
+    if (body->bytes.empty()) return Status::ok;  // zeros
+    if (!(body->price > 0) || !std::isfinite(body->price)) return Status::corrupt;
+    table = {body->bytes, segments_of(n)};
+    next = table.bytes();
+    return table.valid() ? Status::ok : Status::corrupt;
+  }
+  [[nodiscard]] bool sound() const noexcept { return !failed(body->status); }
+  /// Finds the segments [first, first + count).
+  void go_on(std::size_t first, std::size_t count) noexcept {
+    if (table.segments == 0) return;
+    for (std::size_t i = 0; i < count; ++i) {
+      starts[i] = next;
+      next += table.word(first + i).bytes;
+    }
+  }
+  /// The m values of segment first + i.
+  void read(std::size_t first, std::size_t i, std::size_t m, float* values) noexcept {
     std::memset(values, 0, m * sizeof(float));
+    if (table.segments == 0) return;
+    const double step = body->price;
     const auto found = [&](std::size_t place, std::int64_t level) {
       values[place] = grid_value(level, step);
       return true;
     };
-    if (!read_segment(table.body.subspan(memory.starts[i]), table.word(first + i), m, found)) {
+    if (!read_segment(table.body.subspan(starts[i]), table.word(first + i), m, found))
       corrupt.store(true, std::memory_order_relaxed);
-      return;
-    }
-    if (!add) return;
-    for (std::size_t k = 0; k < m; ++k) out[k] = out[k] + (alpha * values[k]);
   }
 };
 
-void fill_zero(std::size_t n, bool add, float alpha, float* y) noexcept {
-  if (!add) {
-    std::memset(y, 0, n * sizeof(float));
-    return;
-  }
-  for (std::size_t i = 0; i < n; ++i) y[i] = y[i] + (alpha * 0.0f);
-}
-
-Status decode_body(ConstBytes body, std::size_t n, float step, bool add, float alpha, float* y,
+/// Of one body unless `add`.
+void decode_bodies(std::span<LayerBody> bodies, bool add, float alpha, float* y, std::size_t n,
                    Bytes workspace, Executor* executor) noexcept {
-  if (n == 0) return body.empty() ? Status::ok : Status::corrupt;
-  if (body.empty()) {
-    fill_zero(n, add, alpha, y);
-    return Status::ok;
-  }
-  if (!(step > 0) || !std::isfinite(step)) return Status::corrupt;
-  const SegmentTable table{body, segments_of(n)};
-  if (!table.valid()) return Status::corrupt;
   Carver carver(workspace);
   DecodeMemory memory(carver, n);
-  if (!carver.fits()) return Status::workspace_too_small;
-  DecodeTask task{table, n, step, add, alpha, y, memory};
-  std::uint64_t start = table.bytes();
-  for (std::size_t s = 0; s < table.segments; s += memory.count) {
-    const std::size_t count = std::min(memory.count, table.segments - s);
-    for (std::size_t i = 0; i < count; ++i) {
-      memory.starts[i] = start;
-      start += table.word(s + i).bytes;
+  OpenBodies<SegmentReader> opened(bodies, [&](LayerBody& body, SegmentReader& reader) {
+    reader.body = &body;
+    return carver.fits() ? reader.open(n) : Status::workspace_too_small;
+  });
+  const std::span<SegmentReader> readers = opened.all();
+  const std::size_t segments = readers.empty() ? 0 : segments_of(n);
+  for (std::size_t s = 0; s < segments; s += memory.count) {
+    const std::size_t count = std::min(memory.count, segments - s);
+    for (SegmentReader& reader : readers) {
+      if (reader.sound()) reader.go_on(s, count);
     }
-    task.first = s;
-    run_tasks(executor, count, [&](std::size_t i) { task(i); });
-    if (task.corrupt.load(std::memory_order_relaxed)) return Status::corrupt;
+    run_tasks(executor, count, [&](std::size_t i) {
+      const std::size_t begin = (s + i) * kCoordinateSegment;
+      const std::size_t m = std::min(kCoordinateSegment, n - begin);
+      float* const out = y + begin;
+      for (SegmentReader& reader : readers) {
+        if (!reader.sound()) continue;
+        reader.read(s, i, m, add ? memory.values[i].data() : out);
+        if (!add) continue;
+        for (std::size_t k = 0; k < m; ++k) out[k] = out[k] + (alpha * memory.values[i][k]);
+      }
+    });
+    for (SegmentReader& reader : readers) {
+      if (reader.corrupt.load(std::memory_order_relaxed)) reader.body->status = Status::corrupt;
+    }
   }
-  return Status::ok;
 }
 
 }  // namespace
@@ -88,12 +97,16 @@ std::size_t decode_workspace_bytes(const CoordinateConfig&, std::size_t n) noexc
 
 Status decode(const CoordinateConfig& config, ConstBytes body, float* y, std::size_t n,
               Bytes workspace, Executor* executor) noexcept {
-  return decode_body(body, n, config.step, false, 1, y, workspace, executor);
+  LayerBody one;
+  one.bytes = body;
+  one.price = config.step;
+  decode_bodies({&one, 1}, false, 1, y, n, workspace, executor);
+  return one.status;
 }
 
-Status decode_add(const CoordinateConfig& config, ConstBytes body, float alpha, float* y,
-                  std::size_t n, Bytes workspace, Executor* executor) noexcept {
-  return decode_body(body, n, config.step, true, alpha, y, workspace, executor);
+void decode_add(std::span<LayerBody> bodies, float alpha, float* y, std::size_t n, Bytes workspace,
+                Executor* executor) noexcept {
+  decode_bodies(bodies, true, alpha, y, n, workspace, executor);
 }
 
 Status coordinate_count(ConstBytes body, std::size_t n, std::uint64_t& kept) noexcept {

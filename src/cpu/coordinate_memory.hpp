@@ -51,10 +51,8 @@ struct EncodeMemory {
 struct DecodeMemory {
   std::size_t count = 0;
   std::span<float> values[kSlots];
-  std::span<std::uint64_t> starts;
 
-  DecodeMemory(Carver& carver, std::size_t n) noexcept
-      : count(std::min(kSlots, segments_of(n))), starts(carver.take<std::uint64_t>(count)) {
+  DecodeMemory(Carver& carver, std::size_t n) noexcept : count(std::min(kSlots, segments_of(n))) {
     for (std::size_t i = 0; i < count; ++i) {
       values[i] = carver.take<float>(std::min(n, kCoordinateSegment));
     }

@@ -148,8 +148,7 @@ bool round_chunk(const float* x, std::size_t m, double step, std::uint32_t u,
   const double top = HWY_DYNAMIC_DISPATCH(fix_rows)(x, rows, grid_scale(step), out.levels, &parts);
   const std::uint64_t level = static_cast<std::uint64_t>(top) >> 32;
   if (level >= kMaxLevel) return false;
-  if (grid_at_top(level, step))
-    fix_at_top(x, rows * kColumns, step, out.levels, parts);
+  if (grid_at_top(level, step)) fix_at_top(x, rows * kColumns, step, out.levels, parts);
   std::uint32_t before = u;
   for (std::uint32_t& sum : parts.sums) before += std::exchange(sum, before);
   std::memset(out.nonzero, 0, kCoordinateChunk / 8);

@@ -116,13 +116,5 @@ void scatter_marked(const std::byte* values, const std::uint64_t* words, float s
   }
 }
 
-void scatter_kept(const std::byte* values, const KeptSet& set, float scale, bool add, float alpha,
-                  float* y, std::size_t n, Executor* executor) noexcept {
-  run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
-    scatter_marked(values + 4 * set.before[begin / kKeptGrain], set.words.data() + begin / 64,
-                   scale, add, alpha, y + begin, end - begin);
-  });
-}
-
 }  // namespace atomo::cpu
 #endif

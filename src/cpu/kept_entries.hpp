@@ -49,8 +49,5 @@ void gather_kept(const float* x, std::size_t n, const KeptSet& set, Executor* ex
 /// and 0 elsewhere.
 void scatter_marked(const std::byte* values, const std::uint64_t* words, float scale, bool add,
                     float alpha, float* y, std::size_t n) noexcept;
-/// The same of a layer on several threads. `set.count()` has been called.
-void scatter_kept(const std::byte* values, const KeptSet& set, float scale, bool add, float alpha,
-                  float* y, std::size_t n, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

@@ -29,6 +29,7 @@ namespace atomo::cpu {
 namespace {
 
 constexpr std::size_t kRun = 2048, kTask = 32768;  ///< entries, at least
+static_assert(kStretch % kLevelTile == 0, "decoding takes whole tiles");
 
 /// A body of n entries, cut into its parts.
 struct QsgdShape {
@@ -284,15 +285,19 @@ Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n
   return Status::ok;
 }
 
-Status decode_add(const QsgdConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
-                  Executor* executor) noexcept {
+void decode_add(const QsgdConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Executor* executor) noexcept {
   const QsgdShape shape(config, n);
-  if (const Status status = check(shape, body); failed(status)) return status;
-  const std::byte* codes = body.data() + 4 * shape.buckets;
-  core::run_ranges(executor, n, shape.run_from(kTask), [&](std::size_t begin, std::size_t end) {
-    HWY_DYNAMIC_DISPATCH(add_run)(shape, body.data(), codes, begin, end, alpha, y);
-  });
-  return Status::ok;
+  add_bodies<const std::byte*>(
+      bodies, n, executor,
+      [&](const LayerBody& body, const std::byte*& norms) {
+        norms = body.bytes.data();
+        return check(shape, body.bytes);
+      },
+      [&](const std::byte* norms, std::size_t begin, std::size_t end) {
+        HWY_DYNAMIC_DISPATCH(add_run)
+        (shape, norms, norms + 4 * shape.buckets, begin, end, alpha, y);
+      });
 }
 
 }  // namespace atomo::cpu

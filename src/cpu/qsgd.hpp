@@ -18,8 +18,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "atomo/types.hpp"
+#include "cpu/add_bodies.hpp"
 #include "format/method_configs.hpp"
 
 namespace atomo::cpu {
@@ -37,7 +39,7 @@ Status encode(const QsgdConfig& config, const float* x, std::size_t n, const Key
 Status decode(const QsgdConfig& config, ConstBytes body, float* y, std::size_t n,
               Executor* executor) noexcept;
 /// y[i] = y[i] + (alpha * v), v as `decode` gives it, two roundings.
-Status decode_add(const QsgdConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
-                  Executor* executor) noexcept;
+void decode_add(const QsgdConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

@@ -94,11 +94,13 @@ class Sample {
     }
   }
 
- private:
+  /// The key without its worker, which draws the same.
   static Key shared(Key key) noexcept {
     key.worker = 0;
     return key;
   }
+
+ private:
   [[nodiscard]] std::uint64_t offset(std::size_t n) const noexcept {
     const PhiloxWords w = draws_(0);
     return scale_offset(w[0] | (std::uint64_t{w[1]} << 32), w[2] | (std::uint64_t{w[3]} << 32), n);
@@ -109,23 +111,23 @@ class Sample {
 };
 static_assert(kKeptGrain % kSampleSegment == 0, "a task has whole segments");
 
-Status scatter(const RandomKConfig& config, ConstBytes body, bool add, float alpha, float* y,
-               std::size_t n, const Key& key, Executor* executor) noexcept {
+/// What a kept value of n entries is multiplied by.
+float scale_of(const RandomKConfig& config, std::size_t n) noexcept {
+  return static_cast<float>(static_cast<double>(n) / static_cast<double>(config.keep));
+}
+
+/// Checks everything a body can break.
+Status check(const RandomKConfig& config, ConstBytes body, std::size_t n) noexcept {
   const std::size_t want = max_encoded_bytes(config, n);
   if (body.size() != want) return body.size() < want ? Status::truncated : Status::corrupt;
-  if (n == 0) return Status::ok;
-  const auto scale = static_cast<float>(static_cast<double>(n) / static_cast<double>(config.keep));
-  const Status status = check_values(body.data(), config.keep, scale);
-  if (failed(status)) return status;
-  const Sample sample(config, n, key);
-  run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
-    sample.for_each(begin, end, [&](const SampledSegment& segment, const std::uint64_t* words) {
-      scatter_marked(body.data() + 4 * segment.rank, words, scale, add, alpha, y + segment.begin,
-                     segment.entries);
-    });
-  });
-  return status;
+  return n == 0 ? Status::ok : check_values(body.data(), config.keep, scale_of(config, n));
 }
+
+/// A body that was checked.
+struct Sent {
+  const std::byte* values;
+  Key key;  ///< that the entries are drawn with
+};
 
 }  // namespace
 
@@ -149,12 +151,41 @@ Status encode(const RandomKConfig& config, const float* x, std::size_t n, const 
 
 Status decode(const RandomKConfig& config, ConstBytes body, float* y, std::size_t n, const Key& key,
               Executor* executor) noexcept {
-  return scatter(config, body, false, 1, y, n, key, executor);
+  const Status status = check(config, body, n);
+  if (failed(status) || n == 0) return status;
+  const Sample sample(config, n, key);
+  run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
+    sample.for_each(begin, end, [&](const SampledSegment& segment, const std::uint64_t* words) {
+      scatter_marked(body.data() + 4 * segment.rank, words, scale_of(config, n), false, 1,
+                     y + segment.begin, segment.entries);
+    });
+  });
+  return status;
 }
 
-Status decode_add(const RandomKConfig& config, ConstBytes body, float alpha, float* y,
-                  std::size_t n, const Key& key, Executor* executor) noexcept {
-  return scatter(config, body, true, alpha, y, n, key, executor);
+void decode_add(const RandomKConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Executor* executor) noexcept {
+  OpenBodies<Sent> sent(bodies, [&](const LayerBody& body, Sent& opened) {
+    opened = {body.bytes.data(), Sample::shared(body.key)};
+    return check(config, body.bytes, n);
+  });
+  const float scale = scale_of(config, n);
+  run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
+    // Those of one step draw the same entries: once for all of them.
+    for (std::span<const Sent> left = sent.all(); !left.empty();) {
+      const auto other = std::find_if(
+          left.begin(), left.end(), [&](const Sent& body) { return body.key != left.front().key; });
+      const auto same = left.first(static_cast<std::size_t>(other - left.begin()));
+      const Sample sample(config, n, same.front().key);
+      sample.for_each(begin, end, [&](const SampledSegment& segment, const std::uint64_t* words) {
+        for (const Sent& body : same) {
+          scatter_marked(body.values + 4 * segment.rank, words, scale, true, alpha,
+                         y + segment.begin, segment.entries);
+        }
+      });
+      left = left.subspan(same.size());
+    }
+  });
 }
 
 }  // namespace atomo::cpu

@@ -163,15 +163,22 @@ Status decode(const SignConfig& config, ConstBytes body, float* y, std::size_t n
   return Status::ok;
 }
 
-Status decode_add(const SignConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
-                  Executor* executor) noexcept {
-  float scale = 1;
-  if (const Status status = open(config, body, n, scale); failed(status)) return status;
-  const std::byte* in = body.data() + scale_bytes(config);
-  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    HWY_DYNAMIC_DISPATCH(add_bits)(in + begin / 8, end - begin, scale, alpha, y + begin);
-  });
-  return Status::ok;
+void decode_add(const SignConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Executor* executor) noexcept {
+  struct Signs {
+    const std::byte* bits;
+    float scale;
+  };
+  add_bodies<Signs>(
+      bodies, n, executor,
+      [&](const LayerBody& body, Signs& signs) {
+        signs.bits = body.bytes.data() + scale_bytes(config);
+        return open(config, body.bytes, n, signs.scale);
+      },
+      [&](const Signs& signs, std::size_t begin, std::size_t end) {
+        HWY_DYNAMIC_DISPATCH(add_bits)
+        (signs.bits + begin / 8, end - begin, signs.scale, alpha, y + begin);
+      });
 }
 
 }  // namespace atomo::cpu

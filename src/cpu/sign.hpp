@@ -19,8 +19,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "atomo/types.hpp"
+#include "cpu/add_bodies.hpp"
 #include "format/method_configs.hpp"
 
 namespace atomo::cpu {
@@ -38,7 +40,7 @@ Status encode(const SignConfig& config, const float* x, std::size_t n, Bytes wor
 Status decode(const SignConfig& config, ConstBytes body, float* y, std::size_t n,
               Executor* executor) noexcept;
 /// y[i] = y[i] + (alpha * (+-scale)), two roundings.
-Status decode_add(const SignConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
-                  Executor* executor) noexcept;
+void decode_add(const SignConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

@@ -244,14 +244,22 @@ Status decode(const TernaryConfig& config, ConstBytes body, float* y, std::size_
   return Status::ok;
 }
 
-Status decode_add(const TernaryConfig& config, ConstBytes body, float alpha, float* y,
-                  std::size_t n, Executor* executor) noexcept {
-  float norm = 0;
-  if (const Status status = open(config, body, n, norm); failed(status)) return status;
-  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    HWY_DYNAMIC_DISPATCH(add_blocks)(body.data() + 4, norm, begin, end, alpha, y);
-  });
-  return Status::ok;
+void decode_add(const TernaryConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Executor* executor) noexcept {
+  struct Trits {
+    const std::byte* bytes;
+    float norm;
+  };
+  add_bodies<Trits>(
+      bodies, n, executor,
+      [&](const LayerBody& body, Trits& trits) {
+        trits.bytes = body.bytes.data() + 4;
+        return open(config, body.bytes, n, trits.norm);
+      },
+      [&](const Trits& trits, std::size_t begin, std::size_t end) {
+        HWY_DYNAMIC_DISPATCH(add_blocks)(trits.bytes, trits.norm, begin, end, alpha, y);
+      },
+      kGrain);
 }
 
 }  // namespace atomo::cpu

@@ -20,8 +20,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "atomo/types.hpp"
+#include "cpu/add_bodies.hpp"
 #include "format/method_configs.hpp"
 
 namespace atomo::cpu {
@@ -39,7 +41,7 @@ Status encode(const TernaryConfig& config, const float* x, std::size_t n, const 
 Status decode(const TernaryConfig& config, ConstBytes body, float* y, std::size_t n,
               Executor* executor) noexcept;
 /// y[i] = y[i] + (alpha * v), two roundings, v as `decode` gives it.
-Status decode_add(const TernaryConfig& config, ConstBytes body, float alpha, float* y,
-                  std::size_t n, Executor* executor) noexcept;
+void decode_add(const TernaryConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

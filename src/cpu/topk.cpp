@@ -262,28 +262,81 @@ bool select_largest(const TopkConfig& config, const float* x, std::size_t n, Top
   return true;
 }
 
-Status scatter(const TopkConfig& config, ConstBytes body, bool add, float alpha, float* y,
-               std::size_t n, Bytes workspace, Executor* executor) noexcept {
-  if (n == 0) return body.empty() ? Status::ok : Status::corrupt;
-  core::Carver carver(workspace);
-  KeptSet set = KeptSet::carve(carver, n);
-  if (!carver.fits()) return Status::workspace_too_small;
+/// Entries whose marks are read before the values are scattered, by several tasks.
+constexpr std::size_t kWindow = 8 * kKeptGrain;
+
+/// The marks of one body's window, and where its values go on.
+struct MarkedBody {
+  LayerBody* body;
   coding::MarksReader reader;
-  if (!reader.open(body, n) || reader.kept() != config.keep) return Status::corrupt;
-  const std::size_t values_at = format::topk_values_at(reader.bytes());
-  if (body.size() < values_at || body.size() - values_at != 4 * config.keep) return Status::corrupt;
-  if (!all_zero(body.data(), reader.bytes(), values_at)) return Status::corrupt;
-  coding::SegmentMarks segment;
-  for (std::size_t at = 0; at < set.words.size(); at += segment.size()) {
-    if (!reader.next(segment)) return Status::corrupt;
-    std::copy_n(segment.begin(), std::min(segment.size(), set.words.size() - at),
-                set.words.begin() + static_cast<std::ptrdiff_t>(at));
+  const std::byte* values;
+  std::uint64_t left;  ///< values of the entries from the window on
+  std::uint64_t in_window;
+  KeptSet set;
+
+  [[nodiscard]] bool sound() const noexcept { return !failed(body->status); }
+  /// Checks all but the marks.
+  Status open(const TopkConfig& config, std::size_t n) noexcept {
+    const ConstBytes bytes = body->bytes;
+    if (n == 0) return bytes.empty() ? Status::ok : Status::corrupt;
+    if (!reader.open(bytes, n) || reader.kept() != config.keep) return Status::corrupt;
+    const std::size_t at = format::topk_values_at(reader.bytes());
+    if (bytes.size() < at || bytes.size() - at != 4 * config.keep) return Status::corrupt;
+    if (!all_zero(bytes.data(), reader.bytes(), at)) return Status::corrupt;
+    values = bytes.data() + at;
+    left = config.keep;
+    in_window = 0;
+    return check_values(values, config.keep, 1);
   }
-  if (set.count() != config.keep) return Status::corrupt;
-  const std::byte* values = body.data() + values_at;
-  if (const Status status = check_values(values, config.keep, 1); failed(status)) return status;
-  scatter_kept(values, set, 1, add, alpha, y, n, executor);
-  return Status::ok;
+  /// Goes on to a window of so many entries; `last` behind which there is none.
+  void read_marks(std::size_t entries, bool last) noexcept {
+    values += 4 * in_window;
+    set.words = set.words.first((entries + 63) / 64);
+    coding::SegmentMarks segment;
+    bool good = true;
+    for (std::size_t at = 0; good && at < set.words.size(); at += segment.size()) {
+      good = reader.next(segment);
+      std::copy_n(segment.begin(), std::min(segment.size(), set.words.size() - at),
+                  set.words.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    in_window = good ? set.count() : 0;
+    good = good && (last ? in_window == left : in_window <= left);
+    if (!good) body->status = Status::corrupt;
+    left -= in_window;
+  }
+};
+
+/// The windows of bodies that are decoded together.
+std::array<KeptSet, kBodiesAtOnce> carve_windows(Carver& carver, std::size_t n) noexcept {
+  std::array<KeptSet, kBodiesAtOnce> windows;
+  for (KeptSet& set : windows) set = KeptSet::carve(carver, std::min(n, kWindow));
+  return windows;
+}
+
+void scatter(const TopkConfig& config, std::span<LayerBody> bodies, bool add, float alpha, float* y,
+             std::size_t n, Bytes workspace, Executor* executor) noexcept {
+  core::Carver carver(workspace);
+  const std::array<KeptSet, kBodiesAtOnce> windows = carve_windows(carver, n);
+  OpenBodies<MarkedBody> opened(bodies, [&](LayerBody& body, MarkedBody& marked) {
+    marked.body = &body;
+    return carver.fits() ? marked.open(config, n) : Status::workspace_too_small;
+  });
+  const std::span<MarkedBody> all = opened.all();
+  for (std::size_t at = 0; at < n; at += kWindow) {
+    const std::size_t entries = std::min(kWindow, n - at);
+    core::run_tasks(executor, all.size(), [&](std::size_t i) {
+      all[i].set = windows[i];
+      if (all[i].sound()) all[i].read_marks(entries, at + entries == n);
+    });
+    core::run_ranges(executor, entries, kKeptGrain, [&](std::size_t begin, std::size_t end) {
+      for (const MarkedBody& marked : all) {
+        if (!marked.sound()) continue;
+        scatter_marked(marked.values + 4 * marked.set.before[begin / kKeptGrain],
+                       marked.set.words.data() + begin / 64, 1, add, alpha, y + at + begin,
+                       end - begin);
+      }
+    });
+  }
 }
 
 }  // namespace
@@ -295,6 +348,12 @@ std::size_t max_encoded_bytes(const TopkConfig& config, std::size_t n) noexcept 
 std::size_t workspace_bytes(const TopkConfig& config, std::size_t n) noexcept {
   core::Carver carver;
   TopkMemory(carver, config, n);
+  return carver.bytes();
+}
+
+std::size_t decode_workspace_bytes(const TopkConfig&, std::size_t n) noexcept {
+  core::Carver carver;
+  carve_windows(carver, n);
   return carver.bytes();
 }
 
@@ -324,12 +383,15 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
 
 Status decode(const TopkConfig& config, ConstBytes body, float* y, std::size_t n, Bytes workspace,
               Executor* executor) noexcept {
-  return scatter(config, body, false, 1, y, n, workspace, executor);
+  LayerBody one;
+  one.bytes = body;
+  scatter(config, {&one, 1}, false, 1, y, n, workspace, executor);
+  return one.status;
 }
 
-Status decode_add(const TopkConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
-                  Bytes workspace, Executor* executor) noexcept {
-  return scatter(config, body, true, alpha, y, n, workspace, executor);
+void decode_add(const TopkConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Bytes workspace, Executor* executor) noexcept {
+  scatter(config, bodies, true, alpha, y, n, workspace, executor);
 }
 
 }  // namespace atomo::cpu

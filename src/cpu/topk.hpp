@@ -19,17 +19,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "atomo/types.hpp"
+#include "cpu/add_bodies.hpp"
 #include "format/method_configs.hpp"
 
 namespace atomo::cpu {
 
 /// Upper bound of a body: a bit map of n entries, padded, and 4 bytes an entry kept.
 [[nodiscard]] std::size_t max_encoded_bytes(const TopkConfig& config, std::size_t n) noexcept;
-/// Bytes that `encode`, `decode` and `decode_add` need, of any alignment; decoding needs no more than
-/// at k = 0.
+/// Bytes that `encode` needs, of any alignment.
 [[nodiscard]] std::size_t workspace_bytes(const TopkConfig& config, std::size_t n) noexcept;
+/// Bytes that `decode` and `decode_add` need, of any alignment: about one an entry, 512 KiB at most.
+[[nodiscard]] std::size_t decode_workspace_bytes(const TopkConfig& config, std::size_t n) noexcept;
 
 /// Writes at most `max_encoded_bytes` bytes to `body`. `executor` may be null. `non_finite` when an
 /// entry is Inf or NaN.
@@ -40,7 +43,7 @@ Status encode(const TopkConfig& config, const float* x, std::size_t n, Bytes wor
 Status decode(const TopkConfig& config, ConstBytes body, float* y, std::size_t n, Bytes workspace,
               Executor* executor) noexcept;
 /// y[i] = y[i] + (alpha * v), two roundings, v as `decode` gives it, zeros included.
-Status decode_add(const TopkConfig& config, ConstBytes body, float alpha, float* y, std::size_t n,
-                  Bytes workspace, Executor* executor) noexcept;
+void decode_add(const TopkConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
+                std::size_t n, Bytes workspace, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

@@ -1,33 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The stages of a message in their order, for one tensor and for a model. Adding an operation is a
-/// line in `EncodePlans` and one in `DecodePlans`.
+/// Messages of one tensor, whose plans are made anew at each call, and of a model, which keeps its own.
 
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <new>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "cuda/atoms.cuh"
-#include "cuda/atoms_decode.cuh"
-#include "cuda/container.cuh"
-#include "cuda/coordinate.cuh"
-#include "cuda/coordinate_decode.cuh"
-#include "cuda/cub.cuh"
-#include "cuda/factors.cuh"
-#include "cuda/factors_decode.cuh"
-#include "cuda/fixed_length.cuh"
-#include "cuda/half_sums.cuh"
-#include "cuda/identity.cuh"
-#include "cuda/qsgd.cuh"
-#include "cuda/random_k.cuh"
-#include "cuda/sign.cuh"
-#include "cuda/streaming.cuh"
-#include "cuda/ternary.cuh"
-#include "cuda/topk.cuh"
+#include "cuda/message_plan.cuh"
 #include "format/container_rules.hpp"
 #include "price/budget.hpp"
 
@@ -36,18 +18,6 @@ namespace {
 
 using price::Pool;
 
-// Those of methods.def come first.
-using EncodePlans = std::tuple<
-#define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
-#include "format/methods.def"
-    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan, atoms::Plan,
-    coordinate::Plan, factors::Plan>;
-using DecodePlans = std::tuple<
-#define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
-#include "format/methods.def"
-    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan,
-    atoms::DecodePlan, coordinate::DecodePlan, factors::DecodePlan>;
-
 /// Whether a layer can be encoded and decoded here. Those that mark entries have 2^32 - 1 at most.
 bool runs(const LayerPlan& layer) noexcept {
   const MethodId id = layer.kind.method;
@@ -55,104 +25,6 @@ bool runs(const LayerPlan& layer) noexcept {
                              : id == MethodId::random_k ? random_k::kMaxEntries
                                                         : Shape::kMaxElements;
   return layer.has_cuda && layer.n <= most;
-}
-
-/// The layers of a message as plans take them, with the head's tables.
-struct MessageShape {
-  std::span<const LayerPlan> layers;
-  std::span<const std::uint16_t> kind_of;
-  std::uint32_t kinds = 0;
-  ConstBytes head_tables;
-  std::uint16_t flags = 0;  ///< of the header
-};
-
-/// Plans of one direction: the frame's and each operation's.
-template <typename Plans>
-struct MessagePlan {
-  FramePlan frame;
-  Plans operations;
-  Split halves;            ///< decoding: a job a layer, without units where the view is f32
-  Scratch<float> room;     ///< decoding: f32 values of the other views
-  Scratch<Key> first_key;  ///< decoding: of the first of several messages
-
-  void make(const MessageShape& shape, Layout& layout, bool decodes) {
-    plan_frame(shape.layers, shape.kind_of, shape.kinds, shape.head_tables, layout, frame,
-               shape.flags);
-    if (decodes) plan_halves(shape.layers, layout);
-    std::apply([&](auto&... p) { (plan(shape.layers, layout, p), ...); }, operations);
-    frame.zeroed_bytes = layout.zeroed_bytes();
-  }
-  void plan_halves(std::span<const LayerPlan> layers, Layout& layout) {
-    SplitMaker split(layout, layers.size());
-    std::uint64_t entries = 0;
-    for (const LayerPlan& layer : layers) {
-      const std::uint64_t n = layer.kind.dtype == DType::f32 ? 0 : layer.n;
-      split.add(divide_up(n, kHalfUnit));
-      entries += n;
-    }
-    halves = split.split();
-    room = layout.scratch<float>(entries);
-    first_key = layout.scratch<Key>(1);
-  }
-  /// Whether an operation calls the caller's libraries.
-  [[nodiscard]] bool uses_handles() const {
-    const auto needs = []<typename Plan>(const Plan& p) {
-      if constexpr (Plan::kStages.handles) return needs_handles(p);
-      return false;
-    };
-    return std::apply([&](const auto&... p) { return (needs(p) || ...); }, operations);
-  }
-  /// Calls `stage(plan)` for the operations that have layers.
-  template <typename Stage>
-  void each(Stage stage) const {
-    std::apply([&](const auto&... p) { ((p.empty() ? void() : stage(p)), ...); }, operations);
-  }
-};
-
-/// An operation has the stages that it declares and no other: a function whose parameters are not
-/// quite a stage's would never be called.
-template <typename Plan>
-concept HasDeclaredStages = requires(const Frame& frame, const Plan& p, Queue& queue) {
-  requires Plan::kStages.analyse == requires { analyse(frame, p, queue); };
-  requires Plan::kStages.price == requires { find_price(frame, p, queue); };
-  requires Plan::kStages.size == requires { size(frame, p, queue); };
-  requires Plan::kStages.write == requires { write(frame, p, queue); };
-  requires Plan::kStages.handles == requires { needs_handles(p); };
-};
-
-/// Launches all stages of an encode.
-void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& plan, ConstBytes tables,
-                    const MessageCall& call, std::span<const ConstTensorView> views,
-                    std::uint64_t* bytes, Status* status, Queue& queue) {
-  begin(frame, tables, call, views, queue);
-  plan.each([&]<typename Plan>(const Plan& p) {
-    static_assert(HasDeclaredStages<Plan>);
-    if constexpr (Plan::kStages.analyse) analyse(frame, p, queue);
-  });
-  plan.each([&]<typename Plan>(const Plan& p) {
-    if constexpr (Plan::kStages.price) find_price(frame, p, queue);
-  });
-  plan.each([&]<typename Plan>(const Plan& p) {
-    if constexpr (Plan::kStages.size) size(frame, p, queue);
-  });
-  place(frame, queue);
-  plan.each([&]<typename Plan>(const Plan& p) {
-    if constexpr (Plan::kStages.write) write(frame, p, queue);
-  });
-  assemble(frame, queue);
-  seal(frame, bytes, status, queue);
-}
-
-void decode_layers(const Frame& frame, const MessagePlan<DecodePlans>& plan, DecodeInto into,
-                   Queue& queue) {
-  plan.each([&](const auto& p) { decode(frame, p, into, queue); });
-}
-
-/// Launches all stages of decoding one message; halves stay f32.
-void decode_message(const Frame& frame, const MessagePlan<DecodePlans>& plan, ConstBytes tables,
-                    DecodeInto into, std::span<const TensorView> views, Queue& queue) {
-  open(frame, tables, views, plan.room, queue);
-  decode_layers(frame, plan, into, queue);
 }
 
 Status status_of(const Queue& queue, Status sound) noexcept {
@@ -190,7 +62,7 @@ template <typename Plans>
 struct OneLayerPlan {
   MessagePlan<Plans> plan;
   std::array<std::byte, kTablesInLaunch> tables;
-  std::uint64_t table_bytes = 0, tables_at = 0;
+  std::uint64_t table_bytes = 0, tables_at = 0;  ///< the states of further messages stand behind
 
   /// Counts; `place` fills.
   OneLayerPlan(const OneLayer& one, bool decodes, bool places) {
@@ -212,11 +84,15 @@ struct OneLayerPlan {
     return lacks_handles ? Status::invalid_argument : Status::ok;
   }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept {
-    return tables_at + table_bytes + kAlignment;
+    return tables_at + table_bytes + plan.more_bytes + kAlignment;
   }
-  [[nodiscard]] Frame frame(Bytes workspace, std::byte* message, std::uint64_t capacity) const {
+  [[nodiscard]] Frame frame(Bytes workspace, std::byte* message = nullptr,
+                            std::uint64_t capacity = 0) const {
     std::byte* const work = aligned(workspace);
-    return {plan.frame, work + tables_at, work, message, capacity};
+    return {plan.frame, work + tables_at, work, work, message, capacity};
+  }
+  [[nodiscard]] std::byte* more(Bytes workspace) const noexcept {
+    return aligned(workspace) + tables_at + table_bytes;
   }
   [[nodiscard]] ConstBytes used_tables() const noexcept {
     return {tables.data(), static_cast<std::size_t>(table_bytes)};
@@ -259,21 +135,17 @@ Status encode_tensor(const LayerPlan& layer, const ConstTensorView& view, const 
   return status_of(queue, Status::ok);
 }
 
-Status decode_tensor(const LayerPlan& layer, ConstBytes message, bool add, float alpha,
-                     const TensorView& view, const Context& context) noexcept {
+Status decode_tensor(const LayerPlan& layer, std::span<const ConstBytes> messages, bool add,
+                     float alpha, const TensorView& view, const Context& context) noexcept {
   if (!takes(layer, view)) return Status::unsupported;
   const OneLayer one(layer);
   if (layer.n > 0 && view.data == nullptr) return Status::invalid_argument;
   if (add && view.dtype != DType::f32) return Status::unsupported;
   const OneLayerPlan<DecodePlans> plan(one, true, true);
   if (const Status s = plan.check(context); failed(s)) return s;
-  const Frame frame =
-      plan.frame(context.workspace, const_cast<std::byte*>(message.data()), message.size());
   Queue queue(context.stream);
-  const DecodeInto into{add, alpha};
-  decode_message(frame, plan.plan, plan.used_tables(), into, {&view, 1}, queue);
-  round_halves(frame, plan.plan.halves, queue);
-  close(frame, into, context.status, queue);
+  decode_messages(plan.frame(context.workspace), plan.more(context.workspace), plan.plan,
+                  plan.used_tables(), messages, {add, alpha}, {&view, 1}, context, queue);
   return status_of(queue, Status::ok);
 }
 
@@ -289,19 +161,25 @@ class ResidentPlan {
     host_tables_.resize(counted.table_bytes());
     Layout placed(host_tables_, counted);
     plan_.make(shape, placed, decodes);
-    workspace_ = placed.workspace_bytes() + kAlignment;
+    more_at_ = placed.workspace_bytes();
+    workspace_ = more_at_ + plan_.more_bytes + kAlignment;
     tables_ = on_device(host_tables_, "a model's tables");
   }
   [[nodiscard]] const MessagePlan<Plans>& plan() const noexcept { return plan_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
   [[nodiscard]] const std::byte* host_tables() const noexcept { return host_tables_.data(); }
-  [[nodiscard]] Frame frame(Bytes workspace, std::byte* message, std::uint64_t capacity) const {
-    return {plan_.frame, tables_.get(), aligned(workspace), message, capacity};
+  [[nodiscard]] Frame frame(Bytes workspace, std::byte* message = nullptr,
+                            std::uint64_t capacity = 0) const {
+    std::byte* const work = aligned(workspace);
+    return {plan_.frame, tables_.get(), work, work, message, capacity};
+  }
+  [[nodiscard]] std::byte* more(Bytes workspace) const noexcept {
+    return aligned(workspace) + more_at_;
   }
 
  private:
   MessagePlan<Plans> plan_;
-  std::size_t workspace_ = 0;
+  std::size_t workspace_ = 0, more_at_ = 0;
   std::vector<std::byte> host_tables_;
   DeviceBytes tables_;
 };
@@ -343,26 +221,9 @@ class Model final : public backend::DeviceModel {
     if (const Status s = check_views(views); failed(s)) return s;
     if (context.workspace.size() < decode_.workspace_bytes()) return Status::workspace_too_small;
     if (context.stream == nullptr) return Status::invalid_argument;
-    const MessagePlan<DecodePlans>& plan = decode_.plan();
-    const bool halves = plan.halves.units > 0, sums = halves && add;
     Queue queue(context.stream);
-    bool follows = false;
-    for (const ConstBytes message : messages) {
-      const Frame frame =
-          decode_.frame(context.workspace, const_cast<std::byte*>(message.data()), message.size());
-      const DecodeInto into{add, alpha};
-      open(frame, {}, views, plan.room, queue);
-      if (sums && !follows) {
-        begin_half_sums(frame, plan.halves, plan.first_key, queue);
-      }
-      decode_layers(frame, plan, into, queue);
-      if (halves && !sums) round_halves(frame, plan.halves, queue);
-      close(frame, into, context.status, queue, follows);
-      follows = true;
-      if (!sums || &message != &messages.back()) continue;
-      round_half_sums(frame, plan.halves, plan.first_key, queue);
-      close(frame, into, context.status, queue, true);
-    }
+    decode_messages(decode_.frame(context.workspace), decode_.more(context.workspace),
+                    decode_.plan(), {}, messages, {add, alpha}, views, context, queue);
     return status_of(queue, Status::ok);
   }
 

@@ -41,8 +41,12 @@ void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
            std::span<const ConstTensorView> views, Queue& queue);
 
 /// The same for decoding: `open` calls it.
-void begin(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
+void begin(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
            Scratch<float> f32_room, Queue& queue);
+
+/// Clears what must be zero, but for the messages' states: between messages of which each uses the
+/// workspace for itself. One launch.
+void clear_between(const Frame& frame, Queue& queue);
 
 /// Where bodies go; everything of the head but the header; the zeros behind bodies. One launch.
 void place(const Frame& frame, Queue& queue);
@@ -52,22 +56,27 @@ void assemble(const Frame& frame, Queue& queue);
 /// and one before it where layers have bodies of fixed length.
 void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue);
 
-/// First launches of a decode: `begin`, then one that parses and checks the head against the plan's
-/// layers, whose states then say what to decode where, and one that checks the bodies' checksum.
-/// From then on `decodes` is 1 only where head, checksums and row are sound, so the outputs of
+/// First launches of a decode, over all messages at once: `begin`, then one that parses and checks
+/// heads against the plan's layers, whose states then say what to decode where, and one that checks the
+/// bodies' checksums. From then on `decodes` is 1 only where head, checksums and row are sound, so the outputs of
 /// damaged messages stay as they are. The dtypes of what was encoded are not compared: any of the
 /// three may be decoded into any view, as on the CPU. `f32_room` holds the f32 values of all half
 /// views, one after another.
-void open(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
+void open(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
           Scratch<float> f32_room, Queue& queue);
 /// Entries of a unit of `round_halves`.
 inline constexpr std::uint64_t kHalfUnit = 1024;
 /// Rounds the values of half views (purpose `output`); job i is layer i, without units where its
 /// view is f32. One launch, none without units.
 void round_halves(const Frame& frame, Split halves, Queue& queue);
-/// NaNs for non-finite layers, and the call's status, which may be null. `follows`: `*status` holds
-/// that of another message of the same call; it becomes the first failure, or else the notices of both.
-/// One launch.
-void close(const Frame& frame, DecodeInto into, Status* status, Queue& queue, bool follows = false);
+/// Where the statuses of a call go, device words, or null.
+struct StatusWords {
+  Status* all = nullptr;   ///< the first failure of its messages, or else the notices of all
+  Status* each = nullptr;  ///< one a message
+};
+/// NaNs for the layers that are non-finite in one of the messages, and their statuses. `follows`: the
+/// words hold those of other messages of the same call. One launch.
+void close(const Frames& frames, DecodeInto into, StatusWords words, Queue& queue,
+           bool follows = false);
 
 }  // namespace atomo::cuda

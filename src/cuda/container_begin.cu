@@ -84,15 +84,21 @@ __device__ void clear(const Frame& frame, std::uint64_t begin, std::uint64_t end
     words[i] = make_uint4(0, 0, 0, 0);
 }
 
+/// Clears the zeroed part of the workspace but for the states.
+__device__ void clear_rest(const Frame& frame, std::uint64_t thread, std::uint64_t threads) {
+  clear(frame, 0, frame.plan.states_begin, thread, threads);
+  clear(frame, (frame.plan.states_end + 63) / 64 * 64, frame.plan.zeroed_bytes, thread, threads);
+}
+
 template <std::size_t kBytes>
-__global__ void begin_message(const Frame frame, const BeginJob job,
-                              const __grid_constant__ InLaunch<kBytes> argument) {
+__global__ void begin_messages(const Frames frames, const BeginJob job,
+                               const __grid_constant__ InLaunch<kBytes> argument) {
   const std::uint64_t thread = warp_in_grid() * kLanes + lane();
   const std::uint64_t threads = warps_in_grid() * kLanes;
+  const Frame& frame = frames.first;
   if (job.first == 0) {
-    clear(frame, 0, frame.plan.states_begin, thread, threads);
-    clear(frame, (frame.plan.states_end + 63) / 64 * 64, frame.plan.zeroed_bytes, thread, threads);
-    if (thread == 0) fill_message(frame, job.call);
+    clear_rest(frame, thread, threads);
+    if (thread < frames.count) fill_message(frames[static_cast<std::uint32_t>(thread)], job.call);
     auto* const tables = reinterpret_cast<uint4*>(const_cast<std::byte*>(frame.tables));
     for (std::uint64_t i = thread; i < job.table_bytes / 16; i += threads)
       tables[i] = reinterpret_cast<const uint4*>(argument.bytes)[i];
@@ -102,7 +108,8 @@ __global__ void begin_message(const Frame frame, const BeginJob job,
   const auto* const infos = reinterpret_cast<const PlannedLayer*>(tables + frame.plan.infos.at);
   const auto* const tensors =
       reinterpret_cast<const TensorInLaunch*>(argument.bytes + job.table_bytes);
-  for (std::uint64_t i = thread; i < job.layers; i += threads) {
+  for (std::uint64_t k = thread; k < std::uint64_t{job.layers} * frames.count; k += threads) {
+    const std::uint64_t i = k % job.layers;
     LayerState state;
     if (!job.decodes) {
       state.x = tensors[i].data;
@@ -114,44 +121,56 @@ __global__ void begin_message(const Frame frame, const BeginJob job,
       state.half = const_cast<void*>(tensors[i].data);
       state.half_dtype = tensors[i].dtype();
     }
-    frame.layer(static_cast<std::uint32_t>(job.first + i)) = state;
+    frames[static_cast<std::uint32_t>(k / job.layers)].layer(
+        static_cast<std::uint32_t>(job.first + i)) = state;
   }
+}
+
+__global__ void clear_workspace(const Frame frame) {
+  clear_rest(frame, warp_in_grid() * kLanes + lane(), warps_in_grid() * kLanes);
+}
+
+/// Warps that clear the workspace.
+std::uint64_t clearing_warps(const Frame& frame) {
+  constexpr std::uint64_t kClearedByWarp = 4096, kMostWarps = 8192;
+  return std::min(divide_up(frame.plan.zeroed_bytes, kClearedByWarp), kMostWarps);
 }
 
 /// Launches with the smallest argument that `bytes` fit into.
 template <std::size_t kChoice = 0>
-void launch_begin(const Frame& frame, const BeginJob& job, ConstBytes bytes, std::uint64_t warps,
+void launch_begin(const Frames& frames, const BeginJob& job, ConstBytes bytes, std::uint64_t warps,
                   Queue& queue) {
   if constexpr (kChoice + 1 < std::size(kSizes)) {
     if (bytes.size() > kSizes[kChoice])
-      return launch_begin<kChoice + 1>(frame, job, bytes, warps, queue);
+      return launch_begin<kChoice + 1>(frames, job, bytes, warps, queue);
   }
   InLaunch<kSizes[kChoice]> argument;
   std::copy(bytes.begin(), bytes.end(), argument.bytes);
   std::fill(argument.bytes + bytes.size(), std::end(argument.bytes), std::byte{0});
-  queue.launch_warps(begin_message<kSizes[kChoice]>, warps, frame, job, argument);
+  queue.launch_warps(begin_messages<kSizes[kChoice]>, warps, frames, job, argument);
 }
 
 /// `tensor(i)` is what travels of layer i.
 template <typename Tensor>
-void begin_layers(const Frame& frame, ConstBytes tables, BeginJob job, Tensor tensor,
+void begin_layers(const Frames& frames, ConstBytes tables, BeginJob job, Tensor tensor,
                   Queue& queue) {
-  constexpr std::uint64_t kClearedByWarp = 4096, kMostWarps = 8192;
   constexpr std::size_t kEach = sizeof(TensorInLaunch);
   std::array<std::byte, kSizes[std::size(kSizes) - 1]> bytes;
   std::size_t used = tables.size();
   std::copy(tables.begin(), tables.end(), bytes.begin());
   job.table_bytes = static_cast<std::uint32_t>(used);
-  std::uint64_t warps = std::min(divide_up(frame.plan.zeroed_bytes, kClearedByWarp), kMostWarps);
-  for (std::uint32_t i = 0; i < frame.plan.count;) {
+  std::uint64_t warps = clearing_warps(frames.first);
+  const std::uint32_t count = frames.first.plan.count;
+  for (std::uint32_t i = 0; i < count;) {
     job.first = i;
-    for (; i < frame.plan.count && used + kEach <= bytes.size(); ++i, used += kEach) {
+    for (; i < count && used + kEach <= bytes.size(); ++i, used += kEach) {
       const auto packed = std::bit_cast<std::array<std::byte, kEach>>(tensor(i));
       std::copy(packed.begin(), packed.end(), bytes.begin() + static_cast<std::ptrdiff_t>(used));
     }
     job.layers = i - job.first;
-    launch_begin(frame, job, ConstBytes(bytes.data(), used),
-                 std::max(warps, divide_up(job.layers, kLanes)), queue);
+    launch_begin(frames, job, ConstBytes(bytes.data(), used),
+                 std::max(warps, divide_up(std::uint64_t{job.layers} * frames.count, kLanes)),
+                 queue);
     used = job.table_bytes = 0;
     warps = 1;
   }
@@ -163,22 +182,30 @@ void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
            std::span<const ConstTensorView> views, Queue& queue) {
   BeginJob job;
   job.call = call;
+  Frames one;
+  one.first = frame;
+  one.places[0] = {frame.message, frame.capacity};
+  one.count = 1;
   begin_layers(
-      frame, tables, job,
+      one, tables, job,
       [&](std::uint32_t i) {
         return TensorInLaunch{views[i].data, static_cast<std::uint64_t>(views[i].dtype)};
       },
       queue);
 }
 
-void begin(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
+void clear_between(const Frame& frame, Queue& queue) {
+  queue.launch_warps(clear_workspace, clearing_warps(frame), frame);
+}
+
+void begin(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
            Scratch<float> f32_room, Queue& queue) {
   BeginJob job;
   job.room = f32_room;
   job.decodes = true;
   std::uint64_t room = 0;
   begin_layers(
-      frame, tables, job,
+      frames, tables, job,
       [&](std::uint32_t i) {
         const TensorView& view = views[i];
         const TensorInLaunch tensor{view.data, 4 * room + static_cast<std::uint64_t>(view.dtype)};

@@ -3,16 +3,16 @@
 /// that of the host for any bytes (format/container_rules.hpp has the rules of both): of all that is
 /// wrong with a message, the status of what the host would meet first.
 ///
-/// open_head      One block. A head whose tables are those of the plan, which nearly every head has,
+/// open_head      A block a message. A head whose tables are those of the plan, which nearly every head has,
 ///                is compared in parallel; any other is walked by one thread, as on the host. A warp
 ///                hashes the head; the block scans the rows for the bodies' places and checks the
 ///                padding; a thread a layer checks the row and fills the layer's state.
-/// check_bodies   A warp hashes blocks of 4 KiB of the bodies (checksum.cuh). The block that comes
-///                last compares, and if the sum differs, takes back that layers have a body to
+/// check_bodies   A warp hashes blocks of 4 KiB of the bodies (checksum.cuh), in a part of the grid a
+///                message. The block of it that comes last compares, and if the sum differs, takes back that layers have a body to
 ///                decode.
 /// round_output   A warp rounds 1,024 f32 values to halves, a lane four at a time (one Philox block).
-/// close_message  A warp fills 4,096 entries of a non-finite layer with NaN; the first thread writes
-///                the status.
+/// close_messages A warp fills 4,096 entries of a non-finite layer with NaN; the first thread writes
+///                the statuses.
 ///
 /// Traffic: the message is read once, the least possible for a checksum; a half output costs 4
 /// bytes an entry to read and 2 to write, beside what its method wrote. Shared memory: a block's
@@ -208,7 +208,8 @@ __device__ void open_layers(const Frame& frame, ConstBytes message, const Header
   }
 }
 
-__global__ void open_head(const Frame frame) {
+__global__ void open_head(const Frames frames) {
+  const Frame frame = frames[blockIdx.x];
   auto& found = shared<HeadShared>();
   MessageState& state = frame.state();
   const ConstBytes all(frame.message, static_cast<std::size_t>(frame.capacity));
@@ -233,7 +234,8 @@ __global__ void open_head(const Frame frame) {
   state.stated_checksum = header.body_checksum;
 }
 
-__global__ void check_bodies(const Frame frame) {
+__global__ void check_bodies(const Frames frames) {
+  const Frame frame = frames[blockIdx.y];
   MessageState& state = frame.state();
   if (failed(static_cast<Status>(state.head_status))) return;
   add_body_checksums(frame);
@@ -295,38 +297,53 @@ __device__ void fill_unit(const Frame& frame, UnitOf unit, bool add) {
   }
 }
 
-__global__ void close_message(const Frame frame, const DecodeInto into, Status* status,
-                              bool follows) {
-  const MessageState& state = frame.state();
-  if (state.non_finite != 0) {
-    for (std::uint64_t u = warp_in_grid(); u < frame.plan.fills.units; u += warps_in_grid())
-      fill_unit(frame, find_unit(frame, frame.plan.fills, u), into.add);
+__device__ Status status_of(const MessageState& state) {
+  if (const auto head = static_cast<Status>(state.head_status); failed(head)) return head;
+  if (state.fault != 0) return static_cast<Status>(~state.fault & 0xFFFFu);
+  return static_cast<Status>(state.notices);
+}
+
+__global__ void close_messages(const Frames frames, const DecodeInto into, const StatusWords words,
+                               bool follows) {
+  Status all = Status::ok;
+  const bool tells = blockIdx.x == 0 && threadIdx.x == 0;
+  if (tells && follows && words.all != nullptr) all = *words.all;
+  for (std::uint32_t m = 0; m < frames.count; ++m) {
+    const Frame frame = frames[m];
+    const MessageState& state = frame.state();
+    if (state.non_finite != 0) {
+      for (std::uint64_t u = warp_in_grid(); u < frame.plan.fills.units; u += warps_in_grid())
+        fill_unit(frame, find_unit(frame, frame.plan.fills, u), into.add);
+    }
+    const Status own = status_of(state);
+    if (!failed(all)) all = failed(own) ? own : all | own;
+    if (tells && words.each != nullptr) words.each[m] = own;
   }
-  if (status == nullptr || blockIdx.x != 0 || threadIdx.x != 0) return;
-  auto own = static_cast<Status>(state.notices);
-  if (state.fault != 0) own = static_cast<Status>(~state.fault & 0xFFFFu);
-  if (const auto head = static_cast<Status>(state.head_status); failed(head)) own = head;
-  *status = follows && !failed(*status) ? *status | own : follows ? *status : own;
+  if (tells && words.all != nullptr) *words.all = all;
 }
 
 }  // namespace
 
-void open(const Frame& frame, ConstBytes tables, std::span<const TensorView> views,
+void open(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
           Scratch<float> f32_room, Queue& queue) {
-  begin(frame, tables, views, f32_room, queue);
-  queue.launch_blocks(open_head, 1, kScanThreads, 0, frame);
-  queue.launch_warps(check_bodies, checksum_warps(frame.capacity), frame);
+  begin(frames, tables, views, f32_room, queue);
+  queue.launch_blocks(open_head, frames.count, kScanThreads, 0, frames);
+  std::uint64_t longest = 0;
+  for (std::uint32_t m = 0; m < frames.count; ++m)
+    longest = std::max(longest, frames.places[m].capacity);
+  const std::uint64_t warps = divide_up(checksum_warps(longest), frames.count);
+  queue.launch_warps_each(check_bodies, warps, frames.count, frames);
 }
 
 void round_halves(const Frame& frame, Split halves, Queue& queue) {
   queue.launch_warps(round_output, halves.units, frame, halves);
 }
 
-void close(const Frame& frame, DecodeInto into, Status* status, Queue& queue, bool follows) {
+void close(const Frames& frames, DecodeInto into, StatusWords words, Queue& queue, bool follows) {
   constexpr std::uint64_t kMostWarps = 2048;  // nearly always with nothing to fill
-  queue.launch_warps(close_message,
-                     std::clamp<std::uint64_t>(frame.plan.fills.units, 1, kMostWarps), frame, into,
-                     status, follows);
+  const std::uint64_t units = frames.first.plan.fills.units;
+  queue.launch_warps(close_messages, std::clamp<std::uint64_t>(units, 1, kMostWarps), frames, into,
+                     words, follows);
 }
 
 }  // namespace atomo::cuda

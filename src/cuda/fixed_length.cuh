@@ -37,7 +37,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan<id>& plan) {
 
 #define ATOMO_FIXED_LENGTH(id)                                                  \
   void write(const Frame& frame, const Plan<MethodId::id>& plan, Queue& queue); \
-  void decode(const Frame& frame, const Plan<MethodId::id>& plan, DecodeInto into, Queue& queue);
+  void decode(const Frames& frames, const Plan<MethodId::id>& plan, DecodeInto into, Queue& queue);
 #include "format/methods.def"
 
 }  // namespace atomo::cuda::fixed_length

@@ -134,19 +134,26 @@ struct PlannedKind {
 /// Entries that are filled by a warp.
 inline constexpr std::uint64_t kFillEntries = 4096;
 
+/// Values of T that each of several messages of a call has for itself.
+template <typename T>
+struct MessagePlace {
+  std::uint64_t at = 0;  ///< bytes from `Frame::states`
+};
+
 /// The shared part of a plan.
 struct FramePlan {
   Table<PlannedLayer> infos;
   Table<std::byte> head_tables;      ///< kinds, names and padding, as in the message
   Table<PlannedKind> planned_kinds;  ///< by number
   Split fills;                       ///< a job a layer, a unit for kFillEntries of its entries
-  Scratch<MessageState> message;
-  Scratch<LayerState> layers;
-  Scratch<StagedBody> staged;       ///< one a layer, then the second parts, likewise
-  Scratch<PoolPrice> pools;         ///< two
-  Scratch<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
-  std::uint64_t states_begin = 0, states_end = 0;  ///< bytes of the workspace that `begin` fills
-  std::uint32_t count = 0;                         ///< layers
+  MessagePlace<MessageState> message;
+  MessagePlace<LayerState> layers;
+  MessagePlace<PoolPrice> pools;         ///< two
+  MessagePlace<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
+  Scratch<StagedBody> staged;            ///< one a layer, then the second parts, likewise
+  /// Bytes of the workspace that hold what is a message's own; `begin` fills them.
+  std::uint64_t states_begin = 0, states_end = 0;
+  std::uint32_t count = 0;  ///< layers
   std::uint32_t kinds = 0;
   std::uint64_t head_bytes = 0, head_table_bytes = 0, max_bytes = 0;
   std::uint64_t zeroed_bytes = 0;  ///< set when all is planned (Layout::zeroed_bytes)
@@ -163,6 +170,7 @@ struct Frame {
   FramePlan plan;
   const std::byte* tables = nullptr;
   std::byte* work = nullptr;
+  std::byte* states = nullptr;   ///< of this message: the workspace too, unless it is a later one
   std::byte* message = nullptr;  ///< any alignment; only read when decoding
   std::uint64_t capacity = 0;    ///< bytes at `message`
 
@@ -173,6 +181,10 @@ struct Frame {
   template <typename T>
   __host__ __device__ T* operator()(Scratch<T> place) const {
     return reinterpret_cast<T*>(work + place.at);
+  }
+  template <typename T>
+  __host__ __device__ T* operator()(MessagePlace<T> place) const {
+    return reinterpret_cast<T*>(states + place.at);
   }
   __device__ const PlannedLayer& info(std::uint32_t layer) const {
     return (*this)(plan.infos)[layer];
@@ -205,6 +217,33 @@ struct Frame {
 struct DecodeInto {
   bool add = false;
   float alpha = 1;
+};
+
+/// Messages that are decoded together at most. A call on more goes on with the next of them.
+inline constexpr std::uint32_t kMessagesAtOnce = 8;
+
+/// Messages of one model that are decoded together, in their order. Each has states of its own; the
+/// rest of the workspace is that of one.
+struct Frames {
+  Frame first;
+  struct Place {
+    std::byte* message = nullptr;
+    std::uint64_t capacity = 0;
+  };
+  Place places[kMessagesAtOnce];
+  std::byte* more = nullptr;  ///< states of all but the first, `state_bytes()` each
+  std::uint32_t count = 0;
+
+  [[nodiscard]] static __host__ __device__ std::uint64_t state_bytes(const FramePlan& plan) {
+    return (plan.states_end - plan.states_begin + 63) / 64 * 64;
+  }
+  __host__ __device__ Frame operator[](std::uint32_t m) const {
+    Frame frame = first;
+    if (m != 0) frame.states = more + (m - 1) * state_bytes(first.plan) - first.plan.states_begin;
+    frame.message = places[m].message;
+    frame.capacity = places[m].capacity;
+    return frame;
+  }
 };
 
 /// A unit and the job that it belongs to; false where there is none.

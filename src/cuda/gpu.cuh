@@ -105,14 +105,22 @@ class Queue {
   void launch_warps(void (*kernel)(P...), std::uint64_t units, A&&... arguments) noexcept {
     if (units == 0) return;
     const std::uint64_t blocks = (units + warps_per_block - 1) / warps_per_block;
-    launch(kernel, blocks, warps_per_block * kLanes, 0, std::forward<A>(arguments)...);
+    launch(kernel, blocks, warps_per_block * kLanes, 0, 1, std::forward<A>(arguments)...);
+  }
+  /// The same of each of `parts` parts, whose number is blockIdx.y.
+  template <typename... P, typename... A>
+  void launch_warps_each(void (*kernel)(P...), std::uint64_t units, unsigned parts,
+                         A&&... arguments) noexcept {
+    if (units == 0) return;
+    const std::uint64_t blocks = (units + warps_per_block - 1) / warps_per_block;
+    launch(kernel, blocks, warps_per_block * kLanes, 0, parts, std::forward<A>(arguments)...);
   }
   /// Blocks of `threads` threads with `shared_bytes` of dynamic shared memory.
   template <typename... P, typename... A>
   void launch_blocks(void (*kernel)(P...), std::uint64_t blocks, unsigned threads,
                      std::size_t shared_bytes, A&&... arguments) noexcept {
     if (blocks == 0) return;
-    launch(kernel, blocks, threads, shared_bytes, std::forward<A>(arguments)...);
+    launch(kernel, blocks, threads, shared_bytes, 1, std::forward<A>(arguments)...);
   }
 
   [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }
@@ -133,11 +141,11 @@ class Queue {
  private:
   template <typename... P, typename... A>
   void launch(void (*kernel)(P...), std::uint64_t blocks, unsigned threads,
-              std::size_t shared_bytes, A&&... arguments) noexcept {
+              std::size_t shared_bytes, unsigned parts, A&&... arguments) noexcept {
     if (error_ != cudaSuccess) return;
     if (blocks > 0x7FFFFFFFu) return note(cudaErrorInvalidConfiguration);
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.gridDim = dim3(static_cast<unsigned>(blocks), parts);
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream_;

@@ -6,7 +6,7 @@
 /// message.
 ///
 /// Traffic an element, the least: written from 4 bytes read (2 for halves), 4 or 2 written; decoded
-/// from 4 or 2 read, 4 written (and 4 read when added). No shared memory. Draws depend on the entry
+/// from 4 or 2 read a message, 4 written (and 4 read when added) for all messages together. No shared memory. Draws depend on the entry
 /// alone. Words of the message are read and stored whole where it is aligned to 4, else in bytes;
 /// tensors in 16 bytes where they are aligned to them and the message holds halves.
 ///
@@ -18,6 +18,7 @@
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/half_rounding.cuh"
+#include "cuda/row_sums.cuh"
 
 namespace atomo::cuda::identity {
 namespace {
@@ -98,45 +99,74 @@ __device__ float from_half(std::uint32_t half, DType wire) {
   return wire == DType::f16 ? from_f16(bits) : from_bf16(bits);
 }
 
-__global__ void decode_identity(const Frame frame, const Plan plan, const DecodeInto into) {
-  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
-  if (!at) return;
-  const Job& job = *at.entry;
-  const std::uint64_t bytes = job.n * size_of(job.wire);
-  if (!open_fixed_body(frame, job.layer, bytes, Status::corrupt)) return;
-
-  const LayerState& state = frame.layer(job.layer);
-  const std::byte* const body = frame.message + state.body_at;
-  const std::uint64_t first = at.index * kIdentityUnit;
-  if (job.wire == DType::f32) {
-    constexpr unsigned kTogether = 8;  // loads under way, which no store may cut off
-    const std::uint64_t n = job.n;
-    float* const y = state.y;
-    for (unsigned row = 0; row < kIdentityUnit; row += kTogether * kLanes) {
+/// Entries from `first` on, which are f32 in the messages; `sound` has a bit for each that has a body.
+__device__ void decode_f32(const Frames& frames, const Job& job, std::uint64_t first,
+                           std::uint32_t sound, DecodeInto into) {
+  constexpr unsigned kTogether = 8;  // loads under way, which no store may cut off
+  float* const y = frames.first.layer(job.layer).y + first + lane();
+  const std::uint64_t rest = job.n - first;
+#pragma unroll 1
+  for (unsigned row = 0; row < kIdentityUnit; row += kTogether * kLanes) {
+    float sum[kTogether];
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k)
+      sum[k] = into.add && row + k * kLanes + lane() < rest ? y[row + k * kLanes] : 0.0f;
+#pragma unroll 1
+    for (std::uint32_t left = sound; left != 0;) {
+      const Frame frame = frames[take_message(left)];
+      const std::byte* const body =
+          frame.message + frame.layer(job.layer).body_at + 4 * (first + row + lane());
       std::uint32_t words[kTogether];
 #pragma unroll
-      for (unsigned k = 0; k < kTogether; ++k) {
-        const std::uint64_t i = first + row + k * kLanes + lane();
-        words[k] = i < n ? load_word(body + 4 * i) : 0;
-      }
+      for (unsigned k = 0; k < kTogether; ++k)
+        words[k] = row + k * kLanes + lane() < rest ? load_word(body + 4 * k * kLanes) : 0;
 #pragma unroll
-      for (unsigned k = 0; k < kTogether; ++k) {
-        const std::uint64_t i = first + row + k * kLanes + lane();
-        if (i < n) put(y + i, __uint_as_float(words[k]), into);
+      for (unsigned k = 0; k < kTogether; ++k) put(&sum[k], __uint_as_float(words[k]), into);
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kTogether; ++k) {
+      if (row + k * kLanes + lane() < rest) y[row + k * kLanes] = sum[k];
+    }
+  }
+}
+
+/// The same of halves.
+__device__ void decode_halves(const Frames& frames, const Job& job, std::uint64_t first,
+                              std::uint32_t sound, DecodeInto into) {
+  float* const y = frames.first.layer(job.layer).y;
+#pragma unroll 1
+  for (unsigned row = 0; row < kIdentityUnit; row += kSumRows * kSumRow) {
+    RowSums<kSumRows> sums(y, first + row, job.n, into);
+#pragma unroll 1
+    for (std::uint32_t left = sound; left != 0;) {
+      const Frame frame = frames[take_message(left)];
+      const BitView halves(frame.message + frame.layer(job.layer).body_at, 2 * job.n);
+#pragma unroll
+      for (unsigned r = 0; r < kSumRows; ++r) {
+        const std::uint64_t four = halves.peek64(16 * sums.at(r));
+        float v[4];
+#pragma unroll
+        for (unsigned k = 0; k < 4; ++k)
+          v[k] = from_half(static_cast<std::uint32_t>(four >> (16 * k)), job.wire);
+        sums.put(r, v);
       }
     }
-    return;
+    sums.store();
   }
-  const BitView halves(body, bytes);
-#pragma unroll 4
-  for (unsigned row = 0; row < kIdentityUnit; row += 4 * kLanes) {
-    const std::uint64_t i = first + row + 4 * lane();
-    if (i >= job.n) continue;
-    const std::uint64_t four = halves.peek64(16 * i);
-    float v[4];
-    for (unsigned k = 0; k < 4; ++k)
-      v[k] = from_half(static_cast<std::uint32_t>(four >> (16 * k)), job.wire);
-    put_four(state.y, i, job.n, v, into);
+}
+
+__global__ void decode_identity(const Frames frames, const Plan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
+  if (!at) return;
+  const Job& job = *at.entry;
+  const std::uint32_t sound =
+      open_fixed_bodies(frames, job.layer, job.n * size_of(job.wire), Status::corrupt);
+  if (sound == 0) return;
+  const std::uint64_t first = at.index * kIdentityUnit;
+  if (job.wire == DType::f32) {
+    decode_f32(frames, job, first, sound, into);
+  } else {
+    decode_halves(frames, job, first, sound, into);
   }
 }
 
@@ -159,8 +189,8 @@ void write(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(write_identity, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_identity, plan.jobs.units.units, frame, plan, into);
+void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_identity, plan.jobs.units.units, frames, plan, into);
 }
 
 }  // namespace atomo::cuda::identity

@@ -44,24 +44,31 @@ __device__ inline void visit_kept(const SegmentRange& range, Word word, Visit vi
   }
 }
 
+/// y[i] to y[i + 3], 0 from `end` on and where nothing is added to it.
+__device__ inline void load_four(const float* y, std::uint64_t i, std::uint64_t end,
+                                 DecodeInto into, float (&out)[4]) {
+  if (into.add && i + 4 <= end && reinterpret_cast<std::uintptr_t>(y + i) % 16 == 0) {
+    const float4 four = *reinterpret_cast<const float4*>(y + i);
+    out[0] = four.x, out[1] = four.y, out[2] = four.z, out[3] = four.w;
+  } else {
+    for (unsigned k = 0; k < 4; ++k) out[k] = into.add && i + k < end ? y[i + k] : 0.0f;
+  }
+}
+
+__device__ inline bool differ(const float (&a)[4], const float (&b)[4]) {
+  bool any = false;
+  for (unsigned k = 0; k < 4; ++k) any = any || __float_as_uint(a[k]) != __float_as_uint(b[k]);
+  return any;
+}
+
 /// y[i + k] = y[i + k] + (alpha * v[k]) for the entries before `end`. A sum that changes nothing is
 /// not stored: most are, where few entries are marked.
 __device__ inline void add_four_kept(float* y, std::uint64_t i, std::uint64_t end,
                                      const float (&v)[4], float alpha) {
-  const bool vector = i + 4 <= end && reinterpret_cast<std::uintptr_t>(y + i) % 16 == 0;
-  float old[4] = {}, sum[4];
-  if (vector) {
-    const float4 four = *reinterpret_cast<const float4*>(y + i);
-    old[0] = four.x, old[1] = four.y, old[2] = four.z, old[3] = four.w;
-  } else {
-    for (unsigned k = 0; k < 4; ++k) old[k] = i + k < end ? y[i + k] : 0.0f;
-  }
-  bool changed = false;
-  for (unsigned k = 0; k < 4; ++k) {
-    sum[k] = old[k] + (alpha * v[k]);
-    changed = changed || __float_as_uint(sum[k]) != __float_as_uint(old[k]);
-  }
-  if (changed) put_four(y, i, end, sum, {});
+  float old[4], sum[4];
+  load_four(y, i, end, {true}, old);
+  for (unsigned k = 0; k < 4; ++k) sum[k] = old[k] + (alpha * v[k]);
+  if (differ(sum, old)) put_four(y, i, end, sum, {});
 }
 
 /// By a whole warp: puts `value(rank)` where an entry is marked and 0 elsewhere.

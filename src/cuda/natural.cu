@@ -5,13 +5,14 @@
 /// which are a whole block of draws and a word of codes; eight lanes put a word of signs together.
 ///
 /// Traffic an element, the least: written from 4 bytes read (2 for halves), 9/8 written; decoded
-/// from 9/8 read, 4 written (and 4 read when added). No shared memory. Draws depend on the entry
+/// from 9/8 read a message, 4 written (and 4 read when added) for all messages together. No shared memory. Draws depend on the entry
 /// alone. Words of the message are stored whole where it is aligned to 4, else in bytes.
 
 #include "core/philox.hpp"
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/fixed_length.cuh"
+#include "cuda/row_sums.cuh"
 #include "math/natural_rounding.hpp"
 
 namespace atomo::cuda::fixed_length {
@@ -53,27 +54,39 @@ __global__ void write_natural(const Frame frame, const NaturalPlan plan) {
   note_finite(frame, layer, finite);
 }
 
-__global__ void decode_natural(const Frame frame, const NaturalPlan plan, const DecodeInto into) {
-  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
+__global__ void decode_natural(const Frames frames, const NaturalPlan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
   if (!at) return;
   const std::uint64_t n = at.entry->n, first = at.index * kUnit;
   const std::uint32_t layer = at.entry->layer;
-  if (!open_fixed_body(frame, layer, sign_bytes(n) + n, Status::truncated)) return;
-  const LayerState& state = frame.layer(layer);
-  const std::byte* const body = frame.message + state.body_at;
-  const BitView signs(body, sign_bytes(n)), codes(body + sign_bytes(n), n);
-  if (first + kUnit >= n && n % 32 != 0 && lane() == 0 &&
-      signs.peek32(n / 32 * 32) >> (n % 32) != 0) {
-    frame.refuse(layer, Status::corrupt);
-  }
-  for (unsigned row = 0; row < kUnit && first + row < n; row += 4 * kLanes) {
-    const std::uint64_t i = first + row + 4 * lane();
-    if (i >= n) continue;
-    const std::uint32_t four = codes.peek32(8 * i), negative = signs.peek32(i);
-    float v[4];
-    for (unsigned k = 0; k < 4; ++k)
-      v[k] = math::natural_value(four >> (8 * k) & 0xFFu, negative >> k & 1u);
-    put_four(state.y, i, n, v, into);
+  const std::uint32_t sound =
+      open_fixed_bodies(frames, layer, sign_bytes(n) + n, Status::truncated);
+  if (sound == 0) return;
+  float* const y = frames.first.layer(layer).y;
+#pragma unroll 1
+  for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
+    RowSums<kSumRows> sums(y, first + part, n, into);
+#pragma unroll 1
+    for (std::uint32_t left = sound; left != 0;) {
+      const Frame frame = frames[take_message(left)];
+      const std::byte* const body = frame.message + frame.layer(layer).body_at;
+      const BitView signs(body, sign_bytes(n)), codes(body + sign_bytes(n), n);
+      if (first + kUnit >= n && n % 32 != 0 && lane() == 0 &&
+          signs.peek32(n / 32 * 32) >> (n % 32) != 0) {
+        frame.refuse(layer, Status::corrupt);
+      }
+#pragma unroll
+      for (unsigned row = 0; row < kSumRows; ++row) {
+        const std::uint64_t i = sums.at(row);
+        const std::uint32_t four = codes.peek32(8 * i), negative = signs.peek32(i);
+        float v[4];
+#pragma unroll
+        for (unsigned k = 0; k < 4; ++k)
+          v[k] = math::natural_value(four >> (8 * k) & 0xFFu, negative >> k & 1u);
+        sums.put(row, v);
+      }
+    }
+    sums.store();
   }
 }
 
@@ -83,8 +96,8 @@ void write(const Frame& frame, const NaturalPlan& plan, Queue& queue) {
   queue.launch_warps(write_natural, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const NaturalPlan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_natural, plan.jobs.units.units, frame, plan, into);
+void decode(const Frames& frames, const NaturalPlan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_natural, plan.jobs.units.units, frames, plan, into);
 }
 
 }  // namespace atomo::cuda::fixed_length

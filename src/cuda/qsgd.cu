@@ -13,11 +13,11 @@
 /// bucket here is one segment, lane = lane.
 ///
 /// Decoding: a lane reads the codes of four neighbours of a row of 128 entries, whose steps are
-/// made once a bucket and unit.
+/// made once a bucket, half a unit and message.
 ///
 /// Traffic an element: written from 4 bytes read (2 for halves), the least, once more when buckets
-/// are reduced beforehand, bits / 8 + 4 / bucket written; decoded from as much, 4 written (and 4
-/// read when added). Shared memory: 5.8 KiB a warp to write, 0.5 KiB to decode. Words of the
+/// are reduced beforehand, bits / 8 + 4 / bucket written; decoded from as much a message, 4 written (and 4
+/// read when added) for all messages together. Shared memory: 5.8 KiB a warp to write, 0.5 KiB to decode. Words of the
 /// message are stored whole where it is aligned to 4, else in bytes; values in 16 bytes where the
 /// tensor is aligned to them.
 
@@ -28,6 +28,7 @@
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/level_tile.cuh"
+#include "cuda/row_sums.cuh"
 #include "format/method_configs.hpp"
 
 namespace atomo::cuda::qsgd {
@@ -310,30 +311,43 @@ __device__ float value_of(std::uint32_t code, unsigned bits, float step) {
   return static_cast<float>(negative ? -magnitude : magnitude) * step;
 }
 
-__global__ void decode_qsgd(const Frame frame, const Plan plan, const DecodeInto into) {
-  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
+__global__ void decode_qsgd(const Frames frames, const Plan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
   if (!at) return;
   const Job& job = *at.entry;
   const std::uint64_t bytes = 4 * job.buckets + job.code_bytes;
-  if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
-
   const UnitView unit(job, at.index);
-  const LayerState& state = frame.layer(job.layer);
-  const std::byte* const body = frame.message + state.body_at;
   float* const steps = dynamic_shared<DecodeMemory>()[warp_in_block()].steps;
-  open_qsgd(frame, unit, body, steps);
-  __syncwarp();
-
-  const BitView codes(body + 4 * job.buckets, job.code_bytes);
+  const std::uint32_t sound = open_fixed_bodies(frames, job.layer, bytes, Status::truncated);
+  if (sound == 0) return;
+  float* const y = frames.first.layer(job.layer).y;
   const unsigned mask = (1u << job.bits) - 1;
-  for (std::uint32_t e = 4 * lane(); e < unit.count; e += 4 * kLanes) {
-    const std::uint32_t four = codes.peek32((unit.first + e) * job.bits);
-    float v[4];
-    for (unsigned k = 0; k < 4; ++k) {
-      const std::uint32_t bucket = e + k < unit.count ? unit.bucket_of(e + k) : 0;
-      v[k] = value_of((four >> (k * job.bits)) & mask, job.bits, steps[bucket]);
+#pragma unroll 1
+  for (unsigned part = 0; part < unit.count; part += kSumRows * kSumRow) {
+    RowSums<kSumRows> sums(y, unit.first + part, unit.first + unit.count, into);
+#pragma unroll 1
+    for (std::uint32_t left = sound; left != 0;) {
+      const Frame frame = frames[take_message(left)];
+      const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+      __syncwarp();  // the steps of the message before were read
+      open_qsgd(frame, unit, body, steps);
+      __syncwarp();
+      const BitView codes(body + 4 * job.buckets, job.code_bytes);
+#pragma unroll
+      for (unsigned row = 0; row < kSumRows; ++row) {
+        const std::uint32_t e = part + row * kSumRow + 4 * lane();
+        if (e >= unit.count) continue;
+        const std::uint32_t four = codes.peek32((unit.first + e) * job.bits);
+        float v[4];
+#pragma unroll
+        for (unsigned k = 0; k < 4; ++k) {
+          const std::uint32_t bucket = e + k < unit.count ? unit.bucket_of(e + k) : 0;
+          v[k] = value_of((four >> (k * job.bits)) & mask, job.bits, steps[bucket]);
+        }
+        sums.put(row, v);
+      }
     }
-    put_four(state.y, unit.first + e, job.n, v, into);
+    sums.store();
   }
 }
 
@@ -392,10 +406,10 @@ void write(const Frame& frame, const Plan& plan, Queue& queue) {
                       warps_per_block * kLanes, warps_per_block * sizeof(QsgdMemory), frame, plan);
 }
 
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
+void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
   queue.launch_blocks(decode_qsgd, divide_up(plan.jobs.units.units, warps_per_block),
-                      warps_per_block * kLanes, warps_per_block * sizeof(DecodeMemory), frame, plan,
-                      into);
+                      warps_per_block * kLanes, warps_per_block * sizeof(DecodeMemory), frames,
+                      plan, into);
 }
 
 }  // namespace atomo::cuda::qsgd

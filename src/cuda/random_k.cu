@@ -28,6 +28,7 @@
 
 #include "core/philox.hpp"
 #include "cuda/kept_entries.cuh"
+#include "cuda/row_sums.cuh"
 #include "math/subset_sampling.hpp"
 
 namespace atomo::cuda::random_k {
@@ -41,7 +42,13 @@ struct DrawnMarks {
   std::uint32_t word[kMaxWarps][kWords];
 };
 
-/// What both ends draw for a layer: all workers' keys give the same.
+/// All workers' keys give the same.
+__device__ Key shared_key(Key key) {
+  key.worker = 0;
+  return key;
+}
+
+/// What both ends draw for a layer.
 class Sample {
  public:
   __device__ Sample(const Frame& frame, const Job& job)
@@ -71,10 +78,6 @@ class Sample {
   }
 
  private:
-  static __device__ Key shared_key(Key key) {
-    key.worker = 0;
-    return key;
-  }
   static __device__ std::uint64_t both(std::uint32_t low, std::uint32_t high) {
     return low | (std::uint64_t{high} << 32);
   }
@@ -159,29 +162,67 @@ __global__ void gather(Frame frame, Plan plan) {
   note_finite(frame, job.layer, finite);
 }
 
-__global__ void scatter(Frame frame, Plan plan, DecodeInto into) {
-  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
+/// Adds the values of a segment that messages of one draw have; `of` has a bit for each of them.
+__device__ void scatter_drawn(const Frames& frames, const Job& job, std::uint64_t index,
+                              std::uint32_t of, DecodeInto into) {
+  const Frame one = frames[static_cast<std::uint32_t>(__ffs(static_cast<int>(of)) - 1)];
+  const Sample sample(one, job);
+  const SampledSegment segment = sample.segment(index);
+  const KeptWords word(sample, index, segment);
+  const SegmentRange range(job.n, index);
+  float* const y = frames.first.layer(job.layer).y;
+  std::uint32_t broken = 0, overflows = 0;  // messages
+  visit_kept(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
+    float sum[4];
+    load_four(y, i, range.end, into, sum);
+    const float old[4] = {sum[0], sum[1], sum[2], sum[3]};
+    for (std::uint32_t left = of; left != 0;) {
+      const std::uint32_t m = take_message(left);
+      const Frame frame = frames[m];
+      const std::byte* values =
+          frame.message + frame.layer(job.layer).body_at + 4 * (segment.rank + rank);
+      for (unsigned k = 0; k < 4; ++k) {
+        float v = 0;
+        if (((bits >> k) & 1u) != 0) {
+          v = __uint_as_float(load_word(values));
+          values += 4;
+          broken |= is_finite(v) ? 0 : 1u << m;
+          v *= job.scale;
+          overflows |= is_finite(v) ? 0 : 1u << m;
+        }
+        put(&sum[k], v, into);
+      }
+    }
+    if (!into.add || differ(sum, old)) put_four(y, i, range.end, sum, {});
+  });
+  for (std::uint32_t m = 0; m < frames.count; ++m) {
+    if ((broken >> m & 1u) != 0) {
+      frames[m].refuse(job.layer, Status::corrupt);
+    } else if ((overflows >> m & 1u) != 0) {
+      frames[m].notice(Status::overflow);
+    }
+  }
+}
+
+__global__ void scatter(Frames frames, Plan plan, DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
   if (!at) return;
   const Job& job = *at.entry;
-  if (!open_fixed_body(frame, job.layer, 4 * std::uint64_t{job.keep}, Status::truncated)) return;
-  const LayerState& layer = frame.layer(job.layer);
-  const Sample sample(frame, job);
-  const SampledSegment segment = sample.segment(at.index);
-  const KeptWords word(sample, at.index, segment);
-  const std::byte* const values = frame.message + layer.body_at + 4 * segment.rank;
-  const float scale = job.scale;
-  bool good = true, overflows = false;
-  const auto value = [&](std::uint32_t rank) {
-    const float v = __uint_as_float(load_word(values + 4 * std::uint64_t{rank}));
-    good = good && is_finite(v);
-    overflows = overflows || !is_finite(v * scale);
-    return v * scale;
-  };
-  scatter_kept(SegmentRange(job.n, at.index), word, value, layer.y, into);
-  if (!good) {
-    frame.refuse(job.layer, Status::corrupt);
-  } else if (overflows) {
-    frame.notice(Status::overflow);
+  std::uint32_t sound =
+      open_fixed_bodies(frames, job.layer, 4 * std::uint64_t{job.keep}, Status::truncated);
+  // Neighbours that draw alike go together: all of one step.
+  while (sound != 0) {
+    auto m = static_cast<std::uint32_t>(__ffs(static_cast<int>(sound)) - 1);
+    const Key key = shared_key(frames[m].key(job.layer));
+    std::uint32_t of = 0;
+    for (; m < frames.count; ++m) {
+      if ((sound >> m & 1u) == 0) continue;
+      if (!(shared_key(frames[m].key(job.layer)) == key)) break;
+      of |= 1u << m;
+    }
+    scatter_drawn(frames, job, at.index, of, into);
+    sound &= ~of;
+    __syncwarp();  // the marks were read
   }
 }
 
@@ -205,8 +246,8 @@ void write(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(gather, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(scatter, plan.jobs.units.units, frame, plan, into);
+void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(scatter, plan.jobs.units.units, frames, plan, into);
 }
 
 }  // namespace atomo::cuda::random_k

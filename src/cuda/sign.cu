@@ -2,12 +2,13 @@
 /// sign: one bit an entry, 1 where x < 0; with a scale, mean |x| before the bits.
 ///
 /// Mapping: a warp a unit of 1,024 entries = 32 words of bits. Writing, a row of 32 entries is a
-/// ballot, kept by the lane of its number, and the words leave together. Decoding, lane l reads
-/// word l; of a row of 128 entries each lane takes four bits from the lane that has them.
+/// ballot, kept by the lane of its number, and the words leave together. Decoding, lanes read the
+/// words of half a unit of a message; of a row of 128 entries each takes four bits from the lane that
+/// has them.
 ///
 /// Traffic an element, the least: written from 4 bytes read (2 for halves), 1/8 written, and with a
-/// scale 4 read once more before (reduce.cu); decoded from 1/8 read, 4 written (and 4 read when
-/// added). No shared memory. Bits need no order. Words of the message are stored whole where it is
+/// scale 4 read once more before (reduce.cu); decoded from 1/8 read a message, 4 written (and 4 read
+/// when added), whatever the number of messages. No shared memory. Bits need no order. Words of the message are stored whole where it is
 /// aligned to 4, else in bytes; values in 16 bytes where the tensor is aligned to them.
 
 #include "cuda/sign.cuh"
@@ -16,6 +17,7 @@
 
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
+#include "cuda/row_sums.cuh"
 #include "format/method_configs.hpp"
 
 namespace atomo::cuda::sign {
@@ -63,26 +65,38 @@ __device__ float open_sign(const Frame& frame, const Job& job, const std::byte* 
   return __uint_as_float(scale);
 }
 
-__global__ void decode_sign(const Frame frame, const Plan plan, const DecodeInto into) {
-  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
+__global__ void decode_sign(const Frames frames, const Plan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
   if (!at) return;
   const Job& job = *at.entry;
   const std::uint64_t bytes = job.scale_bytes + divide_up(job.n, 8);
-  if (!open_fixed_body(frame, job.layer, bytes, Status::truncated)) return;
-
-  const LayerState& state = frame.layer(job.layer);
-  const std::byte* const body = frame.message + state.body_at;
   const std::uint64_t first = at.index * kUnit;
-  const float scale = open_sign(frame, job, body, bytes, first + kUnit >= job.n);
-  const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));
-  const std::uint32_t word = bits.peek32(first + 32 * lane());
-  for (unsigned row = 0; row < kUnit && first + row < job.n; row += 4 * kLanes) {
-    const std::uint32_t mine =
-        __shfl_sync(kAllLanes, word, static_cast<int>(row / 32 + lane() / 8)) >> (lane() % 8 * 4);
-    float v[4];
-    for (unsigned k = 0; k < 4; ++k)
-      v[k] = __uint_as_float(__float_as_uint(scale) ^ ((mine >> k & 1u) << 31));
-    put_four(state.y, first + row + 4 * lane(), job.n, v, into);
+  const std::uint32_t sound = open_fixed_bodies(frames, job.layer, bytes, Status::truncated);
+  if (sound == 0) return;
+  float* const y = frames.first.layer(job.layer).y;
+#pragma unroll 1
+  for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
+    RowSums<kSumRows> sums(y, first + part, job.n, into);
+#pragma unroll 1
+    for (std::uint32_t left = sound; left != 0;) {
+      const Frame frame = frames[take_message(left)];
+      const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+      const float scale = open_sign(frame, job, body, bytes, first + kUnit >= job.n);
+      const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));
+      const std::uint32_t word = bits.peek32(first + part + 32 * (lane() % (4 * kSumRows)));
+#pragma unroll
+      for (unsigned row = 0; row < kSumRows; ++row) {
+        const std::uint32_t mine =
+            __shfl_sync(kAllLanes, word, static_cast<int>(4 * row + lane() / 8)) >>
+            (lane() % 8 * 4);
+        float v[4];
+#pragma unroll
+        for (unsigned k = 0; k < 4; ++k)
+          v[k] = __uint_as_float(__float_as_uint(scale) ^ ((mine >> k & 1u) << 31));
+        sums.put(row, v);
+      }
+    }
+    sums.store();
   }
 }
 
@@ -120,8 +134,8 @@ void write(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(write_sign, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_sign, plan.jobs.units.units, frame, plan, into);
+void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_sign, plan.jobs.units.units, frames, plan, into);
 }
 
 }  // namespace atomo::cuda::sign

@@ -23,6 +23,6 @@ struct Plan {
 void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 void write(const Frame& frame, const Plan& plan, Queue& queue);
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue);
+void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::sign

@@ -96,7 +96,7 @@ class Streaming {
 
  private:
   [[nodiscard]] Frame frame() const noexcept {
-    return {plan_.frame, tables_.get(), memory_.get(), nullptr, 0};
+    return {plan_.frame, tables_.get(), memory_.get(), memory_.get(), nullptr, 0};
   }
   void find_places(std::span<const StepLayer> layers, std::span<const std::byte> tables);
   void set_first_ranks();

@@ -23,6 +23,7 @@
 #include "cuda/bit_stream.cuh"
 #include "cuda/entries.cuh"
 #include "cuda/level_tile.cuh"
+#include "cuda/row_sums.cuh"
 #include "format/method_configs.hpp"
 
 namespace atomo::cuda::ternary {
@@ -143,8 +144,8 @@ __device__ float value_of(unsigned digit, float norm) {
 }
 
 /// A whole block from `begin` on; false when a byte is no five digits.
-__device__ bool decode_block(const BitView& trits, std::uint64_t begin, std::uint64_t n, float norm,
-                             float* y, DecodeInto into) {
+__device__ bool decode_block(const BitView& trits, std::uint64_t begin, float norm,
+                             RowSums<kTrits>& sums) {
   const std::uint32_t bytes = trits.peek32(begin / kTrits * 8 + 32 * lane());
   unsigned left[4];
   bool valid = true;
@@ -159,7 +160,7 @@ __device__ bool decode_block(const BitView& trits, std::uint64_t begin, std::uin
       v[b] = value_of(left[b] % 3, norm);
       left[b] /= 3;
     }
-    put_four(y, begin + k * kTile + 4 * lane(), n, v, into);
+    sums.put(k, v);
   }
   return valid;
 }
@@ -180,29 +181,50 @@ __device__ bool decode_last_block(const BitView& trits, std::uint64_t begin, uns
   return valid;
 }
 
-__global__ void decode_ternary(const Frame frame, const Plan plan, const DecodeInto into) {
-  const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
+/// Of a message: its digits and norm; whether the norm is one.
+struct Trits {
+  BitView digits;
+  float norm;
+  bool valid;
+
+  __device__ Trits(const Frame& frame, const Job& job)
+      : digits(frame.message + frame.layer(job.layer).body_at + 4, divide_up(job.n, kTrits)) {
+    const std::uint32_t bits = load_word(frame.message + frame.layer(job.layer).body_at);
+    norm = __uint_as_float(bits);
+    valid = is_magnitude(bits);
+  }
+};
+
+/// A block of all messages; `sound` has a bit for each that has a body.
+__device__ void decode_blocks(const Frames& frames, const Job& job, std::uint64_t begin,
+                              std::uint32_t sound, DecodeInto into) {
+  const unsigned length = block_length(begin, job.n);
+  if (length == 0) return;
+  float* const y = frames.first.layer(job.layer).y;
+  RowSums<kTrits> sums(y, begin, length == kBlock ? job.n : 0, into);
+#pragma unroll 1
+  for (std::uint32_t left = sound; left != 0;) {
+    const Frame frame = frames[take_message(left)];
+    const Trits trits(frame, job);
+    const bool valid =
+        trits.valid &&
+        (length == kBlock ? decode_block(trits.digits, begin, trits.norm, sums)
+                          : decode_last_block(trits.digits, begin, length, trits.norm, y, into));
+    if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
+  }
+  if (length == kBlock) sums.store();
+}
+
+__global__ void decode_ternary(const Frames frames, const Plan plan, const DecodeInto into) {
+  const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
   if (!at) return;
   const Job& job = *at.entry;
-  const std::uint64_t bytes = divide_up(job.n, kTrits);
-  if (!open_fixed_body(frame, job.layer, 4 + bytes, Status::truncated)) return;
-
-  const LayerState& state = frame.layer(job.layer);
-  const std::byte* const body = frame.message + state.body_at;
-  const std::uint32_t norm_bits = load_word(body);
-  const float norm = __uint_as_float(norm_bits);
-  const BitView trits(body + 4, bytes);
-  bool valid = is_magnitude(norm_bits);
-  for (unsigned b = 0; b < kBlocks; ++b) {
-    const std::uint64_t begin = at.index * kTernaryUnit + b * kBlock;
-    const unsigned length = block_length(begin, job.n);
-    if (length == kBlock) {
-      valid &= decode_block(trits, begin, job.n, norm, state.y, into);
-    } else if (length != 0) {
-      valid &= decode_last_block(trits, begin, length, norm, state.y, into);
-    }
-  }
-  if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
+  const std::uint32_t sound =
+      open_fixed_bodies(frames, job.layer, 4 + divide_up(job.n, kTrits), Status::truncated);
+  if (sound == 0) return;
+#pragma unroll 1
+  for (unsigned b = 0; b < kBlocks; ++b)
+    decode_blocks(frames, job, at.index * kTernaryUnit + b * kBlock, sound, into);
 }
 
 }  // namespace
@@ -234,8 +256,8 @@ void write(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(write_ternary, plan.jobs.units.units, frame, plan);
 }
 
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_ternary, plan.jobs.units.units, frame, plan, into);
+void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
+  queue.launch_warps(decode_ternary, plan.jobs.units.units, frames, plan, into);
 }
 
 }  // namespace atomo::cuda::ternary

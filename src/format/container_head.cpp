@@ -144,6 +144,14 @@ LayerRecord Head::row(std::size_t layer) const noexcept {
   return read_record(message_.data(), layer);
 }
 
+bool Head::has_layers_of(const Head& other) const noexcept {
+  if (layers() != other.layers() || !std::ranges::equal(kinds_, other.kinds_)) return false;
+  for (std::size_t i = 0; i < layers(); ++i) {
+    if (row(i).kind != other.row(i).kind) return false;
+  }
+  return true;
+}
+
 Status Head::parse(ConstBytes message, bool exact, Head& head, Executor* executor) noexcept {
   Header h;
   if (const Status s = check_header(message, h); failed(s)) return s;

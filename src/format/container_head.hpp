@@ -83,6 +83,8 @@ class Head {
   [[nodiscard]] ConstBytes kinds() const noexcept { return kinds_; }
   [[nodiscard]] ConstBytes names() const noexcept { return names_; }
   [[nodiscard]] LayerRecord row(std::size_t layer) const noexcept;
+  /// Whether both have the same layers: kinds, in the same order. Names may differ.
+  [[nodiscard]] bool has_layers_of(const Head& other) const noexcept;
 
  private:
   ConstBytes message_, kinds_, names_;

@@ -143,13 +143,7 @@ Status Compressor::decode_add_all(std::span<const ConstBytes> messages, float al
   if (messages.empty()) return report(context, Status::ok);
   if (any_half(layers))
     return report(context, impl_->add_through_f32(messages, alpha, layers, context));
-  Status status = Status::ok;
-  for (const ConstBytes message : messages) {
-    const Status s = atomo::decode_add(message, alpha, layers, context);
-    if (failed(s)) return s;
-    status |= s;
-  }
-  return report(context, status);
+  return atomo::decode_add_all(messages, alpha, layers, context);
 }
 
 Status Compressor::begin_step(const Key& key) noexcept {
@@ -199,6 +193,14 @@ Status Compressor::decode_layer_add(std::size_t i, ConstBytes message, float alp
   if (const Status s = impl_->check_layer(i, view); failed(s))
     return impl_->report_on_host(context, s);
   return impl_->codecs[i].decode_add(message, alpha, view, context);
+}
+
+Status Compressor::decode_layer_add_all(std::size_t i, std::span<const ConstBytes> messages,
+                                        float alpha, const TensorView& view,
+                                        const Context& context) const noexcept {
+  if (const Status s = impl_->check_layer(i, view); failed(s))
+    return impl_->report_on_host(context, s);
+  return impl_->codecs[i].decode_add_all(messages, alpha, view, context);
 }
 
 Prices Compressor::prices() const noexcept { return impl_->used_prices(); }

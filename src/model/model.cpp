@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "atomo/container.hpp"
@@ -23,11 +24,12 @@ namespace {
 bool is_half(const TensorView& view) noexcept { return view.dtype != DType::f32; }
 
 /// Where the f32 sum of each half view begins among those of all; views are asked for in their
-/// order.
+/// order, once or several times.
 class HalfSums {
  public:
   explicit HalfSums(std::span<const TensorView> views) noexcept : views_(views) {}
   std::size_t begin(std::size_t view) noexcept {
+    if (view < next_) next_ = at_ = 0;
     for (; next_ < view; ++next_)
       at_ += is_half(views_[next_]) ? views_[next_].shape.elements() : 0;
     return at_;
@@ -337,27 +339,24 @@ Status Compressor::Impl::add_through_f32(std::span<const ConstBytes> messages, f
     widen_halves(views[i].data, views[i].dtype, plans[i].n, memory.data() + sums.begin(i),
                  context.executor);
   }
-  Key key;
-  Status status = Status::ok;
-  for (std::size_t m = 0; m < messages.size(); ++m) {
-    Head head;
-    if (const Status s = Head::parse(messages[m], false, head, context.executor); failed(s))
-      return s;
+  std::optional<Key> key;  // of the first
+  const auto check = [&](const Head& head) {
     if (head.layers() != views.size()) return Status::shape_mismatch;
-    if (m == 0) key = head.header().key;
-    sums = HalfSums(views);
-    const Status s = read_layers(head, true, alpha, rest, [&](std::size_t i) -> TensorView {
-      if (!is_half(views[i])) return views[i];
-      return {memory.data() + sums.begin(i), DType::f32, views[i].shape, views[i].device};
-    });
-    if (failed(s)) return s;
-    status |= s;
-  }
+    if (!key) key = head.header().key;
+    return Status::ok;
+  };
+  sums = HalfSums(views);
+  Status status =
+      read_messages(messages, true, alpha, rest, check, [&](std::size_t i) -> TensorView {
+        if (!is_half(views[i])) return views[i];
+        return {memory.data() + sums.begin(i), DType::f32, views[i].shape, views[i].device};
+      });
+  if (!key) return status;
   sums = HalfSums(views);
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!is_half(views[i])) continue;
-    key.tensor = static_cast<std::uint16_t>(i);
-    status |= round_to_half(memory.data() + sums.begin(i), plans[i].n, key, kOutputDraws,
+    key->tensor = static_cast<std::uint16_t>(i);
+    status |= round_to_half(memory.data() + sums.begin(i), plans[i].n, *key, kOutputDraws,
                             views[i].dtype, views[i].data, context.executor)
                   .status();
   }

@@ -283,7 +283,7 @@ def at_once(rank, ranks, threads):
             return call(*args, **options)
         return wrapper
 
-    for name in ("encode_layer", "decode_layer_add"):
+    for name in ("encode_layer", "decode_layer_add_all"):
         setattr(compressor, name, watched(name))
     run.steps(rank, [1])
     return most

@@ -103,6 +103,34 @@ def test_decode_add(writable_framework):
         writable_framework.numpy(out), (numpy.float32(1) + numpy.float32(0.5) * values) + values)
 
 
+def test_decode_add_of_many_is_that_of_each(writable_framework):
+    codec = atomo.Codec("sign:scale=mean")
+    payloads = [codec.encode(gradient(5, 7, seed=seed), step=0) for seed in range(10)]
+    one_by_one, out = numpy.ones((5, 7), "float32"), writable_framework.array(numpy.ones((5, 7)))
+    any_codec = one_by_one.copy()
+    for payload in payloads:
+        codec.decode_add(payload, out=one_by_one, alpha=0.3)
+    assert codec.decode_add_all(payloads, out=out, alpha=0.3) is out
+    numpy.testing.assert_array_equal(writable_framework.numpy(out), one_by_one)
+    assert atomo.decode_add_all(payloads, out=[any_codec], alpha=0.3)[0] is any_codec
+    numpy.testing.assert_array_equal(any_codec, one_by_one)
+
+
+def test_of_many_messages_the_one_that_is_refused_is_named():
+    codec = atomo.Codec("sign")
+    payloads = [codec.encode(gradient(5, 7), step=0) for _ in range(3)]
+    broken = payloads[:2] + [payloads[2][:-4]]
+    out = numpy.zeros((5, 7), "float32")
+    for call in (lambda: codec.decode_add_all(broken, out=out), lambda: atomo.decode_add_all(broken, out=[out]),
+                 lambda: atomo.Compressor({"a": (5, 7)}, "sign").decode_add_all(broken, out={"a": out}),
+                 lambda: atomo.Compressor({"a": (5, 7)}, "sign").decode_layer_add_all("a", broken, out=out)):
+        with pytest.raises(atomo.DecodeError, match=r"payloads\[2\]: ") as refusal:
+            call()
+        assert refusal.value.status == "truncated"
+    with pytest.raises(TypeError, match="a list of messages"):
+        codec.decode_add_all(payloads[0], out=out)
+
+
 def test_no_call_copies_an_array(framework):
     elements = 16 << 20  # 64 MiB
     x = framework.array(numpy.ones(elements, "float32"))

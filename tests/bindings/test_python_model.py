@@ -190,6 +190,10 @@ def test_layers_are_added(writable_framework):
     assert model.decode_layer_add("fc.weight", part, out=out, alpha=2.0) is out
     numpy.testing.assert_array_equal(writable_framework.numpy(out),
                                      1 + 2 * writable_framework.numpy(grads["fc.weight"]))
+    twice = writable_framework.array(numpy.ones((64, 48)))
+    assert model.decode_layer_add_all("fc.weight", [part, part], out=twice) is twice
+    x = writable_framework.numpy(grads["fc.weight"])
+    numpy.testing.assert_array_equal(writable_framework.numpy(twice), (1 + x) + x)
     assert model.decode_layer("fc.weight", part, out=out) is out
     numpy.testing.assert_array_equal(writable_framework.numpy(out), writable_framework.numpy(grads["fc.weight"]))
 

@@ -146,7 +146,7 @@ def test_buckets_change_nothing_under_a_wrapper(world, policy):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_work_on_layers_at_once(world, threads):
-    assert world(2).run(ddp_seams.at_once, threads) == [{"encode_layer": threads, "decode_layer_add": threads}] * 2
+    assert world(2).run(ddp_seams.at_once, threads) == [{"encode_layer": threads, "decode_layer_add_all": threads}] * 2
 
 
 @pytest.mark.parametrize("policy", ["atomo:bits=1", "atomo:bits=26,cap=26,atoms=rows", "qsgd:bits=4"])

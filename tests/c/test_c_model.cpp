@@ -194,6 +194,55 @@ TEST(CModel, MessagesAreAddedInTheirOrder) {
   EXPECT_NE(t.values[0], std::vector<float>(t.values[0].size(), 0.5f));
 }
 
+/// Layers, tensors and messages of any codec too; each message has a status of its own.
+TEST(CModel, MessagesOfALayerAreAddedInTheirOrder) {
+  const auto codec = test::c_codec("qsgd:bits=4");
+  const Shape shape{30, 20};
+  const Codec twin = Codec::parse("qsgd:bits=4");
+  std::vector<Buffer> messages;
+  for (const std::uint64_t seed : {1u, 2u, 3u})
+    messages.push_back(
+        test::encode(twin, test::heavy_tailed(shape.elements(), seed), shape, {.seed = seed})
+            .bytes);
+  std::vector<atomo_bytes> list;
+  for (const Buffer& m : messages) list.push_back({m.data(), m.size()});
+  const std::vector<ConstBytes> spans(messages.begin(), messages.end());
+  std::vector<float> expected(shape.elements(), 0.5f);
+  std::vector<std::byte> room(decode_workspace_bytes(shape));
+  ASSERT_EQ(twin.decode_add_all(spans, -0.3f, {.data = expected.data(), .shape = shape},
+                                {.workspace = room}),
+            Status::ok);
+
+  const int64_t dims[] = {30, 20};
+  const atomo_layer layer = {"only", dims, 2, ATOMO_F32, 0};
+  atomo_compressor* model = nullptr;
+  ASSERT_EQ(atomo_compressor_create(&layer, 1, "qsgd:bits=4", nullptr, &model), ATOMO_OK);
+  CContext context(room.size());
+  std::vector<atomo_status> each(3, ATOMO_CORRUPT);
+  context.context.statuses = each.data();
+  for (const int call : {0, 1, 2}) {
+    SCOPED_TRACE(call);
+    std::vector<float> y(shape.elements(), 0.5f);
+    const auto tensor = test::c_tensor(y.data(), shape, DType::f32);
+    const auto add = [&] {
+      if (call == 0)
+        return atomo_codec_decode_add_all(codec.get(), list.data(), 3, -0.3f, &tensor,
+                                          context.get());
+      if (call == 1) return atomo_decode_add_all(list.data(), 3, -0.3f, &tensor, 1, context.get());
+      return atomo_compressor_decode_layer_add_all(model, 0, list.data(), 3, -0.3f, &tensor,
+                                                   context.get());
+    };
+    ASSERT_EQ(add(), ATOMO_OK) << atomo_last_error();
+    EXPECT_EQ(y, expected);
+    EXPECT_EQ(each, std::vector<atomo_status>(3, ATOMO_OK));
+    list[1].bytes -= 4;
+    EXPECT_EQ(add(), ATOMO_TRUNCATED);
+    EXPECT_EQ(each, (std::vector<atomo_status>{ATOMO_OK, ATOMO_TRUNCATED, ATOMO_OK}));
+    list[1].bytes += 4;
+  }
+  atomo_compressor_destroy(model);
+}
+
 /// One streamed step of both, layer by layer; what is decoded of the last layer is compared too.
 void stream_step(Twins& t, const Key& key) {
   for (std::size_t i = 0; i < t.count(); ++i) {

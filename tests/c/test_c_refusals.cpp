@@ -113,6 +113,9 @@ TEST_F(CRefusals, NullInCallsOnCodecs) {
   refuses(atomo_codec_decode_add(nullptr, message_.data(), 1, 1, &to_, nullptr), "codec is NULL");
   refuses(atomo_codec_decode_add(c, nullptr, 1, 1, &to_, nullptr), "message is NULL");
   refuses(atomo_codec_decode_add(c, message_.data(), 1, 1, nullptr, nullptr), "tensor is NULL");
+  refuses(atomo_codec_decode_add_all(nullptr, &bytes_, 1, 1, &to_, nullptr), "codec is NULL");
+  refuses(atomo_codec_decode_add_all(c, nullptr, 1, 1, &to_, nullptr), "messages is NULL");
+  refuses(atomo_codec_decode_add_all(c, &bytes_, 1, 1, nullptr, nullptr), "tensor is NULL");
 }
 
 TEST_F(CRefusals, NullInCallsOnModels) {
@@ -221,6 +224,14 @@ TEST_F(CRefusals, NullInAModelsSteps) {
   refuses(atomo_compressor_decode_layer_add(m, 0, nullptr, 1, 1, &to_, nullptr), "message is NULL");
   refuses(atomo_compressor_decode_layer_add(m, 0, message, 1, 1, nullptr, nullptr),
           "tensor is NULL");
+  bytes_.data = message;
+  refuses(atomo_compressor_decode_layer_add_all(nullptr, 0, &bytes_, 1, 1, &to_, nullptr),
+          "compressor");
+  refuses(atomo_compressor_decode_layer_add_all(m, 0, nullptr, 1, 1, &to_, nullptr),
+          "messages is NULL");
+  refuses(atomo_compressor_decode_layer_add_all(m, 0, &bytes_, 1, 1, nullptr, nullptr),
+          "tensor is NULL");
+  refuses(atomo_compressor_decode_layer_add_all(m, 1, &bytes_, 1, 1, &to_, nullptr), "i is 1");
 }
 
 TEST_F(CRefusals, NullInCallsOnMessages) {
@@ -242,6 +253,8 @@ TEST_F(CRefusals, NullInCallsOnMessages) {
   refuses(atomo_decode(message, n, nullptr, 1, nullptr), "tensors is NULL");
   refuses(atomo_decode_add(nullptr, n, 1, &to_, 1, nullptr), "message is NULL");
   refuses(atomo_decode_add(message, n, 1, nullptr, 1, nullptr), "tensors is NULL");
+  refuses(atomo_decode_add_all(nullptr, 1, 1, &to_, 1, nullptr), "messages is NULL");
+  refuses(atomo_decode_add_all(&bytes_, 1, 1, nullptr, 1, nullptr), "tensors is NULL");
   refuses(atomo_decode_workspace_bytes(nullptr, 2, 0, &size_), "dims is NULL");
   refuses(atomo_decode_workspace_bytes(dims_, 2, 0, nullptr), "bytes is NULL");
   refuses(atomo_join(nullptr, 1, out, 1, &length_), "is NULL");
@@ -325,6 +338,10 @@ TEST_F(CRefusals, ImpossibleNumbers) {
   atomo_compressor* const m = model_.get();
   refuses(atomo_codec_decode_add(codec_.get(), message, n, nan, &to_, nullptr), "alpha is NaN");
   refuses(atomo_decode_add(message, n, nan, &to_, 1, nullptr), "alpha is NaN");
+  refuses(atomo_codec_decode_add_all(codec_.get(), &bytes_, 1, nan, &to_, nullptr), "alpha is NaN");
+  refuses(atomo_decode_add_all(&bytes_, 1, nan, &to_, 1, nullptr), "alpha is NaN");
+  refuses(atomo_compressor_decode_layer_add_all(m, 0, &bytes_, 1, nan, &to_, nullptr),
+          "alpha is NaN");
   refuses(atomo_compressor_decode_add_all(m, &bytes_, 1, nan, &to_, 1, nullptr), "alpha is NaN");
   refuses(atomo_compressor_decode_add(m, message, n, nan, &to_, 1, nullptr), "alpha is NaN");
   refuses(atomo_compressor_decode_layer_add(m, 0, message, n, nan, &to_, nullptr), "alpha is NaN");

@@ -142,7 +142,7 @@ class SketchLayers {
     device_tables.put(tables);
     workspace.fill(0xFF);  // NaNs
     frame_.tables = device_tables.data();
-    frame_.work = workspace.data();
+    frame_.work = frame_.states = workspace.data();
     const test::StreamOwner stream;
     if (captured) {
       EXPECT_EQ(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
@@ -196,7 +196,8 @@ class SketchLayers {
     frame_.plan.zeroed_bytes = layout.zeroed_bytes();
   }
   [[nodiscard]] std::vector<Sketch> read(const std::vector<std::byte>& workspace) const {
-    const auto values = [&]<typename T>(Scratch<T> place, std::uint64_t count) {
+    const auto values = [&]<typename T, template <typename> typename Place>(Place<T> place,
+                                                                            std::uint64_t count) {
       std::vector<T> found(count);
       std::memcpy(found.data(), workspace.data() + place.at, count * sizeof(T));
       return found;

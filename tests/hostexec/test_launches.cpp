@@ -116,6 +116,43 @@ TEST(Launches, OfFormsDoNotGrowWithLayers) {
   }
 }
 
+/// Launches to add so many messages, captured into a graph that nobody launches.
+std::size_t launches_of_messages(const Compressor& model, std::size_t count) {
+  const test::Gradients gradients(model.layers());
+  const test::ModelBuffers buffers(model);
+  const std::vector<ConstBytes> messages(count, buffers.payload.bytes());
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamBeginCapture(buffers.stream.get(), cudaStreamCaptureModeThreadLocal),
+            cudaSuccess);
+  hostexec::reset_calls();
+  EXPECT_EQ(model.decode_add_all(messages, 1, gradients.targets(), buffers.context()), Status::ok);
+  EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
+  const std::size_t launches = hostexec::launch_count();
+  EXPECT_EQ(cudaStreamEndCapture(buffers.stream.get(), &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  return launches;
+}
+
+/// Codecs of a fixed length add eight messages in the launches of one; of the others each message
+/// takes its own between those of the frame.
+TEST(Launches, OfEightMessagesAreThoseOfOneForBodiesOfFixedLength) {
+  for (const std::string policy : {"*=qsgd:bits=4", "*=terngrad", "*=sign", "*=sign:scale=mean",
+                                   "*=randomk:keep=0.1", "*=identity", "*=natural"}) {
+    const Compressor model(test::resnet50(16), Policy::parse(policy), kOnDevice);
+    const std::size_t one = launches_of_messages(model, 1);
+    EXPECT_EQ(one, 5u) << policy;
+    EXPECT_EQ(launches_of_messages(model, 8), one) << policy;
+    EXPECT_EQ(launches_of_messages(model, 9), 2 * one) << policy;
+  }
+  for (const std::string policy : {"*=topk:keep=0.05", "*=atomo:bits=1,atoms=rows"}) {
+    const Compressor model(test::resnet50(16), Policy::parse(policy), kOnDevice);
+    constexpr std::size_t kFrame = 4, kClear = 1;
+    const std::size_t own = launches_of_messages(model, 1) - kFrame;
+    EXPECT_EQ(launches_of_messages(model, 8), kFrame + 8 * own + 7 * kClear) << policy;
+    std::cout << policy << ": " << kFrame + 8 * own + 7 * kClear << " launches to add 8 messages\n";
+  }
+}
+
 TEST(Launches, CodecsCallNothingForbidden) {
   for (const std::string& spec : test::all_specs()) {
     const Codec codec = Codec::parse(spec);

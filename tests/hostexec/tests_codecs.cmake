@@ -16,6 +16,8 @@ atomo_hostexec_cases(${tests}/contract/test_wire_bytes.cpp)
 set(each_policy_once "*/DeviceModel.NonFiniteLayersAreLeftOut*" "*/DeviceModel.AddsMessagesInRankOrder/3")
 atomo_hostexec_cases(${tests}/device/test_device_model.cpp RELEASE "*/DeviceModel.GraphsReplay*/2" RANDOM ${each_policy_once} RACES ${each_policy_once})
 atomo_hostexec_cases(${tests}/device/test_device_sums.cpp RANDOM "DeviceSums.ValuesAreTheCpus*" RACES "DeviceSums.Damaged*")
+atomo_hostexec_cases(${tests}/device/test_device_add_all.cpp
+  RANDOM "*/DeviceAddAll.SumsAreTheCpus*" "DeviceAddAllOfAModel.*" RACES "*/DeviceAddAll.NamesTheMessage*")
 atomo_hostexec_cases(${tests}/device/test_device_two_streams.cpp)
 atomo_hostexec_cases(${here}/test_launches.cpp RANDOM "Launches.CodecsCall*" RACES "Launches.CodecsCall*")
 atomo_hostexec_cases(${here}/test_launch_table.cpp)

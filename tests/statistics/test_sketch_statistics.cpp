@@ -88,15 +88,18 @@ class SentSketch {
                             Shape{static_cast<std::int64_t>(sketched_.shape.rows),
                                   static_cast<std::int64_t>(sketched_.shape.columns)}};
     std::vector<std::byte> workspace(codec::decoders::atoms.workspace_bytes(kind));
+    format::LayerBody of;
+    of.bytes = body;
+    of.key = key;
+    of.price = price_;
     codec::LayerOutput out;
-    out.body = body;
+    out.bodies = {&of, 1};
     out.kind = &kind;
-    out.key = key;
-    out.price = price_;
     out.y = y.data();
     out.n = y.size();
     out.workspace = workspace;
-    EXPECT_EQ(codec::decoders::atoms.decode(out), Status::ok);
+    codec::decoders::atoms.decode(out);
+    EXPECT_EQ(of.status, Status::ok);
     return y;
   }
 

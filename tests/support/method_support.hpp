@@ -107,10 +107,12 @@ inline Values decode_body(const format::Kind& kind, const std::vector<std::byte>
       input(bytes.size(), offset);
   std::copy(bytes.begin(), bytes.end(), input.data());
   if (onto != nullptr && n > 0) std::memcpy(out.data(), onto->data(), 4 * n);
+  format::LayerBody body;
+  body.bytes = input.bytes();
+  body.key = key;
   codec::LayerOutput layer;
-  layer.body = input.bytes();
+  layer.bodies = {&body, 1};
   layer.kind = &kind;
-  layer.key = key;
   layer.y = out.floats();
   layer.n = n;
   layer.add = onto != nullptr;
@@ -118,7 +120,8 @@ inline Values decode_body(const format::Kind& kind, const std::vector<std::byte>
   layer.workspace = workspace.bytes();
   layer.executor = executor;
   Values values;
-  values.status = decoder.decode(layer);
+  decoder.decode(layer);
+  values.status = body.status;
   EXPECT_TRUE(input.intact() && workspace.intact() && out.intact());
   values.y.assign(out.floats(), out.floats() + n);
   return values;

@@ -322,8 +322,11 @@ TEST(CoordinateWire, ThreadsChangeNothing) {
   const CoordinateConfig config{0.02f};
   std::vector<std::byte> workspace(cpu::workspace_bytes(config, x.size()));
   std::vector<float> sum = x;
-  EXPECT_EQ(cpu::decode_add(config, one.body, 0.7f, sum.data(), sum.size(), workspace, &pool),
-            Status::ok);
+  format::LayerBody body;
+  body.bytes = one.body;
+  body.price = config.step;
+  cpu::decode_add({&body, 1}, 0.7f, sum.data(), sum.size(), workspace, &pool);
+  EXPECT_EQ(body.status, Status::ok);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const float scaled = 0.7f * a[i];
     ASSERT_EQ(sum[i], x[i] + scaled);

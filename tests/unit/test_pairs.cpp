@@ -308,14 +308,17 @@ TEST(Pairs, DamagedBodiesNeverDoHarm) {
     std::vector<std::byte> room(decoders::atoms.workspace_bytes(kind));
     std::vector<float> y(shape.elements() + 16, -9.0f);
     const auto decode = [&](ConstBytes bytes) {
+      LayerBody of;
+      of.bytes = bytes;
+      of.price = info.layers[0].price;
       LayerOutput out;
-      out.body = bytes;
+      out.bodies = {&of, 1};
       out.kind = &kind;
-      out.price = info.layers[0].price;
       out.y = y.data() + 8;
       out.n = shape.elements();
       out.workspace = room;
-      return decoders::atoms.decode(out);
+      decoders::atoms.decode(out);
+      return of.status;
     };
     ASSERT_EQ(decode(body), Status::ok);
     EXPECT_EQ(std::vector<float>(y.begin() + 8, y.end() - 8),

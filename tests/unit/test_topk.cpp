@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -32,7 +33,8 @@ RoundTrip round_trip(const std::vector<float>& x, std::uint64_t k, Executor* exe
   const TopkConfig config{k};
   RoundTrip result;
   result.body.resize(cpu::max_encoded_bytes(config, x.size()));
-  std::vector<std::byte> workspace(cpu::workspace_bytes(config, x.size()));
+  std::vector<std::byte> workspace(std::max(cpu::workspace_bytes(config, x.size()),
+                                            cpu::decode_workspace_bytes(config, x.size())));
   std::size_t bytes = 0;
   EXPECT_EQ(cpu::encode(config, x.data(), x.size(), workspace, executor, result.body, bytes),
             Status::ok);
@@ -109,7 +111,7 @@ TEST(Topk, ValuesMustBeFiniteAndAsManyAsStated) {
   const auto x = normal_entries(n, 1);
   const auto body = round_trip(x, 10).body;
   const TopkConfig config{10};
-  std::vector<std::byte> workspace(cpu::workspace_bytes(config, n));
+  std::vector<std::byte> workspace(cpu::decode_workspace_bytes(config, n));
   std::vector<float> y(n);
   for (const float bad :
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -131,7 +133,8 @@ TEST(Topk, ValuesStandAtWordsBehindZeros) {
       const std::size_t values_at = format::topk_values_at(marks.bytes());
       ASSERT_EQ(values_at % 4, 0u);
       ASSERT_EQ(body.size(), values_at + 4 * k);
-      std::vector<std::byte> workspace(cpu::workspace_bytes(TopkConfig{k}, n));
+      std::vector<std::byte> workspace(std::max(cpu::workspace_bytes(TopkConfig{k}, n),
+                                                cpu::decode_workspace_bytes(TopkConfig{k}, n)));
       std::vector<float> y(n);
       for (std::size_t i = marks.bytes(); i < values_at; ++i, ++padded) {
         auto changed = body;

@@ -23,11 +23,11 @@ from ._codec import Codec, Traits
 from ._compressor import Compressor, PlannedLayer
 from ._errors import DecodeError, Error
 from ._measure import measure
-from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, decode, decode_add, inspect, join
+from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, decode, decode_add, decode_add_all, inspect, join
 from ._plot import plot
 
 __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "PlannedLayer", "Prices",
-           "Traits", "__version__", "add", "codecs", "decode", "decode_add", "inspect", "join", "measure", "plot"]
+           "Traits", "__version__", "add", "codecs", "decode", "decode_add", "decode_add_all", "inspect", "join", "measure", "plot"]
 
 _FRAMEWORKS = ("jax", "torch")
 

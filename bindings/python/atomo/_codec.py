@@ -9,7 +9,7 @@ from typing import Any, overload
 from . import _atomo, _device
 from ._errors import DecodeError
 from ._frameworks import AnyArray, Array, checked_text, dtype_name, finished, on_cuda, target
-from ._messages import explained
+from ._messages import explained, listed
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Codec:
         """
         array = target(like, out)
         if on_cuda(array):
-            _device.decode(self._codec, payload, array, None)
+            _device.decode(self._codec, [payload], array, None)
         else:
             try:
                 self._codec.decode(payload, array)
@@ -161,12 +161,24 @@ class Codec:
         Raises `atomo.DecodeError` for bytes that are no such message; what `out` holds is then unspecified.
         """
         if on_cuda(out):
-            _device.decode(self._codec, payload, out, alpha)
+            _device.decode(self._codec, [payload], out, alpha)
         else:
             try:
                 self._codec.decode_add(payload, out, alpha)
             except DecodeError as error:
                 raise explained(error, payload, [(tuple(out.shape), self._spec)]) from None
+        return out
+
+    def decode_add_all(self, payloads: Sequence[Any], *, out: AnyArray, alpha: float = 1.0) -> AnyArray:
+        """Adds several messages in the order given: bit for bit what a `decode_add` of each gives, in less time.
+
+        Raises `atomo.DecodeError`, which on the CPU names the message; what `out` holds is then unspecified.
+        """
+        payloads = listed(payloads)
+        if on_cuda(out):
+            _device.decode(self._codec, payloads, out, alpha)
+        else:
+            self._codec.decode_add_all(payloads, out, alpha)
         return out
 
     def __str__(self) -> str:

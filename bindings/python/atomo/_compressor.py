@@ -11,7 +11,7 @@ from . import _atomo, _device, _policy
 from ._codec import Codec
 from ._errors import DecodeError, Error
 from ._frameworks import AnyArray, Array, checked_text, dtype_name, finished, on_cuda, target, targets
-from ._messages import Prices, explained
+from ._messages import Prices, explained, listed
 
 
 def _spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
@@ -246,15 +246,14 @@ class Compressor:
         """Adds all workers' messages in the order given: out = out + alpha * decoded, layer by layer.
 
         Arrays of f32 receive bit for bit what one message after another gives; halves are added up in f32 and rounded
-        once. Returns the arrays by name. Raises `atomo.DecodeError`; what `out` holds is then unspecified.
+        once. A layer stays in a cache while one message after the other is added. Returns the arrays by name. Raises
+        `atomo.DecodeError`, which on the CPU names the message; what `out` holds is then unspecified.
         """
-        if not isinstance(payloads, (list, tuple)):
-            raise TypeError(f"payloads: a list of messages is expected, found {type(payloads).__name__}; decode_add takes one")
-        arrays = self._ordered(out, "out")
+        payloads, arrays = listed(payloads), self._ordered(out, "out")
         if self._on_cuda(arrays[0]):
-            _device.decode_model(self._model, list(payloads), arrays, alpha)
+            _device.decode_model(self._model, payloads, arrays, alpha)
         else:
-            self._model.decode_add_all(list(payloads), arrays, alpha)
+            self._model.decode_add_all(payloads, arrays, alpha)
         return dict(zip(self._numbers, arrays))
 
     def begin_step(self, *, seed: int = 0, step: int, worker: int = 0, channel: int = 0,
@@ -304,7 +303,7 @@ class Compressor:
         """
         number, array = self._number(name), target(like, out)
         if self._on_cuda(array):
-            _device.decode_layer(self._model, number, payload, array, None)
+            _device.decode_layer(self._model, number, [payload], array, None)
         else:
             self._model.decode_layer(number, payload, array, None)
         return array if like is None else finished(array, like)
@@ -313,9 +312,19 @@ class Compressor:
         """Adds a layer's message to `out`, which is of f32: out = out + alpha * decoded. Returns `out`."""
         number = self._number(name)
         if self._on_cuda(out):
-            _device.decode_layer(self._model, number, payload, out, alpha)
+            _device.decode_layer(self._model, number, [payload], out, alpha)
         else:
             self._model.decode_layer(number, payload, out, alpha)
+        return out
+
+    def decode_layer_add_all(self, name: str, payloads: Sequence[Any], *, out: AnyArray,
+                             alpha: float = 1.0) -> AnyArray:
+        """Adds several messages of a layer in the order given; otherwise as `Codec.decode_add_all`."""
+        number, payloads = self._number(name), listed(payloads)
+        if self._on_cuda(out):
+            _device.decode_layer(self._model, number, payloads, out, alpha)
+        else:
+            self._model.decode_layer_add_all(number, payloads, out, alpha)
         return out
 
     @property

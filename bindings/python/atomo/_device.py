@@ -80,12 +80,13 @@ def encode(codec: Any, x: Any, key: Sequence[int]) -> Any:
         return payload[:place.outcome(Error, codec)]
 
 
-def decode(codec: Any, payload: Any, out: Any, alpha: float | None) -> None:
-    """`Codec.decode`, or with alpha `decode_add`, into an array there. Waits for the stream."""
+def decode(codec: Any, payloads: list, out: Any, alpha: float | None) -> None:
+    """`Codec.decode`, or with alpha `decode_add_all`, into an array there. Waits for the stream."""
     place = _Place(out)
     with place.current():
         workspace = place.bytes(codec.decode_workspace_bytes(out.shape, dtype_name(out.dtype), "cuda"))
-        codec.decode_on(place.upload(payload), out, alpha, place.result, workspace, place.stream)
+        codec.decode_on([place.upload(payload) for payload in payloads], out, alpha, place.result, workspace,
+                        place.stream)
         place.outcome(DecodeError)
 
 
@@ -117,11 +118,11 @@ def encode_layer(model: Any, number: int, gradient: Any) -> Any:
         return payload[:place.outcome(Error)]
 
 
-def decode_layer(model: Any, number: int, payload: Any, out: Any, alpha: float | None) -> None:
-    """`Compressor.decode_layer`, or with alpha `decode_layer_add`. Waits for the stream."""
+def decode_layer(model: Any, number: int, payloads: list, out: Any, alpha: float | None) -> None:
+    """`Compressor.decode_layer`, or with alpha `decode_layer_add_all`. Waits for the stream."""
     place = _Place(out)
     with place.current():
-        model.decode_layer_on(number, place.upload(payload), out, alpha, place.result,
+        model.decode_layer_on(number, [place.upload(payload) for payload in payloads], out, alpha, place.result,
                               place.bytes(model.layer_decode_workspace_bytes(number)), place.stream)
         place.outcome(DecodeError)
 

@@ -176,6 +176,23 @@ def decode_add(payload: Any, *, out: Sequence[AnyArray], alpha: float = 1.0) -> 
     return _into(payload, list(out), alpha)
 
 
+def decode_add_all(payloads: Sequence[Any], *, out: Sequence[AnyArray], alpha: float = 1.0) -> list[AnyArray]:
+    """Adds several messages in the order given: bit for bit what a `decode_add` of each gives, in less time.
+
+    Raises `atomo.DecodeError`, which names the message; what `out` holds is then unspecified. Returns `out`.
+    """
+    arrays = list(out)
+    _atomo.decode_add_all(listed(payloads), arrays, alpha)
+    return arrays
+
+
+def listed(payloads: Sequence[Any]) -> list[Any]:
+    """The messages of a call that adds several."""
+    if not isinstance(payloads, (list, tuple)):
+        raise TypeError(f"payloads: a list of messages is expected, found {type(payloads).__name__}; decode_add takes one")
+    return list(payloads)
+
+
 def _into(payload: Any, arrays: list, alpha: float | None) -> list:
     """Decodes over the arrays, or adds alpha times to them; returns them."""
     try:

@@ -10,7 +10,8 @@
 ///                      decode_add payload k + 1         <-  payload k + 1, while k is decoded
 ///                      sum to host
 ///
-/// Two payloads are on the device at a time. With a CUDA-aware MPI all are, and none is copied.
+/// Two payloads are on the device at a time. With a CUDA-aware MPI all are, none is copied, and one call
+/// adds them.
 /// Lossless stages are put behind a payload on the host, and undone there.
 
 #include <cuda_runtime_api.h>
@@ -202,7 +203,17 @@ class DeviceExchange final : public Exchange {
     check(cudaMemsetAsync(sum_.data(), 0, sum_bytes_, work), "clearing the sum");
     check(cudaMemsetAsync(told_.data(), 0, told_.bytes().size(), work), "clearing words");
     std::vector<atomo::Status> seen;  // by the host
-    for (std::size_t k = 0; k < workers_; ++k) {
+    if (aware_ && !lossless_) {
+      std::vector<atomo::ConstBytes> messages;
+      for (std::size_t k = 0; k < workers_; ++k)
+        messages.emplace_back(received_.data() + k * longest_, bytes[k]);
+      auto with_statuses = context(nullptr);
+      with_statuses.statuses = statuses();
+      seen.assign(workers_,
+                  compressor_.decode_add_all(messages, 1.0F / static_cast<float>(workers_),
+                                             sum_views_, with_statuses));
+    }
+    for (std::size_t k = seen.size(); k < workers_; ++k) {
       atomo::ConstBytes message(received_.data() + k * longest_, bytes[k]);
       if (lossless_) {
         if (const auto s = unpack(slots_[k % 2], message); atomo::failed(s)) {

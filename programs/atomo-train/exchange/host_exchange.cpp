@@ -92,19 +92,25 @@ class HostExchange final : public Exchange {
 
   std::vector<atomo::Status> add_all(std::span<const std::uint64_t> bytes) override {
     std::fill(sum_.begin(), sum_.end(), 0.0F);
-    std::vector<atomo::Status> statuses;
-    for (std::size_t k = 0; k < workers_; ++k) {
-      // One call a worker, so that a refusal can name it; the sum is that of a single call.
-      const auto message = atomo::ConstBytes(payloads_).subspan(k * longest_, bytes[k]);
-      statuses.push_back(compressor_.decode_add(message, 1.0F / static_cast<float>(workers_),
-                                                sum_views_, context()));
-    }
+    std::vector<atomo::ConstBytes> messages;
+    for (std::size_t k = 0; k < workers_; ++k)
+      messages.push_back(atomo::ConstBytes(payloads_).subspan(k * longest_, bytes[k]));
+    // What the call itself is refused for, every worker's payload is.
+    std::vector<atomo::Status> statuses(workers_, kUnread);
+    auto with_statuses = context();
+    with_statuses.statuses = statuses.data();
+    const atomo::Status status = compressor_.decode_add_all(
+        messages, 1.0F / static_cast<float>(workers_), sum_views_, with_statuses);
+    std::ranges::replace(statuses, kUnread, status);
     return statuses;
   }
 
   std::span<float> sum() override { return sum_; }
 
  private:
+  /// No message comes to this.
+  static constexpr auto kUnread = atomo::Status::wrong_stage;
+
   void take_times() {
     while (const auto times = background_.take()) begun_.layers[timed_++].times = *times;
   }

@@ -113,12 +113,12 @@ std::size_t workspace(const Kind& kind) noexcept {
   return cpu::decode_workspace_bytes(CoordinateConfig{}, kind.shape.elements());
 }
 
-Status decode(const LayerOutput& out) noexcept {
-  const CoordinateConfig config{out.price};
-  if (out.add) {
-    return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, out.workspace, out.executor);
-  }
-  return cpu::decode(config, out.body, out.y, out.n, out.workspace, out.executor);
+void decode(const LayerOutput& out) noexcept {
+  if (out.add)
+    return cpu::decode_add(out.bodies, out.alpha, out.y, out.n, out.workspace, out.executor);
+  LayerBody& body = out.bodies.front();
+  body.status = cpu::decode(CoordinateConfig{body.price}, body.bytes, out.y, out.n, out.workspace,
+                            out.executor);
 }
 
 Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& atoms,

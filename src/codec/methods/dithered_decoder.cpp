@@ -81,12 +81,12 @@ struct Sides {
   }
 };
 
-Status decode_singular_pairs(const LayerOutput& out, const PairLayer& layer, ConstBytes body,
-                             cpu::DecodeMode mode) noexcept {
+Status decode_singular_pairs(const LayerOutput& out, const LayerBody& of, const PairLayer& layer,
+                             ConstBytes body, cpu::DecodeMode mode) noexcept {
   Carver carver(out.workspace);
   DecodeMemory memory({layer, {}}, carver);
   if (!carver.fits()) return Status::workspace_too_small;
-  const Status status = cpu::decode_pair_factors(body, layer, out.price, mode.gain, out.key,
+  const Status status = cpu::decode_pair_factors(body, layer, of.price, mode.gain, of.key,
                                                  out.executor, memory.factors);
   if (failed(status)) return status;
   const Sides sides(layer.view, memory.factors);
@@ -105,8 +105,8 @@ bool split_sketch(ConstBytes body, ConstBytes& pairs, ConstBytes& rows) noexcept
   return true;
 }
 
-Status decode_sketch(const LayerOutput& out, const DitheredLayer& of, ConstBytes body,
-                     cpu::DecodeMode mode) noexcept {
+Status decode_sketch(const LayerOutput& out, const LayerBody& from, const DitheredLayer& of,
+                     ConstBytes body, cpu::DecodeMode mode) noexcept {
   ConstBytes pairs, rows;
   if (!split_sketch(body, pairs, rows)) return Status::corrupt;
   Carver carver(out.workspace);
@@ -114,12 +114,12 @@ Status decode_sketch(const LayerOutput& out, const DitheredLayer& of, ConstBytes
   if (!carver.fits()) return Status::workspace_too_small;
   const PairLayer& layer = of.pairs;
   if (!pairs.empty()) {
-    const Status status = cpu::decode_pair_factors(pairs, layer, out.price, mode.gain, out.key,
+    const Status status = cpu::decode_pair_factors(pairs, layer, from.price, mode.gain, from.key,
                                                    out.executor, memory.factors);
     if (failed(status)) return status;
   }
   float* const rest = mode.add ? memory.rest.data() : out.y;
-  const Status status = cpu::decode_atoms(rows, of.atoms, out.price, out.key, rest,
+  const Status status = cpu::decode_atoms(rows, of.atoms, from.price, from.key, rest,
                                           {false, 1.0f, mode.gain}, out.executor);
   if (failed(status)) return status;
   const Sides sides(layer.view, memory.factors);
@@ -134,20 +134,20 @@ Status decode_sketch(const LayerOutput& out, const DitheredLayer& of, ConstBytes
   return overflow.load(std::memory_order_relaxed) ? Status::overflow : Status::ok;
 }
 
-Status decode_dithered(const LayerOutput& out) noexcept {
-  if (out.body.empty()) {
+Status decode_dithered(const LayerOutput& out, const LayerBody& from) noexcept {
+  if (from.bytes.empty()) {
     if (!out.add) std::fill_n(out.y, out.n, 0.0f);
     return Status::ok;
   }
-  if (!(out.price > 0)) return Status::corrupt;
-  const DitheredLayer layer = dithered_layer(*out.kind, out.form);
+  if (!(from.price > 0)) return Status::corrupt;
+  const DitheredLayer layer = dithered_layer(*out.kind, from.row.form());
   cpu::DecodeMode mode{out.add, out.alpha};
-  ConstBytes body = out.body;
-  if (out.thinned && !open_thinned(layer, body, mode.gain)) return Status::corrupt;
+  ConstBytes body = from.bytes;
+  if (from.is_thinned() && !open_thinned(layer, body, mode.gain)) return Status::corrupt;
   if (!layer.has_pairs())
-    return cpu::decode_atoms(body, layer.atoms, out.price, out.key, out.y, mode, out.executor);
-  return layer.is_sketch() ? decode_sketch(out, layer, body, mode)
-                           : decode_singular_pairs(out, layer.pairs, body, mode);
+    return cpu::decode_atoms(body, layer.atoms, from.price, from.key, out.y, mode, out.executor);
+  return layer.is_sketch() ? decode_sketch(out, from, layer, body, mode)
+                           : decode_singular_pairs(out, from, layer.pairs, body, mode);
 }
 
 Status count_dithered(ConstBytes body, const Kind& kind, std::uint8_t form, std::uint64_t& atoms,
@@ -192,15 +192,32 @@ std::size_t workspace(const Kind& kind) noexcept {
   return bytes;
 }
 
-Status decode_automatic(const LayerOutput& out) noexcept {
-  if (!has_form(fields_of(*out.kind), out.form)) return Status::corrupt;
-  if (out.form != kGridForm) return decode_dithered(out);
-  if (out.thinned) return Status::corrupt;
+bool is_grid(const LayerBody& body) noexcept { return body.row.form() == kGridForm; }
+
+Status decode_form(const LayerOutput& out, const LayerBody& body) noexcept {
+  if (!has_form(fields_of(*out.kind), body.row.form()) || is_grid(body)) return Status::corrupt;
+  return decode_dithered(out, body);
+}
+
+/// Neighbours that are coordinates, which are never thinned, go together.
+void decode_automatic(const LayerOutput& out) noexcept {
   const Kind kind = coordinates_of(*out.kind);
-  LayerOutput coordinates = out;
-  coordinates.kind = &kind;
-  coordinates.price = grid_step(out.price);
-  return decoders::coordinate.decode(coordinates);
+  const auto is_other = [](const LayerBody& body) { return !is_grid(body) || body.is_thinned(); };
+  for (std::span<LayerBody> left = out.bodies; !left.empty();) {
+    LayerOutput part = out;
+    const auto other = std::find_if(left.begin(), left.end(), is_other);
+    part.bodies = left.first(static_cast<std::size_t>(other - left.begin()));
+    if (part.bodies.empty()) {
+      part.bodies = left.first(1);
+      decode_each<decode_form>(part);
+      left = left.subspan(1);
+      continue;
+    }
+    left = left.subspan(part.bodies.size());
+    part.kind = &kind;
+    for (LayerBody& body : part.bodies) body.price = grid_step(body.price);
+    decoders::coordinate.decode(part);
+  }
 }
 
 Status count_automatic(ConstBytes body, const Kind& kind, std::uint8_t form, std::uint64_t& atoms,
@@ -212,8 +229,8 @@ Status count_automatic(ConstBytes body, const Kind& kind, std::uint8_t form, std
 
 }  // namespace
 
-const BodyDecoder decoders::atoms{describe_atoms, max_bytes, workspace, decode_dithered,
-                                  count_dithered};
+const BodyDecoder decoders::atoms{describe_atoms, max_bytes, workspace,
+                                  decode_each<decode_dithered>, count_dithered};
 const BodyDecoder decoders::automatic{describe_automatic, max_bytes, workspace, decode_automatic,
                                       count_automatic};
 

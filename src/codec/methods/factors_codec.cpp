@@ -83,15 +83,15 @@ std::size_t workspace(const Kind& kind) noexcept {
   return is_matrix(kind.shape) ? cpu::decode_factors_workspace_bytes(matrix_view(kind.shape)) : 0;
 }
 
-Status decode(const LayerOutput& out) noexcept {
+Status decode(const LayerOutput& out, const LayerBody& body) noexcept {
   if (is_matrix(out.kind->shape)) {
-    return cpu::decode_factors(out.body, matrix_view(out.kind->shape), {out.add, out.alpha}, out.y,
-                               out.workspace, out.executor);
+    return cpu::decode_factors(body.bytes, matrix_view(out.kind->shape), {out.add, out.alpha},
+                               out.y, out.workspace, out.executor);
   }
-  if (out.body.size() != raw_bytes(out.kind->shape)) return Status::corrupt;
+  if (body.bytes.size() != raw_bytes(out.kind->shape)) return Status::corrupt;
   for (std::size_t i = 0; i < out.n; ++i) {
     float v;
-    std::memcpy(&v, out.body.data() + 4 * i, 4);
+    std::memcpy(&v, body.bytes.data() + 4 * i, 4);
     if (!std::isfinite(v)) return Status::corrupt;
     out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
   }
@@ -109,7 +109,7 @@ Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& ato
 
 }  // namespace
 
-const BodyDecoder decoders::factors{describe, max_bytes, workspace, decode, count};
+const BodyDecoder decoders::factors{describe, max_bytes, workspace, decode_each<decode>, count};
 
 std::shared_ptr<const BodyEncoder> make_factors(SpecArgs& args) {
   if (args.choice("values", {"dither", "f32"}, 0) == 1) {

@@ -68,35 +68,47 @@ std::size_t max_bytes(const Kind& kind) noexcept {
 }
 std::size_t workspace(const Kind&) noexcept { return 0; }
 
-/// Entries of a task that copies or adds.
+/// Entries of a task that copies.
 constexpr std::size_t kGrain = std::size_t{1} << 20;
 
-Status decode(const LayerOutput& out) noexcept {
+Status copy(const LayerOutput& out, const LayerBody& body) noexcept {
   const DType wire = wire_dtype(*out.kind);
-  const std::byte* const body = out.body.data();
-  if (out.body.size() != max_bytes(*out.kind)) return Status::corrupt;
+  const std::byte* const from = body.bytes.data();
+  if (body.bytes.size() != max_bytes(*out.kind)) return Status::corrupt;
   if (wire != DType::f32) {
-    if (out.add)
-      add_halves(body, wire, out.n, out.alpha, out.y, out.executor);
-    else
-      widen_halves(body, wire, out.n, out.y, out.executor);
+    widen_halves(from, wire, out.n, out.y, out.executor);
     return Status::ok;
   }
   // One copy where there is one thread: a long one goes past the caches.
-  const std::size_t grain = out.executor == nullptr && !out.add ? out.n : kGrain;
-  run_ranges(out.executor, out.n, grain, [&](std::size_t begin, std::size_t end) {
-    if (!out.add) {
-      std::memcpy(out.y + begin, body + 4 * begin, 4 * (end - begin));
-      return;
-    }
-    for (std::size_t i = begin; i < end; ++i) {
-      float v;
-      std::memcpy(&v, body + 4 * i, 4);
-      out.y[i] = out.y[i] + (out.alpha * v);
-    }
-  });
+  run_ranges(out.executor, out.n, out.executor == nullptr ? out.n : kGrain,
+             [&](std::size_t begin, std::size_t end) {
+               std::memcpy(out.y + begin, from + 4 * begin, 4 * (end - begin));
+             });
   return Status::ok;
 }
+
+void add(const LayerOutput& out) noexcept {
+  const DType wire = wire_dtype(*out.kind);
+  add_bodies<const std::byte*>(
+      out.bodies, out.n, out.executor,
+      [&](const LayerBody& body, const std::byte*& from) {
+        from = body.bytes.data();
+        return body.bytes.size() == max_bytes(*out.kind) ? Status::ok : Status::corrupt;
+      },
+      [&](const std::byte* from, std::size_t begin, std::size_t end) {
+        if (wire != DType::f32) {
+          add_halves(from + 2 * begin, wire, end - begin, out.alpha, out.y + begin, nullptr);
+          return;
+        }
+        for (std::size_t i = begin; i < end; ++i) {
+          float v;
+          std::memcpy(&v, from + 4 * i, 4);
+          out.y[i] = out.y[i] + (out.alpha * v);
+        }
+      });
+}
+
+void decode(const LayerOutput& out) noexcept { out.add ? add(out) : decode_each<copy>(out); }
 
 }  // namespace
 

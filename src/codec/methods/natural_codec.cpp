@@ -60,21 +60,30 @@ std::string describe(const Kind&) { return "natural"; }
 std::size_t max_bytes(const Kind& kind) noexcept { return body_bytes(kind.shape.elements()); }
 std::size_t workspace(const Kind&) noexcept { return 0; }
 
-Status decode(const LayerOutput& out) noexcept {
-  if (out.body.size() != body_bytes(out.n))
-    return out.body.size() < body_bytes(out.n) ? Status::truncated : Status::corrupt;
-  const std::byte* const signs = out.body.data();
-  const std::byte* const codes = signs + sign_bytes(out.n);
-  if (out.n % 32 != 0 && load_le<std::uint32_t>(codes - 4) >> (out.n % 32) != 0)
-    return Status::corrupt;
-  run_ranges(out.executor, out.n, kGrain, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
-      const std::uint32_t negative = static_cast<std::uint32_t>(signs[i / 8]) >> (i % 8) & 1u;
-      const float v = math::natural_value(static_cast<std::uint32_t>(codes[i]), negative);
-      out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
-    }
-  });
-  return Status::ok;
+/// Checks everything a body can break.
+Status check(ConstBytes body, std::size_t n) noexcept {
+  if (body.size() != body_bytes(n))
+    return body.size() < body_bytes(n) ? Status::truncated : Status::corrupt;
+  const std::byte* const codes = body.data() + sign_bytes(n);
+  const bool clean = n % 32 == 0 || load_le<std::uint32_t>(codes - 4) >> (n % 32) == 0;
+  return clean ? Status::ok : Status::corrupt;
+}
+
+void decode(const LayerOutput& out) noexcept {
+  add_bodies<const std::byte*>(
+      out.bodies, out.n, out.executor,
+      [&](const LayerBody& body, const std::byte*& signs) {
+        signs = body.bytes.data();
+        return check(body.bytes, out.n);
+      },
+      [&](const std::byte* signs, std::size_t begin, std::size_t end) {
+        const std::byte* const codes = signs + sign_bytes(out.n);
+        for (std::size_t i = begin; i < end; ++i) {
+          const std::uint32_t negative = static_cast<std::uint32_t>(signs[i / 8]) >> (i % 8) & 1u;
+          const float v = math::natural_value(static_cast<std::uint32_t>(codes[i]), negative);
+          out.y[i] = out.add ? out.y[i] + (out.alpha * v) : v;
+        }
+      });
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 /// What codecs whose bodies are written and read by one operation do alike: qsgd, terngrad and
 /// sign, which send every entry, and topk and randomk, which send k of them.
 
+#include <algorithm>
 #include <optional>
+#include <span>
 
 #include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
@@ -16,14 +18,6 @@
 
 namespace atomo::codec {
 
-/// Through `cpu::decode` or `cpu::decode_add`; `more` is what they take before the executor.
-template <typename Config, typename... More>
-Status decode_with(const Config& config, const LayerOutput& out, const More&... more) noexcept {
-  if (out.add)
-    return cpu::decode_add(config, out.body, out.alpha, out.y, out.n, more..., out.executor);
-  return cpu::decode(config, out.body, out.y, out.n, more..., out.executor);
-}
-
 /// Decoder of a method that sends every entry: the kind gives the configuration, decoding needs no
 /// workspace.
 template <auto kConfigOf, auto kSpecOf>
@@ -33,12 +27,18 @@ inline constexpr BodyDecoder kEveryEntryDecoder = {
       return cpu::max_encoded_bytes(kConfigOf(kind), kind.shape.elements());
     },
     [](const Kind&) noexcept { return std::size_t{0}; },
-    [](const LayerOutput& out) noexcept { return decode_with(kConfigOf(*out.kind), out); },
+    [](const LayerOutput& out) noexcept {
+      const auto config = kConfigOf(*out.kind);
+      if (out.add)
+        return cpu::decode_add(config, out.bodies, out.alpha, out.y, out.n, out.executor);
+      LayerBody& body = out.bodies.front();
+      body.status = cpu::decode(config, body.bytes, out.y, out.n, out.executor);
+    },
     count_no_atoms};
 
 /// A method that sends k of n entries, k from 1 to n; params hold k modulo 2^32. `Format` names it
 /// (`kId`, `kName`, `Config`), has `keep_in(body, n)`, the k that a body says, 0 when it says none,
-/// `workspace_bytes(config, n)`, for either direction, and `decode(config, out)`.
+/// `workspace_bytes(config, n)` and `decode_workspace_bytes(n)`, and `decode(config, out)`.
 template <typename Format>
 class KeepMethod : public BodyEncoder {
  public:
@@ -86,12 +86,25 @@ inline constexpr BodyDecoder kKeepDecoder = {
       return cpu::max_encoded_bytes(typename Format::Config{n >= kManyEntries ? n : kind.params},
                                     n);
     },
-    [](const Kind& kind) noexcept {
-      return Format::workspace_bytes(typename Format::Config{0}, kind.shape.elements());
-    },
+    [](const Kind& kind) noexcept { return Format::decode_workspace_bytes(kind.shape.elements()); },
     [](const LayerOutput& out) noexcept {
-      const auto config = keep_of<Format>(out.body, *out.kind);
-      return config ? Format::decode(*config, out) : Status::corrupt;
+      // Bodies of one k go together: all of them, unless one is broken.
+      for (std::span<LayerBody> left = out.bodies; !left.empty();) {
+        const auto config = keep_of<Format>(left.front().bytes, *out.kind);
+        const auto is_other = [&](const LayerBody& body) {
+          const auto own = keep_of<Format>(body.bytes, *out.kind);
+          return !own || !config || own->keep != config->keep;
+        };
+        const auto other = std::find_if(left.begin() + 1, left.end(), is_other);
+        LayerOutput same = out;
+        same.bodies = left.first(static_cast<std::size_t>(other - left.begin()));
+        if (config) {
+          Format::decode(*config, same);
+        } else {
+          left.front().status = Status::corrupt;
+        }
+        left = left.subspan(same.bodies.size());
+      }
     },
     [](ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& atoms,
        std::uint64_t& kept) noexcept {

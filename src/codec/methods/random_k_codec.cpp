@@ -19,8 +19,11 @@ struct Format {
     return keep <= n ? keep : 0;
   }
   static std::size_t workspace_bytes(const Config&, std::size_t) noexcept { return 0; }
-  static Status decode(const Config& config, const LayerOutput& out) noexcept {
-    return decode_with(config, out, out.key);
+  static std::size_t decode_workspace_bytes(std::size_t) noexcept { return 0; }
+  static void decode(const Config& config, const LayerOutput& out) noexcept {
+    if (out.add) return cpu::decode_add(config, out.bodies, out.alpha, out.y, out.n, out.executor);
+    LayerBody& body = out.bodies.front();
+    body.status = cpu::decode(config, body.bytes, out.y, out.n, body.key, out.executor);
   }
 };
 

@@ -23,8 +23,16 @@ struct Format {
   static std::size_t workspace_bytes(const Config& config, std::size_t n) noexcept {
     return cpu::workspace_bytes(config, n);
   }
-  static Status decode(const Config& config, const LayerOutput& out) noexcept {
-    return decode_with(config, out, out.workspace);
+  static std::size_t decode_workspace_bytes(std::size_t n) noexcept {
+    return cpu::decode_workspace_bytes(Config{}, n);
+  }
+  static void decode(const Config& config, const LayerOutput& out) noexcept {
+    if (out.add) {
+      return cpu::decode_add(config, out.bodies, out.alpha, out.y, out.n, out.workspace,
+                             out.executor);
+    }
+    LayerBody& body = out.bodies.front();
+    body.status = cpu::decode(config, body.bytes, out.y, out.n, out.workspace, out.executor);
   }
 };
 

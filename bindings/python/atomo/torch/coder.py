@@ -142,9 +142,10 @@ class Coder:
             self.take({name: (shape, types.get(name, dtype if name in self._met else becomes.get(dtype, dtype)))
                        for name, (shape, dtype) in self.layers.items()})
 
-    def decode_add(self, name: str, message: torch.Tensor, *, out: torch.Tensor, alpha: float) -> None:
-        """out = out + alpha * a message of this layer."""
-        self.compressor.decode_layer_add(name, message, out=out, alpha=alpha)
+    def decode_add_all(self, name: str, messages: Sequence[bytes | torch.Tensor], *, out: torch.Tensor,
+                       alpha: float) -> None:
+        """out = out + alpha * each message of this layer, in their order."""
+        self.compressor.decode_layer_add_all(name, messages, out=out, alpha=alpha)
 
     def each(self, work: Callable[[T], U], layers: Iterable[T]) -> list[U]:
         """`work` of each layer, of several at once where there are threads."""

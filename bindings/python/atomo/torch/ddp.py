@@ -459,8 +459,7 @@ class DDPState:
         def write(layer: tuple[str, torch.Tensor, Iterable[torch.Tensor]]) -> None:
             name, gradient, of_ranks = layer
             mean = Accumulator(gradient)
-            for message in of_ranks:
-                self._coder.decode_add(name, message, out=mean.sum, alpha=1 / ranks)
+            self._coder.decode_add_all(name, list(of_ranks), out=mean.sum, alpha=1 / ranks)
             mean.finish(**{**self._key, "worker": ranks, "tensor": self._coder.numbers[name]})
 
         self._coder.each(write, [(*layer, of_ranks) for layer, of_ranks in zip(layers, zip(*messages))])

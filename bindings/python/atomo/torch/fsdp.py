@@ -117,8 +117,7 @@ class FSDPReduceScatter:
         messages, mine = self._encode(input_tensor.view(ranks, -1), key, rank)
         received = self._exchange(messages, mine, group, input_tensor.device)
         total = Accumulator(output_tensor)
-        for message in received:
-            self.codec.decode_add(message, out=total.sum, alpha=alpha)
+        self.codec.decode_add_all(list(received), out=total.sum, alpha=alpha)
         total.finish(**key, worker=ranks, tensor=0, channel=rank)
 
     def _place_of(self, tensor: torch.Tensor) -> Place | None:

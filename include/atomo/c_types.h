@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ATOMO_C_TYPES_H
+#define ATOMO_C_TYPES_H
+/// \file
+/// What the functions of atomo.h take and return: statuses, handles, tensors, keys, contexts.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define ATOMO_API __attribute__((visibility("default")))
+#else
+/// What the shared library shows.
+#define ATOMO_API
+#endif
+
+/// The version of this header. Versions of one number are compatible: functions and uses of
+/// `reserved` are added.
+#define ATOMO_ABI_VERSION 1
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// What a call came to: ATOMO_OK; one or more notices, which are flags; or one failure, which stands
+/// alone.
+typedef int32_t atomo_status;
+/// The flags and numbers that a status is made of. From 256 on the call failed, from 512 on before
+/// the library began.
+enum atomo_status_value {
+  ATOMO_OK = 0,
+  ATOMO_NON_FINITE = 1,  ///< notice: a layer held an Inf or NaN and decodes to NaN everywhere
+  ATOMO_UNDERSPENT = 2,  ///< notice: the budget is above what the finest class can spend
+  ATOMO_OVERFLOW = 4,    ///< notice: a value too large for the half output became +-Inf
+  ATOMO_OVERSPENT = 8,   ///< notice: the budget pays for no message worth sending: it is exceeded
+
+  ATOMO_BUFFER_TOO_SMALL = 256,     ///< a capacity is below what the call needs
+  ATOMO_WORKSPACE_TOO_SMALL = 257,  ///< the workspace is below what the query of its size says
+  ATOMO_TRUNCATED = 258,            ///< the message ends before its header says
+  ATOMO_BAD_MAGIC = 259,            ///< not an atomo container
+  ATOMO_BAD_VERSION = 260,          ///< a format version or flag this build does not know
+  ATOMO_BAD_CHECKSUM = 261,         ///< bytes changed since they were written
+  ATOMO_CORRUPT = 262,              ///< the checksums hold, the content breaks the format's rules
+  ATOMO_SHAPE_MISMATCH = 263,       ///< the container holds other layers than the caller's tensors
+  ATOMO_CODEC_MISMATCH = 264,       ///< the container was written by another codec
+  ATOMO_UNSUPPORTED = 265,  ///< this dtype, device or size is not supported by this codec or call
+  ATOMO_EXTERNAL = 266,     ///< a library below (LAPACK, blosc, CUDA) reported failure
+  ATOMO_PRICE_MISMATCH = 267,    ///< messages of different grid steps cannot be added
+  ATOMO_TOO_LARGE = 268,         ///< a sum is beyond what a message can hold
+  ATOMO_INVALID_ARGUMENT = 269,  ///< a mistake of the caller; `atomo_last_error` names it
+  ATOMO_WRONG_STAGE = 270,       ///< a call out of its order: a step is or is not under way
+
+  ATOMO_OUT_OF_MEMORY = 512,  ///< there was no memory for it
+  ATOMO_INTERNAL = 513        ///< a mistake of the library's
+};
+
+/// 1 when the call did not do what was asked, else 0.
+static inline int atomo_failed(atomo_status status) { return status >= ATOMO_BUFFER_TOO_SMALL; }
+/// 1 when the status is no failure and holds this notice, else 0.
+static inline int atomo_has(atomo_status status, atomo_status notice) {
+  return !atomo_failed(status) && (status & notice) != 0;
+}
+/// An element type, one of `atomo_dtype_value`.
+typedef int32_t atomo_dtype;
+/// Element types accepted at the boundary. Arithmetic is f32.
+enum atomo_dtype_value { ATOMO_F32 = 0, ATOMO_F16 = 1, ATOMO_BF16 = 2 };
+/// Where memory is, one of `atomo_device_value`.
+typedef int32_t atomo_device;
+/// The host, or the CUDA device that is current.
+enum atomo_device_value { ATOMO_CPU = 0, ATOMO_CUDA = 1 };
+
+typedef struct atomo_codec atomo_codec;            ///< how one tensor becomes a message: immutable
+typedef struct atomo_compressor atomo_compressor;  ///< a model: layers, a codec each, one price
+typedef struct atomo_threads atomo_threads;        ///< threads that share the work of one call
+typedef struct atomo_handles atomo_handles;        ///< cuBLAS and cuSOLVER of a CUDA caller
+typedef struct atomo_message atomo_message;        ///< what a container holds, read from its head
+
+/// A tensor to read: dense, row-major, aligned as its elements are. All zeros: a scalar without
+/// data.
+typedef struct atomo_const_tensor {
+  const void* data;     ///< the first element; may be NULL when there are none
+  const int64_t* dims;  ///< `rank` extents of at least 0, at most 2^40 elements; may be NULL at 0
+  int32_t rank;         ///< 0 (a scalar of one element) to 8
+  atomo_dtype dtype;    ///< of every element; 0: f32
+  atomo_device device;  ///< where `data` points; 0: the host
+  int32_t reserved;     ///< zero
+} atomo_const_tensor;
+
+/// A tensor to write, otherwise as `atomo_const_tensor`.
+typedef struct atomo_tensor {
+  void* data;           ///< the first element; may be NULL when there are none
+  const int64_t* dims;  ///< `rank` extents of at least 0, at most 2^40 elements; may be NULL at 0
+  int32_t rank;         ///< 0 (a scalar of one element) to 8
+  atomo_dtype dtype;    ///< of every element; 0: f32
+  atomo_device device;  ///< where `data` points; 0: the host
+  int32_t reserved;     ///< zero
+} atomo_tensor;
+
+/// A message among several.
+typedef struct atomo_bytes {
+  const void* data;  ///< its first byte, any alignment
+  size_t bytes;      ///< from there on; may be more than the message's own length
+} atomo_bytes;
+
+/// What every random draw of a message is a function of. No two messages of a run share a key.
+typedef struct atomo_key {
+  uint64_t seed;         ///< of the run
+  uint32_t step;         ///< of the training
+  uint16_t tensor;       ///< the layer's number in its model; 0 for a compressor
+  uint16_t worker;       ///< the sender's rank
+  uint16_t channel;      ///< direction, or how often this was encoded again on its way
+  uint16_t reserved[3];  ///< zero
+} atomo_key;
+
+/// The legacy default stream by name, `cudaStreamLegacy`: calls on CUDA tensors refuse NULL.
+#define ATOMO_LEGACY_STREAM ((void*)(uintptr_t)1)
+
+/// What a call may use. NULL in its place is one of all zeros.
+typedef struct atomo_context {
+  void* stream;            ///< a cudaStream_t, not NULL on CUDA; unused on the CPU
+  void* workspace;         ///< scratch of this call, any alignment; not shared by calls at once
+  size_t workspace_bytes;  ///< of `workspace`
+  atomo_threads* threads;  ///< NULL: the calling thread alone
+  atomo_handles* handles;  ///< for encoding singular pairs on CUDA; NULL otherwise
+  atomo_status* status;    ///< receives the status too (a device word on CUDA); NULL: not wanted
+  const uint32_t* step;    ///< overrides the key's step (a device word on CUDA); NULL: does not
+  const atomo_key* key;    ///< overrides the key given (device memory on CUDA); NULL: does not
+  /// Room for a status of each message that a call decodes (device words on CUDA): which of several
+  /// was refused. NULL: not wanted. Left alone where the call as a whole is refused.
+  atomo_status* statuses;
+  uint64_t reserved[1];  ///< zero
+} atomo_context;
+
+/// The prices of a message or a step, each 0 where there is none.
+typedef struct atomo_prices {
+  float atoms;  ///< the amplitude of an atom that is only just certain to be sent
+  float grid;   ///< the step of the grid of coordinates
+} atomo_prices;
+
+/// What a codec promises; booleans are 0 or 1. See Traits in types.hpp.
+typedef struct atomo_traits {
+  double bias_bound;        ///< |E[decoded] - x| <= bias_bound * (|x| + step); infinite when biased
+  double omega;             ///< E||decoded - g||^2 <= omega ||g||^2; 0 without `has_omega`
+  double contraction;       ///< E||decoded - g||^2 <= (1 - contraction) ||g||^2; 0 without its flag
+  uint8_t has_omega;        ///< `omega` is known without seeing g
+  uint8_t has_contraction;  ///< `contraction` is known without seeing g
+  uint8_t unbiased;         ///< E[decoded] = g for every finite g, up to `bias_bound`
+  uint8_t linear;           ///< messages add without decoding
+  uint8_t averages_over_workers;  ///< the mean's variance falls with the number of workers
+  uint8_t fixed_size;             ///< the size depends on the shape alone
+  uint8_t allocates;              ///< encode or decode takes heap memory
+  uint8_t synchronises;           ///< encode or decode waits for the device
+  uint8_t capturable;             ///< can be captured into a CUDA graph
+  uint8_t cpu;                    ///< runs on the CPU
+  uint8_t cuda;                   ///< has a CUDA twin
+  uint8_t bounded;                ///< a fixed size or a `cap=`: `wire_bytes` says which
+  uint8_t reserved[12];           ///< zero
+} atomo_traits;
+
+/// A row of the table of codecs; strings of static storage.
+typedef struct atomo_codec_row {
+  const char* name;     ///< "qsgd"
+  const char* keys;     ///< "bits=1..8, bucket=512, norm=max|l2"
+  const char* summary;  ///< one line
+  const char* example;  ///< a spec that parses
+} atomo_codec_row;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Several messages added by one call on the device: the CPU's sums, and a status for each message.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "cuda/tuning.hpp"
+#include "support/mutated_messages.hpp"
+#include "support/on_cpu.hpp"
+
+namespace atomo::test {
+namespace {
+
+using Sent = std::vector<std::vector<std::byte>>;
+
+/// Messages where the tests' memory is, longer than what is in them, as an all-gather pads them.
+class Received {
+ public:
+  explicit Received(const Sent& sent) : statuses_(4 * sent.size()) {
+    for (const auto& message : sent) {
+      memory_.push_back(std::make_unique<Memory>(message.size() + 60, memory_.size() % 5));
+      memory_.back()->fill(0xEE);
+      memory_.back()->put(message);
+      bytes.push_back(memory_.back()->bytes());
+    }
+    statuses_.fill(0x7E);
+  }
+  [[nodiscard]] Status* statuses() const { return reinterpret_cast<Status*>(statuses_.data()); }
+  [[nodiscard]] std::vector<Status> told() const {
+    std::vector<Status> told(bytes.size());
+    const auto words = statuses_.get(4 * told.size());
+    if (!told.empty()) std::memcpy(told.data(), words.data(), words.size());
+    return told;
+  }
+
+  std::vector<ConstBytes> bytes;
+
+ private:
+  std::vector<std::unique_ptr<Memory>> memory_;
+  Memory statuses_;
+};
+
+struct Outcome {
+  Status status = Status::ok;
+  std::vector<Status> each;
+  std::vector<std::byte> y;
+};
+
+Outcome on_cpu(const Codec& codec, const Sent& sent, const Shape& shape, std::vector<std::byte> y) {
+  std::vector<std::byte> room(codec.decode_workspace_bytes(shape));
+  Outcome outcome{Status::ok, std::vector<Status>(sent.size()), std::move(y)};
+  const std::vector<ConstBytes> messages(sent.begin(), sent.end());
+  outcome.status = codec.decode_add_all(messages, -0.7f, {.data = outcome.y.data(), .shape = shape},
+                                        {.workspace = room, .statuses = outcome.each.data()});
+  return outcome;
+}
+
+Outcome on_device(const Codec& codec, const Sent& sent, const Shape& shape,
+                  const std::vector<std::byte>& y, std::size_t shift) {
+  const StreamOwner stream;
+  const Received received(sent);
+  const Memory out(y.size(), 4 * shift),
+      room(codec.decode_workspace_bytes(shape, DType::f32, Device::cuda), shift);
+  out.put(y);
+  const Word<Status> status(Status::ok);
+  Context context;
+  context.stream = stream.get();
+  context.workspace = room.bytes();
+  context.status = status.data();
+  context.statuses = received.statuses();
+  EXPECT_EQ(codec.decode_add_all(received.bytes, -0.7f, {out.data(), DType::f32, shape, kDevice},
+                                 context),
+            Status::ok);
+  stream.wait();
+  return {status.get(), received.told(), out.get(y.size())};
+}
+
+Sent messages_of(const Codec& codec, const Shape& shape, std::size_t workers) {
+  Sent sent;
+  for (std::size_t w = 0; w < workers; ++w)
+    sent.push_back(encode_on_cpu(codec, heavy_tailed(shape.elements(), w + 1, 40), shape,
+                                 {.seed = 9, .worker = static_cast<std::uint16_t>(w)})
+                       .bytes);
+  return sent;
+}
+
+void expect_alike(const Outcome& found, const Outcome& expected) {
+  EXPECT_EQ(found.status, expected.status);
+  EXPECT_EQ(found.each, expected.each);
+  if (!failed(expected.status)) {
+    EXPECT_TRUE(found.y == expected.y);
+  }
+}
+
+class DeviceAddAll : public testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override { cuda::warps_per_block = 4; }
+  const Codec codec = Codec::parse(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Specs, DeviceAddAll, testing::ValuesIn(all_specs()), spec_name);
+
+TEST_P(DeviceAddAll, SumsAreTheCpus) {
+  for (const Shape& shape : {Shape{1}, Shape{33, 40}, Shape{67, 131}}) {
+    const Sent all = messages_of(codec, shape, 9);
+    const auto y = entries_of(heavy_tailed(shape.elements(), 77, 30));
+    std::size_t shift = 0;
+    for (const std::size_t count : {1, 2, 3, 8, 9}) {
+      SCOPED_TRACE(shape.to_string() + ", " + std::to_string(count) + " messages");
+      cuda::warps_per_block = count % 2 == 0 ? 8 : 4;
+      const Sent sent(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+      const Outcome expected = on_cpu(codec, sent, shape, y);
+      ASSERT_EQ(expected.status, Status::ok);
+      expect_alike(on_device(codec, sent, shape, y, shift++ % 4), expected);
+    }
+  }
+}
+
+/// A message that fails its checksum is left out, and no other.
+TEST_P(DeviceAddAll, NamesTheMessageThatIsRefused) {
+  const Shape shape{33, 40};
+  const auto y = entries_of(heavy_tailed(shape.elements(), 77, 30));
+  const Sent sound = messages_of(codec, shape, 4);
+  for (std::size_t broken = 0; broken < sound.size(); ++broken) {
+    Sent sent = sound, others = sound;
+    sent[broken][sent[broken].size() - 1] ^= std::byte{0x40};
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(broken));
+    const Outcome found = on_device(codec, sent, shape, y, 0);
+    EXPECT_TRUE(failed(found.status));
+    for (std::size_t m = 0; m < sent.size(); ++m)
+      EXPECT_EQ(found.each[m], m == broken ? found.status : Status::ok);
+    EXPECT_TRUE(found.y == on_cpu(codec, others, shape, y).y);
+  }
+}
+
+/// Damage that passes the checksums.
+TEST_P(DeviceAddAll, JudgesDamagedMessagesAsTheCpu) {
+  const Shape shape{33, 40};
+  const auto y = entries_of(heavy_tailed(shape.elements(), 77, 30));
+  const Sent sound = messages_of(codec, shape, 3);
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Sent sent = sound;
+    sent[seed % 3] = mutated_message(sent[seed % 3], seed);
+    // The device takes messages of its own codec alone, the CPU those of any dtype and stage of it.
+    const Outcome expected = on_cpu(codec, sent, shape, y);
+    if (expected.status == Status::workspace_too_small) continue;
+    expect_alike(on_device(codec, sent, shape, y, 0), expected);
+  }
+}
+
+const char* const kPolicy =
+    "a*=atomo:bits=1; b*=qsgd:bits=4; c*=sign; d*=topk:keep=0.1; e*=atomo:bits=1,atoms=coordinate; "
+    "g*=randomk:keep=0.3; h*=terngrad; i*=natural; *=identity:dtype=bf16";
+
+std::vector<LayerSpec> layers_of(DType dtype) {
+  return {{"a", {40, 33}, dtype}, {"b", {1001}, dtype}, {"c", {7, 9}, dtype}, {"d", {500}, dtype},
+          {"e", {50, 20}, dtype}, {"f", {0, 3}, dtype}, {"g", {300}, dtype},  {"h", {1300}, dtype},
+          {"i", {77}, dtype},     {"j", {17}, dtype}};
+}
+
+/// Models, also of halves, with layers that are not finite in one message.
+TEST(DeviceAddAllOfAModel, SumsAreTheCpus) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    Compressor host(layers_of(dtype), Policy::parse(kPolicy)),
+        device(layers_of(dtype), Policy::parse(kPolicy), {.device = Device::cuda});
+    Sent sent;
+    for (std::uint16_t worker = 0; worker < 9; ++worker) {
+      std::vector<std::vector<std::byte>> x;
+      std::vector<ConstTensorView> views;
+      for (const LayerSpec& layer : host.layers()) {
+        auto values = heavy_tailed(layer.shape.elements(), worker + 2, 30);
+        const bool broken = worker == 4 && (layer.name == "c" || layer.name == "d");
+        if (broken) values[5] = std::numeric_limits<float>::quiet_NaN();
+        x.push_back(entries_of(values, dtype));
+        views.push_back({x.back().data(), dtype, layer.shape});
+      }
+      sent.push_back(encode_on_host(host, views, {.seed = 5, .worker = worker}).bytes);
+    }
+    for (const std::size_t count : {std::size_t{1}, std::size_t{3}, std::size_t{9}}) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + ", " + std::to_string(count) + " messages");
+      const Sent some(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(count));
+      std::vector<std::vector<std::byte>> y;
+      std::vector<std::unique_ptr<Memory>> memory;
+      std::vector<TensorView> there, here;
+      for (const LayerSpec& layer : host.layers()) {
+        y.push_back(entries_of(heavy_tailed(layer.shape.elements(), 99, 20), dtype));
+        memory.push_back(std::make_unique<Memory>(y.back().size(), 4 * (memory.size() % 3)));
+        memory.back()->put(y.back());
+        there.push_back({memory.back()->data(), dtype, layer.shape, kDevice});
+        here.push_back({y.back().data(), dtype, layer.shape});
+      }
+      std::vector<std::byte> room(test::workspace_bytes(host));
+      std::vector<Status> each(count);
+      const std::vector<ConstBytes> messages(some.begin(), some.end());
+      const Status expected =
+          host.decode_add_all(messages, 0.25f, here, {.workspace = room, .statuses = each.data()});
+      ASSERT_FALSE(failed(expected));
+      const Received received(some);
+      const ModelBuffers buffers(device);
+      Context context = buffers.context();
+      context.statuses = received.statuses();
+      ASSERT_EQ(device.decode_add_all(received.bytes, 0.25f, there, context), Status::ok);
+      buffers.stream.wait();
+      EXPECT_EQ(buffers.status.get(), expected);
+      EXPECT_EQ(received.told(), each);
+      for (std::size_t i = 0; i < y.size(); ++i)
+        EXPECT_TRUE(memory[i]->get(y[i].size()) == y[i]) << host.layers()[i].name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace atomo::test
