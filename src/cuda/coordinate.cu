@@ -126,7 +126,8 @@ __device__ void describe_chunk(const ChunkBits& bits, std::uint32_t place, Chunk
   }
 }
 
-__global__ void __launch_bounds__(kScanThreads) round_chunk(Frame frame, Plan plan) {
+/// Three blocks an SM have the registers that the columns need.
+__global__ void __launch_bounds__(kScanThreads, 3) round_chunk(Frame frame, Plan plan) {
   const UnitOf unit = find_unit(frame, plan.chunks, blockIdx.x);
   const std::uint32_t number = frame(plan.jobs)[unit.job].layer;
   const float price = frame(plan.states)[unit.job].step;

@@ -17,7 +17,7 @@ static_assert(sizeof(atomo_const_tensor) == 32 && sizeof(atomo_tensor) == 32);
 static_assert(offsetof(atomo_tensor, rank) == 16 && offsetof(atomo_tensor, device) == 24);
 static_assert(sizeof(atomo_bytes) == 16);
 static_assert(sizeof(atomo_key) == 24 && offsetof(atomo_key, channel) == 16);
-static_assert(sizeof(atomo_context) == 72 && offsetof(atomo_context, status) == 40);
+static_assert(sizeof(atomo_context) == 80 && offsetof(atomo_context, status) == 40);
 static_assert(sizeof(atomo_traits) == 48 && offsetof(atomo_traits, cuda) == 34);
 static_assert(sizeof(atomo_codec_row) == 32);
 static_assert(sizeof(atomo_layer) == 32 && sizeof(atomo_compressor_options) == 32);
