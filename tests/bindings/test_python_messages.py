@@ -25,7 +25,7 @@ def payload_of(spec):
 def test_inspect(spec):
     payload = payload_of(spec)
     message = atomo.inspect(payload, exact=True)
-    assert (message.bytes, message.key.seed, message.version[0]) == (len(payload), 3, 1)
+    assert (message.bytes, message.key.seed, message.version[0]) == (len(payload), 3, 2)
     layer, = message.layers
     assert layer.shape == (24, 40) and layer.elements == 960 and layer.dtype == "f32" and layer.name == ""
     assert layer.lossless == ("blosc" in spec) and not layer.thinned and not layer.non_finite
