@@ -67,6 +67,14 @@ class Gradients {
 };
 
 /// What a model's calls take, in the tests' memory.
+/// Room for a whole message, or for one of any layer, which may be longer under a cap.
+inline std::size_t longest_message(const Compressor& model) {
+  std::size_t most = model.max_encoded_bytes();
+  for (std::size_t i = 0; i < model.layers().size(); ++i)
+    most = std::max(most, model.max_encoded_bytes(i));
+  return most;
+}
+
 struct ModelBuffers {
   StreamOwner stream;
   Memory workspace, payload;
@@ -74,7 +82,7 @@ struct ModelBuffers {
   Word<Status> status;
 
   explicit ModelBuffers(const Compressor& model)
-      : workspace(test::workspace_bytes(model)), payload(model.max_encoded_bytes()) {}
+      : workspace(test::workspace_bytes(model)), payload(longest_message(model)) {}
   [[nodiscard]] Context context(Handles* handles = nullptr) const {
     Context context;
     context.stream = stream.get();
