@@ -66,7 +66,6 @@ class Gradients {
   std::vector<TensorView> targets_;
 };
 
-/// What a model's calls take, in the tests' memory.
 /// Room for a whole message, or for one of any layer, which may be longer under a cap.
 inline std::size_t longest_message(const Compressor& model) {
   std::size_t most = model.max_encoded_bytes();
@@ -75,6 +74,7 @@ inline std::size_t longest_message(const Compressor& model) {
   return most;
 }
 
+/// What a model's calls take, in the tests' memory.
 struct ModelBuffers {
   StreamOwner stream;
   Memory workspace, payload;
