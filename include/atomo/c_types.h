@@ -2,7 +2,7 @@
 #ifndef ATOMO_C_TYPES_H
 #define ATOMO_C_TYPES_H
 /// \file
-/// What the functions of atomo.h take and return: statuses, handles, tensors, keys, contexts.
+/// What the functions of the C interface take and return: statuses, handles, tensors, keys, contexts.
 
 #include <stddef.h>
 #include <stdint.h>
