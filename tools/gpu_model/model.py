@@ -106,7 +106,7 @@ def resident_warps(gpu, used, launch):
     return max(1, blocks) * warps
 
 
-def time_launch(tables, gpu, launch, quantities, adds=False):
+def time_launch(tables, gpu, launch, quantities, adds=False, messages=1):
     key = launch.kernel, gpu["arch"]
     if key not in tables.counted:
         raise Unknown(f"instructions.txt has no kernel '{launch.kernel}' for {gpu['arch']}")
@@ -121,15 +121,16 @@ def time_launch(tables, gpu, launch, quantities, adds=False):
     elif row.unit:
         items = value(told.get("items", "entries"), quantities) / active
     way = row.warp + row.item * items / 32
-    issued = active * way + (warps - active) * IDLE
+    together = messages if told.get("messages") else 1
+    issued = together * active * way + (warps - active) * IDLE
     rate = gpu["multiprocessors"] * SCHEDULERS * gpu["clock"] * 1e3  # instructions a microsecond
     busiest = max((getattr(row, kind) / max(row.way, 1) * gpu["pipes"][kind] for kind in sass.CLASSES), default=0)
     turns = max(told.get("rounds", 1.0), active / (resident_warps(gpu, tables.resources[key], launch) * gpu["multiprocessors"]))
     moved = value(told.get("bytes", "0"), quantities)
     if adds:
-        moved += value(told.get("adds", "0"), quantities)
+        moved += value(told.get("adds", "0"), quantities) + (together - 1) * quantities["message"]
     times = {"bytes": moved / gpu["copy"] / 1e6, "issue": issued / rate / gpu["issue"], "unit": issued * busiest / rate,
-             "alone": turns * (row.alone + row.alone_item * items) / gpu["clock"] / 1e3}
+             "alone": together * turns * (row.alone + row.alone_item * items) / gpu["clock"] / 1e3}
     bound = max(times, key=times.get)
     return Timed(launch, times[bound], bound, times)
 
@@ -142,8 +143,8 @@ def time_call(tables, gpu_name, model, codec, call):
     times, launches = tables.calls[model, codec, call]
     quantities = tables.quantities(model, codec)
     adds = call.startswith("decode_add")
-    timed = [time_launch(tables, gpu, launch, quantities, adds) for launch in launches]
-    us = times * sum(launch.us + gpu["gap"] for launch in timed)
     messages = 8 if call == "decode_add_8" else 1
+    timed = [time_launch(tables, gpu, launch, quantities, adds, messages // times) for launch in launches]
+    us = times * sum(launch.us + gpu["gap"] for launch in timed)
     least = (8 if adds else 4) * quantities["entries"] + messages * quantities["message"]
     return us, least / gpu["copy"] / 1e6 / us, times * len(launches), timed
