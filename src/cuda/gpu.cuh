@@ -103,9 +103,7 @@ class Queue {
   /// (`warp_in_grid() >= units`). Nothing is launched for 0 units.
   template <typename... P, typename... A>
   void launch_warps(void (*kernel)(P...), std::uint64_t units, A&&... arguments) noexcept {
-    if (units == 0) return;
-    const std::uint64_t blocks = (units + warps_per_block - 1) / warps_per_block;
-    launch(kernel, blocks, warps_per_block * kLanes, 0, 1, std::forward<A>(arguments)...);
+    launch_warps_each(kernel, units, 1, std::forward<A>(arguments)...);
   }
   /// The same of each of `parts` parts, whose number is blockIdx.y.
   template <typename... P, typename... A>

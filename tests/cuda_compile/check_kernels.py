@@ -34,6 +34,7 @@ import time
 import instructions
 import ptx
 import report
+import tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 Allowance = collections.namedtuple("Allowance", "file kernel rule count reason line")
@@ -252,7 +253,7 @@ def compare(file, version, machines, rows, path, command):
     gone = {row for row in old if row.file == file and row.arch in machines} - {*rows}
     come = {*rows} - {*old}
     if gone or come:
-        changed = sorted([*gone, *come], key=lambda row: (report.order(row), row in come))
+        changed = sorted([*gone, *come], key=lambda row: (tables.order(row), row in come))
         title, *lines = report.aligned(changed)
         yield f"{file}: its kernels are not what {os.path.basename(path)} says (-), but (+)"
         yield f"    {title}"
@@ -277,7 +278,10 @@ def count_instructions(options, file, compilation, machines):
     if not options.nvdisasm:
         print(f"{file}: its instructions are not counted: there is no nvdisasm; 'bash scripts/python.sh' installs it")
         return []
-    rows = compilation.instructions(file, options.nvdisasm)
+    try:
+        rows = compilation.instructions(file, options.nvdisasm)
+    except instructions.Unfit as error:
+        return [f"{file}: {error}"]
     name = os.path.basename(options.instructions)
     if options.write:
         rewrite(instructions, file, compilation.version, rows, options.instructions)

@@ -10,13 +10,13 @@ import tomllib
 
 import paths
 import sass
+import tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 DESCRIPTIONS = os.path.join(ROOT, "tools", "gpu_model", "kernels.toml")
 SOURCES = (DESCRIPTIONS, *(os.path.join(HERE, name) for name in ("instructions.py", "paths.py", "sass.py")))
 TOLERANCE = 0.05
-WORDS = 3  # columns of text
 
 COLUMNS = ("file", "kernel", "arch", "code", "loops", "way", *sass.CLASSES, "unit", "warp", "item", "alone", "alone_item",
            "hot", "items", "steps", "cycles", "generic", "fences", "spins")
@@ -76,11 +76,17 @@ def rows_of(file, cubins, program, described):
         names = launched_names(kernels)
         for mangled, kernel in kernels.items():
             rows.append(row_of(file, names[mangled], arch, kernel, described.get(names[mangled], {})))
-    return sorted(rows, key=order)
+    return sorted(rows, key=tables.order)
+
+
+class Unfit(ValueError):
+    """A description that says how many entries a loop handles, and no loop is the one that it means."""
 
 
 def row_of(file, name, arch, kernel, description):
     walk = paths.Walk(kernel, description)
+    if any("each" in rule for rule in walk.rules) and not any(way.entries for way in walk.iterations.values()):
+        raise Unfit(f"no loop of {name} for {arch} is what the rules with `each` of kernels.toml look for")
     fixed, item = walk.shares()
     way = walk.whole.cost
     loop, hot = walk.hot_loop()
@@ -95,34 +101,13 @@ def row_of(file, name, arch, kernel, description):
         sum("CAST.SPIN" in line.opcode for line in kernel.instructions))
 
 
-def order(row):
-    return row.file, row.kernel, int(re.sub(r"\D", "", row.arch) or 0)
-
-
 def read(path):
     """Returns (nvcc's version, rows) of a table; ("", []) where there is none yet."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        return "", []
-    version = next((match[1] for line in lines if (match := re.match(r"# Written .*\bnvcc (\S+)$", line))), "")
-    cells = [line.split() for line in lines if line and not line.startswith("#")]
-    return version, [Row(*row[:WORDS], *map(float, row[WORDS:])) for row in cells if row != list(COLUMNS)]
+    return tables.read(path, Row, float)
 
 
 def write(path, version, rows):
-    cells = [COLUMNS] + [tuple(map(text_of, row)) for row in sorted(rows, key=order)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(f"{HEAD}# Written by check_kernels.py --write with nvcc {version}\n")
-        for row in cells:
-            file.write("  ".join(cell.ljust(width) if column < WORDS else cell.rjust(width)
-                                 for column, (cell, width) in enumerate(zip(row, widths))).rstrip() + "\n")
-
-
-def text_of(cell):
-    return f"{cell:g}" if isinstance(cell, (int, float)) else cell
+    tables.write(path, HEAD, version, rows, Row)
 
 
 def differs(old, new, slack):
@@ -131,14 +116,14 @@ def differs(old, new, slack):
 
 def compare(old, new):
     """Yields a line for each kernel that is not what its committed row says."""
-    before = {row[:WORDS]: row for row in old}
+    before = {row[:tables.WORDS]: row for row in old}
     for row in new:
-        was = before.pop(row[:WORDS], None)
+        was = before.pop(row[:tables.WORDS], None)
         name = f"{row.kernel} for {row.arch}"
         if was is None:
             yield f"{name}: is new, {row.code} instructions"
             continue
-        changed = [f"{column} {text_of(getattr(was, column))} -> {text_of(getattr(row, column))}"
+        changed = [f"{column} {getattr(was, column):g} -> {getattr(row, column):g}"
                    for column in COMPARED + EXACT
                    if differs(getattr(was, column), getattr(row, column), 0.5 if column == "item" else 1)
                    or (column in EXACT and getattr(was, column) != getattr(row, column))]

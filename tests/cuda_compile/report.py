@@ -3,8 +3,15 @@
 import collections
 import re
 
+import tables
+
 COLUMNS = ("file", "kernel", "arch", "registers", "shared", "stack", "spills", "barriers")
 Row = collections.namedtuple("Row", COLUMNS)
+HEAD = """\
+# SPDX-License-Identifier: Apache-2.0
+# What each kernel takes of a multiprocessor: registers a thread and barriers a block; shared memory a
+# block (what a launch adds is not in it), stack and spills a thread in bytes.
+"""
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 _FUNCTION = re.compile(r"Function properties for (\S+)")
@@ -46,38 +53,19 @@ def rows_of(file, text, kernels, names):
         registers, shared, barriers = used[kernel, arch]
         stack, spills = frames[kernel, arch]
         rows.append(Row(file, names[kernel], arch, registers, shared, stack, spills, barriers))
-    return sorted(rows, key=order)
-
-
-def order(row):
-    return row.file, row.kernel, int(re.sub(r"\D", "", row.arch) or 0), row.arch
+    return sorted(rows, key=tables.order)
 
 
 def read(path):
     """Returns (nvcc's version, rows) of a table; ("", []) where there is none yet."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        return "", []
-    version = next((match[1] for line in lines if (match := re.match(r"# .*\bnvcc (\S+?)[.,:;]?$", line))), "")
-    cells = [line.split() for line in lines if line and not line.startswith("#")]
-    return version, [Row(*row[:3], *map(int, row[3:])) for row in cells if row != list(COLUMNS)]
+    return tables.read(path, Row, int)
 
 
 def aligned(rows):
-    """Returns the lines of a table: text to the left, numbers to the right, and the columns' names first."""
-    cells = [COLUMNS] + [tuple(map(str, row)) for row in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
-    return ["  ".join(cell.ljust(width) if column < 3 else cell.rjust(width)
-                      for column, (cell, width) in enumerate(zip(row, widths))) for row in cells]
+    """Returns the lines of a table, the columns' names first."""
+    return tables.aligned(rows, Row)
 
 
 def write(path, version, rows):
     """Writes a table."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("# SPDX-License-Identifier: Apache-2.0\n"
-                   "# What each kernel takes of a multiprocessor: registers a thread and barriers a block; shared memory a\n"
-                   "# block (what a launch adds is not in it), stack and spills a thread in bytes.\n"
-                   f"# Written by check_kernels.py --write with nvcc {version}\n")
-        file.write("\n".join(aligned(sorted(rows, key=order))) + "\n")
+    tables.write(path, HEAD, version, rows, Row)

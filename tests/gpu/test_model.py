@@ -107,6 +107,13 @@ class Ways(unittest.TestCase):
 class Table(unittest.TestCase):
     """A kernel that grows is noticed."""
 
+    def test_rules_that_no_loop_fits_are_refused(self):
+        made = instructions.row_of("k.cu", "kernel", "sm_90", kernel(), RULES)
+        self.assertEqual((made.unit, made.way), (2048, 64))
+        unfit = {**RULES, "loops": [{"has": r"^STG\.E\.128", "each": 128}]}
+        with self.assertRaisesRegex(instructions.Unfit, "no loop of kernel for sm_90"):
+            instructions.row_of("k.cu", "kernel", "sm_90", kernel(), unfit)
+
     def test_a_twentieth_is_let_pass_and_more_is_named(self):
         row = instructions.row_of("a.cu", "kernel", "sm_90", kernel(), RULES)
         row = row._replace(code=1000, way=1000)

@@ -30,8 +30,9 @@ std::string text_of(const hostexec::LaunchRecord& launch) {
   return text.str();
 }
 
-/// A line for each of three calls: the launches in their order, or of one message where the others' are the same. Nothing reads or writes at `nowhere`: what a
-/// captured call queues is thrown away.
+/// A line for each of three calls: the launches in their order, or those of one message where the
+/// others' are the same. Nothing reads or writes at `nowhere`: what a captured call queues is thrown
+/// away.
 std::string calls_of(const std::string& model_name, const std::vector<LayerSpec>& layers,
                      const std::string& spec, std::byte* nowhere) {
   Compressor model(layers, Policy(Codec::parse(spec)), {.device = Device::cuda});
