@@ -13,7 +13,7 @@
 /// bucket here is one segment, lane = lane.
 ///
 /// Decoding: a lane reads the codes of four neighbours of a row of 128 entries, whose steps are
-/// made once a bucket, half a unit and message.
+/// made once a bucket, unit and message.
 ///
 /// Traffic an element: written from 4 bytes read (2 for halves), the least, once more when buckets
 /// are reduced beforehand, bits / 8 + 4 / bucket written; decoded from as much a message, 4 written (and 4
@@ -39,6 +39,8 @@ constexpr unsigned kSmallBucket = 8;       ///< below it the unit is small
 constexpr unsigned kLongestDirect = 1024;  ///< entries of a bucket that is one segment of a sum
 /// Buckets that a unit touches: 128 of 8 entries or of 1, or fewer and two cut off.
 constexpr unsigned kMaxBuckets = 130;
+/// Rows that a message is added to at once: those of a unit, whose steps are then made once.
+constexpr unsigned kRowsTogether = kQsgdUnit / kSumRow;
 constexpr unsigned kRow = 8 * kLanes;  ///< entries coded at once, eight neighbours a lane
 
 struct Scale {
@@ -323,8 +325,8 @@ __global__ void decode_qsgd(const Frames frames, const Plan plan, const DecodeIn
   float* const y = frames.first.layer(job.layer).y;
   const unsigned mask = (1u << job.bits) - 1;
 #pragma unroll 1
-  for (unsigned part = 0; part < unit.count; part += kSumRows * kSumRow) {
-    RowSums<kSumRows> sums(y, unit.first + part, unit.first + unit.count, into);
+  for (unsigned part = 0; part < unit.count; part += kRowsTogether * kSumRow) {
+    RowSums<kRowsTogether> sums(y, unit.first + part, unit.first + unit.count, into);
 #pragma unroll 1
     for (std::uint32_t left = sound; left != 0;) {
       const Frame frame = frames[take_message(left)];
@@ -334,7 +336,7 @@ __global__ void decode_qsgd(const Frames frames, const Plan plan, const DecodeIn
       __syncwarp();
       const BitView codes(body + 4 * job.buckets, job.code_bytes);
 #pragma unroll
-      for (unsigned row = 0; row < kSumRows; ++row) {
+      for (unsigned row = 0; row < kRowsTogether; ++row) {
         const std::uint32_t e = part + row * kSumRow + 4 * lane();
         if (e >= unit.count) continue;
         const std::uint32_t four = codes.peek32((unit.first + e) * job.bits);
