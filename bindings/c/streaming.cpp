@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole messages and steps whose layers come one by one, a model's prices, and what it has learnt: atomo/compressor.hpp.
+// Whole messages and steps whose layers come one by one, a model's prices, and what it has learnt:
+// atomo/compressor.hpp.
 #include "boundary.hpp"
 
 using atomo::c::checked_alpha;

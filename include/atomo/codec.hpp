@@ -68,7 +68,8 @@ class Codec {
   /// memory. \throws Error when this codec, or this build, has no CUDA twin.
   [[nodiscard]] std::size_t encode_workspace_bytes(const Shape& shape, DType dtype = DType::f32,
                                                    Device device = Device::cpu) const;
-  /// Workspace that `decode`, `decode_add` and `decode_add_all` need for a view of this shape and dtype, otherwise as
+  /// Workspace that `decode`, `decode_add` and `decode_add_all` need for a view of this shape and
+  /// dtype, otherwise as
   /// `encode_workspace_bytes`.
   [[nodiscard]] std::size_t decode_workspace_bytes(const Shape& shape, DType dtype = DType::f32,
                                                    Device device = Device::cpu) const;

@@ -130,7 +130,8 @@ class Compressor {
   [[nodiscard]] std::size_t encode_workspace_bytes(std::size_t layer) const;
   /// Workspace of `decode`, `decode_add` and `decode_add_all`.
   [[nodiscard]] std::size_t decode_workspace_bytes() const noexcept;
-  /// Workspace of `decode_layer`, `decode_layer_add` and `decode_layer_add_all` of one layer, into a view of any dtype.
+  /// Workspace of `decode_layer`, `decode_layer_add` and `decode_layer_add_all` of one layer, into a
+  /// view of any dtype.
   [[nodiscard]] std::size_t decode_workspace_bytes(std::size_t layer) const;
 
   /// One container of all layers, at one price found from the whole budget. `key.tensor` must be 0:
