@@ -8,7 +8,7 @@
 ///
 /// Mapping. Sums are taken in two levels: a warp a segment of 4,096 atoms (marks, certain flags) or
 /// a unit of 16 groups (lengths), then one block a job over segments or units. The list is made by
-/// a warp 512 atoms, a lane an atom: flags are words that lanes pass to one another, classes and the
+/// a warp 256 atoms, a lane an atom: flags are words that lanes pass to one another, classes and the
 /// list are read and written next to each other. Each level needs the
 /// one before, hence six launches: counts, frame of the marks, marks and certain flags, frame of
 /// the sections, list and lengths, frame of the content. A fault found by one warp is noted in
@@ -134,40 +134,39 @@ __global__ void place_sections(Frame frame, BodyPlan plan) {
   state.content = lengths + 2 * groups;
 }
 
-/// Atoms of a segment whose kept ones a warp lists.
-constexpr std::uint32_t kListed = 512, kListsOfSegment = coding::kMarksSegment / kListed;
-
-/// The kept atoms of an eighth of a segment, with their classes: a lane an atom, in the order of
-/// the list.
-__device__ void list_part(const Frame& frame, const BodyPlan& plan, std::uint64_t unit,
-                          std::uint32_t part) {
-  const UnitOf at = find_unit(frame, plan.marks.segments, unit);
+/// The kept atoms of a list, with their classes: a lane an atom, in the order of the list.
+__device__ void list_kept(const Frame& frame, const BodyPlan& plan, std::uint64_t list) {
+  constexpr std::uint32_t kListsOfSegment = coding::kMarksSegment / kListAtoms;
+  constexpr std::uint32_t kWords = kListAtoms / kLanes;
+  const UnitOf at = find_unit(frame, plan.lists, list);
   BodyState& state = frame(plan.states)[at.job];
   if (state.stands == 0) return;
   const BodyJob& job = frame(plan.jobs)[at.job];
-  std::uint64_t atom = at.index * coding::kMarksSegment + part * kListed;
-  if (atom >= job.atoms) return;
+  const UnitOf segment{at.job, at.index / kListsOfSegment};
+  const std::uint64_t unit = frame(plan.marks.segments.begin)[at.job] + segment.index;
+  const auto part = static_cast<std::uint32_t>(at.index % kListsOfSegment);
+  std::uint64_t atom = at.index * kListAtoms;
   const BodyBytes body = body_of(frame, job);
   const BitView view(body.begin, body.bytes);
-  const std::uint64_t* const words = segment_words(frame, plan.marks, at);
+  const std::uint64_t* const words = segment_words(frame, plan.marks, segment);
   std::uint32_t before = 0;  // kept atoms of the segment before these
-  for (std::uint32_t w = lane(); w < part * (kListed / 64); w += kLanes)
+  for (std::uint32_t w = lane(); w < part * (kListAtoms / 64); w += kLanes)
     before += static_cast<std::uint32_t>(__popcll(words[w]));
   before = warp_sum(before);
-  // Lane w < 16 has the marks of 32 atoms; lane w, 32 flags of the list.
-  const std::uint64_t pair = words[part * (kListed / 64) + lane() % 16 / 2];
+  // Lane w < kWords has the marks of 32 atoms and 32 flags of the list.
+  const std::uint64_t pair = words[part * (kListAtoms / 64) + lane() % kWords / 2];
   const auto marks = static_cast<std::uint32_t>(lane() % 2 == 0 ? pair : pair >> 32);
   const std::uint64_t first = frame(plan.marks.segment_states)[unit].rank;
   const std::uint64_t flags = 8 * state.flags + first;
-  const std::uint32_t own_flags = view.peek32(flags + before + kLanes * (lane() % 16));
+  const std::uint32_t own_flags = view.peek32(flags + before + kLanes * (lane() % kWords));
   std::uint64_t place = frame(plan.certain)[unit] + warp_sum(count_ones(view, flags, before));
   place = 8 * state.flags + state.kept + kClassBits * place;  // of the next class
   std::uint64_t* kept = frame(plan.kept) + job.first_kept + first + before;
   const std::uint32_t below = (1u << lane()) - 1;
   std::uint32_t rank = 0;  // among these
   bool good = true;
-  for (int w = 0; w < 16; ++w, atom += kLanes) {
-    const std::uint32_t mask = __shfl_sync(kAllLanes, marks, w);
+  for (std::uint32_t w = 0; w < kWords; ++w, atom += kLanes) {
+    const std::uint32_t mask = __shfl_sync(kAllLanes, marks, static_cast<int>(w));
     if (mask == 0) continue;
     const std::uint32_t own = rank + static_cast<std::uint32_t>(__popc(mask & below));
     const std::uint32_t flag =
@@ -201,10 +200,9 @@ __device__ void sum_lengths(const Frame& frame, const BodyPlan& plan, std::uint6
 }
 
 __global__ void list_and_sum(Frame frame, BodyPlan plan) {
-  const std::uint64_t unit = warp_in_grid(), lists = plan.marks.segments.units * kListsOfSegment;
+  const std::uint64_t unit = warp_in_grid(), lists = plan.lists.units;
   if (unit < lists) {
-    list_part(frame, plan, unit / kListsOfSegment,
-              static_cast<std::uint32_t>(unit % kListsOfSegment));
+    list_kept(frame, plan, unit);
   } else if (unit - lists < plan.groups.units) {
     sum_lengths(frame, plan, unit - lists);
   }
@@ -235,7 +233,7 @@ void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue) {
   queue.launch_blocks(open_frame, jobs, kScanThreads, 0, frame, plan);
   queue.launch_warps(read_marks, segments, frame, plan);
   queue.launch_blocks(place_sections, jobs, kScanThreads, 0, frame, plan);
-  queue.launch_warps(list_and_sum, segments * kListsOfSegment + plan.groups.units, frame, plan);
+  queue.launch_warps(list_and_sum, plan.lists.units + plan.groups.units, frame, plan);
   queue.launch_blocks(close_frame, jobs, kScanThreads, 0, frame, plan);
 }
 

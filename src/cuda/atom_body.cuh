@@ -35,6 +35,7 @@ struct BodyState {
 struct BodyPlan {
   Table<BodyJob> jobs;
   MarksPlan marks;  ///< its jobs are these jobs
+  Split lists;      ///< units of kListAtoms atoms
   Split groups;     ///< units of kUnitGroups groups, as many as there can be
   Scratch<BodyState> states;
   Scratch<std::uint64_t> certain;    ///< for each segment of the marks: certain atoms before it
@@ -42,12 +43,19 @@ struct BodyPlan {
   Scratch<std::uint64_t> kept;       ///< by rank: atom | class << kClassShift
 };
 inline constexpr unsigned kClassShift = 56;
+/// Atoms whose kept ones a warp lists; a segment of the marks has a whole number of lists.
+inline constexpr std::uint32_t kListAtoms = 256;
+static_assert(coding::kMarksSegment % kListAtoms == 0);
 
 /// Plans bodies for jobs added in order.
 class BodyPlanner {
  public:
   BodyPlanner(Layout& layout, std::size_t jobs) noexcept
-      : layout_(layout), jobs_(layout, jobs), marks_(layout, jobs), groups_(layout, jobs) {}
+      : layout_(layout),
+        jobs_(layout, jobs),
+        marks_(layout, jobs),
+        lists_(layout, jobs),
+        groups_(layout, jobs) {}
 
   /// `job.first_kept` is set here.
   void add(BodyJob job) noexcept {
@@ -55,6 +63,7 @@ class BodyPlanner {
     jobs_.add(job);
     marks_.add(job.layer, job.atoms);
     segments_ += coding::marks_segments(job.atoms);
+    lists_.add(divide_up(job.atoms, kListAtoms));
     groups_.add(divide_up(divide_up(job.atoms, job.group_atoms) * job.group_pieces, kUnitGroups));
     atoms_ += job.atoms;
   }
@@ -63,6 +72,7 @@ class BodyPlanner {
     const Split groups = groups_.split();
     return {jobs_.table(),
             marks_.finish(),
+            lists_.split(),
             groups,
             layout_.zeroed<BodyState>(jobs_.count()),
             layout_.scratch<std::uint64_t>(segments_),
@@ -74,7 +84,7 @@ class BodyPlanner {
   Layout& layout_;
   TableMaker<BodyJob> jobs_;
   MarksPlanner marks_;
-  SplitMaker groups_;
+  SplitMaker lists_, groups_;
   std::uint64_t atoms_ = 0, segments_ = 0;
 };
 
