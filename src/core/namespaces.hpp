@@ -14,6 +14,9 @@ using namespace math;
 namespace format {
 using namespace coding;
 }
+namespace patch {
+using namespace format;
+}
 namespace price {
 using namespace format;
 }
