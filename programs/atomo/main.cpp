@@ -35,6 +35,8 @@ struct Options {
   InspectOptions inspect;
   MeasureOptions measure;
   AddOptions add;
+  DeltaOptions delta;
+  ApplyOptions apply;
   std::string decode_format, decode_dtype = "f32";
 };
 
@@ -256,6 +258,42 @@ void add_add(CLI::App& app, Options& options) {
   command->callback([&] { run_add(o); });
 }
 
+void add_delta(CLI::App& app, Options& options) {
+  DeltaOptions& o = options.delta;
+  o.threads = all_cores();
+  CLI::App* command = add_command(
+      app, "delta", "Write how a model's tensors have changed, without loss", " OLD NEW -o PATCH");
+  add_path(*command, "OLD", o.before, "The .safetensors file that the receiver has; '-' is a pipe");
+  add_path(*command, "NEW", o.after, "The .safetensors file to send; '-' is a pipe");
+  command
+      ->add_option(
+          "-o,--output", o.output,
+          "The patch, from which atomo apply makes NEW of OLD, byte for byte; '-' is a pipe")
+      ->required()
+      ->type_name("PATCH");
+  add_threads(*command, o.threads);
+  add_common(*command, o.json, "atomo delta step100.safetensors step101.safetensors -o 101.patch");
+  command->callback([&] { run_delta(o); });
+}
+
+void add_apply(CLI::App& app, Options& options) {
+  ApplyOptions& o = options.apply;
+  o.threads = all_cores();
+  CLI::App* command =
+      add_command(app, "apply", "Make a new state of a model from a patch", " OLD PATCH -o NEW");
+  add_path(*command, "OLD", o.before,
+           "The .safetensors file that the patch was made from; '-' is a pipe");
+  add_path(*command, "PATCH", o.patch, "What atomo delta wrote; '-' is a pipe");
+  command
+      ->add_option("-o,--output", o.output,
+                   "The new .safetensors file, which may be OLD; '-' is a pipe")
+      ->required()
+      ->type_name("NEW");
+  add_threads(*command, o.threads);
+  add_common(*command, o.json, "atomo apply step100.safetensors 101.patch -o step101.safetensors");
+  command->callback([&] { run_apply(o); });
+}
+
 void build(CLI::App& app, Options& options) {
   app.name("atomo");
   app.set_version_flag("--version", fmt::format("atomo {} (container format {}.{})", kVersion,
@@ -272,6 +310,8 @@ void build(CLI::App& app, Options& options) {
   add_inspect(app, options);
   add_measure(app, options);
   add_add(app, options);
+  add_delta(app, options);
+  add_apply(app, options);
   app.require_subcommand(1);
 }
 
@@ -281,7 +321,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
   const auto commands = app.get_subcommands();
   if (commands.empty()) {
     const std::string accepted =
-        "codecs, encode, decode, inspect, measure or add (see atomo --help)";
+        "codecs, encode, decode, inspect, measure, add, delta or apply (see atomo --help)";
     return argc < 2 ? fmt::format("a command is needed: {}", accepted)
                     : fmt::format("'{}' is no command; accepted is {}", argv[1], accepted);
   }
@@ -296,7 +336,10 @@ int complain(const std::string& message, int exit_code) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Compress gradients: encode, decode, inspect, measure and add");
+  CLI::App app(
+      "Compress gradients: encode, decode, inspect, measure and add; send changes of weights: "
+      "delta "
+      "and apply");
   Options options;
   build(app, options);
   try {

@@ -152,8 +152,9 @@ class Safetensors(Refused):
                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20)))
 
     def test_entries(self):
-        self.refuse_entry({"data_offsets": [0, 16]}, "do not span the 12 bytes")
-        self.refuse_entry({"data_offsets": [12, 0]}, "do not span")
+        self.refuse_entry({"shape": [2]}, "do not span the 8 bytes")
+        self.refuse_entry({"data_offsets": [0, 16]}, "its data end at byte 16, 12 are there")
+        self.refuse_entry({"data_offsets": [12, 0]}, "end before they begin")
         self.refuse_entry({"data_offsets": [4, 16]}, "truncated")
         self.refuse_entry({"data_offsets": [0]}, "two integers")
         self.refuse_entry({"data_offsets": [-1, 11]}, "integers from 0")

@@ -60,11 +60,25 @@ struct AddOptions {
   bool json = false;
 };
 
+struct DeltaOptions {
+  std::string before, after, output;
+  unsigned threads = 1;
+  bool json = false;
+};
+
+struct ApplyOptions {
+  std::string before, patch, output;
+  unsigned threads = 1;
+  bool json = false;
+};
+
 void run_codecs(const CodecsOptions& options);
 void run_encode(const EncodeOptions& options);
 void run_decode(const DecodeOptions& options);
 void run_inspect(const InspectOptions& options);
 void run_measure(const MeasureOptions& options);
 void run_add(const AddOptions& options);
+void run_delta(const DeltaOptions& options);
+void run_apply(const ApplyOptions& options);
 
 }  // namespace atomo::cli

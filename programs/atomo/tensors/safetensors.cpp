@@ -30,11 +30,6 @@ constexpr std::string_view kMetadata = "__metadata__";
 constexpr std::array<std::pair<std::string_view, DType>, 3> kTypes{
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
 
-struct Entry {
-  Tensor tensor;
-  std::uint64_t begin = 0, end = 0;
-};
-
 std::uint64_t unsigned_of(const Json& value, const std::string& label, std::string_view what) {
   if (!value.is_number_unsigned()) {
     throw InputError(fmt::format("{}: {} must be integers from 0", label, what));
@@ -42,52 +37,68 @@ std::uint64_t unsigned_of(const Json& value, const std::string& label, std::stri
   return value.get<std::uint64_t>();
 }
 
-DType dtype_of(const Json& value, const std::string& label) {
-  const std::string text = value.is_string() ? value.get<std::string>() : "";
+DType dtype_of(const std::string& type, const std::string& label) {
   for (const auto& [name, dtype] : kTypes) {
-    if (text == name) {
+    if (type == name) {
       return dtype;
     }
   }
   throw InputError(fmt::format(
-      "{}: elements of type '{}' are not supported; accepted are F32, F16 and BF16", label, text));
+      "{}: elements of type '{}' are not supported; accepted are F32, F16 and BF16", label, type));
 }
 
-Entry entry_of(const std::string& name, const Json& value, std::uint64_t data_bytes,
-               const std::string& file_label) {
-  const std::string label = fmt::format("{}: tensor '{}'", file_label, name);
+std::string label_of(const std::string& file_label, const std::string& name) {
+  return fmt::format("{}: tensor '{}'", file_label, name);
+}
+
+StoredTensor stored_tensor(const std::string& name, const Json& value, std::uint64_t data_bytes,
+                           const std::string& file_label) {
+  const std::string label = label_of(file_label, name);
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
       !value.contains("data_offsets")) {
     throw InputError(fmt::format("{}: damaged header: needs dtype, shape and data_offsets", label));
   }
+  const Json& type = value["dtype"];
   const Json& dims = value["shape"];
   const Json& offsets = value["data_offsets"];
   if (!dims.is_array() || !offsets.is_array() || offsets.size() != 2) {
     throw InputError(
         fmt::format("{}: damaged header: shape must be a list, data_offsets two integers", label));
   }
-  std::vector<std::int64_t> shape;
+  StoredTensor tensor{name, type.is_string() ? type.get<std::string>() : "", {}, 0, 0};
   for (const Json& d : dims) {
-    const std::uint64_t size = unsigned_of(d, label, "dimensions");
+    tensor.shape.push_back(unsigned_of(d, label, "dimensions"));
+  }
+  tensor.begin = unsigned_of(offsets[0], label, "data_offsets");
+  tensor.end = unsigned_of(offsets[1], label, "data_offsets");
+  if (tensor.begin > tensor.end) {
+    throw InputError(fmt::format("{}: damaged header: data_offsets [{}, {}] end before they begin",
+                                 label, tensor.begin, tensor.end));
+  }
+  if (tensor.end > data_bytes) {
+    throw InputError(fmt::format("{}: truncated: its data end at byte {}, {} are there", label,
+                                 tensor.end, data_bytes));
+  }
+  return tensor;
+}
+
+/// A stored tensor of a type that codecs take, without its data.
+Tensor tensor_of(const StoredTensor& stored, const std::string& label) {
+  std::vector<std::int64_t> shape;
+  for (const std::uint64_t size : stored.shape) {
     shape.push_back(static_cast<std::int64_t>(
         std::min<std::uint64_t>(size, std::numeric_limits<std::int64_t>::max())));
   }
-  Entry entry;
-  entry.tensor.name = name;
-  entry.tensor.dtype = dtype_of(value["dtype"], label);
-  entry.tensor.shape = checked_shape(shape, label);
-  entry.begin = unsigned_of(offsets[0], label, "data_offsets");
-  entry.end = unsigned_of(offsets[1], label, "data_offsets");
-  if (entry.begin > entry.end || entry.end - entry.begin != entry.tensor.bytes()) {
-    throw InputError(fmt::format(
-        "{}: damaged header: data_offsets [{}, {}] do not span the {} bytes of {}", label,
-        entry.begin, entry.end, entry.tensor.bytes(), entry.tensor.shape.to_string()));
+  Tensor tensor;
+  tensor.name = stored.name;
+  tensor.dtype = dtype_of(stored.type, label);
+  tensor.shape = checked_shape(shape, label);
+  if (stored.bytes() != tensor.bytes()) {
+    throw InputError(
+        fmt::format("{}: damaged header: data_offsets [{}, {}] do not span the {} bytes of {}",
+                    label, stored.begin, stored.end, tensor.bytes(), tensor.shape.to_string()));
   }
-  if (entry.end > data_bytes) {
-    throw InputError(fmt::format("{}: truncated: its data end at byte {}, {} are there", label,
-                                 entry.end, data_bytes));
-  }
-  return entry;
+  return tensor;
 }
 
 Json parse_header(const Buffer& file, const std::string& label, std::uint64_t& header_bytes) {
@@ -135,38 +146,46 @@ std::string quoted(const std::string& name) {
 
 }  // namespace
 
-std::vector<Tensor> read_safetensors(const Buffer& file, const std::string& label) {
+StoredTensors index_safetensors(const Buffer& file, const std::string& label) {
   std::uint64_t header_bytes = 0;
   const Json header = parse_header(file, label, header_bytes);
-  const std::uint64_t data_begin = kHeaderLengthBytes + header_bytes;
-  const std::uint64_t data_bytes = file.bytes - data_begin;
-  std::vector<Entry> entries;
+  StoredTensors stored;
+  stored.data_begin = kHeaderLengthBytes + header_bytes;
+  const std::uint64_t data_bytes = file.bytes - stored.data_begin;
   for (const auto& [name, value] : header.items()) {
     if (name != kMetadata) {
-      entries.push_back(entry_of(name, value, data_bytes, label));
+      stored.tensors.push_back(stored_tensor(name, value, data_bytes, label));
     }
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::stable_sort(stored.tensors.begin(), stored.tensors.end(),
+                   [](const StoredTensor& a, const StoredTensor& b) {
+                     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+                   });
   // Gaps and overlaps are refused: a name that stands twice, or data nobody claims, cannot pass
   // unseen.
   std::uint64_t at = 0;
-  std::vector<Tensor> tensors;
-  for (Entry& e : entries) {
-    if (e.begin != at) {
-      throw InputError(
-          fmt::format("{}: tensor '{}': damaged header: its data begin at byte {}, {} was expected",
-                      label, e.tensor.name, e.begin, at));
+  for (const StoredTensor& tensor : stored.tensors) {
+    if (tensor.begin != at) {
+      throw InputError(fmt::format("{}: damaged header: its data begin at byte {}, {} was expected",
+                                   label_of(label, tensor.name), tensor.begin, at));
     }
-    at = e.end;
-    e.tensor.data = share_aligned(file, data_begin + e.begin, e.tensor.bytes(), e.tensor.dtype);
-    tensors.push_back(std::move(e.tensor));
+    at = tensor.end;
   }
   if (at != data_bytes) {
     throw InputError(
         fmt::format("{}: {} bytes after the last tensor's data; the file must end there", label,
                     data_bytes - at));
+  }
+  return stored;
+}
+
+std::vector<Tensor> read_safetensors(const Buffer& file, const std::string& label) {
+  const StoredTensors stored = index_safetensors(file, label);
+  std::vector<Tensor> tensors;
+  for (const StoredTensor& s : stored.tensors) {
+    Tensor tensor = tensor_of(s, label_of(label, s.name));
+    tensor.data = share_aligned(file, stored.data_begin + s.begin, tensor.bytes(), tensor.dtype);
+    tensors.push_back(std::move(tensor));
   }
   return tensors;
 }

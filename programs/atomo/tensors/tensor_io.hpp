@@ -73,6 +73,20 @@ namespace detail {
 [[nodiscard]] std::vector<Tensor> read_npz(const Buffer& file, const std::string& label);
 [[nodiscard]] std::vector<Tensor> read_safetensors(const Buffer& file, const std::string& label);
 
+/// A tensor of a .safetensors file, of elements of any type.
+struct StoredTensor {
+  std::string name, type;  ///< "BF16"
+  std::vector<std::uint64_t> shape;
+  std::uint64_t begin = 0, end = 0;  ///< bytes behind the header
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return end - begin; }
+};
+struct StoredTensors {
+  std::uint64_t data_begin = 0;       ///< where the header ends, in bytes of the file
+  std::vector<StoredTensor> tensors;  ///< in the order of their data, which they cover
+};
+[[nodiscard]] StoredTensors index_safetensors(const Buffer& file, const std::string& label);
+
 /// The header of a .npy file of this tensor, padded so that data begins at a multiple of 64.
 [[nodiscard]] std::string npy_header(const Tensor& tensor);
 [[nodiscard]] FileParts write_npz(const std::vector<Tensor>& tensors);

@@ -3,6 +3,7 @@
 import struct
 
 import numpy as np
+import xxhash
 
 
 class FormatError(Exception):
@@ -97,3 +98,11 @@ def finite_scale(value):
     """A scale or norm: finite and without a sign."""
     require(np.isfinite(value) and not np.signbit(value), "a scale is negative or not finite")
     return np.float32(value)
+
+
+def body_checksum(bodies):
+    """The sum over blocks (FORMAT.md, "Checksums")."""
+    total = 0
+    for i, at in enumerate(range(0, len(bodies), 4096)):
+        total += xxhash.xxh3_64_intdigest(bodies[at:at + 4096].ljust(4096, b"\0"), i)
+    return total % 2**64

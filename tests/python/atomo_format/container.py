@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from . import automatic, families, half, lossless
-from .bits import ByteReader, FormatError, require
+from .bits import ByteReader, FormatError, body_checksum, require
 from .philox import Key
 
 NON_FINITE, LOSSLESS, OWN_PRICE, THINNED = 1, 2, 4, 8
@@ -90,7 +90,7 @@ def parse(message, exact=True):
     head.zeros_until_multiple_of(4)
     head_bytes = head.at
     require(head_sum == _head_checksum(head.data[:head_bytes]), "checksum of the head")
-    require(body_sum == _body_checksum(head.data[head_bytes:]), "checksum of the bodies")
+    require(body_sum == body_checksum(head.data[head_bytes:]), "checksum of the bodies")
     _check_kinds(rows, kinds)
     layers = []
     for i, (kind, layer_flags, size) in enumerate(rows):
@@ -191,10 +191,3 @@ def _check_kinds(rows, kinds):
 
 def _head_checksum(head):
     return xxhash.xxh3_64_intdigest(head[64:], xxhash.xxh3_64_intdigest(head[:56], 0))
-
-
-def _body_checksum(bodies):
-    total = 0
-    for i, at in enumerate(range(0, len(bodies), 4096)):
-        total += xxhash.xxh3_64_intdigest(bodies[at:at + 4096].ljust(4096, b"\0"), i)
-    return total % 2**64
