@@ -7,6 +7,7 @@
 ///   g_k <- back-propagation over this rank's samples; for every layer, once it is there:
 ///     what encoding can do without the price of the model
 ///   payload <- encode(g_k), the whole model at one price
+///   with --second-moment factored, every so many steps: all-gather of what is told of g_k's squares
 ///   lengths <- all-gather(length of payload)
 ///   payloads <- all-gather(payload, padded to the longest)
 ///   g <- sum over ranks, in rank order, of decode(payload) / W
@@ -27,9 +28,12 @@ class Gatherer final : public GatheringPeer {
     back_propagate(
         step, [this](std::size_t layer, std::span<const float> gradient) { put(layer, gradient); });
     encode(step, corrupts(step));
+    exchange_squares(step);
     gather_lengths();
     gather_payloads();
-    return step_along(decode_mean(step), step);
+    const auto mean = decode_mean(step);
+    see_squares(mean);
+    return step_along(mean, step);
   }
 };
 

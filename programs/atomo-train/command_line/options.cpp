@@ -47,6 +47,22 @@ As root add --allow-run-as-root.
 Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save, --out) and stops.
 Several runs in one plot: atomo-train plot RUN...; see atomo-train plot --help.)";
 
+/// \throws CLI::ValidationError for what no optimiser but Adam's has.
+void check_second_moment(const CLI::App& app, const Options& o) {
+  const bool factored = o.second_moment == "factored";
+  for (const char* name : {"--second-moment", "--max-update"}) {
+    const bool asked = std::string_view(name) == "--max-update" ? o.max_update > 0 : factored;
+    if (asked && o.optimizer != "adam" && o.optimizer != "adamw")
+      throw CLI::ValidationError(name,
+                                 "goes with --optimizer adam and adamw, not with " + o.optimizer);
+  }
+  if (factored && o.on_device())
+    throw CLI::ValidationError("--second-moment", "factored works with --device cpu only");
+  if (!factored && app.get_option("--squares-every")->count() != 0 &&
+      app.get_option("--job")->count() == 0)
+    throw CLI::ValidationError("--squares-every", "goes with --second-moment factored only");
+}
+
 /// "0.5bit", "0.5bits" or "0.5" -> 0.5
 double parse_budget(const std::string& text) {
   std::size_t used = 0;
@@ -137,6 +153,7 @@ Options parse_options(int argc, char** argv) {
     if (o.data.empty())
       throw CLI::ValidationError("--data", "--model " + o.model + " needs a file of its own");
     check_device(o);
+    check_second_moment(app, o);
     choose_places(app, o);
     o.job = write_job(app, o);
   } catch (const CLI::Success&) {
@@ -181,6 +198,9 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"lr", lr},
       {"momentum", momentum},
       {"weight-decay", weight_decay},
+      {"second-moment", second_moment},
+      {"squares-every", squares_every},
+      {"max-update", max_update},
       {"loss-scale", loss_scale},
       {"loss-scale-from", loss_scale_from},
       {"seed", seed},

@@ -63,6 +63,9 @@ struct Options {
   double lr = 0.05;
   double momentum = 0.9;
   double weight_decay = 0;
+  std::string second_moment = "own";  ///< of adam and adamw; or "factored"
+  std::uint32_t squares_every = 10;   ///< steps between the messages that "factored" needs
+  double max_update = 0;              ///< root mean square of a layer's update; 0: no bound
   double loss_scale = 1;              ///< the loss's factor from a step on, as in mixed precision
   std::uint32_t loss_scale_from = 0;  ///< that step
   std::uint64_t seed = 1;
@@ -98,6 +101,10 @@ struct Options {
   }
   [[nodiscard]] bool on_device() const noexcept { return device == "cuda"; }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
+  /// Whether the workers tell each other of their gradients' squares at a step.
+  [[nodiscard]] bool tells_squares(std::uint32_t step) const noexcept {
+    return second_moment == "factored" && step % squares_every == 0;
+  }
   /// Gradients of a step are this many times too large until the optimiser has them.
   [[nodiscard]] double gradient_scale(std::uint32_t step) const noexcept {
     return step < loss_scale_from ? 1 : loss_scale;

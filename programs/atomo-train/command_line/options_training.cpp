@@ -90,6 +90,24 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(not_below_zero())
       ->capture_default_str()
       ->group(group);
+  app.add_option("--second-moment", o.second_moment,
+                 "of adam and adamw, for matrices: own, of the decoded gradients; factored, of row "
+                 "and column means of the squares of every worker's own gradient, without the "
+                 "codec's noise")
+      ->check(CLI::IsMember({"own", "factored"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--squares-every", o.squares_every,
+                 "steps from one message about squares to the next")
+      ->check(above_zero())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-update", o.max_update,
+                 "bound on the root mean square of a layer's update by adam and adamw, the rate "
+                 "left out (0: none)")
+      ->check(not_below_zero())
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--loss-scale", o.loss_scale,
                  "the loss is multiplied by it, and the mean gradient divided, as for half "
                  "precision")

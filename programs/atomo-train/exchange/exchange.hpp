@@ -48,6 +48,8 @@ class Exchange {
   virtual void to_host(std::span<const float> computed, std::span<float> copy) = 0;
   /// The whole gradient into the payload.
   [[nodiscard]] virtual Encoded encode() = 0;
+  /// What the payload decodes to, all layers one behind the other.
+  virtual void decode_own(std::span<float> out) = 0;
   /// Flips a bit of the payload: whoever gets it must refuse it.
   virtual void corrupt() = 0;
 

@@ -6,6 +6,8 @@
 /// own, so that the worker whose payload is refused can be named.
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "common/workspace.hpp"
@@ -74,6 +76,16 @@ class HostExchange final : public Exchange {
     if (!atomo::failed(done.status)) done.status = compressor_.end_message(context());
     done.bytes = bytes_;
     return done;
+  }
+
+  void decode_own(std::span<float> out) override {
+    std::vector<atomo::TensorView> views;
+    for (std::size_t i = 0; i < offsets_.size(); ++i)
+      views.push_back({out.data() + offsets_[i], atomo::DType::f32, own_views_[i].shape});
+    const auto status = compressor_.decode(std::span(payload_).first(bytes_), views, context());
+    if (atomo::failed(status))
+      throw std::runtime_error("cannot decode what was encoded: " +
+                               std::string(atomo::describe(status)));
   }
 
   void corrupt() override { payload_[bytes_ / 2] ^= std::byte{1}; }

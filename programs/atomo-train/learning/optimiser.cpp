@@ -6,6 +6,7 @@
 
 #include "learning/optimiser.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
@@ -87,31 +88,126 @@ class Lars final : public Optimiser {
 
 /// m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2;  w <- w - lr m^ / (sqrt(s^) + eps), ^
 /// corrected for the zero start. The decay d w is added to g, or, decoupled, to what lr multiplies.
+///
+/// Where the second moment of matrices comes from squares that the workers tell (second_moment.hpp),
+/// its array has for a matrix the running means of row means R and column means C, of the sum of one
+/// worker's squares and of the average's: s^ of entry (i, j) is R_i C_j / mean(R) times the ratio of
+/// the last two, which is kept between half of 1 / W, what independent gradients would give, and 1.
 class Adam final : public Optimiser {
  public:
   Adam(OptimiserSettings settings, Layers layers, bool decoupled)
-      : Optimiser(std::move(settings), 2, elements_of(layers)), decoupled_(decoupled) {}
+      : Optimiser(std::move(settings), 2, elements_of(layers)), decoupled_(decoupled) {
+    for (const auto& layer : layers) sizes_.push_back(layer.shape.elements());
+    if (settings_.squares_every > 0) factored_ = factored_layers(layers);
+    const std::size_t most = sizes_.empty() ? 0 : *std::ranges::max_element(sizes_);
+    update_.resize(most);
+    columns_.resize(most);
+  }
+
+  void see_squares(std::size_t i, const LayerSquares& squares) override {
+    if (!std::isfinite(squares.of_one) || !std::isfinite(squares.of_average)) return;
+    const auto kept = static_cast<float>(std::pow(kBeta2, settings_.squares_every));
+    const std::span<float> all = factors(factored_[i]);
+    const auto mix = [kept](float& mean, double value) {
+      mean = kept * mean + (1 - kept) * static_cast<float>(value);
+    };
+    const std::size_t rows = factored_[i].rows, columns = factored_[i].columns;
+    for (std::size_t r = 0; r < rows; ++r) mix(all[r], squares.row_means[r]);
+    for (std::size_t c = 0; c < columns; ++c) mix(all[rows + c], squares.column_means[c]);
+    mix(all[rows + columns], squares.of_one);
+    mix(all[rows + columns + 1], squares.of_average);
+  }
 
   void step(std::span<float> weights, std::span<const float> gradient, double lr,
             std::uint32_t step) override {
-    constexpr float kBeta1 = 0.9F, kBeta2 = 0.999F, kEpsilon = 1e-8F;
-    const auto rate = static_cast<float>(lr);
-    const auto decay = static_cast<float>(settings_.weight_decay);
-    const float before = decoupled_ ? 0 : decay, after = decoupled_ ? decay : 0;
-    const auto first = static_cast<float>(1 - std::pow(kBeta1, step + 1.0));
-    const auto second = static_cast<float>(1 - std::pow(kBeta2, step + 1.0));
-    auto &m = moments_[0], &s = moments_[1];
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      const float g = gradient[i] + before * weights[i];
-      m[i] = kBeta1 * m[i] + (1 - kBeta1) * g;
-      s[i] = kBeta2 * s[i] + (1 - kBeta2) * g * g;
-      weights[i] -=
-          rate * (m[i] / first / (std::sqrt(s[i] / second) + kEpsilon) + after * weights[i]);
+    std::size_t at = 0;
+    auto factored = factored_.begin();
+    for (std::size_t layer = 0; layer < sizes_.size(); at += sizes_[layer++]) {
+      const std::span<float> w = weights.subspan(at, sizes_[layer]);
+      const std::span<float> update = std::span(update_).first(w.size());
+      mix_gradient(w, gradient.subspan(at, w.size()), at);
+      if (factored != factored_.end() && factored->layer == layer) {
+        find_factored_update(*factored++, step, update);
+      } else {
+        find_update(at, step, update);
+      }
+      move(w, update, static_cast<float>(lr));
     }
   }
 
  private:
+  static constexpr float kBeta1 = 0.9F, kBeta2 = 0.999F, kEpsilon = 1e-8F;
+
+  [[nodiscard]] std::span<float> factors(const FactoredLayer& layer) noexcept {
+    return std::span(moments_[1]).subspan(layer.offset, layer.rows + layer.columns + 2);
+  }
+  [[nodiscard]] bool is_factored(std::size_t at) const noexcept {
+    return std::ranges::any_of(factored_, [at](const auto& layer) { return layer.offset == at; });
+  }
+
+  void mix_gradient(std::span<const float> weights, std::span<const float> gradient,
+                    std::size_t at) {
+    const float decay = decoupled_ ? 0 : static_cast<float>(settings_.weight_decay);
+    float* const m = moments_[0].data() + at;
+    float* const s = is_factored(at) ? nullptr : moments_[1].data() + at;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float g = gradient[i] + decay * weights[i];
+      m[i] = kBeta1 * m[i] + (1 - kBeta1) * g;
+      if (s != nullptr) s[i] = kBeta2 * s[i] + (1 - kBeta2) * g * g;
+    }
+  }
+
+  void find_update(std::size_t at, std::uint32_t step, std::span<float> update) const {
+    const auto first = static_cast<float>(1 - std::pow(kBeta1, step + 1.0));
+    const auto second = static_cast<float>(1 - std::pow(kBeta2, step + 1.0));
+    for (std::size_t i = 0; i < update.size(); ++i)
+      update[i] =
+          moments_[0][at + i] / first / (std::sqrt(moments_[1][at + i] / second) + kEpsilon);
+  }
+
+  void find_factored_update(const FactoredLayer& layer, std::uint32_t step,
+                            std::span<float> update) {
+    const std::span<const float> all = factors(layer);
+    const auto rows = all.first(layer.rows), columns = all.subspan(layer.rows, layer.columns);
+    const double of_one = all[layer.rows + layer.columns],
+                 of_average = all[layer.rows + layer.columns + 1];
+    const double least = 0.5 / static_cast<double>(settings_.workers);
+    const double ratio = of_one > 0 ? std::clamp(of_average / of_one, least, 1.0) : 1;
+    const double mean =
+        std::accumulate(rows.begin(), rows.end(), 0.0) / static_cast<double>(layer.rows);
+    const std::uint32_t seen = step / settings_.squares_every + 1;
+    const double second = 1 - std::pow(kBeta2, static_cast<double>(settings_.squares_every) * seen);
+    const auto first = static_cast<float>(1 - std::pow(kBeta1, step + 1.0));
+    const double common = mean > 0 ? ratio / (mean * second) : 0;
+    for (std::size_t c = 0; c < layer.columns; ++c)
+      columns_[c] = static_cast<float>(std::sqrt(common * static_cast<double>(columns[c])));
+    const float* const m = moments_[0].data() + layer.offset;
+    for (std::size_t r = 0; r < layer.rows; ++r) {
+      const float row = std::sqrt(rows[r]);
+      for (std::size_t c = 0; c < layer.columns; ++c) {
+        const std::size_t i = r * layer.columns + c;
+        update[i] = m[i] / first / (row * columns_[c] + kEpsilon);
+      }
+    }
+  }
+
+  void move(std::span<float> weights, std::span<const float> update, float lr) const {
+    const float decay = decoupled_ ? static_cast<float>(settings_.weight_decay) : 0;
+    float bound = 1;
+    if (settings_.max_update > 0) {
+      double squares = 0;
+      for (const double u : update) squares += u * u;
+      const double rms = std::sqrt(squares / static_cast<double>(update.size()));
+      if (rms > settings_.max_update) bound = static_cast<float>(settings_.max_update / rms);
+    }
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      weights[i] -= lr * (bound * update[i] + decay * weights[i]);
+  }
+
   bool decoupled_;
+  std::vector<std::size_t> sizes_;
+  std::vector<FactoredLayer> factored_;
+  std::vector<float> update_, columns_;  ///< of the layer at hand
 };
 
 /// s <- s + g^2;  w <- w - lr g / (sqrt(s) + eps)
@@ -194,6 +290,8 @@ Made make_sgd(OptimiserSettings settings, Layers layers) {
   return std::make_unique<Sgd>(std::move(settings), layers, nesterov);
 }
 
+bool has_second_moment(const std::string& name) { return name == "adam" || name == "adamw"; }
+
 template <bool decoupled>
 Made make_adam(OptimiserSettings settings, Layers layers) {
   return std::make_unique<Adam>(std::move(settings), layers, decoupled);
@@ -206,6 +304,8 @@ constexpr Entry kOptimisers[] = {
 };
 
 }  // namespace
+
+void Optimiser::see_squares(std::size_t, const LayerSquares&) {}
 
 void Optimiser::take_step(std::span<float> weights, std::span<float> gradient,
                           std::uint32_t of_step) {
@@ -224,6 +324,11 @@ std::vector<std::string> optimiser_names() {
 
 std::unique_ptr<Optimiser> make_optimiser(const std::string& name, OptimiserSettings settings,
                                           std::span<const atomo::LayerSpec> layers) {
+  if ((settings.squares_every > 0 || settings.max_update > 0) && !has_second_moment(name))
+    throw std::runtime_error(
+        "a second moment from the workers' squares and a bound on the update go "
+        "with adam and adamw, not with " +
+        name);
   std::string all;
   for (const auto& entry : kOptimisers) {
     if (name == entry.name) return entry.make(std::move(settings), layers);

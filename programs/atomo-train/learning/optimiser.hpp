@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "learning/second_moment.hpp"
+
 namespace train {
 
 struct OptimiserSettings {
@@ -26,6 +28,13 @@ struct OptimiserSettings {
   std::function<double(std::uint32_t step)> gradient_scale = [](std::uint32_t) { return 1.0; };
   double momentum = 0;      ///< of sgd, nesterov and lars
   double weight_decay = 0;  ///< added to the gradient times the weights; adamw: to the step
+  /// Of adam and adamw: the second moment of matrices comes from `see_squares`, at every so many
+  /// steps, the first included; 0: from the gradients that the steps are taken along.
+  std::uint32_t squares_every = 0;
+  std::size_t workers = 1;  ///< whose squares they are
+  /// Of adam and adamw: the root mean square of a layer's update, the rate left out, is at most
+  /// this; 0: whatever it is.
+  double max_update = 0;
 };
 
 class Optimiser {
@@ -37,6 +46,8 @@ class Optimiser {
   /// Takes the gradient's scale out of it and moves `weights` along it. `step` counts this
   /// optimiser's steps from 0: rate, scale and the corrections of adam follow from it.
   void take_step(std::span<float> weights, std::span<float> gradient, std::uint32_t step);
+  /// The squares of factored layer i (`factored_layers`), before the step that they belong to.
+  virtual void see_squares(std::size_t i, const LayerSquares& squares);
   /// One array a moment, each as long as the weights. All of the state there is.
   [[nodiscard]] std::vector<std::vector<float>>& moments() noexcept { return moments_; }
 
@@ -55,7 +66,8 @@ class Optimiser {
 [[nodiscard]] std::vector<std::string> optimiser_names();
 
 /// For weights that are `layers`, one behind the other.
-/// \throws std::runtime_error when `name` is none of `optimiser_names`.
+/// \throws std::runtime_error when `name` is none of `optimiser_names`, or has no second moment that
+/// the settings speak of.
 [[nodiscard]] std::unique_ptr<Optimiser> make_optimiser(const std::string& name,
                                                         OptimiserSettings settings,
                                                         std::span<const atomo::LayerSpec> layers);

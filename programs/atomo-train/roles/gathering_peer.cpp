@@ -13,6 +13,12 @@
 #include <vector>
 
 namespace train {
+namespace {
+
+/// Of the draws of messages about squares.
+constexpr std::uint16_t kSquaresChannel = 1;
+
+}  // namespace
 
 GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
     : Peer(run, make),
@@ -20,14 +26,20 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                     ? make_device_exchange(learner_.compressor(),
                                            atomo::Policy::parse(run.options.policy), workers_,
                                            run.options.cuda_aware_mpi)
-                    : make_host_exchange(learner_.compressor(), run.threads, workers_)) {}
+                    : make_host_exchange(learner_.compressor(), run.threads, workers_)) {
+  if (run.options.second_moment == "factored")
+    squares_.emplace(learner_.replica().layers(), workers_);
+}
 
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
   exchange_->begin(learner_.key(step), computing);
+  tells_squares_ = squares_ && run_.options.tells_squares(step);
+  scale_ = run_.options.gradient_scale(step);
 }
 
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   const auto begin = Clock::now();
+  if (tells_squares_) squares_->add(layer, values, scale_);
   exchange_->put(layer, values);
   report_.encode += milliseconds(Clock::now() - begin);
 }
@@ -47,6 +59,33 @@ void GatheringPeer::encode(std::uint32_t step, bool corrupt) {
   timeline_.span("encode", "", begin, end);
 }
 
+void GatheringPeer::exchange_squares(std::uint32_t step) {
+  if (!tells_squares_) return;
+  const auto begin = Clock::now();
+  std::vector<float> decoded(learner_.compressor().elements());
+  exchange_->decode_own(decoded);
+  auto key = learner_.key(step);
+  key.channel = kSquaresChannel;
+  const auto message = squares_->encode(key, decoded, scale_);
+  const auto encoded = Clock::now();
+  report_.encode += milliseconds(encoded - begin);
+  std::vector<std::byte> all(message.size() * workers_);
+  auto transfer = transport_.all_gather(message, all);
+  transport_.wait(transfer);
+  report_.squares_bytes = message.size();
+  const auto end = Clock::now();
+  wire_ += milliseconds(end - encoded);
+  timeline_.span("all-gather", "squares", encoded, end);
+  const auto statuses = squares_->decode(all);
+  for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
+}
+
+void GatheringPeer::see_squares(std::span<const float> average) {
+  if (!tells_squares_) return;
+  for (std::size_t i = 0; i < squares_->layers().size(); ++i)
+    optimiser_->see_squares(i, squares_->squares(i, average, scale_));
+}
+
 void GatheringPeer::gather_lengths() {
   const auto begin = Clock::now();
   exchange_reports();
@@ -64,7 +103,8 @@ void GatheringPeer::gather_payloads() {
     throw std::runtime_error("a payload is longer than this model's can be");
   auto transfer = transport_.all_gather(exchange_->outgoing(longest), exchange_->incoming(longest));
   transport_.wait(transfer);
-  for (auto& report : reports_) report.sent = report.received = longest * (workers_ - 1);
+  for (auto& report : reports_)
+    report.sent = report.received = (longest + report.squares_bytes) * (workers_ - 1);
   const auto end = Clock::now();
   wire_ += milliseconds(end - begin);
   timeline_.span("all-gather", "", begin, end);

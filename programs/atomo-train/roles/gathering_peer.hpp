@@ -8,6 +8,7 @@
 ///   gather_payloads(), decode_mean(step)
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "exchange/exchange.hpp"
@@ -31,6 +32,11 @@ class GatheringPeer : public Peer {
   }
   /// The whole array into the payload. `corrupt`: flip a bit of it.
   void encode(std::uint32_t step, bool corrupt);
+  /// Tells every rank of the squares of this one's gradients, of which `encode` made the payload,
+  /// and takes in theirs. `put` has seen all layers. The optimiser sees them in `see_squares`.
+  void exchange_squares(std::uint32_t step);
+  /// Gives the optimiser the squares of a step that exchanged them.
+  void see_squares(std::span<const float> average);
   /// Lengths, with the rest of the reports.
   void gather_lengths();
   /// Payloads, padded to the longest.
@@ -41,6 +47,9 @@ class GatheringPeer : public Peer {
 
  private:
   std::unique_ptr<Exchange> exchange_;
+  std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
+  bool tells_squares_ = false;              ///< at this step
+  double scale_ = 1;                        ///< of its gradients
 };
 
 }  // namespace train

@@ -47,6 +47,9 @@ std::unique_ptr<Optimiser> Run::make_optimiser(std::span<const atomo::LayerSpec>
   settings.gradient_scale = [this](std::uint32_t step) { return options.gradient_scale(step); };
   settings.momentum = options.momentum;
   settings.weight_decay = options.weight_decay;
+  settings.squares_every = options.second_moment == "factored" ? options.squares_every : 0;
+  settings.workers = static_cast<std::size_t>(transport.workers());
+  settings.max_update = options.max_update;
   return train::make_optimiser(options.optimizer, std::move(settings), layers);
 }
 
@@ -64,7 +67,7 @@ StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports) {
   const auto workers = static_cast<double>(reports.size());
   for (const auto& report : reports) {
     record.loss += report.loss / workers;
-    record.bytes += report.payload_bytes;
+    record.bytes += report.payload_bytes + report.squares_bytes;
     record.sent += report.sent;
     record.received += report.received;
     record.times.compute += report.compute / workers;

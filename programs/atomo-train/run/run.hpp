@@ -47,6 +47,7 @@ struct StepReport {
   double compute = 0, encode = 0;        ///< milliseconds
   double beside = 0;                     ///< milliseconds of encoding that held up nothing
   std::uint64_t payload_bytes = 0;       ///< every message once
+  std::uint64_t squares_bytes = 0;       ///< of what is told of squares, once
   std::uint64_t sent = 0, received = 0;  ///< bytes to and from others, every copy
   std::uint64_t interrupted = 0;
   std::uint64_t refused = 0, refusal = 0;  ///< 1 + the rank whose payload was refused, and why
