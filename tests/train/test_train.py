@@ -58,6 +58,20 @@ class CurvesTest(unittest.TestCase):
         self.resumed(3, "--model", "lenet", "--steps", 9, "--codec", "atomo:bits=0.5", "--optimizer", "adamw", "--lr",
                      0.001)
 
+    def test_resume_with_a_factored_second_moment(self):
+        """Also at a step between two messages about squares, and with a loss scale that changes nothing but roundings."""
+        options = ("--model", "lenet", "--codec", "atomo:bits=0.5", "--algorithm", "allgather", "--optimizer", "adamw", "--lr", 0.001,
+                   "--second-moment", "factored", "--squares-every", 3, "--max-update", 0.5)
+        self.resumed(3, *options, "--steps", 9)
+        self.assertNotEqual(losses(2, *options, "--steps", 4), losses(2, *options[:-6], "--steps", 4))
+
+    def test_what_is_told_of_squares_is_counted(self):
+        options = ("--model", "lenet", "--steps", 5, "--codec", "qsgd:bits=4", "--algorithm", "allgather", "--optimizer", "adamw", "--lr", 0.001)
+        plain, told = (finished(2, *options, *more).events("step") for more in
+                       ((), ("--second-moment", "factored", "--squares-every", 3)))
+        more = [b["bytes_per_worker"] - a["bytes_per_worker"] for a, b in zip(plain, told, strict=True)]
+        self.assertTrue(more[0] == more[3] > 0 and more[1] == more[2] == more[4] == 0, more)
+
     def test_resume_with_batch_normalisation_over_all_gather(self):
         self.resumed(2, "--model", "resnet20", "--steps", 7, "--codec", "atomo:bits=0.5", "--algorithm", "allgather",
                      "--batch", 4, "--eval-every", 3, "--eval-samples", 20)

@@ -76,11 +76,18 @@ class HelpTest(unittest.TestCase):
     def test_options_of_other_algorithms(self):
         for options, wrong, right, chosen in ((("--graph", "star"), "--graph", "dpsgd", "ps"),
                                               (("--algorithm", "allgather", "--servers", 1), "--servers", "ps", "allgather"),
+                                              (("--second-moment", "factored"), "--second-moment", "allgather", "ps"),
                                               (("--algorithm", "dpsgd", "--double-buffer"), "--double-buffer", "ps", "dpsgd")):
             said = check(*options)
             self.assertRegex(said, rf"^atomo-train: {wrong}: goes with --algorithm .*\b{right}\b.*, not with {chosen}\n$")
             self.assertNotRegex(said.partition(", not with")[0], rf"\b{chosen}\b")
         self.assertEqual(check("--algorithm", "dpsgd", "--graph", "star"), "")
+        factored = ("--algorithm", "allgather", "--second-moment", "factored")
+        self.assertIn("--second-moment: goes with --optimizer adam and adamw, not with sgd", check(*factored))
+        self.assertIn("--max-update: goes with --optimizer adam and adamw, not with lars", check("--optimizer", "lars", "--max-update", "1"))
+        self.assertIn("--second-moment: factored works with --device cpu only",
+                      check(*factored, "--optimizer", "adamw", "--device", "cuda"))
+        self.assertEqual(check(*factored, "--optimizer", "adam", "--squares-every", "4"), "")
         self.assertEqual(check("--algorithm", "ps", "--servers", 2), "")
 
 

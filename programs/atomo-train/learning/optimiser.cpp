@@ -93,6 +93,8 @@ class Lars final : public Optimiser {
 /// its array has for a matrix the running means of row means R and column means C, of the sum of one
 /// worker's squares and of the average's: s^ of entry (i, j) is R_i C_j / mean(R) times the ratio of
 /// the last two, which is kept between half of 1 / W, what independent gradients would give, and 1.
+/// An entry whose gradient was 0 whenever squares were told would move without bound, so m^ / sqrt(s^)
+/// is kept within what Adam's own moments allow: (1 - b1) / sqrt(1 - b2) (arXiv 1412.6980, section 2.1).
 class Adam final : public Optimiser {
  public:
   Adam(OptimiserSettings settings, Layers layers, bool decoupled)
@@ -137,6 +139,8 @@ class Adam final : public Optimiser {
 
  private:
   static constexpr float kBeta1 = 0.9F, kBeta2 = 0.999F, kEpsilon = 1e-8F;
+  /// (1 - b1) / sqrt(1 - b2).
+  static constexpr float kLargestUpdate = 3.1622777F;
 
   [[nodiscard]] std::span<float> factors(const FactoredLayer& layer) noexcept {
     return std::span(moments_[1]).subspan(layer.offset, layer.rows + layer.columns + 2);
@@ -186,7 +190,8 @@ class Adam final : public Optimiser {
       const float row = std::sqrt(rows[r]);
       for (std::size_t c = 0; c < layer.columns; ++c) {
         const std::size_t i = r * layer.columns + c;
-        update[i] = m[i] / first / (row * columns_[c] + kEpsilon);
+        const float u = m[i] / first / (row * columns_[c] + kEpsilon);
+        update[i] = std::clamp(u, -kLargestUpdate, kLargestUpdate);
       }
     }
   }
