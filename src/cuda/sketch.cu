@@ -242,12 +242,13 @@ void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue) {
   };
   multiply_start(frame, plan, queue);
   for (std::uint32_t i = 0; i < plan.iterations; ++i) {
-    if (i > 0) multiply_to(frame, plan, SketchSide::rows, i, queue);
+    if (i > 0) multiply_to(frame, plan, SketchSide::rows, i, basis_products, queue);
     orthonormalise({SketchSide::rows, true}, i);
-    multiply_to(frame, plan, SketchSide::columns, i, queue);
+    multiply_to(frame, plan, SketchSide::columns, i, basis_products, queue);
     for (const bool draft : {true, false}) orthonormalise({SketchSide::columns, draft}, i);
   }
-  multiply_to(frame, plan, SketchSide::rows, 0, queue);
+  // Norms of what is left of rows follow from these coordinates (math/residual_rms.hpp).
+  multiply_to(frame, plan, SketchSide::rows, 0, SketchProducts::f32, queue);
   find_gram(frame, plan, {SketchSide::rows, true}, 0, queue);
   find_eigenvectors(frame, plan, queue);
   turn_both(frame, plan, queue);

@@ -23,6 +23,7 @@
 #include "cuda/narrow_product.cuh"
 #include "cuda/sketch.cuh"
 #include "cuda/sketch_sums.cuh"
+#include "cuda/tf32_product.cuh"
 #include "cuda/tile_product.cuh"
 
 namespace atomo::cuda {
@@ -88,8 +89,10 @@ __host__ __device__ const Split& turned_of(const SketchPlan& plan, SketchSide si
   return side == SketchSide::rows ? plan.turned_rows : plan.turned_columns;
 }
 
-__global__ void __launch_bounds__(kTileThreads)
-    multiply(Frame frame, SketchPlan plan, SketchSide side, std::uint32_t iteration) {
+/// A tile of a product of the matrix. `basis`: on tensor cores, for what may be any basis.
+template <bool basis>
+__device__ void multiply_unit(const Frame& frame, const SketchPlan& plan, SketchSide side,
+                              std::uint32_t iteration) {
   const UnitOf at = find_unit(frame, units_of(plan, side).units, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
   if (iteration >= job.iterations) return;
@@ -102,11 +105,23 @@ __global__ void __launch_bounds__(kTileThreads)
   if (rank == 0 || place.first_line >= length) return;
   auto* const partials = reinterpret_cast<float*>(frame(job.partials));
   const PutSums<float> put(product.to.at, partials, product.cut, place, rank, length);
-  if (rank <= kNarrowVectors) {
+  if constexpr (basis) {
+    multiply_tile_tf32(matrix, vectors, place, put.to, length);
+  } else if (rank <= kNarrowVectors) {
     multiply_narrow(matrix, vectors, place, put.to, length);
   } else {
     multiply_tile<float>(matrix, vectors, place, put);
   }
+}
+
+__global__ void __launch_bounds__(kTileThreads)
+    multiply(Frame frame, SketchPlan plan, SketchSide side, std::uint32_t iteration) {
+  multiply_unit<false>(frame, plan, side, iteration);
+}
+
+__global__ void __launch_bounds__(kTileThreads, 4)
+    multiply_tf32(Frame frame, SketchPlan plan, SketchSide side, std::uint32_t iteration) {
+  multiply_unit<true>(frame, plan, side, iteration);
 }
 
 __global__ void fold_product(Frame frame, SketchPlan plan, SketchSide side,
@@ -183,9 +198,10 @@ __global__ void __launch_bounds__(kTileThreads) turn_two_sides(Frame frame, Sket
 }  // namespace
 
 void multiply_to(const Frame& frame, const SketchPlan& plan, SketchSide side,
-                 std::uint32_t iteration, Queue& queue) {
+                 std::uint32_t iteration, SketchProducts precision, Queue& queue) {
   const SketchProduct& product = units_of(plan, side);
-  queue.launch_blocks(multiply, product.units.units, kTileThreads, 0, frame, plan, side, iteration);
+  queue.launch_blocks(precision == SketchProducts::tf32 ? multiply_tf32 : multiply,
+                      product.units.units, kTileThreads, 0, frame, plan, side, iteration);
   queue.launch_warps(fold_product, product.folds.units, frame, plan, side, iteration);
 }
 
