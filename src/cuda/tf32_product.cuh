@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// A tile of a matrix product on tensor cores: 64 lines of a matrix times up to 64 vectors, over a
-/// stretch of their depth. Both operands are rounded to TF32 (ten bits of mantissa, to the nearest),
-/// their products are exact and are summed in f32, in an order and with roundings that are the
-/// device's. For what need not be found to the last bit, such as a basis.
+/// stretch of their depth.
+///
+/// Mathematics. Tensor cores multiply TF32, ten bits of mantissa, and sum in f32. The vectors are
+/// rounded to it: what comes out is the product with other vectors, which is as good where any will
+/// do that span about the same. The matrix must not be, since a rounded one has other directions:
+/// an entry is a sum of two numbers of TF32, its upper and its next eleven bits, and both are
+/// multiplied. So lines times rounded vectors are right to 2^-20 of a term and to the roundings of
+/// the device's sums.
 ///
 /// Mapping. 128 threads; a warp has 32 lines times 32 vectors, or 16 lines times all where there are
-/// up to 32 or 16 (a tile of as many then). Steps of 32 of the depth go through shared memory, where
-/// they arrive rounded, laid out as they lie in memory; those of the next step are on their way
-/// meanwhile. Per 8 terms of the depth a warp reads 16 or fewer values a lane and multiplies eight
-/// times 16 x 8 with 8 x 8 entries, or fewer.
+/// up to 32 or 16 (a tile of as many then). Steps of 32 of the depth go through shared memory, laid
+/// out as they lie in memory; those of the next step are on their way meanwhile. Per 8 terms of the
+/// depth a lane reads up to 16 values, and the warp multiplies up to eight times 16 x 8 with 8 x 16
+/// entries.
 ///
-/// Shared memory: 18,432 bytes. Determinism: the same bits on GPUs of one architecture, whatever the
-/// order of blocks. Alignment: as tile_product.cuh has it.
+/// Shared memory: 18,432 bytes. Determinism: the order of a device's sums is its own, so that bits
+/// are the same on GPUs of one architecture alone, whatever the order of blocks. Alignment: as
+/// tile_product.cuh has it.
 
 #include <mma.h>
 
@@ -30,10 +36,15 @@ constexpr unsigned kDepth = 32, kSide = 16, kTerms = 8;
 constexpr unsigned kRow = kDepth + 4;         // of values along the depth
 constexpr unsigned kAcross = kTileLines + 8;  // of values along the lines
 
-/// To the nearest number of ten bits of mantissa, of two the one farther from zero, as
-/// `__float_to_tf32` does it of finite numbers that stay finite, in a third of its instructions.
-__device__ inline float rounded_to_tf32(float value) {
-  return __uint_as_float((__float_as_uint(value) + 0x1000u) & 0xFFFFE000u);
+constexpr std::uint32_t kUpperBits = 0xFFFFE000u;  // that TF32 has of f32
+/// To the nearest of TF32, of two the one farther from zero, as `__float_to_tf32` does it of numbers
+/// that stay finite, in fewer instructions.
+__device__ inline float rounded(float value) {
+  return __uint_as_float((__float_as_uint(value) + 0x1000u) & kUpperBits);
+}
+/// The upper bits alone.
+__device__ inline float upper(float value) {
+  return __uint_as_float(__float_as_uint(value) & kUpperBits);
 }
 
 /// The lines and the vectors of a step; in the end the sums of all vectors, a row each.
@@ -71,15 +82,16 @@ struct Step {
                       : tile::load_quad(from, line + quad, depth + row + i * kApart, end);
     }
   }
-  __device__ void store(float* to) const {
+  template <typename Change>
+  __device__ void store(float* to, Change change) const {
     const unsigned row = threadIdx.x / kQuads, quad = 4 * (threadIdx.x % kQuads);
 #pragma unroll
     for (unsigned i = 0; i < kEach; ++i) {
-      Four rounded;
+      Four changed;
 #pragma unroll
-      for (unsigned k = 0; k < 4; ++k) rounded.v[k] = rounded_to_tf32(own[i].v[k]);
+      for (unsigned k = 0; k < 4; ++k) changed.v[k] = change(own[i].v[k]);
       *reinterpret_cast<Four*>(&to[(row + i * kApart) * (kAlong ? kRow : kAcross) + quad]) =
-          rounded;
+          changed;
     }
   }
 };
@@ -130,28 +142,36 @@ struct Squares {
       for (auto& sum : of_line) wmma::fill_fragment(sum, 0.0f);
     }
   }
-  __device__ void add(const Memory& memory) {
+  __device__ void add(const Lines (&lines)[kLines], const Vectors (&vectors)[kVectors]) {
 #pragma unroll
+    for (unsigned i = 0; i < kLines; ++i) {
+#pragma unroll
+      for (unsigned j = 0; j < kVectors; ++j)
+        wmma::mma_sync(sums[i][j], lines[i], vectors[j], sums[i][j]);
+    }
+  }
+  __device__ void add(const Memory& memory) {
+#pragma unroll 2
     for (unsigned depth = 0; depth < kDepth; depth += kTerms) {
-      Lines a[kLines];
-      Vectors b[kVectors];
+      Lines high[kLines], low[kLines];
+      Vectors vectors[kVectors];
 #pragma unroll
       for (unsigned i = 0; i < kLines; ++i) {
 #pragma unroll
-        for (unsigned e = 0; e < Lines::num_elements; ++e)
-          a[i].x[e] = memory.lines[of_lines[e] + i * kSide * kLine + depth * kTerm];
+        for (unsigned e = 0; e < Lines::num_elements; ++e) {
+          const float value = memory.lines[of_lines[e] + i * kSide * kLine + depth * kTerm];
+          high[i].x[e] = upper(value);
+          low[i].x[e] = upper(value - high[i].x[e]);
+        }
       }
 #pragma unroll
       for (unsigned j = 0; j < kVectors; ++j) {
 #pragma unroll
         for (unsigned e = 0; e < Vectors::num_elements; ++e)
-          b[j].x[e] = memory.vectors[of_vectors[e] + j * kSide * kRow + depth];
+          vectors[j].x[e] = memory.vectors[of_vectors[e] + j * kSide * kRow + depth];
       }
-#pragma unroll
-      for (unsigned i = 0; i < kLines; ++i) {
-#pragma unroll
-        for (unsigned j = 0; j < kVectors; ++j) wmma::mma_sync(sums[i][j], a[i], b[j], sums[i][j]);
-      }
+      add(low, vectors);
+      add(high, vectors);
     }
   }
   __device__ void put(float* to) const {
@@ -177,8 +197,8 @@ __device__ inline void multiply(const Operand<float>& matrix, const Operand<floa
   next_lines.load(matrix, place.first_line, place.begin, place.end);
   next_vectors.load(vectors, place.second_line, place.begin, place.end);
   for (std::uint64_t depth = place.begin; depth < place.end; depth += kDepth) {
-    next_lines.store(memory.lines);
-    next_vectors.store(memory.vectors);
+    next_lines.store(memory.lines, [](float value) { return value; });
+    next_vectors.store(memory.vectors, [](float value) { return rounded(value); });
     __syncthreads();
     if (depth + kDepth < place.end) {
       next_lines.load(matrix, place.first_line, depth + kDepth, place.end);

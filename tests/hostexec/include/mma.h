@@ -30,6 +30,8 @@ inline float __float_to_tf32(float value) {
     return value != value ? __uint_as_float(0x7FFFE000u) : value;
   return __uint_as_float((bits + 0x1000u) & ~0x1FFFu);
 }
+/// Of the operands that `mma_sync` multiplies. Tests plant fewer.
+inline unsigned mantissa_bits = 10;
 
 template <typename Use, int m, int n, int k, typename T, typename Layout = void>
 class fragment;
@@ -105,7 +107,9 @@ struct Elements {
   Elements(const float (&mine)[4], Location where)
       : pairs{exchange(two(mine[0], mine[1]), where), exchange(two(mine[2], mine[3]), where)} {}
   [[nodiscard]] float operator()(unsigned lane, unsigned i) const {
-    return __uint_as_float(static_cast<unsigned>(pairs[i / 2].value[lane] >> (i % 2 * 32)));
+    const auto bits = static_cast<unsigned>(pairs[i / 2].value[lane] >> (i % 2 * 32));
+    const unsigned half = 0x400000u >> mantissa_bits;
+    return __uint_as_float(mantissa_bits < 10 ? (bits + half) & ~(2 * half - 1) : bits);
   }
 
  private:

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+/// What TF32 in the products that find a sketch's bases costs: the expected error of a message at
+/// its budget, over every outcome of its draws, beside that of a sketch by f32 from the same start.
+/// And what it must not touch: pairs and residual sum to the matrix, norms are never too small.
+#include <mma.h>
+
+#include <functional>
+#include <iostream>
+#include <map>
+
+#include "price/atom_costs.hpp"
+#include "price/price_input.hpp"
+#include "price/price_math.hpp"
+#include "sound_sketches.hpp"
+#include "statistics/predictions.hpp"
+
+namespace atomo::cuda {
+
+using namespace model;
+namespace {
+
+/// Bins of atoms of one weight each.
+std::vector<price::PriceBin> bins_of(const std::vector<double>& amplitudes, std::uint64_t weight) {
+  std::map<std::uint32_t, price::PriceBin> bins;
+  for (const double a : amplitudes) {
+    if (a == 0) continue;
+    const std::uint32_t key = price::amplitude_key(a);
+    price::PriceBin& bin = bins[key];
+    bin.key = key;
+    bin.count += 1;
+    bin.weight += weight;
+  }
+  std::vector<price::PriceBin> found;
+  for (const auto& [key, bin] : bins) found.push_back(bin);
+  return found;
+}
+
+/// A sketch as the search for a price and the predictions take it.
+class Priced {
+ public:
+  Priced(const Matrix& matrix, const Sketch& sketch, const Key& key)
+      : sketched_(matrix.values, matrix.shape, {matrix.rank, 1}, key),
+        layout_(format::AtomLayout::rows(matrix.shape.rows, matrix.shape.columns)),
+        pair_costs_(price::pair_costs(matrix.shape)),
+        row_costs_(price::price_costs(layout_)) {
+    sketched_.shorter = sketch.shorter;
+    sketched_.longer = sketch.longer;
+    sketched_.residual = sketch.residual;
+    sketched_.sigma = sketch.sigma;
+    sketched_.exponent = exponent_of(matrix, sketch);
+    std::vector<double> pairs = sketch.sigma, rows;
+    for (double& a : pairs) a *= price::pair_amplitude(matrix.shape);
+    const std::uint64_t columns = matrix.shape.columns;
+    for (std::uint64_t i = 0; i < matrix.shape.rows; ++i) {
+      double squares = 0;
+      for (std::uint64_t j = i * columns; j < (i + 1) * columns; ++j)
+        squares += std::pow(static_cast<double>(sketch.residual[j]), 2);
+      const double own = std::sqrt(squares / static_cast<double>(columns));
+      rows.push_back(sketch.residual_rms[i] + (sketch.measured[i] != 0 ? own : 0.0));
+    }
+    pair_bins_ = bins_of(pairs, price::pair_weight(matrix.shape));
+    row_bins_ = bins_of(rows, columns + columns % 2);
+    input_.forms[0].pairs = {pair_bins_, &pair_costs_, matrix.rank,
+                             *std::max_element(pairs.begin(), pairs.end())};
+    input_.forms[0].atoms = {row_bins_, &row_costs_, matrix.shape.rows,
+                             *std::max_element(rows.begin(), rows.end())};
+  }
+  Priced(const Priced&) = delete;
+  Priced& operator=(const Priced&) = delete;
+
+  [[nodiscard]] float price(double bits_an_entry) const {
+    const price::PriceInput* const layers[] = {&input_};
+    return price::find_price(layers, bits_an_entry * static_cast<double>(layout_.elements())).price;
+  }
+  [[nodiscard]] double bits(float price) const {
+    return static_cast<double>(input_.expected(price).bits_256) / 256;
+  }
+  [[nodiscard]] double variance(float price) const {
+    const Shape shape{static_cast<std::int64_t>(sketched_.shape.rows),
+                      static_cast<std::int64_t>(sketched_.shape.columns)};
+    return test::predict_sketch(sketched_, shape, price, 0).total;
+  }
+  /// The largest entry of what pairs and residual lack for the matrix.
+  [[nodiscard]] double bias(const Matrix& matrix) const {
+    const std::vector<double> sum = sketched_.sum();
+    double largest = 0;
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      largest = std::max(largest, std::fabs(sum[i] - static_cast<double>(matrix.values[i])));
+    return largest;
+  }
+  /// The mistake of a residual whose product is in TF32.
+  void subtract_in_tf32(const Matrix& matrix) {
+    const auto rounded = [](double v) {
+      return static_cast<double>(nvcuda::wmma::__float_to_tf32(static_cast<float>(v)));
+    };
+    for (std::size_t i = 0; i < matrix.values.size(); ++i) {
+      double sum = 0;
+      for (std::size_t k = 0; k < sketched_.rank; ++k)
+        sum += rounded(sketched_.u(k, sketched_.first_of(i))) *
+               rounded(sketched_.v(k, sketched_.second_of(i)));
+      sketched_.residual[i] = static_cast<float>(static_cast<double>(matrix.values[i]) - sum);
+    }
+  }
+
+ private:
+  test::Sketched sketched_;
+  format::AtomLayout layout_;
+  price::PriceCosts pair_costs_, row_costs_;
+  std::vector<price::PriceBin> pair_bins_, row_bins_;
+  price::PriceInput input_;
+};
+
+/// Of the expected errors of messages at a budget, averaged over starts: what TF32 adds, as a share.
+/// Both are taken at the price of f32; bits that TF32 needs more there are counted as the error
+/// that they would save, since prices themselves stand 128 an octave.
+double added_error(const Matrix& matrix, double budget) {
+  constexpr std::uint64_t kStarts = 6;
+  double f32 = 0, more = 0;
+  for (std::uint64_t seed = 0; seed < kStarts; ++seed) {
+    const Key key{.seed = seed, .step = 2};
+    const Sketch exact = decompose_with(SketchProducts::f32, matrix, key);
+    const Sketch rounded = decompose_with(SketchProducts::tf32, matrix, key);
+    const Priced before(matrix, exact, key), after(matrix, rounded, key);
+    const float price = before.price(budget), next = price * 1.125f;
+    const double saved =
+        (before.variance(next) - before.variance(price)) / (before.bits(price) - before.bits(next));
+    f32 += before.variance(price);
+    more += after.variance(price) - before.variance(price) +
+            saved * (after.bits(price) - before.bits(price));
+  }
+  return more / f32;
+}
+
+/// Numbers that fall as those of a gradient of attention do, and noise beneath them.
+Matrix of_transformer() {
+  std::vector<double> weights;
+  for (int k = 1; k <= 40; ++k) weights.push_back(1.0 / k);
+  Matrix matrix = sum_of_products({96, 288}, 32, weights, 5);
+  const auto noise = normal(matrix.values.size(), 77);
+  for (std::size_t i = 0; i < noise.size(); ++i) matrix.values[i] += 0.05f * noise[i];
+  return matrix;
+}
+Matrix ill_conditioned() {
+  std::vector<double> weights;
+  for (int k = 0; k < 24; ++k) weights.push_back(std::pow(10.0, -k / 3.0));
+  return sum_of_products({72, 90}, 24, weights);
+}
+/// Entries of nearly one size, whose roundings are not independent of one another.
+Matrix of_one_size() {
+  Matrix matrix{{64, 120}, 8, normal(64 * 120, 9), DType::f32};
+  for (float& v : matrix.values) v = 1.2f + 0.1f * v;
+  return matrix;
+}
+
+struct Family {
+  const char* name;
+  std::function<Matrix()> matrix;
+};
+const Family kFamilies[] = {{"low rank and noise",
+                             [] {
+                               return falling({80, 130}, 16);
+                             }},
+                            {"transformer", of_transformer},
+                            {"ill-conditioned", ill_conditioned},
+                            {"one size", of_one_size}};
+
+TEST(SketchPrecision, Tf32CostsLittle) {
+  for (const Family& family : kFamilies) {
+    for (const double budget : {0.25, 0.5, 2.0}) {
+      const double tf32 = added_error(family.matrix(), budget);
+      for (unsigned bits : {8u, 6u, 4u}) {
+        nvcuda::wmma::mantissa_bits = bits;
+        const double fewer = added_error(family.matrix(), budget);
+        nvcuda::wmma::mantissa_bits = 10;
+        std::cout << "[ added    ] " << family.name << ", " << budget << " bits: " << tf32 << ", "
+                  << fewer << " of " << bits << "\n";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace atomo::cuda
