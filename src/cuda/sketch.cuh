@@ -184,7 +184,7 @@ struct SketchVectors {
 /// entries = the scaled tensors; the drafts of rows = these times the starts.
 void multiply_start(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// The drafts of a side = the matrices, or their transposes, times vectors of the other: the turned
-/// ones of rows, the drafts of columns.
+/// ones of rows, the drafts of columns. In TF32 for a basis alone.
 void multiply_to(const Frame& frame, const SketchPlan& plan, SketchSide side,
                  std::uint32_t iteration, SketchProducts precision, Queue& queue);
 /// gram = inner products of vectors.
