@@ -4,5 +4,6 @@ atomo_hostexec_cases(${here}/test_sketch.cu ${here}/test_sketch_layers.cu ${here
   ${here}/test_wmma.cu ${here}/test_sketch_precision.cu
   RELEASE "Sketches.NormsOfWhatIsLeft*" "SketchPrecision.*"
   RANDOM "Sketches.*" "*/SketchShapes.*" "NarrowProducts.*" "Wmma.*" "Tf32Products.Keep*"
-  RACES "Tf32Products.Keep*" "Wmma.Multiplies*" "*/SketchShapes.*8x9*" "*/SketchShapes.*65x129*" "*/SketchShapes.*40x2100*" "*/SketchShapes.*72x80*"
+  RACES "Tf32Products.Keep*" "Wmma.Multiplies*"
+    "*/SketchShapes.*8x9*" "*/SketchShapes.*65x129*" "*/SketchShapes.*40x2100*" "*/SketchShapes.*72x80*"
     "Sketches.LayersThatAreNotFinite*" "Sketches.Zeros*" "Sketches.LearntRanksKeep*")
