@@ -4,12 +4,14 @@
 /// Mathematics (a randomised decomposition from a sparse start, as cpu/sketch.cpp). The matrix as
 /// it lies is scaled by a power of two, T, its rows' norms below 1; Y = T S with S sparse and
 /// random; Q = orthonormal vectors of Y; Z = T^T Q; P = orthonormal vectors of Z; K = T P; W = the
-/// eigenvectors of K^T K in f64. Products with T are in f32; vectors become orthonormal by their
-/// Gram matrix in f64, Q's once, P's twice. Pair k is K w_k and P w_k, the shorter one brought to
-/// norm 1, its amplitude the norm of the other. The residual is T - sum of u_k v_k^T from these
-/// very f32 vectors: pairs and residual sum to T within f32's rounding whatever Q, W and P are, so
-/// neither zero nor dependent vectors do harm, nor a rounding of the steps before. Its rows are
-/// computed where they are needed (sketch_rows.cu).
+/// eigenvectors of K^T K in f64. K is found in f32; products that find a basis, Y of later
+/// iterations and Z, are on tensor cores, their vectors rounded to TF32 and T not: T^T Q is among
+/// the rows of T whatever Q is, so a rounded Q costs nothing, which a rounded T would. Vectors
+/// become orthonormal by their Gram matrix in f64, Q's once, P's twice. Pair k is K w_k and P w_k,
+/// the shorter one brought to norm 1, its amplitude the norm of the other. The residual is T - sum
+/// of u_k v_k^T from these very f32 vectors: pairs and residual sum to T within f32's rounding
+/// whatever Q, W and P are, so neither zero nor dependent vectors do harm, nor a rounding of the
+/// steps before. Its rows are computed where they are needed (sketch_rows.cu).
 ///
 /// Mapping. All layers go through every step together, so the launches do not depend on their
 /// number. Here: a warp 4,096 entries of a vector. The start: sketch_start.cu; products:
@@ -19,7 +21,8 @@
 /// read and 4 written more; vectors of both sides on top.
 ///
 /// Shared memory: none here. Determinism: draws are functions of their place, sums of the shape, so
-/// a GPU gives the same bits every time. Alignment: tensors as their entries.
+/// a GPU gives the same bits every time, and so do those of its architecture. Alignment: tensors as
+/// their entries.
 
 #include "cuda/sketch.cuh"
 
@@ -242,12 +245,14 @@ void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue) {
   };
   multiply_start(frame, plan, queue);
   for (std::uint32_t i = 0; i < plan.iterations; ++i) {
-    if (i > 0) multiply_to(frame, plan, SketchSide::rows, i, queue);
+    if (i > 0) multiply_to(frame, plan, SketchSide::rows, i, basis_products, queue);
     orthonormalise({SketchSide::rows, true}, i);
-    multiply_to(frame, plan, SketchSide::columns, i, queue);
+    multiply_to(frame, plan, SketchSide::columns, i, basis_products, queue);
     for (const bool draft : {true, false}) orthonormalise({SketchSide::columns, draft}, i);
   }
-  multiply_to(frame, plan, SketchSide::rows, 0, queue);
+  // The norms of what is left of rows follow from these coordinates (math/residual_rms.hpp): |t|^2 -
+  // |k|^2 has no digits of a residual that is smaller than the rounding of k.
+  multiply_to(frame, plan, SketchSide::rows, 0, SketchProducts::f32, queue);
   find_gram(frame, plan, {SketchSide::rows, true}, 0, queue);
   find_eigenvectors(frame, plan, queue);
   turn_both(frame, plan, queue);

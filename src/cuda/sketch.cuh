@@ -107,6 +107,7 @@ class SketchPlanner {
 /// sigma are zero where a layer is not finite or a row's norm is 2^120 or more. 28 launches, 16
 /// more for every further iteration of the job that has most.
 void decompose(const Frame& frame, const SketchPlan& plan, Queue& queue);
+
 /// Pairs that a job looks for in this message: units, places and memory are for `job.rank` of them.
 /// Without pairs all its norms are zero, and nothing else is computed.
 __device__ inline std::uint32_t sketch_rank(const Frame& frame, const SketchJob& job) {
@@ -183,9 +184,9 @@ struct SketchVectors {
 /// entries = the scaled tensors; the drafts of rows = these times the starts.
 void multiply_start(const Frame& frame, const SketchPlan& plan, Queue& queue);
 /// The drafts of a side = the matrices, or their transposes, times vectors of the other: the turned
-/// ones of rows, the drafts of columns.
+/// ones of rows, the drafts of columns. In TF32 for a basis alone.
 void multiply_to(const Frame& frame, const SketchPlan& plan, SketchSide side,
-                 std::uint32_t iteration, Queue& queue);
+                 std::uint32_t iteration, SketchProducts precision, Queue& queue);
 /// gram = inner products of vectors.
 void find_gram(const Frame& frame, const SketchPlan& plan, SketchVectors of,
                std::uint32_t iteration, Queue& queue);

@@ -3,26 +3,29 @@
 /// matrices.
 ///
 /// Mathematics. With the matrix T and r vectors X of the rows' and Z of the columns' side: T^T X
-/// and T Z in f32; the Gram matrix X^T X or Z^T Z and the turned vectors X W^T in f64.
+/// and T Z, in f32 or for a basis on tensor cores (tf32_product.cuh); the Gram matrix X^T X or Z^T Z
+/// and the turned vectors X W^T in f64.
 ///
 /// Mapping. A block a tile of 64 values of r vectors (64 vectors at a time), over a stretch of the
-/// sum: some 384 of its terms, 256 of a Gram matrix, more where there would be over 128
-/// stretches; up to 16 vectors are multiplied as narrow_product.cuh has it, to the same bits. All
-/// blocks of a launch do about the same work, whatever the matrices are. Stretches
-/// leave their sums in the workspace; a second launch adds them up in order, a warp some 4,096 of
-/// them.
+/// sum: some 384 of its terms, 256 of a Gram matrix, more where there would be over 128 stretches;
+/// in f32 up to 16 vectors are multiplied as narrow_product.cuh has it, to the same bits. All
+/// blocks of a launch do about the same work, whatever the matrices are. Stretches leave their sums
+/// in the workspace; a second launch adds them up in order, a warp some 4,096 of them.
 ///
 /// Traffic in bytes an entry of the matrix: 4 read by each of the two products (the least: the
 /// second needs the first) for every 64 vectors. Stretches write and read 4 r / 384 twice over. 2 r
-/// operations a product: with r of 16 and fewer memory bounds the time, with 64 arithmetic.
+/// operations a product: in f32 with r of 16 and fewer memory bounds the time, with 64 arithmetic;
+/// on tensor cores memory up to 32, with 64 the instructions that feed them, a third of f32's.
 ///
-/// Shared memory: 20,224 bytes, 17,408 in f64. Determinism: sums go in ascending order within
-/// stretches and over them, both functions of the shape. Alignment: all operands stand in the
-/// workspace, so that 16 bytes are read at once where lines are multiples of four.
+/// Shared memory: 20,224 bytes, 18,432 for tensor cores, 17,408 in f64. Determinism: sums go in
+/// ascending order within stretches (on tensor cores in an order of the architecture's) and over
+/// them, both functions of the shape. Alignment: all operands stand in the workspace, so that 16
+/// bytes are read at once where lines are multiples of four.
 
 #include "cuda/narrow_product.cuh"
 #include "cuda/sketch.cuh"
 #include "cuda/sketch_sums.cuh"
+#include "cuda/tf32_product.cuh"
 #include "cuda/tile_product.cuh"
 
 namespace atomo::cuda {
@@ -88,8 +91,10 @@ __host__ __device__ const Split& turned_of(const SketchPlan& plan, SketchSide si
   return side == SketchSide::rows ? plan.turned_rows : plan.turned_columns;
 }
 
-__global__ void __launch_bounds__(kTileThreads)
-    multiply(Frame frame, SketchPlan plan, SketchSide side, std::uint32_t iteration) {
+/// A tile of a product of the matrix. `basis`: on tensor cores, for what may be any basis.
+template <bool basis>
+__device__ void multiply_unit(const Frame& frame, const SketchPlan& plan, SketchSide side,
+                              std::uint32_t iteration) {
   const UnitOf at = find_unit(frame, units_of(plan, side).units, blockIdx.x);
   const SketchJob& job = frame(plan.jobs)[at.job];
   if (iteration >= job.iterations) return;
@@ -102,11 +107,23 @@ __global__ void __launch_bounds__(kTileThreads)
   if (rank == 0 || place.first_line >= length) return;
   auto* const partials = reinterpret_cast<float*>(frame(job.partials));
   const PutSums<float> put(product.to.at, partials, product.cut, place, rank, length);
-  if (rank <= kNarrowVectors) {
+  if constexpr (basis) {
+    multiply_tile_tf32(matrix, vectors, place, put.to, length);
+  } else if (rank <= kNarrowVectors) {
     multiply_narrow(matrix, vectors, place, put.to, length);
   } else {
     multiply_tile<float>(matrix, vectors, place, put);
   }
+}
+
+__global__ void __launch_bounds__(kTileThreads)
+    multiply(Frame frame, SketchPlan plan, SketchSide side, std::uint32_t iteration) {
+  multiply_unit<false>(frame, plan, side, iteration);
+}
+
+__global__ void __launch_bounds__(kTileThreads, 4)
+    multiply_tf32(Frame frame, SketchPlan plan, SketchSide side, std::uint32_t iteration) {
+  multiply_unit<true>(frame, plan, side, iteration);
 }
 
 __global__ void fold_product(Frame frame, SketchPlan plan, SketchSide side,
@@ -183,9 +200,10 @@ __global__ void __launch_bounds__(kTileThreads) turn_two_sides(Frame frame, Sket
 }  // namespace
 
 void multiply_to(const Frame& frame, const SketchPlan& plan, SketchSide side,
-                 std::uint32_t iteration, Queue& queue) {
+                 std::uint32_t iteration, SketchProducts precision, Queue& queue) {
   const SketchProduct& product = units_of(plan, side);
-  queue.launch_blocks(multiply, product.units.units, kTileThreads, 0, frame, plan, side, iteration);
+  queue.launch_blocks(precision == SketchProducts::tf32 ? multiply_tf32 : multiply,
+                      product.units.units, kTileThreads, 0, frame, plan, side, iteration);
   queue.launch_warps(fold_product, product.folds.units, frame, plan, side, iteration);
 }
 

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include <mma.h>
+
 #include "calls.hpp"
 #include "cuda/cub.cuh"
 
@@ -257,6 +259,33 @@ __global__ void scans(unsigned* out, std::uint64_t planted) {
   out[threadIdx.x] = twice;
 }
 
+struct alignas(32) Square {
+  float value[16 * 20];
+};
+/// Matrices of ones, 16 x 8 and 8 x 16.
+__global__ void matrices(float* out, std::uint64_t planted) {
+  namespace wmma = nvcuda::wmma;
+  auto& memory = shared<Square>();
+  const float one = planted == bug("more_than_tf32") ? 1.0f + 0x1p-20f : 1.0f;
+  for (unsigned i = threadIdx.x; i < 16 * 20; i += kLanes) memory.value[i] = one;
+  __syncwarp();
+  if (planted == bug("lanes_without_a_matrix") && lane() > 29) return;
+  const float* at = memory.value;
+  if (planted == bug("misaligned_matrix")) at += 4;
+  if (planted == bug("different_matrices") && lane() == 9) at += 8;
+  wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major> a;
+  wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::col_major> b;
+  wmma::fragment<wmma::accumulator, 16, 16, 8, float> sums;
+  wmma::fill_fragment(sums, 0.0f);
+  wmma::load_matrix_sync(a, at, planted == bug("matrix_stride") ? 18 : 20);
+  wmma::load_matrix_sync(b, at, 20);
+  wmma::mma_sync(sums, a, b, sums);
+  if (planted != bug("matrix_written_while_read")) __syncwarp();
+  wmma::store_matrix_sync(memory.value, sums, 20, wmma::mem_row_major);
+  if (planted != bug("matrix_read_while_written")) __syncwarp();
+  out[lane()] = memory.value[20 * (lane() % 16) + lane() / 16 * 8];
+}
+
 void run_small(std::uint64_t planted) {
   Device device;
   float* const x = device.make<float>(256);
@@ -277,6 +306,8 @@ void run_small(std::uint64_t planted) {
   queue.launch_blocks(scans, 1, 32, 0, out, planted);
   seen = device.get(out, 32);
   for (unsigned t = 0; t < 32; ++t) expect(seen[t] == (t + 1) * (t + 2) / 2, "scans");
+  queue.launch_blocks(matrices, 1, 32, 0, sums, planted);
+  for (const float sum : device.get(sums, 32)) expect(sum == 8, "a product of matrices");
   cudaMemset(out, 0, 64 * sizeof(unsigned));
   queue.launch_blocks(tickets, 8, 32, 0, words + 1, out, planted);
   expect(device.get(out, 1)[0] == 28, "the last block's sum");

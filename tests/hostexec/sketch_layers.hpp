@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "calls.hpp"
@@ -232,6 +233,14 @@ class SketchLayers {
 inline std::vector<Sketch> decompose_all(const std::vector<Matrix>& matrices,
                                          const Key& key = {.seed = 7}) {
   return SketchLayers(matrices).decompose(key);
+}
+/// The same of one matrix, its bases found by these products.
+inline Sketch decompose_with(SketchProducts products, const Matrix& matrix,
+                             const Key& key = {.seed = 7}) {
+  const SketchProducts usual = std::exchange(basis_products, products);
+  Sketch sketch = decompose_all({matrix}, key)[0];
+  basis_products = usual;
+  return sketch;
 }
 
 }  // namespace atomo::cuda

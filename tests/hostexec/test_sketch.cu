@@ -168,12 +168,19 @@ std::vector<std::vector<double>> orthonormal(std::vector<std::vector<double>> ve
   return vectors;
 }
 
+/// Products of bases, and how much farther from its definition they may leave a sketch than f32:
+/// vectors that are rounded span another basis, as good a one.
+struct Precision {
+  SketchProducts products;
+  double factor;
+};
+constexpr Precision kPrecisions[] = {{SketchProducts::f32, 1}, {SketchProducts::tf32, 100}};
+
 /// By its definition in FORMAT.md, step by step in f64: Y = T S, Q, Z = T^T Q, P, K = T P.
 TEST(Sketches, FollowTheirDefinition) {
   for (const MatrixShape shape : {MatrixShape{30, 144}, {144, 30}, {30, 1400}}) {
     const Matrix matrix{shape, 7, normal(shape.rows * shape.columns, 3), DType::f32};
     const Key key{.seed = 0x123456789ull, .step = 5, .tensor = 9, .worker = 2, .channel = 1};
-    const Sketch sketch = decompose_all({matrix}, key)[0];
     const std::uint64_t rows = shape.rows, columns = shape.columns, rank = matrix.rank;
     const Philox draws(key, Purpose::sketch_omega);
     const std::uint64_t width = 70, first_shift = (columns + 3) / 4;
@@ -201,20 +208,23 @@ TEST(Sketches, FollowTheirDefinition) {
         inner.values[v * rows + i] = static_cast<float>(k[v][i]);
     }
     const std::vector<double> sigma = singular_values(inner);
-    for (std::uint64_t v = 0; v < rank; ++v)
-      EXPECT_NEAR(sketch.sigma[v], sigma[v], 3e-6 * sigma[0]) << v;
-    // The vectors along the columns span what the basis does.
-    const auto& vectors = shape.rows <= shape.columns ? sketch.longer : sketch.shorter;
-    for (std::uint64_t v = 0; v < rank; ++v) {
-      double within = 0, all = 0;
-      for (std::uint64_t j = 0; j < columns; ++j)
-        all += std::pow(static_cast<double>(vectors[v * columns + j]), 2);
-      for (const std::vector<double>& basis : p) {
-        double along = 0;
-        for (std::uint64_t j = 0; j < columns; ++j) along += basis[j] * vectors[v * columns + j];
-        within += along * along;
+    for (const auto& [products, factor] : kPrecisions) {
+      const Sketch sketch = decompose_with(products, matrix, key);
+      for (std::uint64_t v = 0; v < rank; ++v)
+        EXPECT_NEAR(sketch.sigma[v], sigma[v], factor * 3e-6 * sigma[0]) << v;
+      // The vectors along the columns span what the basis does.
+      const auto& vectors = shape.rows <= shape.columns ? sketch.longer : sketch.shorter;
+      for (std::uint64_t v = 0; v < rank; ++v) {
+        double within = 0, all = 0;
+        for (std::uint64_t j = 0; j < columns; ++j)
+          all += std::pow(static_cast<double>(vectors[v * columns + j]), 2);
+        for (const std::vector<double>& basis : p) {
+          double along = 0;
+          for (std::uint64_t j = 0; j < columns; ++j) along += basis[j] * vectors[v * columns + j];
+          within += along * along;
+        }
+        EXPECT_NEAR(within / all, 1, 1e-5) << v;
       }
-      EXPECT_NEAR(within / all, 1, 1e-5) << v;
     }
   }
 }
@@ -228,15 +238,19 @@ TEST(Sketches, AreTheCpus) {
         SCOPED_TRACE(std::to_string(shape.rows) + " x " + std::to_string(shape.columns));
         const Key key{.seed = seed, .step = 3, .tensor = 4};
         Matrix matrix{shape, 9, normal(shape.rows * shape.columns, 5), DType::f32, iterations};
-        const Sketch sketch = decompose_all({matrix}, key)[0];
         const test::Sketched own(matrix.values, shape, {matrix.rank, iterations}, key);
         ASSERT_EQ(own.status, Status::ok);
-        for (std::uint32_t k = 0; k < matrix.rank; ++k)
-          ASSERT_NEAR(sketch.sigma[k], own.sigma[k], 4e-6 * own.sigma[0]) << k;
-        for (std::uint64_t i = 0; i < shape.rows; ++i)
-          ASSERT_NEAR(sketch.residual_rms[i], own.residual_rms[i], 4e-6 * sketch.row_rms[i]) << i;
-        for (std::size_t i = 0; i < matrix.values.size(); ++i)
-          ASSERT_NEAR(sketch.residual[i], own.residual[i], 2e-5) << i;
+        for (const auto& [products, factor] : kPrecisions) {
+          const Sketch sketch = decompose_with(products, matrix, key);
+          for (std::uint32_t k = 0; k < matrix.rank; ++k)
+            ASSERT_NEAR(sketch.sigma[k], own.sigma[k], factor * 4e-6 * own.sigma[0]) << k;
+          for (std::uint64_t i = 0; i < shape.rows; ++i)
+            ASSERT_NEAR(sketch.residual_rms[i], own.residual_rms[i],
+                        factor * 4e-6 * sketch.row_rms[i])
+                << i;
+          for (std::size_t i = 0; i < matrix.values.size(); ++i)
+            ASSERT_NEAR(sketch.residual[i], own.residual[i], factor * 2e-5) << i;
+        }
       }
     }
   }

@@ -69,6 +69,16 @@ planted(warp_never_complete "plain;asan" "deadlock: threads wait for others that
 planted(endless_wait "plain;asan" "waits for what no other thread of its block will do")
 planted(endless_silent_wait "plain;asan" "waits for what no other thread of its block will do")
 
+# Matrices of a warp.
+planted(more_than_tf32 "plain;asan" "a value that was not rounded to TF32")
+planted(lanes_without_a_matrix "plain;asan" "of which lanes have returned")
+planted(different_matrices "plain;asan" "name different matrices")
+planted(misaligned_matrix "plain;asan" "no multiple of 32 bytes")
+planted(matrix_stride "plain;asan" "no multiple of 16 bytes")
+planted(matrix_read_while_written plain "wrong: a product of matrices")
+planted(matrix_read_while_written tsan ${race})
+planted(matrix_written_while_read tsan ${race})
+
 # Races on values.
 planted(race_on_a_shared_word tsan ${race})
 planted(race_between_blocks tsan ${race})

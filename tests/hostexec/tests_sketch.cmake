@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sketches of matrices, as an operation by itself.
 atomo_hostexec_cases(${here}/test_sketch.cu ${here}/test_sketch_layers.cu ${here}/test_narrow_product.cu
-  RELEASE "Sketches.NormsOfWhatIsLeft*"
-  RANDOM "Sketches.*" "*/SketchShapes.*" "NarrowProducts.*"
-  RACES "*/SketchShapes.*8x9*" "*/SketchShapes.*65x129*" "*/SketchShapes.*40x2100*" "*/SketchShapes.*72x80*"
+  ${here}/test_wmma.cu ${here}/test_sketch_precision.cu
+  RELEASE "Sketches.NormsOfWhatIsLeft*" "SketchPrecision.*"
+  RANDOM "Sketches.*" "*/SketchShapes.*" "NarrowProducts.*" "Wmma.*" "Tf32Products.Keep*"
+  RACES "Tf32Products.Keep*" "Wmma.Multiplies*"
+    "*/SketchShapes.*8x9*" "*/SketchShapes.*65x129*" "*/SketchShapes.*40x2100*" "*/SketchShapes.*72x80*"
     "Sketches.LayersThatAreNotFinite*" "Sketches.Zeros*" "Sketches.LearntRanksKeep*")
