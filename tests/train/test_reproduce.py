@@ -60,9 +60,9 @@ run(main)
 
 
 class ReproduceTest(unittest.TestCase):
-    def command(self, name, *options):
+    def command(self, name, *options, on=data):
         out = path(name.replace("/", "-"))
-        done = subprocess.run(["bash", str(COMMANDS / f"{name}.sh"), *options, "--trainer", TRAINER, "--data", data, "--seeds",
+        done = subprocess.run(["bash", str(COMMANDS / f"{name}.sh"), *options, "--trainer", TRAINER, "--data", on, "--seeds",
                                "1", "--keep", path(f"kept-{name}"), "--out", out], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(pathlib.Path(out + ".png").read_bytes()[:8], PNG)
@@ -95,6 +95,16 @@ class ReproduceTest(unittest.TestCase):
         self.assertGreater(uncompressed, 10 * per_layer)
         for size in others:
             self.assertLess(abs(size / per_layer - 1), 0.1, others)
+
+    def test_second_moment(self):
+        text = pathlib.Path(path("manual.txt"))
+        text.write_text("".join(chr(97 + i * i % 23) for i in range(50_000)))
+        _, written, table = self.command("second-moment", "--quick", on=str(text))
+        size = {result["name"].rpartition(",")[0]: result["runs"][0][-1]["bytes_per_step"] for result in written["results"]}
+        self.assertEqual(list(size), ["identity:dtype=f32", "atomo:bits=0.25, own", "atomo:bits=0.25, factored"])
+        told = size["atomo:bits=0.25, factored"] - size["atomo:bits=0.25, own"]
+        self.assertLess(abs(told - 20516 / 6), 0.02 * size["atomo:bits=0.25, own"])  # of six steps the first tells of squares
+        self.assertRegex(table, r"\| atomo:bits=0\.25, factored +\| +[\d,]+ \| +[\d.]+ \| +\d\.\d{3} \|")
 
     def test_bytes_to_accuracy(self):
         _, written, _ = self.command("bytes-to-accuracy", "--quick")
