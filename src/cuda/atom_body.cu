@@ -6,7 +6,7 @@
 /// which follows from sums over the sections before it; the list of kept atoms with their classes;
 /// where each group begins. What an encoder would not write is refused as on the CPU.
 ///
-/// Mapping. Sums are taken in two levels: a warp a segment of 4,096 atoms (marks, certain flags) or
+/// Mapping. All messages of a call at once, a part of each grid a message. Sums are taken in two levels: a warp a segment of 4,096 atoms (marks, certain flags) or
 /// a unit of 16 groups (lengths), then one block a job over segments or units. The list is made by
 /// a warp 256 atoms, a lane an atom: flags are words that lanes pass to one another, classes and the
 /// list are read and written next to each other. Each level needs the
@@ -51,7 +51,8 @@ __device__ std::uint32_t count_ones(const BitView& view, std::uint64_t bit, std:
   return ones;
 }
 
-__global__ void count_marks(Frame frame, BodyPlan plan) {
+__global__ void count_marks(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.marks.segments.units) return;
   const BodyJob& job = frame(plan.jobs)[find_unit(frame, plan.marks.segments, unit).job];
@@ -75,7 +76,8 @@ __device__ bool open_front(const Frame& frame, const BodyJob& job, float& gain) 
   return job.part == BodyPart::whole || split_sketch(whole_body(frame, job), pairs, rows);
 }
 
-__global__ void open_frame(Frame frame, BodyPlan plan) {
+__global__ void open_frame(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const BodyJob& job = frame(plan.jobs)[blockIdx.x];
   if (!has_body(frame, job)) return;
   const BodyBytes body = body_of(frame, job);
@@ -93,7 +95,8 @@ __global__ void open_frame(Frame frame, BodyPlan plan) {
   state.flags = marks.bytes;
 }
 
-__global__ void read_marks(Frame frame, BodyPlan plan) {
+__global__ void read_marks(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.marks.segments.units) return;
   const std::uint32_t j = find_unit(frame, plan.marks.segments, unit).job;
@@ -110,7 +113,8 @@ __global__ void read_marks(Frame frame, BodyPlan plan) {
   if (!good) atomicOr(&state.faults, 1u);
 }
 
-__global__ void place_sections(Frame frame, BodyPlan plan) {
+__global__ void place_sections(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   BodyState& state = frame(plan.states)[blockIdx.x];
   if (state.stands == 0) return;
   const BodyJob& job = frame(plan.jobs)[blockIdx.x];
@@ -199,7 +203,8 @@ __device__ void sum_lengths(const Frame& frame, const BodyPlan& plan, std::uint6
   if (lane() == 0) frame(plan.unit_bits)[unit] = bits;
 }
 
-__global__ void list_and_sum(Frame frame, BodyPlan plan) {
+__global__ void list_and_sum(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const std::uint64_t unit = warp_in_grid(), lists = plan.lists.units;
   if (unit < lists) {
     list_kept(frame, plan, unit);
@@ -208,7 +213,8 @@ __global__ void list_and_sum(Frame frame, BodyPlan plan) {
   }
 }
 
-__global__ void close_frame(Frame frame, BodyPlan plan) {
+__global__ void close_frame(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   BodyState& state = frame(plan.states)[blockIdx.x];
   if (state.stands == 0) return;
   const BodyJob& job = frame(plan.jobs)[blockIdx.x];
@@ -226,15 +232,15 @@ __global__ void close_frame(Frame frame, BodyPlan plan) {
 
 }  // namespace
 
-void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue) {
+void open_bodies(const Frames& frames, const BodyPlan& plan, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
-  const std::uint32_t jobs = plan.groups.jobs;
-  queue.launch_warps(count_marks, segments, frame, plan);
-  queue.launch_blocks(open_frame, jobs, kScanThreads, 0, frame, plan);
-  queue.launch_warps(read_marks, segments, frame, plan);
-  queue.launch_blocks(place_sections, jobs, kScanThreads, 0, frame, plan);
-  queue.launch_warps(list_and_sum, plan.lists.units + plan.groups.units, frame, plan);
-  queue.launch_blocks(close_frame, jobs, kScanThreads, 0, frame, plan);
+  const std::uint32_t jobs = plan.groups.jobs, count = frames.count;
+  queue.launch_warps_each(count_marks, segments, count, frames, plan);
+  queue.launch_blocks_each(open_frame, jobs, count, kScanThreads, 0, frames, plan);
+  queue.launch_warps_each(read_marks, segments, count, frames, plan);
+  queue.launch_blocks_each(place_sections, jobs, count, kScanThreads, 0, frames, plan);
+  queue.launch_warps_each(list_and_sum, plan.lists.units + plan.groups.units, count, frames, plan);
+  queue.launch_blocks_each(close_frame, jobs, count, kScanThreads, 0, frames, plan);
 }
 
 }  // namespace atomo::cuda::atoms

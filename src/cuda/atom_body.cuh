@@ -135,7 +135,7 @@ __device__ inline std::uint32_t group_bits(const BodyBytes& body, const BodyStat
 
 /// Opens what the jobs read of their layers' bodies, where it has bytes: afterwards, a launch
 /// later, `states[job].stands` where everything but the content is in order, then with `kept` and
-/// `unit_bits`; the other layers are refused. Six launches.
-void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue);
+/// `unit_bits`; the other layers are refused. Six launches for all messages.
+void open_bodies(const Frames& frames, const BodyPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda::atoms

@@ -390,7 +390,7 @@ class AtomsDecodePlanner {
         jobs_(layout, counts.jobs),
         fill_(layout, counts.jobs),
         outer_(layout, counts.pairs),
-        rest_(layout.scratch<float>(counts.rest)) {}
+        rest_(layout.call_scratch<float>(counts.rest)) {}
 
   void add(const LayerAtoms& of, std::uint32_t layer, std::uint64_t n) {
     const auto groups = format::GroupShape::of(of.layout.length);
@@ -436,7 +436,7 @@ class AtomsDecodePlanner {
   TableMaker<DecodeJob> jobs_;
   SplitMaker fill_;
   OuterPlanner outer_;
-  Scratch<float> rest_;  ///< of the next sketch
+  CallScratch<float> rest_;  ///< of the next sketch
   bool sketches_ = false;
 };
 
@@ -453,8 +453,11 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   planner.finish(plan);
 }
 
-void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
-  open_bodies(frame, plan.bodies, queue);
+void decode(const Frames& frames, const DecodePlan& plan, DecodeInto, Queue& queue) {
+  open_bodies(frames, plan.bodies, queue);
+}
+
+void decode_in_turn(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
   const bool fills = !into.add || plan.sketches;
   const std::uint64_t units = std::max(plan.bodies.groups.units, fills ? plan.fill.units : 0);
   const unsigned warps = std::min(warps_per_block, kContentWarps);

@@ -14,9 +14,9 @@ struct DecodeJob {
   AtomVectors vectors;
   std::uint32_t layer = 0;
   std::uint32_t strand_tiles = 0;  ///< most that a strand holds
-  Scratch<float> to[2];            ///< of pairs: their vectors, as OuterJob has them
+  CallScratch<float> to[2];        ///< of pairs: their vectors, as OuterJob has them
   std::uint32_t outer = 0;         ///< of pairs: the OuterJob
-  Scratch<float> rest;             ///< of a sketch's rows: their entries, where values are added
+  CallScratch<float> rest;         ///< of a sketch's rows: their entries, where values are added
   std::uint32_t sketch = 0;        ///< 1: they are
 
   [[nodiscard]] __host__ __device__ bool has_pairs() const { return vectors.count == 2; }
@@ -41,7 +41,10 @@ struct DecodePlan {
 
 /// Takes the layers of the methods atoms and, but for coordinates, automatic.
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
-/// Seven launches; one more with singular pairs, one more with sketches.
-void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
+/// Opens the bodies of all messages: six launches.
+void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
+[[nodiscard]] inline bool has_turns(const DecodePlan& plan) { return !plan.empty(); }
+/// The contents of one: a launch; one more with singular pairs, one more with sketches.
+void decode_in_turn(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::atoms

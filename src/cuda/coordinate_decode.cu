@@ -45,7 +45,9 @@ __device__ bool place_segments(const std::byte* body, std::uint64_t bytes, std::
   return __syncthreads_and(valid && all != 0 && table + all == bytes ? 1 : 0) != 0;
 }
 
-__global__ void __launch_bounds__(kScanThreads) check_words(Frame frame, DecodePlan plan) {
+__global__ void __launch_bounds__(kScanThreads)
+    check_words(const Frames frames, const DecodePlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const std::uint32_t number = frame(plan.layers)[blockIdx.x];
   const LayerState& layer = frame.layer(number);
   const std::uint64_t first = frame(plan.segments.begin)[blockIdx.x];
@@ -342,8 +344,11 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   plan.modes = layout.scratch<std::uint32_t>(plan.count);
 }
 
-void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_blocks(check_words, plan.count, kScanThreads, 0, frame, plan);
+void decode(const Frames& frames, const DecodePlan& plan, DecodeInto, Queue& queue) {
+  queue.launch_blocks_each(check_words, plan.count, frames.count, kScanThreads, 0, frames, plan);
+}
+
+void decode_in_turn(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(read_segment, plan.segments.units, frame, plan, into);
 }
 

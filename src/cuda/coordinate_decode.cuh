@@ -17,6 +17,8 @@ struct DecodePlan {
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
-void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
+void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
+[[nodiscard]] inline bool has_turns(const DecodePlan& plan) { return !plan.empty(); }
+void decode_in_turn(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::coordinate

@@ -22,7 +22,10 @@ struct DecodePlan {
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
+/// Vectors and their sums take turns, as all messages have one room for vectors.
+inline void decode(const Frames&, const DecodePlan&, DecodeInto, Queue&) {}
+[[nodiscard]] inline bool has_turns(const DecodePlan& plan) { return !plan.empty(); }
 /// Two launches.
-void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
+void decode_in_turn(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::factors

@@ -117,8 +117,14 @@ class Queue {
   template <typename... P, typename... A>
   void launch_blocks(void (*kernel)(P...), std::uint64_t blocks, unsigned threads,
                      std::size_t shared_bytes, A&&... arguments) noexcept {
+    launch_blocks_each(kernel, blocks, 1, threads, shared_bytes, std::forward<A>(arguments)...);
+  }
+  /// The same of each of `parts` parts, whose number is blockIdx.y.
+  template <typename... P, typename... A>
+  void launch_blocks_each(void (*kernel)(P...), std::uint64_t blocks, unsigned parts,
+                          unsigned threads, std::size_t shared_bytes, A&&... arguments) noexcept {
     if (blocks == 0) return;
-    launch(kernel, blocks, threads, shared_bytes, 1, std::forward<A>(arguments)...);
+    launch(kernel, blocks, threads, shared_bytes, parts, std::forward<A>(arguments)...);
   }
 
   [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }

@@ -36,6 +36,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/streaming.cu
   cuda/svd.cu
   cuda/thinning.cu
+  cuda/topk_decode.cu
 )
 # Of the toolkit, beside its runtime.
 set(ATOMO_CUDA_LIBRARIES CUDA::cublas CUDA::cusolver)
