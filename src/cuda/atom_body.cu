@@ -166,12 +166,12 @@ __device__ void list_kept(const Frame& frame, const BodyPlan& plan, std::uint64_
   std::uint64_t place = frame(plan.certain)[unit] + warp_sum(count_ones(view, flags, before));
   place = 8 * state.flags + state.kept + kClassBits * place;  // of the next class
   std::uint64_t* kept = frame(plan.kept) + job.first_kept + first + before;
+  std::uint8_t* const classes = frame(plan.classes) + job.first_kept + lane();
   const std::uint32_t below = (1u << lane()) - 1;
   std::uint32_t rank = 0;  // among these
   bool good = true;
   for (std::uint32_t w = 0; w < kWords; ++w, atom += kLanes) {
     const std::uint32_t mask = __shfl_sync(kAllLanes, marks, static_cast<int>(w));
-    if (mask == 0) continue;
     const std::uint32_t own = rank + static_cast<std::uint32_t>(__popc(mask & below));
     const std::uint32_t flag =
         __shfl_sync(kAllLanes, own_flags, static_cast<int>(own / kLanes % kLanes)) >> own % kLanes;
@@ -186,6 +186,8 @@ __device__ void list_kept(const Frame& frame, const BodyPlan& plan, std::uint64_
       good = good && atom_class < math::kAtomClassCount;
     }
     if (is_kept) kept[own] = (atom + lane()) | (atom_class << kClassShift);
+    if (atom + lane() < job.atoms)
+      classes[atom] = static_cast<std::uint8_t>(is_kept ? atom_class + 1 : 0);
     place += kClassBits * static_cast<std::uint32_t>(__popc(certain));
     rank += static_cast<std::uint32_t>(__popc(mask));
   }

@@ -348,7 +348,9 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto, Queue& que
   queue.launch_blocks_each(check_words, plan.count, frames.count, kScanThreads, 0, frames, plan);
 }
 
-void decode_in_turn(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
+void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
+                    Queue& queue) {
+  const Frame frame = frames[m];
   queue.launch_warps(read_segment, plan.segments.units, frame, plan, into);
 }
 

@@ -18,7 +18,8 @@ struct DecodePlan {
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
 void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
-[[nodiscard]] inline bool has_turns(const DecodePlan& plan) { return !plan.empty(); }
-void decode_in_turn(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
+[[nodiscard]] inline bool has_turns(const Frames&, const DecodePlan&, DecodeInto) { return true; }
+void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
+                    Queue& queue);
 
 }  // namespace atomo::cuda::coordinate

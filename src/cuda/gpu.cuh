@@ -62,6 +62,16 @@ __device__ inline std::uint64_t warps_in_grid() {
   return std::uint64_t{gridDim.x} * (blockDim.x / kLanes);
 }
 
+/// The pointer, of which the compiler no longer knows what it was made of: loops then add to it, and not
+/// to each of its parts.
+template <typename T>
+__device__ inline T* in_one(T* pointer) {
+#ifndef ATOMO_HOSTEXEC
+  asm("" : "+l"(pointer));
+#endif
+  return pointer;
+}
+
 /// Adds `count` and returns the value before. What this thread wrote, and what others wrote before a
 /// barrier that it passed with them, is seen by the threads that take a later ticket, and by those
 /// behind their next barrier.

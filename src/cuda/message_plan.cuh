@@ -134,12 +134,13 @@ inline void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& p
   seal(frame, bytes, status, queue);
 }
 
-/// Operations with layers whose values are made for one message after the other: those of pairs,
+/// Operations with layers whose values are made for one message after the other, such as pairs,
 /// whose vectors take the call's part of the workspace.
 template <typename Plan>
-concept DecodesInTurn = requires(const Frame& frame, const Plan& p, DecodeInto into, Queue& queue) {
-  { has_turns(p) } -> std::same_as<bool>;
-  decode_in_turn(frame, p, into, queue);
+concept DecodesInTurn = requires(const Frames& frames, const Plan& p, DecodeInto into,
+                                 Queue& queue) {
+  { has_turns(frames, p, into) } -> std::same_as<bool>;
+  decode_in_turn(frames, 0u, p, into, queue);
 };
 
 /// Values of messages that are open: those of all of them together first, then, message by message, what
@@ -147,15 +148,11 @@ concept DecodesInTurn = requires(const Frame& frame, const Plan& p, DecodeInto i
 /// messages are added in order.
 inline void decode_layers(const Frames& frames, const MessagePlan<DecodePlans>& plan,
                           DecodeInto into, Queue& queue) {
-  bool turns = false;
-  plan.each([&]<typename Plan>(const Plan& p) {
-    decode(frames, p, into, queue);
-    if constexpr (DecodesInTurn<Plan>) turns = turns || has_turns(p);
-  });
-  for (std::uint32_t m = 0; turns && m < frames.count; ++m) {
+  plan.each([&]<typename Plan>(const Plan& p) { decode(frames, p, into, queue); });
+  for (std::uint32_t m = 0; m < frames.count; ++m) {
     plan.each([&]<typename Plan>(const Plan& p) {
       if constexpr (DecodesInTurn<Plan>) {
-        if (has_turns(p)) decode_in_turn(frames[m], p, into, queue);
+        if (has_turns(frames, p, into)) decode_in_turn(frames, m, p, into, queue);
       }
     });
   }

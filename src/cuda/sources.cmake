@@ -11,6 +11,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/atoms_encode.cu
   cuda/atoms_plan.cu
   cuda/atoms_rank.cu
+  cuda/atoms_together.cu
   cuda/backend.cu
   cuda/container.cu
   cuda/container_begin.cu
