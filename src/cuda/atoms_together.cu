@@ -23,8 +23,6 @@
 #include <algorithm>
 
 #include "cuda/atom_strands.cuh"
-#include "cuda/entries.cuh"
-#include "cuda/row_sums.cuh"
 
 namespace atomo::cuda::atoms {
 namespace {
@@ -282,170 +280,218 @@ struct DrawnAtom {
   std::uint32_t swaps = 0;  ///< bit of the level that exchanges the numbers
 };
 
-/// Up to eight tiles of an atom, four pairs a lane.
+/// Up to eight tiles of an atom, four pairs a lane: eight entries.
 class ChunkSums {
  public:
   __device__ ChunkSums(const DecodeJob& job, float* y, std::uint64_t atom, std::uint64_t chunk)
-      : tile_(chunk * coding::kDitherTiles + lane() / kCalls), pair_(4 * (lane() % kCalls)) {
+      : tile_(chunk * coding::kDitherTiles + lane() / kCalls) {
     const std::uint64_t from = tile_ * kTile, length = job.vectors.length_of(0, atom);
     const std::uint64_t behind = from < length ? length - from : 0;
     entries_ = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
-    half_ = (entries_ + 1) / 2;
-    y_ = y + atom * job.vectors.of[0].length + from;
+    y_ = y + atom * job.vectors.of[0].length + from + pair();
     vector_ = entries_ == kTile && reinterpret_cast<std::uintptr_t>(y_) % 16 == 0;
     for (unsigned part = 0; part < 2; ++part) {
-      const std::uint32_t at = part * half_ + pair_;
+      const float* const at = y_ + part * half();
       if (vector_) {
-        const float4 four = *reinterpret_cast<const float4*>(y_ + at);
+        const float4 four = *reinterpret_cast<const float4*>(at);
         sum_[part][0] = four.x, sum_[part][1] = four.y;
         sum_[part][2] = four.z, sum_[part][3] = four.w;
       } else {
 #pragma unroll
-        for (unsigned k = 0; k < kLaneDuos; ++k) sum_[part][k] = has(part, k) ? y_[at + k] : 0.0f;
+        for (unsigned k = 0; k < kLaneDuos; ++k) sum_[part][k] = has(part, k) ? at[k] : 0.0f;
       }
     }
   }
 
   [[nodiscard]] __device__ std::uint64_t tile() const { return tile_; }
-  [[nodiscard]] __device__ std::uint32_t pair() const { return pair_; }
-  [[nodiscard]] __device__ std::uint32_t half() const { return half_; }
-  __device__ void add(unsigned k, float v0, float v1, DecodeInto into) {
-    put(&sum_[0][k], v0, into);
-    put(&sum_[1][k], v1, into);
+  /// The lane's first pair of the tile, and how many of them the tile has.
+  [[nodiscard]] __device__ std::uint32_t pair() const { return kLaneDuos * (lane() % kCalls); }
+  [[nodiscard]] __device__ std::uint32_t pairs() const {
+    return half() > pair() ? half() - pair() : 0;
+  }
+  __device__ void add(unsigned k, float v0, float v1, float alpha) {
+    sum_[0][k] = sum_[0][k] + (alpha * v0);
+    sum_[1][k] = sum_[1][k] + (alpha * v1);
   }
   __device__ void store() const {
     for (unsigned part = 0; part < 2; ++part) {
-      const std::uint32_t at = part * half_ + pair_;
+      float* const at = y_ + part * half();
       if (vector_) {
-        *reinterpret_cast<float4*>(y_ + at) =
+        *reinterpret_cast<float4*>(at) =
             make_float4(sum_[part][0], sum_[part][1], sum_[part][2], sum_[part][3]);
       } else {
 #pragma unroll
         for (unsigned k = 0; k < kLaneDuos; ++k)
-          if (has(part, k)) y_[at + k] = sum_[part][k];
+          if (has(part, k)) at[k] = sum_[part][k];
       }
     }
   }
 
  private:
+  [[nodiscard]] __device__ std::uint32_t half() const { return (entries_ + 1) / 2; }
   [[nodiscard]] __device__ bool has(unsigned part, unsigned k) const {
-    return pair_ + k < half_ && part * half_ + pair_ + k < entries_;
+    return k < pairs() && part * half() + pair() + k < entries_;
   }
 
   std::uint64_t tile_;
-  std::uint32_t pair_, entries_, half_;
-  float* y_;
+  std::uint32_t entries_;
+  float* y_;  ///< the lane's first entry
   bool vector_;
   float sum_[2][kLaneDuos];
 };
 
-/// The words of a lane's pairs, of which those from `half` on are not there.
-__device__ void load_words(const std::uint16_t* from, std::uint32_t left,
-                           std::uint32_t (&word)[kLaneDuos]) {
-  if (left >= kLaneDuos && reinterpret_cast<std::uintptr_t>(from) % 8 == 0) {
-    const uint2 two = *reinterpret_cast<const uint2*>(from);
-    word[0] = two.x & 0xFFFFu, word[1] = two.x >> 16;
-    word[2] = two.y & 0xFFFFu, word[3] = two.y >> 16;
-    return;
-  }
+/// The words of a lane's four pairs, two in 32 bits.
+struct LaneWords {
+  std::uint32_t two[kLaneDuos / 2] = {};
+
+  /// Those from `count` on are not there.
+  __device__ LaneWords(const std::uint16_t* from, std::uint32_t count) {
+    if (count >= kLaneDuos && reinterpret_cast<std::uintptr_t>(from) % 8 == 0) {
+      const uint2 four = *reinterpret_cast<const uint2*>(from);
+      two[0] = four.x, two[1] = four.y;
+      return;
+    }
 #pragma unroll
-  for (unsigned k = 0; k < kLaneDuos; ++k) word[k] = k < left ? from[k] : 0u;
-}
+    for (unsigned k = 0; k < kLaneDuos; ++k)
+      two[k / 2] |= (k < count ? std::uint32_t{from[k]} : 0u) << (k % 2 * 16);
+  }
+  [[nodiscard]] __device__ std::uint32_t word(unsigned k) const {
+    return (k < 2 ? two[0] : two[1]) >> (k % 2 * 16) & 0xFFFFu;
+  }
+  [[nodiscard]] __device__ std::int32_t first(unsigned k) const {
+    return static_cast<std::int32_t>(two[k / 2] << (k % 2 == 0 ? 22 : 6)) >> 26;
+  }
+  [[nodiscard]] __device__ std::int32_t second(unsigned k) const {
+    return static_cast<std::int32_t>(two[k / 2] << (k % 2 == 0 ? 16 : 0)) >> 26;
+  }
+  /// A bit for each that stands for its place.
+  [[nodiscard]] __device__ std::uint32_t places() const {
+    std::uint32_t places = 0;
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k)
+      places |= (two[k / 2] & 0x3F0u << (k % 2 * 16)) == kPlaceMark << (k % 2 * 16) ? 1u << k : 0;
+    return places;
+  }
+};
 
-__device__ std::uint32_t pick(const std::uint32_t (&of)[kLaneDuos], std::uint32_t i) {
-  return i < 2 ? (i == 0 ? of[0] : of[1]) : (i == 2 ? of[2] : of[3]);
-}
+/// What a lane adds of a message.
+struct LaneMessage {
+  const Frames& frames;
+  const DecodePlan& plan;
+  std::uint32_t job, message;
+  std::uint64_t atom;
+  float step, unrange;
+  std::uint32_t swaps;
 
-/// By a whole warp: adds the chunks from `chunk` of the atoms on, `there` of them.
-__device__ void add_chunks(const Frames& frames, const DecodePlan& plan, std::uint32_t number,
-                           std::uint64_t chunk, std::uint32_t there, std::uint32_t first,
-                           std::uint32_t count, DecodeInto into, WarpLevels& levels) {
-  const Frame& frame = frames.first;
-  const DecodeJob& job = frame(plan.jobs)[number];
-  const AtomVector& vector = job.vectors.of[0];
-  const std::uint64_t of_atom = vector.chunks();
-  __syncwarp();  // the levels before were read
+  /// `beside`: what stands beside the tile; `levels`: those of the four pairs.
+  __device__ void add(const LaneWords& words, const std::uint64_t* beside,
+                      const std::uint32_t (&level)[kLaneDuos], float alpha, ChunkSums& sums) const {
+    std::int32_t q0[kLaneDuos], q1[kLaneDuos];
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      const std::int32_t h0 = words.first(k), h1 = words.second(k);
+      const bool swapped = (level[k] & swaps) != 0;
+      q0[k] = swapped ? h1 : h0, q1[k] = swapped ? h0 : h1;
+    }
+#pragma unroll 1
+    for (std::uint32_t left = words.places(); left != 0; left &= left - 1) {
+      const auto own = static_cast<unsigned>(__ffs(static_cast<int>(left)) - 1);
+      const std::uint64_t stands = *beside;
+      std::int32_t n0 = number_of(stands, 0), n1 = number_of(stands, 1);
+      if ((stands & kOnePair) == 0) {
+        const std::uint32_t of =
+            own < 2 ? (own == 0 ? level[0] : level[1]) : (own == 2 ? level[2] : level[3]);
+        const DuoRead again =
+            read_again(frames[message], plan, job, atom, stands, words.word(own), of);
+        n0 = again.q0, n1 = again.q1;
+      }
+#pragma unroll
+      for (unsigned k = 0; k < kLaneDuos; ++k) {
+        q0[k] = k == own ? n0 : q0[k];
+        q1[k] = k == own ? n1 : q1[k];
+      }
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k)
+      sums.add(k, math::dequantise<float>(q0[k], level[k], step) * unrange,
+               math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, step) * unrange, alpha);
+  }
+};
+
+/// By a whole warp: what lanes know of the chunks from `chunk` on, `there` of them, and of `count` messages;
+/// draws their levels.
+__device__ DrawnAtom draw_levels(const Frames& frames, const DecodePlan& plan, std::uint32_t number,
+                                 std::uint64_t chunk, std::uint32_t there, std::uint32_t first,
+                                 std::uint32_t count, WarpLevels& levels) {
   const std::uint32_t drawn = lane() / (kLanes / kDrawn);
   const std::uint32_t slot = lane() / kCalls % kDecodedTogether, call = lane() % kCalls;
   DrawnAtom own;
-  if (drawn < there && slot < count) {
-    const Frame of = frames[first + slot];
-    const BodyState& state = of(plan.bodies.states)[number];
-    const std::uint64_t atom = (chunk + drawn) / of_atom, part = (chunk + drawn) % of_atom;
-    const std::uint64_t place = of(plan.bodies.jobs)[number].first_kept + atom;
-    const std::uint32_t kept =
-        state.stands != 0 && state.faults == 0 ? of(plan.bodies.classes)[place] : 0;
-    if (kept != 0) {
-      const AtomContent content = content_of(of, plan, number);
-      const LaneVector v = vector_of(content, atom, kept - 1, 0);
-      own = {kept, v.step, content.unrange, 8u & (v.coding.level_mask + 1u)};
-      const PhiloxWords words = Philox(of.key(job.layer), vector.dither)(
-          4 * vector.level_base(atom, part * coding::kDitherTiles) + call);
-      for (unsigned w = 0; w < 4; ++w) levels.word[drawn][slot][4 * w + call] = words[w];
-    }
-  }
-  const std::uint32_t kept = __ballot_sync(kAllLanes, own.kept != 0 && call == 0);
+  if (drawn >= there || slot >= count) return own;
+  const Frame frame = frames[first + slot];
+  const AtomVector& vector = frame(plan.jobs)[number].vectors.of[0];
+  const BodyState& state = frame(plan.bodies.states)[number];
+  const std::uint64_t atom = (chunk + drawn) / vector.chunks();
+  const std::uint64_t part = (chunk + drawn) % vector.chunks();
+  if (state.stands == 0 || state.faults != 0) return own;
+  own.kept = frame(plan.bodies.classes)[frame(plan.bodies.jobs)[number].first_kept + atom];
+  if (own.kept == 0) return own;
+  const AtomContent content = content_of(frame, plan, number);
+  const LaneVector v = vector_of(content, atom, own.kept - 1, 0);
+  own.step = v.step, own.unrange = content.unrange;
+  own.swaps = 8u & (v.coding.level_mask + 1u);
+  const PhiloxWords words = Philox(frame.key(content.job.layer), vector.dither)(
+      4 * vector.level_base(atom, part * coding::kDitherTiles) + call);
+  for (unsigned w = 0; w < 4; ++w) levels.word[drawn][slot][4 * w + call] = words[w];
+  return own;
+}
+
+/// By a whole warp: adds up to kDrawn chunks.
+__device__ void add_chunks(const Frames& frames, const DecodePlan& plan, std::uint32_t number,
+                           std::uint64_t chunk, std::uint32_t there, std::uint32_t first,
+                           std::uint32_t count, float alpha, WarpLevels& levels) {
+  constexpr unsigned kOfChunk = kLanes / kDrawn;
+  const Frame& frame = frames.first;
+  const DecodeJob& job = frame(plan.jobs)[number];
+  const AtomVector& vector = job.vectors.of[0];
+  __syncwarp();  // the levels before were read
+  const DrawnAtom own = draw_levels(frames, plan, number, chunk, there, first, count, levels);
+  const std::uint32_t kept = __ballot_sync(kAllLanes, own.kept != 0 && lane() % kCalls == 0);
   __syncwarp();
+  const unsigned shift = 4 * (lane() / kCalls);
 #pragma unroll 1
   for (std::uint32_t c = 0; c < there; ++c) {
-    const unsigned skipped = c * (kLanes / kDrawn);
-    std::uint32_t left = kept >> skipped & ((1u << (kLanes / kDrawn)) - 1);
+    std::uint32_t left = kept >> (c * kOfChunk) & ((1u << kOfChunk) - 1);
     if (left == 0) continue;
-    const std::uint64_t atom = (chunk + c) / of_atom;
-    ChunkSums sums(job, frame.layer(job.layer).y, atom, (chunk + c) % of_atom);
-    const unsigned shift = 4 * (lane() / kCalls);
+    const std::uint64_t atom = (chunk + c) / vector.chunks();
+    ChunkSums sums(job, frame.layer(job.layer).y, atom, (chunk + c) % vector.chunks());
+    const std::uint32_t pairs = sums.pairs();
+    const std::uint16_t* const words =
+        in_one(frame(plan.room.words) + job.first_duo + atom * vector.duos() +
+               sums.tile() * kTileDuos + sums.pair());
+    const std::uint64_t* const beside =
+        frame(plan.room.starts) + job.first_tile + atom * vector.tiles + sums.tile();
+    const std::uint32_t* const drawn = &levels.word[c][0][sums.pair()];
 #pragma unroll 1
     for (; left != 0; left &= left - 1) {
       const auto from = static_cast<std::uint32_t>(__ffs(static_cast<int>(left)) - 1);
       const std::uint32_t m = from / kCalls;
-      const int source = static_cast<int>(skipped + from);
+      const int source = static_cast<int>(c * kOfChunk + from);
       const float step = __shfl_sync(kAllLanes, own.step, source),
                   unrange = __shfl_sync(kAllLanes, own.unrange, source);
       const std::uint32_t swaps = __shfl_sync(kAllLanes, own.swaps, source);
-      if (sums.pair() >= sums.half()) continue;
-      const Room room(frame, plan, job, m);
-      std::uint32_t word[kLaneDuos];
-      load_words(room.words + atom * vector.duos() + sums.tile() * kTileDuos + sums.pair(),
-                 sums.half() - sums.pair(), word);
-      const uint4 draws = *reinterpret_cast<const uint4*>(&levels.word[c][m][sums.pair()]);
+      if (pairs == 0) continue;
+      const uint4 draws = *reinterpret_cast<const uint4*>(drawn + m * kTileDuos);
       const std::uint32_t level[kLaneDuos] = {draws.x >> shift & 15u, draws.y >> shift & 15u,
                                               draws.z >> shift & 15u, draws.w >> shift & 15u};
-      std::int32_t q0[kLaneDuos], q1[kLaneDuos];
-      std::uint32_t places = 0;
-#pragma unroll
-      for (unsigned k = 0; k < kLaneDuos; ++k) {
-        const std::int32_t h0 = first_of(word[k]), h1 = second_of(word[k]);
-        const bool swapped = (level[k] & swaps) != 0;
-        q0[k] = swapped ? h1 : h0, q1[k] = swapped ? h0 : h1;
-        places |= h0 == kEscapeCell ? 1u << k : 0;
-      }
-#pragma unroll 1
-      for (; places != 0; places &= places - 1) {
-        const std::uint32_t own_k = static_cast<std::uint32_t>(__ffs(static_cast<int>(places))) - 1;
-        const std::uint64_t beside = room.starts[atom * vector.tiles + sums.tile()];
-        std::int32_t n0 = number_of(beside, 0), n1 = number_of(beside, 1);
-        if ((beside & kOnePair) == 0) {
-          const DuoRead again = read_again(frames[first + m], plan, number, atom, beside,
-                                           pick(word, own_k), pick(level, own_k));
-          n0 = again.q0, n1 = again.q1;
-        }
-#pragma unroll
-        for (unsigned k = 0; k < kLaneDuos; ++k) {
-          q0[k] = k == own_k ? n0 : q0[k];
-          q1[k] = k == own_k ? n1 : q1[k];
-        }
-      }
-#pragma unroll
-      for (unsigned k = 0; k < kLaneDuos; ++k)
-        sums.add(k, math::dequantise<float>(q0[k], level[k], step) * unrange,
-                 math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, step) * unrange,
-                 into);
+      const LaneWords own_words(words + m * plan.room.of_message, pairs);
+      const LaneMessage message{frames, plan, number, first + m, atom, step, unrange, swaps};
+      message.add(own_words, beside + m * plan.room.tiles_of_message, level, alpha, sums);
     }
-    sums.store();
+    if (pairs != 0) sums.store();
   }
 }
 
-__global__ void add_words(const Frames frames, const DecodePlan plan, const DecodeInto into,
+__global__ void add_words(const Frames frames, const DecodePlan plan, const float alpha,
                           const std::uint32_t first, const std::uint32_t count) {
   const UnitOf at = unit_of_warp(frames.first, plan.chunks);
   if (!at) return;
@@ -455,7 +501,7 @@ __global__ void add_words(const Frames frames, const DecodePlan plan, const Deco
   const std::uint64_t end = all - begin < kChunksOfUnit ? all : begin + kChunksOfUnit;
   for (std::uint64_t chunk = begin; chunk < end; chunk += kDrawn) {
     const auto there = static_cast<std::uint32_t>(end - chunk < kDrawn ? end - chunk : kDrawn);
-    add_chunks(frames, plan, at.job, chunk, there, first, count, into,
+    add_chunks(frames, plan, at.job, chunk, there, first, count, alpha,
                shared<BlockLevels>().of[warp_in_block()]);
   }
 }
@@ -469,7 +515,7 @@ void decode_together(const Frames& frames, const DecodePlan& plan, DecodeInto in
   for (std::uint32_t first = 0; first < frames.count; first += kDecodedTogether) {
     const std::uint32_t count = std::min(frames.count - first, kDecodedTogether);
     queue.launch_blocks_each(find_words, blocks, count, warps * kLanes, 0, frames, plan, first);
-    queue.launch_warps(add_words, plan.chunks.units, frames, plan, into, first, count);
+    queue.launch_warps(add_words, plan.chunks.units, frames, plan, into.alpha, first, count);
   }
 }
 
