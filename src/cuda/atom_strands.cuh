@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// The strands of the content of atoms as lanes read them: what the kernels share that decode one message
-/// (atoms_decode.cu) and several (atoms_together.cu).
+/// (atoms_decode.cu) and several (atoms_find.cu).
 
 #include "core/philox.hpp"
 #include "cuda/atoms_decode.cuh"

@@ -6,12 +6,13 @@ set(ATOMO_CUDA_SOURCES
   ${codecs}
   cuda/atom_body.cu
   cuda/atoms.cu
+  cuda/atoms_add.cu
   cuda/atoms_decode.cu
   cuda/atoms_content.cu
   cuda/atoms_encode.cu
+  cuda/atoms_find.cu
   cuda/atoms_plan.cu
   cuda/atoms_rank.cu
-  cuda/atoms_together.cu
   cuda/backend.cu
   cuda/container.cu
   cuda/container_begin.cu
