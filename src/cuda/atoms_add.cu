@@ -143,9 +143,16 @@ struct LaneWords {
   [[nodiscard]] __device__ std::uint32_t places() const {
     std::uint32_t places = 0;
 #pragma unroll
-    for (unsigned k = 0; k < kLaneDuos; ++k)
-      places |= (two[k / 2] & 0x3F0u << (k % 2 * 16)) == kPlaceMark << (k % 2 * 16) ? 1u << k : 0;
+    for (unsigned k = 0; k < kLaneDuos; ++k) places |= first(k) == kEscapeCell ? 1u << k : 0;
     return places;
+  }
+  /// Whether there are any.
+  [[nodiscard]] __device__ bool has_places() const {
+    // A half is zero where it is a place, which the subtraction then takes below zero.
+    constexpr std::uint32_t kEach = 0x00010001u;
+    const std::uint32_t low = (two[0] ^ kPlaceMark * kEach) & 0x3F0u * kEach;
+    const std::uint32_t high = (two[1] ^ kPlaceMark * kEach) & 0x3F0u * kEach;
+    return (((low - kEach) | (high - kEach)) & 0x8000u * kEach) != 0;
   }
 };
 
@@ -168,8 +175,9 @@ struct LaneMessage {
       const bool swapped = (level[k] & swaps) != 0;
       q0[k] = swapped ? h1 : h0, q1[k] = swapped ? h0 : h1;
     }
+    std::uint32_t left = words.has_places() ? words.places() : 0;
 #pragma unroll 1
-    for (std::uint32_t left = words.places(); left != 0; left &= left - 1) {
+    for (; left != 0; left &= left - 1) {
       const auto own = static_cast<unsigned>(__ffs(static_cast<int>(left)) - 1);
       const std::uint64_t stands = *beside;
       std::int32_t n0 = number_of(stands, 0), n1 = number_of(stands, 1);
@@ -186,10 +194,18 @@ struct LaneMessage {
         q1[k] = k == own ? n1 : q1[k];
       }
     }
+    float v0[kLaneDuos], v1[kLaneDuos];
 #pragma unroll
-    for (unsigned k = 0; k < kLaneDuos; ++k)
-      sums.add(k, math::dequantise<float>(q0[k], level[k], step) * unrange,
-               math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, step) * unrange, alpha);
+    for (unsigned k = 0; k < kLaneDuos; ++k) {
+      v0[k] = math::dequantise<float>(q0[k], level[k], step);
+      v1[k] = math::dequantise<float>(q1[k], level[k] ^ math::kMateDither, step);
+    }
+    if (unrange != 1.0f) {  // of all lanes alike
+#pragma unroll
+      for (unsigned k = 0; k < kLaneDuos; ++k) v0[k] *= unrange, v1[k] *= unrange;
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kLaneDuos; ++k) sums.add(k, v0[k], v1[k], alpha);
   }
 };
 
