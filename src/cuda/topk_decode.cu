@@ -2,9 +2,10 @@
 /// Reading top-k: marks and values of all messages of a call at once.
 ///
 /// Mapping, three launches. count_kept: a warp a segment of 4,096 entries of a message looks at what it
-/// states. open_bodies: a block a layer and message sums these up and checks the frame. read: a warp
-/// a segment reads the marks of one message after the other into shared memory; then lanes take four
-/// neighbouring entries each and add what the messages have for them, in their order.
+/// states. open_bodies: a block a layer and message sums these up and checks the frame. read, or
+/// add_read of several messages: a warp a segment reads the marks of one message after the other into
+/// shared memory; then lanes take four neighbouring entries each and add what the messages have for
+/// them, in their order.
 ///
 /// Traffic an entry: 4 bytes written (`add` reads 4 and writes the sectors that change), whatever the
 /// number of messages, and their bodies: the least possible.
@@ -91,7 +92,28 @@ __device__ std::uint32_t read_marks(const Frames& frames, const DecodePlan& plan
   return sound;
 }
 
+/// One message.
 __global__ void read(const Frames frames, const DecodePlan plan, const DecodeInto into) {
+  const UnitOf at = unit_of_warp(frames.first, plan.marks.segments);
+  if (!at) return;
+  const DecodeJob& job = frames.first(plan.jobs)[at.job];
+  SegmentOfMessages& own = shared<BlockSegments>().of[warp_in_block()];
+  if (read_marks(frames, plan, at, job, own) == 0) return;
+  const SegmentRange range(job.n, at.index);
+  const std::byte* const values = own.values[0];
+  bool good = true;
+  const auto word = [&](std::uint64_t w) { return own.word[0][w - range.begin / 64]; };
+  const auto value = [&](std::uint32_t rank) {
+    const float v = __uint_as_float(load_word(values + 4 * std::uint64_t{rank}));
+    good = good && is_finite(v);
+    return v;
+  };
+  scatter_kept(range, word, value, frames.first.layer(job.layer).y, into);
+  if (!good) frames.first.refuse(job.layer, Status::corrupt);
+}
+
+/// Several messages, added entry by entry in their order.
+__global__ void add_read(const Frames frames, const DecodePlan plan, const float alpha) {
   const UnitOf at = unit_of_warp(frames.first, plan.marks.segments);
   if (!at) return;
   const DecodeJob& job = frames.first(plan.jobs)[at.job];
@@ -108,7 +130,7 @@ __global__ void read(const Frames frames, const DecodePlan plan, const DecodeInt
     const unsigned shift = 4 * (lane() % (kLanes / 2));
     const bool upper = lane() >= kLanes / 2;
     float sum[4];
-    load_four(y, i, range.end, into, sum);
+    load_four(y, i, range.end, {true}, sum);
     const float old[4] = {sum[0], sum[1], sum[2], sum[3]};
 #pragma unroll 1
     for (std::uint32_t left = sound; left != 0;) {
@@ -122,17 +144,21 @@ __global__ void read(const Frames frames, const DecodePlan plan, const DecodeInt
           static_cast<std::uint32_t>(__popcll(half & ((std::uint64_t{1} << shift) - 1)));
       if (lane() == m) rank_of_lane += in_low + static_cast<std::uint32_t>(__popcll(high));
       const auto bits = static_cast<unsigned>(half >> shift) & 15u;
-      for (unsigned k = 0; k < 4; ++k) {
-        float v = 0;
-        if (((bits >> k) & 1u) != 0) {
-          v = __uint_as_float(load_word(own.values[m] + 4 * std::uint64_t{rank++}));
-          broken |= is_finite(v) ? 0 : 1u << m;
+      const std::byte* const values = in_one(own.values[m]);
+      float v[4] = {};
+      if (bits != 0) {
+#pragma unroll
+        for (unsigned k = 0; k < 4; ++k) {
+          if (((bits >> k) & 1u) == 0) continue;
+          v[k] = __uint_as_float(load_word(values + 4 * std::uint64_t{rank++}));
+          broken |= is_finite(v[k]) ? 0 : 1u << m;
         }
-        put(&sum[k], v, into);
       }
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) sum[k] = sum[k] + (alpha * v[k]);
     }
     // A sum that changes nothing is not stored: most are, where few entries are marked.
-    if (i < range.end && (!into.add || differ(sum, old))) put_four(y, i, range.end, sum, {});
+    if (i < range.end && differ(sum, old)) put_four(y, i, range.end, sum, {});
   }
   for (std::uint32_t m = 0; m < frames.count; ++m)
     if ((broken >> m & 1u) != 0) frames[m].refuse(job.layer, Status::corrupt);
@@ -161,7 +187,11 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
   queue.launch_warps_each(count_kept, segments, frames.count, frames, plan);
   queue.launch_blocks_each(open_bodies, plan.count, frames.count, kScanThreads, 0, frames, plan);
   const unsigned warps = std::min(warps_per_block, kReadWarps);
-  queue.launch_blocks(read, divide_up(segments, warps), warps * kLanes, 0, frames, plan, into);
+  const std::uint64_t blocks = divide_up(segments, warps);
+  if (frames.count == 1 || !into.add)
+    queue.launch_blocks(read, blocks, warps * kLanes, 0, frames, plan, into);
+  else
+    queue.launch_blocks(add_read, blocks, warps * kLanes, 0, frames, plan, into.alpha);
 }
 
 }  // namespace atomo::cuda::topk
