@@ -19,6 +19,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/container_open.cu
   cuda/coordinate.cu
   cuda/coordinate_decode.cu
+  cuda/coordinate_levels.cu
   cuda/coordinate_price.cu
   cuda/coordinate_write.cu
   cuda/factors.cu

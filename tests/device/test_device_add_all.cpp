@@ -178,7 +178,8 @@ std::vector<float> uneven(std::size_t n, std::size_t row, std::uint64_t seed) {
 TEST(DeviceAddAllOfAtoms, SumsAreTheCpusWhateverTheCodesAre) {
   for (const char* const spec :
        {"atomo:bits=1,atoms=rows", "atomo:bits=3,atoms=blocks", "atomo:price=0.05,atoms=rows",
-        "atomo:price=3,atoms=blocks", "atomo:bits=2,atoms=sketch", "atomo:bits=1"}) {
+        "atomo:price=3,atoms=blocks", "atomo:bits=2,atoms=sketch", "atomo:bits=1",
+        "atomo:bits=1,atoms=coordinate", "atomo:bits=3,atoms=coordinate", "topk:keep=0.03"}) {
     const Codec codec = Codec::parse(spec);
     for (const Shape& shape : {Shape{300, 33}, Shape{9, 1100}, Shape{700, 7}, Shape{40, 256}}) {
       const std::size_t n = shape.elements(), row = n / static_cast<std::size_t>(shape[0]);

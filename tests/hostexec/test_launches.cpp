@@ -147,7 +147,7 @@ TEST(Launches, OfEightMessagesAreFewMoreThanOfOne) {
         Case{"*=sign:scale=mean", 5, 5}, Case{"*=randomk:keep=0.1", 5, 5}, Case{"*=identity", 5, 5},
         Case{"*=natural", 5, 5}, Case{"*=topk:keep=0.05", 7, 7},
         Case{"*=atomo:bits=1,atoms=rows", 11, 14}, Case{"*=atomo:bits=1,atoms=blocks", 11, 14},
-        Case{"*=atomo:bits=1,atoms=coordinate", 6, 6 + kTurns},
+        Case{"*=atomo:bits=1,atoms=coordinate", 6, 11},
         Case{"*=atomo:bits=1,atoms=svd", 12, 12 + 4 + 2 * kTurns},
         Case{"*=atomo:bits=1,atoms=sketch", 12, 12 + 4 + 2 * kTurns},
         Case{"*=atomo:bits=1", 14, 14 + 3 * kTurns}}) {
