@@ -17,8 +17,6 @@
 /// Shared memory: 32 KiB (read_levels). Workspace: 4 bytes an entry. Determinism: every entry is one
 /// lane's, in order of messages. Alignment: y is aligned to its entries, the message any.
 
-#include <limits>
-
 #include "cuda/coordinate_segment.cuh"
 #include "cuda/row_sums.cuh"
 
@@ -88,12 +86,13 @@ __global__ void read_levels(const Frames frames, const DecodePlan plan, const st
 
 /// Four levels, a byte each, as values: f32 products of integers below 128, which an f64 rounds alike.
 __device__ void values_of(std::uint32_t levels, float step, float (&v)[4]) {
-  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr std::uint32_t kLargest = 0x7F7FFFFFu;
 #pragma unroll
   for (unsigned k = 0; k < 4; ++k) {
     const float value =
         static_cast<float>(static_cast<std::int32_t>(levels << (24 - 8 * k)) >> 24) * step;
-    v[k] = fminf(fmaxf(value, -kMost), kMost);
+    const std::uint32_t bits = __float_as_uint(value);
+    v[k] = is_finite(value) ? value : __uint_as_float((bits & 0x80000000u) | kLargest);
   }
 }
 
