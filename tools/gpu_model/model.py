@@ -125,7 +125,8 @@ def time_launch(tables, gpu, launch, quantities, adds=False, messages=1):
     issued = launch.parts * (together * active * way + (warps - active) * IDLE)
     rate = gpu["multiprocessors"] * SCHEDULERS * gpu["clock"] * 1e3  # instructions a microsecond
     busiest = max((getattr(row, kind) / max(row.way, 1) * gpu["pipes"][kind] for kind in sass.CLASSES), default=0)
-    turns = max(told.get("rounds", 1.0), launch.parts * active / (resident_warps(gpu, tables.resources[key], launch) * gpu["multiprocessors"]))
+    resident = resident_warps(gpu, tables.resources[key], launch) * gpu["multiprocessors"]
+    turns = max(told.get("rounds", 1.0), launch.parts * active / resident)
     moved = launch.parts * value(told.get("bytes", "0"), quantities)
     if adds:
         moved += value(told.get("adds", "0"), quantities) + (together - 1) * quantities["message"]
