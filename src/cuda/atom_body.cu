@@ -172,6 +172,7 @@ __device__ void list_kept(const Frame& frame, const BodyPlan& plan, std::uint64_
   bool good = true;
   for (std::uint32_t w = 0; w < kWords; ++w, atom += kLanes) {
     const std::uint32_t mask = __shfl_sync(kAllLanes, marks, static_cast<int>(w));
+    if (mask == 0) continue;
     const std::uint32_t own = rank + static_cast<std::uint32_t>(__popc(mask & below));
     const std::uint32_t flag =
         __shfl_sync(kAllLanes, own_flags, static_cast<int>(own / kLanes % kLanes)) >> own % kLanes;
@@ -185,9 +186,10 @@ __device__ void list_kept(const Frame& frame, const BodyPlan& plan, std::uint64_
       atom_class = (bits & ((1u << kClassBits) - 1)) + 1;
       good = good && atom_class < math::kAtomClassCount;
     }
-    if (is_kept) kept[own] = (atom + lane()) | (atom_class << kClassShift);
-    if (atom + lane() < job.atoms)
-      classes[atom] = static_cast<std::uint8_t>(is_kept ? atom_class + 1 : 0);
+    if (is_kept) {
+      kept[own] = (atom + lane()) | (atom_class << kClassShift);
+      classes[atom] = static_cast<std::uint8_t>(atom_class + 1);
+    }
     place += kClassBits * static_cast<std::uint32_t>(__popc(certain));
     rank += static_cast<std::uint32_t>(__popc(mask));
   }

@@ -41,7 +41,7 @@ struct BodyPlan {
   Scratch<std::uint64_t> certain;    ///< for each segment of the marks: certain atoms before it
   Scratch<std::uint64_t> unit_bits;  ///< for each unit of groups: where it begins in the content
   Scratch<std::uint64_t> kept;       ///< by rank: atom | class << kClassShift
-  Scratch<std::uint8_t> classes;     ///< by atom, where the body stands: class + 1, 0: not kept
+  Scratch<std::uint8_t> classes;     ///< by atom, zeroed: class + 1 of a kept one
 };
 inline constexpr unsigned kClassShift = 56;
 /// Atoms whose kept ones a warp lists; a segment of the marks has a whole number of lists.
@@ -79,7 +79,7 @@ class BodyPlanner {
             layout_.scratch<std::uint64_t>(segments_),
             layout_.scratch<std::uint64_t>(groups.units),
             layout_.scratch<std::uint64_t>(atoms_),
-            layout_.scratch<std::uint8_t>(atoms_)};
+            layout_.zeroed<std::uint8_t>(atoms_)};
   }
 
  private:
