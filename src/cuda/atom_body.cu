@@ -6,7 +6,7 @@
 /// which follows from sums over the sections before it; the list of kept atoms with their classes;
 /// where each group begins. What an encoder would not write is refused as on the CPU.
 ///
-/// Mapping. Sums are taken in two levels: a warp a segment of 4,096 atoms (marks, certain flags) or
+/// Mapping. All messages of a call at once, a part of each grid a message. Sums are taken in two levels: a warp a segment of 4,096 atoms (marks, certain flags) or
 /// a unit of 16 groups (lengths), then one block a job over segments or units. The list is made by
 /// a warp 256 atoms, a lane an atom: flags are words that lanes pass to one another, classes and the
 /// list are read and written next to each other. Each level needs the
@@ -51,7 +51,8 @@ __device__ std::uint32_t count_ones(const BitView& view, std::uint64_t bit, std:
   return ones;
 }
 
-__global__ void count_marks(Frame frame, BodyPlan plan) {
+__global__ void count_marks(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.marks.segments.units) return;
   const BodyJob& job = frame(plan.jobs)[find_unit(frame, plan.marks.segments, unit).job];
@@ -75,7 +76,8 @@ __device__ bool open_front(const Frame& frame, const BodyJob& job, float& gain) 
   return job.part == BodyPart::whole || split_sketch(whole_body(frame, job), pairs, rows);
 }
 
-__global__ void open_frame(Frame frame, BodyPlan plan) {
+__global__ void open_frame(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const BodyJob& job = frame(plan.jobs)[blockIdx.x];
   if (!has_body(frame, job)) return;
   const BodyBytes body = body_of(frame, job);
@@ -93,7 +95,8 @@ __global__ void open_frame(Frame frame, BodyPlan plan) {
   state.flags = marks.bytes;
 }
 
-__global__ void read_marks(Frame frame, BodyPlan plan) {
+__global__ void read_marks(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const std::uint64_t unit = warp_in_grid();
   if (unit >= plan.marks.segments.units) return;
   const std::uint32_t j = find_unit(frame, plan.marks.segments, unit).job;
@@ -110,7 +113,8 @@ __global__ void read_marks(Frame frame, BodyPlan plan) {
   if (!good) atomicOr(&state.faults, 1u);
 }
 
-__global__ void place_sections(Frame frame, BodyPlan plan) {
+__global__ void place_sections(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   BodyState& state = frame(plan.states)[blockIdx.x];
   if (state.stands == 0) return;
   const BodyJob& job = frame(plan.jobs)[blockIdx.x];
@@ -162,6 +166,7 @@ __device__ void list_kept(const Frame& frame, const BodyPlan& plan, std::uint64_
   std::uint64_t place = frame(plan.certain)[unit] + warp_sum(count_ones(view, flags, before));
   place = 8 * state.flags + state.kept + kClassBits * place;  // of the next class
   std::uint64_t* kept = frame(plan.kept) + job.first_kept + first + before;
+  std::uint8_t* const classes = frame(plan.classes) + job.first_kept + lane();
   const std::uint32_t below = (1u << lane()) - 1;
   std::uint32_t rank = 0;  // among these
   bool good = true;
@@ -181,7 +186,10 @@ __device__ void list_kept(const Frame& frame, const BodyPlan& plan, std::uint64_
       atom_class = (bits & ((1u << kClassBits) - 1)) + 1;
       good = good && atom_class < math::kAtomClassCount;
     }
-    if (is_kept) kept[own] = (atom + lane()) | (atom_class << kClassShift);
+    if (is_kept) {
+      kept[own] = (atom + lane()) | (atom_class << kClassShift);
+      classes[atom] = static_cast<std::uint8_t>(atom_class + 1);
+    }
     place += kClassBits * static_cast<std::uint32_t>(__popc(certain));
     rank += static_cast<std::uint32_t>(__popc(mask));
   }
@@ -199,7 +207,8 @@ __device__ void sum_lengths(const Frame& frame, const BodyPlan& plan, std::uint6
   if (lane() == 0) frame(plan.unit_bits)[unit] = bits;
 }
 
-__global__ void list_and_sum(Frame frame, BodyPlan plan) {
+__global__ void list_and_sum(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   const std::uint64_t unit = warp_in_grid(), lists = plan.lists.units;
   if (unit < lists) {
     list_kept(frame, plan, unit);
@@ -208,7 +217,8 @@ __global__ void list_and_sum(Frame frame, BodyPlan plan) {
   }
 }
 
-__global__ void close_frame(Frame frame, BodyPlan plan) {
+__global__ void close_frame(const Frames frames, const BodyPlan plan) {
+  const Frame frame = frames[blockIdx.y];
   BodyState& state = frame(plan.states)[blockIdx.x];
   if (state.stands == 0) return;
   const BodyJob& job = frame(plan.jobs)[blockIdx.x];
@@ -226,15 +236,15 @@ __global__ void close_frame(Frame frame, BodyPlan plan) {
 
 }  // namespace
 
-void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue) {
+void open_bodies(const Frames& frames, const BodyPlan& plan, Queue& queue) {
   const std::uint64_t segments = plan.marks.segments.units;
-  const std::uint32_t jobs = plan.groups.jobs;
-  queue.launch_warps(count_marks, segments, frame, plan);
-  queue.launch_blocks(open_frame, jobs, kScanThreads, 0, frame, plan);
-  queue.launch_warps(read_marks, segments, frame, plan);
-  queue.launch_blocks(place_sections, jobs, kScanThreads, 0, frame, plan);
-  queue.launch_warps(list_and_sum, plan.lists.units + plan.groups.units, frame, plan);
-  queue.launch_blocks(close_frame, jobs, kScanThreads, 0, frame, plan);
+  const std::uint32_t jobs = plan.groups.jobs, count = frames.count;
+  queue.launch_warps_each(count_marks, segments, count, frames, plan);
+  queue.launch_blocks_each(open_frame, jobs, count, kScanThreads, 0, frames, plan);
+  queue.launch_warps_each(read_marks, segments, count, frames, plan);
+  queue.launch_blocks_each(place_sections, jobs, count, kScanThreads, 0, frames, plan);
+  queue.launch_warps_each(list_and_sum, plan.lists.units + plan.groups.units, count, frames, plan);
+  queue.launch_blocks_each(close_frame, jobs, count, kScanThreads, 0, frames, plan);
 }
 
 }  // namespace atomo::cuda::atoms

@@ -41,6 +41,7 @@ struct BodyPlan {
   Scratch<std::uint64_t> certain;    ///< for each segment of the marks: certain atoms before it
   Scratch<std::uint64_t> unit_bits;  ///< for each unit of groups: where it begins in the content
   Scratch<std::uint64_t> kept;       ///< by rank: atom | class << kClassShift
+  Scratch<std::uint8_t> classes;     ///< by atom, zeroed: class + 1 of a kept one
 };
 inline constexpr unsigned kClassShift = 56;
 /// Atoms whose kept ones a warp lists; a segment of the marks has a whole number of lists.
@@ -77,7 +78,8 @@ class BodyPlanner {
             layout_.zeroed<BodyState>(jobs_.count()),
             layout_.scratch<std::uint64_t>(segments_),
             layout_.scratch<std::uint64_t>(groups.units),
-            layout_.scratch<std::uint64_t>(atoms_)};
+            layout_.scratch<std::uint64_t>(atoms_),
+            layout_.zeroed<std::uint8_t>(atoms_)};
   }
 
  private:
@@ -135,7 +137,7 @@ __device__ inline std::uint32_t group_bits(const BodyBytes& body, const BodyStat
 
 /// Opens what the jobs read of their layers' bodies, where it has bytes: afterwards, a launch
 /// later, `states[job].stands` where everything but the content is in order, then with `kept` and
-/// `unit_bits`; the other layers are refused. Six launches.
-void open_bodies(const Frame& frame, const BodyPlan& plan, Queue& queue);
+/// `unit_bits`; the other layers are refused. Six launches for all messages.
+void open_bodies(const Frames& frames, const BodyPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda::atoms

@@ -25,19 +25,12 @@
 /// columns meet in a bank). Determinism: every entry is written by one lane. Alignment: y is
 /// aligned to its entries; bodies begin at any byte.
 
-#include "cuda/atoms_decode.cuh"
-
 #include <algorithm>
 
-#include "core/philox.hpp"
-#include "cuda/duo_code.cuh"
-#include "format/atom_body.hpp"
+#include "cuda/atom_strands.cuh"
 
 namespace atomo::cuda::atoms {
 namespace {
-
-using coding::kTile;
-using coding::kTileDuos;
 
 constexpr std::uint64_t kZeroedEntries = 32768;
 /// Warps of a block, at most: what static shared memory holds with room for other blocks.
@@ -57,77 +50,6 @@ struct Tiles {
 };
 struct BlockTiles {
   Tiles of[kContentWarps];
-};
-
-/// How the vector under a lane is read.
-struct LaneVector {
-  std::uint64_t atom = 0;
-  std::uint64_t entries = 0;  ///< 0: there is none
-  DeviceStep coding;
-  std::uint32_t escape_bits = 0;
-  float step = 0;
-  float* to = nullptr;
-};
-
-/// The content of one group, which a warp's lanes share.
-struct AtomContent {
-  const Frame& frame;
-  const DecodeJob& job;
-  const BodyJob& body_job;
-  const BodyState& state;
-  const std::uint64_t* kept;
-  DecodeInto into;  ///< of the call
-  float scaled;     ///< price * range
-  float unrange;    ///< what values are multiplied by
-};
-
-/// A vector of the kept atom of that rank, or none.
-__device__ LaneVector load_vector(const AtomContent& c, std::uint64_t rank, std::uint32_t v) {
-  LaneVector own;
-  if (rank >= c.state.kept) return own;
-  const std::uint64_t entry = c.kept[rank];
-  const auto atom_class = static_cast<std::uint32_t>(entry >> kClassShift);
-  const AtomVectors& vectors = c.job.vectors;
-  const AtomVector& vector = vectors.of[v];
-  own.atom = entry & ((std::uint64_t{1} << kClassShift) - 1);
-  own.entries = vectors.length_of(v, own.atom);
-  own.coding = device_step(vector.step[atom_class]);
-  own.escape_bits = vector.escape_bits[vectors.is_last(own.atom) ? 1 : 0][atom_class];
-  const float size = vector.size[atom_class];
-  own.step = vectors.priced(v) ? (c.scaled * size) * c.state.gain : size;
-  own.to = c.job.has_pairs() ? c.frame(c.job.to[v]) + rank * vector_stride(vector.length)
-                             : c.job.output(c.frame, c.into) + own.atom * vector.length;
-  return own;
-}
-
-/// The levels of 8 tiles, a nibble each: word l / 4 at index 4 `base` + l mod 4 for pair l.
-__device__ void draw_dither(const Philox& draws, std::uint64_t base, std::uint32_t* level) {
-  for (unsigned i = 0; i < 4; ++i) {
-    const PhiloxWords words = draws(4 * base + i);
-    for (unsigned w = 0; w < 4; ++w) level[4 * w + i] = words[w];
-  }
-}
-
-/// The cell of an entry of `decode_table`.
-__device__ std::int32_t first_of(std::uint32_t entry) {
-  return static_cast<std::int32_t>(entry << 22) >> 26;
-}
-__device__ std::int32_t second_of(std::uint32_t entry) {
-  return static_cast<std::int32_t>(entry << 16) >> 26;
-}
-
-/// The strand of a lane: of two lanes of a group the first has the upward one.
-struct LaneStrand {
-  BitView group;
-  bool upward;
-
-  /// The next 64 bits, the first the highest. A damaged strand may leave its group.
-  __device__ std::uint64_t window(std::uint32_t bit) const {
-    return group.peek64_along(bit, upward);
-  }
-  __device__ std::uint32_t moved(std::uint32_t bit, std::uint32_t by) const {
-    return upward ? bit + by : bit - by;
-  }
 };
 
 /// A tile as one lane reads it.
@@ -208,56 +130,6 @@ __device__ void write_tiles(const Tiles& tiles, std::uint32_t rows, DecodeInto i
   }
 }
 
-/// The way of a lane along its strand.
-struct StrandWalk {
-  std::uint64_t rank = 0;              ///< of the kept atom
-  std::uint32_t vector = 0, tile = 0;  ///< of the atom, of the vector
-  std::uint32_t left = 0;              ///< tiles on the strand
-  bool begins = true;                  ///< with this tile a vector, or the strand within one
-
-  __device__ StrandWalk(const AtomContent& c, std::uint64_t group, bool upward) {
-    if (group >= c.state.groups) return;
-    const AtomVectors& vectors = c.job.vectors;
-    const format::GroupShape shape{c.body_job.group_atoms, c.body_job.group_pieces};
-    const std::uint32_t strand = upward ? 0 : 1, member = shape.atoms > 1 ? strand : 0;
-    std::uint32_t tiles = vectors.tiles(), members = 1;
-    if (shape.pieces > 1) {
-      const VectorPiece piece = vectors.piece(static_cast<std::uint32_t>(group % shape.pieces));
-      rank = group / shape.pieces;
-      vector = piece.vector;
-      tile = piece.first_tile;
-      tiles = piece.tiles;
-    } else {
-      rank = group * shape.atoms + member;
-      const std::uint64_t there = c.state.kept - group * shape.atoms;
-      if (shape.atoms > 1)
-        members =
-            (static_cast<std::uint32_t>(there < shape.atoms ? there : shape.atoms) + 1 - strand) /
-            2;
-    }
-    const std::uint32_t turn = shape.upward_tiles(member, tiles);
-    left = members * (upward ? turn : tiles - turn);
-    if (upward) return;
-    tile += turn;
-    if (shape.pieces == 1 && tile >= vectors.of[0].tiles && vectors.count == 2) {
-      tile -= vectors.of[0].tiles;
-      vector = 1;
-    }
-  }
-
-  /// To the next tile; of atoms that share a group every other one is on the strand.
-  __device__ void go_on(const AtomVectors& vectors) {
-    begins = false;
-    --left;
-    if (++tile < vectors.of[vector].tiles) return;
-    begins = true;
-    tile = 0;
-    if (++vector < vectors.count) return;
-    vector = 0;
-    rank += 2;
-  }
-};
-
 /// A lane's tile: its levels where they begin, its values. Returns the bit behind it.
 __device__ std::uint32_t read_tile(const AtomContent& c, const LaneVector& vector,
                                    const StrandWalk& walk, std::uint32_t entries,
@@ -277,23 +149,36 @@ __device__ std::uint32_t read_tile(const AtomContent& c, const LaneVector& vecto
   return bit;
 }
 
+/// Where the values of a vector go.
+__device__ float* output_of(const AtomContent& c, const LaneVector& vector, const StrandWalk& walk,
+                            DecodeInto into) {
+  const std::uint64_t length = c.job.vectors.of[walk.vector].length;
+  if (c.job.has_pairs()) return c.frame(c.job.to[walk.vector]) + walk.rank * vector_stride(length);
+  return c.job.output(c.frame, into) + vector.atom * length;
+}
+
 /// The groups of a unit, `rows` strands: `group` is that of this lane. True when its strands meet.
 __device__ bool decode_groups(const AtomContent& c, const LaneStrand& strand, std::uint64_t group,
-                              std::uint32_t length, std::uint32_t rows, DecodeInto into,
+                              std::uint32_t length, std::uint32_t rows, DecodeInto into_call,
                               Tiles& tiles) {
+  const DecodeInto into = c.job.mode(into_call);
   StrandWalk walk(c, group, strand.upward);
   std::uint32_t bit = strand.upward ? 0 : length;
   LaneVector vector;
+  float* to = nullptr;
   for (std::uint32_t s = 0; s < c.job.strand_tiles; ++s) {
     std::uint32_t entries = 0;
     const std::uint64_t from = std::uint64_t{walk.tile} * kTile;
     if (walk.left != 0) {
-      if (walk.begins) vector = load_vector(c, walk.rank, walk.vector);
+      if (walk.begins) {
+        vector = load_vector(c, walk.rank, walk.vector);
+        to = output_of(c, vector, walk, into_call);
+      }
       const std::uint64_t behind = from < vector.entries ? vector.entries - from : 0;
       entries = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
     }
     if (entries != 0) bit = read_tile(c, vector, walk, entries, strand, bit, tiles);
-    tiles.row[lane()] = {entries != 0 ? vector.to + from : nullptr,
+    tiles.row[lane()] = {entries != 0 ? to + from : nullptr,
                          entries != 0 && c.job.has_pairs() ? kTile : entries};
     __syncwarp();
     write_tiles(tiles, rows, into);
@@ -304,38 +189,26 @@ __device__ bool decode_groups(const AtomContent& c, const LaneStrand& strand, st
 }
 
 __device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uint64_t unit,
-                            DecodeInto into) {
+                            DecodeInto into, bool several) {
   const UnitOf at = find_unit(frame, plan.bodies.groups, unit);
   const BodyState& state = frame(plan.bodies.states)[at.job];
-  const std::uint64_t first = at.index * kUnitGroups, group = first + lane() / 2;
+  const std::uint64_t first = at.index * kUnitGroups;
   if (state.stands == 0 || first >= state.groups) return;
   const DecodeJob& job = frame(plan.jobs)[at.job];
+  if (several && job.together != 0) return;
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
-  const LayerState& layer = frame.layer(job.layer);
   const BodyBytes body = body_of(frame, body_job);
-  const float range = math::range_scale(layer.price);
-  const bool pairs = job.has_pairs();
-  const AtomContent content{frame,
-                            job,
-                            body_job,
-                            state,
-                            frame(plan.bodies.kept) + body_job.first_kept,
-                            into,
-                            layer.price * range,
-                            pairs ? 1.0f : 1.0f / range};
-  if (pairs && at.index == 0 && lane() == 0)
+  const AtomContent content = content_of(frame, plan, at.job);
+  if (job.has_pairs() && at.index == 0 && lane() == 0) {
+    const float range = math::range_scale(frame.layer(job.layer).price);
     frame(plan.outer.states)[job.outer] = {state.kept, 1.0 / static_cast<double>(range)};
-  const std::uint32_t length = group_bits(body, state, group);
-  const bool upward = lane() % 2 == 0;
-  std::uint32_t total;
-  const std::uint32_t before = warp_exclusive_sum(upward ? length : 0u, total);
-  const std::uint64_t start =
-      8 * state.content + frame(plan.bodies.unit_bits)[unit] + (upward ? before : before - length);
+  }
+  const UnitStrand own = strand_of_lane(frame, plan.bodies, at, body, state);
   const std::uint64_t left = state.groups - first, groups = left < kUnitGroups ? left : kUnitGroups;
-  const LaneStrand strand{BitView(body.begin, body.bytes).from(start), upward};
+  const LaneStrand strand{BitView(body.begin, body.bytes).from(own.start), own.upward};
   const bool good =
-      decode_groups(content, strand, group, length, static_cast<std::uint32_t>(2 * groups),
-                    job.mode(into), shared<BlockTiles>().of[warp_in_block()]);
+      decode_groups(content, strand, own.group, own.length, static_cast<std::uint32_t>(2 * groups),
+                    into, shared<BlockTiles>().of[warp_in_block()]);
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
 
@@ -362,10 +235,11 @@ __device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint6
   }
 }
 
-__global__ void decode_and_fill(Frame frame, DecodePlan plan, DecodeInto into) {
+/// `several`: layers whose messages are decoded together are done.
+__global__ void decode_and_fill(Frame frame, DecodePlan plan, DecodeInto into, bool several) {
   const std::uint64_t unit = warp_in_grid();
   if (unit < plan.fill.units) fill_unit(frame, plan, unit, into);
-  if (unit < plan.bodies.groups.units) decode_unit(frame, plan, unit, into);
+  if (unit < plan.bodies.groups.units) decode_unit(frame, plan, unit, into, several);
 }
 
 /// What the plan has of everything.
@@ -390,9 +264,12 @@ class AtomsDecodePlanner {
         jobs_(layout, counts.jobs),
         fill_(layout, counts.jobs),
         outer_(layout, counts.pairs),
-        rest_(layout.scratch<float>(counts.rest)) {}
+        chunks_(layout, counts.jobs),
+        rest_(layout.call_scratch<float>(counts.rest)),
+        layout_(layout) {}
 
-  void add(const LayerAtoms& of, std::uint32_t layer, std::uint64_t n) {
+  /// `chooses`: messages say which form the layer has.
+  void add(const LayerAtoms& of, std::uint32_t layer, std::uint64_t n, bool chooses) {
     const auto groups = format::GroupShape::of(of.layout.length);
     const auto in_group = static_cast<std::uint32_t>(groups.atoms);
     const bool thins = of.part != BodyPart::whole || !of.has_pairs();
@@ -408,6 +285,20 @@ class AtomsDecodePlanner {
     job.rest = rest_;
     job.sketch = of.part == BodyPart::rows ? 1 : 0;
     if (of.has_pairs()) add_outer(of, job);
+    const bool together = of.part == BodyPart::whole && !of.has_pairs() && !chooses;
+    std::uint64_t chunks = 0;
+    if (together) {
+      const AtomVector& vector = job.vectors.of[0];
+      job.together = 1;
+      job.first_duo = duos_;
+      job.first_tile = tiles_;
+      duos_ += (vector.duos() * of.layout.count + 31) / 32 * 32;
+      tiles_ += vector.tiles * of.layout.count;
+      chunks = vector.chunks() * of.layout.count;
+    } else {
+      turns_ = true;
+    }
+    chunks_.add(divide_up(chunks, kChunksOfUnit));
     jobs_.add(job);
     fill_.add(of.has_pairs() ? 0 : divide_up(n, kZeroedEntries));
     if (job.sketch == 0) return;
@@ -416,7 +307,15 @@ class AtomsDecodePlanner {
   }
 
   void finish(DecodePlan& plan) {
-    plan = {bodies_.finish(), jobs_.table(), fill_.split(), sketches_, outer_.finish()};
+    plan = {bodies_.finish(),
+            jobs_.table(),
+            fill_.split(),
+            sketches_,
+            turns_,
+            outer_.finish(),
+            chunks_.split(),
+            {layout_.call_scratch<std::uint16_t>(duos_ * kDecodedTogether),
+             layout_.call_scratch<std::uint64_t>(tiles_ * kDecodedTogether), duos_, tiles_}};
   }
 
  private:
@@ -436,8 +335,11 @@ class AtomsDecodePlanner {
   TableMaker<DecodeJob> jobs_;
   SplitMaker fill_;
   OuterPlanner outer_;
-  Scratch<float> rest_;  ///< of the next sketch
-  bool sketches_ = false;
+  SplitMaker chunks_;
+  CallScratch<float> rest_;  ///< of the next sketch
+  Layout& layout_;
+  std::uint64_t duos_ = 0, tiles_ = 0;
+  bool sketches_ = false, turns_ = false;
 };
 
 }  // namespace
@@ -448,18 +350,26 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   for (const LayerPlan& layer : layers) counts.add(layer);
   if (counts.jobs == 0) return;
   AtomsDecodePlanner planner(layout, counts);
-  for (std::uint32_t i = 0; i < layers.size(); ++i)
-    visit_atoms(layers[i], [&](const LayerAtoms& of) { planner.add(of, i, layers[i].n); });
+  for (std::uint32_t i = 0; i < layers.size(); ++i) {
+    const bool chooses = layers[i].kind.method == MethodId::automatic;
+    visit_atoms(layers[i], [&](const LayerAtoms& of) { planner.add(of, i, layers[i].n, chooses); });
+  }
   planner.finish(plan);
 }
 
-void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
-  open_bodies(frame, plan.bodies, queue);
+void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue) {
+  open_bodies(frames, plan.bodies, queue);
+  if (is_several(frames, into)) decode_together(frames, plan, into, queue);
+}
+
+void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
+                    Queue& queue) {
+  const Frame frame = frames[m];
   const bool fills = !into.add || plan.sketches;
   const std::uint64_t units = std::max(plan.bodies.groups.units, fills ? plan.fill.units : 0);
   const unsigned warps = std::min(warps_per_block, kContentWarps);
   queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
-                      into);
+                      into, is_several(frames, into));
   sum_outer_products(frame, plan.outer, into, queue);
   add_low_rank(frame, plan.outer, into, queue);
 }

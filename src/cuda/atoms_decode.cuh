@@ -14,10 +14,13 @@ struct DecodeJob {
   AtomVectors vectors;
   std::uint32_t layer = 0;
   std::uint32_t strand_tiles = 0;  ///< most that a strand holds
-  Scratch<float> to[2];            ///< of pairs: their vectors, as OuterJob has them
+  CallScratch<float> to[2];        ///< of pairs: their vectors, as OuterJob has them
   std::uint32_t outer = 0;         ///< of pairs: the OuterJob
-  Scratch<float> rest;             ///< of a sketch's rows: their entries, where values are added
+  CallScratch<float> rest;         ///< of a sketch's rows: their entries, where values are added
   std::uint32_t sketch = 0;        ///< 1: they are
+  std::uint32_t together = 0;   ///< 1: blocks or rows, whatever a message says: of several messages
+  std::uint64_t first_duo = 0;  ///< of these, its first in `DuoRoom::words`
+  std::uint64_t first_tile = 0;  ///< likewise in `DuoRoom::starts`
 
   [[nodiscard]] __host__ __device__ bool has_pairs() const { return vectors.count == 2; }
   /// The place that the values of blocks and rows go to.
@@ -29,19 +32,48 @@ struct DecodeJob {
   }
 };
 
+/// Messages whose contents are in the workspace at once. More would save little: a tensor is read and
+/// written for each of these.
+inline constexpr std::uint32_t kDecodedTogether = 4;
+/// Chunks, up to eight tiles of an atom that share their level draws, which a warp adds.
+inline constexpr std::uint32_t kChunksOfUnit = 8;
+
+/// Words of the content as they were looked up, of kDecodedTogether messages.
+struct DuoRoom {
+  CallScratch<std::uint16_t> words;  ///< a pair each
+  CallScratch<std::uint64_t>
+      starts;  ///< a tile each; bit of the content, times 2, plus 1 if upward
+  std::uint64_t of_message = 0, tiles_of_message = 0;  ///< from one message's to the next
+};
+
 struct DecodePlan {
   static constexpr Stages kStages{};  ///< decoding alone
   BodyPlan bodies;
   Table<DecodeJob> jobs;  ///< the same jobs
   Split fill;             ///< of the entries of blocks and rows, where those not sent become zeros
   bool sketches = false;  ///< some jobs are the rows of one
+  bool turns = false;     ///< some jobs have contents that are not decoded together
   OuterPlan outer;
+  Split chunks;  ///< units of kChunksOfUnit chunks, of jobs that are
+  DuoRoom room;
   [[nodiscard]] bool empty() const { return fill.jobs == 0; }
 };
 
 /// Takes the layers of the methods atoms and, but for coordinates, automatic.
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
-/// Seven launches; one more with singular pairs, one more with sketches.
-void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue);
+/// Whether there are messages whose contents go together.
+[[nodiscard]] inline bool is_several(const Frames& frames, DecodeInto into) {
+  return frames.count > 1 && into.add;
+}
+/// Opens the bodies of all messages, six launches; of several messages adds the blocks and rows
+/// of layers that have no other form, two launches for every kDecodedTogether.
+void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
+void decode_together(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
+[[nodiscard]] inline bool has_turns(const Frames& frames, const DecodePlan& plan, DecodeInto into) {
+  return plan.turns || !is_several(frames, into);
+}
+/// All other contents of a message: a launch; one more with singular pairs, one more with sketches.
+void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
+                    Queue& queue);
 
 }  // namespace atomo::cuda::atoms

@@ -62,14 +62,14 @@ template <typename Plans>
 struct OneLayerPlan {
   MessagePlan<Plans> plan;
   std::array<std::byte, kTablesInLaunch> tables;
-  std::uint64_t table_bytes = 0, tables_at = 0;  ///< the states of further messages stand behind
+  std::uint64_t table_bytes = 0, tables_at = 0;
 
   /// Counts; `place` fills.
   OneLayerPlan(const OneLayer& one, bool decodes, bool places) {
     Layout counted;
     plan.make(one.shape, counted, decodes);
     table_bytes = counted.table_bytes();
-    tables_at = counted.workspace_bytes();
+    tables_at = counted.workspace_bytes(plan.messages);
     if (!places || !fits()) return;
     Layout placed(tables, counted);
     plan.make(one.shape, placed, decodes);
@@ -84,15 +84,13 @@ struct OneLayerPlan {
     return lacks_handles ? Status::invalid_argument : Status::ok;
   }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept {
-    return tables_at + table_bytes + plan.more_bytes + kAlignment;
+    return tables_at + table_bytes + kAlignment;
   }
   [[nodiscard]] Frame frame(Bytes workspace, std::byte* message = nullptr,
                             std::uint64_t capacity = 0) const {
     std::byte* const work = aligned(workspace);
-    return {plan.frame, work + tables_at, work, work, message, capacity};
-  }
-  [[nodiscard]] std::byte* more(Bytes workspace) const noexcept {
-    return aligned(workspace) + tables_at + table_bytes;
+    return {plan.frame, work + tables_at, work, work + plan.frame.messages_bytes,
+            message,    capacity};
   }
   [[nodiscard]] ConstBytes used_tables() const noexcept {
     return {tables.data(), static_cast<std::size_t>(table_bytes)};
@@ -144,8 +142,8 @@ Status decode_tensor(const LayerPlan& layer, std::span<const ConstBytes> message
   const OneLayerPlan<DecodePlans> plan(one, true, true);
   if (const Status s = plan.check(context); failed(s)) return s;
   Queue queue(context.stream);
-  decode_messages(plan.frame(context.workspace), plan.more(context.workspace), plan.plan,
-                  plan.used_tables(), messages, {add, alpha}, {&view, 1}, context, queue);
+  decode_messages(plan.frame(context.workspace), plan.plan, plan.used_tables(), messages,
+                  {add, alpha}, {&view, 1}, context, queue);
   return status_of(queue, Status::ok);
 }
 
@@ -161,8 +159,7 @@ class ResidentPlan {
     host_tables_.resize(counted.table_bytes());
     Layout placed(host_tables_, counted);
     plan_.make(shape, placed, decodes);
-    more_at_ = placed.workspace_bytes();
-    workspace_ = more_at_ + plan_.more_bytes + kAlignment;
+    workspace_ = placed.workspace_bytes(plan_.messages) + kAlignment;
     tables_ = on_device(host_tables_, "a model's tables");
   }
   [[nodiscard]] const MessagePlan<Plans>& plan() const noexcept { return plan_; }
@@ -171,15 +168,12 @@ class ResidentPlan {
   [[nodiscard]] Frame frame(Bytes workspace, std::byte* message = nullptr,
                             std::uint64_t capacity = 0) const {
     std::byte* const work = aligned(workspace);
-    return {plan_.frame, tables_.get(), work, work, message, capacity};
-  }
-  [[nodiscard]] std::byte* more(Bytes workspace) const noexcept {
-    return aligned(workspace) + more_at_;
+    return {plan_.frame, tables_.get(), work, work + plan_.frame.messages_bytes, message, capacity};
   }
 
  private:
   MessagePlan<Plans> plan_;
-  std::size_t workspace_ = 0, more_at_ = 0;
+  std::size_t workspace_ = 0;
   std::vector<std::byte> host_tables_;
   DeviceBytes tables_;
 };
@@ -222,8 +216,8 @@ class Model final : public backend::DeviceModel {
     if (context.workspace.size() < decode_.workspace_bytes()) return Status::workspace_too_small;
     if (context.stream == nullptr) return Status::invalid_argument;
     Queue queue(context.stream);
-    decode_messages(decode_.frame(context.workspace), decode_.more(context.workspace),
-                    decode_.plan(), {}, messages, {add, alpha}, views, context, queue);
+    decode_messages(decode_.frame(context.workspace), decode_.plan(), {}, messages, {add, alpha},
+                    views, context, queue);
     return status_of(queue, Status::ok);
   }
 

@@ -26,6 +26,12 @@ struct AtomVector {
   std::uint8_t step[math::kAtomClassCount] = {};            ///< of kCodingSteps
   std::uint8_t escape_bits[2][math::kAtomClassCount] = {};  ///< of all atoms but the last, of it
 
+  /// Pairs of entries that are coded together.
+  [[nodiscard]] __host__ __device__ std::uint64_t duos() const { return (length + 1) / 2; }
+  /// Tiles that share their level draws go together.
+  [[nodiscard]] __host__ __device__ std::uint64_t chunks() const {
+    return divide_up(tiles, coding::kDitherTiles);
+  }
   /// A quarter of the first index of the level draws of the eight tiles around a tile.
   [[nodiscard]] __host__ __device__ std::uint64_t level_base(std::uint64_t atom,
                                                              std::uint64_t tile) const {

@@ -71,10 +71,10 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
   plan.planned_kinds = planned_kinds.table();
   plan.fills = fills.split();
 
-  plan.message = {layout.zeroed<MessageState>(1).at};
-  plan.pools = {layout.zeroed<PoolPrice>(2).at};
-  plan.layers = {layout.zeroed<LayerState>(layers.size()).at};
-  plan.kinds_at = {layout.zeroed<std::uint32_t>(layers.size()).at};
+  plan.message = layout.zeroed<MessageState>(1);
+  plan.pools = layout.zeroed<PoolPrice>(2);
+  plan.layers = layout.zeroed<LayerState>(layers.size());
+  plan.kinds_at = layout.zeroed<std::uint32_t>(layers.size());
   plan.states_begin = plan.message.at;
   plan.states_end = plan.kinds_at.at + layers.size() * sizeof(std::uint32_t);
   plan.staged = layout.scratch<StagedBody>(2 * layers.size());

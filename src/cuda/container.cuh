@@ -42,11 +42,7 @@ void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
 
 /// The same for decoding: `open` calls it.
 void begin(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
-           Scratch<float> f32_room, Queue& queue);
-
-/// Clears what must be zero, but for the messages' states: between messages of which each uses the
-/// workspace for itself. One launch.
-void clear_between(const Frame& frame, Queue& queue);
+           CallScratch<float> f32_room, Queue& queue);
 
 /// Where bodies go; everything of the head but the header; the zeros behind bodies. One launch.
 void place(const Frame& frame, Queue& queue);
@@ -63,7 +59,7 @@ void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue
 /// three may be decoded into any view, as on the CPU. `f32_room` holds the f32 values of all half
 /// views, one after another.
 void open(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
-          Scratch<float> f32_room, Queue& queue);
+          CallScratch<float> f32_room, Queue& queue);
 /// Entries of a unit of `round_halves`.
 inline constexpr std::uint64_t kHalfUnit = 1024;
 /// Rounds the values of half views (purpose `output`); job i is layer i, without units where its

@@ -43,7 +43,7 @@ constexpr std::size_t kSizes[] = {512, 2048, 4096, kTablesInLaunch + 2048,
 /// A part of the layers, and what is done with the first of them.
 struct BeginJob {
   MessageCall call;
-  Scratch<float> room;
+  CallScratch<float> room;
   std::uint32_t first = 0, layers = 0;
   std::uint32_t table_bytes = 0;  ///< in the argument, a multiple of 16
   bool decodes = false;
@@ -97,7 +97,7 @@ __global__ void begin_messages(const Frames frames, const BeginJob job,
   const std::uint64_t threads = warps_in_grid() * kLanes;
   const Frame& frame = frames.first;
   if (job.first == 0) {
-    clear_rest(frame, thread, threads);
+    for (std::uint32_t m = 0; m < frames.count; ++m) clear_rest(frames[m], thread, threads);
     if (thread < frames.count) fill_message(frames[static_cast<std::uint32_t>(thread)], job.call);
     auto* const tables = reinterpret_cast<uint4*>(const_cast<std::byte*>(frame.tables));
     for (std::uint64_t i = thread; i < job.table_bytes / 16; i += threads)
@@ -126,14 +126,11 @@ __global__ void begin_messages(const Frames frames, const BeginJob job,
   }
 }
 
-__global__ void clear_workspace(const Frame frame) {
-  clear_rest(frame, warp_in_grid() * kLanes + lane(), warps_in_grid() * kLanes);
-}
-
 /// Warps that clear the workspace.
-std::uint64_t clearing_warps(const Frame& frame) {
+std::uint64_t clearing_warps(const Frames& frames) {
   constexpr std::uint64_t kClearedByWarp = 4096, kMostWarps = 8192;
-  return std::min(divide_up(frame.plan.zeroed_bytes, kClearedByWarp), kMostWarps);
+  const std::uint64_t bytes = frames.count * frames.first.plan.zeroed_bytes;
+  return std::min(divide_up(bytes, kClearedByWarp), kMostWarps);
 }
 
 /// Launches with the smallest argument that `bytes` fit into.
@@ -159,7 +156,7 @@ void begin_layers(const Frames& frames, ConstBytes tables, BeginJob job, Tensor 
   std::size_t used = tables.size();
   std::copy(tables.begin(), tables.end(), bytes.begin());
   job.table_bytes = static_cast<std::uint32_t>(used);
-  std::uint64_t warps = clearing_warps(frames.first);
+  std::uint64_t warps = clearing_warps(frames);
   const std::uint32_t count = frames.first.plan.count;
   for (std::uint32_t i = 0; i < count;) {
     job.first = i;
@@ -194,12 +191,8 @@ void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
       queue);
 }
 
-void clear_between(const Frame& frame, Queue& queue) {
-  queue.launch_warps(clear_workspace, clearing_warps(frame), frame);
-}
-
 void begin(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
-           Scratch<float> f32_room, Queue& queue) {
+           CallScratch<float> f32_room, Queue& queue) {
   BeginJob job;
   job.room = f32_room;
   job.decodes = true;

@@ -325,7 +325,7 @@ __global__ void close_messages(const Frames frames, const DecodeInto into, const
 }  // namespace
 
 void open(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
-          Scratch<float> f32_room, Queue& queue) {
+          CallScratch<float> f32_room, Queue& queue) {
   begin(frames, tables, views, f32_room, queue);
   queue.launch_blocks(open_head, frames.count, kScanThreads, 0, frames);
   std::uint64_t longest = 0;

@@ -119,7 +119,9 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   plan = {jobs.jobs(), outer.finish()};
 }
 
-void decode(const Frame& frame, const DecodePlan& plan, DecodeInto into, Queue& queue) {
+void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
+                    Queue& queue) {
+  const Frame frame = frames[m];
   queue.launch_warps(read_factors, plan.jobs.units.units, frame, plan, into);
   sum_outer_products(frame, plan.outer, into, queue);
 }

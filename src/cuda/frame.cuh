@@ -134,33 +134,29 @@ struct PlannedKind {
 /// Entries that are filled by a warp.
 inline constexpr std::uint64_t kFillEntries = 4096;
 
-/// Values of T that each of several messages of a call has for itself.
-template <typename T>
-struct MessagePlace {
-  std::uint64_t at = 0;  ///< bytes from `Frame::states`
-};
-
 /// The shared part of a plan.
 struct FramePlan {
   Table<PlannedLayer> infos;
   Table<std::byte> head_tables;      ///< kinds, names and padding, as in the message
   Table<PlannedKind> planned_kinds;  ///< by number
   Split fills;                       ///< a job a layer, a unit for kFillEntries of its entries
-  MessagePlace<MessageState> message;
-  MessagePlace<LayerState> layers;
-  MessagePlace<PoolPrice> pools;         ///< two
-  MessagePlace<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
-  Scratch<StagedBody> staged;            ///< one a layer, then the second parts, likewise
+  Scratch<MessageState> message;
+  Scratch<LayerState> layers;
+  Scratch<PoolPrice> pools;         ///< two
+  Scratch<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
+  Scratch<StagedBody> staged;       ///< one a layer, then the second parts, likewise
   /// Bytes of the workspace that hold what is a message's own; `begin` fills them.
   std::uint64_t states_begin = 0, states_end = 0;
   std::uint32_t count = 0;  ///< layers
   std::uint32_t kinds = 0;
   std::uint64_t head_bytes = 0, head_table_bytes = 0, max_bytes = 0;
-  std::uint64_t zeroed_bytes = 0;  ///< set when all is planned (Layout::zeroed_bytes)
-  std::uint16_t flags = 0;         ///< of the header
-  bool pooled[2] = {};             ///< layers with a budget share the pool's price
-  bool fixed_layers = false;       ///< there are bodies of fixed length
-  bool staged_layers = false;      ///< there are bodies of varying length
+  /// Set when all is planned: what of a message's part of the workspace is cleared, the part, and
+  /// all parts.
+  std::uint64_t zeroed_bytes = 0, message_bytes = 0, messages_bytes = 0;
+  std::uint16_t flags = 0;     ///< of the header
+  bool pooled[2] = {};         ///< layers with a budget share the pool's price
+  bool fixed_layers = false;   ///< there are bodies of fixed length
+  bool staged_layers = false;  ///< there are bodies of varying length
 };
 
 struct Entries;
@@ -169,10 +165,10 @@ struct Entries;
 struct Frame {
   FramePlan plan;
   const std::byte* tables = nullptr;
-  std::byte* work = nullptr;
-  std::byte* states = nullptr;   ///< of this message: the workspace too, unless it is a later one
-  std::byte* message = nullptr;  ///< any alignment; only read when decoding
-  std::uint64_t capacity = 0;    ///< bytes at `message`
+  std::byte* work = nullptr;       ///< this message's part of the workspace
+  std::byte* call_work = nullptr;  ///< the call's
+  std::byte* message = nullptr;    ///< any alignment; only read when decoding
+  std::uint64_t capacity = 0;      ///< bytes at `message`
 
   template <typename T>
   __host__ __device__ const T* operator()(Table<T> place) const {
@@ -183,8 +179,8 @@ struct Frame {
     return reinterpret_cast<T*>(work + place.at);
   }
   template <typename T>
-  __host__ __device__ T* operator()(MessagePlace<T> place) const {
-    return reinterpret_cast<T*>(states + place.at);
+  __host__ __device__ T* operator()(CallScratch<T> place) const {
+    return reinterpret_cast<T*>(call_work + place.at);
   }
   __device__ const PlannedLayer& info(std::uint32_t layer) const {
     return (*this)(plan.infos)[layer];
@@ -219,11 +215,12 @@ struct DecodeInto {
   float alpha = 1;
 };
 
-/// Messages that are decoded together at most. A call on more goes on with the next of them.
+/// Messages that are decoded together at most: the workspace has parts for so many. A call on more
+/// goes on with the next of them.
 inline constexpr std::uint32_t kMessagesAtOnce = 8;
 
-/// Messages of one model that are decoded together, in their order. Each has states of its own; the
-/// rest of the workspace is that of one.
+/// Messages of one model that are decoded together, in their order. Each has a part of the workspace
+/// for itself; what they share stands behind these.
 struct Frames {
   Frame first;
   struct Place {
@@ -231,15 +228,11 @@ struct Frames {
     std::uint64_t capacity = 0;
   };
   Place places[kMessagesAtOnce];
-  std::byte* more = nullptr;  ///< states of all but the first, `state_bytes()` each
   std::uint32_t count = 0;
 
-  [[nodiscard]] static __host__ __device__ std::uint64_t state_bytes(const FramePlan& plan) {
-    return (plan.states_end - plan.states_begin + 63) / 64 * 64;
-  }
   __host__ __device__ Frame operator[](std::uint32_t m) const {
     Frame frame = first;
-    if (m != 0) frame.states = more + (m - 1) * state_bytes(first.plan) - first.plan.states_begin;
+    frame.work += m * first.plan.message_bytes;
     frame.message = places[m].message;
     frame.capacity = places[m].capacity;
     return frame;

@@ -62,6 +62,16 @@ __device__ inline std::uint64_t warps_in_grid() {
   return std::uint64_t{gridDim.x} * (blockDim.x / kLanes);
 }
 
+/// The pointer, of which the compiler no longer knows what it was made of: loops then add to it, and not
+/// to each of its parts.
+template <typename T>
+__device__ inline T* in_one(T* pointer) {
+#ifndef ATOMO_HOSTEXEC
+  asm("" : "+l"(pointer));
+#endif
+  return pointer;
+}
+
 /// Adds `count` and returns the value before. What this thread wrote, and what others wrote before a
 /// barrier that it passed with them, is seen by the threads that take a later ticket, and by those
 /// behind their next barrier.
@@ -117,8 +127,14 @@ class Queue {
   template <typename... P, typename... A>
   void launch_blocks(void (*kernel)(P...), std::uint64_t blocks, unsigned threads,
                      std::size_t shared_bytes, A&&... arguments) noexcept {
+    launch_blocks_each(kernel, blocks, 1, threads, shared_bytes, std::forward<A>(arguments)...);
+  }
+  /// The same of each of `parts` parts, whose number is blockIdx.y.
+  template <typename... P, typename... A>
+  void launch_blocks_each(void (*kernel)(P...), std::uint64_t blocks, unsigned parts,
+                          unsigned threads, std::size_t shared_bytes, A&&... arguments) noexcept {
     if (blocks == 0) return;
-    launch(kernel, blocks, threads, shared_bytes, 1, std::forward<A>(arguments)...);
+    launch(kernel, blocks, threads, shared_bytes, parts, std::forward<A>(arguments)...);
   }
 
   [[nodiscard]] cudaStream_t stream() const noexcept { return stream_; }

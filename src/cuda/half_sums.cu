@@ -18,11 +18,11 @@ __global__ void widen_halves(Frame frame, Split halves) {
   for (std::uint64_t i = first + lane(); i < end; i += kLanes) layer.y[i] = x(i);
 }
 
-__global__ void keep_key(Frame frame, Scratch<Key> kept) {
+__global__ void keep_key(Frame frame, CallScratch<Key> kept) {
   if (threadIdx.x == 0 && blockIdx.x == 0) *frame(kept) = frame.state().key;
 }
 
-__global__ void restore_key(Frame frame, Scratch<Key> kept) {
+__global__ void restore_key(Frame frame, CallScratch<Key> kept) {
   if (failed(static_cast<Status>(frame.state().head_status))) return;
   if (threadIdx.x == 0) frame.state().key = *frame(kept);
   for (std::uint32_t i = threadIdx.x; i < frame.plan.count; i += blockDim.x)
@@ -31,12 +31,12 @@ __global__ void restore_key(Frame frame, Scratch<Key> kept) {
 
 }  // namespace
 
-void begin_half_sums(const Frame& frame, Split halves, Scratch<Key> first_key, Queue& queue) {
+void begin_half_sums(const Frame& frame, Split halves, CallScratch<Key> first_key, Queue& queue) {
   queue.launch_warps(widen_halves, halves.units, frame, halves);
   queue.launch_warps(keep_key, 1, frame, first_key);
 }
 
-void round_half_sums(const Frame& frame, Split halves, Scratch<Key> first_key, Queue& queue) {
+void round_half_sums(const Frame& frame, Split halves, CallScratch<Key> first_key, Queue& queue) {
   queue.launch_blocks(restore_key, 1, kScanThreads, 0, frame, first_key);
   round_halves(frame, halves, queue);
 }

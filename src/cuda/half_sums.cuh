@@ -9,8 +9,8 @@ namespace atomo::cuda {
 
 /// Puts the values of half views where the messages are added, and keeps the key of the first
 /// message, which is open. Two launches.
-void begin_half_sums(const Frame& frame, Split halves, Scratch<Key> first_key, Queue& queue);
+void begin_half_sums(const Frame& frame, Split halves, CallScratch<Key> first_key, Queue& queue);
 /// Rounds the sums under that key, whatever the last message held. Two launches.
-void round_half_sums(const Frame& frame, Split halves, Scratch<Key> first_key, Queue& queue);
+void round_half_sums(const Frame& frame, Split halves, CallScratch<Key> first_key, Queue& queue);
 
 }  // namespace atomo::cuda

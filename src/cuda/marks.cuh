@@ -11,7 +11,7 @@
 /// `layout_marks`, after which `states[job]` and the segments' `rank` and `bit` are final; then, a
 /// launch later, `write_segment` for each segment. Decoding: `count_segment` for each segment;
 /// then, a launch later, `open_marks` by a scanning block a job; then, a launch later,
-/// `read_segment` for each segment.
+/// `read_segment` for each segment, or `load_segment` where the marks are used at once.
 
 #include "coding/marks.hpp"
 #include "cuda/bit_stream.cuh"
@@ -68,9 +68,10 @@ class MarksPlanner {
     count_segments_ += segments;
   }
 
-  [[nodiscard]] MarksPlan finish() noexcept {
+  /// `words`: whether what is read of a section is kept (`read_segment`).
+  [[nodiscard]] MarksPlan finish(bool words = true) noexcept {
     return {jobs_.table(), segments_.split(),
-            layout_.zeroed<std::uint64_t>(count_segments_ * kSegmentWords),
+            layout_.zeroed<std::uint64_t>(words ? count_segments_ * kSegmentWords : 0),
             layout_.zeroed<MarksState>(jobs_.count()),
             layout_.scratch<MarksSegment>(count_segments_)};
   }
@@ -396,30 +397,39 @@ __device__ inline bool open_marks(const Frame& frame, const MarksPlan& plan, std
   return bytes <= body_bytes && kept != 0 && view.zero(end, bytes);
 }
 
-/// By a whole warp: writes the segment's `words`. False, in every lane, when the stream is no
-/// sequence of gaps of the stated count and length.
-__device__ inline bool read_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
-                                    const std::byte* body, std::uint64_t body_bytes) {
-  const UnitOf at = find_unit(frame, plan.segments, unit);
+/// By a whole warp: reads a segment, of which each lane has the marks of 128 atoms in `word`. False,
+/// in every lane, when the stream is no sequence of gaps of the stated count and length.
+__device__ inline bool load_segment(const Frame& frame, const MarksPlan& plan, const UnitOf& at,
+                                    const std::byte* body, std::uint64_t body_bytes,
+                                    std::uint64_t (&word)[2]) {
   const MarksJob& job = frame(plan.jobs)[at.job];
   const std::uint32_t size = marks::segment_size(job, at.index);
   const std::uint32_t mode = frame(plan.states)[at.job].mode;
   const BitView view(body, body_bytes);
-  std::uint64_t word[2];
-  bool good = true;
   if (mode == 0) {
     marks::load_map(view, at.index, size, word);
-  } else {
-    std::uint32_t* const bits = shared<marks::SegmentBits>().word[warp_in_block()];
-    for (unsigned w = 0; w < 4; ++w) bits[4 * lane() + w] = 0;
-    __syncwarp();
-    const MarksSegment& segment = frame(plan.segment_states)[unit];
-    const std::uint64_t first = 8 + 32 * coding::marks_segments(job.atoms) + segment.bit;
-    good = marks::read_gaps(view, first, segment.gap_bits[0], segment.kept, mode - 1, size, bits);
-    __syncwarp();
-    for (unsigned w = 0; w < 2; ++w)
-      word[w] = bits[4 * lane() + 2 * w] | (std::uint64_t{bits[4 * lane() + 2 * w + 1]} << 32);
+    return true;
   }
+  std::uint32_t* const bits = shared<marks::SegmentBits>().word[warp_in_block()];
+  __syncwarp();  // of another message they were read
+  for (unsigned w = 0; w < 4; ++w) bits[4 * lane() + w] = 0;
+  __syncwarp();
+  const MarksSegment& segment = frame(plan.segment_states)[at.number];
+  const std::uint64_t first = 8 + 32 * coding::marks_segments(job.atoms) + segment.bit;
+  const bool good =
+      marks::read_gaps(view, first, segment.gap_bits[0], segment.kept, mode - 1, size, bits);
+  __syncwarp();
+  for (unsigned w = 0; w < 2; ++w)
+    word[w] = bits[4 * lane() + 2 * w] | (std::uint64_t{bits[4 * lane() + 2 * w + 1]} << 32);
+  return good;
+}
+
+/// The same, into the segment's `words`.
+__device__ inline bool read_segment(const Frame& frame, const MarksPlan& plan, std::uint64_t unit,
+                                    const std::byte* body, std::uint64_t body_bytes) {
+  const UnitOf at = find_unit(frame, plan.segments, unit);
+  std::uint64_t word[2];
+  const bool good = load_segment(frame, plan, at, body, body_bytes, word);
   std::uint64_t* const out = segment_words(frame, plan, at);
   out[2 * lane()] = word[0];
   out[2 * lane() + 1] = word[1];

@@ -4,6 +4,7 @@
 /// `EncodePlans` and one in `DecodePlans`.
 
 #include <algorithm>
+#include <concepts>
 #include <span>
 #include <tuple>
 
@@ -24,6 +25,7 @@
 #include "cuda/streaming.cuh"
 #include "cuda/ternary.cuh"
 #include "cuda/topk.cuh"
+#include "cuda/topk_decode.cuh"
 
 namespace atomo::cuda {
 
@@ -36,7 +38,7 @@ using EncodePlans = std::tuple<
 using DecodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan,
+    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::DecodePlan, random_k::Plan,
     atoms::DecodePlan, coordinate::DecodePlan, factors::DecodePlan>;
 
 /// The layers of a message as plans take them, with the head's tables.
@@ -53,21 +55,22 @@ template <typename Plans>
 struct MessagePlan {
   FramePlan frame;
   Plans operations;
-  Split halves;            ///< decoding: a job a layer, without units where the view is f32
-  Scratch<float> room;     ///< decoding: f32 values of the other views
-  Scratch<Key> first_key;  ///< decoding: of the first of several messages
-  std::uint64_t more_bytes =
-      0;  ///< decoding: of the states of messages that are decoded with another
+  Split halves;                ///< decoding: a job a layer, without units where the view is f32
+  CallScratch<float> room;     ///< decoding: f32 values of the other views
+  CallScratch<Key> first_key;  ///< decoding: of the first of several messages
+  std::uint32_t messages = 1;  ///< that the workspace has parts for
 
   void make(const MessageShape& shape, Layout& layout, bool decodes) {
     plan_frame(shape.layers, shape.kind_of, shape.kinds, shape.head_tables, layout, frame,
                shape.flags);
     if (decodes) {
+      messages = kMessagesAtOnce;
       plan_halves(shape.layers, layout);
-      more_bytes = (kMessagesAtOnce - 1) * Frames::state_bytes(frame);
     }
     std::apply([&](auto&... p) { (plan(shape.layers, layout, p), ...); }, operations);
     frame.zeroed_bytes = layout.zeroed_bytes();
+    frame.message_bytes = layout.message_bytes();
+    frame.messages_bytes = messages * layout.message_bytes();
   }
   void plan_halves(std::span<const LayerPlan> layers, Layout& layout) {
     SplitMaker split(layout, layers.size());
@@ -78,8 +81,8 @@ struct MessagePlan {
       entries += n;
     }
     halves = split.split();
-    room = layout.scratch<float>(entries);
-    first_key = layout.scratch<Key>(1);
+    room = layout.call_scratch<float>(entries);
+    first_key = layout.call_scratch<Key>(1);
   }
   /// Whether an operation calls the caller's libraries.
   [[nodiscard]] bool uses_handles() const {
@@ -131,45 +134,40 @@ inline void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& p
   seal(frame, bytes, status, queue);
 }
 
-/// Operations that decode several messages in one go. The others use the workspace for one message.
+/// Operations with layers whose values are made for one message after the other, such as pairs,
+/// whose vectors take the call's part of the workspace.
 template <typename Plan>
-concept DecodesTogether = requires(const Frames& frames, const Plan& p, DecodeInto into,
-                                   Queue& queue) {
-  decode(frames, p, into, queue);
+concept DecodesInTurn = requires(const Frames& frames, const Plan& p, DecodeInto into,
+                                 Queue& queue) {
+  { has_turns(frames, p, into) } -> std::same_as<bool>;
+  decode_in_turn(frames, 0u, p, into, queue);
 };
 
-/// Values of messages that are open. A layer is one operation's, or, where its form is told by each
-/// message, of several that decode one message after the other: so its messages are added in order.
+/// Values of messages that are open: those of all of them together first, then, message by message, what
+/// is left. Where a layer's form is told by each message, only one of the two has its values: so its
+/// messages are added in order.
 inline void decode_layers(const Frames& frames, const MessagePlan<DecodePlans>& plan,
                           DecodeInto into, Queue& queue) {
-  bool others = false;
-  plan.each([&]<typename Plan>(const Plan& p) {
-    if constexpr (DecodesTogether<Plan>)
-      decode(frames, p, into, queue);
-    else
-      others = true;
-  });
-  for (std::uint32_t m = 0; others && m < frames.count; ++m) {
-    const Frame frame = frames[m];
-    if (m != 0) clear_between(frame, queue);
+  plan.each([&]<typename Plan>(const Plan& p) { decode(frames, p, into, queue); });
+  for (std::uint32_t m = 0; m < frames.count; ++m) {
     plan.each([&]<typename Plan>(const Plan& p) {
-      if constexpr (!DecodesTogether<Plan>) decode(frame, p, into, queue);
+      if constexpr (DecodesInTurn<Plan>) {
+        if (has_turns(frames, p, into)) decode_in_turn(frames, m, p, into, queue);
+      }
     });
   }
 }
 
 /// Launches all stages of decoding messages, as many at once as go together. `frame` has the plan's
-/// places; `more` is memory for the states of later messages.
-inline void decode_messages(const Frame& frame, std::byte* more,
-                            const MessagePlan<DecodePlans>& plan, ConstBytes tables,
-                            std::span<const ConstBytes> messages, DecodeInto into,
-                            std::span<const TensorView> views, const Context& context,
-                            Queue& queue) {
+/// places.
+inline void decode_messages(const Frame& frame, const MessagePlan<DecodePlans>& plan,
+                            ConstBytes tables, std::span<const ConstBytes> messages,
+                            DecodeInto into, std::span<const TensorView> views,
+                            const Context& context, Queue& queue) {
   const bool halves = plan.halves.units > 0, sums = halves && into.add;
   for (std::size_t m = 0; m < messages.size(); m += kMessagesAtOnce) {
     Frames frames;
     frames.first = frame;
-    frames.more = more;
     for (const ConstBytes message :
          messages.subspan(m, std::min<std::size_t>(kMessagesAtOnce, messages.size() - m)))
       frames.places[frames.count++] = {const_cast<std::byte*>(message.data()), message.size()};

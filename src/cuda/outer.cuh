@@ -18,8 +18,8 @@ inline constexpr std::uint64_t kVectorStride = 32;
 
 /// The kept pairs of a layer, in order; one a layer that is a matrix.
 struct OuterJob {
-  Scratch<float> shorter, longer;  ///< vector k at k * vector_stride(entries)
-  Scratch<float> rest;             ///< of a sketch: its rows, where values are added
+  CallScratch<float> shorter, longer;  ///< vector k at k * vector_stride(entries)
+  CallScratch<float> rest;             ///< of a sketch: its rows, where values are added
   std::uint64_t rows = 0, columns = 0;
   std::uint32_t layer = 0;
   std::uint32_t dithered = 0;  ///< 1: a body of no bytes adds nothing at all
@@ -55,8 +55,8 @@ class OuterPlanner {
     const MatrixShape& shape = pairs.view;
     job.rows = shape.rows;
     job.columns = shape.columns;
-    job.shorter = layout_.scratch<float>(pairs.count * vector_stride(shape.shorter()));
-    job.longer = layout_.scratch<float>(pairs.count * vector_stride(shape.longer()));
+    job.shorter = layout_.call_scratch<float>(pairs.count * vector_stride(shape.shorter()));
+    job.longer = layout_.call_scratch<float>(pairs.count * vector_stride(shape.longer()));
     jobs_.add(job);
     tiles_.add(sketch ? 0 : outer_tiles(shape));
     sketch_squares_.add(sketch ? outer_tiles(shape) : 0);

@@ -29,10 +29,16 @@ struct Table {
   std::uint64_t at = 0;  ///< bytes from the start of the tables
 };
 
-/// Values of T in the workspace.
+/// Values of T in the workspace, of each message for itself where several are decoded together.
 template <typename T>
 struct Scratch {
-  std::uint64_t at = 0;  ///< bytes from the start of the workspace
+  std::uint64_t at = 0;  ///< bytes from the start of the message's part
+};
+
+/// Values of T in the workspace that all messages of a call share.
+template <typename T>
+struct CallScratch {
+  std::uint64_t at = 0;  ///< bytes from the start of the call's part
 };
 
 /// Counts tables and workspace, then fills and places them. Everything is aligned to 64 bytes.
@@ -54,12 +60,17 @@ class Layout {
     if (!fills_) return {{at}, {}};
     return {{at}, {reinterpret_cast<T*>(tables_.data() + at), count}};
   }
-  /// Room in the workspace whose contents are undefined when a message begins.
+  /// Room in a message's part of the workspace whose contents are undefined when it begins.
   template <typename T>
   [[nodiscard]] Scratch<T> scratch(std::size_t count) noexcept {
     return {zeroed_total_ + grow(scratch_, count * sizeof(T))};
   }
-  /// Room in the workspace that is zero when a message begins.
+  /// The same in the call's part.
+  template <typename T>
+  [[nodiscard]] CallScratch<T> call_scratch(std::size_t count) noexcept {
+    return {grow(call_, count * sizeof(T))};
+  }
+  /// Room in a message's part that is zero when it begins.
   template <typename T>
   [[nodiscard]] Scratch<T> zeroed(std::size_t count) noexcept {
     return {grow(zeroed_, count * sizeof(T))};
@@ -67,7 +78,12 @@ class Layout {
 
   [[nodiscard]] std::uint64_t table_bytes() const noexcept { return table_bytes_; }
   [[nodiscard]] std::uint64_t zeroed_bytes() const noexcept { return zeroed_; }
-  [[nodiscard]] std::uint64_t workspace_bytes() const noexcept { return zeroed_ + scratch_; }
+  /// Of one message's part of the workspace.
+  [[nodiscard]] std::uint64_t message_bytes() const noexcept { return zeroed_ + scratch_; }
+  /// The parts of so many messages, then the call's.
+  [[nodiscard]] std::uint64_t workspace_bytes(std::uint32_t messages = 1) const noexcept {
+    return messages * message_bytes() + call_;
+  }
 
  private:
   static std::uint64_t grow(std::uint64_t& used, std::uint64_t bytes) noexcept {
@@ -76,7 +92,7 @@ class Layout {
     return at;
   }
   std::span<std::byte> tables_;
-  std::uint64_t table_bytes_ = 0, zeroed_ = 0, scratch_ = 0, zeroed_total_ = 0;
+  std::uint64_t table_bytes_ = 0, zeroed_ = 0, scratch_ = 0, call_ = 0, zeroed_total_ = 0;
   bool fills_ = false;
 };
 

@@ -6,9 +6,11 @@ set(ATOMO_CUDA_SOURCES
   ${codecs}
   cuda/atom_body.cu
   cuda/atoms.cu
+  cuda/atoms_add.cu
   cuda/atoms_decode.cu
   cuda/atoms_content.cu
   cuda/atoms_encode.cu
+  cuda/atoms_find.cu
   cuda/atoms_plan.cu
   cuda/atoms_rank.cu
   cuda/backend.cu
@@ -17,6 +19,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/container_open.cu
   cuda/coordinate.cu
   cuda/coordinate_decode.cu
+  cuda/coordinate_levels.cu
   cuda/coordinate_price.cu
   cuda/coordinate_write.cu
   cuda/factors.cu
@@ -36,6 +39,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/streaming.cu
   cuda/svd.cu
   cuda/thinning.cu
+  cuda/topk_decode.cu
 )
 # Of the toolkit, beside its runtime.
 set(ATOMO_CUDA_LIBRARIES CUDA::cublas CUDA::cusolver)

@@ -24,14 +24,13 @@
 ///           the marks
 ///   layout  chooses how the marks are sent, sets the length
 ///   stage   writes marks and values
-/// Decode, three launches: count what segments state, open the frames, read marks and put values.
+/// topk_decode.cu reads what was sent.
 ///
 /// Traffic an entry: encoding reads it twice, 8 bytes (the least: 4), of which a layer that the L2
 /// cache holds comes from memory once; tiles with too many candidates read 8 more, segments with
 /// ties to unmark 4 more, a kept entry a sector. A candidate is 8 bytes, written once and read
 /// twice. Marks, 1/8 byte, are zeroed, written and read three times; their section is
-/// zeroed and written. Decoding writes 4 bytes (the least; `add` reads 4 and writes the sectors
-/// that change) beside the body and 3/8 byte of marks.
+/// zeroed and written.
 ///
 /// Shared memory: 8 KiB of counters and a scan's in analyse. Workspace: 1/8 byte of marks and 1/8
 /// of their section an entry, 1 byte of candidates, 4 bytes a kept entry, up to 1/2 byte of
@@ -364,58 +363,6 @@ __global__ void stage(Frame frame, Plan plan) {
   });
 }
 
-__global__ void count_kept(Frame frame, Plan plan) {
-  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
-  if (!at) return;
-  const LayerState& layer = frame.layer(frame(plan.jobs)[at.job].layer);
-  if (layer.decodes == 0) return;
-  count_segment(frame, plan.marks, at.number, frame.message + layer.body_at, layer.bytes);
-}
-
-/// k marks, zeros up to a whole word, and nothing but their values behind them.
-__global__ void __launch_bounds__(kScanThreads, 1) open_bodies(Frame frame, Plan plan) {
-  const Job& job = frame(plan.jobs)[blockIdx.x];
-  const LayerState& layer = frame.layer(job.layer);
-  if (layer.decodes == 0) return;
-  const std::byte* const body = frame.message + layer.body_at;
-  const bool opens = open_marks(frame, plan.marks, blockIdx.x, body, layer.bytes);
-  if (threadIdx.x != 0) return;
-  const MarksState& marks = frame(plan.marks.states)[blockIdx.x];
-  const std::uint64_t keep = job.keep;
-  const std::uint64_t values_at = format::topk_values_at(marks.bytes);
-  const bool good = opens && marks.kept == keep && layer.bytes - values_at == 4 * keep &&
-                    BitView(body, layer.bytes).zero(8 * marks.bytes, values_at);
-  frame(plan.states)[blockIdx.x].readable = good ? 1 : 0;
-  if (!good) frame.refuse(job.layer, Status::corrupt);
-}
-
-/// Segments that hold what they state have k marks together, so every value belongs to one.
-__global__ void read(Frame frame, Plan plan, DecodeInto into) {
-  const UnitOf at = unit_of_warp(frame, plan.marks.segments);
-  if (!at) return;
-  const Job& job = frame(plan.jobs)[at.job];
-  const LayerState& layer = frame.layer(job.layer);
-  if (layer.decodes == 0 || frame(plan.states)[at.job].readable == 0) return;
-  const std::byte* const body = frame.message + layer.body_at;
-  bool good = read_segment(frame, plan.marks, at.number, body, layer.bytes);
-  __syncwarp();  // the words are seen by the whole warp
-  if (good) {
-    const std::uint64_t* const words = segment_words(frame, plan.marks, at);
-    const SegmentRange range(job.n, at.index);
-    const std::byte* const values = body +
-                                    format::topk_values_at(frame(plan.marks.states)[at.job].bytes) +
-                                    4 * frame(plan.marks.segment_states)[at.number].rank;
-    const auto word = [&](std::uint64_t w) { return words[w - range.begin / 64]; };
-    const auto value = [&](std::uint32_t rank) {
-      const float v = __uint_as_float(load_word(values + 4 * std::uint64_t{rank}));
-      good = good && is_finite(v);
-      return v;
-    };
-    scatter_kept(range, word, value, layer.y, into);
-  }
-  if (!good) frame.refuse(job.layer, Status::corrupt);
-}
-
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
@@ -465,13 +412,6 @@ void size(const Frame& frame, const Plan& plan, Queue& queue) {
   queue.launch_warps(settle, segments, frame, plan);
   queue.launch_blocks(layout_bodies, plan.count, kScanThreads, 0, frame, plan);
   queue.launch_warps(stage, segments, frame, plan);
-}
-
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue) {
-  const std::uint64_t segments = plan.marks.segments.units;
-  queue.launch_warps(count_kept, segments, frame, plan);
-  queue.launch_blocks(open_bodies, plan.count, kScanThreads, 0, frame, plan);
-  queue.launch_warps(read, segments, frame, plan, into);
 }
 
 }  // namespace atomo::cuda::topk

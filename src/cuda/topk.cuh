@@ -24,10 +24,9 @@ struct Job {
 
 /// One a job; zeroed.
 struct State {
-  std::uint32_t key = 0;       ///< the k-th largest magnitude as an integer, as far as it is known
-  std::uint32_t ties = 0;      ///< how many of those that agree with it are among the k
-  std::uint32_t tickets = 0;   ///< of tiles that are counted
-  std::uint32_t readable = 0;  ///< decoding: the body's frame holds
+  std::uint32_t key = 0;      ///< the k-th largest magnitude as an integer, as far as it is known
+  std::uint32_t ties = 0;     ///< how many of those that agree with it are among the k
+  std::uint32_t tickets = 0;  ///< of tiles that are counted
 };
 
 /// An entry of a tile that may be the k-th largest or above it.
@@ -58,6 +57,5 @@ struct Plan {
 void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 void size(const Frame& frame, const Plan& plan, Queue& queue);
-void decode(const Frame& frame, const Plan& plan, DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::topk

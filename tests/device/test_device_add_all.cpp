@@ -2,9 +2,12 @@
 /// Several messages added by one call on the device: the CPU's sums, and a status for each message.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <set>
 
 #include "cuda/tuning.hpp"
+#include "format/container_rules.hpp"
 #include "support/mutated_messages.hpp"
 #include "support/on_cpu.hpp"
 
@@ -55,8 +58,9 @@ Outcome on_cpu(const Codec& codec, const Sent& sent, const Shape& shape, std::ve
   return outcome;
 }
 
+/// `graph`: the call is captured, and what it launches is run from a graph.
 Outcome on_device(const Codec& codec, const Sent& sent, const Shape& shape,
-                  const std::vector<std::byte>& y, std::size_t shift) {
+                  const std::vector<std::byte>& y, std::size_t shift, bool graph = false) {
   const StreamOwner stream;
   const Received received(sent);
   const Memory out(y.size(), 4 * shift),
@@ -64,13 +68,22 @@ Outcome on_device(const Codec& codec, const Sent& sent, const Shape& shape,
   out.put(y);
   const Word<Status> status(Status::ok);
   Context context;
-  context.stream = stream.get();
   context.workspace = room.bytes();
   context.status = status.data();
   context.statuses = received.statuses();
-  EXPECT_EQ(codec.decode_add_all(received.bytes, -0.7f, {out.data(), DType::f32, shape, kDevice},
-                                 context),
-            Status::ok);
+  const auto add = [&](Stream on) {
+    context.stream = on;
+    EXPECT_EQ(codec.decode_add_all(received.bytes, -0.7f, {out.data(), DType::f32, shape, kDevice},
+                                   context),
+              Status::ok);
+  };
+  if (graph) {
+    const Captured captured(add);
+    EXPECT_TRUE(out.get(y.size()) == y);  // nothing ran yet
+    captured.replay(stream);
+  } else {
+    add(stream.get());
+  }
   stream.wait();
   return {status.get(), received.told(), out.get(y.size())};
 }
@@ -148,14 +161,99 @@ TEST_P(DeviceAddAll, JudgesDamagedMessagesAsTheCpu) {
   }
 }
 
+/// What codes of blocks and rows have most of: entries and atoms far above the others, atoms of one
+/// tile and of several groups, atoms and tensors without anything to send.
+std::vector<float> uneven(std::size_t n, std::size_t row, std::uint64_t seed) {
+  std::vector<float> x = heavy_tailed(n, seed, 40);
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::size_t of = i / row;
+    if (of % 7 == seed % 7) x[i] = 0;
+    if (of % 5 == seed % 5) x[i] *= 3e3f;       // numbers have raw bits
+    if ((i + seed) % 61 == 0) x[i] *= 40;       // escapes, some tiles with several
+    if (of % 11 == 3 && i % 2 == 0) x[i] *= 9;  // the same in all messages
+  }
+  return x;
+}
+
+TEST(DeviceAddAllOfAtoms, SumsAreTheCpusWhateverTheCodesAre) {
+  for (const char* const spec :
+       {"atomo:bits=1,atoms=rows", "atomo:bits=3,atoms=blocks", "atomo:price=0.05,atoms=rows",
+        "atomo:price=3,atoms=blocks", "atomo:bits=2,atoms=sketch", "atomo:bits=1",
+        "atomo:bits=1,atoms=coordinate", "atomo:bits=3,atoms=coordinate", "topk:keep=0.03"}) {
+    const Codec codec = Codec::parse(spec);
+    for (const Shape& shape : {Shape{300, 33}, Shape{9, 1100}, Shape{700, 7}, Shape{40, 256}}) {
+      const std::size_t n = shape.elements(), row = n / static_cast<std::size_t>(shape[0]);
+      Sent all;
+      for (std::uint16_t w = 0; w < 17; ++w) {
+        const auto x = w == 5 ? std::vector<float>(n, 0.0f) : uneven(n, row, w);
+        all.push_back(encode_on_cpu(codec, x, shape, {.seed = 9, .worker = w}).bytes);
+      }
+      const auto y = entries_of(heavy_tailed(n, 77, 30));
+      for (const std::size_t count : {2, 5, 8, 17}) {
+        SCOPED_TRACE(spec + (" " + shape.to_string()) + ", " + std::to_string(count) + " messages");
+        const Sent sent(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+        const Outcome expected = on_cpu(codec, sent, shape, y);
+        ASSERT_EQ(expected.status, Status::ok);
+        expect_alike(on_device(codec, sent, shape, y, count % 4, count == 8), expected);
+      }
+    }
+  }
+}
+
+/// A refused message among others: what its body holds is not looked at.
+TEST(DeviceAddAllOfAtoms, LeavesARefusedMessageOut) {
+  const Codec codec = Codec::parse("atomo:bits=1,atoms=rows");
+  const Shape shape{300, 64};
+  Sent sent;
+  for (std::uint16_t w = 0; w < 17; ++w)
+    sent.push_back(
+        encode_on_cpu(codec, uneven(shape.elements(), 64, w), shape, {.seed = 9, .worker = w})
+            .bytes);
+  const auto y = entries_of(heavy_tailed(shape.elements(), 77, 30));
+  Sent others = sent;
+  others.erase(others.begin() + 10);
+  others.erase(others.begin() + 2);
+  sent[2].resize(sent[2].size() / 2);
+  sent[10][sent[10].size() - 1] ^= std::byte{1};
+  const Outcome found = on_device(codec, sent, shape, y, 0);
+  EXPECT_EQ(found.each[2], Status::truncated);
+  EXPECT_EQ(found.each[10], Status::bad_checksum);
+  EXPECT_TRUE(found.y == on_cpu(codec, others, shape, y).y);
+}
+
+/// Messages that choose different forms for a layer are added in their order all the same.
+TEST(DeviceAddAllOfForms, SumsAreTheCpusWhereMessagesDiffer) {
+  const Codec codec = Codec::parse("atomo:bits=0.5");
+  const Shape shape{96, 128};
+  const std::size_t n = shape.elements();
+  Sent sent;
+  std::set<unsigned> forms;
+  for (std::uint16_t w = 0; w < 9; ++w) {
+    std::vector<float> x = heavy_tailed(n, w + 1, 30);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t row = i / 128, column = i % 128;
+      if (w % 4 == 0) x[i] = std::sin(0.1f * static_cast<float>(row)) * static_cast<float>(column);
+      if (w % 4 == 1) x[i] *= row % 16 == 0 ? 50.0f : 0.001f;
+      if (w % 4 == 2) x[i] = i % 97 == 0 ? x[i] : 0.0f;
+    }
+    sent.push_back(encode_on_cpu(codec, x, shape, {.seed = 9, .worker = w}).bytes);
+    forms.insert(format::read_record(sent.back().data(), 0).form());
+  }
+  EXPECT_GE(forms.size(), 3u);
+  const auto y = entries_of(heavy_tailed(n, 77, 30));
+  expect_alike(on_device(codec, sent, shape, y, 0), on_cpu(codec, sent, shape, y));
+}
+
 const char* const kPolicy =
-    "a*=atomo:bits=1; b*=qsgd:bits=4; c*=sign; d*=topk:keep=0.1; e*=atomo:bits=1,atoms=coordinate; "
+    "a*=atomo:bits=1; k*=atomo:bits=1,atoms=blocks; l*=atomo:bits=2,atoms=rows; b*=qsgd:bits=4; "
+    "c*=sign; d*=topk:keep=0.1; e*=atomo:bits=1,atoms=coordinate; "
     "g*=randomk:keep=0.3; h*=terngrad; i*=natural; *=identity:dtype=bf16";
 
 std::vector<LayerSpec> layers_of(DType dtype) {
-  return {{"a", {40, 33}, dtype}, {"b", {1001}, dtype}, {"c", {7, 9}, dtype}, {"d", {500}, dtype},
-          {"e", {50, 20}, dtype}, {"f", {0, 3}, dtype}, {"g", {300}, dtype},  {"h", {1300}, dtype},
-          {"i", {77}, dtype},     {"j", {17}, dtype}};
+  return {{"a", {40, 33}, dtype}, {"b", {1001}, dtype},   {"c", {7, 9}, dtype},
+          {"d", {500}, dtype},    {"e", {50, 20}, dtype}, {"f", {0, 3}, dtype},
+          {"g", {300}, dtype},    {"h", {1300}, dtype},   {"i", {77}, dtype},
+          {"j", {17}, dtype},     {"k", {3000}, dtype},   {"l", {70, 45}, dtype}};
 }
 
 /// Models, also of halves, with layers that are not finite in one message.
@@ -164,7 +262,7 @@ TEST(DeviceAddAllOfAModel, SumsAreTheCpus) {
     Compressor host(layers_of(dtype), Policy::parse(kPolicy)),
         device(layers_of(dtype), Policy::parse(kPolicy), {.device = Device::cuda});
     Sent sent;
-    for (std::uint16_t worker = 0; worker < 9; ++worker) {
+    for (std::uint16_t worker = 0; worker < 17; ++worker) {
       std::vector<std::vector<std::byte>> x;
       std::vector<ConstTensorView> views;
       for (const LayerSpec& layer : host.layers()) {
@@ -176,7 +274,8 @@ TEST(DeviceAddAllOfAModel, SumsAreTheCpus) {
       }
       sent.push_back(encode_on_host(host, views, {.seed = 5, .worker = worker}).bytes);
     }
-    for (const std::size_t count : {std::size_t{1}, std::size_t{3}, std::size_t{9}}) {
+    for (const std::size_t count :
+         {std::size_t{1}, std::size_t{3}, std::size_t{9}, std::size_t{17}}) {
       SCOPED_TRACE(std::string(name_of(dtype)) + ", " + std::to_string(count) + " messages");
       const Sent some(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(count));
       std::vector<std::vector<std::byte>> y;

@@ -473,7 +473,7 @@ TEST(DeviceStreamedLayers, RefuseWrongCalls) {
   --small.capacity;
   EXPECT_EQ(encode(0, view, small, twins.context(0)), Status::buffer_too_small);
   Context tight = twins.context(0);
-  tight.workspace = tight.workspace.first(tight.workspace.size() - 1);
+  tight.workspace = tight.workspace.first(model.encode_workspace_bytes(0) - 1);
   EXPECT_EQ(encode(0, view, twins.target(0), tight), Status::workspace_too_small);
 }
 

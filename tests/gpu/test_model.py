@@ -180,6 +180,15 @@ class Times(unittest.TestCase):
         busy = self.launch(tables({"warps": "80"}, warp=1000.0))
         self.assertAlmostEqual(busy.us, (80 * 1000 + 80 * model.IDLE) / 20000)
 
+    def test_each_part_of_a_grid_does_its_own(self):
+        self.assertEqual(model.parse_launch("k 40x128+16"), model.Launch("k", 40, 128, 16))
+        self.assertEqual(model.parse_launch("k 40x8x128"), model.Launch("k", 40, 128, 0, 8))
+        made = tables({"bytes": "message"}, warp=100.0, alone=50.0)
+        one, eight = (model.time_launch(made, GPU, model.Launch("k", 40, 128, 0, parts), made.quantities("m", "c"))
+                      for parts in (1, 8))
+        for of in ("bytes", "issue"):
+            self.assertAlmostEqual(eight.times[of], 8 * one.times[of])
+
     def test_a_call_has_gaps_and_messages(self):
         made = tables({"bytes": "4 * entries"})
         us, share, launches, _ = model.time_call(made, "gpu", "m", "c", "encode")

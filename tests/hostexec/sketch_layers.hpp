@@ -143,7 +143,7 @@ class SketchLayers {
     device_tables.put(tables);
     workspace.fill(0xFF);  // NaNs
     frame_.tables = device_tables.data();
-    frame_.work = frame_.states = workspace.data();
+    frame_.work = workspace.data();
     const test::StreamOwner stream;
     if (captured) {
       EXPECT_EQ(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),

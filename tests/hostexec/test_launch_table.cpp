@@ -19,13 +19,16 @@ namespace atomo {
 namespace {
 
 constexpr std::size_t kWorkers = 8;
-/// "kernel blocks x threads + dynamic shared bytes", without the namespaces that all of them share.
+/// "kernel blocks x threads + dynamic shared bytes", the parts of a grid that has several behind its blocks,
+/// without the namespaces that all of them share.
 std::string text_of(const hostexec::LaunchRecord& launch) {
   std::string name = std::regex_replace(
       launch.kernel, std::regex(R"(atomo::cuda::|\(anonymous namespace\)::)"), "");
   name = std::regex_replace(name, std::regex(R"((\d)ul?\b)"), "$1");
   std::ostringstream text;
-  text << name << ' ' << launch.grid.x << 'x' << launch.block.x;
+  text << name << ' ' << launch.grid.x;
+  if (launch.grid.y != 1) text << 'x' << launch.grid.y;
+  text << 'x' << launch.block.x;
   if (launch.shared_bytes != 0) text << '+' << launch.shared_bytes;
   return text.str();
 }
@@ -84,7 +87,8 @@ TEST(LaunchTable, IsWhatCallsLaunch) {
   std::string made =
       "# SPDX-License-Identifier: Apache-2.0\n"
       "# MODEL CODEC CALL: the launches of one call in their order, \"kernel blocks x threads + "
-      "shared bytes\";\n"
+      "shared bytes\",\n"
+      "# or \"blocks x parts x threads\" of a grid that has a part a message;\n"
       "# \"8 times\" where those of a message come once for each of eight.\n"
       "# hostexec_cases --gtest_filter='LaunchTable.*' compares it and says how to renew it.\n";
   const std::pair<std::string, std::vector<LayerSpec>> models[] = {

@@ -27,7 +27,7 @@ REGISTERS, MOST_WARPS, MOST_BLOCKS = 65536, 64, 32  # of a multiprocessor
 RESERVED_SHARED = 1024  # bytes of each block
 IDLE = 30  # instructions of a warp that finds nothing to do
 
-Launch = collections.namedtuple("Launch", "kernel blocks threads shared")
+Launch = collections.namedtuple("Launch", "kernel blocks threads shared parts", defaults=(1,))  # `blocks` of each part
 # Microseconds, and which of the four times that is; `times` has all of them.
 Timed = collections.namedtuple("Timed", "launch us bound times")
 
@@ -43,9 +43,9 @@ def load(name):
 
 def parse_launch(text):
     kernel, _, size = text.rpartition(" ")
-    blocks, _, rest = size.partition("x")
-    threads, _, shared = rest.partition("+")
-    return Launch(kernel, int(blocks), int(threads), int(shared or 0))
+    grid, _, shared = size.partition("+")
+    *blocks, threads = grid.split("x")
+    return Launch(kernel, int(blocks[0]), int(threads), int(shared or 0), *map(int, blocks[1:]))
 
 
 def read_launches(path):
@@ -122,11 +122,12 @@ def time_launch(tables, gpu, launch, quantities, adds=False, messages=1):
         items = value(told.get("items", "entries"), quantities) / active
     way = row.warp + row.item * items / 32
     together = messages if told.get("messages") else 1
-    issued = together * active * way + (warps - active) * IDLE
+    issued = launch.parts * (together * active * way + (warps - active) * IDLE)
     rate = gpu["multiprocessors"] * SCHEDULERS * gpu["clock"] * 1e3  # instructions a microsecond
     busiest = max((getattr(row, kind) / max(row.way, 1) * gpu["pipes"][kind] for kind in sass.CLASSES), default=0)
-    turns = max(told.get("rounds", 1.0), active / (resident_warps(gpu, tables.resources[key], launch) * gpu["multiprocessors"]))
-    moved = value(told.get("bytes", "0"), quantities)
+    resident = resident_warps(gpu, tables.resources[key], launch) * gpu["multiprocessors"]
+    turns = max(told.get("rounds", 1.0), launch.parts * active / resident)
+    moved = launch.parts * value(told.get("bytes", "0"), quantities)
     if adds:
         moved += value(told.get("adds", "0"), quantities) + (together - 1) * quantities["message"]
     times = {"bytes": moved / gpu["copy"] / 1e6, "issue": issued / rate / gpu["issue"], "unit": issued * busiest / rate,
