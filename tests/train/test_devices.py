@@ -17,6 +17,7 @@ RUNS = {
     "dsgd-stale": (3, "--graph", "ring"), "choco": (3, "--graph", "ring", "--gossip-step", 0.1, "--codec-scale", 0.5),
     "pdmm": (3, "--graph", "ring", "--momentum", 0), "admm": (3, "--graph", "ring", "--momentum", 0), "alone": (2,),
 }
+TIMES = ("seconds", "ms", "encode_beside_ms")  # of an event, which no two runs have alike
 # One of each kind of payload: fixed sizes, a budget, a cap, indices, grids that add undecoded, lossless stages, layers apart.
 CODECS = ("identity:dtype=f16", "qsgd:bits=4", "sign:scale=mean", "terngrad", "natural", "topk:keep=0.05", "randomk:keep=0.1",
           "atomo:atoms=rows,bits=1", "atomo:atoms=blocks,bits=2,cap=8", "atomo:atoms=coordinate,bits=1",
@@ -28,8 +29,7 @@ class DevicesTest(unittest.TestCase):
         """What the run keeps, and the lines of its log that tell of more than time."""
         file = path(f"{device}.safetensors")
         job = finished(processes, *STEPS, "--device", device, "--save", file, *options)
-        told = [{k: step[k] for k in ("loss", "bytes", "sent", "received")} for step in job.events("step")]
-        told += [{k: test[k] for k in ("loss", "accuracy")} for test in job.events("evaluation")]
+        told = [{k: v for k, v in event.items() if k not in TIMES} for kind in ("step", "evaluation") for event in job.events(kind)]
         return read_safetensors(file), told
 
     def compare(self, processes, *options):
@@ -39,6 +39,45 @@ class DevicesTest(unittest.TestCase):
         self.assertEqual(kept.keys(), expected.keys())
         for name, values in expected.items():
             numpy.testing.assert_array_equal(kept[name].view(numpy.uint8), values.view(numpy.uint8), name)
+
+    def test_every_codec(self):
+        """Layers apart, whole messages, and sums of payloads; a thread encodes beside back-propagation where there are two."""
+        for codec in CODECS:
+            for algorithm in ("ps", "twoshot", "ring"):
+                with self.subTest(algorithm=algorithm, codec=codec):
+                    self.compare(3, "--algorithm", algorithm, "--codec", codec, "--threads", 2)
+
+    def test_the_ways_of_servers(self):
+        for processes, *options in ((4, "--servers", 2), (3, "--down", "qsgd:bits=8"), (4, "--servers", 2, "--down", "topk:keep=0.2+blosc"),
+                                    (3, "--double-buffer"), (3, "--algorithm", "difference", "--codec-scale", 0.3)):
+            with self.subTest(options=options):
+                self.compare(processes, "--codec", "atomo:atoms=blocks,bits=2", *options)
+
+    def test_a_refusal_names_the_sender(self):
+        for algorithm, what in (("ps", "sent a payload that is refused, layer 'fc.bias' of step 1"), ("twoshot", "sent a payload that is refused"),
+                                ("dpsgd", "sent a payload that is refused")):
+            with self.subTest(algorithm=algorithm):
+                status, _, err = Job(3, *STEPS, "--device", "cuda", "--algorithm", algorithm, "--codec", "qsgd:bits=4",
+                                     "--corrupt-payload-at", 1).end()
+                self.assertNotEqual(status, 0)
+                self.assertIn(what, err)
+                self.assertIn("checksum does not match", err)
+
+    def test_gradients_and_a_checkpoint_of_a_device(self):
+        dumped, resumed = [], []
+        for device in ("cpu", "cuda"):
+            options = (3, *STEPS, "--device", device, "--codec", "atomo:atoms=rows,bits=1")
+            file, whole = path("half.safetensors"), path("whole.safetensors")
+            finished(*options, "--dump-gradients", path(device), "--at", 2, "--save", whole)
+            finished(*options, "--save", file, "--stop-at", 2)
+            finished(*options, "--save", file, "--resume", file)
+            dumped.append([read_safetensors(f"{path(device)}/step2-{who}.safetensors") for who in ("worker1", "worker2", "mean")])
+            resumed.append([read_safetensors(file), read_safetensors(whole)])
+        for expected, found in ((dumped[0], dumped[1]), (resumed[0], resumed[1]), (resumed[0][:1], resumed[0][1:])):
+            for of_one, of_other in zip(expected, found, strict=True):
+                self.assertEqual(of_one.keys(), of_other.keys())
+                for name, values in of_one.items():
+                    numpy.testing.assert_array_equal(of_other[name].view(numpy.uint8), values.view(numpy.uint8), name)
 
     def test_every_algorithm(self):
         for algorithm, (processes, *options) in RUNS.items():

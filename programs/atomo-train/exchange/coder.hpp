@@ -42,7 +42,7 @@ class Coder {
 
   /// array <- values, which are the network's or in host memory and may change afterwards.
   virtual void put(std::span<const float> values, std::span<float> array) = 0;
-  virtual void clear(std::span<float> array) = 0;
+  virtual void clear(std::span<float> array) = 0;  ///< and nothing is put there before `fetch`
   /// values <- array, once all that was asked for is done.
   virtual void fetch(std::span<const float> array, std::span<float> values) = 0;
 

@@ -67,6 +67,7 @@ class DeviceCoder final : public Coder {
     auto& memory = arrays_.emplace_back(false, elements * sizeof(float));
     const std::span array(memory.as<float>(), elements);
     clear(array);
+    work_.wait();  // `put` is in another stream
     return array;
   }
   std::span<float> stand_in(std::span<float> values) override { return make_array(values.size()); }
@@ -79,6 +80,7 @@ class DeviceCoder final : public Coder {
     put_.hold(work_.get());
   }
   void clear(std::span<float> array) override {
+    use_device();
     check(cudaMemsetAsync(array.data(), 0, array.size_bytes(), work_.get()), "clearing an array");
   }
   void fetch(std::span<const float> array, std::span<float> values) override {
@@ -186,7 +188,7 @@ class DeviceCoder final : public Coder {
   [[nodiscard]] bool is_array(std::span<const float> values) const {
     const auto* const first = reinterpret_cast<const std::byte*>(values.data());
     return std::any_of(arrays_.begin(), arrays_.end(), [first](const Memory& memory) {
-      return first >= memory.data() && first <= memory.data() + memory.bytes().size();
+      return first >= memory.data() && first < memory.data() + memory.bytes().size();
     });
   }
   [[nodiscard]] std::span<float> scratch(std::size_t elements) {
@@ -245,7 +247,9 @@ class DeviceCoder final : public Coder {
     use_device();
     status = atomo::Status::ok;
     if (models_.at(&compressor).lossless) {
-      plain_.resize(atomo::unpacked_bytes(message));
+      // A message may claim any shape; one that is not the model's is refused all the same.
+      const std::size_t most = compressor.max_encoded_bytes() + kLeastIncoming;
+      plain_.resize(std::min<std::size_t>(atomo::unpacked_bytes(message), most));
       std::uint64_t bytes = 0;
       status = atomo::unpack_lossless(message, {plain_.data(), plain_.size(), &bytes});
       if (atomo::failed(status)) return;
