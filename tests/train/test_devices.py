@@ -20,7 +20,7 @@ RUNS = {
 TIMES = ("seconds", "ms", "encode_beside_ms")  # of an event, which no two runs have alike
 # One of each kind of payload: fixed sizes, a budget, a cap, indices, grids that add undecoded, lossless stages, layers apart.
 CODECS = ("identity:dtype=f16", "qsgd:bits=4", "sign:scale=mean", "terngrad", "natural", "topk:keep=0.05", "randomk:keep=0.1",
-          "atomo:atoms=rows,bits=1", "atomo:atoms=blocks,bits=2,cap=8", "atomo:atoms=coordinate,bits=1",
+          "atomo:atoms=rows,bits=1", "fc.bias = identity; * = atomo:atoms=blocks,bits=2,cap=8", "atomo:atoms=coordinate,bits=1",
           "atomo:atoms=coordinate,delta=0.0078125", "qsgd:bits=8+blosc", "atomo:atoms=rows,bits=1+blosc:codec=zstd")
 
 
@@ -45,7 +45,8 @@ class DevicesTest(unittest.TestCase):
         for codec in CODECS:
             for algorithm in ("ps", "twoshot", "ring"):
                 with self.subTest(algorithm=algorithm, codec=codec):
-                    self.compare(3, "--algorithm", algorithm, "--codec", codec, "--threads", 2)
+                    kind = "--policy" if " = " in codec else "--codec"
+                    self.compare(3, "--algorithm", algorithm, kind, codec, "--threads", 2)
 
     def test_the_ways_of_servers(self):
         for processes, *options in ((4, "--servers", 2), (3, "--down", "qsgd:bits=8"), (4, "--servers", 2, "--down", "topk:keep=0.2+blosc"),

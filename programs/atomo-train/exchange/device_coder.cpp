@@ -49,6 +49,7 @@ class DeviceCoder final : public Coder {
 
   void prepare(const atomo::Compressor& compressor, Messages kind) override {
     auto& model = models_[&compressor];
+    model.codecs.clear();
     for (const auto& layer : compressor.layers())
       model.codecs.push_back(policy_.codec_for(layer.name));
     for (std::size_t i = 0; i < model.codecs.size(); ++i) {
@@ -249,7 +250,7 @@ class DeviceCoder final : public Coder {
     if (models_.at(&compressor).lossless) {
       // A message may claim any shape; one that is not the model's is refused all the same.
       const std::size_t most = compressor.max_encoded_bytes() + kLeastIncoming;
-      plain_.resize(std::min<std::size_t>(atomo::unpacked_bytes(message), most));
+      plain_.resize(std::clamp<std::size_t>(atomo::unpacked_bytes(message), 1, most));
       std::uint64_t bytes = 0;
       status = atomo::unpack_lossless(message, {plain_.data(), plain_.size(), &bytes});
       if (atomo::failed(status)) return;
@@ -265,7 +266,7 @@ class DeviceCoder final : public Coder {
   /// A message on the device, once the work stream gets to it.
   atomo::ConstBytes bring_in(atomo::ConstBytes message) {
     if (message.size() > incoming_.bytes().size() - used_) {
-      hear();
+      if (used_ != 0) hear();
       const std::size_t room = std::max(kLeastIncoming, 2 * message.size());
       if (message.size() > incoming_.bytes().size()) {
         incoming_.reserve(room);
