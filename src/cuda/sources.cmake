@@ -34,6 +34,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/sketch_rows.cu
   cuda/sketch_start.cu
   cuda/streaming.cu
+  cuda/streaming_part.cu
   cuda/svd.cu
   cuda/thinning.cu
 )
