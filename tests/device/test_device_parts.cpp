@@ -6,7 +6,8 @@
 
 #include <limits>
 #include <memory>
-#include <optional>
+#include <span>
+#include <tuple>
 #include <vector>
 
 #include "atomo/container.hpp"
@@ -154,6 +155,59 @@ TEST_P(DeviceParts, MessagesAndControllerAreTheCpus) {
     ASSERT_TRUE(on_device.save() == on_host.save()) << step;
     EXPECT_EQ(status.get(), ended) << step;
     EXPECT_EQ(on_device.prices(), on_host.prices());
+  }
+}
+
+/// A device finds sketches by other sums than the CPU, so these are compared with its own layers'.
+TEST(DevicePartsOfSketches, AreTheLayersJoined) {
+  const std::vector<LayerSpec> specs{
+      {"a", {64, 300}}, {"b", {64}}, {"c", {200, 60}}, {"d", {500, 40}}, {"e", {32, 32}}};
+  const auto policy = Policy::parse("*=atomo:bits=1,atoms=sketch");
+  Compressor model(specs, policy, {.device = Device::cuda});
+  Compressor by_layers(specs, policy, {.device = Device::cuda});
+  Compressor first = model.part(0, 2), second = model.part(2, 3);
+  const test::ModelBuffers of_first(first), of_second(second), of_layers(by_layers);
+  const Context end{.stream = of_layers.stream.get()};
+  test::Gradients gradients(specs);
+  // Some layers have a use for pairs, the others for none.
+  for (const std::size_t layer : {2u, 4u}) {
+    auto& x = gradients.values()[layer];
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] = 0.02f * x[i] + static_cast<float>(i % 20) * static_cast<float>(i / 60 % 9) * 0.05f;
+  }
+  gradients.upload();
+  const std::span views(gradients.views());
+  for (std::uint32_t step = 0; step < 5; ++step) {
+    const Key key{.seed = 2, .step = step};
+    ASSERT_EQ(model.begin_step(key), Status::ok);
+    ASSERT_EQ(second.encode(views.subspan(2), key, of_second.target(), of_second.context()),
+              Status::ok);
+    ASSERT_EQ(first.encode(views.first(2), key, of_first.target(), of_first.context()), Status::ok);
+    std::vector<std::vector<std::byte>> whole{of_first.message().bytes, of_second.message().bytes};
+    ASSERT_EQ(model.end_step(end), Status::ok);
+    if (step == 0) {  // layers have no price in common
+      by_layers.load(model.save());
+      continue;
+    }
+    ASSERT_EQ(by_layers.begin_step(key), Status::ok);
+    for (const auto& [begin, count, part] : {std::tuple{0u, 2u, 0u}, {2u, 3u, 1u}}) {
+      std::vector<std::vector<std::byte>> parts;
+      for (std::size_t i = begin; i < begin + count; ++i) {
+        const test::Memory workspace(by_layers.encode_workspace_bytes(i));
+        Context context = of_layers.context();
+        context.workspace = workspace.bytes();
+        ASSERT_EQ(by_layers.encode_layer(i, views[i], of_layers.target(), context), Status::ok);
+        parts.push_back(of_layers.message().bytes);
+      }
+      const std::vector<ConstBytes> spans(parts.begin(), parts.end());
+      std::vector<std::byte> joined(joined_bytes_bound(spans));
+      std::uint64_t bytes = 0;
+      ASSERT_EQ(join(spans, {joined.data(), joined.size(), &bytes}), Status::ok);
+      joined.resize(bytes);
+      EXPECT_TRUE(joined == whole[part]) << step << ", " << part;
+    }
+    ASSERT_EQ(by_layers.end_step(end), Status::ok);
+    EXPECT_TRUE(by_layers.save() == model.save()) << step;
   }
 }
 

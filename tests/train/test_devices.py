@@ -2,6 +2,8 @@
 """Every algorithm with --device cuda takes the steps of --device cpu, to the bit. The models are computed on the CPU, so that
 gradients are the same; they are encoded and decoded by the device's kernels, which the program given runs on the CPU."""
 
+import json
+import subprocess
 import sys
 import unittest
 
@@ -12,8 +14,8 @@ STEPS = ("--model", "logistic", "--steps", 4, "--seed", 3, "--eval-every", 2)
 # Processes and options of a run that repeats to the bit: asynchronous servers have one worker.
 RUNS = {
     "ps": (3,), "asgd": (2,), "dcasgd": (2, "--adaptive"), "fedavg": (3, "--local-steps", 2),
-    "average": (3, "--local-steps", 2), "difference": (3, "--codec-scale", 0.5), "allgather": (3,), "twoshot": (3,), "ring": (3,),
-    "local": (2, "--local-steps", 2), "dpsgd": (3, "--graph", "ring"), "dsgd": (3, "--graph", "ring"),
+    "average": (3, "--local-steps", 2), "difference": (3, "--codec-scale", 0.5), "allgather": (3,), "twoshot": (3,),
+    "ring": (3,), "local": (2, "--local-steps", 2), "dpsgd": (3, "--graph", "ring"), "dsgd": (3, "--graph", "ring"),
     "dsgd-stale": (3, "--graph", "ring"), "choco": (3, "--graph", "ring", "--gossip-step", 0.1, "--codec-scale", 0.5),
     "pdmm": (3, "--graph", "ring", "--momentum", 0), "admm": (3, "--graph", "ring", "--momentum", 0), "alone": (2,),
 }
@@ -29,7 +31,7 @@ class DevicesTest(unittest.TestCase):
         """What the run keeps, and the lines of its log that tell of more than time."""
         file = path(f"{device}.safetensors")
         job = finished(processes, *STEPS, "--device", device, "--save", file, *options)
-        told = [{k: v for k, v in event.items() if k not in TIMES} for kind in ("step", "evaluation") for event in job.events(kind)]
+        told = [{k: v for k, v in event.items() if k not in TIMES} for event in job.events("step") + job.events("evaluation")]
         return read_safetensors(file), told
 
     def compare(self, processes, *options):
@@ -49,14 +51,15 @@ class DevicesTest(unittest.TestCase):
                     self.compare(3, "--algorithm", algorithm, kind, codec, "--threads", 2)
 
     def test_the_ways_of_servers(self):
-        for processes, *options in ((4, "--servers", 2), (3, "--down", "qsgd:bits=8"), (4, "--servers", 2, "--down", "topk:keep=0.2+blosc"),
-                                    (3, "--double-buffer"), (3, "--algorithm", "difference", "--codec-scale", 0.3)):
+        for processes, *options in ((4, "--servers", 2), (3, "--down", "qsgd:bits=8"), (3, "--double-buffer"),
+                                    (4, "--servers", 2, "--down", "topk:keep=0.2+blosc"),
+                                    (3, "--algorithm", "difference", "--codec-scale", 0.3)):
             with self.subTest(options=options):
                 self.compare(processes, "--codec", "atomo:atoms=blocks,bits=2", *options)
 
     def test_a_refusal_names_the_sender(self):
-        for algorithm, what in (("ps", "sent a payload that is refused, layer 'fc.bias' of step 1"), ("twoshot", "sent a payload that is refused"),
-                                ("dpsgd", "sent a payload that is refused")):
+        refused = "sent a payload that is refused"
+        for algorithm, what in (("ps", f"{refused}, layer 'fc.bias' of step 1"), ("twoshot", refused), ("dpsgd", refused)):
             with self.subTest(algorithm=algorithm):
                 status, _, err = Job(3, *STEPS, "--device", "cuda", "--algorithm", algorithm, "--codec", "qsgd:bits=4",
                                      "--corrupt-payload-at", 1).end()
@@ -72,13 +75,18 @@ class DevicesTest(unittest.TestCase):
             finished(*options, "--dump-gradients", path(device), "--at", 2, "--save", whole)
             finished(*options, "--save", file, "--stop-at", 2)
             finished(*options, "--save", file, "--resume", file)
-            dumped.append([read_safetensors(f"{path(device)}/step2-{who}.safetensors") for who in ("worker1", "worker2", "mean")])
+            names = [f"{path(device)}/step2-{who}.safetensors" for who in ("worker1", "worker2", "mean")]
+            dumped.append([read_safetensors(name) for name in names])
             resumed.append([read_safetensors(file), read_safetensors(whole)])
         for expected, found in ((dumped[0], dumped[1]), (resumed[0], resumed[1]), (resumed[0][:1], resumed[0][1:])):
             for of_one, of_other in zip(expected, found, strict=True):
                 self.assertEqual(of_one.keys(), of_other.keys())
                 for name, values in of_one.items():
                     numpy.testing.assert_array_equal(of_other[name].view(numpy.uint8), values.view(numpy.uint8), name)
+
+    def test_no_algorithm_is_left_out(self):
+        listed = subprocess.run([TRAINER, "--list", "--json"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual({row["name"] for row in json.loads(listed)}, set(RUNS))
 
     def test_every_algorithm(self):
         for algorithm, (processes, *options) in RUNS.items():
