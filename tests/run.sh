@@ -111,7 +111,7 @@ changed_kernels() {
   fi
   [ -n "$from" ] || return 0
   { git diff --name-only "$from" --; git ls-files --others --exclude-standard; } |
-    grep -E '^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|cmake/cuda.cmake)' >/dev/null
+    grep -E '^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))' >/dev/null
 }
 
 # check PRESET: runs the tests of a build tree and leaves results/PRESET.xml and the cases of its programs. Some mostly

@@ -97,6 +97,11 @@ atomo_status atomo_compressor_create(const atomo_layer* layers, size_t count, co
   });
 }
 
+atomo_status atomo_compressor_part(atomo_compressor* compressor, std::size_t first,
+                                   std::size_t count, atomo_compressor** part) {
+  return handed_out(part, [&] { return given(compressor, "compressor").model.part(first, count); });
+}
+
 void atomo_compressor_destroy(atomo_compressor* compressor) { delete compressor; }
 
 atomo_status atomo_compressor_layers(const atomo_compressor* compressor, size_t* layers) {

@@ -63,6 +63,7 @@ nb::bytes encode(PyCompressor& self, nb::handle gradients, nb::handle seed, nb::
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
+    const auto among = self.among_parts();
     const std::unique_lock alone(self.step);
     status =
         self.model.encode(views, key, {message.bytes().data(), message.bytes().size(), &bytes},
@@ -83,6 +84,7 @@ void begin_message(PyCompressor& self, nb::handle seed, nb::handle step, nb::han
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
+    const auto among = self.among_parts();
     const std::unique_lock alone(self.step);
     status = self.model.begin_message(
         key, {message.data(), message.size(), &open->bytes},
@@ -114,6 +116,7 @@ nb::bytes end_message(PyCompressor& self) {
   Status status = Status::ok;
   {
     const nb::gil_scoped_release gil_released;
+    const auto among = self.among_parts();
     const std::unique_lock alone(self.step);
     status = self.model.end_message({.executor = self.threads.executor()});
   }
@@ -292,6 +295,20 @@ PyCompressor::PyCompressor(nb::list rows, const std::string& rules, unsigned cou
       threads(count),
       names(names_of(model)),
       layers(std::make_unique<std::mutex[]>(names.size())) {
+  set_up();
+}
+
+PyCompressor::PyCompressor(PyCompressor& whole, std::size_t first, std::size_t count)
+    : model(whole.model.part(first, count)),
+      policy(whole.policy),
+      threads(whole.threads.count()),
+      names(names_of(model)),
+      step_of_whole(&whole.step),
+      layers(std::make_unique<std::mutex[]>(names.size())) {
+  set_up();
+}
+
+void PyCompressor::set_up() {
   std::size_t sums = 0;
   for (const LayerSpec& layer : model.layers()) {
     decode_workspace_bytes =
@@ -337,6 +354,8 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
           .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&, bool>(),
                nb::arg("layers"), nb::arg("policy"), nb::arg("threads"), nb::arg("names_on_wire"),
                nb::arg("device"), nb::arg("learns_ranks"))
+          .def(nb::init<PyCompressor&, std::size_t, std::size_t>(), nb::arg("whole"),
+               nb::arg("first"), nb::arg("count"), nb::keep_alive<1, 2>())
           .def("encode", &encode, nb::arg("gradients").none(), nb::arg("seed").none(),
                nb::arg("step").none(), nb::arg("worker").none(), nb::arg("channel").none())
           .def("begin_message", &begin_message, nb::arg("seed").none(), nb::arg("step").none(),

@@ -31,6 +31,8 @@ class PyCompressor {
   /// `layers`: a list of (name, shape, dtype's name); `policy`: rules, or one spec for all.
   PyCompressor(nb::list layers, const std::string& policy, unsigned threads, bool names_on_wire,
                const std::string& device, bool learns_ranks);
+  /// Layers [first, first + count) of `whole`, which outlives it.
+  PyCompressor(PyCompressor& whole, std::size_t first, std::size_t count);
 
   Compressor model;
   std::string policy;  ///< as it was given
@@ -41,11 +43,19 @@ class PyCompressor {
   /// Alone for `encode`, what begins or ends a message or a step, and `load`; shared for everything
   /// between.
   std::shared_mutex step;
+  std::shared_mutex* step_of_whole = nullptr;  ///< of a part: its messages are between, too
   std::unique_ptr<OpenMessage> open;  ///< between `begin_message` and `end_message`; under the GIL
   std::unique_ptr<std::mutex[]> layers;  ///< one a layer: two threads may not encode the same one
   /// Suffices to decode any message of these shapes into any dtypes, on the CPU.
   std::size_t decode_workspace_bytes = 0;
 
+  /// Sizes that follow from the model.
+  void set_up();
+  /// Keeps the whole's step from ending in a call that encodes a part.
+  [[nodiscard]] std::shared_lock<std::shared_mutex> among_parts() const {
+    if (step_of_whole == nullptr) return {};
+    return std::shared_lock(*step_of_whole);
+  }
   /// \throws Error for an array of another shape (or, to encode, dtype) than was registered.
   void check(std::size_t layer, const Array& array, bool encoding, const std::string& what) const;
   void check(const Arrays& arrays, bool encoding, const std::string& what) const;

@@ -160,6 +160,13 @@ ATOMO_API atomo_status atomo_compressor_create(const atomo_layer* layers, size_t
                                                const char* policy,
                                                const atomo_compressor_options* options,
                                                atomo_compressor** compressor);
+/// Layers [first, first + count) as a compressor whose messages belong to the steps of `compressor`: a
+/// bucket of gradients as one message at the step's prices. `atomo_compressor_encode` of a part is
+/// called between `atomo_compressor_begin_step` and `..._end_step` of `compressor`, with the step's
+/// key, once a step; the step learns from it as from single layers. `compressor` outlives its parts,
+/// which are destroyed like it. `*part` is NULL on failure. Allocates.
+ATOMO_API atomo_status atomo_compressor_part(atomo_compressor* compressor, size_t first,
+                                             size_t count, atomo_compressor** part);
 /// Gives it back; no call may be using it.
 ATOMO_API void atomo_compressor_destroy(atomo_compressor* compressor);
 /// How many layers it has.

@@ -188,6 +188,21 @@ class Compressor {
   /// budget does not pay for a message worth sending (a step's first messages do not tell: each
   /// layer of the first step spends at least as much), `wrong_stage` outside a step.
   Status end_step(const Context& context = {}) noexcept;
+  /// Layers [first, first + count) as a compressor whose messages belong to this model's steps: a
+  /// bucket of gradients as one message, and one budget for all buckets. Its `encode` is called
+  /// between `begin_step` and `end_step` of this model, with the step's key (`tensor` 0,
+  /// `Context::key` null), once a step; layers are this model's in draws, and numbered so on the wire.
+  /// The message is at the step's prices and its layers are learnt from as those of `encode_layer`;
+  /// a pool without a price (in the first step) gets one from the part's own budget. A `cap=` bounds
+  /// each part's message as that of a model of its own, and its `wire_bytes` are the same; without one
+  /// the bytes are those of `join` of the layers' messages, once there is a price. `decode` and its
+  /// likes read such messages at any time. On a device a part takes as many launches as a model, and
+  /// one more, and has tables of its own there. Parts may be encoded as layers are: on any threads, or
+  /// streams. `begin_step`, and with it `encode_layer` and `end_step`, of a part are refused
+  /// (`wrong_stage`), as is its `encode` outside a step of this model; `invalid_argument` for another
+  /// key. Set-up: allocates. This model outlives its parts; what is learnt is saved with it.
+  /// \throws Error for layers that the model has not, a part of a part, or a cap that leaves no room.
+  [[nodiscard]] Compressor part(std::size_t first, std::size_t count);
   /// Reads what `encode_layer(i, ...)` of this or another worker wrote: `view` has the shape of
   /// layer i. `shape_mismatch` for a layer that the model has not, `codec_mismatch` for a message of
   /// another codec. Needs a workspace of `decode_workspace_bytes(i)`.
@@ -214,7 +229,8 @@ class Compressor {
 
   /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
   /// model's price, under a `cap=` of its layers' shares, and the ranks of its sketches. Between
-  /// steps. On a device this call and `load` wait for all its work. \throws Error when that failed.
+  /// steps. On a device this call and `load` wait for all its work. \throws Error when that failed, and
+  /// of a part, which keeps nothing.
   [[nodiscard]] std::vector<std::byte> save() const;
   /// A state of other layers gives its prices alone: sketches begin anew. \throws Error when the
   /// bytes are not a saved state of a model with these caps.
@@ -222,6 +238,7 @@ class Compressor {
 
  private:
   struct Impl;
+  explicit Compressor(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -30,14 +30,21 @@ class DeviceModel {
   virtual ~DeviceModel() = default;
   [[nodiscard]] virtual std::size_t encode_workspace_bytes() const noexcept = 0;
   [[nodiscard]] virtual std::size_t decode_workspace_bytes() const noexcept = 0;
-  /// `budget_bits`: what the budgets leave for bodies, by pool (atoms, grid).
+  /// `budget_bits`: what the budgets leave for bodies, by pool (atoms, grid). `step`: of a part, the
+  /// prices of the whole's step; null of a whole message.
   virtual Status encode(std::span<const ConstTensorView> views, const Key& key,
-                        const double (&budget_bits)[2], const Payload& payload,
-                        const Context& context) const noexcept = 0;
+                        const double (&budget_bits)[2], const StepPrices* step,
+                        const Payload& payload, const Context& context) const noexcept = 0;
   /// Several messages are added in order; halves are rounded once, with the first one's key.
   virtual Status decode(std::span<const ConstBytes> messages, bool add, float alpha,
                         std::span<const TensorView> views,
                         const Context& context) const noexcept = 0;
+
+  /// Sets up, as `make_model`: the layers from `first` on, whose messages belong to the steps of this
+  /// model, which outlives them.
+  [[nodiscard]] virtual std::unique_ptr<DeviceModel> make_part(std::span<const LayerPlan> layers,
+                                                               const HeadLayout& head,
+                                                               std::size_t first) const = 0;
 
   // Streaming. What one call leaves on the device the others read: streams must be in order.
   /// `budget_bits`: what the layer's own budget leaves for its body.

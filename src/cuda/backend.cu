@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -165,6 +166,11 @@ class ResidentPlan {
   [[nodiscard]] const MessagePlan<Plans>& plan() const noexcept { return plan_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
   [[nodiscard]] const std::byte* host_tables() const noexcept { return host_tables_.data(); }
+  /// Of encoding.
+  [[nodiscard]] std::vector<KeptPlaces> kept_places(std::size_t layers) const {
+    return find_places(std::get<atoms::Plan>(plan_.operations),
+                       std::get<coordinate::Plan>(plan_.operations), layers, host_tables_);
+  }
   [[nodiscard]] Frame frame(Bytes workspace, std::byte* message = nullptr,
                             std::uint64_t capacity = 0) const {
     std::byte* const work = aligned(workspace);
@@ -187,13 +193,19 @@ class Model final : public backend::DeviceModel {
         encode_(shape_, false),
         decode_(shape_, true),
         streaming_(layers_, streamed, cap_room) {}
+  /// A part of `whole`.
+  Model(std::span<const LayerPlan> layers, const format::HeadLayout& head, const Model& whole,
+        std::size_t first)
+      : Model(layers, head, std::vector<backend::StreamedLayer>(layers.size()), 0) {
+    part_.emplace(whole.streaming_, first, layers_, encode_.kept_places(layers.size()));
+  }
 
   std::size_t encode_workspace_bytes() const noexcept override { return encode_.workspace_bytes(); }
   std::size_t decode_workspace_bytes() const noexcept override { return decode_.workspace_bytes(); }
 
   Status encode(std::span<const ConstTensorView> views, const Key& key,
-                const double (&budget_bits)[2], const Payload& payload,
-                const Context& context) const noexcept override {
+                const double (&budget_bits)[2], const price::StepPrices* step,
+                const Payload& payload, const Context& context) const noexcept override {
     if (const Status s = check_views(views); failed(s)) return s;
     if (context.workspace.size() < encode_.workspace_bytes()) return Status::workspace_too_small;
     if (context.stream == nullptr) return Status::invalid_argument;
@@ -202,11 +214,16 @@ class Model final : public backend::DeviceModel {
     MessageCall call{key, context.key, context.step};
     for (int pool = 0; pool < 2; ++pool)
       call.budget_256[pool] = price::budget_cost_256(budget_bits[pool]);
-    call.learnt = streaming_.learnt();
-    call.ranks = {streaming_.ranks(), streaming_.next_ranks(), streaming_.ranks()};
+    if (part_) {
+      part_->fill(*step, call);
+    } else {
+      call.learnt = streaming_.learnt();
+      call.ranks = {streaming_.ranks(), streaming_.next_ranks(), streaming_.ranks()};
+    }
+    const Frame frame = encode_.frame(context.workspace, payload.data, payload.capacity);
     Queue queue(context.stream, context.handles, encode_.host_tables());
-    encode_message(encode_.frame(context.workspace, payload.data, payload.capacity), encode_.plan(),
-                   {}, call, views, payload.bytes, context.status, queue);
+    encode_message(frame, encode_.plan(), {}, call, views, payload.bytes, context.status, queue);
+    if (part_) part_->keep(frame, queue);
     return status_of(queue, Status::ok);
   }
 
@@ -219,6 +236,12 @@ class Model final : public backend::DeviceModel {
     decode_messages(decode_.frame(context.workspace), decode_.plan(), {}, messages, {add, alpha},
                     views, context, queue);
     return status_of(queue, Status::ok);
+  }
+
+  std::unique_ptr<DeviceModel> make_part(std::span<const LayerPlan> layers,
+                                         const format::HeadLayout& head,
+                                         std::size_t first) const override {
+    return std::make_unique<Model>(layers, head, *this, first);
   }
 
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Key& key,
@@ -323,6 +346,7 @@ class Model final : public backend::DeviceModel {
   ResidentPlan<EncodePlans> encode_;
   ResidentPlan<DecodePlans> decode_;
   Streaming streaming_;
+  std::optional<PartOfSteps> part_;  ///< of a part: what its messages leave to the whole's steps
 };
 
 std::unique_ptr<backend::DeviceModel> make_model(std::span<const LayerPlan> layers,

@@ -21,6 +21,8 @@ struct MessageCall {
   /// A layer of a streamed step: it is sent at the pools' `given` prices, or, where there is
   /// `predicted` on the device, at its; it finds its own where they are 0.
   bool streamed = false;
+  bool shares =
+      false;  ///< a part of a streamed step: where they are 0, its layers find one together
   float given[2] = {};
   const price::LearntPrices* predicted = nullptr;
   price::StreamedCap cap{};               ///< of this layer, but for its limit:

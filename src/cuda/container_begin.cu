@@ -66,7 +66,7 @@ __device__ void fill_message(const Frame& frame, const MessageCall& call) {
       const float given =
           call.predicted != nullptr ? call.predicted->pools[number].price : call.given[number];
       pool.given = format::is_own_price(given) ? given : 0;
-      pool.alone = pool.given > 0 ? 0 : 1;
+      pool.alone = pool.given > 0 || call.shares ? 0 : 1;
     }
     if (number == kAtomsPool && state.cap.limit != 0) {
       const std::uint64_t most = price::budget_cost_256(price::limit_budget_bits(state.cap.limit));

@@ -37,6 +37,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/sketch_rows.cu
   cuda/sketch_start.cu
   cuda/streaming.cu
+  cuda/streaming_part.cu
   cuda/svd.cu
   cuda/thinning.cu
   cuda/topk_decode.cu

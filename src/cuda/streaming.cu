@@ -290,37 +290,46 @@ Streaming::Streaming(std::span<const LayerPlan> layers,
   tables_ = on_device(tables, "the tables of a model's steps");
   memory_ = device_bytes(placed.workspace_bytes());
   check(cudaMemset(memory_.get(), 0, placed.workspace_bytes()), "the memory of a model's steps");
-  find_places({in(tables, plan_.layers), layers.size()}, tables);
+  set_places({in(tables, plan_.layers), layers.size()}, tables);
   set_first_ranks();
   set_first_limits(streamed, tables);
   wait_for_set_up("the memory of a model's steps");
 }
 
-void Streaming::find_places(std::span<const StepLayer> layers, std::span<const std::byte> tables) {
-  for (const StepLayer& layer : layers) {
-    KeptPlaces& places = places_.emplace_back();
-    places.any = layer.pool != StepLayer::kNoPool;
-    places.entries = layer.entries;
-  }
-  const PricePlan& price = plan_.atom_pool.price;
+std::vector<KeptPlaces> find_places(const atoms::Plan& atoms, const coordinate::Plan& grid,
+                                    std::size_t layers, std::span<const std::byte> tables) {
+  std::vector<KeptPlaces> all(layers);
+  const PricePlan& price = atoms.price;
   for (std::uint32_t p = 0; p < price.count; ++p) {
     const PricedLayer& of = in(tables, price.layers)[p];
     const PriceJob* const jobs = in(tables, price.jobs) + of.first;
-    KeptPlaces& places = places_[of.layer];
+    KeptPlaces& places = all[of.layer];
     places.amplitudes = jobs->amplitudes;
     places.jobs = of.jobs;
     for (std::uint32_t j = 0; j < of.jobs; ++j) places.atoms += jobs[j].atoms;
     places.demands = behind(price.demands, of.first);
-    if (of.min_limit_bytes != 0) places.limit = behind(plan_.atom_pool.cap.limits, p);
+    if (of.min_limit_bytes != 0) places.limit = behind(atoms.cap.limits, p);
     if (of.grid == PricedLayer::kNoGrid) continue;
     places.offer = behind(price.grids, of.grid);
-    place_grid(plan_.atom_pool.grids, in(tables, plan_.atom_pool.grids.jobs)[of.grid], of.grid,
-               places);
+    place_grid(atoms.grids, in(tables, atoms.grids.jobs)[of.grid], of.grid, places);
   }
-  for (std::uint32_t j = 0; j < plan_.grid_pool.count; ++j) {
-    const coordinate::Job& job = in(tables, plan_.grid_pool.jobs)[j];
-    place_grid(plan_.grid_pool, job, j, places_[job.layer]);
+  for (std::uint32_t j = 0; j < grid.count; ++j) {
+    const coordinate::Job& job = in(tables, grid.jobs)[j];
+    place_grid(grid, job, j, all[job.layer]);
   }
+  return all;
+}
+
+void Streaming::set_places(std::span<const StepLayer> layers, std::span<const std::byte> tables) {
+  places_ = find_places(plan_.atom_pool, plan_.grid_pool, layers.size(), tables);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    places_[i].any = layers[i].pool != StepLayer::kNoPool;
+    places_[i].entries = layers[i].entries;
+  }
+}
+
+Scratch<KeptLayer> Streaming::kept(std::size_t layer) const noexcept {
+  return behind(plan_.kept, layer);
 }
 
 void Streaming::set_first_ranks() {
@@ -372,7 +381,7 @@ void Streaming::keep(std::size_t layer, const Frame& message, const atoms::Plan&
     job.entries = steps(places.entries);
     words += coordinate::kListed;
   }
-  job.layer = steps(behind(plan_.kept, layer));
+  job.layer = steps(kept(layer));
   queue.launch_warps(keep_layer, divide_up(words, kWordsByWarp), message, job);
 }
 

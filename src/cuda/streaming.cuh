@@ -66,6 +66,12 @@ struct KeptPlaces {
   std::uint32_t jobs = 0;  ///< of demands
 };
 
+/// Of a plan's layers, by number: where its workspace has what is kept. Both directions' plans have
+/// it, of messages and of steps.
+[[nodiscard]] std::vector<KeptPlaces> find_places(const atoms::Plan& atoms,
+                                                  const coordinate::Plan& grid, std::size_t layers,
+                                                  std::span<const std::byte> tables);
+
 class Streaming {
  public:
   /// Sets up: allocates and copies. `cap_room`: bytes that the caps leave for a step's bodies
@@ -79,6 +85,10 @@ class Streaming {
   /// none for layers without a budget.
   void keep(std::size_t layer, const Frame& message, const atoms::Plan& atoms,
             const coordinate::Plan& grid, Queue& queue) const noexcept;
+  /// Where what is kept of a layer goes, and that it came.
+  [[nodiscard]] const KeptPlaces& places(std::size_t layer) const { return places_[layer]; }
+  [[nodiscard]] Scratch<KeptLayer> kept(std::size_t layer) const noexcept;
+  [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
   /// The prices of the next step. Three launches; two more with layers in the pool of atoms, four
   /// more with coordinates; one more with caps. `status` may be null.
   void end_step(const price::StepPrices& prices, Status* status, Queue& queue) const noexcept;
@@ -98,7 +108,7 @@ class Streaming {
   [[nodiscard]] Frame frame() const noexcept {
     return {plan_.frame, tables_.get(), memory_.get(), memory_.get(), nullptr, 0};
   }
-  void find_places(std::span<const StepLayer> layers, std::span<const std::byte> tables);
+  void set_places(std::span<const StepLayer> layers, std::span<const std::byte> tables);
   void set_first_ranks();
   void set_first_limits(std::span<const backend::StreamedLayer> streamed,
                         std::span<const std::byte> tables);
@@ -108,6 +118,25 @@ class Streaming {
   std::size_t cap_room_;
   std::uint64_t reserve_ = 0;  ///< beside that, of one layer
   DeviceBytes tables_, memory_;
+};
+
+/// The layers from `first` on, in messages of their own (streaming_part.cu).
+class PartOfSteps {
+ public:
+  /// Sets up. `steps` outlives it; `places`: of the messages' plan.
+  PartOfSteps(const Streaming& steps, std::size_t first, std::span<const LayerPlan> layers,
+              std::span<const KeptPlaces> places);
+
+  /// As those of Streaming, for all layers of the part.
+  void fill(const price::StepPrices& prices, MessageCall& call) const noexcept;
+  void keep(const Frame& message, Queue& queue) const noexcept;
+
+ private:
+  const Streaming& steps_;
+  std::size_t first_;
+  std::uint32_t count_ = 0;  ///< layers of which something is kept
+  std::uint64_t units_ = 0;
+  DeviceBytes jobs_;
 };
 
 }  // namespace atomo::cuda

@@ -35,6 +35,7 @@ bool any_half(std::span<const TensorView> views) noexcept {
 
 Compressor::Compressor(std::vector<LayerSpec> layers, Policy policy, CompressorOptions options)
     : impl_(std::make_unique<Impl>(std::move(layers), std::move(policy), options)) {}
+Compressor::Compressor(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 Compressor::Compressor(Compressor&&) noexcept = default;
 Compressor& Compressor::operator=(Compressor&&) noexcept = default;
 Compressor::~Compressor() = default;
@@ -152,8 +153,20 @@ Status Compressor::begin_step(const Key& key) noexcept {
   return status;
 }
 
+Compressor Compressor::part(std::size_t first, std::size_t count) {
+  if (impl_->whole_model != nullptr)
+    throw Error("a part has no parts: take them of the whole model");
+  const std::size_t all = impl_->layers.size();
+  if (count == 0 || first >= all || count > all - first) {
+    throw Error("a part of " + std::to_string(count) + " layers from layer " +
+                std::to_string(first) + " on: the model has " + std::to_string(all) + " layers");
+  }
+  return Compressor(std::make_unique<Impl>(*impl_, first, count));
+}
+
 Status Compressor::begin_step(const Key& key, const Prices& prices) noexcept {
-  if (impl_->in_step || impl_->in_message) return Status::wrong_stage;
+  if (impl_->in_step || impl_->in_message || impl_->whole_model != nullptr)
+    return Status::wrong_stage;
   if (key.tensor != 0 || !is_finite_price(prices.atoms) || !is_finite_price(prices.grid))
     return Status::invalid_argument;
   if (!impl_->streams_under_cap()) return Status::unsupported;
@@ -243,6 +256,7 @@ std::size_t rank_words(std::uint64_t ranks) noexcept { return (ranks + 3) / 4 * 
 }  // namespace
 
 std::vector<std::byte> Compressor::save() const {
+  if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: save the whole model");
   LearntPrices learnt;
   std::vector<std::uint64_t> limits(impl_->capped_layers());
   std::vector<RankState> ranks;
@@ -266,6 +280,7 @@ std::vector<std::byte> Compressor::save() const {
 }
 
 void Compressor::load(ConstBytes bytes) {
+  if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: load the whole model");
   SavedState state{};
   std::vector<std::uint64_t> limits(impl_->capped_layers());
   const std::size_t limit_bytes = limits.size() * sizeof(std::uint64_t);

@@ -43,7 +43,7 @@ class HalfSums {
 
 }  // namespace
 
-void Compressor::Impl::set_up_layers(const CompressorOptions& options) {
+void Compressor::Impl::set_up_layers() {
   if (layers.empty()) throw Error("a model without layers: expected at least one");
   if (layers.size() > kMaxLayers) {
     throw Error("a model of " + std::to_string(layers.size()) +
@@ -75,7 +75,12 @@ void Compressor::Impl::set_up_memory() {
     end += static_cast<std::size_t>(padded(plan.max_body_bytes));
   }
   max_bytes = layout.bytes() + end;
-  for (const auto& plan : plans) encoders.emplace_back(plan);
+  if (whole_model == nullptr) {
+    for (const auto& plan : plans) own_encoders.emplace_back(plan);
+    encoders = own_encoders;
+  } else {
+    encoders = whole_model->encoders.subspan(first_layer, count);
+  }
   statuses.resize(count);
   seen.resize(count);
   limits.resize(count);
@@ -91,8 +96,10 @@ void Compressor::Impl::set_up_memory() {
     for (auto& encoder : encoders) encoder.carve_price_input(carver);
     return carver.bytes();
   };
-  price_memory.resize(carve_price_inputs(Carver()));
-  carve_price_inputs(Carver(Bytes(price_memory)));
+  if (whole_model == nullptr) {
+    price_memory.resize(carve_price_inputs(Carver()));
+    carve_price_inputs(Carver(Bytes(price_memory)));
+  }
 
   // Layers are decoded side by side where there is room for them.
   constexpr std::size_t kDecodedAtOnce = 4;
@@ -124,7 +131,9 @@ void Compressor::Impl::set_up_device() {
                         one_layer_fixed_bits(i), limits[i]});
   }
   const std::vector<LayerPlan> plain(plans.begin(), plans.end());
-  device = device_backend()->make_model(plain, layout, streamed,
+  device = whole_model != nullptr ? whole_model->device->make_part(plain, layout, first_layer)
+                                  : device_backend()->make_model(
+                                        plain, layout, streamed,
                                         streams_under_cap() ? cap_room(true) - cap_reserve() : 0);
   // A device writes a body where it will stay, when all lengths are known.
   if (const auto most = wire_bytes()) max_bytes = *most;
@@ -140,7 +149,18 @@ Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
   std::fill(seen.begin(), seen.end(), std::uint8_t{2});  // what sends is known on the device alone
   const double budgets[2] = {gather(Pool::atoms, false), gather(Pool::grid, false)};
-  return device->encode(views, key, budgets, payload, context);
+  if (whole_model == nullptr) return device->encode(views, key, budgets, nullptr, payload, context);
+  if (const Status s = check_part(key, context); failed(s)) return s;
+  Key own = key;
+  own.tensor = static_cast<std::uint16_t>(first_layer);
+  const StepPrices step = whole_model->step_prices();
+  return device->encode(views, own, budgets, &step, payload, context);
+}
+
+Status Compressor::Impl::check_part(const Key& key, const Context& context) const noexcept {
+  if (!whole_model->in_step) return Status::wrong_stage;
+  return key == whole_model->step_key && context.key == nullptr ? Status::ok
+                                                                : Status::invalid_argument;
 }
 
 Status Compressor::Impl::carve(Bytes memory) noexcept {
@@ -183,6 +203,10 @@ Status Compressor::Impl::begin_message(Key key, const Payload& payload,
   if (key.tensor != 0 || payload.data == nullptr || payload.bytes == nullptr)
     return Status::invalid_argument;
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
+  if (whole_model != nullptr) {
+    if (const Status s = check_part(key, context); failed(s)) return s;
+    key.tensor = static_cast<std::uint16_t>(first_layer);
+  }
   if (const Status s = carve(context.workspace); failed(s)) return s;
   if (context.key != nullptr) key = *context.key;
   if (context.step != nullptr) key.step = *context.step;
@@ -195,7 +219,7 @@ Status Compressor::Impl::begin_message(Key key, const Payload& payload,
 Status Compressor::Impl::add_layer(std::size_t i, const ConstTensorView& view,
                                    Executor* executor) noexcept {
   Key own = message_key;
-  own.tensor = static_cast<std::uint16_t>(i);
+  own.tensor = static_cast<std::uint16_t>(first_layer + i);
   LayerEncoder& layer = encoders[i];
   Status status = layer.prepare(view, own, executor, rank_of(i));
   seen[i] = layer.sends() ? 2 : 1;
@@ -232,6 +256,10 @@ Status Compressor::Impl::end_message(Executor* executor) noexcept {
   layout.seal(message.data, message_key, found.atoms, found.grid, total, executor);
   *message.bytes = total;
   for (const std::size_t i : ranked_layers) learn_rank(i);
+  if (whole_model != nullptr) {  // which learns the rest at the end of its step
+    std::ranges::copy(seen, whole_model->seen.begin() + static_cast<std::ptrdiff_t>(first_layer));
+    return status;
+  }
   ranks = next_ranks;
   prices = found;
   if (found.atoms > 0) atoms.smoothed_price = atoms.price = found.atoms;

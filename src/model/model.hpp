@@ -2,10 +2,12 @@
 #pragma once
 /// A model inside: its layers, the memory a step needs, its budget. model.cpp sets up, encodes and
 /// decodes; model_price.cpp finds and predicts prices; model_cap.cpp shares the room under a cap;
-/// compressor.cpp is the public face.
+/// compressor.cpp is the public face. A part of a model is a model whose encoders, prices and ranks
+/// are the whole's.
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "atomo/compressor.hpp"
@@ -26,6 +28,10 @@ inline constexpr double kMeanPaddingBits = 12;
 struct Compressor::Impl {
   std::vector<LayerSpec> layers;
   Policy policy;
+  CompressorOptions options;
+  Impl* whole_model =
+      nullptr;  // of a part: the model whose layers, from `first_layer` on, these are
+  std::size_t first_layer = 0;
   std::vector<Codec> codecs;
   std::vector<codec::EncoderPlan> plans;
   format::HeadLayout layout;
@@ -37,7 +43,8 @@ struct Compressor::Impl {
   // Per layer, written by whoever encodes it: its encoder, what became of it, and whether it was
   // seen this step.
   std::vector<std::byte> price_memory;  // what the price inputs of the layers point to
-  std::vector<codec::LayerEncoder> encoders;
+  std::vector<codec::LayerEncoder> own_encoders;
+  std::span<codec::LayerEncoder> encoders;
   std::vector<Status> statuses;
   std::vector<std::uint8_t> seen;
   std::vector<const price::PriceInput*> pool_inputs;
@@ -67,17 +74,32 @@ struct Compressor::Impl {
   Key message_key;
   Payload message;
 
-  Impl(std::vector<LayerSpec> specs, Policy p, CompressorOptions options)
-      : layers(std::move(specs)), policy(std::move(p)) {
-    set_up_layers(options);
+  Impl(std::vector<LayerSpec> specs, Policy p, CompressorOptions o)
+      : layers(std::move(specs)), policy(std::move(p)), options(o) {
+    set_up();
+  }
+  /// A part of `all`.
+  Impl(Impl& all, std::size_t begin, std::size_t count)
+      : layers(all.layers.begin() + static_cast<std::ptrdiff_t>(begin),
+               all.layers.begin() + static_cast<std::ptrdiff_t>(begin + count)),
+        policy(all.policy),
+        options(all.options),
+        whole_model(&all),
+        first_layer(begin) {
+    set_up();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void set_up() {
+    set_up_layers();
     set_up_memory();
     set_up_order();
     check_cap();
     set_limits();
     if (options.device == Device::cuda) set_up_device();
   }
-
-  void set_up_layers(const CompressorOptions& options);
+  void set_up_layers();
   void set_up_memory();
   void set_up_order();
   void set_up_device();
@@ -112,6 +134,10 @@ struct Compressor::Impl {
   }
   double gather(price::Pool pool, bool streamed) noexcept;
   Status learn(price::Pool pool, float price, price::ControllerState& state) noexcept;
+  /// Whether a message of a part may be encoded now, and under this key.
+  [[nodiscard]] Status check_part(const Key& key, const Context& context) const noexcept;
+  /// The price that a part's layers of a pool share with the whole; 0 where there is none.
+  [[nodiscard]] float price_of_whole(price::Pool pool) const noexcept;
   Status carve(Bytes memory) noexcept;
   template <typename Step>
   Status each_layer(Executor* executor, Step step) noexcept;
@@ -132,8 +158,13 @@ struct Compressor::Impl {
   }
   std::uint64_t close_gaps() noexcept;
   /// What layer i, once written, says of its next sketch.
-  void learn_rank(std::size_t i) noexcept { next_ranks[i] = encoders[i].learn_rank(ranks[i]); }
-  [[nodiscard]] std::size_t rank_of(std::size_t i) const noexcept { return ranks[i].rank; }
+  void learn_rank(std::size_t i) noexcept {
+    if (whole_model != nullptr) return whole_model->learn_rank(first_layer + i);
+    next_ranks[i] = encoders[i].learn_rank(ranks[i]);
+  }
+  [[nodiscard]] std::size_t rank_of(std::size_t i) const noexcept {
+    return whole_model != nullptr ? whole_model->rank_of(first_layer + i) : ranks[i].rank;
+  }
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
   Status encode_layer_on_device(std::size_t i, const ConstTensorView& view, const Payload& payload,

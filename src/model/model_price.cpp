@@ -32,9 +32,19 @@ double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
   return body_budget(budget, fixed);
 }
 
+float Compressor::Impl::price_of_whole(Pool pool) const noexcept {
+  if (whole_model == nullptr) return 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (in_pool(i, pool))
+      return pool == Pool::atoms ? whole_model->prices.atoms : whole_model->prices.grid;
+  }
+  return 0;
+}
+
 /// The prices of a whole message whose layers are prepared.
 Status Compressor::Impl::find_prices(LayerPrices& found, Executor* executor) noexcept {
   const auto find = [&](Pool pool) {
+    if (const float shared = price_of_whole(pool); shared > 0) return FoundPrice{.price = shared};
     const double target = gather(pool, false);
     return find_price(pool_inputs, target, executor);
   };

@@ -268,6 +268,49 @@ def test_prices_that_are_given_are_those_of_the_step():
     assert model.prices == atomo.Prices(atoms=0.5, grid=0.25)
 
 
+@pytest.mark.parametrize("policy", ["atomo:bits=1", "qsgd:bits=4", "*.bias=identity; *=atomo:bits=2,atoms=rows"])
+def test_a_part_is_its_layers_joined(policy):
+    grads, key = gradients(FRAMEWORKS[0]), {"seed": 4, "worker": 1}
+    model, by_layers = (atomo.Compressor(SHAPES, policy) for _ in range(2))
+    parts = [model.part(["conv", "fc.weight"]), model.part(["fc.bias", "scale", "none"])]
+    for step in range(3):
+        model.begin_step(**key, step=step)
+        messages = [part.encode({name: grads[name] for name in part.layers}, **key, step=step) for part in reversed(parts)][::-1]
+        model.end_step()
+        if step == 0:  # single layers have no price in common there
+            by_layers.load_state(model.state())
+            continue
+        by_layers.begin_step(**key, step=step)
+        for part, message in zip(parts, messages):
+            assert message == atomo.join([by_layers.encode_layer(name, grads[name]) for name in part.layers])
+        by_layers.end_step()
+        assert model.state() == by_layers.state()
+    decoded = parts[0].decode(messages[0], like={name: grads[name] for name in parts[0].layers})
+    assert list(decoded) == ["conv", "fc.weight"]
+
+
+def test_parts_are_of_neighbours_and_within_a_step():
+    model = atomo.Compressor(SHAPES, "atomo:bits=1")
+    for names in ([], ["conv", "fc.bias"], ["fc.weight", "conv"], ["conv", "conv"]):
+        with pytest.raises(atomo.Error, match="behind one another"):
+            model.part(names)
+    with pytest.raises(atomo.Error, match="no layer is called 'other'"):
+        model.part(["other"])
+    part = model.part(["conv"])
+    with pytest.raises(atomo.Error, match="a part has no parts"):
+        part.part(["conv"])
+    with pytest.raises(atomo.Error, match="a part keeps nothing"):
+        pickle.dumps(part)
+    grads = {"conv": gradients(FRAMEWORKS[0])["conv"]}
+    with pytest.raises(atomo.Error):
+        part.encode(grads, seed=1, step=0)
+    model.begin_step(seed=1, step=0)
+    with pytest.raises(atomo.Error):
+        part.encode(grads, seed=1, step=1)
+    del model  # which the part keeps
+    assert part.encode(grads, seed=1, step=0)
+
+
 def test_what_a_message_is_expected_to_take():
     grads = gradients(FRAMEWORKS[0])
     fixed = atomo.Compressor(SHAPES, "qsgd:bits=4")

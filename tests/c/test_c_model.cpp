@@ -360,6 +360,39 @@ TEST(CModel, PoliciesSayWhatTheySayInCpp) {
   EXPECT_EQ(text, policy.codec_for("w").without_lossless().to_string());
 }
 
+TEST(CModel, PartsAreTheCppOnes) {
+  Twins t(kPolicies[0]);
+  atomo_compressor* made = nullptr;
+  ASSERT_EQ(atomo_compressor_part(t.handle.get(), 1, 2, &made), ATOMO_OK) << atomo_last_error();
+  const test::Owned<atomo_compressor> part(made);
+  Compressor twin = t.model.part(1, 2);
+  for (std::uint32_t step = 0; step < 3; ++step) {
+    const Key key{.seed = 2, .step = step};
+    const auto k = test::c_key(key);
+    ASSERT_EQ(atomo_compressor_begin_step(t.handle.get(), &k), ATOMO_OK);
+    ASSERT_EQ(t.model.begin_step(key), Status::ok);
+    std::vector<ConstTensorView> views;
+    for (std::size_t i = 1; i < 3; ++i)
+      views.push_back({t.gradient.values[i].data(), DType::f32, t.gradient.specs[i].shape});
+    Buffer found(twin.max_encoded_bytes()), expected(found.size());
+    std::uint64_t bytes = 0, length = 0;
+    const CContext context(test::workspace_bytes(twin), nullptr);
+    ASSERT_EQ(atomo_failed(atomo_compressor_encode(made, t.inputs.data() + 1, 2, &k, found.data(),
+                                                   found.size(), &bytes, context.get())),
+              0);
+    ASSERT_FALSE(
+        failed(twin.encode(views, key, {expected.data(), expected.size(), &length}, t.cpp())));
+    found.resize(bytes);
+    expected.resize(length);
+    EXPECT_EQ(found, expected) << step;
+    ASSERT_EQ(atomo_failed(atomo_compressor_end_step(t.handle.get(), context.get())), 0);
+    ASSERT_FALSE(failed(t.model.end_step()));
+  }
+  atomo_compressor* none = made;
+  EXPECT_NE(atomo_compressor_part(t.handle.get(), 1, 100, &none), ATOMO_OK);
+  EXPECT_EQ(none, nullptr);
+}
+
 TEST(CModel, ThreadsDoNotChangeTheBytes) {
   Twins t(kPolicies[1]);
   const Key key{.seed = 9};

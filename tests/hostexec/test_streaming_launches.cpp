@@ -97,8 +97,7 @@ TEST(StreamingLaunches, AreAConstant) {
        {Expected{"qsgd:bits=4", 0, 3}, Expected{"atomo:bits=4,atoms=rows", 1, 5},
         Expected{"atomo:bits=8,cap=64,atoms=rows", 1, 6},
         Expected{"atomo:bits=4,atoms=coordinate", 1, 7},
-        Expected{"atomo:price=0.01,atoms=rows", 0, 3},
-        Expected{"atomo:bits=4,atoms=auto", 1, 5}}) {
+        Expected{"atomo:price=0.01,atoms=rows", 0, 3}, Expected{"atomo:bits=4,atoms=auto", 1, 5}}) {
     const std::string policy = std::string("*=") + spec;
     const StepLaunches single = launches_of({one}, policy);
     std::cout << spec << ": a layer " << single.layer << ", end " << single.end << " launches\n";
@@ -108,6 +107,39 @@ TEST(StreamingLaunches, AreAConstant) {
     const StepLaunches all = launches_of(many, policy);
     EXPECT_LE(all.layer, single.layer) << spec;
     EXPECT_EQ(all.end, single.end) << spec;
+  }
+}
+
+/// Of a whole message, or of one of a part.
+std::size_t launches_of_message(Compressor& model, std::span<const ConstTensorView> views,
+                                const Key& key) {
+  const test::ModelBuffers buffers(model);
+  const test::Memory workspace(model.encode_workspace_bytes());
+  const Counting counting;
+  hostexec::reset_calls();
+  EXPECT_EQ(model.encode(views, key, buffers.target(), counting.context(workspace)), Status::ok);
+  EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
+  return hostexec::launch_count();
+}
+
+TEST(StreamingLaunches, APartTakesOneMoreThanAModel) {
+  std::vector<LayerSpec> layers;
+  for (int i = 0; i < 60; ++i) layers.push_back({"layer" + std::to_string(i), {30 + i % 9, 20}});
+  const test::Gradients gradients(layers);
+  const std::vector<LayerSpec> own(layers.begin() + 10, layers.begin() + 50);
+  const auto views = std::span(gradients.views()).subspan(10, 40);
+  for (const auto& [spec, kept] : {std::pair{"qsgd:bits=4", 0u},
+                                   {"atomo:bits=4,atoms=rows", 1u},
+                                   {"atomo:bits=4,atoms=coordinate", 1u},
+                                   {"atomo:bits=4,atoms=auto", 1u}}) {
+    const auto policy = Policy::parse(std::string("*=") + spec);
+    Compressor model(layers, policy, {.device = Device::cuda});
+    Compressor alone(own, policy, {.device = Device::cuda});
+    Compressor part = model.part(10, 40);
+    ASSERT_EQ(model.begin_step({.seed = 1}), Status::ok);
+    EXPECT_EQ(launches_of_message(part, views, {.seed = 1}),
+              launches_of_message(alone, views, {.seed = 1}) + kept)
+        << spec;
   }
 }
 

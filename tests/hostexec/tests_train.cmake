@@ -1,5 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-# The trainer's exchange on the device that the host executor is; neither torch nor MPI is needed.
+# The trainer on the device that the host executor is: its exchange and its coder, which need neither torch nor MPI, and
+# whole runs of every algorithm.
 set(trainer ${PROJECT_SOURCE_DIR}/programs/atomo-train)
-atomo_hostexec_cases(${PROJECT_SOURCE_DIR}/tests/train/test_exchange.cpp ${trainer}/exchange/background.cpp
-  ${trainer}/exchange/host_exchange.cpp ${trainer}/exchange/device_exchange.cpp RANDOM "*Exchange*" RACES "*Exchange*")
+set(on_device ${trainer}/exchange/device_coder.cpp ${trainer}/exchange/device_exchange.cpp)
+atomo_hostexec_cases(${PROJECT_SOURCE_DIR}/tests/train/test_coder.cpp ${PROJECT_SOURCE_DIR}/tests/train/test_exchange.cpp
+  ${trainer}/exchange/background.cpp ${trainer}/exchange/host_coder.cpp ${trainer}/exchange/host_exchange.cpp ${on_device}
+  RANDOM "*Exchange*" "*Coder*" RACES "*Exchange*" "*Coder*")
+
+# A shared library calls its own backend, of which it has none.
+if(NOT TARGET atomo_train_parts OR NOT atomo_inside STREQUAL "atomo::atomo")
+  return()
+endif()
+atomo_hostexec_program(hostexec_train atomo_hostexec ${sanitizer} ${on_device})
+target_link_libraries(hostexec_train PRIVATE atomo_train_parts)
+add_test(NAME hostexec.train COMMAND ${ATOMO_PYTHON} ${PROJECT_SOURCE_DIR}/tests/train/test_devices.py)
+set_tests_properties(hostexec.train PROPERTIES ENVIRONMENT "ATOMO_TRAIN=$<TARGET_FILE:hostexec_train>" COST 90)
+atomo_built_for(kernels hostexec_train)
+atomo_tier(kernels hostexec.train)

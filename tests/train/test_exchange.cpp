@@ -171,17 +171,6 @@ TEST_P(ExchangeTest, PayloadsAndSumsAreTheHosts) {
   }
 }
 
-TEST_P(ExchangeTest, GradientsComeToTheHost) {
-  const auto gradient = gradient_of(0, 0, 100);
-  std::vector<float> here(100), there(100);
-  on_host.exchange().to_host(gradient, here);
-  const atomo::test::Memory memory(400);
-  memory.put(std::as_bytes(std::span(gradient)));
-  on_device.exchange().to_host({reinterpret_cast<const float*>(memory.data()), 100}, there);
-  EXPECT_EQ(here, gradient);
-  EXPECT_EQ(there, gradient);
-}
-
 TEST_P(ExchangeTest, ARefusalNamesItsSender) {
   for (Job* job : {&on_host, &on_device}) {
     ASSERT_NO_FATAL_FAILURE(job->share(0, 1));

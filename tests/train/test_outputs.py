@@ -276,18 +276,18 @@ class DeviceTest(unittest.TestCase):
 
     def test_what_does_not_go_with_a_device(self):
         for options, expected in (
-                (("--device", "cuda", "--algorithm", "twoshot"), "--device: cuda goes with --algorithm allgather and local only"),
-                (("--device", "cuda"), "--device: cuda goes with --algorithm allgather and local only"),
-                (("--device", "cuda", "--algorithm", "ps"), "--device: cuda goes with --algorithm allgather and local only"),
-                (("--device", "cuda", "--algorithm", "allgather", "--dump-gradients", "g"),
-                 "--dump-gradients: works with --device cpu only"),
+                (("--device", "cuda", "--cuda-aware-mpi"), "--cuda-aware-mpi: goes with --algorithm allgather and local only: "
+                 "messages of ps go through host memory"),
+                (("--device", "cuda", "--algorithm", "ring", "--cuda-aware-mpi"), "--cuda-aware-mpi: goes with --algorithm allgather "
+                 "and local only: messages of ring go through host memory"),
                 (("--algorithm", "allgather", "--cuda-aware-mpi"), "--cuda-aware-mpi: goes with --device cuda only")):
             with self.subTest(options=options):
                 done = self.check(*options)
                 self.assertEqual(done.returncode, 2)
                 self.assertTrue(done.stderr.startswith(f"atomo-train: {expected}"), done.stderr)
                 self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        for options in (("--device", "cpu"), ("--device", "cuda", "--algorithm", "allgather", "--cuda-aware-mpi")):
+        for options in (("--device", "cpu"), ("--device", "cuda", "--algorithm", "allgather", "--cuda-aware-mpi"),
+                        ("--device", "cuda"), ("--device", "cuda", "--algorithm", "twoshot", "--dump-gradients", "g")):
             self.assertEqual(self.check(*options).returncode, 0)
 
     def test_no_gpu(self):

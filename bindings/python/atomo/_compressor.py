@@ -290,6 +290,39 @@ class Compressor:
         else:
             self._model.end_step()
 
+    def part(self, names: Iterable[str]) -> Compressor:
+        """Neighbouring layers as a compressor whose messages belong to this model's steps: a bucket of gradients.
+
+        Between `begin_step` and `end_step` of this model `part.encode`, with the step's key, makes one message of the
+        part's layers at the step's prices, and the step learns from it as from single layers: all parts keep one budget.
+        Where there is no price yet, in the first step, a part finds one from its own budget. A `cap=` bounds each part's
+        message as that of a model of its own, and `part.wire_bytes` says how. `part.decode` and its likes read such
+        messages at any time. What is learnt is this model's, and saved with it; a part cannot be pickled. Raises
+        `atomo.Error` for names that do not stand behind one another in `layers`, a part of a part, and a cap that leaves
+        no room.
+
+        >>> import atomo, numpy
+        >>> model = atomo.Compressor({"a": 400, "b": 500, "c": 600}, "atomo:bits=1,atoms=blocks")
+        >>> bucket = model.part(["b", "c"])
+        >>> gradients = {"b": numpy.ones(500, "float32"), "c": numpy.ones(600, "float32")}
+        >>> model.begin_step(seed=1, step=0)
+        >>> payload = bucket.encode(gradients, seed=1, step=0)
+        >>> model.end_step()
+        >>> sorted(bucket.decode(payload, like=gradients))
+        ['b', 'c']
+        """
+        numbers = [self._number(name) for name in names]
+        if not numbers or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+            raise Error(f"part: {_some(self.layers[n] for n in numbers)}: layers that stand behind one another in `layers` "
+                        "are expected, in that order")
+        part = Compressor.__new__(Compressor)
+        part._specs, part._policy, part._threads = [self._specs[n] for n in numbers], self._policy, self._threads
+        part._names_on_wire, part._device, part._learns_ranks = self._names_on_wire, self._device, self._learns_ranks
+        part._model = _atomo.Compressor(self._model, numbers[0], len(numbers))
+        part._streamed = None
+        part._numbers = {spec[0]: number for number, spec in enumerate(part._specs)}
+        return part
+
     @overload
     def decode_layer(self, name: str, payload: Any, *, like: AnyArray) -> AnyArray: ...
 

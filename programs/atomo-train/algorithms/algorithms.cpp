@@ -57,7 +57,7 @@ constexpr Algorithm kAlgorithms[] = {
      .what = "every rank gets every gradient",
      .origin = "Horovod-style exchange of payloads",
      .run = all_gather,
-     .on_device = true,
+     .gathers_payloads = true,
      .options = "--second-moment --squares-every"},
     {.name = "twoshot",
      .family = Family::all_reduce,
@@ -74,7 +74,7 @@ constexpr Algorithm kAlgorithms[] = {
      .what = "--local-steps steps alone, then an outer step along what they changed",
      .origin = "DiLoCo, arXiv 2311.08105; local SGD, arXiv 1805.09767",
      .run = local_sgd,
-     .on_device = true,
+     .gathers_payloads = true,
      .options = "--local-steps --outer-optimizer --outer-lr --outer-momentum"},
     {.name = "dpsgd",
      .family = Family::graph,
@@ -150,7 +150,6 @@ std::string json_list() {
                     {"family", key(a.family)},
                     {"what", a.what},
                     {"origin", a.origin},
-                    {"on-device", a.on_device},
                     {"repeats", a.repeats},
                     {"outlives-silent", a.outlives_silent}});
   }

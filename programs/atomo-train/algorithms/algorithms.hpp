@@ -27,7 +27,7 @@ struct Algorithm {
   /// Every process calls it, once all agree that the run can begin. \throws Fault,
   /// std::runtime_error
   Outcome (*run)(Run& run);
-  bool on_device = false;  ///< works with --device cuda
+  bool gathers_payloads = false;  ///< whole ones of all ranks, by one collective call
   // What it promises of faults; `faults.py` tries it.
   bool repeats = true;           ///< the same options give the same losses, to the bit
   bool outlives_silent = false;  ///< goes on without a worker that gives no sign of life

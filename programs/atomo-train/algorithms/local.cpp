@@ -67,7 +67,8 @@ class Local final : public GatheringPeer {
   void take_own_step(std::uint32_t step) {
     auto& replica = learner_.replica();
     back_propagate(step, [&](std::size_t layer, std::span<const float> gradient) {
-      to_host(gradient, std::span(change_).subspan(replica.offset(layer), gradient.size()));
+      learner_.to_host(gradient,
+                       std::span(change_).subspan(replica.offset(layer), gradient.size()));
     });
     inner_->take_step(replica.weights(), change_, step);
     replica.weights_changed();

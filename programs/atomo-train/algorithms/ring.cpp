@@ -132,9 +132,9 @@ class Ring final : public ShardedPeer {
       if (!compressor.codec(i).traits().linear) return;
     }
     auto& message = sent_[s];
-    check_encoded(compressor.encode(shards_[s].views_of(std::span<const float>(own_)), {},
-                                    {message.memory.data(), message.memory.size(), &message.bytes},
-                                    context()),
+    check_encoded(coder_->encode(compressor, shards_[s].part_of(own_), {},
+                                 {message.memory.data(), message.memory.size(), &message.bytes},
+                                 run_.threads.all()),
                   0);
     const atomo::ConstBytes zeros[] = {message.payload()};
     const std::uint64_t bound = atomo::added_bytes_bound(zeros);

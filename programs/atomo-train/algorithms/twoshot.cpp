@@ -29,7 +29,8 @@ enum Tag : int { kShardTag = 20, kMeanTag };
 
 class TwoShot final : public ShardedPeer {
  public:
-  explicit TwoShot(Run& run) : ShardedPeer(run), mean_(own_.size()), received_(workers_) {
+  explicit TwoShot(Run& run)
+      : ShardedPeer(run), mean_(coder_->make_array(own_.size())), received_(workers_) {
     for (auto& message : received_) message.memory.resize(sent_[rank_].memory.size());
     begin();
   }
@@ -65,7 +66,7 @@ class TwoShot final : public ShardedPeer {
   /// First shot, inwards: in rank order, so that the sum does not depend on who was first.
   void add_my_shard() {
     if (mine().empty()) return;
-    std::ranges::fill(part(mine(), mean_), 0.0F);
+    coder_->clear(mine().part_of(mean_));
     for (std::size_t j = 0; j < workers_; ++j) {
       if (j != rank_) take(incoming_[j], received_[j], "all to all");
       decode_add(rank_, (j == rank_ ? sent_ : received_)[j], j, 1.0F / static_cast<float>(workers_),
@@ -93,7 +94,7 @@ class TwoShot final : public ShardedPeer {
     }
   }
 
-  std::vector<float> mean_;        ///< of the whole model; only my shard is used
+  std::span<float> mean_;          ///< of the whole model; only my shard is used
   std::vector<Message> received_;  ///< my shard, by rank
   std::vector<Transfer> incoming_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
 /// `parse_options` collects the groups of options, parses the command line and then checks what no
-/// single option can know: which codec is meant, whether the algorithm runs on the device, and
+/// single option can know: which codec is meant, what goes with a device, and
 /// where the run keeps its files. The learning rate of each step and the fingerprint, which a
 /// checkpoint has to match, are computed from the options here too.
 
@@ -29,14 +29,11 @@ void check_device(const Options& o) {
       throw CLI::ValidationError("--cuda-aware-mpi", "goes with --device cuda only");
     return;
   }
-  if (!find_algorithm(o.algorithm)->on_device) {
-    throw CLI::ValidationError("--device",
-                               "cuda goes with --algorithm allgather and local only: the others "
-                               "encode parts of a model on "
-                               "the CPU");
+  if (o.cuda_aware_mpi && !find_algorithm(o.algorithm)->gathers_payloads) {
+    throw CLI::ValidationError("--cuda-aware-mpi",
+                               "goes with --algorithm allgather and local only: messages of " +
+                                   o.algorithm + " go through host memory");
   }
-  if (!o.dump_gradients.empty())
-    throw CLI::ValidationError("--dump-gradients", "works with --device cpu only");
 }
 
 constexpr const char* kFooter =

@@ -3,6 +3,7 @@
 /// \file
 /// The trainer's command line.
 
+#include <atomo/types.hpp>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -100,6 +101,10 @@ struct Options {
     return !dump_gradients.empty() && at - step < count;
   }
   [[nodiscard]] bool on_device() const noexcept { return device == "cuda"; }
+  /// Where the run encodes and decodes.
+  [[nodiscard]] atomo::Device encodes_on() const noexcept {
+    return on_device() ? atomo::Device::cuda : atomo::Device::cpu;
+  }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
   /// Whether the workers tell each other of their gradients' squares at a step.
   [[nodiscard]] bool tells_squares(std::uint32_t step) const noexcept {

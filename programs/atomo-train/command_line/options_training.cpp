@@ -131,9 +131,7 @@ void add_model_options(CLI::App& app, Options& o) {
           {"logistic", "lenet", "resnet20", "resnet32", "resnet18", "transformer", "quadratic"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--device", o.device,
-         "cuda: compute and encode on a GPU, one a process; with --algorithm allgather or local")
+  app.add_option("--device", o.device, "cuda: compute, encode and decode on a GPU, one a process")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
@@ -144,7 +142,8 @@ void add_model_options(CLI::App& app, Options& o) {
       ->capture_default_str()
       ->group(group);
   app.add_flag("--cuda-aware-mpi", o.cuda_aware_mpi,
-               "hand MPI the GPU's memory instead of pinned copies")
+               "hand MPI the GPU's memory instead of pinned copies, with --algorithm allgather or "
+               "local")
       ->group(group);
   app.add_option("--steps", o.steps, "steps of the whole run")
       ->check(above_zero())

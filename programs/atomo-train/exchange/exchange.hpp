@@ -44,8 +44,6 @@ class Exchange {
   virtual void begin(const atomo::Key& key, bool computing) = 0;
   /// A layer of what this process sends, in the memory that the network computes in or the host's.
   virtual void put(std::size_t layer, std::span<const float> values) = 0;
-  /// Copies what the network computed into host memory, which has as many entries.
-  virtual void to_host(std::span<const float> computed, std::span<float> copy) = 0;
   /// The whole gradient into the payload.
   [[nodiscard]] virtual Encoded encode() = 0;
   /// What the payload decodes to, all layers one behind the other.

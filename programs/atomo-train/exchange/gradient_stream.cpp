@@ -17,15 +17,6 @@
 namespace train {
 namespace {
 
-std::size_t largest_workspace(const atomo::Compressor& compressor) {
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < compressor.layers().size(); ++i) {
-    bytes = std::max(
-        {bytes, compressor.encode_workspace_bytes(i), compressor.decode_workspace_bytes(i)});
-  }
-  return bytes;
-}
-
 /// Builds its message only when there is something to say: it is called for every layer.
 void check(atomo::Status status, const char* action, const std::string& layer, std::uint32_t step) {
   if (!atomo::failed(status)) return;
@@ -36,14 +27,14 @@ void check(atomo::Status status, const char* action, const std::string& layer, s
 
 }  // namespace
 
-GradientSender::GradientSender(Transport& transport, Learner& learner, Threads& threads,
-                               std::vector<int> server_of, std::size_t depth)
+GradientSender::GradientSender(Transport& transport, Learner& learner, std::unique_ptr<Coder> coder,
+                               Threads& threads, std::vector<int> server_of, std::size_t depth)
     : transport_(transport),
       learner_(learner),
       threads_(threads),
       server_of_(std::move(server_of)),
       messages_(depth),
-      copies_(threads.count() > 1 ? learner.compressor().elements() : 0),
+      coder_(std::move(coder)),
       background_(threads.count() > 1) {
   const auto& compressor = learner.compressor();
   for (auto& message : messages_) {
@@ -52,7 +43,8 @@ GradientSender::GradientSender(Transport& transport, Learner& learner, Threads& 
     message.lengths.resize(message.payloads.size());
     message.transfers.resize(message.payloads.size());
   }
-  workspace_.resize(largest_workspace(compressor));
+  coder_->prepare(compressor, Coder::Messages::layers);
+  if (background_.has_thread()) copies_ = coder_->make_array(compressor.elements());
 }
 
 void GradientSender::begin(std::uint32_t step, bool computing) {
@@ -70,8 +62,8 @@ void GradientSender::push(std::size_t layer, std::span<const float> gradient, Ti
   const bool corrupt = std::exchange(corrupt_next_, false);
   not_sent_.push_back(layer);
   if (computing_ && background_.has_thread()) {
-    const auto copy = std::span(copies_).subspan(learner_.replica().offset(layer), gradient.size());
-    std::ranges::copy(gradient, copy.begin());
+    const auto copy = copies_.subspan(learner_.replica().offset(layer), gradient.size());
+    coder_->put(gradient, copy);
     background_.post([this, layer, copy, corrupt] { encode(layer, copy, corrupt); });
   } else {
     background_.perform([&] { encode(layer, gradient, corrupt); });
@@ -86,9 +78,8 @@ void GradientSender::encode(std::size_t layer, std::span<const float> gradient, 
   auto& payload = messages_[current_].payloads[layer];
   auto& length = messages_[current_].lengths[layer];
   atomo::Executor* const executor = computing_ ? threads_.beside() : threads_.all();
-  check(learner_.compressor().encode_layer(layer, {gradient.data(), atomo::DType::f32, spec.shape},
-                                           {payload.data(), payload.size(), &length},
-                                           {.workspace = workspace_, .executor = executor}),
+  check(coder_->encode_layer(learner_.compressor(), layer, gradient,
+                             {payload.data(), payload.size(), &length}, executor),
         "encode layer", spec.name, step_);
   if (corrupt) payload[length / 2] ^= std::byte{1};
 }
@@ -114,32 +105,31 @@ void GradientSender::finish(Timeline& timeline) {
     send_encoded(timeline);
     transport_.breathe();
   }
-  check(learner_.compressor().end_step(), "end encoding", "", step_);
+  check(coder_->end_step(learner_.compressor()), "end encoding", "", step_);
   if (messages_.size() == 1) transport_.wait(messages_[current_].transfers);
 }
 
 void GradientSender::add_sent(std::span<const float> scales, std::span<float> model) {
   const auto& message = messages_[current_];
   for (std::size_t i = 0; i < message.payloads.size(); ++i) {
-    check(learner_.compressor().decode_layer_add(
-              i, std::span(message.payloads[i]).first(message.lengths[i]), scales[i],
-              view_of(model, learner_.replica(), i),
-              {.workspace = workspace_, .executor = threads_.all()}),
+    check(coder_->decode_layer_add(learner_.compressor(), i,
+                                   std::span(message.payloads[i]).first(message.lengths[i]),
+                                   scales[i], layer_of(model, learner_.replica(), i)),
           "decode its own layer", learner_.compressor().layers()[i].name, step_);
   }
 }
 
 GradientReceiver::GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
-                                   const atomo::Policy& policy, const Replica& replica,
-                                   Threads& threads, std::size_t first, std::size_t last,
-                                   std::size_t depth)
+                                   std::unique_ptr<Coder> coder, const Replica& replica,
+                                   std::size_t first, std::size_t last, std::size_t depth)
     : transport_(transport),
       compressor_(compressor),
+      coder_(std::move(coder)),
       replica_(replica),
-      threads_(threads),
       first_(first),
       last_(last),
-      queues_(static_cast<std::size_t>(transport.workers())) {
+      queues_(static_cast<std::size_t>(transport.workers())),
+      statuses_(queues_.size() * (last - first)) {
   for (auto& queue : queues_) {
     queue.messages.resize(depth);
     for (auto& message : queue.messages) {
@@ -148,9 +138,9 @@ GradientReceiver::GradientReceiver(Transport& transport, const atomo::Compressor
       message.transfers.resize(message.payloads.size());
     }
   }
-  for (const auto& layer : compressor.layers())
-    adds_.push_back(policy.codec_for(layer.name).traits().linear ? 1 : 0);
-  workspace_.resize(largest_workspace(compressor));
+  for (std::size_t i = 0; i < compressor.layers().size(); ++i)
+    adds_.push_back(compressor.codec(i).traits().linear ? 1 : 0);
+  coder_->prepare(compressor, Coder::Messages::layers);
   sum_workspace_.resize(atomo::add_workspace_bytes(queues_.size()));
 }
 
@@ -203,10 +193,13 @@ void GradientReceiver::take_mean(std::span<const std::size_t> workers, std::span
   std::vector<std::size_t> next(last_ - first_);  // place of the worker each layer waits for
   std::vector<int> awaited;
   Transport::Patience patience(transport_);
-  for (std::size_t layer = first_; layer < last_; ++layer) {
-    const auto view = view_of(gradient, replica_, layer);
-    std::fill_n(static_cast<float*>(view.data), view.shape.elements(), 0.0F);
-  }
+  std::size_t elements = 0;
+  for (std::size_t layer = first_; layer < last_; ++layer)
+    elements += replica_.layers()[layer].shape.elements();
+  const auto part =
+      first_ == last_ ? std::span<float>() : gradient.subspan(replica_.offset(first_), elements);
+  if (sum_.empty()) sum_ = coder_->stand_in(part);
+  coder_->clear(sum_);
   for (;;) {
     bool moved = false;
     awaited.clear();
@@ -216,9 +209,9 @@ void GradientReceiver::take_mean(std::span<const std::size_t> workers, std::span
            ++at) {
         moved = true;
         if (adds_[layer] == 0) {
-          add(workers[at], layer, share, gradient, timeline);
+          add(workers[at], layer, share, timeline);
         } else if (at + 1 == workers.size()) {
-          add_together(workers, layer, gradient, timeline);
+          add_together(workers, layer, timeline);
         }
       }
       if (at < workers.size())
@@ -227,21 +220,38 @@ void GradientReceiver::take_mean(std::span<const std::size_t> workers, std::span
     if (awaited.empty()) break;
     if (!moved) patience.idle(awaited);
   }
+  const auto begin = Clock::now();
+  coder_->fetch(sum_, part);
+  for (std::size_t layer = first_; layer < last_; ++layer)
+    for (const std::size_t worker : workers) check_payload(worker, layer);
+  decode_milliseconds_ += milliseconds(Clock::now() - begin);
   for (const std::size_t worker : workers) drop(worker);
 }
 
-void GradientReceiver::add(std::size_t worker, std::size_t layer, float share,
-                           std::span<float> gradient, Timeline& timeline) {
+std::span<float> GradientReceiver::sum_of(std::size_t layer) const {
+  return sum_.subspan(replica_.offset(layer) - replica_.offset(first_),
+                      replica_.layers()[layer].shape.elements());
+}
+
+atomo::Status& GradientReceiver::status_of(std::size_t worker, std::size_t layer) {
+  return statuses_[worker * (last_ - first_) + layer - first_];
+}
+
+void GradientReceiver::check_payload(std::size_t worker, std::size_t layer) {
+  const auto status = status_of(worker, layer);
+  if (!atomo::failed(status)) return;
+  const int rank = transport_.rank_of_worker(static_cast<int>(worker));
+  throw Fault(rank, transport_.name(rank) + " sent a payload that is refused, layer '" +
+                        compressor_.layers()[layer].name + "' of step " +
+                        std::to_string(step(worker)) + ": " + std::string(atomo::describe(status)));
+}
+
+void GradientReceiver::add(std::size_t worker, std::size_t layer, float share, Timeline& timeline) {
   const auto begin = Clock::now();
-  const auto status = compressor_.decode_layer_add(layer, payload_of(worker, layer), share,
-                                                   view_of(gradient, replica_, layer), context());
+  coder_->add_layer_later(compressor_, layer, payload_of(worker, layer), share, sum_of(layer),
+                          status_of(worker, layer));
+  check_payload(worker, layer);
   const auto& name = compressor_.layers()[layer].name;
-  if (atomo::failed(status)) {
-    const int rank = transport_.rank_of_worker(static_cast<int>(worker));
-    throw Fault(rank, transport_.name(rank) + " sent a payload that is refused, layer '" + name +
-                          "' of step " + std::to_string(step(worker)) + ": " +
-                          std::string(atomo::describe(status)));
-  }
   const auto end = Clock::now();
   decode_milliseconds_ += milliseconds(end - begin);
   if (timeline.on()) {
@@ -249,8 +259,8 @@ void GradientReceiver::add(std::size_t worker, std::size_t layer, float share,
   }
 }
 
-atomo::ConstBytes GradientReceiver::sum_of(std::span<const std::size_t> workers,
-                                           std::size_t layer) {
+atomo::ConstBytes GradientReceiver::payload_of_sum(std::span<const std::size_t> workers,
+                                                   std::size_t layer) {
   std::vector<atomo::ConstBytes> messages;
   for (const std::size_t worker : workers) messages.push_back(payload_of(worker, layer));
   // A payload may claim any shape; one that is not the layer's is refused when it is decoded.
@@ -258,24 +268,26 @@ atomo::ConstBytes GradientReceiver::sum_of(std::span<const std::size_t> workers,
   const std::size_t elements = compressor_.layers()[layer].shape.elements();
   if (bound == 0) adds_[layer] = 0;
   if (bound == 0 || bound > 8 * elements + 4096) return {};
-  sum_.resize(std::max<std::size_t>(sum_.size(), bound));
+  payload_sum_.resize(std::max<std::size_t>(payload_sum_.size(), bound));
   std::uint64_t bytes = 0;
-  const auto status = atomo::add(messages, sum_workspace_, {sum_.data(), sum_.size(), &bytes});
-  return atomo::failed(status) ? atomo::ConstBytes() : std::span(sum_).first(bytes);
+  const auto status =
+      atomo::add(messages, sum_workspace_, {payload_sum_.data(), payload_sum_.size(), &bytes});
+  return atomo::failed(status) ? atomo::ConstBytes() : std::span(payload_sum_).first(bytes);
 }
 
 void GradientReceiver::add_together(std::span<const std::size_t> workers, std::size_t layer,
-                                    std::span<float> gradient, Timeline& timeline) {
+                                    Timeline& timeline) {
   const auto begin = Clock::now();
   const float share = 1.0F / static_cast<float>(workers.size());
-  const auto sum = sum_of(workers, layer);
+  const auto sum = payload_of_sum(workers, layer);
   const auto& name = compressor_.layers()[layer].name;
-  if (sum.empty() || atomo::failed(compressor_.decode_layer_add(
-                         layer, sum, share, view_of(gradient, replica_, layer), context()))) {
+  if (sum.empty() ||
+      atomo::failed(coder_->decode_layer_add(compressor_, layer, sum, share, sum_of(layer)))) {
     // Another linear codec, other steps, or payloads that are refused: which, each says itself.
-    for (const std::size_t worker : workers) add(worker, layer, share, gradient, timeline);
+    for (const std::size_t worker : workers) add(worker, layer, share, timeline);
     return;
   }
+  for (const std::size_t worker : workers) status_of(worker, layer) = atomo::Status::ok;
   const auto end = Clock::now();
   decode_milliseconds_ += milliseconds(end - begin);
   timeline.span("add payloads, decode", name, begin, end);

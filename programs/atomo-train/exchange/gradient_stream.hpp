@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "exchange/background.hpp"
+#include "exchange/coder.hpp"
 #include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 #include "learning/learner.hpp"
@@ -23,8 +24,8 @@ class GradientSender {
  public:
   /// `server_of`: the rank that serves each layer. With `depth` 2 a step's payloads may still be on
   /// their way while those of the next one are made.
-  GradientSender(Transport& transport, Learner& learner, Threads& threads,
-                 std::vector<int> server_of, std::size_t depth);
+  GradientSender(Transport& transport, Learner& learner, std::unique_ptr<Coder> coder,
+                 Threads& threads, std::vector<int> server_of, std::size_t depth);
 
   /// `computing`: back-propagation goes on between the layers of this step, so a thread beside it
   /// encodes them, where there is one; otherwise all threads do.
@@ -65,10 +66,10 @@ class GradientSender {
   std::uint64_t bytes_ = 0;
   std::vector<Message> messages_;
   std::size_t current_ = 0;
-  std::vector<float> copies_;         ///< of gradients, for a thread beside back-propagation
+  std::unique_ptr<Coder> coder_;
+  std::span<float> copies_;           ///< of gradients, for a thread beside back-propagation
   std::deque<std::size_t> not_sent_;  ///< layers that were pushed, in this order
-  std::vector<std::byte> workspace_;
-  Background background_;  ///< last: what it works on outlives it
+  Background background_;             ///< last: what it works on outlives it
 };
 
 /// The server's end: adds payloads to the gradient as they come, each layer in rank order, so that
@@ -78,11 +79,10 @@ class GradientSender {
 /// same bits where a power of two workers have a step that is one (atomo/arithmetic.hpp).
 class GradientReceiver {
  public:
-  /// Of layers [first, last). `policy` is the compressor's; at most `depth` messages of a worker
-  /// may be on their way at once.
+  /// Of layers [first, last). At most `depth` messages of a worker may be on their way at once.
   GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
-                   const atomo::Policy& policy, const Replica& replica, Threads& threads,
-                   std::size_t first, std::size_t last, std::size_t depth);
+                   std::unique_ptr<Coder> coder, const Replica& replica, std::size_t first,
+                   std::size_t last, std::size_t depth);
 
   /// Posts the receives of a worker's next message.
   void expect(std::size_t worker, std::uint32_t step);
@@ -94,7 +94,8 @@ class GradientReceiver {
   [[nodiscard]] std::uint32_t step(std::size_t worker) const noexcept;
 
   /// Takes the oldest message of each of `workers`, which ascend: their layers of `gradient` become
-  /// the mean of what was sent. \throws Fault naming the worker whose payload is refused, and why.
+  /// the mean of what was sent. Every call has the same array. \throws Fault naming the worker whose
+  /// payload is refused, and why.
   void take_mean(std::span<const std::size_t> workers, std::span<float> gradient,
                  Timeline& timeline);
   /// Takes the oldest message of a worker, which has arrived, and forgets it.
@@ -117,34 +118,36 @@ class GradientReceiver {
   };
 
   [[nodiscard]] Message& oldest(std::size_t worker);
-  [[nodiscard]] atomo::Context context() noexcept {
-    return {.workspace = workspace_, .executor = threads_.all()};
-  }
   [[nodiscard]] atomo::ConstBytes payload_of(std::size_t worker, std::size_t layer);
-  void add(std::size_t worker, std::size_t layer, float share, std::span<float> gradient,
-           Timeline& timeline);
+  /// A layer of the sum.
+  [[nodiscard]] std::span<float> sum_of(std::size_t layer) const;
+  /// What became of a payload, as far as it is known.
+  [[nodiscard]] atomo::Status& status_of(std::size_t worker, std::size_t layer);
+  /// \throws Fault where it was refused.
+  void check_payload(std::size_t worker, std::size_t layer);
+  void add(std::size_t worker, std::size_t layer, float share, Timeline& timeline);
   /// All payloads of a layer, undecoded where that is possible.
-  void add_together(std::span<const std::size_t> workers, std::size_t layer,
-                    std::span<float> gradient, Timeline& timeline);
+  void add_together(std::span<const std::size_t> workers, std::size_t layer, Timeline& timeline);
   /// The payload of their sum; empty when they do not add.
-  atomo::ConstBytes sum_of(std::span<const std::size_t> workers, std::size_t layer);
+  atomo::ConstBytes payload_of_sum(std::span<const std::size_t> workers, std::size_t layer);
 
   Transport& transport_;
   const atomo::Compressor& compressor_;
+  std::unique_ptr<Coder> coder_;
   const Replica& replica_;
-  Threads& threads_;
   std::size_t first_, last_;
   double decode_milliseconds_ = 0;
-  std::vector<Queue> queues_;  ///< one a worker
-  std::vector<std::byte> workspace_;
-  std::vector<std::uint8_t> adds_;  ///< of a layer: 1 when its payloads may add undecoded
-  std::vector<std::byte> sum_, sum_workspace_;
+  std::vector<Queue> queues_;            ///< one a worker
+  std::span<float> sum_;                 ///< of these layers, where the coder works
+  std::vector<atomo::Status> statuses_;  ///< of the payloads that are taken, by worker and layer
+  std::vector<std::uint8_t> adds_;       ///< of a layer: 1 when its payloads may add undecoded
+  std::vector<std::byte> payload_sum_, sum_workspace_;
 };
 
-/// A layer of a flat array as a view.
-[[nodiscard]] inline atomo::TensorView view_of(std::span<float> flat, const Replica& replica,
+/// A layer of a flat array.
+[[nodiscard]] inline std::span<float> layer_of(std::span<float> flat, const Replica& replica,
                                                std::size_t layer) {
-  return {flat.data() + replica.offset(layer), atomo::DType::f32, replica.layers()[layer].shape};
+  return flat.subspan(replica.offset(layer), replica.layers()[layer].shape.elements());
 }
 
 }  // namespace train

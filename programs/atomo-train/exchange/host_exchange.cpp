@@ -58,10 +58,6 @@ class HostExchange final : public Exchange {
     take_times();
   }
 
-  void to_host(std::span<const float> computed, std::span<float> copy) override {
-    std::ranges::copy(computed, copy.begin());
-  }
-
   Encoded encode() override {
     if (!computing_) {
       const auto status = compressor_.encode(own_views_, key_, payload(), context());

@@ -12,7 +12,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "common/workspace.hpp"
 #include "run/timeline.hpp"
 
 namespace train {
@@ -22,12 +21,15 @@ constexpr int kMailTag = 30;
 
 }  // namespace
 
-Mail::Mail(Transport& transport, Learner& learner, Threads& threads, std::size_t tail)
+Mail::Mail(Transport& transport, Learner& learner, std::unique_ptr<Coder> coder, Threads& threads,
+           std::size_t tail)
     : transport_(transport),
       learner_(learner),
+      coder_(std::move(coder)),
       threads_(threads),
-      tail_bytes_(tail * sizeof(float)),
-      workspace_(atomo::programs::workspace_bytes(learner.compressor())) {}
+      tail_bytes_(tail * sizeof(float)) {
+  coder_->prepare(learner.compressor(), Coder::Messages::whole);
+}
 
 void Mail::begin_step(std::uint32_t step) {
   step_ = step;
@@ -61,20 +63,14 @@ void Mail::send(std::span<const int> ranks, std::span<const float> model,
                 std::span<const float> tail, std::uint16_t channel, std::span<float> decoded) {
   const auto begin = Clock::now();
   auto& message = free_message();
-  const auto& layers = learner_.compressor().layers();
-  std::vector<atomo::ConstTensorView> views;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    views.push_back(
-        {model.data() + learner_.replica().offset(i), atomo::DType::f32, layers[i].shape});
-  }
   auto key = learner_.key(step_);
   key.channel = channel;
   std::uint64_t bytes = 0;
-  auto status = learner_.compressor().encode(
-      views, key, {message.memory.data(), message.memory.size() - tail_bytes_, &bytes}, context());
+  auto status = coder_->encode(learner_.compressor(), model, key,
+                               {message.memory.data(), message.memory.size() - tail_bytes_, &bytes},
+                               threads_.all());
   if (!atomo::failed(status) && !decoded.empty()) {
-    status = learner_.compressor().decode(std::span(message.memory).first(bytes), views_of(decoded),
-                                          context());
+    status = coder_->decode(learner_.compressor(), std::span(message.memory).first(bytes), decoded);
   }
   if (atomo::failed(status)) {
     throw std::runtime_error("cannot encode the message of step " + std::to_string(step_) + ": " +
@@ -136,20 +132,10 @@ void Mail::decode(int rank, atomo::ConstBytes message, std::span<float> model,
   };
   if (message.size() < tail_bytes_) refuse("it is shorter than the statistics behind it");
   const auto payload = message.first(message.size() - tail_bytes_);
-  const auto status = learner_.compressor().decode(payload, views_of(model), context());
+  const auto status = coder_->decode(learner_.compressor(), payload, model);
   if (atomo::failed(status)) refuse(std::string(atomo::describe(status)));
   if (tail_bytes_ != 0) std::memcpy(tail.data(), message.last(tail_bytes_).data(), tail_bytes_);
   counts_.decode += milliseconds(Clock::now() - begin);
-}
-
-std::vector<atomo::TensorView> Mail::views_of(std::span<float> model) const {
-  const auto& layers = learner_.compressor().layers();
-  std::vector<atomo::TensorView> views;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    views.push_back(
-        {model.data() + learner_.replica().offset(i), atomo::DType::f32, layers[i].shape});
-  }
-  return views;
 }
 
 void Mail::close(std::span<const int> ranks) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "exchange/coder.hpp"
 #include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 #include "learning/learner.hpp"
@@ -29,8 +30,9 @@ class Mail {
     std::uint64_t sent = 0, received = 0;     ///< bytes to and from neighbours, every copy
   };
 
-  /// `tail` values ride behind every payload. `learner` encodes, and has to outlive it.
-  Mail(Transport& transport, Learner& learner, Threads& threads, std::size_t tail);
+  /// `tail` values ride behind every payload. `learner` and `threads` have to outlive it.
+  Mail(Transport& transport, Learner& learner, std::unique_ptr<Coder> coder, Threads& threads,
+       std::size_t tail);
 
   void begin_step(std::uint32_t step);
   [[nodiscard]] const Counts& counts() const noexcept { return counts_; }
@@ -70,13 +72,10 @@ class Mail {
 
   Outgoing& free_message();
   void decode(int rank, atomo::ConstBytes message, std::span<float> model, std::span<float> tail);
-  [[nodiscard]] std::vector<atomo::TensorView> views_of(std::span<float> model) const;
-  [[nodiscard]] atomo::Context context() noexcept {
-    return {.workspace = workspace_, .executor = threads_.all()};
-  }
 
   Transport& transport_;
   Learner& learner_;
+  std::unique_ptr<Coder> coder_;
   Threads& threads_;
   std::size_t tail_bytes_;
   std::uint32_t step_ = 0;
@@ -84,7 +83,7 @@ class Mail {
   bool corrupt_next_ = false;
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
   std::map<int, Incoming> incoming_;  ///< by rank
-  std::vector<std::byte> latest_, workspace_;
+  std::vector<std::byte> latest_;
 };
 
 }  // namespace train

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// These functions take the place of device_exchange.cpp in a build without the CUDA backend.
-/// `device_objection` explains how to get a build that has it, and the others throw this
-/// explanation.
+/// These functions take the place of device_exchange.cpp and device_coder.cpp in a build without the
+/// CUDA backend. `device_objection` explains how to get a build that has it, and the others throw
+/// this explanation.
 
 #include <stdexcept>
 
+#include "exchange/coder.hpp"
 #include "exchange/exchange.hpp"
 
 namespace train {
@@ -17,6 +18,12 @@ std::string device_objection() {
 
 std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor&, const atomo::Policy&,
                                                std::size_t, bool) {
+  throw std::runtime_error(device_objection());
+}
+std::unique_ptr<Coder> make_device_coder(const atomo::Policy&) {
+  throw std::runtime_error(device_objection());
+}
+void device_to_host(std::span<const float>, std::span<float>) {
   throw std::runtime_error(device_objection());
 }
 

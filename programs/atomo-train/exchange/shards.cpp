@@ -46,28 +46,10 @@ std::size_t smallest_limit(const Layers& layers, std::size_t runs) {
   return low;
 }
 
-template <class View, class Value>
-std::vector<View> views(const Shard& shard, std::span<Value> model) {
-  std::vector<View> made;
-  std::size_t at = shard.offset;
-  for (const auto& layer : shard.compressor->layers()) {
-    made.push_back({model.data() + at, atomo::DType::f32, layer.shape});
-    at += layer.shape.elements();
-  }
-  return made;
-}
-
 }  // namespace
 
-std::vector<atomo::TensorView> Shard::views_of(std::span<float> model) const {
-  return views<atomo::TensorView>(*this, model);
-}
-std::vector<atomo::ConstTensorView> Shard::views_of(std::span<const float> model) const {
-  return views<atomo::ConstTensorView>(*this, model);
-}
-
 std::vector<Shard> cut_into_shards(const Layers& layers, const atomo::Policy& policy,
-                                   std::size_t workers) {
+                                   std::size_t workers, atomo::Device device) {
   auto ends = ends_of_runs(layers, smallest_limit(layers, workers));
   ends.resize(workers, layers.size());
   std::vector<Shard> shards;
@@ -80,7 +62,7 @@ std::vector<Shard> cut_into_shards(const Layers& layers, const atomo::Policy& po
     if (!shard.empty()) {
       // Checkpoints do not keep what these learn.
       shard.compressor.emplace(Layers(at(first), at(last)), policy,
-                               atomo::CompressorOptions{.learns_ranks = false});
+                               atomo::CompressorOptions{.device = device, .learns_ranks = false});
     }
     first = last;
     offset += shard.elements;

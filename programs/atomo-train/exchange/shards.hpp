@@ -19,12 +19,16 @@ struct Shard {
 
   [[nodiscard]] bool empty() const noexcept { return first == last; }
   /// Its layers in a flat array of the whole model.
-  [[nodiscard]] std::vector<atomo::TensorView> views_of(std::span<float> model) const;
-  [[nodiscard]] std::vector<atomo::ConstTensorView> views_of(std::span<const float> model) const;
+  template <class Value>
+  [[nodiscard]] std::span<Value> part_of(std::span<Value> model) const {
+    return model.subspan(offset, elements);
+  }
 };
 
-/// As many shards as workers; the largest is as small as runs of whole layers allow.
+/// As many shards as workers; the largest is as small as runs of whole layers allow. `device`: of
+/// the compressors.
 [[nodiscard]] std::vector<Shard> cut_into_shards(const std::vector<atomo::LayerSpec>& layers,
-                                                 const atomo::Policy& policy, std::size_t workers);
+                                                 const atomo::Policy& policy, std::size_t workers,
+                                                 atomo::Device device);
 
 }  // namespace train

@@ -6,7 +6,6 @@
 /// array of the whole model from the messages of all servers.
 
 #include "exchange/weight_stream.hpp"
-#include "common/workspace.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -19,30 +18,19 @@ namespace {
 /// Channels of keys: 0 is the workers' way up.
 constexpr std::uint16_t kToAll = 1, kToFirstWorker = 2;
 
-std::span<float> part_of(const Shard& shard, std::span<float> model) {
-  return model.subspan(shard.offset, shard.elements);
-}
-
-/// Views of the layers of an array that is the shard's part of the model.
-template <class View, class Value>
-std::vector<View> layers_of(const Shard& shard, std::span<Value> part) {
-  std::vector<View> views;
-  for (const auto& layer : shard.compressor->layers()) {
-    views.push_back({part.data(), atomo::DType::f32, layer.shape});
-    part = part.subspan(layer.shape.elements());
-  }
-  return views;
-}
-
 }  // namespace
 
-WeightSender::WeightSender(Transport& transport, Shard& shard, Threads& threads, Views views,
-                           std::span<const float> weights)
-    : transport_(transport), shard_(shard), threads_(threads), kind_(views) {
+WeightSender::WeightSender(Transport& transport, Shard& shard, std::unique_ptr<Coder> coder,
+                           Threads& threads, Views views, std::span<const float> weights)
+    : transport_(transport),
+      shard_(shard),
+      coder_(std::move(coder)),
+      threads_(threads),
+      kind_(views) {
   if (kind_ != Views::none) views_.emplace_back(weights.begin(), weights.end());
   if (kind_ != Views::encoded || shard_.empty()) return;
   change_.resize(shard_.elements);
-  workspace_.resize(atomo::programs::workspace_bytes(*shard_.compressor));
+  coder_->prepare(*shard_.compressor, Coder::Messages::whole);
 }
 
 void WeightSender::send(std::span<const std::size_t> workers, std::span<const float> weights,
@@ -80,16 +68,11 @@ void WeightSender::send_change(std::span<const std::size_t> workers, std::span<c
   auto& parcel = free_parcel();
   parcel.bytes.resize(shard_.compressor->max_encoded_bytes());
   std::uint64_t length = 0;
-  auto status = shard_.compressor->encode(
-      layers_of<atomo::ConstTensorView>(shard_, std::span<const float>(change_)), key,
-      {parcel.bytes.data(), parcel.bytes.size(), &length},
-      {.workspace = workspace_, .executor = threads_.all()});
+  auto status = coder_->encode(*shard_.compressor, change_, key,
+                               {parcel.bytes.data(), parcel.bytes.size(), &length}, threads_.all());
   parcel.length = length;
   if (!atomo::failed(status)) {
-    status =
-        shard_.compressor->decode_add(std::span(parcel.bytes).first(length), 1,
-                                      layers_of<atomo::TensorView>(shard_, std::span<float>(view)),
-                                      {.workspace = workspace_, .executor = threads_.all()});
+    status = coder_->decode_add(*shard_.compressor, std::span(parcel.bytes).first(length), 1, view);
   }
   if (atomo::failed(status)) {
     throw std::runtime_error("cannot encode the change of the weights before step " +
@@ -136,28 +119,27 @@ WeightSender::Parcel& WeightSender::free_parcel() {
   return *found;
 }
 
-WeightReceiver::WeightReceiver(Transport& transport, std::span<Shard> shards, Threads& threads,
-                               bool encoded, std::span<const float> weights)
+WeightReceiver::WeightReceiver(Transport& transport, std::span<Shard> shards,
+                               std::unique_ptr<Coder> coder, bool encoded,
+                               std::span<const float> weights)
     : transport_(transport),
       shards_(shards),
-      threads_(threads),
+      coder_(std::move(coder)),
       encoded_(encoded),
       weights_(weights.begin(), weights.end()),
       messages_(shards.size()) {
-  std::size_t workspace = 0;
   for (std::size_t s = 0; encoded_ && s < shards_.size(); ++s) {
     if (shards_[s].empty()) continue;
     messages_[s].resize(shards_[s].compressor->max_encoded_bytes());
-    workspace = std::max(workspace, shards_[s].compressor->decode_workspace_bytes());
+    coder_->prepare(*shards_[s].compressor, Coder::Messages::whole);
   }
-  workspace_.resize(workspace);
 }
 
 std::uint64_t WeightReceiver::receive(std::uint32_t step) {
   std::vector<Transfer> transfers;
   for (std::size_t s = 0; s < shards_.size(); ++s) {
     auto into = encoded_ ? atomo::Bytes(messages_[s])
-                         : std::as_writable_bytes(part_of(shards_[s], std::span(weights_)));
+                         : std::as_writable_bytes(shards_[s].part_of(std::span(weights_)));
     transfers.push_back(transport_.receive(static_cast<int>(s), kWeightsTag, into));
   }
   transport_.wait(transfers);
@@ -165,10 +147,9 @@ std::uint64_t WeightReceiver::receive(std::uint32_t step) {
   for (std::size_t s = 0; s < shards_.size(); ++s) {
     bytes += transfers[s].received;
     if (!encoded_ || shards_[s].empty()) continue;
-    const auto status =
-        shards_[s].compressor->decode_add(std::span(messages_[s]).first(transfers[s].received), 1,
-                                          shards_[s].views_of(std::span<float>(weights_)),
-                                          {.workspace = workspace_, .executor = threads_.all()});
+    const auto status = coder_->decode_add(*shards_[s].compressor,
+                                           std::span(messages_[s]).first(transfers[s].received), 1,
+                                           shards_[s].part_of(std::span(weights_)));
     if (!atomo::failed(status)) continue;
     const int rank = static_cast<int>(s);
     throw Fault(rank, transport_.name(rank) + " sent weights that are refused, step " +
@@ -181,7 +162,7 @@ void WeightReceiver::receive_plain(std::span<float> weights) {
   std::vector<Transfer> transfers;
   for (std::size_t s = 0; s < shards_.size(); ++s) {
     transfers.push_back(transport_.receive(static_cast<int>(s), kWeightsTag,
-                                           std::as_writable_bytes(part_of(shards_[s], weights))));
+                                           std::as_writable_bytes(shards_[s].part_of(weights))));
   }
   transport_.wait(transfers);
 }

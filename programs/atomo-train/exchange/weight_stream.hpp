@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "exchange/coder.hpp"
 #include "exchange/shards.hpp"
 #include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
@@ -32,8 +33,8 @@ class WeightSender {
   };
 
   /// All workers begin with `weights`.
-  WeightSender(Transport& transport, Shard& shard, Threads& threads, Views views,
-               std::span<const float> weights);
+  WeightSender(Transport& transport, Shard& shard, std::unique_ptr<Coder> coder, Threads& threads,
+               Views views, std::span<const float> weights);
 
   /// The next weights of some workers. `key`: of the run and the step; who and where to is filled
   /// in. \throws std::runtime_error when a change cannot be encoded.
@@ -61,11 +62,11 @@ class WeightSender {
 
   Transport& transport_;
   Shard& shard_;
+  std::unique_ptr<Coder> coder_;
   Threads& threads_;
   Views kind_;
   std::vector<std::vector<float>> views_;  ///< one a worker, or one for all
   std::vector<float> change_;
-  std::vector<std::byte> workspace_;
   std::vector<Parcel> parcels_;
 };
 
@@ -73,8 +74,8 @@ class WeightSender {
 class WeightReceiver {
  public:
   /// `weights`: of the whole model, at the beginning. `encoded`: changes travel.
-  WeightReceiver(Transport& transport, std::span<Shard> shards, Threads& threads, bool encoded,
-                 std::span<const float> weights);
+  WeightReceiver(Transport& transport, std::span<Shard> shards, std::unique_ptr<Coder> coder,
+                 bool encoded, std::span<const float> weights);
   /// Every server's message into its place of `weights()`. Returns the bytes that came.
   /// \throws Fault naming the server whose message is refused, and why.
   std::uint64_t receive(std::uint32_t step);
@@ -86,11 +87,10 @@ class WeightReceiver {
  private:
   Transport& transport_;
   std::span<Shard> shards_;
-  Threads& threads_;
+  std::unique_ptr<Coder> coder_;
   bool encoded_;
   std::vector<float> weights_;
   std::vector<std::vector<std::byte>> messages_;  ///< one a server
-  std::vector<std::byte> workspace_;
 };
 
 }  // namespace train

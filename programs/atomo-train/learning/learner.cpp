@@ -14,18 +14,13 @@
 #include <stdexcept>
 #include <thread>
 
+#include "exchange/coder.hpp"
 #include "files/stored_tensors.hpp"
 #include "run/interrupt.hpp"
 
 namespace train {
 namespace {
 constexpr std::size_t kTestBatch = 100;
-
-/// On a device lossless stages are the exchange's.
-atomo::Policy policy_of(const Options& options) {
-  const auto policy = atomo::Policy::parse(options.policy);
-  return options.on_device() ? policy.without_lossless() : policy;
-}
 
 }  // namespace
 
@@ -77,8 +72,14 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
                  static_cast<std::size_t>(worker), static_cast<std::size_t>(workers), options.seed),
              options.batch, options.seed),
       replica_(make_replica(options.model, task_->input(), options.seed, options.gpu)),
-      compressor_(replica_->layers(), policy_of(options),
-                  {.device = options.on_device() ? atomo::Device::cuda : atomo::Device::cpu}) {}
+      compressor_(replica_->layers(),
+                  policy_of_compressors(options, atomo::Policy::parse(options.policy)),
+                  {.device = options.encodes_on()}) {}
+
+void Learner::to_host(std::span<const float> computed, std::span<float> copy) const {
+  if (options_.on_device()) return device_to_host(computed, copy);
+  std::ranges::copy(computed, copy.begin());
+}
 
 atomo::Key Learner::key(std::uint32_t step) const noexcept {
   return {.seed = options_.seed, .step = step, .worker = static_cast<std::uint16_t>(worker_)};
@@ -93,8 +94,7 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
     std::vector<float> copy(replica_->weights().size());
     loss =
         replica_->backward(batch_, scale, [&](std::size_t layer, std::span<const float> gradient) {
-          std::copy(gradient.begin(), gradient.end(),
-                    copy.begin() + static_cast<std::ptrdiff_t>(replica_->offset(layer)));
+          to_host(gradient, std::span(copy).subspan(replica_->offset(layer), gradient.size()));
           on_gradient(layer, gradient);
         });
     dump_gradient(options_, *replica_, step, "worker" + std::to_string(worker_ + 1), copy);

@@ -32,6 +32,8 @@ class Learner {
   /// Forward and backward over this worker's samples of a step, under its loss scale, and a pause
   /// where --slow-rank wants one. Returns the mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
+  /// Copies a gradient, where the network computed it, into host memory.
+  void to_host(std::span<const float> computed, std::span<float> copy) const;
   /// This worker's share of the samples to test after `done` steps, or all of them. Breaks off when
   /// interrupted.
   [[nodiscard]] Score evaluate(std::uint32_t done, bool all = false);

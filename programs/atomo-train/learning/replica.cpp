@@ -47,10 +47,7 @@ std::unique_ptr<Replica> make_replica(const std::string& model, const InputShape
 }
 
 std::string gpu_objection(const std::string& model) {
-  if (is_convex(model)) {
-    return "--device cuda: --model " + model +
-           " is computed on the CPU; take another, or --device cpu";
-  }
+  if (is_convex(model)) return "";
   return torch_module().gpu_objection();
 }
 

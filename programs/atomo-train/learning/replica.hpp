@@ -3,8 +3,8 @@
 /// \file
 /// A process's copy of the network, behind plain arrays. Classifiers without hidden layers and
 /// quadratics are computed here; the others by torch, in a module that is loaded when one is asked
-/// for: loading torch takes half a second. On a GPU the network computes there; its master weights
-/// stay in host memory.
+/// for: loading torch takes half a second. On a GPU torch computes there; the master weights stay in
+/// host memory.
 
 #include <atomo/compressor.hpp>
 #include <chrono>
@@ -24,7 +24,8 @@ namespace train {
 class Replica {
  public:
   /// Called while back-propagation runs, once a layer, as soon as its gradient exists. The last
-  /// layers come first. On a GPU the gradient is there, written in the order of the default stream.
+  /// layers come first. Torch's gradients on a GPU are there, written in the order of the default
+  /// stream.
   using OnGradient = std::function<void(std::size_t layer, std::span<const float> gradient)>;
 
   virtual ~Replica() = default;
@@ -53,7 +54,8 @@ class Replica {
   Replica() = default;
 };
 
-/// Weights are a function of the seed. `gpu` is the number of one, or none.
+/// Weights are a function of the seed. `gpu` is the number of one, or none; what is computed here is
+/// on the CPU whatever it says.
 /// \throws std::runtime_error when the model does not fit the input, or its module does not load.
 [[nodiscard]] std::unique_ptr<Replica> make_replica(const std::string& model,
                                                     const InputShape& input, std::uint64_t seed,

@@ -26,10 +26,6 @@ class GatheringPeer : public Peer {
   void begin_payload(std::uint32_t step, bool computing);
   /// A layer of this rank's array, in the memory that the network computes in or the host's.
   void put(std::size_t layer, std::span<const float> values);
-  /// Copies what the network computed into host memory.
-  void to_host(std::span<const float> computed, std::span<float> copy) {
-    exchange_->to_host(computed, copy);
-  }
   /// The whole array into the payload. `corrupt`: flip a bit of it.
   void encode(std::uint32_t step, bool corrupt);
   /// Tells every rank of the squares of this one's gradients, of which `encode` made the payload,

@@ -52,7 +52,9 @@ Node::Node(Run& run)
       learner_(run.options, transport_.rank(), transport_.size(), [this] { transport_.breathe(); }),
       optimiser_(run.make_optimiser(learner_.replica().layers())),
       gradient_(learner_.replica().weights().size()),
-      mail_(transport_, learner_, run.threads, learner_.replica().buffers().size()) {}
+      mail_(transport_, learner_,
+            make_coder(run.options, atomo::Policy::parse(run.options.policy), run.threads),
+            run.threads, learner_.replica().buffers().size()) {}
 
 void Node::begin() {
   const std::uint64_t sent_before = restore();
@@ -99,8 +101,8 @@ void Node::back_propagate(std::uint32_t step) {
   now_.report.loss =
       learner_.backward(step, [&](std::size_t layer, std::span<const float> gradient) {
         timeline_.instant("gradient", replica.layers()[layer].name, Clock::now());
-        std::copy(gradient.begin(), gradient.end(),
-                  gradient_.begin() + static_cast<std::ptrdiff_t>(replica.offset(layer)));
+        learner_.to_host(gradient,
+                         std::span(gradient_).subspan(replica.offset(layer), gradient.size()));
         transport_.breathe();
       });
   const auto end = Clock::now();

@@ -19,6 +19,10 @@ namespace {
 
 atomo::Policy policy_of(const Run& run) { return atomo::Policy::parse(run.options.policy); }
 
+std::unique_ptr<Coder> coder_of(const Run& run, const atomo::Policy& policy) {
+  return make_coder(run.options, policy, run.threads);
+}
+
 /// Refuses what does not go together before anything is built on it.
 const Plan& checked(const Plan& plan, const Run& run) {
   check_server_options(run.options, run.transport.workers());
@@ -42,13 +46,16 @@ Server::Server(Run& run, const Plan& plan)
       plan_(checked(plan, run)),
       task_(make_task(run.options.model, run.options.data, run.options.pixels)),
       replica_(make_replica(run.options.model, task_->input(), run.options.seed)),
-      compressor_(replica_->layers(), policy_of(run)),
-      shards_(cut_into_shards(replica_->layers(), shard_policy(plan, run.options),
-                              static_cast<std::size_t>(transport_.servers()))),
+      compressor_(replica_->layers(), policy_of_compressors(run.options, policy_of(run)),
+                  {.device = run.options.encodes_on()}),
+      shards_(cut_into_shards(
+          replica_->layers(), policy_of_compressors(run.options, shard_policy(plan, run.options)),
+          static_cast<std::size_t>(transport_.servers()), run.options.encodes_on())),
       shard_(shards_[static_cast<std::size_t>(transport_.rank())]),
-      receiver_(transport_, compressor_, policy_of(run), *replica_, run.threads, shard_.first,
+      receiver_(transport_, compressor_, coder_of(run, policy_of(run)), *replica_, shard_.first,
                 shard_.last, run.options.double_buffer ? 2 : 1),
-      sender_(transport_, shard_, run.threads, views_of(plan, run.options), weights()),
+      sender_(transport_, shard_, coder_of(run, shard_policy(plan, run.options)), run.threads,
+              views_of(plan, run.options), weights()),
       optimiser_(plan.rounds == Rounds::of_local_steps
                      ? run.make_outer_optimiser(layers_of(*replica_, shard_))
                      : run.make_optimiser(layers_of(*replica_, shard_))),

@@ -6,7 +6,6 @@
 /// with the reports of the step, and then every rank ends the run for the same reason.
 
 #include "roles/sharded_peer.hpp"
-#include "common/workspace.hpp"
 
 #include <algorithm>
 #include <atomo/atomo.hpp>
@@ -18,25 +17,27 @@ namespace train {
 ShardedPeer::ShardedPeer(Run& run)
     : Peer(run),
       rank_(static_cast<std::size_t>(transport_.rank())),
-      shards_(cut_into_shards(learner_.replica().layers(), atomo::Policy::parse(run.options.policy),
-                              workers_)),
-      own_(learner_.replica().weights().size()),
+      shards_(cut_into_shards(
+          learner_.replica().layers(),
+          policy_of_compressors(run.options, atomo::Policy::parse(run.options.policy)), workers_,
+          run.options.encodes_on())),
+      coder_(make_coder(run.options, atomo::Policy::parse(run.options.policy), run.threads)),
+      own_(coder_->make_array(learner_.replica().weights().size())),
       sent_(workers_),
       means_(workers_),
       gradient_(own_.size()),
+      sum_(coder_->stand_in(gradient_)),
       shard_of_(learner_.replica().layers().size()),
       missing_(workers_),
       background_(run.threads.count() > 1) {
-  std::size_t workspace = 0;
   for (std::size_t s = 0; s < workers_; ++s) {
     if (shards_[s].empty()) continue;
     for (std::size_t i = shards_[s].first; i < shards_[s].last; ++i) shard_of_[i] = s;
     const auto& compressor = *shards_[s].compressor;
     sent_[s].memory.resize(compressor.max_encoded_bytes());
     means_[s].memory.resize(compressor.max_encoded_bytes());
-    workspace = std::max(workspace, atomo::programs::workspace_bytes(compressor));
+    coder_->prepare(compressor, Coder::Messages::whole);
   }
-  workspace_.resize(workspace);
 }
 
 void ShardedPeer::compute_gradient(std::uint32_t step) {
@@ -45,8 +46,7 @@ void ShardedPeer::compute_gradient(std::uint32_t step) {
   background_.begin();
   for (std::size_t s = 0; s < workers_; ++s) missing_[s] = shards_[s].last - shards_[s].first;
   back_propagate(step, [this, step](std::size_t layer, std::span<const float> gradient) {
-    std::copy(gradient.begin(), gradient.end(),
-              own_.begin() + static_cast<std::ptrdiff_t>(learner_.replica().offset(layer)));
+    coder_->put(gradient, own_.subspan(learner_.replica().offset(layer), gradient.size()));
     const std::size_t s = shard_of_[layer];
     if (--missing_[s] == 0 && own_message(s).message != nullptr) encode_own(s, step);
     take_own();
@@ -94,19 +94,18 @@ void ShardedPeer::encode(std::size_t s, std::span<const float> model, std::uint3
   auto key = learner_.key(step);
   key.channel = static_cast<std::uint16_t>(channel);
   check_encoded(
-      shards_[s].compressor->encode(shards_[s].views_of(model), key,
-                                    {message.memory.data(), message.memory.size(), &message.bytes},
-                                    {.workspace = workspace_, .executor = executor}),
+      coder_->encode(*shards_[s].compressor, shards_[s].part_of(model), key,
+                     {message.memory.data(), message.memory.size(), &message.bytes}, executor),
       step);
 }
 
 void ShardedPeer::decode_add(std::size_t s, const Message& message, std::size_t from, float alpha,
                              std::span<float> model) {
   const auto begin = Clock::now();
-  const auto status = shards_[s].compressor->decode_add(message.payload(), alpha,
-                                                        shards_[s].views_of(model), context());
+  const auto status = coder_->decode_add(*shards_[s].compressor, message.payload(), alpha,
+                                         shards_[s].part_of(model));
   if (atomo::failed(status)) {
-    std::ranges::fill(part(shards_[s], model), 0.0F);
+    coder_->clear(shards_[s].part_of(model));
     if (report_.refused == 0) {
       report_.refused = from + 1;
       report_.refusal = static_cast<std::uint64_t>(status);
@@ -149,14 +148,15 @@ void ShardedPeer::agree(std::uint32_t step) {
 
 bool ShardedPeer::step_along_means(float alpha, std::uint32_t step) {
   const auto begin = Clock::now();
-  std::ranges::fill(gradient_, 0.0F);
+  coder_->clear(sum_);
+  std::vector<atomo::Status> statuses(workers_);
   for (std::size_t s = 0; s < workers_; ++s) {
     if (shards_[s].empty()) continue;
-    check_payload(
-        shards_[s].compressor->decode_add(means_[s].payload(), alpha,
-                                          shards_[s].views_of(std::span(gradient_)), context()),
-        static_cast<int>(s), step);
+    coder_->add_later(*shards_[s].compressor, means_[s].payload(), alpha, shards_[s].part_of(sum_),
+                      statuses[s]);
   }
+  coder_->fetch(sum_, gradient_);
+  for (std::size_t s = 0; s < workers_; ++s) check_payload(statuses[s], static_cast<int>(s), step);
   decoded(begin);
   return step_along(gradient_, step);
 }

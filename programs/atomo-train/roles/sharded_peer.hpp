@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "exchange/background.hpp"
+#include "exchange/coder.hpp"
 #include "exchange/shards.hpp"
 #include "roles/peer.hpp"
 
@@ -42,7 +43,7 @@ class ShardedPeer : public Peer {
 
   /// This rank's gradient into `own_`, and its shards into messages.
   void compute_gradient(std::uint32_t step);
-  /// Shard `s` of an array of the whole model.
+  /// Shard `s` of an array of the coder's, of the whole model.
   void encode(std::size_t s, std::span<const float> model, std::uint32_t step, std::size_t channel,
               Message& message);
   /// model += alpha * what rank `from` sent of shard `s`. A payload that is refused is remembered,
@@ -64,21 +65,13 @@ class ShardedPeer : public Peer {
   [[nodiscard]] bool step_along_means(float alpha, std::uint32_t step);
 
   [[nodiscard]] Shard& mine() noexcept { return shards_[rank_]; }
-  /// Of a call while the network does not compute.
-  [[nodiscard]] atomo::Context context() noexcept {
-    return {.workspace = workspace_, .executor = run_.threads.all()};
-  }
-  /// Its part of an array of the whole model.
-  [[nodiscard]] static std::span<float> part(const Shard& shard, std::span<float> model) {
-    return model.subspan(shard.offset, shard.elements);
-  }
 
   std::size_t rank_;
   std::vector<Shard> shards_;
-  std::vector<float> own_;      ///< gradient of the whole model
+  std::unique_ptr<Coder> coder_;
+  std::span<float> own_;        ///< gradient of the whole model, an array of the coder's
   std::vector<Message> sent_;   ///< by shard: what this rank tells of it
   std::vector<Message> means_;  ///< by shard: what all ranks decode
-  std::vector<std::byte> workspace_;
 
  private:
   void decoded(Clock::time_point begin);
@@ -89,6 +82,7 @@ class ShardedPeer : public Peer {
               Message& message, atomo::Executor* executor);
 
   std::vector<float> gradient_;  ///< of the whole model, the mean
+  std::span<float> sum_;         ///< the same where the coder works
   std::vector<Transfer> outgoing_;
   bool corrupt_next_ = false;
   std::vector<std::size_t> shard_of_;  ///< by layer

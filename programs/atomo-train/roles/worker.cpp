@@ -39,12 +39,16 @@ Worker::Worker(Run& run, const Plan& plan)
       worker_(static_cast<std::size_t>(transport_.rank() - transport_.servers())),
       learner_(run.options, static_cast<int>(worker_), transport_.workers(),
                [this] { transport_.breathe(); }),
-      shards_(cut_into_shards(learner_.replica().layers(), shard_policy(plan, run.options),
-                              static_cast<std::size_t>(transport_.servers()))),
-      receiver_(transport_, shards_, run.threads, !down_policy(plan, run.options).empty(),
-                weights()),
-      sender_(transport_, learner_, run.threads,
-              server_of_layers(shards_, learner_.replica().layers().size()),
+      shards_(cut_into_shards(learner_.replica().layers(),
+                              policy_of_compressors(run.options, shard_policy(plan, run.options)),
+                              static_cast<std::size_t>(transport_.servers()),
+                              run.options.encodes_on())),
+      receiver_(transport_, shards_,
+                make_coder(run.options, shard_policy(plan, run.options), run.threads),
+                !down_policy(plan, run.options).empty(), weights()),
+      sender_(transport_, learner_,
+              make_coder(run.options, atomo::Policy::parse(run.options.policy), run.threads),
+              run.threads, server_of_layers(shards_, learner_.replica().layers().size()),
               run.options.double_buffer ? 2 : 1) {
   if (const auto checkpoint = run.resume(learner_.replica())) {
     restored_ = checkpoint->workers[worker_];
@@ -102,8 +106,9 @@ void Worker::stream_gradient(std::span<const float> memory) {
   report_.loss = learner_.backward(step_, [&](std::size_t layer, std::span<const float> gradient) {
     if (memory.empty()) return sender_.push(layer, gradient, timeline_);
     gradient_.resize(gradient.size());
+    learner_.to_host(gradient, gradient_);
     const auto known = memory.subspan(learner_.replica().offset(layer), gradient.size());
-    std::ranges::transform(gradient, known, gradient_.begin(), std::minus());
+    std::ranges::transform(gradient_, known, gradient_.begin(), std::minus());
     sender_.push(layer, gradient_, timeline_);
   });
   const auto end = Clock::now();
@@ -118,8 +123,8 @@ std::span<float> Worker::gradient() {
   gradient_.resize(weights().size());
   const auto begin = Clock::now();
   report_.loss = learner_.backward(step_, [&](std::size_t layer, std::span<const float> gradient) {
-    std::copy(gradient.begin(), gradient.end(),
-              gradient_.begin() + static_cast<std::ptrdiff_t>(replica.offset(layer)));
+    learner_.to_host(gradient,
+                     std::span(gradient_).subspan(replica.offset(layer), gradient.size()));
     transport_.breathe();
   });
   const auto end = Clock::now();
