@@ -6,14 +6,16 @@
 /// part of the tensors (FORMAT.md, "Patches").
 ///
 /// ```cpp
-/// const atomo::PatchTensor before{"fc.weight", "BF16", {128, 784}, 2, true, old_bytes};
-/// const atomo::PatchTensor after{"fc.weight", "BF16", {128, 784}, 2, true, new_bytes};
-/// std::vector<std::byte> patch = atomo::make_patch({&before, 1}, {&after, 1});
-/// atomo::Bytes out[] = {room};  // as many bytes as the tensor
-/// atomo::apply_patch(patch, {&before, 1}, out);
+/// std::vector<float> weights(128 * 784), moved = weights, made(128 * 784);
+/// moved[5] = 1;
+/// const atomo::PatchTensor before{"fc.weight", "F32", {128, 784}, 4, true, std::as_bytes(std::span(weights))};
+/// const atomo::PatchTensor after{"fc.weight", "F32", {128, 784}, 4, true, std::as_bytes(std::span(moved))};
+/// const std::vector<std::byte> patch = atomo::make_patch({&before, 1}, {&after, 1});
+/// const atomo::Bytes out[] = {std::as_writable_bytes(std::span(made))};
+/// atomo::apply_patch(patch, {&before, 1}, out);  // made is moved
 /// ```
 ///
-/// These calls allocate and synchronise nothing but their own tasks; the bytes do not depend on the
+/// These calls allocate. They wait for nothing but their own tasks, and the bytes do not depend on the
 /// executor.
 
 #include <cstdint>
@@ -41,15 +43,15 @@ struct PatchEntry {
   /// How the patch has the tensor's new state.
   enum class Form : std::uint8_t { same, changes, whole };
 
-  std::string name;
-  std::string type;
-  std::vector<std::uint64_t> shape;
-  std::uint8_t element_bytes = 0;
-  bool floating = false;
-  Form form = Form::same;
-  std::uint64_t bytes = 0;    ///< of the tensor
-  std::uint64_t changed = 0;  ///< elements that differ; of a whole tensor all
-  std::uint64_t sent = 0;     ///< bytes of the patch that are this tensor's alone
+  std::string name;                  ///< as `PatchTensor`
+  std::string type;                  ///< as `PatchTensor`
+  std::vector<std::uint64_t> shape;  ///< as `PatchTensor`
+  std::uint8_t element_bytes = 0;    ///< as `PatchTensor`
+  bool floating = false;             ///< as `PatchTensor`
+  Form form = Form::same;            ///< how the patch has it
+  std::uint64_t bytes = 0;           ///< of the tensor
+  std::uint64_t changed = 0;         ///< elements that differ; of a whole tensor all
+  std::uint64_t sent = 0;            ///< bytes of the patch that are this tensor's alone
 };
 
 /// What a patch says before it is applied.
