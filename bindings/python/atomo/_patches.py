@@ -96,8 +96,8 @@ def make_patch(before: Mapping[str, Any], after: Mapping[str, Any], *, threads: 
     >>> after = {"w": before["w"].copy()}
     >>> after["w"][5000] = 1
     >>> patch = atomo.make_patch(before, after)
-    >>> len(patch), bool((atomo.apply_patch(patch, before)["w"] == after["w"]).all())
-    (146, True)
+    >>> len(patch) < 200, bool((atomo.apply_patch(patch, before)["w"] == after["w"]).all())
+    (True, True)
     """
     return _atomo.make_patch(_rows(before, "before"), _rows(after, "after"), "", threads)
 
