@@ -275,7 +275,7 @@ class DeviceCoder final : public Coder {
     }
     std::byte* const here = incoming_.data() + used_;
     std::byte* const there = incoming_on_device_.data() + used_;
-    std::memcpy(here, message.data(), message.size());
+    std::ranges::copy(message, here);
     copy(there, here, message.size(), cudaMemcpyHostToDevice, work_.get());
     used_ = std::min(incoming_.bytes().size(),
                      (used_ + message.size() + kAlignment - 1) / kAlignment * kAlignment);
