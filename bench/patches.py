@@ -82,7 +82,7 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog="example: build/venv/bin/python bench/patches.py --entries 10000000")
-    parser.add_argument("--entries", type=int, default=1 << 26, help="of a tensor (default: %(default)s)")
+    parser.add_argument("--entries", type=int, default=1 << 25, help="of a tensor (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of each call (default: %(default)s)")
     parser.add_argument("--out", type=pathlib.Path, help="PATH.md and PATH.json are written")
     parser.add_argument("--json", action="store_true", help="print JSON")
