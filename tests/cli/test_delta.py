@@ -112,3 +112,12 @@ class Delta(ToolTest):
         huge = patches.with_record(self.read("p.patch"), 0, bytes=1 << 50)
         self.write("huge.patch", huge)
         self.refuse(1, "huge.patch: refused", "apply", "old.safetensors", "huge.patch", "-o", "made.safetensors")
+
+    def test_a_note_that_is_no_header(self):
+        """Patches of other programs have notes of their own."""
+        self.states()
+        self.write("none.safetensors", safetensors({}))
+        self.succeed("delta", "none.safetensors", "new.safetensors", "-o", "p.patch")
+        patch = self.read("p.patch")
+        self.write("bad.patch", patches.with_note(patch, b"{" * patches.note_bytes(patch)))
+        self.refuse(1, "bad.patch: refused: its header", "apply", "none.safetensors", "bad.patch", "-o", "made.safetensors")

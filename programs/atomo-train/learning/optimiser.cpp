@@ -127,8 +127,9 @@ class Adam final : public Optimiser {
     for (std::size_t layer = 0; layer < sizes_.size(); at += sizes_[layer++]) {
       const std::span<float> w = weights.subspan(at, sizes_[layer]);
       const std::span<float> update = std::span(update_).first(w.size());
-      mix_gradient(w, gradient.subspan(at, w.size()), at);
-      if (factored != factored_.end() && factored->layer == layer) {
+      const bool is_factored = factored != factored_.end() && factored->layer == layer;
+      mix_gradient(w, gradient.subspan(at, w.size()), at, is_factored);
+      if (is_factored) {
         find_factored_update(*factored++, step, update);
       } else {
         find_update(at, step, update);
@@ -145,15 +146,11 @@ class Adam final : public Optimiser {
   [[nodiscard]] std::span<float> factors(const FactoredLayer& layer) noexcept {
     return std::span(moments_[1]).subspan(layer.offset, layer.rows + layer.columns + 2);
   }
-  [[nodiscard]] bool is_factored(std::size_t at) const noexcept {
-    return std::ranges::any_of(factored_, [at](const auto& layer) { return layer.offset == at; });
-  }
-
-  void mix_gradient(std::span<const float> weights, std::span<const float> gradient,
-                    std::size_t at) {
+  void mix_gradient(std::span<const float> weights, std::span<const float> gradient, std::size_t at,
+                    bool is_factored) {
     const float decay = decoupled_ ? 0 : static_cast<float>(settings_.weight_decay);
     float* const m = moments_[0].data() + at;
-    float* const s = is_factored(at) ? nullptr : moments_[1].data() + at;
+    float* const s = is_factored ? nullptr : moments_[1].data() + at;
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const float g = gradient[i] + decay * weights[i];
       m[i] = kBeta1 * m[i] + (1 - kBeta1) * g;

@@ -153,7 +153,11 @@ StateFile make_room(const StateFile& before, const PatchInfo& info, const std::s
   state.label = label;
   state.file = Buffer(header.size() + data_bytes);
   std::memcpy(state.file.data.get(), header.data(), header.size());
-  state.stored = detail::index_safetensors(state.file, label);
+  try {
+    state.stored = detail::index_safetensors(state.file, label);
+  } catch (const InputError& error) {
+    throw PayloadRefused(fmt::format("{}: refused: its header: {}", label, error.what()));
+  }
   return state;
 }
 

@@ -116,6 +116,24 @@ def apply(patch, before):
     return made
 
 
+def note_bytes(patch):
+    return len(_open(patch)[0])
+
+
+def _resealed(patch):
+    """The patch, its head changed, with the checksum to it."""
+    (head_bytes,) = struct.unpack_from("<Q", patch, 16)
+    struct.pack_into("<Q", patch, head_bytes - 8, body_checksum(bytes(patch[:head_bytes - 8])))
+    return bytes(patch)
+
+
+def with_note(patch, note):
+    """The patch with another note of as many bytes."""
+    patch = bytearray(patch)
+    patch[40:40 + len(note)] = note
+    return _resealed(patch)
+
+
 def with_record(patch, number, **fields):
     """The patch with other values in a record, and the head's checksum to it."""
     note, records, _ = _open(patch)
@@ -126,6 +144,4 @@ def with_record(patch, number, **fields):
     values = {**records[number], **fields}
     patch = bytearray(patch)
     RECORD.pack_into(patch, at, *(values[name] for name in FIELDS))
-    (head_bytes,) = struct.unpack_from("<Q", patch, 16)
-    struct.pack_into("<Q", patch, head_bytes - 8, body_checksum(bytes(patch[:head_bytes - 8])))
-    return bytes(patch)
+    return _resealed(patch)
