@@ -23,7 +23,7 @@ TEXT
 
 readonly kBuild=(scikit-build-core nanobind)
 readonly kTest=(pytest hypothesis mypy numpy matplotlib ml_dtypes safetensors)
-readonly kFrameworks=(jax ray)
+readonly kFrameworks=(jax optax ray)
 # What bench/peers.py measures codecs beside, with numpy and torch.
 readonly kPeers=(blosc2 zstandard)
 # What tests/cuda_compile reads machine code with, of the version that its table was made with.

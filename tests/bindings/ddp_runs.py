@@ -64,8 +64,8 @@ class KeyedByBucket(Watched):
 class OneWorker(Watched):
     """All ranks draw alike."""
 
-    def _begin_step(self, rank):
-        super()._begin_step(0)
+    def _begin_step(self, rank, ranks):
+        super()._begin_step(0, ranks)
 
 
 class NotDivided(Watched):

@@ -4,18 +4,21 @@
     state = atomo.torch.DDPState(ddp_model, "atomo:bits=0.5")
     ddp_model.register_comm_hook(state, atomo.torch.ddp_hook)
 
-`DDPState` and `ddp_hook` serve `DistributedDataParallel`, `LightningCallback` registers them in Lightning's Trainer,
+`DDPState` and `ddp_hook` serve `DistributedDataParallel`, `Squares` and `AdamW` keep a codec's noise out of Adam's second
+moment there, `LightningCallback` registers them in Lightning's Trainer,
 `FSDPReduceScatter` serves `fully_shard`. Needs PyTorch and NumPy; `import atomo` alone does not import PyTorch, and
 Lightning is imported when its callback is asked for.
 """
 
 from typing import Any
 
+from .adamw import AdamW
 from .ddp import DDPState, ddp_hook
 from .fsdp import FSDPReduceScatter
+from .squares import LayerSquares, Squares
 from .step import StepLog
 
-__all__ = ["DDPState", "FSDPReduceScatter", "LightningCallback", "StepLog", "ddp_hook"]
+__all__ = ["AdamW", "DDPState", "FSDPReduceScatter", "LayerSquares", "LightningCallback", "Squares", "StepLog", "ddp_hook"]
 
 
 def __getattr__(name: str) -> Any:

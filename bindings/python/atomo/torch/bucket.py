@@ -11,7 +11,9 @@ import torch.distributed as dist
 
 from .device import DeviceModel, Place
 from .groups import check_same_ranks, is_alive, registered_with
-from .layers import layers_of
+from .layers import Layer, layers_of
+from .squares import POLICY as SQUARES_POLICY
+from .squares import Squares
 
 
 class DeviceBucket:
@@ -31,6 +33,7 @@ class DeviceBucket:
         self._ready, self._encoded = place.event(), place.event()
         self._at: int | None = None  # where the gradients are that `_gradients` and `_sums` speak of
         self._gradients = self._sums = None
+        self._squares: tuple[Mapping[str, Layer], DeviceModel] | None = None
         self.sent = 0  # bytes, of the last step
 
     def serves(self, gradients: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> bool:
@@ -38,9 +41,12 @@ class DeviceBucket:
         return (self.group is group and self.names == list(gradients)
                 and self.dtype == next(iter(gradients.values())).dtype)
 
-    def reduce(self, buffer: torch.Tensor, gradients: Sequence[torch.Tensor],
-               key: Mapping[str, int]) -> torch.futures.Future[torch.Tensor]:
-        """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it."""
+    def reduce(self, buffer: torch.Tensor, gradients: Sequence[torch.Tensor], key: Mapping[str, int],
+               squares: Squares | None = None, last: bool = False) -> torch.futures.Future[torch.Tensor]:
+        """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it. `squares` are told of the
+        bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory."""
+        if squares is not None and not squares.tells:
+            squares = None
         place, model, done = self._place, self.model, self._place.future()
         if self._at != buffer.data_ptr():
             self._at = buffer.data_ptr()
@@ -56,11 +62,41 @@ class DeviceBucket:
             place.wire.wait_event(self._encoded)
             self.sent = model.wire if model.wire is not None else model.longest(self._lengths_of_all)
             dist.all_gather_into_tensor(model.received[:self._ranks * self.sent], payload[:self.sent], group=self.group)
+            if squares is not None:
+                self._see_own(squares, gradients, payload)
             buffer.fill_(-0.0)  # the one number that changes no bit of what is added to it
             model.add(self._sums, 1 / self._ranks, place.wire)
             model.tell(place.wire)
+            if squares is not None:
+                for name, average in zip(self.names, gradients):
+                    squares.see_average(name, average)
+                if last:
+                    self.sent += squares.exchange(self._tell_squares, key)
             done.set_result(buffer)
         return done
+
+    def _see_own(self, squares: Squares, gradients: Sequence[torch.Tensor], payload: torch.Tensor) -> None:
+        """This rank's gradients, and what its message decodes to."""
+        own = [torch.zeros(gradient.shape, device=gradient.device) for gradient in gradients]
+        self.model.add_one(payload[:self.sent], self.model.bind(own, encoding=False), self._place.wire)
+        for name, gradient, decoded in zip(self.names, gradients, own):
+            squares.see_gradient(name, gradient)
+            squares.see_decoded(name, decoded)
+
+    def _tell_squares(self, arrays: Mapping[str, torch.Tensor],
+                      key: Mapping[str, int]) -> tuple[dict[str, torch.Tensor], int]:
+        """The mean over the ranks, and the bytes of a message."""
+        layers, wire = layers_of(arrays), self._place.wire
+        if self._squares is None or self._squares[0] != layers:
+            self._squares = layers, DeviceModel(layers, SQUARES_POLICY, self._place, 1, self._ranks)
+        model = self._squares[1]
+        model.look()
+        model.encode(model.bind(list(arrays.values()), encoding=True), key, wire)
+        dist.all_gather_into_tensor(model.received, model.outgoing_bytes(), group=self.group)
+        mean = {name: torch.zeros_like(array) for name, array in arrays.items()}
+        model.add(model.bind(list(mean.values()), encoding=False), 1 / self._ranks, wire)
+        model.tell(wire)
+        return mean, model.wire
 
     def _lengths_of_all(self, own: torch.Tensor) -> torch.Tensor:
         lengths = own.new_empty(self._ranks)

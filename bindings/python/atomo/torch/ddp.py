@@ -27,9 +27,11 @@ from .._device import require_cuda
 from .bucket import DeviceBuckets
 from .coder import Coder
 from .device import Place, seed_of_bucket
-from .groups import check_same_ranks, group_like, is_alive, raise_difference, registered_with
+from .groups import check_same_ranks, group_like, group_of, is_alive, raise_difference, registered_with
 from .layers import Layer, Parameters, device_of, joined, layers_of, named, trained
-from .step import PRICE_WORDS, StepLog, bytes_of, check_integers, digest_of, told_by_all, words_of
+from .squares import HostTelling, Squares, facts_of
+from .step import (PRICE_WORDS, StepLog, at_end_of_backward, bytes_of, check_integers, digest_of, told_by_all,
+                   words_of)
 from .wire import FAILED, Accumulator, all_reduce, all_reduce_later, as_bytes, check_lengths, sparse_bytes, swap
 
 _CPU = torch.device("cpu")
@@ -64,6 +66,8 @@ class DDPState:
         threads: that encode the layers of a bucket and add up the ranks' messages, each a layer of its own. Where one
             layer is most of the model most of the work is one thread's. The bytes do not depend on them.
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
+        squares: an `atomo.torch.Squares` that is told of the squares of gradients, for an optimiser such as
+            `atomo.torch.AdamW`. It is saved with the state.
 
     Raises:
         atomo.Error: for a policy, a parameter, a key or a group that cannot work.
@@ -83,9 +87,9 @@ class DDPState:
 
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
-                 start_step: int = 0):
+                 start_step: int = 0, squares: Squares | None = None):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
-        self.seed, self.channel, self.start_step = seed, channel, start_step
+        self.seed, self.channel, self.start_step, self.squares = seed, channel, start_step, squares
         self._coder = Coder(str(policy), threads)
         self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
@@ -128,9 +132,11 @@ class DDPState:
         if device.type == "cuda":
             require_cuda()
         self._coder.take(layers)
-        self._start(_group_of(model, process_group))
+        self._start(group_of(model, process_group))
         # By identity, which holding them keeps from passing to others.
         self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
+        if self.squares is not None:
+            self.squares.bind(self._names)
         for said in [*self._advice(), *self._drawn_before()] if layers.keys() != known.keys() else []:
             warnings.warn(said, stacklevel=3)
         if dist.is_initialized() and device.type == "cpu":
@@ -196,7 +202,7 @@ class DDPState:
         self._on_gpu.look()
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
-                "compressor": list(self._coder.learnt)}
+                "compressor": list(self._coder.learnt), "squares": self.squares and self.squares.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, on each rank where that rank was, to the bit. Of another number
@@ -206,15 +212,17 @@ class DDPState:
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
         self._coder.load(state["policy"], state["layers"], state["compressor"])
+        if self.squares is not None and state["squares"] is not None:
+            self.squares.load_state_dict(state["squares"])
         self._sent = list(state["bytes_sent"])
         self.seed, self.channel, self.step = state["seed"], state["channel"], state["step"]
         self.start_step = state["start_step"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last}
+        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "squares_object": self.squares}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.last = state["last"]
+        self.last, self.squares = state["last"], state["squares_object"]
         self._coder = Coder(state["policy"], state["threads"])
         self._start(None)
         self.load_state_dict(state)
@@ -308,7 +316,7 @@ class DDPState:
                 self._error = error
                 done.set_result(buffer)
 
-        raised_later = not last or _at_end_of_backward(self._raise)
+        raised_later = not last or at_end_of_backward(self._raise)
         self._worker.submit(work)
         return done if raised_later else done.then(self._raise_or_value)
 
@@ -332,7 +340,7 @@ class DDPState:
         began = time.perf_counter()
         buffer, layers, group = bucket.buffer(), self._layers_of(bucket), self._on_gpu.group_of(self)
         if bucket.index() == 0:
-            self._begin_step(dist.get_rank(group))
+            self._begin_step(dist.get_rank(group), dist.get_world_size(group))
         done = place.future()
         try:
             if self._error is not None:
@@ -343,7 +351,7 @@ class DDPState:
             else:
                 coded = self._on_gpu.bucket(bucket.index(), dict(layers), self.policy, self._agree)
                 key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
-                done = coded.reduce(buffer, [gradient for _, gradient in layers], key)
+                done = coded.reduce(buffer, [gradient for _, gradient in layers], key, self.squares, bucket.is_last())
                 self._count(coded.sent, dist.get_world_size(group))
         except Exception as error:
             self._error = error
@@ -352,7 +360,7 @@ class DDPState:
             self._on_gpu.forget(beyond=bucket.index())
         self.last.buckets += 1
         self.last.encode_seconds += time.perf_counter() - began
-        raised_later = not bucket.is_last() or _at_end_of_backward(self._raise)
+        raised_later = not bucket.is_last() or at_end_of_backward(self._raise)
         return done if raised_later else done.then(self._raise_or_value)
 
     def _agree(self, group: dist.ProcessGroup, device: torch.device) -> None:
@@ -386,7 +394,13 @@ class DDPState:
             gathered = swap([as_bytes(messages, _CPU)] * len(table), [sum(row) for row in table], group)
         arrived = time.perf_counter()
         if not plain:
-            self._decode(layers, table, gathered)
+            telling = HostTelling(self.squares, layers)
+            telling.see_own(messages, self._coder)
+            try:
+                self._decode(layers, table, gathered)
+                telling.see_average()
+            finally:
+                self._count(telling.exchange(group, self._key) if last else 0, len(table))
         self.last.buckets += 1
         self.last.encode_seconds += encoded - began
         self.last.wire_seconds += arrived - encoded
@@ -396,12 +410,15 @@ class DDPState:
         """Whether a bucket goes by all-reduce: in a warm-up, or because it is sparse."""
         return self.last.step < self.start_step or not layers
 
-    def _begin_step(self, rank: int) -> None:
+    def _begin_step(self, rank: int, ranks: int) -> None:
         self._coder.drop_step()
         self._error = None
-        self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step])
+        self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step,
+                                  facts_of(self.squares)])
         self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
         self.last = StepLog(self.step)
+        if self.squares is not None:
+            self.squares.begin(self.step - self.start_step, ranks)
         self.step += 1
 
     def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
@@ -409,7 +426,7 @@ class DDPState:
         """A message a layer, or what went wrong: the other ranks have to hear of it."""
         try:
             if first:
-                self._begin_step(dist.get_rank(group))
+                self._begin_step(dist.get_rank(group), dist.get_world_size(group))
             if self._error is not None:
                 return [], self._error
             messages = [] if self._plain(layers) else self._coder.encode(layers, self._key)
@@ -448,7 +465,7 @@ class DDPState:
     def _facts(self) -> dict[str, Any]:
         """What all ranks have to agree on."""
         return {"seed": self.seed, "step": self.last.step, "channel": self.channel, "start_step": self.start_step,
-                "policy": self.policy, "layers": self._coder.table()}
+                "policy": self.policy, "squares": facts_of(self.squares), "layers": self._coder.table()}
 
     def _decode(self, layers: list[tuple[str, torch.Tensor]], table: list[list[int]],
                 gathered: list[torch.Tensor]) -> None:
@@ -476,21 +493,3 @@ def ddp_hook(state: DDPState, bucket: dist.GradBucket) -> torch.futures.Future[t
         raise atomo.Error(f"the state of ddp_hook is {state!r}: make an atomo.torch.DDPState(model, policy) and give "
                           "that to register_comm_hook")
     return state.reduce(bucket)
-
-
-def _at_end_of_backward(call: Callable[[], None]) -> bool:
-    """Calls it when the backward pass is over and DDP, whose own callback is queued in between, has waited for all
-    buckets. False where no backward pass runs, as in DDP's join()."""
-    engine = torch.autograd.Variable._execution_engine
-    try:
-        engine.queue_callback(lambda: engine.queue_callback(call))
-    except RuntimeError:
-        return False
-    return True
-
-
-def _group_of(model: Parameters, group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    """The group given, or that of a DDP module; None for the default group."""
-    if group is None and isinstance(model, torch.nn.Module):
-        group = next((m.process_group for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
-    return None if group is dist.group.WORLD else group

@@ -137,6 +137,10 @@ class DeviceModel:
         self._calls.decode_on(self.messages, sums, alpha, self._results[self.outgoing], self._decode_workspace,
                               _number(stream))
 
+    def add_one(self, message: torch.Tensor, sums: Any, stream: Any) -> None:
+        """Queues sums += one message. A later call of `add` tells how that message decodes."""
+        self._calls.decode_on([message], sums, 1.0, self._results[self.outgoing], self._decode_workspace, _number(stream))
+
     def tell(self, stream: Any) -> None:
         """Queues what `look` will see."""
         bytes_each = self.messages[0].numel()

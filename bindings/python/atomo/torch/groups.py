@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 
+from .layers import Parameters
 from .wire import MAX_WORKERS, swap
 
 
@@ -58,6 +59,13 @@ def registered_with(state: object) -> list[DistributedDataParallel]:
     found = (x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel))
     return [ddp for ddp in found if any(of is state for _, of in getattr(ddp, "_comm_hooks", ()))
             and is_alive(ddp.process_group)]
+
+
+def group_of(model: Parameters, group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The group given, or that of a DDP module; None for the default group."""
+    if group is None and isinstance(model, torch.nn.Module):
+        group = next((m.process_group for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
+    return None if group is dist.group.WORLD else group
 
 
 def check_same_ranks(group: dist.ProcessGroup, modules: Sequence[DistributedDataParallel]) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -78,3 +78,14 @@ def told_by_all(words: Sequence[int], group: dist.ProcessGroup, device: torch.de
     table = own.new_empty(ranks * len(words))
     dist.all_gather_into_tensor(table, own, group=group)
     return table.view(ranks, -1).tolist()
+
+
+def at_end_of_backward(call: Callable[[], None]) -> bool:
+    """Calls it when the backward pass is over and DDP, whose own callback is queued in between, has waited for all
+    buckets. False where no backward pass runs, as in DDP's join()."""
+    engine = torch.autograd.Variable._execution_engine
+    try:
+        engine.queue_callback(lambda: engine.queue_callback(call))
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adam in optax with a second moment from the workers' own squares, so that a codec's noise is not in it.
+
+    optimizer = optax.chain(atomo.optax.scale_by_told_adam(), optax.add_decayed_weights(0.01), optax.scale(-1e-3))
+
+    def step(parameters, state, batch, number):          # inside shard_map over the axis "workers"
+        gradients = jax.grad(loss)(parameters, batch)
+        mean, own = ...                                   # of all decoded messages, and of this worker's alone
+        squares = jax.lax.cond(number % 10 == 0,
+                               lambda: atomo.optax.tell_squares(gradients, own, mean, "workers", seed=1, step=number),
+                               lambda: atomo.optax.untold_squares(gradients))
+        updates, state = optimizer.update(mean, state, parameters, squares=squares)
+        return optax.apply_updates(parameters, updates), state
+
+`atomo.torch.Squares` has the derivation. Of a leaf with two dimensions or more and no side below 4 (its first dimension by
+all others) worker k of W tells the means of g_k^2 over rows and columns, 9 bits each, the sum of g_k^2 and that of
+c_k^2, c_k being what its message decodes to. Other leaves keep Adam's own second moment. Needs JAX and optax.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+try:
+    import optax
+except ImportError as error:
+    raise ImportError("atomo.optax needs optax: pip install 'atomo[jax]' installs it") from error
+
+import atomo.jax
+
+__all__ = ["LeafSquares", "ToldAdamState", "scale_by_told_adam", "tell_squares", "untold_squares"]
+
+_LEAST_SIDE = 4
+_CHANNEL = 0x8000  # a bit of the key's channel: draws of these messages are not those of gradients
+_POLICY = "sums = identity; * = natural"
+
+
+class LeafSquares(NamedTuple):
+    """All workers' squares of one leaf, or running means of them."""
+
+    rows: jax.Array  #: f32[rows], the means of g_k^2 over columns, and over workers
+    columns: jax.Array  #: f32[columns]
+    one: jax.Array  #: f32, the sum of g_k^2, mean over workers
+    average: jax.Array  #: f32, an unbiased estimate of the sum of the average's squares
+    weight: jax.Array  #: f32, 1; 0 where nothing was told
+    workers: jax.Array  #: f32, how many
+
+
+class ToldAdamState(NamedTuple):
+    """What `scale_by_told_adam` remembers."""
+
+    count: jax.Array  #: i32, steps
+    mu: Any  #: first moments, like the gradients
+    nu: Any  #: second moments of leaves that are not told of, None of the others
+    squares: Any  #: a `LeafSquares` of running means of leaves that are told of, None of the others
+
+
+def tell_squares(gradients: Any, own: Any, mean: Any, axis: str, *, seed: Any, step: Any, channel: Any = 0) -> Any:
+    """Tells all workers along the mapped `axis` of this worker's squares: a tree like `gradients` of `LeafSquares`, with
+    None for leaves that are not told of. The same on all workers.
+
+    `gradients` are this worker's, `own` what its message decodes to, `mean` the mean over the workers of that: trees of
+    float32, float16 or bfloat16 of one structure. `seed`, `step` and `channel` are those of the message of gradients,
+    whose channel is below 32768. Each worker sends one message of fixed size, 9 bits a row and column.
+
+    Raises atomo.Error for trees without such a leaf.
+    """
+    leaves, structure = jax.tree.flatten(gradients)
+    told = [i for i, leaf in enumerate(leaves) if _is_told(leaf.shape)]
+    if not told:
+        raise atomo.Error(f"no leaf has two dimensions with sides from {_LEAST_SIDE} on: there are no squares to tell of")
+    owns, means = jax.tree.leaves(own), jax.tree.leaves(mean)
+    workers = jax.lax.axis_size(axis)
+    squares = [_squared(leaves[i]) for i in told]
+    message = {
+        "rows": [of.mean(1) for of in squares],
+        "columns": [of.mean(0) for of in squares],
+        "sums": jnp.stack([jnp.stack([of.sum(), _squared(owns[i]).sum()]) for of, i in zip(squares, told)]),
+    }
+    payload, _ = atomo.jax.encode_tree(
+        message, _POLICY, seed=seed, step=step, worker=jax.lax.axis_index(axis), channel=channel ^ _CHANNEL
+    )
+    payloads = jax.lax.all_gather(payload, axis)
+    of_all = atomo.jax.decode_add_tree(payloads, 1 / workers, jax.tree.map(jnp.zeros_like, message), _POLICY)
+    result: list[LeafSquares | None] = [None] * len(leaves)
+    for place, i in enumerate(told):
+        one, decoded = of_all["sums"][place]
+        # |sum c|^2 - sum |c|^2 = W^2 |mean|^2 - W (mean of |c|^2).
+        average = one / workers + _squared(means[i]).sum() - decoded / workers
+        result[i] = LeafSquares(of_all["rows"][place], of_all["columns"][place], one, average,
+                                jnp.float32(1), jnp.float32(workers))
+    return jax.tree.unflatten(structure, result)
+
+
+def untold_squares(gradients: Any) -> Any:
+    """What stands for `tell_squares` in a step in which nothing is told: a tree of the same shapes."""
+    return jax.tree.map(lambda leaf: _nothing(leaf.shape) if _is_told(leaf.shape) else None, gradients)
+
+
+def scale_by_told_adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, *, every: int = 10) -> Any:
+    """optax.scale_by_adam whose `update` takes `squares=`, of `tell_squares` every `every` steps and of `untold_squares`
+    in between.
+
+    A told leaf's entry (i, j) is divided by the root of rows[i] * columns[j] / mean(rows) (Adafactor, arXiv 1804.04235,
+    section 3) times the ratio of the average's sum of squares to one worker's, kept between half of 1 / workers and 1; the
+    result is kept within (1 - b1) / sqrt(1 - b2), what Adam's own moments allow (arXiv 1412.6980, section 2.1). A leaf of
+    which nothing was told yet is 0, so the first step tells. Squares that are not finite are left out.
+
+    Raises atomo.Error for numbers that cannot be.
+    """
+    if not (0 <= b1 < 1 and 0 <= b2 < 1 and eps >= 0 and every >= 1):
+        raise atomo.Error(f"b1={b1}, b2={b2}, eps={eps}, every={every}: b1 and b2 from 0 to below 1, eps from 0 and every "
+                          "from 1 on are expected")
+
+    def init(parameters: Any) -> ToldAdamState:
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), parameters)
+        nu = jax.tree.map(lambda p: None if _is_told(p.shape) else jnp.zeros(p.shape, jnp.float32), parameters)
+        return ToldAdamState(jnp.zeros((), jnp.int32), zeros, nu, untold_squares(parameters))
+
+    def update(updates: Any, state: ToldAdamState, params: Any = None, *, squares: Any, **_: Any) -> tuple[Any, ToldAdamState]:
+        count = state.count + 1
+        leaves, structure = jax.tree.flatten(updates)
+        mus, nus, kepts, tolds = (structure.flatten_up_to(tree) for tree in (state.mu, state.nu, state.squares, squares))
+        new_mu, new_nu, new_squares, results = [], [], [], []
+        for gradient, mu, nu, kept, told in zip(leaves, mus, nus, kepts, tolds):
+            g = gradient.astype(jnp.float32)
+            mu = b1 * mu + (1 - b1) * g
+            first = mu / (1 - b1 ** count.astype(jnp.float32))
+            if nu is not None:
+                nu = b2 * nu + (1 - b2) * g * g
+                result = first / (jnp.sqrt(nu / (1 - b2 ** count.astype(jnp.float32))) + eps)
+            else:
+                kept = _mixed(kept, told, b2**every)
+                largest = (1 - b1) / math.sqrt(1 - b2)
+                result = jnp.clip(first / (_root(kept).reshape(g.shape) + eps), -largest, largest)
+                result = jnp.where(kept.weight > 0, result, 0)
+            new_mu.append(mu)
+            new_nu.append(nu)
+            new_squares.append(kept)
+            results.append(result.astype(gradient.dtype))
+        trees = (jax.tree.unflatten(structure, new) for new in (new_mu, new_nu, new_squares))
+        return jax.tree.unflatten(structure, results), ToldAdamState(count, *trees)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _is_told(shape: tuple[int, ...]) -> bool:
+    return len(shape) > 1 and min(shape[0], math.prod(shape[1:])) >= _LEAST_SIDE
+
+
+def _nothing(shape: tuple[int, ...]) -> LeafSquares:
+    zero = jnp.float32(0)
+    return LeafSquares(jnp.zeros(shape[0]), jnp.zeros(math.prod(shape[1:])), zero, zero, zero, zero)
+
+
+def _squared(leaf: jax.Array) -> jax.Array:
+    """f32[rows, columns]; a leaf without dimensions that count has no use for it."""
+    return jnp.square(leaf.astype(jnp.float32)).reshape(leaf.shape[0], -1)
+
+
+def _mixed(kept: LeafSquares, told: LeafSquares, decay: float) -> LeafSquares:
+    """Running means, unless nothing was told or it is not finite."""
+    take = (told.weight > 0) & jnp.isfinite(told.one) & jnp.isfinite(told.average)
+    means = (jnp.where(take, decay * mean + (1 - decay) * value, mean) for mean, value in zip(kept[:5], told[:5]))
+    return LeafSquares(*means, jnp.where(take, told.workers, kept.workers))
+
+
+def _root(of: LeafSquares) -> jax.Array:
+    """Of the second moment, f32[rows, columns]."""
+    ratio = jnp.where(of.one > 0, jnp.clip(of.average / of.one, 0.5 / jnp.maximum(of.workers, 1), 1.0), 1.0)
+    mean = of.rows.mean()
+    common = jnp.where(mean > 0, ratio / (mean * of.weight), 0.0)
+    return jnp.outer(jnp.sqrt(of.rows), jnp.sqrt(common * of.columns))

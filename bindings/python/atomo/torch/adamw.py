@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AdamW whose second moments of matrices come from what the ranks tell of their squares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+import atomo
+
+from .squares import LayerSquares, Squares
+
+
+class AdamW(torch.optim.Optimizer):
+    """AdamW (arXiv 1711.05101) that divides by the ranks' own squares where it is told them.
+
+    m <- b1 m + (1 - b1) g;  w <- w - lr (m^ / (sqrt(s^) + eps) + weight_decay w), ^ corrected for the zero start. Of
+    parameters that `squares` knows, s^ is `squares[parameter].second_moment()`, in whose decay `squares.beta2` is; of all
+    others it is AdamW's own, the running mean of g^2. An entry whose gradient was 0 whenever squares were told would move
+    without bound, so a told entry of m^ / sqrt(s^) is kept within what Adam's own moments allow,
+    (1 - b1) / sqrt(1 - b2) (arXiv 1412.6980, section 2.1).
+
+    Args:
+        params: as those of any torch optimiser takes. Dense, of a floating-point type; moments are f32.
+        squares: that of `DDPState(squares=)`. None: AdamW as it is.
+        lr, betas, eps, weight_decay: as torch.optim.AdamW has them. `betas[1]` is of the parameters with moments of their
+            own.
+        max_update: the largest root mean square of a parameter's update, rate and decay left out; a longer one is scaled
+            down to it. None: no bound.
+
+    Raises:
+        atomo.Error: for numbers that cannot be.
+
+    `step` allocates, and waits for nothing on a GPU.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, *, squares: Squares | None = None,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2,
+                 max_update: float | None = None):
+        if not lr >= 0 or not eps >= 0 or not weight_decay >= 0 or not all(0 <= beta < 1 for beta in betas):
+            raise atomo.Error(f"lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}: numbers from 0 on are "
+                              "expected, betas below 1")
+        if max_update is not None and not max_update > 0:
+            raise atomo.Error(f"max_update={max_update}: a number above 0, or None, is expected")
+        self.squares = squares
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+                                  "max_update": max_update})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of all parameters that have a gradient. Returns what the closure returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, group)
+        return loss
+
+    def _move(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        if parameter.grad.is_sparse:
+            raise atomo.Error(f"a sparse gradient of shape {list(parameter.shape)}: AdamW takes dense ones")
+        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(parameter, dtype=torch.float32)
+        state["step"] += 1
+        gradient = parameter.grad.float()
+        state["exp_avg"].lerp_(gradient, 1 - beta1)
+        told = self.squares.get(parameter) if self.squares is not None else None
+        if told is None:
+            if "exp_avg_sq" not in state:
+                state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=torch.float32)
+            state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            root = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt_()
+        else:
+            root = _root(told, parameter)
+        update = (state["exp_avg"] / (1 - beta1 ** state["step"])).div_(root.add_(group["eps"]))
+        if told is not None:
+            largest = (1 - beta1) / math.sqrt(1 - beta2)
+            update.clamp_(-largest, largest)
+        if group["max_update"] is not None:
+            rms = update.square().mean().sqrt_()
+            update.mul_((group["max_update"] / rms).clamp_(max=1.0))
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.add_(update.to(parameter.dtype), alpha=-group["lr"])
+
+
+def _root(told: LayerSquares, parameter: torch.Tensor) -> torch.Tensor:
+    """Of the second moment, f32 in the parameter's shape."""
+    row, column = told.factors()
+    return torch.outer(row, column).view(parameter.shape)

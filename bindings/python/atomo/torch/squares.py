@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks tell each other of the squares of their gradients: a second moment without the codec's noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import atomo
+
+from .coder import Coder
+from .layers import compressor_of
+
+LEAST_SIDE = 4  # of a matrix that is factored
+CHANNEL = 0x8000  # a bit of the key's channel: draws of these messages are not those of gradients
+POLICY = "*:sums = identity; * = natural"
+
+#: Tells all ranks these arrays under a key: the mean over the ranks, decoded, and the bytes that each rank sent.
+Exchange = Callable[[Mapping[str, torch.Tensor], Mapping[str, int]], tuple[dict[str, torch.Tensor], int]]
+
+
+@dataclasses.dataclass
+class LayerSquares:
+    """Running means of a matrix's squares. A tensor of more than two dimensions is the matrix of its first by all others.
+
+    They begin at 0, as Adam's moments do; `second_moment` corrects for it.
+    """
+
+    shape: torch.Size  #: of the gradient
+    rows: torch.Tensor  #: f32[rows], of the row means of one rank's squares
+    columns: torch.Tensor  #: f32[columns], of the column means
+    sums: torch.Tensor  #: f32[3], of the sum of one rank's squares, of the average's, and of 1
+    ranks: int  #: whose squares these are
+
+    def second_moment(self) -> torch.Tensor:
+        """The estimate of E[a^2] for the average a of the ranks' gradients, f32 in the gradient's shape. Allocates.
+
+        Entry (i, j) is rows[i] * columns[j] / mean(rows) (Adafactor, arXiv 1804.04235, section 3) times the ratio of the
+        average's sum of squares to one rank's. The ratio is kept between half of 1 / ranks, which independent gradients
+        would have, and 1. NaN before anything was told.
+        """
+        row, column = self.factors()
+        return (row[:, None] * column).square().view(self.shape)
+
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two vectors, f32[rows] and f32[columns], whose outer product is the root of the second moment."""
+        one, average, weight = self.sums.unbind()
+        ratio = torch.where(one > 0, (average / one).clamp(0.5 / self.ranks, 1.0), torch.ones_like(one))
+        mean = self.rows.mean()
+        common = torch.where(mean > 0, ratio / (mean * weight), torch.zeros_like(mean))
+        return self.rows.sqrt(), (common * self.columns).sqrt()
+
+
+class Squares:
+    """Running means of the squares of gradients, from what every rank tells of its own before they are encoded.
+
+        squares = atomo.torch.Squares(every=10)
+        state = atomo.torch.DDPState(ddp_model, "atomo:bits=0.25", squares=squares)
+        ddp_model.register_comm_hook(state, atomo.torch.ddp_hook)
+        optimizer = atomo.torch.AdamW(ddp_model.parameters(), lr=1e-3, squares=squares)
+
+    Adam divides by the root of a running mean of squares. Of decoded gradients that mean holds the codec's noise, which
+    at a quarter bit a parameter is some of it in every matrix, and steps come out too short where the noise is. Every
+    `every` steps rank k of W tells of each matrix the means of g_k^2 over its rows and over its columns (9 bits each, codec
+    `natural`), and the sums of g_k^2 and of c_k^2, c_k being what its message decodes to (f32). As the ranks' draws are
+    independent and unbiased,
+
+        E sum a^2 = (sum_k sum g_k^2 + sum_{j != k} <c_j, c_k>) / W^2
+
+    for the average a, without the noise and without another message: the second sum is |sum c_k|^2 - sum |c_k|^2. With a
+    biased codec (`traits.unbiased` is False) the cross products are those of what was sent. Vectors, and matrices with a
+    side below 4, are not told of: an optimiser keeps moments of its own for them.
+
+    Any optimiser may read `squares[parameter].second_moment()`. All ranks hold the same numbers, to the bit.
+
+    Args:
+        every: steps from one telling to the next, from step 0 on, or the first after `DDPState(start_step=)`.
+        beta2: Adam's decay a step of the running means.
+        scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler. The
+            means are of gradients divided by it. A step in which a rank's squares are not finite leaves them as they were.
+
+    Raises:
+        atomo.Error: for numbers that cannot be.
+    """
+
+    def __init__(self, *, every: int = 10, beta2: float = 0.999, scale: float | Callable[[], float] = 1.0):
+        if not isinstance(every, int) or every < 1:
+            raise atomo.Error(f"every={every!r}: a whole number of steps from 1 on is expected")
+        if not 0 <= beta2 < 1:
+            raise atomo.Error(f"beta2={beta2!r}: a number from 0 to below 1 is expected")
+        self.every, self.beta2, self.scale = every, beta2, scale
+        self._layers: dict[str, LayerSquares] = {}
+        self._names: dict[int, str] = {}  # by the parameter's identity
+        self._step: _Step | None = None
+
+    def __getitem__(self, parameter: torch.Tensor) -> LayerSquares:
+        """Of a parameter, or of its name.
+
+        Raises:
+            KeyError: when nothing was told of it.
+        """
+        return self._layers[parameter if isinstance(parameter, str) else self._names[id(parameter)]]
+
+    def get(self, parameter: torch.Tensor | str) -> LayerSquares | None:
+        """The same, None when nothing was told of it."""
+        try:
+            return self[parameter]
+        except KeyError:
+            return None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a run needs to go on: tensors and plain values."""
+        return {"every": self.every, "beta2": self.beta2,
+                "layers": {name: {**vars(of), "shape": list(of.shape)} for name, of in self._layers.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self.every, self.beta2 = state["every"], state["beta2"]
+        self._layers = {name: LayerSquares(**{**of, "shape": torch.Size(of["shape"])}) for name, of in state["layers"].items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.state_dict(), "scale": self.scale}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.scale, self._names, self._step = state["scale"], {}, None
+        self.load_state_dict(state)
+
+    # What DDPState calls
+
+    def bind(self, names: Mapping[int, str]) -> None:
+        """Names by the identity of parameters."""
+        self._names = dict(names)
+
+    def begin(self, step: int, ranks: int) -> None:
+        """A step of gradients, the first one 0, a negative one without messages. `tells` says whether squares are told."""
+        told = step >= 0 and step % self.every == 0
+        self._step = _Step(float(self.scale() if callable(self.scale) else self.scale), ranks) if told else None
+
+    @property
+    def tells(self) -> bool:
+        """Whether this step's squares are told."""
+        return self._step is not None
+
+    def see_gradient(self, name: str, gradient: torch.Tensor) -> bool:
+        """This rank's own, not yet averaged. False when nothing is told of it; the other calls then do nothing."""
+        told = _factored(gradient.shape)
+        if told:
+            self._step.see_gradient(name, gradient)
+        return told
+
+    def see_decoded(self, name: str, decoded: torch.Tensor) -> None:
+        """What this rank's message decodes to."""
+        if name in self._step.own:
+            self._step.own[name].decoded = _sum(decoded, self._step.scale)
+
+    def see_average(self, name: str, average: torch.Tensor) -> None:
+        """What all messages come to."""
+        if name in self._step.own:
+            self._step.own[name].average = _sum(average, self._step.scale)
+
+    def exchange(self, exchange: Exchange, key: Mapping[str, int]) -> int:
+        """Tells all ranks, and takes what they tell into the running means. `exchange(arrays, key)` returns the mean over
+        the ranks of these arrays, decoded, and the bytes that each rank sent, which are returned. Called by all ranks,
+        with the same layers; what a decoder that failed has left out is NaN."""
+        step, self._step = self._step, None
+        own = step.own
+        if not own:
+            return 0
+        arrays = {}
+        for name, of in own.items():
+            arrays |= {f"{name}:rows": of.rows, f"{name}:columns": of.columns}
+        arrays[":sums"] = torch.stack([part for of in own.values() for part in (of.one, of.decoded)])
+        mean, sent = exchange(arrays, {**key, "channel": key["channel"] ^ CHANNEL})
+        for i, (name, of) in enumerate(own.items()):
+            one, decoded = mean[":sums"][2 * i:2 * i + 2].unbind()
+            # |sum c|^2 - sum |c|^2 = W^2 |average|^2 - W (mean of |c|^2).
+            average = one / step.ranks + of.average - decoded / step.ranks
+            self._mix(name, of.shape, step.ranks, mean[f"{name}:rows"], mean[f"{name}:columns"], one, average)
+        return sent
+
+    def _mix(self, name: str, shape: torch.Size, ranks: int, rows: torch.Tensor, columns: torch.Tensor,
+             one: torch.Tensor, average: torch.Tensor) -> None:
+        """Into the running means, unless they are not finite."""
+        layer = self._layers.get(name)
+        if layer is None:
+            layer = LayerSquares(shape, torch.zeros_like(rows), torch.zeros_like(columns), rows.new_zeros(3), ranks)
+        elif layer.rows.device != rows.device:
+            layer = LayerSquares(shape, layer.rows.to(rows.device), layer.columns.to(rows.device), layer.sums.to(rows.device), ranks)
+        self._layers[name], layer.ranks = layer, ranks
+        finite = torch.isfinite(one) & torch.isfinite(average)
+        kept = self.beta2 ** self.every
+        sums = torch.stack([one, average, torch.ones_like(one)])
+        for mean, value in ((layer.rows, rows), (layer.columns, columns), (layer.sums, sums)):
+            mean.copy_(torch.where(finite, mean * kept + value * (1 - kept), mean))
+
+    def __repr__(self) -> str:
+        return f"atomo.torch.Squares(every={self.every}, beta2={self.beta2}, {len(self)} layers)"
+
+
+@dataclasses.dataclass
+class _Own:
+    """This rank's, of a step."""
+
+    shape: torch.Size
+    rows: torch.Tensor
+    columns: torch.Tensor
+    one: torch.Tensor
+    decoded: torch.Tensor
+    average: torch.Tensor
+
+
+class _Step:
+    def __init__(self, scale: float, ranks: int):
+        self.scale, self.ranks = scale, ranks
+        self.own: dict[str, _Own] = {}
+
+    def see_gradient(self, name: str, gradient: torch.Tensor) -> None:
+        squares = (gradient.detach().float() / self.scale).square().reshape(gradient.shape[0], -1)
+        rows = squares.mean(1)
+        unknown = rows.new_full((), math.nan)
+        self.own[name] = _Own(gradient.shape, rows, squares.mean(0), rows.sum() * squares.shape[1], unknown, unknown)
+
+
+def _factored(shape: torch.Size) -> bool:
+    return len(shape) > 1 and min(shape[0], math.prod(shape[1:])) >= LEAST_SIDE
+
+
+def _sum(values: torch.Tensor, scale: float) -> torch.Tensor:
+    return (values.detach().float() / scale).square().sum()
+
+
+def facts_of(squares: Squares | None) -> list[float]:
+    """What ranks have to agree on."""
+    return [] if squares is None else [squares.every, squares.beta2]
+
+
+class HostTelling:
+    """Squares of a bucket of gradients in host memory. Without any, and in a step that tells none, it does nothing."""
+
+    def __init__(self, squares: Squares | None, gradients: Sequence[tuple[str, torch.Tensor]]):
+        self._squares = squares if squares is not None and squares.tells else None
+        self._gradients = gradients
+
+    def see_own(self, messages: Sequence[bytes], coder: Coder) -> None:
+        """This rank's gradients, and what its messages of them decode to."""
+        if self._squares is None:
+            return
+        for (name, gradient), message in zip(self._gradients, messages):
+            if self._squares.see_gradient(name, gradient):
+                own = torch.zeros(gradient.shape)
+                coder.decode_add_all(name, [message], out=own, alpha=1.0)
+                self._squares.see_decoded(name, own)
+
+    def see_average(self) -> None:
+        """The gradients are averages now."""
+        if self._squares is not None:
+            for name, average in self._gradients:
+                self._squares.see_average(name, average)
+
+    def exchange(self, group: dist.ProcessGroup, key: Mapping[str, int]) -> int:
+        """Of all buckets. Returns the bytes that each rank sent."""
+        if self._squares is None:
+            return 0
+
+        def tell(arrays: Mapping[str, torch.Tensor], key: Mapping[str, int]) -> tuple[dict[str, torch.Tensor], int]:
+            ranks, layers = dist.get_world_size(group), {name: (tuple(a.shape), "f32") for name, a in arrays.items()}
+            compressor = compressor_of(layers, POLICY, 1, "cpu")
+            message = compressor.encode(arrays, **key)  # shorter where something is not finite
+            own = torch.frombuffer(bytearray(message.ljust(compressor.wire_bytes, b"\0")), dtype=torch.uint8)
+            of_all = own.new_empty(ranks * len(own))
+            dist.all_gather_into_tensor(of_all, own, group=group)
+            mean = {name: torch.zeros_like(array) for name, array in arrays.items()}
+            compressor.decode_add_all(list(of_all.split(len(own))), out=mean, alpha=1 / ranks)
+            return mean, len(own)
+
+        return self._squares.exchange(tell, key)

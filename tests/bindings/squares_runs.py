@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of test_torch_squares.py do, and planted bugs."""
+
+import io
+import pickle
+
+import atomo.torch
+import ddp_runs
+import numpy as np
+import torch
+from ddp_runs import batch_of, make_net, parameters_of
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+THREE_BUCKETS = 0.002
+
+
+class OneSum(atomo.torch.Squares):
+    """A planted bug: the decoded average's squares as they are, with the codec's noise in them."""
+
+    def see_decoded(self, name, decoded):
+        super().see_decoded(name, decoded * 0)
+        self._step.own[name].one *= 0
+
+
+class AlikeDraws(ddp_runs.Watched):
+    """A planted bug: all ranks draw alike, so that their messages' errors are not independent."""
+
+    def _begin_step(self, rank, ranks):
+        super()._begin_step(0, ranks)
+
+
+CLASSES = {"Squares": atomo.torch.Squares, "OneSum": OneSum, "AlikeDraws": AlikeDraws, "Watched": ddp_runs.Watched,
+           "OnStandIn": ddp_runs.OnStandIn}
+
+
+def told(rank, ranks, policy, *, steps=1, state="Watched", squares="Squares", beta2=0.0, every=1, net="small", same=True,
+         bad_step=None, scale=1.0, seed=0):
+    """Gradients of the same batches in every step, or of others: what each step was told, and what is true.
+
+    The true figures are of the ranks' own gradients, exchanged as they are.
+    """
+    model = make_net(net)
+    squares = CLASSES[squares](every=every, beta2=beta2, scale=scale)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=THREE_BUCKETS)
+    hook_state = CLASSES[state](model, policy, squares=squares, seed=seed)
+    wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
+    seen, truth = [], []
+    for step in range(steps):
+        x, y = batch_of(0 if same else step, rank, 24)
+        factor = scale * (float("inf") if step == bad_step and rank == 1 else 1.0)
+        own = own_gradients(model, x, y, factor)
+        model.zero_grad()
+        (factor * nn.functional.mse_loss(wrapped(x), y)).backward()
+        seen.append({name: tensors_of(squares[name]) for name in squares})
+        truth.append(true_squares(own, ranks, scale))
+    return {"seen": seen, "truth": truth, "bytes": hook_state.bytes_sent, "last": hook_state.last.bytes_sent,
+            "names": list(squares), "moments": {name: squares[name].second_moment().numpy() for name in squares}}
+
+
+def own_gradients(model, x, y, factor):
+    """Of this rank, without the hook."""
+    model.zero_grad()
+    (factor * nn.functional.mse_loss(model(x), y)).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def tensors_of(of):
+    return {"rows": of.rows.numpy().copy(), "columns": of.columns.numpy().copy(), "sums": of.sums.numpy().copy()}
+
+
+def true_squares(own, ranks, scale):
+    """By name: means over ranks of the row and column means, the mean sum, the average's sum."""
+    everyones = [None] * ranks
+    torch.distributed.all_gather_object(everyones, {name: g.double().numpy() / scale for name, g in own.items()})
+    true = {}
+    for name in own:
+        of = [np.asarray(one[name]) for one in everyones]
+        if of[0].ndim < 2 or min(of[0].shape[0], of[0][0].size) < 4:
+            continue
+        flat = [g.reshape(len(g), -1) for g in of]
+        true[name] = {"rows": np.mean([(g**2).mean(1) for g in flat], 0),
+                      "columns": np.mean([(g**2).mean(0) for g in flat], 0),
+                      "one": np.mean([(g**2).sum() for g in flat]), "average": (np.mean(flat, 0) ** 2).sum()}
+    return true
+
+
+def train(rank, ranks, policy, *, steps=8, every=3, checkpoint_at=None, way="dict", state="Watched", told=True, lr=0.01):
+    """A training with AdamW."""
+    model = make_net("small")
+    wrapped, hook_state, optimizer = run_of(model, policy, every, state, told, lr)
+    losses = []
+    for step in range(steps):
+        if step == checkpoint_at:
+            saved = io.BytesIO()
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, saved)
+            kept = pickle.dumps(hook_state.state_dict() if way == "dict" else hook_state)
+            saved.seek(0)
+            loaded = torch.load(saved)
+            model = make_net("small", seed=99)
+            model.load_state_dict(loaded["model"])
+            revived = pickle.loads(kept)
+            wrapped, hook_state, optimizer = run_of(model, policy, every, state, told, lr,
+                                                    None if way == "dict" else revived.bind(model))
+            if way == "dict":
+                hook_state.load_state_dict(revived)
+            optimizer.load_state_dict(loaded["optimizer"])
+        optimizer.zero_grad()
+        x, y = batch_of(step, rank, 24)
+        loss = nn.functional.mse_loss(wrapped(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return {"losses": losses, "parameters": parameters_of(model), "bytes_sent": hook_state.bytes_sent}
+
+
+def run_of(model, policy, every, state, told, lr, hook_state=None):
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=THREE_BUCKETS)
+    if hook_state is None:
+        hook_state = CLASSES[state](model, policy, squares=atomo.torch.Squares(every=every) if told else None)
+    wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
+    return wrapped, hook_state, atomo.torch.AdamW(model.parameters(), lr=lr, squares=hook_state.squares)
+
+
+def disagree(rank, ranks):
+    """Ranks tell their squares in other steps."""
+    model = make_net("small")
+    wrapped = DistributedDataParallel(model)
+    state = atomo.torch.DDPState(model, "qsgd:bits=4", squares=atomo.torch.Squares(every=2 + rank))
+    wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
+    x, y = batch_of(0, rank, 24)
+    nn.functional.mse_loss(wrapped(x), y).backward()

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""atomo.optax: workers' squares along a mapped axis, and the Adam that divides by them."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+
+import atomo  # noqa: E402
+import atomo.jax  # noqa: E402
+import atomo.optax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+
+WORKERS = 4
+CODEC = "qsgd:bits=1,bucket=64"
+
+
+def gradients_of(seed=0):
+    """Of all workers, along the first dimension: a matrix, a convolution, a vector and a matrix with a short side."""
+    rng = np.random.default_rng(seed)
+    common = {"matrix": rng.standard_normal((12, 20)), "convolution": rng.standard_normal((8, 2, 3, 3)),
+              "vector": rng.standard_normal(7), "narrow": rng.standard_normal((3, 30))}
+    return {name: jnp.asarray(0.01 * (of + rng.standard_normal((WORKERS, *of.shape))), jnp.float32)
+            for name, of in common.items()}
+
+
+def told(gradients, codec, step):
+    """What every worker hears, mapped over the workers."""
+    def of_worker(own_gradients):
+        worker = jax.lax.axis_index("workers")
+        payload, _ = atomo.jax.encode_tree(own_gradients, codec, seed=3, step=step, worker=worker)
+        zeros = jax.tree.map(jnp.zeros_like, own_gradients)
+        mean = atomo.jax.decode_add_tree(jax.lax.all_gather(payload, "workers"), 1 / WORKERS, zeros, codec)
+        own = atomo.jax.decode_tree(payload, codec, own_gradients)
+        return mean, atomo.optax.tell_squares(own_gradients, own, mean, "workers", seed=3, step=step)
+
+    return jax.vmap(of_worker, axis_name="workers")(gradients)
+
+
+def test_without_a_codecs_noise_the_sums_are_those_of_the_gradients():
+    gradients = gradients_of()
+    _, squares = told(gradients, "identity", 0)
+    assert squares["vector"] is None and squares["narrow"] is None
+    for name in ("matrix", "convolution"):
+        flat, of = np.asarray(gradients[name], float).reshape(WORKERS, len(gradients[name][0]), -1), squares[name]
+        assert all((np.asarray(part) == np.asarray(part)[0]).all() for part in of), "workers hear the same"
+        np.testing.assert_allclose(of.one[0], (flat**2).sum((1, 2)).mean(), rtol=1e-4)
+        np.testing.assert_allclose(of.average[0], (flat.mean(0) ** 2).sum(), rtol=1e-4)
+        for part, true in ((of.rows[0], (flat**2).mean((0, 2))), (of.columns[0], (flat**2).mean((0, 1)))):
+            assert (part > 0.499 * true).all() and (part < 2.001 * true).all()
+
+
+@pytest.mark.parametrize("noise_stays", [False, True])
+def test_the_averages_squares_are_estimated_without_bias(noise_stays):
+    """120 steps that draw independently, at 4.5 standard errors. The decoded average's own squares are far off."""
+    gradients = gradients_of(1)
+    step = jax.jit(lambda number: told(gradients, CODEC, number))
+    true = (np.asarray(gradients["matrix"], float).mean(0) ** 2).sum()
+    estimates = []
+    for number in range(120):
+        mean, squares = step(number)
+        estimates.append(float(jnp.square(mean["matrix"][0]).sum() if noise_stays else squares["matrix"].average[0]) / true)
+    error = np.std(estimates, ddof=1) / np.sqrt(len(estimates))
+    assert (abs(np.mean(estimates) - 1) < 4.5 * error) != noise_stays
+
+
+def squares_of(tree):
+    """What one worker would tell of gradients whose codec has no noise."""
+    def of_leaf(leaf):
+        if leaf.ndim < 2 or min(leaf.shape[0], leaf[0].size) < 4:
+            return None
+        flat = jnp.square(leaf).reshape(leaf.shape[0], -1)
+        return atomo.optax.LeafSquares(flat.mean(1), flat.mean(0), flat.sum(), flat.sum(), jnp.float32(1), jnp.float32(1))
+
+    return jax.tree.map(of_leaf, tree)
+
+
+def test_it_is_adam_where_squares_are_a_product():
+    """Gradients of rank one have squares that are a product of row and column means; vectors keep Adam's own."""
+    rng = np.random.default_rng(2)
+    mine, theirs = atomo.optax.scale_by_told_adam(every=1), optax.scale_by_adam()
+    tree = {"matrix": jnp.zeros((6, 5)), "vector": jnp.zeros(4)}
+    states = [optimizer.init(tree) for optimizer in (mine, theirs)]
+    row, column = rng.standard_normal(6), rng.standard_normal(5)
+    for step in range(6):
+        gradients = {"matrix": jnp.asarray((1 + 0.3 * step) * np.outer(row, column), jnp.float32),
+                     "vector": jnp.asarray(rng.standard_normal(4), jnp.float32)}
+        ours, states[0] = mine.update(gradients, states[0], squares=squares_of(gradients))
+        adams, states[1] = theirs.update(gradients, states[1])
+        for name in tree:
+            np.testing.assert_allclose(ours[name], adams[name], rtol=2e-4)
+
+
+def test_it_trains_in_a_chain_under_jit():
+    """Steps that tell and steps that do not are one program."""
+    optimizer = optax.chain(atomo.optax.scale_by_told_adam(every=3), optax.add_decayed_weights(1e-4), optax.scale(-0.02))
+    target = jax.tree.map(lambda leaf: leaf[0] * 50, gradients_of(5))
+
+    @jax.jit
+    def step(parameters, state, number):
+        gradients = jax.tree.map(lambda p, t: p - t, parameters, target)
+        squares = jax.lax.cond(number % 3 == 0, lambda: squares_of(gradients), lambda: atomo.optax.untold_squares(gradients))
+        updates, state = optimizer.update(gradients, state, parameters, squares=squares)
+        return optax.apply_updates(parameters, updates), state
+
+    parameters = jax.tree.map(jnp.zeros_like, target)
+    state = optimizer.init(parameters)
+    distance = lambda: sum(float(jnp.square(p - t).sum()) for p, t in zip(jax.tree.leaves(parameters), jax.tree.leaves(target)))
+    before = distance()
+    for number in range(60):
+        parameters, state = step(parameters, state, number)
+    assert distance() < 0.2 * before
+
+
+def test_what_is_not_finite_is_left_out():
+    optimizer = atomo.optax.scale_by_told_adam()
+    gradients = {"matrix": jnp.ones((4, 4))}
+    _, state = optimizer.update(gradients, optimizer.init(gradients), squares=squares_of(gradients))
+    bad = squares_of({"matrix": jnp.full((4, 4), jnp.inf)})
+    updates, after = optimizer.update(gradients, state, squares=bad)
+    assert jnp.isfinite(updates["matrix"]).all()
+    assert all((a == b).all() for a, b in zip(after.squares["matrix"], state.squares["matrix"]))
+
+
+def test_an_entry_moves_no_further_than_adam_lets_it():
+    optimizer = atomo.optax.scale_by_told_adam()
+    squares = jax.tree.map(lambda leaf: leaf * 1e-12, squares_of({"matrix": jnp.ones((4, 4))}))
+    squares["matrix"] = squares["matrix"]._replace(weight=jnp.float32(1))
+    gradients = {"matrix": jnp.ones((4, 4))}
+    updates, _ = optimizer.update(gradients, optimizer.init(gradients), squares=squares)
+    np.testing.assert_allclose(updates["matrix"], 10**0.5, rtol=1e-5)
+
+
+def test_before_anything_was_told_told_leaves_stay():
+    optimizer = atomo.optax.scale_by_told_adam()
+    gradients = {"matrix": jnp.ones((4, 4)), "vector": jnp.ones(3)}
+    updates, _ = optimizer.update(gradients, optimizer.init(gradients), squares=atomo.optax.untold_squares(gradients))
+    assert (updates["matrix"] == 0).all() and (updates["vector"] != 0).all()
+
+
+def test_errors():
+    with pytest.raises(atomo.Error, match="b1=1"):
+        atomo.optax.scale_by_told_adam(b1=1)
+    with pytest.raises(atomo.Error, match="no squares to tell of"):
+        vector = {"vector": jnp.ones((WORKERS, 3))}
+        jax.vmap(lambda g: atomo.optax.tell_squares(g, g, g, "workers", seed=1, step=0), axis_name="workers")(vector)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""atomo.torch.Squares and AdamW: what ranks tell of their squares, and what an optimiser makes of it."""
+
+import atomo
+import atomo.torch
+import numpy as np
+import pytest
+import squares_runs
+import torch
+from worlds import RankFailed, check_replicas, same
+
+EXACT = "identity:dtype=f32"
+ONE, AVERAGE, WEIGHT = range(3)
+
+
+# What is told
+
+
+@pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_without_a_codecs_noise_the_sums_are_those_of_the_gradients(world, state, ranks):
+    results = world(ranks).run(squares_runs.told, EXACT, state=state, scale=8.0)
+    for result in results:
+        (seen,), (truth,) = result["seen"], result["truth"]
+        assert seen.keys() == truth.keys() == {"0.weight", "2.weight", "4.weight"}
+        for name, of in seen.items():
+            np.testing.assert_allclose(of["sums"], [truth[name]["one"], truth[name]["average"], 1], rtol=2e-4)
+            for part in ("rows", "columns"):  # each mean is a power of two on each rank, above or below what it stands for
+                assert (of[part] >= 0.4999 * truth[name][part]).all() and (of[part] <= 2.0001 * truth[name][part]).all()
+    assert all(same(results[0]["seen"][0][name], other["seen"][0][name]) for other in results for name in other["names"])
+
+
+@pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
+def test_the_message_is_counted(world, state):
+    """A mean takes 9 bits, a sum 32; a container's head and its kinds are around them."""
+    each_step, every_other, once = (
+        world(2).run(squares_runs.told, "qsgd:bits=4", steps=4, every=every, state=state)[0]["bytes"] for every in (1, 2, 4))
+    message = every_other - once
+    assert each_step - once == 3 * message
+    content = (48 + 24 + 48 + 48 + 10 + 48) * 9 / 8 + 3 * 2 * 4
+    assert content < message < content + 64 + 7 * 16 + 100
+
+
+def ratio_of_average(results, name):
+    """Of the estimates' mean to the truth, and the standard error of that mean. Steps draw independently."""
+    of = results[0]
+    estimates = np.array([seen[name]["sums"][AVERAGE] for seen in of["seen"]], float) / of["truth"][0][name]["average"]
+    return estimates.mean(), estimates.std(ddof=1) / np.sqrt(len(estimates))
+
+
+def test_the_averages_squares_are_estimated_without_bias(world):
+    """Three layers at 4.5 standard errors: a family error below 2e-5. The noise itself is several times the truth."""
+    results = world(2).run(squares_runs.told, "qsgd:bits=1,bucket=64", steps=150)
+    noisy = world(2).run(squares_runs.told, "qsgd:bits=1,bucket=64", steps=30, squares="OneSum")
+    for name in results[0]["names"]:
+        mean, error = ratio_of_average(results, name)
+        assert abs(mean - 1) < 4.5 * error, (name, mean, error)
+        mean, error = ratio_of_average(noisy, name)
+        assert mean - 1 > 10 * error, "the noise is too small to show that it is taken off"
+
+
+def test_draws_that_ranks_share_are_noticed(world):
+    """Their errors are then in the cross products, wherever gradients are alike."""
+    results = world(2).run(squares_runs.told, "randomk:keep=0.1", steps=150, state="AlikeDraws")
+    assert any(abs(mean - 1) > 4.5 * error
+               for mean, error in (ratio_of_average(results, name) for name in results[0]["names"]))
+
+
+def test_running_means_are_adams(world):
+    """m <- b m + (1 - b) x every `every` steps, b = beta2^every, and the weight that corrects for the zero start."""
+    result = world(2).run(squares_runs.told, EXACT, steps=7, every=3, beta2=0.9, same=False)[0]
+    kept, sums = 0.9**3, np.zeros(3)
+    for step in range(7):
+        truth = result["truth"][step]["2.weight"]
+        if step % 3 == 0:
+            sums = kept * sums + (1 - kept) * np.array([truth["one"], truth["average"], 1])
+        np.testing.assert_allclose(result["seen"][step]["2.weight"]["sums"], sums, rtol=1e-3)
+
+
+@pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
+def test_a_step_that_is_not_finite_leaves_them(world, state):
+    result = world(2).run(squares_runs.told, "qsgd:bits=4", steps=3, beta2=0.9, bad_step=1, state=state)[0]
+    before, bad, after = result["seen"]
+    assert all(same(before[name], bad[name]) for name in before)
+    assert not any(same(before[name], after[name]) for name in before)
+    assert all(np.isfinite(part).all() for of in after.values() for part in of.values())
+
+
+def test_layers_of_all_types_and_shapes(world):
+    assert set(world(2).run(squares_runs.told, "qsgd:bits=8", net="mixed")[0]["names"]) == {"f32.weight", "bf16.weight", "f16.weight"}
+    result = world(2).run(squares_runs.told, EXACT, net="unusual")[0]
+    assert result["moments"]["convolution.weight"].shape == (8, 2, 3, 3)
+
+
+def test_the_second_moment_is_the_product_of_means():
+    rows, columns = torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([2.0, 1.0, 3.0, 2.0, 2.0])
+    of = atomo.torch.LayerSquares(torch.Size([4, 5]), rows * 0.5, columns * 0.5, torch.tensor([40.0, 20.0, 1.0]) * 0.5, 4)
+    expected = torch.outer(rows, columns) / 2 * 0.5
+    torch.testing.assert_close(of.second_moment(), expected)
+    of.sums = torch.tensor([40.0, -1.0, 1.0]) * 0.5  # the estimate may be below 0: half of independent gradients' then
+    torch.testing.assert_close(of.second_moment(), expected / 0.5 * 0.5 / 4)
+    of.sums = torch.tensor([40.0, 100.0, 1.0]) * 0.5
+    torch.testing.assert_close(of.second_moment(), expected * 2)
+
+
+# AdamW
+
+
+@pytest.mark.parametrize("options", [{}, {"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.2}])
+def test_without_squares_it_is_torchs(options):
+    nets = [squares_runs.make_net("small") for _ in range(2)]
+    optimizers = [atomo.torch.AdamW(nets[0].parameters(), **options), torch.optim.AdamW(nets[1].parameters(), **options)]
+    for step in range(5):
+        for net, optimizer in zip(nets, optimizers):
+            x, y = squares_runs.batch_of(step, 0, 24)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(net(x), y).backward()
+            optimizer.step()
+    for mine, theirs in zip(nets[0].parameters(), nets[1].parameters()):
+        torch.testing.assert_close(mine, theirs)
+
+
+class Told(dict):
+    """Squares that a test made."""
+
+
+def step_of(gradient, second_moment, **options):
+    """The update of one step, decay left out, in units of the rate."""
+    parameter = torch.nn.Parameter(torch.zeros(gradient.shape))
+    ranks = 4
+    rows, columns = second_moment.mean(1), second_moment.mean(0)
+    total = second_moment.sum()
+    of = atomo.torch.LayerSquares(gradient.shape, rows, columns, torch.stack([total, total, torch.ones(())]), ranks)
+    parameter.grad = gradient
+    atomo.torch.AdamW([parameter], lr=1.0, weight_decay=0.0, squares=Told({parameter: of}), **options).step()
+    return -parameter.detach()
+
+
+def test_what_is_told_is_divided_by():
+    gradient = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+    moment = torch.outer(torch.arange(1.0, 7), torch.arange(2.0, 7))
+    torch.testing.assert_close(step_of(gradient, moment), gradient / moment.sqrt())
+
+
+def test_an_entry_moves_no_further_than_adam_lets_it():
+    """(1 - .9) / sqrt(1 - .999) = 3.16."""
+    gradient = torch.tensor([[1e4, -1e4], [1.0, 1e-3]]).repeat(2, 2)
+    update = step_of(gradient, torch.ones(4, 4) * 1e-30)
+    torch.testing.assert_close(update.abs(), torch.full((4, 4), 10**0.5))
+    assert step_of(gradient, torch.zeros(4, 4)).isfinite().all()
+
+
+def test_an_update_keeps_within_its_bound():
+    gradient = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
+    update = step_of(gradient, torch.ones(6, 5), max_update=0.5)
+    assert update.square().mean().sqrt().item() == pytest.approx(0.5, rel=1e-5)
+    torch.testing.assert_close(update / update[0, 0], gradient / gradient[0, 0])
+
+
+@pytest.mark.parametrize("policy", ["atomo:bits=1", "qsgd:bits=2"])
+@pytest.mark.parametrize("state", ["Watched", "OnStandIn"])
+def test_replicas_stay_equal(world, policy, state):
+    results = world(2).run(squares_runs.train, policy, state=state)
+    check_replicas(results)
+    assert results[0]["losses"][-1] < results[0]["losses"][0]
+
+
+@pytest.mark.parametrize("way", ["dict", "pickle"])
+def test_a_checkpoint_goes_on_to_the_bit(world, way):
+    whole, halves = (world(2).run(squares_runs.train, "qsgd:bits=4", checkpoint_at=at, way=way) for at in (None, 5))
+    assert same(whole[0]["parameters"], halves[0]["parameters"])
+    assert whole[0]["losses"] == halves[0]["losses"]
+    assert whole[0]["bytes_sent"] == halves[0]["bytes_sent"]
+
+
+# Errors
+
+
+def test_ranks_that_disagree_are_told(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(squares_runs.disagree)
+    assert all("squares is [2, 0.999] on rank 0, [3, 0.999] on rank 1" in error for error in failed.value.errors)
+
+
+@pytest.mark.parametrize("make, says", [
+    (lambda: atomo.torch.Squares(every=0), "every=0: a whole number of steps from 1 on is expected"),
+    (lambda: atomo.torch.Squares(every=2.5), "every=2.5"), (lambda: atomo.torch.Squares(beta2=1.0), "beta2=1.0"),
+    (lambda: atomo.torch.AdamW([torch.zeros(1)], lr=-1), "lr=-1"),
+    (lambda: atomo.torch.AdamW([torch.zeros(1)], betas=(0.9, 1)), "betas below 1"),
+    (lambda: atomo.torch.AdamW([torch.zeros(1)], max_update=0), "max_update=0")])
+def test_numbers_that_cannot_be(make, says):
+    with pytest.raises(atomo.Error) as said:
+        make()
+    assert says in str(said.value)
