@@ -4,10 +4,10 @@
     state = atomo.torch.DDPState(ddp_model, "atomo:bits=0.5")
     ddp_model.register_comm_hook(state, atomo.torch.ddp_hook)
 
-`DDPState` and `ddp_hook` serve `DistributedDataParallel`, `Squares` and `AdamW` keep a codec's noise out of Adam's second
-moment there, `LightningCallback` registers them in Lightning's Trainer,
-`FSDPReduceScatter` serves `fully_shard`. Needs PyTorch and NumPy; `import atomo` alone does not import PyTorch, and
-Lightning is imported when its callback is asked for.
+`DDPState` and `ddp_hook` serve `DistributedDataParallel`, and so does `PowerSGDState`. `Squares` and `AdamW` keep a codec's
+noise out of Adam's second moment there. `LightningCallback` registers a `DDPState` in Lightning's Trainer,
+`FSDPReduceScatter` serves `fully_shard`. Needs PyTorch and NumPy; `import atomo` alone does not import PyTorch, and Lightning
+is imported when its callback is asked for.
 """
 
 from typing import Any
@@ -15,10 +15,12 @@ from typing import Any
 from .adamw import AdamW
 from .ddp import DDPState, ddp_hook
 from .fsdp import FSDPReduceScatter
+from .powersgd import PowerSGDState
 from .squares import LayerSquares, Squares
 from .step import StepLog
 
-__all__ = ["AdamW", "DDPState", "FSDPReduceScatter", "LayerSquares", "LightningCallback", "Squares", "StepLog", "ddp_hook"]
+__all__ = ["AdamW", "DDPState", "FSDPReduceScatter", "LayerSquares", "LightningCallback", "PowerSGDState", "Squares",
+           "StepLog", "ddp_hook"]
 
 
 def __getattr__(name: str) -> Any:

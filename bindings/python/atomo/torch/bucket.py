@@ -42,8 +42,9 @@ class DeviceBucket:
                 and self.dtype == next(iter(gradients.values())).dtype)
 
     def reduce(self, buffer: torch.Tensor, gradients: Sequence[torch.Tensor], key: Mapping[str, int],
-               squares: Squares | None = None, last: bool = False) -> torch.futures.Future[torch.Tensor]:
-        """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it. `squares` are told of the
+               restore: Callable[[], None], squares: Squares | None = None, last: bool = False) -> torch.futures.Future[torch.Tensor]:
+        """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it, and what `restore` queues
+        done to it. `squares` are told of the
         bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory."""
         if squares is not None and not squares.tells:
             squares = None
@@ -67,6 +68,7 @@ class DeviceBucket:
             buffer.fill_(-0.0)  # the one number that changes no bit of what is added to it
             model.add(self._sums, 1 / self._ranks, place.wire)
             model.tell(place.wire)
+            restore()
             if squares is not None:
                 for name, average in zip(self.names, gradients):
                     squares.see_average(name, average)

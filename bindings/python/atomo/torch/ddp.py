@@ -27,7 +27,8 @@ from .._device import require_cuda
 from .bucket import DeviceBuckets
 from .coder import Coder
 from .device import Place, seed_of_bucket
-from .groups import check_same_ranks, group_like, group_of, is_alive, raise_difference, registered_with
+from .groups import (check_same_ranks, drawn_before, group_like, group_of, is_alive, raise_difference,
+                     registered_with)
 from .layers import Layer, Parameters, device_of, joined, layers_of, named, trained
 from .squares import HostTelling, Squares, facts_of
 from .step import (PRICE_WORDS, StepLog, at_end_of_backward, bytes_of, check_integers, digest_of, told_by_all,
@@ -137,7 +138,7 @@ class DDPState:
         self._parameters, self._names = parameters, {id(p): name for name, p in parameters.items()}
         if self.squares is not None:
             self.squares.bind(self._names)
-        for said in [*self._advice(), *self._drawn_before()] if layers.keys() != known.keys() else []:
+        for said in [*self._advice(), *drawn_before(self, _states)] if layers.keys() != known.keys() else []:
             warnings.warn(said, stacklevel=3)
         if dist.is_initialized() and device.type == "cpu":
             self._connect()
@@ -145,15 +146,6 @@ class DDPState:
     def _advice(self) -> list[str]:
         """On the CPU a message is one layer's."""
         return self._coder.advice(all(p.device.type == "cpu" for p in self._parameters.values()))
-
-    def _drawn_before(self) -> list[str]:
-        """New states are made when models thaw, and draws that come again are no longer independent."""
-        others = [other for other in _states if other is not self and other.step > self.step
-                  and (other.seed, other.channel) == (self.seed, self.channel)
-                  and not self._names.keys().isdisjoint(other._names)]
-        return ["another state has sent gradients of these parameters with the same seed and channel: this one will "
-                "draw the same again. Go on with that one (bind takes added layers), give this one another seed, or "
-                "load a checkpoint into it"] if others else []
 
     def set_policy(self, policy: str | atomo.Codec) -> None:
         """Another policy or budget from the next step on; to be called between steps, on all ranks.
@@ -351,7 +343,9 @@ class DDPState:
             else:
                 coded = self._on_gpu.bucket(bucket.index(), dict(layers), self.policy, self._agree)
                 key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
-                done = coded.reduce(buffer, [gradient for _, gradient in layers], key, self.squares, bucket.is_last())
+                self._prepare(layers, group)
+                done = coded.reduce(buffer, [gradient for _, gradient in layers], key, self._restore, self.squares,
+                                    bucket.is_last())
                 self._count(coded.sent, dist.get_world_size(group))
         except Exception as error:
             self._error = error
@@ -398,6 +392,7 @@ class DDPState:
             telling.see_own(messages, self._coder)
             try:
                 self._decode(layers, table, gathered)
+                self._restore()
                 telling.see_average()
             finally:
                 self._count(telling.exchange(group, self._key) if last else 0, len(table))
@@ -405,6 +400,12 @@ class DDPState:
         self.last.encode_seconds += encoded - began
         self.last.wire_seconds += arrived - encoded
         self.last.decode_seconds += time.perf_counter() - arrived
+
+    def _prepare(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup) -> None:
+        """What is done to gradients before they are encoded."""
+
+    def _restore(self) -> None:
+        """What is done to them when the mean is in them."""
 
     def _plain(self, layers: list[tuple[str, torch.Tensor]]) -> bool:
         """Whether a bucket goes by all-reduce: in a warm-up, or because it is sparse."""
@@ -429,6 +430,7 @@ class DDPState:
                 self._begin_step(dist.get_rank(group), dist.get_world_size(group))
             if self._error is not None:
                 return [], self._error
+            self._prepare(layers, group)
             messages = [] if self._plain(layers) else self._coder.encode(layers, self._key)
             if last:
                 self._coder.end_step()

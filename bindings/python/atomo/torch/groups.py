@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,17 @@ def group_of(model: Parameters, group: dist.ProcessGroup | None) -> dist.Process
     if group is None and isinstance(model, torch.nn.Module):
         group = next((m.process_group for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
     return None if group is dist.group.WORLD else group
+
+
+def drawn_before(state: Any, states: Iterable[Any]) -> list[str]:
+    """What is said of a new state, as they are made when models thaw, that draws again what another of this process has
+    drawn: such draws are no longer independent."""
+    others = [other for other in states if other is not state and other.step > state.step
+              and (other.seed, other.channel) == (state.seed, state.channel)
+              and not state._names.keys().isdisjoint(other._names)]
+    return ["another state has sent gradients of these parameters with the same seed and channel: this one will "
+            "draw the same again. Go on with that one (bind takes added layers), give this one another seed, or "
+            "load a checkpoint into it"] if others else []
 
 
 def check_same_ranks(group: dist.ProcessGroup, modules: Sequence[DistributedDataParallel]) -> None:

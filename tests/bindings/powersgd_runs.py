@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of test_torch_powersgd.py do."""
+
+import io
+import pickle
+
+import atomo.torch
+import numpy as np
+import torch
+import torch.distributed as dist
+from ddp_runs import batch_of, make_net, parameters_of
+from stand_in import StandIn
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+
+class OnStandIn(atomo.torch.PowerSGDState):
+    """Takes the way of gradients on a GPU."""
+
+    place = None
+
+    def _place_of(self, buffer):
+        self.place = self._on_gpu._place = self.place or StandIn()
+        return self.place
+
+
+class Forgets(atomo.torch.PowerSGDState):
+    """A planted bug: nothing of a step is kept."""
+
+    def _keep(self):
+        self._left = {}
+
+
+CLASSES = {"PowerSGDState": atomo.torch.PowerSGDState, "OnStandIn": OnStandIn, "Forgets": Forgets}
+
+
+class Matrices(nn.Module):
+    """Parameters whose gradients a test gives: the loss is their inner product."""
+
+    def __init__(self, shapes):
+        super().__init__()
+        self.of = nn.ParameterDict({name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()})
+
+    def forward(self, gradients):
+        return sum((parameter * gradients[name]).sum() for name, parameter in self.of.items())
+
+
+def gradients_of(rank, shapes, seed=0, low=None):
+    """One rank's, with something in common; of rank `low` where that is a number."""
+    result = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        common, own = (torch.Generator().manual_seed(100 * seed + number + more) for more in (0, 1000 * (rank + 1)))
+        if low is not None and len(shape) == 2:
+            left = torch.randn(shape[0], low, generator=common)
+            result[name] = left @ torch.randn(low, shape[1], generator=own)
+        else:
+            result[name] = torch.randn(shape, generator=common) + torch.randn(shape, generator=own)
+    return result
+
+
+def means(number, ranks, shapes, *, steps=1, state="PowerSGDState", low=None, changing=False, zero=(), cap_mb=25.0, bad_step=None,
+          scales=None, **options):
+    """What arrives in each step, the true means, and the memory at the end."""
+    model = Matrices(shapes)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=cap_mb)
+    scale = [1.0]
+    hook_state = CLASSES[state](model, scale=lambda: scale[0], **options)
+    wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
+    arrived, truth, memories = [], [], []
+    for step in range(steps):
+        scale[0] = scales[step] if scales else 1.0
+        gradients = gradients_of(number, shapes, step if changing else 0, low)
+        for name in zero:
+            gradients[name].zero_()
+        everyones = [None] * ranks
+        dist.all_gather_object(everyones, gradients)
+        if step == bad_step and number == ranks - 1:
+            next(iter(gradients.values())).view(-1)[0] = float("inf")
+        model.zero_grad()
+        wrapped({name: scale[0] * gradient for name, gradient in gradients.items()}).backward()
+        arrived.append({name: p.grad.numpy() / scale[0] for name, p in model.of.items()})
+        truth.append({name: (sum(of[name] for of in everyones) / ranks).numpy() for name in shapes})
+        memories.append({name: of.numpy().copy() for name, of in hook_state._memory.items()})
+    return {"arrived": arrived, "truth": truth, "memories": memories, "bytes": hook_state.bytes_sent,
+            "last": hook_state.last.bytes_sent}
+
+
+def train(number, ranks, how, *, steps=8, checkpoint_at=None, way="dict", cap_mb=0.005, lr=0.1, net="small", accumulate=1, **options):
+    """A training. `how`: a class here, "pytorch" for PyTorch's own hook, None for all-reduce."""
+    model = make_net(net)
+    wrapped, hook_state = run_of(model, how, cap_mb, options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        if step == checkpoint_at:
+            saved = io.BytesIO()
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, saved)
+            kept = pickle.dumps(hook_state.state_dict() if way == "dict" else hook_state)
+            saved.seek(0)
+            loaded = torch.load(saved)
+            model = make_net(net, seed=99)
+            model.load_state_dict(loaded["model"])
+            revived = pickle.loads(kept)
+            wrapped, hook_state = run_of(model, how, cap_mb, options, None if way == "dict" else revived.bind(model))
+            if way == "dict":
+                hook_state.load_state_dict(revived)
+            optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+            optimizer.load_state_dict(loaded["optimizer"])
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            x, y = batch_of(accumulate * step + part, number, 24)
+            loss = nn.functional.mse_loss(wrapped(x), y)
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return {"losses": losses, "parameters": parameters_of(model), "bytes_sent": getattr(hook_state, "bytes_sent", 0)}
+
+
+def run_of(model, how, cap_mb, options, hook_state=None):
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=cap_mb)
+    if how == "pytorch":
+        hook_state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=options.get("rank", 4), start_powerSGD_iter=2,
+                                                 min_compression_rate=options.get("min_ratio", 2.0), orthogonalization_epsilon=1e-8)
+        wrapped.register_comm_hook(hook_state, powerSGD_hook.powerSGD_hook)
+    elif how is not None:
+        hook_state = hook_state or CLASSES[how](model, **options)
+        wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
+    return wrapped, hook_state
+
+
+def scaled_steps(number, ranks, **options):
+    """A GradScaler meets an Inf of one rank's in the second step, halves its scale and skips the step."""
+    model = make_net("small")
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.005)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    state = atomo.torch.PowerSGDState(model, scale=scaler.get_scale, **options)
+    wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    memories, scales = [], []
+    for step in range(3):
+        optimizer.zero_grad()
+        x, y = batch_of(0, number, 24)
+        loss = nn.functional.mse_loss(wrapped(x), y) * (float("inf") if step == 1 and number == 0 else 1.0)
+        scaler.scale(loss).backward()
+        memories.append({name: of.numpy().copy() for name, of in state._memory.items()})
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return {"memories": memories, "scales": scales, "finite": all(np.isfinite(v).all() for v in parameters_of(model).values())}
+
+
+def disagree(rank, ranks):
+    model = make_net("small")
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(atomo.torch.PowerSGDState(model, rank=2 + rank), atomo.torch.ddp_hook)
+    x, y = batch_of(0, rank, 24)
+    nn.functional.mse_loss(wrapped(x), y).backward()

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""atomo.torch.PowerSGDState: two rounds that add up, with a memory or with residuals that make it unbiased."""
+
+import atomo
+import atomo.torch
+import numpy as np
+import powersgd_runs
+import pytest
+import torch
+from atomo.torch.powersgd import _Factored
+from worlds import RankFailed, check_replicas, same
+
+SHAPES = {"wide": (24, 60), "tall": (70, 20), "same": (24, 60), "vector": (33,), "convolution": (16, 4, 3, 3)}
+STATES = ["PowerSGDState", "OnStandIn"]
+
+
+def nmse(found, true):
+    return float(((found - true) ** 2).sum() / (true**2).sum())
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_has_the_rank_arrives_as_it_is(world, state, ranks):
+    """The sum of the ranks' gradients has the columns that all have in common: rank 3 of 4. Vectors go along."""
+    results = world(ranks).run(powersgd_runs.means, SHAPES, state=state, rank=4, low=3, min_ratio=1.0)
+    for result in results:
+        for name in ("wide", "tall", "same", "vector"):
+            np.testing.assert_allclose(result["arrived"][0][name], result["truth"][0][name], rtol=1e-3, atol=1e-4)
+    assert all(same(results[0]["arrived"][0], other["arrived"][0]) for other in results)
+
+
+@pytest.mark.parametrize("options", [{}, {"residual": "atomo:atoms=rows,bits=2"}])
+def test_zero_and_deficient_matrices(world, options):
+    """And they are found again when they are no longer so."""
+    for result in world(2).run(powersgd_runs.means, SHAPES, steps=3, zero=("wide", "convolution"), low=1, min_ratio=1.0, **options):
+        for step in result["arrived"]:
+            assert (step["wide"] == 0).all() and (step["convolution"] == 0).all()
+            assert all(np.isfinite(value).all() for value in step.values())
+
+
+def test_unused_directions_are_found_later(world):
+    """Of a matrix of rank one only one column of Q is of use; when it has three they are all needed."""
+    state = atomo.torch.PowerSGDState([("m", torch.nn.Parameter(torch.zeros(10, 12)))], rank=3)
+    state._key = {"step": 5}
+    of = _Factored("m", torch.zeros(10, 12), 10, 12, 3)
+    kept = torch.zeros(12, 3)
+    kept[:, 0] = torch.arange(12.0)
+    state._q = {"m": kept}
+    start = state._start_of(of)
+    assert torch.linalg.matrix_rank(start) == 3
+    torch.testing.assert_close(start[:, 0], kept[:, 0] / kept[:, 0].norm())
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_is_left_arrives_later(world, state):
+    """decode + memory = gradient + old memory, so the mean of what arrived goes to the true one as 1 / steps."""
+    results = world(2).run(powersgd_runs.means, SHAPES, steps=12, state=state, rank=2, min_ratio=1.0)
+    for name in ("wide", "tall", "convolution"):
+        memory = np.mean([result["memories"][-1][f"of.{name}"] for result in results], 0)
+        arrived, true = (np.sum([step[name] for step in results[0][what]], 0) for what in ("arrived", "truth"))
+        np.testing.assert_allclose(arrived + memory, true, rtol=1e-3, atol=1e-3)
+        assert nmse(arrived, true) < 0.5 * nmse(results[0]["arrived"][0][name], results[0]["truth"][0][name])
+
+
+def test_a_memory_that_is_forgotten_is_noticed(world):
+    result = world(2).run(powersgd_runs.means, SHAPES, steps=12, state="Forgets", rank=2, min_ratio=1.0)[0]
+    arrived, true = (np.sum([step["wide"] for step in result[what]], 0) for what in ("arrived", "truth"))
+    assert nmse(arrived, true) > 0.5 * nmse(result["arrived"][0]["wide"], result["truth"][0]["wide"])
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_with_residuals_it_is_right_on_average(world, state):
+    """The error of the mean of n independent steps goes as 1/n: the ratio of sums is within 4.5 standard errors of 0 along
+    the gradient, for each layer. A memory is not unbiased in a step, or the test would show nothing."""
+    steps = 60
+    results = world(2).run(powersgd_runs.means, SHAPES, steps=steps, state=state, rank=2, min_ratio=1.0,
+                           residual="atomo:atoms=rows,bits=1", warm_start=False)[0]
+    biased = world(2).run(powersgd_runs.means, SHAPES, steps=4, rank=2, min_ratio=1.0)[0]
+    for name in ("wide", "tall", "convolution"):
+        true = results["truth"][0][name]
+        along = np.array([(step[name] * true).sum() / (true**2).sum() for step in results["arrived"]])
+        error = along.std(ddof=1) / np.sqrt(steps)
+        assert abs(along.mean() - 1) < 4.5 * error, (name, along.mean(), error)
+        each = np.mean([nmse(step[name], true) for step in results["arrived"]])
+        mean = nmse(np.mean([step[name] for step in results["arrived"]], 0), true)
+        assert mean < 3 * each / steps
+        first = biased["arrived"][0][name]
+        assert 1 - (first * true).sum() / (true**2).sum() > 0.2
+    assert not results["memories"][-1]
+
+
+def test_bytes_are_those_of_the_factors(world):
+    """P and Q in f32, vectors, 8 bytes for what ranks agree on do not count as gradients."""
+    result = world(2).run(powersgd_runs.means, SHAPES, rank=2)[0]
+    factored = sum(2 * (rows + columns) for rows, columns in ((24, 60), (70, 20), (24, 60), (16, 36)))
+    assert result["last"] == 4 * (factored + 33)
+
+
+def test_matrices_that_would_not_get_smaller_go_as_they_are(world):
+    result = world(2).run(powersgd_runs.means, SHAPES, rank=2, min_ratio=100)[0]
+    for name in SHAPES:
+        np.testing.assert_allclose(result["arrived"][0][name], result["truth"][0][name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_step_that_is_not_finite_keeps_the_memory(world, state):
+    for result in world(2).run(powersgd_runs.means, SHAPES, steps=4, state=state, rank=2, min_ratio=1.0, bad_step=2, changing=True):
+        assert np.isnan(result["arrived"][2]["wide"]).any()
+        assert same(result["memories"][2], result["memories"][1])
+        assert not same(result["memories"][3], result["memories"][2])
+        assert all(np.isfinite(value).all() for value in result["arrived"][3].values())
+
+
+def test_the_memory_is_of_gradients_without_their_scale(world):
+    scaled = world(2).run(powersgd_runs.means, SHAPES, steps=3, rank=2, min_ratio=1.0, scales=[1.0, 1024.0, 64.0])[0]
+    plain = world(2).run(powersgd_runs.means, SHAPES, steps=3, rank=2, min_ratio=1.0)[0]
+    for name in SHAPES:
+        np.testing.assert_allclose(scaled["arrived"][2][name], plain["arrived"][2][name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_gradscaler_skips_its_step(world):
+    for result in world(2).run(powersgd_runs.scaled_steps, rank=2, min_ratio=1.0):
+        assert same(result["memories"][0], result["memories"][1]) and result["finite"]
+        assert result["scales"][1] == 512.0
+        assert not same(result["memories"][1], result["memories"][2])
+
+
+@pytest.mark.parametrize("options", [{}, {"residual": "qsgd:bits=2"}, {"warm_start": False}, {"start_step": 3}])
+@pytest.mark.parametrize("state", STATES)
+def test_replicas_stay_equal(world, state, options):
+    check_replicas(world(2).run(powersgd_runs.train, state, rank=2, min_ratio=1.0, **options))
+
+
+def test_gradients_may_be_added_up_first(world):
+    results = world(2).run(powersgd_runs.train, "PowerSGDState", rank=2, min_ratio=1.0, accumulate=2)
+    check_replicas(results)
+
+
+def test_halves(world):
+    check_replicas(world(2).run(powersgd_runs.train, "PowerSGDState", rank=2, min_ratio=1.0, net="mixed"))
+
+
+def test_it_learns_as_pytorchs_own_does(world):
+    mine, theirs, plain = (world(2).run(powersgd_runs.train, how, steps=30, rank=4, min_ratio=1.0, cap_mb=25.0)[0]["losses"]
+                           for how in ("PowerSGDState", "pytorch", None))
+    assert np.mean(mine[-5:]) < 1.05 * np.mean(theirs[-5:]) and np.mean(mine[-5:]) < 0.85 * mine[0]
+    assert np.mean(plain[-5:]) < plain[0]
+
+
+@pytest.mark.parametrize("way", ["dict", "pickle"])
+@pytest.mark.parametrize("options", [{}, {"residual": "qsgd:bits=2"}])
+def test_a_checkpoint_goes_on_to_the_bit(world, way, options):
+    """Each rank from its own: memories differ."""
+    whole, halves = (world(2).run(powersgd_runs.train, "PowerSGDState", checkpoint_at=at, way=way, rank=2, min_ratio=1.0, **options)
+                     for at in (None, 5))
+    for was, now in zip(whole, halves):
+        assert same(was["parameters"], now["parameters"]) and was["losses"] == now["losses"]
+        assert was["bytes_sent"] == now["bytes_sent"]
+
+
+def test_ranks_that_disagree_are_told(world):
+    with pytest.raises(RankFailed) as failed:
+        world(2).run(powersgd_runs.disagree)
+    assert all("rank is 2 on rank 0, 3 on rank 1" in error for error in failed.value.errors)
+
+
+@pytest.mark.parametrize("options, says", [({"rank": 0}, "rank=0"), ({"min_ratio": 0}, "min_ratio=0"),
+                                           ({"residual": "qsgd:bit=2"}, "unknown key 'bit'")])
+def test_numbers_that_cannot_be(options, says):
+    with pytest.raises(atomo.Error) as said:
+        atomo.torch.PowerSGDState([("m", torch.nn.Parameter(torch.zeros(8, 8)))], **options)
+    assert says in str(said.value)
