@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares atomo's hook for DistributedDataParallel with PyTorch's PowerSGD hook and with no compression.
+"""Compares atomo's hooks for DistributedDataParallel with PyTorch's PowerSGD hook and with no compression.
 
     python3 bench/ddp.py --workers 4 --steps 800 --seeds 1 2 3
 
@@ -25,6 +25,7 @@ from experiments.reports import commit, machine, markdown, mean, save_figure, sp
 
 CODECS = ["atomo:bits=0.5", "atomo:bits=0.25", "atomo:bits=0.125"]
 RANKS = [1, 2, 4]
+RESIDUALS = [(1, "atomo:atoms=rows,bits=0.125"), (4, "atomo:atoms=rows,bits=0.125")]  # of atomo's PowerSGD without bias
 
 
 def arguments():
@@ -39,18 +40,23 @@ def arguments():
                         help=f"may be repeated; else {CODECS}")
     parser.add_argument("--rank", action="append", dest="ranks", type=int, metavar="R",
                         help=f"of PowerSGD; may be repeated; else {RANKS}")
+    parser.add_argument("--residual", action="append", dest="residuals", nargs=2, metavar=("R", "SPEC"),
+                        help=f"rank and residuals' codec of atomo's PowerSGD; may be repeated; else {RESIDUALS}")
     parser.add_argument("--data", help="folder of the idx files; Debian's when left out")
     parser.add_argument("--out", default=str(ROOT / "bench/results/ddp"))
     options = parser.parse_args()
     for name in ("workers", "steps", "batch"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}, it has to be at least 1")
+    options.residuals = [(int(r), policy) for r, policy in options.residuals or RESIDUALS]
     options.codecs, options.ranks = options.codecs or CODECS, options.ranks or RANKS
     return options
 
 
 def name_of(run):
-    names = {"none": "all-reduce of f32", "powersgd": f"PowerSGD, rank {run['rank']}", "atomo": run["codec"]}
+    rest = f"and {run['residual']}" if run["residual"] else "and a memory"
+    names = {"none": "all-reduce of f32", "powersgd": f"PyTorch's PowerSGD, rank {run['rank']}", "atomo": run["codec"],
+             "atomo-powersgd": f"atomo's PowerSGD, rank {run['rank']} {rest}"}
     return names[run["hook"]]
 
 
@@ -64,14 +70,16 @@ def serve(rank, options, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.workers)
     data = ddp.load(*[options.data] if options.data else [])
     hooks = [{"hook": "none"}, *({"hook": "atomo", "codec": codec} for codec in options.codecs),
-             *({"hook": "powersgd", "rank": r} for r in options.ranks)]
+             *({"hook": "powersgd", "rank": r} for r in options.ranks),
+             *({"hook": "atomo-powersgd", "rank": r} for r in options.ranks),
+             *({"hook": "atomo-powersgd", "rank": r, "residual": policy} for r, policy in options.residuals)]
     for number, (seed, hook) in enumerate((seed, hook) for seed in options.seeds for hook in hooks):
         end = ddp.train(data, **hook, steps=options.steps, batch=options.batch, lr=options.lr, seed=seed)
         dist.barrier()
         if rank == 0:
             with open(f"{folder}/runs", "a") as file:
                 file.write(json.dumps(end) + "\n")
-            print(f"[{number + 1}/{len(hooks) * len(options.seeds)}] {name_of(end):18} seed {seed}  "
+            print(f"[{number + 1}/{len(hooks) * len(options.seeds)}] {name_of(end):60} seed {seed}  "
                   f"{100 * end['accuracy']:.2f}%  {end['handed_a_step']:,.0f} bytes handed a step  "
                   f"{end['ms_a_step']:.1f} ms a step", flush=True)
     dist.destroy_process_group()
@@ -112,8 +120,9 @@ def note(options, began, load):
     return " ".join([
         f"LeNet on Fashion-MNIST, DistributedDataParallel over gloo, {options.workers} workers,",
         f"batches of {options.batch}, {options.steps} steps, SGD with momentum 0.9, rate {options.lr:g}, {seeds}.",
-        "PowerSGD is PyTorch's hook with its defaults: error feedback, warm start, the first 10 steps uncompressed,",
-        "which its bytes include; atomo has no memory of what it left out.",
+        "PyTorch's PowerSGD has its hook's defaults: error feedback, warm start, the first 10 steps uncompressed, which the",
+        "bytes of both PowerSGDs include; atomo's has a memory too, or sends what is left in the same step; its codecs",
+        "have no memory of what they left out.",
         "Bytes handed over are what one worker gives to collectives; those that leave it follow from that: 2 (W-1)/W",
         "times for an all-reduce in a ring, W-1 times for messages that go to everyone.",
         f"Milliseconds are the median step's, all processes on {host['cores']} cores of an {host['processor']},",
@@ -125,11 +134,12 @@ def plot(rows, options, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(figsize=(8, 5))
-    for hook, marker in (("none", "s"), ("atomo", "o"), ("powersgd", "^")):
+    for hook, marker in (("none", "s"), ("atomo", "o"), ("powersgd", "^"), ("atomo-powersgd", "v")):
         of = [r for r in rows if r["hook"] == hook]
         axes.errorbar([r["wire_a_step"] / 1e3 for r in of], [100 * r["score"] for r in of],
                       [100 * r["score_spread"] for r in of], marker=marker, capsize=3, linestyle=":",
-                      label={"none": "all-reduce of f32", "atomo": "atomo", "powersgd": "PowerSGD"}[hook])
+                      label={"none": "all-reduce of f32", "atomo": "atomo", "powersgd": "PyTorch's PowerSGD",
+                             "atomo-powersgd": "atomo's PowerSGD"}[hook])
         for r in of:
             axes.annotate(r["name"], (r["wire_a_step"] / 1e3, 100 * r["score"]), fontsize="x-small", xytext=(4, 4),
                           textcoords="offset points")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains LeNet on Fashion-MNIST with DistributedDataParallel, with atomo's hook, PyTorch's PowerSGD hook or none.
+"""Trains LeNet on Fashion-MNIST with DistributedDataParallel, with atomo's hook, a PowerSGD hook or none.
 
     torchrun --nproc-per-node 4 examples/python/ddp.py --hook atomo --codec atomo:bits=0.5
 
@@ -26,7 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 from torch.nn.parallel import DistributedDataParallel
 
-HOOKS = ("none", "atomo", "powersgd")
+HOOKS = ("none", "atomo", "atomo-powersgd", "powersgd")  # the last is PyTorch's
 
 
 def load(folder=fashion_mnist.FOLDER):
@@ -61,10 +61,11 @@ class Counted:
         dist.all_reduce = self.original
 
 
-def register(model, hook, codec, rank, seed, start, counted):
-    """Registers a hook; returns a function that tells the bytes handed to collectives so far."""
-    if hook == "atomo":
-        state = atomo.torch.DDPState(model, codec, seed=seed)
+def register(model, hook, codec, rank, residual, seed, start, counted):
+    """Registers a hook; returns a function that tells the bytes so far of all that was handed to collectives."""
+    if hook.startswith("atomo"):
+        state = (atomo.torch.DDPState(model, codec, seed=seed) if hook == "atomo" else
+                 atomo.torch.PowerSGDState(model, rank, residual=residual, seed=seed, start_step=start))
         model.register_comm_hook(state, atomo.torch.ddp_hook)
         return lambda: state.bytes_sent
     if hook == "powersgd":
@@ -84,16 +85,17 @@ def accuracy(model, images, labels):
     return hits / len(labels)
 
 
-def on_the_wire(hook, handed, workers):
+def on_the_wire(handed, reduced, workers):
     """Bytes that leave a worker: an all-reduce in a ring passes everything on twice, in parts of 1/workers; a message
     of atomo goes to every other worker."""
-    return handed * (workers - 1) * (1.0 if hook == "atomo" else 2.0 / workers)
+    return (workers - 1) * (handed - reduced + 2.0 * reduced / workers)
 
 
-def train(data, *, hook="atomo", codec="atomo:bits=0.5", rank=1, steps=800, batch=32, lr=0.05, seed=1, tests=8,
+def train(data, *, hook="atomo", codec="atomo:bits=0.5", rank=1, residual=None, steps=800, batch=32, lr=0.05, seed=1, tests=8,
           start=10, bucket_mb=25.0, report=lambda event: None):
     """Trains in every process of the default group; `data` is what `load` gives. Returns what
-    it came to: accuracy, bytes a step, milliseconds a step, the curve. `rank` and `start` are PowerSGD's."""
+    it came to: accuracy, bytes a step, milliseconds a step, the curve. `rank` and `start` are of both
+    PowerSGDs, `residual` of atomo's."""
     (images, labels), test = data
     worker, workers = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(seed)
@@ -104,7 +106,7 @@ def train(data, *, hook="atomo", codec="atomo:bits=0.5", rank=1, steps=800, batc
     order = torch.Generator().manual_seed(1000 * seed + worker)
     times, curve = [], []
     with Counted() as counted:
-        sent = register(model, hook, codec, rank, seed, start, counted)
+        sent = register(model, hook, codec, rank, residual, seed, start, counted)
         for step in range(steps):
             began = time.perf_counter()
             chosen = torch.randint(len(labels), (batch,), generator=order)
@@ -119,9 +121,10 @@ def train(data, *, hook="atomo", codec="atomo:bits=0.5", rank=1, steps=800, batc
                 curve.append({"steps": step + 1, "handed": sent(), "accuracy": part})
                 report({"step": step + 1, "loss": loss.item(), "accuracy": part, "handed": sent()})
         handed = sent()
-    return {"hook": hook, "codec": codec if hook == "atomo" else None, "rank": rank if hook == "powersgd" else None,
-            "seed": seed, "workers": workers, "steps": steps, "accuracy": accuracy(net, *test),
-            "handed_a_step": handed / steps, "wire_a_step": on_the_wire(hook, handed, workers) / steps,
+    factored = "powersgd" in hook
+    return {"hook": hook, "codec": codec if hook == "atomo" else None, "rank": rank if factored else None,
+            "residual": residual if factored else None, "seed": seed, "workers": workers, "steps": steps, "accuracy": accuracy(net, *test),
+            "handed_a_step": handed / steps, "wire_a_step": on_the_wire(handed, counted.bytes, workers) / steps,
             "ms_a_step": 1000 * float(np.median(times)), "curve": curve}
 
 
@@ -131,6 +134,7 @@ def arguments():
     parser.add_argument("--hook", default="atomo", choices=HOOKS)
     parser.add_argument("--codec", default="atomo:bits=0.5", help="of atomo, or rules by a parameter's name")
     parser.add_argument("--rank", type=int, default=1, help="of PowerSGD")
+    parser.add_argument("--residual", metavar="SPEC", help="of atomo's PowerSGD: sends what it leaves, in place of a memory")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=32, help="of one worker")
     parser.add_argument("--lr", type=float, default=0.05)
@@ -157,7 +161,7 @@ def main():
                   f"test {100 * event['accuracy']:.2f}%  {event['handed'] / 1e6:.2f} MB a worker", flush=True)
     try:
         data = load(options.data)
-        end = train(data, hook=options.hook, codec=options.codec, rank=options.rank, steps=options.steps,
+        end = train(data, hook=options.hook, codec=options.codec, rank=options.rank, residual=options.residual, steps=options.steps,
                     batch=options.batch, lr=options.lr, seed=options.seed, report=report)
     except (atomo.Error, OSError, ValueError) as error:
         print(f"ddp.py: {error}", file=sys.stderr)
