@@ -9,6 +9,7 @@
 
 #include "format/kind.hpp"
 #include "format/layer_record.hpp"
+#include "math/selection.hpp"
 #include "price/budget.hpp"
 #include "price/price_rule.hpp"
 
@@ -23,10 +24,11 @@ struct LayerPlan {
                                     ///< price included; 0 without one
   PriceRule price_rule;             ///< where the price comes from
   unsigned sketch_iterations = 1;   ///< rounds of the iteration that finds a sketch's pairs
-  bool learns_rank = false;         ///< of its sketches, in a model
-  bool fixed_size = false;          ///< every body has `max_body_bytes`
-  bool bounded = false;             ///< by `max_body_bytes`, or by its cap
-  bool has_cuda = false;            ///< the codec has a CUDA twin
+  Selection selection = Selection::drawn;  ///< how atoms are kept
+  bool learns_rank = false;                ///< of its sketches, in a model
+  bool fixed_size = false;                 ///< every body has `max_body_bytes`
+  bool bounded = false;                    ///< by `max_body_bytes`, or by its cap
+  bool has_cuda = false;                   ///< the codec has a CUDA twin
 };
 
 /// Bytes that the body of a message of this layer alone may have under its cap (at least 1, so that

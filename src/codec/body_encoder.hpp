@@ -98,6 +98,8 @@ class PricedEncoder : public BodyEncoder {
   [[nodiscard]] const PricedEncoder* priced() const noexcept final { return this; }
   /// Rounds of the iteration that finds a sketch's pairs.
   [[nodiscard]] virtual unsigned sketch_iterations() const noexcept { return 1; }
+  /// How atoms are kept.
+  [[nodiscard]] virtual Selection selection() const noexcept { return Selection::drawn; }
   /// Whether the rank of this shape's sketches may follow from earlier steps.
   [[nodiscard]] virtual bool learns_rank(const Shape&) const noexcept { return false; }
   /// What the next step takes from one in which the layer was written at a price, in a form.

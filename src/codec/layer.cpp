@@ -62,6 +62,7 @@ EncoderPlan::EncoderPlan(const Stages& of, const Shape& shape, DType dtype) : st
   price_rule = body().price_rule(shape);
   if (const PricedEncoder* priced = body().priced()) {
     sketch_iterations = priced->sketch_iterations();
+    selection = priced->selection();
     learns_rank = priced->learns_rank(shape);
   }
   fixed_size = traits.fixed_size;

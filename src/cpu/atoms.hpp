@@ -29,6 +29,7 @@
 #include "coding/marks.hpp"
 #include "cpu/decode_mode.hpp"
 #include "format/atom_layout.hpp"
+#include "math/selection.hpp"
 #include "price/price.hpp"
 
 namespace atomo::cpu {
@@ -67,6 +68,7 @@ struct DrawnAtoms {
   float price = 0;
   std::span<std::uint64_t> masks;  ///< whole chunks of marks
   std::uint64_t kept = 0;
+  Selection selection = Selection::drawn;
 
   /// A bit an atom: kept.
   [[nodiscard]] std::span<const std::uint64_t> marks() const noexcept {
@@ -77,7 +79,8 @@ struct DrawnAtoms {
 /// Draws which atoms of a layer are kept; the marks stand in the workspace, of
 /// `encode_workspace_bytes`. `rms` and `price` are those of `encode_atoms`.
 Status draw_atoms(const AtomLayout& layout, const double* rms, float price, const Key& key,
-                  Bytes workspace, DrawnAtoms& atoms) noexcept;
+                  Bytes workspace, DrawnAtoms& atoms,
+                  Selection selection = Selection::drawn) noexcept;
 
 /// Where the atoms that are written stand: each at its own place, or the kept ones alone, one behind
 /// the other.
@@ -93,8 +96,8 @@ Status write_atoms(const float* x, AtomPlaces places, const AtomLayout& layout,
 /// otherwise, or when it is no price); `out` has at least `max_body_bytes` bytes and is scratch
 /// beyond those written.
 Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,
-                    const Key& key, Executor* executor, Bytes out, Bytes workspace,
-                    AtomBody& body) noexcept;
+                    const Key& key, Executor* executor, Bytes out, Bytes workspace, AtomBody& body,
+                    Selection selection = Selection::drawn) noexcept;
 
 /// Reads a body, exactly as long as it is, into `y[layout.elements()]`. Any bytes at all give `ok`
 /// or `corrupt`; then `y` is unspecified. Stretches are read at once on the executor, which may be

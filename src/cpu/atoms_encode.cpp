@@ -26,12 +26,15 @@ std::size_t mask_words(std::uint64_t atoms) noexcept {
   return round_up(marks_words(atoms), kSelectionChunk / 64);
 }
 
-/// Draws the marks of the atoms.
+/// Finds the marks of the atoms.
 void draw_marks(DrawnAtoms& atoms, const Philox& draws) noexcept {
   for (std::size_t first = 0; first < atoms.rms.size(); first += kSelectionChunk) {
     const std::size_t size = std::min(kSelectionChunk, atoms.rms.size() - first);
-    const KeptMask mask = select_chunk(atoms.rms.data() + first, size, atoms.price,
-                                       draws(first / kSelectionChunk)[0]);
+    const double* const rms = atoms.rms.data() + first;
+    const KeptMask mask =
+        atoms.selection == Selection::nearest
+            ? select_nearest(rms, size, atoms.price)
+            : select_chunk(rms, size, atoms.price, draws(first / kSelectionChunk)[0]);
     for (std::size_t w = 0; w < mask.size(); ++w) {
       atoms.masks[first / 64 + w] = mask[w];
       atoms.kept += static_cast<std::uint64_t>(std::popcount(mask[w]));
@@ -268,7 +271,7 @@ std::size_t encode_workspace_bytes(std::uint64_t atoms) noexcept {
 }
 
 Status draw_atoms(const AtomLayout& layout, const double* rms, float price, const Key& key,
-                  Bytes workspace, DrawnAtoms& atoms) noexcept {
+                  Bytes workspace, DrawnAtoms& atoms, Selection selection) noexcept {
   atoms = DrawnAtoms{};
   if (!valid_layout(layout)) return Status::unsupported;
   const std::span<const double> amplitudes(rms, layout.count);
@@ -276,7 +279,7 @@ Status draw_atoms(const AtomLayout& layout, const double* rms, float price, cons
   if (largest == 0) return Status::ok;
   if (!can_send(largest, price)) return Status::corrupt;
   Carver carver(workspace);
-  atoms = {amplitudes, price, carver.take<std::uint64_t>(mask_words(layout.count))};
+  atoms = {amplitudes, price, carver.take<std::uint64_t>(mask_words(layout.count)), 0, selection};
   if (!carver.fits()) return Status::workspace_too_small;
   draw_marks(atoms, Philox(key, purposes_of(layout.family).select));
   return Status::ok;
@@ -295,23 +298,26 @@ Status write_atoms(const float* x, AtomPlaces places, const AtomLayout& layout,
 }
 
 Status encode_atoms(const float* x, const AtomLayout& layout, const double* rms, float price,
-                    const Key& key, Executor* executor, Bytes out, Bytes workspace,
-                    AtomBody& body) noexcept {
+                    const Key& key, Executor* executor, Bytes out, Bytes workspace, AtomBody& body,
+                    Selection selection) noexcept {
   body = AtomBody{};
   DrawnAtoms atoms;
-  if (const Status s = draw_atoms(layout, rms, price, key, workspace, atoms); failed(s)) return s;
+  if (const Status s = draw_atoms(layout, rms, price, key, workspace, atoms, selection); failed(s))
+    return s;
   return write_atoms(x, AtomPlaces::own, layout, atoms, key, executor, out, body);
 }
 
 Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
                     std::span<const double> amplitudes, float price, const Key& key,
-                    Executor* executor, Bytes body, Bytes workspace, std::size_t& bytes) noexcept {
+                    Executor* executor, Bytes body, Bytes workspace, std::size_t& bytes,
+                    Selection selection) noexcept {
   bytes = 0;
   const double largest = largest_of(amplitudes);
   if (largest == 0) return Status::ok;
   if (!can_send(largest, price)) return Status::unsupported;
   Carver carver(workspace);
-  DrawnAtoms atoms{amplitudes, price, carver.take<std::uint64_t>(mask_words(layer.count))};
+  DrawnAtoms atoms{amplitudes, price, carver.take<std::uint64_t>(mask_words(layer.count)), 0,
+                   selection};
   if (!carver.fits()) return Status::workspace_too_small;
   draw_marks(atoms, Philox(key, Purpose::select_pair));
   if (atoms.kept == 0) return Status::ok;

@@ -10,6 +10,7 @@
 #include "core/workspace.hpp"
 #include "cpu/svd.hpp"
 #include "format/pair_body.hpp"
+#include "math/selection.hpp"
 
 namespace atomo::cpu {
 
@@ -35,6 +36,7 @@ Status inspect_pairs(ConstBytes body, const PairLayer& layer, std::uint64_t& kep
 /// no pair was kept.
 Status encode_pairs(const SingularPairs& pairs, const PairLayer& layer,
                     std::span<const double> amplitudes, float price, const Key& key,
-                    Executor* executor, Bytes body, Bytes workspace, std::size_t& bytes) noexcept;
+                    Executor* executor, Bytes body, Bytes workspace, std::size_t& bytes,
+                    Selection selection = Selection::drawn) noexcept;
 
 }  // namespace atomo::cpu

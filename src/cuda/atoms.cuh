@@ -37,6 +37,7 @@ struct Job {
   BodyPart part = BodyPart::whole;  ///< the rows of a sketch are the job behind its pairs
   std::uint32_t pieces = 1;         ///< of 1,024 entries, of an atom
   Purpose select = Purpose::select_block;
+  Selection selection = Selection::drawn;
   bool learns_rank = false;  ///< of the sketch whose pairs these are
   std::uint64_t first_atom = 0;
   std::uint64_t first_sum = 0;  ///< of its pieces' sums of squares, where atoms have several

@@ -43,7 +43,8 @@ struct ChunkBits {
 
 /// A whole warp finds the kept and the certain atoms, one bit each, from the chunk's amplitudes.
 __device__ void select_chunk(const double* amplitudes, std::uint64_t count, double price,
-                             std::uint32_t start, std::uint32_t* kept, std::uint32_t* certain) {
+                             Selection selection, std::uint32_t start, std::uint32_t* kept,
+                             std::uint32_t* certain) {
   constexpr std::uint32_t kOwn = kChunk / kLanes;
   std::uint32_t probability[kOwn], place[kOwn], sum = 0, total;
   for (std::uint32_t i = 0; i < kOwn; ++i) {
@@ -51,9 +52,10 @@ __device__ void select_chunk(const double* amplitudes, std::uint64_t count, doub
     const double rms = k < count ? amplitudes[k] : 0.0;
     const double ratio = rms / price;
     place[i] = k;
-    probability[i] = rms > 0 && ratio < 1.0 ? probability_of_ratio(ratio) : 0;
+    const bool drawn = rms > 0 && ratio < 1.0 && selection == Selection::drawn;
+    probability[i] = drawn ? probability_of_ratio(ratio) : 0;
     sum += probability[i];
-    if (ratio >= 1.0) {
+    if (ratio >= math::least_certain_ratio(selection)) {
       atomicOr(&kept[k / 32], 1u << k % 32);
       atomicOr(&certain[k / 32], 1u << k % 32);
     }
@@ -86,7 +88,7 @@ __global__ void select_atoms(Frame frame, Plan plan) {
   const std::uint64_t first = at.index * kChunk, left = job.layout.count - first;
   const Philox draws(frame.key(job.layer), job.select);
   select_chunk(frame(plan.amplitudes) + job.first_atom + first, left < kChunk ? left : kChunk,
-               static_cast<double>(chosen.price), draws(at.index)[0], kept, certain);
+               static_cast<double>(chosen.price), job.selection, draws(at.index)[0], kept, certain);
   __syncwarp();
   const MarksJob& marks = frame(plan.marks.jobs)[at.job];
   const std::uint64_t word = marks.first_word + at.index * kChunkWords;

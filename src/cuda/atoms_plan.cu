@@ -60,7 +60,8 @@ Scratch<double> behind(Scratch<double> place, std::uint64_t count) {
 struct Counts {
   std::size_t layers = 0, jobs = 0, singular = 0, sketches = 0, grids = 0;
   std::uint64_t atoms = 0;
-  bool chooses = false;  ///< layers of the method automatic
+  /// Whether there are layers of the method automatic whose atoms are drawn, or kept without a draw.
+  bool choose_drawn = false, choose_nearest = false;
 
   void add(const LayerPlan& layer) {
     const std::size_t before = jobs;
@@ -72,7 +73,8 @@ struct Counts {
     });
     layers += jobs > before ? 1 : 0;
     grids += coordinate::has_grid(layer) ? 1 : 0;
-    chooses = chooses || (jobs > before && layer.kind.method == MethodId::automatic);
+    const bool chooses = jobs > before && layer.kind.method == MethodId::automatic;
+    (layer.selection == Selection::nearest ? choose_nearest : choose_drawn) |= chooses;
   }
 };
 
@@ -94,7 +96,8 @@ class AtomsPlanner {
         marks_(layout, bodies.jobs),
         price_(layout, counts.layers, counts.jobs, counts.grids),
         units_(layout, 1),
-        noise_(layout, counts.chooses ? 1 : 0),
+        noise_(layout, counts.choose_drawn ? 1 : 0),
+        nearest_noise_(layout, counts.choose_nearest ? 1 : 0),
         amplitudes_(layout.scratch<double>(counts.atoms)) {
     if (bodies.singular > 0) svd_.emplace(layout, bodies.singular);
     if (bodies.sketches > 0) sketches_.emplace(layout, bodies.sketches);
@@ -180,7 +183,7 @@ class AtomsPlanner {
     const Scratch<double> amplitudes = behind(amplitudes_, atoms_);
     if (is_rows_beside_sketch(layer, of)) row_rms_ = amplitudes;
     if (bodies_) add_body(layer, of, number, amplitudes);
-    add_price(of, amplitudes, chooses);
+    add_price(of, layer.selection, amplitudes, chooses);
     atoms_ += of.layout.count;
   }
 
@@ -204,6 +207,7 @@ class AtomsPlanner {
     if (is_rows_beside_sketch(layer, of)) job.sketch = sketch_count_;
     job.pieces = static_cast<std::uint32_t>(shape.pieces);
     job.select = purpose_of(of);
+    job.selection = layer.selection;
     job.slot_words = slot_words(job);
     job.first_atom = atoms_;
     job.first_sum = piece_sums_;
@@ -263,9 +267,12 @@ class AtomsPlanner {
           static_cast<float>(root / static_cast<double>(job.vectors.of[0].size[c]));
   }
 
-  void add_price(const LayerAtoms& of, Scratch<double> amplitudes, bool chooses) {
+  void add_price(const LayerAtoms& of, Selection selection, Scratch<double> amplitudes,
+                 bool chooses) {
     const bool pairs = of.has_pairs();
-    const PriceCosts costs = pairs ? price::pair_costs(of.pairs.view) : price_costs(of.layout);
+    const PriceCosts costs = price::costs_of(
+        selection, pairs ? price::pair_costs(of.pairs.view) : price_costs(of.layout));
+    TableMaker<PriceUnits>& noise = selection == Selection::nearest ? nearest_noise_ : noise_;
     const auto weight = [](std::uint64_t entries) { return entries + entries % 2; };
     PriceJob price;
     price.amplitudes = amplitudes;
@@ -276,9 +283,10 @@ class AtomsPlanner {
     price.uncertain = costs.uncertain;
     price.certain = costs.certain;
     price.entries = costs.entries;
-    price.noise = chooses ? add_costs(noise_, costs.noise, pairs) : noise_.table();
+    price.noise = chooses ? add_costs(noise, costs.noise, pairs) : noise.table();
     price.uncertain_noise = costs.uncertain_noise;
     price.signal = costs.signal;
+    price.selection = selection;
     price.form = of.form;
     price.part = of.part;
     price_.add(price);
@@ -301,7 +309,7 @@ class AtomsPlanner {
   PricePlanner price_;
   std::optional<SvdPlanner> svd_;  ///< where there are such jobs, as they take tables
   std::optional<SketchPlanner> sketches_;
-  TableMaker<PriceUnits> units_, noise_;
+  TableMaker<PriceUnits> units_, noise_, nearest_noise_;
   Scratch<double> amplitudes_;
   Scratch<float> residual_;  ///< of the sketch added last
   Scratch<double> row_rms_;  ///< of the rows of the layer, where it has a sketch beside them

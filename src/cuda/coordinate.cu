@@ -275,7 +275,8 @@ bool has_steps(const LayerPlan& layer) {
 }  // namespace
 
 bool has_grid(const LayerPlan& layer) {
-  return layer.kind.method == MethodId::automatic && layer.n > 0 && layer.price_rule.cap_bits == 0;
+  return layer.kind.method == MethodId::automatic && layer.n > 0 &&
+         layer.price_rule.cap_bits == 0 && layer.selection == Selection::drawn;
 }
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {

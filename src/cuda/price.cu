@@ -98,13 +98,14 @@ __device__ void load_part(const Frame& frame, const PriceJob& job, const PriceUn
 }
 
 /// By a whole block: adds the warp's share of the part at the lane's candidate, the code of a price.
-__device__ void add_part(const SearchMemory& memory, bool has_noise, std::uint32_t code,
-                         AtomSums& own) {
+__device__ void add_part(const SearchMemory& memory, Selection selection, bool has_noise,
+                         std::uint32_t code, AtomSums& own) {
   const price::PriceDivisor divisor(code);
   const PriceUnits* const noises = has_noise ? &memory.noise : nullptr;
   for (unsigned i = warp_in_block(); i < memory.bin_count; i += kWarps) {
     const std::uint32_t bin = memory.bins[i];
-    own.add(memory.unit, noises, divisor.share({bin & 0x1FFu, bin >> 9 & 0xFFu}), bin >> 17);
+    own.add(selection, memory.unit, noises, divisor.share({bin & 0x1FFu, bin >> 9 & 0xFFu}),
+            bin >> 17);
   }
 }
 
@@ -218,7 +219,7 @@ __device__ void search_atoms(const Frame& frame, const PricePlan& plan, const Tu
   PriceSums& sums = frame(plan.sums)[at.job];
   if (finite) {
     AtomSums own;
-    add_part(memory, noises != nullptr, search.candidate.code, own);
+    add_part(memory, job.selection, noises != nullptr, search.candidate.code, own);
     pass_on(memory, own, sums);
   }
   if (!block_comes_last(&sums.tickets, divide_up(job.atoms, kSearchPart))) return;

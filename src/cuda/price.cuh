@@ -37,6 +37,7 @@ struct PriceJob {
   // Variance, of layers that choose (PriceCosts):
   Table<PriceUnits> noise;
   std::uint32_t uncertain_noise = 0, signal = 0;
+  Selection selection = Selection::drawn;
   std::uint32_t form = 0;
   std::uint32_t priced = 0;  ///< number of its PricedLayer
   BodyPart part = BodyPart::whole;
@@ -228,18 +229,21 @@ struct AtomSums {
   std::uint64_t squared = 0;  ///< their squares over 2^32, where noise is asked for
   std::uint32_t certain = 0, units = 0, noise = 0;
 
-  /// `count` atoms of one share; `noises` is null where the variance does not matter.
-  __device__ void add(const PriceUnits& unit, const PriceUnits* noises,
+  /// `count` atoms of one share; `noises` is null where the variance does not matter. Without draws
+  /// those of the first classes are lost.
+  __device__ void add(Selection selection, const PriceUnits& unit, const PriceUnits* noises,
                       const price::AtomShare& share, std::uint32_t count = 1) {
+    const bool nearest = selection == Selection::nearest;
     if (share.kept < price::kCertain) {
-      kept += count * share.kept;
+      if (!nearest) kept += count * share.kept;
       if (noises != nullptr) squared += count * ((share.kept * share.kept) >> 32);
     } else {
       const std::uint32_t c = share.place / PriceCosts::kParts;
       const std::uint32_t part = share.place % PriceCosts::kParts;
+      if (noises != nullptr) noise += count * (*noises)[c][part];
+      if (nearest && c < math::kNearestClass) return;
       certain += count;
       units += count * unit[c][part];
-      if (noises != nullptr) noise += count * (*noises)[c][part];
     }
   }
   /// Adds these to the job's sums of lane `to`.
@@ -278,7 +282,8 @@ __device__ inline void add_expected(const Frame& frame, const PricePlan& plan, c
   for (std::uint64_t atom = part * size + lane(); atom < (part + 1) * size; atom += kLanes) {
     const std::uint32_t key = atom < job.atoms ? price_key_of(amplitudes[atom]) : 0;
     if (key != 0)
-      own.add(*frame(job.units), noises_of(frame, plan, job), price::share_of_atom(key, price));
+      own.add(job.selection, *frame(job.units), noises_of(frame, plan, job),
+              price::share_of_atom(key, price));
   }
   own.kept = warp_sum(own.kept);
   own.squared = warp_sum(own.squared);
@@ -310,7 +315,7 @@ __device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, co
   const std::uint64_t noise = take(sums.noise), each = unit[0][0];
   AtomSums last;  // the last atom may be shorter
   const std::uint32_t key = price_key_of(frame(job.amplitudes)[job.atoms - 1]);
-  if (key != 0) last.add(unit, noises, price::share_of_atom(key, price));
+  if (key != 0) last.add(job.selection, unit, noises, price::share_of_atom(key, price));
   const std::uint64_t less = job.weight - job.last_weight;
   const Wide of_uncertain =
       kept * (job.weight * each + job.uncertain) - Wide{last.kept} * (less * each);
@@ -322,7 +327,8 @@ __device__ inline JobCost job_cost(const Frame& frame, const PricePlan& plan, co
   const Expected expected{price::saturated(bits), price::worth_of_atoms(all, job.entries)};
   if (noises == nullptr) return {expected, 0};
   const auto variance = [&](const Wide& p, const Wide& square) {
-    return p * job.uncertain_noise - square * job.signal;
+    const Wide signal = square * job.signal;
+    return job.selection == Selection::nearest ? signal : p * job.uncertain_noise - signal;
   };
   const Wide uncertain_noise =
       variance(kept, squared) * job.weight - variance(Wide{last.kept}, Wide{last.squared}) * less;

@@ -41,6 +41,19 @@ struct AtomChoice {
   return {0, static_cast<std::uint8_t>(certain_class(ratio))};
 }
 
+/// How it is decided which atoms are kept.
+enum class Selection : std::uint8_t {
+  drawn,    ///< those below the price by a draw: the estimate is unbiased
+  nearest,  ///< those that lower the error by more than their bits cost, without a draw
+};
+/// Without draws the atoms of this class and above are kept, whose rms is at least 1.5 times the price:
+/// about where what an atom takes off the error, r^2 less the noise of its class, is worth its bits.
+inline constexpr int kNearestClass = 2;
+/// The ratio of rms and price from which on an atom is certain to be kept.
+[[nodiscard]] ATOMO_HD constexpr double least_certain_ratio(Selection selection) noexcept {
+  return selection == Selection::nearest ? 1.5 : 1.0;
+}
+
 /// Bit k % 64 of word k / 64: atom k of the chunk is kept.
 using KeptMask = std::array<std::uint64_t, kSelectionChunk / 64>;
 
@@ -61,6 +74,18 @@ using KeptMask = std::array<std::uint64_t, kSelectionChunk / 64>;
       [&](std::size_t k, std::uint32_t carried) {
         kept[k / 64] |= std::uint64_t{carried} << (k % 64);
       });
+  return kept;
+}
+
+/// The same without a draw.
+[[nodiscard]] inline KeptMask select_nearest(const double* rms, std::size_t count,
+                                             float price) noexcept {
+  KeptMask kept{};
+  for (std::size_t k = 0; k < count; ++k) {
+    const bool stays =
+        rms[k] / static_cast<double>(price) >= least_certain_ratio(Selection::nearest);
+    kept[k / 64] |= std::uint64_t{stays} << (k % 64);
+  }
   return kept;
 }
 

@@ -26,6 +26,10 @@ LayerSums layer_sums(const PriceLayer& layer, float a) noexcept {
     const double ratio = representative(bin.key) / price;
     if (ratio < 1.0) {
       const std::uint64_t p = probability_of_ratio(ratio);
+      if (costs.selection == Selection::nearest) {
+        if constexpr (kNoise) uncertain_noise += Wide{bin.weight} * ((p * p >> 32) * costs.signal);
+        continue;
+      }
       uncertain += (Wide{bin.weight} * costs.unit[0][0] + Wide{bin.count} * costs.uncertain) * p;
       kept_32 += Wide{bin.count} * p;
       if constexpr (kNoise) {
@@ -36,9 +40,10 @@ LayerSums layer_sums(const PriceLayer& layer, float a) noexcept {
       const auto c =
           static_cast<std::size_t>(std::min(certain_class(ratio), PriceCosts::kClasses - 1));
       const std::size_t part = part_of_ratio(ratio);
+      if constexpr (kNoise) certain_noise += Wide{bin.weight} * costs.noise[c][part];
+      if (costs.selection == Selection::nearest && c < kNearestClass) continue;
       certain += Wide{bin.weight} * costs.unit[c][part] + Wide{bin.count} * costs.certain;
       kept_32 += Wide{bin.count} << 32;
-      if constexpr (kNoise) certain_noise += Wide{bin.weight} * costs.noise[c][part];
     }
   }
   LayerSums sums;
@@ -50,6 +55,17 @@ LayerSums layer_sums(const PriceLayer& layer, float a) noexcept {
 }
 
 }  // namespace
+
+PriceCosts costs_of(Selection selection, PriceCosts drawn) noexcept {
+  PriceCosts costs = drawn;
+  costs.selection = selection;
+  if (selection == Selection::drawn) return costs;
+  for (std::size_t part = 0; part < PriceCosts::kParts; ++part) {
+    const double r = 1 + (static_cast<double>(part) + 0.5) / (2 * PriceCosts::kParts);
+    costs.noise[1][part] = static_cast<std::uint32_t>(r * r * static_cast<double>(drawn.signal));
+  }
+  return costs;
+}
 
 Expected expected(const PriceLayer& layer, float a) noexcept {
   const LayerSums sums = layer_sums<false>(layer, a);

@@ -17,6 +17,7 @@
 #include <span>
 
 #include "core/namespaces.hpp"
+#include "math/selection.hpp"
 
 namespace atomo::price {
 
@@ -45,7 +46,12 @@ struct PriceCosts {
   std::array<std::array<std::uint32_t, kParts>, kClasses> noise{};  ///< of certain atoms, as `unit`
   std::uint32_t uncertain_noise = 0;  ///< of an atom with ratio r below 1: r times this ...
   std::uint32_t signal = 0;           ///< ... less r^2 times this
+  /// Without draws atoms below `kNearestClass` are lost: r^2 times `signal` in class 0, `noise` in
+  /// class 1.
+  Selection selection = Selection::drawn;
 };
+/// The costs of atoms that are kept in this way, from those of drawn ones.
+[[nodiscard]] PriceCosts costs_of(Selection selection, PriceCosts drawn) noexcept;
 
 /// One family of atoms of one layer.
 struct PriceLayer {

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "codec/methods/dithered_form.hpp"
 #include "codec/spec.hpp"
@@ -43,21 +44,29 @@ constexpr double kFactorisationBias = 0x1p-23 * (1 + 0x1p-6);
 class Dithered final : public PricedEncoder {
  public:
   /// `rank` 0: the shape's default.
-  Dithered(Atoms atoms, const PriceOptions& options, std::size_t rank, unsigned iterations)
-      : atoms_(atoms), options_(options), rank_(rank), iterations_(iterations) {}
+  Dithered(Atoms atoms, const PriceOptions& options, std::size_t rank, unsigned iterations,
+           Selection selection)
+      : atoms_(atoms),
+        options_(options),
+        rank_(rank),
+        iterations_(iterations),
+        selection_(selection) {}
 
   std::string to_string() const override {
     std::string text =
         "atomo:" + options_.to_string() + ",atoms=" + kAtomsNames[static_cast<std::size_t>(atoms_)];
     if (rank_ > 0) text += ",rank=" + std::to_string(rank_);
     if (iterations_ != 1) text += ",iterations=" + std::to_string(iterations_);
+    if (nearest()) text += ",content=nearest";
     return text;
   }
 
   Traits traits() const override {
     Traits t;
-    t.cuda = t.unbiased = t.averages_over_workers = true;
-    t.bias_bound = kDitherBias;
+    t.averages_over_workers = true;
+    t.cuda = true;
+    t.unbiased = !nearest();
+    t.bias_bound = nearest() ? std::numeric_limits<double>::infinity() : kDitherBias;
     t.bounded = options_.cap > 0;
     if (atoms_ == Atoms::automatic || atoms_ == Atoms::sketch) t.bias_bound += kResidualBias;
     if (atoms_ == Atoms::svd) {
@@ -98,6 +107,8 @@ class Dithered final : public PricedEncoder {
   }
   PriceRule price_rule(const Shape&) const noexcept override { return options_.rule(Pool::atoms); }
   unsigned sketch_iterations() const noexcept override { return iterations_; }
+
+  Selection selection() const noexcept override { return selection_; }
 
   /// The sums of squares of rows and blocks tell; a sketch multiplies before it adds, and a grid asks
   /// for the zeros.
@@ -156,9 +167,9 @@ class Dithered final : public PricedEncoder {
                            in.layer.key, in.scratch, in.layer.executor, body, result.bytes);
     } else {
       const DitheredLayer layer = dithered_layer(kind(*in.layer.shape, DType::f32), best);
-      status =
-          DitheredForm{layer, iterations_}.write(in.layer, in.price, in.prepared->forms[best],
-                                                 input.forms[best], in.scratch, body, result.bytes);
+      status = DitheredForm{layer, iterations_, selection_}.write(
+          in.layer, in.price, in.prepared->forms[best], input.forms[best], in.scratch, body,
+          result.bytes);
     }
     result.form = result.bytes == 0 ? std::uint8_t{0} : best;
     return status;
@@ -166,7 +177,7 @@ class Dithered final : public PricedEncoder {
 
  private:
   [[nodiscard]] bool with_grid() const noexcept {
-    return atoms_ == Atoms::automatic && options_.cap == 0;
+    return atoms_ == Atoms::automatic && options_.cap == 0 && !nearest();
   }
   [[nodiscard]] static std::uint32_t rows_or_blocks(const Shape& shape) noexcept {
     const std::uint32_t rows = params_of(Family::rows);
@@ -185,14 +196,17 @@ class Dithered final : public PricedEncoder {
   template <typename Visit>
   void for_each(const Shape& shape, Visit visit) const {
     for_each_form(kind(shape, DType::f32), [&](std::uint8_t number, const DitheredLayer& layer) {
-      visit(number, DitheredForm{layer, iterations_});
+      visit(number, DitheredForm{layer, iterations_, selection_});
     });
   }
+
+  [[nodiscard]] bool nearest() const noexcept { return selection_ == Selection::nearest; }
 
   Atoms atoms_;
   PriceOptions options_;
   std::size_t rank_;
   unsigned iterations_;
+  Selection selection_;
 };
 
 }  // namespace
@@ -235,9 +249,19 @@ std::shared_ptr<const BodyEncoder> make_atomo(SpecArgs& args) {
       args.choice("atoms", {"auto", "sketch", "svd", "rows", "blocks", "coordinate"}, automatic);
   if ((atoms == coordinate || atoms == svd) && args.has("cap"))
     args.fail("cap", "cap= goes with atoms=auto, sketch, rows and blocks");
+  const auto selection = static_cast<Selection>(args.choice("content", {"drawn", "nearest"}, 0));
+  if (selection == Selection::nearest) {
+    if (atoms == coordinate)
+      args.fail("content", "content=nearest goes with atoms=auto, sketch, svd, rows and blocks");
+    if (args.has("cap")) args.fail("cap", "cap= goes with content=drawn");
+  }
   if (atoms == coordinate) return make_coordinate(args);
   if (atoms == svd) {
-    if (auto factors = make_factors(args)) return factors;
+    if (auto factors = make_factors(args)) {
+      if (selection == Selection::nearest)
+        args.fail("content", "content=nearest goes with values=dither");
+      return factors;
+    }
   }
   const PriceOptions options = read_price_options(args);
   std::size_t rank = 0;
@@ -246,7 +270,8 @@ std::shared_ptr<const BodyEncoder> make_atomo(SpecArgs& args) {
     rank = static_cast<std::size_t>(args.integer("rank", 1, kMaxSketchRank, 0));
     iterations = static_cast<unsigned>(args.integer("iterations", 1, 8, 1));
   }
-  return std::make_shared<Dithered>(static_cast<Atoms>(atoms), options, rank, iterations);
+  return std::make_shared<Dithered>(static_cast<Atoms>(atoms), options, rank, iterations,
+                                    selection);
 }
 
 }  // namespace atomo::codec

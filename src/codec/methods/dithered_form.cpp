@@ -135,7 +135,7 @@ void DitheredForm::price_pairs(PreparedForm& form, FormInput& input, Bytes scrat
   const PairLayer& pairs = layer.pairs;
   const double unit = pair_amplitude(pairs.view);
   for (double& a : form.amplitudes) a *= unit;
-  form.costs[0] = pair_costs(pairs.view);
+  form.costs[0] = price::costs_of(selection, pair_costs(pairs.view));
   const std::size_t used = fill_pair_bins(pairs, form.amplitudes, form.pair_bins, scratch);
   input.pairs = {form.pair_bins.first(used), form.costs.data(), pairs.count,
                  *std::max_element(form.amplitudes.begin(), form.amplitudes.end())};
@@ -143,7 +143,7 @@ void DitheredForm::price_pairs(PreparedForm& form, FormInput& input, Bytes scrat
 
 void DitheredForm::price_atoms(const cpu::AtomAnalysis& found, PreparedForm& form,
                                FormInput& input) const noexcept {
-  form.costs[1] = price_costs(layer.atoms);
+  form.costs[1] = price::costs_of(selection, price_costs(layer.atoms));
   input.atoms = {found.bins, &form.costs[1], layer.atoms.count, found.max_rms};
 }
 
@@ -152,7 +152,7 @@ Status DitheredForm::write_rows(const LayerInput& in, float price, const Prepare
   Carver carver(scratch);
   const Bytes marks = carver.take_bytes(cpu::encode_workspace_bytes(layer.atoms.count));
   cpu::DrawnAtoms drawn;
-  Status s = cpu::draw_atoms(layer.atoms, form.rms.data(), price, in.key, marks, drawn);
+  Status s = cpu::draw_atoms(layer.atoms, form.rms.data(), price, in.key, marks, drawn, selection);
   if (failed(s) || drawn.kept == 0) return s;
   const Bytes rest =
       carver.take_bytes(cpu::sketch_workspace_bytes(layer.pairs.view, layer.pairs.count));
@@ -173,8 +173,9 @@ Status DitheredForm::write(const LayerInput& in, float price, const PreparedForm
   const std::size_t field = layer.is_sketch() ? kPairBytesField : 0;
   std::size_t of_pairs = 0;
   if (layer.has_pairs()) {
-    const Status s = cpu::encode_pairs(form.pairs, layer.pairs, form.amplitudes, price, in.key,
-                                       in.executor, body.subspan(field), scratch, of_pairs);
+    const Status s =
+        cpu::encode_pairs(form.pairs, layer.pairs, form.amplitudes, price, in.key, in.executor,
+                          body.subspan(field), scratch, of_pairs, selection);
     if (failed(s)) return s;
   }
   cpu::AtomBody atoms;
@@ -183,7 +184,7 @@ Status DitheredForm::write(const LayerInput& in, float price, const PreparedForm
     const Status s = layer.is_sketch()
                          ? write_rows(in, price, form, scratch, out, atoms)
                          : cpu::encode_atoms(in.x, layer.atoms, form.rms.data(), price, in.key,
-                                             in.executor, out, scratch, atoms);
+                                             in.executor, out, scratch, atoms, selection);
     if (failed(s)) return s;
   }
   if (of_pairs + atoms.bytes == 0) return Status::ok;

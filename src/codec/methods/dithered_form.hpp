@@ -17,6 +17,7 @@ namespace atomo::codec {
 struct DitheredForm {
   DitheredLayer layer;
   unsigned iterations = 1;  ///< of a sketch; pairs without atoms are an exact decomposition
+  Selection selection = Selection::drawn;
 
   [[nodiscard]] std::size_t max_body_bytes() const noexcept;
   [[nodiscard]] std::size_t scratch_bytes() const noexcept;
