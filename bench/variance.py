@@ -47,6 +47,8 @@ CODECS = (
     Codec("sketch, rank 8", "atomo:bits={bits},atoms=sketch,rank=8"),
     Codec("rows", "atomo:bits={bits},atoms=rows"),
     Codec("blocks", "atomo:bits={bits},atoms=blocks"),
+    Codec("auto, nearest", "atomo:bits={bits},atoms=auto,content=nearest"),
+    Codec("rows, nearest", "atomo:bits={bits},atoms=rows,content=nearest"),
     Codec("coordinates", "atomo:bits={bits},atoms=coordinate"),
     Codec("ATOMO as published", "atomo:atoms=svd,keep={keep},values=f32", counts=True),
     Codec("QSGD", "qsgd:bits={bits}", rates=(4, 2)),

@@ -4,7 +4,8 @@
 An atom of squared norm N, kept with probability p, is sent as its 1/p-fold with dither noise of variance E: what is decoded
 has the second moment p (N / p^2 + E), so the variance is N (1 / p - 1) + p E. Of a product of two factors the second moment
 is the product of the factors' own, each (N + E), for their dithers are independent. Atoms of a family are orthogonal and
-families are drawn apart, so variances add up, whatever the selection does to pairs of atoms.
+families are drawn apart, so variances add up, whatever the selection does to pairs of atoms. Of atoms that are kept by their
+size alone those below are the error, and the others as those that are certain.
 """
 import dataclasses
 import math
@@ -15,6 +16,7 @@ from .duo_code import COSTS, DELTA, MIDDLE, NUMBERS, STEPS, TOP, by_class, class
 
 ATOM_STEPS = np.array([row["step"] for row in NUMBERS["classes"]])
 # Variance that a bit must save, in units of price^2: an atom of that rms is just certain. 6/256 bit are beside the content.
+NEAREST_RATIO = 1.5  # of an atom's rms and the price, from which on it is kept without a draw
 MU = (1 + DELTA[0]**2 / 12 * (1 + 1 / 256)) / (COSTS[ATOM_STEPS[0], 0] + 6 / 256)
 
 
@@ -68,13 +70,15 @@ class Family:
         self.energy = np.prod(self.squares, axis=0)
         self.weight = sum(f.lengths + f.lengths % 2 for f in self.factors)
 
-    def at(self, price, exact=False):
+    def at(self, price, exact=False, nearest=False):
         """(bits, variance): `exact` looks at every entry instead of at means and tables."""
         ratio = self.amplitude / price
         p, (number, part) = np.minimum(ratio, 1), classes_of(ratio)
-        kept = p.sum()
+        if nearest:
+            p = np.where(ratio >= NEAREST_RATIO, 1.0, 0.0)
+        kept, lost = p.sum(), self.energy[p == 0].sum()
         if kept == 0:
-            return 0.0, 0.0
+            return 0.0, lost
         rng, content, moment = np.random.default_rng(0), 0.0, np.ones_like(p)
         for factor, square in zip(self.factors, self.squares):
             last = factor is self.factors[-1]
@@ -87,7 +91,7 @@ class Family:
         flags = (p * (1 + 5 * (number > 0) + self.beside)).sum()
         # A body has the byte of the marks' mode, and half of what pads marks, flags and content.
         frame = min(kept, 1.0) * (marks(len(p), max(kept, 1.0)) + 8 + 7.5 + 7.5 + 15.5)
-        return content + flags + frame, (p * moment).sum() - self.energy[p > 0].sum()
+        return content + flags + frame, (p * moment).sum() - self.energy[p > 0].sum() + lost
 
 
 def vectors(x, lengths):

@@ -60,19 +60,20 @@ class Layer:
         left = left if len(left) == self.shape[0] else left.T
         return [pairs(first, second), rows(left)]
 
-    def at(self, atoms, price, rank=None, exact=False):
+    def at(self, atoms, price, rank=None, exact=False, nearest=False):
         """(bits, variance, atoms) of the body; that of a sketch starts with a length."""
-        parts = [family.at(price, exact) for family in self.families(atoms, rank)] if self.energy else []
+        how = (exact, nearest) if atoms != "coordinate" else (exact,)
+        parts = [family.at(price, *how) for family in self.families(atoms, rank)] if self.energy else []
         return sum(b for b, _ in parts) + 32 * (len(parts) > 1), sum(v for _, v in parts), atoms
 
-    def cheapest(self, price, kappa, exact=False):
-        """Of the least variance + mu bits; coordinates are tried where there are few entries that are not zero."""
-        few = self.size <= 1024 or np.count_nonzero(self.x) <= self.size // 4
+    def cheapest(self, price, kappa, exact=False, nearest=False):
+        """Of the least variance + mu bits; coordinates are tried where they are drawn and few entries are not zero."""
+        few = not nearest and (self.size <= 1024 or np.count_nonzero(self.x) <= self.size // 4)
         names = ["blocks"] + ["rows"] * self.has_rows + ["sketch"] * self.is_matrix + ["coordinate"] * few
         prices = {name: price * (kappa if name == "coordinate" else 1) for name in names}
-        found = [self.at(name, prices[name]) for name in names]
+        found = [self.at(name, prices[name], nearest=nearest) for name in names]
         best = min(found, key=lambda f: f[1] + MU * price**2 * f[0])
-        return self.at(best[2], prices[best[2]], exact=True) if exact else best
+        return self.at(best[2], prices[best[2]], exact=True, nearest=nearest) if exact else best
 
 
 class Model:
@@ -85,7 +86,7 @@ class Model:
     def predict(self, spec):
         """`spec` as the codecs' own, with a budget in bits= and no ratio=; also qsgd-entropy:bits= and eden:bits=."""
         name, _, text = spec.partition(":")
-        keys = {key: value if key in ("atoms", "values", "norm") else float(value) if key != "rank" else int(value)
+        keys = {key: value if key in ("atoms", "values", "norm", "content") else float(value) if key != "rank" else int(value)
                 for key, value in (pair.split("=") for pair in text.split(",") if pair)}
         if name == "eden":
             return Prediction(keys["bits"], baselines.eden(keys["bits"]))
@@ -118,16 +119,17 @@ class Model:
         kinds = sum(56 + sum(8 * -(-max(side.bit_length(), 1) // 7) for side in shape) for shape in shapes)
         return 512 + 64 * len(self.layers) + kinds + 12
 
-    def _atoms(self, bits, atoms="auto", rank=None, kappa=KAPPA):
+    def _atoms(self, bits, atoms="auto", rank=None, kappa=KAPPA, content="drawn"):
         """At the smallest price that fits, among those with a code of 16 bits and a class for the largest atom."""
         def price(code):
             return float(np.uint32(code << 16).view(np.float32))
 
         def at(price, exact=False):
-            found = [layer.cheapest(price, kappa, exact) if atoms == "auto" else layer.at(atoms, price, rank, exact)
-                     for layer in self.layers]
+            found = [layer.cheapest(price, kappa, exact, nearest) if atoms == "auto" else
+                     layer.at(atoms, price, rank, exact, nearest) for layer in self.layers]
             return self.head + sum(f[0] for f in found), found
 
+        nearest = content == "nearest"
         least = [f.sorted[-1] * 2.0**-20 if atoms == "coordinate" else f.amplitude.max() / TOP[-1]
                  for layer in self.layers for f in layer.families("sketch" if atoms == "auto" else atoms, rank)]
         low, high = int(np.float32(max(least)).view(np.uint32) >> 16) + 1, 0x7F7F
