@@ -5,7 +5,8 @@
     ddp_model.register_comm_hook(state, atomo.torch.ddp_hook)
 
 `DDPState` and `ddp_hook` serve `DistributedDataParallel`, `LightningCallback` registers them in Lightning's Trainer,
-`FSDPReduceScatter` serves `fully_shard`. Needs PyTorch and NumPy; `import atomo` alone does not import PyTorch, and
+`FSDPReduceScatter` serves `fully_shard`. `OuterSync` serves workers that train alone and synchronise now and then (DiLoCo),
+with settings of `OUTER_PRESETS` if they like. Needs PyTorch and NumPy; `import atomo` alone does not import PyTorch, and
 Lightning is imported when its callback is asked for.
 """
 
@@ -13,9 +14,13 @@ from typing import Any
 
 from .ddp import DDPState, ddp_hook
 from .fsdp import FSDPReduceScatter
+from .outer import OuterSync
+from .outer_options import OUTER_PRESETS
+from .outer_round import OuterLog
 from .step import StepLog
 
-__all__ = ["DDPState", "FSDPReduceScatter", "LightningCallback", "StepLog", "ddp_hook"]
+__all__ = ["OUTER_PRESETS", "DDPState", "FSDPReduceScatter", "LightningCallback", "OuterLog", "OuterSync", "StepLog",
+           "ddp_hook"]
 
 
 def __getattr__(name: str) -> Any:
