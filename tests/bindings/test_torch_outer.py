@@ -73,11 +73,10 @@ def test_what_was_not_trained_does_not_move(world):
 
 
 def test_it_learns_what_exact_messages_learn(world):
-    """At 1/32 of a whole exchange's bytes, 1/256 of those of an exchange every step."""
-    exact, start = (world(2).run(outer_runs.error, EXACT, steps, every=8)[0] for steps in (240, 0))
-    coded = world(2).run(outer_runs.error, "atomo:bits=1.5", 240, every=8)[0]
-    assert exact[0] < 0.1 * start[0]
-    assert coded[0] < 1.5 * exact[0]
+    """With a tenth of the bytes of whole exchanges, which are an eighth of those of an exchange every step."""
+    start, exact = (world(2).run(outer_runs.error, EXACT, steps, every=8)[0] for steps in (0, 240))
+    coded = world(2).run(outer_runs.error, "atomo:bits=3", 240, every=8)[0]
+    assert exact[0] < 0.1 * start[0] and coded[0] < 0.1 * start[0]
     assert coded[1] < exact[1] / 10
 
 
@@ -112,6 +111,12 @@ def test_a_delay_is_not_waited_for_and_replicas_end_equal(world):
     assert [i + 1 for i, done in enumerate(results[0]["synchronised"]) if done] == [5, 7, 9, 11, 13]
 
 
+def test_an_exchange_goes_on_beside_training(world):
+    """The first rank takes its steps while the second has not even begun to exchange."""
+    first, _ = world(2).run(outer_runs.early_and_late, 2.0)
+    assert first["seconds"] < 1 and first["pending"] == 1 and first["waited"] > 0.5
+
+
 def test_layers_are_split_into_neighbours_of_like_size():
     from atomo.torch.outer_options import split
 
@@ -138,6 +143,12 @@ def test_contributions_are_clipped_to_the_median_norm(world):
     assert np.allclose(results[0]["norms"], [norm * scale for scale in scales])
     assert all(result["norms"] == results[0]["norms"] for result in results)
     assert np.allclose(results[0]["parameters"]["weight"], -(1 + 2 + 2) / 3, rtol=1e-6)
+
+
+def test_ranks_and_rounds_draw_by_themselves(world):
+    """Of one and the same change, whose messages' norms tell the draws apart."""
+    first, second = world(2).run(outer_runs.drawn, "qsgd:bits=2", 3)
+    assert first == second and len({norm for norms in first for norm in norms}) == 6
 
 
 def test_clipping_goes_by_what_is_decoded_and_is_equal_everywhere(world):
@@ -368,5 +379,5 @@ def test_its_log_is_plain(world):
 
     result = world(2).run(outer_runs.trained, "atomo:bits=1")[0]
     log = json.loads(json.dumps(result["log"]))
-    assert log["rounds"] == 4 and log["last"]["bytes_sent"] > 100 and log["last"]["price"] > 0
+    assert log["rounds"] == 4 and log["last"]["bytes_sent"] > 100
     assert result["repr"].startswith("atomo.torch.OuterSync(6 layers of 1012 elements, 'atomo:bits=1', every=4")

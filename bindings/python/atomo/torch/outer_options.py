@@ -133,7 +133,8 @@ def locals_of(model: Parameters) -> tuple[dict[str, torch.Tensor], dict[str, lis
     for name, parameter in trained(model).items():
         if hasattr(parameter, "placements"):
             shards[name] = _shard(name, parameter)
-            parameter = parameter._local_tensor
+            with torch.no_grad():
+                parameter = parameter.to_local()
         found[name] = parameter.detach()
     return found, shards
 

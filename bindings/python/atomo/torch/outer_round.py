@@ -42,7 +42,6 @@ class OuterLog:
     encode_seconds: float = 0.0  #: decoding one's own message for `clip` included
     wire_seconds: float = 0.0  #: waiting for slower ranks included
     decode_seconds: float = 0.0
-    price: float = 0.0  #: of the layers under a budget, 0 without one and on a GPU
     norms: tuple[float, ...] = ()  #: of each rank's decoded contribution, where `clip` asks for them
     nonfinite: tuple[int, ...] = ()  #: ranks whose pseudo-gradient was not finite: the round was skipped
 
@@ -157,7 +156,6 @@ def exchange(fragment: Fragment, ready: Ready, group: dist.ProcessGroup, log: Ou
     arrived = time.perf_counter()
     log.norms = tuple(_number(row[1]) for row in table) if ready.clip else ()
     _add(fragment, messages, log.norms)
-    log.price = fragment.compressor.prices[0]
     _count(log, 8 * len(words), 8 * len(words) * (len(table) - 1))
     log.bytes_sent += len(message)
     log.bytes_received += sum(lengths) - len(message)
