@@ -96,6 +96,20 @@ def trained(rank, ranks, policy=EXACT, steps=12, kind="OuterSync", dtype="float3
             "outer": outer_of(sync), "log": sync.log(), "checksum": sync.checksum(), "repr": repr(sync)}
 
 
+def idle(rank, ranks, dtype):
+    """The outer parameters after some training, and after rounds without any."""
+    model = network(dtype=getattr(torch, dtype))
+    optimiser = inner(model)
+    sync = atomo.torch.OuterSync(model, EXACT, every=4, outer="sgd", outer_lr=0.7)
+    for step in range(8):
+        local_step(model, optimiser, rank, step)
+        sync.step()
+    before = outer_of(sync)
+    sync.synchronise()
+    sync.synchronise()
+    return before, outer_of(sync)
+
+
 def error(rank, ranks, policy, step, **options):
     """The last loss of the outer parameters on data that nobody trains on, after so many steps."""
     result = trained(rank, ranks, policy, step, **options)
@@ -191,7 +205,7 @@ def resumed(rank, ranks, policy, at, steps=14, resume=True, donor=None, **option
         sync.step()
     sync.synchronise()
     return {"parameters": parameters_of(model), "losses": losses, "bytes_sent": sync.bytes_sent, "round": sync.round,
-            "outer": outer_of(sync)}
+            "outer": outer_of(sync), "learnt": [part.compressor.state() for part in sync._fragments]}
 
 
 def refused_state(rank, ranks, what):

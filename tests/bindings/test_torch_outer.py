@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """OuterSync between gloo ranks: DiLoCo to the bit, replicas, delays, checkpoints, and what goes wrong."""
 
-import multiprocessing
+import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import atomo
 import atomo.torch
@@ -10,8 +14,11 @@ import numpy as np
 import outer_runs
 import pytest
 import torch
+from atomo.torch.outer_options import split, with_memory
+from atomo.torch.outer_round import checksum_of, clip_factors
 from worlds import RankFailed, World, check_replicas, same
 
+ROOT = Path(__file__).resolve().parents[2]
 EXACT = outer_runs.EXACT
 POLICIES = [EXACT, "atomo:bits=0.5", "qsgd:bits=4", "*.bias=identity:dtype=f32; *=atomo:bits=1", "topk:keep=0.1"]
 
@@ -66,10 +73,11 @@ def test_halves_are_rounded_copies_of_the_outer_parameters(world, policy):
         assert np.array_equal(results[0]["parameters"][name], rounded) and not np.array_equal(rounded, outer)
 
 
-def test_what_was_not_trained_does_not_move(world):
-    """Rounding to halves is no change."""
-    result = world(2).run(outer_runs.trained, steps=0, dtype="bfloat16")[0]
-    assert same(result["parameters"], outer_runs.parameters_of(outer_runs.network(dtype=torch.bfloat16)))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_was_not_trained_does_not_move(world, dtype):
+    """Rounding the outer parameters to halves is no change."""
+    for before, after in world(2).run(outer_runs.idle, dtype):
+        assert same(before, after)
 
 
 def test_it_learns_what_exact_messages_learn(world):
@@ -95,8 +103,6 @@ def test_it_is_streaming_diloco(world, fragments, delay, alpha):
                            end=False)
     names = list(outer_runs.parameters_of(outer_runs.network()))
     sizes = {name: p.size for name, p in outer_runs.parameters_of(outer_runs.network()).items()}
-    from atomo.torch.outer_options import split
-
     parts = split(sizes, fragments)
     assert [name for part in parts for name in part] == names
     workers, _ = outer_runs.streaming_reference(2, steps, every, parts, delay, alpha, 0.7, 0.9)
@@ -118,8 +124,6 @@ def test_an_exchange_goes_on_beside_training(world):
 
 
 def test_layers_are_split_into_neighbours_of_like_size():
-    from atomo.torch.outer_options import split
-
     assert split({"a": 10, "b": 10, "c": 10, "d": 10}, 2) == [["a", "b"], ["c", "d"]]
     assert split({"a": 100, "b": 1, "c": 1}, 3) == [["a"], ["b"], ["c"]]
     assert split({"a": 1, "b": 1, "c": 100}, 2) == [["a", "b"], ["c"]]
@@ -157,8 +161,6 @@ def test_clipping_goes_by_what_is_decoded_and_is_equal_everywhere(world):
 
 
 def test_norms_of_zero_are_no_division():
-    from atomo.torch.outer_round import clip_factors
-
     assert clip_factors([0.0, 0.0, 3.0]) == [1.0, 1.0, 0.0]
     assert clip_factors([2.0, 4.0]) == [1.0, 0.75]
 
@@ -167,7 +169,8 @@ def test_norms_of_zero_are_no_division():
 
 
 RESUMED = [{"policy": EXACT}, {"policy": "atomo:bits=0.5"}, {"policy": "atomo:bits=1", "fragments": 3, "delay": 1, "alpha": 0.5},
-           {"policy": "qsgd:bits=4", "clip": "median", "outer": "sgd", "outer_lr": 1.0}]
+           {"policy": "qsgd:bits=4", "clip": "median", "outer": "sgd", "outer_lr": 1.0},
+           {"policy": "atomo:bits=4,atoms=sketch"}]
 
 
 @pytest.mark.parametrize("at", [6, 9])
@@ -179,6 +182,7 @@ def test_a_resumed_run_goes_on_to_the_bit(world, options, at):
     for was, now in zip(whole, resumed):
         assert same(was["parameters"], now["parameters"]) and was["losses"] == now["losses"]
         assert was["bytes_sent"] == now["bytes_sent"] and was["round"] == now["round"]
+        assert was["learnt"] == now["learnt"]
 
 
 def test_one_ranks_state_serves_another(world):
@@ -267,8 +271,6 @@ def test_replicas_are_not_compared_unless_asked(world):
 
 
 def test_a_checksum_is_of_every_bit_and_place():
-    from atomo.torch.outer_round import checksum_of
-
     values = torch.randn(3000)
     one = checksum_of([values])
     assert one == checksum_of([values[:1000], values[1000:].view(40, 50)]) != checksum_of([values.flip(0)])
@@ -342,8 +344,6 @@ def test_without_processes_it_says_what_is_missing():
 
 
 def test_a_memory_stands_in_front_of_every_codec():
-    from atomo.torch.outer_options import with_memory
-
     assert with_memory("qsgd:bits=2", "ef:decay=.95") == with_memory("qsgd:bits=2", "ef:decay=.95+") == "ef:decay=.95+qsgd:bits=2"
     assert with_memory("qsgd:bits=2", None) == "qsgd:bits=2"
     assert with_memory("a.*=sign # why\n*=qsgd:bits=2", "ef") == "a.* = ef+sign; * = ef+qsgd:bits=2"
@@ -374,9 +374,24 @@ def test_an_unknown_preset_names_those_there_are():
         atomo.torch.OuterSync.preset("dilco", outer_runs.network())
 
 
-def test_its_log_is_plain(world):
-    import json
+def test_example_compares_codecs():
+    said = run_example("--workers", "2", "--steps", "40", "--fragments", "2", "--delay", "2", "--alpha", "0.5")
+    losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d{4})", said)]
+    assert len(losses) == 3 and all(loss < 1 for loss in losses), said
 
+
+def test_example_says_what_cannot_work():
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        run_example("--every", "3", "--delay", "3")
+    assert "outer.py: " in failed.value.stderr and "delay is 3: it must be below every" in failed.value.stderr
+
+
+def run_example(*options):
+    return subprocess.run([sys.executable, "examples/python/outer.py", *options], cwd=ROOT, check=True, capture_output=True,
+                          text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout
+
+
+def test_its_log_is_plain(world):
     result = world(2).run(outer_runs.trained, "atomo:bits=1")[0]
     log = json.loads(json.dumps(result["log"]))
     assert log["rounds"] == 4 and log["last"]["bytes_sent"] > 100
