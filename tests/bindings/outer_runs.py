@@ -110,6 +110,18 @@ def idle(rank, ranks, dtype):
     return before, outer_of(sync)
 
 
+def later_momentum(rank, ranks, first):
+    """The outer momentum becomes 0.9 before the first round."""
+    model = network()
+    optimiser = inner(model)
+    sync = atomo.torch.OuterSync(model, EXACT, every=3, outer_momentum=first)
+    for step in range(9):
+        local_step(model, optimiser, rank, step)
+        sync.outer_momentum = 0.9
+        sync.step()
+    return {"parameters": parameters_of(model)}
+
+
 def error(rank, ranks, policy, step, **options):
     """The last loss of the outer parameters on data that nobody trains on, after so many steps."""
     result = trained(rank, ranks, policy, step, **options)

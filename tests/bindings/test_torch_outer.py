@@ -32,6 +32,7 @@ def near(a, b, tolerance=1e-5):
 
 @pytest.mark.parametrize("outer, lr, momentum", [("nesterov", 0.7, 0.9), ("sgd", 0.5, 0.8), ("sgd", 1.0, 0.0)])
 def test_it_is_diloco_to_the_bit(world, outer, lr, momentum):
+    """As `reference` has it, with torch.optim.SGD for the outer step."""
     results = world(2).run(outer_runs.trained, outer=outer, outer_lr=lr, outer_momentum=momentum, end=False)
     check_replicas(results)
     whole = outer_runs.reference(2, 12, 4, outer == "nesterov", lr, momentum)
@@ -86,6 +87,18 @@ def test_it_learns_what_exact_messages_learn(world):
     coded = world(2).run(outer_runs.error, "atomo:bits=3", 240, every=8)[0]
     assert exact[0] < 0.1 * start[0] and coded[0] < 0.1 * start[0]
     assert coded[1] < exact[1] / 10
+
+
+def test_the_outer_state_may_be_on_the_cpu(world):
+    given, of_itself = (world(2).run(outer_runs.trained, "qsgd:bits=4", device=device) for device in ("cpu", None))
+    assert same(given[0]["parameters"], of_itself[0]["parameters"])
+
+
+def test_a_momentum_may_begin_later(world):
+    """From 0 on, as if it had always been there."""
+    check_replicas(world(2).run(outer_runs.later_momentum, 0.0))
+    late, always = (world(2).run(outer_runs.later_momentum, first)[0]["parameters"] for first in (0.0, 0.9))
+    assert same(late, always)
 
 
 def test_pairs_and_wrapped_modules(world):
@@ -219,7 +232,8 @@ def test_while_a_rank_is_not_finite_no_round_counts(world):
         assert result["applied"] == [False, False, True] + 9 * [False] and len(result["seen"]) == 3
 
 
-@pytest.mark.parametrize("how, says", [("frozen", "'0.weight' was float32 [24, 12] on cpu"), ("added", "'5.weight' was not among them"),
+@pytest.mark.parametrize("how, says", [("frozen", "'0.weight' was float32 [24, 12] on cpu"),
+                                       ("added", "'5.weight' was not among them"),
                                        ("shape", "'4.weight' was float32 [4, 24]"), ("type", "'4.weight' was float32 [4, 24]")])
 def test_parameters_that_changed_are_an_error_everywhere(world, how, says):
     with pytest.raises(RankFailed) as failed:
@@ -235,8 +249,8 @@ def test_parameters_that_changed_are_an_error_everywhere(world, how, says):
     ("outer_momentum", "outer_momentum is 0.9 on rank 0, 0.5 on rank 1"), ("clip", "clip is None on rank 0, 'median' on rank 1"),
     ("seed", "seed is 0 on rank 0, 1 on rank 1"), ("channel", "channel is 0 on rank 0, 1 on rank 1"),
     ("fragments", "fragments is 1 on rank 0, 2 on rank 1"), ("verify_every", "verify_every is 0 on rank 0, 1 on rank 1"),
-    ("broadcast", "broadcast is False on rank 0, True on rank 1"), ("names", "layers is ['0.weight', [24, 12], 'float32', 0] on rank 0, "
-     "['net.0.weight', [24, 12], 'float32', 0] on rank 1"),
+    ("broadcast", "broadcast is False on rank 0, True on rank 1"),
+    ("names", "layers is ['0.weight', [24, 12], 'float32', 0] on rank 0, ['net.0.weight', [24, 12], 'float32', 0] on rank 1"),
     ("layers", "layers is ['4.weight', [4, 24], 'float32', 0] on rank 0, ['4.weight', [5, 24], 'float32', 0] on rank 1"),
     ("a rate of later", "outer_lr is 0.7 on rank 0, 0.1 on rank 1"), ("a step of later", "step is 0 on rank 0, 1 on rank 1")])
 def test_ranks_that_disagree_say_in_what(world, what, says):
@@ -331,6 +345,7 @@ def test_shards_that_are_not_replicas_are_refused(world):
     ({"outer_lr": float("nan")}, "outer_lr is nan"), ({"outer_momentum": 1.0}, "outer_momentum is 1.0: it must be a number from 0"),
     ({"clip": "mean"}, "clip is 'mean'"), ({"delay": 4}, "delay is 4: it must be below every, 4"), ({"delay": -1}, "delay is -1"),
     ({"alpha": 0.5}, "alpha is 0.5 and delay 0"), ({"alpha": 1, "delay": 1}, "alpha is 1: it must be a number from 0"),
+    ({"device": "cuda"}, "device is 'cuda': None, where the parameters are, and 'cpu'"),
     ({"verify_every": -1}, "verify_every is -1"), ({"seed": -1}, "seed is -1"), ({"memory": ""}, "memory is ''"),
     ({"memory": "a; b"}, "memory is 'a; b'"), ({"policy": "qsgd:bits=9"}, "bits"), ({"fragments": 7}, "there are 6 layers")])
 def test_options_that_cannot_work_are_refused(options, says):

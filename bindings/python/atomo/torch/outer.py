@@ -63,8 +63,8 @@ class OuterSync:
             Both attributes may be changed between rounds, on all ranks.
         memory: a stage in front of each codec of the policy, such as `"ef:decay=.95"`, which adds to a pseudo-gradient
             what earlier messages left out.
-        clip: `"median"` scales contributions down to the median of the ranks' norms (of what is decoded, over the fragment; each
-            shard of a DTensor by itself).
+        clip: `"median"` scales contributions down to the median of the ranks' norms (of what is decoded, over the fragment;
+            each shard of a DTensor by itself).
         fragments: a number of runs of neighbouring layers, or for each fragment a list of names or patterns. Each is one
             message, exchanged every `every` steps; fragment f of F at the steps whose remainder is (f + 1) every / F.
         delay: steps between the beginning of an exchange, which then goes on in the background, and its application.
@@ -76,10 +76,12 @@ class OuterSync:
         seed, channel: of the run's draws, the same on all ranks. The key of a message is (seed, round, rank); a shard's seed
             differs from other shards'.
         threads: that work on a message.
+        device: where the outer parameters, momentum and messages are: with the parameters, or `"cpu"`, where a model on a
+            GPU leaves its memory to training. Then the group is one for the CPU (gloo), and codecs run there.
 
     Raises:
-        atomo.Error: for an option, a policy or a parameter that cannot work; and on all ranks, with the difference, when they
-            disagree on names, shapes, shards, types, policy or options, or begin with different parameters.
+        atomo.Error: for an option, a policy or a parameter that cannot work; and on all ranks, with the difference, when
+            they disagree on names, shapes, shards, types, policy or options, or begin with different parameters.
 
     The constructor is called by all ranks of the group and waits for them. Each parameter takes 12 bytes more, 8 without
     outer momentum, and what a memory takes; an exchange on the CPU allocates the messages of all ranks. Parameters that
@@ -89,18 +91,19 @@ class OuterSync:
     parameters, momentum and memories stay, and the next round sends what this one would have sent. A rank whose parameters
     are not finite calls `restore()`, and clears its optimiser.
 
-    On a GPU an exchange waits for the stream; with a delay it works on a stream and a thread of its own. No GPU has run it yet.
+    On a GPU an exchange waits for the stream; with a delay it works on a stream and a thread of its own. No GPU has run it
+    yet.
     """
 
     def __init__(self, model: Parameters, policy: str | atomo.Codec = "atomo:bits=0.5", *, every: int,
                  outer: str = "nesterov", outer_lr: float = 0.7, outer_momentum: float | None = None,
                  memory: str | None = None, clip: str | None = None, fragments: int | Sequence[Sequence[str]] = 1,
-                 delay: int = 0, alpha: float = 0.0, verify_every: int = 0, broadcast: bool = False, process_group: Any = None,
-                 seed: int = 0, channel: int = 0, threads: int = 1):
+                 delay: int = 0, alpha: float = 0.0, verify_every: int = 0, broadcast: bool = False,
+                 process_group: Any = None, seed: int = 0, channel: int = 0, threads: int = 1, device: str | None = None):
         check_integers(seed=seed, channel=channel, threads=threads)
         momentum = (0.9 if outer == "nesterov" else 0.0) if outer_momentum is None else outer_momentum
         check_options(every=every, outer=outer, outer_lr=outer_lr, outer_momentum=momentum, clip=clip, delay=delay,
-                      alpha=alpha, verify_every=verify_every)
+                      alpha=alpha, verify_every=verify_every, device=device)
         self.policy = with_memory(str(policy), memory)
         self.every, self.outer, self.outer_lr, self.outer_momentum = every, outer, outer_lr, momentum
         self.clip, self.delay, self.alpha, self.verify_every = clip, delay, alpha, verify_every
@@ -112,14 +115,15 @@ class OuterSync:
         self._pending: deque[_Pending] = deque()
         self._model = model if isinstance(model, torch.nn.Module) else dict(model)
         parameters, self._shards = locals_of(self._model)
-        self._device = device_of(parameters)
+        self._from = device_of(parameters)
+        self._device = self._from if device is None else torch.device(device)
         if self._device.type == "cuda":
             require_cuda()
         self._types = {name: str(p.dtype).removeprefix("torch.") for name, p in parameters.items()}
         parts = split({name: p.numel() for name, p in parameters.items()}, fragments)
         with torch.no_grad():
-            self._fragments = [Fragment(i, {name: parameters[name] for name in names}, self.policy, threads, momentum > 0)
-                               for i, names in enumerate(parts)]
+            self._fragments = [Fragment(i, {name: parameters[name] for name in names}, self.policy, threads, momentum > 0,
+                                        self._device) for i, names in enumerate(parts)]
         for rule in idle_rules(self.policy, list(parameters)):
             warnings.warn(f"the rule '{rule}' of the policy matches no layer", stacklevel=2)
         self._group = group_like(group_of(process_group))
@@ -132,8 +136,8 @@ class OuterSync:
         """One with published settings, and what `changes` has in their place: any argument of the constructor.
 
         - `"diloco"` (arXiv 2311.08105, section 3): every 500 steps, Nesterov of rate 0.7 and momentum 0.9, in f32.
-        - `"streaming-diloco"` (arXiv 2501.18512, algorithm 2 and section 3): every 100 steps, 8 fragments, applied a step later
-          with alpha 0.5, Nesterov of rate 0.4 and momentum 0.9, 4 bits (the paper's are E3M0, these are QSGD's).
+        - `"streaming-diloco"` (arXiv 2501.18512, algorithm 2 and section 3): every 100 steps, 8 fragments, applied a step
+          later with alpha 0.5, Nesterov of rate 0.4 and momentum 0.9, 4 bits (the paper's are E3M0, these are QSGD's).
         - `"sparseloco"` (arXiv 2508.15706, algorithm 1; the clipping is of arXiv 2603.08163, section 2.1): every 30 steps, 64
           of each 4096 entries in 2 bits, a memory that keeps 0.95, sgd of rate 1, clipped to the median norm.
 
@@ -146,10 +150,10 @@ class OuterSync:
 
     def _facts(self) -> dict[str, Any]:
         """What all ranks have to agree on, plain values."""
-        return {"seed": self.seed, "channel": self.channel, "policy": self.policy, "every": self.every, "outer": self.outer,
-                "outer_lr": self.outer_lr, "outer_momentum": self.outer_momentum, "clip": self.clip, "delay": self.delay,
-                "alpha": self.alpha, "verify_every": self.verify_every, "fragments": len(self._fragments), "step": self.steps,
-                "round": self.round, "layers": self._table()}
+        return {"seed": self.seed, "channel": self.channel, "policy": self.policy, "every": self.every,
+                "outer": self.outer, "outer_lr": self.outer_lr, "outer_momentum": self.outer_momentum, "clip": self.clip,
+                "delay": self.delay, "alpha": self.alpha, "verify_every": self.verify_every,
+                "fragments": len(self._fragments), "step": self.steps, "round": self.round, "layers": self._table()}
 
     def _table(self) -> list[list[Any]]:
         """Of each layer its name, shape, type and fragment, and of a shard which it is."""
@@ -223,12 +227,12 @@ class OuterSync:
             error = mine
         verify = self.verify_every > 0 and self.round % self.verify_every == 0
         facts = {**self._facts(), "fragment": part.number}
-        ready = Ready({"seed": self._seed(), "step": self.round & 0xFFFFFFFF, "worker": self._rank, "channel": self.channel},
-                      digest_of([self._table_digest, *(facts[name] for name in _CHANGING)]), lambda: facts,
+        key = {"seed": self._seed(), "step": self.round & 0xFFFFFFFF, "worker": self._rank, "channel": self.channel}
+        ready = Ready(key, digest_of([self._table_digest, *(facts[name] for name in _CHANGING)]), lambda: facts,
                       nonfinite, error, self.checksum() if verify else None, self.clip)
         log = OuterLog(self.round, self.steps, part.number)
         self.round += 1
-        if delay:
+        if delay and self._lane is not None:
             self._pending.append(_Pending(part, self.steps + delay, log,
                                           self._lane.submit(lambda: exchange(part, ready, self._group, log))))
             return
@@ -245,8 +249,8 @@ class OuterSync:
         known = {name: list(p.shape) for name, p in found.items()}
         for name, shape, dtype, _, *shard in self._table():
             if known.pop(name, None) != shape or self._types[name] != str(found[name].dtype).removeprefix("torch.") or \
-                    shard != shards.get(name, []) or found[name].device != self._device:
-                raise atomo.Error(f"the parameters have changed: '{name}' was {dtype} {shape} on {self._device}")
+                    shard != shards.get(name, []) or found[name].device != self._from:
+                raise atomo.Error(f"the parameters have changed: '{name}' was {dtype} {shape} on {self._from}")
         if known:
             raise atomo.Error(f"the parameters have changed: '{next(iter(known))}' was not among them")
         return {name: found[name] for name in part.names}
@@ -254,7 +258,8 @@ class OuterSync:
     def _seed(self) -> int:
         """Shards of one layer are no copies of each other, and draw by themselves."""
         shards = sorted(self._shards.items())
-        return self.seed if not any(place for _, of in shards for _, place in of) else (self.seed + digest_of(shards)) % 2**64
+        whole = not any(place for _, of in shards for _, place in of)
+        return self.seed if whole else (self.seed + digest_of(shards)) % 2**64
 
     @torch.no_grad()
     def _apply(self, until: int | None, keep: float | None = None) -> bool:
@@ -277,7 +282,8 @@ class OuterSync:
 
     def _tell_skipped(self) -> None:
         ranks = ", ".join(map(str, self.last.nonfinite))
-        warnings.warn(f"round {self.last.round} was skipped: the pseudo-gradient of rank {ranks} is not finite", stacklevel=4)
+        warnings.warn(f"round {self.last.round} was skipped: the pseudo-gradient of rank {ranks} is not finite",
+                      stacklevel=4)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -340,12 +346,13 @@ class OuterSync:
 
     def log(self) -> dict[str, Any]:
         """The totals and the last exchange's figures, to be logged as JSON."""
-        return {"steps": self.steps, "rounds": self.round, "bytes_sent": self.bytes_sent, "last": dataclasses.asdict(self.last)}
+        return {"steps": self.steps, "rounds": self.round, "bytes_sent": self.bytes_sent,
+                "last": dataclasses.asdict(self.last)}
 
     def __repr__(self) -> str:
         elements = sum(tensor.numel() for part in self._fragments for tensor in part.outer.values())
-        return (f"atomo.torch.OuterSync({len(self._types)} layers of {elements} elements, {self.policy!r}, every={self.every}, "
-                f"outer={self.outer!r}, round={self.round})")
+        return (f"atomo.torch.OuterSync({len(self._types)} layers of {elements} elements, {self.policy!r}, "
+                f"every={self.every}, outer={self.outer!r}, round={self.round})")
 
 
 _CHANGING = ("seed", "channel", "outer_lr", "outer_momentum", "step", "round", "fragment")  # facts that a program may change

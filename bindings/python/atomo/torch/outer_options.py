@@ -20,8 +20,8 @@ from .layers import Parameters, trained
 OUTER_PRESETS: dict[str, dict[str, Any]] = {
     # DiLoCo, arXiv 2311.08105, algorithm 1 and section 3: H = 500, Nesterov of rate 0.7 and momentum 0.9, f32.
     "diloco": {"policy": "identity:dtype=f32", "every": 500, "outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9},
-    # Streaming DiLoCo, arXiv 2501.18512, algorithm 2 and section 3: H = 100, fragments of 3 of 24 transformer layers, overlap
-    # of a step, half of what is local kept, 4 bits. The paper rounds to E3M0; here an unbiased codec has the bits.
+    # Streaming DiLoCo, arXiv 2501.18512, algorithm 2 and section 3: H = 100, fragments of 3 of 24 transformer layers,
+    # overlap of a step, half of what is local kept, 4 bits. The paper rounds to E3M0; here an unbiased codec has the bits.
     "streaming-diloco": {"policy": "qsgd:bits=4", "every": 100, "outer": "nesterov", "outer_lr": 0.4, "outer_momentum": 0.9,
                          "fragments": 8, "delay": 1, "alpha": 0.5},
     # SparseLoCo, arXiv 2508.15706, algorithm 1, with the clipping of arXiv 2603.08163, section 2.1: H = 30, 64 of 4096 in 2
@@ -62,7 +62,10 @@ def check_options(**options: Any) -> None:
         raise atomo.Error(f"delay is {options['delay']}: it must be below every, {options['every']}, or a fragment's next "
                           "exchange would begin before the last one is applied")
     if options["alpha"] and not options["delay"]:
-        raise atomo.Error(f"alpha is {options['alpha']} and delay 0: without a delay nothing local is newer than what was sent")
+        raise atomo.Error(f"alpha is {options['alpha']} and delay 0: without a delay nothing local is newer than what was "
+                          "sent")
+    if options["device"] not in (None, "cpu"):
+        raise atomo.Error(f"device is {options['device']!r}: None, where the parameters are, and 'cpu' are accepted")
 
 
 def with_memory(policy: str, memory: str | None) -> str:
@@ -93,7 +96,8 @@ def split(sizes: Mapping[str, int], fragments: int | Sequence[Sequence[str]]) ->
             raise atomo.Error(f"fragments is {fragments}: there are {len(sizes)} layers, so 1 to {len(sizes)} fragments")
         return _runs(sizes, fragments)
     if isinstance(fragments, (str, bytes, bool)) or not isinstance(fragments, Sequence):
-        raise atomo.Error(f"fragments is {fragments!r}: a number, or for each fragment a list of names or patterns, is expected")
+        raise atomo.Error(f"fragments is {fragments!r}: a number, or for each fragment a list of names or patterns, is "
+                          "expected")
     taken: list[list[str]] = [[] for _ in fragments]
     for name in sizes:
         at = next((i for i, of in enumerate(fragments) if any(matches(pattern, name) for pattern in of)), None)
@@ -130,7 +134,8 @@ def locals_of(model: Parameters) -> tuple[dict[str, torch.Tensor], dict[str, lis
         atomo.Error: for a parameter that has no codec, or is a partial sum.
     """
     found, shards = {}, {}
-    for name, parameter in trained(model).items():
+    parameters: dict[str, Any] = dict(trained(model))
+    for name, parameter in parameters.items():
         if hasattr(parameter, "placements"):
             shards[name] = _shard(name, parameter)
             with torch.no_grad():
@@ -142,11 +147,12 @@ def locals_of(model: Parameters) -> tuple[dict[str, torch.Tensor], dict[str, lis
 def _shard(name: str, parameter: Any) -> list[list[int]]:
     mesh, place = parameter.device_mesh, parameter.device_mesh.get_coordinate()
     if place is None or any(placement.is_partial() for placement in parameter.placements):
-        raise atomo.Error(f"'{name}' is {parameter.placements} over {mesh}: shards and replicas that this rank holds are accepted")
+        raise atomo.Error(f"'{name}' is {parameter.placements} over {mesh}: shards and replicas that this rank holds are "
+                          "accepted")
     return [[mesh.size(i), place[i]] for i, placement in enumerate(parameter.placements) if not placement.is_replicate()]
 
 
-def group_of(where: Any) -> dist.ProcessGroup:
+def group_of(where: Any) -> Any:
     """A process group, or that of a mesh of one dimension; the default group for None.
 
     Raises:
@@ -156,6 +162,7 @@ def group_of(where: Any) -> dist.ProcessGroup:
         raise atomo.Error("call torch.distributed.init_process_group first: outer synchronisation is between processes")
     if hasattr(where, "get_group") and hasattr(where, "ndim"):
         if where.ndim != 1:
-            raise atomo.Error(f"the mesh has {where.ndim} dimensions: give the one that is synchronised over, as mesh['outer']")
-        return where.get_group()
+            raise atomo.Error(f"the mesh has {where.ndim} dimensions: give the one that is synchronised over, as "
+                              "mesh['outer']")
+        where = where.get_group()
     return dist.group.WORLD if where is None else where

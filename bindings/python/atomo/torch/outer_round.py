@@ -54,20 +54,25 @@ class Fragment:
         parameters: of this rank, by name; of a DTensor its local shard.
         policy, threads: of the messages, whose layers are of f32.
         with_momentum: whether the outer step has one.
+        device: where all of this is.
     """
 
-    def __init__(self, number: int, parameters: Mapping[str, torch.Tensor], policy: str, threads: int, with_momentum: bool):
+    def __init__(self, number: int, parameters: Mapping[str, torch.Tensor], policy: str, threads: int, with_momentum: bool,
+                 device: torch.device):
         self.number, self.names = number, list(parameters)
         self._layers = {name: (tuple(p.shape), "f32") for name, p in parameters.items()}
-        self._device = next(iter(parameters.values())).device.type
-        self._policy, self._threads = policy, threads
+        self._policy, self._threads, self._device = policy, threads, device
         self.compressor = self._fresh()
-        self.outer = {name: _like(p).copy_(p) for name, p in parameters.items()}
-        self.momentum = {name: _like(p).zero_() for name, p in parameters.items()} if with_momentum else {}
-        self.change = {name: _like(p) for name, p in parameters.items()}  # the pseudo-gradient, then the mean of all
+        self.outer = {name: self._like(p).copy_(p) for name, p in parameters.items()}
+        self.momentum = {name: torch.zeros_like(outer) for name, outer in self.outer.items()} if with_momentum else {}
+        self.change = {name: self._like(p) for name, p in parameters.items()}  # the pseudo-gradient, then the mean of all
 
     def _fresh(self) -> atomo.Compressor:
-        return compressor_of(self._layers, self._policy, self._threads, self._device)
+        return compressor_of(self._layers, self._policy, self._threads, self._device.type)
+
+    def _like(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Room for one in f32, row after row whatever its strides."""
+        return torch.empty(parameter.shape, dtype=torch.float32, device=self._device)
 
     def forget(self) -> None:
         """What was learnt of the price, and what a memory holds."""
@@ -93,6 +98,8 @@ class Fragment:
         for name, mean in self.change.items():
             step = mean
             if momentum:
+                if name not in self.momentum:  # there was none until now
+                    self.momentum[name] = torch.zeros_like(mean)
                 velocity = self.momentum[name].mul_(momentum).add_(mean)
                 step = mean.add_(velocity, alpha=momentum) if nesterov else velocity
             self.outer[name].add_(step, alpha=-lr)
@@ -101,12 +108,7 @@ class Fragment:
         """parameter = alpha * itself + (1 - alpha) * the outer one, rounded to the nearest of its type."""
         for name, parameter in parameters.items():
             outer = self.outer[name]
-            parameter.copy_(torch.lerp(outer, parameter.to(torch.float32), alpha) if alpha else outer)
-
-
-def _like(parameter: torch.Tensor) -> torch.Tensor:
-    """Room for one in f32, row after row whatever its strides."""
-    return torch.empty(parameter.shape, dtype=torch.float32, device=parameter.device)
+            parameter.copy_(torch.lerp(outer, parameter.to(outer), alpha) if alpha else outer)
 
 
 @dataclasses.dataclass
@@ -205,11 +207,11 @@ def _count(log: OuterLog, sent: int, received: int) -> None:
 
 
 def _bits(value: float) -> int:
-    return struct.unpack("<q", struct.pack("<d", value))[0]
+    return int.from_bytes(struct.pack("<d", value), "little", signed=True)
 
 
 def _number(bits: int) -> float:
-    return struct.unpack("<d", struct.pack("<q", bits))[0]
+    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
 
 
 # Checksums
@@ -218,8 +220,9 @@ _STRETCH = 1 << 20  # elements that are widened at once
 
 
 def checksum_of(tensors: Sequence[torch.Tensor]) -> int:
-    """63 bits and a sign that stand for the bits of f32 tensors. It finds faults, not forgeries: a sum of the elements' bits,
-    each times an odd number of its place, modulo 2^64. Integers add up to the same in any order. Waits for the device."""
+    """63 bits and a sign that stand for the bits of f32 tensors. It finds faults, not forgeries: a sum of the elements'
+    bits, each times an odd number of its place, modulo 2^64. Integers add up to the same in any order. Waits for the
+    device."""
     total, at = None, 1
     for tensor in tensors:
         for part in tensor.reshape(-1).split(_STRETCH):
