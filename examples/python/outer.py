@@ -61,8 +61,8 @@ def work(rank, store, options):
     for policy in [options.policy] if options.policy else POLICIES:
         loss, sent = train(rank, policy, options)
         if rank == 0:
-            print(f"{policy:42} loss {loss:.4f}  {sent:9,d} bytes sent, 1/{options.steps * size / sent:.0f} of a gradient a step",
-                  flush=True)
+            ratio = options.steps * size / sent
+            print(f"{policy:42} loss {loss:.4f}  {sent:9,d} bytes sent, 1/{ratio:.0f} of a gradient a step", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

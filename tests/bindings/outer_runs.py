@@ -2,6 +2,7 @@
 """What the ranks of test_torch_outer.py do: small trainings that synchronise now and then, and planted bugs."""
 
 import copy
+import datetime
 import io
 import os
 import pathlib
@@ -226,7 +227,8 @@ def refused_state(rank, ranks, what):
     state = atomo.torch.OuterSync(model, "atomo:bits=1", every=4).state_dict()
     other = {"policy": {"policy": "qsgd:bits=4"}, "fragments": {"fragments": 2}, "momentum": {"outer_momentum": 0.0}}
     layers = {"model": nn.Linear(3, 4)} if what == "layers" else {"model": network()}
-    atomo.torch.OuterSync(layers["model"], **{"policy": "atomo:bits=1", "every": 4, **other.get(what, {})}).load_state_dict(state)
+    sync = atomo.torch.OuterSync(layers["model"], **{"policy": "atomo:bits=1", "every": 4, **other.get(what, {})})
+    sync.load_state_dict(state)
 
 
 # What goes wrong
@@ -302,7 +304,8 @@ def disagree(rank, ranks, what):
 def broadcast(rank, ranks, dtype):
     model = network(rank, getattr(torch, dtype))
     sync = atomo.torch.OuterSync(model, EXACT, every=2, broadcast=True)
-    return {"parameters": parameters_of(model), "first": parameters_of(network(0, getattr(torch, dtype))), "outer": outer_of(sync)}
+    first = parameters_of(network(0, getattr(torch, dtype)))
+    return {"parameters": parameters_of(model), "first": first, "outer": outer_of(sync)}
 
 
 def diverged(rank, ranks, verify_every, which):
@@ -320,7 +323,7 @@ def gone(rank, ranks, seconds, delay, path):
     """Rank 1 ends without a word before a round. What the others were told, and when. It is the world's last function."""
     from atomo.torch import groups
 
-    group = dist.new_group(timeout=__import__("datetime").timedelta(seconds=seconds))
+    group = dist.new_group(timeout=datetime.timedelta(seconds=seconds))
     model = network()
     sync = atomo.torch.OuterSync(model, EXACT, every=3, delay=delay, process_group=group)
     assert groups.is_alive(group)

@@ -181,7 +181,8 @@ def test_norms_of_zero_are_no_division():
 # Checkpoints
 
 
-RESUMED = [{"policy": EXACT}, {"policy": "atomo:bits=0.5"}, {"policy": "atomo:bits=1", "fragments": 3, "delay": 1, "alpha": 0.5},
+RESUMED = [{"policy": EXACT}, {"policy": "atomo:bits=0.5"},
+           {"policy": "atomo:bits=1", "fragments": 3, "delay": 1, "alpha": 0.5},
            {"policy": "qsgd:bits=4", "clip": "median", "outer": "sgd", "outer_lr": 1.0},
            {"policy": "atomo:bits=4,atoms=sketch"}]
 
@@ -246,7 +247,8 @@ def test_parameters_that_changed_are_an_error_everywhere(world, how, says):
 @pytest.mark.parametrize("what, says", [
     ("every", "every is 2 on rank 0, 3 on rank 1"), ("policy", "policy is 'qsgd:bits=4' on rank 0, 'qsgd:bits=2' on rank 1"),
     ("outer", "outer is 'nesterov' on rank 0, 'sgd' on rank 1"), ("outer_lr", "outer_lr is 0.7 on rank 0, 0.5 on rank 1"),
-    ("outer_momentum", "outer_momentum is 0.9 on rank 0, 0.5 on rank 1"), ("clip", "clip is None on rank 0, 'median' on rank 1"),
+    ("outer_momentum", "outer_momentum is 0.9 on rank 0, 0.5 on rank 1"),
+    ("clip", "clip is None on rank 0, 'median' on rank 1"),
     ("seed", "seed is 0 on rank 0, 1 on rank 1"), ("channel", "channel is 0 on rank 0, 1 on rank 1"),
     ("fragments", "fragments is 1 on rank 0, 2 on rank 1"), ("verify_every", "verify_every is 0 on rank 0, 1 on rank 1"),
     ("broadcast", "broadcast is False on rank 0, True on rank 1"),
@@ -342,8 +344,10 @@ def test_shards_that_are_not_replicas_are_refused(world):
     ({"every": 0}, "every is 0: it must be an integer of at least 1"), ({"every": 2.5}, "every is 2.5"),
     ({"every": True}, "every is True"), ({"outer": "adam"}, "outer is 'adam': sgd and nesterov"),
     ({"outer_lr": 0}, "outer_lr is 0: nothing"), ({"outer_lr": -1}, "outer_lr is -1: it must be a number from 0"),
-    ({"outer_lr": float("nan")}, "outer_lr is nan"), ({"outer_momentum": 1.0}, "outer_momentum is 1.0: it must be a number from 0"),
-    ({"clip": "mean"}, "clip is 'mean'"), ({"delay": 4}, "delay is 4: it must be below every, 4"), ({"delay": -1}, "delay is -1"),
+    ({"outer_lr": float("nan")}, "outer_lr is nan"),
+    ({"outer_momentum": 1.0}, "outer_momentum is 1.0: it must be a number from 0"),
+    ({"clip": "mean"}, "clip is 'mean'"),
+    ({"delay": 4}, "delay is 4: it must be below every, 4"), ({"delay": -1}, "delay is -1"),
     ({"alpha": 0.5}, "alpha is 0.5 and delay 0"), ({"alpha": 1, "delay": 1}, "alpha is 1: it must be a number from 0"),
     ({"device": "cuda"}, "device is 'cuda': None, where the parameters are, and 'cpu'"),
     ({"verify_every": -1}, "verify_every is -1"), ({"seed": -1}, "seed is -1"), ({"memory": ""}, "memory is ''"),
@@ -359,7 +363,8 @@ def test_without_processes_it_says_what_is_missing():
 
 
 def test_a_memory_stands_in_front_of_every_codec():
-    assert with_memory("qsgd:bits=2", "ef:decay=.95") == with_memory("qsgd:bits=2", "ef:decay=.95+") == "ef:decay=.95+qsgd:bits=2"
+    for memory in ("ef:decay=.95", "ef:decay=.95+"):
+        assert with_memory("qsgd:bits=2", memory) == "ef:decay=.95+qsgd:bits=2"
     assert with_memory("qsgd:bits=2", None) == "qsgd:bits=2"
     assert with_memory("a.*=sign # why\n*=qsgd:bits=2", "ef") == "a.* = ef+sign; * = ef+qsgd:bits=2"
     assert with_memory("a:0 = sign; *=sign", "ef") == "a:0 = ef+sign; * = ef+sign"

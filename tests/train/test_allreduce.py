@@ -175,8 +175,8 @@ class LocalTest(AllReduceTest):
                    0.9)
         exact = losses(*options)
         for codec in ("identity:dtype=bf16", "atomo:bits=1", "atomo:atoms=rows,bits=1", "atomo:atoms=sketch,bits=2",
-                      "atomo:atoms=coordinate,bits=1", "qsgd:bits=4", "terngrad", "natural", "topk:keep=0.1", "randomk:keep=0.5",
-                      "sign:scale=mean", "qsgd:bits=2+blosc:codec=zstd"):
+                      "atomo:atoms=coordinate,bits=1", "qsgd:bits=4", "terngrad", "natural", "topk:keep=0.1",
+                      "randomk:keep=0.5", "sign:scale=mean", "qsgd:bits=2+blosc:codec=zstd"):
             with self.subTest(codec):
                 curve = losses(*options, "--codec", codec)
                 self.assertEqual(curve[:4], exact[:4])  # before anything was exchanged
