@@ -386,6 +386,12 @@ def early_and_late(rank, ranks, seconds):
     return {"seconds": between - began, "waited": time.monotonic() - between, "pending": pending}
 
 
+def in_pairs(rank, ranks):
+    """Ranks 0 and 1 synchronise, and ranks 2 and 3."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    return trained(rank, ranks, "qsgd:bits=4", process_group=groups[rank // 2])
+
+
 # Shards
 
 

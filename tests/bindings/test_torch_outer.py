@@ -89,6 +89,13 @@ def test_it_learns_what_exact_messages_learn(world):
     assert coded[1] < exact[1] / 10
 
 
+def test_any_group_may_synchronise(world):
+    results = world(4).run(outer_runs.in_pairs)
+    check_replicas(results[:2])
+    check_replicas(results[2:])
+    assert not same(results[0]["parameters"], results[2]["parameters"])
+
+
 def test_the_outer_state_may_be_on_the_cpu(world):
     given, of_itself = (world(2).run(outer_runs.trained, "qsgd:bits=4", device=device) for device in ("cpu", None))
     assert same(given[0]["parameters"], of_itself[0]["parameters"])

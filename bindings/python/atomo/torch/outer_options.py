@@ -20,8 +20,8 @@ from .layers import Parameters, trained
 OUTER_PRESETS: dict[str, dict[str, Any]] = {
     # DiLoCo, arXiv 2311.08105, algorithm 1 and section 3: H = 500, Nesterov of rate 0.7 and momentum 0.9, f32.
     "diloco": {"policy": "identity:dtype=f32", "every": 500, "outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9},
-    # Streaming DiLoCo, arXiv 2501.18512, algorithm 2 and section 3: H = 100, fragments of 3 of 24 transformer layers,
-    # overlap of a step, half of what is local kept, 4 bits. The paper rounds to E3M0; here an unbiased codec has the bits.
+    # Streaming DiLoCo, arXiv 2501.18512, algorithm 2: H = 100 (figure 5), 8 fragments as of 24 layers, 3 each (figure 6),
+    # 4 bits. The paper rounds to E3M0; here an unbiased codec has the bits. Rate, delay and alpha are a place to begin.
     "streaming-diloco": {"policy": "qsgd:bits=4", "every": 100, "outer": "nesterov", "outer_lr": 0.4, "outer_momentum": 0.9,
                          "fragments": 8, "delay": 1, "alpha": 0.5},
     # SparseLoCo, arXiv 2508.15706, algorithm 1, with the clipping of arXiv 2603.08163, section 2.1: H = 30, 64 of 4096 in 2
