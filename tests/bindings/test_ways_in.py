@@ -56,9 +56,9 @@ def run(way, folder, environment):
     return done.stdout
 
 
-def test_the_page_has_seven_ways_and_nothing_outside_them():
+def test_the_page_has_eight_ways_and_nothing_outside_them():
     assert list(WAYS) == ["C++ with CMake", "C", "Python", "PyTorch, DistributedDataParallel",
-                          "PyTorch, fully_shard", "JAX", "Ray"]
+                          "PyTorch, fully_shard", "PyTorch, outer synchronisation", "JAX", "Ray"]
     assert "```" not in PAGE.split("\n## ")[0]
     assert sum(len(BLOCK.findall(part)) for part in WAYS.values()) == PAGE.count("```") // 2
 
@@ -89,6 +89,14 @@ def test_fully_shard(tmp_path, environment):
     workers = re.findall(r"worker (\d): \d+ bytes of gradients sent, (\d+) times fewer", output)
     assert sorted(worker for worker, _ in workers) == ["0", "1"], output
     assert all(int(times) > 50 for _, times in workers), output
+
+
+def test_outer_synchronisation(tmp_path, environment):
+    output = run("PyTorch, outer synchronisation", tmp_path, environment)
+    workers = re.findall(r"worker (\d): (\d+) bytes in 2 rounds, checksum (-?\d+)", output)
+    assert sorted(worker for worker, _, _ in workers) == ["0", "1"], output
+    assert len({checksum for _, _, checksum in workers}) == 1, f"the replicas differ: {output}"
+    assert all(int(sent) < 60 * 4 * 7850 / 200 for _, sent, _ in workers), "of a gradient every step"
 
 
 def test_ray(tmp_path, environment):

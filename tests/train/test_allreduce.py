@@ -168,6 +168,30 @@ class LocalTest(AllReduceTest):
         self.assertFalse(numpy.array_equal(own[0], own[1]))
         self.assertEqual(saved["moment0.fc.weight"].shape, (10, 784))
 
+    def test_every_codec_and_policy(self):
+        """Of what Muon changed, by Nesterov: DiLoCo with any message. Exact messages are no better than they should be."""
+        options = (2, "--model", "logistic", "--steps", 12, "--batch", 16, "--algorithm", "local", "--local-steps", 4,
+                   "--optimizer", "muon", "--lr", 0.002, "--outer-optimizer", "nesterov", "--outer-lr", 0.7, "--outer-momentum",
+                   0.9)
+        exact = losses(*options)
+        for codec in ("identity:dtype=bf16", "atomo:bits=1", "atomo:atoms=rows,bits=1", "atomo:atoms=sketch,bits=2",
+                      "atomo:atoms=coordinate,bits=1", "qsgd:bits=4", "terngrad", "natural", "topk:keep=0.1",
+                      "randomk:keep=0.5", "sign:scale=mean", "qsgd:bits=2+blosc:codec=zstd"):
+            with self.subTest(codec):
+                curve = losses(*options, "--codec", codec)
+                self.assertEqual(curve[:4], exact[:4])  # before anything was exchanged
+                self.assertTrue(all(numpy.isfinite(curve)))
+        curve = losses(*options, "--policy", "*.bias=identity; *=qsgd:bits=4")
+        self.assertEqual(curve[:4], exact[:4])
+        self.assertNotEqual(curve[4:], exact[4:])
+        self.assertLess(min(exact[8:]), 0.8 * exact[0])
+
+    def test_muon_goes_on_from_a_checkpoint(self):
+        job, saved = self.resumed(3, 4, 2, "--model", "logistic", "--steps", 8, "--batch", 8, "--algorithm", "local",
+                                  "--local-steps", 4, "--optimizer", "muon", "--lr", 0.002, "--codec", "qsgd:bits=4")
+        self.assertEqual(len(job.events("step")), 8)
+        self.assertGreater(numpy.abs(saved["worker1.own.moment0"]).max(), 0)
+
     def test_interrupted_within_a_round(self):
         """The round is taken back: the checkpoint is of where it began, and a resumed run takes it again."""
         options = (2, "--model", "logistic", "--algorithm", "local", "--local-steps", 300, "--steps", 1_000_000, "--lr",

@@ -9,6 +9,7 @@
 #include <functional>
 #include <random>
 
+#include "learning/newton_schulz.hpp"
 #include "learning/optimiser.hpp"
 
 namespace {
@@ -129,6 +130,84 @@ TEST(Optimisers, LarsTakesARateForEachLayer) {
   }
 }
 
+torch::Tensor random_matrix(std::int64_t rows, std::int64_t columns) {
+  torch::manual_seed(static_cast<std::uint64_t>(100 * rows + columns));
+  return torch::randn({rows, columns});
+}
+
+torch::Tensor orthogonal(const torch::Tensor& matrix) {
+  auto values = matrix.clone();
+  std::vector<float> work;
+  train::orthogonalise({values.data_ptr<float>(), static_cast<std::size_t>(values.numel())},
+                       static_cast<std::size_t>(values.size(0)),
+                       static_cast<std::size_t>(values.size(1)), work);
+  return values;
+}
+
+/// The iteration in double precision, as the paper writes it.
+torch::Tensor newton_schulz(torch::Tensor x) {
+  x = x.to(torch::kDouble) / x.to(torch::kDouble).norm();
+  for (int step = 0; step < 5; ++step) {
+    const auto a = x.mm(x.t());
+    x = 3.4445 * x + (-4.7750 * a + 2.0315 * a.mm(a)).mm(x);
+  }
+  return x;
+}
+
+TEST(NewtonSchulz, BringsSingularValuesNearOneAndKeepsTheVectors) {
+  for (const auto& [rows, columns] : {std::pair{5, 40}, {40, 5}, {30, 30}, {33, 47}, {2, 2}}) {
+    const auto matrix = random_matrix(rows, columns);
+    const auto [u, values, v] = torch::linalg_svd(matrix, false);
+    const auto inside = u.t().mm(orthogonal(matrix)).mm(v.t());
+    const auto near_one = inside.diagonal();
+    const auto above = values > 0.01 * values.norm();
+    EXPECT_LT(near_one.masked_select(above).max().item<float>(), 1.3F);
+    EXPECT_GT(near_one.masked_select(above).min().item<float>(), 0.6F);
+    EXPECT_LT((inside - torch::diag(near_one)).abs().max().item<float>(), 2e-3F)
+        << rows << " x " << columns;
+  }
+}
+
+TEST(NewtonSchulz, IsThatOfDoublePrecisionAndOfTheTranspose) {
+  const auto matrix = 1e-4 * random_matrix(17, 29);
+  const auto ours = orthogonal(matrix);
+  EXPECT_LT((ours - newton_schulz(matrix)).abs().max().item<double>(), 1e-4);
+  EXPECT_TRUE(orthogonal(matrix.t().contiguous()).t().equal(ours));
+  EXPECT_TRUE(orthogonal(torch::zeros({3, 4})).equal(torch::zeros({3, 4})));
+}
+
+TEST(Optimisers, MuonMovesMatricesAlongTheirOrthogonalMomentumAndTheRestAsAdamW) {
+  const auto begin = first_weights();
+  const auto ours = after_steps("muon"), adamw = after_steps("adamw");
+  auto x = torch::tensor(std::vector<double>(begin.begin(), begin.begin() + 8)).view({4, 2});
+  auto m = torch::zeros({4, 2}, torch::kDouble);
+  for (int step = 0; step < kSteps; ++step) {
+    const auto gradient = gradient_of(step);
+    const auto g =
+        torch::tensor(std::vector<double>(gradient.begin(), gradient.begin() + 8)).view({4, 2});
+    m = 0.95 * m + g;
+    const auto direction = newton_schulz((g + 0.95 * m).t()).t();
+    x = x - kRate / (1 + step) * (0.2 * std::sqrt(4.0) * direction + kDecay * x);
+  }
+  for (std::size_t i = 0; i < kElements; ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    EXPECT_NEAR(ours[i], i < 8 ? x.view(-1)[at].item<double>() : adamw[i], 1e-5) << i;
+  }
+}
+
+TEST(Optimisers, MuonLeavesEmbeddingsAndTheOutputLayerToAdamW) {
+  for (const char* name : {"characters.weight", "positions", "head.weight"}) {
+    const std::vector<LayerSpec> layers{{name, atomo::Shape({4, 2})}, {"b", atomo::Shape({4})}};
+    auto weights = first_weights();
+    const auto optimiser = train::make_optimiser("muon", settings(), layers);
+    for (int step = 0; step < kSteps; ++step) {
+      auto gradient = gradient_of(step);
+      optimiser->take_step(weights, gradient, static_cast<std::uint32_t>(step));
+    }
+    EXPECT_EQ(weights, after_steps("adamw")) << name;
+  }
+}
+
 TEST(Optimisers, GoOnFromTheirMoments) {
   const auto layers = two_layers();
   for (const auto& name : train::optimiser_names()) {
@@ -171,7 +250,7 @@ TEST(Optimisers, AnUnknownNameIsAnsweredWithThoseThereAre) {
   } catch (const std::runtime_error& e) {
     EXPECT_STREQ(e.what(),
                  "no optimiser 'adamax': there are sgd, nesterov, lars, adam, adamw, "
-                 "adagrad, adadelta, rmsprop");
+                 "adagrad, adadelta, rmsprop, muon");
   }
 }
 

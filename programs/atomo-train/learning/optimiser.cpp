@@ -2,7 +2,7 @@
 /// \file
 /// Each optimiser is a loop over flat arrays of weights, gradients and moments, with its update
 /// rule written above its class. The table `kOptimisers` maps the names on the command line to
-/// these classes. Weight decay joins the gradient in all of them except adamw.
+/// these classes. Weight decay joins the gradient in all of them except adamw and muon.
 
 #include "learning/optimiser.hpp"
 
@@ -10,6 +10,8 @@
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
+
+#include "learning/newton_schulz.hpp"
 
 namespace train {
 namespace {
@@ -95,7 +97,7 @@ class Lars final : public Optimiser {
 /// the last two, which is kept between half of 1 / W, what independent gradients would give, and 1.
 /// An entry whose gradient was 0 whenever squares were told would move without bound, so m^ / sqrt(s^)
 /// is kept within what Adam's own moments allow: (1 - b1) / sqrt(1 - b2) (arXiv 1412.6980, section 2.1).
-class Adam final : public Optimiser {
+class Adam : public Optimiser {
  public:
   Adam(OptimiserSettings settings, Layers layers, bool decoupled)
       : Optimiser(std::move(settings), 2, elements_of(layers)), decoupled_(decoupled) {
@@ -128,6 +130,10 @@ class Adam final : public Optimiser {
       const std::span<float> w = weights.subspan(at, sizes_[layer]);
       const std::span<float> update = std::span(update_).first(w.size());
       const bool is_factored = factored != factored_.end() && factored->layer == layer;
+      if (find_own_update(layer, at, gradient.subspan(at, w.size()), update)) {
+        move(w, update, static_cast<float>(lr));
+        continue;
+      }
       mix_gradient(w, gradient.subspan(at, w.size()), at, is_factored);
       if (is_factored) {
         find_factored_update(*factored++, step, update);
@@ -136,6 +142,14 @@ class Adam final : public Optimiser {
       }
       move(w, update, static_cast<float>(lr));
     }
+  }
+
+ protected:
+  /// A layer that moves in another way: its update, the rate and the decay left out. `at` is where
+  /// it begins among the weights. Returns whether it is one.
+  virtual bool find_own_update(std::size_t /*layer*/, std::size_t /*at*/,
+                               std::span<const float> /*gradient*/, std::span<float> /*update*/) {
+    return false;
   }
 
  private:
@@ -210,6 +224,50 @@ class Adam final : public Optimiser {
   std::vector<std::size_t> sizes_;
   std::vector<FactoredLayer> factored_;
   std::vector<float> update_, columns_;  ///< of the layer at hand
+};
+
+/// Muon (arXiv 2502.16982, section 2): m <- b m + g;  w <- w - lr (0.2 sqrt(max(rows, columns)) O +
+/// d w), where O is g + b m with its singular values brought near 1, so an update's root mean square
+/// is about that of AdamW's and one rate serves both. Of a convolution the first dimension makes the
+/// rows. Vectors, embeddings and the output layer of the transformer move as AdamW has them.
+class Muon final : public Adam {
+ public:
+  Muon(OptimiserSettings settings, Layers layers) : Adam(std::move(settings), layers, true) {
+    for (const auto& layer : layers) rows_.push_back(rows_of(layer));
+  }
+
+ protected:
+  bool find_own_update(std::size_t layer, std::size_t at, std::span<const float> gradient,
+                       std::span<float> update) override {
+    constexpr float kMomentum = 0.95F, kScale = 0.2F;
+    const std::size_t rows = rows_[layer];
+    if (rows == 0) return false;
+    const std::size_t columns = gradient.size() / rows;
+    float* const m = moments_[0].data() + at;
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      m[i] = kMomentum * m[i] + gradient[i];
+      update[i] = gradient[i] + kMomentum * m[i];
+    }
+    orthogonalise(update, rows, columns, work_);
+    const float scale = kScale * std::sqrt(static_cast<float>(std::max(rows, columns)));
+    for (float& u : update) u *= scale;
+    return true;
+  }
+
+ private:
+  /// 0 where it is no matrix, or one that is looked up in or predicts from.
+  static std::size_t rows_of(const atomo::LayerSpec& layer) {
+    const auto dims = layer.shape.dims();
+    for (const char* table : {"characters", "positions", "head"}) {
+      if (layer.name.starts_with(table)) return 0;
+    }
+    const auto elements = layer.shape.elements();
+    const auto rows = dims.size() < 2 ? 0 : static_cast<std::size_t>(dims[0]);
+    return rows < 2 || elements / rows < 2 ? 0 : rows;
+  }
+
+  std::vector<std::size_t> rows_;  ///< of each layer, 0 where AdamW moves it
+  std::vector<float> work_;
 };
 
 /// s <- s + g^2;  w <- w - lr g / (sqrt(s) + eps)
@@ -302,7 +360,7 @@ Made make_adam(OptimiserSettings settings, Layers layers) {
 constexpr Entry kOptimisers[] = {
     {"sgd", make_sgd<false>},     {"nesterov", make_sgd<true>}, {"lars", make<Lars>},
     {"adam", make_adam<false>},   {"adamw", make_adam<true>},   {"adagrad", make<AdaGrad>},
-    {"adadelta", make<AdaDelta>}, {"rmsprop", make<RmsProp>},
+    {"adadelta", make<AdaDelta>}, {"rmsprop", make<RmsProp>},   {"muon", make<Muon>},
 };
 
 }  // namespace

@@ -62,7 +62,7 @@ class Optimiser {
   std::vector<std::vector<float>> moments_;
 };
 
-/// "sgd", "nesterov", "lars", "adam", "adamw", "adagrad", "adadelta", "rmsprop".
+/// "sgd", "nesterov", "lars", "adam", "adamw", "adagrad", "adadelta", "rmsprop", "muon".
 [[nodiscard]] std::vector<std::string> optimiser_names();
 
 /// For weights that are `layers`, one behind the other.
