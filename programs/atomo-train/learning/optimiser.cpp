@@ -2,7 +2,7 @@
 /// \file
 /// Each optimiser is a loop over flat arrays of weights, gradients and moments, with its update
 /// rule written above its class. The table `kOptimisers` maps the names on the command line to
-/// these classes. Weight decay joins the gradient in all of them except adamw and muon.
+/// these classes. Weight decay joins the gradient in all of them except adamw, muon and signsgd.
 
 #include "learning/optimiser.hpp"
 
