@@ -174,6 +174,7 @@ Status Compressor::begin_step(const Key& key, const Prices& prices) noexcept {
   impl_->prices = {prices.atoms, prices.grid, false};
   impl_->given = true;
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
+  std::fill(impl_->moved.begin(), impl_->moved.end(), std::uint8_t{0});
   impl_->in_step = true;
   return Status::ok;
 }
@@ -216,6 +217,23 @@ Status Compressor::decode_layer_add_all(std::size_t i, std::span<const ConstByte
   return impl_->codecs[i].decode_add_all(messages, alpha, view, context);
 }
 
+void Compressor::reset_memory() {
+  if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: reset the whole model");
+  impl_->reset_memory();
+}
+
+std::vector<float> Compressor::memory(std::size_t layer) const {
+  if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: ask the whole model");
+  return impl_->plans.at(layer).remembers() ? impl_->memories[layer].unsent()
+                                            : std::vector<float>();
+}
+
+std::size_t Compressor::memory_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const auto& memory : impl_->memories) bytes += memory.bytes().size();
+  return bytes;
+}
+
 Prices Compressor::prices() const noexcept { return impl_->used_prices(); }
 Prices Compressor::predicted_prices() const noexcept { return impl_->predicted_prices(); }
 
@@ -223,7 +241,7 @@ double Compressor::budget_bytes() const noexcept { return impl_->budget_bytes();
 
 namespace {
 
-constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '4'};
+constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '5'};
 
 struct SavedPool {
   float smoothed_price, price;
@@ -242,13 +260,14 @@ struct SavedPool {
   }
 };
 /// The limits of the layers under a cap follow it, 8 bytes each, and the `ranks` of layers whose
-/// sketches learn theirs, 2 bytes each and zeros up to a multiple of 8, in the layers' order.
+/// sketches learn theirs, 2 bytes each and zeros up to a multiple of 8, in the layers' order; then the
+/// `memories`, as model_memory.cpp says.
 struct SavedState {
   char magic[8];
   SavedPool atoms, grid;
-  std::uint64_t ranks;
+  std::uint64_t ranks, memories;
 };
-static_assert(sizeof(SavedState) == 80);
+static_assert(sizeof(SavedState) == 88);
 
 /// Words that hold so many ranks.
 std::size_t rank_words(std::uint64_t ranks) noexcept { return (ranks + 3) / 4 * 4; }
@@ -263,8 +282,11 @@ std::vector<std::byte> Compressor::save() const {
   if (failed(impl_->read_prices(learnt)) || failed(impl_->read_limits(limits)) ||
       failed(impl_->read_ranks(ranks)))
     throw Error("CUDA: the device did not say what it has learnt of the model");
-  SavedState state{
-      {}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1]), ranks.size()};
+  SavedState state{{},
+                   SavedPool::of(learnt.pools[0]),
+                   SavedPool::of(learnt.pools[1]),
+                   ranks.size(),
+                   impl_->remembering.size()};
   std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
   std::vector<std::uint16_t> words(rank_words(ranks.size()));
   std::transform(ranks.begin(), ranks.end(), words.begin(),
@@ -276,6 +298,7 @@ std::vector<std::byte> Compressor::save() const {
   const auto at = bytes.begin() + sizeof state;
   std::copy(of_limits.begin(), of_limits.end(), at);
   std::copy(of_ranks.begin(), of_ranks.end(), at + static_cast<std::ptrdiff_t>(of_limits.size()));
+  impl_->save_memories(bytes);
   return bytes;
 }
 
@@ -296,8 +319,12 @@ void Compressor::load(ConstBytes bytes) {
                 std::string(kStateMagic, sizeof kStateMagic) + "'");
   }
   // A model of other layers, which has other ranks to learn, takes the prices alone.
-  if (state.ranks > kMaxLayers ||
-      bytes.size() != sizeof state + limit_bytes + rank_words(state.ranks) * sizeof(std::uint16_t))
+  const std::size_t before_memories =
+      sizeof state + limit_bytes +
+      rank_words(std::min<std::uint64_t>(state.ranks, kMaxLayers)) * sizeof(std::uint16_t);
+  std::vector<Impl::SavedValues> memories;
+  if (state.ranks > kMaxLayers || state.memories > kMaxLayers || bytes.size() < before_memories ||
+      !impl_->read_memories(bytes.subspan(before_memories), state.memories, memories))
     throw Error(expected + std::to_string(bytes.size()));
   if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, limit_bytes);
   std::vector<RankState> ranks;
@@ -308,6 +335,8 @@ void Compressor::load(ConstBytes bytes) {
     throw Error(expected + "as many that hold a price or a debt that no model has");
   if (!impl_->may_be_limits(limits))
     throw Error(expected + "as many that hold limits of layers beyond the model's cap");
+  if (!impl_->write_memories(memories))
+    throw Error(expected + "as many that hold a memory's value that is not finite");
   if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())) ||
       failed(impl_->write_limits(limits)) || failed(impl_->write_ranks(ranks)))
     throw Error("CUDA: the device did not take what was saved of the model");
