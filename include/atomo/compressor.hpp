@@ -83,6 +83,13 @@ struct CompressorOptions {
   bool learns_ranks = true;
 };
 
+/// What `Compressor::save` keeps.
+enum class Saved : std::uint8_t {
+  all,       ///< both
+  learnt,    ///< of prices, shares under a cap and ranks
+  memories,  ///< what was not sent yet, under the layers' names
+};
+
 /// Encodes and decodes all layers of a model. Layers of codecs with a budget (`bits=`) put their
 /// budgets in one pool and share one price, so bits go where they save most variance.
 ///
@@ -251,8 +258,8 @@ class Compressor {
   /// under their layers' names. Between
   /// steps. On a device this call and `load` wait for all its work. \throws Error when that failed, and
   /// of a part, which keeps nothing.
-  [[nodiscard]] std::vector<std::byte> save() const;
-  /// A state of other layers gives its prices, and the memories whose layer's name, shape and rule of
+  [[nodiscard]] std::vector<std::byte> save(Saved what = Saved::all) const;
+  /// What the state does not hold stays as it is. A state of other layers gives its prices, and the memories whose layer's name, shape and rule of
   /// memory are the same: other memories become zero, sketches begin anew. \throws Error when the
   /// bytes are not a saved state of a model with these caps.
   void load(ConstBytes state);

@@ -2,9 +2,12 @@
 #pragma once
 /// A model inside: its layers, the memory a step needs, its budget. model.cpp sets up, encodes and
 /// decodes; model_price.cpp finds and predicts prices; model_cap.cpp shares the room under a cap;
-/// model_memory.cpp moves and saves memories; compressor.cpp is the public face. A part of a model is a model whose encoders, prices and ranks
+/// model_memory.cpp moves and saves memories; saved_state.cpp saves and loads; compressor.cpp is the
+/// public face. A part of a model is a model whose encoders, prices and ranks
 /// are the whole's.
 
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -24,6 +27,11 @@ namespace model {
 
 /// A body is padded to 4 bytes: 1.5 of them on average.
 inline constexpr double kMeanPaddingBits = 12;
+
+/// Prices are f32 whose lower 16 bits are zero; 0 stands for none.
+[[nodiscard]] inline bool is_finite_price(float p) noexcept {
+  return p >= 0 && std::isfinite(p) && (std::bit_cast<std::uint32_t>(p) & 0xFFFFu) == 0;
+}
 
 }  // namespace model
 
@@ -178,9 +186,8 @@ struct Compressor::Impl {
     ConstBytes bytes;
   };
   void save_memories(std::vector<std::byte>& state) const;
-  /// Those of this model's layers among `count` saved ones. False for other bytes.
-  [[nodiscard]] bool read_memories(ConstBytes state, std::uint64_t count,
-                                   std::vector<SavedValues>& found) const;
+  /// Those of this model's layers among saved ones. False for other bytes.
+  [[nodiscard]] bool read_memories(ConstBytes state, std::vector<SavedValues>& found) const;
   /// The others become zero. False, and nothing changes, for values that are not finite.
   [[nodiscard]] bool write_memories(std::span<const SavedValues> found) noexcept;
   /// What layer i, once written, says of its next sketch.

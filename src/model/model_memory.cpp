@@ -111,10 +111,9 @@ void Compressor::Impl::save_memories(std::vector<std::byte>& state) const {
   }
 }
 
-bool Compressor::Impl::read_memories(ConstBytes state, std::uint64_t count,
-                                     std::vector<SavedValues>& found) const {
+bool Compressor::Impl::read_memories(ConstBytes state, std::vector<SavedValues>& found) const {
   Reader reader(state);
-  for (std::uint64_t k = 0; k < count; ++k) {
+  while (!reader.ended()) {
     SavedMemory head{};
     const auto of_head = reader.take(sizeof head);
     if (!of_head) return false;
@@ -133,7 +132,7 @@ bool Compressor::Impl::read_memories(ConstBytes state, std::uint64_t count,
         found.push_back({i, *values});
     }
   }
-  return reader.ended();
+  return true;
 }
 
 bool Compressor::Impl::write_memories(std::span<const SavedValues> found) noexcept {
