@@ -123,7 +123,8 @@ TEST(Memories, HalvesAndThreadsChangeNothing) {
   }
 }
 
-/// |e|^2 <= 4 (1 - d) / d^2 G^2 for a contraction d and gradients of norm G (Stich and Karimireddy).
+/// |e|^2 <= 4 (1 - d) / d^2 G^2 for a contraction d and gradients of norm G (arXiv 1901.09847,
+/// lemma 3).
 TEST(Memories, StayWithinTheContractionsBound) {
   constexpr std::size_t kEntries = 40;
   const std::vector<LayerSpec> layers{{"x", {kEntries}}};
