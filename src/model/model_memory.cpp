@@ -3,6 +3,8 @@
 /// (docs/memories.md).
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <string_view>
 
 #include "core/bits.hpp"
 #include "model/model.hpp"
@@ -112,6 +114,8 @@ void Compressor::Impl::save_memories(std::vector<std::byte>& state) const {
 }
 
 bool Compressor::Impl::read_memories(ConstBytes state, std::vector<SavedValues>& found) const {
+  std::map<std::string_view, std::size_t> by_name;
+  for (const std::size_t i : remembering) by_name.emplace(layers[i].name, i);
   Reader reader(state);
   while (!reader.ended()) {
     SavedMemory head{};
@@ -121,16 +125,15 @@ bool Compressor::Impl::read_memories(ConstBytes state, std::vector<SavedValues>&
     const auto dims = reader.take(head.rank * sizeof(std::int64_t)),
                name = reader.take(head.name_bytes), values = reader.take(head.bytes);
     if (!dims || !name || !values) return false;
-    const std::string_view called(reinterpret_cast<const char*>(name->data()), name->size());
-    for (const std::size_t i : remembering) {
-      const MemoryOptions& of = memories[i].options();
-      const auto own = std::as_bytes(layers[i].shape.dims());
-      if (layers[i].name == called && std::ranges::equal(own, *dims) &&
-          static_cast<std::uint8_t>(of.rule) == head.rule &&
-          static_cast<std::uint8_t>(of.dtype) == head.dtype &&
-          memories[i].bytes().size() == values->size())
-        found.push_back({i, *values});
-    }
+    const auto own = by_name.find({reinterpret_cast<const char*>(name->data()), name->size()});
+    if (own == by_name.end()) continue;
+    const std::size_t i = own->second;
+    const MemoryOptions& of = memories[i].options();
+    if (std::ranges::equal(std::as_bytes(layers[i].shape.dims()), *dims) &&
+        static_cast<std::uint8_t>(of.rule) == head.rule &&
+        static_cast<std::uint8_t>(of.dtype) == head.dtype &&
+        memories[i].bytes().size() == values->size())
+      found.push_back({i, *values});
   }
   return true;
 }

@@ -281,7 +281,8 @@ TEST(Memories, AreFoundAgainByNameAndShape) {
   const auto layers = test::memory_layers();
   MemoryModel from(layers, "ef+topk:keep=0.1");
   (void)from.encode(gradients_of(layers, 0), 0);
-  std::vector<LayerSpec> changed{layers[3], layers[0], layers[1], {"new", {5}}};
+  std::vector<LayerSpec> changed{
+      layers[3], layers[0], layers[1], {"new", {5}}, {"other bias", {7}}};
   changed[1].shape = Shape{30, 41};
   MemoryModel to(changed, "new=identity; *=ef:decay=0.5+topk:keep=0.1");
   (void)to.encode(gradients_of(changed, 1), 1);
@@ -290,6 +291,7 @@ TEST(Memories, AreFoundAgainByNameAndShape) {
   EXPECT_EQ(to.model.memory(1), std::vector<float>(30 * 41)) << "another shape";
   EXPECT_EQ(to.model.memory(2), from.model.memory(1));
   EXPECT_TRUE(to.model.memory(3).empty()) << "without a memory";
+  EXPECT_EQ(to.model.memory(4), std::vector<float>(7)) << "another name";
   MemoryModel rule(layers, "dgc+topk:keep=0.1");
   rule.model.load(from.model.save());
   EXPECT_EQ(rule.model.memory(0), std::vector<float>(layers[0].shape.elements())) << "another rule";
