@@ -198,7 +198,9 @@ nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradie
         i, view, {message.bytes().data(), message.bytes().size(), &bytes},
         {.workspace = workspace.bytes(), .executor = self.threads.executor()});
   }
-  check_stage(status, "encode_layer: begin_step has to begin a step first");
+  check_stage(status,
+              "encode_layer: begin_step has to begin a step first, and a layer whose codec has a "
+              "memory is sent once a step");
   return bytes_of(message.bytes(), bytes);
 }
 

@@ -196,7 +196,8 @@ class Compressor {
   /// A complete container of layer i. Any order, any thread, each layer once a step; of a layer
   /// encoded again the last counts. Neither allocates nor synchronises unless the codec's traits
   /// say so. Needs `payload.capacity >= max_encoded_bytes(i)` and a workspace of
-  /// `encode_workspace_bytes(i)`. `wrong_stage` outside a step.
+  /// `encode_workspace_bytes(i)`. `wrong_stage` outside a step, and for a layer that this step has
+  /// sent before where its codec has a memory.
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
   /// Learns from the step: updates the predicted price. Layers that were not encoded are left out.

@@ -274,7 +274,8 @@ class Compressor:
         """Encodes one layer of the step as a message of its own; any order, any thread.
 
         Of a layer encoded again the last counts. Returns `bytes`; on a GPU a uint8 array there, which waits for the
-        stream. Raises `atomo.Error` outside of a step.
+        stream. Raises `atomo.Error` outside of a step, and for a layer that was encoded before in the step where its codec
+        has a memory.
         """
         number = self._number(name)
         if self._on_cuda(gradient):

@@ -181,7 +181,7 @@ class Coder:
         said = [f"the rule '{rule}' of the policy matches no layer: there are "
                 f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" for rule in idle_rules(self.policy, names)]
         codecs = [str(self.compressor.codec(name)) for name in names]
-        heads = sum(codec.startswith("atomo:") and "bits=" in codec for codec in codecs)
+        heads = sum("atomo:" in codec and "bits=" in codec for codec in codecs)
         budget = self.compressor.budget_bytes
         if message_a_layer and 0 < budget < HEAD_BYTES * heads:
             said.append(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {heads} messages, "
