@@ -189,12 +189,14 @@ class DDPState:
     def state_dict(self) -> dict[str, Any]:
         """Everything a run needs to go on, as plain values and bytes. To be called between steps.
 
-        It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all.
+        It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all. Memories
+        (`ef+`) are the rank's own: they come back where each rank saves and loads its own, and else begin at zero.
         """
         self._on_gpu.look()
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
-                "compressor": list(self._coder.learnt), "squares": self.squares and self.squares.state_dict()}
+                "compressor": list(self._coder.learnt), "memories": self._coder.memories(),
+                "squares": self.squares and self.squares.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, on each rank where that rank was, to the bit. Of another number
@@ -203,7 +205,7 @@ class DDPState:
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
-        self._coder.load(state["policy"], state["layers"], state["compressor"])
+        self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"])
         if self.squares is not None and state["squares"] is not None:
             self.squares.load_state_dict(state["squares"])
         self._sent = list(state["bytes_sent"])
@@ -444,7 +446,7 @@ class DDPState:
         """All ranks' lengths. With those of the first bucket goes what the ranks have to agree on, with those of
         the last what each has learnt."""
         words = [self._digest] * first + ([FAILED] * len(lengths) if mine else lengths)
-        learnt = words_of(self.compressor.state()) if last else []
+        learnt = words_of(self.compressor.state("learnt")) if last else []
         # What layers have learnt is as much everywhere where policies are known to agree, as they are behind a step's
         # first bucket.
         at_once = PRICE_WORDS if first else len(learnt)
