@@ -38,9 +38,9 @@ def told(rank, ranks, policy, *, steps=1, state="Watched", squares="Squares", be
     The true figures are of the ranks' own gradients, exchanged as they are.
     """
     model = make_net(net)
-    squares = CLASSES[squares](every=every, beta2=beta2, scale=scale)
+    squares = CLASSES[squares](every=every, beta2=beta2)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=THREE_BUCKETS)
-    hook_state = CLASSES[state](model, policy, squares=squares, seed=seed)
+    hook_state = CLASSES[state](model, policy, squares=squares, seed=seed, scale=scale)
     wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
     seen, truth = [], []
     for step in range(steps):

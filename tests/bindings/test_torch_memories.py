@@ -5,6 +5,7 @@ import atomo
 import atomo.torch
 import ddp_runs
 import ddp_seams
+import memory_runs
 import pytest
 from worlds import check_replicas, same
 
@@ -50,3 +51,27 @@ def test_memories_do_not_travel(world):
 def test_fsdp_has_no_names_to_keep_a_memory_under():
     with pytest.raises(atomo.Error, match="take 'topk:keep=0.01'"):
         atomo.torch.FSDPReduceScatter("ef+topk:keep=0.01")
+
+
+@pytest.mark.parametrize("policy", ["ef+topk:keep=0.05", "ef+atomo:bits=1,content=nearest", "dgc:momentum=0.9+topk:keep=0.05",
+                                    "momentum:beta=0.9+sign:scale=mean"])
+def test_a_step_that_a_gradscaler_skips_leaves_memories(world, policy):
+    """Of all layers and ranks, though one layer alone of one rank was not finite."""
+    for result in world(2).run(memory_runs.scaled_steps, policy):
+        first, bad, last = result["memories"]
+        assert result["scales"] == [1024.0, 512.0, 512.0] and result["finite"]
+        assert same(first, bad) and not same(bad, last)
+
+
+def test_memories_are_of_gradients_without_their_scale(world):
+    """Powers of two leave every bit, so a scale that changes changes nothing."""
+    plain, scaled = (world(2).run(memory_runs.train, "ef+topk:keep=0.05", scales)
+                     for scales in ([1.0] * 6, [1.0, 64.0, 64.0, 4.0, 4.0, 256.0]))
+    for was, now in zip(plain, scaled):
+        assert same(was, now)
+
+
+def test_gradients_may_be_added_up_and_clipped(world):
+    check_replicas(world(2).run(ddp_runs.train, "ef+topk:keep=0.05", accumulate=2, steps=4))
+    results = world(2).run(memory_runs.train, "ef+topk:keep=0.05", [1.0] * 6, clip=0.01)
+    assert same(*results)

@@ -36,6 +36,7 @@ class Coder:
         self._restore = False  # the compressor is to take its part of `learnt`
         self._saved: tuple[int, bytes] | None = None  # memories of a checkpoint, and the worker whose they are
         self._worker = 0
+        self._before: bytes | None = None  # memories when the step under way began
         self.compressor: atomo.Compressor | None = None
         self._key: dict[str, int] | None = None  # of the step under way
         self._met: set[str] = set()  # layers whose gradients came
@@ -52,10 +53,14 @@ class Coder:
         if kept is not None and self.compressor is not None:
             self.compressor.load_state(kept)
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether a codec keeps what it has not sent."""
+        return self.compressor is not None and self.compressor.memory_bytes > 0
+
     def memories(self) -> tuple[int, bytes] | None:
         """This worker's number and memories, where codecs have some."""
-        kept = self.compressor is not None and self.compressor.memory_bytes > 0
-        return (self._worker, self.compressor.state("memories")) if kept else None
+        return (self._worker, self.compressor.state("memories")) if self.has_memory else None
 
     def table(self) -> list[list[Any]]:
         """The layers as plain values: name, shape and dtype of each."""
@@ -131,6 +136,12 @@ class Coder:
         if self._key is not None:
             self._key, self._restore = None, True
             self._make(self.layers)
+            self.take_memories_back()
+
+    def take_memories_back(self) -> None:
+        """Those of the last step become what they were before it: nobody used its gradients."""
+        if self._before is not None:
+            self.compressor.load_state(self._before)
 
     def _begin_step(self, key: dict[str, int]) -> None:
         if self._restore and self.learnt:
@@ -138,6 +149,7 @@ class Coder:
         if self._saved is not None and self._saved[0] == key["worker"]:
             self.compressor.load_state(self._saved[1])
         self._restore, self._saved, self._worker = False, None, key["worker"]
+        self._before = self.compressor.state("memories") if self.has_memory else None
         self.compressor.begin_step(**key)
         self._key = key
 
