@@ -30,7 +30,7 @@ def scaled_steps(rank, ranks, policy):
         if step == 1 and rank == 0:
             loss = loss + model[0].bias.sum() * float("inf")  # of one layer's gradient alone
         scaler.scale(loss).backward()
-        memories.append({name: state.compressor.memory(name).copy() for name in state.layers})
+        memories.append({name: np.frombuffer(state.compressor.memory(name), np.float32).copy() for name in state.layers})
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
