@@ -238,6 +238,14 @@ class MemoryTest(AllReduceTest):
         self.assertLess(kept, lost, means)
         self.assertLess(kept - exact, 0.7 * (lost - exact), means)
 
+    def test_a_biased_codec_without_one_is_told_of_it(self):
+        options = ("--model", "logistic", "--steps", 1, "--algorithm", "allgather", "--codec")
+        for codec, said in (("topk:keep=0.01", True), ("atomo:bits=1,content=nearest", True), ("ef+topk:keep=0.01", False),
+                            ("atomo:bits=1", False)):
+            status, out, _ = Job(2, *options, codec).end()
+            self.assertEqual(status, 0)
+            self.assertEqual("ef+" + codec.split(",")[0] in out and "sends it later" in out, said, out)
+
 
 if __name__ == "__main__":
     if not TRAINER:

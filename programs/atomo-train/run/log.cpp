@@ -50,6 +50,17 @@ bool unbiased(const std::string& policy) {
                      [](const auto& rule) { return rule.codec.traits().unbiased; });
 }
 
+/// A codec of the policy that is biased, where a memory could stand in front of it and none does; else
+/// nothing.
+std::string lacks_memory(const Options& options) {
+  if (options.algorithm != "allgather" && options.algorithm != "local") return "";
+  for (const auto& rule : atomo::Policy::parse(options.policy).rules()) {
+    const atomo::Traits& traits = rule.codec.traits();
+    if (!traits.unbiased && !traits.memory) return rule.codec.to_string();
+  }
+  return "";
+}
+
 nlohmann::json json_of(const StepTimes& t) {
   return {{"compute", t.compute}, {"encode", t.encode}, {"wire", t.wire}, {"decode", t.decode}};
 }
@@ -83,6 +94,9 @@ Log::Log(const Options& options, const Measure& measure, int workers, std::uint6
   print(format("%s on %s: %llu parameters, %d workers, %s, %s", options.model.c_str(),
                options.data.c_str(), static_cast<unsigned long long>(parameters), workers,
                options.algorithm.c_str(), options.codec_label.c_str()));
+  if (const std::string codec = lacks_memory(options); !codec.empty() && !options.on_device())
+    print(format("%s is biased, and what it leaves out is lost: ef+%s sends it later",
+                 codec.c_str(), codec.c_str()));
 }
 
 void Log::step(const StepRecord& record) {
