@@ -54,7 +54,8 @@ bool unbiased(const std::string& policy) {
 /// nothing.
 std::string lacks_memory(const Options& options) {
   if (options.algorithm != "allgather" && options.algorithm != "local") return "";
-  for (const auto& rule : atomo::Policy::parse(options.policy).rules()) {
+  const auto policy = atomo::Policy::parse(options.policy);
+  for (const auto& rule : policy.rules()) {
     const atomo::Traits& traits = rule.codec.traits();
     if (!traits.unbiased && !traits.memory) return rule.codec.to_string();
   }
