@@ -110,7 +110,8 @@ void Compressor::load(ConstBytes bytes) {
   if (learnt && state.ranks <= kMaxLayers)
     at += limit_bytes + rank_words(state.ranks) * sizeof(std::uint16_t);
   std::vector<Impl::SavedValues> memories;
-  if (state.ranks > kMaxLayers || state.what == 0 || bytes.size() < at ||
+  if (state.ranks > kMaxLayers || state.what == 0 || state.what > (kLearnt | kMemories) ||
+      bytes.size() < at ||
       ((state.what & kMemories) != 0 ? !impl_->read_memories(bytes.subspan(at), memories)
                                      : bytes.size() > at))
     throw Error(expected + std::to_string(bytes.size()));

@@ -36,7 +36,7 @@ def test_what_is_left_out_is_kept():
 
 
 def test_a_state_and_a_pickle_go_on():
-    model, other = (atomo.Compressor(LAYERS, "*.bias=identity; *=ef+atomo:bits=1") for _ in range(2))
+    model, other = (atomo.Compressor(LAYERS, "bias=identity; *=ef+atomo:bits=1") for _ in range(2))
     for step in range(3):
         model.encode(gradients(step), step=step)
     other.load_state(model.state())
