@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Chunked top-k keeps what a stable sort of each chunk says, sends it near its entropy, and refuses
+/// whatever contradicts the format.
+#include <limits>
+#include <numeric>
+
+#include "coding/rice.hpp"
+#include "cpu/chunk_topk.hpp"
+#include "format/chunk_values.hpp"
+#include "support/method_support.hpp"
+
+namespace atomo::test {
+
+using namespace model;
+namespace {
+
+using format::ChunkBody;
+using format::ChunkConfig;
+
+/// The places that are kept of one chunk, ascending.
+std::vector<std::size_t> kept_places(const float* x, std::size_t n, std::size_t k) {
+  std::vector<std::size_t> order(n);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return std::abs(x[a]) > std::abs(x[b]); });
+  order.resize(k);
+  std::erase_if(order, [&](std::size_t i) { return x[i] == 0; });
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+/// What values=f32 must decode to.
+std::vector<float> reference(const std::vector<float>& x, std::size_t chunk, std::size_t k) {
+  std::vector<float> y(x.size());
+  for (std::size_t at = 0; at < x.size(); at += chunk) {
+    const std::size_t n = std::min(chunk, x.size() - at);
+    for (const std::size_t i : kept_places(x.data() + at, n, (k * n + chunk - 1) / chunk))
+      y[at + i] = x[at + i];
+  }
+  return y;
+}
+
+std::vector<float> round_trip(const std::string& spec, const std::vector<float>& x,
+                              Executor* executor = nullptr, std::size_t* bytes = nullptr) {
+  const auto codec = codec::parse_spec(spec);
+  const Body body = encode_body(codec, x, {}, executor);
+  EXPECT_EQ(body.status, Status::ok) << spec;
+  if (bytes != nullptr) *bytes = body.bytes.size();
+  const Values values = decode_body(kind_of(codec, x.size()), body.bytes);
+  EXPECT_EQ(values.status, Status::ok) << spec;
+  return values.y;
+}
+
+std::string spec_of(std::size_t chunk, std::size_t k, const char* values) {
+  return "topk:chunk=" + std::to_string(chunk) + ",k=" + std::to_string(k) + ",values=" + values;
+}
+
+/// Tensors with ties, zeros, subnormals, extremes and rows of other sizes.
+std::vector<std::vector<float>> tensors(std::size_t n) {
+  std::mt19937_64 generator(n);
+  std::vector<float> ties(n), tiny(n), rare(n), rows = normal_entries(n, n), one(n);
+  for (auto& v : ties) v = static_cast<float>(static_cast<int>(generator() % 7) - 3);
+  for (auto& v : tiny) v = static_cast<float>(static_cast<int>(generator() % 9) - 4) * 0x1p-149f;
+  for (std::size_t i = 0; i < n; i += 97) rare[i] = -1.0f - static_cast<float>(i % 5);
+  for (std::size_t i = 0; i < n; ++i) rows[i] *= std::exp2(static_cast<float>(i / 500 % 40) - 20);
+  one[n - 1] = -3.0e38f;
+  return {normal_entries(n, n),      ties, std::vector<float>(n), tiny, std::vector<float>(n, -2.5f),
+          normal_entries(n, n, 5e37f), rare, rows,                   one};
+}
+
+TEST(ChunkTopk, KeepsTheLargestOfEachChunkWithTiesByTheLowestIndex) {
+  for (const std::size_t n : {1u, 2u, 63u, 64u, 65u, 1009u, 4096u, 4097u, 70'011u}) {
+    for (const auto& x : tensors(n)) {
+      for (const std::size_t chunk : {64u, 512u, 4096u}) {
+        for (const std::size_t k : {std::size_t{1}, std::size_t{4}, chunk / 10, chunk - 1, chunk}) {
+          ASSERT_EQ(round_trip(spec_of(chunk, k, "f32"), x), reference(x, chunk, k))
+              << n << " " << chunk << " " << k;
+        }
+      }
+    }
+  }
+}
+
+/// What is kept is the same whatever the values are sent as, and they are near.
+TEST(ChunkTopk, ValuesOfFewBitsAreNear) {
+  for (const std::size_t n : {1u, 1009u, 70'011u}) {
+    for (const auto& x : tensors(n)) {
+      const auto kept = reference(x, 512, 20);
+      double energy = 0;
+      for (const float v : kept) energy += double{v} * v;
+      double before = std::numeric_limits<double>::infinity();
+      for (const char* values : {"sign", "2", "4", "8", "f16"}) {
+        const auto y = round_trip(spec_of(512, 20, values), x);
+        double error = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+          ASSERT_TRUE(std::isfinite(y[i]));
+          if (kept[i] == 0) {
+            ASSERT_EQ(y[i], 0.0f) << i;
+          } else if (y[i] != 0) {
+            ASSERT_EQ(std::signbit(y[i]), std::signbit(kept[i])) << i;
+          }
+          error += (double{y[i]} - kept[i]) * (double{y[i]} - kept[i]);
+        }
+        EXPECT_LE(error, energy + 1e-80) << n << " " << values;
+        EXPECT_LE(error, before * 1.1 + 1e-4 * energy + 1e-80) << n << " " << values;
+        before = error;
+      }
+      EXPECT_LE(before, 1e-6 * energy + 1e-80) << n;
+    }
+  }
+}
+
+TEST(ChunkTopk, BinsAreThoseOfTheFormat) {
+  const auto codec = codec::parse_spec("topk:chunk=64,k=4,values=2");
+  std::vector<float> x(64);
+  x[3] = 1, x[9] = -5, x[10] = 1, x[60] = 5;
+  const auto body = encode_body(codec, x).bytes;
+  // One group: 10 bytes... length 2, padding 2, two levels, one word of values, then the gaps.
+  const std::vector<float> y = decode_body(kind_of(codec, 64), body).y;
+  EXPECT_EQ(y, x);
+  EXPECT_EQ(core::load_le<std::uint16_t>(body.data() + 4), 0x3F80);  // 1
+  EXPECT_EQ(core::load_le<std::uint16_t>(body.data() + 6), 0x40A0);  // 5
+  EXPECT_EQ(core::load_le<std::uint32_t>(body.data() + 8), 0b01'00'11'00u);
+  // Gaps 3, 5, 0, 49 at the parameters of (64, 4), (60, 3), (54, 2), (53, 1).
+  const unsigned parameters[] = {3, 3, 4, 4};
+  const std::uint32_t gaps[] = {3, 5, 0, 49};
+  std::vector<std::byte> expected(64);
+  core::BitWriter out(expected.data(), expected.size());
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto word = coding::rice_word(gaps[i], parameters[i], format::kRawGapBits);
+    out.put(word.bits, word.count);
+  }
+  expected.resize(out.finish());
+  EXPECT_EQ(std::vector(body.begin() + 12, body.end()), expected);
+}
+
+TEST(ChunkTopk, ThreadsChangeNothing) {
+  BackwardExecutor executor;
+  const auto x = normal_entries(300'011, 5);
+  for (const char* spec : {"topk:chunk=4096,k=64,values=2", "topk:chunk=64,k=1,values=sign"}) {
+    const auto codec = codec::parse_spec(spec);
+    EXPECT_EQ(encode_body(codec, x).bytes, encode_body(codec, x, {}, &executor).bytes);
+  }
+}
+
+TEST(ChunkTopk, NonFiniteEntriesAreFound) {
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    auto x = normal_entries(9000, 5);
+    x[8191] = bad;
+    EXPECT_EQ(encode_body(codec::parse_spec("topk:chunk=64,k=1"), x).status, Status::non_finite);
+  }
+}
+
+}  // namespace
+}  // namespace atomo::test
