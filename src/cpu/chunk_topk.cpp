@@ -92,6 +92,7 @@ std::uint32_t magnitude(float x) noexcept { return std::bit_cast<std::uint32_t>(
 /// What a group keeps.
 struct Kept {
   std::uint32_t entries[kMaxChunk];  ///< bit patterns
+  std::uint16_t slots[kMaxChunk];
   std::uint32_t count = 0, least = ~0u, largest = 0;
 };
 
@@ -154,25 +155,24 @@ bool select_chunk_entries(const float* x, std::size_t n, std::uint32_t k, std::u
   return true;
 }
 
+void write_gap(std::uint32_t gap, std::uint32_t left, std::uint32_t marks,
+               core::BitWriter& out) noexcept {
+  const auto word = coding::rice_word(gap, format::gap_parameter(left, marks), format::kRawGapBits);
+  out.put(word.bits, word.count);
+}
+
 void write_gaps(const Candidates& chunk, std::uint32_t n, std::uint32_t keep,
                 core::BitWriter& out) noexcept {
   std::uint32_t next = 0;
   for (std::uint32_t i = 0; i < chunk.count; ++i) {
-    const std::uint32_t gap = chunk.places[i] - next;
-    const auto word = coding::rice_word(gap, format::gap_parameter(n - next, keep - i),
-                                        format::kRawGapBits);
-    out.put(word.bits, word.count);
+    write_gap(chunk.places[i] - next, n - next, keep - i, out);
     next = chunk.places[i] + 1u;
   }
-  if (chunk.count == keep) return;
-  const std::uint32_t left = n - next, marks = keep - chunk.count;
-  const auto word = coding::rice_word(left, format::gap_parameter(left, marks),
-                                      format::kRawGapBits);
-  out.put(word.bits, word.count);
+  if (chunk.count < keep) write_gap(n - next, n - next, keep - chunk.count, out);
 }
 
 /// The bins of what a group keeps.
-void find_group_bins(const Kept& kept, ChunkCoder& coder) noexcept {
+void find_group_bins(const Kept& kept, const ChunkCoder& coder) noexcept {
   math::CellSums cells[math::kBinCells + 1] = {};
   for (std::uint32_t i = 0; i < kept.count; ++i) {
     const std::uint32_t m = kept.entries[i] & 0x7FFFFFFFu;
@@ -184,10 +184,10 @@ void find_group_bins(const Kept& kept, ChunkCoder& coder) noexcept {
     cells[c + 1].sum += cells[c].sum;
     cells[c + 1].count += cells[c].count;
   }
-  coder.set_bins(cells);
+  coder.find_bins(cells);
 }
 
-/// One group on its way into a body: its kept entries, and how many of each chunk.
+/// Groups on their way into a body.
 struct GroupWriter {
   const ChunkConfig& config;
   const ChunkBody& body;
@@ -198,49 +198,64 @@ struct GroupWriter {
   std::size_t write(std::uint64_t g, std::byte* gaps) const noexcept {
     Kept kept;
     Candidates chunk;
-    std::uint16_t counts[256];
     core::BitWriter stream(gaps, body.max_gap_bytes());
     std::uint32_t bound = 0;
-    const std::uint32_t chunks = body.chunks_of(g);
-    for (std::uint32_t c = 0; c < chunks; ++c) {
+    for (std::uint32_t c = 0; c < body.chunks_of(g); ++c) {
       const std::uint64_t number = g * body.group_chunks + c;
       const std::uint32_t n = body.entries_of(number), keep = body.keep_of(number);
       const float* const own = x + number * body.chunk;
       if (!select_chunk_entries(own, n, keep, bound, chunk)) return ~std::size_t{0};
       write_gaps(chunk, n, keep, stream);
-      counts[c] = static_cast<std::uint16_t>(chunk.count);
       for (std::uint32_t i = 0; i < chunk.count; ++i) {
+        kept.slots[kept.count] = static_cast<std::uint16_t>(c * body.keep + i);
         kept.entries[kept.count++] = std::bit_cast<std::uint32_t>(own[chunk.places[i]]);
         kept.least = std::min(kept.least, chunk.magnitudes[i]);
         kept.largest = std::max(kept.largest, chunk.magnitudes[i]);
       }
     }
-    write_values(g, kept, counts);
+    write_values(g, kept, stream);
     return stream.finish();
   }
 
  private:
-  void write_values(std::uint64_t g, const Kept& kept, const std::uint16_t* counts) const noexcept {
+  void write_values(std::uint64_t g, const Kept& kept, core::BitWriter& gaps) const noexcept {
     std::byte* const words = out + body.levels_at + 2 * g * body.level_words;
-    const std::uint32_t bytes = body.value_bytes_of(body.group_slots(g));
+    const std::uint32_t slots = body.group_slots(g), bytes = body.value_bytes_of(slots);
     if (kept.count == 0) {
       std::fill_n(words, 2 * body.level_words, std::byte{0});
       std::fill_n(out + body.values_of(g), bytes, std::byte{0});
       return;
     }
-    ChunkCoder coder(config.values, kept.least, kept.largest);
+    math::ValueBins bins{};
+    const ChunkCoder coder(config.values, kept.least, kept.largest, bins);
     if (coder.has_bins()) find_group_bins(kept, coder);
     for (unsigned i = 0; i < body.level_words; ++i)
       core::store_le<std::uint16_t>(words + 2 * i, coder.word(i));
+    if (body.lists_upper) core::store_le(words + 4, write_upper(kept, coder, slots, gaps));
     core::BitWriter stream(out + body.values_of(g), bytes);
-    const std::uint32_t* next = kept.entries;
-    for (std::uint32_t c = 0; c < body.chunks_of(g); ++c) {
-      const std::uint32_t keep = body.keep_of(g * body.group_chunks + c);
-      for (std::uint32_t i = 0; i < counts[c]; ++i) stream.put(coder.code(*next++), body.value_bits);
-      for (std::uint32_t i = counts[c]; i < keep; ++i) stream.put(0, body.value_bits);
+    std::uint32_t next = 0;
+    for (std::uint32_t i = 0; i < kept.count; ++i) {
+      for (; next < kept.slots[i]; ++next) stream.put(0, body.value_bits);
+      stream.put(coder.code(kept.entries[i]), body.value_bits);
+      ++next;
     }
     std::byte* const end = out + body.values_of(g) + stream.finish();
     std::fill(end, out + body.values_of(g) + bytes, std::byte{0});
+  }
+  /// Which slots are in the upper bin; returns how many.
+  static std::uint16_t write_upper(const Kept& kept, const ChunkCoder& coder, std::uint32_t slots,
+                                   core::BitWriter& gaps) noexcept {
+    std::uint16_t upper[kMaxChunk];
+    std::uint32_t count = 0, next = 0;
+    for (std::uint32_t i = 0; i < kept.count; ++i) {
+      upper[count] = kept.slots[i];
+      count += coder.is_upper(kept.entries[i]) ? 1 : 0;
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      write_gap(upper[i] - next, slots - next, count - i, gaps);
+      next = upper[i] + 1u;
+    }
+    return static_cast<std::uint16_t>(count);
   }
 };
 
@@ -260,9 +275,12 @@ Status open(const ChunkConfig& config, const ChunkBody& at, ConstBytes bytes,
     ends[g] = end;
   }
   if (end != bytes.size()) return bytes.size() < end ? Status::truncated : Status::corrupt;
-  for (std::uint64_t i = 0; i < at.groups * at.level_words; ++i) {
-    const auto word = core::load_le<std::uint16_t>(bytes.data() + at.levels_at + 2 * i);
-    if (!format::valid_level(config.values, word)) return Status::corrupt;
+  for (std::uint64_t g = 0; g < at.groups; ++g) {
+    for (unsigned i = 0; i < at.level_words; ++i) {
+      const auto word =
+          core::load_le<std::uint16_t>(bytes.data() + at.levels_at + 2 * (g * at.level_words + i));
+      if (!format::valid_level(config.values, i, at.group_slots(g), word)) return Status::corrupt;
+    }
   }
   const std::uint64_t levels_end = at.levels_at + 2 * at.groups * at.level_words;
   const bool clean = core::all_zero(bytes.data(), 2 * at.groups, at.levels_at) &&
@@ -270,97 +288,133 @@ Status open(const ChunkConfig& config, const ChunkBody& at, ConstBytes bytes,
   return clean ? Status::ok : Status::corrupt;
 }
 
-/// Reads one group of one body, chunk by chunk.
+/// What a slot of a group holds: the place in its chunk, or nothing.
+constexpr std::uint16_t kUnused = 0x8000, kUpper = 0x4000, kPlace = 0x0FFF;
+
+/// One group of one body.
 class GroupReader {
  public:
   GroupReader(const ChunkConfig& config, const ChunkBody& at, const Opened& opened,
               std::uint64_t g) noexcept
       : config_(config),
         at_(at),
+        group_(g),
+        count_(at.group_slots(g)),
         words_(opened.body->bytes.data() + at.levels_at + 2 * g * at.level_words),
-        values_(opened.body->bytes.data() + at.values_of(g), at.value_bytes_of(at.group_slots(g))),
-        gaps_(opened.body->bytes.data() + (g == 0 ? at.gaps_at : opened.ends[g - 1]),
-              bytes_of(at, opened, g)),
-        gap_bits_(8 * std::uint64_t{bytes_of(at, opened, g)}),
-        value_bits_(8 * std::uint64_t{at.value_bytes_of(at.group_slots(g))}) {}
+        values_(opened.body->bytes.data() + at.values_of(g), at.value_bytes_of(count_)),
+        gaps_(opened.body->bytes.data() + begin_of(at, opened, g), bytes_of(at, opened, g)),
+        gap_bits_(8 * std::uint64_t{bytes_of(at, opened, g)}) {}
 
-  /// Calls `put(place, value)` for what a chunk keeps; false when it contradicts the format.
-  template <typename Put>
-  bool read(std::uint64_t number, Put put) noexcept {
-    const std::uint32_t n = at_.entries_of(number), keep = at_.keep_of(number);
-    std::uint32_t next = 0, marks = keep;
+  /// Reads what all slots hold; false when it contradicts the format. What is read is sound even then.
+  bool read() noexcept {
     bool good = true;
-    for (; marks > 0; --marks) {
-      const std::uint32_t gap = read_gap(format::gap_parameter(n - next, marks), good);
-      if (gap >= n - next) {
-        good = good && gap == n - next;
-        break;
-      }
-      const auto code = static_cast<std::uint32_t>(values_.bits(value_at_, at_.value_bits));
-      value_at_ += at_.value_bits;
-      good = good && format::valid_code(config_.values, code);
-      const std::uint32_t place = next + gap;
-      put(place, format::chunk_value(config_.values, code, [&](unsigned i) {
-            return core::load_le<std::uint16_t>(words_ + 2 * i);
-          }));
-      next = place + 1;
+    std::uint16_t* next = slots_;
+    for (std::uint32_t c = 0; c < at_.chunks_of(group_); ++c)
+      next = read_chunk(group_ * at_.group_chunks + c, next, good);
+    if (at_.lists_upper) read_upper(good);
+    for (std::uint32_t i = 0; i < count_; ++i) {
+      if (slots_[i] == kUnused)
+        good = good && code(i) == 0;
+      else
+        good = good && format::valid_code(config_.values, code(i));
     }
-    for (; marks > 0; --marks, value_at_ += at_.value_bits)
-      good = good && values_.bits(value_at_, at_.value_bits) == 0;
-    return good;
-  }
-  /// All chunks were read: both streams end in zeros.
-  [[nodiscard]] bool ends() const noexcept {
+    // Both streams end in zeros.
     if (gap_at_ > gap_bits_ || gap_bits_ - gap_at_ >= 8) return false;
-    return gaps_.bits(gap_at_, 7) == 0 && values_.bits(value_at_, 31) == 0;
+    return good && gaps_.bits(gap_at_, 7) == 0 &&
+           values_.bits(std::uint64_t{count_} * at_.value_bits, 31) == 0;
+  }
+  /// Calls `put(place, value)` for what a chunk of the group keeps.
+  template <typename Put>
+  void chunk(std::uint32_t c, Put put) const noexcept {
+    const std::uint32_t first = c * at_.keep;
+    const std::uint32_t end = first + at_.keep_of(group_ * at_.group_chunks + c);
+    for (std::uint32_t i = first; i < end && (slots_[i] & kUnused) == 0; ++i) {
+      const std::uint32_t upper = (slots_[i] & kUpper) != 0 ? 1u : 0u;
+      const std::uint32_t full = at_.lists_upper ? upper | code(i) << 1 : code(i);
+      put(slots_[i] & kPlace, format::chunk_value(config_.values, full, [&](unsigned w) {
+            return core::load_le<std::uint16_t>(words_ + 2 * w);
+          }));
+    }
   }
 
  private:
-  static std::size_t bytes_of(const ChunkBody& at, const Opened& opened, std::uint64_t g) noexcept {
-    return opened.ends[g] - (g == 0 ? at.gaps_at : opened.ends[g - 1]);
+  static std::uint64_t begin_of(const ChunkBody& at, const Opened& opened,
+                                std::uint64_t g) noexcept {
+    return g == 0 ? at.gaps_at : opened.ends[g - 1];
   }
-  std::uint32_t read_gap(unsigned k, bool& good) noexcept {
+  static std::size_t bytes_of(const ChunkBody& at, const Opened& opened, std::uint64_t g) noexcept {
+    return opened.ends[g] - begin_of(at, opened, g);
+  }
+  [[nodiscard]] std::uint32_t code(std::uint32_t slot) const noexcept {
+    return static_cast<std::uint32_t>(
+        values_.bits(std::uint64_t{slot} * at_.value_bits, at_.value_bits));
+  }
+  std::uint32_t read_gap(std::uint32_t left, std::uint32_t marks, bool& good) noexcept {
     struct Stream {
       const core::BitReader& bits;
       std::uint64_t& at;
       [[nodiscard]] coding::UpwardWindow window() const noexcept { return {bits.peek(at)}; }
       void move(unsigned count) noexcept { at += count; }
     } stream{gaps_, gap_at_};
-    return coding::read_rice(stream, k, format::kRawGapBits, good);
+    return coding::read_rice(stream, format::gap_parameter(left, marks), format::kRawGapBits, good);
+  }
+  std::uint16_t* read_chunk(std::uint64_t number, std::uint16_t* out, bool& good) noexcept {
+    const std::uint32_t n = at_.entries_of(number);
+    std::uint16_t* const end = out + at_.keep_of(number);
+    for (std::uint32_t next = 0; out < end;) {
+      const std::uint32_t gap = read_gap(n - next, static_cast<std::uint32_t>(end - out), good);
+      if (gap >= n - next) {
+        good = good && gap == n - next;
+        break;
+      }
+      *out++ = static_cast<std::uint16_t>(next + gap);
+      next += gap + 1;
+    }
+    std::fill(out, end, kUnused);
+    return end;
+  }
+  void read_upper(bool& good) noexcept {
+    std::uint32_t next = 0;
+    for (std::uint32_t left = core::load_le<std::uint16_t>(words_ + 4); left > 0; --left) {
+      next += read_gap(count_ - next, left, good);
+      if (next >= count_ || (slots_[next] & kUnused) != 0) {
+        good = false;
+        return;
+      }
+      slots_[next++] |= kUpper;
+    }
   }
 
   const ChunkConfig& config_;
   const ChunkBody& at_;
+  std::uint64_t group_;
+  std::uint32_t count_;
   const std::byte* words_;
   core::BitReader values_, gaps_;
-  std::uint64_t gap_bits_, value_bits_;
-  std::uint64_t gap_at_ = 0, value_at_ = 0;
+  std::uint64_t gap_bits_, gap_at_ = 0;
+  std::uint16_t slots_[kMaxChunk];
 };
 
-/// Adds one body's group to y.
+/// Adds one body's group to y; false, with y as it was, when it contradicts the format.
 bool add_group(GroupReader reader, const ChunkBody& at, std::uint64_t g, bool add, float alpha,
                float* y) noexcept {
-  float values[kMaxChunk] = {};
-  std::uint16_t places[kMaxChunk];
-  bool good = true;
-  for (std::uint32_t c = 0; good && c < at.chunks_of(g); ++c) {
+  if (!reader.read()) return false;
+  float values[kMaxChunk];
+  if (add) std::fill_n(values, at.chunk, 0.0f);
+  for (std::uint32_t c = 0; c < at.chunks_of(g); ++c) {
     const std::uint64_t number = g * at.group_chunks + c;
     float* const own = y + number * at.chunk;
     const std::uint32_t n = at.entries_of(number);
     if (!add) {
       std::fill_n(own, n, 0.0f);
-      good = reader.read(number, [&](std::uint32_t place, float v) { own[place] = v; });
+      reader.chunk(c, [&](std::uint32_t place, float v) { own[place] = v; });
       continue;
     }
-    std::uint32_t count = 0;
-    good = reader.read(number, [&](std::uint32_t place, float v) {
-      values[place] = v;
-      places[count++] = static_cast<std::uint16_t>(place);
-    });
+    reader.chunk(c, [&](std::uint32_t place, float v) { values[place] = v; });
     HWY_DYNAMIC_DISPATCH(add_chunk)(values, n, alpha, own);
-    for (std::uint32_t i = 0; i < count; ++i) values[places[i]] = 0;
+    reader.chunk(c, [&](std::uint32_t place, float) { values[place] = 0; });
   }
-  return good && reader.ends();
+  return true;
 }
 
 std::array<std::span<std::uint64_t>, kBodiesAtOnce> carve_ends(core::Carver& carver,
@@ -433,7 +487,7 @@ void decode(const ChunkConfig& config, std::span<LayerBody> bodies, bool add, fl
   });
   core::run_tasks(executor, at.groups, [&](std::size_t g) {
     for (const Opened& one : opened.all()) {
-      if (!add_group(GroupReader(config, at, one, g), at, g, add, alpha, y))
+      if (!add_group({config, at, one, g}, at, g, add, alpha, y))
         one.broken->store(true, std::memory_order_relaxed);
     }
   });

@@ -53,30 +53,51 @@ struct ChunkConfig {
          (params >> 3 & 0xFFFu) < (ChunkConfig::kMinChunk << (params >> 15 & 7u));
 }
 
-/// Bits of a value's code.
-[[nodiscard]] constexpr unsigned chunk_value_bits(ChunkValues values) noexcept {
-  constexpr unsigned kBits[] = {1, 2, 4, 8, 16, 32};
-  return kBits[static_cast<unsigned>(values)];
+/// Bits of a value's code, its sign included.
+[[nodiscard]] ATOMO_HD constexpr unsigned chunk_value_bits(ChunkValues values) noexcept {
+  return 1u << static_cast<unsigned>(values);
 }
 /// Words of 16 bits that say what a group's codes mean.
-[[nodiscard]] constexpr unsigned chunk_level_words(ChunkValues values) noexcept {
-  constexpr unsigned kWords[] = {1, 2, 8, 2, 1, 0};
-  return kWords[static_cast<unsigned>(values)];
+[[nodiscard]] ATOMO_HD constexpr unsigned chunk_level_words(ChunkValues values) noexcept {
+  switch (values) {
+    case ChunkValues::two:
+      return 3;
+    case ChunkValues::four:
+      return 8;
+    case ChunkValues::eight:
+      return 2;
+    case ChunkValues::f32:
+      return 0;
+    default:
+      return 1;
+  }
+}
+/// Bins whose means are sent.
+[[nodiscard]] ATOMO_HD constexpr unsigned chunk_bins(ChunkValues values) noexcept {
+  return values == ChunkValues::sign ? 1 : values == ChunkValues::two ? 2 : 8;
 }
 
 /// Bits of a gap that is written raw: gaps are at most the chunk's entries.
 inline constexpr unsigned kRawGapBits = 13;
-/// Bits of a gap's word at most (coding/rice.hpp).
-inline constexpr unsigned kMaxGapBits = 20 + kRawGapBits;
 
 /// The Rice parameter of the next gap, where `left` entries are left of which `marks` may yet be kept:
 /// the logarithm of the mean gap.
 [[nodiscard]] ATOMO_HD constexpr unsigned gap_parameter(std::uint32_t left,
                                                         std::uint32_t marks) noexcept {
   const std::uint32_t mean = left > marks ? (left - marks) / (marks + 1) : 0;
-  unsigned k = 0;
-  for (std::uint32_t rest = mean; rest > 1; rest >>= 1) ++k;
-  return k;
+  return mean == 0 ? 0 : static_cast<unsigned>(std::bit_width(mean)) - 1;
+}
+
+/// Bits of the gaps of a chunk at most, and of those of the slots of a group that are in the upper bin.
+/// Found by trying all gaps of up to 4,096 entries, from the last one back.
+[[nodiscard]] ATOMO_HD constexpr std::uint32_t max_chunk_gap_bits(std::uint32_t entries,
+                                                                  std::uint32_t marks) noexcept {
+  unsigned log = 0;
+  while (entries >> (log + 1) >= marks) ++log;
+  return (3 * marks * (log + 3) + 1) / 2;
+}
+[[nodiscard]] ATOMO_HD constexpr std::uint32_t max_upper_gap_bits(std::uint32_t slots) noexcept {
+  return 2 * slots;
 }
 
 /// Where the parts of a body of n >= 1 entries stand: lengths, levels, values, gaps. Groups of chunks
@@ -85,7 +106,9 @@ struct ChunkBody {
   std::uint64_t n = 0, chunks = 0, groups = 0;
   std::uint32_t chunk = 0, keep = 0, last_entries = 0, last_keep = 0;
   std::uint32_t group_chunks = 0;  ///< of a group but the last
-  unsigned value_bits = 0, level_words = 0;
+  unsigned value_bits = 0;         ///< in a group's slots
+  unsigned level_words = 0;
+  bool lists_upper = false;  ///< which slots are in the upper of two bins stands behind the gaps
   std::uint64_t levels_at = 0, values_at = 0, gaps_at = 0;  ///< bytes
   std::uint32_t group_value_bytes = 0;                      ///< of a group but the last
 
@@ -94,23 +117,20 @@ struct ChunkBody {
       : n(entries), chunk(config.chunk), keep(config.keep) {
     chunks = (n + chunk - 1) / chunk;
     last_entries = static_cast<std::uint32_t>(n - (chunks - 1) * chunk);
-    last_keep = static_cast<std::uint32_t>((std::uint64_t{keep} * last_entries + chunk - 1) / chunk);
+    last_keep =
+        static_cast<std::uint32_t>((std::uint64_t{keep} * last_entries + chunk - 1) / chunk);
     unsigned log = 0;
     while (log < 10 && keep >> (log + 1) != 0) ++log;
     group_chunks = 1u << (10 - log < 8 ? 10 - log : 8);
     groups = (chunks + group_chunks - 1) / group_chunks;
-    switch (config.values) {
-      case ChunkValues::sign: value_bits = 1, level_words = 1; break;
-      case ChunkValues::two: value_bits = 2, level_words = 2; break;
-      case ChunkValues::four: value_bits = 4, level_words = 8; break;
-      case ChunkValues::eight: value_bits = 8, level_words = 2; break;
-      case ChunkValues::f16: value_bits = 16, level_words = 1; break;
-      case ChunkValues::f32: value_bits = 32, level_words = 0; break;
-    }
+    lists_upper = config.values == ChunkValues::two;
+    value_bits = lists_upper ? 1 : chunk_value_bits(config.values);
+    level_words = chunk_level_words(config.values);
     group_value_bytes = value_bytes_of(std::uint64_t{group_chunks} * keep);
     levels_at = whole_words(2 * groups);
     values_at = levels_at + whole_words(2 * groups * level_words);
-    gaps_at = values_at + (groups - 1) * group_value_bytes + value_bytes_of(group_slots(groups - 1));
+    gaps_at =
+        values_at + (groups - 1) * group_value_bytes + value_bytes_of(group_slots(groups - 1));
   }
 
   /// Entries of a chunk, and how many of them may be kept.
@@ -129,7 +149,8 @@ struct ChunkBody {
     const std::uint32_t own = chunks_of(g);
     return g + 1 == groups ? (own - 1) * keep + last_keep : own * keep;
   }
-  [[nodiscard]] ATOMO_HD constexpr std::uint32_t value_bytes_of(std::uint64_t slots) const noexcept {
+  [[nodiscard]] ATOMO_HD constexpr std::uint32_t value_bytes_of(
+      std::uint64_t slots) const noexcept {
     return static_cast<std::uint32_t>((slots * value_bits + 31) / 32 * 4);
   }
   /// Where a group's values stand.
@@ -138,8 +159,10 @@ struct ChunkBody {
   }
   /// Bytes of a group's gaps at most, and of all bodies.
   [[nodiscard]] ATOMO_HD constexpr std::uint32_t max_gap_bytes() const noexcept {
-    const std::uint64_t slots = groups == 1 ? group_slots(0) : std::uint64_t{group_chunks} * keep;
-    return static_cast<std::uint32_t>((slots * kMaxGapBits + 7) / 8);
+    const std::uint32_t own = chunks_of(0);
+    const std::uint64_t bits = std::uint64_t{own} * max_chunk_gap_bits(chunk, keep) +
+                               (lists_upper ? max_upper_gap_bits(group_slots(0)) : 0);
+    return static_cast<std::uint32_t>((bits + 7) / 8);
   }
   [[nodiscard]] ATOMO_HD constexpr std::uint64_t max_bytes() const noexcept {
     return gaps_at + groups * max_gap_bytes();

@@ -12,11 +12,14 @@
 
 namespace atomo::format {
 
-/// Whether a level word may stand in a body.
-[[nodiscard]] ATOMO_HD constexpr bool valid_level(ChunkValues values, std::uint32_t word) noexcept {
+/// Whether level word i of a group of so many slots may stand in a body.
+[[nodiscard]] ATOMO_HD constexpr bool valid_level(ChunkValues values, unsigned i,
+                                                  std::uint32_t slots,
+                                                  std::uint32_t word) noexcept {
+  if (values == ChunkValues::two && i == 2) return word <= slots;
   return word < (values == ChunkValues::f16 ? 0x7781u : 0x7F80u);
 }
-/// Whether a code may.
+/// Whether a code of a slot may.
 [[nodiscard]] ATOMO_HD constexpr bool valid_code(ChunkValues values, std::uint32_t code) noexcept {
   if (values == ChunkValues::f16) return (code & 0x7C00u) != 0x7C00u;
   return values != ChunkValues::f32 || (code & 0x7F800000u) != 0x7F800000u;
@@ -46,12 +49,15 @@ template <typename Word>
 /// as integers, and the sums of its cells where there are bins.
 class ChunkCoder {
  public:
-  ATOMO_HD ChunkCoder(ChunkValues values, std::uint32_t least, std::uint32_t largest) noexcept
+  /// `bins` outlives the coder; it is used where means of bins are sent.
+  ATOMO_HD ChunkCoder(ChunkValues values, std::uint32_t least, std::uint32_t largest,
+                      math::ValueBins& bins) noexcept
       : values_(values),
         least_(least),
         largest_(largest),
         exponent_(math::exponent_of(largest)),
-        cells_(math::fixed_magnitude(least, exponent_), math::fixed_magnitude(largest, exponent_)) {}
+        cells_(math::fixed_magnitude(least, exponent_), math::fixed_magnitude(largest, exponent_)),
+        bins_(&bins) {}
 
   /// Means of bins are sent.
   [[nodiscard]] ATOMO_HD bool has_bins() const noexcept { return values_ <= ChunkValues::four; }
@@ -61,19 +67,26 @@ class ChunkCoder {
   [[nodiscard]] ATOMO_HD std::uint32_t cell_of(std::uint32_t magnitude) const noexcept {
     return cells_.of(fixed(magnitude));
   }
-  ATOMO_HD void set_bins(const math::CellSums* before) noexcept {
-    math::find_bins(before, cells_, chunk_level_words(values_), bins_);
+  ATOMO_HD void find_bins(const math::CellSums* before) const noexcept {
+    math::find_bins(before, cells_, chunk_bins(values_), *bins_);
   }
+  /// In the upper of two bins.
+  [[nodiscard]] ATOMO_HD bool is_upper(std::uint32_t entry) const noexcept {
+    return bins_->of(cell_of(entry & 0x7FFFFFFFu)) != 0;
+  }
+  /// Level word i, but for the number of those in the upper of two bins.
   [[nodiscard]] ATOMO_HD std::uint16_t word(unsigned i) const noexcept {
-    if (has_bins()) return math::level_word(bins_.means[i], exponent_);
+    if (has_bins()) return math::level_word(bins_->means[i], exponent_);
     if (values_ == ChunkValues::f16)
       return static_cast<std::uint16_t>((exponent_ > 16 ? exponent_ - 15 : 1) << 7);
     if (i == 0) return static_cast<std::uint16_t>(least_ >> 16);
     return static_cast<std::uint16_t>(largest_ > 0x7F7F0000u ? 0x7F7F : (largest_ + 0xFFFF) >> 16);
   }
+  /// What stands in an entry's slot.
   [[nodiscard]] ATOMO_HD std::uint32_t code(std::uint32_t entry) const noexcept {
     if (values_ == ChunkValues::f32) return entry;
     const std::uint32_t magnitude = entry & 0x7FFFFFFFu, sign = entry >> 31;
+    if (values_ <= ChunkValues::two) return sign;
     if (values_ == ChunkValues::f16) {
       const std::uint32_t scale = word(0) >> 7;
       bool overflow = false;
@@ -87,14 +100,14 @@ class ChunkCoder {
       const double bin = width > 0 ? above / width : 0;
       return (bin < 127 ? static_cast<std::uint32_t>(bin) : 127) | sign << 7;
     }
-    return bins_.of(cell_of(magnitude)) | sign << (chunk_value_bits(values_) - 1);
+    return bins_->of(cell_of(magnitude)) | sign << (chunk_value_bits(values_) - 1);
   }
 
  private:
   ChunkValues values_;
   std::uint32_t least_, largest_, exponent_;
   math::Cells cells_;
-  math::ValueBins bins_;
+  math::ValueBins* bins_;
 };
 
 }  // namespace atomo::format

@@ -55,15 +55,15 @@ struct Cells {
 
 /// The numbers of the cells before one.
 struct CellSums {
-  std::uint64_t sum = 0;
-  std::uint32_t count = 0;
+  std::uint64_t sum;
+  std::uint32_t count;
 };
 
 /// Bins of cells: bin b has the cells from `ends[b - 1]` on to before `ends[b]`.
 struct ValueBins {
-  std::uint32_t ends[kMaxBins] = {};
-  std::uint32_t means[kMaxBins] = {};  ///< of an empty bin 0
-  unsigned bins = 1;
+  std::uint32_t ends[kMaxBins];
+  std::uint32_t means[kMaxBins];  ///< of an empty bin 0
+  unsigned bins;
 
   [[nodiscard]] ATOMO_HD constexpr unsigned of(std::uint32_t cell) const noexcept {
     unsigned bin = 0;
@@ -78,7 +78,8 @@ ATOMO_HD inline void find_bins(const CellSums* before, Cells cells, unsigned bin
   out.bins = bins;
   std::uint32_t cell = 0;
   for (unsigned b = 0; b < bins; ++b) {
-    while (cell < kBinCells && before[cell].count * bins < before[kBinCells].count * (b + 1)) ++cell;
+    while (cell < kBinCells && before[cell].count * bins < before[kBinCells].count * (b + 1))
+      ++cell;
     out.ends[b] = b + 1 == bins ? kBinCells : cell;
   }
   for (unsigned round = 0; round <= kLloydRounds; ++round) {

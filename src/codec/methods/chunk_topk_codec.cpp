@@ -27,6 +27,7 @@ class ChunkTopk final : public BodyEncoder {
   std::string to_string() const override { return spec_of(config_); }
   Traits traits() const override {
     Traits t;
+    t.cuda = true;
     t.bias_bound = std::numeric_limits<double>::infinity();
     t.omega = 1;
     // A chunk of L entries keeps at least L k / chunk of them, so that share of the energy.
