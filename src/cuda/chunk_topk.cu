@@ -142,8 +142,9 @@ __global__ void __launch_bounds__(kScanThreads) select(const Frame frame, const 
   auto& memory = shared<SelectMemory>();
   const std::uint32_t n = job.body.entries_of(at.index), keep = job.body.keep_of(at.index);
   Own own;
-  if (!own.load(frame.entries(job.layer), at.index * job.body.chunk, n))
-    frame.mark_non_finite(job.layer);
+  const Entries x = job.has_tiles() ? Entries{frame(plan.sequence) + job.first_entry, DType::f32}
+                                    : frame.entries(job.layer);
+  if (!own.load(x, at.index * job.body.chunk, n)) frame.mark_non_finite(job.layer);
   for (unsigned w = threadIdx.x; w < kWords; w += kScanThreads)
     memory.above[w] = 0, memory.equal[w] = 0;
   find_key(own, keep, memory);
@@ -356,13 +357,15 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   plan = {};
   if (count == 0) return;
   TableMaker<Job> jobs(layout, count);
-  SplitMaker chunks(layout, count), groups(layout, count);
-  std::uint64_t slots = 0, all_chunks = 0, all_groups = 0, prefix = 0, gaps = 0;
+  SplitMaker chunks(layout, count), groups(layout, count), tiles(layout, count);
+  std::uint64_t entries = 0, slots = 0, all_chunks = 0, all_groups = 0, prefix = 0, gaps = 0;
   for_each_of_method<MethodId::chunk_topk>(
       layers, [&](std::uint32_t number, const LayerPlan& layer) {
         Job job;
         job.config = format::chunk_config(layer.kind.params);
         job.body = ChunkBody(job.config, layer.n);
+        job.tiles = tiles_of(layer, job.config);
+        job.first_entry = entries;
         job.first_slot = slots;
         job.first_chunk = all_chunks;
         job.first_group = all_groups;
@@ -370,6 +373,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
         job.first_gaps = gaps;
         job.gap_words = static_cast<std::uint32_t>(divide_up(job.body.max_gap_bytes(), 4)) + 1;
         job.layer = number;
+        entries += job.has_tiles() ? layer.n : 0;
         slots += job.body.chunks * job.body.keep;
         all_chunks += job.body.chunks;
         all_groups += job.body.groups;
@@ -377,12 +381,15 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
         gaps += job.body.groups * job.gap_words;
         chunks.add(job.body.chunks);
         groups.add(job.body.groups);
+        tiles.add(job.has_tiles() ? job.tiles.count() : 0);
         jobs.add(job);
       });
   plan.count = jobs.count();
   plan.jobs = jobs.table();
   plan.chunks = chunks.split();
   plan.groups = groups.split();
+  plan.tiles = tiles.split();
+  plan.sequence = layout.scratch<float>(entries);
   plan.prefix = layout.zeroed<std::uint32_t>(prefix);
   plan.gaps = layout.zeroed<std::uint32_t>(gaps);
   plan.places = layout.scratch<std::uint16_t>(slots);
@@ -392,6 +399,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
 }
 
 void size(const Frame& frame, const Plan& plan, Queue& queue) {
+  make_sequences(frame, plan, queue);
   queue.launch_blocks(select, plan.chunks.units, kScanThreads, 0, frame, plan);
   queue.launch_blocks(code, plan.groups.units, kScanThreads, 0, frame, plan);
   queue.launch_blocks(layout_bodies, plan.count, kScanThreads, 0, frame, plan);

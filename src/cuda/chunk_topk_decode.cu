@@ -7,6 +7,8 @@
 ///            follows from those before; then all lanes check the codes
 ///   put      a block of 256 threads 4,096 entries, whole chunks: values are scattered into shared memory,
 ///            message by message, and meet the entries, sixteen a thread in registers
+/// Layers of tiles are put into a sequence instead, message by message, from where tile_transform.cu adds
+/// them.
 ///
 /// Traffic an entry: 4 bytes written (8 read and written when adding), the least; 2 bytes written and read
 /// a kept entry, and the message.
@@ -160,7 +162,9 @@ __global__ void read(const Frames frames, const DecodePlan plan) {
   good = __all_sync(kAllLanes, good) != 0;
   if (lane() != 0) return;
   frame(plan.sound)[unit.number] = good ? 1 : 0;
-  if (!good) frame.refuse(job.layer, Status::corrupt);
+  if (good) return;
+  atomicOr(frame(plan.broken) + unit.job, 1u);
+  frame.refuse(job.layer, Status::corrupt);
 }
 
 /// By a whole block: calls `visit(place, slot, group, held)` for what the chunks of a span keep.
@@ -196,15 +200,14 @@ __device__ bool is_sound(const Frame& frame, const DecodePlan& plan, const Job& 
   return good;
 }
 
-__global__ void __launch_bounds__(kScanThreads)
-    put(const Frames frames, const DecodePlan plan, const DecodeInto into) {
-  const UnitOf unit = find_unit(frames.first, plan.spans, blockIdx.x);
-  const Job& job = frames.first(plan.jobs)[unit.job];
+/// By a whole block: a span of a job's entries of messages first to before `behind`, into y.
+__device__ void put_span(const Frames& frames, std::uint32_t first, std::uint32_t behind,
+                         const DecodePlan& plan, const Job& job, std::uint64_t span, float* y,
+                         DecodeInto into) {
   const ChunkBody& at = job.body;
   auto& values = shared<Values>();
-  const std::uint64_t begin = unit.index * kSpan;
+  const std::uint64_t begin = span * kSpan;
   const std::uint64_t end = begin + kSpan < at.n ? begin + kSpan : at.n;
-  float* const y = frames.first.layer(job.layer).y;
   float sum[kRows][4];
 #pragma unroll
   for (unsigned row = 0; row < kRows; ++row)
@@ -212,14 +215,14 @@ __global__ void __launch_bounds__(kScanThreads)
   for (unsigned i = threadIdx.x; i < kSpan; i += kScanThreads) values.at[i] = 0;
   bool any = false;
 #pragma unroll 1
-  for (std::uint32_t m = 0; m < frames.count; ++m) {
+  for (std::uint32_t m = first; m < behind; ++m) {
     const Frame frame = frames[m];
     const LayerState& layer = frame.layer(job.layer);
-    if (layer.decodes == 0 || !is_sound(frame, plan, job, unit.index)) continue;
+    if (layer.decodes == 0 || !is_sound(frame, plan, job, span)) continue;
     any = true;
     const std::byte* const body = frame.message + layer.body_at;
     __syncthreads();
-    visit_span(frame, plan, job, unit.index,
+    visit_span(frame, plan, job, span,
                [&](std::uint32_t place, std::uint32_t slot, std::uint64_t g, std::uint32_t held) {
                  const BitView codes(body + at.values_of(g), at.value_bytes_of(at.group_slots(g)));
                  const std::uint32_t own = code_of(codes, at.value_bits, slot);
@@ -238,7 +241,7 @@ __global__ void __launch_bounds__(kScanThreads)
         cuda::put(&sum[row][k], values.at[row * kRow + 4 * threadIdx.x + k], into);
     }
     __syncthreads();
-    visit_span(frame, plan, job, unit.index,
+    visit_span(frame, plan, job, span,
                [&](std::uint32_t place, std::uint32_t, std::uint64_t, std::uint32_t) {
                  values.at[place] = 0;
                });
@@ -249,6 +252,21 @@ __global__ void __launch_bounds__(kScanThreads)
     put_four(y, begin + row * kRow + 4 * threadIdx.x, end, sum[row], {});
 }
 
+__global__ void __launch_bounds__(kScanThreads)
+    put(const Frames frames, const DecodePlan plan, const DecodeInto into) {
+  const UnitOf unit = find_unit(frames.first, plan.spans, blockIdx.x);
+  const Job& job = frames.first(plan.jobs)[unit.job];
+  put_span(frames, 0, frames.count, plan, job, unit.index, frames.first.layer(job.layer).y, into);
+}
+
+__global__ void __launch_bounds__(kScanThreads)
+    put_sequence(const Frames frames, const std::uint32_t m, const DecodePlan plan) {
+  const UnitOf unit = find_unit(frames.first, plan.sequence_spans, blockIdx.x);
+  const Job& job = frames.first(plan.jobs)[unit.job];
+  float* const sequence = frames.first(plan.sequence) + job.first_entry;
+  put_span(frames, m, m + 1, plan, job, unit.index, sequence, {});
+}
+
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
@@ -256,26 +274,35 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   plan = {};
   if (count == 0) return;
   TableMaker<Job> jobs(layout, count);
-  SplitMaker groups(layout, count), spans(layout, count);
-  std::uint64_t slots = 0, all_groups = 0;
-  for_each_of_method<MethodId::chunk_topk>(layers,
-                                           [&](std::uint32_t number, const LayerPlan& layer) {
-                                             Job job;
-                                             job.config = format::chunk_config(layer.kind.params);
-                                             job.body = ChunkBody(job.config, layer.n);
-                                             job.first_slot = slots;
-                                             job.first_group = all_groups;
-                                             job.layer = number;
-                                             slots += job.body.chunks * job.body.keep;
-                                             all_groups += job.body.groups;
-                                             groups.add(job.body.groups);
-                                             spans.add(divide_up(layer.n, kSpan));
-                                             jobs.add(job);
-                                           });
+  SplitMaker groups(layout, count), spans(layout, count), sequence_spans(layout, count),
+      tiles(layout, count);
+  std::uint64_t entries = 0, slots = 0, all_groups = 0;
+  for_each_of_method<MethodId::chunk_topk>(
+      layers, [&](std::uint32_t number, const LayerPlan& layer) {
+        Job job;
+        job.config = format::chunk_config(layer.kind.params);
+        job.body = ChunkBody(job.config, layer.n);
+        job.first_slot = slots;
+        job.first_group = all_groups;
+        job.layer = number;
+        slots += job.body.chunks * job.body.keep;
+        all_groups += job.body.groups;
+        groups.add(job.body.groups);
+        const bool tiled = job.has_tiles();
+        spans.add(tiled ? 0 : divide_up(layer.n, kSpan));
+        sequence_spans.add(tiled ? divide_up(layer.n, kSpan) : 0);
+        tiles.add(tiled ? job.tiles.count() : 0);
+        entries += tiled ? layer.n : 0;
+        jobs.add(job);
+      });
   plan.count = jobs.count();
   plan.jobs = jobs.table();
   plan.groups = groups.split();
   plan.spans = spans.split();
+  plan.sequence_spans = sequence_spans.split();
+  plan.tiles = tiles.split();
+  plan.sequence = layout.call_scratch<float>(entries);
+  plan.broken = layout.zeroed<std::uint32_t>(count);
   plan.readable = layout.zeroed<std::uint32_t>(count);
   plan.places = layout.scratch<std::uint16_t>(slots);
   plan.starts = layout.scratch<std::uint64_t>(all_groups);
@@ -283,10 +310,15 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
 }
 
 void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue) {
-  if (plan.empty()) return;
   queue.launch_blocks_each(check, plan.count, frames.count, kScanThreads, 0, frames, plan);
   queue.launch_warps_each(read, plan.groups.units, frames.count, frames, plan);
   queue.launch_blocks(put, plan.spans.units, kScanThreads, 0, frames, plan, into);
+}
+
+void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
+                    Queue& queue) {
+  queue.launch_blocks(put_sequence, plan.sequence_spans.units, kScanThreads, 0, frames, m, plan);
+  add_sequences(frames, m, plan, into, queue);
 }
 
 }  // namespace atomo::cuda::chunk_topk

@@ -41,6 +41,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/streaming_part.cu
   cuda/svd.cu
   cuda/thinning.cu
+  cuda/tile_transform.cu
   cuda/topk_decode.cu
 )
 # Of the toolkit, beside its runtime.

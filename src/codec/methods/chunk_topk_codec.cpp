@@ -8,16 +8,37 @@
 #include "codec/body_decoder.hpp"
 #include "codec/spec.hpp"
 #include "cpu/chunk_topk.hpp"
+#include "cpu/scan.hpp"
+#include "cpu/tile_transform.hpp"
 
 namespace atomo::codec {
 namespace {
+
+using format::ChunkLayout;
+using format::ChunkValues;
 
 const std::vector<std::string> kChunks = {"64", "128", "256", "512", "1024", "2048", "4096"};
 const std::vector<std::string> kValues = {"sign", "2", "4", "8", "f16", "f32"};
 
 std::string spec_of(const ChunkConfig& config) {
-  return "topk:chunk=" + std::to_string(config.chunk) + ",k=" + std::to_string(config.keep) +
-         ",values=" + kValues[static_cast<std::size_t>(config.values)];
+  std::string spec = "topk:chunk=" + std::to_string(config.chunk) +
+                     ",k=" + std::to_string(config.keep) +
+                     ",values=" + kValues[static_cast<std::size_t>(config.values)];
+  if (config.layout != ChunkLayout::entries) {
+    spec += config.layout == ChunkLayout::dct ? ",dct=" : ",tile=";
+    spec += std::to_string(config.side);
+  }
+  return spec;
+}
+
+math::Tiles tiles_of(const ChunkConfig& config, const Shape& shape) noexcept {
+  const auto dim0 = static_cast<std::uint64_t>(shape.rank() > 0 ? shape[0] : 1);
+  return math::Tiles::of(shape.rank(), dim0, shape.elements(), config.side);
+}
+
+/// Room for the sequence of tiles.
+std::size_t sequence_entries(const ChunkConfig& config, std::size_t n) noexcept {
+  return config.layout == ChunkLayout::entries ? 0 : n;
 }
 
 class ChunkTopk final : public BodyEncoder {
@@ -29,9 +50,10 @@ class ChunkTopk final : public BodyEncoder {
     Traits t;
     t.cuda = true;
     t.bias_bound = std::numeric_limits<double>::infinity();
-    t.omega = 1;
+    // Bins' means and what is dropped leave no more than all of the energy; a transform rounds.
+    t.omega = config_.layout == ChunkLayout::dct ? 1 + 0x1p-16 : 1;
     // A chunk of L entries keeps at least L k / chunk of them, so that share of the energy.
-    if (config_.values == ChunkValues::f32)
+    if (config_.values == ChunkValues::f32 && config_.layout != ChunkLayout::dct)
       t.contraction = static_cast<double>(config_.keep) / config_.chunk;
     return t;
   }
@@ -42,16 +64,50 @@ class ChunkTopk final : public BodyEncoder {
     return cpu::max_encoded_bytes(config_, shape.elements());
   }
   bool finds_non_finite() const noexcept override { return true; }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    Carver carver;
+    carver.take<float>(sequence_entries(config_, shape.elements()));
+    return carver.bytes();
+  }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
-    return cpu::encode(config_, in.layer.x, in.layer.n, in.layer.executor, body, result.bytes);
+    const LayerInput& layer = in.layer;
+    const float* x = layer.x;
+    if (config_.layout != ChunkLayout::entries && layer.n > 0) {
+      Carver carver(in.scratch);
+      const auto sequence = carver.take<float>(layer.n);
+      if (!carver.fits()) return Status::workspace_too_small;
+      const bool transforms = config_.layout == ChunkLayout::dct;
+      // A transform would spread an Inf, or make a NaN of two.
+      if (transforms && !cpu::scan_entries(x, layer.n, layer.executor).finite)
+        return Status::non_finite;
+      cpu::to_tiles(tiles_of(config_, *layer.shape), transforms, x, sequence.data(),
+                    layer.executor);
+      x = sequence.data();
+    }
+    return cpu::encode(config_, x, layer.n, layer.executor, body, result.bytes);
   }
 
  private:
-  using ChunkValues = format::ChunkValues;
   ChunkConfig config_;
 };
 
 ChunkConfig config_of(const Kind& kind) noexcept { return format::chunk_config(kind.params); }
+
+/// A body after the other: into a sequence, then from there into the tensor.
+void decode_tiles(const ChunkConfig& config, const LayerOutput& out) noexcept {
+  Carver carver(out.workspace);
+  const auto sequence = carver.take<float>(out.n);
+  const std::size_t room = cpu::decode_workspace_bytes(config, out.n);
+  const Bytes rest = carver.take_bytes(room);
+  for (LayerBody& body : out.bodies) {
+    body.status = Status::workspace_too_small;
+    if (!carver.fits()) continue;
+    cpu::decode(config, {&body, 1}, false, 1, sequence.data(), out.n, rest, out.executor);
+    if (failed(body.status) || out.n == 0) continue;
+    cpu::from_tiles(tiles_of(config, out.kind->shape), config.layout == ChunkLayout::dct,
+                    sequence.data(), out.add, out.alpha, out.y, out.executor);
+  }
+}
 
 }  // namespace
 
@@ -61,10 +117,18 @@ const BodyDecoder decoders::chunk_topk = {
       return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
     },
     [](const Kind& kind) noexcept {
-      return cpu::decode_workspace_bytes(config_of(kind), kind.shape.elements());
+      const ChunkConfig config = config_of(kind);
+      const std::size_t n = kind.shape.elements(), room = cpu::decode_workspace_bytes(config, n);
+      if (config.layout == ChunkLayout::entries) return room;
+      Carver carver;
+      carver.take<float>(n);
+      carver.take_bytes(room);
+      return carver.bytes();
     },
     [](const LayerOutput& out) noexcept {
-      cpu::decode(config_of(*out.kind), out.bodies, out.add, out.alpha, out.y, out.n, out.workspace,
+      const ChunkConfig config = config_of(*out.kind);
+      if (config.layout != ChunkLayout::entries) return decode_tiles(config, out);
+      cpu::decode(config, out.bodies, out.add, out.alpha, out.y, out.n, out.workspace,
                   out.executor);
     },
     count_no_atoms};
@@ -74,7 +138,29 @@ std::shared_ptr<const BodyEncoder> make_chunk_topk(SpecArgs& args) {
   config.chunk = ChunkConfig::kMinChunk << args.choice("chunk", kChunks);
   config.keep = static_cast<std::uint32_t>(args.integer("k", 1, config.chunk));
   config.values = static_cast<format::ChunkValues>(args.choice("values", kValues, 5));
+  if (args.has("tile") && args.has("dct"))
+    args.fail("tile", "tile= and dct= say the same of tiles: give one of them");
+  for (const auto& [key, layout] :
+       {std::pair{"tile", ChunkLayout::tiles}, {"dct", ChunkLayout::dct}}) {
+    if (!args.has(key)) continue;
+    config.layout = layout;
+    config.side =
+        static_cast<std::uint32_t>(args.integer(key, ChunkConfig::kMinSide, ChunkConfig::kMaxSide));
+  }
   return std::make_shared<ChunkTopk>(config);
+}
+
+std::shared_ptr<const BodyEncoder> make_sparseloco(SpecArgs&) {
+  return std::make_shared<ChunkTopk>(
+      ChunkConfig{4096, 64, ChunkValues::two, ChunkLayout::tiles, 64});
+}
+
+std::shared_ptr<const BodyEncoder> make_demo(SpecArgs&) {
+  return std::make_shared<ChunkTopk>(ChunkConfig{4096, 32, ChunkValues::f32, ChunkLayout::dct, 64});
+}
+
+std::shared_ptr<const BodyEncoder> make_psyche(SpecArgs&) {
+  return std::make_shared<ChunkTopk>(ChunkConfig{4096, 4, ChunkValues::sign, ChunkLayout::dct, 64});
 }
 
 }  // namespace atomo::codec

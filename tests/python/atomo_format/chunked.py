@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chunked top-k (FORMAT.md, section 11)."""
+import math
+
 import numpy as np
 
 from .bits import BitReader, ByteReader, bytes_for, require
@@ -63,6 +65,34 @@ def _check_parameters(p):
     return p & 7, chunk, k, layout, side + 1
 
 
+def _basis(n):
+    """The rows of the orthonormal DCT-II, f32 numbers in f64."""
+    k, j = np.arange(n)[:, None], np.arange(n)
+    numbers = math.sqrt(2 / n) * np.cos(np.pi * ((2 * j + 1) * k % (4 * n)) / (2 * n))
+    numbers[abs(numbers) < 1e-12] = 0
+    numbers[0] = math.sqrt(1 / n)
+    return numbers.astype(np.float32).astype(np.float64)
+
+
+def _product(a, b):
+    total = np.zeros((a.shape[0], b.shape[1]))
+    for i in range(a.shape[1]):
+        total += a[:, i:i + 1] * b[i]
+    largest = np.finfo(np.float32).max
+    return np.clip(total, -largest, largest).astype(np.float32).astype(np.float64)
+
+
+def _from_tiles(sequence, shape, side, transforms):
+    rows = shape[0] if len(shape) > 1 else 1
+    columns = sequence.size // rows
+    h, w = (max(d for d in range(1, side + 1) if length % d == 0) for length in (rows, columns))
+    tiles = sequence.reshape(-1, h, w)
+    if transforms:
+        left, right = _basis(h).T, _basis(w)
+        tiles = np.array([_product(_product(left, tile), right) for tile in tiles.astype(np.float64)], np.float32)
+    return tiles.reshape(rows // h, columns // w, h, w).transpose(0, 2, 1, 3).reshape(-1)
+
+
 def chunk_top_k(body, kind, key, price):
     form, chunk, k, layout, side = _check_parameters(kind.parameters)
     n = kind.elements
@@ -112,7 +142,7 @@ def chunk_top_k(body, kind, key, price):
         require(np.isfinite(decoded).all(), "a value is not finite")
         out[places] = decoded
     reader.end()
-    return out
+    return _from_tiles(out, kind.shape, side, layout == 2) if layout and n else out
 
 
 METHODS = {11: chunk_top_k}
