@@ -282,6 +282,8 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
         Job job;
         job.config = format::chunk_config(layer.kind.params);
         job.body = ChunkBody(job.config, layer.n);
+        job.tiles = tiles_of(layer, job.config);
+        job.first_entry = entries;
         job.first_slot = slots;
         job.first_group = all_groups;
         job.layer = number;
