@@ -16,6 +16,7 @@
 #include "coding/rice.hpp"
 #include "core/run_tasks.hpp"
 #include "core/workspace.hpp"
+#include "cpu/chunk_candidates.hpp"
 #include "format/chunk_values.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -83,53 +84,14 @@ using format::ChunkBody;
 using format::ChunkCoder;
 using format::ChunkValues;
 
-constexpr std::uint32_t kMaxChunk = ChunkConfig::kMaxChunk;
 /// What the next chunk's bound is below the k-th largest of this one, as integers: a quarter of an octave.
 constexpr std::uint32_t kBelow = 1u << 21;
-
-std::uint32_t magnitude(float x) noexcept { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu; }
 
 /// What a group keeps.
 struct Kept {
   std::uint32_t entries[kMaxChunk];  ///< bit patterns
   std::uint16_t slots[kMaxChunk];
   std::uint32_t count = 0, least = ~0u, largest = 0;
-};
-
-/// Places of the entries of one chunk that may be among the k largest, and their magnitudes.
-struct Candidates {
-  std::uint16_t places[kMaxChunk];
-  std::uint32_t magnitudes[kMaxChunk], sorted[kMaxChunk];
-  std::uint32_t count = 0;
-
-  void collect(const float* x, std::size_t n, const std::uint64_t* words) noexcept {
-    count = 0;
-    for (std::size_t w = 0; w * 64 < n; ++w) {
-      for (std::uint64_t left = words[w]; left != 0; left &= left - 1) {
-        const std::size_t i = 64 * w + static_cast<std::size_t>(std::countr_zero(left));
-        places[count] = static_cast<std::uint16_t>(i);
-        magnitudes[count++] = magnitude(x[i]);
-      }
-    }
-  }
-  /// Drops all but the k largest; returns the least of them.
-  std::uint32_t keep_largest(std::uint32_t k) noexcept {
-    std::copy_n(magnitudes, count, sorted);
-    std::nth_element(sorted, sorted + (k - 1), sorted + count, std::greater<>());
-    const std::uint32_t key = sorted[k - 1];
-    std::uint32_t ties = k;
-    for (std::uint32_t i = 0; i < k; ++i) ties -= sorted[i] > key ? 1 : 0;
-    std::uint32_t kept = 0;
-    for (std::uint32_t i = 0; i < count; ++i) {
-      const bool tie = magnitudes[i] == key && ties > 0;
-      ties -= tie ? 1 : 0;
-      places[kept] = places[i];
-      magnitudes[kept] = magnitudes[i];
-      kept += magnitudes[i] > key || tie ? 1 : 0;
-    }
-    count = kept;
-    return key;
-  }
 };
 
 std::uint32_t count_marks(const std::uint64_t* words, std::size_t n) noexcept {

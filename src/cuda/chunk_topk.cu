@@ -365,6 +365,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
         job.config = format::chunk_config(layer.kind.params);
         job.body = ChunkBody(job.config, layer.n);
         job.tiles = tiles_of(layer, job.config);
+        if (job.tiles.entries() == 1) job.config.layout = format::ChunkLayout::entries;
         job.first_entry = entries;
         job.first_slot = slots;
         job.first_chunk = all_chunks;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "atomo/codec.hpp"
 #include "coding/rice.hpp"
 #include "cpu/chunk_topk.hpp"
 #include "format/chunk_values.hpp"
@@ -223,6 +224,66 @@ TEST(ChunkTopk, IsWithinFourPercentOfTheEntropy) {
       }
     }
   }
+}
+
+/// Encodes and decodes a tensor of a shape.
+std::vector<float> round_trip_of(const std::string& spec, const std::vector<float>& x,
+                                 const Shape& shape) {
+  const auto codec = Codec::parse(spec);
+  std::vector<std::byte> message(codec.max_encoded_bytes(shape)),
+      workspace(codec.encode_workspace_bytes(shape) + codec.decode_workspace_bytes(shape));
+  std::uint64_t bytes = 0;
+  std::vector<float> y(x.size());
+  EXPECT_EQ(codec.encode({x.data(), DType::f32, shape}, {},
+                         {message.data(), message.size(), &bytes}, {.workspace = workspace}),
+            Status::ok);
+  EXPECT_EQ(codec.decode({message.data(), bytes}, {y.data(), DType::f32, shape},
+                         {.workspace = workspace}),
+            Status::ok);
+  return y;
+}
+
+/// Where all entries are kept, tiles come back as they were, transformed ones but for rounding.
+TEST(ChunkTopk, TilesComeBack) {
+  for (const Shape& shape : {Shape{96, 200}, Shape{7, 64}, Shape{130}, Shape{29, 3, 50}}) {
+    auto x = normal_entries(shape.elements(), 3);
+    for (auto& v : x) v += v == 0 ? 1.0f : 0.0f;
+    EXPECT_EQ(round_trip_of("topk:chunk=64,k=64,values=f32,tile=64", x, shape), x);
+    const auto y = round_trip_of("topk:chunk=64,k=64,values=f32,dct=64", x, shape);
+    for (std::size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(y[i], x[i], 1e-5) << i;
+  }
+}
+
+/// A smooth tile has one large number, the first.
+TEST(ChunkTopk, TheTransformGathersASmoothTile) {
+  const std::vector<float> x(64 * 64, 0.25f);
+  const auto y = round_trip_of("topk:chunk=4096,k=1,values=f32,dct=64", x, Shape{64, 64});
+  for (const float v : y) ASSERT_NEAR(v, 0.25f, 1e-6);
+}
+
+TEST(ChunkTopk, RefusesWhatContradictsTheFormat) {
+  const auto codec = codec::parse_spec("topk:chunk=64,k=4,values=2");
+  std::vector<float> x(64);
+  x[3] = 1, x[9] = -5, x[10] = 1, x[60] = 5;
+  const auto body = encode_body(codec, x).bytes;
+  const Kind kind = kind_of(codec, 64);
+  ASSERT_EQ(decode_body(kind, body).status, Status::ok);
+  const auto with = [&](std::size_t at, int value) {
+    auto changed = body;
+    changed[at] = static_cast<std::byte>(value);
+    return decode_body(kind, changed).status;
+  };
+  EXPECT_EQ(with(0, 99), Status::truncated);  // the length of the gaps
+  EXPECT_EQ(with(0, 1), Status::corrupt);
+  EXPECT_EQ(with(2, 1), Status::corrupt);      // padding behind it
+  EXPECT_EQ(with(5, 0x7E), Status::ok);        // a level, large
+  EXPECT_EQ(with(5, 0xFF), Status::corrupt);   // with a sign
+  EXPECT_EQ(with(8, 5), Status::corrupt);      // more of the upper bin than slots
+  EXPECT_EQ(with(10, 1), Status::corrupt);     // padding behind the levels
+  EXPECT_EQ(with(12, 0x12), Status::corrupt);  // a code without a slot
+  auto longer = body;
+  longer.push_back(std::byte{0});
+  EXPECT_EQ(decode_body(kind, longer).status, Status::corrupt);
 }
 
 TEST(ChunkTopk, ThreadsChangeNothing) {

@@ -36,9 +36,10 @@ math::Tiles tiles_of(const ChunkConfig& config, const Shape& shape) noexcept {
   return math::Tiles::of(shape.rank(), dim0, shape.elements(), config.side);
 }
 
-/// Room for the sequence of tiles.
-std::size_t sequence_entries(const ChunkConfig& config, std::size_t n) noexcept {
-  return config.layout == ChunkLayout::entries ? 0 : n;
+/// Whether the sequence is another than the tensor.
+bool has_tiles(const ChunkConfig& config, const Shape& shape) noexcept {
+  return config.layout != ChunkLayout::entries && shape.elements() > 0 &&
+         tiles_of(config, shape).entries() > 1;
 }
 
 class ChunkTopk final : public BodyEncoder {
@@ -66,13 +67,13 @@ class ChunkTopk final : public BodyEncoder {
   bool finds_non_finite() const noexcept override { return true; }
   std::size_t scratch_bytes(const Shape& shape) const override {
     Carver carver;
-    carver.take<float>(sequence_entries(config_, shape.elements()));
+    carver.take<float>(has_tiles(config_, shape) ? shape.elements() : 0);
     return carver.bytes();
   }
   Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
     const LayerInput& layer = in.layer;
     const float* x = layer.x;
-    if (config_.layout != ChunkLayout::entries && layer.n > 0) {
+    if (has_tiles(config_, *layer.shape)) {
       Carver carver(in.scratch);
       const auto sequence = carver.take<float>(layer.n);
       if (!carver.fits()) return Status::workspace_too_small;
@@ -103,7 +104,7 @@ void decode_tiles(const ChunkConfig& config, const LayerOutput& out) noexcept {
     body.status = Status::workspace_too_small;
     if (!carver.fits()) continue;
     cpu::decode(config, {&body, 1}, false, 1, sequence.data(), out.n, rest, out.executor);
-    if (failed(body.status) || out.n == 0) continue;
+    if (failed(body.status)) continue;
     cpu::from_tiles(tiles_of(config, out.kind->shape), config.layout == ChunkLayout::dct,
                     sequence.data(), out.add, out.alpha, out.y, out.executor);
   }
@@ -119,7 +120,7 @@ const BodyDecoder decoders::chunk_topk = {
     [](const Kind& kind) noexcept {
       const ChunkConfig config = config_of(kind);
       const std::size_t n = kind.shape.elements(), room = cpu::decode_workspace_bytes(config, n);
-      if (config.layout == ChunkLayout::entries) return room;
+      if (!has_tiles(config, kind.shape)) return room;
       Carver carver;
       carver.take<float>(n);
       carver.take_bytes(room);
@@ -127,7 +128,7 @@ const BodyDecoder decoders::chunk_topk = {
     },
     [](const LayerOutput& out) noexcept {
       const ChunkConfig config = config_of(*out.kind);
-      if (config.layout != ChunkLayout::entries) return decode_tiles(config, out);
+      if (has_tiles(config, out.kind->shape)) return decode_tiles(config, out);
       cpu::decode(config, out.bodies, out.add, out.alpha, out.y, out.n, out.workspace,
                   out.executor);
     },

@@ -87,7 +87,7 @@ def _from_tiles(sequence, shape, side, transforms):
     columns = sequence.size // rows
     h, w = (max(d for d in range(1, side + 1) if length % d == 0) for length in (rows, columns))
     tiles = sequence.reshape(-1, h, w)
-    if transforms:
+    if transforms and h * w > 1:
         left, right = _basis(h).T, _basis(w)
         tiles = np.array([_product(_product(left, tile), right) for tile in tiles.astype(np.float64)], np.float32)
     return tiles.reshape(rows // h, columns // w, h, w).transpose(0, 2, 1, 3).reshape(-1)
