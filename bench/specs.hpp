@@ -43,6 +43,7 @@ inline constexpr const char* kListed[] = {
     "sign",
     "sign:scale=mean",
     "topk:keep=0.01",
+    "topk:chunk=4096,k=64,values=2",
     "randomk:keep=0.01",
     "identity+blosc:codec=lz4,shuffle=byte",
     "qsgd:bits=4+blosc:codec=zstd,level=1",

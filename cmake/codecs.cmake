@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A row a codec: its file in src/codec/methods/, its file in src/cuda/ and its test in tests/, "-" where there is none.
 set(ATOMO_CODECS
+  "chunk_topk_codec.cpp chunk_topk.cu test_chunk_topk.cpp"
   "identity_codec.cpp identity.cu -"
   "natural_codec.cpp natural.cu test_natural.cpp"
   "qsgd_codec.cpp qsgd.cu test_qsgd.cpp"

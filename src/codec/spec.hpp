@@ -97,8 +97,10 @@ struct PriceOptions {
 };
 [[nodiscard]] PriceOptions read_price_options(SpecArgs& args);
 
-// Families of `atomo:` with files of their own.
+// Families of `atomo:` and forms of `topk:` with files of their own.
 std::shared_ptr<const BodyEncoder> make_coordinate(SpecArgs&);
+/// `topk:chunk=`.
+std::shared_ptr<const BodyEncoder> make_chunk_topk(SpecArgs&);
 /// `atoms=svd`: null unless its pairs are sent as f32.
 std::shared_ptr<const BodyEncoder> make_factors(SpecArgs&);
 

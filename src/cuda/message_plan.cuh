@@ -10,6 +10,7 @@
 
 #include "cuda/atoms.cuh"
 #include "cuda/atoms_decode.cuh"
+#include "cuda/chunk_topk.cuh"
 #include "cuda/container.cuh"
 #include "cuda/coordinate.cuh"
 #include "cuda/coordinate_decode.cuh"
@@ -33,12 +34,12 @@ namespace atomo::cuda {
 using EncodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan, atoms::Plan,
+    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan, chunk_topk::Plan, atoms::Plan,
     coordinate::Plan, factors::Plan>;
 using DecodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::DecodePlan, random_k::Plan,
+    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::DecodePlan, random_k::Plan, chunk_topk::DecodePlan,
     atoms::DecodePlan, coordinate::DecodePlan, factors::DecodePlan>;
 
 /// The layers of a message as plans take them, with the head's tables.

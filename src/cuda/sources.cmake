@@ -14,6 +14,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/atoms_plan.cu
   cuda/atoms_rank.cu
   cuda/backend.cu
+  cuda/chunk_topk_decode.cu
   cuda/container.cu
   cuda/container_begin.cu
   cuda/container_open.cu
@@ -40,6 +41,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/streaming_part.cu
   cuda/svd.cu
   cuda/thinning.cu
+  cuda/tile_transform.cu
   cuda/topk_decode.cu
 )
 # Of the toolkit, beside its runtime.

@@ -8,6 +8,7 @@
 
 #include "atomo/types.hpp"
 #include "core/host_device.hpp"
+#include "format/chunk_body.hpp"
 #include "format/family.hpp"
 
 namespace atomo::format {

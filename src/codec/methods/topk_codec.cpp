@@ -62,6 +62,7 @@ class Topk final : public KeepMethod<Format> {
 const BodyDecoder decoders::topk = kKeepDecoder<Format>;
 
 std::shared_ptr<const BodyEncoder> make_topk(SpecArgs& args) {
+  if (args.has("chunk") || args.has("k")) return make_chunk_topk(args);
   return std::make_shared<Topk>(read_keep(args));
 }
 

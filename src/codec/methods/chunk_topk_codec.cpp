@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+/// topk:chunk=: the k largest magnitudes of each chunk, their places coded near their entropy, their
+/// values in a few bits. FORMAT.md ("chunked top-k") has the body.
+
+#include <algorithm>
+#include <limits>
+
+#include "codec/body_decoder.hpp"
+#include "codec/spec.hpp"
+#include "cpu/chunk_topk.hpp"
+#include "cpu/scan.hpp"
+#include "cpu/tile_transform.hpp"
+
+namespace atomo::codec {
+namespace {
+
+using format::ChunkLayout;
+using format::ChunkValues;
+
+const std::vector<std::string> kChunks = {"64", "128", "256", "512", "1024", "2048", "4096"};
+const std::vector<std::string> kValues = {"sign", "2", "4", "8", "f16", "f32"};
+
+std::string spec_of(const ChunkConfig& config) {
+  std::string spec = "topk:chunk=" + std::to_string(config.chunk) +
+                     ",k=" + std::to_string(config.keep) +
+                     ",values=" + kValues[static_cast<std::size_t>(config.values)];
+  if (config.layout != ChunkLayout::entries) {
+    spec += config.layout == ChunkLayout::dct ? ",dct=" : ",tile=";
+    spec += std::to_string(config.side);
+  }
+  return spec;
+}
+
+math::Tiles tiles_of(const ChunkConfig& config, const Shape& shape) noexcept {
+  const auto dim0 = static_cast<std::uint64_t>(shape.rank() > 0 ? shape[0] : 1);
+  return math::Tiles::of(shape.rank(), dim0, shape.elements(), config.side);
+}
+
+/// Whether the sequence is another than the tensor.
+bool has_tiles(const ChunkConfig& config, const Shape& shape) noexcept {
+  return config.layout != ChunkLayout::entries && shape.elements() > 0 &&
+         tiles_of(config, shape).entries() > 1;
+}
+
+class ChunkTopk final : public BodyEncoder {
+ public:
+  explicit ChunkTopk(ChunkConfig config) : config_(config) {}
+
+  std::string to_string() const override { return spec_of(config_); }
+  Traits traits() const override {
+    Traits t;
+    t.cuda = true;
+    t.bias_bound = std::numeric_limits<double>::infinity();
+    // Bins' means and what is dropped leave no more than all of the energy; a transform rounds.
+    t.omega = config_.layout == ChunkLayout::dct ? 1 + 0x1p-16 : 1;
+    // A chunk of L entries keeps at least L k / chunk of them, so that share of the energy.
+    if (config_.values == ChunkValues::f32 && config_.layout != ChunkLayout::dct)
+      t.contraction = static_cast<double>(config_.keep) / config_.chunk;
+    return t;
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::chunk_topk, dtype, format::chunk_params(config_), shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return cpu::max_encoded_bytes(config_, shape.elements());
+  }
+  bool finds_non_finite() const noexcept override { return true; }
+  std::size_t scratch_bytes(const Shape& shape) const override {
+    Carver carver;
+    carver.take<float>(has_tiles(config_, shape) ? shape.elements() : 0);
+    return carver.bytes();
+  }
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    const LayerInput& layer = in.layer;
+    const float* x = layer.x;
+    if (has_tiles(config_, *layer.shape)) {
+      Carver carver(in.scratch);
+      const auto sequence = carver.take<float>(layer.n);
+      if (!carver.fits()) return Status::workspace_too_small;
+      const bool transforms = config_.layout == ChunkLayout::dct;
+      // A transform would spread an Inf, or make a NaN of two.
+      if (transforms && !cpu::scan_entries(x, layer.n, layer.executor).finite)
+        return Status::non_finite;
+      cpu::to_tiles(tiles_of(config_, *layer.shape), transforms, x, sequence.data(),
+                    layer.executor);
+      x = sequence.data();
+    }
+    return cpu::encode(config_, x, layer.n, layer.executor, body, result.bytes);
+  }
+
+ private:
+  ChunkConfig config_;
+};
+
+ChunkConfig config_of(const Kind& kind) noexcept { return format::chunk_config(kind.params); }
+
+/// A body after the other: into a sequence, then from there into the tensor.
+void decode_tiles(const ChunkConfig& config, const LayerOutput& out) noexcept {
+  Carver carver(out.workspace);
+  const auto sequence = carver.take<float>(out.n);
+  const std::size_t room = cpu::decode_workspace_bytes(config, out.n);
+  const Bytes rest = carver.take_bytes(room);
+  for (LayerBody& body : out.bodies) {
+    body.status = Status::workspace_too_small;
+    if (!carver.fits()) continue;
+    cpu::decode(config, {&body, 1}, false, 1, sequence.data(), out.n, rest, out.executor);
+    if (failed(body.status)) continue;
+    cpu::from_tiles(tiles_of(config, out.kind->shape), config.layout == ChunkLayout::dct,
+                    sequence.data(), out.add, out.alpha, out.y, out.executor);
+  }
+}
+
+}  // namespace
+
+const BodyDecoder decoders::chunk_topk = {
+    [](const Kind& kind) { return valid_kind(kind) ? spec_of(config_of(kind)) : std::string(); },
+    [](const Kind& kind) noexcept {
+      return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
+    },
+    [](const Kind& kind) noexcept {
+      const ChunkConfig config = config_of(kind);
+      const std::size_t n = kind.shape.elements(), room = cpu::decode_workspace_bytes(config, n);
+      if (!has_tiles(config, kind.shape)) return room;
+      Carver carver;
+      carver.take<float>(n);
+      carver.take_bytes(room);
+      return carver.bytes();
+    },
+    [](const LayerOutput& out) noexcept {
+      const ChunkConfig config = config_of(*out.kind);
+      if (has_tiles(config, out.kind->shape)) return decode_tiles(config, out);
+      cpu::decode(config, out.bodies, out.add, out.alpha, out.y, out.n, out.workspace,
+                  out.executor);
+    },
+    count_no_atoms};
+
+std::shared_ptr<const BodyEncoder> make_chunk_topk(SpecArgs& args) {
+  ChunkConfig config;
+  config.chunk = ChunkConfig::kMinChunk << args.choice("chunk", kChunks);
+  config.keep = static_cast<std::uint32_t>(args.integer("k", 1, config.chunk));
+  config.values = static_cast<format::ChunkValues>(args.choice("values", kValues, 5));
+  if (args.has("tile") && args.has("dct"))
+    args.fail("tile", "tile= and dct= say the same of tiles: give one of them");
+  for (const auto& [key, layout] :
+       {std::pair{"tile", ChunkLayout::tiles}, {"dct", ChunkLayout::dct}}) {
+    if (!args.has(key)) continue;
+    config.layout = layout;
+    config.side =
+        static_cast<std::uint32_t>(args.integer(key, ChunkConfig::kMinSide, ChunkConfig::kMaxSide));
+  }
+  return std::make_shared<ChunkTopk>(config);
+}
+
+std::shared_ptr<const BodyEncoder> make_sparseloco(SpecArgs&) {
+  return std::make_shared<ChunkTopk>(
+      ChunkConfig{4096, 64, ChunkValues::two, ChunkLayout::tiles, 64});
+}
+
+std::shared_ptr<const BodyEncoder> make_demo(SpecArgs&) {
+  return std::make_shared<ChunkTopk>(ChunkConfig{4096, 32, ChunkValues::f32, ChunkLayout::dct, 64});
+}
+
+std::shared_ptr<const BodyEncoder> make_psyche(SpecArgs&) {
+  return std::make_shared<ChunkTopk>(ChunkConfig{4096, 4, ChunkValues::sign, ChunkLayout::dct, 64});
+}
+
+}  // namespace atomo::codec

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Encoding: a group of chunks at a time. What the k-th largest of a chunk was says near which magnitude
+/// it is in the next one: one pass marks all above a bound below it, and of these few the k largest are
+/// found. Where they are fewer than k, or many, the search is among all entries of the chunk.
+///
+/// Reads 4 bytes an entry, writes what is sent; decoding reads that and writes 4 bytes an entry.
+
+#include "cpu/chunk_topk.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstring>
+
+#include "coding/rice.hpp"
+#include "core/run_tasks.hpp"
+#include "core/workspace.hpp"
+#include "cpu/chunk_candidates.hpp"
+#include "format/chunk_values.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/chunk_topk.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace atomo::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Marks the entries of a chunk whose magnitude, as an integer, is above `bound`; returns the largest.
+std::uint32_t mark_above_bound(const float* x, std::size_t n, std::uint32_t bound,
+                               std::uint64_t* words) {
+  const hn::CappedTag<std::int32_t, 16> d;
+  const hn::RebindToFloat<decltype(d)> df;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto mask = hn::Set(d, 0x7FFFFFFF);
+  const auto least = hn::Set(d, static_cast<std::int32_t>(bound));
+  auto largest = hn::Zero(d);
+  for (std::size_t at = 0; at < n; at += 64) {
+    float tail[64] = {};
+    const float* in = x + at;
+    if (n - at < 64) {
+      std::memcpy(tail, in, (n - at) * sizeof(float));
+      in = tail;
+    }
+    std::uint64_t marks = 0;
+    for (std::size_t i = 0; i < 64; i += lanes) {
+      const auto magnitude = hn::And(hn::BitCast(d, hn::LoadU(df, in + i)), mask);
+      largest = hn::Max(largest, magnitude);
+      std::uint8_t bits[8] = {};
+      hn::StoreMaskBits(d, hn::Gt(magnitude, least), bits);
+      marks |= (std::uint64_t{bits[0]} | std::uint64_t{bits[1]} << 8) << i;
+    }
+    words[at / 64] = marks;
+  }
+  return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)));
+}
+
+/// y[i] = y[i] + (alpha * v[i]).
+void add_chunk(const float* v, std::size_t n, float alpha, float* y) {
+  const hn::CappedTag<float, 16> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto times = hn::Set(d, alpha);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::Mul(times, hn::LoadU(d, v + i))), d, y + i);
+  for (; i < n; ++i) y[i] = y[i] + (alpha * v[i]);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace atomo::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace atomo::cpu {
+HWY_EXPORT(mark_above_bound);
+HWY_EXPORT(add_chunk);
+
+namespace {
+
+using format::ChunkBody;
+using format::ChunkCoder;
+using format::ChunkValues;
+
+/// What the next chunk's bound is below the k-th largest of this one, as integers: a quarter of an octave.
+constexpr std::uint32_t kBelow = 1u << 21;
+
+/// What a group keeps.
+struct Kept {
+  std::uint32_t entries[kMaxChunk];  ///< bit patterns
+  std::uint16_t slots[kMaxChunk];
+  std::uint32_t count = 0, least = ~0u, largest = 0;
+};
+
+std::uint32_t count_marks(const std::uint64_t* words, std::size_t n) noexcept {
+  std::uint32_t count = 0;
+  for (std::size_t w = 0; w * 64 < n; ++w)
+    count += static_cast<std::uint32_t>(std::popcount(words[w]));
+  return count;
+}
+
+/// The k largest entries of a chunk that are not 0; false when one is not finite. `bound` is a guess,
+/// which becomes one for the next chunk.
+bool select_chunk_entries(const float* x, std::size_t n, std::uint32_t k, std::uint32_t& bound,
+                          Candidates& out) noexcept {
+  std::uint64_t words[kMaxChunk / 64];
+  const std::uint32_t largest = HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound, words);
+  if (largest >= 0x7F800000u) return false;
+  if (bound != 0 && count_marks(words, n) < k)
+    HWY_DYNAMIC_DISPATCH(mark_above_bound)(x, n, bound = 0, words);
+  out.collect(x, n, words);
+  if (out.count <= k) return true;
+  const std::uint32_t key = out.keep_largest(k);
+  bound = key > kBelow ? key - kBelow : 0;
+  return true;
+}
+
+void write_gap(std::uint32_t gap, std::uint32_t left, std::uint32_t marks,
+               core::BitWriter& out) noexcept {
+  const auto word = coding::rice_word(gap, format::gap_parameter(left, marks), format::kRawGapBits);
+  out.put(word.bits, word.count);
+}
+
+void write_gaps(const Candidates& chunk, std::uint32_t n, std::uint32_t keep,
+                core::BitWriter& out) noexcept {
+  std::uint32_t next = 0;
+  for (std::uint32_t i = 0; i < chunk.count; ++i) {
+    write_gap(chunk.places[i] - next, n - next, keep - i, out);
+    next = chunk.places[i] + 1u;
+  }
+  if (chunk.count < keep) write_gap(n - next, n - next, keep - chunk.count, out);
+}
+
+/// The bins of what a group keeps.
+void find_group_bins(const Kept& kept, const ChunkCoder& coder) noexcept {
+  math::CellSums cells[math::kBinCells + 1] = {};
+  for (std::uint32_t i = 0; i < kept.count; ++i) {
+    const std::uint32_t m = kept.entries[i] & 0x7FFFFFFFu;
+    math::CellSums& cell = cells[coder.cell_of(m) + 1];
+    cell.sum += coder.fixed(m);
+    ++cell.count;
+  }
+  for (unsigned c = 0; c < math::kBinCells; ++c) {
+    cells[c + 1].sum += cells[c].sum;
+    cells[c + 1].count += cells[c].count;
+  }
+  coder.find_bins(cells);
+}
+
+/// Groups on their way into a body.
+struct GroupWriter {
+  const ChunkConfig& config;
+  const ChunkBody& body;
+  const float* x;
+  std::byte* out;
+
+  /// Returns the bytes of the group's gaps; ~0 where an entry is not finite.
+  std::size_t write(std::uint64_t g, std::byte* gaps) const noexcept {
+    Kept kept;
+    Candidates chunk;
+    core::BitWriter stream(gaps, body.max_gap_bytes());
+    std::uint32_t bound = 0;
+    for (std::uint32_t c = 0; c < body.chunks_of(g); ++c) {
+      const std::uint64_t number = g * body.group_chunks + c;
+      const std::uint32_t n = body.entries_of(number), keep = body.keep_of(number);
+      const float* const own = x + number * body.chunk;
+      if (!select_chunk_entries(own, n, keep, bound, chunk)) return ~std::size_t{0};
+      write_gaps(chunk, n, keep, stream);
+      for (std::uint32_t i = 0; i < chunk.count; ++i) {
+        kept.slots[kept.count] = static_cast<std::uint16_t>(c * body.keep + i);
+        kept.entries[kept.count++] = std::bit_cast<std::uint32_t>(own[chunk.places[i]]);
+        kept.least = std::min(kept.least, chunk.magnitudes[i]);
+        kept.largest = std::max(kept.largest, chunk.magnitudes[i]);
+      }
+    }
+    write_values(g, kept, stream);
+    return stream.finish();
+  }
+
+ private:
+  void write_values(std::uint64_t g, const Kept& kept, core::BitWriter& gaps) const noexcept {
+    std::byte* const words = out + body.levels_at + 2 * g * body.level_words;
+    const std::uint32_t slots = body.group_slots(g), bytes = body.value_bytes_of(slots);
+    if (kept.count == 0) {
+      std::fill_n(words, 2 * body.level_words, std::byte{0});
+      std::fill_n(out + body.values_of(g), bytes, std::byte{0});
+      return;
+    }
+    math::ValueBins bins{};
+    const ChunkCoder coder(config.values, kept.least, kept.largest, bins);
+    if (coder.has_bins()) find_group_bins(kept, coder);
+    for (unsigned i = 0; i < body.level_words; ++i)
+      core::store_le<std::uint16_t>(words + 2 * i, coder.word(i));
+    if (body.lists_upper) core::store_le(words + 4, write_upper(kept, coder, slots, gaps));
+    core::BitWriter stream(out + body.values_of(g), bytes);
+    std::uint32_t next = 0;
+    for (std::uint32_t i = 0; i < kept.count; ++i) {
+      for (; next < kept.slots[i]; ++next) stream.put(0, body.value_bits);
+      stream.put(coder.code(kept.entries[i]), body.value_bits);
+      ++next;
+    }
+    std::byte* const end = out + body.values_of(g) + stream.finish();
+    std::fill(end, out + body.values_of(g) + bytes, std::byte{0});
+  }
+  /// Which slots are in the upper bin; returns how many.
+  static std::uint16_t write_upper(const Kept& kept, const ChunkCoder& coder, std::uint32_t slots,
+                                   core::BitWriter& gaps) noexcept {
+    std::uint16_t upper[kMaxChunk];
+    std::uint32_t count = 0, next = 0;
+    for (std::uint32_t i = 0; i < kept.count; ++i) {
+      upper[count] = kept.slots[i];
+      count += coder.is_upper(kept.entries[i]) ? 1 : 0;
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      write_gap(upper[i] - next, slots - next, count - i, gaps);
+      next = upper[i] + 1u;
+    }
+    return static_cast<std::uint16_t>(count);
+  }
+};
+
+/// A body whose lengths, levels and paddings were checked.
+struct Opened {
+  LayerBody* body = nullptr;
+  std::span<const std::uint64_t> ends;  ///< of the groups' gaps
+  std::atomic<bool>* broken = nullptr;  ///< set by the tasks
+};
+
+Status open(const ChunkConfig& config, const ChunkBody& at, ConstBytes bytes,
+            std::span<std::uint64_t> ends) noexcept {
+  if (bytes.size() < at.gaps_at) return Status::truncated;
+  std::uint64_t end = at.gaps_at;
+  for (std::uint64_t g = 0; g < at.groups; ++g) {
+    end += core::load_le<std::uint16_t>(bytes.data() + 2 * g);
+    ends[g] = end;
+  }
+  if (end != bytes.size()) return bytes.size() < end ? Status::truncated : Status::corrupt;
+  for (std::uint64_t g = 0; g < at.groups; ++g) {
+    for (unsigned i = 0; i < at.level_words; ++i) {
+      const auto word =
+          core::load_le<std::uint16_t>(bytes.data() + at.levels_at + 2 * (g * at.level_words + i));
+      if (!format::valid_level(config.values, i, at.group_slots(g), word)) return Status::corrupt;
+    }
+  }
+  const std::uint64_t levels_end = at.levels_at + 2 * at.groups * at.level_words;
+  const bool clean = core::all_zero(bytes.data(), 2 * at.groups, at.levels_at) &&
+                     core::all_zero(bytes.data(), levels_end, at.values_at);
+  return clean ? Status::ok : Status::corrupt;
+}
+
+/// What a slot of a group holds: the place in its chunk, or nothing.
+constexpr std::uint16_t kUnused = 0x8000, kUpper = 0x4000, kPlace = 0x0FFF;
+
+/// One group of one body.
+class GroupReader {
+ public:
+  GroupReader(const ChunkConfig& config, const ChunkBody& at, const Opened& opened,
+              std::uint64_t g) noexcept
+      : config_(config),
+        at_(at),
+        group_(g),
+        count_(at.group_slots(g)),
+        words_(opened.body->bytes.data() + at.levels_at + 2 * g * at.level_words),
+        values_(opened.body->bytes.data() + at.values_of(g), at.value_bytes_of(count_)),
+        gaps_(opened.body->bytes.data() + begin_of(at, opened, g), bytes_of(at, opened, g)),
+        gap_bits_(8 * std::uint64_t{bytes_of(at, opened, g)}) {}
+
+  /// Reads what all slots hold; false when it contradicts the format. What is read is sound even then.
+  bool read() noexcept {
+    bool good = true;
+    std::uint16_t* next = slots_;
+    for (std::uint32_t c = 0; c < at_.chunks_of(group_); ++c)
+      next = read_chunk(group_ * at_.group_chunks + c, next, good);
+    if (at_.lists_upper) read_upper(good);
+    for (std::uint32_t i = 0; i < count_; ++i) {
+      if (slots_[i] == kUnused)
+        good = good && code(i) == 0;
+      else
+        good = good && format::valid_code(config_.values, code(i));
+    }
+    // Both streams end in zeros.
+    if (gap_at_ > gap_bits_ || gap_bits_ - gap_at_ >= 8) return false;
+    return good && gaps_.bits(gap_at_, 7) == 0 &&
+           values_.bits(std::uint64_t{count_} * at_.value_bits, 31) == 0;
+  }
+  /// Calls `put(place, value)` for what a chunk of the group keeps.
+  template <typename Put>
+  void chunk(std::uint32_t c, Put put) const noexcept {
+    const std::uint32_t first = c * at_.keep;
+    const std::uint32_t end = first + at_.keep_of(group_ * at_.group_chunks + c);
+    for (std::uint32_t i = first; i < end && (slots_[i] & kUnused) == 0; ++i) {
+      const std::uint32_t upper = (slots_[i] & kUpper) != 0 ? 1u : 0u;
+      const std::uint32_t full = at_.lists_upper ? upper | code(i) << 1 : code(i);
+      put(slots_[i] & kPlace, format::chunk_value(config_.values, full, [&](unsigned w) {
+            return core::load_le<std::uint16_t>(words_ + 2 * w);
+          }));
+    }
+  }
+
+ private:
+  static std::uint64_t begin_of(const ChunkBody& at, const Opened& opened,
+                                std::uint64_t g) noexcept {
+    return g == 0 ? at.gaps_at : opened.ends[g - 1];
+  }
+  static std::size_t bytes_of(const ChunkBody& at, const Opened& opened, std::uint64_t g) noexcept {
+    return opened.ends[g] - begin_of(at, opened, g);
+  }
+  [[nodiscard]] std::uint32_t code(std::uint32_t slot) const noexcept {
+    return static_cast<std::uint32_t>(
+        values_.bits(std::uint64_t{slot} * at_.value_bits, at_.value_bits));
+  }
+  std::uint32_t read_gap(std::uint32_t left, std::uint32_t marks, bool& good) noexcept {
+    struct Stream {
+      const core::BitReader& bits;
+      std::uint64_t& at;
+      [[nodiscard]] coding::UpwardWindow window() const noexcept { return {bits.peek(at)}; }
+      void move(unsigned count) noexcept { at += count; }
+    } stream{gaps_, gap_at_};
+    return coding::read_rice(stream, format::gap_parameter(left, marks), format::kRawGapBits, good);
+  }
+  std::uint16_t* read_chunk(std::uint64_t number, std::uint16_t* out, bool& good) noexcept {
+    const std::uint32_t n = at_.entries_of(number);
+    std::uint16_t* const end = out + at_.keep_of(number);
+    for (std::uint32_t next = 0; out < end;) {
+      const std::uint32_t gap = read_gap(n - next, static_cast<std::uint32_t>(end - out), good);
+      if (gap >= n - next) {
+        good = good && gap == n - next;
+        break;
+      }
+      *out++ = static_cast<std::uint16_t>(next + gap);
+      next += gap + 1;
+    }
+    std::fill(out, end, kUnused);
+    return end;
+  }
+  void read_upper(bool& good) noexcept {
+    std::uint32_t next = 0;
+    for (std::uint32_t left = core::load_le<std::uint16_t>(words_ + 4); left > 0; --left) {
+      next += read_gap(count_ - next, left, good);
+      if (next >= count_ || (slots_[next] & kUnused) != 0) {
+        good = false;
+        return;
+      }
+      slots_[next++] |= kUpper;
+    }
+  }
+
+  const ChunkConfig& config_;
+  const ChunkBody& at_;
+  std::uint64_t group_;
+  std::uint32_t count_;
+  const std::byte* words_;
+  core::BitReader values_, gaps_;
+  std::uint64_t gap_bits_, gap_at_ = 0;
+  std::uint16_t slots_[kMaxChunk];
+};
+
+/// Adds one body's group to y; false, with y as it was, when it contradicts the format.
+bool add_group(GroupReader reader, const ChunkBody& at, std::uint64_t g, bool add, float alpha,
+               float* y) noexcept {
+  if (!reader.read()) return false;
+  float values[kMaxChunk];
+  if (add) std::fill_n(values, at.chunk, 0.0f);
+  for (std::uint32_t c = 0; c < at.chunks_of(g); ++c) {
+    const std::uint64_t number = g * at.group_chunks + c;
+    float* const own = y + number * at.chunk;
+    const std::uint32_t n = at.entries_of(number);
+    if (!add) {
+      std::fill_n(own, n, 0.0f);
+      reader.chunk(c, [&](std::uint32_t place, float v) { own[place] = v; });
+      continue;
+    }
+    reader.chunk(c, [&](std::uint32_t place, float v) { values[place] = v; });
+    HWY_DYNAMIC_DISPATCH(add_chunk)(values, n, alpha, own);
+    reader.chunk(c, [&](std::uint32_t place, float) { values[place] = 0; });
+  }
+  return true;
+}
+
+std::array<std::span<std::uint64_t>, kBodiesAtOnce> carve_ends(core::Carver& carver,
+                                                               std::uint64_t groups) noexcept {
+  std::array<std::span<std::uint64_t>, kBodiesAtOnce> ends;
+  for (auto& of : ends) of = carver.take<std::uint64_t>(groups);
+  return ends;
+}
+
+}  // namespace
+
+std::size_t max_encoded_bytes(const ChunkConfig& config, std::size_t n) noexcept {
+  return n == 0 ? 0 : ChunkBody(config, n).max_bytes();
+}
+
+std::size_t decode_workspace_bytes(const ChunkConfig& config, std::size_t n) noexcept {
+  core::Carver carver;
+  if (n > 0) carve_ends(carver, ChunkBody(config, n).groups);
+  return carver.bytes();
+}
+
+Status encode(const ChunkConfig& config, const float* x, std::size_t n, Executor* executor,
+              Bytes body, std::size_t& bytes) noexcept {
+  bytes = 0;
+  if (body.size() < max_encoded_bytes(config, n)) return Status::buffer_too_small;
+  if (n == 0) return Status::ok;
+  const ChunkBody at(config, n);
+  std::byte* const out = body.data();
+  const GroupWriter writer{config, at, x, out};
+  // Every group's gaps are written where they stand behind the longest others, then moved down.
+  std::atomic<bool> finite = true;
+  core::run_tasks(executor, at.groups, [&](std::size_t g) {
+    const std::size_t written = writer.write(g, out + at.gaps_at + g * at.max_gap_bytes());
+    if (written == ~std::size_t{0}) {
+      finite.store(false, std::memory_order_relaxed);
+    } else {
+      core::store_le(out + 2 * g, static_cast<std::uint16_t>(written));
+    }
+  });
+  if (!finite.load(std::memory_order_relaxed)) return Status::non_finite;
+  std::fill(out + 2 * at.groups, out + at.levels_at, std::byte{0});
+  std::fill(out + at.levels_at + 2 * at.groups * at.level_words, out + at.values_at, std::byte{0});
+  std::size_t end = at.gaps_at;
+  for (std::uint64_t g = 0; g < at.groups; ++g) {
+    const std::size_t own = core::load_le<std::uint16_t>(out + 2 * g);
+    std::memmove(out + end, out + at.gaps_at + g * at.max_gap_bytes(), own);
+    end += own;
+  }
+  bytes = end;
+  return Status::ok;
+}
+
+void decode(const ChunkConfig& config, std::span<LayerBody> bodies, bool add, float alpha, float* y,
+            std::size_t n, Bytes workspace, Executor* executor) noexcept {
+  if (n == 0) {
+    for (LayerBody& body : bodies) body.status = body.bytes.empty() ? Status::ok : Status::corrupt;
+    return;
+  }
+  const ChunkBody at(config, n);
+  core::Carver carver(workspace);
+  const auto ends = carve_ends(carver, at.groups);
+  std::array<std::atomic<bool>, kBodiesAtOnce> broken = {};
+  std::size_t used = 0;
+  OpenBodies<Opened> opened(bodies, [&](LayerBody& body, Opened& one) {
+    if (!carver.fits()) return Status::workspace_too_small;
+    one = {&body, ends[used], &broken[used]};
+    const Status status = open(config, at, body.bytes, ends[used]);
+    used += failed(status) ? 0 : 1;
+    return status;
+  });
+  core::run_tasks(executor, at.groups, [&](std::size_t g) {
+    for (const Opened& one : opened.all()) {
+      if (!add_group({config, at, one, g}, at, g, add, alpha, y))
+        one.broken->store(true, std::memory_order_relaxed);
+    }
+  });
+  for (const Opened& one : opened.all()) {
+    if (one.broken->load(std::memory_order_relaxed)) one.body->status = Status::corrupt;
+  }
+}
+
+}  // namespace atomo::cpu
+#endif

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// Chunked top-k on the device (chunk_topk.cu, chunk_topk_decode.cu): the largest entries of each chunk,
+/// their places as gaps, their values in a few bits. Bodies vary in length; there is no price.
+
+#include "cuda/frame.cuh"
+#include "format/chunk_values.hpp"
+#include "math/tile_transform.hpp"
+
+namespace atomo::cuda::chunk_topk {
+
+/// Entries that a block decodes: whole chunks.
+inline constexpr std::uint32_t kSpan = format::ChunkConfig::kMaxChunk;
+
+struct Job {
+  format::ChunkConfig config;
+  format::ChunkBody body;
+  math::Tiles tiles;
+  std::uint64_t first_slot = 0;    ///< of the job's in `places` and `kept`
+  std::uint64_t first_chunk = 0;   ///< in `counts`
+  std::uint64_t first_group = 0;   ///< in `ends` and `starts`
+  std::uint64_t first_prefix = 0;  ///< of its words
+  std::uint64_t first_gaps = 0;    ///< of its words
+  std::uint64_t first_entry = 0;   ///< in `sequence`, where it has tiles
+  std::uint32_t gap_words = 0;     ///< u32 from one group's gaps to the next
+  std::uint32_t layer = 0;
+
+  [[nodiscard]] __host__ __device__ bool has_tiles() const {
+    return config.layout != format::ChunkLayout::entries;
+  }
+  [[nodiscard]] __host__ __device__ bool transforms() const {
+    return config.layout == format::ChunkLayout::dct;
+  }
+};
+
+struct Plan {
+  static constexpr Stages kStages{.size = true};
+  Table<Job> jobs;
+  Split chunks, groups;
+  Split tiles;                    ///< of the jobs that have them
+  Scratch<float> sequence;        ///< of these
+  Scratch<std::uint16_t> places;  ///< for each slot: the place in the chunk
+  Scratch<std::uint32_t> kept;    ///< for each slot: the entry
+  Scratch<std::uint32_t> counts;  ///< for each chunk: kept entries
+  Scratch<std::uint32_t> prefix;  ///< zeroed; lengths, levels and values as they are sent
+  Scratch<std::uint32_t> gaps;    ///< zeroed; as they are sent
+  Scratch<std::uint64_t> ends;    ///< for each group: bits of its gaps and of those before
+  std::uint32_t count = 0;
+
+  [[nodiscard]] bool empty() const { return count == 0; }
+};
+
+struct DecodePlan {
+  static constexpr Stages kStages{};
+  Table<Job> jobs;
+  Split groups;
+  Split spans;                      ///< of the jobs without tiles
+  Split sequence_spans, tiles;      ///< of the others
+  CallScratch<float> sequence;      ///< of these, of one message
+  Scratch<std::uint16_t> places;    ///< for each slot: what it holds
+  Scratch<std::uint64_t> starts;    ///< for each group: where its gaps begin in the body
+  Scratch<std::uint32_t> readable;  ///< zeroed; for each job: the body's lengths are sound
+  Scratch<std::uint32_t> sound;     ///< for each group: it holds what the format says
+  Scratch<std::uint32_t> broken;    ///< zeroed; for each job: a group does not
+  std::uint32_t count = 0;
+
+  [[nodiscard]] bool empty() const { return count == 0; }
+};
+
+[[nodiscard]] inline math::Tiles tiles_of(const LayerPlan& layer,
+                                          const format::ChunkConfig& config) {
+  if (config.layout == format::ChunkLayout::entries) return {};
+  const Shape& shape = layer.kind.shape;
+  const auto dim0 = static_cast<std::uint64_t>(shape.rank() > 0 ? shape[0] : 1);
+  return math::Tiles::of(shape.rank(), dim0, layer.n, config.side);
+}
+
+void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
+void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
+void size(const Frame& frame, const Plan& plan, Queue& queue);
+void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue);
+/// Tiles go through a sequence, message by message.
+[[nodiscard]] inline bool has_turns(const Frames&, const DecodePlan& plan, DecodeInto) {
+  return plan.tiles.units > 0;
+}
+void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
+                    Queue& queue);
+
+// tile_transform.cu: tensors to sequences of tiles and back.
+void make_sequences(const Frame& frame, const Plan& plan, Queue& queue);
+void add_sequences(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
+                   Queue& queue);
+
+}  // namespace atomo::cuda::chunk_topk
