@@ -59,12 +59,14 @@ def shorten(options, steps):
 def chosen(options, arms):
     """The arms that were asked for, at the rates that were asked for; with --quick at one."""
     last = 1 if options.quick else None
-    return [dataclasses.replace(arm, rates=tuple(options.lr or arm.rates)[:last]) for arm in arms if arm.kind in options.arms]
+    return [dataclasses.replace(arm, rates=tuple(options.lr or arm.rates)[:last])
+            for arm in arms if arm.kind in options.arms]
 
 
 def rows(options, arms, common):
     """A row for each arm and rate. `common`: what all of them have on the trainer's command line."""
-    return [Row(arm.row_name(rate), options.workers, options.steps, options.tests, (*common, "--lr", repr(rate), *arm.arguments))
+    return [Row(arm.row_name(rate), options.workers, options.steps, options.tests,
+                (*common, "--lr", repr(rate), *arm.arguments))
             for arm in arms for rate in arm.rates]
 
 
@@ -168,7 +170,7 @@ def compare(options, arms, common, measure, text, title):
     table. Returns the exit status, 1 where an arm failed at every rate."""
     report, arms = Report(options), chosen(options, arms)
     found = Comparison(arms, Series(options, rows(options, arms, common)).run_all(), measure)
-    note = (f"{text} Each arm is trained at each of its rates and shown at the best one, by the test itself. Bytes are those of "
-            f"messages as one worker sent them. {report.seeds()}. {report.place()}.")
+    note = (f"{text} Each arm is trained at each of its rates and shown at the best one, by the test itself. Bytes are those "
+            f"of messages as one worker sent them. {report.seeds()}. {report.place()}.")
     report.publish(f"{note}\n\n{found.table()}", {"measure": measure, "results": found.results()}, found.plot(title))
     return 1 if len(found.best()) < len(arms) else 0

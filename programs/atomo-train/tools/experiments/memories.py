@@ -11,7 +11,7 @@ import argparse
 
 from experiments.arms import Arm, add_arm_options, compare, shorten, uncompressed
 from experiments.messages import chunks_for, topk_for
-from experiments.second_moment import FACTORED
+from experiments.second_moment import FACTORED, common
 from experiments.series import run, series_options
 
 RATES = (0.001, 0.002, 0.004)
@@ -54,21 +54,19 @@ def arguments():
 def arms(options):
     found = [uncompressed(RATES), *(Arm(name, ("--codec", codec), RATES) for name, codec in FIXED.items())]
     for bits in options.bits:
-        found += [Arm(name, ("--codec", codec(bits), *more), RATES, f"{bits:g} bits") for name, (codec, more) in AT_BITS.items()]
+        found += [Arm(name, ("--codec", codec(bits), *more), RATES, f"{bits:g} bits")
+                  for name, (codec, more) in AT_BITS.items()]
     return found
 
 
 def main():
     options = arguments()
-    warmup = options.steps // 6
-    common = ("--algorithm", "allgather", "--model", "transformer", "--optimizer", "adamw", "--batch", options.batch,
-              "--warmup", warmup)
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers over an all-gather, batch "
-            f"{options.batch} each, {options.steps} steps, AdamW, rates cosine behind {warmup} steps of rising: test bits a "
-            f"character.")
+            f"{options.batch} each, {options.steps} steps, AdamW, rates cosine behind {options.steps // 6} steps of rising: "
+            f"test bits a character.")
     if "demo" in options.arms:
         text += " demo has DeMo's messages, and AdamW in place of its step along the sign."
-    return compare(options, arms(options), common, "bits_per_character", text,
+    return compare(options, arms(options), common(options), "bits_per_character", text,
                    f"a transformer of 3.3 M parameters, {options.workers} workers")
 
 

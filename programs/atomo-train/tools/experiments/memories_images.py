@@ -28,16 +28,19 @@ def arguments():
     return options
 
 
-def arms():
+def common(options):
+    return ("--algorithm", "allgather", "--model", options.model, "--batch", options.batch)
+
+
+def arms(options):
     return [uncompressed(RATES), *(Arm(name, ("--codec", codec), RATES) for name, codec in CODECS.items())]
 
 
 def main():
     options = arguments()
-    common = ("--algorithm", "allgather", "--model", options.model, "--batch", options.batch)
     text = (f"{options.model} on Fashion-MNIST, {options.workers} workers over an all-gather, batch {options.batch} each, "
             f"{options.steps} steps, SGD with momentum 0.9, rates cosine: test accuracy.")
-    return compare(options, arms(), common, "accuracy", text, f"{options.model}, {options.workers} workers")
+    return compare(options, arms(options), common(options), "accuracy", text, f"{options.model}, {options.workers} workers")
 
 
 if __name__ == "__main__":

@@ -34,13 +34,18 @@ def arguments():
     return options
 
 
+def common(options):
+    return ("--algorithm", "local", "--model", "transformer", "--batch", options.batch, "--warmup", options.steps // 6)
+
+
 def arms(options):
     found = []
     for inner in options.inner:
         for length in options.local_steps:
             setting = f"{inner}, rounds of {length}"
             local = ("--optimizer", inner, "--local-steps", length)
-            found += [Arm(kind, (*local, *outer, "--codec", codec), RATES, setting) for kind, (outer, codec) in FIXED.items()]
+            found += [Arm(kind, (*local, *outer, "--codec", codec), RATES, setting)
+                      for kind, (outer, codec) in FIXED.items()]
             found += [Arm(kind, (*local, *outer, "--codec", codec.format(bits)), RATES, setting, f"{bits:g} bits")
                       for bits in options.bits for kind, (outer, codec) in AT_BITS.items()]
     return found
@@ -48,13 +53,11 @@ def arms(options):
 
 def main():
     options = arguments()
-    warmup = options.steps // 6
-    common = ("--algorithm", "local", "--model", "transformer", "--batch", options.batch, "--warmup", warmup)
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers, batch {options.batch} each, "
-            f"{options.steps} steps, rates of the local steps cosine behind {warmup} steps of rising: test bits a character. A "
-            f"round is as many local steps as an arm's name says; the outer step is of Nesterov, rate 0.7 and momentum 0.9, for "
-            f"sparseloco plain at rate 1. Bytes a step are those of a round over its steps.")
-    return compare(options, arms(options), common, "bits_per_character", text,
+            f"{options.steps} steps, rates of the local steps cosine behind {options.steps // 6} steps of rising: test bits a "
+            f"character. The outer step is of Nesterov, rate 0.7 and momentum 0.9, for sparseloco plain at rate 1. Bytes a step "
+            f"are those of a round over its steps.")
+    return compare(options, arms(options), common(options), "bits_per_character", text,
                    f"local steps, a transformer of 3.3 M parameters, {options.workers} workers")
 
 

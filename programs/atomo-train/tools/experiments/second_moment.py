@@ -20,6 +20,11 @@ def arguments():
     return options
 
 
+def common(options):
+    return ("--algorithm", "allgather", "--model", "transformer", "--optimizer", "adamw", "--batch", options.batch,
+            "--warmup", options.steps // 6)
+
+
 def arms(options):
     found = [uncompressed(RATES)]
     for bits in options.bits:
@@ -31,12 +36,10 @@ def arms(options):
 
 def main():
     options = arguments()
-    common = ("--algorithm", "allgather", "--model", "transformer", "--optimizer", "adamw", "--batch", options.batch,
-              "--warmup", options.steps // 6)
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers over an all-gather, batch "
             f"{options.batch} each, {options.steps} steps, AdamW, rates cosine behind {options.steps // 6} steps of rising, no "
             f"memory: test bits a character. Bytes count what is told of squares.")
-    return compare(options, arms(options), common, "bits_per_character", text,
+    return compare(options, arms(options), common(options), "bits_per_character", text,
                    f"a transformer of 3.3 M parameters, {options.workers} workers")
 
 

@@ -139,7 +139,8 @@ class Series:
         probes, result = {}, {}
         for row in missing:
             words = list(row.arguments)
-            kind = (row.processes, *(words[words.index(key) + 1] for key in ("--model", "--batch", "--optimizer") if key in words))
+            kind = (row.processes, *(words[words.index(key) + 1]
+                                     for key in ("--model", "--batch", "--optimizer") if key in words))
             if kind not in probes:
                 try:
                     probes[kind] = self.probe(row)
