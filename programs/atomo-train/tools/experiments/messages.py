@@ -67,9 +67,10 @@ def topk_for(bits):
 
 def chunks_for(bits, values, more=""):
     """Of topk with k of each 4,096 entries, for messages of `bits` a parameter: a gap and a value for each kept entry,
-    and for each group of chunks its length and its levels (FORMAT.md, chunked top-k). `values`: sign or 2; with 2 the
-    upper quarter of them is taken to be in the upper bin, whose places are gaps once more."""
-    value, levels = {"sign": (1, 1), "2": (1 + gap_bits(0.25) / 4, 3)}[values]
+    and for each group of chunks its length and its levels (FORMAT.md, chunked top-k). `values`: sign or 2; with 2 a
+    tenth of them is taken to be in the upper bin, whose places are gaps once more: of exponential tails it is a fifth, of
+    a t-distribution with 3 degrees of freedom a sixteenth."""
+    value, levels = {"sign": (1, 1), "2": (1 + gap_bits(0.1) / 10, 3)}[values]
 
     def bits_of(kept):
         chunks = 2 ** min(8, max(0, 10 - int(math.log2(kept))))
