@@ -37,6 +37,10 @@ atomo_status atomo_codec_without_lossless(const atomo_codec* codec, atomo_codec*
   return handed_out(plain, [&] { return codec_of(codec).without_lossless(); });
 }
 
+atomo_status atomo_codec_without_memory(const atomo_codec* codec, atomo_codec** plain) {
+  return handed_out(plain, [&] { return codec_of(codec).without_memory(); });
+}
+
 atomo_status atomo_codec_spec(const atomo_codec* codec, char* text, size_t capacity,
                               size_t* needed) {
   return guarded([&] { return copied_out(codec_of(codec).to_string(), text, capacity, needed); });
@@ -69,6 +73,7 @@ atomo_status atomo_codec_traits(const atomo_codec* codec, atomo_traits* traits) 
     out.cpu = t.cpu;
     out.cuda = t.cuda;
     out.bounded = t.bounded;
+    out.memory = t.memory;
   });
 }
 

@@ -119,6 +119,24 @@ atomo_status atomo_compressor_predicted_prices(const atomo_compressor* compresso
   });
 }
 
+atomo_status atomo_compressor_memory(const atomo_compressor* compressor, size_t i, float* values,
+                                     size_t capacity, size_t* needed) {
+  return guarded([&] {
+    const atomo::Compressor& model = given(compressor, "compressor").model;
+    atomo::c::check_index(i, model.layers().size(), "layers");
+    const std::vector<float> kept = model.memory(i);
+    if (needed != nullptr) *needed = kept.size();
+    if (values == nullptr) return atomo::Status::ok;
+    if (capacity < kept.size()) return atomo::Status::buffer_too_small;
+    std::copy(kept.begin(), kept.end(), values);
+    return atomo::Status::ok;
+  });
+}
+
+atomo_status atomo_compressor_reset_memory(atomo_compressor* compressor) {
+  return guarded([&] { given(compressor, "compressor").model.reset_memory(); });
+}
+
 atomo_status atomo_compressor_save(const atomo_compressor* compressor, void* state, size_t capacity,
                                    size_t* needed) {
   return guarded([&] {

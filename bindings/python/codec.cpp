@@ -35,6 +35,7 @@ nb::dict traits_of(const PyCodec& self) {
   traits["capturable"] = t.capturable;
   traits["cpu"] = t.cpu;
   traits["cuda"] = t.cuda;
+  traits["memory"] = t.memory;
   return traits;
 }
 
@@ -123,6 +124,8 @@ nb::class_<PyCodec> bind_codec(nb::module_& module) {
           nb::arg("status"))
       .def("without_lossless",
            [](const PyCodec& self) { return self.codec.without_lossless().to_string(); })
+      .def("without_memory",
+           [](const PyCodec& self) { return self.codec.without_memory().to_string(); })
       .def(
           "max_encoded_bytes",
           [](const PyCodec& self, nb::handle shape, const std::string& dtype) {

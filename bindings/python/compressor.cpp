@@ -198,7 +198,9 @@ nb::bytes encode_layer(PyCompressor& self, std::size_t number, nb::handle gradie
         i, view, {message.bytes().data(), message.bytes().size(), &bytes},
         {.workspace = workspace.bytes(), .executor = self.threads.executor()});
   }
-  check_stage(status, "encode_layer: begin_step has to begin a step first");
+  check_stage(status,
+              "encode_layer: begin_step has to begin a step first, and a layer whose codec has a "
+              "memory is sent once a step");
   return bytes_of(message.bytes(), bytes);
 }
 
@@ -265,14 +267,35 @@ auto read(PyCompressor& self) {
   return (self.model.*Read)();
 }
 
-nb::bytes save(PyCompressor& self) {
+/// `what`: "all", "learnt" or "memories".
+nb::bytes save(PyCompressor& self, const std::string& what) {
   std::vector<std::byte> state;
   {
     const nb::gil_scoped_release gil_released;
     const std::shared_lock among_others(self.step);
-    state = self.model.save();
+    state = self.model.save(what == "all"      ? Saved::all
+                            : what == "learnt" ? Saved::learnt
+                                               : Saved::memories);
   }
   return nb::bytes(reinterpret_cast<const char*>(state.data()), state.size());
+}
+
+/// f32 values, as bytes.
+nb::bytes memory(PyCompressor& self, std::size_t number) {
+  const std::size_t i = self.layer_of(number);
+  std::vector<float> kept;
+  {
+    const nb::gil_scoped_release gil_released;
+    const std::unique_lock alone(self.step);
+    kept = self.model.memory(i);
+  }
+  return nb::bytes(reinterpret_cast<const char*>(kept.data()), kept.size() * sizeof(float));
+}
+
+void reset_memory(PyCompressor& self) {
+  const nb::gil_scoped_release gil_released;
+  const std::unique_lock alone(self.step);
+  self.model.reset_memory();
 }
 
 void load(PyCompressor& self, nb::handle state) {
@@ -400,7 +423,10 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
             self.warning.tell(static_cast<Status>(status), self.policy);
           },
           nb::arg("status"))
-      .def("save", &save)
+      .def("memory", &memory, nb::arg("number"))
+      .def("memory_bytes", &read<&Compressor::memory_bytes>)
+      .def("reset_memory", &reset_memory)
+      .def("save", &save, nb::arg("what"))
       .def("load", &load, nb::arg("state").none());
   return bound;
 }

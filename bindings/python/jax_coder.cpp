@@ -25,9 +25,19 @@ using atomo::Payload;
 using atomo::Status;
 using atomo::TensorView;
 
+/// XLA may run a call as often as it likes, and on any coder.
+void check_stateless(const Codec& codec) {
+  if (codec.traits().memory) {
+    throw atomo::Error(
+        "'" + codec.to_string() + "' keeps a memory, and calls inside JAX have no state: take '" +
+        codec.without_memory().to_string() + "', or keep an atomo.Compressor outside");
+  }
+}
+
 class TensorCoder final : public Coder {
  public:
   explicit TensorCoder(const Request& request) : codec_(Codec::parse(request.spec)) {
+    check_stateless(codec_);
     const LayerSpec& layer = request.layers.at(0);
     max_encoded_bytes = longest_message = codec_.max_encoded_bytes(layer.shape, layer.dtype);
     workspace_bytes =
@@ -70,6 +80,7 @@ class ModelCoder final : public Coder {
   explicit ModelCoder(const Request& request)
       : compressor_(named(request), atomo::Policy::parse(request.spec),
                     {.device = request.device}) {
+    for (std::size_t i = 0; i < request.layers.size(); ++i) check_stateless(compressor_.codec(i));
     max_encoded_bytes = compressor_.max_encoded_bytes();
     longest_message = compressor_.wire_bytes().value_or(max_encoded_bytes);
     workspace_bytes =

@@ -47,6 +47,8 @@ ATOMO_API atomo_status atomo_codec_create(const char* spec, atomo_codec** codec)
 ATOMO_API void atomo_codec_destroy(atomo_codec* codec);
 /// Another codec: this one without the lossless stage behind it, which a device does not run.
 ATOMO_API atomo_status atomo_codec_without_lossless(const atomo_codec* codec, atomo_codec** plain);
+/// Another codec: this one without the memory in front of it, which a compressor alone keeps.
+ATOMO_API atomo_status atomo_codec_without_memory(const atomo_codec* codec, atomo_codec** plain);
 /// The canonical spec. Strings and states are copied out so: `*needed` (may be NULL) receives the
 /// bytes it takes, the terminating zero included; `text` NULL asks for no more than that; a smaller
 /// `capacity` gives ATOMO_BUFFER_TOO_SMALL and leaves `text` alone.
@@ -289,7 +291,14 @@ ATOMO_API atomo_status atomo_compressor_prices(const atomo_compressor* compresso
 /// The prices that the next `atomo_compressor_begin_step` takes; waits likewise.
 ATOMO_API atomo_status atomo_compressor_predicted_prices(const atomo_compressor* compressor,
                                                          atomo_prices* prices);
-/// What it has learnt of its price and of its layers' shares under a `cap=`, to go on after a crash;
+/// What the memory of layer `i` keeps, an f32 an entry: what was not sent yet. None where its codec has
+/// no memory. `*needed` (may be NULL) receives how many; `values` NULL asks for no more than that; a
+/// smaller `capacity`, of values, gives ATOMO_BUFFER_TOO_SMALL. Between steps.
+ATOMO_API atomo_status atomo_compressor_memory(const atomo_compressor* compressor, size_t i,
+                                               float* values, size_t capacity, size_t* needed);
+/// Every memory becomes zero, as in a new model. Between steps.
+ATOMO_API atomo_status atomo_compressor_reset_memory(atomo_compressor* compressor);
+/// What it has learnt of its price and of its layers' shares under a `cap=`, and its memories, to go on after a crash;
 /// copied out as `atomo_codec_spec` says, without a terminating zero. On a device this and `atomo_compressor_load` wait.
 ATOMO_API atomo_status atomo_compressor_save(const atomo_compressor* compressor, void* state,
                                              size_t capacity, size_t* needed);

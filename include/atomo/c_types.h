@@ -154,7 +154,8 @@ typedef struct atomo_traits {
   uint8_t cpu;                    ///< runs on the CPU
   uint8_t cuda;                   ///< has a CUDA twin
   uint8_t bounded;                ///< a fixed size or a `cap=`: `wire_bytes` says which
-  uint8_t reserved[12];           ///< zero
+  uint8_t memory;                 ///< keeps what it has not sent: a compressor alone encodes
+  uint8_t reserved[11];           ///< zero
 } atomo_traits;
 
 /// A row of the table of codecs; strings of static storage.

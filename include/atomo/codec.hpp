@@ -34,7 +34,9 @@ struct Access;
 /// How one tensor becomes a message and a message a tensor.
 class Codec {
  public:
-  /// Reads a spec: stages joined by `+`, each `name` or `name:key=value,...`. Allocates.
+  /// Reads a spec: stages joined by `+`, each `name` or `name:key=value,...`. A memory in front,
+  /// `ef+topk:keep=0.01`, is kept by a `Compressor`; a Codec has no state, so one with a memory decodes,
+  /// and does not encode. Allocates.
   /// \throws Error naming the token, its position, what is accepted there and the nearest known
   /// name.
   static Codec parse(std::string_view spec);
@@ -47,6 +49,9 @@ class Codec {
   /// This codec without the lossless stage behind it, `qsgd:bits=2` for `qsgd:bits=2+blosc`: what a
   /// device runs, before pack_lossless (atomo/container.hpp) on the CPU. Itself where it has none.
   [[nodiscard]] Codec without_lossless() const;
+  /// This codec without the memory in front of it, `topk:keep=0.01` for `ef+topk:keep=0.01`: what its
+  /// messages are written by, as every receiver sees them. Itself where it has none.
+  [[nodiscard]] Codec without_memory() const;
 
   /// Upper bound of a message of one tensor of this shape, header included: the capacity that
   /// `encode` needs. It is exact when `traits().fixed_size`. A codec whose size follows the values
@@ -65,18 +70,19 @@ class Codec {
   [[nodiscard]] std::optional<std::size_t> wire_bytes(const Shape& shape,
                                                       DType dtype = DType::f32) const;
   /// Workspace that `encode` needs for this shape; any alignment. For `Device::cuda` it is device
-  /// memory. \throws Error when this codec, or this build, has no CUDA twin.
+  /// memory. \throws Error when this codec, or this build, has no CUDA twin, and for a codec with a
+  /// memory, which a `Compressor` alone encodes.
   [[nodiscard]] std::size_t encode_workspace_bytes(const Shape& shape, DType dtype = DType::f32,
                                                    Device device = Device::cpu) const;
   /// Workspace that `decode`, `decode_add` and `decode_add_all` need for a view of this shape and
-  /// dtype, otherwise as
-  /// `encode_workspace_bytes`.
+  /// dtype. For `Device::cuda` it is device memory. \throws Error when this codec, or this build, has no
+  /// CUDA twin.
   [[nodiscard]] std::size_t decode_workspace_bytes(const Shape& shape, DType dtype = DType::f32,
                                                    Device device = Device::cpu) const;
 
   /// Writes `view` as a container of one layer. Neither allocates nor synchronises unless the
   /// traits say so. Needs `payload.capacity >= max_encoded_bytes` and `context.workspace.size() >=
-  /// encode_workspace_bytes`.
+  /// encode_workspace_bytes`. `unsupported` for a codec with a memory.
   ///
   /// With a view on a CUDA device all pointers (tensor, payload, its length, workspace, `status`,
   /// `step`) are device pointers, the work is queued on `context.stream`, which must not be null, and can be
@@ -125,5 +131,7 @@ struct CodecHelp {
 
 /// Every codec this build knows, in the order of the documentation.
 [[nodiscard]] std::vector<CodecHelp> list_codecs();
+/// Every memory that may stand in front of a codec, likewise.
+[[nodiscard]] std::vector<CodecHelp> list_memories();
 
 }  // namespace atomo

@@ -49,6 +49,8 @@ class Policy {
   [[nodiscard]] const Codec& codec_for(std::string_view layer) const;
   /// The same with `Codec::without_lossless` of every codec.
   [[nodiscard]] Policy without_lossless() const;
+  /// The same with `Codec::without_memory` of every codec.
+  [[nodiscard]] Policy without_memory() const;
   /// In the order in which they are tried.
   [[nodiscard]] const std::vector<Rule>& rules() const noexcept { return rules_; }
   /// `parse(to_string())` gives the same rules.
@@ -81,6 +83,13 @@ struct CompressorOptions {
   bool learns_ranks = true;
 };
 
+/// What `Compressor::save` keeps.
+enum class Saved : std::uint8_t {
+  all,       ///< both
+  learnt,    ///< of prices, shares under a cap and ranks
+  memories,  ///< what was not sent yet, under the layers' names
+};
+
 /// Encodes and decodes all layers of a model. Layers of codecs with a budget (`bits=`) put their
 /// budgets in one pool and share one price, so bits go where they save most variance.
 ///
@@ -90,13 +99,21 @@ struct CompressorOptions {
 /// `add_layer`. The decoding calls are const and thread-safe with a
 /// workspace each.
 ///
+/// A codec with a memory, `ef+topk:keep=0.01`, encodes a layer's gradient together with what earlier
+/// messages of the layer left out. `encode`, `end_message` and `encode_layer` move the memories of what
+/// they have written: those of a whole message, or of a part's, only where all its layers are finite,
+/// and none where the call failed. Within a step a layer moves its memory once: `encode_layer`, or a
+/// part's `encode`, of a layer that was sent before in the step is refused (`wrong_stage`). Each sender
+/// has its own, so messages of several compressors may share no memory; receivers need none. On the CPU.
+///
 /// On a device no call of a step waits for it, and all but `begin_step`, which is the host's alone,
 /// can be captured into a CUDA graph: replays go on from what the last one has learnt. Layers may
 /// be encoded on different streams; what `end_step` launches has to come behind them, and the
 /// layers of the next step and whole messages behind that, one whole message behind the other.
 class Compressor {
  public:
-  /// \throws Error for a duplicate or unmatched name or more than 65,536 layers.
+  /// \throws Error for a duplicate or unmatched name, more than 65,536 layers, or a codec with a memory
+  /// on a device.
   Compressor(std::vector<LayerSpec> layers, Policy policy, CompressorOptions options = {});
   /// The other one may only be destroyed afterwards.
   Compressor(Compressor&&) noexcept;
@@ -179,7 +196,8 @@ class Compressor {
   /// A complete container of layer i. Any order, any thread, each layer once a step; of a layer
   /// encoded again the last counts. Neither allocates nor synchronises unless the codec's traits
   /// say so. Needs `payload.capacity >= max_encoded_bytes(i)` and a workspace of
-  /// `encode_workspace_bytes(i)`. `wrong_stage` outside a step.
+  /// `encode_workspace_bytes(i)`. `wrong_stage` outside a step, and for a layer that this step has
+  /// sent before where its codec has a memory.
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
   /// Learns from the step: updates the predicted price. Layers that were not encoded are left out.
@@ -227,12 +245,23 @@ class Compressor {
   /// The budget of a whole message in bytes, 0 when no layer has one.
   [[nodiscard]] double budget_bytes() const noexcept;
 
+  /// What the memory of a layer keeps, an f32 an entry: what was not sent yet (of `dgc` its velocity
+  /// is left out). Empty where the layer's codec has no memory. Between steps; allocates. \throws Error
+  /// of a part, which keeps nothing.
+  [[nodiscard]] std::vector<float> memory(std::size_t layer) const;
+  /// Bytes that the memories take, beside all workspaces; 0 of a part.
+  [[nodiscard]] std::size_t memory_bytes() const noexcept;
+  /// Every memory becomes zero, as in a new model. Between steps. \throws Error of a part.
+  void reset_memory();
+
   /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
-  /// model's price, under a `cap=` of its layers' shares, and the ranks of its sketches. Between
+  /// model's price, under a `cap=` of its layers' shares, the ranks of its sketches, and the memories
+  /// under their layers' names. Between
   /// steps. On a device this call and `load` wait for all its work. \throws Error when that failed, and
   /// of a part, which keeps nothing.
-  [[nodiscard]] std::vector<std::byte> save() const;
-  /// A state of other layers gives its prices alone: sketches begin anew. \throws Error when the
+  [[nodiscard]] std::vector<std::byte> save(Saved what = Saved::all) const;
+  /// What the state does not hold stays as it is. A state of other layers gives its prices, and the memories whose layer's name, shape and rule of
+  /// memory are the same: other memories become zero, sketches begin anew. \throws Error when the
   /// bytes are not a saved state of a model with these caps.
   void load(ConstBytes state);
 

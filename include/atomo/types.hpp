@@ -248,6 +248,8 @@ struct Traits {
   bool capturable = true;     ///< can be captured into a CUDA graph
   bool cpu = true;            ///< has a CPU twin
   bool cuda = false;          ///< has a CUDA twin
+  bool memory =
+      false;  ///< keeps what it has not sent: biased a step, and a `Compressor` alone encodes
 };
 
 }  // namespace atomo

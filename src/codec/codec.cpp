@@ -42,7 +42,16 @@ Codec Codec::parse(std::string_view spec) {
 
 Codec Codec::without_lossless() const {
   if (!stages_->lossless) return *this;
-  return Codec(std::make_shared<const Stages>(Stages{stages_->body, {}}));
+  Stages plain = *stages_;
+  plain.lossless.reset();
+  return Codec(std::make_shared<const Stages>(std::move(plain)));
+}
+
+Codec Codec::without_memory() const {
+  if (!stages_->memory) return *this;
+  Stages plain = *stages_;
+  plain.memory.reset();
+  return Codec(std::make_shared<const Stages>(std::move(plain)));
 }
 
 std::string Codec::to_string() const { return stages_->to_string(); }
@@ -71,6 +80,11 @@ std::optional<std::size_t> Codec::wire_bytes(const Shape& shape, DType dtype) co
 }
 
 std::size_t Codec::encode_workspace_bytes(const Shape& shape, DType dtype, Device device) const {
+  if (stages_->memory) {
+    throw Error("'" + stages_->to_string() +
+                "' keeps a memory, and a codec has no state: encode with a Compressor, or with '" +
+                without_memory().to_string() + "'");
+  }
   const EncoderPlan plan(*stages_, shape, dtype);
   if (device == Device::cuda) return codec::device_backend_for(plan).encode_workspace_bytes(plan);
   Carver carver;
@@ -88,6 +102,8 @@ std::size_t Codec::decode_workspace_bytes(const Shape& shape, DType dtype, Devic
 
 Status Codec::encode(const ConstTensorView& view, const Key& key, const Payload& payload,
                      const Context& context) const noexcept {
+  if (stages_->memory)
+    return view.device == Device::cuda ? Status::unsupported : report(context, Status::unsupported);
   const EncoderPlan plan(*stages_, view.shape, view.dtype);
   if (view.device == Device::cuda) {
     const DeviceBackend* const device = backend::device_backend();

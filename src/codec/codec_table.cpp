@@ -5,6 +5,7 @@
 
 #include "atomo/codec.hpp"
 #include "codec/body_decoder.hpp"
+#include "codec/memory_stage.hpp"
 #include "codec/spec.hpp"
 
 namespace atomo::codec {
@@ -56,6 +57,13 @@ std::vector<CodecHelp> list_codecs() {
                   "topk:keep=0.01+blosc:codec=zstd",
                   {"topk:keep=0.05+blosc:codec=zstd", "qsgd:bits=2+blosc:codec=lz4,shuffle=none",
                    "identity+blosc:codec=blosclz,shuffle=bit,level=9"}});
+  return list;
+}
+
+std::vector<CodecHelp> list_memories() {
+  std::vector<CodecHelp> list;
+  for (const auto& memory : codec::memory_table())
+    list.push_back({memory.name, memory.keys, memory.summary, memory.example, memory.specs});
   return list;
 }
 

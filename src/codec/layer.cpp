@@ -90,10 +90,19 @@ void LayerEncoder::carve(Carver& carver) {
   const Shape& shape = plan_->kind.shape;
   if (const PricedEncoder* priced = plan_->body().priced())
     priced->carve_state(shape, prepared_, carver);
-  scratch_ = carver.take_bytes(plan_->body().scratch_bytes(shape));
+  const std::size_t scratch = plan_->body().scratch_bytes(shape);
+  if (plan_->remembers()) {  // its message is read when it is written
+    const std::size_t reading =
+        read_layer_workspace(plan_->kind, DType::f32, plan_->stages->lossless.has_value());
+    reading_ = carver.take_bytes(std::max(scratch, reading));
+    scratch_ = reading_.first(std::min(scratch, reading_.size()));
+  } else {
+    scratch_ = carver.take_bytes(scratch);
+  }
   if (is_staged()) staged_ = carver.take_bytes(plan_->max_body_bytes);
   if (plan_->capped()) thinning_ = carver.take_bytes(plan_->thinning_bytes);
-  if (plan_->kind.dtype != DType::f32) converted_ = carver.take<float>(plan_->n);
+  if (plan_->kind.dtype != DType::f32 || plan_->remembers())
+    converted_ = carver.take<float>(plan_->n);
 }
 
 Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key, Executor* executor,
@@ -110,7 +119,14 @@ Status LayerEncoder::prepare(const ConstTensorView& view, const Key& key, Execut
   input_.rank = rank;
   if (plan_->n == 0) return Status::ok;
   if (view.data == nullptr) return Status::invalid_argument;
-  input_.x = as_f32(view, plan_->n, converted_, executor);
+  if (memory_ != nullptr) {
+    gradient_ = view;
+    memory_->form(view, converted_.data(), executor);
+    memory_->scale(converted_.data(), executor);
+    input_.x = converted_.data();
+  } else {
+    input_.x = as_f32(view, plan_->n, converted_, executor);
+  }
   if (!plan_->body().finds_non_finite()) {
     const cpu::EntryScan scan = cpu::scan_entries(input_.x, plan_->n, executor);
     non_finite_ = !scan.finite;
@@ -209,6 +225,19 @@ Status LayerEncoder::fit(const Allotment& allotment, Bytes body) noexcept {
   }
   row_.bytes = skip + bytes;
   return Status::ok;
+}
+
+Status LayerEncoder::take_sent(const LayerPrices& prices, ConstBytes body) noexcept {
+  if (memory_ == nullptr || !sends()) return Status::ok;
+  if (memory_->scales()) memory_->form(gradient_, converted_.data(), input_.executor);
+  Header header;
+  header.price = prices.atoms;
+  header.grid_step = prices.grid;
+  LayerBody sent{row_, body.first(row_.bytes), input_.key,
+                 header_price(header, plan_->kind.method)};
+  read_layer(plan_->kind, {&sent, 1}, {converted_.data(), DType::f32, plan_->kind.shape}, true, -1,
+             reading_, input_.executor);
+  return sent.status;
 }
 
 std::size_t read_layer_workspace(const Kind& kind, DType view, bool lossless) noexcept {

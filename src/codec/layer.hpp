@@ -8,6 +8,7 @@
 #include <span>
 
 #include "backend/backend.hpp"
+#include "codec/layer_memory.hpp"
 #include "codec/stages.hpp"
 #include "core/status.hpp"
 #include "core/workspace.hpp"
@@ -27,6 +28,8 @@ struct EncoderPlan : LayerPlan {
 
   [[nodiscard]] const BodyEncoder& body() const noexcept { return *stages->body; }
   [[nodiscard]] bool capped() const noexcept { return min_limit_bytes > 0; }
+  /// What is encoded is the gradient with what a memory kept.
+  [[nodiscard]] bool remembers() const noexcept { return stages->memory.has_value(); }
 };
 
 /// The backend for devices, which can run this layer. \throws Error when this build has none, or it
@@ -53,6 +56,8 @@ class LayerEncoder {
   void carve_price_input(Carver& carver);
   /// Takes the memory of one message.
   void carve(Carver& carver);
+  /// The memory of a layer that has one, which outlives the encoder.
+  void use(LayerMemory& memory) noexcept { memory_ = &memory; }
 
   /// Converts, looks for non-finite entries, prepares what follows from a price. `key` carries the
   /// layer's tensor. A sketch looks for `rank` pairs at most.
@@ -82,6 +87,15 @@ class LayerEncoder {
   /// which has as many bytes as `max_body_bytes`, or as are allotted.
   Status fit(const Allotment& allotment, Bytes body) noexcept;
 
+  /// Of a layer with a memory, once it is fitted into `body` of a message at these prices: takes what
+  /// the message says of the layer from what was to be said. The memory stays as it is.
+  Status take_sent(const LayerPrices& prices, ConstBytes body) noexcept;
+  /// And keeps the rest.
+  void keep_unsent() noexcept {
+    if (memory_ != nullptr && sends())
+      memory_->keep(gradient_, converted_.data(), input_.key, input_.executor);
+  }
+
  private:
   /// A body that is changed after it is written is written to `staged_` first.
   [[nodiscard]] bool is_staged() const noexcept {
@@ -90,8 +104,10 @@ class LayerEncoder {
 
   const EncoderPlan* plan_ = nullptr;
   Prepared prepared_;
-  Bytes scratch_, staged_, thinning_;
-  std::span<float> converted_;  ///< f32 copy of a half input
+  LayerMemory* memory_ = nullptr;
+  Bytes scratch_, staged_, thinning_, reading_;
+  std::span<float> converted_;  ///< f32 copy of a half input, or what a memory makes of the input
+  ConstTensorView gradient_;    ///< of a layer with a memory
   LayerInput input_;
   bool non_finite_ = false;
   float price_ = 0;  ///< that the body was written at

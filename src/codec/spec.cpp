@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "codec/memory_stage.hpp"
 #include "core/utf8.hpp"
 
 namespace atomo::codec {
@@ -276,7 +277,8 @@ constexpr KnownElsewhere kKnownElsewhere[] = {{"fp16", "identity:dtype=f16"},
                                               {"quantize", "qsgd:bits=8"},
                                               {"signsgd", "sign:scale=mean"},
                                               {"onebit", "sign:scale=mean"},
-                                              {"dgc", "topk:keep=0.01"},
+                                              {"error-feedback", "ef+topk:keep=0.01"},
+                                              {"demo", "momentum+topk:keep=0.01"},
                                               {"sparse", "topk:keep=0.01"}};
 
 /// A hint behind "unknown codec": what is called so elsewhere, or the nearest name.
@@ -291,8 +293,17 @@ std::string hint_for(const std::string& name, const std::vector<std::string>& na
 
 Stages parse_spec(std::string_view spec) {
   Stages stages;
+  std::optional<SpecArgs> of_memory;
   for (const auto& stage : read_stages(spec)) {
     SpecArgs args(std::string(spec), stage.name, stage.args);
+    if (is_memory(stage.name)) {
+      if (stages.memory || stages.body != nullptr)
+        fail_at(spec, stage.at, "'" + stage.name + "' is a memory, which must be first, and alone");
+      stages.memory = read_memory(stage.name, args);
+      args.finish();
+      of_memory = args;
+      continue;
+    }
     if (stages.lossless)
       fail_at(spec, stage.at, "'" + stage.name + "' stands behind blosc, which must be last");
     if (stage.name == "blosc") {
@@ -317,6 +328,7 @@ Stages parse_spec(std::string_view spec) {
       auto names = codec_names();
       const std::string known = join_words(names);
       names.emplace_back("blosc");
+      for (const auto& memory : memory_table()) names.emplace_back(memory.name);
       fail_at(
           spec, stage.at,
           "unknown codec '" + stage.name + "': expected " + known + hint_for(stage.name, names));
@@ -328,6 +340,10 @@ Stages parse_spec(std::string_view spec) {
     stages.body = entry->make(args);
     args.finish();
   }
+  if (stages.memory && stages.body == nullptr)
+    throw Error("in the spec '" + shown(spec) +
+                "': a memory needs a codec behind it, e.g. ef+topk:keep=0.01");
+  if (stages.memory) check_memory(*stages.memory, stages.body->traits(), *of_memory);
   return stages;
 }
 

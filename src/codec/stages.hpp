@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// What a codec is inside: the encoder of its bodies and the lossless stage behind it, if any.
+/// What a codec is inside: the encoder of its bodies, the memory in front of it and the lossless stage
+/// behind it, if any.
 
 #include <memory>
 #include <optional>
@@ -8,12 +9,14 @@
 
 #include "codec/body_encoder.hpp"
 #include "codec/lossless_stage.hpp"
+#include "codec/memory_options.hpp"
 
 namespace atomo::codec {
 
 struct Stages {
   std::shared_ptr<const BodyEncoder> body;
   std::optional<BloscOptions> lossless;
+  std::optional<MemoryOptions> memory;
 
   /// The canonical spec.
   [[nodiscard]] std::string to_string() const;

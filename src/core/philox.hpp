@@ -52,6 +52,8 @@ enum class Purpose : std::uint8_t {
   natural = 23,
   output_low = 24,  ///< further bits, as of qsgd_low
   identity_low = 25,
+  memory = 26,  ///< stochastic rounding of what a memory keeps, the sender's alone
+  memory_low = 27,
 };
 
 /// The indices of one purpose: 40 bits.

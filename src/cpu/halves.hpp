@@ -16,6 +16,7 @@ struct HalfDraws {
 };
 inline constexpr HalfDraws kOutputDraws{core::Purpose::output, core::Purpose::output_low};
 inline constexpr HalfDraws kIdentityDraws{core::Purpose::identity, core::Purpose::identity_low};
+inline constexpr HalfDraws kMemoryDraws{core::Purpose::memory, core::Purpose::memory_low};
 
 /// Notes on values that were rounded to half.
 struct RoundedHalves {

@@ -364,7 +364,7 @@ __device__ inline PricedForm least_form(const Frame& frame, const PricePlan& pla
       loss = price::loss_of_both(loss, results[j].loss[at]);
     }
     if (j == of.first || form == jobs[of.first].form) best = {form, expected};
-    if (least.offer(form, loss)) best = {form, expected};
+    if (least.offer(form, price::loss_of_form(expected, loss))) best = {form, expected};
   }
   if (of.grid == PricedLayer::kNoGrid || frame(plan.grids)[of.grid].tried == 0) return best;
   const PriceResult& grid = results[plan.first_grid + of.grid];

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/// The public `Compressor`: checks what the caller gives, guards the floating-point modes and
-/// saves and loads what a model has learnt; `Impl` does the rest.
+/// The public `Compressor`: checks what the caller gives and guards the floating-point modes;
+/// `Impl` does the rest.
 #include "atomo/compressor.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "atomo/container.hpp"
-#include "core/bits.hpp"
 #include "core/fp_guard.hpp"
-#include "core/utf8.hpp"
 #include "model/model.hpp"
 
 namespace atomo {
@@ -20,11 +15,6 @@ namespace atomo {
 using namespace model;
 
 namespace {
-
-/// Prices are f32 whose lower 16 bits are zero; 0 stands for none.
-bool is_finite_price(float p) noexcept {
-  return p >= 0 && std::isfinite(p) && (std::bit_cast<std::uint32_t>(p) & 0xFFFFu) == 0;
-}
 
 bool any_half(std::span<const TensorView> views) noexcept {
   return std::any_of(views.begin(), views.end(),
@@ -174,6 +164,7 @@ Status Compressor::begin_step(const Key& key, const Prices& prices) noexcept {
   impl_->prices = {prices.atoms, prices.grid, false};
   impl_->given = true;
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
+  std::fill(impl_->moved.begin(), impl_->moved.end(), std::uint8_t{0});
   impl_->in_step = true;
   return Status::ok;
 }
@@ -216,101 +207,26 @@ Status Compressor::decode_layer_add_all(std::size_t i, std::span<const ConstByte
   return impl_->codecs[i].decode_add_all(messages, alpha, view, context);
 }
 
+void Compressor::reset_memory() {
+  if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: reset the whole model");
+  impl_->reset_memory();
+}
+
+std::vector<float> Compressor::memory(std::size_t layer) const {
+  if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: ask the whole model");
+  return impl_->plans.at(layer).remembers() ? impl_->memories[layer].unsent()
+                                            : std::vector<float>();
+}
+
+std::size_t Compressor::memory_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const auto& memory : impl_->memories) bytes += memory.bytes().size();
+  return bytes;
+}
+
 Prices Compressor::prices() const noexcept { return impl_->used_prices(); }
 Prices Compressor::predicted_prices() const noexcept { return impl_->predicted_prices(); }
 
 double Compressor::budget_bytes() const noexcept { return impl_->budget_bytes(); }
-
-namespace {
-
-constexpr char kStateMagic[8] = {'A', 'T', 'M', 'O', 'S', 'T', '0', '4'};
-
-struct SavedPool {
-  float smoothed_price, price;
-  double owed, held;
-  std::uint64_t steady;
-
-  static SavedPool of(const ControllerState& pool) noexcept {
-    return {pool.smoothed_price, pool.price, pool.owed, pool.held, pool.steady};
-  }
-  [[nodiscard]] bool is_sound() const noexcept {
-    return is_finite_price(smoothed_price) && is_finite_price(price) &&
-           std::abs(owed) <= kLargestDebt && std::abs(held) <= kLargestDebt && steady <= 0xFFFF;
-  }
-  [[nodiscard]] ControllerState state() const noexcept {
-    return {smoothed_price, price, owed, held, static_cast<std::uint32_t>(steady)};
-  }
-};
-/// The limits of the layers under a cap follow it, 8 bytes each, and the `ranks` of layers whose
-/// sketches learn theirs, 2 bytes each and zeros up to a multiple of 8, in the layers' order.
-struct SavedState {
-  char magic[8];
-  SavedPool atoms, grid;
-  std::uint64_t ranks;
-};
-static_assert(sizeof(SavedState) == 80);
-
-/// Words that hold so many ranks.
-std::size_t rank_words(std::uint64_t ranks) noexcept { return (ranks + 3) / 4 * 4; }
-
-}  // namespace
-
-std::vector<std::byte> Compressor::save() const {
-  if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: save the whole model");
-  LearntPrices learnt;
-  std::vector<std::uint64_t> limits(impl_->capped_layers());
-  std::vector<RankState> ranks;
-  if (failed(impl_->read_prices(learnt)) || failed(impl_->read_limits(limits)) ||
-      failed(impl_->read_ranks(ranks)))
-    throw Error("CUDA: the device did not say what it has learnt of the model");
-  SavedState state{
-      {}, SavedPool::of(learnt.pools[0]), SavedPool::of(learnt.pools[1]), ranks.size()};
-  std::memcpy(state.magic, kStateMagic, sizeof kStateMagic);
-  std::vector<std::uint16_t> words(rank_words(ranks.size()));
-  std::transform(ranks.begin(), ranks.end(), words.begin(),
-                 [](const RankState& rank) { return rank.saved(); });
-  const auto of_limits = std::as_bytes(std::span(limits)),
-             of_ranks = std::as_bytes(std::span(words));
-  std::vector<std::byte> bytes(sizeof state + of_limits.size() + of_ranks.size());
-  std::memcpy(bytes.data(), &state, sizeof state);
-  const auto at = bytes.begin() + sizeof state;
-  std::copy(of_limits.begin(), of_limits.end(), at);
-  std::copy(of_ranks.begin(), of_ranks.end(), at + static_cast<std::ptrdiff_t>(of_limits.size()));
-  return bytes;
-}
-
-void Compressor::load(ConstBytes bytes) {
-  if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: load the whole model");
-  SavedState state{};
-  std::vector<std::uint64_t> limits(impl_->capped_layers());
-  const std::size_t limit_bytes = limits.size() * sizeof(std::uint64_t);
-  const std::size_t own_bytes =
-      sizeof state + limit_bytes + rank_words(impl_->ranked_layers.size()) * sizeof(std::uint16_t);
-  const std::string expected = "not a saved compressor state: expected the " +
-                               std::to_string(own_bytes) + " bytes that save() returned, found ";
-  if (bytes.size() < sizeof state) throw Error(expected + std::to_string(bytes.size()));
-  std::memcpy(&state, bytes.data(), sizeof state);
-  if (std::memcmp(state.magic, kStateMagic, sizeof kStateMagic) != 0) {
-    const std::string_view magic(state.magic, sizeof kStateMagic);
-    throw Error(expected + "as many that start with '" + shown(magic) + "' instead of '" +
-                std::string(kStateMagic, sizeof kStateMagic) + "'");
-  }
-  // A model of other layers, which has other ranks to learn, takes the prices alone.
-  if (state.ranks > kMaxLayers ||
-      bytes.size() != sizeof state + limit_bytes + rank_words(state.ranks) * sizeof(std::uint16_t))
-    throw Error(expected + std::to_string(bytes.size()));
-  if (!limits.empty()) std::memcpy(limits.data(), bytes.data() + sizeof state, limit_bytes);
-  std::vector<RankState> ranks;
-  for (std::uint64_t k = 0; k < state.ranks; ++k)
-    ranks.push_back(RankState::of_saved(core::load_le<std::uint16_t>(
-        bytes.data() + sizeof state + limit_bytes + k * sizeof(std::uint16_t))));
-  if (!state.atoms.is_sound() || !state.grid.is_sound())
-    throw Error(expected + "as many that hold a price or a debt that no model has");
-  if (!impl_->may_be_limits(limits))
-    throw Error(expected + "as many that hold limits of layers beyond the model's cap");
-  if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())) ||
-      failed(impl_->write_limits(limits)) || failed(impl_->write_ranks(ranks)))
-    throw Error("CUDA: the device did not take what was saved of the model");
-}
 
 }  // namespace atomo

@@ -11,9 +11,7 @@
 #include <set>
 
 #include "atomo/container.hpp"
-#include "codec/layer_order.hpp"
 #include "codec/read_layers.hpp"
-#include "core/run_tasks.hpp"
 
 namespace atomo {
 
@@ -169,24 +167,6 @@ Status Compressor::Impl::carve(Bytes memory) noexcept {
   return carver.fits() ? Status::ok : Status::workspace_too_small;
 }
 
-/// Runs `step(i, executor)` for every layer, several at once when there is an executor; the worst
-/// status. A step of a layer that runs beside others has none.
-template <typename Step>
-Status Compressor::Impl::each_layer(Executor* executor, Step step) noexcept {
-  const std::span<const std::size_t> sorted(layers_by_size);
-  const std::size_t alone =
-      codec::count_alone(sorted, executor, [&](std::size_t i) { return plans[i].n; });
-  for (const std::size_t i : sorted.first(alone)) statuses[i] = step(i, executor);
-  const std::size_t rest = sorted.size() - alone;
-  run_tasks(executor, rest, [&](std::size_t k) {
-    const std::size_t i = sorted[alone + k];
-    statuses[i] = step(i, rest == 1 ? executor : nullptr);
-  });
-  Status status = Status::ok;
-  for (const Status s : statuses) status |= s;
-  return status;
-}
-
 Status Compressor::Impl::encode(std::span<const ConstTensorView> views, const Key& key,
                                 const Payload& payload, const Context& context) noexcept {
   if (views.size() != layers.size()) return Status::shape_mismatch;
@@ -205,6 +185,7 @@ Status Compressor::Impl::begin_message(Key key, const Payload& payload,
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
   if (whole_model != nullptr) {
     if (const Status s = check_part(key, context); failed(s)) return s;
+    if (any_moved()) return Status::wrong_stage;
     key.tensor = static_cast<std::uint16_t>(first_layer);
   }
   if (const Status s = carve(context.workspace); failed(s)) return s;
@@ -249,6 +230,7 @@ Status Compressor::Impl::end_message(Executor* executor) noexcept {
   status |= each_layer(executor, [&](std::size_t i, Executor*) {
     return stands_alone(i) ? Status::ok : encoders[i].fit(allotments[i], room_of(i));
   });
+  if (!failed(status)) status |= keep_unsent(found, status, executor);
   if (failed(status)) return status;
 
   const std::uint64_t total = close_gaps();
@@ -294,6 +276,7 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   const std::size_t head = one_head[i];
   if (payload.capacity < head + padded(plan.max_body_bytes)) return Status::buffer_too_small;
   if (device != nullptr) return encode_layer_on_device(i, view, payload, context);
+  if (plan.remembers() && moved[i] != 0) return Status::wrong_stage;
   LayerEncoder& layer = encoders[i];
   Carver carver(context.workspace);
   layer.carve(carver);
@@ -312,6 +295,12 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   const Bytes room{payload.data + head, payload.capacity - head};
   status |= layer.write(used, room, true);
   if (!failed(status)) status |= layer.fit(allot_streamed_layer(i, key), room);
+  if (!failed(status) && plan.remembers()) {
+    status |= layer.take_sent(prices, room);
+    if (failed(status)) return status;
+    layer.keep_unsent();
+    moved[i] = layer.sends() ? 1 : 0;
+  }
   if (failed(status)) return status;
   const auto bytes = static_cast<std::size_t>(layer.row().bytes),
              whole = static_cast<std::size_t>(padded(bytes));

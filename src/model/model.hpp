@@ -2,9 +2,12 @@
 #pragma once
 /// A model inside: its layers, the memory a step needs, its budget. model.cpp sets up, encodes and
 /// decodes; model_price.cpp finds and predicts prices; model_cap.cpp shares the room under a cap;
-/// compressor.cpp is the public face. A part of a model is a model whose encoders, prices and ranks
+/// model_memory.cpp moves and saves memories; saved_state.cpp saves and loads; compressor.cpp is the
+/// public face. A part of a model is a model whose encoders, prices and ranks
 /// are the whole's.
 
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,6 +16,8 @@
 #include "atomo/compressor.hpp"
 #include "backend/backend.hpp"
 #include "codec/layer.hpp"
+#include "codec/layer_order.hpp"
+#include "core/run_tasks.hpp"
 #include "core/status.hpp"
 #include "price/price_controller.hpp"
 
@@ -22,6 +27,11 @@ namespace model {
 
 /// A body is padded to 4 bytes: 1.5 of them on average.
 inline constexpr double kMeanPaddingBits = 12;
+
+/// Prices are f32 whose lower 16 bits are zero; 0 stands for none.
+[[nodiscard]] inline bool is_finite_price(float p) noexcept {
+  return p >= 0 && std::isfinite(p) && (std::bit_cast<std::uint32_t>(p) & 0xFFFFu) == 0;
+}
 
 }  // namespace model
 
@@ -63,6 +73,12 @@ struct Compressor::Impl {
   std::vector<std::size_t> ranked_layers;
   std::vector<price::RankState> ranks, next_ranks;  // a layer each
 
+  // Of layers with a memory: a layer each, empty where there are none, or of a part; and whether a
+  // message of the step under way has moved it.
+  std::vector<std::size_t> remembering;
+  std::vector<codec::LayerMemory> memories;
+  std::vector<std::uint8_t> moved;
+
   Key step_key;
   codec::LayerPrices prices;           // of the step under way
   bool given = false;                  // these prices were fixed by hand
@@ -94,6 +110,7 @@ struct Compressor::Impl {
   void set_up() {
     set_up_layers();
     set_up_memory();
+    set_up_memories();
     set_up_order();
     check_cap();
     set_limits();
@@ -101,6 +118,7 @@ struct Compressor::Impl {
   }
   void set_up_layers();
   void set_up_memory();
+  void set_up_memories();
   void set_up_order();
   void set_up_device();
   [[nodiscard]] std::size_t read_workspace(std::size_t i) const noexcept {
@@ -157,6 +175,21 @@ struct Compressor::Impl {
             static_cast<std::size_t>(format::padded(plans[i].max_body_bytes))};
   }
   std::uint64_t close_gaps() noexcept;
+  /// Whether a message of this step has moved a memory of these layers.
+  [[nodiscard]] bool any_moved() const noexcept;
+  /// Of a whole message, fitted and not yet closed: its memories move. `so_far` is its status.
+  Status keep_unsent(const codec::LayerPrices& found, Status so_far, Executor* executor) noexcept;
+  void reset_memory() noexcept;
+  /// The saved values of a layer's memory.
+  struct SavedValues {
+    std::size_t layer = 0;
+    ConstBytes bytes;
+  };
+  void save_memories(std::vector<std::byte>& state) const;
+  /// Those of this model's layers among saved ones. False for other bytes.
+  [[nodiscard]] bool read_memories(ConstBytes state, std::vector<SavedValues>& found) const;
+  /// The others become zero. False, and nothing changes, for values that are not finite.
+  [[nodiscard]] bool write_memories(std::span<const SavedValues> found) noexcept;
   /// What layer i, once written, says of its next sketch.
   void learn_rank(std::size_t i) noexcept {
     if (whole_model != nullptr) return whole_model->learn_rank(first_layer + i);
@@ -194,5 +227,23 @@ struct Compressor::Impl {
   Status add_through_f32(std::span<const ConstBytes> messages, float alpha,
                          std::span<const TensorView> views, const Context& context) const noexcept;
 };
+
+/// Runs `step(i, executor)` for every layer, several at once when there is an executor; the worst
+/// status. A step of a layer that runs beside others has none.
+template <typename Step>
+Status Compressor::Impl::each_layer(Executor* executor, Step step) noexcept {
+  const std::span<const std::size_t> sorted(layers_by_size);
+  const std::size_t alone =
+      codec::count_alone(sorted, executor, [&](std::size_t i) { return plans[i].n; });
+  for (const std::size_t i : sorted.first(alone)) statuses[i] = step(i, executor);
+  const std::size_t rest = sorted.size() - alone;
+  core::run_tasks(executor, rest, [&](std::size_t k) {
+    const std::size_t i = sorted[alone + k];
+    statuses[i] = step(i, rest == 1 ? executor : nullptr);
+  });
+  Status status = Status::ok;
+  for (const Status s : statuses) status |= s;
+  return status;
+}
 
 }  // namespace atomo

@@ -101,6 +101,12 @@ Policy Policy::without_lossless() const {
   return Policy(std::move(rules));
 }
 
+Policy Policy::without_memory() const {
+  std::vector<Rule> rules;
+  for (const Rule& rule : rules_) rules.push_back({rule.pattern, rule.codec.without_memory()});
+  return Policy(std::move(rules));
+}
+
 std::string Policy::to_string() const {
   std::string text;
   for (const auto& rule : rules_) text += rule.pattern + " = " + rule.codec.to_string() + "\n";

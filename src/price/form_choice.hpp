@@ -37,6 +37,13 @@ inline constexpr std::uint64_t kTwoFamilies256 = 256 * 8 * kPairBytesField;
   return pairs + rows + kTwoFamilies256;
 }
 
+/// The loss of a form of atoms. One that is expected to keep nothing is taken where no other keeps
+/// anything either: without draws its loss may be the least, and the budget would not be spent.
+[[nodiscard]] ATOMO_HD constexpr std::uint64_t loss_of_form(const Expected& expected,
+                                                            std::uint64_t loss) noexcept {
+  return expected.worth == 0 ? std::numeric_limits<std::uint64_t>::max() : loss;
+}
+
 /// The form of least loss, the first of equal ones; forms are offered in their order. Whatever its
 /// loss, the first one counts until another has less.
 struct LeastForm {

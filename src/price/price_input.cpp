@@ -75,7 +75,10 @@ PriceInput::Best PriceInput::best(float price) const noexcept {
     if (least.offer(form, weighed.loss_256) || form == kBlocksForm) best = {form, weighed.expected};
   };
   for (std::uint8_t form = 0; form < kForms; ++form) {
-    if (forms[form].exists()) offer(form, weigh_form(forms[form], price));
+    if (!forms[form].exists()) continue;
+    Weighed own = weigh_form(forms[form], price);
+    own.loss_256 = loss_of_form(own.expected, own.loss_256);
+    offer(form, own);
   }
   if (!grid.empty() && std::isfinite(step)) offer(kGridForm, weigh_grid(grid, step));
   return best;

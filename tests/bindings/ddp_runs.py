@@ -248,20 +248,25 @@ def wrap(model, policy, state_class, cap_mb, ddp, seed, state=None):
 
 def restart(wrapped, state, optimiser, policy, net, state_class, cap_mb, lr, way, ddp, seed):
     """A checkpoint to bytes and back: nothing of the old objects is used. `way`: the state's dict, or a pickle."""
-    saved = io.BytesIO()
-    torch.save({"model": wrapped.module.state_dict(), "optimiser": optimiser.state_dict()}, saved)
-    kept = pickle.dumps(state.state_dict() if way == "dict" else state)
-    saved.seek(0)
-    loaded = torch.load(saved)
-    model = make_net(net, seed=99)
-    model.load_state_dict(loaded["model"])
-    revived = pickle.loads(kept)
+    model, kept, revived = reloaded(wrapped.module, optimiser, state, way, net)
     again, found = wrap(model, policy, state_class, cap_mb, ddp, seed, None if way == "dict" else revived.bind(model))
     if way == "dict":
         found.load_state_dict(revived)
     optimiser = torch.optim.SGD(again.parameters(), lr=lr, momentum=0.9)
-    optimiser.load_state_dict(loaded["optimiser"])
+    optimiser.load_state_dict(kept)
     return again, found, optimiser
+
+
+def reloaded(model, optimiser, state, way, net):
+    """A new net with what a checkpoint in bytes held, what it held of the optimiser, and the hook's state or its dict."""
+    saved = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, saved)
+    revived = pickle.loads(pickle.dumps(state.state_dict() if way == "dict" else state))
+    saved.seek(0)
+    loaded = torch.load(saved)
+    again = make_net(net, seed=99)
+    again.load_state_dict(loaded["model"])
+    return again, loaded["optimiser"], revived
 
 
 def join(rank, ranks, policy, state_class="Watched"):

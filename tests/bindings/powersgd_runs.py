@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_torch_powersgd.py do."""
 
-import io
-import pickle
-
 import atomo.torch
 import numpy as np
 import torch
 import torch.distributed as dist
-from ddp_runs import batch_of, make_net, parameters_of
+from ddp_runs import batch_of, make_net, parameters_of, reloaded
 from stand_in import StandIn
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -94,19 +91,12 @@ def train(number, ranks, how, *, steps=8, checkpoint_at=None, way="dict", cap_mb
     losses = []
     for step in range(steps):
         if step == checkpoint_at:
-            saved = io.BytesIO()
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, saved)
-            kept = pickle.dumps(hook_state.state_dict() if way == "dict" else hook_state)
-            saved.seek(0)
-            loaded = torch.load(saved)
-            model = make_net(net, seed=99)
-            model.load_state_dict(loaded["model"])
-            revived = pickle.loads(kept)
+            model, kept, revived = reloaded(model, optimizer, hook_state, way, net)
             wrapped, hook_state = run_of(model, how, cap_mb, options, None if way == "dict" else revived.bind(model))
             if way == "dict":
                 hook_state.load_state_dict(revived)
             optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-            optimizer.load_state_dict(loaded["optimizer"])
+            optimizer.load_state_dict(kept)
         optimizer.zero_grad()
         for part in range(accumulate):
             x, y = batch_of(accumulate * step + part, number, 24)

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ranks of test_torch_squares.py do, and planted bugs."""
 
-import io
-import pickle
-
 import atomo.torch
 import ddp_runs
 import numpy as np
 import torch
-from ddp_runs import batch_of, make_net, parameters_of
+from ddp_runs import batch_of, make_net, parameters_of, reloaded
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -41,9 +38,9 @@ def told(rank, ranks, policy, *, steps=1, state="Watched", squares="Squares", be
     The true figures are of the ranks' own gradients, exchanged as they are.
     """
     model = make_net(net)
-    squares = CLASSES[squares](every=every, beta2=beta2, scale=scale)
+    squares = CLASSES[squares](every=every, beta2=beta2)
     wrapped = DistributedDataParallel(model, bucket_cap_mb=THREE_BUCKETS)
-    hook_state = CLASSES[state](model, policy, squares=squares, seed=seed)
+    hook_state = CLASSES[state](model, policy, squares=squares, seed=seed, scale=scale)
     wrapped.register_comm_hook(hook_state, atomo.torch.ddp_hook)
     seen, truth = [], []
     for step in range(steps):
@@ -92,19 +89,12 @@ def train(rank, ranks, policy, *, steps=8, every=3, checkpoint_at=None, way="dic
     losses = []
     for step in range(steps):
         if step == checkpoint_at:
-            saved = io.BytesIO()
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, saved)
-            kept = pickle.dumps(hook_state.state_dict() if way == "dict" else hook_state)
-            saved.seek(0)
-            loaded = torch.load(saved)
-            model = make_net("small", seed=99)
-            model.load_state_dict(loaded["model"])
-            revived = pickle.loads(kept)
+            model, kept, revived = reloaded(model, optimizer, hook_state, way, "small")
             wrapped, hook_state, optimizer = run_of(model, policy, every, state, told, lr,
                                                     None if way == "dict" else revived.bind(model))
             if way == "dict":
                 hook_state.load_state_dict(revived)
-            optimizer.load_state_dict(loaded["optimizer"])
+            optimizer.load_state_dict(kept)
         optimizer.zero_grad()
         x, y = batch_of(step, rank, 24)
         loss = nn.functional.mse_loss(wrapped(x), y)

@@ -328,6 +328,57 @@ TEST(CModel, WhatItLearntIsSavedAndLoaded) {
             std::string::npos);
 }
 
+TEST(CModel, MemoriesAreTheCppOnes) {
+  Twins t("*.bias=identity;*=ef+topk:keep=0.1");
+  for (std::uint32_t step = 0; step < 3; ++step)
+    EXPECT_EQ(t.encode({.step = step}), t.encode_twin({.step = step}));
+  for (const bool reset : {false, true}) {
+    if (reset) {
+      EXPECT_EQ(atomo_compressor_reset_memory(t.handle.get()), ATOMO_OK);
+      t.model.reset_memory();
+    }
+    for (std::size_t i = 0; i < t.count(); ++i) {
+      const std::vector<float> expected = t.model.memory(i);
+      std::size_t needed = 1;
+      ASSERT_EQ(atomo_compressor_memory(t.handle.get(), i, nullptr, 0, &needed), ATOMO_OK);
+      ASSERT_EQ(needed, expected.size());
+      std::vector<float> found(needed + 1, 7.0f);
+      EXPECT_EQ(atomo_compressor_memory(t.handle.get(), i, found.data(), needed, nullptr),
+                ATOMO_OK);
+      EXPECT_EQ(found.back(), 7.0f);
+      found.pop_back();
+      EXPECT_EQ(found, expected);
+      if (needed > 0) {
+        EXPECT_EQ(atomo_compressor_memory(t.handle.get(), i, found.data(), needed - 1, nullptr),
+                  ATOMO_BUFFER_TOO_SMALL);
+      }
+    }
+  }
+  float value = 0;
+  EXPECT_EQ(atomo_compressor_memory(t.handle.get(), t.count(), &value, 1, nullptr),
+            ATOMO_INVALID_ARGUMENT);
+  EXPECT_EQ(atomo_compressor_reset_memory(nullptr), ATOMO_INVALID_ARGUMENT);
+
+  atomo_codec *codec = nullptr, *plain = nullptr, *sign = nullptr;
+  ASSERT_EQ(atomo_codec_create("dgc+sign", &codec), ATOMO_OK);
+  ASSERT_EQ(atomo_codec_create("sign", &sign), ATOMO_OK);
+  ASSERT_EQ(atomo_codec_without_memory(codec, &plain), ATOMO_OK);
+  atomo_traits of_codec, of_plain;
+  ASSERT_EQ(atomo_codec_traits(codec, &of_codec), ATOMO_OK);
+  ASSERT_EQ(atomo_codec_traits(plain, &of_plain), ATOMO_OK);
+  EXPECT_EQ(of_codec.memory, 1);
+  EXPECT_EQ(of_plain.memory, 0);
+  std::int32_t equal = 0;
+  EXPECT_EQ(atomo_codec_equal(plain, sign, &equal), ATOMO_OK);
+  EXPECT_EQ(equal, 1);
+  std::size_t bytes = 0;
+  const std::int64_t dims[] = {9};
+  EXPECT_EQ(atomo_codec_encode_workspace_bytes(codec, dims, 1, ATOMO_F32, ATOMO_CPU, &bytes),
+            ATOMO_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(atomo_last_error()).find("Compressor"), std::string::npos);
+  for (atomo_codec* each : {codec, plain, sign}) atomo_codec_destroy(each);
+}
+
 TEST(CModel, PoliciesSayWhatTheySayInCpp) {
   const Policy policy = Policy::parse(kPolicies[2]);
   for (const bool without : {false, true}) {

@@ -46,6 +46,8 @@ class Usage(ToolTest):
                 ("give IN before OUT", ("encode", "--codec", "identity", "g.atomo", "g.npy")),
                 ("nearest is identity", ("encode", "--codec", "idnetity", "g.npy", "o")),
                 ("nearest is identity", ("measure", "--codec", "idnetity", "g.npy")),
+                ("a file has no past: take 'topk:keep=0.1'", ("encode", "--codec", "ef+topk:keep=0.1", "g.npy", "o")),
+                ("a file has no past: take 'sign'", ("measure", "--codec", "dgc+sign", "g.npy")),
                 ("ends in .png", ("measure", "--codec", "identity", "--plot", "p.svg", "g.npy")),
                 ("once", ("encode", "--codec", "identity", "-", "-", "o"))):
             with self.subTest(arguments=arguments):
@@ -83,6 +85,8 @@ class Codecs(ToolTest):
         for name in ("identity", "atomo", "qsgd", "terngrad", "sign", "topk", "randomk", "+blosc"):
             self.assertRegex(text, rf"(?m)^{name.replace('+', '[+]')}\s")
         self.assertIn("unbiased", text)
+        for name in ("ef", "momentum", "dgc"):
+            self.assertRegex(text, rf"(?m)^{name}[+]\s")
 
     def test_json_has_the_traits_and_its_examples_work(self):
         self.save("g.npy", normal(40, 30))
@@ -93,6 +97,8 @@ class Codecs(ToolTest):
                                   "fixed_size", "bounded", "allocates", "synchronises", "capturable", "cpu", "cuda"},
                                  set(codec["traits"]))
             self.succeed("encode", "--codec", codec["example"], "g.npy", "g.atomo")
+        memories = json.loads(self.succeed("codecs", "--json"))["memories"]
+        self.assertEqual([memory["name"] for memory in memories], ["ef", "momentum", "dgc"])
         unbiased = {codec["name"]: codec["traits"]["unbiased"] for codec in codecs}
         self.assertTrue(unbiased["qsgd"] and unbiased["atomo"])
         self.assertFalse(unbiased["sign"] or unbiased["topk"])

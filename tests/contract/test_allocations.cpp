@@ -75,9 +75,8 @@ TEST(Allocations, AddingMessagesTakesNoMemory) {
   EXPECT_LE(bytes, bound);
 }
 
-TEST(Allocations, ModelsTakeNoMemoryAfterSetUp) {
-  Compressor model({{"a", {64, 300}}, {"b", {64}}, {"c", {10, 64, 3, 3}}},
-                   Policy::parse("b=qsgd:bits=4;*=atomo:bits=1"));
+void check_takes_no_memory(const char* policy) {
+  Compressor model({{"a", {64, 300}}, {"b", {64}}, {"c", {10, 64, 3, 3}}}, Policy::parse(policy));
   std::vector<std::vector<float>> x, y;
   std::vector<ConstTensorView> views;
   std::vector<TensorView> outs;
@@ -108,6 +107,11 @@ TEST(Allocations, ModelsTakeNoMemoryAfterSetUp) {
   const long after = allocations;
   EXPECT_EQ(after - before, 0);
   EXPECT_FALSE(failed(worst)) << describe(worst);
+}
+
+TEST(Allocations, ModelsTakeNoMemoryAfterSetUp) {
+  check_takes_no_memory("b=qsgd:bits=4;*=atomo:bits=1");
+  check_takes_no_memory("a=dgc+topk:keep=0.1;b=ef:memory=bf16+qsgd:bits=4;*=ef+atomo:bits=1");
 }
 
 }  // namespace

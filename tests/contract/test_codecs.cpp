@@ -263,13 +263,14 @@ TEST_P(EveryCodec, ScalesOfAnySizeAreRight) {
   std::mt19937 generator(3);
   std::normal_distribution<float> normal;
   for (auto& v : x) v = normal(generator);
-  const bool scale_free = GetParam().find("price=") == std::string::npos &&
+  // Without draws the bits of a choice of forms do not fall steadily with the price, so which price the
+  // bisection ends at follows from where it begins.
+  const bool scale_free = GetParam() != "atomo:bits=0.5,content=nearest" &&
+                          GetParam().find("price=") == std::string::npos &&
                           GetParam().find("delta=") == std::string::npos &&
                           GetParam().find("f16") == std::string::npos && GetParam() != "sign";
   // A sketch leaves a matrix with a row of norm 2^120 or more to its residual.
-  const bool sketches = GetParam().find("sketch") != std::string::npos ||
-                        GetParam() == "atomo:bits=0.5,content=nearest";
-  const int largest = sketches ? 116 : 120;
+  const int largest = GetParam().find("sketch") == std::string::npos ? 120 : 116;
   const auto unit = test::decode(codec, test::encode(codec, x, shape).bytes, shape).values;
   for (const int exponent : {-140, -90, -76, 66, 116, 120}) {
     auto scaled = x;

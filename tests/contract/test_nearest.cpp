@@ -136,9 +136,8 @@ TEST_P(Nearest, SharesAPriceWithDrawnAtoms) {
 
 INSTANTIATE_TEST_SUITE_P(Atoms, Nearest,
                          testing::Values("", ",atoms=rows", ",atoms=blocks", ",atoms=sketch"),
-                         [](const auto& info) {
-                           return info.param.empty() ? std::string("automatic")
-                                                     : info.param.substr(7);
+                         [](const auto& of) {
+                           return of.param.empty() ? std::string("automatic") : of.param.substr(7);
                          });
 
 /// Rows of 160 entries: those whose rms is 1.5 times the price and more, whatever the key.

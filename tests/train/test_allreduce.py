@@ -220,6 +220,25 @@ class LocalTest(AllReduceTest):
         self.refuses(2, 8, 6, "--algorithm", "local", "--local-steps", 3)
 
 
+class MemoryTest(AllReduceTest):
+    def test_resume(self):
+        """Each worker's memory comes back, to the bit, beside back-propagation and behind rounds of local steps."""
+        options = (2, "--model", "logistic", "--codec", "ef+topk:keep=0.01", "--lr", 0.05)
+        self.resumed(4, 4, *options, "--steps", 9, "--algorithm", "allgather", "--threads", 2)
+        self.resumed(3, 4, *options, "--steps", 9, "--algorithm", "local", "--local-steps", 4)
+
+    def test_what_is_left_out_is_sent_later(self):
+        """One in a thousand entries a step: with a memory the training loss falls further."""
+        options = (2, "--model", "logistic", "--steps", 60, "--algorithm", "allgather", "--lr", 0.1, "--momentum", 0,
+                   "--schedule", "constant", "--batch", 32)
+        means = []
+        for codec in ("identity", "ef+topk:keep=0.001", "topk:keep=0.001"):
+            means.append(sum(losses(*options, "--codec", codec)[-10:]) / 10)
+        exact, kept, lost = means
+        self.assertLess(kept, lost, means)
+        self.assertLess(kept - exact, 0.7 * (lost - exact), means)
+
+
 if __name__ == "__main__":
     if not TRAINER:
         sys.exit("set ATOMO_TRAIN to the path of atomo-train")

@@ -110,6 +110,19 @@ TEST(Optimisers, AdaDeltaMeasuresStepsByEarlierSteps) {
   }
 }
 
+TEST(Optimisers, SignSgdMovesEachWeightAsFar) {
+  const auto begin = first_weights();
+  const auto ours = after_steps("signsgd");
+  for (std::size_t i = 0; i < kElements; ++i) {
+    double x = begin[i];
+    for (int step = 0; step < kSteps; ++step) {
+      const double g = gradient_of(step)[i];
+      x -= kRate / (1 + step) * ((g > 0) - (g < 0) + kDecay * x);
+    }
+    EXPECT_NEAR(ours[i], x, 1e-6) << i;
+  }
+}
+
 TEST(Optimisers, LarsTakesARateForEachLayer) {
   const auto begin = first_weights();
   const auto ours = after_steps("lars");
@@ -250,7 +263,7 @@ TEST(Optimisers, AnUnknownNameIsAnsweredWithThoseThereAre) {
   } catch (const std::runtime_error& e) {
     EXPECT_STREQ(e.what(),
                  "no optimiser 'adamax': there are sgd, nesterov, lars, adam, adamw, "
-                 "adagrad, adadelta, rmsprop, muon");
+                 "adagrad, adadelta, rmsprop, muon, signsgd");
   }
 }
 

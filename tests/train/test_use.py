@@ -90,6 +90,17 @@ class HelpTest(unittest.TestCase):
         self.assertEqual(check(*factored, "--optimizer", "adam", "--squares-every", "4"), "")
         self.assertEqual(check("--algorithm", "ps", "--servers", 2), "")
 
+    def test_memories_go_where_every_gradient_is_gathered(self):
+        memory = ("--codec", "ef+topk:keep=0.01")
+        for algorithm in ("ps", "asgd", "fedavg", "difference", "twoshot", "ring", "dpsgd", "choco", "pdmm"):
+            self.assertRegex(check("--algorithm", algorithm, *memory), "^atomo-train: --codec: a memory .* goes with "
+                             rf"--algorithm allgather and local only, not with {algorithm}\n$")
+        for algorithm in ("allgather", "local"):
+            self.assertEqual(check("--algorithm", algorithm, *memory), "")
+        self.assertIn("only, not with ps", check("--policy", "*.bias = identity; * = dgc+topk:keep=0.1"))
+        self.assertIn("--down: a memory", check("--algorithm", "ps", "--down", "ef+sign"))
+        self.assertIn("take --device cpu", check("--algorithm", "allgather", *memory, "--device", "cuda"))
+
 
 class JobFileTest(unittest.TestCase):
     def test_toml_json_and_command_line_are_one(self):

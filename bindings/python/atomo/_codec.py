@@ -47,13 +47,16 @@ class Traits:
     """Runs on the CPU."""
     cuda: bool
     """Runs on a GPU, where the package was built for one."""
+    memory: bool
+    """Keeps what it has not sent (`ef+`): biased a step, and a `Compressor` alone encodes."""
 
 
 class Codec:
     """How one array becomes a message and a message an array. Immutable; may be used from many threads.
 
     `spec` is `name` or `name:key=value,...`, with a lossless stage (`+blosc`) behind it if wanted; `atomo.codecs()`
-    lists the names and keys. Raises `atomo.Error` for a spec that cannot be read.
+    lists the names and keys. A codec with a memory in front (`ef+topk:keep=0.01`) decodes; it is for a `Compressor`,
+    which keeps the memory, and its `encode` raises. Raises `atomo.Error` for a spec that cannot be read.
 
     >>> import atomo
     >>> codec = atomo.Codec("qsgd:bits=4")
@@ -110,6 +113,15 @@ class Codec:
         'sign'
         """
         return Codec(self._codec.without_lossless())
+
+    def without_memory(self) -> Codec:
+        """This codec without the memory in front of it, which a `Compressor` keeps: what its messages are written by.
+
+        >>> import atomo
+        >>> str(atomo.Codec("ef+sign:scale=mean").without_memory())
+        'sign:scale=mean'
+        """
+        return Codec(self._codec.without_memory())
 
     def encode(self, x: Array, *, seed: int = 0, step: int, worker: int = 0, tensor: int = 0,
                channel: int = 0) -> bytes | Any:

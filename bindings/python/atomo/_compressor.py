@@ -97,7 +97,10 @@ class Compressor:
     ...     model.add_layer(name, gradients[name])
     >>> payload = model.end_message()
 
-    Pickling keeps what was learnt of the price and of ranks; a message or a step under way is not kept.
+    A codec with a memory, such as `ef+topk:keep=0.01`, adds to each gradient what earlier messages of the layer left out
+    (docs/memories.md): a worker keeps one model for all its steps, on the CPU, and a layer is sent once a step.
+
+    Pickling keeps what was learnt of the price and of ranks, and memories; a message or a step under way is not kept.
     """
 
     def __init__(self, layers: Mapping[str, Any] | Iterable[tuple[str, Any]] | Any, policy: str | Codec, *, threads: int = 1,
@@ -271,7 +274,8 @@ class Compressor:
         """Encodes one layer of the step as a message of its own; any order, any thread.
 
         Of a layer encoded again the last counts. Returns `bytes`; on a GPU a uint8 array there, which waits for the
-        stream. Raises `atomo.Error` outside of a step.
+        stream. Raises `atomo.Error` outside of a step, and for a layer that was encoded before in the step where its codec
+        has a memory.
         """
         number = self._number(name)
         if self._on_cuda(gradient):
@@ -397,14 +401,40 @@ class Compressor:
         be anything: its head tells where it ends."""
         return self._model.wire_bytes()
 
-    def state(self) -> bytes:
-        """What was learnt of the price and of the shares under a `cap=`: all that is needed to go on after a crash."""
-        return self._model.save()
+    def memory(self, name: str) -> bytes:
+        """What the memory of a layer keeps, of a codec such as `ef+topk:keep=0.01`: f32 values, an entry each, for
+        `numpy.frombuffer(..., "float32")`. Empty where its codec has no memory. Between steps. Raises `atomo.Error` of a
+        part, which keeps nothing.
+
+        >>> import atomo, numpy
+        >>> model = atomo.Compressor({"a": 4}, "ef+topk:keep=1")
+        >>> payload = model.encode({"a": numpy.array([1, 2, 3, 4], "float32")}, step=0)
+        >>> numpy.frombuffer(model.memory("a"), "float32").tolist()
+        [1.0, 2.0, 3.0, 0.0]
+        """
+        return self._model.memory(self._number(name))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the memories of its layers take."""
+        return self._model.memory_bytes()
+
+    def reset_memory(self) -> None:
+        """Every memory becomes zero, as in a new model. Between steps. Raises `atomo.Error` of a part."""
+        self._model.reset_memory()
+
+    def state(self, what: str = "all") -> bytes:
+        """What is needed to go on after a crash: what was "learnt" of the price and of the shares under a `cap=`, the
+        "memories" of codecs that have some, or "all". Each worker has memories of its own."""
+        if what not in ("all", "learnt", "memories"):
+            raise Error(f"what is {what!r}: all, learnt and memories are accepted")
+        return self._model.save(what)
 
     def load_state(self, state: bytes) -> None:
-        """Takes what `state` returned. Raises `atomo.Error` for other bytes.
+        """Takes what `state` returned; what that does not hold stays as it is. Raises `atomo.Error` for other bytes.
 
-        A state names no layers: it holds prices, which a model with other layers or another policy may go on from.
+        Prices are no layer's: a model with other layers or another policy may go on from them. Memories are taken by
+        layers of the same name and shape, whose codec has such a memory; the others become zero.
         """
         self._model.load(state)
 

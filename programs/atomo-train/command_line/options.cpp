@@ -7,6 +7,7 @@
 
 #include "command_line/options.hpp"
 
+#include <algorithm>
 #include <atomo/atomo.hpp>
 #include <cmath>
 #include <filesystem>
@@ -34,6 +35,31 @@ void check_device(const Options& o) {
                                "goes with --algorithm allgather and local only: messages of " +
                                    o.algorithm + " go through host memory");
   }
+}
+
+bool has_memory(const std::string& policy) {
+  return std::ranges::any_of(
+      atomo::Policy::parse(policy).rules(),
+      [](const atomo::Policy::Rule& rule) { return rule.codec.traits().memory; });
+}
+
+/// \throws CLI::ValidationError for a memory where a rank's messages are not all of one thing, sent once
+/// a step and added up by those who receive them.
+void check_memories(const Options& o) {
+  if (!o.down_policy.empty() && has_memory(o.down_policy))
+    throw CLI::ValidationError("--down", "a memory (ef+, momentum+, dgc+) is a worker's");
+  if (!has_memory(o.policy)) return;
+  if (!find_algorithm(o.algorithm)->gathers_payloads) {
+    throw CLI::ValidationError(
+        "--codec",
+        "a memory (ef+, momentum+, dgc+) goes with --algorithm allgather and "
+        "local only, not with " +
+            o.algorithm);
+  }
+  if (o.on_device())
+    throw CLI::ValidationError("--codec",
+                               "a memory (ef+, momentum+, dgc+) is on the CPU only: "
+                               "take --device cpu");
 }
 
 constexpr const char* kFooter =
@@ -150,6 +176,7 @@ Options parse_options(int argc, char** argv) {
     if (o.data.empty())
       throw CLI::ValidationError("--data", "--model " + o.model + " needs a file of its own");
     check_device(o);
+    check_memories(o);
     check_second_moment(app, o);
     choose_places(app, o);
     o.job = write_job(app, o);

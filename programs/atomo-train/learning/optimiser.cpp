@@ -2,7 +2,7 @@
 /// \file
 /// Each optimiser is a loop over flat arrays of weights, gradients and moments, with its update
 /// rule written above its class. The table `kOptimisers` maps the names on the command line to
-/// these classes. Weight decay joins the gradient in all of them except adamw and muon.
+/// these classes. Weight decay joins the gradient in all of them except adamw, muon and signsgd.
 
 #include "learning/optimiser.hpp"
 
@@ -333,6 +333,24 @@ class RmsProp final : public Optimiser {
   }
 };
 
+/// w <- w - lr (sign(g) + d w), the sign of 0 being 0 (signSGD, arXiv 1802.04434; DeMo's step, arXiv
+/// 2411.19870, where g is what the workers' messages of their momenta come to).
+class SignSgd final : public Optimiser {
+ public:
+  SignSgd(OptimiserSettings settings, Layers) : Optimiser(std::move(settings), 0, 0) {}
+
+  void step(std::span<float> weights, std::span<const float> gradient, double lr,
+            std::uint32_t) override {
+    const auto rate = static_cast<float>(lr);
+    const auto decay = static_cast<float>(settings_.weight_decay);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float g = gradient[i];
+      const float sign = static_cast<float>(g > 0) - static_cast<float>(g < 0);
+      weights[i] -= rate * (sign + decay * weights[i]);
+    }
+  }
+};
+
 using Made = std::unique_ptr<Optimiser>;
 
 struct Entry {
@@ -361,6 +379,7 @@ constexpr Entry kOptimisers[] = {
     {"sgd", make_sgd<false>},     {"nesterov", make_sgd<true>}, {"lars", make<Lars>},
     {"adam", make_adam<false>},   {"adamw", make_adam<true>},   {"adagrad", make<AdaGrad>},
     {"adadelta", make<AdaDelta>}, {"rmsprop", make<RmsProp>},   {"muon", make<Muon>},
+    {"signsgd", make<SignSgd>},
 };
 
 }  // namespace

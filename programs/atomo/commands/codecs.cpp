@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// `atomo codecs` lists the codecs of the library with their keys and summaries, and the traits of
-/// an example of each. The lists are two tables for the terminal, or one JSON document with --json.
+/// `atomo codecs` lists the codecs of the library with their keys and summaries, the memories that may
+/// stand in front of them, and the traits of an example of each codec. The lists are tables for the
+/// terminal, or one JSON document with --json.
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -68,15 +69,25 @@ void run_codecs(const CodecsOptions& options) {
                 significant(t.contraction.value_or(kNone)), yes(t.averages_over_workers),
                 yes(t.fixed_size), yes(t.linear), yes(t.allocates), t.cuda ? "cpu, cuda" : "cpu"});
   }
-  if (options.json) {
-    return print(Json{{"codecs", list}}.dump(2) + "\n");
+  Json memories = Json::array();
+  Table of_memories(
+      {{"in front", Align::left}, {"keys", Align::left}, {"what it does", Align::left}});
+  for (const CodecHelp& help : list_memories()) {
+    memories.push_back({{"name", help.name},
+                        {"keys", help.keys},
+                        {"summary", help.summary},
+                        {"example", help.example}});
+    of_memories.add({help.name + "+", help.keys, help.summary});
   }
-  print(keys.render() + "\n" + traits.render() +
+  if (options.json) {
+    return print(Json{{"codecs", list}, {"memories", memories}}.dump(2) + "\n");
+  }
+  print(keys.render() + "\n" + of_memories.render() + "\n" + traits.render() +
         "\nomega: E|decode - g|^2 <= omega |g|^2; contraction: ... <= (1 - contraction) |g|^2; "
         "averages: workers' "
         "errors\nare independent, so the mean over W workers has 1/W of the variance; \"-\": no "
         "bound known without "
-        "g.\n");
+        "g. A memory is a\ntrainer's: e.g. ef+topk:keep=0.01.\n");
 }
 
 }  // namespace atomo::cli

@@ -85,6 +85,7 @@ Encoded encode_on_device(const std::vector<Tensor>& tensors, const Codec& codec,
 void run_encode(const EncodeOptions& options) {
   const std::vector<std::string> inputs = inputs_of(options);
   const Codec codec = Codec::parse(options.codec);
+  require_no_memory(codec);
   if (options.device == Device::cuda) {
     require_cuda();
   }

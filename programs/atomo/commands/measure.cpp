@@ -166,6 +166,7 @@ void run_measure(const MeasureOptions& options) {
   std::vector<Codec> codecs;
   for (const std::string& spec : options.codecs) {
     codecs.push_back(Codec::parse(spec));
+    require_no_memory(codecs.back());
   }
   if (options.device == Device::cuda) {
     for (const Codec& codec : codecs) {

@@ -38,6 +38,16 @@ bool can_be_mapped(std::size_t bytes) {
 
 }  // namespace
 
+void require_no_memory(const Codec& codec) {
+  if (!codec.traits().memory) {
+    return;
+  }
+  throw InputError(fmt::format(
+      "'{}' keeps a memory from step to step, and a file has no past: take '{}', which writes the "
+      "same messages",
+      codec.to_string(), codec.without_memory().to_string()));
+}
+
 unsigned threads_with_memory(unsigned threads, const Codec& codec) {
   rlimit limit{};
   if (!multiplies_matrices(codec) || ::getrlimit(RLIMIT_AS, &limit) != 0 ||

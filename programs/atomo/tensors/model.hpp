@@ -20,6 +20,9 @@ namespace atomo::cli {
 [[nodiscard]] std::vector<ConstTensorView> views_of(const std::vector<Tensor>& tensors);
 [[nodiscard]] std::vector<TensorView> writable_views_of(std::vector<Tensor>& tensors);
 
+/// \throws InputError for a codec with a memory: a file has no step before it.
+void require_no_memory(const Codec& codec);
+
 /// As many of the threads as the limit of the address space (ulimit -v) leaves memory for, where
 /// encoding by the codec multiplies matrices: OpenBLAS takes 128 MiB for each thread that does, and
 /// asks for it again and again where it gets none.

@@ -34,17 +34,33 @@ class Coder:
         self.policy, self.threads = policy, threads
         self.learnt: list[bytes] = []
         self._restore = False  # the compressor is to take its part of `learnt`
+        self._saved: tuple[int, bytes] | None = None  # memories of a checkpoint, and the worker whose they are
+        self._worker = 0
+        self._before: bytes | None = None  # memories when the step under way began
+        self.compressor: atomo.Compressor | None = None
         self._key: dict[str, int] | None = None  # of the step under way
         self._met: set[str] = set()  # layers whose gradients came
         self._pool = ThreadPoolExecutor(threads, "atomo-layers") if threads > 1 else None
         self._make({})
 
     def _make(self, layers: Mapping[str, Layer]) -> None:
-        """A compressor that has learnt nothing; none without layers."""
+        """A compressor that has learnt nothing, with the memories of the one before; none without layers."""
+        kept = self.compressor.state("memories") if self.compressor is not None else None
         self.layers = dict(layers)
         self.compressor = compressor_of(layers, self.policy, self.threads, "cpu") if layers else None
         self.numbers = {name: number for number, name in enumerate(self.layers)}
         self.digest = digest_of([self.policy, self.table()])
+        if kept is not None and self.compressor is not None:
+            self.compressor.load_state(kept)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether a codec keeps what it has not sent."""
+        return self.compressor is not None and self.compressor.memory_bytes > 0
+
+    def memories(self) -> tuple[int, bytes] | None:
+        """This worker's number and memories, where codecs have some."""
+        return (self._worker, self.compressor.state("memories")) if self.has_memory else None
 
     def table(self) -> list[list[Any]]:
         """The layers as plain values: name, shape and dtype of each."""
@@ -56,7 +72,7 @@ class Coder:
         """Other layers. A step under way goes on."""
         if list(layers.items()) == list(self.layers.items()):
             return
-        own = [self.compressor.state()] if self.layers else []
+        own = [self.compressor.state("learnt")] if self.layers else []
         self._make(layers)
         self.learnt = self._fitted(self.learnt)
         for state in self._fitted(own):
@@ -75,8 +91,10 @@ class Coder:
         self.policy, self.learnt, self._restore, self._key = policy, [], False, None
         self._make(self.layers)
 
-    def load(self, policy: str, table: Sequence[Sequence[Any]], learnt: Sequence[bytes]) -> None:
-        """What a checkpoint holds: `policy`, `table()` and `learnt`. It may lack layers that this model has.
+    def load(self, policy: str, table: Sequence[Sequence[Any]], learnt: Sequence[bytes],
+             memories: tuple[int, bytes] | None = None) -> None:
+        """What a checkpoint holds: `policy`, `table()`, `learnt` and `memories()`. It may lack layers that this model has.
+        Memories of another worker are left out, and begin at zero.
 
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state; everything is then as it was.
@@ -93,10 +111,13 @@ class Coder:
         self._key, self._restore = None, True
         self._make(both)
         self.learnt = self._fitted(learnt)
+        self._saved = memories
+        if self.compressor is not None:
+            self.compressor.reset_memory()
 
     def _fitted(self, learnt: Sequence[bytes]) -> list[bytes]:
         """What models of fewer layers had learnt, for this one."""
-        fresh = self.compressor.state() if learnt else b""
+        fresh = self.compressor.state("learnt") if learnt else b""
         return [carried(state, fresh) for state in learnt]
 
     # Steps
@@ -115,11 +136,20 @@ class Coder:
         if self._key is not None:
             self._key, self._restore = None, True
             self._make(self.layers)
+            self.take_memories_back()
+
+    def take_memories_back(self) -> None:
+        """Those of the last step become what they were before it: nobody used its gradients."""
+        if self._before is not None:
+            self.compressor.load_state(self._before)
 
     def _begin_step(self, key: dict[str, int]) -> None:
         if self._restore and self.learnt:
             self.compressor.load_state(self.learnt[key["worker"] % len(self.learnt)])
-        self._restore = False
+        if self._saved is not None and self._saved[0] == key["worker"]:
+            self.compressor.load_state(self._saved[1])
+        self._restore, self._saved, self._worker = False, None, key["worker"]
+        self._before = self.compressor.state("memories") if self.has_memory else None
         self.compressor.begin_step(**key)
         self._key = key
 
@@ -163,7 +193,7 @@ class Coder:
         said = [f"the rule '{rule}' of the policy matches no layer: there are "
                 f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" for rule in idle_rules(self.policy, names)]
         codecs = [str(self.compressor.codec(name)) for name in names]
-        heads = sum(codec.startswith("atomo:") and "bits=" in codec for codec in codecs)
+        heads = sum("atomo:" in codec and "bits=" in codec for codec in codecs)
         budget = self.compressor.budget_bytes
         if message_a_layer and 0 < budget < HEAD_BYTES * heads:
             said.append(f"each step takes more than its budget of {budget:.0f} bytes: the heads of {heads} messages, "

@@ -10,36 +10,30 @@ On a GPU a bucket is one message, and the host queues its way from the gradients
 
 # No `from __future__ import annotations` here: DDP compares those of a hook with the types themselves.
 import dataclasses
-import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 
 from .._device import require_cuda
 from .bucket import DeviceBuckets
 from .coder import Coder
-from .device import Place, seed_of_bucket
-from .groups import (check_same_ranks, drawn_before, group_like, group_of, is_alive, raise_difference,
-                     registered_with)
+from .ddp_steps import Steps
+from .groups import drawn_before, group_of, is_alive
 from .layers import Layer, Parameters, device_of, joined, layers_of, named, trained
-from .squares import HostTelling, Squares, facts_of
-from .step import (PRICE_WORDS, StepLog, at_end_of_backward, bytes_of, check_integers, digest_of, told_by_all,
-                   words_of)
-from .wire import FAILED, Accumulator, all_reduce, all_reduce_later, as_bytes, check_lengths, sparse_bytes, swap
+from .squares import Squares
+from .step import StepLog, check_integers
 
-_CPU = torch.device("cpu")
 _states: "weakref.WeakSet[DDPState]" = weakref.WeakSet()  # of this process
 
 
-class DDPState:
+class DDPState(Steps):
     """What `ddp_hook` needs to know and remembers: the policy, the step's number, what was learnt of the price.
 
     Everything is kept by the parameters' names, so DDP may put them into other buckets at any time. Names are those of
@@ -67,6 +61,8 @@ class DDPState:
         threads: that encode the layers of a bucket and add up the ranks' messages, each a layer of its own. Where one
             layer is most of the model most of the work is one thread's. The bytes do not depend on them.
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
+        scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler. Memories
+            and squares are of gradients divided by it.
         squares: an `atomo.torch.Squares` that is told of the squares of gradients, for an optimiser such as
             `atomo.torch.AdamW`. It is saved with the state.
 
@@ -74,7 +70,7 @@ class DDPState:
         atomo.Error: for a policy, a parameter, a key or a group that cannot work.
 
     A gradient that is not finite makes its layer NaN on all ranks, for that step alone, so a GradScaler skips the step
-    everywhere. Sparse gradients, which have no codec, travel by all-reduce. A message has a head of some 80 bytes:
+    everywhere; memories are then as they were before it. Sparse gradients, which have no codec, travel by all-reduce. A message has a head of some 80 bytes:
     models of few parameters, or many tiny layers, take more than their budget, which is warned of.
 
     On a GPU each bucket is a model of its own: one encode, one all-gather, one decode of all ranks' messages, on streams
@@ -88,9 +84,10 @@ class DDPState:
 
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
-                 start_step: int = 0, squares: Squares | None = None):
+                 start_step: int = 0, scale: float | Callable[[], float] = 1.0, squares: Squares | None = None):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
-        self.seed, self.channel, self.start_step, self.squares = seed, channel, start_step, squares
+        self.seed, self.channel, self.start_step = seed, channel, start_step
+        self.scale, self.squares = scale, squares
         self._coder = Coder(str(policy), threads)
         self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
@@ -189,12 +186,14 @@ class DDPState:
     def state_dict(self) -> dict[str, Any]:
         """Everything a run needs to go on, as plain values and bytes. To be called between steps.
 
-        It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all.
+        It holds what every rank has learnt, and is the same on all ranks: one rank's checkpoint serves all. Memories
+        (`ef+`) are the rank's own: they come back where each rank saves and loads its own, and else begin at zero.
         """
         self._on_gpu.look()
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
-                "compressor": list(self._coder.learnt), "squares": self.squares and self.squares.state_dict()}
+                "compressor": list(self._coder.learnt), "memories": self._coder.memories(),
+                "squares": self.squares and self.squares.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken, on each rank where that rank was, to the bit. Of another number
@@ -203,7 +202,7 @@ class DDPState:
         Raises:
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
-        self._coder.load(state["policy"], state["layers"], state["compressor"])
+        self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"])
         if self.squares is not None and state["squares"] is not None:
             self.squares.load_state_dict(state["squares"])
         self._sent = list(state["bytes_sent"])
@@ -211,10 +210,11 @@ class DDPState:
         self.start_step = state["start_step"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "squares_object": self.squares}
+        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": self.scale,
+                "squares_object": self.squares}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.last, self.squares = state["last"], state["squares_object"]
+        self.last, self.scale, self.squares = state["last"], state["scale"], state["squares_object"]
         self._coder = Coder(state["policy"], state["threads"])
         self._start(None)
         self.load_state_dict(state)
@@ -239,249 +239,6 @@ class DDPState:
     def __repr__(self) -> str:
         layers = f"{len(self.layers)} layers of {self.compressor.elements} elements" if self.layers else "no model yet"
         return f"atomo.torch.DDPState({layers}, {self.policy!r}, seed={self.seed}, step={self.step})"
-
-    # A step
-
-    def _connect(self) -> dist.ProcessGroup:
-        """The group of this state's own collectives. DDP issues its own on the same ranks (the map of unused
-        parameters, buffers) while the worker thread is at work; in one group their order could differ by rank."""
-        if self._group is not None and is_alive(self._group):
-            return self._group
-        group = self.process_group
-        if group is not None and not is_alive(group):  # made anew since: DDP has the new one
-            group = next((ddp.process_group for ddp in registered_with(self)), None)
-            if group is None:
-                raise atomo.Error("the process group of this state was destroyed: call state.bind(model, group) with "
-                                  "the new one")
-            self.process_group = group
-        self._group = group_like(group or dist.group.WORLD)
-        return self._group
-
-    def _check_group(self, group: dist.ProcessGroup) -> None:
-        """That DDP averages over the same ranks, once for a group."""
-        if self._checked is not group:
-            check_same_ranks(group, registered_with(self))
-            self._checked = group
-
-    def _layers_of(self, bucket: dist.GradBucket) -> list[tuple[str, torch.Tensor]]:
-        """Names and gradients of a bucket, in the bucket's order. None of a sparse one."""
-        if not self._names:
-            self._bind_to_ddp()
-        names = [self._names.get(id(parameter)) for parameter in bucket.parameters()]
-        if None in names:
-            shape = list(bucket.parameters()[names.index(None)].shape)
-            raise atomo.Error(f"a parameter of shape {shape} is not among those this state was "
-                              "made for: make it from the model that DDP wraps, or state.bind(model) adds layers")
-        if bucket.buffer().is_sparse:
-            return []
-        return list(zip(names, bucket.gradients()))
-
-    def _bind_to_ddp(self) -> None:
-        """To the model that the state was registered with."""
-        found = registered_with(self)
-        if len(found) != 1:
-            raise atomo.Error(f"this state knows no model, and {len(found)} DDP modules were registered with it: call "
-                              "state.bind(model)")
-        self._bind(found[0], self.process_group)
-
-    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Queues a bucket; the future gets `bucket.buffer()` with the mean over the ranks in it."""
-        place = self._place_of(bucket.buffer())
-        return self._hand_over(bucket) if place is None else self._reduce_on(place, bucket)
-
-    def _hand_over(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """To the worker thread.
-
-        One worker thread, not the caller, which is autograd's own and has the next bucket's gradients to compute. One
-        thread alone keeps the collectives in the buckets' order, which is the same on all ranks.
-        """
-        buffer, first, last = bucket.buffer(), bucket.index() == 0, bucket.is_last()
-        done: torch.futures.Future = torch.futures.Future()
-        layers, group = self._layers_of(bucket), self._connect()
-        self._check_group(group)
-
-        def work() -> None:
-            try:
-                self._reduce(buffer, layers, group, first, last)
-                done.set_result(buffer)
-            except Exception as error:
-                self._error = error
-                done.set_result(buffer)
-
-        raised_later = not last or at_end_of_backward(self._raise)
-        self._worker.submit(work)
-        return done if raised_later else done.then(self._raise_or_value)
-
-    def _raise(self) -> None:
-        """At the end of the backward pass, when all buckets are done."""
-        if self._error is not None:
-            raise self._error
-
-    def _raise_or_value(self, done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-        self._raise()
-        return done.value()
-
-    # A step on a GPU
-
-    def _place_of(self, buffer: torch.Tensor) -> Place | None:
-        """The GPU that the gradients are on; None for the CPU."""
-        return self._on_gpu.place_of(buffer.device) if buffer.is_cuda else None
-
-    def _reduce_on(self, place: Place, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """In the caller's thread: it only queues. After an error a step sends nothing more."""
-        began = time.perf_counter()
-        buffer, layers, group = bucket.buffer(), self._layers_of(bucket), self._on_gpu.group_of(self)
-        if bucket.index() == 0:
-            self._begin_step(dist.get_rank(group), dist.get_world_size(group))
-        done = place.future()
-        try:
-            if self._error is not None:
-                done.set_result(buffer)
-            elif self._plain(layers):
-                done = all_reduce_later(buffer, group)
-                self._count(buffer.nbytes if layers else sparse_bytes(buffer), dist.get_world_size(group))
-            else:
-                coded = self._on_gpu.bucket(bucket.index(), dict(layers), self.policy, self._agree)
-                key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
-                self._prepare(layers, group)
-                done = coded.reduce(buffer, [gradient for _, gradient in layers], key, self._restore, self.squares,
-                                    bucket.is_last())
-                self._count(coded.sent, dist.get_world_size(group))
-        except Exception as error:
-            self._error = error
-            done.set_result(buffer)
-        if bucket.is_last():
-            self._on_gpu.forget(beyond=bucket.index())
-        self.last.buckets += 1
-        self.last.encode_seconds += time.perf_counter() - began
-        raised_later = not bucket.is_last() or at_end_of_backward(self._raise)
-        return done if raised_later else done.then(self._raise_or_value)
-
-    def _agree(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Raises on all ranks when they are not in the same step of the same run. Waits."""
-        if len({row[0] for row in told_by_all([self._digest], group, device)}) > 1:
-            raise_difference(self._facts(), group, device)
-
-    def _count(self, bytes_each: int, ranks: int) -> None:
-        """What every rank sent to every other."""
-        self._sent = [self._sent[rank % len(self._sent)] + bytes_each for rank in range(ranks)]
-        self.last.bytes_sent += bytes_each
-        self.last.bytes_received += (ranks - 1) * bytes_each
-
-    # A step on the CPU
-
-    def _reduce(self, buffer: torch.Tensor, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup,
-                first: bool, last: bool) -> None:
-        began = time.perf_counter()
-        messages, mine = self._encode(layers, group, first, last)
-        encoded = time.perf_counter()
-        plain = self._plain(layers)
-        if plain or mine:
-            lengths = [gradient.nbytes for _, gradient in layers] or [sparse_bytes(buffer)]
-        else:
-            lengths = [len(message) for message in messages]
-        table = self._tell(lengths, mine, group, first, last)
-        if plain:
-            all_reduce(buffer, group)
-            gathered = []
-        else:
-            gathered = swap([as_bytes(messages, _CPU)] * len(table), [sum(row) for row in table], group)
-        arrived = time.perf_counter()
-        if not plain:
-            telling = HostTelling(self.squares, layers)
-            telling.see_own(messages, self._coder)
-            try:
-                self._decode(layers, table, gathered)
-                self._restore()
-                telling.see_average()
-            finally:
-                self._count(telling.exchange(group, self._key) if last else 0, len(table))
-        self.last.buckets += 1
-        self.last.encode_seconds += encoded - began
-        self.last.wire_seconds += arrived - encoded
-        self.last.decode_seconds += time.perf_counter() - arrived
-
-    def _prepare(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup) -> None:
-        """What is done to gradients before they are encoded."""
-
-    def _restore(self) -> None:
-        """What is done to them when the mean is in them."""
-
-    def _plain(self, layers: list[tuple[str, torch.Tensor]]) -> bool:
-        """Whether a bucket goes by all-reduce: in a warm-up, or because it is sparse."""
-        return self.last.step < self.start_step or not layers
-
-    def _begin_step(self, rank: int, ranks: int) -> None:
-        self._coder.drop_step()
-        self._error = None
-        self._digest = digest_of([self._coder.digest, self.seed, self.step, self.channel, self.start_step,
-                                  facts_of(self.squares)])
-        self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
-        self.last = StepLog(self.step)
-        if self.squares is not None:
-            self.squares.begin(self.step - self.start_step, ranks)
-        self.step += 1
-
-    def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
-                last: bool) -> tuple[list[bytes], Exception | None]:
-        """A message a layer, or what went wrong: the other ranks have to hear of it."""
-        try:
-            if first:
-                self._begin_step(dist.get_rank(group), dist.get_world_size(group))
-            if self._error is not None:
-                return [], self._error
-            self._prepare(layers, group)
-            messages = [] if self._plain(layers) else self._coder.encode(layers, self._key)
-            if last:
-                self._coder.end_step()
-            self.last.price, self.last.grid_step = self.compressor.prices
-            return messages, None
-        except Exception as error:
-            return [], error
-
-    def _tell(self, lengths: list[int], mine: Exception | None, group: dist.ProcessGroup, first: bool,
-              last: bool) -> list[list[int]]:
-        """All ranks' lengths. With those of the first bucket goes what the ranks have to agree on, with those of
-        the last what each has learnt."""
-        words = [self._digest] * first + ([FAILED] * len(lengths) if mine else lengths)
-        learnt = words_of(self.compressor.state()) if last else []
-        # What layers have learnt is as much everywhere where policies are known to agree, as they are behind a step's
-        # first bucket.
-        at_once = PRICE_WORDS if first else len(learnt)
-        table = told_by_all(words + learnt[:at_once], group, _CPU)
-        if first and len({row[0] for row in table}) > 1:
-            raise_difference(self._facts(), group, _CPU)
-        rows = [row[int(first):][:len(lengths)] for row in table]
-        check_lengths(rows, mine)
-        if learnt:
-            rest = told_by_all(learnt[at_once:], group, _CPU) if learnt[at_once:] else [[]] * len(table)
-            self._coder.settle_step([bytes_of(row[len(words):] + more) for row, more in zip(table, rest)])
-        told = 8 * (len(words) + len(learnt))
-        own, sent = dist.get_rank(group), [told + sum(row) for row in rows]
-        self._sent = [self._sent[rank % len(self._sent)] + bytes_ for rank, bytes_ in enumerate(sent)]
-        self.last.length_bytes += told
-        self.last.bytes_sent += sent[own]
-        self.last.bytes_received += sum(sent) - sent[own]
-        return rows
-
-    def _facts(self) -> dict[str, Any]:
-        """What all ranks have to agree on."""
-        return {"seed": self.seed, "step": self.last.step, "channel": self.channel, "start_step": self.start_step,
-                "policy": self.policy, "squares": facts_of(self.squares), "layers": self._coder.table()}
-
-    def _decode(self, layers: list[tuple[str, torch.Tensor]], table: list[list[int]],
-                gathered: list[torch.Tensor]) -> None:
-        """Writes the mean over the ranks into the gradients, message after message in rank order."""
-        ranks = len(table)
-        messages = [part.split(lengths) for part, lengths in zip(gathered, table)]
-
-        def write(layer: tuple[str, torch.Tensor, Iterable[torch.Tensor]]) -> None:
-            name, gradient, of_ranks = layer
-            mean = Accumulator(gradient)
-            self._coder.decode_add_all(name, list(of_ranks), out=mean.sum, alpha=1 / ranks)
-            mean.finish(**{**self._key, "worker": ranks, "tensor": self._coder.numbers[name]})
-
-        self._coder.each(write, [(*layer, of_ranks) for layer, of_ranks in zip(layers, zip(*messages))])
 
 
 def ddp_hook(state: DDPState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

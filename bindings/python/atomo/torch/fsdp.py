@@ -52,6 +52,9 @@ class FSDPReduceScatter:
             raise atomo.Error(f"FSDP takes one codec, found the rules '{codec}': it hands over the gradients of many "
                               "parameters as one flat tensor, without names")
         self.codec = atomo.Codec(codec)
+        if self.codec.traits.memory:
+            raise atomo.Error(f"'{self.codec}' keeps a memory of each layer, and FSDP hands over flat chunks that it does not "
+                              f"name: take '{self.codec.without_memory()}'")
         self.seed = seed
         self.calls = 0  # each has draws of its own
         self.bytes_sent = 0  # to other ranks, lengths included

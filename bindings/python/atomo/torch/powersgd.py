@@ -50,14 +50,12 @@ class PowerSGDState(DDPState):
     without a memory: P follows from the all-reduce, so that the draws of the messages are all that is random.
 
     Args:
-        model, process_group, seed, channel, threads, start_step: as `DDPState` has them.
+        model, process_group, seed, channel, threads, start_step, scale: as `DDPState` has them.
         rank: of P and Q, at most a matrix's shorter side.
         residual: None for a memory; a policy, such as "atomo:bits=0.25,atoms=rows", for what P Q^T leaves of a matrix, and
             for all of the other layers.
         min_ratio: a matrix is factored when its elements are more than this many times those of P and Q.
         warm_start: False: Q is drawn anew in every step.
-        scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler. The
-            memory is of gradients divided by it, and stays when a step is skipped for a gradient that is not finite.
 
     Raises:
         atomo.Error: as `DDPState`, and for numbers that cannot be.
@@ -76,13 +74,12 @@ class PowerSGDState(DDPState):
         if not isinstance(rank, int) or rank < 1 or not min_ratio > 0:
             raise atomo.Error(f"rank={rank}, min_ratio={min_ratio}: a rank from 1 on and a ratio above 0 are expected")
         self.rank, self.min_ratio, self.warm_start = rank, float(min_ratio), bool(warm_start)
-        self.scale = scale
         self.keeps_memory = residual is None
         self._q: dict[str, torch.Tensor] = {}
         self._memory: dict[str, torch.Tensor] = {}
         self._products: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         super().__init__(model, _UNUSED if residual is None else residual, process_group=process_group, seed=seed,
-                         channel=channel, threads=threads, start_step=start_step)
+                         channel=channel, threads=threads, start_step=start_step, scale=scale)
 
     def state_dict(self) -> dict[str, Any]:
         """As `DDPState.state_dict`, with Q and, without `residual=`, this rank's memory."""
@@ -105,11 +102,8 @@ class PowerSGDState(DDPState):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.rank, self.min_ratio, self.keeps_memory = state["rank"], state["min_ratio"], state["keeps_memory"]
-        self._q, self._memory, self._products, self.scale = {}, {}, [], state["scale"]
+        self._q, self._memory, self._products = {}, {}, []
         super().__setstate__(state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "scale": self.scale}
 
     def reset_memory(self) -> None:
         """Forgets what gradients have left, and Q."""
@@ -124,8 +118,7 @@ class PowerSGDState(DDPState):
     def _begin_step(self, rank: int, ranks: int) -> None:
         super()._begin_step(rank, ranks)
         self._digest = digest_of([self._digest, self.rank, self.min_ratio, self.keeps_memory, self.warm_start])
-        self._agreed, self._left, self._finite = False, {}, None
-        self._scale = float(self.scale() if callable(self.scale) else self.scale)
+        self._agreed, self._left, self._all_finite = False, {}, None
 
     def _facts(self) -> dict[str, Any]:
         return {**super()._facts(), "rank": self.rank, "min_ratio": self.min_ratio, "keeps_memory": self.keeps_memory,
@@ -134,14 +127,12 @@ class PowerSGDState(DDPState):
     def _prepare(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup) -> None:
         """Before a bucket is encoded: the residuals stand in its gradients, the products in `_products`."""
         self._products = []
-        if self._plain(layers):
-            return
         self._agree_once(layers, group)
         for of, p, q_own, q in self._rounds(layers, group, others=[]):
             of.gradient.sub_((p @ q_own.t()).view_as(of.gradient))
             self._products.append((of.gradient, p, q))
 
-    def _restore(self) -> None:
+    def _restore(self, layers: list[tuple[str, torch.Tensor]]) -> None:
         """After its messages were decoded."""
         for gradient, p, q in self._products:
             gradient.add_((p @ q.t()).view_as(gradient))
@@ -179,13 +170,13 @@ class PowerSGDState(DDPState):
             self._left[of.name] = (of.gradient.float() - sent) / self._scale
             of.gradient.copy_(sent)
         finite = [torch.isfinite(gradient).all() for _, gradient in layers]
-        self._finite = torch.stack(finite if self._finite is None else [*finite, self._finite]).all()
+        self._all_finite = torch.stack(finite if self._all_finite is None else [*finite, self._all_finite]).all()
 
     def _keep(self) -> None:
         """Behind a step's last bucket. The gradients of all ranks are the same by then, and so is whether they are finite."""
         for name, left in self._left.items():
             was = self._memory.get(name, torch.zeros_like(left)).to(left)
-            self._memory[name] = torch.where(self._finite, left, was)
+            self._memory[name] = torch.where(self._all_finite, left, was)
         self._left = {}
 
     def _agree_once(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup) -> None:

@@ -76,24 +76,25 @@ class Squares:
     biased codec (`traits.unbiased` is False) the cross products are those of what was sent. Vectors, and matrices with a
     side below 4, are not told of: an optimiser keeps moments of its own for them.
 
+    A step in which a rank's squares are not finite leaves the means as they were. Under a GradScaler
+    `DDPState(scale=scaler.get_scale)` makes them those of gradients without its scale.
+
     Any optimiser may read `squares[parameter].second_moment()`. All ranks hold the same numbers, to the bit.
 
     Args:
         every: steps from one telling to the next, from step 0 on, or the first after `DDPState(start_step=)`.
         beta2: Adam's decay a step of the running means.
-        scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler. The
-            means are of gradients divided by it. A step in which a rank's squares are not finite leaves them as they were.
 
     Raises:
         atomo.Error: for numbers that cannot be.
     """
 
-    def __init__(self, *, every: int = 10, beta2: float = 0.999, scale: float | Callable[[], float] = 1.0):
+    def __init__(self, *, every: int = 10, beta2: float = 0.999):
         if not isinstance(every, int) or every < 1:
             raise atomo.Error(f"every={every!r}: a whole number of steps from 1 on is expected")
         if not 0 <= beta2 < 1:
             raise atomo.Error(f"beta2={beta2!r}: a number from 0 to below 1 is expected")
-        self.every, self.beta2, self.scale = every, beta2, scale
+        self.every, self.beta2 = every, beta2
         self._layers: dict[str, LayerSquares] = {}
         self._names: dict[int, str] = {}  # by the parameter's identity
         self._step: _Step | None = None
@@ -130,10 +131,10 @@ class Squares:
         self._layers = {name: LayerSquares(**{**of, "shape": torch.Size(of["shape"])}) for name, of in state["layers"].items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.state_dict(), "scale": self.scale}
+        return self.state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.scale, self._names, self._step = state["scale"], {}, None
+        self._names, self._step = {}, None
         self.load_state_dict(state)
 
     # What DDPState calls
@@ -142,10 +143,10 @@ class Squares:
         """Names by the identity of parameters."""
         self._names = dict(names)
 
-    def begin(self, step: int, ranks: int) -> None:
-        """A step of gradients, the first one 0, a negative one without messages. `tells` says whether squares are told."""
-        told = step >= 0 and step % self.every == 0
-        self._step = _Step(float(self.scale() if callable(self.scale) else self.scale), ranks) if told else None
+    def begin(self, step: int, ranks: int, scale: float) -> None:
+        """A step of gradients, the first one 0, a negative one without messages, all of them multiplied by `scale`. `tells`
+        says whether squares are told."""
+        self._step = _Step(scale, ranks) if step >= 0 and step % self.every == 0 else None
 
     @property
     def tells(self) -> bool:

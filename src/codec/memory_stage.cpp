@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The table of memories, and how their specs are read.
+#include "codec/memory_stage.hpp"
+
+#include <algorithm>
+
+namespace atomo::codec {
+namespace {
+
+using Rule = MemoryOptions::Rule;
+
+const std::vector<std::string> kScales{"none", "contract"}, kDtypes{"f32", "bf16"};
+
+/// What the factor of each rule is called, and what it is where the spec does not say.
+struct Factor {
+  const char* key;
+  double fallback;
+};
+constexpr Factor kFactors[] = {{"decay", 1}, {"beta", 0.999}, {"momentum", 0.9}};
+
+const char* name_of_rule(Rule rule) { return memory_table()[static_cast<std::size_t>(rule)].name; }
+const Factor& factor_of(Rule rule) { return kFactors[static_cast<std::size_t>(rule)]; }
+
+}  // namespace
+
+std::string MemoryOptions::to_string() const {
+  std::string text =
+      std::string(name_of_rule(rule)) + ":" + factor_of(rule).key + "=" + format_number(factor);
+  if (rule == Rule::dgc) return text;
+  return text + ",scale=" + kScales[contract ? 1 : 0] + ",memory=" + std::string(name_of(dtype));
+}
+
+const std::vector<MemoryEntry>& memory_table() {
+  static const std::vector<MemoryEntry> table{
+      {"ef",
+       "decay=0..1, scale=none|contract, memory=f32|bf16",
+       "error feedback: what a message leaves out is added to the next gradient",
+       "ef+topk:keep=0.01",
+       {"ef+topk:keep=0.05", "ef:decay=0.95+sign:scale=mean", "ef:scale=contract+qsgd:bits=4",
+        "ef:memory=bf16+topk:keep=3", "ef+topk:keep=0.05+blosc:codec=zstd"}},
+      {"momentum",
+       "beta=0..1, scale=none|contract, memory=f32|bf16",
+       "sends of a momentum what the codec takes, and keeps the rest",
+       "momentum:beta=0.999+topk:keep=0.01",
+       {"momentum+topk:keep=0.05"}},
+      {"dgc",
+       "momentum=0..1",
+       "momentum correction and factor masking in front of a sparse codec",
+       "dgc:momentum=0.9+topk:keep=0.01",
+       {"dgc+topk:keep=0.05"}}};
+  return table;
+}
+
+bool is_memory(std::string_view stage) {
+  const auto& table = memory_table();
+  return std::any_of(table.begin(), table.end(), [&](const auto& e) { return e.name == stage; });
+}
+
+MemoryOptions read_memory(const std::string& stage, SpecArgs& args) {
+  const auto& table = memory_table();
+  const auto entry =
+      std::find_if(table.begin(), table.end(), [&](const auto& e) { return e.name == stage; });
+  MemoryOptions memory;
+  memory.rule = static_cast<Rule>(entry - table.begin());
+  const Factor& factor = factor_of(memory.rule);
+  std::vector<std::string> known{factor.key};
+  if (memory.rule != Rule::dgc) known.insert(known.end(), {"scale", "memory"});
+  args.check_keys(known);
+  memory.factor = args.number(factor.key, 0, 1, factor.fallback);
+  if (memory.rule == Rule::dgc) return memory;
+  memory.contract = args.choice("scale", kScales, 0) == 1;
+  memory.dtype = args.choice("memory", kDtypes, 0) == 1 ? DType::bf16 : DType::f32;
+  return memory;
+}
+
+void check_memory(const MemoryOptions& memory, const Traits& codec, const SpecArgs& args) {
+  if (!memory.contract || (codec.unbiased && codec.omega)) return;
+  args.fail("scale", codec.unbiased
+                         ? "scale=contract divides by 1 + omega, and no omega is known of "
+                           "the codec behind it"
+                         : "scale=contract is for an unbiased codec, and the one behind "
+                           "it is biased");
+}
+
+}  // namespace atomo::codec

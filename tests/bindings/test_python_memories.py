@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memories in front of codecs: in a Compressor, refused where there is no state."""
+
+import pickle
+
+import atomo
+import numpy as np
+import pytest
+
+LAYERS = {"weight": (30, 40), "bias": 7}
+
+
+def gradients(step):
+    random = np.random.default_rng(step)
+    return {"weight": random.standard_normal((30, 40), np.float32), "bias": random.standard_normal(7, np.float32)}
+
+
+def kept(model):
+    return {name: np.frombuffer(model.memory(name), np.float32).reshape(x.shape) for name, x in gradients(0).items()}
+
+
+def test_what_is_left_out_is_kept():
+    model = atomo.Compressor(LAYERS, "ef+topk:keep=0.1")
+    before = {name: np.zeros_like(x) for name, x in gradients(0).items()}
+    for step in range(4):
+        x = {name: g + before[name] for name, g in gradients(step).items()}
+        payload = model.encode(gradients(step), step=step)
+        assert payload == atomo.Compressor(LAYERS, "topk:keep=0.1").encode(x, step=step)
+        decoded = model.decode(payload, like=x)
+        before = kept(model)
+        for name in LAYERS:
+            assert np.array_equal(before[name], x[name] - decoded[name])
+    assert model.memory_bytes == 4 * model.elements
+    model.reset_memory()
+    assert not any(x.any() for x in kept(model).values())
+
+
+def test_a_state_and_a_pickle_go_on():
+    model, other = (atomo.Compressor(LAYERS, "*.bias=identity; *=ef+atomo:bits=1") for _ in range(2))
+    for step in range(3):
+        model.encode(gradients(step), step=step)
+    other.load_state(model.state())
+    copy = pickle.loads(pickle.dumps(model))
+    assert model.encode(gradients(3), step=3) == other.encode(gradients(3), step=3) == copy.encode(gradients(3), step=3)
+    learnt, memories = model.state("learnt"), model.state("memories")
+    assert len(learnt) < 200 < len(memories)
+    other.load_state(memories)
+    assert other.memory("weight") == model.memory("weight")
+    with pytest.raises(atomo.Error, match="all, learnt and memories"):
+        model.state("prices")
+    with pytest.raises(atomo.Error, match="and its memories, found"):
+        other.load_state(model.state()[:-8])
+
+
+def test_a_layer_is_sent_once_a_step():
+    model = atomo.Compressor(LAYERS, "dgc+topk:keep=0.1")
+    model.begin_step(step=0)
+    model.encode_layer("bias", gradients(0)["bias"])
+    with pytest.raises(atomo.Error):
+        model.encode_layer("bias", gradients(0)["bias"])
+    model.end_step()
+
+
+def test_a_codec_decodes_alone():
+    codec = atomo.Codec("ef+topk:keep=0.1")
+    assert codec.traits.memory and not codec.traits.unbiased and not atomo.Codec("sign").traits.memory
+    x = np.arange(20, dtype=np.float32)
+    with pytest.raises(atomo.Error, match="encode with a Compressor, or with 'topk:keep=0.1'"):
+        codec.encode(x, step=0)
+    assert codec.decode(codec.without_memory().encode(x, step=0), like=x).max() == 19
+
+
+def test_no_memory_inside_jax():
+    jax = pytest.importorskip("jax")
+    import atomo.jax
+
+    x = jax.numpy.ones(20)
+    for call in (lambda: atomo.jax.encode(x, "ef+topk:keep=0.1", seed=1, step=0),
+                 lambda: atomo.jax.encode_tree({"a": x}, "ef+topk:keep=0.1", seed=1, step=0)):
+        with pytest.raises(Exception, match="calls inside JAX have no state|keeps a memory"):
+            jax.block_until_ready(call())
+
+
+def test_no_memory_on_a_device():
+    with pytest.raises(atomo.Error):
+        atomo.Compressor(LAYERS, "ef+topk:keep=0.1", device="cuda")
