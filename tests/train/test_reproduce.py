@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 import unittest
 
 import numpy
@@ -14,7 +15,7 @@ from reproduce_commands import COMMANDS, CommandTest
 from test_quadratic import write_quadratic
 
 from experiments import bytes_to_accuracy
-from experiments.series import Outcome, Row
+from experiments.series import Outcome, Row, Series
 
 # Takes the trainer's options, leaves a line in a log for each training, and fails where an argument says so.
 FAKE_TRAINER = """#!/usr/bin/env python3
@@ -164,6 +165,21 @@ class SeriesTest(unittest.TestCase):
         self.assertIn("one [70.0, 80.0]", said)
         self.assertIn("other cannot start: it is broken", said)
         self.assertEqual(said.count("failed:"), 1)  # not once a seed
+
+    def test_rounds_are_probed_as_single_steps(self):
+        """The trainer tells of steps at their round's end."""
+        probed = []
+
+        class Probed(Series):
+            def train(self, row, seed, *more, on_event):
+                probed.append((row.arguments, more))
+                for step in range(4):
+                    on_event({"event": "step", "step": step})
+                on_event({"event": "evaluation"})
+
+        row = Row("", 2, 600, 6, ("--local-steps", 100, "--lr", "0.1"))
+        Probed(types.SimpleNamespace(keep=None, seeds=[1]), [row]).probe(row)
+        self.assertEqual(probed, [(("--local-steps", 1, "--lr", "0.1"), ("--stop-at", 4, "--eval-every", 4))])
 
 
 if __name__ == "__main__":
