@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of programs/atomo-train/reproduce, at a few steps on made-up data, and the series of trainings behind them."""
 
-import json
 import math
 import os
 import pathlib
 import subprocess
 import sys
+import types
 import unittest
 
 import numpy
-from jobs import ROOT, TOOLS, TRAINER, data, finished, path  # where the experiments are, too
+from jobs import TOOLS, TRAINER, finished, path  # where the experiments are, too
+from reproduce_commands import COMMANDS, CommandTest
 from test_quadratic import write_quadratic
 
 from experiments import bytes_to_accuracy
-from experiments.series import Outcome, Row
-
-COMMANDS = ROOT / "programs/atomo-train/reproduce"
-PNG = b"\x89PNG\r\n\x1a\n"
+from experiments.series import Outcome, Row, Series
 
 # Takes the trainer's options, leaves a line in a log for each training, and fails where an argument says so.
 FAKE_TRAINER = """#!/usr/bin/env python3
@@ -59,15 +57,7 @@ run(main)
 """
 
 
-class ReproduceTest(unittest.TestCase):
-    def command(self, name, *options, on=data):
-        out = path(name.replace("/", "-"))
-        done = subprocess.run(["bash", str(COMMANDS / f"{name}.sh"), *options, "--trainer", TRAINER, "--data", on, "--seeds",
-                               "1", "--keep", path(f"kept-{name}"), "--out", out], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(pathlib.Path(out + ".png").read_bytes()[:8], PNG)
-        return done.stdout, json.loads(pathlib.Path(out + ".json").read_text()), pathlib.Path(out + ".md").read_text()
-
+class ReproduceTest(CommandTest):
     def test_ecl_goes_on_where_it_stopped(self):
         said, written, table = self.command("ecl", "--quick")
         self.assertRegex(said, "6 trainings, 0 of them kept in ")
@@ -95,16 +85,6 @@ class ReproduceTest(unittest.TestCase):
         self.assertGreater(uncompressed, 10 * per_layer)
         for size in others:
             self.assertLess(abs(size / per_layer - 1), 0.1, others)
-
-    def test_second_moment(self):
-        text = pathlib.Path(path("manual.txt"))
-        text.write_text("".join(chr(97 + i * i % 23) for i in range(50_000)))
-        _, written, table = self.command("second-moment", "--quick", on=str(text))
-        size = {result["name"].rpartition(",")[0]: result["runs"][0][-1]["bytes_per_step"] for result in written["results"]}
-        self.assertEqual(list(size), ["identity:dtype=f32", "atomo:bits=0.25, own", "atomo:bits=0.25, factored"])
-        told = size["atomo:bits=0.25, factored"] - size["atomo:bits=0.25, own"]
-        self.assertLess(abs(told - 20516 / 6), 0.02 * size["atomo:bits=0.25, own"])  # of six steps the first tells of squares
-        self.assertRegex(table, r"\| atomo:bits=0\.25, factored +\| +[\d,]+ \| +[\d.]+ \| +\d\.\d{3} \|")
 
     def test_bytes_to_accuracy(self):
         _, written, _ = self.command("bytes-to-accuracy", "--quick")
@@ -185,6 +165,21 @@ class SeriesTest(unittest.TestCase):
         self.assertIn("one [70.0, 80.0]", said)
         self.assertIn("other cannot start: it is broken", said)
         self.assertEqual(said.count("failed:"), 1)  # not once a seed
+
+    def test_rounds_are_probed_as_single_steps(self):
+        """The trainer tells of steps at their round's end."""
+        probed = []
+
+        class Probed(Series):
+            def train(self, row, seed, *more, on_event):
+                probed.append((row.arguments, more))
+                for step in range(4):
+                    on_event({"event": "step", "step": step})
+                on_event({"event": "evaluation"})
+
+        row = Row("", 2, 600, 6, ("--local-steps", 100, "--lr", "0.1"))
+        Probed(types.SimpleNamespace(keep=None, seeds=[1]), [row]).probe(row)
+        self.assertEqual(probed, [(("--local-steps", 1, "--lr", "0.1"), ("--stop-at", 4, "--eval-every", 4))])
 
 
 if __name__ == "__main__":

@@ -120,7 +120,12 @@ class Series:
         return events, time.monotonic() - began, progress
 
     def probe(self, row):
-        """(start, a step, a test on the way) in seconds, from a few steps."""
+        """(start, a step, a test on the way) in seconds, from a few steps, which are rounds of one step where a row has
+        rounds: the trainer tells of steps at their round's end."""
+        words = list(row.arguments)
+        if "--local-steps" in words:
+            words[words.index("--local-steps") + 1] = 1
+            row = dataclasses.replace(row, arguments=tuple(words))
         at, began = {}, time.monotonic()
         stop = min(PROBED_STEPS, row.steps)
         def note(event):
@@ -134,7 +139,8 @@ class Series:
         probes, result = {}, {}
         for row in missing:
             words = list(row.arguments)
-            kind = (row.processes, *(words[words.index(key) + 1] for key in ("--model", "--batch") if key in words))
+            kind = (row.processes, *(words[words.index(key) + 1]
+                                     for key in ("--model", "--batch", "--optimizer") if key in words))
             if kind not in probes:
                 try:
                     probes[kind] = self.probe(row)

@@ -55,8 +55,8 @@ def train(trainer, processes, arguments, on_event=lambda event: None, hostfile=N
     """One training. Returns its JSON lines; raises RuntimeError with the trainer's own words."""
     command = [*launcher(processes, hostfile), trainer, "--json", *map(str, arguments)]
     events = []
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    with (tempfile.TemporaryFile("w+") as errors,
+          subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process):
         try:
             for line in process.stdout:
                 events.append(json.loads(line))

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codecs with and without a memory of what was not sent, for a transformer at equal bits and several rates.
+
+The arms at a number of bits a parameter are atomo without a memory; ef-atomo, which keeps atoms by their size and sends
+later what it left out; both with the factored second moment; ef-topk; ef-chunks, SparseLoCo's messages in every step
+(arXiv 2508.15706); and demo, DeMo's messages (arXiv 2411.19870). DeMo steps along the sign of their mean; the trainer has
+no such optimiser, so here AdamW steps along it as for all other arms.
+"""
+
+import argparse
+
+from experiments.arms import Arm, add_arm_options, compare, shorten, uncompressed
+from experiments.messages import chunks_for, topk_for
+from experiments.second_moment import FACTORED, common
+from experiments.series import run, series_options
+
+RATES = (0.001, 0.002, 0.004)
+# At sizes of their own.
+FIXED = {"f16": "identity:dtype=f16", "qsgd": "qsgd:bits=2"}
+
+
+def atomo(bits):
+    return f"atomo:bits={bits:g}"
+
+
+def nearest(bits):
+    return f"ef+atomo:bits={bits:g},content=nearest"
+
+
+# At so many bits a parameter: what makes the codec, and what is added to the command line.
+AT_BITS = {
+    "atomo": (atomo, ()),
+    "atomo-factored": (atomo, FACTORED),
+    "ef-atomo": (nearest, ()),
+    "ef-atomo-factored": (nearest, FACTORED),
+    "ef-topk": (lambda bits: f"ef+{topk_for(bits)}", ()),
+    "ef-chunks": (lambda bits: f"ef:decay=0.95+{chunks_for(bits, '2')}", ()),
+    "demo": (lambda bits: f"momentum:beta=0.999+{chunks_for(bits, 'sign', ',dct=64')}", ()),
+}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arm_options(parser, ("uncompressed", *FIXED, *AT_BITS), "0.001, 0.002 and 0.004", steps=300, batch=8)
+    parser.add_argument("--bits", type=float, nargs="+", default=[0.5, 0.25, 0.125], help="a parameter, of all but "
+                        f"uncompressed, {' and '.join(FIXED)}")
+    options = series_options(parser, "memories-{steps}-steps")
+    if options.quick:
+        shorten(options, steps=3)
+        options.bits = options.bits[:1]
+    return options
+
+
+def arms(options):
+    found = [uncompressed(RATES), *(Arm(name, ("--codec", codec), RATES) for name, codec in FIXED.items())]
+    for bits in options.bits:
+        found += [Arm(name, ("--codec", codec(bits), *more), RATES, f"{bits:g} bits")
+                  for name, (codec, more) in AT_BITS.items()]
+    return found
+
+
+def main():
+    options = arguments()
+    text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers over an all-gather, batch "
+            f"{options.batch} each, {options.steps} steps, AdamW, rates cosine behind {options.steps // 6} steps of rising: "
+            f"test bits a character.")
+    if "demo" in options.arms:
+        text += " demo has DeMo's messages, and AdamW in place of its step along the sign."
+    return compare(options, arms(options), common(options), "bits_per_character", text,
+                   f"a transformer of 3.3 M parameters, {options.workers} workers")
+
+
+if __name__ == "__main__":
+    run(main)
