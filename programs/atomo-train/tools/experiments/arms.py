@@ -16,7 +16,7 @@ COLUMNS = 3  # of a plot
 class Arm:
     """A way to train, at one setting. Arms of one setting share a plot; those without one are in all plots."""
     kind: str  # as --arms has it
-    arguments: tuple  # what it adds to the trainer's command line, the rate left out
+    arguments: tuple  # what it adds to the trainer's command line, or has in place of what all have; the rate left out
     rates: tuple
     setting: str = ""
     size: str = ""  # of its messages, where arms of one kind and setting differ in it
@@ -65,8 +65,11 @@ def chosen(options, arms):
 
 def rows(options, arms, common):
     """A row for each arm and rate. `common`: what all of them have on the trainer's command line."""
-    return [Row(arm.row_name(rate), options.workers, options.steps, options.tests,
-                (*common, "--lr", repr(rate), *arm.arguments))
+    def arguments(arm):
+        own = dict(zip(arm.arguments[::2], arm.arguments[1::2]))
+        return tuple(word for pair in {**dict(zip(common[::2], common[1::2])), **own}.items() for word in pair)
+
+    return [Row(arm.row_name(rate), options.workers, options.steps, options.tests, (*arguments(arm), "--lr", repr(rate)))
             for arm in arms for rate in arm.rates]
 
 

@@ -3,8 +3,8 @@
 
 The arms at a number of bits a parameter are atomo without a memory; ef-atomo, which keeps atoms by their size and sends
 later what it left out; both with the factored second moment; ef-topk; ef-chunks, SparseLoCo's messages in every step
-(arXiv 2508.15706); and demo, DeMo's messages (arXiv 2411.19870). DeMo steps along the sign of their mean; the trainer has
-no such optimiser, so here AdamW steps along it as for all other arms.
+(arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv 2411.19870), at rates of its own.
+All others step with AdamW.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from experiments.second_moment import FACTORED, common
 from experiments.series import run, series_options
 
 RATES = (0.001, 0.002, 0.004)
+SIGN_RATES = (0.0003, 0.001, 0.003)
 # At sizes of their own.
 FIXED = {"f16": "identity:dtype=f16", "qsgd": "qsgd:bits=2"}
 
@@ -35,7 +36,7 @@ AT_BITS = {
     "ef-atomo-factored": (nearest, FACTORED),
     "ef-topk": (lambda bits: f"ef+{topk_for(bits)}", ()),
     "ef-chunks": (lambda bits: f"ef:decay=0.95+{chunks_for(bits, '2')}", ()),
-    "demo": (lambda bits: f"momentum:beta=0.999+{chunks_for(bits, 'sign', ',dct=64')}", ()),
+    "demo": (lambda bits: f"momentum:beta=0.999+{chunks_for(bits, 'sign', ',dct=64')}", ("--optimizer", "signsgd")),
 }
 
 
@@ -54,7 +55,7 @@ def arguments():
 def arms(options):
     found = [uncompressed(RATES), *(Arm(name, ("--codec", codec), RATES) for name, codec in FIXED.items())]
     for bits in options.bits:
-        found += [Arm(name, ("--codec", codec(bits), *more), RATES, f"{bits:g} bits")
+        found += [Arm(name, ("--codec", codec(bits), *more), SIGN_RATES if name == "demo" else RATES, f"{bits:g} bits")
                   for name, (codec, more) in AT_BITS.items()]
     return found
 
@@ -65,7 +66,7 @@ def main():
             f"{options.batch} each, {options.steps} steps, AdamW, rates cosine behind {options.steps // 6} steps of rising: "
             f"test bits a character.")
     if "demo" in options.arms:
-        text += " demo has DeMo's messages, and AdamW in place of its step along the sign."
+        text += " demo steps along the sign, without AdamW."
     return compare(options, arms(options), common(options), "bits_per_character", text,
                    f"a transformer of 3.3 M parameters, {options.workers} workers")
 
