@@ -382,7 +382,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
         gaps += job.body.groups * job.gap_words;
         chunks.add(job.body.chunks);
         groups.add(job.body.groups);
-        tiles.add(job.has_tiles() ? job.tiles.count() : 0);
+        tiles.add(job.has_tiles() ? stacks_of(job.tiles) : 0);
         jobs.add(job);
       });
   plan.count = jobs.count();

@@ -67,6 +67,15 @@ struct DecodePlan {
   [[nodiscard]] bool empty() const { return count == 0; }
 };
 
+/// Tiles that a block takes, one above the other: as many rows as one of the largest has.
+[[nodiscard]] __host__ __device__ inline std::uint32_t tiles_together(const math::Tiles& tiles) {
+  return math::kMaxTileSide / tiles.height;
+}
+/// Blocks that all tiles take.
+[[nodiscard]] inline std::uint64_t stacks_of(const math::Tiles& tiles) {
+  return divide_up(tiles.count(), tiles_together(tiles));
+}
+
 [[nodiscard]] inline math::Tiles tiles_of(const LayerPlan& layer,
                                           const format::ChunkConfig& config) {
   if (config.layout == format::ChunkLayout::entries) return {};

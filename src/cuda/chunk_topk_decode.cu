@@ -294,7 +294,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
         const bool tiled = job.has_tiles();
         spans.add(tiled ? 0 : divide_up(layer.n, kSpan));
         sequence_spans.add(tiled ? divide_up(layer.n, kSpan) : 0);
-        tiles.add(tiled ? job.tiles.count() : 0);
+        tiles.add(tiled ? stacks_of(job.tiles) : 0);
         entries += tiled ? layer.n : 0;
         jobs.add(job);
       });
