@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every algorithm that goes with --device cuda takes the steps of --device cpu, to the bit. The models are computed on the
-CPU, so that gradients are the same; they are encoded and decoded by the device's kernels, which the program given runs on the CPU."""
+CPU, so that gradients are the same; they are encoded and decoded by the device's kernels, which the program given runs on
+the CPU."""
 
 import json
 import subprocess
