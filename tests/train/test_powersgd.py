@@ -132,7 +132,7 @@ class PowerSgdTest(AllReduceTest):
                                ((*POWERSGD, "--servers", 2), "--servers: goes with .*, not with powersgd"),
                                ((*POWERSGD, "--device", "cuda"), "--device: powersgd works with --device cpu only"),
                                (("--algorithm", "ring", "--rank", 2), "--rank: goes with --algorithm powersgd, not with ring"),
-                               (("--residual", "qsgd:bits=4"), "--residual: goes with --algorithm powersgd, not with ps"),
+                               (("--residual", "sign"), "--residual: goes with --algorithm powersgd, not with ps"),
                                ((*POWERSGD, "--residual", "qsgd:bit=4"), "unknown key 'bit'"),
                                (("--algorithm", "powersgd", "--rank", 0), "--rank"),
                                ((*POWERSGD, "--min-ratio", 0), "--min-ratio")):
@@ -157,8 +157,8 @@ class PowerSgdTest(AllReduceTest):
 
 class ResidualTest(unittest.TestCase):
     def test_residuals_are_unbiased(self):
-        """The error along the mean gradient is 0 on average over 24 seeds, within 4.5 standard errors. Weights and data depend on
-        the seed too, so each run is compared to its own gradients."""
+        """The error along the mean gradient is 0 on average over 24 seeds, within 4.5 standard errors. Weights and data depend
+        on the seed too, so each run is compared to its own gradients."""
         errors, along = [], []
         for seed in range(24):
             gradients = path(f"unbiased-{seed}")
