@@ -41,6 +41,7 @@ class ThreadsTest(unittest.TestCase):
         for processes, *options in ((3, "--algorithm", "ps", "--codec", "atomo:bits=0.5", "--down", "qsgd:bits=8"),
                                     (2, "--algorithm", "allgather", "--codec", "atomo:bits=0.5"),
                                     (2, "--algorithm", "local", "--local-steps", 2, "--codec", "topk:keep=0.1"),
+                                    (2, "--algorithm", "powersgd", "--residual", "atomo:bits=0.5"),
                                     (2, "--algorithm", "dpsgd", "--codec", "qsgd:bits=8+blosc")):
             with self.subTest(options):
                 self.assertEqual(story(processes, *options, "--threads", 3), story(processes, *options, "--threads", 1))

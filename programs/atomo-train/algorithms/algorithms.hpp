@@ -28,6 +28,8 @@ struct Algorithm {
   /// std::runtime_error
   Outcome (*run)(Run& run);
   bool gathers_payloads = false;  ///< whole ones of all ranks, by one collective call
+  bool takes_codec = true;        ///< --budget, --codec and --policy go with it
+  bool works_on_gpu = true;       ///< --device cuda goes with it
   // What it promises of faults; `faults.py` tries it.
   bool repeats = true;           ///< the same options give the same losses, to the bit
   bool outlives_silent = false;  ///< goes on without a worker that gives no sign of life
@@ -53,6 +55,7 @@ struct Algorithm {
 [[nodiscard]] Outcome two_shot(Run& run);
 [[nodiscard]] Outcome ring(Run& run);
 [[nodiscard]] Outcome local_sgd(Run& run);
+[[nodiscard]] Outcome power_sgd(Run& run);
 [[nodiscard]] Outcome dpsgd(Run& run);
 [[nodiscard]] Outcome dsgd(Run& run);
 [[nodiscard]] Outcome choco(Run& run);

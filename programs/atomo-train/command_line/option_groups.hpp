@@ -12,6 +12,8 @@ namespace train {
 
 inline constexpr const char* kServerGroup = "Servers";
 inline constexpr const char* kGraphGroup = "Graph";
+inline constexpr const char* kCodecGroup =
+    "Codec (one of these; default: --codec identity:dtype=f32)";
 
 /// How gradients travel, as the options say it; at most one is not empty.
 struct CodecChoice {
@@ -22,6 +24,7 @@ struct CodecChoice {
 void add_algorithm_options(CLI::App& app, Options& o);
 void add_server_options(CLI::App& app, Options& o);
 void add_local_step_options(CLI::App& app, Options& o);
+void add_low_rank_options(CLI::App& app, Options& o);
 void add_graph_options(CLI::App& app, Options& o);
 /// Whether `option` goes with the algorithm `name`.
 [[nodiscard]] bool goes_with(const CLI::Option& option, const std::string& name);

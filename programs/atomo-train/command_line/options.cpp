@@ -30,6 +30,8 @@ void check_device(const Options& o) {
       throw CLI::ValidationError("--cuda-aware-mpi", "goes with --device cuda only");
     return;
   }
+  if (!find_algorithm(o.algorithm)->works_on_gpu)
+    throw CLI::ValidationError("--device", o.algorithm + " works with --device cpu only");
   if (o.cuda_aware_mpi && !find_algorithm(o.algorithm)->gathers_payloads) {
     throw CLI::ValidationError("--cuda-aware-mpi",
                                "goes with --algorithm allgather and local only: messages of " +
@@ -109,6 +111,7 @@ void add_options(CLI::App& app, Options& o, CodecChoice& choice) {
   add_algorithm_options(app, o);
   add_server_options(app, o);
   add_local_step_options(app, o);
+  add_low_rank_options(app, o);
   add_graph_options(app, o);
   add_codec_options(app, choice);
   add_data_options(app, o);
@@ -116,6 +119,16 @@ void add_options(CLI::App& app, Options& o, CodecChoice& choice) {
   add_checkpoint_options(app, o);
   add_output_options(app, o);
   add_fault_options(app, o);
+}
+
+/// How tables name what PowerSGD sends, and the policy of its messages. \throws atomo::Error
+void choose_residual(Options& o) {
+  o.codec_label = "rank=" + std::to_string(o.rank);
+  if (o.residual.empty()) return;
+  (void)atomo::Policy::parse(o.residual);
+  o.policy = o.residual;
+  const bool has_rules = o.residual.find_first_of(" \n;") != std::string::npos;
+  o.codec_label += "+" + (has_rules ? "policy" : o.residual);
 }
 
 /// Fills in the policy. \throws CLI::ValidationError, atomo::Error for what cannot be read.
@@ -170,6 +183,7 @@ Options parse_options(int argc, char** argv) {
     app.parse(argc, argv);
     check_algorithm_options(app, o);
     choose_codec(choice, o);
+    if (o.algorithm == "powersgd") choose_residual(o);
     (void)SplitSpec::parse(o.split);
     if (!o.down_policy.empty()) (void)atomo::Policy::parse(o.down_policy);
     if (o.data.empty()) o.data = default_data(o.model);
@@ -203,6 +217,10 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"outer-optimizer", outer_optimizer},
       {"outer-lr", outer_lr},
       {"outer-momentum", outer_momentum},
+      {"rank", rank},
+      {"min-ratio", min_ratio},
+      {"start-step", start_step},
+      {"residual", residual},
       {"graph", is_graph_file(graph) ? read_whole_file(graph) : graph},
       {"hosts", hosts.empty() ? "" : read_whole_file(hosts)},
       {"period", period},

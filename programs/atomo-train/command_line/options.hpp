@@ -36,6 +36,12 @@ struct Options {
   double outer_lr = 1, outer_momentum = 0;
   std::string outer_optimizer = "sgd";
 
+  // Of low rank.
+  std::uint32_t rank = 4;        ///< of the factors
+  double min_ratio = 2;          ///< by which a matrix is larger than its factors
+  std::uint32_t start_step = 0;  ///< before it gradients are added up as they are
+  std::string residual;          ///< codec or policy of what factors leave; empty: a memory
+
   // Decentralised.
   std::string graph = "ring";  ///< text of a generator, or a topology file
   std::string hosts;           ///< file with the order of the nodes; empty: the graph's own

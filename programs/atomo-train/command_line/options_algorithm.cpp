@@ -22,10 +22,10 @@ bool names(std::string_view options, const std::string& option) {
   return false;
 }
 
-bool of_one_family(const std::string& group, Family family) {
-  if (group == kServerGroup) return family == Family::server;
-  if (group == kGraphGroup) return family == Family::graph;
-  return true;
+bool takes_group(const Algorithm& algorithm, const std::string& group) {
+  if (group == kServerGroup) return algorithm.family == Family::server;
+  if (group == kGraphGroup) return algorithm.family == Family::graph;
+  return group != kCodecGroup || algorithm.takes_codec;
 }
 
 }  // namespace
@@ -99,6 +99,27 @@ void add_local_step_options(CLI::App& app, Options& o) {
       ->group(group);
 }
 
+void add_low_rank_options(CLI::App& app, Options& o) {
+  const char* group = "Low rank (powersgd)";
+  app.add_option("--rank", o.rank, "columns of a matrix's two factors, at most its shorter side")
+      ->check(above_zero())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--min-ratio", o.min_ratio,
+                 "factor matrices of more elements than so many times those of the factors")
+      ->check(above_zero())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--start-step", o.start_step, "steps before this one add up gradients as they are")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--residual", o.residual,
+                 "codec of what the factors leave of a gradient, and of layers that are not "
+                 "factored: without bias if the codec is (default: a memory keeps it)")
+      ->option_text("CODEC")
+      ->group(group);
+}
+
 void add_graph_options(CLI::App& app, Options& o) {
   app.add_option("--graph", o.graph,
                  "who talks to whom: ring, double-ring, star, complete, random:edges=N,seed=N, or "
@@ -134,7 +155,7 @@ bool goes_with(const CLI::Option& option, const std::string& name) {
   const auto named = [&](const Algorithm& a) { return names(a.options, option.get_name()); };
   const auto& algorithm = *find_algorithm(name);
   if (std::any_of(all.begin(), all.end(), named)) return named(algorithm);
-  return of_one_family(option.get_group(), algorithm.family);
+  return takes_group(algorithm, option.get_group());
 }
 
 void check_algorithm_options(const CLI::App& app, const Options& o) {

@@ -20,7 +20,7 @@ constexpr int kMostThreads = 1024;
 bool is_policy_text(const std::string& policy) { return policy.find('=') != std::string::npos; }
 
 void add_codec_options(CLI::App& app, CodecChoice& choice) {
-  const char* group = "Codec (one of these; default: --codec identity:dtype=f32)";
+  const char* group = kCodecGroup;
   app.add_option("--budget", choice.budget,
                  "bits a parameter at one price for the model, e.g. 0.5bit")
       ->option_text("BITS")

@@ -103,8 +103,11 @@ void GatheringPeer::gather_payloads() {
     throw std::runtime_error("a payload is longer than this model's can be");
   auto transfer = transport_.all_gather(exchange_->outgoing(longest), exchange_->incoming(longest));
   transport_.wait(transfer);
-  for (auto& report : reports_)
-    report.sent = report.received = (longest + report.squares_bytes) * (workers_ - 1);
+  for (auto& report : reports_) {
+    const std::uint64_t copies = (longest + report.squares_bytes) * (workers_ - 1);
+    report.sent += copies;
+    report.received += copies;
+  }
   const auto end = Clock::now();
   wire_ += milliseconds(end - begin);
   timeline_.span("all-gather", "", begin, end);

@@ -43,9 +43,10 @@ bool shown_on_terminal() {
   return text;
 }
 
-/// Of every codec the policy may choose.
-bool unbiased(const std::string& policy) {
-  const auto rules = atomo::Policy::parse(policy).rules();
+/// Of every codec the policy may choose, and of factors without residuals.
+bool unbiased(const Options& options) {
+  if (options.algorithm == "powersgd" && options.residual.empty()) return false;
+  const auto rules = atomo::Policy::parse(options.policy).rules();
   return std::all_of(rules.begin(), rules.end(),
                      [](const auto& rule) { return rule.codec.traits().unbiased; });
 }
@@ -90,7 +91,7 @@ Log::Log(const Options& options, const Measure& measure, int workers, std::uint6
   line["measure"] = measure.key;
   line["parameters"] = parameters;
   line["threads"] = options.threads;
-  line["unbiased"] = unbiased(options.policy);
+  line["unbiased"] = unbiased(options);
   emit(line);
   print(format("%s on %s: %llu parameters, %d workers, %s, %s", options.model.c_str(),
                options.data.c_str(), static_cast<unsigned long long>(parameters), workers,
@@ -111,6 +112,7 @@ void Log::step(const StepRecord& record) {
         {"step", record.step},
         {"loss", record.loss},
         {"bytes_per_worker", static_cast<double>(record.bytes) / workers_},
+        {"all_reduced_bytes_per_worker", static_cast<double>(record.reduced) / workers_},
         {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_},
         {"traffic_per_worker",
          {{"sent", static_cast<double>(record.sent) / workers_},

@@ -28,6 +28,7 @@ struct StepRecord {
   std::uint32_t steps = 1;               ///< that it stands for, `step` being the last
   double loss = 0;                       ///< mean over workers
   std::uint64_t bytes = 0;               ///< of gradients, sent by all workers in this step
+  std::uint64_t reduced = 0;             ///< of these, what all-reduces add up
   std::uint64_t sent = 0, received = 0;  ///< between all workers and others, every copy
   StepTimes times;
   double beside = 0;  ///< milliseconds of encoding beside back-propagation; mean over workers

@@ -48,6 +48,7 @@ struct StepReport {
   double beside = 0;                     ///< milliseconds of encoding that held up nothing
   std::uint64_t payload_bytes = 0;       ///< every message once
   std::uint64_t squares_bytes = 0;       ///< of what is told of squares, once
+  std::uint64_t reduced_bytes = 0;       ///< of what all-reduces add up, once
   std::uint64_t sent = 0, received = 0;  ///< bytes to and from others, every copy
   std::uint64_t interrupted = 0;
   std::uint64_t refused = 0, refusal = 0;  ///< 1 + the rank whose payload was refused, and why

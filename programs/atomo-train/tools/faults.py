@@ -61,6 +61,11 @@ class Case:
         """Servers come on top; a ring of one node more has nodes that are no neighbours."""
         return workers + {"server": int(self.value("--servers", 1)), "graph": 1}.get(self.family, 0)
 
+    @property
+    def codec_option(self):
+        """The one that says how messages are encoded."""
+        return "--residual" if self.name == "powersgd" else "--codec"
+
     def value(self, option, default):
         return self.options[self.options.index(option) + 1] if option in self.options else default
 
@@ -88,8 +93,8 @@ class Trial:
     @contextlib.contextmanager
     def job(self, *more):
         job = Job(self.options.trainer, self.case.processes(self.options.workers), "--algorithm", self.case.name,
-                  *self.case.options, "--model", "quadratic", "--data", self.options.data, "--codec", self.options.codec,
-                  "--steps", 1000000, "--batch", 1, "--lr", 0.001, "--schedule", "constant", "--timeout",
+                  *self.case.options, "--model", "quadratic", "--data", self.options.data, self.case.codec_option,
+                  self.options.codec, "--steps", 1000000, "--batch", 1, "--lr", 0.001, "--schedule", "constant", "--timeout",
                   self.options.timeout, "--retries", RETRIES, *more,
                   *(("--momentum", 0) if self.case.name in WITHOUT_MOMENTUM else ()), folder=self.folder)
         try:

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// PowerSGD (Vogels et al., arXiv 1905.13727, Algorithms 1 and 2): gradients of low rank, whose
+/// factors add up in all-reduces, with a memory or, by --residual, without bias.
+///
+///   every rank k, every step; M_k is a layer's gradient, its first dimension by all others
+///   -----------------------------------------------------------------------------------------
+///   M_k <- back-propagation over this rank's samples
+///   without --residual:  M_k <- M_k + e_k
+///   P <- mean over ranks of M_k Q                  all-reduce; without --residual the layers that
+///                                                  are not factored go along as they are
+///   P <- orthonormal columns of the span of P
+///   Q <- mean over ranks of Q_k, Q_k = M_k' P      all-reduce
+///   without --residual:  g <- P Q';  e_k <- M_k - g
+///   with --residual:     g <- P Q' + sum over ranks, in rank order, of decode(payload) / W,
+///     payload <- encode(M_k - P Q_k'), and of layers that are not factored encode(M_k); all-gather
+///   w <- optimiser(w, g)
+///
+/// P Q' + mean (M_k - P Q_k') is the mean gradient whatever P is, so g is right on average whenever
+/// the codec is, as P follows from the all-reduce alone and not from the messages' draws. Q is kept
+/// for the next step; steps before --start-step add up all gradients as they are. The memory is of
+/// gradients without their loss scale, and stays what it was in a step whose mean gradient is not
+/// finite; so does a Q that is not.
+
+#include <algorithm>
+#include <cmath>
+
+#include "algorithms/algorithms.hpp"
+#include "exchange/rank_mean.hpp"
+#include "learning/low_rank.hpp"
+#include "roles/gathering_peer.hpp"
+
+namespace train {
+namespace {
+
+class PowerSgd final : public GatheringPeer {
+ public:
+  explicit PowerSgd(Run& run)
+      : GatheringPeer(run),
+        sends_residuals_(!run.options.residual.empty()),
+        low_rank_(
+            layers_to_factor(learner_.replica().layers(), run.options.rank, run.options.min_ratio)),
+        is_factored_(learner_.replica().layers().size()),
+        gradient_(learner_.replica().weights().size()),
+        mean_of_ranks_(transport_),
+        q_own_(low_rank_.q_elements()) {
+    for (const auto& of : low_rank_.layers()) is_factored_[of.layer] = 1;
+    if (!sends_residuals_) memory_.resize(gradient_.size());
+    begin();
+  }
+
+  [[nodiscard]] bool train(std::uint32_t step) {
+    const bool plain = step < run_.options.start_step;
+    compute_gradient(step, sends_residuals_ && !plain);
+    if (plain) return step_along_plain_mean(step);
+    const bool stopped = sends_residuals_ ? step_with_residuals(step) : step_with_memory(step);
+    low_rank_.keep(q_);
+    return stopped;
+  }
+
+ private:
+  /// `begins_payload`: layers that are not factored are encoded as they come.
+  void compute_gradient(std::uint32_t step, bool begins_payload) {
+    if (begins_payload) begin_payload(step, true);
+    back_propagate(step, [&](std::size_t layer, std::span<const float> values) {
+      if (begins_payload && is_factored_[layer] == 0) return put(layer, values);
+      std::ranges::copy(values, of_layer(gradient_, layer).begin());
+    });
+  }
+
+  [[nodiscard]] bool step_along_plain_mean(std::uint32_t step) {
+    reduce(gradient_, "gradients");
+    exchange_reports();
+    return step_along(gradient_, step);
+  }
+
+  [[nodiscard]] bool step_with_memory(std::uint32_t step) {
+    const auto scale = static_cast<float>(run_.options.gradient_scale(step));
+    for (const auto& of : low_rank_.layers()) {
+      for (std::size_t i = of.offset; i < of.end(); ++i) gradient_[i] += memory_[i] * scale;
+    }
+    find_factors(step);
+    exchange_reports();
+    const auto began = Clock::now();
+    mean_.assign(gradient_.size(), 0.0F);
+    low_rank_.add_products(1, p(), q_, mean_);
+    std::size_t at = low_rank_.p_elements();
+    for_others([&](std::size_t layer) {
+      const auto values = of_layer(mean_, layer);
+      std::ranges::copy(std::span(summed_).subspan(at, values.size()), values.begin());
+      at += values.size();
+    });
+    if (std::ranges::all_of(mean_, [](float x) { return std::isfinite(x); })) keep_rest(scale);
+    end_decoding(began);
+    return step_along(mean_, step);
+  }
+
+  /// Once the mean gradient is there, which is the same on all ranks, and so is whether it is finite.
+  void keep_rest(float scale) {
+    for (const auto& of : low_rank_.layers()) {
+      for (std::size_t i = of.offset; i < of.end(); ++i)
+        memory_[i] = (gradient_[i] - mean_[i]) / scale;
+    }
+  }
+
+  [[nodiscard]] bool step_with_residuals(std::uint32_t step) {
+    find_factors(step);
+    const auto began = Clock::now();
+    low_rank_.add_products(-1, p(), q_own_, gradient_);
+    report_.encode += milliseconds(Clock::now() - began);
+    for (const auto& of : low_rank_.layers()) put(of.layer, of_layer(gradient_, of.layer));
+    encode(step, corrupts(step));
+    gather_lengths();
+    gather_payloads();
+    const auto mean = decode_mean(step);
+    const auto decoded = Clock::now();
+    low_rank_.add_products(1, p(), q_, mean);
+    end_decoding(decoded);
+    return step_along(mean, step);
+  }
+
+  /// P of all ranks, this rank's Q, and that of all. Without residuals the mean of the other layers
+  /// stands behind P.
+  void find_factors(std::uint32_t step) {
+    const auto began = Clock::now();
+    summed_.resize(low_rank_.p_elements());
+    low_rank_.find_p(gradient_, run_.options.seed, step, p());
+    if (!sends_residuals_) {
+      for_others([&](std::size_t layer) {
+        const auto values = of_layer(gradient_, layer);
+        summed_.insert(summed_.end(), values.begin(), values.end());
+      });
+    }
+    end_factoring(began, "P");
+    reduce(summed_, "P");
+    const auto added = Clock::now();
+    low_rank_.orthonormalise(p());
+    low_rank_.find_q(gradient_, p(), q_own_);
+    q_ = q_own_;
+    end_factoring(added, "Q");
+    reduce(q_, "Q");
+  }
+
+  /// values <- their mean over the ranks.
+  void reduce(std::span<float> values, const char* what) {
+    const auto began = Clock::now();
+    const auto traffic = mean_of_ranks_.take(values);
+    report_.reduced_bytes += values.size_bytes();
+    report_.sent += traffic.sent;
+    report_.received += traffic.received;
+    const auto end = Clock::now();
+    wire_ += milliseconds(end - began);
+    timeline_.span("all-reduce", what, began, end);
+  }
+
+  [[nodiscard]] std::span<float> p() { return std::span(summed_).first(low_rank_.p_elements()); }
+  [[nodiscard]] std::span<float> of_layer(std::span<float> model, std::size_t layer) {
+    auto& replica = learner_.replica();
+    return model.subspan(replica.offset(layer), replica.layers()[layer].shape.elements());
+  }
+  template <class Visit>
+  void for_others(const Visit& visit) {
+    for (std::size_t layer = 0; layer < is_factored_.size(); ++layer) {
+      if (is_factored_[layer] == 0) visit(layer);
+    }
+  }
+
+  void end_factoring(Clock::time_point began, const char* what) {
+    const auto end = Clock::now();
+    report_.encode += milliseconds(end - began);
+    timeline_.span("factor", what, began, end);
+  }
+  void end_decoding(Clock::time_point began) {
+    const auto end = Clock::now();
+    decode_ += milliseconds(end - began);
+    timeline_.span("multiply", "", began, end);
+  }
+
+  [[nodiscard]] WorkerState own_state() override {
+    auto state = learner_.state();
+    state.arrays["q"] = low_rank_.kept();
+    state.arrays["memory"] = memory_;
+    return state;
+  }
+  void restore_own(const WorkerState& state) override {
+    learner_.restore(state);
+    low_rank_.kept() = state.arrays.at("q");
+    memory_ = state.arrays.at("memory");
+  }
+
+  bool sends_residuals_;
+  LowRank low_rank_;
+  std::vector<std::uint8_t> is_factored_;  ///< of a layer
+  std::vector<float> gradient_;            ///< M_k of all layers, then what is left of them
+  std::vector<float> mean_;                ///< of the ranks' gradients
+  std::vector<float> memory_;              ///< e_k of the factored layers among zeros, or nothing
+  RankMean mean_of_ranks_;
+  std::vector<float> summed_;     ///< P, and without residuals the layers that are not factored
+  std::vector<float> q_own_, q_;  ///< this rank's, and the mean of all
+};
+
+}  // namespace
+
+Outcome power_sgd(Run& run) { return run_peer<PowerSgd>(run); }
+
+}  // namespace train
