@@ -191,7 +191,9 @@ def test_norms_of_zero_are_no_division():
 RESUMED = [{"policy": EXACT}, {"policy": "atomo:bits=0.5"},
            {"policy": "atomo:bits=1", "fragments": 3, "delay": 1, "alpha": 0.5},
            {"policy": "qsgd:bits=4", "clip": "median", "outer": "sgd", "outer_lr": 1.0},
-           {"policy": "atomo:bits=4,atoms=sketch"}]
+           {"policy": "atomo:bits=4,atoms=sketch"},
+           {"policy": "qsgd:bits=2", "memory": "ef:decay=0.95"},
+           {"policy": "topk:keep=0.05", "memory": "ef", "fragments": 3, "delay": 1, "alpha": 0.5}]
 
 
 @pytest.mark.parametrize("at", [6, 9])
@@ -204,6 +206,13 @@ def test_a_resumed_run_goes_on_to_the_bit(world, options, at):
         assert same(was["parameters"], now["parameters"]) and was["losses"] == now["losses"]
         assert was["bytes_sent"] == now["bytes_sent"] and was["round"] == now["round"]
         assert was["learnt"] == now["learnt"]
+
+
+def test_what_a_round_leaves_out_comes_later(world):
+    """One entry in twenty a round: with a memory the loss falls further."""
+    ends = [world(2).run(outer_runs.resumed, "topk:keep=0.05", at=60, resume=False, steps=60, outer="sgd", outer_lr=1.0, memory=memory)[0]["losses"][-10:]
+            for memory in ("ef", None)]
+    assert sum(ends[0]) < 0.95 * sum(ends[1]), ends
 
 
 def test_one_ranks_state_serves_another(world):
@@ -225,7 +234,7 @@ def test_a_state_of_another_run_is_refused(world, what, says):
 # What goes wrong
 
 
-@pytest.mark.parametrize("options", [{}, {"fragments": 2}, {"delay": 1, "alpha": 0.5}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"fragments": 2}, {"delay": 1, "alpha": 0.5}, {"memory": "ef:decay=0.95"}], ids=str)
 def test_a_round_that_is_not_finite_is_skipped_and_nothing_is_lost(world, options):
     results = world(2).run(outer_runs.nonfinite, 4, True, **options)
     for result in results:
@@ -377,7 +386,7 @@ def test_a_memory_stands_in_front_of_every_codec():
     assert with_memory("a:0 = sign; *=sign", "ef") == "a:0 = ef+sign; * = ef+sign"
 
 
-@pytest.mark.parametrize("name", ["diloco", "streaming-diloco"])
+@pytest.mark.parametrize("name", list(atomo.torch.OUTER_PRESETS))
 def test_presets_train(world, name):
     results = world(2).run(preset_run, name)
     check_replicas(results)
@@ -388,7 +397,9 @@ def preset_run(rank, ranks, name):
     model = outer_runs.network()
     few = {"fragments": 6} if "fragments" in atomo.torch.OUTER_PRESETS[name] else {}
     sync = atomo.torch.OuterSync.preset(name, model, every=6, **few)
-    assert sync.outer == "nesterov" and sync.policy == atomo.torch.OUTER_PRESETS[name]["policy"]
+    published = atomo.torch.OUTER_PRESETS[name]
+    assert sync.outer == published.get("outer", "nesterov")
+    assert sync.policy == with_memory(published["policy"], published.get("memory"))
     for step in range(12):
         outer_runs.local_step(model, outer_runs.inner(model), rank, step)
         sync.step()
