@@ -136,7 +136,7 @@ __device__ std::uint32_t rank_of(const std::uint32_t* words, const std::uint32_t
          static_cast<std::uint32_t>(__popc(words[place / 32] & ((1u << place % 32) - 1)));
 }
 
-__global__ void __launch_bounds__(kScanThreads) select(const Frame frame, const Plan plan) {
+__global__ void __launch_bounds__(kScanThreads, 4) select(const Frame frame, const Plan plan) {
   const UnitOf at = find_unit(frame, plan.chunks, blockIdx.x);
   const Job& job = frame(plan.jobs)[at.job];
   auto& memory = shared<SelectMemory>();
