@@ -11,10 +11,12 @@ Needs PyTorch and atomo's Python package. Writes OUT.md, OUT.json and OUT.png.
 """
 
 import argparse
+import ctypes
 import datetime
 import json
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 
@@ -23,6 +25,7 @@ sys.path[:0] = [str(ROOT / "examples" / "python"), str(ROOT / "programs" / "atom
 
 from experiments.reports import commit, machine, markdown, mean, save_figure, spread, write  # noqa: E402
 
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 CODECS = ["atomo:bits=0.5", "atomo:bits=0.25", "atomo:bits=0.125"]
 RANKS = [1, 2, 4]
 RESIDUALS = [(1, "atomo:atoms=rows,bits=0.125"), (4, "atomo:atoms=rows,bits=0.125")]  # of atomo's PowerSGD without bias
@@ -66,6 +69,7 @@ def serve(rank, options, folder):
     import torch
     import torch.distributed as dist
 
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the process that began it
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.workers)
     data = ddp.load(*[options.data] if options.data else [])
