@@ -224,18 +224,25 @@ struct GroupWriter {
 /// A body whose lengths, levels and paddings were checked.
 struct Opened {
   LayerBody* body = nullptr;
-  std::span<const std::uint64_t> ends;  ///< of the groups' gaps
   std::atomic<bool>* broken = nullptr;  ///< set by the tasks
 };
 
-Status open(const ChunkConfig& config, const ChunkBody& at, ConstBytes bytes,
-            std::span<std::uint64_t> ends) noexcept {
+constexpr std::uint64_t kStretches = 64;  ///< of groups, at most, that are decoded at once
+
+/// Bytes of a group's gaps.
+std::size_t gap_bytes(ConstBytes body, std::uint64_t g) noexcept {
+  return core::load_le<std::uint16_t>(body.data() + 2 * g);
+}
+/// Where the gaps of a group begin.
+std::uint64_t gaps_begin(const ChunkBody& at, ConstBytes body, std::uint64_t g) noexcept {
+  std::uint64_t begin = at.gaps_at;
+  for (std::uint64_t i = 0; i < g; ++i) begin += gap_bytes(body, i);
+  return begin;
+}
+
+Status open(const ChunkConfig& config, const ChunkBody& at, ConstBytes bytes) noexcept {
   if (bytes.size() < at.gaps_at) return Status::truncated;
-  std::uint64_t end = at.gaps_at;
-  for (std::uint64_t g = 0; g < at.groups; ++g) {
-    end += core::load_le<std::uint16_t>(bytes.data() + 2 * g);
-    ends[g] = end;
-  }
+  const std::uint64_t end = gaps_begin(at, bytes, at.groups);
   if (end != bytes.size()) return bytes.size() < end ? Status::truncated : Status::corrupt;
   for (std::uint64_t g = 0; g < at.groups; ++g) {
     for (unsigned i = 0; i < at.level_words; ++i) {
@@ -256,16 +263,17 @@ constexpr std::uint16_t kUnused = 0x8000, kUpper = 0x4000, kPlace = 0x0FFF;
 /// One group of one body.
 class GroupReader {
  public:
-  GroupReader(const ChunkConfig& config, const ChunkBody& at, const Opened& opened,
-              std::uint64_t g) noexcept
+  /// `gaps`: where the group's own begin.
+  GroupReader(const ChunkConfig& config, const ChunkBody& at, ConstBytes body, std::uint64_t g,
+              std::uint64_t gaps) noexcept
       : config_(config),
         at_(at),
         group_(g),
         count_(at.group_slots(g)),
-        words_(opened.body->bytes.data() + at.levels_at + 2 * g * at.level_words),
-        values_(opened.body->bytes.data() + at.values_of(g), at.value_bytes_of(count_)),
-        gaps_(opened.body->bytes.data() + begin_of(at, opened, g), bytes_of(at, opened, g)),
-        gap_bits_(8 * std::uint64_t{bytes_of(at, opened, g)}) {}
+        words_(body.data() + at.levels_at + 2 * g * at.level_words),
+        values_(body.data() + at.values_of(g), at.value_bytes_of(count_)),
+        gaps_(body.data() + gaps, gap_bytes(body, g)),
+        gap_bits_(8 * std::uint64_t{gap_bytes(body, g)}) {}
 
   /// Reads what all slots hold; false when it contradicts the format. What is read is sound even then.
   bool read() noexcept {
@@ -300,13 +308,6 @@ class GroupReader {
   }
 
  private:
-  static std::uint64_t begin_of(const ChunkBody& at, const Opened& opened,
-                                std::uint64_t g) noexcept {
-    return g == 0 ? at.gaps_at : opened.ends[g - 1];
-  }
-  static std::size_t bytes_of(const ChunkBody& at, const Opened& opened, std::uint64_t g) noexcept {
-    return opened.ends[g] - begin_of(at, opened, g);
-  }
   [[nodiscard]] std::uint32_t code(std::uint32_t slot) const noexcept {
     return static_cast<std::uint32_t>(
         values_.bits(std::uint64_t{slot} * at_.value_bits, at_.value_bits));
@@ -379,23 +380,10 @@ bool add_group(GroupReader reader, const ChunkBody& at, std::uint64_t g, bool ad
   return true;
 }
 
-std::array<std::span<std::uint64_t>, kBodiesAtOnce> carve_ends(core::Carver& carver,
-                                                               std::uint64_t groups) noexcept {
-  std::array<std::span<std::uint64_t>, kBodiesAtOnce> ends;
-  for (auto& of : ends) of = carver.take<std::uint64_t>(groups);
-  return ends;
-}
-
 }  // namespace
 
 std::size_t max_encoded_bytes(const ChunkConfig& config, std::size_t n) noexcept {
   return n == 0 ? 0 : ChunkBody(config, n).max_bytes();
-}
-
-std::size_t decode_workspace_bytes(const ChunkConfig& config, std::size_t n) noexcept {
-  core::Carver carver;
-  if (n > 0) carve_ends(carver, ChunkBody(config, n).groups);
-  return carver.bytes();
 }
 
 Status encode(const ChunkConfig& config, const float* x, std::size_t n, Executor* executor,
@@ -430,27 +418,34 @@ Status encode(const ChunkConfig& config, const float* x, std::size_t n, Executor
 }
 
 void decode(const ChunkConfig& config, std::span<LayerBody> bodies, bool add, float alpha, float* y,
-            std::size_t n, Bytes workspace, Executor* executor) noexcept {
+            std::size_t n, Executor* executor) noexcept {
   if (n == 0) {
     for (LayerBody& body : bodies) body.status = body.bytes.empty() ? Status::ok : Status::corrupt;
     return;
   }
   const ChunkBody at(config, n);
-  core::Carver carver(workspace);
-  const auto ends = carve_ends(carver, at.groups);
   std::array<std::atomic<bool>, kBodiesAtOnce> broken = {};
   std::size_t used = 0;
   OpenBodies<Opened> opened(bodies, [&](LayerBody& body, Opened& one) {
-    if (!carver.fits()) return Status::workspace_too_small;
-    one = {&body, ends[used], &broken[used]};
-    const Status status = open(config, at, body.bytes, ends[used]);
+    one = {&body, &broken[used]};
+    const Status status = open(config, at, body.bytes);
     used += failed(status) ? 0 : 1;
     return status;
   });
-  core::run_tasks(executor, at.groups, [&](std::size_t g) {
-    for (const Opened& one : opened.all()) {
-      if (!add_group({config, at, one, g}, at, g, add, alpha, y))
-        one.broken->store(true, std::memory_order_relaxed);
+  // Each stretch adds up the lengths of the groups before it.
+  const std::uint64_t stretch = (at.groups + kStretches - 1) / kStretches;
+  core::run_ranges(executor, at.groups, stretch, [&](std::size_t begin, std::size_t end) {
+    std::array<std::uint64_t, kBodiesAtOnce> gaps = {};
+    for (std::size_t k = 0; k < opened.all().size(); ++k)
+      gaps[k] = gaps_begin(at, opened.all()[k].body->bytes, begin);
+    for (std::size_t g = begin; g < end; ++g) {
+      for (std::size_t k = 0; k < opened.all().size(); ++k) {
+        const Opened& one = opened.all()[k];
+        const ConstBytes body = one.body->bytes;
+        if (!add_group({config, at, body, g, gaps[k]}, at, g, add, alpha, y))
+          one.broken->store(true, std::memory_order_relaxed);
+        gaps[k] += gap_bytes(body, g);
+      }
     }
   });
   for (const Opened& one : opened.all()) {

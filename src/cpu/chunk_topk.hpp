@@ -21,8 +21,6 @@ namespace atomo::cpu {
 using format::ChunkConfig;
 
 [[nodiscard]] std::size_t max_encoded_bytes(const ChunkConfig& config, std::size_t n) noexcept;
-/// What `decode` and `decode_add` need beside their output, of any alignment; `encode` needs none.
-[[nodiscard]] std::size_t decode_workspace_bytes(const ChunkConfig& config, std::size_t n) noexcept;
 
 /// Writes at most `max_encoded_bytes`, which `body` has room for. `non_finite` when an entry is Inf or
 /// NaN. `executor` may be null.
@@ -31,6 +29,6 @@ Status encode(const ChunkConfig& config, const float* x, std::size_t n, Executor
 /// y[i] = v, or, where `add`, y[i] + (alpha * v) for one body after the other; v is 0 where nothing was
 /// kept. Any bytes give a Status: `truncated`, or `corrupt` for whatever contradicts the format.
 void decode(const ChunkConfig& config, std::span<LayerBody> bodies, bool add, float alpha, float* y,
-            std::size_t n, Bytes workspace, Executor* executor) noexcept;
+            std::size_t n, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

@@ -9,7 +9,7 @@
 #include "codec/spec.hpp"
 #include "cpu/chunk_topk.hpp"
 #include "cpu/scan.hpp"
-#include "cpu/tile_transform.hpp"
+#include "cpu/tile_sequence.hpp"
 
 namespace atomo::codec {
 namespace {
@@ -98,12 +98,10 @@ ChunkConfig config_of(const Kind& kind) noexcept { return format::chunk_config(k
 void decode_tiles(const ChunkConfig& config, const LayerOutput& out) noexcept {
   Carver carver(out.workspace);
   const auto sequence = carver.take<float>(out.n);
-  const std::size_t room = cpu::decode_workspace_bytes(config, out.n);
-  const Bytes rest = carver.take_bytes(room);
   for (LayerBody& body : out.bodies) {
     body.status = Status::workspace_too_small;
     if (!carver.fits()) continue;
-    cpu::decode(config, {&body, 1}, false, 1, sequence.data(), out.n, rest, out.executor);
+    cpu::decode(config, {&body, 1}, false, 1, sequence.data(), out.n, out.executor);
     if (failed(body.status)) continue;
     cpu::from_tiles(tiles_of(config, out.kind->shape), config.layout == ChunkLayout::dct,
                     sequence.data(), out.add, out.alpha, out.y, out.executor);
@@ -118,19 +116,15 @@ const BodyDecoder decoders::chunk_topk = {
       return cpu::max_encoded_bytes(config_of(kind), kind.shape.elements());
     },
     [](const Kind& kind) noexcept {
-      const ChunkConfig config = config_of(kind);
-      const std::size_t n = kind.shape.elements(), room = cpu::decode_workspace_bytes(config, n);
-      if (!has_tiles(config, kind.shape)) return room;
+      if (!has_tiles(config_of(kind), kind.shape)) return std::size_t{0};
       Carver carver;
-      carver.take<float>(n);
-      carver.take_bytes(room);
+      carver.take<float>(kind.shape.elements());
       return carver.bytes();
     },
     [](const LayerOutput& out) noexcept {
       const ChunkConfig config = config_of(*out.kind);
       if (has_tiles(config, out.kind->shape)) return decode_tiles(config, out);
-      cpu::decode(config, out.bodies, out.add, out.alpha, out.y, out.n, out.workspace,
-                  out.executor);
+      cpu::decode(config, out.bodies, out.add, out.alpha, out.y, out.n, out.executor);
     },
     count_no_atoms};
 

@@ -2,14 +2,14 @@
 /// Two products of a tile with a basis, in f64, of which each row is a sum of rows: lanes are columns. A
 /// tile and what is made of it stay in the L2 cache.
 
-#include "cpu/tile_transform.hpp"
+#include "cpu/tile_sequence.hpp"
 
 #include <algorithm>
 
 #include "core/run_tasks.hpp"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "cpu/tile_transform.cpp"
+#define HWY_TARGET_INCLUDE "cpu/tile_sequence.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
