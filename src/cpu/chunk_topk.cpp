@@ -24,6 +24,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "cpu/magnitude_marks-inl.hpp"
+
 HWY_BEFORE_NAMESPACE();
 namespace atomo::cpu {
 namespace HWY_NAMESPACE {
@@ -33,9 +35,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 std::uint32_t mark_above_bound(const float* x, std::size_t n, std::uint32_t bound,
                                std::uint64_t* words) {
   const hn::CappedTag<std::int32_t, 16> d;
-  const hn::RebindToFloat<decltype(d)> df;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto mask = hn::Set(d, 0x7FFFFFFF);
   const auto least = hn::Set(d, static_cast<std::int32_t>(bound));
   auto largest = hn::Zero(d);
   for (std::size_t at = 0; at < n; at += 64) {
@@ -45,14 +44,7 @@ std::uint32_t mark_above_bound(const float* x, std::size_t n, std::uint32_t boun
       std::memcpy(tail, in, (n - at) * sizeof(float));
       in = tail;
     }
-    std::uint64_t marks = 0;
-    for (std::size_t i = 0; i < 64; i += lanes) {
-      const auto magnitude = hn::And(hn::BitCast(d, hn::LoadU(df, in + i)), mask);
-      largest = hn::Max(largest, magnitude);
-      std::uint8_t bits[8] = {};
-      hn::StoreMaskBits(d, hn::Gt(magnitude, least), bits);
-      marks |= (std::uint64_t{bits[0]} | std::uint64_t{bits[1]} << 8) << i;
-    }
+    const std::uint64_t marks = marks_of_64(d, in, least, largest);
     words[at / 64] = marks;
   }
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)));

@@ -118,6 +118,14 @@ def test_the_memory_is_of_gradients_without_their_scale(world):
         np.testing.assert_allclose(scaled["arrived"][2][name], plain["arrived"][2][name], rtol=1e-3, atol=1e-4)
 
 
+def test_a_memory_of_residuals_is_of_gradients_without_their_scale(world):
+    """Powers of two leave every bit of the sums."""
+    scaled, plain = (world(2).run(powersgd_runs.means, SHAPES, steps=3, rank=2, min_ratio=1.0, scales=scales,
+                                  residual="ef+topk:keep=0.05")[0] for scales in ([1.0, 1024.0, 64.0], None))
+    for name in SHAPES:
+        np.testing.assert_allclose(scaled["arrived"][2][name], plain["arrived"][2][name], rtol=1e-3, atol=1e-4)
+
+
 def test_a_gradscaler_skips_its_step(world):
     for result in world(2).run(powersgd_runs.scaled_steps, rank=2, min_ratio=1.0):
         assert same(result["memories"][0], result["memories"][1]) and result["finite"]
@@ -148,7 +156,7 @@ def test_it_learns_as_pytorchs_own_does(world):
 
 
 @pytest.mark.parametrize("way", ["dict", "pickle"])
-@pytest.mark.parametrize("options", [{}, {"residual": "qsgd:bits=2"}])
+@pytest.mark.parametrize("options", [{}, {"residual": "qsgd:bits=2"}, {"residual": "ef+topk:keep=0.05"}])
 def test_a_checkpoint_goes_on_to_the_bit(world, way, options):
     """Each rank from its own: memories differ."""
     whole, halves = (world(2).run(powersgd_runs.train, "PowerSGDState", checkpoint_at=at, way=way, rank=2, min_ratio=1.0, **options)

@@ -127,6 +127,7 @@ class PowerSGDState(DDPState):
     def _prepare(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup) -> None:
         """Before a bucket is encoded: the residuals stand in its gradients, the products in `_products`."""
         self._products = []
+        super()._prepare(layers, group)
         self._agree_once(layers, group)
         for of, p, q_own, q in self._rounds(layers, group, others=[]):
             of.gradient.sub_((p @ q_own.t()).view_as(of.gradient))
@@ -137,6 +138,7 @@ class PowerSGDState(DDPState):
         for gradient, p, q in self._products:
             gradient.add_((p @ q.t()).view_as(gradient))
         self._products = []
+        super()._restore(layers)
 
     def _reduce(self, buffer: torch.Tensor, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup,
                 first: bool, last: bool) -> None:
