@@ -133,7 +133,7 @@ class ArmsRunsTest(CommandTest):
         return {line["name"]: line["runs"][0][-1]["bytes_per_step"] for line in written["results"]}
 
     def test_second_moment(self):
-        _, written, table = self.command("second-moment", "--quick", on=self.text)
+        _, written, table = self.command("second-moment", "--quick", "--arms", "uncompressed", "own", "factored", on=self.text)
         size = self.sizes(written)
         self.assertEqual(list(size), ["uncompressed, rate 0.001", "own, 0.25 bits, rate 0.001",
                                       "factored, 0.25 bits, rate 0.001"])

@@ -123,6 +123,41 @@ TEST(Optimisers, SignSgdMovesEachWeightAsFar) {
   }
 }
 
+/// Algorithms 4 and 5 of arXiv 1804.04235 with a first moment, as the paper writes them.
+TEST(Optimisers, AdafactorDividesByFactorsOfItsSquares) {
+  const std::vector<LayerSpec> layers{{"w", atomo::Shape({4, 5})}, {"b", atomo::Shape({3})}};
+  auto asked = settings();
+  asked.beta1 = 0.8;
+  asked.beta2 = 0.95;
+  const auto optimiser = train::make_optimiser("adafactor", asked, layers);
+  torch::manual_seed(5);
+  const auto begin = torch::randn({23}), gradients = torch::randn({kSteps, 23});
+  std::vector<float> weights(begin.data_ptr<float>(), begin.data_ptr<float>() + 23);
+  auto x = begin.to(torch::kDouble);
+  auto squares = torch::zeros({23}, torch::kDouble), m = torch::zeros({23}, torch::kDouble);
+  for (int step = 0; step < kSteps; ++step) {
+    // Later gradients are larger than the mean, so that updates are clipped.
+    const auto g = gradients[step] * (1 + step * step);
+    std::vector<float> gradient(g.data_ptr<float>(), g.data_ptr<float>() + 23);
+    optimiser->take_step(weights, gradient, static_cast<std::uint32_t>(step));
+    squares = 0.95 * squares + 0.05 * g.to(torch::kDouble).square();
+    const auto second = squares / (1 - std::pow(0.95, step + 1));
+    const auto matrix = second.slice(0, 0, 20).view({4, 5});
+    const auto factors = matrix.sum(1, true) * matrix.sum(0, true) / matrix.sum();
+    const auto root = torch::cat({factors.flatten(), second.slice(0, 20)}).sqrt();
+    const auto u = g.to(torch::kDouble) / root;
+    for (const auto& [from, to] : {std::pair{0, 20}, {20, 23}}) {
+      const auto part = u.slice(0, from, to);
+      const double rms = part.square().mean().sqrt().item<double>();
+      const auto clipped = part / std::max(1.0, rms);
+      m.slice(0, from, to).mul_(0.8).add_(clipped, 0.2);
+    }
+    x = x - kRate / (1 + step) * (m + kDecay * x);
+  }
+  for (std::int64_t i = 0; i < 23; ++i)
+    EXPECT_NEAR(weights[static_cast<std::size_t>(i)], x[i].item<double>(), 2e-6) << i;
+}
+
 TEST(Optimisers, LarsTakesARateForEachLayer) {
   const auto begin = first_weights();
   const auto ours = after_steps("lars");
@@ -263,7 +298,7 @@ TEST(Optimisers, AnUnknownNameIsAnsweredWithThoseThereAre) {
   } catch (const std::runtime_error& e) {
     EXPECT_STREQ(e.what(),
                  "no optimiser 'adamax': there are sgd, nesterov, lars, adam, adamw, "
-                 "adagrad, adadelta, rmsprop, muon, signsgd");
+                 "adagrad, adadelta, rmsprop, muon, adafactor, signsgd");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <string_view>
 
@@ -144,10 +145,12 @@ TEST(SecondMoment, ALossScaleChangesNothing) {
   EXPECT_FLOAT_EQ(static_cast<float>(one.of_average), static_cast<float>(other.of_average));
 }
 
-OptimiserSettings settings(std::uint32_t squares_every, double max_update = 0) {
+OptimiserSettings settings(std::uint32_t squares_every, double max_update = 0,
+                           SecondMoment second_moment = SecondMoment::factored) {
   OptimiserSettings s;
   s.learning_rate = [](std::uint32_t) { return 0.01; };
   s.weight_decay = 0.1;
+  s.second_moment = squares_every == 0 ? SecondMoment::own : second_moment;
   s.squares_every = squares_every;
   s.max_update = max_update;
   return s;
@@ -187,6 +190,71 @@ TEST(SecondMoment, OfProductsItIsAdamsOwn) {
       factored->take_step(v, copy, step);
     }
     for (std::size_t i = 0; i < 29; ++i) EXPECT_NEAR(v[i], w[i], 2e-6) << name;
+  }
+}
+
+/// Weights after some steps along gradients whose average's squares are told to be a quarter of
+/// what they are.
+std::vector<float> after_noisy_steps(OptimiserSettings asked, double told = 0.25) {
+  const std::vector<LayerSpec> layers = {{"weight", Shape{4, 6}}};
+  asked.weight_decay = 0;
+  const auto optimiser = make_optimiser("adamw", asked, layers);
+  std::mt19937 random(8);
+  std::vector<float> w(24);
+  for (std::uint32_t step = 0; step < 7; ++step) {
+    auto gradient = normals(24, random);
+    std::vector<float> rows(4), columns(6);
+    double all = 0;
+    for (std::size_t i = 0; i < 24; ++i) {
+      const float square = gradient[i] * gradient[i];
+      rows[i / 6] += square / 6;
+      columns[i % 6] += square / 4;
+      all += square;
+    }
+    if (asked.squares_every > 0) optimiser->see_squares(0, {rows, columns, all, told * all, all});
+    optimiser->take_step(w, gradient, step);
+  }
+  return w;
+}
+
+/// A quarter of the squares makes steps twice as long, and nothing else changes.
+TEST(SecondMoment, ScaledIsOwnWithoutTheShareOfNoise) {
+  const auto own = after_noisy_steps(settings(0));
+  const auto scaled = after_noisy_steps(settings(1, 0, SecondMoment::scaled));
+  const auto none = after_noisy_steps(settings(1, 0, SecondMoment::scaled), 1.5);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    EXPECT_NEAR(scaled[i], 2 * own[i], 1e-6) << i;
+    EXPECT_NEAR(none[i], own[i], 1e-7) << i;
+  }
+}
+
+/// Each step goes along Adam's own direction as far as the factored one would.
+TEST(SecondMoment, MatchedHasTheDirectionOfOwnAndTheLengthOfFactored) {
+  const std::vector<LayerSpec> layers = {{"weight", Shape{8, 8}}};
+  const auto with = [&](SecondMoment kind) {
+    auto asked = settings(kind == SecondMoment::own ? 0 : 1, 0, kind);
+    asked.weight_decay = 0;
+    return make_optimiser("adamw", asked, layers);
+  };
+  const auto own = with(SecondMoment::own), factored = with(SecondMoment::factored),
+             matched = with(SecondMoment::matched);
+  std::mt19937 random(9);
+  for (std::uint32_t step = 0; step < 6; ++step) {
+    const auto gradient = normals(64, random);
+    const std::vector<float> rows = {9, 1, 1, 1, 1, 1, 1, 1}, columns(8, 2.0F);
+    std::vector<std::vector<float>> moved;
+    for (const auto& optimiser : {own.get(), factored.get(), matched.get()}) {
+      if (optimiser != own.get()) optimiser->see_squares(0, {rows, columns, 128, 40, 90});
+      std::vector<float> w(64), copy = gradient;
+      optimiser->take_step(w, copy, step);
+      moved.push_back(w);
+    }
+    const auto product = [&](std::size_t a, std::size_t b) {
+      return std::inner_product(moved[a].begin(), moved[a].end(), moved[b].begin(), 0.0);
+    };
+    EXPECT_NEAR(product(2, 2) / product(1, 1), 1, 1e-5) << step;
+    EXPECT_NEAR(product(0, 2) / std::sqrt(product(0, 0) * product(2, 2)), 1, 1e-6) << step;
+    EXPECT_LT(product(1, 2) / std::sqrt(product(1, 1) * product(2, 2)), 0.999) << step;
   }
 }
 

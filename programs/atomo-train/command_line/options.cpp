@@ -72,20 +72,30 @@ As root add --allow-run-as-root.
 Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save, --out) and stops.
 Several runs in one plot: atomo-train plot RUN...; see atomo-train plot --help.)";
 
-/// \throws CLI::ValidationError for what no optimiser but Adam's has.
+/// \throws CLI::ValidationError for what no optimiser but Adam's has. A job file names all options, so
+/// those that have a value by default count only where the command line has them without one.
 void check_second_moment(const CLI::App& app, const Options& o) {
-  const bool factored = o.second_moment == "factored";
-  for (const char* name : {"--second-moment", "--max-update"}) {
-    const bool asked = std::string_view(name) == "--max-update" ? o.max_update > 0 : factored;
-    if (asked && o.optimizer != "adam" && o.optimizer != "adamw")
-      throw CLI::ValidationError(name,
-                                 "goes with --optimizer adam and adamw, not with " + o.optimizer);
+  const bool squares = o.has_squares();
+  const bool is_adam = o.optimizer == "adam" || o.optimizer == "adamw";
+  const auto refuse_for = [&](const char* name, const char* right) {
+    throw CLI::ValidationError(
+        name, std::string("goes with --optimizer ") + right + ", not with " + o.optimizer);
+  };
+  const auto is_given = [&](const char* name) {
+    return app.get_option(name)->count() != 0 && app.get_option("--job")->count() == 0;
+  };
+  if (squares && !is_adam) refuse_for("--second-moment", "adam and adamw");
+  if (o.max_update > 0 && !is_adam) refuse_for("--max-update", "adam and adamw");
+  if (!is_adam && o.optimizer != "adafactor" && o.optimizer != "muon") {
+    for (const char* name : {"--beta1", "--beta2"})
+      if (is_given(name)) refuse_for(name, "adam, adamw, adafactor and muon");
   }
-  if (factored && o.on_device())
-    throw CLI::ValidationError("--second-moment", "factored works with --device cpu only");
-  if (!factored && app.get_option("--squares-every")->count() != 0 &&
-      app.get_option("--job")->count() == 0)
-    throw CLI::ValidationError("--squares-every", "goes with --second-moment factored only");
+  if (squares && o.on_device())
+    throw CLI::ValidationError("--second-moment",
+                               o.second_moment + " works with --device cpu only");
+  if (!squares && is_given("--squares-every"))
+    throw CLI::ValidationError("--squares-every",
+                               "goes with --second-moment factored, scaled and matched only");
 }
 
 /// "0.5bit", "0.5bits" or "0.5" -> 0.5
@@ -240,6 +250,8 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"lr", lr},
       {"momentum", momentum},
       {"weight-decay", weight_decay},
+      {"beta1", beta1},
+      {"beta2", beta2},
       {"second-moment", second_moment},
       {"squares-every", squares_every},
       {"max-update", max_update},

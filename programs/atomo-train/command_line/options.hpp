@@ -70,8 +70,9 @@ struct Options {
   double lr = 0.05;
   double momentum = 0.9;
   double weight_decay = 0;
-  std::string second_moment = "own";  ///< of adam and adamw; or "factored"
-  std::uint32_t squares_every = 10;   ///< steps between the messages that "factored" needs
+  double beta1 = 0.9, beta2 = 0.999;  ///< of adam, adamw, adafactor and muon
+  std::string second_moment = "own";  ///< of adam and adamw; SecondMoment's names
+  std::uint32_t squares_every = 10;   ///< steps between the messages that all but "own" need
   double max_update = 0;              ///< root mean square of a layer's update; 0: no bound
   double loss_scale = 1;              ///< the loss's factor from a step on, as in mixed precision
   std::uint32_t loss_scale_from = 0;  ///< that step
@@ -112,9 +113,11 @@ struct Options {
     return on_device() ? atomo::Device::cuda : atomo::Device::cpu;
   }
   [[nodiscard]] double learning_rate(std::uint32_t step) const;
-  /// Whether the workers tell each other of their gradients' squares at a step.
+  /// Whether the workers tell each other of their gradients' squares.
+  [[nodiscard]] bool has_squares() const noexcept { return second_moment != "own"; }
+  /// Whether they do at a step.
   [[nodiscard]] bool tells_squares(std::uint32_t step) const noexcept {
-    return second_moment == "factored" && step % squares_every == 0;
+    return has_squares() && step % squares_every == 0;
   }
   /// Gradients of a step are this many times too large until the optimiser has them.
   [[nodiscard]] double gradient_scale(std::uint32_t step) const noexcept {

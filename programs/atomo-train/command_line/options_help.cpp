@@ -63,6 +63,10 @@ CLI::Validator not_below_zero() {
   return number_check("0 or a number above it", [](double x) { return x >= 0; });
 }
 
+CLI::Validator decay() {
+  return number_check("a number from 0 to below 1", [](double x) { return x >= 0 && x < 1; });
+}
+
 std::string HelpFormatter::make_group(std::string group, bool is_positional,
                                       std::vector<const CLI::Option*> options) const {
   return CLI::Formatter::make_group(group, is_positional, options)

@@ -90,11 +90,22 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(not_below_zero())
       ->capture_default_str()
       ->group(group);
+  app.add_option("--beta1", o.beta1,
+                 "decay of the first moment, of adam, adamw, adafactor and muon")
+      ->check(decay())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--beta2", o.beta2, "decay of the second moment, of the same")
+      ->check(decay())
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--second-moment", o.second_moment,
                  "of adam and adamw, for matrices: own, of the decoded gradients; factored, of row "
                  "and column means of the squares of every worker's own gradient, without the "
-                 "codec's noise")
-      ->check(CLI::IsMember({"own", "factored"}))
+                 "codec's noise; scaled, own times a number a layer that takes the noise out of "
+                 "its sum; matched, own's direction as long as factored's, to tell one from the "
+                 "other")
+      ->check(CLI::IsMember({"own", "factored", "scaled", "matched"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--squares-every", o.squares_every,

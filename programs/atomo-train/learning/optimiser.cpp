@@ -2,7 +2,8 @@
 /// \file
 /// Each optimiser is a loop over flat arrays of weights, gradients and moments, with its update
 /// rule written above its class. The table `kOptimisers` maps the names on the command line to
-/// these classes. Weight decay joins the gradient in all of them except adamw, muon and signsgd.
+/// these classes. Weight decay joins the gradient in all of them except adamw, adafactor, muon and
+/// signsgd.
 
 #include "learning/optimiser.hpp"
 
@@ -11,18 +12,13 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "learning/adam.hpp"
 #include "learning/newton_schulz.hpp"
 
 namespace train {
 namespace {
 
 using Layers = std::span<const atomo::LayerSpec>;
-
-std::size_t elements_of(Layers layers) {
-  return std::accumulate(
-      layers.begin(), layers.end(), std::size_t{0},
-      [](std::size_t sum, const auto& layer) { return sum + layer.shape.elements(); });
-}
 
 /// v <- m v + (g + d w);  w <- w - lr v, or, as Nesterov has it, w - lr (m v + (g + d w))
 class Sgd final : public Optimiser {
@@ -88,144 +84,6 @@ class Lars final : public Optimiser {
   std::vector<std::size_t> sizes_;
 };
 
-/// m <- b1 m + (1 - b1) g;  s <- b2 s + (1 - b2) g^2;  w <- w - lr m^ / (sqrt(s^) + eps), ^
-/// corrected for the zero start. The decay d w is added to g, or, decoupled, to what lr multiplies.
-///
-/// Where the second moment of matrices comes from squares that the workers tell (second_moment.hpp),
-/// its array has for a matrix the running means of row means R and column means C, of the sum of one
-/// worker's squares and of the average's: s^ of entry (i, j) is R_i C_j / mean(R) times the ratio of
-/// the last two, which is kept between half of 1 / W, what independent gradients would give, and 1.
-/// An entry whose gradient was 0 whenever squares were told would move without bound, so m^ / sqrt(s^)
-/// is kept within what Adam's own moments allow: (1 - b1) / sqrt(1 - b2) (arXiv 1412.6980, section 2.1).
-class Adam : public Optimiser {
- public:
-  Adam(OptimiserSettings settings, Layers layers, bool decoupled)
-      : Optimiser(std::move(settings), 2, elements_of(layers)), decoupled_(decoupled) {
-    for (const auto& layer : layers) sizes_.push_back(layer.shape.elements());
-    if (settings_.squares_every > 0) factored_ = factored_layers(layers);
-    const std::size_t most = sizes_.empty() ? 0 : *std::ranges::max_element(sizes_);
-    update_.resize(most);
-    columns_.resize(most);
-  }
-
-  void see_squares(std::size_t i, const LayerSquares& squares) override {
-    if (!std::isfinite(squares.of_one) || !std::isfinite(squares.of_average)) return;
-    const auto kept = static_cast<float>(std::pow(kBeta2, settings_.squares_every));
-    const std::span<float> all = factors(factored_[i]);
-    const auto mix = [kept](float& mean, double value) {
-      mean = kept * mean + (1 - kept) * static_cast<float>(value);
-    };
-    const std::size_t rows = factored_[i].rows, columns = factored_[i].columns;
-    for (std::size_t r = 0; r < rows; ++r) mix(all[r], squares.row_means[r]);
-    for (std::size_t c = 0; c < columns; ++c) mix(all[rows + c], squares.column_means[c]);
-    mix(all[rows + columns], squares.of_one);
-    mix(all[rows + columns + 1], squares.of_average);
-  }
-
-  void step(std::span<float> weights, std::span<const float> gradient, double lr,
-            std::uint32_t step) override {
-    std::size_t at = 0;
-    auto factored = factored_.begin();
-    for (std::size_t layer = 0; layer < sizes_.size(); at += sizes_[layer++]) {
-      const std::span<float> w = weights.subspan(at, sizes_[layer]);
-      const std::span<float> update = std::span(update_).first(w.size());
-      const bool is_factored = factored != factored_.end() && factored->layer == layer;
-      if (find_own_update(layer, at, gradient.subspan(at, w.size()), update)) {
-        move(w, update, static_cast<float>(lr));
-        continue;
-      }
-      mix_gradient(w, gradient.subspan(at, w.size()), at, is_factored);
-      if (is_factored) {
-        find_factored_update(*factored++, step, update);
-      } else {
-        find_update(at, step, update);
-      }
-      move(w, update, static_cast<float>(lr));
-    }
-  }
-
- protected:
-  /// A layer that moves in another way: its update, the rate and the decay left out. `at` is where
-  /// it begins among the weights. Returns whether it is one.
-  virtual bool find_own_update(std::size_t /*layer*/, std::size_t /*at*/,
-                               std::span<const float> /*gradient*/, std::span<float> /*update*/) {
-    return false;
-  }
-
- private:
-  static constexpr float kBeta1 = 0.9F, kBeta2 = 0.999F, kEpsilon = 1e-8F;
-  /// (1 - b1) / sqrt(1 - b2).
-  static constexpr float kLargestUpdate = 3.1622777F;
-
-  [[nodiscard]] std::span<float> factors(const FactoredLayer& layer) noexcept {
-    return std::span(moments_[1]).subspan(layer.offset, layer.rows + layer.columns + 2);
-  }
-  void mix_gradient(std::span<const float> weights, std::span<const float> gradient, std::size_t at,
-                    bool is_factored) {
-    const float decay = decoupled_ ? 0 : static_cast<float>(settings_.weight_decay);
-    float* const m = moments_[0].data() + at;
-    float* const s = is_factored ? nullptr : moments_[1].data() + at;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      const float g = gradient[i] + decay * weights[i];
-      m[i] = kBeta1 * m[i] + (1 - kBeta1) * g;
-      if (s != nullptr) s[i] = kBeta2 * s[i] + (1 - kBeta2) * g * g;
-    }
-  }
-
-  void find_update(std::size_t at, std::uint32_t step, std::span<float> update) const {
-    const auto first = static_cast<float>(1 - std::pow(kBeta1, step + 1.0));
-    const auto second = static_cast<float>(1 - std::pow(kBeta2, step + 1.0));
-    for (std::size_t i = 0; i < update.size(); ++i)
-      update[i] =
-          moments_[0][at + i] / first / (std::sqrt(moments_[1][at + i] / second) + kEpsilon);
-  }
-
-  void find_factored_update(const FactoredLayer& layer, std::uint32_t step,
-                            std::span<float> update) {
-    const std::span<const float> all = factors(layer);
-    const auto rows = all.first(layer.rows), columns = all.subspan(layer.rows, layer.columns);
-    const double of_one = all[layer.rows + layer.columns],
-                 of_average = all[layer.rows + layer.columns + 1];
-    const double least = 0.5 / static_cast<double>(settings_.workers);
-    const double ratio = of_one > 0 ? std::clamp(of_average / of_one, least, 1.0) : 1;
-    const double mean =
-        std::accumulate(rows.begin(), rows.end(), 0.0) / static_cast<double>(layer.rows);
-    const std::uint32_t seen = step / settings_.squares_every + 1;
-    const double second = 1 - std::pow(kBeta2, static_cast<double>(settings_.squares_every) * seen);
-    const auto first = static_cast<float>(1 - std::pow(kBeta1, step + 1.0));
-    const double common = mean > 0 ? ratio / (mean * second) : 0;
-    for (std::size_t c = 0; c < layer.columns; ++c)
-      columns_[c] = static_cast<float>(std::sqrt(common * static_cast<double>(columns[c])));
-    const float* const m = moments_[0].data() + layer.offset;
-    for (std::size_t r = 0; r < layer.rows; ++r) {
-      const float row = std::sqrt(rows[r]);
-      for (std::size_t c = 0; c < layer.columns; ++c) {
-        const std::size_t i = r * layer.columns + c;
-        const float u = m[i] / first / (row * columns_[c] + kEpsilon);
-        update[i] = std::clamp(u, -kLargestUpdate, kLargestUpdate);
-      }
-    }
-  }
-
-  void move(std::span<float> weights, std::span<const float> update, float lr) const {
-    const float decay = decoupled_ ? static_cast<float>(settings_.weight_decay) : 0;
-    float bound = 1;
-    if (settings_.max_update > 0) {
-      double squares = 0;
-      for (const double u : update) squares += u * u;
-      const double rms = std::sqrt(squares / static_cast<double>(update.size()));
-      if (rms > settings_.max_update) bound = static_cast<float>(settings_.max_update / rms);
-    }
-    for (std::size_t i = 0; i < weights.size(); ++i)
-      weights[i] -= lr * (bound * update[i] + decay * weights[i]);
-  }
-
-  bool decoupled_;
-  std::vector<std::size_t> sizes_;
-  std::vector<FactoredLayer> factored_;
-  std::vector<float> update_, columns_;  ///< of the layer at hand
-};
-
 /// Muon (arXiv 2502.16982, section 2): m <- b m + g;  w <- w - lr (0.2 sqrt(max(rows, columns)) O +
 /// d w), where O is g + b m with its singular values brought near 1, so an update's root mean square
 /// is about that of AdamW's and one rate serves both. Of a convolution the first dimension makes the
@@ -268,6 +126,92 @@ class Muon final : public Adam {
 
   std::vector<std::size_t> rows_;  ///< of each layer, 0 where AdamW moves it
   std::vector<float> work_;
+};
+
+/// Adafactor (arXiv 1804.04235, algorithm 4) with a first moment: V of a matrix is the product of the
+/// row and column sums of its running mean of squares over their total, of a vector each entry's own;
+/// u = g / sqrt(V^), over max(1, rms(u)) (section 6);  m <- b1 m + (1 - b1) u;  w <- w - lr (m + d w).
+/// The rate is the one asked for, in place of the paper's relative one.
+class Adafactor final : public Optimiser {
+ public:
+  Adafactor(OptimiserSettings settings, Layers layers)
+      : Optimiser(std::move(settings), 2, elements_of(layers)), factored_(factored_layers(layers)) {
+    for (const auto& layer : layers) sizes_.push_back(layer.shape.elements());
+    update_.resize(sizes_.empty() ? 0 : *std::ranges::max_element(sizes_));
+  }
+
+  void step(std::span<float> weights, std::span<const float> gradient, double lr,
+            std::uint32_t step) override {
+    const auto rate = static_cast<float>(lr), decay = static_cast<float>(settings_.weight_decay);
+    const auto kept = static_cast<float>(settings_.beta1);
+    const double second = 1 - std::pow(settings_.beta2, step + 1.0);
+    std::size_t at = 0;
+    auto factored = factored_.begin();
+    for (std::size_t layer = 0; layer < sizes_.size(); at += sizes_[layer++]) {
+      const std::span<const float> g = gradient.subspan(at, sizes_[layer]);
+      const std::span<float> u = std::span(update_).first(g.size());
+      if (factored != factored_.end() && factored->layer == layer) {
+        divide_matrix(*factored++, g, second, u);
+      } else {
+        divide_entries(at, g, second, u);
+      }
+      double squares = 0;
+      for (const double value : u) squares += value * value;
+      const double rms =
+          std::sqrt(squares / static_cast<double>(std::max<std::size_t>(1, u.size())));
+      const auto clip = static_cast<float>(std::max(1.0, rms));
+      for (std::size_t i = 0; i < u.size(); ++i) {
+        float& m = moments_[0][at + i];
+        m = kept * m + (1 - kept) * u[i] / clip;
+        weights[at + i] -= rate * (m + decay * weights[at + i]);
+      }
+    }
+  }
+
+ private:
+  static constexpr float kEpsilon = 1e-30F;  ///< joins each square (section 6)
+
+  void divide_entries(std::size_t at, std::span<const float> g, double second,
+                      std::span<float> update) {
+    const auto kept = static_cast<float>(settings_.beta2);
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      float& s = moments_[1][at + i];
+      s = kept * s + (1 - kept) * (g[i] * g[i] + kEpsilon);
+      update[i] = g[i] / std::sqrt(s / static_cast<float>(second));
+    }
+  }
+
+  void divide_matrix(const FactoredLayer& layer, std::span<const float> g, double second,
+                     std::span<float> update) {
+    const auto kept = static_cast<float>(settings_.beta2);
+    const std::size_t rows = layer.rows, columns = layer.columns;
+    const auto r = std::span(moments_[1]).subspan(layer.offset, rows);
+    const auto c = std::span(moments_[1]).subspan(layer.offset + rows, columns);
+    columns_.assign(columns, 0);
+    double total = 0;
+    for (std::size_t i = 0; i < rows; ++i) {
+      double sum = 0;
+      for (std::size_t j = 0; j < columns; ++j) {
+        const double square = g[i * columns + j] * g[i * columns + j] + kEpsilon;
+        sum += square;
+        columns_[j] += square;
+      }
+      r[i] = kept * r[i] + (1 - kept) * static_cast<float>(sum);
+      total += r[i];
+    }
+    for (std::size_t j = 0; j < columns; ++j)
+      c[j] = kept * c[j] + (1 - kept) * static_cast<float>(columns_[j]);
+    for (std::size_t i = 0; i < rows; ++i) {
+      const double row = r[i] / (total * second);
+      for (std::size_t j = 0; j < columns; ++j)
+        update[i * columns + j] = g[i * columns + j] / static_cast<float>(std::sqrt(row * c[j]));
+    }
+  }
+
+  std::vector<FactoredLayer> factored_;
+  std::vector<std::size_t> sizes_;
+  std::vector<float> update_;    ///< of the layer at hand
+  std::vector<double> columns_;  ///< sums of the squares of the step
 };
 
 /// s <- s + g^2;  w <- w - lr g / (sqrt(s) + eps)
@@ -376,13 +320,26 @@ Made make_adam(OptimiserSettings settings, Layers layers) {
 }
 
 constexpr Entry kOptimisers[] = {
-    {"sgd", make_sgd<false>},     {"nesterov", make_sgd<true>}, {"lars", make<Lars>},
-    {"adam", make_adam<false>},   {"adamw", make_adam<true>},   {"adagrad", make<AdaGrad>},
-    {"adadelta", make<AdaDelta>}, {"rmsprop", make<RmsProp>},   {"muon", make<Muon>},
-    {"signsgd", make<SignSgd>},
+    {"sgd", make_sgd<false>},       {"nesterov", make_sgd<true>}, {"lars", make<Lars>},
+    {"adam", make_adam<false>},     {"adamw", make_adam<true>},   {"adagrad", make<AdaGrad>},
+    {"adadelta", make<AdaDelta>},   {"rmsprop", make<RmsProp>},   {"muon", make<Muon>},
+    {"adafactor", make<Adafactor>}, {"signsgd", make<SignSgd>},
 };
 
 }  // namespace
+
+SecondMoment second_moment_of(const std::string& name) {
+  if (name == "factored") return SecondMoment::factored;
+  if (name == "scaled") return SecondMoment::scaled;
+  if (name == "matched") return SecondMoment::matched;
+  return SecondMoment::own;
+}
+
+std::size_t elements_of(std::span<const atomo::LayerSpec> layers) {
+  return std::accumulate(
+      layers.begin(), layers.end(), std::size_t{0},
+      [](std::size_t sum, const auto& layer) { return sum + layer.shape.elements(); });
+}
 
 void Optimiser::see_squares(std::size_t, const LayerSquares&) {}
 
@@ -403,7 +360,8 @@ std::vector<std::string> optimiser_names() {
 
 std::unique_ptr<Optimiser> make_optimiser(const std::string& name, OptimiserSettings settings,
                                           std::span<const atomo::LayerSpec> layers) {
-  if ((settings.squares_every > 0 || settings.max_update > 0) && !has_second_moment(name))
+  if ((settings.second_moment != SecondMoment::own || settings.max_update > 0) &&
+      !has_second_moment(name))
     throw std::runtime_error(
         "a second moment from the workers' squares and a bound on the update go "
         "with adam and adamw, not with " +

@@ -22,20 +22,36 @@
 
 namespace train {
 
+/// Where the second moment of matrices comes from, which adam and adamw divide by. All but `own` need
+/// `see_squares`.
+enum class SecondMoment : std::uint8_t {
+  own,       ///< from the gradients that the steps are taken along
+  factored,  ///< from row and column means of the workers' squares
+  scaled,    ///< own, times a number a layer that takes the codec's noise out of its sum
+  matched,  ///< own, a layer's update as long as the one of factored is: tells direction from length
+};
+/// By what the command line calls them.
+[[nodiscard]] SecondMoment second_moment_of(const std::string& name);
+
 struct OptimiserSettings {
   std::function<double(std::uint32_t step)> learning_rate;
   /// Gradients of a step are this many times too large.
   std::function<double(std::uint32_t step)> gradient_scale = [](std::uint32_t) { return 1.0; };
   double momentum = 0;      ///< of sgd, nesterov and lars
   double weight_decay = 0;  ///< added to the gradient times the weights; adamw: to the step
-  /// Of adam and adamw: the second moment of matrices comes from `see_squares`, at every so many
-  /// steps, the first included; 0: from the gradients that the steps are taken along.
-  std::uint32_t squares_every = 0;
+  double beta1 = 0.9;       ///< of adam, adamw, adafactor, and where muon moves as they do
+  double beta2 = 0.999;
+  SecondMoment second_moment = SecondMoment::own;
+  std::uint32_t squares_every =
+      10;                   ///< steps from one `see_squares` to the next, the first included
   std::size_t workers = 1;  ///< whose squares they are
   /// Of adam and adamw: the root mean square of a layer's update, the rate left out, is at most
   /// this; 0: whatever it is.
   double max_update = 0;
 };
+
+/// Of all layers together.
+[[nodiscard]] std::size_t elements_of(std::span<const atomo::LayerSpec> layers);
 
 class Optimiser {
  public:
@@ -62,7 +78,8 @@ class Optimiser {
   std::vector<std::vector<float>> moments_;
 };
 
-/// "sgd", "nesterov", "lars", "adam", "adamw", "adagrad", "adadelta", "rmsprop", "muon".
+/// "sgd", "nesterov", "lars", "adam", "adamw", "adagrad", "adadelta", "rmsprop", "muon",
+/// "adafactor", "signsgd".
 [[nodiscard]] std::vector<std::string> optimiser_names();
 
 /// For weights that are `layers`, one behind the other.

@@ -132,7 +132,7 @@ LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> aver
   // |sum c|^2 - sum |c|^2 = W^2 |average|^2 - W (mean of |c|^2).
   const double of_average = of_one / w + of_mean - of_decoded / w;
   return {all.subspan(begin_[i], layer.rows), all.subspan(begin_[i] + layer.rows, layer.columns),
-          of_one, of_average};
+          of_one, of_average, of_mean};
 }
 
 }  // namespace train

@@ -38,6 +38,7 @@ struct LayerSquares {
   std::span<const float> row_means, column_means;  ///< of g_k^2, means over workers
   double of_one = 0;                               ///< sum of g_k^2, mean over workers
   double of_average = 0;                           ///< estimate of the sum of the average's squares
+  double of_decoded = 0;  ///< sum of the squares of what messages average to
 };
 
 /// One worker's message about its squares, and all workers' put together. The message is a container

@@ -27,7 +27,7 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                                            atomo::Policy::parse(run.options.policy), workers_,
                                            run.options.cuda_aware_mpi)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_)) {
-  if (run.options.second_moment == "factored")
+  if (run.options.has_squares())
     squares_.emplace(learner_.replica().layers(), workers_);
 }
 

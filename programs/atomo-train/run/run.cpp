@@ -47,7 +47,10 @@ std::unique_ptr<Optimiser> Run::make_optimiser(std::span<const atomo::LayerSpec>
   settings.gradient_scale = [this](std::uint32_t step) { return options.gradient_scale(step); };
   settings.momentum = options.momentum;
   settings.weight_decay = options.weight_decay;
-  settings.squares_every = options.second_moment == "factored" ? options.squares_every : 0;
+  settings.beta1 = options.beta1;
+  settings.beta2 = options.beta2;
+  settings.second_moment = second_moment_of(options.second_moment);
+  settings.squares_every = options.squares_every;
   settings.workers = static_cast<std::size_t>(transport.workers());
   settings.max_update = options.max_update;
   return train::make_optimiser(options.optimizer, std::move(settings), layers);

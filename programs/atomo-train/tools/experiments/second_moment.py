@@ -1,18 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam's own second moment beside the factored one of the workers' squares, at equal bits and several rates."""
+"""What AdamW divides by where gradients come out of a codec, at equal bits and several rates.
+
+The arms are own, Adam's own second moment, of the decoded gradients; factored, of what workers tell of their squares; and what
+tells why one differs from the other: scaled, own times a number a layer that takes the codec's noise out of its sum; matched,
+own's direction at factored's length, layer by layer; bounded, factored with updates of at most 0.5, root mean square; longer,
+own with a second moment that decays by 0.9999 in place of 0.999; slower, factored with a first moment that decays by 0.95 in
+place of 0.9. adafactor and muon divide otherwise, so they also stand there without compression.
+"""
 
 import argparse
 
 from experiments.arms import Arm, add_arm_options, compare, shorten, uncompressed
 from experiments.series import run, series_options
+from experiments.trainings import UNCOMPRESSED
 
-RATES = (0.001, 0.002)
+RATES = (0.001, 0.002, 0.004)
 FACTORED = ("--second-moment", "factored")
+# Of the codec at each number of bits: what is added to the command line.
+AT_BITS = {
+    "own": (),
+    "factored": FACTORED,
+    "scaled": ("--second-moment", "scaled"),
+    "matched": ("--second-moment", "matched"),
+    "bounded": (*FACTORED, "--max-update", "0.5"),
+    "longer": ("--beta2", "0.9999"),
+    "slower": (*FACTORED, "--beta1", "0.95"),
+    "adafactor": ("--optimizer", "adafactor"),
+    "muon": ("--optimizer", "muon"),
+}
+OTHERS = {f"uncompressed-{name}": AT_BITS[name] for name in ("adafactor", "muon")}
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_arm_options(parser, ("uncompressed", "own", "factored"), "0.001 and 0.002", steps=300, batch=8)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arm_options(parser, ("uncompressed", *OTHERS, *AT_BITS), "0.001, 0.002 and 0.004", steps=300, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[0.25], help="a parameter")
     options = series_options(parser, "second-moment")
     if options.quick:
@@ -26,18 +47,17 @@ def common(options):
 
 
 def arms(options):
-    found = [uncompressed(RATES)]
+    found = [uncompressed(RATES), *(Arm(name, ("--codec", UNCOMPRESSED, *more), RATES) for name, more in OTHERS.items())]
     for bits in options.bits:
-        codec = ("--codec", f"atomo:bits={bits:g}")
-        found.append(Arm("own", codec, RATES, f"{bits:g} bits"))
-        found.append(Arm("factored", (*codec, *FACTORED), RATES, f"{bits:g} bits"))
+        found += [Arm(name, ("--codec", f"atomo:bits={bits:g}", *more), RATES, f"{bits:g} bits")
+                  for name, more in AT_BITS.items()]
     return found
 
 
 def main():
     options = arguments()
     text = (f"A transformer of 3.3 M parameters on CMake's manual, {options.workers} workers over an all-gather, batch "
-            f"{options.batch} each, {options.steps} steps, AdamW, rates cosine behind {options.steps // 6} steps of rising, no "
+            f"{options.batch} each, {options.steps} steps, AdamW where nothing else is said, rates cosine behind {options.steps // 6} steps of rising, no "
             f"memory: test bits a character. Bytes count what is told of squares.")
     return compare(options, arms(options), common(options), "bits_per_character", text,
                    f"a transformer of 3.3 M parameters, {options.workers} workers")
