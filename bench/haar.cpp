@@ -6,7 +6,8 @@
 // FILE holds f32 alone, one tensor. For each budget: nanoseconds an entry of encode on one thread. For each length: those of
 // an entry of a kept block for its product with one rotation, every sum in one fixed order, and for all of it: the k largest,
 // their signs, and the number of their places among C(length, k). Not counted: what draws the rotation, signs of a block's
-// own, amplitudes. The least of many short runs, so that other programs do not count.
+// own, amplitudes. The least of many short runs by the processor's time, so that other programs count
+// little.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "haar.cpp"
 #include <hwy/foreach_target.h>
@@ -16,7 +17,6 @@
 #include <array>
 #include <atomo/atomo.hpp>
 #include <bit>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codec_case.hpp"
 #include "target.hpp"
 
 #ifndef ATOMO_BENCH_HAAR_ONCE
@@ -144,15 +145,15 @@ namespace {
 
 HWY_EXPORT(write_of_length);
 
-/// The least seconds of a call.
+/// The least seconds of a call, by the time of the processor.
 template <typename Call>
 double least_seconds(int calls, Call call) {
+  const Clock clock(1);
   double least = std::numeric_limits<double>::max();
   for (int i = 0; i < calls; ++i) {
-    const auto began = std::chrono::steady_clock::now();
+    const double began = clock.now();
     call();
-    least = std::min(
-        least, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    least = std::min(least, clock.now() - began);
   }
   return least;
 }
@@ -172,7 +173,8 @@ double encode_ns(const std::vector<float>& x, const std::string& bits) {
   const Codec codec = Codec::parse("atomo:atoms=blocks,bits=" + bits);
   std::vector<std::byte> message(codec.max_encoded_bytes(shape)),
       workspace(codec.encode_workspace_bytes(shape));
-  const double seconds = least_seconds(400, [&] {
+  const int calls = static_cast<int>(std::clamp<std::size_t>(100'000'000 / x.size(), 9, 200));
+  const double seconds = least_seconds(calls, [&] {
     std::uint64_t bytes = 0;
     const Status status =
         codec.encode({x.data(), DType::f32, shape}, {.seed = 1},
@@ -201,7 +203,7 @@ void print_blocks(const std::vector<float>& x, std::size_t length, std::size_t k
   std::array<double, 2> ns{};
   for (const std::size_t largest : {std::size_t{0}, k}) {
     std::size_t at = 0;
-    const double seconds = least_seconds(2000, [&] {
+    const double seconds = least_seconds(1000, [&] {
       for (std::size_t i = 0; i < calls; ++i, at += each) {
         if (at + each > x.size()) at = 0;
         sum += HWY_DYNAMIC_DISPATCH(write_of_length)(length, x.data() + at, columns.data(),
