@@ -4,10 +4,10 @@
 //   bench_haar [--target=NAME] FILE BITS...
 //
 // FILE holds f32 alone, one tensor. For each budget: nanoseconds an entry of encode on one thread. For each length: those of
-// an entry of a kept block for its product with one rotation, every sum in one fixed order, and for all of it: the k largest,
-// their signs, and the number of their places among C(length, k). Not counted: what draws the rotation, signs of a block's
-// own, amplitudes. The least of many short runs by the processor's time, so that other programs count
-// little.
+// an encode of atoms as long that keeps none of them; those of an entry of a kept block for its product with one rotation,
+// every sum in one fixed order; and for all of it: the k largest, their signs, and the number of their places among
+// C(length, k). Not counted: what draws the rotation, signs of a block's own, amplitudes. The least of many short runs by
+// the processor's time, so that other programs count little.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "haar.cpp"
 #include <hwy/foreach_target.h>
@@ -168,12 +168,13 @@ std::vector<float> read_entries(const std::string& path) {
   return x;
 }
 
-double encode_ns(const std::vector<float>& x, const std::string& bits) {
-  const Shape shape{static_cast<std::int64_t>(x.size())};
-  const Codec codec = Codec::parse("atomo:atoms=blocks,bits=" + bits);
+/// An entry of blocks, or of rows where the shape has two dimensions.
+double encode_ns(const std::vector<float>& x, const Shape& shape, const std::string& bits) {
+  const Codec codec = Codec::parse(
+      (shape.rank() == 2 ? "atomo:atoms=rows,bits=" : "atomo:atoms=blocks,bits=") + bits);
   std::vector<std::byte> message(codec.max_encoded_bytes(shape)),
       workspace(codec.encode_workspace_bytes(shape));
-  const int calls = static_cast<int>(std::clamp<std::size_t>(100'000'000 / x.size(), 9, 200));
+  const int calls = static_cast<int>(std::clamp<std::size_t>(100'000'000 / x.size(), 15, 200));
   const double seconds = least_seconds(calls, [&] {
     std::uint64_t bytes = 0;
     const Status status =
@@ -181,7 +182,7 @@ double encode_ns(const std::vector<float>& x, const std::string& bits) {
                      {message.data(), message.size(), &bytes}, {.workspace = workspace});
     if (failed(status)) throw std::runtime_error("encode failed");
   });
-  return 1e9 * seconds / static_cast<double>(x.size());
+  return 1e9 * seconds / static_cast<double>(shape.elements());
 }
 
 void print_blocks(const std::vector<float>& x, std::size_t length, std::size_t k) {
@@ -213,8 +214,10 @@ void print_blocks(const std::vector<float>& x, std::size_t length, std::size_t k
     ns[largest > 0] = 1e9 * seconds / static_cast<double>(calls * each);
   }
   asm volatile("" : : "r"(sum));
-  std::printf("{\"length\": %zu, \"k\": %zu, \"product_ns\": %.3f, \"all_ns\": %.3f}", length, k,
-              ns[0], ns[1]);
+  const Shape rows{static_cast<std::int64_t>(x.size() / length), static_cast<std::int64_t>(length)};
+  std::printf(
+      "{\"length\": %zu, \"k\": %zu, \"none_ns\": %.3f, \"product_ns\": %.3f, \"all_ns\": %.3f}",
+      length, k, encode_ns(x, rows, "0.002"), ns[0], ns[1]);
 }
 
 }  // namespace
@@ -235,7 +238,8 @@ int main(int argc, char** argv) {
     if (x.size() < 256 * 256) throw std::runtime_error("FILE has fewer than 65,536 entries");
     std::printf("{\"encode_ns\": {");
     for (std::size_t i = 1; i < words.size(); ++i)
-      std::printf("%s\"%s\": %.3f", i > 1 ? ", " : "", words[i].c_str(), encode_ns(x, words[i]));
+      std::printf("%s\"%s\": %.3f", i > 1 ? ", " : "", words[i].c_str(),
+                  encode_ns(x, {static_cast<std::int64_t>(x.size())}, words[i]));
     std::printf("},\n\"blocks\": [");
     print_blocks(x, 64, 5);
     std::printf(",\n");

@@ -3,8 +3,8 @@
 """What blocks would gain if they were sent as signs in a rotation that all share (reference/haar.py), and what that would cost.
 
 For each capture NMSE at equal bytes, everything on the wire counted, and a few drawn messages beside the predictions. Then the
-time to encode: what no content takes (a message of .002 bits), the rotated entries at what bench_haar takes for one, dithered
-entries at what they take today, over today's encode. The rotation itself is not in it (5 ms for 256 by a QR).
+time to encode: what atoms of that length take where none is kept, the rotated entries at what bench_haar takes for one, dithered
+entries at what they take today, over today's encode. The making of the rotation is not in it (5 ms for 256 by a QR).
 """
 import argparse
 import json
@@ -45,10 +45,10 @@ def times(tensors, rates, program):
 def encode_ratio(found, shares, length, bits, dithered_at_one):
     """Of the encode of rotated blocks and today's, from bench_haar's times and the shares of entries that are sent."""
     encode = {float(rate): ns for rate, ns in found["encode_ns"].items()}
-    rotated_ns = next(row["all_ns"] for row in found["blocks"] if row["length"] == length)
+    own = next(row for row in found["blocks"] if row["length"] == length)
     dithered_ns = (encode[ALL_CONTENT] - encode[NO_CONTENT]) / dithered_at_one
     rotated, dithered = shares
-    return (encode[NO_CONTENT] + rotated * rotated_ns + dithered * dithered_ns) / encode[bits]
+    return (own["none_ns"] + rotated * own["all_ns"] + dithered * dithered_ns) / encode[bits]
 
 
 def line(name, cells):
@@ -83,8 +83,9 @@ def measure(path, options):
     found = None if options.no_times else times(tensors, options.rates, options.program)
     if found:
         one = model.shares("blocks", ALL_CONTENT)[1]
-        print(f"ns an entry: today's encode {found['encode_ns']}; rotated " +
-              ", ".join(f"{row['length']}: {row['all_ns']} (product {row['product_ns']})" for row in found["blocks"]))
+        print(f"ns an entry: today's encode {found['encode_ns']}; rotated " + ", ".join(
+                f"{row['length']}: {row['all_ns']} (product {row['product_ns']}; {row['none_ns']} where none is kept)"
+                for row in found["blocks"]))
         for length in options.lengths:
             shares = {bits: model.shares(f"haar/{length}", bits) for bits in options.rates}
             ratios = {bits: encode_ratio(found, shares[bits], length, bits, one) for bits in options.rates}
