@@ -23,7 +23,7 @@ NO_CONTENT, ALL_CONTENT = 0.002, 1.0  # bits
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("captures", nargs="+", metavar="FILE", help=".npz or .safetensors of gradients, as variance.sh leaves it")
+    parser.add_argument("captures", nargs="+", metavar="FILE", help="gradients, .npz or .safetensors, as variance.sh leaves them")
     parser.add_argument("--rates", type=float, nargs="+", default=[1, 0.5, 0.25, 0.125], metavar="BITS", help="bits a parameter")
     parser.add_argument("--lengths", type=int, nargs="+", choices=(64, 128, 256), default=[256, 128, 64], help="of a block")
     parser.add_argument("--program", default=str(ROOT / "build/release/bench/bench_haar"))
