@@ -31,17 +31,12 @@ class DrawnCoder {
     const std::uint32_t up = (group.largest + 0xFFFFu) >> 16;
     const std::uint32_t top = up < math::kMaxScaleWord ? up : math::kMaxScaleWord;
     const std::uint32_t high = low > top ? low : top;
-    if (values == ChunkValues::eight) {
-      find_grid(low, high);
-      return;
-    }
-    const unsigned steps = level_count(values) - 1;
-    for (unsigned i = 0; i < kMaxLevels; ++i)
-      words_[i] = static_cast<std::uint16_t>(i < steps ? low + i * (high - low) / steps : high);
+    low_ = values == ChunkValues::sign ? high : low;
+    high_ = high;
+    if (values == ChunkValues::eight) find_grid(low, high);
     if (values == ChunkValues::f16) {
       const std::uint32_t exponent = high >> 7;
-      const std::uint32_t factor = exponent <= 15 ? 1 : exponent < 253 ? exponent - 14 : 239;
-      words_[0] = static_cast<std::uint16_t>(factor << 7);
+      low_ = (exponent <= 15 ? 1 : exponent < 253 ? exponent - 14 : 239) << 7;
     }
   }
 
@@ -50,7 +45,7 @@ class DrawnCoder {
     if (values_ == ChunkValues::f32) return chunk.scale;
     if (values_ != ChunkValues::f16) return 0;
     // No smaller than the least f16 of 11 bits.
-    const std::uint32_t factor = words_[0] >> 7, least = factor > 14 ? (factor - 14) << 7 : 1;
+    const std::uint32_t factor = low_ >> 7, least = factor > 14 ? (factor - 14) << 7 : 1;
     return chunk.scale > least ? chunk.scale : least;
   }
   [[nodiscard]] ATOMO_HD float scale(const DrawnChunk& chunk) const noexcept {
@@ -60,7 +55,11 @@ class DrawnCoder {
   }
 
   /// Level word i, but for the number of those in the upper of two bins.
-  [[nodiscard]] ATOMO_HD std::uint16_t word(unsigned i) const noexcept { return words_[i]; }
+  [[nodiscard]] ATOMO_HD std::uint16_t word(unsigned i) const noexcept {
+    if (values_ == ChunkValues::four)
+      return static_cast<std::uint16_t>(low_ + i * (high_ - low_) / 7);
+    return static_cast<std::uint16_t>(i == 0 ? low_ : high_);
+  }
   /// An entry as the number of its level, with the entry's sign in bit 31; `random` is uniform.
   [[nodiscard]] ATOMO_HD std::uint32_t quantise(std::uint32_t entry,
                                                 std::uint32_t random) const noexcept {
@@ -81,12 +80,10 @@ class DrawnCoder {
   }
   /// Magnitude number i, of few bits.
   [[nodiscard]] ATOMO_HD float level(std::uint32_t i) const noexcept {
-    return chunk_value(values_, i, [&](unsigned w) { return words_[w]; });
+    return chunk_value(values_, i, [&](unsigned w) { return word(w); });
   }
 
  private:
-  static constexpr unsigned kMaxLevels = 8;
-
   [[nodiscard]] static ATOMO_HD constexpr unsigned level_count(ChunkValues values) noexcept {
     return values == ChunkValues::two     ? 2
            : values == ChunkValues::four  ? 8
@@ -95,12 +92,10 @@ class DrawnCoder {
   }
   /// The least high word at which 128 levels reach `top`, from a low one on.
   ATOMO_HD void reach(std::uint32_t low, std::uint32_t top) noexcept {
-    words_[0] = static_cast<std::uint16_t>(low);
     const float largest = core::from_bf16(static_cast<std::uint16_t>(top));
-    std::uint32_t word = top;
-    words_[1] = static_cast<std::uint16_t>(word);
-    while (word < math::kMaxScaleWord && level(127) < largest)
-      words_[1] = static_cast<std::uint16_t>(++word);
+    low_ = low;
+    high_ = top;
+    while (high_ < math::kMaxScaleWord && level(127) < largest) ++high_;
   }
   /// The 128 levels of eight bits, the lowest one as little above a scale as may be.
   ATOMO_HD void find_grid(std::uint32_t scale, std::uint32_t top) noexcept {
@@ -117,7 +112,7 @@ class DrawnCoder {
   }
   [[nodiscard]] ATOMO_HD std::uint32_t half_of(float magnitude,
                                                std::uint32_t random) const noexcept {
-    const std::uint32_t factor = words_[0] >> 7;
+    const std::uint32_t factor = low_ >> 7;
     bool overflow = false;
     const std::uint16_t half =
         core::to_f16(magnitude * std::bit_cast<float>((254 - factor) << 23), random, overflow);
@@ -128,7 +123,7 @@ class DrawnCoder {
     const std::uint32_t last = level_count(values_) - 1;
     std::uint32_t i = 0;
     if (values_ == ChunkValues::eight) {
-      const double low = core::from_bf16(words_[0]), width = core::from_bf16(words_[1]) - low;
+      const double low = core::from_bf16(word(0)), width = core::from_bf16(word(1)) - low;
       const double at = width > 0 ? (magnitude - low) * 128 / width : 0;
       i = at < 126 ? static_cast<std::uint32_t>(at > 0 ? at : 0) : 126;
       while (i > 0 && level(i) > magnitude) --i;
@@ -142,7 +137,7 @@ class DrawnCoder {
   }
 
   ChunkValues values_;
-  std::uint16_t words_[kMaxLevels] = {};
+  std::uint32_t low_ = 0, high_ = 0;  ///< level words; of f16 the factor and none
 };
 
 }  // namespace atomo::format
