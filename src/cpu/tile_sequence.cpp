@@ -31,8 +31,8 @@ struct alignas(64) TileMatrix {
 /// What a tile is multiplied by, and where its frequencies stand.
 struct Bases {
   std::size_t height, width;
-  TileMatrix left, right;  ///< of the places of folded columns and rows, 0 between segments
-  std::uint8_t row_of[kStride], column_of[kStride];  ///< frequencies of places
+  TileMatrix left, right;        ///< of the places of folded columns and rows, 0 between segments
+  std::uint8_t row_of[kStride];  ///< frequencies of places
 };
 
 }  // namespace
@@ -146,10 +146,59 @@ HWY_INLINE void each_segment(std::size_t n, Visit visit) {
   for (; end < n; end *= 2) visit(end, 2 * end);
 }
 
-/// `tile`, of any contents at the end, to frequencies at their places.
-void transform_tile(const Bases& bases, TileMatrix& tile, TileMatrix& out) {
+/// Numbers at their places to frequencies in order: those of a segment stand between those before it.
+HWY_INLINE void order_row(const float* places, std::size_t n, float* frequencies) {
+  const hn::CappedTag<float, 8> d;
+  const std::size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float room[2][kStride];
+  const float* even = places;
+  std::size_t end = math::dct::folded_length(static_cast<std::uint32_t>(n));
+  if (end == n) std::copy_n(places, n, frequencies);
+  for (unsigned side = 0; end < n; end *= 2, side ^= 1) {
+    const float* const odd = places + end;
+    float* const to = 2 * end == n ? frequencies : room[side];
+    std::size_t i = 0;
+    for (; i + lanes <= end; i += lanes)
+      hn::StoreInterleaved2(hn::LoadU(d, even + i), hn::LoadU(d, odd + i), d, to + 2 * i);
+    for (; i < end; ++i) to[2 * i] = even[i], to[2 * i + 1] = odd[i];
+    even = to;
+  }
+}
+/// The reverse.
+HWY_INLINE void place_row(const float* frequencies, std::size_t n, float* places) {
+  const hn::CappedTag<float, 8> d;
+  const std::size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float room[2][kStride];
+  const float* from = frequencies;
+  unsigned side = 0;
+  for (; math::dct::folds(static_cast<std::uint32_t>(n)); n /= 2, side ^= 1) {
+    float* const even = room[side];
+    float* const odd = places + n / 2;
+    std::size_t i = 0;
+    for (; i + lanes <= n / 2; i += lanes) {
+      hn::Vec<decltype(d)> a, b;
+      hn::LoadInterleaved2(d, from + 2 * i, a, b);
+      hn::StoreU(a, d, even + i);
+      hn::StoreU(b, d, odd + i);
+    }
+    for (; i < n / 2; ++i) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
+    from = even;
+  }
+  std::copy_n(from, n, places);
+}
+
+HWY_INLINE void scale_in(const float* row, std::size_t n, float* to) {
+  for (std::size_t c = 0; c < n; ++c) to[c] = row[c] * math::dct::kScaleIn;
+}
+HWY_INLINE void scale_out(float* row, std::size_t n) {
+  for (std::size_t c = 0; c < n; ++c) row[c] = math::dct::scaled_out(row[c]);
+}
+
+/// A tile whose rows are `apart` from each other to its frequencies, one row after the other.
+void transform_tile(const Bases& bases, const float* x, std::size_t apart, float* frequencies) {
   const std::size_t h = bases.height, w = bases.width;
-  TileMatrix& half = out;
+  TileMatrix tile, half;
+  for (std::size_t r = 0; r < h; ++r) scale_in(x + r * apart, w, tile.at + r * kStride);
   for (std::size_t n = w; math::dct::folds(static_cast<std::uint32_t>(n)); n /= 2)
     fold_columns(tile, n / 2, h);
   each_segment(w, [&](std::size_t begin, std::size_t end) {
@@ -160,12 +209,21 @@ void transform_tile(const Bases& bases, TileMatrix& tile, TileMatrix& out) {
   each_segment(h, [&](std::size_t begin, std::size_t end) {
     multiply_block(bases.left, half, begin, end, begin, end, 0, w, tile);
   });
+  for (std::size_t r = 0; r < h; ++r) {
+    scale_out(tile.at + r * kStride, w);
+    order_row(tile.at + r * kStride, w, frequencies + bases.row_of[r] * w);
+  }
 }
 
-/// Frequencies at their places to a tile.
-void restore_tile(const Bases& bases, TileMatrix& tile, TileMatrix& out) {
+/// Frequencies to a tile whose rows are kStride apart.
+void restore_tile(const Bases& bases, const float* frequencies, TileMatrix& tile) {
   const std::size_t h = bases.height, w = bases.width;
-  TileMatrix& half = out;
+  TileMatrix half;
+  for (std::size_t r = 0; r < h; ++r) {
+    float* const row = tile.at + r * kStride;
+    place_row(frequencies + bases.row_of[r] * w, w, row);
+    scale_in(row, w, row);
+  }
   each_segment(h, [&](std::size_t begin, std::size_t end) {
     multiply_block(bases.left, tile, begin, end, begin, end, 0, w, half);
   });
@@ -176,6 +234,7 @@ void restore_tile(const Bases& bases, TileMatrix& tile, TileMatrix& out) {
   });
   for (std::size_t n = math::dct::folded_length(static_cast<std::uint32_t>(w)); n < w; n *= 2)
     fold_columns(tile, n, h);
+  for (std::size_t r = 0; r < h; ++r) scale_out(tile.at + r * kStride, w);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -195,10 +254,9 @@ constexpr std::size_t kGrain = 32;  ///< tiles of a task
 constexpr math::dct::Table kTable = math::dct::make_table();
 
 /// The factors of a side of n entries: each row a place's, or, `across`, each column.
-void fill_factors(std::uint32_t n, bool across, TileMatrix& out, std::uint8_t* frequencies) {
+void fill_factors(std::uint32_t n, bool across, TileMatrix& out) {
   for (std::uint32_t place = 0; place < n; ++place) {
     const math::dct::Segment own = math::dct::segment_of(n, place);
-    frequencies[place] = static_cast<std::uint8_t>(math::dct::frequency_of(n, place));
     for (std::uint32_t i = own.begin; i < own.end; ++i)
       out.at[across ? i * kStride + place : place * kStride + i] =
           math::dct::factor(kTable, n, place, i);
@@ -206,9 +264,11 @@ void fill_factors(std::uint32_t n, bool across, TileMatrix& out, std::uint8_t* f
 }
 
 Bases bases_of(const Tiles& tiles, bool inverse) noexcept {
-  Bases bases{tiles.height, tiles.width, {}, {}, {}, {}};
-  fill_factors(tiles.height, inverse, bases.left, bases.row_of);
-  fill_factors(tiles.width, !inverse, bases.right, bases.column_of);
+  Bases bases{tiles.height, tiles.width, {}, {}, {}};
+  fill_factors(tiles.height, inverse, bases.left);
+  fill_factors(tiles.width, !inverse, bases.right);
+  for (std::uint32_t r = 0; r < tiles.height; ++r)
+    bases.row_of[r] = static_cast<std::uint8_t>(math::dct::frequency_of(tiles.height, r));
   return bases;
 }
 
@@ -244,17 +304,7 @@ void to_tiles(const Tiles& tiles, bool transforms, const float* x, float* sequen
   }
   const Bases bases = bases_of(tiles, false);
   each_tile(tiles, executor, [&](std::size_t first, std::size_t at) {
-    TileMatrix tile, room;
-    for (std::size_t r = 0; r < h; ++r) {
-      const float* const row = x + first + r * tiles.columns;
-      for (std::size_t c = 0; c < w; ++c) tile.at[r * kStride + c] = row[c] * math::dct::kScaleIn;
-    }
-    HWY_DYNAMIC_DISPATCH(transform_tile)(bases, tile, room);
-    for (std::size_t r = 0; r < h; ++r) {
-      float* const row = sequence + at + bases.row_of[r] * w;
-      for (std::size_t c = 0; c < w; ++c)
-        row[bases.column_of[c]] = math::dct::scaled_out(tile.at[r * kStride + c]);
-    }
+    HWY_DYNAMIC_DISPATCH(transform_tile)(bases, x + first, tiles.columns, sequence + at);
   });
 }
 
@@ -270,18 +320,10 @@ void from_tiles(const Tiles& tiles, bool transforms, const float* sequence, bool
   }
   const Bases bases = bases_of(tiles, true);
   each_tile(tiles, executor, [&](std::size_t first, std::size_t at) {
-    TileMatrix tile, room;
-    for (std::size_t r = 0; r < h; ++r) {
-      const float* const row = sequence + at + bases.row_of[r] * w;
-      for (std::size_t c = 0; c < w; ++c)
-        tile.at[r * kStride + c] = row[bases.column_of[c]] * math::dct::kScaleIn;
-    }
-    HWY_DYNAMIC_DISPATCH(restore_tile)(bases, tile, room);
-    for (std::size_t r = 0; r < h; ++r) {
-      float* const row = tile.at + r * kStride;
-      for (std::size_t c = 0; c < w; ++c) row[c] = math::dct::scaled_out(row[c]);
-      put_row(row, w, add, alpha, y + first + r * tiles.columns);
-    }
+    TileMatrix tile;
+    HWY_DYNAMIC_DISPATCH(restore_tile)(bases, sequence + at, tile);
+    for (std::size_t r = 0; r < h; ++r)
+      put_row(tile.at + r * kStride, w, add, alpha, y + first + r * tiles.columns);
   });
 }
 
