@@ -151,7 +151,7 @@ TEST(ChunkDraw, RoundingToLevelsIsRightOnAverage) {
   for (const std::uint32_t scale : {1u, 0x20u, 0x2000u, 0x3F80u, 0x7000u}) {
     const float low = core::from_bf16(static_cast<std::uint16_t>(scale));
     for (const float times : {1.0f, 1.7f, 40.0f, 3000.0f}) {
-      const DrawnChunk group{scale, 0x7F800000u, cpu::magnitude_of(low * times)};
+      const DrawnChunk group{scale, cpu::magnitude_of(low), cpu::magnitude_of(low * times)};
       for (const ChunkValues values : {ChunkValues::sign, ChunkValues::two, ChunkValues::four,
                                        ChunkValues::eight, ChunkValues::f16}) {
         const DrawnCoder coder(values, group);
