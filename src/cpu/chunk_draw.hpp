@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Drawing entries of a chunk (math/chunk_draw.hpp): unbiased, in place of the largest ones.
+/// Drawing entries of a chunk (math/entry_shares.hpp): unbiased, in place of the largest ones.
 
 #include <cstddef>
 #include <cstdint>

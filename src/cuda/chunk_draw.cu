@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Drawing the entries of chunks (math/chunk_draw.hpp), over all layers at once: what `select` of
+/// Drawing the entries of chunks (math/entry_shares.hpp), over all layers at once: what `select` of
 /// chunk_topk.cu is where the largest are kept.
 ///
 /// Mathematics: at a scale D an entry has the share |x| / D, at most 1, a whole number of 2^-30; the scale is

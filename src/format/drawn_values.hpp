@@ -5,7 +5,7 @@
 /// magnitude between two levels becomes one of them at random, so that all are right on average.
 
 #include "format/chunk_values.hpp"
-#include "math/chunk_draw.hpp"
+#include "math/entry_shares.hpp"
 
 namespace atomo::format {
 
