@@ -5,18 +5,21 @@
 /// finds the k-th largest and how many of those equal to it are kept. Zeros are never kept. Bins of a
 /// group's magnitudes and their means are whole numbers (math/value_bins.hpp).
 ///
-/// Mapping, three launches, and two of chunk_draw.cu with one of `code_drawn` where entries are drawn:
-///   select   where the largest are kept (chunk_draw.cu draws the others): a block of 256 threads a chunk of at most 4,096 entries, sixteen entries a thread in
+/// Mapping, three launches:
+///   select   a block of 256 threads a chunk of at most 4,096 entries, sixteen entries a thread in
 ///            registers: three histograms, then two bit maps, of the entries above the k-th largest and of
 ///            those equal to it; a kept entry's rank is a count of bits
 ///   code     a block of 256 threads a group of chunks: its bins, the codes of its slots, then the words
 ///            of its gaps, each where a scan of their lengths says
 ///   layout   a block a job: where the groups' gaps stand
+/// For jobs whose entries are drawn two launches of chunk_draw.cu stand in for `select`, and `code_drawn`
+/// for `code`: its levels follow from what was measured, kept entries become their numbers.
 ///
 /// Traffic an entry: 4 bytes read, the least; 6 bytes written and read three times a kept entry, and what
 /// is sent, zeroed, written and read by `assemble`.
 ///
-/// Shared memory: 11 KiB (select), 19 KiB (code), 9 KiB (code_drawn). Workspace: 6 bytes a slot, 4 bytes a chunk, what is sent.
+/// Shared memory: 11 KiB (select), 19 KiB (code), 9 KiB (code_drawn). Workspace: 6 bytes a slot, 4 bytes a
+/// chunk, what is sent.
 /// Determinism: integers alone are summed, whatever the order. Alignment: tensors as their entries.
 
 #include "coding/rice.hpp"
