@@ -54,6 +54,8 @@ enum class Purpose : std::uint8_t {
   identity_low = 25,
   memory = 26,  ///< stochastic rounding of what a memory keeps, the sender's alone
   memory_low = 27,
+  select_entry = 28,  ///< of a chunk, one draw a chunk
+  round_entry = 29,   ///< the value of one that was kept, to a level
 };
 
 /// The indices of one purpose: 40 bits.

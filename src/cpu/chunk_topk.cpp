@@ -2,22 +2,25 @@
 /// Encoding: a group of chunks at a time. What the k-th largest of a chunk was says near which magnitude
 /// it is in the next one: one pass marks all above a bound below it, and of these few the k largest are
 /// found. Where they are fewer than k, or many, the search is among all entries of the chunk.
+/// Where entries are drawn, a group is read twice: for its scale, then for the draw.
 ///
-/// Reads 4 bytes an entry, writes what is sent; decoding reads that and writes 4 bytes an entry.
+/// Reads 4 bytes an entry, writes what is sent.
 
 #include "cpu/chunk_topk.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
 
 #include "coding/rice.hpp"
+#include "core/philox.hpp"
 #include "core/run_tasks.hpp"
 #include "core/workspace.hpp"
 #include "cpu/chunk_candidates.hpp"
+#include "cpu/chunk_draw.hpp"
 #include "format/chunk_values.hpp"
+#include "format/drawn_values.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/chunk_topk.cpp"
@@ -50,17 +53,6 @@ std::uint32_t mark_above_bound(const float* x, std::size_t n, std::uint32_t boun
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)));
 }
 
-/// y[i] = y[i] + (alpha * v[i]).
-void add_chunk(const float* v, std::size_t n, float alpha, float* y) {
-  const hn::CappedTag<float, 16> d;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto times = hn::Set(d, alpha);
-  std::size_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::Mul(times, hn::LoadU(d, v + i))), d, y + i);
-  for (; i < n; ++i) y[i] = y[i] + (alpha * v[i]);
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace atomo::cpu
 HWY_AFTER_NAMESPACE();
@@ -68,7 +60,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace atomo::cpu {
 HWY_EXPORT(mark_above_bound);
-HWY_EXPORT(add_chunk);
 
 namespace {
 
@@ -84,6 +75,17 @@ struct Kept {
   std::uint32_t entries[kMaxChunk];  ///< bit patterns
   std::uint16_t slots[kMaxChunk];
   std::uint32_t count = 0, least = ~0u, largest = 0;
+
+  /// What a chunk keeps of its entries, from a slot on.
+  void add(const Candidates& chunk, const float* own, std::uint32_t first_slot) noexcept {
+    for (std::uint32_t i = 0; i < chunk.count; ++i) {
+      const std::uint32_t sign = std::bit_cast<std::uint32_t>(own[chunk.places[i]]) & 0x80000000u;
+      slots[count] = static_cast<std::uint16_t>(first_slot + i);
+      entries[count++] = sign | chunk.magnitudes[i];
+      least = std::min(least, chunk.magnitudes[i]);
+      largest = std::max(largest, chunk.magnitudes[i]);
+    }
+  }
 };
 
 std::uint32_t count_marks(const std::uint64_t* words, std::size_t n) noexcept {
@@ -145,44 +147,91 @@ void find_group_bins(const Kept& kept, const ChunkCoder& coder) noexcept {
 struct GroupWriter {
   const ChunkConfig& config;
   const ChunkBody& body;
+  const Key& key;
   const float* x;
   std::byte* out;
 
   /// Returns the bytes of the group's gaps; ~0 where an entry is not finite.
   std::size_t write(std::uint64_t g, std::byte* gaps) const noexcept {
-    Kept kept;
-    Candidates chunk;
     core::BitWriter stream(gaps, body.max_gap_bytes());
-    std::uint32_t bound = 0;
-    for (std::uint32_t c = 0; c < body.chunks_of(g); ++c) {
-      const std::uint64_t number = g * body.group_chunks + c;
-      const std::uint32_t n = body.entries_of(number), keep = body.keep_of(number);
-      const float* const own = x + number * body.chunk;
-      if (!select_chunk_entries(own, n, keep, bound, chunk)) return ~std::size_t{0};
-      write_gaps(chunk, n, keep, stream);
-      for (std::uint32_t i = 0; i < chunk.count; ++i) {
-        kept.slots[kept.count] = static_cast<std::uint16_t>(c * body.keep + i);
-        kept.entries[kept.count++] = std::bit_cast<std::uint32_t>(own[chunk.places[i]]);
-        kept.least = std::min(kept.least, chunk.magnitudes[i]);
-        kept.largest = std::max(kept.largest, chunk.magnitudes[i]);
-      }
-    }
-    write_values(g, kept, stream);
-    return stream.finish();
+    const bool finite = config.draws ? write_drawn(g, stream) : write_largest(g, stream);
+    return finite ? stream.finish() : ~std::size_t{0};
   }
 
  private:
-  void write_values(std::uint64_t g, const Kept& kept, core::BitWriter& gaps) const noexcept {
-    std::byte* const words = out + body.levels_at + 2 * g * body.level_words;
-    const std::uint32_t slots = body.group_slots(g), bytes = body.value_bytes_of(slots);
-    if (kept.count == 0) {
-      std::fill_n(words, 2 * body.level_words, std::byte{0});
-      std::fill_n(out + body.values_of(g), bytes, std::byte{0});
-      return;
+  /// Calls `visit(number of a chunk in the group, in the layer, its entries, how many, slots)` until it
+  /// returns false.
+  template <typename Visit>
+  bool each_chunk(std::uint64_t g, Visit visit) const noexcept {
+    for (std::uint32_t c = 0; c < body.chunks_of(g); ++c) {
+      const std::uint64_t number = g * body.group_chunks + c;
+      if (!visit(c, number, x + number * body.chunk, body.entries_of(number), body.keep_of(number)))
+        return false;
     }
+    return true;
+  }
+  bool write_largest(std::uint64_t g, core::BitWriter& stream) const noexcept {
+    Kept kept;
+    Candidates chunk;
+    std::uint32_t bound = 0;
+    const bool finite = each_chunk(
+        g, [&](std::uint32_t c, std::uint64_t, const float* own, std::uint32_t n, std::uint32_t k) {
+          if (!select_chunk_entries(own, n, k, bound, chunk)) return false;
+          write_gaps(chunk, n, k, stream);
+          kept.add(chunk, own, c * body.keep);
+          return true;
+        });
+    if (!finite || write_empty(g, kept)) return finite;
     math::ValueBins bins{};
     const ChunkCoder coder(config.values, kept.least, kept.largest, bins);
     if (coder.has_bins()) find_group_bins(kept, coder);
+    write_values(g, kept, coder, stream);
+    return true;
+  }
+  bool write_drawn(std::uint64_t g, core::BitWriter& stream) const noexcept {
+    format::DrawnChunk chunks[ChunkBody::kMaxGroup], group;
+    std::uint32_t guess = 0;
+    each_chunk(
+        g, [&](std::uint32_t c, std::uint64_t, const float* own, std::uint32_t n, std::uint32_t k) {
+          chunks[c] = measure_chunk(own, n, k, guess);
+          group.join(chunks[c]);
+          return true;
+        });
+    if (group.largest >= 0x7F800000u) return false;
+    const format::DrawnCoder coder(config.values, group);
+    const core::Philox draws(key, core::Purpose::select_entry);
+    Kept kept;
+    Candidates chunk;
+    each_chunk(g, [&](std::uint32_t c, std::uint64_t number, const float* own, std::uint32_t n,
+                      std::uint32_t k) {
+      draw_entries(own, n, k, coder.scale(chunks[c]), draws(number)[0], chunk);
+      write_gaps(chunk, n, k, stream);
+      kept.add(chunk, own, c * body.keep);
+      return true;
+    });
+    if (write_empty(g, kept)) return true;
+    const core::Philox rounds(key, core::Purpose::round_entry);
+    const std::uint64_t first = g * body.group_chunks * body.keep;
+    for (std::uint32_t i = 0; i < kept.count; ++i) {
+      const std::uint64_t slot = first + kept.slots[i];
+      kept.entries[i] = coder.quantise(kept.entries[i], rounds(slot / 4)[slot % 4]);
+    }
+    write_values(g, kept, coder, stream);
+    return true;
+  }
+  /// Whether a group keeps nothing; its levels and values are then zeros.
+  bool write_empty(std::uint64_t g, const Kept& kept) const noexcept {
+    if (kept.count != 0) return false;
+    std::fill_n(out + body.levels_at + 2 * g * body.level_words, 2 * body.level_words,
+                std::byte{0});
+    std::fill_n(out + body.values_of(g), body.value_bytes_of(body.group_slots(g)), std::byte{0});
+    return true;
+  }
+  template <typename Coder>
+  void write_values(std::uint64_t g, const Kept& kept, const Coder& coder,
+                    core::BitWriter& gaps) const noexcept {
+    std::byte* const words = out + body.levels_at + 2 * g * body.level_words;
+    const std::uint32_t slots = body.group_slots(g), bytes = body.value_bytes_of(slots);
     for (unsigned i = 0; i < body.level_words; ++i)
       core::store_le<std::uint16_t>(words + 2 * i, coder.word(i));
     if (body.lists_upper) core::store_le(words + 4, write_upper(kept, coder, slots, gaps));
@@ -197,7 +246,8 @@ struct GroupWriter {
     std::fill(end, out + body.values_of(g) + bytes, std::byte{0});
   }
   /// Which slots are in the upper bin; returns how many.
-  static std::uint16_t write_upper(const Kept& kept, const ChunkCoder& coder, std::uint32_t slots,
+  template <typename Coder>
+  static std::uint16_t write_upper(const Kept& kept, const Coder& coder, std::uint32_t slots,
                                    core::BitWriter& gaps) noexcept {
     std::uint16_t upper[kMaxChunk];
     std::uint32_t count = 0, next = 0;
@@ -213,179 +263,20 @@ struct GroupWriter {
   }
 };
 
-/// A body whose lengths, levels and paddings were checked.
-struct Opened {
-  LayerBody* body = nullptr;
-  std::atomic<bool>* broken = nullptr;  ///< set by the tasks
-};
-
-constexpr std::uint64_t kStretches = 64;  ///< of groups, at most, that are decoded at once
-
-/// Bytes of a group's gaps.
-std::size_t gap_bytes(ConstBytes body, std::uint64_t g) noexcept {
-  return core::load_le<std::uint16_t>(body.data() + 2 * g);
-}
-/// Where the gaps of a group begin.
-std::uint64_t gaps_begin(const ChunkBody& at, ConstBytes body, std::uint64_t g) noexcept {
-  std::uint64_t begin = at.gaps_at;
-  for (std::uint64_t i = 0; i < g; ++i) begin += gap_bytes(body, i);
-  return begin;
-}
-
-Status open(const ChunkConfig& config, const ChunkBody& at, ConstBytes bytes) noexcept {
-  if (bytes.size() < at.gaps_at) return Status::truncated;
-  const std::uint64_t end = gaps_begin(at, bytes, at.groups);
-  if (end != bytes.size()) return bytes.size() < end ? Status::truncated : Status::corrupt;
-  for (std::uint64_t g = 0; g < at.groups; ++g) {
-    for (unsigned i = 0; i < at.level_words; ++i) {
-      const auto word =
-          core::load_le<std::uint16_t>(bytes.data() + at.levels_at + 2 * (g * at.level_words + i));
-      if (!format::valid_level(config.values, i, at.group_slots(g), word)) return Status::corrupt;
-    }
-  }
-  const std::uint64_t levels_end = at.levels_at + 2 * at.groups * at.level_words;
-  const bool clean = core::all_zero(bytes.data(), 2 * at.groups, at.levels_at) &&
-                     core::all_zero(bytes.data(), levels_end, at.values_at);
-  return clean ? Status::ok : Status::corrupt;
-}
-
-/// What a slot of a group holds: the place in its chunk, or nothing.
-constexpr std::uint16_t kUnused = 0x8000, kUpper = 0x4000, kPlace = 0x0FFF;
-
-/// One group of one body.
-class GroupReader {
- public:
-  /// `gaps`: where the group's own begin.
-  GroupReader(const ChunkConfig& config, const ChunkBody& at, ConstBytes body, std::uint64_t g,
-              std::uint64_t gaps) noexcept
-      : config_(config),
-        at_(at),
-        group_(g),
-        count_(at.group_slots(g)),
-        words_(body.data() + at.levels_at + 2 * g * at.level_words),
-        values_(body.data() + at.values_of(g), at.value_bytes_of(count_)),
-        gaps_(body.data() + gaps, gap_bytes(body, g)),
-        gap_bits_(8 * std::uint64_t{gap_bytes(body, g)}) {}
-
-  /// Reads what all slots hold; false when it contradicts the format. What is read is sound even then.
-  bool read() noexcept {
-    bool good = true;
-    std::uint16_t* next = slots_;
-    for (std::uint32_t c = 0; c < at_.chunks_of(group_); ++c)
-      next = read_chunk(group_ * at_.group_chunks + c, next, good);
-    if (at_.lists_upper) read_upper(good);
-    for (std::uint32_t i = 0; i < count_; ++i) {
-      if (slots_[i] == kUnused)
-        good = good && code(i) == 0;
-      else
-        good = good && format::valid_code(config_.values, code(i));
-    }
-    // Both streams end in zeros.
-    if (gap_at_ > gap_bits_ || gap_bits_ - gap_at_ >= 8) return false;
-    return good && gaps_.bits(gap_at_, 7) == 0 &&
-           values_.bits(std::uint64_t{count_} * at_.value_bits, 31) == 0;
-  }
-  /// Calls `put(place, value)` for what a chunk of the group keeps.
-  template <typename Put>
-  void chunk(std::uint32_t c, Put put) const noexcept {
-    const std::uint32_t first = c * at_.keep;
-    const std::uint32_t end = first + at_.keep_of(group_ * at_.group_chunks + c);
-    for (std::uint32_t i = first; i < end && (slots_[i] & kUnused) == 0; ++i) {
-      const std::uint32_t upper = (slots_[i] & kUpper) != 0 ? 1u : 0u;
-      const std::uint32_t full = at_.lists_upper ? upper | code(i) << 1 : code(i);
-      put(slots_[i] & kPlace, format::chunk_value(config_.values, full, [&](unsigned w) {
-            return core::load_le<std::uint16_t>(words_ + 2 * w);
-          }));
-    }
-  }
-
- private:
-  [[nodiscard]] std::uint32_t code(std::uint32_t slot) const noexcept {
-    return static_cast<std::uint32_t>(
-        values_.bits(std::uint64_t{slot} * at_.value_bits, at_.value_bits));
-  }
-  std::uint32_t read_gap(std::uint32_t left, std::uint32_t marks, bool& good) noexcept {
-    struct Stream {
-      const core::BitReader& bits;
-      std::uint64_t& at;
-      [[nodiscard]] coding::UpwardWindow window() const noexcept { return {bits.peek(at)}; }
-      void move(unsigned count) noexcept { at += count; }
-    } stream{gaps_, gap_at_};
-    return coding::read_rice(stream, format::gap_parameter(left, marks), format::kRawGapBits, good);
-  }
-  std::uint16_t* read_chunk(std::uint64_t number, std::uint16_t* out, bool& good) noexcept {
-    const std::uint32_t n = at_.entries_of(number);
-    std::uint16_t* const end = out + at_.keep_of(number);
-    for (std::uint32_t next = 0; out < end;) {
-      const std::uint32_t gap = read_gap(n - next, static_cast<std::uint32_t>(end - out), good);
-      if (gap >= n - next) {
-        good = good && gap == n - next;
-        break;
-      }
-      *out++ = static_cast<std::uint16_t>(next + gap);
-      next += gap + 1;
-    }
-    std::fill(out, end, kUnused);
-    return end;
-  }
-  void read_upper(bool& good) noexcept {
-    std::uint32_t next = 0;
-    for (std::uint32_t left = core::load_le<std::uint16_t>(words_ + 4); left > 0; --left) {
-      next += read_gap(count_ - next, left, good);
-      if (next >= count_ || (slots_[next] & kUnused) != 0) {
-        good = false;
-        return;
-      }
-      slots_[next++] |= kUpper;
-    }
-  }
-
-  const ChunkConfig& config_;
-  const ChunkBody& at_;
-  std::uint64_t group_;
-  std::uint32_t count_;
-  const std::byte* words_;
-  core::BitReader values_, gaps_;
-  std::uint64_t gap_bits_, gap_at_ = 0;
-  std::uint16_t slots_[kMaxChunk];
-};
-
-/// Adds one body's group to y; false, with y as it was, when it contradicts the format.
-bool add_group(GroupReader reader, const ChunkBody& at, std::uint64_t g, bool add, float alpha,
-               float* y) noexcept {
-  if (!reader.read()) return false;
-  float values[kMaxChunk];
-  if (add) std::fill_n(values, at.chunk, 0.0f);
-  for (std::uint32_t c = 0; c < at.chunks_of(g); ++c) {
-    const std::uint64_t number = g * at.group_chunks + c;
-    float* const own = y + number * at.chunk;
-    const std::uint32_t n = at.entries_of(number);
-    if (!add) {
-      std::fill_n(own, n, 0.0f);
-      reader.chunk(c, [&](std::uint32_t place, float v) { own[place] = v; });
-      continue;
-    }
-    reader.chunk(c, [&](std::uint32_t place, float v) { values[place] = v; });
-    HWY_DYNAMIC_DISPATCH(add_chunk)(values, n, alpha, own);
-    reader.chunk(c, [&](std::uint32_t place, float) { values[place] = 0; });
-  }
-  return true;
-}
-
 }  // namespace
 
 std::size_t max_encoded_bytes(const ChunkConfig& config, std::size_t n) noexcept {
   return n == 0 ? 0 : ChunkBody(config, n).max_bytes();
 }
 
-Status encode(const ChunkConfig& config, const float* x, std::size_t n, Executor* executor,
-              Bytes body, std::size_t& bytes) noexcept {
+Status encode(const ChunkConfig& config, const float* x, std::size_t n, const Key& key,
+              Executor* executor, Bytes body, std::size_t& bytes) noexcept {
   bytes = 0;
   if (body.size() < max_encoded_bytes(config, n)) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
   const ChunkBody at(config, n);
   std::byte* const out = body.data();
-  const GroupWriter writer{config, at, x, out};
+  const GroupWriter writer{config, at, key, x, out};
   // Every group's gaps are written where they stand behind the longest others, then moved down.
   std::atomic<bool> finite = true;
   core::run_tasks(executor, at.groups, [&](std::size_t g) {
@@ -407,42 +298,6 @@ Status encode(const ChunkConfig& config, const float* x, std::size_t n, Executor
   }
   bytes = end;
   return Status::ok;
-}
-
-void decode(const ChunkConfig& config, std::span<LayerBody> bodies, bool add, float alpha, float* y,
-            std::size_t n, Executor* executor) noexcept {
-  if (n == 0) {
-    for (LayerBody& body : bodies) body.status = body.bytes.empty() ? Status::ok : Status::corrupt;
-    return;
-  }
-  const ChunkBody at(config, n);
-  std::array<std::atomic<bool>, kBodiesAtOnce> broken = {};
-  std::size_t used = 0;
-  OpenBodies<Opened> opened(bodies, [&](LayerBody& body, Opened& one) {
-    one = {&body, &broken[used]};
-    const Status status = open(config, at, body.bytes);
-    used += failed(status) ? 0 : 1;
-    return status;
-  });
-  // Each stretch adds up the lengths of the groups before it.
-  const std::uint64_t stretch = (at.groups + kStretches - 1) / kStretches;
-  core::run_ranges(executor, at.groups, stretch, [&](std::size_t begin, std::size_t end) {
-    std::array<std::uint64_t, kBodiesAtOnce> gaps = {};
-    for (std::size_t k = 0; k < opened.all().size(); ++k)
-      gaps[k] = gaps_begin(at, opened.all()[k].body->bytes, begin);
-    for (std::size_t g = begin; g < end; ++g) {
-      for (std::size_t k = 0; k < opened.all().size(); ++k) {
-        const Opened& one = opened.all()[k];
-        const ConstBytes body = one.body->bytes;
-        if (!add_group({config, at, body, g, gaps[k]}, at, g, add, alpha, y))
-          one.broken->store(true, std::memory_order_relaxed);
-        gaps[k] += gap_bytes(body, g);
-      }
-    }
-  });
-  for (const Opened& one : opened.all()) {
-    if (one.broken->load(std::memory_order_relaxed)) one.body->status = Status::corrupt;
-  }
 }
 
 }  // namespace atomo::cpu

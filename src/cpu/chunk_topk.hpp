@@ -3,9 +3,10 @@
 /// \file
 /// Chunked top-k: in each chunk of consecutive entries the k largest magnitudes, ties by the lowest
 /// index, zeros never. Their places are Rice-coded gaps, their values have a few bits: the content of
-/// SparseLoCo, DeMo and DisTrO. FORMAT.md ("chunked top-k") has the body. Biased.
+/// SparseLoCo, DeMo and DisTrO. FORMAT.md ("chunked top-k") has the body. Biased, but where entries are
+/// drawn in place of the largest.
 ///
-/// Nothing here allocates, throws or draws; the bytes do not depend on the executor. `x` and `y` are n
+/// Nothing here allocates or throws; the bytes do not depend on the executor. `x` and `y` are n
 /// f32 in host memory. The processor must not flush subnormals to zero (a Codec sees to that).
 
 #include <cstddef>
@@ -24,8 +25,8 @@ using format::ChunkConfig;
 
 /// Writes at most `max_encoded_bytes`, which `body` has room for. `non_finite` when an entry is Inf or
 /// NaN. `executor` may be null.
-Status encode(const ChunkConfig& config, const float* x, std::size_t n, Executor* executor,
-              Bytes body, std::size_t& bytes) noexcept;
+Status encode(const ChunkConfig& config, const float* x, std::size_t n, const Key& key,
+              Executor* executor, Bytes body, std::size_t& bytes) noexcept;
 /// y[i] = v, or, where `add`, y[i] + (alpha * v) for one body after the other; v is 0 where nothing was
 /// kept. Any bytes give a Status: `truncated`, or `corrupt` for whatever contradicts the format.
 void decode(const ChunkConfig& config, std::span<LayerBody> bodies, bool add, float alpha, float* y,

@@ -12,69 +12,34 @@
 ///   code     a block of 256 threads a group of chunks: its bins, the codes of its slots, then the words
 ///            of its gaps, each where a scan of their lengths says
 ///   layout   a block a job: where the groups' gaps stand
+/// For jobs whose entries are drawn two launches of chunk_draw.cu stand in for `select`, and `code_drawn`
+/// for `code`: its levels follow from what was measured, kept entries become their numbers.
 ///
 /// Traffic an entry: 4 bytes read, the least; 6 bytes written and read three times a kept entry, and what
 /// is sent, zeroed, written and read by `assemble`.
 ///
-/// Shared memory: 10 KiB (select), 13 KiB (code). Workspace: 6 bytes a slot, 4 bytes a chunk, what is sent.
+/// Shared memory: 11 KiB (select), 19 KiB (code), 9 KiB (code_drawn). Workspace: 6 bytes a slot, 4 bytes a
+/// chunk, what is sent.
 /// Determinism: integers alone are summed, whatever the order. Alignment: tensors as their entries.
 
-#include "cuda/chunk_topk.cuh"
-
 #include "coding/rice.hpp"
+#include "core/philox.hpp"
 #include "cuda/bit_stream.cuh"
-#include "cuda/cub.cuh"
-#include "cuda/entries.cuh"
+#include "cuda/chunk_select.cuh"
 
 namespace atomo::cuda::chunk_topk {
 namespace {
 
-using format::ChunkBody;
 using format::ChunkCoder;
+using format::DrawnCoder;
 
-constexpr unsigned kBins = 2048, kRows = 4, kRow = 4 * kScanThreads;
-constexpr unsigned kWords = kSpan / 32;
-static_assert(kRows * kRow == kSpan);
+constexpr unsigned kBins = 2048;
 
 struct SelectMemory {
   std::uint32_t bins[kBins];
   std::uint32_t above[kWords], equal[kWords];
   std::uint32_t above_before[kWords], equal_before[kWords];
   std::uint32_t key, ties, nonzero;
-};
-
-__device__ std::uint32_t magnitude(std::uint32_t entry) { return entry & 0x7FFFFFFFu; }
-
-/// A chunk's entries, sixteen a thread; those behind its end are 0.
-struct Own {
-  std::uint32_t entry[kRows][4];
-
-  [[nodiscard]] __device__ static std::uint32_t place(unsigned row, unsigned k) {
-    return row * kRow + 4 * threadIdx.x + k;
-  }
-  /// Returns whether all are finite.
-  __device__ bool load(const Entries& x, std::uint64_t begin, std::uint32_t n) {
-    bool finite = true;
-#pragma unroll
-    for (unsigned row = 0; row < kRows; ++row) {
-      float v[4] = {};
-      if (place(row, 0) < n) x.four(begin + place(row, 0), begin + n, v);
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) {
-        entry[row][k] = __float_as_uint(v[k]);
-        finite = finite && is_finite(v[k]);
-      }
-    }
-    return finite;
-  }
-  template <typename Visit>
-  __device__ void each(Visit visit) const {
-#pragma unroll
-    for (unsigned row = 0; row < kRows; ++row) {
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) visit(place(row, k), entry[row][k]);
-    }
-  }
 };
 
 /// By a whole block: the k-th largest magnitude and the ties that are kept; 0 and none where no more
@@ -118,33 +83,14 @@ __device__ void find_key(const Own& own, std::uint32_t keep, SelectMemory& memor
   }
 }
 
-/// By one warp: how many bits are set before each word.
-__device__ std::uint32_t count_before(const std::uint32_t* words, std::uint32_t* before) {
-  std::uint32_t sum = 0;
-  for (unsigned base = 0; base < kWords; base += kLanes) {
-    std::uint32_t total;
-    const auto own = static_cast<std::uint32_t>(__popc(words[base + lane()]));
-    before[base + lane()] = sum + warp_exclusive_sum(own, total);
-    sum += total;
-  }
-  return sum;
-}
-
-__device__ std::uint32_t rank_of(const std::uint32_t* words, const std::uint32_t* before,
-                                 std::uint32_t place) {
-  return before[place / 32] +
-         static_cast<std::uint32_t>(__popc(words[place / 32] & ((1u << place % 32) - 1)));
-}
-
 __global__ void __launch_bounds__(kScanThreads, 4) select(const Frame frame, const Plan plan) {
   const UnitOf at = find_unit(frame, plan.chunks, blockIdx.x);
   const Job& job = frame(plan.jobs)[at.job];
   auto& memory = shared<SelectMemory>();
   const std::uint32_t n = job.body.entries_of(at.index), keep = job.body.keep_of(at.index);
   Own own;
-  const Entries x = job.has_tiles() ? Entries{frame(plan.sequence) + job.first_entry, DType::f32}
-                                    : frame.entries(job.layer);
-  if (!own.load(x, at.index * job.body.chunk, n)) frame.mark_non_finite(job.layer);
+  if (!own.load(entries_of(frame, plan, job), at.index * job.body.chunk, n))
+    frame.mark_non_finite(job.layer);
   for (unsigned w = threadIdx.x; w < kWords; w += kScanThreads)
     memory.above[w] = 0, memory.equal[w] = 0;
   find_key(own, keep, memory);
@@ -252,23 +198,23 @@ static_assert(math::kBinCells == kScanThreads);
 
 /// By a whole block: the gaps of the slots in the upper bin, from bit `from` on; returns how many, and
 /// adds their bits to it.
+template <typename Coder>
 __device__ std::uint32_t write_upper(const GroupSlots& group, std::uint32_t slots,
-                                     const ChunkCoder& coder, CodeMemory& memory,
-                                     std::uint32_t* gaps, std::uint32_t& from) {
+                                     const Coder& coder, std::uint16_t* upper, std::uint32_t* gaps,
+                                     std::uint32_t& from) {
   const auto is_upper = [&](std::uint64_t i) {
     const auto slot = static_cast<std::uint32_t>(i);
     return group.holds(slot) && coder.is_upper(group.kept[slot]) ? 1u : 0u;
   };
   const std::uint32_t count =
       scan_blockwide<std::uint32_t>(slots, is_upper, [&](std::uint64_t i, std::uint32_t before) {
-        if (is_upper(i) != 0) memory.upper[before] = static_cast<std::uint16_t>(i);
+        if (is_upper(i) != 0) upper[before] = static_cast<std::uint16_t>(i);
       });
   __syncthreads();
   const auto gap = [&](std::uint64_t i) {
-    const std::uint32_t next = i == 0 ? 0 : memory.upper[i - 1] + 1u;
+    const std::uint32_t next = i == 0 ? 0 : upper[i - 1] + 1u;
     return coding::rice_word(
-        memory.upper[i] - next,
-        format::gap_parameter(slots - next, count - static_cast<std::uint32_t>(i)),
+        upper[i] - next, format::gap_parameter(slots - next, count - static_cast<std::uint32_t>(i)),
         format::kRawGapBits);
   };
   from += scan_blockwide<std::uint32_t>(
@@ -277,59 +223,112 @@ __device__ std::uint32_t write_upper(const GroupSlots& group, std::uint32_t slot
   return count;
 }
 
+/// A group's parts of what is sent, and its slots.
+struct OwnGroup {
+  const Job& job;
+  std::uint64_t g;
+  GroupSlots group;
+  std::uint32_t slots;
+  std::byte* prefix;
+  std::uint32_t* gaps;
+
+  __device__ OwnGroup(const Frame& frame, const Plan& plan, const UnitOf& at)
+      : job(frame(plan.jobs)[at.job]),
+        g(at.index),
+        group{job.body, frame(plan.counts) + job.first_chunk + g * job.body.group_chunks,
+              frame(plan.places) + first_slot(), frame(plan.kept) + first_slot(),
+              g * job.body.group_chunks},
+        slots(job.body.group_slots(g)),
+        prefix(reinterpret_cast<std::byte*>(frame(plan.prefix) + job.first_prefix)),
+        gaps(frame(plan.gaps) + job.first_gaps + g * job.gap_words) {}
+
+  [[nodiscard]] __device__ std::uint64_t first_slot() const {
+    return job.first_slot + g * job.body.group_chunks * job.body.keep;
+  }
+  /// By a whole block; returns their bits.
+  [[nodiscard]] __device__ std::uint32_t write_gaps() const {
+    return scan_blockwide<std::uint32_t>(
+        slots, [&](std::uint64_t i) { return group.gap(static_cast<std::uint32_t>(i)).count; },
+        [&](std::uint64_t i, std::uint32_t before) {
+          set_word(gaps, before, group.gap(static_cast<std::uint32_t>(i)));
+        });
+  }
+  __device__ void note_gaps(const Frame& frame, const Plan& plan, std::uint32_t bits) const {
+    if (threadIdx.x != 0) return;
+    const std::uint32_t bytes = (bits + 7) / 8;
+    reinterpret_cast<std::uint16_t*>(prefix)[g] = static_cast<std::uint16_t>(bytes);
+    frame(plan.ends)[job.first_group + g] = 8 * std::uint64_t{bytes};
+  }
+};
+
+/// By a whole block: the levels and the values of a group, and which slots are in the upper bin; adds
+/// the bits of that to those of its gaps.
+template <typename Coder>
+__device__ void write_values(const OwnGroup& own, const Coder& coder, std::uint16_t* upper,
+                             std::uint32_t& bits) {
+  const ChunkBody& body = own.job.body;
+  std::uint32_t count = 0;
+  if (body.lists_upper) count = write_upper(own.group, own.slots, coder, upper, own.gaps, bits);
+  auto* const levels =
+      reinterpret_cast<std::uint16_t*>(own.prefix + body.levels_at) + own.g * body.level_words;
+  if (threadIdx.x < body.level_words) {
+    const bool counts = body.lists_upper && threadIdx.x == 2;
+    levels[threadIdx.x] = counts ? static_cast<std::uint16_t>(count) : coder.word(threadIdx.x);
+  }
+  auto* const values = reinterpret_cast<std::uint32_t*>(own.prefix + body.values_of(own.g));
+  const std::uint32_t each = 32 / body.value_bits;
+  for (std::uint32_t w = threadIdx.x; w < body.value_bytes_of(own.slots) / 4; w += kScanThreads) {
+    std::uint32_t word = 0;
+    for (std::uint32_t s = 0; s < each; ++s) {
+      const std::uint32_t i = w * each + s;
+      if (i < own.slots && own.group.holds(i))
+        word |= coder.code(own.group.kept[i]) << (s * body.value_bits);
+    }
+    values[w] = word;
+  }
+}
+
 __global__ void __launch_bounds__(kScanThreads) code(const Frame frame, const Plan plan) {
-  const UnitOf at = find_unit(frame, plan.groups, blockIdx.x);
-  const Job& job = frame(plan.jobs)[at.job];
-  const ChunkBody& body = job.body;
+  const OwnGroup own(frame, plan, find_unit(frame, plan.groups, blockIdx.x));
   auto& memory = shared<CodeMemory>();
-  const std::uint64_t first_chunk = at.index * body.group_chunks;
-  const std::uint64_t first_slot = job.first_slot + first_chunk * body.keep;
-  const GroupSlots group{body, frame(plan.counts) + job.first_chunk + first_chunk,
-                         frame(plan.places) + first_slot, frame(plan.kept) + first_slot,
-                         first_chunk};
-  const std::uint32_t slots = body.group_slots(at.index);
   if (threadIdx.x == 0) memory.least = ~0u, memory.largest = 0;
   __syncthreads();
-  for (std::uint32_t i = threadIdx.x; i < slots; i += kScanThreads) {
-    if (!group.holds(i)) continue;
-    atomicMin(&memory.least, magnitude(group.kept[i]));
-    atomicMax(&memory.largest, magnitude(group.kept[i]));
+  for (std::uint32_t i = threadIdx.x; i < own.slots; i += kScanThreads) {
+    if (!own.group.holds(i)) continue;
+    atomicMin(&memory.least, magnitude(own.group.kept[i]));
+    atomicMax(&memory.largest, magnitude(own.group.kept[i]));
   }
   __syncthreads();
-  std::byte* const prefix = reinterpret_cast<std::byte*>(frame(plan.prefix) + job.first_prefix);
-  std::uint32_t* const gaps = frame(plan.gaps) + job.first_gaps + at.index * job.gap_words;
-  std::uint32_t bits = scan_blockwide<std::uint32_t>(
-      slots, [&](std::uint64_t i) { return group.gap(static_cast<std::uint32_t>(i)).count; },
-      [&](std::uint64_t i, std::uint32_t before) {
-        set_word(gaps, before, group.gap(static_cast<std::uint32_t>(i)));
-      });
+  std::uint32_t bits = own.write_gaps();
   if (memory.largest != 0) {
-    const ChunkCoder coder(job.config.values, memory.least, memory.largest, memory.bins);
-    if (coder.has_bins()) find_group_bins(group, slots, coder, memory);
-    std::uint32_t upper = 0;
-    if (body.lists_upper) upper = write_upper(group, slots, coder, memory, gaps, bits);
-    auto* const levels =
-        reinterpret_cast<std::uint16_t*>(prefix + body.levels_at) + at.index * body.level_words;
-    if (threadIdx.x < body.level_words) {
-      const bool counts = body.lists_upper && threadIdx.x == 2;
-      levels[threadIdx.x] = counts ? static_cast<std::uint16_t>(upper) : coder.word(threadIdx.x);
-    }
-    auto* const values = reinterpret_cast<std::uint32_t*>(prefix + body.values_of(at.index));
-    const std::uint32_t each = 32 / body.value_bits;
-    for (std::uint32_t w = threadIdx.x; w < body.value_bytes_of(slots) / 4; w += kScanThreads) {
-      std::uint32_t word = 0;
-      for (std::uint32_t s = 0; s < each; ++s) {
-        const std::uint32_t i = w * each + s;
-        if (i < slots && group.holds(i)) word |= coder.code(group.kept[i]) << (s * body.value_bits);
-      }
-      values[w] = word;
-    }
+    const ChunkCoder coder(own.job.config.values, memory.least, memory.largest, memory.bins);
+    if (coder.has_bins()) find_group_bins(own.group, own.slots, coder, memory);
+    write_values(own, coder, memory.upper, bits);
   }
-  if (threadIdx.x == 0) {
-    const std::uint32_t bytes = (bits + 7) / 8;
-    reinterpret_cast<std::uint16_t*>(prefix)[at.index] = static_cast<std::uint16_t>(bytes);
-    frame(plan.ends)[job.first_group + at.index] = 8 * std::uint64_t{bytes};
+  own.note_gaps(frame, plan, bits);
+}
+
+struct DrawnMemory {
+  std::uint16_t upper[kSpan];
+};
+
+/// `code` of the jobs that draw.
+__global__ void __launch_bounds__(kScanThreads) code_drawn(const Frame frame, const Plan plan) {
+  const OwnGroup own(frame, plan, find_unit(frame, plan.drawn_groups, blockIdx.x));
+  const DrawnCoder coder(own.job.config.values, drawn_group(frame, plan, own.job, own.g));
+  std::uint32_t* const kept = frame(plan.kept) + own.first_slot();
+  const Philox rounds(frame.key(own.job.layer), Purpose::round_entry);
+  bool any = false;
+  for (std::uint32_t i = threadIdx.x; i < own.slots; i += kScanThreads) {
+    if (!own.group.holds(i)) continue;
+    any = true;
+    const std::uint64_t draw = own.first_slot() - own.job.first_slot + i;
+    kept[i] = coder.quantise(kept[i], rounds(draw / 4)[draw % 4]);
   }
+  any = __syncthreads_or(any ? 1 : 0) != 0;
+  std::uint32_t bits = own.write_gaps();
+  if (any) write_values(own, coder, shared<DrawnMemory>().upper, bits);
+  own.note_gaps(frame, plan, bits);
 }
 
 __global__ void __launch_bounds__(kScanThreads) layout_bodies(const Frame frame, const Plan plan) {
@@ -356,53 +355,42 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   const std::size_t count = count_of_method<MethodId::chunk_topk>(layers);
   plan = {};
   if (count == 0) return;
-  TableMaker<Job> jobs(layout, count);
-  SplitMaker chunks(layout, count), groups(layout, count), tiles(layout, count);
-  std::uint64_t entries = 0, slots = 0, all_chunks = 0, all_groups = 0, prefix = 0, gaps = 0;
-  for_each_of_method<MethodId::chunk_topk>(
-      layers, [&](std::uint32_t number, const LayerPlan& layer) {
-        Job job;
-        job.config = format::chunk_config(layer.kind.params);
-        job.body = ChunkBody(job.config, layer.n);
-        job.tiles = tiles_of(layer, job.config);
-        if (job.tiles.entries() == 1) job.config.layout = format::ChunkLayout::entries;
-        job.first_entry = entries;
-        job.first_slot = slots;
-        job.first_chunk = all_chunks;
-        job.first_group = all_groups;
-        job.first_prefix = prefix;
-        job.first_gaps = gaps;
-        job.gap_words = static_cast<std::uint32_t>(divide_up(job.body.max_gap_bytes(), 4)) + 1;
-        job.layer = number;
-        entries += job.has_tiles() ? layer.n : 0;
-        slots += job.body.chunks * job.body.keep;
-        all_chunks += job.body.chunks;
-        all_groups += job.body.groups;
-        prefix += job.body.gaps_at / 4;
-        gaps += job.body.groups * job.gap_words;
-        chunks.add(job.body.chunks);
-        groups.add(job.body.groups);
-        tiles.add(job.has_tiles() ? stacks_of(job.tiles) : 0);
-        jobs.add(job);
-      });
-  plan.count = jobs.count();
-  plan.jobs = jobs.table();
+  SplitMaker chunks(layout, count), drawn(layout, count), groups(layout, count),
+      drawn_groups(layout, count), tiles(layout, count);
+  std::uint64_t prefix = 0, gaps = 0;
+  const Sums sums = plan_jobs(layers, layout, plan, [&](Job& job) {
+    job.first_prefix = prefix;
+    job.first_gaps = gaps;
+    job.gap_words = static_cast<std::uint32_t>(divide_up(job.body.max_gap_bytes(), 4)) + 1;
+    prefix += job.body.gaps_at / 4;
+    gaps += job.body.groups * job.gap_words;
+    chunks.add(job.config.draws ? 0 : job.body.chunks);
+    drawn.add(job.config.draws ? job.body.chunks : 0);
+    groups.add(job.config.draws ? 0 : job.body.groups);
+    drawn_groups.add(job.config.draws ? job.body.groups : 0);
+    tiles.add(job.has_tiles() ? stacks_of(job.tiles) : 0);
+  });
   plan.chunks = chunks.split();
+  plan.drawn = drawn.split();
   plan.groups = groups.split();
+  plan.drawn_groups = drawn_groups.split();
   plan.tiles = tiles.split();
-  plan.sequence = layout.scratch<float>(entries);
+  plan.sequence = layout.scratch<float>(sums.entries);
   plan.prefix = layout.zeroed<std::uint32_t>(prefix);
   plan.gaps = layout.zeroed<std::uint32_t>(gaps);
-  plan.places = layout.scratch<std::uint16_t>(slots);
-  plan.kept = layout.scratch<std::uint32_t>(slots);
-  plan.counts = layout.scratch<std::uint32_t>(all_chunks);
-  plan.ends = layout.scratch<std::uint64_t>(all_groups);
+  plan.places = layout.scratch<std::uint16_t>(sums.slots);
+  plan.kept = layout.scratch<std::uint32_t>(sums.slots);
+  plan.counts = layout.scratch<std::uint32_t>(sums.chunks);
+  plan.measured = layout.scratch<format::DrawnChunk>(plan.drawn.units > 0 ? sums.chunks : 0);
+  plan.ends = layout.scratch<std::uint64_t>(sums.groups);
 }
 
 void size(const Frame& frame, const Plan& plan, Queue& queue) {
   make_sequences(frame, plan, queue);
   queue.launch_blocks(select, plan.chunks.units, kScanThreads, 0, frame, plan);
+  draw_entries(frame, plan, queue);
   queue.launch_blocks(code, plan.groups.units, kScanThreads, 0, frame, plan);
+  queue.launch_blocks(code_drawn, plan.drawn_groups.units, kScanThreads, 0, frame, plan);
   queue.launch_blocks(layout_bodies, plan.count, kScanThreads, 0, frame, plan);
 }
 

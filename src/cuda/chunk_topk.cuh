@@ -4,7 +4,7 @@
 /// their places as gaps, their values in a few bits. Bodies vary in length; there is no price.
 
 #include "cuda/frame.cuh"
-#include "format/chunk_values.hpp"
+#include "format/drawn_values.hpp"
 #include "math/tile_transform.hpp"
 
 namespace atomo::cuda::chunk_topk {
@@ -17,7 +17,7 @@ struct Job {
   format::ChunkBody body;
   math::Tiles tiles;
   std::uint64_t first_slot = 0;    ///< of the job's in `places` and `kept`
-  std::uint64_t first_chunk = 0;   ///< in `counts`
+  std::uint64_t first_chunk = 0;   ///< in `counts` and `measured`
   std::uint64_t first_group = 0;   ///< in `ends` and `starts`
   std::uint64_t first_prefix = 0;  ///< of its words
   std::uint64_t first_gaps = 0;    ///< of its words
@@ -36,15 +36,17 @@ struct Job {
 struct Plan {
   static constexpr Stages kStages{.size = true};
   Table<Job> jobs;
-  Split chunks, groups;
-  Split tiles;                    ///< of the jobs that have them
-  Scratch<float> sequence;        ///< of these
-  Scratch<std::uint16_t> places;  ///< for each slot: the place in the chunk
-  Scratch<std::uint32_t> kept;    ///< for each slot: the entry
-  Scratch<std::uint32_t> counts;  ///< for each chunk: kept entries
-  Scratch<std::uint32_t> prefix;  ///< zeroed; lengths, levels and values as they are sent
-  Scratch<std::uint32_t> gaps;    ///< zeroed; as they are sent
-  Scratch<std::uint64_t> ends;    ///< for each group: bits of its gaps and of those before
+  Split chunks, drawn;                   ///< of the jobs that keep the largest, that draw
+  Split groups, drawn_groups;            ///< likewise
+  Split tiles;                           ///< of the jobs that have them
+  Scratch<float> sequence;               ///< of these
+  Scratch<std::uint16_t> places;         ///< for each slot: the place in the chunk
+  Scratch<std::uint32_t> kept;           ///< for each slot: the entry
+  Scratch<std::uint32_t> counts;         ///< for each chunk: kept entries
+  Scratch<format::DrawnChunk> measured;  ///< for each chunk, where any are drawn
+  Scratch<std::uint32_t> prefix;         ///< zeroed; lengths, levels and values as they are sent
+  Scratch<std::uint32_t> gaps;           ///< zeroed; as they are sent
+  Scratch<std::uint64_t> ends;           ///< for each group: bits of its gaps and of those before
   std::uint32_t count = 0;
 
   [[nodiscard]] bool empty() const { return count == 0; }
@@ -84,6 +86,42 @@ struct DecodePlan {
   return math::Tiles::of(shape.rank(), dim0, layer.n, config.side);
 }
 
+/// What the jobs of a plan have together.
+struct Sums {
+  std::uint64_t entries = 0;  ///< of those with tiles
+  std::uint64_t slots = 0, chunks = 0, groups = 0;
+};
+
+/// The table of a plan's jobs, each one's places among those of all; `add(job)` sees them in order.
+template <typename AnyPlan, typename Add>
+Sums plan_jobs(std::span<const LayerPlan> layers, Layout& layout, AnyPlan& plan, Add add) {
+  TableMaker<Job> jobs(layout, count_of_method<MethodId::chunk_topk>(layers));
+  Sums sums;
+  for_each_of_method<MethodId::chunk_topk>(layers,
+                                           [&](std::uint32_t number, const LayerPlan& layer) {
+                                             Job job;
+                                             job.config = format::chunk_config(layer.kind.params);
+                                             job.body = format::ChunkBody(job.config, layer.n);
+                                             job.tiles = tiles_of(layer, job.config);
+                                             if (job.tiles.entries() == 1)
+                                               job.config.layout = format::ChunkLayout::entries;
+                                             job.first_entry = sums.entries;
+                                             job.first_slot = sums.slots;
+                                             job.first_chunk = sums.chunks;
+                                             job.first_group = sums.groups;
+                                             job.layer = number;
+                                             sums.entries += job.has_tiles() ? layer.n : 0;
+                                             sums.slots += job.body.chunks * job.body.keep;
+                                             sums.chunks += job.body.chunks;
+                                             sums.groups += job.body.groups;
+                                             add(job);
+                                             jobs.add(job);
+                                           });
+  plan.count = jobs.count();
+  plan.jobs = jobs.table();
+  return sums;
+}
+
 void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan);
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
 void size(const Frame& frame, const Plan& plan, Queue& queue);
@@ -94,6 +132,9 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
 }
 void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
                     Queue& queue);
+
+// chunk_draw.cu: slots of the jobs that draw.
+void draw_entries(const Frame& frame, const Plan& plan, Queue& queue);
 
 // tile_transform.cu: tensors to sequences of tiles and back.
 void make_sequences(const Frame& frame, const Plan& plan, Queue& queue);

@@ -273,43 +273,25 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   const std::size_t count = count_of_method<MethodId::chunk_topk>(layers);
   plan = {};
   if (count == 0) return;
-  TableMaker<Job> jobs(layout, count);
   SplitMaker groups(layout, count), spans(layout, count), sequence_spans(layout, count),
       tiles(layout, count);
-  std::uint64_t entries = 0, slots = 0, all_groups = 0;
-  for_each_of_method<MethodId::chunk_topk>(
-      layers, [&](std::uint32_t number, const LayerPlan& layer) {
-        Job job;
-        job.config = format::chunk_config(layer.kind.params);
-        job.body = ChunkBody(job.config, layer.n);
-        job.tiles = tiles_of(layer, job.config);
-        if (job.tiles.entries() == 1) job.config.layout = format::ChunkLayout::entries;
-        job.first_entry = entries;
-        job.first_slot = slots;
-        job.first_group = all_groups;
-        job.layer = number;
-        slots += job.body.chunks * job.body.keep;
-        all_groups += job.body.groups;
-        groups.add(job.body.groups);
-        const bool tiled = job.has_tiles();
-        spans.add(tiled ? 0 : divide_up(layer.n, kSpan));
-        sequence_spans.add(tiled ? divide_up(layer.n, kSpan) : 0);
-        tiles.add(tiled ? stacks_of(job.tiles) : 0);
-        entries += tiled ? layer.n : 0;
-        jobs.add(job);
-      });
-  plan.count = jobs.count();
-  plan.jobs = jobs.table();
+  const Sums sums = plan_jobs(layers, layout, plan, [&](Job& job) {
+    const bool tiled = job.has_tiles();
+    groups.add(job.body.groups);
+    spans.add(tiled ? 0 : divide_up(job.body.n, kSpan));
+    sequence_spans.add(tiled ? divide_up(job.body.n, kSpan) : 0);
+    tiles.add(tiled ? stacks_of(job.tiles) : 0);
+  });
   plan.groups = groups.split();
   plan.spans = spans.split();
   plan.sequence_spans = sequence_spans.split();
   plan.tiles = tiles.split();
-  plan.sequence = layout.call_scratch<float>(entries);
+  plan.sequence = layout.call_scratch<float>(sums.entries);
   plan.broken = layout.zeroed<std::uint32_t>(count);
   plan.readable = layout.zeroed<std::uint32_t>(count);
-  plan.places = layout.scratch<std::uint16_t>(slots);
-  plan.starts = layout.scratch<std::uint64_t>(all_groups);
-  plan.sound = layout.scratch<std::uint32_t>(all_groups);
+  plan.places = layout.scratch<std::uint16_t>(sums.slots);
+  plan.starts = layout.scratch<std::uint64_t>(sums.groups);
+  plan.sound = layout.scratch<std::uint32_t>(sums.groups);
 }
 
 void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue& queue) {

@@ -54,6 +54,16 @@ __device__ inline T block_exclusive_sum(T value) {
   Scan(memory).ExclusiveSum(value, before);
   return before;
 }
+/// The same; `total` becomes the sum of all threads.
+template <typename T>
+__device__ inline T block_exclusive_sum(T value, T& total) {
+  using Scan = cub::BlockScan<T, kScanThreads>;
+  auto& memory = shared<typename Scan::TempStorage>();
+  T before;
+  __syncthreads();  // the memory is free
+  Scan(memory).ExclusiveSum(value, before, total);
+  return before;
+}
 
 /// Called by all kScanThreads threads of a block: `put(i, sum of get(j) over j < i)` for every
 /// i < count, in no order; returns the sum of all, to every thread. Integers of T. `get` is called

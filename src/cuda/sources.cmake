@@ -14,6 +14,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/atoms_plan.cu
   cuda/atoms_rank.cu
   cuda/backend.cu
+  cuda/chunk_draw.cu
   cuda/chunk_topk_decode.cu
   cuda/container.cu
   cuda/container_begin.cu

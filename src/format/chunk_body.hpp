@@ -25,6 +25,7 @@ struct ChunkConfig {
   ChunkValues values = ChunkValues::two;
   ChunkLayout layout = ChunkLayout::entries;
   std::uint32_t side = 0;  ///< of a tile at most; 0 where there are none
+  bool draws = false;      ///< entries are drawn, not the largest; decoding is the same
   friend bool operator==(const ChunkConfig&, const ChunkConfig&) = default;
 };
 
@@ -32,7 +33,7 @@ struct ChunkConfig {
   return static_cast<std::uint32_t>(config.values) | (config.keep - 1) << 3 |
          static_cast<std::uint32_t>(std::countr_zero(config.chunk) - 6) << 15 |
          static_cast<std::uint32_t>(config.layout) << 18 |
-         (config.side == 0 ? 0 : config.side - 1) << 20;
+         (config.side == 0 ? 0 : config.side - 1) << 20 | (config.draws ? 1u : 0u) << 26;
 }
 
 /// Of valid parameters.
@@ -43,12 +44,13 @@ struct ChunkConfig {
   config.chunk = ChunkConfig::kMinChunk << (params >> 15 & 7u);
   config.layout = static_cast<ChunkLayout>(params >> 18 & 3u);
   config.side = config.layout == ChunkLayout::entries ? 0 : (params >> 20 & 0x3Fu) + 1;
+  config.draws = (params >> 26 & 1u) != 0;
   return config;
 }
 
 [[nodiscard]] constexpr bool valid_chunk(std::uint32_t params) noexcept {
   const std::uint32_t layout = params >> 18 & 3u, side = params >> 20 & 0x3Fu;
-  return (params & 7u) <= 5 && (params >> 15 & 7u) <= 6 && layout <= 2 && params >> 26 == 0 &&
+  return (params & 7u) <= 5 && (params >> 15 & 7u) <= 6 && layout <= 2 && params >> 27 == 0 &&
          (layout == 0) == (side == 0) &&
          (params >> 3 & 0xFFFu) < (ChunkConfig::kMinChunk << (params >> 15 & 7u));
 }
@@ -103,6 +105,8 @@ inline constexpr unsigned kRawGapBits = 13;
 /// Where the parts of a body of n >= 1 entries stand: lengths, levels, values, gaps. Groups of chunks
 /// share levels and a stream of gaps.
 struct ChunkBody {
+  static constexpr std::uint32_t kMaxGroup = 256;  ///< chunks
+
   std::uint64_t n = 0, chunks = 0, groups = 0;
   std::uint32_t chunk = 0, keep = 0, last_entries = 0, last_keep = 0;
   std::uint32_t group_chunks = 0;  ///< of a group but the last

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Tiles of a matrix, one after the other, and the numbers of their transform, the orthonormal DCT-II. A
-/// product of two f32 is exact in f64, so a sum in f64 is the same with and without fused operations.
+/// Tiles of a matrix, one after the other, and their transform, the orthonormal DCT-II in f32.
+///
+/// Of a vector of even length numbers of even frequency need the sums of mirrored entries alone, those of
+/// odd frequency the differences. A vector is folded into sums and differences, the sums again while they
+/// are even and long; what is left are products with small matrices, a third of one with the whole basis.
 
 #include <array>
 #include <cstdint>
@@ -99,10 +102,56 @@ constexpr Table make_table() noexcept {
   return angle > n ? -of[2 * n - angle] : of[angle];
 }
 
-/// An f64 as an f32, cut to plus and minus the largest.
-[[nodiscard]] ATOMO_HD constexpr float cut_to_f32(double x) noexcept {
-  constexpr double kLargest = 0x1.fffffep127;
-  return static_cast<float>(x > kLargest ? kLargest : x < -kLargest ? -kLargest : x);
+/// The longest vector that is not folded.
+inline constexpr std::uint32_t kUnfolded = 8;
+/// Entries are multiplied by the first before a transform, so that nothing overflows, and by the second
+/// after it.
+inline constexpr float kScaleIn = 0x1p-8f, kScaleOut = 0x1p8f;
+
+[[nodiscard]] ATOMO_HD constexpr bool folds(std::uint32_t length) noexcept {
+  return length % 2 == 0 && length > kUnfolded;
+}
+/// What of a vector of length n is left when it is folded.
+[[nodiscard]] ATOMO_HD constexpr std::uint32_t folded_length(std::uint32_t n) noexcept {
+  while (folds(n)) n /= 2;
+  return n;
+}
+
+/// Places of a folded vector that depend on each other alone: the sums that are left, or the differences
+/// of a fold. As frequencies they are `stride` apart.
+struct Segment {
+  std::uint32_t begin, end;
+  std::uint32_t first_frequency, stride;
+};
+
+/// The one that a place of a folded vector of length n is in.
+[[nodiscard]] ATOMO_HD constexpr Segment segment_of(std::uint32_t n, std::uint32_t place) noexcept {
+  std::uint32_t stride = 1;
+  for (; folds(n); n /= 2, stride *= 2) {
+    if (place >= n / 2) return {n / 2, n, stride, 2 * stride};
+  }
+  return {0, n, 0, stride};
+}
+/// The frequency of a place.
+[[nodiscard]] ATOMO_HD constexpr std::uint32_t frequency_of(std::uint32_t n,
+                                                            std::uint32_t place) noexcept {
+  const Segment own = segment_of(n, place);
+  return own.first_frequency + (place - own.begin) * own.stride;
+}
+/// What a folded vector's number at `inner` is multiplied by in the frequency of `place`, both of one
+/// segment. Differences are those of the entry before a fold's middle and its mirror image.
+[[nodiscard]] ATOMO_HD inline float factor(const Table& table, std::uint32_t n, std::uint32_t place,
+                                           std::uint32_t inner) noexcept {
+  const Segment own = segment_of(n, place);
+  const std::uint32_t entry = own.begin == 0 ? inner : 2 * own.begin - 1 - inner;
+  return basis(table, n, frequency_of(n, place), entry);
+}
+
+/// A transformed entry, from what came of scaled ones: cut to plus and minus the largest f32.
+[[nodiscard]] ATOMO_HD constexpr float scaled_out(float x) noexcept {
+  constexpr float kLargest = 0x1.fffffep127f;
+  const float y = x * kScaleOut;
+  return y > kLargest ? kLargest : y < -kLargest ? -kLargest : y;
 }
 
 }  // namespace dct

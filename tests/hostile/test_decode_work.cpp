@@ -42,14 +42,15 @@ constexpr std::uint64_t kBlocksOfHeadByte = 512;
 constexpr std::uint64_t kProductsOfBlock = 8;
 /// SECURITY.md: of an entry, and of a byte and an entry of the shorter side.
 constexpr std::uint64_t kProductsOfEntry = 256, kProductsOfByte = 16;
-/// SECURITY.md: those of a tile that is transformed, two products with a basis of at most 64 x 64.
+/// SECURITY.md: those of a tile that is transformed, at most two products with a basis of 64 x 64. Without
+/// vectors each one is a block.
 constexpr std::uint64_t kTransformsOfEntry = 128;
 
 /// Blocks that decoding a layer of this kind, of so many bytes, may enter.
 std::uint64_t most_blocks(const Kind& kind, std::uint64_t received) {
   const std::uint64_t n = kind.shape.elements();
   std::uint64_t linear = kBlocksOfCall + kBlocksOfByte * received + kBlocksOfEntry * n;
-  if (kind.method == MethodId::chunk_topk) linear += kTransformsOfEntry * n / kProductsOfBlock;
+  if (kind.method == MethodId::chunk_topk) linear += kTransformsOfEntry * n;
   if (!format::is_matrix(kind.shape)) return linear;
   const std::uint64_t shorter = format::matrix_view(kind.shape).shorter();
   return linear + (kProductsOfEntry * n + kProductsOfByte * shorter * received) / kProductsOfBlock;

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "cpu/chunk_draw.hpp"
 #include "statistics/statistics.hpp"
 #include "support/method_support.hpp"
 
@@ -47,15 +48,54 @@ Law kept_share(double share) {
   };
 }
 
+/// Entries drawn of chunks of one group: the law of the draw, and of the levels of those that are certain.
+Law drawn_of(format::ChunkValues values, std::size_t chunk, std::uint32_t slots) {
+  return [=](const std::vector<float>& x) {
+    std::vector<format::DrawnChunk> chunks;
+    format::DrawnChunk group;
+    for (std::size_t at = 0; at < x.size(); at += chunk) {
+      std::uint32_t guess = 0;
+      const std::size_t n = std::min(chunk, x.size() - at);
+      const auto k = static_cast<std::uint32_t>((slots * n + chunk - 1) / chunk);
+      chunks.push_back(cpu::measure_chunk(x.data() + at, n, k, guess));
+      group.join(chunks.back());
+    }
+    const format::DrawnCoder coder(values, group);
+    std::vector<EntryLaw> laws;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double scale = coder.scale(chunks[i / chunk]), v = std::abs(double{x[i]});
+      if (v < scale) {
+        laws.push_back({v * (scale - v), scale, scale});
+        continue;
+      }
+      double below = scale, above = scale;
+      for (unsigned l = 0; l < 8 && values == format::ChunkValues::four; ++l) {
+        above = coder.level(l);
+        if (above > v) break;
+        below = above;
+      }
+      above = std::max(above, v), below = values == format::ChunkValues::f32 ? v : below;
+      laws.push_back({(above - v) * (v - below), above - below + scale, scale});
+    }
+    return laws;
+  };
+}
+
 struct Case {
   const char* spec;
   Law law;
 };
 const Case kCases[] = {
-    {"qsgd:bits=1", levels_of(0, 512)},     {"qsgd:bits=2", levels_of(1, 512)},
-    {"qsgd:bits=4", levels_of(7, 512)},     {"qsgd:bits=8,bucket=100", levels_of(127, 100)},
-    {"terngrad", levels_of(1, 1u << 30)},   {"randomk:keep=0.1", kept_share(0.1)},
-    {"randomk:keep=0.75", kept_share(0.75)}};
+    {"qsgd:bits=1", levels_of(0, 512)},
+    {"qsgd:bits=2", levels_of(1, 512)},
+    {"qsgd:bits=4", levels_of(7, 512)},
+    {"qsgd:bits=8,bucket=100", levels_of(127, 100)},
+    {"terngrad", levels_of(1, 1u << 30)},
+    {"randomk:keep=0.1", kept_share(0.1)},
+    {"randomk:keep=0.75", kept_share(0.75)},
+    {"topk:chunk=512,k=60,values=4,select=drawn", drawn_of(format::ChunkValues::four, 512, 60)},
+    {"topk:chunk=512,k=250,values=4,select=drawn", drawn_of(format::ChunkValues::four, 512, 250)},
+    {"topk:chunk=64,k=20,values=f32,select=drawn", drawn_of(format::ChunkValues::f32, 64, 20)}};
 
 /// Changes a decoded entry to what a mistake in the codec would have made of it.
 using Mutation = std::function<double(double x, double y, const EntryLaw& law)>;
@@ -103,6 +143,8 @@ TEST(CodecBias, PlantedMistakesAreCaught) {
   EXPECT_GT(beyond_reach(kCases[2], 2000, 1000, false, one_level_off), 1000u);
   const Mutation unscaled = [](double, double y, const EntryLaw&) { return y / 10; };
   EXPECT_GT(beyond_reach(kCases[5], 2000, 4000, false, unscaled), 1000u);
+  const Mutation own_value = [](double x, double y, const EntryLaw&) { return y == 0 ? 0 : x; };
+  EXPECT_GT(beyond_reach(kCases[7], 2000, 4000, false, own_value), 1000u);
   EXPECT_GT(beyond_reach(kCases[2], 2000, 1000, true), 1000u);  // one key for every message
 }
 

@@ -2,11 +2,13 @@
 /// Chunked top-k keeps what a stable sort of each chunk says, sends it near its entropy, and refuses
 /// whatever contradicts the format.
 #include <limits>
+#include <numbers>
 #include <numeric>
 
 #include "atomo/codec.hpp"
 #include "coding/rice.hpp"
 #include "cpu/chunk_topk.hpp"
+#include "cpu/tile_sequence.hpp"
 #include "format/chunk_values.hpp"
 #include "support/method_support.hpp"
 
@@ -259,6 +261,37 @@ TEST(ChunkTopk, TheTransformGathersASmoothTile) {
   const std::vector<float> x(64 * 64, 0.25f);
   const auto y = round_trip_of("topk:chunk=4096,k=1,values=f32,dct=64", x, Shape{64, 64});
   for (const float v : y) ASSERT_NEAR(v, 0.25f, 1e-6);
+}
+
+/// The numbers of an orthonormal DCT-II, for sides that fold often, once and never.
+TEST(ChunkTopk, TheTransformIsTheDct) {
+  for (const auto& [h, w] : {std::pair{64u, 64u}, {48u, 40u}, {62u, 33u}, {7u, 50u}, {1u, 63u}}) {
+    const auto tiles = math::Tiles::of(2, h, std::uint64_t{h} * w, 64);
+    ASSERT_EQ(tiles.height, h);
+    ASSERT_EQ(tiles.width, w);
+    const auto x = normal_entries(std::size_t{h} * w, h);
+    std::vector<float> found(x.size());
+    cpu::to_tiles(tiles, true, x.data(), found.data(), nullptr);
+    const auto basis = [](double n, double k, double j) {
+      return std::sqrt((k == 0 ? 1 : 2) / n) *
+             std::cos(std::numbers::pi * (2 * j + 1) * k / (2 * n));
+    };
+    for (std::size_t k = 0; k < h; k += 3) {
+      for (std::size_t l = 0; l < w; ++l) {
+        double sum = 0;
+        for (std::size_t i = 0; i < x.size(); ++i)
+          sum += x[i] * basis(h, double(k), double(i / w)) * basis(w, double(l), double(i % w));
+        ASSERT_NEAR(found[k * w + l], sum, 4e-6) << h << " " << w << " " << k << " " << l;
+      }
+    }
+  }
+}
+
+/// The largest entries stay finite both ways.
+TEST(ChunkTopk, TheTransformDoesNotOverflow) {
+  const std::vector<float> x(64 * 64, 3.4e38f);
+  for (const float v : round_trip_of("topk:chunk=4096,k=4096,values=f32,dct=64", x, Shape{64, 64}))
+    ASSERT_TRUE(std::isfinite(v));
 }
 
 TEST(ChunkTopk, RefusesWhatContradictsTheFormat) {

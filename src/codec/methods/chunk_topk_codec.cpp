@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /// topk:chunk=: the k largest magnitudes of each chunk, their places coded near their entropy, their
-/// values in a few bits. FORMAT.md ("chunked top-k") has the body.
+/// values in a few bits. FORMAT.md ("chunked top-k") has the body. With select=drawn entries are drawn in
+/// place of the largest, without bias.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "codec/body_decoder.hpp"
@@ -19,6 +21,7 @@ using format::ChunkValues;
 
 const std::vector<std::string> kChunks = {"64", "128", "256", "512", "1024", "2048", "4096"};
 const std::vector<std::string> kValues = {"sign", "2", "4", "8", "f16", "f32"};
+const std::vector<std::string> kSelections = {"largest", "drawn"};
 
 std::string spec_of(const ChunkConfig& config) {
   std::string spec = "topk:chunk=" + std::to_string(config.chunk) +
@@ -28,7 +31,7 @@ std::string spec_of(const ChunkConfig& config) {
     spec += config.layout == ChunkLayout::dct ? ",dct=" : ",tile=";
     spec += std::to_string(config.side);
   }
-  return spec;
+  return config.draws ? spec + ",select=drawn" : spec;
 }
 
 math::Tiles tiles_of(const ChunkConfig& config, const Shape& shape) noexcept {
@@ -42,6 +45,18 @@ bool has_tiles(const ChunkConfig& config, const Shape& shape) noexcept {
          tiles_of(config, shape).entries() > 1;
 }
 
+/// E||decode - g||^2 <= omega ||g||^2 where entries are drawn. An entry x between two levels a and b errs by
+/// (b - x)(x - a) <= b x. Of those that may be dropped b is the scale, about the sum of a chunk's
+/// magnitudes over k, of the fullest chunk of a group where all share it; of the others, at most the
+/// group's slots, it is the largest.
+double drawn_omega(const ChunkConfig& config) {
+  const double per_slot = static_cast<double>(config.chunk) / config.keep;
+  if (config.values >= ChunkValues::f16) return per_slot * (1 + 0x1p-6);
+  const double chunks = format::ChunkBody(config, 1).group_chunks;
+  const double slots = config.values == ChunkValues::sign ? config.chunk : config.keep;
+  return (per_slot * std::sqrt(chunks) + std::sqrt(slots * chunks)) * (1 + 0x1p-5);
+}
+
 class ChunkTopk final : public BodyEncoder {
  public:
   explicit ChunkTopk(ChunkConfig config) : config_(config) {}
@@ -50,6 +65,14 @@ class ChunkTopk final : public BodyEncoder {
   Traits traits() const override {
     Traits t;
     t.cuda = true;
+    if (config_.draws) {
+      t.unbiased = t.averages_over_workers = true;
+      // Three roundings of a share, and half a unit of it. A transform rounds beside that, by 2^-20 of a
+      // tile's norm at most.
+      t.bias_bound = config_.layout == ChunkLayout::dct ? 0x1p-16 : 0x1p-22;
+      t.omega = drawn_omega(config_);
+      return t;
+    }
     t.bias_bound = std::numeric_limits<double>::infinity();
     // Bins' means and what is dropped leave no more than all of the energy; a transform rounds.
     t.omega = config_.layout == ChunkLayout::dct ? 1 + 0x1p-16 : 1;
@@ -85,7 +108,7 @@ class ChunkTopk final : public BodyEncoder {
                     layer.executor);
       x = sequence.data();
     }
-    return cpu::encode(config_, x, layer.n, layer.executor, body, result.bytes);
+    return cpu::encode(config_, x, layer.n, layer.key, layer.executor, body, result.bytes);
   }
 
  private:
@@ -133,6 +156,7 @@ std::shared_ptr<const BodyEncoder> make_chunk_topk(SpecArgs& args) {
   config.chunk = ChunkConfig::kMinChunk << args.choice("chunk", kChunks);
   config.keep = static_cast<std::uint32_t>(args.integer("k", 1, config.chunk));
   config.values = static_cast<format::ChunkValues>(args.choice("values", kValues, 5));
+  config.draws = args.choice("select", kSelections, 0) == 1;
   if (args.has("tile") && args.has("dct"))
     args.fail("tile", "tile= and dct= say the same of tiles: give one of them");
   for (const auto& [key, layout] :

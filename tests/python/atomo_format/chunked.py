@@ -58,7 +58,7 @@ def _values(form, codes, upper, levels):
 
 def _check_parameters(p):
     layout, side = p >> 18 & 3, p >> 20 & 63
-    require((p & 7) <= F32 and (p >> 15 & 7) <= 6 and layout <= 2 and p >> 26 == 0, "parameters of chunked top-k")
+    require((p & 7) <= F32 and (p >> 15 & 7) <= 6 and layout <= 2 and p >> 27 == 0, "parameters of chunked top-k")
     require((layout == 0) == (side == 0), "the side of tiles")
     chunk, k = 64 << (p >> 15 & 7), (p >> 3 & 0xFFF) + 1
     require(k <= chunk, "more slots than entries")
@@ -66,20 +66,50 @@ def _check_parameters(p):
 
 
 def _basis(n):
-    """The rows of the orthonormal DCT-II, f32 numbers in f64."""
+    """The rows of the orthonormal DCT-II, f32."""
     k, j = np.arange(n)[:, None], np.arange(n)
     numbers = math.sqrt(2 / n) * np.cos(np.pi * ((2 * j + 1) * k % (4 * n)) / (2 * n))
     numbers[abs(numbers) < 1e-12] = 0
     numbers[0] = math.sqrt(1 / n)
-    return numbers.astype(np.float32).astype(np.float64)
+    return numbers.astype(np.float32)
 
 
-def _product(a, b):
-    total = np.zeros((a.shape[0], b.shape[1]))
-    for i in range(a.shape[1]):
-        total += a[:, i:i + 1] * b[i]
-    largest = np.finfo(np.float32).max
-    return np.clip(total, -largest, largest).astype(np.float32).astype(np.float64)
+def _fma(a, b, c):
+    """a b + c of f32, rounded once: the sum is rounded to odd in f64 before."""
+    product, addend = np.multiply(a, b, dtype=np.float64), c.astype(np.float64)
+    total = product + addend
+    of_addend = total - product
+    left = (product - (total - of_addend)) + (addend - of_addend)
+    even = (total.view(np.int64) & 1) == 0
+    total = np.where((left != 0) & even, np.nextafter(total, np.copysign(np.inf, left)), total)
+    return total.astype(np.float32)
+
+
+def _segments(n):
+    """Begin, end and frequencies of the segments of a folded vector, the longest first."""
+    found, length, stride = [], n, 1
+    while length % 2 == 0 and length > 8:
+        half = length // 2
+        found.append((half, length, [stride * (2 * i + 1) for i in range(half)]))
+        length, stride = half, 2 * stride
+    return found + [(0, length, [stride * i for i in range(length)])]
+
+
+def _restore(frequencies):
+    """What the last axis was before its transform."""
+    n = frequencies.shape[-1]
+    basis, out = _basis(n), np.empty_like(frequencies)
+    for begin, end, own in _segments(n):
+        places = np.arange(begin, end)
+        entries = places if begin == 0 else 2 * begin - 1 - places
+        total = np.zeros(frequencies.shape[:-1] + (end - begin,), np.float32)
+        for k in own:
+            total = _fma(frequencies[..., k, None], basis[k][entries], total)
+        out[..., begin:end] = total
+    for begin, end, _ in reversed(_segments(n)[:-1]):
+        a, b = out[..., :begin][..., ::-1].copy(), out[..., begin:end].copy()
+        out[..., :begin], out[..., begin:end] = (a + b)[..., ::-1], a - b
+    return out
 
 
 def _from_tiles(sequence, shape, side, transforms):
@@ -88,8 +118,9 @@ def _from_tiles(sequence, shape, side, transforms):
     h, w = (max(d for d in range(1, side + 1) if length % d == 0) for length in (rows, columns))
     tiles = sequence.reshape(-1, h, w)
     if transforms and h * w > 1:
-        left, right = _basis(h).T, _basis(w)
-        tiles = np.array([_product(_product(left, tile), right) for tile in tiles.astype(np.float64)], np.float32)
+        columns_first = _restore((tiles * np.float32(2**-8)).swapaxes(1, 2)).swapaxes(1, 2)
+        restored, largest = _restore(columns_first).astype(np.float64) * 2**8, np.finfo(np.float32).max
+        tiles = np.clip(restored, -largest, largest).astype(np.float32)
     return tiles.reshape(rows // h, columns // w, h, w).transpose(0, 2, 1, 3).reshape(-1)
 
 
