@@ -21,9 +21,9 @@ void add_kept(const float* u, const float* v, std::size_t n, float factor, float
               Executor* executor) noexcept;
 /// x <- scale x.
 void scale_entries(float scale, std::size_t n, float* x, Executor* executor) noexcept;
-/// v <- left, u <- factor u + g where `left` is what v + (g + factor u) was, and 0 elsewhere: there the
-/// message took something.
-void keep_unsent(const ConstTensorView& g, const float* left, std::size_t n, float factor, float* u,
-                 float* v, Executor* executor) noexcept;
+/// to v <- left, to u <- factor u + g where `left` is what v + (g + factor u) was, and 0 elsewhere: there
+/// the message took something. `kept` and `to` have u and behind it v, n values each, and may be one.
+void keep_unsent(const ConstTensorView& g, const float* left, std::size_t n, float factor,
+                 const float* kept, float* to, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

@@ -127,6 +127,14 @@ def decode_layer(model: Any, number: int, payloads: list, out: Any, alpha: float
         place.outcome(DecodeError)
 
 
+def take_memory_back(model: Any, like: Any) -> None:
+    """`Compressor.take_memory_back`, waiting for the stream that the array's framework computes on now."""
+    place = _Place(like)
+    with place.current():
+        model.take_memory_back_on(None, place.result, place.stream)
+        place.outcome(Error)
+
+
 def end_step(model: Any, gradient: Any) -> None:
     """`Compressor.end_step`, on the stream that the array's framework computes on now."""
     if gradient is None:
