@@ -83,7 +83,7 @@ std::vector<std::string> specs() {
   std::vector<std::string> all;
   for (const std::string& codec : test::specs_with_the_cpus_bytes()) all.push_back("ef+" + codec);
   for (const std::string codec : {"topk:keep=0.1", "sign:scale=mean", "atomo:bits=1,atoms=rows",
-                                  "topk:chunk=64,k=4,values=u2"}) {
+                                  "topk:chunk=64,k=4,values=2"}) {
     for (const std::string memory : {"ef:decay=0.95", "momentum:beta=0.9", "dgc", "ef:memory=bf16"})
       all.push_back(memory + "+" + codec);
   }
