@@ -24,7 +24,8 @@ class TakingBack:
         self._place = place
         self._largest, self._of_bucket = (place.memory(4).view(torch.float32) for _ in range(2))
         self._differs = place.memory(1).view(torch.bool)
-        self._word = place.memory(4).view(torch.int32)
+        self._status = place.memory(4)
+        self._word = self._status.view(torch.int32)
         self._models: list[DeviceModel] = []
         self._any_seen = False
         self.done = place.event()  # the last step's, which messages of the next wait for
@@ -50,7 +51,7 @@ class TakingBack:
             torch.ne(self._largest, self._largest, out=self._differs)
             self._word.copy_(self._differs)  # 1 is the status of what is not finite
         for model in self._models:
-            model.take_back(self._word, self._place.wire)
+            model.take_back(self._status, self._place.wire)
         self._place.wire.record_event(self.done)
 
 

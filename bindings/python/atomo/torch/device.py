@@ -144,7 +144,7 @@ class DeviceModel:
         self._calls.decode_on([message], sums, 1.0, self._results[self.outgoing], self._decode_workspace, _number(stream))
 
     def take_back(self, only_if: torch.Tensor, stream: Any) -> None:
-        """Queues that memories become what they were before the last message, where a status on the GPU, an int32, says that
+        """Queues that memories become what they were before the last message, where a status on the GPU, in 4 bytes, says that
         something was not finite."""
         self._calls.take_memory_back_on(only_if, self._results[0], _number(stream))
 
