@@ -326,7 +326,7 @@ class Compressor:
         part = Compressor.__new__(Compressor)
         part._specs, part._policy, part._threads = [self._specs[n] for n in numbers], self._policy, self._threads
         part._names_on_wire, part._device = self._names_on_wire, self._device
-        part._learns_ranks, part._takes_back = self._learns_ranks, self._takes_back
+        part._learns_ranks, part._takes_back = self._learns_ranks, False
         part._model = _atomo.Compressor(self._model, numbers[0], len(numbers))
         part._streamed = None
         part._numbers = {spec[0]: number for number, spec in enumerate(part._specs)}
@@ -430,23 +430,13 @@ class Compressor:
 
     def take_memory_back(self, *, like: Any = None) -> None:
         """Memories become what they were before the last message of their layers, which nobody used, as where all workers
-        skip a step because one of them had a gradient that was not finite. Of a model made with `takes_back=True`, between
-        steps and messages; a second call changes nothing before the next message. On a GPU `like` is an array there, on whose
-        framework's stream it works and waits. Raises `atomo.Error`.
-
-        >>> import atomo, numpy
-        >>> model = atomo.Compressor({"a": 4}, "ef+topk:keep=1", takes_back=True)
-        >>> payload = model.encode({"a": numpy.array([1, 2, 3, 4], "float32")}, step=0)
-        >>> model.take_memory_back()
-        >>> numpy.frombuffer(model.memory("a"), "float32").tolist()
-        [0.0, 0.0, 0.0, 0.0]
+        skip a step. Of a model made with `takes_back=True`, between steps; a second call changes nothing before the next
+        message. On a GPU `like` is an array there, on whose framework's stream it works and waits. Raises `atomo.Error`.
         """
-        if self._device != "cuda":
-            self._model.take_memory_back()
-        elif like is None or not on_cuda(like):
-            raise Error("take_memory_back: on a GPU give like=, an array there")
-        else:
+        if self._device == "cuda":
             _device.take_memory_back(self._model, like)
+        else:
+            self._model.take_memory_back()
 
     def state(self, what: str = "all") -> bytes:
         """What is needed to go on after a crash: what was "learnt" of the price and of the shares under a `cap=`, the
