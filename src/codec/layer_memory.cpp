@@ -49,13 +49,13 @@ LayerMemory::LayerMemory(const MemoryPlan& plan, std::size_t n, bool takes_back)
 
 void LayerMemory::form(const ConstTensorView& gradient, float* x,
                        Executor* executor) const noexcept {
-  copy_entries(gradient, n_, x, executor);
   if (plan_.dtype != DType::f32) {
+    copy_entries(gradient, n_, x, executor);
     add_halves(kept_.data(), plan_.dtype, n_, plan_.factor, x, executor);
   } else if (plan_.rule == Rule::velocity) {
-    add_kept(values(), values() + n_, n_, plan_.factor, x, executor);
+    form_with(gradient, values(), values() + n_, n_, plan_.factor, x, executor);
   } else {
-    add_kept(values(), n_, plan_.factor, x, executor);
+    form_with(gradient, values(), n_, plan_.factor, x, executor);
   }
 }
 

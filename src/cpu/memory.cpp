@@ -25,6 +25,24 @@ void copy_range(const ConstTensorView& view, std::size_t begin, std::size_t coun
   }
 }
 
+/// x[i] <- rule(g[i], i); halves are widened a tile at a time, while it is in a cache.
+template <typename Rule>
+void form_each(const ConstTensorView& g, std::size_t n, float* x, Executor* executor,
+               Rule rule) noexcept {
+  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
+    if (g.dtype == DType::f32) {
+      const auto* const from = static_cast<const float*>(g.data);
+      for (std::size_t i = begin; i < end; ++i) x[i] = rule(from[i], i);
+      return;
+    }
+    for (std::size_t first = begin; first < end; first += kTile) {
+      const std::size_t behind = std::min(first + kTile, end);
+      copy_range(g, first, behind - first, x + first);
+      for (std::size_t i = first; i < behind; ++i) x[i] = rule(x[i], i);
+    }
+  });
+}
+
 }  // namespace
 
 void copy_entries(const ConstTensorView& view, std::size_t n, float* x,
@@ -34,17 +52,16 @@ void copy_entries(const ConstTensorView& view, std::size_t n, float* x,
   });
 }
 
-void add_kept(const float* e, std::size_t n, float factor, float* x, Executor* executor) noexcept {
-  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) x[i] = with_residual(x[i], factor, e[i]);
-  });
+void form_with(const ConstTensorView& g, const float* e, std::size_t n, float factor, float* x,
+               Executor* executor) noexcept {
+  form_each(g, n, x, executor,
+            [=](float of_g, std::size_t i) { return with_residual(of_g, factor, e[i]); });
 }
 
-void add_kept(const float* u, const float* v, std::size_t n, float factor, float* x,
-              Executor* executor) noexcept {
-  core::run_ranges(executor, n, kGrain, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) x[i] = with_velocity(x[i], factor, u[i], v[i]).x;
-  });
+void form_with(const ConstTensorView& g, const float* u, const float* v, std::size_t n,
+               float factor, float* x, Executor* executor) noexcept {
+  form_each(g, n, x, executor,
+            [=](float of_g, std::size_t i) { return with_velocity(of_g, factor, u[i], v[i]).x; });
 }
 
 void scale_entries(float scale, std::size_t n, float* x, Executor* executor) noexcept {
