@@ -278,8 +278,8 @@ void bind_device_calls(nb::module_& module, nb::class_<PyCodec>& codec,
            nb::arg("out").none(), nb::arg("alpha").none(), nb::arg("result"), nb::arg("workspace"),
            nb::arg("stream"))
       .def("end_step_on", &end_step_on, nb::arg("result"), nb::arg("stream"))
-      .def("take_memory_back_on", &take_memory_back_on, nb::arg("only_if").none(), nb::arg("result"),
-           nb::arg("stream"))
+      .def("take_memory_back_on", &take_memory_back_on, nb::arg("only_if").none(),
+           nb::arg("result"), nb::arg("stream"))
       .def("encode_workspace_bytes",
            [](const PyCompressor& self) { return self.model.encode_workspace_bytes(); })
       .def("decode_workspace_bytes",

@@ -70,17 +70,17 @@ class DDPState(Steps):
         atomo.Error: for a policy, a parameter, a key or a group that cannot work.
 
     A gradient that is not finite makes its layer NaN on all ranks, for that step alone, so a GradScaler skips the step
-    everywhere; memories are then as they were before it. Sparse gradients, which have no codec, travel by all-reduce. A message has a head of some 80 bytes:
-    models of few parameters, or many tiny layers, take more than their budget, which is warned of.
+    everywhere; memories are then as they were before it. Sparse gradients, which have no codec, travel by all-reduce. A
+    message has a head of some 80 bytes: models of few parameters, or many tiny layers, take more than their budget, which is warned of.
 
     On a GPU each bucket is a model of its own: one encode, one all-gather, one decode of all ranks' messages, on streams
     beside back-propagation's and on DDP's own process group. Where every layer has `cap=` or a codec of fixed size
     (`Compressor.wire_bytes`) a step waits for nothing and takes no memory once DDP has settled its buckets; otherwise it
     waits once a bucket, for the messages' lengths, and sends each as long as the longest. Budgets and caps hold for each
     bucket, whose price is found in its message, so `last.price` stays 0; the ranks of sketches are learnt anew after a
-    checkpoint. Memories stand on the GPU, and a step that is not finite is taken back there; a checkpoint, and buckets that DDP makes
-    anew, bring them to the CPU, where there is room for them too. What fails on the GPU is raised in a later step. The path has not been run on a GPU yet: the tests run it
-    on the CPU, with a stand-in for streams and events.
+    checkpoint. Memories stand on the GPU, and a step that is not finite is taken back there; a checkpoint, and buckets that
+    DDP makes anew, bring them to the CPU, where there is room for them too. What fails on the GPU is raised in a later step.
+    The path has not been run on a GPU yet: the tests run it on the CPU, with a stand-in for streams and events.
     """
 
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
