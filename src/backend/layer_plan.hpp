@@ -20,8 +20,7 @@ struct MemoryPlan {
   enum class Rule : std::uint8_t {
     none = 0,
     residual = 1,  ///< x = g + factor e; e <- what the message left of x
-    velocity =
-        2,  ///< u <- factor u + g; x = v + u; v <- what it left of x; u <- 0 where it took some
+    velocity = 2,  ///< u <- factor u + g; x = v + u; v <- x - c; u <- 0 where c was sent
   };
   Rule rule = Rule::none;
   DType dtype = DType::f32;  ///< of what is kept: f32, or bf16 of a residual
