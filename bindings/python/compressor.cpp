@@ -298,6 +298,16 @@ void reset_memory(PyCompressor& self) {
   self.model.reset_memory();
 }
 
+void take_memory_back(PyCompressor& self) {
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    const std::unique_lock alone(self.step);
+    status = self.model.take_memory_back();
+  }
+  check_taken_back(status);
+}
+
 void load(PyCompressor& self, nb::handle state) {
   const Memory bytes(state, Access::read, "state");
   const ConstBytes saved = bytes.on_host();
@@ -308,12 +318,20 @@ void load(PyCompressor& self, nb::handle state) {
 
 }  // namespace
 
+void check_taken_back(Status status) {
+  if (status == Status::unsupported)
+    throw Error("take_memory_back: the model was made without takes_back");
+  check_stage(status, "take_memory_back: between steps and messages, and not of a part");
+}
+
 PyCompressor::PyCompressor(nb::list rows, const std::string& rules, unsigned count,
-                           bool names_on_wire, const std::string& device, bool learns_ranks)
+                           bool names_on_wire, const std::string& device, bool learns_ranks,
+                           bool takes_back)
     : model(layers_of(std::move(rows)), Policy::parse(rules),
             {.names_on_wire = names_on_wire,
              .device = device_of(device),
-             .learns_ranks = learns_ranks}),
+             .learns_ranks = learns_ranks,
+             .takes_back = takes_back}),
       policy(rules),
       threads(count),
       names(names_of(model)),
@@ -374,9 +392,10 @@ std::size_t PyCompressor::layer_of(std::size_t number) const {
 nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
   auto bound =
       nb::class_<PyCompressor>(module, "Compressor", "A model of the library with its threads.")
-          .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&, bool>(),
+          .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&, bool,
+                        bool>(),
                nb::arg("layers"), nb::arg("policy"), nb::arg("threads"), nb::arg("names_on_wire"),
-               nb::arg("device"), nb::arg("learns_ranks"))
+               nb::arg("device"), nb::arg("learns_ranks"), nb::arg("takes_back"))
           .def(nb::init<PyCompressor&, std::size_t, std::size_t>(), nb::arg("whole"),
                nb::arg("first"), nb::arg("count"), nb::keep_alive<1, 2>())
           .def("encode", &encode, nb::arg("gradients").none(), nb::arg("seed").none(),
@@ -426,6 +445,7 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
       .def("memory", &memory, nb::arg("number"))
       .def("memory_bytes", &read<&Compressor::memory_bytes>)
       .def("reset_memory", &reset_memory)
+      .def("take_memory_back", &take_memory_back)
       .def("save", &save, nb::arg("what"))
       .def("load", &load, nb::arg("state").none());
   return bound;

@@ -30,7 +30,7 @@ class PyCompressor {
  public:
   /// `layers`: a list of (name, shape, dtype's name); `policy`: rules, or one spec for all.
   PyCompressor(nb::list layers, const std::string& policy, unsigned threads, bool names_on_wire,
-               const std::string& device, bool learns_ranks);
+               const std::string& device, bool learns_ranks, bool takes_back);
   /// Layers [first, first + count) of `whole`, which outlives it.
   PyCompressor(PyCompressor& whole, std::size_t first, std::size_t count);
 
@@ -62,6 +62,9 @@ class PyCompressor {
   /// \throws Error for a number that is no layer's.
   [[nodiscard]] std::size_t layer_of(std::size_t number) const;
 };
+
+/// \throws Error for memories that could not be taken back.
+void check_taken_back(Status status);
 
 /// Everything on the host; device.hpp adds the rest.
 nb::class_<PyCompressor> bind_compressor(nb::module_& module);

@@ -228,6 +228,26 @@ void end_step_on(PyCompressor& self, nb::handle result, std::uint64_t stream) {
   check_encoded(self.model.end_step(place.context()));
 }
 
+/// `only_if`: none, or a 32-bit status where the model is.
+void take_memory_back_on(PyCompressor& self, nb::handle only_if, nb::handle result,
+                         std::uint64_t stream) {
+  std::optional<Memory> word;
+  const Status* said = nullptr;
+  if (!only_if.is_none()) {
+    word.emplace(only_if, Access::read, "only_if");
+    if (word->view().size() != sizeof(Status)) throw Error("only_if: 4 bytes are expected");
+    said = reinterpret_cast<const Status*>(word->view().data());
+  }
+  const Place place(result, result, stream);
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    const std::unique_lock alone(self.step);
+    status = self.model.take_memory_back({.stream = place.stream()}, said);
+  }
+  check_taken_back(status);
+}
+
 }  // namespace
 
 void bind_device_calls(nb::module_& module, nb::class_<PyCodec>& codec,
@@ -258,6 +278,8 @@ void bind_device_calls(nb::module_& module, nb::class_<PyCodec>& codec,
            nb::arg("out").none(), nb::arg("alpha").none(), nb::arg("result"), nb::arg("workspace"),
            nb::arg("stream"))
       .def("end_step_on", &end_step_on, nb::arg("result"), nb::arg("stream"))
+      .def("take_memory_back_on", &take_memory_back_on, nb::arg("only_if").none(),
+           nb::arg("result"), nb::arg("stream"))
       .def("encode_workspace_bytes",
            [](const PyCompressor& self) { return self.model.encode_workspace_bytes(); })
       .def("decode_workspace_bytes",

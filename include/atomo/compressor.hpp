@@ -81,6 +81,9 @@ struct CompressorOptions {
   /// always for as many as its shape allows, so that a whole message follows from its input and key
   /// alone.
   bool learns_ranks = true;
+  /// Memories of codecs that have some can be taken back by one message (`take_memory_back`): they take
+  /// twice their bytes.
+  bool takes_back = false;
 };
 
 /// What `Compressor::save` keeps.
@@ -104,7 +107,9 @@ enum class Saved : std::uint8_t {
 /// they have written: those of a whole message, or of a part's, only where all its layers are finite,
 /// and none where the call failed. Within a step a layer moves its memory once: `encode_layer`, or a
 /// part's `encode`, of a layer that was sent before in the step is refused (`wrong_stage`). Each sender
-/// has its own, so messages of several compressors may share no memory; receivers need none. On the CPU.
+/// has its own, so messages of several compressors may share no memory; receivers need none. On a device
+/// memories stand there, with the CPU's values, and its kernels move them: the host does not see whether
+/// a layer was finite, so there no layer of a step is sent twice.
 ///
 /// On a device no call of a step waits for it, and all but `begin_step`, which is the host's alone,
 /// can be captured into a CUDA graph: replays go on from what the last one has learnt. Layers may
@@ -112,8 +117,7 @@ enum class Saved : std::uint8_t {
 /// layers of the next step and whole messages behind that, one whole message behind the other.
 class Compressor {
  public:
-  /// \throws Error for a duplicate or unmatched name, more than 65,536 layers, or a codec with a memory
-  /// on a device.
+  /// \throws Error for a duplicate or unmatched name, or more than 65,536 layers.
   Compressor(std::vector<LayerSpec> layers, Policy policy, CompressorOptions options = {});
   /// The other one may only be destroyed afterwards.
   Compressor(Compressor&&) noexcept;
@@ -246,13 +250,21 @@ class Compressor {
   [[nodiscard]] double budget_bytes() const noexcept;
 
   /// What the memory of a layer keeps, an f32 an entry: what was not sent yet (of `dgc` its velocity
-  /// is left out). Empty where the layer's codec has no memory. Between steps; allocates. \throws Error
-  /// of a part, which keeps nothing.
+  /// is left out). Empty where the layer's codec has no memory. Between steps; allocates, and waits for
+  /// a device. \throws Error of a part, which keeps nothing.
   [[nodiscard]] std::vector<float> memory(std::size_t layer) const;
   /// Bytes that the memories take, beside all workspaces; 0 of a part.
   [[nodiscard]] std::size_t memory_bytes() const noexcept;
-  /// Every memory becomes zero, as in a new model. Between steps. \throws Error of a part.
+  /// Every memory becomes zero, as in a new model. Between steps; waits for a device. \throws Error of a
+  /// part.
   void reset_memory();
+  /// Memories become what they were before the last message of their layers, which nobody used: another
+  /// worker's gradient was not finite, and all skip the step. A second call changes nothing before the next
+  /// message. `only_if` may be null, or point to a status (a device word on CUDA), such as that of
+  /// `decode_add_all`: then only where it has `non_finite`. Neither allocates nor waits; on a device one
+  /// launch on the context's stream, behind the message's. `unsupported` without
+  /// `CompressorOptions::takes_back`, `wrong_stage` within a step or message, and of a part.
+  Status take_memory_back(const Context& context = {}, const Status* only_if = nullptr) noexcept;
 
   /// Everything needed to go on after a crash, to the bit: what the controller has learnt of the
   /// model's price, under a `cap=` of its layers' shares, the ranks of its sketches, and the memories

@@ -63,6 +63,18 @@ class DeviceModel {
   /// wait for the device.
   virtual Status read_limits(std::span<std::uint64_t> limits) const noexcept = 0;
   virtual Status write_limits(std::span<const std::uint64_t> limits) const noexcept = 0;
+
+  // Memories of layers that have one, which encoding moves; of a whole model.
+  /// What is kept of a layer, in `MemoryPlan::bytes` bytes. These three wait for the device.
+  virtual Status read_memory(std::size_t layer, Bytes values) const noexcept = 0;
+  virtual Status write_memory(std::size_t layer, ConstBytes values) const noexcept = 0;
+  virtual Status clear_memories() const noexcept = 0;
+  /// All that they take on the device.
+  [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;
+  /// What the last message of each layer moved becomes what it was, where `only_if`, a device word, is
+  /// null or has `non_finite`.
+  virtual Status take_memories_back(const Status* only_if,
+                                    const Context& context) const noexcept = 0;
 };
 
 struct DeviceBackend {
@@ -78,8 +90,10 @@ struct DeviceBackend {
                    const TensorView&, const Context&) noexcept;
   /// Sets up: allocates and copies on the current device. \throws Error
   /// `cap_room`: bytes that the caps leave for the bodies of a streamed step beside the reserve.
+  /// `takes_back`: what memories were before a message is kept too.
   std::unique_ptr<DeviceModel> (*make_model)(std::span<const LayerPlan>, const HeadLayout&,
-                                             std::span<const StreamedLayer>, std::size_t cap_room);
+                                             std::span<const StreamedLayer>, std::size_t cap_room,
+                                             bool takes_back);
 };
 
 /// Null when there is no CUDA backend in this build.

@@ -15,6 +15,25 @@
 
 namespace atomo::backend {
 
+/// What the sender keeps of a layer (docs/memories.md), as arithmetic knows it.
+struct MemoryPlan {
+  enum class Rule : std::uint8_t {
+    none = 0,
+    residual = 1,  ///< x = g + factor e; e <- what the message left of x
+    velocity = 2,  ///< u <- factor u + g; x = v + u; v <- x - c; u <- 0 where c was sent
+  };
+  Rule rule = Rule::none;
+  DType dtype = DType::f32;  ///< of what is kept: f32, or bf16 of a residual
+  float factor = 1;
+  float scale = 1;  ///< the codec is given x times this
+
+  /// That are kept of a layer of n entries: e, or u and behind it v.
+  [[nodiscard]] std::size_t bytes(std::size_t n) const noexcept {
+    if (rule == Rule::none) return 0;
+    return (rule == Rule::velocity ? 2 : 1) * n * size_of(dtype);
+  }
+};
+
 /// Everything about a layer that does not depend on its values.
 struct LayerPlan {
   Kind kind;                        ///< what the bodies of the layer are, and its shape
@@ -29,6 +48,10 @@ struct LayerPlan {
   bool fixed_size = false;                 ///< every body has `max_body_bytes`
   bool bounded = false;                    ///< by `max_body_bytes`, or by its cap
   bool has_cuda = false;                   ///< the codec has a CUDA twin
+  MemoryPlan memory;                       ///< in front of the codec
+
+  /// What is encoded is the gradient with what a memory kept.
+  [[nodiscard]] bool remembers() const noexcept { return memory.rule != MemoryPlan::Rule::none; }
 };
 
 /// Bytes that the body of a message of this layer alone may have under its cap (at least 1, so that

@@ -68,6 +68,7 @@ EncoderPlan::EncoderPlan(const Stages& of, const Shape& shape, DType dtype) : st
   fixed_size = traits.fixed_size;
   bounded = traits.bounded;
   has_cuda = traits.cuda;
+  if (stages->memory) memory = memory_plan(*stages);
   if (n == 0) return;
   max_body_bytes = body().max_body_bytes(shape) + (price_rule.pool == Pool::none ? 0 : kPriceBytes);
   if (price_rule.cap_bits == 0) return;

@@ -28,8 +28,6 @@ struct EncoderPlan : LayerPlan {
 
   [[nodiscard]] const BodyEncoder& body() const noexcept { return *stages->body; }
   [[nodiscard]] bool capped() const noexcept { return min_limit_bytes > 0; }
-  /// What is encoded is the gradient with what a memory kept.
-  [[nodiscard]] bool remembers() const noexcept { return stages->memory.has_value(); }
 };
 
 /// The backend for devices, which can run this layer. \throws Error when this build has none, or it
@@ -92,8 +90,16 @@ class LayerEncoder {
   Status take_sent(const LayerPrices& prices, ConstBytes body) noexcept;
   /// And keeps the rest.
   void keep_unsent() noexcept {
-    if (memory_ != nullptr && sends())
+    if (memory_ == nullptr) return;
+    if (sends()) {
       memory_->keep(gradient_, converted_.data(), input_.key, input_.executor);
+    } else {
+      memory_->stay();
+    }
+  }
+  /// The message moves no memory.
+  void leave_memory() noexcept {
+    if (memory_ != nullptr) memory_->stay();
   }
 
  private:

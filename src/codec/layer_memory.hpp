@@ -2,48 +2,60 @@
 #pragma once
 /// The memory of one layer between its messages (memory_options.hpp, docs/memories.md).
 
-#include <cstdint>
-#include <span>
 #include <vector>
 
 #include "atomo/types.hpp"
+#include "backend/layer_plan.hpp"
 #include "codec/stages.hpp"
-#include "format/kind.hpp"
 
 namespace atomo::codec {
 
-/// Made at set-up, which allocates; all zeros at first.
+/// The memory in front of a codec that has one.
+[[nodiscard]] MemoryPlan memory_plan(const Stages& stages) noexcept;
+
+/// What is kept of a layer's n entries: e, or v of `dgc`. `bytes`: as they are saved. Allocates.
+[[nodiscard]] std::vector<float> unsent(const MemoryPlan& plan, std::size_t n, ConstBytes bytes);
+/// Whether what may be the bytes of such a memory holds finite values alone.
+[[nodiscard]] bool is_sound(const MemoryPlan& plan, ConstBytes bytes) noexcept;
+
+/// On the CPU. Made at set-up, which allocates; all zeros at first.
 class LayerMemory {
  public:
   LayerMemory() = default;
-  LayerMemory(const Stages& stages, std::size_t n);
+  /// `takes_back`: what was kept before the last message is kept too.
+  LayerMemory(const MemoryPlan& plan, std::size_t n, bool takes_back);
 
-  [[nodiscard]] const MemoryOptions& options() const noexcept { return options_; }
   /// x <- what the gradient and the memory come to.
   void form(const ConstTensorView& gradient, float* x, Executor* executor) const noexcept;
   /// What the codec is given of x: x itself, or that divided by 1 + omega.
   void scale(float* x, Executor* executor) const noexcept;
-  [[nodiscard]] bool scales() const noexcept { return scale_ != 1; }
+  [[nodiscard]] bool scales() const noexcept { return plan_.scale != 1; }
   /// `left` is what the message left of x.
   void keep(const ConstTensorView& gradient, const float* left, const Key& key,
             Executor* executor) noexcept;
+  /// Of a message that moves nothing.
+  void stay() noexcept { moved_ = false; }
+  /// What the last message moved becomes what it was before.
+  void take_back() noexcept;
 
   void clear() noexcept;
-  /// What is kept of the layer's entries: e, or v of `dgc`.
-  [[nodiscard]] std::vector<float> unsent() const;
   /// All of it, as it is saved.
-  [[nodiscard]] ConstBytes bytes() const noexcept;
-  /// Whether what may have been `bytes` of such a memory holds finite values alone.
-  [[nodiscard]] bool is_sound(ConstBytes bytes) const noexcept;
+  [[nodiscard]] ConstBytes bytes() const noexcept { return kept_; }
+  /// Of all that it takes.
+  [[nodiscard]] std::size_t size() const noexcept { return kept_.size() + before_.size(); }
   /// Takes what `bytes` gave.
   void take(ConstBytes bytes) noexcept;
 
  private:
-  MemoryOptions options_;
+  [[nodiscard]] const float* values() const noexcept {
+    return reinterpret_cast<const float*>(kept_.data());
+  }
+
+  MemoryPlan plan_;
   std::size_t n_ = 0;
-  float factor_ = 1, scale_ = 1;
-  std::vector<float> values_;          ///< e, or u and behind it v
-  std::vector<std::uint16_t> halves_;  ///< e in place of it, where it is kept as bf16
+  bool moved_ = false;  ///< by the last message
+  std::vector<std::byte> kept_,
+      before_;  ///< e, or u and behind it v; and the same of the message before
 };
 
 }  // namespace atomo::codec

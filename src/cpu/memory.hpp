@@ -14,16 +14,17 @@ namespace atomo::cpu {
 /// The n values at `view` as f32.
 void copy_entries(const ConstTensorView& view, std::size_t n, float* x,
                   Executor* executor) noexcept;
-/// x <- x + factor e.
-void add_kept(const float* e, std::size_t n, float factor, float* x, Executor* executor) noexcept;
-/// x <- v + (x + factor u).
-void add_kept(const float* u, const float* v, std::size_t n, float factor, float* x,
-              Executor* executor) noexcept;
+/// x <- g + factor e, in one pass.
+void form_with(const ConstTensorView& g, const float* e, std::size_t n, float factor, float* x,
+               Executor* executor) noexcept;
+/// x <- v + (g + factor u), in one pass.
+void form_with(const ConstTensorView& g, const float* u, const float* v, std::size_t n,
+               float factor, float* x, Executor* executor) noexcept;
 /// x <- scale x.
 void scale_entries(float scale, std::size_t n, float* x, Executor* executor) noexcept;
-/// v <- left, u <- factor u + g where `left` is what v + (g + factor u) was, and 0 elsewhere: there the
-/// message took something.
-void keep_unsent(const ConstTensorView& g, const float* left, std::size_t n, float factor, float* u,
-                 float* v, Executor* executor) noexcept;
+/// to v <- left, to u <- factor u + g where `left` is what v + (g + factor u) was, and 0 elsewhere: there
+/// the message took something. `kept` and `to` have u and behind it v, n values each, and may be one.
+void keep_unsent(const ConstTensorView& g, const float* left, std::size_t n, float factor,
+                 const float* kept, float* to, Executor* executor) noexcept;
 
 }  // namespace atomo::cpu

@@ -66,14 +66,15 @@ struct OneLayerPlan {
   std::uint64_t table_bytes = 0, tables_at = 0;
 
   /// Counts; `place` fills.
-  OneLayerPlan(const OneLayer& one, bool decodes, bool places) {
+  OneLayerPlan(const OneLayer& one, bool decodes, bool places,
+               std::uint32_t together = kMessagesAtOnce) {
     Layout counted;
-    plan.make(one.shape, counted, decodes);
+    plan.make(one.shape, counted, decodes, together);
     table_bytes = counted.table_bytes();
     tables_at = counted.workspace_bytes(plan.messages);
     if (!places || !fits()) return;
     Layout placed(tables, counted);
-    plan.make(one.shape, placed, decodes);
+    plan.make(one.shape, placed, decodes, together);
   }
   [[nodiscard]] bool fits() const noexcept { return table_bytes <= tables.size(); }
   /// Whether a call has what the plan needs.
@@ -99,7 +100,11 @@ struct OneLayerPlan {
 };
 
 std::size_t encode_workspace_bytes(const LayerPlan& layer) noexcept {
-  return OneLayerPlan<EncodePlans>(OneLayer(layer), false, false).workspace_bytes();
+  const OneLayer one(layer);
+  const std::size_t encoding = OneLayerPlan<EncodePlans>(one, false, false).workspace_bytes();
+  if (!layer.remembers()) return encoding;
+  const std::size_t own = OneLayerPlan<DecodePlans>(one, true, false, 1).workspace_bytes();
+  return MemoryRoom::bytes_of(layer) + std::max(encoding, own);
 }
 std::size_t decode_workspace_bytes(const LayerPlan& layer) noexcept {
   return OneLayerPlan<DecodePlans>(OneLayer(layer), true, false).workspace_bytes();
@@ -130,7 +135,7 @@ Status encode_tensor(const LayerPlan& layer, const ConstTensorView& view, const 
   call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = budget;
   Queue queue(context.stream, context.handles, plan.tables.data());
   encode_message(plan.frame(context.workspace, payload.data, payload.capacity), plan.plan,
-                 plan.used_tables(), call, {&view, 1}, payload.bytes, context.status, queue);
+                 plan.used_tables(), call, {&view, 1}, {}, payload.bytes, context.status, queue);
   return status_of(queue, Status::ok);
 }
 
@@ -161,10 +166,13 @@ class ResidentPlan {
     Layout placed(host_tables_, counted);
     plan_.make(shape, placed, decodes);
     workspace_ = placed.workspace_bytes(plan_.messages) + kAlignment;
+    workspace_of_one_ = placed.workspace_bytes(1) + kAlignment;
     tables_ = on_device(host_tables_, "a model's tables");
   }
   [[nodiscard]] const MessagePlan<Plans>& plan() const noexcept { return plan_; }
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_; }
+  /// Of one message, where others have room for several.
+  [[nodiscard]] std::size_t workspace_bytes_of_one() const noexcept { return workspace_of_one_; }
   [[nodiscard]] const std::byte* host_tables() const noexcept { return host_tables_.data(); }
   /// Of encoding.
   [[nodiscard]] std::vector<KeptPlaces> kept_places(std::size_t layers) const {
@@ -176,10 +184,15 @@ class ResidentPlan {
     std::byte* const work = aligned(workspace);
     return {plan_.frame, tables_.get(), work, work + plan_.frame.messages_bytes, message, capacity};
   }
+  [[nodiscard]] Frame frame_of_one(Bytes workspace, const Payload& message) const {
+    Frame frame = this->frame(workspace, message.data, message.capacity);
+    frame.call_work = frame.work + plan_.frame.message_bytes;
+    return frame;
+  }
 
  private:
   MessagePlan<Plans> plan_;
-  std::size_t workspace_ = 0;
+  std::size_t workspace_ = 0, workspace_of_one_ = 0;
   std::vector<std::byte> host_tables_;
   DeviceBytes tables_;
 };
@@ -192,22 +205,35 @@ class Model final : public backend::DeviceModel {
         shape_{layers_, head.kinds_of(), head.kinds(), head.tables(), head.flags()},
         encode_(shape_, false),
         decode_(shape_, true),
-        streaming_(layers_, streamed, cap_room) {}
+        streaming_(layers_, streamed, cap_room),
+        room_(layers_) {}
+  /// A whole model, with its memories.
+  Model(std::span<const LayerPlan> layers, const format::HeadLayout& head,
+        std::span<const backend::StreamedLayer> streamed, std::size_t cap_room, bool takes_back)
+      : Model(layers, head, streamed, cap_room) {
+    own_memories_.emplace(layers, takes_back);
+    memories_ = &*own_memories_;
+  }
   /// A part of `whole`.
   Model(std::span<const LayerPlan> layers, const format::HeadLayout& head, const Model& whole,
         std::size_t first)
       : Model(layers, head, std::vector<backend::StreamedLayer>(layers.size()), 0) {
     part_.emplace(whole.streaming_, first, layers_, encode_.kept_places(layers.size()));
+    memories_ = whole.memories_;
+    first_ = first;
   }
 
-  std::size_t encode_workspace_bytes() const noexcept override { return encode_.workspace_bytes(); }
+  std::size_t encode_workspace_bytes() const noexcept override {
+    if (room_.at.empty()) return encode_.workspace_bytes();
+    return room_.bytes + std::max(encode_.workspace_bytes(), decode_.workspace_bytes_of_one());
+  }
   std::size_t decode_workspace_bytes() const noexcept override { return decode_.workspace_bytes(); }
 
   Status encode(std::span<const ConstTensorView> views, const Key& key,
                 const double (&budget_bits)[2], const price::StepPrices* step,
                 const Payload& payload, const Context& context) const noexcept override {
     if (const Status s = check_views(views); failed(s)) return s;
-    if (context.workspace.size() < encode_.workspace_bytes()) return Status::workspace_too_small;
+    if (context.workspace.size() < encode_workspace_bytes()) return Status::workspace_too_small;
     if (context.stream == nullptr) return Status::invalid_argument;
     if (encode_.plan().uses_handles() && context.handles == nullptr)
       return Status::invalid_argument;
@@ -220,10 +246,15 @@ class Model final : public backend::DeviceModel {
       call.learnt = streaming_.learnt();
       call.ranks = {streaming_.ranks(), streaming_.next_ranks(), streaming_.ranks()};
     }
-    const Frame frame = encode_.frame(context.workspace, payload.data, payload.capacity);
+    const MemoryCall memory(room_.bytes, room_.at, memories_->range(first_, layers_.size()),
+                            context.workspace);
+    const Frame frame = encode_.frame(memory.rest, payload.data, payload.capacity);
     Queue queue(context.stream, context.handles, encode_.host_tables());
-    encode_message(frame, encode_.plan(), {}, call, views, payload.bytes, context.status, queue);
+    encode_message(frame, encode_.plan(), {}, call, views, memory.remembered, payload.bytes,
+                   context.status, queue);
     if (part_) part_->keep(frame, queue);
+    keep_unsent(frame, decode_.frame_of_one(memory.rest, payload), decode_.plan(), {}, views,
+                memory.remembered, context.status, queue);
     return status_of(queue, Status::ok);
   }
 
@@ -253,15 +284,23 @@ class Model final : public backend::DeviceModel {
     const OneLayer one(layer);
     const OneLayerPlan<EncodePlans> plan(one, false, true);
     if (const Status s = plan.check(context); failed(s)) return s;
+    if (layer.remembers() && context.workspace.size() < cuda::encode_workspace_bytes(layer))
+      return Status::workspace_too_small;
     MessageCall call{key, nullptr, context.step};
     call.budget_256[kAtomsPool] = call.budget_256[kGridPool] = price::budget_cost_256(budget_bits);
     streaming_.fill(i, prices, call);
-    const Frame frame = plan.frame(context.workspace, payload.data, payload.capacity);
+    constexpr std::uint64_t kFirst[] = {0};
+    const MemoryCall memory(
+        MemoryRoom::bytes_of(layer),
+        layer.remembers() ? std::span(kFirst) : std::span<const std::uint64_t>(),
+        memories_->range(i, 1), context.workspace);
+    const Frame frame = plan.frame(memory.rest, payload.data, payload.capacity);
     Queue queue(context.stream, context.handles, plan.tables.data());
-    encode_message(frame, plan.plan, plan.used_tables(), call, {&view, 1}, payload.bytes,
-                   context.status, queue);
+    encode_message(frame, plan.plan, plan.used_tables(), call, {&view, 1}, memory.remembered,
+                   payload.bytes, context.status, queue);
     streaming_.keep(i, frame, std::get<atoms::Plan>(plan.plan.operations),
                     std::get<coordinate::Plan>(plan.plan.operations), queue);
+    if (layer.remembers()) keep_of_layer(one, frame, memory, view, payload, context, queue);
     return status_of(queue, Status::ok);
   }
 
@@ -303,7 +342,45 @@ class Model final : public backend::DeviceModel {
     });
   }
 
+  Status read_memory(std::size_t layer, Bytes values) const noexcept override {
+    return memories_->read(layer, values);
+  }
+  Status write_memory(std::size_t layer, ConstBytes values) const noexcept override {
+    return memories_->write(layer, values);
+  }
+  Status clear_memories() const noexcept override { return memories_->clear(); }
+  std::size_t memory_bytes() const noexcept override { return memories_->bytes(); }
+  Status take_memories_back(const Status* only_if, const Context& context) const noexcept override {
+    if (context.stream == nullptr) return Status::invalid_argument;
+    if (!device_.is_current()) return Status::unsupported;
+    Queue queue(context.stream);
+    take_back(memories_->range(0, layers_.size()), only_if, queue);
+    return status_of(queue, Status::ok);
+  }
+
  private:
+  /// The memories of a call, and the workspace behind their room.
+  struct MemoryCall {
+    Remembered remembered;
+    Bytes rest;
+
+    MemoryCall(std::size_t room_bytes, std::span<const std::uint64_t> at, const MemoryRange& range,
+               Bytes workspace)
+        : rest(workspace) {
+      if (at.empty()) return;
+      std::byte* const room = aligned(workspace);
+      remembered = {range, {reinterpret_cast<float*>(room), at}};
+      rest = workspace.subspan(static_cast<std::size_t>(room - workspace.data()) + room_bytes);
+    }
+  };
+  /// Behind the message of a layer with a memory; the plan of reading it is made anew.
+  static void keep_of_layer(const OneLayer& one, const Frame& encoded, const MemoryCall& memory,
+                            const ConstTensorView& view, const Payload& payload,
+                            const Context& context, Queue& queue) {
+    const OneLayerPlan<DecodePlans> plan(one, true, true, 1);
+    keep_unsent(encoded, plan.frame(memory.rest, payload.data, payload.capacity), plan.plan,
+                plan.used_tables(), {&view, 1}, memory.remembered, context.status, queue);
+  }
   /// Calls `copy(on the device, in limits)` for each layer under a cap.
   template <typename Limit, typename Copy>
   Status each_limit(std::span<Limit> limits, Copy copy) const noexcept {
@@ -347,13 +424,17 @@ class Model final : public backend::DeviceModel {
   ResidentPlan<DecodePlans> decode_;
   Streaming streaming_;
   std::optional<PartOfSteps> part_;  ///< of a part: what its messages leave to the whole's steps
+  MemoryRoom room_;
+  std::optional<Memories> own_memories_;  ///< of a whole model
+  const Memories* memories_ = nullptr;    ///< the whole's
+  std::size_t first_ = 0;                 ///< of a part: its first layer in the whole
 };
 
 std::unique_ptr<backend::DeviceModel> make_model(std::span<const LayerPlan> layers,
                                                  const format::HeadLayout& head,
                                                  std::span<const backend::StreamedLayer> streamed,
-                                                 std::size_t cap_room) {
-  return std::make_unique<Model>(layers, head, streamed, cap_room);
+                                                 std::size_t cap_room, bool takes_back) {
+  return std::make_unique<Model>(layers, head, streamed, cap_room, takes_back);
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerPlan& layer = layers[i];
     const std::uint64_t fixed_bytes = layer.fixed_size && layer.n > 0 ? layer.max_body_bytes : 0;
-    infos.add(
-        {layer.n, fixed_bytes, layer.kind.params, kind_of[i], layer.kind.method, layer.kind.dtype});
+    infos.add({layer.n, fixed_bytes, layer.kind.params, kind_of[i], layer.kind.method,
+               layer.remembers() ? DType::f32 : layer.kind.dtype});
     if (const auto of_kinds = planned_kinds.entries(); !of_kinds.empty()) {
       PlannedKind& planned = of_kinds[kind_of[i]];
       planned = {format::fields_of(layer.kind), {}};

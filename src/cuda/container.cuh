@@ -36,15 +36,28 @@ struct MessageCall {
 inline constexpr std::uint32_t kTensorsInLaunch = 1900;
 inline constexpr std::size_t kTablesInLaunch = 12288;
 
+/// Where f32 values of tensors are that are not worked on where the caller has them: room in the
+/// workspace, and of each layer where in it, in entries. No layers: none is elsewhere.
+struct Elsewhere {
+  static constexpr std::uint64_t kNot = ~std::uint64_t{0};
+  float* room = nullptr;
+  std::span<const std::uint64_t> at;
+
+  [[nodiscard]] std::uint64_t of(std::size_t layer) const { return at.empty() ? kNot : at[layer]; }
+};
+
 /// First launch of an encode: clears what must be zero and fills the states. `tables` on the host
 /// (of at most kTablesInLaunch bytes) are put at `frame.tables` first; empty when they are there.
-/// The tensors of a message need one launch for every kTensorsInLaunch of them.
+/// The tensors of a message need one launch for every kTensorsInLaunch of them. `elsewhere`: what is
+/// encoded in place of gradients.
 void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
-           std::span<const ConstTensorView> views, Queue& queue);
+           std::span<const ConstTensorView> views, const Elsewhere& elsewhere, Queue& queue);
 
-/// The same for decoding: `open` calls it.
+/// The same for decoding: `open` calls them.
 void begin(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
            CallScratch<float> f32_room, Queue& queue);
+void begin_own(const Frames& frames, ConstBytes tables, std::span<const ConstTensorView> views,
+               const Elsewhere& elsewhere, Queue& queue);
 
 /// Where bodies go; everything of the head but the header; the zeros behind bodies. One launch.
 void place(const Frame& frame, Queue& queue);
@@ -62,6 +75,10 @@ void seal(const Frame& frame, std::uint64_t* bytes, Status* status, Queue& queue
 /// views, one after another.
 void open(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
           CallScratch<float> f32_room, Queue& queue);
+/// The same for the message that was encoded: the layers that are `elsewhere` are decoded to where they
+/// are, with the gradients `views` as the caller's tensors; the others nowhere.
+void open_own(const Frames& frames, ConstBytes tables, std::span<const ConstTensorView> views,
+              const Elsewhere& elsewhere, Queue& queue);
 /// Entries of a unit of `round_halves`.
 inline constexpr std::uint64_t kHalfUnit = 1024;
 /// Rounds the values of half views (purpose `output`); job i is layer i, without units where its

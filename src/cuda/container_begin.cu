@@ -25,11 +25,17 @@ namespace {
 /// A tensor in a launch's argument.
 struct TensorInLaunch {
   const void* data = nullptr;
-  /// Decoding a half: entries before its own in the f32 room, times 4; plus the dtype.
+  /// The dtype; plus 4 where its f32 values are in the room, and 8 times the entries before its own there.
   std::uint64_t room_and_dtype = 0;
 
+  TensorInLaunch() = default;
+  TensorInLaunch(const void* tensor, DType dtype, std::uint64_t room)
+      : data(tensor),
+        room_and_dtype(static_cast<std::uint64_t>(dtype) +
+                       (room == Elsewhere::kNot ? 0 : 8 * room + 4)) {}
   [[nodiscard]] __device__ DType dtype() const { return static_cast<DType>(room_and_dtype % 4); }
-  [[nodiscard]] __device__ std::uint64_t room() const { return room_and_dtype / 4; }
+  [[nodiscard]] __device__ bool elsewhere() const { return (room_and_dtype & 4) != 0; }
+  [[nodiscard]] __device__ std::uint64_t room() const { return room_and_dtype / 8; }
 };
 
 /// Tables, then tensors.
@@ -43,7 +49,7 @@ constexpr std::size_t kSizes[] = {512, 2048, 4096, kTablesInLaunch + 2048,
 /// A part of the layers, and what is done with the first of them.
 struct BeginJob {
   MessageCall call;
-  CallScratch<float> room;
+  float* room = nullptr;  ///< of tensors whose values are elsewhere
   std::uint32_t first = 0, layers = 0;
   std::uint32_t table_bytes = 0;  ///< in the argument, a multiple of 16
   bool decodes = false;
@@ -111,15 +117,18 @@ __global__ void begin_messages(const Frames frames, const BeginJob job,
   for (std::uint64_t k = thread; k < std::uint64_t{job.layers} * frames.count; k += threads) {
     const std::uint64_t i = k % job.layers;
     LayerState state;
-    if (!job.decodes) {
-      state.x = tensors[i].data;
-      state.bytes = infos[job.first + i].fixed_bytes;
-    } else if (tensors[i].dtype() == DType::f32) {
-      state.y = static_cast<float*>(const_cast<void*>(tensors[i].data));
+    void* const data = const_cast<void*>(tensors[i].data);
+    void* values = data;
+    if (tensors[i].elsewhere()) {
+      values = job.room + tensors[i].room();
+      state.callers = data;
+      state.callers_dtype = tensors[i].dtype();
+    }
+    if (job.decodes) {
+      state.y = static_cast<float*>(values);
     } else {
-      state.y = frame(job.room) + tensors[i].room();
-      state.half = const_cast<void*>(tensors[i].data);
-      state.half_dtype = tensors[i].dtype();
+      state.x = values;
+      state.bytes = infos[job.first + i].fixed_bytes;
     }
     frames[static_cast<std::uint32_t>(k / job.layers)].layer(
         static_cast<std::uint32_t>(job.first + i)) = state;
@@ -176,9 +185,10 @@ void begin_layers(const Frames& frames, ConstBytes tables, BeginJob job, Tensor 
 }  // namespace
 
 void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
-           std::span<const ConstTensorView> views, Queue& queue) {
+           std::span<const ConstTensorView> views, const Elsewhere& elsewhere, Queue& queue) {
   BeginJob job;
   job.call = call;
+  job.room = elsewhere.room;
   Frames one;
   one.first = frame;
   one.places[0] = {frame.message, frame.capacity};
@@ -186,7 +196,7 @@ void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
   begin_layers(
       one, tables, job,
       [&](std::uint32_t i) {
-        return TensorInLaunch{views[i].data, static_cast<std::uint64_t>(views[i].dtype)};
+        return TensorInLaunch(views[i].data, views[i].dtype, elsewhere.of(i));
       },
       queue);
 }
@@ -194,16 +204,31 @@ void begin(const Frame& frame, ConstBytes tables, const MessageCall& call,
 void begin(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
            CallScratch<float> f32_room, Queue& queue) {
   BeginJob job;
-  job.room = f32_room;
+  job.room = frames.first(f32_room);
   job.decodes = true;
   std::uint64_t room = 0;
   begin_layers(
       frames, tables, job,
       [&](std::uint32_t i) {
         const TensorView& view = views[i];
-        const TensorInLaunch tensor{view.data, 4 * room + static_cast<std::uint64_t>(view.dtype)};
-        if (view.dtype != DType::f32) room += view.shape.elements();
+        if (view.dtype == DType::f32) return TensorInLaunch(view.data, view.dtype, Elsewhere::kNot);
+        const TensorInLaunch tensor(view.data, view.dtype, room);
+        room += view.shape.elements();
         return tensor;
+      },
+      queue);
+}
+
+void begin_own(const Frames& frames, ConstBytes tables, std::span<const ConstTensorView> views,
+               const Elsewhere& elsewhere, Queue& queue) {
+  BeginJob job;
+  job.room = elsewhere.room;
+  job.decodes = true;
+  begin_layers(
+      frames, tables, job,
+      [&](std::uint32_t i) {
+        const std::uint64_t at = elsewhere.of(i);
+        return TensorInLaunch(at == Elsewhere::kNot ? nullptr : views[i].data, views[i].dtype, at);
       },
       queue);
 }

@@ -158,7 +158,7 @@ __device__ Status check_layer(const Frame& frame, ConstBytes message, const Head
   }
   layer.body_at += own;
   layer.bytes = row.bytes - own;
-  layer.decodes = 1;
+  layer.decodes = layer.y != nullptr ? 1 : 0;
   return Status::ok;
 }
 
@@ -260,14 +260,14 @@ __global__ void round_output(const Frame frame, const Split halves) {
   const Key key = frame.key(unit.job);
   const HalfDraws draws{Philox(key, Purpose::output), Philox(key, Purpose::output_low)};
   const Entries values{layer.y, DType::f32};
-  auto* const out = static_cast<std::uint16_t*>(layer.half);
+  auto* const out = static_cast<std::uint16_t*>(layer.callers);
   const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 8 == 0;
   bool overflow = false;
   for (std::uint64_t i = first + 8 * lane(); i < end; i += 8 * kLanes) {
     float v[8];
     eight_entries(values, i, end, v);
     std::uint16_t h[8];
-    round_eight(v, layer.half_dtype, draws, i, h, overflow);
+    round_eight(v, layer.callers_dtype, draws, i, h, overflow);
     for (unsigned k = 0; k < 8; k += 4) {
       if (aligned && i + k + 4 <= end) {
         *reinterpret_cast<ushort4*>(out + i + k) = make_ushort4(h[k], h[k + 1], h[k + 2], h[k + 3]);
@@ -286,12 +286,12 @@ __device__ void fill_unit(const Frame& frame, UnitOf unit, bool add) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   bool overflow = false;
   const std::uint16_t half =
-      layer.half_dtype == DType::f16 ? to_f16(kNan, overflow) : to_bf16(kNan, overflow);
+      layer.callers_dtype == DType::f16 ? to_f16(kNan, overflow) : to_bf16(kNan, overflow);
   const std::uint64_t first = unit.index * kFillEntries;
   const std::uint64_t end = std::min(first + kFillEntries, frame.info(unit.job).n);
   for (std::uint64_t i = first + lane(); i < end; i += kLanes) {
-    if (layer.half != nullptr && !add)
-      static_cast<std::uint16_t*>(layer.half)[i] = half;
+    if (layer.callers != nullptr && !add)
+      static_cast<std::uint16_t*>(layer.callers)[i] = half;
     else
       layer.y[i] = kNan;
   }
@@ -322,17 +322,28 @@ __global__ void close_messages(const Frames frames, const DecodeInto into, const
   if (tells && words.all != nullptr) *words.all = all;
 }
 
-}  // namespace
-
-void open(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
-          CallScratch<float> f32_room, Queue& queue) {
-  begin(frames, tables, views, f32_room, queue);
+/// Behind `begin`.
+void check_messages(const Frames& frames, Queue& queue) {
   queue.launch_blocks(open_head, frames.count, kScanThreads, 0, frames);
   std::uint64_t longest = 0;
   for (std::uint32_t m = 0; m < frames.count; ++m)
     longest = std::max(longest, frames.places[m].capacity);
   const std::uint64_t warps = divide_up(checksum_warps(longest), frames.count);
   queue.launch_warps_each(check_bodies, warps, frames.count, frames);
+}
+
+}  // namespace
+
+void open(const Frames& frames, ConstBytes tables, std::span<const TensorView> views,
+          CallScratch<float> f32_room, Queue& queue) {
+  begin(frames, tables, views, f32_room, queue);
+  check_messages(frames, queue);
+}
+
+void open_own(const Frames& frames, ConstBytes tables, std::span<const ConstTensorView> views,
+              const Elsewhere& elsewhere, Queue& queue) {
+  begin_own(frames, tables, views, elsewhere, queue);
+  check_messages(frames, queue);
 }
 
 void round_halves(const Frame& frame, Split halves, Queue& queue) {

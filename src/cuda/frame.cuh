@@ -56,15 +56,17 @@ struct PlannedLayer {
   std::uint32_t params = 0;
   std::uint16_t kind = 0;  ///< its number in the message's table of kinds
   MethodId method = MethodId::identity;
-  DType dtype = DType::f32;  ///< of what is encoded
+  DType dtype = DType::f32;  ///< of what is encoded: f32 where a memory stands in front
 };
 
 /// A layer in the workspace; zeroed, then filled by `begin` and `open`.
 struct LayerState {
-  const void* x = nullptr;  ///< encoding: the caller's tensor, aligned to its entries
-  float* y = nullptr;       ///< decoding: f32 values go here (the caller's tensor, or room for it)
-  void* half = nullptr;     ///< decoding: the caller's tensor when it is no f32
-  DType half_dtype = DType::f32;  ///< its entries
+  const void* x = nullptr;  ///< encoding: what is encoded, aligned to its entries
+  float* y = nullptr;       ///< decoding: f32 values go here; null: nowhere
+  /// The caller's tensor, where x or y is room for it: a gradient that a memory is added to, or a
+  /// tensor of halves to decode into.
+  void* callers = nullptr;
+  DType callers_dtype = DType::f32;  ///< its entries
   std::uint64_t bytes =
       0;  ///< of the body, own price included, padding not; decoding: of the body proper
   std::uint64_t body_at = 0;  ///< bytes from the message's start; decoding: of the body proper

@@ -12,7 +12,7 @@ __global__ void widen_halves(Frame frame, Split halves) {
   if (warp_in_grid() >= halves.units) return;
   const UnitOf at = find_unit(frame, halves, warp_in_grid());
   const LayerState& layer = frame.layer(at.job);
-  const Entries x{layer.half, frame.info(at.job).dtype};
+  const Entries x{layer.callers, layer.callers_dtype};
   const std::uint64_t first = at.index * kHalfUnit, n = frame.info(at.job).n;
   const std::uint64_t end = first + kHalfUnit < n ? first + kHalfUnit : n;
   for (std::uint64_t i = first + lane(); i < end; i += kLanes) layer.y[i] = x(i);

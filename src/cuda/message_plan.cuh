@@ -20,6 +20,7 @@
 #include "cuda/fixed_length.cuh"
 #include "cuda/half_sums.cuh"
 #include "cuda/identity.cuh"
+#include "cuda/memory.cuh"
 #include "cuda/qsgd.cuh"
 #include "cuda/random_k.cuh"
 #include "cuda/sign.cuh"
@@ -61,11 +62,13 @@ struct MessagePlan {
   CallScratch<Key> first_key;  ///< decoding: of the first of several messages
   std::uint32_t messages = 1;  ///< that the workspace has parts for
 
-  void make(const MessageShape& shape, Layout& layout, bool decodes) {
+  /// `together`: messages that are decoded at once at most.
+  void make(const MessageShape& shape, Layout& layout, bool decodes,
+            std::uint32_t together = kMessagesAtOnce) {
     plan_frame(shape.layers, shape.kind_of, shape.kinds, shape.head_tables, layout, frame,
                shape.flags);
     if (decodes) {
-      messages = kMessagesAtOnce;
+      messages = together;
       plan_halves(shape.layers, layout);
     }
     std::apply([&](auto&... p) { (plan(shape.layers, layout, p), ...); }, operations);
@@ -111,12 +114,13 @@ concept HasDeclaredStages = requires(const Frame& frame, const Plan& p, Queue& q
   requires Plan::kStages.handles == requires { needs_handles(p); };
 };
 
-/// Launches all stages of an encode.
+/// Launches all stages of an encode. `memory`: of layers that have one.
 inline void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& plan,
                            ConstBytes tables, const MessageCall& call,
-                           std::span<const ConstTensorView> views, std::uint64_t* bytes,
-                           Status* status, Queue& queue) {
-  begin(frame, tables, call, views, queue);
+                           std::span<const ConstTensorView> views, const Remembered& memory,
+                           std::uint64_t* bytes, Status* status, Queue& queue) {
+  begin(frame, tables, call, views, memory.x, queue);
+  if (!memory.empty()) form(frame, memory.range, true, queue);
   plan.each([&]<typename Plan>(const Plan& p) {
     static_assert(HasDeclaredStages<Plan>);
     if constexpr (Plan::kStages.analyse) analyse(frame, p, queue);
@@ -157,6 +161,24 @@ inline void decode_layers(const Frames& frames, const MessagePlan<DecodePlans>& 
       }
     });
   }
+}
+
+/// Behind an encode with memories: takes what the message says from what was to be said, and keeps the
+/// rest. `own` has the places of decoding one message, and the message; its part of the workspace may be
+/// that of `encoded`.
+inline void keep_unsent(const Frame& encoded, const Frame& own,
+                        const MessagePlan<DecodePlans>& plan, ConstBytes tables,
+                        std::span<const ConstTensorView> views, const Remembered& memory,
+                        Status* status, Queue& queue) {
+  if (memory.empty()) return;
+  if (memory.range.scales) form(encoded, memory.range, false, queue);
+  Frames one;
+  one.first = own;
+  one.places[0] = {own.message, own.capacity};
+  one.count = 1;
+  open_own(one, tables, views, memory.x, queue);
+  decode_layers(one, plan, {true, -1}, queue);
+  keep(one.first, memory.range, status, queue);
 }
 
 /// Launches all stages of decoding messages, as many at once as go together. `frame` has the plan's

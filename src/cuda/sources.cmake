@@ -30,6 +30,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/half_sums.cu
   cuda/handles.cu
   cuda/low_rank.cu
+  cuda/memory.cu
   cuda/outer_products.cu
   cuda/price.cu
   cuda/reduce.cu

@@ -209,20 +209,21 @@ Status Compressor::decode_layer_add_all(std::size_t i, std::span<const ConstByte
 
 void Compressor::reset_memory() {
   if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: reset the whole model");
-  impl_->reset_memory();
+  if (failed(impl_->reset_memory())) throw Error("CUDA: the device did not clear the memories");
+}
+
+Status Compressor::take_memory_back(const Context& context, const Status* only_if) noexcept {
+  return impl_->report_on_host(context, impl_->take_memory_back(context, only_if));
 }
 
 std::vector<float> Compressor::memory(std::size_t layer) const {
   if (impl_->whole_model != nullptr) throw Error("a part keeps nothing: ask the whole model");
-  return impl_->plans.at(layer).remembers() ? impl_->memories[layer].unsent()
-                                            : std::vector<float>();
+  const EncoderPlan& plan = impl_->plans.at(layer);
+  return plan.remembers() ? codec::unsent(plan.memory, plan.n, impl_->kept_bytes(layer))
+                          : std::vector<float>();
 }
 
-std::size_t Compressor::memory_bytes() const noexcept {
-  std::size_t bytes = 0;
-  for (const auto& memory : impl_->memories) bytes += memory.bytes().size();
-  return bytes;
-}
+std::size_t Compressor::memory_bytes() const noexcept { return impl_->memory_bytes(); }
 
 Prices Compressor::prices() const noexcept { return impl_->used_prices(); }
 Prices Compressor::predicted_prices() const noexcept { return impl_->predicted_prices(); }

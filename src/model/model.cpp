@@ -129,10 +129,11 @@ void Compressor::Impl::set_up_device() {
                         one_layer_fixed_bits(i), limits[i]});
   }
   const std::vector<LayerPlan> plain(plans.begin(), plans.end());
-  device = whole_model != nullptr ? whole_model->device->make_part(plain, layout, first_layer)
-                                  : device_backend()->make_model(
-                                        plain, layout, streamed,
-                                        streams_under_cap() ? cap_room(true) - cap_reserve() : 0);
+  device = whole_model != nullptr
+               ? whole_model->device->make_part(plain, layout, first_layer)
+               : device_backend()->make_model(
+                     plain, layout, streamed,
+                     streams_under_cap() ? cap_room(true) - cap_reserve() : 0, options.takes_back);
   // A device writes a body where it will stay, when all lengths are known.
   if (const auto most = wire_bytes()) max_bytes = *most;
   encode_workspace = device->encode_workspace_bytes();
@@ -149,10 +150,13 @@ Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views
   const double budgets[2] = {gather(Pool::atoms, false), gather(Pool::grid, false)};
   if (whole_model == nullptr) return device->encode(views, key, budgets, nullptr, payload, context);
   if (const Status s = check_part(key, context); failed(s)) return s;
+  if (any_moved()) return Status::wrong_stage;
   Key own = key;
   own.tensor = static_cast<std::uint16_t>(first_layer);
   const StepPrices step = whole_model->step_prices();
-  return device->encode(views, own, budgets, &step, payload, context);
+  const Status status = device->encode(views, own, budgets, &step, payload, context);
+  if (!failed(status)) note_moved();
+  return status;
 }
 
 Status Compressor::Impl::check_part(const Key& key, const Context& context) const noexcept {
@@ -275,8 +279,8 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
   const EncoderPlan& plan = plans[i];
   const std::size_t head = one_head[i];
   if (payload.capacity < head + padded(plan.max_body_bytes)) return Status::buffer_too_small;
-  if (device != nullptr) return encode_layer_on_device(i, view, payload, context);
   if (plan.remembers() && moved[i] != 0) return Status::wrong_stage;
+  if (device != nullptr) return encode_layer_on_device(i, view, payload, context);
   LayerEncoder& layer = encoders[i];
   Carver carver(context.workspace);
   layer.carve(carver);
@@ -315,11 +319,13 @@ Status Compressor::Impl::encode_layer(std::size_t i, const ConstTensorView& view
 
 Status Compressor::Impl::encode_layer_on_device(std::size_t i, const ConstTensorView& view,
                                                 const Payload& payload,
-                                                const Context& context) const noexcept {
+                                                const Context& context) noexcept {
   Key key = step_key;
   key.tensor = static_cast<std::uint16_t>(i);
   const double budget = body_budget(budget_bits(i), one_layer_fixed_bits(i));
-  return device->encode_layer(i, view, key, step_prices(), budget, payload, context);
+  const Status status = device->encode_layer(i, view, key, step_prices(), budget, payload, context);
+  if (plans[i].remembers() && !failed(status)) moved[i] = 1;
+  return status;
 }
 
 Status Compressor::Impl::check(std::span<const TensorView> views) const noexcept {

@@ -73,8 +73,9 @@ struct Compressor::Impl {
   std::vector<std::size_t> ranked_layers;
   std::vector<price::RankState> ranks, next_ranks;  // a layer each
 
-  // Of layers with a memory: a layer each, empty where there are none, or of a part; and whether a
-  // message of the step under way has moved it.
+  // Of layers with a memory: a layer each, empty where there are none, of a part, and on a device,
+  // which keeps its own; and whether a message of the step under way has moved it, or on a device was
+  // to.
   std::vector<std::size_t> remembering;
   std::vector<codec::LayerMemory> memories;
   std::vector<std::uint8_t> moved;
@@ -179,7 +180,13 @@ struct Compressor::Impl {
   [[nodiscard]] bool any_moved() const noexcept;
   /// Of a whole message, fitted and not yet closed: its memories move. `so_far` is its status.
   Status keep_unsent(const codec::LayerPrices& found, Status so_far, Executor* executor) noexcept;
-  void reset_memory() noexcept;
+  /// The memories of a part's layers have moved.
+  void note_moved() noexcept;
+  Status reset_memory() noexcept;
+  Status take_memory_back(const Context& context, const Status* only_if) noexcept;
+  /// Of a layer with a memory, as they are saved. \throws Error where a device fails.
+  [[nodiscard]] std::vector<std::byte> kept_bytes(std::size_t i) const;
+  [[nodiscard]] std::size_t memory_bytes() const noexcept;
   /// The saved values of a layer's memory.
   struct SavedValues {
     std::size_t layer = 0;
@@ -188,8 +195,8 @@ struct Compressor::Impl {
   void save_memories(std::vector<std::byte>& state) const;
   /// Those of this model's layers among saved ones. False for other bytes.
   [[nodiscard]] bool read_memories(ConstBytes state, std::vector<SavedValues>& found) const;
-  /// The others become zero. False, and nothing changes, for values that are not finite.
-  [[nodiscard]] bool write_memories(std::span<const SavedValues> found) noexcept;
+  /// The others become zero. `corrupt`, and nothing changes, for values that are not finite.
+  [[nodiscard]] Status write_memories(std::span<const SavedValues> found) noexcept;
   /// What layer i, once written, says of its next sketch.
   void learn_rank(std::size_t i) noexcept {
     if (whole_model != nullptr) return whole_model->learn_rank(first_layer + i);
@@ -201,7 +208,7 @@ struct Compressor::Impl {
   Status encode_layer(std::size_t i, const ConstTensorView& view, const Payload& payload,
                       const Context& context) noexcept;
   Status encode_layer_on_device(std::size_t i, const ConstTensorView& view, const Payload& payload,
-                                const Context& context) const noexcept;
+                                const Context& context) noexcept;
   Status end_step() noexcept;
   // The controller, wherever it is: a device is waited for.
   [[nodiscard]] price::StepPrices step_prices() const noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The memories of a model's layers: what a finished message moves, and how they are saved
-/// (docs/memories.md).
+/// (docs/memories.md). Those on a device its kernels move; they are saved in the same bytes.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -55,13 +55,11 @@ void Compressor::Impl::set_up_memories() {
     if (plans[i].remembers()) remembering.push_back(i);
   }
   if (whole_model != nullptr || remembering.empty()) return;
-  if (options.device == Device::cuda)
-    throw Error("'" + codecs[remembering.front()].to_string() +
-                "': a memory on a device is not supported yet: encode on the CPU, or without it");
-  memories.resize(plans.size());
   moved.resize(plans.size());
+  if (options.device != Device::cpu) return;
+  memories.resize(plans.size());
   for (const std::size_t i : remembering) {
-    memories[i] = codec::LayerMemory(*plans[i].stages, plans[i].n);
+    memories[i] = codec::LayerMemory(plans[i].memory, plans[i].n, options.takes_back);
     encoders[i].use(memories[i]);
   }
 }
@@ -72,10 +70,19 @@ bool Compressor::Impl::any_moved() const noexcept {
                              [&](std::size_t i) { return whole.moved[first_layer + i] != 0; });
 }
 
+void Compressor::Impl::note_moved() noexcept {
+  if (whole_model == nullptr) return;
+  for (const std::size_t i : remembering) whole_model->moved[first_layer + i] = 1;
+}
+
 /// A message whose layers are all finite moves all of them, any other none.
 Status Compressor::Impl::keep_unsent(const codec::LayerPrices& found, Status so_far,
                                      Executor* executor) noexcept {
-  if (remembering.empty() || has(so_far, Status::non_finite)) return Status::ok;
+  if (remembering.empty()) return Status::ok;
+  if (has(so_far, Status::non_finite)) {
+    for (const std::size_t i : remembering) encoders[i].leave_memory();
+    return Status::ok;
+  }
   const Status status = each_layer(executor, [&](std::size_t i, Executor* own) {
     encoders[i].use(own);
     return encoders[i].take_sent(found, room_of(i));
@@ -86,20 +93,49 @@ Status Compressor::Impl::keep_unsent(const codec::LayerPrices& found, Status so_
     encoders[i].keep_unsent();
     return Status::ok;
   }));
-  if (whole_model == nullptr) return Status::ok;
-  for (const std::size_t i : remembering) whole_model->moved[first_layer + i] = 1;
+  note_moved();
   return Status::ok;
 }
 
-void Compressor::Impl::reset_memory() noexcept {
+Status Compressor::Impl::reset_memory() noexcept {
+  if (device != nullptr) return remembering.empty() ? Status::ok : device->clear_memories();
   for (const std::size_t i : remembering) memories[i].clear();
+  return Status::ok;
+}
+
+Status Compressor::Impl::take_memory_back(const Context& context, const Status* only_if) noexcept {
+  if (whole_model != nullptr || in_step || in_message) return Status::wrong_stage;
+  if (!options.takes_back) return Status::unsupported;
+  if (remembering.empty()) return Status::ok;
+  if (device != nullptr) return device->take_memories_back(only_if, context);
+  if (only_if != nullptr && !has(*only_if, Status::non_finite)) return Status::ok;
+  for (const std::size_t i : remembering) memories[i].take_back();
+  return Status::ok;
+}
+
+std::vector<std::byte> Compressor::Impl::kept_bytes(std::size_t i) const {
+  if (device == nullptr) {
+    const ConstBytes kept = memories[i].bytes();
+    return {kept.begin(), kept.end()};
+  }
+  std::vector<std::byte> kept(plans[i].memory.bytes(plans[i].n));
+  if (failed(device->read_memory(i, kept)))
+    throw Error("CUDA: the device did not give what the model's memories hold");
+  return kept;
+}
+
+std::size_t Compressor::Impl::memory_bytes() const noexcept {
+  if (device != nullptr && whole_model == nullptr) return device->memory_bytes();
+  std::size_t bytes = 0;
+  for (const auto& memory : memories) bytes += memory.size();
+  return bytes;
 }
 
 void Compressor::Impl::save_memories(std::vector<std::byte>& state) const {
   for (const std::size_t i : remembering) {
     const LayerSpec& layer = layers[i];
-    const ConstBytes kept = memories[i].bytes();
-    const MemoryOptions& of = memories[i].options();
+    const std::vector<std::byte> kept = kept_bytes(i);
+    const MemoryOptions& of = *plans[i].stages->memory;
     const SavedMemory head{layer.name.size(),
                            kept.size(),
                            static_cast<std::uint8_t>(of.rule),
@@ -128,23 +164,30 @@ bool Compressor::Impl::read_memories(ConstBytes state, std::vector<SavedValues>&
     const auto own = by_name.find({reinterpret_cast<const char*>(name->data()), name->size()});
     if (own == by_name.end()) continue;
     const std::size_t i = own->second;
-    const MemoryOptions& of = memories[i].options();
+    const MemoryOptions& of = *plans[i].stages->memory;
     if (std::ranges::equal(std::as_bytes(layers[i].shape.dims()), *dims) &&
         static_cast<std::uint8_t>(of.rule) == head.rule &&
         static_cast<std::uint8_t>(of.dtype) == head.dtype &&
-        memories[i].bytes().size() == values->size())
+        plans[i].memory.bytes(plans[i].n) == values->size())
       found.push_back({i, *values});
   }
   return true;
 }
 
-bool Compressor::Impl::write_memories(std::span<const SavedValues> found) noexcept {
-  const bool sound = std::ranges::all_of(
-      found, [&](const SavedValues& saved) { return memories[saved.layer].is_sound(saved.bytes); });
-  if (!sound) return false;
-  reset_memory();
-  for (const SavedValues& saved : found) memories[saved.layer].take(saved.bytes);
-  return true;
+Status Compressor::Impl::write_memories(std::span<const SavedValues> found) noexcept {
+  const bool sound = std::ranges::all_of(found, [&](const SavedValues& saved) {
+    return codec::is_sound(plans[saved.layer].memory, saved.bytes);
+  });
+  if (!sound) return Status::corrupt;
+  if (const Status s = reset_memory(); failed(s)) return s;
+  for (const SavedValues& saved : found) {
+    if (device == nullptr) {
+      memories[saved.layer].take(saved.bytes);
+    } else if (const Status s = device->write_memory(saved.layer, saved.bytes); failed(s)) {
+      return s;
+    }
+  }
+  return Status::ok;
 }
 
 }  // namespace atomo

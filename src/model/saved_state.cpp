@@ -126,8 +126,12 @@ void Compressor::load(ConstBytes bytes) {
     if (!impl_->may_be_limits(limits))
       throw Error(expected + "as many that hold limits of layers beyond the model's cap");
   }
-  if ((state.what & kMemories) != 0 && !impl_->write_memories(memories))
-    throw Error(expected + "as many that hold a memory's value that is not finite");
+  if ((state.what & kMemories) != 0) {
+    const Status written = impl_->write_memories(memories);
+    if (written == Status::corrupt)
+      throw Error(expected + "as many that hold a memory's value that is not finite");
+    if (failed(written)) throw Error("CUDA: the device did not take the memories that were saved");
+  }
   if (!learnt) return;
   if (failed(impl_->set_learnt(state.atoms.state(), state.grid.state())) ||
       failed(impl_->write_limits(limits)) || failed(impl_->write_ranks(ranks)))

@@ -2,6 +2,7 @@
 """What the ranks of test_torch_memories.py do."""
 
 import atomo.torch
+import ddp_runs
 import numpy as np
 import torch
 from ddp_runs import batch_of, make_net, parameters_of
@@ -9,18 +10,25 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def hooked(policy, scale):
+def hooked(policy, scale, way):
+    """`way`: the state's class in ddp_runs."""
     model = make_net("small")
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.005)
-    state = atomo.torch.DDPState(model, policy, scale=scale)
+    state = getattr(ddp_runs, way)(model, policy, scale=scale)
     wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
     return model, wrapped, state
 
 
-def scaled_steps(rank, ranks, policy):
+def memories_of(state):
+    """A copy by layer, those of buckets on a GPU too, which a checkpoint brings to the CPU."""
+    state.state_dict()
+    return {name: np.frombuffer(state.compressor.memory(name), np.float32).copy() for name in state.layers}
+
+
+def scaled_steps(rank, ranks, policy, way):
     """A GradScaler meets an Inf of one rank's in the second step, halves its scale and skips the step."""
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    model, wrapped, state = hooked(policy, scaler.get_scale)
+    model, wrapped, state = hooked(policy, scaler.get_scale, way)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     memories, scales = [], []
     for step in range(3):
@@ -30,17 +38,17 @@ def scaled_steps(rank, ranks, policy):
         if step == 1 and rank == 0:
             loss = loss + model[0].bias.sum() * float("inf")  # of one layer's gradient alone
         scaler.scale(loss).backward()
-        memories.append({name: np.frombuffer(state.compressor.memory(name), np.float32).copy() for name in state.layers})
+        memories.append(memories_of(state))
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
     return {"memories": memories, "scales": scales, "finite": all(np.isfinite(v).all() for v in parameters_of(model).values())}
 
 
-def train(rank, ranks, policy, scales, clip=None):
+def train(rank, ranks, policy, scales, clip=None, way="Watched"):
     """With a loss that is scaled by hand."""
     now = [1.0]
-    model, wrapped, _ = hooked(policy, lambda: now[0])
+    model, wrapped, _ = hooked(policy, lambda: now[0], way)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step, now[0] in enumerate(scales):
         optimizer.zero_grad()
@@ -52,3 +60,27 @@ def train(rank, ranks, policy, scales, clip=None):
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
     return parameters_of(model)
+
+
+def other_buckets(rank, ranks, policy):
+    """Memories before and after DDP is made anew with other buckets, in the middle of which nothing is trained; and of a run
+    whose last step was not finite, and went on."""
+    model, wrapped, state = hooked(policy, 1.0, "OnStandIn")
+    kept, layouts = [], []
+
+    def step(number, factor=1.0):
+        model.zero_grad()
+        x, y = batch_of(number, rank, 24)
+        (factor * nn.functional.mse_loss(wrapped(x), y)).backward()
+        kept.append(memories_of(state))
+        layouts.append(state.layout)
+
+    step(0)
+    step(1)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=25)
+    state.bind(wrapped)
+    wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
+    kept.append(memories_of(state))
+    step(2)
+    step(3, float("inf") if rank == 0 else 1.0)
+    return {"memories": kept, "layouts": layouts}

@@ -52,6 +52,26 @@ def test_a_state_and_a_pickle_go_on():
         other.load_state(model.state()[:-8])
 
 
+def test_the_last_message_can_be_taken_back():
+    model = atomo.Compressor(LAYERS, "ef+topk:keep=0.1", takes_back=True)
+    model.encode(gradients(0), step=0)
+    before = model.state("memories")
+    model.encode(gradients(1), step=1)
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.state() == model.state() != before
+    for _ in range(2):
+        model.take_memory_back()
+        assert model.state("memories") == before
+    copy.encode(gradients(2), step=2)
+    copy.take_memory_back()
+    assert model.memory_bytes == 2 * 4 * model.elements
+    with pytest.raises(atomo.Error, match="without takes_back"):
+        atomo.Compressor(LAYERS, "ef+topk:keep=0.1").take_memory_back()
+    model.begin_step(step=3)
+    with pytest.raises(atomo.Error, match="between steps"):
+        model.take_memory_back()
+
+
 def test_a_layer_is_sent_once_a_step():
     model = atomo.Compressor(LAYERS, "dgc+topk:keep=0.1")
     model.begin_step(step=0)

@@ -4,18 +4,30 @@
 import atomo
 import atomo.torch
 import ddp_runs
+import gpu_runs
 import memory_runs
+import numpy as np
 import pytest
 import torch
 from atomo.torch.coder import Coder
 from worlds import check_replicas, same
 
 THREE_BUCKETS = 0.002  # MB; of the small net
+WAYS = ["Watched", "OnStandIn"]  # of gradients on the CPU, and of those on a GPU, with a stand-in for it
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("policy", ["ef+topk:keep=0.01", "*.bias=identity; *=dgc:momentum=0+topk:keep=0.05"])
-def test_replicas_stay_equal(world, policy):
-    check_replicas(world(2).run(ddp_runs.train, policy, cap_mb=THREE_BUCKETS, steps=6))
+def test_replicas_stay_equal(world, policy, way):
+    check_replicas(world(2).run(ddp_runs.train, policy, cap_mb=THREE_BUCKETS, steps=6, state_class=way))
+
+
+@pytest.mark.parametrize("policy", ["ef+topk:keep=0.05", "dgc:momentum=0.5+topk:keep=0.05"])
+def test_a_gpus_steps_are_the_cpus(world, policy):
+    """Through the change of buckets after the first step: what each layer keeps goes with it."""
+    on_cpu, on_gpu = (world(2).run(memory_runs.train, policy, [1.0, 1.0, 8.0, 8.0, 2.0], way=way)[0] for way in WAYS)
+    for name, value in on_cpu.items():
+        np.testing.assert_array_equal(on_gpu[name], value, name)
 
 
 def test_what_is_left_out_is_sent_later(world):
@@ -28,10 +40,11 @@ def test_what_is_left_out_is_sent_later(world):
     assert exact < kept < 0.9 * lost, ends
 
 
+@pytest.mark.parametrize("state_class", WAYS)
 @pytest.mark.parametrize("way", ["dict", "pickle"])
-def test_each_ranks_checkpoint_brings_its_memory_back(world, way):
-    whole, halves = (world(2).run(ddp_runs.train, "ef+topk:keep=0.05", cap_mb=THREE_BUCKETS, checkpoint_at=at, way=way)
-                     for at in (None, 4))
+def test_each_ranks_checkpoint_brings_its_memory_back(world, way, state_class):
+    whole, halves = (world(2).run(ddp_runs.train, "ef+topk:keep=0.05", cap_mb=THREE_BUCKETS, checkpoint_at=at, way=way,
+                                  state_class=state_class, ddp={"find_unused_parameters": True}) for at in (None, 4))
     for was, now in zip(whole, halves):
         assert was["losses"] == now["losses"]
         assert same(was["parameters"], now["parameters"])
@@ -68,19 +81,21 @@ def test_fsdp_has_no_names_to_keep_a_memory_under():
         atomo.torch.FSDPReduceScatter("ef+topk:keep=0.01")
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("policy", ["ef+topk:keep=0.05", "ef+atomo:bits=1,content=nearest", "dgc:momentum=0.9+topk:keep=0.05",
                                     "momentum:beta=0.9+sign:scale=mean"])
-def test_a_step_that_a_gradscaler_skips_leaves_memories(world, policy):
+def test_a_step_that_a_gradscaler_skips_leaves_memories(world, policy, way):
     """Of all layers and ranks, though one layer alone of one rank was not finite."""
-    for result in world(2).run(memory_runs.scaled_steps, policy):
+    for result in world(2).run(memory_runs.scaled_steps, policy, way):
         first, bad, last = result["memories"]
         assert result["scales"] == [1024.0, 512.0, 512.0] and result["finite"]
         assert same(first, bad) and not same(bad, last)
 
 
-def test_memories_are_of_gradients_without_their_scale(world):
+@pytest.mark.parametrize("way", WAYS)
+def test_memories_are_of_gradients_without_their_scale(world, way):
     """Powers of two leave every bit, so a scale that changes changes nothing."""
-    plain, scaled = (world(2).run(memory_runs.train, "ef+topk:keep=0.05", scales)
+    plain, scaled = (world(2).run(memory_runs.train, "ef+topk:keep=0.05", scales, way=way)
                      for scales in ([1.0] * 6, [1.0, 64.0, 64.0, 4.0, 4.0, 256.0]))
     for was, now in zip(plain, scaled):
         assert same(was, now)
@@ -90,3 +105,22 @@ def test_gradients_may_be_added_up_and_clipped(world):
     check_replicas(world(2).run(ddp_runs.train, "ef+topk:keep=0.05", accumulate=2, steps=4))
     results = world(2).run(memory_runs.train, "ef+topk:keep=0.05", [1.0] * 6, clip=0.01)
     assert same(*results)
+
+
+def test_memories_follow_their_layers_to_other_buckets(world):
+    for result in world(2).run(memory_runs.other_buckets, "*.bias=identity; *=ef+topk:keep=0.05"):
+        first, second, carried, third, skipped = result["memories"]
+        assert result["layouts"][1] != result["layouts"][2]
+        assert not same(first, second) and same(second, carried) and not same(carried, third)
+        assert same(third, skipped)
+
+
+def test_a_step_with_memories_waits_for_nothing(world):
+    """Beside a step without: a norm of each bucket, on the way to one word, and a launch a bucket."""
+    for result in world(2).run(gpu_runs.steady_step, "ef+sign:scale=mean"):
+        assert result["taken"] == result["events"] == 0
+        calls = [name for name in result["calls"] if name != "notice"]
+        assert calls == ["encode_on", "decode_on"] * 3 + ["take_memory_back_on"] * 3
+        first = ["c10d._allgather_base_", "aten.fill_", "aten.copy_", "aten.copy_", "aten.linalg_vector_norm"]
+        other = [*first, "aten.maximum"]
+        assert result["operations"] == [first, other, [*other, "aten.mul_", "aten.ne", "aten.copy_"]]

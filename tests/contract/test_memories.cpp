@@ -376,6 +376,45 @@ TEST(Memories, InBf16AreRoundedAtRandom) {
   EXPECT_GT(sum, 1999.0) << "some are rounded up";
 }
 
+/// A message that nobody used: once, and not one that moved nothing.
+TEST(Memories, CanBeTakenBackByOneMessage) {
+  const auto layers = test::memory_layers();
+  for (const std::string spec : {"ef+topk:keep=0.1", "dgc+topk:keep=0.1", "ef:memory=bf16+sign"}) {
+    SCOPED_TRACE(spec);
+    Compressor model(layers, Policy::parse(spec), {.takes_back = true});
+    MemoryModel plain(layers, spec), views(layers, spec);
+    std::vector<std::byte> work(model.encode_workspace_bytes()), bytes(model.max_encoded_bytes());
+    const auto encode = [&](const Values& g, std::uint32_t step) {
+      std::uint64_t length = 0;
+      EXPECT_FALSE(
+          failed(model.encode(views.views_of(g, layers), {.seed = 3, .step = step},
+                              {bytes.data(), bytes.size(), &length}, {.workspace = work})));
+    };
+    for (const std::uint32_t step : {0u, 1u, 3u}) {
+      encode(gradients_of(layers, step), step);
+      (void)plain.encode(gradients_of(layers, step), step);
+      EXPECT_EQ(model.save(), plain.model.save()) << step;
+      encode(gradients_of(layers, 50), step + 1);  // and nobody used it
+      for (const Status said :
+           {Status::ok, Status::overspent, Status::non_finite, Status::non_finite})
+        EXPECT_EQ(model.take_memory_back({}, &said), Status::ok);
+      EXPECT_EQ(model.save(Saved::memories), plain.model.save(Saved::memories)) << step;
+    }
+    encode(gradients_of(layers, 4), 4);
+    Values g = gradients_of(layers, 5);
+    g[1][2] = std::numeric_limits<float>::infinity();
+    const auto moved = model.save(Saved::memories);
+    encode(g, 5);
+    EXPECT_EQ(model.take_memory_back(), Status::ok);
+    EXPECT_EQ(model.save(Saved::memories), moved) << "the last message moved nothing";
+    EXPECT_EQ(model.memory_bytes(), 2 * plain.model.memory_bytes());
+    EXPECT_EQ(plain.model.take_memory_back(), Status::unsupported);
+    EXPECT_EQ(model.part(0, 1).take_memory_back(), Status::wrong_stage);
+    ASSERT_EQ(model.begin_step({}), Status::ok);
+    EXPECT_EQ(model.take_memory_back(), Status::wrong_stage);
+  }
+}
+
 TEST(Memories, ACodecHasNone) {
   const Codec codec = Codec::parse("ef+topk:keep=0.1");
   EXPECT_EQ(codec.to_string(), "ef:decay=1,scale=none,memory=f32+topk:keep=0.1");

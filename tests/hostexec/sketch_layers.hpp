@@ -161,7 +161,7 @@ class SketchLayers {
     MessageCall call;
     call.key = key;
     call.ranks.now = ranks_;
-    begin(frame_, {}, call, views_, queue);
+    begin(frame_, {}, call, views_, {}, queue);
     queue.launch_warps(measure_tensors, plan_.measured.units, frame_, plan_);
     hostexec::reset_calls();
     cuda::decompose(frame_, plan_, queue);

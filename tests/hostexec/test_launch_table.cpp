@@ -97,7 +97,9 @@ TEST(LaunchTable, IsWhatCallsLaunch) {
       {"gpt2", bench::gpt2_small()}};
   const test::Memory nowhere(4096);
   for (const auto& [name, layers] : models) {
-    for (const std::string& spec : bench::specs_with(bench::kListedOnGpu, Device::cuda)) {
+    std::vector<std::string> specs = bench::specs_with(bench::kListedOnGpu, Device::cuda);
+    specs.insert(specs.end(), {"ef+topk:keep=0.01", "dgc+topk:keep=0.01"});  // of models alone
+    for (const std::string& spec : specs) {
       if (!Codec::parse(spec).traits().capturable) continue;  // a library's launches are its own
       made += calls_of(name, layers, spec, nowhere.data());
     }

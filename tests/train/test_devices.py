@@ -86,6 +86,15 @@ class DevicesTest(unittest.TestCase):
                 for name, values in of_one.items():
                     numpy.testing.assert_array_equal(of_other[name].view(numpy.uint8), values.view(numpy.uint8), name)
 
+    def test_memories(self):
+        """Those of each worker, a checkpoint's too, behind one step and behind several."""
+        for codec in ("ef+topk:keep=0.05", "dgc+topk:keep=0.05", "ef:memory=bf16+sign:scale=mean",
+                      "momentum+qsgd:bits=2+blosc"):
+            for algorithm in ("allgather", "local"):
+                with self.subTest(algorithm=algorithm, codec=codec):
+                    processes, *options = RUNS[algorithm]
+                    self.compare(processes, *options, "--algorithm", algorithm, "--codec", codec)
+
     def test_no_algorithm_is_left_out(self):
         listed = subprocess.run([TRAINER, "--list", "--json"], capture_output=True, text=True, check=True).stdout
         self.assertEqual({row["name"] for row in json.loads(listed)}, {*RUNS, *CPU_ONLY})

@@ -145,12 +145,14 @@ INSTANTIATE_TEST_SUITE_P(
     Policies, ExchangeTest,
     testing::Combine(testing::Values("* = atomo:bits=1,atoms=rows", "* = qsgd:bits=4",
                                      "*.bias = identity; conv* = atomo:atoms=coordinate,bits=1; "
-                                     "* = topk:keep=0.1"),
+                                     "* = topk:keep=0.1",
+                                     "*.bias = identity; conv* = dgc+topk:keep=0.1; "
+                                     "* = ef+atomo:atoms=rows,bits=1"),
                      testing::Values(Job::Where::device, Job::Where::device_and_aware_mpi)),
     [](const auto& made) { return std::to_string(made.index); });
 INSTANTIATE_TEST_SUITE_P(
     Lossless, ExchangeTest,
-    testing::Combine(testing::Values("* = qsgd:bits=8+blosc",
+    testing::Combine(testing::Values("* = qsgd:bits=8+blosc", "* = ef+topk:keep=0.1+blosc",
                                      "*.bias = identity; conv* = terngrad+blosc:codec=zstd; "
                                      "* = topk:keep=0.01+blosc"),
                      testing::Values(Job::Where::device)),

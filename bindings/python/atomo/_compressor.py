@@ -98,39 +98,43 @@ class Compressor:
     >>> payload = model.end_message()
 
     A codec with a memory, such as `ef+topk:keep=0.01`, adds to each gradient what earlier messages of the layer left out
-    (docs/memories.md): a worker keeps one model for all its steps, on the CPU, and a layer is sent once a step.
+    (docs/memories.md): a worker keeps one model for all its steps, and a layer is sent once a step. With `takes_back` a
+    message that nobody used can be taken out of the memories again, which take twice their bytes.
 
     Pickling keeps what was learnt of the price and of ranks, and memories; a message or a step under way is not kept.
     """
 
     def __init__(self, layers: Mapping[str, Any] | Iterable[tuple[str, Any]] | Any, policy: str | Codec, *, threads: int = 1,
-                 names_on_wire: bool = False, device: str = "cpu", learns_ranks: bool = True) -> None:
+                 names_on_wire: bool = False, device: str = "cpu", learns_ranks: bool = True, takes_back: bool = False) -> None:
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
             raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
         if device not in ("cpu", "cuda"):
             raise Error(f"device is {device!r}: cpu and cuda are accepted")
         specs = [_spec_of(checked_text(str(name), "layers"), value) for name, value in _mapping_of(layers).items()]
-        self._make(specs, checked_text(str(policy), "policy"), threads, bool(names_on_wire), device, bool(learns_ranks))
+        self._make(specs, checked_text(str(policy), "policy"), threads, bool(names_on_wire), device, bool(learns_ranks),
+                   bool(takes_back))
         for rule in _policy.idle_rules(self._policy, self._numbers):
             warnings.warn(f"the rule {rule!r} of the policy matches no layer; there are {_some(self._numbers)}",
                           stacklevel=2)
 
     def _make(self, specs: list[tuple[str, tuple[int, ...], str]], policy: str, threads: int, names_on_wire: bool,
-              device: str, learns_ranks: bool) -> None:
+              device: str, learns_ranks: bool, takes_back: bool) -> None:
         if device == "cuda":
             _device.require_cuda()
         self._specs, self._policy, self._threads = specs, policy, threads
-        self._names_on_wire, self._device, self._learns_ranks = names_on_wire, device, learns_ranks
-        self._model = _atomo.Compressor(specs, policy, threads, names_on_wire, device, learns_ranks)
+        self._names_on_wire, self._device = names_on_wire, device
+        self._learns_ranks, self._takes_back = learns_ranks, takes_back
+        self._model = _atomo.Compressor(specs, policy, threads, names_on_wire, device, learns_ranks, takes_back)
         self._streamed: Any = None  # an array of the step under way on a GPU, whose framework end_step asks
         self._numbers = {spec[0]: number for number, spec in enumerate(specs)}
 
     @classmethod
     def _of(cls, specs: list[tuple[str, tuple[int, ...], str]], policy: str, *, threads: int = 1,
-            names_on_wire: bool = False, device: str = "cpu", learns_ranks: bool = True) -> Compressor:
+            names_on_wire: bool = False, device: str = "cpu", learns_ranks: bool = True,
+            takes_back: bool = False) -> Compressor:
         """A model of layers given as (name, shape, dtype), without warnings."""
         self = cls.__new__(cls)
-        self._make(specs, policy, threads, names_on_wire, device, learns_ranks)
+        self._make(specs, policy, threads, names_on_wire, device, learns_ranks, takes_back)
         return self
 
     def plan(self) -> list[PlannedLayer]:
@@ -321,7 +325,8 @@ class Compressor:
                         "are expected, in that order")
         part = Compressor.__new__(Compressor)
         part._specs, part._policy, part._threads = [self._specs[n] for n in numbers], self._policy, self._threads
-        part._names_on_wire, part._device, part._learns_ranks = self._names_on_wire, self._device, self._learns_ranks
+        part._names_on_wire, part._device = self._names_on_wire, self._device
+        part._learns_ranks, part._takes_back = self._learns_ranks, False
         part._model = _atomo.Compressor(self._model, numbers[0], len(numbers))
         part._streamed = None
         part._numbers = {spec[0]: number for number, spec in enumerate(part._specs)}
@@ -423,6 +428,16 @@ class Compressor:
         """Every memory becomes zero, as in a new model. Between steps. Raises `atomo.Error` of a part."""
         self._model.reset_memory()
 
+    def take_memory_back(self, *, like: Any = None) -> None:
+        """Memories become what they were before the last message of their layers, which nobody used, as where all workers
+        skip a step. Of a model made with `takes_back=True`, between steps; a second call changes nothing before the next
+        message. On a GPU `like` is an array there, on whose framework's stream it works and waits. Raises `atomo.Error`.
+        """
+        if self._device == "cuda":
+            _device.take_memory_back(self._model, like)
+        else:
+            self._model.take_memory_back()
+
     def state(self, what: str = "all") -> bytes:
         """What is needed to go on after a crash: what was "learnt" of the price and of the shares under a `cap=`, the
         "memories" of codecs that have some, or "all". Each worker has memories of its own."""
@@ -470,11 +485,11 @@ class Compressor:
     def __getstate__(self) -> dict[str, Any]:
         return {"specs": self._specs, "policy": self._policy, "threads": self._threads,
                 "names_on_wire": self._names_on_wire, "device": self._device, "learns_ranks": self._learns_ranks,
-                "learnt": self.state()}
+                "takes_back": self._takes_back, "learnt": self.state()}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self._make(saved["specs"], saved["policy"], saved["threads"], saved["names_on_wire"], saved["device"],
-                   saved["learns_ranks"])
+                   saved["learns_ranks"], saved["takes_back"])
         self.load_state(saved["learnt"])
 
 

@@ -127,6 +127,16 @@ def decode_layer(model: Any, number: int, payloads: list, out: Any, alpha: float
         place.outcome(DecodeError)
 
 
+def take_memory_back(model: Any, like: Any) -> None:
+    """`Compressor.take_memory_back`, waiting for the stream that the array's framework computes on now."""
+    if like is None or not on_cuda(like):
+        raise Error("take_memory_back: on a GPU give like=, an array there")
+    place = _Place(like)
+    with place.current():
+        model.take_memory_back_on(None, place.result, place.stream)
+        place.outcome(Error)
+
+
 def end_step(model: Any, gradient: Any) -> None:
     """`Compressor.end_step`, on the stream that the array's framework computes on now."""
     if gradient is None:

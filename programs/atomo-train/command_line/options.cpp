@@ -58,10 +58,6 @@ void check_memories(const Options& o) {
         "local only, not with " +
             o.algorithm);
   }
-  if (o.on_device())
-    throw CLI::ValidationError("--codec",
-                               "a memory (ef+, momentum+, dgc+) is on the CPU only: "
-                               "take --device cpu");
 }
 
 constexpr const char* kFooter =

@@ -16,6 +16,45 @@ from .squares import POLICY as SQUARES_POLICY
 from .squares import Squares
 
 
+class TakingBack:
+    """Whether a step's mean gradients are finite, found and used on the GPU: where they are not, the memories of its buckets
+    become what they were, as the step is skipped."""
+
+    def __init__(self, place: Place):
+        self._place = place
+        self._largest, self._of_bucket = (place.memory(4).view(torch.float32) for _ in range(2))
+        self._differs = place.memory(1).view(torch.bool)
+        self._status = place.memory(4)
+        self._word = self._status.view(torch.int32)
+        self._models: list[DeviceModel] = []
+        self._any_seen = False
+        self.done = place.event()  # the last step's, which messages of the next wait for
+
+    def begin(self) -> None:
+        """A step."""
+        self._models, self._any_seen = [], False
+
+    def see(self, buffer: torch.Tensor, model: DeviceModel | None) -> None:
+        """Queues a look at a bucket's mean, and notes its model where that has memories. On the wire's stream."""
+        first, self._any_seen = not self._any_seen, True
+        if model is not None:
+            self._models.append(model)
+        largest = self._largest if first else self._of_bucket
+        torch.linalg.vector_norm(buffer, float("inf"), dtype=torch.float32, out=largest[0])
+        if not first:
+            torch.maximum(self._largest, self._of_bucket, out=self._largest)
+
+    def end(self) -> None:
+        """Queues the rest, behind the last bucket."""
+        if self._models:
+            self._largest.mul_(0)  # Inf and NaN become NaN
+            torch.ne(self._largest, self._largest, out=self._differs)
+            self._word.copy_(self._differs)  # 1 is the status of what is not finite
+        for model in self._models:
+            model.take_back(self._status, self._place.wire)
+        self._place.wire.record_event(self.done)
+
+
 class DeviceBucket:
     """One message a rank and step: all layers of the bucket at one price, found on the GPU from the bucket's budget.
 
@@ -24,12 +63,17 @@ class DeviceBucket:
         policy: of the state.
         place: the GPU.
         group: DDP's own; its collectives are issued where DDP would issue its all-reduce, in one order on all ranks.
+        memories: those of the model, of which the bucket's layers take theirs.
     """
 
-    def __init__(self, gradients: Mapping[str, torch.Tensor], policy: str, place: Place, group: dist.ProcessGroup):
+    def __init__(self, gradients: Mapping[str, torch.Tensor], policy: str, place: Place, group: dist.ProcessGroup,
+                 memories: bytes | None = None):
         self.names, self.dtype, self.group = list(gradients), next(iter(gradients.values())).dtype, group
         self._place, self._ranks = place, dist.get_world_size(group)
-        self.model = DeviceModel(layers_of(gradients), policy, place, 1, self._ranks)
+        self.model = DeviceModel(layers_of(gradients), policy, place, 1, self._ranks, takes_back=True)
+        self.remembers = self.model.compressor.memory_bytes > 0
+        if self.remembers and memories is not None:
+            self.model.compressor.load_state(memories)
         self._ready, self._encoded = place.event(), place.event()
         self._at: int | None = None  # where the gradients are that `_gradients` and `_sums` speak of
         self._gradients = self._sums = None
@@ -42,9 +86,10 @@ class DeviceBucket:
                 and self.dtype == next(iter(gradients.values())).dtype)
 
     def reduce(self, buffer: torch.Tensor, gradients: Sequence[torch.Tensor], key: Mapping[str, int],
-               restore: Callable[[], None], squares: Squares | None = None, last: bool = False) -> torch.futures.Future[torch.Tensor]:
+               restore: Callable[[], None], squares: Squares | None = None, last: bool = False,
+               taking_back: TakingBack | None = None) -> torch.futures.Future[torch.Tensor]:
         """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it, and what `restore` queues
-        done to it. `squares` are told of the
+        done to it. `taking_back` sees that, and behind the `last` bucket takes memories back. `squares` are told of the
         bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory."""
         if squares is not None and not squares.tells:
             squares = None
@@ -57,6 +102,8 @@ class DeviceBucket:
             place.lend(buffer, stream)
         with place.on(place.encoding):
             place.encoding.wait_event(self._ready)
+            if taking_back is not None:
+                place.encoding.wait_event(taking_back.done)
             payload = model.encode(self._gradients, key, place.encoding)
             place.encoding.record_event(self._encoded)
         with place.on(place.wire):
@@ -69,11 +116,15 @@ class DeviceBucket:
             model.add(self._sums, 1 / self._ranks, place.wire)
             model.tell(place.wire)
             restore()
+            if taking_back is not None:
+                taking_back.see(buffer, model if self.remembers else None)
             if squares is not None:
                 for name, average in zip(self.names, gradients):
                     squares.see_average(name, average)
                 if last:
                     self.sent += squares.exchange(self._tell_squares, key)
+            if last and taking_back is not None:
+                taking_back.end()
             done.set_result(buffer)
         return done
 
@@ -113,12 +164,35 @@ class DeviceBuckets:
         self.group: dist.ProcessGroup | None = None
         self._place: Place | None = None
         self._of: dict[int, DeviceBucket] = {}
+        self._left: list[bytes] = []  # memories of buckets that are no more
+        self._moved: set[int] = set()  # buckets that the step under way has encoded
+        self.taking_back: TakingBack | None = None
 
     def place_of(self, device: torch.device) -> Place:
         """The GPU, whose streams are made once."""
         if self._place is None or self._place.device != device:
-            self._place, self._of = Place(device), {}
+            self._left, self._of, self.taking_back = self.memories(), {}, None
+            self._place = Place(device)
         return self._place
+
+    def begin_step(self, remembers: bool) -> None:
+        """`remembers`: codecs have memories."""
+        self._moved = set()
+        if remembers and self.taking_back is None:
+            self.taking_back = TakingBack(self._place)
+        if self.taking_back is not None:
+            self.taking_back.begin()
+
+    def end_plain(self) -> None:
+        """Of a step whose last bucket went by all-reduce."""
+        if self.taking_back is not None:
+            with self._place.on(self._place.wire):
+                self.taking_back.end()
+
+    def memories(self) -> list[bytes]:
+        """Of all buckets, older ones first: waits for the GPU."""
+        of_buckets = [bucket.model.compressor.state("memories") for bucket in self._of.values() if bucket.remembers]
+        return self._left + of_buckets
 
     def group_of(self, state: Any) -> dist.ProcessGroup:
         """DDP's own, for the state that was registered with it. To find it takes some 100 ms, once.
@@ -134,18 +208,32 @@ class DeviceBuckets:
         return self.group
 
     def bucket(self, number: int, gradients: Mapping[str, torch.Tensor], policy: str,
-               agree: Callable[[dist.ProcessGroup, torch.device], None]) -> DeviceBucket:
-        """The one that an earlier step made, whose outcome is looked at; or a new one, once all ranks `agree`."""
+               agree: Callable[[dist.ProcessGroup, torch.device], None],
+               memories: Callable[[], bytes | None]) -> DeviceBucket:
+        """The one that an earlier step made, whose outcome is looked at; or a new one, once all ranks `agree`, which takes
+        its layers' part of `memories()`: those of the buckets that it takes the place of too."""
         bucket = self._of.get(number)
         if bucket is None or not bucket.serves(gradients, self.group):
             agree(self.group, next(iter(gradients.values())).device)
-            bucket = self._of[number] = DeviceBucket(gradients, policy, self._place, self.group)
+            kept = memories()
+            if kept is not None:  # what others still held of an earlier arrangement is in `kept`
+                self._left = []
+                self._of = {n: bucket for n, bucket in self._of.items() if n in self._moved}
+            bucket = self._of[number] = DeviceBucket(gradients, policy, self._place, self.group, kept)
+        self._moved.add(number)
         bucket.model.look()
         return bucket
 
     def forget(self, beyond: int = -1) -> None:
         """The buckets with larger numbers."""
         self._of = {number: bucket for number, bucket in self._of.items() if number <= beyond}
+        if not self._of:
+            self._left = []
+
+    @property
+    def any(self) -> bool:
+        """There are buckets, or memories of some."""
+        return bool(self._of or self._left)
 
     def look(self) -> None:
         """At what the last step of each bucket left, where the GPU has come so far."""

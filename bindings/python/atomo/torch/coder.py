@@ -13,7 +13,7 @@ import atomo
 
 from .._policy import idle_rules
 from .layers import Layer, compressor_of, joined
-from .step import carried, digest_of
+from .step import carried, digest_of, joined_memories
 from .wire import DTYPES
 
 HEAD_BYTES = 80  # of a layer's message, more or less
@@ -57,6 +57,17 @@ class Coder:
     def has_memory(self) -> bool:
         """Whether a codec keeps what it has not sent."""
         return self.compressor is not None and self.compressor.memory_bytes > 0
+
+    def take_memories(self, states: Sequence[bytes]) -> None:
+        """What models of some of these layers kept, later ones counting; the others' stay."""
+        if self.has_memory and states:
+            self.compressor.load_state(joined_memories([self.compressor.state("memories"), *states]))
+
+    def restore_memories(self, worker: int) -> None:
+        """Those of a checkpoint, where they were this worker's."""
+        if self._saved is not None and self._saved[0] == worker:
+            self.compressor.load_state(self._saved[1])
+        self._saved, self._worker = None, worker
 
     def memories(self) -> tuple[int, bytes] | None:
         """This worker's number and memories, where codecs have some."""
@@ -146,9 +157,8 @@ class Coder:
     def _begin_step(self, key: dict[str, int]) -> None:
         if self._restore and self.learnt:
             self.compressor.load_state(self.learnt[key["worker"] % len(self.learnt)])
-        if self._saved is not None and self._saved[0] == key["worker"]:
-            self.compressor.load_state(self._saved[1])
-        self._restore, self._saved, self._worker = False, None, key["worker"]
+        self.restore_memories(key["worker"])
+        self._restore = False
         self._before = self.compressor.state("memories") if self.has_memory else None
         self.compressor.begin_step(**key)
         self._key = key

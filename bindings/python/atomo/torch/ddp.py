@@ -70,16 +70,17 @@ class DDPState(Steps):
         atomo.Error: for a policy, a parameter, a key or a group that cannot work.
 
     A gradient that is not finite makes its layer NaN on all ranks, for that step alone, so a GradScaler skips the step
-    everywhere; memories are then as they were before it. Sparse gradients, which have no codec, travel by all-reduce. A message has a head of some 80 bytes:
-    models of few parameters, or many tiny layers, take more than their budget, which is warned of.
+    everywhere; memories are then as they were before it. Sparse gradients, which have no codec, travel by all-reduce. A
+    message has a head of some 80 bytes: models of few parameters, or many tiny layers, take more than their budget, which is warned of.
 
     On a GPU each bucket is a model of its own: one encode, one all-gather, one decode of all ranks' messages, on streams
     beside back-propagation's and on DDP's own process group. Where every layer has `cap=` or a codec of fixed size
     (`Compressor.wire_bytes`) a step waits for nothing and takes no memory once DDP has settled its buckets; otherwise it
     waits once a bucket, for the messages' lengths, and sends each as long as the longest. Budgets and caps hold for each
     bucket, whose price is found in its message, so `last.price` stays 0; the ranks of sketches are learnt anew after a
-    checkpoint. What fails on the GPU is raised in a later step. The path has not been run on a GPU yet: the tests run it
-    on the CPU, with a stand-in for streams and events.
+    checkpoint. Memories stand on the GPU, and a step that is not finite is taken back there; a checkpoint, and buckets that
+    DDP makes anew, bring them to the CPU, where there is room for them too. What fails on the GPU is raised in a later step.
+    The path has not been run on a GPU yet: the tests run it on the CPU, with a stand-in for streams and events.
     """
 
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
@@ -126,6 +127,7 @@ class DDPState(Steps):
         frozen = {name: p for name, p in named(model).items() if name in known and name not in parameters}
         layers = joined(known, layers_of({**frozen, **parameters}), ("the state", "the model"))
         self._coder.drop_step()
+        self._coder.take_memories(self._on_gpu.memories())
         device = device_of(parameters)
         if device.type == "cuda":
             require_cuda()
@@ -153,6 +155,7 @@ class DDPState(Steps):
         Raises:
             atomo.Error: for a policy that cannot work; the state is then as it was.
         """
+        self._coder.take_memories(self._on_gpu.memories())
         self._coder.set_policy(str(policy))
         self._on_gpu.forget()
         for said in self._advice():
@@ -190,6 +193,7 @@ class DDPState(Steps):
         (`ef+`) are the rank's own: they come back where each rank saves and loads its own, and else begin at zero.
         """
         self._on_gpu.look()
+        self._coder.take_memories(self._on_gpu.memories())
         return {"policy": self.policy, "layers": self._coder.table(), "seed": self.seed, "channel": self.channel,
                 "start_step": self.start_step, "step": self.step, "bytes_sent": list(self._sent),
                 "compressor": list(self._coder.learnt), "memories": self._coder.memories(),
@@ -203,6 +207,7 @@ class DDPState(Steps):
             atomo.Error: for another policy, other layers, or bytes that are no saved state.
         """
         self._coder.load(state["policy"], state["layers"], state["compressor"], state["memories"])
+        self._on_gpu.forget()
         if self.squares is not None and state["squares"] is not None:
             self.squares.load_state_dict(state["squares"])
         self._sent = list(state["bytes_sent"])

@@ -130,7 +130,17 @@ class Steps:
 
     def _place_of(self, buffer: torch.Tensor) -> Place | None:
         """The GPU that the gradients are on; None for the CPU."""
-        return self._on_gpu.place_of(buffer.device) if buffer.is_cuda else None
+        if buffer.is_cuda:
+            return self._on_gpu.place_of(buffer.device)
+        if self._on_gpu.any:  # the model was moved
+            self._coder.take_memories(self._on_gpu.memories())
+            self._on_gpu.forget()
+        return None
+
+    def _memories(self) -> bytes | None:
+        """Of all layers, those that buckets on a GPU hold too; None where codecs have none. Waits for the GPU."""
+        self._coder.take_memories(self._on_gpu.memories())
+        return self._coder.compressor.state("memories") if self._coder.has_memory else None
 
     def _reduce_on(self, place: Place, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """In the caller's thread: it only queues. After an error a step sends nothing more."""
@@ -138,6 +148,8 @@ class Steps:
         buffer, layers, group = bucket.buffer(), self._layers_of(bucket), self._on_gpu.group_of(self)
         if bucket.index() == 0:
             self._begin_step(dist.get_rank(group), dist.get_world_size(group))
+            self._coder.restore_memories(dist.get_rank(group))
+            self._on_gpu.begin_step(self._coder.has_memory)
         done = place.future()
         try:
             if self._error is not None:
@@ -145,12 +157,14 @@ class Steps:
             elif self._plain(layers):
                 done = all_reduce_later(buffer, group)
                 self._count(buffer.nbytes if layers else sparse_bytes(buffer), dist.get_world_size(group))
+                if bucket.is_last():
+                    self._on_gpu.end_plain()
             else:
-                coded = self._on_gpu.bucket(bucket.index(), dict(layers), self.policy, self._agree)
+                coded = self._on_gpu.bucket(bucket.index(), dict(layers), self.policy, self._agree, self._memories)
                 key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
                 self._prepare(layers, group)
                 done = coded.reduce(buffer, [gradient for _, gradient in layers], key, lambda: self._restore(layers),
-                                    self.squares, bucket.is_last())
+                                    self.squares, bucket.is_last(), self._on_gpu.taking_back)
                 self._count(coded.sent, dist.get_world_size(group))
         except Exception as error:
             self._error = error

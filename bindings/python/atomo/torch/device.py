@@ -76,12 +76,14 @@ class DeviceModel:
             longest, which the host has to ask for.
         place: where.
         outgoing, incoming: messages that one step makes here, and that come.
+        takes_back: `take_back` may be called.
     """
 
-    def __init__(self, layers: Mapping[str, Layer], policy: str, place: Place, outgoing: int, incoming: int):
+    def __init__(self, layers: Mapping[str, Layer], policy: str, place: Place, outgoing: int, incoming: int,
+                 takes_back: bool = False):
         self.place, self.outgoing, self.incoming = place, outgoing, incoming
         with place.on(place.current()):  # the model's tables go to the device that is current
-            self.compressor = compressor_of(layers, policy, 1, place.kind)
+            self.compressor = compressor_of(layers, policy, 1, place.kind, takes_back)
         self._calls = self.compressor._model
         self.wire: int | None = self.compressor.wire_bytes
         self.capacity = self.compressor.max_encoded_bytes
@@ -140,6 +142,11 @@ class DeviceModel:
     def add_one(self, message: torch.Tensor, sums: Any, stream: Any) -> None:
         """Queues sums += one message. A later call of `add` tells how that message decodes."""
         self._calls.decode_on([message], sums, 1.0, self._results[self.outgoing], self._decode_workspace, _number(stream))
+
+    def take_back(self, only_if: torch.Tensor, stream: Any) -> None:
+        """Queues that memories become what they were before the last message, where a status on the GPU, in 4 bytes, says that
+        something was not finite."""
+        self._calls.take_memory_back_on(only_if, self._results[0], _number(stream))
 
     def tell(self, stream: Any) -> None:
         """Queues what `look` will see."""

@@ -77,9 +77,11 @@ def joined(first: Mapping[str, Layer], then: Mapping[str, Layer], whose: tuple[s
     return {name: (tuple(shape), dtype) for name, (shape, dtype) in {**first, **added}.items()}
 
 
-def compressor_of(layers: Mapping[str, Layer], policy: str, threads: int, device: str) -> atomo.Compressor:
+def compressor_of(layers: Mapping[str, Layer], policy: str, threads: int, device: str,
+                  takes_back: bool = False) -> atomo.Compressor:
     """A model of these layers."""
-    return atomo.Compressor._of([(name, *layer) for name, layer in layers.items()], policy, threads=threads, device=device)
+    return atomo.Compressor._of([(name, *layer) for name, layer in layers.items()], policy, threads=threads, device=device,
+                                takes_back=takes_back)
 
 
 def device_of(parameters: Mapping[str, torch.Tensor]) -> torch.device:

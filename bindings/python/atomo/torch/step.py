@@ -71,6 +71,15 @@ def carried(learnt: bytes, fresh: bytes) -> bytes:
     return learnt if len(learnt) == len(fresh) else learnt[:prices] + fresh[prices:]
 
 
+#: In front of memories alone, as `Compressor.state` gives them.
+_MEMORIES_AT = 8 * (PRICE_WORDS + 1)
+
+
+def joined_memories(states: Sequence[bytes]) -> bytes:
+    """Several states of memories in one, of which for a layer the last counts."""
+    return states[0] + b"".join(state[_MEMORIES_AT:] for state in states[1:])
+
+
 def told_by_all(words: Sequence[int], group: dist.ProcessGroup, device: torch.device) -> list[list[int]]:
     """The words of each rank, as many everywhere."""
     ranks = dist.get_world_size(group)

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+/// Memories of senders (docs/memories.md): x = g + D e is encoded, and e <- x - c kept, c being what the
+/// message decodes to; of a velocity u <- M u + g, x = v + u, v <- x - c, and u <- 0 where c took some.
+///
+/// form_inputs   a warp 2,048 entries of a layer, a lane four neighbours at a time: x, in room of the
+///               workspace, where the codec then reads it as f32.
+/// keep_unsent   likewise, eight at a time of bf16, whose draws are one Philox block. The message was
+///               decoded into x with alpha -1 before, so that x is what it left. The state of that
+///               decoding says whether all of the message is finite; if not, nothing is written.
+/// take_back     a thread a layer.
+///
+/// Traffic an entry: formed from g and e read (4 or 2 bytes each), x written; kept from x read, e
+/// written; a velocity takes g, u and v read, x written, and g, u, v and x read, u and v written. No
+/// shared memory. Determinism: an entry depends on itself alone. Alignment: gradients to their entries,
+/// read in 8 or 16 bytes where they are aligned to them; the library's own memory to 256 bytes, with
+/// room behind each part, so that its vectors are whole.
+///
+/// A model that can take a message back has room for two of each memory. A message is formed with one
+/// and writes the other; which one is the memory is a word a layer, that the first warp of its job
+/// writes: form_inputs copies `now`, which all its warps read, to `from`, and keep_unsent, whose warps
+/// read that, writes `now`.
+
+#include "cuda/memory.cuh"
+
+#include <algorithm>
+
+#include "cuda/entries.cuh"
+#include "cuda/half_rounding.cuh"
+#include "math/memory_rules.hpp"
+
+namespace atomo::cuda {
+namespace {
+
+using Rule = MemoryPlan::Rule;
+
+constexpr std::uint64_t kMemoryUnit = 2048;
+constexpr std::size_t kPartAlignment = 256;
+
+constexpr std::size_t aligned_bytes(std::size_t bytes) {
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+}
+
+/// A warp's part of a job; no job where there is none.
+struct MemoryUnit {
+  const MemoryJob* job = nullptr;
+  MemorySide* side = nullptr;
+  std::uint32_t layer = 0;  ///< of the message
+  std::uint64_t index = 0;  ///< of the unit within its job
+};
+
+__device__ MemoryUnit unit_of(const MemoryRange& range) {
+  if (warp_in_grid() >= range.units) return {};
+  const std::uint64_t unit = range.first_unit + warp_in_grid();
+  std::uint32_t low = 0, high = range.count - 1;
+  while (low < high) {
+    const std::uint32_t middle = (low + high + 1) / 2;
+    if (range.jobs[middle].first_unit <= unit)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  const MemoryJob* const job = range.jobs + low;
+  return {job, range.sides + low, job->layer - range.first_layer, unit - job->first_unit};
+}
+
+/// Four f32 of the library's own memory.
+__device__ void load_four(const std::byte* from, std::uint64_t i, float (&v)[4]) {
+  const float4 four = reinterpret_cast<const float4*>(from)[i / 4];
+  v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+}
+__device__ void store_four(std::byte* to, std::uint64_t i, const float (&v)[4]) {
+  reinterpret_cast<float4*>(to)[i / 4] = make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/// Four entries of what is encoded.
+__device__ void form_four(const MemoryJob& job, const Entries& g, const std::byte* kept,
+                          std::uint64_t i, float (&x)[4]) {
+  g.four(i, job.n, x);
+  float e[4];
+  if (job.dtype != DType::f32) {
+    Entries{kept, job.dtype}.four(i, i + 4, e);
+  } else {
+    load_four(kept, i, e);
+  }
+  if (job.rule == Rule::velocity) {
+    float v[4];
+    load_four(kept + job.pitch, i, v);
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) x[k] = with_velocity(x[k], job.factor, e[k], v[k]).x;
+  } else {
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) x[k] = with_residual(x[k], job.factor, e[k]);
+  }
+}
+
+__global__ void form_inputs(const Frame frame, const MemoryRange range, bool scaled) {
+  const MemoryUnit unit = unit_of(range);
+  if (unit.job == nullptr) return;
+  const MemoryJob job = *unit.job;
+  if (!scaled && job.scale == 1) return;
+  const std::uint32_t now = unit.side->now;
+  if (unit.index == 0 && lane() == 0) unit.side->from = now;
+  const LayerState& layer = frame.layer(unit.layer);
+  const Entries g{layer.callers, layer.callers_dtype};
+  const std::byte* const kept = range.memory + job.at + now * job.other;
+  auto* const to = static_cast<std::byte*>(const_cast<void*>(layer.x));
+  const std::uint64_t first = unit.index * kMemoryUnit;
+  const std::uint64_t end = std::min(first + kMemoryUnit, job.n);
+  const float scale = scaled ? job.scale : 1.0f;
+  for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
+    float x[4];
+    form_four(job, g, kept, i, x);
+    if (scale != 1.0f) {
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) x[k] = scale * x[k];
+    }
+    store_four(to, i, x);
+  }
+}
+
+/// What is left of entries [first, end), to bf16.
+__device__ void keep_halves(const Frame& frame, std::uint32_t layer, const float* left,
+                            std::uint64_t first, std::uint64_t end, std::byte* to) {
+  const Key key = frame.key(layer);
+  const HalfDraws draws{Philox(key, Purpose::memory), Philox(key, Purpose::memory_low)};
+  bool overflow = false;
+  for (std::uint64_t i = first + 8 * lane(); i < end; i += 8 * kLanes) {
+    float v[8];
+    eight_entries({left, DType::f32}, i, end, v);
+    std::uint16_t h[8];
+    round_eight(v, DType::bf16, draws, i, h, overflow);
+#pragma unroll
+    for (unsigned k = 0; k < 8; k += 4) {
+      reinterpret_cast<ushort4*>(to)[(i + k) / 4] =
+          make_ushort4(h[k], h[k + 1], h[k + 2], h[k + 3]);
+    }
+  }
+}
+
+/// Those of a velocity; `from` and `to` may be one.
+__device__ void keep_velocity(const MemoryJob& job, const Entries& g, const float* left,
+                              std::uint64_t first, std::uint64_t end, const std::byte* from,
+                              std::byte* to) {
+  for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
+    float x[4], u[4], v[4], rest[4];
+    g.four(i, job.n, x);
+    load_four(from, i, u);
+    load_four(from + job.pitch, i, v);
+    load_four(reinterpret_cast<const std::byte*>(left), i, rest);
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k)
+      u[k] = kept_velocity(with_velocity(x[k], job.factor, u[k], v[k]), rest[k]);
+    store_four(to, i, u);
+    store_four(to + job.pitch, i, rest);
+  }
+}
+
+__device__ Status status_of_own(const MessageState& state) {
+  if (const auto head = static_cast<Status>(state.head_status); failed(head)) return head;
+  return state.fault != 0 ? static_cast<Status>(~state.fault & 0xFFFFu) : Status::ok;
+}
+
+__global__ void keep_unsent(const Frame frame, const MemoryRange range, Status* status) {
+  const MemoryUnit unit = unit_of(range);
+  if (unit.job == nullptr) return;
+  const MessageState& state = frame.state();
+  const Status own = status_of_own(state);
+  const bool moves = !failed(own) && state.non_finite == 0;
+  if (unit.index == 0 && lane() == 0) {
+    unit.side->moved = moves ? 1 : 0;
+    if (moves) unit.side->now = unit.side->from ^ 1u;
+    if (warp_in_grid() == 0 && failed(own) && status != nullptr) *status = own;
+  }
+  if (!moves) return;
+  const MemoryJob job = *unit.job;
+  const std::uint32_t side = unit.side->from;
+  const LayerState& layer = frame.layer(unit.layer);
+  const std::byte* const from = range.memory + job.at + side * job.other;
+  std::byte* const to = range.memory + job.at + (side ^ 1u) * job.other;
+  const std::uint64_t first = unit.index * kMemoryUnit;
+  const std::uint64_t end = std::min(first + kMemoryUnit, job.n);
+  if (job.dtype != DType::f32) {
+    keep_halves(frame, unit.layer, layer.y, first, end, to);
+  } else if (job.rule == Rule::velocity) {
+    keep_velocity(job, {layer.callers, layer.callers_dtype}, layer.y, first, end, from, to);
+  } else {
+    for (std::uint64_t i = first + 4 * lane(); i < end; i += 4 * kLanes) {
+      float left[4];
+      load_four(reinterpret_cast<const std::byte*>(layer.y), i, left);
+      store_four(to, i, left);
+    }
+  }
+}
+
+__global__ void take_back_sides(const MemoryRange range, const Status* only_if) {
+  if (only_if != nullptr && !has(*only_if, Status::non_finite)) return;
+  const std::uint64_t k = warp_in_grid() * kLanes + lane();
+  if (k >= range.count) return;
+  MemorySide& side = range.sides[k];
+  if (side.moved == 0) return;
+  side.now ^= 1u;
+  side.moved = 0;
+}
+
+}  // namespace
+
+MemoryRoom::MemoryRoom(std::span<const LayerPlan> layers) {
+  if (std::none_of(layers.begin(), layers.end(), [](const auto& l) { return l.remembers(); }))
+    return;
+  for (const LayerPlan& layer : layers) {
+    at.push_back(layer.remembers() ? bytes / sizeof(float) : Elsewhere::kNot);
+    bytes += bytes_of(layer);
+  }
+}
+
+std::size_t MemoryRoom::bytes_of(const LayerPlan& layer) noexcept {
+  return layer.remembers() ? aligned_bytes(layer.n * sizeof(float)) : 0;
+}
+
+Memories::Memories(std::span<const LayerPlan> layers, bool takes_back) {
+  std::uint64_t units = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerPlan& layer = layers[i];
+    const MemoryPlan& memory = layer.memory;
+    if (!layer.remembers() || layer.n == 0) continue;
+    MemoryJob job;
+    job.n = layer.n;
+    job.first_unit = units;
+    job.units = divide_up(layer.n, kMemoryUnit);
+    job.at = bytes_;
+    job.pitch = aligned_bytes(layer.n * size_of(memory.dtype));
+    const std::size_t kept = memory.rule == Rule::velocity ? 2 * job.pitch : job.pitch;
+    job.other = takes_back ? kept : 0;
+    job.layer = static_cast<std::uint32_t>(i);
+    job.factor = memory.factor;
+    job.scale = memory.scale;
+    job.rule = memory.rule;
+    job.dtype = memory.dtype;
+    units += job.units;
+    bytes_ += kept + job.other;
+    jobs_.push_back(job);
+  }
+  if (jobs_.empty()) return;
+  memory_ = device_bytes(bytes_);
+  check(cudaMemset(memory_.get(), 0, bytes_), "the memories of a model");
+  const std::vector<MemorySide> sides(jobs_.size());
+  sides_ = on_device(std::as_bytes(std::span(sides)), "the memories of a model");
+  table_ = on_device(std::as_bytes(std::span(jobs_)), "the memories of a model");
+}
+
+MemoryRange Memories::range(std::size_t first, std::size_t count) const noexcept {
+  const auto begin =
+      std::lower_bound(jobs_.begin(), jobs_.end(), first,
+                       [](const MemoryJob& j, std::size_t l) { return j.layer < l; });
+  const auto end = std::lower_bound(begin, jobs_.end(), first + count,
+                                    [](const MemoryJob& j, std::size_t l) { return j.layer < l; });
+  MemoryRange range;
+  if (begin == end) return range;
+  const auto skipped = begin - jobs_.begin();
+  range.jobs = reinterpret_cast<const MemoryJob*>(table_.get()) + skipped;
+  range.sides = reinterpret_cast<MemorySide*>(sides_.get()) + skipped;
+  range.memory = memory_.get();
+  range.count = static_cast<std::uint32_t>(end - begin);
+  range.first_layer = static_cast<std::uint32_t>(first);
+  range.first_unit = begin->first_unit;
+  range.units = (end - 1)->first_unit + (end - 1)->units - begin->first_unit;
+  range.scales = std::any_of(begin, end, [](const MemoryJob& j) { return j.scale != 1; });
+  return range;
+}
+
+template <typename Copy>
+Status Memories::each_part(std::size_t layer, std::size_t bytes, Copy copy) const noexcept {
+  const MemoryRange one = range(layer, 1);
+  if (one.count == 0) return bytes == 0 ? Status::ok : Status::shape_mismatch;
+  const MemoryJob& job = jobs_[static_cast<std::size_t>(
+      one.sides - reinterpret_cast<const MemorySide*>(sides_.get()))];
+  const std::size_t parts = job.rule == Rule::velocity ? 2 : 1, part = job.n * size_of(job.dtype);
+  if (bytes != parts * part) return Status::shape_mismatch;
+  MemorySide side;
+  bool done = cudaDeviceSynchronize() == cudaSuccess &&
+              cudaMemcpy(&side, one.sides, sizeof side, cudaMemcpyDeviceToHost) == cudaSuccess;
+  for (std::size_t p = 0; p < parts && done; ++p)
+    done = copy(memory_.get() + job.at + side.now * job.other + p * job.pitch, p * part, part) ==
+           cudaSuccess;
+  return done && cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess ? Status::ok
+                                                                        : Status::external;
+}
+
+Status Memories::read(std::size_t layer, Bytes values) const noexcept {
+  return each_part(layer, values.size(), [&](const std::byte* from, std::size_t at, std::size_t n) {
+    return cudaMemcpy(values.data() + at, from, n, cudaMemcpyDeviceToHost);
+  });
+}
+
+Status Memories::write(std::size_t layer, ConstBytes values) const noexcept {
+  return each_part(layer, values.size(), [&](std::byte* to, std::size_t at, std::size_t n) {
+    return cudaMemcpy(to, values.data() + at, n, cudaMemcpyHostToDevice);
+  });
+}
+
+/// What moved cannot be taken back any more.
+Status Memories::clear() const noexcept {
+  if (jobs_.empty()) return Status::ok;
+  const bool done = cudaDeviceSynchronize() == cudaSuccess &&
+                    cudaMemset(memory_.get(), 0, bytes_) == cudaSuccess &&
+                    cudaMemset(sides_.get(), 0, jobs_.size() * sizeof(MemorySide)) == cudaSuccess &&
+                    cudaStreamSynchronize(cudaStreamLegacy) == cudaSuccess;
+  return done ? Status::ok : Status::external;
+}
+
+void form(const Frame& frame, const MemoryRange& range, bool scaled, Queue& queue) {
+  queue.launch_warps(form_inputs, range.units, frame, range, scaled);
+}
+
+void keep(const Frame& frame, const MemoryRange& range, Status* status, Queue& queue) {
+  queue.launch_warps(keep_unsent, range.units, frame, range, status);
+}
+
+void take_back(const MemoryRange& range, const Status* only_if, Queue& queue) {
+  queue.launch_warps(take_back_sides, divide_up(range.count, kLanes), range, only_if);
+}
+
+}  // namespace atomo::cuda
