@@ -111,13 +111,13 @@ changed_kernels() {
   fi
   [ -n "$from" ] || return 0
   { git diff --name-only "$from" --; git ls-files --others --exclude-standard; } |
-    grep -E '^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))' >/dev/null
+    grep -E '^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|bench/models.hpp|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))' >/dev/null
 }
 
 # check PRESET: runs the tests of a build tree and leaves results/PRESET.xml and the cases of its programs. Some mostly
 # wait, so there is one more at a time than there are cores.
 check() {
-  local preset=$1 choice=(-L "$tiers")
+  local preset=$1 choice=(-L "$tiers" -E "$twins")
   rm -rf "build/$preset/cases"
   [ $all -eq 1 ] && choice=(-I "${part%/*},,${part#*/}")
   ctest --test-dir "build/$preset" -j "$((jobs + 1))" --output-on-failure --output-junit "$root/$results/$preset.xml" \
@@ -153,12 +153,14 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 
 targets=(all)
 tiers='^commit$'
+twins='^$'  # names of tests whose work those of another tier do too
 if [ $all -eq 1 ]; then
   targets=(all long_tests)
 elif changed_kernels; then
   say "kernels or the host executor changed: their long tests run too"
   targets=(all kernel_tests)
   tiers='^(commit|kernels)$'
+  twins='[.]sm_80$'
 fi
 
 # prepare: installs and builds; the Python environment is fetched while the compilers run.
