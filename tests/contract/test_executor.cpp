@@ -103,6 +103,7 @@ Outcome added(Model& model, std::span<const ConstBytes> messages, Executor* exec
 
 class EveryModel : public testing::TestWithParam<std::string> {};
 
+/// Under a sanitizer on three threads and on the executor that runs the last task first.
 TEST_P(EveryModel, DecodesAlikeOnAnyThreads) {
   ThreadPool two(2), three(3), seven(7);
   Counting counting;
@@ -112,8 +113,9 @@ TEST_P(EveryModel, DecodesAlikeOnAnyThreads) {
     const ConstBytes messages[] = {a, b, a};
     const Outcome one = decoded(model, a, nullptr), sum = added(model, messages, nullptr);
     ASSERT_FALSE(failed(one.status) || failed(sum.status));
-    for (Executor* executor : {static_cast<Executor*>(&two), static_cast<Executor*>(&three),
-                               static_cast<Executor*>(&seven), static_cast<Executor*>(&counting)}) {
+    std::vector<Executor*> executors{&three, &counting};
+    if (!test::kSanitized) executors.insert(executors.end(), {&two, &seven});
+    for (Executor* executor : executors) {
       ASSERT_TRUE(decoded(model, a, executor) == one);
       ASSERT_TRUE(added(model, messages, executor) == sum);
     }
