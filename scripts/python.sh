@@ -131,8 +131,9 @@ chmod +x "$venv"/lib/python3*/site-packages/nvidia/cu*/bin/nvdisasm  # as the wh
 if [ $package -eq 1 ]; then
   say "building atomo"
   if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-  # Without isolation: the build folder is used again, so that only what changed is compiled. Warnings are errors as
-  # in the presets, with whose objects ccache then serves.
+  # Without isolation: the build folder is used again, so that only what changed is compiled. Warnings are errors and
+  # the compilers have the names that CMake gives them, as in the presets, with whose objects ccache then serves.
+  export CC=${CC:-cc} CXX=${CXX:-c++}
   pip install -v --no-deps --no-build-isolation --force-reinstall \
     --config-settings=build-dir=build/python --config-settings=cmake.define.ATOMO_WARNINGS_AS_ERRORS=ON "$root" >>"$log" || give_up "the build failed"
 fi

@@ -99,8 +99,8 @@ build() {
   return 1
 }
 
-# changed_kernels: says whether a kernel, its compilation or the host executor differs from the base.
-changed_kernels() {
+# changed PATTERN: says whether a file whose path matches differs from the base.
+changed() {
   git rev-parse --git-dir >/dev/null 2>&1 || return 0  # no history: nothing says that it does not
   local from=$base
   if [ -z "$from" ]; then
@@ -110,14 +110,17 @@ changed_kernels() {
     fi
   fi
   [ -n "$from" ] || return 0
-  { git diff --name-only "$from" --; git ls-files --others --exclude-standard; } |
-    grep -E '^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))' >/dev/null
+  { git diff --name-only "$from" --; git ls-files --others --exclude-standard; } | grep -E "$1" >/dev/null
 }
+# A kernel, its compilation or the host executor.
+readonly kKernels='^(src/cuda/|src/format/methods.def|cmake/codecs.cmake|tests/device/|tests/hostexec/|tests/cuda_compile/|tests/gpu|tools/gpu_model/|bench/gpu/|bench/models.hpp|cmake/cuda.cmake|programs/[a-z-]+/(device|exchange|roles)/|tests/train/test_(coder|devices|exchange))'
+# What a kernel may include: where none of it changed, each compiles as it did.
+readonly kIncluded='^(src|include)/.*[.](hpp|h|def)$'
 
 # check PRESET: runs the tests of a build tree and leaves results/PRESET.xml and the cases of its programs. Some mostly
 # wait, so there is one more at a time than there are cores.
 check() {
-  local preset=$1 choice=(-L "$tiers")
+  local preset=$1 choice=(-L "$tiers" -E "$twins")
   rm -rf "build/$preset/cases"
   [ $all -eq 1 ] && choice=(-I "${part%/*},,${part#*/}")
   ctest --test-dir "build/$preset" -j "$((jobs + 1))" --output-on-failure --output-junit "$root/$results/$preset.xml" \
@@ -153,12 +156,17 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 
 targets=(all)
 tiers='^commit$'
+twins='^$'  # names of tests that would say nothing new
 if [ $all -eq 1 ]; then
   targets=(all long_tests)
-elif changed_kernels; then
+elif changed "$kKernels"; then
   say "kernels or the host executor changed: their long tests run too"
   targets=(all kernel_tests)
   tiers='^(commit|kernels)$'
+  twins='[.]sm_80$'
+elif ! changed "$kIncluded"; then
+  say "kernels and the headers they include did not change: they are not compiled"
+  twins='[.]sm_80$'
 fi
 
 # prepare: installs and builds; the Python environment is fetched while the compilers run.

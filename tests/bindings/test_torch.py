@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """atomo.torch over gloo with 2 and 4 processes: what arrives, on all ranks, under everything DDP and FSDP2 do."""
 
+import gzip
 import json
 import math
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 
@@ -15,7 +17,7 @@ import ddp_runs
 import numpy as np
 import pytest
 import torch
-from worlds import RankFailed, check_replicas, same
+from worlds import RankFailed, check_replicas, launch, same
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLAIN = "identity:dtype=f32"
@@ -359,9 +361,29 @@ def run_program(*command):
     return done.stdout
 
 
-def test_example_trains():
-    said = run_program("-m", "torch.distributed.run", "--nproc-per-node", "2", "examples/python/ddp.py",
-                       "--hook", "atomo", "--codec", "*.bias=identity:dtype=f32; *=atomo:bits=0.5", "--steps", "2")
+def few_images(folder):
+    """A folder of the first 640 images to train on and 200 to test on, at a fiftieth of the time."""
+    sys.path.insert(0, str(ROOT / "examples" / "python"))
+    import fashion_mnist
+
+    for part, count in (("train", 640), ("t10k", 200)):
+        for kind, size in (("images-idx3", 28 * 28), ("labels-idx1", 1)):
+            with gzip.open(fashion_mnist.FOLDER / f"{part}-{kind}-ubyte.gz") as file:
+                head = 16 if size > 1 else 8
+                content = file.read(head + count * size)
+            (folder / f"{part}-{kind}-ubyte").write_bytes(content[:4] + struct.pack(">I", count) + content[8:])
+    return folder
+
+
+@pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.long)], ids=["launch", "torchrun"])
+def test_example_trains(torchrun, tmp_path):
+    command = ["examples/python/ddp.py", "--hook", "atomo", "--codec", "*.bias=identity:dtype=f32; *=atomo:bits=0.5", "--steps", "2"]
+    if not torchrun:  # of a commit; else all images
+        command += ["--data", str(few_images(tmp_path))]
+    if torchrun:
+        said = run_program("-m", "torch.distributed.run", "--nproc-per-node", "2", *command)
+    else:
+        said = launch(2, *command, folder=ROOT)
     assert "step 1/2" in said and "test accuracy" in said
 
 

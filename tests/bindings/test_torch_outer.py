@@ -420,7 +420,7 @@ def test_example_compares_codecs():
 
 def test_example_says_what_cannot_work():
     with pytest.raises(subprocess.CalledProcessError) as failed:
-        run_example("--every", "3", "--delay", "3")
+        run_example("--workers", "1", "--every", "3", "--delay", "3")
     assert "outer.py: " in failed.value.stderr and "delay is 3: it must be below every" in failed.value.stderr
 
 

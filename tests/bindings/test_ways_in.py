@@ -3,6 +3,8 @@
 line names, then its commands are run.
 
 C and C++ want the library installed: it is, from the build tree that ATOMO_BUILD_DIR names (default: build/release).
+A torchrun imports PyTorch once more than it has processes: README's program and, in the long run, every way go through it;
+on a commit worlds.launch begins the processes of a way.
 """
 
 import os
@@ -13,12 +15,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from worlds import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "ways-in.md").read_text()
 BLOCK = re.compile(r"(?:^`(?P<file>[\w.]+)`:\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 WAYS = {part.splitlines()[0]: part for part in PAGE.split("\n## ")[1:]}
 SAME_LINE = ["C++ with CMake", "C", "Python", "JAX"]
+THROUGH = pytest.mark.parametrize("torchrun", [False, pytest.param(True, marks=pytest.mark.long)], ids=["launch", "torchrun"])
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +43,8 @@ def environment(tmp_path_factory):
     }
 
 
-def run(way, folder, environment):
-    """What the last command printed."""
+def run(way, folder, environment, torchrun=True):
+    """What the last command printed; without torchrun its processes are begun in its place."""
     blocks = list(BLOCK.finditer(WAYS[way]))
     commands = [block["text"] for block in blocks if block["language"] == "sh"]
     assert len(commands) == 1, "a way has its files, then one block of commands"
@@ -48,6 +52,10 @@ def run(way, folder, environment):
         if block["language"] != "sh":
             assert block["file"], f"{way}: which file is this?\n{block['text']}"
             (folder / block["file"]).write_text(block["text"])
+    if not torchrun:
+        match = re.fullmatch(r"torchrun --nproc-per-node (\d+) (\w+\.py)\n", commands[0])
+        assert match, f"{way}: {commands[0]}"
+        return launch(int(match[1]), match[2], folder=folder)
     command = ["bash", "-e", "-c", commands[0]]
     done = subprocess.run(
         command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=300
@@ -77,22 +85,25 @@ def test_four_ways_print_the_same_line(tmp_path, environment):
     assert int(match[1]) < 64 * 1024 * 4 / 60, "half a bit of 32"
 
 
-def test_ddp(tmp_path, environment):
-    output = run("PyTorch, DistributedDataParallel", tmp_path, environment)
+@THROUGH
+def test_ddp(torchrun, tmp_path, environment):
+    output = run("PyTorch, DistributedDataParallel", tmp_path, environment, torchrun)
     workers = re.findall(r"worker (\d): the first weight is (-?\d+\.\d{6})", output)
     assert sorted(worker for worker, _ in workers) == ["0", "1"], output
     assert len({weight for _, weight in workers}) == 1, f"the replicas differ: {output}"
 
 
-def test_fully_shard(tmp_path, environment):
-    output = run("PyTorch, fully_shard", tmp_path, environment)
+@THROUGH
+def test_fully_shard(torchrun, tmp_path, environment):
+    output = run("PyTorch, fully_shard", tmp_path, environment, torchrun)
     workers = re.findall(r"worker (\d): \d+ bytes of gradients sent, (\d+) times fewer", output)
     assert sorted(worker for worker, _ in workers) == ["0", "1"], output
     assert all(int(times) > 50 for _, times in workers), output
 
 
-def test_outer_synchronisation(tmp_path, environment):
-    output = run("PyTorch, outer synchronisation", tmp_path, environment)
+@THROUGH
+def test_outer_synchronisation(torchrun, tmp_path, environment):
+    output = run("PyTorch, outer synchronisation", tmp_path, environment, torchrun)
     workers = re.findall(r"worker (\d): (\d+) bytes in 2 rounds, checksum (-?\d+)", output)
     assert sorted(worker for worker, _, _ in workers) == ["0", "1"], output
     assert len({checksum for _, _, checksum in workers}) == 1, f"the replicas differ: {output}"

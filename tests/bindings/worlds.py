@@ -4,8 +4,12 @@
 import datetime
 import multiprocessing
 import os
+import runpy
+import socket
+import sys
 import tempfile
 import traceback
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +22,49 @@ class RankFailed(Exception):
     def __init__(self, errors, details):
         super().__init__("\n".join(details))
         self.errors = errors
+
+
+def _forking():
+    """Processes come from one that has loaded PyTorch."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.nn.parallel", "torch.distributed.fsdp", "atomo.torch"])
+    return context
+
+
+def _run_script(command, folder, variables, output):
+    file = os.open(output, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.chdir(folder)
+    os.environ |= variables
+    sys.argv, sys.path[0] = command, str(Path(folder, command[0]).parent)
+    runpy.run_path(command[0], run_name="__main__")
+
+
+def launch(ranks, *command, folder):
+    """What `torchrun --nproc-per-node RANKS COMMAND...` prints in a folder: processes with the same variables in their
+    environment, but none that loads PyTorch anew. Raises RankFailed when a process does not end well within TIMEOUT."""
+    context = _forking()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="atomo-launch-") as place:
+        processes = []
+        for rank in range(ranks):
+            variables = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
+                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+            processes.append(context.Process(target=_run_script, daemon=True, args=(
+                list(command), folder, {name: str(value) for name, value in variables.items()}, f"{place}/{rank}")))
+            processes[-1].start()
+        for process in processes:
+            process.join(TIMEOUT)
+            process.kill()  # nothing where it has ended
+            process.join()
+        said = [Path(place, str(rank)).read_text() for rank in range(ranks)]
+    codes = [process.exitcode for process in processes]
+    if any(codes):
+        raise RankFailed(codes, said)
+    return "".join(said)
 
 
 def _serve(rank, ranks, folder, connection):
@@ -40,8 +87,7 @@ class World:
     """`ranks` processes. `run(function, ...)` calls function(rank, ranks, ...) on each and returns the results."""
 
     def __init__(self, ranks):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.nn.parallel", "torch.distributed.fsdp", "atomo.torch"])
+        context = _forking()
         self.folder = tempfile.TemporaryDirectory(prefix="atomo-world-")
         self.ranks, self.connections, self.processes = ranks, [], []
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -15,6 +15,7 @@ SPECS = ("identity:dtype=f32", "identity:dtype=bf16", "atomo:bits=2", "atomo:ato
          "atomo:atoms=auto,bits=2", "qsgd:bits=4", "terngrad", "sign:scale=mean", "topk:keep=0.1",
          "randomk:keep=0.1", "qsgd:bits=8+blosc:codec=zstd")
 LONG = os.environ.get("ATOMO_TESTS_ALL") == "1"
+STRIDE = 1 if LONG else 5  # of bytes; the library's own tests go through all of them
 
 
 def with_rows(message, rows):
@@ -54,15 +55,15 @@ class Refused(ToolTest):
         self.refuse_payload(b"\xff" * 100)
         self.refuse_payload(random.Random(1).randbytes(100000))
 
-    def test_every_truncation(self):
+    def test_truncations(self):
         content = self.payload()
-        for length in range(len(content)):
+        for length in range(0, len(content), STRIDE):
             with self.subTest(length=length):
                 self.refuse_payload(content[:length])
 
-    def test_damage_in_every_byte(self):
+    def test_damaged_bytes(self):
         content = self.payload("qsgd:bits=4")
-        for at in range(len(content)):
+        for at in range(0, len(content), STRIDE):
             with self.subTest(at=at):
                 damaged = bytearray(content)
                 damaged[at] ^= 1 << at % 8

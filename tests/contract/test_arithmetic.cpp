@@ -440,7 +440,7 @@ TEST(Arithmetic, DamagedMessagesDoNoHarm) {
       if (failed(sum.status) || sum.status == Status::non_finite) continue;
       EXPECT_EQ(levels_of(sum.bytes), plus(levels_of(victim), levels_of(damaged)));
     }
-    for (std::uint64_t seed = 0; seed < 4000; ++seed) {
+    for (std::uint64_t seed = 0; seed < repeats(4000); ++seed) {
       const Buffer damaged = mutated_message(victim, seed);
       ContainerInfo changed;
       const Sum sum = sum_of({damaged, damaged});

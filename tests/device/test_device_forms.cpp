@@ -157,7 +157,7 @@ TEST_P(DeviceForms, DecodesExtremeScalesAsTheCpu) {
   }
 }
 
-/// Tensors that have no sketch: blocks, rows and coordinates.
+/// Tensors that have no sketch: blocks, rows and coordinates. Under a sanitizer the dtypes take turns.
 TEST_P(DeviceForms, EncodesToTheCpusBytes) {
   std::size_t turn = 0;
   for (const Shape& shape : {Shape{0}, Shape{}, Shape{33}, Shape{1023}, Shape{1025}, Shape{5000},
@@ -165,6 +165,10 @@ TEST_P(DeviceForms, EncodesToTheCpusBytes) {
     for (const Data data : kData) {
       const auto x = make_data(data, shape, 3 + shape.elements());
       for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+        if (test::kSanitized && turn % 3 != (turn / 3 + turn / 9) % 3) {
+          ++turn;
+          continue;
+        }
         const auto entries = test::entries_of(x, dtype);
         const auto where = shape.to_string() + " data " + std::to_string(static_cast<int>(data)) +
                            " " + std::string(name_of(dtype));

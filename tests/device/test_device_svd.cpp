@@ -112,12 +112,12 @@ TEST_P(DeviceSvd, DecodesToTheCpusValues) {
 }
 
 TEST_P(DeviceSvd, DecodesDamagedMessagesAsTheCpu) {
-  int accepted = 0;
+  int accepted = 0, tried = 0;
   for (const Shape& shape : {Shape{23, 45}, Shape{5, 1030}, Shape{45}}) {
     const auto x = low_rank(1, shape.elements(), 1, 4);
     const auto sound = test::encode_on_cpu(codec, x, shape, {.seed = 3}).bytes;
     std::mt19937_64 generator(11);
-    for (std::uint64_t trial = 0; trial < 300; ++trial) {
+    for (std::uint64_t trial = 0; trial < (test::kSanitized ? 60 : 300); ++trial, ++tried) {
       SCOPED_TRACE(shape.to_string() + " trial " + std::to_string(trial));
       auto bytes = sound;
       if (trial % 16 == 0) {
@@ -131,7 +131,7 @@ TEST_P(DeviceSvd, DecodesDamagedMessagesAsTheCpu) {
     }
   }
   EXPECT_GT(accepted, 10);
-  EXPECT_LT(accepted, 850);
+  EXPECT_LT(accepted, tried);
 }
 
 /// Values beyond f32 become infinite, with a notice, as on the CPU.

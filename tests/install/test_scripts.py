@@ -155,6 +155,24 @@ class TestRun(unittest.TestCase):
         self.assertIn("ATOMO_TESTS_ALL", read)
         self.assertEqual(read - assigned, set())
 
+    def test_a_change_to_what_a_kernel_includes_compiles_it(self):
+        """Every file that those of src/cuda/ include, one through another, is among the changes that run.sh looks for."""
+        with open(os.path.join(ROOT, "tests", "run.sh"), encoding="utf-8") as source:
+            patterns = re.findall(r"^readonly k(?:Kernels|Included)='(.*)'$", source.read(), re.MULTILINE)
+        self.assertEqual(len(patterns), 2)
+        wanted, seen = [f"src/cuda/{name}" for name in os.listdir(os.path.join(ROOT, "src", "cuda"))], set()
+        while wanted:
+            path = wanted.pop()
+            if path in seen:
+                continue
+            seen.add(path)
+            self.assertTrue(any(re.search(pattern, path) for pattern in patterns), path)
+            with open(os.path.join(ROOT, path), encoding="utf-8") as source:
+                for name in re.findall(r'^ *# *include +["<]([^">]+)[">]', source.read(), re.MULTILINE):
+                    wanted += [f"{folder}/{name}" for folder in ("src", "include", os.path.dirname(path))
+                               if os.path.isfile(os.path.join(ROOT, folder, name))]
+        self.assertIn("src/core/philox.hpp", seen)
+
     def test_parts(self):
         script = os.path.join(ROOT, "tests", "run.sh")
         for options, said in ((("--all", "--part", "3/2"), "'3/2'"), (("--all", "--part"), "--part is ''"),

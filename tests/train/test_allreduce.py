@@ -119,7 +119,7 @@ class RingTest(AllReduceTest):
         self.assertTrue(1.1 * once < error < 10 * once, (error, once))
 
     def test_resume(self):
-        self.resumed(4, 4, 3, "--model", "lenet", "--steps", 7, "--codec", "atomo:bits=1", "--algorithm", "ring",
+        self.resumed(4, 4, 3, "--model", "logistic", "--steps", 7, "--codec", "atomo:bits=1", "--algorithm", "ring",
                      "--eval-samples", 20)
 
     def test_hurt(self):

@@ -162,7 +162,7 @@ class GraphsTest(unittest.TestCase):
                   quadratics.fixed_point([(numpy.eye(2), mixed)]))
 
     def test_a_complete_graph_of_equal_data_is_an_all_gather(self):
-        options = (3, "--model", "lenet", "--steps", 6, "--batch", 8, "--split", "duplicate:r=3", "--weight-decay", 0.01)
+        options = (3, "--model", "logistic", "--steps", 6, "--batch", 8, "--split", "duplicate:r=3", "--weight-decay", 0.01)
         alike = losses(*options, "--algorithm", "dpsgd", "--graph", "complete")
         for a, b in zip(alike, losses(*options, "--algorithm", "allgather"), strict=True):
             self.assertLessEqual(abs(a - b), 1e-5 * abs(b))  # a sum of three equal numbers over three is rounded
