@@ -54,6 +54,7 @@ enum class Purpose : std::uint8_t {
   identity_low = 25,
   memory = 26,  ///< stochastic rounding of what a memory keeps, the sender's alone
   memory_low = 27,
+  own = 28,  ///< of codecs that are not the library's, for both ends
 };
 
 /// The indices of one purpose: 40 bits.
