@@ -4,6 +4,7 @@
 ///
 /// g++ -std=c++20 -O2 -fPIC -shared -I include examples/mycodec.cpp -o mycodec.so
 /// atomo --plugin ./mycodec.so encode --codec mycodec:levels=8 gradients.npz gradients.atomo
+#include <algorithm>
 #include <atomo/own_codec.hpp>
 #include <cmath>
 #include <cstring>

@@ -71,6 +71,9 @@ class Draws {
   ~Draws() = default;
 };
 
+/// Fills words `first`, `first` + 1, ... of the draws of a key, as a codec gets them: for tests of codecs.
+void own_draws(const Key& key, std::uint64_t first, std::span<std::uint32_t> words) noexcept;
+
 /// What an encoder and a decoder know of a layer beside its entries.
 struct OwnLayer {
   const Shape& shape;  ///< of the tensor, at least one element
@@ -104,13 +107,13 @@ class OwnCodec {
 /// A codec's name, its help and how it is made.
 struct CodecDefinition {
   /// In a spec: 2 to 32 small letters, digits, `_` or `-`, the first a letter; none of the library's names.
-  std::string name;
-  std::string keys;     ///< for help texts: "levels=2..256"
-  std::string summary;  ///< for help texts: one line
-  std::string example;  ///< a spec that parses; empty: the name alone
+  std::string name{};
+  std::string keys{};     ///< for help texts: "levels=2..256"
+  std::string summary{};  ///< for help texts: one line
+  std::string example{};  ///< a spec that parses; empty: the name alone
   /// Reads the keys and makes the codec. May throw; is called from any thread, whenever a spec is
   /// parsed or a message with a new spec is read.
-  std::function<std::shared_ptr<const OwnCodec>(SpecKeys& keys)> make;
+  std::function<std::shared_ptr<const OwnCodec>(SpecKeys& keys)> make{};
 };
 
 /// Registers a codec in this process, for every thread. Safe to call from several threads at once and

@@ -31,7 +31,7 @@ inline constexpr std::size_t kMinOwnName = 2, kMaxOwnName = 32;
            return is_letter(c) || (c >= '0' && c <= '9') || c == '_' || c == '-';
          });
 }
-/// `name` or `name:keys`, of printable characters, without what separates stages.
+/// `name` or `name:keys`, of printable characters.
 [[nodiscard]] constexpr bool is_own_spec(std::string_view spec) noexcept {
   const bool printable =
       std::all_of(spec.begin(), spec.end(), [](char c) { return c > ' ' && c <= '~'; });

@@ -170,3 +170,11 @@ std::shared_ptr<const BodyEncoder> make_own(std::string_view name, SpecArgs& arg
 }
 
 }  // namespace atomo::codec
+
+namespace atomo {
+
+void own_draws(const Key& key, std::uint64_t first, std::span<std::uint32_t> words) noexcept {
+  codec::LayerDraws(key).fill(first, words);
+}
+
+}  // namespace atomo
