@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "arguments.hpp"
 #include "atomo/own_codec.hpp"
 
 namespace atomo::python {
@@ -51,6 +50,12 @@ auto in_python(const Call& call) {
   }
 }
 
+nb::tuple dims_of(const Shape& shape) {
+  nb::list dims;
+  for (const std::int64_t dim : shape.dims()) dims.append(dim);
+  return nb::tuple(dims);
+}
+
 nb::tuple numbers_of(const Key& key) {
   return nb::make_tuple(key.seed, key.step, key.tensor, key.worker, key.channel);
 }
@@ -82,14 +87,14 @@ class PythonCodec final : public OwnCodec {
   std::size_t max_bytes(const Shape& shape) const override {
     const nb::gil_scoped_acquire gil;
     return in_python(
-        [&] { return nb::cast<std::size_t>(adapter().attr("max_bytes")(tuple_of(shape))); });
+        [&] { return nb::cast<std::size_t>(adapter().attr("max_bytes")(dims_of(shape))); });
   }
   std::size_t encode(std::span<const float> x, const OwnLayer& layer, Bytes body) const override {
     const nb::gil_scoped_acquire gil;
     return in_python([&] {
       const nb::bytes entries(reinterpret_cast<const char*>(x.data()), x.size_bytes());
       const nb::object made =
-          adapter().attr("encode")(entries, tuple_of(layer.shape), numbers_of(layer.key));
+          adapter().attr("encode")(entries, dims_of(layer.shape), numbers_of(layer.key));
       const Buffer written(made);
       const ConstBytes bytes = written.bytes();
       if (bytes.size() <= body.size() && !bytes.empty())
@@ -102,7 +107,7 @@ class PythonCodec final : public OwnCodec {
     in_python([&] {
       const nb::bytes bytes(reinterpret_cast<const char*>(body.data()), body.size());
       const nb::object values =
-          adapter().attr("decode")(bytes, tuple_of(layer.shape), numbers_of(layer.key));
+          adapter().attr("decode")(bytes, dims_of(layer.shape), numbers_of(layer.key));
       const Buffer entries(values);
       if (entries.bytes().size() != y.size_bytes())
         throw Error("it decoded to " + std::to_string(entries.bytes().size() / 4) +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,30 @@ from ._errors import Error
 from ._messages import Key
 
 _CLAIMS = ("unbiased", "bias_bound", "omega", "contraction", "averages_over_workers", "fixed_size", "bounded")
+
+
+# Each extension of the package has the library inside, so codecs are registered in each. What is done in the first is
+# done again in those that are imported later.
+_extensions = [_atomo]
+_done: list[tuple[str, tuple[Any, ...]]] = []
+_lock = threading.Lock()
+
+
+def _everywhere(call: str, *arguments: Any) -> Any:
+    with _lock:
+        first = getattr(_atomo, call)(*arguments)
+        for extension in _extensions[1:]:
+            getattr(extension, call)(*arguments)
+        _done.append((call, arguments))
+    return first
+
+
+def share_with(extension: Any) -> None:
+    """Registers in another extension of the package what has been registered, and from now on all."""
+    with _lock:
+        for call, arguments in _done:
+            getattr(extension, call)(*arguments)
+        _extensions.append(extension)
 
 
 class _Adapter:
@@ -100,7 +125,7 @@ def register(name: str, codec: Any, *, keys: Mapping[str, Any] | None = None, su
         return _Adapter(made), {claim: getattr(made, claim, None) for claim in _CLAIMS}
 
     example = name + (":" + ",".join(needed) if needed else "")
-    _atomo.register(name, ", ".join(help_), summary, example, rows, make)
+    _everywhere("register", name, ", ".join(help_), summary, example, rows, make)
 
 
 def _row(key: str, values: Any, default: Any) -> tuple[tuple, str, str]:
@@ -123,7 +148,7 @@ def _row(key: str, values: Any, default: Any) -> tuple[tuple, str, str]:
 
 def unregister(name: str) -> bool:
     """Takes a registered codec out of this process; False if there is none. Messages of it are no longer read."""
-    return _atomo.unregister(name)
+    return _everywhere("unregister", name)
 
 
 def load_codecs(path: str | os.PathLike[str]) -> None:
@@ -132,7 +157,7 @@ def load_codecs(path: str | os.PathLike[str]) -> None:
     Runs code of that file. Raises `atomo.Error` for a file that cannot be loaded, that was built for another version
     of atomo, or whose names are taken.
     """
-    _atomo.load_codecs(os.fspath(path))
+    _everywhere("load_codecs", os.fspath(path))
 
 
 def draws(key: Key, count: int | Sequence[int], first: int = 0) -> numpy.ndarray:
