@@ -7,6 +7,7 @@
 
 #include "arguments.hpp"
 
+#include "atomo/own_codec.hpp"
 #include "own_codecs.hpp"
 
 #include <nanobind/stl/string.h>

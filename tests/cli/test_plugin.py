@@ -29,8 +29,8 @@ class Plugin(ToolTest):
             numpy.testing.assert_array_equal(numpy.load(self.path("y.npy")), numpy.load(self.path("x.npy")))
         rows = self.succeed_json("--plugin", plugin("good"), "measure", "--codec", "raw", "--draws", "2", "x.npy")
         self.assertIn("raw", str(rows))
-        self.assertIn("raw", self.succeed("--plugin", plugin("good"), "codecs").decode())
-        self.assertNotIn(" raw ", self.succeed("codecs").decode())
+        self.assertRegex(self.succeed("--plugin", plugin("good"), "codecs").decode(), r"(?m)^raw ")
+        self.assertNotRegex(self.succeed("codecs").decode(), r"(?m)^raw ")
 
     def test_a_message_is_inspected_without_its_codec_and_not_decoded(self):
         self.encoded()
