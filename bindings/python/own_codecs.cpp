@@ -197,7 +197,7 @@ nb::bytes draws(const std::vector<std::uint64_t>& key, std::uint64_t first, std:
                .channel = static_cast<std::uint16_t>(key.at(4))},
               first, words);
   }
-  return {reinterpret_cast<const char*>(words.data()), 4 * count};
+  return nb::bytes(words.data(), 4 * count);
 }
 
 }  // namespace
