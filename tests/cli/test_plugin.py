@@ -39,8 +39,10 @@ class Plugin(ToolTest):
         self.refuse(2, "unknown codec 'raw'", "encode", "--codec", "raw", "x.npy", "z.atomo")
 
     def test_plugins_that_do_not_fit_are_refused(self):
-        for kind, why in [("other_version", "was built for atomo 9.8.7, and this is"), ("no_codecs", "has no codecs: expected ATOMO_CODECS"),
-                          ("fails", "could not add its codecs: not today"), ("taken", "the name 'qsgd' of a codec is the library's"),
+        for kind, why in [("other_version", "was built for atomo 9.8.7, and this is"),
+                          ("no_codecs", "has no codecs: expected ATOMO_CODECS"),
+                          ("fails", "could not add its codecs: not today"),
+                          ("taken", "the name 'qsgd' of a codec is the library's"),
                           ("other_headers", "was built with other headers of atomo"), ("missing", "cannot be loaded")]:
             with self.subTest(kind):
                 self.refuse(2, why, "--plugin", plugin(kind), "codecs")
@@ -48,7 +50,8 @@ class Plugin(ToolTest):
         self.refuse(2, "a command is needed behind the options", "--plugin", plugin("good"))
 
     def test_what_a_codec_throws_is_told(self):
-        for first, command, why in [(13, "encode", "failed in encode: thirteen is not sent"), (15, "encode", "its max_bytes says 48"),
+        for first, command, why in [(13, "encode", "failed in encode: thirteen is not sent"),
+                                    (15, "encode", "its max_bytes says 48"),
                                     (14, "decode", "failed in decode: fourteen is not read")]:
             with self.subTest(why):
                 x = numpy.load(self.path("x.npy"))

@@ -21,7 +21,8 @@ def main():
     (commands,) = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     if not example.read_text(encoding="utf-8").endswith(source):
         return f"{example} does not end with the source of {page}"
-    environment = os.environ | {"CPLUS_INCLUDE_PATH": str(include), "PATH": f"{tool.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = f"{tool.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"CPLUS_INCLUDE_PATH": str(include), "PATH": path}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "mycodec.cpp").write_text(source, encoding="utf-8")
 
