@@ -293,7 +293,11 @@ std::string hint_for(const std::string& name, const std::vector<std::string>& na
   for (const auto& known : kKnownElsewhere) {
     if (known.name == name) return "; did you mean " + std::string(known.spec) + "?";
   }
-  return "; the nearest is " + nearest(name, names);
+  const std::string closest = nearest(name, names);
+  const bool mistyped = edit_distance(name, closest) <= 2;
+  return "; the nearest is " + closest +
+         (mistyped ? ""
+                   : "; a codec of your own has to be registered first (register_codec, --plugin)");
 }
 
 }  // namespace
@@ -337,10 +341,9 @@ Stages parse_spec(std::string_view spec) {
       const std::string known = join_words(names);
       names.emplace_back("blosc");
       for (const auto& memory : memory_table()) names.emplace_back(memory.name);
-      fail_at(spec, stage.at,
-              "unknown codec '" + stage.name + "': expected " + known +
-                  hint_for(stage.name, names) +
-                  " (a codec of your own has to be registered first: register_codec or --plugin)");
+      fail_at(
+          spec, stage.at,
+          "unknown codec '" + stage.name + "': expected " + known + hint_for(stage.name, names));
     }
     if (stages.body != nullptr) {
       fail_at(spec, stage.at, "'" + stage.name + "' cannot follow another codec: only blosc can");
