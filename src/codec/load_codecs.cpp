@@ -50,7 +50,9 @@ void load_codecs(const std::string& path) {
   std::unique_ptr<void, Close> object(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (object == nullptr) {
     const char* const why = dlerror();
-    throw Error(file + "cannot be loaded: " + shown(why == nullptr ? "no reason given" : why));
+    const bool is_path = path.find('/') != std::string::npos;
+    throw Error(file + "cannot be loaded: " + shown(why == nullptr ? "no reason given" : why) +
+                (is_path ? "" : "; a file of this folder is './" + shown(path) + "'"));
   }
   const auto* const abi = static_cast<const CodecsAbi*>(dlsym(object.get(), "atomo_codecs_abi"));
   void* const function = dlsym(object.get(), "atomo_codecs");

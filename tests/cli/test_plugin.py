@@ -47,6 +47,7 @@ class Plugin(ToolTest):
             with self.subTest(kind):
                 self.refuse(2, why, "--plugin", plugin(kind), "codecs")
         self.refuse(2, "a codec 'raw' is registered already", "--plugin", plugin("good"), "--plugin", plugin("good"), "codecs")
+        self.refuse(2, "a file of this folder is './x.so'", "--plugin", "x.so", "codecs")
         self.refuse(2, "a command is needed behind the options", "--plugin", plugin("good"))
 
     def test_what_a_codec_throws_is_told(self):
