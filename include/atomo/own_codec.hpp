@@ -151,17 +151,22 @@ class CodecRegistry {
 /// What the shared object and its host must agree in; `load_codecs` compares. It changes with the version,
 /// the compiler's ABI, or the types of this header.
 struct CodecsAbi {
-  std::uint32_t interface = 1;                               ///< of this header
-  std::uint32_t compiler_abi = __GXX_ABI_VERSION;            ///< g++'s or clang's
-  std::uint32_t string_abi = _GLIBCXX_USE_CXX11_ABI;         ///< libstdc++'s
-  std::uint32_t definition_bytes = sizeof(CodecDefinition);  ///< of the types that are passed
-  std::uint32_t traits_bytes = sizeof(Traits);               ///< of the types that are passed
-  std::uint32_t shape_bytes = sizeof(Shape);                 ///< of the types that are passed
-  char version[16] = {};                                     ///< of atomo, "0.1.0"
+  std::uint32_t interface = 1;         ///< of this header
+  std::uint32_t compiler_abi = 0;      ///< g++'s or clang's
+  std::uint32_t string_abi = 0;        ///< libstdc++'s: old or new strings
+  std::uint32_t definition_bytes = 0;  ///< of a CodecDefinition
+  std::uint32_t traits_bytes = 0;      ///< of Traits
+  std::uint32_t shape_bytes = 0;       ///< of a Shape
+  char version[16] = {};               ///< of atomo, "0.1.0"
 
   /// That of the headers which are compiled.
   [[nodiscard]] static constexpr CodecsAbi here() noexcept {
     CodecsAbi abi;
+    abi.compiler_abi = __GXX_ABI_VERSION;
+    abi.string_abi = _GLIBCXX_USE_CXX11_ABI;
+    abi.definition_bytes = sizeof(CodecDefinition);
+    abi.traits_bytes = sizeof(Traits);
+    abi.shape_bytes = sizeof(Shape);
     for (std::size_t i = 0; i + 1 < sizeof abi.version && kVersion[i] != 0; ++i)
       abi.version[i] = kVersion[i];
     return abi;
