@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs of one's own in Python: registered, used by their names, and refused where they fail."""
 import gc
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -241,6 +244,32 @@ def test_an_unregistered_codec_is_given_up():
     del codec
     gc.collect()
     assert Tracked.alive == 0
+
+
+PROGRAM = """
+import sys, numpy, atomo
+atomo.load_codecs(sys.argv[1])
+x = numpy.linspace(-1, 1, 256, dtype="float32")
+codec = atomo.Codec("mycodec:levels=100")
+assert numpy.abs(codec.decode(codec.encode(x, step=0), like=x) - x).max() < 0.011
+assert atomo.measure(codec, x, draws=2)["codecs"][0]["canonical"] == "mycodec:levels=100"
+try:
+    atomo.load_codecs(sys.argv[1])
+except atomo.Error as error:
+    assert "is registered already" in str(error), error
+else:
+    raise AssertionError("loaded twice")
+"""
+
+
+def test_a_shared_object_is_loaded(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    plugin = tmp_path / "mycodec.so"
+    subprocess.run(["g++", "-std=c++20", "-O1", "-fPIC", "-shared", f"-I{root}/include", root / "examples/mycodec.cpp",
+                    "-o", plugin], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", PROGRAM, plugin], check=True, timeout=120)
+    with pytest.raises(atomo.Error, match="cannot be loaded"):
+        atomo.load_codecs(tmp_path / "none.so")
 
 
 def test_ddp_sends_it(world):

@@ -33,6 +33,11 @@ def _everywhere(call: str, *arguments: Any) -> Any:
     return first
 
 
+def loaded() -> list[str]:
+    """The paths that `load_codecs` was given."""
+    return [arguments[0] for call, arguments in _done if call == "load_codecs"]
+
+
 def share_with(extension: Any) -> None:
     """Registers in another extension of the package what has been registered, and from now on all."""
     with _lock:
