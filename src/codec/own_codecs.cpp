@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
 
 #include "codec/memory_stage.hpp"
 #include "core/utf8.hpp"
@@ -62,7 +63,9 @@ void keep(const Instance& instance, const Definition& definition) {
       it = all.instances.erase(it);
     }
   }
-  if (all.instances.size() < kKept) all.instances.insert_or_assign(instance->spec, instance);
+  if (all.instances.size() >= kKept) return;
+  Instance& kept = all.instances[instance->spec];
+  dropped.push_back(std::exchange(kept, instance));
 }
 
 /// Hands the keys of a spec to a maker and writes the canonical spec.
