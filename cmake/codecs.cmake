@@ -4,6 +4,7 @@ set(ATOMO_CODECS
   "chunk_topk_codec.cpp chunk_topk.cu test_chunk_topk.cpp"
   "identity_codec.cpp identity.cu -"
   "natural_codec.cpp natural.cu test_natural.cpp"
+  "own_codec.cpp - test_own_codec.cpp"
   "qsgd_codec.cpp qsgd.cu test_qsgd.cpp"
   "random_k_codec.cpp random_k.cu test_random_k.cpp"
   "sign_codec.cpp sign.cu test_sign.cpp"

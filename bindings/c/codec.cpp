@@ -27,6 +27,10 @@ const std::vector<atomo::CodecHelp>& rows() {
 
 }  // namespace
 
+atomo_status atomo_load_codecs(const char* path) {
+  return guarded([&] { atomo::load_codecs(&given(path, "path")); });
+}
+
 atomo_status atomo_codec_create(const char* spec, atomo_codec** codec) {
   return handed_out(codec, [&] { return atomo::Codec::parse(&given(spec, "spec")); });
 }

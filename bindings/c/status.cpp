@@ -31,11 +31,20 @@ static_assert(static_cast<int>(Status::overflow) == ATOMO_OVERFLOW);
 static_assert(static_cast<int>(Status::overspent) == ATOMO_OVERSPENT);
 static_assert(static_cast<int>(Status::buffer_too_small) == ATOMO_BUFFER_TOO_SMALL);
 static_assert(static_cast<int>(Status::wrong_stage) == ATOMO_WRONG_STAGE);
+static_assert(static_cast<int>(Status::codec_failed) == ATOMO_CODEC_FAILED);
 
 }  // namespace
 
 atomo_status to_c(Status status) noexcept {
-  if (failed(status)) remember(describe(status));
+  if (status == Status::codec_failed || status == Status::codec_unknown) {
+    try {
+      remember(explain(status));
+    } catch (...) {  // out of memory
+      remember(describe(status));
+    }
+  } else if (failed(status)) {
+    remember(describe(status));
+  }
   return static_cast<atomo_status>(status);
 }
 

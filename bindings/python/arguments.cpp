@@ -7,10 +7,14 @@
 
 #include "arguments.hpp"
 
+#include "atomo/own_codec.hpp"
+#include "own_codecs.hpp"
+
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +27,10 @@ void raise(const char* type, const std::string& message, const char* status) {
     const nb::object error = nb::module_::import_("atomo._errors").attr(type);
     const nb::object value = error(nb::str(message.c_str(), message.size()),
                                    status != nullptr ? nb::object(nb::str(status)) : nb::none());
+    if (status != nullptr && std::string_view(status) == "codec_failed") {
+      if (const nb::object cause = take_codec_exception(); cause.is_valid())
+        PyException_SetCause(value.ptr(), nb::object(cause).release().ptr());
+    }
     PyErr_SetObject(error.ptr(), value.ptr());
   } catch (nb::python_error& failure) {
     failure.restore();
@@ -67,6 +75,10 @@ const char* name_of(Status failure) noexcept {
       return "invalid_argument";
     case Status::wrong_stage:
       return "wrong_stage";
+    case Status::codec_unknown:
+      return "codec_unknown";
+    case Status::codec_failed:
+      return "codec_failed";
     default:
       return "unknown";
   }
@@ -88,7 +100,7 @@ static std::string names_of_notices(Status status) {
 nb::tuple status_of(std::int32_t number) {
   const auto status = static_cast<Status>(number);
   const std::string name = failed(status) ? name_of(status) : names_of_notices(status);
-  return nb::make_tuple(name, std::string(describe(status)), failed(status));
+  return nb::make_tuple(name, explain(status), failed(status));
 }
 
 void check_encoded(Status status) {
@@ -122,7 +134,7 @@ void register_failures() {
         try {
           std::rethrow_exception(thrown);
         } catch (const Failure& failure) {
-          std::string text(describe(failure.status()));
+          std::string text = explain(failure.status());
           if (failure.message())
             text = "payloads[" + std::to_string(*failure.message()) + "]: " + text;
           raise(failure.decoding() ? "DecodeError" : "Error", text, name_of(failure.status()));

@@ -35,7 +35,7 @@ inline ffi::Error error_of(std::string_view what, std::string_view message) {
 /// Success for a status that is none.
 inline ffi::Error error_of(std::string_view what, atomo::Status status) {
   if (!failed(status)) return ffi::Error::Success();
-  return error_of(what, describe(status));
+  return error_of(what, atomo::explain(status));
 }
 /// A message is longer than the payload that the caller asked for.
 inline ffi::Error capacity_error(std::string_view what, std::uint64_t bytes, std::size_t capacity) {

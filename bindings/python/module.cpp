@@ -10,6 +10,7 @@
 #include "compressor.hpp"
 #include "device.hpp"
 #include "messages.hpp"
+#include "own_codecs.hpp"
 #include "patches.hpp"
 
 NB_MODULE(_atomo, module) {
@@ -23,6 +24,7 @@ NB_MODULE(_atomo, module) {
   auto codec = bind_codec(module);
   auto compressor = bind_compressor(module);
   bind_messages(module);
+  bind_own_codecs(module);
   bind_patches(module);
   bind_device_calls(module, codec, compressor);
 #ifdef ATOMO_PYTHON_CUDA

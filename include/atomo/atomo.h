@@ -41,6 +41,12 @@ ATOMO_API const char* atomo_version(void);
 /// The version of the containers it writes; it reads every minor of this major.
 ATOMO_API atomo_status atomo_format_version(int32_t* major_out, int32_t* minor_out);
 
+/// Loads a shared object with codecs of one's own in C++ (atomo/own_codec.hpp, docs/own-codec.md) and
+/// registers them in this process. Runs code of that file. Safe from several threads at once.
+/// ATOMO_INVALID_ARGUMENT, with the reason in `atomo_last_error`, for a file that cannot be loaded, was
+/// built for another version of atomo, or whose names are taken.
+ATOMO_API atomo_status atomo_load_codecs(const char* path);
+
 /// Reads a spec, "atomo:bits=0.5". `*codec` is NULL on failure.
 ATOMO_API atomo_status atomo_codec_create(const char* spec, atomo_codec** codec);
 /// Gives it back; what was made with it stays.

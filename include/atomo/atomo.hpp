@@ -7,6 +7,7 @@
 #include "atomo/codec.hpp"
 #include "atomo/compressor.hpp"
 #include "atomo/container.hpp"
+#include "atomo/own_codec.hpp"
 #include "atomo/patch.hpp"
 #include "atomo/thread_pool.hpp"
 #include "atomo/types.hpp"

@@ -49,6 +49,8 @@ enum atomo_status_value {
   ATOMO_TOO_LARGE = 268,         ///< a sum is beyond what a message can hold
   ATOMO_INVALID_ARGUMENT = 269,  ///< a mistake of the caller; `atomo_last_error` names it
   ATOMO_WRONG_STAGE = 270,       ///< a call out of its order: a step is or is not under way
+  ATOMO_CODEC_UNKNOWN = 271,     ///< a layer's codec is not the library's, and not loaded here
+  ATOMO_CODEC_FAILED = 272,      ///< a loaded codec failed; atomo_last_error has its words
 
   ATOMO_OUT_OF_MEMORY = 512,  ///< there was no memory for it
   ATOMO_INTERNAL = 513        ///< a mistake of the library's

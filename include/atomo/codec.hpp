@@ -129,7 +129,8 @@ struct CodecHelp {
   std::vector<std::string> specs;
 };
 
-/// Every codec this build knows, in the order of the documentation.
+/// Every codec this build knows, in the order of the documentation; behind them those that were
+/// registered (atomo/own_codec.hpp).
 [[nodiscard]] std::vector<CodecHelp> list_codecs();
 /// Every memory that may stand in front of a codec, likewise.
 [[nodiscard]] std::vector<CodecHelp> list_memories();

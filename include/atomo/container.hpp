@@ -15,8 +15,10 @@ namespace [[gnu::visibility("default")]] atomo {
 
 /// One layer of a container, as its row and kind say.
 struct LayerInfo {
-  std::string name;          ///< empty unless the container carries names
-  std::string codec;         ///< "atomo/rows", "qsgd:bits=4,bucket=512,norm=max", ...
+  std::string name;  ///< empty unless the container carries names
+  /// "atomo/rows", "qsgd:bits=4,bucket=512,norm=max", ...; of a codec that is not the library's its spec,
+  /// registered here or not, and "own" where the body does not tell.
+  std::string codec;
   DType dtype = DType::f32;  ///< what the encoder was given
   Shape shape;               ///< what the encoder was given
   float price =

@@ -66,6 +66,9 @@ enum class [[nodiscard]] Status : std::int32_t{
     invalid_argument,  ///< a pointer that is needed is null, a number is out of its range, or a
                        ///< call on CUDA has no stream
     wrong_stage,       ///< a call out of its order: a step is or is not under way
+    codec_unknown,  ///< a layer's codec is not the library's, and not registered here: `codec_error`
+                    ///< (atomo/own_codec.hpp) names it
+    codec_failed,   ///< a registered codec threw or broke its promise: `codec_error` has the text
 };
 
 /// True when the call did not do what was asked.

@@ -15,7 +15,9 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "atomo/own_codec.hpp"
 #include "atomo/version.hpp"
 #include "commands/commands.hpp"
 #include "common/cores.hpp"
@@ -299,6 +301,16 @@ void build(CLI::App& app, Options& options) {
   app.set_version_flag("--version", fmt::format("atomo {} (container format {}.{})", kVersion,
                                                 kFormatMajor, kFormatMinor));
   app.get_formatter()->column_width(34);
+  app.add_option_function<std::vector<std::string>>(
+         "--plugin",
+         [](const std::vector<std::string>& files) {
+           for (const std::string& file : files) load_codecs(file);
+         },
+         "A shared object with codecs of your own, for every command; it stands before the "
+         "command, "
+         "once for each file")
+      ->allow_extra_args(false)
+      ->type_name("FILE.so");
   app.footer(
       "Exit codes: 0 done; 1 a payload was refused; 2 wrong usage, a path or a tensor that cannot "
       "be used.\n"
@@ -322,8 +334,11 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
   if (commands.empty()) {
     const std::string accepted =
         "codecs, encode, decode, inspect, measure, add, delta or apply (see atomo --help)";
-    return argc < 2 ? fmt::format("a command is needed: {}", accepted)
-                    : fmt::format("'{}' is no command; accepted is {}", argv[1], accepted);
+    const bool is_option = argc > 1 && argv[1][0] == '-';
+    return argc < 2 || is_option
+               ? fmt::format("a command is needed{}: {}", is_option ? " behind the options" : "",
+                             accepted)
+               : fmt::format("'{}' is no command; accepted is {}", argv[1], accepted);
   }
   std::string text = error.what();
   std::replace(text.begin(), text.end(), '\n', ' ');

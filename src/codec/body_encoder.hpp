@@ -80,6 +80,8 @@ class BodyEncoder {
   [[nodiscard]] virtual Traits traits() const = 0;
   [[nodiscard]] virtual Kind kind(const Shape& shape, DType dtype) const = 0;
   [[nodiscard]] virtual std::size_t max_body_bytes(const Shape& shape) const = 0;
+  /// At set-up. \throws Error for a shape that it cannot encode.
+  virtual void check_shape(const Shape&) const {}
   [[nodiscard]] virtual std::size_t scratch_bytes(const Shape&) const { return 0; }
   [[nodiscard]] virtual PriceRule price_rule(const Shape&) const noexcept { return {}; }
   /// This encoder as one that has a price; null otherwise.

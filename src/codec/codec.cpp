@@ -59,6 +59,7 @@ std::string Codec::to_string() const { return stages_->to_string(); }
 const Traits& Codec::traits() const noexcept { return *traits_; }
 
 std::size_t Codec::max_encoded_bytes(const Shape& shape, DType dtype) const {
+  stages_->body->check_shape(shape);
   const EncoderPlan plan(*stages_, shape, dtype);
   const std::size_t head = one_layer_head_bytes(plan.kind), most = max_message_bytes(plan, head);
   if (most > 0) return most;
@@ -85,6 +86,7 @@ std::size_t Codec::encode_workspace_bytes(const Shape& shape, DType dtype, Devic
                 "' keeps a memory, and a codec has no state: encode with a Compressor, or with '" +
                 without_memory().to_string() + "'");
   }
+  stages_->body->check_shape(shape);
   const EncoderPlan plan(*stages_, shape, dtype);
   if (device == Device::cuda) return codec::device_backend_for(plan).encode_workspace_bytes(plan);
   Carver carver;

@@ -6,6 +6,7 @@
 #include "atomo/codec.hpp"
 #include "codec/body_decoder.hpp"
 #include "codec/memory_stage.hpp"
+#include "codec/own_codecs.hpp"
 #include "codec/spec.hpp"
 
 namespace atomo::codec {
@@ -51,6 +52,7 @@ std::vector<CodecHelp> list_codecs() {
   std::vector<CodecHelp> list;
   for (const auto& entry : codec::codec_table())
     list.push_back({entry.name, entry.keys, entry.summary, entry.example, entry.specs});
+  for (CodecHelp& row : codec::own_codec_help()) list.push_back(std::move(row));
   list.push_back({"+blosc",
                   "codec=lz4|zstd|blosclz, level=0..9, shuffle=none|byte|bit",
                   "a lossless stage behind any codec, stored when it does not shrink",

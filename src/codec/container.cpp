@@ -12,6 +12,7 @@
 #include "codec/read_layers.hpp"
 #include "core/fp_guard.hpp"
 #include "core/status.hpp"
+#include "format/own_body.hpp"
 #include "format/thinning.hpp"
 
 namespace atomo {
@@ -68,6 +69,12 @@ Status describe_layer(const LayerCursor& layer, const format::Header& header, La
   }
   if (info.non_finite || info.shape.elements() == 0)
     return body.empty() ? Status::ok : Status::corrupt;
+  if (layer.kind.method == format::MethodId::own) {
+    format::OwnBody opened;
+    const Status s = format::open_own_body(body, layer.kind.params, info.shape.elements(), opened);
+    if (failed(s)) return s;
+    info.codec = std::string(opened.spec);
+  }
   return decoder.count(body, layer.kind, layer.row.form(), info.atoms, info.kept);
 }
 

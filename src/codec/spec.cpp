@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "codec/memory_stage.hpp"
+#include "codec/own_codecs.hpp"
 #include "core/utf8.hpp"
 
 namespace atomo::codec {
@@ -111,10 +112,16 @@ std::vector<StageText> read_stages(std::string_view spec) {
 std::vector<std::string> codec_names() {
   std::vector<std::string> names;
   for (const auto& entry : codec_table()) names.emplace_back(entry.name);
+  for (const std::string& name : registered_codecs()) names.push_back(name);
   return names;
 }
 
 }  // namespace
+
+SpecArgs read_one_stage(std::string_view spec) {
+  StageText stage = read_stage(spec, 0, spec.size());
+  return {std::string(spec), stage.name, std::move(stage.args)};
+}
 
 bool SpecArgs::has(std::string_view key) const {
   return std::any_of(args_.begin(), args_.end(), [&](const Arg& a) { return a.key == key; });
@@ -286,7 +293,11 @@ std::string hint_for(const std::string& name, const std::vector<std::string>& na
   for (const auto& known : kKnownElsewhere) {
     if (known.name == name) return "; did you mean " + std::string(known.spec) + "?";
   }
-  return "; the nearest is " + nearest(name, names);
+  const std::string closest = nearest(name, names);
+  const bool mistyped = edit_distance(name, closest) <= 2;
+  return "; the nearest is " + closest +
+         (mistyped ? ""
+                   : "; a codec of your own has to be registered first (register_codec, --plugin)");
 }
 
 }  // namespace
@@ -324,7 +335,8 @@ Stages parse_spec(std::string_view spec) {
     const auto& table = codec_table();
     const auto entry = std::find_if(table.begin(), table.end(),
                                     [&](const auto& e) { return e.name == stage.name; });
-    if (entry == table.end()) {
+    const bool is_own = entry == table.end() && is_own_codec(stage.name);
+    if (entry == table.end() && !is_own) {
       auto names = codec_names();
       const std::string known = join_words(names);
       names.emplace_back("blosc");
@@ -336,8 +348,8 @@ Stages parse_spec(std::string_view spec) {
     if (stages.body != nullptr) {
       fail_at(spec, stage.at, "'" + stage.name + "' cannot follow another codec: only blosc can");
     }
-    args.check_keys(entry->known);
-    stages.body = entry->make(args);
+    if (!is_own) args.check_keys(entry->known);
+    stages.body = is_own ? make_own(stage.name, args) : entry->make(args);
     args.finish();
   }
   if (stages.memory && stages.body == nullptr)

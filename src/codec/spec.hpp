@@ -49,6 +49,9 @@ class SpecArgs {
   std::vector<Arg> args_;
 };
 
+/// Reads a spec of one stage, as a message has it. \throws Error
+[[nodiscard]] SpecArgs read_one_stage(std::string_view spec);
+
 /// `keep=`: an integer is a count, a number with a point a fraction of the whole.
 struct Keep {
   double value = 0;
@@ -99,6 +102,8 @@ struct PriceOptions {
 
 // Families of `atomo:` and forms of `topk:` with files of their own.
 std::shared_ptr<const BodyEncoder> make_coordinate(SpecArgs&);
+/// Of a registered codec (own_codecs.hpp).
+std::shared_ptr<const BodyEncoder> make_own(std::string_view name, SpecArgs&);
 /// `topk:chunk=`.
 std::shared_ptr<const BodyEncoder> make_chunk_topk(SpecArgs&);
 /// `atoms=svd`: null unless its pairs are sent as f32.

@@ -56,6 +56,7 @@ enum class Purpose : std::uint8_t {
   memory_low = 27,
   select_entry = 28,  ///< of a chunk, one draw a chunk
   round_entry = 29,   ///< the value of one that was kept, to a level
+  own = 30,           ///< of codecs that are not the library's, for both ends
 };
 
 /// The indices of one purpose: 40 bits.

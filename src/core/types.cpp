@@ -81,6 +81,10 @@ std::string_view describe(Status s) noexcept {
              "is out of its range, or a call on CUDA has no stream";
     case Status::wrong_stage:
       return "a call out of its order: begin_step begins a step, end_step ends it";
+    case Status::codec_unknown:
+      return "a layer was written by a codec that is not registered here: codec_error names it";
+    case Status::codec_failed:
+      return "a registered codec failed: codec_error says why";
     default:
       return "unknown status";
   }

@@ -55,6 +55,7 @@ void Compressor::Impl::set_up_layers() {
     if (!names.insert(layer.name).second)
       throw Error("two layers are called '" + layer.name + "': names must differ");
     codecs.push_back(policy.codec_for(layer.name));
+    Access::stages(codecs.back()).body->check_shape(layer.shape);
     plans.emplace_back(Access::stages(codecs.back()), layer.shape, layer.dtype);
     plans.back().learns_rank &= options.learns_ranks;
     if (plans.back().learns_rank) ranked_layers.push_back(plans.size() - 1);

@@ -12,7 +12,7 @@ import atomo
 from atomo import _atomo
 
 STATUSES = {"truncated", "bad_magic", "bad_version", "bad_checksum", "corrupt", "shape_mismatch", "codec_mismatch",
-            "unsupported", "external", "price_mismatch", "too_large", "invalid_argument", "wrong_stage"}
+            "unsupported", "external", "price_mismatch", "too_large", "invalid_argument", "wrong_stage", "codec_unknown", "codec_failed"}
 X = gradient(24, 40)
 
 

@@ -338,9 +338,19 @@ void add_thinning(List& list) {
   add("corrupt-thinned_identity", "identity", kRunsOfTwo + kOne);
 }
 
+/// Of a codec that is not the library's.
+void add_own(List& list) {
+  const char* const own = "levels";
+  list.add_body("truncated-own_spec", own, [](Buffer& b) { b.resize(5); });
+  list.add_body("corrupt-own_name", own, [](Buffer& b) { put_byte(b, 1, 'L'); });
+  list.add_body("corrupt-own_parameters", own, [](Buffer& b) { b.at(15) ^= std::byte{1}; });
+  list.add_body("corrupt-own_too_long", own, [](Buffer& b) { b.resize(8 * 160 + 32769); });
+}
+
 }  // namespace
 
 std::vector<RejectedMessage> rejected_messages() {
+  static_cast<void>(golden_cases());  // which register the codec of the tests
   List list;
   add_framing(list);
   add_heads(list);
@@ -351,6 +361,7 @@ std::vector<RejectedMessage> rejected_messages() {
   add_forms(list);
   add_wide_bodies(list);
   add_thinning(list);
+  add_own(list);
   return list.take();
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "format/container_head.hpp"
+#include "support/own_codecs.hpp"
 #include "support/support.hpp"
 
 namespace atomo {
@@ -96,7 +97,17 @@ std::string test_name(const testing::TestParamInfo<std::string>& info) {
     name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Specs, Mutations, testing::ValuesIn(test::all_specs()), test_name);
+/// Those of the library, and where there is no device one that is not.
+std::vector<std::string> specs() {
+  if constexpr (kOnCpu) {
+    static const test::Registered levels(test::levels_definition());
+    std::vector<std::string> all = test::all_specs();
+    all.emplace_back("levels:levels=5+blosc:codec=zstd");
+    return all;
+  }
+  return test::all_specs();
+}
+INSTANTIATE_TEST_SUITE_P(Specs, Mutations, testing::ValuesIn(specs()), test_name);
 
 TEST_P(Mutations, EveryTruncation) {
   for (std::size_t n = 0; n < message.size(); n += kCutStride) {

@@ -14,6 +14,8 @@ GIVEN = """#include <atomo/atomo.hpp>
 #include <atomo/cuda.hpp>
 
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 // MPI, as far as the examples call it.

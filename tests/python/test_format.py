@@ -74,6 +74,7 @@ AREAS = {
     "sign": r"-sign",
     "top_k": r"-topk(?!.*blosc)",
     "random_k": r"-randomk",
+    "own": r"-levels(?!.*blosc)",
     "lossless": r"blosc",
     "models": r"^model",
     "sums": r"^summed",

@@ -13,7 +13,7 @@ import unittest
 
 from jobs import ROOT, TRAINER, data, launch, path
 
-GROUPS = ["Algorithm", "Servers", "Local steps", "Graph", "Codec", "Data", "Model and optimiser", "Checkpoints",
+GROUPS = ["Algorithm", "Servers", "Local steps", "Graph", "Codec", "Codecs of your own", "Data", "Model and optimiser", "Checkpoints",
           "What is written", "Faults"]
 BRIEF = ("--model", "logistic", "--data", data, "--batch", 8)
 POLICY = "# lines may say why, with a = or a 'quote'\n*.bias = identity:dtype=f32\n* = qsgd:bits=4\n"
@@ -91,6 +91,20 @@ class HelpTest(unittest.TestCase):
         self.assertIn("--beta2: goes with --optimizer adam, adamw, adafactor and muon, not with sgd", check("--beta2", "0.99"))
         self.assertRegex(check("--optimizer", "adam", "--beta1", "1"), "--beta1: .*from 0 to below 1")
         self.assertEqual(check("--algorithm", "ps", "--servers", 2), "")
+
+    def test_codecs_of_ones_own(self):
+        plugin = os.environ.get("ATOMO_TEST_PLUGIN", "")
+        if not plugin:
+            self.skipTest("the examples were not built")
+        self.assertIn("unknown codec 'mycodec'", check("--codec", "mycodec"))
+        self.assertIn("cannot be loaded", check("--plugin", "./none.so"))
+        self.assertIn("from 1 to 127", check("--plugin", plugin, "--codec", "mycodec:levels=500"))
+        self.assertIn("--codec: a memory", check("--plugin", plugin, "--codec", "ef+mycodec", "--algorithm", "ps"))
+        out = run("--algorithm", "allgather", "--plugin", plugin, "--codec", "ef+mycodec:levels=4", *BRIEF, "--steps", 6,
+                  "--out", path("own"))
+        losses = losses_of(out)
+        self.assertEqual(len(losses), 6)
+        self.assertLess(losses[-1], losses[0])
 
     def test_memories_go_where_every_gradient_is_gathered(self):
         memory = ("--codec", "ef+topk:keep=0.01")

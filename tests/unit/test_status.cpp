@@ -51,7 +51,7 @@ TEST(Status, EverySetOfNoticesHasItsText) {
 
 TEST(Status, EveryFailureHasItsText) {
   const auto first = static_cast<int>(Status::buffer_too_small),
-             last = static_cast<int>(Status::wrong_stage);
+             last = static_cast<int>(Status::codec_failed);
   for (int number = first; number <= last; ++number) {
     EXPECT_TRUE(failed(static_cast<Status>(number)));
     EXPECT_NE(describe(static_cast<Status>(number)), "unknown status") << number;

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "core/half.hpp"
+#include "support/own_codecs.hpp"
 #include "support/support.hpp"
 
 namespace atomo::test {
@@ -375,9 +376,23 @@ FormatCase summed_ones(std::int64_t n) {
           35};
 }
 
+/// Sizes and contents of a codec that is not the library's.
+void add_own(std::vector<FormatCase>& cases) {
+  for (const char* spec : {"levels:levels=20", "levels:levels=3+blosc:codec=zstd"}) {
+    cases.push_back(single("zero", spec, {9, 70}, Content::zero));
+    cases.push_back(single("nonfinite", spec, {9, 70}, Content::non_finite));
+    cases.push_back(single("scalar", spec, Shape{}));
+    cases.push_back(single("empty", spec, {0, 5}));
+  }
+}
+
+/// The codec that the cases send as the method own: among all specs from now on.
+void register_levels() { static const Registered levels(levels_definition()); }
+
 }  // namespace
 
 std::vector<FormatCase> format_cases() {
+  register_levels();
   std::vector<FormatCase> cases;
   for (const std::string& spec : all_specs()) {
     cases.push_back(single("rows", spec, {12, 40}));
@@ -386,6 +401,7 @@ std::vector<FormatCase> format_cases() {
     cases.push_back(single("bf16", spec, {20, 33}, Content::mixed, DType::bf16));
   }
   add_edges(cases);
+  add_own(cases);
   add_spectral_edges(cases);
   add_models(cases);
   add_thinned(cases);
@@ -396,6 +412,7 @@ std::vector<FormatCase> format_cases() {
 }
 
 std::vector<FormatCase> golden_cases() {
+  register_levels();
   std::vector<FormatCase> cases;
   for (const std::string& spec : all_specs()) cases.push_back(single("golden", spec, {20, 33}));
   // Its lossless stage is sure to make it shorter.

@@ -164,7 +164,7 @@ class Codec:
             try:
                 self._codec.decode(payload, array)
             except DecodeError as error:
-                raise explained(error, payload, [(tuple(array.shape), self._spec)]) from None
+                raise explained(error, payload, [(tuple(array.shape), self._spec)]) from error.__cause__
         return array if like is None else finished(array, like)
 
     def decode_add(self, payload: Any, *, out: AnyArray, alpha: float = 1.0) -> AnyArray:
@@ -178,7 +178,7 @@ class Codec:
             try:
                 self._codec.decode_add(payload, out, alpha)
             except DecodeError as error:
-                raise explained(error, payload, [(tuple(out.shape), self._spec)]) from None
+                raise explained(error, payload, [(tuple(out.shape), self._spec)]) from error.__cause__
         return out
 
     def decode_add_all(self, payloads: Sequence[Any], *, out: AnyArray, alpha: float = 1.0) -> AnyArray:

@@ -239,7 +239,7 @@ class Compressor:
             try:
                 self._model.decode(payload, arrays)
             except DecodeError as error:
-                raise explained(error, payload, [(shape, None) for _, shape, _ in self._specs]) from None
+                raise explained(error, payload, [(shape, None) for _, shape, _ in self._specs]) from error.__cause__
         if wanted is not None:
             arrays = [finished(array, x) for array, x in zip(arrays, wanted)]
         return dict(zip(self._numbers, arrays))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from . import _tool
+from . import _own, _tool
 from ._codec import Codec
 from ._errors import Error
 from ._frameworks import named, to_numpy
@@ -29,7 +29,8 @@ def measure(codecs: str | Codec | Iterable[str | Codec], arrays: Any, *, draws: 
     "spec", "canonical", "bytes" and "bits_per_parameter" of a message with names, "nmse" (mean |decode - g|^2 / |g|^2)
     and its standard error "nmse_stderr", "bias_z" (the mean error in standard errors), "encode_ms", "decode_ms", and
     "encode_gbs", "decode_gbs" and "memcpy_gbs" in GB/s. With several threads, "one_thread" has the four times and
-    speeds of one. Raises `atomo.Error` with what the tool refused.
+    speeds of one. Codecs of your own are measured where `load_codecs` brought them; the tool has no Python. Raises
+    `atomo.Error` with what the tool refused.
 
     >>> import atomo, numpy
     >>> report = atomo.measure("identity:dtype=f32", numpy.ones(64, "float32"), draws=2)
@@ -37,8 +38,11 @@ def measure(codecs: str | Codec | Iterable[str | Codec], arrays: Any, *, draws: 
     (0.0, 64)
     """
     specs = [str(codecs)] if isinstance(codecs, (str, Codec)) else [str(codec) for codec in codecs]
-    command = [_tool.path(), "measure", "--json", "--draws", str(draws), "--seed", str(seed), "--threads", str(threads),
-               "--device", device]
+    command = [_tool.path()]
+    for plugin in _own.loaded():
+        command += ["--plugin", plugin]
+    command += ["measure", "--json", "--draws", str(draws), "--seed", str(seed), "--threads", str(threads),
+                "--device", device]
     for spec in specs:
         command += ["--codec", spec]
     with tempfile.TemporaryDirectory(prefix="atomo-") as folder:

@@ -198,7 +198,7 @@ def _into(payload: Any, arrays: list, alpha: float | None) -> list:
     try:
         _atomo.decode(payload, arrays, alpha)
     except DecodeError as error:
-        raise explained(error, payload, [(tuple(array.shape), None) for array in arrays]) from None
+        raise explained(error, payload, [(tuple(array.shape), None) for array in arrays]) from error.__cause__
     return arrays
 
 

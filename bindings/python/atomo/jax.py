@@ -58,6 +58,10 @@ except ImportError as error:
         "pip install jax, then build atomo again (pip install --force-reinstall --no-deps .)"
     ) from error
 
+from ._own import share_with
+
+share_with(_atomo_jax)
+
 __all__ = ["decode", "decode_add", "decode_add_tree", "decode_tree", "encode", "encode_tree", "layer_names"]
 
 Array = jax.Array

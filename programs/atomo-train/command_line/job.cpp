@@ -47,7 +47,7 @@ bool is_repeated(const CLI::Option& option) {
 bool is_path(const std::string& name, const std::string& value) {
   if (name == "policy") return !is_policy_text(value);
   if (name == "graph") return is_graph_file(value);
-  return name == "data" || name == "hosts";
+  return name == "data" || name == "hosts" || name == "plugin";
 }
 
 /// What the command line means by `text`, which may be "yes", ".05" or "0x10" too.

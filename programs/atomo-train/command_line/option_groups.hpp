@@ -37,7 +37,7 @@ void check_algorithm_options(const CLI::App& app, const Options& o);
 // options_training.cpp
 /// Whether a value of --policy is the policy itself, not a file's path.
 [[nodiscard]] bool is_policy_text(const std::string& policy);
-void add_codec_options(CLI::App& app, CodecChoice& choice);
+void add_codec_options(CLI::App& app, CodecChoice& choice, std::string& plugin);
 void add_data_options(CLI::App& app, Options& o);
 void add_model_options(CLI::App& app, Options& o);
 

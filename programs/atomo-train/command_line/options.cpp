@@ -119,7 +119,7 @@ void add_options(CLI::App& app, Options& o, CodecChoice& choice) {
   add_local_step_options(app, o);
   add_low_rank_options(app, o);
   add_graph_options(app, o);
-  add_codec_options(app, choice);
+  add_codec_options(app, choice, o.plugin);
   add_data_options(app, o);
   add_model_options(app, o);
   add_checkpoint_options(app, o);
@@ -187,6 +187,7 @@ Options parse_options(int argc, char** argv) {
   app.config_formatter(std::make_shared<JobReader>(app));
   try {
     app.parse(argc, argv);
+    if (!o.plugin.empty()) atomo::load_codecs(o.plugin);
     check_algorithm_options(app, o);
     choose_codec(choice, o);
     if (o.algorithm == "powersgd") choose_residual(o);

@@ -62,6 +62,7 @@ struct Options {
   std::string pixels = "standardised";  ///< or "plain"
   std::string policy = "* = identity:dtype=f32";   ///< text of the policy, whichever option gave it
   std::string codec_label = "identity:dtype=f32";  ///< how tables name it
+  std::string plugin;  ///< shared object with codecs of one's own; empty: none
   std::string optimizer = "sgd";
   std::string schedule = "cosine";
   std::uint32_t warmup = 0;  ///< steps over which the learning rate rises

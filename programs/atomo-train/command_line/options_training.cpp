@@ -19,7 +19,7 @@ constexpr int kMostThreads = 1024;
 
 bool is_policy_text(const std::string& policy) { return policy.find('=') != std::string::npos; }
 
-void add_codec_options(CLI::App& app, CodecChoice& choice) {
+void add_codec_options(CLI::App& app, CodecChoice& choice, std::string& plugin) {
   const char* group = kCodecGroup;
   app.add_option("--budget", choice.budget,
                  "bits a parameter at one price for the model, e.g. 0.5bit")
@@ -31,6 +31,10 @@ void add_codec_options(CLI::App& app, CodecChoice& choice) {
   app.add_option("--policy", choice.policy, "lines 'pattern = codec', or a file of them")
       ->option_text("POLICY")
       ->group(group);
+  app.add_option("--plugin", plugin,
+                 "shared object with codecs of your own in C++, loaded by every process")
+      ->option_text("FILE.so")
+      ->group("Codecs of your own");
 }
 
 void add_data_options(CLI::App& app, Options& o) {

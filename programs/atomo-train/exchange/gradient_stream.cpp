@@ -10,6 +10,7 @@
 #include "exchange/gradient_stream.hpp"
 
 #include <algorithm>
+#include <atomo/own_codec.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -22,7 +23,7 @@ void check(atomo::Status status, const char* action, const std::string& layer, s
   if (!atomo::failed(status)) return;
   throw std::runtime_error(std::string("cannot ") + action +
                            (layer.empty() ? "" : " '" + layer + "'") + " at step " +
-                           std::to_string(step) + ": " + std::string(atomo::describe(status)));
+                           std::to_string(step) + ": " + atomo::explain(status));
 }
 
 }  // namespace
@@ -243,7 +244,7 @@ void GradientReceiver::check_payload(std::size_t worker, std::size_t layer) {
   const int rank = transport_.rank_of_worker(static_cast<int>(worker));
   throw Fault(rank, transport_.name(rank) + " sent a payload that is refused, layer '" +
                         compressor_.layers()[layer].name + "' of step " +
-                        std::to_string(step(worker)) + ": " + std::string(atomo::describe(status)));
+                        std::to_string(step(worker)) + ": " + atomo::explain(status));
 }
 
 void GradientReceiver::add(std::size_t worker, std::size_t layer, float share, Timeline& timeline) {

@@ -6,6 +6,7 @@
 /// own, so that the worker whose payload is refused can be named.
 
 #include <algorithm>
+#include <atomo/own_codec.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -80,8 +81,7 @@ class HostExchange final : public Exchange {
       views.push_back({out.data() + offsets_[i], atomo::DType::f32, own_views_[i].shape});
     const auto status = compressor_.decode(std::span(payload_).first(bytes_), views, context());
     if (atomo::failed(status))
-      throw std::runtime_error("cannot decode what was encoded: " +
-                               std::string(atomo::describe(status)));
+      throw std::runtime_error("cannot decode what was encoded: " + atomo::explain(status));
   }
 
   void corrupt() override { payload_[bytes_ / 2] ^= std::byte{1}; }

@@ -8,6 +8,7 @@
 #include "exchange/mail.hpp"
 
 #include <algorithm>
+#include <atomo/own_codec.hpp>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -74,7 +75,7 @@ void Mail::send(std::span<const int> ranks, std::span<const float> model,
   }
   if (atomo::failed(status)) {
     throw std::runtime_error("cannot encode the message of step " + std::to_string(step_) + ": " +
-                             std::string(atomo::describe(status)));
+                             atomo::explain(status));
   }
   if (std::exchange(corrupt_next_, false)) message.memory[bytes / 2] ^= std::byte{1};
   if (tail_bytes_ != 0) std::memcpy(message.memory.data() + bytes, tail.data(), tail_bytes_);
@@ -133,7 +134,7 @@ void Mail::decode(int rank, atomo::ConstBytes message, std::span<float> model,
   if (message.size() < tail_bytes_) refuse("it is shorter than the statistics behind it");
   const auto payload = message.first(message.size() - tail_bytes_);
   const auto status = coder_->decode(learner_.compressor(), payload, model);
-  if (atomo::failed(status)) refuse(std::string(atomo::describe(status)));
+  if (atomo::failed(status)) refuse(atomo::explain(status));
   if (tail_bytes_ != 0) std::memcpy(tail.data(), message.last(tail_bytes_).data(), tail_bytes_);
   counts_.decode += milliseconds(Clock::now() - begin);
 }

@@ -8,6 +8,7 @@
 #include "exchange/weight_stream.hpp"
 
 #include <algorithm>
+#include <atomo/own_codec.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -76,8 +77,7 @@ void WeightSender::send_change(std::span<const std::size_t> workers, std::span<c
   }
   if (atomo::failed(status)) {
     throw std::runtime_error("cannot encode the change of the weights before step " +
-                             std::to_string(key.step) +
-                             " (--down): " + std::string(atomo::describe(status)));
+                             std::to_string(key.step) + " (--down): " + atomo::explain(status));
   }
   post(parcel, workers);
 }
@@ -153,7 +153,7 @@ std::uint64_t WeightReceiver::receive(std::uint32_t step) {
     if (!atomo::failed(status)) continue;
     const int rank = static_cast<int>(s);
     throw Fault(rank, transport_.name(rank) + " sent weights that are refused, step " +
-                          std::to_string(step) + ": " + std::string(atomo::describe(status)));
+                          std::to_string(step) + ": " + atomo::explain(status));
   }
   return bytes;
 }

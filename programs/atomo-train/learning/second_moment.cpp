@@ -6,6 +6,7 @@
 #include "learning/second_moment.hpp"
 
 #include <algorithm>
+#include <atomo/own_codec.hpp>
 #include <string>
 
 #include "common/workspace.hpp"
@@ -98,7 +99,7 @@ atomo::ConstBytes SquaresExchange::encode(const atomo::Key& key, std::span<const
   std::uint64_t bytes = 0;
   const atomo::Status status = compressor_->encode(
       views, key, {message_.data(), message_.size(), &bytes}, {.workspace = workspace_});
-  if (atomo::failed(status)) throw atomo::Error(std::string(atomo::describe(status)));
+  if (atomo::failed(status)) throw atomo::Error(atomo::explain(status));
   return message_;
 }
 

@@ -8,6 +8,7 @@
 #include "roles/peer.hpp"
 
 #include <algorithm>
+#include <atomo/own_codec.hpp>
 #include <stdexcept>
 
 #include "run/interrupt.hpp"
@@ -93,13 +94,13 @@ bool Peer::tell(std::uint32_t step) {
 void Peer::check_payload(atomo::Status status, int rank, std::uint32_t step) const {
   if (!atomo::failed(status)) return;
   throw Fault(rank, transport_.name(rank) + " sent a payload that is refused, step " +
-                        std::to_string(step) + ": " + std::string(atomo::describe(status)));
+                        std::to_string(step) + ": " + atomo::explain(status));
 }
 
 void Peer::check_encoded(atomo::Status status, std::uint32_t step) {
   if (!atomo::failed(status)) return;
   throw std::runtime_error("cannot encode what is to be sent at step " + std::to_string(step) +
-                           ": " + std::string(atomo::describe(status)));
+                           ": " + atomo::explain(status));
 }
 
 void Peer::test(std::uint32_t done) {

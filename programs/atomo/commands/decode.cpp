@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "atomo/container.hpp"
+#include "atomo/own_codec.hpp"
 #include "commands/commands.hpp"
 #include "device/device.hpp"
 #include "tensors/files.hpp"
@@ -120,7 +121,7 @@ std::vector<Tensor> decode_all(const Buffer& message, const ContainerInfo& info,
     status = options.device == Device::cuda ? decode_on_device(message, info, tensors)
                                             : decode_on_host(message, tensors, options.threads);
     if (failed(status)) {
-      throw PayloadRefused(fmt::format("{}: refused: {}", label, describe(status)));
+      throw PayloadRefused(fmt::format("{}: refused: {}", label, explain(status)));
     }
     return tensors;
   } catch (const std::bad_alloc&) {

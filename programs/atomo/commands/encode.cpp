@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "atomo/compressor.hpp"
+#include "atomo/own_codec.hpp"
 #include "commands/commands.hpp"
 #include "device/device.hpp"
 #include "tensors/files.hpp"
@@ -98,7 +99,7 @@ void run_encode(const EncodeOptions& options) {
   const auto [message, bytes, status] = encode(tensors, codec, options);
   if (failed(status)) {
     throw InputError(
-        fmt::format("{} could not encode this: {}", codec.to_string(), describe(status)));
+        fmt::format("{} could not encode this: {}", codec.to_string(), explain(status)));
   }
   progress.set("writing");
   const std::vector<ConstBytes> parts{message.view().first(bytes)};

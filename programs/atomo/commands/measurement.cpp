@@ -16,6 +16,7 @@
 #include <memory>
 #include <numeric>
 
+#include "atomo/own_codec.hpp"
 #include "device/device.hpp"
 #include "tensors/model.hpp"
 #include "terminal/failure.hpp"
@@ -108,7 +109,7 @@ class Bench {
   [[nodiscard]] Key key(std::uint32_t draw) const { return {.seed = seed_, .step = draw}; }
   void check(Status status, const char* what) const {
     if (failed(status)) {
-      throw InputError(fmt::format("{} could not {} this: {}", name_, what, describe(status)));
+      throw InputError(fmt::format("{} could not {} this: {}", name_, what, explain(status)));
     }
   }
 

@@ -11,6 +11,7 @@
 
 #include <set>
 
+#include "atomo/own_codec.hpp"
 #include "terminal/failure.hpp"
 #include "terminal/table.hpp"
 
@@ -112,7 +113,7 @@ ContainerInfo inspect_file(const Buffer& message, const std::string& label) {
   if (message.bytes == 0) {
     throw PayloadRefused(fmt::format("{}: refused: it is empty; a container was expected", label));
   }
-  throw PayloadRefused(fmt::format("{}: refused: {}", label, describe(status)));
+  throw PayloadRefused(fmt::format("{}: refused: {}", label, explain(status)));
 }
 
 std::vector<std::string> layer_names(const ContainerInfo& info, const std::string& label) {
