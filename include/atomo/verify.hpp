@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -66,6 +67,13 @@ struct Claims {
   std::optional<double> contraction;  ///< E|decode - x|^2 <= (1 - contraction) |x|^2
   /// |decode_i| <= largest * max |x|, for every entry and draw. With it the bounds on a bias are exact.
   std::optional<double> largest;
+  /// The step of a fixed grid, 0 where there is none: an entry of any tensor, however small, may decode to
+  /// up to four of it. Then tensors far below the step show no bias.
+  double step = 0;
+  /// All claims are about tensors whose largest magnitude is not below this, or which are zero; others are
+  /// not looked at.
+  double smallest = 0;
+  double highest = std::numeric_limits<double>::infinity();  ///< nor above this
   bool independent_workers = false;  ///< errors of workers are independent, so their mean errs less
   bool independent_entries = false;  ///< errors of different entries are uncorrelated
   bool fixed_size = false;           ///< a message's size follows from the shape alone
@@ -170,7 +178,8 @@ struct Report {
 /// A codec of this library on the CPU, with memory of its own: not for several threads at once. \throws
 /// Error for one with a memory, which encodes in a `Compressor` alone.
 [[nodiscard]] Subject subject_of(const Codec& codec);
-/// What its traits promise.
+/// What its traits promise. Half precision's are about what it can hold: f16 up to 65,504, bf16 no
+/// subnormal tensor.
 [[nodiscard]] Claims claims_of(const Codec& codec);
 
 /// Draws messages of every tensor and looks at each claim. \throws Error for a subject without both

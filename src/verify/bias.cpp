@@ -14,6 +14,7 @@ constexpr std::size_t kMostEntries = 1024;  ///< that are looked at one by one
 constexpr std::size_t kPlaces = 16;
 constexpr int kLowestOctave = -24, kHighestOctave = 24;
 constexpr double kSeenMore = 1.5;
+constexpr double kSteps = 4;  ///< of a fixed grid that an entry may decode to
 /// Half a step between subnormal numbers, which a rounding of them may add to any entry.
 constexpr double kSmallest = 0x1p-149;
 
@@ -112,9 +113,19 @@ void BiasLooks::add(std::span<const float> y) {
     if (d.scale > 0) d.numbers.add(d.sum / d.scale);
 }
 
+/// The largest magnitude of a decoded entry.
+double BiasLooks::reach() const {
+  return std::max({highest_, -lowest_, largest_, kSteps * claims_.step});
+}
+
 double BiasLooks::slack(double magnitudes, double weights) const {
-  const double reach = std::max({highest_, -lowest_, largest_});
-  return claims_.bias_bound * (magnitudes + weights * reach) + weights * kSmallest;
+  return claims_.bias_bound * (magnitudes + weights * reach()) + weights * kSmallest;
+}
+
+double BiasLooks::squared_slack() const {
+  const double each = claims_.bias_bound * reach() + kSmallest;
+  return 2 * (claims_.bias_bound * claims_.bias_bound +
+              static_cast<double>(input_.values.size()) * each * each / energy_);
 }
 
 void BiasLooks::look(Findings& findings, bool enumerated) {

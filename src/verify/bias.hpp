@@ -42,6 +42,9 @@ class BiasLooks {
               std::vector<MagnitudeClass>& classes) const;
 
   [[nodiscard]] double energy() const noexcept { return energy_; }
+  [[nodiscard]] double largest() const noexcept { return largest_; }
+  /// What roundings may add to the squared bias of all entries, relative to the tensor's.
+  [[nodiscard]] double squared_slack() const;
 
  private:
   void add_classes();
@@ -50,6 +53,7 @@ class BiasLooks {
   void assign(std::size_t direction, std::size_t i);
   void look_at_zeros(Findings& findings, bool enumerated);
   [[nodiscard]] double slack(double magnitudes, double weights) const;
+  [[nodiscard]] double reach() const;
 
   const Input& input_;
   const Claims& claims_;

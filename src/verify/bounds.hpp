@@ -47,10 +47,10 @@ struct Statistic {
     highest = std::max(highest, value);
   }
   [[nodiscard]] double variance() const { return count > 1 ? squares / (count - 1) : 0; }
-  /// No draw has more than a twentieth of all squares: what varies was seen often.
+  /// No draw has more than a tenth of all squares: what varies was seen often.
   [[nodiscard]] bool is_typical() const {
     const double furthest = std::max(highest - mean, mean - lowest);
-    return squares > 0 && furthest * furthest <= squares / 20;
+    return squares > 0 && furthest * furthest <= squares / 10;
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Codecs of this library as subjects: their traits are what they claim.
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -46,6 +47,27 @@ class Coder {
   std::vector<std::byte> message_, workspace_;
 };
 
+/// The number behind a key of a spec, 0 where it has none.
+double number_of(const std::string& spec, const std::string& key) {
+  const std::size_t found = spec.find(key + "=");
+  return found == std::string::npos ? 0
+                                    : std::strtod(spec.c_str() + found + key.size() + 1, nullptr);
+}
+
+/// What a spec says of the tensors that its traits are about: a fixed price is a fixed grid, and halves
+/// have a range.
+void narrow(Claims& claims, const std::string& spec) {
+  claims.step = std::max(number_of(spec, "price"), number_of(spec, "delta"));
+  if (spec.find("dtype=f16") != std::string::npos) {
+    claims.step = 0x1p-24;
+    claims.highest = 65504;
+  }
+  if (spec.find("dtype=bf16") != std::string::npos) {
+    claims.smallest = 0x1p-126;
+    claims.highest = 0x1.FEp127;
+  }
+}
+
 }  // namespace
 
 Subject subject_of(const Codec& codec) {
@@ -75,6 +97,7 @@ Claims claims_of(const Codec& codec) {
   claims.fixed_size = traits.fixed_size;
   claims.max_bytes = [codec](const Shape& shape) { return codec.max_encoded_bytes(shape); };
   claims.non_finite = NonFinite::everywhere;
+  narrow(claims, codec.to_string());
   return claims;
 }
 

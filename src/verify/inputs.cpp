@@ -59,6 +59,10 @@ void add_finite(std::uint64_t seed, std::vector<Input>& all) {
   all.push_back(made(seed, "two entries", Shape{64}, [](Uniform&, std::size_t i) {
     return i == 5 ? 1.0f : i == 40 ? -0.35f : 0.0f;
   }));
+  all.push_back(made(seed, "six entries", Shape{3, 2}, [](Uniform& draw, std::size_t) {
+    const double magnitude = 0.5 + 0.5 * draw();
+    return static_cast<float>(draw() < 0.5 ? magnitude : -magnitude);
+  }));
   all.push_back(made(seed, "constant", Shape{512}, [](Uniform&, std::size_t) { return 0.37f; }));
   all.push_back(made(seed, "levels", Shape{8, 33}, [](Uniform&, std::size_t i) {
     return static_cast<float>(static_cast<int>(i * 5 % 29) - 14) / 14.0f;

@@ -172,8 +172,7 @@ std::string Report::to_text() const {
         "\nsquared error of the mean of W workers, times W, over that of one (1 if independent):\n";
     Columns table;
     for (const Growth& g : growth)
-      if (g.workers > 1)
-        table.add({g.input, "W = " + std::to_string(g.workers), number(g.ratio, "%.3f")});
+      table.add({g.input, "W = " + std::to_string(g.workers), number(g.ratio, "%.3f")});
     text += table.text();
   }
   return text;

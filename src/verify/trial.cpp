@@ -15,7 +15,10 @@ constexpr std::uint32_t kBlock = 64;     ///< draws whose mean error is squared
 constexpr std::uint32_t kRepeats = 4;    ///< draws that are made twice
 constexpr std::uint32_t kFewDraws = 64;  ///< of a tensor whose mean nobody claims
 constexpr std::size_t kLags = 11;        ///< 1, 2, ..., 1024 steps apart
-constexpr double kClip = 4;              ///< claimed variances at which a draw's error is cut
+constexpr double kAlmostNone = 1e-9;     ///< squared error of roundings
+/// Claimed squared errors at which a draw's is cut.
+constexpr double kClips[] = {1.02, 1.1, 1.3, 2, 4};
+constexpr std::uint64_t kShort = 64;  ///< entries of tensors that are drawn four times as often
 
 double product(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
@@ -82,7 +85,8 @@ Trial::Trial(const Subject& subject, const Claims& claims, const Options& option
                         [](float x) { return std::isfinite(x); });
   const std::uint64_t n = std::max<std::uint64_t>(input.values.size(), 1);
   draws_ = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(options.entries / n, kFewDraws, options.draws));
+      std::clamp<std::uint64_t>(options.entries / n, kFewDraws,
+                                n <= kShort ? std::uint64_t{4} * options.draws : options.draws));
   if (!claims.unbiased && !claims.omega && !claims.contraction) draws_ = kFewDraws;
   if (bias_.energy() == 0) draws_ = std::min(draws_, 4 * kFewDraws);
   if (subject.outcomes != 0 && subject.outcomes <= draws_)
@@ -102,6 +106,7 @@ Place Trial::place(const char* claim, const char* what) const { return {claim, w
 
 void Trial::run() {
   if (!finite_) return look_at_non_finite();
+  if (is_outside()) return;
   if (options_.progress) options_.progress(input_.name);
   draw_all();
   if (failed_) return;
@@ -118,6 +123,12 @@ void Trial::run() {
   look_at_products();
   if (keys_ && !failed_) look_at_layers();
   if (keys_ && claims_.independent_workers && !failed_) look_at_workers();
+}
+
+/// The claims are not about this tensor.
+bool Trial::is_outside() const {
+  const double most = bias_.largest();
+  return most > claims_.highest || (most > 0 && most < claims_.smallest);
 }
 
 void Trial::draw_all() {
@@ -138,9 +149,7 @@ void Trial::take(std::uint32_t step) {
   if (energy == 0) return squares_.add(product(error_, error_));
   const double square = product(error_, error_) / energy;
   squares_.add(square);
-  if (claims_.omega) clipped_omega_.add(std::min(square, kClip * *claims_.omega));
-  if (claims_.contraction)
-    clipped_contraction_.add(std::min(square, kClip * (1 - *claims_.contraction)));
+  draws_of_squares_.push_back(square);
   if (claims_.unbiased) add_products(step);
 }
 
@@ -181,7 +190,7 @@ void Trial::look_at_zero_mean(Place where, const Statistic& numbers, double most
   findings_.look({std::move(where),
                   numbers,
                   {-1.5 * most, 1.5 * most},
-                  claims_.bias_bound * most,
+                  bias_.squared_slack(),
                   false,
                   false,
                   false,
@@ -282,26 +291,30 @@ void Trial::look_at_zero() {
                      squares_.highest == 0, squares_.highest, 0);
 }
 
-/// Errors are cut at four times the claim, which only lowers their mean: what is left has a known range.
+/// Errors are cut, which only lowers their mean: what is left has a known range.
 void Trial::look_at_squares() {
   if (bias_.energy() == 0) return;
   const bool enumerated = subject_.outcomes != 0 && subject_.outcomes == draws_;
-  const auto look = [&](const char* claim, const Statistic& numbers, double allowed) {
+  const auto look = [&](const char* claim, double allowed) {
     if (!(allowed > 0)) {
-      return findings_.compared(place(claim, "squared error"), squares_.highest <= 1e-9,
+      return findings_.compared(place(claim, "squared error"), squares_.highest <= kAlmostNone,
                                 squares_.highest, allowed);
     }
-    findings_.look({place(claim, "squared error"),
-                    numbers,
-                    {0, kClip * allowed},
-                    allowed * (1 + 0x1p-20),
-                    true,
-                    true,
-                    enumerated,
-                    std::nullopt});
+    for (const double clip : kClips) {
+      Statistic cut;
+      for (const double square : draws_of_squares_) cut.add(std::min(square, clip * allowed));
+      findings_.look({place(claim, "squared error"),
+                      enumerated ? squares_ : cut,
+                      {0, clip * allowed},
+                      allowed * (1 + kAlmostNone),
+                      true,
+                      true,
+                      enumerated,
+                      std::nullopt});
+    }
   };
-  if (claims_.omega) look("omega", clipped_omega_, *claims_.omega);
-  if (claims_.contraction) look("contraction", clipped_contraction_, 1 - *claims_.contraction);
+  if (claims_.omega) look("omega", *claims_.omega);
+  if (claims_.contraction) look("contraction", 1 - *claims_.contraction);
 }
 
 void Trial::look_at_layers() {
@@ -320,42 +333,42 @@ void Trial::look_at_layers() {
   look_at_zero_mean(place("unbiased", "errors of different layers"), numbers, squares_.highest);
 }
 
+/// The products of all pairs of workers: their mean is 0 for independent errors, and one's squared error
+/// for errors that are the same.
 void Trial::look_at_workers() {
-  constexpr std::uint16_t kWorkers = 16;
-  std::vector<Statistic> means, together;
-  for (std::uint32_t step = 0; step < draws_ / 32; ++step) {
+  constexpr std::uint16_t kWorkers = 8;
+  Statistic means[4], products[4];
+  double most = 0;
+  for (std::uint32_t step = 0; step < draws_ / kWorkers; ++step) {
     std::fill(sum_.begin(), sum_.end(), 0.0);
     double squares = 0;
-    std::size_t size = 0;
-    for (std::uint16_t worker = 0; worker < kWorkers; ++worker) {
-      if (!channel_.send(key(2 * draws_ + step, worker))) {
+    std::size_t doubled = 0;
+    for (std::uint16_t w = 1; w <= kWorkers; ++w) {
+      if (!channel_.send(key(2 * draws_ + step, static_cast<std::uint16_t>(w - 1)))) {
         failed_ = true;
         return;
       }
       channel_.error_into(error_);
       for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += error_[i];
-      squares += product(error_, error_) / bias_.energy();
-      const auto w = static_cast<std::uint16_t>(worker + 1);
-      if ((w & (w - 1)) != 0) continue;  // 1, 2, 4, 8 and 16 workers
-      if (step == 0) {
-        means.emplace_back();
-        together.emplace_back();
-      }
+      const double square = product(error_, error_) / bias_.energy();
+      squares += square;
+      most = std::max(most, square);
+      if ((w & (w - 1)) != 0) continue;
       const double total = product(sum_, sum_) / bias_.energy();
-      means[size].add(total / squares);
-      together[size++].add((total - squares) / (w * w));
+      if (squares > 0) means[doubled].add(total / squares);
+      if (w > 1) products[doubled].add((total - squares) / (w * (w - 1)));
+      ++doubled;
     }
   }
-  for (std::size_t k = 0; k < means.size(); ++k) {
-    growth_.push_back({input_.name, std::uint32_t{1} << k, means[k].mean});
-    if (k > 0)
-      look_at_zero_mean(place("independent workers", "error of the workers' mean"), together[k],
-                        squares_.highest);
+  for (std::size_t k = 1; k < 4; ++k) {
+    if (means[k].count > 0) growth_.push_back({input_.name, std::uint32_t{1} << k, means[k].mean});
+    look_at_zero_mean(place("independent workers", "error of the workers' mean"), products[k],
+                      most);
   }
 }
 
 void Trial::report(Report& report) const {
-  if (!finite_ || failed_) return;
+  if (!finite_ || failed_ || is_outside()) return;
   InputReport row;
   row.name = input_.name;
   row.shape = input_.shape;

@@ -52,6 +52,7 @@ class Trial {
   [[nodiscard]] Key key(std::uint32_t step, std::uint16_t worker = 0,
                         std::uint16_t tensor = 0) const;
   [[nodiscard]] Place place(const char* claim, const char* what) const;
+  [[nodiscard]] bool is_outside() const;
   void draw_all();
   void take(std::uint32_t step);
   void look_at_repeats();
@@ -76,7 +77,8 @@ class Trial {
   BiasLooks bias_;
   bool keys_ = false, finite_ = true, failed_ = false;
   std::uint32_t draws_ = 0;
-  Statistic bytes_, squares_, clipped_omega_, clipped_contraction_;
+  Statistic bytes_, squares_;
+  std::vector<double> draws_of_squares_;
   std::vector<std::vector<std::byte>> first_messages_;
   std::vector<double> error_, sum_;  ///< of the draw; of the draws of a block
   double block_squares_ = 0;
