@@ -178,8 +178,8 @@ struct Report {
 /// A codec of this library on the CPU, with memory of its own: not for several threads at once. \throws
 /// Error for one with a memory, which encodes in a `Compressor` alone.
 [[nodiscard]] Subject subject_of(const Codec& codec);
-/// What its traits promise. Half precision's are about what it can hold: f16 up to 65,504, bf16 no
-/// subnormal tensor.
+/// What its traits promise. Relative errors of bf16 and of powers of two are about tensors that are not
+/// subnormal, f16 is about magnitudes up to 65,504, and a fixed price is a `step`.
 [[nodiscard]] Claims claims_of(const Codec& codec);
 
 /// Draws messages of every tensor and looks at each claim. \throws Error for a subject without both

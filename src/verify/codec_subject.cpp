@@ -54,8 +54,8 @@ double number_of(const std::string& spec, const std::string& key) {
                                     : std::strtod(spec.c_str() + found + key.size() + 1, nullptr);
 }
 
-/// What a spec says of the tensors that its traits are about: a fixed price is a fixed grid, and halves
-/// have a range.
+/// What a spec says of the tensors that its traits are about: a fixed price is a fixed grid, halves have a
+/// range, and powers of two have no half below the smallest normal number.
 void narrow(Claims& claims, const std::string& spec) {
   claims.step = std::max(number_of(spec, "price"), number_of(spec, "delta"));
   if (spec.find("dtype=f16") != std::string::npos) {
@@ -66,6 +66,7 @@ void narrow(Claims& claims, const std::string& spec) {
     claims.smallest = 0x1p-126;
     claims.highest = 0x1.FEp127;
   }
+  if (spec.starts_with("natural")) claims.smallest = 0x1p-126;
 }
 
 }  // namespace
