@@ -11,6 +11,7 @@
 #include "device.hpp"
 #include "messages.hpp"
 #include "patches.hpp"
+#include "verify.hpp"
 
 NB_MODULE(_atomo, module) {
   using namespace atomo::python;
@@ -24,6 +25,7 @@ NB_MODULE(_atomo, module) {
   auto compressor = bind_compressor(module);
   bind_messages(module);
   bind_patches(module);
+  bind_verify(module);
   bind_device_calls(module, codec, compressor);
 #ifdef ATOMO_PYTHON_CUDA
   module.attr("cuda") = true;

@@ -26,10 +26,11 @@ from ._measure import measure
 from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, decode, decode_add, decode_add_all, inspect, join
 from ._patches import Patch, PatchedTensor, apply_patch, inspect_patch, make_patch
 from ._plot import plot
+from ._verify import verify
 
 __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "Patch", "PatchedTensor",
            "PlannedLayer", "Prices", "Traits", "__version__", "add", "apply_patch", "codecs", "decode", "decode_add", "decode_add_all",
-           "inspect", "inspect_patch", "join", "make_patch", "measure", "plot"]
+           "inspect", "inspect_patch", "join", "make_patch", "measure", "plot", "verify"]
 
 _FRAMEWORKS = ("jax", "torch")
 
