@@ -4,6 +4,7 @@
 /// Biases of one tensor: along it, of its sum, by magnitude, by place and by entry. Every draw gives one
 /// number a direction, so it does not matter how the errors of entries go together.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -43,6 +44,8 @@ class BiasLooks {
 
   [[nodiscard]] double energy() const noexcept { return energy_; }
   [[nodiscard]] double largest() const noexcept { return largest_; }
+  /// The largest magnitude that was decoded.
+  [[nodiscard]] double decoded() const noexcept { return std::max(highest_, -lowest_); }
   /// What roundings may add to the squared bias of all entries, relative to the tensor's.
   [[nodiscard]] double squared_slack() const;
 

@@ -276,6 +276,11 @@ void Trial::look_at_sizes() {
     findings_.compared(place("fixed size", "bytes of the longest and the shortest"),
                        lowest == highest, highest, lowest);
   }
+  if (claims_.largest) {
+    const double most = *claims_.largest * bias_.largest() * (1 + claims_.bias_bound);
+    findings_.compared(place("largest", "magnitude of the largest decoded entry"),
+                       bias_.decoded() <= most, bias_.decoded(), most);
+  }
   if (claims_.max_bytes) {
     const auto most = static_cast<double>(claims_.max_bytes(input_.shape));
     findings_.compared(place("bytes at most", "bytes of the longest"), bytes_.highest <= most,
