@@ -262,7 +262,8 @@ void add_verify(CLI::App& app, Options& options) {
       ->add_option(
           "--claim", o.claims,
           "What is claimed, once for each, in place of the codec's traits: unbiased, bias-bound=B, "
-          "omega=W, contraction=D, largest=L, step=S, workers, entries, fixed-size, "
+          "omega=W, contraction=D, largest=L, step=S, smallest=S, highest=H, workers, entries, "
+          "fixed-size, "
           "max-bytes=N, deterministic, order-free, non-finite=told|everywhere")
       ->allow_extra_args(false)
       ->type_name("CLAIM");

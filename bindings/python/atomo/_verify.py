@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
+from numpy.typing import NDArray
 
 from . import _atomo
 from ._codec import Codec
@@ -14,8 +15,8 @@ from ._errors import Error
 from ._frameworks import named, to_numpy
 from ._messages import Key
 
-Encode = Callable[[numpy.ndarray, Key], bytes]
-Decode = Callable[[bytes, tuple], Any]
+Encode = Callable[[NDArray[numpy.float32], Key], bytes]
+Decode = Callable[[bytes, tuple[int, ...]], Any]
 
 
 class _Functions:
@@ -36,13 +37,13 @@ class _Functions:
             self.ended = error
             raise RuntimeError("interrupted") from error
 
-    def encode(self, data: bytes, shape: tuple, key: tuple) -> bytes:
+    def encode(self, data: bytes, shape: tuple[int, ...], key: tuple[int, ...]) -> bytes:
         x = numpy.frombuffer(data, "float32").reshape(shape)
         seed, step, tensor, worker, channel = key
         return self._call(lambda: bytes(self._encode(x, Key(seed=seed, step=step, tensor=tensor, worker=worker,
                                                             channel=channel))))
 
-    def decode(self, message: bytes, shape: tuple) -> bytes:
+    def decode(self, message: bytes, shape: tuple[int, ...]) -> bytes:
         return self._call(lambda: numpy.ascontiguousarray(to_numpy(self._decode(message, shape)), "float32").tobytes())
 
 

@@ -25,7 +25,8 @@ using verify::Claims;
 using verify::NonFinite;
 
 constexpr const char* kAccepted =
-    "unbiased, bias-bound=B, omega=W, contraction=D, largest=L, step=S, workers, entries, "
+    "unbiased, bias-bound=B, omega=W, contraction=D, largest=L, step=S, smallest=S, highest=H, "
+    "workers, entries, "
     "fixed-size, "
     "max-bytes=N, deterministic, order-free, non-finite=told or non-finite=everywhere";
 
@@ -53,6 +54,10 @@ void add_number(Claims& claims, const std::string& text, std::string_view name, 
     claims.largest = value;
   } else if (name == "step") {
     claims.step = value;
+  } else if (name == "smallest") {
+    claims.smallest = value;
+  } else if (name == "highest") {
+    claims.highest = value;
   } else if (name == "max-bytes" && value >= 0 && value < 0x1p53) {
     claims.max_bytes = [most = static_cast<std::size_t>(value)](const Shape&) { return most; };
   } else {
