@@ -18,7 +18,7 @@ extensions = ["myst_parser", "breathe", "sphinx.ext.autodoc", "docstrings",
 nitpicky = True
 nitpick_ignore_regex = [
     ("c:identifier", r"size_t|u?int\d+_t"),
-    ("cpp:identifier", r"atomo|(std|codec)(::.*)?|u?int\d+_t|Impl|Handles|CUstream_st"),
+    ("cpp:identifier", r"atomo(::verify)?|(std|codec)(::.*)?|u?int\d+_t|Impl|Handles|CUstream_st"),
     ("py:.*", r"(?!atomo\.[^_]).*"),  # types of Python and of the frameworks, and the package's own protocols
 ]
 highlight_language = "text"

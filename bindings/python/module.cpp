@@ -12,6 +12,7 @@
 #include "messages.hpp"
 #include "own_codecs.hpp"
 #include "patches.hpp"
+#include "verify.hpp"
 
 NB_MODULE(_atomo, module) {
   using namespace atomo::python;
@@ -26,6 +27,7 @@ NB_MODULE(_atomo, module) {
   bind_messages(module);
   bind_own_codecs(module);
   bind_patches(module);
+  bind_verify(module);
   bind_device_calls(module, codec, compressor);
 #ifdef ATOMO_PYTHON_CUDA
   module.attr("cuda") = true;

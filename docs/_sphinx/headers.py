@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directive `.. header:: codec.hpp`: what a header says of itself, then what it declares in `atomo`, in its order.
+"""The directive `.. header:: codec.hpp`: what a header says of itself, then what it declares, in its order, in `atomo` or
+in the namespace in it that has the header's name.
 
 Breathe's own `doxygenfile` would declare the namespace once a header.
 """
@@ -26,22 +27,31 @@ def line_in(node, header):
 
 
 def declarations(xml, header):
-    """(line, directive, name) of all that a header declares in the namespace."""
-    namespace = compound(xml, "namespaceatomo")
+    """(line, directive, name) of all that a header declares."""
+    own = Path(xml) / f"namespaceatomo_1_1{Path(header).stem}.xml"
+    found = declarations_in(xml, header, "namespaceatomo", "atomo")
+    if own.exists():
+        found += declarations_in(xml, header, own.stem, f"atomo::{Path(header).stem}")
+    return sorted(found)
+
+
+def declarations_in(xml, header, refid, scope):
+    """The same of one namespace."""
+    namespace = compound(xml, refid)
     members = namespace.findall("sectiondef/memberdef")
     names = [member.findtext("name") for member in members]
     found = []
     for member in members:
         name, line = member.findtext("name"), line_in(member, header)
         arguments = member.findtext("argsstring") if names.count(name) > 1 else ""
-        found.append((line, KINDS[member.get("kind")], f"atomo::{name}{arguments}"))
+        found.append((line, KINDS[member.get("kind")], f"{scope}::{name}{arguments}"))
     for inner in namespace.findall("innerclass"):
         # Classes inside others, "atomo::Policy::Rule", come with those.
-        if inner.text.count("::") == 1:
+        if inner.text.count("::") == scope.count("::") + 1:
             described = compound(xml, inner.get("refid"))
             if described.get("kind") in ("class", "struct") and described.find("briefdescription/para") is not None:
                 found.append((line_in(described, header), "doxygen" + described.get("kind"), inner.text))
-    return sorted(entry for entry in found if entry[0] is not None)
+    return [entry for entry in found if entry[0] is not None]
 
 
 class Header(SphinxDirective):

@@ -11,4 +11,5 @@
 #include "atomo/patch.hpp"
 #include "atomo/thread_pool.hpp"
 #include "atomo/types.hpp"
+#include "atomo/verify.hpp"
 #include "atomo/version.hpp"

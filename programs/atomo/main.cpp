@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// The command line. Exit codes: 0 done, 1 a payload was refused, 2 anything else, always with one
+/// The command line. Exit codes: 0 done, 1 a payload was refused or a claim is not kept, 2 anything else, always with one
 /// line on standard error that says what was wrong and what would be right.
 #include <fmt/format.h>
 
@@ -36,6 +36,7 @@ struct Options {
   DecodeOptions decode;
   InspectOptions inspect;
   MeasureOptions measure;
+  VerifyOptions verify;
   AddOptions add;
   DeltaOptions delta;
   ApplyOptions apply;
@@ -242,6 +243,60 @@ void add_measure(CLI::App& app, Options& options) {
   command->callback([&] { run_measure(o); });
 }
 
+void add_verify(CLI::App& app, Options& options) {
+  VerifyOptions& o = options.verify;
+  CLI::App* command =
+      add_command(app, "verify", "Look whether a codec, or any two programs, keep what they claim",
+                  " --codec SPEC [IN...]");
+  command->add_option("--codec", o.codec, "A codec of this library, with the claims of its traits")
+      ->type_name("SPEC");
+  command
+      ->add_option(
+          "--encode", o.encode,
+          "In place of --codec: a command that reads {input}, a .npy file of f32, and writes "
+          "{output}; {key} is a number, {seed}, {step}, {worker} and {tensor} are its parts")
+      ->type_name("CMD");
+  command
+      ->add_option("--decode", o.decode,
+                   "Reads a message from {input} and writes {output}, a .npy file of f32")
+      ->type_name("CMD");
+  command
+      ->add_option(
+          "--claim", o.claims,
+          "What is claimed, once for each, in place of the codec's traits: unbiased, bias-bound=B, "
+          "omega=W, contraction=D, largest=L, step=S, smallest=S, highest=H, workers, entries, "
+          "fixed-size, "
+          "max-bytes=N, deterministic, order-free, non-finite=told|everywhere")
+      ->allow_extra_args(false)
+      ->type_name("CLAIM");
+  command
+      ->add_option(
+          "IN", o.inputs,
+          "More tensors, beside those that the tool makes: .npy, .npz or .safetensors files")
+      ->option_text(" ");
+  command->add_flag("--only-inputs", o.only_inputs, "Draw of the tensors of IN alone");
+  command
+      ->add_option("--draws", o.draws,
+                   "Messages of a tensor, at least 64; 4096 by default, 128 of commands")
+      ->transform(integer_between(64, 1u << 30))
+      ->type_name("N");
+  add_integer(*command, "--seed", o.seed, 0, "Seed of every draw and of the tensors");
+  command
+      ->add_option("--family-error", o.family_error,
+                   "The chance that any check fails though every claim holds")
+      ->capture_default_str()
+      ->type_name("P");
+  command->add_option("--plot", o.plot, "Also draw the bias by magnitude and its band")
+      ->type_name("FILE.png");
+  command->add_flag("--json", o.json, "Report as JSON");
+  command->footer(
+      "Exit codes: 0 every claim holds; 1 a claim does not; 2 as everywhere.\n"
+      "Example:\n  atomo verify --codec qsgd:bits=4 --plot bias.png grads.npz\n"
+      "  atomo verify --encode './enc {input} {output} {key}' --decode './dec {input} {output}' "
+      "--claim unbiased");
+  command->callback([&] { run_verify(o); });
+}
+
 void add_add(CLI::App& app, Options& options) {
   AddOptions& o = options.add;
   CLI::App* command =
@@ -312,7 +367,8 @@ void build(CLI::App& app, Options& options) {
       ->allow_extra_args(false)
       ->type_name("FILE.so");
   app.footer(
-      "Exit codes: 0 done; 1 a payload was refused; 2 wrong usage, a path or a tensor that cannot "
+      "Exit codes: 0 done; 1 a payload was refused, or a claim is not kept; 2 wrong usage, a path "
+      "or a tensor that cannot "
       "be used.\n"
       "Example:\n  atomo encode --codec atomo:bits=0.5 grads.npz grads.atomo && atomo inspect "
       "grads.atomo");
@@ -321,6 +377,7 @@ void build(CLI::App& app, Options& options) {
   add_decode(app, options);
   add_inspect(app, options);
   add_measure(app, options);
+  add_verify(app, options);
   add_add(app, options);
   add_delta(app, options);
   add_apply(app, options);
@@ -333,7 +390,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
   const auto commands = app.get_subcommands();
   if (commands.empty()) {
     const std::string accepted =
-        "codecs, encode, decode, inspect, measure, add, delta or apply (see atomo --help)";
+        "codecs, encode, decode, inspect, measure, verify, add, delta or apply (see atomo --help)";
     const bool is_option = argc > 1 && argv[1][0] == '-';
     return argc < 2 || is_option
                ? fmt::format("a command is needed{}: {}", is_option ? " behind the options" : "",
@@ -352,7 +409,8 @@ int complain(const std::string& message, int exit_code) {
 
 int run(int argc, char** argv) {
   CLI::App app(
-      "Compress gradients: encode, decode, inspect, measure and add; send changes of weights: "
+      "Compress gradients: encode, decode, inspect, measure, verify and add; send changes of "
+      "weights: "
       "delta "
       "and apply");
   Options options;

@@ -11,7 +11,7 @@ import sys
 import unittest
 
 AREAS = ["test_usage", "test_formats", "test_refused_tensors", "test_payloads", "test_output", "test_measure",
-         "test_device", "test_add", "test_delta", "test_plugin"]
+         "test_device", "test_add", "test_delta", "test_plugin", "test_verify"]
 
 
 def main():

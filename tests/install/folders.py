@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 
-CHAIN = ["core", "math", "coding", "format", "patch price", "backend", "cpu cuda", "codec", "model"]  # siblings share a place
+CHAIN = ["core", "math", "coding", "format", "patch price", "backend", "cpu cuda", "codec", "model", "verify"]  # siblings share a place
 PLACE = {folder: place for place, folders in enumerate(CHAIN) for folder in folders.split()}
 CODE = {".hpp", ".cpp", ".cuh", ".cu"}
 

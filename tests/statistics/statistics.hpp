@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "verify/bounds.hpp"
+
 namespace atomo::test {
 
 /// Enumerated results may be off by the roundings of a double, and by nothing else.
@@ -83,24 +85,6 @@ void for_each_tuple(std::span<const std::uint32_t> sizes, Visit visit) {
   }
 }
 
-/// Bernstein and Bonferroni. A family of `count` sums, each of independent errors with variances
-/// that add up to `variance` and none above `largest` in magnitude: with probability at least 1 -
-/// `family_error` no sum is above its reach, because P(|S| > t) <= 2 exp(-t^2 / (2 variance + 2
-/// largest t / 3)) = family_error / count.
-class BernsteinFamily {
- public:
-  BernsteinFamily(double count, double family_error) : log_(std::log(2 * count / family_error)) {}
-
-  [[nodiscard]] double reach(double variance, double largest) const {
-    const double edge = log_ * largest / 3;
-    return edge + std::sqrt(edge * edge + 2 * log_ * variance);
-  }
-  /// The same for z = S / sqrt(variance) of many small errors: about 7.5 for a million sums and
-  /// 1e-9.
-  [[nodiscard]] double largest_z() const { return std::sqrt(2 * log_); }
-
- private:
-  double log_;
-};
+using verify::BernsteinFamily;
 
 }  // namespace atomo::test

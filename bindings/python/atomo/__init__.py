@@ -27,10 +27,12 @@ from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, deco
 from ._own import draws, load_codecs, register, unregister
 from ._patches import Patch, PatchedTensor, apply_patch, inspect_patch, make_patch
 from ._plot import plot
+from ._verify import verify
 
 __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "Patch", "PatchedTensor",
            "PlannedLayer", "Prices", "Traits", "__version__", "add", "apply_patch", "codecs", "decode", "decode_add", "decode_add_all",
-           "draws", "inspect", "inspect_patch", "join", "load_codecs", "make_patch", "measure", "plot", "register", "unregister"]
+           "draws", "inspect", "inspect_patch", "join", "load_codecs", "make_patch", "measure", "plot", "register", "unregister",
+           "verify"]
 
 _FRAMEWORKS = ("jax", "torch")
 

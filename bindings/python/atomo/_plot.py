@@ -25,7 +25,8 @@ def _script() -> ModuleType:
 
 
 def plot(report: dict[str, Any], path: str | os.PathLike[str] | None = None) -> Any:
-    """Draws what `measure` returned: error against bits a parameter, a curve a codec.
+    """Draws what `measure` returned, error against bits a parameter, a curve a codec; or what `verify` returned, the bias
+    by magnitude with its band.
 
     Returns a `matplotlib.figure.Figure`, and writes it to `path`, a .png, when one is given. Needs matplotlib
     (`pip install atomo[plot]`); pyplot and its backend are left alone.

@@ -54,6 +54,18 @@ struct MeasureOptions {
   std::vector<std::string> inputs;
 };
 
+struct VerifyOptions {
+  std::string codec, encode, decode;  ///< a spec, or two command lines
+  std::vector<std::string> claims;    ///< empty: the codec's traits
+  std::uint64_t seed = 1;
+  std::optional<std::uint32_t> draws;
+  double family_error = 1e-9;
+  bool only_inputs = false;
+  std::string plot;  ///< empty: none
+  bool json = false;
+  std::vector<std::string> inputs;
+};
+
 struct AddOptions {
   std::vector<std::string> inputs;
   std::string output;
@@ -77,6 +89,7 @@ void run_encode(const EncodeOptions& options);
 void run_decode(const DecodeOptions& options);
 void run_inspect(const InspectOptions& options);
 void run_measure(const MeasureOptions& options);
+void run_verify(const VerifyOptions& options);
 void run_add(const AddOptions& options);
 void run_delta(const DeltaOptions& options);
 void run_apply(const ApplyOptions& options);

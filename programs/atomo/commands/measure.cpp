@@ -133,16 +133,6 @@ std::string text_report(const std::vector<Tensor>& tensors, const MeasureSetting
          table_of_errors(rows).render() + "\n" + table_of_speed(settings, rows).render();
 }
 
-void check_plot_path(const std::string& path) {
-  if (path.empty()) {
-    return;
-  }
-  if (!path.ends_with(".png")) {
-    throw InputError(fmt::format("--plot {}: a path that ends in .png is needed", path));
-  }
-  require_plotting();
-}
-
 /// One thread is one, and several are the executor's alone, unless the user says otherwise.
 void keep_to_one_thread_of_blas() {
   if (std::getenv("OPENBLAS_NUM_THREADS") == nullptr) {

@@ -100,6 +100,16 @@ Buffer run_script(const std::vector<std::string>& arguments, const std::string& 
 
 void require_plotting() { (void)run_script({"--check"}, ""); }
 
+void check_plot_path(const std::string& path) {
+  if (path.empty()) {
+    return;
+  }
+  if (!path.ends_with(".png")) {
+    throw InputError(fmt::format("--plot {}: a path that ends in .png is needed", path));
+  }
+  require_plotting();
+}
+
 Buffer draw_plot(const std::string& json) { return run_script({}, json); }
 
 }  // namespace atomo::cli

@@ -13,7 +13,11 @@ namespace atomo::cli {
 /// \throws InputError naming what is missing: Python, matplotlib or the script.
 void require_plotting();
 
-/// The PNG for a JSON report of `measure`. \throws InputError with the script's last line when it
+/// Accepts a path for a plot, or none. \throws InputError for one that does not end in .png, and as
+/// `require_plotting`.
+void check_plot_path(const std::string& path);
+
+/// The PNG for a JSON report of `measure` or `verify`. \throws InputError with the script's last line when it
 /// fails.
 [[nodiscard]] Buffer draw_plot(const std::string& json);
 

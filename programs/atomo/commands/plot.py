@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws error against size: reads the JSON of `atomo measure --json`, writes a PNG to standard output.
+"""Draws a report: reads the JSON of `atomo measure --json` or `atomo verify --json`, writes a PNG to standard output.
 
     atomo measure --json --codec sign g.npy | python3 plot.py > plot.png
+
+Of `measure` error against size, of `verify` the bias by magnitude with its band, for the tensors that show most.
 
 `--check` only says whether the plot could be drawn. Failures end with one line on standard error.
 """
@@ -27,8 +29,59 @@ def curves(codecs: list) -> dict:
     return {name: sorted(rows, key=lambda r: r["bits_per_parameter"]) for name, rows in by_family.items()}
 
 
+MOST_TENSORS = 6
+
+
+def tensors_that_show_most(classes: list) -> dict:
+    """Classes by tensor: those with a bias beyond its band first, then those with most classes."""
+    by_tensor: dict = {}
+    for row in classes:
+        by_tensor.setdefault(row["input"], []).append(row)
+
+    def interest(item):
+        rows = item[1]
+        return -max(abs(row["bias"]) / row["band"] if row["band"] else 0 for row in rows) > -1, -len(rows)
+
+    return dict(sorted(by_tensor.items(), key=interest)[:MOST_TENSORS])
+
+
+def bias_figure(report: dict):
+    """Biases of magnitude classes, a panel a tensor."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 6), dpi=130, layout="constrained")
+    panels = figure.subplots(2, 3, sharey=True).ravel()
+    chosen = tensors_that_show_most(report["classes"])
+    for axes, (name, rows) in zip(panels, chosen.items()):
+        octaves, band = [row["octave"] for row in rows], [row["band"] for row in rows]
+        axes.bar(octaves, [2 * b for b in band], bottom=[-b for b in band], width=0.9, color="0.85",
+                 label="band of no bias")
+        beyond = ["C3" if abs(row["bias"]) > row["band"] else "C0" for row in rows]
+        axes.scatter(octaves, [row["bias"] for row in rows], c=beyond, s=22, zorder=3, label="bias found")
+        axes.axhline(0, color="0.4", linewidth=0.8)
+        axes.set_yscale("symlog", linthresh=1e-2)
+        axes.set_title(name, fontsize="medium")
+        axes.grid(True, alpha=0.25)
+    for axes in panels[len(chosen):]:
+        axes.set_axis_off()
+    if chosen:
+        panels[0].legend(fontsize="small")
+    figure.supxlabel("magnitude, octaves of the tensor's rms")
+    figure.supylabel("bias, of the class's magnitudes")
+    verdict = "every claim holds" if report["holds"] else "a claim does not hold"
+    figure.suptitle(f"{report['subject'][:80]}: {verdict}")
+    return figure
+
+
 def figure_of(report: dict):
     """A figure of its own: pyplot, whose backend is the caller's affair, is not asked."""
+    if "classes" in report:
+        return bias_figure(report)
+    return error_figure(report)
+
+
+def error_figure(report: dict):
+    """Error against size, a curve a family of codecs."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 

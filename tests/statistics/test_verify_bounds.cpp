@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+/// The bounds behind atomo/verify.hpp: they cover the truth as often as they say, they narrow with draws and
+/// widen with looks, and outcomes that are enumerated need none.
+#include "verify/bounds.hpp"
+
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "atomo/verify.hpp"
+#include "statistics/verify_models.hpp"
+#include "support/support.hpp"
+#include "verify/findings.hpp"
+
+namespace atomo::test {
+namespace {
+
+using verify::Findings;
+using verify::Report;
+using verify::Span;
+using verify::Statistic;
+
+/// How often an interval misses the mean of `draw`, which is in [0, 1].
+double missed(double mean, std::size_t draws, double error,
+              const std::function<double(std::mt19937_64&)>& draw) {
+  std::mt19937_64 generator(7);
+  constexpr int kTrials = 4000;
+  int misses = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    Statistic numbers;
+    for (std::size_t i = 0; i < draws; ++i) numbers.add(draw(generator));
+    const Span interval = verify::mean_interval(numbers, {0, 1}, error);
+    misses += mean < interval.low || mean > interval.high ? 1 : 0;
+  }
+  return static_cast<double>(misses) / kTrials;
+}
+
+TEST(VerifyBounds, CoverTheTruth) {
+  for (const double error : {0.2, 0.02}) {
+    for (const std::size_t draws : {8u, 60u, 300u}) {
+      for (const double p : {0.5, 0.02}) {
+        EXPECT_LE(missed(p, draws, error,
+                         [p](std::mt19937_64& g) {
+                           return std::bernoulli_distribution(p)(g) ? 1.0 : 0.0;
+                         }),
+                  error)
+            << p << " " << draws;
+      }
+      EXPECT_LE(
+          missed(0.25, draws, error,
+                 [](std::mt19937_64& g) { return std::uniform_real_distribution<>(0, 0.5)(g); }),
+          error);
+    }
+  }
+}
+
+TEST(VerifyBounds, AreNotMuchWiderThanTheyHaveToBe) {
+  // Where nothing varies: the chance of what was not seen.
+  Statistic zeros;
+  for (int i = 0; i < 1000; ++i) zeros.add(0);
+  EXPECT_NEAR(verify::mean_interval(zeros, {0, 1}, 1e-9).high, 1 - std::pow(1e-9 / 4, 1e-3), 1e-6);
+  // Where much does: within a tenth of the normal distribution's.
+  Statistic many;
+  for (int i = 0; i < 1'000'000; ++i) many.add(i % 2);
+  const double high = verify::mean_interval(many, {0, 1}, 1e-9).high;
+  EXPECT_NEAR(high - 0.5, 0.5 * 6.7 / 1000, 0.05 * 6.7 / 1000);
+}
+
+TEST(VerifyBounds, RareEventsGetTheWholeRange) {
+  Statistic rare;
+  for (int i = 0; i < 1000; ++i) rare.add(i == 500 ? 1 : 0);
+  EXPECT_FALSE(rare.is_typical());
+  EXPECT_EQ(verify::range_of(rare, {-5, 100}).high, 100);
+  Statistic often;
+  for (int i = 0; i < 1000; ++i) often.add(i % 10 == 0 ? 1 : 0);
+  EXPECT_TRUE(often.is_typical());
+  EXPECT_EQ(verify::range_of(often, {-5, 100}).high, 1.5);
+}
+
+TEST(VerifyBounds, FollowTheNumberOfLooks) {
+  const auto band = [](int looks) {
+    Findings findings;
+    for (int k = 0; k < looks; ++k) {
+      verify::Look look;
+      for (int i = 0; i < 100; ++i) look.numbers.add(i % 2 == 0 ? 1 : -1);
+      look.possible = {-1, 1};
+      look.exact = true;
+      findings.look(look);
+    }
+    findings.judge(1e-9);
+    return findings.judged(0).band;
+  };
+  EXPECT_LT(band(1), band(10));
+  EXPECT_LT(band(10), band(1000));
+}
+
+/// Two outcomes, so the mean is known.
+verify::Subject either(double bias) {
+  verify::Subject subject = subject_of("either", [=](Floats x, const Key& key) {
+    std::vector<float> y;
+    for (const float v : x) y.push_back(key.step % 2 == 0 ? 0 : static_cast<float>(2 + bias) * v);
+    return y;
+  });
+  subject.outcomes = 2;
+  return subject;
+}
+
+Report run_alone(const verify::Subject& subject, verify::Claims claims) {
+  claims.unbiased = true;
+  verify::Options options;
+  options.own_inputs = false;
+  options.draws = 256;
+  options.inputs = {{"mine", Shape{4}, {1, -2, 0.5f, 3}}};
+  return verify::run(subject, claims, options);
+}
+
+TEST(VerifyOutcomes, AreEnumerated) {
+  EXPECT_TRUE(run_alone(either(0), {}).holds());
+  const Report report = run_alone(either(1e-4), {});
+  EXPECT_FALSE(report.holds());
+  for (const verify::Check& check : report.checks) {
+    if (check.claim != "unbiased") continue;
+    EXPECT_EQ(check.bound, "enumerated");
+    EXPECT_EQ(check.band, 0);
+  }
+  EXPECT_EQ(report.inputs.at(0).draws, 2u);
+}
+
+TEST(VerifyBounds, AreExactWhereTheLargestIsClaimed) {
+  verify::Subject drawn = either(0);
+  drawn.outcomes = 0;
+  verify::Claims claims;
+  claims.largest = 2;
+  claims.omega = 1;
+  const Report report = run_alone(drawn, claims);
+  for (const verify::Check& check : report.checks) {
+    if (check.what.starts_with("bias")) {
+      EXPECT_EQ(check.bound, "exact") << check.what;
+    }
+  }
+}
+
+TEST(VerifyBounds, ALargestEntryThatIsClaimedIsLookedAt) {
+  verify::Claims claims;
+  claims.largest = 1.5;
+  const Report report = run_alone(either(0), claims);
+  EXPECT_TRUE(std::any_of(
+      report.checks.begin(), report.checks.end(),
+      [](const verify::Check& check) { return check.claim == "largest" && !check.holds; }));
+}
+
+TEST(VerifyReport, IsTheSameOnEveryRun) {
+  const Codec codec = Codec::parse("qsgd:bits=2");
+  const auto told = [&] {
+    verify::Options few;
+    few.draws = 64;
+    few.entries = 1u << 12;
+    return verify::run(verify::subject_of(codec), verify::claims_of(codec), few).to_json();
+  };
+  EXPECT_EQ(told(), told());
+}
+
+TEST(VerifyRun, RefusesWhatItCannotLookAt) {
+  const verify::Subject subject = either(0);
+  EXPECT_THROW((void)verify::run({}, {}), Error);
+  verify::Claims claims;
+  claims.omega = -1;
+  EXPECT_THROW((void)verify::run(subject, claims), Error);
+  claims = {};
+  claims.largest = 0.5;
+  EXPECT_THROW((void)verify::run(subject, claims), Error);
+  verify::Options options;
+  options.inputs = {{"short", Shape{4}, {1}}};
+  EXPECT_THROW((void)verify::run(subject, {}, options), Error);
+  EXPECT_THROW((void)verify::subject_of(Codec::parse("ef+topk:keep=0.1")), Error);
+}
+
+}  // namespace
+}  // namespace atomo::test
