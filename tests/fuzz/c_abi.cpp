@@ -31,7 +31,8 @@ class Calls {
         &Calls::decode_model, &Calls::state,        &Calls::inspect,   &Calls::whole_messages,
         &Calls::policy,       &Calls::threads};
     number_ = in_.below(std::size(kCalls));
-    (this->*kCalls[number_])();
+    const Call call = kCalls[number_];
+    (this->*call)();
   }
   atomo_status saw(atomo_status status) { return w_.saw(number_, status); }
 

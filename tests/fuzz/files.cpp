@@ -127,9 +127,9 @@ std::uint64_t apply(ConstBytes bytes) {
   }
 }
 
-std::vector<LayerSpec> layers() { return {{"a", {12, 40}}, {"b", {30}}, {"c", {64}}}; }
+std::vector<LayerSpec> layers() { return {{"a", {40, 100}}, {"b", {30}}, {"c", {64}}}; }
 Policy policy() {
-  return Policy::parse("a=atomo:bits=1,cap=4;b=ef+topk:keep=0.2;c=dgc+topk:keep=3");
+  return Policy::parse("a=atomo:bits=1,cap=16;b=ef+topk:keep=0.2;c=dgc+topk:keep=3");
 }
 
 /// Loads a state and goes on from it. A state that was refused leaves the model as it was.

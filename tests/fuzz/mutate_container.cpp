@@ -182,8 +182,9 @@ void mutate_kind(Buffer& kind, const AnyMutation& any, Draw& draw) {
 void mutate_parts(Parts& parts, std::size_t most, const AnyMutation& any, Draw& draw) {
   const std::size_t layers = parts.rows.size(), i = layers == 0 ? 0 : draw() % layers;
   const std::uint64_t what = draw() % 16;
-  if (layers == 0 || what == 0) return any(parts.header, kHeaderBytes);
-  if (what == 1) {
+  if (layers == 0 || what == 0) {
+    any(parts.header, kHeaderBytes);
+  } else if (what == 1) {
     parts.rows[i].flags ^= static_cast<std::uint8_t>(1u << draw() % 6);
   } else if (what == 2) {
     if (Buffer* kind = parts.kind_of(i); kind != nullptr) mutate_kind(*kind, any, draw);
