@@ -31,8 +31,9 @@ inline constexpr std::uint64_t kBlocksOfHeadByte = 512;
 inline constexpr std::uint64_t kProductsOfBlock = 8;
 /// SECURITY.md: of an entry, and of a byte and an entry of the shorter side.
 inline constexpr std::uint64_t kProductsOfEntry = 256, kProductsOfByte = 16;
-/// SECURITY.md: those of a tile that is transformed, two products with a basis of at most 64 x 64.
-inline constexpr std::uint64_t kTransformsOfEntry = 128;
+/// SECURITY.md: those of a tile that is transformed, two products with a basis of at most 64 x 64; a
+/// block has four.
+inline constexpr std::uint64_t kTransformsOfEntry = 128, kTransformsOfBlock = 4;
 
 /// Blocks that decoding a layer of this kind, of so many bytes, may enter.
 std::uint64_t most_blocks(const Kind& kind, std::uint64_t received);

@@ -11,6 +11,7 @@
 
 #include "fuzz/mutations.hpp"
 #include "hostile/decode_work.hpp"
+#include "support/support.hpp"
 
 namespace atomo {
 namespace {
@@ -106,7 +107,9 @@ TEST_P(DecodeWorkSearch, FindsNoMessageBeyondTheBound) {
   using Clock = std::chrono::steady_clock;
   const double seconds = seconds_of_a_spec();
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  Search search(test::encode_case({"search", {{GetParam(), {80, 96}, test::Content::flat}}}));
+  const Shape shape{80, 96};
+  const auto x = test::heavy_tailed(shape.elements(), 3, 96);
+  Search search(test::encode(Codec::parse(GetParam()), x, shape).bytes);
   const double before = search.worst().share;
   for (int i = 0; seconds > 0 ? Clock::now() < end : i < kTrials; ++i) search.step();
   const Found& worst = search.worst();
