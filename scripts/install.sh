@@ -33,7 +33,7 @@ readonly kOptional=(
   python3 python3-numpy python3-matplotlib python3-blosc python3-xxhash
   doxygen python3-sphinx python3-myst-parser python3-breathe furo
   python3-venv python3-dev ccache
-  clang libclang-rt-14-dev
+  clang libclang-rt-dev
 )
 
 say() { printf 'install: %s\n' "$*"; }

@@ -17,7 +17,8 @@ using format::kHeaderBytes;
 using format::kRecordBytes;
 using format::LayerRecord;
 
-constexpr std::size_t kNamesFlagAt = 6, kKindsAt = 34, kLayersAt = 36, kMostParts = 64;
+constexpr std::size_t kNamesFlagAt = 6, kKindsAt = 34, kLayersAt = 36, kPriceAt = 40,
+                      kMostParts = 64;
 
 template <typename T>
 T load(ConstBytes bytes, std::size_t at) {
@@ -177,6 +178,21 @@ void mutate_kind(Buffer& kind, const AnyMutation& any, Draw& draw) {
   kind[at] = static_cast<std::byte>(small ? draw() % 16 : draw());
 }
 
+/// A price of the header, or a layer's own.
+void mutate_price(Parts& parts, std::size_t layer, Draw& draw) {
+  constexpr std::uint32_t kPrices[] = {0,          0x80000000, 0x00010000, 0x00800000,
+                                       0x3F800000, 0xBF800000, 0x7F7F0000, 0x7F800000,
+                                       0x7FC00000, 0x3F80FFFF, 0x2F800000, 0x5F800000};
+  const std::uint32_t price =
+      draw() % 4 == 0 ? static_cast<std::uint32_t>(draw()) : kPrices[draw() % std::size(kPrices)];
+  Buffer& body = parts.bodies[layer];
+  if (skipped(parts.rows[layer], body) == sizeof price) {
+    std::memcpy(body.data(), &price, sizeof price);
+  } else {
+    std::memcpy(parts.header.data() + kPriceAt + sizeof price * (draw() % 2), &price, sizeof price);
+  }
+}
+
 void mutate_parts(Parts& parts, std::size_t most, const AnyMutation& any, Draw& draw) {
   const std::size_t layers = parts.rows.size(), i = layers == 0 ? 0 : draw() % layers;
   const std::uint64_t what = draw() % 16;
@@ -200,6 +216,8 @@ void mutate_parts(Parts& parts, std::size_t most, const AnyMutation& any, Draw& 
   } else if (what == 4) {
     if (!parts.names.empty()) any(parts.names[draw() % parts.names.size()], 64);
   } else if (what == 5) {
+    mutate_price(parts, i, draw);
+  } else if (what == 6) {
     if ((parts.rows[i].flags & LayerRecord::kLossless) != 0) {
       unpack(parts.rows[i], parts.bodies[i]);
     } else {
