@@ -96,9 +96,11 @@ class Run {
   void mutations() {
     using Clock = std::chrono::steady_clock;
     const auto end = Clock::now() + std::chrono::duration<double>(options_.seconds);
-    for (const Buffer& seed : kTarget.seeds()) pool_.push_back(seed);
+    const std::vector<Buffer> seeds = kTarget.seeds();
     while (Clock::now() < end) {
-      Buffer input = pool_[draw_() % pool_.size()];
+      // Half of them from seeds, which many sights of one kind would drown.
+      Buffer input =
+          draw_() % 2 == 0 ? seeds[draw_() % seeds.size()] : pool_[draw_() % pool_.size()];
       const AnyMutation any = [&](Buffer& part, std::size_t most) {
         mutate_bytes(part, most, draw_, pool_[draw_() % pool_.size()],
                      kTarget.tokens == nullptr ? nullptr : &kTarget.tokens());
