@@ -125,7 +125,7 @@ std::uint64_t apply(ConstBytes bytes) {
     std::vector<Bytes> out;
     std::uint64_t total = 0;
     for (const PatchEntry& entry : info.tensors) {
-      total += std::min(entry.bytes, kLargest);
+      total += std::min(entry.bytes, 2 * kLargest);
       if (total > kLargest) return seen(2, 0);
       rooms.emplace_back(entry.bytes);
       out.push_back(rooms.back().bytes());
