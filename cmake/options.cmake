@@ -4,6 +4,7 @@
 set(ATOMO_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON or OFF")
 set_property(CACHE ATOMO_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ATOMO_SANITIZE "" CACHE STRING "Sanitizers for everything built here, e.g. address,undefined or thread")
+option(ATOMO_FUZZ "Build the fuzz targets with libFuzzer, which is clang's; ATOMO_SANITIZE begins with fuzzer-no-link" OFF)
 option(ATOMO_WARNINGS_AS_ERRORS "Take warnings for errors, as the presets do" OFF)
 option(ATOMO_INSTALL "Generate install rules" ${PROJECT_IS_TOP_LEVEL})
 option(ATOMO_C "Build the C interface" ${PROJECT_IS_TOP_LEVEL})
@@ -21,9 +22,11 @@ endif()
 include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 
 if(ATOMO_SANITIZE)
-  # With their checks between, g++ sees paths that do not exist.
-  set(sanitize -fsanitize=${ATOMO_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-array-bounds
-    -Wno-maybe-uninitialized -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread)
+  set(sanitize -fsanitize=${ATOMO_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # with their checks between, g++ sees paths that do not exist
+    list(APPEND sanitize -Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict -Wno-stringop-overflow
+      -Wno-stringop-overread)
+  endif()
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${sanitize}>")
   add_link_options(-fsanitize=${ATOMO_SANITIZE})
 endif()

@@ -25,7 +25,7 @@ readonly kRequired=(
   libblosc-dev libopenblas-dev liblapacke-dev libhwy-dev libxxhash-dev
 )
 # Each of these turns on a part: command line tool, trainer, tests, benchmarks, documentation, plots, Python
-# package; ccache spares compiling twice what several builds share.
+# package, fuzzing for hours (clang and its run-time library); ccache spares compiling twice what several builds share.
 readonly kOptional=(
   libcli11-dev libfmt-dev nlohmann-json3-dev libzip-dev zlib1g-dev
   libtorch-dev libopenmpi-dev openmpi-bin dataset-fashion-mnist
@@ -33,6 +33,7 @@ readonly kOptional=(
   python3 python3-numpy python3-matplotlib python3-blosc python3-xxhash
   doxygen python3-sphinx python3-myst-parser python3-breathe furo
   python3-venv python3-dev ccache
+  clang libclang-rt-dev
 )
 
 say() { printf 'install: %s\n' "$*"; }

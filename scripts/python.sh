@@ -22,7 +22,7 @@ TEXT
 }
 
 readonly kBuild=(scikit-build-core nanobind)
-readonly kTest=(pytest hypothesis mypy numpy matplotlib ml_dtypes safetensors)
+readonly kTest=(pytest hypothesis mypy numpy matplotlib ml_dtypes safetensors xxhash)
 readonly kFrameworks=(jax optax ray)
 # What bench/peers.py measures codecs beside, with numpy and torch.
 readonly kPeers=(blosc2 zstandard)

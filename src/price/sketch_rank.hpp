@@ -19,7 +19,7 @@ struct RankState {
 
   /// In a saved state: the rank in the lower 10 bits, all ones for kAll, the wait above.
   [[nodiscard]] constexpr std::uint16_t saved() const noexcept {
-    return static_cast<std::uint16_t>((rank & 0x3FFu) | (wait << 10));
+    return static_cast<std::uint16_t>((rank & 0x3FFu) | (std::uint32_t{wait} << 10));
   }
   [[nodiscard]] static constexpr RankState of_saved(std::uint16_t word) noexcept {
     const auto rank = static_cast<std::uint16_t>(word & 0x3FFu);

@@ -1,98 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The work of decoders is bounded by the bytes they receive and the entries they write: basic
-/// blocks are counted, so neither the machine nor its load matters. The library that is linked here
-/// was compiled without vectors and calls `__sanitizer_cov_trace_pc` in every block it enters.
+/// blocks are counted, so neither the machine nor its load matters. test_decode_work_search.cpp looks
+/// for the messages that cost most.
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "codec/body_decoder.hpp"
-#include "codec/spec.hpp"
 #include "cpu/atoms.hpp"
 #include "cpu/pairs.hpp"
-#include "format/container_head.hpp"
-#include "format/factors_body.hpp"
-#include "format/kind.hpp"
-#include "format/matrix.hpp"
-#include "format/pair_body.hpp"
+#include "hostile/decode_work.hpp"
 #include "support/support.hpp"
-
-namespace {
-std::uint64_t blocks_entered = 0;
-}
-
-extern "C" void __sanitizer_cov_trace_pc();
-extern "C" void __sanitizer_cov_trace_pc() { ++blocks_entered; }
 
 namespace atomo {
 
 using namespace model;
 namespace {
 
-using format::Kind;
-using format::LayerRecord;
-using format::MethodId;
+using test::blocks_entered;
+using test::decode_counted;
+using test::kBlocksOfByte;
+using test::kBlocksOfCall;
+using test::kBlocksOfEntry;
+using test::kBlocksOfHeadByte;
+using test::Kind;
+using test::LayerRecord;
+using test::message_of;
+using test::MethodId;
+using test::packed_message;
+using test::Work;
 using Buffer = std::vector<std::byte>;
-
-/// Blocks of linear work: of a byte received, of an entry written, and of every call.
-constexpr std::uint64_t kBlocksOfByte = 32, kBlocksOfEntry = 32, kBlocksOfCall = 40'000;
-/// A row of 8 bytes can make its reader go through 16 kinds of 8 dimensions.
-constexpr std::uint64_t kBlocksOfHeadByte = 512;
-/// Multiply-adds of singular pairs in a block: 4 rows of 2 columns.
-constexpr std::uint64_t kProductsOfBlock = 8;
-/// SECURITY.md: of an entry, and of a byte and an entry of the shorter side.
-constexpr std::uint64_t kProductsOfEntry = 256, kProductsOfByte = 16;
-/// SECURITY.md: those of a tile that is transformed, at most two products with a basis of 64 x 64. Without
-/// vectors each one is a block.
-constexpr std::uint64_t kTransformsOfEntry = 128;
-
-/// Blocks that decoding a layer of this kind, of so many bytes, may enter.
-std::uint64_t most_blocks(const Kind& kind, std::uint64_t received) {
-  const std::uint64_t n = kind.shape.elements();
-  std::uint64_t linear = kBlocksOfCall + kBlocksOfByte * received + kBlocksOfEntry * n;
-  if (kind.method == MethodId::chunk_topk) linear += kTransformsOfEntry * n;
-  if (!format::is_matrix(kind.shape)) return linear;
-  const std::uint64_t shorter = format::matrix_view(kind.shape).shorter();
-  return linear + (kProductsOfEntry * n + kProductsOfByte * shorter * received) / kProductsOfBlock;
-}
-
-Buffer message_of(const Kind& kind, std::uint8_t flags, const Buffer& body) {
-  const std::size_t head = format::one_layer_head_bytes(kind);
-  Buffer message(head + format::padded(body.size()));
-  std::copy(body.begin(), body.end(), message.begin() + static_cast<std::ptrdiff_t>(head));
-  format::write_one_layer_head(message.data(), kind, {0, flags, body.size()}, {.seed = 5}, 1, 1);
-  return message;
-}
-
-/// The smallest message that has this body: behind the lossless stage where it shrinks, whether the
-/// frame pays for it or not.
-Buffer packed_message(const Kind& kind, std::uint8_t flags, const Buffer& body) {
-  const auto stage = codec::parse_spec("identity+blosc:codec=zstd,level=9");
-  Buffer frame(body.size());
-  frame.resize(codec::pack_body(*stage.lossless, {}, body, frame));
-  if (frame.empty()) return message_of(kind, flags, body);
-  return message_of(kind, flags | LayerRecord::kLossless, frame);
-}
-
-struct Work {
-  Status status = Status::ok;
-  std::uint64_t blocks = 0;
-};
-
-Work decode_counted(const Buffer& message, const Shape& shape) {
-  std::vector<float> y(shape.elements());
-  Buffer workspace(decode_workspace_bytes(shape));
-  const TensorView view{y.data(), DType::f32, shape};
-  Work work;
-  blocks_entered = 0;
-  work.status = decode(message, {&view, 1}, {.workspace = workspace});
-  work.blocks = blocks_entered;
-  return work;
-}
 
 Work expect_bounded(const Kind& kind, const Buffer& message) {
   const Work work = decode_counted(message, kind.shape);
-  EXPECT_LE(work.blocks, most_blocks(kind, message.size()))
+  EXPECT_LE(work.blocks, test::most_blocks(kind, message.size()))
       << codec::find_decoder(kind.method)->describe(kind) << ", " << kind.shape.to_string() << ", "
       << message.size() << " bytes: " << describe(work.status);
   return work;

@@ -98,7 +98,17 @@ class TomlReader {
     std::string_view inside(text);
     inside = inside.substr(quotes.size(), end - 2 * quotes.size());
     if (lines && inside.starts_with('\n')) inside.remove_prefix(1);
-    return quotes[0] == '"' ? escaped(name, inside) : nlohmann::json(inside);
+    return quotes[0] == '"' ? escaped(name, inside) : literal(name, inside);
+  }
+
+  nlohmann::json literal(const std::string& name, std::string_view inside) const {
+    nlohmann::json text = inside;
+    try {
+      static_cast<void>(text.dump());
+    } catch (const nlohmann::json::exception&) {
+      fail("the string of '" + name + "' is not UTF-8");
+    }
+    return text;
   }
 
   nlohmann::json escaped(const std::string& name, std::string_view inside) const {
@@ -134,7 +144,8 @@ std::string toml_of(const nlohmann::json& value) {
   if (value.is_string()) {
     const auto text = value.get<std::string>();
     const bool lines = text.find('\n') != std::string::npos;
-    if (lines && text.find("'''") == std::string::npos) return "'''\n" + text + "'''";
+    const bool quotes = text.find("'''") != std::string::npos || text.ends_with('\'');
+    if (lines && !quotes) return "'''\n" + text + "'''";
   }
   return value.dump();
 }
