@@ -2,6 +2,8 @@
 /// Graphs of a decentralised training: generators, weights, slots, files and what they refuse.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -91,8 +93,42 @@ TEST(Graph, KnowsItsNeighbours) {
   EXPECT_DOUBLE_EQ(graph_of("star", 6).own_weight(3), 5.0 / 6);
 }
 
+TEST(Graph, ATorusIsAsNearToASquareAsItCanBe) {
+  for (const auto& [n, rows, columns] :
+       {std::array{4, 2, 2}, std::array{6, 2, 3}, std::array{9, 3, 3}, std::array{12, 3, 4},
+        std::array{14, 2, 7}, std::array{36, 6, 6}}) {
+    SCOPED_TRACE(n);
+    const auto graph = graph_of("torus", n);
+    check_sound(graph);
+    const std::size_t degree = (rows == 2 ? 1U : 2U) + (columns == 2 ? 1U : 2U);
+    for (int k = 0; k < n; ++k) EXPECT_EQ(graph.neighbours(k).size(), degree) << k;
+    for (int row = 0; row < rows; ++row) {
+      for (int column = 0; column < columns; ++column) {
+        const int k = row * columns + column;
+        EXPECT_TRUE(find(graph, k, (row + 1) % rows * columns + column)) << k;
+        EXPECT_TRUE(find(graph, k, row * columns + (column + 1) % columns)) << k;
+      }
+    }
+  }
+}
+
+TEST(Graph, NeighboursInAHypercubeDifferInOneBit) {
+  for (const unsigned dimension : {0U, 1U, 2U, 3U, 4U, 5U}) {
+    const int n = 1 << dimension;
+    SCOPED_TRACE(n);
+    const auto graph = graph_of("hypercube", n);
+    check_sound(graph);
+    for (int k = 0; k < n; ++k) {
+      ASSERT_EQ(graph.neighbours(k).size(), dimension);
+      for (const auto& neighbour : graph.neighbours(k))
+        EXPECT_TRUE(std::has_single_bit(static_cast<unsigned>(k ^ neighbour.node)));
+    }
+  }
+}
+
 TEST(Graph, SlotsOfEdgesThatShareANodeDifferWhereTheyCan) {
-  for (const std::string text : {"ring", "double-ring", "star", "complete", "random:edges=12"}) {
+  for (const std::string text :
+       {"ring", "double-ring", "torus", "hypercube", "star", "complete", "random:edges=12"}) {
     const auto graph = graph_of(text, 8, 20);  // more slots than two nodes of 7 edges use up
     for (int k = 0; k < 8; ++k) {
       std::set<std::uint32_t> slots;
@@ -146,6 +182,33 @@ TEST(Graph, SpectrumIsThatOfTheory) {
   EXPECT_NEAR(graph_of("star", 6).spectrum().gap, 1.0 / 6, 1e-6);
   EXPECT_NEAR(graph_of("star", 6).spectrum().beta, 1, 1e-6);
   EXPECT_EQ(graph_of("ring", 1).spectrum().gap, 1);
+}
+
+TEST(Graph, SpectrumOfATorusAndAHypercubeIsThatOfTheory) {
+  // A node of a torus has one neighbour along a side of 2, and two along a longer one.
+  const auto along = [](int side, int k) {
+    return (side == 2 ? 1 : 2) * std::cos(2 * std::numbers::pi * k / side);
+  };
+  for (const auto& [rows, columns] : {std::array{2, 2}, std::array{2, 3}, std::array{2, 7},
+                                      std::array{3, 3}, std::array{3, 4}, std::array{4, 5}}) {
+    const double degree = along(rows, 0) + along(columns, 0);
+    double second = 0, least = 1;
+    for (int k = 1; k < rows * columns; ++k) {
+      const double value =
+          (1 + along(rows, k / columns) + along(columns, k % columns)) / (1 + degree);
+      second = std::max(second, std::abs(value));
+      least = std::min(least, value);
+    }
+    const auto [gap, beta] = graph_of("torus", rows * columns).spectrum();
+    EXPECT_NEAR(gap, 1 - second, 1e-6) << rows << " x " << columns;
+    EXPECT_NEAR(beta, 1 - least, 1e-6) << rows << " x " << columns;
+  }
+  // d dimensions: (1 + d - 2 k) / (d + 1) for k = 0 to d.
+  for (int d = 1; d <= 5; ++d) {
+    const auto [gap, beta] = graph_of("hypercube", 1 << d).spectrum();
+    EXPECT_NEAR(gap, 2.0 / (d + 1), 1e-6) << d;
+    EXPECT_NEAR(beta, 2.0 * d / (d + 1), 1e-6) << d;
+  }
 }
 
 class GraphFiles : public ::testing::Test {
@@ -310,6 +373,12 @@ TEST(Graph, WrongTextsAreNamed) {
   expect_said(objection("random:edges=4,speed=1", 4), {"speed=1"});
   expect_said(objection("random:edges=2", 4), {"edges=2", "4 processes", "3 to 6"});
   expect_said(objection("random:edges=7", 4), {"edges=7", "3 to 6"});
+  for (const int n : {1, 2, 3, 5, 13})
+    expect_said(objection("torus", n), {"torus with " + std::to_string(n), "not a prime"});
+  for (const int n : {3, 6, 12})
+    expect_said(objection("hypercube", n), {"hypercube with " + std::to_string(n), "power of two"});
+  expect_said(objection("hypercube", 6), {"for example 4 or 8"});
+  expect_said(objection("torus:rows=2", 4), {"'torus'", "no keys"});
 }
 
 }  // namespace

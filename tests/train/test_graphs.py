@@ -220,6 +220,7 @@ class GraphsTest(unittest.TestCase):
 
     def test_wrong_usage_is_named(self):
         for algorithm, options, expected in (("dpsgd", ("--graph", "rign"), "'rign' is neither a file nor one of ring"),
+                                             ("dpsgd", ("--graph", "torus"), "torus with 2 processes: .* not a prime"),
                                              ("dpsgd", topology(1), "has 4 nodes, the run has 2 processes"),
                                              ("dpsgd", ("--asynchronous",), "goes with --algorithm dsgd"),
                                              ("choco", ("--codec", "atomo:bits=1"), "omega.*--codec-scale"),

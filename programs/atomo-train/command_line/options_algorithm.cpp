@@ -122,8 +122,9 @@ void add_low_rank_options(CLI::App& app, Options& o) {
 
 void add_graph_options(CLI::App& app, Options& o) {
   app.add_option("--graph", o.graph,
-                 "who talks to whom: ring, double-ring, star, complete, random:edges=N,seed=N, or "
-                 "a topology file (JSON)")
+                 "who talks to whom: ring, double-ring, torus (a number of processes that is no "
+                 "prime), hypercube (a power of two), star, complete, random:edges=N,seed=N, or a "
+                 "topology file (JSON)")
       ->option_text("GRAPH")
       ->capture_default_str()
       ->group(kGraphGroup);

@@ -2,151 +2,31 @@
 /// \file
 /// A graph is made in stages: a generator or a topology file gives the pairs of neighbours, pairs
 /// without a slot get one, and the constructor computes the weights and checks that every node can
-/// be reached. Generators draw in a way that does not depend on the standard library, so all
-/// processes build the same graph. Power iteration finds the eigenvalues from which CHOCO-SGD takes
-/// its default step.
+/// be reached. Power iteration finds the eigenvalues from which CHOCO-SGD takes its default step.
 
 #include "exchange/graph.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <set>
 #include <stdexcept>
 #include <utility>
+
+#include "exchange/graph_generators.hpp"
 
 namespace train {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Pair = std::pair<int, int>;  ///< of nodes, the smaller first
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error("--graph: " + what); }
 
 std::string in_quotes(const std::string& text) { return "'" + text + "'"; }
-
-// ---- generators -------------------------------------------------------------------------------
-
-/// Draws that are the same with every standard library.
-class Draws {
- public:
-  explicit Draws(std::uint64_t seed) {
-    std::seed_seq seeds{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
-    random_.seed(seeds);
-  }
-  /// Below `bound`; a modulo is off by less than bound / 2^64.
-  std::size_t below(std::size_t bound) { return random_() % bound; }
-  template <class T>
-  void shuffle(std::vector<T>& values) {
-    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[below(i)]);
-  }
-
- private:
-  std::mt19937_64 random_;
-};
-
-void join(std::set<Pair>& pairs, int a, int b) {
-  if (a != b) pairs.insert(std::minmax(a, b));
-}
-
-std::set<Pair> circle(int nodes, int reach) {
-  std::set<Pair> pairs;
-  for (int k = 0; k < nodes; ++k) {
-    for (int step = 1; step <= reach; ++step) join(pairs, k, (k + step) % nodes);
-  }
-  return pairs;
-}
-
-std::set<Pair> star(int nodes) {
-  std::set<Pair> pairs;
-  for (int k = 1; k < nodes; ++k) join(pairs, 0, k);
-  return pairs;
-}
-
-std::set<Pair> complete(int nodes) {
-  std::set<Pair> pairs;
-  for (int a = 0; a < nodes; ++a) {
-    for (int b = a + 1; b < nodes; ++b) join(pairs, a, b);
-  }
-  return pairs;
-}
-
-/// A tree in which every node of a shuffled order hangs on one before it, and further edges.
-std::set<Pair> random_graph(int nodes, std::uint64_t edges, std::uint64_t seed) {
-  const auto all = complete(nodes);
-  const auto least = static_cast<std::uint64_t>(nodes - 1);
-  if (edges < least || edges > all.size()) {
-    fail("random:edges=" + std::to_string(edges) + " with " + std::to_string(nodes) +
-         " processes: a connected graph of that many nodes has " + std::to_string(least) + " to " +
-         std::to_string(all.size()) + " edges");
-  }
-  Draws draws(seed);
-  std::vector<int> order(static_cast<std::size_t>(nodes));
-  for (int k = 0; k < nodes; ++k) order[static_cast<std::size_t>(k)] = k;
-  draws.shuffle(order);
-  std::set<Pair> pairs;
-  for (std::size_t k = 1; k < order.size(); ++k) join(pairs, order[k], order[draws.below(k)]);
-  std::vector<Pair> others;
-  std::set_difference(all.begin(), all.end(), pairs.begin(), pairs.end(),
-                      std::back_inserter(others));
-  draws.shuffle(others);
-  for (std::size_t i = 0; pairs.size() < edges; ++i) pairs.insert(others[i]);
-  return pairs;
-}
-
-/// "edges=12,seed=3" -> its values; `known` holds the keys and what they are without a value.
-std::map<std::string, std::uint64_t> read_keys(
-    const std::string& text, const std::string& keys,
-    std::map<std::string, std::optional<std::uint64_t>> known) {
-  for (std::size_t at = 0; at < keys.size();) {
-    const std::size_t end = std::min(keys.find(',', at), keys.size());
-    const std::string item = keys.substr(at, end - at);
-    const std::size_t equals = item.find('=');
-    const auto found = known.find(item.substr(0, equals));
-    std::uint64_t value = 0;
-    const char* last = item.data() + item.size();
-    const char* first = equals == std::string::npos ? last : item.data() + equals + 1;
-    const auto [stop, error] = std::from_chars(first, last, value);
-    if (found == known.end() || first == last || stop != last || error != std::errc{}) {
-      fail(in_quotes(item) + " in " + in_quotes(text) +
-           " is not understood; write for example random:edges=12,seed=1");
-    }
-    found->second = value;
-    at = end + 1;
-  }
-  std::map<std::string, std::uint64_t> values;
-  for (const auto& [key, value] : known) {
-    if (!value)
-      fail(in_quotes(text) + " lacks " + key + "=; write for example random:edges=12,seed=1");
-    values[key] = *value;
-  }
-  return values;
-}
-
-/// Nothing when `text` is not a generator's.
-std::optional<std::set<Pair>> generate(const std::string& text, int nodes) {
-  const std::size_t colon = text.find(':');
-  const std::string name = text.substr(0, colon);
-  const std::string keys = colon == std::string::npos ? "" : text.substr(colon + 1);
-  if (name == "random") {
-    auto values = read_keys(text, keys, {{"edges", std::nullopt}, {"seed", 1}});
-    return random_graph(nodes, values["edges"], values["seed"]);
-  }
-  std::optional<std::set<Pair>> pairs;
-  if (name == "ring") pairs = circle(nodes, 1);
-  if (name == "double-ring") pairs = circle(nodes, 2);
-  if (name == "star") pairs = star(nodes);
-  if (name == "complete") pairs = complete(nodes);
-  if (pairs && colon != std::string::npos)
-    fail(in_quotes(name) + " takes no keys: " + in_quotes(text));
-  return pairs;
-}
 
 // ---- slots ------------------------------------------------------------------------------------
 
@@ -392,10 +272,9 @@ double length_of(const std::vector<double>& x) {
 // ---- the graph --------------------------------------------------------------------------------
 
 Graph Graph::make(const GraphSource& source) {
-  const auto pairs = generate(source.text, source.nodes);
+  const auto pairs = generated_pairs(source.text, source.nodes);
   if (!pairs && !std::filesystem::exists(source.text)) {
-    fail(in_quotes(source.text) +
-         " is neither a file nor one of ring, double-ring, star, complete, random:edges=M,seed=S");
+    fail(in_quotes(source.text) + " is neither a file nor one of " + kGenerators);
   }
   const auto topology = pairs ? generated(source, *pairs) : read_topology(source);
   return Graph(topology.names, with_slots(topology.edges, topology.period), topology.period);

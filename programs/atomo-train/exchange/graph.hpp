@@ -36,9 +36,11 @@ struct Neighbour {
 
 /// Where a graph comes from.
 struct GraphSource {
-  /// "ring", "double-ring" (the next node and the one behind it, both ways), "star" (node 0 in the
-  /// middle), "complete", "random:edges=M,seed=S" (connected, M edges), or the path of a topology
-  /// file:
+  /// "ring", "double-ring" (the next node and the one behind it, both ways), "torus" (rows and
+  /// columns that close into rings, as near to a square as the number of nodes allows; 4 or more,
+  /// not a prime), "hypercube" (numbers that differ in one bit; a power of two), "star" (node 0 in
+  /// the middle), "complete", "random:edges=M,seed=S" (connected, M edges), or the path of a
+  /// topology file:
   ///   {"nodes": {"a": {"round": 8, "edges": {"b": 3}}, "b": {"round": 8, "edges": {"a": 3}}}}
   /// Each node lists its edges with a slot, or without ("edges": ["b"]). Where the two ends have
   /// different ones the edge is used in both; where none has one, it is given one. "round" is the
