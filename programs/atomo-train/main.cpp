@@ -19,6 +19,7 @@
 #include "exchange/exchange.hpp"
 #include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
+#include "files/checkpoint.hpp"
 #include "learning/replica.hpp"
 #include "run/evaluate.hpp"
 #include "run/interrupt.hpp"
@@ -41,6 +42,10 @@ std::string objection(const train::Options& options, const train::Transport& tra
   if (transport.workers() > 65535) return "at most 65,535 workers have random streams of their own";
   if (transport.rank() == 0) {
     if (auto text = train::run_folder_objection(options); !text.empty()) return text;
+  }
+  // Every process reads it, and all wait for each other here: nobody has written anything yet.
+  if (!options.resume.empty()) {
+    if (auto text = train::checkpoint_objection(options.resume); !text.empty()) return text;
   }
   if (!options.on_device()) return "";
   const std::string network = train::gpu_objection(options.model);

@@ -102,7 +102,7 @@ class EvaluateTest(unittest.TestCase):
         self.assertEqual(job.end()[0], 0)
         for arguments, status, expected in (
                 ((), 2, "FILE is required"), ((short, "--sometimes"), 2, "--sometimes"),
-                ((path("none"),), 1, "cannot read"), ((short,), 1, "as .safetensors: "),
+                ((path("none"),), 1, "cannot read"), ((short,), 1, "is no .safetensors file, or damaged: "),
                 ((f"{dumped}/step0-mean.safetensors",), 1, "is not a checkpoint"),
                 ((path("one.safetensors"), "--data", path("none")), 1, "train-images-idx3-ubyte"),
                 ((path("one.safetensors"), "--log", f"{log}/x"), 1, "cannot write the log"),

@@ -3,6 +3,7 @@
 
 import csv
 import fcntl
+import glob
 import json
 import os
 import pathlib
@@ -214,11 +215,29 @@ class DamageTest(unittest.TestCase):
                 (content + b"1234", "4 bytes behind the last tensor"),
                 (with_header(json.dumps(without).encode()), "it has no checksum"),
                 (with_header(json.dumps(overlapping).encode()), "belongs to no tensor, or to two"),
-                (with_header(b"[" * 1000 + b"]" * 1000), "nests more than 8"), (content[:end + 3], "leave the file")):
+                (with_header(b"[" * 1000 + b"]" * 1000), "nests more than 8"),
+                (content[:end + 3], "of which 3 are there: it was cut"), (content[:end - 3], "its header leaves the file")):
             pathlib.Path(path("damaged.safetensors")).write_bytes(damaged)
             with self.subTest(said=said):
-                self.assertRegex(run(*options, "--resume", path("damaged.safetensors"), ends_with="error"), said)
+                answer = run(*options, "--resume", path("damaged.safetensors"), ends_with="error")
+                self.assertRegex(answer, said)
+                self.assertRegex(answer, f"--resume: '{path('damaged.safetensors')}' is .*damaged: .*Nothing was overwritten; "
+                                         "go on from another checkpoint, or begin again without --resume")
         run(*options, "--resume", whole)
+
+    def test_nothing_is_overwritten_for_a_damaged_checkpoint(self):
+        """Neither the folder that goes on from it, nor one that is to be given up for another run."""
+        options = (*BRIEF, "--steps", 4)
+        folder = run(*options, "--out", path("hurt"), "--stop-at", 2)
+        other = run(*options, "--out", path("other"))
+        checkpoint = pathlib.Path(f"{folder}/checkpoint.safetensors")
+        whole = checkpoint.read_bytes()
+        names = glob.glob(f"{folder}/*") + glob.glob(f"{other}/*")
+        for damaged, out in ((whole[:len(whole) // 2], (folder,)), (whole[:-1] + bytes([whole[-1] ^ 1]), (other, "--overwrite"))):
+            checkpoint.write_bytes(damaged)
+            before = {name: pathlib.Path(name).read_bytes() for name in names}
+            self.assertIn("damaged", run(*options, "--resume", folder, "--out", *out, ends_with="error"))
+            self.assertEqual({name: pathlib.Path(name).read_bytes() for name in names}, before)
 
     def test_what_is_written_at_the_end_is_tried_at_the_start(self):
         os.mkdir(path("a-folder"))

@@ -18,8 +18,10 @@ void add_checkpoint_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_option("--stop-at", o.stop_at, "stop (and save) before this step, to be resumed")
       ->group(group);
-  app.add_option("--resume", o.resume,
-                 "go on from this checkpoint, or that of a folder of --out; every process reads it")
+  app.add_option(
+         "--resume", o.resume,
+         "go on from this checkpoint, or that of a folder of --out; every process reads it, and "
+         "refuses one that is damaged")
       ->option_text("PATH")
       ->group(group);
 }

@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <stdexcept>
 #include <utility>
 
 #include "exchange/graph_generators.hpp"
@@ -23,10 +22,6 @@ namespace train {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("--graph: " + what); }
-
-std::string in_quotes(const std::string& text) { return "'" + text + "'"; }
 
 // ---- slots ------------------------------------------------------------------------------------
 
@@ -66,7 +61,7 @@ std::vector<Edge> with_slots(const std::map<Pair, Slots>& pairs, std::uint32_t p
 /// \throws std::runtime_error for what is not JSON, and for an object with a name twice.
 Json read_json(const std::string& path) {
   std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path)) fail("cannot read " + in_quotes(path));
+  if (!file || std::filesystem::is_directory(path)) refuse_graph("cannot read " + in_quotes(path));
   std::vector<std::set<std::string>> open;  // names of the objects around
   std::string twice;
   const auto watch = [&](int, Json::parse_event_t event, Json& value) {
@@ -78,10 +73,11 @@ Json read_json(const std::string& path) {
   };
   try {
     auto json = Json::parse(file, watch);
-    if (!twice.empty()) fail(in_quotes(path) + " has the name " + in_quotes(twice) + " twice");
+    if (!twice.empty())
+      refuse_graph(in_quotes(path) + " has the name " + in_quotes(twice) + " twice");
     return json;
   } catch (const Json::exception& e) {
-    fail(in_quotes(path) + " is not JSON: " + e.what());
+    refuse_graph(in_quotes(path) + " is not JSON: " + e.what());
   }
 }
 
@@ -92,7 +88,9 @@ struct Topology {
   std::uint32_t period = 1;
   std::map<Pair, Slots> edges{};
 
-  [[noreturn]] void wrong(const std::string& what) const { fail(what + " in " + in_quotes(path)); }
+  [[noreturn]] void wrong(const std::string& what) const {
+    refuse_graph(what + " in " + in_quotes(path));
+  }
 
   [[nodiscard]] int number(const std::string& name, const std::string& of) const {
     const auto found = std::find(names.begin(), names.end(), name);
@@ -194,13 +192,14 @@ std::vector<std::string> read_hosts(const std::string& path) {
   if (json.is_object() && json.contains("hosts") && json["hosts"].is_array()) {
     for (const auto& host : json["hosts"]) {
       if (!host.is_object() || !host.contains("name") || !host["name"].is_string())
-        fail("a host in " + in_quotes(path) + " has no \"name\"");
+        refuse_graph("a host in " + in_quotes(path) + " has no \"name\"");
       names.push_back(host["name"].get<std::string>());
       if (std::count(names.begin(), names.end(), names.back()) > 1)
-        fail(in_quotes(path) + " has the host " + in_quotes(names.back()) + " twice");
+        refuse_graph(in_quotes(path) + " has the host " + in_quotes(names.back()) + " twice");
     }
   }
-  if (names.empty()) fail(in_quotes(path) + " does not say {\"hosts\": [{\"name\": ...}, ...]}");
+  if (names.empty())
+    refuse_graph(in_quotes(path) + " does not say {\"hosts\": [{\"name\": ...}, ...]}");
   return names;
 }
 
@@ -213,24 +212,25 @@ void check_same_names(const std::vector<std::string>& own, const std::vector<std
     });
   };
   if (const auto at = missing(hosts, own); at != own.end())
-    fail("node " + in_quotes(*at) + " of " + in_quotes(source.text) + " is not in " +
-         in_quotes(source.hosts));
+    refuse_graph("node " + in_quotes(*at) + " of " + in_quotes(source.text) + " is not in " +
+                 in_quotes(source.hosts));
   if (const auto at = missing(own, hosts); at != hosts.end())
-    fail("host " + in_quotes(*at) + " of " + in_quotes(source.hosts) + " is not in " +
-         in_quotes(source.text));
+    refuse_graph("host " + in_quotes(*at) + " of " + in_quotes(source.hosts) + " is not in " +
+                 in_quotes(source.text));
 }
 
 void check_count(std::size_t found, const std::string& where, int processes) {
   if (found == static_cast<std::size_t>(processes)) return;
-  fail(in_quotes(where) + " has " + std::to_string(found) + " nodes, the run has " +
-       std::to_string(processes) + " processes: mpirun -n " + std::to_string(found));
+  refuse_graph(in_quotes(where) + " has " + std::to_string(found) + " nodes, the run has " +
+               std::to_string(processes) + " processes: mpirun -n " + std::to_string(found));
 }
 
 Topology read_topology(const GraphSource& source) {
   const auto json = read_json(source.text);
   if (!json.is_object() || !json.contains("nodes") || !json["nodes"].is_object() ||
       json["nodes"].empty()) {
-    fail(in_quotes(source.text) + " does not say {\"nodes\": {name: {\"edges\": ...}, ...}}");
+    refuse_graph(in_quotes(source.text) +
+                 " does not say {\"nodes\": {name: {\"edges\": ...}, ...}}");
   }
   const auto& nodes = json["nodes"];
   Topology topology{.path = source.text};
@@ -274,7 +274,7 @@ double length_of(const std::vector<double>& x) {
 Graph Graph::make(const GraphSource& source) {
   const auto pairs = generated_pairs(source.text, source.nodes);
   if (!pairs && !std::filesystem::exists(source.text)) {
-    fail(in_quotes(source.text) + " is neither a file nor one of " + kGenerators);
+    refuse_graph(in_quotes(source.text) + " is neither a file nor one of " + kGenerators);
   }
   const auto topology = pairs ? generated(source, *pairs) : read_topology(source);
   return Graph(topology.names, with_slots(topology.edges, topology.period), topology.period);
@@ -305,8 +305,8 @@ Graph::Graph(std::vector<std::string> names, const std::vector<Edge>& edges, std
   }
   for (int k = 0; k < nodes(); ++k) {
     if (!seen.contains(k))
-      fail("the graph is not connected: no path leads from node " + in_quotes(name(0)) +
-           " to node " + in_quotes(name(k)));
+      refuse_graph("the graph is not connected: no path leads from node " + in_quotes(name(0)) +
+                   " to node " + in_quotes(name(k)));
   }
 }
 

@@ -11,14 +11,9 @@
 #include <charconv>
 #include <iterator>
 #include <map>
-#include <stdexcept>
 
 namespace train {
 namespace {
-
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("--graph: " + what); }
-
-std::string in_quotes(const std::string& text) { return "'" + text + "'"; }
 
 std::string count_of_processes(int nodes) {
   return std::to_string(nodes) + (nodes == 1 ? " process" : " processes");
@@ -58,9 +53,10 @@ std::set<Pair> torus(int nodes) {
     if (nodes % side == 0) rows = side;
   }
   if (rows == 1) {
-    fail("torus with " + count_of_processes(nodes) +
-         ": a torus has two sides of at least 2, whose product is the number of processes, so that "
-         "number is 4 or more and not a prime; take another one, or ring");
+    refuse_graph(
+        "torus with " + count_of_processes(nodes) +
+        ": a torus has two sides of at least 2, whose product is the number of processes, so that "
+        "number is 4 or more and not a prime; take another one, or ring");
   }
   const int columns = nodes / rows;
   std::set<Pair> pairs;
@@ -76,9 +72,9 @@ std::set<Pair> torus(int nodes) {
 std::set<Pair> hypercube(int nodes) {
   if (!std::has_single_bit(static_cast<unsigned>(nodes))) {
     const unsigned below = std::bit_floor(static_cast<unsigned>(nodes));
-    fail("hypercube with " + count_of_processes(nodes) +
-         ": a hypercube has a power of two, for example " + std::to_string(below) + " or " +
-         std::to_string(2 * below));
+    refuse_graph("hypercube with " + count_of_processes(nodes) +
+                 ": a hypercube has a power of two, for example " + std::to_string(below) + " or " +
+                 std::to_string(2 * below));
   }
   std::set<Pair> pairs;
   for (int k = 0; k < nodes; ++k) {
@@ -92,9 +88,9 @@ std::set<Pair> random_graph(int nodes, std::uint64_t edges, std::uint64_t seed) 
   const auto all = complete(nodes);
   const auto least = static_cast<std::uint64_t>(nodes - 1);
   if (edges < least || edges > all.size()) {
-    fail("random:edges=" + std::to_string(edges) + " with " + std::to_string(nodes) +
-         " processes: a connected graph of that many nodes has " + std::to_string(least) + " to " +
-         std::to_string(all.size()) + " edges");
+    refuse_graph("random:edges=" + std::to_string(edges) + " with " + std::to_string(nodes) +
+                 " processes: a connected graph of that many nodes has " + std::to_string(least) +
+                 " to " + std::to_string(all.size()) + " edges");
   }
   Draws draws(seed);
   std::vector<int> order(static_cast<std::size_t>(nodes));
@@ -124,8 +120,8 @@ std::map<std::string, std::uint64_t> read_keys(
     const char* first = equals == std::string::npos ? last : item.data() + equals + 1;
     const auto [stop, error] = std::from_chars(first, last, value);
     if (found == known.end() || first == last || stop != last || error != std::errc{}) {
-      fail(in_quotes(item) + " in " + in_quotes(text) +
-           " is not understood; write for example random:edges=12,seed=1");
+      refuse_graph(in_quotes(item) + " in " + in_quotes(text) +
+                   " is not understood; write for example random:edges=12,seed=1");
     }
     found->second = value;
     at = end + 1;
@@ -133,7 +129,8 @@ std::map<std::string, std::uint64_t> read_keys(
   std::map<std::string, std::uint64_t> values;
   for (const auto& [key, value] : known) {
     if (!value)
-      fail(in_quotes(text) + " lacks " + key + "=; write for example random:edges=12,seed=1");
+      refuse_graph(in_quotes(text) + " lacks " + key +
+                   "=; write for example random:edges=12,seed=1");
     values[key] = *value;
   }
   return values;
@@ -157,7 +154,7 @@ std::optional<std::set<Pair>> generated_pairs(const std::string& text, int nodes
   if (name == "torus") pairs = torus(nodes);
   if (name == "hypercube") pairs = hypercube(nodes);
   if (pairs && colon != std::string::npos)
-    fail(in_quotes(name) + " takes no keys: " + in_quotes(text));
+    refuse_graph(in_quotes(name) + " takes no keys: " + in_quotes(text));
   return pairs;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,13 @@ inline constexpr const char* kGenerators =
 /// generator's. \throws std::runtime_error when there is no such graph of `nodes` nodes, or its
 /// keys are wrong.
 [[nodiscard]] std::optional<std::set<Pair>> generated_pairs(const std::string& text, int nodes);
+
+/// \throws std::runtime_error, always: what is wrong about --graph.
+[[noreturn]] inline void refuse_graph(const std::string& what) {
+  throw std::runtime_error("--graph: " + what);
+}
+
+[[nodiscard]] inline std::string in_quotes(const std::string& text) { return "'" + text + "'"; }
 
 /// Draws that are the same with every standard library.
 class Draws {

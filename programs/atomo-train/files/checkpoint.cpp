@@ -81,7 +81,7 @@ std::string text_at(const SafetensorsFile& file, const char* key) {
 nlohmann::json fingerprint_of(const SafetensorsFile& file) {
   if (text_at(file, "format") != "atomo-train checkpoint 1")
     throw std::runtime_error("its format is " + text_at(file, "format"));
-  if (!file.has_checksum()) throw std::runtime_error("it has no checksum");
+  if (!file.has_checksum()) throw DamagedFile("it has no checksum");
   return nlohmann::json::parse(text_at(file, "options"));
 }
 
@@ -163,10 +163,25 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                      {"moments", std::to_string(checkpoint.moments.size())}});
 }
 
+std::string checkpoint_objection(const std::string& path) {
+  try {
+    (void)read_fingerprint(path);
+    return "";
+  } catch (const DamagedFile& e) {
+    return "--resume: " + std::string(e.what()) +
+           ". Nothing was overwritten; go on from another checkpoint, or begin again without "
+           "--resume";
+  } catch (const std::exception& e) {
+    return "--resume: " + std::string(e.what());
+  }
+}
+
 nlohmann::json read_fingerprint(const std::string& path) {
   const auto file = read_safetensors(path);
   try {
     return fingerprint_of(file);
+  } catch (const DamagedFile& e) {
+    throw DamagedFile("'" + path + "' is damaged: " + e.what());
   } catch (const std::exception& e) {
     throw std::runtime_error("'" + path + "' is not a checkpoint: " + e.what());
   }
@@ -194,6 +209,8 @@ Checkpoint read_checkpoint(const std::string& path, const std::vector<atomo::Lay
       checkpoint.workers.push_back(read_worker(file, "worker" + std::to_string(k + 1) + "."));
     }
     return checkpoint;
+  } catch (const DamagedFile& e) {
+    throw DamagedFile("'" + path + "' is damaged: " + e.what());
   } catch (const std::exception& e) {
     throw std::runtime_error("cannot use the checkpoint '" + path + "': " + e.what());
   }

@@ -43,8 +43,13 @@ struct Checkpoint {
 
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                       const std::vector<atomo::LayerSpec>& layers);
-/// The options of the run that wrote it. \throws std::runtime_error when it cannot be read.
+/// Empty when a run may go on from it: it can be read, is a checkpoint and has every bit that was
+/// written; else what is wrong and, where it is damaged, what to do.
+[[nodiscard]] std::string checkpoint_objection(const std::string& path);
+/// The options of the run that wrote it. \throws DamagedFile when it is not what was written.
+/// \throws std::runtime_error when it cannot be read.
 [[nodiscard]] nlohmann::json read_fingerprint(const std::string& path);
+/// \throws DamagedFile when it is not what was written.
 /// \throws std::runtime_error when it cannot be read, or was written by a run with other options
 /// than `fingerprint`.
 [[nodiscard]] Checkpoint read_checkpoint(const std::string& path,

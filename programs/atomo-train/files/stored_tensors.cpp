@@ -3,7 +3,8 @@
 /// The trainer reads and writes .safetensors files here and adds a checksum to them: 16 digits of
 /// XXH3 in the metadata, computed with zeros in their place. The reader does not trust a file: it
 /// limits how deep the header nests, keeps every offset inside the file and accepts the data only
-/// if each byte belongs to exactly one tensor.
+/// if each byte belongs to exactly one tensor. Every bit of a file with a checksum counts: the
+/// checksum covers header and data, and its own field and digits have to be there.
 
 #include "files/stored_tensors.hpp"
 
@@ -77,6 +78,19 @@ StoredTensor read_entry(const std::string& name, const nlohmann::json& entry,
   return t;
 }
 
+/// Whether bytes are missing is told before tensors are: that is what a full disk or a copy that
+/// was broken off leaves.
+void check_length(const nlohmann::json& header, std::string_view data) {
+  std::uint64_t wanted = 0;
+  for (const auto& [name, entry] : header.items()) {
+    if (name != "__metadata__")
+      wanted = std::max(wanted, entry.at("data_offsets").at(1).get<std::uint64_t>());
+  }
+  if (wanted > data.size())
+    throw std::runtime_error("its tensors have " + std::to_string(wanted) + " bytes, of which " +
+                             std::to_string(data.size()) + " are there: it was cut or changed");
+}
+
 /// Each byte of the data belongs to one tensor.
 void check_data(const std::vector<StoredTensor>& tensors, std::string_view data) {
   std::vector<std::string_view> parts;
@@ -133,6 +147,7 @@ SafetensorsFile read_safetensors(const std::string& path) {
     const auto all = std::string_view(file.content);
     const auto header = parse_header(all.substr(kHeaderLengthBytes, length));
     const auto data = all.substr(kHeaderLengthBytes + length);
+    check_length(header, data);
     for (const auto& [name, entry] : header.items()) {
       if (name == "__metadata__")
         file.metadata = entry;
@@ -142,7 +157,9 @@ SafetensorsFile read_safetensors(const std::string& path) {
     check_data(file.tensors, data);
     if (file.metadata.contains(kChecksum)) check_checksum(file.content, file.metadata);
   } catch (const std::exception& e) {
-    throw std::runtime_error("cannot read '" + path + "' as .safetensors: " + e.what());
+    const bool ours = file.content.find(kChecksumField) != std::string::npos;
+    throw DamagedFile("'" + path + "' is " + (ours ? "" : "no .safetensors file, or ") +
+                      "damaged: " + e.what());
   }
   return file;
 }

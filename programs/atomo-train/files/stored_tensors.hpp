@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,12 @@ struct StoredTensor {
   std::string dtype;  ///< "F32" or "U8"
   std::vector<std::int64_t> shape;
   std::string_view bytes;  ///< little-endian, row-major; borrowed
+};
+
+/// A file that does not have the bytes that were written.
+class DamagedFile : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 /// `metadata` is a flat object of strings, to which the file's checksum is added. Written whole or
@@ -35,8 +42,8 @@ struct SafetensorsFile {
   [[nodiscard]] const StoredTensor& at(const std::string& name) const;
   [[nodiscard]] std::vector<float> floats(const std::string& name) const;
 };
-/// \throws std::runtime_error when the file cannot be read, breaks the format or is not what its
-/// checksum says.
+/// \throws DamagedFile naming the file when it breaks the format or is not what its checksum says.
+/// \throws std::runtime_error when it cannot be read.
 [[nodiscard]] SafetensorsFile read_safetensors(const std::string& path);
 
 [[nodiscard]] inline std::string_view text_of(std::span<const float> values) {
