@@ -168,6 +168,16 @@ class RecipesTest(unittest.TestCase):
             self.assertNotAlmostEqual(steps[0]["loss"], most.events("step")[0]["loss"], delta=1e-4)
             self.assertEqual(half.events("evaluation")[-1]["loss"], test["loss"])
 
+    def test_every_role_counts_what_it_predicted(self):
+        for processes, options in ((3, ("--algorithm", "ps")), (3, ("--algorithm", "difference")),
+                                   (3, ("--algorithm", "fedavg", "--local-steps", 2)),
+                                   (2, ("--algorithm", "local", "--local-steps", 2)), (2, ("--algorithm", "dpsgd"))):
+            with self.subTest(options=options):
+                job = finished(processes, *BRIEF, *options, "--epochs", 1, "--lr", 1e-30, data_folder=same_samples())
+                test, steps = job.events("evaluation")[-1], job.events("step")
+                self.assertEqual(test["training_accuracy"], test["accuracy"])
+                self.assertAlmostEqual(sum(step["training_accuracy"] for step in steps) / len(steps), test["accuracy"])
+
     def test_batches_of_a_test(self):
         """Their size changes nothing but roundings, and is what `evaluate` has too."""
         saved = path("batches.safetensors")
