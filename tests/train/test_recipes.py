@@ -168,6 +168,18 @@ class RecipesTest(unittest.TestCase):
             self.assertNotAlmostEqual(steps[0]["loss"], most.events("step")[0]["loss"], delta=1e-4)
             self.assertEqual(half.events("evaluation")[-1]["loss"], test["loss"])
 
+    def test_five_of_ten_classes_are_the_first_five(self):
+        """Of images that are all the same, each class once in ten, any network is right about one and has five on top."""
+        where = path("alike")
+        os.mkdir(where)
+        for prefix in ("train", "t10k"):
+            write_idx(f"{where}/{prefix}-images-idx3-ubyte", numpy.full((40, 28, 28), 7, numpy.uint8), compress=False)
+            write_idx(f"{where}/{prefix}-labels-idx1-ubyte", numpy.arange(40, dtype=numpy.uint8) % 10, compress=False)
+        for model in ("logistic", "lenet"):
+            job = finished(1, "--model", model, "--pixels", "plain", "--algorithm", "allgather", "--steps", 1, data_folder=where)
+            test = job.events("evaluation")[-1]
+            self.assertEqual((test["accuracy"], test["top5"]), (0.1, 0.5))
+
     def test_every_role_counts_what_it_predicted(self):
         for processes, options in ((3, ("--algorithm", "ps")), (3, ("--algorithm", "difference")),
                                    (3, ("--algorithm", "fedavg", "--local-steps", 2)),
