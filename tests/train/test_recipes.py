@@ -127,6 +127,18 @@ class RecipesTest(unittest.TestCase):
             column = table[0].split(",").index("loss")
             self.assertEqual([float(row.split(",")[column]) for row in table[1:]], [loss for _, loss, _ in told(whole)])
 
+    def test_a_run_goes_on_with_its_own_recipe_only(self):
+        saved = path("own.safetensors")
+        options = {"--schedule": "step", "--decay": 0.5, "--decay-at": "0.5", "--augment": "crop", "--label-smoothing": 0.1}
+        words = [word for pair in options.items() for word in pair]
+        finished(1, *BRIEF, "--algorithm", "allgather", "--epochs", 1, *words, "--stop-at", 2, "--save", saved)
+        for name, value in (("--decay", 0.25), ("--decay-at", "0.6"), ("--augment", "flip"), ("--label-smoothing", 0.2)):
+            other = [word for pair in {**options, name: value}.items() for word in pair]
+            said = refused(*BRIEF, "--algorithm", "allgather", "--epochs", 1, *other, "--resume", saved, processes=1)
+            self.assertIn(f"it was written with {name} {json.dumps(options[name])}, this run has {json.dumps(value)}", said)
+        said = refused(*BRIEF, "--algorithm", "allgather", "--epochs", 2, *words, "--resume", saved, processes=1)
+        self.assertIn("it was written with --steps 80, this run has 160", said)
+
     def test_each_recipe_changes_the_curve(self):
         """From the second step on, or the first where the first batch or loss is another one."""
         plain = self.losses()
