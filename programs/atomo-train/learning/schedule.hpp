@@ -11,7 +11,7 @@ namespace train {
 
 struct Schedule {
   std::string name = "cosine";  ///< or constant, step, exponential
-  double rate = 0.05;           ///< of the first step behind the warm-up
+  double rate = 0.05;           ///< that the schedule begins with
   std::uint32_t warmup = 0;     ///< steps over which the rate rises from 0
   std::uint32_t steps = 1;      ///< of the whole run
   double decay = 1;  ///< the factor of `step` at each of its places, of `exponential` a step
