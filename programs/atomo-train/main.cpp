@@ -20,6 +20,7 @@
 #include "exchange/threads.hpp"
 #include "exchange/transport.hpp"
 #include "files/checkpoint.hpp"
+#include "learning/learner.hpp"
 #include "learning/replica.hpp"
 #include "run/evaluate.hpp"
 #include "run/interrupt.hpp"
@@ -63,6 +64,15 @@ train::Outcome train_on(train::Options& options, train::Transport& transport) {
     return train::Outcome::cannot_start;
   if (options.on_device()) options.gpu = train::choose_gpu();
   keep_to_one_thread_of_blas();
+  if (options.epochs != 0) {
+    std::string error;
+    try {
+      options.steps = train::steps_of_epochs(options, transport.workers());
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    if (!train::all_ready(transport, error)) return train::Outcome::cannot_start;
+  }
   if (options.threads == 0) options.threads = train::threads_of_this_process(transport);
   train::Threads threads(options.threads);
   train::Run run{options, transport, threads};

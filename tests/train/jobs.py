@@ -74,8 +74,9 @@ class Job:
     def __init__(self, processes, *options, data_folder=None):
         self.log = tempfile.mktemp(suffix=".jsonl", dir=folder.name)
         batch = () if "--batch" in options else ("--batch", "16")
+        log = () if "--out" in options else ("--log", self.log)
         self.process = subprocess.Popen(
-            [*launch(processes), "--data", data_folder or data, *batch, "--log", self.log, "--progress", "off",
+            [*launch(processes), "--data", data_folder or data, *batch, *log, "--progress", "off",
              *map(str, options)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"})

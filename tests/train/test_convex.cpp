@@ -66,7 +66,7 @@ TEST(Logistic, LossAndScoreAreThoseOfASoftmax) {
   const Batch batch = images(40);
   const auto w = replica->weights();
   double loss = 0;
-  std::uint64_t correct = 0;
+  std::uint64_t correct = 0, top5 = 0;
   for (std::size_t i = 0; i < 40; ++i) {
     std::vector<double> logits;
     for (std::int64_t c = 0; c < kImageClasses; ++c) {
@@ -80,14 +80,50 @@ TEST(Logistic, LossAndScoreAreThoseOfASoftmax) {
     double sum = 0;
     for (const double logit : logits) sum += std::exp(logit);
     loss += std::log(sum) - of_target;
+    top5 += std::ranges::count_if(logits, [&](double x) { return x > of_target; }) < 5 ? 1 : 0;
     correct += of_target == *std::max_element(logits.begin(), logits.end()) ? 1 : 0;
   }
   const Score score = replica->evaluate(batch);
   EXPECT_EQ(score.predictions, 40u);
   EXPECT_EQ(score.correct, correct);
+  EXPECT_EQ(score.top5, top5);
+  EXPECT_TRUE(correct < top5 && top5 < 40) << "the samples say nothing";
   EXPECT_NEAR(score.loss, loss, 1e-5 * loss);
   const double mean = replica->backward(batch, 1, [](std::size_t, std::span<const float>) {});
   EXPECT_NEAR(mean, loss / 40, 1e-5 * loss);
+  EXPECT_EQ(replica->trained().correct, correct);
+  EXPECT_EQ(replica->trained().predictions, 40u);
+}
+
+/// A share of each target goes to all ten classes: the loss is that of the new targets, gradients
+/// are its slopes, and a test does not see it.
+TEST(Logistic, SmoothedTargetsAreLearnt) {
+  const auto replica = make_logistic(kImages, 1);
+  Batch batch = images(5);
+  const double plain = replica->evaluate(batch).loss;
+  double of_all = 0;  // as if each class were the target of a tenth of every sample
+  Batch other = batch;
+  for (std::int64_t c = 0; c < kImageClasses; ++c) {
+    std::ranges::fill(other.targets, c);
+    of_all += replica->evaluate(other).loss / kImageClasses;
+  }
+  batch.smoothing = 0.3;
+  const auto loss = [&] {
+    return replica->backward(batch, 1, [](std::size_t, std::span<const float>) {});
+  };
+  EXPECT_NEAR(loss(), (0.7 * plain + 0.3 * of_all) / 5, 1e-5);
+  EXPECT_EQ(replica->evaluate(batch).loss, plain);
+  std::vector<std::size_t> order;
+  const auto gradient = gradient_of(*replica, batch, 1, order);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const float kept = replica->weights()[i];
+    replica->weights()[i] = kept + 0.01f;
+    const double above = loss(), high = replica->weights()[i];
+    replica->weights()[i] = kept - 0.01f;
+    const double below = loss(), low = replica->weights()[i];
+    replica->weights()[i] = kept;
+    EXPECT_NEAR(gradient[i], (above - below) / (high - low), 1e-4) << i;
+  }
 }
 
 /// Pixels so bright that exponentials leave the range of f32.

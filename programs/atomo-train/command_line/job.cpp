@@ -2,8 +2,9 @@
 /// \file
 /// The values of a job file pass through the options and validators of the command line, and an
 /// error names the file and the value. An option that the command line gives keeps its value, and
-/// any of --budget, --codec and --policy there replaces whichever of them the file has. `write_job`
-/// goes the other way: it writes the options of a run as a job file that repeats it.
+/// any of --budget, --codec and --policy there replaces whichever of them the file has, as do --steps
+/// and --epochs. `write_job` goes the other way: it writes the options of a run as a job file that
+/// repeats it.
 
 #include "command_line/job.hpp"
 
@@ -19,10 +20,13 @@ namespace {
 
 const std::set<std::string> kCodecNames = {"budget", "codec", "policy"};
 
-bool codec_given(const CLI::App& app) {
-  return std::any_of(kCodecNames.begin(), kCodecNames.end(),
+const std::set<std::string> kLengthNames = {"steps", "epochs"};
+
+bool any_given(const CLI::App& app, const std::set<std::string>& names) {
+  return std::any_of(names.begin(), names.end(),
                      [&](const auto& name) { return app.get_option("--" + name)->count() != 0; });
 }
+bool codec_given(const CLI::App& app) { return any_given(app, kCodecNames); }
 
 enum class Kind { flag, number, text };
 
@@ -47,7 +51,7 @@ bool is_repeated(const CLI::Option& option) {
 bool is_path(const std::string& name, const std::string& value) {
   if (name == "policy") return !is_policy_text(value);
   if (name == "graph") return is_graph_file(value);
-  return name == "data" || name == "hosts" || name == "plugin";
+  return name == "data" || name == "hosts" || name == "plugin" || name == "init";
 }
 
 /// What the command line means by `text`, which may be "yes", ".05" or "0x10" too.
@@ -126,10 +130,11 @@ JobValues read_values(const std::string& path, std::istream& input) {
 std::vector<CLI::ConfigItem> JobReader::from_config(std::istream& input) const {
   const auto path = app_.get_option("--job")->as<std::string>();
   const std::string file = "the job '" + path + "'";
-  const bool on_command_line = codec_given(app_);
+  const bool on_command_line = codec_given(app_), has_length = any_given(app_, kLengthNames);
   const auto folder = std::filesystem::absolute(path).parent_path();
   for (auto [name, value] : read_values(path, input)) {
     if (on_command_line && kCodecNames.contains(name)) continue;
+    if (has_length && kLengthNames.contains(name)) continue;
     if (value.is_string() && is_path(name, value))
       value = (folder / value.get<std::string>()).lexically_normal().string();
     set(file, name, value);
@@ -160,6 +165,8 @@ std::string JobReader::to_config(const CLI::App*, bool, bool, std::string) const
 std::string write_job(const CLI::App& app, const Options& o) {
   const std::map<std::string, std::string> resolved = {
       {"--data", std::filesystem::absolute(o.data).lexically_normal()},
+      {"--init",
+       o.init.empty() ? "" : std::filesystem::absolute(o.init).lexically_normal().string()},
       {"--graph", is_graph_file(o.graph) ? kGraphCopy : o.graph},
       {"--hosts", o.hosts.empty() ? "" : kHostsCopy}};
   std::string job;
@@ -172,6 +179,7 @@ std::string write_job(const CLI::App& app, const Options& o) {
     if (const auto found = resolved.find(name); found != resolved.end()) value = found->second;
     if (name == "--policy" && !value.empty()) value = o.policy;
     if (name == "--codec" && !codec_given(app)) value = o.codec_label;  // the default
+    if (name == "--steps" && o.epochs != 0) continue;
     if (value.empty() && !is_flag(*option)) continue;
     job += name.substr(2) + " = " + toml_of(json_of(*option, value)) + "\n";
   }

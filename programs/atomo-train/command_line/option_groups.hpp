@@ -49,7 +49,8 @@ void add_fault_options(CLI::App& app, Options& o);
 [[nodiscard]] bool is_flag(const CLI::Option& option);
 [[nodiscard]] CLI::Validator above_zero();
 [[nodiscard]] CLI::Validator not_below_zero();
-[[nodiscard]] CLI::Validator decay();  ///< from 0 to below 1
+[[nodiscard]] CLI::Validator decay();   ///< from 0 to below 1
+[[nodiscard]] CLI::Validator factor();  ///< above 0 and below 1
 
 /// Lines of at most 100 columns, one an option where it fits: name, value, what, [default].
 class HelpFormatter : public CLI::Formatter {

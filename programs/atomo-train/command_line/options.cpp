@@ -11,12 +11,13 @@
 #include <atomo/atomo.hpp>
 #include <cmath>
 #include <filesystem>
-#include <numbers>
 
 #include "algorithms/algorithms.hpp"
 #include "command_line/job.hpp"
 #include "command_line/option_groups.hpp"
 #include "files/whole_file.hpp"
+#include "learning/augment.hpp"
+#include "learning/schedule.hpp"
 #include "learning/split.hpp"
 #include "run/run_folder.hpp"
 
@@ -60,6 +61,8 @@ void check_memories(const Options& o) {
   }
 }
 
+constexpr double kUsualDecay = 0.1;  // of the schedule step
+
 constexpr const char* kFooter =
     R"(One process serves and the others train, or with --algorithm allgather or twoshot all train:
   mpirun --oversubscribe -n 5 atomo-train --model lenet --budget 0.5bit --steps 800
@@ -67,6 +70,11 @@ constexpr const char* kFooter =
 As root add --allow-run-as-root.
 Ctrl-C, or SIGUSR1 to mpirun, saves a checkpoint (--save, --out) and stops.
 Several runs in one plot: atomo-train plot RUN...; see atomo-train plot --help.)";
+
+/// Whether the command line gives an option, a job file set aside: one names all options.
+bool is_given(const CLI::App& app, const char* name) {
+  return app.get_option(name)->count() != 0 && app.get_option("--job")->count() == 0;
+}
 
 /// \throws CLI::ValidationError for what no optimiser but Adam's has. A job file names all options, so
 /// those that have a value by default count only where the command line has them without one.
@@ -77,21 +85,62 @@ void check_second_moment(const CLI::App& app, const Options& o) {
     throw CLI::ValidationError(
         name, std::string("goes with --optimizer ") + right + ", not with " + o.optimizer);
   };
-  const auto is_given = [&](const char* name) {
-    return app.get_option(name)->count() != 0 && app.get_option("--job")->count() == 0;
-  };
   if (squares && !is_adam) refuse_for("--second-moment", "adam and adamw");
   if (o.max_update > 0 && !is_adam) refuse_for("--max-update", "adam and adamw");
   if (!is_adam && o.optimizer != "adafactor" && o.optimizer != "muon") {
     for (const char* name : {"--beta1", "--beta2"})
-      if (is_given(name)) refuse_for(name, "adam, adamw, adafactor and muon");
+      if (is_given(app, name)) refuse_for(name, "adam, adamw, adafactor and muon");
   }
   if (squares && o.on_device())
     throw CLI::ValidationError("--second-moment",
                                o.second_moment + " works with --device cpu only");
-  if (!squares && is_given("--squares-every"))
+  if (!squares && is_given(app, "--squares-every"))
     throw CLI::ValidationError("--squares-every",
                                "goes with --second-moment factored, scaled and matched only");
+}
+
+/// \throws CLI::ValidationError for what does not go with a schedule. Sets the factor of `step`.
+void check_schedule(const CLI::App& app, Options& o) {
+  const bool falls = o.schedule == "step" || o.schedule == "exponential";
+  if (o.schedule == "exponential" && o.decay == 0) {
+    throw CLI::ValidationError("--schedule",
+                               "exponential needs --decay X, the factor a step, e.g. 0.999");
+  }
+  if (!falls && is_given(app, "--decay")) {
+    throw CLI::ValidationError("--decay",
+                               "goes with --schedule step and exponential, not with " + o.schedule);
+  }
+  if (o.schedule != "step" && is_given(app, "--decay-at")) {
+    throw CLI::ValidationError("--decay-at",
+                               "goes with --schedule step only, not with " + o.schedule);
+  }
+  try {
+    (void)parse_decay_at(o.decay_at);
+  } catch (const std::exception& e) {
+    throw CLI::ValidationError("--decay-at", e.what());
+  }
+  if (o.schedule == "step" && o.decay == 0) o.decay = kUsualDecay;
+  if (app.get_option("--epochs")->count() != 0 && app.get_option("--steps")->count() != 0)
+    throw CLI::ValidationError("--epochs", "take one of --epochs and --steps");
+}
+
+/// \throws CLI::ValidationError for what does not go with the model's samples.
+void check_samples(const CLI::App& app, const Options& o) {
+  const bool has_classes = o.model != "quadratic";
+  if (!o.augment.empty() && (!has_classes || o.model == "transformer")) {
+    throw CLI::ValidationError("--augment", "goes with models of images only, not with " + o.model);
+  }
+  try {
+    (void)Augmentation::parse(o.augment);
+  } catch (const std::exception& e) {
+    throw CLI::ValidationError("--augment", e.what());
+  }
+  if (o.label_smoothing > 0 && !has_classes) {
+    throw CLI::ValidationError("--label-smoothing",
+                               "goes with models that predict classes, not with " + o.model);
+  }
+  if (!o.resume.empty() && is_given(app, "--init"))
+    throw CLI::ValidationError("--init", "leave it out: --resume has weights of its own");
 }
 
 /// "0.5bit", "0.5bits" or "0.5" -> 0.5
@@ -199,6 +248,8 @@ Options parse_options(int argc, char** argv) {
     check_device(o);
     check_memories(o);
     check_second_moment(app, o);
+    check_schedule(app, o);
+    check_samples(app, o);
     choose_places(app, o);
     o.job = write_job(app, o);
   } catch (const CLI::Success&) {
@@ -236,11 +287,15 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"codec-scale", codec_scale},
       {"split", split},
       {"pixels", pixels},
+      {"augment", augment},
+      {"label-smoothing", label_smoothing},
       {"device", device},
       {"model", model},
       {"data", data},
       {"optimizer", optimizer},
       {"schedule", schedule},
+      {"decay", decay},
+      {"decay-at", decay_at},
       {"warmup", warmup},
       {"steps", steps},
       {"batch", batch},
@@ -261,9 +316,12 @@ nlohmann::json Options::fingerprint(int workers) const {
 }
 
 double Options::learning_rate(std::uint32_t step) const {
-  const double rise = step < warmup ? (step + 1.0) / warmup : 1.0;
-  if (schedule == "constant") return rise * lr;
-  return rise * 0.5 * lr * (1 + std::cos(std::numbers::pi * step / steps));
+  return Schedule{.name = schedule,
+                  .rate = lr,
+                  .warmup = warmup,
+                  .steps = steps,
+                  .decay = decay,
+                  .decay_at = parse_decay_at(decay_at)}(step);
 }
 
 }  // namespace train

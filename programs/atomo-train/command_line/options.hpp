@@ -60,13 +60,19 @@ struct Options {
   std::string model = "lenet";
   std::string data;                     ///< empty until it is known which the model is for
   std::string pixels = "standardised";  ///< or "plain"
+  std::string augment;                  ///< parts of Augmentation; empty: images as they are
+  double label_smoothing = 0;           ///< share of a target that goes to all classes
+  std::string init;                     ///< file of the first weights; empty: drawn from the seed
   std::string policy = "* = identity:dtype=f32";   ///< text of the policy, whichever option gave it
   std::string codec_label = "identity:dtype=f32";  ///< how tables name it
   std::string plugin;  ///< shared object with codecs of one's own; empty: none
   std::string optimizer = "sgd";
   std::string schedule = "cosine";
-  std::uint32_t warmup = 0;  ///< steps over which the learning rate rises
-  std::uint32_t steps = 800;
+  double decay = 0;  ///< factor of the schedules step and exponential; 0: not given
+  std::string decay_at = "0.5,0.75";  ///< shares of the run at which step multiplies by it
+  std::uint32_t warmup = 0;           ///< steps over which the learning rate rises
+  std::uint32_t steps = 800;          ///< with epochs, known once the data are
+  std::uint32_t epochs = 0;  ///< passes over a worker's share; 0: --steps says how long the run is
   std::uint32_t batch = 32;  ///< of one worker
   double lr = 0.05;
   double momentum = 0.9;
@@ -80,6 +86,7 @@ struct Options {
   std::uint64_t seed = 1;
   std::uint32_t eval_every = 0;    ///< 0: only after the last step
   std::uint32_t eval_samples = 0;  ///< before the end; 0: the whole test set
+  std::uint32_t test_batch = 100;  ///< samples that a test computes at once
   double timeout_seconds = 30;
   std::uint32_t retries = 1;  ///< further time-outs before a silent process ends the run
 

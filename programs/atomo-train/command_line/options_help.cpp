@@ -63,6 +63,10 @@ CLI::Validator not_below_zero() {
   return number_check("0 or a number above it", [](double x) { return x >= 0; });
 }
 
+CLI::Validator factor() {
+  return number_check("a number above 0 and below 1", [](double x) { return x > 0 && x < 1; });
+}
+
 CLI::Validator decay() {
   return number_check("a number from 0 to below 1", [](double x) { return x >= 0 && x < 1; });
 }

@@ -52,6 +52,11 @@ void add_data_options(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"standardised", "plain"}))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--augment", o.augment,
+                 "of training images, drawn anew every epoch: crop moves them up to 4 pixels, "
+                 "black comes in; flip mirrors half of them; crop,flip does both (default: none)")
+      ->option_text("PARTS")
+      ->group(group);
   app.add_option("--split", o.split,
                  "which worker sees which samples: iid, classes:k=8,shift=4, dirichlet:alpha=0.5, "
                  "blocks:r=2 or duplicate:r=2; with ,samples=N behind it each worker has N")
@@ -69,6 +74,10 @@ void add_data_options(CLI::App& app, Options& o) {
                  "test on the first N samples (0: all); at the end on all")
       ->capture_default_str()
       ->group(group);
+  app.add_option("--test-batch", o.test_batch, "samples that a test computes at once")
+      ->check(above_zero())
+      ->capture_default_str()
+      ->group(group);
 }
 
 namespace {
@@ -78,8 +87,18 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(above_zero())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--schedule", o.schedule, "of the learning rate; cosine ends at 0")
-      ->check(CLI::IsMember({"cosine", "constant"}))
+  app.add_option("--schedule", o.schedule,
+                 "of the learning rate; cosine ends at 0, step multiplies by --decay at each share "
+                 "of --decay-at, exponential at every step")
+      ->check(CLI::IsMember({"cosine", "constant", "step", "exponential"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--decay", o.decay,
+                 "factor of the schedules step (default: 0.1) and exponential (a step, e.g. 0.999)")
+      ->check(factor())
+      ->group(group);
+  app.add_option("--decay-at", o.decay_at, "shares of the run, of the schedule step")
+      ->option_text("SHARES")
       ->capture_default_str()
       ->group(group);
   app.add_option("--warmup", o.warmup, "steps over which the learning rate rises from 0")
@@ -164,11 +183,25 @@ void add_model_options(CLI::App& app, Options& o) {
       ->check(above_zero())
       ->capture_default_str()
       ->group(group);
+  app.add_option("--epochs", o.epochs,
+                 "in place of --steps: passes over a worker's share of the data, the largest")
+      ->check(above_zero())
+      ->group(group);
+  app.add_option("--label-smoothing", o.label_smoothing,
+                 "share of each target that is spread evenly over all classes (0: none)")
+      ->check(decay())
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--optimizer", o.optimizer, "how a gradient becomes a step")
       ->check(CLI::IsMember(optimiser_names()))
       ->capture_default_str()
       ->group(group);
   add_rate_options(app, o, group);
+  app.add_option("--init", o.init,
+                 "first weights: a checkpoint of whatever run of the model, or a .safetensors file "
+                 "with its layers (default: drawn from the seed)")
+      ->option_text("FILE")
+      ->group(group);
   app.add_option("--seed", o.seed, "of weights, data order and every draw of the codecs")
       ->capture_default_str()
       ->group(group);

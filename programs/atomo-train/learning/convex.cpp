@@ -62,17 +62,19 @@ class Logistic final : public ConvexReplica {
   }
 
   double backward(const Batch& batch, double scale, const OnGradient& on_gradient) override {
-    const double loss = predict(batch).loss;
+    trained_ = predict(batch);
     begin_backward();
     const std::size_t samples = batch.targets.size();
     const auto part = scale / static_cast<double>(samples);
+    const auto to_target = static_cast<float>(1 - batch.smoothing);
+    const auto to_all = static_cast<float>(batch.smoothing / kClasses);
     const auto bias = gradient(1);
     std::ranges::fill(bias, 0.0f);
     for (std::size_t i = 0; i < samples; ++i) {  // probabilities become the loss's slopes
       float* const slopes = probabilities_.data() + i * kClasses;
-      slopes[batch.targets[i]] -= 1;
+      slopes[batch.targets[i]] -= to_target;
       for (std::size_t c = 0; c < kClasses; ++c) {
-        slopes[c] = static_cast<float>(slopes[c] * part);
+        slopes[c] = static_cast<float>((slopes[c] - to_all) * part);
         bias[c] += slopes[c];
       }
     }
@@ -81,16 +83,19 @@ class Logistic final : public ConvexReplica {
                 1.0f, probabilities_.data(), kClasses, batch.pixels.data(), to_int(pixels_), 0.0f,
                 gradient(0).data(), to_int(pixels_));
     on_gradient(0, gradient(0));
-    return loss / static_cast<double>(samples);
+    return ((1 - batch.smoothing) * trained_.loss + batch.smoothing * loss_of_all_) /
+           static_cast<double>(samples);
   }
 
+  Score trained() const noexcept override { return trained_; }
   Score evaluate(const Batch& batch) override { return predict(batch); }
 
  private:
   static constexpr int kClasses = kImageClasses;
   static int to_int(std::size_t n) noexcept { return static_cast<int>(n); }
 
-  /// Fills `probabilities_`, samples x classes; the score has sums over the batch.
+  /// Fills `probabilities_`, samples x classes, and `loss_of_all_`; the score has sums over the
+  /// batch.
   Score predict(const Batch& batch) {
     const std::size_t samples = batch.targets.size();
     probabilities_.resize(samples * kClasses);
@@ -101,25 +106,32 @@ class Logistic final : public ConvexReplica {
                 1.0f, batch.pixels.data(), to_int(pixels_), weights().data(), to_int(pixels_), 1.0f,
                 probabilities_.data(), kClasses);
     Score score{.predictions = samples};
+    loss_of_all_ = 0;
     for (std::size_t i = 0; i < samples; ++i) {
       const std::span logits(probabilities_.data() + i * kClasses, kClasses);
       const auto target = static_cast<std::size_t>(batch.targets[i]);
       const auto largest = std::ranges::max_element(logits);
       if (largest == logits.begin() + batch.targets[i]) ++score.correct;
       const float top = *largest, of_target = logits[target];
-      double sum = 0;
+      if (std::ranges::count_if(logits, [&](float logit) { return logit > of_target; }) < kTop)
+        ++score.top5;
+      double sum = 0, sum_of_logits = 0;
       for (float& logit : logits) {
+        sum_of_logits += logit;
         logit = std::exp(logit - top);
         sum += logit;
       }
       for (float& logit : logits) logit = static_cast<float>(logit / sum);
       score.loss += std::log(sum) + top - of_target;
+      loss_of_all_ += std::log(sum) + top - sum_of_logits / kClasses;
     }
     return score;
   }
 
   std::size_t pixels_;
   std::vector<float> probabilities_;
+  double loss_of_all_ = 0;  ///< of the batch, the mean over all classes in place of the target's
+  Score trained_;
 };
 
 class Quadratic final : public ConvexReplica {

@@ -7,6 +7,8 @@
 
 #include "learning/data_order.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -29,8 +31,7 @@ DataOrder::DataOrder(Share share, std::size_t batch, std::uint64_t seed)
 }
 
 std::span<const std::uint32_t> DataOrder::samples(std::uint32_t step) {
-  const std::uint64_t epoch = step / steps_per_epoch_;
-  if (epoch != epoch_) shuffle_for(epoch);
+  if (epoch(step) != epoch_) shuffle_for(epoch(step));
   const std::size_t batch = (step % steps_per_epoch_) * share_.readers + share_.place;
   return std::span(order_).subspan(batch * batch_, batch_);
 }
@@ -42,6 +43,23 @@ void DataOrder::shuffle_for(std::uint64_t epoch) {
                       static_cast<std::uint32_t>(epoch), share_.pool};
   std::mt19937_64 random(seeds);
   shuffle(order_, random);
+}
+
+std::uint32_t steps_of_epochs(std::uint32_t epochs, const SplitSpec& split, const Samples& samples,
+                              std::size_t batch, std::size_t workers, std::uint64_t seed) {
+  std::uint64_t most = 0;  // steps of an epoch
+  for (std::size_t k = 0; k < workers; ++k) {
+    const DataOrder order(share_of(split, samples, k, workers, seed), batch, seed);
+    most = std::max<std::uint64_t>(most, order.steps_per_epoch());
+  }
+  constexpr std::uint64_t kMostSteps = std::numeric_limits<std::uint32_t>::max();
+  if (most * epochs > kMostSteps) {
+    throw std::runtime_error("--epochs: " + std::to_string(epochs) + " epochs of " +
+                             std::to_string(most) +
+                             " steps are more than a run can have; at most " +
+                             std::to_string(kMostSteps / most) + " go");
+  }
+  return static_cast<std::uint32_t>(most * epochs);
 }
 
 void shuffle(std::span<std::uint32_t> numbers, std::mt19937_64& random) {

@@ -193,19 +193,23 @@ std::string percent_text(double share) {
   std::snprintf(text.data(), text.size(), "%.2f %%", 100 * share);
   return text.data();
 }
-constexpr Measure kAccuracy{"accuracy", "accuracy", accuracy, percent_text};
+constexpr Measure kAccuracy{"accuracy", "accuracy", accuracy, percent_text, true};
 
 class ImageTask final : public Task {
  public:
   ImageTask(const std::string& folder, bool plain)
       : training_(load(folder, Split::train)),
         test_(load(folder, Split::test)),
-        normalisation_(plain ? unchanged(training_) : normalisation_of(training_)) {}
+        normalisation_(plain ? unchanged(training_) : normalisation_of(training_)) {
+    for (std::size_t c = 0; c < normalisation_.mean.size(); ++c)
+      black_.push_back((0.0F - normalisation_.mean[c]) / normalisation_.deviation[c]);
+  }
 
   [[nodiscard]] InputShape input() const override { return training_.shape; }
   [[nodiscard]] const Measure& measure() const override { return kAccuracy; }
   [[nodiscard]] std::size_t samples(Split split) const override { return set(split).size(); }
   [[nodiscard]] std::span<const std::uint8_t> labels() const override { return training_.labels; }
+  [[nodiscard]] std::span<const float> black() const override { return black_; }
   void gather(Split split, std::span<const std::uint32_t> which, Batch& batch) const override {
     gather_images(set(split), normalisation_, which, batch);
   }
@@ -216,6 +220,7 @@ class ImageTask final : public Task {
   }
   ImageSet training_, test_;
   Normalisation normalisation_;
+  std::vector<float> black_;
 };
 
 }  // namespace

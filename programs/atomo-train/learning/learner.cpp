@@ -16,13 +16,10 @@
 
 #include "exchange/coder.hpp"
 #include "files/stored_tensors.hpp"
+#include "learning/first_weights.hpp"
 #include "run/interrupt.hpp"
 
 namespace train {
-namespace {
-constexpr std::size_t kTestBatch = 100;
-
-}  // namespace
 
 void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
                    const std::string& whose, std::span<const float> gradient) {
@@ -43,17 +40,17 @@ void dump_gradient(const Options& options, const Replica& replica, std::uint32_t
 }
 
 Score test_samples(const Task& task, Replica& replica, std::size_t first, std::size_t count,
-                   const std::function<void(std::size_t)>& after) {
+                   std::size_t batch_size, const std::function<void(std::size_t)>& after) {
   std::vector<std::uint32_t> which(count);
   std::iota(which.begin(), which.end(), static_cast<std::uint32_t>(first));
   Batch batch;
   Score total;
-  for (std::size_t at = 0; at < count; at += kTestBatch) {
+  for (std::size_t at = 0; at < count; at += batch_size) {
     if (interrupted()) {
       total.broken_off = 1;
       break;
     }
-    const std::size_t samples = std::min(kTestBatch, count - at);
+    const std::size_t samples = std::min(batch_size, count - at);
     task.gather(Split::test, std::span(which).subspan(at, samples), batch);
     total += replica.evaluate(batch);
     after(at + samples);
@@ -71,10 +68,13 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
                  SplitSpec::parse(options.split), {task_->samples(Split::train), task_->labels()},
                  static_cast<std::size_t>(worker), static_cast<std::size_t>(workers), options.seed),
              options.batch, options.seed),
-      replica_(make_replica(options.model, task_->input(), options.seed, options.gpu)),
+      replica_(make_first_replica(options, task_->input(), options.gpu)),
       compressor_(replica_->layers(),
                   policy_of_compressors(options, atomo::Policy::parse(options.policy)),
-                  {.device = options.encodes_on()}) {}
+                  {.device = options.encodes_on()}),
+      augmentation_(Augmentation::parse(options.augment)) {
+  batch_.smoothing = options.label_smoothing;
+}
 
 void Learner::to_host(std::span<const float> computed, std::span<float> copy) const {
   if (options_.on_device()) return device_to_host(computed, copy);
@@ -85,8 +85,20 @@ atomo::Key Learner::key(std::uint32_t step) const noexcept {
   return {.seed = options_.seed, .step = step, .worker = static_cast<std::uint16_t>(worker_)};
 }
 
+void Learner::gather(std::uint32_t step) {
+  const auto samples = order_.samples(step);
+  task_->gather(Split::train, samples, batch_);
+  if (!augmentation_.any()) return;
+  const auto shape = std::get<ImageShape>(task_->input());
+  for (std::size_t k = 0; k < samples.size(); ++k) {
+    move_image(draw_move(augmentation_, options_.seed, order_.epoch(step), samples[k]), shape,
+               task_->black(),
+               std::span(batch_.pixels).subspan(k * shape.pixels(), shape.pixels()));
+  }
+}
+
 double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradient) {
-  task_->gather(Split::train, order_.samples(step), batch_);
+  gather(step);
   const double scale = options_.gradient_scale(step);
   double loss = 0;
   const auto began = std::chrono::steady_clock::now();
@@ -129,7 +141,15 @@ Score Learner::evaluate_part(std::uint32_t done, std::size_t part, std::size_t p
                                 ? samples
                                 : std::min<std::size_t>(options_.eval_samples, samples);
   const std::size_t begin = count * part / parts, end = count * (part + 1) / parts;
-  return test_samples(*task_, *replica_, begin, end - begin, [this](std::size_t) { breathe_(); });
+  return test_samples(*task_, *replica_, begin, end - begin, options_.test_batch,
+                      [this](std::size_t) { breathe_(); });
+}
+
+std::uint32_t steps_of_epochs(const Options& options, int workers) {
+  const auto task = make_task(options.model, options.data, options.pixels);
+  return steps_of_epochs(options.epochs, SplitSpec::parse(options.split),
+                         {task->samples(Split::train), task->labels()}, options.batch,
+                         static_cast<std::size_t>(workers), options.seed);
 }
 
 WorkerState Learner::state() const { return {compressor_.save(), replica_->buffers()}; }

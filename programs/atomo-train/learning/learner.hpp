@@ -11,6 +11,7 @@
 
 #include "command_line/options.hpp"
 #include "files/checkpoint.hpp"
+#include "learning/augment.hpp"
 #include "learning/data_order.hpp"
 #include "learning/replica.hpp"
 #include "learning/task.hpp"
@@ -32,6 +33,8 @@ class Learner {
   /// Forward and backward over this worker's samples of a step, under its loss scale, and a pause
   /// where --slow-rank wants one. Returns the mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
+  /// What the forward pass of the last call of `backward` predicted; see Replica::trained.
+  [[nodiscard]] Score trained() const noexcept { return replica_->trained(); }
   /// Copies a gradient, where the network computed it, into host memory.
   void to_host(std::span<const float> computed, std::span<float> copy) const;
   /// This worker's share of the samples to test after `done` steps, or all of them. Breaks off when
@@ -44,6 +47,8 @@ class Learner {
   void restore(const WorkerState& state);
 
  private:
+  /// The batch of a step, as training sees it.
+  void gather(std::uint32_t step);
   /// Pauses until `factor` times the time since `began` is over.
   void drag(std::chrono::steady_clock::time_point began, double factor) const;
 
@@ -54,13 +59,18 @@ class Learner {
   DataOrder order_;
   std::unique_ptr<Replica> replica_;
   atomo::Compressor compressor_;
+  Augmentation augmentation_;
   Batch batch_;
 };
 
-/// Tests the network on the samples of the test from `first` on. Breaks off when interrupted.
-/// `after` is called now and then with the number of those that are done.
+/// The steps of a run whose length is --epochs. \throws std::runtime_error for data that cannot be
+/// read or do not go with the split and the workers.
+[[nodiscard]] std::uint32_t steps_of_epochs(const Options& options, int workers);
+
+/// Tests the network on the samples of the test from `first` on, `batch` at a time. Breaks off when
+/// interrupted. `after` is called now and then with the number of those that are done.
 [[nodiscard]] Score test_samples(const Task& task, Replica& replica, std::size_t first,
-                                 std::size_t count,
+                                 std::size_t count, std::size_t batch,
                                  const std::function<void(std::size_t done)>& after);
 
 /// Writes a gradient of the model into the folder of --dump-gradients, if `step` is the one to

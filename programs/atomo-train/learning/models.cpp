@@ -6,7 +6,9 @@
 
 #include "learning/models.hpp"
 
+#include <algorithm>
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 namespace train {
@@ -130,17 +132,25 @@ std::shared_ptr<Network> make_classifier(const std::string& name, const ImageSha
 
 }  // namespace
 
-torch::Tensor Network::loss(const Batch& batch, torch::Device device) {
-  return torch::cross_entropy_loss(logits(batch, device), tensor_of(batch.targets, {-1}, device));
+Network::Loss Network::loss(const Batch& batch, torch::Device device) {
+  constexpr std::int64_t kNothingIgnored = -100;
+  const auto predicted = logits(batch, device);
+  const auto targets = tensor_of(batch.targets, {-1}, device);
+  return {torch::cross_entropy_loss(predicted, targets, {}, at::Reduction::Mean, kNothingIgnored,
+                                    batch.smoothing),
+          predicted.detach().argmax(1).eq(targets).sum()};
 }
 
 Score Network::score(const Batch& batch, torch::Device device) {
   const auto predicted = logits(batch, device);
   const auto targets = tensor_of(batch.targets, {-1}, device);
   const auto right = predicted.argmax(1).eq(targets).sum().item<std::int64_t>();
+  const auto top = std::get<1>(predicted.topk(std::min(kTop, predicted.size(1)), 1));
+  const auto among_top = top.eq(targets.unsqueeze(1)).sum().item<std::int64_t>();
   const auto loss = torch::cross_entropy_loss(predicted, targets, {}, at::Reduction::Sum);
   return {.correct = static_cast<std::uint64_t>(right),
           .predictions = batch.targets.size(),
+          .top5 = static_cast<std::uint64_t>(among_top),
           .loss = loss.item<float>()};
 }
 

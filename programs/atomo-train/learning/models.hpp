@@ -16,8 +16,11 @@ namespace train {
 struct Network : torch::nn::Module {
   /// Predictions x classes, in the order of the batch's targets.
   virtual torch::Tensor logits(const Batch& batch, torch::Device device) = 0;
-  /// What training lowers: one number, the mean over the batch.
-  torch::Tensor loss(const Batch& batch, torch::Device device);
+  struct Loss {
+    torch::Tensor loss;     ///< what training lowers: one number, the mean over the batch
+    torch::Tensor correct;  ///< one number, of the predictions that are right
+  };
+  Loss loss(const Batch& batch, torch::Device device);
   /// What a test adds up over its batches.
   Score score(const Batch& batch, torch::Device device);
 };

@@ -45,9 +45,14 @@ class Replica {
   virtual void set_buffers(std::span<const float> values) = 0;
 
   /// Forward and backward over a batch: gradients of `scale` times the mean loss, which it returns.
+  /// The batch's smoothing counts in both.
   virtual double backward(const Batch& batch, double scale, const OnGradient& on_gradient) = 0;
   /// When the last call of `backward` came to back-propagation.
   [[nodiscard]] virtual std::chrono::steady_clock::time_point backward_began() const noexcept = 0;
+  /// Of its batch, from the forward pass: `correct` and `predictions` alone; no predictions where
+  /// none is right or wrong.
+  [[nodiscard]] virtual Score trained() const noexcept { return {}; }
+  /// The batch's smoothing does not count.
   [[nodiscard]] virtual Score evaluate(const Batch& batch) = 0;
 
  protected:

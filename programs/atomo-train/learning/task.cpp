@@ -22,6 +22,7 @@ bool is_language_model(const std::string& model) { return model == "transformer"
 Score& operator+=(Score& total, const Score& part) noexcept {
   total.correct += part.correct;
   total.predictions += part.predictions;
+  total.top5 += part.top5;
   total.loss += part.loss;
   total.squared_distance += part.squared_distance;
   total.broken_off |= part.broken_off;

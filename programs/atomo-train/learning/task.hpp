@@ -36,15 +36,20 @@ inline constexpr std::int64_t kCharacters = 256;  ///< a character is a byte
 
 /// Samples ready for a network. A task fills what its networks read.
 struct Batch {
-  std::vector<float> pixels;              ///< normalised, samples x channels x height x width
-  std::vector<std::int64_t> characters;   ///< samples x characters
-  std::vector<std::int64_t> targets;      ///< a class a sample, or what follows each character
+  std::vector<float> pixels;             ///< normalised, samples x channels x height x width
+  std::vector<std::int64_t> characters;  ///< samples x characters
+  std::vector<std::int64_t> targets;     ///< a class a sample, or what follows each character
+  double smoothing =
+      0;  ///< share of each target that is spread evenly over all classes, in training
   std::vector<double> curvatures, pulls;  ///< of quadratics, samples x rows x columns
 };
 
-/// Sums over the predictions of a test.
+inline constexpr std::int64_t kTop = 5;
+
+/// Sums over the predictions of a test, or of a training step.
 struct Score {
   std::uint64_t correct = 0, predictions = 0;
+  std::uint64_t top5 = 0;        ///< targets among the five that are held most likely
   double loss = 0;               ///< cross-entropy (natural logarithm), or a quadratic's value
   double squared_distance = 0;   ///< to a quadratic's optimum
   std::uint64_t broken_off = 0;  ///< not 0 when not all samples were tried
@@ -56,6 +61,7 @@ struct Measure {
   const char* name;  ///< in front of a figure
   double (*of)(const Score&);
   std::string (*text)(double);  ///< with its unit
+  bool is_accuracy = false;     ///< the share of predictions that are right
 };
 
 /// Adds up what several processes, or several batches, found.
@@ -74,6 +80,8 @@ class Task {
   [[nodiscard]] virtual std::size_t samples(Split split) const = 0;
   /// The class of every training sample, below kImageClasses; empty where samples have none.
   [[nodiscard]] virtual std::span<const std::uint8_t> labels() const { return {}; }
+  /// A black pixel of each channel as networks see it; empty where samples are no images.
+  [[nodiscard]] virtual std::span<const float> black() const { return {}; }
   /// The samples with the numbers `which` into `batch`.
   virtual void gather(Split split, std::span<const std::uint32_t> which, Batch& batch) const = 0;
 

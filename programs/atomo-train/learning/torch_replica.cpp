@@ -55,14 +55,17 @@ class TorchReplica final : public Replica {
   double backward(const Batch& batch, double scale, const OnGradient& on_gradient) override {
     network_->train();
     for (auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
-    const auto loss = network_->loss(batch, device_);
+    const auto [loss, correct] = network_->loss(batch, device_);
     on_gradient_ = &on_gradient;
     backward_began_ = std::chrono::steady_clock::now();
     (scale == 1 ? loss : loss * scale).backward();
     on_gradient_ = nullptr;
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    trained_ = {.correct = static_cast<std::uint64_t>(correct.item<std::int64_t>()),
+                .predictions = batch.targets.size()};
     return loss.item<double>();
   }
+  Score trained() const noexcept override { return trained_; }
   std::chrono::steady_clock::time_point backward_began() const noexcept override {
     return backward_began_;
   }
@@ -117,6 +120,7 @@ class TorchReplica final : public Replica {
   torch::Tensor weights_;  ///< one flat tensor in host memory
   torch::Tensor used_;     ///< the same where the network computes; the parameters are views of it
   std::chrono::steady_clock::time_point backward_began_;
+  Score trained_;
   const OnGradient* on_gradient_ = nullptr;
   std::exception_ptr failure_;  ///< of a callback, carried past torch
 };

@@ -105,6 +105,7 @@ void Node::back_propagate(std::uint32_t step) {
                          std::span(gradient_).subspan(replica.offset(layer), gradient.size()));
         transport_.breathe();
       });
+  now_.report.count(learner_.trained());
   const auto end = Clock::now();
   now_.report.compute = milliseconds(end - begin);
   timeline_.span("forward", "", begin, replica.backward_began());

@@ -56,6 +56,7 @@ void Peer::back_propagate(std::uint32_t step, const Replica::OnGradient& on_grad
     on_gradient(layer, gradient);
     transport_.breathe();
   });
+  report_.count(learner_.trained());
   const auto end = Clock::now();
   report_.compute = milliseconds(end - begin) - report_.encode;
   timeline_.span("forward", "", begin, replica.backward_began());

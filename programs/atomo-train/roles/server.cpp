@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "learning/first_weights.hpp"
 #include "run/interrupt.hpp"
 
 namespace train {
@@ -45,7 +46,7 @@ Server::Server(Run& run, const Plan& plan)
       transport_(run.transport),
       plan_(checked(plan, run)),
       task_(make_task(run.options.model, run.options.data, run.options.pixels)),
-      replica_(make_replica(run.options.model, task_->input(), run.options.seed)),
+      replica_(make_first_replica(run.options, task_->input())),
       compressor_(replica_->layers(), policy_of_compressors(run.options, policy_of(run)),
                   {.device = run.options.encodes_on()}),
       shards_(cut_into_shards(

@@ -111,6 +111,7 @@ void Worker::stream_gradient(std::span<const float> memory) {
     std::ranges::transform(gradient_, known, gradient_.begin(), std::minus());
     sender_.push(layer, gradient_, timeline_);
   });
+  report_.count(learner_.trained());
   const auto end = Clock::now();
   timeline_.span("forward", "", begin, learner_.replica().backward_began());
   timeline_.span("backward", "", learner_.replica().backward_began(), end);
@@ -127,6 +128,7 @@ std::span<float> Worker::gradient() {
                      std::span(gradient_).subspan(replica.offset(layer), gradient.size()));
     transport_.breathe();
   });
+  report_.count(learner_.trained());
   const auto end = Clock::now();
   timeline_.span("forward", "", begin, replica.backward_began());
   timeline_.span("backward", "", replica.backward_began(), end);

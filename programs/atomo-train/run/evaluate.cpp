@@ -37,6 +37,7 @@ constexpr auto kNap = std::chrono::milliseconds(100);  ///< between looks at the
 struct Request {
   std::string file, data, log, progress = "auto";
   bool follow = false, json = false;
+  std::uint32_t batch = 100;   ///< samples at once
   double timeout_seconds = 0;  ///< without a newer version; 0: for ever
 };
 
@@ -55,6 +56,9 @@ void add_options(CLI::App& app, Request& r) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--data", r.data, "the run's data, where they lie elsewhere here");
+  app.add_option("--test-batch", r.batch, "samples that a test computes at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--json", r.json, "JSON lines on standard output");
   app.add_option("--log", r.log, "JSON lines to this file");
   app.add_option("--progress", r.progress,
@@ -119,6 +123,7 @@ class Examiner {
  public:
   Examiner(const Request& request, Report& report)
       : path_(request.file),
+        batch_(request.batch),
         report_(report),
         options_(read_fingerprint(request.file)),
         model_(options_.at("model")),
@@ -141,7 +146,7 @@ class Examiner {
     if (tested_ && checkpoint.step <= *tested_) return true;
     load(checkpoint);
     const std::size_t all = task_->samples(Split::test);
-    const auto score = test_samples(*task_, *replica_, 0, all, [&](std::size_t done) {
+    const auto score = test_samples(*task_, *replica_, 0, all, batch_, [&](std::size_t done) {
       report_.progress("testing after " + std::to_string(checkpoint.step) + " of " +
                        std::to_string(last_step()) + " steps: " +
                        std::to_string(100 * done / std::max<std::size_t>(all, 1)) + " %");
@@ -175,19 +180,27 @@ class Examiner {
     const auto& measure = task_->measure();
     const double value = measure.of(score);
     const double loss = score.loss / static_cast<double>(score.predictions);
-    report_.event({{"event", "evaluation"},
-                   {"steps", checkpoint.step},
-                   {measure.key, value},
-                   {"loss", loss},
-                   {"sent_bytes_per_worker", static_cast<double>(checkpoint.sent_bytes) /
-                                                 options_.at("workers").get<double>()}});
-    char end[48];
-    std::snprintf(end, sizeof end, ", loss %.4f", loss);
+    nlohmann::json line{{"event", "evaluation"},
+                        {"steps", checkpoint.step},
+                        {measure.key, value},
+                        {"loss", loss},
+                        {"sent_bytes_per_worker", static_cast<double>(checkpoint.sent_bytes) /
+                                                      options_.at("workers").get<double>()}};
+    char figure[48];
+    std::snprintf(figure, sizeof figure, ", loss %.4f", loss);
+    std::string end = figure;
+    if (measure.is_accuracy) {
+      const double top5 = static_cast<double>(score.top5) / static_cast<double>(score.predictions);
+      line["top5"] = top5;
+      end += ", top-5 " + measure.text(top5);
+    }
+    report_.event(line);
     report_.line("tested after " + std::to_string(checkpoint.step) +
                  " steps: " + std::string(measure.name) + " " + measure.text(value) + end);
   }
 
   std::string path_;
+  std::size_t batch_;
   Report& report_;
   nlohmann::json options_;  ///< of the run
   std::string model_, data_;

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <utility>
 
 #include "files/whole_file.hpp"
 
@@ -63,6 +64,18 @@ std::string lacks_memory(const Options& options) {
   return "";
 }
 
+double mean_loss(const Score& score) { return score.loss / static_cast<double>(score.predictions); }
+
+double share_of_top(const Score& score) {
+  return static_cast<double>(score.top5) / static_cast<double>(score.predictions);
+}
+
+/// None without predictions.
+std::optional<double> share_of_right(const Score& score) {
+  if (score.predictions == 0) return std::nullopt;
+  return static_cast<double>(score.correct) / static_cast<double>(score.predictions);
+}
+
 nlohmann::json json_of(const StepTimes& t) {
   return {{"compute", t.compute}, {"encode", t.encode}, {"wire", t.wire}, {"decode", t.decode}};
 }
@@ -89,6 +102,8 @@ Log::Log(const Options& options, const Measure& measure, int workers, std::uint6
   line["graph"] = options.graph;
   line["codec"] = options.codec_label;
   line["measure"] = measure.key;
+  line["epochs"] = options.epochs;
+  line["init"] = options.init;
   line["parameters"] = parameters;
   line["threads"] = options.threads;
   line["unbiased"] = unbiased(options);
@@ -108,18 +123,26 @@ void Log::step(const StepRecord& record) {
   const auto of_a_step = [&](double time) { return time / record.steps; };
   times_.push_back({of_a_step(record.times.compute), of_a_step(record.times.encode),
                     of_a_step(record.times.wire), of_a_step(record.times.decode)});
-  emit({{"event", "step"},
-        {"step", record.step},
-        {"loss", record.loss},
-        {"bytes_per_worker", static_cast<double>(record.bytes) / workers_},
-        {"all_reduced_bytes_per_worker", static_cast<double>(record.reduced) / workers_},
-        {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_},
-        {"traffic_per_worker",
-         {{"sent", static_cast<double>(record.sent) / workers_},
-          {"received", static_cast<double>(record.received) / workers_}}},
-        {"seconds", seconds()},
-        {"ms", json_of(record.times)},
-        {"encode_beside_ms", record.beside}});
+  trained_ += {.correct = record.correct, .predictions = record.predictions};
+  nlohmann::json line{
+      {"event", "step"},
+      {"step", record.step},
+      {"loss", record.loss},
+      {"bytes_per_worker", static_cast<double>(record.bytes) / workers_},
+      {"all_reduced_bytes_per_worker", static_cast<double>(record.reduced) / workers_},
+      {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_},
+      {"traffic_per_worker",
+       {{"sent", static_cast<double>(record.sent) / workers_},
+        {"received", static_cast<double>(record.received) / workers_}}},
+      {"seconds", seconds()},
+      {"ms", json_of(record.times)},
+      {"encode_beside_ms", record.beside}};
+  if (measure_.is_accuracy) {
+    const auto accuracy =
+        share_of_right({.correct = record.correct, .predictions = record.predictions});
+    line["training_accuracy"] = accuracy ? nlohmann::json(*accuracy) : nlohmann::json();
+  }
+  emit(line);
   const std::uint32_t tenth = std::max(options_.steps / 10, 1U);
   if (live_)
     rewrite(progress_of(record));
@@ -129,24 +152,26 @@ void Log::step(const StepRecord& record) {
 
 void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean) {
   tested_ = measure_.of(score);
-  const double loss = score.loss / static_cast<double>(score.predictions);
+  score_ = score;
+  training_accuracy_ = share_of_right(std::exchange(trained_, {}));
   nlohmann::json line{{"event", "evaluation"},
                       {"steps", steps_done},
                       {measure_.key, *tested_},
-                      {"loss", loss},
+                      {"loss", mean_loss(score)},
                       {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_},
                       {"seconds", seconds()}};
+  add_figures(line);
   std::string mean;
   if (of_mean != nullptr) {
     const double tested = measure_.of(*of_mean);
     line[std::string(measure_.key) + "_of_mean"] = tested;
-    line["loss_of_mean"] = of_mean->loss / static_cast<double>(of_mean->predictions);
+    line["loss_of_mean"] = mean_loss(*of_mean);
     mean = ", " + std::string(measure_.name) + " of the mean model " + measure_.text(tested);
   }
   emit(line);
   if (!live_)
-    print(format("tested after %u steps: %s %s, loss %.4f%s", steps_done, measure_.name,
-                 measure_.text(*tested_).c_str(), loss, mean.c_str()));
+    print(format("tested after %u steps: %s %s, %s%s", steps_done, measure_.name,
+                 measure_.text(*tested_).c_str(), figures().c_str(), mean.c_str()));
 }
 
 void Log::checkpoint(std::uint32_t steps_done) {
@@ -159,22 +184,43 @@ void Log::note(const std::string& line) { print(line); }
 void Log::finish(std::uint32_t steps_done, bool interrupted) {
   const double bytes =
       static_cast<double>(sent_here_) / workers_ / static_cast<double>(std::max(steps_here_, 1U));
-  emit({{"event", "end"},
-        {"steps", steps_done},
-        {"interrupted", interrupted},
-        {"codec", options_.codec_label},
-        {"bytes_per_step", bytes},
-        {"ratio", bytes > 0 ? nlohmann::json(4.0 * static_cast<double>(parameters_) / bytes)
-                            : nlohmann::json()},
-        {measure_.key, tested_ ? nlohmann::json(*tested_) : nlohmann::json()},
-        {"ms", json_of(mean_times())},
-        {"seconds", seconds()}});
+  nlohmann::json line{
+      {"event", "end"},
+      {"steps", steps_done},
+      {"interrupted", interrupted},
+      {"codec", options_.codec_label},
+      {"bytes_per_step", bytes},
+      {"ratio", bytes > 0 ? nlohmann::json(4.0 * static_cast<double>(parameters_) / bytes)
+                          : nlohmann::json()},
+      {measure_.key, tested_ ? nlohmann::json(*tested_) : nlohmann::json()},
+      {"loss", score_ ? nlohmann::json(mean_loss(*score_)) : nlohmann::json()},
+      {"ms", json_of(mean_times())},
+      {"seconds", seconds()}};
+  add_figures(line);
+  emit(line);
   if (interrupted) {
     print(format("interrupted after %u of %u steps%s", steps_done, options_.steps,
                  options_.save.empty() ? "; without --save or --out nothing is kept"
                                        : (", go on with --resume " + options_.save).c_str()));
   }
-  if (!times_.empty()) print_table();
+  if (times_.empty()) return;
+  print_table();
+  if (score_) print("last test: " + figures());
+}
+
+void Log::add_figures(nlohmann::json& line) const {
+  if (!measure_.is_accuracy || !score_) return;
+  line["top5"] = share_of_top(*score_);
+  line["training_accuracy"] =
+      training_accuracy_ ? nlohmann::json(*training_accuracy_) : nlohmann::json();
+}
+
+std::string Log::figures() const {
+  std::string text = format("loss %.4f", mean_loss(*score_));
+  if (!measure_.is_accuracy) return text;
+  text += ", top-5 " + measure_.text(share_of_top(*score_));
+  if (training_accuracy_) text += ", training accuracy " + measure_.text(*training_accuracy_);
+  return text;
 }
 
 /// Without the first tenth, at most five steps, in which caches and buffers warm up.

@@ -25,11 +25,12 @@ struct StepTimes {
 
 struct StepRecord {
   std::uint32_t step = 0;
-  std::uint32_t steps = 1;               ///< that it stands for, `step` being the last
-  double loss = 0;                       ///< mean over workers
-  std::uint64_t bytes = 0;               ///< of gradients, sent by all workers in this step
-  std::uint64_t reduced = 0;             ///< of these, what all-reduces add up
-  std::uint64_t sent = 0, received = 0;  ///< between all workers and others, every copy
+  std::uint32_t steps = 1;                     ///< that it stands for, `step` being the last
+  double loss = 0;                             ///< mean over workers
+  std::uint64_t correct = 0, predictions = 0;  ///< of all workers, in training
+  std::uint64_t bytes = 0;                     ///< of gradients, sent by all workers in this step
+  std::uint64_t reduced = 0;                   ///< of these, what all-reduces add up
+  std::uint64_t sent = 0, received = 0;        ///< between all workers and others, every copy
   StepTimes times;
   double beside = 0;  ///< milliseconds of encoding beside back-propagation; mean over workers
 };
@@ -56,6 +57,10 @@ class Log {
   void print(const std::string& line);
   void rewrite(const std::string& line);
   void print_table();
+  /// What the last test found besides its measure: of images, into a line of the log.
+  void add_figures(nlohmann::json& line) const;
+  /// The same for the user, with the loss.
+  [[nodiscard]] std::string figures() const;
   [[nodiscard]] std::string progress_of(const StepRecord& record) const;
   [[nodiscard]] StepTimes mean_times() const;
 
@@ -69,10 +74,13 @@ class Log {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool live_;
   bool line_open_ = false;
-  std::optional<double> tested_;     ///< by the measure
-  std::vector<StepTimes> times_;     ///< of a step, a record each
-  LineFile file_;                    ///< of --log
-  std::optional<RunFolder> folder_;  ///< of --out
+  std::optional<double> tested_;             ///< by the measure
+  std::optional<Score> score_;               ///< of the last test
+  Score trained_;                            ///< since the test before
+  std::optional<double> training_accuracy_;  ///< between the last test and the one before
+  std::vector<StepTimes> times_;             ///< of a step, a record each
+  LineFile file_;                            ///< of --log
+  std::optional<RunFolder> folder_;          ///< of --out
 };
 
 }  // namespace train

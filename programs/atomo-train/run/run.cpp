@@ -70,6 +70,8 @@ StepRecord record_of(std::uint32_t step, std::span<const StepReport> reports) {
   const auto workers = static_cast<double>(reports.size());
   for (const auto& report : reports) {
     record.loss += report.loss / workers;
+    record.correct += report.correct;
+    record.predictions += report.predictions;
     record.bytes += report.payload_bytes + report.squares_bytes + report.reduced_bytes;
     record.reduced += report.reduced_bytes;
     record.sent += report.sent;

@@ -44,14 +44,21 @@ struct Run {
 /// What one process tells about its step.
 struct StepReport {
   double loss = 0;
-  double compute = 0, encode = 0;        ///< milliseconds
-  double beside = 0;                     ///< milliseconds of encoding that held up nothing
-  std::uint64_t payload_bytes = 0;       ///< every message once
-  std::uint64_t squares_bytes = 0;       ///< of what is told of squares, once
-  std::uint64_t reduced_bytes = 0;       ///< of what all-reduces add up, once
-  std::uint64_t sent = 0, received = 0;  ///< bytes to and from others, every copy
+  std::uint64_t correct = 0, predictions = 0;  ///< of its forward passes
+  double compute = 0, encode = 0;              ///< milliseconds
+  double beside = 0;                           ///< milliseconds of encoding that held up nothing
+  std::uint64_t payload_bytes = 0;             ///< every message once
+  std::uint64_t squares_bytes = 0;             ///< of what is told of squares, once
+  std::uint64_t reduced_bytes = 0;             ///< of what all-reduces add up, once
+  std::uint64_t sent = 0, received = 0;        ///< bytes to and from others, every copy
   std::uint64_t interrupted = 0;
   std::uint64_t refused = 0, refusal = 0;  ///< 1 + the rank whose payload was refused, and why
+
+  /// Adds what a forward pass predicted.
+  void count(const Score& score) {
+    correct += score.correct;
+    predictions += score.predictions;
+  }
 };
 
 /// Sums over workers in rank order. `wire` and `decode` are left for the caller.
