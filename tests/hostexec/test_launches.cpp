@@ -7,6 +7,7 @@
 #include <map>
 
 #include "calls.hpp"
+#include "captured_launches.hpp"
 #include "support/device_model.hpp"
 
 namespace atomo {
@@ -48,16 +49,7 @@ Launches captured_launches_of(const std::vector<LayerSpec>& specs, const std::st
   const test::Gradients gradients(specs);
   const test::ModelBuffers buffers(model);
   const auto captured = [&](auto call) {
-    cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaStreamBeginCapture(buffers.stream.get(), cudaStreamCaptureModeThreadLocal),
-              cudaSuccess);
-    hostexec::reset_calls();
-    EXPECT_EQ(call(), Status::ok);
-    EXPECT_EQ(hostexec::forbidden_calls(), std::vector<std::string>{});
-    const std::size_t count = hostexec::launch_count();
-    EXPECT_EQ(cudaStreamEndCapture(buffers.stream.get(), &graph), cudaSuccess);
-    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-    return count;
+    return test::captured_launches(buffers.stream.get(), call);
   };
   Launches launches;
   launches.encode = captured([&] {

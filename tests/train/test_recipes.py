@@ -269,7 +269,7 @@ class InitTest(unittest.TestCase):
         self.assertIn("'fc.weight' is 10 x 700, the model's 10 x 784; the model has no 'more', a single number", said)
         self.assertIn(path("none.safetensors"), refused(*BRIEF, "--steps", 1, "--init", path("none.safetensors")))
         pathlib.Path(path("text.safetensors")).write_text("some text that is long enough")
-        self.assertIn(f"cannot read '{path('text.safetensors')}' as .safetensors",
+        self.assertIn(f"--init: '{path('text.safetensors')}' is no .safetensors file, or damaged",
                       refused(*BRIEF, "--steps", 1, "--init", path("text.safetensors")))
 
     def test_a_run_goes_on_without_its_first_weights(self):
