@@ -98,7 +98,9 @@ TEST(LaunchTable, IsWhatCallsLaunch) {
   const test::Memory nowhere(4096);
   for (const auto& [name, layers] : models) {
     std::vector<std::string> specs = bench::specs_with(bench::kListedOnGpu, Device::cuda);
-    specs.insert(specs.end(), {"ef+topk:keep=0.01", "dgc+topk:keep=0.01"});  // of models alone
+    // Of models alone, and one that is listed as its largest entries alone.
+    specs.insert(specs.end(), {"ef+topk:keep=0.01", "dgc+topk:keep=0.01",
+                               "topk:chunk=4096,k=64,values=2,select=drawn"});
     for (const std::string& spec : specs) {
       if (!Codec::parse(spec).traits().capturable) continue;  // a library's launches are its own
       made += calls_of(name, layers, spec, nowhere.data());

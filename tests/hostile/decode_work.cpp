@@ -30,7 +30,7 @@ bool multiplies(const Kind& kind) {
 std::uint64_t most_blocks(const Kind& kind, std::uint64_t received) {
   const std::uint64_t n = kind.shape.elements();
   std::uint64_t linear = kBlocksOfCall + kBlocksOfByte * received + kBlocksOfEntry * n;
-  if (kind.method == MethodId::chunk_topk) linear += kTransformsOfEntry * n;
+  if (kind.method == MethodId::chunk_topk) linear += kTransformsOfEntry * kBlocksOfTransform * n;
   if (!multiplies(kind)) return linear;
   const std::uint64_t shorter = format::matrix_view(kind.shape).shorter();
   return linear + (kProductsOfEntry * n + kProductsOfByte * shorter * received) / kProductsOfBlock;

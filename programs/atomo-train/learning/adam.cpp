@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A layer's update is found in an array of its own, then the weights move along it, so that a bound on
+/// updates and a length that is matched see the whole of it.
 #include "learning/adam.hpp"
 
 #include <algorithm>

@@ -23,7 +23,7 @@ int main() {
     const std::vector<atomo::format::Kind> kinds{layers[0].kind};
     const atomo::format::HeadLayout head(kinds, {});
     const std::vector<atomo::backend::StreamedLayer> streamed(layers.size());
-    const auto model = backend->make_model(layers, head, streamed, 0);
+    const auto model = backend->make_model(layers, head, streamed, 0, false);
     std::printf("CUDA backend: a model takes a workspace of %zu bytes\n",
                 model->encode_workspace_bytes());
   } catch (const atomo::Error& error) {
