@@ -17,9 +17,12 @@ HEADER, ROW, BLOCK = 64, 8, 4096
 MOST_ELEMENTS = 1 << 16
 
 
+OWN = "golden-levels.atomo"  # of a codec that only the tests in C++ register
+
+
 def seeds():
-    """The goldens that are not long, by name."""
-    return [path.read_bytes() for path in sorted(GOLDENS.glob("*.atomo")) if path.stat().st_size < 16_000]
+    """The goldens that are not long, by name, of the library's own codecs."""
+    return [path.read_bytes() for path in sorted(GOLDENS.glob("*.atomo")) if path.stat().st_size < 16_000 and path.name != OWN]
 
 
 def mended(message, head_bytes):
