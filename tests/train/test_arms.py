@@ -89,7 +89,7 @@ class ArmsTest(unittest.TestCase):
         arms = [Arm(kind, ("--codec", kind), (.1, .2)) for kind in ("a", "b")]
         options = types.SimpleNamespace(arms=["b"], lr=None, quick=False, workers=4, steps=8, tests=2)
         self.assertEqual([row.arguments for row in rows(options, chosen(options, arms), ("--batch", 3))],
-                         [("--batch", 3, "--lr", "0.1", "--codec", "b"), ("--batch", 3, "--lr", "0.2", "--codec", "b")])
+                         [("--batch", 3, "--codec", "b", "--lr", "0.1"), ("--batch", 3, "--codec", "b", "--lr", "0.2")])
         options.lr = [.3]
         self.assertEqual([arm.rates for arm in chosen(options, arms)], [(.3,)])
         options.lr, options.quick = None, True
@@ -102,7 +102,7 @@ class ArmsTest(unittest.TestCase):
 
     def test_command_lines(self):
         """Of every arm: options of the trainer with values, specs by the grammar, no two alike."""
-        known = set(re.findall("^  (--[a-z-]+)", subprocess.run([TRAINER, "--help"], capture_output=True, text=True,
+        known = set(re.findall("^  (--[a-z0-9-]+)", subprocess.run([TRAINER, "--help"], capture_output=True, text=True,
                                                                  check=True).stdout, re.MULTILINE))
         for experiment, words in EXPERIMENTS:
             options = options_of(experiment, *words)
