@@ -131,7 +131,7 @@ TEST_P(DeviceSvd, DecodesDamagedMessagesAsTheCpu) {
     }
   }
   EXPECT_GT(accepted, 10);
-  EXPECT_LT(accepted, tried);
+  EXPECT_LT(accepted * 18, tried * 17);
 }
 
 /// Values beyond f32 become infinite, with a notice, as on the CPU.

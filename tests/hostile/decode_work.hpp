@@ -32,8 +32,8 @@ inline constexpr std::uint64_t kProductsOfBlock = 8;
 /// SECURITY.md: of an entry, and of a byte and an entry of the shorter side.
 inline constexpr std::uint64_t kProductsOfEntry = 256, kProductsOfByte = 16;
 /// SECURITY.md: those of a tile that is transformed, at most two products with a basis of 64 x 64.
-/// Without vectors a multiply-add and its loop are up to four blocks.
-inline constexpr std::uint64_t kTransformsOfEntry = 128, kBlocksOfTransform = 4;
+/// Without vectors a multiply-add is up to three blocks, most where a tile has odd sides.
+inline constexpr std::uint64_t kTransformsOfEntry = 128, kBlocksOfTransform = 3;
 
 /// Blocks that decoding a layer of this kind, of so many bytes, may enter.
 std::uint64_t most_blocks(const Kind& kind, std::uint64_t received);
