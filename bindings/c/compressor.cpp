@@ -132,6 +132,19 @@ atomo_status atomo_compressor_budget_bytes(const atomo_compressor* compressor, d
   return guarded([&] { given(bytes, "bytes") = model_of(compressor).budget_bytes(); });
 }
 
+atomo_status atomo_compressor_set_budget_share(atomo_compressor* compressor, double share) {
+  return guarded([&] { model_of(compressor).set_budget_share(share); });
+}
+
+atomo_status atomo_budget_shares(const double* rates, size_t count, double power, double least,
+                                 double* shares) {
+  return guarded([&] {
+    if (count == 0) return;
+    std::ranges::copy(atomo::budget_shares({&given(rates, "rates"), count}, power, least),
+                      &given(shares, "shares"));
+  });
+}
+
 atomo_status atomo_compressor_max_encoded_bytes(const atomo_compressor* compressor, size_t* bytes) {
   return guarded([&] { given(bytes, "bytes") = model_of(compressor).max_encoded_bytes(); });
 }

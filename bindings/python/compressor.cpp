@@ -298,6 +298,12 @@ void reset_memory(PyCompressor& self) {
   self.model.reset_memory();
 }
 
+void set_budget_share(PyCompressor& self, double share) {
+  const nb::gil_scoped_release gil_released;
+  const std::unique_lock alone(self.step);
+  self.model.set_budget_share(share);
+}
+
 void take_memory_back(PyCompressor& self) {
   Status status = Status::ok;
   {
@@ -390,6 +396,12 @@ std::size_t PyCompressor::layer_of(std::size_t number) const {
 }
 
 nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
+  module.def(
+      "budget_shares",
+      [](const std::vector<double>& rates, double power, double least) {
+        return budget_shares(rates, power, least);
+      },
+      nb::arg("rates"), nb::arg("power"), nb::arg("least"));
   auto bound =
       nb::class_<PyCompressor>(module, "Compressor", "A model of the library with its threads.")
           .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&, bool,
@@ -421,6 +433,8 @@ nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
       .def("expected_bytes", &read<&Compressor::expected_bytes>)
       .def("wire_bytes", &read<&Compressor::wire_bytes>)
       .def("budget_bytes", &read<&Compressor::budget_bytes>)
+      .def("budget_share", &read<&Compressor::budget_share>)
+      .def("set_budget_share", &set_budget_share, nb::arg("share"))
       .def("elements", &read<&Compressor::elements>)
       .def("max_encoded_bytes",
            [](const PyCompressor& self) { return self.model.max_encoded_bytes(); })

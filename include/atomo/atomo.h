@@ -191,6 +191,14 @@ ATOMO_API atomo_status atomo_compressor_elements(const atomo_compressor* compres
 /// The budget of a whole message in bytes, 0 when no layer has one.
 ATOMO_API atomo_status atomo_compressor_budget_bytes(const atomo_compressor* compressor,
                                                      double* bytes);
+/// What messages have of their budgets from now on, and the step after the next `atomo_compressor_end_step`: 1/1024 to 1024.
+/// Not within a message. Neither allocates nor waits.
+ATOMO_API atomo_status atomo_compressor_set_budget_share(atomo_compressor* compressor,
+                                                         double share);
+/// Shares of a budget for `count` steps by their learning rates: rate^power, at least `least` of the largest, over their
+/// mean (compressor.hpp, `budget_shares`). `shares` may be `rates`.
+ATOMO_API atomo_status atomo_budget_shares(const double* rates, size_t count, double power,
+                                           double least, double* shares);
 /// Capacity that suffices for a whole message.
 ATOMO_API atomo_status atomo_compressor_max_encoded_bytes(const atomo_compressor* compressor,
                                                           size_t* bytes);

@@ -246,8 +246,17 @@ class Compressor {
   /// price (or one grid step, so that payloads add: arithmetic.hpp) agree on theirs and fix it by
   /// hand.
   [[nodiscard]] Prices predicted_prices() const noexcept;
-  /// The budget of a whole message in bytes, 0 when no layer has one.
+  /// The budget of a whole message in bytes, by its share of it; 0 when no layer has one.
   [[nodiscard]] double budget_bytes() const noexcept;
+  /// What messages have of the budgets (`bits=`) of their codecs from now on, for example more while the
+  /// learning rate is high (`budget_shares`). Steps take it when the step before ends, because their
+  /// price is found then: set the next step's before `end_step`. The layers of a model's first step
+  /// have whole budgets. Caps stay as they are. A graph captured on a device keeps the share that it
+  /// was captured with. It is not saved. Neither allocates nor waits. \throws Error for a share below
+  /// 1/1024 or above 1024, of a part, and within a message.
+  void set_budget_share(double share);
+  /// The last one set, at first 1; of a part the whole model's.
+  [[nodiscard]] double budget_share() const noexcept;
 
   /// What the memory of a layer keeps, an f32 an entry: what was not sent yet (of `dgc` its velocity
   /// is left out). Empty where the layer's codec has no memory. Between steps; allocates, and waits for
@@ -282,5 +291,14 @@ class Compressor {
   explicit Compressor(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Shares of a budget for the steps of a run (`Compressor::set_budget_share`), by the learning rate of each
+/// step: rate^power, at least `least` of the largest, divided by their mean, so that the run has the bytes it
+/// would have had. What a message's noise does to the weights grows with the square of the rate, and falls
+/// with bits^-p, p from 1.5 to 1.8 at half a bit and below: the sum over the steps is least at power 2 / (1 + p)
+/// (docs/one-price.md). \throws Error for a rate that is negative or not finite, rates that are all 0, a power
+/// that is not in [0, 4], or a least share that is not in (0, 1].
+[[nodiscard]] std::vector<double> budget_shares(std::span<const double> rates, double power = 0.75,
+                                                double least = 0.1);
 
 }  // namespace atomo

@@ -51,7 +51,8 @@ class DeviceModel {
   virtual Status encode_layer(std::size_t layer, const ConstTensorView& view, const Key& key,
                               const StepPrices& prices, double budget_bits, const Payload& payload,
                               const Context& context) const noexcept = 0;
-  virtual Status end_step(const StepPrices& prices, const Context& context) const noexcept = 0;
+  virtual Status end_step(const StepPrices& prices, const StepShares& shares,
+                          const Context& context) const noexcept = 0;
   /// Both wait for the device.
   virtual Status read_prices(LearntPrices& prices) const noexcept = 0;
   virtual Status write_prices(const LearntPrices& prices) const noexcept = 0;

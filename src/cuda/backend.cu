@@ -304,11 +304,12 @@ class Model final : public backend::DeviceModel {
     return status_of(queue, Status::ok);
   }
 
-  Status end_step(const price::StepPrices& prices, const Context& context) const noexcept override {
+  Status end_step(const price::StepPrices& prices, const price::StepShares& shares,
+                  const Context& context) const noexcept override {
     if (context.stream == nullptr) return Status::invalid_argument;
     if (!device_.is_current()) return Status::unsupported;
     Queue queue(context.stream);
-    streaming_.end_step(prices, context.status, queue);
+    streaming_.end_step(prices, shares, context.status, queue);
     return status_of(queue, Status::ok);
   }
 

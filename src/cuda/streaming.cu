@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Streamed steps: what is kept of layers, and the controller.
 ///
-/// Mathematics: price_controller.hpp. At the end of a step the price that would have met its budget
-/// is searched among the layers that came, then, the controller having counted what their bodies
-/// took, the price that meets the budget less what is owed; both by the searches of whole messages
+/// Mathematics: price_controller.hpp. At the end of a step the price that would have met the whole
+/// budget is searched among the layers that came, then, the controller having counted what their
+/// bodies took, the price that meets the next step's share of it less what is owed; both by the searches of whole messages
 /// (price.cu, grid_form.cu, coordinate_price.cu) over kept amplitudes, histograms and entries.
 ///
 /// Mapping.
@@ -127,6 +127,11 @@ __device__ void open_demand(const Frame& frame, const atoms::Plan& plan, std::ui
   if (offer.tried != 0) atomicMax(&totals.min_grid_code, offer.lowest);
 }
 
+/// Bits that a share of the budget leaves for bodies.
+__device__ double bits_for_bodies(const StepPool& step, double share) {
+  return price::body_budget(share * step.budget, step.fixed);
+}
+
 __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan plan) {
   StepSums& sums = shared<StepSums>();
   if (threadIdx.x < 2)
@@ -154,16 +159,19 @@ __global__ void __launch_bounds__(kScanThreads) open_step(Frame frame, StepPlan 
   const unsigned pool = warp_in_block();
   StepPool step;
   step.actual = 8.0 * static_cast<double>(sums.bytes[pool]);
-  step.target = price::body_budget(budget, static_cast<double>(sums.fixed_bits[pool]));
+  step.budget = budget;
+  step.fixed = static_cast<double>(sums.fixed_bits[pool]);
   step.bodies = sums.bodies[pool];
   frame(plan.pools)[pool] = step;
-  frame.pool(static_cast<PoolNumber>(pool)).budget_256 = price::budget_cost_256(step.target);
+  frame.pool(static_cast<PoolNumber>(pool)).budget_256 =
+      price::budget_cost_256(bits_for_bodies(step, 1));
 }
 
 // ---- learn
 
-/// Behind the search of the price that would have met the target: what the next one has to meet.
-__global__ void count_bodies(Frame frame, StepPlan plan, price::StepPrices prices) {
+/// Behind the search of the price that would have met the whole budget: what the next has to meet.
+__global__ void count_bodies(Frame frame, StepPlan plan, price::StepPrices prices,
+                             price::StepShares shares) {
   const unsigned p = lane();
   double target = 0;
   if (p < 2) {
@@ -174,8 +182,9 @@ __global__ void count_bodies(Frame frame, StepPlan plan, price::StepPrices price
     step.plain = frame.pool(static_cast<PoolNumber>(p)).price;
     step.overspent = frame.pool(static_cast<PoolNumber>(p)).unpaid;
     if (step.bodies != 0) {
-      price::count_step(learnt, step.used, step.plain, step.actual, step.target);
-      target = step.target / price::payment(learnt);
+      price::count_step(learnt, step.used, step.plain, step.actual,
+                        bits_for_bodies(step, shares.now), bits_for_bodies(step, 1));
+      target = bits_for_bodies(step, shares.next) / price::payment(learnt, shares.next);
     }
   }
   __syncwarp();
@@ -385,8 +394,8 @@ void Streaming::keep(std::size_t layer, const Frame& message, const atoms::Plan&
   queue.launch_warps(keep_layer, divide_up(words, kWordsByWarp), message, job);
 }
 
-void Streaming::end_step(const price::StepPrices& prices, Status* status,
-                         Queue& queue) const noexcept {
+void Streaming::end_step(const price::StepPrices& prices, const price::StepShares& shares,
+                         Status* status, Queue& queue) const noexcept {
   const Frame steps = frame();
   const bool prices_atoms = plan_.atom_pool.price.count > 0;
   const auto search = [&] {
@@ -395,7 +404,7 @@ void Streaming::end_step(const price::StepPrices& prices, Status* status,
   };
   queue.launch_blocks(open_step, 1, kScanThreads, 0, steps, plan_);
   search();
-  queue.launch_blocks(count_bodies, 1, kLanes, 0, steps, plan_, prices);
+  queue.launch_blocks(count_bodies, 1, kLanes, 0, steps, plan_, prices, shares);
   search();
   queue.launch_blocks(predict, 1, kLanes, 0, steps, plan_, status);
   if (plan_.atom_pool.cap.layers > 0) share_room(steps, plan_.atom_pool, cap_room_, queue);

@@ -32,11 +32,12 @@ struct KeptLayer {
 
 /// What a step comes to, of a pool.
 struct StepPool {
-  double actual = 0, target = 0;  ///< bits of bodies
-  float used = 0;                 ///< its price; 0: layers found their own
-  float plain = 0;                ///< the price that would have met the target
-  std::uint32_t bodies = 0;       ///< 1: there are some
-  std::uint32_t overspent = 0;    ///< 1: no price would have met the target
+  double actual = 0;             ///< bits of bodies
+  double budget = 0, fixed = 0;  ///< bits: the whole budget, and what stands beside bodies
+  float used = 0;                ///< its price; 0: layers found their own
+  float plain = 0;               ///< the price that would have met the whole budget
+  std::uint32_t bodies = 0;      ///< 1: there are some
+  std::uint32_t overspent = 0;   ///< 1: no price would have met it
 };
 
 /// A message of all layers that is never written: its prices alone. Its workspace is the memory of
@@ -91,7 +92,8 @@ class Streaming {
   [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
   /// The prices of the next step. Three launches; two more with layers in the pool of atoms, four
   /// more with coordinates; one more with caps. `status` may be null.
-  void end_step(const price::StepPrices& prices, Status* status, Queue& queue) const noexcept;
+  void end_step(const price::StepPrices& prices, const price::StepShares& shares, Status* status,
+                Queue& queue) const noexcept;
 
   /// On the device.
   [[nodiscard]] price::LearntPrices* learnt() const noexcept { return frame()(plan_.learnt); }

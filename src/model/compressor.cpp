@@ -4,6 +4,7 @@
 #include "atomo/compressor.hpp"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "atomo/container.hpp"
@@ -161,6 +162,7 @@ Status Compressor::begin_step(const Key& key, const Prices& prices) noexcept {
     return Status::invalid_argument;
   if (!impl_->streams_under_cap()) return Status::unsupported;
   impl_->step_key = key;
+  impl_->step_share = impl_->budget_share;
   impl_->prices = {prices.atoms, prices.grid, false};
   impl_->given = true;
   std::fill(impl_->seen.begin(), impl_->seen.end(), std::uint8_t{0});
@@ -180,7 +182,9 @@ Status Compressor::end_step(const Context& context) noexcept {
   const FpGuard guard;
   const bool in_step = std::exchange(impl_->in_step, false);
   if (impl_->device != nullptr) {
-    return in_step ? impl_->device->end_step(impl_->step_prices(), context) : Status::wrong_stage;
+    return in_step ? impl_->device->end_step(impl_->step_prices(),
+                                             {impl_->step_share, impl_->budget_share}, context)
+                   : Status::wrong_stage;
   }
   return report(context, in_step ? impl_->end_step() : Status::wrong_stage);
 }
@@ -229,5 +233,20 @@ Prices Compressor::prices() const noexcept { return impl_->used_prices(); }
 Prices Compressor::predicted_prices() const noexcept { return impl_->predicted_prices(); }
 
 double Compressor::budget_bytes() const noexcept { return impl_->budget_bytes(); }
+
+void Compressor::set_budget_share(double share) {
+  constexpr double kLargest = 1024;
+  if (!(share >= 1 / kLargest && share <= kLargest)) {
+    std::ostringstream text;
+    text << "the share of the budget is " << share << "; expected from 1/1024 to 1024";
+    throw Error(text.str());
+  }
+  if (impl_->whole_model != nullptr)
+    throw Error("a part has the whole model's budget: set the share there");
+  if (impl_->in_message) throw Error("the share of the budget is set between messages");
+  impl_->budget_share = share;
+}
+
+double Compressor::budget_share() const noexcept { return impl_->share(); }
 
 }  // namespace atomo

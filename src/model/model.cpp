@@ -148,7 +148,8 @@ Status Compressor::Impl::encode_on_device(std::span<const ConstTensorView> views
     return Status::invalid_argument;
   if (payload.capacity < max_bytes) return Status::buffer_too_small;
   std::fill(seen.begin(), seen.end(), std::uint8_t{2});  // what sends is known on the device alone
-  const double budgets[2] = {gather(Pool::atoms, false), gather(Pool::grid, false)};
+  const double budgets[2] = {gather(Pool::atoms, false, share()),
+                             gather(Pool::grid, false, share())};
   if (whole_model == nullptr) return device->encode(views, key, budgets, nullptr, payload, context);
   if (const Status s = check_part(key, context); failed(s)) return s;
   if (any_moved()) return Status::wrong_stage;

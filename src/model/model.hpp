@@ -88,6 +88,8 @@ struct Compressor::Impl {
 
   // Of a whole message whose layers come one by one.
   bool in_message = false;
+  double budget_share = 1;  ///< of messages, and of the step after the next `end_step`
+  double step_share = 1;    ///< of the step under way
   Key message_key;
   Payload message;
 
@@ -134,6 +136,10 @@ struct Compressor::Impl {
     return in_pool(i, price::Pool::atoms) || in_pool(i, price::Pool::grid);
   }
   [[nodiscard]] double budget_bytes() const noexcept;
+  /// That messages now have of their budgets.
+  [[nodiscard]] double share() const noexcept {
+    return whole_model == nullptr ? budget_share : whole_model->budget_share;
+  }
   [[nodiscard]] double budget_bits(std::size_t i) const {
     return plans[i].price_rule.budget_bits * static_cast<double>(plans[i].n);
   }
@@ -151,7 +157,7 @@ struct Compressor::Impl {
   [[nodiscard]] double one_layer_fixed_bits(std::size_t i) const {
     return 8.0 * static_cast<double>(one_head[i]) + model::kMeanPaddingBits;
   }
-  double gather(price::Pool pool, bool streamed) noexcept;
+  double gather(price::Pool pool, bool streamed, double share) noexcept;
   Status learn(price::Pool pool, float price, price::ControllerState& state) noexcept;
   /// Whether a message of a part may be encoded now, and under this key.
   [[nodiscard]] Status check_part(const Key& key, const Context& context) const noexcept;

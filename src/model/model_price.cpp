@@ -12,24 +12,24 @@ using namespace model;
 double Compressor::Impl::budget_bytes() const noexcept {
   double bits = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) bits += budget_bits(i);
-  return bits / 8;
+  return share() * bits / 8;
 }
 
 /// Gathers the layers of a pool (those of this step, when streamed) for the price search; returns
-/// the bits that their budget leaves for bodies.
-double Compressor::Impl::gather(Pool pool, bool streamed) noexcept {
+/// the bits that `share` of their budget leaves for bodies.
+double Compressor::Impl::gather(Pool pool, bool streamed, double share) noexcept {
   pool_inputs.clear();
-  double budget = 0, fixed = 0, share = 0, all = 0;
+  double budget = 0, fixed = 0, gathered = 0, all = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (has_budget(i)) all += static_cast<double>(plans[i].n);
     if (!in_pool(i, pool) || (streamed && seen[i] == 0)) continue;
     budget += budget_bits(i);
-    share += static_cast<double>(plans[i].n);
+    gathered += static_cast<double>(plans[i].n);
     fixed += streamed ? one_layer_fixed_bits(i) : model::kMeanPaddingBits;
     if (seen[i] == 2) pool_inputs.push_back(&encoders[i].price_input());
   }
-  if (!streamed && all > 0) fixed += 8.0 * static_cast<double>(layout.bytes()) * share / all;
-  return body_budget(budget, fixed);
+  if (!streamed && all > 0) fixed += 8.0 * static_cast<double>(layout.bytes()) * gathered / all;
+  return body_budget(share * budget, fixed);
 }
 
 float Compressor::Impl::price_of_whole(Pool pool) const noexcept {
@@ -45,7 +45,7 @@ float Compressor::Impl::price_of_whole(Pool pool) const noexcept {
 Status Compressor::Impl::find_prices(LayerPrices& found, Executor* executor) noexcept {
   const auto find = [&](Pool pool) {
     if (const float shared = price_of_whole(pool); shared > 0) return FoundPrice{.price = shared};
-    const double target = gather(pool, false);
+    const double target = gather(pool, false, share());
     return find_price(pool_inputs, target, executor);
   };
   const FoundPrice of_atoms = find(Pool::atoms), of_grid = find(Pool::grid);
@@ -57,16 +57,17 @@ Status Compressor::Impl::find_prices(LayerPrices& found, Executor* executor) noe
 /// the steps before, and content costs a little more or less than the tables say), then finds the
 /// price for the next. Status::overspent when no price would have met the target.
 Status Compressor::Impl::learn(Pool pool, float price, ControllerState& state) noexcept {
-  const double target = gather(pool, true);
+  const double whole = gather(pool, true, 1), next = gather(pool, true, budget_share),
+               target = gather(pool, true, step_share);
   if (pool_inputs.empty()) return Status::ok;
   double actual = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (in_pool(i, pool) && seen[i] == 2)
       actual += 8.0 * static_cast<double>(encoders[i].row().bytes);
   }
-  const auto plain = find_price(pool_inputs, target);
-  count_step(state, price, plain.price, actual, target);
-  const auto corrected = find_price(pool_inputs, target / payment(state));
+  const auto plain = find_price(pool_inputs, whole);
+  count_step(state, price, plain.price, actual, target, whole);
+  const auto corrected = find_price(pool_inputs, next / payment(state, budget_share));
   predict_price(state, plain.price, corrected.price);
   return (plain.overspent ? Status::overspent : Status::ok) |
          (corrected.underspent ? Status::underspent : Status::ok);

@@ -3,7 +3,8 @@
 /// The controller of a streamed model: what prices and sizes so far say about the next step's
 /// price, for the host and the device. A step's price is that of the steps before, smoothed; bytes
 /// that messages took too much or too little are kept as a debt, which the next steps pay off, so
-/// that the mean over any run of steps is the budget's but for the debt at its ends. A gradient's
+/// that the mean over any run of steps is the budget's but for the debt at its ends. Steps may have
+/// shares of the budget: what is learnt is of the whole, and a price is of its step's share. A gradient's
 /// scale that jumps for good is a new beginning, whose first messages are nobody's fault and are
 /// not paid for; one that comes back in the next step was a spike, and is.
 
@@ -23,12 +24,18 @@ inline constexpr std::uint32_t kSettling = 3;
 /// Budgets: the most that is owed, and how much of it the next step can be asked to pay.
 inline constexpr double kLargestDebt = 8, kLargestPayment = 2;
 
+/// Shares of the budget: of the step that ends, and of the one whose price is found then.
+struct StepShares {
+  double now = 1, next = 1;
+};
+
 /// The state of the controller of one pool: what the steps so far say about the next.
 struct ControllerState {
-  float smoothed_price = 0;  ///< price that meets the budget, smoothed; 0 before the first step
-  float price = 0;           ///< of the next step, which pays off the debt; likewise
-  double owed = 0;           ///< what messages took above the budget, in budgets
-  double held = 0;           ///< what the message of a beginning took above it; 0 after other steps
+  float smoothed_price =
+      0;            ///< price that meets the whole budget, smoothed; 0 before the first step
+  float price = 0;  ///< of the next step, which pays off the debt; likewise
+  double owed = 0;  ///< what messages took above the budget, in budgets
+  double held = 0;  ///< what the message of a beginning took above it; 0 after other steps
   std::uint32_t steady = 0;  ///< steps since a beginning, as many as count
 };
 
@@ -43,13 +50,14 @@ struct ControllerState {
   return price < smoothed_price ? smoothed_price - price : price - smoothed_price;
 }
 
-/// Takes a step in: it was sent at `price` (0: each layer found its own), took `actual` bits of
-/// `target`, and `plain` would have met the target.
+/// Takes a step in: it was sent at `price` (0: each layer found its own) and took `actual` bits of
+/// `target`; `plain` would have met the whole budget, of `whole` bits.
 constexpr void count_step(ControllerState& state, float price, float plain, double actual,
-                          double target) noexcept {
+                          double target, double whole) noexcept {
   const bool begins = distance(state, price_code(plain)) >= kBeginning;
   const bool comes_back = begins && state.held != 0;
-  const double excess = price > 0 ? std::min(actual / target - 1, kLargestDebt) : 0;
+  const double excess =
+      price > 0 ? std::min((actual / target - 1) * (target / whole), kLargestDebt) : 0;
   if (comes_back) {
     state.steady = kSettling;
   } else {
@@ -61,15 +69,16 @@ constexpr void count_step(ControllerState& state, float price, float plain, doub
   state.held = begins && !comes_back ? excess : 0;
 }
 
-/// The divisor of the next step's budget: 2 for each budget owed, as finely as prices are.
-[[nodiscard]] constexpr double payment(const ControllerState& state) noexcept {
-  const double doublings = std::clamp(state.owed, -kLargestPayment, kLargestPayment);
+/// The divisor of the next step's budget, `share` of the whole: 2 for each such budget owed, as
+/// finely as prices are.
+[[nodiscard]] constexpr double payment(const ControllerState& state, double share) noexcept {
+  const double doublings = std::clamp(state.owed / share, -kLargestPayment, kLargestPayment);
   const int code = price_code(1) + static_cast<int>(doublings * 128);
   return static_cast<double>(price_of_code(static_cast<std::uint32_t>(code)));
 }
 
 /// Takes the step's price in, halfway where it is near, for a third less of the variance that noisy
-/// gradients add to messages' sizes; `corrected` meets the target divided by the payment.
+/// gradients add to messages' sizes; `corrected` meets the next step's target divided by the payment.
 constexpr void predict_price(ControllerState& state, float plain, float corrected) noexcept {
   if (!(plain > 0)) return;
   const int now = price_code(plain);

@@ -236,6 +236,20 @@ def train(rank, ranks, policy=None, *, steps=8, net="small", state_class="Watche
     return result
 
 
+def sizes_of_steps(rank, ranks, state_class, shares):
+    """What each step sends whose budget has its share of the whole, and the whole budget."""
+    model = make_net("million")
+    state = globals()[state_class](model, "atomo:bits=0.5,atoms=blocks", budget_share=shares.__getitem__)
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
+    sizes = []
+    for step in range(len(shares) - 1):
+        x, y = batch_of(step, rank, SHAPES["million"][0])
+        nn.functional.mse_loss(wrapped(x), y).backward()
+        sizes.append(state.last.bytes_sent)
+    return sizes, 0.5 / 8 * sum(parameter.numel() for parameter in model.parameters())
+
+
 def wrap(model, policy, state_class, cap_mb, ddp, seed, state=None):
     wrapped = DistributedDataParallel(model, bucket_cap_mb=cap_mb, **ddp)
     if policy == "rank order":

@@ -117,6 +117,10 @@ class Twins {
       bodies += layer.bytes > 0 ? 1 : 0;
     }
   }
+  void share(double of_budgets) {
+    on_host.set_budget_share(of_budgets);
+    on_device.set_budget_share(of_budgets);
+  }
   void begin(const Key& key) {
     ASSERT_EQ(on_host.begin_step(key), Status::ok);
     ASSERT_EQ(on_device.begin_step(key), Status::ok);
@@ -185,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& made) { return std::string(made.param.name); });
 
 /// Noise from step to step, a jump by 100, layers that are not finite, zero, left out or encoded
-/// twice, prices fixed by hand, the step read from device memory.
+/// twice, prices fixed by hand, the step read from device memory, steps with shares of the budget.
 TEST_P(DeviceStreaming, MessagesAndControllerAreTheCpus) {
   std::mt19937 generator(3);
   std::normal_distribution<float> normal;
@@ -216,6 +220,7 @@ TEST_P(DeviceStreaming, MessagesAndControllerAreTheCpus) {
       ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_layer(i, step % 5 == 1 ? &other : nullptr))
           << "step " << step;
     }
+    if (step >= 10) twins.share(0.25 + 0.5 * (step % 4));  // of the next step
     ASSERT_NO_FATAL_FAILURE(twins.expect_the_cpus_end()) << "step " << step;
   }
   const bool capped = std::string(GetParam().policy).find("cap=") != std::string::npos;

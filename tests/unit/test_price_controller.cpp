@@ -31,8 +31,8 @@ std::vector<double> sizes(Scale scale, int steps, double content = 1) {
     const float used = state.price;
     bits.push_back(content * (used > 0 ? s / static_cast<double>(used) : 1.0));
     const float plain = price_near(s);
-    count_step(state, used, plain, bits.back(), 1);
-    predict_price(state, plain, price_near(s * payment(state)));
+    count_step(state, used, plain, bits.back(), 1, 1);
+    predict_price(state, plain, price_near(s * payment(state, 1)));
   }
   return bits;
 }
@@ -80,6 +80,29 @@ TEST(PriceController, PaysForASpike) {
     EXPECT_NEAR(mean(bits, 40, 60), 1, 0.02) << spike;
     EXPECT_NEAR(bits[119], 1, 0.02) << spike;
   }
+}
+
+/// Steps of unlike shares, under noise: each takes its share, and the mean of all is the mean share.
+TEST(PriceController, HoldsTheSharesOfSteps) {
+  std::mt19937 generator(11);
+  std::normal_distribution<double> normal;
+  const auto share = [](int step) { return 1 + 0.9 * std::sin(step / 40.0); };
+  ControllerState state;
+  double all = 0, shares = 0, low = 0, lows = 0;
+  for (int step = 0; step < 2000; ++step) {
+    const double s = std::exp(0.25 * normal(generator));
+    const float used = state.price;
+    const double bits = 1.03 * (used > 0 ? s / static_cast<double>(used) : share(step));
+    const float plain = price_near(s);
+    count_step(state, used, plain, bits, share(step), 1);
+    const double next = share(step + 1);
+    predict_price(state, plain, price_near(s * payment(state, next) / next));
+    if (step < 3) continue;
+    all += bits, shares += share(step);
+    if (share(step) < 0.3) low += bits, lows += share(step);
+  }
+  EXPECT_NEAR(all / shares, 1, 0.005);
+  EXPECT_NEAR(low / lows, 1, 0.1);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ import importlib
 
 from ._atomo import __version__
 from ._codec import Codec, Traits
-from ._compressor import Compressor, PlannedLayer
+from ._compressor import Compressor, PlannedLayer, budget_shares
 from ._errors import DecodeError, Error
 from ._measure import measure
 from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, decode, decode_add, decode_add_all, inspect, join
@@ -30,7 +30,7 @@ from ._plot import plot
 from ._verify import verify
 
 __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "Patch", "PatchedTensor",
-           "PlannedLayer", "Prices", "Traits", "__version__", "add", "apply_patch", "codecs", "decode", "decode_add", "decode_add_all",
+           "PlannedLayer", "Prices", "Traits", "__version__", "add", "apply_patch", "budget_shares", "codecs", "decode", "decode_add", "decode_add_all",
            "draws", "inspect", "inspect_patch", "join", "load_codecs", "make_patch", "measure", "plot", "register", "unregister",
            "verify"]
 

@@ -57,6 +57,18 @@ class PlannedLayer:
     """Upper bound of a message of this layer alone."""
 
 
+def budget_shares(rates: Iterable[float], power: float = 0.75, least: float = 0.1) -> list[float]:
+    """Shares of a budget for the steps of a run (`Compressor.budget_share`) by the learning rate of each: rate^power, at least
+    `least` of the largest, divided by their mean, so that a run has the bytes that it would have had (docs/one-price.md).
+
+    >>> [round(share, 2) for share in budget_shares([0.0, 1.0, 0.5, 0.25])]
+    [0.19, 1.86, 1.1, 0.65]
+
+    Raises `atomo.Error` for rates that are negative, not finite or all 0, a power outside [0, 4], a least share outside (0, 1].
+    """
+    return _atomo.budget_shares([float(rate) for rate in rates], power, least)
+
+
 class Compressor:
     """Encodes and decodes all layers of a model, whole or one by one. May be used from many threads.
 
@@ -381,8 +393,21 @@ class Compressor:
 
     @property
     def budget_bytes(self) -> float:
-        """The budget of a whole message, 0 when no layer has one."""
+        """The budget of a whole message, by its share of it; 0 when no layer has one."""
         return self._model.budget_bytes()
+
+    @property
+    def budget_share(self) -> float:
+        """What messages have of the budgets (`bits=`) of their codecs, at first 1: `budget_shares` spends more where the
+        learning rate is high. Steps take it when the step before ends, because their price is found then: set the next
+        step's before `end_step`. The layers of a model's first step have whole budgets, and caps stay. It is not saved, and is
+        set between messages.
+        """
+        return self._model.budget_share()
+
+    @budget_share.setter
+    def budget_share(self, share: float) -> None:
+        self._model.set_budget_share(share)
 
     @property
     def elements(self) -> int:

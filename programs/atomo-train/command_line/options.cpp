@@ -61,6 +61,18 @@ void check_memories(const Options& o) {
   }
 }
 
+/// \throws CLI::ValidationError where no message is of one step's gradient.
+void check_shares(const Options& o) {
+  constexpr const char* kOfGradients[] = {"allgather", "ps", "asgd", "dcasgd", "difference"};
+  if (o.share_by_rate > 0 &&
+      std::ranges::find(kOfGradients, o.algorithm) == std::end(kOfGradients)) {
+    throw CLI::ValidationError(
+        "--share-by-rate",
+        "goes with --algorithm allgather, ps, asgd, dcasgd and difference, not with " +
+            o.algorithm);
+  }
+}
+
 constexpr double kUsualDecay = 0.1;  // of the schedule step
 
 constexpr const char* kFooter =
@@ -249,6 +261,7 @@ Options parse_options(int argc, char** argv) {
     check_memories(o);
     check_second_moment(app, o);
     check_schedule(app, o);
+    check_shares(o);
     check_samples(app, o);
     choose_places(app, o);
     o.job = write_job(app, o);
@@ -307,6 +320,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"second-moment", second_moment},
       {"squares-every", squares_every},
       {"max-update", max_update},
+      {"share-by-rate", share_by_rate},
       {"loss-scale", loss_scale},
       {"loss-scale-from", loss_scale_from},
       {"seed", seed},

@@ -81,6 +81,7 @@ struct Options {
   std::string second_moment = "own";  ///< of adam and adamw; SecondMoment's names
   std::uint32_t squares_every = 10;   ///< steps between the messages that all but "own" need
   double max_update = 0;              ///< root mean square of a layer's update; 0: no bound
+  double share_by_rate = 0;           ///< power of the rate that budgets follow; 0: they do not
   double loss_scale = 1;              ///< the loss's factor from a step on, as in mixed precision
   std::uint32_t loss_scale_from = 0;  ///< that step
   std::uint64_t seed = 1;

@@ -55,6 +55,7 @@ void GradientSender::begin(std::uint32_t step, bool computing) {
   background_.begin();
   current_ = (current_ + 1) % messages_.size();
   transport_.wait(messages_[current_].transfers);
+  learner_.take_share(step);
   check(learner_.compressor().begin_step(learner_.key(step)), "begin encoding", "", step);
 }
 
@@ -106,6 +107,7 @@ void GradientSender::finish(Timeline& timeline) {
     send_encoded(timeline);
     transport_.breathe();
   }
+  learner_.take_share(step_ + 1);
   check(coder_->end_step(learner_.compressor()), "end encoding", "", step_);
   if (messages_.size() == 1) transport_.wait(messages_[current_].transfers);
 }

@@ -74,6 +74,11 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
                   {.device = options.encodes_on()}),
       augmentation_(Augmentation::parse(options.augment)) {
   batch_.smoothing = options.label_smoothing;
+  if (options.share_by_rate == 0) return;
+  std::vector<double> rates(options.steps);
+  for (std::uint32_t step = 0; step < options.steps; ++step)
+    rates[step] = options.learning_rate(step);
+  shares_ = atomo::budget_shares(rates, options.share_by_rate);
 }
 
 void Learner::to_host(std::span<const float> computed, std::span<float> copy) const {
@@ -83,6 +88,10 @@ void Learner::to_host(std::span<const float> computed, std::span<float> copy) co
 
 atomo::Key Learner::key(std::uint32_t step) const noexcept {
   return {.seed = options_.seed, .step = step, .worker = static_cast<std::uint16_t>(worker_)};
+}
+
+void Learner::take_share(std::uint32_t step) {
+  if (step < shares_.size()) compressor_.set_budget_share(shares_[step]);
 }
 
 void Learner::gather(std::uint32_t step) {

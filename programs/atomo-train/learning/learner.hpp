@@ -30,6 +30,9 @@ class Learner {
   /// Of every draw of this worker in a step.
   [[nodiscard]] atomo::Key key(std::uint32_t step) const noexcept;
 
+  /// Gives the compressor a step's share of its budgets, with --share-by-rate.
+  void take_share(std::uint32_t step);
+
   /// Forward and backward over this worker's samples of a step, under its loss scale, and a pause
   /// where --slow-rank wants one. Returns the mean loss.
   double backward(std::uint32_t step, const Replica::OnGradient& on_gradient);
@@ -60,6 +63,7 @@ class Learner {
   std::unique_ptr<Replica> replica_;
   atomo::Compressor compressor_;
   Augmentation augmentation_;
+  std::vector<double> shares_;  ///< of the budget, a step each; empty where all have the whole
   Batch batch_;
 };
 

@@ -27,11 +27,11 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                                            atomo::Policy::parse(run.options.policy), workers_,
                                            run.options.cuda_aware_mpi)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_)) {
-  if (run.options.has_squares())
-    squares_.emplace(learner_.replica().layers(), workers_);
+  if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
 }
 
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
+  learner_.take_share(step);
   exchange_->begin(learner_.key(step), computing);
   tells_squares_ = squares_ && run_.options.tells_squares(step);
   scale_ = run_.options.gradient_scale(step);

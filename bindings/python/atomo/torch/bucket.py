@@ -87,10 +87,10 @@ class DeviceBucket:
 
     def reduce(self, buffer: torch.Tensor, gradients: Sequence[torch.Tensor], key: Mapping[str, int],
                restore: Callable[[], None], squares: Squares | None = None, last: bool = False,
-               taking_back: TakingBack | None = None) -> torch.futures.Future[torch.Tensor]:
+               taking_back: TakingBack | None = None, share: float = 1.0) -> torch.futures.Future[torch.Tensor]:
         """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it, and what `restore` queues
         done to it. `taking_back` sees that, and behind the `last` bucket takes memories back. `squares` are told of the
-        bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory."""
+        bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory. `share`: of its budget, that the message has."""
         if squares is not None and not squares.tells:
             squares = None
         place, model, done = self._place, self.model, self._place.future()
@@ -104,6 +104,7 @@ class DeviceBucket:
             place.encoding.wait_event(self._ready)
             if taking_back is not None:
                 place.encoding.wait_event(taking_back.done)
+            model.compressor.budget_share = share
             payload = model.encode(self._gradients, key, place.encoding)
             place.encoding.record_event(self._encoded)
         with place.on(place.wire):

@@ -39,6 +39,7 @@ class Coder:
         self._before: bytes | None = None  # memories when the step under way began
         self.compressor: atomo.Compressor | None = None
         self._key: dict[str, int] | None = None  # of the step under way
+        self.share = self.next_share = 1.0  # of the budget, that this step has and the next
         self._met: set[str] = set()  # layers whose gradients came
         self._pool = ThreadPoolExecutor(threads, "atomo-layers") if threads > 1 else None
         self._make({})
@@ -89,7 +90,7 @@ class Coder:
         for state in self._fitted(own):
             self.compressor.load_state(state)
         if self._key is not None:
-            self.compressor.begin_step(**self._key)
+            self._open_step(self._key)
 
     def set_policy(self, policy: str) -> None:
         """Another policy. What was learnt is forgotten, as it was learnt for another budget.
@@ -136,6 +137,7 @@ class Coder:
     def end_step(self) -> None:
         """After its last layer. `settle_step` or `drop_step` follows."""
         if self._key is not None:
+            self.compressor.budget_share = self.next_share
             self.compressor.end_step()
 
     def settle_step(self, learnt: Sequence[bytes]) -> None:
@@ -160,8 +162,12 @@ class Coder:
         self.restore_memories(key["worker"])
         self._restore = False
         self._before = self.compressor.state("memories") if self.has_memory else None
-        self.compressor.begin_step(**key)
+        self._open_step(key)
         self._key = key
+
+    def _open_step(self, key: dict[str, int]) -> None:
+        self.compressor.budget_share = self.share
+        self.compressor.begin_step(**key)
 
     # Layers
 

@@ -63,6 +63,8 @@ class DDPState(Steps):
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
         scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler. Memories
             and squares are of gradients divided by it.
+        budget_share: what a step has of the budgets (`bits=`) of its codecs, or a function that says it of a step's number:
+            `atomo.budget_shares(rates).__getitem__`, which spends more where the learning rate is high.
         squares: an `atomo.torch.Squares` that is told of the squares of gradients, for an optimiser such as
             `atomo.torch.AdamW`. It is saved with the state.
 
@@ -85,10 +87,11 @@ class DDPState(Steps):
 
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
-                 start_step: int = 0, scale: float | Callable[[], float] = 1.0, squares: Squares | None = None):
+                 start_step: int = 0, scale: float | Callable[[], float] = 1.0, squares: Squares | None = None,
+                 budget_share: float | Callable[[int], float] = 1.0):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
         self.seed, self.channel, self.start_step = seed, channel, start_step
-        self.scale, self.squares = scale, squares
+        self.scale, self.squares, self.budget_share = scale, squares, budget_share
         self._coder = Coder(str(policy), threads)
         self._sent = [0]  # by each rank in all steps so far, of earlier runs too
         self.step = 0  # steps begun
@@ -215,11 +218,12 @@ class DDPState(Steps):
         self.start_step = state["start_step"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": self.scale,
+        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": self.scale, "budget_share": self.budget_share,
                 "squares_object": self.squares}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last, self.scale, self.squares = state["last"], state["scale"], state["squares_object"]
+        self.budget_share = state["budget_share"]
         self._coder = Coder(state["policy"], state["threads"])
         self._start(None)
         self.load_state_dict(state)

@@ -32,6 +32,7 @@ class Steps:
     channel: int
     start_step: int
     scale: float | Callable[[], float]
+    budget_share: float | Callable[[int], float]
     squares: Squares | None
     step: int
     last: StepLog
@@ -164,7 +165,7 @@ class Steps:
                 key = {**self._key, "seed": seed_of_bucket(self.seed, bucket.index())}
                 self._prepare(layers, group)
                 done = coded.reduce(buffer, [gradient for _, gradient in layers], key, lambda: self._restore(layers),
-                                    self.squares, bucket.is_last(), self._on_gpu.taking_back)
+                                    self.squares, bucket.is_last(), self._on_gpu.taking_back, self._coder.share)
                 self._count(coded.sent, dist.get_world_size(group))
         except Exception as error:
             self._error = error
@@ -252,10 +253,15 @@ class Steps:
                                   facts_of(self.squares)])
         self._key = {"seed": self.seed, "step": self.step & 0xFFFFFFFF, "worker": rank, "channel": self.channel}
         self.last = StepLog(self.step)
+        self._coder.share, self._coder.next_share = self._share_of(self.step), self._share_of(self.step + 1)
         self._scale, self._finite = float(self.scale() if callable(self.scale) else self.scale), True
         if self.squares is not None:
             self.squares.begin(self.step - self.start_step, ranks, 1.0 if self._divides else self._scale)
         self.step += 1
+
+    def _share_of(self, step: int) -> float:
+        """Of the budget, that a step has."""
+        return float(self.budget_share(step)) if callable(self.budget_share) else float(self.budget_share)
 
     def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
                 last: bool) -> tuple[list[bytes], Exception | None]:
