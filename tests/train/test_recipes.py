@@ -69,6 +69,8 @@ class OptionsTest(unittest.TestCase):
                 (("--label-smoothing", 1), "--label-smoothing: '1' is not a number from 0 to below 1"),
                 (("--label-smoothing", 0.1, "--model", "quadratic", "--data", "x"),
                  "--label-smoothing: goes with models that predict classes, not with quadratic"),
+                (("--share-by-rate", 0.75, "--algorithm", "ring"),
+                 "--share-by-rate: goes with --algorithm allgather, ps, asgd, dcasgd and difference, not with ring"),
                 (("--test-batch", 0), "--test-batch: '0' is not a number above 0"),
                 (("--init", "a.safetensors", "--resume", "b.safetensors"), "--init: leave it out: --resume has weights of its own")):
             with self.subTest(options=options):
@@ -126,6 +128,23 @@ class RecipesTest(unittest.TestCase):
             table = pathlib.Path(f"{folder}/steps.csv").read_text().splitlines()
             column = table[0].split(",").index("loss")
             self.assertEqual([float(row.split(",")[column]) for row in table[1:]], [loss for _, loss, _ in told(whole)])
+
+    def test_steps_have_shares_of_the_budget_by_their_rates(self):
+        """Layers one by one and whole messages: bytes follow the rate, those of the run stay, and it goes on from its middle."""
+        for algorithm, processes in (("ps", 3), ("allgather", 2)):
+            with self.subTest(algorithm=algorithm):
+                options = ("--model", "logistic", "--batch", 32, "--lr", 0.01, "--schedule", "step", "--decay", 0.25, "--decay-at", "0.5",
+                           "--algorithm", algorithm, "--codec", "atomo:bits=4,atoms=blocks", "--steps", 40)
+                plain, shared = (finished(processes, *options, *more) for more in ((), ("--share-by-rate", 1)))
+                sizes = [event["bytes_per_worker"] for event in shared.events("step")]
+                mean, early, late = (numpy.mean(part) for part in (sizes, sizes[4:20], sizes[24:]))
+                self.assertAlmostEqual(early / late, 4, delta=0.3)
+                self.assertAlmostEqual(mean / plain.events("end")[0]["bytes_per_step"], 1, delta=0.04)
+                part, more = path(f"share-{algorithm}"), (*options, "--share-by-rate", 1)
+                finished(processes, *more, "--stop-at", 10, "--save", part)
+                resumed = finished(processes, *more, "--resume", part)
+                self.assertEqual([event["loss"] for event in resumed.events("step")],
+                                 [event["loss"] for event in shared.events("step")][10:])
 
     def test_a_run_goes_on_with_its_own_recipe_only(self):
         saved = path("own.safetensors")
