@@ -2,7 +2,7 @@
 """Codecs with and without a memory of what was not sent, for a transformer at equal bits and several rates.
 
 The arms at a number of bits a parameter are atomo without a memory; ef-atomo, which keeps atoms by their size and sends
-later what it left out; both with the factored second moment; ef-topk; ef-chunks, SparseLoCo's messages in every step
+later what it left out; both with the factored second moment; atomo-shares, with that and budgets by each step's rate; ef-topk; ef-chunks, SparseLoCo's messages in every step
 (arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv 2411.19870), at rates of its own.
 All others step with AdamW.
 """
@@ -11,7 +11,7 @@ import argparse
 
 from experiments.arms import Arm, add_arm_options, compare, shorten, uncompressed
 from experiments.messages import chunks_for, topk_for
-from experiments.second_moment import FACTORED, common
+from experiments.second_moment import FACTORED, SHARES, common
 from experiments.series import run, series_options
 
 RATES = (0.001, 0.002, 0.004)
@@ -32,6 +32,7 @@ def nearest(bits):
 AT_BITS = {
     "atomo": (atomo, ()),
     "atomo-factored": (atomo, FACTORED),
+    "atomo-shares": (atomo, SHARES),
     "ef-atomo": (nearest, ()),
     "ef-atomo-factored": (nearest, FACTORED),
     "ef-topk": (lambda bits: f"ef+{topk_for(bits)}", ()),

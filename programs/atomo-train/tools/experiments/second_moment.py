@@ -5,7 +5,7 @@ The arms are own, Adam's own second moment, of the decoded gradients; factored, 
 tells why one differs from the other: scaled, own times a number a layer that takes the codec's noise out of its sum; matched,
 own's direction at factored's length, layer by layer; bounded, factored with updates of at most 0.5, root mean square; longer,
 own with a second moment that decays by 0.9999 in place of 0.999; slower, factored with a first moment that decays by 0.95 in
-place of 0.9. adafactor and muon divide otherwise, so they also stand there without compression.
+place of 0.9; shares, factored with budgets by each step's rate. adafactor and muon divide otherwise, so they also stand there without compression.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from experiments.trainings import UNCOMPRESSED
 
 RATES = (0.001, 0.002, 0.004)
 FACTORED = ("--second-moment", "factored")
+SHARES = (*FACTORED, "--share-by-rate", "0.75")
 # Of the codec at each number of bits: what is added to the command line.
 AT_BITS = {
     "own": (),
@@ -25,6 +26,7 @@ AT_BITS = {
     "bounded": (*FACTORED, "--max-update", "0.5"),
     "longer": ("--beta2", "0.9999"),
     "slower": (*FACTORED, "--beta1", "0.95"),
+    "shares": SHARES,
     "adafactor": ("--optimizer", "adafactor"),
     "muon": ("--optimizer", "muon"),
 }
