@@ -218,6 +218,20 @@ def test_prices_are_learnt():
     assert numpy.mean(sizes[4:]) == pytest.approx(model.budget_bytes, rel=0.05)
 
 
+def test_shares_of_the_budget():
+    model, grads = atomo.Compressor({"a": (256, 256)}, "atomo:atoms=rows,bits=1"), {"a": gradient(256, 256)}
+    whole, size = model.budget_bytes, len(model.encode(grads, step=0))
+    model.budget_share = 0.25
+    assert model.budget_share == 0.25 and model.budget_bytes == 0.25 * whole
+    assert len(model.encode(grads, step=1)) == pytest.approx(0.25 * size, rel=0.1)
+    with pytest.raises(atomo.Error, match="share of the budget is -1"):
+        model.budget_share = -1
+    shares = atomo.budget_shares([0.1, 0.2, 0.4], power=1)
+    assert numpy.mean(shares) == pytest.approx(1) and shares[2] == pytest.approx(4 * shares[0])
+    with pytest.raises(atomo.Error, match="a rate is nan"):
+        atomo.budget_shares([1, float("nan")])
+
+
 def test_pickles_go_on_where_they_were():
     model = atomo.Compressor(SHAPES, "atomo:bits=1", threads=2, names_on_wire=True)
     for step in range(3):

@@ -100,6 +100,15 @@ TEST(CModel, SizesAndLayersAreThoseOfCpp) {
   double budget = 0;
   EXPECT_EQ(atomo_compressor_budget_bytes(c, &budget), ATOMO_OK);
   EXPECT_EQ(budget, t.model.budget_bytes());
+  EXPECT_EQ(atomo_compressor_set_budget_share(c, 0.5), ATOMO_OK);
+  double half = 0;
+  EXPECT_EQ(atomo_compressor_budget_bytes(c, &half), ATOMO_OK);
+  EXPECT_EQ(half, 0.5 * budget);
+  EXPECT_EQ(atomo_compressor_set_budget_share(c, 1), ATOMO_OK);
+  double shares[3] = {0, 1, 0.5};
+  EXPECT_EQ(atomo_budget_shares(shares, 3, 1, 0.25, shares), ATOMO_OK);
+  EXPECT_EQ(std::vector<double>(shares, shares + 3),
+            budget_shares(std::vector<double>{0, 1, 0.5}, 1, 0.25));
   EXPECT_GT(budget, 0);
   for (std::size_t i = 0; i < layers; ++i) {
     atomo_layer layer;

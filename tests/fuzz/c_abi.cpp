@@ -259,6 +259,7 @@ class Calls {
     atomo_codec_destroy(c);
     saw(atomo_compressor_elements(m, &number));
     saw(atomo_compressor_budget_bytes(m, &budget));
+    saw(atomo_compressor_set_budget_share(m, in_.take<float>()));
     saw(atomo_compressor_expected_bytes(m, &number));
     saw(atomo_compressor_wire_bytes(m, &size));
     saw(atomo_compressor_prices(m, &prices));
