@@ -245,7 +245,7 @@ class Calls {
   void destroy() { w_.destroy_model(slot()); }
 
   void ask_model() {
-    const atomo_compressor* m = w_.models[slot()];
+    atomo_compressor* m = w_.models[slot()];
     const std::size_t i = in_.take<std::uint8_t>() % 5;
     std::size_t size = 0;
     std::uint64_t number = 0;
@@ -373,7 +373,7 @@ class Calls {
     }
   }
   void decode_model() {
-    const atomo_compressor* m = w_.models[slot()];
+    atomo_compressor* m = w_.models[slot()];
     const auto tensors = tensors_of<atomo_tensor>(m);
     const ConstBytes bytes = message();
     std::size_t workspace = 0;
