@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The parameters of a qsgd kind (FORMAT.md): bits - 1 in bits 0-2, the norm in bit 3, the bucket's
-/// entries - 1 in bits 4-27.
+/// What codecs are set to, and their parameters on the wire where these are fields (FORMAT.md).
 
 #include <cstdint>
 
@@ -28,13 +27,19 @@ struct QsgdConfig {
 
 /// The value that a sign decodes to.
 enum class SignScale : std::uint8_t {
-  one = 0,   ///< +-1
-  mean = 1,  ///< +-mean|x| of the layer
+  one = 0,    ///< +-1
+  mean = 1,   ///< +-mean|x| of the layer
+  means = 2,  ///< the mean of the entries of that sign, of the layer or of a bucket
 };
 
 /// How signs decode.
 struct SignConfig {
+  static constexpr int kMinBucketLog = 7, kMaxBucketLog = 16;  ///< of buckets
+
   SignScale scale = SignScale::one;  ///< what a sign decodes to
+  /// With `means`: the binary logarithm of a bucket's entries, kMinBucketLog to kMaxBucketLog; 0:
+  /// the layer is one bucket. The last bucket may be shorter.
+  int bucket_log = 0;
 };
 
 /// How TernGrad limits its entries.
@@ -56,6 +61,14 @@ struct TopkConfig {
 struct CoordinateConfig {
   float step = 0;  ///< the grid step, finite and positive
 };
+
+[[nodiscard]] inline std::uint32_t sign_params(const SignConfig& config) noexcept {
+  return static_cast<std::uint32_t>(config.scale) |
+         (static_cast<std::uint32_t>(config.bucket_log) << 2);
+}
+[[nodiscard]] inline SignConfig sign_config(std::uint32_t params) noexcept {
+  return {static_cast<SignScale>(params & 3u), static_cast<int>(params >> 2)};
+}
 
 [[nodiscard]] inline std::uint32_t qsgd_params(const QsgdConfig& config) noexcept {
   return static_cast<std::uint32_t>(config.bits - 1) |

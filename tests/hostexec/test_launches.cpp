@@ -66,7 +66,7 @@ TEST(Launches, AreAsManyForAThousandLayersAsForOne) {
   const std::vector<LayerSpec> one{{"layer", {64, 300}}};
   for (const std::string policy : {"*=atomo:bits=1,atoms=rows", "*=atomo:bits=1,atoms=coordinate",
                                    "*=qsgd:bits=4", "*=terngrad", "*=sign", "*=sign:scale=mean",
-                                   "*=topk:keep=0.05", "*=randomk:keep=0.1", "*=identity"}) {
+                                   "*=sign:scale=means,bucket=128", "*=topk:keep=0.05", "*=randomk:keep=0.1", "*=identity"}) {
     const Launches single = launches_of(one, policy);
     std::cout << policy << ": encode " << single.encode << ", decode_add " << single.decode
               << " launches\n";

@@ -78,13 +78,18 @@ def ternary(body, kind, key, price):
 
 
 def sign(body, kind, key, price):
-    n = kind.elements
-    require(kind.parameters <= 1, "parameters of sign")
+    n, scale, log = kind.elements, kind.parameters & 3, kind.parameters >> 2
+    require(scale <= 2 and (log == 0 or (scale == 2 and 7 <= log <= 16)), "parameters of sign")
+    bucket = n if log == 0 else 1 << log
     reader = ByteReader(body)
-    scale = finite_scale(reader.field("f")) if kind.parameters == 1 else np.float32(1)
+    if scale == 2:
+        means = [finite_scale(v) for v in reader.array("<f4", 2 * -(-n // bucket))]
+        plus, minus = (np.repeat(np.array(means[side::2], np.float32), bucket)[:n] for side in (0, 1))
+    else:
+        plus = minus = finite_scale(reader.field("f")) if scale == 1 else np.float32(1)
     negative = _bit_fields(reader.take(bytes_for(n)), n, 1)
     reader.end()
-    return np.where(negative == 1, -scale, scale).astype(np.float32)
+    return np.where(negative == 1, -minus, plus).astype(np.float32)
 
 
 METHODS = {0: identity, 3: qsgd, 4: ternary, 5: sign}
