@@ -240,6 +240,14 @@ Status decode(const SignConfig& config, ConstBytes body, float* y, std::size_t n
   return Status::ok;
 }
 
+Status sign_bits(const SignConfig& config, ConstBytes body, std::size_t n,
+                 const std::byte*& bits) noexcept {
+  Signs signs;
+  const Status status = open(config, body, n, signs);
+  bits = signs.bits;
+  return status;
+}
+
 void decode_add(const SignConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
                 std::size_t n, Executor* executor) noexcept {
   add_bodies<Signs>(

@@ -45,4 +45,13 @@ Status decode(const SignConfig& config, ConstBytes body, float* y, std::size_t n
 void decode_add(const SignConfig& config, std::span<LayerBody> bodies, float alpha, float* y,
                 std::size_t n, Executor* executor) noexcept;
 
+/// Checks everything a body can break; where its bits begin.
+Status sign_bits(const SignConfig& config, ConstBytes body, std::size_t n,
+                 const std::byte*& bits) noexcept;
+
+/// y[i] = the sign of the sum of bodies' signs, 0 where as many are + as -: `bits` are those that
+/// `sign_bits` gave, of n entries each, at most 2^31 of them.
+void count_votes(std::span<const std::byte* const> bits, float* y, std::size_t n,
+                 Executor* executor) noexcept;
+
 }  // namespace atomo::cpu

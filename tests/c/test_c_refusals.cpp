@@ -279,6 +279,8 @@ TEST_F(CRefusals, NullInCallsOnMessages) {
   refuses(atomo_add(&bytes_, 1, out, 1, nullptr, 1, &length_), "buffer");
   refuses(atomo_add(&bytes_, 1, out, 1, out, 1, nullptr), "bytes");
   refuses(atomo_add_workspace_bytes(1, nullptr), "bytes is NULL");
+  refuses(atomo_vote(nullptr, 1, &to_, 1, nullptr), "messages is NULL");
+  refuses(atomo_vote_workspace_bytes(1, nullptr), "bytes is NULL");
   refuses(atomo_added_bytes_bound(nullptr, 1, &length_), "is NULL");
   refuses(atomo_added_bytes_bound(&bytes_, 1, nullptr), "bytes is NULL");
   refuses(atomo_threads_create(1, nullptr), "handle is NULL");
@@ -373,6 +375,7 @@ TEST_F(CRefusals, ImpossibleNumbers) {
     EXPECT_EQ(threads, nullptr);
   }
   refuses(atomo_add_workspace_bytes(SIZE_MAX, &size_), "count is 18446744073709551615");
+  refuses(atomo_vote_workspace_bytes(SIZE_MAX, &size_), "count is 18446744073709551615");
   // Counts beyond what there can be are refused before any tensor is looked at.
   refuses(atomo_decode(message, n, &to_, SIZE_MAX, nullptr), "count is 18446744073709551615");
   EXPECT_EQ(atomo_compressor_decode(m, message, n, &to_, SIZE_MAX, nullptr), ATOMO_SHAPE_MISMATCH);
