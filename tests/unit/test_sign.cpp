@@ -109,7 +109,8 @@ TEST(Sign, MeansAreThoseOfTheEntriesOfASide) {
       ASSERT_EQ(body.size(), 8 * means.size() + (n + 7) / 8);
       std::vector<float> y(n), added(n, 1.0f);
       ASSERT_EQ(cpu::decode(config, body, y.data(), n, nullptr), Status::ok);
-      LayerBody one{.bytes = body};
+      LayerBody one;
+      one.bytes = body;
       cpu::decode_add(config, {&one, 1}, 0.5f, added.data(), n, nullptr);
       double error = 0, left = 0;
       for (std::size_t i = 0; i < n; ++i) {
