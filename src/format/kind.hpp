@@ -118,6 +118,17 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
   if (scale != static_cast<std::uint32_t>(SignScale::means)) return kind.params <= 1;
   return log == 0 || (log >= least && log <= most);
 }
+/// The parameters of minmax are valid: its bits and the logarithm of a bucket.
+[[nodiscard]] constexpr bool valid_minmax(std::uint32_t params) noexcept {
+  return params >> 1 >= static_cast<std::uint32_t>(MinmaxConfig::kMinBucketLog) &&
+         params >> 1 <= static_cast<std::uint32_t>(MinmaxConfig::kMaxBucketLog);
+}
+/// The parameters of random blocks are valid: the number of blocks to keep.
+[[nodiscard]] constexpr bool valid_blocks(const KindFields& kind) noexcept {
+  const std::uint64_t blocks = RandomKConfig{.keep = 1, .blocks = true}.units(kind.elements);
+  if (blocks == 0) return kind.params == 0;
+  return blocks < kManyEntries && kind.params >= 1 && kind.params <= blocks;
+}
 /// The parameters of top-k and random-k are valid: the number of entries to keep.
 [[nodiscard]] constexpr bool valid_keep(const KindFields& kind) noexcept {
   if (kind.elements == 0) return kind.params == 0;
