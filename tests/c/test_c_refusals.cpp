@@ -375,7 +375,6 @@ TEST_F(CRefusals, ImpossibleNumbers) {
     EXPECT_EQ(threads, nullptr);
   }
   refuses(atomo_add_workspace_bytes(SIZE_MAX, &size_), "count is 18446744073709551615");
-  refuses(atomo_vote_workspace_bytes(SIZE_MAX, &size_), "count is 18446744073709551615");
   // Counts beyond what there can be are refused before any tensor is looked at.
   refuses(atomo_decode(message, n, &to_, SIZE_MAX, nullptr), "count is 18446744073709551615");
   EXPECT_EQ(atomo_compressor_decode(m, message, n, &to_, SIZE_MAX, nullptr), ATOMO_SHAPE_MISMATCH);
