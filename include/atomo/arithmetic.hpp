@@ -87,8 +87,10 @@ Status add(std::span<const ConstBytes> messages, Bytes workspace, const Payload&
 /// as many say + as -. Bits are counted, 64 entries at once; no message is decoded.
 ///
 /// ```cpp
+/// std::vector<float> signs(1000);
+/// atomo::TensorView view{signs.data(), atomo::DType::f32, {1000}};
 /// std::vector<std::byte> workspace(atomo::vote_workspace_bytes(messages.size()));
-/// auto status = atomo::vote(messages, views, {.workspace = workspace});
+/// auto status = atomo::vote(messages, {&view, 1}, {.workspace = workspace});
 /// ```
 ///
 /// All messages have the same layers: shapes, dtypes, codecs, names, number of the first; each layer
