@@ -2,7 +2,9 @@
 # A row a codec: its file in src/codec/methods/, its file in src/cuda/ and its test in tests/, "-" where there is none.
 set(ATOMO_CODECS
   "chunk_topk_codec.cpp chunk_topk.cu test_chunk_topk.cpp"
+  "fp8_codec.cpp fp8.cu test_fp8.cpp"
   "identity_codec.cpp identity.cu -"
+  "minmax_codec.cpp minmax.cu test_minmax.cpp"
   "natural_codec.cpp natural.cu test_natural.cpp"
   "own_codec.cpp - test_own_codec.cpp"
   "qsgd_codec.cpp qsgd.cu test_qsgd.cpp"

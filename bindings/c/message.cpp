@@ -179,6 +179,23 @@ atomo_status atomo_add(const atomo_bytes* messages, size_t count, void* workspac
   });
 }
 
+atomo_status atomo_vote(const atomo_bytes* messages, size_t message_count,
+                        const atomo_tensor* tensors, size_t count, const atomo_context* context) {
+  return guarded([&] {
+    return atomo::vote(messages_of(messages, message_count), layers_of(tensors, count),
+                       context_of(context));
+  });
+}
+
+atomo_status atomo_vote_workspace_bytes(size_t count, size_t* bytes) {
+  return guarded([&] {
+    if (count > std::size_t{1} << 31) {
+      throw Error("count is " + std::to_string(count) + ": at most 2147483648 messages vote");
+    }
+    given(bytes, "bytes") = atomo::vote_workspace_bytes(count);
+  });
+}
+
 atomo_status atomo_add_workspace_bytes(size_t count, size_t* bytes) {
   return guarded([&] {
     if (count > std::numeric_limits<std::uint32_t>::max()) {

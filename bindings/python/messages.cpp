@@ -118,6 +118,22 @@ void decode_add_all(nb::list payloads, nb::handle out, float alpha) {
   check_added(status, each);
 }
 
+void vote(nb::list payloads, nb::handle out) {
+  const Messages messages(payloads);
+  messages.require_host();
+  const Arrays arrays(out, Access::write, "out");
+  arrays.require_host();
+  arrays.require_f32();
+  const std::vector<TensorView> views = arrays.writable();
+  const auto workspace = pool().take(vote_workspace_bytes(messages.bytes.size()));
+  Status status = Status::ok;
+  {
+    const nb::gil_scoped_release gil_released;
+    status = atomo::vote(messages.bytes, views, {.workspace = workspace.bytes()});
+  }
+  check_decoded(status);
+}
+
 nb::bytes add(nb::list payloads) {
   const Messages messages(payloads);
   messages.require_host();
@@ -177,6 +193,7 @@ void bind_messages(nb::module_& module) {
   module.def("decode", &decode, nb::arg("payload").none(), nb::arg("out").none(),
              nb::arg("alpha").none());
   module.def("add", &add, nb::arg("payloads"));
+  module.def("vote", &vote, nb::arg("payloads"), nb::arg("out").none());
   module.def("join", &join, nb::arg("payloads"));
   module.def("codecs", &codecs);
 }

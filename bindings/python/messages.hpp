@@ -7,7 +7,7 @@
 
 namespace atomo::python {
 
-/// inspect, decode, decode_add, decode_add_all, add, join, codecs.
+/// inspect, decode, decode_add, decode_add_all, add, vote, join, codecs.
 void bind_messages(nanobind::module_& module);
 
 }  // namespace atomo::python

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Payload arithmetic: messages of coordinates on one grid add without being decoded.
+/// Payload arithmetic: messages of coordinates on one grid add without being decoded, and signs are
+/// counted as votes.
 ///
 /// A decoded coordinate is level * D, an integer times the grid step, so messages of one step add
 /// as integers. A server that adds W payloads decodes once instead of W times, and what it hands
@@ -80,5 +81,35 @@ Status add(std::span<const ConstBytes> messages, Bytes workspace, const Payload&
 /// from the first message's layers; 0 when it is not a message or not one of coordinates alone.
 /// Does not allocate.
 [[nodiscard]] std::uint64_t added_bytes_bound(std::span<const ConstBytes> messages) noexcept;
+
+/// Majority vote (signSGD with majority vote, Bernstein et al., 2019, arXiv 1810.05291): each entry of
+/// the views becomes the sign of the sum of the signs that the messages have for it, 1, -1, or 0 where
+/// as many say + as -. Bits are counted, 64 entries at once; no message is decoded.
+///
+/// ```cpp
+/// std::vector<float> signs(1000);
+/// atomo::TensorView view{signs.data(), atomo::DType::f32, {1000}};
+/// std::vector<std::byte> workspace(atomo::vote_workspace_bytes(messages.size()));
+/// auto status = atomo::vote(messages, {&view, 1}, {.workspace = workspace});
+/// ```
+///
+/// All messages have the same layers: shapes, dtypes, codecs, names, number of the first; each layer
+/// is of the codec `sign`, of any scale, which a vote has no use for. Views are f32 in host memory, one
+/// a layer. A layer that is non-finite in one message becomes NaN. At most 2^31 messages.
+///
+/// Neither allocates nor waits; an executor shares long layers out. Messages are any bytes at all:
+/// what `decode` refuses is refused with the same Status. Further
+/// - Status::non_finite: done; a layer is non-finite;
+/// - Status::invalid_argument: no message, or a view without memory;
+/// - Status::unsupported: a layer of another codec or behind a lossless stage, a view in halves or on a
+///   device;
+/// - Status::shape_mismatch: other layers than the first message's, or other views;
+/// - Status::workspace_too_small.
+/// On failure the views' contents are unspecified.
+Status vote(std::span<const ConstBytes> messages, std::span<const TensorView> layers,
+            const Context& context = {}) noexcept;
+
+/// What `vote` needs for so many messages, some 100 bytes each, of any alignment.
+[[nodiscard]] std::size_t vote_workspace_bytes(std::size_t messages) noexcept;
 
 }  // namespace atomo

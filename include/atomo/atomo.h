@@ -402,6 +402,14 @@ ATOMO_API atomo_status atomo_unpacked_bytes(const void* message, size_t message_
 ATOMO_API atomo_status atomo_add(const atomo_bytes* messages, size_t count, void* workspace,
                                  size_t workspace_bytes, void* sum, size_t capacity,
                                  uint64_t* bytes);
+/// Every entry becomes the sign of the sum of the signs that messages of `sign` have for it, 1, -1,
+/// or 0 for as many of both: a majority vote, without decoding (arithmetic.hpp). `tensors` are f32 in
+/// host memory, one a layer. Workspace: `atomo_vote_workspace_bytes`.
+ATOMO_API atomo_status atomo_vote(const atomo_bytes* messages, size_t message_count,
+                                  const atomo_tensor* tensors, size_t count,
+                                  const atomo_context* context);
+/// Workspace that a vote of so many messages needs.
+ATOMO_API atomo_status atomo_vote_workspace_bytes(size_t count, size_t* bytes);
 /// Workspace that adding so many messages needs.
 ATOMO_API atomo_status atomo_add_workspace_bytes(size_t count, size_t* bytes);
 /// Capacity that suffices for the sum; 0 when the first is not a message of coordinates alone.

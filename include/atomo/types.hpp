@@ -237,8 +237,8 @@ struct Traits {
   /// step at that entry; for singular pairs the norm of the entry's line along the matrix's shorter
   /// side, for a sketch that of its row. It covers float rounding alone. Infinite for a biased codec.
   double bias_bound = 0;
-  /// E||decode - g||^2 <= omega ||g||^2, where a bound is known without g. Of `natural` and of
-  /// `identity` in bf16 it holds where the largest entry is no subnormal number.
+  /// E||decode - g||^2 <= omega ||g||^2, where a bound is known without g. Of `natural`, of
+  /// `minmax` and of `identity` in bf16 it holds where the largest entry is no subnormal number.
   std::optional<double> omega;
   std::optional<double>
       contraction;      ///< E||decode - g||^2 <= (1 - contraction) ||g||^2, where known

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Adds messages of coordinates without decoding them: the levels of the sum are the sums of the
-/// levels, whatever the grouping (FORMAT.md, "Sums").
+/// levels, whatever the grouping (FORMAT.md, "Sums"). Counts the bits of signs as votes.
 #include "atomo/arithmetic.hpp"
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 
 #include "codec/layer.hpp"
 #include "core/status.hpp"
 #include "cpu/coordinate.hpp"
 #include "cpu/coordinate_add.hpp"
+#include "cpu/sign.hpp"
+#include "format/method_configs.hpp"
 
 namespace atomo {
 
@@ -175,6 +178,77 @@ class Addition {
   bool non_finite_ = false;  ///< the layer at hand, in some message
 };
 
+/// The memory of a vote.
+struct VoteMemory {
+  std::span<Head> heads;
+  std::span<std::size_t> body_at;    ///< of the layer at hand, a message each
+  std::span<const std::byte*> bits;  ///< likewise
+
+  VoteMemory(Carver& carver, std::size_t messages) noexcept
+      : heads(carver.take<Head>(messages)),
+        body_at(carver.take<std::size_t>(messages)),
+        bits(carver.take<const std::byte*>(messages)) {}
+};
+
+class Vote {
+ public:
+  Vote(const VoteMemory& memory, Executor* executor) noexcept
+      : memory_(memory), executor_(executor) {}
+
+  Status run(std::span<const ConstBytes> messages, std::span<const TensorView> views) noexcept {
+    std::uninitialized_default_construct(memory_.heads.begin(), memory_.heads.end());
+    for (std::size_t k = 0; k < messages.size(); ++k) {
+      Head& head = memory_.heads[k];
+      if (const Status s = Head::parse(messages[k], false, head, executor_); failed(s)) return s;
+      if (!same_layers(memory_.heads[0], head)) return Status::shape_mismatch;
+      memory_.body_at[k] = head.head_bytes();
+    }
+    if (memory_.heads[0].layers() != views.size()) return Status::shape_mismatch;
+    Status status = Status::ok, next = Status::ok;
+    for (LayerCursor layer(memory_.heads[0]); layer.next(next);) {
+      const Status s = count(layer, views[layer.index]);
+      if (failed(s)) return s;
+      status |= s;
+    }
+    return failed(next) ? next : status;
+  }
+
+ private:
+  Status count(const LayerCursor& layer, const TensorView& view) noexcept {
+    if (layer.kind.method != MethodId::sign) return Status::unsupported;
+    if (view.device != Device::cpu || view.dtype != DType::f32) return Status::unsupported;
+    if (view.shape != layer.kind.shape) return Status::shape_mismatch;
+    const std::size_t n = layer.kind.shape.elements();
+    if (n > 0 && view.data == nullptr) return Status::invalid_argument;
+    const SignConfig config = sign_config(layer.kind.params);
+    bool finite = true;
+    for (std::size_t k = 0; k < memory_.heads.size(); ++k) {
+      const LayerRecord row = memory_.heads[k].row(layer.index);
+      const ConstBytes body = memory_.heads[k].message().subspan(
+          memory_.body_at[k], static_cast<std::size_t>(row.bytes));
+      memory_.body_at[k] += static_cast<std::size_t>(padded(row.bytes));
+      if (const Status s = check_record(row, MethodId::sign, n); failed(s)) return s;
+      if ((row.flags & LayerRecord::kLossless) != 0) return Status::unsupported;
+      if ((row.flags & LayerRecord::kNonFinite) != 0) {
+        finite = false;
+      } else if (n > 0) {
+        const Status s = cpu::sign_bits(config, body, n, memory_.bits[k]);
+        if (failed(s)) return s;
+      }
+    }
+    auto* const y = static_cast<float*>(view.data);
+    if (finite) {
+      cpu::count_votes(memory_.bits, y, n, executor_);
+      return Status::ok;
+    }
+    std::fill_n(y, n, std::numeric_limits<float>::quiet_NaN());
+    return Status::non_finite;
+  }
+
+  VoteMemory memory_;
+  Executor* executor_;
+};
+
 }  // namespace
 
 std::size_t add_workspace_bytes(std::size_t messages) noexcept {
@@ -193,6 +267,22 @@ std::uint64_t added_bytes_bound(std::span<const ConstBytes> messages) noexcept {
     bytes += padded(kPriceBytes + max_wide_body_bytes(layer.kind.shape.elements()));
   }
   return failed(status) ? 0 : bytes;
+}
+
+std::size_t vote_workspace_bytes(std::size_t messages) noexcept {
+  Carver carver;
+  VoteMemory(carver, messages);
+  return carver.bytes();
+}
+
+Status vote(std::span<const ConstBytes> messages, std::span<const TensorView> layers,
+            const Context& context) noexcept {
+  constexpr std::size_t kMost = std::size_t{1} << 31;
+  if (messages.empty() || messages.size() > kMost) return report(context, Status::invalid_argument);
+  Carver carver(context.workspace);
+  const VoteMemory memory(carver, messages.size());
+  if (!carver.fits()) return report(context, Status::workspace_too_small);
+  return report(context, Vote(memory, context.executor).run(messages, layers));
 }
 
 Status add(std::span<const ConstBytes> messages, Bytes workspace, const Payload& sum) noexcept {

@@ -283,7 +283,7 @@ constexpr KnownElsewhere kKnownElsewhere[] = {{"fp16", "identity:dtype=f16"},
                                               {"int8", "qsgd:bits=8"},
                                               {"quantize", "qsgd:bits=8"},
                                               {"signsgd", "sign:scale=mean"},
-                                              {"onebit", "sign:scale=mean"},
+                                              {"onebit", "sign:scale=means"},
                                               {"error-feedback", "ef+topk:keep=0.01"},
                                               {"demo", "momentum+topk:keep=0.01"},
                                               {"sparse", "topk:keep=0.01"}};

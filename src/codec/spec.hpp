@@ -104,6 +104,8 @@ struct PriceOptions {
 std::shared_ptr<const BodyEncoder> make_coordinate(SpecArgs&);
 /// Of a registered codec (own_codecs.hpp).
 std::shared_ptr<const BodyEncoder> make_own(std::string_view name, SpecArgs&);
+/// `identity:dtype=e4m3` and `e5m2`, whose parameters on the wire are 0 and 1.
+std::shared_ptr<const BodyEncoder> make_fp8(std::uint32_t params);
 /// `topk:chunk=`.
 std::shared_ptr<const BodyEncoder> make_chunk_topk(SpecArgs&);
 /// `atoms=svd`: null unless its pairs are sent as f32.

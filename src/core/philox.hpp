@@ -57,6 +57,8 @@ enum class Purpose : std::uint8_t {
   select_entry = 28,  ///< of a chunk, one draw a chunk
   round_entry = 29,   ///< the value of one that was kept, to a level
   own = 30,           ///< of codecs that are not the library's, for both ends
+  minmax = 31,
+  fp8 = 32,  ///< stochastic rounding of sent values to eight bits
 };
 
 /// The indices of one purpose: 40 bits.

@@ -81,17 +81,33 @@ namespace {
 class Sample {
  public:
   Sample(const RandomKConfig& config, std::size_t n, Key key) noexcept
-      : draws_(shared(key), Purpose::random_k), shares_{n, config.keep, offset(n)} {}
+      : draws_(shared(key), Purpose::random_k),
+        config_(config),
+        n_(n),
+        shares_{config.units(n), config.keep, offset(config.units(n)),
+                kSampleSegment / config.unit()} {}
 
-  /// Calls `visit(segment, words)` for the segments of the entries [begin, end).
+  /// Calls `visit(segment, words)` for the segments of the entries [begin, end): entries, whatever
+  /// is kept as a whole.
   template <typename Visit>
   void for_each(std::size_t begin, std::size_t end, Visit visit) const noexcept {
     for (std::uint64_t s = begin / kSampleSegment; s * kSampleSegment < end; ++s) {
-      const SampledSegment segment = shares_(s);
+      SampledSegment segment = shares_(s);
       SegmentSet set{};
       if (segment.keep > 0) HWY_DYNAMIC_DISPATCH(draw_segment)(draws_, s, segment, &set);
+      if (config_.blocks) as_entries(segment, set);
       visit(segment, set.words.data());
     }
+  }
+
+  /// Whether the last block is kept, and has fewer entries than it takes on the wire.
+  [[nodiscard]] bool sends_padding() const noexcept {
+    if (!config_.blocks || n_ % RandomKConfig::kBlock == 0) return false;
+    bool kept = false;
+    for_each(n_ - 1, n_, [&](const SampledSegment& segment, const std::uint64_t* words) {
+      kept = words[(segment.entries - 1) / 64] != 0;
+    });
+    return kept;
   }
 
   /// The key without its worker, which draws the same.
@@ -106,21 +122,44 @@ class Sample {
     return scale_offset(w[0] | (std::uint64_t{w[1]} << 32), w[2] | (std::uint64_t{w[3]} << 32), n);
   }
 
+  /// A segment of blocks as one of entries: a word of marks a block.
+  void as_entries(SampledSegment& segment, SegmentSet& set) const noexcept {
+    const std::uint64_t blocks = set.words[0], begin = segment.begin * RandomKConfig::kBlock;
+    for (std::size_t b = 0; b < set.words.size(); ++b)
+      set.words[b] = ((blocks >> b) & 1) != 0 ? ~std::uint64_t{0} : 0;
+    segment = {begin, std::min<std::uint64_t>(kSampleSegment, n_ - begin),
+               segment.rank * RandomKConfig::kBlock, segment.keep * RandomKConfig::kBlock};
+    if (const std::uint64_t last = segment.entries % 64; last != 0)
+      set.words[segment.entries / 64] &= (std::uint64_t{1} << last) - 1;
+  }
+
   Philox draws_;
+  RandomKConfig config_;
+  std::uint64_t n_;
   SampleShares<Wide> shares_;
 };
 static_assert(kKeptGrain % kSampleSegment == 0, "a task has whole segments");
 
 /// What a kept value of n entries is multiplied by.
 float scale_of(const RandomKConfig& config, std::size_t n) noexcept {
-  return static_cast<float>(static_cast<double>(n) / static_cast<double>(config.keep));
+  return static_cast<float>(static_cast<double>(config.units(n)) /
+                            static_cast<double>(config.keep));
+}
+
+/// Bytes at a body's end of entries that the last block does not have.
+std::size_t padding_of(const Sample& sample, std::size_t n) noexcept {
+  return sample.sends_padding() ? 4 * (RandomKConfig::kBlock - n % RandomKConfig::kBlock) : 0;
 }
 
 /// Checks everything a body can break.
-Status check(const RandomKConfig& config, ConstBytes body, std::size_t n) noexcept {
+Status check(const RandomKConfig& config, ConstBytes body, std::size_t n, const Key& key) noexcept {
   const std::size_t want = max_encoded_bytes(config, n);
   if (body.size() != want) return body.size() < want ? Status::truncated : Status::corrupt;
-  return n == 0 ? Status::ok : check_values(body.data(), config.keep, scale_of(config, n));
+  if (n == 0) return Status::ok;
+  const ConstBytes padding = body.last(padding_of(Sample(config, n, key), n));
+  if (std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; }))
+    return Status::corrupt;
+  return check_values(body.data(), config.keep * config.unit(), scale_of(config, n));
 }
 
 /// A body that was checked.
@@ -132,7 +171,7 @@ struct Sent {
 }  // namespace
 
 std::size_t max_encoded_bytes(const RandomKConfig& config, std::size_t n) noexcept {
-  return n == 0 ? 0 : 4 * config.keep;
+  return n == 0 ? 0 : 4 * config.keep * config.unit();
 }
 
 Status encode(const RandomKConfig& config, const float* x, std::size_t n, const Key& key,
@@ -141,6 +180,8 @@ Status encode(const RandomKConfig& config, const float* x, std::size_t n, const 
   if (body.size() < bytes) return Status::buffer_too_small;
   if (n == 0) return Status::ok;
   const Sample sample(config, n, key);
+  const std::size_t padding = padding_of(sample, n);
+  std::fill_n(body.data() + bytes - padding, padding, std::byte{0});
   run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
     sample.for_each(begin, end, [&](const SampledSegment& segment, const std::uint64_t* words) {
       gather_marked(x + segment.begin, segment.entries, words, body.data() + 4 * segment.rank);
@@ -151,7 +192,7 @@ Status encode(const RandomKConfig& config, const float* x, std::size_t n, const 
 
 Status decode(const RandomKConfig& config, ConstBytes body, float* y, std::size_t n, const Key& key,
               Executor* executor) noexcept {
-  const Status status = check(config, body, n);
+  const Status status = check(config, body, n, key);
   if (failed(status) || n == 0) return status;
   const Sample sample(config, n, key);
   run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {
@@ -167,7 +208,7 @@ void decode_add(const RandomKConfig& config, std::span<LayerBody> bodies, float 
                 std::size_t n, Executor* executor) noexcept {
   OpenBodies<Sent> sent(bodies, [&](const LayerBody& body, Sent& opened) {
     opened = {body.bytes.data(), Sample::shared(body.key)};
-    return check(config, body.bytes, n);
+    return check(config, body.bytes, n, body.key);
   });
   const float scale = scale_of(config, n);
   run_ranges(executor, n, kKeptGrain, [&](std::size_t begin, std::size_t end) {

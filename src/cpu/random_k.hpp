@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Random-k: k of n entries drawn without replacement, segment by segment
+/// Random-k: k of n entries, or of blocks of 64 of them, drawn without replacement, segment by segment
 /// (math/subset_sampling.hpp), scaled by n/k on decode; unbiased, every entry kept with probability
 /// k/n. The positions follow from the key without its worker, so nothing but k values travels, all
 /// workers of a step send the same entries, and payloads add value by value. Entries below 2^-126 land on f32's grid after scaling, which can bias them by up
@@ -28,7 +28,7 @@
 
 namespace atomo::cpu {
 
-/// The size of every body: 4 bytes an entry kept.
+/// The size of every body: 4 bytes an entry kept, 256 a block.
 [[nodiscard]] std::size_t max_encoded_bytes(const RandomKConfig& config, std::size_t n) noexcept;
 
 /// Writes `max_encoded_bytes` bytes to `body`, with the draws of `key` at worker 0. `executor` may
@@ -36,7 +36,7 @@ namespace atomo::cpu {
 Status encode(const RandomKConfig& config, const float* x, std::size_t n, const Key& key,
               Executor* executor, Bytes body, std::size_t& bytes) noexcept;
 /// y[i] = x[i] * (n/k) where kept, else 0, with the encoder's key. Any bytes give a Status:
-/// `truncated`, or `corrupt` for a wrong length or a value not finite; `overflow` (done) where x[i]
+/// `truncated`, or `corrupt` for a wrong length, a value not finite or one of no entry; `overflow` (done) where x[i]
 /// * (n/k) became an infinity.
 Status decode(const RandomKConfig& config, ConstBytes body, float* y, std::size_t n, const Key& key,
               Executor* executor) noexcept;

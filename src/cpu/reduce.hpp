@@ -47,6 +47,16 @@ struct MaxAndSquares {
 [[nodiscard]] double layer_sum_abs(const float* x, std::size_t n, std::span<double> scratch,
                                    Executor* executor) noexcept;
 
+/// Both sides of zero: a zero of either sign is not below it.
+struct Sides {
+  double below = 0, others = 0;  ///< sums of magnitudes, in the order above, the other side's as 0
+  std::size_t negatives = 0;
+};
+[[nodiscard]] Sides sum_sides(const float* x, std::size_t n) noexcept;
+/// `scratch` holds twice `reduce_scratch(n)`.
+[[nodiscard]] Sides layer_sum_sides(const float* x, std::size_t n, std::span<double> scratch,
+                                    Executor* executor) noexcept;
+
 /// The sum in the order of the tree above.
 class TreeSum {
  public:

@@ -18,6 +18,7 @@
 #include "cuda/factors.cuh"
 #include "cuda/factors_decode.cuh"
 #include "cuda/fixed_length.cuh"
+#include "cuda/fp8.cuh"
 #include "cuda/half_sums.cuh"
 #include "cuda/identity.cuh"
 #include "cuda/memory.cuh"
@@ -35,12 +36,12 @@ namespace atomo::cuda {
 using EncodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan, chunk_topk::Plan, atoms::Plan,
+    identity::Plan, fp8::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan, chunk_topk::Plan, atoms::Plan,
     coordinate::Plan, factors::Plan>;
 using DecodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    identity::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::DecodePlan, random_k::Plan, chunk_topk::DecodePlan,
+    identity::Plan, fp8::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::DecodePlan, random_k::Plan, chunk_topk::DecodePlan,
     atoms::DecodePlan, coordinate::DecodePlan, factors::DecodePlan>;
 
 /// The layers of a message as plans take them, with the head's tables.

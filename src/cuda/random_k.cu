@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Random-k: k of n entries, drawn segment by segment (math/subset_sampling.hpp), over all layers at
-/// once.
+/// Random-k: k of n entries, or of blocks of 64, drawn segment by segment (math/subset_sampling.hpp),
+/// over all layers at once.
 ///
 /// Mathematics: what a segment keeps, and what those before it do, follow from one draw U by a
 /// formula. Within a segment step d = 0 ... m - 1 of Floyd's algorithm draws t_d, uniform on [0,
@@ -13,7 +13,7 @@
 /// (3) is a chain of steps d > e > ... that ends, and soon: collisions are passed on until none is
 /// new.
 ///
-/// Mapping, one launch each way: a warp a segment of 4,096 entries. Lane l has the Philox block of
+/// Mapping, one launch each way: a warp a segment of 4,096 entries or 64 blocks, which are as many. Lane l has the Philox block of
 /// draws 2 l and 2 l + 1 of 64. The marks are in shared memory; lanes then take four neighbouring
 /// entries each.
 ///
@@ -29,6 +29,7 @@
 #include "core/philox.hpp"
 #include "cuda/kept_entries.cuh"
 #include "cuda/row_sums.cuh"
+#include "format/method_configs.hpp"
 #include "math/subset_sampling.hpp"
 
 namespace atomo::cuda::random_k {
@@ -54,7 +55,9 @@ class Sample {
   __device__ Sample(const Frame& frame, const Job& job)
       : draws_(shared_key(frame.key(job.layer)), Purpose::random_k) {
     const PhiloxWords w = draws_(0);
-    shares_ = {job.n, job.keep, scale_offset(both(w[0], w[1]), both(w[2], w[3]), job.n)};
+    const std::uint64_t units = job.units();
+    shares_ = {units, job.keep, scale_offset(both(w[0], w[1]), both(w[2], w[3]), units),
+               kSampleSegment >> job.unit_log};
   }
 
   [[nodiscard]] __device__ SampledSegment segment(std::uint64_t s) const { return shares_(s); }
@@ -117,9 +120,12 @@ class Sample {
 class KeptWords {
  public:
   /// By a whole warp.
-  __device__ KeptWords(const Sample& sample, std::uint64_t s, const SampledSegment& segment)
+  __device__ KeptWords(const Sample& sample, const Job& job, std::uint64_t s,
+                       const SampledSegment& segment)
       : words_(shared<DrawnMarks>().word[warp_in_block()]),
-        first_(segment.begin / 64),
+        first_(s * (kSampleSegment / 64)),
+        n_(job.n),
+        blocks_(job.unit_log != 0),
         entries_(static_cast<std::uint32_t>(segment.entries)),
         inverts_(draws_of(segment.entries, segment.keep) != segment.keep) {
     sample.draw(s, segment, words_);
@@ -127,6 +133,12 @@ class KeptWords {
   /// The kept ones of entries 64 w to 64 w + 63 of the layer.
   __device__ std::uint64_t operator()(std::uint64_t w) const {
     const auto own = static_cast<std::uint32_t>(w - first_), left = entries_ - 64 * own;
+    if (blocks_) {
+      const bool drawn = ((words_[own / 32] >> (own % 32)) & 1u) != 0;
+      if (drawn == inverts_) return 0;
+      const std::uint64_t behind = n_ - 64 * w;
+      return behind >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << behind) - 1;
+    }
     const std::uint64_t drawn = words_[2 * own] | (std::uint64_t{words_[2 * own + 1]} << 32);
     if (!inverts_) return drawn;
     return left >= 64 ? ~drawn : ~drawn & ((std::uint64_t{1} << left) - 1);
@@ -134,10 +146,18 @@ class KeptWords {
 
  private:
   std::uint32_t* words_;
-  std::uint64_t first_;
+  std::uint64_t first_, n_;
+  bool blocks_;
   std::uint32_t entries_;
   bool inverts_;
 };
+
+/// Values of entries that a layer's last block does not have, where this segment sends them.
+__device__ unsigned padding_of(const Job& job, const SegmentRange& range, const KeptWords& word) {
+  const auto left = static_cast<unsigned>(job.n % RandomKConfig::kBlock);
+  if (job.unit_log == 0 || range.end != job.n || left == 0) return 0;
+  return word((job.n - 1) / 64) != 0 ? static_cast<unsigned>(RandomKConfig::kBlock) - left : 0;
+}
 
 __global__ void gather(Frame frame, Plan plan) {
   const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
@@ -145,10 +165,13 @@ __global__ void gather(Frame frame, Plan plan) {
   const Job& job = *at.entry;
   const Sample sample(frame, job);
   const SampledSegment segment = sample.segment(at.index);
-  const KeptWords word(sample, at.index, segment);
+  const KeptWords word(sample, job, at.index, segment);
   const SegmentRange range(job.n, at.index);
   const Entries x = frame.entries(job.layer);
-  std::byte* const values = frame.message + frame.layer(job.layer).body_at + 4 * segment.rank;
+  std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+  std::byte* const values = body + 4 * (segment.rank << job.unit_log);
+  for (unsigned k = lane(); k < padding_of(job, range, word); k += kLanes)
+    store_word(body + job.body_bytes() - 4 * (k + 1), 0);
   bool finite = true;
   visit_kept(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
     float v[4];
@@ -168,7 +191,7 @@ __device__ void scatter_drawn(const Frames& frames, const Job& job, std::uint64_
   const Frame one = frames[static_cast<std::uint32_t>(__ffs(static_cast<int>(of)) - 1)];
   const Sample sample(one, job);
   const SampledSegment segment = sample.segment(index);
-  const KeptWords word(sample, index, segment);
+  const KeptWords word(sample, job, index, segment);
   const SegmentRange range(job.n, index);
   float* const y = frames.first.layer(job.layer).y;
   std::uint32_t broken = 0, overflows = 0;  // messages
@@ -179,8 +202,8 @@ __device__ void scatter_drawn(const Frames& frames, const Job& job, std::uint64_
     for (std::uint32_t left = of; left != 0;) {
       const std::uint32_t m = take_message(left);
       const Frame frame = frames[m];
-      const std::byte* values =
-          frame.message + frame.layer(job.layer).body_at + 4 * (segment.rank + rank);
+      const std::byte* values = frame.message + frame.layer(job.layer).body_at +
+                                4 * ((segment.rank << job.unit_log) + rank);
       for (unsigned k = 0; k < 4; ++k) {
         float v = 0;
         if (((bits >> k) & 1u) != 0) {
@@ -195,6 +218,14 @@ __device__ void scatter_drawn(const Frames& frames, const Job& job, std::uint64_
     }
     if (!into.add || differ(sum, old)) put_four(y, i, range.end, sum, {});
   });
+  const unsigned padding = padding_of(job, range, word);
+  for (std::uint32_t left = padding != 0 ? of : 0; left != 0;) {
+    const std::uint32_t m = take_message(left);
+    const std::byte* const end =
+        frames[m].message + frames[m].layer(job.layer).body_at + job.body_bytes();
+    for (unsigned k = lane(); k < padding; k += kLanes)
+      broken |= load_word(end - 4 * (k + 1)) == 0 ? 0 : 1u << m;
+  }
   for (std::uint32_t m = 0; m < frames.count; ++m) {
     if ((broken >> m & 1u) != 0) {
       frames[m].refuse(job.layer, Status::corrupt);
@@ -208,8 +239,7 @@ __global__ void scatter(Frames frames, Plan plan, DecodeInto into) {
   const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
   if (!at) return;
   const Job& job = *at.entry;
-  std::uint32_t sound =
-      open_fixed_bodies(frames, job.layer, 4 * std::uint64_t{job.keep}, Status::truncated);
+  std::uint32_t sound = open_fixed_bodies(frames, job.layer, job.body_bytes(), Status::truncated);
   // Neighbours that draw alike go together: all of one step.
   while (sound != 0) {
     auto m = static_cast<std::uint32_t>(__ffs(static_cast<int>(sound)) - 1);
@@ -229,16 +259,21 @@ __global__ void scatter(Frames frames, Plan plan, DecodeInto into) {
 }  // namespace
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
-  const std::size_t count = count_of_method<MethodId::random_k>(layers);
+  const std::size_t count = count_of_method<MethodId::random_k>(layers) +
+                            count_of_method<MethodId::random_blocks>(layers);
   plan = {};
   if (count == 0) return;
   JobMaker<Job> jobs(layout, count);
-  for_each_of_method<MethodId::random_k>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
-    const std::uint64_t n = layer.n;
-    const std::uint32_t keep = layer.kind.params;
-    const auto scale = static_cast<float>(static_cast<double>(n) / static_cast<double>(keep));
-    jobs.add({n, number, keep, scale}, divide_up(n, kSampleSegment));
-  });
+  const auto add = [&](std::uint32_t number, const LayerPlan& layer, std::uint32_t unit_log) {
+    Job job{.n = layer.n, .layer = number, .keep = layer.kind.params, .unit_log = unit_log};
+    job.scale =
+        static_cast<float>(static_cast<double>(job.units()) / static_cast<double>(job.keep));
+    jobs.add(job, divide_up(layer.n, kSampleSegment));
+  };
+  for_each_of_method<MethodId::random_k>(
+      layers, [&](std::uint32_t number, const LayerPlan& layer) { add(number, layer, 0); });
+  for_each_of_method<MethodId::random_blocks>(
+      layers, [&](std::uint32_t number, const LayerPlan& layer) { add(number, layer, 6); });
   plan.jobs = jobs.jobs();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// Random-k on the device (random_k.cu): k entries that both ends draw from the key. Bodies have a
+/// Random-k on the device (random_k.cu): k entries, or blocks, that both ends draw from the key. Bodies have a
 /// fixed length, so there is nothing to analyse or to size.
 
 #include "cuda/frame.cuh"
@@ -14,8 +14,17 @@ inline constexpr std::size_t kMaxEntries = 0xFFFFFFFFu;
 struct Job {
   std::uint64_t n = 0;
   std::uint32_t layer = 0;
-  std::uint32_t keep = 0;
-  float scale = 1;  ///< n / k
+  std::uint32_t keep = 0;      ///< units
+  std::uint32_t unit_log = 0;  ///< a unit has 2 to this entries: 0, or 6 of blocks
+  float scale = 1;             ///< units / keep
+
+  /// What is kept or left out as a whole.
+  [[nodiscard]] __host__ __device__ std::uint64_t units() const {
+    return (n + (std::uint64_t{1} << unit_log) - 1) >> unit_log;
+  }
+  [[nodiscard]] __host__ __device__ std::uint64_t body_bytes() const {
+    return 4 * (std::uint64_t{keep} << unit_log);
+  }
 };
 
 struct Plan {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// One f32 for each span of a layer: the largest magnitude, the Euclidean norm, the mean magnitude
+/// One f32 for each span of a layer, or two: the largest magnitude, the Euclidean norm, mean magnitudes
 /// (math/stochastic_level.hpp), from maxima and from f64 sums in the order of cpu/reduce.hpp. A span is a
 /// layer or one of its buckets. For methods whose bodies need it before their first entry.
 
@@ -13,6 +13,8 @@ enum class ReduceRule : std::uint32_t {
   norm,         ///< the root of the sum of squares, rounded up
   clipped_max,  ///< min(max |x|, clip * sqrt(sum of squares / n))
   mean_abs,     ///< sum |x| / n
+  side_means,   ///< two results: the means of the entries that are not below 0 and, as a magnitude,
+                ///< of those that are; 0 of none
 };
 
 struct ReduceJob {
@@ -23,7 +25,7 @@ struct ReduceJob {
   std::uint64_t tickets = 0;       ///< of a whole span: one a join
   std::uint64_t first_part = 0;    ///< of the first span; the others' follow
   std::uint64_t first_ticket = 0;  ///< likewise
-  std::uint64_t first_result = 0;  ///< a result a span
+  std::uint64_t first_result = 0;  ///< a result a span, or two
   std::uint32_t layer = 0;
   ReduceRule rule = ReduceRule::max_abs;
   float clip = 0;
@@ -32,7 +34,8 @@ struct ReduceJob {
 /// The results of one stretch of a span.
 struct ReducePart {
   double sum;
-  std::uint64_t largest;  ///< the bits of |x|
+  double below;           ///< side_means: the sum of magnitudes below 0, `sum` that of the others
+  std::uint64_t largest;  ///< the bits of |x|; side_means: the number of entries below 0
 };
 
 struct ReducePlan {

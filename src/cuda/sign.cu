@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/// sign: one bit an entry, 1 where x < 0; with a scale, mean |x| before the bits.
+/// sign: one bit an entry, 1 where x < 0; before the bits the scale mean |x|, or for each bucket the
+/// means of both sides, or nothing.
 ///
 /// Mapping: a warp a unit of 1,024 entries = 32 words of bits. Writing, a row of 32 entries is a
 /// ballot, kept by the lane of its number, and the words leave together. Decoding, lanes read the
 /// words of half a unit of a message; of a row of 128 entries each takes four bits from the lane that
-/// has them.
+/// has them. A row lies in one bucket.
 ///
 /// Traffic an element, the least: written from 4 bytes read (2 for halves), 1/8 written, and with a
-/// scale 4 read once more before (reduce.cu); decoded from 1/8 read a message, 4 written (and 4 read
+/// scale or means 4 read once more before (reduce.cu); decoded from 1/8 read a message, 4 written (and 4 read
 /// when added), whatever the number of messages. No shared memory. Bits need no order. Words of the message are stored whole where it is
 /// aligned to 4, else in bytes; values in 16 bytes where the tensor is aligned to them.
 
@@ -24,6 +25,16 @@ namespace atomo::cuda::sign {
 namespace {
 
 constexpr unsigned kUnit = kLanes * 32, kBatch = 16;
+
+/// By a warp: the means of the buckets that begin among the entries of its unit.
+__device__ void put_means(const Job& job, const float* means, std::uint64_t first,
+                          std::byte* body) {
+  const std::uint64_t begin = first + std::uint64_t{lane()} * kSumRow;
+  const std::uint64_t bucket = begin >> job.bucket_log;
+  if (lane() >= kUnit / kSumRow || begin >= job.n || bucket << job.bucket_log != begin) return;
+  store_word(body + 8 * bucket, __float_as_uint(means[2 * bucket]));
+  store_word(body + 8 * bucket + 4, __float_as_uint(means[2 * bucket + 1]));
+}
 
 __global__ void write_sign(const Frame frame, const Plan plan) {
   const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
@@ -48,21 +59,34 @@ __global__ void write_sign(const Frame frame, const Plan plan) {
   if (job.scale_bytes == 0) note_finite(frame, job.layer, finite);
 
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-  if (job.scale_bytes != 0 && at.index == 0 && lane() == 0)
-    store_word(body, __float_as_uint(frame(plan.scales.results)[job.scale]));
+  const float* const scales = frame(plan.scales.results) + job.scale;
+  if (job.means) {
+    put_means(job, scales, first, body);
+  } else if (job.scale_bytes != 0 && at.index == 0 && lane() == 0) {
+    store_word(body, __float_as_uint(scales[0]));
+  }
   if (first + lane() * 32 < job.n)
     store_word(body + job.scale_bytes + first / 8 + 4 * lane(), word);
 }
 
-/// The scale of a body of the right size; refuses what sign.cpp refuses.
-__device__ float open_sign(const Frame& frame, const Job& job, const std::byte* body,
-                           std::uint64_t bytes, bool last_unit) {
+/// The magnitudes of both signs from entry `row` on, in a body of the right size.
+struct Scales {
+  std::uint32_t plus, minus;
+};
+__device__ Scales scales_of(const Job& job, const std::byte* body, std::uint64_t row) {
+  if (job.means) {
+    const std::byte* const at = body + 8 * ((row < job.n ? row : job.n - 1) >> job.bucket_log);
+    return {load_word(at), load_word(at + 4)};
+  }
   const std::uint32_t scale = job.scale_bytes != 0 ? load_word(body) : __float_as_uint(1.0f);
-  bool valid = is_magnitude(scale);
-  if (last_unit && job.n % 8 != 0)
-    valid &= (static_cast<unsigned>(body[bytes - 1]) >> (job.n % 8)) == 0;
-  if (!valid && lane() == 0) frame.refuse(job.layer, Status::corrupt);
-  return __uint_as_float(scale);
+  return {scale, scale};
+}
+
+/// Whether the bits behind the last entry are what sign.cpp takes.
+__device__ bool clean_padding(const Job& job, const std::byte* body, std::uint64_t bytes,
+                              bool last_unit) {
+  return !last_unit || job.n % 8 == 0 ||
+         (static_cast<unsigned>(body[bytes - 1]) >> (job.n % 8)) == 0;
 }
 
 __global__ void decode_sign(const Frames frames, const Plan plan, const DecodeInto into) {
@@ -81,7 +105,12 @@ __global__ void decode_sign(const Frames frames, const Plan plan, const DecodeIn
     for (std::uint32_t left = sound; left != 0;) {
       const Frame frame = frames[take_message(left)];
       const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-      const float scale = open_sign(frame, job, body, bytes, first + kUnit >= job.n);
+      const Scales scales =
+          scales_of(job, body, first + part + std::uint64_t{lane() % kSumRows} * kSumRow);
+      const bool valid = is_magnitude(scales.plus) && is_magnitude(scales.minus) &&
+                         clean_padding(job, body, bytes, first + kUnit >= job.n);
+      if (__all_sync(kAllLanes, valid) == 0 && lane() == 0)
+        frame.refuse(job.layer, Status::corrupt);
       const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));
       const std::uint32_t word = bits.peek32(first + part + 32 * (lane() % (4 * kSumRows)));
 #pragma unroll
@@ -89,10 +118,12 @@ __global__ void decode_sign(const Frames frames, const Plan plan, const DecodeIn
         const std::uint32_t mine =
             __shfl_sync(kAllLanes, word, static_cast<int>(4 * row + lane() / 8)) >>
             (lane() % 8 * 4);
+        const std::uint32_t plus = __shfl_sync(kAllLanes, scales.plus, static_cast<int>(row)),
+                            minus = __shfl_sync(kAllLanes, scales.minus, static_cast<int>(row));
         float v[4];
 #pragma unroll
         for (unsigned k = 0; k < 4; ++k)
-          v[k] = __uint_as_float(__float_as_uint(scale) ^ ((mine >> k & 1u) << 31));
+          v[k] = __uint_as_float((mine >> k & 1u) != 0 ? minus | 0x80000000u : plus);
         sums.put(row, v);
       }
     }
@@ -102,7 +133,22 @@ __global__ void decode_sign(const Frames frames, const Plan plan, const DecodeIn
 
 bool scaled(const LayerPlan& layer) {
   return is_of<MethodId::sign>(layer) &&
-         static_cast<SignScale>(layer.kind.params) == SignScale::mean;
+         format::sign_config(layer.kind.params).scale != SignScale::one;
+}
+
+/// Its scale, or the means of its buckets.
+void add_scales(const LayerPlan& layer, ReducePlanner& scales, Job& job) {
+  const SignConfig config = format::sign_config(layer.kind.params);
+  ReduceJob reduce{.n = layer.n, .span = layer.n, .layer = job.layer, .rule = ReduceRule::mean_abs};
+  job.scale_bytes = 4;
+  if (config.scale == SignScale::means) {
+    job.means = true;
+    job.bucket_log = config.bucket_log == 0 ? 63 : static_cast<std::uint32_t>(config.bucket_log);
+    if (config.bucket_log != 0) reduce.span = std::uint64_t{1} << config.bucket_log;
+    reduce.rule = ReduceRule::side_means;
+    job.scale_bytes = 8 * divide_up(layer.n, reduce.span);
+  }
+  job.scale = scales.add(reduce);
 }
 
 }  // namespace
@@ -115,11 +161,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   ReducePlanner scales(layout, static_cast<std::size_t>(std::ranges::count_if(layers, scaled)));
   for_each_of_method<MethodId::sign>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
     Job job{.n = layer.n, .layer = number};
-    if (scaled(layer)) {
-      job.scale_bytes = 4;
-      job.scale = scales.add(
-          {.n = layer.n, .span = layer.n, .layer = number, .rule = ReduceRule::mean_abs});
-    }
+    if (scaled(layer)) add_scales(layer, scales, job);
     jobs.add(job, divide_up(layer.n, kUnit));
   });
   plan.jobs = jobs.jobs();

@@ -8,9 +8,11 @@ namespace atomo::cuda::sign {
 
 struct Job {
   std::uint64_t n = 0;
-  std::uint64_t scale = 0;  ///< number of the scale in the reduction's results
+  std::uint64_t scale = 0;        ///< number of the first scale in the reduction's results
+  std::uint64_t scale_bytes = 0;  ///< 4 with a scale, 8 a bucket with means, 0 without
   std::uint32_t layer = 0;
-  std::uint32_t scale_bytes = 0;  ///< 4 with a scale, 0 without
+  std::uint32_t bucket_log = 0;  ///< with means: entry i is in bucket i >> bucket_log
+  bool means = false;
 };
 
 struct Plan {

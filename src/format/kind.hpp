@@ -10,6 +10,7 @@
 #include "core/host_device.hpp"
 #include "format/chunk_body.hpp"
 #include "format/family.hpp"
+#include "format/method_configs.hpp"
 
 namespace atomo::format {
 
@@ -108,6 +109,25 @@ inline constexpr std::uint64_t kManyEntries = std::uint64_t{1} << 32;
   const auto clip = std::bit_cast<float>(kind.params);
   return kind.params == 0 ||
          (clip >= static_cast<float>(kMinClip) && clip <= static_cast<float>(kMaxClip));
+}
+/// The parameters of sign are valid: a scale, and with means the logarithm of a bucket.
+[[nodiscard]] constexpr bool valid_sign(const KindFields& kind) noexcept {
+  constexpr auto least = static_cast<std::uint32_t>(SignConfig::kMinBucketLog),
+                 most = static_cast<std::uint32_t>(SignConfig::kMaxBucketLog);
+  const std::uint32_t scale = kind.params & 3u, log = kind.params >> 2;
+  if (scale != static_cast<std::uint32_t>(SignScale::means)) return kind.params <= 1;
+  return log == 0 || (log >= least && log <= most);
+}
+/// The parameters of minmax are valid: its bits and the logarithm of a bucket.
+[[nodiscard]] constexpr bool valid_minmax(std::uint32_t params) noexcept {
+  return params >> 1 >= static_cast<std::uint32_t>(MinmaxConfig::kMinBucketLog) &&
+         params >> 1 <= static_cast<std::uint32_t>(MinmaxConfig::kMaxBucketLog);
+}
+/// The parameters of random blocks are valid: the number of blocks to keep.
+[[nodiscard]] constexpr bool valid_blocks(const KindFields& kind) noexcept {
+  const std::uint64_t blocks = RandomKConfig{.keep = 1, .blocks = true}.units(kind.elements);
+  if (blocks == 0) return kind.params == 0;
+  return blocks < kManyEntries && kind.params >= 1 && kind.params <= blocks;
 }
 /// The parameters of top-k and random-k are valid: the number of entries to keep.
 [[nodiscard]] constexpr bool valid_keep(const KindFields& kind) noexcept {

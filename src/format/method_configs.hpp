@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// The parameters of a qsgd kind (FORMAT.md): bits - 1 in bits 0-2, the norm in bit 3, the bucket's
-/// entries - 1 in bits 4-27.
+/// What codecs are set to, and their parameters on the wire where these are fields (FORMAT.md).
 
 #include <cstdint>
 
+#include "core/host_device.hpp"
 #include "core/namespaces.hpp"
 
 namespace atomo::format {
@@ -28,13 +28,19 @@ struct QsgdConfig {
 
 /// The value that a sign decodes to.
 enum class SignScale : std::uint8_t {
-  one = 0,   ///< +-1
-  mean = 1,  ///< +-mean|x| of the layer
+  one = 0,    ///< +-1
+  mean = 1,   ///< +-mean|x| of the layer
+  means = 2,  ///< the mean of the entries of that sign, of the layer or of a bucket
 };
 
 /// How signs decode.
 struct SignConfig {
+  static constexpr int kMinBucketLog = 7, kMaxBucketLog = 16;  ///< of buckets
+
   SignScale scale = SignScale::one;  ///< what a sign decodes to
+  /// With `means`: the binary logarithm of a bucket's entries, kMinBucketLog to kMaxBucketLog; 0:
+  /// the layer is one bucket. The last bucket may be shorter.
+  int bucket_log = 0;
 };
 
 /// How TernGrad limits its entries.
@@ -42,9 +48,27 @@ struct TernaryConfig {
   float clip = 0;  ///< entries are limited to clip * sigma; 0: no clip
 };
 
-/// How many entries random-k sends.
+/// How many entries random-k sends, or blocks of 64 consecutive ones.
 struct RandomKConfig {
-  std::uint64_t keep = 1;  ///< entries to keep, 1 to n
+  static constexpr std::uint64_t kBlock = 64;  ///< entries of a block; the last may have fewer
+
+  std::uint64_t keep = 1;  ///< entries to keep, 1 to n, or blocks
+  bool blocks = false;     ///< blocks are kept, not single entries
+
+  /// What is kept or left out as a whole, of n entries.
+  [[nodiscard]] constexpr std::uint64_t units(std::uint64_t n) const noexcept {
+    return blocks ? n / kBlock + (n % kBlock != 0 ? 1 : 0) : n;
+  }
+  /// Entries that a unit takes on the wire.
+  [[nodiscard]] constexpr std::uint64_t unit() const noexcept { return blocks ? kBlock : 1; }
+};
+
+/// How minmax rounds.
+struct MinmaxConfig {
+  static constexpr int kMinBucketLog = 7, kMaxBucketLog = 10;  ///< of buckets
+
+  int bits = 8;        ///< of an entry: 8 or 4
+  int bucket_log = 9;  ///< binary logarithm of a bucket's entries; the last may be shorter
 };
 
 /// How many entries top-k sends.
@@ -56,6 +80,21 @@ struct TopkConfig {
 struct CoordinateConfig {
   float step = 0;  ///< the grid step, finite and positive
 };
+
+[[nodiscard]] inline std::uint32_t sign_params(const SignConfig& config) noexcept {
+  return static_cast<std::uint32_t>(config.scale) |
+         (static_cast<std::uint32_t>(config.bucket_log) << 2);
+}
+[[nodiscard]] inline SignConfig sign_config(std::uint32_t params) noexcept {
+  return {static_cast<SignScale>(params & 3u), static_cast<int>(params >> 2)};
+}
+
+[[nodiscard]] ATOMO_HD constexpr std::uint32_t minmax_params(const MinmaxConfig& config) noexcept {
+  return (config.bits == 4 ? 1u : 0u) | (static_cast<std::uint32_t>(config.bucket_log) << 1);
+}
+[[nodiscard]] ATOMO_HD constexpr MinmaxConfig minmax_config(std::uint32_t params) noexcept {
+  return {(params & 1u) != 0 ? 4 : 8, static_cast<int>(params >> 1)};
+}
 
 [[nodiscard]] inline std::uint32_t qsgd_params(const QsgdConfig& config) noexcept {
   return static_cast<std::uint32_t>(config.bits - 1) |

@@ -98,9 +98,10 @@ struct LevelScale {
   return limit < static_cast<double>(largest) ? static_cast<float>(limit) : largest;
 }
 
-/// The scale of signs: mean |x| as f32; the sum's rounding must not carry it beyond the largest
-/// f32.
+/// The scale of signs: mean |x| as f32, 0 of no entries; the sum's rounding must not carry it
+/// beyond the largest f32.
 [[nodiscard]] ATOMO_HD inline float mean_magnitude(double sum, std::size_t n) noexcept {
+  if (n == 0) return 0;
   const double mean = sum / static_cast<double>(n);
   return static_cast<float>(std::min(mean, static_cast<double>(std::numeric_limits<float>::max())));
 }

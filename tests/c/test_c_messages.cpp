@@ -237,6 +237,34 @@ TEST(CMessages, CoordinatesAddAsInCpp) {
             ATOMO_WORKSPACE_TOO_SMALL);
 }
 
+TEST(CMessages, SignsVoteAsInCpp) {
+  const Shape shape{700};
+  std::vector<Buffer> messages;
+  std::vector<atomo_bytes> list;
+  for (std::uint16_t w = 0; w < 4; ++w)
+    messages.push_back(test::encode(Codec::parse("sign"), test::heavy_tailed(700, 40u + w, 30),
+                                    shape, {.worker = w})
+                           .bytes);
+  for (const Buffer& m : messages) list.push_back({m.data(), m.size()});
+  const std::vector<ConstBytes> spans(messages.begin(), messages.end());
+  std::size_t workspace_bytes = 0;
+  ASSERT_EQ(atomo_vote_workspace_bytes(4, &workspace_bytes), ATOMO_OK);
+  EXPECT_EQ(workspace_bytes, vote_workspace_bytes(4));
+  Buffer workspace(workspace_bytes);
+  std::vector<float> here(700, 7), there(700, 7);
+  const TensorView view{there.data(), DType::f32, shape};
+  ASSERT_EQ(vote(spans, {&view, 1}, {.workspace = workspace}), Status::ok);
+  const std::int64_t dim = 700;
+  atomo_tensor tensor{};
+  tensor.data = here.data();
+  tensor.dims = &dim;
+  tensor.rank = 1;
+  const CContext context(workspace_bytes), small(workspace_bytes / 2);
+  ASSERT_EQ(atomo_vote(list.data(), 4, &tensor, 1, context.get()), ATOMO_OK) << atomo_last_error();
+  EXPECT_EQ(here, there);
+  EXPECT_EQ(atomo_vote(list.data(), 4, &tensor, 1, small.get()), ATOMO_WORKSPACE_TOO_SMALL);
+}
+
 /// Every call that reads a message, on these bytes: the statuses of C are those of C++.
 void expect_same_statuses(const Buffer& bytes, Room& room) {
   // Memory of exactly this size, so that a sanitizer sees a byte read behind it.

@@ -285,6 +285,8 @@ TEST_F(CRefusals, NullInCallsOnMessages) {
   refuses(atomo_add(&bytes_, 1, out, 1, nullptr, 1, &length_), "buffer");
   refuses(atomo_add(&bytes_, 1, out, 1, out, 1, nullptr), "bytes");
   refuses(atomo_add_workspace_bytes(1, nullptr), "bytes is NULL");
+  refuses(atomo_vote(nullptr, 1, &to_, 1, nullptr), "messages is NULL");
+  refuses(atomo_vote_workspace_bytes(1, nullptr), "bytes is NULL");
   refuses(atomo_added_bytes_bound(nullptr, 1, &length_), "is NULL");
   refuses(atomo_added_bytes_bound(&bytes_, 1, nullptr), "bytes is NULL");
   refuses(atomo_threads_create(1, nullptr), "handle is NULL");

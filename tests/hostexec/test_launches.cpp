@@ -64,9 +64,11 @@ Launches captured_launches_of(const std::vector<LayerSpec>& specs, const std::st
 /// The kernels of atoms and of qsgd run over all layers; those of the others for one layer.
 TEST(Launches, AreAsManyForAThousandLayersAsForOne) {
   const std::vector<LayerSpec> one{{"layer", {64, 300}}};
-  for (const std::string policy : {"*=atomo:bits=1,atoms=rows", "*=atomo:bits=1,atoms=coordinate",
-                                   "*=qsgd:bits=4", "*=terngrad", "*=sign", "*=sign:scale=mean",
-                                   "*=topk:keep=0.05", "*=randomk:keep=0.1", "*=identity"}) {
+  for (const std::string policy :
+       {"*=atomo:bits=1,atoms=rows", "*=atomo:bits=1,atoms=coordinate", "*=qsgd:bits=4",
+        "*=terngrad", "*=sign", "*=sign:scale=mean", "*=sign:scale=means,bucket=128",
+        "*=minmax:bits=8", "*=identity:dtype=e4m3", "*=topk:keep=0.05", "*=randomk:keep=0.1",
+        "*=identity"}) {
     const Launches single = launches_of(one, policy);
     std::cout << policy << ": encode " << single.encode << ", decode_add " << single.decode
               << " launches\n";
@@ -137,7 +139,8 @@ TEST(Launches, OfEightMessagesAreFewMoreThanOfOne) {
   for (const auto& [policy, one, eight] :
        {Case{"*=qsgd:bits=4", 5, 5}, Case{"*=terngrad", 5, 5}, Case{"*=sign", 5, 5},
         Case{"*=sign:scale=mean", 5, 5}, Case{"*=randomk:keep=0.1", 5, 5}, Case{"*=identity", 5, 5},
-        Case{"*=natural", 5, 5}, Case{"*=topk:keep=0.05", 7, 7},
+        Case{"*=natural", 5, 5}, Case{"*=minmax:bits=4", 5, 5}, Case{"*=identity:dtype=e4m3", 5, 5},
+        Case{"*=randomk:keep=0.1,block=64", 5, 5}, Case{"*=topk:keep=0.05", 7, 7},
         Case{"*=atomo:bits=1,atoms=rows", 11, 14}, Case{"*=atomo:bits=1,atoms=blocks", 11, 14},
         Case{"*=atomo:bits=1,atoms=coordinate", 6, 11},
         Case{"*=atomo:bits=1,atoms=svd", 12, 12 + 4 + 2 * kTurns},

@@ -139,7 +139,12 @@ void add_heads(List& list) {
   list.add_head("corrupt-coordinates_without_a_step", "atomo:bits=2,atoms=coordinate",
                 [](Buffer& h) { put(h, 44, 0.0f); });
   list.add_head("corrupt-qsgd_parameters", "qsgd:bits=4", [](Buffer& h) { put_byte(h, 77, 0x10); });
-  list.add_head("corrupt-sign_parameters", "sign", [](Buffer& h) { put_byte(h, 74, 2); });
+  list.add_head("corrupt-minmax_bucket", "minmax:bits=8", [](Buffer& h) { put_byte(h, 74, 12); });
+  list.add_head("corrupt-fp8_type", "identity:dtype=e4m3", [](Buffer& h) { put_byte(h, 74, 2); });
+  list.add_head("corrupt-random_blocks_count", "randomk:keep=5,block=64",
+                [](Buffer& h) { put_byte(h, 74, 0); });
+  list.add_head("corrupt-sign_parameters", "sign", [](Buffer& h) { put_byte(h, 74, 3); });
+  list.add_head("corrupt-sign_bucket", "sign:scale=means", [](Buffer& h) { put_byte(h, 74, 26); });
   list.add_head("corrupt-topk_count", "topk:keep=5", [](Buffer& h) { put_byte(h, 74, 6); });
   list.add_head("corrupt-randomk_count", "randomk:keep=5", [](Buffer& h) { put_byte(h, 74, 4); });
   list.add_head("corrupt-own_price_of_zero", "randomk:keep=5",
@@ -192,6 +197,16 @@ void add_bodies(List& list) {
   list.add_body("corrupt-ternary_norm", "terngrad", [&](Buffer& b) { put(b, 0, kInfinity); });
   list.add_body("corrupt-sign_scale", "sign:scale=mean",
                 [](Buffer& b) { b.at(3) |= std::byte{128}; });
+  list.add_body("corrupt-minmax_low", "minmax:bits=8", [&](Buffer& b) { put(b, 0, kInfinity); });
+  list.add_body("corrupt-minmax_step", "minmax:bits=8",
+                [](Buffer& b) { b.at(7) |= std::byte{128}; });
+  list.add_body("corrupt-fp8_scale", "identity:dtype=e4m3",
+                [](Buffer& b) { b.at(0) |= std::byte{1}; });
+  list.add_body("corrupt-fp8_code", "identity:dtype=e5m2", [](Buffer& b) { put_byte(b, 9, 0xFC); });
+  list.add_body("corrupt-random_blocks_value", "randomk:keep=5,block=64",
+                [&](Buffer& b) { put(b, 0, kInfinity); });
+  list.add_body("corrupt-sign_mean", "sign:scale=means",
+                [](Buffer& b) { b.at(7) |= std::byte{128}; });
   list.add_body("corrupt-topk_value", "topk:keep=5",
                 [&](Buffer& b) { put(b, b.size() - 4, kInfinity); });
   // Marks of 10 bytes.

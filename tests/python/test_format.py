@@ -72,6 +72,7 @@ AREAS = {
     "qsgd": r"-qsgd(?!.*blosc)",
     "ternary": r"-terngrad",
     "sign": r"-sign",
+    "minmax": r"-minmax",
     "top_k": r"-topk(?!.*blosc)",
     "random_k": r"-randomk",
     "own": r"-levels(?!.*blosc)",

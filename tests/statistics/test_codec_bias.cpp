@@ -40,6 +40,24 @@ Law levels_of(int levels, std::size_t bucket) {
   };
 }
 
+/// Stochastic rounding to `levels` steps between the ends of each bucket.
+Law between_ends(int levels, std::size_t bucket) {
+  return [=](const std::vector<float>& x) {
+    std::vector<EntryLaw> laws(x.size());
+    for (std::size_t begin = 0; begin < x.size(); begin += bucket) {
+      const auto end = x.begin() + static_cast<std::ptrdiff_t>(std::min(x.size(), begin + bucket));
+      const auto [low, high] =
+          std::minmax_element(x.begin() + static_cast<std::ptrdiff_t>(begin), end);
+      const double least = *low, step = (double{*high} - least) / levels;
+      for (std::size_t i = begin; i < std::min(x.size(), begin + bucket); ++i) {
+        const double y = (x[i] - least) / step, f = y - std::floor(y);
+        laws[i] = {step * step * f * (1 - f), step * (1 + 1e-5), step};
+      }
+    }
+    return laws;
+  };
+}
+
 Law kept_share(double share) {
   return [=](const std::vector<float>& x) {
     std::vector<EntryLaw> laws;
@@ -95,7 +113,10 @@ const Case kCases[] = {
     {"randomk:keep=0.75", kept_share(0.75)},
     {"topk:chunk=512,k=60,values=4,select=drawn", drawn_of(format::ChunkValues::four, 512, 60)},
     {"topk:chunk=512,k=250,values=4,select=drawn", drawn_of(format::ChunkValues::four, 512, 250)},
-    {"topk:chunk=64,k=20,values=f32,select=drawn", drawn_of(format::ChunkValues::f32, 64, 20)}};
+    {"topk:chunk=64,k=20,values=f32,select=drawn", drawn_of(format::ChunkValues::f32, 64, 20)},
+    {"minmax:bits=4,bucket=128", between_ends(15, 128)},
+    {"minmax:bits=8", between_ends(255, 512)},
+    {"randomk:keep=0.25,block=64", kept_share(0.25)}};
 
 /// Changes a decoded entry to what a mistake in the codec would have made of it.
 using Mutation = std::function<double(double x, double y, const EntryLaw& law)>;

@@ -80,6 +80,60 @@ TEST(Sign, ScaledErrorIsWhatTheTraitsSay) {
   EXPECT_LE(error, *method.traits().omega * energy);
 }
 
+/// The means of entries that are below 0 and of the others, in a bucket: [side].
+struct Means {
+  long double sum[2] = {};
+  std::size_t count[2] = {};
+  [[nodiscard]] double of(bool negative) const {
+    const auto side = static_cast<std::size_t>(negative);
+    return count[side] == 0 ? 0.0 : static_cast<double>(sum[side] / count[side]);
+  }
+};
+
+/// What decodes, and that no other two values for these bits are nearer: the error is
+/// |x|^2 - sum of count * mean^2.
+TEST(Sign, MeansAreThoseOfTheEntriesOfASide) {
+  for (const int log : {0, 7, 12}) {
+    const SignConfig config{SignScale::means, log};
+    for (const std::size_t n : {1u, 127u, 128u, 129u, 1009u, 70001u, 140000u}) {
+      auto x = normal_entries(n, n, 3.0f);
+      for (std::size_t i = 0; i < std::min<std::size_t>(n, 256); ++i) x[i] = std::abs(x[i]) + 1;
+      x[n / 2] = -0.0f;
+      const std::size_t bucket = log == 0 ? n : std::size_t{1} << log;
+      std::vector<Means> means((n + bucket - 1) / bucket);
+      for (std::size_t i = 0; i < n; ++i) {
+        means[i / bucket].sum[x[i] < 0] += std::abs(static_cast<long double>(x[i]));
+        ++means[i / bucket].count[x[i] < 0];
+      }
+      const auto body = encoded(config, x);
+      ASSERT_EQ(body.size(), 8 * means.size() + (n + 7) / 8);
+      std::vector<float> y(n), added(n, 1.0f);
+      ASSERT_EQ(cpu::decode(config, body, y.data(), n, nullptr), Status::ok);
+      LayerBody one;
+      one.bytes = body;
+      cpu::decode_add(config, {&one, 1}, 0.5f, added.data(), n, nullptr);
+      double error = 0, left = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        const double mean = means[i / bucket].of(x[i] < 0);
+        ASSERT_NEAR(y[i], x[i] < 0 ? -mean : mean, 0x1p-24 * mean) << n << " " << log << " " << i;
+        ASSERT_EQ(added[i], 1.0f + 0.5f * y[i]);
+        error += (double{y[i]} - x[i]) * (double{y[i]} - x[i]);
+        left += double{x[i]} * x[i] - mean * mean;
+      }
+      EXPECT_NEAR(error, left, 1e-6 * static_cast<double>(n));
+    }
+  }
+}
+
+TEST(Sign, BucketsGoWithMeansAlone) {
+  EXPECT_EQ(codec::parse_spec("sign:bucket=layer,scale=means").to_string(), "sign:scale=means");
+  EXPECT_EQ(codec::parse_spec("sign:bucket=512,scale=means").to_string(),
+            "sign:scale=means,bucket=512");
+  for (const char* const spec :
+       {"sign:bucket=512", "sign:scale=mean,bucket=512", "sign:scale=means,bucket=100"})
+    EXPECT_THROW((void)codec::parse_spec(spec), Error) << spec;
+}
+
 TEST(Sign, PaddingAndScaleAreChecked) {
   const SignConfig scaled{SignScale::mean};
   const std::vector<float> x = {1, -2, 3};

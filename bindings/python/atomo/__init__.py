@@ -23,7 +23,7 @@ from ._codec import Codec, Traits
 from ._compressor import Compressor, PlannedLayer, budget_shares
 from ._errors import DecodeError, Error
 from ._measure import measure
-from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, decode, decode_add, decode_add_all, inspect, join
+from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, decode, decode_add, decode_add_all, inspect, join, vote
 from ._own import draws, load_codecs, register, unregister
 from ._patches import Patch, PatchedTensor, apply_patch, inspect_patch, make_patch
 from ._plot import plot
@@ -32,7 +32,7 @@ from ._verify import verify
 __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "Layer", "Message", "Patch", "PatchedTensor",
            "PlannedLayer", "Prices", "Traits", "__version__", "add", "apply_patch", "budget_shares", "codecs", "decode", "decode_add", "decode_add_all",
            "draws", "inspect", "inspect_patch", "join", "load_codecs", "make_patch", "measure", "plot", "register", "unregister",
-           "verify"]
+           "verify", "vote"]
 
 _FRAMEWORKS = ("jax", "torch")
 

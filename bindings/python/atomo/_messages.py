@@ -186,6 +186,24 @@ def decode_add_all(payloads: Sequence[Any], *, out: Sequence[AnyArray], alpha: f
     return arrays
 
 
+def vote(payloads: Sequence[Any], *, out: Sequence[AnyArray]) -> list[AnyArray]:
+    """The majority of messages of `sign`: each entry becomes the sign of the sum of their signs, on the CPU and in f32.
+
+    1, -1, or 0 where as many say + as -. Bits are counted, no message is decoded. `out` holds an array a layer; returns
+    it. Raises `atomo.DecodeError`: "shape_mismatch" for other layers, "unsupported" for other codecs.
+
+    >>> import atomo, numpy
+    >>> codec = atomo.Codec("sign")
+    >>> workers = [[1, -2, 3], [1, -1, -4], [2, -5, -6]]
+    >>> payloads = [codec.encode(numpy.array(x, "float32"), step=0, worker=w) for w, x in enumerate(workers)]
+    >>> atomo.vote(payloads, out=[numpy.empty(3, "float32")])
+    [array([ 1., -1., -1.], dtype=float32)]
+    """
+    arrays = list(out)
+    _atomo.vote(listed(payloads), arrays)
+    return arrays
+
+
 def listed(payloads: Sequence[Any]) -> list[Any]:
     """The messages of a call that adds several."""
     if not isinstance(payloads, (list, tuple)):

@@ -115,8 +115,9 @@ void decode(const LayerOutput& out) noexcept { out.add ? add(out) : decode_each<
 const BodyDecoder decoders::identity{describe, max_bytes, workspace, decode, count_no_atoms};
 
 std::shared_ptr<const BodyEncoder> make_identity(SpecArgs& args) {
-  return std::make_shared<Identity>(
-      static_cast<DType>(args.choice("dtype", {"f32", "f16", "bf16"}, 0)));
+  const std::size_t dtype = args.choice("dtype", {"f32", "f16", "bf16", "e4m3", "e5m2"}, 0);
+  if (dtype > 2) return make_fp8(static_cast<std::uint32_t>(dtype - 3));
+  return std::make_shared<Identity>(static_cast<DType>(dtype));
 }
 
 }  // namespace atomo::codec

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// randomk: k entries drawn without replacement with a shared seed, scaled by n/k. FORMAT.md
-/// ("random-k") has the body and the positions.
+/// randomk: k entries, or blocks of 64, drawn without replacement with a shared seed, scaled by n/k.
+/// FORMAT.md ("random-k", "random blocks") has the bodies and the positions.
 
 #include "cpu/random_k.hpp"
 
@@ -51,12 +51,77 @@ class RandomK final : public KeepMethod<Format> {
   }
 };
 
+RandomKConfig blocks_of(std::uint64_t keep) noexcept { return {.keep = keep, .blocks = true}; }
+
+/// randomk:block=64: blocks in place of entries, drawn in the same way.
+class RandomBlocks final : public BodyEncoder {
+ public:
+  explicit RandomBlocks(Keep keep) : keep_(keep) {}
+
+  std::string to_string() const override {
+    return "randomk:keep=" + keep_.to_string() + ",block=64";
+  }
+  Traits traits() const override {
+    Traits t;
+    t.cuda = t.unbiased = t.linear = t.fixed_size = true;
+    t.bias_bound = 0x1p-22;  // as of single entries
+    if (keep_.fraction) t.omega = 1.5 / keep_.value - 1;
+    return t;
+  }
+  void check_shape(const Shape& shape) const override {
+    if (blocks_of(1).units(shape.elements()) >= kManyEntries)
+      throw Error("randomk:block=64 takes tensors of less than 2^38 entries");
+  }
+  Kind kind(const Shape& shape, DType dtype) const override {
+    return {MethodId::random_blocks, dtype, static_cast<std::uint32_t>(config(shape).keep), shape};
+  }
+  std::size_t max_body_bytes(const Shape& shape) const override {
+    return cpu::max_encoded_bytes(config(shape), shape.elements());
+  }
+  Status encode(const BodyInput& in, Bytes body, BodyResult& result) const noexcept override {
+    return cpu::encode(config(*in.layer.shape), in.layer.x, in.layer.n, in.layer.key,
+                       in.layer.executor, body, result.bytes);
+  }
+
+ private:
+  /// A share is one of blocks; a count of entries is rounded up to blocks.
+  [[nodiscard]] RandomKConfig config(const Shape& shape) const noexcept {
+    const std::uint64_t n = shape.elements(), blocks = blocks_of(1).units(n);
+    if (n == 0) return blocks_of(0);
+    return blocks_of(keep_.fraction ? keep_.of(blocks) : blocks_of(1).units(keep_.of(n)));
+  }
+  Keep keep_;
+};
+
+std::string describe_blocks(const Kind& kind) {
+  if (!valid_kind(kind)) return "";
+  const std::uint64_t entries = std::uint64_t{kind.params} * RandomKConfig::kBlock;
+  return "randomk:keep=" + std::to_string(entries) + ",block=64";
+}
+std::size_t max_blocks_bytes(const Kind& kind) noexcept {
+  return cpu::max_encoded_bytes(blocks_of(kind.params), kind.shape.elements());
+}
+void decode_blocks(const LayerOutput& out) noexcept {
+  Format::decode(blocks_of(out.kind->params), out);
+}
+Status count_blocks(ConstBytes, const Kind& kind, std::uint8_t, std::uint64_t& atoms,
+                    std::uint64_t& kept) noexcept {
+  atoms = blocks_of(1).units(kind.shape.elements());
+  kept = kind.params;
+  return Status::ok;
+}
+
 }  // namespace
 
+const BodyDecoder decoders::random_blocks{describe_blocks, max_blocks_bytes,
+                                          [](const Kind&) noexcept { return std::size_t{0}; },
+                                          decode_blocks, count_blocks};
 const BodyDecoder decoders::random_k = kKeepDecoder<Format>;
 
 std::shared_ptr<const BodyEncoder> make_random_k(SpecArgs& args) {
-  return std::make_shared<RandomK>(read_keep(args));
+  const Keep keep = read_keep(args);
+  if (args.choice("block", {"1", "64"}, 0) == 0) return std::make_shared<RandomK>(keep);
+  return std::make_shared<RandomBlocks>(keep);
 }
 
 }  // namespace atomo::codec

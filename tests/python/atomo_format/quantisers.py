@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods that send every entry: identity, qsgd, ternary, sign (FORMAT.md, sections 0, 3, 4 and 5)."""
+"""Methods that send every entry: identity, qsgd, ternary, sign, minmax, fp8 (FORMAT.md, sections 0, 3 to 5, 13 and 14)."""
 import math
 
 import numpy as np
@@ -78,13 +78,49 @@ def ternary(body, kind, key, price):
 
 
 def sign(body, kind, key, price):
-    n = kind.elements
-    require(kind.parameters <= 1, "parameters of sign")
+    n, scale, log = kind.elements, kind.parameters & 3, kind.parameters >> 2
+    require(scale <= 2 and (log == 0 or (scale == 2 and 7 <= log <= 16)), "parameters of sign")
+    bucket = n if log == 0 else 1 << log
     reader = ByteReader(body)
-    scale = finite_scale(reader.field("f")) if kind.parameters == 1 else np.float32(1)
+    if scale == 2:
+        means = [finite_scale(v) for v in reader.array("<f4", 2 * -(-n // bucket))]
+        plus, minus = (np.repeat(np.array(means[side::2], np.float32), bucket)[:n] for side in (0, 1))
+    else:
+        plus = minus = finite_scale(reader.field("f")) if scale == 1 else np.float32(1)
     negative = _bit_fields(reader.take(bytes_for(n)), n, 1)
     reader.end()
-    return np.where(negative == 1, -scale, scale).astype(np.float32)
+    return np.where(negative == 1, -minus, plus).astype(np.float32)
 
 
-METHODS = {0: identity, 3: qsgd, 4: ternary, 5: sign}
+def minmax(body, kind, key, price):
+    n, bits, log = kind.elements, 4 if kind.parameters & 1 else 8, kind.parameters >> 1
+    require(7 <= log <= 10, "parameters of minmax")
+    reader = ByteReader(body)
+    grids = reader.array("<f4", 2 * -(-n // 2**log)).reshape(-1, 2)
+    require(np.isfinite(grids).all() and not np.signbit(grids[:, 1]).any(), "a grid of minmax")
+    codes = _bit_fields(reader.take(bytes_for(n * bits)), n, bits)
+    reader.end()
+    low, step = np.repeat(grids.astype(np.float64), 2**log, axis=0)[:n].T
+    return np.minimum(low + codes * step, float(np.finfo(np.float32).max)).astype(np.float32)
+
+
+def fp8(body, kind, key, price):
+    n = kind.elements
+    require(kind.parameters <= 1, "parameters of fp8")
+    mantissa, least, largest, last = [(3, -6, 8, 0x7E), (2, -14, 15, 0x7B)][kind.parameters]
+    reader = ByteReader(body)
+    scale = float(finite_scale(reader.field("f")))
+    fraction, exponent = math.frexp(scale)
+    require(fraction == 0.5 and mantissa - 149 - least <= exponent - 1 <= 128 - largest, "scale of fp8")
+    codes = np.frombuffer(reader.take(n), np.uint8).astype(np.int64)
+    reader.end()
+    magnitudes = codes & 127
+    require((magnitudes <= last).all(), "a code of fp8 is no number")
+    field, bits = magnitudes >> mantissa, magnitudes & (1 << mantissa) - 1
+    normal = field > 0
+    values = np.ldexp((bits + (normal << mantissa)).astype(np.float64), np.where(normal, field - 1, 0) + least - mantissa) * scale
+    values = np.minimum(values, float(np.finfo(np.float32).max)).astype(np.float32)
+    return np.where(codes >= 128, -values, values)
+
+
+METHODS = {0: identity, 3: qsgd, 4: ternary, 5: sign, 13: minmax, 14: fp8}

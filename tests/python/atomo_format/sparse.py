@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks of what was kept, and the methods that send some entries whole (FORMAT.md, sections 1, 6 and 7)."""
+"""Marks of what was kept, and the methods that send some entries whole (FORMAT.md, sections 1, 6, 7 and 15)."""
 import dataclasses
 
 import numpy as np
@@ -56,14 +56,14 @@ def top_k(body, kind, key, price):
     return out
 
 
-def random_positions(n, k, key):
+def random_positions(n, k, key, segment=SEGMENT):
     """The k of n entries that random-k keeps, ascending."""
     shared = dataclasses.replace(key, worker=0)
     first = philox.blocks(shared, philox.RANDOM_K, [0])[0].tolist()
     offset = sum(word << (32 * i) for i, word in enumerate(first)) * n >> 128
     kept = []
-    for s, begin in enumerate(range(0, n, SEGMENT)):
-        end = min(n, begin + SEGMENT)
+    for s, begin in enumerate(range(0, n, segment)):
+        end = min(n, begin + segment)
         share = (k * end + offset) // n - (k * begin + offset) // n
         kept += [begin + i for i in _kept_of_segment(s, end - begin, share, shared)]
     return kept
@@ -95,4 +95,19 @@ def random_k(body, kind, key, price):
     return out
 
 
-METHODS = {6: top_k, 7: random_k}
+def random_blocks(body, kind, key, price):
+    n, k = kind.elements, kind.parameters
+    blocks = -(-n // 64)
+    require(1 <= k <= blocks < 2**32, "parameters of random blocks")
+    reader = ByteReader(body)
+    values = reader.array("<f4", 64 * k).reshape(k, 64)
+    reader.end()
+    require(np.isfinite(values).all(), "a value is not finite")
+    out = np.zeros((blocks, 64), np.float32)
+    out[random_positions(blocks, k, key, 64)] = values
+    flat = out.reshape(-1)
+    require(not flat[n:].view(np.uint32).any(), "padding is not zero")
+    return flat[:n] * np.float32(blocks / k)
+
+
+METHODS = {6: top_k, 7: random_k, 15: random_blocks}
