@@ -195,9 +195,9 @@ typedef struct atomo_rate_point {
 } atomo_rate_point;
 
 /// A codec of one's own: its name and its functions, which OwnCodec in own_codec.hpp describes. They are
-/// called from several threads at once, and return 0, or any other number where they fail: the call that
-/// needed them then gives ATOMO_CODEC_FAILED, and `atomo_last_error` has the number and what they wrote to
-/// `error`. `codec` is what `create` made.
+/// called from several threads at once. Those that can fail return 0, or any other number where they do: the call
+/// that needed them then gives ATOMO_CODEC_FAILED, and `atomo_last_error` has the number and what they wrote
+/// to `error`; where `create` fails, the spec is refused with both. `codec` is what `create` made.
 typedef struct atomo_own_codec {
   const char* name;             ///< 2 to 32 small letters, digits, `_` or `-`, the first a letter
   const char* summary;          ///< for help texts: one line; may be NULL
