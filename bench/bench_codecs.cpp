@@ -6,7 +6,8 @@
 // tensor of 1 M entries is worked on again and again and stays in a cache: hot. That of 25 M is
 // flushed from all caches before each call, as are the message and what is written: cold. The other
 // sizes are whole models. Their first message is one of a new Compressor, with cold data; later ones
-// have learnt ranks and prices, and data as the call before left it.
+// have learnt ranks and prices, and data as the call before left it. `--plugin=FILE.so` adds the
+// codecs of a shared object (docs/own-codec.md), once or several times.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
@@ -125,8 +126,9 @@ void register_one(const std::string& spec, const Size& size, const Options& opti
 void register_all(const Options& options) {
   const std::vector<std::string> all =
       atomo::bench::specs_with(atomo::bench::kListed, atomo::Device::cpu);
-  const std::vector<std::string> main(std::begin(atomo::bench::kMain),
-                                      std::end(atomo::bench::kMain));
+  std::vector<std::string> main(std::begin(atomo::bench::kMain), std::end(atomo::bench::kMain));
+  const std::vector<std::string> own = atomo::bench::own_specs();
+  main.insert(main.end(), own.begin(), own.end());
   for (const Size& size : atomo::bench::sizes()) {
     if (!options.size.empty() && options.size != size.name) continue;
     for (const std::string& spec : size.is_model || options.threads > 1 ? main : all) {
@@ -157,7 +159,8 @@ std::string checked_size(std::string_view wanted) {
 
 /// Takes this program's own options out of the arguments. \throws std::runtime_error for a bad value.
 Options take_options(int& argc, char** argv) {
-  constexpr std::string_view kThreads = "--threads=", kTarget = "--target=", kSize = "--size=";
+  constexpr std::string_view kThreads = "--threads=", kTarget = "--target=", kSize = "--size=",
+                             kPlugin = "--plugin=";
   Options options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
@@ -173,6 +176,8 @@ Options take_options(int& argc, char** argv) {
       options.target = word.substr(kTarget.size());
     } else if (word.starts_with(kSize)) {
       options.size = checked_size(word.substr(kSize.size()));
+    } else if (word.starts_with(kPlugin)) {
+      atomo::load_codecs(std::string(word.substr(kPlugin.size())));
     } else {
       argv[kept++] = argv[i];
     }

@@ -41,10 +41,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--min-time", type=seconds, default=0.05, metavar="SECONDS", help="of a repetition of small sizes")
     parser.add_argument("--threads", type=whole_number, nargs="+", default=[1, 2], metavar="N", help="each in turn")
     parser.add_argument("--target", choices=("best", "avx2"), default="best", help="instruction set")
+    parser.add_argument("--plugin", action="append", type=pathlib.Path, metavar="FILE.so", default=argparse.SUPPRESS,
+                        help="measure the codecs of a shared object too (docs/own-codec.md); may be repeated")
     parser.add_argument("--without-peers", action="store_true", help="the codecs alone; PyTorch is not needed then")
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE.json", default=argparse.SUPPRESS,
                         help="figures of every repetition; the table goes beside it as .txt (default: bench/results/"
-                        "codecs[-avx2]-DATE.json, build/codecs.json where --filter or --size leaves something out)")
+                        "codecs[-avx2]-DATE.json, build/codecs.json with --filter, --size or --plugin)")
     parser.add_argument("--json", action="store_true", help="print the figures in place of the table")
     parser.add_argument("--fresh", action="store_true", help="measure parts of a stopped run anew too")
     parser.add_argument("--floors", type=pathlib.Path, default=floors.FILE, metavar="FILE.json",
@@ -54,7 +56,7 @@ def arguments() -> argparse.Namespace:
     last.add_argument("--update-floors", action="store_true", help="set the floors to 85 %% of what is reached")
     parser.add_argument("--built", nargs="?", type=pathlib.Path, const=PROGRAMS, metavar="FOLDER",
                         default=argparse.SUPPRESS, help="build nothing; FOLDER has the programs (build/release/bench)")
-    options = argparse.Namespace(size=None, out=None, built=None)
+    options = argparse.Namespace(size=None, out=None, built=None, plugin=[])
     parser.parse_args(namespace=options)
     try:
         re.compile(options.filter)
@@ -62,8 +64,13 @@ def arguments() -> argparse.Namespace:
         parser.error(f"--filter is '{options.filter}', no regular expression: {error}")
     if any(threads > 64 for threads in options.threads):
         parser.error(f"--threads is {max(options.threads)}; 1 to 64 are accepted")
+    for plugin in options.plugin:
+        if not plugin.is_file():
+            parser.error(f"--plugin is '{plugin}'; a shared object is wanted, and there is no such file")
+    if options.plugin and (options.check or options.update_floors):
+        parser.error("--plugin is given; the floors of --check and --update-floors are of the library's codecs alone")
     if options.out is None:
-        whole = options.filter == "." and not options.size
+        whole = options.filter == "." and not options.size and not options.plugin
         suffix = "" if options.target == "best" else f"-{options.target}"
         options.out = (ROOT / "bench" / "results" / f"codecs{suffix}-{datetime.date.today()}.json" if whole
                        else ROOT / "build" / "codecs.json")
@@ -86,6 +93,13 @@ class Part:
         many = "one thread" if self.threads == 1 else f"{self.threads} threads"
         return f"{self.size}, {many}, {'peers' if self.peers else 'codecs'}"
 
+    def choice(self) -> list[str]:
+        """The program, and the words that say what it measures."""
+        options = self.options
+        plugins = [f"--plugin={plugin.resolve()}" for plugin in options.plugin]
+        return [str(programs_of(options) / "bench_codecs"), *plugins, f"--size={self.size}", f"--threads={self.threads}",
+                f"--target={options.target}", f"--benchmark_filter={options.filter}"]
+
     def command(self, out: pathlib.Path) -> list[str]:
         options = self.options
         if self.peers:
@@ -93,16 +107,14 @@ class Part:
             return [str(VENV), str(ROOT / "bench" / "peers.py"), f"--library={library}",
                     f"--size={self.size}", f"--threads={self.threads}", f"--filter={options.filter}",
                     f"--repetitions={options.repetitions}", f"--min-time={options.min_time}", f"--out={out}"]
-        return [str(programs_of(options) / "bench_codecs"), f"--size={self.size}", f"--threads={self.threads}",
-                f"--target={options.target}", f"--benchmark_filter={options.filter}",
-                f"--benchmark_repetitions={options.repetitions}", f"--benchmark_min_time={options.min_time}",
+        return [*self.choice(), f"--benchmark_repetitions={options.repetitions}", f"--benchmark_min_time={options.min_time}",
                 f"--benchmark_out={out}", "--benchmark_out_format=json", "--benchmark_format=json"]
 
     def is_wanted(self) -> bool:
         """Whether the filter names anything of it."""
         if self.peers:
             return bool(peer_names.wanted(self.size, self.threads, self.options.filter))
-        listed = subprocess.run([*self.command(pathlib.Path("/dev/null"))[:5], "--benchmark_list_tests"],
+        listed = subprocess.run([*self.choice(), "--benchmark_list_tests"],
                                 capture_output=True, text=True, check=True).stdout
         return f"{self.size}/" in listed
 
@@ -134,7 +146,7 @@ def key_of(options: argparse.Namespace) -> str:
     """What the figures of a part depend on."""
     made = hashlib.sha256()
     folder = programs_of(options)
-    for path in (folder / "bench_codecs", folder / "libbench_tensors.so", ROOT / "bench" / "peers.py"):
+    for path in (folder / "bench_codecs", folder / "libbench_tensors.so", ROOT / "bench" / "peers.py", *options.plugin):
         made.update(path.read_bytes())
     made.update(repr((options.filter, options.repetitions, options.min_time, options.target, processor())).encode())
     return made.hexdigest()[:12]

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "atomo/codec.hpp"
+#include "atomo/own_codec.hpp"
 
 namespace atomo::bench {
 
@@ -88,6 +89,17 @@ inline constexpr const char* kMain[] = {
     });
     const bool runs = device == Device::cpu || Codec::parse(codec.example).traits().cuda;
     if (!measured && runs) specs.push_back(codec.example);
+  }
+  return specs;
+}
+
+/// The examples of codecs that are registered and not the library's.
+[[nodiscard]] inline std::vector<std::string> own_specs() {
+  std::vector<std::string> specs;
+  const std::vector<std::string> names = registered_codecs();
+  for (const CodecHelp& codec : list_codecs()) {
+    if (std::find(names.begin(), names.end(), codec.name) != names.end())
+      specs.push_back(codec.example);
   }
   return specs;
 }

@@ -52,6 +52,8 @@ def test_answers() -> None:
     refuses([*command("run.sh"), "--repetitions", "0"], "--repetitions", "'0'")
     refuses([*command("run.sh"), "--min-time", "nan"], "--min-time", "'nan'")
     refuses([*command("run.sh"), "--threads", "65"], "--threads is 65")
+    refuses([*command("run.sh"), "--plugin", "./none.so"], "--plugin is 'none.so'; a shared object is wanted")
+    refuses([*command("run.sh"), "--plugin", __file__, "--check"], "--plugin is given")
     refuses([*command("run.sh"), "--target", "mmx"], "--target", "'mmx'")
     refuses([*command("run.sh"), "--out", "figures.csv"], "--out is 'figures.csv'")
     refuses([*command("run.sh"), "--check", "--update-floors"], "not allowed with")
@@ -152,7 +154,7 @@ def test_runs(build: pathlib.Path) -> None:
         operations = {run["name"].split("/")[2] for run in document["benchmarks"]}
         assert operations == {"first", "encode", "decode", "decode_add", "decode_add_8"}, operations
         for words, said in ((["--threads=0"], "--threads is '0'"), (["--target=mmx"], "--target is 'mmx'"),
-                            (["--size=alexnet"], "--size is 'alexnet'")):
+                            (["--plugin=./none.so"], "none.so"), (["--size=alexnet"], "--size is 'alexnet'")):
             made = run(build / "bench_codecs", *words)
             assert made.returncode == 1 and said in made.stderr, f"{words}: {made.stderr}"
         made = run(build / "bench_count", "1", "sign/no-such-operation")

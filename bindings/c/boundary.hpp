@@ -61,6 +61,15 @@ T& given(T* pointer, const char* name) {
   return *pointer;
 }
 
+/// \throws Error unless the reserved fields of a caller's struct are zero.
+template <typename... Numbers>
+void check_zero(const char* owner, Numbers... numbers) {
+  if (((numbers != 0) || ...)) {
+    throw Error(std::string("`reserved` of ") + owner +
+                " is not zero: begin with `= {0}` and fill in what is named");
+  }
+}
+
 /// Hands a new handle out. `*out` is null unless `make` comes back.
 template <typename Handle, typename Make>
 atomo_status handed_out(Handle** out, Make make) noexcept {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One tensor: atomo/codec.hpp.
+#include <mutex>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "boundary.hpp"
@@ -19,17 +22,15 @@ namespace {
 
 const atomo::Codec& codec_of(const atomo_codec* codec) { return given(codec, "codec").codec; }
 
-/// Made once: rows point into it.
-const std::vector<atomo::CodecHelp>& rows() {
-  static const std::vector<atomo::CodecHelp> table = atomo::list_codecs();
-  return table;
+/// A text that stays as long as the process, one copy of equal ones.
+const char* kept(const std::string& text) {
+  static std::mutex mutex;
+  static auto* const texts = new std::set<std::string>;
+  const std::scoped_lock lock(mutex);
+  return texts->insert(text).first->c_str();
 }
 
 }  // namespace
-
-atomo_status atomo_load_codecs(const char* path) {
-  return guarded([&] { atomo::load_codecs(&given(path, "path")); });
-}
 
 atomo_status atomo_codec_create(const char* spec, atomo_codec** codec) {
   return handed_out(codec, [&] { return atomo::Codec::parse(&given(spec, "spec")); });
@@ -82,15 +83,16 @@ atomo_status atomo_codec_traits(const atomo_codec* codec, atomo_traits* traits) 
 }
 
 atomo_status atomo_codec_rows(size_t* count) {
-  return guarded([&] { given(count, "rows") = rows().size(); });
+  return guarded([&] { given(count, "rows") = atomo::list_codecs().size(); });
 }
 
 atomo_status atomo_codec_row_at(size_t i, atomo_codec_row* row) {
   return guarded([&] {
     atomo_codec_row& out = given(row, "row");
-    atomo::c::check_index(i, rows().size(), "rows");
-    const atomo::CodecHelp& help = rows()[i];
-    out = {help.name.c_str(), help.keys.c_str(), help.summary.c_str(), help.example.c_str()};
+    const std::vector<atomo::CodecHelp> rows = atomo::list_codecs();
+    atomo::c::check_index(i, rows.size(), "rows");
+    const atomo::CodecHelp& help = rows[i];
+    out = {kept(help.name), kept(help.keys), kept(help.summary), kept(help.example)};
   });
 }
 

@@ -10,14 +10,6 @@
 namespace atomo::c {
 namespace {
 
-template <typename... Numbers>
-void check_zero(const char* owner, Numbers... numbers) {
-  if (((numbers != 0) || ...)) {
-    throw Error(std::string("`reserved` of ") + owner +
-                " is not zero: begin with `= {0}` and fill in what is named");
-  }
-}
-
 template <typename View, typename Tensor>
 View checked_view(const Tensor& tensor) {
   View view;

@@ -5,12 +5,14 @@
 
 #include "own_codecs.hpp"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atomo/own_codec.hpp"
@@ -80,10 +82,23 @@ class Buffer {
 class PythonCodec final : public OwnCodec {
  public:
   /// `adapter` is an `_own.Adapter`.
-  PythonCodec(nb::object adapter, Traits traits)
-      : adapter_(shared(std::move(adapter))), traits_(traits) {}
+  PythonCodec(nb::object adapter, Traits traits, double budget_bits)
+      : adapter_(shared(std::move(adapter))), traits_(traits), budget_bits_(budget_bits) {}
 
   Traits traits() const override { return traits_; }
+  double budget_bits() const override { return budget_bits_; }
+  std::vector<RatePoint> price(std::span<const float> x, const Shape& shape) const override {
+    const nb::gil_scoped_acquire gil;
+    return in_python([&] {
+      const nb::bytes entries(reinterpret_cast<const char*>(x.data()), x.size_bytes());
+      const nb::object told = adapter().attr("price")(entries, dims_of(shape));
+      std::vector<RatePoint> points;
+      for (const auto& [bytes, squared_error] :
+           nb::cast<std::vector<std::pair<double, double>>>(told))
+        points.push_back({bytes, squared_error});
+      return points;
+    });
+  }
   std::size_t max_bytes(const Shape& shape) const override {
     const nb::gil_scoped_acquire gil;
     return in_python(
@@ -93,8 +108,8 @@ class PythonCodec final : public OwnCodec {
     const nb::gil_scoped_acquire gil;
     return in_python([&] {
       const nb::bytes entries(reinterpret_cast<const char*>(x.data()), x.size_bytes());
-      const nb::object made =
-          adapter().attr("encode")(entries, dims_of(layer.shape), numbers_of(layer.key));
+      const nb::object made = adapter().attr("encode")(entries, dims_of(layer.shape),
+                                                       numbers_of(layer.key), layer.setting);
       const Buffer written(made);
       const ConstBytes bytes = written.bytes();
       if (bytes.size() <= body.size() && !bytes.empty())
@@ -120,6 +135,7 @@ class PythonCodec final : public OwnCodec {
   [[nodiscard]] nb::handle adapter() const noexcept { return adapter_.get(); }
   Shared adapter_;
   Traits traits_;
+  double budget_bits_;
 };
 
 /// A key of a spec, as `_own.register` gives it: (name, "integer" | "number", low, high, default or
@@ -164,7 +180,7 @@ Traits traits_of(nb::handle claims) {
   return t;
 }
 
-/// `make(values)` gives (adapter, claims) for the values of the keys.
+/// `make(values)` gives (adapter, claims, bits of the budget) for the values of the keys.
 void register_in_python(const std::string& name, const std::string& help,
                         const std::string& summary, const std::string& example, nb::list keys,
                         nb::object make) {
@@ -180,7 +196,8 @@ void register_in_python(const std::string& name, const std::string& help,
                       for (const nb::handle key : nb::iter(nb::handle(keys_held.get())))
                         read[key[0]] = read_key(values, key);
                       const nb::object made = nb::handle(make_held.get())(read);
-                      return std::make_shared<PythonCodec>(nb::object(made[0]), traits_of(made[1]));
+                      return std::make_shared<PythonCodec>(nb::object(made[0]), traits_of(made[1]),
+                                                           nb::cast<double>(made[2]));
                     });
                   }});
 }

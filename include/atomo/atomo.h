@@ -46,6 +46,17 @@ ATOMO_API atomo_status atomo_format_version(int32_t* major_out, int32_t* minor_o
 /// ATOMO_INVALID_ARGUMENT, with the reason in `atomo_last_error`, for a file that cannot be loaded, was
 /// built for another version of atomo, or whose names are taken.
 ATOMO_API atomo_status atomo_load_codecs(const char* path);
+/// Registers a codec of one's own, written in C, in this process: specs, compressors and messages then take
+/// its name as they take "qsgd". What `codec` points to is copied; its functions and `user` have to stay
+/// for the rest of the process. Safe from several threads at once. ATOMO_INVALID_ARGUMENT for a name of another form,
+/// of the library or registered before, a key that says what cannot be, and a function that is missing.
+ATOMO_API atomo_status atomo_register_codec(const atomo_own_codec* codec);
+/// Takes a registered codec out; its messages are no longer read. ATOMO_INVALID_ARGUMENT if there is none.
+ATOMO_API atomo_status atomo_unregister_codec(const char* name);
+/// Fills `words` with the random words `first`, `first` + 1, ... (of 2^42) of a key, 32 uniform bits each,
+/// the same at both ends: for codecs of one's own.
+ATOMO_API atomo_status atomo_own_draws(const atomo_key* key, uint64_t first, uint32_t* words,
+                                       size_t count);
 
 /// Reads a spec, "atomo:bits=0.5". `*codec` is NULL on failure.
 ATOMO_API atomo_status atomo_codec_create(const char* spec, atomo_codec** codec);
@@ -65,7 +76,7 @@ ATOMO_API atomo_status atomo_codec_equal(const atomo_codec* a, const atomo_codec
                                          int32_t* equal);
 /// What the codec promises.
 ATOMO_API atomo_status atomo_codec_traits(const atomo_codec* codec, atomo_traits* traits);
-/// How many rows the table of codecs has.
+/// How many rows the table of codecs has: those of the library, and of the codecs that are registered now.
 ATOMO_API atomo_status atomo_codec_rows(size_t* rows);
 /// Row `i` of it, in the order of the documentation.
 ATOMO_API atomo_status atomo_codec_row_at(size_t i, atomo_codec_row* row);

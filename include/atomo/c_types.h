@@ -160,7 +160,77 @@ typedef struct atomo_traits {
   uint8_t reserved[11];           ///< zero
 } atomo_traits;
 
-/// A row of the table of codecs; strings of static storage.
+/// A key of the specs of a codec of one's own, `levels=8` of `mine:levels=8`.
+typedef struct atomo_codec_key {
+  const char* name;     ///< "levels": small letters, digits, `_` or `-`
+  const char* choices;  ///< "max|l2": it is one of these texts; NULL: a number from `low` to `high`
+  double low;           ///< the least number
+  double high;          ///< the largest number
+  const char* fallback;  ///< "8": its value in specs without it; NULL: it has to be given
+  int32_t whole;         ///< 1: whole numbers alone
+  int32_t reserved;      ///< zero
+} atomo_codec_key;
+
+/// What the functions of a codec of one's own know of a layer beside its entries.
+typedef struct atomo_codec_layer {
+  const int64_t* dims;  ///< `rank` extents
+  size_t elements;      ///< at least 1
+  const atomo_key*
+      key;  ///< of the message; the sender's at both ends. NULL for `max_bytes` and `price`
+  /// For an encoder with a budget: the place in the table of `price` of the point that the layer is sent
+  /// at. 0 without a budget, and for a decoder: what it needs of the setting stands in the body.
+  size_t setting;
+  char* error;       ///< room for ATOMO_CODEC_ERROR_BYTES: a function that fails may write why
+  int32_t rank;      ///< 0 to 8
+  int32_t reserved;  ///< zero
+} atomo_codec_layer;
+
+/// Bytes of the room for the text of a codec's failure, its terminating zero included.
+#define ATOMO_CODEC_ERROR_BYTES 256
+
+/// An operating point of a codec on a layer: the rate and the distortion of one of its settings.
+typedef struct atomo_rate_point {
+  double bytes;          ///< expected, of the body
+  double squared_error;  ///< expected, of all entries together
+} atomo_rate_point;
+
+/// A codec of one's own: its name and its functions, which OwnCodec in own_codec.hpp describes. They are
+/// called from several threads at once. Those that can fail return 0, or any other number where they do: the call
+/// that needed them then gives ATOMO_CODEC_FAILED, and `atomo_last_error` has the number and what they wrote
+/// to `error`; where `create` fails, the spec is refused with both. `codec` is what `create` made.
+typedef struct atomo_own_codec {
+  const char* name;             ///< 2 to 32 small letters, digits, `_` or `-`, the first a letter
+  const char* summary;          ///< for help texts: one line; may be NULL
+  const char* example;          ///< a spec that parses; NULL: the name alone
+  const atomo_codec_key* keys;  ///< what its specs may say; may be NULL at 0
+  size_t key_count;             ///< of `keys`
+  void* user;                   ///< for `create`; may be NULL
+  /// Makes a codec of the values of all keys, in their order: "levels=8,norm=max". May be NULL: `user` is
+  /// the codec then. `error`: as in atomo_codec_layer.
+  int32_t (*create)(void* user, const char* keys, char* error, void** codec);
+  void (*destroy)(void* codec);  ///< gives up what `create` made; may be NULL
+  /// What the codec claims, in a struct of zeros: `unbiased`, `bias_bound`, `omega`, `contraction` (with their
+  /// flags), `averages_over_workers`, `fixed_size`, `bounded`. NULL: it claims nothing.
+  void (*traits)(void* codec, atomo_traits* claims);
+  /// The most bytes that `encode` writes for a shape: at most 8 an element and 32,000 more.
+  int32_t (*max_bytes)(void* codec, const atomo_codec_layer* layer, size_t* bytes);
+  /// Writes the body of a layer of finite entries; `capacity` is what `max_bytes` said. Equal arguments have
+  /// to give equal bytes.
+  int32_t (*encode)(void* codec, const float* x, const atomo_codec_layer* layer, void* body,
+                    size_t capacity, size_t* bytes);
+  /// Reads what `encode` wrote into `y`, all 0 at first. `body` may be any bytes: fail for those that are wrong.
+  int32_t (*decode)(void* codec, const void* body, size_t bytes, const atomo_codec_layer* layer,
+                    float* y);
+  /// Bits a parameter that its layers pay into the budget of their message, 0.001 to 32. NULL, or 0: none.
+  double (*budget_bits)(void* codec);
+  /// With a budget: what each setting would come to on a layer, 1 to `capacity` points, in any order. A
+  /// function of the entries alone.
+  int32_t (*price)(void* codec, const float* x, const atomo_codec_layer* layer,
+                   atomo_rate_point* points, size_t capacity, size_t* count);
+  uint64_t reserved[4];  ///< zero
+} atomo_own_codec;
+
+/// A row of the table of codecs; its strings stay as long as the process.
 typedef struct atomo_codec_row {
   const char* name;     ///< "qsgd"
   const char* keys;     ///< "bits=1..8, bucket=512, norm=max|l2"

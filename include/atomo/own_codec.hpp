@@ -79,6 +79,15 @@ struct OwnLayer {
   const Shape& shape;  ///< of the tensor, at least one element
   const Key& key;      ///< of the message, `tensor` being this layer's; the sender's at both ends
   const Draws& draws;  ///< of that key
+  /// For an encoder with a budget: the place in the table of `price` of the point that the layer is sent
+  /// at. 0 without a budget, and for a decoder: what it needs of the setting stands in the body.
+  std::size_t setting = 0;
+};
+
+/// An operating point of a codec on a layer: the rate and the distortion of one of its settings.
+struct RatePoint {
+  double bytes = 0;          ///< expected, of the body
+  double squared_error = 0;  ///< expected, of all entries together
 };
 
 /// A codec of one's own. Its functions are called from several threads at once, under the library's
@@ -102,6 +111,21 @@ class OwnCodec {
   /// Reads what `encode` wrote into `y`, whose entries are all 0 at first. `body` may be any bytes,
   /// of any length up to the bound of the format: check what it says before using it, and throw if it is wrong.
   virtual void decode(ConstBytes body, const OwnLayer& layer, std::span<float> y) const = 0;
+
+  /// Bits a parameter that a layer of this codec pays into the budget of its message, 0.001 to 32. 0: it
+  /// has no budget, and `price` is not called. A codec with a budget does not claim `fixed_size`.
+  [[nodiscard]] virtual double budget_bits() const { return 0; }
+  /// With a budget: what each setting of the codec would come to on a layer, 1 to `kMaxRatePoints` of
+  /// them in any order. The library takes the point that is best at the one price of the message, which
+  /// the layers of `atomo` share, and names it to `encode` as `OwnLayer::setting`. `x`: as `encode` gets it.
+  /// Without draws, so that the choice is none of chance: an unbiased codec stays unbiased.
+  [[nodiscard]] virtual std::vector<RatePoint> price(std::span<const float> x,
+                                                     const Shape& shape) const {
+    static_cast<void>(x);
+    static_cast<void>(shape);
+    return {};
+  }
+  static constexpr std::size_t kMaxRatePoints = 64;  ///< of a table of `price`
 };
 
 /// A codec's name, its help and how it is made.
@@ -151,7 +175,7 @@ class CodecRegistry {
 /// What the shared object and its host must agree in; `load_codecs` compares. It changes with the version,
 /// the compiler's ABI, or the types of this header.
 struct CodecsAbi {
-  std::uint32_t interface = 1;         ///< of this header
+  std::uint32_t interface = 2;         ///< of this header
   std::uint32_t compiler_abi = 0;      ///< g++'s or clang's
   std::uint32_t string_abi = 0;        ///< libstdc++'s: old or new strings
   std::uint32_t definition_bytes = 0;  ///< of a CodecDefinition

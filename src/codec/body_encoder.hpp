@@ -48,7 +48,8 @@ struct PreparedForm {
 /// A prepared layer: the input of the search for a price, and of its body.
 struct Prepared {
   PriceInput price;
-  Bytes histogram;  ///< room for magnitudes
+  Bytes histogram;              ///< room for magnitudes
+  std::span<Setting> settings;  ///< room for those of a registered codec
   std::array<PreparedForm, PriceInput::kForms> forms;
 };
 

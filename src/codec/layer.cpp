@@ -49,6 +49,11 @@ ChosenPrice choose_price(const LayerPlan& plan, const PriceInput& input, const L
   return {found.price, true};
 }
 
+/// Whether bodies are read at a price, which then may stand in them.
+bool reads_price(const Kind& kind) noexcept {
+  return rules_of(kind.method).price != HeaderPrice::none;
+}
+
 std::size_t own_price_bytes(const LayerRecord& row) noexcept {
   return (row.flags & LayerRecord::kOwnPrice) != 0 ? kPriceBytes : 0;
 }
@@ -70,7 +75,7 @@ EncoderPlan::EncoderPlan(const Stages& of, const Shape& shape, DType dtype) : st
   has_cuda = traits.cuda;
   if (stages->memory) memory = memory_plan(*stages);
   if (n == 0) return;
-  max_body_bytes = body().max_body_bytes(shape) + (price_rule.pool == Pool::none ? 0 : kPriceBytes);
+  max_body_bytes = body().max_body_bytes(shape) + (reads_price(kind) ? kPriceBytes : 0);
   if (price_rule.cap_bits == 0) return;
   std::size_t least = 0;
   for_each_form(kind, [&](std::uint8_t, const DitheredLayer& layer) {
@@ -147,7 +152,8 @@ Status LayerEncoder::write(const LayerPrices& prices, Bytes body, bool first) no
   row_.flags = non_finite_ ? LayerRecord::kNonFinite : std::uint8_t{0};
   if (!sends()) return non_finite_ ? Status::non_finite : Status::ok;
   Status priced = Status::ok;
-  const ChosenPrice chosen = choose_price(*plan_, prepared_.price, prices, priced);
+  ChosenPrice chosen = choose_price(*plan_, prepared_.price, prices, priced);
+  chosen.own &= reads_price(plan_->kind);
   const std::size_t skip = chosen.own ? kPriceBytes : 0;
   if (is_staged()) body = staged_;
   if (body.size() < plan_->max_body_bytes) return Status::buffer_too_small;

@@ -13,6 +13,7 @@
 #include "codec/memory_stage.hpp"
 #include "core/utf8.hpp"
 #include "format/own_body.hpp"
+#include "price/budget.hpp"
 
 namespace atomo::codec {
 namespace {
@@ -116,13 +117,27 @@ Traits completed(Traits t) {
 }
 
 /// \throws Error
+void check_budget(const std::string& name, const OwnInstance& made) {
+  if (made.budget_bits == 0) return;
+  const std::string what = "the codec '" + name + "' has a budget of " +
+                           format_number(made.budget_bits) + " bits a parameter";
+  if (!(made.budget_bits >= kMinBudgetBits && made.budget_bits <= kMaxBudgetBits))
+    throw Error(what + ": expected " + format_number(kMinBudgetBits) + " to " +
+                format_number(kMaxBudgetBits) + ", or 0 for none");
+  if (made.traits.fixed_size) throw Error(what + " and claims fixed_size: expected one of the two");
+}
+
+/// \throws Error
 Instance make_instance(const Definition& definition, SpecArgs& args) {
   const std::string& name = definition->name;
   Keys keys(args, name);
   OwnInstance made;
   try {
     made.codec = definition->make(keys);
-    if (made.codec != nullptr) made.traits = completed(made.codec->traits());
+    if (made.codec != nullptr) {
+      made.traits = completed(made.codec->traits());
+      made.budget_bits = made.codec->budget_bits();
+    }
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
@@ -134,6 +149,7 @@ Instance make_instance(const Definition& definition, SpecArgs& args) {
   if (made.codec == nullptr)
     throw Error("the codec '" + name + "' could not be made: its maker gave none");
   args.check_keys(keys.read());
+  check_budget(name, made);
   made.spec = keys.spec();
   if (!format::is_own_spec(made.spec)) {
     throw Error("the spec '" + core::shown(made.spec) + "' has " +

@@ -17,7 +17,8 @@ namespace atomo::codec {
 struct OwnInstance {
   std::string spec;  ///< canonical, at most format::kMaxOwnSpec bytes
   std::shared_ptr<const OwnCodec> codec;
-  Traits traits;  ///< as the library completes them
+  Traits traits;           ///< as the library completes them
+  double budget_bits = 0;  ///< a parameter; 0: without a budget
 };
 
 /// Registers all or none. \throws Error

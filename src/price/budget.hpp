@@ -11,6 +11,9 @@
 
 namespace atomo::price {
 
+/// The least and the largest budget, in bits a parameter.
+inline constexpr double kMinBudgetBits = 0.001, kMaxBudgetBits = 32;
+
 /// Of `cap` bits a parameter for n parameters, what `head` bytes leave for bodies; 0 when they
 /// leave nothing.
 [[nodiscard]] inline std::size_t capped_bytes(double cap, std::size_t n,

@@ -59,6 +59,7 @@ Expected expected_of_all(std::span<const PriceInput* const> layers, std::uint32_
 }  // namespace
 
 PriceInput::Best PriceInput::best(float price) const noexcept {
+  if (!settings.empty()) return {0, expected_of_settings(settings, price)};
   const auto count = std::count_if(forms.begin(), forms.end(),
                                    [](const FormInput& form) { return form.exists(); });
   const float step = price * grid_step;

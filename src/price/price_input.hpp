@@ -10,6 +10,7 @@
 #include "atomo/types.hpp"
 #include "price/price.hpp"
 #include "price/price_rule.hpp"
+#include "price/settings.hpp"
 
 namespace atomo::price {
 
@@ -28,6 +29,7 @@ struct PriceInput {
   std::array<FormInput, kForms> forms;  ///< by the form's number in the row
   ConstBytes grid;                      ///< histogram of magnitudes; empty: no coordinates
   float grid_step = 1;                  ///< of the coordinates, in units of the price
+  std::span<const Setting> settings;    ///< of a registered codec, which has no forms and no grid
 
   /// A form, and the expected bits of its body.
   struct Best {

@@ -123,6 +123,47 @@ def test_every_sort_of_key_is_read():
         atomo.Codec("mine:rate=1,mode=c")
 
 
+class Halved(Plain):
+    """f32, or nothing: with a budget."""
+
+    def __init__(self, bits: float = 1.0):
+        self.budget_bits = bits
+
+    def price(self, array):
+        return [(0, np.square(array).sum()), (array.nbytes, 0)]
+
+    def encode(self, array, key, setting):
+        return array.tobytes() if setting == 1 else b""
+
+    def decode(self, body, shape):
+        return super().decode(body, shape) if body else np.zeros(shape, np.float32)
+
+
+def test_budgets_are_shared_where_they_pay():
+    registered(Plain)
+    atomo.unregister("mine")
+    atomo.register("mine", Halved, keys={"bits": (0.001, 40.0)})
+    gradients = {"small": X, "large": 100 * np.repeat(X, 9, axis=0)}
+    model = atomo.Compressor(gradients, "mine:bits=31")
+    decoded = model.decode(model.encode(gradients, step=0), like=gradients)
+    assert (decoded["large"] == gradients["large"]).all() and not decoded["small"].any()
+    with pytest.raises(atomo.Error, match="a budget of 40 bits a parameter: expected 0.001 to 32"):
+        atomo.Codec("mine:bits=40")
+
+    class Wrong(Halved):
+        def price(self, array):
+            return [(-1, 0)]
+
+    with pytest.raises(atomo.Error, match="failed in price: rate point 0 has -1 bytes: expected 0 to its max_bytes, 1948"):
+        registered(Wrong).encode(X, step=0)
+
+    class Priceless(Halved):
+        price = None
+
+    with pytest.raises(atomo.Error, match="it has one of price and budget_bits: expected both"):
+        registered(Priceless)
+
+
 def test_exceptions_keep_their_text_and_are_the_cause():
     class Failing(Plain):
         def encode(self, array, key):

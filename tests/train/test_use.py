@@ -106,6 +106,13 @@ class HelpTest(unittest.TestCase):
         losses = losses_of(out)
         self.assertEqual(len(losses), 6)
         self.assertLess(losses[-1], losses[0])
+        policy = ("--policy", "*.bias = identity; * = mycodec:levels=100")
+        for algorithm, *options in (("ps", *policy, "--down", "mycodec:levels=127"), ("dpsgd", *policy), ("allgather", *policy)):
+            with self.subTest(algorithm=algorithm):
+                out = run("--algorithm", algorithm, "--plugin", plugin, *options, *BRIEF, "--steps", 4, "--out", path(algorithm),
+                          processes=3)
+                losses = losses_of(out)
+                self.assertLess(losses[-1], losses[0])
 
     def test_memories_go_where_every_gradient_is_gathered(self):
         memory = ("--codec", "ef+topk:keep=0.01")

@@ -53,14 +53,20 @@ class _Adapter:
         self._codec = codec
         self._bound = getattr(codec, "max_bytes", None)
         self._wants_key = "key" in inspect.signature(codec.decode).parameters
+        self._has_price = callable(getattr(codec, "price", None))
 
     def max_bytes(self, shape: tuple[int, ...]) -> int:
         if self._bound is None:
             return 4 * int(numpy.prod(shape, dtype=numpy.int64)) + 1024
         return int(self._bound(shape))
 
-    def encode(self, entries: bytes, shape: tuple[int, ...], key: tuple[int, ...]) -> Any:
-        return self._codec.encode(numpy.frombuffer(entries, numpy.float32).reshape(shape), Key(*key))
+    def price(self, entries: bytes, shape: tuple[int, ...]) -> list[tuple[float, float]]:
+        points = self._codec.price(numpy.frombuffer(entries, numpy.float32).reshape(shape))
+        return [(float(size), float(squared_error)) for size, squared_error in points]
+
+    def encode(self, entries: bytes, shape: tuple[int, ...], key: tuple[int, ...], setting: int) -> Any:
+        array = numpy.frombuffer(entries, numpy.float32).reshape(shape)
+        return self._codec.encode(array, Key(*key), setting) if self._has_price else self._codec.encode(array, Key(*key))
 
     def decode(self, body: bytes, shape: tuple[int, ...], key: tuple[int, ...]) -> Any:
         values = self._codec.decode(body, shape, key=Key(*key)) if self._wants_key else self._codec.decode(body, shape)
@@ -79,6 +85,9 @@ def register(name: str, codec: Any, *, keys: Mapping[str, Any] | None = None, su
     - `decode(body, shape) -> array`: what is left of the array, in float32; with a parameter `key` it is given the
       sender's key too. `body` may be any bytes: raise for those that are wrong.
     - `max_bytes(shape) -> int`, if it wants: what `encode` returns at most. Without it 4 bytes an entry and 1,024 more.
+    - `price(array) -> [(bytes, squared_error), ...]` and an attribute `budget_bits`, for a codec with a budget of so many bits
+      a parameter: what each of its settings, 64 at most, would come to on a layer. `encode(array, key, setting)` is then told
+      the place in that list of the one that is best at the one price of the message. docs/own-codec.md has an example.
     - attributes of the names of `Traits`, if it wants, for what it claims: `unbiased`, `bias_bound`, `omega`, `contraction`,
       `averages_over_workers`, `fixed_size` (always `max_bytes`), `bounded` (`max_bytes` is worth sending in full).
 
@@ -122,12 +131,15 @@ def register(name: str, codec: Any, *, keys: Mapping[str, Any] | None = None, su
         if default is None:
             needed.append(example)
 
-    def make(values: dict[str, Any]) -> tuple[_Adapter, dict[str, Any]]:
+    def make(values: dict[str, Any]) -> tuple[_Adapter, dict[str, Any], float]:
         made = codec(**values)
         for method in ("encode", "decode"):
             if not callable(getattr(made, method, None)):
                 raise TypeError(f"it has no method {method}")
-        return _Adapter(made), {claim: getattr(made, claim, None) for claim in _CLAIMS}
+        budget_bits = getattr(made, "budget_bits", None)
+        if callable(getattr(made, "price", None)) != (budget_bits is not None):
+            raise TypeError("it has one of price and budget_bits: expected both, for a codec with a budget, or neither")
+        return _Adapter(made), {claim: getattr(made, claim, None) for claim in _CLAIMS}, float(budget_bits or 0)
 
     example = name + (":" + ",".join(needed) if needed else "")
     _everywhere("register", name, ", ".join(help_), summary, example, rows, make)

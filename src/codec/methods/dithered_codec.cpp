@@ -21,6 +21,7 @@
 #include "cpu/coordinate.hpp"
 #include "cpu/magnitudes.hpp"
 #include "format/dithered_layer.hpp"
+#include "price/budget.hpp"
 #include "price/coordinate_price.hpp"
 #include "price/grid_form.hpp"
 #include "price/magnitude_histogram.hpp"
@@ -225,7 +226,7 @@ double read_budget(SpecArgs& args) {
   if (args.has("bits") && args.has("ratio"))
     args.fail("ratio", "bits= and ratio= say the same: give one of them");
   if (args.has("ratio")) return 32.0 / args.number("ratio", 1, 32000);
-  return args.number("bits", 0.001, 32);
+  return args.number("bits", kMinBudgetBits, kMaxBudgetBits);
 }
 
 PriceOptions read_price_options(SpecArgs& args) {

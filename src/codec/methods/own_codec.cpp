@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/// own: bodies of registered codecs, behind the spec that made them (FORMAT.md, "own"). Whatever their
-/// code throws ends here, as a status.
+/// own: bodies of registered codecs, behind the spec that made them (FORMAT.md, "own"). Those with a
+/// budget choose a setting of theirs at the price. Whatever their code throws ends here, as a status.
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "codec/body_decoder.hpp"
@@ -11,6 +12,7 @@
 #include "core/philox.hpp"
 #include "core/workspace.hpp"
 #include "format/own_body.hpp"
+#include "price/settings.hpp"
 
 namespace atomo::codec {
 namespace {
@@ -51,7 +53,9 @@ Status guarded(const OwnInstance& instance, const char* doing, Call call) noexce
   return Status::codec_failed;
 }
 
-class Own final : public BodyEncoder {
+/// `Base`: BodyEncoder, or PricedEncoder for a codec with a budget.
+template <typename Base>
+class Own : public Base {
  public:
   explicit Own(std::shared_ptr<const OwnInstance> instance)
       : instance_(std::move(instance)), params_(format::own_params(instance_->spec)) {}
@@ -79,9 +83,11 @@ class Own final : public BodyEncoder {
     body[0] = static_cast<std::byte>(instance_->spec.size());
     std::memcpy(body.data() + 1, instance_->spec.data(), instance_->spec.size());
     const LayerDraws draws(in.layer.key);
+    const std::size_t setting = setting_of(in);
     return guarded(*instance_, "encode", [&] {
-      const std::size_t bytes = instance_->codec->encode(
-          {in.layer.x, in.layer.n}, {shape, in.layer.key, draws}, body.subspan(head(), claimed));
+      const std::size_t bytes =
+          instance_->codec->encode({in.layer.x, in.layer.n}, {shape, in.layer.key, draws, setting},
+                                   body.subspan(head(), claimed));
       const bool fits = instance_->traits.fixed_size ? bytes == claimed : bytes <= claimed;
       if (!fits)
         throw Error("it wrote " + std::to_string(bytes) + " bytes for a tensor " +
@@ -91,11 +97,12 @@ class Own final : public BodyEncoder {
     });
   }
 
- private:
+ protected:
+  [[nodiscard]] virtual std::size_t setting_of(const BodyInput&) const noexcept { return 0; }
   [[nodiscard]] std::size_t head() const noexcept {
     return format::own_head_bytes(instance_->spec);
   }
-
+  [[nodiscard]] const OwnInstance& instance() const noexcept { return *instance_; }
   /// What the codec says that a body takes at most.
   Status claim(const Shape& shape, std::size_t& bytes) const noexcept {
     return guarded(*instance_, "max_bytes", [&] {
@@ -108,8 +115,61 @@ class Own final : public BodyEncoder {
     });
   }
 
+ private:
   std::shared_ptr<const OwnInstance> instance_;
   std::uint32_t params_;
+};
+
+/// A codec with a budget: it shares the price of atoms.
+class PricedOwn final : public Own<PricedEncoder> {
+ public:
+  using Own::Own;
+
+  PriceRule price_rule(const Shape&) const noexcept override {
+    PriceRule rule;
+    rule.pool = Pool::atoms;
+    rule.from = PriceRule::From::budget;
+    rule.budget_bits = instance().budget_bits;
+    return rule;
+  }
+  void carve_price_input(const Shape&, Prepared& prepared, Carver& carver) const override {
+    prepared.settings = carver.take<Setting>(OwnCodec::kMaxRatePoints);
+  }
+  Status prepare(const LayerInput& in, Prepared& prepared, Bytes) const noexcept override {
+    return guarded(instance(), "price", [&] {
+      const std::vector<RatePoint> points = instance().codec->price({in.x, in.n}, *in.shape);
+      if (points.empty() || points.size() > OwnCodec::kMaxRatePoints)
+        throw Error("it gave " + std::to_string(points.size()) + " rate points for a tensor " +
+                    in.shape->to_string() + ": expected 1 to " +
+                    std::to_string(OwnCodec::kMaxRatePoints));
+      std::size_t claimed = 0;
+      if (const Status s = claim(*in.shape, claimed); failed(s)) return s;
+      for (std::size_t i = 0; i < points.size(); ++i) {
+        check_point(points[i], i, claimed);
+        const double bytes = points[i].bytes + static_cast<double>(head());
+        prepared.settings[i] = {static_cast<std::uint64_t>(std::llround(8 * 256 * bytes)),
+                                points[i].squared_error};
+      }
+      prepared.price.settings = prepared.settings.first(points.size());
+      return Status::ok;
+    });
+  }
+
+ private:
+  std::size_t setting_of(const BodyInput& in) const noexcept override {
+    return price::best_setting(in.prepared->price.settings, in.price);
+  }
+
+  /// \throws Error
+  static void check_point(const RatePoint& point, std::size_t setting, std::size_t most) {
+    const std::string what = "rate point " + std::to_string(setting) + " has ";
+    if (!(point.bytes >= 0 && point.bytes <= static_cast<double>(most)))
+      throw Error(what + format_number(point.bytes) + " bytes: expected 0 to its max_bytes, " +
+                  std::to_string(most));
+    if (!(point.squared_error >= 0 && std::isfinite(point.squared_error)))
+      throw Error(what + "the squared error " + format_number(point.squared_error) +
+                  ": expected a finite number of at least 0");
+  }
 };
 
 std::string describe(const Kind&) { return "own"; }
@@ -166,7 +226,9 @@ Status count(ConstBytes body, const Kind& kind, std::uint8_t, std::uint64_t& ato
 const BodyDecoder decoders::own{describe, max_bytes, workspace, decode, count};
 
 std::shared_ptr<const BodyEncoder> make_own(std::string_view name, SpecArgs& args) {
-  return std::make_shared<Own>(parse_own(name, args));
+  auto instance = parse_own(name, args);
+  if (instance->budget_bits > 0) return std::make_shared<PricedOwn>(std::move(instance));
+  return std::make_shared<Own<BodyEncoder>>(std::move(instance));
 }
 
 }  // namespace atomo::codec
