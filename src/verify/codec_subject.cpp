@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Codecs of this library as subjects: their traits are what they claim.
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -47,32 +46,6 @@ class Coder {
   std::vector<std::byte> message_, workspace_;
 };
 
-/// The number behind a key of a spec, 0 where it has none.
-double number_of(const std::string& spec, const std::string& key) {
-  const std::size_t found = spec.find(key + "=");
-  return found == std::string::npos ? 0
-                                    : std::strtod(spec.c_str() + found + key.size() + 1, nullptr);
-}
-
-/// What a spec says of the tensors that its traits are about: a fixed price is a fixed grid, halves have a
-/// range, and powers of two have no half below the smallest normal number.
-void narrow(Claims& claims, const std::string& spec) {
-  claims.step = std::max(number_of(spec, "price"), number_of(spec, "delta"));
-  if (spec.find("dtype=f16") != std::string::npos) {
-    claims.step = 0x1p-24;
-    claims.highest = 65504;
-  }
-  if (spec.find("dtype=bf16") != std::string::npos) {
-    claims.smallest = 0x1p-126;
-    claims.highest = 0x1.FEp127;
-  }
-  if (spec.starts_with("natural")) claims.smallest = 0x1p-126;
-  // What is drawn arrives at the scale at which the shares of a chunk come to its k slots, a bf16; a level
-  // that is seldom drawn would hide from the range that was seen.
-  if (spec.find("select=drawn") != std::string::npos && spec.find("dct=") == std::string::npos)
-    claims.largest = std::max(1.0, number_of(spec, "chunk") / number_of(spec, ",k")) * (1 + 0x1p-6);
-}
-
 }  // namespace
 
 Subject subject_of(const Codec& codec) {
@@ -102,7 +75,10 @@ Claims claims_of(const Codec& codec) {
   claims.fixed_size = traits.fixed_size;
   claims.max_bytes = [codec](const Shape& shape) { return codec.max_encoded_bytes(shape); };
   claims.non_finite = NonFinite::everywhere;
-  narrow(claims, codec.to_string());
+  claims.largest = traits.largest;
+  claims.step = traits.step;
+  claims.smallest = traits.smallest;
+  claims.highest = traits.highest;
   return claims;
 }
 

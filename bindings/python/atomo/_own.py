@@ -14,7 +14,8 @@ from . import _atomo
 from ._errors import Error
 from ._messages import Key
 
-_CLAIMS = ("unbiased", "bias_bound", "omega", "contraction", "averages_over_workers", "fixed_size", "bounded")
+_CLAIMS = ("unbiased", "bias_bound", "omega", "contraction", "averages_over_workers", "fixed_size", "bounded",
+           "largest", "step", "smallest", "highest")
 
 
 # Each extension of the package has the library inside, so codecs are registered in each. What is done in the first is
@@ -80,7 +81,8 @@ def register(name: str, codec: Any, *, keys: Mapping[str, Any] | None = None, su
       sender's key too. `body` may be any bytes: raise for those that are wrong.
     - `max_bytes(shape) -> int`, if it wants: what `encode` returns at most. Without it 4 bytes an entry and 1,024 more.
     - attributes of the names of `Traits`, if it wants, for what it claims: `unbiased`, `bias_bound`, `omega`, `contraction`,
-      `averages_over_workers`, `fixed_size` (always `max_bytes`), `bounded` (`max_bytes` is worth sending in full).
+      `averages_over_workers`, `fixed_size` (always `max_bytes`), `bounded` (`max_bytes` is worth sending in full),
+      `largest`, `step`, `smallest`, `highest`.
 
     `keys`: what a spec may say, by the names of the class's parameters: a `range` for whole numbers, a pair of floats for
     numbers from one to the other, a list of texts for a choice. Defaults are the parameters' own; a key without one has
