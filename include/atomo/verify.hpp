@@ -186,8 +186,9 @@ struct Report {
 /// Error for one with a memory, which encodes in a `Compressor` alone.
 [[nodiscard]] Subject subject_of(const Codec& codec);
 /// What its traits promise, about shapes that it takes; no message longer than `max_encoded_bytes`, which a
-/// `cap=` bounds; and with a budget (`bits=`, `ratio=`) messages of `expected_bytes` on average, up to 1/16 for
-/// what a price only estimates, of tensors of which `encode` does not say `Status::overspent`.
+/// `cap=` bounds; and with a budget (`bits=`, `ratio=`) messages of `expected_bytes` on average, up to 1/32 and
+/// 24 bytes more, since a price is found from estimates, of tensors of which `encode` does not say
+/// `Status::overspent`.
 [[nodiscard]] Claims claims_of(const Codec& codec);
 
 /// Draws messages of every tensor and looks at each claim. \throws Error for a subject without both

@@ -50,8 +50,9 @@ class Coder {
   Status status_ = Status::ok;
 };
 
-/// A price is found from estimates of the bits of an atom, which tails and small tensors are off from.
-constexpr double kEstimate = 1 + 0x1p-4;
+/// A price is found from estimates of the bits of an atom, which tails are off from, and small tensors by
+/// some bytes.
+constexpr double kEstimate = 1 + 0x1p-5, kSmallBytes = 24;
 /// Draws of which none may say that the budget pays for no message. A sketch, and so its price, is drawn.
 constexpr std::uint32_t kAsked = 4;
 
@@ -65,7 +66,8 @@ std::function<double(const Input&)> budget_of(const Codec& codec) {
       coder->encode(input.values, input.shape, {.step = step});
       if (has(coder->status(), Status::overspent)) return std::numeric_limits<double>::infinity();
     }
-    return kEstimate * static_cast<double>(codec.expected_bytes(input.shape).value_or(0));
+    return kEstimate * static_cast<double>(codec.expected_bytes(input.shape).value_or(0)) +
+           kSmallBytes;
   };
 }
 
