@@ -293,6 +293,15 @@ std::size_t data_at(File kind, ConstBytes file) {
   return 0;
 }
 
+/// A size, a place or a length of a header that is otherwise as it was.
+void change_digit(Bytes header, Draw& draw) {
+  std::vector<std::size_t> digits;
+  for (std::size_t i = 0; i < header.size(); ++i)
+    if (header[i] >= std::byte{'0'} && header[i] <= std::byte{'9'}) digits.push_back(i);
+  if (!digits.empty())
+    header[digits[draw() % digits.size()]] = static_cast<std::byte>('0' + draw() % 10);
+}
+
 void mutate(Buffer& input, const AnyMutation& any, Draw& draw) {
   if (input.empty()) return any(input, kTarget.most);
   const std::byte first = input[0];
@@ -300,6 +309,10 @@ void mutate(Buffer& input, const AnyMutation& any, Draw& draw) {
   Buffer rest(input.begin() + 1, input.end());
   // Behind a header that stands, now and then: more changes than one seldom leave it so.
   const std::size_t kept = draw() % 4 == 0 ? data_at(kind, rest) : 0;
+  const std::uint64_t what = kept > 0 ? draw() % 4 : 2;
+  if (what == 0) change_digit(Bytes(input).subspan(1, kept), draw);
+  if (what == 1) input.resize(1 + draw() % rest.size());  // a file that was cut off
+  if (what < 2) return;
   Buffer part(rest.begin() + static_cast<std::ptrdiff_t>(kept), rest.end());
   any(part, kTarget.most - 1 - std::min(kept, kTarget.most - 1));
   rest.resize(kept);
