@@ -66,8 +66,13 @@ atomo_status atomo_codec_traits(const atomo_codec* codec, atomo_traits* traits) 
     out.bias_bound = t.bias_bound;
     out.omega = t.omega.value_or(0);
     out.contraction = t.contraction.value_or(0);
+    out.largest = t.largest.value_or(0);
+    out.step = t.step;
+    out.smallest = t.smallest;
+    out.highest = t.highest;
     out.has_omega = t.omega.has_value();
     out.has_contraction = t.contraction.has_value();
+    out.has_largest = t.largest.has_value();
     out.unbiased = t.unbiased;
     out.linear = t.linear;
     out.averages_over_workers = t.averages_over_workers;

@@ -26,6 +26,10 @@ nb::dict traits_of(const PyCodec& self) {
   traits["bias_bound"] = t.bias_bound;
   traits["omega"] = number_or_none(t.omega);
   traits["contraction"] = number_or_none(t.contraction);
+  traits["largest"] = number_or_none(t.largest);
+  traits["step"] = t.step;
+  traits["smallest"] = t.smallest;
+  traits["highest"] = t.highest;
   traits["linear"] = t.linear;
   traits["averages_over_workers"] = t.averages_over_workers;
   traits["fixed_size"] = t.fixed_size;

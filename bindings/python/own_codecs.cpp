@@ -177,6 +177,10 @@ Traits traits_of(nb::handle claims) {
   t.omega = number("omega");
   t.contraction = number("contraction");
   t.bias_bound = number("bias_bound").value_or(0);
+  t.largest = number("largest");
+  t.step = number("step").value_or(t.step);
+  t.smallest = number("smallest").value_or(t.smallest);
+  t.highest = number("highest").value_or(t.highest);
   return t;
 }
 

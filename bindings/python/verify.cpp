@@ -80,6 +80,12 @@ void add_claim(verify::Claims& claims, const std::string& name, nb::handle value
     claims.fixed_size = truth();
   } else if (name == "max_bytes") {
     claims.max_bytes = [most = nb::cast<std::size_t>(value)](const Shape&) { return most; };
+  } else if (name == "average_bytes") {
+    claims.average_bytes = [most = number()](const verify::Input&) { return most; };
+  } else if (name == "bits") {
+    claims.average_bytes = [bits = number()](const verify::Input& input) {
+      return bits / 8 * static_cast<double>(input.values.size());
+    };
   } else if (name == "deterministic") {
     claims.deterministic = truth();
   } else if (name == "order_free") {

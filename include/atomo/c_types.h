@@ -141,13 +141,18 @@ typedef struct atomo_prices {
 
 /// What a codec promises; booleans are 0 or 1. See Traits in types.hpp.
 typedef struct atomo_traits {
-  double bias_bound;        ///< |E[decoded] - x| <= bias_bound * (|x| + step); infinite when biased
-  double omega;             ///< E||decoded - g||^2 <= omega ||g||^2; 0 without `has_omega`
-  double contraction;       ///< E||decoded - g||^2 <= (1 - contraction) ||g||^2; 0 without its flag
-  uint8_t has_omega;        ///< `omega` is known without seeing g
-  uint8_t has_contraction;  ///< `contraction` is known without seeing g
-  uint8_t unbiased;         ///< E[decoded] = g for every finite g, up to `bias_bound`
-  uint8_t linear;           ///< messages add without decoding
+  double bias_bound;   ///< |E[decoded] - x| <= bias_bound * (|x| + step); infinite when biased
+  double omega;        ///< E||decoded - g||^2 <= omega ||g||^2; 0 without `has_omega`
+  double contraction;  ///< E||decoded - g||^2 <= (1 - contraction) ||g||^2; 0 without its flag
+  double largest;      ///< |decoded_i| <= largest * max |g|; 0 without `has_largest`
+  double step;         ///< of a fixed grid; 0 where the grid follows the tensor
+  double smallest;     ///< the promises above are about largest magnitudes from here on, and zeros
+  double highest;      ///< and not above this; infinite where a message holds every float
+  uint8_t has_omega;   ///< `omega` is known without seeing g
+  uint8_t has_contraction;        ///< `contraction` is known without seeing g
+  uint8_t has_largest;            ///< `largest` is known without seeing g
+  uint8_t unbiased;               ///< E[decoded] = g for every finite g, up to `bias_bound`
+  uint8_t linear;                 ///< messages add without decoding
   uint8_t averages_over_workers;  ///< the mean's variance falls with the number of workers
   uint8_t fixed_size;             ///< the size depends on the shape alone
   uint8_t allocates;              ///< encode or decode takes heap memory
@@ -157,7 +162,7 @@ typedef struct atomo_traits {
   uint8_t cuda;                   ///< has a CUDA twin
   uint8_t bounded;                ///< a fixed size or a `cap=`: `wire_bytes` says which
   uint8_t memory;                 ///< keeps what it has not sent: a compressor alone encodes
-  uint8_t reserved[11];           ///< zero
+  uint8_t reserved[10];           ///< zero
 } atomo_traits;
 
 /// A key of the specs of a codec of one's own, `levels=8` of `mine:levels=8`.

@@ -99,7 +99,7 @@ class OwnCodec {
 
   /// What the codec claims: `unbiased`, `bias_bound`, `omega`, `contraction`,
   /// `averages_over_workers`, `fixed_size` (every body has `max_bytes`), `bounded` (`max_bytes` is
-  /// worth sending in full). The library believes them, and sets the other members: it runs on the CPU,
+  /// worth sending in full), and the tensors that this is about: `largest`, `step`, `smallest`, `highest`. The library believes them, and sets the other members: it runs on the CPU,
   /// may allocate, and is not linear. A codec that is not unbiased has an infinite `bias_bound`.
   [[nodiscard]] virtual Traits traits() const { return {}; }
   /// The most bytes that `encode` writes for this shape: at most 8 an element and 32,000 more.

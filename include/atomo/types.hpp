@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -237,11 +238,20 @@ struct Traits {
   /// step at that entry; for singular pairs the norm of the entry's line along the matrix's shorter
   /// side, for a sketch that of its row. It covers float rounding alone. Infinite for a biased codec.
   double bias_bound = 0;
-  /// E||decode - g||^2 <= omega ||g||^2, where a bound is known without g. Of `natural`, of
-  /// `minmax` and of `identity` in bf16 it holds where the largest entry is no subnormal number.
+  /// E||decode - g||^2 <= omega ||g||^2, where a bound is known without g.
   std::optional<double> omega;
   std::optional<double>
-      contraction;      ///< E||decode - g||^2 <= (1 - contraction) ||g||^2, where known
+      contraction;  ///< E||decode - g||^2 <= (1 - contraction) ||g||^2, where known
+  /// No decoded entry is above `largest` times the largest magnitude of g, in any draw; where known.
+  std::optional<double> largest;
+  /// The step of a fixed grid, such as a fixed price or the least f16: an entry of a tensor far below it may
+  /// decode to a few steps, once in many draws. 0 where the grid follows the tensor.
+  double step = 0;
+  /// `unbiased`, `omega`, `contraction` and `largest` are about tensors whose largest magnitude is not below
+  /// this, and about zeros: 2^-126 where a subnormal number has fewer bits to round to.
+  double smallest = 0;
+  /// Nor above this: the largest magnitude that a message can hold.
+  double highest = std::numeric_limits<double>::infinity();
   bool linear = false;  ///< payloads add without decoding (of coordinates: arithmetic.hpp)
   bool averages_over_workers =
       false;  ///< workers' errors are independent, so the mean's variance falls with 1/W

@@ -44,7 +44,8 @@ struct Subject {
   Encode encode;     ///< a tensor to a message
   Decode decode;     ///< a message to a tensor of the same shape
   /// Not 0 where the steps 0 to `outcomes` - 1 of a key are all that can happen, each as likely as any
-  /// other: then every outcome is drawn once, and a bias is found without a band.
+  /// other: then every outcome of every tensor is drawn once, and nothing has a band. At most
+  /// `Options::draws`.
   std::uint64_t outcomes = 0;
 };
 
@@ -53,6 +54,13 @@ enum class NonFinite : std::uint8_t {
   any,         ///< nothing is claimed
   told,        ///< it is refused, or some decoded entry is not finite
   everywhere,  ///< it is refused, or every decoded entry is NaN
+};
+
+/// A tensor to verify with.
+struct Input {
+  std::string name;           ///< as reports call it
+  Shape shape;                ///< of the tensor
+  std::vector<float> values;  ///< row-major
 };
 
 /// What a subject claims. Only what is claimed is checked; that every finite tensor is taken and
@@ -78,16 +86,15 @@ struct Claims {
   bool independent_entries = false;  ///< errors of different entries are uncorrelated
   bool fixed_size = false;           ///< a message's size follows from the shape alone
   std::function<std::size_t(const Shape&)> max_bytes;  ///< no message is longer; empty: not claimed
+  /// The mean of a tensor's messages is at most this many bytes, a budget; infinite for a tensor of which
+  /// nothing is claimed. Empty: not claimed.
+  std::function<double(const Input&)> average_bytes;
+  /// Whether tensors of a shape are taken, and the claims are about them; others are not looked at. Empty: all
+  /// are.
+  std::function<bool(const Shape&)> takes;
   bool deterministic = true;              ///< the same tensor and key give the same bytes
   bool order_free = true;                 ///< whatever was encoded or decoded in between
   NonFinite non_finite = NonFinite::any;  ///< of tensors with an Inf or a NaN
-};
-
-/// A tensor to verify with.
-struct Input {
-  std::string name;           ///< as reports call it
-  Shape shape;                ///< of the tensor
-  std::vector<float> values;  ///< row-major
 };
 
 /// How much is drawn.
@@ -178,12 +185,14 @@ struct Report {
 /// A codec of this library on the CPU, with memory of its own: not for several threads at once. \throws
 /// Error for one with a memory, which encodes in a `Compressor` alone.
 [[nodiscard]] Subject subject_of(const Codec& codec);
-/// What its traits promise. Relative errors of bf16 and of powers of two are about tensors that are not
-/// subnormal, f16 is about magnitudes up to 65,504, and a fixed price is a `step`.
+/// What its traits promise, about shapes that it takes; no message longer than `max_encoded_bytes`, which a
+/// `cap=` bounds; and with a budget (`bits=`, `ratio=`) messages of `expected_bytes` on average, up to 1/32 and
+/// 24 bytes more, since a price is found from estimates, of tensors of which `encode` does not say
+/// `Status::overspent`.
 [[nodiscard]] Claims claims_of(const Codec& codec);
 
 /// Draws messages of every tensor and looks at each claim. \throws Error for a subject without both
-/// functions, fewer than 64 draws, a family error outside (0, 1), a claim that is no number of its kind,
+/// functions, fewer than 64 draws or than outcomes, a family error outside (0, 1), a claim that is no number of its kind,
 /// or no tensor to look at.
 [[nodiscard]] Report run(const Subject& subject, const Claims& claims, const Options& options = {});
 

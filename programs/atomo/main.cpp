@@ -266,7 +266,8 @@ void add_verify(CLI::App& app, Options& options) {
           "What is claimed, once for each, in place of the codec's traits: unbiased, bias-bound=B, "
           "omega=W, contraction=D, largest=L, step=S, smallest=S, highest=H, workers, entries, "
           "fixed-size, "
-          "max-bytes=N, deterministic, order-free, non-finite=told|everywhere")
+          "max-bytes=N, average-bytes=N, bits=B (an entry, on average), deterministic, order-free, "
+          "non-finite=told|everywhere")
       ->allow_extra_args(false)
       ->type_name("CLAIM");
   command
@@ -279,6 +280,13 @@ void add_verify(CLI::App& app, Options& options) {
       ->add_option("--draws", o.draws,
                    "Messages of a tensor, at least 64; 4096 by default, 128 of commands")
       ->transform(integer_between(64, 1u << 30))
+      ->type_name("N");
+  command
+      ->add_option(
+          "--outcomes", o.outcomes,
+          "Commands have so many outcomes, equally likely: {key} (and {step}) is 0 to N - 1, each "
+          "is drawn once, and nothing is estimated")
+      ->transform(integer_between(1, 1u << 30))
       ->type_name("N");
   add_integer(*command, "--seed", o.seed, 0, "Seed of every draw and of the tensors");
   command

@@ -19,7 +19,7 @@ Traits Stages::traits() const {
     t.memory = true;
     t.unbiased = t.averages_over_workers = false;
     t.bias_bound = std::numeric_limits<double>::infinity();
-    t.omega = t.contraction = std::nullopt;
+    t.omega = t.contraction = t.largest = std::nullopt;
   }
   if (!lossless) return t;
   t.linear = t.fixed_size = t.capturable = t.cuda = false;

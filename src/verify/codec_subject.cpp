@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// Codecs of this library as subjects: their traits are what they claim.
 #include <algorithm>
-#include <cstdlib>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -19,11 +19,13 @@ class Coder {
     grow(message_, codec_.max_encoded_bytes(shape));
     grow(workspace_, codec_.encode_workspace_bytes(shape));
     std::uint64_t bytes = 0;
-    const Status status = codec_.encode({x.data(), DType::f32, shape}, key,
-                                        {message_.data(), message_.size(), &bytes}, context());
-    check(status, "encode");
+    status_ = codec_.encode({x.data(), DType::f32, shape}, key,
+                            {message_.data(), message_.size(), &bytes}, context());
+    check(status_, "encode");
     return {message_.begin(), message_.begin() + static_cast<std::ptrdiff_t>(bytes)};
   }
+  /// Of the last tensor that was encoded.
+  [[nodiscard]] Status status() const noexcept { return status_; }
   void decode(ConstBytes message, std::span<float> y, const Shape& shape) {
     grow(workspace_, codec_.decode_workspace_bytes(shape));
     check(codec_.decode(message, {y.data(), DType::f32, shape}, context()), "decode");
@@ -45,32 +47,37 @@ class Coder {
 
   Codec codec_;
   std::vector<std::byte> message_, workspace_;
+  Status status_ = Status::ok;
 };
 
-/// The number behind a key of a spec, 0 where it has none.
-double number_of(const std::string& spec, const std::string& key) {
-  const std::size_t found = spec.find(key + "=");
-  return found == std::string::npos ? 0
-                                    : std::strtod(spec.c_str() + found + key.size() + 1, nullptr);
+/// A price is found from estimates of the bits of an atom, which tails are off from, and small tensors by
+/// some bytes.
+constexpr double kEstimate = 1 + 0x1p-5, kSmallBytes = 24;
+/// Draws of which none may say that the budget pays for no message. A sketch, and so its price, is drawn.
+constexpr std::uint32_t kAsked = 4;
+
+/// The budget of a codec that has one. Those of a fixed size have a claim of their own.
+std::function<double(const Input&)> budget_of(const Codec& codec) {
+  const Shape any{1, 1};
+  if (codec.traits().fixed_size || !codec.expected_bytes(any)) return {};
+  const auto coder = std::make_shared<Coder>(codec);
+  return [codec, coder](const Input& input) {
+    for (std::uint32_t step = 0; step < kAsked; ++step) {
+      coder->encode(input.values, input.shape, {.step = step});
+      if (has(coder->status(), Status::overspent)) return std::numeric_limits<double>::infinity();
+    }
+    return kEstimate * static_cast<double>(codec.expected_bytes(input.shape).value_or(0)) +
+           kSmallBytes;
+  };
 }
 
-/// What a spec says of the tensors that its traits are about: a fixed price is a fixed grid, halves have a
-/// range, and powers of two have no half below the smallest normal number.
-void narrow(Claims& claims, const std::string& spec) {
-  claims.step = std::max(number_of(spec, "price"), number_of(spec, "delta"));
-  if (spec.find("dtype=f16") != std::string::npos) {
-    claims.step = 0x1p-24;
-    claims.highest = 65504;
+/// A `cap=` has no room for one run of a small tensor's atoms.
+bool takes(const Codec& codec, const Shape& shape) {
+  try {
+    return codec.max_encoded_bytes(shape) > 0;
+  } catch (const Error&) {
+    return false;
   }
-  if (spec.find("dtype=bf16") != std::string::npos) {
-    claims.smallest = 0x1p-126;
-    claims.highest = 0x1.FEp127;
-  }
-  if (spec.starts_with("natural")) claims.smallest = 0x1p-126;
-  // What is drawn arrives at the scale at which the shares of a chunk come to its k slots, a bf16; a level
-  // that is seldom drawn would hide from the range that was seen.
-  if (spec.find("select=drawn") != std::string::npos && spec.find("dct=") == std::string::npos)
-    claims.largest = std::max(1.0, number_of(spec, "chunk") / number_of(spec, ",k")) * (1 + 0x1p-6);
 }
 
 }  // namespace
@@ -101,8 +108,13 @@ Claims claims_of(const Codec& codec) {
   claims.independent_workers = traits.unbiased && traits.averages_over_workers;
   claims.fixed_size = traits.fixed_size;
   claims.max_bytes = [codec](const Shape& shape) { return codec.max_encoded_bytes(shape); };
+  claims.average_bytes = budget_of(codec);
+  claims.takes = [codec](const Shape& shape) { return takes(codec, shape); };
   claims.non_finite = NonFinite::everywhere;
-  narrow(claims, codec.to_string());
+  claims.largest = traits.largest;
+  claims.step = traits.step;
+  claims.smallest = traits.smallest;
+  claims.highest = traits.highest;
   return claims;
 }
 

@@ -24,6 +24,9 @@ void check(const Subject& subject, const Claims& claims, const Options& options)
   require(subject.encode && subject.decode, "a subject has an encode and a decode");
   require(options.draws >= kFewestDraws,
           std::to_string(options.draws) + " draws; at least 64 are needed");
+  require(subject.outcomes <= options.draws, std::to_string(subject.outcomes) + " outcomes and " +
+                                                 std::to_string(options.draws) +
+                                                 " draws; each outcome needs one");
   require(options.family_error > 0 && options.family_error < 1,
           "the family error is between 0 and 1, 1e-9 for one");
   const auto is_at_least = [](double value, double least) {
@@ -60,6 +63,7 @@ std::vector<std::string> lines_of(const Claims& claims) {
   if (claims.independent_entries) lines.push_back("independent entries");
   if (claims.fixed_size) lines.push_back("fixed size");
   if (claims.max_bytes) lines.push_back("bytes at most");
+  if (claims.average_bytes) lines.push_back("bytes on average");
   if (claims.deterministic) lines.push_back("deterministic");
   if (claims.order_free) lines.push_back("order-free");
   if (claims.non_finite == NonFinite::told) lines.push_back("Inf and NaN are told");

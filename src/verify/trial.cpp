@@ -20,6 +20,8 @@ constexpr double kAlmostNone = 1e-9;     ///< squared error of roundings
 constexpr double kClips[] = {1.02, 1.1, 1.3, 2, 4};
 constexpr std::uint64_t kShort = 64;  ///< entries of tensors that are drawn four times as often
 
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
 double product(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
@@ -87,10 +89,11 @@ Trial::Trial(const Subject& subject, const Claims& claims, const Options& option
   draws_ = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(options.entries / n, kFewDraws,
                                 n <= kShort ? std::uint64_t{4} * options.draws : options.draws));
-  if (!claims.unbiased && !claims.omega && !claims.contraction) draws_ = kFewDraws;
+  const bool means =
+      claims.unbiased || claims.omega || claims.contraction || claims.average_bytes != nullptr;
+  if (!means) draws_ = kFewDraws;
   if (bias_.energy() == 0) draws_ = std::min(draws_, 4 * kFewDraws);
-  if (subject.outcomes != 0 && subject.outcomes <= draws_)
-    draws_ = static_cast<std::uint32_t>(subject.outcomes);
+  if (enumerated()) draws_ = static_cast<std::uint32_t>(subject.outcomes);
   if (keys_ && claims.unbiased) {
     ring_.assign(std::size_t{1} << (kLags - 1), std::vector<double>(input.values.size()));
     lags_.resize(kLags);
@@ -105,8 +108,8 @@ Key Trial::key(std::uint32_t step, std::uint16_t worker, std::uint16_t tensor) c
 Place Trial::place(const char* claim, const char* what) const { return {claim, what, input_.name}; }
 
 void Trial::run() {
-  if (!finite_) return look_at_non_finite();
   if (is_outside()) return;
+  if (!finite_) return look_at_non_finite();
   if (options_.progress) options_.progress(input_.name);
   draw_all();
   if (failed_) return;
@@ -117,9 +120,8 @@ void Trial::run() {
   if (input_.values.empty()) return;
   look_at_squares();
   if (!claims_.unbiased) return;
-  const bool enumerated = subject_.outcomes != 0 && subject_.outcomes == draws_;
-  bias_.look(findings_, enumerated);
-  if (bias_.energy() == 0 || enumerated) return;
+  bias_.look(findings_, enumerated());
+  if (bias_.energy() == 0 || enumerated()) return;
   look_at_products();
   if (keys_ && !failed_) look_at_layers();
   if (keys_ && claims_.independent_workers && !failed_) look_at_workers();
@@ -127,6 +129,7 @@ void Trial::run() {
 
 /// The claims are not about this tensor.
 bool Trial::is_outside() const {
+  if (claims_.takes && !claims_.takes(input_.shape)) return true;
   const double most = bias_.largest();
   return most > claims_.highest || (most > 0 && most < claims_.smallest);
 }
@@ -142,6 +145,7 @@ void Trial::draw_all() {
 void Trial::take(std::uint32_t step) {
   if (step < kRepeats) first_messages_.push_back(channel_.message());
   bytes_.add(static_cast<double>(channel_.message().size()));
+  draws_of_bytes_.push_back(static_cast<double>(channel_.message().size()));
   if (input_.values.empty()) return;
   bias_.add(channel_.decoded());
   channel_.error_into(error_);
@@ -286,6 +290,9 @@ void Trial::look_at_sizes() {
     findings_.compared(place("bytes at most", "bytes of the longest"), bytes_.highest <= most,
                        bytes_.highest, most);
   }
+  const double budget = claims_.average_bytes ? claims_.average_bytes(input_) : kInfinite;
+  if (std::isfinite(budget))
+    look_at_mean(place("bytes on average", "mean of messages"), draws_of_bytes_, budget);
 }
 
 /// A claim on the squared error leaves zeros none.
@@ -296,27 +303,29 @@ void Trial::look_at_zero() {
                      squares_.highest == 0, squares_.highest, 0);
 }
 
-/// Errors are cut, which only lowers their mean: what is left has a known range.
+/// Numbers of at least 0 are cut, which only lowers their mean: what is left has a known range.
+void Trial::look_at_mean(const Place& where, const std::vector<double>& numbers, double allowed) {
+  for (const double clip : kClips) {
+    Statistic cut;
+    for (const double value : numbers)
+      cut.add(enumerated() ? value : std::min(value, clip * allowed));
+    findings_.look({where,
+                    cut,
+                    {0, clip * allowed},
+                    allowed * (1 + kAlmostNone),
+                    true,
+                    true,
+                    enumerated(),
+                    std::nullopt});
+  }
+}
+
 void Trial::look_at_squares() {
   if (bias_.energy() == 0) return;
-  const bool enumerated = subject_.outcomes != 0 && subject_.outcomes == draws_;
   const auto look = [&](const char* claim, double allowed) {
-    if (!(allowed > 0)) {
-      return findings_.compared(place(claim, "squared error"), squares_.highest <= kAlmostNone,
-                                squares_.highest, allowed);
-    }
-    for (const double clip : kClips) {
-      Statistic cut;
-      for (const double square : draws_of_squares_) cut.add(std::min(square, clip * allowed));
-      findings_.look({place(claim, "squared error"),
-                      enumerated ? squares_ : cut,
-                      {0, clip * allowed},
-                      allowed * (1 + kAlmostNone),
-                      true,
-                      true,
-                      enumerated,
-                      std::nullopt});
-    }
+    if (allowed > 0) return look_at_mean(place(claim, "squared error"), draws_of_squares_, allowed);
+    findings_.compared(place(claim, "squared error"), squares_.highest <= kAlmostNone,
+                       squares_.highest, allowed);
   };
   if (claims_.omega) look("omega", *claims_.omega);
   if (claims_.contraction) look("contraction", 1 - *claims_.contraction);

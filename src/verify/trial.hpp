@@ -53,11 +53,14 @@ class Trial {
                         std::uint16_t tensor = 0) const;
   [[nodiscard]] Place place(const char* claim, const char* what) const;
   [[nodiscard]] bool is_outside() const;
+  [[nodiscard]] bool enumerated() const noexcept { return subject_.outcomes != 0; }
   void draw_all();
   void take(std::uint32_t step);
   void look_at_repeats();
   void look_at_non_finite();
   void look_at_sizes();
+  /// Numbers of a draw each, of at least 0, whose mean may be `allowed` at most.
+  void look_at_mean(const Place& where, const std::vector<double>& numbers, double allowed);
   void look_at_squares();
   void look_at_layers();
   void look_at_workers();
@@ -78,7 +81,7 @@ class Trial {
   bool keys_ = false, finite_ = true, failed_ = false;
   std::uint32_t draws_ = 0;
   Statistic bytes_, squares_;
-  std::vector<double> draws_of_squares_;
+  std::vector<double> draws_of_squares_, draws_of_bytes_;
   std::vector<std::vector<std::byte>> first_messages_;
   std::vector<double> error_, sum_;  ///< of the draw; of the draws of a block
   double block_squares_ = 0;

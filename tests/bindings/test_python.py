@@ -282,6 +282,9 @@ def test_traits():
     assert atomo.Codec("randomk:keep=0.25").traits.omega >= 3 and atomo.Codec("sign").traits.omega is None
     assert 0 < atomo.Codec("topk:keep=0.25").traits.contraction <= 0.25
     assert atomo.Codec("atomo:atoms=coordinate,delta=1").traits.linear
+    assert atomo.Codec("atomo:atoms=coordinate,delta=0.5").traits.step == 0.5 and traits.step == 0
+    assert atomo.Codec("identity:dtype=f16").traits.highest == 65504 and traits.highest == float("inf")
+    assert atomo.Codec("natural").traits.smallest == 2**-126 and traits.largest is None
 
 
 def test_sizes():

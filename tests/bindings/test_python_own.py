@@ -40,6 +40,16 @@ class Plain:
         return np.frombuffer(body, np.float32).reshape(shape)
 
 
+def test_it_says_which_tensors_its_claims_are_about():
+    class Grid(Plain):
+        step, smallest, highest, largest = 0.5, 1e-3, 100, 2
+
+    traits = registered(Grid).traits
+    assert (traits.step, traits.smallest, traits.highest, traits.largest) == (0.5, 1e-3, 100, 2)
+    traits = registered(Plain).traits
+    assert (traits.step, traits.smallest, traits.highest, traits.largest) == (0, 0, float("inf"), None)
+
+
 def test_it_is_a_codec_by_its_name(levels):
     codec = atomo.Codec("levels:levels=50")
     assert str(codec) == "levels:levels=50" and str(atomo.Codec("levels")) == "levels:levels=8"

@@ -48,6 +48,13 @@ def test_functions(scale):
     assert [(row["name"], row["shape"], row["bytes"]) for row in report["inputs"]] == [("mine", [8, 9], 288)]
 
 
+def test_a_budget():
+    x = numpy.ones((8, 9), "float32")
+    for claims, holds in (({"bits": 32}, True), ({"bits": 16}, False), ({"average_bytes": 288}, True)):
+        report = atomo.verify(kept(2), decode, claims=claims, arrays=x, own_inputs=False, draws=256)
+        assert report["holds"] == holds, report["text"]
+
+
 def test_every_outcome():
     """Two outcomes, equally likely: nothing is estimated."""
     def either(bias):

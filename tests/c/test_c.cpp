@@ -18,7 +18,7 @@ static_assert(offsetof(atomo_tensor, rank) == 16 && offsetof(atomo_tensor, devic
 static_assert(sizeof(atomo_bytes) == 16);
 static_assert(sizeof(atomo_key) == 24 && offsetof(atomo_key, channel) == 16);
 static_assert(sizeof(atomo_context) == 80 && offsetof(atomo_context, status) == 40);
-static_assert(sizeof(atomo_traits) == 48 && offsetof(atomo_traits, cuda) == 34);
+static_assert(sizeof(atomo_traits) == 80 && offsetof(atomo_traits, cuda) == 67);
 static_assert(sizeof(atomo_codec_row) == 32);
 static_assert(sizeof(atomo_layer) == 32 && sizeof(atomo_compressor_options) == 32);
 static_assert(sizeof(atomo_prices) == 8);
@@ -128,6 +128,10 @@ TEST(C, CodecsSayWhatTheySayInCpp) {
     EXPECT_EQ(t.has_omega ? std::optional(t.omega) : std::nullopt, expected.omega);
     EXPECT_EQ(t.has_contraction ? std::optional(t.contraction) : std::nullopt,
               expected.contraction);
+    EXPECT_EQ(t.has_largest ? std::optional(t.largest) : std::nullopt, expected.largest);
+    EXPECT_EQ(t.step, expected.step);
+    EXPECT_EQ(t.smallest, expected.smallest);
+    EXPECT_EQ(t.highest, expected.highest);
     const bool bits[] = {expected.unbiased,   expected.linear,    expected.averages_over_workers,
                          expected.fixed_size, expected.allocates, expected.synchronises,
                          expected.capturable, expected.cpu,       expected.cuda,

@@ -93,7 +93,8 @@ class Codecs(ToolTest):
         codecs = json.loads(self.succeed("codecs", "--json"))["codecs"]
         self.assertGreaterEqual(len(codecs), 8)
         for codec in codecs:
-            self.assertLessEqual({"unbiased", "bias_bound", "omega", "contraction", "linear", "averages_over_workers",
+            self.assertLessEqual({"unbiased", "bias_bound", "omega", "contraction", "largest", "step", "smallest", "highest",
+                                  "linear", "averages_over_workers",
                                   "fixed_size", "bounded", "allocates", "synchronises", "capturable", "cpu", "cuda"},
                                  set(codec["traits"]))
             self.succeed("encode", "--codec", codec["example"], "g.npy", "g.atomo")

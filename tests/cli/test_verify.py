@@ -53,6 +53,28 @@ class Verify(ToolTest):
         self.assertEqual({(seed, worker, tensor) for _, seed, _, worker, tensor in lines}, {("5", "0", "0")})
         self.assertEqual(len({key for key, *_ in lines}), len({step for _, _, step, *_ in lines}))
 
+    def test_every_outcome(self):
+        """Two keys, two messages: their mean is what is sent, or is not."""
+        self.save("g.npy", numpy.ones(80, "<f4"))
+        self.save("0.npy", numpy.zeros(80, "<f4"))
+        for other, status in ((2, 0), (2.001, 1)):
+            self.save("1.npy", numpy.full(80, other, "<f4"))
+            encode = f"cp {self.path('')}/{{key}}.npy {{output}}; : {{input}}"
+            done = self.run_tool("verify", "--encode", encode, "--decode", COPY, "--claim", "unbiased", "--only-inputs",
+                                 "--outcomes", 2, "--json", "g.npy")
+            self.assertEqual(done.returncode, status, done.stdout)
+            report = json.loads(done.stdout)
+            self.assertEqual(report["inputs"][0]["draws"], 2)
+            self.assertEqual({check["bound"] for check in report["checks"]}, {"compared", "enumerated"})
+
+    def test_budgets(self):
+        """Of messages of 448 bytes."""
+        self.save("g.npy", numpy.ones(80, "<f4"))
+        for claim, status in (("average-bytes=448", 0), ("average-bytes=200", 1), ("bits=20", 1)):
+            done = self.run_tool("verify", "--encode", COPY, "--decode", COPY, "--claim", claim, "--only-inputs",
+                                 "--draws", 64, "g.npy")
+            self.assertEqual(done.returncode, status, done.stdout)
+
     def test_commands_that_fail(self):
         self.save("g.npy", normal(8))
         done = self.run_tool("verify", "--encode", "echo no such thing >&2; false {input} {output}", "--decode",
@@ -84,6 +106,10 @@ class Verify(ToolTest):
                                   ("contraction is a number", ("--codec", "sign", "--claim", "contraction=2")),
                                   ("independent workers", ("--codec", "sign", "--claim", "workers")),
                                   ("family error", ("--codec", "sign", "--family-error", "2")),
+                                  ("--outcomes is for", ("--codec", "sign", "--outcomes", "2")),
+                                  ("100 outcomes and 64 draws",
+                                   ("--encode", COPY, "--decode", COPY, "--claim", "unbiased", "--outcomes", "100",
+                                    "--draws", "64", "--only-inputs", "g.npy")),
                                   ("no tensor", ("--codec", "sign", "--only-inputs")),
                                   ("an integer from 64", ("--codec", "sign", "--draws", "3")),
                                   ("unknown codec", ("--codec", "sgin")),

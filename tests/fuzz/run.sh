@@ -14,6 +14,7 @@ what mends it. Exit status 0 when nothing broke.
 targets:
   decode, encode, spec, policy, files, c_abi   with libFuzzer, under clang's sanitizers
   differential   the kernels on the host executor beside the CPU; by the tests' own driver, under g++'s sanitizers
+  format         damaged messages, by the library and by the decoder that was written from FORMAT.md (tests/python)
   python         the Python package's decoding; by atheris, which is fetched from PyPI into build/venv
   work           a search for the messages that cost a decoder most; prints the worst of each spec
 
@@ -37,7 +38,7 @@ while [ $# -gt 0 ]; do
       shift ;;
     --driver) driver=1 ;;
     --help | -h) usage; exit 0 ;;
-    decode | encode | spec | policy | files | c_abi | differential | python | work)
+    decode | encode | spec | policy | files | c_abi | differential | format | python | work)
       [ -z "$target" ] || refuse "'$1' is a second target; one is wanted"
       target=$1 ;;
     *) refuse "unknown word '$1'; a target, --minutes, --driver and --help are accepted" ;;
@@ -104,6 +105,15 @@ case $target in
     program=build/release/tests/hostile/test_decode_work_search
     specs=$("$program" --gtest_list_tests | grep -c FindsNo)
     ATOMO_FUZZ_SECONDS=$(((seconds + specs - 1) / specs)) "$program" --gtest_brief=1 ;;
+  format)
+    built release format_messages
+    mkdir -p "$broken"
+    rm -f "$broken"/crash-*
+    # Each start has other draws.
+    python3 tests/python/fuzz_format.py --program build/release/tests/python/format_messages --seconds "$seconds" \
+      --seed "$(date +%s)" --keep "$broken" "$regressions" && exit
+    for input in "$broken"/*; do [ ! -e "$input" ] || keep "$input"; done
+    exit 1 ;;
   python)
     bash scripts/python.sh >build/python.log 2>&1 || { tail -n 30 build/python.log >&2; exit 1; }
     build/venv/bin/python -m pip --disable-pip-version-check -q install atheris

@@ -104,6 +104,32 @@ Subject sparse() {
           0};
 }
 
+/// Entries that are kept by a draw, with their indices behind their count; never more than half of them.
+Subject sampled(double share) {
+  return {"",
+          [=](Floats x, const Shape&, const Key& key) {
+            KeyDraws draw(key);
+            std::vector<float> message{0};
+            for (std::size_t i = 0; i < x.size(); ++i) {
+              if (draw() < share && message.size() <= x.size())
+                message.insert(message.end(), {static_cast<float>(i), x[i]});
+            }
+            message[0] = static_cast<float>(message.size() / 2);
+            return bytes_of(message);
+          },
+          [](ConstBytes message, std::span<float> y, const Shape&) {
+            std::fill(y.begin(), y.end(), 0.0f);
+            const auto values = values_of<float>(message);
+            for (std::size_t i = 1; i < values.size(); i += 2)
+              y[static_cast<std::size_t>(values[i])] = values[i + 1];
+          },
+          0};
+}
+double quarter(const verify::Input& input) {
+  return 4 + 8 * 0.25 * static_cast<double>(input.values.size());
+}
+std::size_t half(const Shape& shape) { return 8 * ((shape.elements() + 1) / 2); }
+
 /// Entries above the k-th largest magnitude, k a twentieth of all: none where all are alike.
 std::vector<float> above_threshold(Floats x, const Key&) {
   std::vector<float> y(x.begin(), x.end()), sizes;
@@ -191,6 +217,10 @@ std::vector<Model> mistakes() {
       {"a memory between calls", hidden_memory(), {}, "order-free"},
       {"a size that follows the zeros", sparse(), with({}, [](Claims& c) { c.fixed_size = true; }),
        "fixed size"},
+      {"a share of 16/64 becomes 17/64", sampled(17 / 64.0),
+       with({}, [](Claims& c) { c.average_bytes = quarter; }), "bytes on average"},
+      {"the cap leaves out the count", sampled(0.25),
+       with({}, [](Claims& c) { c.max_bytes = half; }), "bytes at most"},
   };
 }
 
@@ -206,6 +236,13 @@ std::vector<Model> twins() {
        nullptr},
       {"DRIVE", subject_of("", drive(true)), {}, nullptr},
       {"two factors", subject_of("", factors(false)), of_workers(), nullptr},
+      {"a share of 16/64, half at most", sampled(0.25),
+       with({},
+            [](Claims& c) {
+              c.average_bytes = quarter;
+              c.max_bytes = [](const Shape& shape) { return 4 + half(shape); };
+            }),
+       nullptr},
       {"one draw for all entries, which is no bias", subject_of("", one_draw), of_workers(),
        nullptr},
   };
@@ -260,7 +297,9 @@ TEST(Verify, PassesTheLibrarysCodecs) {
   verify::Options few = options();
   few.draws = kSanitized ? 64 : 256;
   few.entries = 1u << 14;
-  for (const std::string& spec : all_specs()) {
+  std::vector<std::string> specs = all_specs();
+  specs.emplace_back("atomo:bits=1,cap=2,atoms=rows");
+  for (const std::string& spec : specs) {
     const Codec codec = Codec::parse(spec);
     const verify::Report report =
         verify::run(verify::subject_of(codec), verify::claims_of(codec), few);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <random>
 
+#include "atomo/own_codec.hpp"
 #include "atomo/verify.hpp"
 #include "statistics/verify_models.hpp"
 #include "support/support.hpp"
@@ -173,6 +174,67 @@ TEST(VerifyRun, RefusesWhatItCannotLookAt) {
   options.inputs = {{"short", Shape{4}, {1}}};
   EXPECT_THROW((void)verify::run(subject, {}, options), Error);
   EXPECT_THROW((void)verify::subject_of(Codec::parse("ef+topk:keep=0.1")), Error);
+}
+
+TEST(VerifyOutcomes, AreNeverFewerThanAll) {
+  verify::Subject subject = either(0);
+  subject.outcomes = 257;
+  EXPECT_THROW((void)run_alone(subject, {}), Error);  // of 256 draws
+  subject.outcomes = 256;
+  EXPECT_EQ(run_alone(subject, {}).inputs.at(0).draws, 256u);
+}
+
+/// A codec of one's own that is called as the library's are, with one of their keys.
+class Plain final : public OwnCodec {
+ public:
+  explicit Plain(Traits traits) : traits_(traits) {}
+  [[nodiscard]] Traits traits() const override { return traits_; }
+  [[nodiscard]] std::size_t max_bytes(const Shape& shape) const override {
+    return 4 * shape.elements();
+  }
+  std::size_t encode(std::span<const float> x, const OwnLayer&, Bytes body) const override {
+    std::memcpy(body.data(), x.data(), x.size_bytes());
+    return x.size_bytes();
+  }
+  void decode(ConstBytes body, const OwnLayer&, std::span<float> y) const override {
+    if (body.size() != y.size_bytes()) throw Error("another length");
+    std::memcpy(y.data(), body.data(), body.size());
+  }
+
+ private:
+  Traits traits_;
+};
+
+verify::Claims claims_of_own(const Traits& traits) {
+  register_codec({.name = "natural-dtype", .make = [&](SpecKeys& keys) {
+                    (void)keys.number("price", 0, 9, 3);
+                    (void)keys.choice("select", {"drawn", "f16"}, 0);
+                    return std::make_shared<Plain>(traits);
+                  }});
+  const verify::Claims claims = verify::claims_of(Codec::parse("natural-dtype"));
+  EXPECT_TRUE(unregister_codec("natural-dtype"));
+  return claims;
+}
+
+TEST(VerifyClaims, AreTheTraitsWhateverTheSpecSays) {
+  const verify::Claims none = claims_of_own({});
+  EXPECT_EQ(none.step, 0);
+  EXPECT_EQ(none.smallest, 0);
+  EXPECT_EQ(none.highest, std::numeric_limits<double>::infinity());
+  EXPECT_FALSE(none.largest);
+  Traits traits;
+  traits.step = 0.5, traits.smallest = 2, traits.highest = 9, traits.largest = 3;
+  const verify::Claims all = claims_of_own(traits);
+  EXPECT_EQ(all.step, 0.5);
+  EXPECT_EQ(all.smallest, 2);
+  EXPECT_EQ(all.highest, 9);
+  EXPECT_EQ(all.largest, 3);
+  const auto of = [](const char* spec) { return verify::claims_of(Codec::parse(spec)); };
+  EXPECT_EQ(of("natural").smallest, 0x1p-126);
+  EXPECT_EQ(of("identity:dtype=f16").highest, 65504);
+  EXPECT_EQ(of("atomo:price=0.5,atoms=rows").step, 0.5);
+  EXPECT_EQ(of("atomo:atoms=coordinate,delta=0.25").step, 0.25);
+  EXPECT_EQ(of("topk:chunk=64,k=4,values=2,select=drawn").largest, 16 * (1 + 0x1p-6));
 }
 
 }  // namespace

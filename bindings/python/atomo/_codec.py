@@ -29,6 +29,14 @@ class Traits:
     """E|decode - g|^2 <= omega |g|^2, where a bound is known without g."""
     contraction: float | None
     """E|decode - g|^2 <= (1 - contraction) |g|^2, where known."""
+    largest: float | None
+    """No decoded entry is above `largest` times the largest magnitude of g, where known."""
+    step: float
+    """The step of a fixed grid (a fixed price, the least f16): tensors far below it arrive once in many draws. 0: none."""
+    smallest: float
+    """The promises above are about tensors whose largest magnitude is not below this, and about zeros."""
+    highest: float
+    """Nor above this: the largest magnitude that a message can hold."""
     linear: bool
     """Payloads add without being decoded: `atomo.add`."""
     averages_over_workers: bool

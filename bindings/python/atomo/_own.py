@@ -14,7 +14,8 @@ from . import _atomo
 from ._errors import Error
 from ._messages import Key
 
-_CLAIMS = ("unbiased", "bias_bound", "omega", "contraction", "averages_over_workers", "fixed_size", "bounded")
+_CLAIMS = ("unbiased", "bias_bound", "omega", "contraction", "averages_over_workers", "fixed_size", "bounded",
+           "largest", "step", "smallest", "highest")
 
 
 # Each extension of the package has the library inside, so codecs are registered in each. What is done in the first is
@@ -89,7 +90,8 @@ def register(name: str, codec: Any, *, keys: Mapping[str, Any] | None = None, su
       a parameter: what each of its settings, 64 at most, would come to on a layer. `encode(array, key, setting)` is then told
       the place in that list of the one that is best at the one price of the message. docs/own-codec.md has an example.
     - attributes of the names of `Traits`, if it wants, for what it claims: `unbiased`, `bias_bound`, `omega`, `contraction`,
-      `averages_over_workers`, `fixed_size` (always `max_bytes`), `bounded` (`max_bytes` is worth sending in full).
+      `averages_over_workers`, `fixed_size` (always `max_bytes`), `bounded` (`max_bytes` is worth sending in full),
+      `largest`, `step`, `smallest`, `highest`.
 
     `keys`: what a spec may say, by the names of the class's parameters: a `range` for whole numbers, a pair of floats for
     numbers from one to the other, a list of texts for a choice. Defaults are the parameters' own; a key without one has

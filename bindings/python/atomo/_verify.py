@@ -60,12 +60,13 @@ def verify(codec: str | Codec | Encode, decode: Decode | None = None, *, claims:
     key gives the same bytes, whatever was encoded before, unless those two are False);
     omega, contraction: E|decode - x|^2 <= omega |x|^2, or (1 - contraction) |x|^2; largest: no decoded entry is above
     that many of the largest; bias_bound: what rounding may add; step: of a fixed grid; smallest, highest: largest
-    magnitudes that the claims are about; max_bytes: of any message; non_finite: "told" or "everywhere".
+    magnitudes that the claims are about; max_bytes: of any message; average_bytes: of a tensor's messages on average;
+    bits: the same in bits an entry, a budget; non_finite: "told" or "everywhere".
 
     Tensors are made (heavy tails, spikes, zeros, 1e-30, odd shapes, Inf and NaN, ...) unless `own_inputs` is False;
     `arrays`, a mapping, a list or one array of float32, are drawn from too. `outcomes` says that the steps 0 to
-    outcomes - 1 are all that can happen, equally likely: then nothing is estimated. Every tensor is drawn `draws`
-    times; the chance that any check fails though all claims hold is at most `family_error`.
+    outcomes - 1 (at most `draws`) are all that can happen, equally likely: then nothing is estimated. Every tensor is
+    drawn `draws` times; the chance that any check fails though all claims hold is at most `family_error`.
 
     Returns {"subject", "holds", "claims", "family_error", "looks", "missed": the largest bias along a tensor that
     could have been missed, "checks", "inputs", "classes": the bias by magnitude with its band, "growth", "text": the

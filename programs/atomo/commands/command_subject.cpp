@@ -53,8 +53,9 @@ std::uint64_t number_of(const Key& key) {
 
 class Commands {
  public:
-  Commands(std::string encode, std::string decode)
-      : encode_(std::move(encode)), decode_(std::move(decode)) {
+  /// `steps`: the key is its step.
+  Commands(std::string encode, std::string decode, bool steps)
+      : encode_(std::move(encode)), decode_(std::move(decode)), steps_(steps) {
     const char* parent = std::getenv("TMPDIR");
     folder_ = std::string(parent != nullptr ? parent : "/tmp") + "/atomo-verify-XXXXXX";
     if (::mkdtemp(folder_.data()) == nullptr) {
@@ -76,7 +77,7 @@ class Commands {
     write("x.npy", write_tensors({{"x", DType::f32, shape, data.data}}, Format::npy).parts);
     run(filled(encode_, {{"{input}", path("x.npy")},
                          {"{output}", path("message")},
-                         {"{key}", std::to_string(number_of(key))},
+                         {"{key}", std::to_string(steps_ ? key.step : number_of(key))},
                          {"{seed}", std::to_string(key.seed)},
                          {"{step}", std::to_string(key.step)},
                          {"{worker}", std::to_string(key.worker)},
@@ -153,6 +154,7 @@ class Commands {
   }
 
   std::string encode_, decode_, folder_;
+  bool steps_;
 };
 
 void require_places(const std::string& option, const std::string& command) {
@@ -165,10 +167,11 @@ void require_places(const std::string& option, const std::string& command) {
 
 }  // namespace
 
-verify::Subject command_subject(const std::string& encode, const std::string& decode) {
+verify::Subject command_subject(const std::string& encode, const std::string& decode,
+                                std::uint32_t outcomes) {
   require_places("--encode", encode);
   require_places("--decode", decode);
-  const auto commands = std::make_shared<Commands>(encode, decode);
+  const auto commands = std::make_shared<Commands>(encode, decode, outcomes != 0);
   return {encode,
           [commands](std::span<const float> x, const Shape& shape, const Key& key) {
             return commands->encode(x, shape, key);
@@ -176,7 +179,7 @@ verify::Subject command_subject(const std::string& encode, const std::string& de
           [commands](ConstBytes message, std::span<float> y, const Shape& shape) {
             commands->decode(message, y, shape);
           },
-          0};
+          outcomes};
 }
 
 }  // namespace atomo::cli

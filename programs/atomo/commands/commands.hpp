@@ -59,6 +59,7 @@ struct VerifyOptions {
   std::vector<std::string> claims;    ///< empty: the codec's traits
   std::uint64_t seed = 1;
   std::optional<std::uint32_t> draws;
+  std::uint32_t outcomes = 0;  ///< of the commands, 0: unknown
   double family_error = 1e-9;
   bool only_inputs = false;
   std::string plot;  ///< empty: none

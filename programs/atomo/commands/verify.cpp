@@ -5,6 +5,7 @@
 /// exit code 1.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <memory>
@@ -28,7 +29,8 @@ constexpr const char* kAccepted =
     "unbiased, bias-bound=B, omega=W, contraction=D, largest=L, step=S, smallest=S, highest=H, "
     "workers, entries, "
     "fixed-size, "
-    "max-bytes=N, deterministic, order-free, non-finite=told or non-finite=everywhere";
+    "max-bytes=N, average-bytes=N, bits=B, deterministic, order-free, non-finite=told or "
+    "non-finite=everywhere";
 
 [[noreturn]] void refuse_claim(const std::string& text) {
   throw InputError(fmt::format("--claim {}: accepted are {}", text, kAccepted));
@@ -60,6 +62,12 @@ void add_number(Claims& claims, const std::string& text, std::string_view name, 
     claims.highest = value;
   } else if (name == "max-bytes" && value >= 0 && value < 0x1p53) {
     claims.max_bytes = [most = static_cast<std::size_t>(value)](const Shape&) { return most; };
+  } else if (name == "average-bytes") {
+    claims.average_bytes = [value](const verify::Input&) { return value; };
+  } else if (name == "bits") {
+    claims.average_bytes = [value](const verify::Input& input) {
+      return value / 8 * static_cast<double>(input.values.size());
+    };
   } else {
     refuse_claim(text);
   }
@@ -107,6 +115,9 @@ verify::Subject subject_of(const VerifyOptions& options) {
     throw InputError("verify: give --codec SPEC, or --encode CMD and --decode CMD");
   }
   if (!commands) {
+    if (options.outcomes != 0) {
+      throw InputError("verify: --outcomes is for --encode and --decode");
+    }
     const Codec codec = Codec::parse(options.codec);
     require_no_memory(codec);
     return verify::subject_of(codec);
@@ -115,7 +126,7 @@ verify::Subject subject_of(const VerifyOptions& options) {
     throw InputError(
         "verify: commands need --encode, --decode and what they claim: --claim unbiased");
   }
-  return command_subject(options.encode, options.decode);
+  return command_subject(options.encode, options.decode, options.outcomes);
 }
 
 std::vector<verify::Input> inputs_of(const std::vector<std::string>& paths) {
@@ -163,7 +174,8 @@ void run_verify(const VerifyOptions& options) {
   }
   verify::Options settings;
   settings.seed = options.seed;
-  settings.draws = options.draws.value_or(options.codec.empty() ? 128 : 4096);
+  settings.draws =
+      options.draws.value_or(options.codec.empty() ? std::max(128u, options.outcomes) : 4096);
   settings.family_error = options.family_error;
   settings.own_inputs = !options.only_inputs;
   settings.inputs = inputs_of(options.inputs);

@@ -71,6 +71,10 @@ class ChunkTopk final : public BodyEncoder {
       // tile's norm at most.
       t.bias_bound = config_.layout == ChunkLayout::dct ? 0x1p-16 : 0x1p-22;
       t.omega = drawn_omega(config_);
+      // What is drawn arrives at the scale at which the shares of a chunk come to its k slots, a bf16. A
+      // transform moves magnitudes.
+      if (config_.layout != ChunkLayout::dct)
+        t.largest = std::max(1.0, static_cast<double>(config_.chunk) / config_.keep) * (1 + 0x1p-6);
       return t;
     }
     t.bias_bound = std::numeric_limits<double>::infinity();

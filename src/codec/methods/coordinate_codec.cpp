@@ -51,6 +51,7 @@ class Coordinate final : public PricedEncoder {
     // P is off by 2^-33 (1 + 2^-20) of a step and 2^-51 of x; what is decoded is rounded once.
     t.bias_bound = 0x1p-24 * (1 + 0x1p-7);
     t.averages_over_workers = true;
+    t.step = static_cast<double>(options_.delta);
     t.linear = options_.from == StepFrom::fixed;  // arithmetic.hpp; else steps differ
     return t;
   }

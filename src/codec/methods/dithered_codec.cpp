@@ -69,6 +69,7 @@ class Dithered final : public PricedEncoder {
     t.unbiased = !nearest();
     t.bias_bound = nearest() ? std::numeric_limits<double>::infinity() : kDitherBias;
     t.bounded = options_.cap > 0;
+    t.step = static_cast<double>(options_.price);
     if (atoms_ == Atoms::automatic || atoms_ == Atoms::sketch) t.bias_bound += kResidualBias;
     if (atoms_ == Atoms::svd) {
       t.bias_bound += kFactorisationBias;

@@ -32,7 +32,15 @@ class Identity final : public BodyEncoder {
     // bf16 keeps 8 significant bits: |error| <= 2^-7 |x|, and the variance of a rounding is at most
     // a quarter of its square. f16 is coarser below 2^-14, where no relative bound holds.
     if (wire_ == DType::f32) t.omega = 0;
-    if (wire_ == DType::bf16) t.omega = 0x1p-16;
+    if (wire_ == DType::bf16) {
+      t.omega = 0x1p-16;
+      t.smallest = 0x1p-126;
+      t.highest = 0x1.FEp127;
+    }
+    if (wire_ == DType::f16) {
+      t.step = 0x1p-24;
+      t.highest = 65504;
+    }
     return t;
   }
   Kind kind(const Shape& shape, DType dtype) const override {

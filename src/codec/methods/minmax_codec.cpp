@@ -108,6 +108,7 @@ class Minmax final : public BodyEncoder {
     // L steps at most 2 ||x||^2, as both ends are entries. A little more for values that f32 rounds.
     const double levels = (1 << config_.bits) - 1;
     t.omega = (1 << config_.bucket_log) / (2 * levels * levels) * (1 + 0x1p-8);
+    t.smallest = 0x1p-126;  // steps of smaller layers have too few bits
     return t;
   }
   Kind kind(const Shape& shape, DType dtype) const override {

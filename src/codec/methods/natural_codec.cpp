@@ -27,6 +27,7 @@ class Natural final : public BodyEncoder {
     t.cuda = t.unbiased = t.averages_over_workers = t.fixed_size = true;
     t.bias_bound = 0x1p-24;  // entries of 2^127 and more: the largest f32 is not 2^128
     t.omega = 0.125;         // (x - a)(2a - x) <= x^2 / 8 for a <= x <= 2a
+    t.smallest = 0x1p-126;   // below the smallest normal number a is 0
     return t;
   }
   Kind kind(const Shape& shape, DType dtype) const override {

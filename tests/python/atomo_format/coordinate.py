@@ -95,6 +95,7 @@ def decode(body, kind, key, step):
     require(step > 0, "coordinates without a grid step")
     reader = ByteReader(body)
     words = reader.array("<u4", -(-n // SEGMENT)).tolist()
+    require(any(words), "words of no levels alone")
     for s, word in enumerate(words):
         _read_segment(word, reader.take(_size(word)), levels[s * SEGMENT:(s + 1) * SEGMENT])
     reader.end()
