@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// The codecs of the catalogue, a file each.
+
+#include "atomo/own_codec.hpp"
+
+namespace atomo::catalogue {
+
+CodecDefinition drive_definition();
+CodecDefinition eden_definition();
+
+}  // namespace atomo::catalogue

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// The specs that the tests of all codecs of the catalogue run: one for each way through the code.
+
+namespace atomo::test {
+
+struct CatalogueSpec {
+  const char* spec;
+  bool verified;  ///< its claims are verified by draws too
+};
+
+inline constexpr CatalogueSpec kCatalogue[] = {
+    {"drive", false},
+    {"drive:block=64,form=mse", true},
+    {"drive:form=unbiased", true},
+    {"eden:bits=3,rotations=2", false},
+    {"eden:bits=4,form=mse", false},
+    {"eden:bits=2,block=128,form=unbiased", true},
+};
+
+}  // namespace atomo::test
