@@ -207,9 +207,7 @@ class BitReader {
     }
   }
   /// The last byte's other bits are zeros, and nothing stands behind it.
-  void end() {
-    require(at_ == in_.size() && count_ < 8 && held_ == 0, "the body is too long");
-  }
+  void end() { require(at_ == in_.size() && count_ < 8 && held_ == 0, "the body is too long"); }
 
  private:
   void refill() noexcept {

@@ -74,7 +74,8 @@ class Rotated final : public OwnCodec {
         form_(form),
         levels_(normal_levels(bits)) {
     for (std::size_t j = 0; j + 1 < levels_.size(); ++j) {
-      borders_[j] = form == RotatedForm::unbiased ? levels_[j + 1] : (levels_[j] + levels_[j + 1]) / 2;
+      borders_[j] =
+          form == RotatedForm::unbiased ? levels_[j + 1] : (levels_[j] + levels_[j + 1]) / 2;
       if (form == RotatedForm::unbiased) over_gap_[j] = 1.0 / (double{levels_[j + 1]} - levels_[j]);
     }
   }
@@ -94,7 +95,8 @@ class Rotated final : public OwnCodec {
       t.omega = gap * gap / 4 * std::max(1.0, length / (most * most)) * 1.001;
     }
     // cos^2 of the angle between a vector and its signs is at least 1 / length.
-    if (form_ == RotatedForm::mse && bits_ == 1) t.contraction = 0.9 * (least * least) / (most * most) / length;
+    if (form_ == RotatedForm::mse && bits_ == 1)
+      t.contraction = 0.9 * (least * least) / (most * most) / length;
     return t;
   }
 
@@ -102,9 +104,10 @@ class Rotated final : public OwnCodec {
     std::size_t bytes = 0;
     const std::size_t n = shape.elements(), whole = n / block_;
     bytes += whole * (kHeadBytes + packed_bytes(block_, bits_));
-    for_each_block(n % block_, block_, [&](std::size_t, std::size_t, std::size_t length, std::size_t) {
-      bytes += kHeadBytes + packed_bytes(length, bits_);
-    });
+    for_each_block(n % block_, block_,
+                   [&](std::size_t, std::size_t, std::size_t length, std::size_t) {
+                     bytes += kHeadBytes + packed_bytes(length, bits_);
+                   });
     return bytes;
   }
 
@@ -113,25 +116,26 @@ class Rotated final : public OwnCodec {
     const std::size_t most = std::min(block_, std::bit_ceil(x.size()));
     std::vector<float> rotated(most);
     std::vector<std::uint8_t> codes(most);
-    for_each_block(x.size(), block_, [&](std::size_t first, std::size_t entries, std::size_t length,
-                                         std::size_t padded_first) {
-      const auto from = x.subspan(first, entries);
-      const std::span<float> v(rotated.data(), length);
-      const std::span<std::uint8_t> c(codes.data(), length);
-      const float largest = largest_of(from);
-      int exponent = 0;
-      std::frexp(largest, &exponent);
-      const double shrink = std::ldexp(1.0, -exponent);
-      for (std::size_t i = 0; i < entries; ++i) v[i] = static_cast<float>(from[i] * shrink);
-      std::fill(v.begin() + static_cast<std::ptrdiff_t>(entries), v.end(), 0.0f);
-      const double energy = energy_of(v);
-      rotate(v, layer.draws, padded_first);
-      const float scale = largest > 0 ? choose(v, energy, layer.draws, padded_first, c) : 0;
-      if (largest == 0) std::ranges::fill(c, std::uint8_t{0});
-      out.put(static_cast<std::int16_t>(exponent));
-      out.put(scale);
-      put_codes(out, c, bits_);
-    });
+    for_each_block(
+        x.size(), block_,
+        [&](std::size_t first, std::size_t entries, std::size_t length, std::size_t padded_first) {
+          const auto from = x.subspan(first, entries);
+          const std::span<float> v(rotated.data(), length);
+          const std::span<std::uint8_t> c(codes.data(), length);
+          const float largest = largest_of(from);
+          int exponent = 0;
+          std::frexp(largest, &exponent);
+          const double shrink = std::ldexp(1.0, -exponent);
+          for (std::size_t i = 0; i < entries; ++i) v[i] = static_cast<float>(from[i] * shrink);
+          std::fill(v.begin() + static_cast<std::ptrdiff_t>(entries), v.end(), 0.0f);
+          const double energy = energy_of(v);
+          rotate(v, layer.draws, padded_first);
+          const float scale = largest > 0 ? choose(v, energy, layer.draws, padded_first, c) : 0;
+          if (largest == 0) std::ranges::fill(c, std::uint8_t{0});
+          out.put(static_cast<std::int16_t>(exponent));
+          out.put(scale);
+          put_codes(out, c, bits_);
+        });
     return out.bytes();
   }
 
@@ -140,19 +144,21 @@ class Rotated final : public OwnCodec {
     const std::size_t most = std::min(block_, std::bit_ceil(y.size()));
     std::vector<float> rotated(most);
     std::vector<std::uint8_t> codes(most);
-    for_each_block(y.size(), block_, [&](std::size_t first, std::size_t entries, std::size_t length,
-                                         std::size_t padded_first) {
-      const auto exponent = in.get<std::int16_t>();
-      const auto scale = in.get<float>();
-      require(exponent >= -150 && exponent <= 128 && scale >= 0, "a block's scale is out of its range");
-      const std::span<float> v(rotated.data(), length);
-      const std::span<std::uint8_t> c(codes.data(), length);
-      get_codes(in, c, bits_);
-      for (std::size_t i = 0; i < length; ++i) v[i] = levels_[c[i]];
-      turn_back(v, layer.draws, padded_first);
-      const double factor = std::ldexp(double{scale}, exponent);
-      for (std::size_t i = 0; i < entries; ++i) y[first + i] = finite(v[i] * factor);
-    });
+    for_each_block(
+        y.size(), block_,
+        [&](std::size_t first, std::size_t entries, std::size_t length, std::size_t padded_first) {
+          const auto exponent = in.get<std::int16_t>();
+          const auto scale = in.get<float>();
+          require(exponent >= -150 && exponent <= 128 && scale >= 0,
+                  "a block's scale is out of its range");
+          const std::span<float> v(rotated.data(), length);
+          const std::span<std::uint8_t> c(codes.data(), length);
+          get_codes(in, c, bits_);
+          for (std::size_t i = 0; i < length; ++i) v[i] = levels_[c[i]];
+          turn_back(v, layer.draws, padded_first);
+          const double factor = std::ldexp(double{scale}, exponent);
+          for (std::size_t i = 0; i < entries; ++i) y[first + i] = finite(v[i] * factor);
+        });
     in.end();
   }
 
@@ -189,8 +195,8 @@ class Rotated final : public OwnCodec {
   }
 
   /// Chooses the codes of a rotated block; its scale G.
-  float choose(std::span<const float> v, double energy, const Draws& draws, std::size_t padded_first,
-               std::span<std::uint8_t> codes) const {
+  float choose(std::span<const float> v, double energy, const Draws& draws,
+               std::size_t padded_first, std::span<std::uint8_t> codes) const {
     const auto length = static_cast<double>(v.size());
     if (form_ == RotatedForm::unbiased) {
       const double stretched = std::max(std::sqrt(energy), largest_of(v) / double{levels_.back()});

@@ -105,7 +105,8 @@ TEST(Rotated, UnbiasedFormHasNoBiasForAnySigns) {
         Doubles mean(x.size());
         for (std::uint32_t step = 0; step < kSteps; ++step) {
           const TestDraws draws([=](std::uint64_t i) {
-            return i < (std::uint64_t{1} << 41) ? signs : step * (0xFFFFFFFFu / kSteps + 1) + (1u << 21);
+            return i < (std::uint64_t{1} << 41) ? signs
+                                                : step * (0xFFFFFFFFu / kSteps + 1) + (1u << 21);
           });
           const auto y = arrives(*codec, x, draws);
           for (std::size_t i = 0; i < x.size(); ++i) mean[i] += y[i] / static_cast<double>(kSteps);
