@@ -129,7 +129,7 @@ class Reader {
     in_ = in_.subspan(bytes);
     return taken;
   }
-  [[nodiscard]] std::size_t left() const noexcept { return in_.size(); }
+  [[nodiscard]] ConstBytes rest() const noexcept { return in_; }
   void end() const { require(in_.empty(), "the body is too long"); }
 
  private:
@@ -206,7 +206,13 @@ class BitReader {
       if (run < 32) return zeros;
     }
   }
-  /// The last byte's other bits are zeros, and nothing stands behind it.
+  /// The last byte's other bits are zeros; the bytes in all.
+  std::size_t finish() {
+    const std::uint64_t rest = held_ & ((1u << count_ % 8) - 1);
+    require(rest == 0, "the last byte has bits that mean nothing");
+    return at_ - count_ / 8;
+  }
+  /// The same, and nothing stands behind it.
   void end() { require(at_ == in_.size() && count_ < 8 && held_ == 0, "the body is too long"); }
 
  private:

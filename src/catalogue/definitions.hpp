@@ -9,5 +9,6 @@ namespace atomo::catalogue {
 
 CodecDefinition drive_definition();
 CodecDefinition eden_definition();
+CodecDefinition codebook_definition();
 
 }  // namespace atomo::catalogue

@@ -16,6 +16,13 @@ inline constexpr CatalogueSpec kCatalogue[] = {
     {"eden:bits=3,rotations=2", false},
     {"eden:bits=4,form=mse", false},
     {"eden:bits=2,block=128,form=unbiased", true},
+    {"codebook:levels=quantile,bits=4", true},
+    {"codebook:levels=lloyd,bits=3,code=huffman", true},
+    {"codebook:levels=log,bits=8", true},
+    {"codebook:levels=cot,bits=3,form=nearest,code=huffman", false},
+    {"codebook:levels=ternary,code=huffman", true},
+    {"codebook:levels=lloyd,bits=2,form=nearest", false},
+    {"codebook:levels=quantile,bits=3,form=nearest", false},
 };
 
 }  // namespace atomo::test

@@ -103,4 +103,41 @@ inline std::vector<float> arrives(const OwnCodec& codec, const std::vector<float
   return values_of(codec, body_of(codec, x, draws), x.size(), draws);
 }
 
+/// Each entry's mean over `steps` words alike, for codecs in which a word from `first` on rounds one entry.
+inline std::vector<double> mean_over_words(const OwnCodec& codec, const std::vector<float>& x,
+                                           std::uint32_t steps, std::uint64_t first = 0,
+                                           std::uint64_t last = std::uint64_t{1} << 41) {
+  std::vector<double> mean(x.size());
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    const auto word = static_cast<std::uint32_t>((2 * step + 1) * (std::uint64_t{1} << 31) / steps);
+    const TestDraws draws([=](std::uint64_t i) {
+      std::uint32_t other = 0;
+      own_draws({.seed = 5}, i, {&other, 1});
+      return first <= i && i < last ? word : other;
+    });
+    const auto y = arrives(codec, x, draws);
+    for (std::size_t i = 0; i < x.size(); ++i) mean[i] += y[i] / static_cast<double>(steps);
+  }
+  return mean;
+}
+
+inline double squared_error(const std::vector<float>& x, const std::vector<float>& y) {
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) sum += (double{y[i]} - x[i]) * (double{y[i]} - x[i]);
+  return sum;
+}
+
+/// A sum of a few uniform numbers, some of them ten times as large: close to a gradient's.
+inline std::vector<float> uneven(std::size_t n, std::uint64_t seed) {
+  std::vector<std::uint32_t> words(4 * n);
+  own_draws({.seed = seed}, 0, words);
+  std::vector<float> x(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    float sum = 0;
+    for (std::size_t k = 0; k < 4; ++k) sum += static_cast<float>(words[4 * i + k]) * 0x1p-32f;
+    x[i] = (sum - 2) * (words[4 * i] % 16 == 0 ? 10.0f : 1.0f);
+  }
+  return x;
+}
+
 }  // namespace atomo::test
