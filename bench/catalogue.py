@@ -24,7 +24,9 @@ SPECS = ["drive", "drive:form=mse", "drive:rotations=2", "drive:form=unbiased",
          "eden:bits=2", "eden:bits=2,form=mse", "eden:bits=2,form=unbiased", "eden:bits=4", "eden:bits=4,form=unbiased",
          "codebook:levels=quantile,bits=4", "codebook:levels=lloyd,bits=4", "codebook:levels=lloyd,bits=4,code=huffman",
          "codebook:levels=lloyd,bits=4,form=nearest", "codebook:levels=log,bits=4,code=huffman",
-         "codebook:levels=cot,bits=3,code=huffman", "codebook:levels=ternary,form=nearest,code=huffman"]
+         "codebook:levels=cot,bits=3,code=huffman", "codebook:levels=ternary,form=nearest,code=huffman",
+         "threshold:above=1,unit=rms", "threshold:above=1,unit=rms,form=unbiased", "dgc-threshold:keep=0.05",
+         "dgc-threshold:keep=0.05,form=unbiased"]
 
 
 def write_gradient(path):

@@ -15,6 +15,8 @@ std::vector<CodecDefinition> catalogue_definitions() {
   all.push_back(catalogue::drive_definition());
   all.push_back(catalogue::eden_definition());
   all.push_back(catalogue::codebook_definition());
+  all.push_back(catalogue::threshold_definition());
+  all.push_back(catalogue::dgc_threshold_definition());
   return all;
 }
 

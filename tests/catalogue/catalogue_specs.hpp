@@ -23,6 +23,10 @@ inline constexpr CatalogueSpec kCatalogue[] = {
     {"codebook:levels=ternary,code=huffman", true},
     {"codebook:levels=lloyd,bits=2,form=nearest", false},
     {"codebook:levels=quantile,bits=3,form=nearest", false},
+    {"threshold:above=1.5", false},
+    {"threshold:above=2,unit=rms,form=unbiased", true},
+    {"dgc-threshold:keep=0.05", false},
+    {"dgc-threshold:keep=0.1,form=unbiased", true},
 };
 
 }  // namespace atomo::test
