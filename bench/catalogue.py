@@ -26,7 +26,9 @@ SPECS = ["drive", "drive:form=mse", "drive:rotations=2", "drive:form=unbiased",
          "codebook:levels=lloyd,bits=4,form=nearest", "codebook:levels=log,bits=4,code=huffman",
          "codebook:levels=cot,bits=3,code=huffman", "codebook:levels=ternary,form=nearest,code=huffman",
          "threshold:above=1,unit=rms", "threshold:above=1,unit=rms,form=unbiased", "dgc-threshold:keep=0.05",
-         "dgc-threshold:keep=0.05,form=unbiased"]
+         "dgc-threshold:keep=0.05,form=unbiased",
+         "qsgd-elias:levels=1,code=gaps", "qsgd-elias:levels=4", "qsgd-elias:levels=16,norm=max",
+         "qsgd-elias:levels=16,norm=max,code=huffman"]
 
 
 def write_gradient(path):

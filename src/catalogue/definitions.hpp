@@ -12,5 +12,6 @@ CodecDefinition eden_definition();
 CodecDefinition codebook_definition();
 CodecDefinition threshold_definition();
 CodecDefinition dgc_threshold_definition();
+CodecDefinition qsgd_elias_definition();
 
 }  // namespace atomo::catalogue

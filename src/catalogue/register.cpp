@@ -17,6 +17,7 @@ std::vector<CodecDefinition> catalogue_definitions() {
   all.push_back(catalogue::codebook_definition());
   all.push_back(catalogue::threshold_definition());
   all.push_back(catalogue::dgc_threshold_definition());
+  all.push_back(catalogue::qsgd_elias_definition());
   return all;
 }
 

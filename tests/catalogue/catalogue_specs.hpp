@@ -27,6 +27,11 @@ inline constexpr CatalogueSpec kCatalogue[] = {
     {"threshold:above=2,unit=rms,form=unbiased", true},
     {"dgc-threshold:keep=0.05", false},
     {"dgc-threshold:keep=0.1,form=unbiased", true},
+    {"qsgd-elias:levels=4", true},
+    {"qsgd-elias:levels=1,code=gaps", true},
+    {"qsgd-elias:levels=255,bucket=64,norm=max,code=huffman", true},
+    {"qsgd-elias:levels=255,code=gaps", false},
+    {"qsgd-elias:levels=255,norm=max", false},
 };
 
 }  // namespace atomo::test
