@@ -28,7 +28,8 @@ SPECS = ["drive", "drive:form=mse", "drive:rotations=2", "drive:form=unbiased",
          "threshold:above=1,unit=rms", "threshold:above=1,unit=rms,form=unbiased", "dgc-threshold:keep=0.05",
          "dgc-threshold:keep=0.05,form=unbiased",
          "qsgd-elias:levels=1,code=gaps", "qsgd-elias:levels=4", "qsgd-elias:levels=16,norm=max",
-         "qsgd-elias:levels=16,norm=max,code=huffman"]
+         "qsgd-elias:levels=16,norm=max,code=huffman",
+         "sketchml", "sketchml:form=unbiased", "lss:cells=0.01", "lss:cells=0.1", "lss:form=unbiased"]
 
 
 def write_gradient(path):

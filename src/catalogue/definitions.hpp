@@ -13,5 +13,7 @@ CodecDefinition codebook_definition();
 CodecDefinition threshold_definition();
 CodecDefinition dgc_threshold_definition();
 CodecDefinition qsgd_elias_definition();
+CodecDefinition sketchml_definition();
+CodecDefinition lss_definition();
 
 }  // namespace atomo::catalogue

@@ -18,6 +18,8 @@ std::vector<CodecDefinition> catalogue_definitions() {
   all.push_back(catalogue::threshold_definition());
   all.push_back(catalogue::dgc_threshold_definition());
   all.push_back(catalogue::qsgd_elias_definition());
+  all.push_back(catalogue::sketchml_definition());
+  all.push_back(catalogue::lss_definition());
   return all;
 }
 

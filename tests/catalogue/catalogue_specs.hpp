@@ -32,6 +32,10 @@ inline constexpr CatalogueSpec kCatalogue[] = {
     {"qsgd-elias:levels=255,bucket=64,norm=max,code=huffman", true},
     {"qsgd-elias:levels=255,code=gaps", false},
     {"qsgd-elias:levels=255,norm=max", false},
+    {"sketchml:buckets=64,groups=4", false},
+    {"sketchml:buckets=32,form=unbiased", true},
+    {"lss:clusters=3,cells=0.1", false},
+    {"lss:form=unbiased", true},
 };
 
 }  // namespace atomo::test
