@@ -29,7 +29,8 @@ SPECS = ["drive", "drive:form=mse", "drive:rotations=2", "drive:form=unbiased",
          "dgc-threshold:keep=0.05,form=unbiased",
          "qsgd-elias:levels=1,code=gaps", "qsgd-elias:levels=4", "qsgd-elias:levels=16,norm=max",
          "qsgd-elias:levels=16,norm=max,code=huffman",
-         "sketchml", "sketchml:form=unbiased", "lss:cells=0.01", "lss:cells=0.1", "lss:form=unbiased"]
+         "sketchml", "sketchml:form=unbiased", "lss:cells=0.01", "lss:cells=0.1", "lss:form=unbiased",
+         "countsketch:cells=0.1,rows=1", "countsketch:cells=0.1,top=0.01"]
 
 
 def write_gradient(path):

@@ -15,5 +15,6 @@ CodecDefinition dgc_threshold_definition();
 CodecDefinition qsgd_elias_definition();
 CodecDefinition sketchml_definition();
 CodecDefinition lss_definition();
+CodecDefinition countsketch_definition();
 
 }  // namespace atomo::catalogue

@@ -20,6 +20,7 @@ std::vector<CodecDefinition> catalogue_definitions() {
   all.push_back(catalogue::qsgd_elias_definition());
   all.push_back(catalogue::sketchml_definition());
   all.push_back(catalogue::lss_definition());
+  all.push_back(catalogue::countsketch_definition());
   return all;
 }
 

@@ -36,6 +36,9 @@ inline constexpr CatalogueSpec kCatalogue[] = {
     {"sketchml:buckets=32,form=unbiased", true},
     {"lss:clusters=3,cells=0.1", false},
     {"lss:form=unbiased", true},
+    {"countsketch:cells=0.5", true},
+    {"countsketch:cells=0.25,rows=3,estimate=mean", true},
+    {"countsketch:cells=0.5,top=0.1,hash=shared", false},
 };
 
 }  // namespace atomo::test
