@@ -73,13 +73,15 @@ class CountSketch final : public OwnCodec {
       for (std::size_t r = 0; r < rows_; ++r) {
         const Cell cell = cell_at(words, hash, wide);
         const float value = cells[r * wide + cell.column];
-        told[r] = cell.minus ? -value : value;
-        sum += told[r];
+        const float says = cell.minus ? -value : value;
+        sum += says;
+        std::size_t at = r;  // kept sorted
+        for (; at > 0 && told[at - 1] > says; --at) told[at] = told[at - 1];
+        told[at] = says;
       }
       if (mean_) {
         v = finite(sum / static_cast<double>(rows_));
       } else {
-        std::nth_element(told, told + rows_ / 2, told + rows_);
         v = told[rows_ / 2];
       }
     }
