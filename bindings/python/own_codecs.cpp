@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "atomo/catalogue.hpp"
 #include "atomo/own_codec.hpp"
 
 namespace atomo::python {
@@ -226,6 +227,7 @@ nb::bytes draws(const std::vector<std::uint64_t>& key, std::uint64_t first, std:
 nb::object take_codec_exception() { return nb::steal(std::exchange(last_exception, nullptr)); }
 
 void bind_own_codecs(nb::module_& module) {
+  register_catalogue();
   module.def("register", &register_in_python, nb::arg("name"), nb::arg("help"), nb::arg("summary"),
              nb::arg("example"), nb::arg("keys"), nb::arg("make"));
   module.def(

@@ -4,6 +4,7 @@
 /// Everything a user of codecs and compressors includes.
 
 #include "atomo/arithmetic.hpp"
+#include "atomo/catalogue.hpp"
 #include "atomo/codec.hpp"
 #include "atomo/compressor.hpp"
 #include "atomo/container.hpp"

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "atomo/catalogue.hpp"
 #include "atomo/own_codec.hpp"
 #include "atomo/version.hpp"
 #include "commands/commands.hpp"
@@ -445,6 +446,7 @@ int main_of(int argc, char** argv) {
   using namespace atomo::cli;
   try {
     prepare_process(argv);
+    atomo::register_catalogue();
     return run(argc, argv);
   } catch (const PayloadRefused& error) {
     return complain(error.what(), kExitRefused);

@@ -9,7 +9,8 @@ import re
 import sys
 import tempfile
 
-CHAIN = ["core", "math", "coding", "format", "patch price", "backend", "cpu cuda", "codec", "model", "verify"]  # siblings share a place
+CHAIN = ["core", "math", "coding", "format", "patch price", "backend", "cpu cuda", "codec", "model", "verify", "catalogue"]  # siblings share a place
+ALONE = {"catalogue"}  # written against the public headers, as a user's codecs are
 PLACE = {folder: place for place, folders in enumerate(CHAIN) for folder in folders.split()}
 CODE = {".hpp", ".cpp", ".cuh", ".cu"}
 
@@ -34,6 +35,8 @@ def faults(src):
                 yield f'{where}: "{include}" does not start with a folder of src/'
             elif to != folder and PLACE[to] >= PLACE[folder]:
                 yield f'{where}: "{include}" is not to the left of {folder}/'
+            elif to != folder and folder in ALONE:
+                yield f'{where}: "{include}" is inside the library, {folder}/ has the public headers alone'
         text = re.sub(r"^namespace atomo::\w+ \{\n((struct|class) \w+;\n)+\}", "", text, flags=re.M)  # named in advance
         for namespace in re.findall(r"^namespace atomo::(\w+)", text, re.M):
             # A backend defines what backend/ declares.
@@ -48,6 +51,7 @@ def prove():
         "math/up.hpp": '#include "codec/layer.hpp"\n',
         "cuda/sibling.cu": '#include "cpu/sign.hpp"\n',
         "price/bare.hpp": '#include "bits.hpp"\n',
+        "catalogue/inside.cpp": '#include "core/bits.hpp"\n',
         "core/away.hpp": "namespace atomo::price {\n",
         "lost/file.hpp": "",
         "cpu/twice.cpp": "",

@@ -247,6 +247,7 @@ Options parse_options(int argc, char** argv) {
   add_options(app, o, choice);
   app.config_formatter(std::make_shared<JobReader>(app));
   try {
+    atomo::register_catalogue();
     app.parse(argc, argv);
     if (!o.plugin.empty()) atomo::load_codecs(o.plugin);
     check_algorithm_options(app, o);
