@@ -82,7 +82,7 @@ TEST(Models, LearnFromAStep) {
     learns(model, "");
   learns("vgg11", "group:16");
   learns("resnet20", "group:4");
-  learns("densenet-bc-100-12", "group:12");
+  learns("densenet-bc-100-12", "group:6");
 }
 
 TEST(Models, NormalisationIsOverGroupsOrTheBatch) {
