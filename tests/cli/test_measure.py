@@ -232,7 +232,7 @@ class Magnitudes(ToolTest):
         self.save("g.npy", normal(10))
         self.refuse(2, ["grads is a folder of captures, which is measured alone"], "measure", *codec, "grads", "g.npy")
         os.mkdir(self.path("empty"))
-        self.refuse(2, ["empty: there are no .safetensors files"], "measure", *codec, "empty")
+        self.refuse(2, ["empty: is a directory without .safetensors files"], "measure", *codec, "empty")
 
 
 class Plot(ToolTest):

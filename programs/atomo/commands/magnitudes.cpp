@@ -172,8 +172,8 @@ std::vector<std::string> captures_in(const std::string& folder) {
   auto& chosen = own.empty() ? means : own;
   if (chosen.empty()) {
     throw InputError(
-        fmt::format("{}: there are no .safetensors files, as atomo-train "
-                    "--dump-gradients writes them, in this folder",
+        fmt::format("{}: is a directory without .safetensors files, as atomo-train "
+                    "--dump-gradients writes them",
                     folder));
   }
   std::ranges::sort(chosen);
