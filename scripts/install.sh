@@ -28,7 +28,7 @@ readonly kRequired=(
 # package, fuzzing for hours (clang and its run-time library); ccache spares compiling twice what several builds share.
 readonly kOptional=(
   libcli11-dev libfmt-dev nlohmann-json3-dev libzip-dev zlib1g-dev
-  libtorch-dev libopenmpi-dev openmpi-bin dataset-fashion-mnist
+  libtorch-dev libopenmpi-dev openmpi-bin dataset-fashion-mnist libpng-dev libjpeg-dev
   libgtest-dev libbenchmark-dev valgrind
   python3 python3-numpy python3-matplotlib python3-blosc python3-xxhash
   doxygen python3-sphinx python3-myst-parser python3-breathe furo

@@ -220,11 +220,19 @@ void add_measure(CLI::App& app, Options& options) {
       ->required()
       ->allow_extra_args(false)
       ->type_name("SPEC");
-  add_path(*command, "IN", o.inputs,
-           "The .npy, .npz or .safetensors files of one model; '-' is a pipe");
+  add_path(
+      *command, "IN", o.inputs,
+      "The .npy, .npz or .safetensors files of one model; '-' is a pipe; or a folder of captures, "
+      "as atomo-train --dump-gradients --every writes them, each a model of its own");
   add_integer(*command, "--draws", o.draws, 1, "Messages to draw; draw d is step d of the seed");
   add_integer(*command, "--seed", o.seed, 0, "Seed of every draw")->group("Randomness");
-  command->add_option("--plot", o.plot, "Also draw NMSE against bits a parameter")
+  command->add_flag("--magnitudes", o.magnitudes,
+                    "Also tell the error of large and small entries apart, and how each layer's "
+                    "entries are spread; of a folder always");
+  command
+      ->add_option("--plot", o.plot,
+                   "Also draw NMSE against bits a parameter, or with magnitudes the error of each "
+                   "and a histogram a layer")
       ->type_name("FILE.png");
   command->add_flag("--without-names", o.without_names,
                     "Count containers without names, as between workers");

@@ -152,6 +152,89 @@ class Measure(ToolTest):
             self.assertEqual(len(lines), 12)
 
 
+def capture(**tensors):
+    header, body = {}, b""
+    for name, array in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [len(body), len(body) + array.nbytes]}
+        body += array.tobytes()
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+class Magnitudes(ToolTest):
+    """Errors of large and small entries apart, of files and of a folder of captures."""
+
+    def test_classes_are_those_of_the_draws(self):
+        g = normal(60, 50, seed=1)
+        g[0, :10] = 0
+        self.save("g.npy", g)
+        report = self.succeed_json("measure", "--magnitudes", "--codec", "qsgd:bits=2", "--codec", "identity", "--draws", 3,
+                                   "g.npy")
+        rms = numpy.sqrt((g.astype("f8") ** 2).mean())
+        octave = numpy.clip(numpy.floor(numpy.log2(numpy.abs(g) / rms, where=g != 0, out=numpy.full(g.shape, -99.0))), -10, 6)
+        decoded = []
+        for step in range(3):
+            self.succeed("encode", "--codec", "qsgd:bits=2", "--step", step, "g.npy", "d.atomo")
+            self.succeed("decode", "d.atomo", "d.npy")
+            decoded.append(self.load("d.npy").astype("f8"))
+        squared = numpy.mean([(d - g) ** 2 for d in decoded], axis=0)
+        found = report["codecs"][0]["magnitudes"]
+        for row in found["octaves"]:
+            of = (octave == row["octave"]) & (g != 0)
+            self.assertEqual(row["entries"], of.sum())
+            if of.any():
+                nmse = squared[of].sum() / (g[of].astype("f8") ** 2).sum()
+                self.assertAlmostEqual(row["nmse"], nmse, delta=1e-6 * nmse)
+        self.assertEqual((found["zeros"]["entries"], found["zeros"]["nmse"]), (10, None))
+        small = numpy.abs(g) < rms
+        self.assertEqual(found["small"]["entries"] + found["large"]["entries"], g.size)
+        self.assertEqual(found["small"]["entries"], small.sum())
+        self.assertAlmostEqual(found["large"]["share_of_error"], squared[~small].sum() / squared.sum(), places=6)
+        self.assertAlmostEqual(found["small"]["share_of_energy"] + found["large"]["share_of_energy"], 1)
+        self.assertEqual((report["input"]["largest"], report["input"]["most_negative"]), (g.max(), g.min()))
+        self.assertEqual(found["decoded"], {"largest": numpy.max(decoded), "most_negative": numpy.min(decoded)})
+        self.assertEqual(report["codecs"][1]["magnitudes"]["large"]["nmse"], 0)
+        (histogram,) = report["histograms"]
+        bins = numpy.clip(numpy.floor(g.astype("f8") / rms * 8), -33, 32).astype(int) + 33
+        self.assertEqual(histogram["counts"], numpy.bincount(bins.ravel(), minlength=66).tolist())
+
+    def test_a_folder_of_captures(self):
+        """Each worker's gradient is a model; means of two captures are those of both measured alone."""
+        os.mkdir(self.path("grads"))
+        for step, scale in ((2, 1), (10, 3)):
+            self.write(f"grads/step{step}-worker1.safetensors",
+                       capture(w=scale * normal(40, 30, seed=step), b=normal(30, seed=step)))
+            self.write(f"grads/step{step}-mean.safetensors", capture(w=9 * normal(40, 30)))
+        codec = ("--codec", "qsgd:bits=2", "--draws", 4)
+        both = self.succeed_json("measure", *codec, "grads")
+        alone = [self.succeed_json("measure", *codec, "--magnitudes", f"grads/step{step}-worker1.safetensors")
+                 for step in (2, 10)]
+        self.assertEqual(both["input"]["captures"], 2)
+        self.assertEqual(both["input"]["elements"], 1230)
+        for key in ("bytes", "nmse"):
+            self.assertAlmostEqual(both["codecs"][0][key], sum(one["codecs"][0][key] for one in alone) / 2)
+        large, parts = both["codecs"][0]["magnitudes"]["large"], [one["codecs"][0]["magnitudes"]["large"] for one in alone]
+        self.assertEqual(large["entries"], sum(part["entries"] for part in parts))
+        self.assertEqual(both["input"]["largest"], max(one["input"]["largest"] for one in alone))
+        for layer, a, b in zip(both["histograms"], *(one["histograms"] for one in alone)):
+            self.assertEqual(layer["counts"], [x + y for x, y in zip(a["counts"], b["counts"])])
+
+        text = self.succeed("measure", *codec, "--plot", "p.png", "grads").decode()
+        self.assertTrue(self.read("p.png").startswith(b"\x89PNG"))
+        self.assertIn("2 tensors, 1,230 elements in each of 2 captures; 4 draws", text)
+        for line in ("below 2^-9 ", "2^-1 to 2^0 ", "2^6 and above ", "small: below 1 ", "large: 1 and above ",
+                     "  decoded, qsgd:bits=2: "):
+            self.assertIn("\n" + line, text)
+
+        self.write("grads/step3-worker1.safetensors", capture(other=normal(4)))
+        self.refuse(2, ["step3-worker1.safetensors", "its tensors are others than those of the files before it"], "measure", *codec,
+                    "grads")
+        self.save("g.npy", normal(10))
+        self.refuse(2, ["grads is a folder of captures, which is measured alone"], "measure", *codec, "grads", "g.npy")
+        os.mkdir(self.path("empty"))
+        self.refuse(2, ["empty: is a directory without .safetensors files"], "measure", *codec, "empty")
+
+
 class Plot(ToolTest):
     def assert_png(self, content):
         """A PNG whose every chunk has its checksum, from header to end."""

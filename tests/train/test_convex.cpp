@@ -20,7 +20,7 @@ Batch images(std::size_t samples) {
   Batch batch;
   for (std::size_t i = 0; i < samples; ++i) {
     for (std::int64_t k = 0; k < kPixels; ++k) batch.pixels.push_back(pixel(random));
-    batch.targets.push_back(static_cast<std::int64_t>(random() % kImageClasses));
+    batch.targets.push_back(static_cast<std::int64_t>(random() % kImages.classes));
   }
   return batch;
 }
@@ -69,8 +69,8 @@ TEST(Logistic, LossAndScoreAreThoseOfASoftmax) {
   std::uint64_t correct = 0, top5 = 0;
   for (std::size_t i = 0; i < 40; ++i) {
     std::vector<double> logits;
-    for (std::int64_t c = 0; c < kImageClasses; ++c) {
-      logits.push_back(w[static_cast<std::size_t>(kImageClasses * kPixels + c)]);
+    for (std::int64_t c = 0; c < kImages.classes; ++c) {
+      logits.push_back(w[static_cast<std::size_t>(kImages.classes * kPixels + c)]);
       for (std::int64_t k = 0; k < kPixels; ++k) {
         logits.back() += static_cast<double>(w[static_cast<std::size_t>(c * kPixels + k)]) *
                          batch.pixels[i * kPixels + static_cast<std::size_t>(k)];
@@ -103,9 +103,9 @@ TEST(Logistic, SmoothedTargetsAreLearnt) {
   const double plain = replica->evaluate(batch).loss;
   double of_all = 0;  // as if each class were the target of a tenth of every sample
   Batch other = batch;
-  for (std::int64_t c = 0; c < kImageClasses; ++c) {
+  for (std::int64_t c = 0; c < kImages.classes; ++c) {
     std::ranges::fill(other.targets, c);
-    of_all += replica->evaluate(other).loss / kImageClasses;
+    of_all += replica->evaluate(other).loss / kImages.classes;
   }
   batch.smoothing = 0.3;
   const auto loss = [&] {

@@ -170,15 +170,15 @@ TEST(Moves, HaveThePartsThatAreAskedFor) {
   }
 }
 
-std::vector<std::uint8_t> labels(std::size_t count) {
-  std::vector<std::uint8_t> values(count);
-  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<std::uint8_t>(i % 10);
+std::vector<std::uint16_t> labels(std::size_t count) {
+  std::vector<std::uint16_t> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<std::uint16_t>(i % 10);
   return values;
 }
 
 TEST(Epochs, AreWholePassesOfTheLargestShare) {
   const auto classes = labels(640);
-  const Samples samples{classes.size(), classes};
+  const Samples samples{classes.size(), classes, 10};
   EXPECT_EQ(steps_of_epochs(3, SplitSpec::parse("iid"), samples, 16, 1, 1), 120U);
   EXPECT_EQ(steps_of_epochs(3, SplitSpec::parse("iid"), samples, 16, 4, 1), 30U);
   EXPECT_EQ(steps_of_epochs(1, SplitSpec::parse("iid"), samples, 30, 2, 1), 10U);

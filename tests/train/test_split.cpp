@@ -23,11 +23,11 @@ using train::SplitSpec;
 constexpr std::size_t kSamples = 6000, kClasses = 10;
 constexpr std::uint64_t kSeed = 3;
 
-const std::vector<std::uint8_t>& labels() {
+const std::vector<std::uint16_t>& labels() {
   static const auto all = [] {
-    std::vector<std::uint8_t> of(kSamples);
+    std::vector<std::uint16_t> of(kSamples);
     for (std::size_t k = 0; k < kSamples; ++k)
-      of[k] = static_cast<std::uint8_t>(k * 7 % 31 % kClasses);
+      of[k] = static_cast<std::uint16_t>(k * 7 % 31 % kClasses);
     return of;
   }();
   return all;
@@ -37,7 +37,8 @@ std::vector<Share> shares(const std::string& spec, std::size_t workers,
                           std::uint64_t seed = kSeed) {
   std::vector<Share> all;
   for (std::size_t k = 0; k < workers; ++k)
-    all.push_back(share_of(SplitSpec::parse(spec), {kSamples, labels()}, k, workers, seed));
+    all.push_back(
+        share_of(SplitSpec::parse(spec), {kSamples, labels(), kClasses}, k, workers, seed));
   return all;
 }
 
@@ -94,11 +95,13 @@ TEST(Split, BadSpecsNameTheKeyAndWhatIsRight) {
            {"classes:m=3", "there is no key 'm'; classes takes k, shift, samples"},
            {"classes:", "there is no key ''"},
            {"classes:k=3,", "there is no key ''"},
-           {"classes:k=11", "k is '11', it has to be a whole number from 1 to 10"},
+           {"classes:k=11", "k=11,shift=4: the data have 10 classes; k is at most that"},
+           {"classes:k=65537", "k is '65537', it has to be a whole number from 1 to 65536"},
            {"classes:k=0", "k is '0'"},
            {"classes:k", "k is ''"},
            {"classes:k=3x", "k is '3x'"},
-           {"classes:shift=-1", "shift is '-1', it has to be a whole number from 0 to 9"},
+           {"classes:shift=-1", "shift is '-1', it has to be a whole number from 0 to 65535"},
+           {"classes:shift=10", "k=8,shift=10: the data have 10 classes"},
            {"dirichlet:alpha=0", "alpha is '0', it has to be a number above 0"},
            {"dirichlet:alpha=nan", "alpha is 'nan'"},
            {"blocks:r=0", "r is '0'"},
@@ -182,7 +185,7 @@ TEST(Split, ProportionsFollowTheDirichletDistribution) {
     for (int draw = 0; draw < kDraws; ++draw) {
       const auto share =
           share_of(SplitSpec::parse("dirichlet:alpha=" + std::to_string(alpha) + ",samples=400"),
-                   {kSamples, labels()}, 0, 2, static_cast<std::uint64_t>(draw));
+                   {kSamples, labels(), kClasses}, 0, 2, static_cast<std::uint64_t>(draw));
       EXPECT_EQ(share.samples.size(), 400U);
       for (const auto count : histogram(share)) {
         const double off = static_cast<double>(count) / kEach - 0.1;

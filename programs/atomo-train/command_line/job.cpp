@@ -43,7 +43,7 @@ bool takes_fractions(const CLI::Option& option) {
 bool is_repeated(const CLI::Option& option) {
   static const std::set<std::string> of_one_run = {
       "--save",     "--stop-at",  "--resume",         "--out", "--overwrite", "--json", "--log",
-      "--progress", "--timeline", "--dump-gradients", "--at"};
+      "--progress", "--timeline", "--dump-gradients", "--at",  "--every"};
   return option.get_configurable() && !of_one_run.contains(option.get_name());
 }
 

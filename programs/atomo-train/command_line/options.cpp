@@ -17,6 +17,7 @@
 #include "command_line/option_groups.hpp"
 #include "files/whole_file.hpp"
 #include "learning/augment.hpp"
+#include "learning/model_names.hpp"
 #include "learning/schedule.hpp"
 #include "learning/split.hpp"
 #include "run/run_folder.hpp"
@@ -136,6 +137,18 @@ void check_schedule(const CLI::App& app, Options& o) {
     throw CLI::ValidationError("--epochs", "take one of --epochs and --steps");
 }
 
+/// \throws CLI::ValidationError for a model that there is not, or has not this normalisation.
+void check_model(const Options& o) {
+  const char* option = "--model";
+  try {
+    const auto spec = ModelSpec::parse(o.model);
+    option = "--norm";
+    (void)NormSpec::parse(o.norm, spec);
+  } catch (const std::exception& e) {
+    throw CLI::ValidationError(option, e.what());
+  }
+}
+
 /// \throws CLI::ValidationError for what does not go with the model's samples.
 void check_samples(const CLI::App& app, const Options& o) {
   const bool has_classes = o.model != "quadratic";
@@ -146,6 +159,10 @@ void check_samples(const CLI::App& app, const Options& o) {
     (void)Augmentation::parse(o.augment);
   } catch (const std::exception& e) {
     throw CLI::ValidationError("--augment", e.what());
+  }
+  if (o.image_size != 0 && (!has_classes || o.model == "transformer")) {
+    throw CLI::ValidationError("--image-size",
+                               "goes with models of images only, not with " + o.model);
   }
   if (o.label_smoothing > 0 && !has_classes) {
     throw CLI::ValidationError("--label-smoothing",
@@ -232,6 +249,10 @@ void choose_places(const CLI::App& app, Options& o) {
   // A job may say how often to save wherever there is a place.
   if (o.save_every != 0 && o.save.empty() && !given("--job"))
     throw CLI::ValidationError("--save-every", "needs --save FILE or --out FOLDER");
+  if (o.keep_checkpoints && o.save_every == 0)
+    throw CLI::ValidationError("--keep-checkpoints", "needs --save-every N");
+  if (o.every != 0 && o.dump_gradients.empty())
+    throw CLI::ValidationError("--every", "needs --dump-gradients FOLDER");
   if (std::filesystem::is_directory(o.resume)) o.resume += std::string("/") + kCheckpointName;
 }
 
@@ -255,6 +276,7 @@ Options parse_options(int argc, char** argv) {
     if (o.algorithm == "powersgd") choose_residual(o);
     (void)SplitSpec::parse(o.split);
     if (!o.down_policy.empty()) (void)atomo::Policy::parse(o.down_policy);
+    check_model(o);
     if (o.data.empty()) o.data = default_data(o.model);
     if (o.data.empty())
       throw CLI::ValidationError("--data", "--model " + o.model + " needs a file of its own");
@@ -301,10 +323,12 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"codec-scale", codec_scale},
       {"split", split},
       {"pixels", pixels},
+      {"image-size", image_size},
       {"augment", augment},
       {"label-smoothing", label_smoothing},
       {"device", device},
       {"model", model},
+      {"norm", norm},
       {"data", data},
       {"optimizer", optimizer},
       {"schedule", schedule},
@@ -328,6 +352,17 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"policy", policy},
       {"workers", workers},
   };
+}
+
+std::optional<std::uint32_t> Options::dumped(std::uint32_t step, std::uint32_t count) const {
+  if (dump_gradients.empty()) return std::nullopt;
+  std::uint64_t next = at;
+  if (step > at) {
+    if (every == 0) return std::nullopt;
+    next += (std::uint64_t{step} - at + every - 1) / every * every;
+  }
+  if (next - step >= count) return std::nullopt;
+  return static_cast<std::uint32_t>(next);
 }
 
 double Options::learning_rate(std::uint32_t step) const {

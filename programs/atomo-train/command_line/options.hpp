@@ -58,8 +58,10 @@ struct Options {
   bool cuda_aware_mpi = false;
   std::optional<int> gpu;  ///< that this process uses, once chosen
   std::string model = "lenet";
+  std::string norm;                     ///< of NormSpec; empty: the model's own
   std::string data;                     ///< empty until it is known which the model is for
   std::string pixels = "standardised";  ///< or "plain"
+  std::uint32_t image_size = 0;         ///< height and width of images; 0: as they are
   std::string augment;                  ///< parts of Augmentation; empty: images as they are
   double label_smoothing = 0;           ///< share of a target that goes to all classes
   std::string init;                     ///< file of the first weights; empty: drawn from the seed
@@ -95,6 +97,7 @@ struct Options {
   bool overwrite = false;  ///< whatever run is in it
   std::string save;
   std::uint32_t save_every = 0;
+  bool keep_checkpoints = false;  ///< each under a name of its own, too
   std::string resume;
   std::uint32_t stop_at = 0;  ///< 0: run to the last step
 
@@ -104,7 +107,8 @@ struct Options {
 
   std::string timeline;
   std::string dump_gradients;
-  std::uint32_t at = 2;  ///< the step that `timeline` and `dump_gradients` record
+  std::uint32_t at = 2;     ///< the step that `timeline` and `dump_gradients` record
+  std::uint32_t every = 0;  ///< with how many between them `dump_gradients` records more; 0: none
 
   std::optional<std::uint32_t> corrupt_payload_at;  ///< fault planted by the tests
   std::optional<int> slow_rank;  ///< whose steps take `slow_factor` times as long, by the tests
@@ -112,10 +116,9 @@ struct Options {
 
   /// What has to be equal for a checkpoint to go on to the same curve.
   [[nodiscard]] nlohmann::json fingerprint(int workers) const;
-  /// Whether the step to dump is among `count` from `step` on.
-  [[nodiscard]] bool dumps(std::uint32_t step, std::uint32_t count = 1) const {
-    return !dump_gradients.empty() && at - step < count;
-  }
+  /// The first step to dump among `count` from `step` on, if there is one.
+  [[nodiscard]] std::optional<std::uint32_t> dumped(std::uint32_t step,
+                                                    std::uint32_t count = 1) const;
   [[nodiscard]] bool on_device() const noexcept { return device == "cuda"; }
   /// Where the run encodes and decodes.
   [[nodiscard]] atomo::Device encodes_on() const noexcept {

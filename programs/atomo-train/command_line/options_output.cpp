@@ -16,6 +16,9 @@ void add_checkpoint_options(CLI::App& app, Options& o) {
   app.add_option("--save-every", o.save_every, "steps between checkpoints (0: none between)")
       ->capture_default_str()
       ->group(group);
+  app.add_flag("--keep-checkpoints", o.keep_checkpoints,
+               "keep each of them too, as FILE with -stepN before its ending")
+      ->group(group);
   app.add_option("--stop-at", o.stop_at, "stop (and save) before this step, to be resumed")
       ->group(group);
   app.add_option(
@@ -45,11 +48,14 @@ void add_output_options(CLI::App& app, Options& o) {
       ->option_text("FILE")
       ->group(group);
   app.add_option("--dump-gradients", o.dump_gradients,
-                 "the gradients of one step, the workers' own and the mean that the optimiser "
-                 "gets, .safetensors")
+                 "the gradients of a step, the workers' own and the mean that the optimiser "
+                 "gets, .safetensors; atomo measure takes the folder")
       ->option_text("FOLDER")
       ->group(group);
   app.add_option("--at", o.at, "the step of --timeline and --dump-gradients, from 0")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--every", o.every, "also the gradients of every N-th step behind it (0: none)")
       ->capture_default_str()
       ->group(group);
 }

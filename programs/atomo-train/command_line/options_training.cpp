@@ -6,6 +6,7 @@
 
 #include "command_line/option_groups.hpp"
 #include "learning/images.hpp"
+#include "learning/model_names.hpp"
 #include "learning/optimiser.hpp"
 #include "learning/text.hpp"
 
@@ -13,7 +14,7 @@ namespace train {
 
 namespace {
 
-constexpr int kMostThreads = 1024;
+constexpr int kMostThreads = 1024, kLargestImage = 4096;
 
 }  // namespace
 
@@ -39,17 +40,24 @@ void add_codec_options(CLI::App& app, CodecChoice& choice, std::string& plugin) 
 
 void add_data_options(CLI::App& app, Options& o) {
   const char* group = "Data";
-  app.add_option("--data", o.data,
-                 "folder of MNIST-like idx files (.gz too) or CIFAR-10 binaries (default: " +
-                     std::string(kFashionMnist) +
-                     "); for a transformer a text, file or folder (default: " + kCMakeManual +
-                     "); for quadratic a JSON file, see README.md")
+  app.add_option(
+         "--data", o.data,
+         "folder of images: MNIST-like idx files (.gz too), CIFAR-10 or CIFAR-100 binaries, SVHN's "
+         ".mat files, or train/CLASS/* and test/CLASS/* as PNG, JPEG or PPM (default: " +
+             std::string(kFashionMnist) + "); for a transformer a text, file or folder (default: " +
+             kCMakeManual + "); for quadratic a JSON file, see README.md")
       ->option_text("PATH")
       ->group(group);
   app.add_option(
          "--pixels", o.pixels,
          "of images: plain are in [0, 1], standardised have mean 0 and deviation 1 a channel")
       ->check(CLI::IsMember({"standardised", "plain"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--image-size", o.image_size,
+                 "make images this high and wide: of their central square, each pixel the mean of "
+                 "the area it covers (0: as they are)")
+      ->check(CLI::Range(0, kLargestImage))
       ->capture_default_str()
       ->group(group);
   app.add_option("--augment", o.augment,
@@ -165,13 +173,18 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
 
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and optimiser";
-  app.add_option(
-         "--model", o.model,
-         "the transformer predicts text, quadratic has an optimum to find, the others classify "
-         "images")
-      ->check(CLI::IsMember(
-          {"logistic", "lenet", "resnet20", "resnet32", "resnet18", "transformer", "quadratic"}))
+  app.add_option("--model", o.model,
+                 "one of " + model_names() +
+                     "; mlp takes widths, mlp:hidden=300-100; the transformer "
+                     "predicts text, quadratic has an optimum to find, the others classify images")
+      ->option_text("MODEL")
       ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--norm", o.norm,
+         "normalisation of vgg11, resnets and densenets: batch, or group:N with N channels a "
+         "group (default: batch; resnet32 group:8, ecl-resnet32 group:32)")
+      ->option_text("NORM")
       ->group(group);
   app.add_option("--device", o.device, "cuda: compute, encode and decode on a GPU, one a process")
       ->check(CLI::IsMember({"cpu", "cuda"}))

@@ -14,14 +14,6 @@
 namespace train {
 namespace {
 
-/// The finaliser of SplitMix64.
-std::uint64_t mixed(std::uint64_t x) noexcept {
-  x += 0x9E3779B97F4A7C15U;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBU;
-  return x ^ x >> 31;
-}
-
 /// Uniform in [-kMostMove, kMostMove]; off by less than one in 10^8.
 int shift_of(std::uint32_t draw) noexcept {
   constexpr std::uint64_t kMoves = 2 * kMostMove + 1;
@@ -29,6 +21,13 @@ int shift_of(std::uint32_t draw) noexcept {
 }
 
 }  // namespace
+
+std::uint64_t mixed(std::uint64_t x) noexcept {
+  x += 0x9E3779B97F4A7C15U;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBU;
+  return x ^ x >> 31;
+}
 
 Augmentation Augmentation::parse(const std::string& text) {
   Augmentation augmentation;

@@ -24,6 +24,9 @@ struct Augmentation {
   [[nodiscard]] bool any() const noexcept { return crop || flip; }
 };
 
+/// The finaliser of SplitMix64: a word that looks random, of any other.
+[[nodiscard]] std::uint64_t mixed(std::uint64_t x) noexcept;
+
 /// What becomes of an image: row r, column c are those of row r + down, column c + right before,
 /// then the image is mirrored.
 struct Move {

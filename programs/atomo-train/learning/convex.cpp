@@ -50,9 +50,10 @@ class ConvexReplica : public Replica {
 
 class Logistic final : public ConvexReplica {
  public:
-  Logistic(const ImageShape& shape, std::uint64_t seed) : pixels_(shape.pixels()) {
-    add_layer("fc.weight", {kImageClasses, static_cast<std::int64_t>(pixels_)});
-    add_layer("fc.bias", {kImageClasses});
+  Logistic(const ImageShape& shape, std::uint64_t seed)
+      : pixels_(shape.pixels()), classes_(static_cast<std::size_t>(shape.classes)) {
+    add_layer("fc.weight", {shape.classes, static_cast<std::int64_t>(pixels_)});
+    add_layer("fc.bias", {shape.classes});
     std::mt19937_64 random(seed);
     const float bound = 1 / std::sqrt(static_cast<float>(pixels_));
     std::ranges::generate(weights(), [&] {
@@ -67,21 +68,21 @@ class Logistic final : public ConvexReplica {
     const std::size_t samples = batch.targets.size();
     const auto part = scale / static_cast<double>(samples);
     const auto to_target = static_cast<float>(1 - batch.smoothing);
-    const auto to_all = static_cast<float>(batch.smoothing / kClasses);
+    const auto to_all = static_cast<float>(batch.smoothing / static_cast<double>(classes_));
     const auto bias = gradient(1);
     std::ranges::fill(bias, 0.0f);
     for (std::size_t i = 0; i < samples; ++i) {  // probabilities become the loss's slopes
-      float* const slopes = probabilities_.data() + i * kClasses;
+      float* const slopes = probabilities_.data() + i * classes_;
       slopes[batch.targets[i]] -= to_target;
-      for (std::size_t c = 0; c < kClasses; ++c) {
+      for (std::size_t c = 0; c < classes_; ++c) {
         slopes[c] = static_cast<float>((slopes[c] - to_all) * part);
         bias[c] += slopes[c];
       }
     }
     on_gradient(1, bias);
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, kClasses, to_int(pixels_), to_int(samples),
-                1.0f, probabilities_.data(), kClasses, batch.pixels.data(), to_int(pixels_), 0.0f,
-                gradient(0).data(), to_int(pixels_));
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, to_int(classes_), to_int(pixels_),
+                to_int(samples), 1.0f, probabilities_.data(), to_int(classes_), batch.pixels.data(),
+                to_int(pixels_), 0.0f, gradient(0).data(), to_int(pixels_));
     on_gradient(0, gradient(0));
     return ((1 - batch.smoothing) * trained_.loss + batch.smoothing * loss_of_all_) /
            static_cast<double>(samples);
@@ -91,24 +92,23 @@ class Logistic final : public ConvexReplica {
   Score evaluate(const Batch& batch) override { return predict(batch); }
 
  private:
-  static constexpr int kClasses = kImageClasses;
   static int to_int(std::size_t n) noexcept { return static_cast<int>(n); }
 
   /// Fills `probabilities_`, samples x classes, and `loss_of_all_`; the score has sums over the
   /// batch.
   Score predict(const Batch& batch) {
     const std::size_t samples = batch.targets.size();
-    probabilities_.resize(samples * kClasses);
+    probabilities_.resize(samples * classes_);
     const auto bias = weights().subspan(offset(1));
     for (std::size_t i = 0; i < samples; ++i)
-      std::ranges::copy(bias, probabilities_.data() + i * kClasses);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, to_int(samples), kClasses, to_int(pixels_),
-                1.0f, batch.pixels.data(), to_int(pixels_), weights().data(), to_int(pixels_), 1.0f,
-                probabilities_.data(), kClasses);
+      std::ranges::copy(bias, probabilities_.data() + i * classes_);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, to_int(samples), to_int(classes_),
+                to_int(pixels_), 1.0f, batch.pixels.data(), to_int(pixels_), weights().data(),
+                to_int(pixels_), 1.0f, probabilities_.data(), to_int(classes_));
     Score score{.predictions = samples};
     loss_of_all_ = 0;
     for (std::size_t i = 0; i < samples; ++i) {
-      const std::span logits(probabilities_.data() + i * kClasses, kClasses);
+      const std::span logits(probabilities_.data() + i * classes_, classes_);
       const auto target = static_cast<std::size_t>(batch.targets[i]);
       const auto largest = std::ranges::max_element(logits);
       if (largest == logits.begin() + batch.targets[i]) ++score.correct;
@@ -123,12 +123,12 @@ class Logistic final : public ConvexReplica {
       }
       for (float& logit : logits) logit = static_cast<float>(logit / sum);
       score.loss += std::log(sum) + top - of_target;
-      loss_of_all_ += std::log(sum) + top - sum_of_logits / kClasses;
+      loss_of_all_ += std::log(sum) + top - sum_of_logits / static_cast<double>(classes_);
     }
     return score;
   }
 
-  std::size_t pixels_;
+  std::size_t pixels_, classes_;
   std::vector<float> probabilities_;
   double loss_of_all_ = 0;  ///< of the batch, the mean over all classes in place of the target's
   Score trained_;

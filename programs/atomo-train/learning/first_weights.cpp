@@ -126,7 +126,7 @@ void load_weights(const std::string& path, const std::string& model, Replica& re
 
 std::unique_ptr<Replica> make_first_replica(const Options& options, const InputShape& input,
                                             std::optional<int> gpu) {
-  auto replica = make_replica(options.model, input, options.seed, gpu);
+  auto replica = make_replica(options.model, options.norm, input, options.seed, gpu);
   if (!options.init.empty() && options.resume.empty())
     load_weights(options.init, options.model, *replica);
   return replica;

@@ -23,7 +23,7 @@ namespace train {
 
 void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
                    const std::string& whose, std::span<const float> gradient) {
-  if (!options.dumps(step)) return;
+  if (!options.dumped(step)) return;
   std::filesystem::create_directories(options.dump_gradients);
   std::vector<StoredTensor> tensors;
   for (std::size_t i = 0; i < replica.layers().size(); ++i) {
@@ -63,10 +63,11 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
       worker_(worker),
       workers_(workers),
       breathe_(std::move(breathe)),
-      task_(make_task(options.model, options.data, options.pixels)),
-      order_(share_of(
-                 SplitSpec::parse(options.split), {task_->samples(Split::train), task_->labels()},
-                 static_cast<std::size_t>(worker), static_cast<std::size_t>(workers), options.seed),
+      task_(make_task(options.model, options.data, options.pixels, options.image_size)),
+      order_(share_of(SplitSpec::parse(options.split),
+                      {task_->samples(Split::train), task_->labels(), task_->classes()},
+                      static_cast<std::size_t>(worker), static_cast<std::size_t>(workers),
+                      options.seed),
              options.batch, options.seed),
       replica_(make_first_replica(options, task_->input(), options.gpu)),
       compressor_(replica_->layers(),
@@ -97,6 +98,9 @@ void Learner::take_share(std::uint32_t step) {
 void Learner::gather(std::uint32_t step) {
   const auto samples = order_.samples(step);
   task_->gather(Split::train, samples, batch_);
+  constexpr std::uint64_t kWorkers = 65536;
+  batch_.draws =
+      mixed(mixed(options_.seed) ^ (step * kWorkers + static_cast<std::uint64_t>(worker_)));
   if (!augmentation_.any()) return;
   const auto shape = std::get<ImageShape>(task_->input());
   for (std::size_t k = 0; k < samples.size(); ++k) {
@@ -111,7 +115,7 @@ double Learner::backward(std::uint32_t step, const Replica::OnGradient& on_gradi
   const double scale = options_.gradient_scale(step);
   double loss = 0;
   const auto began = std::chrono::steady_clock::now();
-  if (options_.dumps(step)) {
+  if (options_.dumped(step)) {
     std::vector<float> copy(replica_->weights().size());
     loss =
         replica_->backward(batch_, scale, [&](std::size_t layer, std::span<const float> gradient) {
@@ -155,10 +159,10 @@ Score Learner::evaluate_part(std::uint32_t done, std::size_t part, std::size_t p
 }
 
 std::uint32_t steps_of_epochs(const Options& options, int workers) {
-  const auto task = make_task(options.model, options.data, options.pixels);
+  const auto task = make_task(options.model, options.data, options.pixels, options.image_size);
   return steps_of_epochs(options.epochs, SplitSpec::parse(options.split),
-                         {task->samples(Split::train), task->labels()}, options.batch,
-                         static_cast<std::size_t>(workers), options.seed);
+                         {task->samples(Split::train), task->labels(), task->classes()},
+                         options.batch, static_cast<std::size_t>(workers), options.seed);
 }
 
 WorkerState Learner::state() const { return {compressor_.save(), replica_->buffers()}; }

@@ -77,7 +77,7 @@ class Learner {
                                  std::size_t count, std::size_t batch,
                                  const std::function<void(std::size_t done)>& after);
 
-/// Writes a gradient of the model into the folder of --dump-gradients, if `step` is the one to
+/// Writes a gradient of the model into the folder of --dump-gradients, if `step` is one to
 /// dump. `whose`: the end of the file's name.
 void dump_gradient(const Options& options, const Replica& replica, std::uint32_t step,
                    const std::string& whose, std::span<const float> gradient);

@@ -25,9 +25,10 @@ struct Network : torch::nn::Module {
   Score score(const Batch& batch, torch::Device device);
 };
 
-/// `name`: "lenet" (431,080 parameters on 28 x 28 grey images), "resnet20", "resnet32" (group
-/// normalisation), "resnet18" (11.2 million) or "transformer" (3.3 million).
+/// `name` and `norm`: as --model and --norm have them. \throws std::runtime_error for images that are
+/// too small, and as `ModelSpec::parse` and `NormSpec::parse` do.
 [[nodiscard]] std::shared_ptr<Network> make_network(const std::string& name,
+                                                    const std::string& norm,
                                                     const InputShape& input);
 
 /// Four pre-norm blocks of width 256 with four heads, learned positions, GELU; each character sees

@@ -38,12 +38,13 @@ const TorchModule& torch_module() {
 
 }  // namespace
 
-std::unique_ptr<Replica> make_replica(const std::string& model, const InputShape& input,
-                                      std::uint64_t seed, std::optional<int> gpu) {
+std::unique_ptr<Replica> make_replica(const std::string& model, const std::string& norm,
+                                      const InputShape& input, std::uint64_t seed,
+                                      std::optional<int> gpu) {
   if (const auto* quadratic = std::get_if<QuadraticShape>(&input))
     return make_quadratic(*quadratic);
   if (is_convex(model)) return make_logistic(std::get<ImageShape>(input), seed);
-  return torch_module().make_replica(model, input, seed, gpu);
+  return torch_module().make_replica(model, norm, input, seed, gpu);
 }
 
 std::string gpu_objection(const std::string& model) {

@@ -59,10 +59,11 @@ class Replica {
   Replica() = default;
 };
 
-/// Weights are a function of the seed. `gpu` is the number of one, or none; what is computed here is
+/// `model` and `norm`: as --model and --norm have them. Weights are a function of the seed. `gpu` is the number of one, or none; what is computed here is
 /// on the CPU whatever it says.
 /// \throws std::runtime_error when the model does not fit the input, or its module does not load.
 [[nodiscard]] std::unique_ptr<Replica> make_replica(const std::string& model,
+                                                    const std::string& norm,
                                                     const InputShape& input, std::uint64_t seed,
                                                     std::optional<int> gpu = std::nullopt);
 

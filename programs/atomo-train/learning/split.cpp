@@ -7,7 +7,6 @@
 #include "learning/split.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <numbers>
@@ -17,15 +16,14 @@
 #include <string_view>
 
 #include "learning/data_order.hpp"
-#include "learning/task.hpp"
 
 namespace train {
 namespace {
 
 using Kind = SplitSpec::Kind;
 using Numbers = std::vector<std::uint32_t>;
-constexpr auto kClasses = static_cast<std::size_t>(kImageClasses);
-using ByClass = std::array<Numbers, kClasses>;
+using ByClass = std::vector<Numbers>;
+constexpr std::uint32_t kMostClasses = 65536;  // a label has 16 bits
 
 struct Grammar {
   std::string_view name;
@@ -73,8 +71,8 @@ void read_key(const std::string& text, const Grammar& grammar, std::string_view 
     refuse(text, "there is no key '" + std::string(key) + "'; " + std::string(grammar.name) +
                      " takes " + keys);
   }
-  if (key == "k") read_value<std::uint32_t>(text, key, value, 1, kClasses, split.classes);
-  if (key == "shift") read_value<std::uint32_t>(text, key, value, 0, kClasses - 1, split.shift);
+  if (key == "k") read_value<std::uint32_t>(text, key, value, 1, kMostClasses, split.classes);
+  if (key == "shift") read_value<std::uint32_t>(text, key, value, 0, kMostClasses - 1, split.shift);
   if (key == "alpha") read_value(text, key, value, 1e-9, 1e9, split.alpha);
   if (key == "r") read_value<std::uint32_t>(text, key, value, 1, 65535, split.r);
   if (key == "samples") read_value<std::uint32_t>(text, key, value, 1, kMany, split.samples);
@@ -101,7 +99,7 @@ ByClass by_class(const Samples& samples, const char* split, std::mt19937_64& ran
                              " needs samples with labels, such as images; this data has none: take "
                              "iid, blocks or duplicate");
   }
-  ByClass of;
+  ByClass of(samples.classes);
   for (std::uint32_t k = 0; k < samples.count; ++k) of[samples.labels[k]].push_back(k);
   for (auto& numbers : of) shuffle(numbers, random);
   return of;
@@ -134,12 +132,19 @@ Share classes(const SplitSpec& split, const Samples& samples, std::size_t worker
               std::size_t workers, std::uint64_t seed) {
   auto random = random_of(seed);
   const auto of = by_class(samples, "classes", random);
+  const std::size_t all_classes = of.size();
+  if (split.classes > all_classes || split.shift >= all_classes) {
+    throw std::runtime_error("--split classes:k=" + std::to_string(split.classes) +
+                             ",shift=" + std::to_string(split.shift) + ": the data have " +
+                             std::to_string(all_classes) +
+                             " classes; k is at most that, and shift below it");
+  }
   const auto has = [&](std::size_t i, std::size_t c) {
-    return (c + kClasses - i * split.shift % kClasses) % kClasses < split.classes;
+    return (c + all_classes - i * split.shift % all_classes) % all_classes < split.classes;
   };
   Share share{{}, static_cast<std::uint32_t>(worker)};
   for (std::size_t j = 0; j < split.classes; ++j) {
-    const std::size_t c = (worker * split.shift + j) % kClasses;
+    const std::size_t c = (worker * split.shift + j) % all_classes;
     std::size_t before = 0, holders = 0;
     for (std::size_t i = 0; i < workers; ++i) {
       before += i < worker && has(i, c) ? 1 : 0;
@@ -191,15 +196,15 @@ Share dirichlet(const SplitSpec& split, const Samples& samples, std::size_t work
   }
   Share share{{}, static_cast<std::uint32_t>(worker)};
   for (std::size_t i = 0; i <= worker; ++i) {
-    std::array<double, kClasses> share_of_class{};
+    std::vector<double> share_of_class(left.size());
     for (auto& logarithm : share_of_class) logarithm = log_gamma_draw(split.alpha, random);
     for (std::size_t k = 0; k < each; ++k) {
       double most = -INFINITY;  // of the classes that are left: the exponentials cannot all vanish
-      for (std::size_t c = 0; c < kClasses; ++c)
+      for (std::size_t c = 0; c < left.size(); ++c)
         if (!left[c].empty()) most = std::max(most, share_of_class[c]);
-      std::array<double, kClasses> up_to{};
+      std::vector<double> up_to(left.size());
       double total = 0;
-      for (std::size_t c = 0; c < kClasses; ++c)
+      for (std::size_t c = 0; c < left.size(); ++c)
         up_to[c] = total += left[c].empty() ? 0 : std::exp(share_of_class[c] - most);
       const double drawn = total * uniform(random);
       std::size_t c = 0;

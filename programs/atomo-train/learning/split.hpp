@@ -4,8 +4,8 @@
 /// Which samples each worker has.
 ///
 ///   iid                    every epoch a fresh order of all samples, cut among the workers
-///   classes:k=8,shift=4    worker i has the classes (i shift + j) mod 10, j < k; the samples of a
-///                          class are shared out among the workers that have it
+///   classes:k=8,shift=4    worker i has the classes (i shift + j) mod the number of classes, j < k;
+///                          the samples of a class are shared out among the workers that have it
 ///   dirichlet:alpha=0.5    each worker has proportions of the classes of its own, drawn from the
 ///                          Dirichlet distribution (arXiv 1909.06335); no sample has two workers
 ///   blocks:r=2             as many blocks as there are sets of r workers; each set shares one
@@ -43,10 +43,11 @@ struct Share {
   std::size_t place = 0, readers = 1;
 };
 
-/// What there is to be split: `labels` is empty where samples have none.
+/// What there is to be split: `labels` is empty where samples have none, and else below `classes`.
 struct Samples {
   std::size_t count = 0;
-  std::span<const std::uint8_t> labels;
+  std::span<const std::uint16_t> labels;
+  std::size_t classes = 0;
 };
 
 /// \throws std::runtime_error when the workers or the samples do not fit the split.

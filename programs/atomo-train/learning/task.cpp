@@ -30,10 +30,10 @@ Score& operator+=(Score& total, const Score& part) noexcept {
 }
 
 std::unique_ptr<Task> make_task(const std::string& model, const std::string& path,
-                                const std::string& pixels) {
+                                const std::string& pixels, std::uint32_t image_size) {
   if (is_language_model(model)) return make_text_task(path);
   if (model == kQuadratic) return make_quadratic_task(path);
-  return make_image_task(path, pixels == "plain");
+  return make_image_task(path, pixels == "plain", image_size);
 }
 
 std::string default_data(const std::string& model) {

@@ -16,6 +16,7 @@ namespace train {
 
 struct ImageShape {
   std::int64_t channels = 1, height = 28, width = 28;
+  std::int64_t classes = 10;  ///< that images are of; targets are below
   [[nodiscard]] std::size_t pixels() const noexcept {
     return static_cast<std::size_t>(channels * height * width);
   }
@@ -31,7 +32,6 @@ struct QuadraticShape {
 /// What goes into a network.
 using InputShape = std::variant<ImageShape, TextShape, QuadraticShape>;
 
-inline constexpr std::int64_t kImageClasses = 10;
 inline constexpr std::int64_t kCharacters = 256;  ///< a character is a byte
 
 /// Samples ready for a network. A task fills what its networks read.
@@ -41,6 +41,7 @@ struct Batch {
   std::vector<std::int64_t> targets;     ///< a class a sample, or what follows each character
   double smoothing =
       0;  ///< share of each target that is spread evenly over all classes, in training
+  std::uint64_t draws = 0;                ///< seed of what a network draws in training: dropout
   std::vector<double> curvatures, pulls;  ///< of quadratics, samples x rows x columns
 };
 
@@ -78,8 +79,10 @@ class Task {
   [[nodiscard]] virtual InputShape input() const = 0;
   [[nodiscard]] virtual const Measure& measure() const = 0;
   [[nodiscard]] virtual std::size_t samples(Split split) const = 0;
-  /// The class of every training sample, below kImageClasses; empty where samples have none.
-  [[nodiscard]] virtual std::span<const std::uint8_t> labels() const { return {}; }
+  /// The class of every training sample, below `classes()`; empty where samples have none.
+  [[nodiscard]] virtual std::span<const std::uint16_t> labels() const { return {}; }
+  /// Of the samples; 0 where they have none.
+  [[nodiscard]] virtual std::size_t classes() const { return 0; }
   /// A black pixel of each channel as networks see it; empty where samples are no images.
   [[nodiscard]] virtual std::span<const float> black() const { return {}; }
   /// The samples with the numbers `which` into `batch`.
@@ -89,10 +92,11 @@ class Task {
   Task() = default;
 };
 
-/// The task that `model` is for, over the data at `path`. `pixels`: as --pixels has it.
+/// The task that `model` is for, over the data at `path`. `pixels` and `image_size`: as the options
+/// have them.
 /// \throws std::runtime_error naming the file that is missing or wrong, and what would be right.
 [[nodiscard]] std::unique_ptr<Task> make_task(const std::string& model, const std::string& path,
-                                              const std::string& pixels);
+                                              const std::string& pixels, std::uint32_t image_size);
 /// Where a distribution keeps data for `model`; empty when nobody but the user can have it.
 [[nodiscard]] std::string default_data(const std::string& model);
 

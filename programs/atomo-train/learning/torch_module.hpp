@@ -9,8 +9,9 @@
 namespace train {
 
 struct TorchModule {
-  std::unique_ptr<Replica> (*make_replica)(const std::string& model, const InputShape& input,
-                                           std::uint64_t seed, std::optional<int> gpu);
+  std::unique_ptr<Replica> (*make_replica)(const std::string& model, const std::string& norm,
+                                           const InputShape& input, std::uint64_t seed,
+                                           std::optional<int> gpu);
   /// Why torch cannot compute on a GPU here and what would help; empty when it can.
   std::string (*gpu_objection)();
 };

@@ -12,12 +12,12 @@ namespace {
 
 class TorchReplica final : public Replica {
  public:
-  TorchReplica(const std::string& model, const InputShape& input, std::uint64_t seed,
-               std::optional<int> gpu) {
+  TorchReplica(const std::string& model, const std::string& norm, const InputShape& input,
+               std::uint64_t seed, std::optional<int> gpu) {
     at::set_num_threads(1);
     torch::manual_seed(seed);
     at::globalContext().setDeterministicAlgorithms(true, false);
-    network_ = make_network(model, input);
+    network_ = make_network(model, norm, input);
     if (gpu) device_ = torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(*gpu));
     gather_weights();
     network_->to(device_);
@@ -54,6 +54,7 @@ class TorchReplica final : public Replica {
   }
   double backward(const Batch& batch, double scale, const OnGradient& on_gradient) override {
     network_->train();
+    torch::manual_seed(batch.draws);
     for (auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
     const auto [loss, correct] = network_->loss(batch, device_);
     on_gradient_ = &on_gradient;
@@ -125,9 +126,10 @@ class TorchReplica final : public Replica {
   std::exception_ptr failure_;  ///< of a callback, carried past torch
 };
 
-std::unique_ptr<Replica> make_torch_replica(const std::string& model, const InputShape& input,
-                                            std::uint64_t seed, std::optional<int> gpu) {
-  return std::make_unique<TorchReplica>(model, input, seed, gpu);
+std::unique_ptr<Replica> make_torch_replica(const std::string& model, const std::string& norm,
+                                            const InputShape& input, std::uint64_t seed,
+                                            std::optional<int> gpu) {
+  return std::make_unique<TorchReplica>(model, norm, input, seed, gpu);
 }
 
 std::string torch_gpu_objection() {

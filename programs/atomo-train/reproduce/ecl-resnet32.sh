@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Edge-consensus learning of a ResNet-32 with group normalisation at a budget that two cores can carry. --help tells the options.
+# Edge-consensus learning of resnet32, another network than the published one (ecl-resnet32), at a budget that two cores can carry. --help tells the options.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/experiment.bash"
 

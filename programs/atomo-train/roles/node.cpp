@@ -276,7 +276,7 @@ void Node::test(std::uint32_t done) {
   set(own.weights, own.buffers);
   if (!first()) return;
   const auto each = total_of(scores), mean = total_of(of_mean);
-  if (each && mean) log_->evaluation(done, *each, &*mean);
+  if (each && mean) log_->evaluation(done, *each, &*mean, scores);
 }
 
 WorkerState Node::state() {
@@ -306,7 +306,7 @@ void Node::save(std::uint32_t done) {
                         {WorkerState::unpack(own)}};
   for (int k = 1; k < transport_.size(); ++k)
     checkpoint.workers.push_back(WorkerState::unpack(transport_.receive_any_length(k, kStateTag)));
-  write_checkpoint(run_.options.save, checkpoint, learner_.replica().layers());
+  run_.save(checkpoint, learner_.replica().layers());
   log_->checkpoint(done);
 }
 

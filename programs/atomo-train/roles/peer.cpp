@@ -135,7 +135,7 @@ void Peer::save(std::uint32_t done) {
   for (int k = 1; k < transport_.workers(); ++k) {
     checkpoint.workers.push_back(WorkerState::unpack(transport_.receive_any_length(k, kStateTag)));
   }
-  write_checkpoint(run_.options.save, checkpoint, learner_.replica().layers());
+  run_.save(checkpoint, learner_.replica().layers());
   log_->checkpoint(done);
 }
 

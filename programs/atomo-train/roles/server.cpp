@@ -45,7 +45,8 @@ Server::Server(Run& run, const Plan& plan)
     : run_(run),
       transport_(run.transport),
       plan_(checked(plan, run)),
-      task_(make_task(run.options.model, run.options.data, run.options.pixels)),
+      task_(make_task(run.options.model, run.options.data, run.options.pixels,
+                      run.options.image_size)),
       replica_(make_first_replica(run.options, task_->input())),
       compressor_(replica_->layers(), policy_of_compressors(run.options, policy_of(run)),
                   {.device = run.options.encodes_on()}),
@@ -241,9 +242,9 @@ void Server::take_report(std::size_t worker, std::vector<StepReport>& reports) {
 
 void Server::take_step(std::span<float> gradient) {
   const std::uint32_t steps = steps_of_round(plan_, run_.options, step_);
-  if (run_.options.dumps(step_, steps)) {
+  if (const auto dumped = run_.options.dumped(step_, steps)) {
     const auto model = whole(gradient);
-    if (leads()) dump_gradient(run_.options, *replica_, run_.options.at, "mean", model);
+    if (leads()) dump_gradient(run_.options, *replica_, *dumped, "mean", model);
   }
   const bool outer = plan_.rounds == Rounds::of_local_steps;
   const auto begin = Clock::now();

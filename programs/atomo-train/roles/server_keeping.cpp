@@ -113,7 +113,7 @@ void Server::save() {
   for (auto& state : checkpoint.workers) {
     if (state.compressor.empty()) state.buffers = mean;
   }
-  write_checkpoint(run_.options.save, checkpoint, replica_->layers());
+  run_.save(checkpoint, replica_->layers());
   log_->checkpoint(step_);
 }
 

@@ -128,8 +128,8 @@ class Examiner {
         options_(read_fingerprint(request.file)),
         model_(options_.at("model")),
         data_(request.data.empty() ? options_.at("data").get<std::string>() : request.data),
-        task_(make_task(model_, data_, options_.at("pixels"))),
-        replica_(make_replica(model_, task_->input(), options_.at("seed"))) {
+        task_(make_task(model_, data_, options_.at("pixels"), options_.at("image-size"))),
+        replica_(make_replica(model_, options_.at("norm"), task_->input(), options_.at("seed"))) {
     auto line = options_;
     line["event"] = "start";
     line["data"] = data_;

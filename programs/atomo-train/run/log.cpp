@@ -150,7 +150,8 @@ void Log::step(const StepRecord& record) {
     print(progress_of(record));
 }
 
-void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean) {
+void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean,
+                     std::span<const Score> of_each) {
   tested_ = measure_.of(score);
   score_ = score;
   training_accuracy_ = share_of_right(std::exchange(trained_, {}));
@@ -168,6 +169,8 @@ void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* 
     line["loss_of_mean"] = mean_loss(*of_mean);
     mean = ", " + std::string(measure_.name) + " of the mean model " + measure_.text(tested);
   }
+  for (std::size_t k = 0; k < of_each.size(); ++k)
+    line[std::string(measure_.key) + "_of_nodes"][std::to_string(k)] = measure_.of(of_each[k]);
   emit(line);
   if (!live_)
     print(format("tested after %u steps: %s %s, %s%s", steps_done, measure_.name,

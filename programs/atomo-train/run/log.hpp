@@ -42,8 +42,10 @@ class Log {
       std::uint64_t sent_bytes);
 
   void step(const StepRecord& record);
-  /// `score` is that of all workers; `of_mean` that of their mean model, where each has its own.
-  void evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean = nullptr);
+  /// `score` is that of all workers; `of_mean` that of their mean model, where each has its own,
+  /// and `of_each` the workers' own ones.
+  void evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean = nullptr,
+                  std::span<const Score> of_each = {});
   void checkpoint(std::uint32_t steps_done);
   /// One line for the user, above the progress line.
   void note(const std::string& line);

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 
 namespace train {
@@ -33,6 +34,21 @@ bool Run::tests_after(std::uint32_t done, std::uint32_t steps) const {
 bool Run::saves_after(std::uint32_t done, bool stopped, std::uint32_t steps) const {
   if (options.save.empty()) return false;
   return done >= last_step() || stopped || comes_round(options.save_every, done, steps);
+}
+
+void Run::save(const Checkpoint& checkpoint, const std::vector<atomo::LayerSpec>& layers) const {
+  namespace fs = std::filesystem;
+  write_checkpoint(options.save, checkpoint, layers);
+  if (!options.keep_checkpoints) return;
+  const fs::path newest(options.save);
+  fs::path kept = newest;
+  kept.replace_filename(newest.stem().string() + "-step" + std::to_string(checkpoint.step) +
+                        newest.extension().string());
+  // The newest is replaced, not written to: a second name keeps what it is now.
+  std::error_code error;
+  fs::remove(kept, error);
+  fs::create_hard_link(newest, kept, error);
+  if (error) fs::copy_file(newest, kept, fs::copy_options::overwrite_existing);
 }
 
 std::optional<Checkpoint> Run::resume(const Replica& replica) const {

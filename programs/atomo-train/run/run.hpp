@@ -31,6 +31,9 @@ struct Run {
   [[nodiscard]] bool records(std::uint32_t step, std::uint32_t steps = 1) const {
     return !options.timeline.empty() && options.at - step < steps;
   }
+  /// Writes a checkpoint where --save wants it, and with --keep-checkpoints under its own name, too.
+  /// \throws std::runtime_error naming the file that cannot be written.
+  void save(const Checkpoint& checkpoint, const std::vector<atomo::LayerSpec>& layers) const;
   /// The checkpoint of --resume, if there is one.
   [[nodiscard]] std::optional<Checkpoint> resume(const Replica& replica) const;
   /// The run's, for weights that are `layers`, one behind the other.

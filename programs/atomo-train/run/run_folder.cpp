@@ -85,6 +85,15 @@ void copy_input(const std::string& from, const std::string& to) {
     write_whole_file(to, read_whole_file(from));
 }
 
+/// Those that --keep-checkpoints left of a run before.
+void remove_kept_checkpoints(const std::string& folder) {
+  const std::string begin = fs::path(kCheckpointName).stem().string() + "-step";
+  std::vector<fs::path> kept;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().filename().string().starts_with(begin)) kept.push_back(entry.path());
+  for (const auto& file : kept) fs::remove(file);
+}
+
 const std::string& made(const std::string& folder) {
   fs::create_directories(folder);
   return folder;
@@ -142,6 +151,7 @@ RunFolder::RunFolder(const Options& o) : folder_(made(o.out)), lock_(folder_) {
   const bool goes_on = goes_on_in_folder(o);
   if (!goes_on) {
     for (const char* name : {kCheckpointName, kPlotName}) fs::remove(path(name));
+    remove_kept_checkpoints(folder_);
   }
   copy_input(is_graph_file(o.graph) ? o.graph : "", path(kGraphCopy));
   copy_input(o.hosts, path(kHostsCopy));

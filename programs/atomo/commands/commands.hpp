@@ -49,6 +49,7 @@ struct MeasureOptions {
   bool fixed_ranks = false;
   Device device = Device::cpu;
   unsigned threads = 1;
+  bool magnitudes = false;
   std::string plot;  ///< empty: none
   bool json = false;
   std::vector<std::string> inputs;

@@ -2,7 +2,8 @@
 /// \file
 /// `atomo measure` measures several codecs on the same tensors and prints size, error and bias of
 /// each and its speed on one thread and on all, as tables or as JSON; --plot draws the rows as a
-/// PNG. Wrong specs, a missing GPU and a plot that cannot be drawn or written are reported before
+/// PNG. Of a folder of captures each is measured, and what they have in the mean is told, with the error
+/// of large and small entries apart. Wrong specs, a missing GPU and a plot that cannot be drawn or written are reported before
 /// the first measurement.
 #include <cblas.h>
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -27,6 +29,8 @@ namespace atomo::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 struct Row {
   std::string spec;
@@ -50,7 +54,61 @@ Json to_json(const Speed& speed) {
           {"decode_gbs", speed.decode_gbs}};
 }
 
-Json to_json(const std::vector<Tensor>& tensors, const MeasureSettings& settings,
+/// What was measured: one model, or each capture of a folder.
+struct Measured {
+  std::vector<std::string> captures;  ///< empty: the inputs are one model
+  std::size_t tensors = 0;
+  std::uint64_t elements = 0;              ///< of one capture
+  std::vector<LayerHistogram> histograms;  ///< empty: magnitudes were not asked for
+};
+
+double share_of(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+/// The error of a class in units of its own energy; none where it has none.
+std::optional<double> nmse_of(const MagnitudeClass& c) {
+  return c.energy > 0 ? std::optional(c.squared / c.energy) : std::nullopt;
+}
+
+Json json_of_class(const MagnitudeClass& c, const Magnitudes& all) {
+  MagnitudeClass whole = all.small();
+  whole += all.large();
+  return {{"entries", c.entries},
+          {"share_of_energy", share_of(c.energy, whole.energy)},
+          {"share_of_error", share_of(c.squared, whole.squared)},
+          {"nmse", finite_or_null(nmse_of(c))}};
+}
+
+/// Null where nothing was counted.
+Json json_of_extremes(const Extremes& extremes) {
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
+  return {{"largest", number(extremes.largest)}, {"most_negative", number(extremes.smallest)}};
+}
+
+Json json_of_magnitudes(const Magnitudes& magnitudes) {
+  Json classes = Json::array();
+  for (std::size_t k = 0; k < magnitudes.octaves.size(); ++k) {
+    Json row{{"octave", static_cast<int>(k) + kLowestOctave}};
+    row.update(json_of_class(magnitudes.octaves[k], magnitudes));
+    classes.push_back(std::move(row));
+  }
+  return {{"zeros", json_of_class(magnitudes.zeros, magnitudes)},
+          {"small", json_of_class(magnitudes.small(), magnitudes)},
+          {"large", json_of_class(magnitudes.large(), magnitudes)},
+          {"octaves", std::move(classes)},
+          {"decoded", json_of_extremes(magnitudes.decoded)}};
+}
+
+Json json_of_histograms(const std::vector<LayerHistogram>& histograms) {
+  Json layers = Json::array();
+  for (const LayerHistogram& h : histograms) {
+    Json layer{{"layer", h.layer}, {"counts", h.counts}};
+    layer.update(json_of_extremes(h.extremes));
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+Json to_json(const Measured& subject, const MeasureSettings& settings,
              const std::vector<Row>& rows) {
   Json codecs = Json::array();
   for (const auto& [spec, canonical, m] : rows) {
@@ -66,24 +124,35 @@ Json to_json(const std::vector<Tensor>& tensors, const MeasureSettings& settings
     if (m.of_one_thread) {
       row["one_thread"] = to_json(*m.of_one_thread);
     }
+    if (m.magnitudes) {
+      row["magnitudes"] = json_of_magnitudes(*m.magnitudes);
+    }
     codecs.push_back(std::move(row));
   }
-  Json report{{"input", {{"tensors", tensors.size()}, {"elements", elements_of(tensors)}}},
-              {"device", name_of(settings.device)}};
+  Json input{{"tensors", subject.tensors}, {"elements", subject.elements}};
+  if (!subject.captures.empty()) {
+    input["captures"] = subject.captures.size();
+  }
+  if (!subject.histograms.empty()) {
+    input.update(json_of_extremes(rows.front().measurement.magnitudes->input));
+  }
+  Json report{{"input", std::move(input)}, {"device", name_of(settings.device)}};
   if (settings.device == Device::cpu) {
     report["threads"] = settings.threads;
   }
   report["codecs"] = std::move(codecs);
+  if (!subject.histograms.empty()) {
+    report["histograms"] = json_of_histograms(subject.histograms);
+  }
   return report;
 }
 
 Table table_of_errors(const std::vector<Row>& rows) {
   Table table({{"codec", Table::Align::left}, {"bytes"}, {"bits"}, {"NMSE"}, {"+-"}, {"bias z"}});
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [spec, canonical, m] : rows) {
     table.add({printable(spec), grouped(static_cast<std::uint64_t>(std::llround(m.bytes))),
-               significant(m.bits_per_parameter), significant(m.nmse.value_or(kNone)),
-               significant(m.nmse_stderr.value_or(kNone)),
+               significant(m.bits_per_parameter), significant(m.nmse.value_or(kNoNumber)),
+               significant(m.nmse_stderr.value_or(kNoNumber)),
                m.bias_z ? fmt::format("{:.2f}", *m.bias_z) : "-"});
   }
   return table;
@@ -124,13 +193,64 @@ Table table_of_speed(const MeasureSettings& settings, const std::vector<Row>& ro
   return table;
 }
 
-std::string text_report(const std::vector<Tensor>& tensors, const MeasureSettings& settings,
+std::string text_of_extremes(const Extremes& extremes) {
+  return significant(extremes.largest) + " and " + significant(extremes.smallest);
+}
+
+/// A row a class of magnitudes, its error under each codec; small and large ones in sum below.
+std::string text_of_magnitudes(const std::vector<Row>& rows) {
+  std::vector<Table::Column> columns{
+      {"of the layer's rms", Table::Align::left}, {"entries"}, {"of |g|^2"}};
+  for (const Row& row : rows) {
+    columns.push_back({printable(row.spec), Table::Align::right, "NMSE"});
+  }
+  Table table(columns);
+  const auto add = [&](const std::string& name, auto&& chosen) {
+    const Magnitudes& first = *rows.front().measurement.magnitudes;
+    MagnitudeClass whole = first.small();
+    whole += first.large();
+    const MagnitudeClass c = chosen(first);
+    std::vector<std::string> cells{name, grouped(c.entries),
+                                   fmt::format("{:.2f} %", 100 * share_of(c.energy, whole.energy))};
+    for (const Row& row : rows) {
+      cells.push_back(
+          significant(nmse_of(chosen(*row.measurement.magnitudes)).value_or(kNoNumber)));
+    }
+    table.add(std::move(cells));
+  };
+  add("0", [](const Magnitudes& m) { return m.zeros; });
+  for (int octave = kLowestOctave; octave <= kHighestOctave; ++octave) {
+    const bool is_end = octave == kLowestOctave || octave == kHighestOctave;
+    const std::string name = octave == kLowestOctave ? fmt::format("below 2^{}", octave + 1)
+                             : is_end                ? fmt::format("2^{} and above", octave)
+                                      : fmt::format("2^{} to 2^{}", octave, octave + 1);
+    add(name, [octave](const Magnitudes& m) {
+      return m.octaves[static_cast<std::size_t>(octave - kLowestOctave)];
+    });
+  }
+  add("small: below 1", [](const Magnitudes& m) { return m.small(); });
+  add("large: 1 and above", [](const Magnitudes& m) { return m.large(); });
+  std::string text = table.render() + "\nlargest and most negative entry: " +
+                     text_of_extremes(rows.front().measurement.magnitudes->input) + "\n";
+  for (const Row& row : rows) {
+    text += "  decoded, " + printable(row.spec) + ": " +
+            text_of_extremes(row.measurement.magnitudes->decoded) + "\n";
+  }
+  return text;
+}
+
+std::string text_report(const Measured& subject, const MeasureSettings& settings,
                         const std::vector<Row>& rows) {
-  return fmt::format("{}, {} as one model; {}; {} {} GB/s\n\n", counted(tensors.size(), "tensor"),
-                     counted(elements_of(tensors), "element"), counted(settings.draws, "draw"),
+  const std::string what = subject.captures.empty()
+                               ? std::string("as one model")
+                               : "in each of " + counted(subject.captures.size(), "capture");
+  return fmt::format("{}, {} {}; {}; {} {} GB/s\n\n", counted(subject.tensors, "tensor"),
+                     counted(subject.elements, "element"), what, counted(settings.draws, "draw"),
                      settings.device == Device::cuda ? "on cuda; memcpy there" : "memcpy",
                      significant(rows.back().measurement.memcpy_gbs)) +
-         table_of_errors(rows).render() + "\n" + table_of_speed(settings, rows).render();
+         table_of_errors(rows).render() + "\n" +
+         (settings.magnitudes ? text_of_magnitudes(rows) + "\n" : "") +
+         table_of_speed(settings, rows).render();
 }
 
 /// One thread is one, and several are the executor's alone, unless the user says otherwise.
@@ -138,6 +258,20 @@ void keep_to_one_thread_of_blas() {
   if (std::getenv("OPENBLAS_NUM_THREADS") == nullptr) {
     openblas_set_num_threads(1);
   }
+}
+
+/// The captures where the input is a folder; else none. \throws InputError for more beside it.
+std::vector<std::string> captures_of(const std::vector<std::string>& inputs) {
+  std::error_code none;
+  const auto folder = std::ranges::find_if(
+      inputs, [&](const std::string& path) { return std::filesystem::is_directory(path, none); });
+  if (folder == inputs.end()) {
+    return {};
+  }
+  if (inputs.size() != 1) {
+    throw InputError(fmt::format("{} is a folder of captures, which is measured alone", *folder));
+  }
+  return captures_in(*folder);
 }
 
 /// Times on a device are its own.
@@ -170,35 +304,55 @@ void run_measure(const MeasureOptions& options) {
   if (!options.plot.empty()) {
     plot_file = std::make_unique<OutputFile>(options.plot);
   }
-  const MeasureSettings settings{options.seed,    options.draws,          options.device,
-                                 options.threads, !options.without_names, !options.fixed_ranks};
+  const std::vector<std::string> captures = captures_of(options.inputs);
+  const MeasureSettings settings{options.seed,
+                                 options.draws,
+                                 options.device,
+                                 options.threads,
+                                 !options.without_names,
+                                 !options.fixed_ranks,
+                                 options.magnitudes || !captures.empty()};
   std::vector<Row> rows;
-  std::vector<Tensor> tensors;
+  Measured subject{captures, 0, 0, {}};
   {
     Progress progress("reading");
-    tensors = read_model(options.inputs);
+    const std::size_t models = std::max<std::size_t>(captures.size(), 1);
+    std::vector<std::vector<Measurement>> measured(codecs.size());
+    for (std::size_t k = 0; k < models; ++k) {
+      const auto tensors =
+          captures.empty() ? read_model(options.inputs) : read_model({captures[k]});
+      subject.tensors = tensors.size();
+      subject.elements = elements_of(tensors);
+      if (settings.magnitudes) {
+        add_histograms(subject.histograms, tensors, captures.empty() ? "" : captures[k]);
+      }
+      for (std::size_t c = 0; c < codecs.size(); ++c) {
+        const auto on_draw = [&](std::uint32_t draw, unsigned threads) {
+          const std::string by =
+              settings.several_threads() ? ", " + counted(threads, "thread") : std::string();
+          const std::string of =
+              models > 1 ? fmt::format("capture {} of {}, ", k + 1, models) : std::string();
+          progress.set(fmt::format("{}codec {} of {}: {}{}, draw {} of {}", of, c + 1,
+                                   codecs.size(), options.codecs[c], by, draw + 1, settings.draws));
+        };
+        measured[c].push_back(measure_codec(tensors, codecs[c], settings, on_draw));
+      }
+    }
     for (std::size_t c = 0; c < codecs.size(); ++c) {
-      const auto on_draw = [&](std::uint32_t draw, unsigned threads) {
-        const std::string by =
-            settings.several_threads() ? ", " + counted(threads, "thread") : std::string();
-        progress.set(fmt::format("codec {} of {}: {}{}, draw {} of {}", c + 1, codecs.size(),
-                                 options.codecs[c], by, draw + 1, settings.draws));
-      };
-      rows.push_back({options.codecs[c], codecs[c].to_string(),
-                      measure_codec(tensors, codecs[c], settings, on_draw)});
+      rows.push_back({options.codecs[c], codecs[c].to_string(), mean_of(measured[c])});
     }
     if (plot_file) {
       progress.set("drawing");
       const Buffer png = draw_plot(
-          to_json(tensors, settings, rows).dump(-1, ' ', false, Json::error_handler_t::replace));
+          to_json(subject, settings, rows).dump(-1, ' ', false, Json::error_handler_t::replace));
       const std::vector<ConstBytes> parts{png.view()};
       plot_file->commit(parts);
     }
   }
   print(options.json
-            ? to_json(tensors, settings, rows).dump(2, ' ', false, Json::error_handler_t::replace) +
+            ? to_json(subject, settings, rows).dump(2, ' ', false, Json::error_handler_t::replace) +
                   "\n"
-            : text_report(tensors, settings, rows));
+            : text_report(subject, settings, rows));
 }
 
 }  // namespace atomo::cli

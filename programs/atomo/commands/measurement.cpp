@@ -103,6 +103,12 @@ class Bench {
   virtual double copy() = 0;
   [[nodiscard]] virtual Difference difference() { return compare(reference_, decoded_); }
 
+  /// Of the input and of what the last call of `difference` compared it with.
+  void add_input(Magnitudes& magnitudes) const { magnitudes.add_input(reference_); }
+  void add_draw(Magnitudes& magnitudes, double part) const {
+    magnitudes.add_draw(reference_, decoded_, part);
+  }
+
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
  protected:
@@ -234,6 +240,10 @@ class Draws {
     (void)bench->encode(0);
     (void)bench->decode();
     (void)bench->copy();
+    if (compares && settings.magnitudes) {
+      magnitudes_.emplace();
+      bench->add_input(*magnitudes_);
+    }
     for (std::uint32_t draw = 0; draw < settings.draws; ++draw) {
       on_draw(draw, settings.threads);
       encode_s_.push_back(bench->encode(draw));
@@ -247,6 +257,9 @@ class Draws {
       energy_ = d.energy;
       nmse_.push_back(d.squared / d.energy);
       bias_.push_back(d.along / d.energy);
+      if (magnitudes_) {
+        bench->add_draw(*magnitudes_, 1.0 / settings.draws);
+      }
     }
   }
 
@@ -268,6 +281,7 @@ class Draws {
     }
     m.speed = speed();
     m.memcpy_gbs = rate(input_bytes_, median(copy_s_));
+    m.magnitudes = magnitudes_;
     return m;
   }
 
@@ -276,7 +290,21 @@ class Draws {
   std::size_t input_bytes_;
   std::vector<double> bytes_, nmse_, bias_, encode_s_, decode_s_, copy_s_;
   double energy_ = 0;
+  std::optional<Magnitudes> magnitudes_;
 };
+
+/// Medians of times; speeds are those of the median.
+Speed median_of(const std::vector<Measurement>& all, const Speed& (*speed)(const Measurement&)) {
+  const auto of = [&](double Speed::*member) {
+    std::vector<double> values;
+    for (const Measurement& m : all) {
+      values.push_back(speed(m).*member);
+    }
+    return median(std::move(values));
+  };
+  return {of(&Speed::encode_ms), of(&Speed::decode_ms), of(&Speed::encode_gbs),
+          of(&Speed::decode_gbs)};
+}
 
 }  // namespace
 
@@ -315,6 +343,40 @@ Measurement measure_codec(const std::vector<Tensor>& tensors, const Codec& codec
   Measurement m = draws.measurement();
   m.of_one_thread = of_one_thread;
   return m;
+}
+
+Measurement mean_of(const std::vector<Measurement>& measurements) {
+  Measurement mean = measurements.front();
+  const auto count = static_cast<double>(measurements.size());
+  if (measurements.size() == 1) {
+    return mean;
+  }
+  mean.bytes = mean.bits_per_parameter = mean.memcpy_gbs = 0;
+  double nmse = 0, variance = 0, bias = 0;
+  bool has_error = true, has_spread = true;
+  for (const Measurement& m : measurements) {
+    mean.bytes += m.bytes / count;
+    mean.bits_per_parameter += m.bits_per_parameter / count;
+    mean.memcpy_gbs += m.memcpy_gbs / count;
+    has_error = has_error && m.nmse;
+    has_spread = has_spread && m.nmse_stderr && m.bias_z;
+    nmse += m.nmse.value_or(0) / count;
+    variance += m.nmse_stderr.value_or(0) * m.nmse_stderr.value_or(0);
+    bias += m.bias_z.value_or(0);
+    if (&m != &measurements.front() && mean.magnitudes && m.magnitudes) {
+      *mean.magnitudes += *m.magnitudes;
+    }
+  }
+  mean.nmse = has_error ? std::optional(nmse) : std::nullopt;
+  mean.nmse_stderr = has_spread ? std::optional(std::sqrt(variance) / count) : std::nullopt;
+  mean.bias_z = has_spread ? std::optional(bias / std::sqrt(count)) : std::nullopt;
+  mean.speed =
+      median_of(measurements, [](const Measurement& m) -> const Speed& { return m.speed; });
+  if (mean.of_one_thread) {
+    mean.of_one_thread = median_of(
+        measurements, [](const Measurement& m) -> const Speed& { return *m.of_one_thread; });
+  }
+  return mean;
 }
 
 }  // namespace atomo::cli

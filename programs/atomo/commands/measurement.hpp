@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "atomo/codec.hpp"
+#include "commands/magnitudes.hpp"
 #include "tensors/tensor_io.hpp"
 
 namespace atomo::cli {
@@ -29,6 +30,7 @@ struct Measurement {
   Speed speed;                         ///< of all threads, or on a device
   std::optional<Speed> of_one_thread;  ///< where there are more
   double memcpy_gbs = 0;               ///< 10^9 bytes of input a second, by one thread
+  std::optional<Magnitudes> magnitudes;  ///< where they were asked for
 };
 
 using OnDraw = std::function<void(std::uint32_t draw, unsigned threads)>;
@@ -40,6 +42,7 @@ struct MeasureSettings {
   unsigned threads = 1;
   bool names_on_wire = true;
   bool learns_ranks = true;  ///< see CompressorOptions
+  bool magnitudes = false;   ///< measure large and small entries apart, too
 
   /// A device has no threads of the caller's.
   [[nodiscard]] bool several_threads() const { return device == Device::cpu && threads > 1; }
@@ -52,6 +55,10 @@ struct MeasureSettings {
 /// of each draw and how many threads work on it. \throws InputError when a call fails.
 [[nodiscard]] Measurement measure_codec(const std::vector<Tensor>& tensors, const Codec& codec,
                                         const MeasureSettings& settings, const OnDraw& on_draw);
+
+/// Of several models, such as captures of a gradient, by one codec: means of sizes and errors, with the
+/// error that the draws leave to them, and medians of times. Biases are added as independent ones.
+[[nodiscard]] Measurement mean_of(const std::vector<Measurement>& measurements);
 
 /// Mean of samples and its standard error; the error is exactly 0 when all samples are equal.
 struct MeanAndError {

@@ -3,7 +3,8 @@
 
     atomo measure --json --codec sign g.npy | python3 plot.py > plot.png
 
-Of `measure` error against size, of `verify` the bias by magnitude with its band, for the tensors that show most.
+Of `measure` error against size, or with magnitudes the error of each and a histogram a layer. Of `verify` the bias by
+magnitude with its band, for the tensors that show most.
 
 `--check` only says whether the plot could be drawn. Failures end with one line on standard error.
 """
@@ -73,8 +74,50 @@ def bias_figure(report: dict):
     return figure
 
 
+MOST_LAYERS = 11
+
+
+def magnitude_figure(report: dict):
+    """The error of each class of magnitudes, a curve a codec, and a histogram a layer, of those with most entries."""
+    from matplotlib.figure import Figure
+
+    layers = sorted(report["histograms"], key=lambda layer: -sum(layer["counts"]))[:MOST_LAYERS]
+    layers = [layer for layer in report["histograms"] if layer in layers]  # in the model's order
+    columns = min(4, 1 + len(layers))
+    rows = -(-(1 + len(layers)) // columns)
+    figure = Figure(figsize=(4 * columns, 3 * rows), dpi=110, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for number, codec in enumerate(report["codecs"]):
+        classes = [c for c in codec["magnitudes"]["octaves"] if c["nmse"]]
+        panels[0].plot([c["octave"] for c in classes], [c["nmse"] for c in classes], marker="osD^Pp*hX"[number % 9],
+                       markersize=4, color=f"C{number % 10}", label=codec["spec"][:40])
+    panels[0].set_yscale("log")
+    panels[0].set_title("NMSE by magnitude", fontsize="medium")
+    panels[0].set_xlabel("octaves of the layer's rms")
+    if panels[0].lines:
+        panels[0].legend(fontsize="x-small")
+    for axes, layer in zip(panels[1:], layers):
+        inner = len(layer["counts"]) - 2
+        places = [8 * (k - 0.5) / inner - 4 for k in range(inner + 2)]
+        axes.bar(places, layer["counts"], width=8 / inner, color="C0")
+        axes.set_yscale("log")
+        axes.set_xlim(-4.2, 4.2)
+        axes.set_title(layer["layer"][-32:], fontsize="medium")
+        axes.text(0.02, 0.97, f"{layer['most_negative']:.3g} to {layer['largest']:.3g}" if layer["largest"] is not None else "",
+                  transform=axes.transAxes, va="top", fontsize="x-small")
+    for axes in panels[1:1 + len(layers)]:
+        axes.set_xlabel("in units of the layer's rms", fontsize="small")
+    for axes in panels[1 + len(layers):]:
+        axes.set_axis_off()
+    for axes in panels[:1 + len(layers)]:
+        axes.grid(True, alpha=0.25)
+    return figure
+
+
 def figure_of(report: dict):
     """A figure of its own: pyplot, whose backend is the caller's affair, is not asked."""
+    if "histograms" in report:
+        return magnitude_figure(report)
     if "classes" in report:
         return bias_figure(report)
     return error_figure(report)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run keeps at more than one step: gradients and checkpoints; scores of nodes; networks with dropout."""
+
+import os
+import subprocess
+import unittest
+
+import numpy
+
+from jobs import TRAINER, Job, finished, losses, path, read_safetensors
+
+BRIEF = ("--model", "logistic", "--batch", 8)
+
+
+class CapturesTest(unittest.TestCase):
+    def test_gradients_of_every_so_many_steps(self):
+        for processes, options, workers in ((2, ("--algorithm", "allgather"), 2), (3, ("--algorithm", "ps"), 2)):
+            gradients = path(f"every-{options[-1]}")
+            finished(processes, *BRIEF, *options, "--steps", 8, "--dump-gradients", gradients, "--at", 1, "--every", 3)
+            whose = [*(f"worker{k + 1}" for k in range(workers)), "mean"]
+            self.assertEqual(sorted(os.listdir(gradients)),
+                             sorted(f"step{step}-{who}.safetensors" for step in (1, 4, 7) for who in whose))
+            for step in (1, 7):
+                mean, *own = (read_safetensors(f"{gradients}/step{step}-{who}.safetensors")["fc.weight"]
+                              for who in ("mean", *whose[:workers]))
+                numpy.testing.assert_allclose(mean, numpy.mean(own, axis=0), rtol=1e-4, atol=1e-7)
+        rounds = path("every-rounds")
+        finished(3, *BRIEF, "--algorithm", "fedavg", "--local-steps", 3, "--steps", 9, "--dump-gradients", rounds, "--at", 0,
+                 "--every", 4)
+        means = sorted(name for name in os.listdir(rounds) if name.endswith("-mean.safetensors"))
+        self.assertEqual(means, [f"step{step}-mean.safetensors" for step in (0, 4, 8)])
+
+    def test_checkpoints_that_are_kept(self):
+        out = path("kept")
+        options = (*BRIEF, "--algorithm", "allgather", "--steps", 7, "--save-every", 3, "--keep-checkpoints", "--out", out)
+        status, _, err = Job(2, *options).end()
+        self.assertEqual(status, 0, err)
+        names = sorted(name for name in os.listdir(out) if name.startswith("checkpoint"))
+        self.assertEqual(names, [*(f"checkpoint-step{step}.safetensors" for step in (3, 6, 7)), "checkpoint.safetensors"])
+        for step in (3, 6, 7):
+            done = subprocess.run([TRAINER, "evaluate", f"{out}/checkpoint-step{step}.safetensors"], capture_output=True,
+                                  text=True, check=True)
+            self.assertIn(f"tested after {step} steps", done.stdout)
+
+    def test_each_node_has_a_score(self):
+        for event in finished(3, *BRIEF, "--algorithm", "dpsgd", "--steps", 4).events("evaluation"):
+            scores = event["accuracy_of_nodes"]
+            self.assertEqual(sorted(scores), ["0", "1", "2"])
+            self.assertAlmostEqual(sum(scores.values()) / 3, event["accuracy"])
+
+    def test_dropout_is_repeated_and_resumed(self):
+        """Its draws are another worker's and step's own, and a function of the seed."""
+        saved = path("dropout.safetensors")
+        options = ("--model", "vgg11", "--norm", "group:32", "--algorithm", "allgather", "--batch", 1, "--steps", 3, "--lr", 0.001,
+                   "--eval-samples", 1)
+        whole = losses(1, *options, "--stop-at", 3)
+        finished(1, *options, "--stop-at", 2, "--save", saved)
+        self.assertEqual(losses(1, *options, "--resume", saved, "--stop-at", 3), whole[2:])
+
+    def test_options_that_are_wrong_are_named(self):
+        for options, said in ((("--every", 2), "--every: needs --dump-gradients FOLDER"),
+                              (("--keep-checkpoints",), "--keep-checkpoints: needs --save-every N"),
+                              (("--model", "resnet21"), "--model: there is no model 'resnet21'; there are logistic, mlp"),
+                              (("--model", "lenet", "--norm", "batch"), "--norm: lenet has no normalisation"),
+                              (("--image-size", 32, "--model", "transformer"), "--image-size: goes with models of images only"),
+                              (("--model", "mlp:hidden=3,4"), "hidden is '3,4'")):
+            with self.subTest(options=options):
+                done = subprocess.run([TRAINER, "--check", *map(str, options)], capture_output=True, text=True)
+                self.assertIn(said, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
