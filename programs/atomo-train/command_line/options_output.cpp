@@ -16,6 +16,9 @@ void add_checkpoint_options(CLI::App& app, Options& o) {
   app.add_option("--save-every", o.save_every, "steps between checkpoints (0: none between)")
       ->capture_default_str()
       ->group(group);
+  app.add_flag("--save-series", o.save_series,
+               "keep every checkpoint: beside FILE.safetensors also FILE-STEP.safetensors")
+      ->group(group);
   app.add_option("--stop-at", o.stop_at, "stop (and save) before this step, to be resumed")
       ->group(group);
   app.add_option(

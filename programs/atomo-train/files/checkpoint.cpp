@@ -7,7 +7,9 @@
 
 #include "files/checkpoint.hpp"
 
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
 
 #include "files/stored_tensors.hpp"
@@ -161,6 +163,20 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                      {"sent_bytes", std::to_string(checkpoint.sent_bytes)},
                      {"arrays", names.dump()},
                      {"moments", std::to_string(checkpoint.moments.size())}});
+}
+
+void keep_in_series(const std::string& path, std::uint32_t step) {
+  namespace fs = std::filesystem;
+  char number[16];
+  std::snprintf(number, sizeof number, "-%06u", step);
+  const fs::path file(path);
+  const auto kept =
+      file.parent_path() / (file.stem().string() + number + file.extension().string());
+  std::error_code error;
+  fs::remove(kept, error);
+  fs::create_hard_link(file, kept, error);
+  if (error) fs::copy_file(file, kept, error);
+  if (error) throw std::runtime_error("cannot write '" + kept.string() + "': " + error.message());
 }
 
 std::string checkpoint_objection(const std::string& path) {

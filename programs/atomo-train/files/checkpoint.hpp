@@ -43,6 +43,10 @@ struct Checkpoint {
 
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                       const std::vector<atomo::LayerSpec>& layers);
+/// Keeps the checkpoint at `path` when a later one takes its place: run.safetensors after 40 steps as
+/// run-000040.safetensors, the same file under another name where the file system has such, else a
+/// copy. \throws std::runtime_error naming the path and the reason.
+void keep_in_series(const std::string& path, std::uint32_t step);
 /// Empty when a run may go on from it: it can be read, is a checkpoint and has every bit that was
 /// written; else what is wrong and, where it is damaged, what to do.
 [[nodiscard]] std::string checkpoint_objection(const std::string& path);

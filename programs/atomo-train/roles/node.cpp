@@ -307,6 +307,7 @@ void Node::save(std::uint32_t done) {
   for (int k = 1; k < transport_.size(); ++k)
     checkpoint.workers.push_back(WorkerState::unpack(transport_.receive_any_length(k, kStateTag)));
   write_checkpoint(run_.options.save, checkpoint, learner_.replica().layers());
+  if (run_.options.save_series) keep_in_series(run_.options.save, done);
   log_->checkpoint(done);
 }
 

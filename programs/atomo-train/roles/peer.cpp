@@ -136,6 +136,7 @@ void Peer::save(std::uint32_t done) {
     checkpoint.workers.push_back(WorkerState::unpack(transport_.receive_any_length(k, kStateTag)));
   }
   write_checkpoint(run_.options.save, checkpoint, learner_.replica().layers());
+  if (run_.options.save_series) keep_in_series(run_.options.save, done);
   log_->checkpoint(done);
 }
 

@@ -114,6 +114,7 @@ void Server::save() {
     if (state.compressor.empty()) state.buffers = mean;
   }
   write_checkpoint(run_.options.save, checkpoint, replica_->layers());
+  if (run_.options.save_series) keep_in_series(run_.options.save, step_);
   log_->checkpoint(step_);
 }
 
