@@ -39,7 +39,7 @@ class Halves:
 
 
 def train(folder, algorithm="allgather", **options):
-    common = {"codec": "qsgd:bits=6", "steps": 12, "batch": 8, "lr": 0.05, "out": Path(folder, algorithm)}
+    common = {"codec": "qsgd:bits=6", "steps": 12, "batch": 8, "lr": 0.05, "out": Path(folder, algorithm), "plot": False}
     common |= MORE.get(algorithm, {}) | options
     if algorithm == "powersgd":
         del common["codec"]
@@ -82,7 +82,7 @@ def others(folder):
     points = samples(1).tensors[0]
     heights = torch.utils.data.TensorDataset(points, points.sum(1, keepdim=True))
     results["line"] = atomo.train.run(line, heights, heights, loss=torch.nn.functional.mse_loss, steps=20, batch=8, lr=0.01,
-                                      momentum=0, codec="identity:dtype=f32", out=f"{folder}/line")
+                                      momentum=0, codec="identity:dtype=f32", out=f"{folder}/line", plot=False)
     assert torch.equal(line.weight, first)
     return results
 

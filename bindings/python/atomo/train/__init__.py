@@ -92,6 +92,7 @@ def run(
     seed: int = 1,
     out: str | os.PathLike[str] = "run",
     resume: bool | str | os.PathLike[str] = False,
+    plot: bool = True,
     launcher: Sequence[str] = (),
     **options: Any,
 ) -> dict[str, Any] | None:
@@ -112,7 +113,7 @@ def run(
     - `schedule`: a name of atomo-train's (default: cosine); for an optimiser of torch, which it multiplies the rates of, also
       a function of the optimiser that makes torch's, stepped once a step.
     - `out`: the folder of the run: job, log, tables, plot and checkpoints, those of `save_every` one beside the other.
-      `resume`: True goes on from the checkpoint in it, a path from that one.
+      `resume`: True goes on from the checkpoint in it, a path from that one. `plot`: draw it, where there is matplotlib.
     - `launcher`: more words for mpirun, `("--hostfile", "hosts")`.
     - `options`: any other option of atomo-train, `local_steps=8` for `--local-steps 8`, True for a flag.
 
@@ -146,7 +147,7 @@ def run(
     job = Job(arguments,
               Model(model, data, test, loss=loss, collate=collate, optimiser=own_optimiser, schedule=own_schedule,
                     split=options.get("split", "iid"), seed=seed),
-              folder)
+              folder, plot)
     wrong, servers = _atomo_train.check(arguments, job.model.optimiser_name)
     if is_in_world():
         if nodes is not None and nodes + servers != world()[1]:

@@ -39,6 +39,7 @@ class Job:
     arguments: list[str]
     model: Model
     out: str
+    plot: bool
 
     def write(self, path: Path) -> None:
         """Where modules are, then the job and the codecs of one's own. Raises `atomo.Error` for what cannot be pickled."""
@@ -98,7 +99,7 @@ def run_here(job: Job, arguments: list[str]) -> dict[str, Any] | None:
         _own.show_tracebacks(False)
     if outcome == "cannot start":
         raise Failed("the run cannot start; rank 0 has said why")
-    if rank == 0:
+    if rank == 0 and job.plot:
         draw(job.out)
     if outcome == "interrupted":
         raise KeyboardInterrupt(interruption(job.out) if rank == 0 else "")

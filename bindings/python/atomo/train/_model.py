@@ -195,7 +195,7 @@ class Network:
         finally:
             self._gradient = None
             self._module.zero_grad(set_to_none=True)
-        return float(loss), self._right(outputs, targets)[0], self._predictions(numbers, targets)
+        return float(loss.detach()), self._right(outputs, targets)[0], self._predictions(numbers, targets)
 
     def evaluate(self, test: bool, numbers: np.ndarray) -> tuple[float, int, int, int]:
         self._module.eval()
