@@ -29,6 +29,7 @@ import train_runs
 HERE = Path(__file__).parent
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 TIMEOUT = 240
+UNBOUND = ("--bind-to", "none")  # so that processes leave a busy core
 SLOW = ("dsgd-stale", "pdmm", "admm")  # in so few steps
 
 
@@ -99,7 +100,7 @@ def test_a_run_starts_its_processes(others, tmp_path):
     folder, results = others
     model, data = lambda: train_runs.network(), train_runs.samples(1)
     result = atomo.train.run(model, data, lambda: train_runs.samples(2, 48), nodes=2, codec="qsgd:bits=6", steps=12, batch=8,
-                             lr=0.05, out=tmp_path / "run")
+                             lr=0.05, out=tmp_path / "run", launcher=UNBOUND)
     assert train_runs.losses(tmp_path, "run") == train_runs.losses(folder / "whole")
     assert {key: value for key, value in result.items() if key not in ("seconds", "ms", "out")} == {
         key: value for key, value in results["whole"].items() if key not in ("seconds", "ms", "out")}
@@ -123,7 +124,7 @@ class Broken(torch.utils.data.Dataset):
 def test_what_a_model_raises_ends_all_processes(tmp_path):
     with pytest.raises(atomo.train.Failed) as failed:
         atomo.train.run(train_runs.network, Broken(), train_runs.samples(2), nodes=2, algorithm="ps", epochs=1, batch=8,
-                        out=tmp_path)
+                        out=tmp_path, launcher=UNBOUND)
     assert re.search(r"atomo-train: worker [12] \(rank [12], process \d+ on \S+\):", str(failed.value))
     assert 'raise LookupError("sample 17 is not there")' in str(failed.value)
 
@@ -131,7 +132,7 @@ def test_what_a_model_raises_ends_all_processes(tmp_path):
         raise ZeroDivisionError("no model")
 
     with pytest.raises(atomo.train.Failed, match="cannot start(.|\n)*ZeroDivisionError: no model(.|\n)*rank 0(.|\n)*rank 1"):
-        atomo.train.run(no_model, Broken(), Broken(), nodes=2, steps=2, out=tmp_path / "other")
+        atomo.train.run(no_model, Broken(), Broken(), nodes=2, steps=2, out=tmp_path / "other", launcher=UNBOUND)
 
 
 INTERRUPTED = """
@@ -141,7 +142,7 @@ import atomo.train
 sys.path.insert(0, sys.argv[2])
 import train_runs
 atomo.train.run(train_runs.network, train_runs.samples(1), train_runs.samples(2), nodes=2, steps=100000, batch=8,
-                out=sys.argv[1])
+                out=sys.argv[1], launcher=("--bind-to", "none"))
 """
 
 
@@ -156,6 +157,39 @@ def test_an_interrupted_run_saves_and_ends(tmp_path):
     _, said = process.communicate(timeout=TIMEOUT)
     assert re.search(r"KeyboardInterrupt: interrupted after \d+ steps; the same call with resume=True goes on\n$", said), said
     assert atomo.train.load(tmp_path / "run")["0.weight"].shape == (16, 8)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """(host file, secret) of a worker of another process."""
+    secret, hosts = tmp_path / "secret", tmp_path / "hosts.json"
+    secret.write_text("a secret of the tests\n")
+    secret.chmod(0o600)
+    process = subprocess.Popen([sys.executable, "-m", "atomo.train", "worker", "--secret", secret, "--listen", "127.0.0.1:0",
+                                "--folder", tmp_path / "jobs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    hosts.write_text(json.dumps({"workers": ["127.0.0.1:1", re.search(r"on (\S+:\d+);", line)[1]]}))
+    yield hosts, secret
+    process.terminate()
+    process.communicate()
+
+
+def test_a_standing_worker_takes_jobs(worker, others, tmp_path, capsys):
+    hosts, secret = worker
+    wrong = tmp_path / "wrong"
+    wrong.write_text("another secret of the tests")
+    points, tests = train_runs.samples(1), train_runs.samples(2, 48)
+    run = {"nodes": 2, "codec": "qsgd:bits=6", "steps": 12, "batch": 8, "lr": 0.05, "workers": hosts, "plot": False,
+           "launcher": UNBOUND}
+    wrong.chmod(0o644)
+    with pytest.raises(atomo.Error, match="others can read"):
+        atomo.train.run(train_runs.network, points, tests, out=tmp_path / "a", secret=wrong, **run)
+    wrong.chmod(0o600)
+    with pytest.raises(atomo.Error, match="has another secret"):
+        atomo.train.run(train_runs.network, points, tests, out=tmp_path / "a", secret=wrong, **run)
+    result = atomo.train.run(train_runs.network, points, tests, out=tmp_path / "b", secret=secret, **run)
+    assert train_runs.losses(tmp_path, "b") == train_runs.losses(others[0] / "whole") and result["out"] == str(tmp_path / "b")
+    assert "tested after 12 steps" in capsys.readouterr().out and (tmp_path / "b/checkpoint.safetensors").exists()
 
 
 @pytest.mark.parametrize("options, words", [

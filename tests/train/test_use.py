@@ -360,6 +360,7 @@ class RunFolderTest(unittest.TestCase):
         self.assertEqual((job["codec"], job["steps"]), ("identity:dtype=f32", 3))
 
     def test_places(self):
+        self.assertIn("--save-series: needs --save FILE or --out FOLDER", check("--save-series"))
         self.assertIn("--save: leave it out: --out keeps it", check("--out", "x", "--save", "y"))
         self.assertIn("--log: leave it out: --out keeps it", check("--out", "x", "--log", "y"))
         self.assertIn("--overwrite: needs --out", check("--overwrite"))

@@ -41,6 +41,7 @@ from ._checkpoints import load, path_of
 from ._job import Failed, Job, interruption, is_in_world, result_of, run_here, world
 from ._launch import launch
 from ._model import Model
+from ._workers import hosts_of, secret_of, submit
 
 share_with(_atomo_train)
 
@@ -94,6 +95,8 @@ def run(
     resume: bool | str | os.PathLike[str] = False,
     plot: bool = True,
     launcher: Sequence[str] = (),
+    workers: str | os.PathLike[str] | None = None,
+    secret: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> dict[str, Any] | None:
     """Trains `model` in `nodes` processes, and returns how it ended.
@@ -114,7 +117,8 @@ def run(
       a function of the optimiser that makes torch's, stepped once a step.
     - `out`: the folder of the run: job, log, tables, plot and checkpoints, those of `save_every` one beside the other.
       `resume`: True goes on from the checkpoint in it, a path from that one. `plot`: draw it, where there is matplotlib.
-    - `launcher`: more words for mpirun, `("--hostfile", "hosts")`.
+    - `launcher`: more words for mpirun, `("--hostfile", "hosts")`. `workers`: a host file of standing workers, the first of
+      which that has no job runs this one; `secret`: the file of the secret that they have.
     - `options`: any other option of atomo-train, `local_steps=8` for `--local-steps 8`, True for a flag.
 
     Returns a dictionary: `loss` and, where there are classes, `accuracy` of the last test, `steps`, `seconds`, `bytes` (of
@@ -152,21 +156,27 @@ def run(
     if is_in_world():
         if nodes is not None and nodes + servers != world()[1]:
             raise Error(f"nodes: {nodes} and {servers} to serve are {nodes + servers} processes, mpirun started {world()[1]}")
-        return run_here(job, arguments)
+        return run_here(job)
     if wrong:
         raise Error(f"run: {wrong}")
     if nodes is None or nodes < 1:
         raise Error("nodes: say how many processes are to train")
-    return _launched(job, nodes + servers, launcher)
-
-
-def _launched(job: Job, processes: int, launcher: Sequence[str]) -> dict[str, Any]:
+    if workers is not None and resume:
+        raise Error("resume: a worker has a folder of its own for each job; begin with init=, a checkpoint")
+    hosts, word = (hosts_of(workers), secret_of(secret or "")) if workers is not None else ([], b"")
     os.makedirs(job.out, exist_ok=True)
     file = Path(job.out, _JOB)
     job.write(file)
-    shown = ["--progress=on"] if sys.stdout.isatty() else []
-    launch(["-m", "atomo.train", str(file), *shown], processes, launcher)
-    result = result_of(job.out)
+    if workers is not None:
+        submit(file.read_bytes(), nodes + servers, launcher, Path(job.out), hosts, word)
+    else:
+        shown = ["--progress=on"] if sys.stdout.isatty() else []
+        launch(["-m", "atomo.train", str(file), *shown], nodes + servers, launcher)
+    return _end_of(job)
+
+
+def _end_of(job: Job) -> dict[str, Any]:
+    result = result_of(job.out) | {"out": job.out}
     if result["interrupted"]:
         raise KeyboardInterrupt(interruption(job.out))
     return result

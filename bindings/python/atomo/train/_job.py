@@ -57,11 +57,19 @@ class Job:
         partial.write_bytes(pickle.dumps(places) + body)
         partial.replace(path)
 
+    def with_options(self, arguments: list[str]) -> Job:
+        """With other options in place of those of the same name."""
+        names = {argument.partition("=")[0] for argument in arguments}
+        kept = [argument for argument in self.arguments if argument.partition("=")[0] not in names]
+        outs = [argument.partition("=")[2] for argument in arguments if argument.startswith("--out=")]
+        return Job([*kept, *arguments], self.model, outs[-1] if outs else self.out, self.plot)
+
     @staticmethod
     def read(path: Path) -> Job:
         """Runs code of that file."""
         with path.open("rb") as file:
-            sys.path[:] = pickle.load(file)
+            places = pickle.load(file)
+            sys.path += [place for place in places if place not in sys.path]
             job, codecs = pickle.load(file)
         _own.register_all(codecs)
         return job
@@ -89,12 +97,12 @@ def world() -> tuple[int, int]:
     return _atomo_train.world()
 
 
-def run_here(job: Job, arguments: list[str]) -> dict[str, Any] | None:
+def run_here(job: Job) -> dict[str, Any] | None:
     """A run of whose processes this is one. The result on rank 0, else None."""
     rank, _ = world()
     _own.show_tracebacks(True)
     try:
-        outcome = _atomo_train.run(arguments, job.model)
+        outcome = _atomo_train.run(job.arguments, job.model)
     finally:
         _own.show_tracebacks(False)
     if outcome == "cannot start":

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
@@ -50,7 +50,7 @@ def _ends_as_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(process: subprocess.Popen) -> None:
+def _wait(process: subprocess.Popen[bytes]) -> None:
     """The first Ctrl-C asks the run to save a checkpoint and end, the second ends it."""
     try:
         process.wait()
@@ -75,8 +75,10 @@ def _without_launcher(text: str) -> str:
     return "\n".join(kept)[-_MOST_TEXT:].strip()
 
 
-def launch(words: Sequence[str], processes: int, more: Sequence[str]) -> None:
-    """`mpirun -n PROCESSES python WORDS...`, with `more` words for mpirun. Raises Failed when it does not end well."""
+def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any = None, error: Any = None,
+           started: Callable[[subprocess.Popen[bytes]], None] = lambda process: None) -> None:
+    """`mpirun -n PROCESSES python WORDS...`, with `more` words for mpirun. What the processes print goes to `out` and `error`
+    (default: this process's own). Raises Failed when it does not end well."""
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         raise Error("run: there is no mpirun: apt-get install openmpi-bin (Debian, Ubuntu) brings it")
@@ -91,10 +93,11 @@ def launch(words: Sequence[str], processes: int, more: Sequence[str]) -> None:
         process = subprocess.Popen([*command, *more, sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, start_new_session=True)
         assert process.stdout and process.stderr
-        threads = [threading.Thread(target=_copy, args=(process.stdout, sys.stdout, []), daemon=True),
-                   threading.Thread(target=_copy, args=(process.stderr, sys.stderr, said), daemon=True)]
+        threads = [threading.Thread(target=_copy, args=(process.stdout, out or sys.stdout, []), daemon=True),
+                   threading.Thread(target=_copy, args=(process.stderr, error or sys.stderr, said), daemon=True)]
         for thread in threads:
             thread.start()
+        started(process)
         try:
             _wait(process)
         finally:
