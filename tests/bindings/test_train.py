@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -25,6 +26,8 @@ except ImportError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 import train_runs
+
+from atomo.train import _model
 
 HERE = Path(__file__).parent
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
@@ -142,7 +145,7 @@ import atomo.train
 sys.path.insert(0, sys.argv[2])
 import train_runs
 atomo.train.run(train_runs.network, train_runs.samples(1), train_runs.samples(2), nodes=2, steps=100000, batch=8,
-                out=sys.argv[1], launcher=("--bind-to", "none"))
+                out=sys.argv[1], plot=False, launcher=("--bind-to", "none"))
 """
 
 
@@ -190,6 +193,63 @@ def test_a_standing_worker_takes_jobs(worker, others, tmp_path, capsys):
     result = atomo.train.run(train_runs.network, points, tests, out=tmp_path / "b", secret=secret, **run)
     assert train_runs.losses(tmp_path, "b") == train_runs.losses(others[0] / "whole") and result["out"] == str(tmp_path / "b")
     assert "tested after 12 steps" in capsys.readouterr().out and (tmp_path / "b/checkpoint.safetensors").exists()
+
+
+def model_of(data, split="classes:k=2", **options):
+    return _model.Model(train_runs.network, data, data, split=split, seed=1,
+                        **{"loss": None, "collate": None, "optimiser": None, "schedule": None} | options)
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Two inputs a sample, and one of two classes."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        return torch.ones(2), torch.zeros(3), number % 2
+
+
+def test_samples_batches_and_classes():
+    model = model_of(Pairs())
+    assert model.labels() == bytes([0, 1, 0, 1]) and model.predicts_classes() and model.samples(True) == 4
+    ones, zeros, targets = model.batch(False, numpy.array([3, 0], numpy.uint32))
+    assert ones.shape == (2, 2) and zeros.shape == (2, 3) and targets.tolist() == [1, 0]
+    assert model_of(Pairs(), collate=len).batch(False, numpy.array([1, 2, 3], numpy.uint32)) == 3
+    assert model_of(Pairs(), split="iid").labels() == b"" and model_of(train_runs.samples(1, 3)).labels() == bytes([0, 1, 2])
+    for targets in (torch.tensor([0, 10]), torch.ones(2)):
+        with pytest.raises(atomo.Error, match="from 0 to 9"):
+            model_of(torch.utils.data.TensorDataset(torch.ones(2, 1), targets)).labels()
+    with pytest.raises(TypeError, match="loader.dataset"):
+        model_of(torch.utils.data.DataLoader(Pairs())).samples(False)
+
+
+def test_layers_without_a_part_in_the_loss_and_frozen_ones():
+    class Partly(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused, self.frozen = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+            self.frozen.requires_grad_(False)
+
+        def forward(self, ones, zeros):
+            return ones @ (self.used * self.frozen)
+
+    model = _model.Model(Partly, Pairs(), Pairs(), loss=lambda outputs, targets: outputs.sum(), collate=None, optimiser=None,
+                         schedule=None, split="iid", seed=1)
+    network = model.network(1)
+    assert network.layers == [("used", [2]), ("unused", [2])]
+    got = {}
+    network.backward(numpy.array([0, 1], numpy.uint32), 0, 0, 2.0, lambda: None,
+                     lambda layer, gradient: got.update({layer: gradient.tolist()}))
+    assert got == {0: [4, 4], 1: [0, 0]}
+    with pytest.raises(atomo.Error, match="float64"):
+        _model.Network(model, torch.nn.Linear(2, 2).double(), 1)
+
+
+def test_states_that_no_checkpoint_holds_are_refused():
+    with pytest.raises(atomo.Error, match="Adafactor keeps"):
+        _model.Steps(torch.optim.Adafactor, None, [(3, 4)])
+    assert _model.Steps(torch.optim.RMSprop, None, [(3, 4), (4,)]).moments == 1
 
 
 @pytest.mark.parametrize("options, words", [
