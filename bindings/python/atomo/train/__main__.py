@@ -20,7 +20,7 @@ def _run(file: str, options: list[str]) -> None:
     signal.signal(signal.SIGUSR1, signal.default_int_handler)
     import torch
 
-    from ._job import Job, run_here
+    from ._job import Failed, Job, run_here
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
@@ -28,6 +28,8 @@ def _run(file: str, options: list[str]) -> None:
         run_here(Job.read(Path(file)).with_options(options))
     except KeyboardInterrupt as stop:
         print(stop, flush=True)  # whoever started the job reads in its log that it was interrupted
+    except Failed:
+        sys.exit(1)  # rank 0 has said why
 
 
 def _wait(words: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from atomo import Error
 
@@ -49,7 +49,7 @@ class Model:
         self.name, self.data_name = _name(model), _name(data)
         self.optimiser_name = "" if optimiser is None else "torch." + _name(getattr(optimiser, "func", optimiser))
         for which in (0, 1):
-            if isinstance(self._sets[which], Dataset):
+            if hasattr(self._sets[which], "__getitem__") or not callable(self._sets[which]):
                 self._set(bool(which))
 
     def _set(self, test: bool) -> Any:
