@@ -32,7 +32,6 @@ from atomo.train import _model
 HERE = Path(__file__).parent
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 TIMEOUT = 240
-UNBOUND = ("--bind-to", "none")  # so that processes leave a busy core
 SLOW = ("dsgd-stale", "pdmm", "admm")  # in so few steps
 
 
@@ -103,7 +102,7 @@ def test_a_run_starts_its_processes(others, tmp_path):
     folder, results = others
     model, data = lambda: train_runs.network(), train_runs.samples(1)
     result = atomo.train.run(model, data, lambda: train_runs.samples(2, 48), nodes=2, codec="qsgd:bits=6", steps=12, batch=8,
-                             lr=0.05, out=tmp_path / "run", launcher=UNBOUND)
+                             lr=0.05, out=tmp_path / "run")
     assert train_runs.losses(tmp_path, "run") == train_runs.losses(folder / "whole")
     assert {key: value for key, value in result.items() if key not in ("seconds", "ms", "out")} == {
         key: value for key, value in results["whole"].items() if key not in ("seconds", "ms", "out")}
@@ -127,7 +126,7 @@ class Broken(torch.utils.data.Dataset):
 def test_what_a_model_raises_ends_all_processes(tmp_path):
     with pytest.raises(atomo.train.Failed) as failed:
         atomo.train.run(train_runs.network, Broken(), train_runs.samples(2), nodes=2, algorithm="ps", epochs=1, batch=8,
-                        out=tmp_path, launcher=UNBOUND)
+                        out=tmp_path)
     assert re.search(r"atomo-train: worker [12] \(rank [12], process \d+ on \S+\):", str(failed.value))
     assert 'raise LookupError("sample 17 is not there")' in str(failed.value)
 
@@ -135,7 +134,7 @@ def test_what_a_model_raises_ends_all_processes(tmp_path):
         raise ZeroDivisionError("no model")
 
     with pytest.raises(atomo.train.Failed, match="cannot start(.|\n)*ZeroDivisionError: no model(.|\n)*rank 0(.|\n)*rank 1"):
-        atomo.train.run(no_model, Broken(), Broken(), nodes=2, steps=2, out=tmp_path / "other", launcher=UNBOUND)
+        atomo.train.run(no_model, Broken(), Broken(), nodes=2, steps=2, out=tmp_path / "other")
 
 
 INTERRUPTED = """
@@ -145,7 +144,7 @@ import atomo.train
 sys.path.insert(0, sys.argv[2])
 import train_runs
 atomo.train.run(train_runs.network, train_runs.samples(1), train_runs.samples(2), nodes=2, steps=100000, batch=8,
-                out=sys.argv[1], plot=False, launcher=("--bind-to", "none"))
+                out=sys.argv[1], plot=False)
 """
 
 
@@ -182,8 +181,7 @@ def test_a_standing_worker_takes_jobs(worker, others, tmp_path, capsys):
     wrong = tmp_path / "wrong"
     wrong.write_text("another secret of the tests")
     points, tests = train_runs.samples(1), train_runs.samples(2, 48)
-    run = {"nodes": 2, "codec": "qsgd:bits=6", "steps": 12, "batch": 8, "lr": 0.05, "workers": hosts, "plot": False,
-           "launcher": UNBOUND}
+    run = {"nodes": 2, "codec": "qsgd:bits=6", "steps": 12, "batch": 8, "lr": 0.05, "workers": hosts, "plot": False}
     wrong.chmod(0o644)
     with pytest.raises(atomo.Error, match="others can read"):
         atomo.train.run(train_runs.network, points, tests, out=tmp_path / "a", secret=wrong, **run)

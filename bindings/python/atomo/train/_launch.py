@@ -83,8 +83,8 @@ def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any =
     if mpirun is None:
         raise Error("run: there is no mpirun: apt-get install openmpi-bin (Debian, Ubuntu) brings it")
     command = [mpirun, "-n", str(processes), "--oversubscribe"]
-    if processes > len(os.sched_getaffinity(0)):
-        command += ["--bind-to", "none"]
+    if not {"--bind-to", "--map-by"} & set(more):
+        command += ["--bind-to", "none"]  # two processes would have a core each, however busy it is
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
     said: list[str] = []
