@@ -148,6 +148,7 @@ atomo.train.run(train_runs.network, train_runs.samples(1), train_runs.samples(2)
 """
 
 
+@pytest.mark.long
 def test_an_interrupted_run_saves_and_ends(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, tmp_path / "run", HERE], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
@@ -176,6 +177,7 @@ def worker(tmp_path):
     process.communicate()
 
 
+@pytest.mark.long
 def test_a_standing_worker_takes_jobs(worker, others, tmp_path, capsys):
     hosts, secret = worker
     wrong = tmp_path / "wrong"
