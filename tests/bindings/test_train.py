@@ -51,7 +51,7 @@ def test_every_algorithm_trains_a_model_in_python(tmp_path):
     for name, result in results.items():
         assert result["steps"] == 12 and result["parameters"] == 227, name
         assert result["workers"] == (2 if name in train_runs.SERVERS else 3), name
-        assert name in ("alone", "powersgd") or 0 < result["bytes_per_step"] < 4 * 227, name
+        assert name == "alone" or 0 < result["bytes_per_step"] < 2 * 4 * 227, name  # of pdmm a message a neighbour
         loss, accuracy = (1.2, 0.2) if name in SLOW else (0.8, 0.6)
         assert result["loss"] < loss and result["accuracy"] > accuracy, (name, result)
         assert (tmp_path / name / "steps.csv").exists() and (tmp_path / name / "checkpoint.safetensors").exists()
