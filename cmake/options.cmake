@@ -18,6 +18,7 @@ set(ATOMO_WERROR)
 if(ATOMO_WARNINGS_AS_ERRORS)
   set(ATOMO_WERROR -Werror)
 endif()
+option(ATOMO_PYTHON_TRAINER "Build atomo.train into the Python package, where MPI is" ON)
 
 include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 

@@ -37,7 +37,7 @@ breathe_domain_by_extension = {"hpp": "cpp", "h": "c"}
 breathe_show_include = False
 
 # The Python package is read without being built: what is compiled and the frameworks are stand-ins.
-autodoc_mock_imports = ["atomo._atomo", "atomo._atomo_jax", "jax", "lightning", "optax", "pytorch_lightning", "torch"]
+autodoc_mock_imports = ["atomo._atomo", "atomo._atomo_jax", "atomo._atomo_train", "jax", "lightning", "optax", "pytorch_lightning", "torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 default_role = "literal"

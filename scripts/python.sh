@@ -22,7 +22,7 @@ TEXT
 }
 
 readonly kBuild=(scikit-build-core nanobind)
-readonly kTest=(pytest hypothesis mypy numpy matplotlib ml_dtypes safetensors xxhash)
+readonly kTest=(pytest hypothesis mypy numpy matplotlib ml_dtypes safetensors xxhash cloudpickle)
 readonly kFrameworks=(jax optax ray)
 # What bench/peers.py measures codecs beside, with numpy and torch.
 readonly kPeers=(blosc2 zstandard)

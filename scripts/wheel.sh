@@ -39,7 +39,7 @@ say "building"
 if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 rm -rf "$root/build/wheels"
 "$venv/bin/python" -m pip --disable-pip-version-check wheel -v --no-deps --no-build-isolation \
-  --config-settings=build-dir=build/wheel -w "$root/build/wheels/thin" "$root" >"$log" 2>&1 ||
+  --config-settings=cmake.define.ATOMO_PYTHON_TRAINER=OFF --config-settings=build-dir=build/wheel -w "$root/build/wheels/thin" "$root" >"$log" 2>&1 ||
   { tail -n 40 "$log" >&2; fail "the build failed, the whole of it is in build/wheel.log"; }
 
 say "adding libraries"

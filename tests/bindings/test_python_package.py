@@ -182,6 +182,8 @@ def test_what_is_installed():
                for path in (ROOT / "bindings/python/atomo").rglob("*")
                if path.is_file() and "__pycache__" not in path.parts}
     built = {path.name for path in PACKAGE.glob("_atomo*.so")} | {"_atomo.pyi", "bin/atomo", "bin/plot.py"}
+    if (PACKAGE / "bin/plot_runs.py").exists():  # with atomo.train
+        built.add("bin/plot_runs.py")
     assert sources - files == set() and files - sources == built
     assert (PACKAGE / "bin/plot.py").read_text() == (ROOT / "programs/atomo/commands/plot.py").read_text()
 

@@ -11,7 +11,7 @@ atomo_hostexec_cases(${PROJECT_SOURCE_DIR}/tests/train/test_coder.cpp ${PROJECT_
 if(NOT TARGET atomo_train_parts OR NOT atomo_inside STREQUAL "atomo::atomo")
   return()
 endif()
-atomo_hostexec_program(hostexec_train atomo_hostexec ${sanitizer} ${on_device})
+atomo_hostexec_program(hostexec_train atomo_hostexec ${sanitizer} ${trainer}/main.cpp ${on_device})
 target_link_libraries(hostexec_train PRIVATE atomo_train_parts)
 add_test(NAME hostexec.train COMMAND ${ATOMO_PYTHON} ${PROJECT_SOURCE_DIR}/tests/train/test_devices.py)
 set_tests_properties(hostexec.train PROPERTIES ENVIRONMENT "ATOMO_TRAIN=$<TARGET_FILE:hostexec_train>" COST 90)

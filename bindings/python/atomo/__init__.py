@@ -14,7 +14,7 @@ True
 PyTorch's, JAX's and CuPy's, of float32, float16 or bfloat16, used where they are without a copy. The global
 interpreter lock is released while the library works, and every object may be used from many threads.
 
-`atomo.torch` and `atomo.jax` are imported when they are first named, and want their framework.
+`atomo.torch`, `atomo.jax` and `atomo.train` are imported when they are first named, and want their framework.
 """
 import importlib
 
@@ -34,7 +34,7 @@ __all__ = ["Codec", "CodecHelp", "Compressor", "DecodeError", "Error", "Key", "L
            "draws", "inspect", "inspect_patch", "join", "load_codecs", "make_patch", "measure", "plot", "register", "unregister",
            "verify", "vote"]
 
-_FRAMEWORKS = ("jax", "torch")
+_FRAMEWORKS = ("jax", "torch", "train")
 
 
 def __getattr__(name: str) -> object:

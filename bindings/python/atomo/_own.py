@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,23 @@ def loaded() -> list[str]:
     return [arguments[0] for call, arguments in _done if call == "load_codecs"]
 
 
+def registrations() -> list[tuple[str, tuple[Any, ...]]]:
+    """What was registered and taken out, in its order: for `register_all` in another process."""
+    with _lock:
+        return list(_done)
+
+
+def register_all(done: list[tuple[str, tuple[Any, ...]]]) -> None:
+    """Does in this process what was done in another."""
+    for call, arguments in done:
+        _everywhere(call, *arguments)
+
+
+def show_tracebacks(shown: bool) -> None:
+    """Whether what a codec's code raises is written to standard error, with its traceback, before the library has its text."""
+    _Adapter.shows_tracebacks = shown
+
+
 def share_with(extension: Any) -> None:
     """Registers in another extension of the package what has been registered, and from now on all."""
     with _lock:
@@ -49,6 +67,8 @@ def share_with(extension: Any) -> None:
 
 class _Adapter:
     """What the library calls: a codec's object, with bytes and tuples in place of arrays and keys."""
+
+    shows_tracebacks = False
 
     def __init__(self, codec: Any) -> None:
         self._codec = codec
@@ -67,11 +87,23 @@ class _Adapter:
 
     def encode(self, entries: bytes, shape: tuple[int, ...], key: tuple[int, ...], setting: int) -> Any:
         array = numpy.frombuffer(entries, numpy.float32).reshape(shape)
-        return self._codec.encode(array, Key(*key), setting) if self._has_price else self._codec.encode(array, Key(*key))
+        try:
+            return self._codec.encode(array, Key(*key), setting) if self._has_price else self._codec.encode(array, Key(*key))
+        except Exception:
+            self._tell()
+            raise
 
     def decode(self, body: bytes, shape: tuple[int, ...], key: tuple[int, ...]) -> Any:
-        values = self._codec.decode(body, shape, key=Key(*key)) if self._wants_key else self._codec.decode(body, shape)
+        try:
+            values = self._codec.decode(body, shape, key=Key(*key)) if self._wants_key else self._codec.decode(body, shape)
+        except Exception:
+            self._tell()
+            raise
         return numpy.ascontiguousarray(values, numpy.float32)
+
+    def _tell(self) -> None:
+        if self.shows_tracebacks:
+            traceback.print_exc()
 
 
 def register(name: str, codec: Any, *, keys: Mapping[str, Any] | None = None, summary: str = "") -> None:

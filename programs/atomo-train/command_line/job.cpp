@@ -47,6 +47,11 @@ bool is_repeated(const CLI::Option& option) {
   return option.get_configurable() && !of_one_run.contains(option.get_name());
 }
 
+/// Whether a model of the program's own says it in place of the option.
+bool is_of_own_model(const std::string& name) {
+  return name == "--optimizer" || std::ranges::find(kModelOptions, name) != std::end(kModelOptions);
+}
+
 /// Whether this value of an option is the path of something that a run reads.
 bool is_path(const std::string& name, const std::string& value) {
   if (name == "policy") return !is_policy_text(value);
@@ -175,6 +180,7 @@ std::string write_job(const CLI::App& app, const Options& o) {
     if (!is_repeated(*option) || (hidden && option->count() == 0)) continue;
     if (!goes_with(*option, o.algorithm)) continue;
     const std::string name = "--" + option->get_lnames().front();  // get_name() hides the hidden
+    if (o.own != nullptr && is_of_own_model(name)) continue;
     auto value = option->count() != 0 ? option->results().front() : option->get_default_str();
     if (const auto found = resolved.find(name); found != resolved.end()) value = found->second;
     if (name == "--policy" && !value.empty()) value = o.policy;

@@ -15,6 +15,10 @@ inline constexpr const char* kGraphGroup = "Graph";
 inline constexpr const char* kCodecGroup =
     "Codec (one of these; default: --codec identity:dtype=f32)";
 
+/// What a model and data of the program's own take the place of.
+inline constexpr const char* kModelOptions[] = {
+    "--model", "--norm", "--data", "--pixels", "--image-size", "--augment", "--label-smoothing"};
+
 /// How gradients travel, as the options say it; at most one is not empty.
 struct CodecChoice {
   std::string budget, codec, policy;

@@ -18,6 +18,7 @@
 #include "files/whole_file.hpp"
 #include "learning/augment.hpp"
 #include "learning/model_names.hpp"
+#include "learning/own_model.hpp"
 #include "learning/schedule.hpp"
 #include "learning/split.hpp"
 #include "run/run_folder.hpp"
@@ -151,6 +152,7 @@ void check_model(const Options& o) {
 
 /// \throws CLI::ValidationError for what does not go with the model's samples.
 void check_samples(const CLI::App& app, const Options& o) {
+  if (o.own != nullptr) return;
   const bool has_classes = o.model != "quadratic";
   if (!o.augment.empty() && (!has_classes || o.model == "transformer")) {
     throw CLI::ValidationError("--augment", "goes with models of images only, not with " + o.model);
@@ -170,6 +172,22 @@ void check_samples(const CLI::App& app, const Options& o) {
   }
   if (!o.resume.empty() && is_given(app, "--init"))
     throw CLI::ValidationError("--init", "leave it out: --resume has weights of its own");
+}
+
+/// \throws CLI::ValidationError for an option that the program's model takes the place of.
+void take_own_model(const CLI::App& app, const OwnModel& own, Options& o) {
+  for (const char* name : kModelOptions) {
+    if (is_given(app, name))
+      throw CLI::ValidationError(name, "leave it out: the program brings a model and data");
+  }
+  if (!own.optimiser.empty()) {
+    if (is_given(app, "--optimizer"))
+      throw CLI::ValidationError("--optimizer", "leave it out: the program brings one");
+    o.optimizer = own.optimiser;
+  }
+  o.own = &own;
+  o.model = own.name;
+  o.data = own.data;
 }
 
 /// "0.5bit", "0.5bits" or "0.5" -> 0.5
@@ -258,7 +276,7 @@ void choose_places(const CLI::App& app, Options& o) {
 
 }  // namespace
 
-Options parse_options(int argc, char** argv) {
+Options parse_options(int argc, char** argv, const OwnModel* own) {
   Options o;
   CodecChoice choice;
   CLI::App app{"Trains a network over MPI processes that exchange compressed gradients."};
@@ -271,14 +289,15 @@ Options parse_options(int argc, char** argv) {
     atomo::register_catalogue();
     app.parse(argc, argv);
     if (!o.plugin.empty()) atomo::load_codecs(o.plugin);
+    if (own != nullptr) take_own_model(app, *own, o);
     check_algorithm_options(app, o);
     choose_codec(choice, o);
     if (o.algorithm == "powersgd") choose_residual(o);
     (void)SplitSpec::parse(o.split);
     if (!o.down_policy.empty()) (void)atomo::Policy::parse(o.down_policy);
-    check_model(o);
-    if (o.data.empty()) o.data = default_data(o.model);
-    if (o.data.empty())
+    if (own == nullptr) check_model(o);
+    if (o.data.empty() && own == nullptr) o.data = default_data(o.model);
+    if (o.data.empty() && own == nullptr)
       throw CLI::ValidationError("--data", "--model " + o.model + " needs a file of its own");
     check_device(o);
     check_memories(o);

@@ -11,6 +11,8 @@
 
 namespace train {
 
+struct OwnModel;
+
 /// Everything a run depends on. Every process of a run reads the same command line.
 struct Options {
   std::string help;   ///< not empty: it was asked for, and nothing else is set
@@ -67,6 +69,7 @@ struct Options {
   std::string init;                     ///< file of the first weights; empty: drawn from the seed
   std::string policy = "* = identity:dtype=f32";   ///< text of the policy, whichever option gave it
   std::string codec_label = "identity:dtype=f32";  ///< how tables name it
+  const OwnModel* own = nullptr;                   ///< in place of --model and --data; not owned
   std::string plugin;  ///< shared object with codecs of one's own; empty: none
   std::string optimizer = "sgd";
   std::string schedule = "cosine";
@@ -137,7 +140,8 @@ struct Options {
   }
 };
 
-/// Reads the command line. Does not throw: see `help` and `error`.
-[[nodiscard]] Options parse_options(int argc, char** argv);
+/// Reads the command line. Does not throw: see `help` and `error`. `own`: the model of a program that
+/// brings one, which lives as long as the options do.
+[[nodiscard]] Options parse_options(int argc, char** argv, const OwnModel* own = nullptr);
 
 }  // namespace train

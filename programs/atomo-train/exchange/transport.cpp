@@ -39,8 +39,10 @@ std::string process_number_space() {
 Transport::Transport(int* argc, char*** argv, double timeout_seconds, std::uint32_t retries,
                      int servers)
     : servers_(servers), timeout_(timeout_seconds), retries_(retries) {
-  int provided = 0;
-  MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
+  int started = 0, provided = 0;
+  MPI_Initialized(&started);
+  starts_mpi_ = started == 0;
+  if (starts_mpi_) MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -189,7 +191,7 @@ void Transport::close() {
   check(MPI_Ibarrier(MPI_COMM_WORLD, &transfer.request), kEverybody, "closing with");
   wait(transfer);
   beat();  // takes notes that are still on their way
-  MPI_Finalize();
+  if (starts_mpi_) MPI_Finalize();
 }
 
 }  // namespace train

@@ -108,7 +108,7 @@ class Transport {
     unsigned idle_rounds_ = 0;
   };
 
-  /// Waits for all processes and shuts MPI down.
+  /// Waits for all processes, and shuts MPI down if this started it.
   void close();
   /// Ends all processes of the job without waiting for any: `status` is the launcher's.
   [[noreturn]] static void end_job(int status);
@@ -169,6 +169,7 @@ class Transport {
   [[nodiscard]] int first_speaker(int culprit) const noexcept { return culprit == 0 ? 1 : 0; }
 
   int rank_ = 0, size_ = 1;
+  bool starts_mpi_ = true;  ///< false: the program had MPI running, and goes on with it
   int servers_;
   std::chrono::duration<double> timeout_;
   std::uint32_t retries_;

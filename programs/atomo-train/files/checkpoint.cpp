@@ -7,7 +7,9 @@
 
 #include "files/checkpoint.hpp"
 
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
 
 #include "files/stored_tensors.hpp"

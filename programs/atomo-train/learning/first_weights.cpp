@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "files/stored_tensors.hpp"
+#include "learning/own_model.hpp"
 
 namespace train {
 namespace {
@@ -126,7 +127,8 @@ void load_weights(const std::string& path, const std::string& model, Replica& re
 
 std::unique_ptr<Replica> make_first_replica(const Options& options, const InputShape& input,
                                             std::optional<int> gpu) {
-  auto replica = make_replica(options.model, options.norm, input, options.seed, gpu);
+  auto replica = options.own != nullptr ? options.own->make_replica(options.seed)
+                                        : make_replica(options.model, options.norm, input, options.seed, gpu);
   if (!options.init.empty() && options.resume.empty())
     load_weights(options.init, options.model, *replica);
   return replica;

@@ -17,6 +17,7 @@
 #include "exchange/coder.hpp"
 #include "files/stored_tensors.hpp"
 #include "learning/first_weights.hpp"
+#include "learning/own_model.hpp"
 #include "run/interrupt.hpp"
 
 namespace train {
@@ -63,7 +64,7 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
       worker_(worker),
       workers_(workers),
       breathe_(std::move(breathe)),
-      task_(make_task(options.model, options.data, options.pixels, options.image_size)),
+      task_(make_task(options)),
       order_(share_of(SplitSpec::parse(options.split),
                       {task_->samples(Split::train), task_->labels(), task_->classes()},
                       static_cast<std::size_t>(worker), static_cast<std::size_t>(workers),
@@ -101,6 +102,8 @@ void Learner::gather(std::uint32_t step) {
   constexpr std::uint64_t kWorkers = 65536;
   batch_.draws =
       mixed(mixed(options_.seed) ^ (step * kWorkers + static_cast<std::uint64_t>(worker_)));
+  batch_.step = step;
+  batch_.worker = static_cast<std::uint32_t>(worker_);
   if (!augmentation_.any()) return;
   const auto shape = std::get<ImageShape>(task_->input());
   for (std::size_t k = 0; k < samples.size(); ++k) {
@@ -159,7 +162,7 @@ Score Learner::evaluate_part(std::uint32_t done, std::size_t part, std::size_t p
 }
 
 std::uint32_t steps_of_epochs(const Options& options, int workers) {
-  const auto task = make_task(options.model, options.data, options.pixels, options.image_size);
+  const auto task = make_task(options);
   return steps_of_epochs(options.epochs, SplitSpec::parse(options.split),
                          {task->samples(Split::train), task->labels(), task->classes()},
                          options.batch, static_cast<std::size_t>(workers), options.seed);

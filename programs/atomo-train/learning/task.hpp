@@ -29,10 +29,14 @@ struct QuadraticShape {
   std::int64_t rows = 1, columns = 1;
   std::vector<float> start;  ///< the first weights, rows x columns
 };
+/// A model of the program's own knows what goes into it.
+struct OwnShape {};
 /// What goes into a network.
-using InputShape = std::variant<ImageShape, TextShape, QuadraticShape>;
+using InputShape = std::variant<ImageShape, TextShape, QuadraticShape, OwnShape>;
 
 inline constexpr std::int64_t kCharacters = 256;  ///< a character is a byte
+
+enum class Split { train, test };
 
 /// Samples ready for a network. A task fills what its networks read.
 struct Batch {
@@ -42,6 +46,9 @@ struct Batch {
   double smoothing =
       0;  ///< share of each target that is spread evenly over all classes, in training
   std::uint64_t draws = 0;                ///< seed of what a network draws in training: dropout
+  std::vector<std::uint32_t> numbers;     ///< of the samples, for models of the program's own
+  Split split = Split::train;             ///< that they are of
+  std::uint32_t step = 0, worker = 0;     ///< of training
   std::vector<double> curvatures, pulls;  ///< of quadratics, samples x rows x columns
 };
 
@@ -67,8 +74,6 @@ struct Measure {
 
 /// Adds up what several processes, or several batches, found.
 Score& operator+=(Score& total, const Score& part) noexcept;
-
-enum class Split { train, test };
 
 class Task {
  public:

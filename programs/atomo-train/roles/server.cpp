@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "learning/first_weights.hpp"
+#include "learning/own_model.hpp"
 #include "run/interrupt.hpp"
 
 namespace train {
@@ -45,8 +46,7 @@ Server::Server(Run& run, const Plan& plan)
     : run_(run),
       transport_(run.transport),
       plan_(checked(plan, run)),
-      task_(make_task(run.options.model, run.options.data, run.options.pixels,
-                      run.options.image_size)),
+      task_(make_task(run.options)),
       replica_(make_first_replica(run.options, task_->input())),
       compressor_(replica_->layers(), policy_of_compressors(run.options, policy_of(run)),
                   {.device = run.options.encodes_on()}),

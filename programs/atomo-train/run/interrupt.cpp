@@ -16,6 +16,7 @@ void raise_flag(int) { flag = 1; }
 }  // namespace
 
 void catch_interrupts() {
+  flag = 0;
   struct sigaction action = {};
   action.sa_handler = raise_flag;
   action.sa_flags = SA_RESTART;

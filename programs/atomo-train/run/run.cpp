@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <map>
 
+#include "learning/own_model.hpp"
+
 namespace train {
 namespace {
 
@@ -69,6 +71,8 @@ std::unique_ptr<Optimiser> Run::make_optimiser(std::span<const atomo::LayerSpec>
   settings.squares_every = options.squares_every;
   settings.workers = static_cast<std::size_t>(transport.workers());
   settings.max_update = options.max_update;
+  if (options.own != nullptr && options.own->make_optimiser)
+    return options.own->make_optimiser(std::move(settings), options.lr, layers);
   return train::make_optimiser(options.optimizer, std::move(settings), layers);
 }
 
@@ -123,7 +127,7 @@ void log_scores(Log& log, std::uint32_t done, std::span<const Score> scores) {
 }
 
 bool all_ready(Transport& transport, const std::string& error) {
-  constexpr std::size_t kText = 1024;
+  constexpr std::size_t kText = 8192;  // a traceback of Python's
   std::array<char, kText> mine{};
   std::memcpy(mine.data(), error.data(), std::min(error.size(), kText - 1));
   std::vector<char> all(kText * static_cast<std::size_t>(transport.size()));

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a model of one's own over MPI with the algorithms of atomo-train: parameter servers, all-reduce, graphs of nodes.
+
+    import atomo.train
+    result = atomo.train.run(make_model, train_set, test_set, nodes=4, algorithm="allgather", codec="atomo:bits=0.25", epochs=2)
+    print(result["accuracy"], result["bytes"])
+    atomo.train.load(result["out"], model)
+
+The model is a `torch.nn.Module` or a function that makes one, the data are map-style data sets. The trainer's loops, in
+C++, call them for gradients, each layer's as soon as back-propagation has it. `run` starts the processes by mpirun; in a
+script that mpirun started, every process calls `run` and is one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atomo import Error
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("atomo.train needs PyTorch: pip install 'atomo[train]' installs it") from error
+try:
+    from atomo import _atomo_train
+except ImportError as error:
+    raise ImportError(
+        "this build of atomo has no trainer, because MPI was not there when it was built; on Debian and Ubuntu "
+        "apt-get install openmpi-bin libopenmpi-dev libcli11-dev nlohmann-json3-dev zlib1g-dev, "
+        "then build atomo again (pip install --force-reinstall --no-deps .)"
+    ) from error
+
+from atomo._own import share_with
+
+from ._checkpoints import load, path_of
+from ._job import Failed, Job, interruption, is_in_world, result_of, run_here, world
+from ._launch import launch
+from ._model import Model
+from ._workers import hosts_of, secret_of, submit
+
+share_with(_atomo_train)
+
+__all__ = ["Failed", "algorithms", "load", "run"]
+
+_JOB = "job.pkl"
+
+
+def algorithms() -> list[dict[str, Any]]:
+    """The algorithms, a row each: `name`, `family`, `what` it does, its `origin` and what faults it bears."""
+    return json.loads(_atomo_train.algorithms())
+
+
+def _argument(name: str, value: Any) -> list[str]:
+    """An option of atomo-train."""
+    option = "--" + name.replace("_", "-")
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [option]
+    if isinstance(value, (list, tuple)):
+        value = ",".join(map(str, value))
+    return [f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"]
+
+
+def _policy(policy: str | Mapping[str, str] | None) -> str | None:
+    if policy is None or isinstance(policy, str):
+        return policy
+    return "".join(f"{pattern} = {codec}\n" for pattern, codec in policy.items())
+
+
+def run(
+    model: torch.nn.Module | Callable[[], torch.nn.Module],
+    data: Any,
+    test: Any,
+    *,
+    nodes: int | None = None,
+    algorithm: str = "allgather",
+    codec: str | None = None,
+    policy: str | Mapping[str, str] | None = None,
+    loss: Callable[[Any, Any], torch.Tensor] = torch.nn.functional.cross_entropy,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch: int = 32,
+    optimizer: str | Callable[..., torch.optim.Optimizer] = "sgd",
+    lr: float = 0.05,
+    schedule: str | Callable[..., Any] | None = None,
+    collate: Callable[[list], Any] | None = None,
+    seed: int = 1,
+    out: str | os.PathLike[str] = "run",
+    resume: bool | str | os.PathLike[str] = False,
+    plot: bool = True,
+    launcher: Sequence[str] = (),
+    workers: str | os.PathLike[str] | None = None,
+    secret: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> dict[str, Any] | None:
+    """Trains `model` in `nodes` processes, and returns how it ended.
+
+    - `model`: a module, which is copied and left as it is, or a function that makes one, called in every process after torch,
+      random and numpy.random were seeded. Its float32 parameters that require a gradient are trained, on the CPU.
+    - `data`, `test`: data sets with `__len__` and `__getitem__`, or functions that make them, called in every process. A
+      sample is (inputs..., target). Whole numbers as targets are classes, and a test tells accuracy beside the loss.
+    - `nodes`: processes that train; those that serve come on top. In a script that mpirun started it is left out.
+    - `algorithm`: a name of `algorithms()`; `codec`: one spec for every layer; `policy`: a codec for each, {pattern: spec}
+      or its text. Codecs that were registered in Python go along.
+    - `loss`: of outputs and targets, a mean over the batch. `collate`: samples to a batch; default: torch's.
+    - `epochs` or `steps` say how long; `batch` is a node's. In a step torch, random and numpy.random draw from `seed`, the
+      step and the node, so that a resumed run goes on to the same losses.
+    - `optimizer`: a name of atomo-train's, at `lr`; or a function of parameters that makes torch's, with a rate of its own.
+      It is called where a step is taken, at a server for its layers, with parameters that have no names.
+    - `schedule`: a name of atomo-train's (default: cosine); for an optimiser of torch, which it multiplies the rates of, also
+      a function of the optimiser that makes torch's, stepped once a step.
+    - `out`: the folder of the run: job, log, tables, plot and checkpoints, those of `save_every` one beside the other.
+      `resume`: True goes on from the checkpoint in it, a path from that one. `plot`: draw it, where there is matplotlib.
+    - `launcher`: more words for mpirun, `("--hostfile", "hosts")`. `workers`: a host file of standing workers, the first of
+      which that has no job runs this one; `secret`: the file of the secret that they have.
+    - `options`: any other option of atomo-train, `local_steps=8` for `--local-steps 8`, True for a flag.
+
+    Returns a dictionary: `loss` and, where there are classes, `accuracy` of the last test, `steps`, `seconds`, `bytes` (of
+    gradients that a worker sent), `bytes_per_step`, `ratio`, `ms`, `parameters`, `workers`, `algorithm`, `codec`, `out`; in a
+    script that mpirun started on rank 0, elsewhere None. Waits for the end. Raises `atomo.Error` for what does not go
+    together, `Failed` when a process dies or raises (in a script that mpirun started the job is ended, after a traceback with
+    its rank), and KeyboardInterrupt on Ctrl-C, once a checkpoint was saved.
+    """
+    own_optimiser = None if isinstance(optimizer, str) else optimizer
+    own_schedule = None if schedule is None or isinstance(schedule, str) else schedule
+    if own_schedule is not None and own_optimiser is None:
+        raise Error("schedule: a function goes with an optimizer of torch; for one by name take a name")
+    folder = os.fspath(out)
+    named = {
+        "algorithm": algorithm,
+        "codec": codec,
+        "policy": _policy(policy),
+        "epochs": epochs,
+        "steps": steps,
+        "batch": batch,
+        "optimizer": None if own_optimiser else optimizer,
+        "lr": lr,
+        "schedule": "constant" if own_schedule else schedule,
+        "seed": seed,
+        "out": folder,
+        "resume": folder if resume is True else resume,
+    }
+    options.setdefault("keep_checkpoints", bool(options.get("save_every")))
+    arguments = [word for name, value in (named | options).items() for word in _argument(name, value)]
+    job = Job(arguments,
+              Model(model, data, test, loss=loss, collate=collate, optimiser=own_optimiser, schedule=own_schedule,
+                    split=options.get("split", "iid"), seed=seed),
+              folder, plot)
+    wrong, servers = _atomo_train.check(arguments, job.model.optimiser_name)
+    if is_in_world():
+        if nodes is not None and nodes + servers != world()[1]:
+            raise Error(f"nodes: {nodes} and {servers} to serve are {nodes + servers} processes, mpirun started {world()[1]}")
+        return run_here(job)
+    if wrong:
+        raise Error(f"run: {wrong}")
+    if nodes is None or nodes < 1:
+        raise Error("nodes: say how many processes are to train")
+    if workers is not None and resume:
+        raise Error("resume: a worker has a folder of its own for each job; begin with init=, a checkpoint")
+    hosts, word = (hosts_of(workers), secret_of(secret or "")) if workers is not None else ([], b"")
+    os.makedirs(job.out, exist_ok=True)
+    file = Path(job.out, _JOB)
+    job.write(file)
+    if workers is not None:
+        submit(file.read_bytes(), nodes + servers, launcher, Path(job.out), hosts, word)
+    else:
+        shown = ["--progress=on"] if sys.stdout.isatty() else []
+        launch(["-m", "atomo.train", str(file), *shown], nodes + servers, launcher)
+    return _end_of(job)
+
+
+def _end_of(job: Job) -> dict[str, Any]:
+    result = result_of(job.out) | {"out": job.out}
+    if result["interrupted"]:
+        raise KeyboardInterrupt(interruption(job.out))
+    return result

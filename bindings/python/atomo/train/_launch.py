@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs in processes that mpirun starts."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+from atomo import Error
+
+from ._job import Failed
+
+_MOST_TEXT = 20000  # characters of a failure's message
+_ENDS = (signal.SIGTERM, signal.SIGHUP)  # asks to end, beside Ctrl-C
+
+
+def _copy(source: IO[bytes], to: Any, kept: list[str]) -> None:
+    """As it comes, so that a line that is rewritten is seen."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace")
+    while piece := os.read(source.fileno(), 65536):
+        text = decode.decode(piece)
+        kept.append(text)
+        to.write(text)
+        to.flush()
+
+
+@contextmanager
+def _ends_as_interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, where the interpreter may set what they do."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = [signal.signal(number, interrupt) for number in _ENDS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_ENDS, before):
+            signal.signal(number, handler)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """The first Ctrl-C asks the run to save a checkpoint and end, the second ends it."""
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGUSR1)  # which mpirun hands on to all
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def _without_launcher(text: str) -> str:
+    """What the processes said: mpirun puts what it says between lines of dashes."""
+    kept, inside = [], False
+    for line in text.splitlines():
+        if line.startswith("-----"):
+            inside = not inside
+        elif not inside:
+            kept.append(line)
+    return "\n".join(kept)[-_MOST_TEXT:].strip()
+
+
+def launch(words: Sequence[str], processes: int, more: Sequence[str], out: Any = None, error: Any = None,
+           started: Callable[[subprocess.Popen[bytes]], None] = lambda process: None) -> None:
+    """`mpirun -n PROCESSES python WORDS...`, with `more` words for mpirun. What the processes print goes to `out` and `error`
+    (default: this process's own). Raises Failed when it does not end well."""
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        raise Error("run: there is no mpirun: apt-get install openmpi-bin (Debian, Ubuntu) brings it")
+    command = [mpirun, "-n", str(processes), "--oversubscribe"]
+    if not {"--bind-to", "--map-by"} & set(more):
+        command += ["--bind-to", "none"]  # two processes would have a core each, however busy it is
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    said: list[str] = []
+    with _ends_as_interrupts():
+        # In a session of its own: mpirun answers Ctrl-C by ending the processes before they have saved anything.
+        process = subprocess.Popen([*command, *more, sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, start_new_session=True)
+        assert process.stdout and process.stderr
+        threads = [threading.Thread(target=_copy, args=(process.stdout, out or sys.stdout, []), daemon=True),
+                   threading.Thread(target=_copy, args=(process.stderr, error or sys.stderr, said), daemon=True)]
+        for thread in threads:
+            thread.start()
+        started(process)
+        try:
+            _wait(process)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            for thread in threads:
+                thread.join(5)
+    if process.returncode != 0:
+        raise Failed(f"mpirun ended with status {process.returncode}\n{_without_launcher(''.join(said))}")

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`atomo.train`: a model in Python under the trainer's loops. Processes are few, since each loads PyTorch."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+import atomo
+
+if shutil.which("mpirun") is None:
+    pytest.skip("there is no mpirun", allow_module_level=True)
+try:
+    import atomo.train
+except ImportError as error:
+    if "MPI" not in str(error):
+        raise
+    pytest.skip(str(error), allow_module_level=True)
+
+import train_runs
+
+from atomo.train import _model
+
+HERE = Path(__file__).parent
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+TIMEOUT = 240
+SLOW = ("dsgd-stale", "pdmm", "admm")  # in so few steps
+
+
+def in_world(ranks, what, folder):
+    """What a function of train_runs returns on rank 0 of a script that mpirun starts."""
+    command = [*MPIRUN, "-n", str(ranks), sys.executable, HERE / "train_runs.py", what, folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(re.search(r"^told (.*)$", done.stdout, re.MULTILINE)[1])
+
+
+def test_every_algorithm_trains_a_model_in_python(tmp_path):
+    results = in_world(3, "all_algorithms", tmp_path)
+    assert set(results) >= {"ps", "asgd", "dcasgd", "fedavg", "allgather", "ring", "twoshot", "local", "dpsgd", "dsgd", "choco",
+                            "pdmm", "admm"}
+    for name, result in results.items():
+        assert result["steps"] == 12 and result["parameters"] == 227, name
+        assert result["workers"] == (2 if name in train_runs.SERVERS else 3), name
+        assert name == "alone" or 0 < result["bytes_per_step"] < 2 * 4 * 227, name  # of pdmm a message a neighbour
+        loss, accuracy = (1.2, 0.2) if name in SLOW else (0.8, 0.6)
+        assert result["loss"] < loss and result["accuracy"] > accuracy, (name, result)
+        assert (tmp_path / name / "steps.csv").exists() and (tmp_path / name / "checkpoint.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("others")
+    return folder, in_world(2, "others", folder)
+
+
+def test_codecs_in_python_and_checkpoints_by_step(others):
+    folder, results = others
+    assert results["policy"]["accuracy"] > 0.5
+    names = sorted(path.name for path in (folder / "policy/allgather").glob("*.safetensors"))
+    assert names == ["checkpoint-step12.safetensors", "checkpoint-step4.safetensors", "checkpoint-step8.safetensors",
+                     "checkpoint.safetensors"]
+    model = train_runs.network()
+    last = atomo.train.load(folder / "policy/allgather", model)
+    early = atomo.train.load(folder / "policy/allgather", step=4)
+    assert torch.equal(last["0.weight"], model[0].weight) and not torch.equal(early["0.weight"], last["0.weight"])
+    points, classes = train_runs.samples(2, 48).tensors
+    right = (model.eval()(points).argmax(1) == classes).float().mean()
+    assert float(right) == pytest.approx(results["policy"]["accuracy"])
+    with pytest.raises(atomo.Error, match="are not those of Linear"):
+        atomo.train.load(folder / "policy/allgather", torch.nn.Linear(8, 3))
+
+
+def test_a_resumed_run_goes_on_to_the_same_losses(others):
+    folder, results = others
+    assert results["part"]["steps"] == 6 and results["resumed"]["steps"] == 12
+    assert train_runs.losses(folder / "part") == train_runs.losses(folder / "whole")
+    assert train_runs.losses(folder / "torch_part") == train_runs.losses(folder / "torch")
+
+
+def test_optimisers_of_torch(others):
+    folder, _ = others
+    assert train_runs.losses(folder / "torch_same") == pytest.approx(train_runs.losses(folder / "own"), rel=1e-4)
+    assert json.loads((folder / "torch/allgather/log.jsonl").read_text().splitlines()[0])["optimizer"] == "torch.adam"
+
+
+def test_numbers_to_predict(others):
+    _, results = others
+    assert "accuracy" not in results["line"] and results["line"]["loss"] < 10
+
+
+def test_a_run_starts_its_processes(others, tmp_path):
+    folder, results = others
+    model, data = lambda: train_runs.network(), train_runs.samples(1)
+    result = atomo.train.run(model, data, lambda: train_runs.samples(2, 48), nodes=2, codec="qsgd:bits=6", steps=12, batch=8,
+                             lr=0.05, out=tmp_path / "run")
+    assert train_runs.losses(tmp_path, "run") == train_runs.losses(folder / "whole")
+    assert {key: value for key, value in result.items() if key not in ("seconds", "ms", "out")} == {
+        key: value for key, value in results["whole"].items() if key not in ("seconds", "ms", "out")}
+    assert (tmp_path / "run/plot.png").exists()
+    with pytest.raises(atomo.Error, match="holds a run already"):
+        atomo.train.run(model, data, data, nodes=2, steps=1, out=tmp_path / "run")
+
+
+class Broken(torch.utils.data.Dataset):
+    """Raises at one sample, which one of the ranks comes to."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, number):
+        if number == 17:
+            raise LookupError("sample 17 is not there")
+        return torch.ones(8), number % 3
+
+
+def test_what_a_model_raises_ends_all_processes(tmp_path):
+    with pytest.raises(atomo.train.Failed) as failed:
+        atomo.train.run(train_runs.network, Broken(), train_runs.samples(2), nodes=2, algorithm="ps", epochs=1, batch=8,
+                        out=tmp_path)
+    assert re.search(r"atomo-train: worker [12] \(rank [12], process \d+ on \S+\):", str(failed.value))
+    assert 'raise LookupError("sample 17 is not there")' in str(failed.value)
+
+    def no_model():
+        raise ZeroDivisionError("no model")
+
+    with pytest.raises(atomo.train.Failed, match="cannot start(.|\n)*ZeroDivisionError: no model(.|\n)*rank 0(.|\n)*rank 1"):
+        atomo.train.run(no_model, Broken(), Broken(), nodes=2, steps=2, out=tmp_path / "other")
+
+
+INTERRUPTED = """
+import sys
+import torch
+import atomo.train
+sys.path.insert(0, sys.argv[2])
+import train_runs
+atomo.train.run(train_runs.network, train_runs.samples(1), train_runs.samples(2), nodes=2, steps=100000, batch=8,
+                out=sys.argv[1], plot=False)
+"""
+
+
+@pytest.mark.long
+def test_an_interrupted_run_saves_and_ends(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, tmp_path / "run", HERE], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    table, end = tmp_path / "run/steps.csv", time.monotonic() + TIMEOUT
+    while not (table.exists() and table.read_text().count("\n") > 5):
+        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=TIMEOUT)
+    assert re.search(r"KeyboardInterrupt: interrupted after \d+ steps; the same call with resume=True goes on\n$", said), said
+    assert atomo.train.load(tmp_path / "run")["0.weight"].shape == (16, 8)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """(host file, secret) of a worker of another process."""
+    secret, hosts = tmp_path / "secret", tmp_path / "hosts.json"
+    secret.write_text("a secret of the tests\n")
+    secret.chmod(0o600)
+    process = subprocess.Popen([sys.executable, "-m", "atomo.train", "worker", "--secret", secret, "--listen", "127.0.0.1:0",
+                                "--folder", tmp_path / "jobs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    hosts.write_text(json.dumps({"workers": ["127.0.0.1:1", re.search(r"on (\S+:\d+);", line)[1]]}))
+    yield hosts, secret
+    process.terminate()
+    process.communicate()
+
+
+@pytest.mark.long
+def test_a_standing_worker_takes_jobs(worker, others, tmp_path, capsys):
+    hosts, secret = worker
+    wrong = tmp_path / "wrong"
+    wrong.write_text("another secret of the tests")
+    points, tests = train_runs.samples(1), train_runs.samples(2, 48)
+    run = {"nodes": 2, "codec": "qsgd:bits=6", "steps": 12, "batch": 8, "lr": 0.05, "workers": hosts, "plot": False}
+    wrong.chmod(0o644)
+    with pytest.raises(atomo.Error, match="others can read"):
+        atomo.train.run(train_runs.network, points, tests, out=tmp_path / "a", secret=wrong, **run)
+    wrong.chmod(0o600)
+    with pytest.raises(atomo.Error, match="has another secret"):
+        atomo.train.run(train_runs.network, points, tests, out=tmp_path / "a", secret=wrong, **run)
+    result = atomo.train.run(train_runs.network, points, tests, out=tmp_path / "b", secret=secret, **run)
+    assert train_runs.losses(tmp_path, "b") == train_runs.losses(others[0] / "whole") and result["out"] == str(tmp_path / "b")
+    assert "tested after 12 steps" in capsys.readouterr().out and (tmp_path / "b/checkpoint.safetensors").exists()
+
+
+def model_of(data, split="classes:k=2", **options):
+    return _model.Model(train_runs.network, data, data, split=split, seed=1,
+                        **{"loss": None, "collate": None, "optimiser": None, "schedule": None} | options)
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Two inputs a sample, and one of two classes."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        return torch.ones(2), torch.zeros(3), number % 2
+
+
+def test_samples_batches_and_classes():
+    model = model_of(Pairs())
+    assert model.labels() == bytes([0, 1, 0, 1]) and model.predicts_classes() and model.samples(True) == 4
+    ones, zeros, targets = model.batch(False, numpy.array([3, 0], numpy.uint32))
+    assert ones.shape == (2, 2) and zeros.shape == (2, 3) and targets.tolist() == [1, 0]
+    assert model_of(Pairs(), collate=len).batch(False, numpy.array([1, 2, 3], numpy.uint32)) == 3
+    assert model_of(Pairs(), split="iid").labels() == b"" and model_of(train_runs.samples(1, 3)).labels() == bytes([0, 1, 2])
+    for targets in (torch.tensor([0, 10]), torch.ones(2)):
+        with pytest.raises(atomo.Error, match="from 0 to 9"):
+            model_of(torch.utils.data.TensorDataset(torch.ones(2, 1), targets)).labels()
+    with pytest.raises(TypeError, match="loader.dataset"):
+        model_of(torch.utils.data.DataLoader(Pairs())).samples(False)
+
+
+def test_layers_without_a_part_in_the_loss_and_frozen_ones():
+    class Partly(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused, self.frozen = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+            self.frozen.requires_grad_(False)
+
+        def forward(self, ones, zeros):
+            return ones @ (self.used * self.frozen)
+
+    model = _model.Model(Partly, Pairs(), Pairs(), loss=lambda outputs, targets: outputs.sum(), collate=None, optimiser=None,
+                         schedule=None, split="iid", seed=1)
+    network = model.network(1)
+    assert network.layers == [("used", [2]), ("unused", [2])]
+    got = {}
+    network.backward(numpy.array([0, 1], numpy.uint32), 0, 0, 2.0, lambda: None,
+                     lambda layer, gradient: got.update({layer: gradient.tolist()}))
+    assert got == {0: [4, 4], 1: [0, 0]}
+    with pytest.raises(atomo.Error, match="float64"):
+        _model.Network(model, torch.nn.Linear(2, 2).double(), 1)
+
+
+def test_states_that_no_checkpoint_holds_are_refused():
+    with pytest.raises(atomo.Error, match="Adafactor keeps"):
+        _model.Steps(torch.optim.Adafactor, None, [(3, 4)])
+    assert _model.Steps(torch.optim.RMSprop, None, [(3, 4), (4,)]).moments == 1
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"nodes": None}, "how many processes"),
+    ({"algorithm": "psgd"}, "psgd"),
+    ({"codec": "qsgd:bits=9"}, "bits"),
+    ({"local_step": 2}, "local-step"),
+    ({"local_steps": 2}, "local-steps"),
+    ({"data": 3}, "__getitem__"),
+    ({"label_smoothing": 0.1}, "label-smoothing: leave it out"),
+    ({"schedule": torch.optim.lr_scheduler.StepLR}, "goes with an optimizer of torch"),
+    ({"save_every": 2, "codec": "qsgd:bits=4", "policy": {"*": "sign"}}, "one of --budget, --codec and --policy"),
+])
+def test_refusals(options, words, tmp_path):
+    with pytest.raises((atomo.Error, TypeError), match=words):
+        atomo.train.run(**{"model": train_runs.network, "data": train_runs.samples(1), "test": train_runs.samples(2),
+                           "nodes": 2, "out": tmp_path / "run", "steps": 2} | options)
+    assert not (tmp_path / "run").exists()
