@@ -7,9 +7,7 @@
 
 #include "files/checkpoint.hpp"
 
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <stdexcept>
 
 #include "files/stored_tensors.hpp"
