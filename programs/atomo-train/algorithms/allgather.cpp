@@ -10,7 +10,7 @@
 ///   with --second-moment factored, scaled or matched, every so many steps: all-gather of what is told of g_k's squares
 ///   lengths <- all-gather(length of payload)
 ///   payloads <- all-gather(payload, padded to the longest)
-///   g <- sum over ranks, in rank order, of decode(payload) / W
+///   g <- sum over ranks, in rank order, of decode(payload) / W; with --vote the sign of the sum of signs
 ///   w <- optimiser(w, g)
 
 #include "algorithms/algorithms.hpp"

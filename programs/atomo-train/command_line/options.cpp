@@ -113,6 +113,20 @@ void check_second_moment(const CLI::App& app, const Options& o) {
                                "goes with --second-moment factored, scaled and matched only");
 }
 
+/// \throws CLI::ValidationError where not all layers are sent as signs, or bits cannot be counted.
+void check_vote(const Options& o) {
+  if (!o.vote) return;
+  if (o.on_device()) throw CLI::ValidationError("--vote", "works with --device cpu only");
+  if (o.loss_scale != 1) throw CLI::ValidationError("--vote", "a majority has no --loss-scale");
+  for (const auto& rule : atomo::Policy::parse(o.policy).rules()) {
+    const std::string spec = rule.codec.to_string();
+    if (spec != "sign" && (!spec.starts_with("sign:") || spec.find('+') != std::string::npos)) {
+      throw CLI::ValidationError(
+          "--vote", "needs layers of sign alone, not of " + spec + ": give --codec sign");
+    }
+  }
+}
+
 /// \throws CLI::ValidationError for what does not go with a schedule. Sets the factor of `step`.
 void check_schedule(const CLI::App& app, Options& o) {
   const bool falls = o.schedule == "step" || o.schedule == "exponential";
@@ -302,6 +316,7 @@ Options parse_options(int argc, char** argv, const OwnModel* own) {
     check_device(o);
     check_memories(o);
     check_second_moment(app, o);
+    check_vote(o);
     check_schedule(app, o);
     check_shares(o);
     check_samples(app, o);
@@ -363,6 +378,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"beta2", beta2},
       {"second-moment", second_moment},
       {"squares-every", squares_every},
+      {"vote", vote},
       {"max-update", max_update},
       {"share-by-rate", share_by_rate},
       {"loss-scale", loss_scale},

@@ -152,6 +152,10 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(CLI::Range(0.0, 4.0))
       ->capture_default_str()
       ->group(group);
+  app.add_flag("--vote", o.vote,
+               "of --codec sign: the step goes along the majority of the workers' signs, 0 where "
+               "as many say + as -, in place of the mean (signSGD with majority vote); see --lr")
+      ->group(group);
   app.add_option("--max-update", o.max_update,
                  "bound on the root mean square of a layer's update by adam and adamw, the rate "
                  "left out (0: none)")

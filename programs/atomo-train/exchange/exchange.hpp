@@ -66,9 +66,11 @@ class Exchange {
   Exchange() = default;
 };
 
-/// `compressor` is one for host memory; it and `threads` outlive the exchange.
+/// `compressor` is one for host memory; it and `threads` outlive the exchange. `votes`: of layers that
+/// are all signs, the sum is the majority's sign, and bits are counted in place of being decoded.
 [[nodiscard]] std::unique_ptr<Exchange> make_host_exchange(atomo::Compressor& compressor,
-                                                           Threads& threads, std::size_t workers);
+                                                           Threads& threads, std::size_t workers,
+                                                           bool votes = false);
 
 /// `compressor` is one for the current CUDA device and outlives the exchange; its policy is
 /// `policy` without lossless stages, which follow on the host. Gradients are taken in the order of

@@ -6,6 +6,7 @@
 /// own, so that the worker whose payload is refused can be named.
 
 #include <algorithm>
+#include <atomo/arithmetic.hpp>
 #include <atomo/own_codec.hpp>
 #include <stdexcept>
 #include <string>
@@ -19,7 +20,7 @@ namespace {
 
 class HostExchange final : public Exchange {
  public:
-  HostExchange(atomo::Compressor& compressor, Threads& threads, std::size_t workers)
+  HostExchange(atomo::Compressor& compressor, Threads& threads, std::size_t workers, bool votes)
       : compressor_(compressor),
         threads_(threads),
         workers_(workers),
@@ -27,6 +28,7 @@ class HostExchange final : public Exchange {
         sum_(compressor.elements()),
         payload_(compressor.max_encoded_bytes()),
         workspace_(atomo::programs::workspace_bytes(compressor)),
+        votes_(votes ? atomo::vote_workspace_bytes(workers) : 0),
         background_(threads.count() > 1) {
     std::size_t at = 0;
     for (const auto& layer : compressor.layers()) {
@@ -107,6 +109,12 @@ class HostExchange final : public Exchange {
     std::vector<atomo::Status> statuses(workers_, kUnread);
     auto with_statuses = context();
     with_statuses.statuses = statuses.data();
+    if (!votes_.empty()) {
+      const atomo::Status voted =
+          atomo::vote(messages, sum_views_, {.workspace = votes_, .executor = threads_.all()});
+      if (!atomo::failed(voted)) return std::vector<atomo::Status>(workers_, voted);
+      std::fill(sum_.begin(), sum_.end(), 0.0F);  // whose payload it is, decoding tells
+    }
     const atomo::Status status = compressor_.decode_add_all(
         messages, 1.0F / static_cast<float>(workers_), sum_views_, with_statuses);
     std::ranges::replace(statuses, kUnread, status);
@@ -137,8 +145,9 @@ class HostExchange final : public Exchange {
   std::vector<atomo::ConstTensorView> own_views_;
   std::vector<atomo::TensorView> sum_views_;
   std::vector<std::byte> payload_, payloads_, workspace_;
-  std::uint64_t bytes_ = 0;  ///< of the payload
-  std::size_t longest_ = 0;  ///< bytes a worker in `payloads_`
+  std::vector<std::byte> votes_;  ///< workspace of votes; empty where means are taken
+  std::uint64_t bytes_ = 0;       ///< of the payload
+  std::size_t longest_ = 0;       ///< bytes a worker in `payloads_`
   atomo::Key key_;
   bool computing_ = false;
   Encoded begun_;          ///< the payload under way
@@ -149,8 +158,8 @@ class HostExchange final : public Exchange {
 }  // namespace
 
 std::unique_ptr<Exchange> make_host_exchange(atomo::Compressor& compressor, Threads& threads,
-                                             std::size_t workers) {
-  return std::make_unique<HostExchange>(compressor, threads, workers);
+                                             std::size_t workers, bool votes) {
+  return std::make_unique<HostExchange>(compressor, threads, workers, votes);
 }
 
 }  // namespace train

@@ -26,7 +26,8 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                     ? make_device_exchange(learner_.compressor(),
                                            atomo::Policy::parse(run.options.policy), workers_,
                                            run.options.cuda_aware_mpi)
-                    : make_host_exchange(learner_.compressor(), run.threads, workers_)) {
+                    : make_host_exchange(learner_.compressor(), run.threads, workers_,
+                                         run.options.vote)) {
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
 }
 
