@@ -120,7 +120,7 @@ class Recomputed:
         y = {(i, j): self.z[i, j] - 2 * sign[i, j] * self.x[i] for i, j in eta}
         due = {edge for edge, slot in slots(self.edges, PERIOD).items() if slot == step % PERIOD}
         for i, j in eta:
-            if (min(i, j), max(i, j)) in due and self.counts(i, j, step):
+            if (min(i, j), max(i, j)) in due and (j, i) in y and self.counts(i, j, step):
                 self.z[i, j] = y[j, i]
 
 
@@ -211,7 +211,7 @@ class LostNodesTest(unittest.TestCase):
             self.assertRegex(said[0], rf"worker 1 \(rank 0, .*{word}.* cannot go on without rank 0")
 
     def test_what_a_cut_link_holds_up_counts_when_it_comes(self):
-        options = ("--steps", 30)
+        options = ("--stop-at", 30)
         graph = topology("cut.json", EDGES)
         undisturbed = self.job("dpsgd", graph, *options, goes_on=False)
         self.assertEqual(undisturbed.end(60)[0], 0)
