@@ -44,12 +44,12 @@ struct Options {
   std::string residual;          ///< codec or policy of what factors leave; empty: a memory
 
   // Decentralised.
-  std::string graph = "ring";  ///< text of a generator, or a topology file
-  std::string hosts;           ///< file with the order of the nodes; empty: the graph's own
-  std::uint32_t period = 1;    ///< steps between two exchanges over an edge
-  bool asynchronous = false;   ///< do not wait for neighbours
-  double gossip_step = 0;      ///< gamma of compressed gossip; 0: what theory gives
-  double codec_scale = 0;      ///< of what is decoded; 0: 1 / (1 + omega)
+  std::string graph = "ring";         ///< text of a generator, or a topology file
+  std::string hosts;                  ///< file with the order of the nodes; empty: the graph's own
+  std::uint32_t period = 1;           ///< steps between two exchanges over an edge
+  bool asynchronous = false;          ///< do not wait for neighbours
+  double gossip_step = 0;             ///< gamma of compressed gossip; 0: what theory gives
+  double codec_scale = 0;             ///< of what is decoded; 0: 1 / (1 + omega)
   std::string on_lost_node = "stop";  ///< or "go-on"
 
   // Data.

@@ -95,7 +95,8 @@ void Transport::end_set_up() {
 /// `note` must live as long as this object.
 void Transport::tell(int rank, const Note& note) {
   MPI_Request request;
-  const int code = MPI_Isend(&note, sizeof note, MPI_BYTE, rank, kNoteTag, MPI_COMM_WORLD, &request);
+  const int code =
+      MPI_Isend(&note, sizeof note, MPI_BYTE, rank, kNoteTag, MPI_COMM_WORLD, &request);
   if (code != MPI_SUCCESS && outlives_ && rank != 0) return;  // its silence will be noticed
   check(code, rank, "sending to");
   MPI_Request_free(&request);
@@ -146,16 +147,17 @@ void Transport::hear(int from, const Note& note) {
       return;
     case Word::accuse:
       if (!lost(from)) {
-        declare_lost(note.about, name(note.about) + (is_dead(note.about)
-                                                         ? " has died"
-                                                         : " has given " + name(from) +
-                                                               " no sign of life"));
+        declare_lost(note.about,
+                     name(note.about) + (is_dead(note.about)
+                                             ? " has died"
+                                             : " has given " + name(from) + " no sign of life"));
       }
       return;
     case Word::lost:
       lost_[static_cast<std::size_t>(note.about)] = 1;
       if (note.about != rank_) return;
-      say(name(rank_) + " gave no sign of life for so long that the others go on without it: it ends");
+      say(name(rank_) +
+          " gave no sign of life for so long that the others go on without it: it ends");
       leave(1);
   }
 }

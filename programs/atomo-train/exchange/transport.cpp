@@ -94,8 +94,8 @@ void Transport::check(int code, int peer, const char* action) const {
 
 Transfer Transport::send(int to, int tag, atomo::ConstBytes bytes) {
   Transfer t{.peer = to};
-  const int code = MPI_Isend(bytes.data(), count(bytes.size()), MPI_BYTE, to, tag, MPI_COMM_WORLD,
-                             &t.request);
+  const int code =
+      MPI_Isend(bytes.data(), count(bytes.size()), MPI_BYTE, to, tag, MPI_COMM_WORLD, &t.request);
   if (code != MPI_SUCCESS && outlives_ && to != 0) return {};  // its silence will be noticed
   check(code, to, "sending to");
   return t;

@@ -177,8 +177,8 @@ class Transport {
   /// What processes tell each other beside the run's own messages.
   enum class Word : std::int32_t {
     beat,
-    ask,    ///< for a beat at once
-    asked,  ///< the sender has asked rank `about`, and has told the user
+    ask,     ///< for a beat at once
+    asked,   ///< the sender has asked rank `about`, and has told the user
     ending,  ///< the sender is about to end the job, or itself where `about` is `kItself`
     accuse,  ///< rank `about` has given the sender no sign of life
     lost     ///< rank 0 goes on without rank `about`, and so has everybody
@@ -249,7 +249,7 @@ class Transport {
   std::vector<Note> verdicts_;  ///< of rank 0, one a rank
   std::vector<std::shared_ptr<void>> kept_;
   Cut cut_;
-  Clock::time_point set_up_{};               ///< when it ended
+  Clock::time_point set_up_{};              ///< when it ended
   std::vector<std::pair<int, Note>> held_;  ///< notes that a cut holds up, and who sent them
 };
 

@@ -186,8 +186,7 @@ void Node::test(std::uint32_t done) {
     set(mean_over_nodes(own.weights), mean_over_nodes(own.buffers));
     const auto nodes = left();
     const auto place = std::ranges::find(nodes, transport_.rank()) - nodes.begin();
-    of_mean = gather(
-        learner_.evaluate_part(done, static_cast<std::size_t>(place), nodes.size()));
+    of_mean = gather(learner_.evaluate_part(done, static_cast<std::size_t>(place), nodes.size()));
     set(own.weights, own.buffers);
   } while (lost_meanwhile());
   if (!first()) return;

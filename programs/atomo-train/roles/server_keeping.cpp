@@ -135,9 +135,8 @@ void Server::dismiss() {
   for (const std::size_t k : everybody_) {
     if (std::ranges::find(there, k) == there.end()) missing.push_back(rank_of(k));
   }
-  const Order stop{.what = What::stop,
-                   .step = step_,
-                   .missing = static_cast<std::uint32_t>(missing.size())};
+  const Order stop{
+      .what = What::stop, .step = step_, .missing = static_cast<std::uint32_t>(missing.size())};
   for (const std::size_t k : there) order(rank_of(k), stop);
   order_servers(stop);
   const bool early = stopped_ && step_ < run_.last_step();

@@ -40,10 +40,10 @@ struct StepRecord {
 /// A node that a run has gone on without. Nodes count from 0.
 struct LostNode {
   int node = 0;
-  std::string name;                         ///< of its process
-  std::uint32_t reweighted = 0;             ///< the first step under the weights without it
-  std::map<int, std::uint32_t> dropped;     ///< by neighbour: the first step that did not count it
-  std::vector<std::vector<int>> parts;      ///< what is left of the graph
+  std::string name;                      ///< of its process
+  std::uint32_t reweighted = 0;          ///< the first step under the weights without it
+  std::map<int, std::uint32_t> dropped;  ///< by neighbour: the first step that did not count it
+  std::vector<std::vector<int>> parts;   ///< what is left of the graph
 };
 
 class Log {
