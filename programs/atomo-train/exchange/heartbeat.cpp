@@ -108,25 +108,23 @@ void Transport::tell_all(const Note& note) {
   }
 }
 
+/// Where the job ends, that is heard first: who leaves for it is not lost.
 void Transport::listen() {
-  if (!held_.empty() && !cut_off(held_.front().first)) {
-    for (const auto& [from, note] : std::exchange(held_, {})) hear(from, note);
-  }
+  std::vector<std::pair<int, Note>> notes;
+  if (!held_.empty() && !cut_off(held_.front().first)) notes.swap(held_);
   for (;;) {
     int there = 0;
     MPI_Status status;
     check(MPI_Iprobe(MPI_ANY_SOURCE, kNoteTag, MPI_COMM_WORLD, &there, &status), kEverybody,
           "receiving from");
-    if (there == 0) return;
+    if (there == 0) break;
     Note note;
     MPI_Recv(&note, sizeof note, MPI_BYTE, status.MPI_SOURCE, kNoteTag, MPI_COMM_WORLD,
              MPI_STATUS_IGNORE);
-    if (cut_off(status.MPI_SOURCE)) {
-      held_.emplace_back(status.MPI_SOURCE, note);
-    } else {
-      hear(status.MPI_SOURCE, note);
-    }
+    (cut_off(status.MPI_SOURCE) ? held_ : notes).emplace_back(status.MPI_SOURCE, note);
   }
+  std::ranges::stable_partition(notes, [](const auto& n) { return n.second.word == Word::ending; });
+  for (const auto& [from, note] : notes) hear(from, note);
 }
 
 void Transport::hear(int from, const Note& note) {
@@ -146,7 +144,7 @@ void Transport::hear(int from, const Note& note) {
       job_ends_ = job_ends_ || note.about == kJob;
       return;
     case Word::accuse:
-      if (!lost(from)) {
+      if (!lost(from) && !job_ends_) {
         declare_lost(note.about,
                      name(note.about) + (is_dead(note.about)
                                              ? " has died"
@@ -212,6 +210,8 @@ void Transport::watch(int rank, Clock::time_point since) {
     if (rank == 0) {
       throw Fault(0, std::string(fault.what()) + ", and the others cannot go on without rank 0");
     }
+    listen();
+    if (job_ends_) leave(1);
     accuse(rank, fault.what());
   }
 }
