@@ -208,6 +208,7 @@ void Transport::watch(int rank, Clock::time_point since) {
     check_alive(rank, since);
   } catch (const Fault& fault) {
     if (rank == 0) {
+      lost_[0] = 1;
       throw Fault(0, std::string(fault.what()) + ", and the others cannot go on without rank 0");
     }
     listen();
@@ -271,7 +272,7 @@ void Transport::abort(const std::string& message, int culprit) {
     const bool accused = rank_ == culprit;
     // Without rank 0 everybody ends by itself, when it finds that out.
     static constexpr Note kEnding{Word::ending, kJob}, kEndingItself{Word::ending, kItself};
-    const bool itself = outlives_ && culprit == 0;
+    const bool itself = outlives_ && lost(0);
     if (!others_end && !accused) tell_all(itself ? kEndingItself : kEnding);
     const auto outspoken = [&] { return ending_ != kEverybody && (accused || ending_ < rank_); };
     while (!others_end && rank_ != first_speaker(culprit) && Clock::now() - began < kSameMoment &&
@@ -288,7 +289,6 @@ void Transport::abort(const std::string& message, int culprit) {
   }
   say(message);
   if (!outlives_ || !launcher_outlives()) end_job(1);
-  if (culprit == 0) lost_[0] = 1;
   linger();
   leave(1);
 }
