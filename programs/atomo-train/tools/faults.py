@@ -430,8 +430,7 @@ def report(options, rows):
             "so no algorithm outlives that without `mpirun --enable-recovery`, which the rows with `go-on` have. A link is cut",
             "between the last worker and the server, or the worker before it: what arrives is held up for one and a half",
             "time-outs. All of it counts when it comes. The disk that fills up is a small one of its own where the script is root;",
-            "else",
-            "the process that writes may no longer write files of that size. The model is a parabola, `--model quadratic`.", "",
+            "else the process that writes may no longer write files of that size. The model is a parabola, `--model quadratic`.", "",
             table(rows), ""]
     results = [(f"`{row['title']}`, {words_of(fault)}", fault, result) for row in rows
                for fault, result in row["faults"].items()]
