@@ -3,9 +3,9 @@
 """Hurts runs of every algorithm and writes down what becomes of them.
 
 For each algorithm of `atomo-train --list`: a worker is killed, frozen for good, frozen for one and a half time-outs and
-woken, slowed ten times; a link is cut and restored; a message is damaged; the first process (the server, where there is
-one) is killed and frozen; the disk fills up between two checkpoints; Ctrl-C. A run has to go on as its algorithm promises, or to stop within its
-time-out with one line that names the process; what it left has to be resumed to the same curve, or, where the same
+woken, slowed ten times; a link is cut and restored; a message is damaged; the first process (the
+server, where there is one) is killed and frozen; the disk fills up between two checkpoints; Ctrl-C.
+A run has to go on as its algorithm promises, or to stop within its time-out with one line that names the process; what it left has to be resumed to the same curve, or, where the same
 options do not give the same curve twice, to the end. Ends with 1 when anything hangs or a promise is broken.
 
     python3 programs/atomo-train/tools/faults.py --out docs/faults-tried
@@ -429,8 +429,8 @@ def report(options, rows):
             "It also ends a job in which a process dies,",
             "so no algorithm outlives that without `mpirun --enable-recovery`, which the rows with `go-on` have. A link is cut",
             "between the last worker and the server, or the worker before it: what arrives is held up for one and a half",
-            "time-outs. All of it counts when it comes. The disk that fills up is a small one of its own where the script is root;",
-            "else the process that writes may no longer write files of that size. The model is a parabola, `--model quadratic`.", "",
+            "time-outs. All of it counts when it comes. The disk that fills up is a small one of its own where the script is",
+            "root; else the process that writes may no longer write files of that size. The model is `--model quadratic`.", "",
             table(rows), ""]
     results = [(f"`{row['title']}`, {words_of(fault)}", fault, result) for row in rows
                for fault, result in row["faults"].items()]
