@@ -5,7 +5,8 @@
 For each algorithm of `atomo-train --list`: a worker is killed, frozen for good, frozen for one and a half time-outs and
 woken, slowed ten times; a link is cut and restored; a message is damaged; the first process (the
 server, where there is one) is killed and frozen; the disk fills up between two checkpoints; Ctrl-C.
-A run has to go on as its algorithm promises, or to stop within its time-out with one line that names the process; what it left has to be resumed to the same curve, or, where the same
+A run has to go on as its algorithm promises, or to stop within its time-out with one line
+that names the process; what it left has to be resumed to the same curve, or, where the same
 options do not give the same curve twice, to the end. Ends with 1 when anything hangs or a promise is broken.
 
     python3 programs/atomo-train/tools/faults.py --out docs/faults-tried
