@@ -56,10 +56,21 @@ int main(int argc, char** argv) {
 
   train::Transport transport(&argc, &argv, options.timeout_seconds, options.retries,
                              train::servers_of(options));
+  if (options.on_lost_node == "go-on") transport.outlive_lost();
+  if (options.cut_link.size() == 2) {
+    transport.cut({.a = options.cut_link[0],
+                   .b = options.cut_link[1],
+                   .after = options.cut_after,
+                   .lasts = options.cut_for});
+  }
   train::catch_interrupts();
   try {
     const auto outcome = train::train_on(options, transport);
-    transport.close();
+    const bool some_lost = transport.close();
+    const auto leave = [&](int status) {
+      if (some_lost) transport.leave(status);
+      return status;
+    };
     if (outcome != train::Outcome::cannot_start && transport.rank() == 0 && !options.out.empty()) {
       // A run without a plot is a whole run; the script has said what it lacks.
       (void)train::draw_plot(
@@ -67,11 +78,11 @@ int main(int argc, char** argv) {
     }
     switch (outcome) {
       case train::Outcome::finished:
-        return 0;
+        return leave(0);
       case train::Outcome::interrupted:
-        return train::kInterruptedStatus;
+        return leave(train::kInterruptedStatus);
       case train::Outcome::cannot_start:
-        return kWrongUsage;
+        return leave(kWrongUsage);
     }
   } catch (const std::exception&) {
     transport.abort_for_exception();

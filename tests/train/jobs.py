@@ -61,22 +61,22 @@ def path(name):
     return os.path.join(folder.name, name)
 
 
-def launch(processes):
+def launch(processes, *more):
     """The beginning of a command line."""
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", *root, "-n",
+    return ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", *root, *more, "-n",
             str(processes), TRAINER]
 
 
 class Job:
     """A run under mpirun. `processes` counts the server."""
 
-    def __init__(self, processes, *options, data_folder=None):
+    def __init__(self, processes, *options, data_folder=None, launcher=()):
         self.log = tempfile.mktemp(suffix=".jsonl", dir=folder.name)
         batch = () if "--batch" in options else ("--batch", "16")
         log = () if "--out" in options else ("--log", self.log)
         self.process = subprocess.Popen(
-            [*launch(processes), "--data", data_folder or data, *batch, *log, "--progress", "off",
+            [*launch(processes, *launcher), "--data", data_folder or data, *batch, *log, "--progress", "off",
              *map(str, options)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -92,6 +92,8 @@ class Job:
         return self.process.returncode, out, err
 
     def events(self, kind):
+        if not os.path.exists(self.log):
+            return []
         with open(self.log, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file if line.endswith("\n")]
         return [line for line in lines if line["event"] == kind]

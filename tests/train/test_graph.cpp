@@ -356,6 +356,38 @@ TEST_F(GraphFiles, WrongHostsAreNamed) {
   expect_said(objection(kPath, 3, "{}"), {"hosts.json", "hosts"});
 }
 
+TEST(Graph, WithoutLostNodesWeightsAreMetropolissAgain) {
+  const auto whole = graph_of("double-ring", 7);
+  const auto left = whole.without({2, 6});
+  check_sound(left);
+  EXPECT_EQ(left.nodes(), 7);
+  for (const int lost : {2, 6}) EXPECT_TRUE(left.neighbours(lost).empty());
+  EXPECT_EQ(left.reached_from(3), (std::vector<int>{0, 1, 3, 4, 5}));
+  EXPECT_EQ(find(left, 3, 2), nullptr);
+  EXPECT_EQ(find(left, 3, 4)->slots, find(whole, 3, 4)->slots);
+  EXPECT_NEAR(left.spectrum().gap, 0, 1e-12);  // lost nodes are parts of their own
+  EXPECT_GT(left.spectrum_around(3).gap, 0.1);
+}
+
+TEST(Graph, FallsApart) {
+  const auto left = graph_of("ring", 6).without({0, 3});
+  check_sound(left);
+  EXPECT_EQ(left.reached_from(2), (std::vector<int>{1, 2}));
+  EXPECT_EQ(left.reached_from(4), (std::vector<int>{4, 5}));
+  // Two nodes of one edge meet in one step.
+  EXPECT_NEAR(left.spectrum_around(4).gap, 1, 1e-12);
+}
+
+TEST(Graph, AnEdgeThatOneEndForgetsIsTheEndsOwnWeight) {
+  auto graph = graph_of("ring", 4);
+  graph.forget(1, 2);
+  EXPECT_EQ(find(graph, 1, 2), nullptr);
+  EXPECT_NEAR(graph.own_weight(1), 2.0 / 3, 1e-15);
+  EXPECT_NEAR(find(graph, 1, 0)->weight, 1.0 / 3, 1e-15);
+  EXPECT_NE(find(graph, 2, 1), nullptr);
+  check_sound(graph.without({2}));
+}
+
 TEST(Graph, WrongTextsAreNamed) {
   const auto objection = [](const std::string& text, int nodes) -> std::string {
     try {

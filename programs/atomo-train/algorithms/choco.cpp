@@ -54,11 +54,13 @@ class Choco final : public Node {
           "choco: theory gives no --gossip-step here, as nothing says that what is decoded, times "
           "its scale, contracts; give one, for example 0.1");
     }
+    delta_ = delta;
     if (gamma_ == 0) gamma_ = step_of_theory(graph_.spectrum(), delta);
-    keep("copy", copy_);
+    keep("copy", copy_, Without::mean_weights);
     for (const auto& j : neighbours()) {
       copies_[j.node] = copy_;
-      keep("copy." + std::to_string(j.node + 1), copies_[j.node]);
+      keep("copy." + std::to_string(j.node + 1), copies_[j.node], Without::mean_weights, j.node,
+           "copy");
     }
     begin();
   }
@@ -71,6 +73,13 @@ class Choco final : public Node {
   }
 
  private:
+  /// Theory's step is that of the part of the graph that is left here: it is the same at both ends
+  /// of an edge.
+  void graph_changed() override {
+    if (run_.options.gossip_step == 0)
+      gamma_ = step_of_theory(graph_.spectrum_around(transport_.rank()), delta_);
+  }
+
   void gossip(std::uint32_t step) {
     auto away = here();
     for (std::size_t i = 0; i < copy_.size(); ++i) away.weights[i] -= copy_[i];
@@ -78,7 +87,7 @@ class Choco final : public Node {
     add(sent_.weights, copy_);
     change_.clear();
     for (const auto& j : neighbours()) {
-      receive(j, theirs_);
+      if (!receive(j, theirs_)) continue;
       auto& copy = copies_[j.node];
       add(theirs_.weights, copy);
       const auto weight = static_cast<float>(j.weight);
@@ -102,7 +111,7 @@ class Choco final : public Node {
   }
 
   std::vector<Contraction> layers_;
-  double gamma_;
+  double gamma_, delta_ = 1;
   Point sent_, theirs_, change_;
   std::vector<float> copy_;                   ///< what the others believe this node's weights to be
   std::map<int, std::vector<float>> copies_;  ///< and what all believe of its neighbours, by node

@@ -31,8 +31,7 @@ class Dpsgd final : public Node {
     back_propagate(step);
     change_.clear();
     for (const auto& j : edges) {
-      receive(j, theirs_);
-      change_.add_difference(j.weight, theirs_, sent_);
+      if (receive(j, theirs_)) change_.add_difference(j.weight, theirs_, sent_);
     }
     take_step(step);
     move_by(change_);

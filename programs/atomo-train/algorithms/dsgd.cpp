@@ -36,7 +36,7 @@ class Dsgd final : public Node {
     for (const auto& j : edges) {
       auto& theirs = theirs_[j.node];
       if (receive(j, theirs)) heard_.insert(j.node);
-      if (heard_.contains(j.node)) change_.add_difference(j.weight, theirs, sent_);
+      if (heard_.contains(j.node) && !dropped(j)) change_.add_difference(j.weight, theirs, sent_);
     }
     move_by(change_);
     return end_step(step);

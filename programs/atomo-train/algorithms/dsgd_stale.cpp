@@ -28,8 +28,8 @@ class DsgdStale final : public Node {
     for (const auto& j : neighbours()) {
       last_[j.node] = here();  // all begin with the same weights
       const std::string name = "last-of-" + std::to_string(j.node + 1);
-      keep(name + "-weights", last_[j.node].weights);
-      keep(name + "-buffers", last_[j.node].buffers);
+      keep(name + "-weights", last_[j.node].weights, Without::mean_weights, j.node);
+      keep(name + "-buffers", last_[j.node].buffers, Without::mean_buffers, j.node);
     }
     begin();
   }

@@ -30,7 +30,7 @@
 /// is as exact as z is rounded.
 
 #include <algorithm>
-#include <map>
+#include <list>
 #include <stdexcept>
 
 #include "algorithms/algorithms.hpp"
@@ -59,14 +59,10 @@ class EdgeConsensus : public Node {
                                " takes steps of its own: add --momentum 0, and no --optimizer but "
                                "sgd");
     }
-    const double period = graph_.period();
-    for (const auto& j : neighbours()) {
-      const auto degree =
-          static_cast<double>(std::max(neighbours().size(), graph_.neighbours(j.node).size()));
-      const double eta = 1 / (options.lr * (period * degree + period - degree));
-      edges_.push_back({j, eta, std::vector<float>(elements())});
-    }
-    for (auto& edge : edges_) keep("z." + std::to_string(edge.to.node + 1), edge.z);
+    for (const auto& j : neighbours())
+      edges_.push_back({j, eta_of(j), std::vector<float>(elements())});
+    for (auto& edge : edges_)
+      keep("z." + std::to_string(edge.to.node + 1), edge.z, Without::zeros, edge.to.node);
     begin();
   }
 
@@ -76,6 +72,25 @@ class EdgeConsensus : public Node {
     double eta;
     std::vector<float> z;
   };
+
+  [[nodiscard]] double eta_of(const Neighbour& j) const {
+    const double period = graph_.period();
+    const auto degree = static_cast<double>(
+        std::max(graph_.neighbours(transport_.rank()).size(), graph_.neighbours(j.node).size()));
+    return 1 / (run_.options.lr * (period * degree + period - degree));
+  }
+
+  /// The edges are those of the graph: one that is dropped takes its z along. The others keep
+  /// theirs, which are in the units of x, whatever eta is.
+  void graph_changed() override {
+    edges_.remove_if([this](const EdgeEnd& edge) { return dropped(edge.to); });
+    auto edge = edges_.begin();
+    for (const auto& j : neighbours()) {
+      edge->to = j;
+      edge->eta = eta_of(j);
+      ++edge;
+    }
+  }
 
   /// The step of x. In double precision, so that x is rounded once.
   void move(std::uint32_t step) {
@@ -110,6 +125,7 @@ class EdgeConsensus : public Node {
     if (run_.options.asynchronous) return;
     for (auto& edge : edges_)
       if (graph_.is_due(edge.to, step)) take(edge);
+    edges_.remove_if([this](const EdgeEnd& edge) { return dropped(edge.to); });
   }
 
   /// Brings what a neighbour has sent into z.
@@ -125,7 +141,7 @@ class EdgeConsensus : public Node {
   }
 
   float kept_;
-  std::vector<EdgeEnd> edges_;
+  std::list<EdgeEnd> edges_;  ///< in the order of the neighbours; checkpoints know where each z is
   std::vector<double> pull_;  ///< sum of eta_ij A_ij z_ij
   Point y_, theirs_;
 };

@@ -199,6 +199,8 @@ void take_own_model(const CLI::App& app, const OwnModel& own, Options& o) {
       throw CLI::ValidationError("--optimizer", "leave it out: the program brings one");
     o.optimizer = own.optimiser;
   }
+  if (o.on_lost_node == "go-on")
+    throw CLI::ValidationError("--on-lost-node", "go-on goes with the models of atomo-train alone");
   o.own = &own;
   o.model = own.name;
   o.data = own.data;

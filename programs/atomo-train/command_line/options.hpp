@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace train {
 
@@ -45,12 +46,13 @@ struct Options {
   std::string residual;          ///< codec or policy of what factors leave; empty: a memory
 
   // Decentralised.
-  std::string graph = "ring";  ///< text of a generator, or a topology file
-  std::string hosts;           ///< file with the order of the nodes; empty: the graph's own
-  std::uint32_t period = 1;    ///< steps between two exchanges over an edge
-  bool asynchronous = false;   ///< do not wait for neighbours
-  double gossip_step = 0;      ///< gamma of compressed gossip; 0: what theory gives
-  double codec_scale = 0;      ///< of what is decoded; 0: 1 / (1 + omega)
+  std::string graph = "ring";         ///< text of a generator, or a topology file
+  std::string hosts;                  ///< file with the order of the nodes; empty: the graph's own
+  std::uint32_t period = 1;           ///< steps between two exchanges over an edge
+  bool asynchronous = false;          ///< do not wait for neighbours
+  double gossip_step = 0;             ///< gamma of compressed gossip; 0: what theory gives
+  double codec_scale = 0;             ///< of what is decoded; 0: 1 / (1 + omega)
+  std::string on_lost_node = "stop";  ///< or "go-on"
 
   // Data.
   std::string split = "iid";  ///< which worker sees which samples
@@ -117,6 +119,8 @@ struct Options {
   std::optional<std::uint32_t> corrupt_payload_at;  ///< fault planted by the tests
   std::optional<int> slow_rank;  ///< whose steps take `slow_factor` times as long, by the tests
   double slow_factor = 10;       ///< 1 in the others, once they know who they are
+  std::vector<int> cut_link;     ///< two ranks that hear nothing of each other, by the tests,
+  double cut_after = 0.5, cut_for = 0;  ///< for so many seconds from so many on
 
   /// What has to be equal for a checkpoint to go on to the same curve.
   [[nodiscard]] nlohmann::json fingerprint(int workers) const;

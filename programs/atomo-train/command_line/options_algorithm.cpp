@@ -145,6 +145,12 @@ void add_graph_options(CLI::App& app, Options& o) {
       ->check(not_below_zero())
       ->capture_default_str()
       ->group(kGraphGroup);
+  app.add_option("--on-lost-node", o.on_lost_node,
+                 "when a process dies or falls silent: stop, or go-on without it (not without rank "
+                 "0); mpirun wants --enable-recovery for that")
+      ->check(CLI::IsMember({"stop", "go-on"}))
+      ->capture_default_str()
+      ->group(kGraphGroup);
 }
 
 bool is_graph_file(const std::string& graph) {

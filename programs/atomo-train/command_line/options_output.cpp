@@ -74,6 +74,12 @@ void add_fault_options(CLI::App& app, Options& o) {
       ->group("");
   app.add_option("--slow-rank", o.slow_rank, "the rank whose steps are slowed")->group("");
   app.add_option("--slow-factor", o.slow_factor, "by this")->group("");
+  app.add_option("--cut-link", o.cut_link, "two ranks between which messages are held up")
+      ->delimiter(',')
+      ->expected(2)
+      ->group("");
+  app.add_option("--cut-after", o.cut_after, "from so many seconds after the start on")->group("");
+  app.add_option("--cut-for", o.cut_for, "for so many seconds")->group("");
 }
 
 }  // namespace train

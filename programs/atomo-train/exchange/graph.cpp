@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
 /// A graph is made in stages: a generator or a topology file gives the pairs of neighbours, pairs
-/// without a slot get one, and the constructor computes the weights and checks that every node can
-/// be reached. Power iteration finds the eigenvalues from which CHOCO-SGD takes its default step.
+/// without a slot get one, the constructor computes the weights, and `make` checks that every node
+/// can be reached. Power iteration finds the eigenvalues from which CHOCO-SGD takes its default step.
 
 #include "exchange/graph.hpp"
 
@@ -277,7 +277,14 @@ Graph Graph::make(const GraphSource& source) {
     refuse_graph(in_quotes(source.text) + " is neither a file nor one of " + kGenerators);
   }
   const auto topology = pairs ? generated(source, *pairs) : read_topology(source);
-  return Graph(topology.names, with_slots(topology.edges, topology.period), topology.period);
+  Graph graph(topology.names, with_slots(topology.edges, topology.period), topology.period);
+  const auto reached = graph.reached_from(0);
+  for (int k = 0; k < graph.nodes(); ++k) {
+    if (!std::binary_search(reached.begin(), reached.end(), k))
+      refuse_graph("the graph is not connected: no path leads from node " +
+                   in_quotes(graph.name(0)) + " to node " + in_quotes(graph.name(k)));
+  }
+  return graph;
 }
 
 Graph::Graph(std::vector<std::string> names, const std::vector<Edge>& edges, std::uint32_t period)
@@ -294,20 +301,39 @@ Graph::Graph(std::vector<std::string> names, const std::vector<Edge>& edges, std
       n.weight = 1.0 / (1.0 + static_cast<double>(degree));
     }
   }
-  std::vector<int> reached{0};
-  std::set<int> seen{0};
-  while (!reached.empty()) {
-    const int node = reached.back();
-    reached.pop_back();
-    for (const auto& n : neighbours(node)) {
-      if (seen.insert(n.node).second) reached.push_back(n.node);
+}
+
+std::vector<int> Graph::reached_from(int node) const {
+  std::vector<int> open{node};
+  std::set<int> seen{node};
+  while (!open.empty()) {
+    const int next = open.back();
+    open.pop_back();
+    for (const auto& n : neighbours(next)) {
+      if (seen.insert(n.node).second) open.push_back(n.node);
     }
   }
-  for (int k = 0; k < nodes(); ++k) {
-    if (!seen.contains(k))
-      refuse_graph("the graph is not connected: no path leads from node " + in_quotes(name(0)) +
-                   " to node " + in_quotes(name(k)));
+  return {seen.begin(), seen.end()};
+}
+
+std::vector<Edge> Graph::edges() const {
+  std::vector<Edge> edges;
+  for (int a = 0; a < nodes(); ++a) {
+    for (const auto& n : neighbours(a)) {
+      if (a < n.node) edges.push_back({a, n.node, n.slots});
+    }
   }
+  return edges;
+}
+
+Graph Graph::without(const std::set<int>& lost) const {
+  auto left = edges();
+  std::erase_if(left, [&](const Edge& e) { return lost.contains(e.a) || lost.contains(e.b); });
+  return Graph(names_, left, period_);
+}
+
+void Graph::forget(int node, int other) {
+  std::erase_if(neighbours_[index(node)], [&](const Neighbour& n) { return n.node == other; });
 }
 
 std::vector<Neighbour> Graph::due(int node, std::uint32_t step) const {
@@ -331,6 +357,21 @@ std::vector<double> Graph::mix(const std::vector<double>& x) const {
     y.push_back(sum);
   }
   return y;
+}
+
+Graph::Spectrum Graph::spectrum_around(int node) const {
+  const auto part = reached_from(node);
+  std::map<int, int> place;
+  std::vector<std::string> names;
+  for (const int k : part) {
+    place[k] = static_cast<int>(names.size());
+    names.push_back(name(k));
+  }
+  std::vector<Edge> own;
+  for (const auto& [a, b, slots] : edges()) {
+    if (place.contains(a)) own.push_back({place[a], place[b], slots});
+  }
+  return Graph(names, own, period_).spectrum();
 }
 
 /// Power iteration: on W^2 without its constant vector, and on I - W, which does not have it. Both

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Who talks to whom: an undirected, connected graph over the processes of a run, from a generator
-/// or a file.
+/// Who talks to whom: an undirected graph over the processes of a run, from a generator or a file.
 ///
-/// Node k is rank k. Both ends of an edge exchange over it when the step, modulo the graph's
+/// It is connected, as long as no node is lost. Node k is rank k. Both ends of an edge exchange over it when the step, modulo the graph's
 /// period, is one of the edge's slots.
 
 #include <cstddef>
@@ -77,15 +76,27 @@ class Graph {
   [[nodiscard]] std::vector<Neighbour> due(int node, std::uint32_t step) const;
   [[nodiscard]] double own_weight(int node) const;  ///< W_ii
 
+  /// This graph without the nodes in `lost`, which keep their numbers and have no neighbours: those
+  /// that are left have Metropolis weights again. It may have several parts.
+  [[nodiscard]] Graph without(const std::set<int>& lost) const;
+  /// `node` has `other` as a neighbour no longer; what was its weight goes to `node` itself. The
+  /// other end of the edge is not told.
+  void forget(int node, int other);
+  /// The nodes that paths lead to from `node`, itself included, in ascending order.
+  [[nodiscard]] std::vector<int> reached_from(int node) const;
+
   /// What the speed of gossip depends on.
   struct Spectrum {
     double gap = 1;   ///< 1 - the second largest magnitude of an eigenvalue of W
     double beta = 0;  ///< largest eigenvalue of I - W
   };
   [[nodiscard]] Spectrum spectrum() const;
+  /// Of the part of the graph that `node` is in, by itself.
+  [[nodiscard]] Spectrum spectrum_around(int node) const;
 
  private:
   Graph(std::vector<std::string> names, const std::vector<Edge>& edges, std::uint32_t period);
+  [[nodiscard]] std::vector<Edge> edges() const;
   static std::size_t index(int node) noexcept { return static_cast<std::size_t>(node); }
   [[nodiscard]] std::vector<double> mix(const std::vector<double>& x) const;  ///< W x
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// The part of the transport that looks after the other processes: beats, questions, ends.
+/// The part of the transport that looks after the other processes: beats, questions, ends, and who
+/// is lost. Where the job outlives processes, rank 0 alone decides who is lost, so that all agree.
 
 #include <unistd.h>
 
@@ -8,15 +9,20 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "exchange/transport.hpp"
 
 namespace train {
 namespace {
 
-constexpr int kNoteTag = 1;
+constexpr int kNoteTag = 1, kFarewellTag = 2, kGoneTag = 3;
 constexpr int kBeatsPerTimeout = 8;
 /// Processes that notice the same thing do so within this time of each other.
 constexpr auto kSameMoment = std::chrono::milliseconds(400);
@@ -27,6 +33,25 @@ void say(const std::string& message) {
   const std::string line = "atomo-train: " + message + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
+}
+
+/// Whether mpirun lets the other processes live when one of them ends.
+bool launcher_outlives() {
+  const char* value = std::getenv("OMPI_MCA_orte_enable_recovery");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+/// Whether the launcher of this process has started `process`, too: its number may be another's now.
+bool is_sibling(int process) {
+  std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  const auto end = text.rfind(')');
+  if (end == std::string::npos) return false;
+  std::istringstream rest(text.substr(end + 1));
+  std::string state;
+  int parent = 0;
+  return static_cast<bool>(rest >> state >> parent) && parent == getppid();
 }
 
 std::string in_seconds(std::chrono::duration<double> time) {
@@ -55,13 +80,14 @@ void Transport::beat() {
     tell_all(kBeat);
   }
   listen();
+  if (outlives_ && job_ends_) leave(1);
 }
 
 void Transport::breathe() { beat(); }
 
 void Transport::end_set_up() {
   const auto now = Clock::now();
-  awake_ = now;
+  awake_ = set_up_ = now;
   woke_ = {};
   for (auto& life : lives_) life = {.last_sign = now};
 }
@@ -69,29 +95,36 @@ void Transport::end_set_up() {
 /// `note` must live as long as this object.
 void Transport::tell(int rank, const Note& note) {
   MPI_Request request;
-  check(MPI_Isend(&note, sizeof note, MPI_BYTE, rank, kNoteTag, MPI_COMM_WORLD, &request), rank,
-        "sending to");
+  const int code =
+      MPI_Isend(&note, sizeof note, MPI_BYTE, rank, kNoteTag, MPI_COMM_WORLD, &request);
+  if (code != MPI_SUCCESS && outlives_ && rank != 0) return;  // its silence will be noticed
+  check(code, rank, "sending to");
   MPI_Request_free(&request);
 }
 
 void Transport::tell_all(const Note& note) {
   for (int r = 0; r < size_; ++r) {
-    if (r != rank_) tell(r, note);
+    if (r != rank_ && !lost(r)) tell(r, note);
   }
 }
 
+/// Where the job ends, that is heard first: who leaves for it is not lost.
 void Transport::listen() {
+  std::vector<std::pair<int, Note>> notes;
+  if (!held_.empty() && !cut_off(held_.front().first)) notes.swap(held_);
   for (;;) {
     int there = 0;
     MPI_Status status;
     check(MPI_Iprobe(MPI_ANY_SOURCE, kNoteTag, MPI_COMM_WORLD, &there, &status), kEverybody,
           "receiving from");
-    if (there == 0) return;
+    if (there == 0) break;
     Note note;
     MPI_Recv(&note, sizeof note, MPI_BYTE, status.MPI_SOURCE, kNoteTag, MPI_COMM_WORLD,
              MPI_STATUS_IGNORE);
-    hear(status.MPI_SOURCE, note);
+    (cut_off(status.MPI_SOURCE) ? held_ : notes).emplace_back(status.MPI_SOURCE, note);
   }
+  std::ranges::stable_partition(notes, [](const auto& n) { return n.second.word == Word::ending; });
+  for (const auto& [from, note] : notes) hear(from, note);
 }
 
 void Transport::hear(int from, const Note& note) {
@@ -108,12 +141,28 @@ void Transport::hear(int from, const Note& note) {
       return;
     case Word::ending:
       ending_ = ending_ == kEverybody ? from : std::min(ending_, from);
+      job_ends_ = job_ends_ || note.about == kJob;
       return;
+    case Word::accuse:
+      if (!lost(from) && !job_ends_) {
+        declare_lost(note.about,
+                     name(note.about) + (is_dead(note.about)
+                                             ? " has died"
+                                             : " has given " + name(from) + " no sign of life"));
+      }
+      return;
+    case Word::lost:
+      lost_[static_cast<std::size_t>(note.about)] = 1;
+      if (note.about != rank_) return;
+      say(name(rank_) +
+          " gave no sign of life for so long that the others go on without it: it ends");
+      leave(1);
   }
 }
 
 void Transport::note_sign(int rank) {
   auto& life = lives_[static_cast<std::size_t>(rank)];
+  if (lost(rank)) return;
   const auto now = Clock::now();
   if (life.told > 0) say(name(rank) + " is back after " + in_seconds(now - life.silent_from));
   life.last_sign = std::max(life.last_sign, now);
@@ -153,6 +202,43 @@ void Transport::check_alive(int rank, Clock::time_point since) {
   if (life.asked > 0) tell_user_of_silence(rank);
 }
 
+void Transport::watch(int rank, Clock::time_point since) {
+  if (lost(rank) || lives_[static_cast<std::size_t>(rank)].accused) return;
+  try {
+    check_alive(rank, since);
+  } catch (const Fault& fault) {
+    if (rank == 0) {
+      lost_[0] = 1;
+      throw Fault(0, std::string(fault.what()) + ", and the others cannot go on without rank 0");
+    }
+    listen();
+    if (job_ends_) leave(1);
+    accuse(rank, fault.what());
+  }
+}
+
+void Transport::accuse(int rank, const std::string& why) {
+  if (rank_ == 0) return declare_lost(rank, why);
+  auto& life = lives_[static_cast<std::size_t>(rank)];
+  if (std::exchange(life.accused, true)) return;
+  auto& note = notes_[static_cast<std::size_t>(rank)];
+  note = {Word::accuse, rank};
+  tell(0, note);
+}
+
+void Transport::declare_lost(int rank, const std::string& why) {
+  if (lost(rank)) return;
+  auto& note = verdicts_[static_cast<std::size_t>(rank)];
+  note = {Word::lost, rank};
+  tell_all(note);  // it as well
+  lost_[static_cast<std::size_t>(rank)] = 1;
+  if (!closing_) say(why + ": the others go on without it");
+}
+
+void Transport::check_not_lost(int rank) const {
+  if (rank != kEverybody && lost(rank)) throw Lost(rank, name(rank) + " is lost");
+}
+
 void Transport::ask(int rank, Clock::time_point silent_from) {
   auto& life = lives_[static_cast<std::size_t>(rank)];
   ++life.asked;
@@ -184,20 +270,96 @@ void Transport::abort(const std::string& message, int culprit) {
     listen();
     const bool others_end = ending_ != kEverybody || woken_by_the_end;
     const bool accused = rank_ == culprit;
-    static constexpr Note kEnding{Word::ending, 0};
-    if (!others_end && !accused) tell_all(kEnding);
+    // Without rank 0 everybody ends by itself, when it finds that out.
+    static constexpr Note kEnding{Word::ending, kJob}, kEndingItself{Word::ending, kItself};
+    const bool itself = outlives_ && lost(0);
+    if (!others_end && !accused) tell_all(itself ? kEndingItself : kEnding);
     const auto outspoken = [&] { return ending_ != kEverybody && (accused || ending_ < rank_); };
     while (!others_end && rank_ != first_speaker(culprit) && Clock::now() - began < kSameMoment &&
            !outspoken()) {
       listen();
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    if (others_end || outspoken()) std::this_thread::sleep_for(kLastMoments);
+    if (others_end || outspoken()) {
+      if (outlives_ && launcher_outlives()) leave(1);
+      std::this_thread::sleep_for(kLastMoments);
+    }
   } catch (const Fault&) {
     // Nobody can be told any more.
   }
   say(message);
-  end_job(1);
+  if (!outlives_ || !launcher_outlives()) end_job(1);
+  linger();
+  leave(1);
+}
+
+/// What this process has told the others needs a moment to reach them.
+void Transport::linger() {
+  for (const auto began = Clock::now(); Clock::now() - began < kSameMoment;) {
+    listen();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+bool Transport::say_farewell() {
+  const auto told = [this](int rank, int tag) {
+    try {
+      (void)receive_any_length(rank, tag);
+    } catch (const Lost&) {
+      // It is gone already.
+    }
+  };
+  if (rank_ != 0) {
+    deliver(0, kFarewellTag, {});
+    const bool any_lost = receive_any_length(0, kFarewellTag).at(0) != std::byte{0};
+    deliver(0, kGoneTag, {});
+    return any_lost;
+  }
+  for (int r = 1; r < size_; ++r) told(r, kFarewellTag);
+  closing_ = true;
+  const bool any_lost = std::ranges::find(lost_, 1) != lost_.end();
+  for (int r = 1; r < size_; ++r) {
+    if (lost(r)) continue;
+    try {
+      deliver(r, kFarewellTag, {std::byte{any_lost}});
+    } catch (const Lost&) {
+      // As above.
+    }
+  }
+  // They need rank 0 no longer when they have heard.
+  for (int r = 1; r < size_; ++r) told(r, kGoneTag);
+  return any_lost;
+}
+
+void Transport::end_frozen() const {
+  for (int r = 0; r < size_; ++r) {
+    const int process = homes_.empty() ? 0 : homes_[static_cast<std::size_t>(r)].process;
+    if (lost(r) && shares_machine(r) && is_sibling(process)) kill(process, SIGKILL);
+  }
+}
+
+void Transport::leave(int status) {
+  std::fflush(stdout);
+  if (launcher_outlives()) {
+    if (!lost(rank_)) end_frozen();
+    _exit(status);
+  }
+  if (rank_ == 0 || (status != 0 && !lost(rank_))) end_job(status);
+  await_end();
+}
+
+void Transport::end_without(std::span<const int> ranks, int status) {
+  for (const int rank : ranks) lost_[static_cast<std::size_t>(rank)] = 1;
+  linger();
+  leave(status);
+}
+
+void Transport::await_end() {
+  if (launcher_outlives()) {
+    std::this_thread::sleep_for(kSameMoment);
+    _exit(0);
+  }
+  for (;;) pause();
 }
 
 void Transport::abort_for_exception() {

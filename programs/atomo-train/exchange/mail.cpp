@@ -55,7 +55,7 @@ Mail::Outgoing& Mail::free_message() {
       return *message;
     }
   }
-  outgoing_.push_back(std::make_unique<Outgoing>());
+  outgoing_.push_back(std::make_shared<Outgoing>());
   outgoing_.back()->memory.resize(learner_.compressor().max_encoded_bytes() + tail_bytes_);
   return *outgoing_.back();
 }
@@ -140,21 +140,52 @@ void Mail::decode(int rank, atomo::ConstBytes message, std::span<float> model,
 }
 
 void Mail::close(std::span<const int> ranks) {
-  for (const int rank : ranks) {
-    auto farewell = transport_.send(rank, kMailTag, {});
-    transport_.wait(farewell);
-  }
+  const auto unless_lost = [this](int rank, const auto& work) {
+    try {
+      work();
+    } catch (const Lost&) {
+      forget(rank);
+    }
+  };
+  for (const int rank : ranks) unless_lost(rank, [&] { transport_.deliver(rank, kMailTag, {}); });
   for (const int rank : ranks) {
     auto& incoming = incoming_[rank];
-    for (expect(rank); incoming.expected; expect(rank)) {
-      transport_.wait(incoming.transfer);
-      incoming.expected = false;
-      incoming.closed = incoming.transfer.received == 0;
+    unless_lost(rank, [&] {
+      for (expect(rank); incoming.expected; expect(rank)) {
+        transport_.wait(incoming.transfer);
+        incoming.expected = false;
+        incoming.closed = incoming.transfer.received == 0;
+      }
+    });
+  }
+  for (const int rank : ranks) {
+    unless_lost(rank, [&] {
+      for (auto& message : outgoing_) {
+        if (const auto sent = message->transfers.find(rank); sent != message->transfers.end())
+          transport_.wait(sent->second);
+      }
+    });
+  }
+}
+
+/// What MPI may still read or write stays.
+void Mail::forget(int rank) {
+  auto& incoming = incoming_[rank];
+  incoming.closed = true;
+  if (incoming.expected)
+    transport_.keep(std::make_shared<std::vector<std::byte>>(std::move(incoming.memory)));
+  incoming.expected = false;
+  incoming.memory.clear();
+  std::vector<std::shared_ptr<Outgoing>> left;
+  for (auto& message : outgoing_) {
+    const auto sent = message->transfers.find(rank);
+    if (sent == message->transfers.end() || transport_.done(sent->second)) {
+      left.push_back(message);
+    } else {
+      transport_.keep(message);
     }
   }
-  for (auto& message : outgoing_) {
-    for (auto& [rank, transfer] : message->transfers) transport_.wait(transfer);
-  }
+  outgoing_ = std::move(left);
 }
 
 }  // namespace train

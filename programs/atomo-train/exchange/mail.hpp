@@ -52,6 +52,9 @@ class Mail {
   /// Takes the latest of the messages of `rank` that have arrived; without one, returns false.
   [[nodiscard]] bool receive_latest(int rank, std::span<float> model, std::span<float> tail);
 
+  /// Nothing more is sent to a lost process nor received from it.
+  void forget(int rank);
+
   /// Flips a bit of the next message's payload: whom it reaches must refuse it.
   void corrupt_next() noexcept { corrupt_next_ = true; }
 
@@ -81,7 +84,7 @@ class Mail {
   std::uint32_t step_ = 0;
   Counts counts_;
   bool corrupt_next_ = false;
-  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::vector<std::shared_ptr<Outgoing>> outgoing_;
   std::map<int, Incoming> incoming_;  ///< by rank
   std::vector<std::byte> latest_;
 };

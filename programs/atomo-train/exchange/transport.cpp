@@ -49,6 +49,8 @@ Transport::Transport(int* argc, char*** argv, double timeout_seconds, std::uint3
   last_beat_ = awake_ = Clock::now();
   lives_.assign(static_cast<std::size_t>(size_), {.last_sign = last_beat_ + kSetUpGrace});
   notes_.resize(static_cast<std::size_t>(size_));
+  verdicts_.resize(static_cast<std::size_t>(size_));
+  lost_.assign(static_cast<std::size_t>(size_), 0);
 
   Home home{};
   char host[64] = "";
@@ -94,8 +96,10 @@ void Transport::check(int code, int peer, const char* action) const {
 
 Transfer Transport::send(int to, int tag, atomo::ConstBytes bytes) {
   Transfer t{.peer = to};
-  check(MPI_Isend(bytes.data(), count(bytes.size()), MPI_BYTE, to, tag, MPI_COMM_WORLD, &t.request),
-        to, "sending to");
+  const int code =
+      MPI_Isend(bytes.data(), count(bytes.size()), MPI_BYTE, to, tag, MPI_COMM_WORLD, &t.request);
+  if (code != MPI_SUCCESS && outlives_ && to != 0) return {};  // its silence will be noticed
+  check(code, to, "sending to");
   return t;
 }
 
@@ -116,10 +120,18 @@ Transfer Transport::all_gather(atomo::ConstBytes mine, atomo::Bytes everybody) {
 }
 
 bool Transport::done(Transfer& transfer) {
+  if (transfer.failed) return false;
   if (transfer.request == MPI_REQUEST_NULL) return true;
+  if (cut_off(transfer.peer)) return false;
   int flag = 0;
   MPI_Status status;
-  check(MPI_Test(&transfer.request, &flag, &status), transfer.peer, "a transfer with");
+  const int code = MPI_Test(&transfer.request, &flag, &status);
+  if (code != MPI_SUCCESS && outlives_ && transfer.peer > 0) {
+    transfer.failed = true;
+    accuse(transfer.peer, name(transfer.peer) + " cannot be reached");
+    return false;
+  }
+  check(code, transfer.peer, "a transfer with");
   if (flag == 0) return false;
   if (transfer.peer != kEverybody) {
     int received = 0;
@@ -137,34 +149,69 @@ void Transport::wait(std::span<Transfer> transfers) {
   std::vector<int> awaited;
   for (;;) {
     awaited.clear();
+    bool all = false;
     for (auto& transfer : transfers) {
       if (done(transfer)) continue;
-      if (transfer.peer != kEverybody && servers_ > 0) {
-        awaited.push_back(transfer.peer);
-      } else {
-        for (int r = 0; r < size_; ++r) awaited.push_back(r);
-      }
+      check_not_lost(transfer.peer);
+      append_awaited(transfer.peer, awaited);
+      all = all || transfer.peer == kEverybody;
     }
     if (awaited.empty()) return;
-    patience.idle(awaited);
+    patience.idle(awaited, all);
   }
+}
+
+void Transport::append_awaited(int peer, std::vector<int>& awaited) const {
+  if (peer != kEverybody && servers_ > 0) return awaited.push_back(peer);
+  for (int r = 0; r < size_; ++r) awaited.push_back(r);
+}
+
+std::optional<std::vector<std::byte>> Transport::receive_if_there(int from, int tag) {
+  int there = 0, length = 0;
+  MPI_Status status;
+  if (cut_off(from)) return std::nullopt;
+  check(MPI_Iprobe(from, tag, MPI_COMM_WORLD, &there, &status), from, "receiving from");
+  if (there == 0) return std::nullopt;
+  MPI_Get_count(&status, MPI_BYTE, &length);
+  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(length));
+  auto transfer = receive(from, tag, *bytes);
+  try {
+    wait(transfer);
+  } catch (const Lost&) {
+    keep(bytes);
+    throw;
+  }
+  return std::move(*bytes);
 }
 
 std::vector<std::byte> Transport::receive_any_length(int from, int tag) {
   Patience patience(*this);
+  std::vector<int> awaited;
+  append_awaited(from, awaited);
   for (;;) {
-    int there = 0, length = 0;
-    MPI_Status status;
-    check(MPI_Iprobe(from, tag, MPI_COMM_WORLD, &there, &status), from, "receiving from");
-    if (there != 0) {
-      MPI_Get_count(&status, MPI_BYTE, &length);
-      std::vector<std::byte> bytes(static_cast<std::size_t>(length));
-      auto transfer = receive(from, tag, bytes);
-      wait(transfer);
-      return bytes;
-    }
-    patience.idle(std::span(&from, 1));
+    if (auto bytes = receive_if_there(from, tag)) return *std::move(bytes);
+    check_not_lost(from);
+    patience.idle(awaited);
   }
+}
+
+void Transport::deliver(int to, int tag, std::vector<std::byte> bytes) {
+  auto memory = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  auto transfer = send(to, tag, *memory);
+  try {
+    wait(transfer);
+  } catch (const Lost&) {
+    keep(memory);
+    throw;
+  }
+}
+
+bool Transport::cut_off(int peer) const {
+  const int other = rank_ == cut_.a ? cut_.b : rank_ == cut_.b ? cut_.a : kEverybody;
+  if (other == kEverybody || (peer != other && peer != kEverybody)) return false;
+  const std::chrono::duration<double> time = Clock::now() - set_up_;
+  return set_up_ != Clock::time_point{} && time.count() >= cut_.after &&
+         time.count() < cut_.after + cut_.lasts;
 }
 
 Transport::Patience::Patience(Transport& transport)
@@ -172,7 +219,7 @@ Transport::Patience::Patience(Transport& transport)
   transport.look_around();
 }
 
-void Transport::Patience::idle(std::span<const int> awaited) {
+void Transport::Patience::idle(std::span<const int> awaited, bool all) {
   // Waiting processes share cores with computing ones: give way at once, then sleep.
   if (++idle_rounds_ < 20) {
     std::this_thread::yield();
@@ -183,15 +230,26 @@ void Transport::Patience::idle(std::span<const int> awaited) {
   if (now - looked_ < kLook) return;
   looked_ = now;
   transport_.beat();
-  for (const int rank : awaited) transport_.check_alive(rank, since_);
+  for (const int rank : awaited) {
+    if (transport_.outlives_ && !all) {
+      transport_.watch(rank, since_);
+    } else {
+      transport_.check_alive(rank, since_);
+    }
+  }
 }
 
-void Transport::close() {
-  Transfer transfer;
-  check(MPI_Ibarrier(MPI_COMM_WORLD, &transfer.request), kEverybody, "closing with");
-  wait(transfer);
-  beat();  // takes notes that are still on their way
+bool Transport::close() {
+  if (outlives_) {
+    if (say_farewell()) return true;
+  } else {
+    Transfer transfer;
+    check(MPI_Ibarrier(MPI_COMM_WORLD, &transfer.request), kEverybody, "closing with");
+    wait(transfer);
+    beat();  // takes notes that are still on their way
+  }
   if (starts_mpi_) MPI_Finalize();
+  return false;
 }
 
 }  // namespace train

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// The phases of a step, the gathering of reports, tests and checkpoints are implemented here for
-/// all decentralised algorithms. Reports travel in the background while the nodes go on, and an
-/// interruption takes effect when its report has reached every node. Tests measure each node's
-/// model and the mean of all models.
+/// The phases of a step and the gathering of reports are implemented here for all decentralised
+/// algorithms. Reports travel to rank 0 in the background while the nodes go on, and its verdict
+/// back: an interruption, or the loss of a node, takes effect behind the same step everywhere.
 
 #include "roles/node.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "run/interrupt.hpp"
 
 namespace train {
 namespace {
 
-constexpr int kStateTag = 10, kTimelineTag = 11;
+constexpr int kTimelineTag = 11, kReportTag = 12, kVerdictTag = 13;
 
 /// Reports are gathered about four times a second, so that an interruption is soon agreed on, and
 /// every other step at most, so that a node may be late for a step without all waiting for it.
 constexpr double kMillisecondsAGather = 250;
 constexpr std::size_t kLeastStepsAGather = 2, kMostStepsAGather = 16;
-
-constexpr std::size_t kMeanChunk = std::size_t{1} << 18;  ///< elements of a node in memory at once
 
 Graph graph_of(const Run& run) {
   return Graph::make({.text = run.options.graph,
@@ -54,7 +54,8 @@ Node::Node(Run& run)
       gradient_(learner_.replica().weights().size()),
       mail_(transport_, learner_,
             make_coder(run.options, atomo::Policy::parse(run.options.policy), run.threads),
-            run.threads, learner_.replica().buffers().size()) {}
+            run.threads, learner_.replica().buffers().size()),
+      dropped_(static_cast<std::size_t>(transport_.size()), kNever) {}
 
 void Node::begin() {
   const std::uint64_t sent_before = restore();
@@ -134,6 +135,7 @@ void Node::post(std::uint32_t step, const std::vector<Neighbour>& to, const Poin
   begin_step(step);
   std::vector<int> ranks;
   for (const auto& neighbour : to) {
+    if (transport_.lost(neighbour.node)) continue;  // what it has sent may still be received
     mail_.expect(neighbour.node);
     if (!run_.options.asynchronous || !mail_.busy(neighbour.node)) ranks.push_back(neighbour.node);
   }
@@ -150,9 +152,21 @@ bool Node::receive(const Neighbour& from, Point& theirs) {
   if (run_.options.asynchronous)
     return mail_.receive_latest(from.node, theirs.weights, theirs.buffers);
   const auto begin = Clock::now();
-  mail_.receive(from.node, theirs.weights, theirs.buffers);
+  try {
+    mail_.receive(from.node, theirs.weights, theirs.buffers);
+  } catch (const Lost&) {
+    drop(from.node, *step_);
+    return false;
+  }
   timeline_.span("receive", graph_.name(from.node), begin, Clock::now());
   return true;
+}
+
+void Node::drop(int node, std::uint32_t step) {
+  dropped_[static_cast<std::size_t>(node)] = step;
+  graph_.forget(transport_.rank(), node);
+  std::erase_if(kept_, [node](const auto& entry) { return entry.second.of == node; });
+  mail_.forget(node);
 }
 
 // ---- reports ----------------------------------------------------------------------------------
@@ -173,6 +187,7 @@ bool Node::end_step(std::uint32_t step) {
     take_reports();
     post_reports();
   }
+  if (first()) collect_reports();
   return stopped_;
 }
 
@@ -180,39 +195,99 @@ void Node::post_reports() {
   posted_ = std::exchange(told_, {});
   posted_from_ = told_from_;
   told_from_ += static_cast<std::uint32_t>(posted_.size());
-  gathered_.resize(posted_.size() * static_cast<std::size_t>(transport_.size()));
-  gathering_ = transport_.all_gather(std::as_bytes(std::span(posted_)),
-                                     std::as_writable_bytes(std::span(gathered_)));
+  gathered_.clear();
+  verdict_.reset();
+  if (first()) {
+    gathered_[0] = posted_;
+    return;
+  }
+  const auto told = std::as_bytes(std::span(posted_)), dropped = std::as_bytes(std::span(dropped_));
+  std::vector<std::byte> bytes(told.begin(), told.end());
+  bytes.insert(bytes.end(), dropped.begin(), dropped.end());
+  // Rank 0 may be waiting for this node's model: the report must not hold it up.
+  report_ = std::move(bytes);
+  reporting_ = transport_.send(0, kReportTag, report_);
 }
 
-void Node::take_reports() {
-  if (posted_.empty()) return;
-  transport_.wait(gathering_);
+void Node::collect_reports() {
+  if (posted_.empty() || verdict_) return;
+  bool all = true;
+  for (const int node : left()) {
+    if (gathered_.contains(node)) continue;
+    const auto bytes = from_if_there(node, kReportTag);
+    if (!bytes) {
+      all = all && transport_.lost(node);
+      continue;
+    }
+    auto& told = gathered_[node];
+    told.resize(posted_.size());
+    std::vector<std::uint32_t> dropped(dropped_.size());
+    std::memcpy(told.data(), bytes->data(), told.size() * sizeof(Told));
+    std::memcpy(dropped.data(), bytes->data() + told.size() * sizeof(Told),
+                dropped.size() * sizeof(std::uint32_t));
+    for (auto& lost : unlogged_) {
+      const auto step = dropped[static_cast<std::size_t>(lost.node)];
+      if (step != kNever) lost.dropped[node] = step;
+    }
+  }
+  if (all) conclude();
+}
+
+void Node::conclude() {
+  Verdict verdict;
+  log_reports(verdict);
+  const auto lost = lost_nodes();
+  verdict_.emplace(sizeof verdict + lost.size());
+  std::memcpy(verdict_->data(), &verdict, sizeof verdict);
+  std::memcpy(verdict_->data() + sizeof verdict, lost.data(), lost.size());
+  send_to_all(kVerdictTag, *verdict_);
+}
+
+void Node::log_reports(Verdict& verdict) {
   const std::size_t steps = posted_.size();
-  const auto nodes = static_cast<std::size_t>(transport_.size());
+  const auto nodes = static_cast<double>(gathered_.size());
   double duration = 0;  // of a step, mean over nodes
   for (std::size_t s = 0; s < steps; ++s) {
     std::vector<StepReport> reports;
     double wait = 0, decode = 0;
-    for (std::size_t k = 0; k < nodes; ++k) {
-      const auto& told = gathered_[k * steps + s];
+    for (const auto& [node, of_node] : gathered_) {
+      const auto& told = of_node[s];
       reports.push_back(told.report);
-      wait += told.wait / static_cast<double>(nodes);
-      decode += told.decode / static_cast<double>(nodes);
-      stopped_ = stopped_ || told.report.interrupted != 0;
+      wait += told.wait / nodes;
+      decode += told.decode / nodes;
+      if (told.report.interrupted != 0) verdict.stops = 1;
     }
     auto record = record_of(posted_from_ + static_cast<std::uint32_t>(s), reports);
+    record.workers = static_cast<int>(reports.size());
     record.times.wire = wait;
     record.times.decode = decode;
     const auto& t = record.times;
     duration += (t.compute + t.encode + t.wire + t.decode) / static_cast<double>(steps);
-    if (first()) log_->step(record);
+    log_->step(record);
   }
-  // The same figures everywhere, so the same number.
-  steps_a_gather_ = static_cast<std::size_t>(
+  log_lost(false);
+  verdict.steps_a_gather = static_cast<std::uint32_t>(
       std::clamp(kMillisecondsAGather / std::max(duration, 1e-3),
                  static_cast<double>(kLeastStepsAGather), static_cast<double>(kMostStepsAGather)));
+}
+
+void Node::take_reports() {
+  if (posted_.empty()) return;
+  if (first()) {
+    Transport::Patience patience(transport_);
+    std::vector<int> everybody(static_cast<std::size_t>(transport_.size()));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    for (collect_reports(); !verdict_; collect_reports()) patience.idle(everybody);
+  } else {
+    transport_.wait(reporting_);
+    verdict_ = transport_.receive_any_length(0, kVerdictTag);
+  }
+  Verdict verdict;
+  std::memcpy(&verdict, verdict_->data(), sizeof verdict);
+  stopped_ = stopped_ || verdict.stops != 0;
+  steps_a_gather_ = verdict.steps_a_gather;
   posted_.clear();
+  (void)go_on_without(std::span(*verdict_).subspan(sizeof verdict));
 }
 
 void Node::flush() {
@@ -229,118 +304,12 @@ void Node::share_events(std::uint32_t step) {
     auto transfer = transport_.send(0, kTimelineTag, std::as_bytes(std::span(text)));
     return transport_.wait(transfer);
   }
-  for (int k = 1; k < transport_.size(); ++k)
-    append_events(events, transport_.receive_any_length(k, kTimelineTag));
+  for (const int node : left()) {
+    if (node == 0) continue;
+    if (const auto theirs = from(node, kTimelineTag)) append_events(events, *theirs);
+  }
   write_timeline(run_.options.timeline, events);
   log_->note(draw_timeline(events, step));
-}
-
-// ---- tests and checkpoints --------------------------------------------------------------------
-
-template <class T>
-std::vector<T> Node::gather(const T& mine) {
-  std::vector<T> all(static_cast<std::size_t>(transport_.size()));
-  auto transfer = transport_.all_gather(bytes_of(mine), std::as_writable_bytes(std::span(all)));
-  transport_.wait(transfer);
-  return all;
-}
-
-std::vector<float> Node::mean_over_nodes(std::span<const float> own) {
-  const auto nodes = static_cast<std::size_t>(transport_.size());
-  std::vector<float> mean, all;
-  while (!own.empty()) {
-    const auto part = own.first(std::min(own.size(), kMeanChunk));
-    all.resize(part.size() * nodes);
-    auto transfer =
-        transport_.all_gather(std::as_bytes(part), std::as_writable_bytes(std::span(all)));
-    transport_.wait(transfer);
-    const auto of_part = mean_over_workers(all, nodes);
-    mean.insert(mean.end(), of_part.begin(), of_part.end());
-    own = own.subspan(part.size());
-  }
-  return mean;
-}
-
-void Node::test(std::uint32_t done) {
-  flush();
-  const auto own = here();
-  const auto scores = gather(learner_.evaluate(done, true));
-  const auto set = [&](std::span<const float> weights, std::span<const float> buffers) {
-    auto& replica = learner_.replica();
-    std::copy(weights.begin(), weights.end(), replica.weights().begin());
-    replica.weights_changed();
-    replica.set_buffers(buffers);
-  };
-  set(mean_over_nodes(own.weights), mean_over_nodes(own.buffers));
-  const auto of_mean = gather(learner_.evaluate(done));
-  set(own.weights, own.buffers);
-  if (!first()) return;
-  const auto each = total_of(scores), mean = total_of(of_mean);
-  if (each && mean) log_->evaluation(done, *each, &*mean, scores);
-}
-
-WorkerState Node::state() {
-  auto state = learner_.state();
-  const auto own = weights();
-  state.arrays["weights"] = {own.begin(), own.end()};
-  const auto& moments = optimiser_->moments();
-  for (std::size_t m = 0; m < moments.size(); ++m)
-    state.arrays["moment" + std::to_string(m)] = moments[m];
-  for (const auto& [name, values] : kept_) state.arrays[name] = *values;
-  return state;
-}
-
-void Node::save(std::uint32_t done) {
-  flush();
-  const auto mean = mean_over_nodes(weights());
-  const auto own = state().pack();
-  if (!first()) {
-    auto transfer = transport_.send(0, kStateTag, own);
-    return transport_.wait(transfer);
-  }
-  Checkpoint checkpoint{run_.options.fingerprint(transport_.workers()),
-                        done,
-                        log_->sent_bytes(),
-                        mean,
-                        {},
-                        {WorkerState::unpack(own)}};
-  for (int k = 1; k < transport_.size(); ++k)
-    checkpoint.workers.push_back(WorkerState::unpack(transport_.receive_any_length(k, kStateTag)));
-  run_.save(checkpoint, learner_.replica().layers());
-  log_->checkpoint(done);
-}
-
-std::uint64_t Node::restore() {
-  const auto checkpoint = run_.resume(learner_.replica());
-  if (!checkpoint) return 0;
-  const auto& own = checkpoint->workers[static_cast<std::size_t>(transport_.rank())];
-  const auto fill = [&](const std::string& name, std::span<float> values) {
-    const auto found = own.arrays.find(name);
-    if (found == own.arrays.end() || found->second.size() != values.size()) {
-      throw std::runtime_error("'" + run_.options.resume + "' has no '" + name + "' of " +
-                               std::to_string(values.size()) + " values for node " +
-                               std::to_string(transport_.rank() + 1));
-    }
-    std::copy(found->second.begin(), found->second.end(), values.begin());
-  };
-  fill("weights", weights());
-  learner_.replica().weights_changed();
-  auto& moments = optimiser_->moments();
-  for (std::size_t m = 0; m < moments.size(); ++m) fill("moment" + std::to_string(m), moments[m]);
-  for (const auto& [name, values] : kept_) fill(name, *values);
-  learner_.restore(own);
-  done_ = checkpoint->step;
-  return checkpoint->sent_bytes;
-}
-
-void Node::finish(std::uint32_t done, bool stopped) {
-  flush();
-  if (run_.options.asynchronous) {
-    std::vector<int> ranks;
-    for (const auto& neighbour : neighbours()) ranks.push_back(neighbour.node);
-    mail_.close(ranks);
-  }
-  if (first()) log_->finish(done, stopped);
 }
 
 }  // namespace train

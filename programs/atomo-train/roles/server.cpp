@@ -109,6 +109,7 @@ bool Server::follow() {
         (void)collect_state();
         break;
       case What::stop:
+        if (order.missing != 0) transport_.await_end();
         return false;
       case What::accept:
       case What::drop:

@@ -131,13 +131,22 @@ Checkpoint Server::collect_state() {
 
 void Server::dismiss() {
   const auto there = wait_for_arrivals();
-  for (const std::size_t k : there) order(rank_of(k), {.what = What::stop, .step = step_});
-  order_servers({.what = What::stop, .step = step_});
+  std::vector<int> missing;
+  for (const std::size_t k : everybody_) {
+    if (std::ranges::find(there, k) == there.end()) missing.push_back(rank_of(k));
+  }
+  const Order stop{
+      .what = What::stop, .step = step_, .missing = static_cast<std::uint32_t>(missing.size())};
+  for (const std::size_t k : there) order(rank_of(k), stop);
+  order_servers(stop);
   const bool early = stopped_ && step_ < run_.last_step();
   log_->finish(step_, early);
   outcome_ = early ? Outcome::interrupted : Outcome::finished;
+  if (missing.empty()) return;
   // All is written; a worker that gives no sign of life would not come to the end with the others.
-  if (there.size() < workers()) transport_.end_job(early ? kInterruptedStatus : 0);
+  for (const int rank : missing)
+    log_->note("the run ended without " + transport_.name(rank) + ", which gave no sign of life");
+  transport_.end_without(missing, early ? kInterruptedStatus : 0);
 }
 
 void Server::restore() {

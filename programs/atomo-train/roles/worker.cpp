@@ -82,6 +82,7 @@ bool Worker::receive_weights() {
         send_state();
         break;
       case What::stop:
+        if (order.missing != 0) transport_.await_end();
         return false;
       case What::accept:
       case What::drop:

@@ -123,17 +123,18 @@ void Log::step(const StepRecord& record) {
   const auto of_a_step = [&](double time) { return time / record.steps; };
   times_.push_back({of_a_step(record.times.compute), of_a_step(record.times.encode),
                     of_a_step(record.times.wire), of_a_step(record.times.decode)});
+  const double workers = record.workers == 0 ? workers_ : record.workers;
   trained_ += {.correct = record.correct, .predictions = record.predictions};
   nlohmann::json line{
       {"event", "step"},
       {"step", record.step},
       {"loss", record.loss},
-      {"bytes_per_worker", static_cast<double>(record.bytes) / workers_},
-      {"all_reduced_bytes_per_worker", static_cast<double>(record.reduced) / workers_},
+      {"bytes_per_worker", static_cast<double>(record.bytes) / workers},
+      {"all_reduced_bytes_per_worker", static_cast<double>(record.reduced) / workers},
       {"sent_bytes_per_worker", static_cast<double>(sent_bytes_) / workers_},
       {"traffic_per_worker",
-       {{"sent", static_cast<double>(record.sent) / workers_},
-        {"received", static_cast<double>(record.received) / workers_}}},
+       {{"sent", static_cast<double>(record.sent) / workers},
+        {"received", static_cast<double>(record.received) / workers}}},
       {"seconds", seconds()},
       {"ms", json_of(record.times)},
       {"encode_beside_ms", record.beside}};
@@ -151,7 +152,7 @@ void Log::step(const StepRecord& record) {
 }
 
 void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean,
-                     std::span<const Score> of_each) {
+                     std::span<const Score> of_each, std::span<const int> nodes) {
   tested_ = measure_.of(score);
   score_ = score;
   training_accuracy_ = share_of_right(std::exchange(trained_, {}));
@@ -170,7 +171,8 @@ void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* 
     mean = ", " + std::string(measure_.name) + " of the mean model " + measure_.text(tested);
   }
   for (std::size_t k = 0; k < of_each.size(); ++k)
-    line[std::string(measure_.key) + "_of_nodes"][std::to_string(k)] = measure_.of(of_each[k]);
+    line[std::string(measure_.key) + "_of_nodes"][std::to_string(nodes[k])] =
+        measure_.of(of_each[k]);
   emit(line);
   if (!live_)
     print(format("tested after %u steps: %s %s, %s%s", steps_done, measure_.name,
@@ -180,6 +182,38 @@ void Log::evaluation(std::uint32_t steps_done, const Score& score, const Score* 
 void Log::checkpoint(std::uint32_t steps_done) {
   emit({{"event", "checkpoint"}, {"steps", steps_done}, {"path", options_.save}});
   if (!live_) print(format("saved %s after %u steps", options_.save.c_str(), steps_done));
+}
+
+void Log::lost(const LostNode& lost) {
+  const auto numbers = [](const std::vector<int>& nodes) {
+    std::string text;
+    for (const int node : nodes) text += (text.empty() ? "" : ", ") + std::to_string(node + 1);
+    return text;
+  };
+  auto parts = nlohmann::json::array();
+  std::string apart;
+  for (const auto& part : lost.parts) {
+    auto& list = parts.emplace_back(nlohmann::json::array());
+    for (const int node : part) list.push_back(node + 1);
+    apart += (apart.empty() ? "" : " | ") + numbers(part);
+  }
+  auto dropped = nlohmann::json::object();
+  std::string edges;
+  for (const auto& [node, step] : lost.dropped) {
+    dropped[std::to_string(node + 1)] = step;
+    edges += (edges.empty() ? "" : ", ") + format("worker %d from step %u", node + 1, step);
+  }
+  emit({{"event", "lost"},
+        {"steps", lost.reweighted},
+        {"worker", lost.node + 1},
+        {"dropped_from", dropped},
+        {"reweighted_from", lost.reweighted},
+        {"parts", parts},
+        {"seconds", seconds()}});
+  print("lost " + lost.name + (edges.empty() ? "" : "; its edge was dropped by " + edges) +
+        format("; all weights are those of the graph without it from step %u", lost.reweighted));
+  if (lost.parts.size() > 1)
+    print("the graph has fallen apart, each part goes on by itself: workers " + apart);
 }
 
 void Log::note(const std::string& line) { print(line); }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,16 @@ struct StepRecord {
   std::uint64_t sent = 0, received = 0;        ///< between all workers and others, every copy
   StepTimes times;
   double beside = 0;  ///< milliseconds of encoding beside back-propagation; mean over workers
+  int workers = 0;    ///< that took the step; 0: all
+};
+
+/// A node that a run has gone on without. Nodes count from 0.
+struct LostNode {
+  int node = 0;
+  std::string name;                      ///< of its process
+  std::uint32_t reweighted = 0;          ///< the first step under the weights without it
+  std::map<int, std::uint32_t> dropped;  ///< by neighbour: the first step that did not count it
+  std::vector<std::vector<int>> parts;   ///< what is left of the graph
 };
 
 class Log {
@@ -43,10 +54,11 @@ class Log {
 
   void step(const StepRecord& record);
   /// `score` is that of all workers; `of_mean` that of their mean model, where each has its own,
-  /// and `of_each` the workers' own ones.
+  /// and `of_each` the own ones of `nodes`.
   void evaluation(std::uint32_t steps_done, const Score& score, const Score* of_mean = nullptr,
-                  std::span<const Score> of_each = {});
+                  std::span<const Score> of_each = {}, std::span<const int> nodes = {});
   void checkpoint(std::uint32_t steps_done);
+  void lost(const LostNode& lost);
   /// One line for the user, above the progress line.
   void note(const std::string& line);
   void finish(std::uint32_t steps_done, bool interrupted);

@@ -3,9 +3,10 @@
 """Hurts runs of every algorithm and writes down what becomes of them.
 
 For each algorithm of `atomo-train --list`: a worker is killed, frozen for good, frozen for one and a half time-outs and
-woken, slowed ten times; a message is damaged; the first process (the server, where there is one) is killed and frozen;
-the disk fills up between two checkpoints; Ctrl-C. A run has to go on as its algorithm promises, or to stop within its
-time-out with one line that names the process; what it left has to be resumed to the same curve, or, where the same
+woken, slowed ten times; a link is cut and restored; a message is damaged; the first process (the
+server, where there is one) is killed and frozen; the disk fills up between two checkpoints; Ctrl-C.
+A run has to go on as its algorithm promises, or to stop within its time-out with one line
+that names the process; what it left has to be resumed to the same curve, or, where the same
 options do not give the same curve twice, to the end. Ends with 1 when anything hangs or a promise is broken.
 
     python3 programs/atomo-train/tools/faults.py --out docs/faults-tried
@@ -52,6 +53,7 @@ class Case:
     options: list
     repeats: bool  # the same options give the same curve
     outlives_silent: bool  # goes on without a worker that gives no sign of life
+    outlives_killed: bool = False  # and without one that died
 
     @property
     def title(self):
@@ -96,7 +98,8 @@ class Trial:
                   *self.case.options, "--model", "quadratic", "--data", self.options.data, self.case.codec_option,
                   self.options.codec, "--steps", 1000000, "--batch", 1, "--lr", 0.001, "--schedule", "constant", "--timeout",
                   self.options.timeout, "--retries", RETRIES, *more,
-                  *(("--momentum", 0) if self.case.name in WITHOUT_MOMENTUM else ()), folder=self.folder)
+                  *(("--momentum", 0) if self.case.name in WITHOUT_MOMENTUM else ()), folder=self.folder,
+                  outlives=self.case.outlives_killed)
         try:
             yield job
         finally:
@@ -134,7 +137,7 @@ class Trial:
             length, = struct.unpack("<Q", file.read(8))
             return int(json.loads(file.read(length))["__metadata__"]["step"])
 
-    def resume(self):
+    def resume(self, as_if_undisturbed=True):
         step = self.saved_step()
         with self.job("--resume", self.saved, "--stop-at", step + MORE) as job:
             status, _ = job.end(120)
@@ -143,14 +146,16 @@ class Trial:
                 raise Broken(f"cannot be resumed: {job.said()}")
             if not losses or min(losses) < step or max(losses) != step + MORE - 1:
                 raise Broken(f"resumed at {step}, logged the steps {sorted(losses)}")
-            self.check_curve(losses)
-        return "same curve" if self.case.repeats else "resumes"
+            if as_if_undisturbed:
+                self.check_curve(losses)
+        return "same curve" if self.case.repeats and as_if_undisturbed else "resumes"
 
     def stops(self, job, within, *words):
         """The run ends with an error that has the words, and what it left can be resumed."""
         status, seconds = job.end(within + self.options.grace)
         said = job.said()
-        if status == 0:
+        # A mpirun that outlives its processes ends with 0.
+        if job.events("end") if self.case.outlives_killed else status == 0:
             raise Broken("ended without an error")
         for word in words:
             if word not in said or " / " in said:
@@ -175,13 +180,13 @@ class Trial:
             if goes_on:
                 job.wait_for_steps(before + 10 * GO_ON, self.silence + self.options.grace)
                 self.ends_on_request(job)
-                return Result(True, f"goes on without it; {self.resume()}", job.said())
+                return Result(True, f"goes on without it; {self.resume(as_if_undisturbed=False)}", job.said())
             within = 0 if how == signal.SIGKILL else self.silence
             return self.stops(job, within, f"rank {rank}, process {process} ", words)
 
     def killed(self):
         """a worker is killed"""
-        return self.hurt(signal.SIGKILL, self.last, "has died")
+        return self.hurt(signal.SIGKILL, self.last, "has died", self.case.outlives_killed)
 
     def frozen(self):
         """a worker is frozen"""
@@ -200,6 +205,21 @@ class Trial:
             asked, back = job.count("asking again"), job.count("is back after")
             if not self.case.outlives_silent and (asked != 1 or back != 1):
                 raise Broken(f"said {asked} times that it asks, {back} times that it is back")
+            self.check_curve(job.losses())
+            return Result(True, f"goes on; {self.resume()}", job.said())
+
+    def cut(self):
+        """a link is cut and restored"""
+        ends = f"{self.first if self.case.family == 'server' else self.last - 1},{self.last}"
+        begins, lasts = 0.5, 1.5 * self.options.timeout
+        with self.saving_job("--cut-link", ends, "--cut-after", begins, "--cut-for", lasts) as job:
+            job.wait_for_steps(1)
+            time.sleep(begins + lasts + 0.5)
+            job.wait_for_steps(len(job.events("step")) + GO_ON, self.silence + self.options.grace)
+            self.ends_on_request(job)
+            # Others do not wait for the other end, or not for long.
+            if self.case.repeats and self.case.name != "alone" and not job.count("is back after"):
+                raise Broken("nobody said that an end is back")
             self.check_curve(job.losses())
             return Result(True, f"goes on; {self.resume()}", job.said())
 
@@ -300,10 +320,14 @@ VARIANTS = (
     ("ps", ["--servers", "2"], True, False),
     ("ps", ["--aggregate", "2"], False, True),
     ("ps", ["--aggregate", "2", "--servers", "2"], False, True),
+    ("dpsgd", ["--on-lost-node", "go-on"], True, True),
+    ("dsgd", ["--on-lost-node", "go-on"], True, True),
     ("dsgd", ["--asynchronous"], False, False),
+    ("choco", ["--on-lost-node", "go-on"], True, True),
+    ("pdmm", ["--on-lost-node", "go-on"], True, True),
     ("pdmm", ["--asynchronous"], False, False),
 )
-FAULTS = ("killed", "frozen", "woken", "slowed", "corrupt", "first_killed", "first_frozen", "full_disk", "ctrl_c")
+FAULTS = ("killed", "frozen", "woken", "cut", "slowed", "corrupt", "first_killed", "first_frozen", "full_disk", "ctrl_c")
 QUICK = ("frozen", "woken", "full_disk")
 
 
@@ -315,7 +339,7 @@ def cases(options):
     for name, more, repeats, outlives_silent in VARIANTS:
         if name in rows:
             place = max(i for i, case in enumerate(found) if case.name == name)
-            found.insert(place + 1, Case(name, rows[name].family, more, repeats, outlives_silent))
+            found.insert(place + 1, Case(name, rows[name].family, more, repeats, outlives_silent, "go-on" in more))
     if options.quick:  # one of each family
         found = list({case.family: case for case in reversed(found)}.values())[::-1]
     if options.algorithms:
@@ -323,6 +347,8 @@ def cases(options):
         if unknown:
             raise SystemExit(f"faults.py: there is no algorithm {', '.join(sorted(unknown))}; see {options.trainer} --list")
         found = [case for case in found if case.name in options.algorithms]
+    if options.titles:
+        found = [case for case in found if any(case.title == title for title in options.titles)]
     return found
 
 
@@ -331,6 +357,8 @@ def arguments():
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--trainer", default=TRAINER)
     parser.add_argument("--algorithm", action="append", dest="algorithms", metavar="NAME", help="may be repeated (all)")
+    parser.add_argument("--title", action="append", dest="titles", metavar="TEXT",
+                        help="only this row, for example 'dpsgd --on-lost-node go-on'; may be repeated")
     parser.add_argument("--fault", action="append", dest="faults", choices=FAULTS, help="may be repeated (all)")
     parser.add_argument("--workers", type=int, default=3, help="worker processes; servers come on top")
     parser.add_argument("--timeout", type=float, default=3, help="the trainer's, seconds; it asks once before it gives up")
@@ -400,8 +428,10 @@ def report(options, rows):
             f"{RETRIES}`: a silent process",
             f"is given up after {options.timeout * (1 + RETRIES):g} seconds, and mpirun takes one or two more to end a job. "
             "It also ends a job in which a process dies,",
-            "so no algorithm outlives that. The disk that fills up is a small one of its own where the script is root; else",
-            "the process that writes may no longer write files of that size. The model is a parabola, `--model quadratic`.", "",
+            "so no algorithm outlives that without `mpirun --enable-recovery`, which the rows with `go-on` have. A link is cut",
+            "between the last worker and the server, or the worker before it: what arrives is held up for one and a half",
+            "time-outs. All of it counts when it comes. The disk that fills up is a small one of its own where the script is",
+            "root; else the process that writes may no longer write files of that size. The model is `--model quadratic`.", "",
             table(rows), ""]
     results = [(f"`{row['title']}`, {words_of(fault)}", fault, result) for row in rows
                for fault, result in row["faults"].items()]
@@ -417,13 +447,23 @@ def report(options, rows):
     return "\n".join(text) + "\n"
 
 
+def joined(before, row):
+    """A row with the faults of before that were not tried again."""
+    if before is row or set(before["faults"]) <= set(row["faults"]):
+        return row
+    faults = {**before["faults"], **row["faults"]}
+    dates = [*before["date"].split(", "), row["date"]]
+    faults = {fault: faults[fault] for fault in FAULTS if fault in faults}
+    return {**row, "date": ", ".join(dict.fromkeys(dates)), "faults": faults}
+
+
 def keep(options, rows):
     """Writes the rows that are new, behind or instead of those that were there."""
     known = []
     if options.add and os.path.exists(options.out + ".json"):
         known = json.loads(pathlib.Path(options.out + ".json").read_text())["rows"]
     made = {row["title"]: row for row in rows}
-    rows = [made.pop(row["title"], row) for row in known] + list(made.values())
+    rows = [joined(row, made.pop(row["title"], row)) for row in known] + list(made.values())
     pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
     write(options.out + ".json", json.dumps({"rows": rows}, indent=1) + "\n")
     write(options.out + ".md", report(options, rows))

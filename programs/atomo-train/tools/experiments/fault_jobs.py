@@ -35,10 +35,10 @@ class Broken(Exception):
 class Job:
     """`processes` of atomo-train under mpirun, watched through their log, in `folder`."""
 
-    def __init__(self, trainer, processes, *arguments, folder):
+    def __init__(self, trainer, processes, *arguments, folder, outlives=False):
         self.log = tempfile.mktemp(suffix=".jsonl", dir=folder)
         self.errors = tempfile.TemporaryFile("w+")
-        command = [*launcher(processes), trainer, "--progress", "off", "--log", self.log, *map(str, arguments)]
+        command = [*launcher(processes, outlives=outlives), trainer, "--progress", "off", "--log", self.log, *map(str, arguments)]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors)
         self.processes, self.children = processes, {}
 

@@ -40,7 +40,7 @@ def check_trainer(parser, options):
         parser.error("mpirun is missing: it is in the package openmpi-bin")
 
 
-def launcher(processes, hostfile=None):
+def launcher(processes, hostfile=None, outlives=False):
     # More processes than cores is normal here: no binding, and waiting ranks give way.
     launch = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
               "-x", "OMP_NUM_THREADS=1", "-n", str(processes)]
@@ -48,6 +48,8 @@ def launcher(processes, hostfile=None):
         launch.insert(1, "--allow-run-as-root")
     if hostfile:
         launch += ["--hostfile", hostfile]
+    if outlives:  # one of its processes
+        launch.insert(1, "--enable-recovery")
     return launch
 
 
