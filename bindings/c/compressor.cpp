@@ -133,7 +133,7 @@ atomo_status atomo_compressor_budget_bytes(const atomo_compressor* compressor, d
 }
 
 atomo_status atomo_compressor_set_budget_share(atomo_compressor* compressor, double share) {
-  return guarded([&] { model_of(compressor).set_budget_share(share); });
+  return guarded([&] { given(compressor, "compressor").model.set_budget_share(share); });
 }
 
 atomo_status atomo_budget_shares(const double* rates, size_t count, double power, double least,

@@ -107,7 +107,8 @@ class PythonTask final : public train::Task {
       const auto labels = nb::cast<nb::bytes>((*model).attr("labels")());
       const auto* const bytes = reinterpret_cast<const std::uint16_t*>(labels.c_str());
       labels_.assign(bytes, bytes + labels.size() / sizeof *bytes);
-      for (const std::uint16_t label : labels_) classes_ = std::max<std::size_t>(classes_, label + 1U);
+      for (const std::uint16_t label : labels_)
+        classes_ = std::max<std::size_t>(classes_, label + 1U);
     });
   }
   train::InputShape input() const override { return train::OwnShape{}; }

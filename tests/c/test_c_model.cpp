@@ -105,6 +105,11 @@ TEST(CModel, SizesAndLayersAreThoseOfCpp) {
   EXPECT_EQ(atomo_compressor_budget_bytes(c, &half), ATOMO_OK);
   EXPECT_EQ(half, 0.5 * budget);
   EXPECT_EQ(atomo_compressor_set_budget_share(c, 1), ATOMO_OK);
+  EXPECT_NE(atomo_compressor_set_budget_share(c, 0), ATOMO_OK);
+  EXPECT_EQ(std::string(atomo_last_error()),
+            "the share of the budget is 0; expected from 1/1024 to 1024");
+  EXPECT_NE(atomo_compressor_set_budget_share(nullptr, 1), ATOMO_OK);
+  EXPECT_NE(atomo_budget_shares(nullptr, 3, 1, 0.25, nullptr), ATOMO_OK);
   double shares[3] = {0, 1, 0.5};
   EXPECT_EQ(atomo_budget_shares(shares, 3, 1, 0.25, shares), ATOMO_OK);
   EXPECT_EQ(std::vector<double>(shares, shares + 3),

@@ -147,12 +147,6 @@ TEST_F(CRefusals, NullInCallsOnModels) {
   refuses(atomo_compressor_elements(m, nullptr), "elements is NULL");
   refuses(atomo_compressor_budget_bytes(nullptr, &budget), "compressor is NULL");
   refuses(atomo_compressor_budget_bytes(m, nullptr), "bytes is NULL");
-  refuses(atomo_compressor_set_budget_share(nullptr, 1), "compressor is NULL");
-  refuses(atomo_compressor_set_budget_share(m, 0), "the share of the budget is 0");
-  double rates[2] = {0, 0};
-  refuses(atomo_budget_shares(nullptr, 2, 1, 0.1, rates), "rates is NULL");
-  refuses(atomo_budget_shares(rates, 2, 1, 0.1, nullptr), "shares is NULL");
-  refuses(atomo_budget_shares(rates, 2, 1, 0.1, rates), "all rates are 0");
   refuses(atomo_compressor_max_encoded_bytes(nullptr, &size_), "compressor is NULL");
   refuses(atomo_compressor_max_encoded_bytes(m, nullptr), "bytes is NULL");
   refuses(atomo_compressor_layer_max_encoded_bytes(nullptr, 0, &size_), "compressor is NULL");

@@ -261,60 +261,6 @@ TEST(Compressor, ControllerHoldsTheBudgetAndRecovers) {
   EXPECT_NEAR(recovered / c.budget_bytes(), 1.0, 0.05);
 }
 
-/// Whole messages and streamed steps take their shares of the budget, and a run the bytes that it
-/// would have taken.
-TEST(Compressor, StepsHaveSharesOfTheBudget) {
-  const Model model;
-  const auto policy = Policy::parse("*.bias=identity; *=atomo:bits=2,atoms=blocks");
-  std::vector<double> rates;
-  for (int step = 0; step < 40; ++step) rates.push_back(1 + std::cos(3.14 * step / 40));
-  const auto shares = budget_shares(rates);
-  EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 40, 1e-9);
-  EXPECT_NEAR(shares[0] / shares[20], std::pow(rates[0] / rates[20], 0.75), 1e-9);
-  EXPECT_NEAR(shares[39] / shares[0], 0.1, 1e-9);
-  Compressor whole(model.specs, policy), streamed(model.specs, policy);
-  const double budget = whole.budget_bytes();
-  double sent = 0, wanted = 0;
-  for (std::uint32_t step = 0; step < 40; ++step) {
-    const double share = shares[step];
-    whole.set_budget_share(share);
-    EXPECT_DOUBLE_EQ(whole.budget_bytes(), share * budget);
-    const auto expected = static_cast<double>(whole.expected_bytes().value_or(0));
-    EXPECT_NEAR(
-        static_cast<double>(encode(whole, model.views, {.seed = 1, .step = step}).bytes.size()),
-        expected, 0.08 * expected)
-        << step;
-    streamed.set_budget_share(share);
-    ASSERT_EQ(streamed.begin_step({.seed = 1, .step = step}), Status::ok);
-    double bytes = 0;
-    for (std::size_t i = 0; i < model.views.size(); ++i) {
-      const auto length = static_cast<double>(encode_layer(streamed, i, model.views[i]).size());
-      if (model.specs[i].name.ends_with("weight")) bytes += length;
-    }
-    if (step + 1 < 40) streamed.set_budget_share(shares[step + 1]);
-    ASSERT_FALSE(failed(streamed.end_step()));
-    if (step < 4) continue;
-    EXPECT_NEAR(bytes, share * budget, 0.15 * share * budget) << step;
-    sent += bytes;
-    wanted += share * budget;
-  }
-  EXPECT_NEAR(sent / wanted, 1, 0.02);
-}
-
-TEST(Compressor, SharesThatCannotBeAreRefused) {
-  Compressor c({{"a", {64, 64}}}, Policy::parse("*=atomo:bits=1"));
-  for (const double share : {0.0, -1.0, 2000.0, std::nan(""), 1 / 0.0})
-    EXPECT_THROW(c.set_budget_share(share), Error) << share;
-  c.set_budget_share(2);
-  EXPECT_EQ(c.part(0, 1).budget_share(), 2);
-  EXPECT_THROW(c.part(0, 1).set_budget_share(1), Error);
-  for (const auto& rates : {std::vector<double>{0, 0}, {1, -1}, {1, std::nan("")}})
-    EXPECT_THROW((void)budget_shares(rates), Error);
-  EXPECT_THROW((void)budget_shares(std::vector<double>{1}, 5), Error);
-  EXPECT_THROW((void)budget_shares(std::vector<double>{1}, 1, 0), Error);
-  EXPECT_TRUE(budget_shares({}).empty());
-}
-
 TEST(Compressor, PredictedPriceBelowALayersLowestStillEncodes) {
   const Model small(1, 1e-6f), large(1, 1e6f);
   Compressor c(small.specs, Policy::parse("*=atomo:bits=4"));

@@ -19,8 +19,9 @@ interpreter lock is released while the library works, and every object may be us
 import importlib
 
 from ._atomo import __version__
+from ._budget_shares import budget_shares
 from ._codec import Codec, Traits
-from ._compressor import Compressor, PlannedLayer, budget_shares
+from ._compressor import Compressor, PlannedLayer
 from ._errors import DecodeError, Error
 from ._measure import measure
 from ._messages import CodecHelp, Key, Layer, Message, Prices, add, codecs, decode, decode_add, decode_add_all, inspect, join, vote

@@ -10,37 +10,9 @@ from typing import Any, NamedTuple, overload
 from . import _atomo, _device, _policy
 from ._codec import Codec
 from ._errors import DecodeError, Error
-from ._frameworks import AnyArray, Array, checked_text, dtype_name, finished, on_cuda, target, targets
+from ._frameworks import AnyArray, Array, checked_text, finished, on_cuda, target, targets
+from ._layers import mapping_of, spec_of
 from ._messages import Prices, explained, listed
-
-
-def _spec_of(name: str, value: Any) -> tuple[str, tuple[int, ...], str]:
-    """(name, shape, dtype) of a layer given by an array or by its shape, which is f32 then."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        try:
-            return name, tuple(value.shape), dtype_name(value.dtype)
-        except Error as error:
-            raise Error(f"layer '{name}': {error}") from None
-    if isinstance(value, int):
-        return name, (value,), "f32"
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise TypeError(f"layer '{name}': a shape or an array is expected, found {type(value).__name__}")
-    return name, tuple(value), "f32"
-
-
-def _mapping_of(layers: Any) -> Mapping[str, Any]:
-    """The layers by name: of a module of PyTorch those that are trained, or the pairs of an iterable."""
-    if isinstance(layers, Mapping):
-        return layers
-    if hasattr(layers, "named_parameters"):
-        return {name: parameter for name, parameter in layers.named_parameters() if parameter.requires_grad}
-    pairs = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, (str, bytes)) else [None]
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise TypeError("layers: a mapping of names to shapes or arrays, pairs of them, or a module of PyTorch is expected, "
-                        f"found {type(layers).__name__}")
-    if len(dict(pairs)) != len(pairs):
-        raise Error("layers: a name stands there twice")
-    return dict(pairs)
 
 
 @dataclass(frozen=True)
@@ -55,18 +27,6 @@ class PlannedLayer:
     dtype: str
     max_bytes: int
     """Upper bound of a message of this layer alone."""
-
-
-def budget_shares(rates: Iterable[float], power: float = 0.75, least: float = 0.1) -> list[float]:
-    """Shares of a budget for the steps of a run (`Compressor.budget_share`) by the learning rate of each: rate^power, at least
-    `least` of the largest, divided by their mean, so that a run has the bytes that it would have had (docs/one-price.md).
-
-    >>> [round(share, 2) for share in budget_shares([0.0, 1.0, 0.5, 0.25])]
-    [0.19, 1.86, 1.1, 0.65]
-
-    Raises `atomo.Error` for rates that are negative, not finite or all 0, a power outside [0, 4], a least share outside (0, 1].
-    """
-    return _atomo.budget_shares([float(rate) for rate in rates], power, least)
 
 
 class Compressor:
@@ -122,7 +82,7 @@ class Compressor:
             raise Error(f"threads is {threads!r}: it must be an integer from 1 to 1024")
         if device not in ("cpu", "cuda"):
             raise Error(f"device is {device!r}: cpu and cuda are accepted")
-        specs = [_spec_of(checked_text(str(name), "layers"), value) for name, value in _mapping_of(layers).items()]
+        specs = [spec_of(checked_text(str(name), "layers"), value) for name, value in mapping_of(layers).items()]
         self._make(specs, checked_text(str(policy), "policy"), threads, bool(names_on_wire), device, bool(learns_ranks),
                    bool(takes_back))
         for rule in _policy.idle_rules(self._policy, self._numbers):
