@@ -75,7 +75,7 @@ struct Twins {
 
 TEST(CModel, SizesAndLayersAreThoseOfCpp) {
   Twins t(kPolicies[1]);
-  const atomo_compressor* const c = t.handle.get();
+  atomo_compressor* const c = t.handle.get();
   std::size_t layers = 0, bytes = 0;
   ASSERT_EQ(atomo_compressor_layers(c, &layers), ATOMO_OK);
   ASSERT_EQ(layers, t.model.layers().size());

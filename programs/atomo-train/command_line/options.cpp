@@ -118,7 +118,8 @@ void check_vote(const Options& o) {
   if (!o.vote) return;
   if (o.on_device()) throw CLI::ValidationError("--vote", "works with --device cpu only");
   if (o.loss_scale != 1) throw CLI::ValidationError("--vote", "a majority has no --loss-scale");
-  for (const auto& rule : atomo::Policy::parse(o.policy).rules()) {
+  const auto policy = atomo::Policy::parse(o.policy);
+  for (const auto& rule : policy.rules()) {
     const std::string spec = rule.codec.to_string();
     if (spec != "sign" && (!spec.starts_with("sign:") || spec.find('+') != std::string::npos)) {
       throw CLI::ValidationError(
