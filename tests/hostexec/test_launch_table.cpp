@@ -99,10 +99,11 @@ TEST(LaunchTable, IsWhatCallsLaunch) {
   for (const auto& [name, layers] : models) {
     std::vector<std::string> specs = bench::specs_with(bench::kListedOnGpu, Device::cuda);
     // Of models alone, and choices of a codec that is listed with others.
-    specs.insert(specs.end(), {"ef+topk:keep=0.01", "dgc+topk:keep=0.01",
-                               "topk:chunk=4096,k=64,values=2,select=drawn", "sign:scale=means",
-                               "sign:scale=means,bucket=512", "identity:dtype=e4m3",
-                               "minmax:bits=4", "randomk:keep=0.01,block=64"});
+    specs.insert(
+        specs.end(),
+        {"ef+topk:keep=0.01", "dgc+topk:keep=0.01", "topk:chunk=4096,k=64,values=2,select=drawn",
+         "sign:scale=means", "sign:scale=means,bucket=512", "identity:dtype=e4m3",
+         "identity:dtype=e5m2", "minmax:bits=4", "randomk:keep=0.01,block=64"});
     for (const std::string& spec : specs) {
       if (!Codec::parse(spec).traits().capturable) continue;  // a library's launches are its own
       made += calls_of(name, layers, spec, nowhere.data());
