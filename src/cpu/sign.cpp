@@ -66,12 +66,13 @@ template <bool kAdd>
 HWY_INLINE void expand16(std::uint32_t bits, SignValues values, float alpha, float* y) {
   const Tag d;
   const hn::RebindToUnsigned<Tag> du;
+  const hn::RebindToSigned<Tag> di;
   const std::size_t lanes = hn::Lanes(d);
   const auto apart = hn::BitCast(du, hn::Xor(hn::Set(d, values.plus), hn::Set(d, values.minus)));
   for (std::size_t i = 0; i < 16; i += lanes) {
     const auto place = hn::Iota(du, static_cast<std::uint32_t>(i));
-    const auto negative = hn::And(hn::Shr(hn::Set(du, bits), place), hn::Set(du, 1u));
-    const auto mask = hn::Sub(hn::Zero(du), negative);
+    const auto to_top = hn::Shl(hn::Set(du, bits), hn::Sub(hn::Set(du, 31u), place));
+    const auto mask = hn::BitCast(du, hn::BroadcastSignBit(hn::BitCast(di, to_top)));
     auto v = hn::Xor(hn::Set(d, values.plus), hn::BitCast(d, hn::And(mask, apart)));
     if constexpr (kAdd) v = hn::Add(hn::LoadU(d, y + i), hn::Mul(hn::Set(d, alpha), v));
     hn::StoreU(v, d, y + i);
