@@ -4,10 +4,10 @@
 #include "atomo/compressor.hpp"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "atomo/container.hpp"
+#include "codec/spec.hpp"
 #include "core/fp_guard.hpp"
 #include "model/model.hpp"
 
@@ -237,9 +237,8 @@ double Compressor::budget_bytes() const noexcept { return impl_->budget_bytes();
 void Compressor::set_budget_share(double share) {
   constexpr double kLargest = 1024;
   if (!(share >= 1 / kLargest && share <= kLargest)) {
-    std::ostringstream text;
-    text << "the share of the budget is " << share << "; expected from 1/1024 to 1024";
-    throw Error(text.str());
+    throw Error("the share of the budget is " + codec::format_number(share) +
+                "; expected from 1/1024 to 1024");
   }
   if (impl_->whole_model != nullptr)
     throw Error("a part has the whole model's budget: set the share there");

@@ -244,7 +244,8 @@ def sizes_of_steps(rank, ranks, state_class, shares):
     wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
     sizes = []
     for step in range(len(shares) - 1):
-        x, y = batch_of(step, rank, SHAPES["million"][0])
+        x, y = batch_of(0, rank, SHAPES["million"][0])
+        wrapped.zero_grad()
         nn.functional.mse_loss(wrapped(x), y).backward()
         sizes.append(state.last.bytes_sent)
     return sizes, 0.5 / 8 * sum(parameter.numel() for parameter in model.parameters())

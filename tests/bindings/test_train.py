@@ -212,7 +212,7 @@ class Pairs(torch.utils.data.Dataset):
 
 def test_samples_batches_and_classes():
     model = model_of(Pairs())
-    assert model.labels() == bytes([0, 1, 0, 1]) and model.predicts_classes() and model.samples(True) == 4
+    assert model.labels() == numpy.uint16([0, 1, 0, 1]).tobytes() and model.predicts_classes() and model.samples(True) == 4
     ones, zeros, targets = model.batch(False, numpy.array([3, 0], numpy.uint32))
     assert ones.shape == (2, 2) and zeros.shape == (2, 3) and targets.tolist() == [1, 0]
     assert model_of(Pairs(), collate=len).batch(False, numpy.array([1, 2, 3], numpy.uint32)) == 3

@@ -20,7 +20,7 @@ def path_of(run: str | os.PathLike[str], step: int | None = None) -> Path:
     path = Path(run)
     if path.is_file() and step is None:
         return path
-    return path / (CHECKPOINT + ("" if step is None else f"-{step:06d}") + ".safetensors")
+    return path / (CHECKPOINT + ("" if step is None else f"-step{step}") + ".safetensors")
 
 
 def load(run: str | os.PathLike[str], model: torch.nn.Module | None = None, *,

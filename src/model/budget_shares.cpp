@@ -7,17 +7,15 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <sstream>
 
 #include "atomo/compressor.hpp"
+#include "codec/spec.hpp"
 
 namespace atomo {
 namespace {
 
 [[noreturn]] void refuse(const char* what, double value, const char* expected) {
-  std::ostringstream text;
-  text << what << " is " << value << "; expected " << expected;
-  throw Error(text.str());
+  throw Error(what + (" is " + codec::format_number(value)) + "; expected " + expected);
 }
 
 }  // namespace
