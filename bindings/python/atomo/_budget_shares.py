@@ -12,7 +12,7 @@ def budget_shares(rates: Iterable[float], power: float = 0.75, least: float = 0.
     `least` of the largest, divided by their mean, so that a run has the bytes that it would have had (docs/one-price.md).
 
     >>> [round(share, 2) for share in budget_shares([0.0, 1.0, 0.5, 0.25])]
-    [0.19, 1.86, 1.1, 0.65]
+    [0.2, 1.95, 1.16, 0.69]
 
     Raises `atomo.Error` for rates that are negative, not finite or all 0, a power outside [0, 4], a least share outside (0, 1].
     """
