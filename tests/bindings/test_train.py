@@ -216,9 +216,10 @@ def test_samples_batches_and_classes():
     ones, zeros, targets = model.batch(False, numpy.array([3, 0], numpy.uint32))
     assert ones.shape == (2, 2) and zeros.shape == (2, 3) and targets.tolist() == [1, 0]
     assert model_of(Pairs(), collate=len).batch(False, numpy.array([1, 2, 3], numpy.uint32)) == 3
-    assert model_of(Pairs(), split="iid").labels() == b"" and model_of(train_runs.samples(1, 3)).labels() == numpy.uint16([0, 1, 2]).tobytes()
-    for targets in (torch.tensor([0, 10]), torch.ones(2)):
-        with pytest.raises(atomo.Error, match="from 0 to 9"):
+    assert model_of(Pairs(), split="iid").labels() == b""
+    assert model_of(train_runs.samples(1, 3)).labels() == numpy.uint16([0, 1, 2]).tobytes()
+    for targets in (torch.tensor([0, 65536]), torch.ones(2)):
+        with pytest.raises(atomo.Error, match="from 0 to 65535"):
             model_of(torch.utils.data.TensorDataset(torch.ones(2, 1), targets)).labels()
     with pytest.raises(TypeError, match="loader.dataset"):
         model_of(torch.utils.data.DataLoader(Pairs())).samples(False)
