@@ -207,7 +207,7 @@ ATOMO_API atomo_status atomo_compressor_budget_bytes(const atomo_compressor* com
 ATOMO_API atomo_status atomo_compressor_set_budget_share(atomo_compressor* compressor,
                                                          double share);
 /// Shares of a budget for `count` steps by their learning rates: rate^power, at least `least` of the largest, over their
-/// mean (compressor.hpp, `budget_shares`). `shares` may be `rates`.
+/// mean, no step less than a later one (compressor.hpp, `budget_shares`). `shares` may be `rates`.
 ATOMO_API atomo_status atomo_budget_shares(const double* rates, size_t count, double power,
                                            double least, double* shares);
 /// Capacity that suffices for a whole message.

@@ -2,7 +2,9 @@
 /// \file
 /// One budget for the steps of a run. A step at rate r whose message has b bits adds about
 /// r^2 b^-p to the error of the weights. Of all ways to spend the same bits in a run the sum is least
-/// where its derivative by each step's bits is the same: b in proportion to r^(2 / (1 + p)).
+/// where its derivative by each step's bits is the same: b in proportion to r^(2 / (1 + p)). What noise
+/// does to an optimiser's moments outlives the step, so no step has less than a later one: a warm-up has
+/// what its end has.
 
 #include <algorithm>
 #include <cmath>
@@ -29,9 +31,12 @@ std::vector<double> budget_shares(std::span<const double> rates, double power, d
   }
   const double highest = *std::ranges::max_element(rates);
   if (highest == 0) throw Error("all rates are 0; expected one above 0");
-  std::vector<double> shares;
-  for (const double rate : rates)
-    shares.push_back(std::max(least, std::pow(rate / highest, power)));
+  std::vector<double> shares(rates.size());
+  double later = 0;
+  for (std::size_t step = rates.size(); step-- > 0;) {
+    later = std::max(later, rates[step]);
+    shares[step] = std::max(least, std::pow(later / highest, power));
+  }
   const double mean =
       std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
   for (double& share : shares) share /= mean;

@@ -61,6 +61,8 @@ TEST(BudgetShares, FollowTheRates) {
   EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 41, 1e-9);
   EXPECT_NEAR(shares[0] / shares[20], std::pow(rates[0] / rates[20], 0.75), 1e-9);
   EXPECT_NEAR(shares[40] / shares[0], 0.1, 1e-9);
+  const auto warmed = budget_shares(std::vector<double>{0, 0.5, 1, 0.5}, 1);
+  EXPECT_EQ(warmed, (std::vector<double>{1 / 0.875, 1 / 0.875, 1 / 0.875, 0.5 / 0.875}));
 }
 
 /// Each message takes its share, and a run the bytes that it would have taken.

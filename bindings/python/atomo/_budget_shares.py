@@ -8,11 +8,12 @@ from . import _atomo
 
 
 def budget_shares(rates: Iterable[float], power: float = 0.75, least: float = 0.1) -> list[float]:
-    """Shares of a budget for the steps of a run (`Compressor.budget_share`) by the learning rate of each: rate^power, at least
-    `least` of the largest, divided by their mean, so that a run has the bytes that it would have had (docs/one-price.md).
+    """Shares of a budget for the steps of a run (`Compressor.budget_share`) by the learning rate of each, or of a later one
+    where that is higher (a warm-up has what its end has): rate^power, at least `least` of the largest, divided by their mean, so that
+    a run has the bytes that it would have had (docs/one-price.md).
 
     >>> [round(share, 2) for share in budget_shares([0.0, 1.0, 0.5, 0.25])]
-    [0.2, 1.95, 1.16, 0.69]
+    [1.36, 1.36, 0.81, 0.48]
 
     Raises `atomo.Error` for rates that are negative, not finite or all 0, a power outside [0, 4], a least share outside (0, 1].
     """
