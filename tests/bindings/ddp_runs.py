@@ -239,11 +239,11 @@ def train(rank, ranks, policy=None, *, steps=8, net="small", state_class="Watche
 def sizes_of_steps(rank, ranks, state_class, shares):
     """What each step sends whose budget has its share of the whole, and the whole budget."""
     model = make_net("million")
-    state = globals()[state_class](model, "atomo:bits=0.5,atoms=blocks", budget_share=shares.__getitem__)
+    state = globals()[state_class](model, "atomo:bits=0.5,atoms=blocks", budget_share=shares)
     wrapped = DistributedDataParallel(model)
     wrapped.register_comm_hook(state, atomo.torch.ddp_hook)
     sizes = []
-    for step in range(len(shares) - 1):
+    for _ in shares:
         x, y = batch_of(0, rank, SHAPES["million"][0])
         wrapped.zero_grad()
         nn.functional.mse_loss(wrapped(x), y).backward()

@@ -147,8 +147,8 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
   app.add_option(
          "--share-by-rate", o.share_by_rate,
          "budgets (bits=) of each step in proportion to its learning rate to this power, "
-         "with the bytes of the whole run as they were; 0.75 is near the least noise (0: as "
-         "much in every step)")
+         "with the bytes of the whole run as they were; 0.75 is right for plain steps in theory "
+         "(0: as much in every step)")
       ->check(CLI::Range(0.0, 4.0))
       ->capture_default_str()
       ->group(group);

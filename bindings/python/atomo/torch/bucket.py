@@ -90,7 +90,8 @@ class DeviceBucket:
                taking_back: TakingBack | None = None, share: float = 1.0) -> torch.futures.Future[torch.Tensor]:
         """Queues all of it. The future's value is `buffer`, with the mean over the ranks in it, and what `restore` queues
         done to it. `taking_back` sees that, and behind the `last` bucket takes memories back. `squares` are told of the
-        bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory. `share`: of its budget, that the message has."""
+        bucket in a step that tells them, and the ranks of all behind the `last` one: such a step takes memory.
+        `share`: of its budget, that the message has."""
         if squares is not None and not squares.tells:
             squares = None
         place, model, done = self._place, self.model, self._place.future()

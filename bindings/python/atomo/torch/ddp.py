@@ -12,7 +12,7 @@ On a GPU a bucket is one message, and the host queues its way from the gradients
 import dataclasses
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -63,8 +63,8 @@ class DDPState(Steps):
         start_step: steps before this one send gradients as they are, by all-reduce (PowerSGD's `start_powerSGD_iter`).
         scale: what gradients are multiplied by, or a function that says it now: `scaler.get_scale` of a GradScaler. Memories
             and squares are of gradients divided by it.
-        budget_share: what a step has of the budgets (`bits=`) of its codecs, or a function that says it of a step's number:
-            `atomo.budget_shares(rates).__getitem__`, which spends more where the learning rate is high.
+        budget_share: what a step has of the budgets (`bits=`) of its codecs; or a number for each step, such as
+            `atomo.budget_shares(rates)`, of which steps behind the end have the last; or a function of a step's number.
         squares: an `atomo.torch.Squares` that is told of the squares of gradients, for an optimiser such as
             `atomo.torch.AdamW`. It is saved with the state.
 
@@ -88,7 +88,7 @@ class DDPState(Steps):
     def __init__(self, model: Parameters | None = None, policy: str | atomo.Codec = "atomo:bits=0.5", *,
                  process_group: dist.ProcessGroup | None = None, seed: int = 0, channel: int = 0, threads: int = 1,
                  start_step: int = 0, scale: float | Callable[[], float] = 1.0, squares: Squares | None = None,
-                 budget_share: float | Callable[[int], float] = 1.0):
+                 budget_share: float | Sequence[float] | Callable[[int], float] = 1.0):
         check_integers(seed=seed, channel=channel, threads=threads, start_step=start_step)
         self.seed, self.channel, self.start_step = seed, channel, start_step
         self.scale, self.squares, self.budget_share = scale, squares, budget_share
@@ -218,8 +218,8 @@ class DDPState(Steps):
         self.start_step = state["start_step"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": self.scale, "budget_share": self.budget_share,
-                "squares_object": self.squares}
+        return {**self.state_dict(), "threads": self._coder.threads, "last": self.last, "scale": self.scale,
+                "squares_object": self.squares, "budget_share": self.budget_share}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last, self.scale, self.squares = state["last"], state["scale"], state["squares_object"]

@@ -3,7 +3,7 @@
 
 # No `from __future__ import annotations` here, as in ddp.py.
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,7 +32,7 @@ class Steps:
     channel: int
     start_step: int
     scale: float | Callable[[], float]
-    budget_share: float | Callable[[int], float]
+    budget_share: float | Sequence[float] | Callable[[int], float]
     squares: Squares | None
     step: int
     last: StepLog
@@ -261,7 +261,10 @@ class Steps:
 
     def _share_of(self, step: int) -> float:
         """Of the budget, that a step has."""
-        return float(self.budget_share(step)) if callable(self.budget_share) else float(self.budget_share)
+        share = self.budget_share
+        if callable(share):
+            return float(share(step))
+        return float(share[min(step, len(share) - 1)] if isinstance(share, Sequence) else share)
 
     def _encode(self, layers: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup, first: bool,
                 last: bool) -> tuple[list[bytes], Exception | None]:
