@@ -18,8 +18,12 @@ namespace atomo::catalogue {
 
 static_assert(std::endian::native == std::endian::little);
 
-/// What all of these codecs claim where they are unbiased: f32 arithmetic, and draws of 32 bits.
-inline constexpr double kBiasBound = 1e-5;
+/// Adds what all of these codecs claim where they are unbiased. The bound is of f32 arithmetic, and of
+/// draws of 32 bits.
+inline void claim_unbiased(Traits& traits) noexcept {
+  traits.unbiased = traits.averages_over_workers = true;
+  traits.bias_bound = 1e-5;
+}
 
 /// \throws Error
 inline void require(bool holds, const char* what) {

@@ -36,9 +36,7 @@ class Codebook final : public OwnCodec {
     Traits t;
     t.fixed_size = !huffman_;
     t.bounded = !huffman_;
-    if (nearest_) return t;
-    t.unbiased = t.averages_over_workers = true;
-    t.bias_bound = kBiasBound;
+    if (!nearest_) claim_unbiased(t);
     return t;
   }
 

@@ -32,8 +32,7 @@ class CountSketch final : public OwnCodec {
     Traits t;
     t.fixed_size = t.bounded = true;
     if (shared_ || top_ < 1) return t;
-    t.unbiased = t.averages_over_workers = true;
-    t.bias_bound = kBiasBound;
+    claim_unbiased(t);
     // A row errs by n / columns at most, a mean of rows by that over the rows. A median has at least (rows + 1) / 2 of the rows beyond it.
     const auto rows = static_cast<double>(rows_);
     t.omega = 1.001 / cells_ * (mean_ ? 1 : 2 * rows * rows / (rows + 1));

@@ -126,9 +126,7 @@ class Lss final : public OwnCodec {
 
   Traits traits() const override {
     Traits t;
-    if (bits_ == 0) return t;
-    t.unbiased = t.averages_over_workers = true;
-    t.bias_bound = kBiasBound;
+    if (bits_ != 0) claim_unbiased(t);
     return t;
   }
 

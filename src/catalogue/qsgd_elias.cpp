@@ -43,8 +43,7 @@ class QsgdElias final : public OwnCodec {
 
   Traits traits() const override {
     Traits t;
-    t.unbiased = t.averages_over_workers = true;
-    t.bias_bound = kBiasBound;
+    claim_unbiased(t);
     const auto d = static_cast<double>(bucket_), s = static_cast<double>(levels_);
     t.omega = std::min(d / (4 * s * s), std::sqrt(d) / s) * 1.001;
     return t;

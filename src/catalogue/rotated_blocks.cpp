@@ -86,8 +86,7 @@ class Rotated final : public OwnCodec {
     const double least = levels_[levels_.size() / 2], most = levels_.back();
     const auto length = static_cast<double>(block_);
     if (form_ == RotatedForm::unbiased) {
-      t.unbiased = t.averages_over_workers = true;
-      t.bias_bound = kBiasBound;
+      claim_unbiased(t);
       double gap = 0;
       for (std::size_t j = 0; j + 1 < levels_.size(); ++j)
         gap = std::max(gap, double{levels_[j + 1]} - levels_[j]);

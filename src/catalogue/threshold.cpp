@@ -21,9 +21,7 @@ class Threshold final : public OwnCodec {
 
   Traits traits() const override {
     Traits t;
-    if (!unbiased_) return t;
-    t.unbiased = t.averages_over_workers = true;
-    t.bias_bound = kBiasBound;
+    if (unbiased_) claim_unbiased(t);
     return t;
   }
 
