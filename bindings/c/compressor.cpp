@@ -137,10 +137,10 @@ atomo_status atomo_compressor_set_budget_share(atomo_compressor* compressor, dou
 }
 
 atomo_status atomo_budget_shares(const double* rates, size_t count, double power, double least,
-                                 double* shares) {
+                                 double momentum, double* shares) {
   return guarded([&] {
     if (count == 0) return;
-    std::ranges::copy(atomo::budget_shares({&given(rates, "rates"), count}, power, least),
+    std::ranges::copy(atomo::budget_shares({&given(rates, "rates"), count}, power, least, momentum),
                       &given(shares, "shares"));
   });
 }

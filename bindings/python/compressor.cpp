@@ -399,10 +399,10 @@ std::size_t PyCompressor::layer_of(std::size_t number) const {
 nb::class_<PyCompressor> bind_compressor(nb::module_& module) {
   module.def(
       "budget_shares",
-      [](const std::vector<double>& rates, double power, double least) {
-        return budget_shares(rates, power, least);
+      [](const std::vector<double>& rates, double power, double least, double momentum) {
+        return budget_shares(rates, power, least, momentum);
       },
-      nb::arg("rates"), nb::arg("power"), nb::arg("least"));
+      nb::arg("rates"), nb::arg("power"), nb::arg("least"), nb::arg("momentum"));
   auto bound =
       nb::class_<PyCompressor>(module, "Compressor", "A model of the library with its threads.")
           .def(nb::init<nb::list, const std::string&, unsigned, bool, const std::string&, bool,

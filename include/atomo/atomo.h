@@ -207,9 +207,10 @@ ATOMO_API atomo_status atomo_compressor_budget_bytes(const atomo_compressor* com
 ATOMO_API atomo_status atomo_compressor_set_budget_share(atomo_compressor* compressor,
                                                          double share);
 /// Shares of a budget for `count` steps by their learning rates: rate^power, at least `least` of the largest, over their
-/// mean, no step less than a later one (compressor.hpp, `budget_shares`). `shares` may be `rates`.
+/// mean; the rates are those at which an optimiser of this momentum takes each gradient (compressor.hpp,
+/// `budget_shares`). `shares` may be `rates`.
 ATOMO_API atomo_status atomo_budget_shares(const double* rates, size_t count, double power,
-                                           double least, double* shares);
+                                           double least, double momentum, double* shares);
 /// Capacity that suffices for a whole message.
 ATOMO_API atomo_status atomo_compressor_max_encoded_bytes(const atomo_compressor* compressor,
                                                           size_t* bytes);

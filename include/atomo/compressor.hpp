@@ -293,12 +293,14 @@ class Compressor {
 };
 
 /// Shares of a budget for the steps of a run (`Compressor::set_budget_share`), by the learning rate of each
-/// step, or of a later one where that is higher (a warm-up has what its end has): rate^power, at least `least` of
-/// the largest, divided by their mean, so that the run has the bytes it would have had. What a message's noise does to the weights grows with the square of the rate, and falls
-/// with bits^-p, p from 1.5 to 1.8 at half a bit and below: the sum over the steps is least at power 2 / (1 + p)
-/// (docs/one-price.md). \throws Error for a rate that is negative or not finite, rates that are all 0, a power
-/// that is not in [0, 4], or a least share that is not in (0, 1].
+/// step: rate^power, at least `least` of the largest, divided by their mean, so that the run has the bytes it
+/// would have had. A step's rate is the sum of its own and later ones, each times what is left of the step's
+/// gradient in a first moment that decays by `momentum` and is corrected for its start, as Adam's. What a
+/// message's noise does to the weights grows with the square of that rate, and falls with bits^-p, p from 1.5 to
+/// 1.8 at half a bit and below: the sum over the steps is least at power 2 / (1 + p) (docs/one-price.md). \throws
+/// Error for a rate that is negative or not finite, rates that are all 0, a power that is not in [0, 4], a least
+/// share that is not in (0, 1], or a momentum that is not in [0, 1).
 [[nodiscard]] std::vector<double> budget_shares(std::span<const double> rates, double power = 0.75,
-                                                double least = 0.1);
+                                                double least = 0.1, double momentum = 0.9);
 
 }  // namespace atomo

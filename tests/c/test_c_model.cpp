@@ -109,11 +109,11 @@ TEST(CModel, SizesAndLayersAreThoseOfCpp) {
   EXPECT_EQ(std::string(atomo_last_error()),
             "the share of the budget is 0; expected from 1/1024 to 1024");
   EXPECT_NE(atomo_compressor_set_budget_share(nullptr, 1), ATOMO_OK);
-  EXPECT_NE(atomo_budget_shares(nullptr, 3, 1, 0.25, nullptr), ATOMO_OK);
+  EXPECT_NE(atomo_budget_shares(nullptr, 3, 1, 0.25, 0.5, nullptr), ATOMO_OK);
   double shares[3] = {0, 1, 0.5};
-  EXPECT_EQ(atomo_budget_shares(shares, 3, 1, 0.25, shares), ATOMO_OK);
+  EXPECT_EQ(atomo_budget_shares(shares, 3, 1, 0.25, 0.5, shares), ATOMO_OK);
   EXPECT_EQ(std::vector<double>(shares, shares + 3),
-            budget_shares(std::vector<double>{0, 1, 0.5}, 1, 0.25));
+            budget_shares(std::vector<double>{0, 1, 0.5}, 1, 0.25, 0.5));
   EXPECT_GT(budget, 0);
   for (std::size_t i = 0; i < layers; ++i) {
     atomo_layer layer;

@@ -57,12 +57,26 @@ std::vector<double> falling_rates() {
 }
 
 TEST(BudgetShares, FollowTheRates) {
-  const auto rates = falling_rates(), shares = budget_shares(rates);
+  const auto rates = falling_rates(), shares = budget_shares(rates, 0.75, 0.1, 0);
   EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 41, 1e-9);
   EXPECT_NEAR(shares[0] / shares[20], std::pow(rates[0] / rates[20], 0.75), 1e-9);
   EXPECT_NEAR(shares[40] / shares[0], 0.1, 1e-9);
-  const auto warmed = budget_shares(std::vector<double>{0, 0.5, 1, 0.5}, 1);
-  EXPECT_EQ(warmed, (std::vector<double>{1 / 0.875, 1 / 0.875, 1 / 0.875, 0.5 / 0.875}));
+}
+
+/// A step's rate is what a first moment makes of its gradient: by an impulse through Adam's formula.
+TEST(BudgetShares, FollowWhatAMomentumKeepsOfAStep) {
+  const std::vector<double> rates{0.25, 0.5, 1, 0.5};
+  std::vector<double> expected(4);
+  for (std::size_t at = 0; at < 4; ++at) {
+    double moment = 0;
+    for (std::size_t step = 0; step < 4; ++step) {
+      moment = (0.5 * moment) + (step == at ? 0.5 : 0);
+      expected[at] += rates[step] * moment / (1 - std::pow(0.5, static_cast<double>(step + 1)));
+    }
+  }
+  const double mean = std::accumulate(expected.begin(), expected.end(), 0.0) / 4;
+  const auto shares = budget_shares(rates, 1, 0.1, 0.5);
+  for (std::size_t at = 0; at < 4; ++at) EXPECT_NEAR(shares[at], expected[at] / mean, 1e-12) << at;
 }
 
 /// Each message takes its share, and a run the bytes that it would have taken.
@@ -99,6 +113,7 @@ TEST(BudgetShares, ThatCannotBeAreRefused) {
     EXPECT_THROW((void)budget_shares(rates), Error);
   EXPECT_THROW((void)budget_shares(std::vector<double>{1}, 5), Error);
   EXPECT_THROW((void)budget_shares(std::vector<double>{1}, 1, 0), Error);
+  EXPECT_THROW((void)budget_shares(std::vector<double>{1}, 1, 0.1, 1), Error);
   EXPECT_TRUE(budget_shares({}).empty());
 }
 

@@ -80,7 +80,7 @@ Learner::Learner(const Options& options, int worker, int workers, std::function<
   std::vector<double> rates(options.steps);
   for (std::uint32_t step = 0; step < options.steps; ++step)
     rates[step] = options.learning_rate(step);
-  shares_ = atomo::budget_shares(rates, options.share_by_rate);
+  shares_ = atomo::budget_shares(rates, options.share_by_rate, 0.1, options.first_moment());
 }
 
 void Learner::to_host(std::span<const float> computed, std::span<float> copy) const {
