@@ -142,7 +142,7 @@ def note(options, place):
     rise = f" after a rise over {options.warmup} steps" if options.warmup else ""
     return (f"{options.model}, {options.workers} workers, batch {options.batch} each, {options.steps} steps, "
             f"{optimiser} rate {options.lr:g} cosine{rise}, no memory, {seeds}; {options.algorithm}. Bytes are the gradient "
-            f"bytes one worker sends; weights come back uncompressed. {place}.")
+            f"bytes one worker sends{'; weights come back uncompressed' if options.algorithm == 'ps' else ''}. {place}.")
 
 
 def main():
