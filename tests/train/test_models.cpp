@@ -36,6 +36,7 @@ TEST(Models, HaveTheParametersThatWerePublished) {
           {"resnet18", kImageNet, 11'689'512},
           {"resnet34", kImageNet, 21'797'672},
           {"resnet50", kImageNet, 25'557'032},
+          {"resnet152", kImageNet, 60'192'808},
           // VGG-11 with batch normalisation, of torchvision, with the 530,442 parameters of a classifier of
           // 512, 512 and 10 in place of the 123,642,856 of its own.
           {"vgg11", kCifar10, 132'868'840 - 123'642'856 + 530'442},

@@ -13,7 +13,7 @@ import unittest.mock
 
 import numpy
 
-from jobs import TOOLS, TRAINER, Job, data, finished, losses, make_images, path, read_safetensors, write_idx
+from jobs import TOOLS, TRAINER, Job, data, finished, launch, losses, make_images, path, read_safetensors, write_idx
 
 LENET_LAYERS = ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "fc1.weight", "fc1.bias", "fc2.weight",
                 "fc2.bias"]
@@ -289,6 +289,15 @@ class DeviceTest(unittest.TestCase):
         for options in (("--device", "cpu"), ("--device", "cuda", "--algorithm", "allgather", "--cuda-aware-mpi"),
                         ("--device", "cuda"), ("--device", "cuda", "--algorithm", "twoshot", "--dump-gradients", "g")):
             self.assertEqual(self.check(*options).returncode, 0)
+
+    def test_processes_that_were_started_unlike(self):
+        more = ("--algorithm", "allgather", "--model", "logistic", "--data", data, "--steps", "2")
+        first, second = launch(1), launch(1)
+        done = subprocess.run([*first, *more, "--lr", "0.1", ":", *second[second.index("-n"):], *more, "--lr", "0.2"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        for value, name in ((0.1, "worker 1"), (0.2, "worker 2")):
+            self.assertRegex(done.stderr, rf"cannot start: the processes were not started alike: lr = {value} \[{name} \(")
 
     def test_no_gpu(self):
         with unittest.mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):

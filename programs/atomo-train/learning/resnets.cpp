@@ -119,6 +119,7 @@ std::shared_ptr<Network> make_resnet(const std::string& name, const ImageShape& 
   plan.large_stem = large;
   if (name == "resnet18") plan.blocks = {2, 2, 2, 2};
   if (name == "resnet50") plan.bottleneck = true;
+  if (name == "resnet152") plan = {wide, {3, 8, 36, 3}, true, large};
   if (name == "resnet20") plan = {narrow, {3, 3, 3}};
   if (name == "resnet32") plan = {narrow, {5, 5, 5}};
   if (name == "resnet110") plan = {narrow, {18, 18, 18}};

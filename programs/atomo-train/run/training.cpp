@@ -17,6 +17,7 @@
 #include "files/checkpoint.hpp"
 #include "learning/learner.hpp"
 #include "learning/replica.hpp"
+#include "run/agreement.hpp"
 #include "run/run_folder.hpp"
 
 namespace train {
@@ -58,6 +59,7 @@ int servers_of(const Options& options) {
 Outcome train_on(Options& options, Transport& transport) {
   if (options.slow_rank != transport.rank()) options.slow_factor = 1;
   if (!all_ready(transport, objection(options, transport))) return Outcome::cannot_start;
+  if (!all_ready(transport, disagreement(options, transport))) return Outcome::cannot_start;
   if (options.on_device()) options.gpu = choose_gpu();
   keep_to_one_thread_of_blas();
   if (options.epochs != 0) {
