@@ -291,6 +291,20 @@ TEST(SecondMoment, AnUpdateIsWithinAdamsBound) {
   for (std::size_t i = 4; i < 16; ++i) EXPECT_NEAR(w[i], -0.01, 1e-6);
 }
 
+/// A step along a decoded gradient, over the squares of the exact one; within Adam's bound where those were 0.
+TEST(SecondMoment, ExactDividesByGradientsAsTheyWere) {
+  const std::vector<LayerSpec> layers = {{"weight", Shape{4, 4}}, {"bias", Shape{3}}};
+  auto asked = settings(10, 0, SecondMoment::exact);
+  asked.weight_decay = 0;
+  const auto optimiser = make_optimiser("adamw", asked, layers);
+  std::vector<float> w(19), decoded(19, 2.0F), exact(19, -4.0F);
+  exact[3] = exact[17] = 0;
+  optimiser->see_exact(exact);
+  optimiser->take_step(w, decoded, 0);
+  for (std::size_t i = 0; i < 19; ++i)
+    EXPECT_NEAR(w[i], exact[i] == 0 ? -0.01 * std::sqrt(10.0) : -0.01 * 0.5, 1e-6) << i;
+}
+
 /// What is not finite is not kept.
 TEST(SecondMoment, SquaresThatAreNotFiniteAreLeftOut) {
   const std::vector<LayerSpec> layers = {{"weight", Shape{4, 4}}};

@@ -8,6 +8,7 @@
 ///     what encoding can do without the price of the model
 ///   payload <- encode(g_k), the whole model at one price
 ///   with --second-moment factored, scaled or matched, every so many steps: all-gather of what is told of g_k's squares
+///   with --second-moment exact: all-gather of g_k as it is, which no figure counts
 ///   lengths <- all-gather(length of payload)
 ///   payloads <- all-gather(payload, padded to the longest)
 ///   g <- sum over ranks, in rank order, of decode(payload) / W; with --vote the sign of the sum of signs
@@ -29,6 +30,7 @@ class Gatherer final : public GatheringPeer {
         step, [this](std::size_t layer, std::span<const float> gradient) { put(layer, gradient); });
     encode(step, corrupts(step));
     exchange_squares(step);
+    exchange_exact();
     gather_lengths();
     gather_payloads();
     const auto mean = decode_mean(step);

@@ -136,7 +136,9 @@ struct Options {
   /// The part of an optimiser's first moment that stays from step to step.
   [[nodiscard]] double first_moment() const;
   /// Whether the workers tell each other of their gradients' squares.
-  [[nodiscard]] bool has_squares() const noexcept { return second_moment != "own"; }
+  [[nodiscard]] bool has_squares() const noexcept {
+    return second_moment != "own" && second_moment != "exact";
+  }
   /// Whether they do at a step.
   [[nodiscard]] bool tells_squares(std::uint32_t step) const noexcept {
     return has_squares() && step % squares_every == 0;

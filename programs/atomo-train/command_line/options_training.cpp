@@ -135,8 +135,9 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
                  "and column means of the squares of every worker's own gradient, without the "
                  "codec's noise; scaled, own times a number a layer that takes the noise out of "
                  "its sum; matched, own's direction as long as factored's, to tell one from the "
-                 "other")
-      ->check(CLI::IsMember({"own", "factored", "scaled", "matched"}))
+                 "other; exact, for all layers, of gradients as they were, whose bytes no figure "
+                 "counts: an oracle")
+      ->check(CLI::IsMember({"own", "factored", "scaled", "matched", "exact"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--squares-every", o.squares_every,

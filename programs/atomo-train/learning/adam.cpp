@@ -28,7 +28,9 @@ Adam::Adam(OptimiserSettings settings, std::span<const atomo::LayerSpec> layers,
     : Optimiser(std::move(settings), 2, elements_of(layers)), decoupled_(decoupled) {
   largest_update_ = static_cast<float>((1 - settings_.beta1) / std::sqrt(1 - settings_.beta2));
   for (const auto& layer : layers) sizes_.push_back(layer.shape.elements());
-  if (settings_.second_moment != SecondMoment::own) factored_ = factored_layers(layers);
+  if (settings_.second_moment != SecondMoment::own &&
+      settings_.second_moment != SecondMoment::exact)
+    factored_ = factored_layers(layers);
   if (settings_.second_moment == SecondMoment::scaled ||
       settings_.second_moment == SecondMoment::matched)
     moments_.emplace_back(moments_[0].size());
@@ -62,6 +64,10 @@ void Adam::see_squares(std::size_t i, const LayerSquares& squares) {
   mix(means.of_decoded, squares.of_decoded);
 }
 
+void Adam::see_exact(std::span<const float> average) {
+  exact_.assign(average.begin(), average.end());
+}
+
 void Adam::step(std::span<float> weights, std::span<const float> gradient, double lr,
                 std::uint32_t step) {
   std::size_t at = 0;
@@ -89,10 +95,12 @@ void Adam::mix_gradient(std::span<const float> weights, std::span<const float> g
   const auto b1 = static_cast<float>(settings_.beta1), b2 = static_cast<float>(settings_.beta2);
   float* const m = moments_[0].data() + at;
   float* const s = keeps_squares ? moments_[1].data() + at : nullptr;
+  const float* const squared = exact_.empty() ? gradient.data() : exact_.data() + at;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const float g = gradient[i] + decay * weights[i];
     m[i] = b1 * m[i] + (1 - b1) * g;
-    if (s != nullptr) s[i] = b2 * s[i] + (1 - b2) * g * g;
+    const float h = squared[i] + decay * weights[i];
+    if (s != nullptr) s[i] = b2 * s[i] + (1 - b2) * h * h;
   }
 }
 
@@ -102,6 +110,8 @@ void Adam::find_update(std::size_t at, std::uint32_t step, double share,
   const auto second = static_cast<float>((1 - std::pow(settings_.beta2, step + 1.0)) / share);
   for (std::size_t i = 0; i < update.size(); ++i)
     update[i] = moments_[0][at + i] / first / (std::sqrt(moments_[1][at + i] / second) + kEpsilon);
+  if (exact_.empty()) return;
+  for (float& u : update) u = std::clamp(u, -largest_update_, largest_update_);
 }
 
 void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
@@ -134,6 +144,7 @@ void Adam::find_matrix_update(const FactoredLayer& layer, std::uint32_t step,
                               std::span<float> update) {
   switch (settings_.second_moment) {
     case SecondMoment::own:
+    case SecondMoment::exact:  // whose layers are none of the told ones
       return find_update(layer.offset, step, 1, update);
     case SecondMoment::factored:
       return find_factored_update(layer, step, update);

@@ -24,12 +24,14 @@ namespace train {
 ///
 /// Scaled: s^ is Adam's own, times the running mean of the average's squares over that of the decoded
 /// average's, which hold the noise; kept between 1 / 1024 and 1. Matched: the update is Adam's own,
-/// times the root mean square of the factored one over its own.
+/// times the root mean square of the factored one over its own. Exact: the g of s is not the decoded one,
+/// and the update is kept within the same bound as the factored one.
 class Adam : public Optimiser {
  public:
   Adam(OptimiserSettings settings, std::span<const atomo::LayerSpec> layers, bool decoupled);
 
   void see_squares(std::size_t i, const LayerSquares& squares) override;
+  void see_exact(std::span<const float> average) override;
   void step(std::span<float> weights, std::span<const float> gradient, double lr,
             std::uint32_t step) override;
 
@@ -48,7 +50,7 @@ class Adam : public Optimiser {
     float &of_one, &of_average, &of_decoded;
   };
   [[nodiscard]] Told told(const FactoredLayer& layer) noexcept;
-  /// `keeps_squares`: of the gradient, for each entry.
+  /// `keeps_squares`: for each entry.
   void mix_gradient(std::span<const float> weights, std::span<const float> gradient, std::size_t at,
                     bool keeps_squares);
   /// `share` of the second moment is the gradient's, the rest noise.
@@ -63,6 +65,7 @@ class Adam : public Optimiser {
   std::vector<std::size_t> sizes_;
   std::vector<FactoredLayer> factored_;
   std::vector<float> update_, other_, columns_;  ///< of the layer at hand
+  std::vector<float> exact_;  ///< the average of this step, where the second moment is of it
 };
 
 }  // namespace train

@@ -127,8 +127,9 @@ void load_weights(const std::string& path, const std::string& model, Replica& re
 
 std::unique_ptr<Replica> make_first_replica(const Options& options, const InputShape& input,
                                             std::optional<int> gpu) {
-  auto replica = options.own != nullptr ? options.own->make_replica(options.seed)
-                                        : make_replica(options.model, options.norm, input, options.seed, gpu);
+  auto replica = options.own != nullptr
+                     ? options.own->make_replica(options.seed)
+                     : make_replica(options.model, options.norm, input, options.seed, gpu);
   if (!options.init.empty() && options.resume.empty())
     load_weights(options.init, options.model, *replica);
   return replica;

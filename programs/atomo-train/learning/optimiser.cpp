@@ -332,6 +332,7 @@ SecondMoment second_moment_of(const std::string& name) {
   if (name == "factored") return SecondMoment::factored;
   if (name == "scaled") return SecondMoment::scaled;
   if (name == "matched") return SecondMoment::matched;
+  if (name == "exact") return SecondMoment::exact;
   return SecondMoment::own;
 }
 
@@ -342,6 +343,7 @@ std::size_t elements_of(std::span<const atomo::LayerSpec> layers) {
 }
 
 void Optimiser::see_squares(std::size_t, const LayerSquares&) {}
+void Optimiser::see_exact(std::span<const float>) {}
 
 void Optimiser::take_step(std::span<float> weights, std::span<float> gradient,
                           std::uint32_t of_step) {

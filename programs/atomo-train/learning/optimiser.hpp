@@ -22,13 +22,14 @@
 
 namespace train {
 
-/// Where the second moment of matrices comes from, which adam and adamw divide by. All but `own` need
-/// `see_squares`.
+/// Where the second moment comes from, which adam and adamw divide by. factored, scaled and matched are of
+/// matrices and need `see_squares`; exact needs `see_exact`.
 enum class SecondMoment : std::uint8_t {
   own,       ///< from the gradients that the steps are taken along
   factored,  ///< from row and column means of the workers' squares
   scaled,    ///< own, times a number a layer that takes the codec's noise out of its sum
   matched,  ///< own, a layer's update as long as the one of factored is: tells direction from length
+  exact,    ///< of the average of the gradients as they were before their codec, for every entry
 };
 /// By what the command line calls them.
 [[nodiscard]] SecondMoment second_moment_of(const std::string& name);
@@ -64,6 +65,8 @@ class Optimiser {
   void take_step(std::span<float> weights, std::span<float> gradient, std::uint32_t step);
   /// The squares of factored layer i (`factored_layers`), before the step that they belong to.
   virtual void see_squares(std::size_t i, const LayerSquares& squares);
+  /// The average of all workers' gradients as they were before their codec, before the step that it belongs to.
+  virtual void see_exact(std::span<const float> average);
   /// One array a moment, each as long as the weights. All of the state there is.
   [[nodiscard]] std::vector<std::vector<float>>& moments() noexcept { return moments_; }
 

@@ -29,6 +29,8 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_,
                                          run.options.vote)) {
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
+  if (second_moment_of(run.options.second_moment) == SecondMoment::exact)
+    exact_.resize(learner_.compressor().elements());
 }
 
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
@@ -41,6 +43,8 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   const auto begin = Clock::now();
   if (tells_squares_) squares_->add(layer, values, scale_);
+  if (!exact_.empty())
+    std::ranges::copy(values, std::span(exact_).subspan(learner_.replica().offset(layer)).begin());
   exchange_->put(layer, values);
   report_.encode += milliseconds(Clock::now() - begin);
 }
@@ -79,6 +83,18 @@ void GatheringPeer::exchange_squares(std::uint32_t step) {
   timeline_.span("all-gather", "squares", encoded, end);
   const auto statuses = squares_->decode(all);
   for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
+}
+
+void GatheringPeer::exchange_exact() {
+  if (exact_.empty()) return;
+  std::vector<float> all(exact_.size() * workers_);
+  auto transfer = transport_.all_gather(std::as_bytes(std::span(exact_)),
+                                        std::as_writable_bytes(std::span(all)));
+  transport_.wait(transfer);
+  const auto over = static_cast<float>(1 / (scale_ * static_cast<double>(workers_)));
+  std::vector<float> average(exact_.size());
+  for (std::size_t i = 0; i < all.size(); ++i) average[i % average.size()] += over * all[i];
+  optimiser_->see_exact(average);
 }
 
 void GatheringPeer::see_squares(std::span<const float> average) {

@@ -31,6 +31,9 @@ class GatheringPeer : public Peer {
   /// Tells every rank of the squares of this one's gradients, of which `encode` made the payload,
   /// and takes in theirs. `put` has seen all layers. The optimiser sees them in `see_squares`.
   void exchange_squares(std::uint32_t step);
+  /// Tells every rank this one's gradients as they are, and the optimiser their average: an oracle's, so
+  /// that no figure counts their bytes. `put` has seen all layers.
+  void exchange_exact();
   /// Gives the optimiser the squares of a step that exchanged them.
   void see_squares(std::span<const float> average);
   /// Lengths, with the rest of the reports.
@@ -45,7 +48,8 @@ class GatheringPeer : public Peer {
   std::unique_ptr<Exchange> exchange_;
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
   bool tells_squares_ = false;              ///< at this step
-  double scale_ = 1;                        ///< of its gradients
+  std::vector<float> exact_;  ///< this rank's gradients, where the second moment is of them
+  double scale_ = 1;          ///< of its gradients
 };
 
 }  // namespace train

@@ -32,7 +32,8 @@ class Arm:
         return f"{self.title()}, rate {rate:g}"
 
     def codec(self):
-        return self.arguments[self.arguments.index("--codec") + 1]
+        """Of an algorithm that has codecs of its own, its options."""
+        return dict(zip(self.arguments[::2], self.arguments[1::2])).get("--codec") or " ".join(map(str, self.arguments))
 
 
 def uncompressed(rates):

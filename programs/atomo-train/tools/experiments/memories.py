@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs with and without a memory of what was not sent, for a transformer at equal bits and several rates.
 
-The arms at a number of bits a parameter are atomo without a memory; ef-atomo, which keeps atoms by their size and sends
-later what it left out; both with the factored second moment; atomo-shares, with that and budgets by each step's rate; ef-topk; ef-chunks, SparseLoCo's messages in every step
-(arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv 2411.19870), at rates of its own.
-All others step with AdamW.
+The arms at a number of bits a parameter are atomo without a memory; atomo-shares, with the factored second moment and budgets by
+each step's rate; ef-atomo, which keeps atoms by their size and sends later what it left out; ef-topk; ef-chunks, SparseLoCo's
+messages in every step (arXiv 2508.15706); and demo, DeMo's messages and its step along the sign of their mean (arXiv
+2411.19870), at rates of its own. All others step with AdamW. At sizes of their own are f16, qsgd and powersgd, of rank 1. An arm
+whose name ends with -factored has the factored second moment in place of Adam's own.
 """
 
 import argparse
@@ -16,8 +17,12 @@ from experiments.series import run, series_options
 
 RATES = (0.001, 0.002, 0.004)
 SIGN_RATES = (0.0003, 0.001, 0.003)
-# At sizes of their own.
-FIXED = {"f16": "identity:dtype=f16", "qsgd": "qsgd:bits=2"}
+# At sizes of their own: what they have on the command line.
+FIXED = {
+    "f16": ("--codec", "identity:dtype=f16"),
+    "qsgd": ("--codec", "qsgd:bits=2"),
+    "powersgd": ("--algorithm", "powersgd", "--rank", "1"),
+}
 
 
 def atomo(bits):
@@ -31,21 +36,23 @@ def nearest(bits):
 # At so many bits a parameter: what makes the codec, and what is added to the command line.
 AT_BITS = {
     "atomo": (atomo, ()),
-    "atomo-factored": (atomo, FACTORED),
     "atomo-shares": (atomo, SHARES),
     "ef-atomo": (nearest, ()),
-    "ef-atomo-factored": (nearest, FACTORED),
     "ef-topk": (lambda bits: f"ef+{topk_for(bits)}", ()),
     "ef-chunks": (lambda bits: f"ef:decay=0.95+{chunks_for(bits, '2')}", ()),
     "demo": (lambda bits: f"momentum:beta=0.999+{chunks_for(bits, 'sign', ',dct=64')}", ("--optimizer", "signsgd")),
 }
+# Those with a second moment of Adam's have an arm with the factored one beside it. PowerSGD's messages add up before anyone
+# decodes them, so that there is none.
+FIXED |= {f"{name}-factored": (*FIXED[name], *FACTORED) for name in ("f16", "qsgd")}
+AT_BITS |= {f"{name}-factored": (AT_BITS[name][0], FACTORED) for name in ("atomo", "ef-atomo", "ef-topk", "ef-chunks")}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arm_options(parser, ("uncompressed", *FIXED, *AT_BITS), "0.001, 0.002 and 0.004", steps=300, batch=8)
     parser.add_argument("--bits", type=float, nargs="+", default=[0.5, 0.25, 0.125], help="a parameter, of all but "
-                        f"uncompressed, {' and '.join(FIXED)}")
+                        f"uncompressed, {', '.join(FIXED)}")
     options = series_options(parser, "memories-{steps}-steps")
     if options.quick:
         shorten(options, steps=3)
@@ -54,7 +61,7 @@ def arguments():
 
 
 def arms(options):
-    found = [uncompressed(RATES), *(Arm(name, ("--codec", codec), RATES) for name, codec in FIXED.items())]
+    found = [uncompressed(RATES), *(Arm(name, words, RATES) for name, words in FIXED.items())]
     for bits in options.bits:
         found += [Arm(name, ("--codec", codec(bits), *more), SIGN_RATES if name == "demo" else RATES, f"{bits:g} bits")
                   for name, (codec, more) in AT_BITS.items()]
