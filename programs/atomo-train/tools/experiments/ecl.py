@@ -134,20 +134,24 @@ def table(options, outcomes):
 
 def plot(options, outcomes):
     how = options.settings[0]
-    drawn, all_axes = figure(1, len(options.graphs), figsize=(6.5 * len(options.graphs), 5), squeeze=False)
-    for axes, graph in zip(all_axes[0], options.graphs):
+    columns = len(options.graphs)
+    drawn, grid = figure(2, columns, figsize=(6.5 * columns, 8), squeeze=False, sharex=True)
+    for above, below, graph in zip(*grid, options.graphs):
         for number, method in enumerate(lines_of(options)):
             outcome, theirs = found(outcomes, how, method, graph), published(options, graph, method)
             if outcome.failed:
                 continue
-            axes.plot(*outcome.curve(), color=f"C{number}", label=method)
+            above.plot(*outcome.curve(), color=f"C{number}", label=method)
+            below.plot(*outcome.curve("loss", 1), color=f"C{number}")
             if theirs:
-                axes.axhline(theirs, color=f"C{number}", linestyle=":", linewidth=1)
-        axes.set_title(name_of(graph))
-        axes.set_xlabel("steps of each node")
-        axes.grid(True, alpha=0.3)
-    all_axes[0][0].set_ylabel(f"accuracy on {TEST_SAMPLES:,} test samples, mean over nodes, %\n(dotted: published, of all)")
-    all_axes[0][-1].legend(fontsize="small")
+                above.axhline(theirs, color=f"C{number}", linestyle=":", linewidth=1)
+        above.set_title(name_of(graph))
+        below.set_xlabel("steps of each node")
+        for axes in (above, below):
+            axes.grid(True, alpha=0.3)
+    grid[0][0].set_ylabel(f"accuracy on {TEST_SAMPLES:,} test samples, mean over nodes, %\n(dotted: published, of all)")
+    grid[1][0].set_ylabel("loss on them")
+    grid[0][-1].legend(fontsize="small")
     drawn.suptitle(f"{options.model}, {options.nodes} nodes with 8 of 10 classes each, {how.title()}")
     return drawn
 

@@ -47,10 +47,10 @@ class Outcome:
         """For each test before the last, which alone is of all samples, the events of the seeds."""
         return list(zip(*(tests_of(events)[:-1] for events in self.runs)))
 
-    def curve(self):
-        """(steps, accuracy in percent) of the tests on the way, means over seeds."""
+    def curve(self, key="accuracy", factor=100):
+        """(steps, accuracy in percent) of the tests on the way, means over seeds; or another figure, times `factor`."""
         tests = self.on_the_way()
-        return [at[0]["steps"] for at in tests], [100 * mean([event["accuracy"] for event in at]) for at in tests]
+        return [at[0]["steps"] for at in tests], [factor * mean([event[key] for event in at]) for at in tests]
 
 
 def series_options(parser, name):
