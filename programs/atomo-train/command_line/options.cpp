@@ -128,6 +128,13 @@ void check_vote(const Options& o) {
   }
 }
 
+/// \throws CLI::ValidationError where changes of gradients and of weights cannot be compared.
+void check_lazy(const Options& o) {
+  if (o.lazy == 0) return;
+  if (o.loss_scale != 1)
+    throw CLI::ValidationError("--lazy", "compares gradients with weights: no --loss-scale");
+}
+
 /// \throws CLI::ValidationError for what does not go with a schedule. Sets the factor of `step`.
 void check_schedule(const CLI::App& app, Options& o) {
   const bool falls = o.schedule == "step" || o.schedule == "exponential";
@@ -320,6 +327,7 @@ Options parse_options(int argc, char** argv, const OwnModel* own) {
     check_memories(o);
     check_second_moment(app, o);
     check_vote(o);
+    check_lazy(o);
     check_schedule(app, o);
     check_shares(o);
     check_samples(app, o);
@@ -358,6 +366,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"asynchronous", asynchronous},
       {"gossip-step", gossip_step},
       {"codec-scale", codec_scale},
+      {"lazy", lazy},
       {"split", split},
       {"pixels", pixels},
       {"image-size", image_size},
