@@ -116,15 +116,13 @@ void check_second_moment(const CLI::App& app, const Options& o) {
 /// \throws CLI::ValidationError where not all layers are sent as signs, or bits cannot be counted.
 void check_vote(const Options& o) {
   if (!o.vote) return;
-  if (o.on_device()) throw CLI::ValidationError("--vote", "works with --device cpu only");
   if (o.loss_scale != 1) throw CLI::ValidationError("--vote", "a majority has no --loss-scale");
   const auto policy = atomo::Policy::parse(o.policy);
   for (const auto& rule : policy.rules()) {
-    const std::string spec = rule.codec.to_string();
-    if (spec != "sign" && (!spec.starts_with("sign:") || spec.find('+') != std::string::npos)) {
-      throw CLI::ValidationError(
-          "--vote", "needs layers of sign alone, not of " + spec + ": give --codec sign");
-    }
+    const atomo::Traits& traits = rule.codec.traits();
+    if (traits.votes && !traits.memory) continue;
+    throw CLI::ValidationError("--vote", "needs layers of sign alone, not of " +
+                                             rule.codec.to_string() + ": give --codec sign");
   }
 }
 
