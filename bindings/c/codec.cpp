@@ -84,6 +84,7 @@ atomo_status atomo_codec_traits(const atomo_codec* codec, atomo_traits* traits) 
     out.cuda = t.cuda;
     out.bounded = t.bounded;
     out.memory = t.memory;
+    out.votes = t.votes;
   });
 }
 

@@ -31,6 +31,7 @@ nb::dict traits_of(const PyCodec& self) {
   traits["smallest"] = t.smallest;
   traits["highest"] = t.highest;
   traits["linear"] = t.linear;
+  traits["votes"] = t.votes;
   traits["averages_over_workers"] = t.averages_over_workers;
   traits["fixed_size"] = t.fixed_size;
   traits["bounded"] = t.bounded;

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// Payload arithmetic: messages of coordinates on one grid add without being decoded, and signs are
-/// counted as votes.
+/// counted as votes. Messages on a device vote by `Compressor::vote`.
 ///
 /// A decoded coordinate is level * D, an integer times the grid step, so messages of one step add
 /// as integers. A server that adds W payloads decodes once instead of W times, and what it hands

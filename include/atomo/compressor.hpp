@@ -188,6 +188,16 @@ class Compressor {
   Status decode_add_all(std::span<const ConstBytes> messages, float alpha,
                         std::span<const TensorView> layers, const Context& context) const noexcept;
 
+  /// Majority vote, of layers that are all of `sign` (`Traits::votes`): each entry becomes the sign of the
+  /// sum of the messages' signs, as of `atomo::vote` (arithmetic.hpp), also on a device, where no bit
+  /// leaves it. f32 views only; a layer that is non-finite in one message becomes NaN. On a device at
+  /// most 2^24 messages, and `Context::statuses` tells which was refused; on the host that stays
+  /// untouched. On failure the views' contents are unspecified. Neither allocates nor waits.
+  Status vote(std::span<const ConstBytes> messages, std::span<const TensorView> layers,
+              const Context& context) const noexcept;
+  /// Workspace of `vote` for so many messages, where the compressor's tensors are.
+  [[nodiscard]] std::size_t vote_workspace_bytes(std::size_t messages) const noexcept;
+
   /// Fixes the key and the price of a step whose layers come one by one. The price is predicted
   /// from earlier steps; in the first step each layer solves for its own. `key.tensor` must be 0.
   /// `wrong_stage` when a step is under way. `unsupported` when the layers' heads leave no room for

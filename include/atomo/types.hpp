@@ -253,6 +253,7 @@ struct Traits {
   /// Nor above this: the largest magnitude that a message can hold.
   double highest = std::numeric_limits<double>::infinity();
   bool linear = false;  ///< payloads add without decoding (of coordinates: arithmetic.hpp)
+  bool votes = false;   ///< of signs, which are counted without decoding (`vote`, arithmetic.hpp)
   bool averages_over_workers =
       false;  ///< workers' errors are independent, so the mean's variance falls with 1/W
   bool fixed_size = false;  ///< the size depends on the shape alone

@@ -40,6 +40,11 @@ class DeviceModel {
                         std::span<const TensorView> views,
                         const Context& context) const noexcept = 0;
 
+  /// The signs of the sums of the messages' signs, into f32 views: `unsupported` where the layers are not
+  /// all of `sign`. At most 2^24 messages. Workspace as of `decode`.
+  virtual Status vote(std::span<const ConstBytes> messages, std::span<const TensorView> views,
+                      const Context& context) const noexcept = 0;
+
   /// Sets up, as `make_model`: the layers from `first` on, whose messages belong to the steps of this
   /// model, which outlives them.
   [[nodiscard]] virtual std::unique_ptr<DeviceModel> make_part(std::span<const LayerPlan> layers,

@@ -22,7 +22,7 @@ Traits Stages::traits() const {
     t.omega = t.contraction = t.largest = std::nullopt;
   }
   if (!lossless) return t;
-  t.linear = t.fixed_size = t.capturable = t.cuda = false;
+  t.linear = t.votes = t.fixed_size = t.capturable = t.cuda = false;
   t.allocates = true;
   return t;
 }

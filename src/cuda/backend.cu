@@ -269,6 +269,22 @@ class Model final : public backend::DeviceModel {
     return status_of(queue, Status::ok);
   }
 
+  Status vote(std::span<const ConstBytes> messages, std::span<const TensorView> views,
+              const Context& context) const noexcept override {
+    constexpr std::size_t kMost = std::size_t{1} << 24;  // sums of signs are whole numbers in f32
+    if (messages.empty() || messages.size() > kMost) return Status::invalid_argument;
+    const auto counts = [](const LayerPlan& layer) {
+      return layer.kind.method == MethodId::sign && layer.kind.dtype == DType::f32;
+    };
+    if (!std::ranges::all_of(layers_, counts)) return Status::unsupported;
+    if (const Status s = check_views(views); failed(s)) return s;
+    if (context.workspace.size() < decode_.workspace_bytes()) return Status::workspace_too_small;
+    if (context.stream == nullptr) return Status::invalid_argument;
+    Queue queue(context.stream);
+    count_votes(decode_.frame(context.workspace), decode_.plan(), messages, views, context, queue);
+    return status_of(queue, Status::ok);
+  }
+
   std::unique_ptr<DeviceModel> make_part(std::span<const LayerPlan> layers,
                                          const format::HeadLayout& head,
                                          std::size_t first) const override {

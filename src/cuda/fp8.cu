@@ -31,7 +31,7 @@ __global__ void write_fp8(const Frame frame, const Plan plan) {
   const math::Fp8Type type = math::fp8_type(job.params);
   const int exponent = math::fp8_scale(type, frame(plan.maxima.results)[job.largest]);
   const auto scale = static_cast<float>(math::power_of_two(exponent));
-  const double inverse = math::power_of_two(-exponent);
+  const math::Fp8Grid grid = math::fp8_grid(type, exponent);
   const Entries entries = frame.entries(job.layer);
   const Philox draws(frame.key(job.layer), Purpose::fp8);
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
@@ -48,7 +48,7 @@ __global__ void write_fp8(const Frame frame, const Plan plan) {
     for (unsigned k = 0; k < 4; ++k) {
       if (i + k >= job.n) continue;
       const std::uint32_t sign = x[k] < 0 ? 0x80u : 0u;
-      four |= (math::fp8_code(type, scale, inverse, std::fabs(x[k]), words[k]) | sign) << (8 * k);
+      four |= (math::fp8_code(grid, std::fabs(x[k]), words[k]) | sign) << (8 * k);
     }
     if (i < job.n) store_word(body + kScaleBytes + i, four);
   }

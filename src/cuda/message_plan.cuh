@@ -36,13 +36,14 @@ namespace atomo::cuda {
 using EncodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    identity::Plan, fp8::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan, chunk_topk::Plan, atoms::Plan,
-    coordinate::Plan, factors::Plan>;
+    identity::Plan, fp8::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::Plan, random_k::Plan,
+    chunk_topk::Plan, atoms::Plan, coordinate::Plan, factors::Plan>;
 using DecodePlans = std::tuple<
 #define ATOMO_FIXED_LENGTH(id) fixed_length::Plan<MethodId::id>,
 #include "format/methods.def"
-    identity::Plan, fp8::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::DecodePlan, random_k::Plan, chunk_topk::DecodePlan,
-    atoms::DecodePlan, coordinate::DecodePlan, factors::DecodePlan>;
+    identity::Plan, fp8::Plan, qsgd::Plan, ternary::Plan, sign::Plan, topk::DecodePlan,
+    random_k::Plan, chunk_topk::DecodePlan, atoms::DecodePlan, coordinate::DecodePlan,
+    factors::DecodePlan>;
 
 /// The layers of a message as plans take them, with the head's tables.
 struct MessageShape {
@@ -207,6 +208,28 @@ inline void decode_messages(const Frame& frame, const MessagePlan<DecodePlans>& 
     if (!sums || !last) continue;
     round_half_sums(frames.first, plan.halves, plan.first_key, queue);
     close(frames, into, {words.all, nullptr}, queue, true);
+  }
+}
+
+/// Launches all stages of a vote over messages whose layers are all signs in f32, as many at once as go
+/// together.
+inline void count_votes(const Frame& frame, const MessagePlan<DecodePlans>& plan,
+                        std::span<const ConstBytes> messages, std::span<const TensorView> views,
+                        const Context& context, Queue& queue) {
+  for (std::size_t m = 0; m < messages.size(); m += kMessagesAtOnce) {
+    Frames frames;
+    frames.first = frame;
+    for (const ConstBytes message :
+         messages.subspan(m, std::min<std::size_t>(kMessagesAtOnce, messages.size() - m)))
+      frames.places[frames.count++] = {const_cast<std::byte*>(message.data()), message.size()};
+    frames.first = frames[0];
+    const StatusWords words{context.status,
+                            context.statuses == nullptr ? nullptr : context.statuses + m};
+    open(frames, {}, views, plan.room, queue);
+    const sign::VoteInto into{m != 0, m + frames.count == messages.size()};
+    const auto& signs = std::get<sign::Plan>(plan.operations);
+    if (!signs.empty()) sign::count(frames, signs, into, queue);
+    close(frames, {}, words, queue, m != 0);
   }
 }
 

@@ -4,7 +4,8 @@
 ///
 /// Mapping: a warp a unit of 1,024 entries, whole buckets of 128 to 1,024. A lane owns four neighbours
 /// of a row of 128 entries, which are a whole block of draws; a row lies in one bucket. Writing, a
-/// bucket is read twice, for its ends and for its codes, the second time from the L1 cache.
+/// bucket is read twice, for its ends and for its codes, the second time from the L1 cache. Codes are
+/// estimated in f32; a lane that has one in doubt, one of 1,024 at 8 bits, takes f64.
 ///
 /// Traffic an element, the least: written from 4 bytes read (2 for halves), 1 or 1/2 written and 8 a
 /// bucket; decoded from as many read a message, 4 written (and 4 read when added) for all messages
@@ -49,9 +50,14 @@ __device__ float of_order(std::uint32_t order) {
   return __uint_as_float((order >> 31) != 0 ? order & 0x7FFFFFFFu : ~order);
 }
 
-/// By a whole warp: the grid of the entries [begin, end); `finite` is what this lane read.
-__device__ math::MinmaxGrid find_grid(const Entries& entries, std::uint64_t begin,
-                                      std::uint64_t end, std::uint32_t levels, bool& finite) {
+/// Least and largest entry of a bucket.
+struct Ends {
+  float least, largest;
+};
+
+/// By a whole warp: the ends of the entries [begin, end); `finite` is what this lane read.
+__device__ Ends find_ends(const Entries& entries, std::uint64_t begin, std::uint64_t end,
+                          bool& finite) {
   std::uint32_t least = ~0u, largest = 0;
   for (std::uint64_t row = begin; row < end; row += kSumRow) {
     const std::uint64_t i = row + 4 * lane();
@@ -67,8 +73,35 @@ __device__ math::MinmaxGrid find_grid(const Entries& entries, std::uint64_t begi
       largest = order > largest ? order : largest;
     }
   }
-  return math::minmax_grid(of_order(__reduce_min_sync(kAllLanes, least)),
-                           of_order(__reduce_max_sync(kAllLanes, largest)), levels);
+  return {of_order(__reduce_min_sync(kAllLanes, least)),
+          of_order(__reduce_max_sync(kAllLanes, largest))};
+}
+
+/// The codes of a lane's four entries, each at `width` bits. Estimated in f32; where one of them may
+/// be wrong, in f64. Entries that are not finite have the code 0: their message is refused.
+__device__ std::uint32_t four_codes(const math::MinmaxGrid& grid,
+                                    const math::MinmaxEstimate& estimate, bool estimates,
+                                    std::uint32_t levels, const float (&x)[4], unsigned count,
+                                    const PhiloxWords& words, unsigned width) {
+  std::uint32_t four = 0;
+  bool doubt = !estimates;
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k) {
+    float distance;
+    const float up = math::minmax_estimated(estimate, x[k], words[k], distance);
+    if (k >= count || !is_finite(x[k])) continue;
+    doubt |= distance > estimate.sure;
+    four |= static_cast<std::uint32_t>(up) << (width * k);
+  }
+  if (!doubt) return four;
+  const double inverse = math::minmax_inverse(grid);
+  four = 0;
+#pragma unroll
+  for (unsigned k = 0; k < 4; ++k) {
+    if (k >= count || !is_finite(x[k])) continue;
+    four |= math::minmax_code(grid, inverse, levels, x[k], words[k]) << (width * k);
+  }
+  return four;
 }
 
 __global__ void write_minmax(const Frame frame, const MinmaxPlan plan) {
@@ -86,26 +119,23 @@ __global__ void write_minmax(const Frame frame, const MinmaxPlan plan) {
 #pragma unroll 1
   for (std::uint64_t begin = first; begin < stop; begin += bucket) {
     const std::uint64_t end = stop - begin < bucket ? stop : begin + bucket;
-    const math::MinmaxGrid grid = find_grid(entries, begin, end, layout.levels, finite);
+    const Ends ends = find_ends(entries, begin, end, finite);
+    const math::MinmaxGrid grid = math::minmax_grid(ends.least, ends.largest, layout.levels);
     if (lane() == 0) {
       std::byte* const own = grids + 8 * (begin >> layout.bucket_log);
       store_word(own, __float_as_uint(grid.low));
       store_word(own + 4, __float_as_uint(grid.step));
     }
-    const double inverse = math::minmax_inverse(grid);
+    math::MinmaxEstimate estimate;
+    const bool estimates = math::minmax_estimate(grid, ends.largest, layout.levels, estimate);
 #pragma unroll 1
     for (std::uint64_t row = begin; row < end; row += kSumRow) {
       const std::uint64_t i = row + 4 * lane();
       float x[4];
       entries.four(i, end, x);
-      const PhiloxWords words = draws(i / 4);
-      const unsigned width = layout.nibbles ? 4 : 8;
-      std::uint32_t four = 0;
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) {
-        if (i + k >= end || !is_finite(x[k])) continue;
-        four |= math::minmax_code(grid, inverse, layout.levels, x[k], words[k]) << (width * k);
-      }
+      const unsigned count = i >= end ? 0 : end - i < 4 ? static_cast<unsigned>(end - i) : 4;
+      std::uint32_t four = four_codes(grid, estimate, estimates, layout.levels, x, count,
+                                      draws(i / 4), layout.nibbles ? 4 : 8);
       if (layout.nibbles) {
         four |= __shfl_down_sync(kAllLanes, four, 1) << 16;
         if (lane() % 2 == 0 && i < end) store_word(codes + i / 2, four);

@@ -11,6 +11,11 @@
 /// scale or means 4 read once more before (reduce.cu); decoded from 1/8 read a message, 4 written (and 4 read
 /// when added), whatever the number of messages. No shared memory. Bits need no order. Words of the message are stored whole where it is
 /// aligned to 4, else in bytes; values in 16 bytes where the tensor is aligned to them.
+///
+/// A vote: each lane adds its words of the messages, 32 entries at once, into four planes that hold how
+/// many of eight messages say minus, a bit an entry; a row's lanes then take their entries' bits as
+/// decoding does. 1/8 read a message; 4 written for eight messages, and 4 read from the ninth message on.
+/// Sums of signs are whole numbers, so no order matters.
 
 #include "cuda/sign.cuh"
 
@@ -131,6 +136,65 @@ __global__ void decode_sign(const Frames frames, const Plan plan, const DecodeIn
   }
 }
 
+/// The sign of a sum of signs; NaN stays NaN.
+__device__ float majority(float sum) {
+  if (sum > 0) return 1;
+  return sum < 0 ? -1.0f : sum;
+}
+
+__global__ void count_signs(const Frames frames, const Plan plan, const VoteInto into) {
+  const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
+  if (!at) return;
+  const Job& job = *at.entry;
+  const std::uint64_t bit_bytes = divide_up(job.n, 8), bytes = job.scale_bytes + bit_bytes;
+  const std::uint64_t first = at.index * kUnit;
+  constexpr unsigned kRows = kUnit / kSumRow;
+  constexpr unsigned kPlanes = 4;
+  static_assert(kMessagesAtOnce < 1u << kPlanes);
+  std::uint32_t planes[kPlanes] = {};
+  float messages = 0;
+#pragma unroll 1
+  for (std::uint32_t left = open_fixed_bodies(frames, job.layer, bytes, Status::truncated);
+       left != 0;) {
+    const Frame frame = frames[take_message(left)];
+    const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+    const Scales scales = scales_of(job, body, first + std::uint64_t{lane() % kRows} * kSumRow);
+    const bool valid = is_magnitude(scales.plus) && is_magnitude(scales.minus) &&
+                       clean_padding(job, body, bytes, first + kUnit >= job.n);
+    if (__all_sync(kAllLanes, valid) == 0 && lane() == 0) frame.refuse(job.layer, Status::corrupt);
+    std::uint32_t carry = BitView(body + job.scale_bytes, bit_bytes).peek32(first + 32 * lane());
+#pragma unroll
+    for (unsigned p = 0; p < kPlanes; ++p) {
+      const std::uint32_t both = planes[p] & carry;
+      planes[p] ^= carry;
+      carry = both;
+    }
+    messages += 1;
+  }
+  float* const y = frames.first.layer(job.layer).y;
+#pragma unroll
+  for (unsigned row = 0; row < kRows; ++row) {
+    const std::uint64_t i = first + row * kSumRow + 4 * lane();
+    std::uint32_t minus[kPlanes];
+#pragma unroll
+    for (unsigned p = 0; p < kPlanes; ++p)
+      minus[p] = __shfl_sync(kAllLanes, planes[p], static_cast<int>(4 * row + lane() / 8)) >>
+                 (lane() % 8 * 4);
+    if (i >= job.n) continue;
+    float sum[4] = {};
+    if (into.continues) Entries{y, DType::f32}.four(i, job.n, sum);
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      std::uint32_t count = 0;
+#pragma unroll
+      for (unsigned p = 0; p < kPlanes; ++p) count |= (minus[p] >> k & 1u) << p;
+      sum[k] += messages - 2 * static_cast<float>(count);
+      if (into.last) sum[k] = majority(sum[k]);
+    }
+    put_four(y, i, job.n, sum, {});
+  }
+}
+
 bool scaled(const LayerPlan& layer) {
   return is_of<MethodId::sign>(layer) &&
          format::sign_config(layer.kind.params).scale != SignScale::one;
@@ -178,6 +242,10 @@ void write(const Frame& frame, const Plan& plan, Queue& queue) {
 
 void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
   queue.launch_warps(decode_sign, plan.jobs.units.units, frames, plan, into);
+}
+
+void count(const Frames& frames, const Plan& plan, VoteInto into, Queue& queue) {
+  queue.launch_warps(count_signs, plan.jobs.units.units, frames, plan, into);
 }
 
 }  // namespace atomo::cuda::sign

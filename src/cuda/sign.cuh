@@ -27,4 +27,13 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue);
 void write(const Frame& frame, const Plan& plan, Queue& queue);
 void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue);
 
+/// A vote's messages go through memory kMessagesAtOnce at a time: until the last of them y holds the sum
+/// of the signs so far.
+struct VoteInto {
+  bool continues = false;  ///< y has the sum of earlier messages
+  bool last = false;       ///< y becomes the sign of the sum
+};
+/// y[i] = the sum of the messages' signs, or its sign. One launch.
+void count(const Frames& frames, const Plan& plan, VoteInto into, Queue& queue);
+
 }  // namespace atomo::cuda::sign

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "core/host_device.hpp"
-#include "math/draw_between.hpp"
 
 namespace atomo::math {
 
@@ -67,24 +66,59 @@ struct Fp8Type {
   return v < kMost ? v : kMost;
 }
 
-/// The code of a magnitude that is at most the largest number times the scale; `inverse` is 1/scale,
-/// `random` uniform over 32 bits.
-[[nodiscard]] ATOMO_HD constexpr std::uint32_t fp8_below(const Fp8Type& type, double inverse,
-                                                         float magnitude) noexcept {
-  const double y = static_cast<double>(magnitude) * inverse;  // exact
-  const int own = exponent_of(y), exponent = own < type.least_exponent ? type.least_exponent : own;
-  const auto units = static_cast<std::uint32_t>(y * power_of_two(type.mantissa - exponent));
-  return (static_cast<std::uint32_t>(exponent - type.least_exponent) << type.mantissa) + units;
+/// Where the magnitudes of a layer stand under its scale, so that a code and its chance to go up are
+/// fields of an f32's bits: shifts and one comparison an entry, all exact.
+struct Fp8Grid {
+  int mantissa;  ///< of the type
+  /// 1, or 2^32 under a scale so small that the type's normal numbers are among the subnormal f32:
+  /// magnitudes times `lift` are normal from `origin` on.
+  float lift;
+  std::uint32_t origin;  ///< exponent field of the type's least normal number, lifted
+  bool at_top;           ///< the largest number is beyond the largest f32
+};
+[[nodiscard]] ATOMO_HD constexpr Fp8Grid fp8_grid(const Fp8Type& type, int scale) noexcept {
+  const bool small = scale < -100;
+  const int least = scale + type.least_exponent + (small ? 32 : 0) + 127;
+  return {type.mantissa, small ? 0x1p32f : 1.0f, static_cast<std::uint32_t>(least),
+          scale + type.largest_exponent > 127};
 }
-[[nodiscard]] ATOMO_HD constexpr std::uint32_t fp8_code(const Fp8Type& type, float scale,
-                                                        double inverse, float magnitude,
+
+/// The last code whose number is not above a magnitude, and how many of 2^32 draws go up from it.
+struct Fp8Step {
+  std::uint32_t code, chance;
+};
+/// Of a magnitude that is at most the largest number, itself below 2^128. As a whole number and a
+/// fraction of the distance of the type's numbers there, it is the f32's significand over 2^f; the
+/// chance is the fraction, rounded up to a multiple of 2^-32.
+[[nodiscard]] ATOMO_HD constexpr Fp8Step fp8_step(const Fp8Grid& grid, float magnitude) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(magnitude * grid.lift);
+  const std::uint32_t field = bits >> 23, own = field > 0 ? field : 1;
+  // The hidden bit, or the subnormal significand again.
+  const std::uint32_t hidden = bits < 0x800000u ? bits : 0x800000u;
+  const std::uint32_t significand = (bits & 0x7FFFFFu) | hidden;
+  const std::uint32_t above = own > grid.origin ? own : grid.origin;
+  const std::uint32_t f = above - own + static_cast<std::uint32_t>(23 - grid.mantissa);
+  const std::uint32_t units = significand >> (f < 31 ? f : 31);
+  const std::uint32_t left = f < 32 ? 32 - f : 0, beyond = f > 32 ? f - 32 : 0;
+  const std::uint32_t right = beyond < 31 ? beyond : 31;
+  const std::uint32_t chance = ((significand << left) + ((1u << right) - 1)) >> right;
+  return {((above - grid.origin) << grid.mantissa) + units, chance};
+}
+
+/// The code of a magnitude that is at most the largest number times the scale; `random` is uniform
+/// over 32 bits. The number after the last below the largest f32 is decoded to that f32, so the step
+/// there is shorter by a unit of the significand.
+[[nodiscard]] ATOMO_HD constexpr std::uint32_t fp8_code(const Fp8Grid& grid, float magnitude,
                                                         std::uint32_t random) noexcept {
-  const std::uint32_t code = fp8_below(type, inverse, magnitude);
-  if (code >= type.last_code) return type.last_code;
-  const auto below = static_cast<double>(fp8_value(type, code, scale)),
-             above = static_cast<double>(fp8_value(type, code + 1, scale));
-  const bool up = draw_between(static_cast<double>(magnitude) - below, above - below, random);
-  return code + (up ? 1u : 0u);
+  const Fp8Step step = fp8_step(grid, magnitude);
+  bool up = random < step.chance;
+  const auto bits = std::bit_cast<std::uint32_t>(magnitude);
+  const int f = 23 - grid.mantissa;
+  if (grid.at_top && bits >> f == 0x7F7FFFFFu >> f) {
+    const std::uint32_t last = (1u << f) - 1;
+    up = std::uint64_t{random} * last < std::uint64_t{bits & last} << 32;
+  }
+  return step.code + (up ? 1u : 0u);
 }
 
 }  // namespace atomo::math

@@ -5,6 +5,7 @@
 /// entry is beyond it. A bucket of one value has the step 0.
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -73,6 +74,47 @@ struct MinmaxGrid {
              above = static_cast<double>(minmax_value(grid, code + 1));
   const bool up = draw_between(static_cast<double>(x) - below, above - below, random);
   return code + (up ? 1u : 0u);
+}
+
+/// An estimate of `minmax_code` in f32, which says where it may be wrong.
+///
+/// The values of neighbouring codes and a draw w put an entry at S = code + chance - w, and its code is
+/// S rounded up. (x - low) / step - w in f32 is near S, in units u = 2^-24 (L + 1):
+/// - three roundings, of the difference, of 1/step and of the product: 3.01 u;
+/// - values are rounded to f32, which moves the ends of the step that x is in by 2^-24 of the largest
+///   magnitude, at most 4 (L + 1) steps: 4 u;
+/// - the draw has 24 bits (2^-24), the last difference is rounded: 0.57 u;
+/// - draw_between's product is rounded, 2^-53 of a step.
+/// All are below 8 u. So the estimate is the code where S is farther than that from whole numbers.
+struct MinmaxEstimate {
+  float low, inverse;
+  float sure;  ///< largest distance of S's fraction from 1/2 at which the estimate is the code
+};
+/// False where the bucket's steps are out of f32's range or too near its rounding: the estimate is of
+/// no use.
+[[nodiscard]] ATOMO_HD constexpr bool minmax_estimate(const MinmaxGrid& grid, float largest,
+                                                      std::uint32_t levels,
+                                                      MinmaxEstimate& estimate) noexcept {
+  const bool one_value = grid.step == 0;
+  estimate = {grid.low, one_value ? 0.0f : 1.0f / grid.step,
+              0.5f - 0x1p-21f * static_cast<float>(levels + 1)};
+  const float low = grid.low < 0 ? -grid.low : grid.low;
+  const float high = largest < 0 ? -largest : largest;
+  const float most = low > high ? low : high;
+  const float in_steps = 3.9f * static_cast<float>(levels + 1);
+  const bool in_range = grid.step > 0x1p-100f && grid.step < 0x1p100f;
+  return one_value || (in_range && most < grid.step * in_steps);
+}
+
+/// S rounded up, as a float, and in `distance` how far S's fraction is from 1/2.
+[[nodiscard]] ATOMO_HD inline float minmax_estimated(const MinmaxEstimate& estimate, float x,
+                                                     std::uint32_t random,
+                                                     float& distance) noexcept {
+  const float draw = static_cast<float>(random >> 8) * 0x1p-24f;
+  const float s = (x - estimate.low) * estimate.inverse - draw;
+  const float up = std::ceil(s);
+  distance = std::fabs((up - s) - 0.5f);
+  return up;
 }
 
 }  // namespace atomo::math

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "atomo/arithmetic.hpp"
 #include "atomo/container.hpp"
 #include "codec/spec.hpp"
 #include "core/fp_guard.hpp"
@@ -136,6 +137,18 @@ Status Compressor::decode_add_all(std::span<const ConstBytes> messages, float al
   if (any_half(layers))
     return report(context, impl_->add_through_f32(messages, alpha, layers, context));
   return atomo::decode_add_all(messages, alpha, layers, context);
+}
+
+Status Compressor::vote(std::span<const ConstBytes> messages, std::span<const TensorView> layers,
+                        const Context& context) const noexcept {
+  if (impl_->device != nullptr) return impl_->device->vote(messages, layers, context);
+  if (const Status s = impl_->check(layers); failed(s)) return report(context, s);
+  return atomo::vote(messages, layers, context);
+}
+
+std::size_t Compressor::vote_workspace_bytes(std::size_t messages) const noexcept {
+  if (impl_->device != nullptr) return impl_->device->decode_workspace_bytes();
+  return atomo::vote_workspace_bytes(messages);
 }
 
 Status Compressor::begin_step(const Key& key) noexcept {

@@ -94,7 +94,7 @@ class Codecs(ToolTest):
         self.assertGreaterEqual(len(codecs), 8)
         for codec in codecs:
             self.assertLessEqual({"unbiased", "bias_bound", "omega", "contraction", "largest", "step", "smallest", "highest",
-                                  "linear", "averages_over_workers",
+                                  "linear", "votes", "averages_over_workers",
                                   "fixed_size", "bounded", "allocates", "synchronises", "capturable", "cpu", "cuda"},
                                  set(codec["traits"]))
             self.succeed("encode", "--codec", codec["example"], "g.npy", "g.atomo")

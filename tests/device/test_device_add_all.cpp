@@ -308,5 +308,142 @@ TEST(DeviceAddAllOfAModel, SumsAreTheCpus) {
   }
 }
 
+/// Layers of signs of every scale: of long and short rows, without entries, of one entry.
+std::vector<LayerSpec> sign_layers() {
+  return {{"a", {3, 700}}, {"m", {2, 517}}, {"empty", {0, 3}}, {"s", {1030}}, {"one", {1}}};
+}
+const char* const kSigns = "m=sign:scale=means,bucket=128;s=sign:scale=mean;*=sign";
+
+struct Votes {
+  Status status = Status::ok;
+  std::vector<std::vector<std::byte>> y;
+  std::vector<Status> each;  ///< of the device alone
+};
+
+Votes votes_on_host(const Compressor& host, const Sent& sent) {
+  Votes votes;
+  std::vector<TensorView> views;
+  for (const LayerSpec& layer : host.layers()) votes.y.emplace_back(4 * layer.shape.elements());
+  for (std::size_t i = 0; i < votes.y.size(); ++i)
+    views.push_back({votes.y[i].data(), DType::f32, host.layers()[i].shape});
+  std::vector<std::byte> room(host.vote_workspace_bytes(sent.size()));
+  votes.status =
+      host.vote({std::vector<ConstBytes>(sent.begin(), sent.end())}, views, {.workspace = room});
+  return votes;
+}
+
+/// `shift`: of tensors, in entries.
+Votes votes_on_device(const Compressor& device, const Sent& sent, std::size_t shift) {
+  Votes votes;
+  std::vector<std::unique_ptr<Memory>> memory;
+  std::vector<TensorView> views;
+  for (const LayerSpec& layer : device.layers()) {
+    const std::size_t bytes = 4 * layer.shape.elements();
+    memory.push_back(std::make_unique<Memory>(bytes, 4 * shift));
+    memory.back()->fill(0x7E);  // what was there counts for nothing
+    views.push_back({memory.back()->data(), DType::f32, layer.shape, kDevice});
+  }
+  const Received received(sent);
+  const ModelBuffers buffers(device);
+  Context context = buffers.context();
+  context.statuses = received.statuses();
+  EXPECT_EQ(device.vote(received.bytes, views, context), Status::ok);
+  buffers.stream.wait();
+  votes.status = buffers.status.get();
+  votes.each = received.told();
+  for (std::size_t i = 0; i < memory.size(); ++i)
+    votes.y.push_back(memory[i]->get(4 * device.layers()[i].shape.elements()));
+  return votes;
+}
+
+Sent voters(Compressor& host, std::size_t count, bool broken) {
+  Sent sent;
+  for (std::size_t worker = 0; worker < count; ++worker) {
+    std::vector<std::vector<float>> x;
+    std::vector<ConstTensorView> views;
+    for (const LayerSpec& layer : host.layers()) {
+      x.push_back(heavy_tailed(layer.shape.elements(), worker + 2, 30));
+      for (std::size_t i = 0; i < x.back().size(); i += 7) x.back()[i] = 0;
+      if (broken && worker == 4 && layer.name == "s")
+        x.back()[5] = std::numeric_limits<float>::infinity();
+    }
+    for (std::size_t i = 0; i < x.size(); ++i)
+      views.push_back({x[i].data(), DType::f32, host.layers()[i].shape});
+    sent.push_back(
+        encode_on_host(host, views, {.seed = 5, .worker = static_cast<std::uint16_t>(worker)})
+            .bytes);
+  }
+  return sent;
+}
+
+TEST(DeviceVotes, AreTheCpus) {
+  Compressor host(sign_layers(), Policy::parse(kSigns)),
+      device(sign_layers(), Policy::parse(kSigns), {.device = Device::cuda});
+  EXPECT_TRUE(host.codec(0).traits().votes);
+  for (const bool broken : {false, true}) {
+    const Sent all = voters(host, 19, broken);
+    for (const std::size_t count : {1u, 2u, 7u, 8u, 9u, 16u, 19u}) {
+      SCOPED_TRACE(count);
+      const Sent sent(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+      const Votes expected = votes_on_host(host, sent);
+      ASSERT_EQ(expected.status, broken && count > 4 ? Status::non_finite : Status::ok);
+      const Votes found = votes_on_device(device, sent, count % 4);
+      EXPECT_EQ(found.status, expected.status);
+      for (std::size_t i = 0; i < found.y.size(); ++i)
+        EXPECT_TRUE(found.y[i] == expected.y[i]) << device.layers()[i].name;
+    }
+  }
+}
+
+/// Damage with and without sound checksums, in each of ten messages. Where a message is of other layers, the
+/// CPU, which compares messages with one another, has another reason.
+TEST(DeviceVotes, TellWhichMessageIsRefused) {
+  Compressor host(sign_layers(), Policy::parse(kSigns)),
+      device(sign_layers(), Policy::parse(kSigns), {.device = Device::cuda});
+  const Sent sound = voters(host, 10, false);
+  for (std::size_t broken = 0; broken < sound.size(); ++broken) {
+    Sent sent = sound;
+    if (broken % 2 == 0) {
+      sent[broken][sent[broken].size() - 1] ^= std::byte{0x40};
+    } else {
+      sent[broken] = mutated_message(sent[broken], broken);
+    }
+    const Votes expected = votes_on_host(host, sent);
+    const Votes found = votes_on_device(device, sent, 0);
+    EXPECT_EQ(failed(found.status), failed(expected.status)) << broken;
+    if (broken % 2 == 0) {
+      EXPECT_EQ(found.status, Status::bad_checksum) << broken;
+    }
+    if (!failed(found.status)) {
+      EXPECT_TRUE(found.y == expected.y) << broken;
+    }
+    for (std::size_t m = 0; m < sent.size(); ++m)
+      EXPECT_EQ(found.each[m], m == broken ? found.status : Status::ok) << broken;
+  }
+}
+
+TEST(DeviceVotes, NeedSignsInF32) {
+  const std::vector<LayerSpec> layers{{"a", {9}}, {"b", {9}}};
+  const StreamOwner stream;
+  for (const char* const policy : {"a=sign;*=qsgd:bits=2", "*=sign"}) {
+    Compressor device(layers, Policy::parse(policy), {.device = Device::cuda});
+    const ModelBuffers buffers(device);
+    const Memory y(36);
+    const TensorView view{y.data(), DType::f32, {9}, kDevice};
+    const std::vector<TensorView> views{view, view};
+    const ConstBytes message(y.bytes());
+    const bool signs = policy[0] == '*';
+    EXPECT_EQ(device.vote({{message}}, views, buffers.context()),
+              signs ? Status::ok : Status::unsupported);
+    if (!signs) continue;
+    EXPECT_EQ(device.vote({}, views, buffers.context()), Status::invalid_argument);
+    EXPECT_EQ(device.vote({{message}}, {&view, 1}, buffers.context()), Status::shape_mismatch);
+    Context context = buffers.context();
+    context.workspace = context.workspace.first(device.vote_workspace_bytes(1) - 1);
+    EXPECT_EQ(device.vote({{message}}, views, context), Status::workspace_too_small);
+    stream.wait();
+  }
+}
+
 }  // namespace
 }  // namespace atomo::test

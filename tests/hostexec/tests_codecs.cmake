@@ -21,7 +21,8 @@ atomo_hostexec_cases(${tests}/device/test_device_model.cpp RELEASE "*/DeviceMode
   MORE_RACES "${left_out}2" "${left_out}3")
 atomo_hostexec_cases(${tests}/device/test_device_sums.cpp RANDOM "DeviceSums.ValuesAreTheCpus*" RACES "DeviceSums.Damaged*")
 atomo_hostexec_cases(${tests}/device/test_device_add_all.cpp
-  RANDOM "*/DeviceAddAll.SumsAreTheCpus*" "DeviceAddAllOfAModel.*" RACES "*/DeviceAddAll.NamesTheMessage*")
+  RANDOM "*/DeviceAddAll.SumsAreTheCpus*" "DeviceAddAllOfAModel.*" "DeviceVotes.AreTheCpus"
+  RACES "*/DeviceAddAll.NamesTheMessage*" "DeviceVotes.TellWhich*")
 atomo_hostexec_cases(${tests}/device/test_device_two_streams.cpp)
 # How many launches there are follows from src/cuda/ alone.
 atomo_hostexec_cases(${here}/test_launches.cpp RELEASE "Launches.AreAsMany*" "Launches.OfFormsDoNotGrow*" RANDOM "Launches.CodecsCall*" RACES "Launches.CodecsCall*")

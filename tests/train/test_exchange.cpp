@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -34,16 +35,17 @@ class Job {
  public:
   enum class Where { host, device, device_and_aware_mpi };
 
-  Job(const std::string& policy, Where where) : where_(where) {
+  Job(const std::string& policy, Where where, bool votes = false) : where_(where) {
     const bool host = where == Where::host;
     for (std::size_t k = 0; k < kWorkers; ++k) {
       const auto full = atomo::Policy::parse(policy);
       compressors_.push_back(std::make_unique<atomo::Compressor>(
           kLayers, host ? full : full.without_lossless(),
           atomo::CompressorOptions{.device = host ? atomo::Device::cpu : atomo::Device::cuda}));
-      exchanges_.push_back(host ? make_host_exchange(*compressors_.back(), threads_, kWorkers)
-                                : make_device_exchange(*compressors_.back(), full, kWorkers,
-                                                       where == Where::device_and_aware_mpi));
+      exchanges_.push_back(host
+                               ? make_host_exchange(*compressors_.back(), threads_, kWorkers, votes)
+                               : make_device_exchange(*compressors_.back(), full, kWorkers,
+                                                      where == Where::device_and_aware_mpi, votes));
     }
   }
 
@@ -180,6 +182,24 @@ TEST_P(ExchangeTest, ARefusalNamesItsSender) {
     ASSERT_EQ(statuses.size(), kWorkers);
     for (std::size_t k = 0; k < kWorkers; ++k) EXPECT_EQ(atomo::failed(statuses[k]), k == 1) << k;
     EXPECT_EQ(statuses[1], atomo::Status::bad_checksum);
+  }
+}
+
+TEST(Exchange, VotesAreTheHosts) {
+  constexpr const char* kSigns = "*.bias = sign:scale=mean; * = sign";
+  Job on_host(kSigns, Job::Where::host, true);
+  for (const auto where : {Job::Where::device, Job::Where::device_and_aware_mpi}) {
+    Job on_device(kSigns, where, true);
+    for (std::uint32_t step = 0; step < 2; ++step) {
+      ASSERT_NO_FATAL_FAILURE(on_host.share(step));
+      ASSERT_NO_FATAL_FAILURE(on_device.share(step));
+      const auto expected = on_host.sums(), found = on_device.sums();
+      for (std::size_t k = 0; k < kWorkers; ++k) EXPECT_EQ(found[k], expected[0]) << k;
+      for (const float v : expected[0]) ASSERT_EQ(std::abs(v), 1);  // of three
+    }
+    ASSERT_NO_FATAL_FAILURE(on_device.share(2, 1));
+    const auto statuses = on_device.statuses();
+    for (std::size_t k = 0; k < kWorkers; ++k) EXPECT_EQ(atomo::failed(statuses[k]), k == 1) << k;
   }
 }
 

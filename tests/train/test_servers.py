@@ -176,6 +176,40 @@ class ServersTest(unittest.TestCase):
         self.assertGreater(distances["ps"], 1e-3)
         self.assertLess(distances["difference"], 1e-5)
 
+    def test_lazy_workers(self):
+        """LAQ's rule, computed again from the numbers of the run: who sends when, the bytes, and where the weights get to."""
+        random = numpy.random.default_rng(7)
+        curvature, pull = random.uniform(0.5, 1.5, (3, 8)), random.normal(0, 1, (3, 8))
+        rate, xi, steps = 0.2, 0.1, 60
+        weights, memory, last, skipped = numpy.full(8, 5.0), numpy.zeros((3, 8)), numpy.zeros(3), numpy.zeros(3)
+        before, moves, senders = None, [], []
+        for step in range(steps):
+            moves = moves if before is None else [((weights - before)**2).sum(), *moves][:10]
+            before = weights
+            senders.append(0)
+            for k in range(3):
+                news = curvature[k] * weights - pull[k] - memory[k]
+                sent = numpy.where(abs(news) > abs(news).min(), news, 0)  # seven of eight
+                change, error = (sent**2).sum(), ((news - sent)**2).sum()
+                if step > 0 and skipped[k] < 100 and change <= xi / 10 * sum(moves) / rate**2 + 3 * (error + last[k]):
+                    skipped[k] += 1
+                    continue
+                memory[k] += sent
+                last[k], skipped[k] = error, 0
+                senders[-1] += 1
+            weights = (weights - rate * memory.mean(0)).astype("float32").astype(float)
+        self.assertLess(sum(senders), steps)  # of 180 messages
+
+        data, saved = write_quadratics("lazy.json", curvature, pull, [5.0] * 8), path("lazy.safetensors")
+        job = finished(4, "--algorithm", "difference", "--model", "quadratic", "--batch", 1, "--steps", steps, "--lr", rate,
+                       "--split", "duplicate:r=1", "--schedule", "constant", "--momentum", 0, "--codec", "topk:keep=0.875",
+                       "--codec-scale", 1, "--down", "identity", "--lazy", xi, "--save", saved, data_folder=data)
+        found = [3 * event["bytes_per_worker"] for event in job.events("step")]
+        message = found[0] / 3  # the first time all send; later one who does not sends a byte
+        numpy.testing.assert_allclose(found, [k * message + 3 - k for k in senders])
+        (trained,) = (v for k, v in read_safetensors(saved).items() if k.startswith("weights."))
+        numpy.testing.assert_allclose(trained.ravel(), weights, atol=1e-5)
+
     def test_a_coarse_way_back_leaves_no_error(self):
         """What a message leaves out comes with the next ones, so the workers get to the optimum as well."""
         random = numpy.random.default_rng(5)
@@ -227,6 +261,7 @@ class ResumesTest(unittest.TestCase):
 
     def test_differences(self):
         self.resumed(3, "--algorithm", "difference", "--codec", "qsgd:bits=4")
+        self.resumed(3, "--algorithm", "difference", "--codec", "qsgd:bits=4", "--lazy", 0.8)
 
     def test_asynchronous_with_one_worker(self):
         self.resumed(2, "--algorithm", "dcasgd", "--adaptive", "--codec", "atomo:bits=1", "--down", "qsgd:bits=4")

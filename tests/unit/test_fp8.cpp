@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "core/philox.hpp"
+#include "cpu/fp8.hpp"
+#include "math/draw_between.hpp"
 #include "math/fp8_rounding.hpp"
 #include "support/method_support.hpp"
 
@@ -68,21 +70,29 @@ TEST(Fp8, TheScaleIsTheLeastAtWhichTheLargestFits) {
   }
 }
 
+/// The format's rule, in f64 from the values of both codes.
+std::uint32_t code_of_the_format(const math::Fp8Type& type, std::uint32_t below, float scale,
+                                 float x, std::uint32_t random) {
+  const double a = math::fp8_value(type, below, scale), b = math::fp8_value(type, below + 1, scale);
+  return below + (math::draw_between(static_cast<double>(x) - a, b - a, random) ? 1u : 0u);
+}
+
 /// Every draw of an entry, from the largest of its layer down to its subnormal numbers.
 TEST(Fp8, OutcomesAreExactInExpectation) {
   for (const auto& type : kTypes) {
     for (const float largest : magnitudes()) {
       const int exponent = math::fp8_scale(type, largest);
       const auto scale = static_cast<float>(std::ldexp(1.0, exponent));
-      const double inverse = std::ldexp(1.0, -exponent);
-      for (const float share : {1.0f, 0.9f, 0.3f, 1.7e-3f, 3e-5f, 1e-9f}) {
+      const math::Fp8Grid grid = math::fp8_grid(type, exponent);
+      for (const float share : {1.0f, 0.9f, 0.3f, 1.7e-3f, 3e-5f, 1e-9f, 1e-13f, 1e-30f, 0.0f}) {
         const float x = largest * share;
-        const std::uint32_t code = math::fp8_below(type, inverse, x);
+        const std::uint32_t code = math::fp8_step(grid, x).code;
         ASSERT_LE(code, type.last_code);
         const double exact = x, below = math::fp8_value(type, code, scale);
         ASSERT_LE(below, exact);
         if (code == type.last_code) {
           EXPECT_EQ(below, exact);
+          EXPECT_EQ(math::fp8_code(grid, x, 0), code);
           continue;
         }
         const double above = math::fp8_value(type, code + 1, scale), gap = above - below;
@@ -90,12 +100,38 @@ TEST(Fp8, OutcomesAreExactInExpectation) {
         std::uint64_t least = 0, most = std::uint64_t{1} << 32;  // draws below `least` go up
         while (least < most) {
           const std::uint64_t middle = (least + most) / 2;
-          const bool up = math::fp8_code(type, scale, inverse, x,
-                                         static_cast<std::uint32_t>(middle)) == code + 1;
+          const auto random = static_cast<std::uint32_t>(middle);
+          const std::uint32_t drawn = math::fp8_code(grid, x, random);
+          ASSERT_EQ(drawn, code_of_the_format(type, code, scale, x, random)) << largest << " " << x;
+          const bool up = drawn == code + 1;
           (up ? least : most) = up ? middle + 1 : middle;
         }
         const double p = std::ldexp(static_cast<double>(least), -32);
         EXPECT_NEAR(p * gap, exact - below, 0x1p-32 * gap * (1 + 0x1p-19)) << largest << " " << x;
+      }
+    }
+  }
+}
+
+/// The codes that a codec writes, tiles and rests of tiles, are those of an entry alone, at every scale.
+TEST(Fp8, LoopsAreTheEntrysRule) {
+  const Philox draws({.seed = 5, .step = 2}, Purpose::fp8);
+  const std::vector<float> all = magnitudes();
+  std::vector<std::byte> codes(all.size());
+  for (const auto& type : kTypes) {
+    for (const float largest :
+         {0x1p-149f, 0x1p-130f, 0x1p-112f, 0x1.8p-90f, 1.0f, 0x1.7p99f, kMost}) {
+      std::vector<float> x;
+      for (const float v : all) {
+        if (v <= largest) x.push_back(x.size() % 3 == 0 ? -v : v);
+      }
+      const math::Fp8Grid grid = math::fp8_grid(type, math::fp8_scale(type, largest));
+      cpu::fp8_codes(grid, x.data(), draws, 0, x.size(), codes.data());
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const std::uint32_t sign = x[i] < 0 ? 0x80u : 0u;
+        ASSERT_EQ(std::to_integer<std::uint32_t>(codes[i]),
+                  math::fp8_code(grid, std::abs(x[i]), draws(i / 4)[i % 4]) | sign)
+            << largest << " " << x[i];
       }
     }
   }
@@ -115,14 +151,16 @@ TEST(Fp8, BodyIsWhatTheFormatSays) {
       std::memcpy(&scale, body.bytes.data(), 4);
       for (const float v : x) largest = std::max(largest, std::abs(v));
       ASSERT_EQ(scale, std::ldexp(1.0f, math::fp8_scale(type, largest)));
+      const math::Fp8Grid grid = math::fp8_grid(type, math::fp8_scale(type, largest));
       const Philox draws(key, Purpose::fp8);
       const Values decoded = decode_body(kind_of(codec, n), body.bytes, key);
       ASSERT_EQ(decoded.status, Status::ok);
       for (std::size_t i = 0; i < n; ++i) {
         const auto code = std::to_integer<std::uint32_t>(body.bytes[4 + i]);
         ASSERT_EQ(code >> 7, x[i] < 0 ? 1u : 0u);
-        ASSERT_EQ(code & 0x7Fu, math::fp8_code(type, scale, 1 / static_cast<double>(scale),
-                                               std::abs(x[i]), draws(i / 4)[i % 4]));
+        const std::uint32_t below = math::fp8_step(grid, std::abs(x[i])).code;
+        ASSERT_EQ(code & 0x7Fu,
+                  code_of_the_format(type, below, scale, std::abs(x[i]), draws(i / 4)[i % 4]));
         const float v = math::fp8_value(type, code & 0x7Fu, scale);
         ASSERT_EQ(decoded.y[i], x[i] < 0 ? -v : v) << i;
       }

@@ -115,12 +115,62 @@ TEST(Minmax, OutcomesAreExactInExpectation) {
   }
 }
 
+/// Where the estimate in f32 calls itself sure it is the code, also for draws beside the entry's chance,
+/// and it is sure of nearly all.
+TEST(Minmax, EstimatesAreCodesOrInDoubt) {
+  std::uint64_t estimated = 0, asked = 0, in_doubt = 0;
+  for (const std::uint32_t levels : {15u, 255u}) {
+    for (const auto [least, largest] : buckets()) {
+      const math::MinmaxGrid grid = math::minmax_grid(least, largest, levels);
+      const double inverse = math::minmax_inverse(grid);
+      math::MinmaxEstimate estimate;
+      if (!math::minmax_estimate(grid, largest, levels, estimate)) continue;
+      ++estimated;
+      const Philox draws({.seed = levels, .step = static_cast<std::uint32_t>(estimated)},
+                         Purpose::minmax);
+      const double width = static_cast<double>(largest) - static_cast<double>(least);
+      const auto check = [&](float x, std::uint32_t random) {
+        float distance;
+        const float up = math::minmax_estimated(estimate, x, random, distance);
+        if (distance > estimate.sure) return false;
+        EXPECT_EQ(static_cast<std::uint32_t>(up),
+                  math::minmax_code(grid, inverse, levels, x, random))
+            << least << " " << largest << " " << x << " " << random;
+        return true;
+      };
+      for (unsigned k = 0; k <= 60; ++k) {
+        const auto between = static_cast<float>(least + width * k / 60);
+        const float on_grid = math::minmax_value(grid, k * levels / 60);
+        for (float x : {between, on_grid}) {
+          x = std::min(largest, std::max(least, x));
+          const std::uint32_t code = math::minmax_below(grid, inverse, levels, x);
+          const double below = math::minmax_value(grid, code),
+                       above = math::minmax_value(grid, code + 1);
+          const auto chance = static_cast<std::uint32_t>(
+              std::min(0x1p32 - 1, 0x1p32 * share_that_goes_up(x - below, above - below)));
+          for (int shift = 0; shift < 32; ++shift) {
+            check(x, chance + (1u << shift));
+            check(x, chance - (1u << shift));
+          }
+          for (const std::uint32_t random : draws(k)) {
+            ++asked;
+            in_doubt += check(x, random) ? 0u : 1u;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(estimated, 600u);
+  EXPECT_LT(in_doubt * 2000, asked);
+}
+
 TEST(Minmax, BodyIsWhatTheFormatSays) {
   for (const unsigned bits : {8u, 4u}) {
     const auto codec = codec::parse_spec("minmax:bucket=128,bits=" + std::to_string(bits));
     for (const std::size_t n : {1u, 127u, 128u, 129u, 1009u, 70001u}) {
       auto x = normal_entries(n, n);
       for (std::size_t i = 0; i < std::min<std::size_t>(n, 128); ++i) x[i] = -0.25f;
+      for (std::size_t i = 128; i < std::min<std::size_t>(n, 256); ++i) x[i] = 1e6f + x[i];
       const Key key{.seed = 3, .step = 9};
       const Body body = encode_body(codec, x, key);
       const std::size_t grids = 8 * ((n + 127) / 128);

@@ -39,6 +39,8 @@ class Traits:
     """Nor above this: the largest magnitude that a message can hold."""
     linear: bool
     """Payloads add without being decoded: `atomo.add`."""
+    votes: bool
+    """Signs, which are counted without being decoded: `atomo.vote`."""
     averages_over_workers: bool
     """Workers' errors are independent: the mean's variance falls with the number of workers."""
     fixed_size: bool

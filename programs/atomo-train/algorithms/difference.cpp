@@ -15,11 +15,16 @@
 /// codec dies away with the differences. alpha is --codec-scale, or by layer 1 / (1 + omega) for an
 /// unbiased codec and 1 for a contraction. v is what the workers have of w: --down, or the
 /// gradients' policy, leaves no error behind that the next difference does not hold.
+///
+/// With --lazy a worker whose m would change little (lazy_rule.hpp) sends a byte a layer in its place,
+/// and both ends keep h_k as it is: the server takes h_k for its gradient. That is LAQ (Sun et al.,
+/// NeurIPS 2019) where alpha is 1.
 
 #include <algorithm>
 #include <stdexcept>
 
 #include "algorithms/algorithms.hpp"
+#include "algorithms/lazy_rule.hpp"
 #include "exchange/contraction.hpp"
 #include "roles/server_family.hpp"
 
@@ -70,9 +75,22 @@ void work(Worker& worker) {
   const auto alpha = steps_of_memory(worker.compressor(), worker.options());
   std::vector<float> memory(worker.weights().size());
   worker.keep(kMemory, memory);
+  if (worker.options().lazy == 0) {
+    while (worker.receive_weights()) {
+      worker.stream_gradient(memory);
+      worker.add_sent(alpha, memory);
+    }
+    return;
+  }
+  LazyRule rule(worker.options().lazy, memory.size());
+  worker.keep("lazy-weights", rule.before());
+  worker.keep("lazy-numbers", rule.numbers());
   while (worker.receive_weights()) {
-    worker.stream_gradient(memory);
-    worker.add_sent(alpha, memory);
+    rule.begin(worker.received_weights());
+    const bool sent = worker.stream_gradient_if(memory, [&](double change, double error) {
+      return rule.sends(worker.learning_rate(), change, error);
+    });
+    if (sent) worker.add_sent(alpha, memory);
   }
 }
 

@@ -117,16 +117,21 @@ void check_second_moment(const CLI::App& app, const Options& o) {
 /// \throws CLI::ValidationError where not all layers are sent as signs, or bits cannot be counted.
 void check_vote(const Options& o) {
   if (!o.vote) return;
-  if (o.on_device()) throw CLI::ValidationError("--vote", "works with --device cpu only");
   if (o.loss_scale != 1) throw CLI::ValidationError("--vote", "a majority has no --loss-scale");
   const auto policy = atomo::Policy::parse(o.policy);
   for (const auto& rule : policy.rules()) {
-    const std::string spec = rule.codec.to_string();
-    if (spec != "sign" && (!spec.starts_with("sign:") || spec.find('+') != std::string::npos)) {
-      throw CLI::ValidationError(
-          "--vote", "needs layers of sign alone, not of " + spec + ": give --codec sign");
-    }
+    const atomo::Traits& traits = rule.codec.traits();
+    if (traits.votes && !traits.memory) continue;
+    throw CLI::ValidationError("--vote", "needs layers of sign alone, not of " +
+                                             rule.codec.to_string() + ": give --codec sign");
   }
+}
+
+/// \throws CLI::ValidationError where changes of gradients and of weights cannot be compared.
+void check_lazy(const Options& o) {
+  if (o.lazy == 0) return;
+  if (o.loss_scale != 1)
+    throw CLI::ValidationError("--lazy", "compares gradients with weights: no --loss-scale");
 }
 
 /// \throws CLI::ValidationError for what does not go with a schedule. Sets the factor of `step`.
@@ -321,6 +326,7 @@ Options parse_options(int argc, char** argv, const OwnModel* own) {
     check_memories(o);
     check_second_moment(app, o);
     check_vote(o);
+    check_lazy(o);
     check_schedule(app, o);
     check_shares(o);
     check_samples(app, o);
@@ -359,6 +365,7 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"asynchronous", asynchronous},
       {"gossip-step", gossip_step},
       {"codec-scale", codec_scale},
+      {"lazy", lazy},
       {"split", split},
       {"pixels", pixels},
       {"image-size", image_size},

@@ -51,6 +51,7 @@ struct Options {
   std::uint32_t period = 1;           ///< steps between two exchanges over an edge
   bool asynchronous = false;          ///< do not wait for neighbours
   double gossip_step = 0;             ///< gamma of compressed gossip; 0: what theory gives
+  double lazy = 0;                    ///< LAQ's sum of xi; 0: every message is sent
   double codec_scale = 0;             ///< of what is decoded; 0: 1 / (1 + omega)
   std::string on_lost_node = "stop";  ///< or "go-on"
 

@@ -145,6 +145,12 @@ void add_graph_options(CLI::App& app, Options& o) {
       ->check(not_below_zero())
       ->capture_default_str()
       ->group(kGraphGroup);
+  app.add_option("--lazy", o.lazy,
+                 "of difference: skip a message that changes little beside the last ten changes of "
+                 "the weights, times this (LAQ; its paper takes 0.8; 0: send all)")
+      ->check(not_below_zero())
+      ->capture_default_str()
+      ->group(kGraphGroup);
   app.add_option("--on-lost-node", o.on_lost_node,
                  "when a process dies or falls silent: stop, or go-on without it (not without rank "
                  "0); mpirun wants --enable-recovery for that")

@@ -11,7 +11,7 @@
 ///                      sum to host
 ///
 /// Two payloads are on the device at a time. With a CUDA-aware MPI all are, none is copied, and one call
-/// adds them.
+/// adds them; of payloads that vote all are too.
 /// Lossless stages are put behind a payload on the host, and undone there.
 
 #include <algorithm>
@@ -36,12 +36,13 @@ using device::StreamOwner;
 class DeviceExchange final : public Exchange {
  public:
   DeviceExchange(atomo::Compressor& compressor, const atomo::Policy& policy, std::size_t workers,
-                 bool cuda_aware_mpi)
+                 bool cuda_aware_mpi, bool votes)
       : compressor_(compressor),
         codecs_(codecs_of(compressor, policy)),
         lossless_(has_lossless(codecs_)),
         workers_(workers),
         aware_(cuda_aware_mpi && !lossless_),
+        votes_(votes),
         sum_bytes_(compressor.elements() * sizeof(float)),
         own_(false, sum_bytes_),
         sum_(false, sum_bytes_),
@@ -134,15 +135,17 @@ class DeviceExchange final : public Exchange {
     check(cudaMemsetAsync(sum_.data(), 0, sum_bytes_, work), "clearing the sum");
     check(cudaMemsetAsync(told_.data(), 0, told_.bytes().size(), work), "clearing words");
     std::vector<atomo::Status> seen;  // by the host
-    if (aware_ && !lossless_) {
+    if ((aware_ && !lossless_) || votes_) {
       std::vector<atomo::ConstBytes> messages;
       for (std::size_t k = 0; k < workers_; ++k)
         messages.emplace_back(received_.data() + k * longest_, bytes[k]);
+      if (!aware_) messages = all_on_device(messages);
       auto with_statuses = context(nullptr);
       with_statuses.statuses = statuses();
       seen.assign(workers_,
-                  compressor_.decode_add_all(messages, 1.0F / static_cast<float>(workers_),
-                                             sum_views_, with_statuses));
+                  votes_ ? compressor_.vote(messages, sum_views_, with_statuses)
+                         : compressor_.decode_add_all(messages, 1.0F / static_cast<float>(workers_),
+                                                      sum_views_, with_statuses));
     }
     for (std::size_t k = seen.size(); k < workers_; ++k) {
       atomo::ConstBytes message(received_.data() + k * longest_, bytes[k]);
@@ -219,6 +222,18 @@ class DeviceExchange final : public Exchange {
     return {slot.memory.data(), message.size()};
   }
 
+  /// All of them, in the work stream.
+  std::vector<atomo::ConstBytes> all_on_device(std::span<const atomo::ConstBytes> messages) {
+    voters_.reserve(longest_ * workers_);
+    std::vector<atomo::ConstBytes> there;
+    for (const atomo::ConstBytes message : messages) {
+      std::byte* const at = voters_.data() + there.size() * longest_;
+      copy(at, message.data(), message.size(), cudaMemcpyHostToDevice, work_.get());
+      there.emplace_back(at, message.size());
+    }
+    return there;
+  }
+
   [[nodiscard]] atomo::Status* statuses() const noexcept {
     return reinterpret_cast<atomo::Status*>(told_.data() + kWord);
   }
@@ -245,11 +260,13 @@ class DeviceExchange final : public Exchange {
   bool lossless_;                     ///< whether there is one
   std::size_t workers_;
   bool aware_;
+  bool votes_;  ///< what is added up is signs, and what counts the sum's
   std::size_t sum_bytes_;
   Memory own_, sum_, sum_on_host_, payload_, workspace_;
   Memory told_, told_on_host_;  ///< the payload's length, a status a worker
   Memory payload_on_host_{true}, plain_{true};
-  Memory received_;  ///< where MPI writes
+  Memory received_;       ///< where MPI writes
+  Memory voters_{false};  ///< all payloads that vote, where MPI cannot write to the device
   StreamOwner work_, copies_;
   Event gradients_;
   std::array<Slot, 2> slots_;
@@ -265,8 +282,8 @@ class DeviceExchange final : public Exchange {
 
 std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor& compressor,
                                                const atomo::Policy& policy, std::size_t workers,
-                                               bool cuda_aware_mpi) {
-  return std::make_unique<DeviceExchange>(compressor, policy, workers, cuda_aware_mpi);
+                                               bool cuda_aware_mpi, bool votes) {
+  return std::make_unique<DeviceExchange>(compressor, policy, workers, cuda_aware_mpi, votes);
 }
 
 std::string device_objection() {

@@ -75,11 +75,13 @@ class Exchange {
 /// `compressor` is one for the current CUDA device and outlives the exchange; its policy is
 /// `policy` without lossless stages, which follow on the host. Gradients are taken in the order of
 /// the default stream, torch's own. Without `cuda_aware_mpi`, or with a lossless stage, payloads go
-/// through pinned host memory. \throws std::runtime_error when the device has not the memory.
+/// through pinned host memory. `votes` as of `make_host_exchange`: then all payloads are on the device
+/// at once. \throws std::runtime_error when the device has not the memory.
 [[nodiscard]] std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor& compressor,
                                                              const atomo::Policy& policy,
                                                              std::size_t workers,
-                                                             bool cuda_aware_mpi);
+                                                             bool cuda_aware_mpi,
+                                                             bool votes = false);
 /// Why `make_device_exchange` cannot work here and what would help; empty when it can.
 [[nodiscard]] std::string device_objection();
 /// Makes a GPU current: each process of a machine gets its own while there are enough. Returns its

@@ -93,6 +93,7 @@ void GradientSender::send_encoded(Timeline& timeline) {
     not_sent_.pop_front();
     const auto& name = learner_.compressor().layers()[layer].name;
     timeline.span("encode", name, times->begin, times->end, computing_ && background_.has_thread());
+    if (holds_) continue;
     message.transfers[layer] =
         transport_.send(server_of_[layer], kLayerTag + static_cast<int>(layer),
                         std::span(message.payloads[layer]).first(message.lengths[layer]));
@@ -112,6 +113,19 @@ void GradientSender::finish(Timeline& timeline) {
   if (messages_.size() == 1) transport_.wait(messages_[current_].transfers);
 }
 
+void GradientSender::let_go(bool changed) {
+  holds_ = false;
+  auto& message = messages_[current_];
+  for (std::size_t i = message.payloads.size(); i-- > 0;) {
+    const auto payload = changed ? std::span<const std::byte>(message.payloads[i])
+                                       .first(static_cast<std::size_t>(message.lengths[i]))
+                                 : std::span(&kUnchanged, 1);
+    message.transfers[i] = transport_.send(server_of_[i], kLayerTag + static_cast<int>(i), payload);
+    bytes_ += payload.size();
+  }
+  transport_.wait(message.transfers);
+}
+
 void GradientSender::add_sent(std::span<const float> scales, std::span<float> model) {
   const auto& message = messages_[current_];
   for (std::size_t i = 0; i < message.payloads.size(); ++i) {
@@ -124,13 +138,15 @@ void GradientSender::add_sent(std::span<const float> scales, std::span<float> mo
 
 GradientReceiver::GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
                                    std::unique_ptr<Coder> coder, const Replica& replica,
-                                   std::size_t first, std::size_t last, std::size_t depth)
+                                   std::size_t first, std::size_t last, std::size_t depth,
+                                   bool unchanged)
     : transport_(transport),
       compressor_(compressor),
       coder_(std::move(coder)),
       replica_(replica),
       first_(first),
       last_(last),
+      unchanged_(unchanged),
       queues_(static_cast<std::size_t>(transport.workers())),
       statuses_(queues_.size() * (last - first)) {
   for (auto& queue : queues_) {
@@ -250,8 +266,13 @@ void GradientReceiver::check_payload(std::size_t worker, std::size_t layer) {
 }
 
 void GradientReceiver::add(std::size_t worker, std::size_t layer, float share, Timeline& timeline) {
+  const auto payload = payload_of(worker, layer);
+  if (unchanged_ && payload.size() == 1 && payload[0] == kUnchanged) {
+    status_of(worker, layer) = atomo::Status::ok;
+    return;
+  }
   const auto begin = Clock::now();
-  coder_->add_layer_later(compressor_, layer, payload_of(worker, layer), share, sum_of(layer),
+  coder_->add_layer_later(compressor_, layer, payload, share, sum_of(layer),
                           status_of(worker, layer));
   check_payload(worker, layer);
   const auto& name = compressor_.layers()[layer].name;

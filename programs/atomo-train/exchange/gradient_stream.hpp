@@ -18,6 +18,10 @@
 
 namespace train {
 
+/// A payload of this one byte says that a layer is as it was: nothing is added for it. No message of a
+/// codec is as short.
+inline constexpr std::byte kUnchanged{0};
+
 /// The worker's end: encodes a layer the moment its gradient exists and posts it to the server
 /// that holds the layer.
 class GradientSender {
@@ -35,6 +39,11 @@ class GradientSender {
   void push(std::size_t layer, std::span<const float> gradient, Timeline& timeline);
   /// Posts the last sends and, with a depth of 1, waits until everything is away.
   void finish(Timeline& timeline);
+  /// After `begin`: payloads stay here until `let_go`, behind `finish`.
+  void hold_back() noexcept { holds_ = true; }
+  /// Sends the payloads that were held back, or of each layer `kUnchanged` in their place, and waits until
+  /// everything is away. For a depth of 1.
+  void let_go(bool changed);
   /// model <- model + scale of each layer * what its last payload decodes to.
   void add_sent(std::span<const float> scales, std::span<float> model);
   /// Flips a bit of the first payload of the step: the server must refuse it.
@@ -63,6 +72,7 @@ class GradientSender {
   std::uint32_t step_ = 0;
   bool computing_ = false;
   bool corrupt_next_ = false;
+  bool holds_ = false;
   std::uint64_t bytes_ = 0;
   std::vector<Message> messages_;
   std::size_t current_ = 0;
@@ -80,9 +90,10 @@ class GradientSender {
 class GradientReceiver {
  public:
   /// Of layers [first, last). At most `depth` messages of a worker may be on their way at once.
+  /// `unchanged`: whether `kUnchanged` is a payload.
   GradientReceiver(Transport& transport, const atomo::Compressor& compressor,
                    std::unique_ptr<Coder> coder, const Replica& replica, std::size_t first,
-                   std::size_t last, std::size_t depth);
+                   std::size_t last, std::size_t depth, bool unchanged);
 
   /// Posts the receives of a worker's next message.
   void expect(std::size_t worker, std::uint32_t step);
@@ -136,6 +147,7 @@ class GradientReceiver {
   std::unique_ptr<Coder> coder_;
   const Replica& replica_;
   std::size_t first_, last_;
+  bool unchanged_;
   double decode_milliseconds_ = 0;
   std::vector<Queue> queues_;            ///< one a worker
   std::span<float> sum_;                 ///< of these layers, where the coder works

@@ -17,7 +17,7 @@ std::string device_objection() {
 }
 
 std::unique_ptr<Exchange> make_device_exchange(atomo::Compressor&, const atomo::Policy&,
-                                               std::size_t, bool) {
+                                               std::size_t, bool, bool) {
   throw std::runtime_error(device_objection());
 }
 std::unique_ptr<Coder> make_device_coder(const atomo::Policy&) {

@@ -25,7 +25,7 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
       exchange_(run.options.on_device()
                     ? make_device_exchange(learner_.compressor(),
                                            atomo::Policy::parse(run.options.policy), workers_,
-                                           run.options.cuda_aware_mpi)
+                                           run.options.cuda_aware_mpi, run.options.vote)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_,
                                          run.options.vote)) {
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);

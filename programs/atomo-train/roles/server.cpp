@@ -55,7 +55,7 @@ Server::Server(Run& run, const Plan& plan)
           static_cast<std::size_t>(transport_.servers()), run.options.encodes_on())),
       shard_(shards_[static_cast<std::size_t>(transport_.rank())]),
       receiver_(transport_, compressor_, coder_of(run, policy_of(run)), *replica_, shard_.first,
-                shard_.last, run.options.double_buffer ? 2 : 1),
+                shard_.last, run.options.double_buffer ? 2 : 1, run.options.lazy > 0),
       sender_(transport_, shard_, coder_of(run, shard_policy(plan, run.options)), run.threads,
               views_of(plan, run.options), weights()),
       optimiser_(plan.rounds == Rounds::of_local_steps

@@ -103,6 +103,34 @@ void Worker::begin_round(std::uint32_t step) {
 
 void Worker::stream_gradient(std::span<const float> memory) {
   begin_message(true);
+  push_gradient(memory, {});
+  end_message();
+}
+
+bool Worker::stream_gradient_if(std::span<const float> memory,
+                                const std::function<bool(double change, double error)>& worth) {
+  differences_.resize(weights().size());
+  decoded_.assign(differences_.size(), 0.0F);
+  begin_message(true);
+  sender_.hold_back();
+  push_gradient(memory, differences_);
+  sender_.finish(timeline_);
+  const auto begin = Clock::now();
+  sender_.add_sent(std::vector<float>(learner_.replica().layers().size(), 1.0F), decoded_);
+  double change = 0, error = 0;
+  for (std::size_t i = 0; i < decoded_.size(); ++i) {
+    const double sent = decoded_[i], left = static_cast<double>(differences_[i]) - sent;
+    change += sent * sent;
+    error += left * left;
+  }
+  const bool changed = worth(change, error);
+  report_.compute += milliseconds(Clock::now() - begin);
+  sender_.let_go(changed);
+  report_message();
+  return changed;
+}
+
+void Worker::push_gradient(std::span<const float> memory, std::span<float> differences) {
   const auto begin = Clock::now();
   report_.loss = learner_.backward(step_, [&](std::size_t layer, std::span<const float> gradient) {
     if (memory.empty()) return sender_.push(layer, gradient, timeline_);
@@ -110,6 +138,9 @@ void Worker::stream_gradient(std::span<const float> memory) {
     learner_.to_host(gradient, gradient_);
     const auto known = memory.subspan(learner_.replica().offset(layer), gradient.size());
     std::ranges::transform(gradient_, known, gradient_.begin(), std::minus());
+    if (!differences.empty()) {
+      std::ranges::copy(gradient_, differences.subspan(learner_.replica().offset(layer)).begin());
+    }
     sender_.push(layer, gradient_, timeline_);
   });
   report_.count(learner_.trained());
@@ -117,7 +148,6 @@ void Worker::stream_gradient(std::span<const float> memory) {
   timeline_.span("forward", "", begin, learner_.replica().backward_began());
   timeline_.span("backward", "", learner_.replica().backward_began(), end);
   report_.compute = milliseconds(end - begin) - sender_.encode_milliseconds();
-  end_message();
 }
 
 std::span<float> Worker::gradient() {
@@ -171,6 +201,10 @@ void Worker::begin_message(bool computing) {
 
 void Worker::end_message() {
   sender_.finish(timeline_);
+  report_message();
+}
+
+void Worker::report_message() {
   timeline_.instant("all sent", "", Clock::now());
   report_.encode = sender_.encode_milliseconds();
   report_.beside = sender_.beside_milliseconds();

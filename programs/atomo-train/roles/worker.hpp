@@ -4,6 +4,7 @@
 /// What a training process of the server family can do; an algorithm is a loop over it
 /// (algorithms/ps.cpp). Arrays are as long as the model.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -32,6 +33,13 @@ class Worker {
   /// Back-propagates over this worker's samples of the step; each layer is encoded as soon as it is
   /// there, and leaves. `memory`: of the gradient, what it differs by from there is sent.
   void stream_gradient(std::span<const float> memory = {});
+  /// The same, but nothing leaves before the whole message is encoded and `worth` has said whether it does:
+  /// it gets the squared norms of what the message decodes to and of what it leaves out. Returns its
+  /// answer; where that is false the servers get a byte a layer.
+  bool stream_gradient_if(std::span<const float> memory,
+                          const std::function<bool(double change, double error)>& worth);
+  /// The learning rate of the round.
+  [[nodiscard]] double learning_rate() const { return run_.options.learning_rate(step_); }
   /// The round's steps, with this worker's optimiser.
   void take_local_steps();
   /// Encodes an array and sends it, the last layer first, as back-propagation would.
@@ -57,6 +65,10 @@ class Worker {
   void send_state();
   void begin_message(bool computing);
   void end_message();
+  /// Behind a message's sends.
+  void report_message();
+  /// Back-propagates; each layer, less what is in `memory`, goes to the sender, and into `differences`.
+  void push_gradient(std::span<const float> memory, std::span<float> differences);
   void send(int tag, atomo::ConstBytes bytes);
   void receive(int tag, atomo::Bytes bytes);
 
@@ -70,6 +82,7 @@ class Worker {
   GradientSender sender_;
   std::unique_ptr<Optimiser> optimiser_;  ///< where it takes steps of its own
   std::vector<float> gradient_;
+  std::vector<float> differences_, decoded_;  ///< of a message that is held back
   WorkerState restored_;
   std::map<std::string, std::vector<float>*> kept_;
   std::uint32_t step_ = 0;   ///< the first of the round

@@ -36,6 +36,7 @@ Json to_json(const CodecHelp& help, const Traits& t) {
             {"smallest", t.smallest},
             {"highest", number_or_null(t.highest)},
             {"linear", t.linear},
+            {"votes", t.votes},
             {"averages_over_workers", t.averages_over_workers},
             {"fixed_size", t.fixed_size},
             {"bounded", t.bounded},

@@ -2,7 +2,6 @@
 /// identity:dtype=e4m3 and e5m2: eight bits of floating point and a sign, rounded at random, under one
 /// scale a layer. FORMAT.md ("fp8") has the body.
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -12,13 +11,14 @@
 #include "core/philox.hpp"
 #include "core/run_tasks.hpp"
 #include "core/workspace.hpp"
+#include "cpu/fp8.hpp"
 #include "cpu/reduce.hpp"
 #include "math/fp8_rounding.hpp"
 
 namespace atomo::codec {
 namespace {
 
-constexpr std::size_t kGrain = 65536;  ///< entries of a task, whole blocks of draws
+constexpr std::size_t kGrain = 65536;  ///< entries of a task, whole tiles
 constexpr std::size_t kScaleBytes = 4;
 
 std::string spec_of(std::uint32_t params) {
@@ -59,21 +59,12 @@ class Fp8 final : public BodyEncoder {
     if (!std::isfinite(largest)) return Status::non_finite;
     const math::Fp8Type type = math::fp8_type(params_);
     const int exponent = math::fp8_scale(type, largest);
-    const auto scale = static_cast<float>(math::power_of_two(exponent));
-    const double inverse = math::power_of_two(-exponent);
-    store_le(body.data(), scale);
+    store_le(body.data(), static_cast<float>(math::power_of_two(exponent)));
+    const math::Fp8Grid grid = math::fp8_grid(type, exponent);
     const Philox draws(layer.key, Purpose::fp8);
     std::byte* const codes = body.data() + kScaleBytes;
     run_ranges(layer.executor, layer.n, kGrain, [&](std::size_t begin, std::size_t end) {
-      for (std::size_t first = begin; first < end; first += 4) {
-        const PhiloxWords words = draws(first / 4);
-        for (std::size_t i = first; i < std::min(end, first + 4); ++i) {
-          const float x = layer.x[i];
-          const std::uint32_t sign = x < 0 ? 0x80u : 0u;
-          codes[i] = static_cast<std::byte>(
-              math::fp8_code(type, scale, inverse, std::abs(x), words[i % 4]) | sign);
-        }
-      }
+      cpu::fp8_codes(grid, layer.x, draws, begin, end, codes);
     });
     return Status::ok;
   }

@@ -3,9 +3,7 @@
 /// 2111.08617) and ZeRO++ (arXiv 2306.10209) send gradients. FORMAT.md ("minmax") has the body.
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
 #include <cmath>
 
 #include "codec/body_decoder.hpp"
@@ -13,6 +11,7 @@
 #include "core/bits.hpp"
 #include "core/philox.hpp"
 #include "core/run_tasks.hpp"
+#include "cpu/minmax.hpp"
 #include "format/method_configs.hpp"
 #include "math/minmax_rounding.hpp"
 
@@ -46,49 +45,6 @@ constexpr std::size_t kGrain = 65536;
 
 MinmaxGrid load_grid(const std::byte* grids, std::size_t bucket) noexcept {
   return {load_le<float>(grids + 8 * bucket), load_le<float>(grids + 8 * bucket + 4)};
-}
-
-/// Least and largest of entries; false when one is not finite.
-bool find_ends(const float* x, std::size_t n, float& least, float& largest) noexcept {
-  constexpr std::size_t kLanes = 16;
-  std::array<float, kLanes> low, high;
-  std::array<std::uint32_t, kLanes> top{};  // of the magnitudes' bits
-  low.fill(x[0]);
-  high.fill(x[0]);
-  const auto take = [&](std::size_t k, float v) {
-    low[k] = v < low[k] ? v : low[k];
-    high[k] = v > high[k] ? v : high[k];
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(v) & 0x7FFFFFFFu;
-    top[k] = bits > top[k] ? bits : top[k];
-  };
-  const std::size_t whole = n / kLanes * kLanes;
-  for (std::size_t i = 0; i < whole; i += kLanes) {
-    for (std::size_t k = 0; k < kLanes; ++k) take(k, x[i + k]);
-  }
-  for (std::size_t i = whole; i < n; ++i) take(0, x[i]);
-  least = *std::min_element(low.begin(), low.end());
-  largest = *std::max_element(high.begin(), high.end());
-  return *std::max_element(top.begin(), top.end()) < 0x7F800000u;
-}
-
-/// Codes of the entries of a bucket, four of them with a block of draws.
-void encode_bucket(const Parts& parts, const MinmaxGrid& grid, const float* x, const Philox& draws,
-                   std::size_t begin, std::size_t end, std::byte* codes) noexcept {
-  const double inverse = math::minmax_inverse(grid);
-  const std::uint32_t levels = parts.levels();
-  for (std::size_t first = begin; first < end; first += 4) {
-    const PhiloxWords words = draws(first / 4);
-    std::uint32_t four[4] = {};
-    const std::size_t count = std::min<std::size_t>(4, end - first);
-    for (std::size_t k = 0; k < count; ++k)
-      four[k] = math::minmax_code(grid, inverse, levels, x[first + k], words[k]);
-    if (parts.config.bits == 8) {
-      for (std::size_t k = 0; k < count; ++k) codes[first + k] = static_cast<std::byte>(four[k]);
-      continue;
-    }
-    for (std::size_t k = 0; k < count; k += 2)
-      codes[(first + k) / 2] = static_cast<std::byte>(four[k] | four[k + 1] << 4);
-  }
 }
 
 class Minmax final : public BodyEncoder {
@@ -130,14 +86,14 @@ class Minmax final : public BodyEncoder {
       for (std::size_t b = begin / parts.bucket; b * parts.bucket < end; ++b) {
         const std::size_t at = b * parts.bucket, to = parts.end_of(b);
         float least, largest;
-        if (!find_ends(layer.x + at, to - at, least, largest)) {
+        if (!cpu::minmax_ends(layer.x + at, to - at, least, largest)) {
           finite = false;
           return;
         }
         const MinmaxGrid grid = math::minmax_grid(least, largest, parts.levels());
         store_le(body.data() + 8 * b, grid.low);
         store_le(body.data() + 8 * b + 4, grid.step);
-        encode_bucket(parts, grid, layer.x, draws, at, to, codes);
+        cpu::minmax_codes(grid, largest, config_.bits, layer.x, draws, at, to, codes);
       }
     });
     return finite ? Status::ok : Status::non_finite;

@@ -35,7 +35,7 @@ class Sign final : public BodyEncoder {
     // ||x - s sign(x)||^2 = ||x||^2 - ||x||_1^2 / n at s = ||x||_1 / n. The contraction is at least
     // 1/n, so no constant. Two means leave no more than one.
     if (config_.scale != SignScale::one) t.omega = 1;
-    t.fixed_size = true;
+    t.fixed_size = t.votes = true;
     return t;
   }
   Kind kind(const Shape& shape, DType dtype) const override {
