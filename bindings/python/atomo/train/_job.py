@@ -29,7 +29,12 @@ _FIGURES = ("accuracy", "loss", "top5", "training_accuracy", "steps", "seconds",
 
 
 class Failed(RuntimeError):
-    """A run that ended early: a process died, or raised; the message has what the processes said, tracebacks and ranks."""
+    """A run that ended early: a process died, or raised; the message has what the processes said, tracebacks and ranks.
+    `job`: its name at the standing worker that has it, else None."""
+
+    def __init__(self, message: str, job: str | None = None) -> None:
+        super().__init__(message)
+        self.job = job
 
 
 @dataclass
