@@ -35,12 +35,13 @@ class Kept:
 
     def __init__(self, folder: Path, state: dict[str, Any]) -> None:
         self.folder, self.state = folder, state
-        self._changed, self._process, self._asked = threading.Condition(), None, list[int]()
+        self._changed, self._asked = threading.Condition(), list[int]()
+        self._process: subprocess.Popen[bytes] | None = None
         self._printed = 0  # bytes of printed.jsonl that are whole lines
 
     @property
     def runs(self) -> bool:
-        return self.state["state"] == "runs"
+        return bool(self.state["state"] == "runs")
 
     def write_state(self) -> None:
         partial = self.folder / (_STATE + ".part")
