@@ -101,6 +101,7 @@ struct Options {
 
   std::string out;         ///< folder of what is kept of the run; empty: none
   bool overwrite = false;  ///< whatever run is in it
+  bool sample_scores = false;  ///< how each sample of the test was classified, at the end
   std::string save;
   std::uint32_t save_every = 0;
   bool keep_checkpoints = false;  ///< each under a name of its own, too

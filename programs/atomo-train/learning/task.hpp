@@ -63,6 +63,12 @@ struct Score {
   std::uint64_t broken_off = 0;  ///< not 0 when not all samples were tried
 };
 
+/// Of a sample in a test.
+struct Prediction {
+  std::int64_t target = 0, predicted = 0;  ///< classes
+  float score = 0;                         ///< probability that the network gives what it predicts
+};
+
 /// How a test is told.
 struct Measure {
   const char* key;   ///< in JSON

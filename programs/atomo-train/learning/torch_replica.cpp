@@ -70,10 +70,10 @@ class TorchReplica final : public Replica {
   std::chrono::steady_clock::time_point backward_began() const noexcept override {
     return backward_began_;
   }
-  Score evaluate(const Batch& batch) override {
+  Score evaluate(const Batch& batch, std::vector<Prediction>* each) override {
     const torch::NoGradGuard no_gradients;
     network_->eval();
-    return network_->score(batch, device_);
+    return network_->score(batch, device_, each);
   }
 
  private:
