@@ -111,20 +111,22 @@ def test_a_step_is_taken_back_without_a_copy(policy, monkeypatch):
     coder.take_memories_back()
     assert of_coder(coder) == third
     assert "memories" not in copies
-    # An error cuts a step short: the message of b that was the last one was used.
-    encode(5, "a")
-    assert of_coder(coder)["a"] != third["a"]
-    coder.drop_step()
-    assert of_coder(coder) == third
-    # Types change half way.
+    # An error cuts a step short: b's last message is of the step before, and was used.
+    step(5)
+    fourth = of_coder(coder)
     encode(6, "a")
-    encode(6, "b", change=torch.Tensor.half)
+    assert of_coder(coder)["a"] != fourth["a"]
+    coder.drop_step()
+    assert of_coder(coder) == fourth != third
+    # Types change half way.
+    encode(7, "a")
+    encode(7, "b", change=torch.Tensor.half)
     coder.end_step()
-    assert coder.layers["b"][1] == "f16" and of_coder(coder) != third
+    assert coder.layers["b"][1] == "f16" and of_coder(coder) != fourth
     coder.take_memories_back()
-    assert of_coder(coder) == third
-    step(7)
-    assert of_coder(coder) != third
+    assert of_coder(coder) == fourth
+    step(8)
+    assert of_coder(coder) != fourth
 
 
 def test_memories_do_not_travel(world):
