@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The first direction is the tensor, the second the sum of its entries; classes of magnitude and
 /// stretches of entries follow. Where no range of a decoded entry is claimed, one and a half times what
-/// was seen at any entry in any draw stands for it.
+/// was seen at any entry in any draw stands for it, and an entry may jump as far as any was seen to.
 #include "verify/bias.hpp"
 
 #include <algorithm>

@@ -100,9 +100,6 @@ void Learner::take_share(std::uint32_t step) {
 void Learner::gather(std::uint32_t step) {
   const auto samples = order_.samples(step);
   task_->gather(Split::train, samples, batch_);
-  constexpr std::uint64_t kWorkers = 65536;
-  batch_.draws =
-      mixed(mixed(options_.seed) ^ (step * kWorkers + static_cast<std::uint64_t>(worker_)));
   batch_.step = step;
   batch_.worker = static_cast<std::uint32_t>(worker_);
   if (!augmentation_.any()) return;

@@ -54,7 +54,8 @@ class Replica {
   [[nodiscard]] virtual Score trained() const noexcept { return {}; }
   /// The batch's smoothing does not count. `each`: where not null, classifiers put every prediction behind
   /// what it holds.
-  [[nodiscard]] virtual Score evaluate(const Batch& batch, std::vector<Prediction>* each = nullptr) = 0;
+  [[nodiscard]] virtual Score evaluate(const Batch& batch,
+                                       std::vector<Prediction>* each = nullptr) = 0;
 
  protected:
   Replica() = default;

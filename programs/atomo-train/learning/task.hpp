@@ -45,10 +45,9 @@ struct Batch {
   std::vector<std::int64_t> targets;     ///< a class a sample, or what follows each character
   double smoothing =
       0;  ///< share of each target that is spread evenly over all classes, in training
-  std::uint64_t draws = 0;                ///< seed of what a network draws in training: dropout
   std::vector<std::uint32_t> numbers;     ///< of the samples, for models of the program's own
   Split split = Split::train;             ///< that they are of
-  std::uint32_t step = 0, worker = 0;     ///< of training
+  std::uint32_t step = 0, worker = 0;     ///< of training: dropout draws by them
   std::vector<double> curvatures, pulls;  ///< of quadratics, samples x rows x columns
 };
 

@@ -136,7 +136,8 @@ class Examiner {
         task_(make_task(model_, data_, options_.at("pixels"), options_.at("image-size"))),
         replica_(make_replica(model_, options_.at("norm"), task_->input(), options_.at("seed"))) {
     if (!scores_.empty() && task_->classes() == 0)
-      throw std::runtime_error("--sample-scores goes with models of images only, not with " + model_);
+      throw std::runtime_error("--sample-scores goes with models of images only, not with " +
+                               model_);
     auto line = options_;
     line["event"] = "start";
     line["data"] = data_;
