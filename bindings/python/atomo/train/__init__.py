@@ -122,7 +122,7 @@ def run(
       which that has no job runs this one; `secret`: the file of the secret that they have. Where the connection breaks, `Failed`
       has the job's name as `job`, which `collect` takes.
     - `sample_scores=True` leaves `sample-scores.csv` in `out` at the end: of each sample of the test its number, target,
-      prediction and the probability of that (`score`), by the last checkpoint. For one class a sample.
+      prediction and the probability of that by the softmax of the outputs (`score`), of the last checkpoint. For one class a sample.
     - `options`: any other option of atomo-train, `local_steps=8` for `--local-steps 8`, True for a flag.
 
     Returns a dictionary: `loss` and, where there are classes, `accuracy` of the last test, `steps`, `seconds`, `bytes` (of
