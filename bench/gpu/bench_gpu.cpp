@@ -28,7 +28,6 @@
 #include "../models.hpp"
 #include "../specs.hpp"
 #include "device.hpp"
-#include "specs.hpp"
 #ifdef BENCH_ON_DEVICE  // not the host executor
 #include "launch_times.hpp"
 #include "yardsticks.hpp"

@@ -206,7 +206,7 @@ class PythonReplica final : public train::Replica {
     return calls_->began;
   }
   train::Score trained() const noexcept override { return trained_; }
-  train::Score evaluate(const train::Batch& batch) override {
+  train::Score evaluate(const train::Batch& batch, std::vector<train::Prediction>*) override {
     return in_python([&] {
       using Told = std::tuple<double, std::uint64_t, std::uint64_t, std::uint64_t>;
       const auto [loss, correct, top5, predictions] = nb::cast<Told>(

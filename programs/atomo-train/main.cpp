@@ -33,6 +33,17 @@ bool first_process_of_job() {
   return true;
 }
 
+/// Behind the end of MPI. False: it has said why not.
+bool write_scores(const train::Options& options) {
+  try {
+    train::write_sample_scores(options.save, options.out + "/" + train::kSampleScoresName);
+    return true;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "atomo-train: --sample-scores: %s\n", e.what());
+    return false;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -72,6 +83,8 @@ int main(int argc, char** argv) {
       return status;
     };
     if (outcome != train::Outcome::cannot_start && transport.rank() == 0 && !options.out.empty()) {
+      if (options.sample_scores && outcome == train::Outcome::finished && !write_scores(options))
+        return leave(1);
       // A run without a plot is a whole run; the script has said what it lacks.
       (void)train::draw_plot(
           {"--quiet", "--out", options.out + "/" + train::kPlotName, options.out});

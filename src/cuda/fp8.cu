@@ -116,12 +116,6 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   reduce(frame, plan.maxima, queue);
 }
 
-void write(const Frame& frame, const Plan& plan, Queue& queue) {
-  queue.launch_warps(write_fp8, plan.jobs.units.units, frame, plan);
-}
-
-void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_fp8, plan.jobs.units.units, frames, plan, into);
-}
+ATOMO_LAUNCH_UNITS(Plan, write_fp8, decode_fp8)
 
 }  // namespace atomo::cuda::fp8

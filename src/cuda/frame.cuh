@@ -280,6 +280,15 @@ __device__ inline JobUnit<Job> unit_of_warp(const Frame& frame, const Jobs<Job>&
   return {at, at ? frame(jobs.table) + at.job : nullptr};
 }
 
+/// Defines `write` and `decode` of an operation whose two kernels take a warp a unit of the plan's jobs.
+#define ATOMO_LAUNCH_UNITS(Plan, write_kernel, decode_kernel)                          \
+  void write(const Frame& frame, const Plan& plan, Queue& queue) {                     \
+    queue.launch_warps(write_kernel, plan.jobs.units.units, frame, plan);              \
+  }                                                                                    \
+  void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) { \
+    queue.launch_warps(decode_kernel, plan.jobs.units.units, frames, plan, into);      \
+  }
+
 /// The entries of a tensor, which is aligned to its entries alone, as f32.
 struct Entries {
   const void* x = nullptr;

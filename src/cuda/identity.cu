@@ -185,12 +185,6 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   plan.states = layout.zeroed<State>(count);
 }
 
-void write(const Frame& frame, const Plan& plan, Queue& queue) {
-  queue.launch_warps(write_identity, plan.jobs.units.units, frame, plan);
-}
-
-void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_identity, plan.jobs.units.units, frames, plan, into);
-}
+ATOMO_LAUNCH_UNITS(Plan, write_identity, decode_identity)
 
 }  // namespace atomo::cuda::identity

@@ -194,12 +194,6 @@ __global__ void decode_minmax(const Frames frames, const MinmaxPlan plan, const 
 
 }  // namespace
 
-void write(const Frame& frame, const MinmaxPlan& plan, Queue& queue) {
-  queue.launch_warps(write_minmax, plan.jobs.units.units, frame, plan);
-}
-
-void decode(const Frames& frames, const MinmaxPlan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_minmax, plan.jobs.units.units, frames, plan, into);
-}
+ATOMO_LAUNCH_UNITS(MinmaxPlan, write_minmax, decode_minmax)
 
 }  // namespace atomo::cuda::fixed_length

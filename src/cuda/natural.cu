@@ -92,12 +92,6 @@ __global__ void decode_natural(const Frames frames, const NaturalPlan plan, cons
 
 }  // namespace
 
-void write(const Frame& frame, const NaturalPlan& plan, Queue& queue) {
-  queue.launch_warps(write_natural, plan.jobs.units.units, frame, plan);
-}
-
-void decode(const Frames& frames, const NaturalPlan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_natural, plan.jobs.units.units, frames, plan, into);
-}
+ATOMO_LAUNCH_UNITS(NaturalPlan, write_natural, decode_natural)
 
 }  // namespace atomo::cuda::fixed_length

@@ -277,12 +277,6 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, Plan& plan) {
   plan.jobs = jobs.jobs();
 }
 
-void write(const Frame& frame, const Plan& plan, Queue& queue) {
-  queue.launch_warps(gather, plan.jobs.units.units, frame, plan);
-}
-
-void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(scatter, plan.jobs.units.units, frames, plan, into);
-}
+ATOMO_LAUNCH_UNITS(Plan, gather, scatter)
 
 }  // namespace atomo::cuda::random_k

@@ -236,13 +236,7 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   reduce(frame, plan.scales, queue);
 }
 
-void write(const Frame& frame, const Plan& plan, Queue& queue) {
-  queue.launch_warps(write_sign, plan.jobs.units.units, frame, plan);
-}
-
-void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_sign, plan.jobs.units.units, frames, plan, into);
-}
+ATOMO_LAUNCH_UNITS(Plan, write_sign, decode_sign)
 
 void count(const Frames& frames, const Plan& plan, VoteInto into, Queue& queue) {
   queue.launch_warps(count_signs, plan.jobs.units.units, frames, plan, into);

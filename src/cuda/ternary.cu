@@ -252,12 +252,6 @@ void analyse(const Frame& frame, const Plan& plan, Queue& queue) {
   reduce(frame, plan.norms, queue);
 }
 
-void write(const Frame& frame, const Plan& plan, Queue& queue) {
-  queue.launch_warps(write_ternary, plan.jobs.units.units, frame, plan);
-}
-
-void decode(const Frames& frames, const Plan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(decode_ternary, plan.jobs.units.units, frames, plan, into);
-}
+ATOMO_LAUNCH_UNITS(Plan, write_ternary, decode_ternary)
 
 }  // namespace atomo::cuda::ternary

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /// The first direction is the tensor, the second the sum of its entries; classes of magnitude and
 /// stretches of entries follow. Where no range of a decoded entry is claimed, one and a half times what
-/// was seen at any entry in any draw stands for it.
+/// was seen at any entry in any draw stands for it, and an entry may jump as far as any was seen to.
 #include "verify/bias.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace atomo::verify {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 constexpr std::size_t kMostEntries = 1024;  ///< that are looked at one by one
 constexpr std::size_t kPlaces = 16;
 constexpr int kLowestOctave = -24, kHighestOctave = 24;
-constexpr double kSeenMore = 1.5;
+constexpr double kSeenMore = 1.5, kJump = 2;
 constexpr double kSteps = 4;  ///< of a fixed grid that an entry may decode to
 /// Half a step between subnormal numbers, which a rounding of them may add to any entry.
 constexpr double kSmallest = 0x1p-149;
@@ -40,6 +41,8 @@ BiasLooks::BiasLooks(const Input& input, const Claims& claims) : input_(input), 
   add_classes();
   add_places();
   if (n <= kMostEntries) entries_.resize(n);
+  lows_.assign(n, std::numeric_limits<float>::infinity());
+  highs_.assign(n, -std::numeric_limits<float>::infinity());
 }
 
 std::size_t BiasLooks::add_direction(const char* what, bool is_outward, bool by_energy) {
@@ -57,6 +60,7 @@ void BiasLooks::assign(std::size_t number, std::size_t i) {
   const double weight = d.by_energy ? v : 1;
   d.entries += 1;
   d.weight += weight;
+  d.heaviest = std::max(d.heaviest, weight);
   d.scale += weight * v;
   d.energy += weight * weight;
 }
@@ -99,6 +103,8 @@ void BiasLooks::add(std::span<const float> y) {
     const float x = input_.values[i];
     const double error = static_cast<double>(y[i]) - static_cast<double>(x);
     const double reached = outward(x, static_cast<double>(y[i])), more = outward(x, error);
+    lows_[i] = std::min(lows_[i], y[i]);
+    highs_[i] = std::max(highs_[i], y[i]);
     lowest_ = std::min(lowest_, reached);
     highest_ = std::max(highest_, reached);
     along += error * static_cast<double>(x);
@@ -111,6 +117,13 @@ void BiasLooks::add(std::span<const float> y) {
   directions_[1].sum = sum;
   for (Direction& d : directions_)
     if (d.scale > 0) d.numbers.add(d.sum / d.scale);
+}
+
+double BiasLooks::jump() const {
+  double most = 0;
+  for (std::size_t i = 0; i < lows_.size(); ++i)
+    most = std::max(most, static_cast<double>(highs_[i]) - static_cast<double>(lows_[i]));
+  return kJump * most;
 }
 
 /// The largest magnitude of a decoded entry.
@@ -135,6 +148,7 @@ void BiasLooks::look(Findings& findings, bool enumerated) {
   const double most =
       exact ? *claims_.largest * largest_ : std::max(kSeenMore * highest_, kSeenMore * largest_);
   const double least = exact ? -most : kSeenMore * std::min(lowest_, 0.0);
+  const double jumps = jump();
   const auto variance = [&](double weights_squared, double scale) -> std::optional<double> {
     if (!claims_.omega) return std::nullopt;
     return *claims_.omega * energy_ * weights_squared / (scale * scale);
@@ -153,7 +167,8 @@ void BiasLooks::look(Findings& findings, bool enumerated) {
                                 false,
                                 exact,
                                 enumerated,
-                                variance(d.energy, d.scale)});
+                                variance(d.energy, d.scale),
+                                jumps * d.heaviest / d.scale});
   }
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const double v = std::fabs(static_cast<double>(input_.values[i]));
@@ -171,7 +186,8 @@ void BiasLooks::look(Findings& findings, bool enumerated) {
                    false,
                    exact,
                    enumerated,
-                   variance(1, largest_)});
+                   variance(1, largest_),
+                   jumps / largest_});
   }
 }
 
@@ -192,7 +208,8 @@ void BiasLooks::look_at_zeros(Findings& findings, bool enumerated) {
                    false,
                    false,
                    enumerated,
-                   std::nullopt});
+                   std::nullopt,
+                   jump() / reach});
   }
 }
 

@@ -20,8 +20,9 @@ struct Direction {
   bool outward = true;     ///< towards each entry's sign; otherwise towards +
   bool by_energy = false;  ///< weights are the magnitudes; otherwise 1
   std::uint64_t entries = 0;
-  double weight = 0;  ///< sum of the weights
-  double scale = 0;   ///< what the sum is relative to
+  double weight = 0;    ///< sum of the weights
+  double heaviest = 0;  ///< of the weights
+  double scale = 0;     ///< what the sum is relative to
   double slack =
       0;  ///< what roundings may add, before `scale`, a unit of the bias bound and the largest
   double energy = 0;  ///< squares of the weights
@@ -46,6 +47,8 @@ class BiasLooks {
   [[nodiscard]] double largest() const noexcept { return largest_; }
   /// The largest magnitude that was decoded.
   [[nodiscard]] double decoded() const noexcept { return std::max(highest_, -lowest_); }
+  /// Twice the most that an entry was seen to move between draws: so far may any jump, though it was not seen.
+  [[nodiscard]] double jump() const;
   /// What roundings may add to the squared bias of all entries, relative to the tensor's.
   [[nodiscard]] double squared_slack() const;
 
@@ -63,6 +66,7 @@ class BiasLooks {
   double energy_ = 0, magnitudes_ = 0, largest_ = 0, rms_ = 0;
   std::vector<Direction> directions_;
   std::vector<std::uint32_t> class_of_, place_of_;  ///< of each entry, its direction
+  std::vector<float> lows_, highs_;                 ///< of each entry, decoded
   std::vector<Statistic> entries_;                  ///< of tensors that are not long
   std::vector<std::size_t> looked_;                 ///< a direction's look
   double lowest_ = 0,

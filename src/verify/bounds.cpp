@@ -39,6 +39,10 @@ Span mean_interval(const Statistic& numbers, const Span& range, double error) {
           std::min({numbers.mean + reach, coins.high, range.high})};
 }
 
+double unseen_rate(double draws, double error) {
+  return draws > 0 ? std::log(1 / error) / draws : 1;
+}
+
 Span range_of(const Statistic& numbers, const Span& possible) {
   if (!numbers.is_typical()) return possible;
   const double more = (numbers.highest - numbers.lowest) / 2;

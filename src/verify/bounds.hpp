@@ -67,4 +67,7 @@ struct Span {
 /// The range of a statistic whose draws are in `possible`: twice the seen range where that is typical.
 [[nodiscard]] Span range_of(const Statistic& numbers, const Span& possible);
 
+/// The rate a draw of events of which none came in so many draws is at most this, but for a chance of `error`.
+[[nodiscard]] double unseen_rate(double draws, double error);
+
 }  // namespace atomo::verify

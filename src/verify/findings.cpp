@@ -12,18 +12,30 @@
 namespace atomo::verify {
 namespace {
 
+/// What is within the range that was seen, and what a rare jump may add to it; never more than the whole
+/// range allows.
+Span seen_interval(const Look& look, double error) {
+  const Statistic& s = look.numbers;
+  const Span whole = mean_interval(s, look.possible, error / 3);
+  Span seen = mean_interval(s, range_of(s, look.possible), error / 3);
+  const double rate = unseen_rate(look.draws > 0 ? look.draws : s.count, error / 3);
+  const double more = look.unseen * std::pow(rate, look.power);
+  return {std::max(whole.low, seen.low - more), std::min(whole.high, seen.high + more)};
+}
+
 Judged judge_one(const Look& look, double error) {
   const Statistic& s = look.numbers;
   if (look.enumerated) {
     const double found = look.upper ? s.mean : std::fabs(s.mean);
     return {0, found <= look.allowed, "enumerated"};
   }
-  const Span range = look.exact ? look.possible : range_of(s, look.possible);
   // A variance that is claimed gives a bound of its own: both hold at half the error each.
   const bool two = look.variance.has_value() && look.exact;
-  Span interval = mean_interval(s, range, two ? error / 2 : error);
+  Span interval = look.exact ? mean_interval(s, look.possible, two ? error / 2 : error)
+                             : seen_interval(look, error);
   if (two) {
-    const double reach = BernsteinFamily(2, error).reach(s.count * *look.variance, range.width());
+    const double width = look.possible.width();
+    const double reach = BernsteinFamily(2, error).reach(s.count * *look.variance, width);
     interval.low = std::max(interval.low, s.mean - reach / s.count);
     interval.high = std::min(interval.high, s.mean + reach / s.count);
   }
@@ -74,7 +86,8 @@ std::vector<Check> Findings::checks() const {
   std::vector<Check> all = compared_;
   std::map<std::tuple<std::string, std::string, std::string>, std::pair<std::size_t, double>> rows;
   for (std::size_t i = 0; i < looks_.size(); ++i) {
-    const auto& [place, numbers, possible, allowed, upper, exact, enumerated, variance] = looks_[i];
+    const auto& [place, numbers, allowed] =
+        std::tie(looks_[i].place, looks_[i].numbers, looks_[i].allowed);
     const double bad = badness(looks_[i], judged_[i]);
     const auto [row, is_new] =
         rows.try_emplace({place.input, place.claim, place.what}, all.size(), bad);

@@ -30,6 +30,11 @@ struct Look {
   bool exact = false;              ///< `possible` is claimed, or follows from what is looked at
   bool enumerated = false;         ///< the mean is the expectation
   std::optional<double> variance;  ///< a bound of a draw's, where one is claimed
+  /// Where `possible` is not exact: what a jump of one entry that comes at a rate of r a draw, and was not
+  /// seen, adds to the mean is at most unseen * r^power.
+  double unseen = 0;
+  int power = 1;
+  double draws = 0;  ///< of tensors behind the numbers; 0: one a number
 };
 
 /// The half width of the interval of a look, and how far outside of what is allowed it lies.

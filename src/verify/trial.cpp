@@ -198,7 +198,10 @@ void Trial::look_at_zero_mean(Place where, const Statistic& numbers, double most
                   false,
                   false,
                   false,
-                  std::nullopt});
+                  std::nullopt,
+                  bias_.jump() * bias_.jump() / bias_.energy(),
+                  2,
+                  static_cast<double>(draws_)});
 }
 
 void Trial::look_at_products() {

@@ -69,6 +69,66 @@ def test_another_ranks_memory_is_not_taken():
         assert kept.count_nonzero() == (39 if worker == 1 else 0)
 
 
+STEP = {"seed": 0, "worker": 0, "channel": 0}
+
+
+def of_coder(coder):
+    return {name: coder.compressor.memory(name) for name in coder.layers}
+
+
+@pytest.mark.parametrize("policy", ["ef+topk:keep=5", "dgc:momentum=0.9+topk:keep=5", "momentum:beta=0.9+sign:scale=mean"])
+def test_a_step_is_taken_back_without_a_copy(policy, monkeypatch):
+    draw = torch.Generator().manual_seed(1)
+    coder = Coder(policy, 1)
+    coder.take({"a": ((50,), "f32"), "b": ((7, 9), "f32")})
+
+    def encode(step, *names, change=lambda gradient: gradient):
+        gradients = [(name, change(torch.randn(coder.layers[name][0], generator=draw))) for name in names]
+        coder.encode(gradients, STEP | {"step": step})
+
+    def step(number, **more):
+        encode(number, "a", "b", **more)
+        coder.end_step()
+        coder.settle_step([coder.compressor.state("learnt")])
+
+    step(0)
+    copies, state = [], atomo.Compressor.state
+    monkeypatch.setattr(atomo.Compressor, "state", lambda self, what="all": copies.append(what) or state(self, what))
+    first = of_coder(coder)
+    step(1)
+    second = of_coder(coder)
+    coder.take_memories_back()
+    assert of_coder(coder) == first != second
+    coder.take_memories_back()
+    assert of_coder(coder) == first
+    step(2)
+    third = of_coder(coder)
+    # Another rank's gradient was not finite, then one of this rank's.
+    step(3)
+    coder.take_memories_back()
+    assert of_coder(coder) == third
+    step(4, change=lambda gradient: gradient.index_fill(0, torch.tensor([1]), float("nan")))
+    coder.take_memories_back()
+    assert of_coder(coder) == third
+    assert "memories" not in copies
+    # An error cuts a step short: b's last message is of the step before, and was used.
+    step(5)
+    fourth = of_coder(coder)
+    encode(6, "a")
+    assert of_coder(coder)["a"] != fourth["a"]
+    coder.drop_step()
+    assert of_coder(coder) == fourth != third
+    # Types change half way.
+    encode(7, "a")
+    encode(7, "b", change=torch.Tensor.half)
+    coder.end_step()
+    assert coder.layers["b"][1] == "f16" and of_coder(coder) != fourth
+    coder.take_memories_back()
+    assert of_coder(coder) == fourth
+    step(8)
+    assert of_coder(coder) != fourth
+
+
 def test_memories_do_not_travel(world):
     """What ranks tell each other of what they have learnt is as much as without a memory."""
     counted = [world(2).run(ddp_runs.train, policy, steps=3, cap_mb=THREE_BUCKETS)[0]["counted"]

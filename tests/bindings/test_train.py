@@ -80,6 +80,20 @@ def test_codecs_in_python_and_checkpoints_by_step(others):
         atomo.train.load(folder / "policy/allgather", torch.nn.Linear(8, 3))
 
 
+def test_scores_of_samples(others):
+    folder, results = others
+    rows = [line.split(",") for line in (folder / "whole/allgather/sample-scores.csv").read_text().splitlines()]
+    points, classes = train_runs.samples(2, 48).tensors
+    model = train_runs.network()
+    atomo.train.load(folder / "whole/allgather", model)
+    scores, predictions = model.eval()(points).detach().softmax(1).max(1)
+    assert rows[0] == ["sample", "target", "prediction", "score"]
+    assert [list(map(int, row[:3])) for row in rows[1:]] == [
+        [number, *pair] for number, pair in enumerate(zip(classes.tolist(), predictions.tolist()))]
+    assert [float(row[3]) for row in rows[1:]] == pytest.approx(scores.tolist(), rel=1e-4)
+    assert sum(row[1] == row[2] for row in rows[1:]) / 48 == results["whole"]["accuracy"]
+
+
 def test_a_resumed_run_goes_on_to_the_same_losses(others):
     folder, results = others
     assert results["part"]["steps"] == 6 and results["resumed"]["steps"] == 12

@@ -62,7 +62,7 @@ def others(folder):
     """A codec in Python for some layers, a resumed run, optimisers and schedules of torch, a module that is left as it is."""
     atomo.register("halves", Halves)
     results = {"policy": train(f"{folder}/policy", policy={"*.bias": "halves", "*": "atomo:bits=2"}, codec=None, save_every=4)}
-    whole = train(f"{folder}/whole")
+    whole = train(f"{folder}/whole", sample_scores=True)
     part = train(f"{folder}/part", stop_at=6, save_every=6)
     results |= {"whole": whole, "part": part, "resumed": train(f"{folder}/part", resume=True)}
 

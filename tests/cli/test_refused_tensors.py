@@ -151,6 +151,14 @@ class Safetensors(Refused):
             self.refuse_file("m.safetensors", safetensors(nested), "nests more than 8 lists",
                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20)))
 
+    def test_long_lists(self):
+        """At once: dimensions by the million would take a value of 16 bytes each, and be looked at last."""
+        entry = b'{"g":{"dtype":"F32","shape":[' + b"0," * 8_000_000 + b'0],"data_offsets":[0,0]}}'
+        self.refuse_file("m.safetensors", safetensors(entry), "a list of more than 64 values",
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20)))
+        many = {str(i): "" for i in range(100)}  # a map, not a list
+        self.refuse_file("m.safetensors", safetensors({"__metadata__": many}), "holds no tensors")
+
     def test_entries(self):
         self.refuse_entry({"shape": [2]}, "do not span the 8 bytes")
         self.refuse_entry({"data_offsets": [0, 16]}, "its data end at byte 16, 12 are there")

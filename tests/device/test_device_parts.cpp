@@ -16,14 +16,7 @@
 namespace atomo {
 namespace {
 
-const std::vector<LayerSpec> kLayers{{"a.weight", {2, 1500}},
-                                     {"a.bias", {24}},
-                                     {"b.weight", {300, 9}},
-                                     {"b.bias", {9000}},
-                                     {"c.weight", {1, 1300}, DType::bf16},
-                                     {"c.bias", {700}, DType::f16},
-                                     {"d.weight", {0, 4}},
-                                     {"e.weight", {40, 5, 3}}};
+const std::vector<LayerSpec> kLayers = test::mixed_layers();
 struct Range {
   std::size_t first, count;
 };

@@ -145,19 +145,6 @@ class Twins {
   }
 };
 
-/// Matrices, long and short ones, halves, tensors that try coordinates, and an empty one; none
-/// whose sketch a device finds by other sums than the CPU.
-std::vector<LayerSpec> mixed_layers() {
-  return {{"a.weight", {2, 1500}},
-          {"a.bias", {24}},
-          {"b.weight", {300, 9}},
-          {"b.bias", {9000}},
-          {"c.weight", {1, 1300}, DType::bf16},
-          {"c.bias", {700}, DType::f16},
-          {"d.weight", {0, 4}},
-          {"e.weight", {40, 5, 3}}};
-}
-
 struct Streamed {
   const char* name;
   const char* policy;
@@ -166,7 +153,7 @@ void PrintTo(const Streamed& streamed, std::ostream* out) { *out << streamed.pol
 
 class DeviceStreaming : public testing::TestWithParam<Streamed> {
  protected:
-  Twins twins{mixed_layers(), GetParam().policy};
+  Twins twins{test::mixed_layers(), GetParam().policy};
 };
 INSTANTIATE_TEST_SUITE_P(
     Policies, DeviceStreaming,
@@ -278,7 +265,7 @@ TEST_P(DeviceStreaming, GraphsReplay) {
 
 /// Layers decode to the CPU's values, written and added.
 TEST(DeviceStreamedLayers, DecodeToTheCpusValues) {
-  Twins twins(mixed_layers(), "*.weight=atomo:bits=2,atoms=rows; *=qsgd:bits=4");
+  Twins twins(test::mixed_layers(), "*.weight=atomo:bits=2,atoms=rows; *=qsgd:bits=4");
   ASSERT_NO_FATAL_FAILURE(twins.begin({.seed = 6}));
   for (std::size_t i = 0; i < twins.layers.size(); ++i) {
     const auto& layer = *twins.layers[i];
@@ -341,7 +328,7 @@ TEST(DeviceStreamedLayers, OfOneShapeDecodeWithTheirOwnCodecs) {
 
 /// A null stream would be the legacy default stream in silence.
 TEST(DeviceStreamedLayers, RefuseANullStream) {
-  Twins twins(mixed_layers(), "*=atomo:bits=1,atoms=rows");
+  Twins twins(test::mixed_layers(), "*=atomo:bits=1,atoms=rows");
   Compressor& model = twins.on_device;
   const auto& layer = *twins.layers[0];
   const ConstTensorView view{layer.tensor.data(), DType::f32, layer.spec.shape, Device::cuda};
@@ -451,7 +438,7 @@ TEST(DeviceStreamedLayers, GoOnUnderACapFromSavedStates) {
 }
 
 TEST(DeviceStreamedLayers, RefuseWrongCalls) {
-  Twins twins(mixed_layers(), "*=atomo:bits=1,atoms=rows");
+  Twins twins(test::mixed_layers(), "*=atomo:bits=1,atoms=rows");
   Compressor& model = twins.on_device;
   const auto encode = [&](std::size_t i, const ConstTensorView& view, const Payload& payload,
                           const Context& context) {

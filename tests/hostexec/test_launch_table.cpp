@@ -9,7 +9,6 @@
 #include <regex>
 #include <sstream>
 
-#include "../bench/gpu/specs.hpp"
 #include "../bench/models.hpp"
 #include "../bench/specs.hpp"
 #include "calls.hpp"

@@ -7,6 +7,7 @@
 #include <functional>
 #include <random>
 
+#include "atomo/catalogue.hpp"
 #include "atomo/own_codec.hpp"
 #include "atomo/verify.hpp"
 #include "statistics/verify_models.hpp"
@@ -76,6 +77,52 @@ TEST(VerifyBounds, RareEventsGetTheWholeRange) {
   for (int i = 0; i < 1000; ++i) often.add(i % 10 == 0 ? 1 : 0);
   EXPECT_TRUE(often.is_typical());
   EXPECT_EQ(verify::range_of(often, {-5, 100}).high, 1.5);
+}
+
+/// An entry becomes 1 for a fifth of what it is, so a small one hardly ever; else it is the rest, 5 % less or more.
+verify::Subject jumping(bool jumps) {
+  return subject_of("jumping", [jumps](Floats x, const Key& key) {
+    KeyDraws draw(key);
+    std::vector<float> y;
+    for (const float v : x) {
+      const double chance = jumps ? 0.2 * static_cast<double>(v) : 0, coin = draw() < 0.5 ? 0.95 : 1.05;
+      y.push_back(draw() < chance ? 1 : static_cast<float>(0.8 * v * coin / (1 - chance)));
+    }
+    return y;
+  });
+}
+
+/// 16 entries of 0.0005, which become 1 in 0.3 of 192 draws in all, and 48 that are seen to.
+Report run_jumping(bool jumps, std::uint32_t draws) {
+  verify::Claims claims;
+  claims.unbiased = true;
+  verify::Options options;
+  options.own_inputs = false;
+  options.draws = draws;
+  std::vector<float> x(64, 0.5f);
+  std::fill(x.begin(), x.begin() + 16, 0.0005f);
+  options.inputs = {{"mixed", Shape{64}, x}};
+  options.entries = 64 * std::uint64_t{draws};
+  return verify::run(jumping(jumps), claims, options);
+}
+
+TEST(VerifyBounds, KnowThatASmallEntryMayBecomeALargeOne) {
+  const Report report = run_jumping(true, 192);
+  EXPECT_TRUE(report.holds()) << report.to_text();
+  EXPECT_FALSE(run_jumping(false, 2048).holds());
+}
+
+TEST(VerifyBounds, KnowWhatASpikeOfACodebookHides) {
+  verify::Options few;
+  few.draws = 192;
+  few.own_inputs = false;
+  for (const verify::Input& input : verify::generated_inputs(1))
+    if (input.name == "spikes") few.inputs.push_back(input);
+  ASSERT_EQ(few.inputs.size(), 1u);
+  register_catalogue();
+  const Codec codec = Codec::parse("codebook:levels=quantile");
+  const Report report = verify::run(verify::subject_of(codec), verify::claims_of(codec), few);
+  EXPECT_TRUE(report.holds()) << report.to_text();
 }
 
 TEST(VerifyBounds, FollowTheNumberOfLooks) {

@@ -20,6 +20,19 @@ inline std::string spec_name(const testing::TestParamInfo<std::string>& made) {
   return name;
 }
 
+/// Matrices, long and short ones, halves, tensors that try coordinates, and an empty one; none
+/// whose sketch a device finds by other sums than the CPU.
+inline std::vector<LayerSpec> mixed_layers() {
+  return {{"a.weight", {2, 1500}},
+          {"a.bias", {24}},
+          {"b.weight", {300, 9}},
+          {"b.bias", {9000}},
+          {"c.weight", {1, 1300}, DType::bf16},
+          {"c.bias", {700}, DType::f16},
+          {"d.weight", {0, 4}},
+          {"e.weight", {40, 5, 3}}};
+}
+
 /// The specs whose messages have the CPU's bytes: sketches are the CPU's but for rounding
 /// (test_device_forms.cpp).
 inline std::vector<std::string> specs_with_the_cpus_bytes() {

@@ -54,6 +54,24 @@ class EvaluateTest(unittest.TestCase):
         self.assertIn("testing after 4 of 4 steps: 50 %\n", out)  # a carriage return, read as text
         self.assertIn(f"tested after 4 steps: accuracy {100 * expected['accuracy']:.2f} %", out)
 
+    def test_scores_of_samples(self):
+        """In the folder of a run and from its checkpoint alone, for classifiers here and torch's."""
+        for model in ("logistic", "mlp:hidden=8"):
+            with self.subTest(model):
+                out = path(f"scores-{model[:3]}")
+                finished(2, "--algorithm", "ps", "--model", model, "--steps", 3, "--batch", 4, "--out", out, "--sample-scores")
+                text = pathlib.Path(out, "sample-scores.csv").read_text()
+                rows = [line.split(",") for line in text.splitlines()]
+                self.assertEqual(rows[0], ["sample", "target", "prediction", "score"])
+                self.assertEqual([int(row[0]) for row in rows[1:]], list(range(len(rows) - 1)))
+                self.assertTrue(all(0.1 <= float(row[3]) <= 1 for row in rows[1:]))
+                right = sum(row[1] == row[2] for row in rows[1:]) / (len(rows) - 1)
+                end, = [json.loads(line) for line in pathlib.Path(out, "log.jsonl").read_text().splitlines() if '"end"' in line]
+                self.assertAlmostEqual(right, end["accuracy"], places=9)
+                again = path("scores.csv")
+                status, _, err = self.evaluate(f"{out}/checkpoint.safetensors", "--sample-scores", again)
+                self.assertEqual((status, pathlib.Path(again).read_text()), (0, text), err)
+
     def test_follows_a_run_to_its_end(self):
         """It waits for the file, tests versions once each and in order, and ends with the last."""
         saved = path("followed.safetensors")

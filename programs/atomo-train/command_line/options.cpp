@@ -187,6 +187,10 @@ void check_samples(const CLI::App& app, const Options& o) {
     throw CLI::ValidationError("--image-size",
                                "goes with models of images only, not with " + o.model);
   }
+  if (o.sample_scores && (!has_classes || o.model == "transformer")) {
+    throw CLI::ValidationError("--sample-scores",
+                               "goes with models of images only, not with " + o.model);
+  }
   if (o.label_smoothing > 0 && !has_classes) {
     throw CLI::ValidationError("--label-smoothing",
                                "goes with models that predict classes, not with " + o.model);
@@ -287,6 +291,8 @@ void choose_places(const CLI::App& app, Options& o) {
     o.save = o.out + "/" + kCheckpointName;
   }
   if (o.overwrite && o.out.empty()) throw CLI::ValidationError("--overwrite", "needs --out FOLDER");
+  if (o.sample_scores && o.out.empty())
+    throw CLI::ValidationError("--sample-scores", "needs --out FOLDER");
   // A job may say how often to save wherever there is a place.
   if (o.save_every != 0 && o.save.empty() && !given("--job"))
     throw CLI::ValidationError("--save-every", "needs --save FILE or --out FOLDER");

@@ -100,8 +100,9 @@ struct Options {
   double timeout_seconds = 30;
   std::uint32_t retries = 1;  ///< further time-outs before a silent process ends the run
 
-  std::string out;         ///< folder of what is kept of the run; empty: none
-  bool overwrite = false;  ///< whatever run is in it
+  std::string out;             ///< folder of what is kept of the run; empty: none
+  bool overwrite = false;      ///< whatever run is in it
+  bool sample_scores = false;  ///< how each sample of the test was classified, at the end
   std::string save;
   std::uint32_t save_every = 0;
   bool keep_checkpoints = false;  ///< each under a name of its own, too

@@ -34,6 +34,9 @@ void add_output_options(CLI::App& app, Options& o) {
   app.add_option("--out", o.out, "all there is of the run: job, log, tables, checkpoint, plot")
       ->option_text("FOLDER")
       ->group(group);
+  app.add_flag("--sample-scores", o.sample_scores,
+               "in --out, at the end: target, prediction and its probability of each test sample")
+      ->group(group);
   app.add_flag("--overwrite", o.overwrite, "even if --out holds another run")->group(group);
   app.add_flag("--json", o.json, "JSON lines on standard output instead of progress and table")
       ->group(group);

@@ -22,13 +22,6 @@ int shift_of(std::uint32_t draw) noexcept {
 
 }  // namespace
 
-std::uint64_t mixed(std::uint64_t x) noexcept {
-  x += 0x9E3779B97F4A7C15U;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ x >> 27) * 0x94D049BB133111EBU;
-  return x ^ x >> 31;
-}
-
 Augmentation Augmentation::parse(const std::string& text) {
   Augmentation augmentation;
   if (text.empty()) return augmentation;

@@ -25,7 +25,12 @@ struct Augmentation {
 };
 
 /// The finaliser of SplitMix64: a word that looks random, of any other.
-[[nodiscard]] std::uint64_t mixed(std::uint64_t x) noexcept;
+[[nodiscard]] inline std::uint64_t mixed(std::uint64_t x) noexcept {
+  x += 0x9E3779B97F4A7C15U;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBU;
+  return x ^ x >> 31;
+}
 
 /// What becomes of an image: row r, column c are those of row r + down, column c + right before,
 /// then the image is mirrored.

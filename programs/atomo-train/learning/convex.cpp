@@ -89,7 +89,15 @@ class Logistic final : public ConvexReplica {
   }
 
   Score trained() const noexcept override { return trained_; }
-  Score evaluate(const Batch& batch) override { return predict(batch); }
+  Score evaluate(const Batch& batch, std::vector<Prediction>* each) override {
+    const Score score = predict(batch);
+    for (std::size_t i = 0; each != nullptr && i < batch.targets.size(); ++i) {
+      const std::span probabilities(probabilities_.data() + i * classes_, classes_);
+      const auto largest = std::ranges::max_element(probabilities);
+      each->push_back({batch.targets[i], largest - probabilities.begin(), *largest});
+    }
+    return score;
+  }
 
  private:
   static int to_int(std::size_t n) noexcept { return static_cast<int>(n); }
@@ -151,7 +159,7 @@ class Quadratic final : public ConvexReplica {
     return loss;
   }
 
-  Score evaluate(const Batch& batch) override { return take_mean(batch); }
+  Score evaluate(const Batch& batch, std::vector<Prediction>*) override { return take_mean(batch); }
 
  private:
   /// Of the batch's quadratics, and where x is on it.

@@ -41,7 +41,8 @@ void dump_gradient(const Options& options, const Replica& replica, std::uint32_t
 }
 
 Score test_samples(const Task& task, Replica& replica, std::size_t first, std::size_t count,
-                   std::size_t batch_size, const std::function<void(std::size_t)>& after) {
+                   std::size_t batch_size, const std::function<void(std::size_t)>& after,
+                   std::vector<Prediction>* each) {
   std::vector<std::uint32_t> which(count);
   std::iota(which.begin(), which.end(), static_cast<std::uint32_t>(first));
   Batch batch;
@@ -53,7 +54,7 @@ Score test_samples(const Task& task, Replica& replica, std::size_t first, std::s
     }
     const std::size_t samples = std::min(batch_size, count - at);
     task.gather(Split::test, std::span(which).subspan(at, samples), batch);
-    total += replica.evaluate(batch);
+    total += replica.evaluate(batch, each);
     after(at + samples);
   }
   return total;
@@ -99,9 +100,6 @@ void Learner::take_share(std::uint32_t step) {
 void Learner::gather(std::uint32_t step) {
   const auto samples = order_.samples(step);
   task_->gather(Split::train, samples, batch_);
-  constexpr std::uint64_t kWorkers = 65536;
-  batch_.draws =
-      mixed(mixed(options_.seed) ^ (step * kWorkers + static_cast<std::uint64_t>(worker_)));
   batch_.step = step;
   batch_.worker = static_cast<std::uint32_t>(worker_);
   if (!augmentation_.any()) return;

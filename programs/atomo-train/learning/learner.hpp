@@ -72,10 +72,12 @@ class Learner {
 [[nodiscard]] std::uint32_t steps_of_epochs(const Options& options, int workers);
 
 /// Tests the network on the samples of the test from `first` on, `batch` at a time. Breaks off when
-/// interrupted. `after` is called now and then with the number of those that are done.
+/// interrupted. `after` is called now and then with the number of those that are done; `each` as
+/// `Replica::evaluate` has it.
 [[nodiscard]] Score test_samples(const Task& task, Replica& replica, std::size_t first,
                                  std::size_t count, std::size_t batch,
-                                 const std::function<void(std::size_t done)>& after);
+                                 const std::function<void(std::size_t done)>& after,
+                                 std::vector<Prediction>* each = nullptr);
 
 /// Writes a gradient of the model into the folder of --dump-gradients, if `step` is one to
 /// dump. `whose`: the end of the file's name.

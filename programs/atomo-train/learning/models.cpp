@@ -44,13 +44,20 @@ Network::Loss Network::loss(const Batch& batch, torch::Device device) {
           predicted.detach().argmax(1).eq(targets).sum()};
 }
 
-Score Network::score(const Batch& batch, torch::Device device) {
+Score Network::score(const Batch& batch, torch::Device device, std::vector<Prediction>* each) {
   const auto predicted = logits(batch, device);
   const auto targets = tensor_of(batch.targets, {-1}, device);
   const auto right = predicted.argmax(1).eq(targets).sum().item<std::int64_t>();
   const auto top = std::get<1>(predicted.topk(std::min(kTop, predicted.size(1)), 1));
   const auto among_top = top.eq(targets.unsqueeze(1)).sum().item<std::int64_t>();
   const auto loss = torch::cross_entropy_loss(predicted, targets, {}, at::Reduction::Sum);
+  if (each != nullptr) {
+    const auto [scores, classes] = predicted.softmax(1).max(1);
+    const auto score_of = scores.cpu(), class_of = classes.cpu();
+    for (std::size_t i = 0; i < batch.targets.size(); ++i)
+      each->push_back({batch.targets[i], class_of.const_data_ptr<std::int64_t>()[i],
+                       score_of.const_data_ptr<float>()[i]});
+  }
   return {.correct = static_cast<std::uint64_t>(right),
           .predictions = batch.targets.size(),
           .top5 = static_cast<std::uint64_t>(among_top),

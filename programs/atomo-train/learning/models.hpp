@@ -21,8 +21,8 @@ struct Network : torch::nn::Module {
     torch::Tensor correct;  ///< one number, of the predictions that are right
   };
   Loss loss(const Batch& batch, torch::Device device);
-  /// What a test adds up over its batches.
-  Score score(const Batch& batch, torch::Device device);
+  /// What a test adds up over its batches; `each` as `Replica::evaluate` has it.
+  Score score(const Batch& batch, torch::Device device, std::vector<Prediction>* each);
 };
 
 /// `name` and `norm`: as --model and --norm have them. \throws std::runtime_error for images that are

@@ -52,8 +52,10 @@ class Replica {
   /// Of its batch, from the forward pass: `correct` and `predictions` alone; no predictions where
   /// none is right or wrong.
   [[nodiscard]] virtual Score trained() const noexcept { return {}; }
-  /// The batch's smoothing does not count.
-  [[nodiscard]] virtual Score evaluate(const Batch& batch) = 0;
+  /// The batch's smoothing does not count. `each`: where not null, classifiers put every prediction behind
+  /// what it holds.
+  [[nodiscard]] virtual Score evaluate(const Batch& batch,
+                                       std::vector<Prediction>* each = nullptr) = 0;
 
  protected:
   Replica() = default;

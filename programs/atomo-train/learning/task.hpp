@@ -45,10 +45,9 @@ struct Batch {
   std::vector<std::int64_t> targets;     ///< a class a sample, or what follows each character
   double smoothing =
       0;  ///< share of each target that is spread evenly over all classes, in training
-  std::uint64_t draws = 0;                ///< seed of what a network draws in training: dropout
   std::vector<std::uint32_t> numbers;     ///< of the samples, for models of the program's own
   Split split = Split::train;             ///< that they are of
-  std::uint32_t step = 0, worker = 0;     ///< of training
+  std::uint32_t step = 0, worker = 0;     ///< of training: dropout draws by them
   std::vector<double> curvatures, pulls;  ///< of quadratics, samples x rows x columns
 };
 
@@ -61,6 +60,12 @@ struct Score {
   double loss = 0;               ///< cross-entropy (natural logarithm), or a quadratic's value
   double squared_distance = 0;   ///< to a quadratic's optimum
   std::uint64_t broken_off = 0;  ///< not 0 when not all samples were tried
+};
+
+/// Of a sample in a test.
+struct Prediction {
+  std::int64_t target = 0, predicted = 0;  ///< classes
+  float score = 0;                         ///< probability that the network gives what it predicts
 };
 
 /// How a test is told.

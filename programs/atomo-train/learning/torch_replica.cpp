@@ -3,6 +3,7 @@
 
 #include <exception>
 
+#include "learning/augment.hpp"
 #include "learning/models.hpp"
 #include "learning/replica.hpp"
 #include "learning/torch_module.hpp"
@@ -13,7 +14,8 @@ namespace {
 class TorchReplica final : public Replica {
  public:
   TorchReplica(const std::string& model, const std::string& norm, const InputShape& input,
-               std::uint64_t seed, std::optional<int> gpu) {
+               std::uint64_t seed, std::optional<int> gpu)
+      : seed_(seed) {
     at::set_num_threads(1);
     torch::manual_seed(seed);
     at::globalContext().setDeterministicAlgorithms(true, false);
@@ -54,7 +56,8 @@ class TorchReplica final : public Replica {
   }
   double backward(const Batch& batch, double scale, const OnGradient& on_gradient) override {
     network_->train();
-    torch::manual_seed(batch.draws);
+    constexpr std::uint64_t kWorkers = 65536;
+    torch::manual_seed(mixed(mixed(seed_) ^ (batch.step * kWorkers + batch.worker)));
     for (auto& parameter : parameters_) parameter.mutable_grad() = torch::Tensor();
     const auto [loss, correct] = network_->loss(batch, device_);
     on_gradient_ = &on_gradient;
@@ -70,10 +73,10 @@ class TorchReplica final : public Replica {
   std::chrono::steady_clock::time_point backward_began() const noexcept override {
     return backward_began_;
   }
-  Score evaluate(const Batch& batch) override {
+  Score evaluate(const Batch& batch, std::vector<Prediction>* each) override {
     const torch::NoGradGuard no_gradients;
     network_->eval();
-    return network_->score(batch, device_);
+    return network_->score(batch, device_, each);
   }
 
  private:
@@ -121,6 +124,7 @@ class TorchReplica final : public Replica {
   torch::Tensor weights_;  ///< one flat tensor in host memory
   torch::Tensor used_;     ///< the same where the network computes; the parameters are views of it
   std::chrono::steady_clock::time_point backward_began_;
+  std::uint64_t seed_;  ///< of the weights, and of what training draws
   Score trained_;
   const OnGradient* on_gradient_ = nullptr;
   std::exception_ptr failure_;  ///< of a callback, carried past torch

@@ -35,8 +35,8 @@ constexpr int kFailed = 1, kWrongUsage = 2, kInterrupted = 130;
 constexpr auto kNap = std::chrono::milliseconds(100);  ///< between looks at the file
 
 struct Request {
-  std::string file, data, log, progress = "auto";
-  bool follow = false, json = false;
+  std::string file, data, log, sample_scores, progress = "auto";
+  bool follow = false, json = false, quiet = false;
   std::uint32_t batch = 100;   ///< samples at once
   double timeout_seconds = 0;  ///< without a newer version; 0: for ever
 };
@@ -59,6 +59,9 @@ void add_options(CLI::App& app, Request& r) {
   app.add_option("--test-batch", r.batch, "samples that a test computes at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--sample-scores", r.sample_scores,
+                 "target, prediction and its probability of each sample, comma-separated")
+      ->option_text("FILE");
   app.add_flag("--json", r.json, "JSON lines on standard output");
   app.add_option("--log", r.log, "JSON lines to this file");
   app.add_option("--progress", r.progress,
@@ -72,6 +75,7 @@ class Report {
  public:
   explicit Report(const Request& request)
       : json_(request.json),
+        quiet_(request.quiet),
         live_(!request.json && (request.progress == "on" ||
                                 (request.progress == "auto" && isatty(STDOUT_FILENO) != 0))) {
     if (request.log.empty()) return;
@@ -86,7 +90,7 @@ class Report {
     std::fflush(stdout);
   }
   void line(const std::string& text) {
-    if (json_) return;
+    if (json_ || quiet_) return;
     std::printf("%s%s\n", live_ ? "\r\033[K" : "", text.c_str());
     std::fflush(stdout);
   }
@@ -99,7 +103,7 @@ class Report {
   }
 
  private:
-  bool json_, live_;
+  bool json_, quiet_, live_;
   std::string shown_;
   std::ofstream file_;
 };
@@ -127,9 +131,13 @@ class Examiner {
         report_(report),
         options_(read_fingerprint(request.file)),
         model_(options_.at("model")),
+        scores_(request.sample_scores),
         data_(request.data.empty() ? options_.at("data").get<std::string>() : request.data),
         task_(make_task(model_, data_, options_.at("pixels"), options_.at("image-size"))),
         replica_(make_replica(model_, options_.at("norm"), task_->input(), options_.at("seed"))) {
+    if (!scores_.empty() && task_->classes() == 0)
+      throw std::runtime_error("--sample-scores goes with models of images only, not with " +
+                               model_);
     auto line = options_;
     line["event"] = "start";
     line["data"] = data_;
@@ -146,12 +154,16 @@ class Examiner {
     if (tested_ && checkpoint.step <= *tested_) return true;
     load(checkpoint);
     const std::size_t all = task_->samples(Split::test);
-    const auto score = test_samples(*task_, *replica_, 0, all, batch_, [&](std::size_t done) {
+    std::vector<Prediction> each;
+    const auto tell_progress = [&](std::size_t done) {
       report_.progress("testing after " + std::to_string(checkpoint.step) + " of " +
                        std::to_string(last_step()) + " steps: " +
                        std::to_string(100 * done / std::max<std::size_t>(all, 1)) + " %");
-    });
+    };
+    const auto score = test_samples(*task_, *replica_, 0, all, batch_, tell_progress,
+                                    scores_.empty() ? nullptr : &each);
     if (score.broken_off != 0) return false;
+    if (!scores_.empty()) write(each);
     tell(checkpoint, score);
     tested_ = checkpoint.step;
     return true;
@@ -174,6 +186,17 @@ class Examiner {
     for (const auto& worker : checkpoint.workers)
       buffers.insert(buffers.end(), worker.buffers.begin(), worker.buffers.end());
     replica_->set_buffers(mean_over_workers(buffers, checkpoint.workers.size()));
+  }
+
+  void write(const std::vector<Prediction>& each) const {
+    std::ofstream file(scores_, std::ios::trunc);
+    file << "sample,target,prediction,score\n";
+    for (std::size_t i = 0; i < each.size(); ++i) {
+      char score[32];
+      std::snprintf(score, sizeof score, "%.6g", static_cast<double>(each[i].score));
+      file << i << ',' << each[i].target << ',' << each[i].predicted << ',' << score << '\n';
+    }
+    if (!file.flush()) throw std::runtime_error("cannot write '" + scores_ + "'");
   }
 
   void tell(const Checkpoint& checkpoint, const Score& score) {
@@ -203,7 +226,7 @@ class Examiner {
   std::size_t batch_;
   Report& report_;
   nlohmann::json options_;  ///< of the run
-  std::string model_, data_;
+  std::string model_, scores_, data_;
   std::unique_ptr<Task> task_;
   std::unique_ptr<Replica> replica_;
   std::optional<std::uint32_t> tested_;  ///< steps done in the last version that was tested
@@ -244,6 +267,16 @@ int follow(const Request& request, Report& report) {
 }
 
 }  // namespace
+
+void write_sample_scores(const std::string& checkpoint, const std::string& file) {
+  Request request;
+  request.file = checkpoint;
+  request.sample_scores = file;
+  request.progress = "off";
+  request.quiet = true;
+  Report report(request);
+  (void)Examiner(request, report).test();
+}
 
 int evaluate_checkpoints(int argc, char** argv) {
   Request request;

@@ -17,6 +17,7 @@ namespace train {
 inline constexpr const char* kLogName = "log.jsonl";
 inline constexpr const char* kCheckpointName = "checkpoint.safetensors";
 inline constexpr const char* kPlotName = "plot.png";
+inline constexpr const char* kSampleScoresName = "sample-scores.csv";
 
 /// Empty when the run may write into its folder: there is no other run in it, or the run goes on
 /// from its checkpoint, or it may be overwritten.

@@ -326,6 +326,8 @@ VARIANTS = (
     ("choco", ["--on-lost-node", "go-on"], True, True),
     ("pdmm", ["--on-lost-node", "go-on"], True, True),
     ("pdmm", ["--asynchronous"], False, False),
+    ("admm", ["--on-lost-node", "go-on"], True, True),
+    ("dsgd-stale", ["--on-lost-node", "go-on"], True, True),
 )
 FAULTS = ("killed", "frozen", "woken", "cut", "slowed", "corrupt", "first_killed", "first_frozen", "full_disk", "ctrl_c")
 QUICK = ("frozen", "woken", "full_disk")

@@ -26,6 +26,7 @@ using programs::kHeaderLengthBytes;
 using programs::kMostNested;
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
+constexpr std::uint64_t kMostListed = 64;               // dimensions: no framework has more
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr std::array<std::pair<std::string_view, DType>, 3> kTypes{
     {{"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}}};
@@ -119,8 +120,16 @@ Json parse_header(const Buffer& file, const std::string& label, std::uint64_t& h
   const char* text = reinterpret_cast<const char*>(file.data.get()) + kHeaderLengthBytes;
   // What is nested too deeply is cut off: a few bytes of brackets would take a hundred each.
   bool too_deep = false;
-  const auto keep = [&too_deep](int depth, Json::parse_event_t, const Json&) {
+  std::uint64_t listed = 0;
+  const auto keep = [&](int depth, Json::parse_event_t event, const Json&) {
     too_deep = too_deep || depth > kMostNested;
+    if (event != Json::parse_event_t::value) {
+      listed = 0;
+    } else if (++listed > kMostListed) {
+      // At once: a hundred million bytes of dimensions would take gigabytes.
+      throw InputError(
+          fmt::format("{}: damaged header: a list of more than {} values", label, kMostListed));
+    }
     return !too_deep;
   };
   const Json header = Json::parse(text, text + header_bytes, keep, false);
@@ -181,11 +190,15 @@ StoredTensors index_safetensors(const Buffer& file, const std::string& label) {
 
 std::vector<Tensor> read_safetensors(const Buffer& file, const std::string& label) {
   const StoredTensors stored = index_safetensors(file, label);
+  // All shapes before any data, which may have to be copied.
   std::vector<Tensor> tensors;
   for (const StoredTensor& s : stored.tensors) {
-    Tensor tensor = tensor_of(s, label_of(label, s.name));
-    tensor.data = share_aligned(file, stored.data_begin + s.begin, tensor.bytes(), tensor.dtype);
-    tensors.push_back(std::move(tensor));
+    tensors.push_back(tensor_of(s, label_of(label, s.name)));
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    Tensor& tensor = tensors[i];
+    tensor.data = share_aligned(file, stored.data_begin + stored.tensors[i].begin, tensor.bytes(),
+                                tensor.dtype);
   }
   return tensors;
 }

@@ -36,9 +36,11 @@ class Coder:
         self._restore = False  # the compressor is to take its part of `learnt`
         self._saved: tuple[int, bytes] | None = None  # memories of a checkpoint, and the worker whose they are
         self._worker = 0
-        self._before: bytes | None = None  # memories when the step under way began
+        self._sent: set[str] = set()  # layers of which the last step made messages
+        self._before: bytes | None = None  # memories when the last step began, where its model changed half way
         self.compressor: atomo.Compressor | None = None
         self._key: dict[str, int] | None = None  # of the step under way
+        self._open = False  # the compressor is in a step
         self.share = self.next_share = 1.0  # of the budget, that this step has and the next
         self._met: set[str] = set()  # layers whose gradients came
         self._pool = ThreadPoolExecutor(threads, "atomo-layers") if threads > 1 else None
@@ -48,7 +50,8 @@ class Coder:
         """A compressor that has learnt nothing, with the memories of the one before; none without layers."""
         kept = self.compressor.state("memories") if self.compressor is not None else None
         self.layers = dict(layers)
-        self.compressor = compressor_of(layers, self.policy, self.threads, "cpu") if layers else None
+        self.compressor = compressor_of(layers, self.policy, self.threads, "cpu", takes_back=True) if layers else None
+        self._open = False
         self.numbers = {name: number for number, name in enumerate(self.layers)}
         self.digest = digest_of([self.policy, self.table()])
         if kept is not None and self.compressor is not None:
@@ -85,6 +88,11 @@ class Coder:
         if list(layers.items()) == list(self.layers.items()):
             return
         own = [self.compressor.state("learnt")] if self.layers else []
+        if self._key is not None and self.has_memory and self._before is None:
+            now = self.compressor.state("memories")
+            self._take_back_sent()
+            self._before = self.compressor.state("memories")
+            self.compressor.load_state(now)
         self._make(layers)
         self.learnt = self._fitted(self.learnt)
         for state in self._fitted(own):
@@ -138,7 +146,7 @@ class Coder:
         """After its last layer. `settle_step` or `drop_step` follows."""
         if self._key is not None:
             self.compressor.budget_share = self.next_share
-            self.compressor.end_step()
+            self._close_step()
 
     def settle_step(self, learnt: Sequence[bytes]) -> None:
         """A step went well everywhere: what each rank has learnt."""
@@ -148,26 +156,47 @@ class Coder:
         """Forgets a step that was begun and did not end well."""
         if self._key is not None:
             self._key, self._restore = None, True
-            self._make(self.layers)
             self.take_memories_back()
+            self._make(self.layers)
 
     def take_memories_back(self) -> None:
-        """Those of the last step become what they were before it: nobody used its gradients."""
+        """Those of the last step become what they were before it: nobody used its gradients. A second call changes nothing."""
         if self._before is not None:
             self.compressor.load_state(self._before)
+        else:
+            self._take_back_sent()
+        self._sent, self._before = set(), None
+
+    def _take_back_sent(self) -> None:
+        """No memory is copied, but where layers had no message in the step: their last one is of an earlier step, and was used."""
+        if not self.has_memory or not self._sent:
+            return
+        self._close_step()
+        now = self.compressor.state("memories") if self._sent != set(self.layers) else None
+        self.compressor.take_memory_back()
+        if now is not None:
+            part = compressor_of({name: self.layers[name] for name in self.layers if name in self._sent}, self.policy, 1, "cpu")
+            part.load_state(self.compressor.state("memories"))
+            self.compressor.load_state(joined_memories([now, part.state("memories")]))
+
+    def _close_step(self) -> None:
+        if self._open:
+            self._open = False
+            self.compressor.end_step()
 
     def _begin_step(self, key: dict[str, int]) -> None:
         if self._restore and self.learnt:
             self.compressor.load_state(self.learnt[key["worker"] % len(self.learnt)])
         self.restore_memories(key["worker"])
         self._restore = False
-        self._before = self.compressor.state("memories") if self.has_memory else None
+        self._sent, self._before = set(), None
         self._open_step(key)
         self._key = key
 
     def _open_step(self, key: dict[str, int]) -> None:
         self.compressor.budget_share = self.share
         self.compressor.begin_step(**key)
+        self._open = True
 
     # Layers
 
@@ -177,7 +206,12 @@ class Coder:
         self._follow({name: DTYPES[gradient.dtype] for name, gradient in gradients})
         if self._key is None:
             self._begin_step(key)
-        return self.each(lambda layer: self.compressor.encode_layer(*layer), gradients)
+        return self.each(self._encode_layer, gradients)
+
+    def _encode_layer(self, layer: tuple[str, torch.Tensor]) -> bytes:
+        message = self.compressor.encode_layer(*layer)
+        self._sent.add(layer[0])
+        return message
 
     def _follow(self, types: Mapping[str, str]) -> None:
         """Takes the types of these layers' gradients. What becomes of one type is expected of all layers of that type

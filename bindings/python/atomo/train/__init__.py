@@ -37,15 +37,16 @@ except ImportError as error:
 
 from atomo._own import share_with
 
+from . import _workers
 from ._checkpoints import load, path_of
+from ._connection import hosts_of, secret_of
 from ._job import Failed, Job, interruption, is_in_world, result_of, run_here, world
 from ._launch import launch
 from ._model import Model
-from ._workers import hosts_of, secret_of, submit
 
 share_with(_atomo_train)
 
-__all__ = ["Failed", "algorithms", "load", "run"]
+__all__ = ["Failed", "algorithms", "cancel", "collect", "jobs", "load", "run"]
 
 _JOB = "job.pkl"
 
@@ -118,7 +119,10 @@ def run(
     - `out`: the folder of the run: job, log, tables, plot and checkpoints, those of `save_every` one beside the other.
       `resume`: True goes on from the checkpoint in it, a path from that one. `plot`: draw it, where there is matplotlib.
     - `launcher`: more words for mpirun, `("--hostfile", "hosts")`. `workers`: a host file of standing workers, the first of
-      which that has no job runs this one; `secret`: the file of the secret that they have.
+      which that has no job runs this one; `secret`: the file of the secret that they have. Where the connection breaks, `Failed`
+      has the job's name as `job`, which `collect` takes.
+    - `sample_scores=True` leaves `sample-scores.csv` in `out` at the end: of each sample of the test its number, target,
+      prediction and the probability of that by the softmax of the outputs (`score`), of the last checkpoint. For one class a sample.
     - `options`: any other option of atomo-train, `local_steps=8` for `--local-steps 8`, True for a flag.
 
     Returns a dictionary: `loss` and, where there are classes, `accuracy` of the last test, `steps`, `seconds`, `bytes` (of
@@ -168,7 +172,7 @@ def run(
     file = Path(job.out, _JOB)
     job.write(file)
     if workers is not None:
-        submit(file.read_bytes(), nodes + servers, launcher, Path(job.out), hosts, word)
+        _workers.submit(file.read_bytes(), nodes + servers, launcher, Path(job.out), hosts, word)
     else:
         shown = ["--progress=on"] if sys.stdout.isatty() else []
         launch(["-m", "atomo.train", str(file), *shown], nodes + servers, launcher)
@@ -180,3 +184,32 @@ def _end_of(job: Job) -> dict[str, Any]:
     if result["interrupted"]:
         raise KeyboardInterrupt(interruption(job.out))
     return result
+
+
+def jobs(*, workers: str | os.PathLike[str], secret: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """What the standing workers of a host file run and keep, the oldest first at each: `job` (its name), `state` ("runs",
+    "ended", "failed"), `failure`, `processes`, `began` and `ended` (ISO 8601), `folder` there, `worker`.
+
+    Raises `atomo.Error` where none answers; those that do not are named on standard error.
+    """
+    return _workers.jobs(hosts_of(workers), secret_of(secret))
+
+
+def collect(job: str, *, workers: str | os.PathLike[str], secret: str | os.PathLike[str],
+            out: str | os.PathLike[str] = "run") -> dict[str, Any]:
+    """Brings what is left of a job of standing workers to the folder `out`, and returns what `run` would have; `interrupted`
+    where it was cancelled.
+
+    Prints what the job printed, from its begin. Waits for its end while it runs; Ctrl-C leaves it running. May be called any number
+    of times, by any number of clients. Raises `atomo.Error` where no worker knows the job or `out` holds a run, `Failed` where
+    the job failed, once its files are there, or where the connection breaks, with nothing in `out`.
+    """
+    folder = os.fspath(out)
+    _workers.collect(job, Path(folder), hosts_of(workers), secret_of(secret))
+    return result_of(folder) | {"out": folder}
+
+
+def cancel(job: str, *, workers: str | os.PathLike[str], secret: str | os.PathLike[str], now: bool = False) -> None:
+    """Asks a job of standing workers to save a checkpoint and to end, or ends it at once (`now`). Does not wait for the end, which
+    `collect` does. Raises `atomo.Error` where no worker knows the job, or it has ended."""
+    _workers.cancel(job, now, hosts_of(workers), secret_of(secret))

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy
+
 from atomo import Error, _atomo_train, _own, _tool
 
 from ._model import Model
@@ -29,7 +31,14 @@ _FIGURES = ("accuracy", "loss", "top5", "training_accuracy", "steps", "seconds",
 
 
 class Failed(RuntimeError):
-    """A run that ended early: a process died, or raised; the message has what the processes said, tracebacks and ranks."""
+    """A run that ended early: a process died, or raised; the message has what the processes said, tracebacks and ranks.
+    `job`: its name at the standing worker that has it, else None."""
+
+    def __init__(self, message: str, job: str | None = None) -> None:
+        super().__init__(message)
+        self.job = job
+
+_TEST_BATCH = 100  # samples
 
 
 @dataclass
@@ -107,11 +116,26 @@ def run_here(job: Job) -> dict[str, Any] | None:
         _own.show_tracebacks(False)
     if outcome == "cannot start":
         raise Failed("the run cannot start; rank 0 has said why")
+    if rank == 0 and outcome == "finished" and "--sample-scores" in job.arguments:
+        write_sample_scores(job)
     if rank == 0 and job.plot:
         draw(job.out)
     if outcome == "interrupted":
         raise KeyboardInterrupt(interruption(job.out) if rank == 0 else "")
     return result_of(job.out) if rank == 0 else None
+
+
+def write_sample_scores(job: Job) -> None:
+    """How each sample of the test is classified by the weights of the last checkpoint: `sample-scores.csv` of the run."""
+    count = job.model.samples(True)
+    with Path(job.out, "sample-scores.csv").open("w", encoding="utf-8") as file:
+        network = job.model.network(0)
+        network.load(job.out)
+        file.write("sample,target,prediction,score\n")
+        for first in range(0, count, _TEST_BATCH):
+            numbers = numpy.arange(first, min(first + _TEST_BATCH, count), dtype=numpy.uint32)
+            for number, (target, prediction, score) in zip(numbers, network.scores(numbers)):
+                file.write(f"{number},{target},{prediction},{score:.6g}\n")
 
 
 def draw(out: str) -> None:

@@ -14,6 +14,8 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from atomo import Error
 
+from ._checkpoints import load
+
 _MOST_CLASSES = 65536  # of the trainer's labels
 
 
@@ -203,6 +205,23 @@ class Network:
             loss, outputs, targets = self._forward(test, numbers)
         predictions = self._predictions(numbers, targets)
         return float(loss) * predictions, *self._right(outputs, targets), predictions
+
+
+    def load(self, run: str) -> None:
+        """Takes the weights of a run's last checkpoint."""
+        load(run, self._module)
+
+    def scores(self, numbers: np.ndarray) -> list[tuple[int, int, float]]:
+        """Target, prediction and its probability of samples of the test. Raises Error where they are not one class each."""
+        self._module.eval()
+        with torch.no_grad():
+            *inputs, targets = self._model.batch(True, numbers)
+            outputs = self._module(*inputs)
+        if not (isinstance(outputs, torch.Tensor) and isinstance(targets, torch.Tensor) and _is_whole(targets)
+                and outputs.dim() == 2 and targets.dim() == 1):
+            raise Error("sample_scores: goes with one class a sample, as whole numbers, and an output a class")
+        scores, predictions = outputs.softmax(1).max(1)
+        return list(zip(targets.tolist(), predictions.tolist(), scores.tolist()))
 
 
 class Steps:
