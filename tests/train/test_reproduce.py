@@ -14,9 +14,30 @@ from jobs import TOOLS, TRAINER, finished, path  # where the experiments are, to
 from reproduce_commands import COMMANDS, CommandTest
 from test_quadratic import write_quadratic
 
-from experiments import bytes_to_accuracy
+from experiments import bytes_to_accuracy, seconds_to_accuracy
 from experiments.series import Outcome, Row, Series
 
+# Sends 500,000 bytes from one host of a shaped network to another and tells the seconds until they are there.
+SENDS = """
+import subprocess, sys
+from experiments.shaped_network import ShapedNetwork
+def on(host, program, **keywords):
+    return subprocess.Popen(["nsenter", "--net", "--target", str(host.pid), sys.executable, "-c", program], text=True, **keywords)
+with ShapedNetwork(2, "8mbit") as network:
+    receiver = on(network.holders[0], '''
+import socket, time
+server = socket.create_server(("10.77.0.1", 5000))
+print("ready", flush=True)
+client, _ = server.accept()
+began, got = time.monotonic(), 0
+while got < 500_000:
+    got += len(client.recv(65536))
+print(time.monotonic() - began)
+''', stdout=subprocess.PIPE)
+    receiver.stdout.readline()
+    on(network.holders[1], "import socket; socket.create_connection(('10.77.0.1', 5000)).sendall(bytes(500_000))").wait()
+    print(receiver.stdout.read())
+"""
 # Takes the trainer's options, leaves a line in a log for each training, and fails where an argument says so.
 FAKE_TRAINER = """#!/usr/bin/env python3
 import json, sys
@@ -109,6 +130,25 @@ class ReproduceTest(CommandTest):
             self.assertAlmostEqual(found, expected)
         self.assertEqual(bytes_to_accuracy.reached(points, 50), (30, 3))
         self.assertIsNone(bytes_to_accuracy.reached(points, 90))
+
+    def test_seconds_to_a_target(self):
+        """Steps to the target times what a step of each seed takes."""
+        def run(ms):
+            return [*({"event": "evaluation", "steps": 10 * k, "sent_bytes_per_worker": 0, "accuracy": 0.1 * k} for k in range(1, 8)),
+                    {"event": "end", "ms": {"compute": ms, "encode": 1, "wire": 2, "decode": 3}}]
+        outcome = Outcome(Row("", 2, 70, 7, ()), [run(94), run(194)])
+        # Means of three tests: 20 % after 30 steps, 30 % after 40.
+        self.assertEqual(seconds_to_accuracy.seconds_to(outcome, 29)[0], 40 * 0.15)
+        self.assertIsNone(seconds_to_accuracy.seconds_to(outcome, 90))
+
+    @unittest.skipIf(subprocess.run(["unshare", "--map-root-user", "--net", "true"], capture_output=True).returncode != 0,
+                     "no network namespaces here")
+    def test_links_take_the_time_that_bytes_take(self):
+        done = subprocess.run(["unshare", "--map-root-user", "--net", sys.executable, "-c", SENDS], capture_output=True, text=True,
+                              env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}, cwd=TOOLS, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # 500 kB at 8 Mbit/s take half a second, less the 128 kB that pass at once at each of two buckets.
+        self.assertGreater(float(done.stdout), 0.24)
 
     def test_old_models_slow_down(self):
         """One neighbour, whose model comes every P steps: P of them move as far as 1 - 2^-P gradients."""
