@@ -55,8 +55,8 @@ Score Network::score(const Batch& batch, torch::Device device, std::vector<Predi
     const auto [scores, classes] = predicted.softmax(1).max(1);
     const auto score_of = scores.cpu(), class_of = classes.cpu();
     for (std::size_t i = 0; i < batch.targets.size(); ++i)
-      each->push_back({batch.targets[i], class_of.const_data_ptr<std::int64_t>()[i],
-                       score_of.const_data_ptr<float>()[i]});
+      each->push_back(
+          {batch.targets[i], class_of.data_ptr<std::int64_t>()[i], score_of.data_ptr<float>()[i]});
   }
   return {.correct = static_cast<std::uint64_t>(right),
           .predictions = batch.targets.size(),
