@@ -72,7 +72,8 @@ class Walk:
         self.kernel = kernel
         self.rules = description.get("loops", [])
         self.unit = description.get("unit")
-        self.avoided, self.preferred, self.ticket = (description.get(key) for key in ("avoid", "prefer", "last"))
+        self.avoided, self.preferred = description.get("avoid"), description.get("prefer")
+        self.ticket = description.get("ends") or description.get("last")
         self.latencies = description.get("latency", {})
         self.iterations = {}
         self._called = {}
@@ -150,7 +151,7 @@ class Walk:
         return self._weighed(self._up_to_ticket(parts) if entry == 0 and self.ticket else parts, score)
 
     def _up_to_ticket(self, parts):
-        """The parts up to the first end, conditional or not, behind a ticket."""
+        """The parts up to the first end, conditional or not, behind a ticket or what else threads end at."""
         taken = False
         for number, part in enumerate(parts):
             if not isinstance(part, tuple):
