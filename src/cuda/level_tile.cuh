@@ -29,7 +29,9 @@ struct LevelCode {
       const float z = (x * scale.pre) * scale.inv;
       return z < -limit ? -limit : z > limit ? limit : z;
     } else {
-      return std::fmin((std::fabs(x) * scale.pre) * scale.inv, limit);
+      // Neither is below 0, so their bits are in their order.
+      const float z = (std::fabs(x) * scale.pre) * scale.inv;
+      return __uint_as_float(std::min(__float_as_uint(z), __float_as_uint(limit)));
     }
   }
   __device__ std::uint32_t code(std::uint32_t level, float x, const math::LevelScale& scale) const {
