@@ -112,27 +112,30 @@ __global__ void sum_levels(const Frames frames, const DecodePlan plan, const Dec
   const float own_step = lane() < count ? frames[first + lane()].layer(number).price : 0.0f;
   const std::uint64_t n = frame.info(number).n;
   const std::int8_t* const room = frame(plan.room.levels) + frame(plan.room.first)[at.job];
+  with_add(into, [&](auto adds) {
 #pragma unroll 1
-  for (std::uint64_t part = 0; part < kSummed; part += kSumRows * kSumRow) {
-    RowSums<kSumRows> sums(frame.layer(number).y, at.index * kSummed + part, n, into);
+    for (std::uint64_t part = 0; part < kSummed; part += kSumRows * kSumRow) {
+      RowSums<kSumRows, decltype(adds)::value> sums(frame.layer(number).y,
+                                                    at.index * kSummed + part, n, into);
 #pragma unroll 1
-    for (std::uint32_t left = there; left != 0;) {
-      const std::uint32_t m = take_message(left);
-      const float step = __shfl_sync(kAllLanes, own_step, static_cast<int>(m));
-      const bool has_levels = (levels >> m & 1u) != 0;
+      for (std::uint32_t left = there; left != 0;) {
+        const std::uint32_t m = take_message(left);
+        const float step = __shfl_sync(kAllLanes, own_step, static_cast<int>(m));
+        const bool has_levels = (levels >> m & 1u) != 0;
 #pragma unroll
-      for (unsigned row = 0; row < kSumRows; ++row) {
-        std::uint32_t four = 0;
-        if (has_levels && sums.at(row) < n)
-          four = *reinterpret_cast<const std::uint32_t*>(room + m * plan.room.of_message +
-                                                         sums.at(row));
-        float v[4];
-        values_of(four, step, v);
-        sums.put(row, v);
+        for (unsigned row = 0; row < kSumRows; ++row) {
+          std::uint32_t four = 0;
+          if (has_levels && sums.at(row) < n)
+            four = *reinterpret_cast<const std::uint32_t*>(room + m * plan.room.of_message +
+                                                           sums.at(row));
+          float v[4];
+          values_of(four, step, v);
+          sums.put(row, v);
+        }
       }
+      sums.store();
     }
-    sums.store();
-  }
+  });
 }
 
 }  // namespace

@@ -7,47 +7,72 @@
 
 namespace atomo::cuda {
 
-/// out[k] = entry first + k * step, 0 where that is not below `end`; a non-finite entry counts as 0
-/// and makes the answer false. All loads are on their way before the first is needed.
+/// Non-finite values become 0; false where there was one.
+template <unsigned kCount>
+__device__ inline bool drop_non_finite(float (&x)[kCount]) {
+  std::uint32_t largest = 0;  // magnitudes order as their bits do
+#pragma unroll
+  for (const float v : x) largest = std::max(largest, __float_as_uint(v) & 0x7FFFFFFFu);
+  if (largest < 0x7F800000u) return true;
+#pragma unroll
+  for (float& v : x) v = is_finite(v) ? v : 0.0f;
+  return false;
+}
+
+/// out[k] = entry first + k * step, 0 where that is not below `end`. All loads are on their way
+/// before the first is needed; no place is compared where the last one is below `end`.
+template <unsigned kCount>
+__device__ inline void load_rows(const Entries& entries, std::uint64_t first, unsigned step,
+                                 std::uint64_t end, float (&out)[kCount]) {
+  const bool whole = first + std::uint64_t{kCount - 1} * step < end;
+  if (entries.dtype == DType::f32) {
+    const auto* const x = static_cast<const float*>(entries.x) + first;
+    if (whole) {
+#pragma unroll
+      for (unsigned k = 0; k < kCount; ++k) out[k] = x[k * step];
+      return;
+    }
+#pragma unroll 1
+    for (unsigned k = 0; k < kCount; ++k) {
+      const float v = first + std::uint64_t{k} * step < end ? x[k * step] : 0.0f;
+#pragma unroll
+      for (unsigned j = 0; j < kCount; ++j) out[j] = j == k ? v : out[j];
+    }
+    return;
+  }
+  const auto* const x = static_cast<const std::uint16_t*>(entries.x) + first;
+  std::uint16_t half[kCount];
+#pragma unroll
+  for (unsigned k = 0; k < kCount; ++k)
+    half[k] = whole || first + std::uint64_t{k} * step < end ? x[k * step] : std::uint16_t{0};
+  if (entries.dtype == DType::f16) {
+#pragma unroll
+    for (unsigned k = 0; k < kCount; ++k) out[k] = from_f16(half[k]);
+  } else {
+#pragma unroll
+    for (unsigned k = 0; k < kCount; ++k) out[k] = from_bf16(half[k]);
+  }
+}
+
+/// The same; a non-finite entry counts as 0 and makes the answer false.
 template <unsigned kCount>
 __device__ inline bool load_entries(const Entries& entries, std::uint64_t first, unsigned step,
                                     std::uint64_t end, float (&out)[kCount]) {
-  if (entries.dtype == DType::f32) {
-    const auto* const x = static_cast<const float*>(entries.x);
-#pragma unroll
-    for (unsigned k = 0; k < kCount; ++k) {
-      const std::uint64_t i = first + std::uint64_t{k} * step;
-      out[k] = i < end ? x[i] : 0.0f;
-    }
-  } else {
-    const auto* const x = static_cast<const std::uint16_t*>(entries.x);
-    std::uint16_t half[kCount];
-#pragma unroll
-    for (unsigned k = 0; k < kCount; ++k) {
-      const std::uint64_t i = first + std::uint64_t{k} * step;
-      half[k] = i < end ? x[i] : std::uint16_t{0};
-    }
-    if (entries.dtype == DType::f16) {
-#pragma unroll
-      for (unsigned k = 0; k < kCount; ++k) out[k] = from_f16(half[k]);
-    } else {
-#pragma unroll
-      for (unsigned k = 0; k < kCount; ++k) out[k] = from_bf16(half[k]);
-    }
-  }
-  bool finite = true;
-#pragma unroll
-  for (unsigned k = 0; k < kCount; ++k) {
-    if (is_finite(out[k])) continue;
-    out[k] = 0;
-    finite = false;
-  }
-  return finite;
+  load_rows(entries, first, step, end, out);
+  return drop_non_finite(out);
 }
 
 /// Entries i to i + 7, 0 from n on.
 __device__ inline void eight_entries(const Entries& entries, std::uint64_t i, std::uint64_t n,
                                      float (&x)[8]) {
+  const float* const at = static_cast<const float*>(entries.x) + i;
+  if (entries.dtype == DType::f32 && i + 8 <= n && reinterpret_cast<std::uintptr_t>(at) % 16 == 0) {
+    const float4 low = reinterpret_cast<const float4*>(at)[0],
+                 high = reinterpret_cast<const float4*>(at)[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+    return;
+  }
   float four[4];
   entries.four(i, n, four);
 #pragma unroll

@@ -64,36 +64,38 @@ __global__ void decode_fp8(const Frames frames, const Plan plan, const DecodeInt
       open_fixed_bodies(frames, job.layer, kScaleBytes + job.n, Status::truncated);
   if (sound == 0) return;
   float* const y = frames.first.layer(job.layer).y;
+  with_add(into, [&](auto adds) {
 #pragma unroll 1
-  for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
-    RowSums<kSumRows> sums(y, first + part, job.n, into);
+    for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
+      RowSums<kSumRows, decltype(adds)::value> sums(y, first + part, job.n, into);
 #pragma unroll 1
-    for (std::uint32_t left = sound; left != 0;) {
-      const Frame frame = frames[take_message(left)];
-      const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-      const std::uint32_t scale = load_word(body);
-      int exponent = 0;
-      bool valid = math::read_fp8_scale(type, scale, exponent);
-      const BitView codes(body + kScaleBytes, job.n);
+      for (std::uint32_t left = sound; left != 0;) {
+        const Frame frame = frames[take_message(left)];
+        const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+        const std::uint32_t scale = load_word(body);
+        int exponent = 0;
+        bool valid = math::read_fp8_scale(type, scale, exponent);
+        const BitView codes(body + kScaleBytes, job.n);
 #pragma unroll
-      for (unsigned row = 0; row < kSumRows; ++row) {
-        const std::uint64_t i = sums.at(row);
-        const std::uint32_t four = codes.peek32(8 * i);
-        float v[4];
+        for (unsigned row = 0; row < kSumRows; ++row) {
+          const std::uint64_t i = sums.at(row);
+          const std::uint32_t four = codes.peek32(8 * i);
+          float v[4];
 #pragma unroll
-        for (unsigned k = 0; k < 4; ++k) {
-          const std::uint32_t code = four >> (8 * k) & 0xFFu;
-          valid &= i + k >= job.n || (code & 0x7Fu) <= type.last_code;
-          const float magnitude = math::fp8_value(type, code & 0x7Fu, __uint_as_float(scale));
-          v[k] = (code & 0x80u) != 0 ? -magnitude : magnitude;
+          for (unsigned k = 0; k < 4; ++k) {
+            const std::uint32_t code = four >> (8 * k) & 0xFFu;
+            valid &= i + k >= job.n || (code & 0x7Fu) <= type.last_code;
+            const float magnitude = math::fp8_value(type, code & 0x7Fu, __uint_as_float(scale));
+            v[k] = (code & 0x80u) != 0 ? -magnitude : magnitude;
+          }
+          sums.put(row, v);
         }
-        sums.put(row, v);
+        if (__all_sync(kAllLanes, valid) == 0 && lane() == 0)
+          frame.refuse(job.layer, Status::corrupt);
       }
-      if (__all_sync(kAllLanes, valid) == 0 && lane() == 0)
-        frame.refuse(job.layer, Status::corrupt);
+      sums.store();
     }
-    sums.store();
-  }
+  });
 }
 
 }  // namespace

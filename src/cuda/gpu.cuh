@@ -72,6 +72,15 @@ __device__ inline T* in_one(T* pointer) {
   return pointer;
 }
 
+/// The number, of which the compiler makes nothing ahead of the loop that needs it: what follows from it
+/// would take registers there.
+__device__ inline std::uint32_t not_ahead(std::uint32_t number) {
+#ifndef ATOMO_HOSTEXEC
+  asm volatile("" : "+r"(number));
+#endif
+  return number;
+}
+
 /// Adds `count` and returns the value before. What this thread wrote, and what others wrote before a
 /// barrier that it passed with them, is seen by the threads that take a later ticket, and by those
 /// behind their next barrier.

@@ -134,25 +134,27 @@ __device__ void decode_f32(const Frames& frames, const Job& job, std::uint64_t f
 __device__ void decode_halves(const Frames& frames, const Job& job, std::uint64_t first,
                               std::uint32_t sound, DecodeInto into) {
   float* const y = frames.first.layer(job.layer).y;
+  with_add(into, [&](auto adds) {
 #pragma unroll 1
-  for (unsigned row = 0; row < kIdentityUnit; row += kSumRows * kSumRow) {
-    RowSums<kSumRows> sums(y, first + row, job.n, into);
+    for (unsigned row = 0; row < kIdentityUnit; row += kSumRows * kSumRow) {
+      RowSums<kSumRows, decltype(adds)::value> sums(y, first + row, job.n, into);
 #pragma unroll 1
-    for (std::uint32_t left = sound; left != 0;) {
-      const Frame frame = frames[take_message(left)];
-      const BitView halves(frame.message + frame.layer(job.layer).body_at, 2 * job.n);
+      for (std::uint32_t left = sound; left != 0;) {
+        const Frame frame = frames[take_message(left)];
+        const BitView halves(frame.message + frame.layer(job.layer).body_at, 2 * job.n);
 #pragma unroll
-      for (unsigned r = 0; r < kSumRows; ++r) {
-        const std::uint64_t four = halves.peek64(16 * sums.at(r));
-        float v[4];
+        for (unsigned r = 0; r < kSumRows; ++r) {
+          const std::uint64_t four = halves.peek64(16 * sums.at(r));
+          float v[4];
 #pragma unroll
-        for (unsigned k = 0; k < 4; ++k)
-          v[k] = from_half(static_cast<std::uint32_t>(four >> (16 * k)), job.wire);
-        sums.put(r, v);
+          for (unsigned k = 0; k < 4; ++k)
+            v[k] = from_half(static_cast<std::uint32_t>(four >> (16 * k)), job.wire);
+          sums.put(r, v);
+        }
       }
+      sums.store();
     }
-    sums.store();
-  }
+  });
 }
 
 __global__ void decode_identity(const Frames frames, const Plan plan, const DecodeInto into) {

@@ -29,8 +29,9 @@ struct LevelCode {
       const float z = (x * scale.pre) * scale.inv;
       return z < -limit ? -limit : z > limit ? limit : z;
     } else {
+      // Neither is below 0, so their bits are in their order.
       const float z = (std::fabs(x) * scale.pre) * scale.inv;
-      return z > limit ? limit : z;
+      return __uint_as_float(std::min(__float_as_uint(z), __float_as_uint(limit)));
     }
   }
   __device__ std::uint32_t code(std::uint32_t level, float x, const math::LevelScale& scale) const {
@@ -50,25 +51,47 @@ struct LevelCode {
   }
 };
 
+/// Whether a draw ties with a threshold: the lower half of their sum is all ones.
+__device__ inline bool is_tie(std::uint32_t sum) { return (~sum & 0xFFFFu) == 0; }
+
 /// The codes of the eight neighbours that Philox block `block` is for: `width` bits each, entry k from
 /// bit k % 4 * width of codes[k / 4] on. `value(k)` and `scale(k)` are those of entry k; non-finite
-/// values must be gone.
+/// values must be gone. Levels and signs are put side by side, four in a word, before they meet: adding
+/// the largest level to each carries into the bit of its sign where it is above 0.
 template <bool kOneBit, typename Value, typename Scale>
 __device__ inline void eight_codes(const LevelCode<kOneBit>& rule, const LevelDraws& draws,
                                    std::uint64_t block, unsigned width, Value value, Scale scale,
                                    std::uint32_t (&codes)[2]) {
   const PhiloxWords words = draws.high(block);
-  std::uint32_t ties = 0;
+  const auto sum_of = [&](unsigned k) {
+    return rule.sum(rule.scaled(value(k), scale(k)), half_of(words, k));
+  };
+  const std::uint32_t places[4] = {1u, 1u << width, 1u << 2 * width, 1u << 3 * width};
+  std::uint32_t least = 0xFFFFu, negative[2] = {0, 0};
   codes[0] = codes[1] = 0;
 #pragma unroll
   for (unsigned k = 0; k < 8; ++k) {
-    const float x = value(k);
-    const math::LevelScale of = scale(k);
-    const std::uint32_t sum = rule.sum(rule.scaled(x, of), half_of(words, k));
-    ties |= (sum & 0xFFFFu) == 0xFFFFu ? 1u << k : 0u;
-    codes[k / 4] |= rule.code(sum >> 16, x, of) << (k % 4 * width);
+    const std::uint32_t sum = sum_of(k);
+    least = std::min(least, ~sum & 0xFFFFu);
+    if constexpr (kOneBit) {
+      codes[k / 4] |= rule.code(sum >> 16, value(k), scale(k)) << (k % 4 * width);
+    } else {
+      codes[k / 4] += (sum >> 16) * places[k % 4];
+      negative[k / 4] += (__float_as_uint(value(k)) >> 31) * places[k % 4];
+    }
   }
-  for (; ties != 0; ties &= ties - 1) {  // one entry in 65,536
+  if constexpr (!kOneBit) {
+    const std::uint32_t largest =
+        (places[0] + places[1] + places[2] + places[3]) * ((1u << rule.sign_bit) - 1);
+#pragma unroll
+    for (unsigned h = 0; h < 2; ++h)
+      codes[h] |= (codes[h] + largest) & (negative[h] << rule.sign_bit);
+  }
+  if (least != 0) return;
+  std::uint32_t ties = 0;  // one entry in 65,536
+#pragma unroll
+  for (unsigned k = 0; k < 8; ++k) ties |= is_tie(sum_of(k)) ? 1u << k : 0u;
+  for (; ties != 0; ties &= ties - 1) {
     const unsigned k = static_cast<unsigned>(__ffs(static_cast<int>(ties))) - 1;
     const unsigned shift = k % 4 * width;
     const float x = value(k);

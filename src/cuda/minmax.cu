@@ -157,39 +157,42 @@ __global__ void decode_minmax(const Frames frames, const MinmaxPlan plan, const 
       open_fixed_bodies(frames, layer, layout.grid_bytes + layout.code_bytes, Status::truncated);
   if (sound == 0) return;
   float* const y = frames.first.layer(layer).y;
+  with_add(into, [&](auto adds) {
 #pragma unroll 1
-  for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
-    RowSums<kSumRows> sums(y, first + part, n, into);
+    for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
+      RowSums<kSumRows, decltype(adds)::value> sums(y, first + part, n, into);
 #pragma unroll 1
-    for (std::uint32_t left = sound; left != 0;) {
-      const Frame frame = frames[take_message(left)];
-      const std::byte* const grids = frame.message + frame.layer(layer).body_at;
-      const BitView codes(grids + layout.grid_bytes, layout.code_bytes);
-      // Lane r has the grid of row r.
-      const std::uint64_t row_at = first + part + std::uint64_t{lane() % kSumRows} * kSumRow;
-      const std::byte* const own = grids + 8 * ((row_at < n ? row_at : n - 1) >> layout.bucket_log);
-      const std::uint32_t low = load_word(own), step = load_word(own + 4);
-      bool valid = (low & 0x7FFFFFFFu) < 0x7F800000u && is_magnitude(step);
-      if (first + kUnit >= n && layout.nibbles && n % 2 != 0)
-        valid &= (codes.peek32(8 * (layout.code_bytes - 1)) >> 4 & 15u) == 0;
-      if (__all_sync(kAllLanes, valid) == 0 && lane() == 0) frame.refuse(layer, Status::corrupt);
+      for (std::uint32_t left = sound; left != 0;) {
+        const Frame frame = frames[take_message(left)];
+        const std::byte* const grids = frame.message + frame.layer(layer).body_at;
+        const BitView codes(grids + layout.grid_bytes, layout.code_bytes);
+        // Lane r has the grid of row r.
+        const std::uint64_t row_at = first + part + std::uint64_t{lane() % kSumRows} * kSumRow;
+        const std::byte* const own =
+            grids + 8 * ((row_at < n ? row_at : n - 1) >> layout.bucket_log);
+        const std::uint32_t low = load_word(own), step = load_word(own + 4);
+        bool valid = (low & 0x7FFFFFFFu) < 0x7F800000u && is_magnitude(step);
+        if (first + kUnit >= n && layout.nibbles && n % 2 != 0)
+          valid &= (codes.peek32(8 * (layout.code_bytes - 1)) >> 4 & 15u) == 0;
+        if (__all_sync(kAllLanes, valid) == 0 && lane() == 0) frame.refuse(layer, Status::corrupt);
 #pragma unroll
-      for (unsigned row = 0; row < kSumRows; ++row) {
-        const std::uint64_t i = sums.at(row);
-        const math::MinmaxGrid grid{
-            __uint_as_float(__shfl_sync(kAllLanes, low, static_cast<int>(row))),
-            __uint_as_float(__shfl_sync(kAllLanes, step, static_cast<int>(row)))};
-        const unsigned width = layout.nibbles ? 4 : 8;
-        const std::uint32_t four = codes.peek32(width * i), mask = layout.levels;
-        float v[4];
+        for (unsigned row = 0; row < kSumRows; ++row) {
+          const std::uint64_t i = sums.at(row);
+          const math::MinmaxGrid grid{
+              __uint_as_float(__shfl_sync(kAllLanes, low, static_cast<int>(row))),
+              __uint_as_float(__shfl_sync(kAllLanes, step, static_cast<int>(row)))};
+          const unsigned width = layout.nibbles ? 4 : 8;
+          const std::uint32_t four = codes.peek32(width * i), mask = layout.levels;
+          float v[4];
 #pragma unroll
-        for (unsigned k = 0; k < 4; ++k)
-          v[k] = math::minmax_value(grid, four >> (width * k) & mask);
-        sums.put(row, v);
+          for (unsigned k = 0; k < 4; ++k)
+            v[k] = math::minmax_value(grid, four >> (width * k) & mask);
+          sums.put(row, v);
+        }
       }
+      sums.store();
     }
-    sums.store();
-  }
+  });
 }
 
 }  // namespace

@@ -63,31 +63,33 @@ __global__ void decode_natural(const Frames frames, const NaturalPlan plan, cons
       open_fixed_bodies(frames, layer, sign_bytes(n) + n, Status::truncated);
   if (sound == 0) return;
   float* const y = frames.first.layer(layer).y;
+  with_add(into, [&](auto adds) {
 #pragma unroll 1
-  for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
-    RowSums<kSumRows> sums(y, first + part, n, into);
+    for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
+      RowSums<kSumRows, decltype(adds)::value> sums(y, first + part, n, into);
 #pragma unroll 1
-    for (std::uint32_t left = sound; left != 0;) {
-      const Frame frame = frames[take_message(left)];
-      const std::byte* const body = frame.message + frame.layer(layer).body_at;
-      const BitView signs(body, sign_bytes(n)), codes(body + sign_bytes(n), n);
-      if (first + kUnit >= n && n % 32 != 0 && lane() == 0 &&
-          signs.peek32(n / 32 * 32) >> (n % 32) != 0) {
-        frame.refuse(layer, Status::corrupt);
-      }
+      for (std::uint32_t left = sound; left != 0;) {
+        const Frame frame = frames[take_message(left)];
+        const std::byte* const body = frame.message + frame.layer(layer).body_at;
+        const BitView signs(body, sign_bytes(n)), codes(body + sign_bytes(n), n);
+        if (first + kUnit >= n && n % 32 != 0 && lane() == 0 &&
+            signs.peek32(n / 32 * 32) >> (n % 32) != 0) {
+          frame.refuse(layer, Status::corrupt);
+        }
 #pragma unroll
-      for (unsigned row = 0; row < kSumRows; ++row) {
-        const std::uint64_t i = sums.at(row);
-        const std::uint32_t four = codes.peek32(8 * i), negative = signs.peek32(i);
-        float v[4];
+        for (unsigned row = 0; row < kSumRows; ++row) {
+          const std::uint64_t i = sums.at(row);
+          const std::uint32_t four = codes.peek32(8 * i), negative = signs.peek32(i);
+          float v[4];
 #pragma unroll
-        for (unsigned k = 0; k < 4; ++k)
-          v[k] = math::natural_value(four >> (8 * k) & 0xFFu, negative >> k & 1u);
-        sums.put(row, v);
+          for (unsigned k = 0; k < 4; ++k)
+            v[k] = math::natural_value(four >> (8 * k) & 0xFFu, negative >> k & 1u);
+          sums.put(row, v);
+        }
       }
+      sums.store();
     }
-    sums.store();
-  }
+  });
 }
 
 }  // namespace

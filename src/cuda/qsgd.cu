@@ -13,7 +13,8 @@
 /// bucket here is one segment, lane = lane.
 ///
 /// Decoding: a lane reads the codes of four neighbours of a row of 128 entries, whose steps are
-/// made once a bucket, unit and message.
+/// made once a bucket, half unit and message. Four neighbours of a whole unit that have one step take
+/// their codes from words of the message, all others bit by bit.
 ///
 /// Traffic an element: written from 4 bytes read (2 for halves), the least, once more when buckets
 /// are reduced beforehand, bits / 8 + 4 / bucket written; decoded from as much a message, 4 written (and 4
@@ -39,8 +40,8 @@ constexpr unsigned kSmallBucket = 8;       ///< below it the unit is small
 constexpr unsigned kLongestDirect = 1024;  ///< entries of a bucket that is one segment of a sum
 /// Buckets that a unit touches: 128 of 8 entries or of 1, or fewer and two cut off.
 constexpr unsigned kMaxBuckets = 130;
-/// Rows that a message is added to at once: those of a unit, whose steps are then made once.
-constexpr unsigned kRowsTogether = kQsgdUnit / kSumRow;
+/// Rows that a message is added to at once.
+constexpr unsigned kRowsTogether = kSumRows;
 constexpr unsigned kRow = 8 * kLanes;  ///< entries coded at once, eight neighbours a lane
 
 struct Scale {
@@ -66,7 +67,7 @@ __host__ __device__ constexpr int levels_of(std::uint32_t bits) {
 
 /// The entries of one unit and the buckets that they belong to.
 struct UnitView {
-  const Job& job;
+  Job job;                     ///< a copy, which stores do not change
   std::uint64_t first;         ///< entry of the layer
   std::uint32_t count;         ///< entries
   std::uint64_t first_bucket;  ///< that the unit touches
@@ -116,20 +117,17 @@ __device__ bool stage(const UnitView& unit, const Entries& entries, QsgdMemory& 
     const unsigned e = row + 8 * lane();
     float x[8];
     eight_entries(entries, unit.first + e, unit.job.n, x);
-    std::uint32_t own = largest_magnitude(x);
-    if (!is_magnitude(own)) {
-      finite = false;
-      for (float& v : x) v = is_finite(v) ? v : 0.0f;
-      own = largest_magnitude(x);
-    }
-    largest = std::max(largest, own);
+    finite &= drop_non_finite(x);
+    largest = std::max(largest, largest_magnitude(x));
     memory.x[e / 4] = {x[0], x[1], x[2], x[3]};
     memory.x[e / 4 + 1] = {x[4], x[5], x[6], x[7]};
-    const bool ends = (row + kRow) % bucket == 0 || bucket < kRow || row + kRow >= unit.count;
+    const bool ends =
+        ((row + kRow) & (bucket - 1)) == 0 || bucket < kRow || row + kRow >= unit.count;
     if (!even || !ends) continue;
     for (unsigned half = group / 2; half != 0; half /= 2)
       largest = std::max(largest, __shfl_xor_sync(kAllLanes, largest, static_cast<int>(half)));
-    if (lane() % group == 0 && e < unit.count) memory.norms[e / bucket] = __uint_as_float(largest);
+    if (lane() % group == 0 && e < unit.count)
+      memory.norms[unit.bucket_of(e)] = __uint_as_float(largest);
     largest = 0;
   }
   return finite;
@@ -251,7 +249,7 @@ __device__ void write_codes(const UnitView& unit, const LevelDraws& draws, QsgdM
 __global__ void write_qsgd(const Frame frame, const Plan plan) {
   const JobUnit<Job> at = unit_of_warp(frame, plan.jobs);
   if (!at) return;
-  const Job& job = *at.entry;
+  const Job job = *at.entry;
   const bool reduced = job.inverse == 0;
   if (reduced && was_non_finite(frame, job.layer)) return;
 
@@ -313,44 +311,100 @@ __device__ float value_of(std::uint32_t code, unsigned bits, float step) {
   return static_cast<float>(negative ? -magnitude : magnitude) * step;
 }
 
+/// The codes of four neighbours of each row of a whole unit, where the message is aligned to 4.
+/// Words behind the codes are not read.
+class WholeRows {
+ public:
+  __device__ WholeRows(const std::byte* codes, const UnitView& unit)
+      : words_(reinterpret_cast<const std::uint32_t*>(codes + unit.first / 8 * unit.job.bits) +
+               lane() * unit.job.bits / 8),
+        row_words_(kSumRow / 32 * unit.job.bits),
+        shift_(4 * lane() * unit.job.bits % 32),
+        next_(shift_ + 4 * unit.job.bits > 32 ? 1 : 0) {}
+  [[nodiscard]] __device__ std::uint32_t operator()(unsigned row) const {
+    const std::uint32_t* const word = words_ + row * row_words_;
+    return next_ == 0 ? word[0] >> shift_ : __funnelshift_r(word[0], word[1], shift_);
+  }
+
+ private:
+  const std::uint32_t* words_;
+  unsigned row_words_, shift_, next_;
+};
+
+/// The codes of four neighbours of each row from entry `part` of the unit on.
+__device__ void read_codes(const UnitView& unit, unsigned part, const std::byte* out,
+                           std::uint32_t (&four)[kRowsTogether]) {
+  if (unit.count == kQsgdUnit && reinterpret_cast<std::uintptr_t>(out) % 4 == 0) {
+    const WholeRows codes(out, unit);
+#pragma unroll
+    for (unsigned row = 0; row < kRowsTogether; ++row) four[row] = codes(part / kSumRow + row);
+    return;
+  }
+  const BitView codes(out, unit.job.code_bytes);
+#pragma unroll 1
+  for (unsigned row = 0; row < kRowsTogether; ++row) {
+    const std::uint32_t e = part + row * kSumRow + 4 * lane();
+    const std::uint32_t read = e < unit.count ? codes.peek32((unit.first + e) * unit.job.bits) : 0;
+#pragma unroll
+    for (unsigned k = 0; k < kRowsTogether; ++k) four[k] = k == row ? read : four[k];
+  }
+}
+
+/// Adds a message's values of the rows from entry `part` of the unit on. kOneStep: four neighbours
+/// have one.
+template <bool kOneStep, bool kAdd>
+__device__ void add_codes(RowSums<kRowsTogether, kAdd>& sums, const UnitView& unit, unsigned part,
+                          const std::byte* out, const float* steps) {
+  const unsigned bits = unit.job.bits, mask = (1u << bits) - 1;
+  std::uint32_t four[kRowsTogether] = {};
+  read_codes(unit, part, out, four);
+#pragma unroll
+  for (unsigned row = 0; row < kRowsTogether; ++row) {
+    const std::uint32_t e = not_ahead(part + row * kSumRow + 4 * lane());
+    const auto step_of = [&](unsigned k) {
+      return steps[unit.bucket_of(e + k < unit.count ? e + k : 0)];
+    };
+    const float first = step_of(0);
+    float v[4];
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k)
+      v[k] = value_of(four[row] >> (k * bits) & mask, bits, kOneStep ? first : step_of(k));
+    sums.put(row, v);
+  }
+}
+
 __global__ void decode_qsgd(const Frames frames, const Plan plan, const DecodeInto into) {
   const JobUnit<Job> at = unit_of_warp(frames.first, plan.jobs);
   if (!at) return;
-  const Job& job = *at.entry;
+  const Job job = *at.entry;
   const std::uint64_t bytes = 4 * job.buckets + job.code_bytes;
   const UnitView unit(job, at.index);
   float* const steps = dynamic_shared<DecodeMemory>()[warp_in_block()].steps;
   const std::uint32_t sound = open_fixed_bodies(frames, job.layer, bytes, Status::truncated);
   if (sound == 0) return;
   float* const y = frames.first.layer(job.layer).y;
-  const unsigned mask = (1u << job.bits) - 1;
+  with_add(into, [&](auto adds) {
 #pragma unroll 1
-  for (unsigned part = 0; part < unit.count; part += kRowsTogether * kSumRow) {
-    RowSums<kRowsTogether> sums(y, unit.first + part, unit.first + unit.count, into);
+    for (unsigned part = 0; part < unit.count; part += kRowsTogether * kSumRow) {
+      RowSums<kRowsTogether, decltype(adds)::value> sums(y, unit.first + part,
+                                                         unit.first + unit.count, into);
 #pragma unroll 1
-    for (std::uint32_t left = sound; left != 0;) {
-      const Frame frame = frames[take_message(left)];
-      const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-      __syncwarp();  // the steps of the message before were read
-      open_qsgd(frame, unit, body, steps);
-      __syncwarp();
-      const BitView codes(body + 4 * job.buckets, job.code_bytes);
-#pragma unroll
-      for (unsigned row = 0; row < kRowsTogether; ++row) {
-        const std::uint32_t e = part + row * kSumRow + 4 * lane();
-        if (e >= unit.count) continue;
-        const std::uint32_t four = codes.peek32((unit.first + e) * job.bits);
-        float v[4];
-#pragma unroll
-        for (unsigned k = 0; k < 4; ++k) {
-          const std::uint32_t bucket = e + k < unit.count ? unit.bucket_of(e + k) : 0;
-          v[k] = value_of((four >> (k * job.bits)) & mask, job.bits, steps[bucket]);
+      for (std::uint32_t left = sound; left != 0;) {
+        const Frame frame = frames[take_message(left)];
+        const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+        __syncwarp();  // the steps of the message before were read
+        open_qsgd(frame, unit, body, steps);
+        __syncwarp();
+        const std::byte* const codes = body + 4 * job.buckets;
+        if (job.bucket % 4 == 0) {
+          add_codes<true>(sums, unit, part, codes, steps);
+        } else {
+          add_codes<false>(sums, unit, part, codes, steps);
         }
-        sums.put(row, v);
       }
+      sums.store();
     }
-    sums.store();
-  }
+  });
 }
 
 QsgdConfig config_of(const LayerPlan& layer) {

@@ -14,19 +14,20 @@
 /// new.
 ///
 /// Mapping, one launch each way: a warp a segment of 4,096 entries or 64 blocks, which are as many. Lane l has the Philox block of
-/// draws 2 l and 2 l + 1 of 64. The marks are in shared memory; lanes then take four neighbouring
-/// entries each.
+/// draws 2 l and 2 l + 1 of 64. The marks are in shared memory, and how many are kept before each
+/// word of them; lanes then take four neighbouring entries each, of four rows of 128 at a time.
 ///
 /// Traffic an entry: 4 bytes read when encoding (an Inf or NaN anywhere in the layer must be
 /// found), 4 written when decoding (`add` reads 4 and writes the sectors that change), 4 bytes of
 /// message a kept entry: the least possible.
 ///
-/// Shared memory: 4 KiB. Workspace: none. Determinism: marks meet by atomicOr, no order matters.
+/// Shared memory: 6 KiB. Workspace: none. Determinism: marks meet by atomicOr, no order matters.
 /// Alignment: tensors as their entries, the message any.
 
 #include "cuda/random_k.cuh"
 
 #include "core/philox.hpp"
+#include "cuda/cub.cuh"
 #include "cuda/kept_entries.cuh"
 #include "cuda/row_sums.cuh"
 #include "format/method_configs.hpp"
@@ -41,6 +42,7 @@ constexpr unsigned kWords = kSampleSegment / 32;
 
 struct DrawnMarks {
   std::uint32_t word[kMaxWarps][kWords];
+  std::uint16_t before[kMaxWarps][kWords];
 };
 
 /// All workers' keys give the same.
@@ -116,47 +118,74 @@ class Sample {
   SampleShares<std::uint64_t> shares_{};
 };
 
-/// The marks of the entries that a segment keeps.
+/// The marks of the entries that a segment keeps, and how many are kept before each word of them, in
+/// shared memory.
 class KeptWords {
  public:
   /// By a whole warp.
   __device__ KeptWords(const Sample& sample, const Job& job, std::uint64_t s,
                        const SampledSegment& segment)
       : words_(shared<DrawnMarks>().word[warp_in_block()]),
-        first_(s * (kSampleSegment / 64)),
-        n_(job.n),
-        blocks_(job.unit_log != 0),
-        entries_(static_cast<std::uint32_t>(segment.entries)),
-        inverts_(draws_of(segment.entries, segment.keep) != segment.keep) {
+        before_(shared<DrawnMarks>().before[warp_in_block()]) {
     sample.draw(s, segment, words_);
-  }
-  /// The kept ones of entries 64 w to 64 w + 63 of the layer.
-  __device__ std::uint64_t operator()(std::uint64_t w) const {
-    const auto own = static_cast<std::uint32_t>(w - first_), left = entries_ - 64 * own;
-    if (blocks_) {
-      const bool drawn = ((words_[own / 32] >> (own % 32)) & 1u) != 0;
-      if (drawn == inverts_) return 0;
-      const std::uint64_t behind = n_ - 64 * w;
-      return behind >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << behind) - 1;
+    const bool inverts = draws_of(segment.entries, segment.keep) != segment.keep;
+    const std::uint64_t left = job.n - s * kSampleSegment;
+    const auto entries = static_cast<std::uint32_t>(left < kSampleSegment ? left : kSampleSegment);
+    constexpr unsigned kOwn = kWords / kLanes;
+    const std::uint32_t units = job.unit_log != 0 ? words_[lane() / (kLanes / 2)] : 0;
+    std::uint32_t own[kOwn], count = 0, total;
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) {
+      const unsigned w = kOwn * lane() + k;
+      std::uint32_t drawn = words_[w];
+      if (job.unit_log != 0) drawn = (units >> (w / 2 % 32) & 1u) != 0 ? ~0u : 0u;
+      own[k] = (inverts ? ~drawn : drawn) & there(entries, w);
+      count += static_cast<std::uint32_t>(__popc(own[k]));
     }
-    const std::uint64_t drawn = words_[2 * own] | (std::uint64_t{words_[2 * own + 1]} << 32);
-    if (!inverts_) return drawn;
-    return left >= 64 ? ~drawn : ~drawn & ((std::uint64_t{1} << left) - 1);
+    std::uint32_t before = warp_exclusive_sum(count, total);
+    __syncwarp();  // all have read the units
+#pragma unroll
+    for (unsigned k = 0; k < kOwn; ++k) {
+      words_[kOwn * lane() + k] = own[k];
+      before_[kOwn * lane() + k] = static_cast<std::uint16_t>(before);
+      before += static_cast<std::uint32_t>(__popc(own[k]));
+    }
+    __syncwarp();
+  }
+  /// Of the entries 128 `row` + 4 l to + 3 of the segment, lane l's: which are kept, and how many of
+  /// the segment before them.
+  struct Four {
+    unsigned bits;
+    std::uint32_t rank;
+  };
+  [[nodiscard]] __device__ Four four(unsigned row) const {
+    const unsigned w = kSumRow / 32 * row + lane() / 8, shift = 4 * (lane() % 8);
+    const std::uint32_t word = words_[w];
+    return {word >> shift & 15u,
+            before_[w] + static_cast<std::uint32_t>(__popc(word & ((1u << shift) - 1)))};
+  }
+  /// Whether an entry of the segment is kept.
+  [[nodiscard]] __device__ bool keeps(std::uint64_t entry) const {
+    const auto at = static_cast<unsigned>(entry % kSampleSegment);
+    return (words_[at / 32] >> (at % 32) & 1u) != 0;
   }
 
  private:
+  /// The bits of word w that are entries.
+  static __device__ std::uint32_t there(std::uint32_t entries, unsigned w) {
+    if (entries >= 32 * (w + 1)) return ~0u;
+    return entries <= 32 * w ? 0u : (1u << (entries - 32 * w)) - 1;
+  }
+
   std::uint32_t* words_;
-  std::uint64_t first_, n_;
-  bool blocks_;
-  std::uint32_t entries_;
-  bool inverts_;
+  std::uint16_t* before_;
 };
 
 /// Values of entries that a layer's last block does not have, where this segment sends them.
-__device__ unsigned padding_of(const Job& job, const SegmentRange& range, const KeptWords& word) {
+__device__ unsigned padding_of(const Job& job, const SegmentRange& range, const KeptWords& kept) {
   const auto left = static_cast<unsigned>(job.n % RandomKConfig::kBlock);
   if (job.unit_log == 0 || range.end != job.n || left == 0) return 0;
-  return word((job.n - 1) / 64) != 0 ? static_cast<unsigned>(RandomKConfig::kBlock) - left : 0;
+  return kept.keeps(job.n - 1) ? static_cast<unsigned>(RandomKConfig::kBlock) - left : 0;
 }
 
 __global__ void gather(Frame frame, Plan plan) {
@@ -165,71 +194,124 @@ __global__ void gather(Frame frame, Plan plan) {
   const Job& job = *at.entry;
   const Sample sample(frame, job);
   const SampledSegment segment = sample.segment(at.index);
-  const KeptWords word(sample, job, at.index, segment);
+  const KeptWords kept(sample, job, at.index, segment);
   const SegmentRange range(job.n, at.index);
   const Entries x = frame.entries(job.layer);
   std::byte* const body = frame.message + frame.layer(job.layer).body_at;
   std::byte* const values = body + 4 * (segment.rank << job.unit_log);
-  for (unsigned k = lane(); k < padding_of(job, range, word); k += kLanes)
+  for (unsigned k = lane(); k < padding_of(job, range, kept); k += kLanes)
     store_word(body + job.body_bytes() - 4 * (k + 1), 0);
+  constexpr unsigned kTogether = 4;  // rows whose loads are under way at once
   bool finite = true;
-  visit_kept(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
-    float v[4];
-    x.four(i, range.end, v);
-    for (unsigned k = 0; k < 4; ++k) {
-      finite = finite && is_finite(v[k]);
-      if (((bits >> k) & 1u) != 0)
-        store_word(values + 4 * std::uint64_t{rank++}, __float_as_uint(v[k]));
+#pragma unroll 1
+  for (unsigned row = 0; range.begin + row * kSumRow < range.end; row += kTogether) {
+    float v[kTogether][4];
+#pragma unroll
+    for (unsigned r = 0; r < kTogether; ++r)
+      x.four(range.begin + (row + r) * kSumRow + 4 * lane(), range.end, v[r]);
+#pragma unroll
+    for (unsigned r = 0; r < kTogether; ++r) {
+      finite &= drop_non_finite(v[r]);
+      const KeptWords::Four four = kept.four(row + r);
+      if (four.bits == 0) continue;
+      std::byte* to = values + 4 * std::uint64_t{four.rank};
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) {
+        if ((four.bits >> k & 1u) == 0) continue;
+        store_word(to, __float_as_uint(v[r][k]));
+        to += 4;
+      }
     }
-  });
+  }
   note_finite(frame, job.layer, finite);
 }
 
-/// Adds the values of a segment that messages of one draw have; `of` has a bit for each of them.
+/// Of what is added to lane's entries of the rows of one turn.
+struct Findings {
+  std::uint32_t broken = 0, overflows = 0;  ///< a bit a message
+};
+
+/// Adds the values that a message has for the rows from `row` on.
+template <bool kAdd>
+__device__ void add_rows(RowSums<kSumRows, kAdd>& sums, const KeptWords& kept, unsigned row,
+                         const std::byte* values, float scale, std::uint32_t message,
+                         Findings& found) {
+#pragma unroll
+  for (unsigned r = 0; r < kSumRows; ++r) {
+    const KeptWords::Four four = kept.four(row + r);
+    float v[4] = {0, 0, 0, 0};
+    if (four.bits != 0) {
+      const std::byte* from = values + 4 * std::uint64_t{four.rank};
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) {
+        if ((four.bits >> k & 1u) == 0) continue;
+        const float sent = __uint_as_float(load_word(from));
+        from += 4;
+        v[k] = sent * scale;
+        if (!is_finite(v[k])) (is_finite(sent) ? found.overflows : found.broken) |= message;
+      }
+    }
+    sums.put(r, v);
+  }
+}
+
+/// The values of a segment that messages of one draw have, into the output; `of` has a bit for each
+/// of them. Sums that change nothing are not stored: most are, where few entries are kept.
+template <bool kAdd>
+__device__ Findings put_rows(const Frames& frames, const Job& job, const KeptWords& kept,
+                             const SegmentRange& range, std::uint64_t rank, std::uint32_t of,
+                             DecodeInto into) {
+  float* const y = frames.first.layer(job.layer).y;
+  Findings found;
+#pragma unroll 1
+  for (unsigned row = 0; range.begin + row * kSumRow < range.end; row += kSumRows) {
+    RowSums<kSumRows, kAdd> sums(y, range.begin + row * kSumRow, range.end, into);
+    const auto add_messages = [&] {
+#pragma unroll 1
+      for (std::uint32_t left = of; left != 0;) {
+        const std::uint32_t m = take_message(left);
+        const Frame frame = frames[m];
+        add_rows(sums, kept, row,
+                 frame.message + frame.layer(job.layer).body_at + 4 * (rank << job.unit_log),
+                 job.scale, 1u << m, found);
+      }
+    };
+    if constexpr (kAdd) {
+      const RowSums<kSumRows, kAdd> old = sums;
+      add_messages();
+      sums.store_changed(old);
+    } else {
+      add_messages();
+      sums.store();
+    }
+  }
+  return found;
+}
+
+/// A segment of messages of one draw.
 __device__ void scatter_drawn(const Frames& frames, const Job& job, std::uint64_t index,
                               std::uint32_t of, DecodeInto into) {
   const Frame one = frames[static_cast<std::uint32_t>(__ffs(static_cast<int>(of)) - 1)];
   const Sample sample(one, job);
   const SampledSegment segment = sample.segment(index);
-  const KeptWords word(sample, job, index, segment);
+  const KeptWords kept(sample, job, index, segment);
   const SegmentRange range(job.n, index);
-  float* const y = frames.first.layer(job.layer).y;
-  std::uint32_t broken = 0, overflows = 0;  // messages
-  visit_kept(range, word, [&](std::uint64_t i, unsigned bits, std::uint32_t rank) {
-    float sum[4];
-    load_four(y, i, range.end, into, sum);
-    const float old[4] = {sum[0], sum[1], sum[2], sum[3]};
-    for (std::uint32_t left = of; left != 0;) {
-      const std::uint32_t m = take_message(left);
-      const Frame frame = frames[m];
-      const std::byte* values = frame.message + frame.layer(job.layer).body_at +
-                                4 * ((segment.rank << job.unit_log) + rank);
-      for (unsigned k = 0; k < 4; ++k) {
-        float v = 0;
-        if (((bits >> k) & 1u) != 0) {
-          v = __uint_as_float(load_word(values));
-          values += 4;
-          broken |= is_finite(v) ? 0 : 1u << m;
-          v *= job.scale;
-          overflows |= is_finite(v) ? 0 : 1u << m;
-        }
-        put(&sum[k], v, into);
-      }
-    }
-    if (!into.add || differ(sum, old)) put_four(y, i, range.end, sum, {});
+  Findings found;
+  with_add(into, [&](auto adds) {
+    found = put_rows<decltype(adds)::value>(frames, job, kept, range, segment.rank, of, into);
   });
-  const unsigned padding = padding_of(job, range, word);
+  const unsigned padding = padding_of(job, range, kept);
   for (std::uint32_t left = padding != 0 ? of : 0; left != 0;) {
     const std::uint32_t m = take_message(left);
     const std::byte* const end =
         frames[m].message + frames[m].layer(job.layer).body_at + job.body_bytes();
     for (unsigned k = lane(); k < padding; k += kLanes)
-      broken |= load_word(end - 4 * (k + 1)) == 0 ? 0 : 1u << m;
+      found.broken |= load_word(end - 4 * (k + 1)) == 0 ? 0 : 1u << m;
   }
   for (std::uint32_t m = 0; m < frames.count; ++m) {
-    if ((broken >> m & 1u) != 0) {
+    if ((found.broken >> m & 1u) != 0) {
       frames[m].refuse(job.layer, Status::corrupt);
-    } else if ((overflows >> m & 1u) != 0) {
+    } else if ((found.overflows >> m & 1u) != 0) {
       frames[m].notice(Status::overflow);
     }
   }

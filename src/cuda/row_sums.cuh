@@ -3,6 +3,8 @@
 /// What a warp decodes of several messages: entries stay in registers while one message after the other
 /// is added to them, so that the tensor is read and written once.
 
+#include <type_traits>
+
 #include "cuda/entries.cuh"
 
 namespace atomo::cuda {
@@ -30,23 +32,27 @@ inline constexpr unsigned kSumRow = 4 * kLanes;
 /// Rows that a warp adds up together: more would leave an SM too few warps.
 inline constexpr unsigned kSumRows = 4;
 
-/// kRows rows from entry `first` of n on.
-template <unsigned kRows>
+/// `visit(adds)`, `adds` a constant: whether values are added to the output.
+template <typename Visit>
+__device__ inline void with_add(DecodeInto into, Visit visit) {
+  if (into.add) {
+    visit(std::true_type{});
+  } else {
+    visit(std::false_type{});
+  }
+}
+
+/// kRows rows from entry `first` of n on; kAdd is what `with_add` tells.
+template <unsigned kRows, bool kAdd>
 class RowSums {
  public:
   __device__ RowSums(float* y, std::uint64_t first, std::uint64_t n, DecodeInto into)
-      : y_(y), at_(first + 4 * lane()), n_(n), into_(into) {
-    if (!into.add) return;
+      : to_(y + first + 4 * lane()), at_(first + 4 * lane()), n_(n), alpha_(into.alpha) {
+    whole_ =
+        at_ + (kRows - 1) * kSumRow + 4 <= n_ && reinterpret_cast<std::uintptr_t>(to_) % 16 == 0;
+    if constexpr (kAdd) {
 #pragma unroll
-    for (unsigned row = 0; row < kRows; ++row) {
-      const std::uint64_t i = at_ + row * kSumRow;
-      if (is_vector(i)) {
-        const float4 four = *reinterpret_cast<const float4*>(y_ + i);
-        sum_[row][0] = four.x, sum_[row][1] = four.y, sum_[row][2] = four.z, sum_[row][3] = four.w;
-      } else {
-#pragma unroll
-        for (unsigned k = 0; k < 4; ++k) sum_[row][k] = i + k < n_ ? y_[i + k] : 0.0f;
-      }
+      for (unsigned row = 0; row < kRows; ++row) load_row(row);
     }
   }
 
@@ -55,24 +61,53 @@ class RowSums {
   /// The values that a message has for them.
   __device__ void put(unsigned row, const float (&v)[4]) {
 #pragma unroll
-    for (unsigned k = 0; k < 4; ++k) cuda::put(&sum_[row][k], v[k], into_);
+    for (unsigned k = 0; k < 4; ++k) sum_[row][k] = kAdd ? sum_[row][k] + (alpha_ * v[k]) : v[k];
   }
   __device__ void store() const {
 #pragma unroll
+    for (unsigned row = 0; row < kRows; ++row) store_row(row);
+  }
+  /// The same of fours that are not what they were.
+  __device__ void store_changed(const RowSums& old) const {
+#pragma unroll
     for (unsigned row = 0; row < kRows; ++row) {
-      if (at(row) < n_) put_four(y_, at(row), n_, sum_[row], {});
+      std::uint32_t changed = 0;
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k)
+        changed |= __float_as_uint(sum_[row][k]) ^ __float_as_uint(old.sum_[row][k]);
+      if (changed != 0) store_row(row);
     }
   }
 
  private:
-  [[nodiscard]] __device__ bool is_vector(std::uint64_t i) const {
-    return i + 4 <= n_ && reinterpret_cast<std::uintptr_t>(y_ + i) % 16 == 0;
+  __device__ void load_row(unsigned row) {
+    const float* const from = to_ + row * kSumRow;
+    if (whole_) {
+      const float4 four = *reinterpret_cast<const float4*>(from);
+      sum_[row][0] = four.x, sum_[row][1] = four.y, sum_[row][2] = four.z, sum_[row][3] = four.w;
+    } else {
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) sum_[row][k] = at(row) + k < n_ ? from[k] : 0.0f;
+    }
+  }
+  __device__ void store_row(unsigned row) const {
+    float* const to = to_ + row * kSumRow;
+    if (whole_) {
+      *reinterpret_cast<float4*>(to) =
+          make_float4(sum_[row][0], sum_[row][1], sum_[row][2], sum_[row][3]);
+    } else {
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) {
+        if (at(row) + k < n_) to[k] = sum_[row][k];
+      }
+    }
   }
 
-  float* y_;
+  float* to_;
   std::uint64_t at_, n_;
-  DecodeInto into_;
-  float sum_[kRows][4];
+  float alpha_;
+  bool whole_;  ///< all of the lane's rows exist and are aligned
+  float sum_[kRows][4] = {};
 };
 
 }  // namespace atomo::cuda

@@ -103,37 +103,39 @@ __global__ void decode_sign(const Frames frames, const Plan plan, const DecodeIn
   const std::uint32_t sound = open_fixed_bodies(frames, job.layer, bytes, Status::truncated);
   if (sound == 0) return;
   float* const y = frames.first.layer(job.layer).y;
+  with_add(into, [&](auto adds) {
 #pragma unroll 1
-  for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
-    RowSums<kSumRows> sums(y, first + part, job.n, into);
+    for (unsigned part = 0; part < kUnit; part += kSumRows * kSumRow) {
+      RowSums<kSumRows, decltype(adds)::value> sums(y, first + part, job.n, into);
 #pragma unroll 1
-    for (std::uint32_t left = sound; left != 0;) {
-      const Frame frame = frames[take_message(left)];
-      const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
-      const Scales scales =
-          scales_of(job, body, first + part + std::uint64_t{lane() % kSumRows} * kSumRow);
-      const bool valid = is_magnitude(scales.plus) && is_magnitude(scales.minus) &&
-                         clean_padding(job, body, bytes, first + kUnit >= job.n);
-      if (__all_sync(kAllLanes, valid) == 0 && lane() == 0)
-        frame.refuse(job.layer, Status::corrupt);
-      const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));
-      const std::uint32_t word = bits.peek32(first + part + 32 * (lane() % (4 * kSumRows)));
+      for (std::uint32_t left = sound; left != 0;) {
+        const Frame frame = frames[take_message(left)];
+        const std::byte* const body = frame.message + frame.layer(job.layer).body_at;
+        const Scales scales =
+            scales_of(job, body, first + part + std::uint64_t{lane() % kSumRows} * kSumRow);
+        const bool valid = is_magnitude(scales.plus) && is_magnitude(scales.minus) &&
+                           clean_padding(job, body, bytes, first + kUnit >= job.n);
+        if (__all_sync(kAllLanes, valid) == 0 && lane() == 0)
+          frame.refuse(job.layer, Status::corrupt);
+        const BitView bits(body + job.scale_bytes, divide_up(job.n, 8));
+        const std::uint32_t word = bits.peek32(first + part + 32 * (lane() % (4 * kSumRows)));
 #pragma unroll
-      for (unsigned row = 0; row < kSumRows; ++row) {
-        const std::uint32_t mine =
-            __shfl_sync(kAllLanes, word, static_cast<int>(4 * row + lane() / 8)) >>
-            (lane() % 8 * 4);
-        const std::uint32_t plus = __shfl_sync(kAllLanes, scales.plus, static_cast<int>(row)),
-                            minus = __shfl_sync(kAllLanes, scales.minus, static_cast<int>(row));
-        float v[4];
+        for (unsigned row = 0; row < kSumRows; ++row) {
+          const std::uint32_t mine =
+              __shfl_sync(kAllLanes, word, static_cast<int>(4 * row + lane() / 8)) >>
+              (lane() % 8 * 4);
+          const std::uint32_t plus = __shfl_sync(kAllLanes, scales.plus, static_cast<int>(row)),
+                              minus = __shfl_sync(kAllLanes, scales.minus, static_cast<int>(row));
+          float v[4];
 #pragma unroll
-        for (unsigned k = 0; k < 4; ++k)
-          v[k] = __uint_as_float((mine >> k & 1u) != 0 ? minus | 0x80000000u : plus);
-        sums.put(row, v);
+          for (unsigned k = 0; k < 4; ++k)
+            v[k] = __uint_as_float((mine >> k & 1u) != 0 ? minus | 0x80000000u : plus);
+          sums.put(row, v);
+        }
       }
+      sums.store();
     }
-    sums.store();
-  }
+  });
 }
 
 /// The sign of a sum of signs; NaN stays NaN.

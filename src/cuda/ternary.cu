@@ -7,8 +7,8 @@
 /// block, whose digits k are the levels of its tile k (level_tile.cuh): a lane meets the digits of
 /// the same eight bytes in all five tiles and adds them up in two registers, four bytes each. In
 /// the unit with a layer's last block, where digit k is w entries from digit k - 1 and w no tile,
-/// digits go through shared memory. Decoding, a lane takes four bytes of a block, digit k of which
-/// are four neighbours of tile k.
+/// digits go through shared memory. Decoding, a lane takes four bytes of a block apart, two in the
+/// halves of a word; their digits k are four neighbours of tile k.
 ///
 /// Traffic an element: written from 4 bytes read twice (2 for halves; N comes first, reduce.cu),
 /// 1/5 written; decoded from 1/5 read, 4 written (and 4 read when added). Shared memory: 1.5 KiB a
@@ -143,24 +143,33 @@ __device__ float value_of(unsigned digit, float norm) {
   return digit == 0 ? 0.0f : digit == 1 ? norm : -norm;
 }
 
-/// A whole block from `begin` on; false when a byte is no five digits.
+/// A whole block from `begin` on; false when a byte is no five digits. Bytes are taken apart two at a
+/// time, in the halves of a word: their quotients by 3 are the upper bytes of products with 171 / 512,
+/// which are exact below 256.
+template <bool kAdd>
 __device__ bool decode_block(const BitView& trits, std::uint64_t begin, float norm,
-                             RowSums<kTrits>& sums) {
+                             RowSums<kTrits, kAdd>& sums) {
   const std::uint32_t bytes = trits.peek32(begin / kTrits * 8 + 32 * lane());
-  unsigned left[4];
-  bool valid = true;
-  for (unsigned b = 0; b < 4; ++b) {
-    left[b] = (bytes >> (8 * b)) & 0xFFu;
-    valid &= left[b] < 243;
-  }
+  std::uint32_t even = bytes & 0x00FF00FFu, odd = bytes >> 8 & 0x00FF00FFu;
+  // 243 + 13 is 256: bit 8 of a half.
+  const bool valid = (((even + 0x000D000Du) | (odd + 0x000D000Du)) & 0x01000100u) == 0;
+  const std::uint32_t magnitude = __float_as_uint(norm);
 #pragma unroll
   for (unsigned k = 0; k < kTrits; ++k) {
+    // A half is at most 255, its product with 171 below 2^16.
+    const std::uint32_t even_third = even * 171u >> 9 & 0x007F007Fu;
+    const std::uint32_t odd_third = odd * 171u >> 9 & 0x007F007Fu;
+    const std::uint32_t low = even - 3 * even_third, high = odd - 3 * odd_third;
+    const std::uint32_t digits[4] = {low & 3u, high & 3u, low >> 16, high >> 16};
     float v[4];
+#pragma unroll
     for (unsigned b = 0; b < 4; ++b) {
-      v[b] = value_of(left[b] % 3, norm);
-      left[b] /= 3;
+      const std::uint32_t bits = digits[b] == 0 ? 0 : magnitude;
+      v[b] = __uint_as_float(bits | (digits[b] & 2u) << 30);
     }
     sums.put(k, v);
+    even = even_third;
+    odd = odd_third;
   }
   return valid;
 }
@@ -201,18 +210,20 @@ __device__ void decode_blocks(const Frames& frames, const Job& job, std::uint64_
   const unsigned length = block_length(begin, job.n);
   if (length == 0) return;
   float* const y = frames.first.layer(job.layer).y;
-  RowSums<kTrits> sums(y, begin, length == kBlock ? job.n : 0, into);
+  with_add(into, [&](auto adds) {
+    RowSums<kTrits, decltype(adds)::value> sums(y, begin, length == kBlock ? job.n : 0, into);
 #pragma unroll 1
-  for (std::uint32_t left = sound; left != 0;) {
-    const Frame frame = frames[take_message(left)];
-    const Trits trits(frame, job);
-    const bool valid =
-        trits.valid &&
-        (length == kBlock ? decode_block(trits.digits, begin, trits.norm, sums)
-                          : decode_last_block(trits.digits, begin, length, trits.norm, y, into));
-    if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
-  }
-  if (length == kBlock) sums.store();
+    for (std::uint32_t left = sound; left != 0;) {
+      const Frame frame = frames[take_message(left)];
+      const Trits trits(frame, job);
+      const bool valid =
+          trits.valid &&
+          (length == kBlock ? decode_block(trits.digits, begin, trits.norm, sums)
+                            : decode_last_block(trits.digits, begin, length, trits.norm, y, into));
+      if (!__all_sync(kAllLanes, valid) && lane() == 0) frame.refuse(job.layer, Status::corrupt);
+    }
+    if (length == kBlock) sums.store();
+  });
 }
 
 __global__ void decode_ternary(const Frames frames, const Plan plan, const DecodeInto into) {

@@ -9,7 +9,8 @@
 /// Mapping: analyse, three launches, a block of 256 threads a tile of 16,384 entries:
 ///   count_digits      counts the first digit in shared memory, adds to its job's histogram
 ///   gather            marks the entries above the digit's value, lists those that have it, the
-///                     candidates, and counts their second digit
+///                     candidates, and counts their second digit; a warp takes 16 rows of 32 entries
+///                     at a time, whose marks are ballots
 ///   count_candidates  counts the last digit of those that still agree
 /// The block that finishes a job last chooses the digit and leaves the histogram zero. A job of one
 /// tile needs no histogram elsewhere. Digit 0 is never counted: it is what is left when no other
@@ -50,6 +51,8 @@ namespace {
 
 constexpr std::uint64_t kTile = 16384;
 constexpr unsigned kBins = 2048;
+/// Rows of 32 entries that a warp gathers at a time.
+constexpr unsigned kGatherRows = 16;
 
 /// Candidates that there is room for in each tile of a tensor.
 __host__ __device__ constexpr std::uint32_t candidates_of_tile(std::uint64_t n) {
@@ -173,42 +176,62 @@ __device__ void put_marks(std::uint32_t marked, std::uint64_t at, std::uint64_t 
   if (lane() % 16 == 0 && at < end) words[(at - begin) / 64] = half | (std::uint64_t{upper} << 32);
 }
 
+/// By a whole warp: lists the entries of the rows from `base` on that have the digit, bit k of
+/// `equal` for entry `base` + 32 k + lane, and counts their second digits.
+__device__ void list_candidates(const Entries& x, const Tile& tile, std::uint64_t base,
+                                std::uint32_t equal, std::uint32_t* found, Candidate* candidates) {
+  std::uint32_t total;
+  std::uint32_t place = warp_exclusive_sum(static_cast<std::uint32_t>(__popc(equal)), total);
+  if (total == 0) return;
+  std::uint32_t before = lane() == 0 ? atomicAdd(found, total) : 0;
+  before = __shfl_sync(kAllLanes, before, 0);
+  place += before;
+  const Digit second(1);
+  const std::uint32_t capacity = tile.capacity();
+  for (; equal != 0; equal &= equal - 1) {
+    const auto row = static_cast<std::uint32_t>(__ffs(static_cast<int>(equal)) - 1);
+    const std::uint64_t at = base + row * kLanes + lane();
+    const std::uint32_t m = magnitude(x(at)), d = second.of(m);
+    if (d != 0) atomicAdd(&tile.bins[d], 1u);
+    if (place < capacity) candidates[place] = {m, static_cast<std::uint32_t>(at - tile.begin)};
+    ++place;
+  }
+}
+
 /// By a whole block: a tile's words and candidates, whose second digits are counted. Returns how
 /// many candidates there are.
-__device__ std::uint32_t gather_tile(const Entries& x, const Tile& tile, std::uint64_t* words,
+__device__ std::uint32_t gather_tile(const Entries& x, const Tile& tile, std::uint32_t* words,
                                      Candidate* candidates) {
   auto& found = shared<Found>();
   if (threadIdx.x == 0) found.count = 0;
   __syncthreads();
-  const Digit first(0), second(1);
-  const std::uint32_t key = first.of(tile.state.key), capacity = tile.capacity();
-  for (std::uint64_t base = tile.begin + kKeptStep * warp_in_block(); base < tile.end;
-       base += 4 * kScanThreads) {
-    const std::uint64_t at = base + 4 * lane();
-    float v[4];
-    x.four(at, tile.end, v);
-    std::uint32_t above = 0, equal = 0;
-    for (unsigned k = 0; k < 4; ++k) {
-      const std::uint32_t d = first.of(magnitude(v[k]));
-      if (at + k >= tile.end) continue;
-      above |= (d > key ? 1u : 0u) << k;
-      equal |= (d == key ? 1u : 0u) << k;
+  const Digit first(0);
+  // Magnitudes that have the digit, and those above them, by their bits.
+  const std::uint32_t low = first.of(tile.state.key) << first.shift,
+                      high = low + (1u << first.shift);
+#pragma unroll 1
+  for (std::uint64_t base = tile.begin + kGatherRows * kLanes * warp_in_block(); base < tile.end;
+       base += kGatherRows * kScanThreads) {
+    float v[kGatherRows];
+    load_rows(x, base + lane(), kLanes, tile.end, v);
+    std::uint32_t word = 0, equal = 0;
+#pragma unroll
+    for (unsigned k = 0; k < kGatherRows; ++k) {
+      const std::uint32_t m = magnitude(v[k]);
+      const std::uint32_t above = __ballot_sync(kAllLanes, m >= high);
+      if (lane() == k) word = above;
+      equal |= m >= low && m < high ? 1u << k : 0u;
     }
-    put_marks(above, at, tile.begin, tile.end, words);
-    if (!__any_sync(kAllLanes, equal != 0)) continue;
-    std::uint32_t total;
-    std::uint32_t place = warp_exclusive_sum(static_cast<std::uint32_t>(__popc(equal)), total);
-    std::uint32_t before = lane() == 0 ? atomicAdd(&found.count, total) : 0;
-    before = __shfl_sync(kAllLanes, before, 0);
-    place += before;
-    for (unsigned k = 0; k < 4; ++k) {
-      if ((equal >> k & 1u) == 0) continue;
-      const std::uint32_t m = magnitude(v[k]), d = second.of(m);
-      if (d != 0) atomicAdd(&tile.bins[d], 1u);
-      if (place < capacity)
-        candidates[place] = {m, static_cast<std::uint32_t>(at + k - tile.begin)};
-      ++place;
+    const auto left = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(tile.end - base, std::uint64_t{kGatherRows} * kLanes));
+    if (left < kGatherRows * kLanes) {  // rows of entries that there are
+      const std::uint32_t rows = (left + kLanes - 1 - lane()) / kLanes;
+      equal &= (1u << rows) - 1;
     }
+    // A word of 64 marks is stored whole.
+    if (lane() < kGatherRows && lane() / 2 * 64 < left)
+      words[(base - tile.begin) / kLanes + lane()] = word;
+    list_candidates(x, tile, base, equal, &found.count, candidates);
   }
   __syncthreads();
   return found.count;
@@ -218,9 +241,11 @@ __global__ void __launch_bounds__(kScanThreads, 4) gather(Frame frame, Plan plan
   const std::uint64_t unit = plan.tiles.units - 1 - blockIdx.x;
   const Tile tile(frame, plan, unit);
   const MarksJob& marks = frame(plan.marks.jobs)[tile.at.job];
-  const std::uint32_t found = gather_tile(
-      frame.entries(tile.job.layer), tile,
-      frame(plan.marks.words) + marks.first_word + tile.begin / 64, tile.candidates(frame, plan));
+  const std::uint32_t found =
+      gather_tile(frame.entries(tile.job.layer), tile,
+                  reinterpret_cast<std::uint32_t*>(frame(plan.marks.words) + marks.first_word +
+                                                   tile.begin / 64),
+                  tile.candidates(frame, plan));
   if (threadIdx.x == 0) frame(plan.found)[unit] = found;
   const std::uint64_t segment = tile.begin / kKeptSegment + threadIdx.x;
   if (segment * kKeptSegment < tile.end) frame(plan.equal)[marks.first_segment + segment] = 0;

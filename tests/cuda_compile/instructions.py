@@ -88,13 +88,14 @@ def row_of(file, name, arch, kernel, description):
     if any("each" in rule for rule in walk.rules) and not any(way.entries for way in walk.iterations.values()):
         raise Unfit(f"no loop of {name} for {arch} is what the rules with `each` of kernels.toml look for")
     fixed, item = walk.shares()
+    one_fixed, one_item = (paths.Walk(kernel, {**description, "last": None}) if description.get("last") else walk).shares()
     way = walk.whole.cost
     loop, hot = walk.hot_loop()
     opcodes = collections.Counter(line.name for line in kernel.instructions)
     return Row(
         file, name, arch, len(kernel.instructions), len(kernel.loops), round(way.instructions),
         *(round(way.counts[kind]) for kind in sass.CLASSES), walk.unit or 0, round(fixed.instructions),
-        round(32 * item.instructions, 1), round(fixed.cycles), round(item.cycles, 2),
+        round(32 * item.instructions, 1), round(one_fixed.cycles), round(one_item.cycles, 2),
         round(hot.cost.instructions) if loop else 0, round(hot.entries or 0) if loop else 0, hot.steps if loop else 0,
         round(hot.cost.cycles) if loop else 0, opcodes["LD"] + opcodes["ST"],
         sum(opcodes[name] for name in ("MEMBAR", "CCTL", "ERRBAR")),

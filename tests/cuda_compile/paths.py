@@ -73,6 +73,7 @@ class Walk:
         self.rules = description.get("loops", [])
         self.unit = description.get("unit")
         self.avoided, self.preferred = description.get("avoid"), description.get("prefer")
+        self.ticket = description.get("ends") or description.get("last")
         self.latencies = description.get("latency", {})
         self.iterations = {}
         self._called = {}
@@ -147,7 +148,17 @@ class Walk:
         parts = []
         for number in reversed(way):
             parts += [(inside[number], number)] if number in inside else self.kernel.blocks[number].instructions
-        return self._weighed(parts, score)
+        return self._weighed(self._up_to_ticket(parts) if entry == 0 and self.ticket else parts, score)
+
+    def _up_to_ticket(self, parts):
+        """The parts up to the first end, conditional or not, behind a ticket or what else threads end at."""
+        taken = False
+        for number, part in enumerate(parts):
+            if not isinstance(part, tuple):
+                taken = taken or bool(re.search(self.ticket, part.opcode))
+                if taken and part.name == "EXIT":
+                    return parts[:number + 1]
+        return parts
 
     @staticmethod
     def _step_of(number, inside):

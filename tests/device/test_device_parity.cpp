@@ -132,6 +132,29 @@ TEST(TopKTiles, AreTheCpus) {
   }
 }
 
+/// Codes of every width, of which four neighbours stand in one word or in two, under steps that they
+/// share and that they do not.
+TEST(QsgdWidths, AreTheCpus) {
+  const Shape shape{2 * 1024 + 77};
+  const auto x = test::heavy_tailed(shape.elements(), 4, 40);
+  const std::vector<float> before(x.size(), 0.0f);
+  for (int bits = 1; bits <= 8; ++bits) {
+    for (const char* bucket : {"512", "250", "30"}) {
+      const Codec codec = Codec::parse("qsgd:bits=" + std::to_string(bits) + ",bucket=" + bucket);
+      const auto expected = test::encode_on_cpu(codec, x, shape, {.seed = 8});
+      const auto m = test::encode(codec, x, shape, {.seed = 8});
+      ASSERT_TRUE(m.bytes == expected.bytes) << bits << " bits, buckets of " << bucket;
+      const auto entries = test::entries_of(before, DType::f32);
+      const auto decoded = test::decode_on_cpu(codec, m.bytes, entries, DType::f32, shape);
+      for (const std::size_t shift : {std::size_t{0}, std::size_t{1}}) {
+        const auto d =
+            test::decode_bytes(codec, m.bytes, entries, DType::f32, shape, false, 1, shift);
+        ASSERT_TRUE(d.values == decoded.values) << bits << " bits, buckets of " << bucket;
+      }
+    }
+  }
+}
+
 /// Larger than any tile, segment or chunk, and at several scales of the data (under a sanitizer one
 /// each).
 TEST_P(Parity, LargeTensors) {

@@ -4,7 +4,7 @@
 # size, spec and step.
 set(tests ${PROJECT_SOURCE_DIR}/tests)
 atomo_hostexec_cases(${tests}/device/test_device_parity.cpp
-  RANDOM "*/Parity.LargeTensors*" "TinyTensors.*" "TopKTiles.*"
+  RANDOM "*/Parity.LargeTensors*" "TinyTensors.*" "TopKTiles.*" "QsgdWidths.*"
   RACES "*/Parity.Damaged*bits_1_atoms_rows" "*/Parity.Damaged*keep_0p1" "*/Parity.Damaged*qsgd_bits_4"
     "*/Parity.Damaged*terngrad" "*/Parity.Damaged*mean" "*/Parity.Damaged*topk_keep_3")
 atomo_hostexec_cases(${tests}/contract/test_codecs.cpp
