@@ -99,14 +99,14 @@ void check_second_moment(const CLI::App& app, const Options& o) {
     throw CLI::ValidationError(
         name, std::string("goes with --optimizer ") + right + ", not with " + o.optimizer);
   };
-  const bool other = o.second_moment != "own";
-  if (other && !is_adam) refuse_for("--second-moment", "adam and adamw");
+  const bool own = o.second_moment == "own";
+  if (!own && !is_adam) refuse_for("--second-moment", "adam and adamw");
   if (o.max_update > 0 && !is_adam) refuse_for("--max-update", "adam and adamw");
   if (!is_adam && o.optimizer != "adafactor" && o.optimizer != "muon") {
     for (const char* name : {"--beta1", "--beta2"})
       if (is_given(app, name)) refuse_for(name, "adam, adamw, adafactor and muon");
   }
-  if (other && o.on_device())
+  if (!own && o.on_device())
     throw CLI::ValidationError("--second-moment",
                                o.second_moment + " works with --device cpu only");
   if (!squares && is_given(app, "--squares-every"))

@@ -94,23 +94,32 @@ def plot(options, specs, outcomes, target):
     return drawn
 
 
+def target_of(outcomes):
+    """A point below where uncompressed training ends, percent."""
+    if outcomes["uncompressed"].failed:
+        raise SystemExit(f"without uncompressed training there is no target: {outcomes['uncompressed'].failed}")
+    return smoothed(outcomes["uncompressed"])[-1][2] - BELOW
+
+
+def results(specs, outcomes):
+    """Of all rows, for the file of data."""
+    return [{"name": name, "codec": spec, "failed": outcomes[name].failed,
+             "curve": [] if outcomes[name].failed else smoothed(outcomes[name]), "runs": outcomes[name].runs}
+            for name, spec in specs.items()]
+
+
 def main():
     options = arguments()
     report = Report(options)
     specs = codecs(options)
     outcomes = Series(options, rows(options, specs)).run_all()
-    if outcomes["uncompressed"].failed:
-        raise SystemExit(f"without uncompressed training there is no target: {outcomes['uncompressed'].failed}")
-    target = smoothed(outcomes["uncompressed"])[-1][2] - BELOW
+    target = target_of(outcomes)
     text = (f"{options.model} on Fashion-MNIST, {options.workers} workers, batch {options.batch} each, {options.steps} steps, "
             f"SGD with momentum 0.9, rate {options.lr:g} constant, no memory. The target, {target:.2f} %, is {BELOW:g} point "
             f"below where uncompressed training ends, on the first {TEST_SAMPLES:,} test samples, mean of {SMOOTHED} tests and "
             f"over seeds; the same mean has to reach it. Megabytes are those of gradient that a worker sends until then. "
             f"{report.seeds()}. {report.place()}.")
-    results = [{"name": name, "codec": spec, "failed": outcomes[name].failed,
-                "curve": [] if outcomes[name].failed else smoothed(outcomes[name]), "runs": outcomes[name].runs}
-               for name, spec in specs.items()]
-    report.publish(text + "\n\n" + table(specs, outcomes, target), {"target": target, "results": results},
+    report.publish(text + "\n\n" + table(specs, outcomes, target), {"target": target, "results": results(specs, outcomes)},
                    plot(options, specs, outcomes, target))
     return 1 if any(outcome.failed for outcome in outcomes.values()) else 0
 

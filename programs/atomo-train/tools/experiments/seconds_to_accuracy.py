@@ -9,7 +9,7 @@ tests on the way left out.
 import argparse
 
 from experiments import shaped_network
-from experiments.bytes_to_accuracy import BELOW, SMOOTHED, codecs, reached, smoothed
+from experiments.bytes_to_accuracy import BELOW, SMOOTHED, codecs, reached, results, smoothed, target_of
 from experiments.reports import Report, figure, label, markdown, mean, spread, with_spread
 from experiments.series import TEST_SAMPLES, Row, Series, run, series_options
 
@@ -97,18 +97,13 @@ def main():
         options.hostfile = network.hostfile
         specs = codecs(options)
         outcomes = Series(options, rows(options, specs)).run_all()
-    if outcomes["uncompressed"].failed:
-        raise SystemExit(f"without uncompressed training there is no target: {outcomes['uncompressed'].failed}")
-    target = smoothed(outcomes["uncompressed"])[-1][2] - BELOW
+    target = target_of(outcomes)
     text = (f"{options.model} on Fashion-MNIST, {options.workers} workers over an all-gather, each with a link of {options.link} "
             f"both ways, batch {options.batch} each, {options.steps} steps, SGD with momentum 0.9, rate {options.lr:g} constant, "
             f"no memory. The target, {target:.2f} %, is {BELOW:g} point below where uncompressed training ends, on the first "
             f"{TEST_SAMPLES:,} test samples, mean of {SMOOTHED} tests and over seeds; the same mean has to reach it. Seconds are "
             f"of steps, tests left out. {report.seeds()}. {report.place()}.")
-    results = [{"name": name, "codec": spec, "failed": outcomes[name].failed,
-                "curve": [] if outcomes[name].failed else smoothed(outcomes[name]), "runs": outcomes[name].runs}
-               for name, spec in specs.items()]
-    report.publish(text + "\n\n" + table(specs, outcomes, target), {"target": target, "link": options.link, "results": results},
+    report.publish(text + "\n\n" + table(specs, outcomes, target), {"target": target, "link": options.link, "results": results(specs, outcomes)},
                    plot(options, specs, outcomes, target))
     return 1 if any(outcome.failed for outcome in outcomes.values()) else 0
 
