@@ -32,9 +32,11 @@ __device__ inline void load_rows(const Entries& entries, std::uint64_t first, un
       for (unsigned k = 0; k < kCount; ++k) out[k] = x[k * step];
       return;
     }
+#pragma unroll
+    for (float& v : out) v = 0.0f;
 #pragma unroll 1
-    for (unsigned k = 0; k < kCount; ++k) {
-      const float v = first + std::uint64_t{k} * step < end ? x[k * step] : 0.0f;
+    for (unsigned k = 0; k < kCount && first + std::uint64_t{k} * step < end; ++k) {
+      const float v = x[k * step];
 #pragma unroll
       for (unsigned j = 0; j < kCount; ++j) out[j] = j == k ? v : out[j];
     }

@@ -83,19 +83,21 @@ __device__ std::uint32_t four_codes(const math::MinmaxGrid& grid,
                                     const math::MinmaxEstimate& estimate, bool estimates,
                                     std::uint32_t levels, const float (&x)[4], unsigned count,
                                     const PhiloxWords& words, unsigned width) {
-  std::uint32_t four = 0;
-  bool doubt = !estimates;
+  if (estimates) {
+    std::uint32_t four = 0;
+    bool doubt = false;
 #pragma unroll
-  for (unsigned k = 0; k < 4; ++k) {
-    float distance;
-    const float up = math::minmax_estimated(estimate, x[k], words[k], distance);
-    if (k >= count || !is_finite(x[k])) continue;
-    doubt |= distance > estimate.sure;
-    four |= static_cast<std::uint32_t>(up) << (width * k);
+    for (unsigned k = 0; k < 4; ++k) {
+      float distance;
+      const float up = math::minmax_estimated(estimate, x[k], words[k], distance);
+      if (k >= count || !is_finite(x[k])) continue;
+      doubt |= distance > estimate.sure;
+      four |= static_cast<std::uint32_t>(up) << (width * k);
+    }
+    if (!doubt) return four;
   }
-  if (!doubt) return four;
   const double inverse = math::minmax_inverse(grid);
-  four = 0;
+  std::uint32_t four = 0;
 #pragma unroll
   for (unsigned k = 0; k < 4; ++k) {
     if (k >= count || !is_finite(x[k])) continue;

@@ -32,7 +32,7 @@ std::string text_of(const hostexec::LaunchRecord& launch) {
   return text.str();
 }
 
-/// A line for each of three calls: the launches in their order, or those of one message where the
+/// A line for each of three calls, and of a vote where messages have one: the launches in their order, or those of one message where the
 /// others' are the same. Nothing reads or writes at `nowhere`: what a captured call queues is thrown
 /// away.
 std::string calls_of(const std::string& model_name, const std::vector<LayerSpec>& layers,
@@ -79,6 +79,8 @@ std::string calls_of(const std::string& model_name, const std::vector<LayerSpec>
   add("encode", [&] { return model.encode(in, {.seed = 1}, {nowhere, most, bytes}, context); });
   add("decode", [&] { return model.decode(message, out, context); });
   add("decode_add_8", [&] { return model.decode_add_all(messages, 0.125f, out, context); });
+  if (Codec::parse(spec).traits().votes)
+    add("vote_8", [&] { return model.vote(messages, out, context); });
   return lines.str();
 }
 

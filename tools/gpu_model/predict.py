@@ -20,6 +20,7 @@ PREDICTIONS = os.path.join(ROOT, "tests", "gpu", "predictions.json")
 MOST_APART = 2.5
 LARGE = 1000  # blocks of a grid that has a share of the tensor, most likely
 CALLS = ("encode", "decode", "decode_add_8")
+VOTE = "vote_8"  # of sign alone
 SOURCE = ("tools/gpu_model: instructions of {arch}, launches and bytes counted; an {name} of {copy} TB/s, {multiprocessors} "
           "multiprocessors at {clock} GHz, {issue:.0%} of the issue rate, {gap} us a launch; microseconds, never measured")
 BEGIN, END = "<!-- predictions -->\n", "<!-- /predictions -->\n"
@@ -31,7 +32,7 @@ def arguments(tables):
     parser.add_argument("--gpu", choices=tables.gpus, help="h100 when left out; all of them with --json")
     parser.add_argument("--model", choices=tables.models, help="this one alone")
     parser.add_argument("--codec", metavar="SPEC", help="this one alone")
-    parser.add_argument("--call", choices=CALLS, help="this one alone")
+    parser.add_argument("--call", choices=(*CALLS, VOTE), help="this one alone")
     parser.add_argument("--launches", action="store_true", help="each launch, and which of its four times is the longest")
     parser.add_argument("--json", action="store_true", help="print JSON: the times, or the launches with --launches")
     last = parser.add_mutually_exclusive_group()
@@ -60,6 +61,8 @@ def chosen(tables, options):
     """Yields (model, codec) in the order of the tables."""
     for name in tables.models:
         for codec in tables.codecs:
+            if options.call == VOTE and (name, codec, VOTE) not in tables.calls:
+                continue
             if options.model in (None, name) and options.codec in (None, codec):
                 yield name, codec
 
