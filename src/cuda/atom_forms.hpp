@@ -23,6 +23,15 @@ struct LayerAtoms {
   [[nodiscard]] bool has_pairs() const noexcept { return pairs.count > 0; }
 };
 
+/// Whether a layer's messages have values of several parts or of forms that differ: where values are added,
+/// a message's are kept apart (`FramePlan::apart`) until all of its parts are there.
+[[nodiscard]] inline bool keeps_apart(const LayerPlan& layer) noexcept {
+  if (layer.n == 0) return false;
+  if (layer.kind.method == MethodId::automatic) return true;
+  return layer.kind.method == MethodId::atoms &&
+         format::family_of(layer.kind.params) == format::Family::sketch;
+}
+
 /// Calls `visit(atoms)` for all families of a layer of the methods atoms and automatic in the order
 /// of forms, the pairs of a sketch before its rows. Other layers, and empty ones, have none.
 template <typename Visit>

@@ -19,7 +19,8 @@
 ///
 /// Traffic in bytes an entry: 4 written (8 more for adding: kept atoms alone are read and written),
 /// plus the body, 0.05 to 2; nothing more is possible. Of pairs an entry is one of a vector, which
-/// the sums read again. The index of the body: atom_body.cu.
+/// the sums read again. Where values are added, those of a sketch's rows and of layers that choose a form
+/// are kept apart, without zeros, and forms_add.cu adds them. The index of the body: atom_body.cu.
 ///
 /// Shared memory: 6,912 bytes a warp (values 33 words a row and levels 17, so that neither rows nor
 /// columns meet in a bank). Determinism: every entry is written by one lane. Alignment: y is
@@ -151,16 +152,17 @@ __device__ std::uint32_t read_tile(const AtomContent& c, const LaneVector& vecto
 
 /// Where the values of a vector go.
 __device__ float* output_of(const AtomContent& c, const LaneVector& vector, const StrandWalk& walk,
-                            DecodeInto into) {
+                            DecodeInto into, std::uint32_t slot) {
   const std::uint64_t length = c.job.vectors.of[walk.vector].length;
-  if (c.job.has_pairs()) return c.frame(c.job.to[walk.vector]) + walk.rank * vector_stride(length);
-  return c.job.output(c.frame, into) + vector.atom * length;
+  if (c.job.has_pairs())
+    return c.job.vectors_to(c.frame, walk.vector, slot) + walk.rank * vector_stride(length);
+  return c.job.output(c.frame, into, slot) + vector.atom * length;
 }
 
 /// The groups of a unit, `rows` strands: `group` is that of this lane. True when its strands meet.
 __device__ bool decode_groups(const AtomContent& c, const LaneStrand& strand, std::uint64_t group,
                               std::uint32_t length, std::uint32_t rows, DecodeInto into_call,
-                              Tiles& tiles) {
+                              std::uint32_t slot, Tiles& tiles) {
   const DecodeInto into = c.job.mode(into_call);
   StrandWalk walk(c, group, strand.upward);
   std::uint32_t bit = strand.upward ? 0 : length;
@@ -172,7 +174,7 @@ __device__ bool decode_groups(const AtomContent& c, const LaneStrand& strand, st
     if (walk.left != 0) {
       if (walk.begins) {
         vector = load_vector(c, walk.rank, walk.vector);
-        to = output_of(c, vector, walk, into_call);
+        to = output_of(c, vector, walk, into_call, slot);
       }
       const std::uint64_t behind = from < vector.entries ? vector.entries - from : 0;
       entries = static_cast<std::uint32_t>(behind < kTile ? behind : kTile);
@@ -189,7 +191,7 @@ __device__ bool decode_groups(const AtomContent& c, const LaneStrand& strand, st
 }
 
 __device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uint64_t unit,
-                            DecodeInto into, bool several) {
+                            DecodeInto into, std::uint32_t slot, bool several) {
   const UnitOf at = find_unit(frame, plan.bodies.groups, unit);
   const BodyState& state = frame(plan.bodies.states)[at.job];
   const std::uint64_t first = at.index * kUnitGroups;
@@ -208,20 +210,19 @@ __device__ void decode_unit(const Frame& frame, const DecodePlan& plan, std::uin
   const LaneStrand strand{BitView(body.begin, body.bytes).from(own.start), own.upward};
   const bool good =
       decode_groups(content, strand, own.group, own.length, static_cast<std::uint32_t>(2 * groups),
-                    into, shared<BlockTiles>().of[warp_in_block()]);
+                    into, slot, shared<BlockTiles>().of[warp_in_block()]);
   if (!good) frame.refuse(job.layer, Status::corrupt);
 }
 
 /// Zeros for the entries of a unit whose atoms are not kept.
-__device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint64_t unit,
-                          DecodeInto into) {
+__device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint64_t unit) {
   const UnitOf at = find_unit(frame, plan.fill, unit);
   const DecodeJob& job = frame(plan.jobs)[at.job];
   const BodyJob& body_job = frame(plan.bodies.jobs)[at.job];
-  if (job.mode(into).add || !decodes(frame, body_job)) return;
+  if (!decodes(frame, body_job)) return;
   const bool empty = frame.layer(job.layer).bytes == 0 || body_of(frame, body_job).bytes == 0;
   if (!empty && frame(plan.bodies.states)[at.job].stands == 0) return;
-  float* const y = job.output(frame, into);
+  float* const y = frame.layer(job.layer).y;
   const std::uint64_t* const words = segment_words(frame, plan.bodies.marks, {at.job, 0});
   const std::uint64_t n = frame.info(job.layer).n, length = job.vectors.of[0].length;
   std::uint64_t begin = at.index * kZeroedEntries, atom = begin / length;
@@ -235,26 +236,44 @@ __device__ void fill_unit(const Frame& frame, const DecodePlan& plan, std::uint6
   }
 }
 
-/// `several`: layers whose messages are decoded together are done.
-__global__ void decode_and_fill(Frame frame, DecodePlan plan, DecodeInto into, bool several) {
+/// Of several messages, `first` and those that follow, layers that are decoded together are done.
+__global__ void decode_and_fill(const Frames frames, const DecodePlan plan, const DecodeInto into,
+                                const std::uint32_t first) {
+  const Frame frame = frames[first + blockIdx.y];
   const std::uint64_t unit = warp_in_grid();
-  if (unit < plan.fill.units) fill_unit(frame, plan, unit, into);
-  if (unit < plan.bodies.groups.units) decode_unit(frame, plan, unit, into, several);
+  if (unit < plan.fill.units && !into.add) fill_unit(frame, plan, unit);
+  if (unit < plan.bodies.groups.units)
+    decode_unit(frame, plan, unit, into, blockIdx.y, is_several(frames, into));
 }
 
 /// What the plan has of everything.
 struct Counts {
-  std::size_t jobs = 0, pairs = 0;
-  std::uint64_t rest = 0;  ///< entries of the rows of sketches
+  std::size_t jobs = 0, pairs = 0, apart = 0;
 
   void add(const LayerPlan& layer) {
     visit_atoms(layer, [&](const LayerAtoms& of) {
       ++jobs;
       pairs += of.has_pairs() ? 1 : 0;
-      rest += of.part == BodyPart::rows ? layer.n : 0;
     });
+    apart += keeps_apart(layer) ? 1 : 0;
   }
 };
+
+/// A layer whose values are kept apart, without what its atoms say.
+FormsJob forms_job(const LayerPlan& layer, std::uint32_t number) {
+  FormsJob job;
+  job.n = layer.n;
+  job.layer = number;
+  job.chooses = layer.kind.method == MethodId::automatic ? 1 : 0;
+  const bool matrix = format::is_matrix(layer.kind.shape);
+  const MatrixShape view =
+      matrix
+          ? format::matrix_view(layer.kind.shape)
+          : MatrixShape{static_cast<std::size_t>(divide_up(layer.n, kVectorStride)), kVectorStride};
+  job.rows = view.rows;
+  job.columns = view.columns;
+  return job;
+}
 
 /// Adds bodies one by one, in both runs of a plan.
 class AtomsDecodePlanner {
@@ -263,13 +282,36 @@ class AtomsDecodePlanner {
       : bodies_(layout, counts.jobs),
         jobs_(layout, counts.jobs),
         fill_(layout, counts.jobs),
-        outer_(layout, counts.pairs),
+        outer_(layout, counts.pairs, kMessagesOfTurn),
         chunks_(layout, counts.jobs),
-        rest_(layout.call_scratch<float>(counts.rest)),
+        forms_(layout, counts.apart),
+        forms_squares_(layout, counts.apart),
         layout_(layout) {}
 
-  /// `chooses`: messages say which form the layer has.
-  void add(const LayerAtoms& of, std::uint32_t layer, std::uint64_t n, bool chooses) {
+  void add(const LayerPlan& layer, std::uint32_t number) {
+    FormsJob forms = forms_job(layer, number);
+    visit_atoms(layer, [&](const LayerAtoms& of) { add(of, number, layer.n, forms); });
+    if (!keeps_apart(layer)) return;
+    forms_.add(forms);
+    forms_squares_.add(outer_tiles({forms.rows, forms.columns}));
+  }
+
+  void finish(DecodePlan& plan) {
+    plan = {bodies_.finish(),
+            jobs_.table(),
+            fill_.split(),
+            turns_,
+            outer_.finish(),
+            forms_.table(),
+            forms_squares_.split(),
+            chunks_.split(),
+            {layout_.call_scratch<std::uint16_t>(duos_ * kDecodedTogether),
+             layout_.call_scratch<std::uint64_t>(tiles_ * kDecodedTogether), duos_, tiles_}};
+  }
+
+ private:
+  /// Atoms of a layer.
+  void add(const LayerAtoms& of, std::uint32_t layer, std::uint64_t n, FormsJob& forms) {
     const auto groups = format::GroupShape::of(of.layout.length);
     const auto in_group = static_cast<std::uint32_t>(groups.atoms);
     const bool thins = of.part != BodyPart::whole || !of.has_pairs();
@@ -282,10 +324,15 @@ class AtomsDecodePlanner {
     job.strand_tiles =
         groups.atoms > 1 ? (in_group + 1) / 2 * tiles
                          : groups.upward_tiles(0, groups.pieces > 1 ? coding::kPieceTiles : tiles);
-    job.rest = rest_;
-    job.sketch = of.part == BodyPart::rows ? 1 : 0;
+    const bool whole = of.part == BodyPart::whole;
+    job.apart = !of.has_pairs() && (!whole || forms.chooses != 0) ? 1 : 0;
     if (of.has_pairs()) add_outer(of, job);
-    const bool together = of.part == BodyPart::whole && !of.has_pairs() && !chooses;
+    if (of.part == BodyPart::pairs) forms.sketch = of.form, forms.outer = job.outer;
+    if (job.apart != 0) {
+      forms.jobs[of.form] = jobs_.count();
+      if (of.layout.family == format::Family::rows) forms.row_length = of.layout.length;
+    }
+    const bool together = !of.has_pairs() && job.apart == 0;
     std::uint64_t chunks = 0;
     if (together) {
       const AtomVector& vector = job.vectors.of[0];
@@ -301,27 +348,10 @@ class AtomsDecodePlanner {
     chunks_.add(divide_up(chunks, kChunksOfUnit));
     jobs_.add(job);
     fill_.add(of.has_pairs() ? 0 : divide_up(n, kZeroedEntries));
-    if (job.sketch == 0) return;
-    sketches_ = true;
-    rest_.at += n * sizeof(float);
   }
 
-  void finish(DecodePlan& plan) {
-    plan = {bodies_.finish(),
-            jobs_.table(),
-            fill_.split(),
-            sketches_,
-            turns_,
-            outer_.finish(),
-            chunks_.split(),
-            {layout_.call_scratch<std::uint16_t>(duos_ * kDecodedTogether),
-             layout_.call_scratch<std::uint64_t>(tiles_ * kDecodedTogether), duos_, tiles_}};
-  }
-
- private:
   void add_outer(const LayerAtoms& of, DecodeJob& job) {
     OuterJob sum;
-    sum.rest = rest_;
     sum.layer = job.layer;
     sum.dithered = 1;
     sum.form = of.form;
@@ -336,10 +366,11 @@ class AtomsDecodePlanner {
   SplitMaker fill_;
   OuterPlanner outer_;
   SplitMaker chunks_;
-  CallScratch<float> rest_;  ///< of the next sketch
+  TableMaker<FormsJob> forms_;
+  SplitMaker forms_squares_;
   Layout& layout_;
   std::uint64_t duos_ = 0, tiles_ = 0;
-  bool sketches_ = false, turns_ = false;
+  bool turns_ = false;
 };
 
 }  // namespace
@@ -350,10 +381,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   for (const LayerPlan& layer : layers) counts.add(layer);
   if (counts.jobs == 0) return;
   AtomsDecodePlanner planner(layout, counts);
-  for (std::uint32_t i = 0; i < layers.size(); ++i) {
-    const bool chooses = layers[i].kind.method == MethodId::automatic;
-    visit_atoms(layers[i], [&](const LayerAtoms& of) { planner.add(of, i, layers[i].n, chooses); });
-  }
+  for (std::uint32_t i = 0; i < layers.size(); ++i) planner.add(layers[i], i);
   planner.finish(plan);
 }
 
@@ -362,16 +390,14 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
   if (is_several(frames, into)) decode_together(frames, plan, into, queue);
 }
 
-void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                    Queue& queue) {
-  const Frame frame = frames[m];
-  const bool fills = !into.add || plan.sketches;
-  const std::uint64_t units = std::max(plan.bodies.groups.units, fills ? plan.fill.units : 0);
+void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+                    DecodeInto into, Queue& queue) {
+  const std::uint64_t units = std::max(plan.bodies.groups.units, into.add ? 0 : plan.fill.units);
   const unsigned warps = std::min(warps_per_block, kContentWarps);
-  queue.launch_blocks(decode_and_fill, divide_up(units, warps), warps * kLanes, 0, frame, plan,
-                      into, is_several(frames, into));
-  sum_outer_products(frame, plan.outer, into, queue);
-  add_low_rank(frame, plan.outer, into, queue);
+  queue.launch_blocks_each(decode_and_fill, divide_up(units, warps), turn.count, warps * kLanes, 0,
+                           frames, plan, into, turn.first);
+  sum_outer_products(frames, turn, plan.outer, into, queue);
+  if (!into.add) put_low_rank(frames[turn.first], plan.outer, queue);
 }
 
 }  // namespace atomo::cuda::atoms

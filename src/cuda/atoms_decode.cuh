@@ -16,19 +16,24 @@ struct DecodeJob {
   std::uint32_t strand_tiles = 0;  ///< most that a strand holds
   CallScratch<float> to[2];        ///< of pairs: their vectors, as OuterJob has them
   std::uint32_t outer = 0;         ///< of pairs: the OuterJob
-  CallScratch<float> rest;         ///< of a sketch's rows: their entries, where values are added
-  std::uint32_t sketch = 0;        ///< 1: they are
+  std::uint32_t apart = 0;         ///< 1: where values are added, they are kept apart until then
   std::uint32_t together = 0;   ///< 1: blocks or rows, whatever a message says: of several messages
   std::uint64_t first_duo = 0;  ///< of these, its first in `DuoRoom::words`
   std::uint64_t first_tile = 0;  ///< likewise in `DuoRoom::starts`
 
   [[nodiscard]] __host__ __device__ bool has_pairs() const { return vectors.count == 2; }
-  /// The place that the values of blocks and rows go to.
-  [[nodiscard]] __device__ float* output(const Frame& frame, DecodeInto into) const {
-    return sketch != 0 && into.add ? frame(rest) : frame.layer(layer).y;
+  /// The place that the values of blocks and rows go to, of message `slot` of a turn.
+  [[nodiscard]] __device__ float* output(const Frame& frame, DecodeInto into,
+                                         std::uint32_t slot) const {
+    return apart != 0 && into.add ? frame.apart(layer, slot) : frame.layer(layer).y;
+  }
+  /// The vectors of pairs, likewise.
+  [[nodiscard]] __device__ float* vectors_to(const Frame& frame, std::uint32_t v,
+                                             std::uint32_t slot) const {
+    return frame(to[v]) + slot * vectors.atoms * vector_stride(vectors.of[v].length);
   }
   [[nodiscard]] __device__ DecodeInto mode(DecodeInto into) const {
-    return sketch != 0 || has_pairs() ? DecodeInto{} : into;
+    return apart != 0 || has_pairs() ? DecodeInto{} : into;
   }
 };
 
@@ -46,15 +51,30 @@ struct DuoRoom {
   std::uint64_t of_message = 0, tiles_of_message = 0;  ///< from one message's to the next
 };
 
+/// A layer whose values are kept apart, as a matrix: what its messages may leave for it.
+struct FormsJob {
+  static constexpr std::uint32_t kNone = ~0u;
+  static constexpr unsigned kForms = 3;  ///< but for coordinates
+  std::uint64_t n = 0;
+  std::uint64_t rows = 0, columns = 0;  ///< of a tensor that is no matrix: lines of 32 entries
+  std::uint64_t row_length = 1;         ///< of the atoms that are rows
+  std::uint32_t layer = 0;
+  std::uint32_t chooses = 0;                           ///< 1: messages say which form it is
+  std::uint32_t jobs[kForms] = {kNone, kNone, kNone};  ///< of the bodies' atoms, by form
+  std::uint32_t sketch = kNone;                        ///< the form that is one, if any
+  std::uint32_t outer = 0;                             ///< of its pairs: the OuterJob
+};
+
 struct DecodePlan {
   static constexpr Stages kStages{};  ///< decoding alone
   BodyPlan bodies;
   Table<DecodeJob> jobs;  ///< the same jobs
   Split fill;             ///< of the entries of blocks and rows, where those not sent become zeros
-  bool sketches = false;  ///< some jobs are the rows of one
   bool turns = false;     ///< some jobs have contents that are not decoded together
   OuterPlan outer;
-  Split chunks;  ///< units of kChunksOfUnit chunks, of jobs that are
+  Table<FormsJob> forms;
+  Split forms_squares;  ///< of `forms`: squares of kSide x kSide entries
+  Split chunks;         ///< units of kChunksOfUnit chunks, of jobs that are
   DuoRoom room;
   [[nodiscard]] bool empty() const { return fill.jobs == 0; }
 };
@@ -62,7 +82,7 @@ struct DecodePlan {
 /// Takes the layers of the methods atoms and, but for coordinates, automatic.
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
 /// Whether there are messages whose contents go together.
-[[nodiscard]] inline bool is_several(const Frames& frames, DecodeInto into) {
+[[nodiscard]] __host__ __device__ inline bool is_several(const Frames& frames, DecodeInto into) {
   return frames.count > 1 && into.add;
 }
 /// Opens the bodies of all messages, six launches; of several messages adds the blocks and rows
@@ -72,8 +92,13 @@ void decode_together(const Frames& frames, const DecodePlan& plan, DecodeInto in
 [[nodiscard]] inline bool has_turns(const Frames& frames, const DecodePlan& plan, DecodeInto into) {
   return plan.turns || !is_several(frames, into);
 }
-/// All other contents of a message: a launch; one more with singular pairs, one more with sketches.
-void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                    Queue& queue);
+/// All other contents of the messages of a turn: a launch; one more with singular pairs; one more with
+/// sketches whose values are not added.
+void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+                    DecodeInto into, Queue& queue);
+/// Adds what this operation and coordinates kept apart in a turn, message by message: a launch where there
+/// are layers that do, forms_add.cu.
+void add_apart(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+               DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::atoms

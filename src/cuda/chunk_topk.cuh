@@ -130,8 +130,8 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
 [[nodiscard]] inline bool has_turns(const Frames&, const DecodePlan& plan, DecodeInto) {
   return plan.tiles.units > 0;
 }
-void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                    Queue& queue);
+void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+                    DecodeInto into, Queue& queue);
 
 // chunk_draw.cu: slots of the jobs that draw.
 void draw_entries(const Frame& frame, const Plan& plan, Queue& queue);

@@ -300,10 +300,12 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
   queue.launch_blocks(put, plan.spans.units, kScanThreads, 0, frames, plan, into);
 }
 
-void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                    Queue& queue) {
-  queue.launch_blocks(put_sequence, plan.sequence_spans.units, kScanThreads, 0, frames, m, plan);
-  add_sequences(frames, m, plan, into, queue);
+void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+                    DecodeInto into, Queue& queue) {
+  for (std::uint32_t m = turn.first; m < turn.first + turn.count; ++m) {
+    queue.launch_blocks(put_sequence, plan.sequence_spans.units, kScanThreads, 0, frames, m, plan);
+    add_sequences(frames, m, plan, into, queue);
+  }
 }
 
 }  // namespace atomo::cuda::chunk_topk

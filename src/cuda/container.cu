@@ -21,6 +21,7 @@
 #include <algorithm>
 
 #include "backend/backend.hpp"
+#include "cuda/atom_forms.hpp"
 #include "cuda/checksum.cuh"
 #include "cuda/cub.cuh"
 #include "format/container_rules.hpp"
@@ -51,7 +52,8 @@ void plan_frame(std::span<const LayerPlan> layers, std::span<const std::uint16_t
     const LayerPlan& layer = layers[i];
     const std::uint64_t fixed_bytes = layer.fixed_size && layer.n > 0 ? layer.max_body_bytes : 0;
     infos.add({layer.n, fixed_bytes, layer.kind.params, kind_of[i], layer.kind.method,
-               layer.remembers() ? DType::f32 : layer.kind.dtype});
+               layer.remembers() ? DType::f32 : layer.kind.dtype, plan.apart_entries});
+    if (keeps_apart(layer)) plan.apart_entries += divide_up(layer.n, 32) * 32;
     if (const auto of_kinds = planned_kinds.entries(); !of_kinds.empty()) {
       PlannedKind& planned = of_kinds[kind_of[i]];
       planned = {format::fields_of(layer.kind), {}};

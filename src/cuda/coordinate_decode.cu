@@ -6,7 +6,8 @@
 /// must fill the body exactly. read_segment: a warp a segment of 32,768 entries. Lanes take 128 bits
 /// of a list each, from guessed starts that are mended until all agree; what a word says goes to y
 /// where it belongs, with a mark, and entries without a mark are zeros in the end. The second of two
-/// lists comes down from the content's end.
+/// lists comes down from the content's end. Where values are added of a layer that chooses a form, they are
+/// kept apart, zeros too, and forms_add.cu adds them.
 ///
 /// Traffic an entry: 4 bytes written (8 read and written when adding), a sector more a level that is
 /// not 0, and the content read three or four times, from L1 but for the first. The least possible is
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(kScanThreads)
   const std::uint64_t first = frame(plan.segments.begin)[blockIdx.x];
   const std::uint64_t segments = frame(plan.segments.begin)[blockIdx.x + 1] - first;
   DecodeMode mode = kNothing;
+  bool refused = false;
   const bool has_forms = frame.info(number).method == MethodId::automatic;
   if (layer.decodes != 0 && (!has_forms || form_of(layer) == kGridForm)) {
     mode = kZeros;
@@ -56,10 +58,15 @@ __global__ void __launch_bounds__(kScanThreads)
                         place_segments(frame.message + layer.body_at, layer.bytes, segments,
                                        frame(plan.starts) + first);
       mode = good ? kSegments : kNothing;
-      if (!good && threadIdx.x == 0) frame.refuse(number, Status::corrupt);
+      refused = !good;
     }
   }
-  if (threadIdx.x == 0) frame(plan.modes)[blockIdx.x] = mode;
+  __syncthreads();  // all know whether the layer decodes
+  if (threadIdx.x != 0) return;
+  frame(plan.modes)[blockIdx.x] = mode;
+  if (!refused) return;
+  frame.refuse(number, Status::corrupt);
+  frame.layer(number).decodes = 0;
 }
 
 /// What a segment is decoded into.
@@ -119,32 +126,34 @@ __device__ void put_zeros(const SegmentOutput& out) {
   }
 }
 
-/// By a whole warp: a segment of a message.
+/// By a whole warp: a segment of a message, into the output or, where values are added of a layer that
+/// chooses a form, into its part of what is kept apart, every entry of it.
 __device__ void put_segment(const Frame& frame, const DecodePlan& plan, const UnitOf& unit,
-                            DecodeInto into) {
+                            DecodeInto into, std::uint32_t slot) {
   if (frame(plan.modes)[unit.job] == kNothing) return;
   const std::uint32_t number = frame(plan.layers)[unit.job];
   const LayerState& layer = frame.layer(number);
   const std::uint64_t begin = unit.index * kCoordinateSegment;
   SegmentWord word;
   const std::byte* content;
+  const bool apart = into.add && frame.info(number).method == MethodId::automatic;
   bool good = find_content(frame, plan, unit, layer, word, content);
-  if (good) {
-    const SegmentOutput out{layer.y + begin, into, layer.price,
-                            entries_of_segment(frame, number, begin), clear_marks()};
-    good = read_content(BitView(content, word.bytes), word, out);
-    __syncwarp();
-    if (good) put_zeros(out);
-  }
+  const SegmentOutput out{(apart ? frame.apart(number, slot) : layer.y) + begin,
+                          apart ? DecodeInto{} : into, layer.price,
+                          entries_of_segment(frame, number, begin), clear_marks()};
+  good = good && read_content(BitView(content, word.bytes), word, out);
+  __syncwarp();
+  put_zeros(out);
   if (!good && lane() == 0) frame.refuse(number, Status::corrupt);
 }
 
-/// `several`: layers whose messages are added together are done.
-__global__ void read_segment(const Frame frame, const DecodePlan plan, const DecodeInto into,
-                             bool several) {
+/// Of several messages, `first` and those that follow, layers that are added together are done.
+__global__ void read_segment(const Frames frames, const DecodePlan plan, const DecodeInto into,
+                             const std::uint32_t first) {
+  const Frame frame = frames[first + blockIdx.y];
   const UnitOf unit = unit_of_warp(frame, plan.segments);
-  if (!unit || (several && goes_together(frame, plan, unit.job))) return;
-  put_segment(frame, plan, unit, into);
+  if (!unit || (is_several(frames, into) && goes_together(frame, plan, unit.job))) return;
+  put_segment(frame, plan, unit, into, blockIdx.y);
 }
 
 /// Segments with levels that take more than a byte in one of the messages: read once more.
@@ -155,7 +164,7 @@ __global__ void add_wide(const Frames frames, const DecodePlan plan, const Decod
   const std::uint32_t kind = kind_of_lane(frames, plan, unit.number, first, count);
   if (__ballot_sync(kAllLanes, kind == kWideLevels) == 0) return;
   for (std::uint32_t left = __ballot_sync(kAllLanes, kind != kNoSegment); left != 0;) {
-    put_segment(frames[first + take_message(left)], plan, unit, into);
+    put_segment(frames[first + take_message(left)], plan, unit, into, 0);
     __syncwarp();  // sums are seen by the whole warp
   }
 }
@@ -206,10 +215,10 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
   }
 }
 
-void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                    Queue& queue) {
-  queue.launch_warps(read_segment, plan.segments.units, frames[m], plan, into,
-                     is_several(frames, into));
+void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+                    DecodeInto into, Queue& queue) {
+  queue.launch_warps_each(read_segment, plan.segments.units, turn.count, frames, plan, into,
+                          turn.first);
 }
 
 }  // namespace atomo::cuda::coordinate

@@ -30,7 +30,7 @@ struct DecodePlan {
 };
 
 void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
-[[nodiscard]] inline bool is_several(const Frames& frames, DecodeInto into) {
+[[nodiscard]] __host__ __device__ inline bool is_several(const Frames& frames, DecodeInto into) {
   return frames.count > 1 && into.add;
 }
 /// Looks at the words of all messages, a launch; adds several where layers have no other form, three
@@ -39,8 +39,9 @@ void decode(const Frames& frames, const DecodePlan& plan, DecodeInto into, Queue
 [[nodiscard]] inline bool has_turns(const Frames& frames, const DecodePlan& plan, DecodeInto into) {
   return plan.turns || !is_several(frames, into);
 }
-/// All other segments of a message: a launch.
-void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                    Queue& queue);
+/// All other segments of the messages of a turn: a launch. Values that are added of layers that choose a form
+/// are kept apart (FramePlan::apart).
+void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+                    DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::coordinate

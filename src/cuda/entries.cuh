@@ -7,6 +7,11 @@
 
 namespace atomo::cuda {
 
+/// Not NaN.
+__device__ inline bool is_infinite(float x) {
+  return (__float_as_uint(x) & 0x7FFFFFFFu) == 0x7F800000u;
+}
+
 /// Non-finite values become 0; false where there was one.
 template <unsigned kCount>
 __device__ inline bool drop_non_finite(float (&x)[kCount]) {

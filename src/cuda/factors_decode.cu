@@ -103,7 +103,7 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
     matrices += format::is_matrix(layer.kind.shape) ? 1 : 0;
   });
   JobMaker<DecodeJob> jobs(layout, count);
-  OuterPlanner outer(layout, matrices);
+  OuterPlanner outer(layout, matrices, 1);
   for_each_of_method<kId>(layers, [&](std::uint32_t number, const LayerPlan& layer) {
     if (!format::is_matrix(layer.kind.shape)) {
       jobs.add({number, 0, 0}, pieces_of(layer.n));
@@ -119,11 +119,12 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan) {
   plan = {jobs.jobs(), outer.finish()};
 }
 
-void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                    Queue& queue) {
-  const Frame frame = frames[m];
-  queue.launch_warps(read_factors, plan.jobs.units.units, frame, plan, into);
-  sum_outer_products(frame, plan.outer, into, queue);
+void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+                    DecodeInto into, Queue& queue) {
+  for (std::uint32_t m = turn.first; m < turn.first + turn.count; ++m) {
+    queue.launch_warps(read_factors, plan.jobs.units.units, frames[m], plan, into);
+    sum_outer_products(frames, {m, 1}, plan.outer, into, queue);
+  }
 }
 
 }  // namespace atomo::cuda::factors

@@ -25,8 +25,8 @@ void plan(std::span<const LayerPlan> layers, Layout& layout, DecodePlan& plan);
 /// Vectors and their sums take turns, as all messages have one room for vectors.
 inline void decode(const Frames&, const DecodePlan&, DecodeInto, Queue&) {}
 [[nodiscard]] inline bool has_turns(const Frames&, const DecodePlan&, DecodeInto) { return true; }
-/// Two launches.
-void decode_in_turn(const Frames& frames, std::uint32_t m, const DecodePlan& plan, DecodeInto into,
-                    Queue& queue);
+/// Two launches a message.
+void decode_in_turn(const Frames& frames, const MessageRange& turn, const DecodePlan& plan,
+                    DecodeInto into, Queue& queue);
 
 }  // namespace atomo::cuda::factors

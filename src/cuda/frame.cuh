@@ -57,6 +57,8 @@ struct PlannedLayer {
   std::uint16_t kind = 0;  ///< its number in the message's table of kinds
   MethodId method = MethodId::identity;
   DType dtype = DType::f32;  ///< of what is encoded: f32 where a memory stands in front
+  std::uint64_t apart_at =
+      0;  ///< decoding: of the layer's entries among those of `FramePlan::apart`
 };
 
 /// A layer in the workspace; zeroed, then filled by `begin` and `open`.
@@ -147,6 +149,9 @@ struct FramePlan {
   Scratch<PoolPrice> pools;         ///< two
   Scratch<std::uint32_t> kinds_at;  ///< decoding: where the message's kinds start, one a layer
   Scratch<StagedBody> staged;       ///< one a layer, then the second parts, likewise
+  /// Decoding: values that are added a launch later, of kMessagesOfTurn messages, `apart_entries` each.
+  CallScratch<float> apart;
+  std::uint64_t apart_entries = 0;
   /// Bytes of the workspace that hold what is a message's own; `begin` fills them.
   std::uint64_t states_begin = 0, states_end = 0;
   std::uint32_t count = 0;  ///< layers
@@ -191,6 +196,10 @@ struct Frame {
   __device__ Entries entries(std::uint32_t layer) const;
   __device__ MessageState& state() const { return *(*this)(plan.message); }
   __device__ PoolPrice& pool(PoolNumber number) const { return (*this)(plan.pools)[number]; }
+  /// The values of a layer that message `slot` of a turn keeps apart, at a multiple of 128 bytes.
+  __device__ float* apart(std::uint32_t layer, std::uint32_t slot) const {
+    return (*this)(plan.apart) + slot * plan.apart_entries + info(layer).apart_at;
+  }
   /// The key under which a layer draws.
   __device__ Key key(std::uint32_t layer) const {
     Key key = state().key;
@@ -220,6 +229,15 @@ struct DecodeInto {
 /// Messages that are decoded together at most: the workspace has parts for so many. A call on more
 /// goes on with the next of them.
 inline constexpr std::uint32_t kMessagesAtOnce = 8;
+
+/// Messages whose values are in the workspace at once where they take 4 bytes an entry: two fill a GPU,
+/// and more would take as much again.
+inline constexpr std::uint32_t kMessagesOfTurn = 2;
+
+/// Of the messages of a call, those whose turn it is.
+struct MessageRange {
+  std::uint32_t first = 0, count = 1;
+};
 
 /// Messages of one model that are decoded together, in their order. Each has a part of the workspace
 /// for itself; what they share stands behind these.

@@ -71,6 +71,8 @@ struct MessagePlan {
                shape.flags);
     if (decodes) {
       messages = together;
+      frame.apart =
+          layout.call_scratch<float>(std::min(together, kMessagesOfTurn) * frame.apart_entries);
       plan_halves(shape.layers, layout);
     }
     std::apply([&](auto&... p) { (plan(shape.layers, layout, p), ...); }, operations);
@@ -141,26 +143,36 @@ inline void encode_message(const Frame& frame, const MessagePlan<EncodePlans>& p
   seal(frame, bytes, status, queue);
 }
 
-/// Operations with layers whose values are made for one message after the other, such as pairs,
+/// Operations with layers whose values are made for some messages after the others, such as pairs,
 /// whose vectors take the call's part of the workspace.
 template <typename Plan>
-concept DecodesInTurn = requires(const Frames& frames, const Plan& p, DecodeInto into,
-                                 Queue& queue) {
+concept DecodesInTurn = requires(const Frames& frames, const MessageRange& turn, const Plan& p,
+                                 DecodeInto into, Queue& queue) {
   { has_turns(frames, p, into) } -> std::same_as<bool>;
-  decode_in_turn(frames, 0u, p, into, queue);
+  decode_in_turn(frames, turn, p, into, queue);
+};
+/// Those that add what operations kept apart in a turn.
+template <typename Plan>
+concept AddsApart = requires(const Frames& frames, const MessageRange& turn, const Plan& p,
+                             DecodeInto into, Queue& queue) {
+  add_apart(frames, turn, p, into, queue);
 };
 
-/// Values of messages that are open: those of all of them together first, then, message by message, what
-/// is left. Where a layer's form is told by each message, only one of the two has its values: so its
-/// messages are added in order.
+/// Values of messages that are open: those of all of them together first, then, turn by turn, what
+/// is left. A layer's values are all added by one of the two, so that its messages are added in order.
 inline void decode_layers(const Frames& frames, const MessagePlan<DecodePlans>& plan,
                           DecodeInto into, Queue& queue) {
   plan.each([&]<typename Plan>(const Plan& p) { decode(frames, p, into, queue); });
-  for (std::uint32_t m = 0; m < frames.count; ++m) {
+  const std::uint32_t together = into.add ? kMessagesOfTurn : 1;
+  for (std::uint32_t m = 0; m < frames.count; m += together) {
+    const MessageRange turn{m, std::min(together, frames.count - m)};
     plan.each([&]<typename Plan>(const Plan& p) {
       if constexpr (DecodesInTurn<Plan>) {
-        if (has_turns(frames, p, into)) decode_in_turn(frames, m, p, into, queue);
+        if (has_turns(frames, p, into)) decode_in_turn(frames, turn, p, into, queue);
       }
+    });
+    plan.each([&]<typename Plan>(const Plan& p) {
+      if constexpr (AddsApart<Plan>) add_apart(frames, turn, p, into, queue);
     });
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// Sums of the outer products of decoded pairs: outer_products.cu sums singular pairs up,
-/// low_rank.cu puts those of a sketch on its rows. The vectors stand in the workspace: dithered ones
+/// low_rank.cu and forms_add.cu put those of a sketch on its rows. The vectors stand in the workspace: dithered ones
 /// are decoded by atoms_decode.cu, those of the method factors by factors_decode.cu.
 
 #include "cuda/frame.cuh"
@@ -18,8 +18,9 @@ inline constexpr std::uint64_t kVectorStride = 32;
 
 /// The kept pairs of a layer, in order; one a layer that is a matrix.
 struct OuterJob {
-  CallScratch<float> shorter, longer;  ///< vector k at k * vector_stride(entries)
-  CallScratch<float> rest;             ///< of a sketch: its rows, where values are added
+  /// Vector k of a turn's message m at (m * pairs + k) * vector_stride(entries).
+  CallScratch<float> shorter, longer;
+  std::uint64_t pairs = 0;  ///< most that are kept
   std::uint64_t rows = 0, columns = 0;
   std::uint32_t layer = 0;
   std::uint32_t dithered = 0;  ///< 1: a body of no bytes adds nothing at all
@@ -47,16 +48,24 @@ struct OuterPlan {
 /// Plans sums for jobs added in order.
 class OuterPlanner {
  public:
-  OuterPlanner(Layout& layout, std::size_t jobs) noexcept
-      : layout_(layout), jobs_(layout, jobs), tiles_(layout, jobs), sketch_squares_(layout, jobs) {}
+  /// `messages`: whose vectors there is room for.
+  OuterPlanner(Layout& layout, std::size_t jobs, std::uint32_t messages) noexcept
+      : layout_(layout),
+        jobs_(layout, jobs),
+        tiles_(layout, jobs),
+        sketch_squares_(layout, jobs),
+        messages_(messages) {}
 
   /// `job` without its shape and its vectors; returns it with them.
   OuterJob add(const format::PairLayer& pairs, OuterJob job, bool sketch) noexcept {
     const MatrixShape& shape = pairs.view;
     job.rows = shape.rows;
     job.columns = shape.columns;
-    job.shorter = layout_.call_scratch<float>(pairs.count * vector_stride(shape.shorter()));
-    job.longer = layout_.call_scratch<float>(pairs.count * vector_stride(shape.longer()));
+    job.pairs = pairs.count;
+    job.shorter =
+        layout_.call_scratch<float>(messages_ * pairs.count * vector_stride(shape.shorter()));
+    job.longer =
+        layout_.call_scratch<float>(messages_ * pairs.count * vector_stride(shape.longer()));
     jobs_.add(job);
     tiles_.add(sketch ? 0 : outer_tiles(shape));
     sketch_squares_.add(sketch ? outer_tiles(shape) : 0);
@@ -73,11 +82,14 @@ class OuterPlanner {
   Layout& layout_;
   TableMaker<OuterJob> jobs_;
   SplitMaker tiles_, sketch_squares_;
+  std::uint32_t messages_;
 };
 
-/// Every output of the layers that decode: one launch.
-void sum_outer_products(const Frame& frame, const OuterPlan& plan, DecodeInto into, Queue& queue);
-/// Puts the pairs of sketches on top of their rows: one launch, none without sketches.
-void add_low_rank(const Frame& frame, const OuterPlan& plan, DecodeInto into, Queue& queue);
+/// Every output of the layers that decode, of the messages of a turn in their order: one launch.
+void sum_outer_products(const Frames& frames, const MessageRange& turn, const OuterPlan& plan,
+                        DecodeInto into, Queue& queue);
+/// Puts the pairs of a message's sketches on top of their rows in the output: one launch, none without
+/// sketches.
+void put_low_rank(const Frame& frame, const OuterPlan& plan, Queue& queue);
 
 }  // namespace atomo::cuda

@@ -7,9 +7,11 @@
 ///
 /// Mapping. A warp makes a square of 32 x 32 entries, a lane 8 rows of 4 columns in registers: for
 /// each k it reads 8 values of the left vector, which 8 lanes share, and 4 of the right one, which
-/// 4 lanes share, for 32 products.
+/// 4 lanes share, for 32 products. Where several messages are added it makes the same square of one
+/// after the other.
 ///
-/// Traffic in bytes an entry: 4 written (8 more for adding), the least possible; the vectors are
+/// Traffic in bytes an entry: 4 written (8 more for adding, from the second message of a turn on from
+/// the L2 cache), the least possible; the vectors are
 /// read from the caches, 1/4 byte an entry and pair. The time is that of the f64 units: a product
 /// and a sum for each entry and pair, and 3/8 conversion.
 ///
@@ -23,23 +25,19 @@
 namespace atomo::cuda {
 namespace {
 
-__global__ void sum_products(Frame frame, OuterPlan plan, DecodeInto into) {
-  const UnitOf at = unit_of_warp(frame, plan.tiles);
-  if (!at) return;
+/// By a whole warp: a square of a message, `slot` of its turn.
+__device__ void put_square(const Frame& frame, const OuterPlan& plan, const UnitOf& at,
+                           std::uint32_t slot, DecodeInto into) {
   const OuterJob& job = frame(plan.jobs)[at.job];
   const LayerState& layer = frame.layer(job.layer);
   const OuterState& state = frame(plan.states)[at.job];
   if (layer.decodes == 0) return;
   if (state.count == 0 && job.dithered != 0 && into.add) return;
-  const std::uint64_t squares = divide_up(job.columns, kSide);
-  const std::uint64_t row = at.index / squares * kSide + kOwnRows * (lane() / kAcross);
-  const std::uint64_t column = at.index % squares * kSide + kOwnColumns * (lane() % kAcross);
-  const bool wide = job.rows <= job.columns;
-  const float* const left = frame(wide ? job.shorter : job.longer);
-  const float* const right = frame(wide ? job.longer : job.shorter);
+  const LanePlace place = place_of_lane(at.index, job.columns);
+  const std::uint64_t row = place.row, column = place.column;
+  const LaneVectors vectors(frame, job, place, slot);
   double sum[kOwnRows][kOwnColumns] = {};
-  sum_square(left + row, vector_stride(job.rows), right + column, vector_stride(job.columns),
-             state.count, sum, [](double s, double l, double r) { return s + (l * r); });
+  sum_square(vectors, state.count, sum, [](double s, double l, double r) { return s + (l * r); });
   bool infinite = false;
 #pragma unroll
   for (unsigned r = 0; r < kOwnRows; ++r) {
@@ -55,14 +53,24 @@ __global__ void sum_products(Frame frame, OuterPlan plan, DecodeInto into) {
   if (infinite) frame.notice(Status::overflow);
 }
 
+__global__ void sum_products(const Frames frames, const MessageRange turn, const OuterPlan plan,
+                             const DecodeInto into) {
+  const UnitOf at = unit_of_warp(frames.first, plan.tiles);
+  if (!at) return;
+#pragma unroll 1
+  for (std::uint32_t slot = 0; slot < turn.count; ++slot)
+    put_square(frames[turn.first + slot], plan, at, slot, into);
+}
+
 }  // namespace
 
 std::uint64_t outer_tiles(const MatrixShape& shape) {
   return divide_up(shape.rows, kSide) * divide_up(shape.columns, kSide);
 }
 
-void sum_outer_products(const Frame& frame, const OuterPlan& plan, DecodeInto into, Queue& queue) {
-  queue.launch_warps(sum_products, plan.tiles.units, frame, plan, into);
+void sum_outer_products(const Frames& frames, const MessageRange& turn, const OuterPlan& plan,
+                        DecodeInto into, Queue& queue) {
+  queue.launch_warps(sum_products, plan.tiles.units, frames, turn, plan, into);
 }
 
 }  // namespace atomo::cuda

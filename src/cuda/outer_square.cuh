@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-/// A warp's square of a sum of outer products: what outer_products.cu and low_rank.cu share. A lane
-/// owns kOwnRows x kOwnColumns neighbouring entries.
+/// A warp's square of a sum of outer products: what outer_products.cu, low_rank.cu and forms_add.cu
+/// share. A lane owns kOwnRows x kOwnColumns neighbouring entries.
 
 #include "cuda/outer.cuh"
 
@@ -13,12 +13,38 @@ inline constexpr unsigned kAcross = kSide / kOwnColumns;  // lanes beside one an
 
 __device__ inline float4 load_four(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
-/// Adds up the lane's entries from its first row and column on: sum = add(sum, left, right) for
-/// each of `count` pairs in order.
+/// The first of a lane's entries.
+struct LanePlace {
+  std::uint64_t row, column;
+};
+/// Of square `number` of a matrix of so many columns.
+__device__ inline LanePlace place_of_lane(std::uint64_t number, std::uint64_t columns) {
+  const std::uint64_t squares = divide_up(columns, kSide);
+  return {number / squares * kSide + kOwnRows * (lane() / kAcross),
+          number % squares * kSide + kOwnColumns * (lane() % kAcross)};
+}
+
+/// The lane's part of the first vectors of a job's pairs, and how far it is to the next ones.
+struct LaneVectors {
+  const float *left, *right;
+  std::uint64_t left_stride, right_stride;
+
+  /// Of message `slot` of a turn.
+  __device__ LaneVectors(const Frame& frame, const OuterJob& job, const LanePlace& place,
+                         std::uint32_t slot)
+      : left_stride(vector_stride(job.rows)), right_stride(vector_stride(job.columns)) {
+    const bool wide = job.rows <= job.columns;
+    const std::uint64_t before = slot * job.pairs;
+    left = frame(wide ? job.shorter : job.longer) + before * left_stride + place.row;
+    right = frame(wide ? job.longer : job.shorter) + before * right_stride + place.column;
+  }
+};
+
+/// Adds up the lane's entries: sum = add(sum, left, right) for each of `count` pairs in order.
 template <typename Real, typename Add>
-__device__ void sum_square(const float* left, std::uint64_t left_stride, const float* right,
-                           std::uint64_t right_stride, std::uint64_t count,
+__device__ void sum_square(const LaneVectors& vectors, std::uint64_t count,
                            Real (&sum)[kOwnRows][kOwnColumns], Add add) {
+  const float *left = vectors.left, *right = vectors.right;
   for (std::uint64_t k = 0; k < count; ++k) {
     const float4 low = load_four(left), high = load_four(left + 4), row = load_four(right);
     const Real down[kOwnRows] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -28,8 +54,8 @@ __device__ void sum_square(const float* left, std::uint64_t left_stride, const f
 #pragma unroll
       for (unsigned c = 0; c < kOwnColumns; ++c) sum[r][c] = add(sum[r][c], down[r], across[c]);
     }
-    left += left_stride;
-    right += right_stride;
+    left += vectors.left_stride;
+    right += vectors.right_stride;
   }
 }
 

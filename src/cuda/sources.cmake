@@ -26,6 +26,7 @@ set(ATOMO_CUDA_SOURCES
   cuda/coordinate_write.cu
   cuda/factors.cu
   cuda/factors_decode.cu
+  cuda/forms_add.cu
   cuda/grid_form.cu
   cuda/half_sums.cu
   cuda/handles.cu

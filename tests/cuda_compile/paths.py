@@ -234,19 +234,21 @@ class Walk:
                     new.entries, new.trips, new.rule = old.entries, old.trips, old.rule
                     self.iterations[loop.header] = new
 
-    def top_loops(self):
-        """Yields (loop, iteration) of the loops of the whole way."""
-        for part in self.whole.parts:
-            if isinstance(part, tuple):
-                yield part[0], self.iterations[part[1]]
-
     def shares(self):
-        """Returns (cost of a warp whatever its entries, cost of one entry of a warp)."""
+        """Returns (cost of a warp whatever its entries, cost of one entry of a warp): that of the loops of the whole way, and of
+        those in a loop that passes all entries each time."""
         fixed, entry = Cost(self.whole.cost.counts, self.whole.cost.cycles), Cost()
-        for _, iteration in self.top_loops():
-            if iteration.entries and self.unit:
-                fixed.add(iteration.cost, -iteration.trips)
-                entry.add(iteration.cost, iteration.trips / self.unit)
+
+        def share(parts, times):
+            for part in parts:
+                iteration = self.iterations[part[1]] if isinstance(part, tuple) else None
+                if iteration and iteration.entries and self.unit:
+                    fixed.add(iteration.cost, -times * iteration.trips)
+                    entry.add(iteration.cost, times * iteration.trips / self.unit)
+                elif iteration and iteration.trips and self.rules[iteration.rule].get("inside"):
+                    share(iteration.parts, times * iteration.trips)
+
+        share(self.whole.parts, 1.0)
         return fixed, entry
 
     def hot_loop(self):

@@ -221,27 +221,37 @@ TEST(DeviceAddAllOfAtoms, LeavesARefusedMessageOut) {
   EXPECT_TRUE(found.y == on_cpu(codec, others, shape, y).y);
 }
 
-/// Messages that choose different forms for a layer are added in their order all the same.
+/// Messages that choose different forms for a layer are added in their order all the same: of matrices with
+/// and without rows of whole vectors, and of a tensor that is none.
 TEST(DeviceAddAllOfForms, SumsAreTheCpusWhereMessagesDiffer) {
   const Codec codec = Codec::parse("atomo:bits=0.5");
-  const Shape shape{96, 128};
-  const std::size_t n = shape.elements();
-  Sent sent;
-  std::set<unsigned> forms;
-  for (std::uint16_t w = 0; w < 9; ++w) {
-    std::vector<float> x = heavy_tailed(n, w + 1, 30);
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::size_t row = i / 128, column = i % 128;
-      if (w % 4 == 0) x[i] = std::sin(0.1f * static_cast<float>(row)) * static_cast<float>(column);
-      if (w % 4 == 1) x[i] *= row % 16 == 0 ? 50.0f : 0.001f;
-      if (w % 4 == 2) x[i] = i % 97 == 0 ? x[i] : 0.0f;
+  std::size_t shift = 0;
+  for (const Shape& shape : {Shape{96, 128}, Shape{100, 131}, Shape{9001}}) {
+    SCOPED_TRACE(shape.to_string());
+    const bool matrix = shape.rank() == 2;
+    const std::size_t n = shape.elements(),
+                      columns = matrix ? static_cast<std::size_t>(shape[1]) : 128;
+    Sent sent;
+    std::set<unsigned> forms;
+    for (std::uint16_t w = 0; w < 9; ++w) {
+      std::vector<float> x = heavy_tailed(n, w + 1, 30);
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::size_t row = i / columns, column = i % columns;
+        if (w % 4 == 0)
+          x[i] = std::sin(0.1f * static_cast<float>(row)) * static_cast<float>(column);
+        if (w % 4 == 1) x[i] *= row % 16 == 0 ? 50.0f : 0.001f;
+        if (w % 4 == 2) x[i] = i % 97 == 0 ? x[i] : 0.0f;
+      }
+      sent.push_back(encode_on_cpu(codec, x, shape, {.seed = 9, .worker = w}).bytes);
+      forms.insert(format::read_record(sent.back().data(), 0).form());
     }
-    sent.push_back(encode_on_cpu(codec, x, shape, {.seed = 9, .worker = w}).bytes);
-    forms.insert(format::read_record(sent.back().data(), 0).form());
+    EXPECT_GE(forms.size(), matrix ? 3u : 2u);
+    const auto y = entries_of(heavy_tailed(n, 77, 30));
+    for (const std::size_t count : {1, 8, 9}) {
+      const Sent some(sent.begin(), sent.begin() + static_cast<std::ptrdiff_t>(count));
+      expect_alike(on_device(codec, some, shape, y, shift++ % 2), on_cpu(codec, some, shape, y));
+    }
   }
-  EXPECT_GE(forms.size(), 3u);
-  const auto y = entries_of(heavy_tailed(n, 77, 30));
-  expect_alike(on_device(codec, sent, shape, y, 0), on_cpu(codec, sent, shape, y));
 }
 
 const char* const kPolicy =
