@@ -6,12 +6,13 @@
 /// v = f32(s * scale) + rest, as low_rank.cu has it, rest 0 in rows that are not sent; of blocks and rows v is
 /// what was kept apart, where the atom is kept, and of coordinates it is so everywhere.
 ///
-/// Mapping. A warp owns a square of 32 x 32 entries, a lane 8 rows of 4 columns, whose sums stay in registers
-/// while it adds one message of the turn after the other. A tensor that is no matrix is one of 32 columns.
+/// Mapping. A warp owns a square of 32 x 32 entries, a lane 8 rows of 4 columns, and adds one message of the
+/// turn after the other to it: sums of pairs stay in registers, and with those of the tensor too an SM
+/// would have a third fewer warps. A tensor that is no matrix is one of 32 columns.
 ///
-/// Traffic in bytes an entry: 8 for the tensor, and 4 a message for those of its entries that are sent by
-/// themselves; vectors come from the caches, 1/4 byte an entry and pair. The instructions are those of
-/// the pairs' sums, 1.3 a product.
+/// Traffic in bytes an entry: 8 for the tensor, from the second message of a turn on from the L2 cache, and
+/// 4 a message for those of its entries that are sent by themselves; vectors come from the caches, 1/4 byte an
+/// entry and pair. The instructions are those of the pairs' sums, 1.3 a product.
 ///
 /// Shared memory: none. Determinism: every entry is one lane's, in order of messages and of pairs.
 /// Alignment: vectors stand at multiples of 128 bytes and are filled up with zeros, and so do the values of
@@ -44,50 +45,43 @@ struct KeptAtoms {
   }
 };
 
-/// Entries that a lane owns, and their sums. What is `kWhole` is there and stands at multiples of 16
+/// Entries that a lane owns. Where they are whole, all of them are there and stand at multiples of 16
 /// bytes.
-class LaneSums {
+class LaneSquare {
  public:
-  __device__ LaneSums(const FormsJob& job, const LanePlace& place, float* y, float alpha)
-      : job_(job), place_(place), first_(place.row * job.columns + place.column), alpha_(alpha) {
+  __device__ LaneSquare(const FormsJob& job, const LanePlace& place, float* y, float alpha)
+      : job_(job),
+        place_(place),
+        first_(place.row * job.columns + place.column),
+        y_(y + first_),
+        into_{true, alpha} {
     const std::uint64_t last = first_ + (kOwnRows - 1) * job.columns;
-    whole_ = place.row + kOwnRows <= job.rows && place.column < job.columns && last < job.n &&
-             job.columns % kOwnColumns == 0 && job.n % kOwnColumns == 0 &&
+    whole_ = place.row + kOwnRows <= job.rows && place.column < job.columns &&
+             last + kOwnColumns <= job.n && job.columns % kOwnColumns == 0 &&
              reinterpret_cast<std::uintptr_t>(y) % 16 == 0;
-    y_ = y + first_;
-    if (whole_) {
-      load_all<true>();
-    } else {
-      load_all<false>();
-    }
   }
 
   [[nodiscard]] __device__ bool whole() const { return whole_; }
   /// Adds the pairs' sums of a message on top of its rows, those that are kept; whether one is infinite.
   __device__ bool add_sketch(const float (&sum)[kOwnRows][kOwnColumns], float scale,
-                             const float* apart, std::uint32_t kept) {
+                             const float* apart, std::uint32_t kept) const {
     return whole_ ? add_on_rows<true>(sum, scale, apart, kept)
                   : add_on_rows<false>(sum, scale, apart, kept);
   }
   /// Adds what stands apart of atoms that are kept, or everywhere.
-  __device__ void add_values(const float* apart, const KeptAtoms& kept, bool everywhere) {
-#pragma unroll
+  __device__ void add_values(const float* apart, const KeptAtoms& kept, bool everywhere) const {
+#pragma unroll 1
     for (unsigned r = 0; r < kOwnRows; ++r) {
+      const std::uint64_t row = r * job_.columns;
       const std::uint32_t there = everywhere ? kAllColumns : kept_columns(kept, r);
-      if (there == 0) continue;
       float v[kOwnColumns];
-      load<false>(apart + first_ + r * job_.columns, r, v);
-#pragma unroll
-      for (unsigned c = 0; c < kOwnColumns; ++c) {
-        if ((there >> c & 1u) != 0) add(r, c, v[c]);
+      if (whole_ && there == kAllColumns) {
+        load<true>(apart + first_ + row, r, v);
+        put<true>(y_ + row, r, v, there);
+      } else if (there != 0) {
+        load<false>(apart + first_ + row, r, v);
+        put<false>(y_ + row, r, v, there);
       }
-    }
-  }
-  __device__ void store() const {
-    if (whole_) {
-      store_all<true>();
-    } else {
-      store_all<false>();
     }
   }
 
@@ -99,7 +93,6 @@ class LaneSums {
     return place_.row + r < job_.rows && place_.column + c < job_.columns &&
            first_ + r * job_.columns + c < job_.n;
   }
-  __device__ void add(unsigned r, unsigned c, float v) { sum_[r][c] = sum_[r][c] + (alpha_ * v); }
   /// The lane's entries of row r, which `from` points to; those that are not there are 0.
   template <bool kWhole>
   __device__ void load(const float* from, unsigned r, float (&v)[kOwnColumns]) const {
@@ -111,44 +104,42 @@ class LaneSums {
       for (unsigned c = 0; c < kOwnColumns; ++c) v[c] = has(r, c) ? from[c] : 0.0f;
     }
   }
+  /// Adds to the entries of row r, which `to` points to, those in the bits of `there`.
   template <bool kWhole>
-  __device__ void load_all() {
-    const float* from = y_;
+  __device__ void put(float* to, unsigned r, const float (&v)[kOwnColumns],
+                      std::uint32_t there) const {
+    if constexpr (kWhole) {
+      float4 four = load_four(to);
+      cuda::put(&four.x, v[0], into_);
+      cuda::put(&four.y, v[1], into_);
+      cuda::put(&four.z, v[2], into_);
+      cuda::put(&four.w, v[3], into_);
+      *reinterpret_cast<float4*>(to) = four;
+    } else {
 #pragma unroll
-    for (unsigned r = 0; r < kOwnRows; ++r, from = in_one(from + job_.columns))
-      load<kWhole>(from, r, sum_[r]);
-  }
-  template <bool kWhole>
-  __device__ void store_all() const {
-    float* to = y_;
-#pragma unroll
-    for (unsigned r = 0; r < kOwnRows; ++r, to = in_one(to + job_.columns)) {
-      if constexpr (kWhole) {
-        *reinterpret_cast<float4*>(to) =
-            make_float4(sum_[r][0], sum_[r][1], sum_[r][2], sum_[r][3]);
-      } else {
-#pragma unroll
-        for (unsigned c = 0; c < kOwnColumns; ++c) {
-          if (has(r, c)) to[c] = sum_[r][c];
-        }
+      for (unsigned c = 0; c < kOwnColumns; ++c) {
+        if ((there >> c & 1u) != 0 && has(r, c)) cuda::put(to + c, v[c], into_);
       }
     }
   }
   template <bool kWhole>
   __device__ bool add_on_rows(const float (&sum)[kOwnRows][kOwnColumns], float scale,
-                              const float* apart, std::uint32_t kept) {
+                              const float* apart, std::uint32_t kept) const {
     bool infinite = false;
     const float* from = apart + first_;
+    float* to = y_;
 #pragma unroll
-    for (unsigned r = 0; r < kOwnRows; ++r, from = in_one(from + job_.columns)) {
-      float rest[kOwnColumns] = {};
-      if ((kept >> r & 1u) != 0) load<kWhole>(from, r, rest);
+    for (unsigned r = 0; r < kOwnRows; ++r) {
+      float v[kOwnColumns] = {};
+      if ((kept >> r & 1u) != 0) load<kWhole>(from, r, v);
 #pragma unroll
       for (unsigned c = 0; c < kOwnColumns; ++c) {
-        const float v = sum[r][c] * scale + rest[c];
-        infinite = infinite || is_infinite(v);  // 0 beyond the matrix
-        add(r, c, v);
+        v[c] = sum[r][c] * scale + v[c];
+        infinite = infinite || is_infinite(v[c]);  // 0 beyond the matrix
       }
+      put<kWhole>(to, r, v, kAllColumns);
+      from = in_one(from + job_.columns);
+      to = in_one(to + job_.columns);
     }
     return infinite;
   }
@@ -169,29 +160,28 @@ class LaneSums {
   const FormsJob& job_;
   LanePlace place_;
   std::uint64_t first_;  ///< the lane's first entry
-  float alpha_;
-  float* y_;  ///< of that
+  float* y_;             ///< of that
+  DecodeInto into_;
   bool whole_;
-  float sum_[kOwnRows][kOwnColumns];
 };
 
 /// A sketch, whose rows are the matrix's.
 __device__ void add_sketch(const Frame& frame, const DecodePlan& plan, const FormsJob& job,
                            const LanePlace& place, std::uint32_t slot, const KeptAtoms& kept,
-                           LaneSums& sums) {
+                           const LaneSquare& square) {
   const OuterJob& outer = frame(plan.outer.jobs)[job.outer];
   const OuterState& state = frame(plan.outer.states)[job.outer];
   float sum[kOwnRows][kOwnColumns] = {};
   sum_square(LaneVectors(frame, outer, place, slot), state.count, sum,
              [](float s, float l, float r) { return fmaf(l, r, s); });
-  if (sums.add_sketch(sum, static_cast<float>(state.scale), frame.apart(job.layer, slot),
-                      kept.rows(place.row, sums.whole())))
+  if (square.add_sketch(sum, static_cast<float>(state.scale), frame.apart(job.layer, slot),
+                        kept.rows(place.row, square.whole())))
     frame.notice(Status::overflow);
 }
 
 /// Message `slot` of a turn.
 __device__ void add_message(const Frame& frame, const DecodePlan& plan, const FormsJob& job,
-                            const LanePlace& place, std::uint32_t slot, LaneSums& sums) {
+                            const LanePlace& place, std::uint32_t slot, const LaneSquare& square) {
   const LayerState& layer = frame.layer(job.layer);
   if (layer.decodes == 0) return;
   const std::uint32_t form = form_of(layer);
@@ -206,26 +196,24 @@ __device__ void add_message(const Frame& frame, const DecodePlan& plan, const Fo
     kept.atoms = body.atoms;
     const bool blocks = job.chooses != 0 && form == format::kBlocksForm;
     kept.length = blocks ? AtomLayout::kBlock : job.row_length;
-    if (form == job.sketch) return add_sketch(frame, plan, job, place, slot, kept, sums);
+    if (form == job.sketch) return add_sketch(frame, plan, job, place, slot, kept, square);
     if (!stands) return;
   }
-  sums.add_values(frame.apart(job.layer, slot), kept, everywhere);
+  square.add_values(frame.apart(job.layer, slot), kept, everywhere);
 }
 
-__global__ void __launch_bounds__(kMaxWarps* kLanes, 2)
-    add_forms(const Frames frames, const DecodePlan plan, const MessageRange turn,
-              const float alpha) {
+__global__ void add_forms(const Frames frames, const DecodePlan plan, const MessageRange turn,
+                          const float alpha) {
   const UnitOf at = unit_of_warp(frames.first, plan.forms_squares);
   if (!at) return;
   const FormsJob& job = frames.first(plan.forms)[at.job];
   float* const y = frames.first.layer(job.layer).y;
   if (y == nullptr) return;
   const LanePlace place = place_of_lane(at.index, job.columns);
-  LaneSums sums(job, place, y, alpha);
+  const LaneSquare square(job, place, y, alpha);
 #pragma unroll 1
   for (std::uint32_t slot = 0; slot < turn.count; ++slot)
-    add_message(frames[turn.first + slot], plan, job, place, slot, sums);
-  sums.store();
+    add_message(frames[turn.first + slot], plan, job, place, slot, square);
 }
 
 }  // namespace
