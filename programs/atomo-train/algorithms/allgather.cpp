@@ -7,7 +7,7 @@
 ///   g_k <- back-propagation over this rank's samples; for every layer, once it is there:
 ///     what encoding can do without the price of the model
 ///   payload <- encode(g_k), the whole model at one price
-///   with --second-moment factored, scaled or matched, every so many steps: all-gather of what is told of g_k's squares
+///   with --second-moment factored, scaled, matched or entries, every so many steps: all-gather of what is told of g_k's squares
 ///   with --second-moment exact: all-gather of g_k as it is, which no figure counts
 ///   lengths <- all-gather(length of payload)
 ///   payloads <- all-gather(payload, padded to the longest)
@@ -29,9 +29,10 @@ class Gatherer final : public GatheringPeer {
     back_propagate(
         step, [this](std::size_t layer, std::span<const float> gradient) { put(layer, gradient); });
     encode(step, corrupts(step));
-    exchange_squares(step);
+    encode_squares(step);
     exchange_exact();
     gather_lengths();
+    gather_squares(step);
     gather_payloads();
     const auto mean = decode_mean(step);
     see_squares(mean);

@@ -103,7 +103,7 @@ atomo::ConstBytes SquaresExchange::encode(const atomo::Key& key, std::span<const
   return message_;
 }
 
-std::vector<atomo::Status> SquaresExchange::decode(atomo::ConstBytes messages) {
+std::vector<atomo::Status> SquaresExchange::decode(std::span<const atomo::ConstBytes> messages) {
   std::ranges::fill(mean_, 0.0F);
   std::vector<atomo::TensorView> views;
   std::size_t at = 0;
@@ -111,12 +111,9 @@ std::vector<atomo::Status> SquaresExchange::decode(atomo::ConstBytes messages) {
     views.push_back({mean_.data() + at, atomo::DType::f32, shape});
     at += shape.elements();
   }
-  std::vector<atomo::ConstBytes> of_workers;
-  for (std::size_t k = 0; k < workers_; ++k)
-    of_workers.push_back(messages.subspan(k * message_.size(), message_.size()));
   std::vector<atomo::Status> statuses(workers_, atomo::Status::wrong_stage);
   const atomo::Status status =
-      compressor_->decode_add_all(of_workers, 1.0F / static_cast<float>(workers_), views,
+      compressor_->decode_add_all(messages, 1.0F / static_cast<float>(workers_), views,
                                   {.workspace = workspace_, .statuses = statuses.data()});
   std::ranges::replace(statuses, atomo::Status::wrong_stage, status);
   return statuses;

@@ -56,8 +56,8 @@ class SquaresExchange {
   /// gradient decodes to, all layers one behind the other.
   [[nodiscard]] atomo::ConstBytes encode(const atomo::Key& key, std::span<const float> decoded,
                                          double scale);
-  /// Reads the messages of all workers, one behind the other. Returns what became of each.
-  [[nodiscard]] std::vector<atomo::Status> decode(atomo::ConstBytes messages);
+  /// Reads the messages of all workers. Returns what became of each.
+  [[nodiscard]] std::vector<atomo::Status> decode(std::span<const atomo::ConstBytes> messages);
   /// Of factored layer i, once all are read. `average` is the mean of what the workers' messages of
   /// the gradient decode to, all layers one behind the other.
   [[nodiscard]] LayerSquares squares(std::size_t i, std::span<const float> average,

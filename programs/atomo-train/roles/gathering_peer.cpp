@@ -16,7 +16,7 @@ namespace train {
 namespace {
 
 /// Of the draws of messages about squares.
-constexpr std::uint16_t kSquaresChannel = 1;
+constexpr std::uint16_t kSquaresChannel = 1, kEntriesChannel = 2;
 
 }  // namespace
 
@@ -29,8 +29,27 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_,
                                          run.options.vote)) {
   if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
+  if (second_moment_of(run.options.second_moment) == SecondMoment::entries) {
+    entries_.emplace(squares_->layers(),
+                     EntrySquaresSettings{.worker = static_cast<std::size_t>(transport_.rank()),
+                                          .workers = workers_,
+                                          .parts = run.options.squares_parts,
+                                          .bits = run.options.squares_bits,
+                                          .beta2 = run.options.beta2});
+  }
   if (second_moment_of(run.options.second_moment) == SecondMoment::exact)
     exact_.resize(learner_.compressor().elements());
+}
+
+WorkerState GatheringPeer::own_state() {
+  auto state = Peer::own_state();
+  if (entries_) state.arrays["squares"] = entries_->squares();
+  return state;
+}
+
+void GatheringPeer::restore_own(const WorkerState& state) {
+  Peer::restore_own(state);
+  if (entries_) entries_->squares() = state.arrays.at("squares");
 }
 
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
@@ -43,6 +62,7 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   const auto begin = Clock::now();
   if (tells_squares_) squares_->add(layer, values, scale_);
+  if (entries_) entries_->add(layer, values, scale_);
   if (!exact_.empty())
     std::ranges::copy(values, std::span(exact_).subspan(learner_.replica().offset(layer)).begin());
   exchange_->put(layer, values);
@@ -64,25 +84,57 @@ void GatheringPeer::encode(std::uint32_t step, bool corrupt) {
   timeline_.span("encode", "", begin, end);
 }
 
-void GatheringPeer::exchange_squares(std::uint32_t step) {
+void GatheringPeer::encode_squares(std::uint32_t step) {
   if (!tells_squares_) return;
   const auto begin = Clock::now();
   std::vector<float> decoded(learner_.compressor().elements());
   exchange_->decode_own(decoded);
   auto key = learner_.key(step);
   key.channel = kSquaresChannel;
-  const auto message = squares_->encode(key, decoded, scale_);
-  const auto encoded = Clock::now();
-  report_.encode += milliseconds(encoded - begin);
-  std::vector<std::byte> all(message.size() * workers_);
-  auto transfer = transport_.all_gather(message, all);
+  const auto means = squares_->encode(key, decoded, scale_);
+  told_.assign(means.begin(), means.end());
+  if (tells_entries(step)) {
+    key.channel = kEntriesChannel;
+    const auto message = entries_->encode(key, message_of_entries(step));
+    told_.insert(told_.end(), message.begin(), message.end());
+  }
+  report_.squares_bytes = told_.size();
+  report_.encode += milliseconds(Clock::now() - begin);
+}
+
+void GatheringPeer::gather_squares(std::uint32_t step) {
+  if (!tells_squares_) return;
+  const auto begin = Clock::now();
+  std::size_t longest = 0;
+  for (const auto& report : reports_)
+    longest = std::max<std::size_t>(longest, report.squares_bytes);
+  const std::size_t means = squares_->message_bytes();
+  if (longest > means + (entries_ ? entries_->max_bytes() : 0))
+    throw std::runtime_error("a message about squares is longer than this model's can be");
+  told_.resize(longest);
+  std::vector<std::byte> all(longest * workers_);
+  auto transfer = transport_.all_gather(told_, all);
   transport_.wait(transfer);
-  report_.squares_bytes = message.size();
   const auto end = Clock::now();
-  wire_ += milliseconds(end - encoded);
-  timeline_.span("all-gather", "squares", encoded, end);
-  const auto statuses = squares_->decode(all);
+  wire_ += milliseconds(end - begin);
+  timeline_.span("all-gather", "squares", begin, end);
+  std::vector<atomo::ConstBytes> of_means, of_entries;
+  for (std::size_t k = 0; k < workers_; ++k) {
+    const auto told = atomo::ConstBytes(all).subspan(k * longest, reports_[k].squares_bytes);
+    if (told.size() < means) check_payload(atomo::Status::truncated, static_cast<int>(k), step);
+    of_means.push_back(told.first(means));
+    of_entries.push_back(told.subspan(means));
+  }
+  const auto statuses = squares_->decode(of_means);
   for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
+  if (!tells_entries(step)) return;
+  for (std::size_t k = 0; k < workers_; ++k) {
+    const auto status = entries_->decode(of_entries[k], message_of_entries(step), k,
+                                         [&](std::size_t at, std::span<const float> logarithms) {
+                                           optimiser_->see_entries(at, logarithms);
+                                         });
+    check_payload(status, static_cast<int>(k), step);
+  }
 }
 
 void GatheringPeer::exchange_exact() {
@@ -113,15 +165,17 @@ void GatheringPeer::gather_lengths() {
 
 void GatheringPeer::gather_payloads() {
   const auto begin = Clock::now();
-  std::size_t longest = 0;
-  for (const auto& report : reports_)
+  std::size_t longest = 0, longest_squares = 0;
+  for (const auto& report : reports_) {
     longest = std::max<std::size_t>(longest, report.payload_bytes);
+    longest_squares = std::max<std::size_t>(longest_squares, report.squares_bytes);
+  }
   if (longest > learner_.compressor().max_encoded_bytes())
     throw std::runtime_error("a payload is longer than this model's can be");
   auto transfer = transport_.all_gather(exchange_->outgoing(longest), exchange_->incoming(longest));
   transport_.wait(transfer);
   for (auto& report : reports_) {
-    const std::uint64_t copies = (longest + report.squares_bytes) * (workers_ - 1);
+    const std::uint64_t copies = (longest + longest_squares) * (workers_ - 1);
     report.sent += copies;
     report.received += copies;
   }

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "exchange/exchange.hpp"
+#include "learning/entry_squares.hpp"
 #include "roles/peer.hpp"
 
 namespace train {
@@ -28,9 +29,11 @@ class GatheringPeer : public Peer {
   void put(std::size_t layer, std::span<const float> values);
   /// The whole array into the payload. `corrupt`: flip a bit of it.
   void encode(std::uint32_t step, bool corrupt);
-  /// Tells every rank of the squares of this one's gradients, of which `encode` made the payload,
-  /// and takes in theirs. `put` has seen all layers. The optimiser sees them in `see_squares`.
-  void exchange_squares(std::uint32_t step);
+  /// What is told of the squares of this rank's gradients, of which `encode` made the payload. `put` has
+  /// seen all layers.
+  void encode_squares(std::uint32_t step);
+  /// Takes in what all ranks tell, behind `gather_lengths`. The optimiser sees it in `see_squares`.
+  void gather_squares(std::uint32_t step);
   /// Tells every rank this one's gradients as they are, and the optimiser their average: an oracle's, so
   /// that no figure counts their bytes. `put` has seen all layers.
   void exchange_exact();
@@ -44,9 +47,22 @@ class GatheringPeer : public Peer {
   /// is refused.
   [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
 
+  [[nodiscard]] WorkerState own_state() override;
+  void restore_own(const WorkerState& state) override;
+
  private:
+  /// Whether entries are told at this step: at step 0 one square says too little of a mean.
+  [[nodiscard]] bool tells_entries(std::uint32_t step) const {
+    return entries_ && tells_squares_ && step > 0;
+  }
+  [[nodiscard]] std::size_t message_of_entries(std::uint32_t step) const {
+    return step / run_.options.squares_every - 1;
+  }
+
   std::unique_ptr<Exchange> exchange_;
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
+  std::optional<EntrySquares> entries_;     ///< where entries are told too
+  std::vector<std::byte> told_;             ///< the message about squares, then that about entries
   bool tells_squares_ = false;              ///< at this step
   std::vector<float> exact_;  ///< this rank's gradients, where the second moment is of them
   double scale_ = 1;          ///< of its gradients
