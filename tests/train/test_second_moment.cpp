@@ -76,7 +76,7 @@ Told tell(const std::vector<LayerSpec>& layers, const std::vector<std::vector<fl
     all.push_back(told);
   }
   for (const auto status : workers[1].decode(all)) EXPECT_EQ(status, atomo::Status::ok);
-  const LayerSquares squares = workers[1].squares(0, average, scale);
+  const LayerSquares squares = workers[1].squares(0, average, scale, 1);
   return {{squares.row_means.begin(), squares.row_means.end()},
           {squares.column_means.begin(), squares.column_means.end()},
           squares.of_one,
@@ -129,6 +129,27 @@ TEST(SecondMoment, WhatIsToldIsRightOnAverage) {
     EXPECT_GT(error, 0);
     EXPECT_NEAR(mean[i], exact[i], 5 * error) << i;
   }
+}
+
+/// Rows and columns are means of the steps since the last message, without those that are not finite; sums are
+/// of the last step alone.
+TEST(SecondMoment, StepsBetweenMessagesAreAveraged) {
+  const std::vector<LayerSpec> layers = {{"weight", Shape{4, 4}}};
+  SquaresExchange one(layers, 1);
+  const std::vector<float> decoded(16);
+  for (const float size : {2.0F, 2.0F, INFINITY, 4.0F}) one.add(0, std::vector<float>(16, size), 1);
+  std::vector<atomo::ConstBytes> messages = {one.encode({}, decoded, 1)};
+  EXPECT_EQ(one.decode(messages)[0], atomo::Status::ok);
+  auto squares = one.squares(0, decoded, 1, 4);
+  EXPECT_EQ(squares.row_means[0], 8);
+  EXPECT_EQ(squares.column_means[3], 8);
+  EXPECT_EQ(squares.of_one, 16 * 16);
+  one.add(0, std::vector<float>(16, 8.0F), 1);  // the mean begins anew
+  messages = {one.encode({}, decoded, 1)};
+  EXPECT_EQ(one.decode(messages)[0], atomo::Status::ok);
+  squares = one.squares(0, decoded, 1, 1);
+  EXPECT_EQ(squares.row_means[1], 64);
+  EXPECT_EQ(squares.column_means[2], 64);
 }
 
 TEST(SecondMoment, ALossScaleChangesNothing) {
@@ -192,6 +213,36 @@ TEST(SecondMoment, OfProductsItIsAdamsOwn) {
       factored->take_step(v, copy, step);
     }
     for (std::size_t i = 0; i < 29; ++i) EXPECT_NEAR(v[i], w[i], 2e-6) << name;
+  }
+}
+
+/// Squares that change only when they are told weigh as many steps as they stand for: the moment is that of
+/// squares that are told at every step.
+TEST(SecondMoment, EveryStepWeighsTheSame) {
+  const std::vector<LayerSpec> layers = {{"weight", Shape{4, 6}}};
+  auto every = settings(1), every_fourth = settings(4);
+  every.weight_decay = every_fourth.weight_decay = 0;
+  const auto often = make_optimiser("adamw", every, layers),
+             seldom = make_optimiser("adamw", every_fourth, layers);
+  std::vector<float> w(24), v(24);
+  for (std::uint32_t step = 0; step <= 8; ++step) {
+    const float size = step == 0 ? 100.0F : step <= 4 ? 4.0F : 1.0F;
+    const std::vector<float> rows(4, size), columns(6, size);
+    const LayerSquares one{rows, columns, 24 * size, 24 * size};
+    often->see_squares(0, one);
+    if (step % 4 == 0) {
+      auto more = one;
+      more.steps = step == 0 ? 1 : 4;
+      seldom->see_squares(0, more);
+    }
+    std::vector<float> gradient(24, 1.0F), copy = gradient;
+    const auto before_w = w, before_v = v;
+    often->take_step(w, gradient, step);
+    seldom->take_step(v, copy, step);
+    if (step % 4 != 0) continue;
+    for (std::size_t i = 0; i < 24; ++i)
+      EXPECT_NEAR(v[i] - before_v[i], w[i] - before_w[i],
+                  1e-4 * std::abs(w[i] - before_w[i]) + 1e-7);
   }
 }
 

@@ -35,7 +35,7 @@ class Gatherer final : public GatheringPeer {
     gather_squares(step);
     gather_payloads();
     const auto mean = decode_mean(step);
-    see_squares(mean);
+    see_squares(step, mean);
     return step_along(mean, step);
   }
 };

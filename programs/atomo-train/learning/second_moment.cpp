@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomo/own_codec.hpp>
+#include <cmath>
 #include <string>
 
 #include "common/workspace.hpp"
@@ -56,6 +57,7 @@ SquaresExchange::SquaresExchange(std::span<const atomo::LayerSpec> layers, std::
   add_part("sums", 2 * layers_.size());
   own_.resize(at + 2 * layers_.size());
   mean_.resize(own_.size());
+  added_.resize(at + layers_.size());
   compressor_ = std::make_unique<atomo::Compressor>(
       std::move(parts), atomo::Policy::parse("sums = identity\n* = natural"));
   message_.resize(compressor_->max_encoded_bytes());
@@ -67,21 +69,24 @@ void SquaresExchange::add(std::size_t number, std::span<const float> gradient, d
   if (at == layers_.end() || at->layer != number) return;
   const auto i = static_cast<std::size_t>(at - layers_.begin());
   const FactoredLayer& layer = *at;
-  std::vector<double> columns(layer.columns);
+  std::vector<double> rows(layer.rows), columns(layer.columns);
   double all = 0;
   for (std::size_t r = 0; r < layer.rows; ++r) {
-    double row = 0;
     for (std::size_t c = 0; c < layer.columns; ++c) {
       const double g = gradient[r * layer.columns + c] / scale, square = g * g;
-      row += square;
+      rows[r] += square;
       columns[c] += square;
     }
-    of_rows(own_, i)[r] = static_cast<float>(row / static_cast<double>(layer.columns));
-    all += row;
+    all += rows[r];
   }
-  for (std::size_t c = 0; c < layer.columns; ++c)
-    of_columns(own_, i)[c] = static_cast<float>(columns[c] / static_cast<double>(layer.rows));
   own_[sums_at_ + 2 * i] = static_cast<float>(all);
+  if (!std::isfinite(all)) return;
+  float* const added = added_.data() + begin_[i];
+  for (std::size_t r = 0; r < layer.rows; ++r)
+    added[r] += static_cast<float>(rows[r] / static_cast<double>(layer.columns));
+  for (std::size_t c = 0; c < layer.columns; ++c)
+    added[layer.rows + c] += static_cast<float>(columns[c] / static_cast<double>(layer.rows));
+  added_[sums_at_ + i] += 1;
 }
 
 atomo::ConstBytes SquaresExchange::encode(const atomo::Key& key, std::span<const float> decoded,
@@ -89,7 +94,11 @@ atomo::ConstBytes SquaresExchange::encode(const atomo::Key& key, std::span<const
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const double sum = sum_of_squares(decoded.subspan(layers_[i].offset, layers_[i].elements()));
     own_[sums_at_ + 2 * i + 1] = static_cast<float>(sum / (scale * scale));
+    const float steps = std::max(added_[sums_at_ + i], 1.0F);
+    for (std::size_t k = begin_[i]; k < begin_[i] + layers_[i].rows + layers_[i].columns; ++k)
+      own_[k] = added_[k] / steps;
   }
+  std::ranges::fill(added_, 0.0F);
   std::vector<atomo::ConstTensorView> views;
   std::size_t at = 0;
   for (const atomo::Shape& shape : shapes_) {
@@ -120,7 +129,7 @@ std::vector<atomo::Status> SquaresExchange::decode(std::span<const atomo::ConstB
 }
 
 LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> average,
-                                      double scale) const {
+                                      double scale, std::uint32_t steps) const {
   const FactoredLayer& layer = layers_[i];
   const std::span<const float> all(mean_);
   const double w = static_cast<double>(workers_);
@@ -130,7 +139,7 @@ LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> aver
   // |sum c|^2 - sum |c|^2 = W^2 |average|^2 - W (mean of |c|^2).
   const double of_average = of_one / w + of_mean - of_decoded / w;
   return {all.subspan(begin_[i], layer.rows), all.subspan(begin_[i] + layer.rows, layer.columns),
-          of_one, of_average, of_mean};
+          of_one, of_average, of_mean, steps};
 }
 
 }  // namespace train

@@ -4,8 +4,9 @@
 /// What workers tell each other of the squares of their gradients, so that Adam's second moment does
 /// not have to be taken from decoded gradients, whose noise is in it.
 ///
-/// Of a matrix each worker k sends the means of g_k^2 over its rows and over its columns, the sum of
-/// g_k^2, and the sum of c_k^2, c_k being what its message decodes to. Of the average a over W workers
+/// Of a matrix each worker k sends the means of g_k^2 over its rows and over its columns, of all steps since
+/// it sent them last; and of this step the sum of g_k^2, and the sum of c_k^2, c_k being what its message
+/// decodes to. Of the average a over W workers
 ///
 ///   E sum a^2 = (sum over k of sum g_k^2 + sum over j != k of <c_j, c_k>) / W^2
 ///
@@ -35,10 +36,11 @@ struct FactoredLayer {
 
 /// What all workers' squares of a layer come to.
 struct LayerSquares {
-  std::span<const float> row_means, column_means;  ///< of g_k^2, means over workers
+  std::span<const float> row_means, column_means;  ///< of g_k^2, means over workers and steps
   double of_one = 0;                               ///< sum of g_k^2, mean over workers
   double of_average = 0;                           ///< estimate of the sum of the average's squares
   double of_decoded = 0;  ///< sum of the squares of what messages average to
+  std::uint32_t steps = 1;  ///< since squares were told last, this one included
 };
 
 /// One worker's message about its squares, and all workers' put together. The message is a container
@@ -50,32 +52,31 @@ class SquaresExchange {
   [[nodiscard]] const std::vector<FactoredLayer>& layers() const noexcept { return layers_; }
   [[nodiscard]] std::size_t message_bytes() const noexcept { return message_.size(); }
 
-  /// Takes the squares of layer `number` of the model, in units of `scale`^2.
+  /// Takes the squares of layer `number` of the model at a step, in units of `scale`^2. A step in which one
+  /// is not finite leaves the layer's means as they were.
   void add(std::size_t number, std::span<const float> gradient, double scale);
-  /// The message, valid until the next call. `decoded` is what this worker's own message of the
+  /// The message, valid until the next call; means begin anew. `decoded` is what this worker's own message of the
   /// gradient decodes to, all layers one behind the other.
   [[nodiscard]] atomo::ConstBytes encode(const atomo::Key& key, std::span<const float> decoded,
                                          double scale);
   /// Reads the messages of all workers. Returns what became of each.
   [[nodiscard]] std::vector<atomo::Status> decode(std::span<const atomo::ConstBytes> messages);
   /// Of factored layer i, once all are read. `average` is the mean of what the workers' messages of
-  /// the gradient decode to, all layers one behind the other.
+  /// the gradient decode to, all layers one behind the other; `steps` are those since the last message.
   [[nodiscard]] LayerSquares squares(std::size_t i, std::span<const float> average,
-                                     double scale) const;
+                                     double scale, std::uint32_t steps) const;
+
+  /// What was added up since the last message: this worker's own state.
+  [[nodiscard]] std::vector<float>& added() noexcept { return added_; }
 
  private:
-  [[nodiscard]] std::span<float> of_rows(std::vector<float>& values, std::size_t i) noexcept {
-    return std::span(values).subspan(begin_[i], layers_[i].rows);
-  }
-  [[nodiscard]] std::span<float> of_columns(std::vector<float>& values, std::size_t i) noexcept {
-    return std::span(values).subspan(begin_[i] + layers_[i].rows, layers_[i].columns);
-  }
-
   std::size_t workers_;
   std::vector<FactoredLayer> layers_;
   std::vector<std::size_t> begin_;  ///< of each layer's means in `own_` and `mean_`
   std::vector<float> own_, mean_;   ///< row means, column means, layer by layer; then sums
-  std::size_t sums_at_ = 0;         ///< sums of g^2 and of c^2, a layer each
+  /// Means of the steps since the last message, added up; then the number of these steps of each layer.
+  std::vector<float> added_;
+  std::size_t sums_at_ = 0;  ///< sums of g^2 and of c^2, a layer each
   std::vector<atomo::Shape> shapes_;
   std::unique_ptr<atomo::Compressor> compressor_;
   std::vector<std::byte> message_, workspace_;

@@ -43,12 +43,14 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
 
 WorkerState GatheringPeer::own_state() {
   auto state = Peer::own_state();
+  if (squares_) state.arrays["added squares"] = squares_->added();
   if (entries_) state.arrays["squares"] = entries_->squares();
   return state;
 }
 
 void GatheringPeer::restore_own(const WorkerState& state) {
   Peer::restore_own(state);
+  if (squares_) squares_->added() = state.arrays.at("added squares");
   if (entries_) entries_->squares() = state.arrays.at("squares");
 }
 
@@ -61,7 +63,7 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
 
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   const auto begin = Clock::now();
-  if (tells_squares_) squares_->add(layer, values, scale_);
+  if (squares_) squares_->add(layer, values, scale_);
   if (entries_) entries_->add(layer, values, scale_);
   if (!exact_.empty())
     std::ranges::copy(values, std::span(exact_).subspan(learner_.replica().offset(layer)).begin());
@@ -149,10 +151,11 @@ void GatheringPeer::exchange_exact() {
   optimiser_->see_exact(average);
 }
 
-void GatheringPeer::see_squares(std::span<const float> average) {
+void GatheringPeer::see_squares(std::uint32_t step, std::span<const float> average) {
   if (!tells_squares_) return;
+  const std::uint32_t steps = step == 0 ? 1 : run_.options.squares_every;
   for (std::size_t i = 0; i < squares_->layers().size(); ++i)
-    optimiser_->see_squares(i, squares_->squares(i, average, scale_));
+    optimiser_->see_squares(i, squares_->squares(i, average, scale_, steps));
 }
 
 void GatheringPeer::gather_lengths() {
