@@ -10,7 +10,6 @@
 #include <random>
 #include <string_view>
 
-#include "learning/entry_squares.hpp"
 #include "learning/optimiser.hpp"
 
 namespace {
@@ -54,8 +53,7 @@ Told tell(const std::vector<LayerSpec>& layers, const std::vector<std::vector<fl
   const std::size_t n = shape.elements();
   std::vector<SquaresExchange> workers;
   for (std::size_t k = 0; k < kWorkers; ++k) workers.emplace_back(layers, kWorkers);
-  std::vector<std::byte> message(codec.max_encoded_bytes(shape));
-  std::vector<atomo::ConstBytes> all;
+  std::vector<std::byte> message(codec.max_encoded_bytes(shape)), all;
   std::vector<std::byte> workspace(
       std::max(codec.encode_workspace_bytes(shape), codec.decode_workspace_bytes(shape)));
   std::vector<float> average(n);
@@ -73,7 +71,7 @@ Told tell(const std::vector<LayerSpec>& layers, const std::vector<std::vector<fl
     workers[k].add(0, gradients[k], scale);
     const auto told = workers[k].encode(
         {.seed = 3, .step = step, .worker = key.worker, .channel = 1}, decoded, scale);
-    all.push_back(told);
+    all.insert(all.end(), told.begin(), told.end());
   }
   for (const auto status : workers[1].decode(all)) EXPECT_EQ(status, atomo::Status::ok);
   const LayerSquares squares = workers[1].squares(0, average, scale, 1);
@@ -368,143 +366,6 @@ TEST(SecondMoment, SquaresThatAreNotFiniteAreLeftOut) {
   optimiser->see_squares(0, {broken, broken, NAN, 16});
   optimiser->see_squares(0, {broken, broken, INFINITY, 16});
   EXPECT_EQ(optimiser->moments()[1], before);
-}
-
-/// Squares of a matrix that are no product of rows and columns, the same at every step, and what rows and
-/// columns say of them.
-struct Uneven {
-  std::vector<float> sizes, rows = std::vector<float>(4), columns = std::vector<float>(6);
-  double all = 0;
-
-  Uneven() {
-    for (std::size_t i = 0; i < 24; ++i) {
-      sizes.push_back(0.5F + static_cast<float>((i * i + 3 * i) % 7));
-      rows[i / 6] += sizes[i] * sizes[i] / 6;
-      columns[i % 6] += sizes[i] * sizes[i] / 4;
-      all += sizes[i] * sizes[i];
-    }
-  }
-  [[nodiscard]] double logarithm(std::size_t i) const {
-    return std::log(double{sizes[i]} * sizes[i] * all / 24 /
-                    (double{rows[i / 6]} * columns[i % 6]));
-  }
-};
-
-/// Of one worker, whose entries were all told, the moment is Adam's own, whatever the squares are.
-TEST(SecondMoment, WithEntriesItIsAdamsOwn) {
-  const std::vector<LayerSpec> layers = {{"bias", Shape{5}}, {"weight", Shape{4, 6}}};
-  const Uneven uneven;
-  const auto own = make_optimiser("adamw", settings(0), layers);
-  const auto told = make_optimiser("adamw", settings(1, 0, SecondMoment::entries), layers);
-  std::vector<float> logarithms;
-  for (std::size_t i = 0; i < 24; ++i)
-    logarithms.push_back(static_cast<float>(uneven.logarithm(i)));
-  const std::span<const float> in_two(logarithms);
-  told->see_entries(5, in_two.first(9));
-  told->see_entries(5 + 9, in_two.subspan(9));
-  std::vector<float> w(29), v(29);
-  for (std::uint32_t step = 0; step < 20; ++step) {
-    std::vector<float> gradient(29, 1.0F);
-    for (std::size_t i = 0; i < 24; ++i)
-      gradient[5 + i] = uneven.sizes[i] * ((i + step) % 3 == 0 ? -1.0F : 1.0F);
-    told->see_squares(0, {uneven.rows, uneven.columns, uneven.all, uneven.all, uneven.all});
-    auto copy = gradient;
-    own->take_step(w, gradient, step);
-    told->take_step(v, copy, step);
-  }
-  for (std::size_t i = 0; i < 29; ++i) EXPECT_NEAR(v[i], w[i], 2e-6) << i;
-}
-
-/// Logarithms that were told too large or too small everywhere change nothing: their sum is what rows and
-/// columns say.
-TEST(SecondMoment, EntriesKeepTheSumOfTheirMatrix) {
-  const std::vector<LayerSpec> layers = {{"weight", Shape{4, 6}}};
-  const Uneven uneven;
-  std::vector<std::vector<float>> moved;
-  for (const float shift : {0.0F, 1.5F}) {
-    const auto optimiser = make_optimiser("adamw", settings(1, 0, SecondMoment::entries), layers);
-    std::vector<float> logarithms(24, shift), w(24), gradient(24, 1.0F);
-    logarithms[3] += 1;
-    optimiser->see_entries(0, logarithms);
-    optimiser->see_squares(0, {uneven.rows, uneven.columns, uneven.all, uneven.all, uneven.all});
-    optimiser->take_step(w, gradient, 0);
-    moved.push_back(w);
-  }
-  for (std::size_t i = 0; i < 24; ++i) EXPECT_NEAR(moved[1][i], moved[0][i], 1e-7) << i;
-}
-
-/// Of several matrices and workers, each entry is told once in a round of messages, by running means of the
-/// squares of the worker that tells it, and about as it is.
-TEST(SecondMoment, EachEntryIsToldOnceInARound) {
-  const std::vector<LayerSpec> layers = {{"one", Shape{12, 30}},
-                                         {"bias", Shape{9}},
-                                         {"other", Shape{7, 11, 5}},
-                                         {"thin", Shape{2, 9}}};
-  const std::size_t offsets[] = {0, 369}, elements = 369 + 385 + 18;
-  constexpr std::size_t kParts = 3;
-  std::mt19937 random(10);
-  std::vector<EntrySquares> workers;
-  std::vector<std::vector<double>> means(kWorkers, std::vector<double>(elements));
-  for (std::size_t k = 0; k < kWorkers; ++k) {
-    workers.emplace_back(
-        factored_layers(layers),
-        EntrySquaresSettings{
-            .worker = k, .workers = kWorkers, .parts = kParts, .bits = 8, .beta2 = 0.5});
-    for (int step = 0; step < 4; ++step) {
-      std::size_t at = 0;
-      for (std::size_t layer = 0; layer < layers.size(); at += layers[layer++].shape.elements()) {
-        auto g = normals(layers[layer].shape.elements(), random);
-        if (step == 1) g[0] = NAN;  // its mean stays
-        for (std::size_t i = 0; i < g.size(); ++i) {
-          double& mean = means[k][at + i];
-          if (std::isfinite(g[i])) mean = (mean + double{g[i]} * g[i]) / 2;
-        }
-        for (float& value : g) value *= 16;
-        workers[k].add(layer, g, 16);
-      }
-    }
-  }
-  std::vector<int> times(elements);
-  std::vector<float> told(elements);
-  std::vector<std::size_t> teller(elements);
-  for (std::size_t message = 4; message < 4 + kParts; ++message) {
-    for (std::size_t k = 0; k < kWorkers; ++k) {
-      const atomo::Key key{.seed = 1,
-                           .step = static_cast<std::uint32_t>(message),
-                           .worker = static_cast<std::uint16_t>(k)};
-      const auto bytes = workers[k].encode(key, message);
-      EXPECT_LE(bytes.size(), workers[k].max_bytes());
-      EXPECT_EQ(workers[1].decode(bytes, message, k,
-                                  [&](std::size_t at, std::span<const float> values) {
-                                    for (const float value : values) {
-                                      ++times[at];
-                                      teller[at] = k;
-                                      told[at++] = value;
-                                    }
-                                  }),
-                atomo::Status::ok);
-    }
-  }
-  for (const std::size_t layer : {0, 1}) {
-    const std::size_t columns = layer == 0 ? 30 : 55, rows = layer == 0 ? 12 : 7,
-                      begin = offsets[layer];
-    for (std::size_t i = 0; i < rows * columns; ++i) {
-      ASSERT_EQ(times[begin + i], 1) << begin + i;
-      const auto& v = means[teller[begin + i]];
-      double row = 0, column = 0, all = 0;
-      for (std::size_t e = 0; e < rows * columns; ++e) {
-        all += v[begin + e];
-        if (e / columns == i / columns) row += v[begin + e];
-        if (e % columns == i % columns) column += v[begin + e];
-      }
-      const double logarithm = std::log(v[begin + i] * all / (row * column));
-      EXPECT_NEAR(told[begin + i], std::clamp(logarithm, -6.0, 6.0), 0.2) << begin + i;
-    }
-  }
-  EXPECT_EQ(times[360], 0);
-  EXPECT_EQ(times[elements - 1], 0);
-  std::vector<std::byte> broken(40, std::byte{7});
-  EXPECT_TRUE(atomo::failed(workers[0].decode(broken, 0, 1, [](auto, auto) { FAIL(); })));
 }
 
 TEST(SecondMoment, OtherOptimisersHaveNone) {

@@ -89,8 +89,6 @@ class HelpTest(unittest.TestCase):
         self.assertIn("--second-moment: factored works with --device cpu only",
                       check(*factored, "--optimizer", "adamw", "--device", "cuda"))
         self.assertEqual(check(*factored, "--optimizer", "adam", "--squares-every", "4"), "")
-        self.assertIn("--squares-bits: goes with --second-moment entries only",
-                      check(*factored, "--optimizer", "adam", "--squares-bits", "2"))
         self.assertIn("--beta2: goes with --optimizer adam, adamw, adafactor and muon, not with sgd", check("--beta2", "0.99"))
         self.assertRegex(check("--optimizer", "adam", "--beta1", "1"), "--beta1: .*from 0 to below 1")
         self.assertEqual(check("--algorithm", "ps", "--servers", 2), "")

@@ -7,7 +7,7 @@
 ///   g_k <- back-propagation over this rank's samples; for every layer, once it is there:
 ///     what encoding can do without the price of the model
 ///   payload <- encode(g_k), the whole model at one price
-///   with --second-moment factored, scaled, matched or entries, every so many steps: all-gather of what is told of g_k's squares
+///   with --second-moment factored, scaled or matched, every so many steps: all-gather of what is told of g_k's squares
 ///   with --second-moment exact: all-gather of g_k as it is, which no figure counts
 ///   lengths <- all-gather(length of payload)
 ///   payloads <- all-gather(payload, padded to the longest)

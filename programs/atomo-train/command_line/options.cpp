@@ -109,12 +109,10 @@ void check_second_moment(const CLI::App& app, const Options& o) {
   if (!own && o.on_device())
     throw CLI::ValidationError("--second-moment",
                                o.second_moment + " works with --device cpu only");
-  if (!squares && is_given(app, "--squares-every"))
-    throw CLI::ValidationError(
-        "--squares-every", "goes with --second-moment factored, scaled, matched and entries only");
-  for (const char* name : {"--squares-parts", "--squares-bits"})
-    if (o.second_moment != "entries" && is_given(app, name))
-      throw CLI::ValidationError(name, "goes with --second-moment entries only");
+  for (const char* name : {"--squares-every", "--squares-bits"})
+    if (!squares && is_given(app, name))
+      throw CLI::ValidationError(name,
+                                 "goes with --second-moment factored, scaled and matched only");
 }
 
 /// \throws CLI::ValidationError where not all layers are sent as signs, or bits cannot be counted.
@@ -398,7 +396,6 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"beta2", beta2},
       {"second-moment", second_moment},
       {"squares-every", squares_every},
-      {"squares-parts", squares_parts},
       {"squares-bits", squares_bits},
       {"vote", vote},
       {"max-update", max_update},

@@ -135,10 +135,9 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
                  "and column means of the squares of every worker's own gradient, without the "
                  "codec's noise; scaled, own times a number a layer that takes the noise out of "
                  "its sum; matched, own's direction as long as factored's, to tell one from the "
-                 "other; entries, factored and for each entry how it differs from that, told in "
-                 "turn; exact, for all layers, of gradients as they were, whose bytes no figure "
+                 "other; exact, for all layers, of gradients as they were, whose bytes no figure "
                  "counts: an oracle")
-      ->check(CLI::IsMember({"own", "factored", "scaled", "matched", "entries", "exact"}))
+      ->check(CLI::IsMember({"own", "factored", "scaled", "matched", "exact"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--squares-every", o.squares_every,
@@ -146,13 +145,8 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(above_zero())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--squares-parts", o.squares_parts,
-                 "with --second-moment entries: messages about squares until every entry was told")
-      ->check(above_zero())
-      ->capture_default_str()
-      ->group(group);
   app.add_option("--squares-bits", o.squares_bits,
-                 "with --second-moment entries: bits for each entry that is told")
+                 "of a message about squares, for each row and column")
       ->check(CLI::Range(0.01, 8.0))
       ->capture_default_str()
       ->group(group);

@@ -32,13 +32,8 @@ Adam::Adam(OptimiserSettings settings, std::span<const atomo::LayerSpec> layers,
       settings_.second_moment != SecondMoment::exact)
     factored_ = factored_layers(layers);
   if (settings_.second_moment == SecondMoment::scaled ||
-      settings_.second_moment == SecondMoment::matched ||
-      settings_.second_moment == SecondMoment::entries)
+      settings_.second_moment == SecondMoment::matched)
     moments_.emplace_back(moments_[0].size());
-  if (settings_.second_moment == SecondMoment::entries) {
-    for (const FactoredLayer& layer : factored_)
-      std::ranges::fill(std::span(moments_[1]).subspan(layer.offset, layer.elements()), 1.0F);
-  }
   const std::size_t most = sizes_.empty() ? 0 : *std::ranges::max_element(sizes_);
   update_.resize(most);
   other_.resize(most);
@@ -69,11 +64,6 @@ void Adam::see_squares(std::size_t i, const LayerSquares& squares) {
   mix(means.of_decoded, squares.of_decoded);
 }
 
-void Adam::see_entries(std::size_t at, std::span<const float> logarithms) {
-  std::ranges::transform(logarithms, moments_[1].begin() + static_cast<std::ptrdiff_t>(at),
-                         [](float logarithm) { return std::exp(logarithm); });
-}
-
 void Adam::see_exact(std::span<const float> average) {
   exact_.assign(average.begin(), average.end());
 }
@@ -88,7 +78,7 @@ void Adam::step(std::span<float> weights, std::span<const float> gradient, doubl
     const std::span<float> update = std::span(update_).first(w.size());
     const bool is_matrix = factored != factored_.end() && factored->layer == layer;
     if (!find_own_update(layer, at, g, update)) {
-      mix_gradient(w, g, at, !is_matrix || keeps_squares_of_matrices());
+      mix_gradient(w, g, at, !is_matrix || settings_.second_moment != SecondMoment::factored);
       if (is_matrix) {
         find_matrix_update(*factored++, step, update);
       } else {
@@ -124,21 +114,6 @@ void Adam::find_update(std::size_t at, std::uint32_t step, double share,
   for (float& u : update) u = std::clamp(u, -largest_update_, largest_update_);
 }
 
-double Adam::share_of_entries(const FactoredLayer& layer, const Told& means) const {
-  double said = 0, told = 0;
-  for (std::size_t r = 0; r < layer.rows; ++r) {
-    const float* const times = moments_[1].data() + layer.offset + r * layer.columns;
-    double sum = 0, row = 0;
-    for (std::size_t c = 0; c < layer.columns; ++c) {
-      sum += means.columns[c];
-      row += means.columns[c] * times[c];
-    }
-    said += means.rows[r] * sum;
-    told += means.rows[r] * row;
-  }
-  return told > 0 ? said / told : 1;
-}
-
 void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
                                 std::span<float> update) {
   const Told means = told(layer);
@@ -150,9 +125,7 @@ void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
   const std::uint32_t told_until = step / settings_.squares_every * settings_.squares_every + 1;
   const double second = 1 - std::pow(settings_.beta2, told_until);
   const auto first = static_cast<float>(1 - std::pow(settings_.beta1, step + 1.0));
-  const bool has_entries = settings_.second_moment == SecondMoment::entries;
-  const double share = has_entries ? share_of_entries(layer, means) : 1;
-  const double common = mean > 0 ? ratio * share / (mean * second) : 0;
+  const double common = mean > 0 ? ratio / (mean * second) : 0;
   for (std::size_t c = 0; c < layer.columns; ++c)
     columns_[c] = static_cast<float>(std::sqrt(common * static_cast<double>(means.columns[c])));
   const float* const m = moments_[0].data() + layer.offset;
@@ -160,8 +133,7 @@ void Adam::find_factored_update(const FactoredLayer& layer, std::uint32_t step,
     const float row = std::sqrt(means.rows[r]);
     for (std::size_t c = 0; c < layer.columns; ++c) {
       const std::size_t i = r * layer.columns + c;
-      const float times = has_entries ? std::sqrt(moments_[1][layer.offset + i]) : 1;
-      const float u = m[i] / first / (times * row * columns_[c] + kEpsilon);
+      const float u = m[i] / first / (row * columns_[c] + kEpsilon);
       update[i] = std::clamp(u, -largest_update_, largest_update_);
     }
   }
@@ -174,7 +146,6 @@ void Adam::find_matrix_update(const FactoredLayer& layer, std::uint32_t step,
     case SecondMoment::exact:  // whose layers are none of the told ones
       return find_update(layer.offset, step, 1, update);
     case SecondMoment::factored:
-    case SecondMoment::entries:
       return find_factored_update(layer, step, update);
     case SecondMoment::scaled: {
       const Told means = told(layer);

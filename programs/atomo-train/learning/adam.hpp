@@ -31,7 +31,6 @@ class Adam : public Optimiser {
   Adam(OptimiserSettings settings, std::span<const atomo::LayerSpec> layers, bool decoupled);
 
   void see_squares(std::size_t i, const LayerSquares& squares) override;
-  void see_entries(std::size_t at, std::span<const float> logarithms) override;
   void see_exact(std::span<const float> average) override;
   void step(std::span<float> weights, std::span<const float> gradient, double lr,
             std::uint32_t step) override;
@@ -51,12 +50,6 @@ class Adam : public Optimiser {
     float &of_one, &of_average, &of_decoded;
   };
   [[nodiscard]] Told told(const FactoredLayer& layer) noexcept;
-  /// What the entries' numbers have to be multiplied with, so that their sum is what rows and columns say.
-  [[nodiscard]] double share_of_entries(const FactoredLayer& layer, const Told& means) const;
-  [[nodiscard]] bool keeps_squares_of_matrices() const noexcept {
-    return settings_.second_moment != SecondMoment::factored &&
-           settings_.second_moment != SecondMoment::entries;
-  }
   /// `keeps_squares`: for each entry.
   void mix_gradient(std::span<const float> weights, std::span<const float> gradient, std::size_t at,
                     bool keeps_squares);

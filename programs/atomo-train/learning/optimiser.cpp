@@ -332,7 +332,6 @@ SecondMoment second_moment_of(const std::string& name) {
   if (name == "factored") return SecondMoment::factored;
   if (name == "scaled") return SecondMoment::scaled;
   if (name == "matched") return SecondMoment::matched;
-  if (name == "entries") return SecondMoment::entries;
   if (name == "exact") return SecondMoment::exact;
   return SecondMoment::own;
 }
@@ -344,7 +343,6 @@ std::size_t elements_of(std::span<const atomo::LayerSpec> layers) {
 }
 
 void Optimiser::see_squares(std::size_t, const LayerSquares&) {}
-void Optimiser::see_entries(std::size_t, std::span<const float>) {}
 void Optimiser::see_exact(std::span<const float>) {}
 
 void Optimiser::take_step(std::span<float> weights, std::span<float> gradient,

@@ -22,14 +22,13 @@
 
 namespace train {
 
-/// Where the second moment comes from, which adam and adamw divide by. factored, scaled, matched and
-/// entries are of matrices and need `see_squares`; entries needs `see_entries`, exact `see_exact`.
+/// Where the second moment comes from, which adam and adamw divide by. factored, scaled and matched are of
+/// matrices and need `see_squares`; exact needs `see_exact`.
 enum class SecondMoment : std::uint8_t {
   own,       ///< from the gradients that the steps are taken along
   factored,  ///< from row and column means of the workers' squares
   scaled,    ///< own, times a number a layer that takes the codec's noise out of its sum
   matched,  ///< own, a layer's update as long as the one of factored is: tells direction from length
-  entries,  ///< factored, and how many times more each entry has than its row and column say, as told
   exact,    ///< of the average of the gradients as they were before their codec, for every entry
 };
 /// By what the command line calls them.
@@ -45,7 +44,7 @@ struct OptimiserSettings {
   double beta2 = 0.999;
   SecondMoment second_moment = SecondMoment::own;
   std::uint32_t squares_every =
-      10;                   ///< steps from one `see_squares` to the next, the first included
+      1;                    ///< steps from one `see_squares` to the next, the first included
   std::size_t workers = 1;  ///< whose squares they are
   /// Of adam and adamw: the root mean square of a layer's update, the rate left out, is at most
   /// this; 0: whatever it is.
@@ -66,9 +65,6 @@ class Optimiser {
   void take_step(std::span<float> weights, std::span<float> gradient, std::uint32_t step);
   /// The squares of factored layer i (`factored_layers`), before the step that they belong to.
   virtual void see_squares(std::size_t i, const LayerSquares& squares);
-  /// The logarithms of how many times larger the squares of entries from weight `at` on are than what
-  /// their rows and columns say.
-  virtual void see_entries(std::size_t at, std::span<const float> logarithms);
   /// The average of all workers' gradients as they were before their codec, before the step that it belongs to.
   virtual void see_exact(std::span<const float> average);
   /// One array a moment, each as long as the weights. All of the state there is.

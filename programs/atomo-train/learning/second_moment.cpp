@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// The means and sums of squares are computed in f64 and kept one behind the other in one array, so
-/// that a `Compressor` of small layers encodes them as they stand.
+/// The means and sums of squares are computed in f64. Rows and columns of all layers stand one behind the
+/// other in one array, so that one price holds for all of them.
 
 #include "learning/second_moment.hpp"
 
@@ -9,6 +9,7 @@
 #include <atomo/own_codec.hpp>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "common/workspace.hpp"
 
@@ -16,6 +17,7 @@ namespace train {
 namespace {
 
 constexpr std::size_t kLeastSide = 4;
+constexpr double kLeastShare = 1e-4;  ///< of a row's mean in the mean of all, that is told
 
 double sum_of_squares(std::span<const float> values) {
   double sum = 0;
@@ -39,29 +41,32 @@ std::vector<FactoredLayer> factored_layers(std::span<const atomo::LayerSpec> lay
   return factored;
 }
 
-SquaresExchange::SquaresExchange(std::span<const atomo::LayerSpec> layers, std::size_t workers)
+SquaresExchange::SquaresExchange(std::span<const atomo::LayerSpec> layers, std::size_t workers,
+                                 double bits)
     : workers_(workers), layers_(factored_layers(layers)) {
-  std::vector<atomo::LayerSpec> parts;
-  const auto add_part = [&](std::string name, std::size_t size) {
-    parts.push_back({std::move(name), atomo::Shape{static_cast<std::int64_t>(size)}});
-    shapes_.push_back(parts.back().shape);
-  };
   std::size_t at = 0;
   for (const FactoredLayer& layer : layers_) {
     begin_.push_back(at);
-    add_part("rows " + std::to_string(layer.layer), layer.rows);
-    add_part("columns " + std::to_string(layer.layer), layer.columns);
     at += layer.rows + layer.columns;
   }
-  sums_at_ = at;
-  add_part("sums", 2 * layers_.size());
-  own_.resize(at + 2 * layers_.size());
-  mean_.resize(own_.size());
-  added_.resize(at + layers_.size());
+  own_ = told_ = mean_ = {std::vector<float>(at), std::vector<float>(2 * layers_.size())};
+  const auto size = [](const std::vector<float>& values) {
+    return atomo::Shape{static_cast<std::int64_t>(values.size())};
+  };
   compressor_ = std::make_unique<atomo::Compressor>(
-      std::move(parts), atomo::Policy::parse("sums = identity\n* = natural"));
+      std::vector<atomo::LayerSpec>{{"logarithms", size(own_.means)}, {"sums", size(own_.sums)}},
+      atomo::Policy::parse("sums = identity\n* = atomo:atoms=blocks,bits=" + std::to_string(bits)));
   message_.resize(compressor_->max_encoded_bytes());
   workspace_.resize(atomo::programs::workspace_bytes(*compressor_));
+}
+
+template <class Each>
+void SquaresExchange::for_each_side(Each each) const {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const FactoredLayer& layer = layers_[i];
+    each(i, begin_[i], layer.rows, layer.columns);
+    each(i, begin_[i] + layer.rows, layer.columns, layer.rows);
+  }
 }
 
 void SquaresExchange::add(std::size_t number, std::span<const float> gradient, double scale) {
@@ -69,77 +74,89 @@ void SquaresExchange::add(std::size_t number, std::span<const float> gradient, d
   if (at == layers_.end() || at->layer != number) return;
   const auto i = static_cast<std::size_t>(at - layers_.begin());
   const FactoredLayer& layer = *at;
-  std::vector<double> rows(layer.rows), columns(layer.columns);
+  float* const means = own_.means.data() + begin_[i];
+  std::vector<double> columns(layer.columns);
   double all = 0;
   for (std::size_t r = 0; r < layer.rows; ++r) {
+    double row = 0;
     for (std::size_t c = 0; c < layer.columns; ++c) {
       const double g = gradient[r * layer.columns + c] / scale, square = g * g;
-      rows[r] += square;
+      row += square;
       columns[c] += square;
     }
-    all += rows[r];
+    means[r] = static_cast<float>(row / static_cast<double>(layer.columns));
+    all += row;
   }
-  own_[sums_at_ + 2 * i] = static_cast<float>(all);
-  if (!std::isfinite(all)) return;
-  float* const added = added_.data() + begin_[i];
-  for (std::size_t r = 0; r < layer.rows; ++r)
-    added[r] += static_cast<float>(rows[r] / static_cast<double>(layer.columns));
   for (std::size_t c = 0; c < layer.columns; ++c)
-    added[layer.rows + c] += static_cast<float>(columns[c] / static_cast<double>(layer.rows));
-  added_[sums_at_ + i] += 1;
+    means[layer.rows + c] = static_cast<float>(columns[c] / static_cast<double>(layer.rows));
+  own_.sums[2 * i] = static_cast<float>(all);
 }
 
 atomo::ConstBytes SquaresExchange::encode(const atomo::Key& key, std::span<const float> decoded,
                                           double scale) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const double sum = sum_of_squares(decoded.subspan(layers_[i].offset, layers_[i].elements()));
-    own_[sums_at_ + 2 * i + 1] = static_cast<float>(sum / (scale * scale));
-    const float steps = std::max(added_[sums_at_ + i], 1.0F);
-    for (std::size_t k = begin_[i]; k < begin_[i] + layers_[i].rows + layers_[i].columns; ++k)
-      own_[k] = added_[k] / steps;
+    own_.sums[2 * i + 1] = static_cast<float>(sum / (scale * scale));
   }
-  std::ranges::fill(added_, 0.0F);
-  std::vector<atomo::ConstTensorView> views;
-  std::size_t at = 0;
-  for (const atomo::Shape& shape : shapes_) {
-    views.push_back({own_.data() + at, atomo::DType::f32, shape});
-    at += shape.elements();
-  }
+  for_each_side([&](std::size_t i, std::size_t first, std::size_t count, std::size_t) {
+    const double mean = own_.sums[2 * i] / static_cast<double>(layers_[i].elements());
+    double sum = 0;
+    for (std::size_t k = first; k < first + count; ++k) {
+      const double share = mean > 0 && std::isfinite(mean) ? own_.means[k] / mean : 1;
+      told_.means[k] = static_cast<float>(std::log(std::max(share, kLeastShare)));
+      sum += told_.means[k];
+    }
+    for (std::size_t k = first; k < first + count; ++k)
+      told_.means[k] -= static_cast<float>(sum / static_cast<double>(count));
+  });
+  const auto layers = compressor_->layers();
+  const atomo::ConstTensorView views[] = {{told_.means.data(), atomo::DType::f32, layers[0].shape},
+                                          {own_.sums.data(), atomo::DType::f32, layers[1].shape}};
   std::uint64_t bytes = 0;
   const atomo::Status status = compressor_->encode(
       views, key, {message_.data(), message_.size(), &bytes}, {.workspace = workspace_});
   if (atomo::failed(status)) throw atomo::Error(atomo::explain(status));
-  return message_;
+  return {message_.data(), static_cast<std::size_t>(bytes)};
 }
 
-std::vector<atomo::Status> SquaresExchange::decode(std::span<const atomo::ConstBytes> messages) {
-  std::ranges::fill(mean_, 0.0F);
-  std::vector<atomo::TensorView> views;
-  std::size_t at = 0;
-  for (const atomo::Shape& shape : shapes_) {
-    views.push_back({mean_.data() + at, atomo::DType::f32, shape});
-    at += shape.elements();
-  }
-  std::vector<atomo::Status> statuses(workers_, atomo::Status::wrong_stage);
-  const atomo::Status status =
-      compressor_->decode_add_all(messages, 1.0F / static_cast<float>(workers_), views,
-                                  {.workspace = workspace_, .statuses = statuses.data()});
-  std::ranges::replace(statuses, atomo::Status::wrong_stage, status);
-  return statuses;
+void SquaresExchange::begin() {
+  std::ranges::fill(mean_.means, 0.0F);
+  std::ranges::fill(mean_.sums, 0.0F);
 }
 
-LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> average,
-                                      double scale, std::uint32_t steps) const {
+atomo::Status SquaresExchange::decode_add(atomo::ConstBytes message) {
+  const auto layers = compressor_->layers();
+  const atomo::TensorView views[] = {{told_.means.data(), atomo::DType::f32, layers[0].shape},
+                                     {told_.sums.data(), atomo::DType::f32, layers[1].shape}};
+  const atomo::Status status = compressor_->decode(message, views, {.workspace = workspace_});
+  if (atomo::failed(status)) return status;
+  const double over = 1 / static_cast<double>(workers_);
+  for_each_side([&](std::size_t i, std::size_t first, std::size_t count, std::size_t entries) {
+    double sum = 0;
+    for (std::size_t k = first; k < first + count; ++k) {
+      told_.means[k] = std::exp(told_.means[k]);
+      sum += told_.means[k];
+    }
+    const double scale = over * told_.sums[2 * i] / (sum * static_cast<double>(entries));
+    for (std::size_t k = first; k < first + count; ++k)
+      mean_.means[k] += static_cast<float>(scale * told_.means[k]);
+  });
+  for (std::size_t k = 0; k < mean_.sums.size(); ++k)
+    mean_.sums[k] += static_cast<float>(over * told_.sums[k]);
+  return status;
+}
+
+LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> average, double scale,
+                                      std::uint32_t steps) const {
   const FactoredLayer& layer = layers_[i];
-  const std::span<const float> all(mean_);
+  const auto means = std::span(mean_.means).subspan(begin_[i], layer.rows + layer.columns);
   const double w = static_cast<double>(workers_);
-  const double of_one = all[sums_at_ + 2 * i], of_decoded = all[sums_at_ + 2 * i + 1];
+  const double of_one = mean_.sums[2 * i], of_decoded = mean_.sums[2 * i + 1];
   const double of_mean =
       sum_of_squares(average.subspan(layer.offset, layer.elements())) / (scale * scale);
   // |sum c|^2 - sum |c|^2 = W^2 |average|^2 - W (mean of |c|^2).
   const double of_average = of_one / w + of_mean - of_decoded / w;
-  return {all.subspan(begin_[i], layer.rows), all.subspan(begin_[i] + layer.rows, layer.columns),
-          of_one, of_average, of_mean, steps};
+  return {means.first(layer.rows), means.subspan(layer.rows), of_one, of_average, of_mean, steps};
 }
 
 }  // namespace train

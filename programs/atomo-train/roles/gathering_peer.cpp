@@ -16,7 +16,7 @@ namespace train {
 namespace {
 
 /// Of the draws of messages about squares.
-constexpr std::uint16_t kSquaresChannel = 1, kEntriesChannel = 2;
+constexpr std::uint16_t kSquaresChannel = 1;
 
 }  // namespace
 
@@ -28,30 +28,10 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                                            run.options.cuda_aware_mpi, run.options.vote)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_,
                                          run.options.vote)) {
-  if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
-  if (second_moment_of(run.options.second_moment) == SecondMoment::entries) {
-    entries_.emplace(squares_->layers(),
-                     EntrySquaresSettings{.worker = static_cast<std::size_t>(transport_.rank()),
-                                          .workers = workers_,
-                                          .parts = run.options.squares_parts,
-                                          .bits = run.options.squares_bits,
-                                          .beta2 = run.options.beta2});
-  }
+  if (run.options.has_squares())
+    squares_.emplace(learner_.replica().layers(), workers_, run.options.squares_bits);
   if (second_moment_of(run.options.second_moment) == SecondMoment::exact)
     exact_.resize(learner_.compressor().elements());
-}
-
-WorkerState GatheringPeer::own_state() {
-  auto state = Peer::own_state();
-  if (squares_) state.arrays["added squares"] = squares_->added();
-  if (entries_) state.arrays["squares"] = entries_->squares();
-  return state;
-}
-
-void GatheringPeer::restore_own(const WorkerState& state) {
-  Peer::restore_own(state);
-  if (squares_) squares_->added() = state.arrays.at("added squares");
-  if (entries_) entries_->squares() = state.arrays.at("squares");
 }
 
 void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
@@ -63,8 +43,7 @@ void GatheringPeer::begin_payload(std::uint32_t step, bool computing) {
 
 void GatheringPeer::put(std::size_t layer, std::span<const float> values) {
   const auto begin = Clock::now();
-  if (squares_) squares_->add(layer, values, scale_);
-  if (entries_) entries_->add(layer, values, scale_);
+  if (tells_squares_) squares_->add(layer, values, scale_);
   if (!exact_.empty())
     std::ranges::copy(values, std::span(exact_).subspan(learner_.replica().offset(layer)).begin());
   exchange_->put(layer, values);
@@ -93,13 +72,8 @@ void GatheringPeer::encode_squares(std::uint32_t step) {
   exchange_->decode_own(decoded);
   auto key = learner_.key(step);
   key.channel = kSquaresChannel;
-  const auto means = squares_->encode(key, decoded, scale_);
-  told_.assign(means.begin(), means.end());
-  if (tells_entries(step)) {
-    key.channel = kEntriesChannel;
-    const auto message = entries_->encode(key, message_of_entries(step));
-    told_.insert(told_.end(), message.begin(), message.end());
-  }
+  const auto message = squares_->encode(key, decoded, scale_);
+  told_.assign(message.begin(), message.end());
   report_.squares_bytes = told_.size();
   report_.encode += milliseconds(Clock::now() - begin);
 }
@@ -110,8 +84,7 @@ void GatheringPeer::gather_squares(std::uint32_t step) {
   std::size_t longest = 0;
   for (const auto& report : reports_)
     longest = std::max<std::size_t>(longest, report.squares_bytes);
-  const std::size_t means = squares_->message_bytes();
-  if (longest > means + (entries_ ? entries_->max_bytes() : 0))
+  if (longest > squares_->max_bytes())
     throw std::runtime_error("a message about squares is longer than this model's can be");
   told_.resize(longest);
   std::vector<std::byte> all(longest * workers_);
@@ -120,22 +93,10 @@ void GatheringPeer::gather_squares(std::uint32_t step) {
   const auto end = Clock::now();
   wire_ += milliseconds(end - begin);
   timeline_.span("all-gather", "squares", begin, end);
-  std::vector<atomo::ConstBytes> of_means, of_entries;
+  squares_->begin();
   for (std::size_t k = 0; k < workers_; ++k) {
     const auto told = atomo::ConstBytes(all).subspan(k * longest, reports_[k].squares_bytes);
-    if (told.size() < means) check_payload(atomo::Status::truncated, static_cast<int>(k), step);
-    of_means.push_back(told.first(means));
-    of_entries.push_back(told.subspan(means));
-  }
-  const auto statuses = squares_->decode(of_means);
-  for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
-  if (!tells_entries(step)) return;
-  for (std::size_t k = 0; k < workers_; ++k) {
-    const auto status = entries_->decode(of_entries[k], message_of_entries(step), k,
-                                         [&](std::size_t at, std::span<const float> logarithms) {
-                                           optimiser_->see_entries(at, logarithms);
-                                         });
-    check_payload(status, static_cast<int>(k), step);
+    check_payload(squares_->decode_add(told), static_cast<int>(k), step);
   }
 }
 

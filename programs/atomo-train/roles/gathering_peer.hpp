@@ -12,7 +12,6 @@
 #include <span>
 
 #include "exchange/exchange.hpp"
-#include "learning/entry_squares.hpp"
 #include "roles/peer.hpp"
 
 namespace train {
@@ -47,22 +46,10 @@ class GatheringPeer : public Peer {
   /// is refused.
   [[nodiscard]] std::span<float> decode_mean(std::uint32_t step);
 
-  [[nodiscard]] WorkerState own_state() override;
-  void restore_own(const WorkerState& state) override;
-
  private:
-  /// Whether entries are told at this step: at step 0 one square says too little of a mean.
-  [[nodiscard]] bool tells_entries(std::uint32_t step) const {
-    return entries_ && tells_squares_ && step > 0;
-  }
-  [[nodiscard]] std::size_t message_of_entries(std::uint32_t step) const {
-    return step / run_.options.squares_every - 1;
-  }
-
   std::unique_ptr<Exchange> exchange_;
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
-  std::optional<EntrySquares> entries_;     ///< where entries are told too
-  std::vector<std::byte> told_;             ///< the message about squares, then that about entries
+  std::vector<std::byte> told_;             ///< the message about them
   bool tells_squares_ = false;              ///< at this step
   std::vector<float> exact_;  ///< this rank's gradients, where the second moment is of them
   double scale_ = 1;          ///< of its gradients
