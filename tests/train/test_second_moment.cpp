@@ -52,8 +52,9 @@ Told tell(const std::vector<LayerSpec>& layers, const std::vector<std::vector<fl
   const Shape shape = layers[0].shape;
   const std::size_t n = shape.elements();
   std::vector<SquaresExchange> workers;
-  for (std::size_t k = 0; k < kWorkers; ++k) workers.emplace_back(layers, kWorkers);
-  std::vector<std::byte> message(codec.max_encoded_bytes(shape)), all;
+  for (std::size_t k = 0; k < kWorkers; ++k) workers.emplace_back(layers, kWorkers, 1);
+  std::vector<std::byte> message(codec.max_encoded_bytes(shape));
+  std::vector<atomo::ConstBytes> all;
   std::vector<std::byte> workspace(
       std::max(codec.encode_workspace_bytes(shape), codec.decode_workspace_bytes(shape)));
   std::vector<float> average(n);
@@ -71,7 +72,7 @@ Told tell(const std::vector<LayerSpec>& layers, const std::vector<std::vector<fl
     workers[k].add(0, gradients[k], scale);
     const auto told = workers[k].encode(
         {.seed = 3, .step = step, .worker = key.worker, .channel = 1}, decoded, scale);
-    all.insert(all.end(), told.begin(), told.end());
+    all.push_back(told);
   }
   for (const auto status : workers[1].decode(all)) EXPECT_EQ(status, atomo::Status::ok);
   const LayerSquares squares = workers[1].squares(0, average, scale, 1);
@@ -81,9 +82,9 @@ Told tell(const std::vector<LayerSpec>& layers, const std::vector<std::vector<fl
           squares.of_average};
 }
 
-/// Means over many draws are within five standard errors of what they estimate: one false alarm in
-/// 1.7 million a value, of 21 values.
-TEST(SecondMoment, WhatIsToldIsRightOnAverage) {
+/// The mean over many draws is within five standard errors of what it estimates: one false alarm in 1.7
+/// million.
+TEST(SecondMoment, TheSumOfTheAverageIsRightOnAverage) {
   std::mt19937 random(5);
   const std::vector<LayerSpec> layers = {{"weight", Shape{8, 12}}};
   const auto common = normals(96, random);
@@ -92,62 +93,106 @@ TEST(SecondMoment, WhatIsToldIsRightOnAverage) {
     gradients.push_back(normals(96, random, 2));
     for (std::size_t i = 0; i < 96; ++i) gradients[k][i] += common[i];
   }
-  std::vector<double> rows(8), columns(12);
   double of_one = 0, of_average = 0;
   for (std::size_t i = 0; i < 96; ++i) {
     double sum = 0;
     for (const auto& g : gradients) {
-      const double square = double{g[i]} * g[i] / kWorkers;
-      rows[i / 12] += square / 12;
-      columns[i % 12] += square / 8;
-      of_one += square;
+      of_one += double{g[i]} * g[i] / kWorkers;
       sum += g[i];
     }
     of_average += sum * sum / (kWorkers * kWorkers);
   }
   const auto codec = atomo::Codec::parse("qsgd:bits=1");
   constexpr int kDraws = 2000;
-  std::vector<double> mean(21), squares(21);
+  double mean = 0, squares = 0;
   for (int d = 0; d < kDraws; ++d) {
     const Told told = tell(layers, gradients, codec, static_cast<std::uint32_t>(d));
-    std::vector<double> all = told.rows;
-    all.insert(all.end(), told.columns.begin(), told.columns.end());
-    all.push_back(told.of_average);
     EXPECT_NEAR(told.of_one, of_one, 1e-5 * of_one);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      mean[i] += all[i] / kDraws;
-      squares[i] += all[i] * all[i] / kDraws;
+    mean += told.of_average / kDraws;
+    squares += told.of_average * told.of_average / kDraws;
+  }
+  const double error = std::sqrt((squares - mean * mean) / kDraws);
+  EXPECT_GT(error, 0);
+  EXPECT_NEAR(mean, of_average, 5 * error);
+}
+
+/// A worker's logarithms, of which only differences are told, are within five standard errors of what they
+/// should be on average, and the sum over rows or columns is that of the layer: one false alarm in 1.7
+/// million a value, of 20 values.
+TEST(SecondMoment, LogarithmsAreRightOnAverage) {
+  std::mt19937 random(11);
+  const std::vector<LayerSpec> layers = {{"weight", Shape{8, 12}}};
+  const std::vector<float> decoded(96);
+  auto gradient = normals(96, random);
+  for (std::size_t i = 0; i < 96; ++i) gradient[i] *= static_cast<float>(1 + i % 12);
+  SquaresExchange one(layers, 1, 1);
+  const auto centred = [](std::vector<double> values) {
+    const double mean =
+        std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+    for (double& value : values) value -= mean;
+    return values;
+  };
+  std::vector<double> rows(8), columns(12);
+  double all = 0;
+  for (std::size_t i = 0; i < 96; ++i) {
+    const double square = double{gradient[i]} * gradient[i];
+    rows[i / 12] += square;
+    columns[i % 12] += square;
+    all += square;
+  }
+  const auto logarithms = [&](auto of_rows, auto of_columns) {
+    std::vector<double> a, b;
+    for (const double value : of_rows) a.push_back(std::log(value));
+    for (const double value : of_columns) b.push_back(std::log(value));
+    a = centred(a), b = centred(b);
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  const auto exact = logarithms(rows, columns);
+  constexpr int kDraws = 2000;
+  std::vector<double> mean(20), squares(20);
+  for (int d = 0; d < kDraws; ++d) {
+    one.add(0, gradient, 1);
+    const atomo::ConstBytes message[] = {
+        one.encode({.seed = 4, .step = static_cast<std::uint32_t>(d)}, decoded, 1)};
+    ASSERT_EQ(one.decode(message)[0], atomo::Status::ok);
+    const auto told = one.squares(0, decoded, 1, 1);
+    EXPECT_NEAR(12 * std::accumulate(told.row_means.begin(), told.row_means.end(), 0.0), all,
+                1e-5 * all);
+    EXPECT_NEAR(8 * std::accumulate(told.column_means.begin(), told.column_means.end(), 0.0), all,
+                1e-5 * all);
+    const auto found = logarithms(told.row_means, told.column_means);
+    for (std::size_t i = 0; i < 20; ++i) {
+      mean[i] += found[i] / kDraws;
+      squares[i] += found[i] * found[i] / kDraws;
     }
   }
-  std::vector<double> exact = rows;
-  exact.insert(exact.end(), columns.begin(), columns.end());
-  exact.push_back(of_average);
-  for (std::size_t i = 0; i < exact.size(); ++i) {
+  for (std::size_t i = 0; i < 20; ++i) {
     const double error = std::sqrt((squares[i] - mean[i] * mean[i]) / kDraws);
     EXPECT_GT(error, 0);
     EXPECT_NEAR(mean[i], exact[i], 5 * error) << i;
   }
 }
 
-/// Rows and columns are means of the steps since the last message, without those that are not finite; sums are
-/// of the last step alone.
-TEST(SecondMoment, StepsBetweenMessagesAreAveraged) {
+/// Gradients of zeros, and squares that are not finite.
+TEST(SecondMoment, WhatHasNoLogarithmIsTold) {
   const std::vector<LayerSpec> layers = {{"weight", Shape{4, 4}}};
-  SquaresExchange one(layers, 1);
   const std::vector<float> decoded(16);
-  for (const float size : {2.0F, 2.0F, INFINITY, 4.0F}) one.add(0, std::vector<float>(16, size), 1);
-  std::vector<atomo::ConstBytes> messages = {one.encode({}, decoded, 1)};
-  EXPECT_EQ(one.decode(messages)[0], atomo::Status::ok);
-  auto squares = one.squares(0, decoded, 1, 4);
-  EXPECT_EQ(squares.row_means[0], 8);
-  EXPECT_EQ(squares.column_means[3], 8);
-  EXPECT_EQ(squares.of_one, 16 * 16);
-  one.add(0, std::vector<float>(16, 8.0F), 1);  // the mean begins anew
-  messages = {one.encode({}, decoded, 1)};
-  EXPECT_EQ(one.decode(messages)[0], atomo::Status::ok);
-  squares = one.squares(0, decoded, 1, 1);
-  EXPECT_EQ(squares.row_means[1], 64);
-  EXPECT_EQ(squares.column_means[2], 64);
+  SquaresExchange one(layers, 1, 1);
+  for (const float size : {0.0F, INFINITY, NAN}) {
+    one.add(0, std::vector<float>(16, size), 1);
+    const atomo::ConstBytes message[] = {one.encode({}, decoded, 1)};
+    EXPECT_LE(message[0].size(), one.max_bytes());
+    EXPECT_FALSE(atomo::failed(one.decode(message)[0]));
+    EXPECT_EQ(one.squares(0, decoded, 1, 1).of_one == 0, size == 0);
+    EXPECT_EQ(std::isfinite(one.squares(0, decoded, 1, 1).of_one), size == 0);
+    if (size == 0) {
+      for (const float mean : one.squares(0, decoded, 1, 1).row_means) EXPECT_EQ(mean, 0);
+    }
+  }
+  const std::vector<std::byte> bytes(40, std::byte{7});
+  const atomo::ConstBytes broken[] = {bytes};
+  EXPECT_TRUE(atomo::failed(one.decode(broken)[0]));
 }
 
 TEST(SecondMoment, ALossScaleChangesNothing) {

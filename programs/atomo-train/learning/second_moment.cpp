@@ -49,7 +49,8 @@ SquaresExchange::SquaresExchange(std::span<const atomo::LayerSpec> layers, std::
     begin_.push_back(at);
     at += layer.rows + layer.columns;
   }
-  own_ = told_ = mean_ = {std::vector<float>(at), std::vector<float>(2 * layers_.size())};
+  own_ = all_ = {std::vector<float>(at), std::vector<float>(2 * layers_.size())};
+  logarithms_.resize(at);
   const auto size = [](const std::vector<float>& values) {
     return atomo::Shape{static_cast<std::int64_t>(values.size())};
   };
@@ -103,14 +104,14 @@ atomo::ConstBytes SquaresExchange::encode(const atomo::Key& key, std::span<const
     double sum = 0;
     for (std::size_t k = first; k < first + count; ++k) {
       const double share = mean > 0 && std::isfinite(mean) ? own_.means[k] / mean : 1;
-      told_.means[k] = static_cast<float>(std::log(std::max(share, kLeastShare)));
-      sum += told_.means[k];
+      logarithms_[k] = static_cast<float>(std::log(std::max(share, kLeastShare)));
+      sum += logarithms_[k];
     }
     for (std::size_t k = first; k < first + count; ++k)
-      told_.means[k] -= static_cast<float>(sum / static_cast<double>(count));
+      logarithms_[k] -= static_cast<float>(sum / static_cast<double>(count));
   });
   const auto layers = compressor_->layers();
-  const atomo::ConstTensorView views[] = {{told_.means.data(), atomo::DType::f32, layers[0].shape},
+  const atomo::ConstTensorView views[] = {{logarithms_.data(), atomo::DType::f32, layers[0].shape},
                                           {own_.sums.data(), atomo::DType::f32, layers[1].shape}};
   std::uint64_t bytes = 0;
   const atomo::Status status = compressor_->encode(
@@ -119,39 +120,33 @@ atomo::ConstBytes SquaresExchange::encode(const atomo::Key& key, std::span<const
   return {message_.data(), static_cast<std::size_t>(bytes)};
 }
 
-void SquaresExchange::begin() {
-  std::ranges::fill(mean_.means, 0.0F);
-  std::ranges::fill(mean_.sums, 0.0F);
-}
-
-atomo::Status SquaresExchange::decode_add(atomo::ConstBytes message) {
+std::vector<atomo::Status> SquaresExchange::decode(std::span<const atomo::ConstBytes> messages) {
+  std::ranges::fill(logarithms_, 0.0F);
+  std::ranges::fill(all_.sums, 0.0F);
   const auto layers = compressor_->layers();
-  const atomo::TensorView views[] = {{told_.means.data(), atomo::DType::f32, layers[0].shape},
-                                     {told_.sums.data(), atomo::DType::f32, layers[1].shape}};
-  const atomo::Status status = compressor_->decode(message, views, {.workspace = workspace_});
-  if (atomo::failed(status)) return status;
-  const double over = 1 / static_cast<double>(workers_);
+  const atomo::TensorView views[] = {{logarithms_.data(), atomo::DType::f32, layers[0].shape},
+                                     {all_.sums.data(), atomo::DType::f32, layers[1].shape}};
+  std::vector<atomo::Status> statuses(workers_, atomo::Status::wrong_stage);
+  const atomo::Status status =
+      compressor_->decode_add_all(messages, 1.0F / static_cast<float>(workers_), views,
+                                  {.workspace = workspace_, .statuses = statuses.data()});
+  std::ranges::replace(statuses, atomo::Status::wrong_stage, status);
   for_each_side([&](std::size_t i, std::size_t first, std::size_t count, std::size_t entries) {
     double sum = 0;
-    for (std::size_t k = first; k < first + count; ++k) {
-      told_.means[k] = std::exp(told_.means[k]);
-      sum += told_.means[k];
-    }
-    const double scale = over * told_.sums[2 * i] / (sum * static_cast<double>(entries));
+    for (std::size_t k = first; k < first + count; ++k) sum += std::exp(logarithms_[k]);
+    const double scale = all_.sums[2 * i] / (sum * static_cast<double>(entries));
     for (std::size_t k = first; k < first + count; ++k)
-      mean_.means[k] += static_cast<float>(scale * told_.means[k]);
+      all_.means[k] = static_cast<float>(scale * std::exp(logarithms_[k]));
   });
-  for (std::size_t k = 0; k < mean_.sums.size(); ++k)
-    mean_.sums[k] += static_cast<float>(over * told_.sums[k]);
-  return status;
+  return statuses;
 }
 
 LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> average, double scale,
                                       std::uint32_t steps) const {
   const FactoredLayer& layer = layers_[i];
-  const auto means = std::span(mean_.means).subspan(begin_[i], layer.rows + layer.columns);
+  const auto means = std::span(all_.means).subspan(begin_[i], layer.rows + layer.columns);
   const double w = static_cast<double>(workers_);
-  const double of_one = mean_.sums[2 * i], of_decoded = mean_.sums[2 * i + 1];
+  const double of_one = all_.sums[2 * i], of_decoded = all_.sums[2 * i + 1];
   const double of_mean =
       sum_of_squares(average.subspan(layer.offset, layer.elements())) / (scale * scale);
   // |sum c|^2 - sum |c|^2 = W^2 |average|^2 - W (mean of |c|^2).

@@ -16,8 +16,8 @@
 ///
 /// Means are told as logarithms, from which the mean logarithm of the layer's rows, or columns, is taken
 /// away: their spread is some units, so a bit or two each tell them, by dithered blocks; the sum of g_k^2, in
-/// f32, says what all rows come to. The draws of blocks leave no bias in a logarithm, workers and steps
-/// average them, and what they add to all means of a layer alike the sum takes out.
+/// f32, says what all rows come to. The draws of blocks leave no bias in a logarithm, and the logarithms of
+/// all workers are averaged.
 
 #include <atomo/atomo.hpp>
 #include <cstddef>
@@ -40,7 +40,7 @@ struct FactoredLayer {
 
 /// What all workers' squares of a layer come to.
 struct LayerSquares {
-  std::span<const float> row_means, column_means;  ///< of g_k^2, means over workers
+  std::span<const float> row_means, column_means;  ///< of g_k^2, geometric means over workers
   double of_one = 0;                               ///< sum of g_k^2, mean over workers
   double of_average = 0;                           ///< estimate of the sum of the average's squares
   double of_decoded = 0;    ///< sum of the squares of what messages average to
@@ -64,19 +64,16 @@ class SquaresExchange {
   /// gradient decodes to, all layers one behind the other.
   [[nodiscard]] atomo::ConstBytes encode(const atomo::Key& key, std::span<const float> decoded,
                                          double scale);
-  /// Forgets what was read.
-  void begin();
-  /// Reads the message of one worker. Nothing is added of one that is refused.
-  [[nodiscard]] atomo::Status decode_add(atomo::ConstBytes message);
+  /// Reads the messages of all workers. Returns what became of each.
+  [[nodiscard]] std::vector<atomo::Status> decode(std::span<const atomo::ConstBytes> messages);
   /// Of factored layer i, once all are read. `average` is the mean of what the workers' messages of
   /// the gradient decode to, all layers one behind the other; `steps` are those since the last messages.
   [[nodiscard]] LayerSquares squares(std::size_t i, std::span<const float> average, double scale,
                                      std::uint32_t steps) const;
 
  private:
-  /// The arrays of a message, or of their means over workers.
   struct Arrays {
-    std::vector<float> means;  ///< row means, column means, layer by layer; in a message logarithms
+    std::vector<float> means;  ///< row means, column means, layer by layer
     std::vector<float> sums;   ///< of g^2 and of c^2, of each layer
   };
   /// Calls `each(i, first, count, other)` for the rows, then the columns, of factored layer i: where its
@@ -87,7 +84,8 @@ class SquaresExchange {
   std::size_t workers_;
   std::vector<FactoredLayer> layers_;
   std::vector<std::size_t> begin_;  ///< of each layer's means
-  Arrays own_, told_, mean_;
+  Arrays own_, all_;                ///< of this worker, and of all
+  std::vector<float> logarithms_;
   std::unique_ptr<atomo::Compressor> compressor_;
   std::vector<std::byte> message_, workspace_;
 };
