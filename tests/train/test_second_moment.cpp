@@ -10,6 +10,7 @@
 #include <random>
 #include <string_view>
 
+#include "common/workspace.hpp"
 #include "learning/optimiser.hpp"
 
 namespace {
@@ -193,6 +194,28 @@ TEST(SecondMoment, WhatHasNoLogarithmIsTold) {
   const std::vector<std::byte> bytes(40, std::byte{7});
   const atomo::ConstBytes broken[] = {bytes};
   EXPECT_TRUE(atomo::failed(one.decode(broken)[0]));
+}
+
+/// Whatever another worker tells, means are finite.
+TEST(SecondMoment, HugeLogarithmsAreBounded) {
+  const std::vector<LayerSpec> layers = {{"weight", Shape{16, 16}}};
+  const std::vector<float> decoded(256);
+  SquaresExchange one(layers, 1, 1);
+  atomo::Compressor other({{"logarithms", Shape{32}}, {"sums", Shape{2}}},
+                          atomo::Policy::parse("sums = identity\n* = atomo:atoms=blocks,bits=1"));
+  std::vector<float> logarithms(32, 5000.0F), sums = {3, 4};
+  const atomo::ConstTensorView views[] = {{logarithms.data(), atomo::DType::f32, Shape{32}},
+                                          {sums.data(), atomo::DType::f32, Shape{2}}};
+  std::vector<std::byte> message(other.max_encoded_bytes());
+  std::vector<std::byte> workspace(atomo::programs::workspace_bytes(other));
+  std::uint64_t bytes = 0;
+  ASSERT_FALSE(atomo::failed(
+      other.encode(views, {}, {message.data(), message.size(), &bytes}, {.workspace = workspace})));
+  const atomo::ConstBytes told[] = {std::span(message).first(bytes)};
+  ASSERT_EQ(one.decode(told)[0], atomo::Status::ok);
+  double sum = 0;
+  for (const float mean : one.squares(0, decoded, 1, 1).row_means) sum += 16 * mean;
+  EXPECT_NEAR(sum, 3, 1e-5);
 }
 
 TEST(SecondMoment, ALossScaleChangesNothing) {

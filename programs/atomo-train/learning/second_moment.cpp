@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kLeastSide = 4;
 constexpr double kLeastShare = 1e-4;  ///< of a row's mean in the mean of all, that is told
+constexpr float kMostLogarithm = 20;  ///< that is believed, whatever a message says
 
 double sum_of_squares(std::span<const float> values) {
   double sum = 0;
@@ -133,7 +134,10 @@ std::vector<atomo::Status> SquaresExchange::decode(std::span<const atomo::ConstB
   std::ranges::replace(statuses, atomo::Status::wrong_stage, status);
   for_each_side([&](std::size_t i, std::size_t first, std::size_t count, std::size_t entries) {
     double sum = 0;
-    for (std::size_t k = first; k < first + count; ++k) sum += std::exp(logarithms_[k]);
+    for (std::size_t k = first; k < first + count; ++k) {
+      logarithms_[k] = std::clamp(logarithms_[k], -kMostLogarithm, kMostLogarithm);
+      sum += std::exp(logarithms_[k]);
+    }
     const double scale = all_.sums[2 * i] / (sum * static_cast<double>(entries));
     for (std::size_t k = first; k < first + count; ++k)
       all_.means[k] = static_cast<float>(scale * std::exp(logarithms_[k]));
