@@ -202,7 +202,7 @@ TEST(SecondMoment, HugeLogarithmsAreBounded) {
   const std::vector<float> decoded(256);
   SquaresExchange one(layers, 1, 1);
   atomo::Compressor other({{"logarithms", Shape{32}}, {"sums", Shape{2}}},
-                          atomo::Policy::parse("sums = identity\n* = atomo:atoms=blocks,bits=1"));
+                          atomo::Policy::parse("sums = identity\n* = atomo:atoms=blocks,bits=8"));
   std::vector<float> logarithms(32, 5000.0F), sums = {3, 4};
   const atomo::ConstTensorView views[] = {{logarithms.data(), atomo::DType::f32, Shape{32}},
                                           {sums.data(), atomo::DType::f32, Shape{2}}};
