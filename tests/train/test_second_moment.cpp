@@ -75,7 +75,7 @@ Told tell(const std::vector<LayerSpec>& layers, const std::vector<std::vector<fl
         {.seed = 3, .step = step, .worker = key.worker, .channel = 1}, decoded, scale);
     all.push_back(told);
   }
-  for (const auto status : workers[1].decode(all)) EXPECT_EQ(status, atomo::Status::ok);
+  for (const auto& told : all) EXPECT_EQ(workers[1].decode_add(told), atomo::Status::ok);
   const LayerSquares squares = workers[1].squares(0, average, scale, 1);
   return {{squares.row_means.begin(), squares.row_means.end()},
           {squares.column_means.begin(), squares.column_means.end()},
@@ -156,7 +156,8 @@ TEST(SecondMoment, LogarithmsAreRightOnAverage) {
     one.add(0, gradient, 1);
     const atomo::ConstBytes message[] = {
         one.encode({.seed = 4, .step = static_cast<std::uint32_t>(d)}, decoded, 1)};
-    ASSERT_EQ(one.decode(message)[0], atomo::Status::ok);
+    one.begin();
+    ASSERT_EQ(one.decode_add(message[0]), atomo::Status::ok);
     const auto told = one.squares(0, decoded, 1, 1);
     EXPECT_NEAR(12 * std::accumulate(told.row_means.begin(), told.row_means.end(), 0.0), all,
                 1e-5 * all);
@@ -184,7 +185,8 @@ TEST(SecondMoment, WhatHasNoLogarithmIsTold) {
     one.add(0, std::vector<float>(16, size), 1);
     const atomo::ConstBytes message[] = {one.encode({}, decoded, 1)};
     EXPECT_LE(message[0].size(), one.max_bytes());
-    EXPECT_FALSE(atomo::failed(one.decode(message)[0]));
+    one.begin();
+    EXPECT_FALSE(atomo::failed(one.decode_add(message[0])));
     EXPECT_EQ(one.squares(0, decoded, 1, 1).of_one == 0, size == 0);
     EXPECT_EQ(std::isfinite(one.squares(0, decoded, 1, 1).of_one), size == 0);
     if (size == 0) {
@@ -193,7 +195,25 @@ TEST(SecondMoment, WhatHasNoLogarithmIsTold) {
   }
   const std::vector<std::byte> bytes(40, std::byte{7});
   const atomo::ConstBytes broken[] = {bytes};
-  EXPECT_TRUE(atomo::failed(one.decode(broken)[0]));
+  EXPECT_TRUE(atomo::failed(one.decode_add(broken[0])));
+}
+
+/// A row that one worker of two has seen has half of what that worker says.
+TEST(SecondMoment, MeansOverWorkersAreArithmetic) {
+  const std::vector<LayerSpec> layers = {{"weight", Shape{4, 4}}};
+  const std::vector<float> decoded(16);
+  SquaresExchange reader(layers, 2, 8);
+  for (const std::ptrdiff_t seen : {1, 2}) {
+    SquaresExchange worker(layers, 2, 8);
+    std::vector<float> gradient(16);
+    std::fill_n(gradient.begin() + 4, 4 * seen, 1.0F);
+    worker.add(0, gradient, 1);
+    EXPECT_FALSE(atomo::failed(reader.decode_add(worker.encode({}, decoded, 1))));
+  }
+  const auto rows = reader.squares(0, decoded, 1, 1).row_means;
+  EXPECT_NEAR(rows[0], 0, 0.01);
+  EXPECT_NEAR(rows[1], 1, 0.02);
+  EXPECT_NEAR(rows[2], 0.5, 0.02);
 }
 
 /// Whatever another worker tells, means are finite.
@@ -212,7 +232,7 @@ TEST(SecondMoment, HugeLogarithmsAreBounded) {
   ASSERT_FALSE(atomo::failed(
       other.encode(views, {}, {message.data(), message.size(), &bytes}, {.workspace = workspace})));
   const atomo::ConstBytes told[] = {std::span(message).first(bytes)};
-  ASSERT_EQ(one.decode(told)[0], atomo::Status::ok);
+  ASSERT_EQ(one.decode_add(told[0]), atomo::Status::ok);
   double sum = 0;
   for (const float mean : one.squares(0, decoded, 1, 1).row_means) sum += 16 * mean;
   EXPECT_NEAR(sum, 3, 1e-5);

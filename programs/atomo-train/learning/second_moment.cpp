@@ -121,28 +121,31 @@ atomo::ConstBytes SquaresExchange::encode(const atomo::Key& key, std::span<const
   return {message_.data(), static_cast<std::size_t>(bytes)};
 }
 
-std::vector<atomo::Status> SquaresExchange::decode(std::span<const atomo::ConstBytes> messages) {
-  std::ranges::fill(logarithms_, 0.0F);
+void SquaresExchange::begin() {
+  std::ranges::fill(all_.means, 0.0F);
   std::ranges::fill(all_.sums, 0.0F);
+}
+
+atomo::Status SquaresExchange::decode_add(atomo::ConstBytes message) {
   const auto layers = compressor_->layers();
+  std::vector<float> sums(own_.sums.size());
   const atomo::TensorView views[] = {{logarithms_.data(), atomo::DType::f32, layers[0].shape},
-                                     {all_.sums.data(), atomo::DType::f32, layers[1].shape}};
-  std::vector<atomo::Status> statuses(workers_, atomo::Status::wrong_stage);
-  const atomo::Status status =
-      compressor_->decode_add_all(messages, 1.0F / static_cast<float>(workers_), views,
-                                  {.workspace = workspace_, .statuses = statuses.data()});
-  std::ranges::replace(statuses, atomo::Status::wrong_stage, status);
+                                     {sums.data(), atomo::DType::f32, layers[1].shape}};
+  const atomo::Status status = compressor_->decode(message, views, {.workspace = workspace_});
+  if (atomo::failed(status)) return status;
+  const double share = 1 / static_cast<double>(workers_);
   for_each_side([&](std::size_t i, std::size_t first, std::size_t count, std::size_t entries) {
     double sum = 0;
     for (std::size_t k = first; k < first + count; ++k) {
       logarithms_[k] = std::clamp(logarithms_[k], -kMostLogarithm, kMostLogarithm);
       sum += std::exp(logarithms_[k]);
     }
-    const double scale = all_.sums[2 * i] / (sum * static_cast<double>(entries));
+    const double scale = share * sums[2 * i] / (sum * static_cast<double>(entries));
     for (std::size_t k = first; k < first + count; ++k)
-      all_.means[k] = static_cast<float>(scale * std::exp(logarithms_[k]));
+      all_.means[k] += static_cast<float>(scale * std::exp(logarithms_[k]));
   });
-  return statuses;
+  for (std::size_t k = 0; k < sums.size(); ++k) all_.sums[k] += static_cast<float>(share * sums[k]);
+  return status;
 }
 
 LayerSquares SquaresExchange::squares(std::size_t i, std::span<const float> average, double scale,

@@ -16,8 +16,9 @@
 ///
 /// Means are told as logarithms, from which the mean logarithm of the layer's rows, or columns, is taken
 /// away: their spread is some units, so a bit or two each tell them, by dithered blocks; the sum of g_k^2, in
-/// f32, says what all rows come to. The draws of blocks leave no bias in a logarithm, and the logarithms of
-/// all workers are averaged.
+/// f32, says what all rows come to. The draws of blocks leave no bias in a logarithm. Means over workers are
+/// of the means and not of their logarithms: a row that one worker alone has seen counts as a part of what that
+/// worker says.
 
 #include <atomo/atomo.hpp>
 #include <cstddef>
@@ -40,7 +41,7 @@ struct FactoredLayer {
 
 /// What all workers' squares of a layer come to.
 struct LayerSquares {
-  std::span<const float> row_means, column_means;  ///< of g_k^2, geometric means over workers
+  std::span<const float> row_means, column_means;  ///< of g_k^2, means over workers
   double of_one = 0;                               ///< sum of g_k^2, mean over workers
   double of_average = 0;                           ///< estimate of the sum of the average's squares
   double of_decoded = 0;    ///< sum of the squares of what messages average to
@@ -64,8 +65,10 @@ class SquaresExchange {
   /// gradient decodes to, all layers one behind the other.
   [[nodiscard]] atomo::ConstBytes encode(const atomo::Key& key, std::span<const float> decoded,
                                          double scale);
-  /// Reads the messages of all workers. Returns what became of each.
-  [[nodiscard]] std::vector<atomo::Status> decode(std::span<const atomo::ConstBytes> messages);
+  /// Forgets what was read.
+  void begin();
+  /// Reads the message of one worker. Nothing is added of one that is refused.
+  [[nodiscard]] atomo::Status decode_add(atomo::ConstBytes message);
   /// Of factored layer i, once all are read. `average` is the mean of what the workers' messages of
   /// the gradient decode to, all layers one behind the other; `steps` are those since the last messages.
   [[nodiscard]] LayerSquares squares(std::size_t i, std::span<const float> average, double scale,

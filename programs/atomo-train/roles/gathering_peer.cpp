@@ -93,11 +93,11 @@ void GatheringPeer::gather_squares(std::uint32_t step) {
   const auto end = Clock::now();
   wire_ += milliseconds(end - begin);
   timeline_.span("all-gather", "squares", begin, end);
-  std::vector<atomo::ConstBytes> messages;
-  for (std::size_t k = 0; k < workers_; ++k)
-    messages.push_back(atomo::ConstBytes(all).subspan(k * longest, reports_[k].squares_bytes));
-  const auto statuses = squares_->decode(messages);
-  for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
+  squares_->begin();
+  for (std::size_t k = 0; k < workers_; ++k) {
+    const auto message = atomo::ConstBytes(all).subspan(k * longest, reports_[k].squares_bytes);
+    check_payload(squares_->decode_add(message), static_cast<int>(k), step);
+  }
 }
 
 void GatheringPeer::exchange_exact() {
