@@ -29,10 +29,9 @@ class Gatherer final : public GatheringPeer {
     back_propagate(
         step, [this](std::size_t layer, std::span<const float> gradient) { put(layer, gradient); });
     encode(step, corrupts(step));
-    encode_squares(step);
+    exchange_squares(step);
     exchange_exact();
     gather_lengths();
-    gather_squares(step);
     gather_payloads();
     const auto mean = decode_mean(step);
     see_squares(step, mean);

@@ -109,10 +109,9 @@ void check_second_moment(const CLI::App& app, const Options& o) {
   if (!own && o.on_device())
     throw CLI::ValidationError("--second-moment",
                                o.second_moment + " works with --device cpu only");
-  for (const char* name : {"--squares-every", "--squares-bits"})
-    if (!squares && is_given(app, name))
-      throw CLI::ValidationError(name,
-                                 "goes with --second-moment factored, scaled and matched only");
+  if (!squares && is_given(app, "--squares-every"))
+    throw CLI::ValidationError("--squares-every",
+                               "goes with --second-moment factored, scaled and matched only");
 }
 
 /// \throws CLI::ValidationError where not all layers are sent as signs, or bits cannot be counted.
@@ -396,7 +395,6 @@ nlohmann::json Options::fingerprint(int workers) const {
       {"beta2", beta2},
       {"second-moment", second_moment},
       {"squares-every", squares_every},
-      {"squares-bits", squares_bits},
       {"vote", vote},
       {"max-update", max_update},
       {"share-by-rate", share_by_rate},

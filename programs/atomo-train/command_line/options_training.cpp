@@ -145,11 +145,6 @@ void add_rate_options(CLI::App& app, Options& o, const char* group) {
       ->check(above_zero())
       ->capture_default_str()
       ->group(group);
-  app.add_option("--squares-bits", o.squares_bits,
-                 "of a message about squares, for each row and column")
-      ->check(CLI::Range(0.01, 8.0))
-      ->capture_default_str()
-      ->group(group);
   app.add_option(
          "--share-by-rate", o.share_by_rate,
          "budgets (bits=) of each step in proportion to its learning rate to this power, "

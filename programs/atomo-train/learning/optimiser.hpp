@@ -44,7 +44,7 @@ struct OptimiserSettings {
   double beta2 = 0.999;
   SecondMoment second_moment = SecondMoment::own;
   std::uint32_t squares_every =
-      1;                    ///< steps from one `see_squares` to the next, the first included
+      10;                   ///< steps from one `see_squares` to the next, the first included
   std::size_t workers = 1;  ///< whose squares they are
   /// Of adam and adamw: the root mean square of a layer's update, the rate left out, is at most
   /// this; 0: whatever it is.

@@ -13,12 +13,6 @@
 /// |sum c_k|^2 - sum |c_k|^2. So the second moment of the average's entry (i, j) is taken as that of
 /// one worker's gradient, row mean i times column mean j over the mean of all (Adafactor, arXiv
 /// 1804.04235, section 3), times the ratio of the two sums.
-///
-/// Means are told as logarithms, from which the mean logarithm of the layer's rows, or columns, is taken
-/// away: their spread is some units, so a bit or two each tell them, by dithered blocks; the sum of g_k^2, in
-/// f32, says what all rows come to. The draws of blocks leave no bias in a logarithm. Means over workers are
-/// of the means and not of their logarithms: a row that one worker alone has seen counts as a part of what that
-/// worker says.
 
 #include <atomo/atomo.hpp>
 #include <cstddef>
@@ -48,16 +42,14 @@ struct LayerSquares {
   std::uint32_t steps = 1;  ///< since squares were told last, this one included
 };
 
-/// One worker's message about its squares, and all workers' put together. A message is a container of two
-/// layers: the logarithms, and sums in f32.
+/// One worker's message about its squares, and all workers' put together. The message is a container
+/// of fixed size: means by `natural`, 9 bits each, sums in f32.
 class SquaresExchange {
  public:
-  /// `bits` of a message for each row and column.
-  SquaresExchange(std::span<const atomo::LayerSpec> layers, std::size_t workers, double bits);
+  SquaresExchange(std::span<const atomo::LayerSpec> layers, std::size_t workers);
 
   [[nodiscard]] const std::vector<FactoredLayer>& layers() const noexcept { return layers_; }
-  /// Of the longest message.
-  [[nodiscard]] std::size_t max_bytes() const noexcept { return message_.size(); }
+  [[nodiscard]] std::size_t message_bytes() const noexcept { return message_.size(); }
 
   /// Takes the squares of layer `number` of the model, in units of `scale`^2.
   void add(std::size_t number, std::span<const float> gradient, double scale);
@@ -65,30 +57,27 @@ class SquaresExchange {
   /// gradient decodes to, all layers one behind the other.
   [[nodiscard]] atomo::ConstBytes encode(const atomo::Key& key, std::span<const float> decoded,
                                          double scale);
-  /// Forgets what was read.
-  void begin();
-  /// Reads the message of one worker. Nothing is added of one that is refused.
-  [[nodiscard]] atomo::Status decode_add(atomo::ConstBytes message);
+  /// Reads the messages of all workers, one behind the other. Returns what became of each.
+  [[nodiscard]] std::vector<atomo::Status> decode(atomo::ConstBytes messages);
   /// Of factored layer i, once all are read. `average` is the mean of what the workers' messages of
-  /// the gradient decode to, all layers one behind the other; `steps` are those since the last messages.
+  /// the gradient decode to, all layers one behind the other; `steps` are those since the last message.
   [[nodiscard]] LayerSquares squares(std::size_t i, std::span<const float> average, double scale,
                                      std::uint32_t steps) const;
 
  private:
-  struct Arrays {
-    std::vector<float> means;  ///< row means, column means, layer by layer
-    std::vector<float> sums;   ///< of g^2 and of c^2, of each layer
-  };
-  /// Calls `each(i, first, count, other)` for the rows, then the columns, of factored layer i: where its
-  /// means begin, how many there are, and of how many entries one is.
-  template <class Each>
-  void for_each_side(Each each) const;
+  [[nodiscard]] std::span<float> of_rows(std::vector<float>& values, std::size_t i) noexcept {
+    return std::span(values).subspan(begin_[i], layers_[i].rows);
+  }
+  [[nodiscard]] std::span<float> of_columns(std::vector<float>& values, std::size_t i) noexcept {
+    return std::span(values).subspan(begin_[i] + layers_[i].rows, layers_[i].columns);
+  }
 
   std::size_t workers_;
   std::vector<FactoredLayer> layers_;
-  std::vector<std::size_t> begin_;  ///< of each layer's means
-  Arrays own_, all_;                ///< of this worker, and of all
-  std::vector<float> logarithms_;
+  std::vector<std::size_t> begin_;  ///< of each layer's means in `own_` and `mean_`
+  std::vector<float> own_, mean_;   ///< row means, column means, layer by layer; then sums
+  std::size_t sums_at_ = 0;         ///< sums of g^2 and of c^2, a layer each
+  std::vector<atomo::Shape> shapes_;
   std::unique_ptr<atomo::Compressor> compressor_;
   std::vector<std::byte> message_, workspace_;
 };

@@ -28,8 +28,7 @@ GatheringPeer::GatheringPeer(Run& run, MakeOptimiser make)
                                            run.options.cuda_aware_mpi, run.options.vote)
                     : make_host_exchange(learner_.compressor(), run.threads, workers_,
                                          run.options.vote)) {
-  if (run.options.has_squares())
-    squares_.emplace(learner_.replica().layers(), workers_, run.options.squares_bits);
+  if (run.options.has_squares()) squares_.emplace(learner_.replica().layers(), workers_);
   if (second_moment_of(run.options.second_moment) == SecondMoment::exact)
     exact_.resize(learner_.compressor().elements());
 }
@@ -65,7 +64,7 @@ void GatheringPeer::encode(std::uint32_t step, bool corrupt) {
   timeline_.span("encode", "", begin, end);
 }
 
-void GatheringPeer::encode_squares(std::uint32_t step) {
+void GatheringPeer::exchange_squares(std::uint32_t step) {
   if (!tells_squares_) return;
   const auto begin = Clock::now();
   std::vector<float> decoded(learner_.compressor().elements());
@@ -73,31 +72,17 @@ void GatheringPeer::encode_squares(std::uint32_t step) {
   auto key = learner_.key(step);
   key.channel = kSquaresChannel;
   const auto message = squares_->encode(key, decoded, scale_);
-  told_.assign(message.begin(), message.end());
-  report_.squares_bytes = told_.size();
-  report_.encode += milliseconds(Clock::now() - begin);
-}
-
-void GatheringPeer::gather_squares(std::uint32_t step) {
-  if (!tells_squares_) return;
-  const auto begin = Clock::now();
-  std::size_t longest = 0;
-  for (const auto& report : reports_)
-    longest = std::max<std::size_t>(longest, report.squares_bytes);
-  if (longest > squares_->max_bytes())
-    throw std::runtime_error("a message about squares is longer than this model's can be");
-  told_.resize(longest);
-  std::vector<std::byte> all(longest * workers_);
-  auto transfer = transport_.all_gather(told_, all);
+  const auto encoded = Clock::now();
+  report_.encode += milliseconds(encoded - begin);
+  std::vector<std::byte> all(message.size() * workers_);
+  auto transfer = transport_.all_gather(message, all);
   transport_.wait(transfer);
+  report_.squares_bytes = message.size();
   const auto end = Clock::now();
-  wire_ += milliseconds(end - begin);
-  timeline_.span("all-gather", "squares", begin, end);
-  squares_->begin();
-  for (std::size_t k = 0; k < workers_; ++k) {
-    const auto message = atomo::ConstBytes(all).subspan(k * longest, reports_[k].squares_bytes);
-    check_payload(squares_->decode_add(message), static_cast<int>(k), step);
-  }
+  wire_ += milliseconds(end - encoded);
+  timeline_.span("all-gather", "squares", encoded, end);
+  const auto statuses = squares_->decode(all);
+  for (std::size_t k = 0; k < workers_; ++k) check_payload(statuses[k], static_cast<int>(k), step);
 }
 
 void GatheringPeer::exchange_exact() {
@@ -129,17 +114,15 @@ void GatheringPeer::gather_lengths() {
 
 void GatheringPeer::gather_payloads() {
   const auto begin = Clock::now();
-  std::size_t longest = 0, longest_squares = 0;
-  for (const auto& report : reports_) {
+  std::size_t longest = 0;
+  for (const auto& report : reports_)
     longest = std::max<std::size_t>(longest, report.payload_bytes);
-    longest_squares = std::max<std::size_t>(longest_squares, report.squares_bytes);
-  }
   if (longest > learner_.compressor().max_encoded_bytes())
     throw std::runtime_error("a payload is longer than this model's can be");
   auto transfer = transport_.all_gather(exchange_->outgoing(longest), exchange_->incoming(longest));
   transport_.wait(transfer);
   for (auto& report : reports_) {
-    const std::uint64_t copies = (longest + longest_squares) * (workers_ - 1);
+    const std::uint64_t copies = (longest + report.squares_bytes) * (workers_ - 1);
     report.sent += copies;
     report.received += copies;
   }

@@ -28,11 +28,9 @@ class GatheringPeer : public Peer {
   void put(std::size_t layer, std::span<const float> values);
   /// The whole array into the payload. `corrupt`: flip a bit of it.
   void encode(std::uint32_t step, bool corrupt);
-  /// What is told of the squares of this rank's gradients, of which `encode` made the payload. `put` has
-  /// seen all layers.
-  void encode_squares(std::uint32_t step);
-  /// Takes in what all ranks tell, behind `gather_lengths`. The optimiser sees it in `see_squares`.
-  void gather_squares(std::uint32_t step);
+  /// Tells every rank of the squares of this one's gradients, of which `encode` made the payload,
+  /// and takes in theirs. `put` has seen all layers. The optimiser sees them in `see_squares`.
+  void exchange_squares(std::uint32_t step);
   /// Tells every rank this one's gradients as they are, and the optimiser their average: an oracle's, so
   /// that no figure counts their bytes. `put` has seen all layers.
   void exchange_exact();
@@ -49,7 +47,6 @@ class GatheringPeer : public Peer {
  private:
   std::unique_ptr<Exchange> exchange_;
   std::optional<SquaresExchange> squares_;  ///< where the second moment comes from them
-  std::vector<std::byte> told_;             ///< the message about them
   bool tells_squares_ = false;              ///< at this step
   std::vector<float> exact_;  ///< this rank's gradients, where the second moment is of them
   double scale_ = 1;          ///< of its gradients
